@@ -1,0 +1,11 @@
+//go:build !linux
+
+package clock
+
+import "time"
+
+var processStart = time.Now()
+
+// bootTime falls back to the runtime's monotonic clock, which on Windows counts
+// suspended time and on macOS does not.
+func bootTime() time.Duration { return time.Since(processStart) }

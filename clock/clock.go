@@ -1,0 +1,95 @@
+// Package clock gives the three times that balefire reckons with through one
+// small value, so that a test can drive each of them.
+//
+//	Wall  what people and signatures say: jumps, may be wrong by years
+//	Mono  since the process began: never goes back, stands still in suspend
+//	Boot  since the machine began: never goes back, runs on in suspend
+//
+// No promise of balefire hangs on Wall being right. Timers are the standard
+// library's; a Clock only answers "what time is it".
+package clock
+
+import (
+	"sync"
+	"time"
+)
+
+// A Clock tells the time. The zero value is not usable: see [System],
+// [Runtime] and [Manual].
+type Clock struct {
+	wall func() time.Time
+	mono func() time.Duration
+	boot func() time.Duration
+}
+
+// Now returns the wall time, without a monotonic reading.
+func (c Clock) Now() time.Time { return c.wall() }
+
+// Mono returns the monotonic time since some fixed moment of this process.
+func (c Clock) Mono() time.Duration { return c.mono() }
+
+// Boot returns the time since some fixed moment of this machine, counting
+// suspended time.
+func (c Clock) Boot() time.Duration { return c.boot() }
+
+// IsZero reports whether c was never set, so that a config can default it.
+func (c Clock) IsZero() bool { return c.wall == nil }
+
+// System is the machine's own clock.
+func System() Clock {
+	start := time.Now()
+	return Clock{
+		wall: func() time.Time { return time.Now().Round(0) },
+		mono: func() time.Duration { return time.Since(start) },
+		boot: bootTime,
+	}
+}
+
+// Runtime takes all three times from the Go runtime. Inside a
+// testing/synctest bubble they are virtual.
+func Runtime() Clock {
+	start := time.Now()
+	since := func() time.Duration { return time.Since(start) }
+	return Clock{wall: func() time.Time { return time.Now().Round(0) }, mono: since, boot: since}
+}
+
+// Manual is a clock that moves only when told to. It is safe for concurrent use.
+type Manual struct {
+	mu   sync.Mutex
+	wall time.Time
+	mono time.Duration
+	boot time.Duration
+}
+
+// NewManual returns a manual clock whose wall time is t.
+func NewManual(t time.Time) *Manual { return &Manual{wall: t.Round(0)} }
+
+// Clock returns the clock that m drives.
+func (m *Manual) Clock() Clock {
+	return Clock{
+		wall: func() time.Time { m.mu.Lock(); defer m.mu.Unlock(); return m.wall },
+		mono: func() time.Duration { m.mu.Lock(); defer m.mu.Unlock(); return m.mono },
+		boot: func() time.Duration { m.mu.Lock(); defer m.mu.Unlock(); return m.boot },
+	}
+}
+
+// Advance lets d pass on all three times.
+func (m *Manual) Advance(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wall, m.mono, m.boot = m.wall.Add(d), m.mono+d, m.boot+d
+}
+
+// Suspend lets d pass as a sleeping machine does: Mono stands still.
+func (m *Manual) Suspend(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wall, m.boot = m.wall.Add(d), m.boot+d
+}
+
+// SetWall makes the wall clock jump to t; the other two do not move.
+func (m *Manual) SetWall(t time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wall = t.Round(0)
+}
