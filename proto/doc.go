@@ -1,0 +1,17 @@
+// Package proto holds the words that nodes speak and rooms share: messages,
+// ids, the signed header, framing, compression and limits.
+//
+// A task crosses the mesh as three nested layers, each opaque to the one
+// outside it:
+//
+//	Message    one frame on a stream: type, hints, group-root signature
+//	└ Envelope header (fixed layout, signed) + sealed body + Merkle path
+//	  └ Content what only the target reads: kind, class, body, …   (task)
+//	  └ Outcome how it went, for the home alone                     (result)
+//
+// The *.proto files are compiled into this package; decoding anything that came
+// from outside goes through the functions here, which check lengths before they
+// allocate.
+package proto
+
+//go:generate go tool -modfile=../tools/go.mod buf generate --template ../buf.gen.yaml ..

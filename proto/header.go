@@ -1,0 +1,173 @@
+package proto
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// What an envelope carries. It chooses the domain of the signature.
+const (
+	WhatTask   = 1
+	WhatResult = 2
+)
+
+// Entries of the header's TLV area. The top bit is the critical bit: a receiver
+// that does not know a critical entry refuses the envelope, any other entry is
+// kept as it is.
+const (
+	TagCritical    uint16 = 0x8000
+	TagStream      uint16 = TagCritical | 1 // sealed size 8 | chunk size 4: the body is streamed
+	TagGeneration  uint16 = 2               // of the home, 8 bytes
+	TagPathAllowed uint16 = 3               // which couriers may hold it; read by no one yet
+)
+
+// A Seq orders what one origin sends to one target: Boot rises with every start
+// of the origin, Counter from 1 within it.
+type Seq struct {
+	Boot, Counter uint64
+}
+
+// Compare orders sequences by boot, then counter.
+func (s Seq) Compare(o Seq) int {
+	switch {
+	case s.Boot != o.Boot && s.Boot < o.Boot, s.Boot == o.Boot && s.Counter < o.Counter:
+		return -1
+	case s == o:
+		return 0
+	}
+	return 1
+}
+
+// A TLV is an entry of the header's open area.
+type TLV struct {
+	Tag   uint16
+	Value []byte
+}
+
+// A Header is the part of an envelope that everybody may read and nobody may
+// change. Its bytes are a fixed layout, big endian:
+//
+//	version 1 | what 1 | suite 1 | zero 1 | mesh 16 | id 16 | origin 32 |
+//	target 32 | seq boot 8 | seq counter 8 | created 8 | not_after 8 |
+//	content-key commitment 32 | sealed length 4 | TLV length 2 | TLVs
+//
+// and each TLV is tag 2 | length 2 | value, ascending by tag.
+type Header struct {
+	What       byte
+	Suite      byte
+	Mesh       MeshID
+	ID         TaskID
+	Origin     PeerID // who made and signed it
+	Target     PeerID // who may open it: for a queue or agent, its home
+	Seq        Seq    // of the origin towards the target; of a result: that of its task
+	Created    int64  // Unix milliseconds
+	NotAfter   int64  // Unix milliseconds: no start after this
+	Commitment [32]byte
+	SealedLen  uint32 // of Envelope.body
+	TLVs       []TLV
+}
+
+const headerFixed = 4 + 16 + 16 + 32 + 32 + 8*4 + 32 + 4 + 2
+
+// ErrBadHeader is returned for bytes that are no header of this version.
+var ErrBadHeader = errors.New("proto: bad header")
+
+// ErrCritical is returned for a header with a critical entry that is unknown here.
+var ErrCritical = errors.New("proto: unknown critical header entry")
+
+// Append encodes h behind dst. One header has one encoding.
+func (h *Header) Append(dst []byte) []byte {
+	dst = append(dst, Version, h.What, h.Suite, 0)
+	dst = append(dst, h.Mesh[:]...)
+	dst = append(dst, h.ID[:]...)
+	dst = append(dst, h.Origin[:]...)
+	dst = append(dst, h.Target[:]...)
+	dst = binary.BigEndian.AppendUint64(dst, h.Seq.Boot)
+	dst = binary.BigEndian.AppendUint64(dst, h.Seq.Counter)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(h.Created))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(h.NotAfter))
+	dst = append(dst, h.Commitment[:]...)
+	dst = binary.BigEndian.AppendUint32(dst, h.SealedLen)
+	at := len(dst)
+	dst = append(dst, 0, 0)
+	for _, t := range h.TLVs {
+		dst = binary.BigEndian.AppendUint16(dst, t.Tag)
+		dst = binary.BigEndian.AppendUint16(dst, uint16(len(t.Value)))
+		dst = append(dst, t.Value...)
+	}
+	binary.BigEndian.PutUint16(dst[at:], uint16(len(dst)-at-2))
+	return dst
+}
+
+// ParseHeader reads the bytes that Append wrote, and nothing else. It returns
+// ErrCritical with the header for an unknown critical entry.
+func ParseHeader(b []byte) (Header, error) {
+	var h Header
+	if len(b) < headerFixed || len(b) > MaxHeader {
+		return h, fmt.Errorf("%w: %d bytes", ErrBadHeader, len(b))
+	}
+	if b[0] != Version || b[3] != 0 || b[1] != WhatTask && b[1] != WhatResult {
+		return h, fmt.Errorf("%w: version %d, what %d", ErrBadHeader, b[0], b[1])
+	}
+	h.What, h.Suite = b[1], b[2]
+	r := b[4:]
+	take := func(n int) []byte { v := r[:n]; r = r[n:]; return v }
+	u64 := func() uint64 { return binary.BigEndian.Uint64(take(8)) }
+	copy(h.Mesh[:], take(16))
+	copy(h.ID[:], take(16))
+	copy(h.Origin[:], take(32))
+	copy(h.Target[:], take(32))
+	h.Seq = Seq{u64(), u64()}
+	h.Created, h.NotAfter = int64(u64()), int64(u64())
+	copy(h.Commitment[:], take(32))
+	h.SealedLen = binary.BigEndian.Uint32(take(4))
+	if int(binary.BigEndian.Uint16(take(2))) != len(r) {
+		return h, fmt.Errorf("%w: TLV length", ErrBadHeader)
+	}
+	if h.Created < 0 || h.NotAfter < h.Created {
+		return h, fmt.Errorf("%w: it ends before it begins", ErrBadHeader)
+	}
+	return h, h.parseTLVs(r)
+}
+
+func (h *Header) parseTLVs(r []byte) error {
+	last, unknown := -1, error(nil)
+	for len(r) > 0 {
+		if len(r) < 4 {
+			return fmt.Errorf("%w: TLV cut short", ErrBadHeader)
+		}
+		tag, n := binary.BigEndian.Uint16(r), int(binary.BigEndian.Uint16(r[2:]))
+		if int(tag) <= last || n > len(r)-4 {
+			return fmt.Errorf("%w: TLV %#x", ErrBadHeader, tag)
+		}
+		if tag == TagStream && n != 12 || tag == TagGeneration && n != 8 {
+			return fmt.Errorf("%w: TLV %#x of %d bytes", ErrBadHeader, tag, n)
+		}
+		if tag&TagCritical != 0 && tag != TagStream {
+			unknown = fmt.Errorf("%w: %#x", ErrCritical, tag)
+		}
+		h.TLVs = append(h.TLVs, TLV{tag, slices.Clone(r[4 : 4+n])})
+		r, last = r[4+n:], int(tag)
+	}
+	return unknown
+}
+
+// Stream returns the sealed size and the chunk size of a streamed body; ok is
+// false when the body is inside the envelope.
+func (h *Header) Stream() (size uint64, chunk uint32, ok bool) {
+	for _, t := range h.TLVs {
+		if t.Tag == TagStream {
+			return binary.BigEndian.Uint64(t.Value), binary.BigEndian.Uint32(t.Value[8:]), true
+		}
+	}
+	return 0, 0, false
+}
+
+// SetStream says that the body is streamed: size bytes sealed, in chunks.
+func (h *Header) SetStream(size uint64, chunk uint32) {
+	v := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, size), chunk)
+	h.TLVs = append(h.TLVs, TLV{TagStream, v})
+	slices.SortFunc(h.TLVs, func(a, b TLV) int { return int(a.Tag) - int(b.Tag) })
+}

@@ -1,0 +1,106 @@
+package proto
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A TaskID is a UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random.
+// It orders tasks roughly by age; nothing else hangs on the time in it.
+type TaskID [16]byte
+
+// A MeshID names a mesh: the first 16 bytes of SHA-256 over its root key.
+type MeshID [16]byte
+
+// A BootID is drawn at random at every start of a node.
+type BootID [16]byte
+
+// ErrBadID is returned for text that is not an id.
+var ErrBadID = errors.New("proto: not a task id")
+
+// idEntropy buffers random bytes: one read of the kernel serves many ids.
+var idEntropy = struct {
+	sync.Mutex
+	buf [1024]byte
+	off int
+}{off: 1024}
+
+// NewTaskID returns a fresh id for a task made at now.
+func NewTaskID(now time.Time) TaskID {
+	var id TaskID
+	idEntropy.Lock()
+	if idEntropy.off+10 > len(idEntropy.buf) {
+		rand.Read(idEntropy.buf[:])
+		idEntropy.off = 0
+	}
+	copy(id[6:], idEntropy.buf[idEntropy.off:])
+	idEntropy.off += 10
+	idEntropy.Unlock()
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(now.UnixMilli()))
+	copy(id[:6], ms[2:])
+	id[6] = id[6]&0x0f | 0x70
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// Time returns the moment that the id was made at, to the millisecond.
+func (id TaskID) Time() time.Time {
+	var ms [8]byte
+	copy(ms[2:], id[:6])
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(ms[:])))
+}
+
+// IsZero reports whether id was never set.
+func (id TaskID) IsZero() bool { return id == TaskID{} }
+
+// Compare orders ids by their bytes, which is by age.
+func (id TaskID) Compare(o TaskID) int { return bytes.Compare(id[:], o[:]) }
+
+// String returns the usual form, 36 characters.
+func (id TaskID) String() string {
+	var b [36]byte
+	hex.Encode(b[:8], id[:4])
+	hex.Encode(b[9:13], id[4:6])
+	hex.Encode(b[14:18], id[6:8])
+	hex.Encode(b[19:23], id[8:10])
+	hex.Encode(b[24:], id[10:])
+	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
+	return string(b[:])
+}
+
+// ParseTaskID reads the form that String writes.
+func ParseTaskID(s string) (TaskID, error) {
+	var id TaskID
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return id, fmt.Errorf("%w: %.64q", ErrBadID, s)
+	}
+	h := strings.ReplaceAll(s, "-", "")
+	if len(h) != 32 {
+		return id, fmt.Errorf("%w: %.64q", ErrBadID, s)
+	}
+	if _, err := hex.Decode(id[:], []byte(h)); err != nil {
+		return TaskID{}, fmt.Errorf("%w: %.64q", ErrBadID, s)
+	}
+	return id, nil
+}
+
+// TaskIDFrom reads an id of exactly 16 bytes.
+func TaskIDFrom(b []byte) (TaskID, error) {
+	var id TaskID
+	if len(b) != len(id) {
+		return id, fmt.Errorf("%w: %d bytes", ErrBadID, len(b))
+	}
+	copy(id[:], b)
+	return id, nil
+}
+
+// String returns the mesh id in hexadecimal.
+func (m MeshID) String() string { return hex.EncodeToString(m[:]) }

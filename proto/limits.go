@@ -1,0 +1,45 @@
+package proto
+
+import "time"
+
+// Sizes in bytes. Every decoder refuses more.
+const (
+	MaxFrame        = 384 << 10 // a frame on a task or chunk stream
+	MaxControl      = 64 << 10  // a frame on a ctl stream, a gossip message
+	MaxHeader       = 4 << 10   // an envelope's header with its TLV area
+	MaxInlineBody   = 256 << 10 // a plain body or result inside a frame; larger ones are streamed
+	MaxSealed       = MaxInlineBody + 64<<10
+	MaxInlineRecord = 4 << 10 // a body or result inside a store record; larger ones are blob files
+	ChunkSize       = 256 << 10
+	MaxArgs         = 64 << 10 // all arguments of a task together
+	MaxKind         = 128
+	MaxKey          = 256     // an idempotency or ordering key
+	MaxStderr       = 4 << 10 // what is kept of a handler's standard error
+	MaxReason       = 1 << 10
+)
+
+// Counts.
+const (
+	MaxEvents   = 32  // kept in a record; the middle ones are folded
+	MaxAttempts = 16  // kept in a record's history
+	MaxGroup    = 512 // leaves under one signature, frames under one Ack
+)
+
+// Times that every node agrees on.
+const (
+	MaxTTL     = 30 * 24 * time.Hour // the receiver enforces it
+	DefaultTTL = 7 * 24 * time.Hour
+	Skew       = 5 * time.Minute // how far two clocks may be apart
+)
+
+// Version of the protocol that this code speaks.
+const Version = 1
+
+// Stream protocols.
+const (
+	StreamCtl   = "/balefire/ctl/1"
+	StreamTask  = "/balefire/task/1"
+	StreamChunk = "/balefire/chunk/1"
+	StreamSync  = "/balefire/sync/1"
+	StreamJoin  = "/balefire/join/1"
+)

@@ -1,0 +1,96 @@
+package proto
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+)
+
+// A PeerID is the 32 bytes of a node's Ed25519 public key. Its text form is
+// that of libp2p: base58 of an identity multihash over the key's protobuf, which
+// begins with 12D3KooW.
+type PeerID [32]byte
+
+// ErrBadPeerID is returned for text that is not the id of an Ed25519 key.
+var ErrBadPeerID = errors.New("proto: not a peer id")
+
+// peerPrefix: identity multihash (0x00), 36 bytes, then a PublicKey message of
+// type 1 (Ed25519) with 32 bytes of data (libp2p specs, peer-ids).
+var peerPrefix = [6]byte{0x00, 0x24, 0x08, 0x01, 0x12, 0x20}
+
+const base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
+// IsZero reports whether p was never set.
+func (p PeerID) IsZero() bool { return p == PeerID{} }
+
+// Short returns the last six characters of the text form, for logs.
+func (p PeerID) Short() string { s := p.String(); return s[len(s)-6:] }
+
+// Bytes returns libp2p's binary form of the id, 38 bytes.
+func (p PeerID) Bytes() []byte { return append(peerPrefix[:len(peerPrefix):len(peerPrefix)], p[:]...) }
+
+// String returns the text form, 52 characters.
+func (p PeerID) String() string {
+	raw := p.Bytes()
+	n, radix, digit := new(big.Int).SetBytes(raw), big.NewInt(58), new(big.Int)
+	var out []byte
+	for n.Sign() > 0 {
+		n.DivMod(n, radix, digit)
+		out = append(out, base58[digit.Int64()])
+	}
+	for i := 0; i < len(raw) && raw[i] == 0; i++ {
+		out = append(out, base58[0])
+	}
+	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
+		out[i], out[j] = out[j], out[i]
+	}
+	return string(out)
+}
+
+// ParsePeerID reads the form that String writes.
+func ParsePeerID(s string) (PeerID, error) {
+	var p PeerID
+	if len(s) != 52 {
+		return p, fmt.Errorf("%w: %.64q", ErrBadPeerID, s)
+	}
+	n, radix := new(big.Int), big.NewInt(58)
+	for _, c := range []byte(s) {
+		d := indexBase58(c)
+		if d < 0 {
+			return p, fmt.Errorf("%w: %.64q", ErrBadPeerID, s)
+		}
+		n.Add(n.Mul(n, radix), big.NewInt(int64(d)))
+	}
+	want := len(peerPrefix) + len(p)
+	if n.BitLen() > want*8 {
+		return p, fmt.Errorf("%w: %.64q", ErrBadPeerID, s)
+	}
+	raw := n.FillBytes(make([]byte, want))
+	if [6]byte(raw[:6]) != peerPrefix {
+		return p, fmt.Errorf("%w: %.64q is not of an Ed25519 key", ErrBadPeerID, s)
+	}
+	copy(p[:], raw[6:])
+	if p.String() != s {
+		return PeerID{}, fmt.Errorf("%w: %.64q", ErrBadPeerID, s)
+	}
+	return p, nil
+}
+
+// PeerIDFrom reads the 32 bytes of a key.
+func PeerIDFrom(b []byte) (PeerID, error) {
+	var p PeerID
+	if len(b) != len(p) {
+		return p, fmt.Errorf("%w: %d bytes", ErrBadPeerID, len(b))
+	}
+	copy(p[:], b)
+	return p, nil
+}
+
+func indexBase58(c byte) int {
+	for i := range len(base58) {
+		if base58[i] == c {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,98 @@
+package proto
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Name returns the state as people and the API read it: PENDING, SUCCESS, ….
+func (s TaskState) Name() string { return strings.TrimPrefix(s.String(), "TASK_STATE_") }
+
+// ParseTaskState reads what Name writes, in either case.
+func ParseTaskState(name string) (TaskState, error) {
+	v, ok := TaskState_value["TASK_STATE_"+strings.ToUpper(name)]
+	if !ok || v == 0 {
+		return 0, fmt.Errorf("unknown task state %.40q", name)
+	}
+	return TaskState(v), nil
+}
+
+// Terminal reports whether a task in this state has ended.
+func (s TaskState) Terminal() bool { return s >= TaskState_TASK_STATE_SUCCESS }
+
+// Name returns the class as people and the API read it: critical, high, ….
+func (c Class) Name() string {
+	if c == Class_CLASS_UNSPECIFIED {
+		c = Class_CLASS_NORMAL
+	}
+	return strings.ToLower(strings.TrimPrefix(c.String(), "CLASS_"))
+}
+
+// ParseClass reads what Name writes; empty means normal.
+func ParseClass(name string) (Class, error) {
+	if name == "" {
+		return Class_CLASS_NORMAL, nil
+	}
+	v, ok := Class_value["CLASS_"+strings.ToUpper(name)]
+	if !ok || v == 0 {
+		return 0, fmt.Errorf("unknown class %.40q: it is critical, high, normal or low", name)
+	}
+	return Class(v), nil
+}
+
+// Name returns the code as people and the API read it: NO_HANDLER, BUSY, ….
+func (c Code) Name() string {
+	if c == Code_CODE_UNSPECIFIED {
+		return "OK"
+	}
+	return strings.TrimPrefix(c.String(), "CODE_")
+}
+
+// Ends returns the state in which a refusal with this code ends a task, and
+// false for the codes after which it stays PENDING and is tried later.
+func (c Code) Ends() (TaskState, bool) {
+	switch c {
+	case Code_CODE_EXPIRED:
+		return TaskState_TASK_STATE_EXPIRED, true
+	case Code_CODE_DENIED, Code_CODE_BAD_SIGNATURE, Code_CODE_TOO_LARGE, Code_CODE_BAD_FORM:
+		return TaskState_TASK_STATE_DEAD_LETTER, true
+	}
+	return TaskState_TASK_STATE_UNSPECIFIED, false
+}
+
+// Seq returns the record's signed sequence, the epoch of a task for a named node.
+func (r *Record) Seq() Seq { return Seq{r.GetSeqBoot(), r.GetSeqCounter()} }
+
+// AddEvent appends e, folding the middle of the list when it is full: the first
+// quarter and the newest stay.
+func (r *Record) AddEvent(e *Event) {
+	if len(r.Events) >= MaxEvents {
+		const keep = MaxEvents / 4
+		folded := r.Events[keep]
+		n := max(folded.Folded, 1)
+		r.Events[keep] = &Event{TimeMs: folded.TimeMs, State: folded.State, Cause: "folded", Folded: n + 1}
+		r.Events = append(r.Events[:keep+1], r.Events[keep+2:]...)
+	}
+	r.Events = append(r.Events, e)
+}
+
+// Move sets the record's state and notes the change.
+func (r *Record) Move(to TaskState, now time.Time, cause string) {
+	r.State = to
+	if to.Terminal() {
+		r.EndedMs = now.UnixMilli()
+	}
+	r.AddEvent(&Event{TimeMs: now.UnixMilli(), State: to, Attempt: r.Attempts, Cause: Clip(cause, 128)})
+}
+
+// Clip cuts s to at most n bytes without splitting a rune.
+func Clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xc0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}
