@@ -1096,6 +1096,7 @@ type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Envelope      *Envelope              `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
 	Record        *Record                `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"` // as it was at birth; a later one overrides it
+	Key           []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`       // the content key, 32 bytes: the origin seals a redrive anew, wraps it again for a rotated key; the owner opens a streamed body
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1140,6 +1141,13 @@ func (x *Stored) GetEnvelope() *Envelope {
 func (x *Stored) GetRecord() *Record {
 	if x != nil {
 		return x.Record
+	}
+	return nil
+}
+
+func (x *Stored) GetKey() []byte {
+	if x != nil {
+		return x.Key
 	}
 	return nil
 }
@@ -1289,10 +1297,11 @@ const file_task_proto_rawDesc = "" +
 	"\x06parent\x18- \x01(\fR\x06parent\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"j\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +
 	"\x06Stored\x122\n" +
 	"\benvelope\x18\x01 \x01(\v2\x16.transport.v1.EnvelopeR\benvelope\x12,\n" +
-	"\x06record\x18\x02 \x01(\v2\x14.transport.v1.RecordR\x06recordB$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\x06record\x18\x02 \x01(\v2\x14.transport.v1.RecordR\x06record\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03keyB$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_task_proto_rawDescOnce sync.Once
