@@ -11,7 +11,9 @@ const (
 	MaxSealed       = MaxInlineBody + 64<<10
 	MaxInlineRecord = 4 << 10 // a body or result inside a store record; larger ones are blob files
 	ChunkSize       = 256 << 10
-	MaxArgs         = 64 << 10 // all arguments of a task together
+	MaxChunk        = ChunkSize + 256 // a sealed chunk
+	MaxEncoded      = 1 << 20         // any encoded message, whatever its fields may add up to
+	MaxArgs         = 64 << 10        // all arguments of a task together
 	MaxKind         = 128
 	MaxKey          = 256     // an idempotency or ordering key
 	MaxStderr       = 4 << 10 // what is kept of a handler's standard error

@@ -1,0 +1,168 @@
+package proto
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	pb "google.golang.org/protobuf/proto"
+)
+
+// ErrMalformed is returned for bytes that are not an encoding of the message: cut
+// short, of a wrong wire type, a group, a single field given twice, text that is
+// not UTF-8.
+var ErrMalformed = errors.New("proto: malformed message")
+
+// ErrTooMany is returned for a message with more elements, or nested deeper,
+// than its definition allows.
+var ErrTooMany = errors.New("proto: too many elements")
+
+// ErrTooLong is returned for a field with more bytes than its definition allows.
+var ErrTooLong = errors.New("proto: field too long")
+
+// Decode reads b into m, a message of this package, and replaces what m held. It
+// copies what it keeps. Before anything is allocated it walks over b and holds
+// each element against the limit that the definition states, because some bytes
+// on the wire can ask for fifty times as many in memory. Fields that are not
+// known here are kept as they are.
+func Decode(b []byte, m pb.Message) error {
+	s, err := shapeOf(m)
+	if err != nil {
+		return err
+	}
+	if len(b) > MaxEncoded {
+		return fmt.Errorf("%w: %s of %d bytes", ErrTooLong, s.name, len(b))
+	}
+	if err := s.check(b, false); err != nil {
+		return err
+	}
+	if err := pb.Unmarshal(b, m); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrMalformed, s.name, err)
+	}
+	return nil
+}
+
+// Encode appends m to dst. It refuses what Decode would refuse at the other end,
+// so that a limit is found where something can be done about it, and returns dst
+// then as it was.
+func Encode(dst []byte, m pb.Message) ([]byte, error) {
+	out, err := appendChecked(dst, m, pb.MarshalOptions{})
+	if err != nil {
+		return dst, err
+	}
+	return out, nil
+}
+
+func appendChecked(dst []byte, m pb.Message, o pb.MarshalOptions) ([]byte, error) {
+	s, err := shapeOf(m)
+	if err != nil {
+		return nil, err
+	}
+	out, err := o.MarshalAppend(dst, m)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrMalformed, s.name, err)
+	}
+	if n := len(out) - len(dst); n > MaxEncoded {
+		return nil, fmt.Errorf("%w: %s of %d bytes", ErrTooLong, s.name, n)
+	}
+	return out, s.check(out[len(dst):], false)
+}
+
+// check walks over the encoding b of a message of shape s. nested says that the
+// message stands in one of its own kind already.
+func (s *shape) check(b []byte, nested bool) error {
+	var seen [maxNumber + 1]uint16
+	total := 0
+	for len(b) > 0 {
+		num, wire, value, n := consume(b)
+		if n < 0 {
+			return fmt.Errorf("%w: %s is cut short or damaged", ErrMalformed, s.name)
+		}
+		b = b[n:]
+		if num >= protowire.Number(len(s.fields)) || s.fields[num].count == 0 {
+			continue // of a newer version
+		}
+		f := &s.fields[num]
+		if wire != f.wire {
+			return fmt.Errorf("%w: %s has wire type %d", ErrMalformed, f.name, wire)
+		}
+		seen[num]++
+		if seen[num] > f.count {
+			return f.tooMany()
+		}
+		if wire != protowire.BytesType {
+			continue
+		}
+		if len(value) > f.size {
+			return fmt.Errorf("%w: %s of %d bytes, the limit is %d", ErrTooLong, f.name, len(value), f.size)
+		}
+		if f.together {
+			if total += len(value); total > f.size {
+				return fmt.Errorf("%w: all of %s, the limit is %d bytes", ErrTooLong, f.name, f.size)
+			}
+		}
+		if f.sub == nil {
+			continue
+		}
+		if nested && f.sub == s {
+			return fmt.Errorf("%w: %s is nested too deep", ErrTooMany, f.name)
+		}
+		if err := f.sub.check(value, f.sub == s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tooMany says how often the field may stand in its message.
+func (f *field) tooMany() error {
+	if f.count == 1 {
+		return fmt.Errorf("%w: %s is given twice", ErrMalformed, f.name)
+	}
+	return fmt.Errorf("%w: %s has more than %d", ErrTooMany, f.name, f.count)
+}
+
+// consume reads the field at the front of b and returns its length with its tag,
+// negative when it is damaged or a group. value is that of a field of bytes.
+func consume(b []byte) (num protowire.Number, wire protowire.Type, value []byte, n int) {
+	tag, n := varint(b)
+	if n < 0 {
+		return 0, 0, nil, -1
+	}
+	num, wire = protowire.DecodeTag(tag)
+	if num < protowire.MinValidNumber {
+		return 0, 0, nil, -1
+	}
+	m := 0
+	switch rest := b[n:]; wire {
+	case protowire.VarintType:
+		_, m = varint(rest)
+	case protowire.Fixed32Type:
+		m = 4
+	case protowire.Fixed64Type:
+		m = 8
+	case protowire.BytesType:
+		var size uint64
+		size, m = varint(rest)
+		if m < 0 || size > uint64(len(rest)-m) {
+			return 0, 0, nil, -1
+		}
+		value = rest[m : m+int(size)]
+		m += int(size)
+	default:
+		m = -1
+	}
+	if m < 0 || m > len(b)-n {
+		return 0, 0, nil, -1
+	}
+	return num, wire, value, n + m
+}
+
+// varint reads an unsigned varint at the front of b; n is negative when there is
+// none.
+func varint(b []byte) (v uint64, n int) {
+	if len(b) > 0 && b[0] < 0x80 {
+		return uint64(b[0]), 1
+	}
+	return protowire.ConsumeVarint(b)
+}

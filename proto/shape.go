@@ -1,0 +1,101 @@
+package proto
+
+import (
+	"fmt"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	pb "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// maxNumber is the highest field number in use, with room for some more.
+const maxNumber = 63
+
+// A shape is what Decode has to know of a message to hold its bytes against the
+// limits without decoding it.
+type shape struct {
+	name   protoreflect.Name
+	fields []field // by number; count 0: unknown
+}
+
+// A field is one field of a shape.
+type field struct {
+	name     string // Message.field
+	wire     protowire.Type
+	count    uint16 // how often it may stand in one message
+	size     int    // bytes of one element
+	together bool   // size holds for all elements together
+	sub      *shape // of a message
+}
+
+// shapes holds the shape of every message of this package.
+var shapes = sync.OnceValue(func() map[protoreflect.MessageDescriptor]*shape {
+	all := make(map[protoreflect.MessageDescriptor]*shape)
+	for _, f := range []protoreflect.FileDescriptor{
+		File_message_proto, File_state_proto, File_task_proto, File_wire_proto,
+	} {
+		for i := range f.Messages().Len() {
+			makeShape(all, f.Messages().Get(i))
+		}
+	}
+	return all
+})
+
+// shapeOf returns the shape of m.
+func shapeOf(m pb.Message) (*shape, error) {
+	s, ok := shapes()[m.ProtoReflect().Descriptor()]
+	if !ok {
+		return nil, fmt.Errorf("%w: %T is not a message of this package", ErrMalformed, m)
+	}
+	return s, nil
+}
+
+// makeShape adds the shape of d, and of what d holds, to all.
+func makeShape(all map[protoreflect.MessageDescriptor]*shape, d protoreflect.MessageDescriptor) *shape {
+	if s, ok := all[d]; ok {
+		return s
+	}
+	s := &shape{name: d.Name()}
+	all[d] = s
+	fields := d.Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		f := makeField(fd)
+		if fd.Message() != nil {
+			f.sub = makeShape(all, fd.Message())
+		}
+		for int(fd.Number()) >= len(s.fields) {
+			s.fields = append(s.fields, field{})
+		}
+		s.fields[fd.Number()] = f
+	}
+	return s
+}
+
+// makeField returns the field of fd, without its shape.
+func makeField(fd protoreflect.FieldDescriptor) field {
+	name := string(fd.Parent().Name()) + "." + string(fd.Name())
+	l := fieldLimits[name]
+	f := field{name: name, wire: wireOf(fd.Kind()), count: 1, size: l.size, together: l.together}
+	if fd.Cardinality() == protoreflect.Repeated {
+		f.count = l.count
+	}
+	if fd.Message() != nil {
+		f.size = MaxEncoded
+	}
+	return f
+}
+
+// wireOf returns the wire type of a single value of kind k.
+func wireOf(k protoreflect.Kind) protowire.Type {
+	switch k {
+	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind:
+		return protowire.BytesType
+	case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind:
+		return protowire.Fixed32Type
+	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind, protoreflect.DoubleKind:
+		return protowire.Fixed64Type
+	}
+	return protowire.VarintType
+}

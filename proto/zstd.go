@@ -1,0 +1,214 @@
+package proto
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// ErrInflated is returned for compressed bytes that are more than allowed when
+// inflated, or would take too large a window. Nothing of that size was allocated.
+var ErrInflated = errors.New("proto: too large when inflated")
+
+// ErrCompressed is returned for bytes that are not one whole zstd frame.
+var ErrCompressed = errors.New("proto: bad compressed data")
+
+const (
+	minCompress = 256     // bytes; a smaller body does not pay
+	maxWindow   = 8 << 20 // bytes, of what is inflated from others
+)
+
+// The coders are made before anything runs and hold one unit for each core in
+// use, at most four. They start no goroutine.
+var (
+	encoder = newEncoder()
+	decoder = newDecoder()
+)
+
+func coders() int { return min(runtime.GOMAXPROCS(0), 4) }
+
+func newEncoder() *zstd.Encoder {
+	e, err := zstd.NewWriter(nil,
+		zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithEncoderConcurrency(coders()),
+		zstd.WithWindowSize(MaxInlineBody),
+		zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		panic(err) // an option is out of its range
+	}
+	e.EncodeAll([]byte{0}, nil) // its units are made at the first use
+	return e
+}
+
+func newDecoder() *zstd.Decoder {
+	d, err := zstd.NewReader(nil,
+		zstd.WithDecoderConcurrency(coders()),
+		zstd.WithDecoderMaxWindow(maxWindow),
+		zstd.WithDecodeAllCapLimit(true))
+	if err != nil {
+		panic(err) // an option is out of its range
+	}
+	return d
+}
+
+// Compress appends src to dst as one zstd frame that states its size. ok is false,
+// and out is dst, when that does not pay: src is short or would save less than a
+// sixteenth. What cannot be compressed is given up at some 9 GB/s.
+func Compress(dst, src []byte) (out []byte, ok bool) {
+	if len(src) < minCompress {
+		return dst, false
+	}
+	out = encoder.EncodeAll(src, dst)
+	if n := len(out) - len(dst); n > len(src)-len(src)/16 {
+		return dst, false
+	}
+	return out, true
+}
+
+// Decompress inflates what Compress wrote to at most max bytes. It accepts exactly
+// one frame that states its size and allocates no more than that.
+func Decompress(src []byte, max int) ([]byte, error) {
+	var h zstd.Header
+	if err := h.Decode(src); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCompressed, err)
+	}
+	switch {
+	case h.Skippable || h.DictionaryID != 0 || !h.HasFCS:
+		return nil, fmt.Errorf("%w: not a frame that states its size", ErrCompressed)
+	case h.WindowSize > maxWindow:
+		return nil, fmt.Errorf("%w: a window of %d bytes, the limit is %d", ErrInflated, h.WindowSize, maxWindow)
+	case max < 0 || h.FrameContentSize > uint64(max):
+		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrInflated, h.FrameContentSize, max)
+	}
+	most, err := frameBound(src, h)
+	if err != nil {
+		return nil, err
+	}
+	if h.FrameContentSize > most {
+		return nil, fmt.Errorf("%w: it states %d bytes and holds at most %d", ErrCompressed, h.FrameContentSize, most)
+	}
+	out, err := decoder.DecodeAll(src, make([]byte, 0, h.FrameContentSize))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCompressed, err)
+	}
+	if uint64(len(out)) != h.FrameContentSize {
+		return nil, fmt.Errorf("%w: %d bytes instead of the %d it states", ErrCompressed, len(out), h.FrameContentSize)
+	}
+	return out, nil
+}
+
+// frameBound walks over the blocks of the frame in src, which has to be all of
+// src, and returns the most bytes that they can hold.
+func frameBound(src []byte, h zstd.Header) (most uint64, err error) {
+	const maxBlock = 128 << 10
+	b := src[h.HeaderSize:]
+	for last := false; !last; {
+		if len(b) < 3 {
+			return 0, fmt.Errorf("%w: it is cut short", ErrCompressed)
+		}
+		head := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16
+		kind, n := head>>1&3, int(head>>3)
+		last = head&1 != 0
+		length := n
+		switch kind {
+		case 0:
+			most += uint64(n)
+		case 1: // one byte, repeated
+			most += uint64(n)
+			length = 1
+		case 2:
+			most += maxBlock
+		}
+		if kind == 3 || n > maxBlock || length > len(b)-3 {
+			return 0, fmt.Errorf("%w: a bad block", ErrCompressed)
+		}
+		b = b[3+length:]
+	}
+	if h.HasCheckSum && len(b) != 4 || !h.HasCheckSum && len(b) != 0 {
+		return 0, fmt.Errorf("%w: %d bytes behind the last block", ErrCompressed, len(b))
+	}
+	return most, nil
+}
+
+// A Decompressor inflates a stream. It belongs to one goroutine.
+type Decompressor struct {
+	d    *zstd.Decoder
+	src  source
+	left int64 // bytes that may still come out
+	max  int64
+	err  error
+}
+
+// A source remembers why the reader below failed, so that this is not taken for
+// damage. It also hides what else the reader is: zstd would inflate a buffer whole.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+// NewDecompressor returns a Decompressor of r that hands out at most max bytes and
+// then fails with ErrInflated. What it holds is bounded by the largest window.
+func NewDecompressor(r io.Reader, max int64) (*Decompressor, error) {
+	d := &Decompressor{src: source{r: r}, left: max, max: max}
+	var err error
+	d.d, err = zstd.NewReader(nil,
+		zstd.WithDecoderConcurrency(1), // in the caller's goroutine
+		zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(maxWindow),
+		zstd.WithDecodeBuffersBelow(0))
+	if err == nil {
+		err = d.d.Reset(&d.src)
+	}
+	if err != nil {
+		return nil, d.typed(err)
+	}
+	return d, nil
+}
+
+// Read implements io.Reader. An error of the reader below is passed on; every
+// error stays.
+func (d *Decompressor) Read(p []byte) (int, error) {
+	if d.err != nil || len(p) == 0 {
+		return 0, d.err
+	}
+	if int64(len(p)) > d.left+1 {
+		p = p[:d.left+1]
+	}
+	n, err := d.d.Read(p)
+	d.err = d.typed(err)
+	if int64(n) > d.left {
+		n, d.err = int(d.left), fmt.Errorf("%w: more than %d bytes", ErrInflated, d.max)
+	}
+	d.left -= int64(n)
+	return n, d.err
+}
+
+// Close gives the memory back. It does not close the reader below.
+func (d *Decompressor) Close() error {
+	d.d.Close()
+	return nil
+}
+
+// typed tells the end, a failure below, too large and damaged apart.
+func (d *Decompressor) typed(err error) error {
+	switch {
+	case err == nil, err == io.EOF:
+		return err
+	case d.src.err != nil:
+		return d.src.err
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
+		return fmt.Errorf("%w: %w", ErrInflated, err)
+	}
+	return fmt.Errorf("%w: %w", ErrCompressed, err)
+}
