@@ -1,0 +1,218 @@
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/balefire/balefire"
+
+// floors names each room's floor by its first path element. A package imports
+// only lower floors, and rooms of one floor never import each other.
+var floors = map[string]int{
+	"proto": 0, "clock": 0,
+	"store": 1, "identity": 1,
+	"transport": 2, "outbox": 2, "inbox": 2, "gossip": 2, "ownership": 2, "agent": 2, "workflow": 2,
+	"node": 3,
+	"api":  4,
+	"cmd":  5,
+}
+
+// owners says which packages alone may import a library (by path prefix).
+var owners = map[string][]string{
+	"google.golang.org/protobuf":                              {"proto"},
+	"github.com/libp2p":                                       {"transport"},
+	"github.com/multiformats":                                 {"transport"},
+	"github.com/quic-go":                                      {"transport"},
+	"github.com/nutsdb":                                       {"store/nuts"},
+	"github.com/cockroachdb":                                  {"store/pebble"},
+	"github.com/danielgtaylor/huma":                           {"api"},
+	"github.com/spf13/cobra":                                  {"cmd"},
+	"github.com/skip2/go-qrcode":                              {"identity"},
+	"github.com/klauspost/compress":                           {"proto"},
+	"go.yaml.in/yaml":                                         {"node/config", "cmd"},
+	"github.com/prometheus/client_golang/prometheus/promhttp": {"cmd", "api"},
+}
+
+// A pkg is one package of the house as the parser sees it.
+type pkg struct {
+	path    string // below the module: store/nuts
+	files   map[string]*ast.File
+	imports map[string][]string // import path → files; tests of the package are left out
+}
+
+func TestFloors(t *testing.T) {
+	for _, p := range load(t) {
+		room, floor, known := roomOf(p.path)
+		if !known {
+			t.Errorf("%s stands on no floor: name it in internal/arch", p.path)
+			continue
+		}
+		for imp, files := range p.imports {
+			rel, ours := strings.CutPrefix(imp, module+"/")
+			if !ours || strings.HasPrefix(rel, "internal/") {
+				continue
+			}
+			other, level, _ := roomOf(rel)
+			switch {
+			case other == room && !related(p.path, rel):
+				t.Errorf("%s imports its sibling %s (%v)", p.path, rel, files)
+			case other != room && level >= floor:
+				t.Errorf("%s (floor %d) imports %s (floor %d) in %v", p.path, floor, rel, level, files)
+			}
+		}
+	}
+}
+
+func TestLibraryOwners(t *testing.T) {
+	for _, p := range load(t) {
+		for imp, files := range p.imports {
+			for lib, rooms := range owners {
+				if strings.HasPrefix(imp, lib) && !slices.ContainsFunc(rooms, func(r string) bool { return p.path == r || strings.HasPrefix(p.path, r+"/") }) {
+					t.Errorf("%s imports %s in %v: only %v may", p.path, imp, files, rooms)
+				}
+			}
+		}
+	}
+}
+
+func TestPackagesSayWhatTheyPromise(t *testing.T) {
+	banned := []string{"util", "utils", "common", "helper", "helpers", "types", "models", "misc"}
+	for _, p := range load(t) {
+		said := false
+		for _, f := range p.files {
+			said = said || f.Doc != nil && len(f.Doc.Text()) > 40
+		}
+		if !said {
+			t.Errorf("%s has no package comment that states its promise", p.path)
+		}
+		if slices.Contains(banned, filepath.Base(p.path)) {
+			t.Errorf("%s: a package is named for what it is", p.path)
+		}
+	}
+}
+
+// TestSizes holds the limits of the house: a function fits a screen, a file is
+// one idea, an interface belongs to its consumer.
+func TestSizes(t *testing.T) {
+	fset := token.NewFileSet()
+	for path, f := range sources(t, fset, true) {
+		test := strings.HasSuffix(path, "_test.go")
+		if n := fset.Position(f.End()).Line; n > 700 {
+			t.Errorf("%s has %d lines, the limit is 700", path, n)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch d := n.(type) {
+			case *ast.FuncDecl:
+				if lines := fset.Position(d.End()).Line - fset.Position(d.Pos()).Line + 1; lines > 80 && !test {
+					t.Errorf("%s: %s has %d lines, the limit is 80", path, d.Name.Name, lines)
+				}
+			case *ast.TypeSpec:
+				checkType(t, path, d)
+			}
+			return true
+		})
+	}
+}
+
+func checkType(t *testing.T, path string, d *ast.TypeSpec) {
+	t.Helper()
+	switch v := d.Type.(type) {
+	case *ast.StructType:
+		n := 0
+		for _, f := range v.Fields.List {
+			n += max(len(f.Names), 1)
+		}
+		if n > 20 {
+			t.Errorf("%s: %s has %d fields, the limit is 20", path, d.Name.Name, n)
+		}
+	case *ast.InterfaceType:
+		limit := 3
+		if strings.HasPrefix(path, "store/") {
+			limit = 8
+		}
+		if n := v.Methods.NumFields(); n > limit {
+			t.Errorf("%s: %s has %d methods, the limit is %d", path, d.Name.Name, n, limit)
+		}
+	}
+}
+
+// related reports whether one path is the parent of the other.
+func related(a, b string) bool {
+	return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
+}
+
+func roomOf(path string) (room string, floor int, known bool) {
+	room, _, _ = strings.Cut(path, "/")
+	floor, known = floors[room]
+	return room, floor, known
+}
+
+// load parses every package of the module but internal ones.
+func load(t *testing.T) []*pkg {
+	t.Helper()
+	fset := token.NewFileSet()
+	byPath := map[string]*pkg{}
+	for path, f := range sources(t, fset, false) {
+		dir := filepath.ToSlash(filepath.Dir(path))
+		if strings.HasPrefix(dir, "internal/") || dir == "." {
+			continue
+		}
+		p := byPath[dir]
+		if p == nil {
+			p = &pkg{path: dir, files: map[string]*ast.File{}, imports: map[string][]string{}}
+			byPath[dir] = p
+		}
+		p.files[path] = f
+		for _, spec := range f.Imports {
+			imp, _ := strconv.Unquote(spec.Path.Value)
+			p.imports[imp] = append(p.imports[imp], filepath.Base(path))
+		}
+	}
+	if len(byPath) < 5 {
+		t.Fatalf("found only %d packages: the walk is broken", len(byPath))
+	}
+	return slices.SortedFunc(maps.Values(byPath), func(a, b *pkg) int { return strings.Compare(a.path, b.path) })
+}
+
+// sources parses the module's hand-written Go files, by path below its root.
+func sources(t *testing.T, fset *token.FileSet, tests bool) map[string]*ast.File {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	out := map[string]*ast.File{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			_, nested := os.Stat(filepath.Join(path, "go.mod"))
+			if path != root && (nested == nil || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".pb.go") || !tests && strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		out[filepath.ToSlash(rel)] = f
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
