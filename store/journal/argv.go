@@ -1,0 +1,36 @@
+package journal
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+)
+
+// Redacted stands where a value is kept out of the record.
+const Redacted = "***"
+
+// HashArgv returns a digest of a whole command line, so that two runs can be
+// compared and a claim about one be proven without the record holding it.
+func HashArgv(argv []string) string {
+	d := sha256.New()
+	d.Write([]byte("balefire/v1/argv\x00"))
+	for _, arg := range argv {
+		d.Write(binary.AppendUvarint(nil, uint64(len(arg))))
+		d.Write([]byte(arg))
+	}
+	return "sha256:" + hex.EncodeToString(d.Sum(nil))
+}
+
+// Redact returns argv with everything behind its first keep words hidden. The
+// first words are the handler's own, from this node's configuration; the rest
+// came with the task and is payload, which never enters the record (I18).
+func Redact(argv []string, keep int) []string {
+	out := make([]string, len(argv))
+	for i, arg := range argv {
+		out[i] = Redacted
+		if i < keep {
+			out[i] = arg
+		}
+	}
+	return out
+}

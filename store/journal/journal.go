@@ -1,0 +1,296 @@
+// Package journal keeps an append-only record that cannot be changed without
+// being found out. A line that Append returned for is on disk, in its place in
+// a chain of hashes; [Verify] finds every edit, deletion, insertion and
+// reorder of what was written (I19).
+//
+//	00000000000000000001.jsonl   {"journal":1,"first":1,"start":h0,…}
+//	                             {"seq":1,…,"hash":h1}    h1 = SHA-256(domain ‖ h0 ‖ line 1)
+//	                             {"seq":2,…,"hash":h2}    h2 = SHA-256(domain ‖ h1 ‖ line 2)
+//	00000000000000000003.jsonl   {"journal":1,"first":3,"start":h2,…}
+//	                             …
+//	HEAD                         first and last hash known, rewritten in place after each fsync
+//
+// The chain proves order and wholeness against whoever cannot rewrite all of it.
+// Against one who can, hand [Journal.Head] to somebody else now and then and
+// give it back to [Verify].
+//
+// Appenders that come together share one fsync: the first of them writes for
+// all, and no goroutine runs when nobody appends. One process opens a journal
+// at a time; the lock of the data directory sees to that.
+package journal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+)
+
+// The errors to test for.
+var (
+	// ErrClosed is returned by Append after Close.
+	ErrClosed = errors.New("journal: closed")
+	// ErrFailed is returned by every Append after an fsync failed: what is on
+	// disk is not known any more, and the journal must be opened again.
+	ErrFailed = errors.New("journal: failed, open it again")
+	// ErrTooLarge refuses an entry whose line would exceed MaxLine.
+	ErrTooLarge = errors.New("journal: entry too large")
+	// ErrUnknown is returned when the caller gave up while its line was being
+	// written: it may or may not be on disk.
+	ErrUnknown = errors.New("journal: outcome unknown")
+	// ErrBroken is returned by Verify, and by Scan at its end, when the record
+	// is not what was written.
+	ErrBroken = errors.New("journal: chain broken")
+)
+
+const (
+	// MaxLine is the longest line, in bytes, its hash included.
+	MaxLine = 64 << 10
+	// maxGroup is how many bytes one fsync covers at most, so that damage of
+	// more than this at the end of a file is not explained by a power cut.
+	maxGroup = 1 << 20
+)
+
+// Config tunes a journal. The zero value of each field means its default.
+type Config struct {
+	MaxFile int64         // bytes after which a new file begins; default 100 MB
+	Keep    time.Duration // whole files older than this go; default 90 days
+	Boot    uint64        // boot number written into entries that have none
+	Clock   clock.Clock   // default clock.System()
+
+	fault func(op string) error // tests: an error makes "write", "sync" or "rotate" fail
+}
+
+func (c Config) withDefaults() Config {
+	c.MaxFile = cmp.Or(c.MaxFile, 100e6)
+	c.Keep = cmp.Or(c.Keep, 90*24*time.Hour)
+	if c.Clock.IsZero() {
+		c.Clock = clock.System()
+	}
+	if c.fault == nil {
+		c.fault = func(string) error { return nil }
+	}
+	return c
+}
+
+// A Journal is an open record. It is safe for concurrent use.
+type Journal struct {
+	dir     string
+	cfg     Config
+	repairs []string
+
+	lead chan struct{} // holds one value while somebody writes
+
+	mu     sync.Mutex // guards the fields up to the next blank line
+	queue  []*waiter
+	closed bool
+	failed error
+	last   Head
+
+	// What follows belongs to whoever leads.
+	file     *os.File
+	size     int64     // bytes of file that are durable
+	born     time.Time // when file began
+	firstSeq uint64    // number of its first line
+	base     Head      // what came before the oldest file
+	headF    *os.File
+	buf      []byte
+}
+
+// A waiter is one Append in the queue.
+type waiter struct {
+	entry []byte // a JSON object
+	seq   uint64
+	err   error
+	done  chan struct{}
+}
+
+// Append writes e and returns its number once it is on disk. An error other
+// than [ErrUnknown] and [ErrFailed] means that nothing was written.
+func (j *Journal) Append(ctx context.Context, e Entry) (uint64, error) {
+	w, err := j.enqueue(ctx, e)
+	if err != nil {
+		return 0, fmt.Errorf("append %s: %w", e.Action, err)
+	}
+	select {
+	case <-w.done:
+	case j.lead <- struct{}{}:
+		j.commitQueue(w)
+		<-j.lead
+	case <-ctx.Done():
+		return 0, fmt.Errorf("append %s: %w", e.Action, j.giveUp(w, ctx.Err()))
+	}
+	if w.err != nil {
+		return 0, fmt.Errorf("append %s: %w", e.Action, w.err)
+	}
+	return w.seq, nil
+}
+
+// Head returns the number and hash of the last line on disk. Whoever keeps it
+// elsewhere can later ask [Verify] whether that line is still there.
+func (j *Journal) Head() Head {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.last
+}
+
+// Repairs tells what Open had to mend, oldest first; empty after a clean stop.
+func (j *Journal) Repairs() []string { return slices.Clone(j.repairs) }
+
+// Err returns the error that made the journal refuse writes, or nil.
+func (j *Journal) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.failed
+}
+
+// Close writes what is queued and releases the files.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	was := j.closed
+	j.closed = true
+	j.mu.Unlock()
+	if was {
+		return nil
+	}
+	j.lead <- struct{}{}
+	defer func() { <-j.lead }()
+	for group := j.takeGroup(); len(group) > 0; group = j.takeGroup() {
+		j.commitGroup(group)
+	}
+	return errors.Join(j.headF.Sync(), j.headF.Close(), j.file.Close())
+}
+
+func (j *Journal) enqueue(ctx context.Context, e Entry) (*waiter, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if e.Time.IsZero() {
+		e.Time = j.cfg.Clock.Now()
+	}
+	e.Boot = cmp.Or(e.Boot, j.cfg.Boot)
+	text, err := e.encode()
+	if err != nil {
+		return nil, err
+	}
+	w := &waiter{entry: text, done: make(chan struct{})}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case j.closed:
+		return nil, ErrClosed
+	case j.failed != nil:
+		return nil, fmt.Errorf("%w: %w", ErrFailed, j.failed)
+	}
+	j.queue = append(j.queue, w)
+	return w, nil
+}
+
+// giveUp takes w out of the queue, if nobody is writing it yet.
+func (j *Journal) giveUp(w *waiter, cause error) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if i := slices.Index(j.queue, w); i >= 0 {
+		j.queue = slices.Delete(j.queue, i, i+1)
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, cause)
+}
+
+// commitQueue writes groups until own is among what was written.
+func (j *Journal) commitQueue(own *waiter) {
+	for {
+		select {
+		case <-own.done:
+			return
+		default:
+		}
+		j.commitGroup(j.takeGroup())
+	}
+}
+
+// commitGroup writes group and tells its waiters.
+func (j *Journal) commitGroup(group []*waiter) {
+	err := j.commit(group)
+	for _, w := range group {
+		w.err = err
+		close(w.done)
+	}
+}
+
+// takeGroup takes from the queue what one fsync may cover.
+func (j *Journal) takeGroup() []*waiter {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n, size := 0, 0
+	for n < len(j.queue) {
+		size += len(j.queue[n].entry) + lineOverhead
+		if n > 0 && size > maxGroup {
+			break
+		}
+		n++
+	}
+	group := slices.Clone(j.queue[:n])
+	j.queue = slices.Delete(j.queue, 0, n)
+	return group
+}
+
+// commit makes group durable. It is called by the leader only.
+func (j *Journal) commit(group []*waiter) error {
+	if err := j.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	head := j.Head()
+	j.buf = j.buf[:0]
+	for _, w := range group {
+		j.buf, head = appendLine(j.buf, head, w.entry)
+		w.seq = head.Seq
+	}
+	if err := j.rotateIfDue(int64(len(j.buf))); err != nil {
+		return fmt.Errorf("begin a new file: %w", err)
+	}
+	if err := j.write(j.buf); err != nil {
+		return err
+	}
+	if err := writeHead(j.headF, heads{Base: j.base, Last: head}); err != nil {
+		return j.fail(fmt.Errorf("write HEAD: %w", err))
+	}
+	j.mu.Lock()
+	j.last = head
+	j.mu.Unlock()
+	return nil
+}
+
+// write appends b to the file and syncs. A write that failed, as on a full
+// disk, is taken back and the journal lives on; a sync that failed ends it,
+// because the kernel may have dropped pages it will not report again.
+func (j *Journal) write(b []byte) error {
+	err := j.cfg.fault("write")
+	if err == nil {
+		_, err = j.file.WriteAt(b, j.size)
+	}
+	if err != nil {
+		if undo := j.file.Truncate(j.size); undo != nil {
+			return j.fail(errors.Join(err, undo))
+		}
+		return err
+	}
+	if err := errors.Join(j.cfg.fault("sync"), j.file.Sync()); err != nil {
+		return j.fail(fmt.Errorf("fsync: %w", err))
+	}
+	j.size += int64(len(b))
+	return nil
+}
+
+func (j *Journal) fail(err error) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.failed = cmp.Or(j.failed, err)
+	return fmt.Errorf("%w: %w", ErrFailed, err)
+}

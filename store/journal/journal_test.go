@@ -1,0 +1,420 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+)
+
+// manual is a config whose clock stands still until told otherwise.
+func manual() (Config, *clock.Manual) {
+	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	return Config{Clock: m.Clock(), Boot: 7}, m
+}
+
+func open(t testing.TB, dir string, cfg Config) *Journal {
+	t.Helper()
+	j, err := Open(dir, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := j.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return j
+}
+
+func add(t testing.TB, j *Journal, task string) uint64 {
+	t.Helper()
+	seq, err := j.Append(t.Context(), Entry{Action: "command.start", Task: task})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seq
+}
+
+// fill appends n entries, t1 to tn, and closes the journal.
+func fill(t testing.TB, dir string, cfg Config, n int) {
+	t.Helper()
+	j, err := Open(dir, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		add(t, j, fmt.Sprintf("t%d", i+1))
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tasks lists what Scan gives, and its error.
+func tasks(dir string) (list []string, err error) {
+	err = Scan(dir, func(r Record) error {
+		if r.Action == repaired {
+			list = append(list, "repaired")
+			return nil
+		}
+		list = append(list, r.Task)
+		return nil
+	})
+	return list, err
+}
+
+func wantTasks(t *testing.T, dir string, want ...string) {
+	t.Helper()
+	if got, err := tasks(dir); err != nil || !slices.Equal(got, want) {
+		t.Errorf("scan = %v, %v, want %v", got, err, want)
+	}
+}
+
+func wantSound(t *testing.T, dir string) Report {
+	t.Helper()
+	rep, err := Verify(dir)
+	if err != nil {
+		t.Error(err)
+	}
+	return rep
+}
+
+func TestAppendedLinesComeBackInOrder(t *testing.T) {
+	dir := t.TempDir()
+	cfg, clk := manual()
+	j := open(t, dir, cfg)
+	exit := 75
+	want := Entry{
+		Actor: "peer-a", Action: "command.end", Task: "t1", Attempt: 2, Epoch: "4.1", ArgvHash: HashArgv([]string{"sh", "a\nb"}),
+		Argv: Redact([]string{"sh", "-c", "secret"}, 2), Exit: &exit, Detail: map[string]string{"why": "line\nbreak, \"quotes\", 烽火, \x00"},
+	}
+	for i := range 3 {
+		if seq, err := j.Append(t.Context(), want); err != nil || seq != uint64(i+1) {
+			t.Fatalf("append = %d, %v, want %d", seq, err, i+1)
+		}
+	}
+	var got []Record
+	if err := Scan(dir, func(r Record) error { got = append(got, r); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 3 {
+		t.Fatalf("%d records, want 3", len(got))
+	}
+	r := got[2]
+	if r.Seq != 3 || r.Hash != j.Head().Hash || !r.Time.Equal(clk.Clock().Now()) || r.Boot != 7 {
+		t.Errorf("record = %+v, want number 3, the head's hash, the clock's time, boot 7", r)
+	}
+	if r.Argv[2] != Redacted || *r.Exit != 75 || r.Detail["why"] != want.Detail["why"] || r.ArgvHash != want.ArgvHash {
+		t.Errorf("entry = %+v, want %+v", r.Entry, want)
+	}
+	wantSound(t, dir)
+}
+
+func TestReopenedJournalGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	fill(t, dir, cfg, 2)
+	j := open(t, dir, cfg)
+	if len(j.Repairs()) > 0 {
+		t.Errorf("repairs after a clean stop: %v", j.Repairs())
+	}
+	if seq := add(t, j, "t3"); seq != 3 {
+		t.Errorf("seq = %d, want 3", seq)
+	}
+	wantTasks(t, dir, "t1", "t2", "t3")
+	if rep := wantSound(t, dir); rep.Lines != 3 || rep.Last != j.Head() {
+		t.Errorf("report = %+v, want 3 lines up to the head", rep)
+	}
+}
+
+func TestAppendersShareAnFsync(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	var syncs atomic.Int64
+	entered, release := make(chan struct{}), make(chan struct{})
+	cfg.fault = func(op string) error {
+		if op == "sync" && syncs.Add(1) == 1 {
+			close(entered)
+			<-release
+		}
+		return nil
+	}
+	j := open(t, dir, cfg)
+	const n = 200
+	var wg sync.WaitGroup
+	seqs := make([]uint64, n+1)
+	wg.Go(func() { seqs[0] = add(t, j, "first") })
+	<-entered // the first fsync runs; everybody else queues behind it
+	for i := range n {
+		wg.Go(func() { seqs[i+1] = add(t, j, "more") })
+	}
+	for queued := 0; queued < n; {
+		j.mu.Lock()
+		queued = len(j.queue)
+		j.mu.Unlock()
+	}
+	close(release)
+	wg.Wait()
+	if got := syncs.Load(); got != 2 {
+		t.Errorf("%d fsyncs for %d appends, want 2: one for the first, one for all that waited", got, n+1)
+	}
+	slices.Sort(seqs)
+	for i, seq := range seqs {
+		if seq != uint64(i+1) {
+			t.Fatalf("numbers are not 1 to %d without gaps: %v", n+1, seqs)
+		}
+	}
+	wantSound(t, dir)
+}
+
+func TestConcurrentAppendersAcrossRotations(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	cfg.MaxFile = 2000
+	j := open(t, dir, cfg)
+	var wg sync.WaitGroup
+	for g := range 16 {
+		wg.Go(func() {
+			for i := range 20 {
+				add(t, j, fmt.Sprintf("%d-%d", g, i))
+			}
+		})
+	}
+	wg.Wait()
+	got, err := tasks(dir)
+	slices.Sort(got)
+	if err != nil || len(slices.Compact(got)) != 320 {
+		t.Errorf("%d different tasks, %v, want 320", len(got), err)
+	}
+	if rep := wantSound(t, dir); rep.Files < 3 || rep.Lines != 320 {
+		t.Errorf("%d files with %d lines, want several with 320", rep.Files, rep.Lines)
+	}
+}
+
+func TestGivingUpInTheQueueWritesNothing(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	cfg.fault = func(op string) error {
+		if op == "sync" {
+			once.Do(func() { close(entered); <-release })
+		}
+		return nil
+	}
+	j := open(t, dir, cfg)
+	var wg sync.WaitGroup
+	wg.Go(func() { add(t, j, "t1") })
+	<-entered
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error)
+	wg.Go(func() {
+		_, err := j.Append(ctx, Entry{Action: "a", Task: "given up"})
+		failed <- err
+	})
+	cancel()
+	if err := <-failed; !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnknown) {
+		t.Errorf("err = %v, want canceled with a known outcome", err)
+	}
+	close(release)
+	wg.Wait()
+	if seq := add(t, j, "t2"); seq != 2 {
+		t.Errorf("seq = %d, want 2", seq)
+	}
+	wantTasks(t, dir, "t1", "t2")
+}
+
+func TestFailedFsyncEndsTheJournal(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	bad := errors.New("input/output error")
+	var broken atomic.Bool
+	cfg.fault = func(op string) error {
+		if op == "sync" && broken.Load() {
+			return bad
+		}
+		return nil
+	}
+	j := open(t, dir, cfg)
+	add(t, j, "t1")
+	broken.Store(true)
+	for range 2 {
+		_, err := j.Append(t.Context(), Entry{Action: "a"})
+		if !errors.Is(err, ErrFailed) || !errors.Is(err, bad) {
+			t.Errorf("err = %v, want ErrFailed because of %v", err, bad)
+		}
+		broken.Store(false) // an fsync that works again proves nothing about the lost one
+	}
+	if !errors.Is(j.Err(), bad) {
+		t.Errorf("Err = %v, want %v", j.Err(), bad)
+	}
+}
+
+// S47: a full disk refuses, and what was refused is not there later.
+func TestFullDiskIsSurvived(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	cfg.MaxFile = 700
+	full := errors.New("no space left on device")
+	for _, op := range []string{"write", "rotate"} {
+		var broken atomic.Bool
+		cfg.fault = func(o string) error {
+			if o == op && broken.Load() {
+				return full
+			}
+			return nil
+		}
+		j := open(t, dir, cfg)
+		add(t, j, "before")
+		broken.Store(true)
+		refused := 0
+		for range 8 {
+			if _, err := j.Append(t.Context(), Entry{Action: "a", Task: "accepted"}); errors.Is(err, full) {
+				refused++
+			}
+		}
+		broken.Store(false)
+		if refused == 0 || j.Err() != nil {
+			t.Errorf("%s: %d refused, Err = %v; want some refused and a journal that lives", op, refused, j.Err())
+		}
+		add(t, j, "after")
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+		wantSound(t, dir)
+	}
+}
+
+func TestAppendAfterClose(t *testing.T) {
+	cfg, _ := manual()
+	j := open(t, t.TempDir(), cfg)
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Append(t.Context(), Entry{Action: "a"}); !errors.Is(err, ErrClosed) {
+		t.Errorf("err = %v, want ErrClosed", err)
+	}
+}
+
+func TestEntriesThatAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	j := open(t, dir, cfg)
+	if _, err := j.Append(t.Context(), Entry{Action: "a", Detail: map[string]string{"k": strings.Repeat("x", MaxLine)}}); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("err = %v, want ErrTooLarge", err)
+	}
+	if _, err := j.Append(t.Context(), Entry{}); err == nil {
+		t.Error("an entry without an action was taken")
+	}
+	largest := MaxLine - lineOverhead - len(`{"time":"2026-01-01T00:00:00Z","boot":7,"action":"a","task":""}`)
+	if _, err := j.Append(t.Context(), Entry{Action: "a", Task: strings.Repeat("x", largest)}); err != nil {
+		t.Errorf("the largest entry was refused: %v", err)
+	}
+	if got, err := tasks(dir); err != nil || len(got) != 1 {
+		t.Errorf("%d records, %v, want the largest one alone", len(got), err)
+	}
+	wantSound(t, dir)
+}
+
+func TestOldFilesGoByTheirAge(t *testing.T) {
+	dir := t.TempDir()
+	cfg, clk := manual()
+	cfg.MaxFile, cfg.Keep = 500, 10*24*time.Hour
+	j := open(t, dir, cfg)
+	for i := range 60 {
+		add(t, j, fmt.Sprintf("t%d", i+1))
+		clk.Advance(24 * time.Hour)
+	}
+	rep := wantSound(t, dir)
+	if rep.Before.Seq == 0 || rep.Last.Seq != 60 {
+		t.Fatalf("report = %+v, want old lines gone and 60 the last", rep)
+	}
+	var oldest time.Time
+	got := 0
+	if err := Scan(dir, func(r Record) error {
+		if got++; oldest.IsZero() {
+			oldest = r.Time
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if age := clk.Clock().Now().Sub(oldest); age < cfg.Keep || age > 2*cfg.Keep {
+		t.Errorf("oldest line is %v old, want about %v", age, cfg.Keep)
+	}
+	if got < 10 {
+		t.Errorf("%d lines are left, want those of 10 days", got)
+	}
+	// One more file that goes is not excused by age.
+	names, err := files(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, names[0])); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(dir); !errors.Is(err, ErrBroken) {
+		t.Errorf("err = %v, want ErrBroken: the oldest file is missing", err)
+	}
+}
+
+// I14: a wall clock that jumps ahead does not empty the record.
+func TestClockJumpTakesFewFiles(t *testing.T) {
+	dir := t.TempDir()
+	cfg, clk := manual()
+	cfg.MaxFile = 500
+	j := open(t, dir, cfg)
+	for i := range 40 {
+		add(t, j, fmt.Sprintf("t%d", i+1))
+	}
+	before := wantSound(t, dir).Files
+	clk.Advance(50 * 365 * 24 * time.Hour)
+	add(t, j, "from the future")
+	clk.SetWall(time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC))
+	for range 10 {
+		add(t, j, "back again")
+	}
+	if rep := wantSound(t, dir); rep.Files < before-maxDrops {
+		t.Errorf("%d files of %d are left, want at most %d gone", rep.Files, before, maxDrops)
+	}
+}
+
+func TestQuietJournalStillRotates(t *testing.T) {
+	dir := t.TempDir()
+	cfg, clk := manual()
+	j := open(t, dir, cfg)
+	for range 10 {
+		add(t, j, "rare")
+		clk.Advance(60 * 24 * time.Hour)
+	}
+	if rep := wantSound(t, dir); rep.Before.Seq == 0 || rep.Files < 2 {
+		t.Errorf("report = %+v, want a rare line each two months to leave in time too", rep)
+	}
+}
+
+func TestHashArgvTellsWordsApart(t *testing.T) {
+	if HashArgv([]string{"a", "bc"}) == HashArgv([]string{"ab", "c"}) {
+		t.Error("two different command lines have one hash")
+	}
+}
+
+func BenchmarkAppend(b *testing.B) {
+	j := open(b, b.TempDir(), Config{})
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := j.Append(b.Context(), Entry{Action: "command.start", Task: "0198"}); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}

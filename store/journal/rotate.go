@@ -1,0 +1,79 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// maxDrops is how many old files go when a new one begins: more than one, so
+// that a lowered Keep takes effect, and few, so that a wall clock that jumps
+// years ahead does not empty the record at once.
+const maxDrops = 2
+
+// rotateIfDue begins a new file when more bytes would make this one too large,
+// or when it is so old that it must be able to go.
+func (j *Journal) rotateIfDue(more int64) error {
+	now := j.cfg.Clock.Now()
+	if !rotationDue(j.cfg, j.size, more, now.Sub(j.born)) || j.Head().Seq == j.firstSeq-1 {
+		return nil
+	}
+	if err := j.cfg.fault("rotate"); err != nil {
+		return err
+	}
+	if err := j.begin(header{Start: j.Head().Hash, First: j.Head().Seq + 1, Time: now}); err != nil {
+		return err
+	}
+	return j.retain(now)
+}
+
+// rotationDue decides for a file of size bytes that began age ago.
+func rotationDue(cfg Config, size, more int64, age time.Duration) bool {
+	return size+more > cfg.MaxFile || age > cfg.Keep
+}
+
+// begin makes the file that h heads the one that is written.
+func (j *Journal) begin(h header) error {
+	h.Version, h.Time = formatVersion, h.Time.UTC()
+	f, size, err := createFile(j.dir, h)
+	if err != nil {
+		return err
+	}
+	if j.file != nil {
+		err = j.file.Close()
+	}
+	j.file, j.size, j.born, j.firstSeq = f, size, h.Time, h.First
+	return err
+}
+
+// retain removes the oldest files whose every line is older than Keep. HEAD
+// says so first, durably: a file that is missing otherwise was taken.
+func (j *Journal) retain(now time.Time) error {
+	names, err := files(j.dir)
+	if err != nil {
+		return err
+	}
+	drop := 0
+	for drop < maxDrops && drop+1 < len(names) {
+		next, err := readHeader(j.dir, names[drop+1])
+		if err != nil || now.Sub(next.Time) <= j.cfg.Keep {
+			break // a damaged header is left for Verify to tell
+		}
+		drop++
+		j.base = next.before()
+	}
+	if drop == 0 {
+		return nil
+	}
+	err = writeHead(j.headF, heads{Base: j.base, Last: j.Head()})
+	if err := errors.Join(err, j.headF.Sync()); err != nil {
+		return j.fail(fmt.Errorf("write HEAD: %w", err))
+	}
+	for _, name := range names[:drop] {
+		// One that somebody reads on Windows stays, and goes at the next rotation.
+		_ = os.Remove(filepath.Join(j.dir, name))
+	}
+	return nil
+}

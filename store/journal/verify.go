@@ -1,0 +1,178 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+)
+
+// maxBreaches bounds a report: a file of garbage is one finding, not a million.
+const maxBreaches = 100
+
+// A Report is what Verify found.
+type Report struct {
+	Files    int
+	Lines    uint64
+	Bytes    int64
+	Before   Head     // what came before the oldest line kept; older files went by their age
+	Last     Head     // the newest line
+	Torn     int64    // bytes of an unfinished write at the end, which Open cuts off; not a breach
+	Breaches []Breach // at most 100
+}
+
+// Verify reads the whole record in dir and returns [ErrBroken] if it is not
+// what was written, with the places in the report. Places in known, kept
+// elsewhere from [Journal.Head], must be in it too unless they are older than
+// what is kept. Nothing is changed, and the journal may be open meanwhile.
+func Verify(dir string, known ...Head) (Report, error) {
+	var rep Report
+	var err error
+	for range 3 { // a file may go by its age while we read
+		if rep, err = verify(dir, known); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return rep, fmt.Errorf("verify journal %s: %w", dir, err)
+	case len(rep.Breaches) > 0:
+		return rep, fmt.Errorf("verify journal %s: %w in %d places, first %s", dir, ErrBroken, len(rep.Breaches), rep.Breaches[0])
+	}
+	return rep, nil
+}
+
+func verify(dir string, known []Head) (Report, error) {
+	var v verifier
+	h, headErr := readHeads(dir) // before the files: lines may be added meanwhile
+	names, err := files(dir)
+	if err != nil {
+		return v.rep, err
+	}
+	if errors.Is(headErr, fs.ErrNotExist) && len(names) == 0 {
+		return v.rep, nil // never opened
+	}
+	if headErr != nil {
+		v.breach(Breach{File: headName, Reason: headErr.Error()})
+	}
+	v.expect(known...)
+	v.expect(h.Base, h.Last)
+	for i, name := range names {
+		if err := v.file(dir, name, i == 0, i == len(names)-1, h.Last, headErr == nil); err != nil {
+			return v.rep, err
+		}
+	}
+	if headErr == nil && v.rep.Before.Seq > h.Base.Seq {
+		v.breach(Breach{File: headName, Reason: fmt.Sprintf("lines %d to %d are gone", h.Base.Seq+1, v.rep.Before.Seq)})
+	}
+	v.missing()
+	return v.rep, nil
+}
+
+// A verifier follows the chain through all files.
+type verifier struct {
+	rep  Report
+	want map[uint64][]Hash // places that must be passed
+}
+
+func (v *verifier) breach(list ...Breach) {
+	room := maxBreaches - len(v.rep.Breaches)
+	v.rep.Breaches = append(v.rep.Breaches, list[:min(room, len(list))]...)
+}
+
+func (v *verifier) expect(places ...Head) {
+	if v.want == nil {
+		v.want = make(map[uint64][]Hash)
+	}
+	for _, p := range places {
+		if p != (Head{}) {
+			v.want[p.Seq] = append(v.want[p.Seq], p.Hash)
+		}
+	}
+}
+
+// pass strikes off the places that at fulfils.
+func (v *verifier) pass(at Head) {
+	if left, ok := v.want[at.Seq]; ok {
+		v.want[at.Seq] = slices.DeleteFunc(left, func(h Hash) bool { return h == at.Hash })
+	}
+}
+
+// missing reports the places that were not passed.
+func (v *verifier) missing() {
+	for _, seq := range slices.Sorted(maps.Keys(v.want)) {
+		if len(v.want[seq]) > 0 && seq >= v.rep.Before.Seq {
+			v.breach(Breach{File: headName, Seq: seq, Reason: fmt.Sprintf("line %d is known to have been written and is gone or changed", seq)})
+		}
+	}
+}
+
+// file checks one file; first and last say where it stands in the row, synced
+// is the last line known to be on disk, if known.
+func (v *verifier) file(dir, name string, first, last bool, synced Head, known bool) error {
+	prev := v.rep.Last
+	if n, _ := firstOf(name); first {
+		prev = Head{Seq: n - 1}
+	}
+	w, err := walkFile(dir, name, prev, v.pass)
+	if err != nil {
+		return err
+	}
+	v.rep.Files, v.rep.Lines, v.rep.Bytes = v.rep.Files+1, v.rep.Lines+w.lines, v.rep.Bytes+w.size
+	begins := prev
+	if w.header.Version != 0 {
+		begins = w.header.before()
+	}
+	if first {
+		v.rep.Before = begins
+	} else if begins != prev {
+		reason := fmt.Sprintf("the file continues line %d, the one before it ends with %d or in another way", begins.Seq, prev.Seq)
+		if w.header.Gap != "" {
+			reason += ": Open found " + w.header.Gap
+		}
+		v.breach(Breach{File: name, Line: 1, Seq: prev.Seq, Reason: reason})
+	}
+	v.rep.Last = w.end
+	if last && w.torn(synced, known) {
+		v.rep.Torn, v.rep.Last = w.size-w.cut, w.sound
+		return nil
+	}
+	v.breach(w.bad...)
+	return nil
+}
+
+// Scan calls fn with every line in dir, oldest first, until fn returns an
+// error; [fs.SkipAll] ends it without one. Lines that cannot be read are passed
+// over and end it with [ErrBroken] after all others. Whether lines are true is
+// [Verify]'s word. An unfinished last line is not one yet.
+func Scan(dir string, fn func(Record) error) error {
+	names, err := files(dir)
+	if err != nil {
+		return fmt.Errorf("scan journal: %w", err)
+	}
+	unread := 0
+	for _, name := range names {
+		err := readLines(dir, name, func(l line) error {
+			if l.no == 1 || !l.whole {
+				return nil
+			}
+			r, err := parseRecord(l.text)
+			if err != nil {
+				unread++
+				return nil
+			}
+			return fn(r)
+		})
+		switch {
+		case errors.Is(err, fs.SkipAll):
+			return nil
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // it went by its age
+			return err
+		}
+	}
+	if unread > 0 {
+		return fmt.Errorf("scan journal %s: %w: %d lines cannot be read; `balefire-node audit verify` tells which", dir, ErrBroken, unread)
+	}
+	return nil
+}
