@@ -1,0 +1,95 @@
+package nuts
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Snapshot writes what is committed now into dir, which must not exist. The log
+// only grows, so its files are copied up to the last commit while others write.
+func (d *DB) Snapshot(dir string) error {
+	if err := d.snapshot(dir); err != nil {
+		return fmt.Errorf("snapshot into %s: %w", dir, err)
+	}
+	return nil
+}
+
+func (d *DB) snapshot(dir string) error {
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return cmp.Or(err, fs.ErrExist)
+	}
+	part := dir + ".part" // a snapshot has its name when it is whole
+	if err := os.RemoveAll(part); err != nil {
+		return err
+	}
+	n := name{num: 1}
+	if err := os.MkdirAll(genDir(part, n.num), 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(part)
+
+	d.pin.RLock()
+	defer d.pin.RUnlock()
+	d.mu.RLock()
+	g, pos, down := d.gen, d.gen.pos, d.down
+	d.mu.RUnlock()
+	if down != nil {
+		return down
+	}
+	n.segment = g.segment
+	if err := g.copyTo(genDir(part, n.num), pos); err != nil {
+		return err
+	}
+	if err := setCurrent(part, n); err != nil {
+		return err
+	}
+	if err := os.Rename(part, dir); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+// copyTo copies the log up to pos into the folder dst and checks the copy.
+func (g *generation) copyTo(dst string, pos position) error {
+	for num := range pos.segment + 1 {
+		n := pos.off
+		if num < pos.segment {
+			info, err := os.Stat(segmentPath(g.dir, num))
+			if err != nil {
+				return err
+			}
+			n = info.Size()
+		}
+		if err := copyRange(segmentPath(dst, num), segmentPath(g.dir, num), 0, n); err != nil {
+			return err
+		}
+	}
+	names := filepath.Join(g.dir, bucketFile)
+	info, err := os.Stat(names)
+	if err != nil {
+		return err
+	}
+	if err := copyRange(filepath.Join(dst, bucketFile), names, 0, info.Size()); err != nil {
+		return err
+	}
+	m, err := openMark(dst)
+	if err != nil {
+		return err
+	}
+	err = m.set(pos)
+	if err == nil {
+		err = m.sync()
+	}
+	if err := cmp.Or(err, m.close(), syncDir(dst), checkBucketFile(dst)); err != nil {
+		return err
+	}
+	s, err := surveyAll(dst, g.segment, func(int64, int64) {})
+	if err == nil && (!s.clean() || s.last != pos) {
+		err = fmt.Errorf("%w: the copy ends at %v instead of %v", ErrCorrupt, s.last, pos)
+	}
+	return err
+}

@@ -1,0 +1,258 @@
+package nuts
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A survey is what the guard found in the log of one generation. It rests on
+// one invariant, which the engine keeps: transactions are written one after the
+// other, each fsynced before the next begins. So at most the last one can be
+// incomplete, and anything else that is incomplete is damage.
+type survey struct {
+	dir      string
+	segments []segment
+	txs      int      // transactions that are committed
+	entries  int      // valid entries in the part before the damage
+	last     position // just after the last commit
+
+	orphans [][]place // never committed, but others follow
+	open    []place   // never committed, and the log ends
+	damage  *position // where reading stopped
+	gap     string    // why reading stopped between two segments
+	behind  []uint64  // transactions readable after last, at most maxBehind
+	beyond  int64     // the segment of the last entry readable after last
+	torn    int64     // bytes written after last
+}
+
+type segment struct {
+	num  int64
+	size int64
+}
+
+// A place is a valid entry and where it is.
+type place struct {
+	entry
+	position
+}
+
+func segmentPath(dir string, num int64) string {
+	return filepath.Join(dir, strconv.FormatInt(num, 10)+".dat")
+}
+
+// surveyLog reads the whole log of the generation in dir, in constant memory.
+// segSize is the size its segments were made with, 0 when that is not known.
+// progress hears the bytes read.
+func surveyLog(dir string, segSize int64, progress func(int64)) (*survey, error) {
+	s := &survey{dir: dir}
+	var err error
+	if s.segments, err = listSegments(dir); err != nil {
+		return nil, err
+	}
+	if len(s.segments) == 0 {
+		return nil, &DamageError{Dir: dir, File: "0.dat", What: "the log is missing"}
+	}
+	var done int64
+	full := int64(-1) // end of the segment before, which must have been full
+	for i, seg := range s.segments {
+		if seg.num != int64(i) {
+			return nil, &DamageError{Dir: dir, File: fmt.Sprintf("%d.dat", i), What: "a segment of the log is missing"}
+		}
+		if s.damage == nil {
+			full, err = s.read(seg, full, segSize)
+			if err != nil {
+				return nil, err
+			}
+		}
+		done += seg.size
+		progress(done)
+	}
+	if s.damage == nil && len(s.open) == 0 {
+		return s, nil
+	}
+	return s, s.readBehind()
+}
+
+func listSegments(dir string) ([]segment, error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var segs []segment
+	for _, f := range files {
+		name, isLog := strings.CutSuffix(f.Name(), ".dat")
+		num, err := strconv.ParseInt(name, 10, 64)
+		switch {
+		case strings.HasPrefix(f.Name(), "merge_") || strings.HasPrefix(f.Name(), "merge-"):
+			return nil, fmt.Errorf("%w: %s holds %s, the work of another program", ErrCorrupt, dir, f.Name())
+		case !isLog || err != nil || num < 0 || strconv.FormatInt(num, 10) != name:
+			continue
+		}
+		info, err := f.Info()
+		if err != nil {
+			return nil, err
+		}
+		segs = append(segs, segment{num, info.Size()})
+	}
+	slices.SortFunc(segs, func(a, b segment) int { return position{a.num, 0}.compare(position{b.num, 0}) })
+	return segs, nil
+}
+
+// read surveys one segment and returns where its entries end. full is where
+// those of the segment before ended, or -1.
+func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
+	f, err := os.Open(segmentPath(s.dir, seg.num))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	w := &window{r: f, size: seg.size}
+	var off int64
+	for {
+		e, _, v, err := w.entryAt(off)
+		if err != nil {
+			return 0, err
+		}
+		if v == blank {
+			break
+		}
+		if v == broken {
+			s.stop(seg.num, off)
+			return off, nil
+		}
+		if off == 0 && full >= 0 && segSize > 0 && full+e.size() <= segSize {
+			s.gap = fmt.Sprintf("the end of %d.dat is gone: what follows in %d.dat would have had room there", seg.num-1, seg.num)
+			s.stop(seg.num-1, full)
+			return off, nil
+		}
+		s.add(place{e, position{seg.num, off}})
+		off += e.size()
+	}
+	hole, err := w.written(off)
+	if err == nil && hole >= 0 {
+		s.stop(seg.num, off)
+	}
+	return off, err
+}
+
+func (s *survey) stop(num, off int64) { s.damage = &position{num, off} }
+
+// add takes the next valid entry into the running transaction.
+func (s *survey) add(p place) {
+	s.entries++
+	if len(s.open) > 0 && s.open[0].tx != p.tx {
+		s.orphans = append(s.orphans, s.open)
+		s.open = nil
+	}
+	s.open = append(s.open, p)
+	if !p.committed {
+		return
+	}
+	s.txs++
+	s.last = position{p.segment, p.off + p.size()}
+	s.open = nil
+}
+
+const maxBehind = 1000 // transactions behind a damage that are counted
+
+// readBehind looks, byte by byte, for what follows the last commit.
+func (s *survey) readBehind() error {
+	for _, seg := range s.segments[s.last.segment:] {
+		from := int64(0)
+		if seg.num == s.last.segment {
+			from = s.last.off
+		}
+		n, err := scavenge(segmentPath(s.dir, seg.num), from, func(_ int64, e entry, _ []byte) error {
+			s.beyond = seg.num
+			if !slices.Contains(s.behind, e.tx) && len(s.behind) < maxBehind {
+				s.behind = append(s.behind, e.tx)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		s.torn += n
+	}
+	return nil
+}
+
+// scavenge calls fn with every valid entry of a segment from byte from on,
+// whatever lies between them, and returns how many bytes up to the last one
+// that is not zero there are.
+func scavenge(path string, from int64, fn func(off int64, e entry, b []byte) error) (written int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	w := &window{r: f, size: info.Size()}
+	end := from
+	for off := from; off < w.size; {
+		e, b, v, err := w.entryAt(off)
+		if err != nil {
+			return 0, err
+		}
+		switch v {
+		case valid:
+			if err := fn(off, e, b); err != nil {
+				return 0, err
+			}
+			off += e.size()
+			end = off
+		case broken:
+			off++
+			if c, err := w.peek(off-1, 1); err != nil {
+				return 0, err
+			} else if c[0] != 0 {
+				end = off
+			}
+		default: // a run of zeroes: go to what follows, less what may belong to a header
+			next, err := w.written(off)
+			if err != nil {
+				return 0, err
+			}
+			if next < 0 {
+				return end - from, nil
+			}
+			off = max(off+1, next-maxHeader)
+		}
+	}
+	return end - from, nil
+}
+
+// verdict returns nil when everything that was acknowledged is there, and
+// otherwise what is lost. acked is where the mark says that acknowledged data
+// ends; known says whether there is such a mark.
+func (s *survey) verdict(acked position, known bool) error {
+	lost := &DamageError{Dir: s.dir, File: fmt.Sprintf("%d.dat", s.last.segment), From: s.last.off, After: len(s.behind)}
+	if s.damage != nil {
+		lost.File, lost.From = fmt.Sprintf("%d.dat", s.damage.segment), s.damage.off
+	}
+	switch {
+	case s.gap != "":
+		lost.What = s.gap
+	case s.damage != nil && (len(s.behind) > 1 || s.beyond > s.damage.segment):
+		// A segment is fsynced before the next begins, and a transaction before the next.
+		lost.What = "it cannot be read, and it is not the end of the log"
+	case known && s.last.compare(acked) < 0:
+		lost.What = fmt.Sprintf("nothing whole follows, but the log was acknowledged up to %v", acked)
+	default:
+		return nil
+	}
+	return lost
+}
+
+// clean reports whether NutsDB may open the log as it is: nothing follows the
+// last commit, not even an empty segment.
+func (s *survey) clean() bool {
+	return s.damage == nil && len(s.open) == 0 && len(s.orphans) == 0 && s.last.segment == int64(len(s.segments))-1
+}
