@@ -1,0 +1,163 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// opOverhead is what an operation counts beside its key and value, in bytes.
+const opOverhead = 40
+
+// maxKeptArena is the largest buffer that Reset keeps.
+const maxKeptArena = 1 << 20
+
+// A Batch is a set of changes that take effect together or not at all, with
+// what must hold for it. The zero value is an empty batch. It copies what it is
+// given. A batch may be reset and used again once Apply has returned, unless
+// that returned [ErrUnknown]. It is not safe for concurrent use.
+type Batch struct {
+	ops     []Op
+	pres    []require
+	after   []func()
+	arena   []byte // keys and values of ops and pres stand here
+	bytes   int
+	maxVal  int
+	expires bool // some put has an expiry
+	newWork bool
+	err     error // the first bad key
+}
+
+// A require is one requirement of a batch.
+type require struct {
+	bucket Bucket
+	how    requirement
+	key    []byte
+	want   []byte // requireEqual: the value
+	expiry int64  // requireExpired: the expiry that was seen
+}
+
+type requirement byte
+
+const (
+	requireAbsent requirement = iota
+	requireEqual
+	requireExpired // the sweeper's: still there, still with this expiry, and due
+)
+
+// Put sets key to val. A nil value is an empty one.
+func (b *Batch) Put(bk Bucket, key, val []byte) { b.put(bk, key, val, 0) }
+
+// PutUntil sets key to val until at, after which the record is as if deleted.
+// The zero time means for ever.
+func (b *Batch) PutUntil(bk Bucket, key, val []byte, at time.Time) {
+	var ms int64
+	if !at.IsZero() {
+		ms = max(at.UnixMilli(), 1)
+		b.expires = true
+	}
+	b.put(bk, key, val, ms)
+}
+
+func (b *Batch) put(bk Bucket, key, val []byte, expiry int64) {
+	b.check(bk, key)
+	b.reserve(len(key) + envelope + len(val))
+	k := b.keep(key)
+	from := len(b.arena)
+	b.arena = binary.BigEndian.AppendUint64(b.arena, uint64(expiry))
+	b.arena = append(b.arena, val...)
+	b.ops = append(b.ops, Op{Bucket: bk, Key: k, Val: b.arena[from:len(b.arena):len(b.arena)]})
+	b.bytes += len(key) + envelope + len(val) + opOverhead
+	b.maxVal = max(b.maxVal, len(val))
+}
+
+// Delete removes key; a missing key is no error.
+func (b *Batch) Delete(bk Bucket, key []byte) {
+	b.check(bk, key)
+	b.reserve(len(key))
+	b.ops = append(b.ops, Op{Bucket: bk, Key: b.keep(key), Delete: true})
+	b.bytes += len(key) + opOverhead
+}
+
+// RequireAbsent lets the batch through only if there is no record at key.
+func (b *Batch) RequireAbsent(bk Bucket, key []byte) {
+	b.require(require{bucket: bk, how: requireAbsent}, key, nil)
+}
+
+// RequireEqual lets the batch through only if the record at key is val.
+func (b *Batch) RequireEqual(bk Bucket, key, val []byte) {
+	b.require(require{bucket: bk, how: requireEqual}, key, val)
+}
+
+func (b *Batch) requireExpired(bk Bucket, key []byte, expiry int64) {
+	b.require(require{bucket: bk, how: requireExpired, expiry: expiry}, key, nil)
+}
+
+func (b *Batch) require(r require, key, want []byte) {
+	b.check(r.bucket, key)
+	b.reserve(len(key) + len(want))
+	r.key, r.want = b.keep(key), b.keep(want)
+	b.pres = append(b.pres, r)
+	b.bytes += len(key) + len(want) + opOverhead
+}
+
+// After has f called once the batch is on disk, before Apply returns, in the
+// order in which batches were committed, and never if the batch was not
+// written. f runs on the committer: it must be quick and must not call the store.
+func (b *Batch) After(f func()) { b.after = append(b.after, f) }
+
+// NewWork marks the batch as new work, which is refused with [ErrFull] while
+// the disk is below its reserve.
+func (b *Batch) NewWork() { b.newWork = true }
+
+// Len returns the number of puts and deletes.
+func (b *Batch) Len() int { return len(b.ops) }
+
+// Bytes returns the size of the batch as it counts against the limits.
+func (b *Batch) Bytes() int { return b.bytes }
+
+// Reset empties the batch and keeps its memory for the next use.
+func (b *Batch) Reset() {
+	clear(b.ops)
+	clear(b.pres)
+	clear(b.after)
+	arena := b.arena[:0]
+	if cap(arena) > maxKeptArena {
+		arena = nil
+	}
+	*b = Batch{ops: b.ops[:0], pres: b.pres[:0], after: b.after[:0], arena: arena}
+}
+
+// check remembers the first key that no engine could hold.
+func (b *Batch) check(bk Bucket, key []byte) {
+	if b.err == nil {
+		b.err = checkKey(bk, key)
+	}
+}
+
+// reserve makes the arena hold n more bytes. What stands in a full arena stays
+// where it is: the operations point to it.
+func (b *Batch) reserve(n int) {
+	if cap(b.arena)-len(b.arena) < n {
+		b.arena = make([]byte, 0, max(n, 2*cap(b.arena), 256))
+	}
+}
+
+func (b *Batch) keep(p []byte) []byte {
+	from := len(b.arena)
+	b.arena = append(b.arena, p...)
+	return slices.Clip(b.arena[from:])
+}
+
+func checkKey(bk Bucket, key []byte) error {
+	switch {
+	case bk == 0 || int(bk) >= len(bucketNames):
+		return fmt.Errorf("%w: there is no bucket %d", ErrKey, byte(bk))
+	case len(key) == 0:
+		return fmt.Errorf("%w: empty key in %v", ErrKey, bk)
+	case len(key) > MaxKey:
+		return fmt.Errorf("%w: key of %d bytes in %v, limit %d", ErrKey, len(key), bk, MaxKey)
+	}
+	return nil
+}

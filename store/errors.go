@@ -1,0 +1,36 @@
+package store
+
+import "errors"
+
+// What callers test for with errors.Is.
+var (
+	// ErrNotFound says that there is no record at the key, or only an expired one.
+	ErrNotFound = errors.New("store: not found")
+	// ErrConflict says that a requirement of the batch did not hold: nothing of it
+	// was written, and what it conflicted with is on disk.
+	ErrConflict = errors.New("store: a requirement of the batch does not hold")
+	// ErrKey says that a key is empty, longer than [MaxKey] or of no bucket.
+	ErrKey = errors.New("store: bad key")
+	// ErrTooLarge says that a value or a batch is over its limit: keep it as a blob.
+	ErrTooLarge = errors.New("store: too large")
+	// ErrFull refuses new work while the disk is below its reserve. Batches that
+	// are not marked as new work still pass.
+	ErrFull = errors.New("store: disk is below its reserve, new work is refused")
+	// ErrFailed follows the first commit error, of which the outcome is unknown.
+	// Close the store, open its engine again and read.
+	ErrFailed = errors.New("store: a commit failed, the store must be opened again")
+	// ErrClosed says that the store is closed; nothing was written.
+	ErrClosed = errors.New("store: closed")
+	// ErrUnknown says that the caller's context ended while the batch was being
+	// written: it may or may not be there. Read to find out, and do not touch
+	// the batch again.
+	ErrUnknown = errors.New("store: outcome unknown")
+	// ErrCorrupt says that what is on disk is damaged or not a store. Engines wrap it.
+	ErrCorrupt = errors.New("store: damaged")
+	// ErrNewerSchema refuses a store that a newer version of the program wrote.
+	ErrNewerSchema = errors.New("store: written by a newer version")
+	// ErrLocked says that another process holds the folder.
+	ErrLocked = errors.New("store: folder is in use")
+	// ErrOtherEngine says that the folder belongs to another engine than the configured one.
+	ErrOtherEngine = errors.New("store: folder belongs to another engine")
+)

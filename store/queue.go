@@ -1,0 +1,69 @@
+package store
+
+import "sync"
+
+// A queue hands requests to the committer. It has no bound of its own: every
+// request in it is a caller that waits.
+type queue struct {
+	mu     sync.Mutex
+	items  []*request
+	closed bool
+	wake   chan struct{} // holds a token when items or closed may have changed
+}
+
+func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
+
+// push adds r and reports whether the queue is open.
+func (q *queue) push(r *request) bool {
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return false
+	}
+	q.items = append(q.items, r)
+	first := len(q.items) == 1
+	q.mu.Unlock()
+	if first {
+		q.ring()
+	}
+	return true
+}
+
+// take returns all that waits and leaves empty, which it overwrites, in its
+// place. With wait it blocks until there is something; it then returns nothing
+// only once the queue is closed and empty.
+func (q *queue) take(empty []*request, wait bool) []*request {
+	for {
+		q.mu.Lock()
+		if len(q.items) > 0 || q.closed || !wait {
+			items := q.items
+			q.items = empty[:0]
+			q.mu.Unlock()
+			return items
+		}
+		q.mu.Unlock()
+		<-q.wake
+	}
+}
+
+// close lets nothing more in; what is in will still be taken.
+func (q *queue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.ring()
+}
+
+func (q *queue) ring() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// size returns how many requests wait.
+func (q *queue) size() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items)
+}

@@ -1,0 +1,333 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+)
+
+// A Store is the front over one engine. All its methods are safe for
+// concurrent use.
+type Store struct {
+	engine   Engine
+	cfg      Config
+	queue    *queue
+	requests sync.Pool // of *request
+	expiry   expiryClock
+	space    space
+	meter    *meter
+
+	failure atomic.Pointer[error] // the first failure, wrapped in ErrFailed
+	failed  chan struct{}         // closed with it
+
+	life    sync.RWMutex // held for reading while the engine is read
+	closed  bool
+	running sync.WaitGroup // the committer
+	tending sync.WaitGroup // the sweeper and its like
+	stop    chan struct{}  // ends what tends
+	halting sync.Once
+}
+
+// Open returns the store kept in e and starts its committer, which runs until
+// Close. It checks the schema number, or writes it into an empty store, and
+// deletes what has expired. On an error nothing runs and e is still the
+// caller's to close.
+func Open(e Engine, cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	s := &Store{
+		engine: e, cfg: cfg, queue: newQueue(), meter: newMeter(),
+		requests: sync.Pool{New: newRequest},
+		expiry:   expiryClock{clock: cfg.Clock},
+		failed:   make(chan struct{}), stop: make(chan struct{}),
+	}
+	s.space.reserve, s.space.ask = cfg.Reserve, cfg.Space
+	s.space.look()
+	if err := checkSchema(e); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	c := &committer{s: s, overlay: newOverlay()}
+	s.running.Go(c.run)
+	if err := s.begin(); err != nil {
+		s.halt()
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	return s, nil
+}
+
+// begin sweeps once, makes the metrics known and starts what tends the store.
+func (s *Store) begin() error {
+	w := &sweeper{s: s}
+	if err := w.all(); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	if s.cfg.Registerer != nil {
+		if err := s.cfg.Registerer.Register(collector{s}); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	s.tending.Go(func() { s.tend(w) })
+	return nil
+}
+
+// Apply commits b and returns nil once it is on disk. Else it was not written
+// and the error says why ([ErrConflict], [ErrTooLarge], [ErrKey], [ErrFull],
+// [ErrClosed], the context's), or nobody knows ([ErrUnknown]; [ErrFailed] of
+// the group that failed).
+func (s *Store) Apply(ctx context.Context, b *Batch) error {
+	if err := s.admit(b); err != nil {
+		s.meter.refused(err)
+		return err
+	}
+	r := s.requests.Get().(*request)
+	r.one[0] = b
+	r.batches, r.errs, r.left = r.one[:], r.oneErr[:], 1
+	if err := s.do(ctx, r); err != nil {
+		return err // the committer may still hold r
+	}
+	err := r.errs[0]
+	s.release(r)
+	return err
+}
+
+// ApplyMany commits each batch by itself, as Apply does, but queues them as one
+// and in order, so that they share as few groups as they fit in. It returns one
+// error for each batch. After [ErrUnknown] the slice is the store's, too.
+func (s *Store) ApplyMany(ctx context.Context, batches []*Batch) []error {
+	errs := make([]error, len(batches))
+	left := 0
+	for i, b := range batches {
+		if errs[i] = s.admit(b); errs[i] != nil {
+			s.meter.refused(errs[i])
+		} else {
+			left++
+		}
+	}
+	if left == 0 {
+		return errs
+	}
+	r := s.requests.Get().(*request)
+	r.batches, r.errs, r.left = batches, errs, left
+	if err := s.do(ctx, r); err != nil {
+		errs = make([]error, len(batches)) // the committer may still hold r
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	s.release(r)
+	return errs
+}
+
+// admit refuses what must not be queued.
+func (s *Store) admit(b *Batch) error {
+	switch {
+	case b.err != nil:
+		return b.err
+	case b.maxVal > s.cfg.MaxValue:
+		return fmt.Errorf("%w: a value of %d bytes, limit %d", ErrTooLarge, b.maxVal, s.cfg.MaxValue)
+	case b.bytes > s.cfg.MaxBatchBytes:
+		return fmt.Errorf("%w: a batch of %d bytes, limit %d", ErrTooLarge, b.bytes, s.cfg.MaxBatchBytes)
+	case b.newWork && s.Full():
+		return ErrFull
+	}
+	return nil
+}
+
+// Get returns the value at key, which is the caller's, or [ErrNotFound].
+func (s *Store) Get(bk Bucket, key []byte) (val []byte, err error) {
+	if err := checkKey(bk, key); err != nil {
+		return nil, err
+	}
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	defer s.caught(&err)
+	raw, ok, err := s.engine.Get(bk, key)
+	if err != nil {
+		return nil, fmt.Errorf("get from %v: %w", bk, err)
+	}
+	if !ok {
+		return nil, ErrNotFound
+	}
+	expiry, val, err := unwrap(raw)
+	if err != nil {
+		return nil, fmt.Errorf("get from %v: %w", bk, err)
+	}
+	if expiry != 0 && due(expiry, s.expiry.now()) {
+		return nil, ErrNotFound
+	}
+	return val, nil
+}
+
+// Scan returns up to limit pairs with start <= key < end in ascending byte
+// order; a nil start means the first key, a nil end no end, a limit of 0
+// [MaxScan], which is also the most. next is where to go on, nil when there is
+// nothing more; the page after it may turn out empty.
+func (s *Store) Scan(bk Bucket, start, end []byte, limit int) (pairs []Pair, next []byte, err error) {
+	if limit <= 0 || limit > MaxScan {
+		limit = MaxScan
+	}
+	horizon := s.expiry.now()
+	for {
+		want := limit - len(pairs)
+		page, err := s.scan(bk, start, end, want)
+		if err != nil {
+			return nil, nil, fmt.Errorf("scan %v: %w", bk, err)
+		}
+		for _, p := range page {
+			expiry, val, err := unwrap(p.Val)
+			if err != nil {
+				return nil, nil, fmt.Errorf("scan %v at %x: %w", bk, p.Key, err)
+			}
+			if !due(expiry, horizon) {
+				pairs = append(pairs, Pair{Key: p.Key, Val: val})
+			}
+		}
+		if len(page) < want {
+			return pairs, nil, nil
+		}
+		start = after(page[len(page)-1].Key)
+		if len(pairs) == limit {
+			return pairs, start, nil
+		}
+	}
+}
+
+// scan reads one page of raw records.
+func (s *Store) scan(bk Bucket, start, end []byte, limit int) (page []Pair, err error) {
+	if err := checkKey(bk, []byte{0}); err != nil {
+		return nil, err
+	}
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	defer s.caught(&err)
+	return s.engine.Scan(bk, start, end, limit)
+}
+
+// All goes over the pairs with start <= key < end page by page, each page as it
+// is when it is read. After an error it ends.
+func (s *Store) All(bk Bucket, start, end []byte) iter.Seq2[Pair, error] {
+	return func(yield func(Pair, error) bool) {
+		for at := start; ; {
+			pairs, next, err := s.Scan(bk, at, end, 256)
+			if err != nil {
+				yield(Pair{}, err)
+				return
+			}
+			for _, p := range pairs {
+				if !yield(p, nil) {
+					return
+				}
+			}
+			if next == nil {
+				return
+			}
+			at = next
+		}
+	}
+}
+
+// Snapshot writes a copy that opens as a store of its own into dir, which must
+// not exist yet. Writers go on meanwhile.
+func (s *Store) Snapshot(dir string) (err error) {
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	defer s.caught(&err)
+	if err := s.engine.Snapshot(dir); err != nil {
+		return fmt.Errorf("snapshot to %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Stats describes the engine now; it is empty after Close.
+func (s *Store) Stats() Stats {
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.closed {
+		return Stats{}
+	}
+	return s.engine.Stats()
+}
+
+// Counters returns what the store has done since Open.
+func (s *Store) Counters() Counters { return s.meter.counters() }
+
+// Full reports whether the disk is below its reserve: new work is refused.
+func (s *Store) Full() bool { return s.space.full() }
+
+// Failed is closed at the first commit error, after which nothing is written
+// any more: close the store and open it again.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Err returns the failure that closed Failed, wrapped in [ErrFailed], or nil.
+func (s *Store) Err() error {
+	if p := s.failure.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// fail ends all writing because of err, once, and returns what callers are told.
+func (s *Store) fail(err error) error {
+	err = fmt.Errorf("%w: %w", ErrFailed, err)
+	if s.failure.CompareAndSwap(nil, &err) {
+		close(s.failed)
+	}
+	return s.Err()
+}
+
+// Close writes what is queued, stops what Open started and closes the engine.
+// A second call does nothing.
+func (s *Store) Close() error {
+	s.halt()
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	if s.cfg.Registerer != nil {
+		s.cfg.Registerer.Unregister(collector{s})
+	}
+	if err := s.engine.Close(); err != nil {
+		return fmt.Errorf("close store: %w", err)
+	}
+	return nil
+}
+
+// halt stops the goroutines and returns when they have ended.
+func (s *Store) halt() {
+	s.halting.Do(func() { close(s.stop); s.queue.close() })
+	s.running.Wait()
+	s.tending.Wait()
+}
+
+// PrefixEnd returns the end of the range of keys that begin with prefix, nil if
+// it has none.
+func PrefixEnd(prefix []byte) []byte {
+	for i := len(prefix) - 1; i >= 0; i-- {
+		if prefix[i] != 0xff {
+			end := append([]byte(nil), prefix[:i+1]...)
+			end[i]++
+			return end
+		}
+	}
+	return nil
+}
+
+// after returns the smallest key above k.
+func after(k []byte) []byte { return append(k[:len(k):len(k)], 0) }
+
+// ended reports whether err only says that the store is closing or has failed.
+func ended(err error) bool { return errors.Is(err, ErrClosed) || errors.Is(err, ErrFailed) }

@@ -1,0 +1,121 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// sweepStep is how many keys the sweeper looks at in one step.
+const sweepStep = 256
+
+// A sweeper goes round and round over all buckets and deletes what has expired.
+// The committer checks each expiry once more: a record that was renewed since
+// stays. While a whole round finds no record that will ever expire, and none is
+// written, it rests.
+type sweeper struct {
+	s       *Store
+	bucket  int    // in Buckets
+	at      []byte // where in it
+	batches []*Batch
+
+	lasting  bool  // this round has seen a record that will expire
+	expiring int64 // meter.expiring when the round began
+	resting  bool
+}
+
+// all sweeps every bucket once.
+func (w *sweeper) all() error {
+	for {
+		_, round, err := w.step()
+		if err != nil || round {
+			return err
+		}
+	}
+}
+
+// turn does one step, and more at once while the steps find much. An error ends
+// the turn: a failed store says so itself, a damaged page is met by its readers.
+func (w *sweeper) turn() {
+	if w.resting && w.expiring == w.s.meter.expiring.Load() {
+		return
+	}
+	w.resting = false
+	for {
+		deleted, _, err := w.step()
+		if err != nil || deleted < sweepStep/2 {
+			return
+		}
+	}
+}
+
+// step looks at the next keys and reports how many it deleted and whether that
+// ended a round.
+func (w *sweeper) step() (deleted int, round bool, err error) {
+	bk := Buckets()[w.bucket]
+	page, err := w.s.scan(bk, w.at, nil, sweepStep)
+	if err != nil {
+		w.at = nil
+		round = w.nextBucket() // so that one bad page does not stop the sweep of the rest
+		return 0, round, fmt.Errorf("scan %v: %w", bk, err)
+	}
+	if deleted, err = w.sweep(bk, page); err != nil {
+		return deleted, false, err
+	}
+	if len(page) == sweepStep {
+		w.at = after(page[len(page)-1].Key)
+		return deleted, false, nil
+	}
+	w.at = nil
+	return deleted, w.nextBucket(), nil
+}
+
+// nextBucket moves on and reports whether a round has ended.
+func (w *sweeper) nextBucket() bool {
+	w.bucket++
+	if w.bucket < len(Buckets()) {
+		return false
+	}
+	w.bucket = 0
+	now := w.s.meter.expiring.Load()
+	w.resting = !w.lasting && w.expiring == now
+	w.lasting, w.expiring = false, now
+	return true
+}
+
+// sweep deletes the expired among page.
+func (w *sweeper) sweep(bk Bucket, page []Pair) (deleted int, err error) {
+	horizon := w.s.expiry.now()
+	n := 0
+	for _, p := range page {
+		expiry, _, err := unwrap(p.Val)
+		if err != nil || expiry == 0 {
+			continue // a record too short is reported to whoever reads it
+		}
+		if !due(expiry, horizon) {
+			w.lasting = true
+			continue
+		}
+		if n == len(w.batches) {
+			w.batches = append(w.batches, new(Batch))
+		}
+		b := w.batches[n]
+		b.Reset()
+		b.requireExpired(bk, p.Key, expiry)
+		b.Delete(bk, p.Key)
+		n++
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	for _, err := range w.s.ApplyMany(context.Background(), w.batches[:n]) {
+		switch {
+		case err == nil:
+			deleted++
+		case !errors.Is(err, ErrConflict):
+			return deleted, err
+		}
+	}
+	w.s.meter.swept.Add(int64(deleted))
+	return deleted, nil
+}

@@ -1,0 +1,98 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Times of the goroutine that tends the store.
+const (
+	spaceEvery  = 2 * time.Second // between two looks at the free disk space
+	longestOwed = time.Minute     // how long a compaction waits for a quiet moment
+)
+
+// tend sweeps, watches the disk and compacts, until Close.
+func (s *Store) tend(w *sweeper) {
+	sweep, stopSweep := ticks(s.cfg.SweepEvery, s.cfg.SweepEvery > 0)
+	defer stopSweep()
+	space, stopSpace := ticks(spaceEvery, s.cfg.Space != nil)
+	defer stopSpace()
+	compact, stopCompact := ticks(s.cfg.CompactEvery, s.cfg.CompactEvery > 0)
+	defer stopCompact()
+	k := &compactor{s: s}
+	for {
+		select {
+		case <-sweep:
+			w.turn()
+		case <-space:
+			s.space.look()
+		case <-compact:
+			k.turn()
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+// ticks returns a channel that ticks every d, or never.
+func ticks(d time.Duration, on bool) (<-chan time.Time, func()) {
+	if !on {
+		return nil, func() {}
+	}
+	t := time.NewTicker(d)
+	return t.C, t.Stop
+}
+
+// Compact gives the space of deleted data back to the disk. Writers wait
+// meanwhile.
+func (s *Store) Compact(ctx context.Context) error {
+	r := s.requests.Get().(*request)
+	r.alone, r.errs, r.left = s.engine.Compact, r.oneErr[:], 1
+	if err := s.do(ctx, r); err != nil {
+		return err
+	}
+	err := r.errs[0]
+	s.release(r)
+	if err != nil {
+		return fmt.Errorf("compact: %w", err)
+	}
+	s.meter.compactions.Add(1)
+	return nil
+}
+
+// CompactIfDue compacts if the engine wants it, and reports whether it did.
+func (s *Store) CompactIfDue(ctx context.Context) (bool, error) {
+	if !s.Stats().CompactDue {
+		return false, nil
+	}
+	err := s.Compact(ctx)
+	return err == nil, err
+}
+
+// A compactor finds a quiet moment for a compaction that is due.
+type compactor struct {
+	s       *Store
+	batches int64         // committed by the last turn
+	owed    time.Duration // how long a compaction has been due
+}
+
+// turn compacts if it is due and either nothing was written since the last turn
+// or it has waited long enough. A failed compaction is counted and tried again.
+func (k *compactor) turn() {
+	batches := k.s.meter.batches.Load()
+	quiet := batches == k.batches
+	k.batches = batches
+	if !k.s.Stats().CompactDue {
+		k.owed = 0
+		return
+	}
+	k.owed += k.s.cfg.CompactEvery
+	if !quiet && k.owed < longestOwed {
+		return
+	}
+	k.owed = 0
+	if err := k.s.Compact(context.Background()); err != nil && !ended(err) {
+		k.s.meter.compactFailures.Add(1)
+	}
+}
