@@ -3,7 +3,7 @@ package proto
 // Sizes in bytes and counts of fields that have no name of their own elsewhere.
 const (
 	maxID        = 16
-	maxKeyBytes  = 32 // an Ed25519 public key, which is a PeerID
+	maxKeyBytes  = 32 // an Ed25519 public key, which is a PeerID; a content key
 	maxDigest    = 32
 	maxSignature = 64
 	maxPath      = 10 * 32 // of a Merkle tree over MaxGroup leaves, and one step more
@@ -153,6 +153,7 @@ var fieldLimits = map[string]fieldLimit{
 	"Record.run":              size(maxWord),
 	"Record.step":             size(maxWord),
 	"Record.parent":           size(maxID),
+	"Stored.key":              size(maxKeyBytes),
 }
 
 // Limits of what only the node itself writes: an element count, and bytes.

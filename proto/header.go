@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -74,10 +75,16 @@ const headerFixed = 4 + 16 + 16 + 32 + 32 + 8*4 + 32 + 4 + 2
 // ErrBadHeader is returned for bytes that are no header of this version.
 var ErrBadHeader = errors.New("proto: bad header")
 
+// ErrVersion is returned for a header of a later version, or of a kind of record
+// that is unknown here: a newer node may have sent it, so it is no reason to end
+// a task.
+var ErrVersion = errors.New("proto: unknown header version")
+
 // ErrCritical is returned for a header with a critical entry that is unknown here.
 var ErrCritical = errors.New("proto: unknown critical header entry")
 
-// Append encodes h behind dst. One header has one encoding.
+// Append encodes h behind dst. The TLVs have to be ascending by tag and all of it
+// at most MaxHeader bytes, or nobody will parse it.
 func (h *Header) Append(dst []byte) []byte {
 	dst = append(dst, Version, h.What, h.Suite, 0)
 	dst = append(dst, h.Mesh[:]...)
@@ -101,14 +108,21 @@ func (h *Header) Append(dst []byte) []byte {
 	return dst
 }
 
-// ParseHeader reads the bytes that Append wrote, and nothing else. It returns
-// ErrCritical with the header for an unknown critical entry.
+// ParseHeader reads the bytes that Append wrote, and nothing else: one header has
+// one encoding. It returns ErrBadHeader, ErrVersion, or ErrCritical with the
+// header for an unknown critical entry. It keeps nothing of b.
 func ParseHeader(b []byte) (Header, error) {
 	var h Header
-	if len(b) < headerFixed || len(b) > MaxHeader {
+	if len(b) < 2 || len(b) > MaxHeader {
 		return h, fmt.Errorf("%w: %d bytes", ErrBadHeader, len(b))
 	}
-	if b[0] != Version || b[3] != 0 || b[1] != WhatTask && b[1] != WhatResult {
+	if b[0] > Version || b[0] == Version && b[1] > WhatResult {
+		return h, fmt.Errorf("%w: version %d, what %d", ErrVersion, b[0], b[1])
+	}
+	if len(b) < headerFixed {
+		return h, fmt.Errorf("%w: %d bytes", ErrBadHeader, len(b))
+	}
+	if b[0] != Version || b[3] != 0 || b[1] == 0 {
 		return h, fmt.Errorf("%w: version %d, what %d", ErrBadHeader, b[0], b[1])
 	}
 	h.What, h.Suite = b[1], b[2]
@@ -142,7 +156,7 @@ func (h *Header) parseTLVs(r []byte) error {
 		if int(tag) <= last || n > len(r)-4 {
 			return fmt.Errorf("%w: TLV %#x", ErrBadHeader, tag)
 		}
-		if tag == TagStream && n != 12 || tag == TagGeneration && n != 8 {
+		if !validTLV(tag, r[4:4+n]) {
 			return fmt.Errorf("%w: TLV %#x of %d bytes", ErrBadHeader, tag, n)
 		}
 		if tag&TagCritical != 0 && tag != TagStream {
@@ -152,6 +166,22 @@ func (h *Header) parseTLVs(r []byte) error {
 		r, last = r[4+n:], int(tag)
 	}
 	return unknown
+}
+
+// validTLV checks the value of an entry that is known here. A streamed body has
+// bytes, in chunks that fit into a frame.
+func validTLV(tag uint16, v []byte) bool {
+	switch tag {
+	case TagStream:
+		if len(v) != 12 {
+			return false
+		}
+		size, chunk := binary.BigEndian.Uint64(v), binary.BigEndian.Uint32(v[8:])
+		return size > 0 && size <= math.MaxInt64 && chunk > 0 && chunk <= MaxChunk
+	case TagGeneration:
+		return len(v) == 8
+	}
+	return true
 }
 
 // Stream returns the sealed size and the chunk size of a streamed body; ok is
@@ -165,9 +195,11 @@ func (h *Header) Stream() (size uint64, chunk uint32, ok bool) {
 	return 0, 0, false
 }
 
-// SetStream says that the body is streamed: size bytes sealed, in chunks.
+// SetStream says that the body is streamed: size bytes sealed, more than 0, in
+// chunks of at most MaxChunk.
 func (h *Header) SetStream(size uint64, chunk uint32) {
 	v := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, size), chunk)
+	h.TLVs = slices.DeleteFunc(h.TLVs, func(t TLV) bool { return t.Tag == TagStream })
 	h.TLVs = append(h.TLVs, TLV{TagStream, v})
 	slices.SortFunc(h.TLVs, func(a, b TLV) int { return int(a.Tag) - int(b.Tag) })
 }

@@ -76,7 +76,7 @@ func (id TaskID) String() string {
 	return string(b[:])
 }
 
-// ParseTaskID reads the form that String writes.
+// ParseTaskID reads the form that String writes, in either case.
 func ParseTaskID(s string) (TaskID, error) {
 	var id TaskID
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {

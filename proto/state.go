@@ -2,6 +2,7 @@ package proto
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,8 +19,11 @@ func ParseTaskState(name string) (TaskState, error) {
 	return TaskState(v), nil
 }
 
-// Terminal reports whether a task in this state has ended.
-func (s TaskState) Terminal() bool { return s >= TaskState_TASK_STATE_SUCCESS }
+// Terminal reports whether a task in this state has ended. Of a state that is not
+// known here nobody can say that.
+func (s TaskState) Terminal() bool {
+	return s >= TaskState_TASK_STATE_SUCCESS && s <= TaskState_TASK_STATE_EXPIRED
+}
 
 // Name returns the class as people and the API read it: critical, high, ….
 func (c Class) Name() string {
@@ -64,16 +68,21 @@ func (c Code) Ends() (TaskState, bool) {
 // Seq returns the record's signed sequence, the epoch of a task for a named node.
 func (r *Record) Seq() Seq { return Seq{r.GetSeqBoot(), r.GetSeqCounter()} }
 
-// AddEvent appends e, folding the middle of the list when it is full: the first
-// quarter and the newest stay.
+// AddEvent appends e and folds the middle of the list when it is full: the first
+// quarter and the newest stay, and the folded entry counts what it stands for.
 func (r *Record) AddEvent(e *Event) {
-	if len(r.Events) >= MaxEvents {
-		const keep = MaxEvents / 4
-		folded := r.Events[keep]
-		n := max(folded.Folded, 1)
-		r.Events[keep] = &Event{TimeMs: folded.TimeMs, State: folded.State, Cause: "folded", Folded: n + 1}
-		r.Events = append(r.Events[:keep+1], r.Events[keep+2:]...)
+	const keep = MaxEvents / 4
+	for len(r.Events) >= MaxEvents {
+		first, next := r.Events[keep], r.Events[keep+1]
+		r.Events[keep] = &Event{
+			TimeMs: first.TimeMs,
+			State:  first.State,
+			Cause:  "folded",
+			Folded: max(first.Folded, 1) + max(next.Folded, 1),
+		}
+		r.Events = slices.Delete(r.Events, keep+1, keep+2)
 	}
+	e.Cause = Clip(e.Cause, maxCause)
 	r.Events = append(r.Events, e)
 }
 
@@ -83,11 +92,13 @@ func (r *Record) Move(to TaskState, now time.Time, cause string) {
 	if to.Terminal() {
 		r.EndedMs = now.UnixMilli()
 	}
-	r.AddEvent(&Event{TimeMs: now.UnixMilli(), State: to, Attempt: r.Attempts, Cause: Clip(cause, 128)})
+	r.AddEvent(&Event{TimeMs: now.UnixMilli(), State: to, Attempt: r.Attempts, Cause: cause})
 }
 
-// Clip cuts s to at most n bytes without splitting a rune.
+// Clip makes s fit for a text field of n bytes: what is not UTF-8 is replaced,
+// and what is left is cut without splitting a rune.
 func Clip(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= n {
 		return s
 	}
