@@ -22,7 +22,8 @@ const (
 )
 
 // MessageType says what a Message carries. Numbers 0-3 are those of the first
-// protocol and frozen; further ones are added behind them.
+// protocol and frozen; further ones are added behind them. Zero is a PING, so that
+// a type is never missing.
 type MessageType int32
 
 const (
@@ -108,16 +109,16 @@ func (MessageType) EnumDescriptor() ([]byte, []int) {
 	return file_message_proto_rawDescGZIP(), []int{0}
 }
 
-// Message is the one envelope on every balefire stream.
+// Message is the one envelope on every balefire stream, sent by either side.
 // Numbers 1-6 are frozen: nodes of any age must agree on them.
 type Message struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                                                                                       // UUIDv7 of the task for DATA, RESULT and CANCEL; empty or of this message otherwise
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                                                                                       // at most 64 bytes: UUIDv7 of the task for DATA, RESULT and CANCEL; empty or of this message otherwise
 	Type          MessageType            `protobuf:"varint,2,opt,name=type,proto3,enum=transport.v1.MessageType" json:"type,omitempty"`                                                    // a receiver answers UNKNOWN_VERSION to a type it does not know
-	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`                                                                             // at most MaxPayload bytes
+	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`                                                                             // what the type says, within the MaxFrame or MaxControl of its stream
 	Timestamp     int64                  `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`                                                                        // sender's clock, Unix nanoseconds; never used to order messages
-	Metadata      map[string]string      `protobuf:"bytes,5,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // unsigned hints, at most 16 entries; re-checked against the signed header
-	Signature     []byte                 `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`                                                                         // DATA and RESULT: the Ed25519 signature of the group root; empty on a direct authenticated hop otherwise
+	Metadata      map[string]string      `protobuf:"bytes,5,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // unsigned hints, at most 16 entries of 128 and 1024 bytes; re-checked against the signed header
+	Signature     []byte                 `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`                                                                         // at most 64 bytes. DATA and RESULT: the Ed25519 signature of the group root; empty on a direct authenticated hop otherwise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

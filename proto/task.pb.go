@@ -21,7 +21,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Content is what a task says to its handler: sealed, so no carrier reads it.
+// Content is what the origin of a task says to its handler: sealed, so no carrier
+// reads it. Names of queues, agents, flows and the like are at most 128 bytes.
 type Content struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Kind           string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // which handler; at most 128 bytes
@@ -30,25 +31,25 @@ type Content struct {
 	Agent          string                 `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"` // of a mailbox; empty otherwise
 	Namespace      string                 `protobuf:"bytes,5,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Mode           Mode                   `protobuf:"varint,6,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
-	ReplyTo        string                 `protobuf:"bytes,7,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`
+	ReplyTo        string                 `protobuf:"bytes,7,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`                      // a target, at most 256 bytes
 	IdempotencyKey string                 `protobuf:"bytes,8,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"` // at most 256 bytes
 	OrderingKey    string                 `protobuf:"bytes,9,opt,name=ordering_key,json=orderingKey,proto3" json:"ordering_key,omitempty"`          // at most 256 bytes
 	NotBeforeMs    int64                  `protobuf:"varint,10,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`      // Unix milliseconds; 0: at once
-	ContentType    string                 `protobuf:"bytes,11,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	ContentType    string                 `protobuf:"bytes,11,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`         // of the body, at most 256 bytes
 	SenderAgent    string                 `protobuf:"bytes,12,opt,name=sender_agent,json=senderAgent,proto3" json:"sender_agent,omitempty"`
 	ReceiverAgent  string                 `protobuf:"bytes,13,opt,name=receiver_agent,json=receiverAgent,proto3" json:"receiver_agent,omitempty"`
 	MessageType    string                 `protobuf:"bytes,14,opt,name=message_type,json=messageType,proto3" json:"message_type,omitempty"`
-	Parent         []byte                 `protobuf:"bytes,15,opt,name=parent,proto3" json:"parent,omitempty"` // task id
+	Parent         []byte                 `protobuf:"bytes,15,opt,name=parent,proto3" json:"parent,omitempty"` // task id, 16 bytes
 	Run            string                 `protobuf:"bytes,16,opt,name=run,proto3" json:"run,omitempty"`       // of a flow
 	Step           string                 `protobuf:"bytes,17,opt,name=step,proto3" json:"step,omitempty"`
-	RedriveOf      []byte                 `protobuf:"bytes,18,opt,name=redrive_of,json=redriveOf,proto3" json:"redrive_of,omitempty"` // task id
-	Traceparent    string                 `protobuf:"bytes,19,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	Args           []string               `protobuf:"bytes,20,rep,name=args,proto3" json:"args,omitempty"`                               // at most 256 of at most 64 KiB together
-	Body           []byte                 `protobuf:"bytes,21,opt,name=body,proto3" json:"body,omitempty"`                               // inline up to MaxInlineBody; empty when streamed
-	BodySize       uint64                 `protobuf:"varint,22,opt,name=body_size,json=bodySize,proto3" json:"body_size,omitempty"`      // of the plain body
-	BodyDigest     []byte                 `protobuf:"bytes,23,opt,name=body_digest,json=bodyDigest,proto3" json:"body_digest,omitempty"` // SHA-256 of the plain body
-	Attachments    []*Attachment          `protobuf:"bytes,24,rep,name=attachments,proto3" json:"attachments,omitempty"`
-	Labels         map[string]string      `protobuf:"bytes,25,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // at most 32
+	RedriveOf      []byte                 `protobuf:"bytes,18,opt,name=redrive_of,json=redriveOf,proto3" json:"redrive_of,omitempty"`                                                    // task id, 16 bytes
+	Traceparent    string                 `protobuf:"bytes,19,opt,name=traceparent,proto3" json:"traceparent,omitempty"`                                                                 // W3C trace context
+	Args           []string               `protobuf:"bytes,20,rep,name=args,proto3" json:"args,omitempty"`                                                                               // at most 256 of at most 64 KiB together
+	Body           []byte                 `protobuf:"bytes,21,opt,name=body,proto3" json:"body,omitempty"`                                                                               // inline up to MaxInlineBody; empty when streamed
+	BodySize       uint64                 `protobuf:"varint,22,opt,name=body_size,json=bodySize,proto3" json:"body_size,omitempty"`                                                      // of the plain body
+	BodyDigest     []byte                 `protobuf:"bytes,23,opt,name=body_digest,json=bodyDigest,proto3" json:"body_digest,omitempty"`                                                 // SHA-256 of the plain body
+	Attachments    []*Attachment          `protobuf:"bytes,24,rep,name=attachments,proto3" json:"attachments,omitempty"`                                                                 // at most 64
+	Labels         map[string]string      `protobuf:"bytes,25,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // at most 32 of 128 and 256 bytes
 	HomeGeneration uint64                 `protobuf:"varint,26,opt,name=home_generation,json=homeGeneration,proto3" json:"home_generation,omitempty"`                                    // of the home that grants; 0 and 1 both mean the origin
 	MaxAttempts    uint32                 `protobuf:"varint,27,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`                                             // 0: the handler's own
 	OnDead         string                 `protobuf:"bytes,28,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`                                                             // of its ordering key: skip (default) or block
@@ -285,11 +286,11 @@ func (x *Content) GetOnDead() string {
 // Attachment is a further body of a task.
 type Attachment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Size          uint64                 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`     // at most 256 bytes; never used as a path
+	Size          uint64                 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`    // of the plain bytes
 	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"` // SHA-256
 	Class         Class                  `protobuf:"varint,4,opt,name=class,proto3,enum=transport.v1.Class" json:"class,omitempty"`
-	ContentType   string                 `protobuf:"bytes,5,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	ContentType   string                 `protobuf:"bytes,5,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"` // at most 256 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -359,25 +360,26 @@ func (x *Attachment) GetContentType() string {
 	return ""
 }
 
-// Outcome is what a handler's run came to: sealed for the home of the task.
+// Outcome is what a handler's run came to, as its owner tells it: sealed for the
+// home of the task.
 type Outcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         TaskState              `protobuf:"varint,1,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // SUCCESS, FAILED, TIMEOUT, DEAD_LETTER, CANCELLED, EXPIRED or INDETERMINATE
-	BootId        []byte                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`              // of the owner's start that ran it
-	EpochBoot     uint64                 `protobuf:"varint,3,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`
+	BootId        []byte                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`              // of the owner's start that ran it, 16 bytes
+	EpochBoot     uint64                 `protobuf:"varint,3,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`    // the epoch under which it ran
 	EpochCounter  uint64                 `protobuf:"varint,4,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
 	ExitCode      int32                  `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it did not succeed, at most 1 KiB
-	Stderr        string                 `protobuf:"bytes,7,opt,name=stderr,proto3" json:"stderr,omitempty"` // the last 4 KiB
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it did not succeed, at most MaxReason bytes
+	Stderr        string                 `protobuf:"bytes,7,opt,name=stderr,proto3" json:"stderr,omitempty"` // the last MaxStderr bytes
 	Body          []byte                 `protobuf:"bytes,8,opt,name=body,proto3" json:"body,omitempty"`     // inline up to MaxInlineBody
 	BodySize      uint64                 `protobuf:"varint,9,opt,name=body_size,json=bodySize,proto3" json:"body_size,omitempty"`
-	BodyDigest    []byte                 `protobuf:"bytes,10,opt,name=body_digest,json=bodyDigest,proto3" json:"body_digest,omitempty"` // SHA-256 of the plain result
-	ContentType   string                 `protobuf:"bytes,11,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
-	Truncated     bool                   `protobuf:"varint,12,opt,name=truncated,proto3" json:"truncated,omitempty"` // the handler wrote more than its limit
-	Attempts      []*Attempt             `protobuf:"bytes,13,rep,name=attempts,proto3" json:"attempts,omitempty"`    // at most 16, the middle ones folded
-	Events        []*Event               `protobuf:"bytes,14,rep,name=events,proto3" json:"events,omitempty"`        // the owner's, at most 16
-	Receipts      []*Receipt             `protobuf:"bytes,15,rep,name=receipts,proto3" json:"receipts,omitempty"`    // started and done
-	StartedMs     int64                  `protobuf:"varint,16,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
+	BodyDigest    []byte                 `protobuf:"bytes,10,opt,name=body_digest,json=bodyDigest,proto3" json:"body_digest,omitempty"`    // SHA-256 of the plain result
+	ContentType   string                 `protobuf:"bytes,11,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"` // of the result, at most 256 bytes
+	Truncated     bool                   `protobuf:"varint,12,opt,name=truncated,proto3" json:"truncated,omitempty"`                       // the handler wrote more than its limit
+	Attempts      []*Attempt             `protobuf:"bytes,13,rep,name=attempts,proto3" json:"attempts,omitempty"`                          // at most 16, the middle ones folded
+	Events        []*Event               `protobuf:"bytes,14,rep,name=events,proto3" json:"events,omitempty"`                              // the owner's, at most 16
+	Receipts      []*Receipt             `protobuf:"bytes,15,rep,name=receipts,proto3" json:"receipts,omitempty"`                          // started and done, at most 32
+	StartedMs     int64                  `protobuf:"varint,16,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`      // Unix milliseconds of the owner's clock
 	FinishedMs    int64                  `protobuf:"varint,17,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -532,10 +534,11 @@ func (x *Outcome) GetFinishedMs() int64 {
 	return 0
 }
 
-// Attempt is one start of a handler and its end.
+// Attempt is one start of a handler and its end, in Unix milliseconds of the
+// owner's clock.
 type Attempt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // from 1
 	StartedMs     int64                  `protobuf:"varint,2,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
 	FinishedMs    int64                  `protobuf:"varint,3,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
 	ExitCode      int32                  `protobuf:"varint,4,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
@@ -612,7 +615,7 @@ func (x *Attempt) GetError() string {
 // Event is one change of a task.
 type Event struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	TimeMs        int64                  `protobuf:"varint,1,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	TimeMs        int64                  `protobuf:"varint,1,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`             // Unix milliseconds of the node's clock
 	Node          []byte                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                // PeerID; empty: the node that keeps the record
 	State         TaskState              `protobuf:"varint,3,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // after it
 	Attempt       uint32                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -694,7 +697,8 @@ func (x *Event) GetFolded() uint32 {
 	return 0
 }
 
-// Record is what a node knows of a task: its home and its owner keep one each.
+// Record is what a node knows of a task: its home and its owner keep one each. It
+// never leaves the node; times are Unix milliseconds.
 type Record struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	State          TaskState              `protobuf:"varint,1,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"`

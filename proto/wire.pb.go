@@ -21,14 +21,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Envelope is a signed and sealed record on its way between two nodes. Header
+// Envelope is a signed and sealed record on its way between two nodes: made by its
+// origin, handed on by whoever holds it. Header
 // and body are opaque bytes: they are signed as they are and never re-encoded.
 type Envelope struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        []byte                 `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`       // fixed layout, see Header; at most MaxHeader bytes
 	Body          []byte                 `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`           // sealed Content or Outcome, at most MaxSealed bytes
-	Slot          []byte                 `protobuf:"bytes,3,opt,name=slot,proto3" json:"slot,omitempty"`           // unsigned: the content key wrapped for the next holder, see identity
-	Path          []byte                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`           // Merkle path from this envelope's leaf to the signed root, 32 bytes a step
+	Slot          []byte                 `protobuf:"bytes,3,opt,name=slot,proto3" json:"slot,omitempty"`           // unsigned: the content key wrapped for the next holder, see identity; at most 2 KiB
+	Path          []byte                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`           // Merkle path from this envelope's leaf to the signed root, 32 bytes a step, at most 10 steps
 	Index         uint32                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`        // the leaf's place in its group
 	Signature     []byte                 `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519 over the group root; empty on the wire, where Message.signature carries it
 	unknownFields protoimpl.UnknownFields
@@ -185,14 +186,14 @@ func (x *Ack) GetFrom() uint64 {
 	return 0
 }
 
-// Refusal says why one frame was not accepted.
+// Refusal says why one frame was not accepted. It stands in the receiver's Ack.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the frame on its stream
 	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`
 	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                                    // for a person, at most 256 bytes
 	State         TaskState              `protobuf:"varint,4,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"`         // DUPLICATE: the state of the first
-	RetryAfterMs  uint64                 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // 0: the sender decides
+	RetryAfterMs  uint64                 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // 0: the sender of the frame decides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -323,12 +324,12 @@ type Hello struct {
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                     // protocol version, 1
 	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`              // of the sender
 	KeyRecord     *Signed                `protobuf:"bytes,3,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"` // the sender's current sealing key
-	Addrs         []string               `protobuf:"bytes,4,rep,name=addrs,proto3" json:"addrs,omitempty"`                          // multiaddrs to be reached at, at most 32
+	Addrs         []string               `protobuf:"bytes,4,rep,name=addrs,proto3" json:"addrs,omitempty"`                          // multiaddrs to be reached at, at most 32 of 256 bytes
 	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`                           // the sender's boot number; a receiver refuses a lower one than it saw
 	BootId        []byte                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`          // 16 random bytes of this start
-	Software      string                 `protobuf:"bytes,7,opt,name=software,proto3" json:"software,omitempty"`                    // name and version
-	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                      // why the other side is not welcome; the connection ends
-	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                    // optional parts of the protocol that the sender speaks
+	Software      string                 `protobuf:"bytes,7,opt,name=software,proto3" json:"software,omitempty"`                    // name and version, at most 128 bytes
+	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                      // why the other side is not welcome, at most MaxReason bytes; the connection ends
+	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                    // optional parts of the protocol that the sender speaks, at most 32 of 63 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -430,7 +431,7 @@ func (x *Hello) GetFeatures() []string {
 // are signed as they are and never re-encoded.
 type Signed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Details       []byte                 `protobuf:"bytes,1,opt,name=details,proto3" json:"details,omitempty"`     // one of the *Details messages
+	Details       []byte                 `protobuf:"bytes,1,opt,name=details,proto3" json:"details,omitempty"`     // one of the *Details messages, at most 4 KiB
 	Signature     []byte                 `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519 over domain + SHA-256(details)
 	Signer        []byte                 `protobuf:"bytes,3,opt,name=signer,proto3" json:"signer,omitempty"`       // PeerID, 32 bytes; the mesh root key for certificates signed by the root
 	Issuer        *Signed                `protobuf:"bytes,4,opt,name=issuer,proto3" json:"issuer,omitempty"`       // certificate of the signer when it is not the root; at most one level
@@ -496,13 +497,14 @@ func (x *Signed) GetIssuer() *Signed {
 	return nil
 }
 
-// MemberDetails is what a membership certificate states.
+// MemberDetails is what a membership certificate states: made by the root or an
+// admin, shown by the member. Times are Unix milliseconds.
 type MemberDetails struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mesh          []byte                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`   // 16 bytes
 	Peer          []byte                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`   // PeerID, 32 bytes
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`   // at most 63 bytes, DNS label
-	Roles         []string               `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"` // send, work, relay, courier, admin
+	Roles         []string               `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"` // send, work, relay, courier, admin; at most 16 of 63 bytes
 	NotBeforeMs   int64                  `protobuf:"varint,5,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`
 	NotAfterMs    int64                  `protobuf:"varint,6,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
 	Serial        []byte                 `protobuf:"bytes,7,opt,name=serial,proto3" json:"serial,omitempty"` // 16 random bytes
@@ -589,12 +591,13 @@ func (x *MemberDetails) GetSerial() []byte {
 	return nil
 }
 
-// KeyDetails states the sealing key of a peer.
+// KeyDetails states the sealing key of a peer, signed by the peer itself. Times are
+// Unix milliseconds.
 type KeyDetails struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Peer          []byte                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`    // PeerID
-	Suite         uint32                 `protobuf:"varint,2,opt,name=suite,proto3" json:"suite,omitempty"` // 1 X25519 + AES-256-GCM, 2 X25519 + ChaCha20-Poly1305, 3 MLKEM768X25519
-	Public        []byte                 `protobuf:"bytes,3,opt,name=public,proto3" json:"public,omitempty"`
+	Peer          []byte                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                // PeerID, 32 bytes
+	Suite         uint32                 `protobuf:"varint,2,opt,name=suite,proto3" json:"suite,omitempty"`             // 1 X25519 + AES-256-GCM, 2 X25519 + ChaCha20-Poly1305, 3 MLKEM768X25519
+	Public        []byte                 `protobuf:"bytes,3,opt,name=public,proto3" json:"public,omitempty"`            // as the suite encodes it, at most 2 KiB
 	KeyId         []byte                 `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"` // 8 bytes
 	Seq           uint64                 `protobuf:"varint,5,opt,name=seq,proto3" json:"seq,omitempty"`                 // rises; a lower one is refused
 	NotBeforeMs   int64                  `protobuf:"varint,6,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`
@@ -686,10 +689,10 @@ func (x *KeyDetails) GetNotAfterMs() int64 {
 // statement's layout is fixed, see Statement.
 type Receipt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Statement     []byte                 `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
-	Path          []byte                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
-	Signature     []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"` // of the group root, by the node that the statement names
+	Statement     []byte                 `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"` // StatementSize bytes
+	Path          []byte                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`           // Merkle path, 32 bytes a step, at most 10 steps
+	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`        // the statement's place in its group
+	Signature     []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519 of the group root, by the node that the statement names
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -752,10 +755,10 @@ func (x *Receipt) GetSignature() []byte {
 	return nil
 }
 
-// Receipts carries statements while a task is on its way.
+// Receipts carries an owner's statements home while a task is running.
 type Receipts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Receipts      []*Receipt             `protobuf:"bytes,1,rep,name=receipts,proto3" json:"receipts,omitempty"`
+	Receipts      []*Receipt             `protobuf:"bytes,1,rep,name=receipts,proto3" json:"receipts,omitempty"` // at most 512
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -797,12 +800,12 @@ func (x *Receipts) GetReceipts() []*Receipt {
 	return nil
 }
 
-// Cancel asks the owner of a task to stop it.
+// Cancel is sent by the home of a task to its owner, to stop it.
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`  // 16 bytes
-	Hard          bool                   `protobuf:"varint,2,opt,name=hard,proto3" json:"hard,omitempty"` // kill at once instead of asking the handler first
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`     // 16 bytes
+	Hard          bool                   `protobuf:"varint,2,opt,name=hard,proto3" json:"hard,omitempty"`    // kill at once instead of asking the handler first
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // for the record, at most MaxReason bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -861,11 +864,11 @@ func (x *Cancel) GetReason() string {
 // JoinRequest is what the holder of a ticket sends instead of a certificate.
 type JoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	TicketId      []byte                 `protobuf:"bytes,1,opt,name=ticket_id,json=ticketId,proto3" json:"ticket_id,omitempty"` // 8 bytes
-	Proof         []byte                 `protobuf:"bytes,2,opt,name=proof,proto3" json:"proof,omitempty"`                       // HMAC-SHA256(secret, domain + joiner's peer id + inviter's peer id)
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`                         // wished for
-	KeyRecord     *Signed                `protobuf:"bytes,4,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"`
-	Addrs         []string               `protobuf:"bytes,5,rep,name=addrs,proto3" json:"addrs,omitempty"`
+	TicketId      []byte                 `protobuf:"bytes,1,opt,name=ticket_id,json=ticketId,proto3" json:"ticket_id,omitempty"`    // 8 bytes
+	Proof         []byte                 `protobuf:"bytes,2,opt,name=proof,proto3" json:"proof,omitempty"`                          // HMAC-SHA256(secret, domain + joiner's peer id + inviter's peer id)
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`                            // wished for, at most 63 bytes
+	KeyRecord     *Signed                `protobuf:"bytes,4,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"` // of the joiner
+	Addrs         []string               `protobuf:"bytes,5,rep,name=addrs,proto3" json:"addrs,omitempty"`                          // multiaddrs of the joiner, at most 32 of 256 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -935,13 +938,13 @@ func (x *JoinRequest) GetAddrs() []string {
 	return nil
 }
 
-// JoinReply admits or refuses.
+// JoinReply is the inviter's answer: it admits or refuses.
 type JoinReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Refusal       string                 `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"` // empty: admitted
-	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	Peers         []*KnownPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"` // whom the inviter knows, itself first
-	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`   // the mesh root public key
+	Refusal       string                 `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`         // at most MaxReason bytes; empty: admitted
+	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // of the joiner
+	Peers         []*KnownPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`             // whom the inviter knows, itself first, at most 64
+	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`               // the mesh root public key, 32 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1009,7 +1012,7 @@ type KnownPeer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Certificate   *Signed                `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	KeyRecord     *Signed                `protobuf:"bytes,2,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"`
-	Addrs         []string               `protobuf:"bytes,3,rep,name=addrs,proto3" json:"addrs,omitempty"`
+	Addrs         []string               `protobuf:"bytes,3,rep,name=addrs,proto3" json:"addrs,omitempty"` // at most 32 of 256 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1065,7 +1068,7 @@ func (x *KnownPeer) GetAddrs() []string {
 	return nil
 }
 
-// Offer announces a streamed body: the envelope that it belongs to lets the
+// Offer is sent by who holds a streamed body: the envelope that it belongs to lets the
 // receiver make every check before it takes a byte.
 type Offer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1119,12 +1122,12 @@ func (x *Offer) GetType() MessageType {
 	return MessageType_PING
 }
 
-// OfferReply says from where to send.
+// OfferReply is the receiver's answer: from where to send.
 type OfferReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`
-	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // bytes that are durable and verified already; equal to the size: nothing to send
+	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // anything but 0: nothing is wanted
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`                    // bytes that are durable and verified already; equal to the size: nothing to send
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1180,11 +1183,11 @@ func (x *OfferReply) GetOffset() uint64 {
 	return 0
 }
 
-// Chunk is a piece of a streamed body, in order.
+// Chunk is a piece of a streamed body, sent in order by who offered it.
 type Chunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"` // in the sealed stream
-	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`      // at most ChunkSize + overhead
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`      // at most MaxChunk bytes
 	Sha256        []byte                 `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`  // of data
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1241,12 +1244,13 @@ func (x *Chunk) GetSha256() []byte {
 	return nil
 }
 
-// ChunkReply is cumulative: everything below offset is durable.
+// ChunkReply is the receiver's answer and cumulative: everything below offset is
+// durable.
 type ChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`                    // in the sealed stream
 	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // anything but 0 ends the transfer
-	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
