@@ -1,0 +1,265 @@
+package blob
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+)
+
+// A Writer writes one blob from its beginning to its end. It is for one
+// goroutine. End it with Commit, Abort or Close.
+type Writer struct {
+	dir    *Dir
+	name   string
+	file   *os.File
+	offset int64
+	err    error // once set, what the file holds behind the last Sync is not known
+	closed bool
+}
+
+// Create begins the blob called name. A part of that name from before is lost;
+// a blob of that name stays until Commit replaces it.
+func (d *Dir) Create(name string) (*Writer, error) {
+	w, err := d.openPart(name)
+	if err != nil {
+		return nil, fmt.Errorf("create blob: %w", err)
+	}
+	if err := w.Truncate(0); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// Resume goes on with the part called name, or begins it. Offset tells how
+// much is there; after a crash, bytes beyond what was synced may be garbage:
+// Truncate to the offset that is on record.
+func (d *Dir) Resume(name string) (*Writer, error) {
+	w, err := d.openPart(name)
+	if err != nil {
+		return nil, fmt.Errorf("resume blob: %w", err)
+	}
+	return w, nil
+}
+
+// Put writes a whole blob. When it returns nil, the blob is durable.
+func (d *Dir) Put(name string, body []byte) error {
+	w, err := d.Create(name)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(body); err != nil {
+		return errors.Join(err, w.Abort())
+	}
+	if err := w.Commit(); err != nil {
+		return errors.Join(err, w.Abort())
+	}
+	return nil
+}
+
+// openPart opens the part called name at its end, making it if needed.
+func (d *Dir) openPart(name string) (*Writer, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	path := name + partSuffix
+	info, err := d.stat(name, path)
+	isNew := errors.Is(err, ErrNotFound)
+	if err != nil && !isNew {
+		return nil, err
+	}
+	if d.writing[name] {
+		return nil, fmt.Errorf("%w: %s", ErrBusy, name)
+	}
+	flag := os.O_RDWR
+	if isNew {
+		flag |= os.O_CREATE | os.O_EXCL
+	}
+	f, err := d.root.OpenFile(path, flag, 0o600)
+	if err != nil {
+		return nil, d.translate(name, err)
+	}
+	w := &Writer{dir: d, name: name, file: f}
+	if isNew {
+		d.count(path, 1, 0)
+	} else {
+		w.offset = info.Size()
+	}
+	d.writing[name] = true
+	d.note(name)
+	return w, nil
+}
+
+// Offset returns how many bytes are written; not all need be durable.
+func (w *Writer) Offset() int64 { return w.offset }
+
+// Write appends p. It takes all of p or nothing: after ErrTooLarge or ErrFull
+// the part is as it was before.
+func (w *Writer) Write(p []byte) (int, error) {
+	if err := w.usable(); err != nil {
+		return 0, err
+	}
+	more := int64(len(p))
+	if w.offset+more > w.dir.cfg.MaxBlob {
+		return 0, fmt.Errorf("write blob %s: %w: more than %d bytes", w.name, ErrTooLarge, w.dir.cfg.MaxBlob)
+	}
+	if err := w.dir.reserve(more); err != nil {
+		return 0, fmt.Errorf("write blob %s: %w", w.name, err)
+	}
+	err := w.dir.cfg.fault("write")
+	if err == nil {
+		_, err = w.file.WriteAt(p, w.offset)
+	}
+	if err != nil {
+		w.dir.release(more)
+		if undo := w.file.Truncate(w.offset); undo != nil {
+			w.err = errors.Join(err, undo)
+		}
+		return 0, fmt.Errorf("write blob: %w", w.dir.translate(w.name, err))
+	}
+	w.offset += more
+	return len(p), nil
+}
+
+// Truncate cuts the part to its first n bytes and goes on writing there.
+func (w *Writer) Truncate(n int64) error {
+	if err := w.usable(); err != nil {
+		return err
+	}
+	if n < 0 || n > w.offset {
+		return fmt.Errorf("truncate blob %s: it has %d bytes, not %d", w.name, w.offset, n)
+	}
+	if err := w.file.Truncate(n); err != nil {
+		return fmt.Errorf("truncate blob: %w", err)
+	}
+	w.dir.release(w.offset - n)
+	w.offset = n
+	return nil
+}
+
+// Sync makes what is written durable. After an error nothing behind the last
+// good Sync can be trusted: close the writer, resume, truncate.
+func (w *Writer) Sync() error {
+	if err := w.usable(); err != nil {
+		return err
+	}
+	if err := errors.Join(w.dir.cfg.fault("sync"), w.file.Sync()); err != nil {
+		w.err = err
+		return fmt.Errorf("sync blob: %w", w.dir.translate(w.name, err))
+	}
+	return nil
+}
+
+// Commit makes the part the blob, durably, and ends the writer. After an error
+// the blob may be there or not; Abort removes a part that is left.
+func (w *Writer) Commit() error {
+	if err := w.Sync(); err != nil {
+		return err
+	}
+	if err := w.rename(); err != nil {
+		w.err = err
+		return fmt.Errorf("commit blob: %w", w.dir.translate(w.name, err))
+	}
+	if err := errors.Join(w.dir.syncDir(), closeUnlessDone(w.file)); err != nil {
+		return fmt.Errorf("commit blob %s: %w", w.name, err)
+	}
+	return nil
+}
+
+// rename gives the part the name of the blob.
+func (w *Writer) rename() error {
+	d := w.dir
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if runtime.GOOS == "windows" { // an open file cannot be renamed there
+		if err := w.file.Close(); err != nil {
+			return err
+		}
+	}
+	old, statErr := d.root.Lstat(w.name)
+	err := d.cfg.fault("rename")
+	if err == nil {
+		err = d.root.Rename(w.name+partSuffix, w.name)
+	}
+	if err != nil {
+		return err
+	}
+	d.count(partSuffix, -1, 0)
+	d.count(w.name, 1, 0)
+	if statErr == nil {
+		d.count(w.name, -1, -old.Size())
+	}
+	d.note(w.name)
+	w.end()
+	return nil
+}
+
+// Close ends the writer and keeps the part for Resume. It does not sync.
+// After Commit or Abort it does nothing.
+func (w *Writer) Close() error {
+	w.dir.mu.Lock()
+	defer w.dir.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	w.end()
+	return closeUnlessDone(w.file)
+}
+
+// Abort ends the writer and removes the part. After Commit or Close it does nothing.
+func (w *Writer) Abort() error {
+	d := w.dir
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	w.end()
+	err := closeUnlessDone(w.file)
+	if rerr := d.root.Remove(w.name + partSuffix); rerr != nil {
+		return fmt.Errorf("abort blob: %w", errors.Join(err, rerr))
+	}
+	d.count(partSuffix, -1, -w.offset)
+	return err
+}
+
+// end lets others write the name. dir.mu is held.
+func (w *Writer) end() {
+	w.closed = true
+	delete(w.dir.writing, w.name)
+}
+
+func (w *Writer) usable() error {
+	switch {
+	case w.closed:
+		return fmt.Errorf("write blob %s: %w", w.name, fs.ErrClosed)
+	case w.err != nil:
+		return fmt.Errorf("write blob %s: it failed before: %w", w.name, w.err)
+	}
+	return nil
+}
+
+// closeUnlessDone closes f; one that Commit closed already is no error.
+func closeUnlessDone(f *os.File) error {
+	if err := f.Close(); !errors.Is(err, fs.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// reserve counts n more bytes, or refuses them.
+func (d *Dir) reserve(n int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if limit := d.usage.MaxTotal; !d.essential && limit > 0 && d.usage.Bytes+n > limit {
+		return fmt.Errorf("%w: %d bytes are kept, at most %d may be: raise the limit or purge tasks", ErrFull, d.usage.Bytes, limit)
+	}
+	d.usage.Bytes += n
+	return nil
+}
+
+func (d *Dir) release(n int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.usage.Bytes -= n
+}
