@@ -39,6 +39,9 @@ func (j *Journal) open() error {
 	if err := os.MkdirAll(j.dir, 0o700); err != nil {
 		return err
 	}
+	if err := syncDir(filepath.Dir(j.dir)); err != nil {
+		return err
+	}
 	names, err := files(j.dir)
 	if err != nil {
 		return err
