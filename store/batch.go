@@ -152,7 +152,7 @@ func (b *Batch) keep(p []byte) []byte {
 
 func checkKey(bk Bucket, key []byte) error {
 	switch {
-	case bk == 0 || int(bk) >= len(bucketNames):
+	case !bk.Valid():
 		return fmt.Errorf("%w: there is no bucket %d", ErrKey, byte(bk))
 	case len(key) == 0:
 		return fmt.Errorf("%w: empty key in %v", ErrKey, bk)

@@ -8,15 +8,17 @@ import "fmt"
 // Commit, Compact and Close are called by one goroutine at a time (the
 // committer); Get, Scan, Snapshot and Stats may be called by any number of
 // goroutines beside it. No slice passed in or handed out is shared: engines
-// copy on both sides.
+// copy on both sides. No read ever sees what is not durable yet: whoever acts
+// on what it read would otherwise speak for a commit that a power cut undoes.
 type Engine interface {
 	// Get returns a private copy of the value at key; ok is false when there is none.
 	Get(b Bucket, key []byte) (val []byte, ok bool, err error)
 	// Scan returns up to limit (at most 1000) pairs with start <= key < end in
 	// ascending byte order. A nil start means the first key, a nil end no end.
 	Scan(b Bucket, start, end []byte, limit int) ([]Pair, error)
-	// Commit makes ops durable and visible, all or none. It returns nil only
-	// after the fsync. After an error the engine must be closed.
+	// Commit makes ops durable and visible, all or none, as if one after the
+	// other: the last on a key wins. It returns nil only after the fsync. After
+	// an error, which may leave the ops on disk or not, the engine must be closed.
 	Commit(ops []Op) error
 	// Compact gives the space of deleted data back to the disk.
 	Compact() error
@@ -83,9 +85,12 @@ var bucketNames = [...]string{
 	Audit: "Audit", Flows: "Flows", Meta: "Meta",
 }
 
+// Valid reports whether b is one of the buckets.
+func (b Bucket) Valid() bool { return b != 0 && int(b) < len(bucketNames) }
+
 // String returns the bucket's name on disk.
 func (b Bucket) String() string {
-	if b == 0 || int(b) >= len(bucketNames) {
+	if !b.Valid() {
 		return fmt.Sprintf("Bucket(%d)", byte(b))
 	}
 	return bucketNames[b]

@@ -104,3 +104,5 @@ func FuzzOpenSnapshot(f *testing.F) {
 		}
 	})
 }
+
+func BenchmarkStore(b *testing.B) { storetest.Bench(b, disks()) }

@@ -1,0 +1,127 @@
+package pebble
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// recent is how long an error in the background explains a wait.
+const recent = 10 * time.Second
+
+// A watch is what Pebble logs to and reports to. It remembers what went wrong.
+type watch struct {
+	log   *slog.Logger
+	fatal chan struct{} // closed when Pebble would have ended the process
+
+	mu     sync.Mutex
+	died   error
+	behind error     // the last error in the background
+	when   time.Time // of behind
+	told   time.Time // when behind was last logged
+}
+
+var errNoReason = errors.New("the disk is slow, full or gone")
+
+func newWatch(log *slog.Logger) *watch {
+	return &watch{log: log.With("engine", "pebble"), fatal: make(chan struct{})}
+}
+
+// Infof implements [pebble.Logger].
+func (w *watch) Infof(format string, args ...any) { w.log.Debug(fmt.Sprintf(format, args...)) }
+
+// Errorf implements [pebble.Logger].
+func (w *watch) Errorf(format string, args ...any) { w.log.Error(fmt.Sprintf(format, args...)) }
+
+// Fatalf implements [pebble.Logger]: the store cannot go on. Pebble counts on
+// it not to return, but the process has more to save than this store: it ends
+// only the goroutine, fails every commit from now on, and leaves the rest to
+// whoever sees that.
+func (w *watch) Fatalf(format string, args ...any) {
+	err := fmt.Errorf("pebble gave up: %s", fmt.Sprintf(format, args...))
+	for _, a := range args {
+		if cause, ok := a.(error); ok {
+			err = fmt.Errorf("pebble gave up: %w", cause)
+		}
+	}
+	w.log.Error(err.Error())
+	w.mu.Lock()
+	if w.died == nil {
+		w.died = err
+		close(w.fatal)
+	}
+	w.mu.Unlock()
+	runtime.Goexit()
+}
+
+// dead returns why Pebble gave up, nil if it did not.
+func (w *watch) dead() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.died
+}
+
+// trouble returns what went wrong lately, if anything.
+func (w *watch) trouble() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.died != nil {
+		return w.died
+	}
+	if w.behind != nil && time.Since(w.when) < recent {
+		return w.behind
+	}
+	return nil
+}
+
+// why explains a wait.
+func (w *watch) why() error { return cmp.Or(w.trouble(), errNoReason) }
+
+// background notes an error in the background. On a full disk there are
+// thousands a second: one in ten seconds is logged.
+func (w *watch) background(err error) {
+	now := time.Now()
+	w.mu.Lock()
+	w.behind, w.when = err, now
+	tell := now.Sub(w.told) >= recent
+	if tell {
+		w.told = now
+	}
+	w.mu.Unlock()
+	if tell {
+		w.log.Error("background work failed and is tried again", "err", err)
+	}
+}
+
+// context ends when Pebble has given up.
+func (w *watch) context() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-w.fatal:
+			cancel(w.dead())
+		case <-stop:
+		}
+	})
+	return ctx, func() { close(stop); wg.Wait(); cancel(nil) }
+}
+
+func (w *watch) listener() *pebble.EventListener {
+	return &pebble.EventListener{
+		BackgroundError: w.background,
+		DataCorruption: func(i pebble.DataCorruptionInfo) {
+			w.log.Error("damaged data", "path", i.Path, "details", i.Details)
+		},
+		DiskSlow:        func(i pebble.DiskSlowInfo) { w.log.Warn("the disk is slow", "info", i.String()) },
+		WriteStallBegin: func(i pebble.WriteStallBeginInfo) { w.log.Warn("writers wait for the disk", "reason", i.Reason) },
+	}
+}
