@@ -1,0 +1,183 @@
+// Package crash kills a process that writes to a store, again and again, and
+// checks after each kill that the store opens by itself and holds what was
+// acknowledged, all of it, and nothing that was not written whole.
+//
+//	test ──start──▶ victim: open, compare with the model, write, "ack 17", "ack 18" …
+//	  ▲                │
+//	  └── what it said │◀── SIGKILL at a random moment
+//
+// The victim is the test binary itself, started once more. What the store must
+// hold after n transactions is a function of n (see lane), so both sides know
+// it without telling each other.
+package crash
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/store"
+)
+
+// An Opener opens the engine under test in dir.
+type Opener func(dir string) (store.Engine, error)
+
+// Config describes a run. The zero value of each field means its default.
+type Config struct {
+	Engine       string        // a name given to Main
+	Rounds       int           // kills; default 30; BALEFIRE_ROUNDS overrides it
+	Ops          int           // puts a transaction has at most; default 8
+	Value        int           // bytes a value has at most; default 600
+	Window       int           // transactions whose puts are alive; default 40
+	Lanes        int           // goroutines that write, through the front; default 0: one, to the engine itself
+	CompactEvery int           // commits of lane 0 between two compactions; default none
+	Life         time.Duration // a victim lives up to so long after it opened; default 60ms
+}
+
+func (c Config) withDefaults() Config {
+	c.Rounds = cmp.Or(c.Rounds, 30)
+	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_ROUNDS")); err == nil && n > 0 {
+		c.Rounds = n
+	}
+	c.Ops = cmp.Or(c.Ops, 8)
+	c.Value = cmp.Or(c.Value, 600)
+	c.Window = cmp.Or(c.Window, 40)
+	c.Life = cmp.Or(c.Life, 60*time.Millisecond)
+	return c
+}
+
+// A Result says what a run did.
+type Result struct {
+	Kills int // victims that were killed while they wrote
+	Early int // victims that were killed while they opened
+	Acked int // transactions that were acknowledged
+	Ahead int // transactions found whole that had not been acknowledged
+}
+
+// Run kills cfg.Rounds victims and fails t as soon as one finds the store in a
+// state that it must not be in.
+func Run(t *testing.T, cfg Config) Result {
+	t.Helper()
+	seed := rand.Uint64()
+	res, err := run(t.Context(), filepath.Join(t.TempDir(), "store"), seed, cfg.withDefaults())
+	if err != nil {
+		t.Fatalf("seed %#x, %+v: %v", seed, res, err)
+	}
+	if res.Acked < res.Kills {
+		t.Errorf("the victims hardly wrote: %+v", res)
+	}
+	t.Logf("%s: %+v", cfg.Engine, res)
+	return res
+}
+
+func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, err error) {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	acked := make([]int, max(cfg.Lanes, 1))
+	for n := range cfg.Rounds {
+		r := round{job: job{Config: cfg, Dir: dir, Acked: acked}, life: time.Duration(rng.Int64N(int64(cfg.Life)))}
+		r.early = rng.IntN(5) == 0
+		found, err := r.run(ctx)
+		if err != nil {
+			return res, fmt.Errorf("round %d: %w", n, err)
+		}
+		if found == nil {
+			res.Early++
+			continue
+		}
+		res.Kills++
+		for i, n := range found.opened {
+			res.Ahead += n - acked[i]
+			next := max(n, found.acked[i])
+			res.Acked += next - acked[i]
+			acked[i] = next
+		}
+	}
+	return res, nil
+}
+
+// said is what a victim told before it died.
+type said struct {
+	opened []int // transactions it found, by lane
+	acked  []int // last acknowledged transaction, by lane
+}
+
+// A round is the life of one victim.
+type round struct {
+	job
+	early bool          // it is killed while it opens the store
+	life  time.Duration // until it is killed
+}
+
+// run returns what the victim said, nil when it was killed before it had opened
+// the store. Killing it ends run: nothing of it is left.
+func (r round) run(ctx context.Context) (*said, error) {
+	ctx, kill := context.WithCancel(ctx)
+	defer kill()
+	text, err := json.Marshal(r.job)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), victimEnv+"="+string(text))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	limit := time.AfterFunc(time.Minute, kill)
+	if r.early {
+		limit.Reset(r.life / 4)
+	}
+	s, err := listen(out, len(r.Acked), func() {
+		if !r.early {
+			limit.Reset(r.life)
+		}
+	})
+	limit.Stop()
+	killed := ctx.Err() != nil
+	kill()
+	if exit := cmd.Wait(); err == nil && !killed {
+		err = fmt.Errorf("the victim ended by itself: %w", cmp.Or(exit, errors.New("exit 0")))
+	}
+	return s, err
+}
+
+// listen reads what a victim says until its end.
+func listen(out io.Reader, lanes int, opened func()) (*said, error) {
+	var s *said
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		word, rest, _ := strings.Cut(lines.Text(), " ")
+		switch word {
+		case "open":
+			s = &said{acked: make([]int, lanes)}
+			if err := json.Unmarshal([]byte(rest), &s.opened); err != nil {
+				return nil, err
+			}
+			opened()
+		case "ack":
+			var lane, n int
+			if _, err := fmt.Sscan(rest, &lane, &n); err == nil && s != nil {
+				s.acked[lane] = n
+			}
+		case "bad":
+			return nil, errors.New(rest)
+		}
+	}
+	return s, nil
+}

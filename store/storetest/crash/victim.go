@@ -1,0 +1,182 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/balefire/balefire/store"
+)
+
+// victimEnv holds a job, in a process that is a victim.
+const victimEnv = "BALEFIRE_CRASH_VICTIM"
+
+// A job is what a victim has to do.
+type job struct {
+	Config
+	Dir   string
+	Acked []int // last acknowledged transaction, by lane
+}
+
+// Main is to be called by TestMain: it runs the victim when this process is
+// one, otherwise the tests. It does not return.
+func Main(m *testing.M, engines map[string]Opener) {
+	text, ok := os.LookupEnv(victimEnv)
+	if !ok {
+		os.Exit(m.Run())
+	}
+	v := &victim{out: os.Stdout}
+	err := json.Unmarshal([]byte(text), &v.job)
+	if err == nil {
+		err = v.run(engines)
+	}
+	v.say("bad %v", err) // a victim that does not get killed has failed
+	os.Exit(1)
+}
+
+// A victim is the process that gets killed.
+type victim struct {
+	job
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// say writes one line in one call, so that a kill does not cut it.
+func (v *victim) say(format string, args ...any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	fmt.Fprintln(v.out, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
+}
+
+// run opens the store, checks it and writes until the process is killed.
+func (v *victim) run(engines map[string]Opener) error {
+	open, ok := engines[v.Engine]
+	if !ok {
+		return fmt.Errorf("no engine is called %q", v.Engine)
+	}
+	e, err := open(v.Dir)
+	if err != nil {
+		return fmt.Errorf("the store does not open: %w", err)
+	}
+	t := target{scan: e.Scan, commit: e.Commit, compact: e.Compact}
+	if v.Lanes > 0 {
+		s, err := store.Open(e, store.Config{})
+		if err != nil {
+			return fmt.Errorf("the front does not open: %w", err)
+		}
+		t = frontTarget(s)
+	}
+	lanes := make([]lane, len(v.Acked))
+	for i := range lanes {
+		lanes[i] = lane{num: i, ops: v.Ops, value: v.Value, window: v.Window}
+	}
+	at, err := v.check(t, lanes)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(at)
+	if err != nil {
+		return err
+	}
+	v.say("open %s", text)
+	return v.write(t, lanes, at)
+}
+
+// check compares the whole store with the lanes and returns the transaction
+// each is at.
+func (v *victim) check(t target, lanes []lane) ([]int, error) {
+	found := make([]map[string][]byte, len(lanes))
+	for i := range found {
+		found[i] = make(map[string][]byte)
+	}
+	for _, b := range []store.Bucket{store.Meta, store.Leases, store.Inbox} {
+		for start := []byte(nil); ; {
+			page, err := t.scan(b, start, nil, 1000)
+			if err != nil {
+				return nil, fmt.Errorf("read the store: %w", err)
+			}
+			for _, p := range page {
+				if i := int(p.Key[0]) - 'a'; i >= 0 && i < len(lanes) && !isSchema(b, p.Key) {
+					found[i][id(b, p.Key)] = p.Val
+				}
+			}
+			if len(page) < 1000 {
+				break
+			}
+			start = append(page[len(page)-1].Key, 0)
+		}
+	}
+	at := make([]int, len(lanes))
+	for i, l := range lanes {
+		var err error
+		if at[i], err = l.check(found[i], v.Acked[i]); err != nil {
+			return nil, err
+		}
+	}
+	return at, nil
+}
+
+// isSchema reports whether key is the front's own, not a lane's.
+func isSchema(b store.Bucket, key []byte) bool { return b == store.Meta && len(key) > 1 }
+
+// write goes on with each lane from where it is, until something fails.
+func (v *victim) write(t target, lanes []lane, at []int) error {
+	failed := make(chan error, len(lanes))
+	for i, l := range lanes {
+		go func() {
+			for n := at[i] + 1; ; n++ {
+				if err := t.commit(l.tx(n)); err != nil {
+					failed <- fmt.Errorf("lane %d, transaction %d: %w", i, n, err)
+					return
+				}
+				v.say("ack %d %d", i, n)
+				if i == 0 && v.CompactEvery > 0 && n%v.CompactEvery == 0 {
+					if err := t.compact(); err != nil {
+						failed <- fmt.Errorf("compact after transaction %d: %w", n, err)
+						return
+					}
+				}
+			}
+		}()
+	}
+	return <-failed
+}
+
+// A target is the store, seen through its engine or through the front.
+type target struct {
+	scan    func(b store.Bucket, start, end []byte, limit int) ([]store.Pair, error)
+	commit  func([]store.Op) error
+	compact func() error
+}
+
+func frontTarget(s *store.Store) target {
+	return target{
+		scan: func(b store.Bucket, start, end []byte, limit int) (all []store.Pair, err error) {
+			for {
+				page, next, err := s.Scan(b, start, end, limit-len(all))
+				all = append(all, page...)
+				if err != nil || next == nil || len(all) == limit {
+					return all, err
+				}
+				start = next
+			}
+		},
+		commit: func(ops []store.Op) error {
+			var b store.Batch
+			for _, op := range ops {
+				if op.Delete {
+					b.Delete(op.Bucket, op.Key)
+				} else {
+					b.Put(op.Bucket, op.Key, op.Val)
+				}
+			}
+			return s.Apply(context.Background(), &b)
+		},
+		compact: func() error { return s.Compact(context.Background()) },
+	}
+}
