@@ -30,7 +30,7 @@ type Range struct {
 func (r Report) Clean() bool { return r.TornBytes == 0 && r.Orphans == 0 && len(r.Lost) == 0 }
 
 // Check reads the whole store in dir and changes nothing. The error is an
-// [ErrCorrupt] when acknowledged data is damaged; a torn tail is none. The
+// [store.ErrCorrupt] when acknowledged data is damaged; a torn tail is none. The
 // store should not be in use: a commit under way looks like a torn tail.
 func Check(dir string) (Report, error) {
 	r, err := check(dir)

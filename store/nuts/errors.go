@@ -1,21 +1,13 @@
 package nuts
 
 import (
-	"errors"
 	"fmt"
+
+	"github.com/balefire/balefire/store"
 )
 
-// ErrCorrupt is what Open, Check and Snapshot return when data that was
-// acknowledged is damaged or gone. The wrapping error says where and how much.
-var ErrCorrupt = errors.New("nuts: acknowledged data is damaged")
-
-// ErrLocked is returned by Open when another process has the store open.
-var ErrLocked = errors.New("nuts: the store is in use")
-
-// ErrForeign is returned by Open for a folder that another engine made.
-var ErrForeign = errors.New("nuts: the folder holds another kind of store")
-
-// A DamageError is an ErrCorrupt that knows the place.
+// A DamageError is a [store.ErrCorrupt] that knows the place: data that was
+// acknowledged is damaged or gone.
 type DamageError struct {
 	Dir   string // generation folder
 	File  string // file in it
@@ -26,14 +18,14 @@ type DamageError struct {
 
 // Error says where the damage is, what is lost and what to do.
 func (e *DamageError) Error() string {
-	return fmt.Sprintf("%v: %s/%s from byte %d: %s (%d later transactions can be read); "+
+	return fmt.Sprintf("%v: acknowledged data is lost: %s/%s from byte %d: %s (%d later transactions can be read); "+
 		"keep a copy of the folder, then run `balefire-node store salvage` to bring every record that can be read into a new store",
-		ErrCorrupt, e.Dir, e.File, e.From, e.What, e.After)
+		store.ErrCorrupt, e.Dir, e.File, e.From, e.What, e.After)
 }
 
-// Unwrap makes a DamageError an [ErrCorrupt].
-func (e *DamageError) Unwrap() error { return ErrCorrupt }
+// Unwrap makes a DamageError a [store.ErrCorrupt].
+func (e *DamageError) Unwrap() error { return store.ErrCorrupt }
 
 func lockedError(dir string) error {
-	return fmt.Errorf("%w: %s is locked by another process: stop the other node, or use another data folder", ErrLocked, dir)
+	return fmt.Errorf("%w: another process has %s open: stop the other node, or use another data folder", store.ErrLocked, dir)
 }

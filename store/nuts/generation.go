@@ -52,7 +52,7 @@ func parseName(text string) (name, error) {
 	segment, err2 := strconv.ParseInt(size, 10, 64)
 	n := name{num, segment}
 	if err1 != nil || err2 != nil || num < 1 || segment < 1 || n.String() != text {
-		return name{}, fmt.Errorf("%w: CURRENT says %q instead of a generation and its segment size", ErrCorrupt, text)
+		return name{}, fmt.Errorf("%w: CURRENT says %q instead of a generation and its segment size", store.ErrCorrupt, text)
 	}
 	return n, nil
 }
@@ -134,12 +134,12 @@ func checkEmpty(dir string) error {
 				path := segmentPath(filepath.Join(dir, f.Name()), seg.num)
 				if n, err := scavenge(path, 0, func(int64, entry, []byte) error { return nil }); err != nil || n > 0 {
 					return cmp.Or(err, fmt.Errorf("%w: %s is missing but %s holds records: restore that file or run `balefire-node store salvage`",
-						ErrCorrupt, filepath.Join(dir, currentFile), f.Name()))
+						store.ErrCorrupt, filepath.Join(dir, currentFile), f.Name()))
 				}
 			}
 		case strings.HasPrefix(f.Name(), "MANIFEST-"), strings.HasPrefix(f.Name(), "OPTIONS-"),
 			strings.HasPrefix(f.Name(), "marker."), strings.HasSuffix(f.Name(), ".sst"):
-			return fmt.Errorf("%w: %s holds %s of a Pebble store: set the store engine to pebble, or use an empty folder", ErrForeign, dir, f.Name())
+			return fmt.Errorf("%w: %s holds %s of a Pebble store: set the store engine to pebble, or use an empty folder", store.ErrOtherEngine, dir, f.Name())
 		}
 	}
 	return nil
@@ -203,7 +203,7 @@ func openGeneration(dir string, n name, cfg Config) (*generation, error) {
 	}
 	g.pos = g.raw.position()
 	if g.pos != end.last {
-		err = fmt.Errorf("%w: NutsDB reads %s up to %v, the guard up to %v", ErrCorrupt, g.dir, g.pos, end.last)
+		err = fmt.Errorf("%w: NutsDB reads %s up to %v, the guard up to %v", store.ErrCorrupt, g.dir, g.pos, end.last)
 		return nil, errors.Join(err, g.close(false))
 	}
 	if err = g.raw.warm(); err == nil {
@@ -228,7 +228,7 @@ type guarded struct {
 func guard(dir string, n name, cfg Config) (guarded, error) {
 	gen := genDir(dir, n.num)
 	if _, err := os.Stat(gen); errors.Is(err, fs.ErrNotExist) {
-		return guarded{}, fmt.Errorf("%w: CURRENT names %s, which is missing", ErrCorrupt, filepath.Base(gen))
+		return guarded{}, fmt.Errorf("%w: CURRENT names %s, which is missing", store.ErrCorrupt, filepath.Base(gen))
 	}
 	lock := flock.New(filepath.Join(gen, lockFile))
 	if ok, err := lock.TryLock(); err != nil {
@@ -256,7 +256,7 @@ func guard(dir string, n name, cfg Config) (guarded, error) {
 		}
 	}
 	if !s.clean() {
-		return guarded{}, fmt.Errorf("%w: %s is still torn after its repair", ErrCorrupt, gen)
+		return guarded{}, fmt.Errorf("%w: %s is still torn after its repair", store.ErrCorrupt, gen)
 	}
 	if err := syncFile(segmentPath(gen, s.last.segment)); err != nil {
 		return guarded{}, err

@@ -43,7 +43,8 @@ const (
 // Config tunes the engine. The zero value of each field means its default.
 type Config struct {
 	// SegmentSize is the size of one log file in bytes; default 64 MiB, at
-	// least 64 KiB. A generation keeps the size it was born with.
+	// least 256 KiB. A record must fit; a generation keeps the size it was born
+	// with.
 	SegmentSize int64
 	// Logger hears what the guard repaired; default slog.Default().
 	Logger *slog.Logger
@@ -55,7 +56,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.SegmentSize = max(cmp.Or(c.SegmentSize, 64<<20), 64<<10)
+	c.SegmentSize = max(cmp.Or(c.SegmentSize, 64<<20), 256<<10)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if c.Progress == nil {
 		c.Progress = func(int64, int64) {}
@@ -89,11 +90,11 @@ type DB struct {
 
 var _ store.Engine = (*DB)(nil)
 
-var errClosed = errors.New("nuts: the store is closed")
+var errClosed = fmt.Errorf("nuts: %w", store.ErrClosed)
 
 // Open opens the store in dir and makes it when there is none. A torn tail is
-// set aside; damage to acknowledged data is an [ErrCorrupt], a store of another
-// process [ErrLocked], a folder of another engine [ErrForeign].
+// set aside; damage to acknowledged data is an [store.ErrCorrupt], a store of another
+// process [store.ErrLocked], a folder of another engine [store.ErrOtherEngine].
 func Open(dir string, cfg Config) (*DB, error) {
 	cfg = cfg.withDefaults()
 	g, err := openCurrent(dir, cfg)
@@ -133,15 +134,15 @@ func (d *DB) Scan(b store.Bucket, start, end []byte, limit int) ([]store.Pair, e
 // further Commit is refused until the store is closed and opened again: only
 // the guard can tell what of the failed transaction reached the disk.
 func (d *DB) Commit(ops []store.Op) error {
-	for i := range ops {
-		if err := checkOp(&ops[i]); err != nil {
-			return err
-		}
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := cmp.Or(d.down, d.failed); err != nil {
 		return err
+	}
+	for i := range ops {
+		if err := d.gen.check(&ops[i]); err != nil {
+			return err
+		}
 	}
 	err := d.gen.commit(ops)
 	if err == nil {
@@ -173,18 +174,18 @@ func (d *DB) Close() error {
 
 func checkBucket(b store.Bucket) error {
 	if b < store.PendingTasks || b > store.Meta {
-		return fmt.Errorf("nuts: no bucket has the number %d", byte(b))
+		return fmt.Errorf("%w: no bucket has the number %d", store.ErrKey, byte(b))
 	}
 	return nil
 }
 
-// checkOp refuses what must not reach NutsDB, before anything is written.
-func checkOp(op *store.Op) error {
+// check refuses what must not reach NutsDB, before anything is written.
+func (g *generation) check(op *store.Op) error {
 	switch {
 	case len(op.Key) == 0 || len(op.Key) > maxKey:
-		return fmt.Errorf("nuts: a key has 1 to %d bytes, not %d", maxKey, len(op.Key))
-	case len(op.Val) > maxVal:
-		return fmt.Errorf("nuts: a value has up to %d bytes, not %d", maxVal, len(op.Val))
+		return fmt.Errorf("%w: it has %d bytes, not 1 to %d", store.ErrKey, len(op.Key), maxKey)
+	case len(op.Val) > maxVal || int64(maxHeader+len(op.Key)+len(op.Val)) > g.segment:
+		return fmt.Errorf("%w: a value of %d bytes in segments of %d", store.ErrTooLarge, len(op.Val), g.segment)
 	}
 	return checkBucket(op.Bucket)
 }

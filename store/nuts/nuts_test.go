@@ -17,7 +17,7 @@ import (
 
 // quiet is the config of most tests: small segments, no log.
 func quiet() Config {
-	return Config{SegmentSize: 64 << 10, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	return Config{SegmentSize: 256 << 10, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 }
 
 func open(t testing.TB, dir string) *DB {
@@ -172,6 +172,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"no key", put(store.Meta, "", "v")},
 		{"long key", store.Op{Bucket: store.Meta, Key: make([]byte, maxKey+1)}},
+		{"value larger than a segment", store.Op{Bucket: store.Meta, Key: []byte("k"), Val: make([]byte, 256<<10)}},
 		{"long value", store.Op{Bucket: store.Meta, Key: []byte("k"), Val: make([]byte, maxVal+1)}},
 		{"bucket 0", put(0, "k", "v")},
 		{"unknown bucket", put(store.Meta+1, "k", "v")},
@@ -219,8 +220,8 @@ func TestSecondOpenIsRefused(t *testing.T) {
 	d := open(t, dir)
 	commit(t, d, put(store.Meta, "k", "v"))
 	for range 2 {
-		if _, err := Open(dir, quiet()); !errors.Is(err, ErrLocked) {
-			t.Fatalf("err = %v, want ErrLocked", err)
+		if _, err := Open(dir, quiet()); !errors.Is(err, store.ErrLocked) {
+			t.Fatalf("err = %v, want store.ErrLocked", err)
 		}
 	}
 	commit(t, d, put(store.Meta, "k", "w"))
@@ -259,8 +260,8 @@ func TestFolderOfAnotherEngine(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "OPTIONS-000003"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir, quiet()); !errors.Is(err, ErrForeign) {
-		t.Fatalf("err = %v, want ErrForeign", err)
+	if _, err := Open(dir, quiet()); !errors.Is(err, store.ErrOtherEngine) {
+		t.Fatalf("err = %v, want store.ErrOtherEngine", err)
 	}
 }
 

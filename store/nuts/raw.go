@@ -34,9 +34,9 @@ type raw struct {
 func openRaw(dir string, segment int64) (r *raw, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r, err = nil, fmt.Errorf("%w: NutsDB panicked on opening %s: %v", ErrCorrupt, dir, p)
+			r, err = nil, fmt.Errorf("%w: NutsDB panicked on opening %s: %v", store.ErrCorrupt, dir, p)
 		}
-		if err != nil && !errors.Is(err, ErrLocked) {
+		if err != nil && !errors.Is(err, store.ErrLocked) {
 			dropLock(dir) // a failed Open keeps its lock, on a file nobody can reach
 		}
 	}()
@@ -114,7 +114,7 @@ func (r *raw) warm() error {
 	return r.update(func(tx *nutsdb.Tx) error {
 		for _, b := range store.Buckets() {
 			if !tx.ExistBucket(nutsdb.DataStructureBTree, b.String()) {
-				return fmt.Errorf("%w: bucket %s is missing", ErrCorrupt, b)
+				return fmt.Errorf("%w: bucket %s is missing", store.ErrCorrupt, b)
 			}
 			if it := nutsdb.NewIterator(tx, b.String(), nutsdb.IteratorOptions{}); it != nil {
 				it.Release()
@@ -156,7 +156,7 @@ func (r *raw) each(b store.Bucket, start []byte, fn func(k, v []byte) bool) erro
 	return r.db.View(func(tx *nutsdb.Tx) error {
 		it := nutsdb.NewIterator(tx, b.String(), nutsdb.IteratorOptions{})
 		if it == nil {
-			return fmt.Errorf("%w: bucket %s is missing", ErrCorrupt, b)
+			return fmt.Errorf("%w: bucket %s is missing", store.ErrCorrupt, b)
 		}
 		defer it.Release()
 		if len(start) > 0 {

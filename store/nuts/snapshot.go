@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/balefire/balefire/store"
 )
 
 // Snapshot writes what is committed now into dir, which must not exist. The log
@@ -89,7 +91,7 @@ func (g *generation) copyTo(dst string, pos position) error {
 	}
 	s, err := surveyAll(dst, g.segment, func(int64, int64) {})
 	if err == nil && (!s.clean() || s.last != pos) {
-		err = fmt.Errorf("%w: the copy ends at %v instead of %v", ErrCorrupt, s.last, pos)
+		err = fmt.Errorf("%w: the copy ends at %v instead of %v", store.ErrCorrupt, s.last, pos)
 	}
 	return err
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/balefire/balefire/store"
 )
 
 // A survey is what the guard found in the log of one generation. It rests on
@@ -88,7 +90,7 @@ func listSegments(dir string) ([]segment, error) {
 		num, err := strconv.ParseInt(name, 10, 64)
 		switch {
 		case strings.HasPrefix(f.Name(), "merge_") || strings.HasPrefix(f.Name(), "merge-"):
-			return nil, fmt.Errorf("%w: %s holds %s, the work of another program", ErrCorrupt, dir, f.Name())
+			return nil, fmt.Errorf("%w: %s holds %s, the work of another program", store.ErrCorrupt, dir, f.Name())
 		case !isLog || err != nil || num < 0 || strconv.FormatInt(num, 10) != name:
 			continue
 		}
