@@ -1,0 +1,149 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A CheckError says why an envelope was not let in, as a refusal for its sender.
+type CheckError struct {
+	Code proto.Code
+	Err  error
+}
+
+func (e *CheckError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *CheckError) Unwrap() error { return e.Err }
+
+func refuse(code proto.Code, format string, args ...any) error {
+	return &CheckError{code, fmt.Errorf("check envelope: "+format, args...)}
+}
+
+// Checks is what an envelope is checked against. A value may be used by many
+// goroutines as long as nobody changes it.
+type Checks struct {
+	Mesh     Mesh
+	Self     proto.PeerID
+	Member   func(proto.PeerID) (Member, bool) // false: unknown or revoked
+	Now      time.Time
+	Floor    int64 // Unix milliseconds: what ends at or before it may have been seen and forgotten
+	Verifier *Verifier
+	Keys     *Keys
+}
+
+// Opened is an envelope that passed every check.
+type Opened struct {
+	Header  proto.Header
+	Content []byte   // a marshalled proto.Content or proto.Outcome, as Header.What says
+	Key     [32]byte // of the content: streamed bodies are opened with it
+}
+
+// Check makes every check of an envelope that needs no store, the cheap ones
+// first: form and size, mesh, target, membership, time, signature, key, body. So
+// a stranger costs a microsecond and a forger one signature. The errors are all
+// *CheckError. Whether the origin may ask for the kind, and whether the task is
+// known, is still to be checked.
+func (c *Checks) Check(env *proto.Envelope) (Opened, error) {
+	h, err := checkForm(env)
+	if err != nil {
+		return Opened{}, err
+	}
+	if h.Mesh != c.Mesh.ID {
+		return Opened{}, refuse(proto.Code_CODE_DENIED, "it is of mesh %s, this is %s", h.Mesh, c.Mesh.ID)
+	}
+	if h.Target != c.Self {
+		return Opened{}, refuse(proto.Code_CODE_DENIED, "it is for %s, this is %s", h.Target.Short(), c.Self.Short())
+	}
+	if err := c.checkOrigin(&h); err != nil {
+		return Opened{}, err
+	}
+	if err := c.checkTime(&h); err != nil {
+		return Opened{}, err
+	}
+	proof := Proof{Index: env.GetIndex(), Path: env.GetPath()}
+	leaf := EnvelopeLeaf(env.GetHeader(), env.GetBody(), h.What)
+	if err := c.Verifier.Verify(h.Origin, leaf, proof, env.GetSignature()); err != nil {
+		return Opened{}, refuse(proto.Code_CODE_BAD_SIGNATURE, "from %s: %w", h.Origin.Short(), err)
+	}
+	content, key, err := c.Keys.Open(env, &h)
+	switch {
+	case errors.Is(err, ErrBadKey):
+		return Opened{}, refuse(proto.Code_CODE_BAD_KEY, "from %s: %w", h.Origin.Short(), err)
+	case err != nil:
+		return Opened{}, refuse(proto.Code_CODE_BAD_FORM, "from %s: %w", h.Origin.Short(), err)
+	}
+	return Opened{Header: h, Content: content, Key: key}, nil
+}
+
+// checkForm reads the header and holds the sizes against it and the limits.
+func checkForm(env *proto.Envelope) (proto.Header, error) {
+	var none proto.Header
+	switch {
+	case len(env.GetHeader()) > proto.MaxHeader:
+		return none, refuse(proto.Code_CODE_TOO_LARGE, "a header of %d bytes, the limit is %d", len(env.GetHeader()), proto.MaxHeader)
+	case len(env.GetBody()) > proto.MaxSealed:
+		return none, refuse(proto.Code_CODE_TOO_LARGE, "a body of %d bytes, the limit is %d", len(env.GetBody()), proto.MaxSealed)
+	}
+	h, err := proto.ParseHeader(env.GetHeader())
+	if errors.Is(err, proto.ErrCritical) || errors.Is(err, proto.ErrVersion) {
+		return none, refuse(proto.Code_CODE_UNKNOWN_VERSION, "%w", err)
+	} else if err != nil {
+		return none, refuse(proto.Code_CODE_BAD_FORM, "%w", err)
+	}
+	if _, err := suiteOf(h.Suite); err != nil {
+		return none, refuse(proto.Code_CODE_UNKNOWN_VERSION, "%w", err)
+	}
+	if int(h.SealedLen) != len(env.GetBody()) || h.SealedLen < sealOverhead {
+		return none, refuse(proto.Code_CODE_BAD_FORM, "a body of %d bytes, the header says %d", len(env.GetBody()), h.SealedLen)
+	}
+	if h.ID.IsZero() {
+		return none, refuse(proto.Code_CODE_BAD_FORM, "it has no id")
+	}
+	if size, chunk, ok := h.Stream(); ok {
+		if _, err := PlainSize(int64(size)); err != nil || chunk != proto.ChunkSize {
+			return none, refuse(proto.Code_CODE_BAD_FORM, "no stream has %d bytes in chunks of %d", size, chunk)
+		}
+	}
+	return h, nil
+}
+
+// checkOrigin asks whether the origin may say what it says.
+func (c *Checks) checkOrigin(h *proto.Header) error {
+	m, ok := c.Member(h.Origin)
+	if !ok {
+		return refuse(proto.Code_CODE_DENIED, "%s is not a member", h.Origin)
+	}
+	role := RoleSend
+	if h.What == proto.WhatResult {
+		role = RoleWork
+	}
+	if !m.HasRole(role) {
+		return refuse(proto.Code_CODE_DENIED, "%q does not have the role %q", m.Name, role)
+	}
+	if err := checkTime(m.NotBefore, m.NotAfter, c.Now); err != nil {
+		// It may be renewed any moment, so the task waits.
+		return refuse(proto.Code_CODE_BUSY, "the certificate of %q: %w", m.Name, err)
+	}
+	return nil
+}
+
+// checkTime holds the envelope's life against the clock.
+func (c *Checks) checkTime(h *proto.Header) error {
+	now, skew := c.Now.UnixMilli(), proto.Skew.Milliseconds()
+	switch {
+	case h.NotAfter-h.Created > proto.MaxTTL.Milliseconds():
+		return refuse(proto.Code_CODE_BAD_FORM, "it lives longer than %d days", int(proto.MaxTTL.Hours()/24))
+	case h.NotAfter <= now-skew:
+		return refuse(proto.Code_CODE_EXPIRED, "it ended %s", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
+	case h.NotAfter <= c.Floor:
+		return refuse(proto.Code_CODE_EXPIRED, "it ended before the floor of what is remembered here")
+	case h.Created > now+skew:
+		// A clock is wrong, here or there: later it may pass.
+		return refuse(proto.Code_CODE_BUSY, "it is from the future, %s: compare the clocks", time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
+	}
+	return nil
+}

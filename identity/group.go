@@ -1,0 +1,100 @@
+package identity
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// verifiedLimit is how many groups a Verifier remembers.
+const verifiedLimit = 4096
+
+// SignGroup signs 1 to proto.MaxGroup leaves with one signature, and returns
+// what leads from each of them to it. It panics for another number.
+func (k *Keys) SignGroup(leaves [][32]byte) (sig []byte, proofs []Proof) {
+	t := newTree(leaves)
+	proofs = make([]Proof, len(leaves))
+	for i := range proofs {
+		proofs[i] = t.proof(i)
+	}
+	return signRoot(k.private, t.root()), proofs
+}
+
+// signRoot signs a group. Its message is as short as a record's: see groupMessage.
+func signRoot(key ed25519.PrivateKey, root [32]byte) []byte {
+	return ed25519.Sign(key, groupMessage(root))
+}
+
+func groupMessage(root [32]byte) []byte { return append([]byte(domainGroup), root[:]...) }
+
+// A Verifier checks leaves against the signatures of their groups. It remembers
+// the groups that it found good, so that all but the first leaf of a group cost
+// a few hashes. It is safe for concurrent use.
+type Verifier struct {
+	good *recent[group, struct{}]
+}
+
+// A group is a root and who signed it how.
+type group struct {
+	signer    proto.PeerID
+	root      [32]byte
+	signature [ed25519.SignatureSize]byte
+}
+
+// NewVerifier returns a Verifier that has seen nothing.
+func NewVerifier() *Verifier {
+	return &Verifier{good: newRecent[group, struct{}](verifiedLimit)}
+}
+
+// Verify returns nil if signer signed a group that holds leaf, and an error
+// that is ErrProof, ErrWeakKey or ErrSignature otherwise.
+func (v *Verifier) Verify(signer proto.PeerID, leaf [32]byte, proof Proof, sig []byte) error {
+	root, err := RootOf(leaf, proof)
+	if err != nil {
+		return err
+	}
+	return v.verifyRoot(signer, root, sig)
+}
+
+func (v *Verifier) verifyRoot(signer proto.PeerID, root [32]byte, sig []byte) error {
+	if len(sig) != ed25519.SignatureSize {
+		return ErrSignature
+	}
+	g := group{signer, root, [ed25519.SignatureSize]byte(sig)}
+	if _, ok := v.good.get(g); ok {
+		return nil
+	}
+	if err := checkKey(signer); err != nil {
+		return err
+	}
+	if !ed25519.Verify(signer[:], groupMessage(root), sig) {
+		return ErrSignature
+	}
+	v.good.put(g, struct{}{})
+	return nil
+}
+
+// EnvelopeLeaf returns the leaf of an envelope: its header as it is, with the
+// digest of its sealed body. What says how the envelope is read, proto.WhatTask
+// or proto.WhatResult: one cannot pass for the other.
+func EnvelopeLeaf(header, body []byte, what byte) [32]byte {
+	domain := domainTask
+	if what == proto.WhatResult {
+		domain = domainResult
+	}
+	var buf [512]byte // enough for a usual header: no allocation
+	sum := sha256.Sum256(body)
+	b := append(buf[:0], prefixLeaf)
+	b = append(b, domain...)
+	b = append(b, header...)
+	return sha256.Sum256(append(b, sum[:]...))
+}
+
+// StatementLeaf returns the leaf of an encoded proto.Statement.
+func StatementLeaf(statement []byte) [32]byte {
+	var buf [256]byte
+	b := append(buf[:0], prefixLeaf)
+	b = append(b, domainReceipt...)
+	return sha256.Sum256(append(b, statement...))
+}

@@ -1,0 +1,154 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// MaxKeyLife is how long a sealing key may be used: a record that says more is
+// refused.
+const MaxKeyLife = MaxMemberLife
+
+// Errors of records that others signed.
+var (
+	// ErrBadRecord is returned for a record that breaks a rule of its form.
+	ErrBadRecord = errors.New("identity: bad record")
+	// ErrExpired is returned for a record past its time. What it says is
+	// returned with the error.
+	ErrExpired = errors.New("identity: the record has expired")
+	// ErrNotYet is returned for a record whose time has not come, by more than
+	// proto.Skew.
+	ErrNotYet = errors.New("identity: the record is not valid yet: compare the clocks")
+	// ErrRollback is returned for a key record older than the one known.
+	ErrRollback = errors.New("identity: an older sealing key than the one known")
+)
+
+// maxDetails bounds what is decoded of a record, in bytes.
+const maxDetails = 4 << 10
+
+// A KeyRecord states the key with which a peer's mail is sealed.
+type KeyRecord struct {
+	Peer      proto.PeerID
+	Suite     byte
+	Public    []byte
+	ID        [8]byte // follows from Suite and Public
+	Seq       uint64  // rises with every new key of the peer
+	NotBefore time.Time
+	NotAfter  time.Time
+}
+
+// keyID names a sealing key.
+func keyID(suite byte, public []byte) (id [8]byte) {
+	b := append([]byte(domainKeyID), suite)
+	sum := sha256.Sum256(append(b, public...))
+	copy(id[:], sum[:])
+	return id
+}
+
+// details returns the bytes of r that are signed.
+func (r *KeyRecord) details() []byte {
+	b, err := proto.Encode(nil, &proto.KeyDetails{
+		Peer: r.Peer[:], Suite: uint32(r.Suite), Public: r.Public, KeyId: r.ID[:], Seq: r.Seq,
+		NotBeforeMs: r.NotBefore.UnixMilli(), NotAfterMs: r.NotAfter.UnixMilli(),
+	})
+	if err != nil {
+		panic("identity: " + err.Error()) // every field is of this package's own making
+	}
+	return b
+}
+
+// VerifyKeyRecord returns what peer itself states about its sealing key. With
+// ErrExpired the record is returned too: its owner keeps old keys, so one may
+// still seal to a peer that has been away.
+func VerifyKeyRecord(s *proto.Signed, peer proto.PeerID, now time.Time) (KeyRecord, error) {
+	if s == nil || len(s.GetDetails()) > maxDetails || s.GetIssuer() != nil {
+		return KeyRecord{}, fmt.Errorf("%w: not a key record", ErrBadRecord)
+	}
+	if err := verifyDetails(s, peer, domainKey); err != nil {
+		return KeyRecord{}, fmt.Errorf("key record of %s: %w", peer.Short(), err)
+	}
+	var d proto.KeyDetails
+	if err := proto.Decode(s.GetDetails(), &d); err != nil {
+		return KeyRecord{}, fmt.Errorf("%w: key record of %s: %w", ErrBadRecord, peer.Short(), err)
+	}
+	r, err := keyRecordOf(&d, peer)
+	if err != nil {
+		return KeyRecord{}, fmt.Errorf("key record of %s: %w", peer.Short(), err)
+	}
+	if err := checkTime(r.NotBefore, r.NotAfter, now); err != nil {
+		return r, fmt.Errorf("key record of %s: %w", peer.Short(), err)
+	}
+	return r, nil
+}
+
+// keyRecordOf checks the form of d.
+func keyRecordOf(d *proto.KeyDetails, peer proto.PeerID) (KeyRecord, error) {
+	if !bytes.Equal(d.GetPeer(), peer[:]) {
+		return KeyRecord{}, fmt.Errorf("%w: it is of another peer", ErrBadRecord)
+	}
+	if d.GetSuite() > math.MaxUint8 {
+		return KeyRecord{}, fmt.Errorf("%w %d", ErrSuite, d.GetSuite())
+	}
+	suite, err := suiteOf(byte(d.GetSuite()))
+	if err != nil {
+		return KeyRecord{}, err
+	}
+	if err := suite.checkPublic(d.GetPublic()); err != nil {
+		return KeyRecord{}, err
+	}
+	r := KeyRecord{Peer: peer, Suite: byte(d.GetSuite()), Public: d.GetPublic(), Seq: d.GetSeq()}
+	r.ID = keyID(r.Suite, r.Public)
+	if !bytes.Equal(d.GetKeyId(), r.ID[:]) {
+		return KeyRecord{}, fmt.Errorf("%w: the key's id is not that of the key", ErrBadRecord)
+	}
+	if r.Seq == 0 {
+		return KeyRecord{}, fmt.Errorf("%w: no sequence number", ErrBadRecord)
+	}
+	r.NotBefore, r.NotAfter, err = period(d.GetNotBeforeMs(), d.GetNotAfterMs(), MaxKeyLife)
+	return r, err
+}
+
+// Follows returns ErrRollback unless r may replace old, a record of the same
+// peer that was verified before: a lower number, or another key under the same
+// number, is somebody's copy of yesterday's disk, or a lie.
+func (r KeyRecord) Follows(old KeyRecord) error {
+	switch {
+	case r.Peer != old.Peer:
+		return fmt.Errorf("%w: it is of another peer", ErrBadRecord)
+	case r.Seq < old.Seq:
+		return fmt.Errorf("%w: number %d, known is %d", ErrRollback, r.Seq, old.Seq)
+	case r.Seq == old.Seq && r.ID != old.ID:
+		return fmt.Errorf("%w: two keys with number %d", ErrRollback, r.Seq)
+	}
+	return nil
+}
+
+// period checks that a record begins before it ends and lasts no longer than
+// life.
+func period(fromMs, toMs int64, life time.Duration) (from, to time.Time, err error) {
+	if fromMs < 0 || toMs <= fromMs {
+		return from, to, fmt.Errorf("%w: it ends before it begins", ErrBadRecord)
+	}
+	if toMs-fromMs > (life + 2*proto.Skew).Milliseconds() {
+		return from, to, fmt.Errorf("%w: valid for more than %d days", ErrBadRecord, int(life.Hours()/24))
+	}
+	return time.UnixMilli(fromMs), time.UnixMilli(toMs), nil
+}
+
+// checkTime compares a record's time with now. Only the beginning has skew:
+// clocks that differ must not keep a fresh record out.
+func checkTime(from, to, now time.Time) error {
+	switch {
+	case now.Add(proto.Skew).Before(from):
+		return fmt.Errorf("%w: it begins %s", ErrNotYet, from.UTC().Format(time.RFC3339))
+	case now.After(to):
+		return fmt.Errorf("%w: it ended %s", ErrExpired, to.UTC().Format(time.RFC3339))
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package identity
+
+import (
+	"cmp"
+	"crypto/cipher"
+	"crypto/ed25519"
+	"crypto/hpke"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+const (
+	nodeKeyFile = "node.key"
+	sealingDir  = "kem"
+	nodeKeyType = "BALEFIRE NODE KEY"
+	sealingType = "BALEFIRE SEALING KEY"
+)
+
+// openedLimit is how many encapsulations a node remembers: one per sender and
+// hour is usual.
+const openedLimit = 4096
+
+// Keys are the secrets of one node: the key that it is known by and the keys
+// with which it opens what was sealed for it. They are safe for concurrent use.
+type Keys struct {
+	private ed25519.PrivateKey
+	peer    proto.PeerID
+	dir     string // where the key files are; empty: in memory only
+	opened  *recent[[32]byte, cipher.AEAD]
+
+	mu      sync.RWMutex
+	sealing map[[8]byte]*sealingKey // by key id: old ones still open
+	current *sealingKey
+}
+
+// A sealingKey is one sealing key and what is said about it.
+type sealingKey struct {
+	record  KeyRecord
+	private hpke.PrivateKey
+	signed  *proto.Signed
+}
+
+// NewKeys makes the keys of a node that lives in memory. A nil random means the
+// system's; another one makes the same keys every time.
+func NewKeys(random io.Reader, now time.Time) *Keys {
+	if random == nil {
+		random = rand.Reader
+	}
+	k := &Keys{private: newNodeKey(random)}
+	k.init()
+	key, err := newSealingKey(random, defaultSuite(), 1, now)
+	if err != nil {
+		panic("identity: " + err.Error()) // random gave out
+	}
+	k.add(key)
+	return k
+}
+
+// CreateKeys makes the keys of a new node and writes them below dir. It returns
+// an error that is ErrExists when a node lives there already.
+func CreateKeys(dir string, now time.Time) (*Keys, error) {
+	path := filepath.Join(dir, nodeKeyFile)
+	if _, err := os.Lstat(path); err == nil {
+		return nil, fmt.Errorf("%w: %s", ErrExists, path)
+	}
+	last, err := sealingFiles(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("create keys: %w", err)
+	}
+	k := &Keys{private: newNodeKey(rand.Reader), dir: dir}
+	k.init()
+	seq := uint64(1)
+	if len(last) > 0 { // of a start that was cut short: never written over
+		seq = last[len(last)-1] + 1
+	}
+	if err := k.rotate(defaultSuite(), seq, now); err != nil {
+		return nil, fmt.Errorf("create keys: %w", err)
+	}
+	// The node key comes last: it says that the folder is complete.
+	if err := writeKeyFile(path, nodeKeyType, k.private); err != nil {
+		return nil, fmt.Errorf("create keys: %w", err)
+	}
+	return k, nil
+}
+
+// LoadKeys reads what CreateKeys wrote. It refuses a file that others can read
+// or that is damaged (ErrKeyFile) and says what to do about it.
+func LoadKeys(dir string) (*Keys, error) {
+	private, err := readNodeKey(filepath.Join(dir, nodeKeyFile), nodeKeyType)
+	if err != nil {
+		return nil, fmt.Errorf("load keys: %w", err)
+	}
+	k := &Keys{private: private, dir: dir}
+	k.init()
+	seqs, err := sealingFiles(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("load keys: %w", err)
+	}
+	for _, seq := range seqs {
+		key, err := readSealingKey(sealingFile(dir, seq), seq)
+		if err != nil {
+			return nil, fmt.Errorf("load keys: %w", err)
+		}
+		k.add(key)
+	}
+	if k.current == nil {
+		return nil, fmt.Errorf("load keys: %w: %s has no sealing key: restore the folder from a backup",
+			ErrKeyFile, filepath.Join(dir, sealingDir))
+	}
+	return k, nil
+}
+
+func (k *Keys) init() {
+	k.peer = publicOf(k.private)
+	k.sealing = make(map[[8]byte]*sealingKey)
+	k.opened = newRecent[[32]byte, cipher.AEAD](openedLimit)
+}
+
+// Peer returns the id that the node is known by.
+func (k *Keys) Peer() proto.PeerID { return k.peer }
+
+// PrivateKey returns the node key, for the network host and nobody else.
+func (k *Keys) PrivateKey() ed25519.PrivateKey { return k.private }
+
+// KeyRecord returns the signed statement of the key to seal to. Not to be changed.
+func (k *Keys) KeyRecord() *proto.Signed {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.current.signed
+}
+
+// SealingKey returns what KeyRecord states.
+func (k *Keys) SealingKey() KeyRecord {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.current.record
+}
+
+// Rotate makes a new sealing key, on disk first. What was sealed to older ones
+// still opens. Suite 0 means the one that suits this machine.
+func (k *Keys) Rotate(suite byte, now time.Time) error {
+	if err := k.rotate(cmp.Or(suite, defaultSuite()), k.SealingKey().Seq+1, now); err != nil {
+		return fmt.Errorf("rotate the sealing key: %w", err)
+	}
+	return nil
+}
+
+func (k *Keys) rotate(suite byte, seq uint64, now time.Time) error {
+	key, err := newSealingKey(rand.Reader, suite, seq, now)
+	if err != nil {
+		return err
+	}
+	if k.dir != "" {
+		if err := writeSealingKey(sealingFile(k.dir, seq), key); err != nil {
+			return err
+		}
+	}
+	k.add(key)
+	return nil
+}
+
+// add signs key's record and makes it the current one if it is the newest.
+func (k *Keys) add(key *sealingKey) {
+	key.record.Peer = k.peer
+	key.signed = signDetails(k.private, domainKey, key.record.details())
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.sealing[key.record.ID] = key
+	if k.current == nil || key.record.Seq > k.current.record.Seq {
+		k.current = key
+	}
+}
+
+// find returns the sealing key with an id.
+func (k *Keys) find(id [8]byte) (*sealingKey, bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	key, ok := k.sealing[id]
+	return key, ok
+}
+
+func newNodeKey(random io.Reader) ed25519.PrivateKey {
+	var seed [ed25519.SeedSize]byte
+	if _, err := io.ReadFull(random, seed[:]); err != nil {
+		panic("identity: no randomness: " + err.Error())
+	}
+	return ed25519.NewKeyFromSeed(seed[:])
+}
+
+func newSealingKey(random io.Reader, id byte, seq uint64, now time.Time) (*sealingKey, error) {
+	suite, err := suiteOf(id)
+	if err != nil {
+		return nil, err
+	}
+	var seed [32]byte
+	if _, err := io.ReadFull(random, seed[:]); err != nil {
+		return nil, err
+	}
+	private, err := suite.kem.DeriveKeyPair(seed[:])
+	if err != nil {
+		return nil, err
+	}
+	from := now.Add(-proto.Skew).Truncate(time.Millisecond)
+	return sealingKeyOf(private, id, seq, from, now.Add(MaxKeyLife).Truncate(time.Millisecond)), nil
+}
+
+func sealingKeyOf(private hpke.PrivateKey, suite byte, seq uint64, from, to time.Time) *sealingKey {
+	public := private.PublicKey().Bytes()
+	return &sealingKey{private: private, record: KeyRecord{
+		Suite: suite, Public: public, ID: keyID(suite, public), Seq: seq, NotBefore: from, NotAfter: to,
+	}}
+}
+
+// readNodeKey reads an Ed25519 key: its seed and its public half, which must
+// belong together.
+func readNodeKey(path, kind string) (ed25519.PrivateKey, error) {
+	b, err := readKeyFile(path, kind)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) != ed25519.PrivateKeySize {
+		return nil, damaged(path, "a key of %d bytes", len(b))
+	}
+	key := ed25519.NewKeyFromSeed(b[:ed25519.SeedSize])
+	if !key.Equal(ed25519.PrivateKey(b)) {
+		return nil, damaged(path, "its two halves do not belong together")
+	}
+	return key, nil
+}
+
+// writeSealingKey writes suite 1 | number 8 | from 8 | to 8 | private key.
+func writeSealingKey(path string, key *sealingKey) error {
+	private, err := key.private.Bytes()
+	if err != nil {
+		return err
+	}
+	b := append(make([]byte, 0, 64), key.record.Suite)
+	b = binary.BigEndian.AppendUint64(b, key.record.Seq)
+	b = binary.BigEndian.AppendUint64(b, uint64(key.record.NotBefore.UnixMilli()))
+	b = binary.BigEndian.AppendUint64(b, uint64(key.record.NotAfter.UnixMilli()))
+	return writeKeyFile(path, sealingType, append(b, private...))
+}
+
+func readSealingKey(path string, seq uint64) (*sealingKey, error) {
+	b, err := readKeyFile(path, sealingType)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) < 25 || binary.BigEndian.Uint64(b[1:]) != seq {
+		return nil, damaged(path, "it is not key number %d", seq)
+	}
+	suite, err := suiteOf(b[0])
+	if err != nil {
+		return nil, damaged(path, "%w", err)
+	}
+	private, err := suite.kem.NewPrivateKey(b[25:])
+	if err != nil {
+		return nil, damaged(path, "%w", err)
+	}
+	from := time.UnixMilli(int64(binary.BigEndian.Uint64(b[9:])))
+	to := time.UnixMilli(int64(binary.BigEndian.Uint64(b[17:])))
+	return sealingKeyOf(private, b[0], seq, from, to), nil
+}
+
+func sealingFile(dir string, seq uint64) string {
+	return filepath.Join(dir, sealingDir, strconv.FormatUint(seq, 10)+".key")
+}
+
+// sealingFiles returns the numbers of the sealing keys below dir, ascending.
+// Files with other names are left alone.
+func sealingFiles(dir string) ([]uint64, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, sealingDir))
+	if err != nil {
+		return nil, err
+	}
+	var seqs []uint64
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".key")
+		seq, err := strconv.ParseUint(name, 10, 64)
+		if ok && err == nil && seq > 0 && strconv.FormatUint(seq, 10) == name {
+			seqs = append(seqs, seq)
+		}
+	}
+	slices.Sort(seqs)
+	return seqs, nil
+}

@@ -1,0 +1,374 @@
+package identity
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A node finds its keys again, old sealing keys included, and the files are for
+// its eyes only.
+func TestKeysSurviveARestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "identity")
+	made, err := CreateKeys(dir, today)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
+		if err := made.Rotate(suite, today); err != nil {
+			t.Fatal(err)
+		}
+	}
+	loaded, err := LoadKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded.Peer() != made.Peer() || !loaded.PrivateKey().Equal(made.PrivateKey()) {
+		t.Error("another node came back")
+	}
+	a, b := made.SealingKey(), loaded.SealingKey()
+	if a.ID != b.ID || a.Seq != 4 || b.Seq != 4 || !a.NotAfter.Equal(b.NotAfter) {
+		t.Errorf("current key = %+v, want %+v", b, a)
+	}
+	if !bytes.Equal(made.KeyRecord().GetSignature(), loaded.KeyRecord().GetSignature()) {
+		t.Error("the key record is another one")
+	}
+	for id, old := range made.sealing {
+		if now, ok := loaded.find(id); !ok || now.record.Seq != old.record.Seq {
+			t.Errorf("sealing key %d did not come back", old.record.Seq)
+		}
+	}
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		info, _ := e.Info()
+		if info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+		if strings.HasPrefix(e.Name(), ".") {
+			t.Errorf("%s was left behind", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKeysAreNeverWrittenOver(t *testing.T) {
+	dir := t.TempDir()
+	first, err := CreateKeys(dir, today)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := CreateKeys(dir, today); !errors.Is(err, ErrExists) {
+		t.Errorf("second CreateKeys: %v, want ErrExists", err)
+	}
+	if _, err := CreateRoot(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := CreateRoot(dir); !errors.Is(err, ErrExists) {
+		t.Errorf("second CreateRoot: %v, want ErrExists", err)
+	}
+	again, err := LoadKeys(dir)
+	if err != nil || again.Peer() != first.Peer() {
+		t.Errorf("the first keys are gone: %v", err)
+	}
+}
+
+// A creation that was cut short before the node key leaves a folder in which
+// the next one succeeds.
+func TestCreateKeysAfterACrash(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := CreateKeys(dir, today); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, nodeKeyFile)); err != nil {
+		t.Fatal(err)
+	}
+	k, err := CreateKeys(dir, today)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded, err := LoadKeys(dir); err != nil || loaded.Peer() != k.Peer() || loaded.SealingKey().Seq != 2 {
+		t.Errorf("loaded after a crash: %v", err)
+	}
+}
+
+func TestRootSurvivesARestart(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := LoadRoot(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("load of no root: %v", err)
+	}
+	made, err := CreateRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := LoadRoot(dir)
+	if err != nil || loaded.Mesh().ID != made.Mesh().ID {
+		t.Errorf("another mesh came back: %v", err)
+	}
+}
+
+// The same randomness makes the same node, for tests that are repeated.
+func TestNewKeysFollowTheirSeed(t *testing.T) {
+	seed := bytes.Repeat([]byte("balefire"), 100)
+	a, b := NewKeys(bytes.NewReader(seed), today), NewKeys(bytes.NewReader(seed), today)
+	if a.Peer() != b.Peer() || a.SealingKey().ID != b.SealingKey().ID {
+		t.Error("one seed, two nodes")
+	}
+	if NewKeys(nil, today).Peer() == NewKeys(nil, today).Peer() {
+		t.Error("two nodes with one key")
+	}
+}
+
+// The bad-input family of key files: each is refused with a type, its path and
+// what to do.
+func TestBadKeyFilesAreRefused(t *testing.T) {
+	pem := func(kind, body string) string {
+		return "-----BEGIN " + kind + "-----\n" + body + "\n-----END " + kind + "-----\n"
+	}
+	write := func(b string) func(t *testing.T, path string, good []byte) {
+		return func(t *testing.T, path string, _ []byte) { rewrite(t, path, []byte(b)) }
+	}
+	cut := func(f func(good []byte) []byte) func(t *testing.T, path string, good []byte) {
+		return func(t *testing.T, path string, good []byte) { rewrite(t, path, f(bytes.Clone(good))) }
+	}
+	mode := func(m fs.FileMode) func(*testing.T, string, []byte) {
+		return func(t *testing.T, path string, _ []byte) {
+			if err := os.Chmod(path, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tests := []struct {
+		name  string
+		spoil func(t *testing.T, path string, good []byte)
+		says  string
+	}{
+		{"readable by all", mode(0o644), "chmod 600"},
+		{"open to all", mode(0o777), "chmod 600"},
+		{"readable by the group", mode(0o640), "chmod 600"},
+		{"writable by the group", mode(0o620), "chmod 600"},
+		{"writable by others", mode(0o602), "chmod 600"},
+		{"executable by others", mode(0o601), "chmod 600"},
+		{"a symbolic link", func(t *testing.T, path string, good []byte) {
+			move(t, path, path+".real")
+			if err := os.Symlink(path+".real", path); err != nil {
+				t.Fatal(err)
+			}
+		}, "symbolic link"},
+		{"a link to nowhere", func(t *testing.T, path string, good []byte) {
+			move(t, path, path+".gone")
+			if err := os.Symlink(path+".nowhere", path); err != nil {
+				t.Fatal(err)
+			}
+		}, "symbolic link"},
+		{"a folder", func(t *testing.T, path string, good []byte) {
+			move(t, path, path+".real")
+			if err := os.Mkdir(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, "regular file"},
+		{"empty", write(""), "empty"},
+		{"one byte", write("-"), "cut short"},
+		{"zeros, as after a power cut", write(strings.Repeat("\x00", 200)), "no key file"},
+		{"cut in half", cut(func(b []byte) []byte { return b[:len(b)/2] }), "cut short"},
+		{"without its last line", cut(func(b []byte) []byte { return b[:bytes.LastIndex(b, []byte("-----END"))] }), "cut short"},
+		{"with text in front", cut(func(b []byte) []byte { return append([]byte("hello\n"), b...) }), "no key file"},
+		{"with text behind", cut(func(b []byte) []byte { return append(b, "hello\n"...) }), "no key file"},
+		{"twice", cut(func(b []byte) []byte { return append(b, b...) }), "no key file"},
+		{"too large", cut(func(b []byte) []byte { return append(b, make([]byte, maxKeyFile)...) }), "larger"},
+		{"one letter changed", cut(func(b []byte) []byte {
+			i := bytes.IndexByte(b, '\n') + 5
+			if b[i] == 'A' {
+				b[i] = 'B'
+			} else {
+				b[i] = 'A'
+			}
+			return b
+		}), "checksum"},
+		{"of another program", write(pem("PRIVATE KEY", "MC4CAQAwBQYDK2VwBCIEIPT7lYQ+V4VQ+nIYJ8rzk8VJTv0yJ9CBpyVyXlN7DQ==")), "PRIVATE KEY"},
+		{"without a body", write(pem(nodeKeyType, "")), ""},
+		{"with bad base64", write(pem(nodeKeyType, "!!!!")), "no key file"},
+	}
+	for _, file := range []string{nodeKeyFile, filepath.Join(sealingDir, "1.key")} {
+		for _, tt := range tests {
+			t.Run(file+"/"+tt.name, func(t *testing.T) {
+				dir := t.TempDir()
+				if _, err := CreateKeys(dir, today); err != nil {
+					t.Fatal(err)
+				}
+				path := filepath.Join(dir, file)
+				good, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tt.spoil(t, path, good)
+				_, err = LoadKeys(dir)
+				if !errors.Is(err, ErrKeyFile) {
+					t.Fatalf("err = %v, want ErrKeyFile", err)
+				}
+				if !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), path) {
+					t.Errorf("error %q names not %q or not the file", err, tt.says)
+				}
+				if _, err := CreateKeys(dir, today); file == nodeKeyFile && !errors.Is(err, ErrExists) {
+					t.Errorf("a bad key was written over: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// Keys that are whole files of the wrong thing.
+func TestMisplacedKeysAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	k, err := CreateKeys(dir, today)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := CreateRoot(dir); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(name string, err error) {
+		t.Helper()
+		if !errors.Is(err, ErrKeyFile) {
+			t.Errorf("%s: %v, want ErrKeyFile", name, err)
+		}
+	}
+	other := t.TempDir()
+	copyFile(t, filepath.Join(dir, rootKeyFile), filepath.Join(other, nodeKeyFile))
+	_, err = LoadKeys(other)
+	refused("the mesh root as a node key", err)
+
+	other = t.TempDir()
+	copyFile(t, filepath.Join(dir, nodeKeyFile), filepath.Join(other, nodeKeyFile))
+	_, err = LoadKeys(other)
+	refused("no sealing key", err)
+
+	if err := os.Mkdir(filepath.Join(other, sealingDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	copyFile(t, sealingFile(dir, 1), sealingFile(other, 2))
+	_, err = LoadKeys(other)
+	refused("a sealing key under another number", err)
+
+	halves := bytes.Clone(k.private)
+	halves[40] ^= 1
+	other = t.TempDir()
+	if err := writeKeyFile(filepath.Join(other, nodeKeyFile), nodeKeyType, halves); err != nil {
+		t.Fatal(err)
+	}
+	_, err = LoadKeys(other)
+	refused("two halves of two keys", err)
+
+	other = t.TempDir()
+	if err := writeKeyFile(filepath.Join(other, nodeKeyFile), nodeKeyType, halves[:32]); err != nil {
+		t.Fatal(err)
+	}
+	_, err = LoadKeys(other)
+	refused("a key of 32 bytes", err)
+
+	if err := writeKeyFile(sealingFile(dir, 2), sealingType, append([]byte{9, 0, 0, 0, 0, 0, 0, 0, 2}, make([]byte, 48)...)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = LoadKeys(dir)
+	refused("a sealing key of an unknown suite", err)
+}
+
+// A file of another user is refused even when its mode is right.
+func TestForeignOwnerIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := CreateKeys(dir, today); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, nodeKeyFile)
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkOwner(path, info, os.Geteuid()); err != nil {
+		t.Errorf("the owner is refused: %v", err)
+	}
+	if err := checkOwner(path, info, os.Geteuid()+1); !errors.Is(err, ErrKeyFile) || !strings.Contains(err.Error(), "chown") {
+		t.Errorf("another user: %v", err)
+	}
+}
+
+// Names that are no key are left alone.
+func TestOtherFilesBesideTheKeysAreLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := CreateKeys(dir, today); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"1.key~", "01.key", "0.key", "x.key", ".2.key.abc", "README"} {
+		rewrite(t, filepath.Join(dir, sealingDir, name), []byte("nothing"))
+	}
+	if k, err := LoadKeys(dir); err != nil || k.SealingKey().Seq != 1 {
+		t.Errorf("LoadKeys: %v", err)
+	}
+}
+
+// A key record holds for its peer, in its time, and never goes back.
+func TestKeyRecord(t *testing.T) {
+	k, other := NewKeys(nil, today), NewKeys(nil, today)
+	first := k.KeyRecord()
+	r, err := VerifyKeyRecord(first, k.Peer(), today)
+	if err != nil || r.ID != k.SealingKey().ID || r.Peer != k.Peer() || r.Seq != 1 {
+		t.Fatalf("good record: %+v, %v", r, err)
+	}
+	if err := k.Rotate(SuiteHybridAES, today); err != nil {
+		t.Fatal(err)
+	}
+	second, err := VerifyKeyRecord(k.KeyRecord(), k.Peer(), today)
+	if err != nil || second.Seq != 2 || second.Suite != SuiteHybridAES {
+		t.Fatalf("rotated record: %+v, %v", second, err)
+	}
+	if err := second.Follows(r); err != nil {
+		t.Errorf("second after first: %v", err)
+	}
+	if err := r.Follows(r); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+	if err := r.Follows(second); !errors.Is(err, ErrRollback) {
+		t.Errorf("first after second: %v", err)
+	}
+	if r, err := VerifyKeyRecord(first, k.Peer(), r.NotAfter.Add(time.Second)); !errors.Is(err, ErrExpired) || r.Seq != 1 {
+		t.Errorf("expired: %+v, %v", r, err)
+	}
+	if _, err := VerifyKeyRecord(first, other.Peer(), today); !errors.Is(err, ErrSignature) {
+		t.Errorf("of another peer: %v", err)
+	}
+	var zero proto.PeerID
+	if _, err := VerifyKeyRecord(first, zero, today); err == nil {
+		t.Error("of nobody: accepted")
+	}
+}
+
+func rewrite(t *testing.T, path string, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func move(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rewrite(t, to, b)
+}

@@ -1,0 +1,110 @@
+package identity
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// ErrProof is returned for a proof that no group of this protocol can have.
+var ErrProof = errors.New("identity: impossible proof")
+
+// maxSteps bounds a path: 2^10 leaves, more than a group may have.
+const maxSteps = 10
+
+// A Proof leads from a leaf to the root of its group.
+type Proof struct {
+	Index uint32 // the leaf's place, below 2^steps
+	Path  []byte // the hashes beside the way up, 32 bytes a step
+}
+
+// A tree is a binary hash tree whose last level is filled up with zero hashes,
+// which no leaf has, to a power of two. So every leaf has a path of the same
+// length, and each (index, path) belongs to one place.
+type tree struct {
+	levels [maxSteps + 1][][32]byte // from the leaves to the root; filling left out
+	height int
+}
+
+// filling[h] is the hash of a subtree of height h that holds no leaf.
+var filling = func() (f [maxSteps + 1][32]byte) {
+	for h := range maxSteps {
+		f[h+1] = hashNode(&f[h], &f[h])
+	}
+	return f
+}()
+
+// hashNode joins two hashes.
+func hashNode(left, right *[32]byte) [32]byte {
+	var b [65]byte
+	b[0] = prefixNode
+	copy(b[1:], left[:])
+	copy(b[33:], right[:])
+	return sha256.Sum256(b[:])
+}
+
+// newTree hashes 1 to proto.MaxGroup leaves together.
+func newTree(leaves [][32]byte) *tree {
+	if len(leaves) < 1 || len(leaves) > proto.MaxGroup {
+		panic(fmt.Sprintf("identity: a group of %d leaves", len(leaves)))
+	}
+	t := &tree{}
+	t.levels[0] = leaves
+	inner := make([][32]byte, 0, len(leaves)+maxSteps)
+	for n := len(leaves); n > 1; {
+		below, start := t.levels[t.height], len(inner)
+		for i := 0; i < n; i += 2 {
+			inner = append(inner, hashNode(&below[i], t.at(t.height, i+1)))
+		}
+		t.height++
+		t.levels[t.height] = inner[start:]
+		n = len(inner) - start
+	}
+	return t
+}
+
+// at returns the hash of a place, which may be filling.
+func (t *tree) at(level, i int) *[32]byte {
+	if i < len(t.levels[level]) {
+		return &t.levels[level][i]
+	}
+	return &filling[level]
+}
+
+func (t *tree) root() [32]byte { return t.levels[t.height][0] }
+
+// proof returns the way from leaf i to the root.
+func (t *tree) proof(i int) Proof {
+	p := Proof{Index: uint32(i), Path: make([]byte, 0, t.height*32)}
+	for level := range t.height {
+		p.Path = append(p.Path, t.at(level, i^1)[:]...)
+		i /= 2
+	}
+	return p
+}
+
+// GroupRoot returns the root over 1 to proto.MaxGroup leaves; it panics for
+// another number.
+func GroupRoot(leaves [][32]byte) [32]byte { return newTree(leaves).root() }
+
+// RootOf returns the root that a leaf and its proof lead to, or ErrProof.
+func RootOf(leaf [32]byte, proof Proof) ([32]byte, error) {
+	steps := len(proof.Path) / 32
+	if len(proof.Path)%32 != 0 || steps > maxSteps {
+		return leaf, fmt.Errorf("%w: a path of %d bytes", ErrProof, len(proof.Path))
+	}
+	if proof.Index>>steps != 0 {
+		return leaf, fmt.Errorf("%w: place %d in a group of at most %d", ErrProof, proof.Index, 1<<steps)
+	}
+	for i := range steps {
+		beside := (*[32]byte)(proof.Path[i*32:])
+		if proof.Index>>i&1 == 0 {
+			leaf = hashNode(&leaf, beside)
+		} else {
+			leaf = hashNode(beside, &leaf)
+		}
+	}
+	return leaf, nil
+}

@@ -1,0 +1,141 @@
+package identity
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// ErrTooLarge is returned for what is over a limit of the proto package.
+var ErrTooLarge = errors.New("identity: too large")
+
+// ErrOpen is returned for a body that does not open with the key its own
+// author committed to.
+var ErrOpen = errors.New("identity: the body does not open")
+
+// A sealed body begins with a byte that says how the rest is packed.
+const (
+	packedRaw  = 0
+	packedZstd = 1
+)
+
+// sealOverhead is what sealing adds to a content that does not compress.
+const sealOverhead = 1 + tagSize
+
+// Seal encrypts content, a marshalled proto.Content or proto.Outcome, for
+// h.Target, whose key is to. It fills the Suite, Commitment and SealedLen of h,
+// which must be complete otherwise, and returns an envelope that still has to be
+// signed (see Keys.SignGroup) with its content key, from which the keys of
+// streamed bodies follow.
+//
+// The body is sealed under a key that is used for nothing else, with the header
+// as additional data, so its nonce is constant.
+func (s *Sealer) Seal(h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, [32]byte, error) {
+	var random struct {
+		key   [keySize]byte
+		nonce [nonceSize]byte
+	}
+	if h.Target != to.Peer {
+		return nil, random.key, fmt.Errorf("seal for %s: %w: the key is of %s", h.Target.Short(), ErrBadRecord, to.Peer.Short())
+	}
+	if len(content) > proto.MaxSealed-sealOverhead {
+		return nil, random.key, fmt.Errorf("seal for %s: %w: %d bytes, the limit is %d",
+			to.Peer.Short(), ErrTooLarge, len(content), proto.MaxSealed-sealOverhead)
+	}
+	suite, err := suiteOf(to.Suite)
+	if err != nil {
+		return nil, random.key, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
+	}
+	rand.Read(random.key[:])
+	rand.Read(random.nonce[:])
+	plain := pack(content)
+	h.Suite, h.Commitment, h.SealedLen = to.Suite, commitment(&random.key), uint32(len(plain)+tagSize)
+	header := h.Append(make([]byte, 0, 256))
+	if len(header) > proto.MaxHeader {
+		return nil, random.key, fmt.Errorf("seal for %s: %w: a header of %d bytes", to.Peer.Short(), ErrTooLarge, len(header))
+	}
+	slot, err := s.slot(header, to, &random.key, &random.nonce)
+	if err != nil {
+		return nil, random.key, err
+	}
+	bodyKey := derive(domainBody, &random.key)
+	body := suite.aead(bodyKey[:]).Seal(plain[:0], zeroNonce[:], plain, header)
+	return &proto.Envelope{Header: header, Body: body, Slot: slot}, random.key, nil
+}
+
+// Open returns the content of an envelope and its content key. It trusts
+// nobody: a slot that does not lead to the key the header commits to is
+// ErrBadKey, a body that does not open with that key ErrOpen.
+func (k *Keys) Open(env *proto.Envelope, h *proto.Header) (content []byte, key [32]byte, err error) {
+	suite, err := suiteOf(h.Suite)
+	if err != nil {
+		return nil, key, fmt.Errorf("open: %w", err)
+	}
+	key, err = k.openSlot(env.GetHeader(), env.GetSlot())
+	if err != nil {
+		return nil, [32]byte{}, fmt.Errorf("open: %w", err)
+	}
+	if commitment(&key) != h.Commitment {
+		return nil, [32]byte{}, fmt.Errorf("open: %w: to another key than the header's", ErrBadKey)
+	}
+	content, err = openBody(suite, &key, env)
+	if err != nil {
+		return nil, [32]byte{}, fmt.Errorf("open: %w", err)
+	}
+	return content, key, nil
+}
+
+func openBody(suite suite, key *[keySize]byte, env *proto.Envelope) ([]byte, error) {
+	bodyKey := derive(domainBody, key)
+	plain, err := suite.aead(bodyKey[:]).Open(nil, zeroNonce[:], env.GetBody(), env.GetHeader())
+	if err != nil {
+		return nil, ErrOpen
+	}
+	return unpack(plain)
+}
+
+var zeroNonce [nonceSize]byte
+
+// commitment is what a header says about its content key. AES-GCM and
+// ChaCha20-Poly1305 open under more than one key if somebody wants them to;
+// with it, no two readers see two bodies.
+func commitment(key *[keySize]byte) [32]byte { return derive(domainCommit, key) }
+
+// derive makes one of several values from a random key. The input fits one
+// block of SHA-256.
+func derive(domain string, key *[keySize]byte) [32]byte {
+	var buf [64]byte
+	return sha256.Sum256(append(append(buf[:0], domain...), key[:]...))
+}
+
+// pack returns content behind its packing byte, compressed when that pays, with
+// room for a tag.
+func pack(content []byte) []byte {
+	out := make([]byte, 1, len(content)+sealOverhead)
+	if small, ok := proto.Compress(out, content); ok {
+		small[0] = packedZstd
+		return small
+	}
+	return append(out, content...)
+}
+
+// unpack is the reverse of pack; it never makes more than a content may be.
+func unpack(plain []byte) ([]byte, error) {
+	if len(plain) == 0 {
+		return nil, fmt.Errorf("%w: it is empty", ErrOpen)
+	}
+	switch plain[0] {
+	case packedRaw:
+		return plain[1:], nil
+	case packedZstd:
+		content, err := proto.Decompress(plain[1:], proto.MaxSealed-sealOverhead)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrOpen, err)
+		}
+		return content, nil
+	}
+	return nil, fmt.Errorf("%w: unknown packing %d", ErrOpen, plain[0])
+}

@@ -1,0 +1,173 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/cipher"
+	"crypto/hpke"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+)
+
+// A slot wraps the content key of an envelope for one recipient:
+//
+//	suite 1 | key id 8 | encapsulated key 32 or 1120 | nonce 12 | wrapped key 48
+//
+// The encapsulated key makes a wrapping key, known to the sealer and the
+// recipient alone (HPKE Base mode, RFC 9180, used to export a secret). It costs
+// as much as a signature, so many slots share one; each still opens alone.
+const (
+	slotHead = 1 + 8
+	slotTail = nonceSize + keySize + tagSize
+)
+
+// ErrBadKey is returned for a slot that opens with no key of this node, or not
+// to the key that the header commits to. Slots are not signed, so the sender is
+// asked again: it is not the end of the task.
+var ErrBadKey = errors.New("identity: the slot does not open")
+
+const (
+	wrapperLife = time.Hour // how long one encapsulation is used
+	wrapperUses = 1 << 20   // and for how many slots: the nonces are random
+	sealerLimit = 1024      // recipients remembered
+)
+
+// A Sealer seals for any recipient and keeps what makes that cheap. It is safe
+// for concurrent use.
+type Sealer struct {
+	clock    clock.Clock
+	wrappers *recent[recipient, *wrapper]
+}
+
+// NewSealer returns a Sealer that reckons the age of its keys with clk.
+func NewSealer(clk clock.Clock) *Sealer {
+	return &Sealer{clock: clk, wrappers: newRecent[recipient, *wrapper](sealerLimit)}
+}
+
+type recipient struct {
+	peer proto.PeerID
+	key  [8]byte
+}
+
+// A wrapper is one encapsulation for one recipient.
+type wrapper struct {
+	head   []byte // suite, key id, encapsulated key
+	public []byte
+	aead   cipher.AEAD
+	born   time.Duration // of the sealer's Boot clock
+	uses   atomic.Int64
+}
+
+// Slot wraps key for a recipient, bound to the header of its envelope. With the
+// header unchanged it makes an envelope readable for a new key of the target,
+// or for a new owner, without touching the signature.
+func (s *Sealer) Slot(header []byte, to KeyRecord, key [32]byte) ([]byte, error) {
+	var nonce [nonceSize]byte
+	rand.Read(nonce[:])
+	return s.slot(header, to, &key, &nonce)
+}
+
+func (s *Sealer) slot(header []byte, to KeyRecord, key *[keySize]byte, nonce *[nonceSize]byte) ([]byte, error) {
+	w, err := s.wrapper(to)
+	if err != nil {
+		return nil, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
+	}
+	out := make([]byte, 0, len(w.head)+slotTail)
+	out = append(append(out, w.head...), nonce[:]...)
+	return w.aead.Seal(out, nonce[:], key[:], header), nil
+}
+
+// wrapper returns a fresh enough encapsulation for to. Two callers may make one
+// each at the same time; both are good.
+func (s *Sealer) wrapper(to KeyRecord) (*wrapper, error) {
+	now, who := s.clock.Boot(), recipient{to.Peer, to.ID}
+	if w, ok := s.wrappers.get(who); ok && now-w.born < wrapperLife &&
+		bytes.Equal(w.public, to.Public) && w.uses.Add(1) <= wrapperUses {
+		return w, nil
+	}
+	w, err := encapsulate(to)
+	if err != nil {
+		return nil, err
+	}
+	w.born = now
+	w.uses.Store(1)
+	s.wrappers.put(who, w)
+	return w, nil
+}
+
+func encapsulate(to KeyRecord) (*wrapper, error) {
+	suite, err := suiteOf(to.Suite)
+	if err != nil {
+		return nil, err
+	}
+	public, err := suite.kem.NewPublicKey(to.Public)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadRecord, err)
+	}
+	head := append([]byte{to.Suite}, to.ID[:]...)
+	enc, sender, err := hpke.NewSender(public, hpke.HKDFSHA256(), hpke.ExportOnly(), slotInfo(head))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadRecord, err)
+	}
+	key, err := sender.Export(domainSlot, keySize)
+	if err != nil {
+		return nil, err
+	}
+	return &wrapper{head: append(head, enc...), public: to.Public, aead: suite.aead(key)}, nil
+}
+
+// slotInfo binds the encapsulation to its suite and key.
+func slotInfo(head []byte) []byte { return append([]byte(domainSlot), head[:slotHead]...) }
+
+// openSlot returns the content key in a slot, or ErrBadKey.
+func (k *Keys) openSlot(header, slot []byte) (key [keySize]byte, err error) {
+	if len(slot) < slotHead {
+		return key, fmt.Errorf("%w: %d bytes", ErrBadKey, len(slot))
+	}
+	suite, err := suiteOf(slot[0])
+	if err != nil {
+		return key, fmt.Errorf("%w: %w", ErrBadKey, err)
+	}
+	if len(slot) != slotHead+suite.enc+slotTail {
+		return key, fmt.Errorf("%w: %d bytes", ErrBadKey, len(slot))
+	}
+	head, tail := slot[:slotHead+suite.enc], slot[slotHead+suite.enc:]
+	aead, err := k.unwrapper(head)
+	if err != nil {
+		return key, err
+	}
+	if _, err := aead.Open(key[:0], tail[:nonceSize], tail[nonceSize:], header); err != nil {
+		return [keySize]byte{}, fmt.Errorf("%w: it was changed or belongs to another header", ErrBadKey)
+	}
+	return key, nil
+}
+
+// unwrapper returns the wrapping key of a slot's head.
+func (k *Keys) unwrapper(head []byte) (cipher.AEAD, error) {
+	name := sha256.Sum256(head)
+	if aead, ok := k.opened.get(name); ok {
+		return aead, nil
+	}
+	own, ok := k.find([8]byte(head[1:slotHead]))
+	if !ok || own.record.Suite != head[0] {
+		return nil, fmt.Errorf("%w: no key %x here", ErrBadKey, head[1:slotHead])
+	}
+	suite := suites[own.record.Suite]
+	r, err := hpke.NewRecipient(head[slotHead:], own.private, hpke.HKDFSHA256(), hpke.ExportOnly(), slotInfo(head))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadKey, err)
+	}
+	key, err := r.Export(domainSlot, keySize)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadKey, err)
+	}
+	aead := suite.aead(key)
+	k.opened.put(name, aead)
+	return aead, nil
+}
