@@ -1,0 +1,220 @@
+package backlog
+
+import (
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// A Backlog is the schedule of the entries in one bucket. All its methods are
+// safe for concurrent use.
+type Backlog struct {
+	store   *store.Store
+	buckets Buckets
+	cfg     Config
+	time    ticker
+	scratch sync.Pool // of *[]byte, for encoding
+
+	shelving sync.Mutex // one Tidy, Purge or Revise at a time
+
+	mu      sync.Mutex // guards all below; held for moments, never over a disk access
+	idle    sync.Cond  // an entry is no longer busy
+	waiters int        // goroutines in idle
+	entries map[Key]*entry
+	groups  map[string]*group
+	order   []*group // the groups, as they came
+	lanes   map[string]*lane
+	expiry  heap[byExpiry]
+	pick    picker // of TakeAny
+	births  uint64
+	totals  tally
+	coming  tally  // entries reserved and not yet on disk
+	drift   int64  // of the wall from the backlog's own time when last followed
+	starved uint64 // times a low entry was taken because it had waited too long
+	done    shelf
+	dead    shelf
+	wake    chan struct{}
+}
+
+// A group is what is taken from together: the tasks for a peer, of a kind.
+type group struct {
+	name    string
+	paused  bool
+	ready   [classes]heap[byBirth]
+	waiting heap[byDue]
+	pick    picker
+	tally   tally
+	wake    chan struct{}
+}
+
+// A tally counts entries.
+type tally struct {
+	live    int   // entries that have not ended
+	kept    int   // entries that have ended and are remembered, see Shed
+	bytes   int64 // births of the live
+	states  [16]int32
+	classes [classes]int32
+}
+
+// add counts e n times: 1 or -1.
+func (t *tally) add(e *entry, n int) {
+	if proto.TaskState(e.state).Terminal() {
+		t.kept += n
+	} else {
+		t.live += n
+		t.bytes += int64(n) * int64(e.size)
+	}
+	t.states[e.state&15] += int32(n)
+	t.classes[classIndex(proto.Class(e.class))] += int32(n)
+}
+
+// A ticker is the backlog's own time, in milliseconds: the wall time at the
+// start, moved on by the machine's boot clock. So no jump of the wall clock holds
+// back or hurries a retry.
+type ticker struct {
+	start int64
+	boot  time.Duration
+}
+
+func (t ticker) now(boot time.Duration) int64 { return t.start + (boot - t.boot).Milliseconds() }
+
+// now returns the backlog's own time.
+func (b *Backlog) now() int64 { return b.time.now(b.cfg.Clock.Boot()) }
+
+// groupOf returns the group of this name, and makes it if need be.
+func (b *Backlog) groupOf(name string) *group {
+	g := b.groups[name]
+	if g == nil {
+		g = &group{name: name, wake: make(chan struct{}, 1)}
+		b.groups[name] = g
+		b.order = append(b.order, g)
+	}
+	return g
+}
+
+// admit gives a new entry its group and lane. It still stands nowhere.
+func (b *Backlog) admit(e *entry, r *proto.Record) {
+	e.group = b.groupOf(b.cfg.Group(e.key, r))
+	e.xpos = -1
+	b.births++
+	e.birth = b.births
+	b.describe(e, r)
+	b.count(e, 1)
+	if name := b.cfg.Lane(e.key, r); name != "" && !proto.TaskState(e.state).Terminal() {
+		b.laneOf(name).join(e)
+	}
+}
+
+// describe notes in e what the schedule needs of r.
+func (b *Backlog) describe(e *entry, r *proto.Record) {
+	e.class = uint8(classIndex(r.Class) + 1)
+	e.state = uint8(r.State) & 15
+	e.attempts = uint8(min(r.Attempts, 255))
+	e.expires = 0
+	if !r.State.Terminal() {
+		e.expires = b.cfg.Expires(e.key, r)
+	}
+	b.schedule(e, r)
+}
+
+// schedule sets when e is due from what r says.
+func (b *Backlog) schedule(e *entry, r *proto.Record) {
+	now := b.now()
+	e.due, e.absolute = now, false
+	if r.DueMs == 0 {
+		return
+	}
+	wait := max(r.DueMs-b.cfg.Clock.Now().UnixMilli(), 0)
+	if r.Attempts > 0 || r.Abandons > 0 {
+		wait = min(wait, b.cfg.MaxWait.Milliseconds())
+	} else {
+		e.absolute = wait > 0
+	}
+	e.due = now + wait
+}
+
+// count adds e to the counts, or with -1 takes it off.
+func (b *Backlog) count(e *entry, n int) {
+	b.totals.add(e, n)
+	e.group.tally.add(e, n)
+}
+
+// settle puts an entry that stands nowhere where it belongs.
+func (b *Backlog) settle(e *entry, r *proto.Record) {
+	b.expire(e)
+	if r.State.Terminal() || b.cfg.Parked(e.key, r) {
+		e.place = parked
+		return
+	}
+	b.enqueue(e)
+}
+
+// expire puts e where its expiry says in the heap of expiries, or takes it out.
+func (b *Backlog) expire(e *entry) {
+	switch {
+	case e.expires == 0 && e.xpos >= 0:
+		b.expiry.remove(int(e.xpos))
+	case e.expires == 0:
+	case e.xpos >= 0:
+		b.expiry.fix(int(e.xpos))
+	default:
+		b.expiry.push(e)
+	}
+}
+
+// enqueue lets e wait for its lane, its time or a worker.
+func (b *Backlog) enqueue(e *entry) {
+	g := e.group
+	switch {
+	case e.lane != nil && !e.lane.admits(e):
+		e.place = behind
+		return
+	case e.due > b.now():
+		e.place = waiting
+		g.waiting.push(e)
+	default:
+		b.makeReady(e)
+	}
+	b.ring(g)
+}
+
+func (b *Backlog) makeReady(e *entry) {
+	e.place = ready
+	e.group.ready[classIndex(proto.Class(e.class))].push(e)
+}
+
+// leave takes e out of the heap that it stands in.
+func (b *Backlog) leave(e *entry) {
+	switch e.place {
+	case waiting:
+		e.group.waiting.remove(int(e.pos))
+	case ready:
+		e.group.ready[classIndex(proto.Class(e.class))].remove(int(e.pos))
+	}
+}
+
+// ring tells whoever waits for g, or for any group, that there may be work.
+func (b *Backlog) ring(g *group) {
+	if g.paused {
+		return
+	}
+	signal(g.wake)
+	signal(b.wake)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// end removes e from memory.
+func (b *Backlog) end(e *entry) {
+	delete(b.entries, e.key)
+	e.place, e.expires = gone, 0
+	b.expire(e)
+	b.leaveLane(e)
+}

@@ -1,0 +1,403 @@
+package backlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+)
+
+var testBuckets = Buckets{Live: store.PendingTasks, Done: store.Done, Dead: store.DeadLetters}
+
+// A world is a backlog over a store in memory with a clock that the test drives.
+type world struct {
+	t     testing.TB
+	store *store.Store
+	clock *clock.Manual
+	cfg   Config
+	*Backlog
+	n uint64
+}
+
+func newWorld(t testing.TB, cfg Config) *world {
+	t.Helper()
+	w := &world{t: t, clock: clock.NewManual(time.UnixMilli(1_700_000_000_000)), cfg: cfg}
+	s, err := store.Open(mem.New(), store.Config{Clock: w.clock.Clock(), SweepEvery: -1, CompactEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	w.store = s
+	w.cfg.Clock = w.clock.Clock()
+	w.reopen()
+	return w
+}
+
+// reopen rebuilds the backlog from the store, as a start of the process does.
+func (w *world) reopen() {
+	w.t.Helper()
+	b, err := Open(w.store, testBuckets, w.cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Backlog = b
+}
+
+// task makes a pending task for the group, of the class.
+func (w *world) task(group string, c proto.Class) New {
+	w.n++
+	id := proto.NewTaskID(w.clock.Clock().Now())
+	return New{Key: TaskKey(id), Stored: &proto.Stored{
+		Envelope: &proto.Envelope{Header: []byte("header"), Body: make([]byte, 100)},
+		Record: &proto.Record{
+			State: proto.TaskState_TASK_STATE_PENDING, Class: c, Peer: []byte(group),
+			SeqBoot: 1, SeqCounter: w.n, CreatedMs: w.clock.Clock().Now().UnixMilli(),
+		},
+	}}
+}
+
+func (w *world) add(news ...New) {
+	w.t.Helper()
+	if err := errors.Join(w.Add(w.t.Context(), news)...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// addOne adds a task and returns its key.
+func (w *world) addOne(group string, c proto.Class, set func(*proto.Record)) Key {
+	w.t.Helper()
+	n := w.task(group, c)
+	if set != nil {
+		set(n.Stored.Record)
+	}
+	w.add(n)
+	return n.Key
+}
+
+func (w *world) change(k Key, f func(r *proto.Record) Action) {
+	w.t.Helper()
+	if err := w.Change(w.t.Context(), []Edit{{Key: k}}, func(_ int, r *proto.Record) Action { return f(r) })[0]; err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// end moves the task to a terminal state and to where that belongs.
+func (w *world) end(k Key, state proto.TaskState) {
+	w.t.Helper()
+	w.change(k, func(r *proto.Record) Action {
+		r.Move(state, w.clock.Clock().Now(), "test")
+		if state == proto.TaskState_TASK_STATE_SUCCESS {
+			return ToDone
+		}
+		return ToDead
+	})
+}
+
+func (w *world) takeAll(group string) []Key {
+	var keys []Key
+	for _, it := range w.Take(nil, group, 1<<20) {
+		keys = append(keys, it.Key)
+	}
+	return keys
+}
+
+const (
+	pending  = proto.TaskState_TASK_STATE_PENDING
+	accepted = proto.TaskState_TASK_STATE_ACCEPTED
+	success  = proto.TaskState_TASK_STATE_SUCCESS
+	failed   = proto.TaskState_TASK_STATE_FAILED
+)
+
+var classNormal = proto.Class_CLASS_NORMAL
+
+func TestEntryWalksFromAddToDone(t *testing.T) {
+	w := newWorld(t, Config{})
+	k := w.addOne("p", classNormal, nil)
+	if err := w.Add(t.Context(), []New{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
+		t.Errorf("second add of one key: %v, want ErrExists", err)
+	}
+	items := w.Take(nil, "p", 10)
+	if len(items) != 1 || items[0].Key != k || items[0].Version != 0 {
+		t.Fatalf("took %+v, want the one entry", items)
+	}
+	if again := w.Take(nil, "p", 10); len(again) != 0 {
+		t.Errorf("a taken entry was taken again: %v", again)
+	}
+	w.change(k, func(r *proto.Record) Action { r.State = accepted; return Write })
+	if r, shelf, err := w.Get(k); err != nil || shelf != Live || r.State != accepted {
+		t.Errorf("get = %v on %v, %v", r, shelf, err)
+	}
+	w.end(k, success)
+	if _, shelf, err := w.Get(k); err != nil || shelf != Done {
+		t.Errorf("after the end it is on %v, %v", shelf, err)
+	}
+	if _, err := w.Stored(k); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the body of a done entry is still there: %v", err)
+	}
+	if st := w.Stats(); st.Live != 0 || st.Bytes != 0 || st.Done != 1 {
+		t.Errorf("stats = %+v", st)
+	}
+	if errs := w.Change(t.Context(), []Edit{{Key: k}}, nil); !errors.Is(errs[0], ErrNotFound) {
+		t.Errorf("change of an ended entry: %v, want ErrNotFound", errs[0])
+	}
+}
+
+// TestDeadKeepsTheBody: a redrive seals the body anew, so the dead are kept whole.
+func TestDeadKeepsTheBody(t *testing.T) {
+	w := newWorld(t, Config{})
+	k := w.addOne("p", classNormal, nil)
+	w.end(k, failed)
+	st, err := w.Stored(k)
+	if err != nil || len(st.Envelope.GetBody()) != 100 || st.Record.State != failed {
+		t.Errorf("stored = %v, %v", st, err)
+	}
+}
+
+// TestCapacity holds S02: work above the limits is refused with what is full, and
+// what must get through for work to end still passes.
+func TestCapacity(t *testing.T) {
+	w := newWorld(t, Config{MaxEntries: 3})
+	for range 3 {
+		w.addOne("p", classNormal, nil)
+	}
+	err := w.Add(t.Context(), []New{w.task("p", classNormal)})[0]
+	var full *FullError
+	if !errors.Is(err, ErrFull) || !errors.As(err, &full) || full.Count != 3 {
+		t.Fatalf("fourth entry: %v, want a FullError with 3", err)
+	}
+	vital := w.task("p", classNormal)
+	vital.Vital = true
+	w.add(vital)
+	keys := w.takeAll("p")
+	w.end(keys[0], success)
+	w.end(keys[1], success)
+	w.addOne("p", classNormal, nil) // S03: it takes new work again by itself
+
+	w = newWorld(t, Config{MaxBytes: 300})
+	w.addOne("p", classNormal, nil)
+	for err = nil; err == nil; {
+		err = w.Add(t.Context(), []New{w.task("p", classNormal)})[0]
+	}
+	if !errors.Is(err, ErrFull) || w.Stats().Bytes > 300 {
+		t.Errorf("bytes limit: %v with %d bytes", err, w.Stats().Bytes)
+	}
+}
+
+func TestConflictOfWithLeavesNothing(t *testing.T) {
+	w := newWorld(t, Config{})
+	var b store.Batch
+	b.Put(store.Dedup, []byte("k"), []byte("first"))
+	if err := w.store.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	bad, good := w.task("p", classNormal), w.task("p", classNormal)
+	bad.With = func(b *store.Batch) { b.RequireAbsent(store.Dedup, []byte("k")) }
+	errs := w.Add(t.Context(), []New{bad, good})
+	if !errors.Is(errs[0], store.ErrConflict) || errs[1] != nil {
+		t.Fatalf("errs = %v", errs)
+	}
+	if keys := w.takeAll("p"); len(keys) != 1 || keys[0] != good.Key {
+		t.Errorf("took %v, want only %v", keys, good.Key)
+	}
+	if _, _, err := w.Get(bad.Key); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the refused entry: %v", err)
+	}
+	bad.With = nil
+	w.add(bad)
+}
+
+func TestRetryWaitsForItsTime(t *testing.T) {
+	w := newWorld(t, Config{})
+	k := w.addOne("p", classNormal, nil)
+	w.takeAll("p")
+	w.Release(k, 3*time.Second)
+	if wait, ok := w.Next("p"); !ok || wait != 3*time.Second {
+		t.Errorf("next = %v, %v", wait, ok)
+	}
+	w.clock.Advance(2999 * time.Millisecond)
+	if keys := w.takeAll("p"); len(keys) != 0 {
+		t.Fatal("taken before its time")
+	}
+	w.clock.SetWall(time.UnixMilli(0)) // I14: a jump of the wall holds no retry back
+	w.clock.Advance(time.Millisecond)
+	if keys := w.takeAll("p"); len(keys) != 1 {
+		t.Fatal("not taken at its time")
+	}
+	w.change(k, func(r *proto.Record) Action {
+		r.Attempts, r.DueMs = 1, w.clock.Clock().Now().Add(time.Minute).UnixMilli()
+		return Requeue
+	})
+	w.reopen()
+	if wait, ok := w.Next("p"); !ok || wait != time.Minute {
+		t.Errorf("after reopening next = %v, %v", wait, ok)
+	}
+	w.clock.SetWall(time.UnixMilli(-1e12)) // a retry never waits longer than MaxWait
+	w.reopen()
+	if wait, ok := w.Next("p"); !ok || wait != 5*time.Minute {
+		t.Errorf("with the wall set back next = %v, %v", wait, ok)
+	}
+}
+
+// TestAskedTimeFollowsTheWall: a task for eight o'clock starts at eight o'clock
+// also when the wall clock is set right in between.
+func TestAskedTimeFollowsTheWall(t *testing.T) {
+	w := newWorld(t, Config{})
+	at := w.clock.Clock().Now().Add(time.Hour)
+	w.addOne("p", classNormal, func(r *proto.Record) { r.DueMs = at.UnixMilli() })
+	w.clock.SetWall(at.Add(-time.Minute))
+	if wait, ok := w.Next("p"); !ok || wait != time.Minute {
+		t.Errorf("next = %v, %v, want a minute", wait, ok)
+	}
+	w.clock.Advance(time.Minute)
+	if keys := w.takeAll("p"); len(keys) != 1 {
+		t.Error("not taken at its time")
+	}
+}
+
+func TestPausedGroupCostsNothing(t *testing.T) {
+	w := newWorld(t, Config{})
+	w.Pause("p")
+	w.addOne("p", classNormal, nil)
+	other := w.addOne("q", classNormal, nil)
+	if it, ok := w.TakeAny(nil); !ok || it.Key != other {
+		t.Errorf("took %v, %v, want the other group's", it.Key, ok)
+	}
+	if _, ok := w.TakeAny(nil); ok {
+		t.Error("took from a paused group")
+	}
+	if _, ok := w.NextAny(nil); ok {
+		t.Error("a paused group asks to be woken for")
+	}
+	select {
+	case <-w.Wake("p"):
+		t.Error("a paused group rang")
+	default:
+	}
+	w.Resume("p")
+	select {
+	case <-w.Wake("p"):
+	default:
+		t.Error("a resumed group did not ring")
+	}
+	if len(w.takeAll("p")) != 1 {
+		t.Error("nothing taken after the pause")
+	}
+}
+
+func TestTakeAnyAsksWhoIsEligible(t *testing.T) {
+	w := newWorld(t, Config{})
+	w.addOne("busy", proto.Class_CLASS_CRITICAL, nil)
+	k := w.addOne("free", proto.Class_CLASS_LOW, nil)
+	it, ok := w.TakeAny(func(g string) bool { return g == "free" })
+	if !ok || it.Key != k {
+		t.Errorf("took %v, %v", it.Key, ok)
+	}
+}
+
+func TestExpiry(t *testing.T) {
+	w := newWorld(t, Config{})
+	now := w.clock.Clock().Now()
+	var keys []Key
+	for i := range 3 {
+		keys = append(keys, w.addOne("p", classNormal, func(r *proto.Record) {
+			r.NotAfterMs = now.Add(time.Duration(3-i) * time.Minute).UnixMilli()
+		}))
+	}
+	if at, ok := w.NextExpiry(); !ok || !at.Equal(now.Add(time.Minute)) {
+		t.Errorf("next expiry %v, %v", at, ok)
+	}
+	w.clock.Advance(2 * time.Minute)
+	got := w.TakeExpired(nil, 10, time.Second)
+	if len(got) != 2 || got[0].Key != keys[2] || got[1].Key != keys[1] {
+		t.Fatalf("expired %v", got)
+	}
+	if more := w.TakeExpired(nil, 10, time.Second); len(more) != 0 {
+		t.Errorf("shown twice at once: %v", more)
+	}
+	w.Postpone(keys[1], now.Add(time.Hour))
+	w.end(keys[2], failed)
+	w.clock.Advance(2 * time.Minute)
+	if got := w.TakeExpired(nil, 10, time.Second); len(got) != 1 || got[0].Key != keys[0] {
+		t.Errorf("then expired %v", got)
+	}
+}
+
+func TestListPagesAreWhole(t *testing.T) {
+	w := newWorld(t, Config{})
+	want := map[Key]proto.TaskState{}
+	for i := range 300 {
+		k := w.addOne(fmt.Sprint("p", i%3), classNormal, nil)
+		want[k] = pending
+		if i%2 == 0 {
+			w.change(k, func(r *proto.Record) Action { r.State = accepted; return Write })
+			want[k] = accepted
+		}
+	}
+	for _, limit := range []int{1, 7, 128, 1000} {
+		got := map[Key]proto.TaskState{}
+		for cursor := []byte(nil); ; {
+			page, next, err := w.List(Live, cursor, limit, nil)
+			if err != nil || len(page) > limit {
+				t.Fatalf("page of %d: %v", len(page), err)
+			}
+			for _, l := range page {
+				if _, twice := got[l.Key]; twice {
+					t.Fatalf("%v listed twice", l.Key)
+				}
+				got[l.Key] = l.Record.State
+			}
+			if next == nil {
+				break
+			}
+			cursor = next
+		}
+		if len(got) != len(want) {
+			t.Fatalf("limit %d: listed %d, want %d", limit, len(got), len(want))
+		}
+		for k, s := range want {
+			if got[k] != s {
+				t.Fatalf("limit %d: %v is %v, want %v", limit, k, got[k], s)
+			}
+		}
+	}
+}
+
+// TestChangesOfOneEntryAreSerial: two who change one entry see each other's
+// change, whichever comes first.
+func TestChangesOfOneEntryAreSerial(t *testing.T) {
+	w := newWorld(t, Config{})
+	k, other := w.addOne("p", classNormal, nil), w.addOne("p", classNormal, nil)
+	done := make(chan error, 8)
+	for i := range 8 {
+		go func() {
+			edits := []Edit{{Key: k}, {Key: other}, {Key: k}}
+			if i%2 == 0 {
+				edits[0], edits[1] = edits[1], edits[0]
+			}
+			var err error
+			for range 50 {
+				err = errors.Join(err, errors.Join(w.Change(context.Background(), edits, func(_ int, r *proto.Record) Action {
+					r.Abandons++
+					return Write
+				})...))
+			}
+			done <- err
+		}()
+	}
+	for range 8 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, _, _ := w.Get(k)
+	o, _, _ := w.Get(other)
+	if r.GetAbandons() != 800 || o.GetAbandons() != 400 {
+		t.Errorf("%d and %d changes counted, want 800 and 400", r.GetAbandons(), o.GetAbandons())
+	}
+}

@@ -1,0 +1,203 @@
+package backlog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// Bounds of the batches that Add and Change make of many entries.
+const (
+	batchOps   = 384
+	batchBytes = 768 << 10
+)
+
+// Add writes new entries, as few batches as they fit in, and returns an error for
+// each: ErrExists, a [FullError], store.ErrFull, store.ErrConflict of what its
+// With required, or the store's failure. It ignores the end of ctx once writing
+// has begun.
+func (b *Backlog) Add(ctx context.Context, news []New) []error {
+	w := b.writer(len(news))
+	defer w.close()
+	for i := range news {
+		n := &news[i]
+		val, err := proto.Encode(w.buf[:0], n.Stored)
+		if err != nil {
+			w.errs[i] = fmt.Errorf("add %v: %w", n.Key, err)
+			continue
+		}
+		w.buf = val
+		e, err := b.reserve(*n, len(val))
+		if err != nil {
+			w.errs[i] = err
+			continue
+		}
+		w.steps[i] = Step{b: b, e: e, rec: n.Stored.Record, add: true}
+		w.put(i, val, n.With, !n.Vital)
+	}
+	w.write(ctx)
+	return w.errs
+}
+
+// Change decides about entries and writes what was decided, as few batches as
+// they fit in. It returns an error for each: ErrNotFound, or the store's failure.
+// decide is called once for each entry, one after the other, with its index in
+// edits. An entry named twice is changed twice, in order.
+func (b *Backlog) Change(ctx context.Context, edits []Edit, decide func(i int, r *proto.Record) Action) []error {
+	w := b.writer(len(edits))
+	defer w.close()
+	for from := 0; from < len(edits); {
+		n := b.seizeMany(edits[from:], w.steps[from:], w.errs[from:])
+		for i := from; i < from+n; i++ {
+			s := &w.steps[i]
+			if s.e == nil {
+				continue
+			}
+			err := s.decide(edits[i], func(r *proto.Record) Action { return decide(i, r) })
+			if err == nil && s.action != Keep {
+				w.buf, err = s.encode(w.buf[:0])
+			}
+			if err != nil || s.action == Keep {
+				w.errs[i] = err
+				s.Drop()
+				continue
+			}
+			w.put(i, w.buf, nil, false)
+		}
+		w.write(ctx)
+		from += n
+	}
+	return w.errs
+}
+
+// seizeMany marks the first entries of edits busy, all at once so that two
+// callers never wait for each other, and returns how many: up to the first that
+// is named a second time.
+func (b *Backlog) seizeMany(edits []Edit, steps []Step, errs []error) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := distinct(edits)
+	for busy := true; busy; {
+		busy = false
+		for i := range edits[:n] {
+			if e := b.entries[edits[i].Key]; e != nil && e.busy {
+				busy = true
+				b.await()
+				break
+			}
+		}
+	}
+	for i := range edits[:n] {
+		e := b.entries[edits[i].Key]
+		if e == nil {
+			errs[i] = fmt.Errorf("%w: %v", ErrNotFound, edits[i].Key)
+			continue
+		}
+		b.hold(e)
+		steps[i] = Step{b: b, e: e}
+	}
+	return n
+}
+
+// distinct returns the length of the longest head of edits without a key twice.
+func distinct(edits []Edit) int {
+	if len(edits) < 2 {
+		return len(edits)
+	}
+	seen := make(map[Key]struct{}, len(edits))
+	for i := range edits {
+		if _, twice := seen[edits[i].Key]; twice {
+			return i
+		}
+		seen[edits[i].Key] = struct{}{}
+	}
+	return len(edits)
+}
+
+// A writer gathers the steps of one call into batches.
+type writer struct {
+	b       *Backlog
+	steps   []Step
+	errs    []error
+	batches []*store.Batch
+	members [][]int // indexes of the steps in each batch
+	open    [2]int  // the batch that still takes steps, old work and new, -1 none
+	pooled  *[]byte
+	buf     []byte // for encoding
+}
+
+func (b *Backlog) writer(n int) *writer {
+	p := b.scratch.Get().(*[]byte)
+	return &writer{b: b, steps: make([]Step, n), errs: make([]error, n), open: [2]int{-1, -1}, pooled: p, buf: *p}
+}
+
+// close gives the buffer back, unless it has grown huge.
+func (w *writer) close() {
+	if cap(w.buf) <= 64<<10 {
+		*w.pooled = w.buf
+	}
+	w.b.scratch.Put(w.pooled)
+}
+
+// put adds step i to a batch: its own when there is something with it.
+func (w *writer) put(i int, val []byte, with func(*store.Batch), newWork bool) {
+	kind := 0
+	if newWork {
+		kind = 1
+	}
+	at := w.open[kind]
+	if with != nil || at < 0 || w.batches[at].Len()+4 > batchOps || w.batches[at].Bytes()+len(val) > batchBytes {
+		at = len(w.batches)
+		batch := new(store.Batch)
+		if newWork {
+			batch.NewWork()
+		}
+		w.batches = append(w.batches, batch)
+		w.members = append(w.members, nil)
+		if with == nil {
+			w.open[kind] = at
+		}
+	}
+	w.steps[i].ops(w.batches[at], val)
+	if with != nil {
+		with(w.batches[at])
+	}
+	w.members[at] = append(w.members[at], i)
+}
+
+// write commits the batches and has memory follow.
+func (w *writer) write(ctx context.Context) {
+	if len(w.batches) == 0 {
+		return
+	}
+	for at, batch := range w.batches {
+		batch.After(func() { w.applied(w.members[at]) })
+	}
+	for at, err := range w.b.store.ApplyMany(context.WithoutCancel(ctx), w.batches) {
+		if err != nil {
+			w.failed(w.members[at], err)
+		}
+	}
+	w.batches, w.members, w.open = nil, nil, [2]int{-1, -1}
+}
+
+func (w *writer) applied(members []int) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	for _, i := range members {
+		w.steps[i].apply()
+	}
+	w.b.calm()
+}
+
+func (w *writer) failed(members []int, err error) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	for _, i := range members {
+		w.errs[i] = err
+		w.steps[i].abandon()
+	}
+	w.b.calm()
+}

@@ -1,0 +1,128 @@
+package backlog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// What callers test for with errors.Is.
+var (
+	// ErrExists says that there is an entry of this key already.
+	ErrExists = errors.New("backlog: entry exists")
+	// ErrNotFound says that there is no entry of this key, or none any more.
+	ErrNotFound = errors.New("backlog: no such entry")
+	// ErrFull refuses new work: see [FullError] for what is full.
+	ErrFull = errors.New("backlog: full")
+)
+
+// A FullError says which limit refused a new entry.
+type FullError struct {
+	Count, MaxCount int
+	Bytes, MaxBytes int64
+}
+
+// Error says what is full and what to do.
+func (e *FullError) Error() string {
+	return fmt.Sprintf("backlog: full: %d of %d entries, %d of %d MiB wait; let them drain, cancel some, or raise the limit",
+		e.Count, e.MaxCount, e.Bytes>>20, e.MaxBytes>>20)
+}
+
+// Is makes errors.Is(err, ErrFull) hold.
+func (e *FullError) Is(target error) bool { return target == ErrFull }
+
+// Buckets says where the entries stand on disk. A zero Done or Dead means that
+// nothing may be moved there.
+type Buckets struct {
+	Live, Done, Dead store.Bucket
+}
+
+// Config tunes a backlog. The zero value of each field means its default. The
+// four functions must depend on their arguments alone: memory is rebuilt with
+// them.
+type Config struct {
+	// Group names the group of an entry; default: the record's peer. It and Lane
+	// are asked once an entry.
+	Group func(Key, *proto.Record) string
+	// Lane names what the entry stands in line for, empty for nothing; default:
+	// the record's ordering key for PartTask.
+	Lane func(Key, *proto.Record) string
+	// Parked says that the entry waits for an event and must not be taken;
+	// default: never. Terminal records are always parked.
+	Parked func(Key, *proto.Record) bool
+	// Expires returns when TakeExpired shows the entry, Unix milliseconds, 0
+	// never; default: the record's NotAfterMs. Terminal records never expire.
+	Expires func(Key, *proto.Record) int64
+
+	MaxEntries int   // live entries beyond which new work is refused; default 100 000
+	MaxBytes   int64 // bytes of their births likewise; default 256 MiB
+
+	MaxConsecutiveHigh int           // more urgent ones after which a low one is due; default 100
+	MaxWait            time.Duration // longest wait of an entry that was tried before; default 5 min
+
+	DoneFor time.Duration // finished records are kept so long; default 24 h
+	MaxDone int           // and so many of them; default 50 000
+	DeadFor time.Duration // dead entries are kept so long; default 30 days
+	MaxDead int           // and so many of them; default 10 000
+
+	// Archive writes dead entries that the shelf has no more room for to a safe
+	// place, and returns once they are there. Default: none, and then the shelf
+	// of the dead has no bounds. See [FileArchive].
+	Archive func(context.Context, []Archived) error
+	// Archived is told after so many dead entries were archived and deleted.
+	Archived func(n int)
+
+	// Progress is called while Open reads, with the entries read so far.
+	Progress func(entries int)
+	// Damaged is told of a record that cannot be read. It is left where it is.
+	Damaged func(key []byte, err error)
+
+	Clock clock.Clock // default clock.System()
+}
+
+func (c Config) withDefaults() Config {
+	if c.Group == nil {
+		c.Group = func(_ Key, r *proto.Record) string { return string(r.Peer) }
+	}
+	if c.Lane == nil {
+		c.Lane = func(k Key, r *proto.Record) string {
+			if k.Part != PartTask {
+				return ""
+			}
+			return r.OrderingKey
+		}
+	}
+	if c.Parked == nil {
+		c.Parked = func(Key, *proto.Record) bool { return false }
+	}
+	if c.Expires == nil {
+		c.Expires = func(_ Key, r *proto.Record) int64 { return r.NotAfterMs }
+	}
+	if c.Progress == nil {
+		c.Progress = func(int) {}
+	}
+	if c.Damaged == nil {
+		c.Damaged = func([]byte, error) {}
+	}
+	if c.Archived == nil {
+		c.Archived = func(int) {}
+	}
+	c.MaxEntries = cmp.Or(c.MaxEntries, 100_000)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
+	c.MaxConsecutiveHigh = cmp.Or(c.MaxConsecutiveHigh, 100)
+	c.MaxWait = cmp.Or(c.MaxWait, 5*time.Minute)
+	c.DoneFor = cmp.Or(c.DoneFor, 24*time.Hour)
+	c.MaxDone = cmp.Or(c.MaxDone, 50_000)
+	c.DeadFor = cmp.Or(c.DeadFor, 30*24*time.Hour)
+	c.MaxDead = cmp.Or(c.MaxDead, 10_000)
+	if c.Clock.IsZero() {
+		c.Clock = clock.System()
+	}
+	return c
+}

@@ -1,0 +1,144 @@
+package backlog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// readBirth reads what was written first of an entry.
+func (b *Backlog) readBirth(k Key) (*proto.Stored, error) {
+	return b.readStored(b.buckets.Live, k)
+}
+
+func (b *Backlog) readStored(bk store.Bucket, k Key) (*proto.Stored, error) {
+	val, err := b.store.Get(bk, k.append(nil, kindBirth))
+	if err != nil {
+		return nil, err
+	}
+	st := new(proto.Stored)
+	if err := proto.Decode(val, st); err != nil {
+		return nil, fmt.Errorf("%w: %v: %w", store.ErrCorrupt, k, err)
+	}
+	if st.Record == nil {
+		st.Record = new(proto.Record)
+	}
+	return st, nil
+}
+
+func (b *Backlog) readRecord(bk store.Bucket, k Key) (*proto.Record, error) {
+	val, err := b.store.Get(bk, k.append(nil, kindState))
+	if err != nil {
+		return nil, err
+	}
+	r := new(proto.Record)
+	if err := proto.Decode(val, r); err != nil {
+		return nil, fmt.Errorf("%w: %v: %w", store.ErrCorrupt, k, err)
+	}
+	return r, nil
+}
+
+// read reads the record of a busy entry.
+func (b *Backlog) read(e *entry) (*proto.Record, error) {
+	if e.version > 0 {
+		return b.readRecord(b.buckets.Live, e.key)
+	}
+	st, err := b.readBirth(e.key)
+	if err != nil {
+		return nil, err
+	}
+	return st.Record, nil
+}
+
+// A Shelf is one of the three places in which an entry may stand on disk.
+type Shelf byte
+
+// The shelves.
+const (
+	Live Shelf = iota
+	Done
+	Dead
+)
+
+// String returns the shelf's name.
+func (s Shelf) String() string { return [...]string{"live", "done", "dead"}[s] }
+
+// Get reads the record of an entry, wherever it stands, or ErrNotFound.
+func (b *Backlog) Get(k Key) (*proto.Record, Shelf, error) {
+	for range 2 { // it may move from one shelf to the next between two reads
+		for _, look := range []struct {
+			shelf Shelf
+			read  func(Key) (*proto.Record, error)
+		}{{Live, b.liveRecord}, {Done, b.doneRecord}, {Dead, b.deadRecord}} {
+			r, err := look.read(k)
+			if err == nil {
+				return r, look.shelf, nil
+			}
+			if !errors.Is(err, store.ErrNotFound) {
+				return nil, 0, fmt.Errorf("get %v: %w", k, err)
+			}
+		}
+	}
+	return nil, 0, fmt.Errorf("%w: %v", ErrNotFound, k)
+}
+
+func (b *Backlog) liveRecord(k Key) (*proto.Record, error) {
+	r, err := b.readRecord(b.buckets.Live, k)
+	if !errors.Is(err, store.ErrNotFound) {
+		return r, err
+	}
+	st, err := b.readBirth(k)
+	if err != nil {
+		return nil, err
+	}
+	if newer, err := b.readRecord(b.buckets.Live, k); err == nil {
+		return newer, nil // changed between the two reads
+	}
+	return st.Record, nil
+}
+
+func (b *Backlog) doneRecord(k Key) (*proto.Record, error) {
+	if b.buckets.Done == 0 {
+		return nil, store.ErrNotFound
+	}
+	return b.readRecord(b.buckets.Done, k)
+}
+
+func (b *Backlog) deadRecord(k Key) (*proto.Record, error) {
+	if b.buckets.Dead == 0 {
+		return nil, store.ErrNotFound
+	}
+	st, err := b.readStored(b.buckets.Dead, k)
+	if err != nil {
+		return nil, err
+	}
+	return st.Record, nil
+}
+
+// Stored reads an entry whole, with its record as it is now. It knows live and
+// dead entries; of the done only the record is kept: see Get.
+func (b *Backlog) Stored(k Key) (*proto.Stored, error) {
+	st, err := b.readBirth(k)
+	if err == nil {
+		r, err := b.readRecord(b.buckets.Live, k)
+		switch {
+		case err == nil:
+			st.Record = r
+		case !errors.Is(err, store.ErrNotFound):
+			return nil, fmt.Errorf("read %v: %w", k, err)
+		}
+		return st, nil
+	}
+	if errors.Is(err, store.ErrNotFound) && b.buckets.Dead != 0 {
+		st, err = b.readStored(b.buckets.Dead, k)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("%w: %v", ErrNotFound, k)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %v: %w", k, err)
+	}
+	return st, nil
+}

@@ -1,0 +1,83 @@
+package backlog
+
+import (
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A lane holds the entries of one ordering key in their order. Only the first
+// may be taken.
+type lane struct {
+	name     string
+	entries  []*entry
+	blockers int // dead entries that hold the lane until a person has decided
+}
+
+// laneOf returns the lane of this name, and makes it if need be.
+func (b *Backlog) laneOf(name string) *lane {
+	l := b.lanes[name]
+	if l == nil {
+		l = &lane{name: name}
+		b.lanes[name] = l
+	}
+	return l
+}
+
+func (l *lane) join(e *entry) {
+	e.lane = l
+	l.entries = append(l.entries, e)
+}
+
+// admits reports whether e may be worked on now.
+func (l *lane) admits(e *entry) bool { return l.blockers == 0 && l.entries[0] == e }
+
+// leaveLane takes an ended entry out of its lane and lets the next one in.
+func (b *Backlog) leaveLane(e *entry) {
+	l := e.lane
+	if l == nil {
+		return
+	}
+	e.lane = nil
+	if l.entries[0] == e {
+		l.entries[0] = nil
+		l.entries = l.entries[1:]
+	} else {
+		i := slices.Index(l.entries, e)
+		l.entries = slices.Delete(l.entries, i, i+1)
+	}
+	b.advance(l)
+}
+
+// advance lets the first of l in, if it stood behind, and forgets an empty lane.
+func (b *Backlog) advance(l *lane) {
+	switch {
+	case len(l.entries) == 0 && l.blockers == 0:
+		delete(b.lanes, l.name)
+	case len(l.entries) > 0 && l.blockers == 0 && l.entries[0].place == behind && !l.entries[0].busy:
+		b.enqueue(l.entries[0])
+	}
+}
+
+// blocks returns the lane that the dead entry holds, empty for none.
+func (b *Backlog) blocks(k Key, r *proto.Record) string {
+	if r.OnDead != "block" || r.Status == StatusRedriven {
+		return ""
+	}
+	return b.cfg.Lane(k, r)
+}
+
+// block holds the lane by one dead entry more.
+func (b *Backlog) block(name string) {
+	if name != "" {
+		b.laneOf(name).blockers++
+	}
+}
+
+// unblock ends the hold of one dead entry on the lane.
+func (b *Backlog) unblock(name string) {
+	if l := b.lanes[name]; l != nil && l.blockers > 0 {
+		l.blockers--
+		b.advance(l)
+	}
+}

@@ -1,0 +1,175 @@
+package backlog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// progressEvery is the number of entries between two calls of Config.Progress.
+const progressEvery = 1000
+
+// Open returns the backlog that is kept in the buckets of s, with its schedule
+// rebuilt from what is on disk. It starts nothing.
+func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
+	b := &Backlog{
+		store: s, buckets: buckets, cfg: cfg.withDefaults(),
+		entries: map[Key]*entry{}, groups: map[string]*group{}, lanes: map[string]*lane{},
+		wake:    make(chan struct{}, 1),
+		scratch: sync.Pool{New: func() any { return new([]byte) }},
+	}
+	b.idle.L = &b.mu
+	b.time = ticker{b.cfg.Clock.Now().UnixMilli(), b.cfg.Clock.Boot()}
+	// The shelf of the dead comes first: dead entries may hold lanes.
+	for _, read := range []func() error{b.readDead, b.readDone, b.readLive} {
+		if err := read(); err != nil {
+			return nil, fmt.Errorf("open backlog in %v: %w", buckets.Live, err)
+		}
+	}
+	return b, nil
+}
+
+// readDead rebuilds the shelf of the dead.
+func (b *Backlog) readDead() error {
+	return b.readShelf(b.buckets.Dead, kindBirth, &b.dead, func(k Key, val []byte) (*proto.Record, error) {
+		st := new(proto.Stored)
+		if err := proto.Decode(val, st); err != nil {
+			return nil, err
+		}
+		b.block(b.blocks(k, st.GetRecord()))
+		return st.GetRecord(), nil
+	})
+}
+
+// readDone rebuilds the shelf of the done.
+func (b *Backlog) readDone() error {
+	return b.readShelf(b.buckets.Done, kindState, &b.done, func(_ Key, val []byte) (*proto.Record, error) {
+		r := new(proto.Record)
+		return r, proto.Decode(val, r)
+	})
+}
+
+func (b *Backlog) readShelf(bk store.Bucket, want byte, sh *shelf, read func(Key, []byte) (*proto.Record, error)) error {
+	if bk == 0 {
+		return nil
+	}
+	for p, err := range b.store.All(bk, nil, nil) {
+		if err != nil {
+			return err
+		}
+		k, kind, err := parseKey(p.Key)
+		if err == nil && kind == want {
+			var r *proto.Record
+			if r, err = read(k, p.Val); err == nil {
+				sh.add(k, r.GetEndedMs())
+			}
+		}
+		if err != nil {
+			b.cfg.Damaged(p.Key, err)
+		}
+	}
+	sh.sort()
+	return nil
+}
+
+// readLive rebuilds the schedule.
+func (b *Backlog) readLive() error {
+	var in intake
+	for p, err := range b.store.All(b.buckets.Live, nil, nil) {
+		if err != nil {
+			return err
+		}
+		k, kind, err := parseKey(p.Key)
+		if err == nil {
+			if k != in.key || in.rec == nil {
+				b.rebuild(&in)
+				in.key, in.rec, in.e = k, nil, nil
+			}
+			err = in.read(kind, p.Val)
+		}
+		if err != nil {
+			b.cfg.Damaged(p.Key, err)
+		}
+	}
+	b.rebuild(&in)
+	b.cfg.Progress(len(b.entries))
+	for _, l := range b.lanes {
+		in.sortLane(l)
+	}
+	for _, e := range in.all {
+		if e.place == held {
+			b.enqueue(e)
+		}
+	}
+	return nil
+}
+
+// An intake gathers the one or two records of an entry.
+type intake struct {
+	key Key
+	rec *proto.Record
+	e   *entry
+	all []*entry
+	seq map[*entry]proto.Seq // of those in a lane
+}
+
+func (in *intake) read(kind byte, val []byte) error {
+	if in.e == nil {
+		in.e = &entry{key: in.key}
+	}
+	if kind == kindState {
+		r := new(proto.Record)
+		if err := proto.Decode(val, r); err != nil {
+			return err
+		}
+		in.rec, in.e.version = r, 1
+		return nil
+	}
+	st := new(proto.Stored)
+	if err := proto.Decode(val, st); err != nil {
+		return err
+	}
+	if st.Record == nil {
+		st.Record = new(proto.Record)
+	}
+	in.rec, in.e.born, in.e.size = st.Record, true, uint32(len(val))
+	return nil
+}
+
+// rebuild puts the entry that in has gathered into memory. Those that may be
+// taken are queued later, when the lanes stand.
+func (b *Backlog) rebuild(in *intake) {
+	if in.rec == nil {
+		return
+	}
+	e := in.e
+	b.entries[e.key] = e
+	b.admit(e, in.rec)
+	b.expire(e)
+	e.place = held
+	if in.rec.State.Terminal() || b.cfg.Parked(e.key, in.rec) {
+		e.place = parked
+	}
+	in.all = append(in.all, e)
+	if e.lane != nil {
+		if in.seq == nil {
+			in.seq = map[*entry]proto.Seq{}
+		}
+		in.seq[e] = in.rec.Seq()
+	}
+	if len(b.entries)%progressEvery == 0 {
+		b.cfg.Progress(len(b.entries))
+	}
+}
+
+// sortLane orders a lane by the signed sequence, which is the order of birth at
+// the origin.
+func (in *intake) sortLane(l *lane) {
+	slices.SortFunc(l.entries, func(a, b *entry) int {
+		return cmp.Or(in.seq[a].Compare(in.seq[b]), a.key.ID.Compare(b.key.ID))
+	})
+}

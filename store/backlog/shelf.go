@@ -1,0 +1,231 @@
+package backlog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// A shelf remembers in which order ended entries came to it: oldest first.
+type shelf struct {
+	marks []mark
+}
+
+type mark struct {
+	ended int64 // Unix milliseconds
+	key   Key
+}
+
+func (s *shelf) add(k Key, ended int64) { s.marks = append(s.marks, mark{ended, k}) }
+
+func (s *shelf) sort() {
+	slices.SortFunc(s.marks, func(a, b mark) int {
+		return cmp.Or(cmp.Compare(a.ended, b.ended), a.key.ID.Compare(b.key.ID))
+	})
+}
+
+// drop forgets the oldest n.
+func (s *shelf) drop(n int) {
+	s.marks = s.marks[n:]
+	if cap(s.marks) > 4096 && len(s.marks) < cap(s.marks)/4 {
+		s.marks = slices.Clone(s.marks)
+	}
+}
+
+// surplus returns how many of the oldest, at most limit, are beyond the bounds:
+// more than keep of them, or ended at horizon or before.
+func (s *shelf) surplus(keep int, horizon int64, limit int) int {
+	n := min(max(len(s.marks)-keep, 0), limit)
+	for n < min(len(s.marks), limit) && s.marks[n].ended <= horizon {
+		n++
+	}
+	return n
+}
+
+// tidyStep is how many entries Tidy moves at once.
+const tidyStep = 256
+
+// A Tidied says what Tidy did.
+type Tidied struct {
+	Forgotten int // finished records deleted
+	Archived  int // dead entries archived and deleted
+}
+
+// Tidy brings the shelves back within their bounds: finished records are
+// forgotten, dead entries archived first.
+func (b *Backlog) Tidy(ctx context.Context) (t Tidied, err error) {
+	b.shelving.Lock()
+	defer b.shelving.Unlock()
+	now := b.cfg.Clock.Now()
+	for ctx.Err() == nil {
+		keys := b.beyond(&b.done, b.cfg.MaxDone, now.Add(-b.cfg.DoneFor).UnixMilli())
+		if len(keys) == 0 {
+			break
+		}
+		if err := b.discard(ctx, &b.done, b.buckets.Done, kindState, keys, nil); err != nil {
+			return t, fmt.Errorf("forget finished tasks: %w", err)
+		}
+		t.Forgotten += len(keys)
+	}
+	for ctx.Err() == nil && b.cfg.Archive != nil {
+		keys := b.beyond(&b.dead, b.cfg.MaxDead, now.Add(-b.cfg.DeadFor).UnixMilli())
+		if len(keys) == 0 {
+			break
+		}
+		if err := b.archive(ctx, keys); err != nil {
+			return t, fmt.Errorf("archive dead letters: %w", err)
+		}
+		t.Archived += len(keys)
+	}
+	return t, ctx.Err()
+}
+
+// beyond returns the oldest keys of a shelf that are beyond its bounds.
+func (b *Backlog) beyond(s *shelf, keep int, horizon int64) []Key {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := s.surplus(keep, horizon, tidyStep)
+	keys := make([]Key, n)
+	for i := range keys {
+		keys[i] = s.marks[i].key
+	}
+	return keys
+}
+
+// archive moves the oldest dead entries to the archive.
+func (b *Backlog) archive(ctx context.Context, keys []Key) error {
+	list := make([]Archived, 0, len(keys))
+	var lanes []string
+	for _, k := range keys {
+		st, err := b.readStored(b.buckets.Dead, k)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if errors.Is(err, store.ErrCorrupt) {
+			b.cfg.Damaged(k.append(nil, kindBirth), err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		list = append(list, Archived{k, st})
+		if l := b.blocks(k, st.Record); l != "" {
+			lanes = append(lanes, l)
+		}
+	}
+	if err := b.cfg.Archive(ctx, list); err != nil {
+		return err
+	}
+	if err := b.discard(ctx, &b.dead, b.buckets.Dead, kindBirth, keys, lanes); err != nil {
+		return err
+	}
+	b.cfg.Archived(len(list))
+	return nil
+}
+
+// discard deletes the oldest entries of a shelf, which are keys, and lets the
+// lanes go on that they held.
+func (b *Backlog) discard(ctx context.Context, s *shelf, bk store.Bucket, kind byte, keys []Key, lanes []string) error {
+	var batch store.Batch
+	for _, k := range keys {
+		batch.Delete(bk, k.append(nil, kind))
+	}
+	batch.After(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		s.drop(len(keys))
+		for _, l := range lanes {
+			b.unblock(l)
+		}
+	})
+	return b.store.Apply(context.WithoutCancel(ctx), &batch)
+}
+
+// Purge deletes the entries of Done or Dead that match, nil all, and returns
+// how many. With dryRun it only counts them.
+func (b *Backlog) Purge(ctx context.Context, sh Shelf, match func(Key, *proto.Record) bool, dryRun bool) (n int, err error) {
+	b.shelving.Lock()
+	defer b.shelving.Unlock()
+	if sh == Live {
+		return 0, errors.New("backlog: live entries are not purged; cancel them")
+	}
+	for cursor := []byte(nil); ; {
+		found, next, err := b.List(sh, cursor, tidyStep, match)
+		if err == nil && !dryRun && len(found) > 0 {
+			err = b.purge(ctx, sh, found)
+		}
+		if err != nil {
+			return n, fmt.Errorf("purge %v: %w", sh, err)
+		}
+		n += len(found)
+		if next == nil || ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+		cursor = next
+	}
+}
+
+// purge deletes these entries of a shelf.
+func (b *Backlog) purge(ctx context.Context, sh Shelf, found []Listed) error {
+	s, bk, kind := b.shelfOf(sh)
+	dropped := make(map[Key]bool, len(found))
+	var batch store.Batch
+	for _, l := range found {
+		dropped[l.Key] = true
+		batch.Delete(bk, l.Key.append(nil, kind))
+	}
+	batch.After(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return dropped[m.key] })
+		for _, l := range found {
+			if sh == Dead {
+				b.unblock(b.blocks(l.Key, l.Record))
+			}
+		}
+	})
+	return b.store.Apply(context.WithoutCancel(ctx), &batch)
+}
+
+func (b *Backlog) shelfOf(sh Shelf) (*shelf, store.Bucket, byte) {
+	if sh == Done {
+		return &b.done, b.buckets.Done, kindState
+	}
+	return &b.dead, b.buckets.Dead, kindBirth
+}
+
+// Revise changes the record of a dead entry, such as its status. An entry whose
+// status becomes StatusRedriven lets its lane go on. change must not alter when
+// it ended.
+func (b *Backlog) Revise(ctx context.Context, k Key, change func(*proto.Record)) error {
+	b.shelving.Lock()
+	defer b.shelving.Unlock()
+	st, err := b.readStored(b.buckets.Dead, k)
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%w: %v among the dead", ErrNotFound, k)
+	}
+	if err != nil {
+		return err
+	}
+	before := b.blocks(k, st.Record)
+	change(st.Record)
+	val, err := proto.Encode(nil, st)
+	if err != nil {
+		return fmt.Errorf("revise %v: %w", k, err)
+	}
+	var batch store.Batch
+	batch.Put(b.buckets.Dead, k.append(nil, kindBirth), val)
+	batch.After(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if before != "" && b.blocks(k, st.Record) == "" {
+			b.unblock(before)
+		}
+	})
+	return b.store.Apply(context.WithoutCancel(ctx), &batch)
+}

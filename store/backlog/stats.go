@@ -1,0 +1,77 @@
+package backlog
+
+import "github.com/balefire/balefire/proto"
+
+// Counts describes a backlog, or one group of it.
+type Counts struct {
+	Live    int                     // entries that have not ended
+	Kept    int                     // entries that have ended and are remembered, see Shed
+	Bytes   int64                   // births of the live
+	ByState map[proto.TaskState]int // live and kept
+	ByClass map[proto.Class]int     // live and kept
+}
+
+func (t *tally) counts() Counts {
+	c := Counts{Live: t.live, Kept: t.kept, Bytes: t.bytes, ByState: map[proto.TaskState]int{}, ByClass: map[proto.Class]int{}}
+	for s, n := range t.states {
+		if n != 0 {
+			c.ByState[proto.TaskState(s)] = int(n)
+		}
+	}
+	for i, n := range t.classes {
+		if n != 0 {
+			c.ByClass[proto.Class(i+1)] = int(n)
+		}
+	}
+	return c
+}
+
+// Stats describes the whole backlog.
+type Stats struct {
+	Counts
+	Done, Dead int    // entries on the shelves
+	Starved    uint64 // times a low entry was taken because it had waited too long
+	Lanes      int    // ordering keys with live entries
+}
+
+// Stats counts what is there.
+func (b *Backlog) Stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return Stats{Counts: b.totals.counts(), Done: len(b.done.marks), Dead: len(b.dead.marks), Starved: b.starved, Lanes: len(b.lanes)}
+}
+
+// GroupCounts describes one group.
+func (b *Backlog) GroupCounts(name string) Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if g := b.groups[name]; g != nil {
+		return g.tally.counts()
+	}
+	return new(tally).counts()
+}
+
+// Groups returns the names of the groups that have entries.
+func (b *Backlog) Groups() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var names []string
+	for _, g := range b.order {
+		if g.tally.live+g.tally.kept > 0 {
+			names = append(names, g.name)
+		}
+	}
+	return names
+}
+
+// Keys appends to dst the live entries of a group, in no order.
+func (b *Backlog) Keys(dst []Key, match func(Item) bool) []Key {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, e := range b.entries {
+		if e.place != adding && (match == nil || match(e.item())) {
+			dst = append(dst, k)
+		}
+	}
+	return dst
+}

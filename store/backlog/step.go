@@ -1,0 +1,309 @@
+package backlog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// StatusRedriven is the status of a dead entry that was made anew as another
+// task. It no longer holds its lane.
+const StatusRedriven = "redriven"
+
+// An Action is what a decision does with an entry.
+type Action byte
+
+// The actions.
+const (
+	Keep    Action = iota // nothing changed, nothing is written
+	Write                 // the record is written; a taken entry stays taken
+	Requeue               // the record is written; the entry waits for its DueMs again
+	Shed                  // the record is written and the birth deleted: it has ended and is remembered
+	Drop                  // the entry is deleted and leaves nothing
+	ToDone                // it ends and its record is kept among the done
+	ToDead                // it ends and is kept whole among the dead
+)
+
+// A Decide says what becomes of an entry. It may change r, which is the
+// record as it is; it must be quick and depend on what it is given alone.
+type Decide func(r *proto.Record) Action
+
+// A New is an entry to be added.
+type New struct {
+	Key    Key
+	Stored *proto.Stored // its birth; read, never kept
+	// Vital entries pass when the backlog or the disk is full: what must get
+	// through for work to end.
+	Vital bool
+	// With adds operations and requirements that stand or fall with this entry;
+	// nil for none. It is called once, unless the entry is refused before.
+	With func(*store.Batch)
+}
+
+// An Edit names an entry to be changed.
+type Edit struct {
+	Key Key
+	// Held is the record as the caller read it when the entry had this Version,
+	// which saves reading it again; it is changed in place. Nil: it is read.
+	Held    *proto.Record
+	Version uint32
+}
+
+// A Step is one change that has been decided and is not yet on disk. Until it is
+// written or dropped nobody else can change the entry.
+type Step struct {
+	b      *Backlog
+	e      *entry
+	rec    *proto.Record
+	action Action
+	add    bool
+	val    []byte // what is written: the birth of an added entry, else the record
+	over   bool   // applied or dropped; under b.mu
+}
+
+// Reserve prepares to add n, for a caller that writes it with its own batch; n.With
+// is not called. It fails with ErrExists or a [FullError].
+func (b *Backlog) Reserve(n New) (*Step, error) {
+	val, err := proto.Encode(nil, n.Stored)
+	if err != nil {
+		return nil, fmt.Errorf("add %v: %w", n.Key, err)
+	}
+	e, err := b.reserve(n, len(val))
+	if err != nil {
+		return nil, err
+	}
+	return &Step{b: b, e: e, rec: n.Stored.Record, add: true, val: val}, nil
+}
+
+// Prepare waits until no other change of the entry is being written and decides.
+// A nil step without an error means that the decision was to keep it as it is.
+func (b *Backlog) Prepare(ed Edit, decide Decide) (*Step, error) {
+	e, err := b.seize(ed.Key)
+	if err != nil {
+		return nil, err
+	}
+	s := &Step{b: b, e: e}
+	if err = s.decide(ed, decide); err == nil && s.action != Keep {
+		s.val, err = s.encode(nil)
+	}
+	if err != nil || s.action == Keep {
+		s.Drop()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Record returns the record as it will be.
+func (s *Step) Record() *proto.Record { return s.rec }
+
+// Into adds the step to batch. Memory follows once the batch is on disk. If the
+// batch is not applied, or refused, the caller must Drop the step.
+func (s *Step) Into(batch *store.Batch) {
+	s.ops(batch, s.val)
+	batch.After(func() {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		s.apply()
+		s.b.calm()
+	})
+}
+
+// Drop gives up the step. It does nothing when the step was written.
+func (s *Step) Drop() {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	s.abandon()
+	s.b.calm()
+}
+
+// reserve makes room for a new entry of so many bytes.
+func (b *Backlog) reserve(n New, size int) (*entry, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.entries[n.Key]; ok {
+		return nil, fmt.Errorf("%w: %v", ErrExists, n.Key)
+	}
+	count, bytes := b.totals.live+b.coming.live, b.totals.bytes+b.coming.bytes
+	if !n.Vital && (count >= b.cfg.MaxEntries || bytes+int64(size) > b.cfg.MaxBytes) {
+		return nil, &FullError{Count: count, MaxCount: b.cfg.MaxEntries, Bytes: bytes, MaxBytes: b.cfg.MaxBytes}
+	}
+	e := &entry{key: n.Key, size: uint32(size), busy: true, born: true, place: adding, xpos: -1}
+	b.entries[n.Key] = e
+	b.coming.live++
+	b.coming.bytes += int64(size)
+	return e, nil
+}
+
+// seize marks an entry busy, once it is not.
+func (b *Backlog) seize(k Key) (*entry, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		e := b.entries[k]
+		switch {
+		case e == nil:
+			return nil, fmt.Errorf("%w: %v", ErrNotFound, k)
+		case !e.busy:
+			b.hold(e)
+			return e, nil
+		}
+		b.await()
+	}
+}
+
+// hold marks e busy and takes it out of its heap.
+func (b *Backlog) hold(e *entry) {
+	e.busy = true
+	if e.place == ready || e.place == waiting {
+		b.leave(e)
+		e.place = held
+	}
+}
+
+// await waits for some entry to be no longer busy.
+func (b *Backlog) await() {
+	b.waiters++
+	b.idle.Wait()
+	b.waiters--
+}
+
+// calm wakes those who wait for a busy entry.
+func (b *Backlog) calm() {
+	if b.waiters > 0 {
+		b.idle.Broadcast()
+	}
+}
+
+// decide reads the record, unless the caller holds it, and asks what becomes of it.
+func (s *Step) decide(ed Edit, decide Decide) (err error) {
+	s.rec = ed.Held
+	if s.rec == nil || ed.Version != s.e.version {
+		if s.rec, err = s.b.read(s.e); err != nil {
+			return fmt.Errorf("read %v: %w", ed.Key, err)
+		}
+	}
+	s.action = decide(s.rec)
+	return nil
+}
+
+// encode appends to dst what the step writes.
+func (s *Step) encode(dst []byte) ([]byte, error) {
+	switch s.action {
+	case Write, Requeue, Shed, ToDone:
+		return proto.Encode(dst, s.rec)
+	case ToDead:
+		st, err := s.b.readBirth(s.e.key)
+		if errors.Is(err, store.ErrNotFound) {
+			st, err = &proto.Stored{}, nil // its body was shed
+		}
+		if err != nil {
+			return dst, fmt.Errorf("read %v: %w", s.e.key, err)
+		}
+		st.Record = s.rec
+		return proto.Encode(dst, st)
+	}
+	return dst, nil
+}
+
+// ops adds the operations of the step to batch.
+func (s *Step) ops(batch *store.Batch, val []byte) {
+	var arr [keySize]byte
+	k, bk := s.e.key.append(arr[:0], kindBirth), s.b.buckets
+	if s.add {
+		batch.Put(bk.Live, k, val)
+		return
+	}
+	ends := s.action == Drop || s.action == ToDone || s.action == ToDead
+	if s.e.born && (ends || s.action == Shed) {
+		batch.Delete(bk.Live, k)
+	}
+	if s.action == ToDead {
+		batch.Put(bk.Dead, k, val)
+	}
+	k[keySize-1] = kindState
+	if s.action == ToDone {
+		batch.Put(bk.Done, k, val)
+	}
+	switch {
+	case !ends:
+		batch.Put(bk.Live, k, val)
+	case s.e.version > 0:
+		batch.Delete(bk.Live, k)
+	}
+}
+
+// apply brings memory to where the disk is. It runs under b.mu, once.
+func (s *Step) apply() {
+	if s.over {
+		return
+	}
+	s.over = true
+	b, e := s.b, s.e
+	e.busy = false
+	if s.add {
+		b.coming.live--
+		b.coming.bytes -= int64(e.size)
+		e.place = held
+		b.admit(e, s.rec)
+		b.settle(e, s.rec)
+		return
+	}
+	b.count(e, -1)
+	switch s.action {
+	case Drop:
+		b.end(e)
+	case ToDone:
+		b.done.add(e.key, s.rec.EndedMs)
+		b.end(e)
+	case ToDead:
+		b.dead.add(e.key, s.rec.EndedMs)
+		b.block(b.blocks(e.key, s.rec))
+		b.end(e)
+	default:
+		b.rewritten(e, s.rec, s.action)
+		b.count(e, 1)
+	}
+}
+
+// rewritten brings e to its new record.
+func (b *Backlog) rewritten(e *entry, r *proto.Record, a Action) {
+	due, absolute, was := e.due, e.absolute, e.place
+	e.version++
+	b.describe(e, r)
+	if a == Shed {
+		e.born = false
+	}
+	if r.State.Terminal() {
+		b.leaveLane(e)
+	}
+	switch {
+	case a == Write && was == taken && !b.cfg.Parked(e.key, r) && !r.State.Terminal():
+		b.expire(e)
+		return
+	case a == Write && was != parked:
+		e.due, e.absolute = due, absolute // a note in the record hurries nothing
+	}
+	b.settle(e, r)
+}
+
+// abandon brings memory back to where the disk is. It runs under b.mu.
+func (s *Step) abandon() {
+	if s.over {
+		return
+	}
+	s.over = true
+	b, e := s.b, s.e
+	e.busy = false
+	if s.add {
+		b.coming.live--
+		b.coming.bytes -= int64(e.size)
+		delete(b.entries, e.key)
+		e.place = gone
+		return
+	}
+	if e.place == held || e.place == behind {
+		b.enqueue(e)
+	}
+}

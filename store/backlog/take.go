@@ -1,0 +1,305 @@
+package backlog
+
+import (
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Take takes up to n entries of the group that are due, as the classes share
+// them, and appends them to dst. They are the caller's until it calls Change or
+// Release for them.
+func (b *Backlog) Take(dst []Item, name string, n int) []Item {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.groups[name]
+	if g == nil || g.paused || n <= 0 {
+		return dst
+	}
+	b.follow()
+	b.ripen(g)
+	for range n {
+		c, starved := g.pick.pick(g.waits(), b.cfg.MaxConsecutiveHigh)
+		if c < 0 {
+			break
+		}
+		if starved {
+			b.starved++
+		}
+		dst = append(dst, b.take(g.ready[c].first()))
+	}
+	return dst
+}
+
+// TakeAny takes the most urgent entry that is due in any group that eligible
+// lets through, nil all; eligible is asked under a lock and must not call back.
+func (b *Backlog) TakeAny(eligible func(group string) bool) (Item, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.follow()
+	var first [classes]*entry
+	var waits [classes]bool
+	for _, g := range b.order {
+		if g.paused {
+			continue
+		}
+		b.ripen(g)
+		asked := false
+		for c := range first {
+			e := g.ready[c].first()
+			if e == nil || first[c] != nil && first[c].birth < e.birth {
+				continue
+			}
+			if !asked && eligible != nil && !eligible(g.name) {
+				break
+			}
+			asked = true
+			first[c], waits[c] = e, true
+		}
+	}
+	c, starved := b.pick.pick(waits, b.cfg.MaxConsecutiveHigh)
+	if c < 0 {
+		return Item{}, false
+	}
+	if starved {
+		b.starved++
+	}
+	return b.take(first[c]), true
+}
+
+// waits tells which classes of g have an entry ready.
+func (g *group) waits() (w [classes]bool) {
+	for c := range w {
+		w[c] = g.ready[c].len() > 0
+	}
+	return w
+}
+
+// ripen makes ready what has waited for its time.
+func (b *Backlog) ripen(g *group) {
+	if g.waiting.len() == 0 {
+		return
+	}
+	for now := b.now(); ; {
+		e := g.waiting.first()
+		if e == nil || e.due > now {
+			return
+		}
+		g.waiting.remove(0)
+		b.makeReady(e)
+	}
+}
+
+func (b *Backlog) take(e *entry) Item {
+	b.leave(e)
+	e.place = taken
+	return e.item()
+}
+
+// Release gives back a taken entry, to be taken again after wait. Nothing is
+// written. It reports whether the entry was taken.
+func (b *Backlog) Release(k Key, wait time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[k]
+	if e == nil || e.place != taken {
+		return false
+	}
+	e.due, e.absolute = b.now()+max(wait, 0).Milliseconds(), false
+	if e.busy {
+		e.place = held // until the change is written
+		return true
+	}
+	b.enqueue(e)
+	return true
+}
+
+// Hurry makes the waiting entries of a group due within limit, as after a link
+// came back: spread returns the wait of each. Entries that wait for the time
+// that they asked for go on waiting.
+func (b *Backlog) Hurry(name string, spread func() time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.groups[name]
+	if g == nil {
+		return
+	}
+	now := b.now()
+	for _, e := range g.waiting.items {
+		if !e.absolute {
+			e.due = min(e.due, now+max(spread(), 0).Milliseconds())
+		}
+	}
+	g.waiting.init()
+	b.ring(g)
+}
+
+// Pause stops handing out entries of the group; taken ones stay taken.
+func (b *Backlog) Pause(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.groupOf(name).paused = true
+}
+
+// Resume hands out entries of the group again.
+func (b *Backlog) Resume(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.groupOf(name)
+	g.paused = false
+	b.ring(g)
+}
+
+// Wake returns a channel that holds a token once Take of the group may return
+// more than before. It is meant for one reader.
+func (b *Backlog) Wake(name string) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.groupOf(name).wake
+}
+
+// WakeAny is Wake for TakeAny.
+func (b *Backlog) WakeAny() <-chan struct{} { return b.wake }
+
+// Next returns how long until an entry of the group is due, 0 if one is; ok is
+// false when none waits for a time.
+func (b *Backlog) Next(name string) (wait time.Duration, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.groups[name]
+	if g == nil {
+		return 0, false
+	}
+	b.follow()
+	return b.next(g)
+}
+
+// NextAny is Next over all groups that eligible lets through, nil all.
+func (b *Backlog) NextAny(eligible func(group string) bool) (wait time.Duration, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.follow()
+	for _, g := range b.order {
+		w, some := b.next(g)
+		if some && (!ok || w < wait) && (eligible == nil || eligible(g.name)) {
+			wait, ok = w, true
+		}
+	}
+	return wait, ok
+}
+
+func (b *Backlog) next(g *group) (time.Duration, bool) {
+	if g.paused {
+		return 0, false
+	}
+	if g.waits() != [classes]bool{} {
+		return 0, true
+	}
+	if e := g.waiting.first(); e != nil {
+		return time.Duration(max(e.due-b.now(), 0)) * time.Millisecond, true
+	}
+	return 0, false
+}
+
+// maxDrift is how far the wall clock may run away from the backlog's own time,
+// in milliseconds, before the times that tasks asked for are reckoned anew.
+const maxDrift = 10_000
+
+// follow moves the entries that wait for a time of the wall clock along with it
+// when it has jumped.
+func (b *Backlog) follow() {
+	drift := b.cfg.Clock.Now().UnixMilli() - b.now()
+	delta := drift - b.drift
+	if delta > -maxDrift && delta < maxDrift {
+		return
+	}
+	b.drift = drift
+	for _, g := range b.order {
+		for _, e := range g.waiting.items {
+			if e.absolute {
+				e.due -= delta
+			}
+		}
+		g.waiting.init()
+	}
+}
+
+// TakeExpired appends to dst up to n entries whose expiry has passed by the wall
+// clock, wherever they stand, and shows each again after the given pause unless
+// it has ended by then. The caller decides with Change what it means.
+func (b *Backlog) TakeExpired(dst []Item, n int, again time.Duration) []Item {
+	now := b.cfg.Clock.Now().UnixMilli()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for range n {
+		e := b.expiry.first()
+		if e == nil || e.expires > now {
+			break
+		}
+		dst = append(dst, e.item())
+		e.expires = now + max(again.Milliseconds(), 1)
+		b.expiry.fix(int(e.xpos))
+	}
+	return dst
+}
+
+// Postpone shows the entry to TakeExpired not before at.
+func (b *Backlog) Postpone(k Key, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.entries[k]; e != nil && e.xpos >= 0 {
+		e.expires = at.UnixMilli()
+		b.expiry.fix(int(e.xpos))
+	}
+}
+
+// NextExpiry returns when the next entry expires; ok is false when none does.
+func (b *Backlog) NextExpiry() (at time.Time, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.expiry.first()
+	if e == nil {
+		return time.Time{}, false
+	}
+	return time.UnixMilli(e.expires), true
+}
+
+// Peek returns the entry as it is in memory.
+func (b *Backlog) Peek(k Key) (Item, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[k]
+	if e == nil || e.place == adding {
+		return Item{}, false
+	}
+	return e.item(), true
+}
+
+// Place says where an entry stands, for people.
+type Place struct {
+	Word   string        // behind, waiting, ready, taken, parked, held
+	Wait   time.Duration // of a waiting one: until it is due
+	Behind proto.TaskID  // of one that is behind: the first of its lane, zero if a dead one holds it
+	Paused bool          // its group is paused
+}
+
+// Where tells where the entry stands; ok is false when there is none.
+func (b *Backlog) Where(k Key) (p Place, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[k]
+	if e == nil || e.place == adding {
+		return p, false
+	}
+	p.Paused = e.group.paused
+	p.Word = [...]string{behind: "behind", waiting: "waiting", ready: "ready", taken: "taken", parked: "parked", held: "held"}[e.place]
+	switch e.place {
+	case waiting:
+		p.Wait = time.Duration(max(e.due-b.now(), 0)) * time.Millisecond
+	case behind:
+		if e.lane.blockers == 0 && len(e.lane.entries) > 0 {
+			p.Behind = e.lane.entries[0].key.ID
+		}
+	}
+	return p, true
+}
