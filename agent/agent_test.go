@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+)
+
+func TestBuiltins(t *testing.T) {
+	tests := []struct {
+		name    string
+		handler Handler
+		body    string
+		want    string
+	}{
+		{"discard says nothing", Discard{}, "hello", ""},
+		{"echo says the same", Echo{}, "hello", "hello"},
+		{"echo of nothing", Echo{}, "", ""},
+		{"hash of nothing", Hash{}, "", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+		{"hash", Hash{}, "hello", "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			res := Call(t.Context(), tt.handler, Run{Body: strings.NewReader(tt.body)})
+			if res.Outcome != Success || string(res.Output) != tt.want || res.OutputSize != int64(len(tt.want)) || res.Truncated {
+				t.Errorf("result = %+v, want success with %q", res, tt.want)
+			}
+		})
+	}
+}
+
+func TestBuiltinsEndWithTheirContext(t *testing.T) {
+	for _, h := range []Handler{Discard{}, Echo{}, Hash{}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if res := Call(ctx, h, Run{Body: strings.NewReader("x")}); res.Outcome != Cancelled || res.Err == "" {
+			t.Errorf("%T: %+v, want cancelled", h, res)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			time.Sleep(2 * time.Second) // virtual
+			if res := Call(ctx, h, Run{Body: strings.NewReader("x")}); res.Outcome != Timeout {
+				t.Errorf("%T: %+v, want timeout", h, res)
+			}
+		})
+	}
+}
+
+// I9: a body that cannot be read to its end is no body.
+func TestBodyThatBreaksOffIsNoSuccess(t *testing.T) {
+	broken := errors.New("disk broke")
+	for _, h := range []Handler{Discard{}, Echo{}, Hash{}} {
+		res := Call(t.Context(), h, Run{Body: io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))})
+		if res.Outcome != Retry || !strings.Contains(res.Err, "disk broke") {
+			t.Errorf("%T: %+v, want retry because the disk broke", h, res)
+		}
+	}
+}
+
+type panicking struct{}
+
+func (panicking) Run(context.Context, Run) Result { panic("boom") }
+
+// S16: poison ends its own run and nothing else.
+func TestPanicIsACrash(t *testing.T) {
+	res := Call(t.Context(), panicking{}, Run{})
+	if res.Outcome != Crashed || !strings.Contains(res.Err, "boom") || !strings.Contains(res.Stderr, "panicking") {
+		t.Errorf("result = %+v, want crashed with the stack", res)
+	}
+	if len(res.Stderr) > MaxStderr {
+		t.Errorf("%d bytes of stack, want at most %d", len(res.Stderr), MaxStderr)
+	}
+}
+
+type greedy struct{}
+
+func (greedy) Run(_ context.Context, r Run) Result {
+	r.Progress("half way")
+	b, err := io.ReadAll(r.Body)
+	return Result{Outcome: Success, Output: b, Err: errorText(err)}
+}
+
+func errorText(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func TestCallMakesTheRunWhole(t *testing.T) {
+	if res := Call(t.Context(), greedy{}, Run{}); res.Outcome != Success || res.Err != "" {
+		t.Errorf("result = %+v, want success on an empty body", res)
+	}
+}
+
+func TestOutput(t *testing.T) {
+	tests := []struct {
+		name      string
+		size      int
+		max       int64
+		dir       bool
+		file      bool
+		want      int
+		truncated bool
+	}{
+		{"little stays in memory", 100, 0, true, false, 100, false},
+		{"the most that stays in memory", MaxInline, 0, true, false, MaxInline, false},
+		{"one more byte goes to a file", MaxInline + 1, 0, true, true, MaxInline + 1, false},
+		{"exactly the limit", 1 << 20, 1 << 20, true, true, 1 << 20, false},
+		{"one byte over the limit", 1<<20 + 1, 1 << 20, true, true, 1 << 20, true},
+		{"limit below a write", 100, 10, true, false, 10, true},
+		{"no folder, all in memory", MaxInline * 2, 0, false, false, MaxInline * 2, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := ""
+			if tt.dir {
+				dir = t.TempDir()
+			}
+			body := bytes.Repeat([]byte("0123456789abcdef"), tt.size/16+1)[:tt.size]
+			o := NewOutput(dir, tt.max)
+			for rest := body; len(rest) > 0; {
+				n := min(len(rest), 1000)
+				if m, err := o.Write(rest[:n]); m != n || err != nil {
+					t.Fatalf("write = %d, %v", m, err)
+				}
+				rest = rest[n:]
+			}
+			var res Result
+			o.Into(&res)
+			got := res.Output
+			if res.OutputFile != "" {
+				var err error
+				if got, err = os.ReadFile(res.OutputFile); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !bytes.Equal(got, body[:tt.want]) || res.OutputSize != int64(tt.want) {
+				t.Errorf("%d bytes kept, size %d, want the first %d", len(got), res.OutputSize, tt.want)
+			}
+			if (res.OutputFile != "") != tt.file || res.Truncated != tt.truncated {
+				t.Errorf("file %q, truncated %v, want %v, %v", res.OutputFile, res.Truncated, tt.file, tt.truncated)
+			}
+		})
+	}
+}
+
+// Output that finds no room is marked, and does not undo the work.
+func TestOutputThatCannotBeKept(t *testing.T) {
+	res := Call(t.Context(), Echo{}, Run{Body: bytes.NewReader(make([]byte, MaxInline*2)), Dir: t.TempDir() + "/missing"})
+	if res.Outcome != Success || !res.Truncated || !strings.Contains(res.Err, "keep output") {
+		t.Errorf("result = %v %v %q, want success, truncated, and why", res.Outcome, res.Truncated, res.Err)
+	}
+}
+
+func TestWords(t *testing.T) {
+	var none Outcome
+	if none == Success || none.String() != "none" || Crashed.String() != "crashed" || Outcome(99).String() != "outcome(99)" {
+		t.Error("outcomes are not named right")
+	}
+	var v Verdict
+	if v.String() != "unknown" || Done.String() != "done" || NotDone.String() != "not done" {
+		t.Error("verdicts are not named right")
+	}
+}

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+)
+
+// Discard reads the body to its end and succeeds without output. The
+// benchmarks use it.
+type Discard struct{}
+
+// Run implements [Handler].
+func (Discard) Run(ctx context.Context, r Run) Result {
+	return pour(ctx, io.Discard, r)
+}
+
+// Echo returns the body as its output.
+type Echo struct {
+	MaxOutput int64 // bytes; default 10 MiB
+}
+
+// Run implements [Handler].
+func (e Echo) Run(ctx context.Context, r Run) Result {
+	out := NewOutput(r.Dir, e.MaxOutput)
+	res := pour(ctx, out, r)
+	out.Into(&res)
+	return res
+}
+
+// Hash returns the SHA-256 of the body in hex, as sha256sum prints it.
+type Hash struct{}
+
+// Run implements [Handler].
+func (Hash) Run(ctx context.Context, r Run) Result {
+	d := sha256.New()
+	res := pour(ctx, d, r)
+	if res.Outcome == Success {
+		res.Output = hex.AppendEncode(nil, d.Sum(nil))
+		res.OutputSize = int64(len(res.Output))
+	}
+	return res
+}
+
+// pour copies the body to w until its end or the context's.
+func pour(ctx context.Context, w io.Writer, r Run) Result {
+	n, err := io.Copy(w, contextReader{ctx, r.Body})
+	switch {
+	case err == nil:
+		return Result{Outcome: Success}
+	case ctx.Err() != nil:
+		return Result{Outcome: Stopped(context.Cause(ctx)), Code: -1, Err: context.Cause(ctx).Error()}
+	}
+	return Result{Outcome: Retry, Code: -1, Err: fmt.Sprintf("read body at byte %d: %v", n, err)}
+}
+
+// A contextReader ends with its context.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
