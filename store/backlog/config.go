@@ -78,6 +78,8 @@ type Config struct {
 	// Archived is told after so many dead entries were archived and deleted.
 	Archived func(n int)
 
+	// Found is told of each live entry that Open finds, with its record.
+	Found func(Key, *proto.Record)
 	// Progress is called while Open reads, with the entries read so far.
 	Progress func(entries int)
 	// Damaged is told of a record that cannot be read. It is left where it is.
@@ -103,6 +105,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Expires == nil {
 		c.Expires = func(_ Key, r *proto.Record) int64 { return r.NotAfterMs }
+	}
+	if c.Found == nil {
+		c.Found = func(Key, *proto.Record) {}
 	}
 	if c.Progress == nil {
 		c.Progress = func(int) {}

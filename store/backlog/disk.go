@@ -117,6 +117,18 @@ func (b *Backlog) deadRecord(k Key) (*proto.Record, error) {
 	return st.Record, nil
 }
 
+// Read reads a taken entry whole, with one read while it was never changed.
+func (b *Backlog) Read(it Item) (*proto.Stored, error) {
+	if it.Version > 0 {
+		return b.Stored(it.Key)
+	}
+	st, err := b.readBirth(it.Key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("%w: %v", ErrNotFound, it.Key)
+	}
+	return st, err
+}
+
 // Stored reads an entry whole, with its record as it is now. It knows live and
 // dead entries; of the done only the record is kept: see Get.
 func (b *Backlog) Stored(k Key) (*proto.Stored, error) {

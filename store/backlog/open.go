@@ -155,6 +155,7 @@ func (b *Backlog) rebuild(in *intake) {
 		e.place = parked
 	}
 	in.all = append(in.all, e)
+	b.cfg.Found(e.key, in.rec)
 	if e.lane != nil {
 		if in.seq == nil {
 			in.seq = map[*entry]proto.Seq{}

@@ -199,33 +199,60 @@ func (b *Backlog) shelfOf(sh Shelf) (*shelf, store.Bucket, byte) {
 	return &b.dead, b.buckets.Dead, kindBirth
 }
 
-// Revise changes the record of a dead entry, such as its status. An entry whose
-// status becomes StatusRedriven lets its lane go on. change must not alter when
-// it ended.
+// Revise changes the record of an ended entry, such as its status. A dead one
+// whose status becomes StatusRedriven lets its lane go on. change must not alter
+// when it ended.
 func (b *Backlog) Revise(ctx context.Context, k Key, change func(*proto.Record)) error {
 	b.shelving.Lock()
 	defer b.shelving.Unlock()
-	st, err := b.readStored(b.buckets.Dead, k)
+	var batch store.Batch
+	err := b.reviseDone(&batch, k, change)
 	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%w: %v among the dead", ErrNotFound, k)
+		err = b.reviseDead(&batch, k, change)
 	}
-	if err != nil {
-		return err
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%w: %v among the ended", ErrNotFound, k)
 	}
-	before := b.blocks(k, st.Record)
-	change(st.Record)
-	val, err := proto.Encode(nil, st)
 	if err != nil {
 		return fmt.Errorf("revise %v: %w", k, err)
 	}
-	var batch store.Batch
+	return b.store.Apply(context.WithoutCancel(ctx), &batch)
+}
+
+func (b *Backlog) reviseDone(batch *store.Batch, k Key, change func(*proto.Record)) error {
+	r, err := b.doneRecord(k)
+	if err != nil {
+		return err
+	}
+	change(r)
+	val, err := proto.Encode(nil, r)
+	if err == nil {
+		batch.Put(b.buckets.Done, k.append(nil, kindState), val)
+	}
+	return err
+}
+
+func (b *Backlog) reviseDead(batch *store.Batch, k Key, change func(*proto.Record)) error {
+	if b.buckets.Dead == 0 {
+		return store.ErrNotFound
+	}
+	st, err := b.readStored(b.buckets.Dead, k)
+	if err != nil {
+		return err
+	}
+	held := b.blocks(k, st.Record)
+	change(st.Record)
+	val, err := proto.Encode(nil, st)
+	if err != nil {
+		return err
+	}
 	batch.Put(b.buckets.Dead, k.append(nil, kindBirth), val)
 	batch.After(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if before != "" && b.blocks(k, st.Record) == "" {
-			b.unblock(before)
+		if held != "" && b.blocks(k, st.Record) == "" {
+			b.unblock(held)
 		}
 	})
-	return b.store.Apply(context.WithoutCancel(ctx), &batch)
+	return nil
 }
