@@ -197,3 +197,20 @@ func marshal(t testing.TB, m pb.Message) []byte {
 	}
 	return b
 }
+
+// markUsed notes every field that is set in m or in what it holds.
+func markUsed(used map[string]bool, m protoreflect.Message) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		used[string(fd.FullName())] = true
+		switch {
+		case fd.IsMap() || fd.Message() == nil:
+		case fd.IsList():
+			for i := range v.List().Len() {
+				markUsed(used, v.List().Get(i).Message())
+			}
+		default:
+			markUsed(used, v.Message())
+		}
+		return true
+	})
+}

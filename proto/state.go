@@ -53,8 +53,9 @@ func (c Code) Name() string {
 	return strings.TrimPrefix(c.String(), "CODE_")
 }
 
-// Ends returns the state in which a refusal with this code ends a task, and
-// false for the codes after which it stays PENDING and is tried later.
+// Ends returns the state in which a refusal with this code ends a task, and false
+// for all other codes: most leave it PENDING, to be tried later, and DUPLICATE,
+// STALE and MOVED say what became of it.
 func (c Code) Ends() (TaskState, bool) {
 	switch c {
 	case Code_CODE_EXPIRED:

@@ -1,0 +1,180 @@
+package proto
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+
+	pb "google.golang.org/protobuf/proto"
+)
+
+// Every decoder reads any bytes without a panic, fails with one of its own errors,
+// and what it reads it writes and reads again as the same.
+
+func FuzzFrame(f *testing.F) {
+	b, _ := frames(f, 3)
+	f.Add(b)
+	f.Add(b[:len(b)-1])
+	f.Add([]byte{0})
+	f.Add([]byte{0x80, 0})
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, used := NewReader(bytes.NewReader(b), 1<<10), 0
+		for {
+			got, err := r.NextRaw()
+			if err != nil {
+				if err == io.EOF != (used == len(b)) {
+					t.Errorf("%v after %d of %d bytes", err, used, len(b))
+				}
+				if err != io.EOF && err != io.ErrUnexpectedEOF && !errors.Is(err, ErrBadFrame) && !errors.Is(err, ErrFrameTooLarge) {
+					t.Errorf("%v has no type", err)
+				}
+				break
+			}
+			if again := raw(got); !bytes.Equal(again, b[used:used+len(again)]) {
+				t.Errorf("%x is another frame than %x", b[used:], again)
+			}
+			used += len(raw(got))
+		}
+		drain(NewReader(bytes.NewReader(b), 1<<10))
+	})
+}
+
+func FuzzHeader(f *testing.F) {
+	h := goldenHeader()
+	plain := Header{What: WhatResult}
+	f.Add(h.Append(nil))
+	f.Add(plain.Append(nil))
+	f.Add([]byte{2, 1, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := ParseHeader(b)
+		switch {
+		case err == nil, errors.Is(err, ErrCritical):
+			if again := h.Append(nil); !bytes.Equal(again, b) {
+				t.Errorf("%x encodes as %x", b, again)
+			}
+			h.Stream()
+		case !errors.Is(err, ErrBadHeader) && !errors.Is(err, ErrVersion):
+			t.Errorf("%v has no type", err)
+		}
+	})
+}
+
+func FuzzStatement(f *testing.F) {
+	s := goldenStatement()
+	f.Add(s.Append(nil))
+	f.Add(make([]byte, StatementSize))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := ParseStatement(b)
+		if err == nil && !bytes.Equal(s.Append(nil), b) {
+			t.Errorf("%x encodes as %x", b, s.Append(nil))
+		}
+		if err != nil && !errors.Is(err, ErrBadStatement) {
+			t.Errorf("%v has no type", err)
+		}
+	})
+}
+
+// badSeeds returns the small ones of the bad inputs.
+var badSeeds = sync.OnceValue(func() (seeds [][]byte) {
+	for _, c := range slices.Concat(unknownFields(), damaged(), wrongTypes(), duplicates(), bombs()) {
+		if len(c.b) < 1<<10 {
+			seeds = append(seeds, c.b)
+		}
+	}
+	return seeds
+})
+
+// fuzzMessage seeds f with the golden messages of m's kind and with bombs, and
+// decodes into it.
+func fuzzMessage(f *testing.F, m pb.Message) {
+	for _, g := range goldenMessages() {
+		if g.ProtoReflect().Descriptor() == m.ProtoReflect().Descriptor() {
+			f.Add(marshal(f, g))
+		}
+	}
+	for _, b := range badSeeds() {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := Decode(b, m); err != nil {
+			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooMany) && !errors.Is(err, ErrTooLong) {
+				t.Errorf("%v has no type", err)
+			}
+			return
+		}
+		out, err := Encode(nil, m)
+		if err != nil {
+			t.Fatalf("read but not written: %v", err)
+		}
+		back := m.ProtoReflect().New().Interface()
+		if err := Decode(out, back); err != nil || !pb.Equal(m, back) {
+			t.Errorf("%v became %v: %v", m, back, err)
+		}
+	})
+}
+
+func FuzzMessage(f *testing.F)  { fuzzMessage(f, new(Message)) }
+func FuzzEnvelope(f *testing.F) { fuzzMessage(f, new(Envelope)) }
+func FuzzAck(f *testing.F)      { fuzzMessage(f, new(Ack)) }
+func FuzzHello(f *testing.F)    { fuzzMessage(f, new(Hello)) }
+func FuzzContent(f *testing.F)  { fuzzMessage(f, new(Content)) }
+func FuzzOutcome(f *testing.F)  { fuzzMessage(f, new(Outcome)) }
+func FuzzOffer(f *testing.F)    { fuzzMessage(f, new(Offer)) }
+func FuzzChunk(f *testing.F)    { fuzzMessage(f, new(Chunk)) }
+func FuzzJoin(f *testing.F)     { fuzzMessage(f, new(JoinReply)) }
+func FuzzStored(f *testing.F)   { fuzzMessage(f, new(Stored)) }
+
+func FuzzDecompress(f *testing.F) {
+	for _, c := range zipCases(f) {
+		if len(c.b) < 1<<10 {
+			f.Add(c.b)
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		const max = 64 << 10
+		out, err := Decompress(b, max)
+		if len(out) > max || err != nil && !errors.Is(err, ErrCompressed) && !errors.Is(err, ErrInflated) {
+			t.Errorf("%d bytes, %v", len(out), err)
+		}
+		n, streamErr := inflate(bytes.NewReader(b), max)
+		if n > max || streamErr != nil && !errors.Is(streamErr, ErrCompressed) && !errors.Is(streamErr, ErrInflated) {
+			t.Errorf("stream: %d bytes, %v", n, streamErr)
+		}
+		if err == nil && (streamErr != nil || int(n) != len(out)) {
+			t.Errorf("whole gives %d bytes, the stream %d and %v", len(out), n, streamErr)
+		}
+	})
+}
+
+func FuzzPeerID(f *testing.F) {
+	f.Add(PeerID{1}.String())
+	f.Add("12D3KooW")
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := ParsePeerID(s)
+		if err == nil && p.String() != s {
+			t.Errorf("%q is written %q", s, p)
+		}
+		if err != nil && !errors.Is(err, ErrBadPeerID) {
+			t.Errorf("%v has no type", err)
+		}
+	})
+}
+
+func FuzzTaskID(f *testing.F) {
+	f.Add(TaskID{1}.String())
+	f.Add("018BCFE5-6800-7000-8000-000000000001")
+	f.Fuzz(func(t *testing.T, s string) {
+		id, err := ParseTaskID(s)
+		if err == nil {
+			if back, err := ParseTaskID(id.String()); err != nil || back != id {
+				t.Errorf("%q is written %q: %v", s, id, err)
+			}
+		} else if !errors.Is(err, ErrBadID) {
+			t.Errorf("%v has no type", err)
+		}
+	})
+}

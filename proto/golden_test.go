@@ -1,0 +1,230 @@
+package proto
+
+import (
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	pb "google.golang.org/protobuf/proto"
+)
+
+var update = flag.Bool("update", false, "write testdata/*.golden anew: only before the first release")
+
+// seq returns n bytes that count from first.
+func seq(first byte, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = first + byte(i)
+	}
+	return b
+}
+
+// golden compares b with the hexadecimal bytes in testdata/name.golden and returns
+// those of the file: what nodes in the field send.
+func golden(t *testing.T, name string, b []byte) []byte {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(wrap(hex.EncodeToString(b), 96)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := hex.DecodeString(strings.Join(strings.Fields(string(file)), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(b, want) {
+		t.Errorf("%s is now\n%x\nand was\n%x", name, b, want)
+	}
+	return want
+}
+
+// wrap breaks s into lines of n characters.
+func wrap(s string, n int) string {
+	var out strings.Builder
+	for len(s) > n {
+		out.WriteString(s[:n] + "\n")
+		s = s[n:]
+	}
+	return out.String() + s + "\n"
+}
+
+func goldenHeader() Header {
+	h := Header{
+		What: WhatTask, Suite: 1, Seq: Seq{0x0102030405060708, 9},
+		Created: 1_700_000_000_000, NotAfter: 1_700_604_800_000, SealedLen: 1040,
+		TLVs: []TLV{{TagGeneration, seq(0, 8)}, {TagPathAllowed, []byte("any")}},
+	}
+	copy(h.Mesh[:], seq(0x10, 16))
+	copy(h.ID[:], seq(0x20, 16))
+	copy(h.Origin[:], seq(0x30, 32))
+	copy(h.Target[:], seq(0x50, 32))
+	copy(h.Commitment[:], seq(0x70, 32))
+	h.SetStream(5_000_000_000, ChunkSize)
+	return h
+}
+
+func goldenStatement() Statement {
+	s := Statement{
+		Fact: FactDone, State: TaskState_TASK_STATE_SUCCESS, Algorithm: 1,
+		Time: 1_700_000_001_234, Epoch: Seq{7, 8}, Attempt: 3,
+	}
+	copy(s.Mesh[:], seq(0x10, 16))
+	copy(s.Task[:], seq(0x20, 16))
+	copy(s.Node[:], seq(0x30, 32))
+	copy(s.Digest[:], seq(0x70, 32))
+	return s
+}
+
+// goldenMessages holds one message of each kind, no map with more than one entry:
+// those have no fixed order.
+func goldenMessages() map[string]pb.Message {
+	member := &Signed{Details: seq(0, 8), Signature: seq(1, 64), Signer: seq(2, 32), Issuer: &Signed{Details: seq(3, 4), Signature: seq(4, 64), Signer: seq(5, 32)}}
+	keyRecord := &Signed{Details: seq(6, 8), Signature: seq(7, 64), Signer: seq(8, 32)}
+	header, statement := goldenHeader(), goldenStatement()
+	envelope := &Envelope{Header: header.Append(nil), Body: seq(9, 40), Slot: seq(10, 110), Path: seq(11, 96), Index: 5}
+	receipt := &Receipt{Statement: statement.Append(nil), Path: seq(1, 64), Index: 2, Signature: seq(2, 64)}
+	events := []*Event{{TimeMs: 1, Node: seq(1, 32), State: TaskState_TASK_STATE_RUNNING, Attempt: 1, Cause: "started", Folded: 2}}
+	attempts := []*Attempt{{Number: 1, StartedMs: 2, FinishedMs: 3, ExitCode: 75, Error: "busy"}}
+	return map[string]pb.Message{
+		"message": &Message{
+			Id: "018bcfe5-6800-7000-8000-000000000001", Type: MessageType_DATA, Payload: seq(1, 20),
+			Timestamp: 1_700_000_000_000_000_000, Metadata: map[string]string{"traceparent": "00-01-02-01"}, Signature: seq(2, 64),
+		},
+		"envelope": envelope,
+		"ack": &Ack{
+			UpTo: 300, From: 290, Time: 1_700_000_000_000, Signature: seq(3, 64),
+			Refusals: []*Refusal{{Number: 295, Code: Code_CODE_DUPLICATE, Detail: "known", State: TaskState_TASK_STATE_SUCCESS}, {Number: 299, Code: Code_CODE_BUSY, RetryAfterMs: 500}},
+		},
+		"mark": &Mark{Boot: 1_700_000_000, Counter: 77},
+		"hello": &Hello{
+			Version: 1, Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip4/192.0.2.1/udp/7420/quic-v1", "/dns4/a.example/tcp/7420"},
+			Boot: 1_700_000_000, BootId: seq(4, 16), Software: "balefire-node 1.0", Refusal: "twin", Features: []string{"fec"},
+		},
+		"member": &MemberDetails{
+			Mesh: seq(0x10, 16), Peer: seq(0x30, 32), Name: "laptop", Roles: []string{"send", "work", "relay"},
+			NotBeforeMs: 1_700_000_000_000, NotAfterMs: 1_731_536_000_000, Serial: seq(0x60, 16),
+		},
+		"key": &KeyDetails{
+			Peer: seq(0x30, 32), Suite: 1, Public: seq(0x40, 32), KeyId: seq(0x60, 8), Seq: 4,
+			NotBeforeMs: 1_700_000_000_000, NotAfterMs: 1_700_604_800_000,
+		},
+		"receipts":     &Receipts{Receipts: []*Receipt{receipt}},
+		"cancel":       &Cancel{Task: seq(0x20, 16), Hard: true, Reason: "no longer needed"},
+		"join":         &JoinRequest{TicketId: seq(1, 8), Proof: seq(2, 32), Name: "laptop", KeyRecord: keyRecord, Addrs: []string{"/ip4/192.0.2.2/tcp/7420"}},
+		"joined":       &JoinReply{Certificate: member, Peers: []*KnownPeer{{Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip6/::1/tcp/7420"}}}, Root: seq(9, 32)},
+		"join_refused": &JoinReply{Refusal: "the ticket has expired"},
+		"offer":        &Offer{Envelope: envelope, Type: MessageType_RESULT},
+		"offered":      &OfferReply{Code: Code_CODE_FULL, Detail: "disk", Offset: 1 << 20},
+		"chunk":        &Chunk{Offset: 1 << 33, Data: seq(1, 30), Sha256: seq(2, 32)},
+		"chunked":      &ChunkReply{Offset: 1 << 33, Code: Code_CODE_TOO_LARGE, Detail: "gone"},
+		"content": &Content{
+			Kind: "shell", Class: Class_CLASS_HIGH, Queue: "build", Agent: "codex", Namespace: "ci", Mode: Mode_MODE_AT_MOST_ONCE, ReplyTo: "laptop",
+			IdempotencyKey: "once", OrderingKey: "repo", NotBeforeMs: 5, ContentType: "text/plain", SenderAgent: "a", ReceiverAgent: "b", MessageType: "note",
+			Parent: seq(1, 16), Run: "run", Step: "step", RedriveOf: seq(2, 16), Traceparent: "00-01-02-01", Args: []string{"uname", "-a", ""},
+			Body: []byte("body"), BodySize: 4, BodyDigest: seq(3, 32), Labels: map[string]string{"os": "linux"}, HomeGeneration: 2, MaxAttempts: 5, OnDead: "block",
+			Attachments: []*Attachment{{Name: "log", Size: 9, Digest: seq(4, 32), Class: Class_CLASS_LOW, ContentType: "text/plain"}},
+		},
+		"outcome": &Outcome{
+			State: TaskState_TASK_STATE_FAILED, BootId: seq(1, 16), EpochBoot: 2, EpochCounter: 3, ExitCode: -1, Reason: "killed", Stderr: "oh", Body: []byte("out"),
+			BodySize: 3, BodyDigest: seq(2, 32), ContentType: "text/plain", Truncated: true, Attempts: attempts, Events: events, Receipts: []*Receipt{receipt},
+			StartedMs: 10, FinishedMs: 20,
+		},
+		"stored": &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)},
+	}
+}
+
+func goldenRecord(events []*Event, attempts []*Attempt, receipt *Receipt) *Record {
+	return &Record{
+		State: TaskState_TASK_STATE_DEAD_LETTER, Class: Class_CLASS_LOW, Peer: seq(0x50, 32), Kind: "shell", SeqBoot: 1, SeqCounter: 2,
+		CreatedMs: 3, NotAfterMs: 4, DueMs: 5, Attempts: 6, Abandons: 7, Events: events, Receipts: []*Receipt{receipt}, History: attempts,
+		Reason: "attempts used up", Stderr: "oh", ExitCode: 75, ResultDigest: seq(1, 32), ResultSize: 3, Result: []byte("out"), ResultBlob: "ab/cd",
+		ResultType: "text/plain", Truncated: true, IdempotencyKey: "once", OrderingKey: "repo", Cancel: true, CancelHard: true, RedriveOf: seq(2, 16),
+		BodyBlob: "ef/01", BodySize: 8, EndedMs: 9, BootId: seq(3, 16), Traceparent: "00-01-02-01", RequestDigest: seq(4, 32),
+		Labels: map[string]string{"os": "linux"}, Mode: Mode_MODE_AT_LEAST_ONCE, Target: "queue:build", Status: "seen", RedrivenAs: "018b",
+		Orphans: []*Receipt{receipt}, OnDead: "skip", MaxAttempts: 3, Run: "run", Step: "step", Parent: seq(5, 16),
+	}
+}
+
+// Every message keeps its bytes, and the bytes in the tree keep their meaning: a
+// node of any age understands another (S56).
+func TestGoldenMessages(t *testing.T) {
+	for name, m := range goldenMessages() {
+		t.Run(name, func(t *testing.T) {
+			b, err := Encode(nil, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			back := m.ProtoReflect().New().Interface()
+			if err := Decode(golden(t, name, b), back); err != nil || !pb.Equal(back, m) {
+				t.Errorf("read as %v: %v", back, err)
+			}
+		})
+	}
+}
+
+// The golden messages use every field there is, so that none changes unseen.
+func TestGoldenMessagesAreComplete(t *testing.T) {
+	used := make(map[string]bool)
+	for _, m := range goldenMessages() {
+		markUsed(used, m.ProtoReflect())
+	}
+	for _, d := range descriptors() {
+		for i := range d.Fields().Len() {
+			if fd := d.Fields().Get(i); !d.IsMapEntry() && !used[string(fd.FullName())] && fd.FullName() != "transport.v1.Envelope.signature" {
+				t.Errorf("%s is in no golden message", fd.FullName())
+			}
+		}
+	}
+}
+
+func TestGoldenHeader(t *testing.T) {
+	h := goldenHeader()
+	back, err := ParseHeader(golden(t, "header", h.Append(nil)))
+	if err != nil || !sameHeader(back, h) {
+		t.Errorf("read as %+v: %v", back, err)
+	}
+}
+
+func TestGoldenStatement(t *testing.T) {
+	s := goldenStatement()
+	if back, err := ParseStatement(golden(t, "statement", s.Append(nil))); err != nil || back != s {
+		t.Errorf("read as %+v: %v", back, err)
+	}
+}
+
+func TestGoldenFrame(t *testing.T) {
+	m := goldenMessages()["message"].(*Message)
+	b, err := AppendFrame(nil, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Message
+	if err := NewReader(bytes.NewReader(golden(t, "frame", b)), MaxFrame).Next(&back); err != nil || !pb.Equal(&back, m) {
+		t.Errorf("read as %v: %v", &back, err)
+	}
+}
+
+// The compressed bytes may change with the library; those in the tree must go on
+// being read.
+func TestGoldenCompressed(t *testing.T) {
+	file, err := os.ReadFile(filepath.Join("testdata", "compressed.golden"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := hex.DecodeString(strings.Join(strings.Fields(string(file)), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := Decompress(b, 1<<10); err != nil || !bytes.Equal(out, text(1<<10)) {
+		t.Errorf("%d bytes: %v", len(out), err)
+	}
+}
