@@ -1,0 +1,166 @@
+// Package admit bounds what a neighbour may cost: each peer has buckets of
+// tokens that refill with time, and each offence counts towards a ban that
+// doubles when it is earned again. It never judges a peer for being slow.
+//
+//	Allow  ──▶ token left? ── yes ▶ serve
+//	                       └─ no ─▶ refuse, and Offend
+//	Offend ──▶ too many in a while? ──▶ Banned until …
+//
+// All of it is a function of (ledger, event, time): no clock, no goroutine.
+package admit
+
+import (
+	"cmp"
+	"time"
+)
+
+// What is counted.
+type What int
+
+// The things a peer spends tokens on.
+const (
+	Conn    What = iota // connections opened
+	Stream              // streams opened
+	Control             // frames on a ctl stream
+	Join                // join requests
+	kinds
+)
+
+// A Rate fills a bucket: PerSecond tokens, up to Burst.
+type Rate struct {
+	PerSecond float64
+	Burst     float64
+}
+
+// Limits are the rates of one peer. The zero value of each field means its default.
+type Limits struct {
+	Conns    Rate          // default 2/s, burst 32
+	Streams  Rate          // default 10/s, burst 64
+	Control  Rate          // default 20/s, burst 200
+	Joins    Rate          // default 1/s, burst 5
+	Offences Rate          // forgiven; default 1/30s, 8 at once lead to a ban
+	Ban      time.Duration // the first one; each further one doubles; default 10s
+	MaxBan   time.Duration // default 10m
+	Peers    int           // remembered; default 4096
+}
+
+func (l Limits) withDefaults() Limits {
+	l.Conns = cmp.Or(l.Conns, Rate{2, 32})
+	l.Streams = cmp.Or(l.Streams, Rate{10, 64})
+	l.Control = cmp.Or(l.Control, Rate{20, 200})
+	l.Joins = cmp.Or(l.Joins, Rate{1, 5})
+	l.Offences = cmp.Or(l.Offences, Rate{1.0 / 30, 8})
+	l.Ban = cmp.Or(l.Ban, 10*time.Second)
+	l.MaxBan = cmp.Or(l.MaxBan, 10*time.Minute)
+	l.Peers = cmp.Or(l.Peers, 4096)
+	return l
+}
+
+// A Ledger keeps the accounts of peers of type P. It is not safe for concurrent
+// use. Times are any monotonic reading.
+type Ledger[P comparable] struct {
+	limits   Limits
+	rates    [kinds]Rate
+	accounts map[P]*account
+}
+
+type account struct {
+	buckets  [kinds]bucket
+	offences bucket // full: none
+	bans     int    // earned so far; forgotten with the account
+	until    time.Duration
+	seen     time.Duration
+}
+
+type bucket struct {
+	tokens float64
+	at     time.Duration
+}
+
+// NewLedger returns a ledger without accounts.
+func NewLedger[P comparable](l Limits) *Ledger[P] {
+	l = l.withDefaults()
+	return &Ledger[P]{
+		limits:   l,
+		rates:    [kinds]Rate{Conn: l.Conns, Stream: l.Streams, Control: l.Control, Join: l.Joins},
+		accounts: make(map[P]*account),
+	}
+}
+
+// Allow spends one of p's tokens. False: p has none left and is refused. It is
+// no offence by itself.
+func (l *Ledger[P]) Allow(p P, w What, now time.Duration) bool {
+	return l.account(p, now).buckets[w].take(l.rates[w], now)
+}
+
+// Offend notes that p sent what no honest node sends, and reports whether that
+// earned it a ban.
+func (l *Ledger[P]) Offend(p P, now time.Duration) (banned bool) {
+	a := l.account(p, now)
+	if a.offences.take(l.limits.Offences, now) {
+		return false
+	}
+	ban := min(l.limits.Ban<<min(a.bans, 16), l.limits.MaxBan)
+	a.bans++
+	a.until = now + ban
+	a.offences = bucket{l.limits.Offences.Burst, now}
+	return true
+}
+
+// Banned reports whether p is banned at now.
+func (l *Ledger[P]) Banned(p P, now time.Duration) bool {
+	a := l.accounts[p]
+	return a != nil && now < a.until
+}
+
+// Len returns how many peers are remembered.
+func (l *Ledger[P]) Len() int { return len(l.accounts) }
+
+func (l *Ledger[P]) account(p P, now time.Duration) *account {
+	a := l.accounts[p]
+	if a == nil {
+		l.makeRoom(now)
+		a = &account{offences: bucket{l.limits.Offences.Burst, now}}
+		for w, r := range l.rates {
+			a.buckets[w] = bucket{r.Burst, now}
+		}
+		l.accounts[p] = a
+	}
+	a.seen = now
+	return a
+}
+
+// makeRoom forgets the account that was quiet for the longest, of those without
+// a ban first: a stranger with many keys cannot wash a ban off.
+func (l *Ledger[P]) makeRoom(now time.Duration) {
+	if len(l.accounts) < l.limits.Peers {
+		return
+	}
+	var victim P
+	var oldest *account
+	for p, a := range l.accounts {
+		if oldest == nil || older(a, oldest, now) {
+			victim, oldest = p, a
+		}
+	}
+	delete(l.accounts, victim)
+}
+
+func older(a, b *account, now time.Duration) bool {
+	if ab, bb := now < a.until, now < b.until; ab != bb {
+		return bb
+	}
+	return a.seen < b.seen
+}
+
+func (b *bucket) take(r Rate, now time.Duration) bool {
+	if now > b.at {
+		b.tokens = min(r.Burst, b.tokens+r.PerSecond*(now-b.at).Seconds())
+		b.at = now
+	}
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}

@@ -1,0 +1,83 @@
+package transport
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+)
+
+// A conn is one connection to a peer, from the moment that libp2p tells of it.
+type conn struct {
+	raw     network.Conn
+	peer    proto.PeerID
+	inbound bool
+	clock   clock.Clock
+
+	ready chan struct{} // closed when the hellos ended, well or not
+	gone  chan struct{} // closed when the connection ended
+	err   error         // why it is not welcome; set before ready is closed
+	hello *proto.Hello  // the other side's, when it is; set before ready is closed
+
+	pings    pings
+	ctl      chan *proto.Message // frames that wait for the ctl stream
+	heardAt  atomic.Int64        // monotonic nanoseconds of the last sign of life
+	rtt      atomic.Int64        // nanoseconds, of the last heartbeat; 0: not yet
+	waiting  atomic.Int32        // streams that wait for the hello
+	greeted  atomic.Bool         // a ctl stream is there already
+	joining  atomic.Bool         // a join was asked for already
+	inflight atomic.Int32        // frames of ours without an Ack
+}
+
+func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
+	c := &conn{
+		raw: raw, peer: p, inbound: raw.Stat().Direction == network.DirInbound, clock: clk,
+		ready: make(chan struct{}), gone: make(chan struct{}), ctl: make(chan *proto.Message, 16),
+	}
+	c.touch()
+	return c
+}
+
+// touch notes a sign of life.
+func (c *conn) touch() { c.heardAt.Store(int64(c.clock.Mono())) }
+
+func (c *conn) heard() time.Duration { return time.Duration(c.heardAt.Load()) }
+
+// verified reports whether both sides said hello and liked it.
+func (c *conn) verified() bool {
+	select {
+	case <-c.ready:
+		return c.err == nil
+	default:
+		return false
+	}
+}
+
+// post queues m for the ctl stream. It is dropped when much waits there.
+func (c *conn) post(m *proto.Message) error {
+	select {
+	case c.ctl <- m:
+		return nil
+	default:
+		return fmt.Errorf("control message to %s: the stream is busy", c.peer.Short())
+	}
+}
+
+// network returns quic or tcp.
+func (c *conn) network() string {
+	if isTCP(c.raw.RemoteMultiaddr()) {
+		return "tcp"
+	}
+	return "quic"
+}
+
+// direct reports whether no relay stands between.
+func (c *conn) direct() bool {
+	_, err := c.raw.RemoteMultiaddr().ValueForProtocol(ma.P_CIRCUIT)
+	return err != nil
+}

@@ -1,0 +1,56 @@
+package transport
+
+import (
+	"context"
+	"sync"
+)
+
+// A crew runs what libp2p's callbacks start, so that all of it belongs to Run
+// and has ended when Run returns.
+type crew struct {
+	mu    sync.Mutex
+	queue []func(context.Context)
+	shut  bool
+	wake  chan struct{}
+}
+
+func newCrew() *crew { return &crew{wake: make(chan struct{}, 1)} }
+
+// hand queues f for run and never blocks. It reports false after the end.
+func (c *crew) hand(f func(context.Context)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shut {
+		return false
+	}
+	c.queue = append(c.queue, f)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// run starts what was handed in until ctx is done. It then calls unblock, so
+// that everything that waits for the network gives up, and waits for all of it.
+func (c *crew) run(ctx context.Context, unblock func()) {
+	var wg sync.WaitGroup
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		work := c.queue
+		c.queue = nil
+		c.mu.Unlock()
+		for _, f := range work {
+			wg.Go(func() { f(ctx) })
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.wake:
+		}
+	}
+	c.mu.Lock()
+	c.shut, c.queue = true, nil
+	c.mu.Unlock()
+	unblock()
+	wg.Wait()
+}

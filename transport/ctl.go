@@ -1,0 +1,125 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/admit"
+)
+
+// errSilent ends a connection on which nothing is heard any more.
+var errSilent = errors.New("transport: the peer is silent")
+
+// maxPing bounds what a PING may have sent back.
+const maxPing = 1 << 10
+
+// converse keeps the ctl stream until the connection ends, and returns why.
+func (t *Transport) converse(ctx context.Context, c *conn, s *stream) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		cancel(t.beat(ctx, c, s))
+		s.Reset()
+	})
+	err := t.listen(ctx, c, s)
+	cancel(err)
+	s.Reset()
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// beat sends what waits for the ctl stream and probes a peer that is silent.
+func (t *Transport) beat(ctx context.Context, c *conn, s *stream) error {
+	tick := time.NewTicker(t.cfg.Timing.Busy)
+	defer tick.Stop()
+	p := pulse{probed: c.heard()}
+	for {
+		var m *proto.Message
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case m = <-c.ctl:
+		case <-tick.C:
+			now := c.clock.Mono()
+			switch p.next(now, c.heard(), c.inflight.Load() > 0, t.cfg.Timing) {
+			case lost:
+				return errSilent
+			case probe:
+				m = &proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(now, nil)}
+			}
+		}
+		if m == nil {
+			continue
+		}
+		if err := s.send(m); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+	}
+}
+
+// listen takes what the other side says on the ctl stream.
+func (t *Transport) listen(ctx context.Context, c *conn, s *stream) error {
+	for {
+		m := new(proto.Message)
+		if err := s.next(m); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		if err := t.pace(ctx, c.peer); err != nil {
+			return err
+		}
+		if err := t.control(c, m); err != nil {
+			return err
+		}
+	}
+}
+
+// pace lets a peer that says more than a node has to say wait.
+func (t *Transport) pace(ctx context.Context, p proto.PeerID) error {
+	for !t.allow(p, admit.Control) {
+		pause := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// control acts on one message. Types of a newer node are let pass: nothing on
+// this stream is answered but a PING.
+func (t *Transport) control(c *conn, m *proto.Message) error {
+	switch m.GetType() {
+	case proto.MessageType_PING:
+		if len(m.GetPayload()) > maxPing {
+			return fmt.Errorf("%w: a PING of %d bytes", ErrProtocol, len(m.GetPayload()))
+		}
+		c.post(&proto.Message{Type: proto.MessageType_PONG, Payload: m.GetPayload()})
+	case proto.MessageType_PONG:
+		if rtt, ok := c.pings.finish(m.GetPayload(), c.clock.Mono()); ok {
+			c.rtt.Store(int64(rtt))
+		}
+	case proto.MessageType_STARTED:
+		r := new(proto.Receipts)
+		if err := proto.Decode(m.GetPayload(), r); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		t.recv.Started(c.peer, r)
+	case proto.MessageType_HELLO:
+		h := new(proto.Hello)
+		if err := proto.Decode(m.GetPayload(), h); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		return t.welcome(c, h)
+	default:
+		if !unknown(m.GetType()) {
+			return fmt.Errorf("%w: message type %d on a ctl stream", ErrProtocol, m.GetType())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// dialTimeout bounds one try to reach a peer, without the hello.
+const dialTimeout = 15 * time.Second
+
+// scanEvery is how often the directory is read for new contacts.
+const scanEvery = 5 * time.Second
+
+// A redial is when a peer is dialled next.
+type redial struct {
+	due     time.Duration // monotonic
+	started time.Duration // of the last try
+	since   time.Duration // unconnected since
+	tries   int           // in a row that failed
+	busy    bool          // a try runs
+}
+
+// first returns the redial of a peer that is unconnected from now on. Even the
+// first try is spread: fifty nodes that lost the same link come back one by one
+// (S46). r is random in [0, 1).
+func (t Timing) first(now time.Duration, r float64) redial {
+	return redial{due: now + time.Duration(r*float64(t.Redial)), since: now, started: now - t.Redial}
+}
+
+// failed sets the time of the next try after one ended at now. The pause grows
+// with the absence, not with the tries alone: a link that was down for 40
+// seconds is found again within two (S07), one that was down for days costs a
+// try a minute.
+func (t Timing) failed(d redial, now time.Duration, r float64) redial {
+	d.tries++
+	d.busy = false
+	pause := min(t.Longest, t.Redial<<min(d.tries-1, 16), max(t.Redial, (now-d.since)/30))
+	d.due = now + time.Duration((0.5+r)/1.5*float64(pause))
+	return d
+}
+
+// hurry makes the next try come at once, but not within Redial of the last.
+func (t Timing) hurry(d redial, now time.Duration) redial {
+	d.due = min(d.due, max(now, d.started+t.Redial))
+	return d
+}
+
+// redialAll keeps every contact of the directory connected until ctx ends.
+func (t *Transport) redialAll(ctx context.Context) {
+	if t.cfg.Directory == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	slots := make(chan struct{}, maxDials)
+	for {
+		due, pause := t.dueContacts(t.cfg.Directory.Contacts())
+		for _, c := range due {
+			wg.Go(func() {
+				select {
+				case slots <- struct{}{}:
+					defer func() { <-slots }()
+					t.try(ctx, c)
+				case <-ctx.Done():
+				}
+			})
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		case <-t.redial:
+			timer.Stop()
+		}
+	}
+}
+
+// dueContacts returns who is to be dialled now, marked busy, and how long to
+// wait until somebody else is.
+func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.cfg.Clock.Mono()
+	pause = scanEvery
+	for _, c := range contacts {
+		n := t.neighbour(c.Peer)
+		if c.Peer == t.self || len(n.conns) > 0 || n.dial.busy || len(c.Addrs) == 0 {
+			continue
+		}
+		if n.dial == (redial{}) {
+			n.dial = t.cfg.Timing.first(now, rand.Float64())
+		}
+		if wait := n.dial.due - now; wait > 0 {
+			pause = min(pause, wait)
+			continue
+		}
+		n.dial.busy, n.dial.started = true, now
+		due = append(due, c)
+	}
+	return due, pause
+}
+
+func (t *Transport) try(ctx context.Context, c Contact) {
+	err := t.connect(ctx, c.Peer, c.Addrs)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.neighbour(c.Peer)
+	n.dial.busy = false
+	if err == nil {
+		return
+	}
+	n.lastErr = err
+	n.dial = t.cfg.Timing.failed(n.dial, t.cfg.Clock.Mono(), rand.Float64())
+	t.log.Debug("dial failed", "peer", c.Peer.Short(), "tries", n.dial.tries, "why", err)
+	notify(t.redial)
+}
+
+// Want says that work waits for p: it is dialled at once if it is not connected.
+func (t *Transport) Want(p proto.PeerID) {
+	t.mu.Lock()
+	n := t.neighbour(p)
+	wake := len(n.conns) == 0
+	if wake && n.dial != (redial{}) {
+		n.dial = t.cfg.Timing.hurry(n.dial, t.cfg.Clock.Mono())
+	}
+	t.mu.Unlock()
+	if wake {
+		notify(t.redial)
+	}
+}
+
+// Dial connects to p at one of addrs and returns when both sides have said
+// hello. It needs Run. A refusal is a RefusedError.
+func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) error {
+	if err := t.connect(ctx, p, addrs); err != nil {
+		return fmt.Errorf("dial %s: %w", p, err)
+	}
+	return nil
+}
+
+func (t *Transport) connect(ctx context.Context, p proto.PeerID, addrs []string) error {
+	if err := t.reach(ctx, p, addrs); err != nil {
+		return err
+	}
+	return t.awaitHello(ctx, p)
+}
+
+// reach makes a connection to p if there is none. That says nothing yet: the
+// other side may end it as soon as it sees who is there.
+func (t *Transport) reach(ctx context.Context, p proto.PeerID, addrs []string) error {
+	switch {
+	case p == t.self:
+		return errors.New("this is the node itself")
+	case t.gate.Blocked(p):
+		return &RefusedError{p, "it is blocked", false}
+	}
+	list, err := parseAddrs(p, addrs)
+	if err != nil {
+		return err
+	}
+	id := toLibp2p(p)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if sw, ok := t.host.Network().(*swarm.Swarm); ok {
+		sw.Backoff().Clear(id)
+	}
+	return t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: list})
+}
+
+// awaitHello returns when a connection to p is verified, or when none of those
+// that are there can be.
+func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*t.cfg.Timing.Hello)
+	defer cancel()
+	err := errors.New("the connection ended before the hello")
+	seen := make(map[network.Conn]bool)
+	for {
+		c := t.nextConn(p, seen)
+		if c == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.gone:
+		case <-c.ready:
+		}
+		if c.verified() {
+			return nil
+		}
+		select {
+		case <-c.ready:
+			err = c.err
+		default:
+		}
+	}
+}
+
+// nextConn returns a connection to p that was not looked at before.
+func (t *Transport) nextConn(p proto.PeerID, seen map[network.Conn]bool) *conn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for raw, c := range t.conns {
+		if c.peer == p && !seen[raw] {
+			if seen != nil {
+				seen[raw] = true
+			}
+			return c
+		}
+	}
+	return nil
+}

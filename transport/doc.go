@@ -1,0 +1,20 @@
+// Package transport moves messages between neighbours over libp2p: it finds a
+// way to a peer, lets nobody in who cannot say hello, and says that a task has
+// arrived only when the receiver said that it is durable.
+//
+//	        ┌ ctl    HELLO both ways, then PING, PONG, STARTED
+//	conn ───┼ task   DATA RESULT CANCEL MARK ──▶   ◀── ACK (one way each)
+//	        ├ chunk  OFFER CHUNK… ──▶              ◀── OFFERED CHUNKED
+//	        └ join   JOIN ──▶                      ◀── JOINED
+//
+//	outbox ─ Link.Send ─▶ window ─▶ stream ~~▶ intake ─ Receiver.Receive ─ node
+//	       ◀ Link.Answers ────────── ACK ◀~~~~ after it returned ────────┘
+//
+// A connection counts only after both hellos were verified: until then nothing
+// but ctl and join is served on it, and it lives for some seconds at most. A
+// peer that sends what no node sends loses the stream, and soon the connection:
+// what it costs here is bounded by package admit.
+//
+// The package knows libp2p and nothing of tasks: it numbers frames and never
+// opens an envelope.
+package transport

@@ -1,0 +1,71 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// errForeignKey is returned for the id of a key that is not Ed25519.
+var errForeignKey = errors.New("transport: not the id of an Ed25519 key")
+
+// toLibp2p returns libp2p's form of p.
+func toLibp2p(p proto.PeerID) peer.ID { return peer.ID(p.Bytes()) }
+
+// fromLibp2p returns the key that libp2p's id contains.
+func fromLibp2p(id peer.ID) (proto.PeerID, error) {
+	var p proto.PeerID
+	if len(id) != len(p.Bytes()) {
+		return p, errForeignKey
+	}
+	copy(p[:], id[len(id)-len(p):])
+	if toLibp2p(p) != id {
+		return proto.PeerID{}, errForeignKey
+	}
+	return p, nil
+}
+
+// parseAddrs reads multiaddrs, with or without the id of p behind them.
+func parseAddrs(p proto.PeerID, addrs []string) ([]ma.Multiaddr, error) {
+	out := make([]ma.Multiaddr, 0, len(addrs))
+	for _, s := range addrs {
+		a, err := ma.NewMultiaddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("address %.128q: %w; write it like /ip4/192.0.2.1/udp/4001/quic-v1", s, err)
+		}
+		bare, id := peer.SplitAddr(a)
+		if bare == nil || id != "" && id != toLibp2p(p) {
+			return nil, fmt.Errorf("address %.128q belongs to another peer than %s", s, p)
+		}
+		out = append(out, bare)
+	}
+	return out, nil
+}
+
+// usable keeps of the addresses that a peer says it has those that can lead to
+// it: at most max, well formed, and loopback only for a peer on this machine.
+func usable(addrs []string, remote ma.Multiaddr, max int) []string {
+	here := manet.IsIPLoopback(remote)
+	var out []string
+	for _, s := range addrs {
+		a, err := ma.NewMultiaddr(s)
+		if err != nil || len(out) == max || manet.IsIPUnspecified(a) || manet.IsIPLoopback(a) && !here {
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func addrStrings(addrs []ma.Multiaddr) []string {
+	out := make([]string, len(addrs))
+	for i, a := range addrs {
+		out[i] = a.String()
+	}
+	return out
+}

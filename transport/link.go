@@ -1,0 +1,281 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// ErrLinkDown is returned by a link after its stream ended. What was not
+// acknowledged may or may not have arrived: send it again on the next link.
+var ErrLinkDown = errors.New("transport: the link is down")
+
+// ErrNoAck ends a link whose other side acknowledges nothing any more.
+var ErrNoAck = errors.New("transport: no acknowledgement in time")
+
+// ErrBadAck ends a link whose other side acknowledges what was not sent.
+var ErrBadAck = errors.New("transport: bad acknowledgement")
+
+// A Link is the outgoing task stream to one peer. DATA, RESULT and CANCEL
+// frames are numbered from 1 in the order in which they are sent; MARK is not
+// numbered. One goroutine may send while another takes the answers.
+type Link struct {
+	conn    *conn
+	stream  *stream
+	cfg     Config
+	answers chan *proto.Ack
+
+	sending sync.Mutex // held by Send
+
+	mu    sync.Mutex
+	win   *window
+	out   []byte        // encoded frames that wait for the writer
+	dirty chan struct{} // out is not empty
+	room  chan struct{} // the window opened, or out was taken
+	done  chan struct{}
+	err   error // set before done is closed
+}
+
+func newLink(c *conn, s *stream, cfg Config) *Link {
+	return &Link{
+		conn: c, stream: s, cfg: cfg, win: newWindow(), answers: make(chan *proto.Ack, 16),
+		dirty: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+}
+
+// Peer returns whom the link leads to.
+func (l *Link) Peer() proto.PeerID { return l.conn.peer }
+
+// Done is closed when the link has ended.
+func (l *Link) Done() <-chan struct{} { return l.done }
+
+// Send queues msgs in their order and returns when the last one is queued, not
+// when it is acknowledged. It blocks while the window is full. An error other
+// than ErrLinkDown or that of ctx names a message that cannot be sent at all;
+// those before it are queued.
+func (l *Link) Send(ctx context.Context, msgs []*proto.Message) error {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	for i, m := range msgs {
+		if err := l.waitOpen(ctx); err != nil {
+			return err
+		}
+		if err := l.queue(m); err != nil {
+			return fmt.Errorf("message %d of %d to %s: %w", i+1, len(msgs), l.Peer().Short(), err)
+		}
+	}
+	return nil
+}
+
+// waitOpen returns when the window has room and the writer is not far behind.
+func (l *Link) waitOpen(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		ok, err := l.win.open() && len(l.out) < minBytes, l.err
+		l.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrLinkDown, err)
+		}
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.done:
+		case <-l.room:
+		}
+	}
+}
+
+func (l *Link) queue(m *proto.Message) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := len(l.out)
+	out, err := proto.AppendFrame(l.out, m)
+	if err != nil {
+		return err
+	}
+	l.out = out
+	if numbered(m.GetType()) {
+		if l.win.len() == 0 {
+			l.watchAcks(len(out) - before)
+		}
+		l.win.add(len(out)-before, l.cfg.Clock.Mono())
+		l.conn.inflight.Store(int32(l.win.len()))
+	}
+	notify(l.dirty)
+	return nil
+}
+
+// numbered reports whether frames of this type count in a task stream's order.
+func numbered(t proto.MessageType) bool { return t != proto.MessageType_MARK }
+
+// Answers returns the next Ack, whose numbers are those of this link's frames.
+// It returns ErrLinkDown when the link has ended and every Ack was returned.
+func (l *Link) Answers(ctx context.Context) (*proto.Ack, error) {
+	select {
+	case a := <-l.answers:
+		return a, nil
+	default:
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case a := <-l.answers:
+		return a, nil
+	case <-l.done:
+	}
+	select {
+	case a := <-l.answers:
+		return a, nil
+	default:
+		return nil, fmt.Errorf("%w: %w", ErrLinkDown, l.err)
+	}
+}
+
+// run writes and reads until the stream or ctx ends.
+func (l *Link) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := l.stream.unblock(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		l.end(l.writeAll(ctx))
+		cancel()
+	})
+	l.end(l.readAcks(ctx))
+	cancel()
+	wg.Wait()
+	l.conn.inflight.Store(0)
+}
+
+// end notes why the link ended; the first reason counts.
+func (l *Link) end(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+		close(l.done)
+		l.stream.Reset()
+	}
+}
+
+// writeAll sends what is queued, as much at once as there is.
+func (l *Link) writeAll(ctx context.Context) error {
+	var spare []byte
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-l.dirty:
+		}
+		l.mu.Lock()
+		buf := l.out
+		l.out = spare[:0]
+		l.mu.Unlock()
+		notify(l.room)
+		if err := l.stream.write(buf); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		if spare = buf; cap(buf) > minBytes {
+			spare = nil
+		}
+	}
+}
+
+// readAcks takes the other side's answers, opens the window and hands them on.
+func (l *Link) readAcks(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		l.watchAcks(0)
+		l.mu.Unlock()
+		var m proto.Message
+		if err := l.stream.rd.Next(&m); err != nil {
+			return l.readError(err)
+		}
+		if m.GetType() != proto.MessageType_ACK {
+			return fmt.Errorf("%w: a message of type %d instead", ErrBadAck, m.GetType())
+		}
+		a := new(proto.Ack)
+		if err := proto.Decode(m.GetPayload(), a); err != nil {
+			return err
+		}
+		if err := l.release(a); err != nil {
+			return err
+		}
+		select {
+		case l.answers <- a:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (l *Link) release(a *proto.Ack) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := checkAck(a, l.win.first(), l.win.next-1); err != nil {
+		return err
+	}
+	l.win.ack(a.GetUpTo(), l.cfg.Clock.Mono())
+	l.conn.inflight.Store(int32(l.win.len()))
+	notify(l.room)
+	return nil
+}
+
+// checkAck holds a against the frames first to last that wait for one.
+func checkAck(a *proto.Ack, first, last uint64) error {
+	if a.GetFrom() != first || a.GetUpTo() < first || a.GetUpTo() > last || a.GetUpTo()-first >= proto.MaxGroup {
+		return fmt.Errorf("%w: frames %d to %d, while %d to %d wait for one", ErrBadAck, a.GetFrom(), a.GetUpTo(), first, last)
+	}
+	at := first
+	for _, r := range a.GetRefusals() {
+		if r.GetNumber() < at || r.GetNumber() > a.GetUpTo() || r.GetCode() == 0 {
+			return fmt.Errorf("%w: refusal of frame %d with code %d", ErrBadAck, r.GetNumber(), r.GetCode())
+		}
+		at = r.GetNumber() + 1
+	}
+	return nil
+}
+
+// watchAcks sets the time by which the next Ack must be here, when one is owed.
+// The caller holds mu; extra bytes are about to be in flight.
+func (l *Link) watchAcks(extra int) {
+	if l.win.len() == 0 && extra == 0 {
+		l.stream.SetReadDeadline(time.Time{})
+		return
+	}
+	// 8 KiB/s are asked of the weakest path
+	slack := time.Duration(min(l.win.bytes+extra, 1<<20)) * time.Second / (8 << 10)
+	l.stream.SetReadDeadline(time.Now().Add(l.cfg.Timing.Ack + slack))
+}
+
+func (l *Link) readError(err error) error {
+	if isTimeout(err) {
+		return fmt.Errorf("%w: %w", ErrNoAck, err)
+	}
+	return fmt.Errorf("read: %w", err)
+}
+
+// isTimeout reports whether a deadline passed.
+func isTimeout(err error) bool {
+	t, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return ok && t.Timeout()
+}
+
+// notify wakes whoever waits on c, once.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,272 @@
+package transport
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A neighbour is a peer as this node is connected with it. All is guarded by
+// the transport's mu.
+type neighbour struct {
+	peer      proto.PeerID
+	conns     []*conn       // verified and open, the oldest first
+	link      *Link         // the outgoing task stream; nil: none
+	keeper    bool          // keepLinked runs
+	incoming  *stream       // the newest task stream from it
+	receiving chan struct{} // held while one is received from
+	bodies    chan struct{} // held by each streamed body to it
+	taking    int           // streamed bodies from it
+	dial      redial
+	lastSeen  time.Time // wall time of the last verified connection's end
+	lastErr   error
+}
+
+// maxBodies is how many streamed bodies travel at once to, and from, a peer.
+const maxBodies = 2
+
+// neighbour returns what is known of p. The caller holds mu.
+func (t *Transport) neighbour(p proto.PeerID) *neighbour {
+	n := t.neighbours[p]
+	if n == nil {
+		n = &neighbour{peer: p, receiving: make(chan struct{}, 1), bodies: make(chan struct{}, maxBodies)}
+		t.neighbours[p] = n
+	}
+	return n
+}
+
+// join adds a verified connection. The caller holds mu.
+func (t *Transport) join(n *neighbour, c *conn) {
+	for _, old := range n.conns {
+		switch {
+		case !bytes.Equal(old.hello.GetBootId(), c.hello.GetBootId()):
+			// the peer was started anew: whatever it had is gone
+			t.crew.hand(func(context.Context) { old.raw.Close() })
+		default:
+			t.crew.hand(func(ctx context.Context) { t.doubt(ctx, old) })
+		}
+	}
+	n.conns = append(n.conns, c)
+	n.lastErr = nil
+	n.dial = redial{}
+	t.met.connections.Inc()
+	t.log.Info("connected", "peer", c.peer.Short(), "addr", c.raw.RemoteMultiaddr(), "inbound", c.inbound)
+	if !n.keeper {
+		n.keeper = t.crew.hand(func(ctx context.Context) { t.keepLinked(ctx, n) })
+	}
+}
+
+// leave removes a connection that ended. The caller holds mu.
+func (t *Transport) leave(c *conn) {
+	n := t.neighbours[c.peer]
+	if n == nil {
+		return
+	}
+	i := slices.Index(n.conns, c)
+	if i < 0 {
+		t.forget(n)
+		return
+	}
+	n.conns = slices.Delete(n.conns, i, i+1)
+	t.met.connections.Dec()
+	if len(n.conns) == 0 {
+		n.lastSeen = t.cfg.Clock.Now()
+		n.dial = t.cfg.Timing.first(t.cfg.Clock.Mono(), rand.Float64())
+		t.log.Info("disconnected", "peer", c.peer.Short())
+		notify(t.redial)
+	}
+}
+
+// forget drops what is known of a stranger, so that strangers cost no memory.
+// The caller holds mu.
+func (t *Transport) forget(n *neighbour) {
+	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.keeper && n.dial == (redial{}) {
+		delete(t.neighbours, n.peer)
+	}
+}
+
+// doubt closes an old connection unless it shows a sign of life: a peer that
+// connects anew has perhaps lost it.
+func (t *Transport) doubt(ctx context.Context, c *conn) {
+	before := c.heard()
+	c.post(&proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(c.clock.Mono(), nil)})
+	timer := time.NewTimer(t.cfg.Timing.Busy)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-c.gone:
+	case <-timer.C:
+		if c.heard() == before {
+			c.raw.Close()
+		}
+	}
+}
+
+// best returns the connection that new streams use: a direct one, the newest.
+func (t *Transport) best(p proto.PeerID) *conn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.neighbours[p]
+	if n == nil {
+		return nil
+	}
+	return n.best()
+}
+
+func (n *neighbour) best() *conn {
+	var best *conn
+	for _, c := range n.conns {
+		if best == nil || c.direct() || !best.direct() {
+			best = c
+		}
+	}
+	return best
+}
+
+// keepLinked keeps a task stream to n open while there is a connection.
+func (t *Transport) keepLinked(ctx context.Context, n *neighbour) {
+	for failures := 0; ; {
+		t.mu.Lock()
+		c := n.best()
+		if c == nil || ctx.Err() != nil {
+			n.keeper = false
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		began := t.cfg.Clock.Mono()
+		err := t.linkOnce(ctx, n, c)
+		if t.cfg.Clock.Mono()-began > t.cfg.Timing.Ack {
+			failures = 0
+		}
+		failures++
+		t.log.Debug("link ends", "peer", n.peer.Short(), "why", err)
+		timer := time.NewTimer(linkPause(failures, rand.Float64()))
+		select {
+		case <-ctx.Done():
+		case <-c.gone:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// linkPause is how long to wait before a task stream is opened again.
+func linkPause(failures int, r float64) time.Duration {
+	longest := min(10*time.Second, 100*time.Millisecond<<min(failures-1, 10))
+	return time.Duration((0.5 + r/2) * float64(longest))
+}
+
+// linkOnce opens the task stream on c and has it used until it ends.
+func (t *Transport) linkOnce(ctx context.Context, n *neighbour, c *conn) error {
+	s, err := openStream(ctx, c, streamTask, proto.MaxControl, t.cfg.Timing)
+	if err != nil {
+		return err
+	}
+	l := newLink(c, s, t.cfg)
+	t.mu.Lock()
+	n.link = l
+	t.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer cancel()
+		l.run(ctx)
+	}()
+	err = t.recv.Linked(ctx, l)
+	cancel()
+	<-ended
+	t.mu.Lock()
+	n.link = nil
+	t.mu.Unlock()
+	t.blame(c.peer, "link", l.err)
+	return cmp.Or(err, l.err)
+}
+
+// A PeerStatus is how this node is connected with a peer.
+type PeerStatus struct {
+	Peer      proto.PeerID
+	Connected bool
+	Linked    bool          // the outgoing task stream is up
+	Path      string        // multiaddr of the other side
+	Network   string        // quic or tcp
+	Direct    bool          // no relay in between
+	Inbound   bool          // it dialled
+	RTT       time.Duration // of the last heartbeat; 0: not yet
+	InFlight  int           // frames without an Ack
+	Software  string
+	LastSeen  time.Time // wall time; zero: never
+	LastError string    // why it is not connected
+	NextDial  time.Duration
+}
+
+// Peers returns all neighbours that were ever connected or dialled, by id.
+func (t *Transport) Peers() []PeerStatus {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []PeerStatus
+	for _, n := range t.neighbours {
+		all = append(all, t.status(n))
+	}
+	slices.SortFunc(all, func(a, b PeerStatus) int { return bytes.Compare(a.Peer[:], b.Peer[:]) })
+	return all
+}
+
+func (t *Transport) status(n *neighbour) PeerStatus {
+	s := PeerStatus{Peer: n.peer, LastSeen: n.lastSeen, Linked: n.link != nil}
+	if n.lastErr != nil {
+		s.LastError = n.lastErr.Error()
+	}
+	c := n.best()
+	if c == nil {
+		s.NextDial = max(0, n.dial.due-t.cfg.Clock.Mono())
+		return s
+	}
+	s.Connected, s.LastSeen = true, t.cfg.Clock.Now()
+	s.Path, s.Network, s.Direct, s.Inbound = c.raw.RemoteMultiaddr().String(), c.network(), c.direct(), c.inbound
+	s.RTT, s.InFlight, s.Software = time.Duration(c.rtt.Load()), int(c.inflight.Load()), c.hello.GetSoftware()
+	return s
+}
+
+// Connected reports whether a verified connection to p is there.
+func (t *Transport) Connected(p proto.PeerID) bool { return t.best(p) != nil }
+
+// Disconnect ends all connections with p. It is dialled again like any contact,
+// unless the gate blocks it.
+func (t *Transport) Disconnect(p proto.PeerID) { t.host.Network().ClosePeer(toLibp2p(p)) }
+
+// SendCtl hands m to p's ctl stream: best effort, for what may be lost.
+func (t *Transport) SendCtl(p proto.PeerID, m *proto.Message) error {
+	c := t.best(p)
+	if c == nil {
+		return fmt.Errorf("%w to %s", ErrNotConnected, p)
+	}
+	return c.post(m)
+}
+
+// Ping measures the time to p and back.
+func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, error) {
+	c := t.best(p)
+	if c == nil {
+		return 0, fmt.Errorf("ping: %w to %s", ErrNotConnected, p)
+	}
+	done := make(chan time.Duration, 1)
+	if err := c.post(&proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(c.clock.Mono(), done)}); err != nil {
+		return 0, fmt.Errorf("ping: %w", err)
+	}
+	select {
+	case rtt := <-done:
+		return rtt, nil
+	case <-c.gone:
+		return 0, fmt.Errorf("ping %s: the connection ended", p)
+	case <-ctx.Done():
+		return 0, fmt.Errorf("ping %s: %w", p, ctx.Err())
+	}
+}

@@ -1,0 +1,166 @@
+package transport
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// ErrProtocol is returned for a message that no node sends at that place.
+var ErrProtocol = errors.New("transport: protocol broken")
+
+// serveTasks takes a peer's task stream: one goroutine reads ahead, this one
+// has each group made durable and acknowledges it.
+func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
+	release, err := t.turn(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer release()
+	q := newIntake()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.Reset()
+	wg.Go(func() { q.close(readTasks(ctx, s, q)) })
+	var group, known []*proto.Message
+	for number := uint64(1); ; {
+		if group, err = q.take(ctx, group[:0]); err != nil {
+			return err
+		}
+		known = knownOf(known[:0], group)
+		var a Answer
+		if len(known) > 0 {
+			if a, err = t.recv.Receive(ctx, s.conn.peer, known); err != nil {
+				return fmt.Errorf("receive: %w", err)
+			}
+		}
+		ack, err := ackFor(number, group, a)
+		if err != nil {
+			return err
+		}
+		t.met.received.Add(float64(len(group)))
+		if ack.GetUpTo() >= number {
+			number = ack.GetUpTo() + 1
+			if err := s.sendAck(ack); err != nil {
+				return fmt.Errorf("acknowledge: %w", err)
+			}
+		}
+		clear(group)
+	}
+}
+
+// readTasks puts frames into q until the stream ends. It never returns nil.
+func readTasks(ctx context.Context, s *stream, q *intake) error {
+	for {
+		m := new(proto.Message)
+		if err := s.next(m); err != nil {
+			return err
+		}
+		if misplaced(m.GetType()) {
+			return fmt.Errorf("%w: message type %d on a task stream", ErrProtocol, m.GetType())
+		}
+		if err := q.put(ctx, m, len(m.GetPayload())); err != nil {
+			return err
+		}
+	}
+}
+
+// misplaced reports whether a type is known and does not belong on a task stream.
+func misplaced(t proto.MessageType) bool {
+	switch t {
+	case proto.MessageType_DATA, proto.MessageType_RESULT, proto.MessageType_CANCEL, proto.MessageType_MARK:
+		return false
+	}
+	return !unknown(t)
+}
+
+// unknown reports whether a newer node must have sent this type.
+func unknown(t proto.MessageType) bool { _, ok := proto.MessageType_name[int32(t)]; return !ok }
+
+// knownOf appends to dst the messages of a group that this node understands.
+func knownOf(dst, group []*proto.Message) []*proto.Message {
+	for _, m := range group {
+		if !unknown(m.GetType()) {
+			dst = append(dst, m)
+		}
+	}
+	return dst
+}
+
+// ackFor makes the Ack of a group whose first numbered frame has this number.
+// a speaks of the known messages by their index; unknown ones are refused here,
+// so that their sender keeps them for a newer node. Without a numbered frame,
+// UpTo is number-1.
+func ackFor(number uint64, group []*proto.Message, a Answer) (*proto.Ack, error) {
+	ack := &proto.Ack{From: number, Time: a.Time, Signature: a.Signature}
+	refusals := slices.SortedFunc(slices.Values(a.Refusals), func(x, y *proto.Refusal) int {
+		return cmp.Compare(x.GetNumber(), y.GetNumber())
+	})
+	index := uint64(0) // of the known messages
+	for _, m := range group {
+		var r *proto.Refusal
+		if unknown(m.GetType()) {
+			r = &proto.Refusal{Code: proto.Code_CODE_UNKNOWN_VERSION, Detail: fmt.Sprintf("message type %d", m.GetType())}
+		} else {
+			if len(refusals) > 0 && refusals[0].GetNumber() == index {
+				r, refusals = refusals[0], refusals[1:]
+			}
+			index++
+		}
+		if !numbered(m.GetType()) {
+			continue
+		}
+		if r != nil {
+			r.Number = number
+			ack.Refusals = append(ack.Refusals, r)
+		}
+		number++
+	}
+	if len(refusals) > 0 {
+		return nil, fmt.Errorf("transport: the receiver refused message %d of %d", refusals[0].GetNumber(), index)
+	}
+	ack.UpTo = number - 1
+	return ack, nil
+}
+
+func (s *stream) sendAck(a *proto.Ack) error {
+	b, err := proto.Encode(nil, a)
+	if err != nil {
+		return err
+	}
+	return s.send(&proto.Message{Type: proto.MessageType_ACK, Payload: b})
+}
+
+// turn lets the newest task stream of a peer in after the one before it has
+// ended: its frames are never received beside or behind those of the next.
+func (t *Transport) turn(ctx context.Context, s *stream) (release func(), err error) {
+	t.mu.Lock()
+	n := t.neighbour(s.conn.peer)
+	before := n.incoming
+	n.incoming = s
+	t.mu.Unlock()
+	if before != nil {
+		before.Reset()
+	}
+	select {
+	case n.receiving <- struct{}{}:
+		return func() { <-n.receiving }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-s.conn.gone:
+		return nil, io.EOF
+	}
+}
+
+// quiet reports whether a stream ended as streams do, without anybody's fault.
+func quiet(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, context.Canceled)
+}

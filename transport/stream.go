@@ -1,0 +1,142 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	msmux "github.com/multiformats/go-multistream"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A stream is one libp2p stream with its deadlines. What arrives on it counts
+// as a sign of life of its connection.
+//
+// Reading waits for ever between two frames (the heartbeat watches the
+// connection), but a frame that has begun must be whole in time: a peer that
+// sends a byte a second gives up nothing and would hold memory for days.
+type stream struct {
+	network.Stream
+	rw      io.ReadWriter // the stream, or the negotiation in front of it
+	conn    *conn
+	rd      *proto.Reader
+	timing  Timing
+	between bool // the next read may wait for ever
+	lead    time.Duration
+	out     []byte
+}
+
+// openStream opens a stream of the protocol on this very connection. The
+// negotiation goes along with the first bytes: an other side that does not
+// speak it is noticed at the first read.
+func openStream(ctx context.Context, c *conn, p protocol.ID, max int, t Timing) (*stream, error) {
+	ctx, cancel := context.WithTimeout(network.WithNoDial(ctx, "the connection is there"), t.Hello)
+	defer cancel()
+	s, err := c.raw.NewStream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open %s to %s: %w", p, c.peer.Short(), err)
+	}
+	if err := s.SetProtocol(p); err != nil {
+		s.Reset()
+		return nil, fmt.Errorf("open %s to %s: %w", p, c.peer.Short(), err)
+	}
+	return newStream(s, msmux.NewMSSelect(s, p), c, max, t), nil
+}
+
+func newStream(s network.Stream, rw io.ReadWriter, c *conn, max int, t Timing) *stream {
+	st := &stream{Stream: s, rw: rw, conn: c, timing: t}
+	st.rd = proto.NewReader(readerFunc(st.read), max)
+	return st
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func (s *stream) read(p []byte) (int, error) {
+	if s.between {
+		s.between = false
+		if err := s.SetReadDeadline(s.idleDeadline()); err != nil {
+			return 0, err
+		}
+		n, err := s.rw.Read(p)
+		s.heard(n)
+		if err == nil {
+			err = s.SetReadDeadline(time.Now().Add(s.timing.Frame))
+		}
+		return n, err
+	}
+	n, err := s.rw.Read(p)
+	s.heard(n)
+	return n, err
+}
+
+// idleDeadline is when the next frame must have begun: never, unless lead says so.
+func (s *stream) idleDeadline() time.Time {
+	if s.lead == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(s.lead)
+}
+
+func (s *stream) heard(n int) {
+	if n > 0 {
+		s.conn.touch()
+	}
+}
+
+// next reads a frame into m. It waits for its begin as long as it takes, or for
+// s.lead when that is set.
+func (s *stream) next(m *proto.Message) error {
+	s.between = s.rd.Buffered() == 0
+	return s.rd.Next(m)
+}
+
+// write sends b in pieces, each within its deadline.
+func (s *stream) write(b []byte) error {
+	for len(b) > 0 {
+		n := min(len(b), bufferSize)
+		if err := s.SetWriteDeadline(time.Now().Add(s.timing.Write)); err != nil {
+			return err
+		}
+		if _, err := s.rw.Write(b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// send writes one frame.
+func (s *stream) send(m *proto.Message) error {
+	b, err := proto.AppendFrame(s.out[:0], m)
+	if err != nil {
+		return err
+	}
+	if cap(b) <= bufferSize {
+		s.out = b
+	}
+	return s.write(b)
+}
+
+// unblock resets s when ctx ends, so that whoever reads or writes returns. The
+// caller calls stop in the end.
+func (s *stream) unblock(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { s.Reset() })
+}
+
+// expect reads one message of this type and returns its payload.
+func (s *stream) expect(typ proto.MessageType) ([]byte, error) {
+	var m proto.Message
+	if err := s.next(&m); err != nil {
+		return nil, err
+	}
+	if m.GetType() != typ {
+		return nil, fmt.Errorf("%w: message type %d instead of %d", ErrProtocol, m.GetType(), typ)
+	}
+	return m.GetPayload(), nil
+}

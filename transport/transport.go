@@ -1,0 +1,249 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/admit"
+)
+
+// ErrNotConnected is returned when there is no verified connection to a peer.
+var ErrNotConnected = errors.New("transport: not connected")
+
+// A Transport is this node's end of all its connections.
+type Transport struct {
+	self proto.PeerID
+	host host.Host
+	gate Gate
+	recv Receiver
+	cfg  Config
+	log  *slog.Logger
+	met  *metrics
+	crew *crew
+
+	open   atomic.Bool // Run runs: connections are taken
+	redial chan struct{}
+
+	mu         sync.Mutex
+	conns      map[network.Conn]*conn
+	neighbours map[proto.PeerID]*neighbour
+	ledger     *admit.Ledger[proto.PeerID]
+	joins      map[proto.PeerID]int // dialled to join: no hello
+}
+
+// New returns a transport that listens and lets nobody in before [Transport.Run].
+// Close it when Run will not be called.
+func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
+	cfg = cfg.withDefaults()
+	t := &Transport{
+		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger,
+		crew: newCrew(), redial: make(chan struct{}, 1),
+		conns:      make(map[network.Conn]*conn),
+		neighbours: make(map[proto.PeerID]*neighbour),
+		ledger:     admit.NewLedger[proto.PeerID](cfg.Limits),
+		joins:      make(map[proto.PeerID]int),
+	}
+	var err error
+	if t.met, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("transport: %w", err)
+	}
+	if t.host, err = newHost(keys, &gater{t.wanted}, cfg); err != nil {
+		return nil, fmt.Errorf("transport: %w", err)
+	}
+	t.host.Network().Notify(&network.NotifyBundle{ConnectedF: t.connected, DisconnectedF: t.disconnected})
+	t.host.SetStreamHandler(streamCtl, t.handleCtl)
+	t.host.SetStreamHandler(streamTask, t.handler("task", proto.MaxFrame, t.serveTasks))
+	if cfg.Joiner != nil {
+		t.host.SetStreamHandler(streamJoin, t.handleJoin)
+	}
+	return t, nil
+}
+
+// Run takes and makes connections until ctx is done. When it returns, the host
+// is closed and nothing of the transport runs any more.
+func (t *Transport) Run(ctx context.Context) error {
+	t.open.Store(true)
+	t.crew.hand(t.redialAll)
+	t.crew.run(ctx, func() {
+		t.open.Store(false)
+		t.host.Close()
+	})
+	return nil
+}
+
+// Close frees what New took. After Run it does nothing.
+func (t *Transport) Close() error { return t.host.Close() }
+
+// Peer returns this node's id.
+func (t *Transport) Peer() proto.PeerID { return t.self }
+
+// Addrs returns the multiaddrs that this node listens at or announces.
+func (t *Transport) Addrs() []string { return addrStrings(t.host.Addrs()) }
+
+// wanted reports whether libp2p may go on with a connection to id.
+func (t *Transport) wanted(id peer.ID) bool {
+	p, err := fromLibp2p(id)
+	if err != nil || !t.open.Load() || t.gate.Blocked(p) {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.ledger.Banned(p, t.cfg.Clock.Mono())
+}
+
+// connected takes a new connection from libp2p. It must not block.
+func (t *Transport) connected(_ network.Network, raw network.Conn) {
+	p, err := fromLibp2p(raw.RemotePeer())
+	if err != nil {
+		return
+	}
+	c := newConn(raw, p, t.cfg.Clock)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	welcome := !c.inbound || t.ledger.Allow(p, admit.Conn, t.cfg.Clock.Mono()) && t.unverified() < maxUnverified
+	t.conns[raw] = c
+	switch {
+	case !welcome:
+		t.met.refused.Inc()
+		t.crew.hand(func(context.Context) { raw.CloseWithError(network.ConnRateLimited) })
+	case c.inbound:
+		t.crew.hand(func(ctx context.Context) { t.expect(ctx, c) })
+	case t.joins[p] == 0:
+		c.greeted.Store(true)
+		t.crew.hand(func(ctx context.Context) { t.greet(ctx, c) })
+	}
+}
+
+// unverified counts inbound connections that have not said hello, of peers that
+// are not connected otherwise. The caller holds mu.
+func (t *Transport) unverified() int {
+	count := 0
+	for _, c := range t.conns {
+		if n := t.neighbours[c.peer]; c.inbound && !c.verified() && (n == nil || len(n.conns) == 0) {
+			count++
+		}
+	}
+	return count
+}
+
+// disconnected takes the end of a connection from libp2p. It must not block.
+func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.conns[raw]
+	if c == nil {
+		return
+	}
+	delete(t.conns, raw)
+	close(c.gone)
+	t.leave(c)
+}
+
+// handleCtl takes a ctl stream: one per connection, opened by who dialled.
+func (t *Transport) handleCtl(raw network.Stream) {
+	c := t.connOf(raw)
+	if c == nil || !c.inbound || c.greeted.Swap(true) {
+		raw.Reset()
+		return
+	}
+	s := newStream(raw, raw, c, proto.MaxControl, t.cfg.Timing)
+	if !t.crew.hand(func(ctx context.Context) { t.answer(ctx, c, s) }) {
+		raw.Reset()
+	}
+}
+
+// handler makes the handler of a protocol that is served after the hello only.
+func (t *Transport) handler(name string, max int, serve func(context.Context, *stream) error) network.StreamHandler {
+	return func(raw network.Stream) {
+		c := t.connOf(raw)
+		if c == nil || !t.allow(c.peer, admit.Stream) || c.waiting.Load() >= maxWaiting {
+			t.met.refused.Inc()
+			raw.Reset()
+			return
+		}
+		c.waiting.Add(1)
+		ok := t.crew.hand(func(ctx context.Context) {
+			defer raw.Reset()
+			verified := t.awaitVerified(ctx, c)
+			c.waiting.Add(-1)
+			if !verified {
+				return
+			}
+			s := newStream(raw, raw, c, max, t.cfg.Timing)
+			defer s.unblock(ctx)()
+			t.blame(c.peer, name, serve(ctx, s))
+		})
+		if !ok {
+			raw.Reset()
+		}
+	}
+}
+
+// maxWaiting bounds the streams of one connection that wait for its hello.
+const maxWaiting = 8
+
+// awaitVerified waits for the hello of c: a stream may overtake it.
+func (t *Transport) awaitVerified(ctx context.Context, c *conn) bool {
+	timer := time.NewTimer(t.cfg.Timing.Hello)
+	defer timer.Stop()
+	select {
+	case <-c.ready:
+	case <-c.gone:
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return c.verified()
+}
+
+func (t *Transport) connOf(s network.Stream) *conn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.conns[s.Conn()]
+}
+
+func (t *Transport) allow(p proto.PeerID, w admit.What) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ledger.Allow(p, w, t.cfg.Clock.Mono())
+}
+
+// blame looks at why a stream of p ended: what no honest node does is an offence.
+func (t *Transport) blame(p proto.PeerID, stream string, err error) {
+	switch {
+	case offence(err):
+		t.offend(p, stream, err)
+	case !quiet(err):
+		t.log.Debug("stream ends", "peer", p.Short(), "stream", stream, "why", err)
+	}
+}
+
+// offence reports whether err is the other side's doing and no accident.
+func offence(err error) bool {
+	for _, e := range []error{ErrProtocol, proto.ErrBadFrame, proto.ErrFrameTooLarge, proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return isTimeout(err)
+}
+
+func (t *Transport) offend(p proto.PeerID, stream string, err error) {
+	t.mu.Lock()
+	banned := t.ledger.Offend(p, t.cfg.Clock.Mono())
+	t.mu.Unlock()
+	t.met.offences.WithLabelValues(stream).Inc()
+	t.log.Warn("peer breaks the protocol", "peer", p.Short(), "stream", stream, "why", err, "banned", banned)
+	if banned {
+		t.host.Network().ClosePeer(toLibp2p(p))
+	}
+}
