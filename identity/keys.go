@@ -297,3 +297,10 @@ func sealingFiles(dir string) ([]uint64, error) {
 	slices.Sort(seqs)
 	return seqs, nil
 }
+
+// String names the node and shows nothing of its keys, in whatever way k is
+// printed.
+func (k *Keys) String() string { return "keys of " + k.peer.String() }
+
+// GoString is String.
+func (k *Keys) GoString() string { return k.String() }

@@ -85,3 +85,10 @@ func rootOf(key ed25519.PrivateKey) *Root {
 
 // Mesh returns the mesh that r is the root of.
 func (r *Root) Mesh() Mesh { return r.mesh }
+
+// String names the mesh and shows nothing of its key, in whatever way r is
+// printed.
+func (r *Root) String() string { return "root of mesh " + r.mesh.ID.String() }
+
+// GoString is String.
+func (r *Root) GoString() string { return r.String() }
