@@ -16,7 +16,7 @@ type Report struct {
 	Orphans      int    // transactions that were never committed but lie between others
 
 	Lost     []Range // what Salvage could not read
-	Partial  int     // transactions that Salvage brought over without all of their entries
+	Partial  int     // transactions that Salvage brought over and that may lack entries
 	Imported int     // puts and deletes that Salvage brought over
 }
 

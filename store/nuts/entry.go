@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
 	"slices"
 
 	"github.com/balefire/balefire/store"
@@ -108,8 +110,22 @@ func blankOr(b []byte) verdict {
 type window struct {
 	r    io.ReaderAt
 	size int64
-	buf  []byte // holds the file from base on
+	skip func(off int64) int64 // returns where data may follow off; nil: at off
+	buf  []byte                // holds the file from base on
 	base int64
+}
+
+// openWindow opens a file for reading; close closes it.
+func openWindow(path string) (w *window, close func() error, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return &window{r: f, size: info.Size(), skip: func(off int64) int64 { return nextData(f, off) }}, f.Close, nil
 }
 
 const windowSize = 256 << 10
@@ -168,6 +184,9 @@ func (w *window) written(off int64) (int64, error) {
 			return off + int64(slices.IndexFunc(b, func(c byte) bool { return c != 0 })), nil
 		}
 		off += int64(len(b))
+		if w.skip != nil {
+			off = w.skip(off)
+		}
 	}
 	return -1, nil
 }

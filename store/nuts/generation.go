@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -43,16 +43,19 @@ func genDir(dir string, num int) string {
 	return filepath.Join(dir, fmt.Sprintf("%s%06d", genPrefix, num))
 }
 
-func (n name) String() string { return fmt.Sprintf("%s%06d %d\n", genPrefix, n.num, n.segment) }
+// String returns the text of CURRENT: "gen-000007 67108864 " and a checksum.
+func (n name) String() string {
+	text := fmt.Sprintf("%s%06d %d", genPrefix, n.num, n.segment)
+	return fmt.Sprintf("%s %08x\n", text, crc32.ChecksumIEEE([]byte(text)))
+}
 
 // parseName reads the text of CURRENT.
 func parseName(text string) (name, error) {
-	gen, size, _ := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
-	num, err1 := strconv.Atoi(strings.TrimPrefix(gen, genPrefix))
-	segment, err2 := strconv.ParseInt(size, 10, 64)
-	n := name{num, segment}
-	if err1 != nil || err2 != nil || num < 1 || segment < 1 || n.String() != text {
-		return name{}, fmt.Errorf("%w: CURRENT says %q instead of a generation and its segment size", store.ErrCorrupt, text)
+	var n name
+	_, err := fmt.Sscanf(text, genPrefix+"%d %d ", &n.num, &n.segment)
+	if err != nil || n.num < 1 || n.segment < 1 || n.String() != text {
+		return name{}, fmt.Errorf("%w: %s says %q instead of a generation and its segment size; "+
+			"run `balefire-node store salvage` to read the newest one", store.ErrCorrupt, currentFile, text)
 	}
 	return n, nil
 }

@@ -66,10 +66,12 @@ func salvage(src, dst string) (_ Report, err error) {
 }
 
 // salvageSource returns the generation to read: the one that CURRENT names, or
-// without a readable CURRENT the newest that has a log.
+// if that cannot be found the newest that has a log.
 func salvageSource(src string) (string, error) {
 	if n, ok, err := readCurrent(src); err == nil && ok {
-		return genDir(src, n.num), nil
+		if _, err := os.Stat(genDir(src, n.num)); err == nil {
+			return genDir(src, n.num), nil
+		}
 	}
 	gens, err := filepath.Glob(filepath.Join(src, genPrefix+"*")) // sorted
 	if err != nil {

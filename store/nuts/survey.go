@@ -107,12 +107,11 @@ func listSegments(dir string) ([]segment, error) {
 // read surveys one segment and returns where its entries end. full is where
 // those of the segment before ended, or -1.
 func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
-	f, err := os.Open(segmentPath(s.dir, seg.num))
+	w, closeFile, err := openWindow(segmentPath(s.dir, seg.num))
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	w := &window{r: f, size: seg.size}
+	defer closeFile()
 	var off int64
 	for {
 		e, _, v, err := w.entryAt(off)
@@ -187,16 +186,11 @@ func (s *survey) readBehind() error {
 // whatever lies between them, and returns how many bytes up to the last one
 // that is not zero there are.
 func scavenge(path string, from int64, fn func(off int64, e entry, b []byte) error) (written int64, err error) {
-	f, err := os.Open(path)
+	w, closeFile, err := openWindow(path)
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return 0, err
-	}
-	w := &window{r: f, size: info.Size()}
+	defer closeFile()
 	end := from
 	for off := from; off < w.size; {
 		e, b, v, err := w.entryAt(off)

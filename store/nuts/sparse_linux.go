@@ -1,0 +1,24 @@
+package nuts
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// nextData returns where data may follow off: a segment is a file of its full
+// size from the start, and reading its hole takes longer than its data.
+func nextData(f *os.File, off int64) int64 {
+	next, err := f.Seek(off, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) { // nothing but a hole up to the end
+		if next, err = f.Seek(0, io.SeekEnd); err == nil {
+			return next
+		}
+	}
+	if err != nil {
+		return off
+	}
+	return next
+}
