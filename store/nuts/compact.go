@@ -40,19 +40,24 @@ func (d *DB) Compact() error {
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
+	d.cfg.at("compact: new generation made")
 	if err := next.fill(old); err != nil {
 		return fmt.Errorf("compact: %w", errors.Join(err, next.close(false), os.RemoveAll(next.dir)))
 	}
+	d.cfg.at("compact: records copied")
 	if err := setCurrent(d.dir, next.name); err != nil {
 		return d.switchFailed(err, next)
 	}
+	d.cfg.at("compact: switched")
 	d.pin.Lock() // a snapshot may still read the old files
 	defer d.pin.Unlock()
 	d.mu.Lock()
 	d.gen, d.compacted = next, d.cfg.Clock.Mono()
 	d.mu.Unlock()
 	d.live.forget()
-	if err := errors.Join(old.close(false), os.RemoveAll(old.dir)); err != nil {
+	err = old.close(false)
+	d.cfg.at("compact: old generation closed")
+	if err := errors.Join(err, os.RemoveAll(old.dir)); err != nil {
 		d.cfg.Logger.Warn("store: could not remove the generation before", "dir", old.dir, "err", err)
 	}
 	return nil

@@ -155,6 +155,7 @@ func newStore(dir string, cfg Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.at("birth: first generation made")
 	err = syncDir(filepath.Dir(dir))
 	if err == nil {
 		err = setCurrent(dir, g.name)
@@ -251,9 +252,11 @@ func guard(dir string, n name, cfg Config) (guarded, error) {
 		return guarded{}, err
 	}
 	if !s.clean() {
+		cfg.at("guard: before the repair")
 		if err := s.repair(filepath.Join(dir, quarantineDir), cfg.Logger); err != nil {
 			return guarded{}, err
 		}
+		cfg.at("guard: after the repair")
 		if s, err = surveyAll(gen, n.segment, cfg.Progress); err != nil {
 			return guarded{}, err
 		}

@@ -53,6 +53,8 @@ type Config struct {
 	Progress func(done, total int64)
 	// Clock spaces compactions; default clock.System().
 	Clock clock.Clock
+
+	at func(point string) // tests stop the process here
 }
 
 func (c Config) withDefaults() Config {
@@ -63,6 +65,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
+	}
+	if c.at == nil {
+		c.at = func(string) {}
 	}
 	return c
 }
