@@ -70,6 +70,12 @@ func TestTaskIDText(t *testing.T) {
 	})
 }
 
+func TestMeshIDText(t *testing.T) {
+	if got, want := (MeshID{0xab, 15: 1}).String(), "ab000000000000000000000000000001"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 func TestBadTaskIDs(t *testing.T) {
 	good := TaskID{1, 2, 3}.String()
 	for _, s := range []string{

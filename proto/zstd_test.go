@@ -91,6 +91,11 @@ func windowed(log int) []byte {
 	return []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, byte(log-10) << 3, 0x09, 0x00, 0x00, 'x'}
 }
 
+// windowedSized is the same with its size stated.
+func windowedSized(log int) []byte {
+	return []byte{0x28, 0xb5, 0x2f, 0xfd, 0x80, byte(log-10) << 3, 1, 0, 0, 0, 0x09, 0x00, 0x00, 'x'}
+}
+
 // What pays is compressed and comes back; what does not is left alone.
 func TestCompress(t *testing.T) {
 	half := append(noise(4<<10), text(4<<10)...)
@@ -228,7 +233,9 @@ func zipCases(t testing.TB) []zipCase {
 		if 1<<log > maxWindow {
 			want = ErrInflated
 		}
-		cases = append(cases, zipCase{fmt.Sprintf("a window of 2^%d bytes", log), windowed(log), ErrCompressed, want})
+		cases = append(cases,
+			zipCase{fmt.Sprintf("a window of 2^%d bytes", log), windowed(log), ErrCompressed, want},
+			zipCase{fmt.Sprintf("a window of 2^%d bytes, size said", log), windowedSized(log), want, want})
 	}
 	return cases
 }
@@ -263,6 +270,17 @@ func TestBadCompression(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A size that the blocks cannot hold takes no memory, whatever is allowed.
+func TestStatedSizeAloneCostsNoMemory(t *testing.T) {
+	b := zeros(1000, true)
+	binary.LittleEndian.PutUint64(b[5:], 64<<20)
+	bounded(t, len(b), func() {
+		if _, err := Decompress(b, 64<<20); !errors.Is(err, ErrCompressed) {
+			t.Errorf("%v, want %v", err, ErrCompressed)
+		}
+	})
 }
 
 // inflate reads r to its end or an error.
@@ -316,17 +334,15 @@ func TestDecompressorPassesErrorsOn(t *testing.T) {
 }
 
 // The coders belong to no bubble and start no goroutine: a mesh in virtual time
-// may use them beside the rest of the process.
+// may be the first to use them, and the rest of the process the next.
 func TestCodersCrossBubbles(t *testing.T) {
+	e, d := newEncoder(), newDecoder()
 	use := func(t *testing.T) {
-		out, ok := Compress(nil, text(1000))
-		if !ok {
-			t.Fatal("text does not compress")
-		}
-		if _, err := Decompress(out, 1000); err != nil {
+		b := e.EncodeAll(text(1000), nil)
+		if _, err := d.DecodeAll(b, make([]byte, 0, 1000)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := inflate(bytes.NewReader(out), 1000); err != nil {
+		if _, err := inflate(bytes.NewReader(b), 1000); err != nil {
 			t.Fatal(err)
 		}
 	}
