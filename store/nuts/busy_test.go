@@ -1,0 +1,204 @@
+package nuts
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/store"
+)
+
+// Readers of empty and full buckets, snapshots and figures beside commits and
+// compactions, right after an open: what the race detector is for.
+func TestEverythingAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir).Close()
+	d := open(t, dir)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	loop := func(f func(i int) error) {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := f(i); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 3 {
+		loop(func(i int) error {
+			b := store.Buckets()[i%len(store.Buckets())]
+			_, err := d.Scan(b, []byte("5"), nil, 20)
+			return err
+		})
+		loop(func(i int) error {
+			_, _, err := d.Get(store.Flows, []byte(fmt.Sprint(i)))
+			return err
+		})
+	}
+	loop(func(int) error {
+		if st := d.Stats(); st.Engine != "nuts" {
+			return fmt.Errorf("stats %+v", st)
+		}
+		return nil
+	})
+	tmp := t.TempDir()
+	loop(func(i int) error { return d.Snapshot(filepath.Join(tmp, fmt.Sprint(i))) })
+	for i := range 120 {
+		commit(t, d, put(store.Inbox, fmt.Sprint(i), strings.Repeat("x", 5000)), del(store.Inbox, fmt.Sprint(i-20)))
+		if i%40 == 39 {
+			if err := d.Compact(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if n := len(dump(t, d)); n != 20 {
+		t.Errorf("%d records, want 20", n)
+	}
+	snaps, err := os.ReadDir(tmp)
+	if err != nil || len(snaps) == 0 {
+		t.Fatalf("snapshots: %v, %v", snaps, err)
+	}
+	if r, err := Check(filepath.Join(tmp, snaps[len(snaps)-1].Name())); err != nil || !r.Clean() {
+		t.Errorf("Check of the last snapshot = %+v, %v", r, err)
+	}
+}
+
+// S49, S52: puts and deletes without end take bounded space: the engine says
+// when it is time and Compact gives the space back. BALEFIRE_CHURN sets the
+// number of records.
+func TestChurn(t *testing.T) {
+	total := 60_000
+	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_CHURN")); err == nil && n > 0 {
+		total = n
+	}
+	const live, group, val = 2000, 200, 2048
+	man := clock.NewManual(time.Unix(1e9, 0))
+	cfg := quiet()
+	cfg.SegmentSize, cfg.Clock = 0, man.Clock()
+	d, err := Open(t.TempDir(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	var peak int64
+	compactions := 0
+	for i := 0; i < total; i += group {
+		var ops []store.Op
+		for j := i; j < i+group; j++ {
+			ops = append(ops, store.Op{Bucket: store.Inbox, Key: fmt.Appendf(nil, "%012d", j), Val: make([]byte, val)})
+			if j >= live {
+				ops = append(ops, store.Op{Bucket: store.Inbox, Key: fmt.Appendf(nil, "%012d", j-live), Delete: true})
+			}
+		}
+		if err := d.Commit(ops); err != nil {
+			t.Fatal(err)
+		}
+		man.Advance(10 * time.Second)
+		st := d.Stats()
+		peak = max(peak, st.DiskBytes)
+		if !st.CompactDue {
+			continue
+		}
+		compactions++
+		if err := d.Compact(); err != nil {
+			t.Fatal(err)
+		}
+		if st := d.Stats(); st.Keys != live || st.DiskBytes > 2*live*val || st.CompactDue {
+			t.Fatalf("after a compaction %+v", st)
+		}
+	}
+	if limit := int64(4*live*val + 128<<20); peak > limit || compactions == 0 {
+		t.Errorf("the log reached %d bytes (limit %d) with %d compactions", peak, limit, compactions)
+	}
+}
+
+func TestCompactDue(t *testing.T) {
+	tests := []struct {
+		name       string
+		size, live int64
+		ago        time.Duration
+		want       bool
+	}{
+		{"empty", 0, 0, time.Hour, false},
+		{"small, nothing alive", 64 << 20, 0, time.Hour, false},
+		{"large, nothing alive", 65 << 20, 0, time.Hour, true},
+		{"three times what is alive", 90 << 20, 30 << 20, time.Hour, false},
+		{"more than that", 91 << 20, 30 << 20, time.Hour, true},
+		{"too soon", 91 << 20, 30 << 20, 9 * time.Minute, false},
+		{"huge", 1<<30 + 1, 30 << 20, time.Second, true},
+		{"huge and alive", 2 << 30, 1 << 30, time.Hour, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := compactDue(tt.size, tt.live, tt.ago); got != tt.want {
+				t.Errorf("compactDue = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestStale(t *testing.T) {
+	l := &liveness{known: true, at: position{0, 100}, size: 100 << 20, keys: 1e6}
+	tests := []struct {
+		name string
+		l    *liveness
+		pos  position
+		size int64
+		want bool
+	}{
+		{"never counted", &liveness{}, position{}, 0, true},
+		{"nothing written", l, position{0, 100}, 100 << 20, false},
+		{"a little written", l, position{0, 200}, 101 << 20, false},
+		{"a quarter more", l, position{0, 300}, 126 << 20, true},
+		{"few keys", &liveness{known: true, keys: 10}, position{0, 1}, 1, true},
+		{"few keys, nothing written", &liveness{known: true, keys: 10}, position{}, 0, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.l.stale(tt.pos, tt.size); got != tt.want {
+				t.Errorf("stale = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// S50: opening a store tells how far it is, and never goes back or beyond.
+func TestProgress(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+	for i := range 60 {
+		commit(t, d, put(store.Inbox, fmt.Sprint(i), strings.Repeat("x", 20_000)))
+	}
+	d.Close()
+	var calls [][2]int64
+	cfg := quiet()
+	cfg.Progress = func(done, total int64) { calls = append(calls, [2]int64{done, total}) }
+	d, err := Open(dir, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for i, c := range calls {
+		if c[0] > c[1] || i > 0 && (c[0] < calls[i-1][0] || c[1] != calls[0][1]) {
+			t.Errorf("call %d of %v", i, calls)
+		}
+	}
+	if len(calls) < 5 || calls[len(calls)-1][0] != calls[0][1] {
+		t.Errorf("progress was %v", calls)
+	}
+}
