@@ -142,7 +142,7 @@ func (t *Transport) Want(p proto.PeerID) {
 }
 
 // Dial connects to p at one of addrs and returns when both sides have said
-// hello. It needs Run. A refusal is a RefusedError.
+// hello. It waits for Run. A refusal is a RefusedError.
 func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) error {
 	if err := t.connect(ctx, p, addrs); err != nil {
 		return fmt.Errorf("dial %s: %w", p, err)
@@ -169,6 +169,11 @@ func (t *Transport) reach(ctx context.Context, p proto.PeerID, addrs []string) e
 	list, err := parseAddrs(p, addrs)
 	if err != nil {
 		return err
+	}
+	select {
+	case <-t.opened:
+	case <-ctx.Done():
+		return fmt.Errorf("the transport does not run: %w", ctx.Err())
 	}
 	id := toLibp2p(p)
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)

@@ -61,7 +61,7 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 }
 
 // RequestJoin asks the inviter of a ticket for membership, at one of addrs. It
-// needs Run and no membership. The connection is given up afterwards: the next
+// waits for Run and needs no membership. The connection is given up afterwards: the next
 // one begins with a hello.
 func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	t.setJoining(inviter, 1)

@@ -31,7 +31,8 @@ type Transport struct {
 	met  *metrics
 	crew *crew
 
-	open   atomic.Bool // Run runs: connections are taken
+	open   atomic.Bool   // Run runs: connections are taken
+	opened chan struct{} // closed when it began
 	redial chan struct{}
 
 	mu         sync.Mutex
@@ -47,7 +48,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	cfg = cfg.withDefaults()
 	t := &Transport{
 		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger,
-		crew: newCrew(), redial: make(chan struct{}, 1),
+		crew: newCrew(), redial: make(chan struct{}, 1), opened: make(chan struct{}),
 		conns:      make(map[network.Conn]*conn),
 		neighbours: make(map[proto.PeerID]*neighbour),
 		ledger:     admit.NewLedger[proto.PeerID](cfg.Limits),
@@ -73,6 +74,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 // is closed and nothing of the transport runs any more.
 func (t *Transport) Run(ctx context.Context) error {
 	t.open.Store(true)
+	close(t.opened)
 	t.crew.hand(t.redialAll)
 	t.crew.run(ctx, func() {
 		t.open.Store(false)

@@ -1,0 +1,328 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// Errors of the book.
+var (
+	// ErrUnknownPeer is returned for a name or id that nobody known has.
+	ErrUnknownPeer = errors.New("transport: unknown peer")
+	// ErrAmbiguous is returned for a name or the begin of an id that several have.
+	ErrAmbiguous = errors.New("transport: ambiguous peer")
+	// ErrOldBoot is returned for a peer whose boot number went back.
+	ErrOldBoot = errors.New("transport: the boot number went back")
+	// ErrTwin is returned for a peer that runs twice.
+	ErrTwin = errors.New("transport: the same key runs twice")
+	// ErrOldKey is returned for a key record older than the one that is known.
+	ErrOldKey = errors.New("transport: an older key record")
+	// ErrBlocked is returned for a peer that a person blocked here.
+	ErrBlocked = errors.New("transport: the peer is blocked")
+)
+
+// bookPrefix begins the key of a peer in the bucket Peers; the id follows.
+const bookPrefix = 'p'
+
+// bookTimeout bounds a write that a hello waits for.
+const bookTimeout = 5 * time.Second
+
+// A Book is the address book: every node that this one was introduced to, with
+// its certificate, sealing key, addresses and highest boot number. Reads are
+// served from memory. It is most of a [Gate], and a [Directory].
+type Book struct {
+	store *store.Store
+	keys  *identity.Keys
+	clock clock.Clock
+
+	writing sync.Mutex // held over read, decide, write: entries never go back
+
+	mu      sync.RWMutex
+	mesh    identity.Mesh
+	self    *Peer                  // its cert is nil before Enroll
+	entries map[proto.PeerID]*Peer // never changed in place
+}
+
+// OpenBook reads the book kept in s. A node that is in no mesh yet passes a zero
+// mesh and a nil certificate, and calls [Book.Enroll] when it is in one.
+func OpenBook(s *store.Store, mesh identity.Mesh, keys *identity.Keys, cert *proto.Signed, clk clock.Clock) (*Book, error) {
+	b := &Book{store: s, keys: keys, clock: clk, self: &Peer{Peer: keys.Peer()}}
+	if cert != nil {
+		if err := b.enroll(mesh, cert); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.load(); err != nil {
+		return nil, fmt.Errorf("open the address book: %w", err)
+	}
+	return b, nil
+}
+
+// load reads all records anew, as the mesh sees them.
+func (b *Book) load() error {
+	entries := make(map[proto.PeerID]*Peer)
+	for pair, err := range b.store.All(store.Peers, []byte{bookPrefix}, []byte{bookPrefix + 1}) {
+		if err != nil {
+			return err
+		}
+		p, err := proto.PeerIDFrom(pair.Key[1:])
+		if err != nil {
+			return fmt.Errorf("%w: %w", errRecord, err)
+		}
+		if entries[p], err = decodePeer(p, pair.Val, b.mesh, b.clock.Now()); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.entries = entries
+	return nil
+}
+
+// Enroll makes this node a member: after a join, or with a renewed certificate.
+// The caller keeps both on disk.
+func (b *Book) Enroll(mesh identity.Mesh, cert *proto.Signed) error {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	if err := b.enroll(mesh, cert); err != nil {
+		return err
+	}
+	return b.load()
+}
+
+func (b *Book) enroll(mesh identity.Mesh, cert *proto.Signed) error {
+	m, err := mesh.VerifyMember(cert, b.clock.Now())
+	if err != nil && !m.Grace {
+		return fmt.Errorf("own certificate: %w", err)
+	}
+	if m.Peer != b.keys.Peer() {
+		return fmt.Errorf("own certificate: it is of %s, this node is %s", m.Peer, b.keys.Peer())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mesh = mesh
+	b.self = &Peer{Peer: m.Peer}
+	b.self.certified(m, cert)
+	return nil
+}
+
+// Greeting returns this node's hello, or nil before it is in a mesh.
+func (b *Book) Greeting(boot uint64, id proto.BootID, software string) *proto.Hello {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.self.cert == nil {
+		return nil
+	}
+	return &proto.Hello{Certificate: b.self.cert, KeyRecord: b.keys.KeyRecord(), Boot: boot, BootId: id[:], Software: software}
+}
+
+// Admit checks a hello and remembers what it says: a genuine certificate of
+// this mesh (a member whose certificate ended lately may connect, to have it
+// renewed), a key record, a boot number that did not go back.
+func (b *Book) Admit(h *proto.Hello, from proto.PeerID) error {
+	if from == b.keys.Peer() {
+		return fmt.Errorf("%w: this node's own", ErrTwin)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), bookTimeout)
+	defer cancel()
+	return b.change(ctx, from, func(p *Peer) error {
+		if p.Blocked {
+			return ErrBlocked
+		}
+		if err := b.check(p, h.GetCertificate(), h.GetKeyRecord(), true); err != nil {
+			return err
+		}
+		if err := checkBoot(p, h); err != nil {
+			return err
+		}
+		p.Boot, p.LastSeen, p.announced = h.GetBoot(), b.clock.Now(), h.GetAddrs()
+		copy(p.BootID[:], h.GetBootId())
+		return nil
+	})
+}
+
+// checkBoot holds a hello against the highest boot that was seen. A lower one
+// is a disk that was rolled back together with a clock set back, or an old copy
+// of the node: what it granted under those numbers is not what is known here.
+func checkBoot(p *Peer, h *proto.Hello) error {
+	switch {
+	case len(h.GetBootId()) != len(p.BootID) || h.GetBoot() == 0:
+		return errors.New("the hello states no boot")
+	case h.GetBoot() < p.Boot:
+		return fmt.Errorf("%w from %d to %d: set the clock of that machine right and start its node again", ErrOldBoot, p.Boot, h.GetBoot())
+	case h.GetBoot() == p.Boot && !bytes.Equal(h.GetBootId(), p.BootID[:]):
+		return fmt.Errorf("%w: stop one of the two nodes and make it a key of its own", ErrTwin)
+	}
+	return nil
+}
+
+// check verifies statements of p and takes them over. direct says that
+// the peer itself shows them: then an older key record is passed over.
+func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
+	now := b.clock.Now()
+	b.mu.RLock()
+	mesh, enrolled := b.mesh, b.self.cert != nil
+	b.mu.RUnlock()
+	if !enrolled {
+		return errNoMember
+	}
+	m, err := mesh.VerifyMember(cert, now)
+	switch {
+	case err != nil && !m.Grace:
+		return err
+	case m.Peer != p.Peer:
+		return fmt.Errorf("the certificate is of %s", m.Peer)
+	}
+	k, err := identity.VerifyKeyRecord(key, p.Peer, now)
+	if !acceptable(err) {
+		return err
+	}
+	if k.Seq < p.Key.Seq && !direct {
+		return fmt.Errorf("%w: %d, %d is known", ErrOldKey, k.Seq, p.Key.Seq)
+	}
+	if k.Seq >= p.Key.Seq {
+		p.Key, p.key = k, key
+	}
+	if newer(m, p.Member) {
+		p.certified(m, cert)
+	}
+	return nil
+}
+
+// newer reports whether certificate m replaces old: of two, the one that was
+// issued later.
+func newer(m, old identity.Member) bool { return old.Cert == nil || !m.NotBefore.Before(old.NotBefore) }
+
+// Learn takes an introduction: by an inviter, or by another member.
+func (b *Book) Learn(ctx context.Context, k *proto.KnownPeer) error {
+	b.mu.RLock()
+	m, err := b.mesh.VerifyMember(k.GetCertificate(), b.clock.Now())
+	b.mu.RUnlock()
+	if err != nil && !m.Grace {
+		return fmt.Errorf("introduction: %w", err)
+	}
+	if m.Peer == b.keys.Peer() {
+		return nil
+	}
+	addrs := make([]string, 0, len(k.GetAddrs()))
+	for _, a := range k.GetAddrs() {
+		if _, err := parseAddrs(m.Peer, []string{a}); err == nil && len(addrs) < maxAddrs {
+			addrs = append(addrs, a)
+		}
+	}
+	err = b.change(ctx, m.Peer, func(p *Peer) error {
+		if err := b.check(p, k.GetCertificate(), k.GetKeyRecord(), false); err != nil {
+			return err
+		}
+		if p.LastSeen.IsZero() {
+			p.announced = addrs // hearsay: the peer's own word is better
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("introduction of %s: %w", m.Peer, err)
+	}
+	return nil
+}
+
+// SetAddrs sets where a person says that p is reached. p need not be known yet.
+func (b *Book) SetAddrs(ctx context.Context, id proto.PeerID, addrs []string) error {
+	if _, err := parseAddrs(id, addrs); err != nil {
+		return err
+	}
+	if len(addrs) > maxAddrs {
+		return fmt.Errorf("addresses of %s: %d of them, the limit is %d", id, len(addrs), maxAddrs)
+	}
+	return b.change(ctx, id, func(p *Peer) error {
+		p.Manual = slices.Clone(addrs)
+		return nil
+	})
+}
+
+// Seen notes that the peer is connected at this moment.
+func (b *Book) Seen(ctx context.Context, id proto.PeerID) error {
+	return b.change(ctx, id, func(p *Peer) error {
+		p.LastSeen = b.clock.Now()
+		return nil
+	})
+}
+
+// Block keeps a peer out until Unblock, known or not. It does not end the
+// connections that are there: see [Transport.Disconnect].
+func (b *Book) Block(ctx context.Context, id proto.PeerID) error { return b.setBlocked(ctx, id, true) }
+
+// Unblock lets a peer in again, if its certificate does.
+func (b *Book) Unblock(ctx context.Context, id proto.PeerID) error {
+	return b.setBlocked(ctx, id, false)
+}
+
+func (b *Book) setBlocked(ctx context.Context, id proto.PeerID, blocked bool) error {
+	if id == b.keys.Peer() {
+		return errors.New("address book: a node cannot block itself")
+	}
+	return b.change(ctx, id, func(p *Peer) error {
+		p.Blocked = blocked
+		return nil
+	})
+}
+
+// Forget removes a peer with all that is known of it, its boot number too.
+func (b *Book) Forget(ctx context.Context, id proto.PeerID) error {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	if b.find(id) == nil {
+		return fmt.Errorf("%w: %s", ErrUnknownPeer, id)
+	}
+	var batch store.Batch
+	batch.Delete(store.Peers, bookKey(id))
+	batch.After(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.entries, id)
+	})
+	if err := b.store.Apply(ctx, &batch); err != nil {
+		return fmt.Errorf("address book: %w", err)
+	}
+	return nil
+}
+
+// change rewrites what is known of a peer, on disk first.
+func (b *Book) change(ctx context.Context, id proto.PeerID, decide func(*Peer) error) error {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	p := Peer{Peer: id, Added: b.clock.Now()}
+	if old := b.find(id); old != nil {
+		p = old.clone()
+	}
+	if err := decide(&p); err != nil {
+		return err
+	}
+	p.mergeAddrs()
+	val, err := p.encode()
+	if err != nil {
+		return fmt.Errorf("address book: %w", err)
+	}
+	var batch store.Batch
+	batch.Put(store.Peers, bookKey(id), val)
+	batch.After(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.entries[id] = &p
+	})
+	if err := b.store.Apply(ctx, &batch); err != nil {
+		return fmt.Errorf("address book: %w", err)
+	}
+	return nil
+}
+
+func bookKey(p proto.PeerID) []byte { return append([]byte{bookPrefix}, p[:]...) }

@@ -1,0 +1,369 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+)
+
+var birth = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// A bookCase is a mesh of one node with an empty book, and a member that wants in.
+type bookCase struct {
+	clock  *clock.Manual
+	root   *identity.Root
+	engine *mem.Engine
+	store  *store.Store
+	own    *identity.Keys
+	cert   *proto.Signed
+	book   *Book
+	peer   *identity.Keys
+	hello  *proto.Hello // of peer, good
+}
+
+func newBookCase(t testing.TB) *bookCase {
+	t.Helper()
+	c := &bookCase{clock: clock.NewManual(birth), root: identity.NewRoot(nil), engine: mem.New()}
+	c.own, c.peer = identity.NewKeys(nil, birth), identity.NewKeys(nil, birth)
+	c.cert = c.issue(t, c.root, c.own, "home")
+	c.open(t)
+	c.hello = c.helloOf(t, c.peer, "laptop")
+	return c
+}
+
+func (c *bookCase) open(t testing.TB) {
+	t.Helper()
+	s, err := store.Open(c.engine, store.Config{Clock: c.clock.Clock(), SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	c.store = s
+	if c.book, err = OpenBook(s, c.root.Mesh(), c.own, c.cert, c.clock.Clock()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reopen stops the node and starts it again on what its disk holds.
+func (c *bookCase) reopen(t testing.TB) {
+	t.Helper()
+	if err := c.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.engine = c.engine.Reopen()
+	c.open(t)
+}
+
+func (c *bookCase) issue(t testing.TB, r *identity.Root, k *identity.Keys, name string) *proto.Signed {
+	t.Helper()
+	cert, err := r.IssueMember(identity.Member{Peer: k.Peer(), Name: name}, c.clock.Clock().Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+func (c *bookCase) helloOf(t testing.TB, k *identity.Keys, name string) *proto.Hello {
+	return &proto.Hello{
+		Version: proto.Version, Certificate: c.issue(t, c.root, k, name), KeyRecord: k.KeyRecord(),
+		Boot: 1000, BootId: make([]byte, 16), Addrs: []string{"/ip4/192.0.2.7/udp/4001/quic-v1"},
+	}
+}
+
+// TestHelloFamilies holds the admission of DESIGN section 6 and S51, S54: what
+// is let in, what is not, and that nothing of the latter is remembered.
+func TestHelloFamilies(t *testing.T) {
+	other := identity.NewKeys(nil, birth)
+	tests := []struct {
+		name   string
+		change func(t *testing.T, c *bookCase)
+		want   error // nil: admitted
+		says   string
+	}{
+		{"a member", func(*testing.T, *bookCase) {}, nil, ""},
+		{"a stranger without a certificate", func(_ *testing.T, c *bookCase) { c.hello.Certificate = nil }, identity.ErrBadRecord, ""},
+		{"a stranger who is his own root", func(t *testing.T, c *bookCase) {
+			c.hello.Certificate = c.issue(t, identity.NewRoot(nil), c.peer, "laptop")
+		}, errAny, ""},
+		{"a certificate of somebody else", func(t *testing.T, c *bookCase) {
+			c.hello.Certificate = c.issue(t, c.root, other, "laptop")
+		}, errAny, "certificate is of"},
+		{"a changed certificate", func(_ *testing.T, c *bookCase) { c.hello.Certificate.Details[4] ^= 1 }, errAny, ""},
+		{"a changed signature", func(_ *testing.T, c *bookCase) { c.hello.Certificate.Signature[4] ^= 1 }, errAny, ""},
+		{"a certificate that ended lately may connect to be renewed", func(_ *testing.T, c *bookCase) {
+			c.clock.Advance(identity.MaxMemberLife + identity.MemberGrace - time.Hour)
+		}, nil, ""},
+		{"a certificate that ended long ago", func(_ *testing.T, c *bookCase) {
+			c.clock.Advance(identity.MaxMemberLife + identity.MemberGrace + time.Hour)
+		}, identity.ErrExpired, ""},
+		{"a certificate of the future", func(_ *testing.T, c *bookCase) { c.clock.Advance(-24 * time.Hour) }, errAny, ""},
+		{"no key record", func(_ *testing.T, c *bookCase) { c.hello.KeyRecord = nil }, identity.ErrBadRecord, ""},
+		{"a key record of somebody else", func(_ *testing.T, c *bookCase) { c.hello.KeyRecord = other.KeyRecord() }, errAny, ""},
+		{"a changed key record", func(_ *testing.T, c *bookCase) {
+			k := *identity.NewKeys(nil, birth).KeyRecord()
+			c.hello.KeyRecord = &proto.Signed{Details: k.Details, Signature: k.Signature, Signer: c.hello.KeyRecord.Signer}
+		}, errAny, ""},
+		{"no boot", func(_ *testing.T, c *bookCase) { c.hello.Boot = 0 }, errAny, "states no boot"},
+		{"a short boot id", func(_ *testing.T, c *bookCase) { c.hello.BootId = []byte("x") }, errAny, "states no boot"},
+		{"blocked", func(t *testing.T, c *bookCase) {
+			if err := c.book.Block(t.Context(), c.peer.Peer()); err != nil {
+				t.Fatal(err)
+			}
+		}, ErrBlocked, ""},
+		{"blocked and let in again", func(t *testing.T, c *bookCase) {
+			err := errors.Join(c.book.Block(t.Context(), c.peer.Peer()), c.book.Unblock(t.Context(), c.peer.Peer()))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, nil, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newBookCase(t)
+			tt.change(t, c)
+			err := c.book.Admit(c.hello, c.peer.Peer())
+			switch {
+			case tt.want == nil && err != nil, tt.want == errAny && err == nil:
+				t.Fatalf("Admit = %v, want %v", err, tt.want)
+			case tt.want != errAny && !errors.Is(err, tt.want):
+				t.Fatalf("Admit = %v, want %v", err, tt.want)
+			case tt.says != "" && !strings.Contains(err.Error(), tt.says):
+				t.Errorf("Admit = %q, want it to say %q", err, tt.says)
+			}
+			if p, ok := c.book.Get(c.peer.Peer()); tt.want != nil && ok && (p.Member.Cert != nil || len(p.Addrs) > 0) {
+				t.Errorf("a refused peer is remembered: %+v", p)
+			}
+		})
+	}
+}
+
+// errAny stands for any error.
+var errAny = errors.New("some error")
+
+// TestBootNeverGoesBack holds I5 and S51: a store restored from yesterday under
+// a clock set back, and a twin with the same key, are refused, also after a
+// restart of the node that refuses.
+func TestBootNeverGoesBack(t *testing.T) {
+	c := newBookCase(t)
+	admit := func(boot uint64, id byte) error {
+		c.hello.Boot, c.hello.BootId = boot, slices.Repeat([]byte{id}, 16)
+		return c.book.Admit(c.hello, c.peer.Peer())
+	}
+	steps := []struct {
+		boot uint64
+		id   byte
+		want error
+	}{
+		{1000, 1, nil}, {1000, 1, nil}, {1001, 2, nil}, {1000, 1, ErrOldBoot}, {1001, 3, ErrTwin}, {1001, 2, nil}, {5, 9, ErrOldBoot},
+	}
+	for i, s := range steps {
+		if err := admit(s.boot, s.id); !errors.Is(err, s.want) {
+			t.Errorf("step %d: boot %d/%d = %v, want %v", i, s.boot, s.id, err, s.want)
+		}
+	}
+	c.reopen(t)
+	if err := admit(1000, 1); !errors.Is(err, ErrOldBoot) {
+		t.Errorf("after a restart: %v, want %v", err, ErrOldBoot)
+	}
+	if err := c.book.Admit(c.hello, c.own.Peer()); !errors.Is(err, ErrTwin) {
+		t.Errorf("own key: %v, want %v", err, ErrTwin)
+	}
+}
+
+func TestBookOutlivesARestart(t *testing.T) {
+	c := newBookCase(t)
+	ctx, id := t.Context(), c.peer.Peer()
+	blocked := identity.NewKeys(nil, birth).Peer()
+	err := errors.Join(c.book.Admit(c.hello, id), c.book.SetAddrs(ctx, id, []string{"/dns4/laptop.example/tcp/4001"}), c.book.Block(ctx, blocked))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _ := c.book.Get(id)
+	c.reopen(t)
+	after, ok := c.book.Get(id)
+	if !ok || after.Name != "laptop" || after.Boot != 1000 || !after.LastSeen.Equal(birth) || after.Key.Seq != before.Key.Seq {
+		t.Errorf("after a restart: %+v", after)
+	}
+	want := []string{"/dns4/laptop.example/tcp/4001", "/ip4/192.0.2.7/udp/4001/quic-v1"}
+	if !slices.Equal(after.Addrs, want) {
+		t.Errorf("addresses %q, want %q", after.Addrs, want)
+	}
+	if m, ok := c.book.Member(id); !ok || !m.HasRole(identity.RoleWork) {
+		t.Errorf("member %+v, %v", m, ok)
+	}
+	if !c.book.Blocked(blocked) || c.book.Blocked(id) {
+		t.Error("who is blocked was forgotten")
+	}
+	if got := c.book.Contacts(); len(got) != 1 || got[0].Peer != id {
+		t.Errorf("contacts %+v, want the one with addresses", got)
+	}
+	if err := c.book.Forget(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	c.reopen(t)
+	if _, ok := c.book.Get(id); ok {
+		t.Error("a forgotten peer is known again")
+	}
+}
+
+func TestIntroductions(t *testing.T) {
+	c := newBookCase(t)
+	ctx, id := t.Context(), c.peer.Peer()
+	first := &proto.KnownPeer{Certificate: c.hello.Certificate, KeyRecord: c.hello.KeyRecord, Addrs: []string{"/ip4/192.0.2.1/tcp/1", "no address"}}
+	if err := c.book.Learn(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := c.book.Get(id); !slices.Equal(p.Addrs, first.Addrs[:1]) || !p.LastSeen.IsZero() {
+		t.Errorf("learnt %+v", p)
+	}
+	if err := c.book.Admit(c.hello, id); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.book.Learn(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := c.book.Get(id); !slices.Equal(p.Addrs, c.hello.Addrs) {
+		t.Errorf("hearsay replaced what the peer said itself: %q", p.Addrs)
+	}
+	if err := c.peer.Rotate(0, birth); err != nil {
+		t.Fatal(err)
+	}
+	c.hello.KeyRecord = c.peer.KeyRecord()
+	if err := c.book.Admit(c.hello, id); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.book.Learn(ctx, first); !errors.Is(err, ErrOldKey) {
+		t.Errorf("an older key record: %v, want %v", err, ErrOldKey)
+	}
+	if k, ok := c.book.KeyRecord(id); !ok || k.Seq != 2 {
+		t.Errorf("key record %+v, want number 2", k)
+	}
+	p, _ := c.book.Get(id)
+	if err := c.book.Learn(ctx, p.Known()); err != nil {
+		t.Errorf("what the book itself says: %v", err)
+	}
+	stranger := &proto.KnownPeer{Certificate: c.issue(t, identity.NewRoot(nil), c.peer, "x"), KeyRecord: c.peer.KeyRecord()}
+	if err := c.book.Learn(ctx, stranger); err == nil {
+		t.Error("a member of another mesh was introduced")
+	}
+}
+
+func TestFind(t *testing.T) {
+	c := newBookCase(t)
+	_, err := c.book.Find("laptop")
+	if !errors.Is(err, ErrUnknownPeer) || !strings.Contains(err.Error(), "invite") {
+		t.Errorf("in an empty book: %v, want a hint how to begin", err)
+	}
+	twins := []*identity.Keys{identity.NewKeys(nil, birth), identity.NewKeys(nil, birth)}
+	for k, name := range map[*identity.Keys]string{c.peer: "laptop", twins[0]: "twin", twins[1]: "twin"} {
+		if err := c.book.Admit(c.helloOf(t, k, name), k.Peer()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := c.peer.Peer().String()
+	for _, ref := range []string{"laptop", id, id[:20], id[len(id)-6:]} {
+		if p, err := c.book.Find(ref); err != nil || p.Peer != c.peer.Peer() {
+			t.Errorf("Find(%q) = %v, %v", ref, p.Name, err)
+		}
+	}
+	if p, err := c.book.Find("home"); err != nil || p.Peer != c.own.Peer() {
+		t.Errorf("the node itself: %v, %v", p.Name, err)
+	}
+	for _, ref := range []string{"twin", "12D3KooW"} {
+		if _, err := c.book.Find(ref); !errors.Is(err, ErrAmbiguous) {
+			t.Errorf("Find(%q) = %v, want %v", ref, err, ErrAmbiguous)
+		}
+	}
+	for _, ref := range []string{"", "lap", "tablet", id[1:20]} {
+		if _, err := c.book.Find(ref); !errors.Is(err, ErrUnknownPeer) || !strings.Contains(err.Error(), "laptop") {
+			t.Errorf("Find(%q) = %v, want %v that names who is known", ref, err, ErrUnknownPeer)
+		}
+	}
+}
+
+func TestEnroll(t *testing.T) {
+	c := newBookCase(t)
+	c.store.Close()
+	c.engine, c.cert = mem.New(), nil
+	s, err := store.Open(c.engine, store.Config{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	b, err := OpenBook(s, identity.Mesh{}, c.own, nil, c.clock.Clock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Greeting(1, proto.BootID{}, "") != nil {
+		t.Error("a node in no mesh has a hello")
+	}
+	if err := b.Admit(c.hello, c.peer.Peer()); !errors.Is(err, errNoMember) {
+		t.Errorf("Admit before Enroll = %v", err)
+	}
+	if err := b.Enroll(c.root.Mesh(), c.hello.Certificate); err == nil {
+		t.Error("enrolled with somebody else's certificate")
+	}
+	if err := b.Enroll(c.root.Mesh(), c.issue(t, c.root, c.own, "home")); err != nil {
+		t.Fatal(err)
+	}
+	if h := b.Greeting(7, proto.BootID{1}, "x"); h.GetBoot() != 7 || h.GetCertificate() == nil {
+		t.Errorf("hello %v", h)
+	}
+	if err := b.Admit(c.hello, c.peer.Peer()); err != nil {
+		t.Error(err)
+	}
+	if m, ok := b.Member(c.own.Peer()); !ok || m.Name != "home" {
+		t.Errorf("own membership %+v, %v", m, ok)
+	}
+}
+
+func TestMembershipEndsWithTheCertificate(t *testing.T) {
+	c := newBookCase(t)
+	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
+		t.Fatal(err)
+	}
+	c.clock.Advance(identity.MaxMemberLife + time.Hour)
+	if _, ok := c.book.Member(c.peer.Peer()); ok {
+		t.Error("a member for ever")
+	}
+	if err := c.book.Block(context.Background(), c.own.Peer()); err == nil {
+		t.Error("a node blocked itself")
+	}
+}
+
+func FuzzRecord(f *testing.F) {
+	c := newBookCase(f)
+	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
+		f.Fatal(err)
+	}
+	p, _ := c.book.Get(c.peer.Peer())
+	good, err := p.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte(`{"certificate":"AAAA","key_record":"","manual":[""],"boot_id":"AA=="}`))
+	f.Add([]byte(`{`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := decodePeer(c.peer.Peer(), b, c.root.Mesh(), birth)
+		if err != nil {
+			return
+		}
+		again, err := p.encode()
+		if err != nil {
+			t.Fatalf("what was read cannot be written: %v", err)
+		}
+		if _, err := decodePeer(c.peer.Peer(), again, c.root.Mesh(), birth); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package transport
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// find returns the entry of a peer, not to be changed, or nil.
+func (b *Book) find(id proto.PeerID) *Peer {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.entries[id]
+}
+
+// Get returns what is known of a peer.
+func (b *Book) Get(id proto.PeerID) (Peer, bool) {
+	if p := b.find(id); p != nil {
+		return p.clone(), true
+	}
+	return Peer{}, false
+}
+
+// Self returns this node as its peers know it, without addresses.
+func (b *Book) Self() Peer {
+	b.mu.RLock()
+	p := b.self.clone()
+	b.mu.RUnlock()
+	p.Key, p.key = b.keys.SealingKey(), b.keys.KeyRecord()
+	return p
+}
+
+// Mesh returns the mesh that this node is in, the zero one before that.
+func (b *Book) Mesh() identity.Mesh {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.mesh
+}
+
+// List returns every peer, by name; this node is not one of them.
+func (b *Book) List() []Peer {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	all := make([]Peer, 0, len(b.entries))
+	for _, p := range b.entries {
+		all = append(all, p.clone())
+	}
+	slices.SortFunc(all, func(x, y Peer) int { return strings.Compare(x.Label(), y.Label()) })
+	return all
+}
+
+// Find returns the peer, or this node, that ref names: a name, an id, the begin
+// or the end of an id (four characters at least).
+func (b *Book) Find(ref string) (Peer, error) {
+	all := b.List()
+	var byName, byPart []Peer
+	for _, p := range append(all, b.Self()) {
+		id := p.Peer.String()
+		switch {
+		case id == ref:
+			return p, nil
+		case p.Name == ref && ref != "":
+			byName = append(byName, p)
+		case len(ref) >= 4 && (strings.HasPrefix(id, ref) || strings.HasSuffix(id, ref)):
+			byPart = append(byPart, p)
+		}
+	}
+	found := byName
+	if len(found) == 0 {
+		found = byPart
+	}
+	switch len(found) {
+	case 0:
+		return Peer{}, fmt.Errorf("%w %.64q: %s", ErrUnknownPeer, ref, hint(all))
+	case 1:
+		return found[0], nil
+	}
+	var ids []string
+	for _, p := range found[:min(len(found), 8)] {
+		ids = append(ids, p.Peer.String())
+	}
+	return Peer{}, fmt.Errorf("%w %.64q: write the id, one of %s", ErrAmbiguous, ref, strings.Join(ids, ", "))
+}
+
+// hint says whom a person may have meant.
+func hint(all []Peer) string {
+	if len(all) == 0 {
+		return "no peer is known yet; pair with one through `invite` and `join`"
+	}
+	var names []string
+	for _, p := range all[:min(len(all), 8)] {
+		names = append(names, p.Label())
+	}
+	if len(all) > len(names) {
+		names = append(names, fmt.Sprintf("and %d more", len(all)-len(names)))
+	}
+	return "known are " + strings.Join(names, ", ")
+}
+
+// Member returns the membership of a peer, or of this node, if it is one now:
+// known, not blocked, its certificate not over.
+func (b *Book) Member(id proto.PeerID) (identity.Member, bool) {
+	b.mu.RLock()
+	p := b.entries[id]
+	if id == b.self.Peer {
+		p = b.self
+	}
+	b.mu.RUnlock()
+	if p == nil || p.cert == nil || p.Blocked || b.clock.Now().After(p.Member.NotAfter) {
+		return identity.Member{}, false
+	}
+	return p.Member, true
+}
+
+// KeyRecord returns the key to seal to a peer with.
+func (b *Book) KeyRecord(id proto.PeerID) (identity.KeyRecord, bool) {
+	if id == b.keys.Peer() {
+		return b.keys.SealingKey(), true
+	}
+	if p := b.find(id); p != nil && p.key != nil {
+		return p.Key, true
+	}
+	return identity.KeyRecord{}, false
+}
+
+// Blocked reports whether a person keeps a peer out.
+func (b *Book) Blocked(id proto.PeerID) bool {
+	p := b.find(id)
+	return p != nil && p.Blocked
+}
+
+// Contacts returns whom to stay connected with: everybody who is not blocked
+// and has an address.
+func (b *Book) Contacts() []Contact {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var all []Contact
+	for id, p := range b.entries {
+		if !p.Blocked && len(p.Addrs) > 0 {
+			all = append(all, Contact{Peer: id, Addrs: p.Addrs})
+		}
+	}
+	return all
+}

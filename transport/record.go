@@ -1,0 +1,152 @@
+package transport
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// A Peer is what the book knows of one node.
+type Peer struct {
+	Peer     proto.PeerID
+	Name     string             // in its certificate; empty: not seen yet
+	Member   identity.Member    // zero: its certificate was not seen yet
+	Key      identity.KeyRecord // zero: not seen yet
+	Addrs    []string           // where it is dialled: what a person said, then what it says itself
+	Manual   []string           // of Addrs, those that a person said
+	Blocked  bool
+	Boot     uint64 // the highest seen
+	BootID   proto.BootID
+	LastSeen time.Time // its last hello; zero: never
+	Added    time.Time
+
+	cert, key *proto.Signed // what Member and Key were read from
+	announced []string      // of Addrs, those that it says itself
+}
+
+// Label returns the peer's name, or its id when no name is known.
+func (p *Peer) Label() string { return cmp.Or(p.Name, p.Peer.String()) }
+
+// Known introduces the peer to others, or returns nil when its certificate or
+// key record was not seen yet.
+func (p *Peer) Known() *proto.KnownPeer {
+	if p.cert == nil || p.key == nil {
+		return nil
+	}
+	return &proto.KnownPeer{Certificate: p.cert, KeyRecord: p.key, Addrs: p.Addrs[:min(len(p.Addrs), maxAddrs)]}
+}
+
+// A record is a Peer on disk.
+type record struct {
+	Certificate []byte   `json:"certificate,omitempty"` // proto.Signed
+	KeyRecord   []byte   `json:"key_record,omitempty"`  // proto.Signed
+	Manual      []string `json:"manual,omitempty"`
+	Announced   []string `json:"announced,omitempty"`
+	Blocked     bool     `json:"blocked,omitempty"`
+	Boot        uint64   `json:"boot,omitempty"`
+	BootID      []byte   `json:"boot_id,omitempty"`
+	LastSeenMs  int64    `json:"last_seen_ms,omitempty"`
+	AddedMs     int64    `json:"added_ms,omitempty"`
+}
+
+// errRecord is returned for a record of the book that cannot be read.
+var errRecord = errors.New("transport: bad record in the address book")
+
+func (p *Peer) encode() ([]byte, error) {
+	r := record{
+		Manual: p.Manual, Announced: p.announced, Blocked: p.Blocked, Boot: p.Boot,
+		BootID: p.BootID[:], LastSeenMs: millis(p.LastSeen), AddedMs: millis(p.Added),
+	}
+	var err error
+	if p.cert != nil {
+		if r.Certificate, err = proto.Encode(nil, p.cert); err != nil {
+			return nil, err
+		}
+	}
+	if p.key != nil {
+		if r.KeyRecord, err = proto.Encode(nil, p.key); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(r)
+}
+
+// decodePeer reads the record of id. It checks the signatures again: what stands
+// on a disk was perhaps changed there. A certificate of another mesh or a bad
+// key record is left out, not an error.
+func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*Peer, error) {
+	var r record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", errRecord, id, err)
+	}
+	p := &Peer{
+		Peer: id, Manual: r.Manual, announced: r.Announced, Blocked: r.Blocked, Boot: r.Boot,
+		LastSeen: fromMillis(r.LastSeenMs), Added: fromMillis(r.AddedMs),
+	}
+	if len(r.BootID) == len(p.BootID) {
+		p.BootID = proto.BootID(r.BootID)
+	}
+	if s := decodeSigned(r.Certificate); s != nil {
+		if m, err := mesh.VerifyMember(s, now); acceptable(err) && m.Peer == id {
+			p.certified(m, s)
+		}
+	}
+	if s := decodeSigned(r.KeyRecord); s != nil {
+		if k, err := identity.VerifyKeyRecord(s, id, now); acceptable(err) {
+			p.Key, p.key = k, s
+		}
+	}
+	p.mergeAddrs()
+	return p, nil
+}
+
+// certified takes over a certificate that was verified.
+func (p *Peer) certified(m identity.Member, s *proto.Signed) { p.Member, p.Name, p.cert = m, m.Name, s }
+
+// acceptable reports whether a statement is genuine, if perhaps of the past.
+func acceptable(err error) bool { return err == nil || errors.Is(err, identity.ErrExpired) }
+
+func decodeSigned(b []byte) *proto.Signed {
+	s := new(proto.Signed)
+	if len(b) == 0 || proto.Decode(b, s) != nil {
+		return nil
+	}
+	return s
+}
+
+// mergeAddrs makes Addrs of what a person said and what the peer says.
+func (p *Peer) mergeAddrs() {
+	p.Addrs = slices.Clone(p.Manual)
+	for _, a := range p.announced {
+		if !slices.Contains(p.Addrs, a) {
+			p.Addrs = append(p.Addrs, a)
+		}
+	}
+}
+
+// clone returns a copy for somebody else to keep.
+func (p *Peer) clone() Peer {
+	c := *p
+	c.Addrs, c.Manual = slices.Clone(p.Addrs), slices.Clone(p.Manual)
+	return c
+}
+
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func fromMillis(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
