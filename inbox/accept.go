@@ -1,0 +1,179 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// Accept takes custody of the arrivals, in as few commits as they fit in, and
+// answers each. What it accepts is on disk when it returns (I8). It writes one
+// record a task and reads nothing.
+func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
+	verdicts := make([]Verdict, len(arrivals))
+	todo := make([]int, len(arrivals))
+	for i := range todo {
+		todo[i] = i
+	}
+	for len(todo) > 0 {
+		g := &group{flight: &flight{landed: make(chan struct{})}}
+		others := in.sight(arrivals, verdicts, todo, g)
+		in.commit(ctx, arrivals, verdicts, g)
+		todo = g.later
+		for _, f := range others {
+			select {
+			case <-f.landed:
+			case <-ctx.Done():
+				for _, i := range todo {
+					verdicts[i] = refuse(proto.Code_CODE_INTERNAL, "the node stopped before it could look at the task")
+				}
+				return verdicts
+			}
+		}
+	}
+	return verdicts
+}
+
+// A group is what one commit of Accept takes in.
+type group struct {
+	flight *flight
+	take   []int // arrivals to write
+	later  []int // copies of what is being written: looked at again afterwards
+}
+
+// sight decides about the arrivals in todo and sorts those that are to be
+// written, or looked at later, into g. It returns the flights to wait for.
+func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, todo []int, g *group) (others []*flight) {
+	s := sight{now: in.nowMs(), draining: in.desk.draining()}
+	g.take = make([]int, 0, len(todo))
+	grants := grants{in: in}
+	k := in.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, i := range todo {
+		a := &arrivals[i]
+		if f := k.look(a, &s); f != nil {
+			g.later = append(g.later, i)
+			if f != g.flight {
+				others = append(others, f)
+			}
+			continue
+		}
+		s.seq, s.notAfter = a.Header.Seq, a.Header.NotAfter
+		s.full = len(k.ids)+len(k.flights) >= in.cfg.MaxKept
+		if s.known == stranger {
+			s.handled, s.allowed, s.tooLarge = grants.of(a)
+			s.noBody = s.allowed && a.streamed() && (in.with.Bodies == nil || !in.with.Bodies.Has(BodyName(a.Header.ID)))
+		}
+		if verdicts[i] = s.verdict(); verdicts[i].Accepted() && s.known == stranger {
+			k.flights[a.Header.ID] = g.flight
+			g.take = append(g.take, i)
+		}
+	}
+	return others
+}
+
+// grants remembers the last answer of the allow list: a group mostly comes from
+// one origin and for one kind.
+type grants struct {
+	in      *Inbox
+	asked   bool
+	origin  proto.PeerID
+	kind    string
+	h       *handler
+	allowed bool
+}
+
+func (g *grants) of(a *Arrival) (handled, allowed, tooLarge bool) {
+	if !g.asked || g.origin != a.Header.Origin || g.kind != a.Content.Kind {
+		g.asked, g.origin, g.kind = true, a.Header.Origin, a.Content.Kind
+		g.h = g.in.handlers.find(g.kind)
+		g.allowed = g.h != nil && g.h.allows(g.origin, g.in.with.Members)
+	}
+	if g.h == nil {
+		return false, false, false
+	}
+	return true, g.allowed, g.h.MaxBody > 0 && a.Content.BodySize > g.h.MaxBody
+}
+
+// commit writes the arrivals in g.take and says in verdicts what became of them.
+func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verdict, g *group) {
+	if len(g.take) == 0 {
+		in.known.land(g.flight, arrivals, nil, nil)
+		return
+	}
+	news := make([]backlog.New, len(g.take))
+	births := make([]struct {
+		stored proto.Stored
+		record proto.Record
+	}, len(g.take))
+	errs := make([]error, len(g.take))
+	now := in.cfg.Clock.Now()
+	for n, i := range g.take {
+		a, b := &arrivals[i], &births[n]
+		a.birth(&b.stored, &b.record, now)
+		news[n] = backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
+		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil && a.spilled() {
+			errs[n] = in.spill(a)
+		}
+	}
+	if errors.Join(errs...) == nil {
+		errs = in.queue.Add(ctx, news)
+	} else {
+		in.addSome(ctx, news, errs)
+	}
+	in.known.land(g.flight, arrivals, g.take, errs)
+	for n, i := range g.take {
+		err := errs[n]
+		if err == nil {
+			err = in.cfg.Fail(PointAccepted, arrivals[i].Header.ID)
+		}
+		if err != nil {
+			verdicts[i] = in.refusal(&arrivals[i], err)
+		}
+	}
+}
+
+// addSome adds the news that have no error yet.
+func (in *Inbox) addSome(ctx context.Context, news []backlog.New, errs []error) {
+	var some []backlog.New
+	var at []int
+	for n := range news {
+		if errs[n] == nil {
+			some, at = append(some, news[n]), append(at, n)
+		}
+	}
+	for j, err := range in.queue.Add(ctx, some) {
+		errs[at[j]] = err
+	}
+}
+
+// spill keeps a sealed body that is too large for a record as a file, durable
+// before the record that names it.
+func (in *Inbox) spill(a *Arrival) error {
+	if in.with.Files == nil {
+		return errNoFiles
+	}
+	return in.with.Files.Put(BodyName(a.Header.ID), a.Envelope.Body)
+}
+
+var errNoFiles = errors.New("inbox: this node keeps no bodies larger than a record")
+
+// refusal turns the failure to write an arrival into an answer.
+func (in *Inbox) refusal(a *Arrival, err error) Verdict {
+	switch {
+	case errors.Is(err, backlog.ErrFull):
+		return refuse(proto.Code_CODE_FULL, "as many tasks wait here as may")
+	case errors.Is(err, store.ErrFull):
+		return refuse(proto.Code_CODE_FULL, "the disk is below its reserve")
+	case errors.Is(err, store.ErrTooLarge), errors.Is(err, errNoFiles):
+		return refuse(proto.Code_CODE_TOO_LARGE, "the task does not fit into a record here")
+	case errors.Is(err, backlog.ErrExists):
+		return refuse(proto.Code_CODE_BUSY, "another task with the same id is here")
+	}
+	in.cfg.Logger.Error("a task could not be taken in", "task", a.Header.ID.String(), "err", err)
+	return refuse(proto.Code_CODE_INTERNAL, "the task could not be written")
+}

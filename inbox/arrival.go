@@ -1,0 +1,72 @@
+package inbox
+
+import (
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// An Arrival is a task as it came in: form, mesh, membership and signature are
+// checked, the body is opened. Accept keeps parts of it; the caller changes
+// nothing afterwards.
+type Arrival struct {
+	From     proto.PeerID // the neighbour who handed it over
+	Header   proto.Header
+	Content  *proto.Content
+	Envelope *proto.Envelope // as it was signed; kept until the task has ended
+	Key      [32]byte        // the content key, for a streamed body
+	Digest   [32]byte        // of what was signed: tells a copy from another task with the same id
+}
+
+// A Verdict answers one arrival, or one wish to cancel. Code 0 means that what
+// was asked is durable here.
+type Verdict struct {
+	Code       proto.Code
+	Detail     string          // for a person
+	State      proto.TaskState // of a task that is known already: how far it came
+	RetryAfter time.Duration   // 0: the sender decides
+}
+
+// Accepted reports whether the task is in custody here.
+func (v Verdict) Accepted() bool { return v.Code == proto.Code_CODE_UNSPECIFIED }
+
+func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code, Detail: detail} }
+
+// birth returns what is written of an arrival, with the name of the file of its
+// sealed body if that is not in the record.
+func (a *Arrival) birth(st *proto.Stored, r *proto.Record, now time.Time) {
+	c, h := a.Content, &a.Header
+	*st = proto.Stored{Envelope: a.Envelope, Record: r, Key: a.Key[:]}
+	r.Class, r.Kind, r.Mode = c.Class, c.Kind, c.Mode
+	r.Peer = h.Origin[:]
+	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
+	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter
+	r.IdempotencyKey, r.OrderingKey = c.IdempotencyKey, c.OrderingKey
+	r.MaxAttempts, r.BodySize = c.MaxAttempts, c.BodySize
+	r.RequestDigest = a.Digest[:]
+	r.Traceparent = c.Traceparent
+	if a.streamed() || a.spilled() {
+		r.BodyBlob = BodyName(h.ID)
+	}
+	if a.spilled() {
+		e := a.Envelope
+		st.Envelope = &proto.Envelope{Header: e.Header, Slot: e.Slot, Path: e.Path, Index: e.Index, Signature: e.Signature}
+	}
+	r.Move(proto.TaskState_TASK_STATE_ACCEPTED, now, "")
+}
+
+// maxSealedRecord is the largest sealed body that stays in the record: a body of
+// MaxInlineRecord with some room for what is sealed beside it.
+const maxSealedRecord = proto.MaxInlineRecord + 1<<10
+
+// streamed reports whether the body came, or will come, as a stream.
+func (a *Arrival) streamed() bool { _, _, ok := a.Header.Stream(); return ok }
+
+// spilled reports whether the sealed body is too large for a record.
+func (a *Arrival) spilled() bool { return len(a.Envelope.GetBody()) > maxSealedRecord }
+
+// BodyName is the name of the file of a task's body: the sealed stream, or a
+// sealed body that is too large for the store.
+func BodyName(id proto.TaskID) string { return bodyPrefix + id.String() }
+
+const bodyPrefix = "in-"

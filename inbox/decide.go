@@ -1,0 +1,244 @@
+package inbox
+
+import (
+	"math"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// How an arrival is known.
+type knownAs byte
+
+const (
+	stranger knownAs = iota // never seen, or forgotten
+	same                    // this very task is here, or was
+	imposter                // another task has its id
+	barred                  // it was cancelled before it arrived
+)
+
+// A sight is what Accept sees of one arrival.
+type sight struct {
+	known    knownAs
+	first    proto.TaskState // same: how far it came
+	seq      proto.Seq
+	mark     proto.Seq // settled mark of its origin
+	notAfter int64     // Unix milliseconds, as floor and now
+	floor    int64
+	now      int64
+	draining bool
+	handled  bool // there is a handler for its kind
+	allowed  bool // its origin may ask for it
+	tooLarge bool // for its handler
+	noBody   bool // it is streamed and not here yet
+	full     bool // as many ids are kept as may be
+}
+
+// verdict decides about an arrival. A task that is here is accepted again,
+// whatever has changed since: the first answer may have been lost (I8, S04).
+func (s *sight) verdict() Verdict {
+	switch {
+	case s.known == same:
+		return Verdict{State: s.first}
+	case s.known == barred:
+		return Verdict{Code: proto.Code_CODE_DUPLICATE, State: s.first, Detail: "it was cancelled before it arrived"}
+	case s.seq.Compare(s.mark) <= 0:
+		return refuse(proto.Code_CODE_DUPLICATE, "its origin has settled this sequence number: it was accepted, refused or ended before")
+	case s.notAfter <= s.floor:
+		return refuse(proto.Code_CODE_EXPIRED, "it is older than what this node still remembers")
+	case s.now > s.notAfter:
+		return refuse(proto.Code_CODE_EXPIRED, "its time had passed when it arrived")
+	case s.known == imposter:
+		return refuse(proto.Code_CODE_BUSY, "another task with the same id is here")
+	case s.draining:
+		return refuse(proto.Code_CODE_DRAINING, "the node is stopping")
+	case !s.handled:
+		return refuse(proto.Code_CODE_NO_HANDLER, "no handler for this kind")
+	case !s.allowed:
+		return refuse(proto.Code_CODE_DENIED, "the handler's allow list does not name the origin")
+	case s.tooLarge:
+		return refuse(proto.Code_CODE_TOO_LARGE, "the body is larger than the handler takes")
+	case s.noBody:
+		return refuse(proto.Code_CODE_NEED_BODY, "the streamed body is not here")
+	case s.full:
+		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may")
+	}
+	return Verdict{}
+}
+
+// What to do with a task whose turn it is.
+type turn byte
+
+const (
+	turnRun     turn = iota
+	turnRecover      // it was running when the process died
+	turnEnd          // end it without a start, see ending
+	turnFirst        // end it with the outcome of the first success of its key
+	turnAwait        // another task with its key, or another suspect, runs
+	turnLeave        // nothing can be done for it now
+)
+
+// An ending is a terminal state and why.
+type ending struct {
+	state  proto.TaskState
+	reason string
+}
+
+// A prospect is what is known of a task whose turn it is.
+type prospect struct {
+	record        *proto.Record
+	now           int64
+	handled       bool
+	allowed       bool // its origin may ask for its kind now (I17)
+	keyDone       bool // a task of its (origin, key) has succeeded
+	keyBusy       bool // one is running
+	suspectActive bool // a task that a crash has interrupted is running
+}
+
+// next decides what the turn of a task means.
+func (p *prospect) next() (turn, ending) {
+	r := p.record
+	switch {
+	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled && p.now > r.NotAfterMs:
+		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, "indeterminate: the process died while it ran, and its handler is gone"}
+	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled:
+		return turnLeave, ending{}
+	case r.State == proto.TaskState_TASK_STATE_RUNNING:
+		return turnRecover, ending{}
+	case p.keyDone:
+		return turnFirst, ending{}
+	case r.Cancel:
+		return turnEnd, ending{proto.TaskState_TASK_STATE_CANCELLED, "cancelled before it started"}
+	case p.now > r.NotAfterMs:
+		return turnEnd, ending{proto.TaskState_TASK_STATE_EXPIRED, expiredReason(r)}
+	case !p.handled:
+		return turnLeave, ending{}
+	case !p.allowed:
+		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, "denied: the handler's allow list no longer names the origin"}
+	case p.keyBusy, r.Abandons > 0 && p.suspectActive:
+		return turnAwait, ending{}
+	}
+	return turnRun, ending{}
+}
+
+func expiredReason(r *proto.Record) string {
+	if r.Attempts+r.Abandons == 0 {
+		return "its time had passed before it could start"
+	}
+	return "its time had passed before it could start again; last: " + r.Reason
+}
+
+// A stop is why a running handler was told to end.
+type stop byte
+
+const (
+	notStopped stop = iota
+	stopTimeout
+	stopCancel
+	stopNode // the node stops
+)
+
+// A step is where a task goes after a run or a crash.
+type step struct {
+	state  proto.TaskState
+	reason string
+	wait   time.Duration // until the next start; RETRYING only
+	spent  bool          // an attempt
+	lost   bool          // an abandon
+}
+
+// limits bound what one task may cost.
+type limits struct {
+	maxAttempts uint32
+	maxAbandons uint32
+	baseBackoff time.Duration
+	maxBackoff  time.Duration
+}
+
+// after decides where a task goes when its run has ended. r is random in [0, 1).
+// A success stands also when the handler had been told to stop: its effect
+// has happened (I6).
+func (l limits) after(rec *proto.Record, ran *Ran, why stop, r float64) step {
+	once := rec.Mode == proto.Mode_MODE_AT_MOST_ONCE
+	switch {
+	case ran.End == Success:
+		return step{state: proto.TaskState_TASK_STATE_SUCCESS, spent: true}
+	case ran.End == unusable:
+		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, reason: ran.Reason}
+	case ran.End == Fail && why == notStopped:
+		return step{state: proto.TaskState_TASK_STATE_FAILED, reason: reasonOr(ran, "the handler refused the task for good"), spent: true}
+	case why == stopCancel:
+		return step{state: proto.TaskState_TASK_STATE_CANCELLED, reason: "cancelled while it ran", spent: true}
+	case why == stopNode && once:
+		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, reason: "indeterminate: the node stopped while it ran, and its mode is at_most_once", spent: true}
+	case why == stopNode:
+		return step{state: proto.TaskState_TASK_STATE_ACCEPTED, reason: "the node stopped while it ran"}
+	}
+	last := rec.Attempts+1 >= l.maxAttempts || once
+	s := step{state: proto.TaskState_TASK_STATE_RETRYING, spent: true, reason: reasonOr(ran, "the handler failed")}
+	switch {
+	case why == stopTimeout && last:
+		s.state, s.reason = proto.TaskState_TASK_STATE_TIMEOUT, reasonOr(ran, "the last attempt ran out of time")
+	case last:
+		s.state = proto.TaskState_TASK_STATE_DEAD_LETTER
+	case why == stopTimeout:
+		s.reason = reasonOr(ran, "the attempt ran out of time")
+		fallthrough
+	default:
+		s.wait = l.backoff(rec.Attempts+1, r)
+	}
+	return s
+}
+
+func reasonOr(ran *Ran, otherwise string) string {
+	if ran.Reason != "" {
+		return ran.Reason
+	}
+	return otherwise
+}
+
+// recovered decides about a task that was running when the process died (I7).
+// probe is the handler's word where its policy is to be asked.
+func (l limits) recovered(rec *proto.Record, policy OnCrash, probe Probe, r float64) step {
+	if rec.Mode == proto.Mode_MODE_AT_MOST_ONCE {
+		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, lost: true,
+			reason: "indeterminate: the process died while it ran, and its mode is at_most_once"}
+	}
+	switch {
+	case policy == OnCrashProbe && probe == Done:
+		return step{state: proto.TaskState_TASK_STATE_SUCCESS, lost: true}
+	case policy == OnCrashPark, policy == OnCrashProbe && probe == Unknown:
+		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, lost: true,
+			reason: "indeterminate: the process died while it ran, and on_crash is " + string(policy)}
+	case rec.Abandons+1 >= l.maxAbandons:
+		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, lost: true,
+			reason: "the process died each time it ran"}
+	}
+	return step{state: proto.TaskState_TASK_STATE_RETRYING, lost: true,
+		wait: l.backoff(rec.Abandons+1, r), reason: "the process died while it ran"}
+}
+
+// backoff is the wait before the try after the n-th failure.
+func (l limits) backoff(n uint32, r float64) time.Duration {
+	d := l.maxBackoff
+	if n <= 32 {
+		d = min(l.maxBackoff, time.Duration(math.Ldexp(float64(l.baseBackoff), int(n)-1)))
+	}
+	return d + time.Duration(r*float64(d)/2)
+}
+
+// forgettable reports whether a finished id need not be kept: its origin will
+// not send it again, or every copy of it is refused by its age.
+func forgettable(seq, mark proto.Seq) bool { return seq.Compare(mark) <= 0 }
+
+// outlived reports whether a finished id may be dropped by age, after which the
+// floor must be at least its not_after (I12).
+func outlived(notAfter, now int64) bool { return now > notAfter+proto.Skew.Milliseconds() }
+
+// higher returns the larger of two marks: a mark never goes back.
+func higher(a, b proto.Seq) proto.Seq {
+	if a.Compare(b) < 0 {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,228 @@
+package inbox
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/balefire/balefire/proto"
+)
+
+const (
+	accepted   = proto.TaskState_TASK_STATE_ACCEPTED
+	running    = proto.TaskState_TASK_STATE_RUNNING
+	retrying   = proto.TaskState_TASK_STATE_RETRYING
+	succeeded  = proto.TaskState_TASK_STATE_SUCCESS
+	failed     = proto.TaskState_TASK_STATE_FAILED
+	timedOut   = proto.TaskState_TASK_STATE_TIMEOUT
+	deadLetter = proto.TaskState_TASK_STATE_DEAD_LETTER
+	cancelled  = proto.TaskState_TASK_STATE_CANCELLED
+	expired    = proto.TaskState_TASK_STATE_EXPIRED
+)
+
+// TestVerdict is the table of what Accept answers (I8, I12, I17, S04, S18, S30).
+func TestVerdict(t *testing.T) {
+	good := sight{seq: proto.Seq{Boot: 5, Counter: 7}, notAfter: 1000, now: 900, handled: true, allowed: true}
+	with := func(f func(*sight)) sight { s := good; f(&s); return s }
+	tests := []struct {
+		name string
+		s    sight
+		want proto.Code
+	}{
+		{"a new task", good, 0},
+		{"the same again", with(func(s *sight) { s.known = same }), 0},
+		{"the same again although settled", with(func(s *sight) { s.known = same; s.mark = s.seq }), 0},
+		{"the same again after its handler went", with(func(s *sight) { s.known, s.handled = same, false }), 0},
+		{"the same again while draining", with(func(s *sight) { s.known, s.draining = same, true }), 0},
+		{"another with its id", with(func(s *sight) { s.known = imposter }), proto.Code_CODE_BUSY},
+		{"cancelled before it arrived", with(func(s *sight) { s.known, s.first = barred, cancelled }), proto.Code_CODE_DUPLICATE},
+		{"settled", with(func(s *sight) { s.mark = s.seq }), proto.Code_CODE_DUPLICATE},
+		{"settled by a later boot", with(func(s *sight) { s.mark = proto.Seq{Boot: 6} }), proto.Code_CODE_DUPLICATE},
+		{"one above the mark", with(func(s *sight) { s.mark = proto.Seq{Boot: 5, Counter: 6} }), 0},
+		{"at the floor", with(func(s *sight) { s.floor = 1000 }), proto.Code_CODE_EXPIRED},
+		{"above the floor", with(func(s *sight) { s.floor = 999 }), 0},
+		{"its last millisecond", with(func(s *sight) { s.now = 1000 }), 0},
+		{"past its time", with(func(s *sight) { s.now = 1001 }), proto.Code_CODE_EXPIRED},
+		{"draining", with(func(s *sight) { s.draining = true }), proto.Code_CODE_DRAINING},
+		{"no handler", with(func(s *sight) { s.handled = false }), proto.Code_CODE_NO_HANDLER},
+		{"not allowed", with(func(s *sight) { s.allowed = false }), proto.Code_CODE_DENIED},
+		{"too large", with(func(s *sight) { s.tooLarge = true }), proto.Code_CODE_TOO_LARGE},
+		{"body not here", with(func(s *sight) { s.noBody = true }), proto.Code_CODE_NEED_BODY},
+		{"no room for another id", with(func(s *sight) { s.full = true }), proto.Code_CODE_BUSY},
+		{"a copy when there is no room", with(func(s *sight) { s.full, s.known = true, same }), 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := tt.s.verdict()
+			if v.Code != tt.want {
+				t.Errorf("code = %s, want %s", v.Code.Name(), tt.want.Name())
+			}
+			if (v.Code != 0) != (v.Detail != "") {
+				t.Errorf("code %s with detail %q: a refusal says why", v.Code.Name(), v.Detail)
+			}
+		})
+	}
+}
+
+// TestNext is the table of what the turn of a task means (I6, I17, S16, S30).
+func TestNext(t *testing.T) {
+	tests := []struct {
+		name  string
+		p     prospect
+		want  turn
+		state proto.TaskState
+	}{
+		{"runs", prospect{handled: true, allowed: true}, turnRun, 0},
+		{"no handler any more", prospect{}, turnLeave, 0},
+		{"grant withdrawn", prospect{handled: true}, turnEnd, deadLetter},
+		{"past its time", prospect{now: 1001, handled: true, allowed: true}, turnEnd, expired},
+		{"past its time without a handler", prospect{now: 1001}, turnEnd, expired},
+		{"its last millisecond", prospect{now: 1000, handled: true, allowed: true}, turnRun, 0},
+		{"cancelled", prospect{record: &proto.Record{Cancel: true}, handled: true, allowed: true}, turnEnd, cancelled},
+		{"cancelled without a handler", prospect{record: &proto.Record{Cancel: true}}, turnEnd, cancelled},
+		{"its key has succeeded", prospect{handled: true, allowed: true, keyDone: true}, turnFirst, 0},
+		{"its key runs", prospect{handled: true, allowed: true, keyBusy: true}, turnAwait, 0},
+		{"found running", prospect{record: &proto.Record{State: running}, handled: true, allowed: true}, turnRecover, 0},
+		{"found running, denied now", prospect{record: &proto.Record{State: running}, handled: true}, turnRecover, 0},
+		{"found running without a handler", prospect{record: &proto.Record{State: running}}, turnLeave, 0},
+		{"found running without a handler, past its time", prospect{record: &proto.Record{State: running}, now: 1001}, turnEnd, deadLetter},
+		{"interrupted before, another such runs", prospect{record: &proto.Record{Abandons: 1}, handled: true, allowed: true, suspectActive: true}, turnAwait, 0},
+		{"never interrupted, another such runs", prospect{handled: true, allowed: true, suspectActive: true}, turnRun, 0},
+		{"interrupted before, alone", prospect{record: &proto.Record{Abandons: 1}, handled: true, allowed: true}, turnRun, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.p.record == nil {
+				tt.p.record = &proto.Record{}
+			}
+			tt.p.record.NotAfterMs = 1000
+			got, end := tt.p.next()
+			if got != tt.want || end.state != tt.state {
+				t.Errorf("turn %d, %s; want %d, %s", got, end.state.Name(), tt.want, tt.state.Name())
+			}
+			if got == turnEnd && end.reason == "" {
+				t.Error("an end without a reason (I11)")
+			}
+		})
+	}
+}
+
+// TestAfter is the table of where a run leads (I6, I11, S32).
+func TestAfter(t *testing.T) {
+	once := proto.Mode_MODE_AT_MOST_ONCE
+	tests := []struct {
+		name     string
+		attempts uint32
+		mode     proto.Mode
+		end      End
+		why      stop
+		want     proto.TaskState
+		spent    bool
+	}{
+		{"success", 0, 0, Success, notStopped, succeeded, true},
+		{"success although told to stop", 0, 0, Success, stopCancel, succeeded, true},
+		{"success at the last moment", 2, 0, Success, stopTimeout, succeeded, true},
+		{"no for good", 0, 0, Fail, notStopped, failed, true},
+		{"failure", 0, 0, Retry, notStopped, retrying, true},
+		{"death", 1, 0, Crashed, notStopped, retrying, true},
+		{"last failure", 2, 0, Retry, notStopped, deadLetter, true},
+		{"more failures than allowed", 7, 0, Retry, notStopped, deadLetter, true},
+		{"timeout", 0, 0, Stopped, stopTimeout, retrying, true},
+		{"last timeout", 2, 0, Stopped, stopTimeout, timedOut, true},
+		{"a kill that looks like a no", 0, 0, Fail, stopTimeout, retrying, true},
+		{"cancelled", 0, 0, Stopped, stopCancel, cancelled, true},
+		{"cancelled and died of it", 2, 0, Crashed, stopCancel, cancelled, true},
+		{"node stops", 2, 0, Stopped, stopNode, accepted, false},
+		{"node stops and the handler dies of it", 2, 0, Crashed, stopNode, accepted, false},
+		{"ended without being told to", 0, 0, Stopped, notStopped, retrying, true},
+		{"a body that is not what was signed", 0, 0, unusable, notStopped, deadLetter, false},
+		{"once: failure", 0, once, Retry, notStopped, deadLetter, true},
+		{"once: timeout", 0, once, Stopped, stopTimeout, timedOut, true},
+		{"once: node stops", 0, once, Stopped, stopNode, deadLetter, true},
+	}
+	l := limits{maxAttempts: 3, maxAbandons: 10, baseBackoff: time.Second, maxBackoff: time.Minute}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := l.after(&proto.Record{Attempts: tt.attempts, Mode: tt.mode}, &Ran{End: tt.end, Reason: reasonFor(tt.end)}, tt.why, 0.5)
+			if s.state != tt.want || s.spent != tt.spent || s.lost {
+				t.Errorf("got %s, spent %v; want %s, %v", s.state.Name(), s.spent, tt.want.Name(), tt.spent)
+			}
+			if (s.wait > 0) != (s.state == retrying) {
+				t.Errorf("%s waits %s", s.state.Name(), s.wait)
+			}
+			if s.state != succeeded && s.reason == "" {
+				t.Error("no reason (I11)")
+			}
+		})
+	}
+}
+
+// TestRecovered is the table of what a death while running means (I7, S16).
+func TestRecovered(t *testing.T) {
+	once := proto.Mode_MODE_AT_MOST_ONCE
+	tests := []struct {
+		name     string
+		mode     proto.Mode
+		policy   OnCrash
+		probe    Probe
+		abandons uint32
+		want     proto.TaskState
+	}{
+		{"retry", 0, OnCrashRetry, Unknown, 0, retrying},
+		{"retry, ninth death", 0, OnCrashRetry, Unknown, 8, retrying},
+		{"retry, tenth death", 0, OnCrashRetry, Unknown, 9, deadLetter},
+		{"probe: done", 0, OnCrashProbe, Done, 9, succeeded},
+		{"probe: not done", 0, OnCrashProbe, NotDone, 0, retrying},
+		{"probe: not done, tenth death", 0, OnCrashProbe, NotDone, 9, deadLetter},
+		{"probe: unknown", 0, OnCrashProbe, Unknown, 0, deadLetter},
+		{"park", 0, OnCrashPark, Unknown, 0, deadLetter},
+		{"park does not ask", 0, OnCrashPark, NotDone, 0, deadLetter},
+		{"once", once, OnCrashRetry, Unknown, 0, deadLetter},
+		{"once does not probe its way to a second start", once, OnCrashProbe, NotDone, 0, deadLetter},
+	}
+	l := limits{maxAttempts: 3, maxAbandons: 10, baseBackoff: time.Second, maxBackoff: time.Minute}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := l.recovered(&proto.Record{Mode: tt.mode, Abandons: tt.abandons}, tt.policy, tt.probe, 0)
+			if s.state != tt.want || !s.lost || s.spent {
+				t.Errorf("got %+v, want %s, an abandon and no attempt", s, tt.want.Name())
+			}
+			if s.state == deadLetter && s.reason == "" {
+				t.Error("no reason (I11)")
+			}
+		})
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	l := limits{baseBackoff: time.Second, maxBackoff: time.Minute}
+	for n, want := range map[uint32]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 40: time.Minute} {
+		if got := l.backoff(n, 0); got != want {
+			t.Errorf("backoff(%d) = %s, want %s", n, got, want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n, r := rapid.Uint32Min(1).Draw(t, "n"), rapid.Float64Range(0, 0.999).Draw(t, "r")
+		if d := l.backoff(n, r); d < time.Second || d > time.Minute*3/2 {
+			t.Fatalf("backoff(%d, %v) = %s", n, r, d)
+		}
+		if l.backoff(n, r) < l.backoff(n, 0) {
+			t.Fatal("jitter shortens the wait")
+		}
+	})
+}
+
+func TestExpiredReasonNamesTheLastFailure(t *testing.T) {
+	if got := expiredReason(&proto.Record{Attempts: 1, Reason: "disk on fire"}); !strings.Contains(got, "disk on fire") {
+		t.Errorf("reason = %q", got)
+	}
+}
+
+func reasonFor(e End) string {
+	if e == unusable {
+		return "damaged"
+	}
+	return ""
+}

@@ -1,0 +1,82 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Why a handler's context ends: what context.Cause returns.
+var (
+	ErrTimeout   = errors.New("inbox: the run is out of time")
+	ErrCancelled = errors.New("inbox: the task was cancelled")
+	ErrStopping  = errors.New("inbox: the node is stopping")
+)
+
+// A Handler does the work of one kind.
+type Handler interface {
+	// Run does the task and returns when nothing of it runs any more, also when
+	// ctx is cancelled. context.Cause(ctx) says why: [ErrTimeout],
+	// [ErrCancelled] or [ErrStopping]. It never returns nil.
+	Run(ctx context.Context, r *Run) *Ran
+}
+
+// A Prober is a handler that can tell whether an earlier start, of which the end
+// is unknown, had its effect. Kinds with OnCrash probe need one.
+type Prober interface {
+	Probe(ctx context.Context, r *Run) Probe
+}
+
+// A Run is one start of a handler.
+type Run struct {
+	ID       proto.TaskID
+	Attempt  uint32    // counts starts from 1; a start that a graceful stop undid does not count
+	Epoch    proto.Seq // fences: a later grant has a higher one
+	Origin   proto.PeerID
+	Content  *proto.Content // kind, arguments, keys, labels; its body is in Body
+	Body     io.Reader      // never nil; checked against the signed digest before the start
+	BodySize int64
+	Deadline time.Time       // zero: none
+	Kill     <-chan struct{} // closed when the handler must end at once, without grace
+}
+
+// A Ran is how a run ended.
+type Ran struct {
+	End         End
+	ExitCode    int32
+	Output      []byte // the result; at most MaxInlineBody, else in File
+	File        string // a file with the result, which the receiver of the result removes
+	Size        uint64 // of the result in File
+	Digest      []byte // SHA-256 of the result in File
+	ContentType string
+	Truncated   bool   // there was more output than its limit
+	Stderr      string // the last of it; more than proto.MaxStderr is cut from the front
+	Reason      string // why it did not succeed
+}
+
+// An End is the kind of a run's end.
+type End byte
+
+// The ends of a run.
+const (
+	Success End = iota + 1
+	Retry       // not this time: tried again while attempts are left
+	Fail        // no for good
+	Crashed     // the handler died: as Retry
+	Stopped     // it ended because it was told to, and had no effect that it would call success
+
+	unusable End = 255 // the task cannot be given to any handler, now or later
+)
+
+// A Probe is the answer of a [Prober].
+type Probe byte
+
+// What a probe can find.
+const (
+	Unknown Probe = iota
+	Done
+	NotDone
+)

@@ -1,0 +1,203 @@
+package inbox
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// OnCrash is what a start without an end means when the process has died.
+type OnCrash string
+
+// The policies.
+const (
+	OnCrashRetry OnCrash = "retry" // start again: the handler is idempotent
+	OnCrashProbe OnCrash = "probe" // ask the handler whether it had its effect
+	OnCrashPark  OnCrash = "park"  // end as a dead letter, a person decides
+)
+
+// Profile is how much harm a kind can do.
+type Profile string
+
+// The profiles.
+const (
+	ReadOnly  Profile = "read-only"
+	DevWrite  Profile = "dev-write"
+	Dangerous Profile = "dangerous" // allowed by peer alone, never by role, and only where Config.Dangerous names its kind
+)
+
+// A Spec says how tasks of one kind are handled, and who may ask for it. A zero
+// number means its default; nobody is allowed unless Allow says so.
+type Spec struct {
+	Kind        string
+	Handler     Handler
+	Allow       []string      // "peer:<id or name>", "role:<role>", "*" for every member
+	Profile     Profile       // default dev-write
+	Concurrency int           // runs at a time; default as many as there are slots
+	MaxAttempts int           // ended runs before a task is dead, unless it asks for fewer or more; default 3
+	OnCrash     OnCrash       // default park: nothing is repeated that nobody called repeatable
+	Timeout     time.Duration // of one run; default 10 min; negative: none
+	MaxBody     uint64        // bytes of the plain body; default: no limit
+}
+
+// ErrSpec refuses a handler.
+var ErrSpec = errors.New("inbox: handler refused")
+
+// A rule is one line of an allow list.
+type rule struct {
+	peer proto.PeerID // role and name empty
+	name string
+	role string
+	all  bool
+}
+
+// A handler is a registered spec.
+type handler struct {
+	Spec
+	rules []rule
+}
+
+// Members says who a peer is. It is asked for each task that arrives and for
+// each start, and must be quick.
+type Members interface {
+	// Member returns the name and the roles of an admitted peer; ok is false for
+	// anybody else.
+	Member(p proto.PeerID) (name string, roles []string, ok bool)
+}
+
+// A registry holds the handlers. Reading it takes no lock.
+type registry struct {
+	mu        sync.Mutex
+	byKind    atomic.Pointer[map[string]*handler] // never changed, only replaced
+	dangerous []string
+}
+
+func newRegistry(dangerous []string) *registry {
+	g := &registry{dangerous: dangerous}
+	g.byKind.Store(&map[string]*handler{})
+	return g
+}
+
+// find returns the handler of a kind, nil if there is none.
+func (g *registry) find(kind string) *handler { return (*g.byKind.Load())[kind] }
+
+func (g *registry) put(h *handler) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := maps.Clone(*g.byKind.Load())
+	m[h.Kind] = h
+	g.byKind.Store(&m)
+}
+
+func (g *registry) remove(kind string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := maps.Clone(*g.byKind.Load())
+	_, was := m[kind]
+	delete(m, kind)
+	g.byKind.Store(&m)
+	return was
+}
+
+// specs returns the registered specs by kind.
+func (g *registry) specs() []Spec {
+	var out []Spec
+	for _, h := range *g.byKind.Load() {
+		out = append(out, h.Spec)
+	}
+	slices.SortFunc(out, func(a, b Spec) int { return strings.Compare(a.Kind, b.Kind) })
+	return out
+}
+
+// compile checks a spec and reads its allow list.
+func (g *registry) compile(s Spec) (*handler, error) {
+	s.Profile = cmp.Or(s.Profile, DevWrite)
+	s.OnCrash = cmp.Or(s.OnCrash, OnCrashPark)
+	s.MaxAttempts = cmp.Or(s.MaxAttempts, 3)
+	s.Timeout = cmp.Or(s.Timeout, 10*time.Minute)
+	s.Allow = slices.Clone(s.Allow)
+	h := &handler{Spec: s}
+	bad := func(format string, a ...any) (*handler, error) {
+		return nil, fmt.Errorf("%w: kind %.40q: %s", ErrSpec, s.Kind, fmt.Sprintf(format, a...))
+	}
+	_, probes := s.Handler.(Prober)
+	switch {
+	case s.Kind == "" || len(s.Kind) > proto.MaxKind:
+		return bad("a kind has 1 to %d bytes", proto.MaxKind)
+	case s.Handler == nil:
+		return bad("it has no handler")
+	case s.MaxAttempts < 0 || s.Concurrency < 0:
+		return bad("a negative limit")
+	case s.OnCrash != OnCrashRetry && s.OnCrash != OnCrashProbe && s.OnCrash != OnCrashPark:
+		return bad("on_crash is %.20q: it is retry, probe or park", s.OnCrash)
+	case s.OnCrash == OnCrashProbe && !probes:
+		return bad("on_crash is probe, but the handler cannot be asked: give it a check, or choose retry or park")
+	case s.Profile != ReadOnly && s.Profile != DevWrite && s.Profile != Dangerous:
+		return bad("profile is %.20q: it is read-only, dev-write or dangerous", s.Profile)
+	case s.Profile == Dangerous && !slices.Contains(g.dangerous, s.Kind):
+		return bad("it is dangerous: name it under dangerous in this node's own configuration")
+	}
+	for _, text := range s.Allow {
+		r, err := parseRule(text)
+		if err != nil {
+			return bad("%v", err)
+		}
+		if s.Profile == Dangerous && (r.all || r.role != "") {
+			return bad("it is dangerous: allow it to peers by name or id, not %q", text)
+		}
+		h.rules = append(h.rules, r)
+	}
+	return h, nil
+}
+
+func parseRule(text string) (rule, error) {
+	what, who, _ := strings.Cut(text, ":")
+	switch {
+	case text == "*":
+		return rule{all: true}, nil
+	case what == "role" && who != "":
+		return rule{role: who}, nil
+	case what == "peer" && who != "":
+		if p, err := proto.ParsePeerID(who); err == nil {
+			return rule{peer: p}, nil
+		}
+		return rule{name: who}, nil
+	}
+	return rule{}, fmt.Errorf("allow %.60q is none of peer:NAME, peer:ID, role:ROLE, *", text)
+}
+
+// allows reports whether the origin may ask for the kind. Who is no member may
+// ask for nothing.
+func (h *handler) allows(origin proto.PeerID, m Members) bool {
+	if len(h.rules) == 0 {
+		return false
+	}
+	name, roles, ok := m.Member(origin)
+	return ok && slices.ContainsFunc(h.rules, func(r rule) bool {
+		switch {
+		case r.all:
+			return true
+		case r.role != "":
+			return slices.Contains(roles, r.role)
+		case r.name != "":
+			return r.name == name
+		}
+		return r.peer == origin
+	})
+}
+
+// maxAttempts of a task: its own wish, else the handler's.
+func (h *handler) maxAttempts(wished uint32) uint32 {
+	if wished > 0 {
+		return wished
+	}
+	return uint32(h.MaxAttempts)
+}

@@ -1,0 +1,107 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// members is a table of who is who.
+type members map[proto.PeerID]member
+
+type member struct {
+	name  string
+	roles []string
+}
+
+func (m members) Member(p proto.PeerID) (string, []string, bool) {
+	v, ok := m[p]
+	return v.name, v.roles, ok
+}
+
+// a handlerFunc is a handler that is a function.
+type handlerFunc func(context.Context, *Run) *Ran
+
+func (f handlerFunc) Run(ctx context.Context, r *Run) *Ran { return f(ctx, r) }
+
+func succeed(context.Context, *Run) *Ran { return &Ran{End: Success} }
+
+// TestAllows holds the default deny and the three kinds of rules (I17).
+func TestAllows(t *testing.T) {
+	laptop, phone, stranger := proto.PeerID{1}, proto.PeerID{2}, proto.PeerID{3}
+	who := members{laptop: {"laptop", []string{"send", "work"}}, phone: {"phone", []string{"send"}}}
+	tests := []struct {
+		name                    string
+		allow                   []string
+		laptop, phone, stranger bool
+	}{
+		{"nobody by default", nil, false, false, false},
+		{"by name", []string{"peer:laptop"}, true, false, false},
+		{"by id", []string{"peer:" + phone.String()}, false, true, false},
+		{"by role", []string{"role:work"}, true, false, false},
+		{"any of several", []string{"role:admin", "peer:phone"}, false, true, false},
+		{"every member", []string{"*"}, true, true, false},
+		{"an id is no membership", []string{"peer:" + stranger.String()}, false, false, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h, err := newRegistry(nil).compile(Spec{Kind: "k", Handler: handlerFunc(succeed), Allow: tt.allow})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for p, want := range map[proto.PeerID]bool{laptop: tt.laptop, phone: tt.phone, stranger: tt.stranger} {
+				if got := h.allows(p, who); got != want {
+					t.Errorf("allows %s = %v, want %v", who[p].name, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestCompileRefuses(t *testing.T) {
+	run := handlerFunc(succeed)
+	tests := []struct {
+		name string
+		spec Spec
+		says string
+	}{
+		{"no kind", Spec{Handler: run}, "1 to 128"},
+		{"a long kind", Spec{Kind: strings.Repeat("k", 129), Handler: run}, "1 to 128"},
+		{"no handler", Spec{Kind: "k"}, "no handler"},
+		{"negative attempts", Spec{Kind: "k", Handler: run, MaxAttempts: -1}, "negative"},
+		{"unknown policy", Spec{Kind: "k", Handler: run, OnCrash: "pray"}, "retry, probe or park"},
+		{"a probe that cannot be asked", Spec{Kind: "k", Handler: run, OnCrash: OnCrashProbe}, "cannot be asked"},
+		{"unknown profile", Spec{Kind: "k", Handler: run, Profile: "yolo"}, "read-only"},
+		{"dangerous, unnamed", Spec{Kind: "k", Handler: run, Profile: Dangerous}, "configuration"},
+		{"dangerous by role", Spec{Kind: "shell", Handler: run, Profile: Dangerous, Allow: []string{"role:work"}}, "by name or id"},
+		{"dangerous for all", Spec{Kind: "shell", Handler: run, Profile: Dangerous, Allow: []string{"*"}}, "by name or id"},
+		{"a rule without a word", Spec{Kind: "k", Handler: run, Allow: []string{"laptop"}}, "none of"},
+		{"an empty peer", Spec{Kind: "k", Handler: run, Allow: []string{"peer:"}}, "none of"},
+		{"an empty role", Spec{Kind: "k", Handler: run, Allow: []string{"role:"}}, "none of"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := newRegistry([]string{"shell"}).compile(tt.spec)
+			if !errors.Is(err, ErrSpec) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("error %v does not say %q", err, tt.says)
+			}
+		})
+	}
+}
+
+func TestCompileDefaults(t *testing.T) {
+	h, err := newRegistry(nil).compile(Spec{Kind: "k", Handler: handlerFunc(succeed)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.MaxAttempts != 3 || h.OnCrash != OnCrashPark || h.Timeout != 10*time.Minute || h.Profile != DevWrite {
+		t.Errorf("defaults are %+v", h.Spec)
+	}
+	if h.maxAttempts(0) != 3 || h.maxAttempts(7) != 7 {
+		t.Error("a task's own wish comes before the handler's")
+	}
+}

@@ -1,0 +1,65 @@
+package inbox
+
+import (
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// startRecord notes a start of the handler.
+func startRecord(r *proto.Record, boot proto.BootID, now time.Time) {
+	n := starts(r) + 1
+	r.BootId, r.DueMs = boot[:], 0
+	r.History = fold(append(r.History, &proto.Attempt{Number: n, StartedMs: now.UnixMilli()}))
+	r.Move(proto.TaskState_TASK_STATE_RUNNING, now, "")
+	r.Events[len(r.Events)-1].Attempt = n
+}
+
+// starts is the number of starts that have ended and count.
+func starts(r *proto.Record) uint32 { return r.Attempts + r.Abandons }
+
+// fold keeps the first attempts and the newest.
+func fold(h []*proto.Attempt) []*proto.Attempt {
+	if len(h) <= proto.MaxAttempts {
+		return h
+	}
+	const keep = proto.MaxAttempts / 4
+	return append(h[:keep], h[keep+1:]...)
+}
+
+// apply notes in r where the task goes after ran.
+func (s step) apply(r *proto.Record, ran *Ran, now time.Time) {
+	n := starts(r) + 1
+	if s.spent {
+		r.Attempts++
+	}
+	if s.lost {
+		r.Abandons++
+	}
+	if len(r.History) > 0 {
+		if a := r.History[len(r.History)-1]; a.FinishedMs == 0 {
+			a.FinishedMs, a.ExitCode, a.Error = now.UnixMilli(), ran.ExitCode, text(s.reason, 256)
+		}
+	}
+	r.Reason, r.ExitCode, r.Stderr = text(s.reason, proto.MaxReason), ran.ExitCode, tail(ran.Stderr, proto.MaxStderr)
+	r.Truncated, r.ResultType = ran.Truncated, text(ran.ContentType, 128)
+	r.DueMs = 0
+	if s.wait > 0 {
+		r.DueMs = now.Add(s.wait).UnixMilli()
+	}
+	cause := s.reason
+	if s.lost {
+		cause = "abandoned: " + cause
+	}
+	r.Move(s.state, now, text(cause, 128))
+	r.Events[len(r.Events)-1].Attempt = n
+}
+
+// text makes s fit for a record: valid UTF-8 of at most n bytes.
+func text(s string, n int) string { return proto.Clip(strings.ToValidUTF8(s, "?"), n) }
+
+// tail is the end of s, valid UTF-8 of at most n bytes.
+func tail(s string, n int) string {
+	return strings.ToValidUTF8(s[max(len(s)-n, 0):], "?")
+}

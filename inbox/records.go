@@ -1,0 +1,80 @@
+package inbox
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// What the inbox keeps in the Dedup bucket, by the first byte of the key:
+//
+//	m origin 32                  settled mark: boot 8 | counter 8
+//	s origin 32 | SHA-256(key)   the success of an idempotency key: id 16 | Record
+//
+// and in the Meta bucket the floor: Unix milliseconds, 8 bytes. All numbers are
+// big endian.
+const (
+	prefixMark    = 'm'
+	prefixSuccess = 's'
+)
+
+var floorKey = []byte("inbox/floor")
+
+func markKey(p proto.PeerID) []byte { return append([]byte{prefixMark}, p[:]...) }
+
+func successKey(p proto.PeerID, key string) []byte {
+	sum := sha256.Sum256([]byte(key))
+	b := make([]byte, 0, 1+len(p)+len(sum))
+	return append(append(append(b, prefixSuccess), p[:]...), sum[:]...)
+}
+
+func appendSeq(dst []byte, s proto.Seq) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, s.Boot), s.Counter)
+}
+
+func seqFrom(b []byte) proto.Seq {
+	return proto.Seq{Boot: binary.BigEndian.Uint64(b), Counter: binary.BigEndian.Uint64(b[8:])}
+}
+
+// parseMark reads a settled mark from its pair.
+func parseMark(p store.Pair) (from proto.PeerID, mark proto.Seq, err error) {
+	if len(p.Key) != 1+len(from) || len(p.Val) != 16 {
+		return from, mark, fmt.Errorf("%w: the settled mark at %x", store.ErrCorrupt, p.Key)
+	}
+	copy(from[:], p.Key[1:])
+	return from, seqFrom(p.Val), nil
+}
+
+func parseFloor(b []byte) (int64, error) {
+	if len(b) != 8 {
+		return 0, fmt.Errorf("%w: the floor of the inbox has %d bytes", store.ErrCorrupt, len(b))
+	}
+	return int64(binary.BigEndian.Uint64(b)), nil
+}
+
+func encodeFloor(ms int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(ms)) }
+
+// A success is what is kept of the first success of an idempotency key.
+type success struct {
+	id     proto.TaskID
+	record *proto.Record // result, digest, size, type; no more
+}
+
+func (s success) encode() ([]byte, error) {
+	return proto.Encode(s.id[:len(s.id):len(s.id)], s.record)
+}
+
+func parseSuccess(b []byte) (s success, err error) {
+	if len(b) < len(s.id) {
+		return s, fmt.Errorf("%w: the success of a key", store.ErrCorrupt)
+	}
+	copy(s.id[:], b)
+	s.record = new(proto.Record)
+	if err := proto.Decode(b[len(s.id):], s.record); err != nil {
+		return s, fmt.Errorf("read the success of a key: %w", err)
+	}
+	return s, nil
+}

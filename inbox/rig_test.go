@@ -1,0 +1,370 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+)
+
+var (
+	home  = proto.PeerID{1}
+	other = proto.PeerID{2}
+	self  = proto.PeerID{9}
+)
+
+// A rig is an inbox on a store in memory, with a home that takes results. It
+// lives in a synctest bubble, or without Run outside of one.
+type rig struct {
+	t       testing.TB
+	cfg     Config
+	parts   Parts
+	specs   []Spec
+	engine  *mem.Engine
+	store   *store.Store
+	in      *Inbox
+	results *results
+	bodies  *bodies
+	counter uint64 // of sequences
+
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// bubble runs f in virtual time with a rig whose inbox is open and not running.
+func bubble(t *testing.T, cfg Config, specs []Spec, f func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, cfg, specs...)
+		f(r)
+		r.close()
+	})
+}
+
+func newRig(t testing.TB, cfg Config, specs ...Spec) *rig {
+	r := &rig{t: t, cfg: cfg, specs: specs, engine: mem.New(), bodies: &bodies{files: map[string][]byte{}}}
+	r.cfg.Self = self
+	if r.cfg.Clock.IsZero() {
+		r.cfg.Clock = clock.Runtime()
+	}
+	if r.cfg.Rand == nil {
+		r.cfg.Rand = func() float64 { return 0 }
+	}
+	r.results = &results{outcomes: map[proto.TaskID][]*Finished{}}
+	r.parts = Parts{
+		Members: members{home: {"home", []string{"send"}}, other: {"other", []string{"send"}}},
+		Opener:  opener{}, Results: r.results, Bodies: r.bodies, Files: r.bodies,
+	}
+	r.open()
+	return r
+}
+
+func (r *rig) open() {
+	r.t.Helper()
+	s, err := store.Open(r.engine, store.Config{Clock: r.cfg.Clock, SweepEvery: -1, CompactEvery: -1})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.store, r.results.store = s, s
+	if r.in, err = Open(s, r.parts, r.cfg); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, spec := range r.specs {
+		if err := r.in.Register(spec); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// run starts the inbox.
+func (r *rig) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel, r.done = cancel, make(chan error, 1)
+	in, done := r.in, r.done
+	go func() { done <- in.Run(ctx) }()
+}
+
+// stop ends the inbox and returns what Run returned.
+func (r *rig) stop() error {
+	if r.cancel == nil {
+		return nil
+	}
+	r.cancel()
+	r.cancel = nil
+	return <-r.done
+}
+
+func (r *rig) close() {
+	r.stop()
+	r.store.Close()
+}
+
+// restart stops gracefully and opens again.
+func (r *rig) restart() {
+	r.t.Helper()
+	if err := r.stop(); err != nil {
+		r.t.Fatalf("Run: %v", err)
+	}
+	r.crash()
+}
+
+// crash takes the power away and opens what was on disk. What runs notices
+// nothing but that it can write no more.
+func (r *rig) crash() {
+	r.t.Helper()
+	next := r.engine.Reopen()
+	if r.cancel != nil {
+		r.cancel()
+		r.cancel = nil
+		<-r.done
+	}
+	r.store.Close()
+	r.engine = next
+	r.cfg.BootID[0]++
+	r.open()
+}
+
+// task makes an arrival of kind "work" from home; change may alter it before its
+// digest is taken.
+func (r *rig) task(change ...func(*Arrival)) Arrival {
+	r.counter++
+	now := r.cfg.Clock.Now()
+	a := Arrival{
+		From: home,
+		Header: proto.Header{
+			What: proto.WhatTask, Suite: 1, ID: proto.NewTaskID(now), Origin: home, Target: self,
+			Seq:     proto.Seq{Boot: 1, Counter: r.counter},
+			Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
+		},
+		Content: &proto.Content{Kind: "work", Class: proto.Class_CLASS_NORMAL, Body: []byte("body")},
+	}
+	for _, f := range change {
+		f(&a)
+	}
+	return seal(r.t, a)
+}
+
+// seal makes the envelope of an arrival: not sealed at all, and its digest.
+func seal(t testing.TB, a Arrival) Arrival {
+	if _, _, stream := a.Header.Stream(); !stream {
+		a.Content.BodySize = uint64(len(a.Content.Body))
+		sum := sha256.Sum256(a.Content.Body)
+		a.Content.BodyDigest = sum[:]
+	}
+	body, err := proto.Encode(nil, a.Content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Envelope = &proto.Envelope{Header: a.Header.Append(nil), Body: body}
+	a.Digest = sha256.Sum256(append(a.Header.Append(nil), body...))
+	return a
+}
+
+func withKey(k string) func(*Arrival)        { return func(a *Arrival) { a.Content.IdempotencyKey = k } }
+func withOrder(k string) func(*Arrival)      { return func(a *Arrival) { a.Content.OrderingKey = k } }
+func withKind(k string) func(*Arrival)       { return func(a *Arrival) { a.Content.Kind = k } }
+func withClass(c proto.Class) func(*Arrival) { return func(a *Arrival) { a.Content.Class = c } }
+func withBody(b string) func(*Arrival)       { return func(a *Arrival) { a.Content.Body = []byte(b) } }
+func withMode(m proto.Mode) func(*Arrival)   { return func(a *Arrival) { a.Content.Mode = m } }
+func withTTL(d time.Duration) func(*Arrival) {
+	return func(a *Arrival) { a.Header.NotAfter = a.Header.Created + d.Milliseconds() }
+}
+
+// accept hands over arrivals and fails the test unless each gets the code.
+func (r *rig) accept(code proto.Code, as ...Arrival) []Verdict {
+	r.t.Helper()
+	vs := r.in.Accept(context.Background(), as)
+	for i, v := range vs {
+		if v.Code != code {
+			r.t.Fatalf("arrival %d of %d: %s %q, want %s", i, len(as), v.Code.Name(), v.Detail, code.Name())
+		}
+	}
+	return vs
+}
+
+// outcome returns how a task ended at home, and fails the test unless it ended
+// exactly once (I3).
+func (r *rig) outcome(a Arrival) *proto.Outcome {
+	r.t.Helper()
+	fs := r.results.of(a.Header.ID)
+	if len(fs) != 1 {
+		r.t.Fatalf("task ended %d times, want once", len(fs))
+	}
+	return fs[0].Outcome
+}
+
+func (r *rig) expect(a Arrival, want proto.TaskState) *proto.Outcome {
+	r.t.Helper()
+	o := r.outcome(a)
+	if o.State != want {
+		r.t.Fatalf("task ended %s (%s), want %s", o.State.Name(), o.Reason, want.Name())
+	}
+	if want != succeeded && o.Reason == "" {
+		r.t.Errorf("%s without a reason (I11)", want.Name())
+	}
+	return o
+}
+
+// record returns what the inbox knows of a task.
+func (r *rig) record(a Arrival) *proto.Record {
+	r.t.Helper()
+	rec, err := r.in.Get(a.Header.ID)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return rec
+}
+
+// opener reads what seal wrote.
+type opener struct{}
+
+func (opener) Content(st *proto.Stored) (*proto.Content, error) {
+	c := new(proto.Content)
+	return c, proto.Decode(st.Envelope.Body, c)
+}
+
+// results is the outbox of the rig: what it was given is durable with what the
+// inbox adds.
+type results struct {
+	mu       sync.Mutex
+	store    *store.Store
+	outcomes map[proto.TaskID][]*Finished
+	order    []proto.TaskID
+	refuse   error // of the next calls
+	tries    int
+}
+
+func (o *results) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
+	o.mu.Lock()
+	o.tries++
+	err, s := o.refuse, o.store
+	o.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	val, err := proto.Encode(nil, f.Outcome)
+	if err != nil {
+		return err
+	}
+	var b store.Batch
+	b.Put(store.PendingTasks, append(f.ID[:len(f.ID):len(f.ID)], 'r'), val)
+	also(&b)
+	b.After(func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.outcomes[f.ID] = append(o.outcomes[f.ID], f)
+		o.order = append(o.order, f.ID)
+	})
+	return s.Apply(ctx, &b)
+}
+
+func (o *results) of(id proto.TaskID) []*Finished {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.outcomes[id]
+}
+func (o *results) count() int     { o.mu.Lock(); defer o.mu.Unlock(); return len(o.outcomes) }
+func (o *results) fail(err error) { o.mu.Lock(); defer o.mu.Unlock(); o.refuse = err }
+
+// bodies keeps files and streamed bodies in memory.
+type bodies struct {
+	mu    sync.Mutex
+	files map[string][]byte
+}
+
+func (b *bodies) Put(name string, p []byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.files[name] = bytes.Clone(p)
+	return nil
+}
+
+func (b *bodies) Get(name string) ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, ok := b.files[name]
+	if !ok {
+		return nil, errors.New("no such file")
+	}
+	return p, nil
+}
+
+func (b *bodies) Delete(name string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.files, name)
+	return nil
+}
+func (b *bodies) Has(name string) bool { _, err := b.Get(name); return err == nil }
+func (b *bodies) Open(name string, _ [32]byte, _ uint64) (io.ReadCloser, error) {
+	p, err := b.Get(name)
+	return io.NopCloser(bytes.NewReader(p)), err
+}
+
+// A script is a handler that says what happened and does what it is told.
+type script struct {
+	mu    sync.Mutex
+	runs  []Run
+	wins  map[proto.TaskID]int // successful runs
+	f     func(ctx context.Context, r *Run) *Ran
+	probe func(r *Run) Probe
+}
+
+func (s *script) Run(ctx context.Context, r *Run) *Ran {
+	s.mu.Lock()
+	s.runs = append(s.runs, *r)
+	f := s.f
+	s.mu.Unlock()
+	ran := f(ctx, r)
+	if ran.End == Success {
+		s.mu.Lock()
+		if s.wins == nil {
+			s.wins = map[proto.TaskID]int{}
+		}
+		s.wins[r.ID]++
+		s.mu.Unlock()
+	}
+	return ran
+}
+
+func (s *script) Probe(_ context.Context, r *Run) Probe { return s.probe(r) }
+
+func (s *script) starts(id proto.TaskID) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.runs {
+		if r.ID == id {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *script) order() (ids []proto.TaskID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.runs {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// does returns a handler that does f, and a spec of kind "work" for it that
+// anybody may ask for.
+func does(f func(ctx context.Context, r *Run) *Ran) (*script, Spec) {
+	s := &script{f: f}
+	return s, Spec{Kind: "work", Handler: s, Allow: []string{"*"}, OnCrash: OnCrashRetry}
+}
+
+// wait lets virtual time pass.
+func wait(d time.Duration) { time.Sleep(d); synctest.Wait() }

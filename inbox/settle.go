@@ -1,0 +1,149 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+const (
+	settleEvery = 200 * time.Millisecond // pause between two writes of marks
+	settleStep  = 256                    // ids of an origin that are forgotten at once
+	ageEvery    = 10 * time.Minute       // pause between two looks for what has outlived its copies
+)
+
+// Settle takes an origin's word that every task of its for this node up to seq is
+// accepted, refused or ended there and will never be sent again. From now on such
+// a task is refused unless it is here; what has finished is forgotten once the
+// mark is on disk, which [Inbox.Run] sees to. A mark never goes back.
+func (in *Inbox) Settle(from proto.PeerID, seq proto.Seq) {
+	if !in.known.settle(from, seq) {
+		return
+	}
+	select {
+	case in.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// tidy writes marks and forgets, until ctx ends.
+func (in *Inbox) tidy(ctx context.Context) error {
+	age := time.NewTicker(ageEvery)
+	defer age.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return in.forgetSettled(context.WithoutCancel(ctx))
+		case <-age.C:
+			err = in.forgetOld(ctx)
+		case <-in.dirty:
+			if err = in.forgetSettled(ctx); err == nil {
+				pause(ctx, settleEvery)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// forgetSettled writes the marks that have moved, then deletes what they cover.
+// A process that dies in between has a mark that covers more than it needs to.
+func (in *Inbox) forgetSettled(ctx context.Context) error {
+	for {
+		steps := in.known.unsettled(settleStep)
+		if len(steps) == 0 {
+			return nil
+		}
+		err := in.writeMarks(ctx, steps)
+		for _, s := range steps {
+			e := err
+			if e == nil {
+				e = in.forget(ctx, s.ids)
+			}
+			in.known.settledOnDisk(s, err, e)
+			err = errors.Join(err, e)
+		}
+		if err != nil {
+			return fmt.Errorf("settle: %w", err)
+		}
+	}
+}
+
+func (in *Inbox) writeMarks(ctx context.Context, steps []settlement) error {
+	if err := in.cfg.Fail(PointSettle, proto.TaskID{}); err != nil {
+		return err
+	}
+	var b store.Batch
+	for _, s := range steps {
+		if s.moved {
+			b.Put(store.Dedup, markKey(s.origin.peer), appendSeq(nil, s.mark))
+		}
+	}
+	if b.Len() > 0 {
+		if err := in.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+			return err
+		}
+	}
+	return in.cfg.Fail(PointSettled, proto.TaskID{})
+}
+
+// forgetOld drops the finished ids of which every copy is refused by its age, in
+// that order: first the floor, then the ids (I12).
+func (in *Inbox) forgetOld(ctx context.Context) error {
+	s := in.known.old(in.nowMs())
+	if len(s.ids) == 0 {
+		return nil
+	}
+	var b store.Batch
+	b.Put(store.Meta, floorKey, encodeFloor(s.floor))
+	if err := in.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+		return fmt.Errorf("raise the floor: %w", err)
+	}
+	in.known.raise(s.floor)
+	err := in.forget(ctx, s.ids)
+	if err == nil {
+		in.known.dropped(s.ids)
+	}
+	return err
+}
+
+// unread stands for a record that nobody needs to read to delete it.
+var unread = new(proto.Record)
+
+// forget deletes the records of finished tasks.
+func (in *Inbox) forget(ctx context.Context, ids []proto.TaskID) error {
+	for len(ids) > 0 {
+		n := min(len(ids), settleStep)
+		edits := make([]backlog.Edit, n)
+		for i, id := range ids[:n] {
+			k := backlog.TaskKey(id)
+			at, _ := in.queue.Peek(k)
+			edits[i] = backlog.Edit{Key: k, Held: unread, Version: at.Version}
+		}
+		drop := func(int, *proto.Record) backlog.Action { return backlog.Drop }
+		for _, err := range in.queue.Change(ctx, edits, drop) {
+			if err != nil && !errors.Is(err, backlog.ErrNotFound) {
+				return fmt.Errorf("forget finished tasks: %w", err)
+			}
+		}
+		ids = ids[n:]
+	}
+	return nil
+}

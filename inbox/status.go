@@ -1,0 +1,115 @@
+package inbox
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// A Status describes the inbox.
+type Status struct {
+	Slots, Used int
+	Draining    bool
+	Ids         int // remembered, live and finished
+	Backlog     backlog.Stats
+	Kinds       []KindStatus // registered, or with tasks in custody; by name
+}
+
+// A KindStatus describes the tasks of one kind.
+type KindStatus struct {
+	Kind       string
+	Registered bool
+	Running    int
+	Waiting    int // in custody, not running
+}
+
+// Status counts what is there.
+func (in *Inbox) Status() Status {
+	s := Status{Slots: in.cfg.Slots, Draining: in.desk.draining(), Ids: in.known.count(), Backlog: in.queue.Stats()}
+	kinds := in.queue.Groups()
+	for _, spec := range in.Specs() {
+		if !slices.Contains(kinds, spec.Kind) {
+			kinds = append(kinds, spec.Kind)
+		}
+	}
+	for _, k := range kinds {
+		live := in.queue.GroupCounts(k).Live
+		ks := KindStatus{Kind: k, Registered: in.handlers.find(k) != nil, Running: in.desk.kindUsed(k)}
+		ks.Waiting = max(live-ks.Running, 0)
+		s.Used += ks.Running
+		if ks.Registered || live > 0 {
+			s.Kinds = append(s.Kinds, ks)
+		}
+	}
+	slices.SortFunc(s.Kinds, func(a, b KindStatus) int { return strings.Compare(a.Kind, b.Kind) })
+	return s
+}
+
+// A Doing is a handler at work.
+type Doing struct {
+	ID      proto.TaskID
+	Kind    string
+	Origin  proto.PeerID
+	Attempt uint32
+	Since   time.Time // zero: it is about to be called
+	Stopped string    // why it was told to end, empty if it was not
+}
+
+// Running returns the handlers at work, the oldest first.
+func (in *Inbox) Running() []Doing {
+	claims := in.desk.running()
+	out := make([]Doing, len(claims))
+	for i, c := range claims {
+		out[i] = Doing{ID: c.key.ID, Kind: c.kind, Origin: c.origin, Attempt: c.attempt}
+		in.desk.mu.Lock()
+		out[i].Since, out[i].Stopped = c.began, c.why.String()
+		in.desk.mu.Unlock()
+	}
+	return out
+}
+
+// String says why a run was told to end.
+func (s stop) String() string {
+	return [...]string{notStopped: "", stopTimeout: "out of time", stopCancel: "cancelled", stopNode: "the node stops"}[s]
+}
+
+// Get returns what is known of a task in custody, or of one that has ended and
+// that its origin has not settled; else backlog.ErrNotFound.
+func (in *Inbox) Get(id proto.TaskID) (*proto.Record, error) {
+	r, _, err := in.queue.Get(backlog.TaskKey(id))
+	return r, err
+}
+
+// List returns up to limit tasks that match, nil all, ordered by id; next is
+// where to go on, nil at the end.
+func (in *Inbox) List(cursor []byte, limit int, match func(proto.TaskID, *proto.Record) bool) (found []backlog.Listed, next []byte, err error) {
+	var m func(backlog.Key, *proto.Record) bool
+	if match != nil {
+		m = func(k backlog.Key, r *proto.Record) bool { return match(k.ID, r) }
+	}
+	return in.queue.List(backlog.Live, cursor, limit, m)
+}
+
+// Where tells what a task in custody waits for.
+func (in *Inbox) Where(id proto.TaskID) (p backlog.Place, ok bool) {
+	return in.queue.Where(backlog.TaskKey(id))
+}
+
+// Holds reports whether a file of this name is the body of a task that is here
+// and has not ended: a sweep must leave it.
+func (in *Inbox) Holds(name string) bool {
+	text, ours := strings.CutPrefix(name, bodyPrefix)
+	if !ours {
+		return false
+	}
+	id, err := proto.ParseTaskID(text)
+	if err != nil {
+		return false
+	}
+	in.known.landed(id)
+	_, state, ok := in.known.state(id)
+	return ok && !state.Terminal()
+}

@@ -1,0 +1,216 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// TestWalk follows a task from its arrival to its result.
+func TestWalk(t *testing.T) {
+	var got string
+	s, spec := does(func(_ context.Context, r *Run) *Ran {
+		b, _ := io.ReadAll(r.Body)
+		got = string(b)
+		return &Ran{End: Success, Output: []byte("done"), ContentType: "text/plain"}
+	})
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		if rec := r.record(a); rec.State != accepted || rec.Seq() != a.Header.Seq {
+			t.Fatalf("record after accept: %v", rec)
+		}
+		r.run()
+		wait(time.Second)
+		o := r.expect(a, succeeded)
+		if got != "body" || string(o.Body) != "done" || o.BodySize != 4 || o.ContentType != "text/plain" {
+			t.Errorf("handler saw %q, outcome is %v", got, o)
+		}
+		if n := s.starts(a.Header.ID); n != 1 {
+			t.Errorf("%d starts", n)
+		}
+		f := r.results.of(a.Header.ID)[0]
+		if f.Origin != home || f.Seq != a.Header.Seq || len(f.Statements) != 2 {
+			t.Fatalf("result goes home as %+v", f)
+		}
+		if st := f.Statements; st[0].Fact != proto.FactStarted || st[1].Fact != proto.FactDone || st[1].State != succeeded || st[1].Attempt != 1 || st[1].Epoch != a.Header.Seq {
+			t.Errorf("statements are %+v", st)
+		}
+		var steps []string
+		for _, e := range o.Events {
+			steps = append(steps, e.State.Name())
+		}
+		if got := strings.Join(steps, " "); got != "ACCEPTED RUNNING SUCCESS" {
+			t.Errorf("events tell %q", got)
+		}
+	})
+}
+
+// TestRetriesThenDead holds that a failing handler is tried as often as allowed,
+// with a growing wait, and that the end tells each attempt (I11).
+func TestRetriesThenDead(t *testing.T) {
+	var at []time.Time
+	_, spec := does(func(context.Context, *Run) *Ran {
+		at = append(at, time.Now())
+		return &Ran{End: Retry, ExitCode: 75, Reason: "not yet", Stderr: strings.Repeat("x", 5000) + "the end"}
+	})
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(time.Minute)
+		o := r.expect(a, deadLetter)
+		if len(at) != 3 || at[1].Sub(at[0]) < time.Second || at[2].Sub(at[1]) < 2*time.Second || at[2].Sub(at[0]) > 5*time.Second {
+			t.Errorf("starts at %v", at)
+		}
+		if len(o.Attempts) != 3 || o.Attempts[2].Error != "not yet" || o.Attempts[2].ExitCode != 75 || o.ExitCode != 75 {
+			t.Errorf("attempts are %v", o.Attempts)
+		}
+		if len(o.Stderr) != proto.MaxStderr || !strings.HasSuffix(o.Stderr, "the end") {
+			t.Errorf("stderr has %d bytes", len(o.Stderr))
+		}
+	})
+}
+
+func TestEndsWithoutRetry(t *testing.T) {
+	tests := []struct {
+		name string
+		f    func(context.Context, *Run) *Ran
+		set  func(*Spec)
+		want proto.TaskState
+	}{
+		{"a no for good", func(context.Context, *Run) *Ran { return &Ran{End: Fail, ExitCode: 65} }, nil, failed},
+		{"a panic", func(context.Context, *Run) *Ran { panic("boom") }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
+		{"nothing returned", func(context.Context, *Run) *Ran { return nil }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
+		{"out of time", func(ctx context.Context, _ *Run) *Ran { <-ctx.Done(); return &Ran{End: Stopped} }, func(s *Spec) { s.MaxAttempts, s.Timeout = 1, time.Second }, timedOut},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, spec := does(tt.f)
+			spec.Handler = handlerFunc(tt.f)
+			if tt.set != nil {
+				tt.set(&spec)
+			}
+			bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+				a := r.task()
+				r.accept(0, a)
+				r.run()
+				wait(5 * time.Second)
+				r.expect(a, tt.want)
+			})
+		})
+	}
+}
+
+// TestResultIsTriedAgain holds that a success is not lost, nor run again, when
+// its result cannot be written at first (I6).
+func TestResultIsTriedAgain(t *testing.T) {
+	s, spec := does(succeed)
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		r.results.fail(errors.New("no key record of the origin"))
+		a := r.task(withKey("k"))
+		r.accept(0, a)
+		r.run()
+		wait(time.Second)
+		if r.results.count() != 0 || r.results.tries < 2 {
+			t.Fatalf("%d tries, %d results", r.results.tries, r.results.count())
+		}
+		r.results.fail(nil)
+		wait(time.Minute)
+		o := r.expect(a, succeeded)
+		if s.starts(a.Header.ID) != 1 || len(o.Attempts) != 1 {
+			t.Errorf("%d starts, attempts %v", s.starts(a.Header.ID), o.Attempts)
+		}
+	})
+}
+
+// TestIntegrity holds I9: the handler sees no byte of a body whose digest is not
+// the signed one.
+func TestIntegrity(t *testing.T) {
+	stream := func(a *Arrival) {
+		a.Content.Body = nil
+		a.Content.BodySize = 5
+		a.Content.BodyDigest = []byte("not the digest of what comes.32b")
+		a.Header.SetStream(99, proto.ChunkSize)
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*Arrival)
+	}{
+		{"inline, other bytes", nil},
+		{"streamed, other bytes", stream},
+		{"streamed, another length", func(a *Arrival) { stream(a); a.Content.BodySize = 6 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, spec := does(succeed)
+			bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+				a := r.task()
+				if tt.change == nil {
+					a.Content.BodyDigest[0] ^= 1
+					a.Envelope.Body, _ = proto.Encode(nil, a.Content)
+				} else {
+					a = r.task(tt.change)
+					r.bodies.Put(BodyName(a.Header.ID), []byte("other"))
+				}
+				a.Key[0] = 1
+				r.accept(0, a)
+				r.run()
+				wait(time.Minute)
+				o := r.expect(a, deadLetter)
+				if s.starts(a.Header.ID) != 0 || !strings.Contains(o.Reason, "not what was signed") {
+					t.Errorf("%d starts, reason %q", s.starts(a.Header.ID), o.Reason)
+				}
+			})
+		})
+	}
+}
+
+// TestLargeBodies follows a body that is too large for a record, and a streamed
+// one: both wait in files, which are gone when the task has ended.
+func TestLargeBodies(t *testing.T) {
+	big := strings.Repeat("0123456789", 2000)
+	var got []string
+	_, spec := does(func(_ context.Context, r *Run) *Ran {
+		b, err := io.ReadAll(r.Body)
+		got = append(got, string(b))
+		return &Ran{End: Success, Reason: errText(err)}
+	})
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		spilled := r.task(withBody(big))
+		streamed := r.task(withBody(big), func(a *Arrival) {
+			*a = seal(t, *a)
+			a.Content.Body = nil
+			a.Header.SetStream(uint64(len(big)), proto.ChunkSize)
+		})
+		r.accept(0, spilled)
+		r.accept(proto.Code_CODE_NEED_BODY, streamed)
+		r.bodies.Put(BodyName(streamed.Header.ID), []byte(big))
+		r.accept(0, streamed)
+		if !r.in.Holds(BodyName(spilled.Header.ID)) || !r.in.Holds(BodyName(streamed.Header.ID)) || r.in.Holds("in-else") || r.in.Holds("out-1") {
+			t.Error("Holds does not know the bodies of live tasks")
+		}
+		r.restart()
+		r.run()
+		wait(time.Second)
+		r.expect(spilled, succeeded)
+		r.expect(streamed, succeeded)
+		if len(got) != 2 || got[0] != big || got[1] != big {
+			t.Errorf("handlers saw %d bodies", len(got))
+		}
+		if len(r.bodies.files) != 0 || r.in.Holds(BodyName(spilled.Header.ID)) {
+			t.Errorf("%d files left", len(r.bodies.files))
+		}
+	})
+}
+
+func errText(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}

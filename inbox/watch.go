@@ -1,0 +1,61 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+const (
+	noticeAfter = time.Second            // a run that lasts so long is told to its origin
+	watchEvery  = 500 * time.Millisecond // between two looks at what runs
+)
+
+// watch ends runs that are out of time by the machine's own clock, which counts
+// suspended time as timers do not (I14), and tells origins of runs that last.
+func (in *Inbox) watch(ctx context.Context) {
+	t := time.NewTicker(watchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		late, lasting := in.desk.look(in.cfg.Clock.Boot())
+		for _, c := range late {
+			in.desk.stop(c, stopTimeout, ErrTimeout, false)
+		}
+		for _, c := range lasting {
+			in.notice(c)
+		}
+	}
+}
+
+// look returns the runs that are out of time, and those that have lasted long
+// enough to be told of for the first time.
+func (d *desk) look(boot time.Duration) (late, lasting []*claim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.claims {
+		if !c.slot || c.began.IsZero() {
+			continue
+		}
+		if c.limit > 0 && boot >= c.limit {
+			late = append(late, c)
+		}
+		if c.noticed > 0 && boot >= c.noticed {
+			c.noticed = 0
+			lasting = append(lasting, c)
+		}
+	}
+	return late, lasting
+}
+
+func (in *Inbox) notice(c *claim) {
+	in.cfg.OnStarted(Started{Origin: c.origin, Statement: proto.Statement{
+		Fact: proto.FactStarted, Mesh: in.cfg.Mesh, Task: c.key.ID, Node: in.cfg.Self,
+		Time: c.began.UnixMilli(), Epoch: c.epoch, Attempt: c.attempt,
+	}})
+}
