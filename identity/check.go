@@ -23,6 +23,14 @@ func refuse(code proto.Code, format string, args ...any) error {
 	return &CheckError{code, fmt.Errorf("check envelope: "+format, args...)}
 }
 
+// A strangerError names who is not a member. It makes its words when they are
+// read: strangers must stay cheap to refuse.
+type strangerError proto.PeerID
+
+func (e strangerError) Error() string {
+	return fmt.Sprintf("check envelope: %s is not a member", proto.PeerID(e))
+}
+
 // Checks is what an envelope is checked against. A value may be used by many
 // goroutines as long as nobody changes it.
 type Checks struct {
@@ -115,7 +123,7 @@ func checkForm(env *proto.Envelope) (proto.Header, error) {
 func (c *Checks) checkOrigin(h *proto.Header) error {
 	m, ok := c.Member(h.Origin)
 	if !ok {
-		return refuse(proto.Code_CODE_DENIED, "%s is not a member", h.Origin)
+		return &CheckError{proto.Code_CODE_DENIED, strangerError(h.Origin)}
 	}
 	role := RoleSend
 	if h.What == proto.WhatResult {

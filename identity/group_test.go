@@ -160,8 +160,7 @@ func TestRecentForgetsTheOldest(t *testing.T) {
 func statements(k *Keys, n int) [][]byte {
 	out := make([][]byte, n)
 	for i := range out {
-		s := proto.Statement{Fact: proto.FactAccepted, Task: proto.NewTaskID(today), Node: k.Peer(), Time: today.UnixMilli()}
-		s.Task[15] = byte(i)
+		s := proto.Statement{Fact: proto.FactAccepted, Task: proto.TaskID{0: 1, 15: byte(i)}, Node: k.Peer(), Time: today.UnixMilli()}
 		out[i] = s.Append(nil)
 	}
 	return out

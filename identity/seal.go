@@ -34,36 +34,34 @@ const sealOverhead = 1 + tagSize
 // The body is sealed under a key that is used for nothing else, with the header
 // as additional data, so its nonce is constant.
 func (s *Sealer) Seal(h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, [32]byte, error) {
-	var random struct {
-		key   [keySize]byte
-		nonce [nonceSize]byte
-	}
+	var key [keySize]byte
 	if h.Target != to.Peer {
-		return nil, random.key, fmt.Errorf("seal for %s: %w: the key is of %s", h.Target.Short(), ErrBadRecord, to.Peer.Short())
+		return nil, key, fmt.Errorf("seal for %s: %w: the key is of %s", h.Target.Short(), ErrBadRecord, to.Peer.Short())
 	}
 	if len(content) > proto.MaxSealed-sealOverhead {
-		return nil, random.key, fmt.Errorf("seal for %s: %w: %d bytes, the limit is %d",
+		return nil, key, fmt.Errorf("seal for %s: %w: %d bytes, the limit is %d",
 			to.Peer.Short(), ErrTooLarge, len(content), proto.MaxSealed-sealOverhead)
 	}
 	suite, err := suiteOf(to.Suite)
 	if err != nil {
-		return nil, random.key, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
+		return nil, key, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
 	}
-	rand.Read(random.key[:])
-	rand.Read(random.nonce[:])
+	var random [keySize + nonceSize]byte // in one go: it is a system call
+	rand.Read(random[:])
+	key = [keySize]byte(random[:])
 	plain := pack(content)
-	h.Suite, h.Commitment, h.SealedLen = to.Suite, commitment(&random.key), uint32(len(plain)+tagSize)
+	h.Suite, h.Commitment, h.SealedLen = to.Suite, commitment(&key), uint32(len(plain)+tagSize)
 	header := h.Append(make([]byte, 0, 256))
 	if len(header) > proto.MaxHeader {
-		return nil, random.key, fmt.Errorf("seal for %s: %w: a header of %d bytes", to.Peer.Short(), ErrTooLarge, len(header))
+		return nil, key, fmt.Errorf("seal for %s: %w: a header of %d bytes", to.Peer.Short(), ErrTooLarge, len(header))
 	}
-	slot, err := s.slot(header, to, &random.key, &random.nonce)
+	slot, err := s.slot(header, to, &key, (*[nonceSize]byte)(random[keySize:]))
 	if err != nil {
-		return nil, random.key, err
+		return nil, key, err
 	}
-	bodyKey := derive(domainBody, &random.key)
+	bodyKey := derive(domainBody, &key)
 	body := suite.aead(bodyKey[:]).Seal(plain[:0], zeroNonce[:], plain, header)
-	return &proto.Envelope{Header: header, Body: body, Slot: slot}, random.key, nil
+	return &proto.Envelope{Header: header, Body: body, Slot: slot}, key, nil
 }
 
 // Open returns the content of an envelope and its content key. It trusts
