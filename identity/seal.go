@@ -35,33 +35,38 @@ const sealOverhead = 1 + tagSize
 // as additional data, so its nonce is constant.
 func (s *Sealer) Seal(h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, [32]byte, error) {
 	var key [keySize]byte
+	rand.Read(key[:])
+	env, err := s.SealWith(key, h, to, content)
+	return env, key, err
+}
+
+// SealWith is Seal with a content key that the caller drew at random, because it
+// has sealed a streamed body with it already. A key serves one envelope.
+func (s *Sealer) SealWith(key [32]byte, h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, error) {
 	if h.Target != to.Peer {
-		return nil, key, fmt.Errorf("seal for %s: %w: the key is of %s", h.Target.Short(), ErrBadRecord, to.Peer.Short())
+		return nil, fmt.Errorf("seal for %s: %w: the key is of %s", h.Target.Short(), ErrBadRecord, to.Peer.Short())
 	}
 	if len(content) > proto.MaxSealed-sealOverhead {
-		return nil, key, fmt.Errorf("seal for %s: %w: %d bytes, the limit is %d",
+		return nil, fmt.Errorf("seal for %s: %w: %d bytes, the limit is %d",
 			to.Peer.Short(), ErrTooLarge, len(content), proto.MaxSealed-sealOverhead)
 	}
 	suite, err := suiteOf(to.Suite)
 	if err != nil {
-		return nil, key, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
+		return nil, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
 	}
-	var random [keySize + nonceSize]byte // in one go: it is a system call
-	rand.Read(random[:])
-	key = [keySize]byte(random[:])
 	plain := pack(content)
 	h.Suite, h.Commitment, h.SealedLen = to.Suite, commitment(&key), uint32(len(plain)+tagSize)
 	header := h.Append(make([]byte, 0, 256))
 	if len(header) > proto.MaxHeader {
-		return nil, key, fmt.Errorf("seal for %s: %w: a header of %d bytes", to.Peer.Short(), ErrTooLarge, len(header))
+		return nil, fmt.Errorf("seal for %s: %w: a header of %d bytes", to.Peer.Short(), ErrTooLarge, len(header))
 	}
-	slot, err := s.slot(header, to, &key, (*[nonceSize]byte)(random[keySize:]))
+	slot, err := s.Slot(header, to, key)
 	if err != nil {
-		return nil, key, err
+		return nil, err
 	}
 	bodyKey := derive(domainBody, &key)
 	body := suite.aead(bodyKey[:]).Seal(plain[:0], zeroNonce[:], plain, header)
-	return &proto.Envelope{Header: header, Body: body, Slot: slot}, key, nil
+	return &proto.Envelope{Header: header, Body: body, Slot: slot}, nil
 }
 
 // Open returns the content of an envelope and its content key. It trusts
