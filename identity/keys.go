@@ -150,7 +150,8 @@ func (k *Keys) SealingKey() KeyRecord {
 }
 
 // Rotate makes a new sealing key, on disk first. What was sealed to older ones
-// still opens. Suite 0 means the one that suits this machine.
+// still opens. Suite 0 means the one that suits this machine. Of two calls at
+// the same time one may fail with ErrExists.
 func (k *Keys) Rotate(suite byte, now time.Time) error {
 	if err := k.rotate(cmp.Or(suite, defaultSuite()), k.SealingKey().Seq+1, now); err != nil {
 		return fmt.Errorf("rotate the sealing key: %w", err)

@@ -340,6 +340,15 @@ func TestKeyRecord(t *testing.T) {
 	if err := r.Follows(second); !errors.Is(err, ErrRollback) {
 		t.Errorf("first after second: %v", err)
 	}
+	twin := second
+	twin.ID[0]++
+	if err := twin.Follows(second); !errors.Is(err, ErrRollback) {
+		t.Errorf("another key with the same number: %v", err)
+	}
+	twin.Peer = other.Peer()
+	if err := twin.Follows(second); !errors.Is(err, ErrBadRecord) {
+		t.Errorf("another peer's key: %v", err)
+	}
 	if r, err := VerifyKeyRecord(first, k.Peer(), r.NotAfter.Add(time.Second)); !errors.Is(err, ErrExpired) || r.Seq != 1 {
 		t.Errorf("expired: %+v, %v", r, err)
 	}
