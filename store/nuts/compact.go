@@ -36,7 +36,7 @@ func (d *DB) Compact() error {
 		return err
 	}
 	old := d.gen
-	next, err := newGeneration(d.dir, name{old.num + 1, d.cfg.SegmentSize})
+	next, err := newGeneration(d.dir, name{freeNumber(d.dir, old.num+1), d.cfg.SegmentSize})
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
@@ -54,13 +54,23 @@ func (d *DB) Compact() error {
 	d.mu.Lock()
 	d.gen, d.compacted = next, d.cfg.Clock.Mono()
 	d.mu.Unlock()
-	d.live.forget()
+	d.live.last.Store(nil)
 	err = old.close(false)
 	d.cfg.at("compact: old generation closed")
 	if err := errors.Join(err, os.RemoveAll(old.dir)); err != nil {
 		d.cfg.Logger.Warn("store: could not remove the generation before", "dir", old.dir, "err", err)
 	}
 	return nil
+}
+
+// freeNumber returns the first number from num on of which no folder is left.
+// On Windows one may be: NutsDB never closes its bucket.Meta.
+func freeNumber(dir string, num int) int {
+	for ; ; num++ {
+		if os.RemoveAll(genDir(dir, num)) == nil {
+			return num
+		}
+	}
 }
 
 // usable returns why writes are refused, or nil.

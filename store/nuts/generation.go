@@ -114,7 +114,7 @@ func openCurrent(dir string, cfg Config) (*generation, error) {
 		return nil, err
 	}
 	if err := removeOthers(dir, n.num); err != nil {
-		return nil, errors.Join(err, g.close(false))
+		cfg.Logger.Warn("store: could not remove what an interrupted compaction left", "err", err)
 	}
 	return g, nil
 }
@@ -312,17 +312,12 @@ func heartbeat(progress func(done, total int64), bytes int64) (stop func()) {
 // removeOthers removes what an interrupted compaction left.
 func removeOthers(dir string, keep int) error {
 	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
 	for _, f := range files {
 		if strings.HasPrefix(f.Name(), genPrefix) && f.Name() != filepath.Base(genDir(dir, keep)) {
-			if err := os.RemoveAll(filepath.Join(dir, f.Name())); err != nil {
-				return err
-			}
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))
 		}
 	}
-	return nil
+	return err
 }
 
 // startMark opens the mark, brings it up to the end of the log and to disk.

@@ -2,6 +2,7 @@ package nuts
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/nutsdb/nutsdb"
 
 	"github.com/balefire/balefire/store"
 )
@@ -275,5 +279,32 @@ func TestStats(t *testing.T) {
 	commit(t, d, del(store.Inbox, "abc"))
 	if st := d.Stats(); st.Keys != 1 || st.LiveBytes != 3 {
 		t.Errorf("Stats = %+v", st)
+	}
+}
+
+// Durability hangs on a few settings of NutsDB: each that differs is noticed.
+func TestSettingsAreReadBack(t *testing.T) {
+	const segment = 256 << 10
+	tests := []struct {
+		name   string
+		change nutsdb.Option
+	}{
+		{"no fsync", nutsdb.WithSyncEnable(false)},
+		{"mmap", nutsdb.WithRWMode(nutsdb.MMap)},
+		{"values on disk only", nutsdb.WithEntryIdxMode(nutsdb.HintKeyAndRAMIdxMode)},
+		{"other segments", nutsdb.WithSegmentSize(segment / 2)},
+		{"merge by itself", func(o *nutsdb.Options) { o.MergeInterval = time.Hour }},
+		{"MergeV2", nutsdb.WithEnableMergeV2(true)},
+		{"hint files", nutsdb.WithEnableHintFile(true)},
+		{"watch", func(o *nutsdb.Options) { o.EnableWatch = true }},
+		{"", func(*nutsdb.Options) {}},
+	}
+	for _, tt := range tests {
+		t.Run(cmp.Or(tt.name, "as it must be"), func(t *testing.T) {
+			r := &raw{db: stockOpen(t, t.TempDir(), tt.change)}
+			if err := r.checkSettings(segment); (err == nil) != (tt.name == "") {
+				t.Errorf("checkSettings = %v", err)
+			}
+		})
 	}
 }

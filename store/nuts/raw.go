@@ -67,7 +67,9 @@ func openRaw(dir string, segment int64) (r *raw, err error) {
 }
 
 // dropLock makes the folder lockable again after NutsDB failed without
-// unlocking it: the lock stays on a file that has no name any more.
+// unlocking it: the lock stays on a file that has no name any more. Windows
+// does not remove an open file; there the folder stays locked until the process
+// ends or the file is collected.
 func dropLock(dir string) { _ = os.Remove(filepath.Join(dir, lockFile)) }
 
 // checkSettings reads back what NutsDB really runs with: durability hangs on

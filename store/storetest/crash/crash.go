@@ -75,8 +75,8 @@ func Run(t *testing.T, cfg Config) Result {
 	if err != nil {
 		t.Fatalf("seed %#x, %+v: %v", seed, res, err)
 	}
-	if res.Acked < res.Kills {
-		t.Errorf("the victims hardly wrote: %+v", res)
+	if res.Acked == 0 {
+		t.Errorf("the victims never wrote: %+v", res)
 	}
 	t.Logf("%s: %+v", cfg.Engine, res)
 	return res
