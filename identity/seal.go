@@ -41,7 +41,9 @@ func (s *Sealer) Seal(h *proto.Header, to KeyRecord, content []byte) (*proto.Env
 }
 
 // SealWith is Seal with a content key that the caller drew at random, because it
-// has sealed a streamed body with it already. A key serves one envelope.
+// has sealed a streamed body with it already. A key serves one envelope and must
+// never seal another content: who has both could read them. To seal the same
+// envelope for another key there is Slot.
 func (s *Sealer) SealWith(key [32]byte, h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, error) {
 	if h.Target != to.Peer {
 		return nil, fmt.Errorf("seal for %s: %w: the key is of %s", h.Target.Short(), ErrBadRecord, to.Peer.Short())

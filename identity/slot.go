@@ -70,10 +70,6 @@ type wrapper struct {
 func (s *Sealer) Slot(header []byte, to KeyRecord, key [32]byte) ([]byte, error) {
 	var nonce [nonceSize]byte
 	rand.Read(nonce[:])
-	return s.slot(header, to, &key, &nonce)
-}
-
-func (s *Sealer) slot(header []byte, to KeyRecord, key *[keySize]byte, nonce *[nonceSize]byte) ([]byte, error) {
 	w, err := s.wrapper(to)
 	if err != nil {
 		return nil, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
