@@ -1,0 +1,140 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// Cancel stops a task. One that was never sent ends CANCELLED at once. For any
+// other the wish is made durable and carried to the owner until that has
+// answered; only the owner's result ends it as CANCELLED, because only then has
+// the handler stopped. hard asks the owner to kill the handler instead of asking
+// it first. The state of the task is returned; ErrEnded if it had ended before.
+func (o *Outbox) Cancel(ctx context.Context, id proto.TaskID, hard bool, reason string) (proto.TaskState, error) {
+	k, now := backlog.TaskKey(id), o.cfg.Clock.Now()
+	reason = proto.Clip(reason, proto.MaxReason)
+	rule := ruling{effect: nothing}
+	step, err := o.backlog.Prepare(backlog.Edit{Key: k}, func(r *proto.Record) backlog.Action {
+		switch rule = onCancel(r, o.maybeSent(k, r)); rule.effect {
+		case end:
+			r.Reason = reason
+			r.Move(rule.state, now, "cancelled before it was sent")
+			return shelf(rule.state)
+		case carry:
+			if !r.Cancel || hard && !r.CancelHard {
+				r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: "asked to stop"})
+			}
+			r.Cancel, r.CancelHard, r.Reason = true, r.CancelHard || hard, reason
+			return backlog.Write
+		}
+		return backlog.Keep
+	})
+	if errors.Is(err, backlog.ErrNotFound) {
+		return o.cancelEnded(k)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cancel %s: %w", id, err)
+	}
+	if step == nil {
+		return o.cancelEnded(k)
+	}
+	if rule.effect == end {
+		return o.cancelHere(ctx, k, step)
+	}
+	return o.cancelThere(ctx, k, step)
+}
+
+// cancelEnded answers a wish that comes too late.
+func (o *Outbox) cancelEnded(k backlog.Key) (proto.TaskState, error) {
+	r, _, err := o.backlog.Get(k)
+	if err != nil {
+		return 0, fmt.Errorf("cancel %s: %w", k.ID, err)
+	}
+	return r.State, fmt.Errorf("cancel %s: %w as %s", k.ID, ErrEnded, r.State.Name())
+}
+
+// cancelHere ends a task that nobody else has.
+func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.Step) (proto.TaskState, error) {
+	var b store.Batch
+	step.Into(&b)
+	if err := o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+		step.Drop()
+		return 0, fmt.Errorf("cancel %s: %w", k.ID, err)
+	}
+	o.ended(ctx, k, step.Record())
+	return step.Record().State, nil
+}
+
+// cancelThere makes the wish durable, in the task and as an entry for the lane of
+// its owner.
+func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.Step) (proto.TaskState, error) {
+	r := step.Record()
+	wish := backlog.New{
+		Key:   backlog.Key{ID: k.ID, Part: backlog.PartCancel},
+		Vital: true,
+		Stored: &proto.Stored{Record: &proto.Record{
+			State: proto.TaskState_TASK_STATE_PENDING, Class: proto.Class_CLASS_CRITICAL, Peer: r.Peer,
+			SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: o.cfg.Clock.Now().UnixMilli(), NotAfterMs: r.NotAfterMs,
+			Cancel: true, CancelHard: r.CancelHard, Reason: r.Reason,
+		}},
+		With: step.Into,
+	}
+	err := o.backlog.Add(ctx, []backlog.New{wish})[0]
+	if errors.Is(err, backlog.ErrExists) {
+		err = o.cancelAgain(ctx, wish.Key, step)
+	}
+	if err != nil {
+		step.Drop()
+		return 0, fmt.Errorf("cancel %s: %w", k.ID, err)
+	}
+	o.changed(k, r)
+	return r.State, nil
+}
+
+// cancelAgain writes a wish over an earlier one that is still on its way.
+func (o *Outbox) cancelAgain(ctx context.Context, wish backlog.Key, step *backlog.Step) error {
+	var b store.Batch
+	step.Into(&b)
+	if err := o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+		return err
+	}
+	err := o.backlog.Change(ctx, []backlog.Edit{{Key: wish}}, func(_ int, r *proto.Record) backlog.Action {
+		r.CancelHard, r.Reason, r.DueMs = step.Record().CancelHard, step.Record().Reason, 0
+		return backlog.Requeue
+	})[0]
+	if errors.Is(err, backlog.ErrNotFound) {
+		return nil // it was answered just now
+	}
+	return err
+}
+
+// cancelMessage makes the message that asks an owner to stop a task; nil while
+// the task itself is not answered, for an owner that does not have it would say so.
+func (l *lane) cancelMessage(it backlog.Item) (*proto.Message, *proto.Record, error) {
+	task, live := l.o.backlog.Peek(backlog.TaskKey(it.Key.ID))
+	if !live {
+		drop := func(int, *proto.Record) backlog.Action { return backlog.Drop }
+		return nil, nil, l.o.backlog.Change(context.Background(), []backlog.Edit{{Key: it.Key}}, drop)[0]
+	}
+	if task.State == proto.TaskState_TASK_STATE_PENDING {
+		l.o.backlog.Release(it.Key, cancelPause)
+		return nil, nil, nil
+	}
+	st, err := l.o.backlog.Read(it)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read it: %w", err)
+	}
+	payload, err := proto.Encode(nil, &proto.Cancel{Task: it.Key.ID[:], Hard: st.Record.CancelHard, Reason: st.Record.Reason})
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode it: %w", err)
+	}
+	return &proto.Message{
+		Id: it.Key.ID.String(), Type: proto.MessageType_CANCEL, Payload: payload,
+		Timestamp: l.o.cfg.Clock.Now().UnixNano(),
+	}, st.Record, nil
+}

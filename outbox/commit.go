@@ -1,0 +1,231 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// maxOrphans is how many late results a record keeps.
+const maxOrphans = 4
+
+// A ResultIn is a result that came for a task of this home, checked and opened.
+type ResultIn struct {
+	ID      proto.TaskID
+	Seq     proto.Seq // of the result's header: the epoch that it answers
+	Outcome *proto.Outcome
+	// Blob names the durable blob that holds the plain result when it is larger
+	// than proto.MaxInlineRecord; Outcome.Body is not kept then.
+	Blob string
+}
+
+// A Verdict answers a result.
+type Verdict struct {
+	Code   proto.Code // CODE_UNSPECIFIED: committed, now or before
+	Detail string
+	State  proto.TaskState // of the task
+}
+
+// Commit ends tasks with the results that from has sent, in one batch: each by
+// the commit rule, at most once. A result that does not count is answered STALE
+// and noted as an orphan. It returns once everything is durable.
+func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []ResultIn) []Verdict {
+	verdicts := make([]Verdict, len(results))
+	edits := make([]backlog.Edit, len(results))
+	for i := range results {
+		edits[i].Key = backlog.TaskKey(results[i].ID)
+	}
+	now := o.cfg.Clock.Now()
+	records, rulings := make([]*proto.Record, len(results)), make([]ruling, len(results))
+	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
+		in := &results[i]
+		records[i] = r
+		rulings[i] = onResult(r, claimOf(from, in))
+		if rulings[i].effect == accept && len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
+			rulings[i].effect = carry
+		}
+		switch rulings[i].effect {
+		case accept:
+			finish(r, from, in, now)
+			return shelf(r.State)
+		case drop:
+			if addOrphan(r, from, in, now) {
+				return backlog.Write
+			}
+		}
+		return backlog.Keep
+	})
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			verdicts[i] = o.committed(ctx, edits[i].Key, records[i], rulings[i])
+		case errors.Is(err, backlog.ErrNotFound):
+			verdicts[i] = o.late(ctx, from, &results[i], now)
+		default:
+			verdicts[i] = Verdict{Code: proto.Code_CODE_INTERNAL, Detail: "the result could not be written: " + err.Error()}
+		}
+	}
+	return verdicts
+}
+
+func claimOf(from proto.PeerID, in *ResultIn) claim {
+	return claim{from: from, seq: in.Seq, state: in.Outcome.GetState(), digest: in.Outcome.GetBodyDigest()}
+}
+
+// committed answers a result whose task was live, and follows up.
+func (o *Outbox) committed(ctx context.Context, k backlog.Key, r *proto.Record, rule ruling) Verdict {
+	switch rule.effect {
+	case accept:
+		o.ended(ctx, k, r)
+		return Verdict{State: r.State}
+	case carry:
+		return Verdict{Code: proto.Code_CODE_NEED_BODY, Detail: "the result is larger than a record and has no blob", State: r.State}
+	case nothing:
+		return Verdict{State: r.State}
+	}
+	return Verdict{Code: proto.Code_CODE_STALE, Detail: "not the owner, or not the epoch, of this task", State: r.State}
+}
+
+// late answers a result whose task has ended, or is not known here.
+func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now time.Time) Verdict {
+	k := backlog.TaskKey(in.ID)
+	r, _, err := o.backlog.Get(k)
+	if errors.Is(err, backlog.ErrNotFound) {
+		return Verdict{Code: proto.Code_CODE_STALE, Detail: "no such task here"}
+	}
+	if err != nil {
+		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("read the task: %v", err)}
+	}
+	if onResult(r, claimOf(from, in)).effect == nothing {
+		return Verdict{State: r.State}
+	}
+	stale := Verdict{Code: proto.Code_CODE_STALE, Detail: "the task has ended as " + r.State.Name(), State: r.State}
+	if !addOrphan(r, from, in, now) {
+		return stale
+	}
+	err = o.backlog.Revise(ctx, k, func(r *proto.Record) { addOrphan(r, from, in, now) })
+	if err != nil && !errors.Is(err, backlog.ErrNotFound) {
+		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("note the late result: %v", err)}
+	}
+	return stale
+}
+
+// finish ends r with a result that counts.
+func finish(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) {
+	out := in.Outcome
+	for _, e := range out.Events {
+		e.Node = from[:]
+		r.AddEvent(e)
+	}
+	r.BootId, r.ExitCode, r.Truncated = out.BootId, out.ExitCode, out.Truncated
+	r.Reason, r.Stderr = proto.Clip(out.Reason, proto.MaxReason), proto.Clip(out.Stderr, proto.MaxStderr)
+	r.ResultDigest, r.ResultSize, r.ResultType = out.BodyDigest, out.BodySize, out.ContentType
+	if r.ResultBlob = in.Blob; in.Blob == "" {
+		r.Result = out.Body
+	}
+	r.History = out.Attempts
+	if n := len(out.Attempts); n > 0 {
+		r.Attempts = out.Attempts[n-1].Number
+	}
+	r.Receipts = append(r.Receipts, own(out.Receipts, from, in.ID)...)
+	r.DueMs, r.Cancel = 0, false
+	r.Move(out.State, now, "result committed")
+	if shelf(out.State) == backlog.ToDead {
+		r.Status = StatusNew
+	}
+}
+
+// own keeps the receipts that state something about this task by this node.
+func own(list []*proto.Receipt, node proto.PeerID, id proto.TaskID) []*proto.Receipt {
+	var out []*proto.Receipt
+	for _, rc := range list {
+		if s, err := proto.ParseStatement(rc.GetStatement()); err == nil && s.Node == node && s.Task == id && len(out) < 4 {
+			out = append(out, rc)
+		}
+	}
+	return out
+}
+
+// addOrphan notes a result that does not count, once for each sender and digest,
+// and reports whether that changed r.
+func addOrphan(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) bool {
+	s := proto.Statement{
+		Fact: proto.FactOrphan, State: in.Outcome.GetState(), Task: in.ID, Node: from,
+		Time: now.UnixMilli(), Epoch: in.Seq,
+	}
+	if d := in.Outcome.GetBodyDigest(); len(d) == len(s.Digest) {
+		s.Algorithm, s.Digest = 1, [32]byte(d)
+	}
+	for _, o := range r.Orphans {
+		if old, err := proto.ParseStatement(o.GetStatement()); err == nil && old.Node == from && old.Digest == s.Digest && old.Epoch == s.Epoch {
+			return false
+		}
+	}
+	if len(r.Orphans) >= maxOrphans {
+		return false
+	}
+	r.Orphans = append(r.Orphans, &proto.Receipt{Statement: s.Append(nil)})
+	r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: from[:], State: r.State, Cause: "a result that does not count came"})
+	return true
+}
+
+// Started notes what an owner states while a task runs. It is a courtesy:
+// statements that do not fit are ignored.
+func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*proto.Receipt) {
+	var edits []backlog.Edit
+	var states []proto.Statement
+	var kept []*proto.Receipt
+	for _, rc := range receipts {
+		s, err := proto.ParseStatement(rc.GetStatement())
+		if err != nil || s.Fact != proto.FactStarted || s.Node != from {
+			continue
+		}
+		edits = append(edits, backlog.Edit{Key: backlog.TaskKey(s.Task)})
+		states, kept = append(states, s), append(kept, rc)
+	}
+	now := o.cfg.Clock.Now()
+	records := make([]*proto.Record, len(edits))
+	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
+		s := states[i]
+		running := r.State == proto.TaskState_TASK_STATE_RUNNING && r.Attempts >= s.Attempt
+		waiting := r.State == proto.TaskState_TASK_STATE_PENDING
+		if running || waiting || r.State.Terminal() || string(r.Peer) != string(from[:]) || r.Seq() != s.Epoch {
+			return backlog.Keep
+		}
+		records[i] = r
+		r.Attempts = s.Attempt
+		r.Move(proto.TaskState_TASK_STATE_RUNNING, now, "")
+		r.Events[len(r.Events)-1].Node = from[:]
+		if len(r.Receipts) < proto.MaxAttempts {
+			r.Receipts = append(r.Receipts, kept[i])
+		}
+		return backlog.Write
+	})
+	for i, err := range errs {
+		if err == nil && records[i] != nil {
+			o.changed(edits[i].Key, records[i])
+		}
+	}
+}
+
+// ended follows up on a task that has ended: it will not be sent again, and
+// nobody needs to be asked to stop it.
+func (o *Outbox) ended(ctx context.Context, k backlog.Key, r *proto.Record) {
+	o.notes.drop(k)
+	o.fresh.take(k)
+	if p, err := proto.PeerIDFrom(r.Peer); err == nil && k.Part == backlog.PartTask {
+		o.seqs.settle(p, r.Seq())
+	}
+	c := backlog.Key{ID: k.ID, Part: backlog.PartCancel}
+	if _, ok := o.backlog.Peek(c); ok {
+		errs := o.backlog.Change(ctx, []backlog.Edit{{Key: c}}, func(int, *proto.Record) backlog.Action { return backlog.Drop })
+		if errs[0] != nil && !errors.Is(errs[0], backlog.ErrNotFound) {
+			o.cfg.Logger.Warn("cannot drop the wish to cancel an ended task", "task", k, "err", errs[0])
+		}
+	}
+	o.changed(k, r)
+}

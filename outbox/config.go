@@ -1,0 +1,130 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// What callers test for with errors.Is.
+var (
+	// ErrFull refuses new tasks; the error is a *backlog.FullError with the limits.
+	ErrFull = backlog.ErrFull
+	// ErrNotFound says that no task of this id is known here.
+	ErrNotFound = backlog.ErrNotFound
+	// ErrKeyConflict refuses a task whose idempotency key belongs to another request.
+	ErrKeyConflict = errors.New("outbox: the idempotency key belongs to another request; take another key, or send the same request")
+	// ErrClosed says that the outbox has stopped; nothing was written.
+	ErrClosed = errors.New("outbox: stopped")
+	// ErrEnded says that a task has ended already and cannot be changed.
+	ErrEnded = errors.New("outbox: the task has ended")
+	// ErrBadAck ends a link whose other side answers what was not asked, or signs
+	// what it did not state.
+	ErrBadAck = errors.New("outbox: bad acknowledgement")
+)
+
+// A Signer signs what leaves together.
+type Signer interface {
+	// SignGroup signs 1 to proto.MaxGroup leaves with one signature.
+	SignGroup(leaves [][32]byte) (sig []byte, proofs []identity.Proof)
+}
+
+// Bodies holds the sealed bodies that are too large for a record.
+type Bodies interface {
+	// Load returns a body that fits into a frame.
+	Load(blob string) ([]byte, error)
+	// Send streams a body to the peer and returns once the peer has it durable.
+	Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, blob string) error
+}
+
+// Retention says how long ended tasks are kept. The zero value of each field
+// means its default.
+type Retention struct {
+	DoneFor time.Duration // succeeded and cancelled tasks; default 24 h
+	MaxDone int           // and so many of them; default 50 000
+	DeadFor time.Duration // dead letters; default 30 days
+	MaxDead int           // and so many of them; default 10 000
+
+	// Archive takes the dead letters beyond those bounds to a safe place before
+	// they are deleted; see backlog.FileArchive. Without it they stay.
+	Archive func(context.Context, []backlog.Archived) error
+	// Archived is told after so many were archived and deleted.
+	Archived func(n int)
+}
+
+// Config tunes an outbox. The zero value of each field means its default.
+type Config struct {
+	Mesh     proto.MeshID       // of the receipts
+	Verifier *identity.Verifier // default: one of its own
+
+	MaxPending  int           // tasks that have not ended; default 100 000
+	MaxBytes    int64         // bytes of them in the store; default 256 MiB
+	MaxAttempts int           // deliveries that the peer itself failed at; default 10
+	BaseBackoff time.Duration // after the first failed delivery; default 1 s
+	MaxBackoff  time.Duration // between two deliveries; default 5 min
+	RunLimit    time.Duration // longest run that a late result is awaited for after not_after; default 24 h
+	ResultFor   time.Duration // results are offered to their home so long after not_after; default 30 days
+	KeyFor      time.Duration // idempotency keys are kept so long; default 7 days
+	Retention   Retention
+
+	Bodies Bodies // default: none, large bodies cannot be sent
+	// Rewrap makes an envelope readable for the current key of its target, after
+	// BAD_KEY. Default: none, the slot stays.
+	Rewrap func(*proto.Stored) (*proto.Envelope, error)
+	// Changed is told of every change of a task of this home, after it is durable.
+	// It must be quick and must not keep or change r.
+	Changed func(id proto.TaskID, r *proto.Record)
+	// Progress is called while Open reads, with the entries read so far.
+	Progress func(entries int)
+
+	Clock  clock.Clock    // default clock.System()
+	Rand   func() float64 // in [0, 1), for jitter; default math/rand
+	Logger *slog.Logger   // default: none
+}
+
+func (c Config) withDefaults() Config {
+	if c.Verifier == nil {
+		c.Verifier = identity.NewVerifier()
+	}
+	c.MaxPending = cmp.Or(c.MaxPending, 100_000)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
+	c.BaseBackoff = cmp.Or(c.BaseBackoff, time.Second)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, 5*time.Minute)
+	c.RunLimit = cmp.Or(c.RunLimit, 24*time.Hour)
+	c.ResultFor = cmp.Or(c.ResultFor, 30*24*time.Hour)
+	c.KeyFor = cmp.Or(c.KeyFor, 7*24*time.Hour)
+	if c.Bodies == nil {
+		c.Bodies = noBodies{}
+	}
+	if c.Changed == nil {
+		c.Changed = func(proto.TaskID, *proto.Record) {}
+	}
+	if c.Clock.IsZero() {
+		c.Clock = clock.System()
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Float64
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// noBodies stands in where no bodies were given.
+type noBodies struct{}
+
+var errNoBodies = errors.New("outbox: there is no place for large bodies")
+
+func (noBodies) Load(string) ([]byte, error) { return nil, errNoBodies }
+
+func (noBodies) Send(context.Context, proto.PeerID, *proto.Offer, string) error { return errNoBodies }

@@ -1,0 +1,66 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// What became of a dead letter.
+const (
+	StatusNew      = "new"                  // nobody has looked at it
+	StatusSeen     = "seen"                 // somebody has
+	StatusRedriven = backlog.StatusRedriven // it was made anew as another task
+)
+
+// DeadLetters returns up to limit dead letters that match, by age; cursor as in
+// List.
+func (o *Outbox) DeadLetters(q Query, cursor []byte, limit int) (found []Listed, next []byte, err error) {
+	page, next, err := o.backlog.List(backlog.Dead, cursor, limit, q.matches)
+	for _, l := range page {
+		found = append(found, Listed{l.Key.ID, l.Record})
+	}
+	return found, next, err
+}
+
+// DeadLetter returns one dead letter whole, or ErrNotFound.
+func (o *Outbox) DeadLetter(id proto.TaskID) (*proto.Stored, error) {
+	_, shelf, err := o.backlog.Get(backlog.TaskKey(id))
+	if err != nil {
+		return nil, err
+	}
+	if shelf != backlog.Dead {
+		return nil, fmt.Errorf("%w: %s is %v, no dead letter", ErrNotFound, id, shelf)
+	}
+	return o.backlog.Stored(backlog.TaskKey(id))
+}
+
+// MarkSeen notes that somebody has looked at a dead letter.
+func (o *Outbox) MarkSeen(ctx context.Context, id proto.TaskID) error {
+	return o.backlog.Revise(ctx, backlog.TaskKey(id), func(r *proto.Record) {
+		if r.Status == StatusNew || r.Status == "" {
+			r.Status = StatusSeen
+		}
+	})
+}
+
+// MarkRedriven notes that an ended task was made anew. A dead letter that held
+// its ordering key lets it go on.
+func (o *Outbox) MarkRedriven(ctx context.Context, id, as proto.TaskID) error {
+	return o.backlog.Revise(ctx, backlog.TaskKey(id), func(r *proto.Record) {
+		r.Status, r.RedrivenAs = StatusRedriven, as.String()
+	})
+}
+
+// PurgeDead deletes the dead letters that match and returns how many; with dryRun
+// it only counts them.
+func (o *Outbox) PurgeDead(ctx context.Context, q Query, dryRun bool) (int, error) {
+	return o.backlog.Purge(ctx, backlog.Dead, q.matches, dryRun)
+}
+
+// PurgeDone deletes the finished tasks that match, likewise.
+func (o *Outbox) PurgeDone(ctx context.Context, q Query, dryRun bool) (int, error) {
+	return o.backlog.Purge(ctx, backlog.Done, q.matches, dryRun)
+}

@@ -1,0 +1,198 @@
+package outbox
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// The decisions of the outbox. They know no clock, disk, network or lock.
+
+// backoff returns the wait after the n-th failed delivery, n from 1:
+// min(limit, base·2^(n-1)) and up to half of that again. r is random in [0, 1).
+func backoff(base, limit time.Duration, n int, r float64) time.Duration {
+	d := limit
+	if n < 1 {
+		n = 1
+	}
+	if n <= 32 && base<<(n-1) > 0 {
+		d = min(limit, base<<(n-1))
+	}
+	return d + time.Duration(r*float64(d)/2)
+}
+
+// An effect is what an answer, or the time, does to an entry.
+type effect byte
+
+const (
+	wait    effect = iota // it stays, and is tried again after a backoff; nothing is written
+	spend                 // likewise, and an attempt is spent, which is written
+	accept                // the other side has it
+	end                   // it ends in a state
+	drop                  // it has served its purpose
+	carry                 // its streamed body goes first
+	delay                 // it is looked at again later
+	nothing               // it stays as it is
+)
+
+// A ruling is an effect with what belongs to it.
+type ruling struct {
+	effect effect
+	state  proto.TaskState // of end
+	at     int64           // of delay: Unix milliseconds
+}
+
+// A refusal as the ruling needs it.
+type refusal struct {
+	code     proto.Code
+	attempts int  // spent so far
+	limit    int  // attempts allowed
+	cancel   bool // a person wants the task stopped
+	sure     bool // the target certainly does not have it from an earlier link
+}
+
+// onRefusal rules on an entry that the other side did not take, by the table of
+// the wire: what is transient stays and spends nothing; codes of a newer node
+// are transient.
+func onRefusal(part backlog.Part, f refusal) ruling {
+	switch part {
+	case backlog.PartResult:
+		return onResultRefused(f)
+	case backlog.PartCancel:
+		return onCancelRefused(f)
+	}
+	if state, ends := f.code.Ends(); ends {
+		return ruling{effect: end, state: state}
+	}
+	switch f.code {
+	case proto.Code_CODE_DUPLICATE:
+		return ruling{effect: accept}
+	case proto.Code_CODE_NEED_BODY:
+		return ruling{effect: carry}
+	}
+	if f.cancel && f.sure {
+		return ruling{effect: end, state: proto.TaskState_TASK_STATE_CANCELLED}
+	}
+	if f.code != proto.Code_CODE_INTERNAL {
+		return ruling{effect: wait}
+	}
+	if f.attempts+1 >= f.limit {
+		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
+	}
+	return ruling{effect: spend}
+}
+
+// onResultRefused: a home that will never take a result has said so; every other
+// refusal is transient, also the failures of the home, for a result is not given
+// up before its time.
+func onResultRefused(f refusal) ruling {
+	switch f.code {
+	case proto.Code_CODE_DUPLICATE, proto.Code_CODE_STALE:
+		return ruling{effect: drop}
+	case proto.Code_CODE_NEED_BODY:
+		return ruling{effect: carry}
+	}
+	if _, ends := f.code.Ends(); ends {
+		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
+	}
+	return ruling{effect: wait}
+}
+
+// onCancelRefused: an owner that does not know the task, or will not listen, has
+// answered.
+func onCancelRefused(f refusal) ruling {
+	if _, ends := f.code.Ends(); ends {
+		return ruling{effect: drop}
+	}
+	switch f.code {
+	case proto.Code_CODE_DUPLICATE, proto.Code_CODE_STALE, proto.Code_CODE_NO_HANDLER:
+		return ruling{effect: drop}
+	}
+	return ruling{effect: wait}
+}
+
+// A limit holds the times that onTime reckons with.
+type limits struct {
+	run    time.Duration // of a handler, beyond not_after
+	result time.Duration // a result is offered so long after not_after
+}
+
+// lastWord returns when a task ends without a word of its target, Unix
+// milliseconds.
+func (l limits) lastWord(notAfter int64) int64 {
+	return notAfter + (l.run + proto.Skew).Milliseconds()
+}
+
+// onTime rules on an entry whose time may be over (I3): a task that was never
+// sent ends at not_after; one that may be running elsewhere only when its run
+// and the skew of the clocks must be over.
+func onTime(part backlog.Part, r *proto.Record, now int64, maybeSent bool, l limits) ruling {
+	last := l.lastWord(r.NotAfterMs)
+	expired := ruling{effect: end, state: proto.TaskState_TASK_STATE_EXPIRED}
+	switch {
+	case r.State.Terminal():
+		return ruling{effect: nothing}
+	case part == backlog.PartResult:
+		if until := r.NotAfterMs + l.result.Milliseconds(); now < until {
+			return ruling{effect: delay, at: until}
+		}
+		return expired
+	case part == backlog.PartCancel && now >= last:
+		return ruling{effect: drop}
+	case part == backlog.PartCancel:
+		return ruling{effect: delay, at: last}
+	case now >= last:
+		return expired
+	case r.State != proto.TaskState_TASK_STATE_PENDING || maybeSent:
+		return ruling{effect: delay, at: last}
+	case now >= r.NotAfterMs:
+		return expired
+	}
+	return ruling{effect: delay, at: r.NotAfterMs}
+}
+
+// onCancel rules on a task that a person wants stopped: only what was never sent
+// can be stopped here; else its owner is asked.
+func onCancel(r *proto.Record, maybeSent bool) ruling {
+	switch {
+	case r.State.Terminal():
+		return ruling{effect: nothing}
+	case r.State == proto.TaskState_TASK_STATE_PENDING && !maybeSent:
+		return ruling{effect: end, state: proto.TaskState_TASK_STATE_CANCELLED}
+	}
+	return ruling{effect: carry}
+}
+
+// A claim is what a result says about a task.
+type claim struct {
+	from   proto.PeerID
+	seq    proto.Seq
+	state  proto.TaskState
+	digest []byte
+}
+
+// onResult is the commit rule (I3, I4): a result counts only if the task has not
+// ended, and only from its owner with the epoch that was granted. What was
+// committed once is committed again for the same digest.
+func onResult(r *proto.Record, c claim) ruling {
+	switch {
+	case !bytes.Equal(r.Peer, c.from[:]) || r.Seq() != c.seq || !c.state.Terminal():
+		return ruling{effect: drop}
+	case !r.State.Terminal():
+		return ruling{effect: accept}
+	case r.State == c.state && bytes.Equal(r.ResultDigest, c.digest):
+		return ruling{effect: nothing}
+	}
+	return ruling{effect: drop}
+}
+
+// shelf returns where a task that ended in this state is kept: what went as
+// somebody wanted among the done, the rest for a person to look at.
+func shelf(s proto.TaskState) backlog.Action {
+	if s == proto.TaskState_TASK_STATE_SUCCESS || s == proto.TaskState_TASK_STATE_CANCELLED {
+		return backlog.ToDone
+	}
+	return backlog.ToDead
+}

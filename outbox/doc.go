@@ -1,0 +1,24 @@
+// Package outbox keeps a task safe here until another node has it safe there,
+// and is the home of the tasks that were made here: it alone ends them.
+//
+//	Submit ─▶ sign the group, one commit ─▶ receipt "stored"
+//	             │
+//	          PENDING ──lane of the peer──▶ SENT ──ack──▶ ACCEPTED ─▶ RUNNING
+//	             ▲                           │ refusal       │           │
+//	             └──── backoff, or ──────────┘               └──Commit───┘
+//	             never sent and too late ─▶ EXPIRED               │
+//	                                          SUCCESS, FAILED, …  ◀ the commit rule
+//
+// A group is what queued while the last commit ran: one signature and one fsync
+// for all of it. A task costs one operation when it is submitted, one when it is
+// accepted, and none in between: SENT is known to memory alone, because sending
+// again is safe. Being offline spends no attempt; it is bounded by the task's
+// time to live.
+//
+// What a target must remember to take each task once is bounded by the settled
+// mark ([Outbox.Mark]): everything up to it is accepted, refused or ended there
+// and will never be sent again.
+//
+// Results of tasks that ran here for another home travel the same way, as
+// entries that are deleted once the home has committed them.
+package outbox

@@ -1,0 +1,88 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// expireAtOnce is how many entries are looked at together, lookAgain when an
+// entry is looked at again whose end could not be written.
+const (
+	expireAtOnce = 256
+	lookAgain    = time.Minute
+)
+
+// expire ends what is past its time.
+func (o *Outbox) expire(ctx context.Context) error {
+	var items []backlog.Item
+	for ctx.Err() == nil {
+		items = o.backlog.TakeExpired(items[:0], expireAtOnce, lookAgain)
+		if len(items) == 0 {
+			return nil
+		}
+		if err := o.expireSome(ctx, items); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expireSome rules on entries whose time may be over.
+func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
+	edits := make([]backlog.Edit, len(items))
+	for i, it := range items {
+		edits[i].Key = it.Key
+	}
+	now := o.cfg.Clock.Now()
+	records, rulings := make([]*proto.Record, len(items)), make([]ruling, len(items))
+	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
+		k := edits[i].Key
+		sent := k.Part == backlog.PartTask && o.maybeSent(k, r)
+		records[i] = r
+		rulings[i] = onTime(k.Part, r, now.UnixMilli(), sent, o.limits)
+		switch rulings[i].effect {
+		case end:
+			if r.Reason == "" {
+				r.Reason = o.expiredBecause(k)
+			}
+			r.Status = StatusNew
+			r.Move(rulings[i].state, now, "not_after is over")
+			return shelf(rulings[i].state)
+		case drop:
+			return backlog.Drop
+		}
+		return backlog.Keep
+	})
+	var failed error
+	for i, err := range errs {
+		k := edits[i].Key
+		switch {
+		case errors.Is(err, backlog.ErrNotFound):
+		case err != nil:
+			failed = err
+		case rulings[i].effect == delay:
+			o.backlog.Postpone(k, time.UnixMilli(rulings[i].at))
+		case rulings[i].effect == end && k.Part == backlog.PartTask:
+			o.ended(ctx, k, records[i])
+		default:
+			o.notes.drop(k)
+		}
+	}
+	return failed
+}
+
+// expiredBecause says what a task waited for until its time was over.
+func (o *Outbox) expiredBecause(k backlog.Key) string {
+	n := o.notes.get(k)
+	switch {
+	case n.code != proto.Code_CODE_UNSPECIFIED:
+		return proto.Clip("its time is over; the last answer was "+n.code.Name()+": "+n.detail, proto.MaxReason)
+	case n.detail != "":
+		return proto.Clip("its time is over; the last try failed: "+n.detail, proto.MaxReason)
+	}
+	return "its time is over; it was not delivered, or not answered"
+}

@@ -1,0 +1,135 @@
+package outbox
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// linkPrefix stands before a peer's id in Meta. The value says up to which
+// sequence tasks may have been sent to the peer:
+//
+//	up 1 | boot 8 | counter 8
+//
+// While up is 1 that is every one. It is written when the link comes and goes,
+// before the first frame and after the last, so that "never sent" is known after
+// a restart without a write for each task.
+const linkPrefix = "link"
+
+// links knows who is linked and what may have been sent.
+type links struct {
+	mu    *sync.Mutex
+	boot  uint64
+	peers map[proto.PeerID]*link
+}
+
+type link struct {
+	count int       // open links, more than one for a moment when one replaces another
+	sent  proto.Seq // the highest sequence that may have been sent, ever
+}
+
+func linkKey(p proto.PeerID) []byte { return append([]byte(linkPrefix), p[:]...) }
+
+// readLinks reads what earlier starts left. A link that was up when the node
+// died may have carried everything until then.
+func readLinks(s *store.Store, boot uint64) (links, error) {
+	ls := links{mu: new(sync.Mutex), boot: boot, peers: map[proto.PeerID]*link{}}
+	for p, err := range s.All(store.Meta, []byte(linkPrefix), store.PrefixEnd([]byte(linkPrefix))) {
+		if err != nil {
+			return ls, fmt.Errorf("read what was sent: %w", err)
+		}
+		id, err := proto.PeerIDFrom(p.Key[len(linkPrefix):])
+		if err != nil || len(p.Val) != 17 {
+			return ls, fmt.Errorf("read what was sent: %w: key %x", store.ErrCorrupt, p.Key)
+		}
+		l := &link{sent: proto.Seq{Boot: binary.BigEndian.Uint64(p.Val[1:]), Counter: binary.BigEndian.Uint64(p.Val[9:])}}
+		if p.Val[0] != 0 {
+			l.sent = proto.Seq{Boot: boot - 1, Counter: math.MaxUint64}
+		}
+		ls.peers[id] = l
+	}
+	return ls, nil
+}
+
+// linkUp notes durably that tasks may be sent to p from now on.
+func (o *Outbox) linkUp(ctx context.Context, p proto.PeerID) error {
+	o.links.mu.Lock()
+	l := o.links.peers[p]
+	if l == nil {
+		l = new(link)
+		o.links.peers[p] = l
+	}
+	l.count++
+	sent := l.sent
+	o.links.mu.Unlock()
+	if err := o.writeLink(ctx, p, true, sent); err != nil {
+		o.links.mu.Lock()
+		l.count--
+		o.links.mu.Unlock()
+		return fmt.Errorf("note that the link to %s is up: %w", p.Short(), err)
+	}
+	return nil
+}
+
+// linkDown notes up to where tasks were sent, once the last link to p is down.
+func (o *Outbox) linkDown(p proto.PeerID) {
+	o.links.mu.Lock()
+	l := o.links.peers[p]
+	l.count--
+	last, sent := l.count == 0, l.sent
+	o.links.mu.Unlock()
+	if !last {
+		return
+	}
+	o.fresh.forget(p)
+	if err := o.writeLink(context.Background(), p, false, sent); err != nil {
+		// What stands there says "up", which is the careful answer.
+		o.cfg.Logger.Warn("cannot note that a link is down", "peer", p.Short(), "err", err)
+	}
+}
+
+func (o *Outbox) writeLink(ctx context.Context, p proto.PeerID, up bool, sent proto.Seq) error {
+	val := make([]byte, 1, 17)
+	if up {
+		val[0] = 1
+	}
+	val = binary.BigEndian.AppendUint64(val, sent.Boot)
+	val = binary.BigEndian.AppendUint64(val, sent.Counter)
+	var b store.Batch
+	b.Put(store.Meta, linkKey(p), val)
+	return o.store.Apply(ctx, &b)
+}
+
+// sending notes the highest sequence that is about to be sent to p.
+func (ls *links) sending(p proto.PeerID, seq proto.Seq) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l := ls.peers[p]; l != nil && l.sent.Compare(seq) < 0 {
+		l.sent = seq
+	}
+}
+
+// up reports whether a link to p is open.
+func (ls *links) up(p proto.PeerID) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.peers[p]
+	return l != nil && l.count > 0
+}
+
+// before reports whether an earlier start may have sent the task of this
+// sequence to p.
+func (ls *links) before(p proto.PeerID, seq proto.Seq) bool {
+	if seq.Boot >= ls.boot {
+		return false
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.peers[p]
+	return l != nil && seq.Compare(l.sent) <= 0
+}

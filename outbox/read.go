@@ -1,0 +1,273 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// Get returns what is known of a task of this home, or ErrNotFound. A pending
+// task that is on its way is shown as SENT.
+func (o *Outbox) Get(id proto.TaskID) (*proto.Record, error) {
+	k := backlog.TaskKey(id)
+	r, shelf, err := o.backlog.Get(k)
+	if err != nil {
+		return nil, err
+	}
+	if shelf == backlog.Live {
+		o.show(k, r)
+	}
+	return r, nil
+}
+
+// show sets the state that only memory knows.
+func (o *Outbox) show(k backlog.Key, r *proto.Record) {
+	if r.State != proto.TaskState_TASK_STATE_PENDING {
+		return
+	}
+	if where, ok := o.backlog.Where(k); ok && where.Word == "taken" {
+		r.State = proto.TaskState_TASK_STATE_SENT
+	}
+}
+
+// Stored returns a task with its envelope and content key, as a redrive needs
+// it: of a live task or a dead letter. Of a finished one only the record is kept.
+func (o *Outbox) Stored(id proto.TaskID) (*proto.Stored, error) {
+	return o.backlog.Stored(backlog.TaskKey(id))
+}
+
+// A Query chooses tasks. The zero value of each field means any.
+type Query struct {
+	States []proto.TaskState
+	Peer   proto.PeerID
+	Kind   string
+	Class  proto.Class
+	Before time.Time // created before this
+	Match  func(proto.TaskID, *proto.Record) bool
+}
+
+func (q *Query) matches(k backlog.Key, r *proto.Record) bool {
+	if k.Part != backlog.PartTask {
+		return false
+	}
+	if len(q.States) > 0 {
+		found := false
+		for _, s := range q.States {
+			found = found || s == r.State
+		}
+		if !found {
+			return false
+		}
+	}
+	switch {
+	case !q.Peer.IsZero() && string(r.Peer) != string(q.Peer[:]),
+		q.Kind != "" && r.Kind != q.Kind,
+		q.Class != 0 && r.Class != q.Class,
+		!q.Before.IsZero() && r.CreatedMs >= q.Before.UnixMilli():
+		return false
+	}
+	return q.Match == nil || q.Match(k.ID, r)
+}
+
+// A Listed is a task as List finds it.
+type Listed struct {
+	ID     proto.TaskID
+	Record *proto.Record
+}
+
+// List returns up to limit tasks that match, by age: first the live, then the
+// done, then the dead. cursor is nil at first, then the next of the last page,
+// which is nil at the end. A page may be short, or empty, before the end.
+func (o *Outbox) List(q Query, cursor []byte, limit int) (found []Listed, next []byte, err error) {
+	shelf := backlog.Live
+	if len(cursor) > 0 {
+		shelf, cursor = backlog.Shelf(cursor[0]), cursor[1:]
+	}
+	if shelf > backlog.Dead {
+		return nil, nil, fmt.Errorf("outbox: list: bad cursor")
+	}
+	if len(cursor) == 0 {
+		cursor = nil
+	}
+	page, next, err := o.backlog.List(shelf, cursor, limit, func(k backlog.Key, r *proto.Record) bool {
+		if shelf == backlog.Live {
+			o.show(k, r)
+		}
+		return q.matches(k, r)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, l := range page {
+		found = append(found, Listed{l.Key.ID, l.Record})
+	}
+	switch {
+	case next != nil:
+		next = append([]byte{byte(shelf)}, next...)
+	case shelf < backlog.Dead:
+		next = []byte{byte(shelf) + 1}
+	}
+	return found, next, nil
+}
+
+// Stats counts the tasks of this home.
+func (o *Outbox) Stats() backlog.Stats { return o.backlog.Stats() }
+
+// watches are callers that wait for tasks to change.
+type watches struct {
+	mu  *sync.Mutex
+	all map[proto.TaskID]*watch
+}
+
+type watch struct {
+	changed chan struct{} // closed at the next change
+	users   int
+}
+
+func newWatches() watches { return watches{mu: new(sync.Mutex), all: map[proto.TaskID]*watch{}} }
+
+// join returns what is closed at the next change of the task, and how to leave.
+func (w *watches) join(id proto.TaskID) (changed <-chan struct{}, leave func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.all[id]
+	if x == nil {
+		x = &watch{changed: make(chan struct{})}
+		w.all[id] = x
+	}
+	x.users++
+	return x.changed, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if x.users--; x.users == 0 && w.all[id] == x {
+			delete(w.all, id)
+		}
+	}
+}
+
+func (w *watches) ring(id proto.TaskID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x := w.all[id]; x != nil {
+		close(x.changed)
+		delete(w.all, id)
+	}
+}
+
+// changed tells whoever wants to know that an entry has changed, on disk.
+func (o *Outbox) changed(k backlog.Key, r *proto.Record) {
+	if k.Part != backlog.PartTask {
+		return
+	}
+	o.watches.ring(k.ID)
+	o.cfg.Changed(k.ID, r)
+}
+
+// Wait returns the record of a task once it has ended.
+func (o *Outbox) Wait(ctx context.Context, id proto.TaskID) (*proto.Record, error) {
+	return o.WaitState(ctx, id, func(r *proto.Record) bool { return r.State.Terminal() })
+}
+
+// WaitState returns the record of a task once good holds for it. A task that has
+// ended is returned in any case.
+func (o *Outbox) WaitState(ctx context.Context, id proto.TaskID, good func(*proto.Record) bool) (*proto.Record, error) {
+	for {
+		changed, leave := o.watches.join(id)
+		r, err := o.Get(id)
+		if err != nil || r.State.Terminal() || good(r) {
+			leave()
+			return r, err
+		}
+		select {
+		case <-changed:
+			leave()
+		case <-ctx.Done():
+			leave()
+			return r, fmt.Errorf("wait for %s, which is %s: %w", id, r.State.Name(), ctx.Err())
+		}
+	}
+}
+
+// A Why says what a task waits for.
+type Why struct {
+	State    proto.TaskState
+	Peer     proto.PeerID
+	Linked   bool          // a link to the peer is open
+	Place    string        // behind, waiting, ready, taken, parked; empty when it has ended
+	Next     time.Duration // until the next try of a waiting one
+	Behind   proto.TaskID  // of one that is behind: the first task with its ordering key; zero: a dead letter holds the key
+	Tries    int           // deliveries that failed since the node started
+	Code     proto.Code    // of the last refusal
+	Detail   string        // of the last refusal or failure
+	At       time.Time     // of the last refusal or failure
+	Attempts int           // spent
+	NotAfter time.Time
+	Cancel   bool // a person wants it stopped
+	Reason   string
+}
+
+// Why says what a task waits for, or how it ended.
+func (o *Outbox) Why(id proto.TaskID) (Why, error) {
+	r, err := o.Get(id)
+	if err != nil {
+		return Why{}, err
+	}
+	k := backlog.TaskKey(id)
+	where, _ := o.backlog.Where(k)
+	n := o.notes.get(k)
+	w := Why{
+		State: r.State, Place: where.Word, Next: where.Wait, Behind: where.Behind,
+		Tries: n.tries, Code: n.code, Detail: n.detail, At: n.at,
+		Attempts: int(r.Attempts), NotAfter: time.UnixMilli(r.NotAfterMs), Cancel: r.Cancel, Reason: r.Reason,
+	}
+	if p, err := proto.PeerIDFrom(r.Peer); err == nil {
+		w.Peer, w.Linked = p, o.links.up(p)
+	}
+	return w, nil
+}
+
+// Waiting returns how many entries wait for a link to the peer or an answer of
+// it: whether it is worth dialling.
+func (o *Outbox) Waiting(p proto.PeerID) int {
+	return o.backlog.GroupCounts(string(p[:])).ByState[proto.TaskState_TASK_STATE_PENDING]
+}
+
+// Peers returns the peers that something is kept for.
+func (o *Outbox) Peers() []proto.PeerID {
+	var peers []proto.PeerID
+	for _, name := range o.backlog.Groups() {
+		if p, err := proto.PeerIDFrom([]byte(name)); err == nil {
+			peers = append(peers, p)
+		}
+	}
+	return peers
+}
+
+// Blobs calls f with the name of every blob that a record of this home refers
+// to, so that the others can be swept away.
+func (o *Outbox) Blobs(f func(name string)) error {
+	for _, shelf := range []backlog.Shelf{backlog.Live, backlog.Done, backlog.Dead} {
+		for cursor := []byte(nil); ; {
+			_, next, err := o.backlog.List(shelf, cursor, 1, func(_ backlog.Key, r *proto.Record) bool {
+				for _, name := range []string{r.BodyBlob, r.ResultBlob} {
+					if name != "" {
+						f(name)
+					}
+				}
+				return false
+			})
+			if err != nil {
+				return fmt.Errorf("list the blobs in use: %w", err)
+			}
+			if next == nil {
+				break
+			}
+			cursor = next
+		}
+	}
+	return nil
+}
