@@ -82,7 +82,7 @@ func (in *Inbox) cancelClaimed(ctx context.Context, k backlog.Key, hard bool) Ve
 		return ended(state)
 	}
 	if c := in.desk.find(k); c != nil {
-		in.desk.stop(c, stopCancel, ErrCancelled, hard)
+		in.desk.stop(c, stopCancel, hard)
 	} else if c := in.desk.claim(k); c != nil && state != proto.TaskState_TASK_STATE_RUNNING {
 		return in.cancelWaiting(ctx, c) // its run ended just now, and it was to be tried again
 	} else if c != nil {

@@ -138,6 +138,11 @@ const (
 	stopNode // the node stops
 )
 
+// cause is what the handler's context ends with.
+func (s stop) cause() error {
+	return [...]error{notStopped: nil, stopTimeout: ErrTimeout, stopCancel: ErrCancelled, stopNode: ErrStopping}[s]
+}
+
 // A step is where a task goes after a run or a crash.
 type step struct {
 	state  proto.TaskState

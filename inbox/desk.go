@@ -25,8 +25,9 @@ type claim struct {
 	h       *handler
 	origin  proto.PeerID
 	epoch   proto.Seq
-	attempt uint32 // of the start that this claim leads to
-	idem    string // (origin, idempotency key), empty: none
+	attempt uint32      // of the start that this claim leads to
+	idem    string      // (origin, idempotency key), empty: none
+	timer   *time.Timer // of the run, nil: none; the worker's own
 
 	// Guarded by desk.mu:
 	slot    bool // it holds a slot
@@ -76,6 +77,9 @@ func (d *desk) ring() {
 func (d *desk) drain(on bool) { d.mu.Lock(); defer d.mu.Unlock(); d.drainingOn = on }
 
 func (d *desk) draining() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.drainingOn || d.stopped }
+
+// spare returns how many more tasks may be ended at the same time.
+func (d *desk) spare() int { d.mu.Lock(); defer d.mu.Unlock(); return maxConcluding - d.concluding }
 
 // room reports whether another task may be taken.
 func (d *desk) room() bool {
@@ -139,12 +143,22 @@ func (d *desk) seat(c *claim, suspect bool) {
 	d.kinds[c.kind]++
 }
 
-// begin notes that the handler of c is about to be called. It reports false when
-// c was told to end before that.
-func (d *desk) begin(c *claim, cancel context.CancelCauseFunc, now time.Time, boot time.Duration) bool {
+// attach gives c the cancel function of its run, and calls it at once when c was
+// told to end before that.
+func (d *desk) attach(c *claim, cancel context.CancelCauseFunc) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.cancel = cancel
+	if c.why != notStopped {
+		cancel(c.why.cause())
+	}
+}
+
+// begin notes that the handler of c is about to be called. It reports false when
+// c was told to end before that.
+func (d *desk) begin(c *claim, now time.Time, boot time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if c.why != notStopped {
 		return false
 	}
@@ -156,13 +170,13 @@ func (d *desk) begin(c *claim, cancel context.CancelCauseFunc, now time.Time, bo
 }
 
 // stop tells c to end; hard: at once. The first reason counts.
-func (d *desk) stop(c *claim, why stop, cause error, hard bool) {
+func (d *desk) stop(c *claim, why stop, hard bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.why == notStopped {
 		c.why = why
 		if c.cancel != nil {
-			c.cancel(cause)
+			c.cancel(why.cause())
 		}
 	}
 	if hard && !c.killed {

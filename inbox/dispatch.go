@@ -49,7 +49,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 	in.close()
 	leave()
 	tending.Wait()
-	if err := context.Cause(work); ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+	if err := context.Cause(work); err != context.Cause(ctx) {
 		return fmt.Errorf("inbox: %w", err)
 	}
 	return nil
@@ -71,7 +71,7 @@ func (in *Inbox) close() {
 		case <-t.C:
 		}
 		for _, c := range in.desk.running() {
-			in.desk.stop(c, stopNode, ErrStopping, step.hard)
+			in.desk.stop(c, stopNode, step.hard)
 		}
 	}
 	<-done
@@ -119,7 +119,7 @@ func (s *shift) untilNext() time.Duration {
 			wait = min(wait, d)
 		}
 	}
-	if at, ok := s.queue.NextExpiry(); ok {
+	if at, ok := s.queue.NextExpiry(); ok && s.desk.spare() > 0 {
 		wait = min(wait, at.Sub(s.cfg.Clock.Now())+time.Millisecond)
 	}
 	return max(wait, time.Millisecond)
@@ -157,7 +157,9 @@ func (s *shift) interrupted(stay context.Context) {
 	keys := s.queue.Keys(nil, func(i backlog.Item) bool { return i.State == proto.TaskState_TASK_STATE_RUNNING })
 	for _, k := range keys {
 		if item, ok := s.queue.Peek(k); ok {
-			s.consider(stay, item) // none of these is to be started at once
+			if c := s.consider(stay, item); c != nil {
+				s.start(stay, []*claim{c})
+			}
 		}
 	}
 }
@@ -248,7 +250,11 @@ func (in *Inbox) firstOf(c *claim) (*success, error) {
 // its record is damaged.
 func (s *shift) unreadable(c *claim, err error) {
 	s.release(c)
-	if !errors.Is(err, backlog.ErrNotFound) {
+	switch {
+	case errors.Is(err, backlog.ErrNotFound):
+	case errors.Is(err, store.ErrClosed), s.store.Err() != nil:
+		s.fail(fmt.Errorf("read a task: %w", err))
+	default:
 		s.cfg.Logger.Error("a task in custody cannot be read and is left until the next start", "task", c.key.String(), "err", err)
 	}
 }
@@ -262,8 +268,8 @@ func (in *Inbox) release(c *claim) {
 
 // expire ends tasks whose time has passed before a start.
 func (s *shift) expire(stay context.Context) {
-	var items []backlog.Item
-	for _, item := range s.queue.TakeExpired(items, expireStep, expireNext) {
+	n := min(expireStep, s.desk.spare())
+	for _, item := range s.queue.TakeExpired(nil, n, expireNext) {
 		c := s.desk.claim(item.Key)
 		if c == nil {
 			continue // it runs: not_after bounds the start alone

@@ -162,7 +162,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		desk: newDesk(cfg.Slots), dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
-		Group: groupOf, Lane: laneOf,
+		Group: groupOf, Lane: laneOf, Expires: expiresAt,
 		MaxEntries: cfg.MaxTasks, MaxBytes: cfg.MaxBytes,
 		MaxWait: 2 * cfg.MaxBackoff, Progress: cfg.Progress, Clock: cfg.Clock,
 		Damaged: func(key []byte, err error) {
@@ -182,6 +182,9 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 // groupOf takes the tasks of one kind together: each kind has its own number of
 // runs at a time.
 func groupOf(_ backlog.Key, r *proto.Record) string { return r.Kind }
+
+// expiresAt is the first millisecond at which a task may not be started.
+func expiresAt(_ backlog.Key, r *proto.Record) int64 { return r.NotAfterMs + 1 }
 
 // laneOf puts the tasks of one ordering key of one origin in line (I10).
 func laneOf(_ backlog.Key, r *proto.Record) string {

@@ -46,8 +46,8 @@ func bubble(t *testing.T, cfg Config, specs []Spec, f func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, cfg, specs...)
+		defer r.close()
 		f(r)
-		r.close()
 	})
 }
 

@@ -25,7 +25,7 @@ func (in *Inbox) watch(ctx context.Context) {
 		}
 		late, lasting := in.desk.look(in.cfg.Clock.Boot())
 		for _, c := range late {
-			in.desk.stop(c, stopTimeout, ErrTimeout, false)
+			in.desk.stop(c, stopTimeout, false)
 		}
 		for _, c := range lasting {
 			in.notice(c)

@@ -39,14 +39,14 @@ func (s *shift) probe(stay context.Context, c *claim) error {
 
 // ask is one call of a handler's probe.
 func (s *shift) ask(stay context.Context, c *claim) (found Probe) {
-	r, _, ended := s.prepare(c)
+	ctx, done := s.attach(stay, c)
+	defer done()
+	r, ended := s.prepare(ctx, c)
 	if ended != nil {
 		return Unknown
 	}
 	defer r.close()
-	ctx, done := s.begin(stay, c)
-	defer done()
-	if ctx.Err() != nil {
+	if !s.begin(c) {
 		return Unknown
 	}
 	defer func() {
@@ -60,14 +60,14 @@ func (s *shift) ask(stay context.Context, c *claim) (found Probe) {
 
 // handle is one run of the handler. A panic in it is its death.
 func (s *shift) handle(stay context.Context, c *claim) (ran *Ran) {
-	r, _, ended := s.prepare(c)
+	ctx, done := s.attach(stay, c)
+	defer done()
+	r, ended := s.prepare(ctx, c)
 	if ended != nil {
 		return ended
 	}
 	defer r.close()
-	ctx, done := s.begin(stay, c)
-	defer done()
-	if ctx.Err() != nil {
+	if !s.begin(c) {
 		return &Ran{End: Stopped}
 	}
 	defer func() {
@@ -81,19 +81,29 @@ func (s *shift) handle(stay context.Context, c *claim) (ran *Ran) {
 	return ran
 }
 
-// begin makes the context of a run. It is done already when the run was told to
-// end before it began. The caller calls done when the handler has returned.
-func (s *shift) begin(stay context.Context, c *claim) (ctx context.Context, done func()) {
+// attach makes the context of a run, done already when the run was told to end.
+// The caller calls done when the handler has returned.
+func (s *shift) attach(stay context.Context, c *claim) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(stay)
-	if !s.desk.begin(c, cancel, s.cfg.Clock.Now(), s.cfg.Clock.Boot()) {
-		cancel(ErrStopping)
-		return ctx, func() {}
+	s.desk.attach(c, cancel)
+	return ctx, func() {
+		if c.timer != nil {
+			c.timer.Stop()
+		}
+		cancel(nil)
 	}
-	if c.h.Timeout < 0 {
-		return ctx, func() { cancel(nil) }
+}
+
+// begin starts the time of a run. It reports false when the run was told to end
+// before that.
+func (s *shift) begin(c *claim) bool {
+	if !s.desk.begin(c, s.cfg.Clock.Now(), s.cfg.Clock.Boot()) {
+		return false
 	}
-	t := time.AfterFunc(c.h.Timeout, func() { s.desk.stop(c, stopTimeout, ErrTimeout, false) })
-	return ctx, func() { t.Stop(); cancel(nil) }
+	if t := c.h.Timeout; t > 0 {
+		c.timer = time.AfterFunc(t, func() { s.desk.stop(c, stopTimeout, false) })
+	}
+	return true
 }
 
 // A prepared run has its body open.
@@ -110,10 +120,10 @@ func (p *prepared) close() {
 
 // prepare opens what the handler is given and checks the body against its signed
 // digest (I9). ended is how the run ends when that cannot be done.
-func (in *Inbox) prepare(c *claim) (r *prepared, content *proto.Content, ended *Ran) {
+func (in *Inbox) prepare(ctx context.Context, c *claim) (r *prepared, ended *Ran) {
 	content, err := in.content(c)
 	if err != nil {
-		return nil, nil, &Ran{End: Retry, Reason: fmt.Sprintf("the task cannot be opened: %v", err)}
+		return nil, &Ran{End: Retry, Reason: fmt.Sprintf("the task cannot be opened: %v", err)}
 	}
 	r = &prepared{Run: Run{
 		ID: c.key.ID, Attempt: c.attempt, Epoch: c.epoch, Origin: c.origin,
@@ -122,14 +132,14 @@ func (in *Inbox) prepare(c *claim) (r *prepared, content *proto.Content, ended *
 	if t := c.h.Timeout; t > 0 {
 		r.Deadline = in.cfg.Clock.Now().Add(t)
 	}
-	err = in.body(c, content, r)
+	err = in.body(ctx, c, content, r)
 	switch {
 	case errors.Is(err, errIntegrity):
-		return nil, nil, &Ran{End: unusable, Reason: err.Error()}
+		return nil, &Ran{End: unusable, Reason: err.Error()}
 	case err != nil:
-		return nil, nil, &Ran{End: Retry, Reason: fmt.Sprintf("the body cannot be read: %v", err)}
+		return nil, &Ran{End: Retry, Reason: fmt.Sprintf("the body cannot be read: %v", err)}
 	}
-	return r, content, nil
+	return r, nil
 }
 
 // content opens the sealed content of a task.
@@ -160,7 +170,7 @@ var errIntegrity = errors.New("inbox: the body is not what was signed")
 
 // body gives the run its body, once all of it has the signed digest. A streamed
 // one is read twice: the handler must not see a byte of another.
-func (in *Inbox) body(c *claim, content *proto.Content, r *prepared) error {
+func (in *Inbox) body(ctx context.Context, c *claim, content *proto.Content, r *prepared) error {
 	if !streamed(c.stored.Envelope) {
 		if err := checkDigest(content, sha256.Sum256(content.Body), len(content.Body)); err != nil {
 			return err
@@ -171,7 +181,7 @@ func (in *Inbox) body(c *claim, content *proto.Content, r *prepared) error {
 	if in.with.Bodies == nil {
 		return errNoFiles
 	}
-	if err := in.digest(c, content); err != nil {
+	if err := in.digest(ctx, c, content); err != nil {
 		return err
 	}
 	rc, err := in.open(c, content)
@@ -187,7 +197,7 @@ func (in *Inbox) open(c *claim, content *proto.Content) (io.ReadCloser, error) {
 }
 
 // digest reads a streamed body through once.
-func (in *Inbox) digest(c *claim, content *proto.Content) error {
+func (in *Inbox) digest(ctx context.Context, c *claim, content *proto.Content) error {
 	if len(c.stored.Key) != 32 {
 		return fmt.Errorf("%w: it has no key", errIntegrity)
 	}
@@ -197,11 +207,24 @@ func (in *Inbox) digest(c *claim, content *proto.Content) error {
 	}
 	defer rc.Close()
 	sum := sha256.New()
-	n, err := io.Copy(sum, rc)
+	n, err := io.Copy(sum, untilDone{ctx, rc})
 	if err != nil {
 		return err
 	}
 	return checkDigest(content, [32]byte(sum.Sum(nil)), int(n))
+}
+
+// untilDone reads until its context is done.
+type untilDone struct {
+	context.Context
+	io.Reader
+}
+
+func (u untilDone) Read(p []byte) (int, error) {
+	if err := u.Err(); err != nil {
+		return 0, context.Cause(u)
+	}
+	return u.Reader.Read(p)
 }
 
 func checkDigest(c *proto.Content, sum [32]byte, size int) error {
