@@ -19,6 +19,7 @@ type Config struct {
 	Announce    []string              // further multiaddrs that others reach this node at; default none
 	Directory   Directory             // whom to keep connected with; default nobody
 	Joiner      Joiner                // default: no joins
+	Bodies      Bodies                // takes streamed bodies; default: none are taken
 	HostOptions []libp2p.Option       // instead of the QUIC and TCP transports: a simulated network
 	Clock       clock.Clock           // default clock.System()
 	Logger      *slog.Logger          // default: silent

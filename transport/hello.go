@@ -112,7 +112,7 @@ func (t *Transport) helloMessage(reason error) (*proto.Message, error) {
 	h := t.gate.Hello()
 	switch r, ok := errors.AsType[*RefusedError](reason); {
 	case ok:
-		h = &proto.Hello{Refusal: cut(r.Reason, maxReason)}
+		h = &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason)}
 	case h == nil:
 		return nil, errNoMember
 	default:
@@ -153,7 +153,7 @@ func readHello(s *stream) (*proto.Hello, error) {
 func (t *Transport) welcome(c *conn, h *proto.Hello) error {
 	switch {
 	case h.GetRefusal() != "":
-		return &RefusedError{c.peer, cut(h.GetRefusal(), maxReason), true}
+		return &RefusedError{c.peer, proto.Clip(h.GetRefusal(), maxReason), true}
 	case h.GetVersion() != proto.Version:
 		return &RefusedError{c.peer, fmt.Sprintf("it speaks version %d of the protocol, this node speaks %d", h.GetVersion(), proto.Version), false}
 	case t.gate.Hello() == nil:
@@ -204,6 +204,3 @@ func (t *Transport) expect(ctx context.Context, c *conn) {
 		}
 	}
 }
-
-// cut shortens s for a person.
-func cut(s string, max int) string { return s[:min(len(s), max)] }

@@ -101,7 +101,9 @@ type testNode struct {
 	*Transport
 	gate *testGate
 	recv *testReceiver
-	stop func()
+
+	cancel context.CancelFunc // stops it soon
+	stop   func()             // stops it and waits
 }
 
 // start runs a node; what is set in prepare counts before it.
@@ -118,6 +120,7 @@ func start(t *testing.T, n byte, prepare func(*testNode, *Config)) *testNode {
 	}
 	node.Transport = tr
 	ctx, cancel := context.WithCancel(t.Context())
+	node.cancel = cancel
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

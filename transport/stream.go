@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -29,6 +30,9 @@ type stream struct {
 	lead    time.Duration
 	out     []byte
 }
+
+// errSlow is returned for a frame that is not whole in time.
+var errSlow = errors.New("transport: a frame began and did not end")
 
 // openStream opens a stream of the protocol on this very connection. The
 // negotiation goes along with the first bytes: an other side that does not
@@ -72,6 +76,9 @@ func (s *stream) read(p []byte) (int, error) {
 	}
 	n, err := s.rw.Read(p)
 	s.heard(n)
+	if isTimeout(err) {
+		err = fmt.Errorf("%w: %w", errSlow, err)
+	}
 	return n, err
 }
 
@@ -117,7 +124,7 @@ func (s *stream) send(m *proto.Message) error {
 	if err != nil {
 		return err
 	}
-	if cap(b) <= bufferSize {
+	if cap(b) <= 2*proto.MaxFrame {
 		s.out = b
 	}
 	return s.write(b)

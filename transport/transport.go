@@ -64,6 +64,9 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	t.host.Network().Notify(&network.NotifyBundle{ConnectedF: t.connected, DisconnectedF: t.disconnected})
 	t.host.SetStreamHandler(streamCtl, t.handleCtl)
 	t.host.SetStreamHandler(streamTask, t.handler("task", proto.MaxFrame, t.serveTasks))
+	if cfg.Bodies != nil {
+		t.host.SetStreamHandler(streamChunk, t.handler("chunk", proto.MaxFrame, t.serveBody))
+	}
 	if cfg.Joiner != nil {
 		t.host.SetStreamHandler(streamJoin, t.handleJoin)
 	}
@@ -231,12 +234,15 @@ func (t *Transport) blame(p proto.PeerID, stream string, err error) {
 
 // offence reports whether err is the other side's doing and no accident.
 func offence(err error) bool {
-	for _, e := range []error{ErrProtocol, proto.ErrBadFrame, proto.ErrFrameTooLarge, proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong} {
+	if errors.Is(err, ErrNoAck) {
+		return false // slow, or its disk is
+	}
+	for _, e := range []error{ErrProtocol, ErrBadAck, errSlow, proto.ErrBadFrame, proto.ErrFrameTooLarge, proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
-	return isTimeout(err)
+	return false
 }
 
 func (t *Transport) offend(p proto.PeerID, stream string, err error) {

@@ -1,0 +1,208 @@
+package transport
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Bodies takes streamed bodies.
+type Bodies interface {
+	// Offer decides about a body by the envelope that it belongs to. It
+	// returns where the bytes go, from the reply's offset on; nil when the
+	// reply has a code or says that all of it is here.
+	Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (BodySink, *proto.OfferReply)
+}
+
+// A BodySink takes the bytes of one sealed body in their order. Its methods are
+// called by one goroutine.
+type BodySink interface {
+	// Write adds the next bytes.
+	Write(p []byte) (int, error)
+	// Sync makes what was written durable and returns the offset behind it.
+	Sync() (int64, error)
+	// End is the last call. whole: every byte was written and synced, and the
+	// body is complete. Else what is durable is kept for the next try.
+	End(whole bool) error
+}
+
+// What is written is made durable, and acknowledged, after so many bytes or so
+// much time: a slow link does not lose its day's work.
+const (
+	syncBytes = 1 << 20
+	syncEvery = 2 * time.Second
+)
+
+// An incoming is a streamed body that arrives.
+type incoming struct {
+	stream  *stream
+	sink    BodySink
+	release func() // gives the peer's slot back
+	size    int64
+	at      int64 // written
+	synced  int64 // durable
+	last    time.Duration
+}
+
+// serveBody takes one streamed body.
+func (t *Transport) serveBody(ctx context.Context, s *stream) error {
+	s.lead = t.cfg.Timing.Write
+	b, err := s.expect(proto.MessageType_OFFER)
+	if err != nil {
+		return err
+	}
+	offer := new(proto.Offer)
+	if err := proto.Decode(b, offer); err != nil {
+		return err
+	}
+	size, _, err := bodyOf(offer)
+	if err != nil {
+		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.offered(&proto.OfferReply{Code: proto.Code_CODE_BAD_FORM, Detail: proto.Clip(err.Error(), maxReason)}))
+	}
+	if !t.takeBody(s.conn.peer, 1) {
+		return s.refuse(&proto.OfferReply{Code: proto.Code_CODE_BUSY, Detail: "two bodies are on their way already"})
+	}
+	release := sync.OnceFunc(func() { t.takeBody(s.conn.peer, -1) })
+	defer release()
+	sink, reply := t.cfg.Bodies.Offer(ctx, s.conn.peer, offer)
+	if sink == nil || reply.GetCode() != proto.Code_CODE_UNSPECIFIED {
+		return s.refuse(reply)
+	}
+	s.lead = t.cfg.Timing.Frame
+	offset := int64(reply.GetOffset())
+	i := &incoming{stream: s, sink: sink, release: release, size: size, at: offset, synced: offset, last: s.conn.clock.Mono()}
+	if err := s.offered(reply); err != nil {
+		return errors.Join(err, sink.End(false))
+	}
+	return i.run()
+}
+
+// takeBody counts the bodies that arrive from p, at most maxBodies at once.
+func (t *Transport) takeBody(p proto.PeerID, by int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.neighbour(p)
+	if n.taking+by > maxBodies {
+		return false
+	}
+	n.taking += by
+	return true
+}
+
+func (s *stream) offered(r *proto.OfferReply) error {
+	b, err := proto.Encode(nil, r)
+	if err != nil {
+		return err
+	}
+	return s.send(&proto.Message{Type: proto.MessageType_OFFERED, Payload: b})
+}
+
+// refuse ends a stream with a reply after which nothing is sent.
+func (s *stream) refuse(r *proto.OfferReply) error {
+	if err := s.offered(r); err != nil {
+		return err
+	}
+	return s.finish()
+}
+
+// finish waits until the other side has read everything and closes, for a
+// while. What it still sends is thrown away.
+func (s *stream) finish() error {
+	s.CloseWrite()
+	if err := s.SetReadDeadline(time.Now().Add(s.timing.Hello)); err != nil {
+		return err
+	}
+	for {
+		if _, err := s.rd.NextRaw(); err != nil {
+			return nil
+		}
+	}
+}
+
+// run writes chunk after chunk and says what is durable.
+func (i *incoming) run() error {
+	var err error
+	for err == nil && i.at < i.size {
+		err = i.step()
+	}
+	err = errors.Join(err, i.sink.End(err == nil))
+	i.release() // before the other side sees the end and begins the next one
+	if told := i.tell(err); told != nil {
+		return errors.Join(err, told)
+	}
+	return errors.Join(err, i.stream.finish())
+}
+
+func (i *incoming) step() error {
+	b, err := i.stream.expect(proto.MessageType_CHUNK)
+	if err != nil {
+		return err
+	}
+	var c proto.Chunk
+	if err := proto.Decode(b, &c); err != nil {
+		return err
+	}
+	if err := checkChunk(&c, i.at, i.size); err != nil {
+		return err
+	}
+	if _, err := i.sink.Write(c.GetData()); err != nil {
+		return fmt.Errorf("keep the body: %w", err)
+	}
+	i.at += int64(len(c.GetData()))
+	now := i.stream.conn.clock.Mono()
+	if i.at < i.size && i.at-i.synced < syncBytes && now-i.last < syncEvery {
+		return nil
+	}
+	if i.synced, err = i.sink.Sync(); err != nil {
+		return fmt.Errorf("keep the body: %w", err)
+	}
+	i.last = now
+	if i.at == i.size {
+		return nil // told when the body has its name
+	}
+	return i.reply(&proto.ChunkReply{Offset: uint64(i.synced)})
+}
+
+// checkChunk holds a chunk against the place where the next one belongs.
+func checkChunk(c *proto.Chunk, at, size int64) error {
+	n := int64(len(c.GetData()))
+	switch sum := sha256.Sum256(c.GetData()); {
+	case c.GetOffset() != uint64(at):
+		return fmt.Errorf("%w: a chunk at byte %d instead of %d", ErrProtocol, c.GetOffset(), at)
+	case n == 0 || n > size-at:
+		return fmt.Errorf("%w: a chunk of %d bytes, %d are left", ErrProtocol, n, size-at)
+	case !bytes.Equal(sum[:], c.GetSha256()):
+		return fmt.Errorf("%w: the hash of the chunk at byte %d is another", ErrProtocol, at)
+	}
+	return nil
+}
+
+// tell says how the body ended, as far as the other side can still hear it.
+func (i *incoming) tell(err error) error {
+	r := &proto.ChunkReply{Offset: uint64(i.synced)}
+	refused, ok := errors.AsType[*CodeError](err)
+	switch {
+	case ok:
+		r.Code, r.Detail = cmp.Or(refused.Code, proto.Code_CODE_INTERNAL), proto.Clip(refused.Detail, maxReason)
+	case offence(err) && !errors.Is(err, errSlow):
+		r.Code, r.Detail = proto.Code_CODE_BAD_FORM, proto.Clip(err.Error(), maxReason)
+	case err != nil:
+		r.Code, r.Detail = proto.Code_CODE_INTERNAL, "the body could not be kept"
+	}
+	return i.reply(r)
+}
+
+func (i *incoming) reply(r *proto.ChunkReply) error {
+	b, err := proto.Encode(nil, r)
+	if err != nil {
+		return err
+	}
+	return i.stream.send(&proto.Message{Type: proto.MessageType_CHUNKED, Payload: b})
+}
