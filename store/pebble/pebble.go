@@ -38,7 +38,7 @@ var ErrStuck = errors.New("pebble: no answer")
 // Config tunes an engine. The zero value of each field means its default.
 type Config struct {
 	MemTableSize int64 // bytes gathered in memory before they become a table; default 8 MiB
-	CacheSize    int64 // bytes of blocks kept in memory; default 16 MiB
+	CacheSize    int64 // bytes of blocks and memtables kept in memory; default 32 MiB
 
 	// CommitTimeout is how long a commit may take before it fails with
 	// [ErrStuck]; default 30s. An open that takes longer fails only if Pebble
@@ -52,7 +52,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.MemTableSize = cmp.Or(c.MemTableSize, 8<<20)
-	c.CacheSize = cmp.Or(c.CacheSize, 16<<20)
+	c.CacheSize = cmp.Or(c.CacheSize, 32<<20)
 	c.CommitTimeout = cmp.Or(c.CommitTimeout, 30*time.Second)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
 	c.Logger = cmp.Or(c.Logger, slog.Default())

@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -54,15 +55,22 @@ func (d *DB) Get(b store.Bucket, key []byte) (val []byte, ok bool, err error) {
 	}
 	defer v.release()
 	var buf [64]byte
-	raw, done, err := v.snap.Get(diskKey(buf[:0], b, key))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil, false, nil
-	}
+	want := diskKey(buf[:0], b, key)
+	it, err := v.snap.NewIter(&pebble.IterOptions{UseL6Filters: true})
 	if err != nil {
 		return nil, false, fmt.Errorf("pebble: get: %w", mark(err))
 	}
-	val = append(make([]byte, 0, len(raw)), raw...)
-	return val, true, done.Close()
+	if ok = it.SeekPrefixGE(want); ok && bytes.Equal(it.Key(), want) {
+		raw, verr := it.ValueAndErr()
+		err = verr
+		val = append(make([]byte, 0, len(raw)), raw...)
+	} else {
+		ok = false
+	}
+	if err = errors.Join(err, it.Error(), it.Close()); err != nil {
+		return nil, false, fmt.Errorf("pebble: get: %w", mark(err))
+	}
+	return val, ok, nil
 }
 
 // Scan implements [store.Engine].
