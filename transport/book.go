@@ -39,7 +39,7 @@ const bookTimeout = 5 * time.Second
 
 // A Book is the address book: every node that this one was introduced to, with
 // its certificate, sealing key, addresses and highest boot number. Reads are
-// served from memory. It is most of a [Gate], and a [Directory].
+// served from memory. It is a [Gate] and a [Directory].
 type Book struct {
 	store *store.Store
 	keys  *identity.Keys
@@ -51,6 +51,8 @@ type Book struct {
 	mesh    identity.Mesh
 	self    *Peer                  // its cert is nil before Enroll
 	entries map[proto.PeerID]*Peer // never changed in place
+	boot    uint64                 // of this node; 0: not told yet
+	bootID  proto.BootID
 }
 
 // OpenBook reads the book kept in s. A node that is in no mesh yet passes a zero
@@ -116,14 +118,22 @@ func (b *Book) enroll(mesh identity.Mesh, cert *proto.Signed) error {
 	return nil
 }
 
-// Greeting returns this node's hello, or nil before it is in a mesh.
-func (b *Book) Greeting(boot uint64, id proto.BootID, software string) *proto.Hello {
+// SetBoot tells the book which start of the node this is, for its hello.
+func (b *Book) SetBoot(boot uint64, id proto.BootID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.boot, b.bootID = boot, id
+}
+
+// Hello returns this node's hello, or nil before it is in a mesh and knows its
+// boot.
+func (b *Book) Hello() *proto.Hello {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if b.self.cert == nil {
+	if b.self.cert == nil || b.boot == 0 {
 		return nil
 	}
-	return &proto.Hello{Certificate: b.self.cert, KeyRecord: b.keys.KeyRecord(), Boot: boot, BootId: id[:], Software: software}
+	return &proto.Hello{Certificate: b.self.cert, KeyRecord: b.keys.KeyRecord(), Boot: b.boot, BootId: bytes.Clone(b.bootID[:])}
 }
 
 // Admit checks a hello and remembers what it says: a genuine certificate of
@@ -187,11 +197,11 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 	if !acceptable(err) {
 		return err
 	}
-	if k.Seq < p.Key.Seq && !direct {
-		return fmt.Errorf("%w: %d, %d is known", ErrOldKey, k.Seq, p.Key.Seq)
+	if k.Seq < p.KeyRecord.Seq && !direct {
+		return fmt.Errorf("%w: %d, %d is known", ErrOldKey, k.Seq, p.KeyRecord.Seq)
 	}
-	if k.Seq >= p.Key.Seq {
-		p.Key, p.key = k, key
+	if k.Seq >= p.KeyRecord.Seq {
+		p.KeyRecord, p.key = k, key
 	}
 	if newer(m, p.Member) {
 		p.certified(m, cert)

@@ -190,7 +190,7 @@ func TestBookOutlivesARestart(t *testing.T) {
 	before, _ := c.book.Get(id)
 	c.reopen(t)
 	after, ok := c.book.Get(id)
-	if !ok || after.Name != "laptop" || after.Boot != 1000 || !after.LastSeen.Equal(birth) || after.Key.Seq != before.Key.Seq {
+	if !ok || after.Name != "laptop" || after.Boot != 1000 || !after.LastSeen.Equal(birth) || after.KeyRecord.Seq != before.KeyRecord.Seq {
 		t.Errorf("after a restart: %+v", after)
 	}
 	want := []string{"/dns4/laptop.example/tcp/4001", "/ip4/192.0.2.7/udp/4001/quic-v1"}
@@ -303,7 +303,8 @@ func TestEnroll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Greeting(1, proto.BootID{}, "") != nil {
+	b.SetBoot(7, proto.BootID{1})
+	if b.Hello() != nil {
 		t.Error("a node in no mesh has a hello")
 	}
 	if err := b.Admit(c.hello, c.peer.Peer()); !errors.Is(err, errNoMember) {
@@ -315,7 +316,7 @@ func TestEnroll(t *testing.T) {
 	if err := b.Enroll(c.root.Mesh(), c.issue(t, c.root, c.own, "home")); err != nil {
 		t.Fatal(err)
 	}
-	if h := b.Greeting(7, proto.BootID{1}, "x"); h.GetBoot() != 7 || h.GetCertificate() == nil {
+	if h := b.Hello(); h.GetBoot() != 7 || h.GetCertificate() == nil {
 		t.Errorf("hello %v", h)
 	}
 	if err := b.Admit(c.hello, c.peer.Peer()); err != nil {

@@ -17,6 +17,7 @@ import (
 type Config struct {
 	Listen      []string              // multiaddrs; default QUIC and TCP on port 4001, IPv4 and IPv6; an empty, not nil, slice: none
 	Announce    []string              // further multiaddrs that others reach this node at; default none
+	Software    string                // name and version that peers are told; default balefire
 	Directory   Directory             // whom to keep connected with; default nobody
 	Joiner      Joiner                // default: no joins
 	Bodies      Bodies                // takes streamed bodies; default: none are taken
@@ -63,6 +64,7 @@ func (c Config) withDefaults() Config {
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
 	}
+	c.Software = cmp.Or(c.Software, "balefire")
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.Timing = c.Timing.withDefaults()
 	return c

@@ -13,10 +13,10 @@ type Keys interface {
 	PrivateKey() ed25519.PrivateKey
 }
 
-// A Gate decides who may connect. [Book] is most of one.
+// A Gate decides who may connect. [Book] is one.
 type Gate interface {
 	// Hello returns this node's certificate, key record, boot and features;
-	// the transport fills in version and addresses. Nil: not a member yet, so
+	// the transport fills in version, addresses and software. Nil: not a member yet, so
 	// that only a join is possible.
 	Hello() *proto.Hello
 	// Admit checks the hello of from: certificate, key record, boot. It

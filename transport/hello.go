@@ -116,7 +116,7 @@ func (t *Transport) helloMessage(reason error) (*proto.Message, error) {
 	case h == nil:
 		return nil, errNoMember
 	default:
-		h.Addrs = t.Addrs()
+		h.Addrs, h.Software = t.Addrs(), t.cfg.Software
 		h.Addrs = h.Addrs[:min(len(h.Addrs), maxAddrs)]
 	}
 	h.Version = proto.Version

@@ -29,7 +29,7 @@ func (b *Book) Self() Peer {
 	b.mu.RLock()
 	p := b.self.clone()
 	b.mu.RUnlock()
-	p.Key, p.key = b.keys.SealingKey(), b.keys.KeyRecord()
+	p.KeyRecord, p.key = b.keys.SealingKey(), b.keys.KeyRecord()
 	return p
 }
 
@@ -121,7 +121,7 @@ func (b *Book) KeyRecord(id proto.PeerID) (identity.KeyRecord, bool) {
 		return b.keys.SealingKey(), true
 	}
 	if p := b.find(id); p != nil && p.key != nil {
-		return p.Key, true
+		return p.KeyRecord, true
 	}
 	return identity.KeyRecord{}, false
 }

@@ -14,17 +14,17 @@ import (
 
 // A Peer is what the book knows of one node.
 type Peer struct {
-	Peer     proto.PeerID
-	Name     string             // in its certificate; empty: not seen yet
-	Member   identity.Member    // zero: its certificate was not seen yet
-	Key      identity.KeyRecord // zero: not seen yet
-	Addrs    []string           // where it is dialled: what a person said, then what it says itself
-	Manual   []string           // of Addrs, those that a person said
-	Blocked  bool
-	Boot     uint64 // the highest seen
-	BootID   proto.BootID
-	LastSeen time.Time // its last hello; zero: never
-	Added    time.Time
+	Peer      proto.PeerID
+	Name      string             // in its certificate; empty: not seen yet
+	Member    identity.Member    // zero: its certificate was not seen yet
+	KeyRecord identity.KeyRecord // the key to seal with; zero: not seen yet
+	Addrs     []string           // where it is dialled: what a person said, then what it says itself
+	Manual    []string           // of Addrs, those that a person said
+	Blocked   bool
+	Boot      uint64 // the highest seen
+	BootID    proto.BootID
+	LastSeen  time.Time // its last hello; zero: never
+	Added     time.Time
 
 	cert, key *proto.Signed // what Member and Key were read from
 	announced []string      // of Addrs, those that it says itself
@@ -99,7 +99,7 @@ func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*
 	}
 	if s := decodeSigned(r.KeyRecord); s != nil {
 		if k, err := identity.VerifyKeyRecord(s, id, now); acceptable(err) {
-			p.Key, p.key = k, s
+			p.KeyRecord, p.key = k, s
 		}
 	}
 	p.mergeAddrs()
