@@ -15,8 +15,21 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// dialTimeout bounds one try to reach a peer, without the hello.
-const dialTimeout = 15 * time.Second
+// A try to reach a peer, without the hello, is given up after a while. Most are
+// short: a handshake that began in an outage sends its next packet late. Every
+// third is long, for a path that is slow.
+const (
+	shortDial = 2 * time.Second
+	longDial  = 15 * time.Second
+)
+
+// timeout bounds the next try.
+func (d redial) timeout() time.Duration {
+	if d.tries%3 == 2 {
+		return longDial
+	}
+	return shortDial
+}
 
 // scanEvery is how often the directory is read for new contacts.
 const scanEvery = 5 * time.Second
@@ -113,7 +126,12 @@ func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.D
 }
 
 func (t *Transport) try(ctx context.Context, c Contact) {
-	err := t.connect(ctx, c.Peer, c.Addrs)
+	t.mu.Lock()
+	timeout := t.neighbour(c.Peer).dial.timeout()
+	t.mu.Unlock()
+	dialing, cancel := context.WithTimeout(ctx, timeout)
+	err := t.connect(dialing, c.Peer, c.Addrs)
+	cancel()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.neighbour(c.Peer)
@@ -176,7 +194,7 @@ func (t *Transport) reach(ctx context.Context, p proto.PeerID, addrs []string) e
 		return fmt.Errorf("the transport does not run: %w", ctx.Err())
 	}
 	id := toLibp2p(p)
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, longDial)
 	defer cancel()
 	if sw, ok := t.host.Network().(*swarm.Swarm); ok {
 		sw.Backoff().Clear(id)

@@ -1,0 +1,296 @@
+package transport_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// simKeys are those of simulated node i.
+type simKeys int
+
+func (i simKeys) PrivateKey() ed25519.PrivateKey {
+	seed := make([]byte, ed25519.SeedSize)
+	seed[0], seed[1] = byte(i), byte(i>>8)
+	return ed25519.NewKeyFromSeed(seed)
+}
+
+func (i simKeys) Peer() proto.PeerID {
+	return proto.PeerID(i.PrivateKey().Public().(ed25519.PublicKey))
+}
+
+// A simNode is a node of a simulated mesh whose receiver is a model: it knows
+// what is durable, and its sender what was acknowledged.
+type simNode struct {
+	*transport.Transport
+	mesh *sim
+	id   int
+	boot int
+	stop func()
+
+	mu      sync.Mutex
+	total   int // tasks to send, in the order of their numbers
+	done    int // of these, acknowledged
+	durable map[string]bool
+	early   int // acknowledged before they were durable
+	links   int // task streams so far
+}
+
+// A sim is a simulated mesh in a synctest bubble.
+type sim struct {
+	*transporttest.Network
+	t      *testing.T
+	clock  clock.Clock
+	nodes  []*simNode
+	commit time.Duration // of a group at the receiver
+}
+
+func newSim(t *testing.T, n int, l transporttest.Link) *sim {
+	m := &sim{Network: transporttest.Mesh(t, l), t: t, clock: clock.Runtime(), commit: 3 * time.Millisecond}
+	for i := range n {
+		m.nodes = append(m.nodes, &simNode{mesh: m, id: i, durable: map[string]bool{}})
+	}
+	for _, node := range m.nodes {
+		node.start()
+	}
+	return m
+}
+
+// close stops all nodes and the network: the bubble must end empty.
+func (m *sim) close() {
+	for _, n := range m.nodes {
+		n.stop()
+	}
+	m.Network.Close()
+}
+
+func (n *simNode) start() {
+	n.mesh.t.Helper()
+	cfg := transport.Config{Directory: n}
+	n.mesh.Configure(n.id, &cfg)
+	n.boot++
+	tr, err := transport.New(simKeys(n.id), n, n, cfg)
+	if err != nil {
+		n.mesh.t.Fatal(err)
+	}
+	n.Transport = tr
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tr.Run(ctx)
+	}()
+	n.stop = func() {
+		cancel()
+		<-done
+	}
+}
+
+// Contacts lets lower numbers dial higher ones, and the other way round.
+func (n *simNode) Contacts() []transport.Contact {
+	var all []transport.Contact
+	for i := range n.mesh.nodes {
+		if i != n.id {
+			all = append(all, transport.Contact{Peer: simKeys(i).Peer(), Addrs: []string{n.mesh.Addr(i)}})
+		}
+	}
+	return all
+}
+
+func (n *simNode) Hello() *proto.Hello {
+	return &proto.Hello{Boot: uint64(n.boot), BootId: []byte{15: byte(n.boot)}}
+}
+func (n *simNode) Admit(*proto.Hello, proto.PeerID) error { return nil }
+func (n *simNode) Blocked(proto.PeerID) bool              { return false }
+func (n *simNode) Started(proto.PeerID, *proto.Receipts)  {}
+func (n *simNode) peerOf(p proto.PeerID) (other int, ok bool) {
+	for i := range n.mesh.nodes {
+		if simKeys(i).Peer() == p {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+func (n *simNode) Receive(ctx context.Context, _ proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
+	select {
+	case <-time.After(n.mesh.commit): // virtual: the fsync
+	case <-ctx.Done():
+		return transport.Answer{}, ctx.Err()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range msgs {
+		n.durable[m.GetId()] = true
+	}
+	return transport.Answer{}, nil
+}
+
+// Linked sends what is pending to node 1, again and again until it is acknowledged.
+func (n *simNode) Linked(ctx context.Context, l *transport.Link) error {
+	other, _ := n.peerOf(l.Peer())
+	n.mu.Lock()
+	n.links++
+	next := n.done
+	n.mu.Unlock()
+	if other != 1 {
+		<-ctx.Done()
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	sent := make(chan error, 1)
+	go func() { sent <- n.sendAll(ctx, l, next) }()
+	defer func() { <-sent }()
+	defer cancel()
+	for {
+		a, err := l.Answers(ctx)
+		if err != nil {
+			return err
+		}
+		n.took(other, int(a.GetUpTo()-a.GetFrom())+1)
+	}
+}
+
+// sendAll sends all tasks from next on, and those that are given later.
+func (n *simNode) sendAll(ctx context.Context, l *transport.Link, next int) error {
+	for ctx.Err() == nil {
+		n.mu.Lock()
+		total := n.total
+		n.mu.Unlock()
+		var msgs []*proto.Message
+		for ; next < total; next++ {
+			msgs = append(msgs, &proto.Message{Type: proto.MessageType_DATA, Id: fmt.Sprint(n.id, "/", next), Payload: make([]byte, 1000)})
+		}
+		if err := l.Send(ctx, msgs); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
+}
+
+// took notes that count more tasks were acknowledged and holds them against what
+// is durable over there.
+func (n *simNode) took(other, count int) {
+	to := n.mesh.nodes[other]
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	for range count {
+		if !to.durable[fmt.Sprint(n.id, "/", n.done)] {
+			n.early++
+		}
+		n.done++
+	}
+}
+
+// give makes count more tasks to send.
+func (n *simNode) give(count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.total += count
+}
+
+func (n *simNode) left() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.total - n.done
+}
+
+// await lets virtual time pass until ok, and returns how much.
+func (m *sim) await(limit time.Duration, what string, ok func() bool) time.Duration {
+	m.t.Helper()
+	began := m.clock.Mono()
+	for !ok() {
+		if m.clock.Mono()-began > limit {
+			m.t.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return m.clock.Mono() - began
+}
+
+// connected reports whether all nodes are connected with all others.
+func (m *sim) connected() bool {
+	for _, a := range m.nodes {
+		for _, b := range m.nodes {
+			if a != b && !a.Connected(b.Peer()) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// TestLossyMesh holds I8 and S45: whatever the loss, every task arrives, and
+// none is acknowledged before it is durable.
+func TestLossyMesh(t *testing.T) {
+	for _, loss := range []float64{0, 0.05, 0.20} {
+		t.Run(fmt.Sprintf("%.0f%%", loss*100), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 20, Loss: loss, Seed: 1})
+				defer m.close()
+				m.nodes[0].give(2000)
+				took := m.await(10*time.Minute, "2000 tasks", func() bool { return m.nodes[0].left() == 0 })
+				t.Logf("%.0f%% loss: %v, %+v", loss*100, took, m.Stats())
+				m.check(2000)
+			})
+		})
+	}
+}
+
+func (m *sim) check(tasks int) {
+	m.t.Helper()
+	for _, n := range m.nodes {
+		n.mu.Lock()
+		if n.early > 0 {
+			m.t.Errorf("I8: %d tasks were acknowledged before they were durable", n.early)
+		}
+		if n.id == 0 && n.done != tasks {
+			m.t.Errorf("%d tasks were acknowledged, want %d", n.done, tasks)
+		}
+		n.mu.Unlock()
+	}
+}
+
+// TestReconnect holds S07 and S46: after an outage a known address is found
+// again within two seconds, and not by everybody at the same moment.
+func TestReconnect(t *testing.T) {
+	for _, outage := range []time.Duration{5 * time.Second, 20 * time.Second, 40 * time.Second, 2 * time.Minute, time.Hour} {
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
+				defer m.close()
+				m.await(5*time.Second, "first meeting", m.connected)
+				m.Unplug(1)
+				m.nodes[0].give(10) // work waits: the break is noticed soon
+				time.Sleep(outage)
+				m.Heal()
+				m.nodes[0].Want(m.nodes[1].Peer())
+				took := m.await(10*time.Second, "catch-up", func() bool { return m.nodes[0].left() == 0 })
+				t.Logf("after %v: %v", outage, took)
+				limit := 2*time.Second + 200*time.Millisecond
+				if outage > time.Minute {
+					limit = 5 * time.Second
+				}
+				if took > limit {
+					t.Errorf("caught up %v after an outage of %v, want at most %v", took, outage, limit)
+				}
+				m.check(10)
+			})
+		})
+	}
+}

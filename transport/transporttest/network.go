@@ -1,0 +1,163 @@
+// Package transporttest makes a simulated mesh: real transports with real
+// libp2p and QUIC over a wire that a test can slow down, make lossy, cut and
+// mend at any moment.
+//
+//	node ─ libp2p ─ QUIC ─ wire ─┐   latency, rate: simnet
+//	node ─ libp2p ─ QUIC ─ wire ─┼── loss, cuts, partitions: here
+//	node ─ libp2p ─ QUIC ─ wire ─┘
+//
+// Inside a testing/synctest bubble time is virtual, so that hours pass in
+// seconds. Everything that uses the network must be closed before the bubble
+// ends; [Mesh] closes the network itself by t.Cleanup of the bubble's t.
+package transporttest
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/marcopolo/simnet"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/transport"
+)
+
+// port is where every simulated node listens.
+const port = 4001
+
+// A Link is what lies between any two nodes. The zero value is fast and clean.
+type Link struct {
+	Latency time.Duration // one way
+	Mbps    int           // of each node's access, each way; default 1000
+	Loss    float64       // share of packets that vanish, 0 to 1
+	Seed    uint64        // of the loss
+}
+
+// A Network is the simulated wire. Its methods are safe for concurrent use.
+type Network struct {
+	sim *simnet.Simnet
+
+	mu    sync.Mutex
+	link  Link
+	rng   *rand.Rand
+	group map[int]int     // node → side of a partition; all others are on side 0
+	cuts  map[[2]int]bool // one way, from and to
+	down  map[int]bool    // nodes without any network
+	stats Stats
+}
+
+// Stats count packets.
+type Stats struct {
+	Sent    int // handed to the wire
+	Dropped int // of these, lost or cut off
+}
+
+// Mesh starts a network with this link between all its nodes, which are
+// numbered from 0.
+func Mesh(t testing.TB, link Link) *Network {
+	t.Helper()
+	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}}
+	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(*simnet.Packet) time.Duration {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.link.Latency
+	}}
+	n.sim.Start()
+	t.Cleanup(n.Close)
+	return n
+}
+
+// Close ends the network, after everything that uses it.
+func (n *Network) Close() { n.sim.Close() }
+
+// Configure makes cfg that of node i on this network. A node that is started
+// again is configured again.
+func (n *Network) Configure(i int, cfg *transport.Config) {
+	cfg.Listen = []string{n.Addr(i)}
+	cfg.HostOptions = n.hostOptions(i)
+	if cfg.Clock.IsZero() {
+		cfg.Clock = clock.Runtime()
+	}
+}
+
+// Addr returns the multiaddr of node i.
+func (n *Network) Addr(i int) string {
+	return fmt.Sprintf("/ip4/%s/udp/%d/quic-v1", ipOf(i), port)
+}
+
+func ipOf(i int) net.IP { return net.IPv4(1, 0, byte(i>>8), byte(i)+1).To4() }
+
+func nodeOf(a net.Addr) int {
+	u, ok := a.(*net.UDPAddr)
+	if !ok || u.IP.To4() == nil {
+		return -1
+	}
+	ip := u.IP.To4()
+	return int(ip[2])<<8 + int(ip[3]) - 1
+}
+
+// SetLoss changes the share of packets that vanish.
+func (n *Network) SetLoss(p float64) { n.change(func() { n.link.Loss = p }) }
+
+// SetLatency changes how long a packet is on its way.
+func (n *Network) SetLatency(d time.Duration) { n.change(func() { n.link.Latency = d }) }
+
+// Partition splits the nodes into these groups, between which nothing passes.
+// A node that is in none of them is with the first.
+func (n *Network) Partition(groups ...[]int) {
+	n.change(func() {
+		clear(n.group)
+		for side, nodes := range groups {
+			for _, i := range nodes {
+				n.group[i] = side
+			}
+		}
+	})
+}
+
+// Cut lets nothing pass from one node to another; the way back stays open.
+func (n *Network) Cut(from, to int) { n.change(func() { n.cuts[[2]int{from, to}] = true }) }
+
+// Unplug takes a node off the network, Plug puts it back.
+func (n *Network) Unplug(i int) { n.change(func() { n.down[i] = true }) }
+
+// Plug puts a node back on the network.
+func (n *Network) Plug(i int) { n.change(func() { delete(n.down, i) }) }
+
+// Heal ends every partition and cut and plugs every node in. The loss stays.
+func (n *Network) Heal() {
+	n.change(func() {
+		clear(n.group)
+		clear(n.cuts)
+		clear(n.down)
+	})
+}
+
+// Stats returns what was sent so far.
+func (n *Network) Stats() Stats {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stats
+}
+
+func (n *Network) change(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+// drops decides about one packet.
+func (n *Network) drops(from, to int) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stats.Sent++
+	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] || n.rng.Float64() < n.link.Loss
+	if lost {
+		n.stats.Dropped++
+	}
+	return lost
+}
