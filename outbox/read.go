@@ -199,7 +199,8 @@ type Why struct {
 	Linked   bool          // a link to the peer is open
 	Place    string        // behind, waiting, ready, taken, parked; empty when it has ended
 	Next     time.Duration // until the next try of a waiting one
-	Behind   proto.TaskID  // of one that is behind: the first task with its ordering key; zero: a dead letter holds the key
+	Behind   proto.TaskID  // of one that is behind: the first task with its ordering key
+	Held     bool          // that one is a dead letter, and a person must redrive or purge it
 	Tries    int           // deliveries that failed since the node started
 	Code     proto.Code    // of the last refusal
 	Detail   string        // of the last refusal or failure
@@ -220,7 +221,7 @@ func (o *Outbox) Why(id proto.TaskID) (Why, error) {
 	where, _ := o.backlog.Where(k)
 	n := o.notes.get(k)
 	w := Why{
-		State: r.State, Place: where.Word, Next: where.Wait, Behind: where.Behind,
+		State: r.State, Place: where.Word, Next: where.Wait, Behind: where.Behind, Held: where.Held,
 		Tries: n.tries, Code: n.code, Detail: n.detail, At: n.at,
 		Attempts: int(r.Attempts), NotAfter: time.UnixMilli(r.NotAfterMs), Cancel: r.Cancel, Reason: r.Reason,
 	}

@@ -211,10 +211,12 @@ func signal(c chan struct{}) {
 	}
 }
 
-// end removes e from memory.
-func (b *Backlog) end(e *entry) {
+// end removes e from memory, but for the barrier that it may become.
+func (b *Backlog) end(e *entry, becomes place) {
 	delete(b.entries, e.key)
-	e.place, e.expires = gone, 0
+	e.place, e.expires = becomes, 0
 	b.expire(e)
-	b.leaveLane(e)
+	if becomes != barrier {
+		b.leaveLane(e)
+	}
 }

@@ -82,6 +82,7 @@ const (
 	parked               // waits for an event, not for a time
 	held                 // in no heap while a change of it is being written
 	gone                 // finished
+	barrier              // dead, and holds its lane until a person has decided
 )
 
 // An entry is what memory keeps of a task: 80 bytes beside its place in the map

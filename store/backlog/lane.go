@@ -7,11 +7,11 @@ import (
 )
 
 // A lane holds the entries of one ordering key in their order. Only the first
-// may be taken.
+// may be taken. A dead entry whose followers must wait for a person keeps its
+// place, as a barrier.
 type lane struct {
-	name     string
-	entries  []*entry
-	blockers int // dead entries that hold the lane until a person has decided
+	name    string
+	entries []*entry
 }
 
 // laneOf returns the lane of this name, and makes it if need be.
@@ -30,7 +30,7 @@ func (l *lane) join(e *entry) {
 }
 
 // admits reports whether e may be worked on now.
-func (l *lane) admits(e *entry) bool { return l.blockers == 0 && l.entries[0] == e }
+func (l *lane) admits(e *entry) bool { return l.entries[0] == e }
 
 // leaveLane takes an ended entry out of its lane and lets the next one in.
 func (b *Backlog) leaveLane(e *entry) {
@@ -52,32 +52,29 @@ func (b *Backlog) leaveLane(e *entry) {
 // advance lets the first of l in, if it stood behind, and forgets an empty lane.
 func (b *Backlog) advance(l *lane) {
 	switch {
-	case len(l.entries) == 0 && l.blockers == 0:
+	case len(l.entries) == 0:
 		delete(b.lanes, l.name)
-	case len(l.entries) > 0 && l.blockers == 0 && l.entries[0].place == behind && !l.entries[0].busy:
+	case l.entries[0].place == behind && !l.entries[0].busy:
 		b.enqueue(l.entries[0])
 	}
 }
 
 // blocks returns the lane that the dead entry holds, empty for none.
 func (b *Backlog) blocks(k Key, r *proto.Record) string {
-	if r.OnDead != "block" || r.Status == StatusRedriven {
+	if r.GetOnDead() != "block" || r.Status == StatusRedriven {
 		return ""
 	}
 	return b.cfg.Lane(k, r)
 }
 
-// block holds the lane by one dead entry more.
-func (b *Backlog) block(name string) {
-	if name != "" {
-		b.laneOf(name).blockers++
+// unblock removes the barrier that a dead entry was in the lane.
+func (b *Backlog) unblock(name string, k Key) {
+	l := b.lanes[name]
+	if l == nil {
+		return
 	}
-}
-
-// unblock ends the hold of one dead entry on the lane.
-func (b *Backlog) unblock(name string) {
-	if l := b.lanes[name]; l != nil && l.blockers > 0 {
-		l.blockers--
-		b.advance(l)
+	i := slices.IndexFunc(l.entries, func(e *entry) bool { return e.place == barrier && e.key == k })
+	if i >= 0 {
+		b.leaveLane(l.entries[i])
 	}
 }

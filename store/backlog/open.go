@@ -24,9 +24,9 @@ func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 	}
 	b.idle.L = &b.mu
 	b.time = ticker{b.cfg.Clock.Now().UnixMilli(), b.cfg.Clock.Boot()}
-	// The shelf of the dead comes first: dead entries may hold lanes.
-	for _, read := range []func() error{b.readDead, b.readDone, b.readLive} {
-		if err := read(); err != nil {
+	in := &intake{seq: map[*entry]proto.Seq{}}
+	for _, read := range []func(*intake) error{b.readDead, b.readDone, b.readLive} {
+		if err := read(in); err != nil {
 			return nil, fmt.Errorf("open backlog in %v: %w", buckets.Live, err)
 		}
 	}
@@ -34,19 +34,23 @@ func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 }
 
 // readDead rebuilds the shelf of the dead.
-func (b *Backlog) readDead() error {
+func (b *Backlog) readDead(in *intake) error {
 	return b.readShelf(b.buckets.Dead, kindBirth, &b.dead, func(k Key, val []byte) (*proto.Record, error) {
 		st := new(proto.Stored)
 		if err := proto.Decode(val, st); err != nil {
 			return nil, err
 		}
-		b.block(b.blocks(k, st.GetRecord()))
+		if name := b.blocks(k, st.GetRecord()); name != "" {
+			e := &entry{key: k, place: barrier, xpos: -1}
+			b.laneOf(name).join(e)
+			in.seq[e] = st.Record.Seq()
+		}
 		return st.GetRecord(), nil
 	})
 }
 
 // readDone rebuilds the shelf of the done.
-func (b *Backlog) readDone() error {
+func (b *Backlog) readDone(*intake) error {
 	return b.readShelf(b.buckets.Done, kindState, &b.done, func(_ Key, val []byte) (*proto.Record, error) {
 		r := new(proto.Record)
 		return r, proto.Decode(val, r)
@@ -77,8 +81,7 @@ func (b *Backlog) readShelf(bk store.Bucket, want byte, sh *shelf, read func(Key
 }
 
 // readLive rebuilds the schedule.
-func (b *Backlog) readLive() error {
-	var in intake
+func (b *Backlog) readLive(in *intake) error {
 	for p, err := range b.store.All(b.buckets.Live, nil, nil) {
 		if err != nil {
 			return err
@@ -86,7 +89,7 @@ func (b *Backlog) readLive() error {
 		k, kind, err := parseKey(p.Key)
 		if err == nil {
 			if k != in.key || in.rec == nil {
-				b.rebuild(&in)
+				b.rebuild(in)
 				in.key, in.rec, in.e = k, nil, nil
 			}
 			err = in.read(kind, p.Val)
@@ -95,7 +98,7 @@ func (b *Backlog) readLive() error {
 			b.cfg.Damaged(p.Key, err)
 		}
 	}
-	b.rebuild(&in)
+	b.rebuild(in)
 	b.cfg.Progress(len(b.entries))
 	for _, l := range b.lanes {
 		in.sortLane(l)
@@ -157,9 +160,6 @@ func (b *Backlog) rebuild(in *intake) {
 	in.all = append(in.all, e)
 	b.cfg.Found(e.key, in.rec)
 	if e.lane != nil {
-		if in.seq == nil {
-			in.seq = map[*entry]proto.Seq{}
-		}
 		in.seq[e] = in.rec.Seq()
 	}
 	if len(b.entries)%progressEvery == 0 {

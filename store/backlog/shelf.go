@@ -100,7 +100,7 @@ func (b *Backlog) beyond(s *shelf, keep int, horizon int64) []Key {
 // archive moves the oldest dead entries to the archive.
 func (b *Backlog) archive(ctx context.Context, keys []Key) error {
 	list := make([]Archived, 0, len(keys))
-	var lanes []string
+	lanes := map[Key]string{}
 	for _, k := range keys {
 		st, err := b.readStored(b.buckets.Dead, k)
 		if errors.Is(err, store.ErrNotFound) {
@@ -115,7 +115,7 @@ func (b *Backlog) archive(ctx context.Context, keys []Key) error {
 		}
 		list = append(list, Archived{k, st})
 		if l := b.blocks(k, st.Record); l != "" {
-			lanes = append(lanes, l)
+			lanes[k] = l
 		}
 	}
 	if err := b.cfg.Archive(ctx, list); err != nil {
@@ -130,7 +130,7 @@ func (b *Backlog) archive(ctx context.Context, keys []Key) error {
 
 // discard deletes the oldest entries of a shelf, which are keys, and lets the
 // lanes go on that they held.
-func (b *Backlog) discard(ctx context.Context, s *shelf, bk store.Bucket, kind byte, keys []Key, lanes []string) error {
+func (b *Backlog) discard(ctx context.Context, s *shelf, bk store.Bucket, kind byte, keys []Key, lanes map[Key]string) error {
 	var batch store.Batch
 	for _, k := range keys {
 		batch.Delete(bk, k.append(nil, kind))
@@ -139,8 +139,8 @@ func (b *Backlog) discard(ctx context.Context, s *shelf, bk store.Bucket, kind b
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		s.drop(len(keys))
-		for _, l := range lanes {
-			b.unblock(l)
+		for k, l := range lanes {
+			b.unblock(l, k)
 		}
 	})
 	return b.store.Apply(context.WithoutCancel(ctx), &batch)
@@ -185,7 +185,7 @@ func (b *Backlog) purge(ctx context.Context, sh Shelf, found []Listed) error {
 		s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return dropped[m.key] })
 		for _, l := range found {
 			if sh == Dead {
-				b.unblock(b.blocks(l.Key, l.Record))
+				b.unblock(b.blocks(l.Key, l.Record), l.Key)
 			}
 		}
 	})
@@ -251,7 +251,7 @@ func (b *Backlog) reviseDead(batch *store.Batch, k Key, change func(*proto.Recor
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if held != "" && b.blocks(k, st.Record) == "" {
-			b.unblock(held)
+			b.unblock(held, k)
 		}
 	})
 	return nil

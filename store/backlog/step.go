@@ -253,14 +253,17 @@ func (s *Step) apply() {
 	b.count(e, -1)
 	switch s.action {
 	case Drop:
-		b.end(e)
+		b.end(e, gone)
 	case ToDone:
 		b.done.add(e.key, s.rec.EndedMs)
-		b.end(e)
+		b.end(e, gone)
 	case ToDead:
 		b.dead.add(e.key, s.rec.EndedMs)
-		b.block(b.blocks(e.key, s.rec))
-		b.end(e)
+		if e.lane != nil && b.blocks(e.key, s.rec) != "" {
+			b.end(e, barrier)
+		} else {
+			b.end(e, gone)
+		}
 	default:
 		b.rewritten(e, s.rec, s.action)
 		b.count(e, 1)

@@ -279,7 +279,8 @@ func (b *Backlog) Peek(k Key) (Item, bool) {
 type Place struct {
 	Word   string        // behind, waiting, ready, taken, parked, held
 	Wait   time.Duration // of a waiting one: until it is due
-	Behind proto.TaskID  // of one that is behind: the first of its lane, zero if a dead one holds it
+	Behind proto.TaskID  // of one that is behind: the first of its lane
+	Held   bool          // that one is dead, and the lane waits for a person
 	Paused bool          // its group is paused
 }
 
@@ -297,9 +298,8 @@ func (b *Backlog) Where(k Key) (p Place, ok bool) {
 	case waiting:
 		p.Wait = time.Duration(max(e.due-b.now(), 0)) * time.Millisecond
 	case behind:
-		if e.lane.blockers == 0 && len(e.lane.entries) > 0 {
-			p.Behind = e.lane.entries[0].key.ID
-		}
+		first := e.lane.entries[0]
+		p.Behind, p.Held = first.key.ID, first.place == barrier
 	}
 	return p, true
 }

@@ -1,0 +1,283 @@
+package backlog
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// TestWriteBudget counts what a task costs: one operation when it comes, one for
+// a change, three for its end, no read but what the caller saved itself, and few
+// commits for many tasks.
+func TestWriteBudget(t *testing.T) {
+	w := newWorld(t, Config{Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
+	const n = 1000
+	var news []New
+	for range n {
+		news = append(news, w.task("p", classNormal))
+	}
+	count := func(f func()) (ops, groups, reads int64) {
+		before := w.store.Counters()
+		f()
+		after := w.store.Counters()
+		return after.Ops - before.Ops, after.Groups - before.Groups, after.Reads - before.Reads
+	}
+	check := func(what string, want int64, f func()) {
+		t.Helper()
+		if ops, groups, reads := count(f); ops != want*n || reads != 0 || groups > 3*want+1 {
+			t.Errorf("%s: %d operations, %d reads in %d commits for %d tasks, want %d each and none", what, ops, reads, groups, n, want)
+		}
+	}
+	check("add", 1, func() { w.add(news...) })
+	edits := make([]Edit, n)
+	for i, it := range w.Take(nil, "p", n) {
+		for _, n := range news {
+			if n.Key == it.Key {
+				edits[i] = Edit{Key: it.Key, Held: n.Stored.Record, Version: it.Version}
+			}
+		}
+	}
+	change := func(f func(r *proto.Record) Action) func() {
+		return func() {
+			if err := errors.Join(w.Change(t.Context(), edits, func(_ int, r *proto.Record) Action { return f(r) })...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check("accepted", 1, change(func(r *proto.Record) Action { r.State = accepted; return Write }))
+	check("nothing", 0, change(func(*proto.Record) Action { return Keep }))
+	check("done", 3, change(func(r *proto.Record) Action { r.State = success; return ToDone }))
+}
+
+// TestHeldRecordOfAnotherVersionIsNotTrusted: who holds a record that was changed
+// meanwhile decides about the newer one.
+func TestHeldRecordOfAnotherVersionIsNotTrusted(t *testing.T) {
+	w := newWorld(t, Config{})
+	k := w.addOne("p", classNormal, nil)
+	it := w.Take(nil, "p", 1)[0]
+	st, err := w.Read(it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.change(k, func(r *proto.Record) Action { r.Cancel = true; return Write })
+	errs := w.Change(t.Context(), []Edit{{Key: k, Held: st.Record, Version: it.Version}}, func(_ int, r *proto.Record) Action {
+		if !r.Cancel {
+			t.Error("decided about an old record")
+		}
+		return Keep
+	})
+	if errs[0] != nil {
+		t.Error(errs[0])
+	}
+}
+
+// TestMemory holds the price of a pending entry: at most 250 bytes beside what
+// the store itself needs.
+func TestMemory(t *testing.T) {
+	const n = 100_000
+	w := newWorld(t, Config{MaxEntries: n + 1, MaxBytes: 1 << 30})
+	for range n / 500 {
+		var news []New
+		for range 500 {
+			task := w.task("p", classNormal)
+			task.Stored.Record.NotAfterMs = task.Stored.Record.CreatedMs + 1000
+			news = append(news, task)
+		}
+		w.add(news...)
+	}
+	w.addOne("p", classNormal, nil) // the store lets go of the last large batch
+	w.reopen()
+	w.Backlog = nil
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	w.reopen()
+	each := float64(heap()-before) / n
+	if w.Stats().Live != n+1 {
+		t.Fatalf("%d live", w.Stats().Live)
+	}
+	t.Logf("%.0f bytes an entry", each)
+	if each > 250 {
+		t.Errorf("%.0f bytes an entry, want at most 250", each)
+	}
+	runtime.KeepAlive(w)
+}
+
+// TestStepOfTheCaller: what the caller writes with its own batch is there whole or
+// not at all, in the store and in memory.
+func TestStepOfTheCaller(t *testing.T) {
+	w := newWorld(t, Config{})
+	k := w.addOne("p", classNormal, nil)
+	finish := func(r *proto.Record) Action { r.State = success; return ToDone }
+	for _, conflict := range []bool{true, false} {
+		step, err := w.Prepare(Edit{Key: k}, finish)
+		if err != nil || step.Record().State != success {
+			t.Fatal(step, err)
+		}
+		if got := w.takeAll("p"); len(got) != 0 {
+			t.Fatal("taken while its end is being written")
+		}
+		n := w.task("q", classNormal)
+		n.Vital = true
+		n.With = func(b *store.Batch) {
+			step.Into(b)
+			if conflict {
+				b.RequireEqual(store.Meta, []byte("none"), []byte("such"))
+			}
+		}
+		err = w.Add(context.Background(), []New{n})[0]
+		if conflict != errors.Is(err, store.ErrConflict) {
+			t.Fatal(err)
+		}
+		if conflict {
+			step.Drop()
+			if got := w.takeAll("p"); len(got) != 1 {
+				t.Fatal("after the conflict it is not there any more")
+			}
+			continue
+		}
+		step.Drop() // too late: nothing happens
+		if _, shelf, _ := w.Get(k); shelf != Done || w.Stats().Live != 1 {
+			t.Errorf("it is on %v, %d live", shelf, w.Stats().Live)
+		}
+	}
+}
+
+// TestShedEntryIsRemembered: an end that must be remembered costs a record, but
+// neither a body nor room for new work.
+func TestShedEntryIsRemembered(t *testing.T) {
+	w := newWorld(t, Config{MaxEntries: 1})
+	k := w.addOne("p", classNormal, nil)
+	w.change(k, func(r *proto.Record) Action { r.State = success; return Shed })
+	for range 2 {
+		if st := w.Stats(); st.Live != 0 || st.Kept != 1 || st.Bytes != 0 {
+			t.Errorf("stats = %+v", st)
+		}
+		if len(w.takeAll("p")) != 0 {
+			t.Error("an ended entry was taken")
+		}
+		if err := w.Add(t.Context(), []New{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
+			t.Errorf("it came again: %v", err)
+		}
+		if r, shelf, err := w.Get(k); err != nil || shelf != Live || r.State != success {
+			t.Errorf("get = %v, %v, %v", r, shelf, err)
+		}
+		w.reopen()
+	}
+	w.addOne("p", classNormal, nil)
+	w.change(k, func(*proto.Record) Action { return Drop })
+	if _, _, err := w.Get(k); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after it was dropped: %v", err)
+	}
+}
+
+// TestDamagedRecordIsLeftAlone holds S48: one unreadable record costs that record.
+func TestDamagedRecordIsLeftAlone(t *testing.T) {
+	w := newWorld(t, Config{})
+	good, bad := w.addOne("p", classNormal, nil), w.addOne("p", classNormal, nil)
+	var b store.Batch
+	b.Put(store.PendingTasks, bad.append(nil, kindBirth), []byte{0xff, 0xff, 0xff})
+	b.Put(store.PendingTasks, []byte("stray"), nil)
+	if err := w.store.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	w.cfg.Damaged = func([]byte, error) { damaged++ }
+	w.reopen()
+	if got := w.takeAll("p"); len(got) != 1 || got[0] != good || damaged != 2 {
+		t.Errorf("took %v, %d damaged", got, damaged)
+	}
+	if l, _, err := w.List(Live, nil, 10, nil); err != nil || len(l) != 1 {
+		t.Errorf("listed %v, %v", l, err)
+	}
+	if _, err := w.store.Get(store.PendingTasks, bad.append(nil, kindBirth)); err != nil {
+		t.Errorf("the damaged record: %v", err)
+	}
+}
+
+// TestClosedStoreLeavesMemoryAsItWas: a change that was not written changed
+// nothing that others see.
+func TestClosedStoreLeavesMemoryAsItWas(t *testing.T) {
+	w := newWorld(t, Config{})
+	k := w.addOne("p", classNormal, nil)
+	w.store.Close()
+	if err := w.Add(t.Context(), []New{w.task("p", classNormal)})[0]; err == nil {
+		t.Error("added to a closed store")
+	}
+	held := &proto.Record{State: pending, Peer: []byte("p")}
+	if err := w.Change(t.Context(), []Edit{{Key: k, Held: held}}, func(_ int, r *proto.Record) Action { return Drop })[0]; err == nil {
+		t.Error("changed in a closed store")
+	}
+	if st := w.Stats(); st.Live != 1 || len(w.takeAll("p")) != 1 {
+		t.Errorf("stats = %+v", st)
+	}
+}
+
+func FuzzKey(f *testing.F) {
+	f.Add(Key{Part: PartTask}.append(nil, kindBirth))
+	f.Add(Key{Part: PartResult}.append(nil, kindState))
+	f.Add([]byte("short"))
+	f.Add(make([]byte, 19))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		k, kind, err := parseKey(b)
+		if err != nil {
+			if !errors.Is(err, store.ErrCorrupt) {
+				t.Errorf("untyped error %v", err)
+			}
+			return
+		}
+		if again := k.append(nil, kind); string(again) != string(b) {
+			t.Errorf("%x reads as %v and writes as %x", b, k, again)
+		}
+	})
+}
+
+func FuzzRecord(f *testing.F) {
+	w := newWorld(f, Config{})
+	n := w.task("p", classNormal)
+	birth, _ := proto.Encode(nil, n.Stored)
+	state, _ := proto.Encode(nil, n.Stored.Record)
+	f.Add(byte(kindBirth), birth)
+	f.Add(byte(kindState), state)
+	f.Add(byte(kindBirth), []byte{})
+	f.Add(byte(kindState), []byte{0xff})
+	f.Fuzz(func(t *testing.T, kind byte, val []byte) {
+		r, err := decodeRecord(kind&1, val)
+		if err == nil && r == nil {
+			t.Error("no record and no error")
+		}
+	})
+}
+
+func BenchmarkAddTakeChangeEnd(b *testing.B) {
+	w := newWorld(b, Config{MaxEntries: 1 << 30, MaxBytes: 1 << 40, MaxDone: 1, Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
+	const group = 256
+	b.ReportAllocs()
+	for range b.N/group + 1 {
+		b.StopTimer()
+		news := make([]New, group)
+		for i := range news {
+			news[i] = w.task("p", classNormal)
+		}
+		b.StartTimer()
+		w.Add(context.Background(), news)
+		items := w.Take(nil, "p", group)
+		edits := make([]Edit, len(items))
+		for i, it := range items {
+			edits[i] = Edit{Key: it.Key, Held: news[i].Stored.Record, Version: it.Version}
+		}
+		w.Change(context.Background(), edits, func(_ int, r *proto.Record) Action { r.State = accepted; return Write })
+		b.StopTimer()
+		w.Change(context.Background(), edits, func(int, *proto.Record) Action { return Drop })
+		b.StartTimer()
+	}
+}

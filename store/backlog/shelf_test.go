@@ -1,0 +1,238 @@
+package backlog
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// TestShelfOfTheDeadIsBounded holds S17 and I11: however many tasks fail, the
+// shelf stays within its bounds, and every task beyond them is in the archive
+// before it leaves the store.
+func TestShelfOfTheDeadIsBounded(t *testing.T) {
+	const failures, keep = 100_000, 1000
+	archived, told := map[Key]bool{}, 0
+	w := newWorld(t, Config{MaxEntries: failures, MaxDead: keep})
+	w.cfg.Archive = func(_ context.Context, list []Archived) error {
+		for _, a := range list {
+			if archived[a.Key] {
+				t.Errorf("%v archived twice", a.Key)
+			}
+			if len(a.Stored.GetEnvelope().GetBody()) != 100 || a.Stored.Record.State != failed {
+				t.Errorf("%v archived without its body or end", a.Key)
+			}
+			archived[a.Key] = true
+		}
+		return nil
+	}
+	w.cfg.Archived = func(n int) { told += n }
+	w.reopen()
+	news := make([]New, 500)
+	edits := make([]Edit, len(news))
+	for range failures / len(news) {
+		for i := range news {
+			news[i] = w.task("p", classNormal)
+			edits[i].Key = news[i].Key
+		}
+		w.add(news...)
+		now := w.clock.Clock().Now()
+		errs := w.Change(t.Context(), edits, func(_ int, r *proto.Record) Action {
+			r.Move(failed, now, "boom")
+			return ToDead
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		w.clock.Advance(time.Millisecond)
+		if _, err := w.Tidy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := w.Stats().Dead; n > keep {
+			t.Fatalf("%d dead on the shelf, want at most %d", n, keep)
+		}
+	}
+	if len(archived) != failures-keep || told != len(archived) {
+		t.Errorf("%d archived, %d told, want %d", len(archived), told, failures-keep)
+	}
+	w.reopen()
+	if n := w.Stats().Dead; n != keep {
+		t.Errorf("after a restart %d dead, want %d", n, keep)
+	}
+	left, _, err := w.List(Dead, nil, keep+1, nil)
+	if err != nil || len(left) != keep {
+		t.Fatalf("%d dead in the store, %v", len(left), err)
+	}
+	for _, l := range left {
+		if archived[l.Key] {
+			t.Errorf("%v is archived and still there", l.Key)
+		}
+	}
+	w.clock.Advance(31 * 24 * time.Hour)
+	if done, err := w.Tidy(t.Context()); err != nil || done.Archived != keep || w.Stats().Dead != 0 {
+		t.Errorf("by age: %+v, %v, %d left", done, err, w.Stats().Dead)
+	}
+}
+
+// TestNothingLeavesWithoutItsArchive holds I11: while the archive cannot be
+// written the dead stay.
+func TestNothingLeavesWithoutItsArchive(t *testing.T) {
+	broken := errors.New("disk full")
+	w := newWorld(t, Config{MaxDead: 1, Archive: func(context.Context, []Archived) error { return broken }})
+	for range 3 {
+		w.end(w.addOne("p", classNormal, nil), failed)
+	}
+	if _, err := w.Tidy(t.Context()); !errors.Is(err, broken) {
+		t.Errorf("err = %v, want the archive's", err)
+	}
+	if n := w.Stats().Dead; n != 3 {
+		t.Errorf("%d dead are left, want all 3", n)
+	}
+}
+
+func TestDoneIsForgottenByCountAndAge(t *testing.T) {
+	w := newWorld(t, Config{MaxDone: 300, DoneFor: time.Hour})
+	var keys []Key
+	for range 700 {
+		keys = append(keys, w.addOne("p", classNormal, nil))
+	}
+	for _, k := range keys {
+		w.end(k, success)
+		w.clock.Advance(time.Second)
+	}
+	if done, err := w.Tidy(t.Context()); err != nil || done.Forgotten != 400 {
+		t.Fatalf("tidied %+v, %v, want 400 forgotten", done, err)
+	}
+	if _, _, err := w.Get(keys[399]); !errors.Is(err, ErrNotFound) {
+		t.Errorf("an old one: %v", err)
+	}
+	if _, _, err := w.Get(keys[400]); err != nil {
+		t.Errorf("a young one: %v", err)
+	}
+	w.reopen()
+	w.clock.Advance(time.Hour - 100*time.Second)
+	if done, err := w.Tidy(t.Context()); err != nil || done.Forgotten != 201 || w.Stats().Done != 99 {
+		t.Errorf("by age: %+v, %v, %d left", done, err, w.Stats().Done)
+	}
+}
+
+func TestPurge(t *testing.T) {
+	w := newWorld(t, Config{})
+	for i := range 10 {
+		k := w.addOne(fmt.Sprint("p", i%2), classNormal, nil)
+		w.end(k, failed)
+	}
+	odd := func(_ Key, r *proto.Record) bool { return string(r.Peer) == "p1" }
+	if n, err := w.Purge(t.Context(), Dead, odd, true); n != 5 || err != nil || w.Stats().Dead != 10 {
+		t.Errorf("dry run: %d, %v, %d left", n, err, w.Stats().Dead)
+	}
+	if n, err := w.Purge(t.Context(), Dead, odd, false); n != 5 || err != nil || w.Stats().Dead != 5 {
+		t.Errorf("purge: %d, %v, %d left", n, err, w.Stats().Dead)
+	}
+	if _, err := w.Purge(t.Context(), Live, nil, false); err == nil {
+		t.Error("live entries were purged")
+	}
+}
+
+// TestBlockedLaneWaitsForAPerson holds I10: with on_dead: block a dead entry
+// holds those behind it, and those alone, over a restart and until somebody has
+// redriven it.
+func TestBlockedLaneWaitsForAPerson(t *testing.T) {
+	w := newWorld(t, Config{})
+	inLane := func(r *proto.Record) { r.OrderingKey, r.OnDead = "k", "block" }
+	first, second, third := w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane)
+	other := w.addOne("p", classNormal, func(r *proto.Record) { r.OrderingKey = "l" })
+	w.end(second, failed) // out of turn: what stands before it goes on
+	if got := w.takeAll("p"); len(got) != 2 || got[0] != first || got[1] != other {
+		t.Fatalf("took %v, want %v and %v", got, first, other)
+	}
+	w.end(first, success)
+	for range 2 {
+		if got := w.takeAll("p"); len(got) != 0 {
+			t.Fatalf("took %v from behind a dead one", got)
+		}
+		if p, _ := w.Where(third); p.Word != "behind" || p.Behind != second.ID || !p.Held {
+			t.Errorf("it stands %+v", p)
+		}
+		w.end(w.addOne("p", classNormal, nil), success)
+		w.reopen()
+		w.change(other, func(*proto.Record) Action { return Keep })
+		w.takeAll("p") // other again
+		w.Release(other, time.Hour)
+	}
+	if err := w.Revise(t.Context(), second, func(r *proto.Record) { r.Status = StatusRedriven }); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.takeAll("p"); len(got) != 1 || got[0] != third {
+		t.Errorf("then took %v, want %v", got, third)
+	}
+	w.reopen()
+	if got := w.takeAll("p"); len(got) != 2 {
+		t.Errorf("after a restart took %v, want both", got)
+	}
+}
+
+func TestSkippingLaneGoesOn(t *testing.T) {
+	w := newWorld(t, Config{})
+	inLane := func(r *proto.Record) { r.OrderingKey = "k" }
+	first, second := w.addOne("p", classNormal, inLane), w.addOne("q", classNormal, inLane)
+	w.takeAll("p")
+	w.Release(first, time.Minute) // S15: the head backs off, its key alone waits
+	if got := w.takeAll("q"); len(got) != 0 {
+		t.Fatalf("took %v before its turn", got)
+	}
+	w.end(first, failed)
+	if got := w.takeAll("q"); len(got) != 1 || got[0] != second {
+		t.Errorf("took %v, want the next of the key", got)
+	}
+}
+
+// TestFileArchive: each line stands for one task and holds all of it.
+func TestFileArchive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dead.jsonl")
+	w := newWorld(t, Config{})
+	archive := FileArchive(path)
+	var list []Archived
+	for range 3 {
+		n := w.task("p", classNormal)
+		n.Stored.Record.Reason = "line one\nline two"
+		list = append(list, Archived{n.Key, n.Stored})
+	}
+	for i := range list {
+		if err := archive(t.Context(), list[i:i+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm()&0o077 != 0 {
+		t.Errorf("mode %v, %v: content keys are in it", fi.Mode(), err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := 0
+	for sc := bufio.NewScanner(f); sc.Scan(); lines++ {
+		var l archivedLine
+		if err := json.Unmarshal(sc.Bytes(), &l); err != nil {
+			t.Fatal(err)
+		}
+		st := new(proto.Stored)
+		if err := proto.Decode(l.Stored, st); err != nil || l.Task != list[lines].Key.ID.String() || len(st.Envelope.Body) != 100 {
+			t.Errorf("line %d: %+v, %v", lines, l, err)
+		}
+	}
+	if lines != 3 {
+		t.Errorf("%d lines, want 3", lines)
+	}
+	if err := FileArchive(filepath.Join(path, "no"))(t.Context(), list); err == nil {
+		t.Error("an archive that cannot be written said nothing")
+	}
+}
