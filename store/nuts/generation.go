@@ -4,15 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"time"
-
-	"github.com/gofrs/flock"
 
 	"github.com/balefire/balefire/store"
 )
@@ -27,72 +21,11 @@ type generation struct {
 	pos  position // end of the log; written under DB.mu
 }
 
-// A name is what CURRENT says: which generation, and how large its segments are.
-type name struct {
-	num     int
-	segment int64
-}
-
 const (
 	currentFile   = "CURRENT"
 	quarantineDir = "quarantine"
 	genPrefix     = "gen-"
 )
-
-func genDir(dir string, num int) string {
-	return filepath.Join(dir, fmt.Sprintf("%s%06d", genPrefix, num))
-}
-
-// String returns the text of CURRENT: "gen-000007 67108864 " and a checksum.
-func (n name) String() string {
-	text := fmt.Sprintf("%s%06d %d", genPrefix, n.num, n.segment)
-	return fmt.Sprintf("%s %08x\n", text, crc32.ChecksumIEEE([]byte(text)))
-}
-
-// parseName reads the text of CURRENT.
-func parseName(text string) (name, error) {
-	var n name
-	_, err := fmt.Sscanf(text, genPrefix+"%d %d ", &n.num, &n.segment)
-	if err != nil || n.num < 1 || n.segment < 1 || n.String() != text {
-		return name{}, fmt.Errorf("%w: %s says %q instead of a generation and its segment size; "+
-			"run `balefire-node store salvage` to read the newest one", store.ErrCorrupt, currentFile, text)
-	}
-	return n, nil
-}
-
-// readCurrent returns the generation that counts; ok is false when there is none.
-func readCurrent(dir string) (n name, ok bool, err error) {
-	b, err := os.ReadFile(filepath.Join(dir, currentFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return name{}, false, nil
-	}
-	if err != nil {
-		return name{}, false, err
-	}
-	n, err = parseName(string(b))
-	return n, err == nil, err
-}
-
-// setCurrent makes n the generation that counts. After an error it may or may
-// not count after a power cut.
-func setCurrent(dir string, n name) error {
-	tmp := filepath.Join(dir, currentFile+".tmp")
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(n.String())
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := cmp.Or(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, filepath.Join(dir, currentFile)); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
 
 // openCurrent opens the generation that counts, or makes the first.
 func openCurrent(dir string, cfg Config) (*generation, error) {
@@ -220,95 +153,6 @@ func openGeneration(dir string, n name, cfg Config) (*generation, error) {
 	return g, nil
 }
 
-// A guarded is what the guard let pass.
-type guarded struct {
-	last  position // end of the log
-	bytes int64    // size of the log's files
-}
-
-// guard surveys the log, cuts off a torn tail and brings what it read to disk:
-// after a kill that may still be in the page cache only. It holds NutsDB's lock
-// meanwhile, because what looks torn in a store in use is a commit under way.
-func guard(dir string, n name, cfg Config) (guarded, error) {
-	gen := genDir(dir, n.num)
-	if _, err := os.Stat(gen); errors.Is(err, fs.ErrNotExist) {
-		return guarded{}, fmt.Errorf("%w: CURRENT names %s, which is missing", store.ErrCorrupt, filepath.Base(gen))
-	}
-	lock := flock.New(filepath.Join(gen, lockFile))
-	if ok, err := lock.TryLock(); err != nil {
-		return guarded{}, fmt.Errorf("lock %s: %w", gen, err)
-	} else if !ok {
-		return guarded{}, lockedError(gen)
-	}
-	defer lock.Close()
-	if now, _, err := readCurrent(dir); err != nil || now != n {
-		return guarded{}, cmp.Or(err, lockedError(dir)) // another process compacted it just now
-	}
-	if err := checkBucketFile(gen); err != nil {
-		return guarded{}, err
-	}
-	s, err := surveyAll(gen, n.segment, cfg.Progress)
-	if err != nil {
-		return guarded{}, err
-	}
-	if !s.clean() {
-		cfg.at("guard: before the repair")
-		if err := s.repair(filepath.Join(dir, quarantineDir), cfg.Logger); err != nil {
-			return guarded{}, err
-		}
-		cfg.at("guard: after the repair")
-		if s, err = surveyAll(gen, n.segment, cfg.Progress); err != nil {
-			return guarded{}, err
-		}
-	}
-	if !s.clean() {
-		return guarded{}, fmt.Errorf("%w: %s is still torn after its repair", store.ErrCorrupt, gen)
-	}
-	if err := syncFile(segmentPath(gen, s.last.segment)); err != nil {
-		return guarded{}, err
-	}
-	return guarded{s.last, s.bytes()}, syncDir(gen)
-}
-
-// surveyAll surveys the log in gen and returns an error when acknowledged data
-// is lost.
-func surveyAll(gen string, segSize int64, progress func(done, total int64)) (*survey, error) {
-	segs, err := listSegments(gen)
-	if err != nil {
-		return nil, err
-	}
-	total := sumSizes(segs)
-	s, err := surveyLog(gen, segSize, func(done int64) { progress(done, 2*total) })
-	if err != nil {
-		return nil, err
-	}
-	acked, known, err := readMark(gen)
-	if err != nil {
-		return nil, err
-	}
-	return s, s.verdict(acked, known)
-}
-
-// heartbeat calls progress every second until the returned function is called:
-// NutsDB says nothing while it reads the log again.
-func heartbeat(progress func(done, total int64), bytes int64) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		t := time.NewTicker(time.Second)
-		defer t.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-t.C:
-				progress(bytes, 2*bytes)
-			}
-		}
-	}()
-	return func() { close(quit); <-done }
-}
-
 // removeOthers removes what an interrupted compaction left.
 func removeOthers(dir string, keep int) error {
 	files, err := os.ReadDir(dir)
@@ -380,27 +224,4 @@ func sumSizes(segs []segment) (n int64) {
 		n += seg.size
 	}
 	return n
-}
-
-// syncDir brings the names in dir to disk. Windows has no such call and writes
-// them through its journal.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = f.Sync()
-	return cmp.Or(err, f.Close())
-}
-
-func syncFile(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	err = f.Sync()
-	return cmp.Or(err, f.Close())
 }

@@ -1,0 +1,104 @@
+package nuts
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/balefire/balefire/store"
+)
+
+// A guarded is what the guard let pass.
+type guarded struct {
+	last  position // end of the log
+	bytes int64    // size of the log's files
+}
+
+// guard surveys the log, cuts off a torn tail and brings what it read to disk:
+// after a kill that may still be in the page cache only. It holds NutsDB's lock
+// meanwhile, because what looks torn in a store in use is a commit under way.
+func guard(dir string, n name, cfg Config) (guarded, error) {
+	gen := genDir(dir, n.num)
+	if _, err := os.Stat(gen); errors.Is(err, fs.ErrNotExist) {
+		return guarded{}, fmt.Errorf("%w: CURRENT names %s, which is missing", store.ErrCorrupt, filepath.Base(gen))
+	}
+	lock := flock.New(filepath.Join(gen, lockFile))
+	if ok, err := lock.TryLock(); err != nil {
+		return guarded{}, fmt.Errorf("lock %s: %w", gen, err)
+	} else if !ok {
+		return guarded{}, lockedError(gen)
+	}
+	defer lock.Close()
+	if now, _, err := readCurrent(dir); err != nil || now != n {
+		return guarded{}, cmp.Or(err, lockedError(dir)) // another process compacted it just now
+	}
+	if err := checkBucketFile(gen); err != nil {
+		return guarded{}, err
+	}
+	s, err := surveyAll(gen, n.segment, cfg.Progress)
+	if err != nil {
+		return guarded{}, err
+	}
+	if !s.clean() {
+		cfg.at("guard: before the repair")
+		if err := s.repair(filepath.Join(dir, quarantineDir), cfg.Logger); err != nil {
+			return guarded{}, err
+		}
+		cfg.at("guard: after the repair")
+		if s, err = surveyAll(gen, n.segment, cfg.Progress); err != nil {
+			return guarded{}, err
+		}
+	}
+	if !s.clean() {
+		return guarded{}, fmt.Errorf("%w: %s is still torn after its repair", store.ErrCorrupt, gen)
+	}
+	if err := syncFile(segmentPath(gen, s.last.segment)); err != nil {
+		return guarded{}, err
+	}
+	return guarded{s.last, s.bytes()}, syncDir(gen)
+}
+
+// surveyAll surveys the log in gen and returns an error when acknowledged data
+// is lost.
+func surveyAll(gen string, segSize int64, progress func(done, total int64)) (*survey, error) {
+	segs, err := listSegments(gen)
+	if err != nil {
+		return nil, err
+	}
+	total := sumSizes(segs)
+	s, err := surveyLog(gen, segSize, func(done int64) { progress(done, 2*total) })
+	if err != nil {
+		return nil, err
+	}
+	acked, known, err := readMark(gen)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.verdict(acked, known)
+}
+
+// heartbeat calls progress every second until the returned function is called:
+// NutsDB says nothing while it reads the log again.
+func heartbeat(progress func(done, total int64), bytes int64) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(time.Second)
+		defer t.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-t.C:
+				progress(bytes, 2*bytes)
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
