@@ -132,7 +132,7 @@ func (d *DB) open(dir string) (*pebble.DB, error) {
 		select {
 		case r := <-opened:
 			if r.err != nil {
-				return nil, fmt.Errorf("pebble: open %s: %w", dir, cmp.Or(d.watch.dead(), mark(r.err)))
+				return nil, fmt.Errorf("pebble: open %s: %w", dir, cmp.Or(d.watch.dead(), markOpen(r.err)))
 			}
 			return r.db, nil
 		case <-timer.C:
@@ -152,6 +152,11 @@ func openTwice(dir string, opts func() *pebble.Options) (*pebble.DB, error) {
 	desc, err := pebble.Peek(dir, o.FS)
 	if err != nil {
 		return nil, err
+	}
+	if desc.Exists {
+		if err := guard(o.FS, dir, desc); err != nil {
+			return nil, err
+		}
 	}
 	if !desc.Exists || desc.FormatMajorVersion < format {
 		db, err := pebble.Open(dir, o)
@@ -182,7 +187,7 @@ func (d *DB) options() func() *pebble.Options {
 			FormatMajorVersion: format,
 			MemTableSize:       uint64(d.cfg.MemTableSize), MemTableStopWritesThreshold: 4,
 			L0CompactionThreshold: 4, L0StopWritesThreshold: 24,
-			CacheSize: d.cfg.CacheSize, MaxOpenFiles: 256, BytesPerSync: 512 << 10,
+			CacheSize: d.cfg.CacheSize, MaxOpenFiles: 256, BytesPerSync: 512 << 10, MaxManifestFileSize: 16 << 20,
 		}
 		for i := range o.Levels { // most requirements ask for a key that is absent
 			o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
@@ -268,4 +273,12 @@ func mark(err error) error {
 		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)
 	}
 	return err
+}
+
+// markOpen is mark for an open, where a file that is missing is damage too.
+func markOpen(err error) error {
+	if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, store.ErrCorrupt) {
+		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)
+	}
+	return mark(err)
 }
