@@ -1,0 +1,197 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+func (r *rig) mustCancel(a Arrival, hard bool, want proto.Code) Verdict {
+	r.t.Helper()
+	v := r.in.Cancel(context.Background(), home, a.Header.ID, hard)
+	if v.Code != want {
+		r.t.Fatalf("cancel: %s %q, want %s", v.Code.Name(), v.Detail, want.Name())
+	}
+	return v
+}
+
+// TestCancelBeforeStart holds that a task that waits ends at once and is never
+// started (S34).
+func TestCancelBeforeStart(t *testing.T) {
+	s, spec := does(succeed)
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.mustCancel(a, false, 0)
+		r.expect(a, cancelled)
+		if v := r.mustCancel(a, false, proto.Code_CODE_DUPLICATE); v.State != cancelled {
+			t.Errorf("again: %s", v.State.Name())
+		}
+		r.restart()
+		r.run()
+		r.accept(0, a)
+		wait(time.Minute)
+		if s.starts(a.Header.ID) != 0 {
+			t.Error("it was started")
+		}
+	})
+}
+
+// TestCancelRunning holds that CANCELLED is said only after the handler has
+// returned, soft and hard, and that a success stands.
+func TestCancelRunning(t *testing.T) {
+	tests := []struct {
+		name string
+		hard bool
+		f    func(context.Context, *Run) *Ran
+		want proto.TaskState
+	}{
+		{"soft", false, func(ctx context.Context, _ *Run) *Ran {
+			<-ctx.Done()
+			time.Sleep(3 * time.Second)
+			return &Ran{End: Crashed, Reason: errText(context.Cause(ctx))}
+		}, cancelled},
+		{"soft, it succeeds all the same", false, func(ctx context.Context, _ *Run) *Ran {
+			<-ctx.Done()
+			time.Sleep(3 * time.Second)
+			return &Ran{End: Success}
+		}, succeeded},
+		{"hard", true, func(ctx context.Context, r *Run) *Ran {
+			<-r.Kill
+			if !errors.Is(context.Cause(ctx), ErrCancelled) {
+				return &Ran{End: Success}
+			}
+			time.Sleep(3 * time.Second)
+			return &Ran{End: Stopped}
+		}, cancelled},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, spec := does(tt.f)
+			bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+				a := r.task()
+				r.accept(0, a)
+				r.run()
+				wait(time.Second)
+				r.mustCancel(a, tt.hard, 0)
+				wait(2 * time.Second)
+				if r.results.count() != 0 {
+					t.Error("an end was told while the handler ran")
+				}
+				wait(2 * time.Second)
+				r.expect(a, tt.want)
+				if s.starts(a.Header.ID) != 1 {
+					t.Errorf("%d starts", s.starts(a.Header.ID))
+				}
+			})
+		})
+	}
+}
+
+// TestCancelThenKill holds that a soft wish can be made hard.
+func TestCancelThenKill(t *testing.T) {
+	_, spec := does(func(_ context.Context, r *Run) *Ran { <-r.Kill; return &Ran{End: Stopped} })
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(time.Second)
+		r.mustCancel(a, false, 0)
+		wait(time.Minute)
+		if r.results.count() != 0 {
+			t.Fatal("ended")
+		}
+		if d := r.in.Running(); len(d) != 1 || d[0].Stopped != "cancelled" {
+			t.Errorf("running: %+v", d)
+		}
+		r.mustCancel(a, true, 0)
+		wait(time.Second)
+		r.expect(a, cancelled)
+	})
+}
+
+// TestCancelSurvivesCrash holds that a wish that was taken is kept: the task is
+// not started again.
+func TestCancelSurvivesCrash(t *testing.T) {
+	s, spec := does(blocks)
+	bubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(r *rig) {
+		s.f = func(_ context.Context, r *Run) *Ran { <-r.Kill; return &Ran{End: Stopped} }
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(time.Second)
+		r.mustCancel(a, false, 0)
+		r.crash()
+		s.f = succeed
+		r.run()
+		wait(time.Minute)
+		r.expect(a, cancelled)
+		if s.starts(a.Header.ID) != 1 {
+			t.Errorf("%d starts", s.starts(a.Header.ID))
+		}
+	})
+}
+
+// TestCancelBetweenAttempts holds that a task that waits for its next attempt
+// ends at once.
+func TestCancelBetweenAttempts(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Retry, Reason: "not yet"} })
+	spec.MaxAttempts = 100
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(10 * time.Second)
+		if rec := r.record(a); rec.State != retrying {
+			t.Fatalf("state %s", rec.State.Name())
+		}
+		r.mustCancel(a, false, 0)
+		if o := r.expect(a, cancelled); !strings.Contains(o.Reason, "between") || len(o.Attempts) == 0 {
+			t.Errorf("reason %q, attempts %v", o.Reason, o.Attempts)
+		}
+	})
+}
+
+// TestCancelBeforeArrival holds that a task that was cancelled before it arrived
+// is refused when it does, also after a restart.
+func TestCancelBeforeArrival(t *testing.T) {
+	s, spec := does(succeed)
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a, b := r.task(), r.task()
+		if v := r.mustCancel(a, false, proto.Code_CODE_DUPLICATE); v.State != cancelled {
+			t.Errorf("state %s", v.State.Name())
+		}
+		r.run()
+		r.in.Settle(home, proto.Seq{Boot: 1}) // no mark covers what has no sequence
+		for range 2 {
+			if v := r.accept(proto.Code_CODE_DUPLICATE, a)[0]; v.State != cancelled {
+				t.Errorf("state %s", v.State.Name())
+			}
+			r.restart()
+			r.run()
+		}
+		r.accept(0, b)
+		wait(time.Minute)
+		if s.starts(a.Header.ID) != 0 || s.starts(b.Header.ID) != 1 {
+			t.Error("the wrong one ran")
+		}
+	})
+}
+
+func TestCancelOfAnother(t *testing.T) {
+	_, spec := does(succeed)
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		if v := r.in.Cancel(t.Context(), other, a.Header.ID, true); v.Code != proto.Code_CODE_DENIED {
+			t.Errorf("%s", v.Code.Name())
+		}
+		r.run()
+		wait(time.Second)
+		r.expect(a, succeeded)
+	})
+}

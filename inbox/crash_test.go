@@ -1,0 +1,284 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// blocks is a handler that runs until it is told to end.
+func blocks(ctx context.Context, _ *Run) *Ran { <-ctx.Done(); return &Ran{End: Stopped} }
+
+// TestStopAfterEachStep stops the process before and after each physical step of
+// a task and starts it anew (S01, I1, I6, I7): the task ends once, in success,
+// and was run to success once.
+func TestStopAfterEachStep(t *testing.T) {
+	points := []string{PointAccept, PointAccepted, PointStart, PointStarted, PointFinish, PointFinished, PointSettle, PointSettled}
+	for _, point := range points {
+		t.Run(strings.TrimPrefix(point, "inbox/"), func(t *testing.T) {
+			s, spec := does(succeed)
+			armed := true
+			cfg := Config{Fail: func(at string, _ proto.TaskID) error {
+				if armed && at == point {
+					armed = false
+					return errors.New("stopped at " + at)
+				}
+				return nil
+			}}
+			bubble(t, cfg, []Spec{spec}, func(r *rig) {
+				a := r.task(withKey("k"))
+				r.run()
+				if v := r.in.Accept(t.Context(), []Arrival{a})[0]; v.Accepted() {
+					wait(time.Second)
+					r.in.Settle(home, a.Header.Seq)
+					wait(time.Second)
+				}
+				if armed {
+					t.Fatal("the point was not passed")
+				}
+				r.crash()
+				r.run()
+				if point == PointAccept || point == PointAccepted {
+					r.accept(0, a) // it was not acknowledged: its home sends it again
+				}
+				wait(time.Minute)
+				r.expect(a, succeeded)
+				atMost := 1
+				if point == PointFinish || point == PointStarted {
+					atMost = 2 // a death while running
+				}
+				if n := s.starts(a.Header.ID); n < 1 || n > atMost {
+					t.Errorf("%d starts, at most %d", n, atMost)
+				}
+			})
+		})
+	}
+}
+
+// TestCrashPolicies holds I7: what a start without an end leads to is what the
+// handler declared, with a visible record.
+func TestCrashPolicies(t *testing.T) {
+	tests := []struct {
+		name   string
+		policy OnCrash
+		probe  Probe
+		mode   proto.Mode
+		want   proto.TaskState
+		starts int
+	}{
+		{"retry", OnCrashRetry, Unknown, 0, succeeded, 2},
+		{"probe: done", OnCrashProbe, Done, 0, succeeded, 1},
+		{"probe: not done", OnCrashProbe, NotDone, 0, succeeded, 2},
+		{"probe: unknown", OnCrashProbe, Unknown, 0, deadLetter, 1},
+		{"park", OnCrashPark, Unknown, 0, deadLetter, 1},
+		{"retry, but at most once", OnCrashRetry, Unknown, proto.Mode_MODE_AT_MOST_ONCE, deadLetter, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, spec := does(blocks)
+			s.probe = func(*Run) Probe { return tt.probe }
+			spec.OnCrash = tt.policy
+			bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+				a := r.task(withMode(tt.mode))
+				r.accept(0, a)
+				r.run()
+				wait(time.Second)
+				if rec := r.record(a); rec.State != running {
+					t.Fatalf("state %s before the crash", rec.State.Name())
+				}
+				r.crash()
+				s.f = succeed
+				r.run()
+				wait(time.Minute)
+				o := r.expect(a, tt.want)
+				if n := s.starts(a.Header.ID); n != tt.starts {
+					t.Errorf("%d starts, want %d", n, tt.starts)
+				}
+				if !abandoned(o) {
+					t.Errorf("no event tells of the crash: %v", o.Events)
+				}
+				if tt.want == deadLetter && !strings.Contains(o.Reason, "indeterminate") {
+					t.Errorf("reason %q", o.Reason)
+				}
+			})
+		})
+	}
+}
+
+func abandoned(o *proto.Outcome) bool {
+	for _, e := range o.Events {
+		if strings.Contains(e.Cause, "abandoned") {
+			return true
+		}
+	}
+	return false
+}
+
+// TestPoison holds S16: a task that kills the process each time it runs is the
+// only one that dies; what ran beside it keeps its attempts and succeeds.
+func TestPoison(t *testing.T) {
+	s, spec := does(nil)
+	var poison proto.TaskID
+	var deadly chan struct{}
+	s.f = func(ctx context.Context, r *Run) *Ran {
+		if r.ID == poison {
+			deadly <- struct{}{}
+			return blocks(ctx, r)
+		}
+		select {
+		case <-time.After(10 * time.Second):
+			return &Ran{End: Success}
+		case <-ctx.Done():
+			return &Ran{End: Stopped}
+		}
+	}
+	bubble(t, Config{Slots: 4}, []Spec{spec}, func(r *rig) {
+		bad := r.task()
+		poison, deadly = bad.Header.ID, make(chan struct{}, 1)
+		as := []Arrival{r.task(), r.task(), r.task()}
+		r.accept(0, append(as, bad)...)
+		deaths := 0
+		for ; len(r.results.of(poison)) == 0 && deaths < 50; deaths++ {
+			r.run()
+			select {
+			case <-deadly:
+			case <-time.After(3 * time.Minute):
+			}
+			r.crash()
+		}
+		if o := r.expect(bad, deadLetter); deaths > 12 || !strings.Contains(o.Reason, "died each time") {
+			t.Errorf("%d deaths, reason %q", deaths, o.Reason)
+		}
+		r.run()
+		wait(2 * time.Minute)
+		for _, a := range as {
+			if o := r.expect(a, succeeded); len(o.Attempts) > 3 {
+				t.Errorf("a neighbour was started %d times", len(o.Attempts))
+			}
+		}
+	})
+}
+
+// TestGracefulStop holds S32: a stop spends no attempt and no abandon; a handler
+// that ends in time is let to.
+func TestGracefulStop(t *testing.T) {
+	var r0 *rig
+	s, spec := does(nil)
+	s.f = func(ctx context.Context, r *Run) *Ran {
+		if string(r.Content.Body) == "quick" {
+			time.Sleep(5 * time.Second)
+			return &Ran{End: Success}
+		}
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), ErrStopping) {
+			r0.t.Errorf("told to end because %v", context.Cause(ctx))
+		}
+		return &Ran{End: Crashed, ExitCode: 143}
+	}
+	bubble(t, Config{GracefulTimeout: 10 * time.Second}, []Spec{spec}, func(r *rig) {
+		r0 = r
+		quick, slow, waiting := r.task(withBody("quick")), r.task(), r.task()
+		r.accept(0, quick, slow)
+		r.run()
+		wait(time.Second)
+		begin := time.Now()
+		r.cancel()
+		wait(time.Second)
+		r.accept(proto.Code_CODE_DRAINING, waiting)
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took > 11*time.Second {
+			t.Errorf("the stop took %s", took)
+		}
+		r.expect(quick, succeeded)
+		rec := r.record(slow)
+		if rec.State != accepted || rec.Attempts != 0 || rec.Abandons != 0 {
+			t.Errorf("after the stop: %s, %d attempts, %d abandons", rec.State.Name(), rec.Attempts, rec.Abandons)
+		}
+		s.f = succeed
+		r.crash()
+		r.run()
+		wait(time.Second)
+		if o := r.expect(slow, succeeded); o.Attempts[len(o.Attempts)-1].Number != 1 {
+			t.Errorf("attempts %v", o.Attempts)
+		}
+	})
+}
+
+// TestStubbornHandler holds that a handler that ignores the request to end is
+// told to end at once after a grace, and that Run waits for it.
+func TestStubbornHandler(t *testing.T) {
+	_, spec := does(func(_ context.Context, r *Run) *Ran { <-r.Kill; return &Ran{End: Crashed} })
+	bubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(time.Second)
+		begin := time.Now()
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took != time.Second+stopGrace {
+			t.Errorf("the stop took %s", took)
+		}
+		if rec := r.record(a); rec.State != accepted || rec.Attempts != 0 {
+			t.Errorf("%s, %d attempts", rec.State.Name(), rec.Attempts)
+		}
+	})
+}
+
+// TestStoreFails holds that Run ends with the failure of the store, and that
+// what was on disk goes on from there.
+func TestStoreFails(t *testing.T) {
+	s, spec := does(func(context.Context, *Run) *Ran { time.Sleep(time.Second); return &Ran{End: Success} })
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(100 * time.Millisecond)
+		next := r.engine.Reopen()
+		if err := <-r.done; err == nil {
+			t.Error("Run returned nil")
+		}
+		r.cancel()
+		r.cancel = nil
+		if v := r.in.Accept(t.Context(), []Arrival{r.task()})[0]; v.Accepted() {
+			t.Error("accepted what cannot be written (I8)")
+		}
+		r.store.Close()
+		r.engine = next
+		r.open()
+		r.run()
+		wait(time.Minute)
+		r.expect(a, succeeded)
+		if n := s.starts(a.Header.ID); n != 2 {
+			t.Errorf("%d starts", n)
+		}
+	})
+}
+
+// TestInterruptedWithoutHandler holds that a start without an end whose handler
+// is gone waits for it, and ends when its time has passed (I20).
+func TestInterruptedWithoutHandler(t *testing.T) {
+	_, spec := does(blocks)
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(time.Second)
+		r.specs = nil
+		r.crash()
+		r.run()
+		wait(30 * time.Minute)
+		if rec := r.record(a); rec.State != running {
+			t.Errorf("state %s", rec.State.Name())
+		}
+		wait(time.Hour)
+		r.expect(a, deadLetter)
+	})
+}

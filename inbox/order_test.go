@@ -1,0 +1,270 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+)
+
+// TestOrder holds I10 and S15: tasks of one ordering key run one after the
+// other, over retries, kinds and restarts; a failing head blocks only its key.
+func TestOrder(t *testing.T) {
+	var log []string
+	active := map[string]int{}
+	s, spec := does(nil)
+	s.f = func(_ context.Context, r *Run) *Ran {
+		k := r.Content.OrderingKey
+		if active[k]++; active[k] > 1 && k != "" {
+			t.Errorf("two of key %q at a time", k)
+		}
+		time.Sleep(100 * time.Millisecond)
+		active[k]--
+		log = append(log, k+string(r.Content.Body))
+		if string(r.Content.Body) == "bad" {
+			return &Ran{End: Retry}
+		}
+		return &Ran{End: Success}
+	}
+	second := spec
+	second.Kind = "second"
+	bubble(t, Config{Slots: 8}, []Spec{spec, second}, func(r *rig) {
+		as := []Arrival{r.task(withOrder("a"), withBody("bad")), r.task(withOrder("b"), withBody("1"))}
+		for i := 2; i < 6; i++ {
+			as = append(as, r.task(withOrder("a"), withBody(fmt.Sprint(i)), withKind([]string{"work", "second"}[i%2])),
+				r.task(withOrder("b"), withBody(fmt.Sprint(i)), withClass(proto.Class(1+i%4))))
+		}
+		r.accept(0, as...)
+		r.run()
+		wait(2 * time.Second)
+		var b []string
+		for _, l := range log {
+			if l[0] == 'b' {
+				b = append(b, l)
+			}
+		}
+		if want := []string{"b1", "b2", "b3", "b4", "b5"}; !slices.Equal(b, want) {
+			t.Errorf("key b ran %v beside a failing key a", b)
+		}
+		r.restart()
+		r.run()
+		wait(time.Minute)
+		var a []string
+		for _, l := range log {
+			if l[0] == 'a' {
+				a = append(a, l)
+			}
+		}
+		if want := []string{"abad", "abad", "abad", "a2", "a3", "a4", "a5"}; !slices.Equal(a, want) {
+			t.Errorf("key a ran %v", a)
+		}
+	})
+}
+
+// TestClasses holds S14: the most urgent first, and one low at least in a hundred
+// under a flood of high.
+func TestClasses(t *testing.T) {
+	var order []proto.Class
+	_, spec := does(func(_ context.Context, r *Run) *Ran {
+		order = append(order, r.Content.Class)
+		return &Ran{End: Success}
+	})
+	bubble(t, Config{Slots: 1}, []Spec{spec}, func(r *rig) {
+		r.accept(0, r.task(withClass(proto.Class_CLASS_LOW)), r.task(withClass(proto.Class_CLASS_LOW)))
+		var flood []Arrival
+		for range 400 {
+			flood = append(flood, r.task(withClass(proto.Class_CLASS_HIGH)))
+		}
+		r.accept(0, flood...)
+		r.accept(0, r.task(withClass(proto.Class_CLASS_CRITICAL)))
+		r.run()
+		wait(time.Minute)
+		if len(order) != 403 || order[0] != proto.Class_CLASS_CRITICAL {
+			t.Fatalf("%d ran, first %s", len(order), order[0].Name())
+		}
+		if i := slices.Index(order, proto.Class_CLASS_LOW); i > 100 {
+			t.Errorf("the first low one came as number %d", i)
+		}
+	})
+}
+
+// TestConcurrency holds the slots of the node and those of a kind.
+func TestConcurrency(t *testing.T) {
+	now, most := map[string]int{}, map[string]int{}
+	s, spec := does(nil)
+	s.f = func(_ context.Context, r *Run) *Ran {
+		for _, k := range []string{r.Content.Kind, "all"} {
+			now[k]++
+			most[k] = max(most[k], now[k])
+		}
+		time.Sleep(time.Second)
+		now[r.Content.Kind]--
+		now["all"]--
+		return &Ran{End: Success}
+	}
+	narrow := spec
+	narrow.Kind, narrow.Concurrency = "narrow", 2
+	bubble(t, Config{Slots: 5}, []Spec{spec, narrow}, func(r *rig) {
+		for range 20 {
+			r.accept(0, r.task(withKind("narrow")), r.task())
+		}
+		r.run()
+		wait(2500 * time.Millisecond)
+		st := r.in.Status()
+		if st.Used != 5 || len(st.Kinds) != 2 || st.Kinds[0].Kind != "narrow" || st.Kinds[0].Running != 2 || st.Kinds[1].Running != 3 {
+			t.Errorf("status %+v", st)
+		}
+		if d := r.in.Running(); len(d) != 5 || d[0].Since.After(d[4].Since) || d[0].Attempt != 1 || d[0].Origin != home {
+			t.Errorf("running %+v", d)
+		}
+		wait(time.Minute)
+		if most["narrow"] != 2 || most["all"] != 5 || r.results.count() != 40 {
+			t.Errorf("at a time %v, %d ended", most, r.results.count())
+		}
+		if st := r.in.Status(); st.Used != 0 || st.Backlog.Live != 0 {
+			t.Errorf("status at the end %+v", st)
+		}
+	})
+}
+
+// TestIdempotencyKey holds I6 for two tasks with one key: the second waits while
+// the first runs, and takes over its outcome.
+func TestIdempotencyKey(t *testing.T) {
+	runs := 0
+	_, spec := does(func(context.Context, *Run) *Ran {
+		runs++
+		time.Sleep(time.Second)
+		if runs == 1 {
+			return &Ran{End: Fail, ExitCode: 65}
+		}
+		return &Ran{End: Success, Output: []byte("the effect"), ContentType: "text/plain"}
+	})
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a, b, c := r.task(withKey("k")), r.task(withKey("k")), r.task(withKey("k"))
+		foreign := r.task(withKey("k"), func(a *Arrival) { a.Header.Origin = other })
+		r.accept(0, a, b, c)
+		r.run()
+		wait(500 * time.Millisecond)
+		if runs != 1 {
+			t.Errorf("%d runs of one key at a time", runs)
+		}
+		wait(time.Minute)
+		r.expect(a, failed)
+		first, second := r.expect(b, succeeded), r.expect(c, succeeded)
+		if runs != 2 || string(second.Body) != "the effect" || second.ContentType != first.ContentType || len(second.Attempts) != 0 {
+			t.Errorf("%d runs, second outcome %v", runs, second)
+		}
+		r.restart()
+		r.run()
+		d := r.task(withKey("k"))
+		r.accept(0, d, foreign)
+		wait(time.Minute)
+		if o := r.expect(d, succeeded); string(o.Body) != "the effect" || runs != 3 {
+			t.Errorf("after a restart: %d runs, %v", runs, o)
+		}
+		r.expect(foreign, succeeded)
+	})
+}
+
+// TestIdempotencyKeyOfLargeResult holds that the second task ends in success when
+// the first one's result is too large to be kept.
+func TestIdempotencyKeyOfLargeResult(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran {
+		return &Ran{End: Success, File: "out", Size: 1 << 20, Digest: make([]byte, 32)}
+	})
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a, b := r.task(withKey("k")), r.task(withKey("k"))
+		r.accept(0, a, b)
+		r.run()
+		wait(time.Minute)
+		if f := r.results.of(a.Header.ID)[0]; f.File != "out" || f.Outcome.BodySize != 1<<20 {
+			t.Errorf("first: %+v", f)
+		}
+		if o := r.expect(b, succeeded); o.BodySize != 0 || o.Reason == "" {
+			t.Errorf("second: %v", o)
+		}
+	})
+}
+
+// TestManyFailures is the owner's part of S17: thousands of dead letters leave
+// nothing behind here once they are settled.
+func TestManyFailures(t *testing.T) {
+	const n = 5000
+	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Fail, Reason: "no"} })
+	bubble(t, Config{Slots: 16}, []Spec{spec}, func(r *rig) {
+		r.run()
+		var last Arrival
+		for range n / 500 {
+			var as []Arrival
+			for range 500 {
+				last = r.task()
+				as = append(as, last)
+			}
+			r.accept(0, as...)
+		}
+		wait(time.Minute)
+		if r.results.count() != n {
+			t.Fatalf("%d ended", r.results.count())
+		}
+		again := r.task(func(a *Arrival) { a.Content.RedriveOf = last.Header.ID[:] })
+		r.accept(0, again) // a redrive is another task: dedup does not swallow it
+		r.in.Settle(home, again.Header.Seq)
+		wait(time.Minute)
+		r.expect(again, failed)
+		if s := r.in.Status(); s.Ids != 0 || s.Backlog.Live != 0 || s.Backlog.Kept != 0 {
+			t.Errorf("left: %+v", s)
+		}
+		if n := r.engine.Stats().Keys; n > 5100 { // the results of the rig, mark, schema
+			t.Errorf("%d keys on disk", n)
+		}
+	})
+}
+
+// TestTimeoutCountsSuspendedTime holds I14: a machine that slept does not lend a
+// handler its sleep.
+func TestTimeoutCountsSuspendedTime(t *testing.T) {
+	_, spec := does(func(ctx context.Context, _ *Run) *Ran {
+		<-ctx.Done()
+		return &Ran{End: Stopped, Reason: errText(context.Cause(ctx))}
+	})
+	spec.Timeout, spec.MaxAttempts = 30*time.Minute, 1
+	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	bubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(time.Minute)
+		m.Suspend(31 * time.Minute)
+		wait(time.Minute)
+		if o := r.expect(a, timedOut); o.Reason != ErrTimeout.Error() {
+			t.Errorf("reason %q", o.Reason)
+		}
+	})
+}
+
+// TestStartedNotice holds that the origin is told once of a run that lasts.
+func TestStartedNotice(t *testing.T) {
+	var told []Started
+	_, spec := does(func(_ context.Context, r *Run) *Ran {
+		if string(r.Content.Body) == "long" {
+			time.Sleep(time.Minute)
+		}
+		return &Ran{End: Success}
+	})
+	bubble(t, Config{OnStarted: func(s Started) { told = append(told, s) }}, []Spec{spec}, func(r *rig) {
+		short, long := r.task(), r.task(withBody("long"))
+		r.accept(0, short, long)
+		r.run()
+		wait(2 * time.Minute)
+		if len(told) != 1 {
+			t.Fatalf("told %d times", len(told))
+		}
+		if s := told[0].Statement; told[0].Origin != home || s.Task != long.Header.ID || s.Fact != proto.FactStarted || s.Epoch != long.Header.Seq || s.Attempt != 1 || s.Node != self {
+			t.Errorf("told %+v", told[0])
+		}
+	})
+}
