@@ -1,0 +1,155 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/balefire/balefire/agent"
+)
+
+// Limits of what a task may say to a program.
+const (
+	MaxArgs     = 256       // arguments
+	MaxArgBytes = 64 << 10  // bytes of one argument or value; Linux itself ends at 128 KiB
+	MaxArgTotal = 256 << 10 // bytes of all arguments
+)
+
+// check refuses a configuration that cannot be meant.
+func (c Config) check() error {
+	if len(c.Exec) == 0 || c.Exec[0] == "" {
+		return errors.New("exec names no program")
+	}
+	for _, word := range c.Exec {
+		if err := checkText(word); err != nil {
+			return fmt.Errorf("exec: %w", err)
+		}
+	}
+	if name := c.Exec[0]; !filepath.IsAbs(name) && strings.ContainsAny(name, `/\`) {
+		return fmt.Errorf("exec: %q depends on the working directory: use an absolute path or a bare name", name)
+	}
+	if err := refuseBatch(c.Exec[0], runtime.GOOS); err != nil {
+		return err
+	}
+	for _, entry := range c.Env {
+		name, value, _ := strings.Cut(entry, "=")
+		if !validEnv.MatchString(name) || checkText(value) != nil {
+			return fmt.Errorf("env: %q is no NAME or NAME=VALUE", entry)
+		}
+		if reserved(name) {
+			return fmt.Errorf("env: %s is set by the node itself", name)
+		}
+	}
+	for _, name := range c.TaskEnv {
+		if !validEnv.MatchString(name) || dangerous(name) || reserved(name) {
+			return fmt.Errorf("task env: %q must not come from a task: it changes which code runs", name)
+		}
+	}
+	return nil
+}
+
+// Admit says whether the handler would start for r. It returns [ErrArgs] or
+// [ErrEnv]; nothing is run.
+func (h *Handler) Admit(r agent.Run) error {
+	if err := h.cfg.admitArgs(r.Args, runtime.GOOS); err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(r.Env) {
+		if !slices.Contains(h.cfg.TaskEnv, name) {
+			return fmt.Errorf("%w: %.100q is not a name that this handler lets a task set", ErrEnv, name)
+		}
+		if err := checkText(r.Env[name]); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrEnv, name, err)
+		}
+	}
+	for name, value := range own(r) {
+		if err := checkText(value); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrEnv, name, err)
+		}
+	}
+	return nil
+}
+
+// admitArgs decides about the arguments of a task. They reach the program as
+// they are: a metacharacter means nothing without a shell. What could turn an
+// argument into something else than data is a leading dash.
+func (c Config) admitArgs(args []string, goos string) error {
+	if len(args) > 0 && !c.AllowArgs {
+		return fmt.Errorf("%w: this handler takes none", ErrArgs)
+	}
+	if len(args) > MaxArgs {
+		return fmt.Errorf("%w: %d arguments, at most %d", ErrArgs, len(args), MaxArgs)
+	}
+	flags := c.AllowFlags || c.Exec[len(c.Exec)-1] == "--"
+	total := 0
+	for i, arg := range args {
+		total += len(arg)
+		if err := checkText(arg); err != nil {
+			return fmt.Errorf("%w: number %d: %w", ErrArgs, i+1, err)
+		}
+		if !flags && isFlag(arg, goos) {
+			return fmt.Errorf("%w: number %d begins like a flag: allow_flags is off for this handler and its exec does not end with --", ErrArgs, i+1)
+		}
+	}
+	if total > MaxArgTotal {
+		return fmt.Errorf("%w: %d bytes, at most %d: send them as the body", ErrArgs, total, MaxArgTotal)
+	}
+	return nil
+}
+
+// isFlag reports whether a program might read arg as an option. A lone dash
+// means standard input and counts too.
+func isFlag(arg, goos string) bool {
+	return strings.HasPrefix(arg, "-") || (goos == "windows" && strings.HasPrefix(arg, "/"))
+}
+
+// checkText refuses what cannot be an argument or a value on every system.
+func checkText(s string) error {
+	switch {
+	case strings.ContainsRune(s, 0):
+		return errors.New("it contains a NUL byte")
+	case !utf8.ValidString(s):
+		return errors.New("it is not UTF-8")
+	case len(s) > MaxArgBytes:
+		return fmt.Errorf("it has %d bytes, at most %d: send it as the body", len(s), MaxArgBytes)
+	}
+	return nil
+}
+
+var validEnv = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// reserved reports whether the node itself sets name.
+func reserved(name string) bool {
+	name = strings.ToUpper(name)
+	return strings.HasPrefix(name, "BALEFIRE_") || name == "TRACEPARENT"
+}
+
+// dangerousNames are variables that make a loader, shell or interpreter run
+// code of somebody else's choice.
+var dangerousNames = []string{
+	"PATH", "PATHEXT", "COMSPEC", "SYSTEMROOT", "WINDIR", "HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP",
+	"IFS", "ENV", "BASH_ENV", "SHELL", "SHELLOPTS", "BASHOPTS", "CDPATH", "GLOBIGNORE", "PS4", "PROMPT_COMMAND", "ZDOTDIR", "FPATH",
+	"EDITOR", "VISUAL", "PAGER", "BROWSER", "LESSOPEN", "LESSCLOSE", "MANPAGER", "SSH_ASKPASS", "SUDO_ASKPASS", "SSH_AUTH_SOCK",
+	"GCONV_PATH", "NLSPATH", "LOCPATH", "HOSTALIASES", "RESOLV_HOST_CONF", "TZDIR", "TERMINFO", "MALLOC_CHECK_", "TERMCAP",
+	"CLASSPATH", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "NODE_OPTIONS", "NODE_PATH", "GOFLAGS", "GOROOT", "RUSTC_WRAPPER",
+	"OPENSSL_CONF", "OPENSSL_MODULES", "KUBECONFIG", "DOCKER_HOST", "MAKEFLAGS", "MFLAGS",
+	"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "CURL_HOME", "WGETRC",
+}
+
+// dangerousPrefixes begin whole families of them.
+var dangerousPrefixes = []string{
+	"LD_", "DYLD_", "GLIBC_", "PYTHON", "PERL", "RUBY", "GIT_", "BASH_FUNC_", "LUA_", "NPM_CONFIG_", "CARGO_", "PHP", "XDG_", "AWS_",
+}
+
+// dangerous reports whether name changes which code a program runs. Case does
+// not matter: it does not on Windows.
+func dangerous(name string) bool {
+	name = strings.ToUpper(name)
+	return slices.Contains(dangerousNames, name) ||
+		slices.ContainsFunc(dangerousPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}

@@ -1,0 +1,211 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/agent"
+)
+
+// metacharacters are words that mean something to a shell, to cmd.exe, to
+// printf, to globbing or to a careless template. Here they mean themselves.
+var metacharacters = []string{
+	";id", "a;id", "|id", "a|id", "||id", "&id", "&&id", "a&", "`id`", "$(id)", "${IFS}id", "$HOME", "$0", "$$", "$!", "$?", "$((1+1))",
+	">out", ">>out", "<in", "<<EOF", "<<<x", "2>&1", ">&2", "&>out", "<(id)", ">(id)", "(id)", "{id;}", "{a,b}", "[a-z]", "*", "?", "~", "~root",
+	"!id", "!!", "^a^b", "#comment", "'", "''", "\"", "\"\"", "'a'b\"c\"", "\\", "\\\\", "\\n", "a\\", "%PATH%", "%d%s%n", "!PATH!", "^&id", "\"&id&\"",
+	"a\nid", "a\r\nid", "\n", "\t", " ", "", "  a  ", "a b", "\x1b[2J", "\x7f", "{{.}}", "{body}", "${jndi:ldap://x}", "../../etc/passwd", "@file",
+	"烽火", "é", "e\u0301", "\u202e", "\ufeff", "a=b", "NAME=value", "http://x/?a=b&c=d#e", "+x", ":", ".", "..",
+}
+
+// Every word of a task reaches the program as it was sent, and nothing else
+// happens.
+func TestMetacharactersMeanNothing(t *testing.T) {
+	if len(metacharacters) < 60 {
+		t.Fatalf("%d cases, want at least 60", len(metacharacters))
+	}
+	dir := t.TempDir()
+	cfg := Config{Exec: program(t, "argv", "fixed"), AllowArgs: true}
+	check := func(args []string) {
+		t.Helper()
+		res := run(t, cfg, agent.Run{Args: args, Dir: dir})
+		var got []string
+		if err := json.Unmarshal(res.Output, &got); err != nil || res.Outcome != agent.Success {
+			t.Fatalf("args %q: %+v", args, res)
+		}
+		if want := append([]string{"fixed"}, args...); !slices.Equal(got, want) {
+			t.Errorf("the program got %q, want %q", got, want)
+		}
+	}
+	for _, word := range metacharacters {
+		if err := cfg.admitArgs([]string{word}, "linux"); err != nil {
+			t.Errorf("%q: %v", word, err)
+		}
+	}
+	for pair := range slices.Chunk(metacharacters, 10) {
+		check(pair)
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+		t.Errorf("the words made files: %v, %v", list, err)
+	}
+}
+
+func TestArgumentsThatAreRefused(t *testing.T) {
+	none := Config{Exec: []string{"x"}}
+	plain := Config{Exec: []string{"x"}, AllowArgs: true}
+	closed := Config{Exec: []string{"x", "--"}, AllowArgs: true}
+	flags := Config{Exec: []string{"x"}, AllowArgs: true, AllowFlags: true}
+	tests := []struct {
+		name string
+		cfg  Config
+		goos string
+		args []string
+		ok   bool
+	}{
+		{"none where none are taken", none, "linux", nil, true},
+		{"one where none are taken", none, "linux", []string{"a"}, false},
+		{"an empty one where none are taken", none, "linux", []string{""}, false},
+		{"plain", plain, "linux", []string{"a", "b"}, true},
+		{"NUL", plain, "linux", []string{"a\x00b"}, false},
+		{"NUL alone", flags, "linux", []string{"\x00"}, false},
+		{"NUL at the end", flags, "linux", []string{"a", "b\x00"}, false},
+		{"not UTF-8", plain, "linux", []string{"\xff\xfe"}, false},
+		{"cut UTF-8", plain, "linux", []string{"\xe7\x83"}, false},
+		{"a lone dash", plain, "linux", []string{"-"}, false},
+		{"a short flag", plain, "linux", []string{"-rf"}, false},
+		{"a long flag", plain, "linux", []string{"--output=/etc/passwd"}, false},
+		{"a flag behind a word", plain, "linux", []string{"a", "-o"}, false},
+		{"its own end of flags", plain, "linux", []string{"--", "-rf"}, false},
+		{"a dash inside", plain, "linux", []string{"a-b"}, true},
+		{"a space before a dash", plain, "linux", []string{" -rf"}, true},
+		{"a flag behind the configured end of flags", closed, "linux", []string{"-rf"}, true},
+		{"a flag where flags are allowed", flags, "linux", []string{"-a"}, true},
+		{"a slash on Linux is a path", plain, "linux", []string{"/c"}, true},
+		{"a slash on Windows is a flag", plain, "windows", []string{"/c"}, false},
+		{"a slash on Windows behind the end of flags", closed, "windows", []string{"/c"}, true},
+		{"the longest argument", plain, "linux", []string{strings.Repeat("a", MaxArgBytes)}, true},
+		{"one byte longer", plain, "linux", []string{strings.Repeat("a", MaxArgBytes+1)}, false},
+		{"1 MiB", plain, "linux", []string{strings.Repeat("a", 1<<20)}, false},
+		{"the most arguments", plain, "linux", slices.Repeat([]string{"a"}, MaxArgs), true},
+		{"one more", plain, "linux", slices.Repeat([]string{"a"}, MaxArgs+1), false},
+		{"too many empty ones", plain, "linux", make([]string, 100_000), false},
+		{"too much in all", plain, "linux", slices.Repeat([]string{strings.Repeat("a", MaxArgBytes)}, MaxArgTotal/MaxArgBytes+1), false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.cfg.admitArgs(tt.args, tt.goos)
+			if tt.ok && err != nil || !tt.ok && !errors.Is(err, ErrArgs) {
+				t.Errorf("err = %v, want ok %v", err, tt.ok)
+			}
+			if err != nil && len(err.Error()) > 300 {
+				t.Errorf("the error has %d bytes: it repeats what it refuses", len(err.Error()))
+			}
+		})
+	}
+}
+
+// A refused task starts nothing and is never tried again.
+func TestRefusedTaskStartsNothing(t *testing.T) {
+	started := false
+	cfg := Config{Exec: program(t, "argv"), TaskEnv: []string{"WISH"}, OnStart: func(int) { started = true }}
+	for name, r := range map[string]agent.Run{
+		"args":           {Args: []string{"a"}},
+		"env":            {Env: map[string]string{"OTHER": "1"}},
+		"env value":      {Env: map[string]string{"WISH": "a\x00PATH=/tmp"}},
+		"long env value": {Env: map[string]string{"WISH": strings.Repeat("a", 1<<20)}},
+		"key with NUL":   {IdempotencyKey: "a\x00LD_PRELOAD=/tmp/x.so"},
+		"long key":       {IdempotencyKey: strings.Repeat("a", 1<<20)},
+		"trace with NUL": {Traceparent: "\x00"},
+		"kind not UTF-8": {Kind: "\xff"},
+	} {
+		res := run(t, cfg, r)
+		if res.Outcome != agent.Fail || res.Code != -1 || res.Err == "" || started {
+			t.Errorf("%s: %+v, started %v, want fail without a start", name, res, started)
+		}
+	}
+}
+
+// injected are variables that would make a program run somebody else's code.
+var injected = []string{
+	"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "ld_preload", "DYLD_INSERT_LIBRARIES", "PATH", "Path", "PATHEXT", "HOME", "IFS", "ENV", "BASH_ENV",
+	"SHELLOPTS", "PS4", "PYTHONPATH", "PYTHONSTARTUP", "PERL5OPT", "PERL5LIB", "RUBYOPT", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND",
+	"GIT_EXTERNAL_DIFF", "GCONV_PATH", "GLIBC_TUNABLES", "OPENSSL_CONF", "EDITOR", "PAGER", "LESSOPEN", "SSH_ASKPASS", "COMSPEC", "SystemRoot",
+	"http_proxy", "TMPDIR", "BALEFIRE_TASK_ID", "BALEFIRE_RUN", "balefire_epoch", "TRACEPARENT", "BASH_FUNC_x%%", "A=B", "", "1A", "A B", "A\x00", "Ä",
+}
+
+func TestInjectedVariablesAreRefused(t *testing.T) {
+	for _, name := range injected {
+		res := run(t, Config{Exec: program(t, "env"), TaskEnv: []string{"WISH"}}, agent.Run{Env: map[string]string{name: "/tmp/x"}})
+		if res.Outcome != agent.Fail || !strings.Contains(res.Err, ErrEnv.Error()) {
+			t.Errorf("%q from a task: %+v, want fail", name, res)
+		}
+		if _, err := New(Config{Exec: []string{"x"}, TaskEnv: []string{name}}); err == nil {
+			t.Errorf("a configuration that lets a task set %q was taken", name)
+		}
+	}
+}
+
+func TestConfigurationsThatAreRefused(t *testing.T) {
+	tests := []struct {
+		name string
+		cfg  Config
+		ok   bool
+	}{
+		{"nothing", Config{}, false},
+		{"an empty program", Config{Exec: []string{"", "a"}}, false},
+		{"a bare name", Config{Exec: []string{"uname", "-a"}}, true},
+		{"an absolute path", Config{Exec: []string{filepath.Join(t.TempDir(), "x")}}, true},
+		{"a relative path", Config{Exec: []string{"./x"}}, false},
+		{"a path up", Config{Exec: []string{"../x"}}, false},
+		{"a path below", Config{Exec: []string{"bin/x"}}, false},
+		{"NUL in a word", Config{Exec: []string{"x", "a\x00"}}, false},
+		{"a variable to pass on", Config{Exec: []string{"x"}, Env: []string{"LANG"}}, true},
+		{"a variable to set, even PATH: it is the operator's", Config{Exec: []string{"x"}, Env: []string{"PATH=/opt/bin"}}, true},
+		{"no name", Config{Exec: []string{"x"}, Env: []string{"=x"}}, false},
+		{"NUL in a value", Config{Exec: []string{"x"}, Env: []string{"A=\x00"}}, false},
+		{"the node's own variable", Config{Exec: []string{"x"}, Env: []string{"BALEFIRE_RUN=1"}}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := New(tt.cfg); (err == nil) != tt.ok {
+				t.Errorf("err = %v, want ok %v", err, tt.ok)
+			}
+		})
+	}
+}
+
+func TestBatchFilesAreRefusedOnWindows(t *testing.T) {
+	for path, ok := range map[string]bool{
+		`C:\x\run.exe`: true, `C:\x\run`: true, `C:\x\run.bat`: false, `C:\x\run.CMD`: false, `run.Bat`: false,
+		`C:\x\run.bat. `: false, `C:\x\run.bat...`: false, `C:\x.bat\run.exe`: true,
+	} {
+		if err := refuseBatch(path, "windows"); (err == nil) != ok || (err != nil && !errors.Is(err, ErrProgram)) {
+			t.Errorf("%s: %v, want ok %v", path, err, ok)
+		}
+		if err := refuseBatch(path, "linux"); err != nil {
+			t.Errorf("%s on Linux: %v", path, err)
+		}
+	}
+}
+
+// FuzzAdmitArgs: what is admitted is what a program can be given as it is.
+func FuzzAdmitArgs(f *testing.F) {
+	for _, word := range metacharacters {
+		f.Add(word, false)
+	}
+	f.Add("-rf", true)
+	f.Fuzz(func(t *testing.T, word string, flags bool) {
+		cfg := Config{Exec: []string{"x"}, AllowArgs: true, AllowFlags: flags}
+		err := cfg.admitArgs([]string{word}, "linux")
+		if err != nil && !errors.Is(err, ErrArgs) {
+			t.Fatalf("%q: %v, want ErrArgs", word, err)
+		}
+		if err == nil && (strings.ContainsRune(word, 0) || len(word) > MaxArgBytes || (!flags && strings.HasPrefix(word, "-"))) {
+			t.Errorf("%q was admitted", word)
+		}
+	})
+}

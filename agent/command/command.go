@@ -1,0 +1,209 @@
+// Package command runs a program of this machine as a handler. The program
+// and its fixed words come from this node's configuration; a task adds nothing
+// to them unless the configuration says so, there is no shell in between, and
+// when Run returns no process of the run is left.
+//
+//	argv   Exec… [task args, if AllowArgs]
+//	stdin  the body, or nothing and BALEFIRE_BODY_FILE (PassFile; a fixed word {body} becomes its path)
+//	env    the allowed names, and
+//	       BALEFIRE_TASK_ID _ATTEMPT _EPOCH _IDEMPOTENCY_KEY _KIND _ORIGIN _CONTENT_TYPE _RUN _NODE, TRACEPARENT
+//	exit   0 success · 65 fail for good · 75 retry · other: retry, an attempt spent · killed by a signal: crashed
+//	stdout the output    stderr its last 4 KiB are kept
+//
+// To stop it: SIGTERM to every process of the run, after Grace SIGKILL, and
+// then waiting until all are gone. Processes that the program leaves behind
+// when it ends are stopped in the same way. The processes of a run are its
+// session and, on Linux, also those that left it but carry its BALEFIRE_RUN in
+// their environment; a process that leaves the session and wipes its
+// environment is not found. On Windows they are a job object.
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/agent"
+)
+
+// Pass says how the program gets the body.
+type Pass int
+
+// The ways of passing a body.
+const (
+	PassStdin Pass = iota // on standard input
+	PassFile              // as a file in the run's folder
+)
+
+// Config says which program is run and what a task may say to it. Only Exec is
+// required; the zero value of each other field means its default.
+type Config struct {
+	Exec       []string      // the program, absolute or found on PATH, and its fixed words
+	AllowArgs  bool          // append the task's arguments; default: a task with arguments is refused
+	AllowFlags bool          // let these begin with '-'; default: only if Exec ends with "--"
+	PassBody   Pass          // default PassStdin
+	Timeout    time.Duration // of one run; default 10 min, negative: none
+	Grace      time.Duration // between SIGTERM and SIGKILL; default 5s
+	MaxOutput  int64         // bytes of output kept; default 10 MiB
+	Env        []string      // NAME: passed on from the node; NAME=VALUE: set; default see DefaultEnv
+	TaskEnv    []string      // names that a task may set; default none
+	Dir        string        // working directory; default the run's own folder
+	Node       string        // BALEFIRE_NODE, by which Reap finds what a dead node left behind
+	OnStart    func(pid int) // called when the program runs
+}
+
+func (c Config) withDefaults() Config {
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Minute)
+	c.Grace = cmp.Or(c.Grace, 5*time.Second)
+	if c.Env == nil {
+		c.Env = DefaultEnv()
+	}
+	return c
+}
+
+// The errors to test for.
+var (
+	// ErrArgs and ErrEnv refuse what a task asked for. No attempt changes that.
+	ErrArgs = errors.New("command: arguments refused")
+	ErrEnv  = errors.New("command: environment refused")
+	// ErrProgram says that this node cannot run the handler's program. Its
+	// operator can change that.
+	ErrProgram = errors.New("command: program cannot be run")
+)
+
+// Exit codes with a meaning, as in sysexits.h.
+const (
+	ExitFail  = 65 // EX_DATAERR: never try again
+	ExitRetry = 75 // EX_TEMPFAIL: try again
+)
+
+// A Handler runs one program for each run. It is safe for concurrent use.
+type Handler struct {
+	cfg Config
+}
+
+var _ interface {
+	agent.Handler
+	agent.Prober
+} = (*Handler)(nil)
+
+// New checks cfg and returns the handler. It runs nothing, and the program
+// need not be installed yet.
+func New(cfg Config) (*Handler, error) {
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("command handler: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	cfg.Exec, cfg.Env, cfg.TaskEnv = slices.Clone(cfg.Exec), slices.Clone(cfg.Env), slices.Clone(cfg.TaskEnv)
+	return &Handler{cfg: cfg}, nil
+}
+
+// Run implements [agent.Handler].
+func (h *Handler) Run(ctx context.Context, r agent.Run) agent.Result {
+	if err := h.Admit(r); err != nil {
+		return agent.Result{Outcome: agent.Fail, Code: -1, Err: err.Error()}
+	}
+	ctx, cancel := h.limit(ctx, r.Deadline)
+	defer cancel()
+	j, err := h.job(r)
+	if err != nil {
+		return agent.Result{Outcome: agent.Retry, Code: -1, Err: err.Error()}
+	}
+	out := agent.NewOutput(r.Dir, h.cfg.MaxOutput)
+	diag := &tail{max: agent.MaxStderr}
+	j.stdout, j.stderr = out, diag
+	end, err := j.run(ctx)
+	res := end.result(err)
+	out.Into(&res)
+	res.Stderr = diag.String()
+	return res
+}
+
+// limit bounds ctx by the handler's timeout and the run's deadline.
+func (h *Handler) limit(ctx context.Context, deadline time.Time) (context.Context, context.CancelFunc) {
+	cancel := context.CancelFunc(func() {})
+	if h.cfg.Timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, h.cfg.Timeout)
+	}
+	if deadline.IsZero() {
+		return ctx, cancel
+	}
+	ctx, inner := context.WithDeadline(ctx, deadline)
+	return ctx, func() { inner(); cancel() }
+}
+
+// job builds what is to be started for r.
+func (h *Handler) job(r agent.Run) (*job, error) {
+	program, err := find(h.cfg.Exec[0])
+	if err != nil {
+		return nil, err
+	}
+	j := &job{
+		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], r.Args),
+		dir:  cmp.Or(h.cfg.Dir, r.Dir), mark: newMark(),
+		grace: h.cfg.Grace, kill: r.Kill, onStart: h.cfg.OnStart,
+	}
+	extra := map[string]string{"BALEFIRE_RUN": j.mark}
+	if h.cfg.PassBody == PassFile {
+		path, err := saveBody(r)
+		if err != nil {
+			return nil, fmt.Errorf("save body: %w", err)
+		}
+		extra["BALEFIRE_BODY_FILE"] = path
+		for i := range h.cfg.Exec[1:] {
+			if j.argv[i+1] == "{body}" {
+				j.argv[i+1] = path
+			}
+		}
+	} else {
+		j.stdin = r.Body
+	}
+	j.env = h.environ(r, extra)
+	return j, nil
+}
+
+// saveBody writes the body into the run's folder and returns its path.
+func saveBody(r agent.Run) (path string, err error) {
+	if r.Dir == "" {
+		return "", errors.New("the run has no folder")
+	}
+	f, err := os.CreateTemp(r.Dir, "body-*")
+	if err != nil {
+		return "", err
+	}
+	if r.Body != nil {
+		_, err = io.Copy(f, r.Body)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	return filepath.Abs(f.Name())
+}
+
+// find returns the path of the program called name.
+func find(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w: install it or correct the handler's exec", ErrProgram, err)
+	}
+	return path, refuseBatch(path, runtime.GOOS)
+}
+
+// refuseBatch refuses what Windows would hand to cmd.exe, which reads words in
+// its own way: no quoting is safe there.
+func refuseBatch(path, goos string) error {
+	ext := strings.ToLower(filepath.Ext(strings.TrimRight(path, ". ")))
+	if goos == "windows" && (ext == ".bat" || ext == ".cmd") {
+		return fmt.Errorf("%w: %s is a batch file: name an .exe", ErrProgram, path)
+	}
+	return nil
+}

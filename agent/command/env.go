@@ -1,0 +1,76 @@
+package command
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/balefire/balefire/agent"
+)
+
+// DefaultEnv lists what a program sees of the node's environment unless the
+// configuration says otherwise: enough to find programs, a home and a language.
+func DefaultEnv() []string {
+	if runtime.GOOS == "windows" {
+		return []string{"PATH", "PATHEXT", "SystemRoot", "SystemDrive", "ComSpec", "TEMP", "TMP", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "ProgramData", "ProgramFiles"}
+	}
+	return []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"}
+}
+
+// own returns the variables by which a program learns what it runs for.
+func own(r agent.Run) map[string]string {
+	return map[string]string{
+		"BALEFIRE_TASK_ID":         r.ID,
+		"BALEFIRE_ATTEMPT":         strconv.Itoa(r.Attempt),
+		"BALEFIRE_EPOCH":           r.Epoch,
+		"BALEFIRE_IDEMPOTENCY_KEY": r.IdempotencyKey,
+		"BALEFIRE_KIND":            r.Kind,
+		"BALEFIRE_ORIGIN":          r.Origin,
+		"BALEFIRE_CONTENT_TYPE":    r.ContentType,
+		"TRACEPARENT":              r.Traceparent,
+	}
+}
+
+// environ builds the environment of a program: nothing that is not listed, in
+// an order that does not change.
+func (h *Handler) environ(r agent.Run, extra map[string]string) []string {
+	env := make(map[string]string)
+	for _, entry := range h.cfg.Env {
+		name, value, set := strings.Cut(entry, "=")
+		if !set {
+			value, set = os.LookupEnv(name)
+		}
+		if set {
+			env[name] = value
+		}
+	}
+	maps.Copy(env, r.Env)
+	for name, value := range own(r) {
+		if value != "" {
+			env[name] = value
+		}
+	}
+	if h.cfg.Node != "" {
+		env["BALEFIRE_NODE"] = h.cfg.Node
+	}
+	maps.Copy(env, extra)
+	list := make([]string, 0, len(env))
+	for _, name := range sortedKeys(env) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
+
+// newMark returns a word that no other run carries.
+func newMark() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

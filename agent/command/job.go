@@ -1,0 +1,211 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"github.com/balefire/balefire/agent"
+)
+
+const (
+	// pollEvery is how often a run that is being stopped is looked at.
+	pollEvery = 10 * time.Millisecond
+	// killWait is how long SIGKILL may take. A process that hangs in the kernel
+	// takes longer and is reported.
+	killWait = 10 * time.Second
+)
+
+// A job is one start of a program.
+type job struct {
+	argv    []string
+	env     []string
+	dir     string
+	mark    string    // value of BALEFIRE_RUN
+	stdin   io.Reader // nil: nothing
+	stdout  io.Writer
+	stderr  io.Writer
+	grace   time.Duration
+	kill    <-chan struct{} // closed: no grace
+	onStart func(pid int)
+}
+
+// ended is how a job came to its end.
+type ended struct {
+	state *os.ProcessState
+	cause error // why it was stopped; nil when it ended by itself
+	left  int   // processes that could not be killed
+}
+
+// errBody stops a program whose body cannot be read to its end: it must not
+// take a part for the whole (I9).
+var errBody = errors.New("read body")
+
+// run starts the program, waits for it and for all that it started, and stops
+// them when ctx ends. An error means that it never ran.
+func (j *job) run(ctx context.Context) (ended, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if ctx.Err() != nil {
+		return ended{cause: context.Cause(ctx)}, nil
+	}
+	cmd := exec.Command(j.argv[0], j.argv[1:]...)
+	cmd.Env, cmd.Dir = j.env, j.dir
+	p, err := openPipes(cmd, j.stdin != nil)
+	if err != nil {
+		return ended{}, fmt.Errorf("open pipes: %w", err)
+	}
+	t := newTree(cmd, j.mark)
+	exited, gone, reaped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	if err := start(t, exited, gone, reaped); err != nil {
+		p.close()
+		return ended{}, fmt.Errorf("start %s: %w", j.argv[0], err)
+	}
+	p.started()
+	if j.onStart != nil {
+		j.onStart(cmd.Process.Pid)
+	}
+	fed := p.feed(j.stdin, func(err error) { stop(fmt.Errorf("%w: %w", errBody, err)) }, gone)
+	said := p.collect(j.stdout, j.stderr)
+
+	end := ended{cause: await(ctx, exited)}
+	end.left = stopAll(t, exited, j.grace, j.kill)
+	close(gone)
+	if end.left == 0 {
+		<-reaped
+		end.state = cmd.ProcessState
+	}
+	p.drain(fed, said)
+	t.close()
+	return end, nil
+}
+
+// start starts the program on a thread of its own, since Linux ends it with the
+// thread that started it. It closes exited when the program has ended. Only
+// when gone says that nobody will signal its group any more is the program
+// reaped: until then no other process can get its number. One that cannot be
+// killed keeps this goroutine until it ends after all.
+func start(t *tree, exited chan<- struct{}, gone <-chan struct{}, reaped chan<- struct{}) error {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := t.start()
+		started <- err
+		if err != nil {
+			return
+		}
+		t.await()
+		close(exited)
+		<-gone
+		t.reap()
+		close(reaped)
+	}()
+	return <-started
+}
+
+// await returns when the program has ended, with nil, or when ctx has, with why.
+func await(ctx context.Context, exited <-chan struct{}) error {
+	select {
+	case <-exited:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-exited: // at the same moment: its own end counts
+		return nil
+	default:
+		return context.Cause(ctx)
+	}
+}
+
+// stopAll ends what is left of t, gently and then not, and returns how many
+// processes are still there.
+func stopAll(t *tree, exited <-chan struct{}, grace time.Duration, now <-chan struct{}) int {
+	if alive(t, exited) == 0 {
+		return 0
+	}
+	t.signal(false)
+	if waitGone(t, exited, grace, true, now) == 0 {
+		return 0
+	}
+	return waitGone(t, exited, killWait, false, nil)
+}
+
+// waitGone waits up to d until nothing of t is left. Without a gentle end, or once
+// now is closed, it kills meanwhile.
+func waitGone(t *tree, exited <-chan struct{}, d time.Duration, gentle bool, now <-chan struct{}) int {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		if !gentle {
+			t.signal(true)
+		}
+		n := alive(t, exited)
+		if n == 0 {
+			return 0
+		}
+		select {
+		case <-tick.C:
+		case <-now:
+			gentle, now = false, nil
+		case <-over.C:
+			return n
+		}
+	}
+}
+
+// alive counts the processes of t: the program itself and all others.
+func alive(t *tree, exited <-chan struct{}) int {
+	select {
+	case <-exited:
+		return t.others()
+	default:
+		return 1 + t.others()
+	}
+}
+
+// result gives an end its meaning. err says that the program never ran.
+func (e ended) result(err error) agent.Result {
+	switch {
+	case err != nil:
+		return agent.Result{Outcome: agent.Retry, Code: -1, Err: err.Error()}
+	case e.left > 0:
+		return agent.Result{Outcome: agent.Crashed, Code: -1, Err: fmt.Sprintf("%d processes of the run could not be killed", e.left)}
+	case errors.Is(e.cause, errBody):
+		return agent.Result{Outcome: agent.Retry, Code: code(e.state), Err: e.cause.Error()}
+	case e.cause != nil:
+		return agent.Result{Outcome: agent.Stopped(e.cause), Code: code(e.state), Err: "stopped: " + e.cause.Error()}
+	case killed(e.state) != "":
+		return agent.Result{Outcome: agent.Crashed, Code: code(e.state), Err: "killed by signal: " + killed(e.state)}
+	}
+	return exitResult(code(e.state))
+}
+
+// exitResult says what an exit code means.
+func exitResult(code int) agent.Result {
+	res := agent.Result{Outcome: agent.Retry, Code: code}
+	switch code {
+	case 0:
+		res.Outcome = agent.Success
+		return res
+	case ExitFail:
+		res.Outcome = agent.Fail
+	}
+	res.Err = fmt.Sprintf("exit code %d", code)
+	return res
+}
+
+func code(s *os.ProcessState) int {
+	if s == nil {
+		return -1
+	}
+	return s.ExitCode()
+}

@@ -1,0 +1,137 @@
+package command
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+// drainWait is how long output is awaited once no process is left that could
+// write it.
+const drainWait = time.Second
+
+// pipes are a program's standard streams: our ends, and its.
+type pipes struct {
+	in, out, err *os.File    // in is nil when the program gets no input
+	its          [3]*os.File // until it has started
+}
+
+func openPipes(cmd *exec.Cmd, stdin bool) (*pipes, error) {
+	p := &pipes{}
+	var errs [3]error
+	if stdin {
+		p.its[0], p.in, errs[0] = os.Pipe()
+	}
+	p.out, p.its[1], errs[1] = os.Pipe()
+	p.err, p.its[2], errs[2] = os.Pipe()
+	if err := errors.Join(errs[:]...); err != nil {
+		p.close()
+		return nil, err
+	}
+	if stdin {
+		cmd.Stdin = p.its[0]
+	}
+	cmd.Stdout, cmd.Stderr = p.its[1], p.its[2]
+	return p, nil
+}
+
+// started closes the program's ends, which it has now.
+func (p *pipes) started() { closeAll(p.its[:]...) }
+
+func (p *pipes) close() {
+	closeAll(p.in, p.out, p.err)
+	closeAll(p.its[:]...)
+}
+
+// closeAll closes pipes; nothing that matters can fail about that.
+func closeAll(list ...*os.File) {
+	for _, f := range list {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// feed writes body to the program and then closes its input. If the body
+// cannot be read, it calls broken and leaves the input open until gone: the
+// program must not see an end. The channel is closed when it is done.
+func (p *pipes) feed(body io.Reader, broken func(error), gone <-chan struct{}) <-chan struct{} {
+	done := make(chan struct{})
+	if p.in == nil {
+		close(done)
+		return done
+	}
+	src := &sourceReader{r: body}
+	go func() {
+		defer close(done)
+		defer closeAll(p.in)
+		_, _ = io.Copy(p.in, src) // a program may end without reading its input
+		if src.err != nil {
+			broken(src.err)
+			<-gone
+		}
+	}()
+	return done
+}
+
+// A sourceReader remembers the error that its reader ended with, so that it
+// can be told from one of the writer.
+type sourceReader struct {
+	r   io.Reader
+	err error
+}
+
+func (s *sourceReader) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err
+}
+
+// collect copies what the program says. The channel is closed at its end.
+func (p *pipes) collect(stdout, stderr io.Writer) <-chan struct{} {
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = io.Copy(stdout, p.out) })
+	wg.Go(func() { _, _ = io.Copy(stderr, p.err) })
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	return done
+}
+
+// drain waits for the end of both, but not for a stranger that inherited the
+// program's streams.
+func (p *pipes) drain(fed, said <-chan struct{}) {
+	if p.in != nil {
+		_ = p.in.SetWriteDeadline(time.Unix(1, 0)) // nobody reads any more
+	}
+	<-fed
+	limit := time.NewTimer(drainWait)
+	defer limit.Stop()
+	select {
+	case <-said:
+	case <-limit.C:
+	}
+	closeAll(p.out, p.err)
+	<-said
+}
+
+// A tail keeps the last bytes written to it.
+type tail struct {
+	max  int
+	text []byte
+}
+
+// Write never fails.
+func (t *tail) Write(p []byte) (int, error) {
+	t.text = append(t.text, p[max(0, len(p)-t.max):]...)
+	t.text = t.text[max(0, len(t.text)-t.max):]
+	return len(p), nil
+}
+
+// String returns what was kept, as text.
+func (t *tail) String() string { return strings.ToValidUTF8(string(t.text), "?") }

@@ -1,0 +1,51 @@
+package command
+
+import (
+	"context"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/agent"
+)
+
+const (
+	// ProbeFlag asks a program whether the work behind a key was done.
+	ProbeFlag = "--check"
+	// ExitNotDone is its answer no; 0 is yes and everything else "unknown". It
+	// is none of the codes that a program which knows nothing of probes ends with.
+	ExitNotDone = 10
+
+	probeTimeout = time.Minute
+)
+
+// Probe implements [agent.Prober]: it runs Exec… --check KEY. Whatever keeps
+// the program from answering is agent.Unknown.
+func (h *Handler) Probe(ctx context.Context, key string) agent.Verdict {
+	if key == "" || checkText(key) != nil || isFlag(key, "windows") {
+		return agent.Unknown
+	}
+	program, err := find(h.cfg.Exec[0])
+	if err != nil {
+		return agent.Unknown
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	mark := newMark()
+	j := &job{
+		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], []string{ProbeFlag, key}),
+		env:  h.environ(agent.Run{IdempotencyKey: key}, map[string]string{"BALEFIRE_RUN": mark}),
+		dir:  h.cfg.Dir, mark: mark, grace: h.cfg.Grace, stdout: io.Discard, stderr: io.Discard,
+	}
+	end, err := j.run(ctx)
+	if err != nil || end.cause != nil || end.left > 0 || killed(end.state) != "" {
+		return agent.Unknown
+	}
+	switch end.state.ExitCode() {
+	case 0:
+		return agent.Done
+	case ExitNotDone:
+		return agent.NotDone
+	}
+	return agent.Unknown
+}

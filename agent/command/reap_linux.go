@@ -1,0 +1,62 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// Reap ends the processes that runs of the node left behind when it was
+// killed: all that carry its name as BALEFIRE_NODE. It returns how many it
+// found, once they are gone. Call it at the start, before anything runs (S35).
+func Reap(ctx context.Context, node string, grace time.Duration) (int, error) {
+	if node == "" {
+		return 0, errors.New("reap: a node without a name leaves nothing to be found by")
+	}
+	entry := []byte("BALEFIRE_NODE=" + node)
+	has := func(pid int) bool {
+		s, ok := readStat(pid)
+		return ok && !s.dead && !isAncestor(pid) && hasEnv(pid, entry)
+	}
+	list := processes(has)
+	found := len(list)
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	gentle := time.NewTimer(grace)
+	defer gentle.Stop()
+	sig := syscall.SIGTERM
+	for first := true; len(list) > 0; list = processes(has) {
+		if first || sig == syscall.SIGKILL {
+			for _, pid := range list {
+				signalIf(pid, sig, has)
+			}
+		}
+		first = false
+		select {
+		case <-ctx.Done():
+			return found, fmt.Errorf("reap: %d processes of an earlier start are still there: %w", len(list), ctx.Err())
+		case <-gentle.C:
+			sig = syscall.SIGKILL
+		case <-tick.C:
+		}
+	}
+	return found, nil
+}
+
+// isAncestor reports whether this process came from pid, as when a task starts
+// a node of its own.
+func isAncestor(pid int) bool {
+	for up := syscall.Getppid(); up > 1; {
+		if up == pid {
+			return true
+		}
+		s, ok := readStat(up)
+		if !ok {
+			return false
+		}
+		up = s.parent
+	}
+	return false
+}

@@ -1,0 +1,79 @@
+package command
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+func running(pid int) bool {
+	s, ok := readStat(pid)
+	return ok && !s.dead
+}
+
+// S35: a node that is killed takes the program with it, and at the next start
+// what the program had started is found and ended.
+func TestKilledNodeLeavesNothingBehind(t *testing.T) {
+	m := newMeeting(t)
+	node := newMark()
+	cmd := exec.Command(program(t, "host")[0], programWord, "host", m.addr(), node)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	guests := m.await(t, 5)
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the host ended well")
+	}
+	if n, err := Reap(t.Context(), "another node", time.Second); n != 0 || err != nil {
+		t.Errorf("another node reaped %d, %v", n, err)
+	}
+	n, err := Reap(t.Context(), node, 100*time.Millisecond)
+	if err != nil || n < 4 || n > 5 { // the program itself may be gone by now
+		t.Errorf("reaped %d, %v, want the four that were left", n, err)
+	}
+	gone(t, guests)
+	for _, g := range guests {
+		g.ended(t)
+	}
+	if n, err := Reap(t.Context(), node, time.Second); n != 0 || err != nil {
+		t.Errorf("reaped %d more, %v", n, err)
+	}
+	if _, err := Reap(t.Context(), "", 0); err == nil {
+		t.Error("reaped for a node without a name")
+	}
+}
+
+// A program's name may hold anything, also what looks like the fields behind it.
+func TestParseStat(t *testing.T) {
+	line := "42 (a) Z 1 (b\n) S 7 40 41 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"
+	want := stat{parent: 7, group: 40, session: 41, born: 12345}
+	if got, ok := parseStat([]byte(line)); !ok || got != want {
+		t.Errorf("stat = %+v, %v, want %+v", got, ok, want)
+	}
+	for _, bad := range []string{"", ")", "1 (x) S 1 2", "1 (x) S a b c d e f g h i j k l m n o p q r s t"} {
+		if s, ok := parseStat([]byte(bad)); ok {
+			t.Errorf("%q was read as %+v", bad, s)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("42 (a) S 7 40 41 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"))
+	f.Add([]byte(") "))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if s, ok := parseStat(b); !ok && s.dead && s.born > 0 {
+			t.Errorf("%q: %+v", b, s)
+		}
+	})
+}
+
+func BenchmarkWalk(b *testing.B) {
+	for b.Loop() {
+		processes(func(pid int) bool { _, ok := readStat(pid); return !ok })
+	}
+}

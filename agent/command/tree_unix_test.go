@@ -1,0 +1,148 @@
+//go:build unix
+
+package command
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/agent"
+)
+
+func init() {
+	programs["family"] = family
+	programs["host"] = host
+	programs["orphan"] = orphan
+}
+
+// family starts four processes in four ways of getting lost, and then waits
+// or, if args[1] says so, ends. All report to args[0].
+func family(args []string) int {
+	for _, how := range []struct {
+		mode string
+		attr *syscall.SysProcAttr
+	}{
+		{"wait", nil},
+		{"deaf", &syscall.SysProcAttr{Setpgid: true}}, // a group of its own, as a shell's job
+		{"wait", &syscall.SysProcAttr{Setsid: true}},  // a session of its own, as a daemon
+		{"orphan", nil}, // its parent ends at once
+	} {
+		if how.attr != nil && how.attr.Setsid && runtime.GOOS != "linux" {
+			how.attr = nil // only Linux promises to find it
+		}
+		cmd := exec.Command(os.Args[0], programWord, how.mode, args[0])
+		cmd.SysProcAttr = how.attr
+		if err := cmd.Start(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	if conn := report(args[0]); conn != nil && args[1] == "ends" {
+		var b [1]byte
+		_, _ = conn.Read(b[:]) // until the test has met everybody
+		return 0
+	}
+	<-time.After(time.Hour)
+	return 0
+}
+
+// orphan leaves a process behind that is in another session and whose parent
+// is gone, as daemons do it.
+func orphan(args []string) int {
+	cmd := exec.Command(os.Args[0], programWord, "deaf", args[0])
+	if runtime.GOOS == "linux" {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	}
+	return btoi(cmd.Start() != nil)
+}
+
+// host is a node that runs a family.
+func host(args []string) int {
+	h, err := New(Config{Exec: []string{os.Args[0], programWord, "family", args[0], "waits"}, Node: args[1]})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	agent.Call(context.Background(), h, agent.Run{ID: "0198"})
+	return 0
+}
+
+// gone fails the test for each guest whose process is still there. A zombie
+// that nobody reaped is gone: it runs nothing.
+func gone(t *testing.T, guests []guest) {
+	t.Helper()
+	for _, g := range guests {
+		if running(g.pid) {
+			t.Errorf("process %d of %d is still there when Run has returned", g.pid, len(guests))
+		}
+	}
+}
+
+// S34, S35: when a run has ended, however it did, no process of it is left.
+func TestNoProcessIsLeft(t *testing.T) {
+	tests := []struct {
+		name string
+		how  string
+		stop func(cancel context.CancelFunc, leader guest) // once all are there
+		want agent.Outcome
+	}{
+		{"cancelled", "waits", func(cancel context.CancelFunc, _ guest) { cancel() }, agent.Cancelled},
+		{"its leader ended well", "ends", func(_ context.CancelFunc, l guest) { _ = l.conn.Close() }, agent.Success},
+		{"its leader was killed", "waits", func(_ context.CancelFunc, l guest) { _ = syscall.Kill(l.pid, syscall.SIGKILL) }, agent.Crashed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMeeting(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			leader := make(chan int, 1)
+			h := handler(t, Config{
+				Exec: program(t, "family", m.addr(), tt.how), Grace: 100 * time.Millisecond,
+				OnStart: func(pid int) { leader <- pid },
+			})
+			results := make(chan agent.Result, 1)
+			go func() { results <- agent.Call(ctx, h, agent.Run{ID: "0198"}) }()
+			guests := m.await(t, 5)
+			pid := <-leader
+			for _, g := range guests {
+				if g.pid == pid {
+					tt.stop(cancel, g)
+				}
+			}
+			res := <-results
+			gone(t, guests)
+			if res.Outcome != tt.want {
+				t.Errorf("result = %+v, want %v", res, tt.want)
+			}
+		})
+	}
+}
+
+func TestGentleStopIsTriedFirst(t *testing.T) {
+	for mode, want := range map[string]syscall.Signal{"wait": syscall.SIGTERM, "deaf": syscall.SIGKILL} {
+		m := newMeeting(t)
+		j := &job{argv: program(t, mode, m.addr()), env: os.Environ(), mark: newMark(), grace: 200 * time.Millisecond,
+			stdout: &tail{max: 100}, stderr: &tail{max: 100}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ends := make(chan ended, 1)
+		go func() {
+			end, err := j.run(ctx)
+			if err != nil {
+				t.Error(err)
+			}
+			ends <- end
+		}()
+		m.await(t, 1)
+		cancel()
+		end := <-ends
+		if got := end.state.Sys().(syscall.WaitStatus).Signal(); got != want {
+			t.Errorf("%s was ended by %v, want %v", mode, got, want)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+// A tree is a program and all processes that came from it: a job object, which
+// also ends with this process. What the program starts before it is put into
+// the job, in its first moments, is not in it.
+type tree struct {
+	cmd *exec.Cmd
+	job windows.Handle
+}
+
+// newTree prepares cmd: a process group of its own, which can be sent Ctrl-Break.
+func newTree(cmd *exec.Cmd, _ string) *tree {
+	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
+	return &tree{cmd: cmd}
+}
+
+func (t *tree) start() error {
+	job, err := newJobObject()
+	if err != nil {
+		return err
+	}
+	t.job = job
+	if err := t.cmd.Start(); err != nil {
+		t.close()
+		return err
+	}
+	if err := t.adopt(); err != nil {
+		err = errors.Join(err, t.cmd.Process.Kill())
+		_ = t.cmd.Wait() // it was killed
+		t.close()
+		return fmt.Errorf("put it into a job object: %w", err)
+	}
+	return nil
+}
+
+func newJobObject() (windows.Handle, error) {
+	job, err := windows.CreateJobObject(nil, nil)
+	if err != nil {
+		return 0, fmt.Errorf("create job object: %w", err)
+	}
+	var info windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION
+	info.BasicLimitInformation.LimitFlags = windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+	_, err = windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
+		uintptr(unsafe.Pointer(&info)), uint32(unsafe.Sizeof(info)))
+	if err != nil {
+		return 0, errors.Join(fmt.Errorf("set up job object: %w", err), windows.CloseHandle(job))
+	}
+	return job, nil
+}
+
+// adopt puts the program into the job.
+func (t *tree) adopt() error {
+	p, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, uint32(t.cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	return errors.Join(windows.AssignProcessToJobObject(t.job, p), windows.CloseHandle(p))
+}
+
+// await returns when the program has ended.
+func (t *tree) await() { _ = t.cmd.Wait() } // an exit code is no error here
+
+func (t *tree) reap() {}
+
+func (t *tree) close() { _ = windows.CloseHandle(t.job) }
+
+// accounting is JOBOBJECT_BASIC_ACCOUNTING_INFORMATION.
+type accounting struct {
+	times                                                          [4]int64
+	pageFaults, totalProcesses, activeProcesses, terminatedProcess uint32
+}
+
+// others counts the processes in the job.
+func (t *tree) others() int {
+	var info accounting
+	err := windows.QueryInformationJobObject(t.job, windows.JobObjectBasicAccountingInformation,
+		uintptr(unsafe.Pointer(&info)), uint32(unsafe.Sizeof(info)), nil)
+	if err != nil {
+		return 0
+	}
+	return int(info.activeProcesses)
+}
+
+// signal asks the program to end, or ends all processes of the job.
+func (t *tree) signal(hard bool) {
+	if hard {
+		_ = windows.TerminateJobObject(t.job, 1)
+		return
+	}
+	// A program without a console is not reached; it is ended after Grace.
+	_ = windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(t.cmd.Process.Pid))
+}
+
+// killed has no meaning on Windows: every end has an exit code.
+func killed(*os.ProcessState) string { return "" }
