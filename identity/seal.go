@@ -144,3 +144,17 @@ func unpack(plain []byte) ([]byte, error) {
 	}
 	return nil, fmt.Errorf("%w: unknown packing %d", ErrOpen, plain[0])
 }
+
+// OpenWith returns the content of an envelope to whoever made it and kept its
+// content key.
+func OpenWith(key [32]byte, env *proto.Envelope, h *proto.Header) ([]byte, error) {
+	suite, err := suiteOf(h.Suite)
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	content, err := openBody(suite, &key, env)
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	return content, nil
+}

@@ -272,3 +272,8 @@ func (o *Outbox) Blobs(f func(name string)) error {
 	}
 	return nil
 }
+
+// Results counts the results that are on their way to their homes.
+func (o *Outbox) Results() int {
+	return len(o.backlog.Keys(nil, func(it backlog.Item) bool { return it.Key.Part == backlog.PartResult }))
+}

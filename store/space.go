@@ -43,3 +43,9 @@ func reserveOf(configured, total int64) int64 {
 	}
 	return max(minReserve, total/20)
 }
+
+// Space returns the free bytes of the disk, as far as is known now, and the
+// reserve below which new work is refused; both are 0 without Config.Space.
+func (s *Store) Space() (free, reserve int64) {
+	return s.space.free.Load(), s.space.limit.Load()
+}

@@ -1,0 +1,263 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/agent/command"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/store/journal"
+)
+
+// A worker lets an agent's handler do the tasks of one kind: it gives each run a
+// folder, writes commands to the audit and hands large results on as files.
+type worker struct {
+	node  *Node
+	spec  HandlerSpec
+	agent agent.Handler
+	argv0 []string // the fixed words of a command; nil for what is built in
+}
+
+// spec turns a handler's description into what the inbox registers.
+func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
+	if err := s.Validate(); err != nil {
+		return inbox.Spec{}, err
+	}
+	timeout, err := s.timeout()
+	if err != nil {
+		return inbox.Spec{}, err
+	}
+	if timeout == 0 {
+		timeout = -1
+	}
+	out := inbox.Spec{
+		Kind: s.Kind, Allow: s.Allow, Profile: inbox.Profile(s.Profile), Concurrency: s.Concurrency,
+		MaxAttempts: s.MaxAttempts, OnCrash: inbox.OnCrash(s.OnCrash), Timeout: timeout, MaxBody: uint64(s.MaxBody),
+	}
+	w := worker{node: n, spec: s}
+	switch cmp.Or(s.Type, TypeCommand) {
+	case TypeDiscard:
+		w.agent = agent.Discard{}
+	case TypeEcho:
+		w.agent = agent.Echo{MaxOutput: s.MaxOutput}
+	case TypeSHA256:
+		w.agent = agent.Hash{}
+	default:
+		return n.commandSpec(out, w)
+	}
+	out.Handler, out.OnCrash = w, inbox.OnCrash(cmp.Or(s.OnCrash, string(inbox.OnCrashRetry)))
+	return out, nil
+}
+
+func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
+	s := w.spec
+	cfg := command.Config{
+		Exec: s.Exec, AllowArgs: s.Args, AllowFlags: s.Args, Env: s.Env, Dir: s.Dir,
+		Timeout: -1, MaxOutput: s.MaxOutput, Node: n.keys.Peer().String(),
+	}
+	if s.Body == "file" {
+		cfg.PassBody = command.PassFile
+	}
+	h, err := command.New(cfg)
+	if err != nil {
+		return out, fmt.Errorf("%w: handler %s: %w", ErrInvalid, s.Kind, err)
+	}
+	w.agent, w.argv0, out.Handler = h, s.Exec, w
+	if out.OnCrash == inbox.OnCrashProbe {
+		out.Handler = prober{w, h}
+	}
+	return out, nil
+}
+
+// Run starts the agent once and returns when nothing of it runs any more.
+func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+	dir, err := w.node.runFolder(r)
+	if err != nil {
+		return &inbox.Ran{End: inbox.Retry, ExitCode: -1, Reason: err.Error()}
+	}
+	defer os.RemoveAll(dir)
+	in := w.input(r, dir)
+	if err := w.audit(ctx, "command.start", in, nil); err != nil {
+		return &inbox.Ran{End: inbox.Retry, ExitCode: -1, Reason: fmt.Sprintf("the audit could not be written, so nothing was started: %v", err)}
+	}
+	res := agent.Call(ctx, w.agent, in)
+	if err := w.audit(context.WithoutCancel(ctx), "command.end", in, &res); err != nil {
+		w.node.log.Error("the end of a command could not be written to the audit", "task", in.ID, "err", err)
+	}
+	return w.node.ran(r, res)
+}
+
+func (w worker) input(r *inbox.Run, dir string) agent.Run {
+	return agent.Run{
+		ID: r.ID.String(), Attempt: int(r.Attempt), Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter),
+		Kind: r.Content.GetKind(), Origin: r.Origin.String(), IdempotencyKey: r.Content.GetIdempotencyKey(),
+		Traceparent: r.Content.GetTraceparent(), ContentType: r.Content.GetContentType(), Args: r.Content.GetArgs(),
+		Body: r.Body, BodySize: r.BodySize, Dir: dir, Deadline: r.Deadline, Kill: r.Kill,
+	}
+}
+
+// audit writes the start or the end of a command; what is built in runs nothing
+// that needs to be told.
+func (w worker) audit(ctx context.Context, action string, in agent.Run, res *agent.Result) error {
+	if w.argv0 == nil {
+		return nil
+	}
+	argv := append(append([]string{}, w.argv0...), in.Args...)
+	e := journal.Entry{
+		Boot: w.node.outbox.Boot(), Actor: in.Origin, Action: action, Task: in.ID, Attempt: in.Attempt, Epoch: in.Epoch,
+		ArgvHash: journal.HashArgv(argv), Argv: journal.Redact(argv, len(w.argv0)), Detail: map[string]string{"kind": in.Kind},
+	}
+	if res != nil {
+		e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()
+	}
+	_, err := w.node.ground.journal.Append(ctx, e)
+	return err
+}
+
+// A prober is a worker whose program can say whether a key was done.
+type prober struct {
+	worker
+	agent agent.Prober
+}
+
+// Probe asks the program.
+func (p prober) Probe(ctx context.Context, r *inbox.Run) inbox.Probe {
+	key := cmp.Or(r.Content.GetIdempotencyKey(), r.ID.String())
+	switch p.agent.Probe(ctx, key) {
+	case agent.Done:
+		return inbox.Done
+	case agent.NotDone:
+		return inbox.NotDone
+	}
+	return inbox.Unknown
+}
+
+func (n *Node) runFolder(r *inbox.Run) (string, error) {
+	dir := filepath.Join(n.cfg.Dir, runDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make a folder for the run: %w", err)
+	}
+	dir, err := os.MkdirTemp(dir, r.ID.String()+"-")
+	if err != nil {
+		return "", fmt.Errorf("make a folder for the run: %w", err)
+	}
+	return dir, nil
+}
+
+// ran turns an agent's result into what the inbox decides on.
+func (n *Node) ran(r *inbox.Run, res agent.Result) *inbox.Ran {
+	out := &inbox.Ran{
+		End: endOf(res.Outcome), ExitCode: int32(res.Code), Output: res.Output, ContentType: "application/octet-stream",
+		Truncated: res.Truncated, Stderr: strings.ToValidUTF8(res.Stderr, "?"), Reason: res.Err,
+	}
+	if res.OutputFile == "" {
+		return out
+	}
+	if err := n.keepOutput(r, res, out); err != nil {
+		return &inbox.Ran{End: inbox.Retry, ExitCode: int32(res.Code), Reason: fmt.Sprintf("keep the result: %v", err), Stderr: out.Stderr}
+	}
+	return out
+}
+
+// keepOutput moves a large result out of the run's folder, which goes away.
+func (n *Node) keepOutput(r *inbox.Run, res agent.Result, out *inbox.Ran) error {
+	out.File = filepath.Join(n.cfg.Dir, runDir, r.ID.String()+".out")
+	if err := os.Rename(res.OutputFile, out.File); err != nil {
+		return err
+	}
+	f, err := os.Open(out.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	size, err := io.Copy(sum, f)
+	if err != nil {
+		return err
+	}
+	out.Size, out.Digest = uint64(size), sum.Sum(nil)
+	return nil
+}
+
+func endOf(o agent.Outcome) inbox.End {
+	switch o {
+	case agent.Success:
+		return inbox.Success
+	case agent.Retry:
+		return inbox.Retry
+	case agent.Fail:
+		return inbox.Fail
+	case agent.Timeout, agent.Cancelled:
+		return inbox.Stopped
+	}
+	return inbox.Crashed
+}
+
+// AddHandler registers a handler and keeps it over restarts. A handler of the
+// same kind is replaced.
+func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
+	spec, err := n.spec(s)
+	if err != nil {
+		return err
+	}
+	n.handling.Lock()
+	defer n.handling.Unlock()
+	added := append(without(n.added, s.Kind), s)
+	if err := saveHandlers(n.cfg.Dir, added); err != nil {
+		return err
+	}
+	if err := n.inbox.Register(spec); err != nil {
+		return errors.Join(fmt.Errorf("%w: %w", ErrInvalid, err), saveHandlers(n.cfg.Dir, n.added))
+	}
+	n.added = added
+	n.specs[s.Kind] = s
+	return n.note(ctx, "handler.add", s.Kind)
+}
+
+// RemoveHandler takes a handler away. Its waiting tasks stay until there is one
+// again or their time is over.
+func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
+	n.handling.Lock()
+	defer n.handling.Unlock()
+	if _, ok := n.specs[kind]; !ok {
+		return fmt.Errorf("%w: this node has no handler %.40q", ErrNotFound, kind)
+	}
+	left := without(n.added, kind)
+	if len(left) == len(n.added) {
+		return fmt.Errorf("%w: handler %s is in the configuration file: remove it there", ErrInvalid, kind)
+	}
+	if err := saveHandlers(n.cfg.Dir, left); err != nil {
+		return err
+	}
+	n.added = left
+	n.inbox.Unregister(kind)
+	delete(n.specs, kind)
+	return n.note(ctx, "handler.remove", kind)
+}
+
+// note writes a person's action to the audit.
+func (n *Node) note(ctx context.Context, action, what string) error {
+	_, err := n.ground.journal.Append(ctx, journal.Entry{Boot: n.outbox.Boot(), Actor: "local", Action: action, Detail: map[string]string{"subject": what}})
+	if err != nil {
+		return fmt.Errorf("audit %s: %w", action, err)
+	}
+	return nil
+}
+
+func without(specs []HandlerSpec, kind string) []HandlerSpec {
+	var out []HandlerSpec
+	for _, s := range specs {
+		if s.Kind != kind {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -1,0 +1,206 @@
+package node
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/transport"
+)
+
+// bodies takes streamed bodies: of tasks for the inbox, of results for the
+// outbox. What an envelope may not do it may not send bytes for either.
+type bodies struct{ node *Node }
+
+// Offer makes every check of the envelope that the body belongs to before it
+// takes a byte.
+func (b bodies) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (transport.BodySink, *proto.OfferReply) {
+	sink, reply, err := b.node.offered(ctx, from, o)
+	if err != nil {
+		code := proto.Code_CODE_BAD_FORM
+		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
+			code = ce.Code
+		}
+		return nil, &proto.OfferReply{Code: code, Detail: proto.Clip(err.Error(), 256)}
+	}
+	if sink == nil {
+		return nil, reply
+	}
+	return sink, reply
+}
+
+func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (*arriving, *proto.OfferReply, error) {
+	env, err := proto.Encode(nil, o.GetEnvelope())
+	if err != nil {
+		return nil, nil, err
+	}
+	m := &proto.Message{Type: o.GetType(), Payload: env, Signature: o.GetEnvelope().GetSignature()}
+	switch o.GetType() {
+	case proto.MessageType_DATA:
+		a, err := n.openTask(n.checks(), from, m)
+		if err != nil {
+			return nil, nil, err
+		}
+		v := n.inbox.Accept(ctx, []inbox.Arrival{a})[0]
+		return n.takeIf(ctx, v.Code, v.Detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
+	case proto.MessageType_RESULT:
+		_, opened, err := n.openEnvelope(n.checks(), from, m, proto.WhatResult)
+		if err != nil {
+			return nil, nil, err
+		}
+		code, detail := n.awaited(from, &opened.Header)
+		leaf := identity.EnvelopeLeaf(o.GetEnvelope().GetHeader(), o.GetEnvelope().GetBody(), proto.WhatResult)
+		return n.takeIf(ctx, code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
+	}
+	return nil, nil, badForm("a body for a message of type %s", o.GetType())
+}
+
+// awaited says NEED_BODY when the home still waits for this result.
+func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string) {
+	rec, err := n.outbox.Get(h.ID)
+	switch {
+	case errors.Is(err, outbox.ErrNotFound):
+		return proto.Code_CODE_STALE, "no such task is known here"
+	case err != nil:
+		return proto.Code_CODE_INTERNAL, "the task could not be read"
+	case rec.GetState().Terminal() || rec.Seq() != h.Seq || string(rec.GetPeer()) != string(from[:]):
+		return proto.Code_CODE_STALE, "the result is not awaited"
+	}
+	return proto.Code_CODE_NEED_BODY, ""
+}
+
+// takeIf opens a place for the body when the verdict on its envelope was that
+// nothing but the body is missing. The reply to one that is here already is its
+// whole size.
+func (n *Node) takeIf(ctx context.Context, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*arriving, *proto.OfferReply, error) {
+	size, _, streamed := h.Stream()
+	if !streamed {
+		return nil, nil, badForm("the envelope has no streamed body")
+	}
+	if code == proto.Code_CODE_UNSPECIFIED {
+		return nil, &proto.OfferReply{Offset: size}, nil
+	}
+	if code != proto.Code_CODE_NEED_BODY {
+		return nil, &proto.OfferReply{Code: code, Detail: detail}, nil
+	}
+	if has, err := n.ground.blobs.Has(name); err == nil && has {
+		return nil, &proto.OfferReply{Offset: size}, nil
+	}
+	a, err := n.arrive(ctx, name, int64(size), leaf)
+	if errors.Is(err, blob.ErrFull) || errors.Is(err, blob.ErrTooLarge) || n.ground.store.Full() {
+		if a != nil {
+			err = errors.Join(err, a.End(false))
+		}
+		return nil, &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: "no room for the body"}, nil
+	}
+	if err != nil {
+		n.log.Error("a body cannot be taken", "blob", name, "err", err)
+		return nil, &proto.OfferReply{Code: proto.Code_CODE_INTERNAL, Detail: "the body cannot be kept"}, nil
+	}
+	return a, &proto.OfferReply{Offset: uint64(a.w.Offset())}, nil
+}
+
+// An arriving is a sealed body on its way in. How much of it is durable is
+// noted in the bucket Chunks, with the envelope that it belongs to: after a
+// crash it goes on there (S12).
+type arriving struct {
+	node *Node
+	ctx  context.Context // of the stream that it arrives on
+	w    *blob.Writer
+	name string
+	leaf [32]byte
+}
+
+func (n *Node) arrive(ctx context.Context, name string, size int64, leaf [32]byte) (*arriving, error) {
+	if size > n.cfg.Store.MaxBlob {
+		return nil, blob.ErrTooLarge
+	}
+	w, err := n.ground.blobs.Resume(name)
+	if err != nil {
+		return nil, err
+	}
+	a := &arriving{node: n, ctx: ctx, w: w, name: name, leaf: leaf}
+	if err := w.Truncate(min(a.durable(), w.Offset())); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return a, nil
+}
+
+// durable returns how many bytes of this very body are on record.
+func (a *arriving) durable() int64 {
+	v, err := a.node.ground.store.Get(store.Chunks, []byte(a.name))
+	if err != nil || len(v) != 40 || [32]byte(v[8:]) != a.leaf {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(v))
+}
+
+// Write adds the next sealed bytes, whose hash was checked.
+func (a *arriving) Write(p []byte) (int, error) { return a.w.Write(p) }
+
+// Sync makes what was written durable, and then the note of how much that is.
+func (a *arriving) Sync() (int64, error) {
+	if err := a.w.Sync(); err != nil {
+		return 0, err
+	}
+	var b store.Batch
+	b.Put(store.Chunks, []byte(a.name), append(binary.BigEndian.AppendUint64(nil, uint64(a.w.Offset())), a.leaf[:]...))
+	if err := a.node.ground.store.Apply(context.WithoutCancel(a.ctx), &b); err != nil {
+		return 0, fmt.Errorf("note the progress of a body: %w", err)
+	}
+	return a.w.Offset(), nil
+}
+
+// End gives the whole body its name, or leaves the part for the next try.
+func (a *arriving) End(whole bool) error {
+	if !whole {
+		return a.w.Close()
+	}
+	if err := a.w.Commit(); err != nil {
+		return err
+	}
+	var b store.Batch
+	b.Delete(store.Chunks, []byte(a.name))
+	return a.node.ground.store.Apply(context.WithoutCancel(a.ctx), &b)
+}
+
+// inboxBodies lets the inbox read the bodies of its tasks.
+type inboxBodies struct{ node *Node }
+
+// Has reports whether the whole body is here.
+func (b inboxBodies) Has(name string) bool {
+	has, err := b.node.ground.blobs.Has(name)
+	return err == nil && has
+}
+
+// Open reads the plain body. The suite is that of this node's own sealing keys,
+// which the origin sealed for.
+func (b inboxBodies) Open(name string, key [32]byte, size uint64) (io.ReadCloser, error) {
+	return openSealed(b.node.ground.blobs, name, key, b.node.keys.SealingKey().Suite, proto.WhatTask)
+}
+
+// inboxFiles keeps what the inbox has too large for a record.
+type inboxFiles struct{ node *Node }
+
+// Put makes the file durable.
+func (f inboxFiles) Put(name string, p []byte) error { return f.node.ground.blobs.Put(name, p) }
+
+// Get returns the file.
+func (f inboxFiles) Get(name string) ([]byte, error) { return readBlob(f.node.ground.blobs, name) }
+
+// Delete removes it; a missing one is no error.
+func (f inboxFiles) Delete(name string) error {
+	err := f.node.ground.blobs.Delete(name)
+	if errors.Is(err, blob.ErrNotFound) {
+		return nil
+	}
+	return err
+}

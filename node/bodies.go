@@ -1,0 +1,279 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/blob"
+)
+
+// The names of blobs: a node may be both ends of a task, so each use has its own.
+func bodyBlob(id proto.TaskID) string     { return "out-" + id.String() } // sealed, of a task made here
+func outcomeBlob(id proto.TaskID) string  { return "res-" + id.String() } // sealed, of a result made here
+func resultBlob(id proto.TaskID) string   { return "got-" + id.String() } // plain, of a result that came home
+func arrivingBlob(id proto.TaskID) string { return "new-" + id.String() } // sealed, of a result on its way in
+
+// takeBody puts a request's body where it belongs: into the content when it is
+// small, else sealed into a blob. It returns the content key of what it sealed.
+func (n *Node) takeBody(ctx context.Context, d *outbox.Draft, c *proto.Content, r *Request) (*[32]byte, error) {
+	body := r.Body
+	if r.Stream != nil {
+		head, more, err := readHead(r.Stream)
+		if err != nil {
+			return nil, fmt.Errorf("read the body: %w", err)
+		}
+		if more != nil {
+			return n.sealStream(ctx, d, c, more)
+		}
+		body = head
+	}
+	if len(body) > proto.MaxInlineBody {
+		return n.sealStream(ctx, d, c, newBytesReader(body))
+	}
+	sum := sha256.Sum256(body)
+	c.Body, c.BodySize, c.BodyDigest = body, uint64(len(body)), sum[:]
+	d.Record.BodySize = c.BodySize
+	return nil, nil
+}
+
+// readHead reads a body that may be small; more is the whole stream when it is
+// not.
+func readHead(r io.Reader) (head []byte, more io.Reader, err error) {
+	head, err = io.ReadAll(io.LimitReader(r, proto.MaxInlineBody+1))
+	if err != nil || len(head) <= proto.MaxInlineBody {
+		return head, nil, err
+	}
+	return nil, io.MultiReader(newBytesReader(head), r), nil
+}
+
+// sealStream seals a body of any size into a blob, a chunk at a time.
+func (n *Node) sealStream(ctx context.Context, d *outbox.Draft, c *proto.Content, r io.Reader) (*[32]byte, error) {
+	var key [32]byte
+	rand.Read(key[:])
+	suite := n.suiteOf(d.Header.Target)
+	name := bodyBlob(d.Header.ID)
+	size, sum, err := n.sealInto(ctx, n.ground.blobs, name, key, suite, proto.WhatTask, r)
+	if err != nil {
+		return nil, n.bodyError(err)
+	}
+	c.Body, c.BodySize, c.BodyDigest = nil, uint64(size), sum
+	d.Record.BodyBlob, d.Record.BodySize = name, c.BodySize
+	d.Header.SetStream(uint64(identity.SealedSize(size)), proto.ChunkSize)
+	return &key, nil
+}
+
+// sealInto writes r sealed into the blob called name and returns the plain size
+// and digest. The blob is durable when it returns nil.
+func (n *Node) sealInto(ctx context.Context, dir *blob.Dir, name string, key [32]byte, suite, what byte, r io.Reader) (size int64, sum []byte, err error) {
+	sealer, err := identity.NewStreamSealer(key, suite, what)
+	if err != nil {
+		return 0, nil, err
+	}
+	w, err := dir.Create(name)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Abort())
+		}
+	}()
+	digest := sha256.New()
+	in := newChunker(io.TeeReader(r, digest))
+	sealed := make([]byte, 0, identity.SealedChunk)
+	for i := uint64(0); ; i++ {
+		plain, last, err := in.next()
+		if err == nil {
+			sealed, err = sealer.SealChunk(sealed[:0], i, last, plain)
+		}
+		if err == nil {
+			_, err = w.Write(sealed)
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return 0, nil, err
+		}
+		size += int64(len(plain))
+		if last {
+			return size, digest.Sum(nil), w.Commit()
+		}
+	}
+}
+
+// bodyError says why a body could not be taken in words that help.
+func (n *Node) bodyError(err error) error {
+	switch {
+	case errors.Is(err, blob.ErrFull):
+		return fmt.Errorf("%w: no room for the body: %w", ErrFull, err)
+	case errors.Is(err, blob.ErrTooLarge):
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return fmt.Errorf("keep the body: %w", err)
+}
+
+// spill moves a sealed body that is too large for a record into a file that is
+// durable before the record is.
+func (n *Node) spill(d *outbox.Draft) error {
+	if len(d.Envelope.Body) <= maxSealedRecord {
+		return nil
+	}
+	name, dir := bodyBlob(d.Header.ID), n.ground.blobs
+	if d.Header.What == proto.WhatResult {
+		name, dir = outcomeBlob(d.Header.ID), n.ground.blobs.Essential()
+	}
+	if err := dir.Put(name, d.Envelope.Body); err != nil {
+		return n.bodyError(err)
+	}
+	d.Record.BodyBlob, d.Envelope.Body = name, nil
+	return nil
+}
+
+// maxSealedRecord is the largest sealed body that stays in its record.
+const maxSealedRecord = proto.MaxInlineRecord + 1<<10
+
+// dropBody removes the file of a draft that came to nothing.
+func (n *Node) dropBody(d *outbox.Draft) {
+	if d.Record.GetBodyBlob() == "" {
+		return
+	}
+	if err := n.ground.blobs.Delete(d.Record.GetBodyBlob()); err != nil {
+		n.log.Warn("a body that nobody needs could not be removed", "blob", d.Record.GetBodyBlob(), "err", err)
+	}
+}
+
+// suiteOf returns the suite that a peer's envelopes are sealed with.
+func (n *Node) suiteOf(p proto.PeerID) byte {
+	k, _ := n.book.KeyRecord(p)
+	return k.Suite
+}
+
+// bodyFiles gives the outbox the bodies that stand beside its records.
+type bodyFiles struct{ node *Node }
+
+// Load returns a sealed body that fits into a frame.
+func (f bodyFiles) Load(name string) ([]byte, error) { return readBlob(f.node.ground.blobs, name) }
+
+// Send streams a sealed body and returns once the peer has it durable.
+func (f bodyFiles) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
+	b, err := f.node.ground.blobs.Open(name)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if to == f.node.keys.Peer() {
+		return f.node.copyBody(ctx, offer, b)
+	}
+	return f.node.net.SendBody(ctx, to, offer, b, b.Size())
+}
+
+func readBlob(dir *blob.Dir, name string) ([]byte, error) {
+	b, err := dir.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	if b.Size() > proto.MaxSealed {
+		return nil, fmt.Errorf("blob %s has %d bytes, a frame takes %d", name, b.Size(), proto.MaxSealed)
+	}
+	return io.ReadAll(b)
+}
+
+// sweepFiles removes, at the start, blobs that no record refers to and what
+// runs left behind.
+func (n *Node) sweepFiles() error {
+	used := map[string]bool{}
+	if err := n.outbox.Blobs(func(name string) { used[name] = true }); err != nil {
+		return err
+	}
+	removed, err := n.ground.blobs.Sweep(func(name string) bool { return used[name] || n.inbox.Holds(name) })
+	if err != nil {
+		return fmt.Errorf("sweep bodies: %w", err)
+	}
+	if removed > 0 {
+		n.log.Info("bodies that nothing refers to were removed", "count", removed)
+	}
+	return nil
+}
+
+// unseal writes the plain body of a result into its blob, checked against the
+// signed digest.
+func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, opened identity.Opened) (err error) {
+	r, err := openSealed(n.ground.blobs, sealed, opened.Key, opened.Header.Suite, proto.WhatResult)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := n.ground.blobs.Essential().Create(in.Blob)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Abort())
+		}
+	}()
+	sum := sha256.New()
+	size, err := io.Copy(io.MultiWriter(w, sum), contextual{ctx, r})
+	if err != nil {
+		return err
+	}
+	if uint64(size) != in.Outcome.GetBodySize() || string(sum.Sum(nil)) != string(in.Outcome.GetBodyDigest()) {
+		return errors.New("the body is not the one its digest says (I9)")
+	}
+	return w.Commit()
+}
+
+func (n *Node) forgetArrived(name string) error {
+	err := n.ground.blobs.Delete(name)
+	if errors.Is(err, blob.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// checkBody holds a body against its signed size and digest (I9).
+func checkBody(body []byte, size uint64, digest []byte) error {
+	if sum := sha256.Sum256(body); uint64(len(body)) != size || len(digest) > 0 && string(sum[:]) != string(digest) || len(digest) == 0 && size > 0 {
+		return badForm("the body is not the one its digest says (I9)")
+	}
+	return nil
+}
+
+// A contextual reader ends with its context.
+type contextual struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+// Read reads until the context is done.
+func (c contextual) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
+
+// A resultBody is a result to be read and closed.
+type resultBody struct {
+	io.Reader
+	close func() error
+}
+
+// Close ends the reading.
+func (b resultBody) Close() error {
+	if b.close == nil {
+		return nil
+	}
+	return b.close()
+}
+
+func fillRandom(b []byte) { rand.Read(b) }

@@ -1,0 +1,55 @@
+package node
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/store/pebble"
+)
+
+// nutsReport turns the engine's report into one for people.
+func nutsReport(r nuts.Report) StoreReport {
+	out := StoreReport{Engine: EngineNuts, Records: r.Entries, Clean: r.Clean()}
+	note := func(format string, a ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, a...)) }
+	note("%s: %d files, %d bytes, %d transactions", r.Generation, r.Segments, r.Bytes, r.Transactions)
+	if r.TornBytes > 0 {
+		note("%d bytes behind the last commit: the next start sets them aside", r.TornBytes)
+	}
+	if r.Orphans > 0 {
+		note("%d transactions were never committed and do not count", r.Orphans)
+	}
+	if r.Imported > 0 {
+		note("%d entries were brought over, %d transactions only in part", r.Imported, r.Partial)
+	}
+	for _, l := range r.Lost {
+		note("lost: %s, bytes %d to %d", l.File, l.From, l.To)
+	}
+	return out
+}
+
+// checkPebble reads every record; Pebble checks its own sums on the way.
+func checkPebble(dir string) (StoreReport, error) {
+	db, err := pebble.Open(filepath.Join(dir, storeDir, EnginePebble), pebble.Config{})
+	if err != nil {
+		return StoreReport{}, err
+	}
+	defer db.Close()
+	out := StoreReport{Engine: EnginePebble, Clean: true}
+	for _, b := range store.Buckets() {
+		var start []byte
+		for {
+			page, err := db.Scan(b, start, nil, store.MaxScan)
+			if err != nil {
+				return out, fmt.Errorf("check %s: %w", b, err)
+			}
+			out.Records += len(page)
+			if len(page) < store.MaxScan {
+				break
+			}
+			start = append(page[len(page)-1].Key, 0)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/blob"
+)
+
+// A chunker cuts a stream into chunks of proto.ChunkSize and knows which is the
+// last: it reads one chunk ahead.
+type chunker struct {
+	r          io.Reader
+	cur, ahead []byte
+	err        error
+	primed     bool
+}
+
+func newChunker(r io.Reader) *chunker {
+	return &chunker{r: r, cur: make([]byte, 0, proto.ChunkSize), ahead: make([]byte, 0, proto.ChunkSize)}
+}
+
+func newBytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
+
+// next returns the next chunk, valid until the one after. An empty stream is
+// one empty chunk.
+func (c *chunker) next() (chunk []byte, last bool, err error) {
+	if !c.primed {
+		c.fill()
+		c.primed = true
+	}
+	c.cur, c.ahead = c.ahead, c.cur
+	if c.err == nil {
+		c.fill()
+	} else {
+		c.ahead = c.ahead[:0]
+	}
+	if c.err != nil && c.err != io.EOF {
+		return nil, false, c.err
+	}
+	return c.cur, c.err == io.EOF && len(c.ahead) == 0, nil
+}
+
+func (c *chunker) fill() {
+	buf := c.ahead[:proto.ChunkSize]
+	n, err := io.ReadFull(c.r, buf)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = io.EOF
+	}
+	c.ahead, c.err = buf[:n], err
+}
+
+// An unsealer reads the plain body out of a sealed blob.
+type unsealer struct {
+	blob   *blob.Blob
+	opener *identity.StreamOpener
+	left   int64 // sealed bytes
+	i      uint64
+	plain  []byte
+	sealed []byte
+	out    []byte
+}
+
+func openSealed(dir *blob.Dir, name string, key [32]byte, suite, what byte) (*unsealer, error) {
+	opener, err := identity.NewStreamOpener(key, suite, what)
+	if err != nil {
+		return nil, err
+	}
+	b, err := dir.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return &unsealer{blob: b, opener: opener, left: b.Size(), sealed: make([]byte, identity.SealedChunk)}, nil
+}
+
+// Read returns plain bytes; every one was authenticated.
+func (u *unsealer) Read(p []byte) (int, error) {
+	for len(u.out) == 0 {
+		if u.left == 0 {
+			return 0, io.EOF
+		}
+		part := u.sealed[:min(u.left, int64(len(u.sealed)))]
+		if _, err := io.ReadFull(u.blob, part); err != nil {
+			return 0, fmt.Errorf("read a body: %w", err)
+		}
+		u.left -= int64(len(part))
+		plain, err := u.opener.OpenChunk(u.plain[:0], u.i, u.left == 0, part)
+		if err != nil {
+			return 0, fmt.Errorf("read a body: %w", err)
+		}
+		u.plain, u.out, u.i = plain, plain, u.i+1
+	}
+	n := copy(p, u.out)
+	u.out = u.out[n:]
+	return n, nil
+}
+
+// Close ends the reading.
+func (u *unsealer) Close() error { return u.blob.Close() }

@@ -1,0 +1,170 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transport"
+)
+
+// results seals what the inbox has finished for its home and gives it to the
+// outbox, in one batch with the end of the task.
+type results struct{ node *Node }
+
+// PutResult makes the end of a task and its result durable together.
+func (r results) PutResult(ctx context.Context, f *inbox.Finished, also func(*store.Batch)) error {
+	n := r.node
+	d, err := n.resultDraft(ctx, f)
+	if err != nil {
+		return fmt.Errorf("result of %s: %w", f.ID, err)
+	}
+	if err := n.outbox.PutResult(ctx, d, also); err != nil {
+		n.dropBody(d)
+		return fmt.Errorf("result of %s: %w", f.ID, err)
+	}
+	if f.File != "" {
+		if err := os.Remove(f.File); err != nil {
+			n.log.Warn("a result's file could not be removed", "file", f.File, "err", err)
+		}
+	}
+	if f.Origin != n.keys.Peer() {
+		n.net.Want(f.Origin)
+	}
+	return nil
+}
+
+func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draft, error) {
+	key, ok := n.book.KeyRecord(f.Origin)
+	if !ok {
+		return nil, fmt.Errorf("the sealing key of %s is not known", f.Origin.Short())
+	}
+	now := n.cfg.Clock.Now()
+	d := &outbox.Draft{
+		Record: &proto.Record{Kind: f.Kind, Class: f.Class},
+		Header: proto.Header{
+			What: proto.WhatResult, Mesh: n.mesh.ID, ID: f.ID, Origin: n.keys.Peer(), Target: f.Origin,
+			Seq: f.Seq, Created: now.UnixMilli(), NotAfter: now.Add(proto.MaxTTL).UnixMilli(),
+		},
+	}
+	statements := make([][]byte, len(f.Statements))
+	for i := range f.Statements {
+		statements[i] = f.Statements[i].Append(nil)
+	}
+	if len(statements) > 0 {
+		f.Outcome.Receipts = n.keys.Receipts(statements)
+	}
+	stream, err := n.takeResult(ctx, d, f, key.Suite)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := proto.Encode(nil, f.Outcome)
+	if err != nil {
+		return nil, err
+	}
+	return d, n.sealBytes(d, key, plain, stream)
+}
+
+// takeResult seals a result that is in a file into a blob.
+func (n *Node) takeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finished, suite byte) (*[32]byte, error) {
+	if f.File == "" {
+		return nil, nil
+	}
+	file, err := os.Open(f.File)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	key, name := newContentKey(), outcomeBlob(f.ID)
+	size, sum, err := n.sealInto(ctx, n.ground.blobs.Essential(), name, key, suite, proto.WhatResult, file)
+	if err != nil {
+		return nil, err
+	}
+	f.Outcome.BodySize, f.Outcome.BodyDigest = uint64(size), sum
+	d.Record.BodyBlob = name
+	d.Header.SetStream(uint64(identity.SealedSize(size)), proto.ChunkSize)
+	return &key, nil
+}
+
+// resultIn prepares a result for the commit rule: its receipts are checked, and
+// a body that is too large for the record becomes a blob.
+func (n *Node) resultIn(ctx context.Context, opened identity.Opened, outcome *proto.Outcome) (outbox.ResultIn, error) {
+	in := outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}
+	for _, rc := range outcome.GetReceipts() {
+		if _, err := identity.VerifyReceipt(n.verifier, rc); err != nil {
+			return in, &identity.CheckError{Code: proto.Code_CODE_BAD_SIGNATURE, Err: err}
+		}
+	}
+	if _, _, streamed := opened.Header.Stream(); streamed {
+		return in, n.openStreamed(ctx, &in, opened)
+	}
+	if err := checkBody(outcome.GetBody(), outcome.GetBodySize(), outcome.GetBodyDigest()); err != nil {
+		return in, err
+	}
+	if len(outcome.GetBody()) > proto.MaxInlineRecord {
+		in.Blob = resultBlob(in.ID)
+		if err := n.ground.blobs.Essential().Put(in.Blob, outcome.GetBody()); err != nil {
+			return in, &identity.CheckError{Code: proto.Code_CODE_INTERNAL, Err: n.bodyError(err)}
+		}
+	}
+	return in, nil
+}
+
+// openStreamed turns the sealed body that arrived before its result into the
+// plain blob that the record will name.
+func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened identity.Opened) error {
+	in.Blob = resultBlob(in.ID)
+	arrived := arrivingBlob(in.ID)
+	if has, err := n.ground.blobs.Has(in.Blob); err == nil && has {
+		return n.forgetArrived(arrived)
+	}
+	if has, err := n.ground.blobs.Has(arrived); err != nil || !has {
+		return &identity.CheckError{Code: proto.Code_CODE_NEED_BODY, Err: errors.New("the result's body is not here yet")}
+	}
+	if err := n.unseal(ctx, in, arrived, opened); err != nil {
+		return &identity.CheckError{Code: proto.Code_CODE_BAD_FORM, Err: errors.Join(err, n.forgetArrived(arrived))}
+	}
+	return n.forgetArrived(arrived)
+}
+
+func newContentKey() (key [32]byte) {
+	fillRandom(key[:])
+	return key
+}
+
+// Result returns the result of a task whose home is here, to be read and closed.
+func (n *Node) result(rec *proto.Record) (resultBody, error) {
+	if rec.GetResultBlob() == "" {
+		return resultBody{Reader: newBytesReader(rec.GetResult())}, nil
+	}
+	b, err := n.ground.blobs.Open(rec.GetResultBlob())
+	if err != nil {
+		return resultBody{}, fmt.Errorf("result: %w", err)
+	}
+	return resultBody{Reader: b, close: b.Close}, nil
+}
+
+// sendStarted tells a home that its task runs. It is a courtesy: no answer, no
+// second try.
+func (n *Node) sendStarted(s inbox.Started) {
+	receipts := &proto.Receipts{Receipts: n.keys.Receipts([][]byte{s.Statement.Append(nil)})}
+	payload, err := proto.Encode(nil, receipts)
+	if err != nil {
+		return
+	}
+	if s.Origin == n.keys.Peer() {
+		n.Started(s.Origin, receipts)
+		return
+	}
+	err = n.net.SendCtl(s.Origin, &proto.Message{Type: proto.MessageType_STARTED, Payload: payload, Timestamp: time.Now().UnixNano()})
+	if err != nil && !errors.Is(err, transport.ErrNotConnected) {
+		n.log.Debug("a start could not be told", "peer", s.Origin.Short(), "err", err)
+	}
+}

@@ -1,0 +1,140 @@
+package node
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Types of handlers.
+const (
+	TypeCommand = "command" // runs a program
+	TypeDiscard = "discard" // reads the body and succeeds
+	TypeEcho    = "echo"    // answers with the body
+	TypeSHA256  = "sha256"  // answers with the body's digest
+)
+
+// A HandlerSpec says what this node does for a kind, and who may ask for it.
+// Nothing is allowed that is not written in Allow.
+type HandlerSpec struct {
+	Kind        string   `yaml:"kind" json:"kind" doc:"the word that senders write"`
+	Type        string   `yaml:"type,omitempty" json:"type,omitempty" enum:"command,discard,echo,sha256" doc:"default command"`
+	Exec        []string `yaml:"exec,omitempty" json:"exec,omitempty" doc:"program and its fixed arguments; never a shell line"`
+	Args        bool     `yaml:"args,omitempty" json:"args,omitempty" doc:"the task's arguments are appended"`
+	Body        string   `yaml:"body,omitempty" json:"body,omitempty" enum:"stdin,file" doc:"how the program gets the body; default stdin"`
+	Allow       []string `yaml:"allow" json:"allow" doc:"peer:NAME, peer:ID or role:ROLE"`
+	Profile     string   `yaml:"profile,omitempty" json:"profile,omitempty" enum:"read-only,dev-write,dangerous" doc:"default dev-write; dangerous is allowed peer by peer, never by role"`
+	Timeout     string   `yaml:"timeout,omitempty" json:"timeout,omitempty" doc:"of one run; default 10m, 0 none"`
+	Concurrency int      `yaml:"concurrency,omitempty" json:"concurrency,omitempty" doc:"runs at once; default the node's slots"`
+	MaxAttempts int      `yaml:"max_attempts,omitempty" json:"max_attempts,omitempty" doc:"default 3"`
+	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"when a run was cut off; default park: nothing is repeated that nobody called repeatable; probe runs exec --check KEY: 0 done, 10 not done"`
+	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default no limit but the node's"`
+	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output kept; default 10 MiB"`
+	Env         []string `yaml:"env,omitempty" json:"env,omitempty" doc:"names of variables of the node that the program sees"`
+	Dir         string   `yaml:"dir,omitempty" json:"dir,omitempty" doc:"working folder; default a fresh one for each run"`
+}
+
+var kindRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
+
+// Validate says what is wrong with s, or nothing.
+func (s HandlerSpec) Validate() error {
+	fail := func(format string, a ...any) error {
+		return fmt.Errorf("%w: handler %.40q: %s", ErrInvalid, s.Kind, fmt.Sprintf(format, a...))
+	}
+	switch {
+	case !kindRE.MatchString(s.Kind):
+		return fail("a kind is 1-128 of a-z 0-9 . _ - and begins with a letter or digit")
+	case len(s.Allow) == 0:
+		return fail("nobody may use it: add allow: peer:NAME or role:ROLE")
+	case !oneOf(s.Type, "", TypeCommand, TypeDiscard, TypeEcho, TypeSHA256):
+		return fail("type %.40q: it is command, discard, echo or sha256", s.Type)
+	case cmp.Or(s.Type, TypeCommand) == TypeCommand && len(s.Exec) == 0:
+		return fail("no program: set exec to the program and its arguments")
+	case cmp.Or(s.Type, TypeCommand) != TypeCommand && len(s.Exec) > 0:
+		return fail("type %s runs no program: drop exec", s.Type)
+	case !oneOf(s.Body, "", "stdin", "file"):
+		return fail("body %.40q: it is stdin or file", s.Body)
+	case !oneOf(s.Profile, "", "read-only", "dev-write", "dangerous"):
+		return fail("profile %.40q: it is read-only, dev-write or dangerous", s.Profile)
+	case !oneOf(s.OnCrash, "", "retry", "probe", "park"):
+		return fail("on_crash %.40q: it is retry, probe or park", s.OnCrash)
+	case s.OnCrash == "probe" && cmp.Or(s.Type, TypeCommand) != TypeCommand:
+		return fail("on_crash probe asks a program (exec --check KEY), and type %s runs none", s.Type)
+	case s.Concurrency < 0 || s.MaxAttempts < 0 || s.MaxBody < 0 || s.MaxOutput < 0:
+		return fail("a limit is negative")
+	}
+	if _, err := s.timeout(); err != nil {
+		return fail("timeout: %v", err)
+	}
+	return s.validateAllow(fail)
+}
+
+func (s HandlerSpec) validateAllow(fail func(string, ...any) error) error {
+	for _, a := range s.Allow {
+		what, who, _ := strings.Cut(a, ":")
+		switch {
+		case what != "peer" && what != "role" || who == "":
+			return fail("allow %.60q: it is peer:NAME, peer:ID or role:ROLE", a)
+		case what == "role" && s.Profile == "dangerous":
+			return fail("a dangerous handler is allowed peer by peer, not by %s", a)
+		}
+	}
+	return nil
+}
+
+// timeout returns the limit of one run; 0 means none.
+func (s HandlerSpec) timeout() (time.Duration, error) {
+	switch s.Timeout {
+	case "":
+		return 10 * time.Minute, nil
+	case "0":
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s.Timeout)
+	if err == nil && d < 0 {
+		err = errors.New("negative")
+	}
+	return d, err
+}
+
+func oneOf(s string, words ...string) bool {
+	for _, w := range words {
+		if s == w {
+			return true
+		}
+	}
+	return false
+}
+
+const handlersFile = "handlers.json"
+
+// loadHandlers reads the handlers that AddHandler wrote.
+func loadHandlers(dir string) ([]HandlerSpec, error) {
+	b, err := os.ReadFile(filepath.Join(dir, handlersFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read handlers: %w", err)
+	}
+	var specs []HandlerSpec
+	if err := json.Unmarshal(b, &specs); err != nil {
+		return nil, fmt.Errorf("read %s: %w: mend the file or remove it and add the handlers again", filepath.Join(dir, handlersFile), err)
+	}
+	return specs, nil
+}
+
+// saveHandlers replaces the file of added handlers, all or nothing.
+func saveHandlers(dir string, specs []HandlerSpec) error {
+	b, err := json.MarshalIndent(specs, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, handlersFile), append(b, '\n'), 0o600)
+}

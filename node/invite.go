@@ -1,0 +1,175 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+const (
+	ticketPrefix  = "ticket/" // in Meta, then the ticket's id
+	defaultTicket = time.Hour
+	longestTicket = 30 * 24 * time.Hour
+)
+
+// InviteOptions say whom a ticket lets in.
+type InviteOptions struct {
+	Name  string        // of the node that joins; default its own wish
+	TTL   time.Duration // default 1 h, at most 30 days
+	Roles []string      // default send, work, relay
+}
+
+// An issued is an open ticket as the inviter remembers it.
+type issued struct {
+	Secret  [16]byte  `json:"secret"`
+	Name    string    `json:"name,omitempty"`
+	Roles   []string  `json:"roles,omitempty"`
+	Expires time.Time `json:"expires"`
+}
+
+// Invite makes a ticket that admits one node, once. This node must be able to
+// issue certificates: it has the mesh's root key or the admin role.
+func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) {
+	ttl := cmp.Or(o.TTL, defaultTicket)
+	switch {
+	case ttl < 0 || ttl > longestTicket:
+		return Invitation{}, fmt.Errorf("%w: a ticket is valid for at most %s", ErrInvalid, longestTicket)
+	case o.Name != "" && !nameRE.MatchString(o.Name):
+		return Invitation{}, fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
+	}
+	if _, err := n.issue(identity.Member{Peer: n.keys.Peer(), Name: n.self.Name, Roles: o.Roles}); err != nil {
+		return Invitation{}, err
+	}
+	addrs := n.reachable()
+	if len(addrs) == 0 {
+		return Invitation{}, fmt.Errorf("%w: this node listens on no address that another could use: set net.listen or net.announce", ErrRefused)
+	}
+	t := identity.NewTicket(n.mesh, n.keys.Peer(), addrs, n.cfg.Clock.Now().Add(ttl))
+	for t.Encode() == "" && len(t.Addrs) > 1 { // the best ones that fit
+		t.Addrs = t.Addrs[:len(t.Addrs)-1]
+	}
+	b, err := json.Marshal(issued{Secret: t.Secret, Name: o.Name, Roles: o.Roles, Expires: t.Expires})
+	if err != nil {
+		return Invitation{}, err
+	}
+	var batch store.Batch
+	batch.PutUntil(store.Meta, ticketKey(t.ID[:]), b, t.Expires)
+	if err := n.ground.store.Apply(ctx, &batch); err != nil {
+		return Invitation{}, fmt.Errorf("invite: %w", err)
+	}
+	roles := o.Roles
+	if len(roles) == 0 {
+		roles = identity.DefaultRoles()
+	}
+	return Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles}, nil
+}
+
+// issue signs a certificate with the root key where it is here, else as admin.
+func (n *Node) issue(m identity.Member) (*proto.Signed, error) {
+	now := n.cfg.Clock.Now()
+	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); err == nil {
+		cert, err := root.IssueMember(m, now)
+		return cert, invalid(err)
+	}
+	if !n.self.HasRole(identity.RoleAdmin) {
+		return nil, fmt.Errorf("%w: this node may not admit others: run it on the node that began the mesh, or on one with the admin role", ErrDenied)
+	}
+	cert, err := n.keys.IssueMember(n.mesh, n.self.Cert, m, now)
+	return cert, invalid(err)
+}
+
+func invalid(err error) error {
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// Join answers a node that holds a ticket: it is admitted once, under the
+// ticket's name or the one it wishes for.
+func (n *Node) Join(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
+	reply, err := n.admit(ctx, from, r)
+	if err != nil {
+		n.log.Warn("a node was not admitted", "peer", from, "reason", err)
+		return &proto.JoinReply{Refusal: proto.Clip(err.Error(), 256)}
+	}
+	n.log.Info("a node was admitted", "peer", from)
+	return reply
+}
+
+var errTicket = errors.New("the ticket is not valid: it was used before, has expired or is of another node; ask for a new one")
+
+func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	key := ticketKey(r.GetTicketId())
+	raw, err := n.ground.store.Get(store.Meta, key)
+	if err != nil {
+		return nil, errTicket
+	}
+	var t issued
+	if err := json.Unmarshal(raw, &t); err != nil {
+		return nil, errTicket
+	}
+	if !identity.CheckJoinProof(t.Secret, from, n.keys.Peer(), r.GetProof()) || n.cfg.Clock.Now().After(t.Expires) {
+		return nil, errTicket
+	}
+	name := cmp.Or(t.Name, r.GetName())
+	if !nameRE.MatchString(name) {
+		return nil, fmt.Errorf("name %.80q: it is 1-63 of a-z 0-9 and -", name)
+	}
+	if p, err := n.book.Find(name); err == nil && p.Peer != from || name == n.self.Name {
+		return nil, fmt.Errorf("the name %s is taken: join with another --name", name)
+	}
+	cert, err := n.issue(identity.Member{Peer: from, Name: name, Roles: t.Roles})
+	if err != nil {
+		return nil, err
+	}
+	known := &proto.KnownPeer{Certificate: cert, KeyRecord: r.GetKeyRecord(), Addrs: r.GetAddrs()}
+	return n.useTicket(ctx, key, raw, known)
+}
+
+// useTicket takes the ticket and learns the peer; of two who show the same
+// ticket at once one comes too late.
+func (n *Node) useTicket(ctx context.Context, key, raw []byte, known *proto.KnownPeer) (*proto.JoinReply, error) {
+	var batch store.Batch
+	batch.RequireEqual(store.Meta, key, raw)
+	batch.Delete(store.Meta, key)
+	if err := n.ground.store.Apply(ctx, &batch); err != nil {
+		return nil, errTicket
+	}
+	if err := n.book.Learn(ctx, known); err != nil {
+		return nil, err
+	}
+	reply := &proto.JoinReply{Certificate: known.Certificate, Root: n.mesh.Root}
+	reply.Peers = append(reply.Peers, &proto.KnownPeer{Certificate: n.self.Cert, KeyRecord: n.keys.KeyRecord(), Addrs: n.reachable()})
+	for _, p := range n.book.List() {
+		if p.Peer != n.keys.Peer() && !p.Blocked && len(reply.Peers) < maxIntroduced {
+			if k := p.Known(); k != nil {
+				reply.Peers = append(reply.Peers, k)
+			}
+		}
+	}
+	return reply, nil
+}
+
+// maxIntroduced is how many peers a join reply names: the rest is learnt by
+// meeting them.
+const maxIntroduced = 64
+
+// reachable returns the addresses that others may try, the best first: announced
+// ones, then real interfaces, loopback last.
+func (n *Node) reachable() []string {
+	addrs := append(slices.Clone(n.cfg.Net.Announce), n.net.Addrs()...)
+	slices.SortStableFunc(addrs, func(a, b string) int { return loopback(a) - loopback(b) })
+	return slices.Compact(addrs)
+}
+
+func ticketKey(id []byte) []byte { return append([]byte(ticketPrefix), id...) }

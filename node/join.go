@@ -1,0 +1,179 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transport"
+)
+
+// A Joined says what a ticket led to.
+type Joined struct {
+	Name    string `json:"name"`
+	ID      string `json:"id"`
+	Mesh    string `json:"mesh"`
+	Inviter string `json:"inviter"`
+	Peers   int    `json:"peers"`
+}
+
+// Join makes the stopped node in cfg.Dir a member of the mesh that a ticket
+// invites to. It makes the node's keys when there are none. The inviter must be
+// running and reachable.
+func Join(ctx context.Context, cfg Config, ticket, name string) (Joined, error) {
+	cfg = cfg.withDefaults()
+	t, err := identity.ParseTicket(ticket)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: %w: %w", ErrInvalid, err)
+	}
+	if t.Expired(cfg.Clock.Now()) {
+		return Joined{}, fmt.Errorf("join: %w: the ticket expired at %s: ask for a new one", ErrRefused, t.Expires.Format("2006-01-02 15:04 MST"))
+	}
+	keys, _, err := ensureKeys(cfg.Dir, cfg.Clock)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	m, err := readMembership(cfg.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	if len(m.Root) > 0 {
+		return Joined{}, fmt.Errorf("join: %w, as %s: use another folder (--dir) for another mesh", ErrPaired, m.Name)
+	}
+	if name == "" {
+		name = m.Name
+	}
+	if m.Name, err = chooseName(name); err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	j := joiner{cfg: cfg, keys: keys, ticket: t}
+	return j.join(ctx, m)
+}
+
+// A joiner is a node on its way into a mesh.
+type joiner struct {
+	cfg    Config
+	keys   *identity.Keys
+	ticket identity.Ticket
+}
+
+func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
+	ground, err := openGround(j.cfg, nil)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	defer ground.Close()
+	reply, err := j.ask(ctx, m.Name)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	if reply.GetRefusal() != "" {
+		return Joined{}, fmt.Errorf("join: %w by the inviter: %s", ErrRefused, reply.GetRefusal())
+	}
+	mesh, err := j.ticket.Admits(reply.GetRoot())
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: the inviter answered for another mesh: %w", err)
+	}
+	self, err := mesh.VerifyMember(reply.GetCertificate(), j.cfg.Clock.Now())
+	if err != nil || self.Peer != j.keys.Peer() {
+		return Joined{}, fmt.Errorf("join: the certificate does not admit this node: %w", err)
+	}
+	met, err := j.meet(ctx, ground.store, mesh, reply)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	m.Name, m.Root = self.Name, mesh.Root
+	if m.Certificate, err = proto.Encode(nil, reply.GetCertificate()); err != nil {
+		return Joined{}, err
+	}
+	if err := m.write(j.cfg.Dir); err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	return Joined{Name: self.Name, ID: self.Peer.String(), Mesh: mesh.ID.String(), Inviter: met[0], Peers: len(met)}, nil
+}
+
+// ask shows the ticket to the inviter over a host of its own.
+func (j *joiner) ask(ctx context.Context, name string) (*proto.JoinReply, error) {
+	cfg := transportConfig(j.cfg)
+	host, err := transport.New(j.keys, stranger{}, stranger{}, cfg)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- host.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	return host.RequestJoin(ctx, j.ticket.Addrs, j.ticket.Inviter, &proto.JoinRequest{
+		TicketId: j.ticket.ID[:], Proof: identity.JoinProof(j.ticket.Secret, j.keys.Peer(), j.ticket.Inviter),
+		Name: name, KeyRecord: j.keys.KeyRecord(), Addrs: host.Addrs(),
+	})
+}
+
+// meet remembers the peers that the inviter introduces, itself first.
+func (j *joiner) meet(ctx context.Context, s *store.Store, mesh identity.Mesh, reply *proto.JoinReply) (names []string, err error) {
+	book, err := transport.OpenBook(s, mesh, j.keys, reply.GetCertificate(), j.cfg.Clock)
+	if err != nil {
+		return nil, err
+	}
+	for i, k := range reply.GetPeers() {
+		if i == 0 { // the addresses of the ticket have just been shown to work
+			k.Addrs = append(k.Addrs, j.ticket.Addrs...)
+		}
+		err := book.Learn(ctx, k)
+		member, verr := mesh.VerifyMember(k.GetCertificate(), j.cfg.Clock.Now())
+		switch {
+		case err == nil && verr == nil:
+			names = append(names, member.Name)
+		case i == 0:
+			return nil, fmt.Errorf("the inviter's own record: %w", errors.Join(err, verr))
+		default:
+			j.cfg.Logger.Warn("the inviter introduces somebody who cannot show a certificate", "err", errors.Join(err, verr))
+		}
+	}
+	if len(names) == 0 {
+		return nil, errors.New("the inviter did not say who it is")
+	}
+	return names, nil
+}
+
+// A stranger is what a node is before it joined: it has nothing to say and
+// takes nothing.
+type stranger struct{}
+
+func (stranger) Hello() *proto.Hello                           { return nil }
+func (stranger) Admit(*proto.Hello, proto.PeerID) error        { return ErrUnpaired }
+func (stranger) Blocked(proto.PeerID) bool                     { return false }
+func (stranger) Linked(context.Context, *transport.Link) error { return ErrUnpaired }
+func (stranger) Started(proto.PeerID, *proto.Receipts)         {}
+func (stranger) Receive(context.Context, proto.PeerID, []*proto.Message) (transport.Answer, error) {
+	return transport.Answer{}, ErrUnpaired
+}
+
+// loopback is 1 for an address that leads to the machine itself.
+func loopback(addr string) int {
+	if strings.HasPrefix(addr, "/ip4/127.") || strings.HasPrefix(addr, "/ip6/::1/") {
+		return 1
+	}
+	return 0
+}
+
+// transportConfig is what the node's configuration says about the network.
+func transportConfig(cfg Config) transport.Config {
+	c := transport.Config{Listen: cfg.Net.Listen, Announce: cfg.Net.Announce, Clock: cfg.Clock, Logger: cfg.Logger}
+	if cfg.Simulated.Transport != nil {
+		cfg.Simulated.Transport(&c)
+	}
+	return c
+}
+
+// exists reports whether there is a file at path.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

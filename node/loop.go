@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/blob"
+)
+
+// A loop is the link of a node to itself: what it sends, it receives, with every
+// check that a neighbour's would pass.
+type loop struct {
+	node    *Node
+	out     chan []*proto.Message
+	answers chan *proto.Ack
+	number  uint64
+}
+
+// serveSelf carries the tasks that this node has for itself.
+func (n *Node) serveSelf(ctx context.Context) error {
+	l := &loop{node: n, out: make(chan []*proto.Message, 4), answers: make(chan *proto.Ack, 4)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	received := make(chan error, 1)
+	go func() { received <- l.receive(ctx); cancel() }()
+	err := n.outbox.Serve(ctx, l)
+	cancel()
+	err = errors.Join(<-received, err)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func (l *loop) receive(ctx context.Context) error {
+	for {
+		var msgs []*proto.Message
+		select {
+		case <-ctx.Done():
+			return nil
+		case msgs = <-l.out:
+		}
+		a, err := l.node.Receive(ctx, l.node.keys.Peer(), msgs)
+		if err != nil {
+			return err
+		}
+		ack := l.ack(msgs, a.Refusals)
+		ack.Time, ack.Signature = a.Time, a.Signature
+		if ack.UpTo < ack.From {
+			continue // nothing but marks
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case l.answers <- ack:
+		}
+	}
+}
+
+// ack numbers the frames as a stream would: marks do not count.
+func (l *loop) ack(msgs []*proto.Message, refusals []*proto.Refusal) *proto.Ack {
+	a := &proto.Ack{From: l.number + 1}
+	for i, m := range msgs {
+		if m.GetType() == proto.MessageType_MARK {
+			continue
+		}
+		l.number++
+		for _, r := range refusals {
+			if r.Number == uint64(i) {
+				a.Refusals = append(a.Refusals, &proto.Refusal{Number: l.number, Code: r.Code, Detail: r.Detail, State: r.State, RetryAfterMs: r.RetryAfterMs})
+			}
+		}
+	}
+	a.UpTo = l.number
+	return a
+}
+
+// Peer is this node.
+func (l *loop) Peer() proto.PeerID { return l.node.keys.Peer() }
+
+// Send hands messages over in groups that an Ack can answer.
+func (l *loop) Send(ctx context.Context, msgs []*proto.Message) error {
+	for len(msgs) > 0 {
+		part := msgs[:min(len(msgs), proto.MaxGroup)]
+		msgs = msgs[len(part):]
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case l.out <- part:
+		}
+	}
+	return nil
+}
+
+// Answers returns the next answer.
+func (l *loop) Answers(ctx context.Context) (*proto.Ack, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case a := <-l.answers:
+		return a, nil
+	}
+}
+
+// copyBody gives a streamed body to this node itself.
+func (n *Node) copyBody(ctx context.Context, offer *proto.Offer, b *blob.Blob) error {
+	sink, reply := bodies{n}.Offer(ctx, n.keys.Peer(), offer)
+	if reply.GetCode() != proto.Code_CODE_UNSPECIFIED {
+		return fmt.Errorf("%s: %s", reply.GetCode().Name(), reply.GetDetail())
+	}
+	if sink == nil {
+		return nil
+	}
+	buf := make([]byte, identity.SealedChunk)
+	for at := int64(reply.GetOffset()); at < b.Size(); {
+		k, err := b.ReadAt(buf[:min(int64(len(buf)), b.Size()-at)], at)
+		if k > 0 {
+			if _, err := sink.Write(buf[:k]); err != nil {
+				return errors.Join(err, sink.End(false))
+			}
+			at += int64(k)
+		}
+		if err != nil && at < b.Size() {
+			return errors.Join(err, sink.End(false))
+		}
+	}
+	if _, err := sink.Sync(); err != nil {
+		return errors.Join(err, sink.End(false))
+	}
+	return sink.End(true)
+}

@@ -1,0 +1,197 @@
+package node
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// Errors of a folder that cannot run a node yet.
+var (
+	ErrNotInitialised = errors.New("no node in this folder")
+	ErrUnpaired       = errors.New("this node belongs to no mesh")
+	ErrPaired         = errors.New("this node already belongs to a mesh")
+)
+
+var nameRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// An Identity is what Init found or made.
+type Identity struct {
+	Name    string `json:"name"`
+	ID      string `json:"id"`
+	Mesh    string `json:"mesh,omitempty"`
+	Created bool   `json:"created"`
+}
+
+// InitOptions say what Init makes.
+type InitOptions struct {
+	Dir     string
+	Name    string // default: the machine's, made a label
+	NewMesh bool   // make this node the first of a new mesh, and keep its root key
+	Clock   clock.Clock
+}
+
+// membership is the file that says which mesh a node belongs to.
+type membership struct {
+	Name        string `json:"name"`
+	Root        []byte `json:"root,omitempty"`        // the mesh root's public key
+	Certificate []byte `json:"certificate,omitempty"` // proto.Signed
+}
+
+// Init makes a node's keys in an empty folder, and the root of a new mesh where
+// that is asked for. Done twice it changes nothing; a key is never overwritten.
+func Init(o InitOptions) (Identity, error) {
+	if o.Clock.IsZero() {
+		o.Clock = clock.System()
+	}
+	keys, created, err := ensureKeys(o.Dir, o.Clock)
+	if err != nil {
+		return Identity{}, fmt.Errorf("init: %w", err)
+	}
+	m, err := readMembership(o.Dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return Identity{}, fmt.Errorf("init: %w", err)
+	}
+	if m.Name == "" || len(m.Root) == 0 && o.Name != "" {
+		if m.Name, err = chooseName(o.Name); err != nil {
+			return Identity{}, fmt.Errorf("init: %w", err)
+		}
+	}
+	if o.NewMesh && len(m.Root) == 0 {
+		if err := m.found(filepath.Join(o.Dir, identityDir), keys, o.Clock.Now()); err != nil {
+			return Identity{}, fmt.Errorf("init: %w", err)
+		}
+	}
+	if err := m.write(o.Dir); err != nil {
+		return Identity{}, fmt.Errorf("init: %w", err)
+	}
+	id := Identity{Name: m.Name, ID: keys.Peer().String(), Created: created}
+	if mesh, err := m.mesh(); err == nil {
+		id.Mesh = mesh.ID.String()
+	}
+	return id, nil
+}
+
+// found makes a mesh whose first member and admin is this node.
+func (m *membership) found(dir string, keys *identity.Keys, now time.Time) error {
+	root, err := identity.LoadRoot(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		root, err = identity.CreateRoot(dir)
+	}
+	if err != nil {
+		return err
+	}
+	roles := append(identity.DefaultRoles(), identity.RoleAdmin)
+	cert, err := root.IssueMember(identity.Member{Peer: keys.Peer(), Name: m.Name, Roles: roles}, now)
+	if err != nil {
+		return err
+	}
+	m.Root = root.Mesh().Root
+	m.Certificate, err = proto.Encode(nil, cert)
+	return err
+}
+
+func ensureKeys(dir string, clk clock.Clock) (keys *identity.Keys, created bool, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, false, err
+	}
+	keys, err = identity.LoadKeys(filepath.Join(dir, identityDir))
+	if errors.Is(err, os.ErrNotExist) {
+		keys, err = identity.CreateKeys(filepath.Join(dir, identityDir), clk.Now())
+		return keys, true, err
+	}
+	return keys, false, err
+}
+
+// load reads everything that a node needs to be itself.
+func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, identity.Member, error) {
+	keys, err := identity.LoadKeys(filepath.Join(dir, identityDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: %s is empty: run balefire-node init --new-mesh, or join with a ticket", ErrNotInitialised, dir)
+	}
+	if err != nil {
+		return nil, identity.Mesh{}, identity.Member{}, err
+	}
+	m, err := readMembership(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, identity.Mesh{}, identity.Member{}, err
+	}
+	if len(m.Root) == 0 {
+		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: run balefire-node join TICKET, or init --new-mesh to begin one", ErrUnpaired)
+	}
+	mesh, err := m.mesh()
+	if err != nil {
+		return nil, identity.Mesh{}, identity.Member{}, err
+	}
+	var cert proto.Signed
+	if err := proto.Decode(m.Certificate, &cert); err != nil {
+		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: %w", err)
+	}
+	self, err := mesh.VerifyMember(&cert, now)
+	if err != nil && !self.Grace {
+		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: %w", err)
+	}
+	if self.Peer != keys.Peer() {
+		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: it is of %s, this node's key is of %s: the two files do not belong together", self.Peer, keys.Peer())
+	}
+	return keys, mesh, self, nil
+}
+
+func (m membership) mesh() (identity.Mesh, error) {
+	mesh, err := identity.NewMesh(ed25519.PublicKey(m.Root))
+	if err != nil {
+		return mesh, fmt.Errorf("read %s: %w", membershipFile, err)
+	}
+	return mesh, nil
+}
+
+func readMembership(dir string) (membership, error) {
+	var m membership
+	path := filepath.Join(dir, identityDir, membershipFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		return m, fmt.Errorf("read %s: %w: restore it from a backup, or remove it and join again", path, err)
+	}
+	return m, nil
+}
+
+func (m membership) write(dir string) error {
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, identityDir, membershipFile), append(b, '\n'), 0o600)
+}
+
+// chooseName returns want, or the machine's name made a label.
+func chooseName(want string) (string, error) {
+	if want != "" {
+		if !nameRE.MatchString(want) {
+			return "", fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -, with a letter or digit at both ends", ErrInvalid, want)
+		}
+		return want, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("no name given and the machine has none: %w", err)
+	}
+	host, _, _ = strings.Cut(strings.ToLower(host), ".")
+	host = strings.Trim(regexp.MustCompile(`[^a-z0-9-]+`).ReplaceAllString(host, "-"), "-")
+	if !nameRE.MatchString(host) {
+		host = "node"
+	}
+	return host, nil
+}

@@ -1,0 +1,232 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// A Node is one machine's part of the mesh. Its methods are safe for concurrent
+// use.
+type Node struct {
+	cfg    Config
+	log    *slog.Logger
+	ground *ground
+
+	keys *identity.Keys
+	mesh identity.Mesh
+	self identity.Member
+
+	book   *transport.Book
+	net    *transport.Transport
+	outbox *outbox.Outbox
+	inbox  *inbox.Inbox
+
+	sealer   *identity.Sealer
+	verifier *identity.Verifier
+	registry *prometheus.Registry
+	changes  *meter
+	notices  chan notice // what owners said of running tasks
+
+	handling sync.Mutex // held while handlers change
+	added    []HandlerSpec
+	specs    map[string]HandlerSpec
+
+	started  time.Time
+	running  atomic.Bool
+	draining atomic.Bool
+}
+
+// New opens the node in cfg.Dir: its keys, its store and every room, with what
+// they remember. It starts nothing: see [Node.Run]. A node that is not run must
+// be closed.
+func New(cfg Config) (_ *Node, err error) {
+	cfg = cfg.withDefaults()
+	n := &Node{cfg: cfg, log: cfg.Logger, specs: map[string]HandlerSpec{}, registry: prometheus.NewRegistry()}
+	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
+	n.changes, n.notices = newMeter(n), make(chan notice, maxNotices)
+	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
+	if n.ground, err = openGround(cfg, n.registry); err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
+	if err = n.openRooms(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
+	}
+	n.started = cfg.Clock.Now()
+	return n, nil
+}
+
+// openRooms opens what stands on the ground, the ones that others need first.
+func (n *Node) openRooms() (err error) {
+	s := n.ground.store
+	if n.book, err = transport.OpenBook(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock); err != nil {
+		return err
+	}
+	if n.outbox, err = outbox.Open(s, n.keys, n.outboxConfig()); err != nil {
+		return err
+	}
+	n.book.SetBoot(n.outbox.Boot(), n.outbox.BootID())
+	if n.inbox, err = inbox.Open(s, n.inboxParts(), n.inboxConfig()); err != nil {
+		return err
+	}
+	if err = n.openHandlers(); err != nil {
+		return err
+	}
+	if err = n.sweepFiles(); err != nil {
+		return err
+	}
+	cfg := transportConfig(n.cfg)
+	cfg.Directory, cfg.Joiner, cfg.Bodies, cfg.Registerer = n.book, n, bodies{n}, n.registry
+	n.net, err = transport.New(n.keys, n.book, n, cfg)
+	return err
+}
+
+// Run is the node's life: it returns when ctx is done and everything has
+// stopped, or when a part of it failed. A stop spends no attempt of any task: it
+// lets handlers end in time, then what is to be written be written, then closes.
+func (n *Node) Run(ctx context.Context) error {
+	n.limitMemory()
+	defer n.running.Store(false)
+	rooms, stopRooms := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRooms()
+	g, failed := errgroup.WithContext(rooms)
+	g.Go(func() error { return n.outbox.Run(rooms) })
+	g.Go(func() error { return n.net.Run(rooms) })
+	g.Go(func() error { return n.serveSelf(rooms) })
+	g.Go(func() error { return n.takeNotices(rooms) })
+	work, stopWork := context.WithCancel(rooms)
+	g.Go(func() error { defer stopRooms(); return n.inbox.Run(work) })
+	g.Go(func() error {
+		defer stopWork()
+		defer n.draining.Store(true)
+		n.running.Store(true)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-failed.Done():
+			return nil
+		case <-n.ground.store.Failed():
+			return n.ground.store.Err()
+		}
+	})
+	err := g.Wait()
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = nil
+	}
+	return errors.Join(err, n.Close())
+}
+
+// Close frees what New took. After Run it does nothing.
+func (n *Node) Close() error {
+	var err error
+	if n.net != nil {
+		err = n.net.Close()
+	}
+	return errors.Join(err, n.ground.Close())
+}
+
+// Submit takes a task for another node. When it returns, the task is on disk
+// here and will not be lost (I1): it ends in one of the states of a task, whatever
+// happens to this machine or the other.
+//
+// This is the way out: seal, sign with all that queued meanwhile, one commit.
+// The outbox sends it when there is a path (see [Node.Linked]).
+func (n *Node) Submit(ctx context.Context, r Request) (Submitted, error) {
+	done, errs := n.SubmitMany(ctx, []Request{r})
+	return done[0], errs[0]
+}
+
+// SubmitMany submits many tasks with as few commits as they fit into. Each has
+// its own result or error.
+func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []error) {
+	out, errs := make([]Submitted, len(rs)), make([]error, len(rs))
+	drafts, at := make([]*outbox.Draft, 0, len(rs)), make([]int, 0, len(rs))
+	for i := range rs {
+		d, err := n.draft(ctx, &rs[i])
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		drafts, at = append(drafts, d), append(at, i)
+		out[i] = n.submitted(d)
+	}
+	existing, failed := n.outbox.SubmitMany(ctx, drafts)
+	for j, i := range at {
+		switch {
+		case failed[j] != nil:
+			errs[i] = submitError(failed[j])
+			n.dropBody(drafts[j])
+		case existing[j] != nil:
+			out[i] = n.known(*existing[j], out[i])
+			n.dropBody(drafts[j])
+		}
+	}
+	n.want(rs, errs)
+	return out, errs
+}
+
+// Linked is the way out to one neighbour, as long as there is a path to it: the
+// outbox sends what is there for it and takes the answers.
+func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
+	return n.outbox.Serve(ctx, l)
+}
+
+// Started takes the word of an owner that a task of ours is running.
+func (n *Node) Started(from proto.PeerID, r *proto.Receipts) {
+	select {
+	case n.notices <- notice{from, r}:
+	default: // a courtesy: the result will tell
+	}
+}
+
+// A notice is what an owner said of a task that runs. The heartbeat waits behind
+// it, so it is written down by somebody else.
+type notice struct {
+	from     proto.PeerID
+	receipts *proto.Receipts
+}
+
+const maxNotices = 256
+
+func (n *Node) takeNotices(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-n.notices:
+			n.outbox.Started(ctx, s.from, s.receipts.GetReceipts())
+		}
+	}
+}
+
+// limitMemory keeps the heap from growing to twice what lives in it when that
+// is a lot: a store of 100 000 tasks must not cost what two of them would.
+func (n *Node) limitMemory() {
+	limit := n.cfg.Limits.MemoryLimit
+	if limit == 0 {
+		limit = defaultMemoryLimit
+	}
+	if limit > 0 {
+		debug.SetMemoryLimit(limit)
+	}
+}
+
+// defaultMemoryLimit is soft: the collector works harder near it, and beyond it
+// the node still runs.
+const defaultMemoryLimit = 320 << 20

@@ -1,0 +1,114 @@
+package node
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTaskCrossesAndItsResultComesHome(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{0, 10, 5000, 100_000, 300_000, 3 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			body := make([]byte, size)
+			rand.Read(body)
+			s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "sum", Body: body})
+			if err != nil {
+				t.Fatal(err)
+			}
+			done, err := a.Wait(within(t, 20*time.Second), s.ID)
+			if err != nil {
+				w, _ := a.Why(t.Context(), s.ID)
+				t.Fatalf("%v: %+v", err, w)
+			}
+			if done.State != "SUCCESS" {
+				t.Fatalf("state %s: %s", done.State, done.Reason)
+			}
+			if want := "stored accepted started done"; strings.Join(done.Receipts, " ") != want {
+				t.Errorf("receipts %v, want %s", done.Receipts, want)
+			}
+			r, _, err := a.Result(t.Context(), s.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			got, err := io.ReadAll(r)
+			sum := sha256.Sum256(body)
+			if err != nil || string(got) != hex.EncodeToString(sum[:]) {
+				t.Errorf("result %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestLargeResultComesHome(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{4000, 20_000, 250_000, 2 << 20} {
+		body := make([]byte, size)
+		rand.Read(body)
+		s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "echo", Stream: bytes.NewReader(body)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := a.Wait(within(t, 20*time.Second), s.ID)
+		if err != nil || done.State != "SUCCESS" {
+			t.Fatalf("%d bytes: %v, state %s %s", size, err, done.State, done.Reason)
+		}
+		r, _, err := a.Result(t.Context(), s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r)
+		r.Close()
+		if err != nil || !bytes.Equal(got, body) {
+			t.Errorf("%d bytes came home as %d, %v", size, len(got), err)
+		}
+	}
+}
+
+func TestNodeSendsToItself(t *testing.T) {
+	a, _ := pair(t, nil)
+	if err := a.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{100, 400_000} {
+		s, err := a.Submit(t.Context(), Request{Target: "a", Kind: "echo", Body: make([]byte, size)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := a.Wait(within(t, 20*time.Second), s.ID)
+		if err != nil || done.State != "SUCCESS" || done.ResultSize != uint64(size) {
+			t.Fatalf("%v, state %s %s, %d bytes", err, done.State, done.Reason, done.ResultSize)
+		}
+	}
+}
+
+// A task for a node that is down waits and goes by itself when it is up (I1).
+func TestTaskWaitsForItsNode(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	b.halt()
+	s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "sum", Body: []byte("later")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, b.cfg)
+	done, err := a.Wait(within(t, 30*time.Second), s.ID)
+	if err != nil || done.State != "SUCCESS" {
+		t.Fatalf("%v, state %s %s", err, done.State, done.Reason)
+	}
+}

@@ -1,0 +1,102 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// testListen keeps test nodes off every interface but loopback.
+var testListen = []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}
+
+// A live is a node that runs in a test.
+type live struct {
+	*Node
+	t    *testing.T
+	cfg  Config
+	stop context.CancelFunc
+	done chan error
+}
+
+func testConfig(t *testing.T, dir string) Config {
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if os.Getenv("BALEFIRE_TEST_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", filepath.Base(dir))
+	}
+	return Config{Dir: dir, Net: NetConfig{Listen: testListen}, Logger: log, Store: StoreConfig{Reserve: 1}}
+}
+
+// start runs the node in cfg.Dir until the test ends or stop is called.
+func start(t *testing.T, cfg Config) *live {
+	t.Helper()
+	n, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &live{Node: n, t: t, cfg: cfg, stop: cancel, done: make(chan error, 1)}
+	go func() { l.done <- n.Run(ctx) }()
+	t.Cleanup(func() { l.halt() })
+	return l
+}
+
+// halt stops the node and returns when nothing of it runs any more.
+func (l *live) halt() {
+	l.t.Helper()
+	if l.stop == nil {
+		return
+	}
+	l.stop()
+	l.stop = nil
+	if err := <-l.done; err != nil && !errors.Is(err, context.Canceled) {
+		l.t.Errorf("node %s: %v", l.Name(), err)
+	}
+}
+
+// pair returns two running nodes of one mesh, in folders of their own.
+func pair(t *testing.T, change func(name string, c *Config)) (a, b *live) {
+	t.Helper()
+	ca, cb := testConfig(t, filepath.Join(t.TempDir(), "a")), testConfig(t, filepath.Join(t.TempDir(), "b"))
+	if change != nil {
+		change("a", &ca)
+		change("b", &cb)
+	}
+	if _, err := Init(InitOptions{Dir: ca.Dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	a = start(t, ca)
+	join(t, a, cb, "b")
+	return a, start(t, cb)
+}
+
+// join makes the stopped node of cfg a member, with a ticket of inviter.
+func join(t *testing.T, inviter *live, cfg Config, name string) {
+	t.Helper()
+	inv, err := inviter.Invite(t.Context(), InviteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := Join(ctx, cfg, inv.Ticket, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// within returns a context that ends after d, or with the test.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// allow returns a handler of a built-in type for anybody of the mesh who works.
+func allow(kind, typ string) HandlerSpec {
+	return HandlerSpec{Kind: kind, Type: typ, Allow: []string{"role:send"}}
+}

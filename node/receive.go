@@ -1,0 +1,194 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// An arrived is a group of frames of one neighbour, sorted by what they are and
+// with the place of each in the group.
+type arrived struct {
+	tasks    []inbox.Arrival
+	taskAt   []int
+	results  []outbox.ResultIn
+	resultAt []int
+	refusals []*proto.Refusal // by place; nil: accepted
+	mark     *proto.Seq
+}
+
+// Receive takes a group of frames of one neighbour: checks each, gives tasks to
+// the inbox and results to the outbox, and returns after what they accepted is
+// durable (I8). What it accepted, it signs receipts for.
+func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
+	if err := n.cfg.Fail("receive"); err != nil {
+		return transport.Answer{}, err
+	}
+	in := n.sort(ctx, from, msgs)
+	for i, v := range n.inbox.Accept(ctx, in.tasks) {
+		in.refuse(in.taskAt[i], v.Code, v.Detail, v.State, uint64(v.RetryAfter.Milliseconds()))
+	}
+	for i, v := range n.outbox.Commit(ctx, from, in.results) {
+		in.refuse(in.resultAt[i], v.Code, v.Detail, v.State, 0)
+	}
+	if in.mark != nil {
+		n.inbox.Settle(from, *in.mark)
+	}
+	return n.answer(in), n.cfg.Fail("accepted")
+}
+
+// sort checks each frame and puts it where it belongs.
+func (n *Node) sort(ctx context.Context, from proto.PeerID, msgs []*proto.Message) *arrived {
+	in := &arrived{refusals: make([]*proto.Refusal, len(msgs)), tasks: make([]inbox.Arrival, 0, len(msgs))}
+	checks := n.checks()
+	for i, m := range msgs {
+		if err := n.sortOne(ctx, in, checks, from, i, m); err != nil {
+			code := proto.Code_CODE_BAD_FORM
+			if ce, ok := errors.AsType[*identity.CheckError](err); ok {
+				code = ce.Code
+			}
+			in.refuse(i, code, err.Error(), 0, 0)
+		}
+	}
+	return in
+}
+
+func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks, from proto.PeerID, i int, m *proto.Message) error {
+	switch m.GetType() {
+	case proto.MessageType_DATA:
+		a, err := n.openTask(checks, from, m)
+		if err == nil {
+			in.tasks, in.taskAt = append(in.tasks, a), append(in.taskAt, i)
+		}
+		return err
+	case proto.MessageType_RESULT:
+		r, err := n.openResult(ctx, checks, from, m)
+		if err == nil {
+			in.results, in.resultAt = append(in.results, r), append(in.resultAt, i)
+		}
+		return err
+	case proto.MessageType_CANCEL:
+		return n.receiveCancel(ctx, in, from, i, m)
+	case proto.MessageType_MARK:
+		var mark proto.Mark
+		if err := proto.Decode(m.GetPayload(), &mark); err != nil {
+			return err
+		}
+		in.mark = &proto.Seq{Boot: mark.GetBoot(), Counter: mark.GetCounter()}
+		return nil
+	}
+	in.refuse(i, proto.Code_CODE_UNKNOWN_VERSION, fmt.Sprintf("message type %d", m.GetType()), 0, 0)
+	return nil
+}
+
+// openTask checks a DATA frame. Forwarded tasks come with couriers; until then a
+// task comes from its origin alone.
+func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
+	env, opened, err := n.openEnvelope(checks, from, m, proto.WhatTask)
+	if err != nil {
+		return inbox.Arrival{}, err
+	}
+	content := new(proto.Content)
+	if err := proto.Decode(opened.Content, content); err != nil {
+		return inbox.Arrival{}, err
+	}
+	if _, _, streamed := opened.Header.Stream(); !streamed {
+		if err := checkBody(content.GetBody(), content.GetBodySize(), content.GetBodyDigest()); err != nil {
+			return inbox.Arrival{}, err
+		}
+	}
+	return inbox.Arrival{
+		From: from, Header: opened.Header, Content: content, Envelope: env, Key: opened.Key,
+		Digest: identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask),
+	}, nil
+}
+
+func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from proto.PeerID, m *proto.Message) (outbox.ResultIn, error) {
+	_, opened, err := n.openEnvelope(checks, from, m, proto.WhatResult)
+	if err != nil {
+		return outbox.ResultIn{}, err
+	}
+	outcome := new(proto.Outcome)
+	if err := proto.Decode(opened.Content, outcome); err != nil {
+		return outbox.ResultIn{}, err
+	}
+	return n.resultIn(ctx, opened, outcome)
+}
+
+func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Opened, error) {
+	env := new(proto.Envelope)
+	if err := proto.Decode(m.GetPayload(), env); err != nil {
+		return nil, identity.Opened{}, err
+	}
+	env.Signature = m.GetSignature()
+	opened, err := checks.Check(env)
+	if err != nil {
+		return nil, opened, err
+	}
+	switch {
+	case opened.Header.What != what:
+		return nil, opened, badForm("a %d in a message of type %s", opened.Header.What, m.GetType())
+	case opened.Header.Origin != from:
+		return nil, opened, &identity.CheckError{Code: proto.Code_CODE_DENIED, Err: fmt.Errorf("made by %s, handed over by %s: this node takes none from couriers", opened.Header.Origin.Short(), from.Short())}
+	}
+	return env, opened, nil
+}
+
+func (n *Node) receiveCancel(ctx context.Context, in *arrived, from proto.PeerID, i int, m *proto.Message) error {
+	var c proto.Cancel
+	if err := proto.Decode(m.GetPayload(), &c); err != nil {
+		return err
+	}
+	id, err := proto.TaskIDFrom(c.GetTask())
+	if err != nil {
+		return err
+	}
+	v := n.inbox.Cancel(ctx, from, id, c.GetHard())
+	in.refuse(i, v.Code, v.Detail, v.State, 0)
+	return nil
+}
+
+func (in *arrived) refuse(at int, code proto.Code, detail string, state proto.TaskState, retry uint64) {
+	if code != proto.Code_CODE_UNSPECIFIED {
+		in.refusals[at] = &proto.Refusal{Number: uint64(at), Code: code, Detail: proto.Clip(detail, 256), State: state, RetryAfterMs: retry}
+	}
+}
+
+// answer signs one receipt for each task that was accepted.
+func (n *Node) answer(in *arrived) transport.Answer {
+	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli()}
+	var statements [][]byte
+	for i, t := range in.tasks {
+		if in.refusals[in.taskAt[i]] == nil {
+			s := outbox.AcceptedStatement(n.mesh.ID, t.Header.ID, n.keys.Peer(), t.Header.Seq, a.Time)
+			statements = append(statements, s.Append(make([]byte, 0, proto.StatementSize)))
+		}
+	}
+	for _, r := range in.refusals {
+		if r != nil {
+			a.Refusals = append(a.Refusals, r)
+		}
+	}
+	if len(statements) > 0 {
+		a.Signature = n.keys.SignAck(statements)
+	}
+	return a
+}
+
+// checks are those of this moment.
+func (n *Node) checks() *identity.Checks {
+	return &identity.Checks{
+		Mesh: n.mesh, Self: n.keys.Peer(), Member: n.book.Member, Now: n.cfg.Clock.Now(),
+		Verifier: n.verifier, Keys: n.keys,
+	}
+}
+
+func badForm(format string, args ...any) error {
+	return &identity.CheckError{Code: proto.Code_CODE_BAD_FORM, Err: fmt.Errorf(format, args...)}
+}

@@ -1,0 +1,87 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// Retry makes an ended task anew: a new task with a new id, the same content
+// and idempotency key, and a fresh time to live. Of a task that succeeded the
+// content is no longer kept.
+func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
+	id, role, rec, err := n.find(ref)
+	if err != nil {
+		return Submitted{}, err
+	}
+	switch {
+	case role == RoleOwner:
+		return Submitted{}, fmt.Errorf("%w: a task is redriven at its home: ask %s", ErrRefused, n.view(id, role, rec).Peer)
+	case !rec.GetState().Terminal():
+		return Submitted{}, fmt.Errorf("%w: task %s is %s: only an ended task can be redriven", ErrRefused, id, rec.GetState().Name())
+	case rec.GetRedrivenAs() != "":
+		return Submitted{}, fmt.Errorf("%w: task %s was redriven as %s", ErrRefused, id, rec.GetRedrivenAs())
+	}
+	r, done, err := n.again(id, rec)
+	if err != nil {
+		return Submitted{}, err
+	}
+	defer done()
+	s, err := n.Submit(ctx, r)
+	if err != nil {
+		return s, err
+	}
+	as, err := proto.ParseTaskID(s.ID)
+	if err != nil {
+		return s, err
+	}
+	if err := n.outbox.MarkRedriven(ctx, id, as); err != nil {
+		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked: %w", as, err)
+	}
+	return s, n.note(ctx, "task.redrive", id.String()+" as "+s.ID)
+}
+
+// again turns an ended task back into the request that it was made of.
+func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error) {
+	st, err := n.outbox.Stored(id)
+	if err != nil || st.GetEnvelope() == nil {
+		return Request{}, nil, fmt.Errorf("%w: the content of %s is no longer kept: submit it again", ErrRefused, id)
+	}
+	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
+	if err != nil {
+		return Request{}, nil, err
+	}
+	_, _, streamed := h.Stream()
+	if rec.GetBodyBlob() != "" && !streamed {
+		if st.Envelope.Body, err = readBlob(n.ground.blobs, rec.GetBodyBlob()); err != nil {
+			return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
+		}
+	}
+	plain, err := identity.OpenWith([32]byte(st.GetKey()), st.GetEnvelope(), &h)
+	if err != nil {
+		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
+	}
+	c := new(proto.Content)
+	if err := proto.Decode(plain, c); err != nil {
+		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
+	}
+	target, _ := n.book.Get(h.Target)
+	r := Request{
+		Target: target.Label(), Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
+		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
+		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), Retries: c.GetMaxAttempts(), RedriveOf: id,
+	}
+	if !streamed {
+		return r, func() {}, nil
+	}
+	body, err := openSealed(n.ground.blobs, rec.GetBodyBlob(), [32]byte(st.GetKey()), h.Suite, proto.WhatTask)
+	if err != nil {
+		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
+	}
+	r.Stream = io.Reader(body)
+	return r, func() { body.Close() }, nil
+}

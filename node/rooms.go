@@ -1,0 +1,153 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/balefire/balefire/agent/command"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/transport"
+)
+
+// This file says how the rooms meet: what each needs of the others, through the
+// small interfaces that it declares itself.
+
+func (n *Node) outboxConfig() outbox.Config {
+	l := n.cfg.Limits
+	return outbox.Config{
+		Mesh: n.mesh.ID, Verifier: n.verifier, MaxPending: l.MaxPending, MaxBytes: l.MaxPendingBytes, KeyFor: l.IdempotencyTTL,
+		Retention: outbox.Retention{
+			DoneFor: l.DoneAge, MaxDone: l.DoneCount, DeadFor: l.DeadAge, MaxDead: l.DeadCount,
+			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
+			Archived: n.archived,
+		},
+		Bodies: bodyFiles{n}, Rewrap: n.rewrap, Changed: n.homeChanged,
+		Clock: n.cfg.Clock, Logger: n.log, Progress: n.reading("tasks of this home"),
+	}
+}
+
+// archiveFile takes the dead letters that the shelf has no more room for.
+const archiveFile = "dead-letters.jsonl"
+
+// archived notes in the audit that dead letters left the shelf by policy.
+func (n *Node) archived(count int) {
+	_, err := n.ground.journal.Append(context.Background(), journal.Entry{
+		Boot: n.outbox.Boot(), Actor: "system", Action: "dead_letters.archive",
+		Detail: map[string]string{"count": fmt.Sprint(count), "file": archiveFile},
+	})
+	if err != nil {
+		n.log.Error("the archiving of dead letters could not be written to the audit", "count", count, "err", err)
+	}
+}
+
+// reading logs how far the reading of a large store is (S50).
+func (n *Node) reading(what string) func(int) {
+	last := n.cfg.Clock.Mono()
+	return func(entries int) {
+		if now := n.cfg.Clock.Mono(); now-last >= time.Second {
+			last = now
+			n.log.Info("reading the store", "what", what, "read", entries)
+		}
+	}
+}
+
+// rewrap makes an envelope readable for its target's current key.
+func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
+	h, err := proto.ParseHeader(s.GetEnvelope().GetHeader())
+	if err != nil {
+		return nil, err
+	}
+	to, ok := n.book.KeyRecord(h.Target)
+	if !ok {
+		return nil, fmt.Errorf("the sealing key of %s is not known", h.Target.Short())
+	}
+	slot, err := n.sealer.Slot(s.GetEnvelope().GetHeader(), to, [32]byte(s.GetKey()))
+	if err != nil {
+		return nil, err
+	}
+	s.Envelope.Slot = slot
+	return s.Envelope, nil
+}
+
+func (n *Node) inboxParts() inbox.Parts {
+	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n}, Bodies: inboxBodies{n}, Files: inboxFiles{n}}
+}
+
+func (n *Node) inboxConfig() inbox.Config {
+	l := n.cfg.Limits
+	return inbox.Config{
+		Self: n.keys.Peer(), Mesh: n.mesh.ID, BootID: n.outbox.BootID(),
+		Slots: l.Slots, MaxTasks: l.MaxInbox, KeyTTL: l.IdempotencyTTL, GracefulTimeout: l.GracefulTimeout,
+		Dangerous: n.cfg.Dangerous, OnStarted: n.sendStarted, OnChange: n.ownerChanged,
+		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
+		Logger: n.log, Clock: n.cfg.Clock, Progress: n.reading("tasks in custody"),
+	}
+}
+
+// members tells the inbox who a peer is.
+type members struct{ book *transport.Book }
+
+// Member returns the name and the roles of an admitted peer.
+func (m members) Member(p proto.PeerID) (name string, roles []string, ok bool) {
+	who, ok := m.book.Member(p)
+	return who.Name, who.Roles, ok
+}
+
+// opener reads for the inbox what was sealed for this node.
+type opener struct{ keys *identity.Keys }
+
+// Content opens a stored task.
+func (o opener) Content(st *proto.Stored) (*proto.Content, error) {
+	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
+	if err != nil {
+		return nil, err
+	}
+	plain, _, err := o.keys.Open(st.GetEnvelope(), &h)
+	if err != nil {
+		return nil, err
+	}
+	c := new(proto.Content)
+	return c, proto.Decode(plain, c)
+}
+
+// openHandlers registers what the configuration and people asked for, after it
+// has ended what a killed process left running (S35).
+func (n *Node) openHandlers() error {
+	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
+	defer cancel()
+	if found, err := command.Reap(ctx, n.keys.Peer().String(), time.Second); err != nil {
+		n.log.Warn("processes of an earlier start are still there", "found", found, "err", err)
+	} else if found > 0 {
+		n.log.Info("processes of an earlier start were ended", "count", found)
+	}
+	added, err := loadHandlers(n.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	n.added = added
+	for _, s := range append(append([]HandlerSpec{}, n.cfg.Handlers...), added...) {
+		spec, err := n.spec(s)
+		if err == nil {
+			err = n.inbox.Register(spec)
+		}
+		if err != nil {
+			return fmt.Errorf("handler %s: %w", s.Kind, err)
+		}
+		n.specs[s.Kind] = s
+	}
+	return nil
+}
+
+const reapTimeout = 15 * time.Second
+
+// homeChanged and ownerChanged hear of every durable change of a task, on either
+// side.
+func (n *Node) homeChanged(id proto.TaskID, r *proto.Record)  { n.changes.count("home", r.GetState()) }
+func (n *Node) ownerChanged(id proto.TaskID, r *proto.Record) { n.changes.count("owner", r.GetState()) }

@@ -1,0 +1,224 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transport"
+)
+
+// Peers lists the peers that this node knows, by name.
+func (n *Node) Peers(ctx context.Context) []Peer {
+	status := map[proto.PeerID]transport.PeerStatus{}
+	for _, s := range n.net.Peers() {
+		status[s.Peer] = s
+	}
+	out := []Peer{}
+	for _, p := range n.book.List() {
+		out = append(out, n.peerView(p, status[p.Peer]))
+	}
+	return out
+}
+
+// Peer returns one of them, by name or id.
+func (n *Node) Peer(ctx context.Context, ref string) (Peer, error) {
+	p, err := n.book.Find(ref)
+	if err != nil {
+		return Peer{}, fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	for _, s := range n.net.Peers() {
+		if s.Peer == p.Peer {
+			return n.peerView(p, s), nil
+		}
+	}
+	return n.peerView(p, transport.PeerStatus{}), nil
+}
+
+func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
+	v := Peer{
+		Name: p.Label(), ID: p.Peer.String(), State: "OFFLINE", Roles: p.Member.Roles, Addrs: p.Addrs,
+		Queued: n.outbox.Waiting(p.Peer), LastSeen: since(p.LastSeen), CertUntil: since(p.Member.NotAfter),
+	}
+	switch {
+	case p.Blocked:
+		v.State = "BLOCKED"
+	case s.Connected:
+		v.State, v.Path, v.LastSeen = "CONNECTED", s.Network+" "+s.Path, since(n.cfg.Clock.Now())
+		if s.RTT > 0 {
+			v.RTT = s.RTT.Round(10 * time.Microsecond).String()
+		}
+	case !p.Member.NotAfter.IsZero() && n.cfg.Clock.Now().After(p.Member.NotAfter):
+		v.State = "EXPIRED"
+	}
+	return v
+}
+
+// Block keeps a peer out: its connection ends, and none is made or taken.
+func (n *Node) Block(ctx context.Context, ref string) error {
+	return n.changePeer(ctx, ref, "peer.block", func(p proto.PeerID) error {
+		defer n.net.Disconnect(p)
+		return n.book.Block(ctx, p)
+	})
+}
+
+// Unblock lets a peer in again.
+func (n *Node) Unblock(ctx context.Context, ref string) error {
+	return n.changePeer(ctx, ref, "peer.unblock", func(p proto.PeerID) error { return n.book.Unblock(ctx, p) })
+}
+
+// Forget removes a peer from the address book. Its certificate stays valid: to
+// keep it out, block it.
+func (n *Node) Forget(ctx context.Context, ref string) error {
+	return n.changePeer(ctx, ref, "peer.forget", func(p proto.PeerID) error {
+		if w := n.outbox.Waiting(p); w > 0 {
+			return fmt.Errorf("%w: %d tasks wait for it: cancel them first, or block it", ErrRefused, w)
+		}
+		return n.book.Forget(ctx, p)
+	})
+}
+
+func (n *Node) changePeer(ctx context.Context, ref, action string, change func(proto.PeerID) error) error {
+	p, err := n.book.Find(ref)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	if p.Peer == n.keys.Peer() {
+		return fmt.Errorf("%w: %s is this node itself", ErrInvalid, p.Label())
+	}
+	if err := change(p.Peer); err != nil {
+		return err
+	}
+	return n.note(ctx, action, p.Peer.String())
+}
+
+// Handlers lists what this node does for others, by kind.
+func (n *Node) Handlers() []Handler {
+	n.handling.Lock()
+	defer n.handling.Unlock()
+	kinds := map[string]inbox.KindStatus{}
+	for _, k := range n.inbox.Status().Kinds {
+		kinds[k.Kind] = k
+	}
+	out := []Handler{}
+	for _, s := range n.inbox.Specs() {
+		spec := n.specs[s.Kind]
+		out = append(out, Handler{
+			Kind: s.Kind, Type: cmp.Or(spec.Type, TypeCommand), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
+			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash),
+			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting,
+		})
+	}
+	return out
+}
+
+// Status is this node at a glance, warnings first.
+func (n *Node) Status(ctx context.Context) Status {
+	home, owner := n.outbox.Stats(), n.inbox.Status()
+	s := Status{
+		Name: n.self.Name, ID: n.keys.Peer().String(), Mesh: n.mesh.ID.String(), Version: n.cfg.Version, Started: n.started,
+		Store: n.StoreStats(), Addrs: n.reachable(), Peers: n.Peers(ctx), Outbox: byName(home.ByState), Inbox: byName(owner.Backlog.ByState),
+		Results: n.outbox.Results(), Dead: home.Dead, Slots: owner.Slots, Busy: owner.Used,
+	}
+	s.Warnings = n.warnings(&s)
+	return s
+}
+
+func byName(counts map[proto.TaskState]int) map[string]int {
+	out := map[string]int{}
+	for state, k := range counts {
+		out[state.Name()] = k
+	}
+	return out
+}
+
+// warnings says what a person should look at, and how.
+func (n *Node) warnings(s *Status) []string {
+	w := []string{}
+	add := func(format string, a ...any) { w = append(w, fmt.Sprintf(format, a...)) }
+	if s.Store.Failed != "" {
+		add("the store has failed and is opened again: %s", s.Store.Failed)
+	}
+	if s.Store.Full {
+		add("the disk is below its reserve: new work is refused until %d MiB are free", s.Store.Reserve>>20)
+	}
+	for _, p := range s.Peers {
+		if p.State == "OFFLINE" && p.Queued > 0 {
+			add("%d tasks wait for %s, which is offline (balefire-node peers show %s)", p.Queued, p.Name, p.Name)
+		}
+		if p.State == "EXPIRED" {
+			add("the certificate of %s has expired: it has to join again", p.Name)
+		}
+	}
+	if s.Dead > 0 {
+		add("%d dead letters (balefire-node dlq ls)", s.Dead)
+	}
+	if left := n.self.NotAfter.Sub(n.cfg.Clock.Now()); left < 30*24*time.Hour {
+		add("this node's certificate ends on %s: join again with a new ticket", n.self.NotAfter.Format(time.DateOnly))
+	}
+	return w
+}
+
+// StoreStats describes the store now.
+func (n *Node) StoreStats() StoreStats {
+	st, c := n.ground.store.Stats(), n.ground.store.Counters()
+	s := StoreStats{
+		Engine: st.Engine, Schema: store.Schema, DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
+		BlobBytes: n.ground.blobs.Usage().Bytes, Full: n.ground.store.Full(), Commits: c.Groups,
+	}
+	s.FreeBytes, s.Reserve = n.ground.store.Space()
+	if err := n.ground.store.Err(); err != nil {
+		s.Failed = err.Error()
+	}
+	return s
+}
+
+// Compact gives the space of deleted records back to the disk now.
+func (n *Node) Compact(ctx context.Context) error { return n.ground.store.Compact(ctx) }
+
+// Snapshot writes a consistent copy of the store into dir, which must not exist.
+func (n *Node) Snapshot(ctx context.Context, dir string) error {
+	if err := n.ground.store.Snapshot(dir); err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	return n.note(ctx, "store.snapshot", dir)
+}
+
+// Healthy says why this node should be restarted, or nothing: it runs and its
+// last commit succeeded.
+func (n *Node) Healthy() error {
+	if err := n.ground.store.Err(); err != nil {
+		return err
+	}
+	if !n.running.Load() {
+		return errors.New("the node does not run")
+	}
+	return nil
+}
+
+// Ready says why this node takes no new work, or nothing.
+func (n *Node) Ready() error {
+	switch {
+	case n.draining.Load():
+		return ErrDraining
+	case n.ground.store.Full():
+		return fmt.Errorf("%w: the disk is below its reserve", ErrFull)
+	}
+	return n.Healthy()
+}
+
+// Registry returns the node's metrics.
+func (n *Node) Registry() *prometheus.Registry { return n.registry }
+
+// Addrs returns the multiaddrs that this node can be reached at, the best first.
+func (n *Node) Addrs() []string { return n.reachable() }
+
+// Name returns this node's name in its mesh.
+func (n *Node) Name() string { return n.self.Name }

@@ -1,0 +1,106 @@
+package node
+
+import (
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// The roles that a node has towards a task.
+const (
+	RoleHome  = "home"
+	RoleOwner = "owner"
+)
+
+// view turns a record into what people and programs read.
+func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
+	t := Task{
+		ID: id.String(), State: r.GetState().Name(), Role: role, Kind: r.GetKind(), Class: r.GetClass().Name(),
+		Target: r.GetTarget(), Attempts: r.GetAttempts(), Abandons: r.GetAbandons(),
+		Epoch:    fmt.Sprintf("%d.%d", r.GetSeqBoot(), r.GetSeqCounter()),
+		BodySize: r.GetBodySize(), Receipts: facts(role, r),
+		Times:  times(r),
+		Ending: ending(r),
+		Marks:  marks(r),
+	}
+	t.Peer, t.PeerID = n.peerNames(r.GetPeer())
+	for _, e := range r.GetEvents() {
+		name := n.self.Name
+		if len(e.GetNode()) > 0 {
+			name, _ = n.peerNames(e.GetNode())
+		}
+		t.Events = append(t.Events, Event{Time: at(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()})
+	}
+	for _, a := range r.GetHistory() {
+		t.History = append(t.History, Attempt{Number: a.GetNumber(), Started: at(a.GetStartedMs()), Finished: at(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
+	}
+	return t
+}
+
+func times(r *proto.Record) Times {
+	return Times{Created: at(r.GetCreatedMs()), NotAfter: at(r.GetNotAfterMs()), Due: maybe(r.GetDueMs()), Ended: maybe(r.GetEndedMs())}
+}
+
+func ending(r *proto.Record) Ending {
+	e := Ending{
+		Reason: r.GetReason(), ExitCode: r.GetExitCode(), Stderr: r.GetStderr(), ResultSize: r.GetResultSize(),
+		ResultType: r.GetResultType(), Truncated: r.GetTruncated(), Orphans: len(r.GetOrphans()),
+	}
+	if d := r.GetResultDigest(); len(d) > 0 {
+		e.ResultHash = "sha256:" + hex.EncodeToString(d)
+	}
+	return e
+}
+
+func marks(r *proto.Record) Marks {
+	m := Marks{
+		Key: r.GetIdempotencyKey(), Order: r.GetOrderingKey(), Trace: r.GetTraceparent(), Labels: r.GetLabels(),
+		RedrivenAs: r.GetRedrivenAs(), Status: r.GetStatus(), Cancel: r.GetCancel() && !r.GetState().Terminal(),
+	}
+	if id, err := proto.TaskIDFrom(r.GetRedriveOf()); err == nil {
+		m.RedriveOf = id.String()
+	}
+	return m
+}
+
+// facts names what the record can prove, in the order it happened. That a task
+// is stored is proven by its own signature, which its home always has.
+func facts(role string, r *proto.Record) []string {
+	out := []string{}
+	if role == RoleHome {
+		out = append(out, proto.FactStored.String())
+	}
+	for _, rc := range r.GetReceipts() {
+		if s, err := proto.ParseStatement(rc.GetStatement()); err == nil {
+			out = append(out, s.Fact.String())
+		}
+	}
+	return out
+}
+
+// peerNames returns the name and the id of a peer, the short id when it has no
+// name here.
+func (n *Node) peerNames(key []byte) (name, id string) {
+	p, err := proto.PeerIDFrom(key)
+	if err != nil {
+		return "", ""
+	}
+	if p == n.keys.Peer() {
+		return n.self.Name, p.String()
+	}
+	if known, ok := n.book.Get(p); ok && known.Name != "" {
+		return known.Name, p.String()
+	}
+	return p.Short(), p.String()
+}
+
+func at(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+func maybe(ms int64) *time.Time {
+	if ms == 0 {
+		return nil
+	}
+	return new(at(ms))
+}

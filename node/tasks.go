@@ -1,0 +1,388 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+const (
+	defaultPage = 50
+	maxPage     = 1000
+)
+
+// find reads a task by its id, or by the begin of it when no other has that. A
+// task that this node made is looked for first.
+func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
+	id, err := proto.ParseTaskID(ref)
+	if err != nil {
+		if id, err = n.complete(ref); err != nil {
+			return id, "", nil, err
+		}
+	}
+	rec, err := n.outbox.Get(id)
+	if err == nil {
+		return id, RoleHome, rec, nil
+	}
+	if !errors.Is(err, outbox.ErrNotFound) {
+		return id, "", nil, err
+	}
+	rec, err = n.inbox.Get(id)
+	if errors.Is(err, backlog.ErrNotFound) {
+		return id, "", nil, fmt.Errorf("%w: task %s: it was never here, or its record is older than what is kept", ErrNotFound, id)
+	}
+	return id, RoleOwner, rec, err
+}
+
+// complete finds the one task whose id begins with ref.
+func (n *Node) complete(ref string) (proto.TaskID, error) {
+	if len(ref) < 6 || len(ref) > 36 {
+		return proto.TaskID{}, fmt.Errorf("%w: %.60q is no task id: give at least the first 6 characters", ErrInvalid, ref)
+	}
+	found := map[proto.TaskID]bool{}
+	match := func(id proto.TaskID, _ *proto.Record) bool {
+		if strings.HasPrefix(id.String(), strings.ToLower(ref)) {
+			found[id] = true
+		}
+		return false
+	}
+	for cursor := []byte(nil); len(found) < 2; {
+		_, next, err := n.outbox.List(outbox.Query{Match: match}, cursor, maxPage)
+		if err != nil {
+			return proto.TaskID{}, err
+		}
+		if cursor = next; next == nil {
+			break
+		}
+	}
+	for cursor := []byte(nil); len(found) < 2; {
+		_, next, err := n.inbox.List(cursor, maxPage, match)
+		if err != nil {
+			return proto.TaskID{}, err
+		}
+		if cursor = next; next == nil {
+			break
+		}
+	}
+	switch len(found) {
+	case 0:
+		return proto.TaskID{}, fmt.Errorf("%w: no task id begins with %.36q", ErrNotFound, ref)
+	case 1:
+		for id := range found {
+			return id, nil
+		}
+	}
+	return proto.TaskID{}, fmt.Errorf("%w: several task ids begin with %.36q: give more of it", ErrInvalid, ref)
+}
+
+// Task returns one task with its events.
+func (n *Node) Task(ctx context.Context, ref string) (Task, error) {
+	id, role, rec, err := n.find(ref)
+	if err != nil {
+		return Task{}, err
+	}
+	return n.view(id, role, rec), nil
+}
+
+// Wait returns a task once it has ended; with the error of ctx when that is
+// done first, and the task as it is then.
+func (n *Node) Wait(ctx context.Context, ref string) (Task, error) {
+	id, role, rec, err := n.find(ref)
+	if err != nil {
+		return Task{}, err
+	}
+	if role == RoleOwner {
+		return n.view(id, role, rec), fmt.Errorf("%w: only the home of a task can wait for it: ask %s", ErrRefused, n.view(id, role, rec).Peer)
+	}
+	rec, err = n.outbox.Wait(ctx, id)
+	if rec == nil {
+		return Task{}, err
+	}
+	return n.view(id, role, rec), err
+}
+
+// Tasks lists tasks, by age; those of this home first, then those in custody.
+func (n *Node) Tasks(ctx context.Context, q Query) (Page[Task], error) {
+	page := Page[Task]{Items: []Task{}}
+	limit, err := pageSize(q.Limit)
+	if err != nil {
+		return page, err
+	}
+	oq, err := n.query(q)
+	if err != nil {
+		return page, err
+	}
+	role, cursor, err := readCursor(q)
+	if err != nil {
+		return page, err
+	}
+	if role == RoleHome {
+		if err := n.listHome(&page, oq, cursor, limit, q.Role == ""); err != nil || page.Next != "" {
+			return page, err
+		}
+		cursor = nil
+	}
+	if q.Role == RoleHome || len(page.Items) >= limit {
+		return page, nil
+	}
+	found, next, err := n.inbox.List(cursor, limit-len(page.Items), n.matcher(oq))
+	if err != nil {
+		return page, err
+	}
+	for _, l := range found {
+		page.Items = append(page.Items, n.view(l.Key.ID, RoleOwner, l.Record))
+	}
+	if next != nil {
+		page.Next = writeCursor(RoleOwner, next)
+	}
+	return page, nil
+}
+
+// listHome fills a page with tasks of this home; more: those in custody follow.
+func (n *Node) listHome(page *Page[Task], q outbox.Query, cursor []byte, limit int, more bool) error {
+	for {
+		found, next, err := n.outbox.List(q, cursor, limit-len(page.Items))
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		for _, l := range found {
+			page.Items = append(page.Items, n.view(l.ID, RoleHome, l.Record))
+		}
+		switch {
+		case len(page.Items) >= limit && next != nil:
+			page.Next = writeCursor(RoleHome, next)
+			return nil
+		case len(page.Items) >= limit && more:
+			page.Next = writeCursor(RoleOwner, nil)
+			return nil
+		case next == nil || len(page.Items) >= limit:
+			return nil
+		}
+		cursor = next
+	}
+}
+
+func (n *Node) query(q Query) (outbox.Query, error) {
+	out := outbox.Query{States: q.States, Kind: q.Kind, Before: q.Before}
+	if q.Peer != "" {
+		p, err := n.book.Find(q.Peer)
+		if err != nil {
+			return out, fmt.Errorf("%w: %w", ErrNotFound, err)
+		}
+		out.Peer = p.Peer
+	}
+	label, value, labelled := strings.Cut(q.Label, "=")
+	out.Match = func(_ proto.TaskID, r *proto.Record) bool {
+		switch {
+		case !q.After.IsZero() && r.GetCreatedMs() < q.After.UnixMilli():
+			return false
+		case labelled && r.GetLabels()[label] != value:
+			return false
+		}
+		return true
+	}
+	return out, nil
+}
+
+// matcher is the same choice for what is in custody.
+func (n *Node) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
+	return func(id proto.TaskID, r *proto.Record) bool {
+		switch {
+		case len(q.States) > 0 && !slices.Contains(q.States, r.GetState()),
+			!q.Peer.IsZero() && string(r.GetPeer()) != string(q.Peer[:]),
+			q.Kind != "" && r.GetKind() != q.Kind,
+			!q.Before.IsZero() && r.GetCreatedMs() >= q.Before.UnixMilli():
+			return false
+		}
+		return q.Match(id, r)
+	}
+}
+
+// DeadLetters lists the dead letters of this home, by age.
+func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
+	page := Page[Task]{Items: []Task{}}
+	limit, err := pageSize(q.Limit)
+	if err != nil {
+		return page, err
+	}
+	oq, err := n.query(q)
+	if err != nil {
+		return page, err
+	}
+	_, cursor, err := readCursor(q)
+	if err != nil {
+		return page, err
+	}
+	found, next, err := n.outbox.DeadLetters(oq, cursor, limit)
+	if err != nil {
+		return page, err
+	}
+	for _, l := range found {
+		page.Items = append(page.Items, n.view(l.ID, RoleHome, l.Record))
+	}
+	if next != nil {
+		page.Next = writeCursor(RoleHome, next)
+	}
+	return page, nil
+}
+
+// Result returns the result of a task, to be read and closed.
+func (n *Node) Result(ctx context.Context, ref string) (io.ReadCloser, Task, error) {
+	id, role, rec, err := n.find(ref)
+	if err != nil {
+		return nil, Task{}, err
+	}
+	t := n.view(id, role, rec)
+	switch {
+	case role == RoleOwner:
+		return nil, t, fmt.Errorf("%w: the result of %s is at its home: ask %s", ErrRefused, id, t.Peer)
+	case !rec.GetState().Terminal():
+		return nil, t, fmt.Errorf("%w: task %s is %s and has no result yet", ErrRefused, id, t.State)
+	}
+	body, err := n.result(rec)
+	if err != nil {
+		return nil, t, err
+	}
+	return body, t, nil
+}
+
+// Receipts returns what is proven about a task, each checked here and with what
+// another needs to check it.
+func (n *Node) Receipts(ctx context.Context, ref string) ([]Receipt, error) {
+	_, _, rec, err := n.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	out := []Receipt{}
+	for _, rc := range rec.GetReceipts() {
+		raw, err := proto.Encode(nil, rc)
+		if err != nil {
+			return nil, err
+		}
+		s, err := identity.VerifyReceipt(n.verifier, rc)
+		if err != nil { // shown with its problem
+			s, _ = proto.ParseStatement(rc.GetStatement())
+		}
+		out = append(out, n.receipt(s, base64.StdEncoding.EncodeToString(raw), err))
+	}
+	return out, nil
+}
+
+func (n *Node) receipt(s proto.Statement, proof string, problem error) Receipt {
+	name, id := n.peerNames(s.Node[:])
+	r := Receipt{
+		Fact: s.Fact.String(), Node: name, NodeID: id, Time: at(s.Time), Epoch: fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter),
+		Attempt: s.Attempt, Proof: proof, Verified: problem == nil,
+	}
+	if s.State != 0 {
+		r.State = s.State.Name()
+	}
+	if s.Algorithm == 1 {
+		r.Digest = "sha256:" + hex.EncodeToString(s.Digest[:])
+	}
+	if problem != nil {
+		r.Problem = problem.Error()
+	}
+	return r
+}
+
+// Cancel stops a task. The task is CANCELLED only once its owner says that the
+// handler, and all that it started, is gone.
+func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string) (Task, error) {
+	id, role, rec, err := n.find(ref)
+	if err != nil {
+		return Task{}, err
+	}
+	if role == RoleOwner {
+		return n.view(id, role, rec), fmt.Errorf("%w: a task is cancelled at its home: ask %s", ErrRefused, n.view(id, role, rec).Peer)
+	}
+	_, err = n.outbox.Cancel(ctx, id, hard, cmp.Or(reason, "cancelled by a person"))
+	if errors.Is(err, outbox.ErrEnded) {
+		return n.view(id, role, rec), fmt.Errorf("%w: task %s has ended as %s", ErrRefused, id, rec.GetState().Name())
+	}
+	if err != nil {
+		return Task{}, err
+	}
+	if err := n.note(ctx, "task.cancel", id.String()); err != nil {
+		return Task{}, err
+	}
+	return n.Task(ctx, id.String())
+}
+
+// Purge removes ended tasks that match, dead letters among them only when their
+// state is asked for. A person's action, so it is written to the audit.
+func (n *Node) Purge(ctx context.Context, q Query, dryRun bool) (Purged, error) {
+	oq, err := n.query(q)
+	if err != nil {
+		return Purged{}, err
+	}
+	done, err := n.outbox.PurgeDone(ctx, oq, dryRun)
+	if err != nil {
+		return Purged{}, fmt.Errorf("purge: %w", err)
+	}
+	if len(q.States) > 0 {
+		dead, err := n.outbox.PurgeDead(ctx, oq, dryRun)
+		if err != nil {
+			return Purged{}, fmt.Errorf("purge dead letters: %w", err)
+		}
+		done += dead
+	}
+	if !dryRun {
+		if err := n.note(ctx, "task.purge", fmt.Sprintf("%d tasks", done)); err != nil {
+			return Purged{}, err
+		}
+	}
+	return Purged{Tasks: done, DryRun: dryRun}, nil
+}
+
+func pageSize(limit int) (int, error) {
+	if limit < 0 || limit > maxPage {
+		return 0, fmt.Errorf("%w: limit %d: it is 1 to %d", ErrInvalid, limit, maxPage)
+	}
+	return cmp.Or(limit, defaultPage), nil
+}
+
+func writeCursor(role string, c []byte) string {
+	return role[:1] + base64.RawURLEncoding.EncodeToString(c)
+}
+
+func readCursor(q Query) (role string, cursor []byte, err error) {
+	role = cmp.Or(q.Role, RoleHome)
+	if !oneOf(role, RoleHome, RoleOwner) {
+		return "", nil, fmt.Errorf("%w: role %.20q: it is home or owner", ErrInvalid, q.Role)
+	}
+	if q.Cursor == "" {
+		return role, nil, nil
+	}
+	cursor, err = base64.RawURLEncoding.DecodeString(q.Cursor[1:])
+	switch {
+	case err == nil && q.Cursor[0] == RoleHome[0]:
+		return RoleHome, cursor, nil
+	case err == nil && q.Cursor[0] == RoleOwner[0]:
+		if len(cursor) == 0 {
+			cursor = nil
+		}
+		return RoleOwner, cursor, nil
+	}
+	return "", nil, fmt.Errorf("%w: the cursor is not one of this list's", ErrInvalid)
+}
+
+// since shortens what is told about moments that never were.
+func since(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(t.UTC())
+}

@@ -1,0 +1,169 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+)
+
+// Why names the one thing that keeps a task from its next step, or a peer from
+// its tasks, and what to do about it.
+func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
+	if p, err := n.book.Find(subject); err == nil {
+		return n.whyPeer(ctx, p.Label())
+	}
+	id, role, rec, err := n.find(subject)
+	if err != nil {
+		return Blocker{}, err
+	}
+	b := Blocker{Task: id.String(), State: rec.GetState().Name()}
+	if role == RoleOwner {
+		return n.whyOwned(b, id, rec), nil
+	}
+	w, err := n.outbox.Why(id)
+	if err != nil {
+		return Blocker{}, err
+	}
+	n.whyHome(&b, w)
+	return b, nil
+}
+
+func (n *Node) whyHome(b *Blocker, w outbox.Why) {
+	name, _ := n.peerNames(w.Peer[:])
+	step := func(format string, a ...any) { b.Steps = append(b.Steps, fmt.Sprintf(format, a...)) }
+	set := func(cause, fix string) { b.Cause, b.Fix = cause, fix }
+	if w.Next > 0 {
+		b.Next = new(n.cfg.Clock.Now().Add(w.Next).UTC())
+	}
+	step("record: %s, attempts %d, ends by itself at %s", w.State.Name(), w.Attempts, w.NotAfter.UTC().Format(time.RFC3339))
+	switch {
+	case w.State.Terminal():
+		set("it has ended: "+orWord(w.Reason, w.State.Name()), fixEnded(w.State))
+		return
+	case w.State == proto.TaskState_TASK_STATE_ACCEPTED || w.State == proto.TaskState_TASK_STATE_RUNNING:
+		step("custody: %s has it (receipt accepted)", name)
+		set(fmt.Sprintf("%s has it and works on it when a slot is free; its result has not come home yet", name), fmt.Sprintf("on %s: balefire-node why %s", name, b.Task))
+		return
+	case w.Place == "behind":
+		set(fmt.Sprintf("it waits behind %s, which has the same ordering key", w.Behind), "balefire-node why "+w.Behind.String())
+		return
+	}
+	n.whyDelivery(b, w, name, step, set)
+}
+
+// whyDelivery looks for what keeps a pending task from its peer.
+func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(string, ...any), set func(cause, fix string)) {
+	p, known := n.book.Get(w.Peer)
+	switch {
+	case w.Peer == n.keys.Peer():
+		step("peer: this node itself")
+	case !known:
+		set(name+" is not in the address book", "pair with it again: invite and join")
+		return
+	case p.Blocked:
+		set(name+" is blocked here", "balefire-node peers unblock "+name)
+		return
+	case len(p.Addrs) == 0:
+		set("no address of "+name+" is known", "start it: it tells its addresses when it connects")
+		return
+	case !w.Linked && !n.net.Connected(w.Peer):
+		step("address: %d known", len(p.Addrs))
+		set(fmt.Sprintf("%s cannot be reached: none of its %d addresses answers", name, len(p.Addrs)), "start "+name+", or look at the network between; the task is safe and goes by itself")
+		return
+	default:
+		step("path: connected with %s", name)
+	}
+	switch {
+	case w.Code != 0:
+		step("last answer: %s %s, %s ago", w.Code.Name(), w.Detail, n.cfg.Clock.Now().Sub(w.At).Round(time.Second))
+		set(fmt.Sprintf("%s refused it: %s (%s)", name, w.Code.Name(), w.Detail), fixRefused(w.Code, name))
+	case w.Place == "waiting":
+		set("it is not due yet", "")
+	case w.Place == "taken":
+		set("it is on its way to "+name+", not acknowledged yet", "")
+	default:
+		set("it goes out next", "")
+	}
+}
+
+func fixRefused(c proto.Code, name string) string {
+	switch c {
+	case proto.Code_CODE_NO_HANDLER:
+		return "on " + name + ": balefire-node handler add KIND --exec PROGRAM --allow peer:NAME"
+	case proto.Code_CODE_FULL:
+		return "free disk or finish work on " + name
+	case proto.Code_CODE_DRAINING:
+		return "it goes by itself when " + name + " has started again"
+	}
+	return ""
+}
+
+func fixEnded(s proto.TaskState) string {
+	if s == proto.TaskState_TASK_STATE_DEAD_LETTER || s == proto.TaskState_TASK_STATE_FAILED || s == proto.TaskState_TASK_STATE_TIMEOUT {
+		return "mend the cause, then: balefire-node task retry ID"
+	}
+	return ""
+}
+
+// whyOwned looks at a task in custody of this node.
+func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
+	where, _ := n.inbox.Where(id)
+	b.Steps = append(b.Steps, fmt.Sprintf("custody: here, %s, attempts %d", b.State, rec.GetAttempts()))
+	if where.Wait > 0 {
+		b.Next = new(n.cfg.Clock.Now().Add(where.Wait).UTC())
+	}
+	registered := false
+	for _, s := range n.inbox.Specs() {
+		registered = registered || s.Kind == rec.GetKind()
+	}
+	st := n.inbox.Status()
+	switch {
+	case rec.GetState().Terminal():
+		b.Cause = "it has ended here; its result is on its way home or there"
+	case !registered:
+		b.Cause, b.Fix = "no handler for kind "+rec.GetKind()+" is registered any more", "balefire-node handler add "+rec.GetKind()
+	case rec.GetState() == proto.TaskState_TASK_STATE_RUNNING:
+		b.Cause = "its handler is running"
+	case where.Word == "behind":
+		b.Cause = "it waits behind " + where.Behind.String() + ", which has the same ordering key"
+	case where.Wait > 0:
+		b.Cause = "the last attempt failed: " + orWord(rec.GetReason(), "no reason given") + "; it waits for the next"
+	case st.Used >= st.Slots:
+		b.Cause, b.Fix = fmt.Sprintf("all %d slots are busy", st.Slots), "wait, or raise limits.slots"
+	default:
+		b.Cause = "it waits for a slot of its kind"
+	}
+	return b
+}
+
+func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
+	p, err := n.Peer(ctx, name)
+	if err != nil {
+		return Blocker{}, err
+	}
+	b := Blocker{Task: p.Name, State: p.State, Steps: []string{fmt.Sprintf("address book: %d addresses", len(p.Addrs)), fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
+	switch p.State {
+	case "CONNECTED":
+		b.Cause = "nothing: it is connected by " + p.Path
+	case "BLOCKED":
+		b.Cause, b.Fix = "a person blocked it here", "balefire-node peers unblock "+p.Name
+	case "EXPIRED":
+		b.Cause, b.Fix = "its certificate has expired", "invite it again"
+	default:
+		b.Cause, b.Fix = "none of its addresses answers", "start it, or look at the network between"
+		if len(p.Addrs) == 0 {
+			b.Cause = "no address of it is known"
+		}
+	}
+	return b, nil
+}
+
+func orWord(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
