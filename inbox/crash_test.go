@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,10 +22,9 @@ func TestStopAfterEachStep(t *testing.T) {
 	for _, point := range points {
 		t.Run(strings.TrimPrefix(point, "inbox/"), func(t *testing.T) {
 			s, spec := does(succeed)
-			armed := true
+			var passed atomic.Bool
 			cfg := Config{Fail: func(at string, _ proto.TaskID) error {
-				if armed && at == point {
-					armed = false
+				if at == point && passed.CompareAndSwap(false, true) {
 					return errors.New("stopped at " + at)
 				}
 				return nil
@@ -37,7 +37,7 @@ func TestStopAfterEachStep(t *testing.T) {
 					r.in.Settle(home, a.Header.Seq)
 					wait(time.Second)
 				}
-				if armed {
+				if !passed.Load() {
 					t.Fatal("the point was not passed")
 				}
 				r.crash()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,12 +20,16 @@ func TestOrder(t *testing.T) {
 	s, spec := does(nil)
 	s.f = func(_ context.Context, r *Run) *Ran {
 		k := r.Content.OrderingKey
-		if active[k]++; active[k] > 1 && k != "" {
-			t.Errorf("two of key %q at a time", k)
-		}
+		locked(func() {
+			if active[k]++; active[k] > 1 && k != "" {
+				t.Errorf("two of key %q at a time", k)
+			}
+		})
 		time.Sleep(100 * time.Millisecond)
-		active[k]--
-		log = append(log, k+string(r.Content.Body))
+		locked(func() {
+			active[k]--
+			log = append(log, k+string(r.Content.Body))
+		})
 		if string(r.Content.Body) == "bad" {
 			return &Ran{End: Retry}
 		}
@@ -41,24 +46,24 @@ func TestOrder(t *testing.T) {
 		r.accept(0, as...)
 		r.run()
 		wait(2 * time.Second)
-		var b []string
-		for _, l := range log {
-			if l[0] == 'b' {
-				b = append(b, l)
-			}
+		of := func(key byte) (runs []string) {
+			locked(func() {
+				for _, l := range log {
+					if l[0] == key {
+						runs = append(runs, l)
+					}
+				}
+			})
+			return runs
 		}
+		b := of('b')
 		if want := []string{"b1", "b2", "b3", "b4", "b5"}; !slices.Equal(b, want) {
 			t.Errorf("key b ran %v beside a failing key a", b)
 		}
 		r.restart()
 		r.run()
 		wait(time.Minute)
-		var a []string
-		for _, l := range log {
-			if l[0] == 'a' {
-				a = append(a, l)
-			}
-		}
+		a := of('a')
 		if want := []string{"abad", "abad", "abad", "a2", "a3", "a4", "a5"}; !slices.Equal(a, want) {
 			t.Errorf("key a ran %v", a)
 		}
@@ -70,7 +75,7 @@ func TestOrder(t *testing.T) {
 func TestClasses(t *testing.T) {
 	var order []proto.Class
 	_, spec := does(func(_ context.Context, r *Run) *Ran {
-		order = append(order, r.Content.Class)
+		locked(func() { order = append(order, r.Content.Class) })
 		return &Ran{End: Success}
 	})
 	bubble(t, Config{Slots: 1}, []Spec{spec}, func(r *rig) {
@@ -97,13 +102,15 @@ func TestConcurrency(t *testing.T) {
 	now, most := map[string]int{}, map[string]int{}
 	s, spec := does(nil)
 	s.f = func(_ context.Context, r *Run) *Ran {
-		for _, k := range []string{r.Content.Kind, "all"} {
-			now[k]++
-			most[k] = max(most[k], now[k])
+		count := func(n int) {
+			for _, k := range []string{r.Content.Kind, "all"} {
+				now[k] += n
+				most[k] = max(most[k], now[k])
+			}
 		}
+		locked(func() { count(1) })
 		time.Sleep(time.Second)
-		now[r.Content.Kind]--
-		now["all"]--
+		locked(func() { count(-1) })
 		return &Ran{End: Success}
 	}
 	narrow := spec
@@ -134,11 +141,11 @@ func TestConcurrency(t *testing.T) {
 // TestIdempotencyKey holds I6 for two tasks with one key: the second waits while
 // the first runs, and takes over its outcome.
 func TestIdempotencyKey(t *testing.T) {
-	runs := 0
+	var runs atomic.Int32
 	_, spec := does(func(context.Context, *Run) *Ran {
-		runs++
+		n := runs.Add(1)
 		time.Sleep(time.Second)
-		if runs == 1 {
+		if n == 1 {
 			return &Ran{End: Fail, ExitCode: 65}
 		}
 		return &Ran{End: Success, Output: []byte("the effect"), ContentType: "text/plain"}
@@ -149,22 +156,22 @@ func TestIdempotencyKey(t *testing.T) {
 		r.accept(0, a, b, c)
 		r.run()
 		wait(500 * time.Millisecond)
-		if runs != 1 {
-			t.Errorf("%d runs of one key at a time", runs)
+		if n := runs.Load(); n != 1 {
+			t.Errorf("%d runs of one key at a time", n)
 		}
 		wait(time.Minute)
 		r.expect(a, failed)
 		first, second := r.expect(b, succeeded), r.expect(c, succeeded)
-		if runs != 2 || string(second.Body) != "the effect" || second.ContentType != first.ContentType || len(second.Attempts) != 0 {
-			t.Errorf("%d runs, second outcome %v", runs, second)
+		if runs.Load() != 2 || string(second.Body) != "the effect" || second.ContentType != first.ContentType || len(second.Attempts) != 0 {
+			t.Errorf("%d runs, second outcome %v", runs.Load(), second)
 		}
 		r.restart()
 		r.run()
 		d := r.task(withKey("k"))
 		r.accept(0, d, foreign)
 		wait(time.Minute)
-		if o := r.expect(d, succeeded); string(o.Body) != "the effect" || runs != 3 {
-			t.Errorf("after a restart: %d runs, %v", runs, o)
+		if o := r.expect(d, succeeded); string(o.Body) != "the effect" || runs.Load() != 3 {
+			t.Errorf("after a restart: %d runs, %v", runs.Load(), o)
 		}
 		r.expect(foreign, succeeded)
 	})

@@ -366,5 +366,10 @@ func does(f func(ctx context.Context, r *Run) *Ran) (*script, Spec) {
 	return s, Spec{Kind: "work", Handler: s, Allow: []string{"*"}, OnCrash: OnCrashRetry}
 }
 
+// locked runs f while no other locked does: for what handlers of a test share.
+func locked(f func()) { shared.Lock(); defer shared.Unlock(); f() }
+
+var shared sync.Mutex
+
 // wait lets virtual time pass.
 func wait(d time.Duration) { time.Sleep(d); synctest.Wait() }

@@ -177,7 +177,7 @@ func TestLargeBodies(t *testing.T) {
 	var got []string
 	_, spec := does(func(_ context.Context, r *Run) *Ran {
 		b, err := io.ReadAll(r.Body)
-		got = append(got, string(b))
+		locked(func() { got = append(got, string(b)) })
 		return &Ran{End: Success, Reason: errText(err)}
 	})
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
