@@ -49,7 +49,7 @@ type Run struct {
 	Dir            string            // folder of this run alone, made and removed by the caller; may be empty
 	Deadline       time.Time         // zero: none but the context's
 	Progress       func(string)      // never nil inside a handler; a short line for a person
-	Kill           <-chan struct{}   // closed when the run must end at once, without grace; nil: never
+	Kill           <-chan struct{}   // closed, after the context has ended: stop at once, without grace; nil: never
 }
 
 // A Result is how a run ended.

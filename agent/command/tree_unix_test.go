@@ -146,3 +146,30 @@ func TestGentleStopIsTriedFirst(t *testing.T) {
 		}
 	}
 }
+
+// S34: a hard cancel does not wait for a program that will not hear.
+func TestHardCancelHasNoGrace(t *testing.T) {
+	m := newMeeting(t)
+	h := handler(t, Config{Exec: program(t, "deaf", m.addr()), Grace: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	kill := make(chan struct{})
+	results := make(chan agent.Result, 1)
+	go func() { results <- agent.Call(ctx, h, agent.Run{Kill: kill}) }()
+	guests := m.await(t, 1)
+	cancel()
+	select {
+	case res := <-results:
+		t.Fatalf("a program that is deaf to SIGTERM ended: %+v", res)
+	case <-time.After(50 * time.Millisecond): // it is in its grace now
+	}
+	close(kill)
+	select {
+	case res := <-results:
+		if res.Outcome != agent.Cancelled {
+			t.Errorf("result = %+v, want cancelled", res)
+		}
+	case <-time.After(patience):
+		t.Fatal("it was given its grace")
+	}
+	gone(t, guests)
+}
