@@ -208,38 +208,38 @@ func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 	if err != nil {
 		return err
 	}
-	n.handling.Lock()
-	defer n.handling.Unlock()
-	added := append(without(n.added, s.Kind), s)
+	n.handlers.Lock()
+	defer n.handlers.Unlock()
+	added := append(without(n.handlers.added, s.Kind), s)
 	if err := saveHandlers(n.cfg.Dir, added); err != nil {
 		return err
 	}
 	if err := n.inbox.Register(spec); err != nil {
-		return errors.Join(fmt.Errorf("%w: %w", ErrInvalid, err), saveHandlers(n.cfg.Dir, n.added))
+		return errors.Join(fmt.Errorf("%w: %w", ErrInvalid, err), saveHandlers(n.cfg.Dir, n.handlers.added))
 	}
-	n.added = added
-	n.specs[s.Kind] = s
+	n.handlers.added = added
+	n.handlers.specs[s.Kind] = s
 	return n.note(ctx, "handler.add", s.Kind)
 }
 
 // RemoveHandler takes a handler away. Its waiting tasks stay until there is one
 // again or their time is over.
 func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
-	n.handling.Lock()
-	defer n.handling.Unlock()
-	if _, ok := n.specs[kind]; !ok {
+	n.handlers.Lock()
+	defer n.handlers.Unlock()
+	if _, ok := n.handlers.specs[kind]; !ok {
 		return fmt.Errorf("%w: this node has no handler %.40q", ErrNotFound, kind)
 	}
-	left := without(n.added, kind)
-	if len(left) == len(n.added) {
+	left := without(n.handlers.added, kind)
+	if len(left) == len(n.handlers.added) {
 		return fmt.Errorf("%w: handler %s is in the configuration file: remove it there", ErrInvalid, kind)
 	}
 	if err := saveHandlers(n.cfg.Dir, left); err != nil {
 		return err
 	}
-	n.added = left
+	n.handlers.added = left
 	n.inbox.Unregister(kind)
-	delete(n.specs, kind)
+	delete(n.handlers.specs, kind)
 	return n.note(ctx, "handler.remove", kind)
 }
 

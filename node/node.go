@@ -42,13 +42,18 @@ type Node struct {
 	changes  *meter
 	notices  chan notice // what owners said of running tasks
 
-	handling sync.Mutex // held while handlers change
-	added    []HandlerSpec
-	specs    map[string]HandlerSpec
+	handlers handlers
 
 	started  time.Time
 	running  atomic.Bool
 	draining atomic.Bool
+}
+
+// handlers are what this node does for others, as a person described it.
+type handlers struct {
+	sync.Mutex               // held while they change
+	added      []HandlerSpec // by AddHandler: they are kept in a file
+	specs      map[string]HandlerSpec
 }
 
 // New opens the node in cfg.Dir: its keys, its store and every room, with what
@@ -56,7 +61,7 @@ type Node struct {
 // be closed.
 func New(cfg Config) (_ *Node, err error) {
 	cfg = cfg.withDefaults()
-	n := &Node{cfg: cfg, log: cfg.Logger, specs: map[string]HandlerSpec{}, registry: prometheus.NewRegistry()}
+	n := &Node{cfg: cfg, log: cfg.Logger, handlers: handlers{specs: map[string]HandlerSpec{}}, registry: prometheus.NewRegistry()}
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}

@@ -131,7 +131,7 @@ func (n *Node) openHandlers() error {
 	if err != nil {
 		return err
 	}
-	n.added = added
+	n.handlers.added = added
 	for _, s := range append(append([]HandlerSpec{}, n.cfg.Handlers...), added...) {
 		spec, err := n.spec(s)
 		if err == nil {
@@ -140,7 +140,7 @@ func (n *Node) openHandlers() error {
 		if err != nil {
 			return fmt.Errorf("handler %s: %w", s.Kind, err)
 		}
-		n.specs[s.Kind] = s
+		n.handlers.specs[s.Kind] = s
 	}
 	return nil
 }

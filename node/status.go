@@ -101,15 +101,15 @@ func (n *Node) changePeer(ctx context.Context, ref, action string, change func(p
 
 // Handlers lists what this node does for others, by kind.
 func (n *Node) Handlers() []Handler {
-	n.handling.Lock()
-	defer n.handling.Unlock()
+	n.handlers.Lock()
+	defer n.handlers.Unlock()
 	kinds := map[string]inbox.KindStatus{}
 	for _, k := range n.inbox.Status().Kinds {
 		kinds[k.Kind] = k
 	}
 	out := []Handler{}
 	for _, s := range n.inbox.Specs() {
-		spec := n.specs[s.Kind]
+		spec := n.handlers.specs[s.Kind]
 		out = append(out, Handler{
 			Kind: s.Kind, Type: cmp.Or(spec.Type, TypeCommand), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
 			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash),
