@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -55,8 +56,23 @@ func writeMark(dir, engine string) error {
 	if err == nil {
 		err = os.Rename(path+".tmp", path)
 	}
+	if err == nil {
+		err = syncDir(dir)
+	}
 	if err != nil {
 		return fmt.Errorf("name the engine: %w", err)
 	}
 	return nil
+}
+
+// syncDir makes the names in dir durable, where the system lets one.
+func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

@@ -84,10 +84,10 @@ func Open(dir string, cfg Config) (*DB, error) {
 		return nil, fmt.Errorf("pebble: create %s: %w", dir, err)
 	}
 	lock, err := pebble.LockDirectory(dir, cfg.FS)
-	switch {
-	case errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist):
+	if _, ok := errors.AsType[*fs.PathError](err); ok { // the lock file could not be made
 		return nil, fmt.Errorf("pebble: lock %s: %w", dir, err)
-	case err != nil:
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: %s is open in another process, stop that first: %w", store.ErrLocked, dir, err)
 	}
 	d := &DB{lock: lock, cfg: cfg, watch: newWatch(cfg.Logger)}
