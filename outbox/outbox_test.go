@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,9 @@ type home struct {
 	store *store.Store
 	cfg   Config
 	stop  func()
+
+	crashed atomic.Bool
+	space   func() (free, total int64, err error)
 }
 
 // inBubble runs f with a home in virtual time.
@@ -56,7 +60,7 @@ func inBubble(t *testing.T, cfg Config, f func(t *testing.T, h *home)) {
 // start opens the outbox and runs it.
 func (h *home) start() {
 	h.t.Helper()
-	s, err := store.Open(h.disk, store.Config{Clock: clock.Runtime(), SweepEvery: -1, CompactEvery: -1})
+	s, err := store.Open(h.disk, store.Config{Clock: clock.Runtime(), SweepEvery: -1, CompactEvery: -1, Space: h.space})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -71,18 +75,21 @@ func (h *home) start() {
 	go func() { done <- o.Run(ctx) }()
 	h.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && !h.crashed.Load() {
 			h.t.Errorf("run: %v", err)
 		}
 		s.Close()
 	})
 }
 
-// restart stops the outbox, with whatever only memory knows, and opens it again.
-func (h *home) restart() {
+// crash ends the outbox as a power cut does, with whatever only memory knows, and
+// opens it again. Links must have been cut, or be kept by who tests that.
+func (h *home) crash() {
 	h.t.Helper()
+	h.crashed.Store(true)
+	h.disk = h.disk.Reopen() // what the old one still writes goes nowhere
 	h.stop()
-	h.disk = h.disk.Reopen()
+	h.crashed.Store(false)
 	h.start()
 }
 
@@ -98,6 +105,17 @@ func (h *home) draft(target proto.PeerID, ttl time.Duration, set func(*proto.Rec
 	}
 	d.Envelope = &proto.Envelope{Header: d.Header.Append(nil), Body: []byte("sealed"), Slot: []byte("slot")}
 	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, proto.WhatTask)
+	return d
+}
+
+// resultDraft makes the result of a task of another home.
+func (h *home) resultDraft(home proto.PeerID, blob string) *Draft {
+	d := h.draft(home, day, func(r *proto.Record) { r.BodyBlob = blob })
+	h.DropSeq(home, d.Header.Seq)
+	d.Header.What = proto.WhatResult
+	d.Header.Seq = proto.Seq{Boot: 77, Counter: 5} // of the task, at its home
+	d.Envelope.Header = d.Header.Append(nil)
+	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, proto.WhatResult)
 	return d
 }
 
@@ -193,7 +211,7 @@ func (h *home) connect(g *target) (cut func()) {
 	o := h.Outbox
 	wg.Go(func() { g.run(ctx, w) })
 	wg.Go(func() {
-		if err := o.Serve(ctx, w); ctx.Err() == nil {
+		if err := o.Serve(ctx, w); ctx.Err() == nil && !h.crashed.Load() {
 			g.t.Errorf("serve: %v", err)
 		}
 	})
@@ -383,4 +401,3 @@ func TestWriteBudget(t *testing.T) {
 		t.Logf("%d tasks in %d groups", n, after.Groups-before.Groups)
 	})
 }
-

@@ -1,0 +1,171 @@
+package outbox
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+func (h *home) cancel(id proto.TaskID, hard bool, want proto.TaskState) {
+	h.t.Helper()
+	if got, err := h.Cancel(h.t.Context(), id, hard, "enough"); err != nil || got != want {
+		h.t.Fatalf("cancel: %v, %v, want %v", got.Name(), err, want.Name())
+	}
+}
+
+func (g *target) wishes() []*proto.Cancel {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cancels
+}
+
+// S34: a task that was never sent is stopped here, at once, and stays stopped.
+func TestCancelWhatWasNeverSent(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		h.cancel(id, false, cancelled)
+		h.crash()
+		h.want(id, cancelled)
+		defer h.connect(g)()
+		time.Sleep(time.Minute)
+		if taken, _ := g.count(); taken != 0 || len(g.wishes()) != 0 {
+			t.Errorf("%d sent, %d wishes", taken, len(g.wishes()))
+		}
+		if state, err := h.Cancel(t.Context(), id, false, ""); !errors.Is(err, ErrEnded) || state != cancelled {
+			t.Errorf("once more: %v, %v", state.Name(), err)
+		}
+		if _, err := h.Cancel(t.Context(), proto.TaskID{1}, false, ""); !errors.Is(err, ErrNotFound) {
+			t.Errorf("no such task: %v", err)
+		}
+		if r, _ := h.Get(id); r.Reason != "enough" {
+			t.Errorf("reason %q", r.Reason)
+		}
+	})
+}
+
+// S34: the owner of a task is asked until it has answered, over crashes; only its
+// result ends the task.
+func TestCancelWhatIsElsewhere(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		cut := h.connect(g)
+		synctest.Wait()
+		cut()
+		h.cancel(id, false, accepted)
+		h.crash()
+		g.saying(proto.Code_CODE_BUSY)
+		cut = h.connect(g)
+		time.Sleep(10 * time.Second)
+		g.saying(0)
+		time.Sleep(time.Minute)
+		if w := g.wishes(); len(w) != 1 || w[0].Hard || w[0].Reason != "enough" || proto.TaskID(w[0].Task) != id {
+			t.Fatalf("wishes %v", w)
+		}
+		h.want(id, accepted)
+		h.cancel(id, true, accepted)
+		synctest.Wait()
+		if w := g.wishes(); len(w) != 2 || !w[1].Hard {
+			t.Fatalf("wishes %v", w)
+		}
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, cancelled, "")}); v[0].Code != 0 {
+			t.Errorf("verdict %+v", v[0])
+		}
+		h.want(id, cancelled)
+		cut()
+		if st := h.Stats(); st.Live != 0 {
+			t.Errorf("%d entries left", st.Live)
+		}
+	})
+}
+
+// A wish that is still on its way when the task ends is dropped with it.
+func TestCancelledTooLate(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		cut := h.connect(g)
+		synctest.Wait()
+		cut()
+		h.cancel(id, false, accepted)
+		h.cancel(id, true, accepted)
+		if st := h.Stats(); st.Live != 2 {
+			t.Errorf("%d entries, want the task and one wish", st.Live)
+		}
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "")}); v[0].Code != 0 || v[0].State != success {
+			t.Errorf("verdict %+v", v[0])
+		}
+		if st := h.Stats(); st.Live != 0 {
+			t.Errorf("%d entries left", st.Live)
+		}
+	})
+}
+
+// A task that may have arrived is not called cancelled: first it is asked for,
+// then its owner is asked to stop it.
+func TestCancelWhatMayBeSent(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		g.deafen(true)
+		id := h.submit(g.peer(), day, nil)
+		cut := h.connect(g)
+		time.Sleep(time.Second)
+		h.cancel(id, false, pending)
+		cut()
+		h.cancel(id, false, pending)
+		g.deafen(false)
+		defer h.connect(g)()
+		time.Sleep(5 * time.Second)
+		h.want(id, accepted)
+		if w := g.wishes(); len(w) != 1 {
+			t.Errorf("%d wishes", len(w))
+		}
+	})
+}
+
+// A refusal is the target's word that it does not have the task: what is to be
+// cancelled ends then. Shortly after a broken link it is not yet.
+func TestCancelWhatIsRefused(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		g.deafen(true)
+		id := h.submit(g.peer(), day, nil)
+		h.connect(g)()
+		broken := h.connect(g)
+		time.Sleep(time.Second)
+		broken()
+		h.cancel(id, false, pending)
+		g.deafen(false)
+		g.saying(proto.Code_CODE_BUSY)
+		defer h.connect(g)()
+		time.Sleep(30 * time.Second)
+		h.want(id, pending)
+		time.Sleep(5 * time.Minute)
+		h.want(id, cancelled)
+	})
+}
+
+// A wish that its owner does not listen to is dropped; the task goes on.
+func TestCancelNotHeard(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		defer h.connect(g)()
+		synctest.Wait()
+		g.saying(proto.Code_CODE_STALE)
+		h.cancel(id, false, accepted)
+		synctest.Wait()
+		h.want(id, accepted)
+		if _, ok := h.backlog.Peek(backlog.Key{ID: id, Part: backlog.PartCancel}); ok {
+			t.Error("the wish is still there")
+		}
+		if r, _ := h.Get(id); !r.Cancel {
+			t.Error("the record does not show the wish")
+		}
+	})
+}

@@ -1,0 +1,196 @@
+package outbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+func TestBackoff(t *testing.T) {
+	tests := []struct {
+		name string
+		n    int
+		r    float64
+		want time.Duration
+	}{
+		{"the first retry has jitter too", 1, 0.5, 1250 * time.Millisecond},
+		{"it doubles", 3, 0, 4 * time.Second},
+		{"it stops at the limit", 30, 0, 5 * time.Minute},
+		{"jitter adds up to a half", 30, 1, 7*time.Minute + 30*time.Second},
+		{"a huge count does not overflow", 1 << 30, 0, 5 * time.Minute},
+		{"no count is the first", 0, 0, time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := backoff(time.Second, 5*time.Minute, tt.n, tt.r); got != tt.want {
+				t.Errorf("backoff = %v, want %v", got, tt.want)
+			}
+		})
+	}
+	if got := backoff(time.Hour*20000, 1<<62, 40, 0); got <= 0 {
+		t.Errorf("backoff overflowed to %v", got)
+	}
+}
+
+// The table of refusals, code by code, also for one that is not known here.
+func TestRefusals(t *testing.T) {
+	keep := ruling{effect: wait}
+	ends := func(s proto.TaskState) ruling { return ruling{effect: end, state: s} }
+	tests := []struct {
+		code                 proto.Code
+		task, result, cancel ruling
+	}{
+		{proto.Code_CODE_NO_HANDLER, keep, keep, ruling{effect: drop}},
+		{proto.Code_CODE_FULL, keep, keep, keep},
+		{proto.Code_CODE_BUSY, keep, keep, keep},
+		{proto.Code_CODE_DRAINING, keep, keep, keep},
+		{proto.Code_CODE_BAD_KEY, keep, keep, keep},
+		{proto.Code_CODE_UNKNOWN_VERSION, keep, keep, keep},
+		{proto.Code_CODE_EXPIRED, ends(expired), ends(dead), ruling{effect: drop}},
+		{proto.Code_CODE_DENIED, ends(dead), ends(dead), ruling{effect: drop}},
+		{proto.Code_CODE_BAD_SIGNATURE, ends(dead), ends(dead), ruling{effect: drop}},
+		{proto.Code_CODE_TOO_LARGE, ends(dead), ends(dead), ruling{effect: drop}},
+		{proto.Code_CODE_BAD_FORM, ends(dead), ends(dead), ruling{effect: drop}},
+		{proto.Code_CODE_DUPLICATE, ruling{effect: accept}, ruling{effect: drop}, ruling{effect: drop}},
+		{proto.Code_CODE_STALE, keep, ruling{effect: drop}, ruling{effect: drop}},
+		{proto.Code_CODE_MOVED, keep, keep, keep},
+		{proto.Code_CODE_NEED_BODY, ruling{effect: carry}, ruling{effect: carry}, keep},
+		{proto.Code_CODE_INTERNAL, ruling{effect: spend}, keep, keep},
+		{proto.Code(999), keep, keep, keep},
+	}
+	for code := range proto.Code_name {
+		found := code == 0
+		for _, tt := range tests {
+			found = found || int32(tt.code) == code
+		}
+		if !found {
+			t.Errorf("no ruling is stated for %v", proto.Code(code))
+		}
+	}
+	for _, tt := range tests {
+		t.Run(tt.code.Name(), func(t *testing.T) {
+			f := refusal{code: tt.code, attempts: 3, limit: 10, sure: true}
+			for part, want := range map[backlog.Part]ruling{backlog.PartTask: tt.task, backlog.PartResult: tt.result, backlog.PartCancel: tt.cancel} {
+				if got := onRefusal(part, f); got != want {
+					t.Errorf("%v: %+v, want %+v", part, got, want)
+				}
+			}
+		})
+	}
+	last := refusal{code: proto.Code_CODE_INTERNAL, attempts: 9, limit: 10}
+	if got := onRefusal(backlog.PartTask, last); got != ends(dead) {
+		t.Errorf("the last attempt: %+v", got)
+	}
+	busy := refusal{code: proto.Code_CODE_BUSY, limit: 10, cancel: true, sure: true}
+	if got := onRefusal(backlog.PartTask, busy); got != ends(cancelled) {
+		t.Errorf("a task that is to be cancelled and is certainly not there: %+v", got)
+	}
+	busy.sure = false
+	if got := onRefusal(backlog.PartTask, busy); got != keep {
+		t.Errorf("a task that is to be cancelled and may be there: %+v", got)
+	}
+}
+
+// TestTimeEndsOnlyWhatCannotRun holds I3: EXPIRED needs never sent, or not_after
+// with the run limit and the skew.
+func TestTimeEndsOnlyWhatCannotRun(t *testing.T) {
+	const notAfter = int64(1_000_000_000)
+	l := limits{run: 24 * time.Hour, result: 30 * 24 * time.Hour}
+	last := notAfter + (24*time.Hour + proto.Skew).Milliseconds()
+	months := notAfter + (30 * 24 * time.Hour).Milliseconds()
+	over, later := ruling{effect: end, state: expired}, func(at int64) ruling { return ruling{effect: delay, at: at} }
+	tests := []struct {
+		name  string
+		part  backlog.Part
+		state proto.TaskState
+		now   int64
+		sent  bool
+		want  ruling
+	}{
+		{"never sent, in time", backlog.PartTask, pending, notAfter - 1, false, later(notAfter)},
+		{"never sent, over", backlog.PartTask, pending, notAfter, false, over},
+		{"may be sent, over", backlog.PartTask, pending, notAfter, true, later(last)},
+		{"may be sent, just before the last word", backlog.PartTask, pending, last - 1, true, later(last)},
+		{"may be sent, long over", backlog.PartTask, pending, last, true, over},
+		{"accepted, over", backlog.PartTask, accepted, notAfter, false, later(last)},
+		{"running, over", backlog.PartTask, running, last - 1, false, later(last)},
+		{"running, long over", backlog.PartTask, running, last, false, over},
+		{"ended", backlog.PartTask, success, last, false, ruling{effect: nothing}},
+		{"a result in its time", backlog.PartResult, pending, last, false, later(months)},
+		{"a result that nobody took", backlog.PartResult, pending, months, false, over},
+		{"a wish to cancel in its time", backlog.PartCancel, pending, last - 1, false, later(last)},
+		{"a wish to cancel, over", backlog.PartCancel, pending, last, false, ruling{effect: drop}},
+		{"the wall clock at zero", backlog.PartTask, pending, 0, true, later(last)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &proto.Record{State: tt.state, NotAfterMs: notAfter}
+			if got := onTime(tt.part, r, tt.now, tt.sent, l); got != tt.want {
+				t.Errorf("ruling %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestCommitRule holds I3 and I4 case by case.
+func TestCommitRule(t *testing.T) {
+	owner, other := proto.PeerID{1}, proto.PeerID{2}
+	epoch, older := proto.Seq{Boot: 5, Counter: 7}, proto.Seq{Boot: 5, Counter: 6}
+	digest, another := []byte("digest"), []byte("another")
+	tests := []struct {
+		name  string
+		state proto.TaskState
+		claim claim
+		want  effect
+	}{
+		{"accepted", accepted, claim{owner, epoch, success, digest}, accept},
+		{"running", running, claim{owner, epoch, failed, digest}, accept},
+		{"pending, the ack was lost", pending, claim{owner, epoch, success, digest}, accept},
+		{"another peer", accepted, claim{other, epoch, success, digest}, drop},
+		{"an older epoch", accepted, claim{owner, older, success, digest}, drop},
+		{"an epoch never granted", accepted, claim{owner, proto.Seq{Boot: 6, Counter: 1}, success, digest}, drop},
+		{"not an end", accepted, claim{owner, epoch, running, digest}, drop},
+		{"no state", accepted, claim{owner, epoch, 0, digest}, drop},
+		{"the same again", success, claim{owner, epoch, success, digest}, nothing},
+		{"the same state, another digest", success, claim{owner, epoch, success, another}, drop},
+		{"another state, the same digest", success, claim{owner, epoch, failed, digest}, drop},
+		{"the same again from another peer", success, claim{other, epoch, success, digest}, drop},
+		{"after it expired", expired, claim{owner, epoch, success, digest}, drop},
+		{"after it was cancelled", cancelled, claim{owner, epoch, success, digest}, drop},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &proto.Record{State: tt.state, Peer: owner[:], SeqBoot: epoch.Boot, SeqCounter: epoch.Counter}
+			if tt.state == success {
+				r.ResultDigest = digest
+			}
+			if got := onResult(r, tt.claim); got.effect != tt.want {
+				t.Errorf("effect %v, want %v", got.effect, tt.want)
+			}
+		})
+	}
+}
+
+func TestCancelRule(t *testing.T) {
+	tests := []struct {
+		name  string
+		state proto.TaskState
+		sent  bool
+		want  effect
+	}{
+		{"never sent", pending, false, end},
+		{"may be sent", pending, true, carry},
+		{"accepted", accepted, false, carry},
+		{"running", running, false, carry},
+		{"ended", success, false, nothing},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := onCancel(&proto.Record{State: tt.state}, tt.sent); got.effect != tt.want {
+				t.Errorf("effect %v, want %v", got.effect, tt.want)
+			}
+		})
+	}
+}

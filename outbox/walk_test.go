@@ -1,0 +1,512 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+const day = 24 * time.Hour
+
+// saying makes a target answer every message with a refusal.
+func (g *target) saying(code proto.Code) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.say = func(*proto.Message) *proto.Refusal { return &proto.Refusal{Code: code, Detail: "because"} }
+	if code == 0 {
+		g.say = nil
+	}
+}
+
+func (g *target) deafen(deaf bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.deaf = deaf
+}
+
+// What the table of refusals says becomes of a task, and Why shows it.
+func TestRefusedTask(t *testing.T) {
+	tests := []struct {
+		code proto.Code
+		want proto.TaskState
+	}{
+		{proto.Code_CODE_NO_HANDLER, pending}, {proto.Code_CODE_FULL, pending}, {proto.Code_CODE_BUSY, pending},
+		{proto.Code_CODE_DRAINING, pending}, {proto.Code_CODE_BAD_KEY, pending},
+		{proto.Code_CODE_UNKNOWN_VERSION, pending}, {proto.Code(77), pending},
+		{proto.Code_CODE_EXPIRED, expired}, {proto.Code_CODE_DENIED, dead}, {proto.Code_CODE_BAD_SIGNATURE, dead},
+		{proto.Code_CODE_TOO_LARGE, dead}, {proto.Code_CODE_BAD_FORM, dead}, {proto.Code_CODE_DUPLICATE, accepted},
+	}
+	for _, tt := range tests {
+		t.Run(tt.code.Name(), func(t *testing.T) {
+			inBubble(t, Config{}, func(t *testing.T, h *home) {
+				g := newTarget(t)
+				g.saying(tt.code)
+				id := h.submit(g.peer(), day, nil)
+				before := h.store.Counters().Ops
+				defer h.connect(g)()
+				time.Sleep(time.Hour)
+				h.want(id, tt.want)
+				why, err := h.Why(id)
+				if err != nil || why.Attempts != 0 {
+					t.Errorf("why = %+v, %v", why, err)
+				}
+				if tt.want != pending {
+					if m := h.Mark(g.peer()); m.Counter != 1 {
+						t.Errorf("mark = %v: the task has ended and is not settled", m)
+					}
+					return
+				}
+				if why.Code != tt.code || why.Detail != "because" || !why.Linked || why.Tries < 10 || why.Next <= 0 {
+					t.Errorf("why = %+v", why)
+				}
+				if ops := h.store.Counters().Ops - before; ops != 1 { // the link
+					t.Errorf("%d operations for %d refusals that spend nothing", ops, why.Tries)
+				}
+				g.saying(0)
+				time.Sleep(10 * time.Minute)
+				h.want(id, accepted)
+			})
+		})
+	}
+}
+
+// A target that fails ten times at a task gets it no more; the reason is kept.
+func TestInternalSpendsAttempts(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		g.saying(proto.Code_CODE_INTERNAL)
+		id := h.submit(g.peer(), day, nil)
+		cut := h.connect(g)
+		time.Sleep(4 * time.Second)
+		r, _ := h.Get(id)
+		spent := r.Attempts
+		if spent < 2 || r.State != pending {
+			t.Errorf("after 4 s: %v, %d attempts", r.State.Name(), spent)
+		}
+		cut()
+		h.crash()
+		if r, _ = h.Get(id); r.Attempts != spent {
+			t.Errorf("%d attempts after a crash, want %d", r.Attempts, spent)
+		}
+		defer h.connect(g)()
+		time.Sleep(2 * time.Hour)
+		r, _ = h.Get(id)
+		if r.State != dead || r.Status != StatusNew || !strings.Contains(r.Reason, "INTERNAL: because") {
+			t.Errorf("after all attempts: %v, %q, %q", r.State.Name(), r.Status, r.Reason)
+		}
+		list, _, err := h.DeadLetters(Query{}, nil, 10)
+		if err != nil || len(list) != 1 || list[0].ID != id {
+			t.Errorf("dead letters: %v, %v", list, err)
+		}
+	})
+}
+
+// S02 and S03: at its limit the outbox refuses with what to do, and takes new work
+// again once the link is back and it has drained.
+func TestFullWhileOffline(t *testing.T) {
+	inBubble(t, Config{MaxPending: 3}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		var ids []proto.TaskID
+		for range 3 {
+			ids = append(ids, h.submit(g.peer(), day, nil))
+		}
+		_, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil))
+		if full, ok := errors.AsType[*backlog.FullError](err); !ok || !errors.Is(err, ErrFull) || full.Count != 3 {
+			t.Fatalf("fourth task: %v", err)
+		}
+		if n := h.seqs.count(g.peer()); n != 3 {
+			t.Errorf("%d sequences outstanding, want 3: the refused task's is given back", n)
+		}
+		defer h.connect(g)()
+		synctest.Wait()
+		var results []ResultIn
+		for _, id := range ids {
+			h.want(id, accepted)
+			results = append(results, g.result(h, id, success, "out"))
+		}
+		h.Commit(t.Context(), g.peer(), results)
+		h.submit(g.peer(), day, nil)
+	})
+}
+
+// S04: acknowledgements are lost for ten minutes, then come: one task at the
+// target, no attempt spent.
+func TestLostAcks(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		g.deafen(true)
+		var ids []proto.TaskID
+		for range 20 {
+			ids = append(ids, h.submit(g.peer(), day, nil))
+		}
+		for range 20 { // the transport gives a silent link up after 30 s
+			cut := h.connect(g)
+			time.Sleep(29 * time.Second)
+			h.want(ids[0], sent)
+			cut()
+			time.Sleep(time.Second)
+			h.want(ids[0], pending)
+		}
+		g.deafen(false)
+		defer h.connect(g)()
+		time.Sleep(2 * time.Second)
+		for _, id := range ids {
+			h.want(id, accepted)
+			if r, _ := h.Get(id); r.Attempts != 0 {
+				t.Errorf("%d attempts spent on lost acknowledgements", r.Attempts)
+			}
+		}
+		if taken, again := g.count(); taken != 20 || again < 20 {
+			t.Errorf("%d taken, %d came again", taken, again)
+		}
+	})
+}
+
+// I3: what was never sent ends at not_after, and is never sent later.
+func TestExpiryOfWhatWasNeverSent(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), time.Hour, nil)
+		h.crash()
+		time.Sleep(time.Hour - 2*time.Second)
+		h.want(id, pending)
+		time.Sleep(4 * time.Second)
+		h.want(id, expired)
+		defer h.connect(g)()
+		time.Sleep(time.Second)
+		if taken, _ := g.count(); taken != 0 {
+			t.Error("an expired task was sent")
+		}
+		if r, _ := h.Get(id); r.Reason == "" || r.Status != StatusNew {
+			t.Errorf("reason %q, status %q", r.Reason, r.Status)
+		}
+	})
+}
+
+// I3: what may be running at its target is not called EXPIRED before its run must
+// be over, also when only the disk knows that it may have been sent.
+func TestExpiryOfWhatMayBeSent(t *testing.T) {
+	for _, crash := range []string{"", "while linked", "after the link"} {
+		t.Run("crash "+crash, func(t *testing.T) {
+			inBubble(t, Config{}, func(t *testing.T, h *home) {
+				g := newTarget(t)
+				g.deafen(true)
+				id := h.submit(g.peer(), time.Hour, nil)
+				cut := h.connect(g)
+				time.Sleep(time.Second)
+				if crash == "while linked" {
+					h.crash()
+				}
+				cut()
+				later := h.submit(g.peer(), time.Hour, nil) // never sent
+				if crash == "after the link" {
+					h.crash()
+				}
+				time.Sleep(time.Hour + 2*time.Second)
+				h.want(id, pending)
+				h.want(later, expired)
+				time.Sleep(day)
+				h.want(id, pending)
+				time.Sleep(proto.Skew)
+				h.want(id, expired)
+				// What the target says after that is an orphan.
+				v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "late")})
+				if v[0].Code != proto.Code_CODE_STALE || v[0].State != expired {
+					t.Errorf("verdict %+v", v[0])
+				}
+				if r, _ := h.Get(id); len(r.Orphans) != 1 || r.State != expired || len(r.Result) != 0 {
+					t.Errorf("record %v", r)
+				}
+			})
+		})
+	}
+}
+
+// I1: whatever the step, what was said to be done is there after a crash.
+func TestCrashAtEveryStep(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		boot := h.Boot()
+		h.crash()
+		if h.Boot() <= boot {
+			t.Errorf("boot went from %d to %d", boot, h.Boot())
+		}
+		h.want(id, pending)
+		cut := h.connect(g)
+		synctest.Wait()
+		cut()
+		h.want(id, accepted)
+		h.crash()
+		h.want(id, accepted)
+		cut = h.connect(g)
+		time.Sleep(time.Second)
+		cut()
+		if taken, again := g.count(); taken != 1 || again != 0 {
+			t.Errorf("%d taken, %d again: an accepted task was sent once more", taken, again)
+		}
+		s := proto.Statement{Fact: proto.FactStarted, Mesh: testMesh, Task: id, Node: g.peer(), Epoch: g.tasks[id].Seq, Attempt: 1}
+		h.Started(t.Context(), g.peer(), g.keys.Receipts([][]byte{s.Append(nil)}))
+		h.want(id, running)
+		h.crash()
+		h.want(id, running)
+		res := []ResultIn{g.result(h, id, failed, "out")}
+		if v := h.Commit(t.Context(), g.peer(), res); v[0].Code != 0 {
+			t.Errorf("verdict %+v", v[0])
+		}
+		h.crash()
+		h.want(id, failed)
+		if v := h.Commit(t.Context(), g.peer(), res); v[0].Code != 0 || v[0].State != failed {
+			t.Errorf("the same again after a crash: %+v", v[0])
+		}
+		if r, _ := h.Get(id); len(r.Receipts) != 2 || r.ResultSize != 3 || len(r.History) != 1 {
+			t.Errorf("record %v", r)
+		}
+		if st, err := h.DeadLetter(id); err != nil || string(st.Envelope.Body) != "sealed" || len(st.Key) != 32 {
+			t.Errorf("dead letter %v, %v", st, err)
+		}
+	})
+}
+
+// A result comes before the acknowledgement was written: it counts, and the
+// acknowledgement changes nothing any more.
+func TestResultOvertakesTheAck(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		g.deafen(true)
+		id := h.submit(g.peer(), day, nil)
+		cut := h.connect(g)
+		time.Sleep(time.Second)
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "out")}); v[0].Code != 0 {
+			t.Fatalf("verdict %+v", v[0])
+		}
+		cut()
+		g.deafen(false)
+		defer h.connect(g)()
+		time.Sleep(time.Hour)
+		h.want(id, success)
+		if _, again := g.count(); again != 0 {
+			t.Error("an ended task was sent again")
+		}
+		if m := h.Mark(g.peer()); m.Counter != 1 {
+			t.Errorf("mark = %v", m)
+		}
+	})
+}
+
+// Only the owner's word for the epoch counts; anything else is noted and answered
+// STALE (I3, I4, S23).
+func TestForeignResults(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		defer h.connect(g)()
+		synctest.Wait()
+		good := g.result(h, id, success, "out")
+		bad := good
+		bad.Seq.Counter++
+		unknown := good
+		unknown.ID = proto.NewTaskID(time.Now())
+		for name, v := range map[string][]Verdict{
+			"another peer":  h.Commit(t.Context(), proto.PeerID{9}, []ResultIn{good}),
+			"another epoch": h.Commit(t.Context(), g.peer(), []ResultIn{bad}),
+			"another task":  h.Commit(t.Context(), g.peer(), []ResultIn{unknown}),
+		} {
+			if v[0].Code != proto.Code_CODE_STALE {
+				t.Errorf("%s: %+v", name, v[0])
+			}
+		}
+		h.want(id, accepted)
+		for range 100 { // bounded, whatever is sent (S54)
+			bad.Seq.Counter++
+			h.Commit(t.Context(), g.peer(), []ResultIn{bad})
+		}
+		if r, _ := h.Get(id); len(r.Orphans) > maxOrphans || len(r.Events) > proto.MaxEvents {
+			t.Errorf("%d orphans, %d events", len(r.Orphans), len(r.Events))
+		}
+		v := h.Commit(t.Context(), g.peer(), []ResultIn{good, g.result(h, id, success, "other")})
+		if v[0].Code != 0 || v[1].Code != proto.Code_CODE_STALE {
+			t.Errorf("two results of one task: %+v", v)
+		}
+		if r, _ := h.Get(id); string(r.Result) != "out" {
+			t.Errorf("result %q", r.Result)
+		}
+		big := g.result(h, h.submit(g.peer(), day, nil), success, strings.Repeat("x", proto.MaxInlineRecord+1))
+		synctest.Wait()
+		big.Seq = g.tasks[big.ID].Seq
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{big}); v[0].Code != proto.Code_CODE_NEED_BODY {
+			t.Errorf("a large result without a blob: %+v", v[0])
+		}
+		big.Blob = "result-1"
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{big}); v[0].Code != 0 {
+			t.Errorf("a large result with a blob: %+v", v[0])
+		}
+		var blobs []string
+		if err := h.Blobs(func(name string) { blobs = append(blobs, name) }); err != nil || len(blobs) != 1 || blobs[0] != "result-1" {
+			t.Errorf("blobs %v, %v", blobs, err)
+		}
+	})
+}
+
+// The same key and request is the same task; the same key with another request is
+// refused; after its horizon the key is free.
+func TestIdempotencyKeys(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		keyed := func(digest string) func(*proto.Record) {
+			return func(r *proto.Record) { r.IdempotencyKey, r.RequestDigest = "key", []byte(digest) }
+		}
+		first := h.draft(g.peer(), day, keyed("request"))
+		drafts := []*Draft{first, h.draft(g.peer(), day, keyed("request")), h.draft(g.peer(), day, keyed("other")), h.draft(g.peer(), day, nil)}
+		existing, errs := h.SubmitMany(t.Context(), drafts)
+		if errs[0] != nil || existing[0] != nil || errs[3] != nil {
+			t.Fatalf("first: %v, %v, last: %v", existing[0], errs[0], errs[3])
+		}
+		if errs[1] != nil || existing[1] == nil || *existing[1] != first.Header.ID {
+			t.Errorf("the same request: %v, %v", existing[1], errs[1])
+		}
+		if !errors.Is(errs[2], ErrKeyConflict) {
+			t.Errorf("another request: %v", errs[2])
+		}
+		h.crash()
+		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("request"))); err != nil || id == nil || *id != first.Header.ID {
+			t.Errorf("after a crash: %v, %v", id, err)
+		}
+		if st := h.Stats(); st.Live != 2 {
+			t.Errorf("%d tasks, want 2", st.Live)
+		}
+		if n := h.seqs.count(g.peer()); n != 2 {
+			t.Errorf("%d sequences outstanding, want 2", n)
+		}
+		redrive := h.draft(g.peer(), day, keyed("request"))
+		redrive.Record.RedriveOf = first.Header.ID[:]
+		if id, err := h.Submit(t.Context(), redrive); err != nil || id != nil {
+			t.Errorf("a redrive: %v, %v", id, err)
+		}
+		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("request"))); err != nil || id == nil || *id != redrive.Header.ID {
+			t.Errorf("the key belongs to %v, %v, want the redrive", id, err)
+		}
+		time.Sleep(8 * day)
+		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("other"))); err != nil || id != nil {
+			t.Errorf("after the horizon: %v, %v", id, err)
+		}
+	})
+}
+
+// A task with a time goes out at its time, and one whose key is taken after the
+// one before it has ended (I10).
+func TestTimesAndLanes(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		defer h.connect(g)()
+		at := time.Now().Add(time.Hour)
+		timed := h.submit(g.peer(), day, func(r *proto.Record) { r.DueMs = at.UnixMilli() })
+		inLane := func(r *proto.Record) { r.OrderingKey = "k" }
+		first, second := h.submit(g.peer(), day, inLane), h.submit(g.peer(), day, inLane)
+		time.Sleep(59 * time.Minute)
+		h.want(timed, pending)
+		h.want(first, accepted)
+		h.want(second, pending)
+		if why, _ := h.Why(second); why.Place != "behind" || why.Behind != first {
+			t.Errorf("why = %+v", why)
+		}
+		h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, first, failed, "")})
+		time.Sleep(2 * time.Minute)
+		h.want(timed, accepted)
+		h.want(second, accepted)
+	})
+}
+
+func TestWait(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		done := make(chan *proto.Record)
+		go func() {
+			r, err := h.WaitState(t.Context(), id, func(r *proto.Record) bool { return r.State == accepted })
+			if err != nil {
+				t.Error(err)
+			}
+			done <- r
+			r, err = h.Wait(t.Context(), id)
+			if err != nil {
+				t.Error(err)
+			}
+			done <- r
+		}()
+		defer h.connect(g)()
+		if r := <-done; r.State != accepted {
+			t.Errorf("waited for %v", r.State.Name())
+		}
+		h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "")})
+		if r := <-done; r.State != success {
+			t.Errorf("waited for %v", r.State.Name())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		other := h.submit(g.peer(), day, nil)
+		if r, err := h.Wait(ctx, other); !errors.Is(err, context.DeadlineExceeded) || r.State != accepted {
+			t.Errorf("wait until the deadline: %v, %v", r, err)
+		}
+		if _, err := h.Wait(t.Context(), proto.TaskID{1}); !errors.Is(err, ErrNotFound) {
+			t.Errorf("wait for no task: %v", err)
+		}
+		if len(h.watches.all) != 0 {
+			t.Errorf("%d watches left", len(h.watches.all))
+		}
+	})
+}
+
+// Who submits to a stopped outbox is told so, and nothing is left behind.
+func TestSubmitAfterTheEnd(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		h.stop()
+		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); !errors.Is(err, ErrClosed) {
+			t.Errorf("submit after the end: %v", err)
+		}
+		if n := h.seqs.count(g.peer()); n != 0 {
+			t.Errorf("%d sequences outstanding", n)
+		}
+		h.disk = h.disk.Reopen()
+		h.start()
+	})
+}
+
+// S47: below the reserve of the disk new tasks are refused; what is under way goes
+// on to its end.
+func TestDiskBelowItsReserve(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		free := int64(1 << 40)
+		h.stop()
+		h.disk = h.disk.Reopen()
+		h.space = func() (int64, int64, error) { return free, 1 << 40, nil }
+		h.start()
+		id := h.submit(g.peer(), day, nil)
+		free = 0
+		time.Sleep(3 * time.Second)
+		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); !errors.Is(err, store.ErrFull) {
+			t.Errorf("submit on a full disk: %v", err)
+		}
+		defer h.connect(g)()
+		synctest.Wait()
+		h.want(id, accepted)
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "")}); v[0].Code != 0 {
+			t.Errorf("result on a full disk: %+v", v[0])
+		}
+		if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
+			t.Errorf("a result of ours on a full disk: %v", err)
+		}
+		free = 1 << 40
+		time.Sleep(3 * time.Second)
+		h.submit(g.peer(), day, nil)
+	})
+}
