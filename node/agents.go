@@ -70,7 +70,8 @@ func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 	if err != nil {
 		return out, fmt.Errorf("%w: handler %s: %w", ErrInvalid, s.Kind, err)
 	}
-	w.agent, w.argv0, out.Handler = h, s.Exec, w
+	w.agent, w.argv0 = h, s.Exec
+	out.Handler = w
 	if out.OnCrash == inbox.OnCrashProbe {
 		out.Handler = prober{w, h}
 	}

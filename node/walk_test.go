@@ -1,0 +1,283 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// shell is a handler that runs a program with the task's arguments.
+func shell(extra func(*HandlerSpec)) HandlerSpec {
+	s := HandlerSpec{Kind: "run", Exec: []string{"/usr/bin/env"}, Args: true, Allow: []string{"peer:a"}, OnCrash: "retry"}
+	if extra != nil {
+		extra(&s)
+	}
+	return s
+}
+
+func (l *live) submit(t *testing.T, r Request) string {
+	t.Helper()
+	s, err := l.Submit(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.ID
+}
+
+// ended waits for the end of a task and fails the test when it is not want.
+func (l *live) ended(t *testing.T, id, want string) Task {
+	t.Helper()
+	task, err := l.Wait(within(t, 30*time.Second), id)
+	if err != nil || task.State != want {
+		why, _ := l.Why(context.Background(), id)
+		t.Fatalf("task is %s (%s), want %s: %v; %+v", task.State, task.Reason, want, err, why)
+	}
+	return task
+}
+
+// eventually looks until ok, for half a minute.
+func eventually(t *testing.T, ok func() bool, say func() string) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	over := time.After(30 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-over:
+			t.Fatal(say())
+		}
+	}
+}
+
+func TestCommandRunsWithItsArguments(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", `echo "$BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT"; cat`}, Body: []byte("the body")})
+	task := a.ended(t, id, "SUCCESS")
+	r, _, err := a.Result(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	out, err := io.ReadAll(r)
+	if want := id + " 1\nthe body"; string(out) != want || err != nil {
+		t.Errorf("result %q, %v, want %q", out, err, want)
+	}
+	if len(task.History) != 1 || task.ExitCode != 0 {
+		t.Errorf("history %+v, exit %d", task.History, task.ExitCode)
+	}
+}
+
+// What a handler says decides the end: 65 for good, 75 and the rest until the
+// attempts are used up; the reason, the attempts and stderr come home (I11).
+func TestExitCodesDecideTheEnd(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.MaxAttempts = 2; s.Timeout = "2s" })); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name, script, want string
+		exit               int32
+		attempts           int
+	}{
+		{"65 is no for good", "echo no >&2; exit 65", "FAILED", 65, 1},
+		{"75 is tried again", "echo later >&2; exit 75", "DEAD_LETTER", 75, 2},
+		{"any other is tried again", "exit 3", "DEAD_LETTER", 3, 2},
+		{"a signal is tried again", "kill -9 $$", "DEAD_LETTER", -1, 2},
+		{"the last attempt ran out of time", "sleep 60", "TIMEOUT", -1, 2},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", tt.script}})
+			task := a.ended(t, id, tt.want)
+			if len(task.History) != tt.attempts || task.Reason == "" {
+				t.Errorf("%d attempts, want %d; reason %q", len(task.History), tt.attempts, task.Reason)
+			}
+			if tt.exit >= 0 && task.ExitCode != tt.exit {
+				t.Errorf("exit code %d, want %d", task.ExitCode, tt.exit)
+			}
+		})
+	}
+}
+
+func TestRefusalsHaveTheirEnds(t *testing.T) {
+	a, b := pair(t, nil)
+	denied := allow("secret", TypeEcho)
+	denied.Allow = []string{"peer:somebody"}
+	if err := b.AddHandler(t.Context(), denied); err != nil {
+		t.Fatal(err)
+	}
+	task := a.ended(t, a.submit(t, Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
+	if !strings.Contains(task.Reason, "DENIED") && !strings.Contains(task.Reason, "allow list") {
+		t.Errorf("reason %q", task.Reason)
+	}
+
+	id := a.submit(t, Request{Target: "b", Kind: "nobody-does-this"})
+	var why Blocker
+	eventually(t, func() bool {
+		why, _ = a.Why(t.Context(), id)
+		return strings.Contains(why.Cause, "NO_HANDLER")
+	}, func() string { return "why says " + why.Cause })
+	if got, _ := a.Task(t.Context(), id); got.State != "PENDING" || got.Attempts != 0 {
+		t.Errorf("state %s, attempts %d: it waits and spends nothing", got.State, got.Attempts)
+	}
+	if err := b.AddHandler(t.Context(), allow("nobody-does-this", TypeDiscard)); err != nil {
+		t.Fatal(err)
+	}
+	a.ended(t, id, "SUCCESS")
+}
+
+func TestSubmitRefusesWhatCannotBe(t *testing.T) {
+	a, _ := pair(t, nil)
+	tests := []struct {
+		name string
+		r    Request
+		want error
+		say  string
+	}{
+		{"no target", Request{Kind: "k"}, ErrInvalid, "no target"},
+		{"unknown peer", Request{Target: "nobody", Kind: "k"}, ErrNotFound, "known are b"},
+		{"bad kind", Request{Target: "b", Kind: "No Kind"}, ErrInvalid, "kind"},
+		{"too long a life", Request{Target: "b", Kind: "k", TTL: 31 * 24 * time.Hour}, ErrInvalid, "ttl"},
+		{"too large inline", Request{Target: "b", Kind: "k", Body: make([]byte, 11<<20)}, ErrInvalid, "stream"},
+		{"a zero byte", Request{Target: "b", Kind: "k", Args: []string{"a\x00b"}}, ErrInvalid, "zero byte"},
+		{"a queue", Request{Target: "queue:build", Kind: "k"}, ErrInvalid, "peers by name"},
+	}
+	for _, tt := range tests {
+		if _, err := a.Submit(t.Context(), tt.r); !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.say) {
+			t.Errorf("%s: %v, want %v with %q", tt.name, err, tt.want, tt.say)
+		}
+	}
+	if st := a.Status(t.Context()); len(st.Outbox) != 0 {
+		t.Errorf("something was kept: %v", st.Outbox)
+	}
+}
+
+// The same key and request is the same task; another request under it is
+// refused. A redrive of an ended task carries the key on (I6).
+func TestIdempotencyKeys(t *testing.T) {
+	a, b := pair(t, nil)
+	dir := t.TempDir()
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	count := filepath.Join(dir, "runs")
+	r := Request{Target: "b", Kind: "run", Key: "once", Args: []string{"sh", "-c", "echo run >> " + count}}
+	first := a.submit(t, r)
+	again, err := a.Submit(t.Context(), r)
+	if err != nil || again.ID != first || !again.Known {
+		t.Errorf("the same again: %+v, %v, want the first task", again, err)
+	}
+	other := r
+	other.Args = []string{"true"}
+	if _, err := a.Submit(t.Context(), other); !errors.Is(err, ErrKeyConflict) {
+		t.Errorf("another request under the key: %v", err)
+	}
+	a.ended(t, first, "SUCCESS")
+	if runs, _ := os.ReadFile(count); string(runs) != "run\n" {
+		t.Errorf("it ran %q", runs)
+	}
+}
+
+func TestRedriveIsANewTask(t *testing.T) {
+	a, b := pair(t, nil)
+	flag := filepath.Join(t.TempDir(), "mended")
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	body := strings.Repeat("x", 400_000) // streamed
+	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "test -e " + flag + " || exit 65; wc -c"}, Body: []byte(body)})
+	a.ended(t, id, "FAILED")
+	if err := os.WriteFile(flag, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := a.Retry(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := a.ended(t, s.ID, "SUCCESS")
+	if task.RedriveOf != id || task.ID == id {
+		t.Errorf("redrive %+v", task.Marks)
+	}
+	if old, _ := a.Task(t.Context(), id); old.RedrivenAs != s.ID || old.State != "FAILED" {
+		t.Errorf("the first is %s, redriven as %q", old.State, old.RedrivenAs)
+	}
+	if _, err := a.Retry(t.Context(), id); !errors.Is(err, ErrRefused) {
+		t.Errorf("a second redrive: %v", err)
+	}
+}
+
+// CANCELLED is said only after the whole process group is gone.
+func TestCancelStopsARun(t *testing.T) {
+	for _, hard := range []bool{false, true} {
+		a, b := pair(t, nil)
+		if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+			t.Fatal(err)
+		}
+		beat := filepath.Join(t.TempDir(), "beat")
+		id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "trap '' TERM; while :; do echo . >> " + beat + "; sleep 0.01; done"}})
+		eventually(t, func() bool { fi, err := os.Stat(beat); return err == nil && fi.Size() > 0 }, func() string { return "it did not start" })
+		if _, err := a.Cancel(t.Context(), id, hard, "enough"); err != nil {
+			t.Fatal(err)
+		}
+		a.ended(t, id, "CANCELLED")
+		before, _ := os.Stat(beat)
+		<-time.After(100 * time.Millisecond) // ten beats, if there were any
+		if after, _ := os.Stat(beat); after.Size() != before.Size() {
+			t.Errorf("hard %v: the program still runs after CANCELLED", hard)
+		}
+		if _, err := a.Cancel(t.Context(), id, hard, "again"); !errors.Is(err, ErrRefused) {
+			t.Errorf("cancel of an ended task: %v", err)
+		}
+	}
+}
+
+// A graceful stop spends no attempt: the task starts again with the node (S32).
+func TestGracefulStopSpendsNoAttempt(t *testing.T) {
+	a, b := pair(t, func(name string, c *Config) { c.Limits.GracefulTimeout = 50 * time.Millisecond })
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "if test -e " + dir + "/second; then exit 0; fi; touch " + dir + "/second; sleep 60"}})
+	eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "second")); return err == nil }, func() string { return "it did not start" })
+	b.halt()
+	start(t, b.cfg)
+	task := a.ended(t, id, "SUCCESS")
+	if task.Attempts != 1 {
+		t.Errorf("attempts %d, want 1: the stop spends none", task.Attempts)
+	}
+}
+
+func TestPurgeRemovesTheEndedOnly(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	done := a.submit(t, Request{Target: "b", Kind: "sum"})
+	a.ended(t, done, "SUCCESS")
+	waits := a.submit(t, Request{Target: "b", Kind: "sum", Delay: time.Hour})
+	if p, err := a.Purge(t.Context(), Query{}, true); err != nil || p.Tasks != 1 {
+		t.Errorf("dry run: %+v, %v", p, err)
+	}
+	if _, err := a.Task(t.Context(), done); err != nil {
+		t.Errorf("a dry run removed it: %v", err)
+	}
+	if p, err := a.Purge(t.Context(), Query{}, false); err != nil || p.Tasks != 1 {
+		t.Errorf("purge: %+v, %v", p, err)
+	}
+	if _, err := a.Task(t.Context(), done); !errors.Is(err, ErrNotFound) {
+		t.Errorf("purged task: %v", err)
+	}
+	if _, err := a.Task(t.Context(), waits); err != nil {
+		t.Errorf("a waiting task was purged: %v", err)
+	}
+}
