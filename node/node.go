@@ -93,7 +93,7 @@ func (n *Node) openRooms() (err error) {
 	if err = n.openHandlers(); err != nil {
 		return err
 	}
-	if err = n.sweepFiles(); err != nil {
+	if err = errors.Join(n.sweepFiles(), n.closeRuns(context.Background())); err != nil {
 		return err
 	}
 	cfg := transportConfig(n.cfg)

@@ -47,7 +47,8 @@ func openGround(cfg Config, reg prometheus.Registerer) (_ *ground, err error) {
 	if g.store, err = store.Open(engine, storeConfig(cfg, reg)); err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}
-	if g.blobs, err = blob.Open(filepath.Join(cfg.Dir, blobDir), blob.Config{MaxBlob: cfg.Store.MaxBlob, MaxTotal: cfg.Store.MaxBlobs, Clock: cfg.Clock}); err != nil {
+	blobs := blob.Config{MaxBlob: cfg.Store.MaxBlob, MaxTotal: cfg.Store.MaxBlobs, Clock: cfg.Clock, Space: store.DiskSpace(cfg.Dir)}
+	if g.blobs, err = blob.Open(filepath.Join(cfg.Dir, blobDir), blobs); err != nil {
 		return nil, err
 	}
 	g.journal, err = journal.Open(filepath.Join(cfg.Dir, auditDir), journal.Config{Clock: cfg.Clock})
