@@ -176,6 +176,7 @@ type wire struct {
 	frames chan []*proto.Message
 	acks   chan *proto.Ack
 	n      uint64
+	silent bool
 }
 
 var errWire = errors.New("the wire is cut")
@@ -253,7 +254,9 @@ func (g *target) receive(w *wire, msgs []*proto.Message) *proto.Ack {
 			ack.Refusals = append(ack.Refusals, refusal)
 		}
 	}
-	if ack.UpTo = w.n; ack.UpTo < ack.From || g.deaf {
+	ack.UpTo = w.n
+	w.silent = w.silent || g.deaf // a stream that lost a word is lost
+	if ack.UpTo < ack.From || w.silent {
 		return nil
 	}
 	if len(statements) > 0 {
@@ -325,6 +328,14 @@ func (g *target) count() (taken, again int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.taken, g.again
+}
+
+// has reports whether the target took the task.
+func (g *target) has(id proto.TaskID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.tasks[id]
+	return ok
 }
 
 // result is what the target says about a task in the end.
