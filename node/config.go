@@ -69,7 +69,7 @@ type Limits struct {
 	DoneCount       int           // how many of them; default 50 000
 	DeadAge         time.Duration // how long dead letters stay on the shelf; default 30 days
 	DeadCount       int           // how many of them; default 10 000
-	MemoryLimit     int64         // bytes the Go heap aims to stay below; default 256 MiB above what is live at start, <0 none
+	MemoryLimit     int64         // bytes that the Go runtime aims to stay below; default 384 MiB, <0 none; GOMEMLIMIT wins
 }
 
 func (c Config) withDefaults() Config {
