@@ -20,7 +20,8 @@ import (
 // third is long, for a path that is slow.
 const (
 	shortDial = 2 * time.Second
-	longDial  = 15 * time.Second
+	longDial  = 6 * time.Second
+	maxDial   = 15 * time.Second // of one that somebody asked for
 )
 
 // timeout bounds the next try.
@@ -41,6 +42,7 @@ type redial struct {
 	since   time.Duration // unconnected since
 	tries   int           // in a row that failed
 	busy    bool          // a try runs
+	wanted  bool          // work came up while it ran
 }
 
 // first returns the redial of a peer that is unconnected from now on. Even the
@@ -58,6 +60,9 @@ func (t Timing) failed(d redial, now time.Duration, r float64) redial {
 	d.tries++
 	d.busy = false
 	pause := min(t.Longest, t.Redial<<min(d.tries-1, 16), max(t.Redial, (now-d.since)/30))
+	if d.wanted {
+		d.wanted, d.tries, pause = false, 0, t.Redial
+	}
 	d.due = now + time.Duration((0.5+r)/1.5*float64(pause))
 	return d
 }
@@ -65,6 +70,7 @@ func (t Timing) failed(d redial, now time.Duration, r float64) redial {
 // hurry makes the next try come at once, but not within Redial of the last.
 func (t Timing) hurry(d redial, now time.Duration) redial {
 	d.due = min(d.due, max(now, d.started+t.Redial))
+	d.wanted = d.busy
 	return d
 }
 
@@ -169,6 +175,8 @@ func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) er
 }
 
 func (t *Transport) connect(ctx context.Context, p proto.PeerID, addrs []string) error {
+	t.setDialling(p, 1)
+	defer t.setDialling(p, -1)
 	if err := t.reach(ctx, p, addrs); err != nil {
 		return err
 	}
@@ -194,7 +202,7 @@ func (t *Transport) reach(ctx context.Context, p proto.PeerID, addrs []string) e
 		return fmt.Errorf("the transport does not run: %w", ctx.Err())
 	}
 	id := toLibp2p(p)
-	ctx, cancel := context.WithTimeout(ctx, longDial)
+	ctx, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
 	if sw, ok := t.host.Network().(*swarm.Swarm); ok {
 		sw.Backoff().Clear(id)
@@ -207,28 +215,50 @@ func (t *Transport) reach(ctx context.Context, p proto.PeerID, addrs []string) e
 func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.cfg.Timing.Hello)
 	defer cancel()
-	err := errors.New("the connection ended before the hello")
 	seen := make(map[network.Conn]bool)
 	for {
 		c := t.nextConn(p, seen)
 		if c == nil {
-			return err
+			return t.verdict(p)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.gone:
 		case <-c.ready:
+		case <-c.gone:
+			if c.greeted.Load() { // its end is told before its verdict
+				select {
+				case <-c.ready:
+				case <-ctx.Done():
+				}
+			}
 		}
 		if c.verified() {
 			return nil
 		}
-		select {
-		case <-c.ready:
-			err = c.err
-		default:
-		}
 	}
+}
+
+// verdict returns why p is not connected.
+func (t *Transport) verdict(p proto.PeerID) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.neighbours[p]; n != nil && n.verdict != nil {
+		return n.verdict
+	}
+	return errors.New("the connection ended before the hello")
+}
+
+// setDialling counts the callers that wait for a connection with p.
+func (t *Transport) setDialling(p proto.PeerID, by int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.neighbour(p)
+	if n.dialling == 0 {
+		n.verdict = nil
+	}
+	n.dialling += by
+	t.forget(n)
 }
 
 // nextConn returns a connection to p that was not looked at before.

@@ -174,19 +174,20 @@ func (t *Transport) settle(c *conn, err error) {
 	close(c.ready)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if n := t.neighbours[c.peer]; n != nil && err != nil {
+		n.lastErr, n.verdict = err, err
+	}
 	select {
 	case <-c.gone:
 		return
 	default:
 	}
-	n := t.neighbour(c.peer)
 	if err != nil {
-		n.lastErr = err
 		t.met.refused.Inc()
 		t.log.Info("no hello", "peer", c.peer.Short(), "addr", c.raw.RemoteMultiaddr(), "why", err)
 		return
 	}
-	t.join(n, c)
+	t.join(t.neighbour(c.peer), c)
 }
 
 // expect closes an inbound connection that says no hello in time.

@@ -54,7 +54,7 @@ func newHost(keys Keys, g *gater, cfg Config) (host.Host, error) {
 		libp2p.ResourceManager(limits), libp2p.ConnectionManager(conns), libp2p.ConnectionGater(g),
 		libp2p.SwarmOpts(swarm.WithDialRanker(lanRanker)), libp2p.DisableRelay(),
 		libp2p.UDPBlackHoleSuccessCounter(nil), libp2p.IPv6BlackHoleSuccessCounter(nil),
-		libp2p.AddrsFactory(func(own []ma.Multiaddr) []ma.Multiaddr { return slices.Concat(own, announce) }),
+		libp2p.AddrsFactory(func(own []ma.Multiaddr) []ma.Multiaddr { return slices.Concat(announce, own) }),
 	}
 	if cfg.HostOptions != nil {
 		opts = append(opts, cfg.HostOptions...)
@@ -71,8 +71,47 @@ func newHost(keys Keys, g *gater, cfg Config) (host.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %v: %w", cfg.Listen, err)
 	}
+	if missing := unbound(cfg.Listen, h.Network().ListenAddresses()); len(missing) > 0 {
+		h.Close()
+		return nil, fmt.Errorf("listen on %v: not possible; is another program using the port? (`net.listen` in the configuration names others)", missing)
+	}
 	return h, nil
 }
+
+// unbound returns the wanted addresses that are not among the bound ones. libp2p
+// is content when one can be listened on. IPv6 may be missing: some machines
+// have none.
+func unbound(wanted []string, bound []ma.Multiaddr) (missing []string) {
+	for _, s := range wanted {
+		w, err := ma.NewMultiaddr(s)
+		if err != nil || isIPv6(w) {
+			continue
+		}
+		if !slices.ContainsFunc(bound, func(b ma.Multiaddr) bool { return sameSocket(w, b) }) {
+			missing = append(missing, s)
+		}
+	}
+	return missing
+}
+
+// sameSocket reports whether b is w, or what became of w when its port was 0.
+func sameSocket(w, b ma.Multiaddr) bool {
+	wn, werr := manet.ToNetAddr(bare(w))
+	bn, berr := manet.ToNetAddr(bare(b))
+	if werr != nil || berr != nil || wn.Network() != bn.Network() {
+		return w.Equal(b)
+	}
+	wp, werr := netip.ParseAddrPort(wn.String())
+	bp, berr := netip.ParseAddrPort(bn.String())
+	return werr == nil && berr == nil && wp.Addr() == bp.Addr() && (wp.Port() == 0 || wp.Port() == bp.Port())
+}
+
+// bare returns the IP and port of a: manet knows no QUIC.
+func bare(a ma.Multiaddr) ma.Multiaddr {
+	return a.Decapsulate(ma.StringCast("/quic-v1"))
+}
+
+func isIPv6(a ma.Multiaddr) bool { _, err := a.ValueForProtocol(ma.P_IP6); return err == nil }
 
 // resources lifts libp2p's limits per address: a whole office may stand behind
 // one. What a peer costs is bounded by package admit and by our own windows.

@@ -216,6 +216,9 @@ func (m *sim) await(limit time.Duration, what string, ok func() bool) time.Durat
 	began := m.clock.Mono()
 	for !ok() {
 		if m.clock.Mono()-began > limit {
+			for _, n := range m.nodes {
+				m.t.Logf("node %d: %+v", n.id, n.Peers())
+			}
 			m.t.Fatalf("%s: not within %v", what, limit)
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -26,6 +26,8 @@ type neighbour struct {
 	dial      redial
 	lastSeen  time.Time // wall time of the last verified connection's end
 	lastErr   error
+	dialling  int   // calls of connect
+	verdict   error // why the last connection was not verified, since one of them began
 }
 
 // maxBodies is how many streamed bodies travel at once to, and from, a peer.
@@ -86,7 +88,7 @@ func (t *Transport) leave(c *conn) {
 // forget drops what is known of a stranger, so that strangers cost no memory.
 // The caller holds mu.
 func (t *Transport) forget(n *neighbour) {
-	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.keeper && n.dial == (redial{}) {
+	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.keeper && n.dialling == 0 && n.dial == (redial{}) {
 		delete(t.neighbours, n.peer)
 	}
 }

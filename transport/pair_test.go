@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"crypto/ed25519"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -72,6 +71,7 @@ type testReceiver struct {
 	receive func(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (Answer, error)
 	links   chan *Link
 	started chan *proto.Receipts
+	hold    chan struct{}
 }
 
 func newTestReceiver() *testReceiver {
@@ -91,6 +91,9 @@ func (r *testReceiver) Linked(ctx context.Context, l *Link) error {
 	case <-ctx.Done():
 	}
 	<-ctx.Done()
+	if r.hold != nil {
+		<-r.hold // no other link meanwhile
+	}
 	return nil
 }
 
@@ -107,7 +110,7 @@ type testNode struct {
 }
 
 // start runs a node; what is set in prepare counts before it.
-func start(t *testing.T, n byte, prepare func(*testNode, *Config)) *testNode {
+func start(t testing.TB, n byte, prepare func(*testNode, *Config)) *testNode {
 	t.Helper()
 	node := &testNode{gate: &testGate{boot: n}, recv: newTestReceiver()}
 	cfg := Config{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}}
@@ -131,15 +134,16 @@ func start(t *testing.T, n byte, prepare func(*testNode, *Config)) *testNode {
 		<-done
 	})
 	t.Cleanup(node.stop)
+	<-tr.opened
 	return node
 }
 
 // link dials from a to b and returns a's link.
-func link(t *testing.T, a, b *testNode) *Link {
+func link(t testing.TB, a, b *testNode) *Link {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := dial(ctx, a, b); err != nil {
+	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -148,16 +152,6 @@ func link(t *testing.T, a, b *testNode) *Link {
 	case <-ctx.Done():
 		t.Fatal("no link")
 		return nil
-	}
-}
-
-// dial tries until b, which perhaps starts this moment, takes the connection.
-func dial(ctx context.Context, a, b *testNode) error {
-	for {
-		err := a.Dial(ctx, b.Peer(), b.Addrs())
-		if _, refused := errors.AsType[*RefusedError](err); err == nil || refused || ctx.Err() != nil {
-			return err
-		}
 	}
 }
 

@@ -79,6 +79,7 @@ func (t *Transport) Run(ctx context.Context) error {
 	t.open.Store(true)
 	close(t.opened)
 	t.crew.hand(t.redialAll)
+	t.crew.hand(t.announce)
 	t.crew.run(ctx, func() {
 		t.open.Store(false)
 		t.host.Close()

@@ -35,6 +35,7 @@ type Link struct {
 	Mbps    int           // of each node's access, each way; default 1000
 	Loss    float64       // share of packets that vanish, 0 to 1
 	Seed    uint64        // of the loss
+	OneIP   bool          // all nodes stand behind one address, on ports of their own
 }
 
 // A Network is the simulated wire. Its methods are safe for concurrent use.
@@ -86,15 +87,26 @@ func (n *Network) Configure(i int, cfg *transport.Config) {
 
 // Addr returns the multiaddr of node i.
 func (n *Network) Addr(i int) string {
-	return fmt.Sprintf("/ip4/%s/udp/%d/quic-v1", ipOf(i), port)
+	a := n.place(i)
+	return fmt.Sprintf("/ip4/%s/udp/%d/quic-v1", a.IP, a.Port)
 }
 
-func ipOf(i int) net.IP { return net.IPv4(1, 0, byte(i>>8), byte(i)+1).To4() }
+// place returns where node i stands.
+func (n *Network) place(i int) *net.UDPAddr {
+	if n.link.OneIP {
+		return &net.UDPAddr{IP: net.IPv4(1, 0, 0, 1).To4(), Port: port + i}
+	}
+	return &net.UDPAddr{IP: net.IPv4(1, 0, byte(i>>8), byte(i)+1).To4(), Port: port}
+}
 
-func nodeOf(a net.Addr) int {
+// nodeAt returns who stands at a. The caller holds mu.
+func (n *Network) nodeAt(a net.Addr) int {
 	u, ok := a.(*net.UDPAddr)
 	if !ok || u.IP.To4() == nil {
 		return -1
+	}
+	if n.link.OneIP {
+		return u.Port - port
 	}
 	ip := u.IP.To4()
 	return int(ip[2])<<8 + int(ip[3]) - 1
@@ -151,9 +163,10 @@ func (n *Network) change(f func()) {
 }
 
 // drops decides about one packet.
-func (n *Network) drops(from, to int) bool {
+func (n *Network) drops(from int, addr net.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	to := n.nodeAt(addr)
 	n.stats.Sent++
 	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] || n.rng.Float64() < n.link.Loss
 	if lost {

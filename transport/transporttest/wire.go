@@ -17,7 +17,7 @@ func (n *Network) hostOptions(i int) []libp2p.Option {
 	return []libp2p.Option{
 		libp2p.Transport(lq.NewTransport),
 		libp2p.QUICReuse(newConnManager,
-			quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{ipOf(i)}, nil }),
+			quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.place(i).IP}, nil }),
 			quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.plug(i, a), nil })),
 		libp2p.DisableIdentifyAddressDiscovery(),
 	}
@@ -49,7 +49,7 @@ type wire struct {
 
 // WriteTo hands p to the network, which perhaps loses it.
 func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
-	if w.net.drops(w.node, nodeOf(to)) {
+	if w.net.drops(w.node, to) {
 		return len(p), nil
 	}
 	return w.SimConn.WriteTo(p, to)

@@ -1,0 +1,453 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	msmux "github.com/multiformats/go-multistream"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// TestPeerIDs holds that identity's and libp2p's ids are the same.
+func TestPeerIDs(t *testing.T) {
+	for i := range byte(50) {
+		k := newTestKeys(i)
+		id, err := peer.IDFromPublicKey(mustKey(t, k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if toLibp2p(k.Peer()) != id || k.Peer().String() != id.String() {
+			t.Errorf("key %d: %s here, %s in libp2p", i, k.Peer(), id)
+		}
+		if p, err := fromLibp2p(id); err != nil || p != k.Peer() {
+			t.Errorf("key %d: %s, %v", i, p, err)
+		}
+	}
+	for _, id := range []peer.ID{"", "x", peer.ID(bytes.Repeat([]byte{1}, 38)), peer.ID("\x12\x20" + strings.Repeat("h", 32))} {
+		if p, err := fromLibp2p(id); !errors.Is(err, errForeignKey) {
+			t.Errorf("%q became %s, %v", id, p, err)
+		}
+	}
+}
+
+// knock connects a's host to b without a hello and returns the connection.
+func knock(t *testing.T, a, b *testNode) network.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	a.setJoining(b.Peer(), 1)
+	if err := a.reach(ctx, b.Peer(), b.Addrs()); err != nil {
+		t.Fatal(err)
+	}
+	return a.host.Network().ConnsToPeer(toLibp2p(b.Peer()))[0]
+}
+
+// raw opens a stream without any of our manners.
+func raw(t *testing.T, c network.Conn, p protocol.ID) *rawStream {
+	t.Helper()
+	s, err := c.NewStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetDeadline(time.Now().Add(10 * time.Second))
+	return &rawStream{s, msmux.NewMSSelect(s, p)}
+}
+
+type rawStream struct {
+	network.Stream
+	rw msmux.LazyConn
+}
+
+// ends sends b and reports how the other side ends the stream.
+func (s *rawStream) ends(b []byte) error {
+	if _, err := s.rw.Write(b); err != nil {
+		return err
+	}
+	for buf := make([]byte, 4096); ; {
+		if _, err := s.rw.Read(buf); err != nil {
+			return err
+		}
+	}
+}
+
+func frame(t *testing.T, typ proto.MessageType, payload []byte) []byte {
+	t.Helper()
+	b, err := proto.AppendFrame(nil, &proto.Message{Type: typ, Payload: payload})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestNothingBeforeTheHello holds that a connection without a hello carries
+// nothing, and does not live long (S54).
+func TestNothingBeforeTheHello(t *testing.T) {
+	received := make(chan struct{}, 1)
+	b := start(t, 2, func(n *testNode, cfg *Config) {
+		n.recv.receive = func(context.Context, proto.PeerID, []*proto.Message) (Answer, error) {
+			received <- struct{}{}
+			return Answer{}, nil
+		}
+		cfg.Bodies = newShelf(t)
+		cfg.Timing.Hello = 200 * time.Millisecond
+	})
+	a := start(t, 1, nil)
+	c := knock(t, a, b)
+	for _, s := range []*rawStream{raw(t, c, streamTask), raw(t, c, streamChunk)} {
+		if err := s.ends(frame(t, proto.MessageType_DATA, []byte("x"))); isTimeout(err) || err == nil {
+			t.Errorf("%v, want the stream to be reset", err)
+		}
+	}
+	select {
+	case <-received:
+		t.Error("a frame was received before the hello")
+	case <-a.connGone(c):
+	}
+	if len(b.Peers()) != 0 {
+		t.Errorf("a stranger is remembered: %+v", b.Peers())
+	}
+}
+
+// connGone is closed when libp2p tells that c ended.
+func (n *testNode) connGone(c network.Conn) <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if k := n.conns[c]; k != nil {
+		return k.gone
+	}
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// TestBadHellos sends what no node sends as its first words.
+func TestBadHellos(t *testing.T) {
+	hello := func(h *proto.Hello) []byte {
+		b, err := proto.Encode(nil, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return frame(t, proto.MessageType_HELLO, b)
+	}
+	tests := []struct {
+		name string
+		send []byte
+	}{
+		{"garbage", []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
+		{"an empty frame", []byte{0}},
+		{"a frame above the limit", []byte{0x81, 0x80, 0x04}},
+		{"no message", []byte{2, 0xff, 0xff}},
+		{"something else than a hello", frame(t, proto.MessageType_PING, []byte("x"))},
+		{"a hello that is none", frame(t, proto.MessageType_HELLO, []byte{0xff})},
+		{"a hello that is too large", frame(t, proto.MessageType_HELLO, make([]byte, maxHello))},
+		{"another version", hello(&proto.Hello{Version: 2})},
+	}
+	for i, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := start(t, 100, func(n *testNode, _ *Config) { n.gate.admit = func(*proto.Hello, proto.PeerID) error { return nil } })
+			a := start(t, byte(i+1), nil)
+			c := knock(t, a, b)
+			s := raw(t, c, streamCtl)
+			if err := s.ends(tt.send); isTimeout(err) {
+				t.Errorf("the stream ends with %v", err)
+			}
+			s.Close()
+			<-a.connGone(c)
+			if b.Connected(a.Peer()) {
+				t.Error("it is connected")
+			}
+			if hellos := b.gate.seen(); hellos != 0 {
+				t.Errorf("%d hellos reached the gate", hellos)
+			}
+		})
+	}
+}
+
+func (g *testGate) seen() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.hellos)
+}
+
+// TestRefusalsAreTold holds that both sides learn why a connection ends.
+func TestRefusalsAreTold(t *testing.T) {
+	no := func(*proto.Hello, proto.PeerID) error { return errors.New("the certificate is of another mesh") }
+	tests := []struct {
+		name   string
+		a, b   func(*testNode, *Config)
+		says   string
+		theirs bool
+	}{
+		{"by the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = no }, "another mesh", true},
+		{"by this side", func(n *testNode, _ *Config) { n.gate.admit = no }, nil, "another mesh", false},
+		{"by a node in no mesh", nil, func(n *testNode, _ *Config) { n.gate.mute = true }, "in no mesh yet", true},
+		{"because it is blocked here", func(n *testNode, _ *Config) {
+			n.gate.block = map[proto.PeerID]bool{newTestKeys(2).Peer(): true}
+		}, nil, "blocked", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := start(t, 1, tt.a), start(t, 2, tt.b)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := a.Dial(ctx, b.Peer(), b.Addrs())
+			r, ok := errors.AsType[*RefusedError](err)
+			if !ok || !strings.Contains(r.Reason, tt.says) || r.Theirs != tt.theirs {
+				t.Errorf("Dial = %v, want a refusal that says %q", err, tt.says)
+			}
+			if a.Connected(b.Peer()) || b.Connected(a.Peer()) {
+				t.Error("they are connected all the same")
+			}
+		})
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
+	b := start(t, 2, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := a.Dial(ctx, b.Peer(), b.Addrs()); !errors.Is(err, errNoMember) {
+		t.Errorf("a node in no mesh: %v, want %v", err, errNoMember)
+	}
+	for _, addr := range []string{"", "192.0.2.1:4001", "/ip4/192.0.2.1/udp/4001/quic-v1/p2p/" + a.Peer().String()} {
+		if err := a.Dial(ctx, b.Peer(), []string{addr}); err == nil || !strings.Contains(err.Error(), "address") {
+			t.Errorf("Dial at %q = %v", addr, err)
+		}
+	}
+	if err := a.Dial(ctx, a.Peer(), a.Addrs()); err == nil {
+		t.Error("a node dialled itself")
+	}
+	taken := slices.IndexFunc(b.Addrs(), func(a string) bool { return strings.Contains(a, "udp") })
+	listen := []string{"/ip4/127.0.0.1/tcp/0", b.Addrs()[taken]}
+	if _, err := New(newTestKeys(3), a.gate, a.recv, Config{Listen: listen}); err == nil || !strings.Contains(err.Error(), listen[1]) {
+		t.Errorf("an address in use: %v", err)
+	}
+}
+
+// TestBadTaskFrames holds that what no node sends costs the stream, is counted,
+// and in the end the connection, while well-behaved frames are received (S54).
+func TestBadTaskFrames(t *testing.T) {
+	b := start(t, 2, nil)
+	a := start(t, 1, nil)
+	link(t, a, b)
+	bad := [][]byte{
+		{0}, {0x80, 0x00}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02},
+		{0x81, 0x80, 0x18}, {2, 0xff, 0xff}, frame(t, proto.MessageType_HELLO, []byte("x")),
+		frame(t, proto.MessageType_ACK, []byte("x")), frame(t, proto.MessageType_PING, []byte("x")), frame(t, proto.MessageType_CHUNK, []byte("x")),
+	}
+	c := a.best(b.Peer())
+	for i := 0; !c.raw.IsClosed(); i++ {
+		if err := raw(t, c.raw, streamTask).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
+			t.Fatalf("case %d: %v", i, err)
+		}
+	}
+	<-c.gone
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err == nil {
+		t.Error("a banned peer connected")
+	}
+}
+
+// TestSlowLoris holds that a frame which never ends costs its stream in time,
+// and a length alone no memory (S54).
+func TestSlowLoris(t *testing.T) {
+	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Timing.Frame = 100 * time.Millisecond })
+	a := start(t, 1, func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) })
+	defer close(a.recv.hold)
+	l := link(t, a, b)
+	if err := l.Send(t.Context(), []*proto.Message{data(1)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Answers(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := raw(t, a.best(b.Peer()).raw, streamTask)
+	began := time.Now()
+	if err := s.ends([]byte{0xff, 0xff, 0x10, 'x'}); isTimeout(err) {
+		t.Errorf("the stream stays: %v", err)
+	}
+	if took := time.Since(began); took < 100*time.Millisecond {
+		t.Errorf("reset after %v", took)
+	}
+}
+
+func TestUnknownTypesAreRefusedNotLost(t *testing.T) {
+	b := start(t, 2, nil)
+	a := start(t, 1, nil)
+	l := link(t, a, b)
+	if err := l.Send(t.Context(), []*proto.Message{data(1), {Type: 99, Id: "new"}, data(2)}); err != nil {
+		t.Fatal(err)
+	}
+	refused := map[uint64]proto.Code{}
+	for last := uint64(0); last < 3; {
+		ack, err := l.Answers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = ack.GetUpTo()
+		for _, r := range ack.GetRefusals() {
+			refused[r.GetNumber()] = r.GetCode()
+		}
+	}
+	if len(refused) != 1 || refused[2] != proto.Code_CODE_UNKNOWN_VERSION {
+		t.Errorf("refused: %v", refused)
+	}
+}
+
+// TestNoAckAfterAnError holds I8: a receiver that failed acknowledges nothing.
+func TestNoAckAfterAnError(t *testing.T) {
+	fail := errors.New("the disk is gone")
+	b := start(t, 2, func(n *testNode, _ *Config) {
+		n.recv.receive = func(context.Context, proto.PeerID, []*proto.Message) (Answer, error) { return Answer{}, fail }
+	})
+	a := start(t, 1, nil)
+	l := link(t, a, b)
+	if err := l.Send(t.Context(), []*proto.Message{data(1)}); err != nil {
+		t.Fatal(err)
+	}
+	if ack, err := l.Answers(t.Context()); !errors.Is(err, ErrLinkDown) {
+		t.Errorf("answer %v, %v; want %v", ack, err, ErrLinkDown)
+	}
+	<-l.Done()
+	next := <-a.recv.links // it is opened again
+	if next == l || next.Peer() != b.Peer() {
+		t.Error("the link did not come back")
+	}
+}
+
+// TestWindowHoldsBack holds that a receiver which is slow stops the sender.
+func TestWindowHoldsBack(t *testing.T) {
+	hold := make(chan struct{})
+	b := start(t, 2, func(n *testNode, _ *Config) {
+		n.recv.receive = func(ctx context.Context, _ proto.PeerID, m []*proto.Message) (Answer, error) {
+			<-hold
+			return Answer{}, nil
+		}
+	})
+	a := start(t, 1, nil)
+	l := link(t, a, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var msgs []*proto.Message
+	for i := range 3 * minTasks {
+		msgs = append(msgs, data(i))
+	}
+	if err := l.Send(ctx, msgs); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Send = %v, want it to wait", err)
+	}
+	if n := a.Peers()[0].InFlight; n != minTasks {
+		t.Errorf("%d frames in flight, want %d", n, minTasks)
+	}
+	close(hold)
+	if err := l.Send(t.Context(), msgs); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAMessageThatCannotBeSent(t *testing.T) {
+	b := start(t, 2, nil)
+	a := start(t, 1, nil)
+	l := link(t, a, b)
+	huge := &proto.Message{Type: proto.MessageType_DATA, Payload: make([]byte, proto.MaxFrame)}
+	err := l.Send(t.Context(), []*proto.Message{data(1), huge, data(2)})
+	if !errors.Is(err, proto.ErrFrameTooLarge) || !strings.Contains(err.Error(), "2 of 3") {
+		t.Errorf("Send = %v", err)
+	}
+	if ack, err := l.Answers(t.Context()); err != nil || ack.GetUpTo() != 1 {
+		t.Errorf("the one before it: %v, %v", ack, err)
+	}
+}
+
+func TestControlMessages(t *testing.T) {
+	b := start(t, 2, nil)
+	a := start(t, 1, nil)
+	link(t, a, b)
+	if rtt, err := a.Ping(t.Context(), b.Peer()); err != nil || rtt <= 0 {
+		t.Errorf("ping: %v, %v", rtt, err)
+	}
+	want := &proto.Receipts{Receipts: []*proto.Receipt{{Statement: []byte("started")}}}
+	payload, err := proto.Encode(nil, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SendCtl(a.Peer(), &proto.Message{Type: proto.MessageType_STARTED, Payload: payload}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-a.recv.started; string(got.GetReceipts()[0].GetStatement()) != "started" {
+		t.Errorf("STARTED arrived as %v", got)
+	}
+	s := a.Peers()[0]
+	if !s.Connected || !s.Linked || s.Network != "tcp" || !s.Direct || s.Inbound || s.RTT == 0 || s.Software != "balefire" {
+		t.Errorf("status %+v", s)
+	}
+	stranger := newTestKeys(9).Peer()
+	if _, err := a.Ping(t.Context(), stranger); !errors.Is(err, ErrNotConnected) {
+		t.Errorf("ping nobody: %v", err)
+	}
+	if err := a.SendCtl(stranger, data(1)); !errors.Is(err, ErrNotConnected) {
+		t.Errorf("tell nobody: %v", err)
+	}
+	c := a.best(b.Peer())
+	a.Disconnect(b.Peer())
+	<-c.gone
+	if _, err := a.Ping(t.Context(), b.Peer()); err == nil {
+		t.Error("they are connected all the same")
+	}
+}
+
+// TestJoin holds that a node without a certificate gets an answer and no more.
+func TestJoin(t *testing.T) {
+	joins := joinerFunc(func(from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
+		return &proto.JoinReply{Refusal: fmt.Sprintf("%s wants to be %s", from.Short(), r.GetName())}
+	})
+	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Joiner = joins })
+	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{Name: "laptop"})
+	if want := a.Peer().Short() + " wants to be laptop"; err != nil || reply.GetRefusal() != want {
+		t.Errorf("reply %v, %v; want %q", reply, err, want)
+	}
+	if a.Connected(b.Peer()) || b.Connected(a.Peer()) {
+		t.Error("a join connects")
+	}
+	c := start(t, 3, nil) // takes no joins
+	if _, err := a.RequestJoin(ctx, c.Addrs(), c.Peer(), &proto.JoinRequest{}); err == nil {
+		t.Error("a node that takes no joins answered")
+	}
+	a.gate.mu.Lock()
+	a.gate.mute = false
+	a.gate.mu.Unlock()
+	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil {
+		t.Errorf("after the join: %v", err)
+	}
+}
+
+type joinerFunc func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply
+
+func (f joinerFunc) Join(_ context.Context, p proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
+	return f(p, r)
+}
+
+func mustKey(t *testing.T, k testKeys) crypto.PubKey {
+	t.Helper()
+	key, err := crypto.UnmarshalEd25519PublicKey(k.key.Public().(ed25519.PublicKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
