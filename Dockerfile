@@ -1,0 +1,30 @@
+# The stage around a binary that the host has built comes first: `make image`
+# needs no base image and no network. `docker build .` builds from source.
+FROM scratch AS prebuilt
+COPY --chown=65532:65532 dist/data /var/lib/balefire
+COPY dist/balefire-node /balefire-node
+ENV HOME=/var/lib/balefire TMPDIR=/var/lib/balefire BALEFIRE_DIR=/var/lib/balefire
+USER 65532:65532
+VOLUME /var/lib/balefire
+EXPOSE 4001/tcp 4001/udp
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["/balefire-node", "health"]
+ENTRYPOINT ["/balefire-node"]
+CMD ["run"]
+
+FROM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/balefire-node ./cmd/balefire-node && mkdir -p /out/data && touch /out/data/.keep
+
+FROM scratch AS release
+COPY --from=build --chown=65532:65532 /out/data /var/lib/balefire
+COPY --from=build /out/balefire-node /balefire-node
+ENV HOME=/var/lib/balefire TMPDIR=/var/lib/balefire BALEFIRE_DIR=/var/lib/balefire
+USER 65532:65532
+VOLUME /var/lib/balefire
+EXPOSE 4001/tcp 4001/udp
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["/balefire-node", "health"]
+ENTRYPOINT ["/balefire-node"]
+CMD ["run"]
