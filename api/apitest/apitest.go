@@ -1,0 +1,251 @@
+// Package apitest stands in for a node where the window and its client are
+// tested: it writes down what it was asked, and answers with plausible values or
+// with the error that it was told to answer with.
+package apitest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+// Start is the moment in which everything here happens.
+var Start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// ID is the id of the only task that is there from the beginning.
+const ID = "01a1f84f-fb79-727b-b679-7a95fb475002"
+
+// A Node answers without having anything behind it. Its fields may be set before
+// it is used.
+type Node struct {
+	Err     error                    // what every method that can fail answers
+	PerItem func(node.Request) error // what SubmitMany and Submit answer for one
+	Output  []byte                   // the result of every task
+	Cut     int                      // bytes that are missing at the end of what Result reads
+	Ended   chan struct{}            // Wait returns when it is closed; nil: at once
+	Dead    []node.Page[node.Task]   // the pages of DeadLetters
+
+	mu       sync.Mutex
+	calls    []string
+	requests []node.Request
+	streams  []Streamed
+	registry *prometheus.Registry
+}
+
+// Streamed is what came as a stream.
+type Streamed struct {
+	Size   int64
+	Digest string // SHA-256, hex
+}
+
+// New returns a node that is well.
+func New() *Node { return &Node{Output: []byte("Linux\n"), registry: prometheus.NewRegistry()} }
+
+// Calls returns what was asked since the last time, and forgets it.
+func (n *Node) Calls() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	calls := n.calls
+	n.calls = nil
+	return calls
+}
+
+// Requests returns the tasks submitted so far.
+func (n *Node) Requests() []node.Request {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]node.Request(nil), n.requests...)
+}
+
+// Streams returns what came as streams so far.
+func (n *Node) Streams() []Streamed {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]Streamed(nil), n.streams...)
+}
+
+func (n *Node) called(format string, a ...any) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, fmt.Sprintf(format, a...))
+	return n.Err
+}
+
+// A task is like one that a real node shows.
+func (n *Node) task(id string) node.Task {
+	sum := sha256.Sum256(n.Output)
+	return node.Task{
+		ID: id, State: proto.TaskState_TASK_STATE_SUCCESS.Name(), Role: node.RoleHome, Kind: "shell", Class: "normal",
+		Target: "laptop", Peer: "laptop", PeerID: "12D3KooW", Attempts: 1, Epoch: "7.1", BodySize: 3,
+		Receipts: []string{"stored", "accepted", "started", "done"},
+		Events:   []node.Event{{Time: Start, Node: "here", State: "PENDING"}},
+		Times:    node.Times{Created: Start, NotAfter: Start.Add(proto.DefaultTTL)},
+		Ending:   node.Ending{ResultSize: uint64(len(n.Output)), ResultHash: "sha256:" + hex.EncodeToString(sum[:]), ResultType: "text/plain"},
+	}
+}
+
+// Submit takes a task and reads its stream.
+func (n *Node) Submit(_ context.Context, r node.Request) (node.Submitted, error) {
+	if err := n.called("Submit %s %s", r.Target, r.Kind); err != nil {
+		return node.Submitted{}, err
+	}
+	if n.PerItem != nil {
+		if err := n.PerItem(r); err != nil {
+			return node.Submitted{}, err
+		}
+	}
+	if r.Stream != nil {
+		h := sha256.New()
+		size, err := io.Copy(h, r.Stream)
+		if err != nil {
+			return node.Submitted{}, fmt.Errorf("submit: %w", err)
+		}
+		n.mu.Lock()
+		n.streams = append(n.streams, Streamed{size, hex.EncodeToString(h.Sum(nil))})
+		n.mu.Unlock()
+	}
+	return n.take(r), nil
+}
+
+func (n *Node) take(r node.Request) node.Submitted {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.requests = append(n.requests, r)
+	return node.Submitted{ID: fmt.Sprintf("01a1f84f-fb79-727b-b679-%012x", len(n.requests)), State: "PENDING", Target: r.Target, NotAfter: Start}
+}
+
+// SubmitMany takes many tasks.
+func (n *Node) SubmitMany(_ context.Context, rs []node.Request) ([]node.Submitted, []error) {
+	out, errs := make([]node.Submitted, len(rs)), make([]error, len(rs))
+	failed := n.called("SubmitMany %d", len(rs))
+	for i, r := range rs {
+		if errs[i] = failed; failed == nil && n.PerItem != nil {
+			errs[i] = n.PerItem(r)
+		}
+		if errs[i] == nil {
+			out[i] = n.take(r)
+		}
+	}
+	return out, errs
+}
+
+// Retry submits a task anew.
+func (n *Node) Retry(_ context.Context, id string) (node.Submitted, error) {
+	if err := n.called("Retry %s", id); err != nil {
+		return node.Submitted{}, err
+	}
+	if n.PerItem != nil {
+		if err := n.PerItem(node.Request{Key: id}); err != nil {
+			return node.Submitted{}, err
+		}
+	}
+	return n.take(node.Request{Target: "laptop", Kind: "shell"}), nil
+}
+
+// Task shows a task.
+func (n *Node) Task(_ context.Context, id string) (node.Task, error) {
+	return n.task(id), n.called("Task %s", id)
+}
+
+// Tasks lists one task.
+func (n *Node) Tasks(_ context.Context, q node.Query) (node.Page[node.Task], error) {
+	err := n.called("Tasks %s", queried(q))
+	return node.Page[node.Task]{Items: []node.Task{n.task(ID)}, Next: "more"}, err
+}
+
+func queried(q node.Query) string {
+	states := []string{}
+	for _, s := range q.States {
+		states = append(states, s.Name())
+	}
+	out := []string{}
+	for _, f := range [][2]string{
+		{"states", strings.Join(states, "+")}, {"role", q.Role}, {"peer", q.Peer}, {"kind", q.Kind}, {"label", q.Label},
+		{"cursor", q.Cursor}, {"before", moment(q.Before)}, {"after", moment(q.After)},
+	} {
+		if f[1] != "" {
+			out = append(out, f[0]+"="+f[1])
+		}
+	}
+	return strings.Join(append(out, fmt.Sprintf("limit=%d", q.Limit)), " ")
+}
+
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// Wait waits for Ended.
+func (n *Node) Wait(ctx context.Context, id string) (node.Task, error) {
+	if err := n.called("Wait %s", id); err != nil {
+		return node.Task{}, err
+	}
+	t := n.task(id)
+	if n.Ended == nil {
+		return t, nil
+	}
+	select {
+	case <-n.Ended:
+		return t, nil
+	case <-ctx.Done():
+		t.State = "RUNNING"
+		return t, ctx.Err()
+	}
+}
+
+// Result reads Output.
+func (n *Node) Result(_ context.Context, id string) (io.ReadCloser, node.Task, error) {
+	if err := n.called("Result %s", id); err != nil {
+		return nil, node.Task{}, err
+	}
+	return io.NopCloser(bytes.NewReader(n.Output[:len(n.Output)-n.Cut])), n.task(id), nil
+}
+
+// Receipts shows one receipt.
+func (n *Node) Receipts(_ context.Context, id string) ([]node.Receipt, error) {
+	return []node.Receipt{{Fact: "stored", Node: "here", Time: Start, Proof: "AA==", Verified: true}}, n.called("Receipts %s", id)
+}
+
+// Why knows what is the matter.
+func (n *Node) Why(_ context.Context, subject string) (node.Blocker, error) {
+	return node.Blocker{Task: subject, State: "PENDING", Cause: "laptop is offline", Steps: []string{"outbox", "path"}}, n.called("Why %s", subject)
+}
+
+// Cancel stops a task.
+func (n *Node) Cancel(_ context.Context, id string, hard bool, reason string) (node.Task, error) {
+	t := n.task(id)
+	t.State = "CANCELLED"
+	return t, n.called("Cancel %s hard=%v %q", id, hard, reason)
+}
+
+// Purge removes two tasks.
+func (n *Node) Purge(_ context.Context, q node.Query, dryRun bool) (node.Purged, error) {
+	return node.Purged{Tasks: 2, Bytes: 10, DryRun: dryRun}, n.called("Purge %s dry=%v", queried(q), dryRun)
+}
+
+// DeadLetters shows the page of Dead that the cursor names.
+func (n *Node) DeadLetters(_ context.Context, q node.Query) (node.Page[node.Task], error) {
+	if err := n.called("DeadLetters %s", queried(q)); err != nil || len(n.Dead) == 0 {
+		return node.Page[node.Task]{}, err
+	}
+	at := 0
+	if q.Cursor != "" {
+		if _, err := fmt.Sscanf(q.Cursor, "%d", &at); err != nil || at >= len(n.Dead) {
+			return node.Page[node.Task]{}, fmt.Errorf("%w: cursor %.40q", node.ErrInvalid, q.Cursor)
+		}
+	}
+	return n.Dead[at], nil
+}

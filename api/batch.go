@@ -1,0 +1,118 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+
+	"github.com/balefire/balefire/node"
+)
+
+// The limits of a batch.
+const (
+	MaxBatch      = 1000     // tasks
+	MaxBatchBytes = 10 << 20 // of the document
+)
+
+// A Batch answers a batch of tasks, in their order.
+type Batch struct {
+	Accepted int         `json:"accepted" doc:"how many are on disk"`
+	Failed   int         `json:"failed"`
+	Items    []BatchItem `json:"items" doc:"one for each task, in the order they were given"`
+}
+
+// A BatchItem is what became of one task of a batch.
+type BatchItem struct {
+	Status  int             `json:"status" doc:"202, or the status of the problem"`
+	Task    *node.Submitted `json:"task,omitempty"`
+	Problem *Problem        `json:"problem,omitempty"`
+}
+
+// batch takes many tasks with as few commits as they fit into: a JSON array, or
+// one task a line. A task that is wrong does not keep the others back.
+func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
+	parts, err := batched(w, r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	out := Batch{Items: make([]BatchItem, len(parts))}
+	reqs, at := make([]node.Request, 0, len(parts)), make([]int, 0, len(parts))
+	for i, b := range parts {
+		req, err := decodeSubmit(b)
+		if err != nil {
+			out.Items[i].failed(err)
+			continue
+		}
+		reqs, at = append(reqs, req), append(at, i)
+	}
+	done, errs := s.node.SubmitMany(r.Context(), reqs)
+	for j, i := range at {
+		if errs[j] != nil {
+			out.Items[i].failed(errs[j])
+			continue
+		}
+		out.Items[i] = BatchItem{Status: http.StatusAccepted, Task: &done[j]}
+		out.Accepted++
+	}
+	out.Failed = len(parts) - out.Accepted
+	reply(w, http.StatusOK, out)
+}
+
+func (i *BatchItem) failed(err error) {
+	p := ProblemOf(err)
+	*i = BatchItem{Status: p.Status, Problem: p}
+}
+
+// batched reads the tasks of a batch as they are written.
+func batched(w http.ResponseWriter, r *http.Request) (parts [][]byte, err error) {
+	if r.Header.Get("Idempotency-Key") != "" {
+		return nil, problem(CodeInvalid, "an Idempotency-Key for a whole batch: give each task its own key")
+	}
+	split := elements
+	switch mediaType(r) {
+	case jsonType:
+	case "application/x-ndjson", "application/ndjson", "application/jsonl":
+		split = lines
+	default:
+		return nil, problem(CodeType, "content type %.80q: a batch is application/json (an array) or application/x-ndjson", r.Header.Get("Content-Type"))
+	}
+	b, err := readBody(w, r, MaxBatchBytes)
+	if err != nil {
+		return nil, smaller(err)
+	}
+	parts, err = split(b, MaxBatch)
+	switch {
+	case errors.Is(err, errTooMany):
+		return nil, smaller(problem(CodeTooLarge, "more than %d tasks in a batch", MaxBatch))
+	case err != nil:
+		return nil, unreadable("read the batch: %v", err)
+	case len(parts) == 0:
+		return nil, problem(CodeInvalid, "the batch is empty")
+	}
+	return parts, nil
+}
+
+// smaller tells who sent too much at once what to do about it.
+func smaller(err error) *Problem {
+	p := ProblemOf(err)
+	if p.Code == CodeTooLarge {
+		p.Fix = "send it in several batches; a large body goes alone, as a stream"
+	}
+	return p
+}
+
+// lines splits at line ends and leaves empty lines out.
+func lines(b []byte, max int) (out [][]byte, err error) {
+	for line := range bytes.Lines(b) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		if len(out) == max {
+			return nil, errTooMany
+		}
+		out = append(out, line)
+	}
+	return out, nil
+}

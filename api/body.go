@@ -1,0 +1,67 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+const (
+	// bodyTimeout bounds how long a JSON document may take to arrive. A stream
+	// may take as long as it likes: when its sender dies, the socket says so.
+	bodyTimeout = 30 * time.Second
+	// smallDocument is the limit of every JSON document that carries no payload.
+	smallDocument = 1 << 20
+)
+
+// readBody reads a document of at most limit bytes.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if r.ContentLength > limit {
+		return nil, &http.MaxBytesError{Limit: limit}
+	}
+	// The deadline is taken back afterwards, or it would cancel a long request
+	// that has been read. A writer without deadlines is a test's.
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
+	buf := bytes.NewBuffer(make([]byte, 0, max(r.ContentLength, 0)+bytes.MinRead))
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+	_ = rc.SetReadDeadline(time.Time{})
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, unreadable("the body did not arrive within %s", bodyTimeout)
+	case err != nil:
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+// document lets a route of huma see a request only when its body is absent or
+// one sound JSON object of a moderate size.
+func document(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody {
+			next(w, r)
+			return
+		}
+		b, err := readBody(w, r, smallDocument)
+		switch {
+		case err != nil:
+			fail(w, err)
+			return
+		case len(b) > 0 && mediaType(r) != jsonType:
+			fail(w, problem(CodeType, "content type %.80q", r.Header.Get("Content-Type")))
+			return
+		case len(b) > 0:
+			err = checkObject(b, nil)
+		}
+		if err != nil {
+			fail(w, unreadable("read the body: %v", err))
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		next(w, r)
+	}
+}

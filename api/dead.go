@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	"github.com/balefire/balefire/node"
+)
+
+// maxRedrive bounds how many dead letters one request repeats.
+const maxRedrive = 1000
+
+// A Redrive says which dead letters to repeat: the ones named, or those that a
+// filter chooses and nobody has repeated yet.
+type Redrive struct {
+	IDs []string `json:"ids,omitempty" maxItems:"1000"`
+	Filter
+	All    bool `json:"all,omitempty" doc:"needed when neither ids nor a filter chooses any"`
+	DryRun bool `json:"dry_run,omitempty" doc:"only list"`
+}
+
+// Redriven says what became of each.
+type Redriven struct {
+	Items  []RedrivenItem `json:"items"`
+	Failed int            `json:"failed"`
+	More   bool           `json:"more" doc:"there were more than one request takes: repeat it"`
+	DryRun bool           `json:"dry_run"`
+}
+
+// A RedrivenItem is one dead letter.
+type RedrivenItem struct {
+	ID      string          `json:"id" doc:"of the dead letter"`
+	Task    *node.Submitted `json:"task,omitempty" doc:"the new task"`
+	Problem *Problem        `json:"problem,omitempty"`
+}
+
+func (s *Server) routeDeadLetters() {
+	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List tasks that are not tried again by themselves"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
+		q, err := in.query()
+		if err != nil {
+			return node.Page[node.Task]{}, err
+		}
+		return paged(s.node.DeadLetters(ctx, q))
+	})
+	type redrive struct{ Body Redrive }
+	route(s, op("POST", "/v1/dead-letters/retry", "retryDeadLetters", "dead letters", "Repeat dead letters as new tasks"), func(ctx context.Context, in *redrive) (Redriven, error) {
+		return s.redrive(ctx, in.Body)
+	})
+}
+
+func (s *Server) redrive(ctx context.Context, r Redrive) (Redriven, error) {
+	out := Redriven{Items: []RedrivenItem{}, DryRun: r.DryRun}
+	ids, err := r.IDs, error(nil)
+	if len(ids) == 0 {
+		if ids, out.More, err = s.deadOnes(ctx, r); err != nil {
+			return out, err
+		}
+	}
+	for _, id := range ids {
+		item := RedrivenItem{ID: id}
+		if !r.DryRun {
+			done, err := s.node.Retry(ctx, id)
+			if err != nil {
+				item.Problem = ProblemOf(err)
+				out.Failed++
+			} else {
+				item.Task = &done
+			}
+		}
+		out.Items = append(out.Items, item)
+	}
+	return out, ctx.Err()
+}
+
+// deadOnes returns the ids of dead letters that nobody has repeated, before any
+// is: repeating one changes the list.
+func (s *Server) deadOnes(ctx context.Context, r Redrive) (ids []string, more bool, err error) {
+	q, err := r.Filter.query()
+	if err != nil {
+		return nil, false, err
+	}
+	if !r.All && r.none() {
+		return nil, false, problem(CodeInvalid, "nothing says which dead letters: give ids, a filter, or all: true")
+	}
+	for q.Limit = maxRedrive; ; {
+		page, err := s.node.DeadLetters(ctx, q)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, t := range page.Items {
+			if t.RedrivenAs != "" || slices.Contains(ids, t.ID) {
+				continue
+			}
+			if len(ids) == maxRedrive {
+				return ids, true, nil
+			}
+			ids = append(ids, t.ID)
+		}
+		if q.Cursor = page.Next; q.Cursor == "" {
+			return ids, false, nil
+		}
+	}
+}
+
+// none reports whether f chooses nothing in particular.
+func (f Filter) none() bool {
+	return len(f.States) == 0 && f.Role == "" && f.Peer == "" && f.Kind == "" && f.Label == "" && f.Before.IsZero() && f.After.IsZero()
+}

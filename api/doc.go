@@ -1,0 +1,18 @@
+// Package api is the window: a program on the same machine looks into its node
+// through it and hands it work, with HTTP and JSON over a unix socket.
+//
+//	curl, balefire-node, api/client
+//	        │  HTTP over node.sock, mode 0660: who may open it may do anything
+//	        ▼
+//	  meter ─▶ body: bounded, one JSON value, no name twice ─▶ route ─▶ node
+//	                                                             │
+//	        problem+json: code, detail, and what to do ◀─────────┘
+//
+// It promises three things. What it answers is what the node said: a 202 means
+// that the task is on disk. Reading never changes anything: whatever writes is a
+// POST or a DELETE. And every error, its own as well as the node's, is a
+// [Problem] with the next step in it.
+//
+// The window has no locks but the mode of its socket, so [Server.Serve] refuses
+// any other kind of listener. All routes are described in /openapi.json.
+package api

@@ -1,0 +1,23 @@
+package api
+
+import (
+	"context"
+
+	"github.com/balefire/balefire/node"
+)
+
+func (s *Server) routeHandlers() {
+	route(s, op("GET", "/v1/handlers", "listHandlers", "handlers", "List what this node does for others"), func(context.Context, *struct{}) (node.Page[node.Handler], error) {
+		return list(s.node.Handlers()), nil
+	})
+	type add struct{ Body node.HandlerSpec }
+	routeDone(s, op("POST", "/v1/handlers", "addHandler", "handlers", "Add a handler, or replace the one of its kind"), func(ctx context.Context, in *add) error {
+		return s.node.AddHandler(ctx, in.Body)
+	})
+	type remove struct {
+		Kind string `path:"kind" maxLength:"128"`
+	}
+	routeDone(s, op("DELETE", "/v1/handlers/{kind}", "removeHandler", "handlers", "Remove a handler"), func(ctx context.Context, in *remove) error {
+		return s.node.RemoveHandler(ctx, in.Kind)
+	})
+}

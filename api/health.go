@@ -1,0 +1,42 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Health is the answer of a healthy or ready node.
+type Health struct {
+	Status string `json:"status" enum:"ok"`
+}
+
+func (s *Server) routeHealth() {
+	route(s, op("GET", "/healthz", "healthz", "watching", "Do its loops turn, did the last commit succeed"), func(context.Context, *struct{}) (Health, error) {
+		return well(s.node.Healthy())
+	})
+	route(s, op("GET", "/readyz", "readyz", "watching", "Does it take work"), func(context.Context, *struct{}) (Health, error) {
+		return well(s.node.Ready())
+	})
+	metrics := op("GET", "/metrics", "metrics", "watching", "Prometheus metrics")
+	metrics.Responses = answers[string](s, "200", "The text format of Prometheus")
+	metrics.Responses["200"].Content = content(schema[string](s), "text/plain")
+	s.api.OpenAPI().AddOperation(&metrics)
+	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.node.Registry(), promhttp.HandlerOpts{}))
+	s.mux.HandleFunc("GET /openapi.json", s.openAPI)
+}
+
+// well says that a node is well, or that it is not: that is an answer, not an
+// error of the window.
+func well(err error) (Health, error) {
+	if err != nil {
+		return Health{}, problem(CodeUnhealthy, "%v", err)
+	}
+	return Health{Status: "ok"}, nil
+}
+
+func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/vnd.oai.openapi+json;version=3.1")
+	_, _ = w.Write(s.spec) // a client that has gone does not miss it
+}

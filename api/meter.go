@@ -1,0 +1,87 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A meter counts requests by route, never by what is in a path.
+type meter struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+}
+
+func newMeter(r prometheus.Registerer) *meter {
+	return &meter{
+		requests: registered(r, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "balefire_http_requests_total",
+			Help: "Requests answered; a refused GET that would write has route none and code 405.",
+		}, []string{"method", "route", "code"})),
+		seconds: registered(r, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "balefire_http_request_duration_seconds", Help: "From the header of a request to the end of its answer.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 2.5, 10, 60},
+		}, []string{"route"})),
+		inFlight: registered(r, prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "balefire_http_requests_in_flight", Help: "Requests that are being answered.",
+		})),
+	}
+}
+
+// registered registers c, or returns the one that another window of the same
+// node registered.
+func registered[C prometheus.Collector](r prometheus.Registerer, c C) C {
+	err := r.Register(c)
+	if before, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		return before.ExistingCollector.(C)
+	}
+	if err != nil {
+		panic(err) // the names above are wrong
+	}
+	return c
+}
+
+// count measures what next answers.
+func (m *meter) count(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start, seen := time.Now(), &status{ResponseWriter: w, code: http.StatusOK}
+		m.inFlight.Inc()
+		defer func() {
+			m.inFlight.Dec()
+			route := r.Pattern
+			if route == "" {
+				route = "none"
+			}
+			m.requests.WithLabelValues(method(r.Method), route, strconv.Itoa(seen.code)).Inc()
+			m.seconds.WithLabelValues(route).Observe(time.Since(start).Seconds())
+		}()
+		next(seen, r)
+	})
+}
+
+// method bounds what a stranger can put into a label.
+func method(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return m
+	}
+	return "other"
+}
+
+// status remembers the status of an answer.
+type status struct {
+	http.ResponseWriter
+	code int
+}
+
+func (s *status) WriteHeader(code int) {
+	s.code = code
+	s.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap lets http.ResponseController reach deadlines and flushing.
+func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }

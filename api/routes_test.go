@@ -1,0 +1,262 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/store"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+const jsonTask = `{"target":"laptop","kind":"shell","args":["uname","-a"]}`
+
+// ask sends one request to the window of n and returns the answer with its body.
+func ask(t *testing.T, n Node, method, target, contentType, body string, more ...string) (*http.Response, string) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
+	if body == "" {
+		r.Body = http.NoBody
+	}
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	for i := 0; i+1 < len(more); i += 2 {
+		r.Header.Add(more[i], more[i+1])
+	}
+	w := httptest.NewRecorder()
+	New(n, Config{}).Handler().ServeHTTP(w, r)
+	return w.Result(), w.Body.String()
+}
+
+// problemOfBody reads a problem and checks what every problem promises.
+func problemOfBody(t *testing.T, res *http.Response, body string) Problem {
+	t.Helper()
+	var p Problem
+	if err := json.Unmarshal([]byte(body), &p); err != nil {
+		t.Fatalf("status %d, the body is no problem: %v\n%s", res.StatusCode, err, body)
+	}
+	if got := res.Header.Get("Content-Type"); got != problemType {
+		t.Errorf("content type %q", got)
+	}
+	if p.Status != res.StatusCode || p.Code == "" || p.Title == "" || p.Detail == "" || p.Fix == "" || !strings.HasPrefix(p.Type, "urn:balefire:problem:") {
+		t.Errorf("status %d: a part of the problem is missing: %+v", res.StatusCode, p)
+	}
+	return p
+}
+
+// TestRoutes asks every route once with what it takes, and sees the node asked
+// for exactly that.
+func TestRoutes(t *testing.T) {
+	id := apitest.ID
+	tests := []struct {
+		method, target, body string
+		status               int
+		call, in             string // what the node is asked; a part of the answer
+	}{
+		{"POST", "/v1/tasks", jsonTask, 202, "Submit laptop shell", `"state":"PENDING"`},
+		{"POST", "/v1/tasks/batch", "[" + jsonTask + "]", 200, "SubmitMany 1", `"accepted":1`},
+		{"GET", "/v1/tasks", "", 200, "Tasks limit=50", `"next":"more"`},
+		{"GET", "/v1/tasks?state=PENDING,SENT&role=home&peer=p&kind=k&label=a=b&before=2026-01-02T03:04:05Z&after=2025-01-02T03:04:05Z&cursor=c&limit=7", "", 200,
+			"Tasks states=PENDING+SENT role=home peer=p kind=k label=a=b cursor=c before=2026-01-02T03:04:05Z after=2025-01-02T03:04:05Z limit=7", id},
+		{"GET", "/v1/tasks/" + id, "", 200, "Task " + id, `"peer":"laptop"`},
+		{"GET", "/v1/tasks/01a1f84f", "", 200, "Task 01a1f84f", `"id":"01a1f84f"`},
+		{"GET", "/v1/tasks/" + id + "/wait?timeout=1s", "", 200, "Wait " + id, `"state":"SUCCESS"`},
+		{"GET", "/v1/tasks/" + id + "/result", "", 200, "Result " + id, "Linux\n"},
+		{"GET", "/v1/tasks/" + id + "/receipts", "", 200, "Receipts " + id, `"verified":true`},
+		{"POST", "/v1/tasks/" + id + "/cancel", "", 200, "Cancel " + id + ` hard=false ""`, `"CANCELLED"`},
+		{"POST", "/v1/tasks/" + id + "/cancel", `{"hard":true,"reason":"too slow"}`, 200, "Cancel " + id + ` hard=true "too slow"`, id},
+		{"POST", "/v1/tasks/" + id + "/retry", "", 202, "Retry " + id, `"state":"PENDING"`},
+		{"POST", "/v1/tasks/purge", `{"states":["SUCCESS"],"dry_run":true}`, 200, "Purge states=SUCCESS limit=0 dry=true", `"tasks":2`},
+		{"GET", "/v1/dead-letters?kind=k", "", 200, "DeadLetters kind=k limit=50", `"items":[]`},
+		{"POST", "/v1/dead-letters/retry", `{"ids":["` + id + `"]}`, 200, "Retry " + id, `"failed":0`},
+		{"GET", "/v1/peers", "", 200, "Peers", `"name":"laptop"`},
+		{"GET", "/v1/peers/laptop", "", 200, "Peer laptop", `"state":"OFFLINE"`},
+		{"POST", "/v1/peers/laptop/block", "", 204, "Block laptop", ""},
+		{"POST", "/v1/peers/laptop/unblock", "", 204, "Unblock laptop", ""},
+		{"DELETE", "/v1/peers/laptop", "", 204, "Forget laptop", ""},
+		{"POST", "/v1/invitations", "", 201, `Invite "" 0s `, `"ticket":"BALE1X"`},
+		{"POST", "/v1/invitations", `{"name":"n","ttl":"1h","roles":["work","send"]}`, 201, `Invite "n" 1h0m0s work+send`, "BALE1X"},
+		{"GET", "/v1/handlers", "", 200, "Handlers", `"items":[]`},
+		{"POST", "/v1/handlers", `{"kind":"shell","exec":["/bin/uname","-a"],"allow":["peer:laptop"]}`, 204, "AddHandler shell /bin/uname+-a", ""},
+		{"DELETE", "/v1/handlers/shell", "", 204, "RemoveHandler shell", ""},
+		{"GET", "/v1/status", "", 200, "Status", `"name":"here"`},
+		{"GET", "/v1/why/" + id, "", 200, "Why " + id, "laptop is offline"},
+		{"GET", "/v1/why/peer%2Flaptop", "", 200, "Why peer/laptop", "laptop is offline"},
+		{"GET", "/v1/store", "", 200, "", `"engine":"nutsdb"`},
+		{"POST", "/v1/store/compact", "", 204, "Compact", ""},
+		{"POST", "/v1/store/snapshot", `{"dir":"/backup/1"}`, 201, "Snapshot /backup/1", "/backup/1"},
+		{"GET", "/healthz", "", 200, "Healthy", `"status":"ok"`},
+		{"GET", "/readyz", "", 200, "Ready", `"status":"ok"`},
+		{"GET", "/metrics", "", 200, "", "balefire_http_requests_in_flight 1"},
+		{"GET", "/openapi.json", "", 200, "", `"openapi": "3.1.0"`},
+	}
+	asked := map[string]bool{}
+	for _, tt := range tests {
+		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
+			n := apitest.New()
+			ct := ""
+			if tt.body != "" {
+				ct = "application/json; charset=utf-8"
+			}
+			res, body := ask(t, n, tt.method, tt.target, ct, tt.body)
+			if res.StatusCode != tt.status || !strings.Contains(body, tt.in) {
+				t.Fatalf("status %d, want %d with %s:\n%s", res.StatusCode, tt.status, tt.in, body)
+			}
+			if got := strings.Join(n.Calls(), "; "); got != tt.call {
+				t.Errorf("the node was asked %q, want %q", got, tt.call)
+			}
+			if res.Header.Get("X-Content-Type-Options") != "nosniff" {
+				t.Error("a browser may guess the type of the answer")
+			}
+			if tt.status == 202 && !strings.HasPrefix(res.Header.Get("Location"), "/v1/tasks/01a1f84f-") {
+				t.Errorf("Location %q", res.Header.Get("Location"))
+			}
+		})
+		r := httptest.NewRequest(tt.method, tt.target, http.NoBody)
+		_, pattern := New(apitest.New(), Config{}).mux.Handler(r)
+		asked[pattern] = true
+	}
+	everyRouteIs(t, asked)
+}
+
+// everyRouteIs fails for a described route that is not among the ones asked.
+func everyRouteIs(t *testing.T, asked map[string]bool) {
+	t.Helper()
+	for path, item := range New(apitest.New(), Config{}).api.OpenAPI().Paths {
+		for method, op := range map[string]any{"GET": item.Get, "POST": item.Post, "DELETE": item.Delete, "PUT": item.Put, "PATCH": item.Patch} {
+			if fmt.Sprintf("%v", op) != "<nil>" && !asked[method+" "+path] {
+				t.Errorf("%s %s is described and never asked", method, path)
+			}
+		}
+	}
+}
+
+// TestEveryErrorHasAStatusACodeAndAFix holds that what the node refuses arrives
+// as a problem, on the way through huma and on the way beside it.
+func TestEveryErrorHasAStatusACodeAndAFix(t *testing.T) {
+	tests := []struct {
+		err    error
+		status int
+		code   Code
+	}{
+		{node.ErrNotFound, 404, CodeNotFound},
+		{node.ErrInvalid, 422, CodeInvalid},
+		{node.ErrRefused, 409, CodeRefused},
+		{node.ErrKeyConflict, 409, CodeKeyConflict},
+		{node.ErrFull, 507, CodeFull},
+		{store.ErrFull, 507, CodeFull},
+		{node.ErrDenied, 403, CodeDenied},
+		{node.ErrDraining, 503, CodeDraining},
+		{store.ErrFailed, 503, CodeUnhealthy},
+		{store.ErrUnknown, 504, CodeUnknown},
+		{context.DeadlineExceeded, 504, CodeTimeout},
+		{io.ErrUnexpectedEOF, 400, CodeInvalid},
+		{&http.MaxBytesError{Limit: 7}, 413, CodeTooLarge},
+		{io.ErrClosedPipe, 500, CodeInternal},
+	}
+	for _, tt := range tests {
+		for _, target := range []string{"POST /v1/tasks", "POST /v1/tasks/" + apitest.ID + "/retry", "GET /v1/tasks/" + apitest.ID, "GET /v1/tasks/" + apitest.ID + "/result", "DELETE /v1/peers/x"} {
+			t.Run(fmt.Sprintf("%v at %s", tt.err, target), func(t *testing.T) {
+				n := apitest.New()
+				n.Err = fmt.Errorf("do it: %w: because", tt.err)
+				method, path, _ := strings.Cut(target, " ")
+				body := ""
+				if path == "/v1/tasks" {
+					body = jsonTask
+				}
+				res, got := ask(t, n, method, path, jsonType, body)
+				p := problemOfBody(t, res, got)
+				if p.Status != tt.status || p.Code != tt.code {
+					t.Errorf("%d %s, want %d %s", p.Status, p.Code, tt.status, tt.code)
+				}
+				if retry := res.Header.Get("Retry-After"); (retry != "") != (tt.status == 503) {
+					t.Errorf("Retry-After %q with status %d", retry, tt.status)
+				}
+			})
+		}
+	}
+}
+
+// TestReadingNeverWrites holds that no GET has an effect: what only writes
+// answers 405 and says how.
+func TestReadingNeverWrites(t *testing.T) {
+	id := apitest.ID
+	for _, path := range []string{
+		"/v1/tasks/batch", "/v1/tasks/purge", "/v1/tasks/" + id + "/cancel", "/v1/tasks/" + id + "/retry", "/v1/dead-letters/retry",
+		"/v1/peers/laptop/block", "/v1/peers/laptop/unblock", "/v1/invitations", "/v1/store/compact", "/v1/store/snapshot", "/v1/handlers/shell",
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			n := apitest.New()
+			res, body := ask(t, n, method, path+"?target=laptop", "", "")
+			if res.StatusCode != 405 || res.Header.Get("Allow") == "" {
+				t.Errorf("%s %s: status %d, Allow %q", method, path, res.StatusCode, res.Header.Get("Allow"))
+				continue
+			}
+			p := problemOfBody(t, res, body)
+			if p.Code != CodeMethod || !strings.Contains(p.Fix, "never changes") {
+				t.Errorf("%s %s: %+v", method, path, p)
+			}
+			if calls := n.Calls(); len(calls) > 0 {
+				t.Errorf("%s %s reached the node: %q", method, path, calls)
+			}
+		}
+	}
+	res, body := ask(t, apitest.New(), "GET", "/v1/tasks?target=laptop&kind=shell", "", "")
+	if p := problemOfBody(t, res, body); p.Status != 422 || len(p.Errors) != 1 {
+		t.Errorf("a GET that means to submit: %+v", p)
+	}
+}
+
+// TestOtherMethodsAndPaths holds that what no route answers is a problem, too.
+func TestOtherMethodsAndPaths(t *testing.T) {
+	tests := []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{"PUT", "/v1/tasks", 405, "GET, HEAD, POST"},
+		{"PATCH", "/v1/peers/laptop", 405, "DELETE, GET, HEAD"},
+		{"DELETE", "/v1/status", 405, "GET, HEAD"},
+		{"GET", "/", 404, ""},
+		{"GET", "/v2/tasks", 404, ""},
+		{"GET", "/debug/pprof/", 404, ""}, // only behind a socket
+		{"BREW", "/v1/tasks/" + apitest.ID + "/cancel", 405, "POST"},
+	}
+	for _, tt := range tests {
+		res, body := ask(t, apitest.New(), tt.method, tt.path, "", "")
+		if p := problemOfBody(t, res, body); p.Status != tt.status || res.Header.Get("Allow") != tt.allow {
+			t.Errorf("%s %s: %d, Allow %q", tt.method, tt.path, p.Status, res.Header.Get("Allow"))
+		}
+	}
+}
+
+// TestOpenAPI holds the description of the window still: a change of it is a
+// change for every client. Run with -update to accept one.
+func TestOpenAPI(t *testing.T) {
+	got := append(New(apitest.New(), Config{}).spec, '\n')
+	golden := filepath.Join("testdata", "openapi.json")
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("the description changed: go test ./api -run TestOpenAPI -update, and look at the difference\n%s", got)
+	}
+}

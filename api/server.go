@@ -1,0 +1,164 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// Config tunes the window. The zero value of each field means its default.
+type Config struct {
+	Payload int64         // bytes of a task's body inside JSON; default 10 MiB
+	Grace   time.Duration // for requests under way at a stop; default 5 s
+	Logger  *slog.Logger  // default slog.Default()
+}
+
+func (c Config) withDefaults() Config {
+	c.Payload = cmp.Or(c.Payload, 10<<20)
+	c.Grace = cmp.Or(c.Grace, 5*time.Second)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	return c
+}
+
+// document returns how long a JSON task may be: its body is a third longer in
+// base64, and there is something around it.
+func (c Config) document() int64 { return c.Payload/3*4 + smallDocument }
+
+// A Server answers requests with what a node says.
+type Server struct {
+	node  Node
+	cfg   Config
+	mux   *http.ServeMux
+	api   huma.API
+	meter *meter
+	spec  []byte // the OpenAPI document
+}
+
+// New makes the window of n. It serves nothing: see [Server.Serve].
+func New(n Node, cfg Config) *Server {
+	s := &Server{node: n, cfg: cfg.withDefaults(), mux: http.NewServeMux(), meter: newMeter(n.Registry())}
+	s.api = newAPI(s.mux)
+	s.routeSubmits()
+	s.routeTasks()
+	s.routeDeadLetters()
+	s.routePeers()
+	s.routeHandlers()
+	s.routeStore()
+	s.routeHealth()
+	spec, err := json.MarshalIndent(s.api.OpenAPI(), "", "  ")
+	if err != nil {
+		panic(fmt.Sprintf("api: describe the routes: %v", err)) // they are the same in every program
+	}
+	s.spec = spec
+	return s
+}
+
+// Handler returns all routes but pprof, without any guard: whoever can reach it
+// may do everything.
+func (s *Server) Handler() http.Handler { return s.meter.count(s.dispatch) }
+
+// dispatch answers what no route answers as a problem, too.
+func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if h, pattern := s.mux.Handler(r); pattern == "" {
+		unrouted(w, r, h)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// unrouted asks the mux's own answer why there is no route.
+func unrouted(w http.ResponseWriter, r *http.Request, h http.Handler) {
+	probe := probe{header: http.Header{}}
+	h.ServeHTTP(&probe, r)
+	allow := probe.header.Get("Allow")
+	if allow == "" {
+		p := problem(CodeNotFound, "there is no %s %.200s", r.Method, r.URL.Path)
+		p.Fix = "GET /openapi.json lists every route"
+		fail(w, p)
+		return
+	}
+	p := problem(CodeMethod, "%s %.200s: it takes %s", r.Method, r.URL.Path, allow)
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		p.Fix = fmt.Sprintf("a GET never changes anything here: use %s", allow)
+	}
+	w.Header().Set("Allow", allow)
+	fail(w, p)
+}
+
+// A probe keeps the header of an answer and drops the rest.
+type probe struct{ header http.Header }
+
+func (p *probe) Header() http.Header         { return p.header }
+func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
+func (p *probe) WriteHeader(int)             {}
+
+// Serve answers on l until ctx is done, then ends: waiting requests are answered
+// at once, the others have the time of grace. It closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	if network := l.Addr().Network(); network != "unix" {
+		return errors.Join(fmt.Errorf("serve the api on %s %s: it has no locks of its own, so it is served on unix sockets only", network, l.Addr()), l.Close())
+	}
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	base = context.WithValue(base, stopKey{}, ctx)
+	srv := &http.Server{
+		Handler:           s.local(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return base },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	select {
+	case err := <-failed:
+		return errors.Join(fmt.Errorf("serve the api: %w", err), srv.Close())
+	case <-ctx.Done():
+	}
+	grace, stop := context.WithTimeout(base, s.cfg.Grace)
+	defer stop()
+	err := srv.Shutdown(grace)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.cfg.Logger.Warn("requests were cut off at the stop", "grace", s.cfg.Grace)
+		cancel()
+		err = srv.Close()
+	}
+	<-failed
+	return err
+}
+
+type stopKey struct{}
+
+// untilStop returns a context that ends with ctx, after d, or when the server
+// begins to stop.
+func untilStop(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithTimeout(ctx, d)
+	if serving, ok := ctx.Value(stopKey{}).(context.Context); ok {
+		stop := context.AfterFunc(serving, cancel)
+		return out, func() { stop(); cancel() }
+	}
+	return out, cancel
+}
+
+// local returns all routes, for those who could reach the socket.
+func (s *Server) local() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.Handle("/", s.Handler())
+	return mux
+}

@@ -1,0 +1,45 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+
+	"github.com/balefire/balefire/node"
+)
+
+// A Snapshot says where a copy of the store goes, or went.
+type Snapshot struct {
+	Dir string `json:"dir" minLength:"1" doc:"absolute path of a folder that does not exist yet, on the node's machine"`
+}
+
+func (s *Server) routeStore() {
+	route(s, op("GET", "/v1/status", "getStatus", "node", "This node at a glance"), func(ctx context.Context, _ *struct{}) (node.Status, error) {
+		return s.node.Status(ctx), nil
+	})
+	type why struct {
+		Subject string `path:"subject" maxLength:"128" doc:"a task's id or a peer's name"`
+	}
+	route(s, op("GET", "/v1/why/{subject}", "why", "node", "Name the one thing that keeps a task or a peer back"), func(ctx context.Context, in *why) (node.Blocker, error) {
+		return s.node.Why(ctx, in.Subject)
+	})
+	route(s, op("GET", "/v1/store", "getStore", "store", "Sizes of the store"), func(context.Context, *struct{}) (node.StoreStats, error) {
+		return s.node.StoreStats(), nil
+	})
+	routeDone(s, op("POST", "/v1/store/compact", "compactStore", "store", "Give back the space of what was removed"), func(ctx context.Context, _ *struct{}) error {
+		return s.node.Compact(ctx)
+	})
+	type snapshot struct{ Body Snapshot }
+	copied := op("POST", "/v1/store/snapshot", "snapshotStore", "store", "Copy the store while the node runs")
+	copied.DefaultStatus = http.StatusCreated
+	route(s, copied, func(ctx context.Context, in *snapshot) (Snapshot, error) {
+		return in.Body, s.snapshot(ctx, in.Body.Dir)
+	})
+}
+
+func (s *Server) snapshot(ctx context.Context, dir string) error {
+	if !filepath.IsAbs(dir) {
+		return problem(CodeInvalid, "dir %.200q: an absolute path is expected, the node runs in another folder than you", dir)
+	}
+	return s.node.Snapshot(ctx, dir)
+}

@@ -1,0 +1,215 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxDepth bounds how deep a JSON document may nest; ours need four levels.
+const maxDepth = 32
+
+// checkObject makes sure that b holds one JSON object, that nothing in it is
+// named twice (of two values, each reader would take its own) and that it does
+// not nest absurdly. known, where given, says which names the object may have.
+// It is not a full check of the grammar: decoding is.
+func checkObject(b []byte, known func(name string) bool) error {
+	w := walker{b: b}
+	if w.next() != '{' {
+		return errors.New("a JSON object is expected")
+	}
+	if err := w.value(known); err != nil {
+		return err
+	}
+	if w.next() != 0 || w.i < len(b) {
+		return fmt.Errorf("something follows the JSON object at byte %d", w.i)
+	}
+	return nil
+}
+
+// elements returns the values of a JSON array as they are written, at most max.
+func elements(b []byte, max int) ([][]byte, error) {
+	w := walker{b: b}
+	if w.next() != '[' {
+		return nil, errors.New("a JSON array is expected")
+	}
+	var out [][]byte
+	w.i++
+	for first := true; ; first = false {
+		done, err := w.sep(']', first)
+		if done || err != nil {
+			return out, errors.Join(err, w.trailing(done))
+		}
+		if len(out) == max {
+			return nil, errTooMany
+		}
+		start := w.i
+		if err := w.value(nil); err != nil {
+			return nil, err
+		}
+		out = append(out, b[start:w.i])
+	}
+}
+
+var errTooMany = errors.New("too many")
+
+// A walker steps over JSON values without decoding them.
+type walker struct {
+	b     []byte
+	i     int
+	depth int
+}
+
+// next skips white space and returns the byte there, 0 at the end.
+func (w *walker) next() byte {
+	for ; w.i < len(w.b); w.i++ {
+		switch c := w.b[w.i]; c {
+		case ' ', '\t', '\r', '\n':
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+func (w *walker) trailing(done bool) error {
+	if done && (w.next() != 0 || w.i < len(w.b)) {
+		return fmt.Errorf("something follows the JSON array at byte %d", w.i)
+	}
+	return nil
+}
+
+func (w *walker) value(known func(string) bool) error {
+	switch w.next() {
+	case '{':
+		return w.nest(func() error { return w.object(known) })
+	case '[':
+		return w.nest(w.array)
+	case '"':
+		_, err := w.skip()
+		return err
+	}
+	start := w.i
+	for w.i < len(w.b) && strings.IndexByte(" \t\r\n,:]}[{\"", w.b[w.i]) < 0 {
+		w.i++
+	}
+	if w.i == start {
+		return w.bad("a value")
+	}
+	return nil
+}
+
+func (w *walker) nest(f func() error) error {
+	if w.depth++; w.depth > maxDepth {
+		return fmt.Errorf("the JSON nests deeper than %d levels", maxDepth)
+	}
+	w.i++
+	err := f()
+	w.depth--
+	return err
+}
+
+func (w *walker) object(known func(string) bool) error {
+	seen := map[string]struct{}{}
+	for first := true; ; first = false {
+		done, err := w.sep('}', first)
+		if done || err != nil {
+			return err
+		}
+		name, err := w.name()
+		if err != nil {
+			return err
+		}
+		if _, twice := seen[name]; twice {
+			return fmt.Errorf("field %.60q is given twice", name)
+		}
+		if known != nil && !known(name) {
+			return fmt.Errorf("unknown field %.60q", name)
+		}
+		seen[name] = struct{}{}
+		if w.next() != ':' {
+			return w.bad("a colon")
+		}
+		w.i++
+		if err := w.value(nil); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *walker) array() error {
+	for first := true; ; first = false {
+		done, err := w.sep(']', first)
+		if done || err != nil {
+			return err
+		}
+		if err := w.value(nil); err != nil {
+			return err
+		}
+	}
+}
+
+// sep steps over what stands between two members: a comma, or the end.
+func (w *walker) sep(end byte, first bool) (done bool, err error) {
+	switch c := w.next(); {
+	case c == end:
+		w.i++
+		return true, nil
+	case first && c != 0:
+		return false, nil
+	case c != ',':
+		return false, w.bad("a comma or the end")
+	}
+	w.i++
+	if c := w.next(); c == end || c == 0 {
+		return false, w.bad("a value")
+	}
+	return false, nil
+}
+
+// name steps over a string and returns what it says.
+func (w *walker) name() (string, error) {
+	if w.next() != '"' {
+		return "", w.bad("a name")
+	}
+	start := w.i
+	plain, err := w.skip()
+	if err != nil {
+		return "", err
+	}
+	if in := w.b[start+1 : w.i-1]; plain && utf8.Valid(in) {
+		return string(in), nil
+	}
+	var s string
+	if err := json.Unmarshal(w.b[start:w.i], &s); err != nil {
+		return "", w.bad("a well-formed string")
+	}
+	return s, nil
+}
+
+// skip steps over a string. It is plain when nothing in it is escaped.
+func (w *walker) skip() (plain bool, err error) {
+	i, quote := w.i+1, 0
+	for plain = true; ; plain = false {
+		if quote < i {
+			n := bytes.IndexByte(w.b[min(i, len(w.b)):], '"')
+			if n < 0 {
+				return false, w.bad("the end of a string")
+			}
+			quote = i + n
+		}
+		n := bytes.IndexByte(w.b[i:quote], '\\')
+		if n < 0 {
+			w.i = quote + 1
+			return plain, nil
+		}
+		i += n + 2
+	}
+}
+
+func (w *walker) bad(want string) error {
+	return fmt.Errorf("the JSON is broken at byte %d: %s is expected", w.i, want)
+}

@@ -1,0 +1,288 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+// A Submit is a task as a client writes it. Durations are like 90s or 24h.
+type Submit struct {
+	Target  string            `json:"target" minLength:"1" doc:"who does it: a peer's name or id"`
+	Kind    string            `json:"kind" minLength:"1" maxLength:"128" doc:"which handler"`
+	Class   string            `json:"class,omitempty" enum:"critical,high,normal,low" doc:"default normal"`
+	TTL     string            `json:"ttl,omitempty" example:"24h" doc:"no start after this; default 168h, at most 720h"`
+	Delay   string            `json:"delay,omitempty" example:"90s" doc:"not sent before; not together with at"`
+	At      time.Time         `json:"at,omitzero" doc:"not sent before"`
+	Key     string            `json:"key,omitempty" maxLength:"256" doc:"idempotency key, the same as the header; auto: of the content"`
+	Order   string            `json:"order,omitempty" maxLength:"256" doc:"ordering key: tasks of one key run one after the other"`
+	OnDead  string            `json:"on_dead,omitempty" enum:"skip,block" doc:"what follows a dead head of its ordering key; default skip"`
+	Args    []string          `json:"args,omitempty" maxItems:"256" doc:"appended to the handler's arguments where it allows that"`
+	Body    []byte            `json:"body,omitempty" doc:"what the handler reads; or"`
+	Text    string            `json:"text,omitempty" doc:"the same as plain text"`
+	Type    string            `json:"type,omitempty" maxLength:"255" doc:"content type of the body"`
+	Labels  map[string]string `json:"labels,omitempty" doc:"free words to find it by, at most 32"`
+	Trace   string            `json:"traceparent,omitempty" doc:"W3C trace context; the header of that name does the same"`
+	Retries uint32            `json:"retries,omitempty" doc:"attempts that the handler may make; default its own"`
+}
+
+// submitFields are the names that a submit may have, as they are written.
+var submitFields = func() map[string]bool {
+	names := map[string]bool{}
+	for f := range reflect.TypeFor[Submit]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names[name] = true
+	}
+	return names
+}()
+
+// SubmitOf writes a request of the Go API as a client sends it. A stream and
+// what only a node sets are left out.
+func SubmitOf(r node.Request) Submit {
+	s := Submit{
+		Target: r.Target, Kind: r.Kind, At: r.At, Key: r.Key, Order: r.Order, OnDead: r.OnDead, Args: r.Args,
+		Body: r.Body, Type: r.Type, Labels: r.Labels, Trace: r.Trace, Retries: r.Retries,
+	}
+	if r.Class != proto.Class_CLASS_UNSPECIFIED {
+		s.Class = r.Class.Name()
+	}
+	if r.TTL != 0 {
+		s.TTL = r.TTL.String()
+	}
+	if r.Delay != 0 {
+		s.Delay = r.Delay.String()
+	}
+	return s
+}
+
+// decodeSubmit reads one submit, strictly.
+func decodeSubmit(b []byte) (node.Request, error) {
+	if err := checkObject(b, func(name string) bool { return submitFields[name] }); err != nil {
+		return node.Request{}, unreadable("read the task: %v", err)
+	}
+	var s Submit
+	if err := json.Unmarshal(b, &s); err != nil {
+		return node.Request{}, unreadable("read the task: %s", plainJSONError(err))
+	}
+	return s.request()
+}
+
+// plainJSONError says what is wrong without naming Go's types.
+func plainJSONError(err error) string {
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
+		return fmt.Sprintf("field %q cannot be a %s", e.Field, e.Value)
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// request turns s into what the node takes. What only the node can judge, like
+// the target, is left to it.
+func (s *Submit) request() (node.Request, error) {
+	r := node.Request{
+		Target: s.Target, Kind: s.Kind, At: s.At, Key: s.Key, Order: s.Order, OnDead: s.OnDead, Args: s.Args,
+		Body: s.Body, Type: s.Type, Labels: s.Labels, Trace: s.Trace, Retries: s.Retries,
+	}
+	var err error
+	switch {
+	case s.Target == "":
+		return r, problem(CodeInvalid, "no target: name a peer")
+	case s.Kind == "":
+		return r, problem(CodeInvalid, "no kind: name a handler of %.60s", s.Target)
+	case s.Text != "" && len(s.Body) > 0:
+		return r, problem(CodeInvalid, "body and text are both given: the task has one body")
+	case s.Text != "":
+		r.Body = []byte(s.Text)
+		if r.Type == "" {
+			r.Type = "text/plain; charset=utf-8"
+		}
+	}
+	if r.Class, err = proto.ParseClass(s.Class); err != nil {
+		return r, problem(CodeInvalid, "class: %v", err)
+	}
+	if r.TTL, err = duration("ttl", s.TTL); err != nil {
+		return r, err
+	}
+	r.Delay, err = duration("delay", s.Delay)
+	return r, err
+}
+
+func duration(field, s string) (time.Duration, error) {
+	if s == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, problem(CodeInvalid, "%s %.40q: it is a positive duration like 90s, 30m or 24h", field, s)
+	}
+	return d, nil
+}
+
+// submit takes one task: as a JSON document, or with any other content type as
+// its raw body, of any size, with everything else in the query.
+func (s *Server) submit(w http.ResponseWriter, r *http.Request) {
+	req, err := s.submitted(w, r)
+	if err == nil {
+		err = headers(&req, r.Header)
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	done, err := s.node.Submit(r.Context(), req)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/tasks/"+done.ID)
+	reply(w, http.StatusAccepted, done)
+}
+
+func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (node.Request, error) {
+	if mediaType(r) != jsonType {
+		return streamed(r)
+	}
+	if r.URL.RawQuery != "" {
+		return node.Request{}, problem(CodeInvalid, "a JSON task has all its fields in the document: move the query %.80q there", r.URL.RawQuery)
+	}
+	b, err := readBody(w, r, s.cfg.document())
+	if err != nil {
+		return node.Request{}, err
+	}
+	req, err := decodeSubmit(b)
+	if err == nil && int64(len(req.Body)) > s.cfg.Payload {
+		err = problem(CodeTooLarge, "a body of %d bytes inside JSON, the limit is %d", len(req.Body), s.cfg.Payload)
+	}
+	return req, err
+}
+
+// streamed reads the fields of a task from the query: its body is still to come.
+func streamed(r *http.Request) (node.Request, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return node.Request{}, unreadable("read the query: %v", err)
+	}
+	if q.Get("target") == "" {
+		return node.Request{}, problem(CodeInvalid, "no target in the query. A task written in JSON needs the header Content-Type: application/json; with any other type the content is the task's body, and target and kind stand in the query")
+	}
+	s, err := submitOfQuery(q)
+	if err != nil {
+		return node.Request{}, err
+	}
+	if s.Type == "" {
+		s.Type = r.Header.Get("Content-Type")
+	}
+	req, err := s.request()
+	req.Stream = r.Body
+	return req, err
+}
+
+func submitOfQuery(q url.Values) (s Submit, err error) {
+	one := map[string]*string{
+		"target": &s.Target, "kind": &s.Kind, "class": &s.Class, "ttl": &s.TTL, "delay": &s.Delay, "key": &s.Key,
+		"order": &s.Order, "on_dead": &s.OnDead, "type": &s.Type, "traceparent": &s.Trace,
+	}
+	for name, vs := range q {
+		field, plain := one[name]
+		switch {
+		case plain && len(vs) == 1:
+			*field = vs[0]
+		case name == "arg":
+			s.Args = vs
+		case name == "label":
+			s.Labels, err = labels(vs)
+		case name == "retries" && len(vs) == 1:
+			var n uint64
+			n, err = strconv.ParseUint(vs[0], 10, 32)
+			s.Retries = uint32(n)
+		case name == "at" && len(vs) == 1:
+			s.At, err = time.Parse(time.RFC3339, vs[0])
+		case plain || name == "retries" || name == "at":
+			err = errors.New("given twice")
+		default:
+			err = errors.New("unknown query parameter")
+		}
+		if err != nil {
+			return s, problem(CodeInvalid, "%.40s: %v", name, err)
+		}
+	}
+	return s, nil
+}
+
+func labels(vs []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, l := range vs {
+		k, v, ok := strings.Cut(l, "=")
+		if _, twice := out[k]; !ok || k == "" || twice {
+			return nil, fmt.Errorf("%.60q: it is name=value, each name once", l)
+		}
+		out[k] = v
+	}
+	return out, nil
+}
+
+// Query writes s as the query of a stream: all of it but the body.
+func (s Submit) Query() url.Values {
+	q := url.Values{"target": {s.Target}, "kind": {s.Kind}}
+	for name, v := range map[string]string{
+		"class": s.Class, "ttl": s.TTL, "delay": s.Delay, "key": s.Key, "order": s.Order, "on_dead": s.OnDead,
+		"type": s.Type, "traceparent": s.Trace,
+	} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	if !s.At.IsZero() {
+		q.Set("at", s.At.Format(time.RFC3339Nano))
+	}
+	if s.Retries > 0 {
+		q.Set("retries", strconv.FormatUint(uint64(s.Retries), 10))
+	}
+	for _, a := range s.Args {
+		q.Add("arg", a)
+	}
+	for k, v := range s.Labels {
+		q.Add("label", k+"="+v)
+	}
+	return q
+}
+
+// headers adds what a request may say in its headers.
+func headers(r *node.Request, h http.Header) error {
+	key := h.Get("Idempotency-Key")
+	if unquoted, err := strconv.Unquote(key); err == nil && strings.HasPrefix(key, `"`) {
+		key = unquoted
+	}
+	switch {
+	case len(h.Values("Idempotency-Key")) > 1:
+		return problem(CodeInvalid, "more than one Idempotency-Key")
+	case key != "" && r.Key != "" && key != r.Key:
+		return problem(CodeInvalid, "the header Idempotency-Key and the field key differ")
+	case key != "":
+		r.Key = key
+	}
+	if r.Trace == "" {
+		r.Trace = h.Get("Traceparent")
+	}
+	return nil
+}
+
+const jsonType = "application/json"
+
+// mediaType returns the content type without its parameters, in lower case.
+func mediaType(r *http.Request) string {
+	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil {
+		return ""
+	}
+	return t
+}

@@ -1,0 +1,236 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+// A Filter chooses tasks. The zero value means all of them.
+type Filter struct {
+	States []string  `json:"states,omitempty" query:"state" doc:"like PENDING,SENT"`
+	Role   string    `json:"role,omitempty" query:"role" enum:"home,owner" doc:"what this node is to the task; default both"`
+	Peer   string    `json:"peer,omitempty" query:"peer" doc:"name or id of the other side"`
+	Kind   string    `json:"kind,omitempty" query:"kind"`
+	Label  string    `json:"label,omitempty" query:"label" doc:"name=value"`
+	Before time.Time `json:"before,omitzero" query:"before" doc:"created before"`
+	After  time.Time `json:"after,omitzero" query:"after" doc:"created after"`
+}
+
+// FilterOf writes a query of the Go API without its page.
+func FilterOf(q node.Query) Filter {
+	f := Filter{Role: q.Role, Peer: q.Peer, Kind: q.Kind, Label: q.Label, Before: q.Before, After: q.After}
+	for _, s := range q.States {
+		f.States = append(f.States, s.Name())
+	}
+	return f
+}
+
+func (f Filter) query() (node.Query, error) {
+	q := node.Query{Role: f.Role, Peer: f.Peer, Kind: f.Kind, Label: f.Label, Before: f.Before, After: f.After}
+	for _, name := range f.States {
+		s, err := proto.ParseTaskState(name)
+		if err != nil {
+			return q, problem(CodeInvalid, "state: %v", err)
+		}
+		q.States = append(q.States, s)
+	}
+	if f.Label != "" && !strings.Contains(f.Label, "=") {
+		return q, problem(CodeInvalid, "label %.60q: it is name=value", f.Label)
+	}
+	return q, nil
+}
+
+// The inputs of the task routes.
+type (
+	// ByID names a task in the path.
+	ByID struct {
+		ID string `path:"id" pattern:"^[0-9A-Fa-f-]{1,36}$" doc:"id, or the beginning of one that is unique"`
+	}
+	// List asks for a page of tasks.
+	List struct {
+		Filter
+		Cursor string `query:"cursor" maxLength:"1024" doc:"next of the page before"`
+		Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50"`
+	}
+	// WaitFor says how long to wait.
+	WaitFor struct {
+		ByID
+		Timeout string `query:"timeout" default:"30s" doc:"at most 10m"`
+	}
+	// Cancel says how a task is to be stopped.
+	Cancel struct {
+		Hard   bool   `json:"hard,omitempty" doc:"kill the whole process group; else the handler is asked to stop"`
+		Reason string `json:"reason,omitempty" maxLength:"1024"`
+	}
+	// Purge says what to remove.
+	Purge struct {
+		Filter
+		DryRun bool `json:"dry_run,omitempty" doc:"only count"`
+	}
+)
+
+// maxWait bounds one request that waits; clients ask again.
+const maxWait = 10 * time.Minute
+
+func (l List) query() (node.Query, error) {
+	q, err := l.Filter.query()
+	q.Cursor, q.Limit = l.Cursor, l.Limit
+	return q, err
+}
+
+func (s *Server) routeSubmits() {
+	s.mux.HandleFunc("POST /v1/tasks", s.submit)
+	s.mux.HandleFunc("POST /v1/tasks/batch", s.batch)
+	one := op("POST", "/v1/tasks", "submitTask", "tasks", "Submit a task")
+	one.Description = "The answer means that the task is on disk. With a content type other than JSON the content is the task's body, of any size, " +
+		"and the fields stand in the query: " + strings.Join(streamFields, ", ") + "."
+	one.Parameters = []*huma.Param{{Name: "Idempotency-Key", In: "header", Description: "the same key: the same task; the same key for another request: 409", Schema: &huma.Schema{Type: "string"}}}
+	one.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[Submit](s), jsonType)}
+	one.RequestBody.Content["application/octet-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
+	one.Responses = answers[node.Submitted](s, "202", "The task is on disk; Location names it")
+	s.api.OpenAPI().AddOperation(&one)
+
+	many := op("POST", "/v1/tasks/batch", "submitTasks", "tasks", "Submit many tasks")
+	many.Description = fmt.Sprintf("At most %d tasks and %d MiB. A task that is wrong does not keep the others back: each has its own status.", MaxBatch, MaxBatchBytes>>20)
+	many.RequestBody = &huma.RequestBody{Required: true, Content: content(&huma.Schema{Type: "array", Items: schema[Submit](s)}, jsonType)}
+	many.RequestBody.Content["application/x-ndjson"] = &huma.MediaType{Schema: schema[Submit](s)}
+	many.Responses = answers[Batch](s, "200", "What became of each task")
+	s.api.OpenAPI().AddOperation(&many)
+}
+
+var streamFields = []string{"target", "kind", "class", "ttl", "delay", "at", "key", "order", "on_dead", "arg (repeated)", "type", "label (repeated, name=value)", "traceparent", "retries"}
+
+func (s *Server) routeTasks() {
+	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks by age"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
+		q, err := in.query()
+		if err != nil {
+			return node.Page[node.Task]{}, err
+		}
+		return paged(s.node.Tasks(ctx, q))
+	})
+	route(s, op("GET", "/v1/tasks/{id}", "getTask", "tasks", "Show a task with its events"), func(ctx context.Context, in *ByID) (node.Task, error) {
+		return s.node.Task(ctx, in.ID)
+	})
+	wait := op("GET", "/v1/tasks/{id}/wait", "waitTask", "tasks", "Wait until a task has ended")
+	wait.Description = "200 when it has ended, 202 with the task as it is when it has not: ask again."
+	routeAnswer(s, wait, s.wait)
+	route(s, op("GET", "/v1/tasks/{id}/receipts", "getReceipts", "tasks", "Show the receipts of a task, with their proofs"), func(ctx context.Context, in *ByID) (node.Page[node.Receipt], error) {
+		rs, err := s.node.Receipts(ctx, in.ID)
+		return list(rs), err
+	})
+	huma.Register(s.api, bodied(op("GET", "/v1/tasks/{id}/result", "getResult", "tasks", "Read the result of a task")), s.result)
+	s.routeTaskWrites()
+}
+
+func (s *Server) routeTaskWrites() {
+	type cancel struct {
+		ByID
+		Body *Cancel
+	}
+	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Stop a task"), func(ctx context.Context, in *cancel) (node.Task, error) {
+		how := in.Body
+		if how == nil {
+			how = &Cancel{}
+		}
+		return s.node.Cancel(ctx, in.ID, how.Hard, how.Reason)
+	})
+	retry := op("POST", "/v1/tasks/{id}/retry", "retryTask", "tasks", "Repeat an ended task as a new one")
+	retry.DefaultStatus = http.StatusAccepted
+	routeAnswer(s, retry, func(ctx context.Context, in *ByID) (answer[node.Submitted], error) {
+		done, err := s.node.Retry(ctx, in.ID)
+		return answer[node.Submitted]{Body: done, Location: "/v1/tasks/" + done.ID}, err
+	})
+	type purge struct{ Body Purge }
+	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (node.Purged, error) {
+		q, err := in.Body.query()
+		if err != nil {
+			return node.Purged{}, err
+		}
+		return s.node.Purge(ctx, q, in.Body.DryRun)
+	})
+	for _, path := range []string{"/v1/tasks/batch", "/v1/tasks/purge"} { // not tasks of that name
+		s.mux.HandleFunc("GET "+path, postOnly)
+	}
+}
+
+// postOnly refuses to read where there is only something to write.
+func postOnly(w http.ResponseWriter, r *http.Request) {
+	probe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Allow", http.MethodPost) })
+	unrouted(w, r, probe)
+}
+
+func (s *Server) wait(ctx context.Context, in *WaitFor) (answer[node.Task], error) {
+	d, err := duration("timeout", in.Timeout)
+	if err != nil {
+		return answer[node.Task]{}, err
+	}
+	waiting, cancel := untilStop(ctx, min(d, maxWait))
+	defer cancel()
+	t, err := s.node.Wait(waiting, in.ID)
+	switch {
+	case err == nil:
+		return answer[node.Task]{Body: t}, nil
+	case waiting.Err() != nil && t.ID != "":
+		return answer[node.Task]{Body: t, Status: http.StatusAccepted}, nil
+	}
+	return answer[node.Task]{}, err
+}
+
+// A resultAnswer is the result of a task, byte for byte.
+type resultAnswer struct {
+	Type   string `header:"Content-Type"`
+	Length uint64 `header:"Content-Length"`
+	ETag   string `header:"ETag" doc:"the digest, algorithm:hex"`
+	State  string `header:"Balefire-State" doc:"how the task ended"`
+	Cut    string `header:"Balefire-Truncated" doc:"true: the handler wrote more than its limit"`
+	Body   func(huma.Context)
+}
+
+func (s *Server) result(ctx context.Context, in *ByID) (*resultAnswer, error) {
+	body, t, err := s.node.Result(ctx, in.ID)
+	if err != nil {
+		return nil, ProblemOf(err)
+	}
+	out := &resultAnswer{Type: t.ResultType, Length: t.ResultSize, State: t.State}
+	if out.Type == "" {
+		out.Type = "application/octet-stream"
+	}
+	if t.ResultHash != "" {
+		out.ETag = `"` + t.ResultHash + `"`
+	}
+	if t.Truncated {
+		out.Cut = "true"
+	}
+	out.Body = func(c huma.Context) {
+		defer body.Close()
+		n, err := io.Copy(c.BodyWriter(), body)
+		if err != nil || uint64(n) != t.ResultSize {
+			s.cfg.Logger.Warn("a result was not sent to its end", "task", t.ID, "bytes", n, "of", t.ResultSize, "err", err)
+			panic(http.ErrAbortHandler) // the client must not take a part for the whole
+		}
+	}
+	return out, nil
+}
+
+func list[T any](items []T) node.Page[T] {
+	if items == nil {
+		items = []T{}
+	}
+	return node.Page[T]{Items: items}
+}
+
+func paged[T any](p node.Page[T], err error) (node.Page[T], error) {
+	if p.Items == nil {
+		p.Items = []T{}
+	}
+	return p, err
+}
