@@ -70,6 +70,26 @@ func TestOrder(t *testing.T) {
 	})
 }
 
+// TestOrderIsPerHome holds that a key of one home says nothing to another home.
+func TestOrderIsPerHome(t *testing.T) {
+	_, spec := does(func(ctx context.Context, r *Run) *Ran {
+		if r.Origin == home {
+			return blocks(ctx, r)
+		}
+		return &Ran{End: Success}
+	})
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a, b := r.task(withOrder("k")), r.task(withOrder("k"), func(a *Arrival) { a.Header.Origin = other })
+		r.accept(0, a, b)
+		r.run()
+		wait(time.Second)
+		r.expect(b, succeeded)
+		if rec := r.record(a); rec.State != running {
+			t.Errorf("state %s", rec.State.Name())
+		}
+	})
+}
+
 // TestClasses holds S14: the most urgent first, and one low at least in a hundred
 // under a flood of high.
 func TestClasses(t *testing.T) {
