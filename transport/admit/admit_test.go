@@ -1,0 +1,96 @@
+package admit
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestTokens holds for any traffic: never more is allowed than the burst and
+// what has been refilled since, and a patient peer is never refused for long.
+func TestTokens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := NewLedger[string](Limits{})
+		var now time.Duration
+		allowed := 0
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			now += time.Duration(rapid.IntRange(0, 3e8).Draw(t, "wait"))
+			if l.Allow("p", Stream, now) {
+				allowed++
+			}
+			if most := 64 + 10*now.Seconds(); float64(allowed) > most+1e-6 {
+				t.Fatalf("%d streams in %v, at most %v are meant", allowed, now, most)
+			}
+		}
+		if !l.Allow("p", Stream, now+100*time.Millisecond) {
+			t.Fatal("a peer that waited is refused")
+		}
+	})
+}
+
+func TestPeersAndKindsDoNotShare(t *testing.T) {
+	l := NewLedger[string](Limits{Joins: Rate{1, 1}})
+	if !l.Allow("a", Join, 0) || l.Allow("a", Join, 0) {
+		t.Error("a burst of one is not one")
+	}
+	if !l.Allow("b", Join, 0) || !l.Allow("a", Conn, 0) {
+		t.Error("one account pays for another")
+	}
+	if l.Allow("a", Join, -time.Hour) {
+		t.Error("a time that goes back refills")
+	}
+	if !l.Allow("a", Join, time.Second) {
+		t.Error("nothing refills")
+	}
+}
+
+// TestBans holds the steps of a ban: it takes some offences, passes by itself,
+// and doubles up to a bound (S54).
+func TestBans(t *testing.T) {
+	l := NewLedger[string](Limits{})
+	var now time.Duration
+	for want := 10 * time.Second; want <= 20*time.Minute; want *= 2 {
+		offences := 1
+		for !l.Offend("p", now) {
+			offences++
+		}
+		if offences != 9 {
+			t.Errorf("banned after %d offences, want 9", offences)
+		}
+		until := now + min(want, 10*time.Minute)
+		if !l.Banned("p", until-1) || l.Banned("p", until) {
+			t.Errorf("the ban does not last %v", until-now)
+		}
+		if l.Banned("q", now) {
+			t.Error("somebody else is banned")
+		}
+		now = until
+	}
+}
+
+func TestAnOffenceIsForgiven(t *testing.T) {
+	l := NewLedger[string](Limits{})
+	for i := range 1000 {
+		if l.Offend("p", time.Duration(i)*30*time.Second) {
+			t.Fatalf("banned by offence %d, though there is one in half a minute", i)
+		}
+	}
+}
+
+// TestMemory holds that strangers with ever new keys cost no memory, and wash
+// no ban off (I15).
+func TestMemory(t *testing.T) {
+	l := NewLedger[int](Limits{Peers: 50})
+	for !l.Offend(-1, 0) {
+	}
+	for i := range 5000 {
+		l.Allow(i, Join, time.Duration(i))
+		if l.Len() > 50 {
+			t.Fatalf("%d accounts", l.Len())
+		}
+	}
+	if !l.Banned(-1, 5*time.Second) {
+		t.Error("the ban was washed off")
+	}
+}

@@ -1,0 +1,332 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	ma "github.com/multiformats/go-multiaddr"
+	"pgregory.net/rapid"
+
+	"github.com/balefire/balefire/proto"
+)
+
+var timing = Timing{}.withDefaults()
+
+func TestPulse(t *testing.T) {
+	const s = time.Second
+	type step struct {
+		now, heard time.Duration
+		busy       bool
+		want       beat
+	}
+	tests := []struct {
+		name  string
+		steps []step
+	}{
+		{"a quiet connection is probed every ten seconds", []step{
+			{9 * s, 0, false, rest}, {10 * s, 0, false, probe}, {12 * s, 11 * s, false, rest}, {20 * s, 11 * s, false, rest}, {21 * s, 11 * s, false, probe}}},
+		{"three probes without an answer end it", []step{
+			{10 * s, 0, false, probe}, {20 * s, 0, false, probe}, {30 * s, 0, false, probe}, {40 * s, 0, false, lost}}},
+		{"with frames in flight it takes seconds", []step{
+			{2 * s, 0, true, probe}, {4 * s, 0, true, probe}, {6 * s, 0, true, probe}, {8 * s, 0, true, lost}}},
+		{"anything heard starts it anew (S41)", []step{
+			{2 * s, 0, true, probe}, {4 * s, 0, true, probe}, {6 * s, 5 * s, true, rest}, {7 * s, 5 * s, true, probe}, {9 * s, 5 * s, true, probe}, {11 * s, 5 * s, true, probe}, {13 * s, 5 * s, true, lost}}},
+		{"work after a long silence is no reason to give up", []step{
+			{9 * s, 0, false, rest}, {9 * s, 0, true, probe}, {11 * s, 0, true, probe}, {12 * s, 12 * s, true, rest}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var p pulse
+			for i, st := range tt.steps {
+				if got := p.next(st.now, st.heard, st.busy, timing); got != st.want {
+					t.Fatalf("step %d at %v: %v, want %v", i, st.now, got, st.want)
+				}
+			}
+		})
+	}
+}
+
+func TestPings(t *testing.T) {
+	var p pings
+	done := make(chan time.Duration, 1)
+	payload := p.start(time.Second, done)
+	if len(payload) != pingSize {
+		t.Errorf("a PING of %d bytes", len(payload))
+	}
+	if rtt, ok := p.finish(payload, 3*time.Second); !ok || rtt != 2*time.Second || <-done != rtt {
+		t.Errorf("round trip %v, %v", rtt, ok)
+	}
+	if _, ok := p.finish(payload, 4*time.Second); ok {
+		t.Error("a PONG counted twice")
+	}
+	for _, bad := range [][]byte{nil, payload[:8], make([]byte, pingSize)} {
+		if _, ok := p.finish(bad, 0); ok {
+			t.Errorf("a PONG without a PING counted: %d bytes", len(bad))
+		}
+	}
+	for range 10 * maxPings {
+		p.start(0, nil)
+	}
+	if len(p.sent) > maxPings {
+		t.Errorf("%d PINGs are remembered", len(p.sent))
+	}
+}
+
+// TestRedial holds the times of S07 and S46 as functions.
+func TestRedial(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Hour
+		r := rapid.Float64Range(0, 0.999).Draw(t, "r")
+		d := timing.first(now, r)
+		if d.due < now || d.due > now+timing.Redial {
+			t.Fatalf("first try after %v", d.due-now)
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "tries") {
+			now = d.due + rapid.SampledFrom([]time.Duration{0, shortDial, longDial}).Draw(t, "took")
+			d.busy = true
+			d = timing.failed(d, now, r)
+			pause, absent := d.due-now, now-d.since
+			if d.busy || pause < timing.Redial/3 || pause > timing.Longest {
+				t.Fatalf("pause %v", pause)
+			}
+			if absent <= time.Minute && pause > 2*time.Second {
+				t.Fatalf("a pause of %v after %v", pause, absent)
+			}
+			hurried := timing.hurry(d, now)
+			if hurried.due > max(now, hurried.started+timing.Redial) {
+				t.Fatalf("wanted, and dialled in %v", hurried.due-now)
+			}
+		}
+	})
+	d := redial{since: 0, busy: true, tries: 9}
+	if d = timing.hurry(d, time.Hour); !d.wanted {
+		t.Error("work that came up during a try is forgotten")
+	}
+	if d = timing.failed(d, time.Hour, 0.999); d.due > time.Hour+timing.Redial || d.wanted {
+		t.Errorf("tried again after %v though work waits", d.due-time.Hour)
+	}
+}
+
+func TestLinkPause(t *testing.T) {
+	for i, want := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond} {
+		if got := linkPause(i+1, 1); got != want {
+			t.Errorf("pause %d is %v, want %v", i+1, got, want)
+		}
+	}
+	if got := linkPause(1000, 1); got != 10*time.Second {
+		t.Errorf("the longest pause is %v", got)
+	}
+}
+
+// TestWindow holds against any traffic: the sums are right, the limits hold.
+func TestWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWindow()
+		var now time.Duration
+		var sizes []int
+		var acked uint64
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			now += time.Duration(rapid.IntRange(0, 1e9).Draw(t, "wait"))
+			for range rapid.IntRange(0, 50).Draw(t, "send") {
+				if !w.open() {
+					break
+				}
+				n := rapid.IntRange(1, 400<<10).Draw(t, "bytes")
+				w.add(n, now)
+				sizes = append(sizes, n)
+			}
+			if w.len() > 0 && rapid.Bool().Draw(t, "ack") {
+				acked += uint64(rapid.IntRange(1, w.len()).Draw(t, "acked"))
+				w.ack(acked, now)
+			}
+			sum := 0
+			for _, n := range sizes[acked:] {
+				sum += n
+			}
+			if w.bytes != sum || w.len() != len(sizes)-int(acked) || w.first() != acked+1 {
+				t.Fatalf("%d frames of %d bytes from %d; want %d of %d from %d", w.len(), w.bytes, w.first(), len(sizes)-int(acked), sum, acked+1)
+			}
+			if w.tasksMax < minTasks || w.tasksMax > maxTasks || w.bytesMax < minBytes || w.bytesMax > maxBytes {
+				t.Fatalf("limits %d, %d", w.tasksMax, w.bytesMax)
+			}
+		}
+	})
+}
+
+// TestWindowFollowsThePath simulates a path of a given rate and time and holds
+// that the window fills it, and no more than twice.
+func TestWindowFollowsThePath(t *testing.T) {
+	const frameSize = 1300
+	tests := []struct {
+		name    string
+		latency time.Duration
+		rate    float64 // frames a second
+		least   int
+		most    int
+	}{
+		{"a LAN stays at the least", time.Millisecond, 50_000, minTasks, minTasks},
+		{"a long fat path is filled", 200 * time.Millisecond, 20_000, 4_000, 2*4_000 + 600},
+		{"a thin path is not flooded", 200 * time.Millisecond, 200, minTasks, minTasks},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWindow()
+			var now, free time.Duration
+			type sent struct {
+				number uint64
+				at     time.Duration // its Ack is here
+			}
+			var way []sent
+			for now < 30*time.Second {
+				for w.open() {
+					w.add(frameSize, now)
+					free = max(free, now) + time.Duration(float64(time.Second)/tt.rate)
+					way = append(way, sent{w.next - 1, free + tt.latency})
+				}
+				now = way[0].at
+				w.ack(way[0].number, now)
+				way = way[1:]
+			}
+			if w.tasksMax < tt.least || w.tasksMax > tt.most {
+				t.Errorf("window of %d frames, want %d to %d", w.tasksMax, tt.least, tt.most)
+			}
+		})
+	}
+}
+
+func TestCheckAck(t *testing.T) {
+	refusal := func(n uint64, c proto.Code) *proto.Refusal { return &proto.Refusal{Number: n, Code: c} }
+	full := proto.Code_CODE_FULL
+	tests := []struct {
+		name string
+		ack  *proto.Ack
+		ok   bool
+	}{
+		{"all", &proto.Ack{From: 10, UpTo: 20}, true},
+		{"one", &proto.Ack{From: 10, UpTo: 10}, true},
+		{"with refusals", &proto.Ack{From: 10, UpTo: 12, Refusals: []*proto.Refusal{refusal(10, full), refusal(12, full)}}, true},
+		{"nothing", &proto.Ack{}, false},
+		{"again", &proto.Ack{From: 9, UpTo: 12}, false},
+		{"a gap", &proto.Ack{From: 11, UpTo: 12}, false},
+		{"backwards", &proto.Ack{From: 10, UpTo: 9}, false},
+		{"what was not sent", &proto.Ack{From: 10, UpTo: 21}, false},
+		{"beyond counting", &proto.Ack{From: 10, UpTo: 1 << 63}, false},
+		{"a refusal before it", &proto.Ack{From: 10, UpTo: 12, Refusals: []*proto.Refusal{refusal(9, full)}}, false},
+		{"a refusal behind it", &proto.Ack{From: 10, UpTo: 12, Refusals: []*proto.Refusal{refusal(13, full)}}, false},
+		{"a refusal twice", &proto.Ack{From: 10, UpTo: 12, Refusals: []*proto.Refusal{refusal(11, full), refusal(11, full)}}, false},
+		{"refusals out of order", &proto.Ack{From: 10, UpTo: 12, Refusals: []*proto.Refusal{refusal(12, full), refusal(11, full)}}, false},
+		{"a refusal that accepts", &proto.Ack{From: 10, UpTo: 12, Refusals: []*proto.Refusal{refusal(11, 0)}}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := checkAck(tt.ack, 10, 20); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrBadAck) {
+				t.Errorf("checkAck = %v, want ok = %v", err, tt.ok)
+			}
+		})
+	}
+	if err := checkAck(&proto.Ack{From: 1, UpTo: proto.MaxGroup + 1}, 1, 1000); err == nil {
+		t.Error("an Ack of more than a group")
+	}
+}
+
+// TestAckFor holds the numbering: marks do not count, types of a newer node are
+// refused, and a receiver that refuses what is not there gets no Ack at all.
+func TestAckFor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		first := rapid.Uint64Range(1, 1000).Draw(t, "first")
+		var group []*proto.Message
+		var a Answer
+		want := map[uint64]proto.Code{}
+		number, index := first, uint64(0)
+		for range rapid.IntRange(1, 40).Draw(t, "messages") {
+			typ := rapid.SampledFrom([]proto.MessageType{
+				proto.MessageType_DATA, proto.MessageType_RESULT, proto.MessageType_CANCEL, proto.MessageType_MARK, 77}).Draw(t, "type")
+			group = append(group, &proto.Message{Type: typ})
+			refuse := rapid.Bool().Draw(t, "refuse")
+			switch {
+			case typ == 77:
+				want[number] = proto.Code_CODE_UNKNOWN_VERSION
+			case refuse:
+				a.Refusals = append(a.Refusals, &proto.Refusal{Number: index, Code: proto.Code_CODE_FULL})
+				if typ != proto.MessageType_MARK {
+					want[number] = proto.Code_CODE_FULL
+				}
+			}
+			if typ != 77 {
+				index++
+			}
+			if typ != proto.MessageType_MARK {
+				number++
+			}
+		}
+		a.Refusals = rapid.Permutation(a.Refusals).Draw(t, "order")
+		ack, err := ackFor(first, group, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ack.GetFrom() != first || ack.GetUpTo() != number-1 || len(ack.GetRefusals()) != len(want) {
+			t.Fatalf("%v; want up to %d, refused %v", ack, number-1, want)
+		}
+		for _, r := range ack.GetRefusals() {
+			if want[r.GetNumber()] != r.GetCode() {
+				t.Fatalf("frame %d refused with %v", r.GetNumber(), r.GetCode())
+			}
+		}
+		if number > first && checkAck(ack, first, number-1) != nil && number-first <= proto.MaxGroup {
+			t.Fatalf("its own Ack is refused: %v", checkAck(ack, first, number-1))
+		}
+		a.Refusals = append(a.Refusals, &proto.Refusal{Number: index, Code: proto.Code_CODE_FULL})
+		if _, err := ackFor(first, group, a); err == nil {
+			t.Fatal("a refusal of nothing was passed over: its task would count as accepted")
+		}
+	})
+}
+
+func TestIntake(t *testing.T) {
+	q := newIntake()
+	go func() {
+		for i := range 2000 {
+			if err := q.put(t.Context(), data(i), 10_000); err != nil {
+				t.Error(err)
+			}
+		}
+		q.close(errAny)
+	}()
+	next := 0
+	for {
+		group, err := q.take(t.Context(), nil)
+		if err != nil {
+			if !errors.Is(err, errAny) || next != 2000 {
+				t.Errorf("ended with %v after %d", err, next)
+			}
+			return
+		}
+		if len(group) > proto.MaxGroup || (len(group)-1)*10_000 > intakeBytes {
+			t.Fatalf("a group of %d", len(group))
+		}
+		for _, m := range group {
+			if m.GetId() != fmt.Sprint(next) {
+				t.Fatalf("task %s at place %d", m.GetId(), next)
+			}
+			next++
+		}
+	}
+}
+
+func TestUsableAddresses(t *testing.T) {
+	said := []string{"/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "nonsense", "/ip4/0.0.0.0/tcp/1", "/ip6/::1/udp/1/quic-v1", "/dns4/x.example/tcp/1"}
+	tests := []struct {
+		remote string
+		want   int
+	}{{"/ip4/10.0.0.9/tcp/5", 2}, {"/ip4/127.0.0.1/tcp/5", 4}}
+	for _, tt := range tests {
+		if got := usable(said, ma.StringCast(tt.remote), maxAddrs); len(got) != tt.want {
+			t.Errorf("from %s: %q", tt.remote, got)
+		}
+	}
+	if got := usable(said, ma.StringCast("/ip4/127.0.0.1/tcp/5"), 1); len(got) != 1 {
+		t.Errorf("more than the limit: %q", got)
+	}
+}
