@@ -297,3 +297,145 @@ func TestReconnect(t *testing.T) {
 		})
 	}
 }
+
+// TestManyBehindOneAddress holds that nodes behind one NAT all meet: libp2p by
+// itself refuses the ninth.
+func TestManyBehindOneAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSim(t, 24, transporttest.Link{Latency: 5 * time.Millisecond, OneIP: true})
+		defer m.close()
+		took := m.await(time.Minute, "a full mesh of 24", m.connected)
+		t.Logf("%v", took)
+	})
+}
+
+// TestHerd holds S46: nodes that lost one neighbour at the same moment come back
+// to it one by one.
+func TestHerd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = 16
+		m := newSim(t, nodes, transporttest.Link{Latency: 5 * time.Millisecond})
+		defer m.close()
+		m.await(time.Minute, "first meeting", m.connected)
+		m.nodes[1].stop()
+		m.await(time.Minute, "the loss is noticed", func() bool {
+			for _, n := range m.nodes {
+				if n.id != 1 && n.Connected(m.nodes[1].Peer()) {
+					return false
+				}
+			}
+			return true
+		})
+		m.nodes[1].start()
+		var when []time.Duration
+		began := m.clock.Mono()
+		back := map[int]bool{}
+		m.await(time.Minute, "all are back", func() bool {
+			for _, n := range m.nodes {
+				if n.id != 1 && !back[n.id] && n.Connected(m.nodes[1].Peer()) {
+					back[n.id] = true
+					when = append(when, m.clock.Mono()-began)
+				}
+			}
+			return len(back) == nodes-1
+		})
+		t.Logf("back after %v", when)
+		if spread := when[len(when)-1] - when[0]; spread < 200*time.Millisecond {
+			t.Errorf("all came back within %v", spread)
+		}
+	})
+}
+
+// TestOneWayCut holds that a path which carries only one way is given up and
+// found again.
+func TestOneWayCut(t *testing.T) {
+	for _, cut := range [][2]int{{0, 1}, {1, 0}} {
+		t.Run(fmt.Sprint(cut), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
+				defer m.close()
+				m.await(10*time.Second, "first meeting", m.connected)
+				m.Cut(cut[0], cut[1])
+				m.nodes[0].give(100)
+				m.await(time.Minute, "the cut is noticed", func() bool { return !m.nodes[0].Connected(m.nodes[1].Peer()) })
+				if m.nodes[0].left() == 0 {
+					t.Error("acknowledged over a path that is cut")
+				}
+				m.Heal()
+				m.await(time.Minute, "catch-up", func() bool { return m.nodes[0].left() == 0 })
+				m.check(100)
+			})
+		})
+	}
+}
+
+// TestRestartedPeer holds that a peer which was killed and comes back is used at
+// once, although QUIC believes in the old connection for half a minute.
+func TestRestartedPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
+		defer m.close()
+		m.await(10*time.Second, "first meeting", m.connected)
+		m.Unplug(1) // its last words are lost: kill -9
+		m.nodes[1].stop()
+		m.Heal()
+		m.nodes[1].start()
+		m.nodes[0].give(10)
+		took := m.await(10*time.Second, "tasks for the new one", func() bool { return m.nodes[0].left() == 0 })
+		t.Logf("%v", took)
+		m.check(10)
+	})
+}
+
+// TestFlapping holds I8 over a link that comes and goes, and nodes that restart
+// in between (S06).
+func TestFlapping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSim(t, 3, transporttest.Link{Latency: 30 * time.Millisecond, Mbps: 50, Loss: 0.03, Seed: 7})
+		defer m.close()
+		const total = 12000
+		for round := range 12 {
+			m.nodes[0].give(total / 12)
+			time.Sleep(time.Second)
+			switch round % 4 {
+			case 0:
+				m.Partition([]int{0, 2}, []int{1})
+			case 1:
+				m.Unplug(1)
+				m.nodes[1].stop()
+				m.nodes[1].start()
+			case 2:
+				m.Cut(1, 0)
+			case 3:
+				m.nodes[2].stop()
+				m.nodes[2].start()
+			}
+			time.Sleep(5 * time.Second)
+			m.Heal()
+		}
+		took := m.await(5*time.Minute, "the rest", func() bool { return m.nodes[0].left() == 0 })
+		m.await(time.Minute, "all are connected again", m.connected)
+		t.Logf("%v after the last cut, %d links", took, m.nodes[0].links)
+		m.check(total)
+	})
+}
+
+// TestQuietMesh holds that an idle hour costs little and loses nobody.
+func TestQuietMesh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSim(t, 3, transporttest.Link{Latency: 20 * time.Millisecond, Loss: 0.05})
+		defer m.close()
+		m.await(time.Minute, "first meeting", m.connected)
+		before := m.nodes[0].links
+		sent := m.Stats().Sent
+		time.Sleep(time.Hour)
+		if !m.connected() || m.nodes[0].links != before {
+			t.Errorf("an idle hour: connected %v, %d links more", m.connected(), m.nodes[0].links-before)
+		}
+		if rate := float64(m.Stats().Sent-sent) / 3600 / 3; rate > 3 {
+			t.Errorf("%.1f packets a second and pair when idle", rate)
+		} else {
+			t.Logf("%.2f packets a second and pair", rate)
+		}
+	})
+}
