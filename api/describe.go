@@ -27,54 +27,30 @@ func (d documents) HandleFunc(pattern string, next func(http.ResponseWriter, *ht
 	d.ServeMux.HandleFunc(pattern, document(next))
 }
 
-// An answer is what huma writes for a value.
-type answer[T any] struct {
-	Status   int
-	Location string `header:"Location"`
-	Body     T
-}
-
-// route adds a route that answers with a value.
-func route[I, T any](s *Server, op huma.Operation, f func(context.Context, *I) (T, error)) {
-	routeAnswer(s, op, func(ctx context.Context, in *I) (answer[T], error) {
-		v, err := f(ctx, in)
-		return answer[T]{Body: v}, err
-	})
-}
-
-// routeAnswer adds a route that chooses its status.
-func routeAnswer[I, T any](s *Server, op huma.Operation, f func(context.Context, *I) (answer[T], error)) {
-	usual := op.DefaultStatus
-	if usual == 0 {
-		usual = http.StatusOK
-	}
-	huma.Register(s.api, bodied(op), func(ctx context.Context, in *I) (*answer[T], error) {
+// register adds a route of huma, whose errors become problems.
+func register[I, O any](s *Server, op huma.Operation, f func(context.Context, *I) (*O, error)) {
+	op.MaxBodyBytes, op.BodyReadTimeout = -1, -1 // the check of documents has read the body
+	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {
 			return nil, ProblemOf(err)
 		}
-		if out.Status == 0 {
-			out.Status = usual
-		}
-		return &out, nil
+		return out, nil
+	})
+}
+
+// route adds a route that answers with a value.
+func route[I, T any](s *Server, op huma.Operation, f func(context.Context, *I) (T, error)) {
+	register(s, op, func(ctx context.Context, in *I) (*struct{ Body T }, error) {
+		v, err := f(ctx, in)
+		return &struct{ Body T }{v}, err
 	})
 }
 
 // routeDone adds a route that answers with nothing but that it was done.
 func routeDone[I any](s *Server, op huma.Operation, f func(context.Context, *I) error) {
 	op.DefaultStatus = http.StatusNoContent
-	huma.Register(s.api, bodied(op), func(ctx context.Context, in *I) (*struct{}, error) {
-		if err := f(ctx, in); err != nil {
-			return nil, ProblemOf(err)
-		}
-		return nil, nil
-	})
-}
-
-// bodied takes huma's own limits off: the check before it has read the body.
-func bodied(op huma.Operation) huma.Operation {
-	op.MaxBodyBytes, op.BodyReadTimeout = -1, -1
-	return op
+	register(s, op, func(ctx context.Context, in *I) (*struct{}, error) { return nil, f(ctx, in) })
 }
 
 // op describes a route.

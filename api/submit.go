@@ -186,13 +186,18 @@ func streamed(r *http.Request) (node.Request, error) {
 	return req, err
 }
 
-func submitOfQuery(q url.Values) (s Submit, err error) {
-	one := map[string]*string{
+// words are the fields of a task that are one word, by their names.
+func (s *Submit) words() map[string]*string {
+	return map[string]*string{
 		"target": &s.Target, "kind": &s.Kind, "class": &s.Class, "ttl": &s.TTL, "delay": &s.Delay, "key": &s.Key,
 		"order": &s.Order, "on_dead": &s.OnDead, "type": &s.Type, "traceparent": &s.Trace,
 	}
+}
+
+func submitOfQuery(q url.Values) (s Submit, err error) {
+	words := s.words()
 	for name, vs := range q {
-		field, plain := one[name]
+		field, plain := words[name]
 		switch {
 		case plain && len(vs) == 1:
 			*field = vs[0]
@@ -232,13 +237,10 @@ func labels(vs []string) (map[string]string, error) {
 
 // Query writes s as the query of a stream: all of it but the body.
 func (s Submit) Query() url.Values {
-	q := url.Values{"target": {s.Target}, "kind": {s.Kind}}
-	for name, v := range map[string]string{
-		"class": s.Class, "ttl": s.TTL, "delay": s.Delay, "key": s.Key, "order": s.Order, "on_dead": s.OnDead,
-		"type": s.Type, "traceparent": s.Trace,
-	} {
-		if v != "" {
-			q.Set(name, v)
+	q := url.Values{}
+	for name, v := range s.words() {
+		if *v != "" {
+			q.Set(name, *v)
 		}
 	}
 	if !s.At.IsZero() {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,9 +93,9 @@ func (s *Server) routeSubmits() {
 	s.mux.HandleFunc("POST /v1/tasks", s.submit)
 	s.mux.HandleFunc("POST /v1/tasks/batch", s.batch)
 	one := op("POST", "/v1/tasks", "submitTask", "tasks", "Submit a task")
-	one.Description = "The answer means that the task is on disk. With a content type other than JSON the content is the task's body, of any size, " +
-		"and the fields stand in the query: " + strings.Join(streamFields, ", ") + "."
-	one.Parameters = []*huma.Param{{Name: "Idempotency-Key", In: "header", Description: "the same key: the same task; the same key for another request: 409", Schema: &huma.Schema{Type: "string"}}}
+	one.Description = "The answer means that the task is on disk. A JSON document has all fields of the task in it and no query. " +
+		"With any other content type the content is the task's body, of any size, and the fields stand in the query."
+	one.Parameters = submitParams()
 	one.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[Submit](s), jsonType)}
 	one.RequestBody.Content["application/octet-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
 	one.Responses = answers[node.Submitted](s, "202", "The task is on disk; Location names it")
@@ -107,7 +109,20 @@ func (s *Server) routeSubmits() {
 	s.api.OpenAPI().AddOperation(&many)
 }
 
-var streamFields = []string{"target", "kind", "class", "ttl", "delay", "at", "key", "order", "on_dead", "arg (repeated)", "type", "label (repeated, name=value)", "traceparent", "retries"}
+// submitParams describes what stands beside the body of a submit.
+func submitParams() []*huma.Param {
+	params := []*huma.Param{
+		{Name: "Idempotency-Key", In: "header", Description: "the same key: the same task; the same key for another request: 409", Schema: &huma.Schema{Type: "string"}},
+		{Name: "arg", In: "query", Description: "of a stream: an argument; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
+		{Name: "label", In: "query", Description: "of a stream: name=value; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
+		{Name: "retries", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
+		{Name: "at", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string", Format: "date-time"}},
+	}
+	for _, name := range slices.Sorted(maps.Keys(new(Submit).words())) {
+		params = append(params, &huma.Param{Name: name, In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string"}})
+	}
+	return params
+}
 
 func (s *Server) routeTasks() {
 	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks by age"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
@@ -122,12 +137,16 @@ func (s *Server) routeTasks() {
 	})
 	wait := op("GET", "/v1/tasks/{id}/wait", "waitTask", "tasks", "Wait until a task has ended")
 	wait.Description = "200 when it has ended, 202 with the task as it is when it has not: ask again."
-	routeAnswer(s, wait, s.wait)
+	wait.Responses = answers[node.Task](s, "202", "It has not ended yet")
+	register(s, wait, s.wait)
 	route(s, op("GET", "/v1/tasks/{id}/receipts", "getReceipts", "tasks", "Show the receipts of a task, with their proofs"), func(ctx context.Context, in *ByID) (node.Page[node.Receipt], error) {
 		rs, err := s.node.Receipts(ctx, in.ID)
 		return list(rs), err
 	})
-	huma.Register(s.api, bodied(op("GET", "/v1/tasks/{id}/result", "getResult", "tasks", "Read the result of a task")), s.result)
+	result := op("GET", "/v1/tasks/{id}/result", "getResult", "tasks", "Read the result of a task")
+	result.Responses = answers[string](s, "200", "The result, byte for byte, in its own content type")
+	result.Responses["200"].Content = content(&huma.Schema{Type: "string", Format: "binary"}, "*/*")
+	register(s, result, s.result)
 	s.routeTaskWrites()
 }
 
@@ -145,9 +164,13 @@ func (s *Server) routeTaskWrites() {
 	})
 	retry := op("POST", "/v1/tasks/{id}/retry", "retryTask", "tasks", "Repeat an ended task as a new one")
 	retry.DefaultStatus = http.StatusAccepted
-	routeAnswer(s, retry, func(ctx context.Context, in *ByID) (answer[node.Submitted], error) {
+	type retried struct {
+		Location string `header:"Location"`
+		Body     node.Submitted
+	}
+	register(s, retry, func(ctx context.Context, in *ByID) (*retried, error) {
 		done, err := s.node.Retry(ctx, in.ID)
-		return answer[node.Submitted]{Body: done, Location: "/v1/tasks/" + done.ID}, err
+		return &retried{"/v1/tasks/" + done.ID, done}, err
 	})
 	type purge struct{ Body Purge }
 	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (node.Purged, error) {
@@ -168,21 +191,27 @@ func postOnly(w http.ResponseWriter, r *http.Request) {
 	unrouted(w, r, probe)
 }
 
-func (s *Server) wait(ctx context.Context, in *WaitFor) (answer[node.Task], error) {
+// A waited is a task and whether it has ended.
+type waited struct {
+	Status int
+	Body   node.Task
+}
+
+func (s *Server) wait(ctx context.Context, in *WaitFor) (*waited, error) {
 	d, err := duration("timeout", in.Timeout)
 	if err != nil {
-		return answer[node.Task]{}, err
+		return nil, err
 	}
 	waiting, cancel := untilStop(ctx, min(d, maxWait))
 	defer cancel()
 	t, err := s.node.Wait(waiting, in.ID)
 	switch {
 	case err == nil:
-		return answer[node.Task]{Body: t}, nil
+		return &waited{http.StatusOK, t}, nil
 	case waiting.Err() != nil && t.ID != "":
-		return answer[node.Task]{Body: t, Status: http.StatusAccepted}, nil
+		return &waited{http.StatusAccepted, t}, nil
 	}
-	return answer[node.Task]{}, err
+	return nil, err
 }
 
 // A resultAnswer is the result of a task, byte for byte.
@@ -198,7 +227,7 @@ type resultAnswer struct {
 func (s *Server) result(ctx context.Context, in *ByID) (*resultAnswer, error) {
 	body, t, err := s.node.Result(ctx, in.ID)
 	if err != nil {
-		return nil, ProblemOf(err)
+		return nil, err
 	}
 	out := &resultAnswer{Type: t.ResultType, Length: t.ResultSize, State: t.State}
 	if out.Type == "" {

@@ -34,6 +34,7 @@ type Node struct {
 	Output  []byte                   // the result of every task
 	Cut     int                      // bytes that are missing at the end of what Result reads
 	Ended   chan struct{}            // Wait returns when it is closed; nil: at once
+	Waits   chan string              // told of each id that Wait begins to wait for, when not nil
 	Dead    []node.Page[node.Task]   // the pages of DeadLetters
 
 	mu       sync.Mutex
@@ -196,6 +197,9 @@ func (n *Node) Wait(ctx context.Context, id string) (node.Task, error) {
 	t := n.task(id)
 	if n.Ended == nil {
 		return t, nil
+	}
+	if n.Waits != nil {
+		n.Waits <- id
 	}
 	select {
 	case <-n.Ended:

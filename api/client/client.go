@@ -1,0 +1,181 @@
+// Package client speaks to a node through its socket, with the types of the Go
+// API: what works with a [node.Node] in one's own process works from outside.
+//
+//	client.New("/run/balefire/node.sock").Submit(ctx, node.Request{…})
+//
+// It promises that an error of the node arrives as what it is: an [*api.Problem]
+// with code and fix, for which errors.Is(err, node.ErrNotFound) and the like
+// hold; and that no node behind the socket is [ErrNodeDown] and nothing else.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"syscall"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+)
+
+// ErrNodeDown means that no node listens on the socket.
+var ErrNodeDown = errors.New("no node is running")
+
+// A Client speaks to one node. It is safe for concurrent use.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// New returns a client for the socket at path. It connects when it is used.
+func New(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}
+	return &Client{socket: socket, http: &http.Client{
+		Transport: &http.Transport{
+			DialContext: dial, MaxIdleConns: 128, MaxIdleConnsPerHost: 128, DisableCompression: true,
+			ExpectContinueTimeout: 5 * time.Second,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Close closes idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// A call is one request.
+type call struct {
+	method, path string
+	query        url.Values
+	body         io.Reader
+	contentType  string
+	expect       bool // ask before sending the body
+}
+
+// segment makes one segment of a path of what a person wrote.
+func segment(s string) string { return url.PathEscape(s) }
+
+// do sends r and returns an answer that is no problem, its body still open.
+func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
+	if path.Clean(r.path) != r.path { // an empty name, or one of dots, would be another route
+		return nil, fmt.Errorf("%w: a name or an id is missing in %s", node.ErrInvalid, r.path)
+	}
+	u := "http://node" + r.path
+	if len(r.query) > 0 {
+		u += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, u, r.body)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", node.ErrInvalid, err)
+	}
+	if r.contentType != "" {
+		req.Header.Set("Content-Type", r.contentType)
+	}
+	if r.expect {
+		req.Header.Set("Expect", "100-continue")
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreached(ctx, err)
+	}
+	if res.StatusCode >= 300 {
+		defer res.Body.Close()
+		return nil, problemIn(res)
+	}
+	return res, nil
+}
+
+// unreached says why there was no answer.
+func (c *Client) unreached(ctx context.Context, err error) error {
+	if ue, ok := errors.AsType[*url.Error](err); ok {
+		err = ue.Err
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w at %s: start one with balefire-node run", ErrNodeDown, c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: you may not open %s: become a member of its group, or use the account that the node runs under", node.ErrDenied, c.socket)
+	}
+	return fmt.Errorf("ask the node at %s: %w", c.socket, err)
+}
+
+// problemIn reads the problem that an answer is.
+func problemIn(res *http.Response) error {
+	b, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	t, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	p := new(api.Problem)
+	if err == nil && t == "application/problem+json" && json.Unmarshal(b, p) == nil && p.Status != 0 {
+		return p
+	}
+	return &api.Problem{
+		Status: res.StatusCode, Code: api.CodeInternal, Title: res.Status,
+		Detail: fmt.Sprintf("the node answered %s: %.200q", res.Status, b),
+		Fix:    "is it a balefire node that listens there?",
+	}
+}
+
+// answer sends r and decodes the answer into a T.
+func answer[T any](ctx context.Context, c *Client, r call) (T, error) {
+	var v T
+	res, err := c.do(ctx, r)
+	if err != nil {
+		return v, err
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(&v); err != nil {
+		if ctx.Err() != nil {
+			return v, ctx.Err()
+		}
+		return v, fmt.Errorf("read the answer to %s %s: %w", r.method, r.path, err)
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 4<<10)) // so that the connection is used again
+	return v, nil
+}
+
+// done sends r and expects no content.
+func (c *Client) done(ctx context.Context, r call) error {
+	res, err := c.do(ctx, r)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+func get[T any](ctx context.Context, c *Client, path string, q url.Values) (T, error) {
+	return answer[T](ctx, c, call{method: http.MethodGet, path: path, query: q})
+}
+
+// post sends v as JSON.
+func post[T any](ctx context.Context, c *Client, path string, v any) (T, error) {
+	r, err := document(http.MethodPost, path, v)
+	if err != nil {
+		var zero T
+		return zero, err
+	}
+	return answer[T](ctx, c, r)
+}
+
+func document(method, path string, v any) (call, error) {
+	if v == nil {
+		return call{method: method, path: path}, nil
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return call{}, fmt.Errorf("%w: %w", node.ErrInvalid, err)
+	}
+	return call{method: method, path: path, body: bytes.NewReader(b), contentType: "application/json"}, nil
+}

@@ -1,0 +1,458 @@
+package client_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+// serve opens a window of n on a socket and returns a client for it, and what
+// stops it.
+func serve(t *testing.T, n api.Node) (c *client.Client, stop func()) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "node.sock")
+	l, err := api.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- api.New(n, api.Config{}).Serve(ctx, l) }()
+	c = client.New(path)
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		c.Close()
+	}
+	t.Cleanup(stop)
+	return c, stop
+}
+
+// TestEveryMethod asks each method once over a real socket and sees the node
+// asked for exactly that.
+func TestEveryMethod(t *testing.T) {
+	n := apitest.New()
+	c, _ := serve(t, n)
+	ctx, id := t.Context(), apitest.ID
+	q := node.Query{
+		States: []proto.TaskState{proto.TaskState_TASK_STATE_PENDING, proto.TaskState_TASK_STATE_SENT}, Role: "home", Peer: "p & q", Kind: "k",
+		Label: "a=b c", Before: apitest.Start, After: apitest.Start.Add(-time.Hour), Cursor: "x/y+z", Limit: 7,
+	}
+	const chosen = "states=PENDING+SENT role=home peer=p & q kind=k label=a=b c cursor=x/y+z before=2026-11-20T12:00:00Z after=2026-11-20T11:00:00Z limit=7"
+	tests := []struct {
+		name, call string
+		do         func() (any, error)
+	}{
+		{"Submit", "Submit laptop shell", func() (any, error) { return c.Submit(ctx, node.Request{Target: "laptop", Kind: "shell"}) }},
+		{"SubmitMany", "SubmitMany 1", func() (any, error) {
+			_, errs := c.SubmitMany(ctx, []node.Request{{Target: "laptop", Kind: "shell"}})
+			return nil, errs[0]
+		}},
+		{"Task", "Task " + id, func() (any, error) { return c.Task(ctx, id) }},
+		{"Tasks", "Tasks " + chosen, func() (any, error) { return c.Tasks(ctx, q) }},
+		{"DeadLetters", "DeadLetters " + chosen, func() (any, error) { return c.DeadLetters(ctx, q) }},
+		{"Wait", "Wait " + id, func() (any, error) { return c.Wait(ctx, id) }},
+		{"Result", "Result " + id, func() (any, error) {
+			r, _, err := c.Result(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			return nil, r.Close()
+		}},
+		{"Receipts", "Receipts " + id, func() (any, error) { return c.Receipts(ctx, id) }},
+		{"Cancel", "Cancel " + id + ` hard=true "too slow"`, func() (any, error) { return c.Cancel(ctx, id, true, "too slow") }},
+		{"Retry", "Retry " + id, func() (any, error) { return c.Retry(ctx, id) }},
+		{"Purge", "Purge " + strings.Replace(strings.Replace(chosen, "cursor=x/y+z ", "", 1), "limit=7", "limit=0", 1) + " dry=true", func() (any, error) { return c.Purge(ctx, q, true) }},
+		{"RetryDead", "Retry " + id, func() (any, error) { return c.RetryDead(ctx, api.Redrive{IDs: []string{id}}) }},
+		{"Peers", "Peers", func() (any, error) { return c.Peers(ctx) }},
+		{"Peer", "Peer lap top/ü", func() (any, error) { return c.Peer(ctx, "lap top/ü") }},
+		{"Block", "Block laptop", func() (any, error) { return nil, c.Block(ctx, "laptop") }},
+		{"Unblock", "Unblock laptop", func() (any, error) { return nil, c.Unblock(ctx, "laptop") }},
+		{"Forget", "Forget laptop", func() (any, error) { return nil, c.Forget(ctx, "laptop") }},
+		{"Invite", `Invite "n" 1h0m0s work+send`, func() (any, error) {
+			return c.Invite(ctx, node.InviteOptions{Name: "n", TTL: time.Hour, Roles: []string{"work", "send"}})
+		}},
+		{"Handlers", "Handlers", func() (any, error) { return c.Handlers(ctx) }},
+		{"AddHandler", "AddHandler shell /bin/uname", func() (any, error) {
+			return nil, c.AddHandler(ctx, node.HandlerSpec{Kind: "shell", Exec: []string{"/bin/uname"}, Allow: []string{"peer:laptop"}})
+		}},
+		{"RemoveHandler", "RemoveHandler shell", func() (any, error) { return nil, c.RemoveHandler(ctx, "shell") }},
+		{"Status", "Status", func() (any, error) { return c.Status(ctx) }},
+		{"Why", "Why " + id, func() (any, error) { return c.Why(ctx, id) }},
+		{"StoreStats", "", func() (any, error) { return c.StoreStats(ctx) }},
+		{"Compact", "Compact", func() (any, error) { return nil, c.Compact(ctx) }},
+		{"Snapshot", "Snapshot /backup/1", func() (any, error) { return nil, c.Snapshot(ctx, "/backup/1") }},
+		{"Healthy", "Healthy", func() (any, error) { return nil, c.Healthy(ctx) }},
+		{"Ready", "Ready", func() (any, error) { return nil, c.Ready(ctx) }},
+		{"Metrics", "", func() (any, error) { return c.Metrics(ctx) }},
+		{"OpenAPI", "", func() (any, error) { return c.OpenAPI(ctx) }},
+		{"Profile", "", func() (any, error) { return c.Profile(ctx, "goroutine", 0) }},
+	}
+	tried := map[string]bool{"Close": true}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tried[tt.name] = true
+			v, err := tt.do()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(n.Calls(), "; "); got != tt.call {
+				t.Errorf("the node was asked %q, want %q", got, tt.call)
+			}
+			if rv := reflect.ValueOf(v); v != nil && rv.IsZero() {
+				t.Errorf("the answer is empty: %#v", v)
+			}
+		})
+	}
+	for m := range reflect.TypeFor[*client.Client]().Methods() {
+		if !tried[m.Name] {
+			t.Errorf("method %s is never tried", m.Name)
+		}
+	}
+}
+
+// TestWhatANodeSaysArrives compares answers with what the node said.
+func TestWhatANodeSaysArrives(t *testing.T) {
+	n := apitest.New()
+	c, _ := serve(t, n)
+	want, _ := n.Task(t.Context(), apitest.ID)
+	got, err := c.Task(t.Context(), apitest.ID)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("task\n%+v, want\n%+v (%v)", got, want, err)
+	}
+	st, err := c.Status(t.Context())
+	if err != nil || !reflect.DeepEqual(st, n.Status(t.Context())) {
+		t.Errorf("status %+v (%v)", st, err)
+	}
+}
+
+// TestARequestCrossesTheSocketWhole holds that nothing that a submitter writes is
+// lost or changed on the way, inline, in a batch and beside a stream.
+func TestARequestCrossesTheSocketWhole(t *testing.T) {
+	n := apitest.New()
+	c, _ := serve(t, n)
+	full := node.Request{
+		Target: "laptop", Kind: "shell", Class: proto.Class_CLASS_CRITICAL, TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
+		Key: "a key, \"quoted\" & ünï", Order: "o", OnDead: "block", Args: []string{"-a", "", "two words", "a,b"}, Body: []byte{0, 1, 0xff},
+		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Retries: 9,
+	}
+	later := node.Request{Target: "laptop", Kind: "shell", At: apitest.Start.Add(1234567 * time.Nanosecond), Class: proto.Class_CLASS_NORMAL}
+	if _, err := c.Submit(t.Context(), full); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs := c.SubmitMany(t.Context(), []node.Request{full, later}); errors.Join(errs...) != nil {
+		t.Fatal(errs)
+	}
+	streamed := full
+	streamed.Body, streamed.Stream = nil, strings.NewReader("a stream")
+	if _, err := c.Submit(t.Context(), streamed); err != nil {
+		t.Fatal(err)
+	}
+	got := n.Requests()
+	for i, want := range []node.Request{full, full, later, streamed} {
+		if got[i].Stream != nil {
+			got[i].Stream, want.Stream = nil, nil
+		}
+		if !reflect.DeepEqual(got[i], want) {
+			t.Errorf("request %d\n%+v, want\n%+v", i, got[i], want)
+		}
+	}
+	sum := sha256.Sum256([]byte("a stream"))
+	if s := n.Streams(); len(s) != 1 || s[0] != (apitest.Streamed{Size: 8, Digest: hex.EncodeToString(sum[:])}) {
+		t.Errorf("streams %+v", s)
+	}
+}
+
+// TestALargeStreamIsNotHeld sends more than any JSON document may hold.
+func TestALargeStreamIsNotHeld(t *testing.T) {
+	n := apitest.New()
+	c, _ := serve(t, n)
+	const size = 96 << 20
+	h := sha256.New()
+	src := io.TeeReader(io.LimitReader(rand.NewChaCha8([32]byte{1}), size), h)
+	if _, err := c.Submit(t.Context(), node.Request{Target: "laptop", Kind: "ingest", Stream: src}); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.Streams(); len(s) != 1 || s[0] != (apitest.Streamed{Size: size, Digest: hex.EncodeToString(h.Sum(nil))}) {
+		t.Errorf("streams %+v", s)
+	}
+}
+
+// TestAStreamThatBreaksOffIsNoTask holds that a part of a body is never taken
+// for the whole.
+func TestAStreamThatBreaksOffIsNoTask(t *testing.T) {
+	n := apitest.New()
+	c, stop := serve(t, n)
+	boom := errors.New("the disk of the sender is gone")
+	body := io.MultiReader(strings.NewReader(strings.Repeat("x", 1<<20)), iotest.ErrReader(boom))
+	if _, err := c.Submit(t.Context(), node.Request{Target: "laptop", Kind: "ingest", Stream: body}); !errors.Is(err, boom) {
+		t.Errorf("err = %v", err)
+	}
+	stop()
+	if n.Streams() != nil || n.Requests() != nil {
+		t.Errorf("half a body became a task: %+v", n.Streams())
+	}
+}
+
+// TestARefusedStreamIsNotSent holds that a client asks before it sends much.
+func TestARefusedStreamIsNotSent(t *testing.T) {
+	n := apitest.New()
+	n.Err = fmt.Errorf("%w: no peer called desktop", node.ErrNotFound)
+	c, _ := serve(t, n)
+	read := 0
+	src := readFunc(func(p []byte) (int, error) { read += len(p); return len(p), nil }) // without end
+	_, err := c.Submit(t.Context(), node.Request{Target: "desktop", Kind: "ingest", Stream: src})
+	if !errors.Is(err, node.ErrNotFound) || read > 1<<20 {
+		t.Errorf("err = %v after %d bytes", err, read)
+	}
+}
+
+type readFunc func([]byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestErrorsAreTheNodes holds that errors.Is works through the socket, and that a
+// problem carries what to do.
+func TestErrorsAreTheNodes(t *testing.T) {
+	n := apitest.New()
+	c, _ := serve(t, n)
+	all := []error{node.ErrNotFound, node.ErrInvalid, node.ErrRefused, node.ErrKeyConflict, node.ErrFull, node.ErrDenied, node.ErrDraining}
+	for _, want := range all {
+		n.Err = fmt.Errorf("show it: %w: because", want)
+		_, err := c.Task(t.Context(), apitest.ID)
+		p, ok := errors.AsType[*api.Problem](err)
+		if !ok || p.Detail != n.Err.Error() || p.Fix == "" {
+			t.Errorf("%v arrived as %#v", want, err)
+		}
+		for _, e := range all {
+			if errors.Is(err, e) != (e == want) {
+				t.Errorf("%v arrived, and errors.Is(err, %v) is %v", want, e, errors.Is(err, e))
+			}
+		}
+	}
+}
+
+// TestManyInBatches holds that more tasks than a batch takes arrive in order, and
+// that one bad task fails alone.
+func TestManyInBatches(t *testing.T) {
+	n := apitest.New()
+	n.PerItem = func(r node.Request) error {
+		if r.Key == "bad" {
+			return node.ErrKeyConflict
+		}
+		return nil
+	}
+	c, _ := serve(t, n)
+	rs := make([]node.Request, 2100)
+	for i := range rs {
+		rs[i] = node.Request{Target: "laptop", Kind: "shell", Order: fmt.Sprint(i)}
+	}
+	rs[7].Key, rs[9].Stream = "bad", strings.NewReader("x")
+	out, errs := c.SubmitMany(t.Context(), rs)
+	for i, err := range errs {
+		switch want := i == 7 || i == 9; {
+		case (err != nil) != want:
+			t.Fatalf("task %d: %v", i, err)
+		case !want && out[i].ID == "":
+			t.Fatalf("task %d has no id", i)
+		}
+	}
+	if !errors.Is(errs[7], node.ErrKeyConflict) || !errors.Is(errs[9], node.ErrInvalid) {
+		t.Errorf("errors %v, %v", errs[7], errs[9])
+	}
+	if calls := n.Calls(); len(calls) != 4 {
+		t.Errorf("batches %q", calls)
+	}
+	for i, r := range n.Requests()[:7] {
+		if r.Order != fmt.Sprint(i) {
+			t.Errorf("task %d came as number %s", i, r.Order)
+		}
+	}
+}
+
+// TestBatchesKeepBelowTheLimit holds that large tasks are spread over batches by
+// their size.
+func TestBatchesKeepBelowTheLimit(t *testing.T) {
+	n := apitest.New()
+	c, _ := serve(t, n)
+	rs := make([]node.Request, 5)
+	for i := range rs {
+		rs[i] = node.Request{Target: "laptop", Kind: "shell", Body: make([]byte, 3<<20)}
+	}
+	_, errs := c.SubmitMany(t.Context(), rs)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if calls := strings.Join(n.Calls(), " "); calls != "SubmitMany 2 SubmitMany 2 SubmitMany 1" {
+		t.Errorf("calls %q", calls)
+	}
+}
+
+// TestNobodyHome holds that a node that is not there is told apart from every
+// other failure.
+func TestNobodyHome(t *testing.T) {
+	dir := t.TempDir()
+	deserted := filepath.Join(dir, "deserted.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: deserted, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(dir, "never.sock"), deserted} {
+		_, err := client.New(path).Status(t.Context())
+		if !errors.Is(err, client.ErrNodeDown) || !strings.Contains(err.Error(), "balefire-node run") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := client.New(deserted).Status(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestSomebodyElseAnswers holds that what is no balefire node is told as that.
+func TestSomebodyElseAnswers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/status":
+			http.Error(w, "<html>nginx</html>", 502)
+		case "/v1/store":
+			http.Redirect(w, r, "/v1/status", 301)
+		default:
+			_, _ = io.WriteString(w, "{")
+		}
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close(); <-ended })
+	c := client.New(path)
+	for name, ask := range map[string]func() error{
+		"502":      func() error { _, err := c.Status(t.Context()); return err },
+		"redirect": func() error { _, err := c.StoreStats(t.Context()); return err },
+		"not json": func() error { _, err := c.Peers(t.Context()); return err },
+	} {
+		if err := ask(); err == nil || errors.Is(err, client.ErrNodeDown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestNamesThatAreNoPath holds that a missing name never becomes another route.
+func TestNamesThatAreNoPath(t *testing.T) {
+	n := apitest.New()
+	c, _ := serve(t, n)
+	for _, name := range []string{"", ".", ".."} {
+		if err := c.Forget(t.Context(), name); !errors.Is(err, node.ErrInvalid) {
+			t.Errorf("forget %q: %v", name, err)
+		}
+		if err := c.RemoveHandler(t.Context(), name); !errors.Is(err, node.ErrInvalid) {
+			t.Errorf("remove %q: %v", name, err)
+		}
+	}
+	if calls := n.Calls(); calls != nil {
+		t.Errorf("the node was asked %q", calls)
+	}
+}
+
+// TestWait holds that waiting ends with the task, and otherwise with the caller's
+// context and the task as it was.
+func TestWait(t *testing.T) {
+	n := apitest.New()
+	n.Ended = make(chan struct{})
+	c, _ := serve(t, n)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Wait(ctx, apitest.ID); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("err = %v", err)
+	}
+	close(n.Ended)
+	if task, err := c.Wait(t.Context(), apitest.ID); err != nil || task.State != "SUCCESS" {
+		t.Errorf("%s, %v", task.State, err)
+	}
+}
+
+// TestAStopEndsWaiting holds that a node can stop while somebody waits.
+func TestAStopEndsWaiting(t *testing.T) {
+	n := apitest.New()
+	n.Ended, n.Waits = make(chan struct{}), make(chan string, 8)
+	c, stop := serve(t, n)
+	type end struct {
+		task node.Task
+		err  error
+	}
+	got := make(chan end, 1)
+	go func() {
+		task, err := c.Wait(context.Background(), apitest.ID)
+		got <- end{task, err}
+	}()
+	<-n.Waits
+	start := time.Now()
+	stop()
+	e := <-got
+	if took := time.Since(start); took > 3*time.Second || !errors.Is(e.err, client.ErrNodeDown) || e.task.State != "RUNNING" {
+		t.Errorf("after %s: %s, %v", took, e.task.State, e.err)
+	}
+}
+
+// TestResult holds that a result arrives byte for byte with what is known of it,
+// and that a part of it is never taken for the whole.
+func TestResult(t *testing.T) {
+	n := apitest.New()
+	n.Output = []byte(strings.Repeat("line\n", 100_000))
+	c, _ := serve(t, n)
+	r, task, err := c.Result(t.Context(), apitest.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil || string(b) != string(n.Output) {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	sum := sha256.Sum256(n.Output)
+	if task.State != "SUCCESS" || task.ResultSize != 500_000 || task.ResultHash != "sha256:"+hex.EncodeToString(sum[:]) || task.ResultType != "text/plain" || task.Truncated {
+		t.Errorf("task %+v", task)
+	}
+	n.Cut = 7
+	r, _, err = c.Result(t.Context(), apitest.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a result that lacks its end was read as %d bytes, %v", len(b), err)
+	}
+	_ = r.Close()
+}

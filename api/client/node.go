@@ -1,0 +1,137 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+)
+
+// Peers returns the nodes that this one knows.
+func (c *Client) Peers(ctx context.Context) ([]node.Peer, error) {
+	p, err := get[node.Page[node.Peer]](ctx, c, "/v1/peers", nil)
+	return p.Items, err
+}
+
+// Peer returns the peer of this name or id.
+func (c *Client) Peer(ctx context.Context, name string) (node.Peer, error) {
+	return get[node.Peer](ctx, c, "/v1/peers/"+segment(name), nil)
+}
+
+// Block lets the node have nothing to do with a peer.
+func (c *Client) Block(ctx context.Context, name string) error {
+	return c.done(ctx, call{method: http.MethodPost, path: "/v1/peers/" + segment(name) + "/block"})
+}
+
+// Unblock admits a blocked peer again.
+func (c *Client) Unblock(ctx context.Context, name string) error {
+	return c.done(ctx, call{method: http.MethodPost, path: "/v1/peers/" + segment(name) + "/unblock"})
+}
+
+// Forget removes a peer from the address book.
+func (c *Client) Forget(ctx context.Context, name string) error {
+	return c.done(ctx, call{method: http.MethodDelete, path: "/v1/peers/" + segment(name)})
+}
+
+// Invite makes a ticket that admits one node, once.
+func (c *Client) Invite(ctx context.Context, o node.InviteOptions) (node.Invitation, error) {
+	in := api.Invite{Name: o.Name, Roles: o.Roles}
+	if o.TTL != 0 {
+		in.TTL = o.TTL.String()
+	}
+	return post[node.Invitation](ctx, c, "/v1/invitations", in)
+}
+
+// Handlers returns what the node does for others.
+func (c *Client) Handlers(ctx context.Context) ([]node.Handler, error) {
+	p, err := get[node.Page[node.Handler]](ctx, c, "/v1/handlers", nil)
+	return p.Items, err
+}
+
+// AddHandler adds a handler, or replaces the one of its kind.
+func (c *Client) AddHandler(ctx context.Context, s node.HandlerSpec) error {
+	if s.Allow == nil {
+		s.Allow = []string{} // the node says better than a schema what is missing
+	}
+	r, err := document(http.MethodPost, "/v1/handlers", s)
+	if err != nil {
+		return err
+	}
+	return c.done(ctx, r)
+}
+
+// RemoveHandler removes a handler.
+func (c *Client) RemoveHandler(ctx context.Context, kind string) error {
+	return c.done(ctx, call{method: http.MethodDelete, path: "/v1/handlers/" + segment(kind)})
+}
+
+// Status returns the node at a glance.
+func (c *Client) Status(ctx context.Context) (node.Status, error) {
+	return get[node.Status](ctx, c, "/v1/status", nil)
+}
+
+// Why names the one thing that keeps a task or a peer back.
+func (c *Client) Why(ctx context.Context, subject string) (node.Blocker, error) {
+	return get[node.Blocker](ctx, c, "/v1/why/"+segment(subject), nil)
+}
+
+// StoreStats returns the sizes of the store.
+func (c *Client) StoreStats(ctx context.Context) (node.StoreStats, error) {
+	return get[node.StoreStats](ctx, c, "/v1/store", nil)
+}
+
+// Compact gives back the space of what was removed. It may take minutes.
+func (c *Client) Compact(ctx context.Context) error {
+	return c.done(ctx, call{method: http.MethodPost, path: "/v1/store/compact"})
+}
+
+// Snapshot copies the store into dir, an absolute path that must not exist.
+func (c *Client) Snapshot(ctx context.Context, dir string) error {
+	_, err := post[api.Snapshot](ctx, c, "/v1/store/snapshot", api.Snapshot{Dir: dir})
+	return err
+}
+
+// Healthy returns nil when the node's loops turn and its last commit succeeded.
+func (c *Client) Healthy(ctx context.Context) error {
+	_, err := get[api.Health](ctx, c, "/healthz", nil)
+	return err
+}
+
+// Ready returns nil when the node takes work.
+func (c *Client) Ready(ctx context.Context) error {
+	_, err := get[api.Health](ctx, c, "/readyz", nil)
+	return err
+}
+
+// Metrics returns the node's metrics in the text format of Prometheus.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) { return c.read(ctx, "/metrics", nil) }
+
+// OpenAPI returns the description of the node's routes.
+func (c *Client) OpenAPI(ctx context.Context) ([]byte, error) {
+	return c.read(ctx, "/openapi.json", nil)
+}
+
+// Profile returns a profile of the running node: heap, goroutine, allocs, block,
+// mutex, or with a duration profile (of the CPU) and trace.
+func (c *Client) Profile(ctx context.Context, name string, d time.Duration) ([]byte, error) {
+	q := url.Values{}
+	if d > 0 {
+		q.Set("seconds", strconv.Itoa(max(1, int(d.Seconds()))))
+	}
+	return c.read(ctx, "/debug/pprof/"+segment(name), q)
+}
+
+// read returns what a route answers, as it is.
+func (c *Client) read(ctx context.Context, path string, q url.Values) ([]byte, error) {
+	res, err := c.do(ctx, call{method: http.MethodGet, path: path, query: q})
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	return io.ReadAll(res.Body)
+}

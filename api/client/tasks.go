@@ -1,0 +1,193 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+)
+
+// Submit hands a task to the node: when it returns, the task is on the node's
+// disk. A Stream of any size is sent as it is read; RedriveOf is not sent.
+func (c *Client) Submit(ctx context.Context, r node.Request) (node.Submitted, error) {
+	s := api.SubmitOf(r)
+	if r.Stream == nil {
+		return post[node.Submitted](ctx, c, "/v1/tasks", s)
+	}
+	if len(r.Body) > 0 {
+		return node.Submitted{}, fmt.Errorf("%w: body and stream are both given: the task has one body", node.ErrInvalid)
+	}
+	return answer[node.Submitted](ctx, c, call{
+		method: http.MethodPost, path: "/v1/tasks", query: s.Query(), body: r.Stream,
+		contentType: "application/octet-stream", expect: true,
+	})
+}
+
+// SubmitMany hands many tasks over, in as many batches as it takes. Each has its
+// own result or error. Streams are not taken here.
+func (c *Client) SubmitMany(ctx context.Context, rs []node.Request) ([]node.Submitted, []error) {
+	out, errs := make([]node.Submitted, len(rs)), make([]error, len(rs))
+	for at := 0; at < len(rs); {
+		doc, n, err := batch(rs[at:])
+		if err == nil {
+			err = c.submitBatch(ctx, doc, out[at:at+n], errs[at:at+n])
+		}
+		for i := range n {
+			if err != nil {
+				errs[at+i] = err
+			}
+		}
+		at += n
+	}
+	return out, errs
+}
+
+// batch writes the first n of rs, at least one, as one document, a task a line.
+func batch(rs []node.Request) (doc []byte, n int, err error) {
+	for _, r := range rs[:min(len(rs), api.MaxBatch)] {
+		if r.Stream != nil {
+			err = fmt.Errorf("%w: a stream goes alone: use Submit", node.ErrInvalid)
+		}
+		line, mErr := json.Marshal(api.SubmitOf(r))
+		if err = errors.Join(err, mErr); err != nil || n > 0 && len(doc)+len(line) >= api.MaxBatchBytes {
+			break
+		}
+		doc = append(append(doc, line...), '\n')
+		n++
+	}
+	if n > 0 {
+		return doc, n, nil // what is wrong with the next one is said in its turn
+	}
+	return nil, 1, err
+}
+
+func (c *Client) submitBatch(ctx context.Context, doc []byte, out []node.Submitted, errs []error) error {
+	b, err := answer[api.Batch](ctx, c, call{
+		method: http.MethodPost, path: "/v1/tasks/batch", body: bytes.NewReader(doc), contentType: "application/x-ndjson",
+	})
+	if err != nil {
+		return err
+	}
+	if len(b.Items) != len(out) {
+		return fmt.Errorf("the node answered for %d tasks of %d", len(b.Items), len(out))
+	}
+	for i, item := range b.Items {
+		switch {
+		case item.Problem != nil:
+			errs[i] = item.Problem
+		case item.Task != nil:
+			out[i] = *item.Task
+		}
+	}
+	return nil
+}
+
+// Task returns the task with this id, or with the only id that begins so.
+func (c *Client) Task(ctx context.Context, id string) (node.Task, error) {
+	return get[node.Task](ctx, c, "/v1/tasks/"+segment(id), nil)
+}
+
+// Tasks returns a page of the tasks that q chooses.
+func (c *Client) Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
+	return get[node.Page[node.Task]](ctx, c, "/v1/tasks", pageOf(q))
+}
+
+// DeadLetters returns a page of the tasks that are not tried again by themselves.
+func (c *Client) DeadLetters(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
+	return get[node.Page[node.Task]](ctx, c, "/v1/dead-letters", pageOf(q))
+}
+
+func pageOf(q node.Query) url.Values {
+	f, v := api.FilterOf(q), url.Values{}
+	for name, s := range map[string]string{
+		"state": strings.Join(f.States, ","), "role": f.Role, "peer": f.Peer, "kind": f.Kind, "label": f.Label, "cursor": q.Cursor,
+	} {
+		if s != "" {
+			v.Set(name, s)
+		}
+	}
+	for name, t := range map[string]time.Time{"before": f.Before, "after": f.After} {
+		if !t.IsZero() {
+			v.Set(name, t.Format(time.RFC3339Nano))
+		}
+	}
+	if q.Limit != 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	return v
+}
+
+// eachWait is how long one request of Wait waits.
+const eachWait = time.Minute
+
+// Wait returns the task when it has ended, or as it was last seen with ctx's
+// error. That the node stops is an error, too: the task is safe, wait again.
+func (c *Client) Wait(ctx context.Context, id string) (last node.Task, err error) {
+	path, q := "/v1/tasks/"+segment(id)+"/wait", url.Values{"timeout": {eachWait.String()}}
+	for {
+		res, err := c.do(ctx, call{method: http.MethodGet, path: path, query: q})
+		if err != nil {
+			return last, err
+		}
+		err = json.NewDecoder(res.Body).Decode(&last)
+		_ = res.Body.Close()
+		switch {
+		case ctx.Err() != nil:
+			return last, ctx.Err()
+		case err != nil:
+			return last, fmt.Errorf("wait for %s: %w", id, err)
+		case res.StatusCode == http.StatusOK:
+			return last, nil
+		}
+	}
+}
+
+// Result opens the result of an ended task. What is known of the task there is
+// its state, and size, digest, type and truncation of its result.
+func (c *Client) Result(ctx context.Context, id string) (io.ReadCloser, node.Task, error) {
+	res, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/tasks/" + segment(id) + "/result"})
+	if err != nil {
+		return nil, node.Task{}, err
+	}
+	t := node.Task{ID: id, State: res.Header.Get("Balefire-State"), Ending: node.Ending{
+		ResultSize: uint64(max(res.ContentLength, 0)), ResultHash: strings.Trim(res.Header.Get("ETag"), `"`),
+		ResultType: res.Header.Get("Content-Type"), Truncated: res.Header.Get("Balefire-Truncated") == "true",
+	}}
+	return res.Body, t, nil
+}
+
+// Receipts returns what is proven about a task.
+func (c *Client) Receipts(ctx context.Context, id string) ([]node.Receipt, error) {
+	p, err := get[node.Page[node.Receipt]](ctx, c, "/v1/tasks/"+segment(id)+"/receipts", nil)
+	return p.Items, err
+}
+
+// Cancel stops a task; hard kills its process group.
+func (c *Client) Cancel(ctx context.Context, id string, hard bool, reason string) (node.Task, error) {
+	return post[node.Task](ctx, c, "/v1/tasks/"+segment(id)+"/cancel", api.Cancel{Hard: hard, Reason: reason})
+}
+
+// Retry repeats an ended task as a new one.
+func (c *Client) Retry(ctx context.Context, id string) (node.Submitted, error) {
+	return post[node.Submitted](ctx, c, "/v1/tasks/"+segment(id)+"/retry", nil)
+}
+
+// Purge removes the ended tasks that q chooses, or counts them.
+func (c *Client) Purge(ctx context.Context, q node.Query, dryRun bool) (node.Purged, error) {
+	return post[node.Purged](ctx, c, "/v1/tasks/purge", api.Purge{Filter: api.FilterOf(q), DryRun: dryRun})
+}
+
+// RetryDead repeats dead letters, at most 1000 of them.
+func (c *Client) RetryDead(ctx context.Context, r api.Redrive) (api.Redriven, error) {
+	return post[api.Redriven](ctx, c, "/v1/dead-letters/retry", r)
+}
