@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -42,6 +43,7 @@ type group struct {
 	flight *flight
 	take   []int // arrivals to write
 	later  []int // copies of what is being written: looked at again afterwards
+	barred []int // of take: cancelled before they arrived
 }
 
 // sight decides about the arrivals in todo and sorts those that are to be
@@ -63,14 +65,18 @@ func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, todo []int, g *gr
 			continue
 		}
 		s.seq, s.notAfter = a.Header.Seq, a.Header.NotAfter
-		s.full = len(k.ids)+len(k.flights) >= in.cfg.MaxKept
+		s.full = k.size() >= in.cfg.MaxKept
 		if s.known == stranger {
 			s.handled, s.allowed, s.tooLarge = grants.of(a)
 			s.noBody = s.allowed && a.streamed() && (in.with.Bodies == nil || !in.with.Bodies.Has(BodyName(a.Header.ID)))
 		}
-		if verdicts[i] = s.verdict(); verdicts[i].Accepted() && s.known == stranger {
-			k.flights[a.Header.ID] = g.flight
-			g.take = append(g.take, i)
+		if verdicts[i] = s.verdict(); !verdicts[i].Accepted() || s.known == same {
+			continue
+		}
+		k.flights[a.Header.ID] = g.flight
+		g.take = append(g.take, i)
+		if s.known == barred {
+			g.barred = append(g.barred, i)
 		}
 	}
 	return others
@@ -116,6 +122,10 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		a, b := &arrivals[i], &births[n]
 		a.birth(&b.stored, &b.record, now)
 		news[n] = backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
+		if slices.Contains(g.barred, i) {
+			lift := in.lift(&news[n])
+			defer lift()
+		}
 		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil && a.spilled() {
 			errs[n] = in.spill(a)
 		}
@@ -135,6 +145,20 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 			verdicts[i] = in.refusal(&arrivals[i], err)
 		}
 	}
+}
+
+// lift makes a task that was cancelled before it arrived one that is to end as
+// CANCELLED, and lets what barred it go with its birth. The caller calls done
+// when that was written, or was not.
+func (in *Inbox) lift(n *backlog.New) (done func()) {
+	n.Stored.Record.Cancel = true
+	n.Vital = true
+	st, err := in.queue.Prepare(in.unseen(barKey(n.Key.ID)), func(*proto.Record) backlog.Action { return backlog.Drop })
+	if err != nil {
+		return func() {}
+	}
+	n.With = st.Into
+	return st.Drop
 }
 
 // addSome adds the news that have no error yet.

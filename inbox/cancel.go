@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"math"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
@@ -13,20 +12,28 @@ import (
 // the handler finish what it does. The wish is durable when the verdict says
 // that it was accepted; that the task is CANCELLED is said by its result alone,
 // after the handler has returned. A task that has ended already is a DUPLICATE
-// with its state. One that was never here is barred and called CANCELLED: if it
-// still arrives it is refused.
+// with its state. The wish for one that is not here is kept: if it still arrives
+// it is taken in and ends as CANCELLED.
 func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID, hard bool) Verdict {
-	in.known.landed(id)
-	origin, state, ok := in.known.state(id)
-	switch {
-	case !ok:
-		return in.bar(ctx, from, id)
-	case origin != from:
-		return refuse(proto.Code_CODE_DENIED, "the task is another node's")
-	case state.Terminal():
-		return ended(state)
+	for {
+		in.known.landed(id)
+		origin, state, ok := in.known.state(id)
+		switch {
+		case ok && origin != from:
+			return refuse(proto.Code_CODE_DENIED, "the task is another node's")
+		case state.Terminal():
+			return ended(state)
+		case ok:
+			return in.cancelHere(ctx, backlog.TaskKey(id), hard)
+		}
+		if v, arriving := in.bar(ctx, from, id); !arriving {
+			return v
+		}
 	}
-	k := backlog.TaskKey(id)
+}
+
+// cancelHere asks for the end of a task in custody.
+func (in *Inbox) cancelHere(ctx context.Context, k backlog.Key, hard bool) Verdict {
 	if c := in.desk.claim(k); c != nil {
 		return in.cancelWaiting(ctx, c)
 	}
@@ -91,25 +98,26 @@ func (in *Inbox) cancelClaimed(ctx context.Context, k backlog.Key, hard bool) Ve
 	return Verdict{}
 }
 
-// bar remembers that a task was cancelled before it arrived.
-func (in *Inbox) bar(ctx context.Context, from proto.PeerID, id proto.TaskID) Verdict {
+// barKey names the entry of a wish for a task that has not arrived.
+func barKey(id proto.TaskID) backlog.Key { return backlog.Key{ID: id, Part: backlog.PartCancel} }
+
+// bar keeps the wish to cancel a task that is not here. It reports true, and
+// does nothing, when the task is arriving.
+func (in *Inbox) bar(ctx context.Context, from proto.PeerID, id proto.TaskID) (v Verdict, arriving bool) {
 	if in.known.count() >= in.cfg.MaxKept {
-		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may")
+		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may"), false
 	}
 	now := in.cfg.Clock.Now()
-	r := &proto.Record{
-		Peer: from[:], SeqBoot: math.MaxUint64, SeqCounter: math.MaxUint64,
-		CreatedMs: now.UnixMilli(), NotAfterMs: now.Add(proto.MaxTTL).UnixMilli(), Reason: "cancelled before it arrived",
+	r := &proto.Record{Peer: from[:], CreatedMs: now.UnixMilli(), NotAfterMs: now.Add(proto.MaxTTL).UnixMilli(), Cancel: true}
+	r.Move(proto.TaskState_TASK_STATE_CANCELLED, now, "cancelled before it arrived")
+	if !in.known.bar(id, from, r.NotAfterMs) {
+		return Verdict{}, true
 	}
-	r.Move(proto.TaskState_TASK_STATE_CANCELLED, now, r.Reason)
-	errs := in.queue.Add(ctx, []backlog.New{{Key: backlog.TaskKey(id), Stored: &proto.Stored{Record: r}, Vital: true}})
-	switch {
-	case errors.Is(errs[0], backlog.ErrExists):
-		return refuse(proto.Code_CODE_BUSY, "the task is arriving")
-	case errs[0] != nil:
-		in.cfg.Logger.Error("a wish to cancel could not be written", "task", id.String(), "err", errs[0])
-		return refuse(proto.Code_CODE_INTERNAL, "the wish could not be written")
+	errs := in.queue.Add(ctx, []backlog.New{{Key: barKey(id), Stored: &proto.Stored{Record: r}, Vital: true}})
+	if err := errs[0]; err != nil && !errors.Is(err, backlog.ErrExists) {
+		in.known.unbar(id)
+		in.cfg.Logger.Error("a wish to cancel could not be written", "task", id.String(), "err", err)
+		return refuse(proto.Code_CODE_INTERNAL, "the wish could not be written"), false
 	}
-	in.known.found(id, r)
-	return Verdict{Code: proto.Code_CODE_DUPLICATE, State: r.State, Detail: "the task never was here; it will be refused if it arrives"}
+	return Verdict{}, false
 }

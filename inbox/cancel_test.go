@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -157,27 +158,75 @@ func TestCancelBetweenAttempts(t *testing.T) {
 }
 
 // TestCancelBeforeArrival holds that a task that was cancelled before it arrived
-// is refused when it does, also after a restart.
+// ends as CANCELLED when it does and is never started, also after a restart and
+// without a handler for it; nothing of the wish is left then.
 func TestCancelBeforeArrival(t *testing.T) {
 	s, spec := does(succeed)
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a, b := r.task(), r.task()
-		if v := r.mustCancel(a, false, proto.Code_CODE_DUPLICATE); v.State != cancelled {
-			t.Errorf("state %s", v.State.Name())
+		a, b, c, d := r.task(), r.task(), r.task(withKind("else")), r.task()
+		for _, x := range []Arrival{a, a, b, c} {
+			r.mustCancel(x, false, 0)
 		}
 		r.run()
-		r.in.Settle(home, proto.Seq{Boot: 1}) // no mark covers what has no sequence
-		for range 2 {
-			if v := r.accept(proto.Code_CODE_DUPLICATE, a)[0]; v.State != cancelled {
-				t.Errorf("state %s", v.State.Name())
-			}
-			r.restart()
-			r.run()
-		}
+		r.accept(0, a)
+		wait(time.Second)
+		r.expect(a, cancelled)
+		r.restart()
+		r.accept(0, b, c)
 		r.accept(0, b)
+		r.crash()
+		r.run()
+		r.accept(0, d)
 		wait(time.Minute)
-		if s.starts(a.Header.ID) != 0 || s.starts(b.Header.ID) != 1 {
-			t.Error("the wrong one ran")
+		for _, x := range []Arrival{a, b, c} {
+			r.expect(x, cancelled)
+			r.accept(0, x)
+			if s.starts(x.Header.ID) != 0 {
+				t.Error("it was started")
+			}
+		}
+		r.expect(d, succeeded)
+		r.in.Settle(home, d.Header.Seq)
+		wait(time.Second)
+		if st := r.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 || len(st.Kinds) != 1 {
+			t.Errorf("left: %+v", st)
+		}
+	})
+}
+
+// TestCancelOfAnotherBeforeArrival holds that nobody can bar what is not theirs.
+func TestCancelOfAnotherBeforeArrival(t *testing.T) {
+	_, spec := does(succeed)
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.in.Cancel(t.Context(), other, a.Header.ID, true)
+		r.run()
+		r.accept(0, a)
+		wait(time.Second)
+		r.expect(a, succeeded)
+	})
+}
+
+// TestBarsAreForgotten holds that the wish for a task that never arrives is kept
+// as long as a copy of it may live, and no longer.
+func TestBarsAreForgotten(t *testing.T) {
+	_, spec := does(succeed)
+	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	bubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(r *rig) {
+		a, b := r.task(withTTL(proto.MaxTTL)), r.task()
+		r.mustCancel(a, false, 0)
+		r.mustCancel(b, false, 0)
+		r.run()
+		m.Advance(proto.MaxTTL - time.Minute)
+		wait(ageEvery + time.Second)
+		r.accept(0, a)
+		wait(time.Second)
+		r.expect(a, cancelled)
+		m.Advance(time.Hour)
+		wait(ageEvery + time.Second)
+		r.accept(proto.Code_CODE_EXPIRED, b)
+		if st := r.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 {
+			t.Errorf("left: %+v", st)
 		}
 	})
 }

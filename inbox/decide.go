@@ -40,8 +40,6 @@ func (s *sight) verdict() Verdict {
 	switch {
 	case s.known == same:
 		return Verdict{State: s.first}
-	case s.known == barred:
-		return Verdict{Code: proto.Code_CODE_DUPLICATE, State: s.first, Detail: "it was cancelled before it arrived"}
 	case s.seq.Compare(s.mark) <= 0:
 		return refuse(proto.Code_CODE_DUPLICATE, "its origin has settled this sequence number: it was accepted, refused or ended before")
 	case s.notAfter <= s.floor:
@@ -52,6 +50,10 @@ func (s *sight) verdict() Verdict {
 		return refuse(proto.Code_CODE_BUSY, "another task with the same id is here")
 	case s.draining:
 		return refuse(proto.Code_CODE_DRAINING, "the node is stopping")
+	case s.full && s.known != barred:
+		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may")
+	case s.known == barred: // taken in to be told CANCELLED: no handler will see it
+		return Verdict{}
 	case !s.handled:
 		return refuse(proto.Code_CODE_NO_HANDLER, "no handler for this kind")
 	case !s.allowed:
@@ -60,8 +62,6 @@ func (s *sight) verdict() Verdict {
 		return refuse(proto.Code_CODE_TOO_LARGE, "the body is larger than the handler takes")
 	case s.noBody:
 		return refuse(proto.Code_CODE_NEED_BODY, "the streamed body is not here")
-	case s.full:
-		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may")
 	}
 	return Verdict{}
 }

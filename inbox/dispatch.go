@@ -16,7 +16,7 @@ const (
 	again      = 100 * time.Millisecond // a task that somebody else is ending is looked at again
 	longest    = time.Minute            // between two looks, whatever the clocks say
 	expireStep = 64                     // tasks past their time that are ended at once
-	expireNext = 10 * time.Second       // one that could not be ended is looked at again
+	expireNext = 10 * time.Second       // one for which nothing can be done is looked at again
 )
 
 // A shift is one run of the inbox: its work goes on while Run stops, and ends
@@ -127,6 +127,9 @@ func (s *shift) untilNext() time.Duration {
 
 // eligible reports whether a task of the kind may be started now.
 func (s *shift) eligible(kind string) bool {
+	if kind == toCancel {
+		return true
+	}
 	h := s.handlers.find(kind)
 	return h != nil && (h.Concurrency == 0 || s.desk.kindUsed(kind) < h.Concurrency)
 }
@@ -198,7 +201,7 @@ func (s *shift) consider(stay context.Context, item backlog.Item) *claim {
 		s.release(c)
 	case turnLeave:
 		s.release(c)
-		s.queue.Release(item.Key, again)
+		s.queue.Release(item.Key, expireNext)
 	}
 	return nil
 }

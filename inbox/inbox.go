@@ -180,8 +180,15 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 }
 
 // groupOf takes the tasks of one kind together: each kind has its own number of
-// runs at a time.
-func groupOf(_ backlog.Key, r *proto.Record) string { return r.Kind }
+// runs at a time. Those to be cancelled need no handler and stand apart.
+func groupOf(_ backlog.Key, r *proto.Record) string {
+	if r.Cancel {
+		return toCancel
+	}
+	return r.Kind
+}
+
+const toCancel = ""
 
 // expiresAt is the first millisecond at which a task may not be started.
 func expiresAt(_ backlog.Key, r *proto.Record) int64 { return r.NotAfterMs + 1 }
@@ -202,7 +209,12 @@ func (in *Inbox) remember() error {
 			return err
 		}
 		for _, l := range page {
-			in.known.found(l.Key.ID, l.Record)
+			if l.Key.Part == backlog.PartCancel {
+				from, _ := proto.PeerIDFrom(l.Record.Peer)
+				in.known.bar(l.Key.ID, from, l.Record.NotAfterMs)
+			} else {
+				in.known.found(l.Key.ID, l.Record)
+			}
 		}
 		if next == nil {
 			break

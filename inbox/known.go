@@ -3,7 +3,6 @@ package inbox
 import (
 	"container/heap"
 	"encoding/binary"
-	"math"
 	"slices"
 	"sync"
 
@@ -46,9 +45,11 @@ func (h *doneHeap) Pop() any {
 	return x
 }
 
-// neverSent stands for the sequence of a task that was cancelled before it
-// arrived: no mark covers it.
-var neverSent = proto.Seq{Boot: math.MaxUint64, Counter: math.MaxUint64}
+// A bar is what memory keeps of a task that was cancelled before it arrived.
+type bar struct {
+	origin   uint32
+	notAfter int64 // Unix milliseconds: no copy lives longer
+}
 
 // A flight is a group of ids that is being committed.
 type flight struct{ landed chan struct{} }
@@ -60,6 +61,7 @@ type known struct {
 	mu      sync.Mutex
 	ids     map[proto.TaskID]mask
 	flights map[proto.TaskID]*flight // being committed, not in ids
+	bars    map[proto.TaskID]bar     // not in ids
 	origins []*origin
 	index   map[proto.PeerID]uint32
 	floor   int64 // Unix milliseconds; on disk
@@ -69,6 +71,7 @@ func newKnown() *known {
 	return &known{
 		ids:     map[proto.TaskID]mask{},
 		flights: map[proto.TaskID]*flight{},
+		bars:    map[proto.TaskID]bar{},
 		index:   map[proto.PeerID]uint32{},
 	}
 }
@@ -105,15 +108,12 @@ func (k *known) look(a *Arrival, s *sight) *flight {
 	s.mark, s.floor = o.settled(), k.floor
 	s.known = stranger
 	if m, ok := k.ids[a.Header.ID]; ok {
-		s.first = m.state
-		switch {
-		case m.origin == i && m.seq == neverSent:
-			s.known = barred
-		case m.origin == i && m.seq == a.Header.Seq && m.digest == short(a.Digest[:]):
-			s.known = same
-		default:
-			s.known = imposter
+		s.known = imposter
+		if m.origin == i && m.seq == a.Header.Seq && m.digest == short(a.Digest[:]) {
+			s.known, s.first = same, m.state
 		}
+	} else if b, ok := k.bars[a.Header.ID]; ok && b.origin == i {
+		s.known = barred
 	}
 	return nil
 }
@@ -128,6 +128,7 @@ func (k *known) land(f *flight, arrivals []Arrival, took []int, errs []error) {
 		if errs[n] != nil {
 			continue
 		}
+		delete(k.bars, a.Header.ID)
 		_, i := k.originOf(a.Header.Origin)
 		k.ids[a.Header.ID] = mask{
 			seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]),
@@ -214,12 +215,32 @@ func (k *known) state(id proto.TaskID) (from proto.PeerID, s proto.TaskState, ok
 	return k.origins[m.origin].peer, m.state, true
 }
 
+// bar notes that a task was cancelled before it arrived, before that is on disk.
+// It reports false when the task is here, or arriving.
+func (k *known) bar(id proto.TaskID, p proto.PeerID, notAfter int64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, here := k.ids[id]
+	if here || k.flights[id] != nil {
+		return false
+	}
+	_, i := k.originOf(p)
+	k.bars[id] = bar{i, notAfter}
+	return true
+}
+
+// unbar takes that back.
+func (k *known) unbar(id proto.TaskID) { k.mu.Lock(); defer k.mu.Unlock(); delete(k.bars, id) }
+
 // count returns the number of ids that are kept.
 func (k *known) count() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.ids) + len(k.flights)
+	return k.size()
 }
+
+// size is count for a caller that holds mu.
+func (k *known) size() int { return len(k.ids) + len(k.flights) + len(k.bars) }
 
 // settle notes what an origin says; it reports whether that is news.
 func (k *known) settle(p proto.PeerID, seq proto.Seq) bool {
@@ -287,6 +308,7 @@ func (k *known) settledOnDisk(s settlement, marked, forgot error) {
 // aged is what old returns.
 type aged struct {
 	ids   []proto.TaskID
+	bars  []proto.TaskID
 	floor int64
 }
 
@@ -302,6 +324,12 @@ func (k *known) old(now int64) aged {
 			s.floor = max(s.floor, m.notAfter)
 		}
 	}
+	for id, b := range k.bars {
+		if outlived(b.notAfter, now) {
+			s.bars = append(s.bars, id)
+			s.floor = max(s.floor, b.notAfter)
+		}
+	}
 	return s
 }
 
@@ -313,11 +341,14 @@ func (k *known) raise(floor int64) {
 }
 
 // dropped forgets what was dropped by age.
-func (k *known) dropped(ids []proto.TaskID) {
+func (k *known) dropped(s aged) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for _, id := range s.bars {
+		delete(k.bars, id)
+	}
 	touched := map[uint32]bool{}
-	for _, id := range ids {
+	for _, id := range s.ids {
 		if m, ok := k.ids[id]; ok {
 			touched[m.origin] = true
 			delete(k.ids, id)

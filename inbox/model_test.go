@@ -82,7 +82,6 @@ type sent struct {
 	accepted bool // it was acknowledged
 	over     bool // acknowledged or refused for good: may be settled
 	settled  bool
-	asked    bool // to be cancelled
 }
 
 func newHistory(t *testing.T) *history {
@@ -153,7 +152,6 @@ func (h *history) happen(o op) {
 	case "cancel":
 		if len(h.tasks) > 0 {
 			s := h.tasks[o.Task%len(h.tasks)]
-			s.asked = true
 			r.in.Cancel(context.Background(), home, s.a.Header.ID, o.N%2 == 0)
 		}
 	case "settle":
@@ -188,7 +186,7 @@ func (h *history) arrive(s *sent) {
 	case v.Accepted():
 		s.accepted, s.over = true, true
 	case ends || v.Code == proto.Code_CODE_DUPLICATE:
-		if v.Code == proto.Code_CODE_DUPLICATE && !s.settled && !s.asked {
+		if v.Code == proto.Code_CODE_DUPLICATE && !s.settled {
 			h.wrongf("task %s: DUPLICATE, but it was not settled", s.a.Header.ID)
 		}
 		s.over = true

@@ -75,7 +75,7 @@ func (in *Inbox) forgetSettled(ctx context.Context) error {
 		for _, s := range steps {
 			e := err
 			if e == nil {
-				e = in.forget(ctx, s.ids)
+				e = in.forget(ctx, taskKeys(s.ids))
 			}
 			in.known.settledOnDisk(s, err, e)
 			err = errors.Join(err, e)
@@ -108,7 +108,7 @@ func (in *Inbox) writeMarks(ctx context.Context, steps []settlement) error {
 // that order: first the floor, then the ids (I12).
 func (in *Inbox) forgetOld(ctx context.Context) error {
 	s := in.known.old(in.nowMs())
-	if len(s.ids) == 0 {
+	if len(s.ids)+len(s.bars) == 0 {
 		return nil
 	}
 	var b store.Batch
@@ -117,25 +117,32 @@ func (in *Inbox) forgetOld(ctx context.Context) error {
 		return fmt.Errorf("raise the floor: %w", err)
 	}
 	in.known.raise(s.floor)
-	err := in.forget(ctx, s.ids)
+	keys := taskKeys(s.ids)
+	for _, id := range s.bars {
+		keys = append(keys, barKey(id))
+	}
+	err := in.forget(ctx, keys)
 	if err == nil {
-		in.known.dropped(s.ids)
+		in.known.dropped(s)
 	}
 	return err
 }
 
-// unread stands for a record that nobody needs to read to delete it.
-var unread = new(proto.Record)
+func taskKeys(ids []proto.TaskID) []backlog.Key {
+	keys := make([]backlog.Key, len(ids))
+	for i, id := range ids {
+		keys[i] = backlog.TaskKey(id)
+	}
+	return keys
+}
 
 // forget deletes the records of finished tasks.
-func (in *Inbox) forget(ctx context.Context, ids []proto.TaskID) error {
-	for len(ids) > 0 {
-		n := min(len(ids), settleStep)
+func (in *Inbox) forget(ctx context.Context, keys []backlog.Key) error {
+	for len(keys) > 0 {
+		n := min(len(keys), settleStep)
 		edits := make([]backlog.Edit, n)
-		for i, id := range ids[:n] {
-			k := backlog.TaskKey(id)
-			at, _ := in.queue.Peek(k)
-			edits[i] = backlog.Edit{Key: k, Held: unread, Version: at.Version}
+		for i, k := range keys[:n] {
+			edits[i] = in.unseen(k)
 		}
 		drop := func(int, *proto.Record) backlog.Action { return backlog.Drop }
 		for _, err := range in.queue.Change(ctx, edits, drop) {
@@ -143,7 +150,16 @@ func (in *Inbox) forget(ctx context.Context, ids []proto.TaskID) error {
 				return fmt.Errorf("forget finished tasks: %w", err)
 			}
 		}
-		ids = ids[n:]
+		keys = keys[n:]
 	}
 	return nil
+}
+
+// unread stands for the record of an entry that is deleted.
+var unread = new(proto.Record)
+
+// unseen names an entry whose record nobody needs to read, to delete it.
+func (in *Inbox) unseen(k backlog.Key) backlog.Edit {
+	at, _ := in.queue.Peek(k)
+	return backlog.Edit{Key: k, Held: unread, Version: at.Version}
 }

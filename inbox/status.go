@@ -40,7 +40,7 @@ func (in *Inbox) Status() Status {
 		ks := KindStatus{Kind: k, Registered: in.handlers.find(k) != nil, Running: in.desk.kindUsed(k)}
 		ks.Waiting = max(live-ks.Running, 0)
 		s.Used += ks.Running
-		if ks.Registered || live > 0 {
+		if ks.Registered || live > 0 && k != toCancel {
 			s.Kinds = append(s.Kinds, ks)
 		}
 	}
