@@ -1,0 +1,74 @@
+package inbox
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+)
+
+// BenchmarkAccept is the cost of taking a task of 1 KiB in, on a store in memory,
+// in groups of 256.
+func BenchmarkAccept(b *testing.B) {
+	_, spec := does(succeed)
+	r := newRig(b, Config{Clock: clock.System(), MaxTasks: 1 << 30, MaxBytes: 1 << 50, MaxKept: 1 << 30}, spec)
+	defer r.close()
+	const group = 256
+	as := make([]Arrival, group)
+	for i := range as {
+		as[i] = r.task(withBody(strings.Repeat("x", 1024)))
+	}
+	n := uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		for i := range as {
+			n++
+			as[i].Header.Seq.Counter = n
+			as[i].Header.ID = proto.NewTaskID(r.cfg.Clock.Now())
+		}
+		for _, v := range r.in.Accept(context.Background(), as) {
+			if !v.Accepted() {
+				b.Fatal(v)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/task")
+}
+
+// BenchmarkRun is the cost of a task from its arrival to its result with a
+// handler that does nothing, on a store in memory.
+func BenchmarkRun(b *testing.B) {
+	done := make(chan struct{}, 1024)
+	_, spec := does(nil)
+	spec.Handler = handlerFunc(succeed)
+	r := newRig(b, Config{Clock: clock.System(), OnChange: func(_ proto.TaskID, rec *proto.Record) {
+		if rec.State.Terminal() {
+			done <- struct{}{}
+		}
+	}}, spec)
+	defer r.close()
+	r.run()
+	const group = 256
+	as := make([]Arrival, group)
+	for i := range as {
+		as[i] = r.task(withBody(strings.Repeat("x", 1024)))
+	}
+	n := uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		for i := range as {
+			n++
+			as[i].Header.Seq.Counter = n
+			as[i].Header.ID = proto.NewTaskID(r.cfg.Clock.Now())
+			as[i].Envelope = &proto.Envelope{Header: as[i].Header.Append(nil), Body: as[i].Envelope.Body}
+		}
+		r.in.Accept(context.Background(), as)
+		for range as {
+			<-done
+		}
+		r.in.Settle(home, as[group-1].Header.Seq)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/task")
+}
