@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
 )
@@ -28,6 +29,9 @@ type Config struct {
 	Version   string        // of the software, told to peers
 	Logger    *slog.Logger  // default slog.Default()
 	Clock     clock.Clock   // default clock.System()
+	// Changed is told of every durable change of a task that this node is home of.
+	// It must be quick and must not call the node.
+	Changed func(id proto.TaskID, state proto.TaskState)
 	// Fail is called at every physical step with its name; an error it returns
 	// stops the node there. For tests that stop a process between two steps.
 	Fail func(point string) error
@@ -82,6 +86,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
+	}
+	if c.Changed == nil {
+		c.Changed = func(proto.TaskID, proto.TaskState) {}
 	}
 	if c.Fail == nil {
 		c.Fail = func(string) error { return nil }

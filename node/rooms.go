@@ -149,5 +149,9 @@ const reapTimeout = 15 * time.Second
 
 // homeChanged and ownerChanged hear of every durable change of a task, on either
 // side.
-func (n *Node) homeChanged(id proto.TaskID, r *proto.Record)  { n.changes.count("home", r.GetState()) }
+func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
+	n.changes.count("home", r.GetState())
+	n.cfg.Changed(id, r.GetState())
+}
+
 func (n *Node) ownerChanged(id proto.TaskID, r *proto.Record) { n.changes.count("owner", r.GetState()) }
