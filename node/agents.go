@@ -24,6 +24,7 @@ type worker struct {
 	spec  HandlerSpec
 	agent agent.Handler
 	argv0 []string // the fixed words of a command; nil for what is built in
+	files bool     // a run of it needs a folder
 }
 
 // spec turns a handler's description into what the inbox registers.
@@ -42,14 +43,14 @@ func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 		Kind: s.Kind, Allow: s.Allow, Profile: inbox.Profile(s.Profile), Concurrency: s.Concurrency,
 		MaxAttempts: s.MaxAttempts, OnCrash: inbox.OnCrash(s.OnCrash), Timeout: timeout, MaxBody: uint64(s.MaxBody),
 	}
-	w := worker{node: n, spec: s}
+	w := worker{node: n, spec: s, files: true}
 	switch cmp.Or(s.Type, TypeCommand) {
 	case TypeDiscard:
-		w.agent = agent.Discard{}
+		w.agent, w.files = agent.Discard{}, false
 	case TypeEcho:
 		w.agent = agent.Echo{MaxOutput: s.MaxOutput}
 	case TypeSHA256:
-		w.agent = agent.Hash{}
+		w.agent, w.files = agent.Hash{}, false
 	default:
 		return n.commandSpec(out, w)
 	}
@@ -80,11 +81,14 @@ func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 
 // Run starts the agent once and returns when nothing of it runs any more.
 func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
-	dir, err := w.node.runFolder(r)
-	if err != nil {
-		return &inbox.Ran{End: inbox.Retry, ExitCode: -1, Reason: err.Error()}
+	dir := ""
+	if w.files {
+		var err error
+		if dir, err = w.node.runFolder(r); err != nil {
+			return &inbox.Ran{End: inbox.Retry, ExitCode: -1, Reason: err.Error()}
+		}
+		defer os.RemoveAll(dir)
 	}
-	defer os.RemoveAll(dir)
 	in := w.input(r, dir)
 	if err := w.audit(ctx, "command.start", in, nil); err != nil {
 		return &inbox.Ran{End: inbox.Retry, ExitCode: -1, Reason: fmt.Sprintf("the audit could not be written, so nothing was started: %v", err)}

@@ -41,6 +41,7 @@ type Node struct {
 	sealer   *identity.Sealer
 	verifier *identity.Verifier
 	registry *prometheus.Registry
+	names    *names
 	changes  *meter
 	notices  chan notice // what owners said of running tasks
 
@@ -67,7 +68,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
-	n.changes, n.notices = newMeter(n), make(chan notice, maxNotices)
+	n.names, n.changes, n.notices = newNames(), newMeter(n), make(chan notice, maxNotices)
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
 	if n.ground, err = openGround(cfg, n.registry); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
@@ -165,13 +166,13 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 	out, errs := make([]Submitted, len(rs)), make([]error, len(rs))
 	drafts, at := make([]*outbox.Draft, 0, len(rs)), make([]int, 0, len(rs))
 	for i := range rs {
-		d, err := n.draft(ctx, &rs[i])
+		d, to, err := n.draft(ctx, &rs[i])
 		if err != nil {
 			errs[i] = err
 			continue
 		}
 		drafts, at = append(drafts, d), append(at, i)
-		out[i] = n.submitted(d)
+		out[i] = submitted(d, to)
 	}
 	existing, failed := n.outbox.SubmitMany(ctx, drafts)
 	for j, i := range at {
@@ -184,7 +185,7 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 			n.dropBody(drafts[j])
 		}
 	}
-	n.want(rs, errs)
+	n.want(drafts, failed)
 	return out, errs
 }
 

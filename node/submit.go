@@ -16,17 +16,18 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// draft checks a request, gives it an id and a sequence, and seals it.
-func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, error) {
+// draft checks a request, gives it an id and a sequence, and seals it for the
+// peer that it returns with it.
+func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, transport.Peer, error) {
 	if n.draining.Load() {
-		return nil, fmt.Errorf("%w: submit again after it has started", ErrDraining)
+		return nil, transport.Peer{}, fmt.Errorf("%w: submit again after it has started", ErrDraining)
 	}
 	if err := n.checkRequest(r); err != nil {
-		return nil, err
+		return nil, transport.Peer{}, err
 	}
 	to, err := n.recipient(r.Target)
 	if err != nil {
-		return nil, err
+		return nil, to, err
 	}
 	now := n.cfg.Clock.Now()
 	d := &outbox.Draft{Record: record(r, now), Header: proto.Header{
@@ -36,16 +37,16 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, error) {
 	content := contentOf(r)
 	body, err := n.takeBody(ctx, d, content, r)
 	if err != nil {
-		return nil, err
+		return nil, to, err
 	}
 	finishKey(r, d, content)
 	d.Header.Seq = n.outbox.NextSeq(to.Peer)
 	if err := n.seal(d, to.KeyRecord, content, body); err != nil {
 		n.outbox.DropSeq(to.Peer, d.Header.Seq)
 		n.dropBody(d)
-		return nil, err
+		return nil, to, err
 	}
-	return d, nil
+	return d, to, nil
 }
 
 // seal encodes content and seals it into the draft's envelope. A sealed body
@@ -106,23 +107,6 @@ func (n *Node) checkRequest(r *Request) error {
 	return nil
 }
 
-// recipient finds the peer that a target names, with the key to seal for it.
-func (n *Node) recipient(target string) (transport.Peer, error) {
-	if what, _, ok := strings.Cut(target, ":"); ok && oneOf(what, "queue", "agent") || target == "all" {
-		return transport.Peer{}, fmt.Errorf("%w: target %.60q: this node sends to peers by name or id", ErrInvalid, target)
-	}
-	p, err := n.book.Find(target)
-	switch {
-	case err != nil:
-		return p, fmt.Errorf("%w: %w", ErrNotFound, err)
-	case p.Blocked:
-		return p, fmt.Errorf("%w: %s is blocked here: balefire-node peers unblock %s", ErrDenied, p.Name, p.Name)
-	case len(p.KeyRecord.Public) == 0:
-		return p, fmt.Errorf("%w: the sealing key of %s is not known yet: it is learnt when the two nodes meet", ErrRefused, p.Name)
-	}
-	return p, nil
-}
-
 func contentOf(r *Request) *proto.Content {
 	c := &proto.Content{
 		Kind: r.Kind, Class: cmp.Or(r.Class, proto.Class_CLASS_NORMAL), IdempotencyKey: r.Key, OrderingKey: r.Order,
@@ -168,9 +152,11 @@ func finishKey(r *Request, d *outbox.Draft, c *proto.Content) {
 	d.Record.RequestDigest = sum
 }
 
-func (n *Node) submitted(d *outbox.Draft) Submitted {
-	name, _ := n.peerNames(d.Header.Target[:])
-	return Submitted{ID: d.Header.ID.String(), State: proto.TaskState_TASK_STATE_PENDING.Name(), Target: name, NotAfter: at(d.Header.NotAfter)}
+func submitted(d *outbox.Draft, to transport.Peer) Submitted {
+	return Submitted{
+		ID: d.Header.ID.String(), State: proto.TaskState_TASK_STATE_PENDING.Name(),
+		Target: cmp.Or(to.Name, to.Peer.Short()), NotAfter: at(d.Header.NotAfter),
+	}
 }
 
 // known turns a submit whose key was used before into the task of the first.
@@ -180,20 +166,6 @@ func (n *Node) known(id proto.TaskID, s Submitted) Submitted {
 		s.State, s.NotAfter = rec.GetState().Name(), at(rec.GetNotAfterMs())
 	}
 	return s
-}
-
-// want asks the transport for connections that the new tasks wait for.
-func (n *Node) want(rs []Request, errs []error) {
-	var last string
-	for i, r := range rs {
-		if errs[i] != nil || r.Target == last {
-			continue
-		}
-		last = r.Target
-		if p, err := n.book.Find(r.Target); err == nil && p.Peer != n.keys.Peer() {
-			n.net.Want(p.Peer)
-		}
-	}
 }
 
 func submitError(err error) error {

@@ -1,0 +1,93 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// Names are looked up in the whole book, so what one names is remembered for a
+// moment. What is known of the peer is always read anew.
+const (
+	nameKept  = time.Second // after which another peer may have taken the name
+	namesKept = 1024
+)
+
+// names remembers which peers were named of late.
+type names struct {
+	mu    sync.Mutex
+	peers map[string]named
+}
+
+type named struct {
+	peer proto.PeerID
+	at   time.Duration // monotonic
+}
+
+func newNames() *names { return &names{peers: map[string]named{}} }
+
+func (s *names) get(target string, now time.Duration) (proto.PeerID, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.peers[target]
+	return p.peer, ok && now-p.at < nameKept
+}
+
+func (s *names) put(target string, p proto.PeerID, now time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.peers) >= namesKept {
+		clear(s.peers)
+	}
+	s.peers[target] = named{p, now}
+}
+
+// recipient finds the peer that a target names, with the key to seal for it.
+func (n *Node) recipient(target string) (transport.Peer, error) {
+	if what, _, ok := strings.Cut(target, ":"); ok && oneOf(what, "queue", "agent") || target == "all" {
+		return transport.Peer{}, fmt.Errorf("%w: target %.60q: this node sends to peers by name or id", ErrInvalid, target)
+	}
+	p, err := n.named(target)
+	switch {
+	case err != nil:
+		return p, fmt.Errorf("%w: %w", ErrNotFound, err)
+	case p.Blocked:
+		return p, fmt.Errorf("%w: %s is blocked here: balefire-node peers unblock %s", ErrDenied, p.Name, p.Name)
+	case len(p.KeyRecord.Public) == 0:
+		return p, fmt.Errorf("%w: the sealing key of %s is not known yet: it is learnt when the two nodes meet", ErrRefused, p.Name)
+	}
+	return p, nil
+}
+
+// named returns the peer that a target names.
+func (n *Node) named(target string) (transport.Peer, error) {
+	now := n.cfg.Clock.Mono()
+	if id, ok := n.names.get(target, now); ok {
+		if p, ok := n.book.Get(id); ok {
+			return p, nil
+		}
+	}
+	p, err := n.book.Find(target)
+	if err == nil && p.Peer != n.keys.Peer() {
+		n.names.put(target, p.Peer, now)
+	}
+	return p, err
+}
+
+// want asks the transport for connections that the new tasks wait for.
+func (n *Node) want(drafts []*outbox.Draft, failed []error) {
+	var last proto.PeerID
+	for i, d := range drafts {
+		to := d.Header.Target
+		if failed[i] != nil || to == last || to == n.keys.Peer() {
+			continue
+		}
+		n.net.Want(to)
+		last = to
+	}
+}
