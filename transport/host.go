@@ -50,7 +50,7 @@ func newHost(keys Keys, g *gater, cfg Config) (host.Host, error) {
 		return nil, err
 	}
 	opts := []libp2p.Option{
-		libp2p.Identity(key), libp2p.ListenAddrStrings(cfg.Listen...), libp2p.UserAgent("balefire"),
+		libp2p.Identity(key), listen(cfg.Listen), libp2p.UserAgent("balefire"),
 		libp2p.ResourceManager(limits), libp2p.ConnectionManager(conns), libp2p.ConnectionGater(g),
 		libp2p.SwarmOpts(swarm.WithDialRanker(lanRanker)), libp2p.DisableRelay(),
 		libp2p.UDPBlackHoleSuccessCounter(nil), libp2p.IPv6BlackHoleSuccessCounter(nil),
@@ -76,6 +76,14 @@ func newHost(keys Keys, g *gater, cfg Config) (host.Host, error) {
 		return nil, fmt.Errorf("listen on %v: not possible; is another program using the port? (`net.listen` in the configuration names others)", missing)
 	}
 	return h, nil
+}
+
+// listen is libp2p's option for these addresses. It takes none for its defaults.
+func listen(addrs []string) libp2p.Option {
+	if len(addrs) == 0 {
+		return libp2p.NoListenAddrs
+	}
+	return libp2p.ListenAddrStrings(addrs...)
 }
 
 // unbound returns the wanted addresses that are not among the bound ones. libp2p

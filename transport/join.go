@@ -49,7 +49,9 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 	if err := proto.Decode(b, r); err != nil {
 		return err
 	}
-	if b, err = proto.Encode(nil, t.cfg.Joiner.Join(ctx, s.conn.peer, r)); err != nil {
+	reply := t.cfg.Joiner.Join(ctx, s.conn.peer, r)
+	reply.Refusal = proto.Clip(reply.GetRefusal(), maxReason)
+	if b, err = proto.Encode(nil, reply); err != nil {
 		return err
 	}
 	if err := s.send(&proto.Message{Type: proto.MessageType_JOINED, Payload: b}); err != nil {

@@ -439,3 +439,21 @@ func TestQuietMesh(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseWithoutRun holds that a transport which never ran leaves nothing
+// behind: the bubble would not end.
+func TestCloseWithoutRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSim(t, 1, transporttest.Link{})
+		defer m.close()
+		var cfg transport.Config
+		m.Configure(5, &cfg)
+		tr, err := transport.New(simKeys(5), m.nodes[0], m.nodes[0], cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

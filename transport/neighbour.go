@@ -167,7 +167,7 @@ func linkPause(failures int, r float64) time.Duration {
 
 // linkOnce opens the task stream on c and has it used until it ends.
 func (t *Transport) linkOnce(ctx context.Context, n *neighbour, c *conn) error {
-	s, err := openStream(ctx, c, streamTask, proto.MaxControl, t.cfg.Timing)
+	s, err := openStream(ctx, c, streamTask, proto.MaxFrame, t.cfg.Timing)
 	if err != nil {
 		return err
 	}

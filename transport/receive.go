@@ -119,7 +119,7 @@ func ackFor(number uint64, group []*proto.Message, a Answer) (*proto.Ack, error)
 			continue
 		}
 		if r != nil {
-			r.Number = number
+			r.Number, r.Detail = number, proto.Clip(r.GetDetail(), maxReason)
 			ack.Refusals = append(ack.Refusals, r)
 		}
 		number++

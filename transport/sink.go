@@ -97,6 +97,7 @@ func (t *Transport) takeBody(p proto.PeerID, by int) bool {
 }
 
 func (s *stream) offered(r *proto.OfferReply) error {
+	r.Detail = proto.Clip(r.GetDetail(), maxReason)
 	b, err := proto.Encode(nil, r)
 	if err != nil {
 		return err

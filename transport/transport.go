@@ -73,7 +73,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	return t, nil
 }
 
-// Run takes and makes connections until ctx is done. When it returns, the host
+// Run takes and makes connections until ctx is done. It is called once. When it returns, the host
 // is closed and nothing of the transport runs any more.
 func (t *Transport) Run(ctx context.Context) error {
 	t.open.Store(true)

@@ -15,8 +15,11 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
+	ma "github.com/multiformats/go-multiaddr"
 	msmux "github.com/multiformats/go-multistream"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -451,3 +454,111 @@ func mustKey(t *testing.T, k testKeys) crypto.PubKey {
 	}
 	return key
 }
+
+// TestAGroupOfRefusals holds that the largest Ack there is arrives.
+func TestAGroupOfRefusals(t *testing.T) {
+	hold := make(chan struct{})
+	b := start(t, 2, func(n *testNode, _ *Config) {
+		n.recv.receive = func(_ context.Context, _ proto.PeerID, msgs []*proto.Message) (Answer, error) {
+			<-hold
+			var a Answer
+			for i := range msgs {
+				a.Refusals = append(a.Refusals, &proto.Refusal{Number: uint64(i), Code: proto.Code_CODE_DENIED, Detail: strings.Repeat("no ", 500)})
+			}
+			return a, nil
+		}
+	})
+	a := start(t, 1, nil)
+	l := link(t, a, b)
+	var msgs []*proto.Message
+	for i := range minTasks {
+		msgs = append(msgs, data(i))
+	}
+	if err := l.Send(t.Context(), msgs); err != nil {
+		t.Fatal(err)
+	}
+	close(hold)
+	refused := 0
+	for refused < len(msgs) {
+		ack, err := l.Answers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused += len(ack.GetRefusals())
+	}
+}
+
+func TestNoListenAddress(t *testing.T) {
+	a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Listen = []string{} })
+	b := start(t, 2, nil)
+	if got := a.Addrs(); len(got) != 0 {
+		t.Errorf("it listens on %q", got)
+	}
+	link(t, a, b) // it dials all the same
+}
+
+func TestAnnounce(t *testing.T) {
+	public := "/dns4/laptop.example/udp/4001/quic-v1"
+	a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Announce = []string{public} })
+	b := start(t, 2, nil)
+	link(t, a, b)
+	b.gate.mu.Lock()
+	defer b.gate.mu.Unlock()
+	if h := b.gate.hellos[0]; !slices.Contains(h.GetAddrs(), public) || !slices.Contains(h.GetAddrs(), a.Addrs()[1]) {
+		t.Errorf("the hello says %q", h.GetAddrs())
+	}
+	if _, err := New(newTestKeys(3), a.gate, a.recv, Config{Listen: []string{}, Announce: []string{"laptop.example"}}); err == nil {
+		t.Error("an address that is none is announced")
+	}
+}
+
+// TestMetrics holds that the names are ours and one registry serves one transport.
+func TestMetrics(t *testing.T) {
+	r := prometheus.NewRegistry()
+	a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Registerer = r })
+	b := start(t, 2, nil)
+	link(t, a, b)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, f := range families {
+		if f.GetName() == "balefire_transport_connections" {
+			found = f.GetMetric()[0].GetGauge().GetValue() == 1
+		}
+	}
+	if !found {
+		t.Error("no connection is counted")
+	}
+}
+
+// FuzzControl gives any bytes as a frame of a ctl stream.
+func FuzzControl(f *testing.F) {
+	hello, err := proto.Encode(nil, &proto.Hello{Version: proto.Version, Addrs: []string{"/ip4/192.0.2.1/tcp/1"}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(int32(proto.MessageType_HELLO), hello)
+	f.Add(int32(proto.MessageType_PING), make([]byte, pingSize))
+	f.Add(int32(proto.MessageType_PONG), make([]byte, pingSize))
+	f.Add(int32(proto.MessageType_STARTED), []byte{0x0a, 0x00})
+	f.Add(int32(99), []byte{1})
+	f.Fuzz(func(t *testing.T, typ int32, payload []byte) {
+		r := &testReceiver{started: make(chan *proto.Receipts, 1)}
+		tr := &Transport{gate: &testGate{}, recv: r}
+		c := &conn{raw: placed{}, clock: clock.System(), ctl: make(chan *proto.Message, 1)}
+		err := tr.control(c, &proto.Message{Type: proto.MessageType(typ), Payload: payload})
+		if unknown(proto.MessageType(typ)) && err != nil {
+			t.Errorf("a type of a newer node: %v", err)
+		}
+		if _, refused := errors.AsType[*RefusedError](err); err != nil && !refused && !errors.Is(err, ErrProtocol) {
+			t.Errorf("untyped error %v", err)
+		}
+	})
+}
+
+// placed is a connection from somewhere.
+type placed struct{ network.Conn }
+
+func (placed) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/192.0.2.9/tcp/1") }
