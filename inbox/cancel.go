@@ -47,25 +47,24 @@ func ended(state proto.TaskState) Verdict {
 // cancelWaiting ends a task that nobody works on. One that was running when the
 // process died is left to its handler's policy: what it did is not known.
 func (in *Inbox) cancelWaiting(ctx context.Context, c *claim) Verdict {
-	item, ok := in.queue.Peek(c.key)
+	item, _ := in.queue.Peek(c.key)
 	err := in.load(c, item.Version)
-	if !ok || err != nil || c.rec.State == proto.TaskState_TASK_STATE_RUNNING {
+	if errors.Is(err, backlog.ErrNotFound) || err == nil && c.rec.State == proto.TaskState_TASK_STATE_RUNNING {
 		in.release(c)
 		return in.cancelClaimed(ctx, c.key, false)
 	}
-	why := ending{proto.TaskState_TASK_STATE_CANCELLED, "cancelled before it started"}
-	if c.rec.Attempts > 0 {
-		why.reason = "cancelled between two attempts"
+	if err == nil {
+		err = in.tryFinish(ctx, c, cancelledStep(c.rec), &Ran{}, false)
 	}
-	if err := in.tryFinish(ctx, c, step{state: why.state, reason: why.reason}, &Ran{}, false); err != nil {
-		in.cfg.Logger.Error("a task could not be cancelled", "task", c.key.String(), "err", err)
+	if err == nil {
+		in.dropBody(c)
 		in.release(c)
-		in.queue.Release(c.key, 0)
-		return refuse(proto.Code_CODE_INTERNAL, "the end of the task could not be written")
+		return Verdict{}
 	}
-	in.dropBody(c)
+	in.cfg.Logger.Error("a task could not be cancelled", "task", c.key.String(), "err", err)
 	in.release(c)
-	return Verdict{}
+	in.queue.Release(c.key, 0)
+	return refuse(proto.Code_CODE_INTERNAL, "the end of the task could not be written")
 }
 
 // cancelClaimed notes the wish in the task's record and tells whoever works on it.

@@ -137,6 +137,29 @@ func TestCancelSurvivesCrash(t *testing.T) {
 	})
 }
 
+// TestCancelWinsOverRetry holds that a wish that comes while a run that ran out
+// of time ends is fulfilled at once, also when the handler is gone meanwhile.
+func TestCancelWinsOverRetry(t *testing.T) {
+	s, spec := does(func(ctx context.Context, _ *Run) *Ran {
+		<-ctx.Done()
+		time.Sleep(10 * time.Second)
+		return &Ran{End: Stopped}
+	})
+	spec.Timeout = time.Second
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(5 * time.Second)
+		r.mustCancel(a, false, 0)
+		r.in.Unregister("work")
+		wait(7 * time.Second)
+		if o := r.expect(a, cancelled); s.starts(a.Header.ID) != 1 || len(o.Attempts) != 1 {
+			t.Errorf("%d starts, attempts %v", s.starts(a.Header.ID), o.Attempts)
+		}
+	})
+}
+
 // TestCancelBetweenAttempts holds that a task that waits for its next attempt
 // ends at once.
 func TestCancelBetweenAttempts(t *testing.T) {

@@ -92,7 +92,7 @@ type prospect struct {
 	allowed       bool // its origin may ask for its kind now (I17)
 	keyDone       bool // a task of its (origin, key) has succeeded
 	keyBusy       bool // one is running
-	suspectActive bool // a task that a crash has interrupted is running
+	suspectActive bool // a suspicious task is running
 }
 
 // next decides what the turn of a task means.
@@ -108,17 +108,32 @@ func (p *prospect) next() (turn, ending) {
 	case p.keyDone:
 		return turnFirst, ending{}
 	case r.Cancel:
-		return turnEnd, ending{proto.TaskState_TASK_STATE_CANCELLED, "cancelled before it started"}
+		s := cancelledStep(r)
+		return turnEnd, ending{s.state, s.reason}
 	case p.now > r.NotAfterMs:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_EXPIRED, expiredReason(r)}
 	case !p.handled:
 		return turnLeave, ending{}
 	case !p.allowed:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, "denied: the handler's allow list no longer names the origin"}
-	case p.keyBusy, r.Abandons > 0 && p.suspectActive:
+	case p.keyBusy, suspicious(r) && p.suspectActive:
 		return turnAwait, ending{}
 	}
 	return turnRun, ending{}
+}
+
+// suspicious reports whether a task may be what kills the process: it was running
+// at two deaths. Such tasks run one at a time, so that the one that kills takes
+// none of the others with it (S16).
+func suspicious(r *proto.Record) bool { return r.Abandons >= 2 }
+
+// cancelledStep is the end of a task that is cancelled while it does not run.
+func cancelledStep(r *proto.Record) step {
+	s := step{state: proto.TaskState_TASK_STATE_CANCELLED, reason: "cancelled before it started"}
+	if starts(r) > 0 {
+		s.reason = "cancelled between two starts"
+	}
+	return s
 }
 
 func expiredReason(r *proto.Record) string {

@@ -89,9 +89,10 @@ func TestNext(t *testing.T) {
 		{"found running, denied now", prospect{record: &proto.Record{State: running}, handled: true}, turnRecover, 0},
 		{"found running without a handler", prospect{record: &proto.Record{State: running}}, turnLeave, 0},
 		{"found running without a handler, past its time", prospect{record: &proto.Record{State: running}, now: 1001}, turnEnd, deadLetter},
-		{"interrupted before, another such runs", prospect{record: &proto.Record{Abandons: 1}, handled: true, allowed: true, suspectActive: true}, turnAwait, 0},
-		{"never interrupted, another such runs", prospect{handled: true, allowed: true, suspectActive: true}, turnRun, 0},
-		{"interrupted before, alone", prospect{record: &proto.Record{Abandons: 1}, handled: true, allowed: true}, turnRun, 0},
+		{"interrupted twice, another such runs", prospect{record: &proto.Record{Abandons: 2}, handled: true, allowed: true, suspectActive: true}, turnAwait, 0},
+		{"interrupted once, a suspect runs", prospect{record: &proto.Record{Abandons: 1}, handled: true, allowed: true, suspectActive: true}, turnRun, 0},
+		{"never interrupted, a suspect runs", prospect{handled: true, allowed: true, suspectActive: true}, turnRun, 0},
+		{"interrupted twice, alone", prospect{record: &proto.Record{Abandons: 2}, handled: true, allowed: true}, turnRun, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

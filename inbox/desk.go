@@ -126,8 +126,8 @@ func (d *desk) await(c *claim) {
 	}
 }
 
-// seat gives c a slot, its key and, if it was interrupted before, the place of
-// the suspect. Only the dispatcher seats, so that what busy said still holds.
+// seat gives c a slot, its key and, if it is suspicious, the place of the
+// suspect. Only the dispatcher seats, so that what busy said still holds.
 func (d *desk) seat(c *claim, suspect bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -229,6 +229,19 @@ func (d *desk) release(c *claim) (waiters []backlog.Key) {
 	}
 	d.ring()
 	return waiters
+}
+
+// stall says that the end of c cannot be written now, and with false that it is
+// tried again: what stalls does not keep others from ending.
+func (d *desk) stall(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if on {
+		d.concluding--
+		d.ring()
+	} else {
+		d.concluding++
+	}
 }
 
 // running returns the claims whose handlers run, in the order of their starts.

@@ -188,7 +188,7 @@ func (s *shift) consider(stay context.Context, item backlog.Item) *claim {
 	what, end := s.judge(c, first != nil)
 	switch what {
 	case turnRun:
-		s.desk.seat(c, c.rec.Abandons > 0)
+		s.desk.seat(c, suspicious(c.rec))
 		return c
 	case turnRecover:
 		s.recover(stay, c)

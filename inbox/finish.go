@@ -19,9 +19,6 @@ func (in *Inbox) conclude(ctx context.Context, c *claim, to step, ran *Ran) erro
 	var rec *proto.Record
 	errs := in.queue.Change(ctx, []backlog.Edit{{Key: c.key}}, func(_ int, r *proto.Record) backlog.Action {
 		to.apply(r, ran, in.cfg.Clock.Now())
-		if r.Cancel {
-			r.DueMs = 0 // its next turn ends it
-		}
 		rec = r
 		return backlog.Requeue
 	})
@@ -29,6 +26,10 @@ func (in *Inbox) conclude(ctx context.Context, c *claim, to step, ran *Ran) erro
 		return fmt.Errorf("note the end of a run: %w", errs[0])
 	}
 	in.changed(c.key.ID, rec)
+	if rec.Cancel {
+		c.version = 0
+		return in.finish(ctx, c, cancelledStep(rec), &Ran{}, false)
+	}
 	return nil
 }
 
@@ -76,7 +77,9 @@ func (in *Inbox) finish(ctx context.Context, c *claim, to step, ran *Ran, keep b
 		}
 		in.cfg.Logger.Warn("the end of a task could not be written; tried again", "task", c.key.String(), "wait", wait, "err", err)
 		c.version = 0 // the record in hand is changed already
+		in.desk.stall(true)
 		pause(ctx, wait)
+		in.desk.stall(false)
 	}
 }
 

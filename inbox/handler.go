@@ -47,7 +47,7 @@ type Run struct {
 type Ran struct {
 	End         End
 	ExitCode    int32
-	Output      []byte // the result; at most MaxInlineBody, else in File
+	Output      []byte // the result, cut after proto.MaxInlineBody; larger ones go into File
 	File        string // a file with the result, which the receiver of the result removes
 	Size        uint64 // of the result in File
 	Digest      []byte // SHA-256 of the result in File

@@ -129,6 +129,52 @@ func TestResultIsTriedAgain(t *testing.T) {
 	})
 }
 
+// TestStuckResultsHoldNobodyUp holds I20 where the results of many tasks cannot
+// be written for long: others run, end and are cancelled meanwhile.
+func TestStuckResultsHoldNobodyUp(t *testing.T) {
+	_, spec := does(succeed)
+	stuck := spec
+	stuck.Kind = "stuck"
+	bubble(t, Config{}, []Spec{spec, stuck}, func(r *rig) {
+		r.results.stuck = "stuck"
+		var as []Arrival
+		for range maxConcluding + 100 {
+			as = append(as, r.task(withKind("stuck"), withClass(proto.Class_CLASS_CRITICAL)))
+		}
+		r.accept(0, as...)
+		r.run()
+		wait(10 * time.Second)
+		a := r.task()
+		r.accept(0, a)
+		wait(10 * time.Second)
+		r.expect(a, succeeded)
+		r.results.mu.Lock()
+		r.results.stuck = ""
+		r.results.mu.Unlock()
+		wait(time.Minute)
+		for _, x := range as {
+			r.expect(x, succeeded)
+		}
+	})
+}
+
+// TestLongOutputIsCut holds that a handler that returns more than a frame takes
+// still ends.
+func TestLongOutputIsCut(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran {
+		return &Ran{End: Success, Output: make([]byte, proto.MaxInlineBody+1)}
+	})
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.run()
+		wait(time.Second)
+		if o := r.expect(a, succeeded); len(o.Body) != proto.MaxInlineBody || !o.Truncated || o.BodySize != proto.MaxInlineBody {
+			t.Errorf("%d bytes, truncated %v", len(o.Body), o.Truncated)
+		}
+	})
+}
+
 // TestIntegrity holds I9: the handler sees no byte of a body whose digest is not
 // the signed one.
 func TestIntegrity(t *testing.T) {

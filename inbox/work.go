@@ -78,6 +78,9 @@ func (s *shift) handle(stay context.Context, c *claim) (ran *Ran) {
 	if ran = c.h.Handler.Run(ctx, &r.Run); ran == nil {
 		ran = &Ran{End: Crashed, Reason: "the handler returned nothing"}
 	}
+	if len(ran.Output) > proto.MaxInlineBody {
+		ran.Output, ran.Truncated = ran.Output[:proto.MaxInlineBody], true
+	}
 	return ran
 }
 
