@@ -1,0 +1,208 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/balefire/balefire/node"
+)
+
+// merge reads one file over what is known. Lists replace each other, except
+// handlers and dangerous, which add up: each file of conf.d may bring its own.
+func (l *Loaded) merge(path string, b []byte) error {
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	var doc, more yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil // nothing but comments
+		}
+		return fmt.Errorf("%s: %s", path, yamlText(err))
+	}
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s:%d: a second document: a configuration is one", path, more.Line)
+	}
+	m := merger{loaded: l, path: path}
+	if len(doc.Content) == 1 {
+		m.section(doc.Content[0], "")
+	}
+	return errors.Join(m.errs...)
+}
+
+// yamlText drops the parser's own name from its error.
+func yamlText(err error) string {
+	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n  ", " "), "yaml: ")
+}
+
+// A merger takes over one file and collects what is wrong with it.
+type merger struct {
+	loaded *Loaded
+	path   string
+	errs   []error
+}
+
+func (m *merger) fail(n *yaml.Node, format string, a ...any) {
+	m.errs = append(m.errs, fmt.Errorf("%s:%d: %s", m.path, n.Line, fmt.Sprintf(format, a...)))
+}
+
+// section reads a mapping whose keys are settings or sections.
+func (m *merger) section(n *yaml.Node, prefix string) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		return
+	}
+	where := "a configuration"
+	if prefix != "" {
+		where = strings.TrimSuffix(prefix, ".")
+	}
+	if n.Kind != yaml.MappingNode {
+		m.fail(n, "%s is written as lines of key: value", where)
+		return
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		key := prefix + k.Value
+		if seen[key] {
+			m.fail(k, "%s is written twice", key)
+			continue
+		}
+		seen[key] = true
+		m.value(key, k, v)
+	}
+}
+
+func (m *merger) value(key string, k, v *yaml.Node) {
+	s, isSetting := find(key)
+	switch {
+	case k.Kind != yaml.ScalarNode || k.Value == "":
+		m.fail(k, "a key is a word")
+	case key == handlersKey:
+		m.handlers(v)
+	case isSetting:
+		m.setting(s, v)
+	case isSection(key):
+		m.section(v, key+".")
+	default:
+		m.fail(k, "unknown setting %.80q%s", key, suggest(key, keys()))
+	}
+}
+
+func (m *merger) setting(s spec, v *yaml.Node) {
+	if v.Kind == yaml.AliasNode {
+		v = v.Alias
+	}
+	switch {
+	case v.Kind == yaml.ScalarNode && v.Tag == "!!null":
+		return // nothing said
+	case v.Kind == yaml.SequenceNode && s.isList():
+		items := make([]string, 0, len(v.Content))
+		for _, item := range v.Content {
+			if item.Kind != yaml.ScalarNode || item.Tag != "!!str" {
+				m.fail(item, "%s is a list of words", s.key)
+				return
+			}
+			items = append(items, item.Value)
+		}
+		if s.key == "dangerous" {
+			items = append(slices.Clone(m.loaded.Dangerous), items...)
+		}
+		s.setList(&m.loaded.Config, items)
+	case s.isList():
+		m.fail(v, "%s is a list: write one entry a line, each after a dash", s.key)
+		return
+	case v.Kind != yaml.ScalarNode:
+		m.fail(v, "%s is a single value", s.key)
+		return
+	default:
+		if err := s.set(&m.loaded.Config, v.Value); err != nil {
+			m.fail(v, "%s: %v", s.key, err)
+			return
+		}
+	}
+	m.loaded.origin[s.key] = fmt.Sprintf("%s:%d", m.path, v.Line)
+}
+
+func (m *merger) handlers(v *yaml.Node) {
+	if v.Kind == yaml.ScalarNode && v.Tag == "!!null" {
+		return
+	}
+	if v.Kind != yaml.SequenceNode {
+		m.fail(v, "handlers is a list: write each handler after a dash")
+		return
+	}
+	for _, item := range v.Content {
+		var h node.HandlerSpec
+		if !m.knownFields(item) {
+			continue
+		}
+		if err := item.Decode(&h); err != nil {
+			m.fail(item, "handler: %s", yamlText(err))
+			continue
+		}
+		if first, ok := m.loaded.handlers[h.Kind]; ok {
+			m.fail(item, "handler %.60q is already described at %s", h.Kind, first)
+			continue
+		}
+		m.loaded.handlers[h.Kind] = fmt.Sprintf("%s:%d", m.path, item.Line)
+		m.loaded.Handlers = append(m.loaded.Handlers, h)
+	}
+}
+
+// knownFields reports whether item is a mapping of fields that a handler has.
+func (m *merger) knownFields(item *yaml.Node) bool {
+	if item.Kind == yaml.AliasNode {
+		item = item.Alias
+	}
+	if item.Kind != yaml.MappingNode {
+		m.fail(item, "a handler is written as lines of key: value, the first one after the dash")
+		return false
+	}
+	good := true
+	for i := 0; i < len(item.Content); i += 2 {
+		if k := item.Content[i]; !slices.Contains(handlerFields(), k.Value) {
+			m.fail(k, "unknown setting %.80q of a handler%s", k.Value, suggest(k.Value, handlerFields()))
+			good = false
+		}
+	}
+	return good
+}
+
+func handlerFields() []string {
+	t := reflect.TypeFor[node.HandlerSpec]()
+	out := make([]string, t.NumField())
+	for i := range out {
+		out[i], _, _ = strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+	}
+	return out
+}
+
+func handlerText(h node.HandlerSpec) string {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err.Error() // plain strings and numbers: it cannot fail
+	}
+	return string(b)
+}
+
+func isSection(key string) bool {
+	return slices.ContainsFunc(specs(), func(s spec) bool { return strings.HasPrefix(s.key, key+".") })
+}
+
+// keys lists every word that may follow: settings and sections.
+func keys() []string {
+	out := []string{handlersKey}
+	for _, s := range specs() {
+		out = append(out, s.key)
+		if section, _, ok := strings.Cut(s.key, "."); ok && !slices.Contains(out, section) {
+			out = append(out, section)
+		}
+	}
+	return out
+}

@@ -1,0 +1,178 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// A Setting is one value of a configuration and where it comes from.
+type Setting struct {
+	Key     string `json:"key"`
+	Value   string `json:"value"`
+	Source  string `json:"source" doc:"default, FILE:LINE or the environment variable"`
+	Default string `json:"default"`
+	Env     string `json:"env,omitempty"`
+	Doc     string `json:"doc"`
+}
+
+// A spec is what the tags of Config say about one setting.
+type spec struct {
+	key   string // net.listen
+	index []int  // of the field
+	tag   reflect.StructTag
+}
+
+func (s spec) env() string { return "BALEFIRE_" + strings.ToUpper(strings.ReplaceAll(s.key, ".", "_")) }
+
+// fallback is the default in words: its value, or what the node works out.
+func (s spec) fallback() string {
+	if said := s.tag.Get("said"); said != "" {
+		return said
+	}
+	return s.tag.Get("default")
+}
+
+// limits says in words what a value may be.
+func (s spec) limits() string {
+	low, high, enum := s.tag.Get("min"), s.tag.Get("max"), s.tag.Get("enum")
+	switch {
+	case enum != "":
+		return strings.ReplaceAll(enum, ",", ", ")
+	case low != "" && high != "":
+		return low + " to " + high
+	case low != "":
+		return "at least " + low
+	case high != "":
+		return "at most " + high
+	}
+	return ""
+}
+
+// specs lists the settings of Config in the order of its fields. The handlers
+// are none: they are a list of things, not a value.
+var specs = sync.OnceValue(func() []spec {
+	return collect(reflect.TypeFor[Config](), "", nil)
+})
+
+func collect(t reflect.Type, prefix string, index []int) []spec {
+	var out []spec
+	for i := range t.NumField() {
+		f := t.Field(i)
+		at := append(slices.Clone(index), i)
+		switch key := prefix + f.Tag.Get("yaml"); {
+		case f.Type.Kind() == reflect.Struct:
+			out = append(out, collect(f.Type, key+".", at)...)
+		case key != handlersKey:
+			out = append(out, spec{key: key, index: at, tag: f.Tag})
+		}
+	}
+	return out
+}
+
+const handlersKey = "handlers"
+
+func find(key string) (spec, bool) {
+	i := slices.IndexFunc(specs(), func(s spec) bool { return s.key == key })
+	if i < 0 {
+		return spec{}, false
+	}
+	return specs()[i], true
+}
+
+// set reads text into the setting's field of c.
+func (s spec) set(c *Config, text string) error {
+	f := reflect.ValueOf(c).Elem().FieldByIndex(s.index)
+	switch f.Interface().(type) {
+	case string:
+		f.SetString(text)
+	case int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%.40q is no whole number", text)
+		}
+		f.SetInt(int64(n))
+	case Bytes:
+		n, err := ParseBytes(text)
+		if err != nil {
+			return err
+		}
+		f.SetInt(int64(n))
+	case Duration:
+		d, err := ParseDuration(text)
+		if err != nil {
+			return err
+		}
+		f.SetInt(int64(d))
+	case []string:
+		s.setList(c, splitList(text))
+	default:
+		panic("config: no reader for settings of type " + f.Type().String())
+	}
+	return nil
+}
+
+func (s spec) setList(c *Config, items []string) {
+	reflect.ValueOf(c).Elem().FieldByIndex(s.index).Set(reflect.ValueOf(items))
+}
+
+func (s spec) isList() bool {
+	return reflect.TypeFor[Config]().FieldByIndex(s.index).Type.Kind() == reflect.Slice
+}
+
+// text writes the setting's value in c as set reads it.
+func (s spec) text(c *Config) string {
+	switch v := reflect.ValueOf(c).Elem().FieldByIndex(s.index).Interface().(type) {
+	case []string:
+		return strings.Join(v, ",")
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+func splitList(text string) []string {
+	var out []string
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			out = append(out, item)
+		}
+	}
+	return out
+}
+
+// suggest returns ": did you mean …?" for the candidate nearest to word.
+func suggest(word string, candidates []string) string {
+	best, least := "", 4
+	for _, c := range candidates {
+		if d := distance(word, c); d < least && d*2 < len(c)+1 {
+			best, least = c, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return ": did you mean " + best + "?"
+}
+
+// distance counts the edits that turn a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,165 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxSocket is what the smallest of the systems takes as the path of a socket.
+const maxSocket = 103
+
+var kindRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
+
+// Validate says everything that is wrong with l, each problem with the place
+// that it comes from and what would be right.
+func (l *Loaded) Validate() error {
+	var errs []error
+	for _, s := range specs() {
+		if _, said := l.origin[s.key]; !said {
+			continue
+		}
+		if err := s.check(&l.Config); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %s: %w", l.origin[s.key], s.key, err))
+		}
+	}
+	for _, h := range l.Handlers {
+		err := h.Validate()
+		if err == nil && h.Profile == "dangerous" && !slices.Contains(l.Dangerous, h.Kind) {
+			err = fmt.Errorf("handler %q is dangerous: add %s to the list dangerous of this configuration as well", h.Kind, h.Kind)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", l.handlers[h.Kind], err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// check compares the value with the limits in the tags, then asks the one check
+// that the setting may have of its own.
+func (s spec) check(c *Config) error {
+	f := reflect.ValueOf(c).Elem().FieldByIndex(s.index)
+	switch v := f.Interface().(type) {
+	case string:
+		if enum := s.tag.Get("enum"); enum != "" && !slices.Contains(strings.Split(enum, ","), v) {
+			return fmt.Errorf("%.40q is not one of %s%s", v, s.limits(), suggest(v, strings.Split(enum, ",")))
+		}
+	case int, Bytes, Duration:
+		if err := s.checkRange(f); err != nil {
+			return err
+		}
+	}
+	switch s.key {
+	case "net.listen":
+		return checkAddrs(c.Net.Listen, false)
+	case "net.announce":
+		return checkAddrs(c.Net.Announce, true)
+	case "api.socket":
+		return checkSocket(c.API.Socket)
+	case "dangerous":
+		return checkKinds(c.Dangerous)
+	case "store.max_blobs":
+		if c.Store.MaxBlobs > 0 && c.Store.MaxBlobs < c.Store.MaxBlob {
+			return fmt.Errorf("%s is less than store.max_blob, %s: one body of that size would never fit", c.Store.MaxBlobs, c.Store.MaxBlob)
+		}
+	}
+	return nil
+}
+
+func (s spec) checkRange(f reflect.Value) error {
+	var low, high Config
+	bound := func(tag string, c *Config) (int64, bool) {
+		text := s.tag.Get(tag)
+		if text == "" || s.set(c, text) != nil {
+			return 0, false
+		}
+		return reflect.ValueOf(c).Elem().FieldByIndex(s.index).Int(), true
+	}
+	n := f.Int()
+	if n < 0 && s.key != "limits.memory_limit" {
+		return fmt.Errorf("%v is negative", f.Interface())
+	}
+	if b, ok := bound("min", &low); ok && n < b {
+		return fmt.Errorf("%v is too little: %s", f.Interface(), s.limits())
+	}
+	if b, ok := bound("max", &high); ok && n > b {
+		return fmt.Errorf("%v is too much: %s", f.Interface(), s.limits())
+	}
+	return nil
+}
+
+func checkAddrs(addrs []string, announced bool) error {
+	if len(addrs) == 0 && !announced {
+		return errors.New("the list is empty: a node that listens nowhere is reached by nobody")
+	}
+	for _, a := range addrs {
+		if err := checkAddr(a, announced); err != nil {
+			return fmt.Errorf("%.100q: %w, as /ip4/0.0.0.0/udp/4001/quic-v1 or /ip4/0.0.0.0/tcp/4001", a, err)
+		}
+	}
+	return nil
+}
+
+// checkAddr looks at the form of a multiaddr; whether the machine has the
+// address is found out by listening.
+func checkAddr(addr string, announced bool) error {
+	parts := strings.Split(addr, "/")
+	if len(parts) < 5 || parts[0] != "" {
+		return errors.New("an address is written in parts")
+	}
+	ip, err := netip.ParseAddr(parts[2])
+	switch parts[1] {
+	case "ip4":
+		if err != nil || !ip.Is4() {
+			return errors.New("the second part is no IPv4 address")
+		}
+	case "ip6":
+		if err != nil || !ip.Is6() {
+			return errors.New("the second part is no IPv6 address")
+		}
+	case "dns", "dns4", "dns6":
+		if !announced {
+			return errors.New("a name cannot be listened on: give an address")
+		}
+	default:
+		return fmt.Errorf("%.20q: it begins with ip4 or ip6", parts[1])
+	}
+	port, err := strconv.ParseUint(parts[4], 10, 16)
+	if err != nil || announced && port == 0 {
+		return errors.New("the port is a number up to 65535")
+	}
+	switch form := parts[3] + "/" + strings.Join(parts[5:], "/"); form {
+	case "tcp/", "udp/quic-v1":
+		return nil
+	default:
+		return fmt.Errorf("%.40q: it is tcp/PORT or udp/PORT/quic-v1", cmp.Or(strings.Join(parts[3:], "/"), "nothing"))
+	}
+}
+
+func checkSocket(path string) error {
+	switch {
+	case path == "":
+		return errors.New("the path is empty")
+	case !filepath.IsAbs(path):
+		return fmt.Errorf("%.80q: write the whole path, from the root", path)
+	case len(path) > maxSocket:
+		return fmt.Errorf("%d bytes long, a socket's path has at most %d: choose a shorter one", len(path), maxSocket)
+	}
+	return nil
+}
+
+func checkKinds(kinds []string) error {
+	for _, k := range kinds {
+		if !kindRE.MatchString(k) {
+			return fmt.Errorf("%.40q is no kind: it is 1-128 of a-z 0-9 . _ -", k)
+		}
+	}
+	return nil
+}
