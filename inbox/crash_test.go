@@ -18,7 +18,6 @@ func blocks(ctx context.Context, _ *Run) *Ran { <-ctx.Done(); return &Ran{End: S
 // a task and starts it anew (S01, I1, I6, I7): the task ends once, in success,
 // and was run to success once.
 func TestStopAfterEachStep(t *testing.T) {
-	points := []string{PointAccept, PointAccepted, PointStart, PointStarted, PointFinish, PointFinished, PointSettle, PointSettled}
 	for _, point := range points {
 		t.Run(strings.TrimPrefix(point, "inbox/"), func(t *testing.T) {
 			s, spec := does(succeed)

@@ -2,7 +2,9 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,8 +26,11 @@ type op struct {
 
 var happenings = []string{
 	"send", "send", "send", "send", "again", "again", "settle", "settle",
-	"pass", "pass", "jump", "restart", "crash", "cancel", "leave", "come",
+	"pass", "pass", "jump", "restart", "crash", "cancel", "leave", "come", "die", "die",
 }
+
+// points are where the process may die.
+var points = []string{PointAccept, PointAccepted, PointStart, PointStarted, PointFinish, PointFinished, PointSettle, PointSettled}
 
 func drawOps(t *rapid.T) []op {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) op {
@@ -38,7 +43,7 @@ func drawOps(t *rapid.T) []op {
 }
 
 // TestModel holds I1, I3, I6, I12 and I20 over random histories: copies at any
-// time, marks, restarts, crashes, cancels, a handler that comes and goes, and a
+// time, marks, restarts, crashes, deaths at named points, cancels, a handler that comes and goes, and a
 // wall clock that jumps by up to ten years.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -70,6 +75,8 @@ type history struct {
 	wrong []string
 
 	mu     sync.Mutex
+	deadly string // the process dies when it passes this point
+	died   bool
 	starts map[proto.TaskID]int
 	wins   map[proto.TaskID]int
 	kept   map[string]time.Time // until when the success of a key is kept
@@ -90,13 +97,38 @@ func newHistory(t *testing.T) *history {
 		starts: map[proto.TaskID]int{}, wins: map[proto.TaskID]int{}, kept: map[string]time.Time{},
 	}
 	h.spec = Spec{Kind: "work", Handler: handlerFunc(h.handle), Allow: []string{"*"}, OnCrash: OnCrashRetry}
-	h.rig = newRig(t, Config{Clock: h.wall.Clock(), MaxKept: 25, GracefulTimeout: time.Second}, h.spec)
+	h.rig = newRig(t, Config{Clock: h.wall.Clock(), MaxKept: 25, GracefulTimeout: time.Second, Fail: h.fail, OnChange: h.changed}, h.spec)
 	h.rig.run()
 	return h
 }
 
 func (h *history) wrongf(format string, a ...any) {
 	h.wrong = append(h.wrong, fmt.Sprintf(format, a...))
+}
+
+// fail is where the process dies.
+func (h *history) fail(point string, _ proto.TaskID) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if point != h.deadly {
+		return nil
+	}
+	h.deadly, h.died = "", true
+	return errors.New("died at " + point)
+}
+
+// bury starts anew after a death.
+func (h *history) bury() {
+	h.mu.Lock()
+	died := h.died
+	h.died = false
+	h.mu.Unlock()
+	if died {
+		h.dead++
+		h.rig.crash()
+		h.rig.run()
+		synctest.Wait()
+	}
 }
 
 // handle does what the body of the task says.
@@ -124,14 +156,27 @@ func (h *history) handle(ctx context.Context, r *Run) *Ran {
 	case body == "retry" && h.starts[id] < 2:
 		return &Ran{End: Retry}
 	}
+	return &Ran{End: Success}
+}
+
+// changed counts the successes that are on disk: one that the process did not
+// live to write is a death while running.
+func (h *history) changed(id proto.TaskID, r *proto.Record) {
+	if r.State != succeeded {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if strings.HasPrefix(r.Reason, "not run") {
+		return // it took over the outcome of another
+	}
 	h.wins[id]++
-	if key != "" {
+	if key := r.IdempotencyKey; key != "" {
 		if h.latest.Before(h.kept[key]) {
 			h.wrongf("key %q succeeded twice", key)
 		}
 		h.kept[key] = h.wall.Clock().Now().Add(7 * 24 * time.Hour)
 	}
-	return &Ran{End: Success}
 }
 
 func (h *history) happen(o op) {
@@ -170,12 +215,17 @@ func (h *history) happen(o op) {
 		h.dead++
 		r.crash()
 		r.run()
+	case "die":
+		h.mu.Lock()
+		h.deadly = points[o.N%len(points)]
+		h.mu.Unlock()
 	case "leave":
 		r.in.Unregister("work")
 	case "come":
 		r.in.Register(h.spec)
 	}
 	synctest.Wait()
+	h.bury()
 }
 
 // arrive hands a task over: for the first time, again, or as a replay.
@@ -228,6 +278,9 @@ func (h *history) pass(d time.Duration) {
 
 // heal ends all faults, waits, and looks at every task.
 func (h *history) heal() {
+	h.mu.Lock()
+	h.deadly = ""
+	h.mu.Unlock()
 	h.rig.in.Register(h.spec)
 	for range 20 {
 		h.pass(10 * time.Minute)
