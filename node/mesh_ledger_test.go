@@ -1,0 +1,411 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// What the simulated handler is.
+const (
+	simKind     = "work"
+	simAttempts = 3
+)
+
+// A ledger knows what was promised about each task of a simulated mesh, and what
+// was done. It tells of every broken promise when it is broken.
+type ledger struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	entries map[proto.TaskID]*entry
+	keys    map[string]proto.TaskID // acknowledged, by home and idempotency key
+	busy    map[string]int          // runs under way, by place and ordering key
+	starts  int
+}
+
+// An entry is one task. What a handler saw may be noted before its submit
+// has returned.
+type entry struct {
+	acknowledged bool // Submit returned it
+	home, target int
+	sent         plan
+	envelope     *proto.Message // to be replayed; nil for most
+	runs         []*run
+	end          proto.TaskState // as seen at the home, once terminal
+	digest       string          // of its result then
+}
+
+// A run is one start of the handler.
+type run struct {
+	place, life int
+	attempt     uint32
+	open        bool
+	lost        bool // a crash or a stop took it away before its end was durable
+	end         inbox.End
+	body        string // hash of what the handler read
+}
+
+func newLedger(t *testing.T) *ledger {
+	return &ledger{t: t, entries: map[proto.TaskID]*entry{}, keys: map[string]proto.TaskID{}, busy: map[string]int{}}
+}
+
+// entry returns what is noted of a task. The caller holds mu.
+func (l *ledger) entry(id proto.TaskID) *entry {
+	e := l.entries[id]
+	if e == nil {
+		e = new(entry)
+		l.entries[id] = e
+	}
+	return e
+}
+
+// submitted notes what Submit returned. An id that came with an error may be on
+// disk or not; nothing was promised about it.
+func (l *ledger) submitted(home, target int, p plan, s Submitted, err error) {
+	id, perr := proto.ParseTaskID(s.ID)
+	if perr != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entry(id)
+	if !s.Known {
+		e.home, e.target, e.sent = home, target, p
+	}
+	if err != nil {
+		return
+	}
+	e.acknowledged = true
+	if p.key == "" {
+		return
+	}
+	name := fmt.Sprint(home, " ", p.key)
+	if first, ok := l.keys[name]; ok && first != id {
+		l.t.Errorf("I6: key %s is task %s and task %s", name, first, id)
+	}
+	l.keys[name] = id
+}
+
+// start holds a handler's start against all that is known of the task.
+func (l *ledger) start(place, life int, r *inbox.Run, body []byte) *run {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.starts++
+	e := l.entry(r.ID)
+	spent := 0
+	for _, old := range e.runs {
+		switch {
+		case old.lost:
+		case old.open:
+			l.t.Errorf("I6: %s runs twice at the same time", r.ID)
+		case old.end == inbox.Success:
+			l.t.Errorf("I6: %s started after a success", r.ID)
+		default:
+			spent++
+		}
+	}
+	if spent >= simAttempts {
+		l.t.Errorf("I6: %s started after %d failures", r.ID, spent)
+	}
+	if e.end != 0 {
+		l.t.Errorf("I3: %s started after it had ended %s", r.ID, e.end.Name())
+	}
+	if name := laneName(place, r); name != "" {
+		if l.busy[name]++; l.busy[name] > 1 {
+			l.t.Errorf("I10: %s overtakes the head of %s", r.ID, name)
+		}
+	}
+	sum := sha256.Sum256(body)
+	now := &run{place: place, life: life, attempt: r.Attempt, open: true, body: hex.EncodeToString(sum[:])}
+	e.runs = append(e.runs, now)
+	return now
+}
+
+func (l *ledger) finish(ctx context.Context, r *run, in *inbox.Run, end inbox.End) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.open, r.end = false, end
+	if end == inbox.Stopped && errors.Is(context.Cause(ctx), inbox.ErrStopping) {
+		r.lost = true // its attempt is given back
+	}
+	if name := laneName(r.place, in); name != "" {
+		l.busy[name]--
+	}
+}
+
+func laneName(place int, r *inbox.Run) string {
+	if r.Content.GetOrderingKey() == "" {
+		return ""
+	}
+	return fmt.Sprint(place, " ", r.Origin.Short(), " ", r.Content.GetOrderingKey())
+}
+
+// closed notes that a life has ended: whatever ran then ends with it.
+func (l *ledger) closed(place, life int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		for _, r := range e.runs {
+			if r.place == place && r.life == life && r.open {
+				r.lost = true
+			}
+		}
+	}
+}
+
+// opened holds what a node finds on its disk against what it said before (I1,
+// I8), and learns which of the ends it reached in its last life are durable.
+func (l *ledger) opened(place int, n *Node) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, e := range l.entries {
+		if e.acknowledged && e.home == place {
+			l.kept(n, id, e)
+		}
+		if len(e.runs) == 0 {
+			continue
+		}
+		if r := e.runs[len(e.runs)-1]; r.place == place && !r.lost && !durable(n, id) {
+			r.lost = true
+		}
+	}
+}
+
+// durable reports whether the node knows how a task ended that it ran, or that
+// it was tried before.
+func durable(n *Node, id proto.TaskID) bool {
+	rec, err := n.inbox.Get(id)
+	return err != nil || rec.GetState().Terminal() || rec.GetState() == proto.TaskState_TASK_STATE_RETRYING
+}
+
+// kept holds a home to its word about one task: it is there, and what ended
+// stays as it ended (I1, I3). The caller holds mu.
+func (l *ledger) kept(n *Node, id proto.TaskID, e *entry) {
+	rec, err := n.outbox.Get(id)
+	if err != nil {
+		l.t.Errorf("I1: %s was acknowledged and is lost: %v", id, err)
+		return
+	}
+	state, digest := rec.GetState(), hex.EncodeToString(rec.GetResultDigest())
+	switch {
+	case e.end == 0 && state.Terminal():
+		e.end, e.digest = state, digest
+	case e.end != 0 && (state != e.end || digest != e.digest):
+		l.t.Errorf("I3: %s had ended %s with %s, now it is %s with %s", id, e.end.Name(), e.digest, state.Name(), digest)
+	}
+}
+
+// sample looks at all homes that are up and returns how many acknowledged tasks
+// have not ended.
+func (l *ledger) sample(nodes []*simulated) (open int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, e := range l.entries {
+		if !e.acknowledged {
+			continue
+		}
+		if n := nodes[e.home].get(); n != nil {
+			l.kept(n, id, e)
+			l.held(n, nodes[e.target].get(), id)
+		}
+		if e.end == 0 {
+			open++
+		}
+	}
+	return open
+}
+
+// held holds an owner to its acknowledgement: while the home counts on it, the
+// owner has the task or its result on disk (I8).
+func (l *ledger) held(home, owner *Node, id proto.TaskID) {
+	accepted := func() bool {
+		rec, err := home.outbox.Get(id)
+		return err == nil && (rec.GetState() == proto.TaskState_TASK_STATE_ACCEPTED || rec.GetState() == proto.TaskState_TASK_STATE_RUNNING)
+	}
+	if owner == nil || !accepted() {
+		return
+	}
+	if _, err := owner.inbox.Get(id); err == nil {
+		return
+	}
+	result := append(id[:], byte(backlog.PartResult), 0)
+	if _, err := owner.ground.store.Get(store.PendingTasks, result); err != nil && accepted() && owner.Healthy() == nil {
+		l.t.Errorf("I8: %s was acknowledged by its owner, which has neither the task nor its result: %v", id, err)
+	}
+}
+
+// audit closes the books after everything has come to rest.
+func (l *ledger) audit(nodes []*simulated) map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counts := map[string]int{}
+	for id, e := range l.entries {
+		if e.sent.body == nil && e.runs != nil {
+			l.t.Errorf("I2: %s was started and nobody has submitted it", id)
+		}
+		if e.acknowledged {
+			counts[e.end.Name()]++
+			l.settled(nodes[e.home].get(), id, e)
+		}
+	}
+	for _, s := range nodes {
+		l.known(s)
+	}
+	return counts
+}
+
+// known holds what a home lists against the ledger: nothing is there that nobody
+// submitted, nothing is there twice (I11).
+func (l *ledger) known(s *simulated) {
+	seen := map[proto.TaskID]bool{}
+	for cursor := []byte(nil); ; {
+		page, next, err := s.get().outbox.List(outbox.Query{}, cursor, 1000)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, p := range page {
+			if seen[p.ID] {
+				l.t.Errorf("I11: %s is listed twice", p.ID)
+			}
+			seen[p.ID] = true
+			if e := l.entries[p.ID]; e == nil || e.home != s.place {
+				l.t.Errorf("I11: %s has a task %s that nobody submitted", s.name, p.ID)
+			}
+		}
+		if cursor = next; next == nil {
+			break
+		}
+	}
+	for id, e := range l.entries {
+		if e.acknowledged && e.home == s.place && !seen[id] {
+			l.t.Errorf("I11: %s is not listed by its home", id)
+		}
+	}
+}
+
+// settled checks the end of one task.
+func (l *ledger) settled(n *Node, id proto.TaskID, e *entry) {
+	rec, err := n.outbox.Get(id)
+	if err != nil {
+		return // told already
+	}
+	sum := sha256.Sum256(e.sent.body)
+	successes := 0
+	for _, r := range e.runs {
+		if r.body != hex.EncodeToString(sum[:]) {
+			l.t.Errorf("I9: the handler of %s read something else than was sent", id)
+		}
+		if r.end == inbox.Success && !r.lost {
+			successes++
+		}
+	}
+	switch e.end {
+	case 0:
+		l.t.Errorf("I20: %s is still %s: %s", id, rec.GetState().Name(), rec.GetReason())
+	case proto.TaskState_TASK_STATE_SUCCESS:
+		if successes != 1 {
+			l.t.Errorf("I6: %s is SUCCESS after %d successful runs", id, successes)
+		}
+		l.answer(n, id, e)
+	default:
+		if rec.GetReason() == "" {
+			l.t.Errorf("I11: %s ended %s without a reason", id, e.end.Name())
+		}
+		if successes > 0 && e.end != proto.TaskState_TASK_STATE_EXPIRED {
+			l.t.Errorf("I6: %s ended %s although it ran with success", id, e.end.Name())
+		}
+		if e.end == proto.TaskState_TASK_STATE_FAILED && len(rec.GetHistory()) == 0 {
+			l.t.Errorf("I11: %s failed without a list of attempts", id)
+		}
+	}
+}
+
+// answer holds a result against the task.
+func (l *ledger) answer(n *Node, id proto.TaskID, e *entry) {
+	r, _, err := n.Result(context.Background(), id.String())
+	if err != nil {
+		l.t.Errorf("result of %s: %v", id, err)
+		return
+	}
+	defer r.Close()
+	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, e.sent.answer()) {
+		l.t.Errorf("I9: the result of %s is %.60q, %v", id, got, err)
+	}
+}
+
+// frame returns what is to be replayed of a task, and between whom.
+func (l *ledger) frame(id proto.TaskID) (m *proto.Message, home, target int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[id]
+	return e.envelope, e.home, e.target
+}
+
+func (l *ledger) started() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.starts
+}
+
+// some returns the tasks that have a frame to replay and were once started.
+func (l *ledger) some() (ids []proto.TaskID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, e := range l.entries {
+		if e.envelope != nil && len(e.runs) > 0 {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, proto.TaskID.Compare)
+	return ids
+}
+
+// worked is the handler of a simulated node: it does what the body says.
+type worked struct {
+	ledger      *ledger
+	place, life int
+}
+
+// Run implements [inbox.Handler].
+func (w worked) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return &inbox.Ran{End: inbox.Retry, Reason: err.Error()}
+	}
+	noted := w.ledger.start(w.place, w.life, r, body)
+	ran := w.work(ctx, r, planOf(body))
+	w.ledger.finish(ctx, noted, r, ran.End)
+	return ran
+}
+
+func (w worked) work(ctx context.Context, r *inbox.Run, p plan) *inbox.Ran {
+	t := time.NewTimer(p.takes)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return &inbox.Ran{End: inbox.Stopped, Reason: context.Cause(ctx).Error()}
+	}
+	switch {
+	case p.refuses:
+		return &inbox.Ran{End: inbox.Fail, ExitCode: 65, Reason: "the plan says no"}
+	case int(r.Attempt) <= p.fails:
+		return &inbox.Ran{End: inbox.Retry, ExitCode: 75, Reason: "the plan says later"}
+	}
+	return &inbox.Ran{End: inbox.Success, Output: p.answer()}
+}

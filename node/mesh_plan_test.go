@@ -1,0 +1,91 @@
+package node
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A plan is what a simulated task asks of its handler, written into its body.
+type plan struct {
+	takes   time.Duration
+	fails   int // attempts that end in a retry first
+	refuses bool
+	body    []byte
+
+	key, order string
+	ttl, delay time.Duration
+	class      proto.Class
+}
+
+// newPlan makes the i-th task of a user.
+func newPlan(rng *rand.Rand, i int) plan {
+	p := plan{takes: time.Duration(rng.IntN(3000)) * time.Millisecond, class: proto.Class(1 + rng.IntN(4))}
+	switch rng.IntN(20) {
+	case 0:
+		p.takes = time.Duration(rng.IntN(120)) * time.Second
+	case 1:
+		p.fails = 1 + rng.IntN(simAttempts)
+	case 2:
+		p.refuses = true
+	case 3:
+		p.ttl = time.Duration(10+rng.IntN(120)) * time.Second
+	case 4:
+		p.delay = time.Duration(rng.IntN(120)) * time.Second
+	case 5, 6:
+		p.order = fmt.Sprint("lane", rng.IntN(3))
+	case 7:
+		p.key = fmt.Sprint("key", i)
+	}
+	p.body = fmt.Appendf(nil, "%d %d %t %d;", p.takes, p.fails, p.refuses, rng.Uint64())
+	if rng.IntN(60) == 0 {
+		p.body = append(p.body, bytes.Repeat([]byte("."), 10_000+rng.IntN(500_000))...)
+	}
+	return p
+}
+
+// planOf reads what a handler was given.
+func planOf(body []byte) (p plan) {
+	var salt uint64
+	if _, err := fmt.Sscanf(string(body[:bytes.IndexByte(body, ';')]), "%d %d %t %d", &p.takes, &p.fails, &p.refuses, &salt); err != nil {
+		panic(err) // the digest was checked before the handler saw it
+	}
+	p.body = body
+	return p
+}
+
+func (p plan) request(target string) Request {
+	return Request{Target: target, Kind: simKind, Body: p.body, Key: p.key, Order: p.order, TTL: p.ttl, Delay: p.delay, Class: p.class}
+}
+
+// answer is the result of the task.
+func (p plan) answer() []byte {
+	sum := sha256.Sum256(p.body)
+	return hex.AppendEncode(nil, sum[:])
+}
+
+// capture keeps the frame that carries a task.
+func (l *ledger) capture(n *Node, ref string) {
+	id, err := proto.ParseTaskID(ref)
+	if err != nil {
+		return
+	}
+	st, err := n.outbox.Stored(id)
+	if err != nil || st.GetRecord().GetBodyBlob() != "" {
+		return // it has ended, or its body travels by itself
+	}
+	env := st.GetEnvelope()
+	payload, err := proto.Encode(nil, &proto.Envelope{Header: env.Header, Body: env.Body, Slot: env.Slot, Path: env.Path, Index: env.Index})
+	if err != nil {
+		l.t.Error(err)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.entry(id).envelope = &proto.Message{Id: ref, Type: proto.MessageType_DATA, Payload: payload, Signature: env.Signature}
+}

@@ -1,0 +1,190 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// meshLog lets every simulated node log; set it to look into a failure.
+const meshLog = false
+
+// TestVirtualHours holds I1, I2, I3, I6, I8, I9, I10, I11, I12, I15 and I20 for
+// every task of a mesh whose links are lossy, cut, one-way and slow and whose
+// nodes crash and stop: an hour of it, or BALEFIRE_VIRTUAL_HOURS of them, and
+// each ends with the books balanced.
+func TestVirtualHours(t *testing.T) {
+	hours, err := strconv.Atoi(os.Getenv("BALEFIRE_VIRTUAL_HOURS"))
+	if err != nil {
+		hours = 1
+	}
+	for h := range hours {
+		loss := []float64{0, 0.05, 0.20}[h%3]
+		if hours == 1 {
+			loss = 0.05
+		}
+		t.Run(fmt.Sprintf("hour %d with %.0f%% loss", h+1, loss*100), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { virtualHour(t, uint64(h), loss) })
+		})
+	}
+}
+
+func virtualHour(t *testing.T, seed uint64, loss float64) {
+	long, enough := time.Hour, 500
+	if testing.Short() {
+		long, enough = 15*time.Minute, 100
+	}
+	w := newWorld(t, 3, seed, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50, Seed: seed})
+	defer w.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, s := range w.nodes {
+		w.users.Go(func() { s.use(ctx, rand.New(rand.NewPCG(seed, uint64(s.place)))) })
+	}
+	w.users.Go(func() { w.replay(ctx, rand.New(rand.NewPCG(seed, 77))) })
+	began := time.Now()
+	for time.Since(began) < long {
+		time.Sleep(time.Duration(10+w.rng.IntN(50)) * time.Second)
+		w.trouble(loss)
+		w.ledger.sample(w.nodes)
+	}
+	cancel()
+	w.users.Wait()
+	w.rest()
+	w.replayAll()
+	counts := w.ledger.audit(w.nodes)
+	t.Logf("%v; %d starts; packets %+v; it took %v to come to rest", counts, w.ledger.starts, w.Stats(), time.Since(began)-long)
+	if counts["SUCCESS"] < enough {
+		t.Errorf("only %d tasks succeeded: the hour proves too little", counts["SUCCESS"])
+	}
+}
+
+// trouble changes one thing about the world.
+func (w *world) trouble(loss float64) {
+	for _, s := range w.nodes {
+		if s.get() == nil && w.rng.IntN(10) < 7 {
+			s.start()
+		}
+	}
+	i := w.rng.IntN(len(w.nodes))
+	j := (i + 1 + w.rng.IntN(len(w.nodes)-1)) % len(w.nodes)
+	switch w.rng.IntN(12) {
+	case 0, 1, 2, 3:
+		w.Heal()
+	case 4:
+		w.Partition([]int{i}, []int{j, 3 - i - j})
+	case 5:
+		w.Cut(i, j)
+	case 6:
+		w.Unplug(i)
+	case 7, 8:
+		w.nodes[i].crash()
+	case 9:
+		w.nodes[i].halt()
+	case 10:
+		w.SetLoss(loss)
+	case 11:
+		w.SetLatency(time.Duration(1+w.rng.IntN(300)) * time.Millisecond)
+	}
+}
+
+// rest ends all trouble and waits until every task has ended: nobody lends a
+// hand (I20).
+func (w *world) rest() {
+	w.t.Helper()
+	w.Heal()
+	w.SetLoss(0)
+	w.SetLatency(20 * time.Millisecond)
+	for _, s := range w.nodes {
+		s.start()
+	}
+	for range 60 {
+		if w.ledger.sample(w.nodes) == 0 {
+			break
+		}
+		time.Sleep(time.Minute)
+	}
+	time.Sleep(time.Minute) // the last marks
+}
+
+// use submits tasks as people and programs do, and cancels some.
+func (s *simulated) use(ctx context.Context, rng *rand.Rand) {
+	w := s.world
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(500+rng.IntN(6000)) * time.Millisecond):
+		}
+		n := s.get()
+		if n == nil {
+			continue
+		}
+		target := (s.place + 1 + rng.IntN(len(w.nodes)-1)) % len(w.nodes)
+		if rng.IntN(20) == 0 {
+			target = s.place
+		}
+		p := newPlan(rng, i)
+		got, err := n.Submit(ctx, p.request(w.nodes[target].name))
+		w.ledger.submitted(s.place, target, p, got, err)
+		if err != nil {
+			continue
+		}
+		if rng.IntN(10) == 0 {
+			w.ledger.capture(n, got.ID)
+		}
+		if rng.IntN(30) == 0 {
+			_, _ = n.Cancel(ctx, got.ID, rng.IntN(2) == 0, "changed my mind") // it may have ended
+		}
+	}
+}
+
+// replay hands frames over again that were sent before, at any later time (I12).
+func (w *world) replay(ctx context.Context, rng *rand.Rand) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Second):
+		}
+		if ids := w.ledger.some(); len(ids) > 0 {
+			w.again(ids[rng.IntN(len(ids))])
+		}
+	}
+}
+
+// replayAll hands over every captured frame again, to nodes that have forgotten
+// what they could, and sees that nothing comes of it.
+func (w *world) replayAll() {
+	for _, s := range w.nodes {
+		s.halt()
+		s.start()
+	}
+	before := w.ledger.started()
+	for _, id := range w.ledger.some() {
+		w.again(id)
+	}
+	time.Sleep(10 * time.Minute)
+	if after := w.ledger.started(); after != before {
+		w.t.Errorf("I12: %d replayed frames were run", after-before)
+	}
+	if open := w.ledger.sample(w.nodes); open > 0 {
+		w.t.Errorf("I12: %d tasks are open again after a replay", open)
+	}
+}
+
+// again hands a captured frame to the target as its origin would.
+func (w *world) again(id proto.TaskID) {
+	m, from, to := w.ledger.frame(id)
+	home, target := w.nodes[from].get(), w.nodes[to].get()
+	if home == nil || target == nil {
+		return
+	}
+	_, _ = target.Receive(context.Background(), home.keys.Peer(), []*proto.Message{m}) // the node may be dying
+}
