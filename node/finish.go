@@ -54,13 +54,7 @@ func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draf
 			Seq: f.Seq, Created: now.UnixMilli(), NotAfter: now.Add(proto.MaxTTL).UnixMilli(),
 		},
 	}
-	statements := make([][]byte, len(f.Statements))
-	for i := range f.Statements {
-		statements[i] = f.Statements[i].Append(nil)
-	}
-	if len(statements) > 0 {
-		f.Outcome.Receipts = n.keys.Receipts(statements)
-	}
+	f.Outcome.Receipts = n.keys.Receipts(n.statements(f))
 	stream, err := n.takeResult(ctx, d, f, key.Suite)
 	if err != nil {
 		return nil, err
@@ -70,6 +64,24 @@ func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draf
 		return nil, err
 	}
 	return d, n.sealBytes(d, key, plain, stream)
+}
+
+// statements are what this node states about a task with its result: also that
+// it accepted it, since a quick result overtakes the Ack.
+func (n *Node) statements(f *inbox.Finished) [][]byte {
+	accepted := n.cfg.Clock.Now().UnixMilli()
+	for _, e := range f.Outcome.GetEvents() {
+		if e.GetState() == proto.TaskState_TASK_STATE_ACCEPTED {
+			accepted = e.GetTimeMs()
+			break
+		}
+	}
+	s := outbox.AcceptedStatement(n.mesh.ID, f.ID, n.keys.Peer(), f.Seq, accepted)
+	out := [][]byte{s.Append(nil)}
+	for i := range f.Statements {
+		out = append(out, f.Statements[i].Append(nil))
+	}
+	return out
 }
 
 // takeResult seals a result that is in a file into a blob.

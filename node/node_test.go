@@ -36,6 +36,15 @@ func TestTaskCrossesAndItsResultComesHome(t *testing.T) {
 			if want := "stored accepted started done"; strings.Join(done.Receipts, " ") != want {
 				t.Errorf("receipts %v, want %s", done.Receipts, want)
 			}
+			receipts, err := a.Receipts(t.Context(), s.ID)
+			if err != nil || len(receipts) != 4 {
+				t.Fatalf("receipts %+v, %v", receipts, err)
+			}
+			for i, who := range []string{"a", "b", "b", "b"} {
+				if rc := receipts[i]; !rc.Verified || rc.Node != who {
+					t.Errorf("receipt %+v, want a good one of %s", rc, who)
+				}
+			}
 			r, _, err := a.Result(t.Context(), s.ID)
 			if err != nil {
 				t.Fatal(err)

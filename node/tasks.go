@@ -261,12 +261,16 @@ func (n *Node) Result(ctx context.Context, ref string) (io.ReadCloser, Task, err
 // Receipts returns what is proven about a task, each checked here and with what
 // another needs to check it.
 func (n *Node) Receipts(ctx context.Context, ref string) ([]Receipt, error) {
-	_, _, rec, err := n.find(ref)
+	id, role, rec, err := n.find(ref)
 	if err != nil {
 		return nil, err
 	}
 	out := []Receipt{}
-	for _, rc := range rec.GetReceipts() {
+	proofs := rec.GetReceipts()
+	if role == RoleHome {
+		proofs = append([]*proto.Receipt{n.storedReceipt(id, rec)}, proofs...)
+	}
+	for _, rc := range proofs {
 		raw, err := proto.Encode(nil, rc)
 		if err != nil {
 			return nil, err
@@ -278,6 +282,17 @@ func (n *Node) Receipts(ctx context.Context, ref string) ([]Receipt, error) {
 		out = append(out, n.receipt(s, base64.StdEncoding.EncodeToString(raw), err))
 	}
 	return out, nil
+}
+
+// storedReceipt states that a task is, or was, durable at this home. The proof
+// beside the task is its own signature; that goes with its body, so the home
+// states it again when it is asked.
+func (n *Node) storedReceipt(id proto.TaskID, rec *proto.Record) *proto.Receipt {
+	s := proto.Statement{
+		Fact: proto.FactStored, State: proto.TaskState_TASK_STATE_PENDING, Mesh: n.mesh.ID, Task: id,
+		Node: n.keys.Peer(), Time: rec.GetCreatedMs(), Epoch: rec.Seq(),
+	}
+	return n.keys.Receipts([][]byte{s.Append(nil)})[0]
 }
 
 func (n *Node) receipt(s proto.Statement, proof string, problem error) Receipt {

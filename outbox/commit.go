@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -131,7 +132,7 @@ func finish(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) {
 	if n := len(out.Attempts); n > 0 {
 		r.Attempts = out.Attempts[n-1].Number
 	}
-	r.Receipts = append(r.Receipts, own(out.Receipts, from, in.ID)...)
+	r.Receipts = mergeReceipts(r.Receipts, own(out.Receipts, from, in.ID))
 	r.DueMs, r.Cancel = 0, false
 	r.Move(out.State, now, "result committed")
 	if shelf(out.State) == backlog.ToDead {
@@ -148,6 +149,27 @@ func own(list []*proto.Receipt, node proto.PeerID, id proto.TaskID) []*proto.Rec
 		}
 	}
 	return out
+}
+
+// mergeReceipts adds the receipts that came with a result to those that came
+// before it. A result may overtake the Ack of its task, and then brings the
+// receipt of the acceptance too.
+func mergeReceipts(have, came []*proto.Receipt) []*proto.Receipt {
+	type fact struct {
+		fact    proto.Fact
+		attempt uint32
+	}
+	states := func(rc *proto.Receipt) fact {
+		s, _ := proto.ParseStatement(rc.GetStatement()) // both lists were parsed before
+		return fact{s.Fact, s.Attempt}
+	}
+	for _, rc := range came {
+		known := func(old *proto.Receipt) bool { return states(old) == states(rc) }
+		if !slices.ContainsFunc(have, known) {
+			have = append(have, rc)
+		}
+	}
+	return have
 }
 
 // addOrphan notes a result that does not count, once for each sender and digest,
