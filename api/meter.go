@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"strconv"
@@ -46,17 +47,14 @@ func registered[C prometheus.Collector](r prometheus.Registerer, c C) C {
 }
 
 // count measures what next answers.
-func (m *meter) count(next http.HandlerFunc) http.Handler {
+func (m *meter) count(next func(*status, *http.Request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start, seen := time.Now(), &status{ResponseWriter: w, code: http.StatusOK}
+		start, seen := time.Now(), &status{ResponseWriter: w}
 		m.inFlight.Inc()
 		defer func() {
 			m.inFlight.Dec()
-			route := r.Pattern
-			if route == "" {
-				route = "none"
-			}
-			m.requests.WithLabelValues(method(r.Method), route, strconv.Itoa(seen.code)).Inc()
+			route := cmp.Or(r.Pattern, "none")
+			m.requests.WithLabelValues(method(r.Method), route, strconv.Itoa(cmp.Or(seen.code, http.StatusOK))).Inc()
 			m.seconds.WithLabelValues(route).Observe(time.Since(start).Seconds())
 		}()
 		next(seen, r)
@@ -75,12 +73,17 @@ func method(m string) string {
 // status remembers the status of an answer.
 type status struct {
 	http.ResponseWriter
-	code int
+	code int // 0 until the answer has begun
 }
 
 func (s *status) WriteHeader(code int) {
 	s.code = code
 	s.ResponseWriter.WriteHeader(code)
+}
+
+func (s *status) Write(b []byte) (int, error) {
+	s.code = cmp.Or(s.code, http.StatusOK)
+	return s.ResponseWriter.Write(b)
 }
 
 // Unwrap lets http.ResponseController reach deadlines and flushing.

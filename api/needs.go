@@ -16,6 +16,8 @@ type Node interface {
 	keeping
 }
 
+var _ Node = (*node.Node)(nil)
+
 type tasking interface {
 	submitting
 	reading

@@ -112,7 +112,7 @@ func ProblemOf(err error) *Problem {
 		return p
 	}
 	if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return problem(CodeTooLarge, "the body is larger than %d bytes", big.Limit)
+		return problem(CodeTooLarge, "the document is larger than %d bytes", big.Limit)
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"runtime/debug"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -67,13 +68,31 @@ func New(n Node, cfg Config) *Server {
 func (s *Server) Handler() http.Handler { return s.meter.count(s.dispatch) }
 
 // dispatch answers what no route answers as a problem, too.
-func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
+func (s *Server) dispatch(w *status, r *http.Request) {
+	defer s.rescue(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if h, pattern := s.mux.Handler(r); pattern == "" {
 		unrouted(w, r, h)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
+}
+
+// rescue makes a problem of a panic, which is a defect, or cuts the answer off
+// when it has begun.
+func (s *Server) rescue(w *status, r *http.Request) {
+	v := recover()
+	switch {
+	case v == nil:
+	case v == http.ErrAbortHandler:
+		panic(v)
+	default:
+		s.cfg.Logger.Error("a request made the node panic", "method", r.Method, "route", r.Pattern, "panic", v, "stack", string(debug.Stack()))
+		if w.code != 0 {
+			panic(http.ErrAbortHandler)
+		}
+		fail(w, problem(CodeInternal, "a defect of the node: %.200v", v))
+	}
 }
 
 // unrouted asks the mux's own answer why there is no route.

@@ -1,0 +1,441 @@
+package api
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+func TestDecodeSubmit(t *testing.T) {
+	const base = `"target":"laptop","kind":"shell"`
+	least := node.Request{Target: "laptop", Kind: "shell", Class: proto.Class_CLASS_NORMAL}
+	with := func(f func(*node.Request)) node.Request {
+		r := least
+		f(&r)
+		return r
+	}
+	tests := []struct {
+		name, in string
+		want     node.Request
+		err      string // a part of the detail
+		status   int
+	}{
+		{"the least", `{` + base + `}`, least, "", 0},
+		{"white space", " \n\t{ \"target\" : \"laptop\" ,\r\n\"kind\":\"shell\" } ", least, "", 0},
+		{"a class in capitals", `{` + base + `,"class":"CRITICAL"}`, with(func(r *node.Request) { r.Class = proto.Class_CLASS_CRITICAL }), "", 0},
+		{"durations", `{` + base + `,"ttl":"36h","delay":"1m30s"}`, with(func(r *node.Request) { r.TTL, r.Delay = 36*time.Hour, 90*time.Second }), "", 0},
+		{"a time", `{` + base + `,"at":"2026-11-20T12:00:00Z"}`, with(func(r *node.Request) { r.At = apitest.Start }), "", 0},
+		{"a body", `{` + base + `,"body":"AAH/"}`, with(func(r *node.Request) { r.Body = []byte{0, 1, 0xff} }), "", 0},
+		{"a text has a type", `{` + base + `,"text":"灯"}`, with(func(r *node.Request) { r.Body, r.Type = []byte("灯"), "text/plain; charset=utf-8" }), "", 0},
+		{"a text of another type", `{` + base + `,"text":"{}","type":"application/json"}`, with(func(r *node.Request) { r.Body, r.Type = []byte("{}"), "application/json" }), "", 0},
+		{"an escaped name", `{"\u0074arget":"laptop","kind":"shell"}`, least, "", 0},
+
+		{"nothing", ``, least, "object is expected", 400},
+		{"null", `null`, least, "object is expected", 400},
+		{"an array", `[{` + base + `}]`, least, "object is expected", 400},
+		{"a number", `7`, least, "object is expected", 400},
+		{"cut off", `{` + base, least, "", 400},
+		{"two objects", `{` + base + `}{` + base + `}`, least, "something follows", 400},
+		{"a zero byte after it", "{" + base + "}\x00", least, "something follows", 400},
+		{"a zero byte in it", "{" + base + ",\x00}", least, "", 400},
+		{"a field twice", `{` + base + `,"kind":"other"}`, least, `"kind" is given twice`, 400},
+		{"a field twice, once escaped", `{` + base + `,"\u006bind":"other"}`, least, `"kind" is given twice`, 400},
+		{"a label twice", `{` + base + `,"labels":{"a":"1","a":"2"}}`, least, `"a" is given twice`, 400},
+		{"an unknown field", `{` + base + `,"prio":"high"}`, least, `unknown field "prio"`, 400},
+		{"a field in capitals", `{` + base + `,"Class":"high"}`, least, `unknown field "Class"`, 400},
+		{"a node's own field", `{` + base + `,"redrive_of":"x"}`, least, `unknown field "redrive_of"`, 400},
+		{"deep", `{` + base + `,"args":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`, least, "deeper than 32", 400},
+		{"very deep", `{` + base + `,"args":` + strings.Repeat("[", 1<<20), least, "deeper than 32", 400},
+		{"a wrong type", `{` + base + `,"ttl":7}`, least, `field "ttl" cannot be a number`, 400},
+		{"a wrong type in a list", `{` + base + `,"args":["a",true]}`, least, `"args" cannot be a bool`, 400},
+		{"no base64", `{` + base + `,"body":"???"}`, least, "base64", 400},
+		{"a comma at the end", `{` + base + `,}`, least, "expected", 400},
+		{"a comma at the start", `{,` + base + `}`, least, "expected", 400},
+		{"no colon", `{"target" "laptop"}`, least, "a colon is expected", 400},
+		{"a bad literal", `{` + base + `,"retries":01}`, least, "", 400},
+		{"a negative count", `{` + base + `,"retries":-1}`, least, "retries", 400},
+		{"a huge count", `{` + base + `,"retries":4294967296}`, least, "retries", 400},
+
+		{"no target", `{"kind":"shell"}`, least, "no target", 422},
+		{"no kind", `{"target":"laptop"}`, least, "no kind", 422},
+		{"two bodies", `{` + base + `,"body":"AA==","text":"x"}`, least, "one body", 422},
+		{"an unknown class", `{` + base + `,"class":"urgent"}`, least, "critical, high, normal or low", 422},
+		{"a bare number", `{` + base + `,"ttl":"7"}`, least, "90s, 30m or 24h", 422},
+		{"no time at all", `{` + base + `,"ttl":"0s"}`, least, "positive", 422},
+		{"a time that went by", `{` + base + `,"delay":"-1s"}`, least, "positive", 422},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decodeSubmit([]byte(tt.in))
+			if tt.status == 0 {
+				if err != nil || !reflect.DeepEqual(got, tt.want) {
+					t.Fatalf("%+v, %v", got, err)
+				}
+				return
+			}
+			p, ok := errors.AsType[*Problem](err)
+			if !ok || p.Status != tt.status || p.Code != CodeInvalid || !strings.Contains(p.Detail, tt.err) || strings.Contains(p.Detail, "Go struct") {
+				t.Errorf("%d %v, want %d with %q", p.GetStatus(), err, tt.status, tt.err)
+			}
+		})
+	}
+}
+
+// TestBadSubmits holds that what is wrong with a request is said before the node
+// is asked.
+func TestBadSubmits(t *testing.T) {
+	const stream = "application/octet-stream"
+	tests := []struct {
+		name, target, contentType, body string
+		headers                         []string
+		status                          int
+		detail                          string
+	}{
+		{"JSON sent as a form", "/v1/tasks", "application/x-www-form-urlencoded", jsonTask, nil, 422, "Content-Type: application/json"},
+		{"JSON without a type", "/v1/tasks", "", jsonTask, nil, 422, "Content-Type: application/json"},
+		{"fields in document and query", "/v1/tasks?ttl=1h", jsonType, jsonTask, nil, 422, "move the query"},
+		{"no kind in the query", "/v1/tasks?target=laptop", stream, "x", nil, 422, "no kind"},
+		{"an unknown parameter", "/v1/tasks?target=l&kind=k&prio=1", stream, "x", nil, 422, "prio: unknown"},
+		{"a parameter twice", "/v1/tasks?target=l&target=m&kind=k", stream, "x", nil, 422, "target: given twice"},
+		{"a broken query", "/v1/tasks?target=l&kind=%zz", stream, "x", nil, 400, "read the query"},
+		{"a semicolon", "/v1/tasks?target=l;kind=k", stream, "x", nil, 400, "read the query"},
+		{"a bad label", "/v1/tasks?target=l&kind=k&label=a", stream, "x", nil, 422, "name=value"},
+		{"a label twice", "/v1/tasks?target=l&kind=k&label=a=1&label=a=2", stream, "x", nil, 422, "each name once"},
+		{"a bad time", "/v1/tasks?target=l&kind=k&at=tomorrow", stream, "x", nil, 422, "at: "},
+		{"a bad count", "/v1/tasks?target=l&kind=k&retries=-1", stream, "x", nil, 422, "retries: "},
+		{"a bad ttl", "/v1/tasks?target=l&kind=k&ttl=1", stream, "x", nil, 422, "ttl"},
+		{"two keys", "/v1/tasks", jsonType, jsonTask, []string{"Idempotency-Key", "a", "Idempotency-Key", "b"}, 422, "more than one"},
+		{"keys that differ", "/v1/tasks?target=l&kind=k&key=a", stream, "x", []string{"Idempotency-Key", "b"}, 422, "differ"},
+		{"11 MB inline", "/v1/tasks", jsonType, `{"target":"l","kind":"k","body":"` + base64.StdEncoding.EncodeToString(make([]byte, 11_000_000)) + `"}`, nil, 413, "limit is 10485760"},
+		{"20 MB inline", "/v1/tasks", jsonType, `{"target":"l","kind":"k","body":"` + base64.StdEncoding.EncodeToString(make([]byte, 20<<20)) + `"}`, nil, 413, "larger than"},
+		{"a batch with one key", "/v1/tasks/batch", jsonType, "[" + jsonTask + "]", []string{"Idempotency-Key", "a"}, 422, "own key"},
+		{"a batch of another type", "/v1/tasks/batch", "text/csv", "laptop,shell", nil, 415, "x-ndjson"},
+		{"a batch that is no array", "/v1/tasks/batch", jsonType, jsonTask, nil, 400, "array is expected"},
+		{"a batch that is cut off", "/v1/tasks/batch", jsonType, "[" + jsonTask + ",", nil, 400, "read the batch"},
+		{"a batch with something behind it", "/v1/tasks/batch", jsonType, "[" + jsonTask + "]]", nil, 400, "something follows"},
+		{"an empty array", "/v1/tasks/batch", jsonType, "[]", nil, 422, "empty"},
+		{"no lines", "/v1/tasks/batch", "application/x-ndjson", "\n \n", nil, 422, "empty"},
+		{"1001 tasks", "/v1/tasks/batch", jsonType, "[" + strings.Repeat(jsonTask+",", 1000) + jsonTask + "]", nil, 413, "more than 1000"},
+		{"1001 lines", "/v1/tasks/batch", "application/x-ndjson", strings.Repeat(jsonTask+"\n", 1001), nil, 413, "more than 1000"},
+		{"11 MB of tasks", "/v1/tasks/batch", jsonType, "[" + strings.Repeat(" ", 11<<20) + jsonTask + "]", nil, 413, "larger than"},
+		{"a document of another type", "/v1/tasks/" + apitest.ID + "/cancel", "text/xml", "<hard/>", nil, 415, "text/xml"},
+		{"a document without a type", "/v1/tasks/purge", "", "{}", nil, 415, "content type"},
+		{"a document with a field twice", "/v1/tasks/purge", jsonType, `{"dry_run":true,"dry_run":false}`, nil, 400, "twice"},
+		{"a document with an unknown field", "/v1/tasks/purge", jsonType, `{"dryrun":true}`, nil, 422, "dryrun"},
+		{"a field in capitals", "/v1/tasks/purge", jsonType, `{"Dry_Run":true}`, nil, 422, "Dry_Run"},
+		{"a document of 2 MB", "/v1/tasks/purge", jsonType, `{"kind":"` + strings.Repeat("k", 2<<20) + `"}`, nil, 413, "larger than"},
+		{"a deep document", "/v1/handlers", jsonType, `{"kind":` + strings.Repeat(`{"a":`, 1<<17), nil, 400, "deeper"},
+		{"a broken document", "/v1/handlers", jsonType, `{"kind":}`, nil, 400, "a value is expected"},
+		{"no document where one is needed", "/v1/handlers", jsonType, ``, nil, 400, "body is required"},
+		{"a purge of an unknown state", "/v1/tasks/purge", jsonType, `{"states":["GONE"]}`, nil, 422, `"GONE"`},
+		{"a handler that nobody may use", "/v1/handlers", jsonType, `{"kind":"k","exec":["/bin/true"],"allow":[]}`, nil, 422, "allow"},
+		{"a handler of an unknown type", "/v1/handlers", jsonType, `{"kind":"k","type":"shell","allow":["peer:a"]}`, nil, 422, "type"},
+		{"a ticket for no time", "/v1/invitations", jsonType, `{"ttl":"0s"}`, nil, 422, "positive"},
+		{"a snapshot into a relative folder", "/v1/store/snapshot", jsonType, `{"dir":"../x"}`, nil, 422, "absolute"},
+		{"dead letters of no kind", "/v1/dead-letters/retry", jsonType, `{}`, nil, 422, "all: true"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := apitest.New()
+			res, body := ask(t, n, "POST", tt.target, tt.contentType, tt.body, tt.headers...)
+			p := problemOfBody(t, res, body)
+			if p.Status != tt.status || !strings.Contains(p.Detail, tt.detail) || len(p.Detail) > 2000 {
+				t.Errorf("%d %.300s, want %d with %q", p.Status, p.Detail, tt.status, tt.detail)
+			}
+			if calls := n.Calls(); calls != nil {
+				t.Errorf("the node was asked %q", calls)
+			}
+		})
+	}
+}
+
+// TestBadQueries does the same for what is read.
+func TestBadQueries(t *testing.T) {
+	for target, detail := range map[string]string{
+		"/v1/tasks?state=GONE":                  `unknown task state "GONE"`,
+		"/v1/tasks?limit=0":                     "query.limit",
+		"/v1/tasks?limit=1001":                  "query.limit",
+		"/v1/tasks?limit=many":                  "query.limit",
+		"/v1/tasks?role=king":                   "query.role",
+		"/v1/tasks?before=yesterday":            "query.before",
+		"/v1/tasks?label=a":                     "name=value",
+		"/v1/tasks?foo=1":                       "query.foo",
+		"/v1/tasks/not%20an%20id":               "path.id",
+		"/v1/tasks/..%2f..%2fetc":               "path.id",
+		"/v1/tasks/" + strings.Repeat("a", 37):  "path.id",
+		"/v1/tasks/zzzzzz/result":               "path.id",
+		"/v1/tasks/01a1f84f/wait?timeout=long":  "timeout",
+		"/v1/tasks/01a1f84f/wait?timeout=-1s":   "positive",
+		"/v1/peers/" + strings.Repeat("a", 129): "path.name",
+	} {
+		n := apitest.New()
+		res, body := ask(t, n, "GET", target, "", "")
+		p := problemOfBody(t, res, body)
+		if p.Status != 422 || !strings.Contains(p.Detail, detail) || n.Calls() != nil {
+			t.Errorf("%s: %d %s", target, p.Status, p.Detail)
+		}
+	}
+}
+
+// TestHeadersOfASubmit holds what may be said outside the document.
+func TestHeadersOfASubmit(t *testing.T) {
+	tests := []struct{ name, body, key, trace, wantKey, wantTrace string }{
+		{"neither", jsonTask, "", "", "", ""},
+		{"both", jsonTask, "k1", "00-aa-bb-01", "k1", "00-aa-bb-01"},
+		{"a key in quotes, as the draft of the standard has it", jsonTask, `"k 1"`, "", "k 1", ""},
+		{"the same key twice", `{"target":"l","kind":"k","key":"a"}`, "a", "", "a", ""},
+		{"the document's trace wins", `{"target":"l","kind":"k","traceparent":"x"}`, "", "y", "", "x"},
+	}
+	for _, tt := range tests {
+		n := apitest.New()
+		var h []string
+		if tt.key != "" {
+			h = append(h, "Idempotency-Key", tt.key)
+		}
+		if tt.trace != "" {
+			h = append(h, "Traceparent", tt.trace)
+		}
+		res, body := ask(t, n, "POST", "/v1/tasks", jsonType, tt.body, h...)
+		if res.StatusCode != 202 {
+			t.Fatalf("%s: %s", tt.name, body)
+		}
+		if r := n.Requests()[0]; r.Key != tt.wantKey || r.Trace != tt.wantTrace {
+			t.Errorf("%s: key %q, trace %q", tt.name, r.Key, r.Trace)
+		}
+	}
+}
+
+// TestAnyOtherTypeIsTheBody holds that a stream keeps its own content type.
+func TestAnyOtherTypeIsTheBody(t *testing.T) {
+	for contentType, want := range map[string]string{
+		"image/png": "image/png", "": "", "text/plain; charset=latin1": "text/plain; charset=latin1", "nonsense": "nonsense",
+	} {
+		n := apitest.New()
+		res, body := ask(t, n, "POST", "/v1/tasks?target=l&kind=k", contentType, "abc")
+		if res.StatusCode != 202 {
+			t.Fatal(body)
+		}
+		if r, s := n.Requests()[0], n.Streams()[0]; r.Type != want || s.Size != 3 {
+			t.Errorf("%q: type %q, %d bytes", contentType, r.Type, s.Size)
+		}
+	}
+	n := apitest.New()
+	if res, body := ask(t, n, "POST", "/v1/tasks?target=l&kind=k&type=application/json", "application/octet-stream", "{}"); res.StatusCode != 202 || n.Requests()[0].Type != jsonType {
+		t.Errorf("JSON as a stream: %d %s", res.StatusCode, body)
+	}
+}
+
+// TestBatch holds that each task of a batch has its own answer, in order.
+func TestBatch(t *testing.T) {
+	good := func(key string) string { return fmt.Sprintf(`{"target":"l","kind":"k","key":%q}`, key) }
+	items := []string{good("a"), `{"target":"l"}`, good("full"), `{"target":"l","kind":"k","nope":1}`, `"x"`, good("b")}
+	want := []int{202, 422, 507, 400, 400, 202}
+	for contentType, doc := range map[string]string{
+		jsonType:               " [ " + strings.Join(items, "\n,\t") + " ] \n",
+		"application/x-ndjson": strings.Join(items, "\n"),
+		"application/jsonl":    strings.Join(items, "\r\n\r\n") + "\n",
+	} {
+		n := apitest.New()
+		n.PerItem = func(r node.Request) error {
+			if r.Key == "full" {
+				return fmt.Errorf("submit: %w", node.ErrFull)
+			}
+			return nil
+		}
+		res, body := ask(t, n, "POST", "/v1/tasks/batch", contentType, doc)
+		var b Batch
+		if err := json.Unmarshal([]byte(body), &b); err != nil || res.StatusCode != 200 {
+			t.Fatalf("%s: %d %s", contentType, res.StatusCode, body)
+		}
+		if b.Accepted != 2 || b.Failed != 4 || len(b.Items) != 6 {
+			t.Fatalf("%s: %+v", contentType, b)
+		}
+		for i, item := range b.Items {
+			if item.Status != want[i] || (item.Task != nil) != (want[i] == 202) || (item.Problem != nil) != (want[i] != 202) {
+				t.Errorf("%s: item %d: %+v", contentType, i, item)
+			}
+		}
+		if rs := n.Requests(); len(rs) != 2 || rs[0].Key != "a" || rs[1].Key != "b" || b.Items[5].Task.ID == b.Items[0].Task.ID {
+			t.Errorf("%s: the node took %+v", contentType, rs)
+		}
+		if calls := n.Calls(); len(calls) != 1 {
+			t.Errorf("%s: %q: one batch is one call", contentType, calls)
+		}
+	}
+	n := apitest.New()
+	n.Err = node.ErrDraining
+	if res, body := ask(t, n, "POST", "/v1/tasks/batch", jsonType, "["+jsonTask+"]"); res.StatusCode != 200 || !strings.Contains(body, `"status":503`) {
+		t.Errorf("%d %s", res.StatusCode, body)
+	}
+}
+
+// TestRequestsRoundTrip holds that SubmitOf and Query lose nothing: see also the
+// fuzz target.
+func TestRequestsRoundTrip(t *testing.T) {
+	r := node.Request{
+		Target: "l", Kind: "k", Class: proto.Class_CLASS_LOW, TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
+		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Retries: 4294967295,
+	}
+	for f := range reflect.TypeFor[node.Request]().Fields() {
+		if v := reflect.ValueOf(r).FieldByIndex(f.Index); v.IsZero() && f.Name != "Stream" && f.Name != "RedriveOf" {
+			t.Errorf("field %s is not tried: a new field of node.Request belongs into Submit", f.Name)
+		}
+	}
+	b, err := json.Marshal(SubmitOf(r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decodeSubmit(b); err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	got, err := submitOfQuery(SubmitOf(r).Query())
+	want := SubmitOf(r)
+	want.Body = nil
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func FuzzDecodeSubmit(f *testing.F) {
+	f.Add([]byte(jsonTask))
+	f.Add([]byte(`{"target":"l","kind":"k","ttl":"1h","at":"2026-11-20T12:00:00Z","body":"AA==","labels":{"a":"b"},"retries":3}`))
+	f.Add([]byte(`{"target":"l","kind":"k","text":"\ud83d\ude00\u0000","args":["\\\"",""]}`))
+	f.Add([]byte(`{"a":{"b":[1,-2.5e3,true,null,{}]},"c":"\\"}`))
+	f.Add([]byte("{\"\xff\":1,\"\xfe\":2}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := checkObject(b, nil); err == nil != sound(b) {
+			if err == nil && !json.Valid(b) {
+				return // the walk is not the full grammar
+			}
+			t.Fatalf("checkObject: %v, but sound is %v", err, sound(b))
+		}
+		r, err := decodeSubmit(b)
+		if err != nil {
+			if p, ok := errors.AsType[*Problem](err); !ok || p.Status != 400 && p.Status != 422 {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		if !json.Valid(b) || r.Target == "" || r.Kind == "" || r.TTL < 0 || r.Delay < 0 {
+			t.Fatalf("accepted %q as %+v", b, r)
+		}
+		again, err := json.Marshal(SubmitOf(r))
+		if err != nil {
+			return // a year that JSON cannot write
+		}
+		if back, err := decodeSubmit(again); err != nil || !reflect.DeepEqual(normal(back), normal(r)) {
+			t.Fatalf("%+v came back as %+v: %v", r, back, err)
+		}
+	})
+}
+
+// sound says the same as checkObject, slowly.
+func sound(b []byte) bool {
+	if !json.Valid(b) || bytes.TrimLeft(b, " \t\r\n")[0] != '{' {
+		return false
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	_, err := d.Token()
+	return err == nil && once(d, '{', 1)
+}
+
+func once(d *json.Decoder, kind json.Delim, depth int) bool {
+	if depth > maxDepth {
+		return false
+	}
+	names, isName := map[string]bool{}, kind == '{'
+	for d.More() {
+		tok, err := d.Token()
+		if err != nil {
+			return false
+		}
+		if name, ok := tok.(string); ok && isName {
+			if names[name] {
+				return false
+			}
+			names[name] = true
+		}
+		if open, ok := tok.(json.Delim); ok && !once(d, open, depth+1) {
+			return false
+		}
+		isName = kind == '{' && !isName
+	}
+	_, err := d.Token()
+	return err == nil
+}
+
+// normal makes empty and absent the same, and two ways to write a zone.
+func normal(r node.Request) node.Request {
+	if len(r.Args) == 0 {
+		r.Args = nil
+	}
+	if len(r.Labels) == 0 {
+		r.Labels = nil
+	}
+	if len(r.Body) == 0 {
+		r.Body = nil
+	}
+	r.At = r.At.UTC()
+	return r
+}
+
+func FuzzSubmitQuery(f *testing.F) {
+	f.Add("target=l&kind=k&arg=a&arg=&label=a=b&ttl=1h&at=2026-11-20T12:00:00Z&retries=3")
+	f.Add("target=l&target=m")
+	f.Add("label==")
+	f.Fuzz(func(t *testing.T, query string) {
+		q, err := url.ParseQuery(query)
+		if err != nil {
+			return
+		}
+		s, err := submitOfQuery(q)
+		if err != nil {
+			return
+		}
+		back, err := submitOfQuery(s.Query())
+		if s.At, back.At = s.At.UTC(), back.At.UTC(); err != nil || !reflect.DeepEqual(back, s) {
+			t.Fatalf("%+v came back as %+v: %v", s, back, err)
+		}
+	})
+}
+
+func FuzzBatch(f *testing.F) {
+	f.Add([]byte("["+jsonTask+", "+jsonTask+"]"), true)
+	f.Add([]byte(jsonTask+"\n"+jsonTask), false)
+	f.Add([]byte(`[1,"a,b]",[[]],{}]`), true)
+	f.Fuzz(func(t *testing.T, b []byte, array bool) {
+		split := lines
+		if array {
+			split = elements
+		}
+		parts, err := split(b, 10)
+		if err != nil {
+			return
+		}
+		if len(parts) > 10 {
+			t.Fatalf("%d parts", len(parts))
+		}
+		var whole []json.RawMessage
+		if array && json.Unmarshal(b, &whole) == nil {
+			if len(whole) != len(parts) {
+				t.Fatalf("%d elements, found %d", len(whole), len(parts))
+			}
+			for i := range whole {
+				if !bytes.Equal(whole[i], parts[i]) {
+					t.Fatalf("element %d is %q, found %q", i, whole[i], parts[i])
+				}
+			}
+		}
+	})
+}
