@@ -1,0 +1,331 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/balefire/balefire/api/apitest"
+)
+
+// open serves the window of n on a socket and returns an HTTP client for it.
+func open(t *testing.T, n Node, cfg Config) (c *http.Client, stop func() error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "node.sock")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- New(n, cfg).Serve(ctx, l) }()
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}
+	var result error
+	stopped := false
+	stop = func() error {
+		if !stopped {
+			stopped = true
+			cancel()
+			result = <-ended
+			tr.CloseIdleConnections()
+		}
+		return result
+	}
+	t.Cleanup(func() { _ = stop() })
+	return &http.Client{Transport: tr}, stop
+}
+
+// TestTheSocket holds who may open it, and that it goes with its node.
+func TestTheSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "made", "here", "node.sock")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode() != os.ModeSocket|SocketMode {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if l.Addr().String() != path {
+		t.Errorf("address %s", l.Addr())
+	}
+	dir, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(dir) != 1 {
+		t.Errorf("beside the socket: %v, %v", dir, err)
+	}
+	if _, err := Listen(path); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "stop it first") {
+		t.Errorf("a second node: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket stays: %v", err)
+	}
+}
+
+// TestASocketLeftBehind holds that the socket of a killed node is replaced, and
+// that the old owner, should it still be there, does not remove the new one.
+func TestASocketLeftBehind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "node.sock")
+	dead, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.(*socket).UnixListener.Close(); err != nil { // killed: nothing is removed
+		t.Fatal(err)
+	}
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Close()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatalf("the new node's socket was removed: %v", err)
+	}
+	if err := errors.Join(conn.Close(), l.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoPlaceForASocket(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "notes.txt")
+	if err := os.WriteFile(file, []byte("keep me"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		file:                              "not a socket",
+		dir:                               "not a socket",
+		filepath.Join(file, "s"):          "not a directory",
+		"/tmp/" + strings.Repeat("x", 99): "too long",
+	} {
+		if l, err := Listen(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v", path, l, err)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "keep me" {
+		t.Errorf("the file is %q, %v", b, err)
+	}
+}
+
+// TestNoOtherListener holds that the window, which has no locks, is never opened
+// to a network.
+func TestNoOtherListener(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := New(apitest.New(), Config{}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "unix sockets only") {
+		t.Errorf("err = %v", err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener is still open: %v", err)
+	}
+}
+
+// TestPprofIsOnTheSocket holds that profiles are had there, and that nothing
+// else changes.
+func TestPprofIsOnTheSocket(t *testing.T) {
+	c, _ := open(t, apitest.New(), Config{})
+	for path, status := range map[string]int{"/debug/pprof/": 200, "/debug/pprof/heap": 200, "/debug/pprof/cmdline": 200, "/v1/status": 200, "/v2": 404} {
+		res, err := c.Get("http://node" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.Copy(io.Discard, res.Body)
+		if err := errors.Join(err, res.Body.Close()); err != nil || res.StatusCode != status {
+			t.Errorf("%s: %d, %v", path, res.StatusCode, err)
+		}
+	}
+}
+
+// TestTooMuchIsAnsweredWhileItIsSent holds that who sends 11 MB, or without end,
+// reads why not, instead of a broken connection.
+func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
+	c, _ := open(t, apitest.New(), Config{Payload: 1 << 20})
+	big := `{"target":"l","kind":"k","text":"` + strings.Repeat("x", 11<<20) + `"}`
+	for name, body := range map[string]io.Reader{"known size": strings.NewReader(big), "unknown size": io.MultiReader(strings.NewReader(big))} {
+		res, err := c.Post("http://node/v1/tasks", jsonType, body)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		b, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if p := problemOfBody(t, res, string(b)); p.Status != 413 || !strings.Contains(p.Fix, "stream") {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+// TestAStopLetsRequestsEnd holds that a stop waits for what is under way, and for
+// no longer than the grace.
+func TestAStopLetsRequestsEnd(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the sender ends %v", ends), func(t *testing.T) {
+			n := apitest.New()
+			var log bytes.Buffer
+			c, stop := open(t, n, Config{Grace: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			r, w := io.Pipe()
+			type end struct {
+				code int
+				err  error
+			}
+			got := make(chan end, 1)
+			go func() {
+				res, err := c.Post("http://node/v1/tasks?target=l&kind=k", "application/octet-stream", r)
+				if err != nil {
+					got <- end{0, err}
+					return
+				}
+				got <- end{res.StatusCode, res.Body.Close()}
+			}()
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil { // more than a socket holds: it is being read
+				t.Fatal(err)
+			}
+			stopped := make(chan error, 1)
+			go func() { stopped <- stop() }()
+			if ends {
+				if err := w.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := <-stopped; err != nil {
+				t.Errorf("stop: %v", err)
+			}
+			if !ends {
+				_ = w.CloseWithError(io.ErrClosedPipe)
+			}
+			if e := <-got; ends && (e.code != 202 || e.err != nil) || !ends && e.err == nil {
+				t.Errorf("the request ended with %d, %v", e.code, e.err)
+			}
+			if taken := n.Streams() != nil; taken != ends {
+				t.Errorf("a task was taken: %v", taken)
+			}
+			if cut := strings.Contains(log.String(), "cut off"); cut == ends {
+				t.Errorf("log: %s", &log)
+			}
+		})
+	}
+}
+
+// TestNothingIsLeftRunning holds I15 for the window: after its stop no goroutine
+// of it runs.
+func TestNothingIsLeftRunning(t *testing.T) {
+	before := runtime.NumGoroutine()
+	n := apitest.New()
+	n.Ended, n.Waits = make(chan struct{}), make(chan string, 20)
+	c, stop := open(t, n, Config{})
+	done := make(chan error, 20)
+	for range 20 {
+		go func() {
+			res, err := c.Get("http://node/v1/tasks/" + apitest.ID + "/wait?timeout=10m")
+			if err == nil {
+				_, _ = io.Copy(io.Discard, res.Body)
+				err = res.Body.Close()
+				if res.StatusCode != http.StatusAccepted {
+					err = fmt.Errorf("status %d", res.StatusCode)
+				}
+			}
+			done <- err
+		}()
+	}
+	for range 20 {
+		<-n.Waits
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	for range 20 {
+		if err := <-done; err != nil {
+			t.Errorf("who waited when the node stopped got %v", err)
+		}
+	}
+	c.CloseIdleConnections()
+	deadline := time.Now().Add(5 * time.Second)
+	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
+		runtime.Gosched()
+	}
+	if now := runtime.NumGoroutine(); now > before {
+		buf := make([]byte, 1<<16)
+		t.Errorf("%d goroutines, %d before\n%s", now, before, buf[:runtime.Stack(buf, true)])
+	}
+}
+
+// TestAPanicIsAProblem holds that a defect answers, and is logged with its place.
+func TestAPanicIsAProblem(t *testing.T) {
+	var log bytes.Buffer
+	c, stop := open(t, broken{Node: apitest.New()}, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	res, err := c.Post("http://node/v1/store/compact", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(res.Body)
+	_ = res.Body.Close()
+	if p := problemOfBody(t, res, string(b)); p.Status != 500 || p.Code != CodeInternal {
+		t.Errorf("%+v", p)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "broken.Compact") {
+		t.Errorf("log: %s", &log)
+	}
+}
+
+type broken struct{ *apitest.Node }
+
+func (broken) Compact(context.Context) error { panic("index out of range") }
+
+// TestMetrics holds the conventions of Prometheus, and that no label holds what a
+// client made up: neither an id nor a method.
+func TestMetrics(t *testing.T) {
+	n := apitest.New()
+	h := New(n, Config{}).Handler()
+	New(n, Config{}) // a second window of one node counts into the same
+	for _, r := range []string{"GET /v1/tasks/" + apitest.ID, "GET /v1/tasks/" + apitest.ID + "/cancel", "BREW /coffee", "POST /v1/tasks"} {
+		method, path, _ := strings.Cut(r, " ")
+		req, err := http.NewRequestWithContext(t.Context(), method, path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.ServeHTTP(discard{http.Header{}}, req)
+	}
+	problems, err := testutil.GatherAndLint(n.Registry())
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	want := `
+		# HELP balefire_http_requests_total Requests answered; a refused GET that would write has route none and code 405.
+		# TYPE balefire_http_requests_total counter
+		balefire_http_requests_total{code="200",method="GET",route="GET /v1/tasks/{id}"} 1
+		balefire_http_requests_total{code="404",method="other",route="none"} 1
+		balefire_http_requests_total{code="405",method="GET",route="none"} 1
+		balefire_http_requests_total{code="422",method="POST",route="POST /v1/tasks"} 1
+	`
+	if err := testutil.GatherAndCompare(n.Registry(), strings.NewReader(want), "balefire_http_requests_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header       { return d.header }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}
