@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -166,6 +167,37 @@ func TestCancelNotHeard(t *testing.T) {
 		}
 		if r, _ := h.Get(id); !r.Cancel {
 			t.Error("the record does not show the wish")
+		}
+	})
+}
+
+// The wish becomes a harder one while the softer is on its way: both arrive.
+func TestCancelHarderMeanwhile(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		d := h.draft(g.peer(), day, nil)
+		h.mustSubmit(d)
+		cut := h.connect(g)
+		synctest.Wait()
+		cut()
+		h.cancel(d.Header.ID, false, accepted)
+		w := &wire{g: g, frames: make(chan []*proto.Message, 16), acks: make(chan *proto.Ack, 1)}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.Serve(ctx, w) }()
+		<-w.frames // the soft wish
+		h.cancel(d.Header.ID, true, accepted)
+		w.acks <- &proto.Ack{From: 1, UpTo: 1}
+		var wish proto.Cancel
+		if err := proto.Decode((<-w.frames)[0].Payload, &wish); err != nil || !wish.Hard {
+			t.Errorf("then came %v, %v", &wish, err)
+		}
+		w.acks <- &proto.Ack{From: 2, UpTo: 2}
+		synctest.Wait()
+		cancel()
+		<-done
+		if st := h.Stats(); st.Live != 1 {
+			t.Errorf("%d entries, want the task alone", st.Live)
 		}
 	})
 }

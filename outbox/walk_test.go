@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -485,13 +486,14 @@ func TestSubmitAfterTheEnd(t *testing.T) {
 func TestDiskBelowItsReserve(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		free := int64(1 << 40)
+		var free atomic.Int64
+		free.Store(1 << 40)
 		h.stop()
 		h.disk = h.disk.Reopen()
-		h.space = func() (int64, int64, error) { return free, 1 << 40, nil }
+		h.space = func() (int64, int64, error) { return free.Load(), 1 << 40, nil }
 		h.start()
 		id := h.submit(g.peer(), day, nil)
-		free = 0
+		free.Store(0)
 		time.Sleep(3 * time.Second)
 		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); !errors.Is(err, store.ErrFull) {
 			t.Errorf("submit on a full disk: %v", err)
@@ -505,7 +507,7 @@ func TestDiskBelowItsReserve(t *testing.T) {
 		if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
 			t.Errorf("a result of ours on a full disk: %v", err)
 		}
-		free = 1 << 40
+		free.Store(1 << 40)
 		time.Sleep(3 * time.Second)
 		h.submit(g.peer(), day, nil)
 	})

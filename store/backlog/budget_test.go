@@ -152,6 +152,36 @@ func TestStepOfTheCaller(t *testing.T) {
 	}
 }
 
+// TestLaneGoesOnPastABusyEntry: the first of a lane ends while a change of the
+// next is being written; whether that is written or dropped, it is next.
+func TestLaneGoesOnPastABusyEntry(t *testing.T) {
+	for _, written := range []bool{true, false} {
+		w := newWorld(t, Config{})
+		inLane := func(r *proto.Record) { r.OrderingKey = "k" }
+		first, second := w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane)
+		step, err := w.Prepare(Edit{Key: second}, func(r *proto.Record) Action { r.Reason = "noted"; return Write })
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.end(first, success)
+		if got := w.takeAll("p"); len(got) != 0 {
+			t.Fatal("taken while it is being written")
+		}
+		if written {
+			var b store.Batch
+			step.Into(&b)
+			if err := w.store.Apply(t.Context(), &b); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			step.Drop()
+		}
+		if got := w.takeAll("p"); len(got) != 1 || got[0] != second {
+			t.Errorf("written %v: took %v", written, got)
+		}
+	}
+}
+
 // TestShedEntryIsRemembered: an end that must be remembered costs a record, but
 // neither a body nor room for new work.
 func TestShedEntryIsRemembered(t *testing.T) {
