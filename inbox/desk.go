@@ -57,22 +57,29 @@ type desk struct {
 	drainingOn bool
 	stopped    bool
 	free       chan struct{} // holds a token when a slot came free or a handler was registered
+	begun      chan struct{} // holds a token when a handler was called
 	working    sync.WaitGroup
 }
 
 func newDesk(slots int) *desk {
 	return &desk{
 		slots: slots, claims: map[backlog.Key]*claim{}, kinds: map[string]int{},
-		keys: map[string]*claim{}, behindKey: map[string][]backlog.Key{}, free: make(chan struct{}, 1),
+		keys: map[string]*claim{}, behindKey: map[string][]backlog.Key{},
+		free: make(chan struct{}, 1), begun: make(chan struct{}, 1),
 	}
 }
 
-func (d *desk) ring() {
+func (d *desk) ring() { signal(d.free) }
+
+func signal(c chan struct{}) {
 	select {
-	case d.free <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
+
+// quiet reports whether no task holds a slot.
+func (d *desk) quiet() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.used == 0 }
 
 func (d *desk) drain(on bool) { d.mu.Lock(); defer d.mu.Unlock(); d.drainingOn = on }
 
@@ -166,6 +173,7 @@ func (d *desk) begin(c *claim, now time.Time, boot time.Duration) bool {
 	if t := c.h.Timeout; t > 0 {
 		c.limit = boot + t
 	}
+	signal(d.begun)
 	return true
 }
 

@@ -25,10 +25,7 @@ func (in *Inbox) Settle(from proto.PeerID, seq proto.Seq) {
 	if !in.known.settle(from, seq) {
 		return
 	}
-	select {
-	case in.dirty <- struct{}{}:
-	default:
-	}
+	signal(in.dirty)
 }
 
 // tidy writes marks and forgets, until ctx ends.

@@ -14,14 +14,18 @@ const (
 
 // watch ends runs that are out of time by the machine's own clock, which counts
 // suspended time as timers do not (I14), and tells origins of runs that last.
+// While nothing runs it sleeps.
 func (in *Inbox) watch(ctx context.Context) {
-	t := time.NewTicker(watchEvery)
-	defer t.Stop()
 	for {
-		select {
-		case <-ctx.Done():
+		if in.desk.quiet() {
+			select {
+			case <-ctx.Done():
+			case <-in.desk.begun:
+			}
+		}
+		pause(ctx, watchEvery)
+		if ctx.Err() != nil {
 			return
-		case <-t.C:
 		}
 		late, lasting := in.desk.look(in.cfg.Clock.Boot())
 		for _, c := range late {
