@@ -14,6 +14,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/transport/admit"
 )
 
 // A shelf keeps streamed bodies in files, as a node does, with the durable
@@ -349,4 +350,28 @@ func TestABodyThatStallsEnds(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("a body that stalled arrived")
 	}
+}
+
+// TestBodyOverBrokenLinks cuts the connection twenty times on the way (S12).
+func TestBodyOverBrokenLinks(t *testing.T) {
+	s := newShelf(t)
+	a := start(t, 1, nil)
+	b := start(t, 2, func(_ *testNode, cfg *Config) {
+		cfg.Bodies, cfg.Limits.Conns = s, admit.Rate{PerSecond: 1000, Burst: 1000}
+	})
+	const cuts = 20
+	size := int64(cuts * 3 * proto.MaxChunk)
+	body, o := randomBody(int(size)), offerOf(1, size)
+	tries := 0
+	for sent := false; !sent; tries++ {
+		for a.Dial(t.Context(), b.Peer(), b.Addrs()) != nil && t.Context().Err() == nil {
+			// the old connection was about to end
+		}
+		source := &watched{ReaderAt: bytes.NewReader(body), at: int64(tries+1) * size / cuts, reached: func() { a.Disconnect(b.Peer()) }}
+		sent = a.SendBody(t.Context(), b.Peer(), o, source, size) == nil
+	}
+	if tries < cuts/2 {
+		t.Errorf("%d tries: the connection was not cut", tries)
+	}
+	s.check(t, o, body)
 }

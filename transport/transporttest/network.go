@@ -96,7 +96,7 @@ func (n *Network) place(i int) *net.UDPAddr {
 	if n.link.OneIP {
 		return &net.UDPAddr{IP: net.IPv4(1, 0, 0, 1).To4(), Port: port + i}
 	}
-	return &net.UDPAddr{IP: net.IPv4(1, 0, byte(i>>8), byte(i)+1).To4(), Port: port}
+	return &net.UDPAddr{IP: net.IPv4(1, 0, byte((i+1)>>8), byte(i+1)).To4(), Port: port}
 }
 
 // nodeAt returns who stands at a. The caller holds mu.

@@ -1,0 +1,58 @@
+package transporttest
+
+import (
+	"net"
+	"testing"
+)
+
+func TestDrops(t *testing.T) {
+	n := Mesh(t, Link{Loss: 0.2, Seed: 3})
+	to := func(i int) net.Addr { return n.place(i) }
+	const packets = 10_000
+	lost := 0
+	for range packets {
+		if n.drops(0, to(1)) {
+			lost++
+		}
+	}
+	if lost < packets*18/100 || lost > packets*22/100 {
+		t.Errorf("%d of %d packets are lost, want 20 %%", lost, packets)
+	}
+	if s := n.Stats(); s.Sent != packets || s.Dropped != lost {
+		t.Errorf("stats %+v", s)
+	}
+	n.SetLoss(0)
+	tests := []struct {
+		name         string
+		change       func()
+		there, back  bool // dropped from 0 to 1, from 1 to 0
+		thirdIsAlone bool // dropped from 0 to 300
+	}{
+		{"clean", func() {}, false, false, false},
+		{"one way", func() { n.Cut(0, 1) }, true, false, false},
+		{"partition", func() { n.Partition([]int{0, 1}, []int{300}) }, true, false, true},
+		{"healed", n.Heal, false, false, false},
+		{"unplugged", func() { n.Unplug(1) }, true, true, false},
+		{"plugged", func() { n.Plug(1) }, false, false, false},
+	}
+	for _, tt := range tests {
+		tt.change()
+		if n.drops(0, to(1)) != tt.there || n.drops(1, to(0)) != tt.back || n.drops(0, to(300)) != tt.thirdIsAlone {
+			t.Errorf("%s: not as wanted", tt.name)
+		}
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	for _, one := range []bool{false, true} {
+		n := Mesh(t, Link{OneIP: one})
+		for _, i := range []int{0, 1, 254, 255, 256, 1000} {
+			if got := n.nodeAt(n.place(i)); got != i {
+				t.Errorf("node %d is found as %d", i, got)
+			}
+		}
+		if n.nodeAt(&net.TCPAddr{}) != -1 {
+			t.Error("somebody stands nowhere")
+		}
+	}
+}
