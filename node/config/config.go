@@ -77,7 +77,7 @@ func (c Config) Node(dir string) node.Config {
 			DoneAge: time.Duration(c.Limits.DoneAge), DoneCount: c.Limits.DoneCount,
 			DeadAge: time.Duration(c.Limits.DeadAge), DeadCount: c.Limits.DeadCount, MemoryLimit: int64(c.Limits.MemoryLimit),
 		},
-		Handlers: c.Handlers,
+		Dangerous: c.Dangerous, Handlers: c.Handlers,
 	}
 }
 

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+func benchCommand(w *world) *cobra.Command {
+	return group("bench", "Measure what this machine can do",
+		"Measure with two nodes in this process, on loopback, in a temporary folder that is\nremoved at the end. It does not touch the node that runs here.", benchDeliver(w))
+}
+
+// benchFlags say what is measured.
+type benchFlags struct {
+	engine   string
+	size     int
+	inflight int
+	span     time.Duration
+}
+
+// A figure is what was measured: whole tasks, from submit to the result at home.
+type figure struct {
+	Engine   string  `json:"engine"`
+	Tasks    int     `json:"tasks"`
+	Seconds  float64 `json:"seconds"`
+	Rate     float64 `json:"tasks_per_second"`
+	Size     int     `json:"body_bytes"`
+	InFlight int     `json:"in_flight"`
+	P50      float64 `json:"p50_seconds"`
+	P99      float64 `json:"p99_seconds"`
+}
+
+func benchDeliver(w *world) *cobra.Command {
+	var f benchFlags
+	c := &cobra.Command{
+		Use: "deliver", Short: "Measure whole tasks a second: sent, run, and the result home",
+		Long: `Send tasks from one node to another and wait for their results, both nodes with
+their own store, every step on disk, sealed and signed. Both run in this process
+and share its processors, so two machines do better. make bench measures more.`,
+		Example:     "  balefire-node bench deliver --for 5s --in-flight 64",
+		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.inflight < 1 || f.inflight > 4096 || f.size < 0 || f.size > 1<<20 || f.span <= 0 {
+				return usage("bench deliver: --in-flight is 1 to 4096, --size at most 1 MiB, --for is positive")
+			}
+			stop := w.patience("measuring")
+			got, err := w.benchDeliver(cmd.Context(), f)
+			stop()
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: got, human: func(p *paper) {
+				t := newTable(col("ENGINE"), num("TASKS/S"), num("TASKS"), num("TIME"), num("BODY"), num("IN FLIGHT"), num("P50"), num("P99"))
+				t.row(got.Engine, fmt.Sprintf("%.0f", got.Rate), got.Tasks, fmt.Sprintf("%.1fs", got.Seconds), size(got.Size), got.InFlight, brief(seconds(got.P50)), brief(seconds(got.P99)))
+				p.table(t)
+			}})
+		},
+	}
+	fs := c.Flags()
+	fs.StringVar(&f.engine, "engine", node.EngineNuts, "nutsdb or pebble")
+	fs.IntVar(&f.size, "size", 1024, "bytes of a body")
+	fs.IntVar(&f.inflight, "in-flight", 256, "tasks on their way at the same time")
+	fs.DurationVar(&f.span, "for", 5*time.Second, "how long to measure")
+	return c
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func (w *world) benchDeliver(ctx context.Context, f benchFlags) (_ figure, err error) {
+	p, err := newPair(ctx, f.engine, w.quietLogger(), node.HandlerSpec{Kind: "discard", Type: node.TypeDiscard, Allow: []string{"peer:alpha"}, Concurrency: f.inflight})
+	if err != nil {
+		return figure{}, fmt.Errorf("bench: %w", err)
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	m := meter{world: w, from: p.sender.node, request: node.Request{Target: p.receiverN, Kind: "discard", Body: make([]byte, f.size)}}
+	if err := m.once(ctx); err != nil { // the nodes meet
+		return figure{}, fmt.Errorf("bench: %w", err)
+	}
+	m.took = nil
+	start := w.clock.Mono()
+	g, gctx := errgroup.WithContext(ctx)
+	for range f.inflight {
+		g.Go(func() error {
+			for w.clock.Mono()-start < f.span {
+				if err := m.once(gctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return figure{}, fmt.Errorf("bench: %w", err)
+	}
+	took := (w.clock.Mono() - start).Seconds()
+	slices.Sort(m.took)
+	n := len(m.took)
+	return figure{
+		Engine: f.engine, Tasks: n, Seconds: took, Rate: float64(n) / took, Size: f.size, InFlight: f.inflight,
+		P50: m.took[n/2].Seconds(), P99: m.took[n*99/100].Seconds(),
+	}, nil
+}
+
+// A meter sends tasks and notes how long each took.
+type meter struct {
+	world   *world
+	from    *node.Node
+	request node.Request
+
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+// once sends one task and waits for its end.
+func (m *meter) once(ctx context.Context) error {
+	start := m.world.clock.Mono()
+	s, err := m.from.Submit(ctx, m.request)
+	if err != nil {
+		return err
+	}
+	t, err := m.from.Wait(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	if t.State != proto.TaskState_TASK_STATE_SUCCESS.Name() {
+		return fmt.Errorf("task %s is %s: %s", t.ID, t.State, reasonOf(t))
+	}
+	m.mu.Lock()
+	m.took = append(m.took, m.world.clock.Mono()-start)
+	m.mu.Unlock()
+	return nil
+}

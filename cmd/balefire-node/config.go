@@ -1,0 +1,95 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/node/config"
+)
+
+func configCommand(w *world) *cobra.Command {
+	docs := &cobra.Command{
+		Use: "docs", Short: "Write docs/configuration.md", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := w.out.Write([]byte(config.Markdown()))
+			return err
+		},
+	}
+	return group("config", "Look at the configuration and check it",
+		"Look at the configuration: one YAML file, the files of conf.d beside it, and the\nBALEFIRE_ variables of the environment, the later one over the earlier.",
+		configShow(w), configPath(w), configValidate(w), docs)
+}
+
+func configShow(w *world) *cobra.Command {
+	var effective bool
+	c := &cobra.Command{
+		Use: "show", Short: "Show the settings and where they come from",
+		Long:    "Show the settings that somebody set and where, or with --effective all of them.\nIt reads the files as the next start will.",
+		Example: "  balefire-node config show --effective", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			l, _, err := w.config()
+			if err != nil {
+				return err
+			}
+			settings := []config.Setting{}
+			for _, s := range l.Settings() {
+				if effective || s.Source != "default" {
+					settings = append(settings, s)
+				}
+			}
+			return w.show(view{value: settings, lines: lines(settings), human: func(p *paper) {
+				if len(settings) == 0 {
+					w.say("nothing is set, everything is at its default: --effective shows it")
+					return
+				}
+				t := newTable(col("SETTING"), col("VALUE"), col("SOURCE"), wideOnly("DEFAULT"), wideOnly("MEANING"))
+				for _, s := range settings {
+					value := s.Value
+					if !p.wide {
+						value = cut(value, 60)
+					}
+					t.row(s.Key, value, s.Source, s.Default, s.Doc)
+				}
+				p.table(t)
+			}})
+		},
+	}
+	c.Flags().BoolVar(&effective, "effective", false, "all settings, with their defaults")
+	return c
+}
+
+func configPath(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "path", Short: "Show where this node's things are",
+		Example: "  balefire-node config path", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			p, err := w.places()
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: p, human: func(out *paper) {
+				out.line("folder         %s\nconfiguration  %s\nsocket         %s", p.Dir, p.File, p.Socket)
+			}})
+		},
+	}
+}
+
+func configValidate(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "validate", Short: "Check the configuration without starting anything",
+		Example: "  balefire-node config validate --config ./new.yaml", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			l, p, err := w.config()
+			if err != nil {
+				return err
+			}
+			if len(l.Files) == 0 {
+				w.say("there is no %s: everything is at its default", p.File)
+				return nil
+			}
+			for _, f := range l.Files {
+				w.say("%s: good", f)
+			}
+			return nil
+		},
+	}
+}

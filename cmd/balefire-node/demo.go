@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+func demoCommand(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "demo [FILE]", Short: "See two nodes work, in one process, in a few seconds",
+		Long: `Run a mesh of two nodes in this process, on loopback, in a temporary folder that
+is removed at the end. One sends a file (this program itself, unless another is
+named) and the other hashes it. Then the receiver is stopped, a second task is
+sent, the receiver is started again, and the task arrives and runs once.`,
+		Example:     "  balefire-node demo\n  balefire-node demo ~/holiday.mp4",
+		Annotations: map[string]string{waits: "yes"},
+		Args:        between(0, 1, "at most one file"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := os.Executable()
+			if len(args) == 1 {
+				path, err = args[0], nil
+			}
+			if err != nil {
+				return err
+			}
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			return w.demo(ctx, path)
+		},
+	}
+}
+
+// A demo tells its story on standard output: that is its data.
+type demo struct {
+	w     *world
+	pair  *pair
+	start time.Duration
+}
+
+func (w *world) demo(ctx context.Context, path string) (err error) {
+	d := &demo{w: w, start: w.clock.Mono()}
+	sha := node.HandlerSpec{Kind: "hash", Type: node.TypeSHA256, Allow: []string{"peer:alpha"}}
+	if d.pair, err = newPair(ctx, node.EngineNuts, w.quietLogger(), sha); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, d.pair.close()) }()
+	d.tell("two nodes, alpha and beta, paired with a ticket; each has a key and a store of its own")
+	for _, act := range []func(context.Context, string) error{d.sendFile, d.offline} {
+		if err := act(ctx, path); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+	}
+	d.tell("done")
+	return nil
+}
+
+func (d *demo) tell(format string, a ...any) {
+	fmt.Fprintf(d.w.out, "%6s  %s\n", brief(d.w.clock.Mono()-d.start), clean(fmt.Sprintf(format, a...)))
+}
+
+// sendFile has a file hashed by the other node and shows the proofs.
+func (d *demo) sendFile(ctx context.Context, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	n, err := io.Copy(sum, f)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	alpha := d.pair.sender.node
+	s, err := alpha.Submit(ctx, node.Request{Target: d.pair.receiverN, Kind: "hash", Stream: f})
+	if err != nil {
+		return err
+	}
+	d.tell("alpha has %s (%s) on disk for beta: task %s", path, size(n), s.ID)
+	if err := d.finish(ctx, s.ID, hex.EncodeToString(sum.Sum(nil))); err != nil {
+		return err
+	}
+	receipts, err := alpha.Receipts(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	bad := verifyAll(s.ID, receipts)
+	for _, r := range receipts {
+		d.tell("receipt %-9s signed by %-6s %s", r.Fact, r.Node, r.Time.Local().Format("15:04:05.000"))
+	}
+	if bad > 0 || len(receipts) != 4 {
+		return fmt.Errorf("%d receipts, %d of them do not hold: four good ones were expected", len(receipts), bad)
+	}
+	return nil
+}
+
+// offline sends while the receiver is down.
+func (d *demo) offline(ctx context.Context, _ string) error {
+	alpha, beta := d.pair.sender, d.pair.receiver
+	if err := beta.stop(); err != nil {
+		return err
+	}
+	d.tell("beta is stopped")
+	body := []byte("sent while nobody was there")
+	sum := sha256.Sum256(body)
+	s, err := alpha.node.Submit(ctx, node.Request{Target: d.pair.receiverN, Kind: "hash", Body: body})
+	if err != nil {
+		return err
+	}
+	t, err := alpha.node.Task(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	d.tell("alpha has task %s on disk, it is %s", s.ID, t.State)
+	if why, err := alpha.node.Why(ctx, s.ID); err == nil && why.Cause != "" {
+		d.tell("why: %s", why.Cause)
+	}
+	if err := beta.start(ctx); err != nil {
+		return err
+	}
+	d.tell("beta is started again")
+	if err := d.finish(ctx, s.ID, hex.EncodeToString(sum[:])); err != nil {
+		return err
+	}
+	ran, err := beta.node.Task(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	if ran.Attempts != 1 {
+		return fmt.Errorf("beta ran task %s %d times, not once", s.ID, ran.Attempts)
+	}
+	d.tell("it arrived by itself and beta ran it once")
+	return nil
+}
+
+// finish waits for a task's end and compares its result.
+func (d *demo) finish(ctx context.Context, id, want string) error {
+	stop := d.w.patience("waiting for the result")
+	t, err := d.pair.sender.node.Wait(ctx, id)
+	stop()
+	if err != nil {
+		return fmt.Errorf("wait for %s, which is %s: %w", id, t.State, err)
+	}
+	if t.State != proto.TaskState_TASK_STATE_SUCCESS.Name() {
+		return fmt.Errorf("task %s is %s: %s", id, t.State, reasonOf(t))
+	}
+	r, _, err := d.pair.sender.node.Result(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var got bytes.Buffer
+	if _, err := io.Copy(&got, io.LimitReader(r, 1<<10)); err != nil {
+		return err
+	}
+	if !strings.Contains(got.String(), want) {
+		return fmt.Errorf("beta's hash is %.80q, alpha's is %s", got.String(), want)
+	}
+	d.tell("beta says sha256 %s…, alpha finds the same", want[:16])
+	return nil
+}

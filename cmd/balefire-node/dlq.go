@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+func dlqCommand(w *world) *cobra.Command {
+	return group("dlq", "Look at dead letters and decide about them",
+		"Dead letters are tasks that will not be tried again by themselves. Each says why,\nwith its attempts and the last words of its program.",
+		dlqList(w), dlqShow(w), dlqRetry(w), dlqPurge(w), dlqExport(w))
+}
+
+func dlqList(w *world) *cobra.Command {
+	var f queryFlags
+	c := &cobra.Command{
+		Use: "ls", Short: "List the dead letters",
+		Example: "  balefire-node dlq ls --peer laptop", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			page, err := w.deadLetters(cmd.Context(), &f)
+			if err != nil {
+				return err
+			}
+			return w.show(tasksView(w, page))
+		},
+	}
+	f.add(c, true)
+	return c
+}
+
+func (w *world) deadLetters(ctx context.Context, f *queryFlags) (node.Page[node.Task], error) {
+	q, err := f.query(w.clock.Now())
+	if err != nil {
+		return node.Page[node.Task]{}, err
+	}
+	c, err := w.node()
+	if err != nil {
+		return node.Page[node.Task]{}, err
+	}
+	return pages(ctx, w, q, f.all, c.DeadLetters)
+}
+
+func dlqShow(w *world) *cobra.Command {
+	c := taskShow(w)
+	c.Short, c.Example = "Show a dead letter with everything that happened to it", "  balefire-node dlq show 01a1f84f"
+	return c
+}
+
+func dlqRetry(w *world) *cobra.Command {
+	var f queryFlags
+	r := api.Redrive{}
+	c := &cobra.Command{
+		Use: "retry [ID...]", Short: "Do dead letters once more, as new tasks",
+		Long:    "Submit dead letters again, each as a new task that remembers which one it\nrepeats: those with these ids, or those that the flags choose, at most 1000 at once.",
+		Example: "  balefire-node dlq retry 01a1f84f\n  balefire-node dlq retry --peer laptop --since 1h --dry-run", Args: between(0, 1000, "at most 1000 ids"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q, err := f.query(w.clock.Now())
+			if err != nil {
+				return err
+			}
+			r.IDs, r.Filter = args, api.FilterOf(q)
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			done, err := c.RetryDead(ctx, r)
+			if err != nil {
+				return err
+			}
+			return w.tellRedriven(done)
+		},
+	}
+	f.add(c, false)
+	c.Flags().BoolVar(&r.All, "all", false, "all of them")
+	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "only list them")
+	return c
+}
+
+func (w *world) tellRedriven(done api.Redriven) error {
+	err := w.show(view{value: done, lines: lines(done.Items), human: func(p *paper) {
+		t := newTable(col("DEAD LETTER"), col("REPEATED BY"), col("PROBLEM"))
+		for _, i := range done.Items {
+			row := []any{i.ID, "", ""}
+			if i.Task != nil {
+				row[1] = i.Task.ID
+			}
+			if i.Problem != nil {
+				row[2] = i.Problem.Detail
+			}
+			t.row(row...)
+		}
+		p.table(t)
+	}})
+	if done.More {
+		w.say("there are more than fit into one request: run it again")
+	}
+	if err == nil && done.Failed > 0 {
+		err = fmt.Errorf("%d of %d were not repeated", done.Failed, len(done.Items))
+	}
+	return err
+}
+
+func dlqPurge(w *world) *cobra.Command {
+	var f queryFlags
+	var dry bool
+	c := &cobra.Command{
+		Use: "purge", Short: "Remove dead letters",
+		Long:    "Remove the dead letters that the flags choose. The removal is written to the audit.",
+		Example: "  balefire-node dlq purge --before 30d --dry-run", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(f.states) == 0 {
+				f.states = deadStates()
+			}
+			return w.purge(cmd, &f, dry)
+		},
+	}
+	f.add(c, false)
+	c.Flags().BoolVar(&dry, "dry-run", false, "only count")
+	return c
+}
+
+func deadStates() []string { return []string{proto.TaskState_TASK_STATE_DEAD_LETTER.Name()} }
+
+func dlqExport(w *world) *cobra.Command {
+	var f queryFlags
+	var out string
+	c := &cobra.Command{
+		Use: "export", Short: "Write all dead letters, one JSON line each",
+		Long:    "Write the dead letters that the flags choose as JSON lines, to standard output or\nto a file. They stay where they are.",
+		Example: "  balefire-node dlq export --out dead.jsonl", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			f.all = true
+			page, err := w.deadLetters(cmd.Context(), &f)
+			if err != nil {
+				return err
+			}
+			dst := w.out
+			if out != "" {
+				file, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+				if err != nil {
+					return fmt.Errorf("export: %w", err)
+				}
+				defer func() { err = errors.Join(err, file.Close()) }()
+				dst = io.Writer(file)
+			}
+			for _, t := range page.Items {
+				if err := writeJSON(dst, t, ""); err != nil {
+					return fmt.Errorf("export: %w", err)
+				}
+			}
+			w.say("%d dead letters", len(page.Items))
+			return nil
+		},
+	}
+	f.add(c, false)
+	c.Flags().StringVar(&out, "out", "", "new file to write")
+	return c
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/store"
+)
+
+// Exit codes. They are part of the interface: scripts test for them.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitDown        = 3 // no node is running
+	exitNotFound    = 4
+	exitDenied      = 5
+	exitTimeout     = 6 // the waiting is over, the task is safe
+	exitFailed      = 7 // the task ran and failed
+	exitRefused     = 8
+	exitInterrupted = 130
+)
+
+// A codedError is an error that knows its exit code. One without text has been
+// told already.
+type codedError struct {
+	code int
+	err  error
+}
+
+func (e *codedError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *codedError) Unwrap() error { return e.err }
+
+// usage is the error of a command line that makes no sense.
+func usage(format string, a ...any) error {
+	return &codedError{exitUsage, fmt.Errorf(format, a...)}
+}
+
+// quietly ends with a code whose reason was told already.
+func quietly(code int) error { return &codedError{code: code} }
+
+// exitCode turns an error into what the process ends with.
+func exitCode(ctx context.Context, err error) int {
+	coded, ok := errors.AsType[*codedError](err)
+	switch {
+	case err == nil:
+		return exitOK
+	case ok:
+		return coded.code
+	case ctx.Err() != nil:
+		return exitInterrupted
+	case errors.Is(err, client.ErrNodeDown):
+		return exitDown
+	case errors.Is(err, node.ErrNotFound):
+		return exitNotFound
+	case errors.Is(err, node.ErrDenied):
+		return exitDenied
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitTimeout
+	case isAny(err, node.ErrRefused, node.ErrKeyConflict, node.ErrFull, node.ErrDraining, node.ErrPaired, store.ErrLocked):
+		return exitRefused
+	case errors.Is(err, node.ErrInvalid), fromCobra(err):
+		return exitUsage
+	}
+	return exitError
+}
+
+func isAny(err error, targets ...error) bool {
+	for _, t := range targets {
+		if errors.Is(err, t) {
+			return true
+		}
+	}
+	return false
+}
+
+// fromCobra recognises the errors that cobra makes itself and gives no type.
+func fromCobra(err error) bool {
+	for _, start := range []string{"unknown command ", "required flag(s) ", "if any flags in the group ", "invalid argument "} {
+		if strings.HasPrefix(err.Error(), start) {
+			return true
+		}
+	}
+	return false
+}
+
+// complain tells a person why the command failed and what to do.
+func complain(w *world, path string, err error) {
+	if err.Error() == "" {
+		return
+	}
+	fmt.Fprintf(w.err, "%s %s\n", w.paint(red, "error:"), clean(err.Error()))
+	if p, ok := errors.AsType[*api.Problem](err); ok && fixes[p.Code] != "" {
+		fmt.Fprintf(w.err, "  %s\n", fixes[p.Code])
+	}
+	coded, ok := errors.AsType[*codedError](err)
+	if ok && coded.code == exitUsage || fromCobra(err) {
+		fmt.Fprintf(w.err, "  see: %s --help\n", path)
+	}
+}
+
+// fixes says what to do about a problem in words of the command line; those of
+// the problem itself are for programs. Where the error says it, none is here.
+var fixes = map[api.Code]string{
+	api.CodeInternal:    "look into the node's log; if it stays, restart the node: no task is lost",
+	api.CodeUnhealthy:   "look into the node's log, and at: balefire-node status",
+	api.CodeDraining:    "nothing was taken: do it again when the node has started (balefire-node wait --for ready)",
+	api.CodeUnknown:     "do it again with the same --key: it is stored once",
+	api.CodeFull:        "make room on the disk, or remove ended tasks: balefire-node task purge",
+	api.CodeKeyConflict: "repeat the first request unchanged, or take another --key",
+	api.CodeNotFound:    "see what there is: balefire-node task ls, peers ls, handler ls",
+	api.CodeTimeout:     "ask again, or with a longer --timeout",
+}

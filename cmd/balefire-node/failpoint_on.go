@@ -1,0 +1,53 @@
+//go:build failpoint
+
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// failpoint kills the process at the n-th visit of the point that
+// BALEFIRE_FAILPOINT names (POINT or POINT:N), as a power cut would: nothing is
+// closed, nothing is flushed. With POINT:N:error the visit fails instead.
+func failpoint(w *world) func(string) error {
+	name, rest, _ := strings.Cut(w.env("BALEFIRE_FAILPOINT"), ":")
+	if name == "" {
+		return nil
+	}
+	count, how, _ := strings.Cut(rest, ":")
+	n, err := strconv.ParseInt(count, 10, 64)
+	if err != nil || n < 1 {
+		n = 1
+	}
+	var visits atomic.Int64
+	return func(point string) error {
+		if point != name || visits.Add(1) != n {
+			return nil
+		}
+		if how == "error" {
+			return errFailpoint
+		}
+		return die()
+	}
+}
+
+var errFailpoint = failpointError{}
+
+type failpointError struct{}
+
+func (failpointError) Error() string { return "failpoint: told to fail here" }
+
+// die sends the process the signal that it cannot catch, and never returns.
+func die() error {
+	p, err := os.FindProcess(os.Getpid())
+	if err == nil {
+		err = p.Kill()
+	}
+	if err != nil {
+		return err
+	}
+	select {}
+}

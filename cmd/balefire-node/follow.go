@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+const (
+	followStep = 200 * time.Millisecond // between two looks at a task that has not ended
+	silence    = 2 * time.Second        // a wait says at least this often that it waits
+)
+
+// A follower watches one task to its end and tells what happens to it.
+type follower struct {
+	w      *world
+	client *client.Client
+	start  time.Duration // on the monotonic clock
+	told   time.Duration // when something was said last
+	stage  string        // the last one that was told
+	status bool          // the line that is rewritten is on the screen
+}
+
+// follow waits for a task to end and prints its result. Its error carries the
+// exit code that tells how the task ended.
+func (w *world) follow(ctx context.Context, c *client.Client, id string) error {
+	now := w.clock.Mono()
+	f := &follower{w: w, client: c, start: now, told: now}
+	t, err := f.wait(ctx, id)
+	f.wipe()
+	switch {
+	case err == nil:
+		return f.end(context.WithoutCancel(ctx), t)
+	case errors.Is(err, context.DeadlineExceeded):
+		return &codedError{exitTimeout, f.still(context.WithoutCancel(ctx), id)}
+	case ctx.Err() != nil:
+		w.say("the task goes on without you; follow it: balefire-node task watch %s", id)
+		return quietly(exitInterrupted)
+	}
+	return err
+}
+
+// wait looks at the task at every step, and at once when the node says that it
+// has ended.
+func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	over := make(chan error, 1)
+	go func() {
+		_, err := f.client.Wait(ctx, id)
+		over <- err
+	}()
+	defer func() { cancel(); <-over }()
+	tick := time.NewTicker(followStep)
+	defer tick.Stop()
+	for {
+		t, err := f.client.Task(ctx, id)
+		if err != nil {
+			return t, err
+		}
+		f.progress(ctx, t)
+		if ended(t) {
+			return t, nil
+		}
+		select {
+		case <-tick.C:
+		case err := <-over:
+			over <- err // for the one who waits at the end
+			if err != nil {
+				return t, err
+			}
+		case <-ctx.Done():
+			return t, ctx.Err()
+		}
+	}
+}
+
+// progress says what is new about a task, or that there is nothing new.
+func (f *follower) progress(ctx context.Context, t node.Task) {
+	now := f.w.clock.Mono()
+	stage := stageOf(t)
+	switch {
+	case stage != f.stage:
+		f.wipe()
+		f.w.say("→ %s", clean(stage))
+		f.stage, f.told = stage, now
+	case now-f.told >= silence && !ended(t):
+		f.told = now
+		f.waiting(ctx, t, now-f.start)
+	}
+}
+
+// waiting says that the task has not ended and why. On a terminal the line is
+// written over the one before.
+func (f *follower) waiting(ctx context.Context, t node.Task, since time.Duration) {
+	text := "waiting for " + brief(since)
+	if b, err := f.client.Why(ctx, t.ID); err == nil && b.Cause != "" && t.State != stateRunning {
+		text += ": " + b.Cause
+	}
+	if f.w.flags.quiet {
+		return
+	}
+	if !f.w.errTTY {
+		f.w.say("… %s", clean(text))
+		return
+	}
+	fmt.Fprintf(f.w.err, "\r\x1b[K… %.100s", clean(text))
+	f.status = true
+}
+
+func (f *follower) wipe() {
+	if f.status {
+		fmt.Fprint(f.w.err, "\r\x1b[K")
+		f.status = false
+	}
+}
+
+// still is the error of a wait that is over before the task is.
+func (f *follower) still(ctx context.Context, id string) error {
+	text := fmt.Sprintf("the waiting is over, the task is safe: it is %s", strings.ToLower(f.stage))
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	if b, err := f.client.Why(ctx, id); err == nil && b.Cause != "" {
+		text += "; " + b.Cause
+	}
+	return fmt.Errorf("%s. Follow it: balefire-node task watch %s", text, id)
+}
+
+// end prints the result of an ended task.
+func (f *follower) end(ctx context.Context, t node.Task) error {
+	took := brief(f.w.clock.Mono() - f.start)
+	good := t.State == proto.TaskState_TASK_STATE_SUCCESS.Name()
+	if !f.w.forPeople() {
+		if err := f.w.show(taskView(f.w, t)); err != nil {
+			return err
+		}
+	} else if t.ResultSize > 0 {
+		if err := f.result(ctx, t); err != nil {
+			return err
+		}
+	}
+	if good {
+		f.w.say("%s in %s, exit %d", f.w.paint(green, "✓ SUCCESS"), took, t.ExitCode)
+		return nil
+	}
+	if t.Stderr != "" && !f.w.flags.quiet {
+		fmt.Fprintln(f.w.err, clean(strings.TrimRight(t.Stderr, "\n")))
+	}
+	f.w.say("%s after %s: %s", f.w.paint(red, "✗ "+t.State), took, clean(reasonOf(t)))
+	return quietly(endCode(t))
+}
+
+func (f *follower) result(ctx context.Context, t node.Task) error {
+	r, _, err := f.client.Result(ctx, t.ID)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if _, err := io.Copy(f.w.out, r); err != nil {
+		return fmt.Errorf("write the result: %w", err)
+	}
+	return nil
+}
+
+const stateRunning = "RUNNING"
+
+func ended(t node.Task) bool {
+	s, err := proto.ParseTaskState(t.State)
+	return err == nil && s.Terminal()
+}
+
+// stageOf says where a task is, in the words of its receipts.
+func stageOf(t node.Task) string {
+	switch {
+	case t.State == stateRunning, t.State != "RETRYING" && slices.Contains(t.Receipts, "started") && !ended(t):
+		return fmt.Sprintf("RUNNING at %s (attempt %d)", t.Peer, max(t.Attempts, 1))
+	case t.State == "RETRYING":
+		return fmt.Sprintf("RETRYING at %s: %s", t.Peer, reasonOf(t))
+	case ended(t):
+		return t.State
+	case t.State == "ACCEPTED":
+		return "ACCEPTED by " + t.Peer
+	}
+	return t.State
+}
+
+func reasonOf(t node.Task) string {
+	switch {
+	case t.Reason != "":
+		return t.Reason
+	case t.ExitCode != 0:
+		return fmt.Sprintf("exit %d", t.ExitCode)
+	}
+	return "no reason was given"
+}
+
+// endCode is the exit code for a task that ended without success.
+func endCode(t node.Task) int {
+	switch {
+	case strings.Contains(t.Reason, "DENIED"):
+		return exitDenied
+	case t.State == "CANCELLED", t.State == "EXPIRED":
+		return exitRefused
+	}
+	return exitFailed
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/config"
+)
+
+func initCommand(w *world) *cobra.Command {
+	var o node.InitOptions
+	var listen []string
+	c := &cobra.Command{
+		Use: "init", Short: "Make this machine's key and configuration",
+		Long: `Make the node's key in its folder, and a configuration file with everything at
+its default. Done twice it changes nothing: a key is never overwritten.
+
+With --new-mesh this node becomes the first of a new mesh and keeps its root key:
+keep a copy of the folder's identity in a safe place. Without it the node waits
+for a ticket: balefire-node join.`,
+		Example: `  balefire-node init --new-mesh --name harbor
+  balefire-node init --dir ./two --listen 127.0.0.1:4002`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			p, err := w.places()
+			if err != nil {
+				return err
+			}
+			wrote, err := writeConfig(p.File, listen)
+			if err != nil {
+				return err
+			}
+			if wrote {
+				w.say("configuration: %s", p.File)
+			}
+			o.Dir = p.Dir
+			id, err := node.Init(o)
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: id, human: func(out *paper) { tellInit(out, p, id) }})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Name, "name", "", "name of this node in the mesh (default: the machine's)")
+	f.BoolVar(&o.NewMesh, "new-mesh", false, "begin a new mesh with this node")
+	addListen(c, &listen)
+	return c
+}
+
+func tellInit(out *paper, p config.Paths, id node.Identity) {
+	done := "already here"
+	if id.Created {
+		done = "new key"
+	}
+	out.line("%s  %s  %s in %s", id.Name, short(id.ID), done, p.Dir)
+	if id.Mesh == "" {
+		out.line("next: balefire-node join TICKET    (a ticket comes from: balefire-node invite, on a machine of the mesh)")
+		return
+	}
+	out.line("mesh %s", id.Mesh)
+	out.line("next: balefire-node run")
+}
+
+// addListen gives a command the flag that writes net.listen into a new file.
+func addListen(c *cobra.Command, listen *[]string) {
+	c.Flags().StringArrayVar(listen, "listen", nil, "address to listen on, as 0.0.0.0:4001 or a multiaddr; written into a new configuration file (repeatable)")
+}
+
+// writeConfig makes a configuration file where there is none.
+func writeConfig(path string, listen []string) (wrote bool, err error) {
+	addrs, err := multiaddrs(listen)
+	if err != nil {
+		return false, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, fmt.Errorf("make a place for the configuration: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		if len(listen) > 0 {
+			return false, usage("%s is there already and is not changed: set net.listen in it", path)
+		}
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("write the configuration: %w", err)
+	}
+	_, err = f.WriteString(config.Starter(addrs))
+	return true, errors.Join(err, f.Close())
+}
+
+// multiaddrs turns HOST:PORT into the two addresses that a node listens on, and
+// leaves what is written as an address already.
+func multiaddrs(listen []string) ([]string, error) {
+	var out []string
+	for _, l := range listen {
+		if strings.HasPrefix(l, "/") {
+			out = append(out, l)
+			continue
+		}
+		host, port, err := net.SplitHostPort(l)
+		if err != nil {
+			return nil, usage("listen %.60q: write it as HOST:PORT, for example 0.0.0.0:4001", l)
+		}
+		family := "/ip4/"
+		switch {
+		case host == "":
+			host = "0.0.0.0"
+		case strings.Contains(host, ":"):
+			family = "/ip6/"
+		}
+		out = append(out, family+host+"/udp/"+port+"/quic-v1", family+host+"/tcp/"+port)
+	}
+	return out, nil
+}
+
+// short is an id as people recognise it.
+func short(id string) string {
+	if len(id) <= 16 {
+		return id
+	}
+	return id[:10] + "…" + id[len(id)-4:]
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/config"
+)
+
+func inviteCommand(w *world) *cobra.Command {
+	var o node.InviteOptions
+	var ttl string
+	var qr bool
+	c := &cobra.Command{
+		Use: "invite", Short: "Make a ticket that lets one machine join",
+		Long: `Make a ticket: it admits one node, once, until it expires. The machine that
+joins must reach this one while it does. The ticket is a secret: whoever has it
+first becomes a member.`,
+		Example: `  balefire-node invite --name field-10 --ttl 24h --qr
+  balefire-node invite --role work | ssh field-10 balefire-node join -`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := config.ParseDuration(ttl)
+			if err != nil {
+				return usage("ttl: %w", err)
+			}
+			o.TTL = time.Duration(d)
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			inv, err := c.Invite(ctx, o)
+			if err != nil {
+				return err
+			}
+			if w.forPeople() {
+				w.say("valid until %s, for one machine. On that machine:\n  balefire-node join -      then paste the ticket", clockTime(inv.Expires))
+			}
+			return w.show(view{value: inv, human: func(p *paper) {
+				p.line("%s", inv.Ticket)
+				if qr {
+					p.line("%s", inv.QR)
+				}
+			}})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Name, "name", "", "name that the new node gets (default: its own wish)")
+	f.StringVar(&ttl, "ttl", "1h", "how long the ticket is valid, at most 30d")
+	f.StringSliceVar(&o.Roles, "role", nil, "role of the new node (default send, work, relay)")
+	f.BoolVar(&qr, "qr", false, "show the ticket as a picture too")
+	return c
+}
+
+// clockTime writes a moment for people.
+func clockTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04 MST") }

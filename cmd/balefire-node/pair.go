@@ -1,0 +1,130 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// A pair is two nodes of a new mesh in this process, on loopback, with NutsDB
+// in a temporary folder. demo and bench try the real thing on it.
+type pair struct {
+	dir                string
+	sender, receiver   *local
+	senderN, receiverN string // their names
+}
+
+// A local is a node in this process that can be stopped and started.
+type local struct {
+	cfg    node.Config
+	node   *node.Node
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// newPair makes, joins and starts both. The receiver serves handlers for the
+// sender.
+func newPair(ctx context.Context, engine string, log *slog.Logger, handlers ...node.HandlerSpec) (_ *pair, err error) {
+	p := &pair{senderN: "alpha", receiverN: "beta"}
+	if p.dir, err = os.MkdirTemp("", "balefire-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	if p.sender, err = p.local(p.senderN, engine, log); err != nil {
+		return nil, err
+	}
+	if p.receiver, err = p.local(p.receiverN, engine, log); err != nil {
+		return nil, err
+	}
+	p.receiver.cfg.Handlers = handlers
+	if _, err := node.Init(node.InitOptions{Dir: p.sender.cfg.Dir, Name: p.senderN, NewMesh: true}); err != nil {
+		return nil, err
+	}
+	if err := p.sender.start(ctx); err != nil {
+		return nil, err
+	}
+	inv, err := p.sender.node.Invite(ctx, node.InviteOptions{Name: p.receiverN})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := node.Join(ctx, p.receiver.cfg, inv.Ticket, p.receiverN); err != nil {
+		return nil, err
+	}
+	return p, p.receiver.start(ctx)
+}
+
+func (p *pair) local(name, engine string, log *slog.Logger) (*local, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	return &local{cfg: node.Config{
+		Dir: filepath.Join(p.dir, name), Logger: log, Version: version, Store: node.StoreConfig{Engine: engine, Segment: 8 << 20},
+		Net: node.NetConfig{Listen: []string{fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", port), fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port)}},
+	}}, nil
+}
+
+// close stops both nodes and leaves nothing behind.
+func (p *pair) close() error {
+	var errs []error
+	for _, l := range []*local{p.receiver, p.sender} {
+		if l != nil {
+			errs = append(errs, l.stop())
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(p.dir))...)
+}
+
+// freePort finds a port that is free now: a node that stops and starts keeps it.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+// start opens and runs the node and returns when it is ready.
+func (l *local) start(ctx context.Context) (err error) {
+	if l.node, err = node.New(l.cfg); err != nil {
+		return err
+	}
+	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	l.done = make(chan error, 1)
+	go func(n *node.Node) { l.done <- n.Run(ctx) }(l.node)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for l.node.Ready() != nil {
+		select {
+		case err := <-l.done:
+			l.cancel()
+			l.cancel = nil
+			return cmp.Or(err, errors.New("the node stopped at once"))
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// stop stops the node gracefully.
+func (l *local) stop() error {
+	if l.cancel == nil {
+		return nil
+	}
+	l.cancel()
+	l.cancel = nil
+	return ctxless(<-l.done)
+}

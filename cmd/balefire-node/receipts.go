@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+func taskReceipts(w *world) *cobra.Command {
+	var verify bool
+	c := &cobra.Command{
+		Use: "receipts ID|@FILE", Short: "Show the signed statements about a task",
+		Long: `Show what the nodes have signed about a task: stored, accepted, started, done.
+With --verify each signature is checked here, from the proof alone, without
+asking anybody; a receipt that does not hold ends the command with 1. Receipts
+that were exported with -o json can be checked from the file, on any machine.`,
+		Example: "  balefire-node task receipts 01a1f84f -o json > proof.json\n  balefire-node task receipts @proof.json --verify", Args: exactly(1, "the id of a task, or @FILE with exported receipts"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			receipts, err := w.receipts(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			bad := 0
+			if verify {
+				bad = verifyAll(about(args[0]), receipts)
+			}
+			if err := w.show(receiptsView(receipts)); err != nil {
+				return err
+			}
+			switch {
+			case verify && len(receipts) == 0:
+				return fmt.Errorf("there is no receipt to verify")
+			case bad > 0:
+				return fmt.Errorf("%d of %d receipts do not hold", bad, len(receipts))
+			case verify:
+				w.say("%d receipts hold", len(receipts))
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&verify, "verify", false, "check every signature here")
+	return c
+}
+
+func (w *world) receipts(cmd *cobra.Command, from string) ([]node.Receipt, error) {
+	if path, ok := strings.CutPrefix(from, "@"); ok {
+		return readReceipts(path)
+	}
+	ctx, cancel := w.within(cmd.Context())
+	defer cancel()
+	c, err := w.node()
+	if err != nil {
+		return nil, err
+	}
+	return c.Receipts(ctx, from)
+}
+
+// about is the task that receipts must be of: a file says it itself.
+func about(arg string) string {
+	if strings.HasPrefix(arg, "@") {
+		return ""
+	}
+	return strings.ToLower(arg)
+}
+
+// readReceipts reads what -o json wrote.
+func readReceipts(path string) ([]node.Receipt, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read receipts: %w", err)
+	}
+	var page node.Page[node.Receipt]
+	if err := json.Unmarshal(b, &page); err != nil {
+		return nil, fmt.Errorf("read receipts in %s: %w: export them with -o json", path, err)
+	}
+	return page.Items, nil
+}
+
+// verifyAll checks every proof, puts what is proven in the place of what was
+// said, and counts those that do not hold. They must all be about one task, the
+// one whose id begins with id.
+func verifyAll(id string, receipts []node.Receipt) (bad int) {
+	v := identity.NewVerifier()
+	for i := range receipts {
+		r := &receipts[i]
+		s, err := verifyOne(v, r)
+		switch {
+		case err != nil:
+		case !strings.HasPrefix(s.Task.String(), id):
+			err = fmt.Errorf("the proof is about task %s", s.Task)
+		default:
+			id = s.Task.String()
+			proven(r, s)
+		}
+		r.Verified, r.Problem = err == nil, ""
+		if err != nil {
+			r.Problem = err.Error()
+			bad++
+		}
+	}
+	return bad
+}
+
+// verifyOne checks that the proof is signed by the node that the receipt names
+// and states the fact that it names.
+func verifyOne(v *identity.Verifier, r *node.Receipt) (proto.Statement, error) {
+	b, err := base64.StdEncoding.DecodeString(r.Proof)
+	if err != nil {
+		return proto.Statement{}, fmt.Errorf("the proof is no base64: %w", err)
+	}
+	var signed proto.Receipt
+	if err := proto.Decode(b, &signed); err != nil {
+		return proto.Statement{}, fmt.Errorf("the proof: %w", err)
+	}
+	s, err := identity.VerifyReceipt(v, &signed)
+	switch {
+	case err != nil:
+		return s, err
+	case s.Node.String() != r.NodeID:
+		return s, fmt.Errorf("the proof is of node %s", s.Node)
+	case s.Fact.String() != r.Fact:
+		return s, fmt.Errorf("the proof is of the fact %s", s.Fact)
+	}
+	return s, nil
+}
+
+// proven writes what a statement says into r.
+func proven(r *node.Receipt, s proto.Statement) {
+	r.Time, r.Attempt = time.UnixMilli(s.Time).UTC(), s.Attempt
+	r.Epoch = fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter)
+	r.State, r.Digest = "", ""
+	if s.State != 0 {
+		r.State = s.State.Name()
+	}
+	if s.Algorithm == 1 {
+		r.Digest = "sha256:" + hex.EncodeToString(s.Digest[:])
+	}
+}
+
+func receiptsView(receipts []node.Receipt) view {
+	return view{value: node.Page[node.Receipt]{Items: receipts}, lines: lines(receipts), human: func(p *paper) {
+		t := newTable(col("FACT"), col("NODE"), col("TIME"), num("TRY"), col("STATE"), col("HOLDS"), wideOnly("EPOCH"), wideOnly("DIGEST"), wideOnly("NODE ID"))
+		for _, r := range receipts {
+			holds := "yes"
+			if !r.Verified {
+				holds = "NO: " + r.Problem
+			}
+			t.row(r.Fact, r.Node, r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Attempt, r.State, holds, r.Epoch, r.Digest, r.NodeID)
+		}
+		p.table(t)
+	}}
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// execute runs one command line and returns its exit code.
+func execute(ctx context.Context, w *world, args []string) int {
+	root := newRoot(w)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil {
+		complain(w, cmd.CommandPath(), err)
+	}
+	return exitCode(ctx, err)
+}
+
+// newRoot builds the tree of commands over w.
+func newRoot(w *world) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "balefire-node",
+		Short: "Hand work to other machines, over any network, and get the result",
+		Long: `balefire-node carries tasks between machines whose network cannot be trusted to
+be there. A task survives power cuts, flapping links and weeks offline; it takes
+effect once, and its signed result comes home.
+
+Begin with two machines:
+
+  one  balefire-node init --new-mesh && balefire-node run
+       balefire-node invite
+  two  balefire-node join TICKET && balefire-node run`,
+		Example: `  balefire-node send laptop shell --wait -- uname -a
+  balefire-node send laptop ingest @photo.tar
+  balefire-node why 01a1f84f`,
+		SilenceErrors: true, SilenceUsage: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return w.checkFlags(cmd) },
+	}
+	root.SetIn(w.in)
+	root.SetOut(w.out)
+	root.SetErr(w.err)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
+	w.addGlobals(root)
+	root.AddGroup(&cobra.Group{ID: groupDaily, Title: "Every day:"}, &cobra.Group{ID: groupMesh, Title: "The mesh:"}, &cobra.Group{ID: groupKeep, Title: "Keeping a node:"})
+	addTo(root, groupDaily, sendCommand(w), taskCommand(w), dlqCommand(w), statusCommand(w), whyCommand(w), waitCommand(w))
+	addTo(root, groupMesh, initCommand(w), runCommand(w), inviteCommand(w), joinCommand(w), peersCommand(w), handlerCommand(w))
+	addTo(root, groupKeep, configCommand(w), storeCommand(w), healthCommand(w), benchCommand(w), demoCommand(w), versionCommand(w))
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd(nil...)
+	checkArgs(root)
+	return root
+}
+
+const (
+	groupDaily = "daily"
+	groupMesh  = "mesh"
+	groupKeep  = "keep"
+)
+
+func addTo(root *cobra.Command, group string, cmds ...*cobra.Command) {
+	for _, c := range cmds {
+		c.GroupID = group
+		root.AddCommand(c)
+	}
+}
+
+// checkArgs makes every complaint about arguments one about usage.
+func checkArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usage("%w", err)
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		checkArgs(sub)
+	}
+}
+
+func (w *world) addGlobals(root *cobra.Command) {
+	f := root.PersistentFlags()
+	f.StringVar(&w.flags.paths.Dir, "dir", "", "the node's folder (BALEFIRE_DIR)")
+	f.StringVar(&w.flags.paths.File, "config", "", "configuration file (BALEFIRE_CONFIG)")
+	f.StringVar(&w.flags.paths.Socket, "socket", "", "the node's socket (BALEFIRE_SOCKET)")
+	f.StringVarP(&w.flags.output, "output", "o", formatTable, "format: table, wide, json, jsonl or yaml")
+	f.DurationVar(&w.flags.timeout, "timeout", 0, "give up after this long; a task that was stored goes on (default 30s for a question, no limit for a wait)")
+	f.StringVar(&w.flags.color, "color", "auto", "colour: auto, always or never")
+	f.BoolVarP(&w.flags.quiet, "quiet", "q", false, "no messages, only data and errors")
+	f.BoolVarP(&w.flags.verbose, "verbose", "v", false, "more messages")
+	f.BoolVar(&w.flags.yes, "yes", false, "agree to what cannot be undone")
+}
+
+func (w *world) checkFlags(cmd *cobra.Command) error {
+	switch {
+	case !slices.Contains(formats, w.flags.output):
+		return usage("output %.20q: it is table, wide, json, jsonl or yaml", w.flags.output)
+	case !slices.Contains([]string{"auto", "always", "never"}, w.flags.color):
+		return usage("color %.20q: it is auto, always or never", w.flags.color)
+	case w.flags.timeout < 0:
+		return usage("timeout %s: it is positive", w.flags.timeout)
+	}
+	if !cmd.Flags().Changed("timeout") && cmd.Annotations[waits] == "" {
+		w.flags.timeout = questionTimeout
+	}
+	return nil
+}
+
+// questionTimeout bounds what a running node answers at once.
+const questionTimeout = 30 * time.Second
+
+// waits marks the commands that may wait as long as it takes.
+const waits = "waits"
+
+// within bounds ctx by --timeout.
+func (w *world) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if w.flags.timeout == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, w.flags.timeout)
+}
+
+// group makes a command that only holds others.
+func group(use, short, long string, subs ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Long: long,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %.40q of %s", args[0], cmd.CommandPath())
+			}
+			return cmd.Help()
+		},
+	}
+	c.AddCommand(subs...)
+	return c
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/config"
+	"github.com/balefire/balefire/store"
+)
+
+const (
+	firstReopen = time.Second // after a store failure
+	lastReopen  = time.Minute
+)
+
+func runCommand(w *world) *cobra.Command {
+	var level string
+	c := &cobra.Command{
+		Use: "run", Short: "Run this machine's node until it is told to stop",
+		Long: `Run the node in the foreground, as a service manager or a container wants it.
+SIGTERM and Ctrl-C stop it gracefully: running handlers have the time of
+limits.graceful_timeout, and no attempt of a task is spent. SIGHUP reads the
+configuration again. When the disk fails, the node opens its store again by
+itself.`,
+		Example:     "  balefire-node run\n  balefire-node run --dir ./two --log-level debug",
+		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if level != "" {
+				w.environ = append(w.environ, "BALEFIRE_LOG_LEVEL="+level)
+			}
+			l, p, err := w.config()
+			if err != nil {
+				return err
+			}
+			return newDaemon(w, l, p).run(cmd.Context())
+		},
+	}
+	c.Flags().StringVar(&level, "log-level", "", "debug, info, warn or error (default log.level)")
+	return c
+}
+
+// A daemon keeps a node open: it opens it again after its store failed, and
+// when a changed configuration asks for that.
+type daemon struct {
+	w      *world
+	paths  config.Paths
+	loaded *config.Loaded
+	level  *slog.LevelVar
+	log    *slog.Logger
+	notify notifier
+}
+
+func newDaemon(w *world, l *config.Loaded, p config.Paths) *daemon {
+	d := &daemon{w: w, paths: p, loaded: l, level: new(slog.LevelVar), notify: notifier(w.env("NOTIFY_SOCKET"))}
+	d.level.Set(l.Log.Severity())
+	d.log = w.logger(l.Log.Format, d.level)
+	return d
+}
+
+// errReload ends a node so that it is opened with a changed configuration.
+var errReload = errors.New("the configuration has changed")
+
+func (d *daemon) run(ctx context.Context) error {
+	logLibraries(d.log)
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, reloadSignals()...)
+	defer signal.Stop(hup)
+	wait := firstReopen
+	for {
+		opened := d.w.clock.Mono()
+		err := d.once(ctx, hup)
+		switch {
+		case ctx.Err() != nil:
+			return ctxless(err)
+		case errors.Is(err, errReload):
+			continue
+		case !isAny(err, store.ErrFailed, store.ErrUnknown):
+			return err
+		}
+		if d.w.clock.Mono()-opened > lastReopen {
+			wait = firstReopen
+		}
+		d.log.Error("the store failed: it is opened again", "err", err, "in", wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, lastReopen)
+	}
+}
+
+// ctxless drops the error that only says that the node was told to stop.
+func ctxless(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// once opens the node and runs it with its window until ctx is done or one of
+// them fails.
+func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
+	cfg := d.loaded.Node(d.paths.Dir)
+	cfg.Version, cfg.Logger, cfg.Clock, cfg.Fail = version, d.log, d.w.clock, failpoint(d.w)
+	n, err := node.New(cfg)
+	if err != nil {
+		return explain(err, d.paths.Dir)
+	}
+	l, err := api.Listen(d.paths.Socket)
+	if err != nil {
+		return errors.Join(err, n.Close())
+	}
+	srv := api.New(n, api.Config{Payload: cfg.Limits.Payload, Logger: d.log})
+	g, ctx := errgroup.WithContext(ctx)
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	g.Go(func() error {
+		defer stopServing() // the window stays open until the node has stopped
+		return n.Run(ctx)
+	})
+	g.Go(func() error { return srv.Serve(serving, l) })
+	g.Go(func() error { return d.watch(ctx, hup) })
+	d.log.Info("the node runs", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
+	d.notify.tell(d.log, "READY=1")
+	<-ctx.Done()
+	d.notify.tell(d.log, "STOPPING=1")
+	d.log.Info("the node stops")
+	return g.Wait()
+}
+
+// watch reads the configuration again at each signal. What can be changed at
+// once is; for the rest the node is stopped gracefully and opened again. A
+// configuration that is wrong changes nothing.
+func (d *daemon) watch(ctx context.Context, hup <-chan os.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hup:
+		}
+		fresh, paths, err := d.w.config()
+		if err != nil {
+			d.log.Error("the new configuration is wrong, the old one stays", "err", err)
+			continue
+		}
+		changed := d.loaded.Changed(fresh)
+		d.log.Info("the configuration was read again", "changed_fields", changed)
+		d.level.Set(fresh.Log.Severity())
+		restart := paths.Socket != d.paths.Socket
+		for _, key := range changed {
+			restart = restart || key != "log.level"
+		}
+		d.loaded, d.paths = fresh, paths
+		if restart {
+			return errReload
+		}
+	}
+}
+
+// explain adds to an error of opening what to do about it.
+func explain(err error, dir string) error {
+	switch {
+	case errors.Is(err, store.ErrLocked):
+		return fmt.Errorf("%w: another node runs on %s: stop it first, or give this one a folder of its own with --dir", err, dir)
+	case errors.Is(err, store.ErrOtherEngine):
+		return fmt.Errorf("%w: set store.engine to the engine that the folder has, or take another folder", err)
+	case errors.Is(err, store.ErrNewerSchema):
+		return fmt.Errorf("%w: run the newer balefire-node on this folder", err)
+	}
+	return err
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/config"
+	"github.com/balefire/balefire/proto"
+)
+
+// inlineBody is the largest body that goes to the node inside the request; a
+// larger one is streamed.
+const inlineBody = 1 << 20
+
+// sendFlags are the flags of send as they are written.
+type sendFlags struct {
+	class, ttl, delay, at string
+	dedupe                string
+	labels                []string
+	wait                  bool
+	request               node.Request
+}
+
+func sendCommand(w *world) *cobra.Command {
+	var f sendFlags
+	c := &cobra.Command{
+		Use:   "send PEER KIND [@FILE | -] [-- ARG...]",
+		Short: "Hand a task to another machine",
+		Long: `Hand a task to a peer. When the command returns, the task is on this machine's
+disk: it goes to the peer as soon as there is a way, takes effect once, and its
+result comes home. Its id is printed on standard output.
+
+The body is a file (@FILE), standard input (-) or nothing; what follows -- is
+given to the handler as arguments, where it allows that. With --wait the result
+is printed instead of the id, and the exit code tells how the task ended: 7 it
+failed, 6 the waiting was over and the task is safe.`,
+		Example: `  balefire-node send laptop shell --wait -- uname -a
+  balefire-node send laptop ingest @photos.tar --class low --ttl 24h
+  pg_dump shop | balefire-node send backup store - --key shop-$(date +%F)`,
+		Annotations: map[string]string{waits: "yes"},
+		Args:        between(2, -1, "a peer and a kind: send PEER KIND [@FILE | -] [-- ARG...]"),
+		RunE:        func(cmd *cobra.Command, args []string) error { return w.send(cmd, &f, args) },
+	}
+	fs := c.Flags()
+	fs.StringVar(&f.class, "class", "", "critical, high, normal or low (default normal)")
+	fs.StringVar(&f.ttl, "ttl", "", "no start after this, at most 30d (default 7d)")
+	fs.StringVar(&f.request.Key, "key", "", "idempotency key: the same key again is the same task")
+	fs.StringVar(&f.dedupe, "dedupe", "", "content: make the key from the whole request")
+	fs.StringVar(&f.at, "at", "", "not before this time: 2006-01-02T15:04:05Z07:00, or 15:04 of today or tomorrow")
+	fs.StringVar(&f.delay, "delay", "", "not before this long from now")
+	fs.StringVar(&f.request.Order, "order-key", "", "tasks of one key run one after the other")
+	fs.StringVar(&f.request.OnDead, "on-dead", "", "what follows a dead task of the same order key: skip or block (default skip)")
+	fs.StringArrayVar(&f.labels, "label", nil, "key=value to find it by (repeatable)")
+	fs.StringVar(&f.request.Type, "type", "", "content type of the body")
+	fs.Uint32Var(&f.request.Retries, "retries", 0, "attempts that the handler may make (default its own)")
+	fs.BoolVar(&f.wait, "wait", false, "wait for the end and print the result")
+	c.MarkFlagsMutuallyExclusive("key", "dedupe")
+	c.MarkFlagsMutuallyExclusive("at", "delay")
+	return c
+}
+
+func (w *world) send(cmd *cobra.Command, f *sendFlags, args []string) error {
+	words := args
+	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+		words, f.request.Args = args[:dash], args[dash:]
+	}
+	if len(words) < 2 || len(words) > 3 {
+		return usage("send takes a peer, a kind and one body: @FILE or -; arguments for the handler follow --")
+	}
+	f.request.Target, f.request.Kind = words[0], words[1]
+	if err := f.read(w.clock.Now()); err != nil {
+		return err
+	}
+	if len(words) == 3 {
+		file, err := w.body(words[2], &f.request)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+	}
+	ctx, cancel := w.within(cmd.Context())
+	defer cancel()
+	c, err := w.node()
+	if err != nil {
+		return err
+	}
+	start := w.clock.Mono()
+	s, err := c.Submit(ctx, f.request)
+	if err != nil {
+		return err
+	}
+	w.tellSubmitted(s, w.clock.Mono()-start)
+	if f.wait {
+		return w.follow(ctx, c, s.ID)
+	}
+	return w.show(view{value: s, human: func(p *paper) { p.line("%s", s.ID) }})
+}
+
+func (w *world) tellSubmitted(s node.Submitted, took time.Duration) {
+	switch {
+	case s.Known:
+		w.say("known: the key was used before, this is task %s, %s", s.ID, s.State)
+	case s.Waits != "":
+		w.say("stored on disk for %s in %s; it waits: %s", s.Target, brief(took), clean(s.Waits))
+	default:
+		w.say("stored on disk for %s in %s", s.Target, brief(took))
+	}
+}
+
+// read turns the flags into the request.
+func (f *sendFlags) read(now time.Time) (err error) {
+	r := &f.request
+	if r.Class, err = proto.ParseClass(f.class); err != nil {
+		return usage("--class: %w", err)
+	}
+	if r.TTL, err = span("ttl", f.ttl); err != nil {
+		return err
+	}
+	if r.Delay, err = span("delay", f.delay); err != nil {
+		return err
+	}
+	if r.At, err = moment(f.at, now); err != nil {
+		return err
+	}
+	switch f.dedupe {
+	case "":
+	case "content":
+		r.Key = "auto"
+	default:
+		return usage("--dedupe %.20q: the one way is content", f.dedupe)
+	}
+	for _, l := range f.labels {
+		k, v, ok := strings.Cut(l, "=")
+		if !ok || k == "" {
+			return usage("--label %.60q: write it as key=value", l)
+		}
+		if r.Labels == nil {
+			r.Labels = map[string]string{}
+		}
+		r.Labels[k] = v
+	}
+	return nil
+}
+
+// span reads a flag that is a positive span of time.
+func span(flag, text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := config.ParseDuration(text)
+	if err == nil && d == 0 {
+		err = errors.New("it is positive")
+	}
+	if err != nil {
+		return 0, usage("--%s: %w", flag, err)
+	}
+	return time.Duration(d), nil
+}
+
+// moment reads a time: complete, or an hour of today or tomorrow.
+func moment(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	t, err := time.ParseInLocation("15:04", text, now.Location())
+	if err != nil {
+		return t, usage("--at %.40q: write it as 2006-01-02T15:04:05Z07:00 or 15:04", text)
+	}
+	t = time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), 0, 0, now.Location())
+	if t.Before(now) {
+		t = t.AddDate(0, 0, 1)
+	}
+	return t, nil
+}
+
+// body opens what a task carries. A small one is read at once, so that it goes
+// inside the request.
+func (w *world) body(word string, r *node.Request) (io.Closer, error) {
+	src, file := w.in, io.NopCloser(nil)
+	switch path, named := strings.CutPrefix(word, "@"); {
+	case named:
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("open the body: %w", err)
+		}
+		if info, err := f.Stat(); err != nil || info.IsDir() {
+			return nil, errors.Join(usage("open the body: %s is a folder: pack it first, as with tar", path), f.Close())
+		}
+		src, file = f, f
+	case word != "-":
+		return nil, usage("body %.60q: write @FILE for a file, - for standard input, or arguments after --", word)
+	case w.inTTY:
+		w.say("reading the body from the terminal, end it with Ctrl-D")
+	}
+	head, err := io.ReadAll(io.LimitReader(src, inlineBody+1))
+	switch {
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("read the body: %w", err), file.Close())
+	case len(head) <= inlineBody:
+		r.Body = head
+	default:
+		r.Stream = io.MultiReader(bytes.NewReader(head), src)
+	}
+	return file, nil
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/node"
+)
+
+func storeCommand(w *world) *cobra.Command {
+	return group("store", "Look at the store, check it, copy it, save it",
+		"Look at the store of the running node, copy it or give back its space; check or\nsave the store of a stopped one. The command line never opens the store of a\nrunning node: it asks the node.",
+		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeSalvage(w))
+}
+
+func storeStats(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "stats", Short: "Show the sizes of the running node's store",
+		Example: "  balefire-node store stats -o json", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			s, err := c.StoreStats(ctx)
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: s, human: func(p *paper) {
+				p.line("engine   %s, schema %d", s.Engine, s.Schema)
+				p.line("on disk  %s, of it live %s in %d records; bodies %s", size(s.DiskBytes), size(s.LiveBytes), s.Keys, size(s.BlobBytes))
+				p.line("free     %s, reserve %s", size(s.FreeBytes), size(s.Reserve))
+				p.line("commits  %d", s.Commits)
+				if s.Full {
+					p.line("! below the reserve: new work is refused until there is more room")
+				}
+				if s.Failed != "" {
+					p.line("! %s", s.Failed)
+				}
+			}})
+		},
+	}
+}
+
+func storeCheck(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "check", Short: "Read the whole store of a stopped node",
+		Long:    "Read the whole store of a stopped node and report damage. It changes nothing.\nThe exit code is 1 when there is damage.",
+		Example: "  balefire-node store check --dir /var/lib/balefire", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			p, err := w.places()
+			if err != nil {
+				return err
+			}
+			r, err := node.CheckStore(p.Dir)
+			if err != nil {
+				return explain(err, p.Dir)
+			}
+			if err := w.show(reportView(r)); err != nil || r.Clean {
+				return err
+			}
+			return fmt.Errorf("the store in %s is damaged: balefire-node store salvage copies what can still be read", p.Dir)
+		},
+	}
+}
+
+func reportView(r node.StoreReport) view {
+	return view{value: r, human: func(p *paper) {
+		state := "clean"
+		if !r.Clean {
+			state = "DAMAGED"
+		}
+		p.line("%s  %s  %d records", r.Engine, state, r.Records)
+		for _, n := range r.Notes {
+			p.line("  %s", n)
+		}
+	}}
+}
+
+func storeCompact(w *world) *cobra.Command {
+	return storeAct(w, "compact", "Give back the space of what was removed", "  balefire-node store compact", cobra.NoArgs,
+		func(ctx context.Context, args []string) (string, error) {
+			c, err := w.node()
+			if err != nil {
+				return "", err
+			}
+			return "the store is compact", c.Compact(ctx)
+		})
+}
+
+func storeSnapshot(w *world) *cobra.Command {
+	return storeAct(w, "snapshot DIR", "Copy the store of the running node into a new folder", "  balefire-node store snapshot /backup/balefire-$(date +%F)", exactly(1, "a folder that does not exist"),
+		func(ctx context.Context, args []string) (string, error) {
+			dir, err := filepath.Abs(args[0])
+			if err != nil {
+				return "", err
+			}
+			c, err := w.node()
+			if err != nil {
+				return "", err
+			}
+			return "the copy is in " + dir, c.Snapshot(ctx, dir)
+		})
+}
+
+// storeAct is a command that lets the running node do something that may take
+// long, and says so meanwhile.
+func storeAct(w *world, use, short, example string, args cobra.PositionalArgs, act func(context.Context, []string) (string, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Example: example, Args: args,
+		Annotations: map[string]string{waits: "yes"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			stop := w.patience(short)
+			done, err := act(ctx, args)
+			stop()
+			if err == nil {
+				w.say("%s", done)
+			}
+			return err
+		},
+	}
+}
+
+func storeSalvage(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "salvage DIR", Short: "Copy what can still be read of a damaged store",
+		Long:    "Copy every committed record that can still be read from the store of a stopped\nnode into a new node folder. The damaged one stays as it is.",
+		Example: "  balefire-node store salvage /var/lib/balefire-new --dir /var/lib/balefire", Args: exactly(1, "a folder that does not exist"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			p, err := w.places()
+			if err != nil {
+				return err
+			}
+			stop := w.patience("reading what can be read")
+			r, err := node.SalvageStore(p.Dir, args[0])
+			stop()
+			if err != nil {
+				return explain(err, p.Dir)
+			}
+			return w.show(reportView(r))
+		},
+	}
+}

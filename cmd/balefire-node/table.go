@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/width"
+)
+
+// A table is rows of cells under headings, aligned by the cells that a terminal
+// gives a character: a Chinese one takes two.
+type table struct {
+	columns []column
+	rows    [][]string
+}
+
+// A column is one heading.
+type column struct {
+	name  string
+	right bool // numbers
+	wide  bool // with -o wide only
+}
+
+func newTable(columns ...column) *table { return &table{columns: columns} }
+
+func col(name string) column      { return column{name: name} }
+func num(name string) column      { return column{name: name, right: true} }
+func wideOnly(name string) column { return column{name: name, wide: true} }
+
+// row adds a row; what has no text is shown as a dash.
+func (t *table) row(cells ...any) {
+	row := make([]string, len(t.columns))
+	for i := range row {
+		if i < len(cells) {
+			row[i] = clean(strings.ReplaceAll(fmt.Sprint(cells[i]), "\n", " "))
+		}
+		if row[i] == "" {
+			row[i] = "-"
+		}
+	}
+	t.rows = append(t.rows, row)
+}
+
+func (t *table) write(w io.Writer, wide bool) {
+	var shown []int
+	for i, c := range t.columns {
+		if wide || !c.wide {
+			shown = append(shown, i)
+		}
+	}
+	widths := make([]int, len(t.columns))
+	for i, c := range t.columns {
+		widths[i] = cells(c.name)
+		for _, r := range t.rows {
+			widths[i] = max(widths[i], cells(r[i]))
+		}
+	}
+	heading := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		heading[i] = c.name
+	}
+	for _, r := range append([][]string{heading}, t.rows...) {
+		var b strings.Builder
+		for n, i := range shown {
+			pad := strings.Repeat(" ", widths[i]-cells(r[i]))
+			if n > 0 {
+				b.WriteString("  ")
+			}
+			if t.columns[i].right {
+				b.WriteString(pad + r[i])
+			} else {
+				b.WriteString(r[i] + pad)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+}
+
+// cells returns how many cells of a terminal s takes.
+func cells(s string) int {
+	n := 0
+	for _, r := range s {
+		switch {
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		case wideRune(r):
+			n += 2
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+func wideRune(r rune) bool {
+	k := width.LookupRune(r).Kind()
+	return k == width.EastAsianWide || k == width.EastAsianFullwidth
+}
+
+// clean takes what steers a terminal out of text that somebody else wrote.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/node"
+)
+
+func taskCommand(w *world) *cobra.Command {
+	return group("task", "Look at tasks and act on them",
+		"Look at the tasks that this node sent or took over, follow them, stop them,\nrepeat them, fetch their results and the proofs of what happened. A task is named\nby its id or the beginning of it, as long as that is unique.",
+		taskList(w), taskShow(w), taskWatch(w), taskResult(w), taskReceipts(w), taskCancel(w), taskRetry(w), taskPurge(w))
+}
+
+func taskList(w *world) *cobra.Command {
+	var f queryFlags
+	c := &cobra.Command{
+		Use: "ls", Short: "List tasks, the newest first",
+		Example: "  balefire-node task ls --peer laptop --state pending,running\n  balefire-node task ls --since 1h -o jsonl", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			q, err := f.query(w.clock.Now())
+			if err != nil {
+				return err
+			}
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			page, err := pages(cmd.Context(), w, q, f.all, c.Tasks)
+			if err != nil {
+				return err
+			}
+			return w.show(tasksView(w, page))
+		},
+	}
+	f.add(c, true)
+	return c
+}
+
+// tasksView shows a page of tasks.
+func tasksView(w *world, page node.Page[node.Task]) view {
+	return view{value: page, lines: lines(page.Items), human: func(p *paper) {
+		t := newTable(col("ID"), col("STATE"), col("KIND"), col("CLASS"), col("ROLE"), col("PEER"), num("AGE"), num("TRIES"), col("REASON"), wideOnly("FULL ID"), wideOnly("BODY"), wideOnly("KEY"))
+		for _, k := range page.Items {
+			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, cut(k.Reason, 60), k.ID, size(k.BodySize), k.Key)
+		}
+		p.table(t)
+		if page.Next != "" {
+			w.say("there are more: --cursor %s, or --all", page.Next)
+		}
+	}}
+}
+
+func taskShow(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show a task with everything that happened to it",
+		Example: "  balefire-node task show 01a1f84f", Args: exactly(1, "the id of a task, or its beginning"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			t, err := c.Task(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return w.show(taskView(w, t))
+		},
+	}
+}
+
+// taskView shows one task, its facts first, then its events.
+func taskView(w *world, t node.Task) view {
+	return view{value: t, human: func(p *paper) {
+		p.line("task    %s   kind %s   class %s   %s %s", t.ID, t.Kind, t.Class, otherSide(t), t.Peer)
+		state := fmt.Sprintf("state   %s   attempts %d   epoch %s", t.State, t.Attempts, t.Epoch)
+		if !ended(t) {
+			state += "   ttl " + brief(t.NotAfter.Sub(w.clock.Now())) + " left"
+		}
+		p.line("%s", state)
+		p.line("body    %s   result %s   receipts %s", size(t.BodySize), size(t.ResultSize), strings.Join(t.Receipts, ", "))
+		for _, m := range []struct{ name, text string }{
+			{"reason", t.Reason}, {"key", t.Key}, {"order", t.Order}, {"trace", t.Trace}, {"again", t.RedriveOf}, {"then", t.RedrivenAs},
+		} {
+			if m.text != "" {
+				p.line("%-7s %s", m.name, m.text)
+			}
+		}
+		events := newTable(col("TIME"), col("NODE"), col("STATE"), num("TRY"), col("DETAIL"))
+		for _, e := range t.Events {
+			detail := e.Cause
+			if e.Folded > 0 {
+				detail = fmt.Sprintf("… %d more", e.Folded)
+			}
+			events.row(e.Time.Local().Format("15:04:05.000"), e.Node, e.State, e.Attempt, detail)
+		}
+		p.table(events)
+		if t.Stderr != "" {
+			p.line("stderr:\n%s", strings.TrimRight(t.Stderr, "\n"))
+		}
+	}}
+}
+
+func otherSide(t node.Task) string {
+	if t.Role == "home" {
+		return "to"
+	}
+	return "from"
+}
+
+func taskWatch(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "watch ID", Short: "Follow a task to its end and print its result",
+		Long:    "Follow a task to its end and print its result on standard output. The exit code\ntells how it ended, as with send --wait.",
+		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: exactly(1, "the id of a task, or its beginning"),
+		Annotations: map[string]string{waits: "yes"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			return w.follow(ctx, c, args[0])
+		},
+	}
+}
+
+func taskResult(w *world) *cobra.Command {
+	var out string
+	c := &cobra.Command{
+		Use: "result ID", Short: "Fetch the result of a task",
+		Long:    "Write the result of an ended task to standard output or to a file, whole or not\nat all.",
+		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: exactly(1, "the id of a task, or its beginning"),
+		Annotations: map[string]string{waits: "yes"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			r, t, err := c.Result(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			if out == "" {
+				_, err = io.Copy(w.out, r)
+				return err
+			}
+			n, err := writeWhole(out, r)
+			if err != nil {
+				return fmt.Errorf("write the result: %w", err)
+			}
+			w.say("%s, %s, of task %s", out, size(n), shortTask(t.ID))
+			return nil
+		},
+	}
+	c.Flags().StringVar(&out, "out", "", "file to write")
+	return c
+}
+
+// writeWhole writes a file beside its place and moves it there when it is whole.
+func writeWhole(path string, r io.Reader) (n int64, err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".balefire-*")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(f.Name())
+	if n, err = io.Copy(f, r); err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return n, err
+}
+
+func taskCancel(w *world) *cobra.Command {
+	var hard bool
+	var reason string
+	c := &cobra.Command{
+		Use: "cancel ID", Short: "Stop a task",
+		Long:    "Stop a task. One that waits never starts; one that runs is asked to end, or with\n--hard killed with all its processes. It is CANCELLED once nothing of it runs.",
+		Example: "  balefire-node task cancel 01a1f84f --hard --reason 'wrong file'", Args: exactly(1, "the id of a task, or its beginning"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			t, err := c.Cancel(ctx, args[0], hard, reason)
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: t, human: func(p *paper) {
+				if ended(t) {
+					p.line("task %s is %s", t.ID, t.State)
+					return
+				}
+				p.line("task %s is %s, the stop was asked for", t.ID, t.State)
+			}})
+		},
+	}
+	c.Flags().BoolVar(&hard, "hard", false, "kill it and its processes at once")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return c
+}
+
+func taskRetry(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "retry ID...", Short: "Do ended tasks once more, as new ones",
+		Long:    "Submit ended tasks again: each becomes a new task with a new id and the same\nidempotency key, and remembers which one it repeats.",
+		Example: "  balefire-node task retry 01a1f84f", Args: between(1, -1, "the ids of tasks"),
+		RunE: func(cmd *cobra.Command, args []string) error { return w.retry(cmd, args) },
+	}
+}
+
+func (w *world) retry(cmd *cobra.Command, ids []string) error {
+	ctx, cancel := w.within(cmd.Context())
+	defer cancel()
+	c, err := w.node()
+	if err != nil {
+		return err
+	}
+	var done []node.Submitted
+	for _, id := range ids {
+		s, err := c.Retry(ctx, id)
+		if err != nil {
+			return fmt.Errorf("retry %s (%d of %d done): %w", id, len(done), len(ids), err)
+		}
+		done = append(done, s)
+	}
+	return w.show(view{value: done, lines: lines(done), human: func(p *paper) {
+		for i, s := range done {
+			p.line("%s is repeated by %s for %s", shortTask(ids[i]), s.ID, s.Target)
+		}
+	}})
+}
+
+func taskPurge(w *world) *cobra.Command {
+	var f queryFlags
+	var dry bool
+	c := &cobra.Command{
+		Use: "purge", Short: "Remove the records of ended tasks",
+		Long:    "Remove the records, bodies and results of ended tasks. What has not ended stays.\nThe removal is written to the audit.",
+		Example: "  balefire-node task purge --state success --before 7d --dry-run", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return w.purge(cmd, &f, dry) },
+	}
+	f.add(c, false)
+	c.Flags().BoolVar(&dry, "dry-run", false, "only count")
+	return c
+}
+
+func (w *world) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
+	q, err := f.query(w.clock.Now())
+	if err != nil {
+		return err
+	}
+	if !dry {
+		if err := w.confirm("purge"); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := w.within(cmd.Context())
+	defer cancel()
+	c, err := w.node()
+	if err != nil {
+		return err
+	}
+	done, err := c.Purge(ctx, q, dry)
+	if err != nil {
+		return err
+	}
+	return w.show(view{value: done, human: func(p *paper) {
+		did := "removed"
+		if done.DryRun {
+			did = "would remove"
+		}
+		p.line("%s %d tasks, %s", did, done.Tasks, size(done.Bytes))
+	}})
+}
+
+// shortTask is the part of a task's id that people read: it is random enough.
+func shortTask(id string) string { return id[:min(len(id), 13)] }
+
+// cut shortens text for a table.
+func cut(text string, n int) string {
+	r := []rune(text)
+	if len(r) <= n {
+		return text
+	}
+	return string(r[:n-1]) + "…"
+}
+
+// longAgo reads a moment in the past: a span before now, or a time.
+func longAgo(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	d, err := span(flag, text)
+	if err != nil {
+		return time.Time{}, usage("--%s %.40q: write it as 7d, 90m or 2006-01-02T15:04:05Z07:00", flag, text)
+	}
+	return now.Add(-d), nil
+}

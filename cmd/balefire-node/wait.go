@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/api/client"
+)
+
+func waitCommand(w *world) *cobra.Command {
+	var what string
+	c := &cobra.Command{
+		Use: "wait --for ready|peer=NAME|task=ID", Short: "Wait until something is so",
+		Long:        "Wait until the node is ready, a peer is connected, or a task has ended. It ends\nwith 6 when --timeout is over. A node that does not run yet is waited for.",
+		Example:     "  balefire-node wait --for ready --timeout 30s\n  balefire-node wait --for peer=laptop && balefire-node send laptop ping --wait",
+		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			check, err := condition(what)
+			if err != nil {
+				return err
+			}
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			return w.until(cmd.Context(), c, what, check)
+		},
+	}
+	c.Flags().StringVar(&what, "for", "ready", "ready, peer=NAME or task=ID")
+	return c
+}
+
+// A check reports whether what is waited for is so, and if not why not. An
+// error ends the wait.
+type check func(ctx context.Context, c *client.Client) (done bool, why string, err error)
+
+func condition(what string) (check, error) {
+	kind, name, named := strings.Cut(what, "=")
+	switch {
+	case what == "ready":
+		return func(ctx context.Context, c *client.Client) (bool, string, error) {
+			err := c.Ready(ctx)
+			return err == nil, fmt.Sprint(err), nil
+		}, nil
+	case kind == "peer" && named && name != "":
+		return func(ctx context.Context, c *client.Client) (bool, string, error) {
+			p, err := c.Peer(ctx, name)
+			return p.State == "CONNECTED", fmt.Sprintf("%s is %s", name, p.State), err
+		}, nil
+	case kind == "task" && named && name != "":
+		return func(ctx context.Context, c *client.Client) (bool, string, error) {
+			t, err := c.Task(ctx, name)
+			if err == nil && ended(t) && t.State != "SUCCESS" {
+				err = &codedError{endCode(t), fmt.Errorf("task %s is %s: %s", t.ID, t.State, reasonOf(t))}
+			}
+			return ended(t), "it is " + t.State, err
+		}, nil
+	}
+	return nil, usage("--for %.60q: it is ready, peer=NAME or task=ID", what)
+}
+
+// until asks again and again, and says at least every two seconds why not yet.
+func (w *world) until(ctx context.Context, c *client.Client, what string, is check) error {
+	ctx, cancel := w.within(ctx)
+	defer cancel()
+	told := w.clock.Mono()
+	tick := time.NewTicker(followStep)
+	defer tick.Stop()
+	for {
+		done, why, err := is(ctx, c)
+		switch {
+		case errors.Is(err, client.ErrNodeDown):
+			why = err.Error()
+		case err != nil && ctx.Err() == nil:
+			return err
+		case done:
+			return nil
+		}
+		if now := w.clock.Mono(); now-told >= silence {
+			w.say("… waiting for %s: %s", what, clean(why))
+			told = now
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %s: %w", what, why, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+func whyCommand(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "why TASK|PEER", Short: "Name the one thing that keeps a task or a peer back",
+		Long:    "Walk the way of a task, from the disk here to the handler there, and name the\none thing that it waits for, with what to do about it.",
+		Example: "  balefire-node why 01a1f84f\n  balefire-node why laptop", Args: exactly(1, "the id of a task, its beginning, or the name of a peer"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := w.within(cmd.Context())
+			defer cancel()
+			c, err := w.node()
+			if err != nil {
+				return err
+			}
+			b, err := c.Why(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: b, human: func(p *paper) {
+				p.line("%s  %s", b.Task, b.State)
+				for _, s := range b.Steps {
+					p.line("  %s", s)
+				}
+				if b.Cause != "" {
+					p.line("because  %s", b.Cause)
+				}
+				if b.Fix != "" {
+					p.line("to do    %s", b.Fix)
+				}
+				if b.Next != nil {
+					p.line("by itself it is tried again in %s", brief(b.Next.Sub(w.clock.Now())))
+				}
+			}})
+		},
+	}
+}

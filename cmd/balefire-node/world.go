@@ -1,0 +1,147 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/node/config"
+)
+
+// A world is what a command may touch: its streams, the environment, the time
+// and the global flags.
+type world struct {
+	in       io.Reader
+	out, err io.Writer
+	environ  []string
+	clock    clock.Clock
+	inTTY    bool
+	errTTY   bool
+	outTTY   bool
+	flags    globals
+}
+
+// globals are the flags that every command has.
+type globals struct {
+	paths   config.Paths
+	output  string
+	color   string
+	timeout time.Duration
+	quiet   bool
+	verbose bool
+	yes     bool
+}
+
+// machine is the world that the process was started in.
+func machine() *world {
+	return &world{
+		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(),
+		inTTY: isTerminal(os.Stdin), errTTY: isTerminal(os.Stderr), outTTY: isTerminal(os.Stdout),
+	}
+}
+
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// env returns a variable of the environment, empty if there is none.
+func (w *world) env(name string) string {
+	for _, e := range w.environ {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// places finds the node's folder, configuration and socket.
+func (w *world) places() (config.Paths, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		home = "" // a service may have none
+	}
+	return config.Locate(config.Machine{Env: w.env, Root: os.Geteuid() == 0, Home: home, Exists: exists}, w.flags.paths)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// config reads the configuration of the node and where it lives. A socket that
+// the configuration names counts, unless a flag or the environment names one.
+func (w *world) config() (*config.Loaded, config.Paths, error) {
+	p, err := w.places()
+	if err != nil {
+		return nil, p, err
+	}
+	l, err := config.Load(config.Source{File: p.File, Required: p.Named, Environ: w.environ})
+	if err != nil {
+		return nil, p, err
+	}
+	if l.API.Socket != "" && w.flags.paths.Socket == "" && w.env("BALEFIRE_SOCKET") == "" {
+		p.Socket = l.API.Socket
+	}
+	return l, p, nil
+}
+
+// node returns a client of the node that runs on this machine. A configuration
+// that cannot be read does not keep anybody from asking a running node.
+func (w *world) node() (*client.Client, error) {
+	_, p, err := w.config()
+	if err != nil {
+		if p, err = w.places(); err != nil {
+			return nil, err
+		}
+	}
+	return client.New(p.Socket), nil
+}
+
+// say tells a person what goes on, on standard error. It is no data.
+func (w *world) say(format string, a ...any) {
+	if !w.flags.quiet {
+		fmt.Fprintf(w.err, format+"\n", a...)
+	}
+}
+
+// confirm asks before something is destroyed. Without a terminal only --yes
+// agrees.
+func (w *world) confirm(what string) error {
+	if w.flags.yes {
+		return nil
+	}
+	if !w.inTTY || !w.errTTY {
+		return usage("%s cannot be undone: add --yes to agree", what)
+	}
+	fmt.Fprintf(w.err, "%s: this cannot be undone. Type yes to go on: ", what)
+	var answer string
+	if _, err := fmt.Fscanln(w.in, &answer); err != nil || answer != "yes" {
+		return fmt.Errorf("%s: not done: the answer was not yes", what)
+	}
+	return nil
+}
+
+// color wraps text in a colour where the standard error shows colours.
+func (w *world) paint(style, text string) string {
+	on := w.errTTY && w.env("NO_COLOR") == "" && w.env("TERM") != "dumb"
+	switch w.flags.color {
+	case "always":
+		on = true
+	case "never":
+		on = false
+	}
+	if !on {
+		return text
+	}
+	return "\x1b[" + style + "m" + text + "\x1b[0m"
+}
+
+const (
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+)
