@@ -17,11 +17,15 @@ import (
 
 // results seals what the inbox has finished for its home and gives it to the
 // outbox, in one batch with the end of the task.
-type results struct{ node *Node }
+type results struct {
+	node  *Node
+	stamp *stamp
+}
 
 // PutResult makes the end of a task and its result durable together.
 func (r results) PutResult(ctx context.Context, f *inbox.Finished, also func(*store.Batch)) error {
 	n := r.node
+	defer r.sign(f)()
 	d, err := n.resultDraft(ctx, f)
 	if err != nil {
 		return fmt.Errorf("result of %s: %w", f.ID, err)
@@ -41,6 +45,18 @@ func (r results) PutResult(ctx context.Context, f *inbox.Finished, also func(*st
 	return nil
 }
 
+// sign makes receipts of what f states, and returns what must be called when f is
+// written. One with a large result does not make others wait for it.
+func (r results) sign(f *inbox.Finished) (written func()) {
+	statements := r.node.statements(f)
+	if f.File != "" {
+		f.Outcome.Receipts = r.node.keys.Receipts(statements)
+		return func() {}
+	}
+	f.Outcome.Receipts, written = r.stamp.sign(statements)
+	return written
+}
+
 func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draft, error) {
 	key, ok := n.book.KeyRecord(f.Origin)
 	if !ok {
@@ -54,7 +70,6 @@ func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draf
 			Seq: f.Seq, Created: now.UnixMilli(), NotAfter: now.Add(proto.MaxTTL).UnixMilli(),
 		},
 	}
-	f.Outcome.Receipts = n.keys.Receipts(n.statements(f))
 	stream, err := n.takeResult(ctx, d, f, key.Suite)
 	if err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n}, Bodies: inboxBodies{n}, Files: inboxFiles{n}}
+	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n, newStamp(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}}
 }
 
 func (n *Node) inboxConfig() inbox.Config {
