@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/big"
@@ -31,21 +32,28 @@ func (p PeerID) Bytes() []byte { return append(peerPrefix[:len(peerPrefix):len(p
 
 // String returns the text form, 52 characters.
 func (p PeerID) String() string {
-	raw := p.Bytes()
-	n, radix, digit := new(big.Int).SetBytes(raw), big.NewInt(58), new(big.Int)
-	var out []byte
-	for n.Sign() > 0 {
-		n.DivMod(n, radix, digit)
-		out = append(out, base58[digit.Int64()])
+	var limbs [10]uint32 // the 38 bytes as one number, the highest limb first
+	var raw [40]byte
+	copy(raw[2:], peerPrefix[:])
+	copy(raw[8:], p[:])
+	for i := range limbs {
+		limbs[i] = binary.BigEndian.Uint32(raw[4*i:])
 	}
-	for i := 0; i < len(raw) && raw[i] == 0; i++ {
-		out = append(out, base58[0])
+	var text [55]byte
+	for at := len(text); at > 0; at -= 5 { // five digits at a time, the lowest first
+		rest := uint64(0)
+		for i, limb := range limbs {
+			rest = rest<<32 | uint64(limb)
+			limbs[i], rest = uint32(rest/radix5), rest%radix5
+		}
+		for i := 1; i <= 5; i++ {
+			text[at-i], rest = base58[rest%58], rest/58
+		}
 	}
-	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
-		out[i], out[j] = out[j], out[i]
-	}
-	return string(out)
+	return string(text[len(text)-52:])
 }
+
+const radix5 = 58 * 58 * 58 * 58 * 58
 
 // ParsePeerID reads the form that String writes.
 func ParsePeerID(s string) (PeerID, error) {
