@@ -11,6 +11,7 @@ package clock
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,8 +42,41 @@ func System() Clock {
 	return Clock{
 		wall: func() time.Time { return time.Now().Round(0) },
 		mono: func() time.Duration { return time.Since(start) },
-		boot: bootTime,
+		boot: newBooted(start, bootTime).now,
 	}
+}
+
+// A booted tells the boot time from the monotonic one and asks the machine only
+// now and then: that is a system call, and callers ask several times a task. A
+// suspension is seen as soon as the machine has run for bootEvery after it.
+type booted struct {
+	start time.Time
+	read  func() time.Duration
+	last  atomic.Pointer[reading]
+}
+
+// A reading is what the machine said: at mono it was boot.
+type reading struct{ mono, boot time.Duration }
+
+const (
+	bootEvery = time.Millisecond
+	bootSlack = 20 * time.Microsecond // of a reading that is kept: it was not cut off in between
+)
+
+func newBooted(start time.Time, read func() time.Duration) *booted {
+	return &booted{start: start, read: read}
+}
+
+func (b *booted) now() time.Duration {
+	mono := time.Since(b.start)
+	if r := b.last.Load(); r != nil && mono-r.mono < bootEvery {
+		return r.boot + max(mono-r.mono, 0)
+	}
+	boot := b.read()
+	if time.Since(b.start)-mono < bootSlack {
+		b.last.Store(&reading{mono, boot})
+	}
+	return boot
 }
 
 // Runtime takes all three times from the Go runtime. Inside a
