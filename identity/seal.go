@@ -56,7 +56,7 @@ func (s *Sealer) SealWith(key [32]byte, h *proto.Header, to KeyRecord, content [
 	if err != nil {
 		return nil, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
 	}
-	plain := pack(content)
+	plain := pack(content, h.What)
 	h.Suite, h.Commitment, h.SealedLen = to.Suite, commitment(&key), uint32(len(plain)+tagSize)
 	header := h.Append(make([]byte, 0, 256))
 	if len(header) > proto.MaxHeader {
@@ -116,10 +116,17 @@ func derive(domain string, key *[keySize]byte) [32]byte {
 	return sha256.Sum256(append(append(buf[:0], domain...), key[:]...))
 }
 
+// minOutcome is the least that is worth compressing of an outcome, in bytes: a
+// small one is mostly signatures and hashes.
+const minOutcome = 2 << 10
+
 // pack returns content behind its packing byte, compressed when that pays, with
 // room for a tag.
-func pack(content []byte) []byte {
+func pack(content []byte, what byte) []byte {
 	out := make([]byte, 1, len(content)+sealOverhead)
+	if what == proto.WhatResult && len(content) < minOutcome {
+		return append(out, content...)
+	}
 	if small, ok := proto.Compress(out, content); ok {
 		small[0] = packedZstd
 		return small
