@@ -30,7 +30,11 @@ func (r results) PutResult(ctx context.Context, f *inbox.Finished, also func(*st
 	if err != nil {
 		return fmt.Errorf("result of %s: %w", f.ID, err)
 	}
-	if err := n.outbox.PutResult(ctx, d, also); err != nil {
+	err = n.cfg.Fail(PointResult)
+	if err == nil {
+		err = n.outbox.PutResult(ctx, d, also)
+	}
+	if err != nil {
 		n.dropBody(d)
 		return fmt.Errorf("result of %s: %w", f.ID, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -174,7 +175,7 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 		drafts, at = append(drafts, d), append(at, i)
 		out[i] = submitted(d, to)
 	}
-	existing, failed := n.outbox.SubmitMany(ctx, drafts)
+	existing, failed := n.put(ctx, drafts)
 	for j, i := range at {
 		switch {
 		case failed[j] != nil:
@@ -187,6 +188,16 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 	}
 	n.want(drafts, failed)
 	return out, errs
+}
+
+// put writes drafts, between the two points at which a test may stop the node.
+func (n *Node) put(ctx context.Context, drafts []*outbox.Draft) (existing []*proto.TaskID, errs []error) {
+	if err := n.cfg.Fail(PointSealed); err != nil {
+		return make([]*proto.TaskID, len(drafts)), slices.Repeat([]error{err}, len(drafts))
+	}
+	existing, errs = n.outbox.SubmitMany(ctx, drafts)
+	_ = n.cfg.Fail(PointStored) // it is on disk: there is nothing left that could fail
+	return existing, errs
 }
 
 // Linked is the way out to one neighbour, as long as there is a path to it: the

@@ -27,7 +27,7 @@ type arrived struct {
 // the inbox and results to the outbox, and returns after what they accepted is
 // durable (I8). What it accepted, it signs receipts for.
 func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
-	if err := n.cfg.Fail("receive"); err != nil {
+	if err := n.cfg.Fail(PointReceive); err != nil {
 		return transport.Answer{}, err
 	}
 	in := n.sort(ctx, from, msgs)
@@ -40,7 +40,7 @@ func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Mes
 	if in.mark != nil {
 		n.inbox.Settle(from, *in.mark)
 	}
-	return n.answer(in), n.cfg.Fail("accepted")
+	return n.answer(in), n.cfg.Fail(PointAccepted)
 }
 
 // sort checks each frame and puts it where it belongs.

@@ -1,0 +1,81 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// engines are the stores that a node may stand on.
+var engines = []string{"nutsdb", "pebble"}
+
+// rounds returns how often something is done, n unless the environment says
+// otherwise.
+func rounds(n int) int {
+	if k, err := strconv.Atoi(os.Getenv("BALEFIRE_ROUNDS")); err == nil {
+		return k
+	}
+	return n
+}
+
+// TestKillAtRandomMoments holds I1, I6, I8 and I20 over kill -9: of 200 rounds
+// a store, each ends the home, the owner or both while tasks are submitted, sent,
+// run and answered. No acknowledged task is lost, none runs twice but for a death
+// while it ran, and each node starts again by itself.
+func TestKillAtRandomMoments(t *testing.T) {
+	for _, engine := range engines {
+		t.Run(engine, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(1, uint64(len(engine))))
+			a, b := pair(t, config{engine: engine})
+			p := newPromises()
+			for range rounds(200) {
+				killRound(rng, p, a, b)
+			}
+			p.kept(t, a, "SUCCESS")
+			a.idle()
+			p.once(t, b)
+			before := len(b.left())
+			both(func(m *machine) { m.stop(); m.start() }, a, b)
+			pause(2 * time.Second)
+			if after := len(b.left()); after != before {
+				t.Errorf("I6: %d marks more after everything had ended", after-before)
+			}
+		})
+	}
+}
+
+// killRound submits for a moment, kills, and starts again.
+func killRound(rng *rand.Rand, p *promises, a, b *machine) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	size := 1 + rng.IntN(8)
+	go func() {
+		defer close(done)
+		for range 5 {
+			if p.submit(ctx, a, size, node.Request{Target: "b", Kind: "mark", Body: make([]byte, size*100)}) != nil {
+				return
+			}
+		}
+	}()
+	pause(time.Duration(rng.IntN(80_000)) * time.Microsecond)
+	var dead []*machine
+	switch rng.IntN(5) {
+	case 0, 1:
+		dead = []*machine{a}
+	case 2, 3:
+		dead = []*machine{b}
+	case 4:
+		dead = []*machine{a, b}
+	}
+	both((*machine).kill, dead...)
+	cancel()
+	<-done
+	both(func(m *machine) { m.start() }, dead...)
+}

@@ -1,0 +1,288 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+// patience is how long a test waits for what must come, on a loaded machine.
+const patience = 2 * time.Minute
+
+// A machine is a folder with a node in it, whose process may run or not.
+type machine struct {
+	*client.Client
+	t     *testing.T
+	name  string
+	dir   string
+	marks string // the file that its handlers write to
+	life  int
+	trace []string // a program and its arguments that the node runs under
+
+	cmd  *exec.Cmd
+	log  *os.File
+	gone chan struct{} // closed when the process has ended
+}
+
+// config is the part of a machine's configuration that tests choose.
+type config struct {
+	engine string
+	dir    string // default a fresh one
+	listen []string
+	limits string // YAML below limits:
+	store  string // YAML below store:
+	kinds  string // YAML below handlers:
+}
+
+// newMachine makes a node's folder. The first one of a mesh founds it.
+func newMachine(t *testing.T, name string, found bool, c config) *machine {
+	t.Helper()
+	if c.dir == "" {
+		c.dir = filepath.Join(shortDir(t), name)
+	}
+	m := &machine{t: t, name: name, dir: c.dir, marks: filepath.Join(c.dir, "marks"), Client: client.New(filepath.Join(c.dir, "node.sock"))}
+	args := []string{"init", "--name", name}
+	if found {
+		args = append(args, "--new-mesh")
+	}
+	m.must(args...)
+	if c.listen == nil {
+		c.listen = listen(t)
+	}
+	text := fmt.Sprintf("store:\n  engine: %s\n%snet:\n  listen: [%s]\nlimits:\n  graceful_timeout: 2s\n%shandlers:\n%s%s",
+		c.engine, c.store, strings.Join(c.listen, ", "), c.limits, m.marking(), c.kinds)
+	if err := os.WriteFile(filepath.Join(m.dir, "config.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.kill)
+	return m
+}
+
+// marking describes the handler that leaves a mark when it starts and when it
+// ends: what, which task, which attempt, in which life of the node.
+func (m *machine) marking() string {
+	script := `echo "S $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks + `; echo "E $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks
+	return fmt.Sprintf("  - {kind: mark, exec: [/bin/sh, -c, '%s'], allow: ['role:send'], on_crash: retry, env: [E2E_LIFE]}\n", script)
+}
+
+// shortDir returns a folder whose path leaves room for a socket's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "e2e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() && os.Getenv("BALEFIRE_KEEP") != "" {
+			t.Logf("kept %s", dir)
+			return
+		}
+		os.RemoveAll(dir)
+	})
+	return dir
+}
+
+// listen returns addresses on a port that is free now, the same one at every
+// start: peers remember it.
+func listen(t *testing.T) []string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	return []string{fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port), fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", port)}
+}
+
+// must runs a command of the node's binary on this machine's folder.
+func (m *machine) must(args ...string) string {
+	m.t.Helper()
+	out, err := m.command(args...)
+	if err != nil {
+		m.t.Fatalf("%s on %s: %v\n%s", strings.Join(args, " "), m.name, err, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+func (m *machine) command(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, append([]string{"--dir", m.dir}, args...)...)
+	var out, complaints strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	err := cmd.Run()
+	if err != nil {
+		return out.String() + complaints.String(), err
+	}
+	return out.String(), nil
+}
+
+// launch starts the process; env are further variables.
+func (m *machine) launch(env ...string) {
+	m.t.Helper()
+	m.run(append(append([]string{}, m.trace...), binary, "--dir", m.dir, "run"), env...)
+}
+
+func (m *machine) run(argv []string, env ...string) {
+	m.t.Helper()
+	m.life++
+	var err error
+	if m.log, err = os.OpenFile(filepath.Join(m.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(append(os.Environ(), fmt.Sprintf("E2E_LIFE=%d", m.life), "BALEFIRE_LOG_FORMAT=text"), env...)
+	cmd.Stdout, cmd.Stderr = m.log, m.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	m.cmd, m.gone = cmd, gone
+	go func() {
+		defer close(gone)
+		_ = cmd.Wait() // how it ended is asked of ProcessState
+	}()
+}
+
+// start launches the node and waits until it takes work: it starts by itself,
+// whatever happened before.
+func (m *machine) start(env ...string) {
+	m.t.Helper()
+	m.launch(env...)
+	m.ready()
+}
+
+func (m *machine) ready() {
+	m.t.Helper()
+	m.until("it takes work", func() bool {
+		select {
+		case <-m.gone:
+			m.t.Fatalf("%s ended instead of starting: %v\n%s", m.name, m.cmd.ProcessState, m.tail())
+		default:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return m.Ready(ctx) == nil
+	})
+}
+
+// alive reports whether the process runs.
+func (m *machine) alive() bool {
+	if m.cmd == nil {
+		return false
+	}
+	select {
+	case <-m.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends the node as a power cut ends a process: without a word.
+func (m *machine) kill() {
+	if !m.alive() {
+		return
+	}
+	_ = syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+	m.died()
+}
+
+// died waits for the end of the process.
+func (m *machine) died() {
+	m.t.Helper()
+	select {
+	case <-m.gone:
+	case <-time.After(patience):
+		m.t.Errorf("%s does not end", m.name)
+	}
+	m.Close()
+	m.log.Close()
+	m.cmd = nil
+}
+
+// stop ends the node in order.
+func (m *machine) stop() {
+	m.t.Helper()
+	if !m.alive() {
+		return
+	}
+	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		m.t.Error(err)
+	}
+	m.died()
+}
+
+// tail returns the end of what the node said.
+func (m *machine) tail() string {
+	b, err := os.ReadFile(filepath.Join(m.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-4000):])
+}
+
+// until looks until ok.
+func (m *machine) until(what string, ok func() bool) {
+	m.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	over := time.After(patience)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-over:
+			m.t.Fatalf("%s: not within %s: %s\n%s", m.name, patience, what, m.tail())
+		}
+	}
+}
+
+// pair returns two running machines of one mesh.
+func pair(t *testing.T, c config) (a, b *machine) {
+	t.Helper()
+	return pairOf(t, c, c)
+}
+
+func pairOf(t *testing.T, ca, cb config) (a, b *machine) {
+	t.Helper()
+	a, b = newMachine(t, "a", true, ca), newMachine(t, "b", false, cb)
+	a.start()
+	b.join(a)
+	b.start()
+	return a, b
+}
+
+// join makes the stopped machine a member of the mesh that other is in.
+func (m *machine) join(other *machine) {
+	m.t.Helper()
+	inv, err := other.Invite(m.t.Context(), node.InviteOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.must("join", inv.Ticket)
+}
+
+// both does something with two machines at the same time.
+func both(f func(m *machine), ms ...*machine) {
+	var wg sync.WaitGroup
+	for _, m := range ms {
+		wg.Go(func() { f(m) })
+	}
+	wg.Wait()
+}

@@ -1,0 +1,53 @@
+//go:build e2e
+
+// Package e2e runs real nodes as processes of their own and treats them as the
+// world does: kills them at any moment, fills their disks, cuts their links,
+// damages their files. Whatever it did, a node must start again by itself, and
+// nothing that it acknowledged may be lost or done twice.
+//
+//	test ── socket ──▶ balefire-node (home) ══ wire ══ balefire-node (owner) ──▶ handler
+//	  ├── kill -9, failpoints, strace                                              │
+//	  └── the marks that every run of a handler leaves in a file ◀─────────────────┘
+//
+// It needs Linux, root, strace and nft; a test that lacks one of them fails. The
+// binary under test is built with the tag failpoint, unless BALEFIRE_NODE names
+// one.
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// binary is the node under test.
+var binary string
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mutantVariable) != "" {
+		os.Exit(runMutant())
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if binary = os.Getenv("BALEFIRE_NODE"); binary != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "balefire-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "balefire-node")
+	build := exec.Command("go", "build", "-tags", "failpoint", "-o", binary, "../cmd/balefire-node")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the node: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}

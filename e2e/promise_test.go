@@ -1,0 +1,153 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+// Promises are the tasks that a home has acknowledged.
+type promises struct {
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+func newPromises() *promises { return &promises{ids: map[string]bool{}} }
+
+func (p *promises) add(ids ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range ids {
+		p.ids[id] = true
+	}
+}
+
+func (p *promises) all() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.ids))
+}
+
+// submit hands n tasks over and notes those that were acknowledged. An error is
+// no promise broken: the node may just have been killed.
+func (p *promises) submit(ctx context.Context, m *machine, n int, r node.Request) (errs []error) {
+	rs := make([]node.Request, n)
+	for i := range rs {
+		rs[i] = r
+	}
+	done, failed := m.SubmitMany(ctx, rs)
+	for i, err := range failed {
+		if err == nil {
+			p.add(done[i].ID)
+		} else {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// kept waits until every acknowledged task has ended at its home as want, which
+// nobody lends a hand to (I1, I20).
+func (p *promises) kept(t *testing.T, home *machine, want string) {
+	t.Helper()
+	open := p.all()
+	home.until("all acknowledged tasks have ended", func() bool {
+		open = slices.DeleteFunc(open, func(id string) bool {
+			got, err := home.Task(context.Background(), id)
+			if err != nil {
+				t.Fatalf("I1: %s was acknowledged: %v", id, err)
+			}
+			if got.Ended == nil {
+				return false
+			}
+			if got.State != want {
+				t.Errorf("%s ended %s (%s), want %s", id, got.State, got.Reason, want)
+			}
+			return true
+		})
+		if len(open) > 0 {
+			pause(50 * time.Millisecond)
+		}
+		return len(open) == 0
+	})
+}
+
+// live are the states of a task that has not ended.
+var live = []proto.TaskState{
+	proto.TaskState_TASK_STATE_PENDING, proto.TaskState_TASK_STATE_SENT, proto.TaskState_TASK_STATE_ACCEPTED,
+	proto.TaskState_TASK_STATE_RUNNING, proto.TaskState_TASK_STATE_RETRYING,
+}
+
+// idle waits until nothing that this home knows of is left to do: also a task
+// whose submit was cut off, and may have been written or not, ends (I11).
+func (m *machine) idle() {
+	m.t.Helper()
+	m.until("nothing is left to do", m.rests)
+}
+
+// rests reports whether every task of this home has ended.
+func (m *machine) rests() bool {
+	page, err := m.Tasks(context.Background(), node.Query{Role: node.RoleHome, States: live, Limit: 1})
+	return err == nil && len(page.Items) == 0
+}
+
+// pause lets real time pass for processes that are somewhere else.
+func pause(d time.Duration) { <-time.After(d) }
+
+// A mark is one line that a handler left.
+type mark struct{ what, task, attempt, life string }
+
+// left reads what the handlers of a machine did.
+func (m *machine) left() (all []mark) {
+	b, err := os.ReadFile(m.marks)
+	if err != nil && !os.IsNotExist(err) {
+		m.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 4 {
+			all = append(all, mark{f[0], f[1], f[2], f[3]})
+		} else {
+			m.t.Errorf("%s: a broken mark %q", m.name, line)
+		}
+	}
+	return all
+}
+
+// once holds the handlers' marks against I2 and I6: every acknowledged task ran,
+// and a second time only in another life of the owner, which had died while it
+// ran it. It returns how many did.
+func (p *promises) once(t *testing.T, owner *machine) (again int) {
+	t.Helper()
+	type start struct{ what, task, life string }
+	seen, ended := map[start]bool{}, map[string]bool{}
+	for _, m := range owner.left() {
+		s := start{m.what, m.task, m.life}
+		if seen[s] {
+			t.Errorf("I6: %s %s twice in life %s of %s", m.what, m.task, m.life, owner.name)
+		}
+		seen[s] = true
+		if m.what == "E" {
+			if ended[m.task] {
+				again++
+			}
+			ended[m.task] = true
+		}
+	}
+	for _, id := range p.all() {
+		if !ended[id] {
+			t.Errorf("%s ended SUCCESS and its handler never did", id)
+		}
+	}
+	t.Logf("%d tasks acknowledged, %d ended by a handler, %d of them again after a death in between", len(p.all()), len(ended), again)
+	return again
+}
