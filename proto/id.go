@@ -76,6 +76,9 @@ func (id TaskID) String() string {
 	return string(b[:])
 }
 
+// MarshalText writes the text form, for logs and JSON.
+func (id TaskID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
 // ParseTaskID reads the form that String writes, in either case.
 func ParseTaskID(s string) (TaskID, error) {
 	var id TaskID

@@ -55,6 +55,9 @@ func (p PeerID) String() string {
 
 const radix5 = 58 * 58 * 58 * 58 * 58
 
+// MarshalText writes the text form, for logs and JSON.
+func (p PeerID) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
 // ParsePeerID reads the form that String writes.
 func ParsePeerID(s string) (PeerID, error) {
 	var p PeerID
