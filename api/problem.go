@@ -13,6 +13,7 @@ import (
 
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/blob"
 )
 
 // A Code says what kind of problem it is, in a word that does not change.
@@ -113,6 +114,11 @@ func ProblemOf(err error) *Problem {
 	}
 	if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return problem(CodeTooLarge, "the document is larger than %d bytes", big.Limit)
+	}
+	if errors.Is(err, blob.ErrTooLarge) {
+		p := problem(CodeTooLarge, "%v", err)
+		p.Title, p.Fix = "Too large for this node", "split it, or raise the node's limit of one body"
+		return p
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {

@@ -16,6 +16,7 @@ import (
 	"github.com/balefire/balefire/api/apitest"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/blob"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
@@ -164,6 +165,7 @@ func TestEveryErrorHasAStatusACodeAndAFix(t *testing.T) {
 		{context.DeadlineExceeded, 504, CodeTimeout},
 		{io.ErrUnexpectedEOF, 400, CodeInvalid},
 		{&http.MaxBytesError{Limit: 7}, 413, CodeTooLarge},
+		{fmt.Errorf("%w: %w", node.ErrInvalid, blob.ErrTooLarge), 413, CodeTooLarge},
 		{io.ErrClosedPipe, 500, CodeInternal},
 	}
 	for _, tt := range tests {
@@ -258,5 +260,21 @@ func TestOpenAPI(t *testing.T) {
 	}
 	if string(got) != string(want) {
 		t.Errorf("the description changed: go test ./api -run TestOpenAPI -update, and look at the difference\n%s", got)
+	}
+}
+
+// TestWaitingEndsWithTheTimeout holds that a task that has not ended is told apart
+// from one that has.
+func TestWaitingEndsWithTheTimeout(t *testing.T) {
+	n := apitest.New()
+	n.Ended = make(chan struct{})
+	res, body := ask(t, n, "GET", "/v1/tasks/"+apitest.ID+"/wait?timeout=5ms", "", "")
+	if res.StatusCode != 202 || !strings.Contains(body, `"state":"RUNNING"`) {
+		t.Errorf("%d %s", res.StatusCode, body)
+	}
+	close(n.Ended)
+	res, body = ask(t, n, "GET", "/v1/tasks/"+apitest.ID+"/wait?timeout=5m", "", "")
+	if res.StatusCode != 200 || !strings.Contains(body, `"state":"SUCCESS"`) {
+		t.Errorf("%d %s", res.StatusCode, body)
 	}
 }

@@ -239,7 +239,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			if err == nil {
 				_, _ = io.Copy(io.Discard, res.Body)
 				err = res.Body.Close()
-				if res.StatusCode != http.StatusAccepted {
+				if res.StatusCode != http.StatusServiceUnavailable {
 					err = fmt.Errorf("status %d", res.StatusCode)
 				}
 			}

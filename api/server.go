@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/balefire/balefire/node"
 )
 
 // Config tunes the window. The zero value of each field means its default.
@@ -121,8 +123,8 @@ func (p *probe) Header() http.Header         { return p.header }
 func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
 func (p *probe) WriteHeader(int)             {}
 
-// Serve answers on l until ctx is done, then ends: waiting requests are answered
-// at once, the others have the time of grace. It closes l.
+// Serve answers on l until ctx is done, then ends: who waits for a task is told at
+// once, other requests have the time of grace. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if network := l.Addr().Network(); network != "unix" {
 		return errors.Join(fmt.Errorf("serve the api on %s %s: it has no locks of its own, so it is served on unix sockets only", network, l.Addr()), l.Close())
@@ -160,14 +162,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 type stopKey struct{}
 
 // untilStop returns a context that ends with ctx, after d, or when the server
-// begins to stop.
+// begins to stop, which is its cause then.
 func untilStop(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithTimeout(ctx, d)
-	if serving, ok := ctx.Value(stopKey{}).(context.Context); ok {
-		stop := context.AfterFunc(serving, cancel)
-		return out, func() { stop(); cancel() }
+	serving, ok := ctx.Value(stopKey{}).(context.Context)
+	if !ok {
+		return out, cancel
 	}
-	return out, cancel
+	out, because := context.WithCancelCause(out)
+	stop := context.AfterFunc(serving, func() { because(node.ErrDraining) })
+	return out, func() { stop(); because(nil); cancel() }
 }
 
 // local returns all routes, for those who could reach the socket.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -208,6 +209,10 @@ func (s *Server) wait(ctx context.Context, in *WaitFor) (*waited, error) {
 	switch {
 	case err == nil:
 		return &waited{http.StatusOK, t}, nil
+	case errors.Is(context.Cause(waiting), node.ErrDraining):
+		p := problem(CodeDraining, "wait for %s: the node is stopping", in.ID)
+		p.Fix = "the task is safe: ask again when the node has started"
+		return nil, p
 	case waiting.Err() != nil && t.ID != "":
 		return &waited{http.StatusAccepted, t}, nil
 	}

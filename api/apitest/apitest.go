@@ -199,7 +199,10 @@ func (n *Node) Wait(ctx context.Context, id string) (node.Task, error) {
 		return t, nil
 	}
 	if n.Waits != nil {
-		n.Waits <- id
+		select {
+		case n.Waits <- id:
+		case <-ctx.Done():
+		}
 	}
 	select {
 	case <-n.Ended:

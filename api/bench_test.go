@@ -1,0 +1,70 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/node"
+)
+
+// A sink takes tasks at no cost, so that only the window is measured.
+type sink struct{ *apitest.Node }
+
+func (sink) Submit(context.Context, node.Request) (node.Submitted, error) {
+	return node.Submitted{ID: apitest.ID, State: "PENDING", Target: "laptop", NotAfter: apitest.Start}, nil
+}
+
+func (s sink) SubmitMany(ctx context.Context, rs []node.Request) ([]node.Submitted, []error) {
+	out := make([]node.Submitted, len(rs))
+	for i, r := range rs {
+		out[i], _ = s.Submit(ctx, r)
+	}
+	return out, make([]error, len(rs))
+}
+
+func oneKiB(b *testing.B) []byte {
+	b.Helper()
+	doc, err := json.Marshal(Submit{Target: "laptop", Kind: "discard", Body: bytes.Repeat([]byte{0xa5}, 1024)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return doc
+}
+
+// BenchmarkSubmit is what the window adds to a task that is submitted alone.
+func BenchmarkSubmit(b *testing.B) {
+	doc, h := oneKiB(b), New(sink{apitest.New()}, Config{}).Handler()
+	b.ReportAllocs()
+	for b.Loop() {
+		h.ServeHTTP(discard{http.Header{}}, request(b, "/v1/tasks", jsonType, doc))
+	}
+}
+
+// BenchmarkBatch is what it adds to a task in a batch of 1000: an operation is
+// one task.
+func BenchmarkBatch(b *testing.B) {
+	doc := bytes.Repeat(append(oneKiB(b), '\n'), MaxBatch)
+	h := New(sink{apitest.New()}, Config{}).Handler()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if i%MaxBatch == 0 {
+			h.ServeHTTP(discard{http.Header{}}, request(b, "/v1/tasks/batch", "application/x-ndjson", doc))
+		}
+	}
+}
+
+func request(b *testing.B, path, contentType string, doc []byte) *http.Request {
+	b.Helper()
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, path, io.NopCloser(bytes.NewReader(doc)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	r.Header.Set("Content-Type", contentType)
+	r.ContentLength = int64(len(doc))
+	return r
+}

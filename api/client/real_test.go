@@ -1,0 +1,137 @@
+package client_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+// real runs a node that is its own mesh and opens its window.
+func real(t *testing.T) *client.Client {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "here", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := node.New(node.Config{
+		Dir: dir, Logger: slog.New(slog.DiscardHandler), Store: node.StoreConfig{Reserve: 1, MaxBlob: 8 << 20},
+		Net: node.NetConfig{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}},
+		Handlers: []node.HandlerSpec{
+			{Kind: "sum", Type: node.TypeSHA256, Allow: []string{"peer:here"}},
+			{Kind: "shell", Exec: []string{"/bin/sh", "-c", "cat; exit 65"}, Allow: []string{"peer:here"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("run: %v", err)
+		}
+	})
+	c, _ := serve(t, n)
+	return c
+}
+
+// TestARealNode lets tasks walk through a real node and its window: submitted
+// once although sent twice, waited for, read and proven.
+func TestARealNode(t *testing.T) {
+	c := real(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	body := make([]byte, 2<<20)
+	_, _ = rand.Read(body)
+	send := func() (node.Submitted, error) {
+		return c.Submit(ctx, node.Request{Target: "here", Kind: "sum", Key: "k", Stream: strings.NewReader(string(body))})
+	}
+	first, err := send()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := send(); err != nil || again.ID != first.ID || !again.Known {
+		t.Errorf("the same key: %+v, %v", again, err)
+	}
+	_, err = c.Submit(ctx, node.Request{Target: "here", Kind: "sum", Key: "k", Body: []byte("other")})
+	if !errors.Is(err, node.ErrKeyConflict) {
+		t.Errorf("the same key with another body: %v", err)
+	}
+	if task, err := c.Wait(ctx, first.ID); err != nil || task.State != "SUCCESS" {
+		t.Fatalf("%+v, %v", task, err)
+	}
+	sum := sha256.Sum256(body)
+	if got := result(ctx, t, c, first.ID); got != hex.EncodeToString(sum[:]) {
+		t.Errorf("result %q", got)
+	}
+	receipts, err := c.Receipts(ctx, first.ID)
+	if err != nil || len(receipts) != 4 || !receipts[3].Verified {
+		t.Errorf("receipts %+v, %v", receipts, err)
+	}
+	if page, err := c.Tasks(ctx, node.Query{Kind: "sum", Role: "home"}); err != nil || len(page.Items) != 1 || page.Items[0].ID != first.ID {
+		t.Errorf("tasks %+v, %v", page, err)
+	}
+}
+
+// TestARealFailure holds that a task that failed for good tells how, and that what
+// a real node refuses arrives as what it is.
+func TestARealFailure(t *testing.T) {
+	c := real(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	out, errs := c.SubmitMany(ctx, []node.Request{
+		{Target: "here", Kind: "shell", Body: []byte("why not")}, {Target: "nobody", Kind: "shell"}, {Target: "here", Kind: "Not A Kind"},
+	})
+	if errs[0] != nil || !errors.Is(errs[1], node.ErrNotFound) || !errors.Is(errs[2], node.ErrInvalid) {
+		t.Fatalf("%v", errs)
+	}
+	task, err := c.Wait(ctx, out[0].ID)
+	if err != nil || task.State != "FAILED" || task.ExitCode != 65 {
+		t.Fatalf("%+v, %v", task, err)
+	}
+	for name, ask := range map[string]func() error{
+		"unknown task":    func() error { _, err := c.Task(ctx, "01a1f84f-fb79-727b-b679-7a95fb475002"); return err },
+		"unknown peer":    func() error { _, err := c.Peer(ctx, "nobody"); return err },
+		"unknown handler": func() error { return c.RemoveHandler(ctx, "nothing") },
+	} {
+		if err := ask(); !errors.Is(err, node.ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := errors.Join(c.Healthy(ctx), c.Ready(ctx)); err != nil {
+		t.Errorf("health: %v", err)
+	}
+	if st, err := c.Status(ctx); err != nil || st.Name != "here" || len(st.Addrs) == 0 {
+		t.Errorf("status %+v, %v", st, err)
+	}
+	_, err = c.Submit(ctx, node.Request{Target: "here", Kind: "sum", Stream: io.LimitReader(rand.Reader, 9<<20)})
+	if err == nil || !strings.Contains(fmt.Sprint(err), "too large") {
+		t.Errorf("a stream beyond the limit: %v", err)
+	}
+}
+
+func result(ctx context.Context, t *testing.T, c *client.Client, id string) string {
+	t.Helper()
+	r, _, err := c.Result(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
