@@ -124,7 +124,7 @@ func TestNewKeysFollowTheirSeed(t *testing.T) {
 	if a.Peer() != b.Peer() || a.SealingKey().ID != b.SealingKey().ID {
 		t.Error("one seed, two nodes")
 	}
-	if NewKeys(nil, today).Peer() == NewKeys(nil, today).Peer() {
+	if one, two := NewKeys(nil, today), NewKeys(nil, today); one.Peer() == two.Peer() {
 		t.Error("two nodes with one key")
 	}
 }

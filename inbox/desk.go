@@ -31,7 +31,6 @@ type claim struct {
 
 	// Guarded by desk.mu:
 	slot    bool // it holds a slot
-	suspect bool // it was interrupted before and holds the place of such
 	why     stop // the first reason to end
 	cancel  context.CancelCauseFunc
 	kill    chan struct{} // closed: end at once

@@ -353,15 +353,6 @@ func (s *script) starts(id proto.TaskID) (n int) {
 	return n
 }
 
-func (s *script) order() (ids []proto.TaskID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.runs {
-		ids = append(ids, r.ID)
-	}
-	return ids
-}
-
 // does returns a handler that does f, and a spec of kind "work" for it that
 // anybody may ask for.
 func does(f func(ctx context.Context, r *Run) *Ran) (*script, Spec) {

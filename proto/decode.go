@@ -133,7 +133,7 @@ func consume(b []byte) (num protowire.Number, wire protowire.Type, value []byte,
 	if num < protowire.MinValidNumber {
 		return 0, 0, nil, -1
 	}
-	m := 0
+	var m int
 	switch rest := b[n:]; wire {
 	case protowire.VarintType:
 		_, m = varint(rest)
