@@ -202,10 +202,20 @@ func (o *Outbox) answer(j *job, k backlog.Key, err error) {
 			o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
 		}
 	} else if err == nil && j.part == backlog.PartTask {
-		o.changed(k, r)
+		o.changed(k, born(r))
 	}
 	j.err = err
 	j.call.answered()
+}
+
+// born is r as it was at birth: a lane may have it already, and changes its state,
+// events and receipts. What is copied here nobody changes.
+func born(r *proto.Record) *proto.Record {
+	return &proto.Record{
+		State: proto.TaskState_TASK_STATE_PENDING, Class: r.Class, Peer: r.Peer, Kind: r.Kind, Target: r.Target,
+		SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs, DueMs: r.DueMs,
+		IdempotencyKey: r.IdempotencyKey, OrderingKey: r.OrderingKey, Labels: r.Labels, RedriveOf: r.RedriveOf,
+	}
 }
 
 // keyOwner returns the task that an idempotency key belongs to, or
