@@ -69,9 +69,12 @@ func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error
 	if err := proto.Decode(plain, c); err != nil {
 		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
-	target, _ := n.book.Get(h.Target)
+	name, peer := n.peerNames(h.Target[:])
+	if _, err := n.book.Find(name); err != nil {
+		name = peer // forgotten: the refusal names its id
+	}
 	r := Request{
-		Target: target.Label(), Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
+		Target: name, Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
 		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), Retries: c.GetMaxAttempts(), RedriveOf: id,
 	}

@@ -215,6 +215,35 @@ func TestRedriveIsANewTask(t *testing.T) {
 	}
 }
 
+// A task for this node itself, or for a peer that was forgotten meanwhile, knows
+// whom it was for.
+func TestRedriveKnowsItsTarget(t *testing.T) {
+	a, b := pair(t, nil)
+	s := shell(nil)
+	if err := errors.Join(a.AddHandler(t.Context(), s), b.AddHandler(t.Context(), s)); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"a", "b"} {
+		id := a.submit(t, Request{Target: target, Kind: "run", Args: []string{"sh", "-c", "exit 65"}})
+		a.ended(t, id, "FAILED")
+		if target == "b" {
+			b.halt()
+			if err := a.Forget(t.Context(), "b"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.Retry(t.Context(), id); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), b.keys.Peer().String()) {
+				t.Errorf("redrive for a forgotten peer: %v", err)
+			}
+			continue
+		}
+		again, err := a.Retry(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.ended(t, again.ID, "FAILED")
+	}
+}
+
 // CANCELLED is said only after the whole process group is gone.
 func TestCancelStopsARun(t *testing.T) {
 	for _, hard := range []bool{false, true} {
