@@ -213,7 +213,7 @@ func (o *Outbox) answer(j *job, k backlog.Key, err error) {
 func born(r *proto.Record) *proto.Record {
 	return &proto.Record{
 		State: proto.TaskState_TASK_STATE_PENDING, Class: r.Class, Peer: r.Peer, Kind: r.Kind, Target: r.Target,
-		SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs, DueMs: r.DueMs,
+		SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,
 		IdempotencyKey: r.IdempotencyKey, OrderingKey: r.OrderingKey, Labels: r.Labels, RedriveOf: r.RedriveOf,
 	}
 }
