@@ -1,16 +1,14 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/spf13/cobra"
+)
 
 // exactly is a check of the number of arguments that says what they are.
-func exactly(n int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == n {
-			return nil
-		}
-		return usage("%s takes %s", cmd.CommandPath(), what)
-	}
-}
+func exactly(n int, what string) cobra.PositionalArgs { return between(n, n, what) }
 
 // between is the same for a range; most < 0 means any number.
 func between(least, most int, what string) cobra.PositionalArgs {
@@ -19,5 +17,30 @@ func between(least, most int, what string) cobra.PositionalArgs {
 			return nil
 		}
 		return usage("%s takes %s", cmd.CommandPath(), what)
+	}
+}
+
+var taskRE = regexp.MustCompile(`^[0-9A-Fa-f-]{1,36}$`)
+
+// oneTask is the check for one task: a whole id, or the beginning of one.
+func oneTask(cmd *cobra.Command, args []string) error { return taskIDs(1, 1)(cmd, args) }
+
+// taskIDs is the check for several of them.
+func taskIDs(least, most int) cobra.PositionalArgs {
+	what := "the id of a task, or its beginning"
+	switch {
+	case most > 1:
+		what = fmt.Sprintf("the ids of at most %d tasks", most)
+	case most < 0:
+		what = "the ids of tasks"
+	}
+	count := between(least, most, what)
+	return func(cmd *cobra.Command, args []string) error {
+		for _, a := range args {
+			if !taskRE.MatchString(a) {
+				return usage("%.60q is no task id: write one as task ls shows it, or its beginning", a)
+			}
+		}
+		return count(cmd, args)
 	}
 }

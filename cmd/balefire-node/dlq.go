@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/node"
-	"github.com/balefire/balefire/proto"
 )
 
 func dlqCommand(w *world) *cobra.Command {
@@ -61,7 +62,7 @@ func dlqRetry(w *world) *cobra.Command {
 	c := &cobra.Command{
 		Use: "retry [ID...]", Short: "Do dead letters once more, as new tasks",
 		Long:    "Submit dead letters again, each as a new task that remembers which one it\nrepeats: those with these ids, or those that the flags choose, at most 1000 at once.",
-		Example: "  balefire-node dlq retry 01a1f84f\n  balefire-node dlq retry --peer laptop --since 1h --dry-run", Args: between(0, 1000, "at most 1000 ids"),
+		Example: "  balefire-node dlq retry 01a1f84f\n  balefire-node dlq retry --peer laptop --since 1h --dry-run", Args: taskIDs(0, 1000),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := f.query(w.clock.Now())
 			if err != nil {
@@ -120,7 +121,12 @@ func dlqPurge(w *world) *cobra.Command {
 		Example: "  balefire-node dlq purge --before 30d --dry-run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(f.states) == 0 {
-				f.states = deadStates()
+				f.states = deadStates
+			}
+			for _, s := range f.states {
+				if !slices.Contains(deadStates, strings.ToUpper(s)) {
+					return usage("--state %.20q: a dead letter is %s", s, strings.Join(deadStates, ", "))
+				}
 			}
 			return w.purge(cmd, &f, dry)
 		},
@@ -130,7 +136,8 @@ func dlqPurge(w *world) *cobra.Command {
 	return c
 }
 
-func deadStates() []string { return []string{proto.TaskState_TASK_STATE_DEAD_LETTER.Name()} }
+// deadStates are the ends that lie on the shelf of dead letters.
+var deadStates = []string{"FAILED", "TIMEOUT", "DEAD_LETTER", "EXPIRED"}
 
 func dlqExport(w *world) *cobra.Command {
 	var f queryFlags

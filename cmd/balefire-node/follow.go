@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +24,8 @@ type follower struct {
 	client *client.Client
 	start  time.Duration // on the monotonic clock
 	told   time.Duration // when something was said last
-	stage  string        // the last one that was told
+	facts  int           // receipts that were told
+	state  string        // at the last look
 	status bool          // the line that is rewritten is on the screen
 }
 
@@ -60,6 +60,7 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 	defer func() { cancel(); <-over }()
 	tick := time.NewTicker(followStep)
 	defer tick.Stop()
+	waiting := over
 	for {
 		t, err := f.client.Task(ctx, id)
 		if err != nil {
@@ -71,9 +72,10 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 		}
 		select {
 		case <-tick.C:
-		case err := <-over:
+		case err := <-waiting:
 			over <- err // for the one who waits at the end
-			if err != nil {
+			waiting = nil
+			if err != nil && !errors.Is(err, node.ErrRefused) { // refused: this node is not its home, so look again and again
 				return t, err
 			}
 		case <-ctx.Done():
@@ -85,16 +87,35 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 // progress says what is new about a task, or that there is nothing new.
 func (f *follower) progress(ctx context.Context, t node.Task) {
 	now := f.w.clock.Mono()
-	stage := stageOf(t)
-	switch {
-	case stage != f.stage:
+	news := f.news(t)
+	for _, line := range news {
 		f.wipe()
-		f.w.say("→ %s", clean(stage))
-		f.stage, f.told = stage, now
-	case now-f.told >= silence && !ended(t):
+		f.w.say("→ %s", clean(line))
+		f.told = now
+	}
+	if len(news) == 0 && now-f.told >= silence && !ended(t) {
 		f.told = now
 		f.waiting(ctx, t, now-f.start)
 	}
+}
+
+// news returns what happened since the last look: what nodes have signed, and
+// that an attempt failed.
+func (f *follower) news(t node.Task) (out []string) {
+	for _, fact := range t.Receipts[min(f.facts, len(t.Receipts)):] {
+		switch fact {
+		case "accepted":
+			out = append(out, "accepted by "+t.Peer)
+		case "started":
+			out = append(out, fmt.Sprintf("running at %s, attempt %d", t.Peer, max(t.Attempts, 1)))
+		}
+	}
+	f.facts = max(f.facts, len(t.Receipts))
+	if t.State != f.state && (t.State == "RETRYING" || t.State == "WAITING_APPROVAL" || t.State == "INDETERMINATE") {
+		out = append(out, strings.ToLower(t.State)+" at "+t.Peer+": "+reasonOf(t))
+	}
+	f.state = t.State
+	return out
 }
 
 // waiting says that the task has not ended and why. On a terminal the line is
@@ -124,7 +145,7 @@ func (f *follower) wipe() {
 
 // still is the error of a wait that is over before the task is.
 func (f *follower) still(ctx context.Context, id string) error {
-	text := fmt.Sprintf("the waiting is over, the task is safe: it is %s", strings.ToLower(f.stage))
+	text := fmt.Sprintf("the waiting is over, the task is safe: it is %s", strings.ToLower(f.state))
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	if b, err := f.client.Why(ctx, id); err == nil && b.Cause != "" {
@@ -136,6 +157,9 @@ func (f *follower) still(ctx context.Context, id string) error {
 // end prints the result of an ended task.
 func (f *follower) end(ctx context.Context, t node.Task) error {
 	took := brief(f.w.clock.Mono() - f.start)
+	if t.Ended != nil {
+		took = brief(t.Ended.Sub(t.Created))
+	}
 	good := t.State == proto.TaskState_TASK_STATE_SUCCESS.Name()
 	if !f.w.forPeople() {
 		if err := f.w.show(taskView(f.w, t)); err != nil {
@@ -174,21 +198,6 @@ const stateRunning = "RUNNING"
 func ended(t node.Task) bool {
 	s, err := proto.ParseTaskState(t.State)
 	return err == nil && s.Terminal()
-}
-
-// stageOf says where a task is, in the words of its receipts.
-func stageOf(t node.Task) string {
-	switch {
-	case t.State == stateRunning, t.State != "RETRYING" && slices.Contains(t.Receipts, "started") && !ended(t):
-		return fmt.Sprintf("RUNNING at %s (attempt %d)", t.Peer, max(t.Attempts, 1))
-	case t.State == "RETRYING":
-		return fmt.Sprintf("RETRYING at %s: %s", t.Peer, reasonOf(t))
-	case ended(t):
-		return t.State
-	case t.State == "ACCEPTED":
-		return "ACCEPTED by " + t.Peer
-	}
-	return t.State
 }
 
 func reasonOf(t node.Task) string {

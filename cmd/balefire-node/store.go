@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/config"
 )
 
 func storeCommand(w *world) *cobra.Command {
@@ -53,7 +54,7 @@ func storeCheck(w *world) *cobra.Command {
 		Long:    "Read the whole store of a stopped node and report damage. It changes nothing.\nThe exit code is 1 when there is damage.",
 		Example: "  balefire-node store check --dir /var/lib/balefire", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p, err := w.places()
+			p, err := w.folder()
 			if err != nil {
 				return err
 			}
@@ -67,6 +68,15 @@ func storeCheck(w *world) *cobra.Command {
 			return fmt.Errorf("the store in %s is damaged: balefire-node store salvage copies what can still be read", p.Dir)
 		},
 	}
+}
+
+// folder finds the places of a node whose folder is there.
+func (w *world) folder() (config.Paths, error) {
+	p, err := w.places()
+	if err == nil && !exists(p.Dir) {
+		err = fmt.Errorf("%w: there is no folder %s: name the node's folder with --dir", node.ErrNotFound, p.Dir)
+	}
+	return p, err
 }
 
 func reportView(r node.StoreReport) view {
@@ -134,7 +144,7 @@ func storeSalvage(w *world) *cobra.Command {
 		Long:    "Copy every committed record that can still be read from the store of a stopped\nnode into a new node folder. The damaged one stays as it is.",
 		Example: "  balefire-node store salvage /var/lib/balefire-new --dir /var/lib/balefire", Args: exactly(1, "a folder that does not exist"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := w.places()
+			p, err := w.folder()
 			if err != nil {
 				return err
 			}

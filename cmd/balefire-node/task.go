@@ -22,7 +22,7 @@ func taskCommand(w *world) *cobra.Command {
 func taskList(w *world) *cobra.Command {
 	var f queryFlags
 	c := &cobra.Command{
-		Use: "ls", Short: "List tasks, the newest first",
+		Use: "ls", Short: "List tasks",
 		Example: "  balefire-node task ls --peer laptop --state pending,running\n  balefire-node task ls --since 1h -o jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := f.query(w.clock.Now())
@@ -61,7 +61,7 @@ func tasksView(w *world, page node.Page[node.Task]) view {
 func taskShow(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show a task with everything that happened to it",
-		Example: "  balefire-node task show 01a1f84f", Args: exactly(1, "the id of a task, or its beginning"),
+		Example: "  balefire-node task show 01a1f84f", Args: oneTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()
@@ -121,7 +121,7 @@ func taskWatch(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Follow a task to its end and print its result",
 		Long:    "Follow a task to its end and print its result on standard output. The exit code\ntells how it ended, as with send --wait.",
-		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: exactly(1, "the id of a task, or its beginning"),
+		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: oneTask,
 		Annotations: map[string]string{waits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
@@ -140,7 +140,7 @@ func taskResult(w *world) *cobra.Command {
 	c := &cobra.Command{
 		Use: "result ID", Short: "Fetch the result of a task",
 		Long:    "Write the result of an ended task to standard output or to a file, whole or not\nat all.",
-		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: exactly(1, "the id of a task, or its beginning"),
+		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: oneTask,
 		Annotations: map[string]string{waits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
@@ -195,7 +195,7 @@ func taskCancel(w *world) *cobra.Command {
 	c := &cobra.Command{
 		Use: "cancel ID", Short: "Stop a task",
 		Long:    "Stop a task. One that waits never starts; one that runs is asked to end, or with\n--hard killed with all its processes. It is CANCELLED once nothing of it runs.",
-		Example: "  balefire-node task cancel 01a1f84f --hard --reason 'wrong file'", Args: exactly(1, "the id of a task, or its beginning"),
+		Example: "  balefire-node task cancel 01a1f84f --hard --reason 'wrong file'", Args: oneTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()
@@ -225,7 +225,7 @@ func taskRetry(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "retry ID...", Short: "Do ended tasks once more, as new ones",
 		Long:    "Submit ended tasks again: each becomes a new task with a new id and the same\nidempotency key, and remembers which one it repeats.",
-		Example: "  balefire-node task retry 01a1f84f", Args: between(1, -1, "the ids of tasks"),
+		Example: "  balefire-node task retry 01a1f84f", Args: taskIDs(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error { return w.retry(cmd, args) },
 	}
 }
@@ -257,7 +257,7 @@ func taskPurge(w *world) *cobra.Command {
 	var dry bool
 	c := &cobra.Command{
 		Use: "purge", Short: "Remove the records of ended tasks",
-		Long:    "Remove the records, bodies and results of ended tasks. What has not ended stays.\nThe removal is written to the audit.",
+		Long:    "Remove the records, bodies and results of ended tasks. What has not ended stays,\nand so do dead letters unless --state names theirs. The removal is written to the\naudit.",
 		Example: "  balefire-node task purge --state success --before 7d --dry-run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return w.purge(cmd, &f, dry) },
 	}
@@ -291,7 +291,7 @@ func (w *world) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 		if done.DryRun {
 			did = "would remove"
 		}
-		p.line("%s %d tasks, %s", did, done.Tasks, size(done.Bytes))
+		p.line("%s %d tasks", did, done.Tasks)
 	}})
 }
 

@@ -18,7 +18,7 @@ type build struct {
 func versionCommand(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Show what this binary is",
-		Long:    "Show the version of this binary, the Go it was built with and the commit, where the build noted one.",
+		Long:    "Show the version of this binary, the Go it was built with, and the commit where the\nbuild noted one.",
 		Example: "  balefire-node version -o json", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// A Chinese name takes two cells a character: the columns after it stand.
+func TestTableAlignsWideCharacters(t *testing.T) {
+	tb := newTable(col("NAME"), num("N"), wideOnly("ID"), col("STATE"))
+	tb.row("烽火台", 7, "x", "ALIVE")
+	tb.row("e\u0301tat", 1234, "y", "")
+	tb.row("laptop", "", "z", "DEAD\nnow")
+	var b bytes.Buffer
+	tb.write(&b, false)
+	want := "NAME       N  STATE\n烽火台     7  ALIVE\ne\u0301tat    1234  -\nlaptop     -  DEAD now\n"
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+	b.Reset()
+	tb.write(&b, true)
+	if !strings.Contains(b.String(), "ID") {
+		t.Errorf("the wide column is missing:\n%s", b.String())
+	}
+}
+
+// What another machine wrote cannot steer the terminal.
+func TestCleanTakesControlOut(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain 烽火 text":     "plain 烽火 text",
+		"\x1b[2Jgone":       "\uFFFD[2Jgone",
+		"a\rb\u009bc":       "a\uFFFDb\uFFFDc",
+		"left\u202eright":   "left\uFFFDright",
+		"lines\nand\ttabs":  "lines\nand\ttabs",
+		"bell\x07 null\x00": "bell\uFFFD null\uFFFD",
+	} {
+		if got := clean(in); got != want {
+			t.Errorf("clean(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestFormats(t *testing.T) {
+	items := []node.Submitted{{ID: "1", State: "PENDING", Target: "<a & b>"}, {ID: "2", State: "SENT", Target: "no: 'yaml'"}}
+	v := view{value: node.Page[node.Submitted]{Items: items}, lines: lines(items), human: func(p *paper) {
+		p.line("wide %v", p.wide)
+	}}
+	for format, want := range map[string]string{
+		formatTable: "wide false\n",
+		formatWide:  "wide true\n",
+		formatJSONL: `{"id":"1","state":"PENDING","target":"<a & b>","not_after":"0001-01-01T00:00:00Z"}` + "\n" +
+			`{"id":"2","state":"SENT","target":"no: 'yaml'","not_after":"0001-01-01T00:00:00Z"}` + "\n",
+		formatYAML: "items:\n  - id: \"1\"\n    state: PENDING\n    target: <a & b>\n    not_after: \"0001-01-01T00:00:00Z\"\n" +
+			"  - id: \"2\"\n    state: SENT\n    target: 'no: ''yaml'''\n    not_after: \"0001-01-01T00:00:00Z\"\n",
+	} {
+		w, out, _ := testWorld()
+		w.flags.output = format
+		if err := w.show(v); err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != want {
+			t.Errorf("%s:\n%s\nwant\n%s", format, out, want)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	problem := func(err error) error { return api.ProblemOf(fmt.Errorf("submit: %w", err)) }
+	tests := []struct {
+		name string
+		ctx  context.Context
+		err  error
+		want int
+	}{
+		{"success", t.Context(), nil, exitOK},
+		{"anything", t.Context(), errors.New("broken"), exitError},
+		{"usage", t.Context(), usage("no"), exitUsage},
+		{"unknown command", t.Context(), errors.New(`unknown command "x" for "balefire-node"`), exitUsage},
+		{"invalid request", t.Context(), problem(node.ErrInvalid), exitUsage},
+		{"node down", t.Context(), fmt.Errorf("%w at x", client.ErrNodeDown), exitDown},
+		{"not found", t.Context(), problem(node.ErrNotFound), exitNotFound},
+		{"denied", t.Context(), problem(node.ErrDenied), exitDenied},
+		{"timeout", t.Context(), context.DeadlineExceeded, exitTimeout},
+		{"refused", t.Context(), problem(node.ErrRefused), exitRefused},
+		{"full", t.Context(), problem(node.ErrFull), exitRefused},
+		{"key conflict", t.Context(), problem(node.ErrKeyConflict), exitRefused},
+		{"draining", t.Context(), problem(node.ErrDraining), exitRefused},
+		{"second daemon", t.Context(), fmt.Errorf("open: %w", store.ErrLocked), exitRefused},
+		{"interrupted", stopped, context.Canceled, exitInterrupted},
+		{"told already", t.Context(), quietly(exitFailed), exitFailed},
+	}
+	for _, tt := range tests {
+		if got := exitCode(tt.ctx, tt.err); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestEndCodes(t *testing.T) {
+	for _, tt := range []struct {
+		state, reason string
+		want          int
+	}{
+		{"FAILED", "exit code 65", exitFailed}, {"TIMEOUT", "", exitFailed}, {"DEAD_LETTER", "3 attempts", exitFailed},
+		{"DEAD_LETTER", "DENIED: not allowed", exitDenied}, {"CANCELLED", "by hand", exitRefused}, {"EXPIRED", "", exitRefused},
+	} {
+		if got := endCode(node.Task{State: tt.state, Ending: node.Ending{Reason: tt.reason}}); got != tt.want {
+			t.Errorf("%s %s: %d, want %d", tt.state, tt.reason, got, tt.want)
+		}
+	}
+}
+
+// A wait tells each step once, in order, however fast they come.
+func TestNews(t *testing.T) {
+	f := &follower{}
+	var got []string
+	for _, s := range []struct {
+		state    string
+		receipts string
+	}{
+		{"PENDING", "stored"}, {"PENDING", "stored"}, {"ACCEPTED", "stored accepted"}, {"RUNNING", "stored accepted started"},
+		{"RETRYING", "stored accepted started"}, {"RETRYING", "stored accepted started"}, {"SUCCESS", "stored accepted started done"},
+	} {
+		got = append(got, f.news(node.Task{State: s.state, Peer: "laptop", Attempts: 1, Receipts: strings.Fields(s.receipts), Ending: node.Ending{Reason: "exit code 75"}})...)
+	}
+	want := "accepted by laptop|running at laptop, attempt 1|retrying at laptop: exit code 75"
+	if strings.Join(got, "|") != want {
+		t.Errorf("told %s, want %s", strings.Join(got, "|"), want)
+	}
+	if all := new(follower).news(node.Task{State: "SUCCESS", Peer: "p", Receipts: []string{"stored", "accepted", "started", "done"}}); len(all) != 2 {
+		t.Errorf("a fast task tells %v", all)
+	}
+}
+
+func TestSendFlags(t *testing.T) {
+	now := time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)
+	f := sendFlags{class: "high", ttl: "2d", delay: "90s", dedupe: "content", labels: []string{"a=b", "c=d=e"}}
+	if err := f.read(now); err != nil {
+		t.Fatal(err)
+	}
+	r := f.request
+	if r.Class != proto.Class_CLASS_HIGH || r.TTL != 48*time.Hour || r.Delay != 90*time.Second || r.Key != "auto" || r.Labels["c"] != "d=e" {
+		t.Errorf("request = %+v", r)
+	}
+	for text, want := range map[string]time.Time{
+		"15:04":                now.Add(64 * time.Minute),
+		"13:00":                now.Add(23 * time.Hour),
+		"2026-12-01T00:00:00Z": time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC),
+	} {
+		if got, err := moment(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("at %s = %v, %v", text, got, err)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 250 * time.Microsecond: "250µs", 2400 * time.Microsecond: "2.4ms", 86 * time.Millisecond: "86ms", 5900 * time.Millisecond: "5.9s",
+		41 * time.Second: "41s", 41 * time.Minute: "41m", 25 * time.Hour: "25h00m", 76 * time.Hour: "3d4h",
+	} {
+		if got := brief(d); got != want {
+			t.Errorf("brief(%v) = %s, want %s", d, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 300 << 20: "300 MiB"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestMultiaddrs(t *testing.T) {
+	got, err := multiaddrs([]string{":4001", "[::1]:7", "/ip4/1.2.3.4/tcp/5"})
+	want := "/ip4/0.0.0.0/udp/4001/quic-v1 /ip4/0.0.0.0/tcp/4001 /ip6/::1/udp/7/quic-v1 /ip6/::1/tcp/7 /ip4/1.2.3.4/tcp/5"
+	if err != nil || strings.Join(got, " ") != want {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if _, err := multiaddrs([]string{"4001"}); err == nil {
+		t.Error("a bare port was taken")
+	}
+}
+
+// Colour is for terminals alone, and nobody who said no gets it.
+func TestPaint(t *testing.T) {
+	for _, tt := range []struct {
+		tty     bool
+		flag    string
+		environ []string
+		colored bool
+	}{
+		{true, "auto", nil, true}, {false, "auto", nil, false}, {true, "auto", []string{"NO_COLOR=1"}, false}, {true, "auto", []string{"TERM=dumb"}, false},
+		{false, "always", nil, true}, {true, "never", nil, false},
+	} {
+		w := &world{errTTY: tt.tty, environ: tt.environ, flags: globals{color: tt.flag}}
+		if got := w.paint(red, "x") != "x"; got != tt.colored {
+			t.Errorf("%+v: coloured = %v", tt, got)
+		}
+	}
+}
