@@ -288,6 +288,9 @@ func (g *target) take(m *proto.Message, statements *[][]byte, now int64) *proto.
 		if err := proto.Decode(m.Payload, c); err != nil {
 			g.t.Error(err)
 		}
+		if _, known := g.tasks[proto.TaskID(c.Task)]; !known {
+			g.t.Error("asked to stop a task before it was sent")
+		}
 		g.cancels = append(g.cancels, c)
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -213,6 +214,9 @@ func TestExpiryOfWhatMayBeSent(t *testing.T) {
 				time.Sleep(time.Hour + 2*time.Second)
 				h.want(id, pending)
 				h.want(later, expired)
+				if at, ok := h.backlog.NextExpiry(); !ok || time.Until(at) < 23*time.Hour {
+					t.Errorf("it is looked at again at %v", at)
+				}
 				time.Sleep(day)
 				h.want(id, pending)
 				time.Sleep(proto.Skew)
@@ -479,6 +483,34 @@ func TestSubmitAfterTheEnd(t *testing.T) {
 		h.disk = h.disk.Reopen()
 		h.start()
 	})
+}
+
+// A stop answers everybody: what was taken is durable, the rest is refused (S32).
+func TestSubmitDuringTheStop(t *testing.T) {
+	for range 20 {
+		inBubble(t, Config{}, func(t *testing.T, h *home) {
+			g := newTarget(t)
+			var stored atomic.Int64
+			var callers sync.WaitGroup
+			for range 50 {
+				callers.Go(func() {
+					switch _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); {
+					case err == nil:
+						stored.Add(1)
+					case !errors.Is(err, ErrClosed):
+						t.Error(err)
+					}
+				})
+			}
+			h.stop()
+			callers.Wait()
+			h.disk = h.disk.Reopen()
+			h.start()
+			if n := h.Stats().Live; int64(n) != stored.Load() {
+				t.Errorf("%d tasks on disk, %d were told so", n, stored.Load())
+			}
+		})
+	}
 }
 
 // S47: below the reserve of the disk new tasks are refused; what is under way goes
