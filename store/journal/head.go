@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 )
 
 // heads is what HEAD holds: the two ends of the chain that must be there.
@@ -54,12 +55,22 @@ func decodeHeads(b []byte) (heads, error) {
 	return h, nil
 }
 
-func readHeads(dir string) (heads, error) {
-	b, err := os.ReadFile(filepath.Join(dir, headName))
-	if err != nil {
-		return heads{}, err
+// headTries is how often HEAD is read before it counts as damaged: a read beside
+// the journal's own write may see half of it.
+const headTries = 50
+
+func readHeads(dir string) (h heads, err error) {
+	for range headTries {
+		var b []byte
+		if b, err = os.ReadFile(filepath.Join(dir, headName)); err != nil {
+			return heads{}, err
+		}
+		if h, err = decodeHeads(b); err == nil {
+			return h, nil
+		}
+		runtime.Gosched()
 	}
-	return decodeHeads(b)
+	return heads{}, err
 }
 
 // writeHead rewrites HEAD in place. It does not sync: HEAD may lag behind the
