@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // lockName is the file in a data folder that its process holds locked.
@@ -29,11 +30,15 @@ func LockDir(dir string) (*DirLock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock folder: %w", err)
 	}
-	if err := tryLock(f); err != nil {
+	if err := takeLock(f); err != nil {
 		holder := readHolder(f)
 		f.Close()
 		if errors.Is(err, errBusy) {
-			return nil, fmt.Errorf("%w: %s belongs to %s; stop it first, or give this one another folder", ErrLocked, dir, holder)
+			who := "another process"
+			if holder != 0 {
+				who = fmt.Sprintf("process %d", holder)
+			}
+			return nil, fmt.Errorf("%w: %s belongs to %s; stop it first, or give this one another folder", ErrLocked, dir, who)
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -53,6 +58,24 @@ func (l *DirLock) Close() error {
 	return nil
 }
 
+// A process that was killed while it started a program leaves the lock with
+// that program's process, which lets go of it a moment later.
+const (
+	leftoverFor  = 2 * time.Second
+	leftoverLook = 10 * time.Millisecond
+)
+
+// takeLock locks f. It waits for what a dead holder left, not for a holder.
+func takeLock(f *os.File) error {
+	for waited := time.Duration(0); ; waited += leftoverLook {
+		err := tryLock(f)
+		if !errors.Is(err, errBusy) || waited >= leftoverFor || !gone(readHolder(f)) {
+			return err
+		}
+		time.Sleep(leftoverLook)
+	}
+}
+
 func writeHolder(f *os.File) error {
 	if err := f.Truncate(0); err != nil {
 		return err
@@ -61,12 +84,12 @@ func writeHolder(f *os.File) error {
 	return err
 }
 
-// readHolder names the process that wrote f.
-func readHolder(f *os.File) string {
+// readHolder returns the process that wrote f, 0 if nobody can tell.
+func readHolder(f *os.File) int {
 	b, _ := io.ReadAll(io.NewSectionReader(f, 0, 32))
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {
-		return "another process"
+		return 0
 	}
-	return fmt.Sprintf("process %d", pid)
+	return pid
 }

@@ -16,3 +16,8 @@ func tryLock(f *os.File) error {
 	}
 	return err
 }
+
+// gone reports whether it is certain that there is no such process.
+func gone(pid int) bool {
+	return pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}
