@@ -137,15 +137,27 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 	if err := d.finish(ctx, s.ID, hex.EncodeToString(sum[:])); err != nil {
 		return err
 	}
-	ran, err := beta.node.Task(ctx, s.ID)
+	if t, err = alpha.node.Task(ctx, s.ID); err != nil {
+		return err
+	}
+	receipts, err := alpha.node.Receipts(ctx, s.ID)
 	if err != nil {
 		return err
 	}
-	if ran.Attempts != 1 {
-		return fmt.Errorf("beta ran task %s %d times, not once", s.ID, ran.Attempts)
+	if runs := starts(receipts); t.Attempts != 1 || runs != 1 || verifyAll(s.ID, receipts) > 0 {
+		return fmt.Errorf("beta has signed %d starts of task %s in %d attempts, not one", runs, s.ID, t.Attempts)
 	}
-	d.tell("it arrived by itself and beta ran it once")
+	d.tell("it arrived by itself and beta ran it once: it has signed one start")
 	return nil
+}
+
+func starts(receipts []node.Receipt) (n int) {
+	for _, r := range receipts {
+		if r.Fact == proto.FactStarted.String() {
+			n++
+		}
+	}
+	return n
 }
 
 // finish waits for a task's end and compares its result.

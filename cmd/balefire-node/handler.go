@@ -38,9 +38,6 @@ in this node's own configuration file.`,
 				return usage("handler add takes one kind; the program follows --")
 			}
 			s.Kind = args[0]
-			if cmd.Flags().Changed("timeout") {
-				s.Timeout = w.flags.timeout.String()
-			}
 			for i, a := range s.Allow {
 				if !strings.Contains(a, ":") {
 					s.Allow[i] = "peer:" + a
@@ -78,7 +75,7 @@ func addHandlerFlags(c *cobra.Command, s *node.HandlerSpec) {
 	f.BoolVar(&s.Args, "args", false, "append the sender's arguments")
 	f.StringVar(&s.Body, "body", "", "how the program gets the body: stdin or file (default stdin)")
 	f.StringVar(&s.Profile, "profile", "", "read-only, dev-write or dangerous (default dev-write)")
-	f.StringVar(&s.Timeout, "run-timeout", "", "limit of one run, 0 for none (default 10m)")
+	f.StringVar(&s.Timeout, "timeout", "", "limit of one run, 0 for none (default 10m)")
 	f.IntVar(&s.Concurrency, "concurrency", 0, "runs at the same time (default the node's slots)")
 	f.IntVar(&s.MaxAttempts, "max-attempts", 0, "runs before it is a dead letter (default 3)")
 	f.StringVar(&s.OnCrash, "on-crash", "", "when a run was cut off: retry, probe or park (default park)")

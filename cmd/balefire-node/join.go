@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/store"
 )
 
 func joinCommand(w *world) *cobra.Command {
@@ -42,10 +44,11 @@ not stay in the shell's history.`,
 			defer cancel()
 			cfg := l.Node(p.Dir)
 			cfg.Version, cfg.Logger = version, w.quietLogger()
-			w.say("asking the inviter …")
+			stop := w.patience("asking the inviter")
 			j, err := node.Join(ctx, cfg, ticket, name)
+			stop()
 			if err != nil {
-				return err
+				return notJoined(err)
 			}
 			return w.show(view{value: j, human: func(out *paper) {
 				out.line("%s is a member of mesh %s, invited by %s", j.Name, j.Mesh, j.Inviter)
@@ -56,6 +59,14 @@ not stay in the shell's history.`,
 	c.Flags().StringVar(&name, "name", "", "name of this node in the mesh; the inviter may have fixed another (default: the machine's)")
 	addListen(c, &listen)
 	return c
+}
+
+// notJoined adds what to do to an error that only says that nobody answered.
+func notJoined(err error) error {
+	if isAny(err, node.ErrInvalid, node.ErrRefused, node.ErrPaired, store.ErrLocked, context.Canceled) {
+		return err
+	}
+	return &codedError{exitError, fmt.Errorf("%w\nthe node that made the ticket must be running, and this machine must reach one of its addresses", err)}
 }
 
 // ticket reads a ticket from standard input where it is given as -.

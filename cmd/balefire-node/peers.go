@@ -54,7 +54,7 @@ func peerTable(w *world, peers []node.Peer) *table {
 func peersShow(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "show PEER", Short: "Show one peer",
-		Example: "  balefire-node peers show laptop", Args: exactly(1, "the name or id of a peer"),
+		Example: "  balefire-node peers show laptop", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()
@@ -91,7 +91,7 @@ func peersShow(w *world) *cobra.Command {
 func peersAct(w *world, verb, doc, done string, final bool, act func(*client.Client, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " PEER", Short: doc,
-		Example: "  balefire-node peers " + verb + " laptop", Args: exactly(1, "the name or id of a peer"),
+		Example: "  balefire-node peers " + verb + " laptop", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if final {
 				if err := w.confirm(verb + " " + args[0]); err != nil {

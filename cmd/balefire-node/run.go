@@ -75,10 +75,16 @@ func (d *daemon) run(ctx context.Context) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, reloadSignals()...)
 	defer signal.Stop(hup)
+	return d.keep(ctx, func() error { return d.once(ctx, hup) })
+}
+
+// keep opens the node again after its store failed, later and later, and at
+// once when the configuration has changed. Any other end is the end.
+func (d *daemon) keep(ctx context.Context, once func() error) error {
 	wait := firstReopen
 	for {
 		opened := d.w.clock.Mono()
-		err := d.once(ctx, hup)
+		err := once()
 		switch {
 		case ctx.Err() != nil:
 			return ctxless(err)

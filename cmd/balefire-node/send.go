@@ -40,14 +40,16 @@ result comes home. Its id is printed on standard output.
 
 The body is a file (@FILE), standard input (-) or nothing; what follows -- is
 given to the handler as arguments, where it allows that. With --wait the result
-is printed instead of the id, and the exit code tells how the task ended: 7 it
-failed, 6 the waiting was over and the task is safe.`,
+is printed instead of the id (with -o json the task), and the exit code tells how
+it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
 		Example: `  balefire-node send laptop shell --wait -- uname -a
   balefire-node send laptop ingest @photos.tar --class low --ttl 24h
   pg_dump shop | balefire-node send backup store - --key shop-$(date +%F)`,
 		Annotations: map[string]string{waits: "yes"},
 		Args:        between(2, -1, "a peer and a kind: send PEER KIND [@FILE | -] [-- ARG...]"),
-		RunE:        func(cmd *cobra.Command, args []string) error { return w.send(cmd, &f, args) },
+
+		ValidArgsFunction: w.completePeer,
+		RunE:              func(cmd *cobra.Command, args []string) error { return w.send(cmd, &f, args) },
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.class, "class", "", "critical, high, normal or low (default normal)")

@@ -61,7 +61,7 @@ func tasksView(w *world, page node.Page[node.Task]) view {
 func taskShow(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show a task with everything that happened to it",
-		Example: "  balefire-node task show 01a1f84f", Args: oneTask,
+		Example: "  balefire-node task show 01a1f84f", Args: oneTask, ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()
@@ -121,7 +121,7 @@ func taskWatch(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Follow a task to its end and print its result",
 		Long:    "Follow a task to its end and print its result on standard output. The exit code\ntells how it ended, as with send --wait.",
-		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: oneTask,
+		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: oneTask, ValidArgsFunction: w.completeTask,
 		Annotations: map[string]string{waits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
@@ -140,7 +140,7 @@ func taskResult(w *world) *cobra.Command {
 	c := &cobra.Command{
 		Use: "result ID", Short: "Fetch the result of a task",
 		Long:    "Write the result of an ended task to standard output or to a file, whole or not\nat all.",
-		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: oneTask,
+		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: oneTask, ValidArgsFunction: w.completeTask,
 		Annotations: map[string]string{waits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
@@ -195,7 +195,7 @@ func taskCancel(w *world) *cobra.Command {
 	c := &cobra.Command{
 		Use: "cancel ID", Short: "Stop a task",
 		Long:    "Stop a task. One that waits never starts; one that runs is asked to end, or with\n--hard killed with all its processes. It is CANCELLED once nothing of it runs.",
-		Example: "  balefire-node task cancel 01a1f84f --hard --reason 'wrong file'", Args: oneTask,
+		Example: "  balefire-node task cancel 01a1f84f --hard --reason 'wrong file'", Args: oneTask, ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()
@@ -225,7 +225,7 @@ func taskRetry(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "retry ID...", Short: "Do ended tasks once more, as new ones",
 		Long:    "Submit ended tasks again: each becomes a new task with a new id and the same\nidempotency key, and remembers which one it repeats.",
-		Example: "  balefire-node task retry 01a1f84f", Args: taskIDs(1, -1),
+		Example: "  balefire-node task retry 01a1f84f", Args: taskIDs(1, -1), ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error { return w.retry(cmd, args) },
 	}
 }
@@ -295,8 +295,9 @@ func (w *world) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 	}})
 }
 
-// shortTask is the part of a task's id that people read: it is random enough.
-func shortTask(id string) string { return id[:min(len(id), 13)] }
+// shortTask is the part of a task's id that people read: the moment and the
+// first random digits.
+func shortTask(id string) string { return id[:min(len(id), 18)] }
 
 // cut shortens text for a table.
 func cut(text string, n int) string {

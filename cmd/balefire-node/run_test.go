@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/store"
+)
+
+// A store that fails is opened again by itself, with longer and longer pauses; a
+// changed configuration opens the node at once; other errors end it.
+func TestKeepOpensAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _ := testWorld()
+		d := &daemon{w: w, log: slog.New(slog.DiscardHandler)}
+		start := time.Now()
+		var at []time.Duration
+		broken := errors.New("the key is gone")
+		err := d.keep(t.Context(), func() error {
+			at = append(at, time.Since(start).Round(time.Second))
+			switch len(at) {
+			case 1, 2, 4:
+				return fmt.Errorf("node: %w", store.ErrFailed)
+			case 3:
+				return errReload
+			}
+			return broken
+		})
+		want := []time.Duration{0, time.Second, 3 * time.Second, 3 * time.Second, 7 * time.Second}
+		if !errors.Is(err, broken) || !slices.Equal(at, want) {
+			t.Errorf("opened at %v, want %v; ended with %v", at, want, err)
+		}
+	})
+}
+
+func TestKeepStopsWhenTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _ := testWorld()
+		d := &daemon{w: w, log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		if err := d.keep(ctx, func() error { return store.ErrFailed }); err != nil {
+			t.Errorf("stopped while it waited: %v", err)
+		}
+	})
+}
+
+// SIGHUP reads the configuration again: what can change at once does, for the
+// rest the node is opened again, and a wrong one changes nothing.
+func TestReload(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "n")
+	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "solo", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "config.yaml")
+	base := "net: {listen: [/ip4/127.0.0.1/tcp/0]}\nstore: {segment: 4MiB}\n"
+	write := func(more string) {
+		if err := os.WriteFile(file, []byte(base+more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	w, _, _ := testWorld()
+	told := make(logLines, 1000)
+	w.err, w.flags.paths.Dir = told, dir
+	l, p, err := w.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	notified := notifySocket(t)
+	w.environ = append(w.environ, "NOTIFY_SOCKET="+notified.LocalAddr().String())
+	d := newDaemon(w, l, p)
+	ctx, cancel := context.WithCancel(t.Context())
+	hup, done := make(chan os.Signal), make(chan error, 1)
+	go func() { done <- d.keep(ctx, func() error { return d.once(ctx, hup) }) }()
+	c := client.New(p.Socket)
+	defer c.Close()
+	slots := func() int {
+		s, err := c.Status(t.Context())
+		for err != nil && t.Context().Err() == nil {
+			s, err = c.Status(t.Context())
+		}
+		return s.Slots
+	}
+	before := slots()
+	if got := read(t, notified); got != "READY=1" {
+		t.Errorf("the service manager was told %q", got)
+	}
+
+	write("log: {level: debug}\n")
+	hup <- reloadSignals()[0]
+	told.await(t, `"changed_fields":["log.level"]`)
+	write("limts: {}\n")
+	hup <- reloadSignals()[0]
+	told.await(t, "the old one stays")
+	if !d.log.Enabled(ctx, slog.LevelDebug) {
+		t.Error("the level did not change")
+	}
+	write(fmt.Sprintf("log: {level: debug}\nlimits: {slots: %d}\n", before+3))
+	hup <- reloadSignals()[0]
+	told.await(t, `"changed_fields":["limits.slots"]`)
+	if got := read(t, notified); got != "STOPPING=1" {
+		t.Errorf("the service manager was told %q", got)
+	}
+	if got := read(t, notified); got != "READY=1" {
+		t.Errorf("the service manager was told %q", got)
+	}
+	if got := slots(); got != before+3 {
+		t.Errorf("%d slots, want %d", got, before+3)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// logLines passes on what is logged, line by line.
+type logLines chan string
+
+func (l logLines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+// await returns when a line has been logged that contains want.
+func (l logLines) await(t *testing.T, want string) {
+	t.Helper()
+	for {
+		select {
+		case line := <-l:
+			if strings.Contains(line, want) {
+				return
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("the log does not tell %s", want)
+		}
+	}
+}
+
+func notifySocket(t *testing.T) *net.UnixConn {
+	t.Helper()
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func read(t *testing.T, conn *net.UnixConn) string {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 100)
+	n, err := conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}
