@@ -1,0 +1,62 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// The write budget of a small task: one operation when it is submitted, one when
+// its target takes it, one when its home hears of that. None for SENT, for what
+// is due, for events or receipts, and no reads but for what is required.
+func TestWriteBudgetOfATask(t *testing.T) {
+	const tasks = 200
+	a, b := pair(t, func(_ string, c *Config) { c.Limits.GracefulTimeout = time.Millisecond })
+	held := HandlerSpec{Kind: "held", Exec: []string{"/bin/sleep", "600"}, Allow: []string{"role:send"}, Concurrency: 1}
+	if err := b.AddHandler(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	first := a.submit(t, Request{Target: "b", Kind: "held"}) // takes the one place, the others wait in custody
+	eventually(t, func() bool {
+		task, err := a.Task(t.Context(), first)
+		return err == nil && task.State == "RUNNING" // told once it has lasted a second
+	}, func() string { return "the first does not run" })
+	before := [2]store.Counters{a.ground.store.Counters(), b.ground.store.Counters()}
+	rs := make([]Request, tasks)
+	for i := range rs {
+		rs[i] = Request{Target: "b", Kind: "held", Body: make([]byte, 1024)}
+	}
+	_, errs := a.SubmitMany(t.Context(), rs)
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	submitted := a.ground.store.Counters()
+	if got := submitted.Ops - before[0].Ops; got < tasks || got > 2*tasks+10 {
+		t.Errorf("submit of %d tasks: %d operations", tasks, got)
+	}
+	accepted(t, a, tasks)
+	home, target := a.ground.store.Counters(), b.ground.store.Counters()
+	const slack = 10 // marks, links, the address book
+	if got := home.Ops - before[0].Ops; got > 2*tasks+slack {
+		t.Errorf("home: %d operations for %d tasks, want 2 each", got, tasks)
+	}
+	if got := target.Ops - before[1].Ops; got > tasks+slack {
+		t.Errorf("target: %d operations for %d tasks, want 1 each", got, tasks)
+	}
+	if groups := home.Groups - before[0].Groups; groups > tasks {
+		t.Errorf("home: %d commits for %d tasks: they do not go in groups", groups, tasks)
+	}
+}
+
+// accepted waits until n tasks of a home are with their owner.
+func accepted(t *testing.T, a *live, n int) {
+	t.Helper()
+	eventually(t, func() bool { return a.outbox.Stats().ByState[proto.TaskState_TASK_STATE_ACCEPTED] == n }, func() string {
+		return fmt.Sprintf("want %d tasks accepted, there are %v", n, a.outbox.Stats().ByState)
+	})
+}

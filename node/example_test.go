@@ -1,0 +1,74 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// Two nodes in one program: the first begins a mesh, the second joins it with a
+// ticket and hashes what the first sends.
+func Example() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "balefire")
+	check(err)
+	defer os.RemoveAll(dir)
+
+	config := func(name string) node.Config {
+		return node.Config{
+			Dir:    filepath.Join(dir, name),
+			Net:    node.NetConfig{Listen: []string{"/ip4/127.0.0.1/tcp/0"}},
+			Logger: slog.New(slog.DiscardHandler),
+		}
+	}
+	run := func(cfg node.Config) (n *node.Node, stop func()) {
+		n, err := node.New(cfg)
+		check(err)
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan error)
+		go func() { done <- n.Run(ctx) }()
+		return n, func() { cancel(); check(<-done) }
+	}
+
+	laptop, server := config("laptop"), config("server")
+	server.Handlers = []node.HandlerSpec{{Kind: "hash", Type: node.TypeSHA256, Allow: []string{"peer:laptop"}}}
+
+	_, err = node.Init(node.InitOptions{Dir: laptop.Dir, Name: "laptop", NewMesh: true})
+	check(err)
+	a, stopA := run(laptop)
+	defer stopA()
+	ticket, err := a.Invite(ctx, node.InviteOptions{})
+	check(err)
+	_, err = node.Join(ctx, server, ticket.Ticket, "server")
+	check(err)
+	_, stopB := run(server)
+	defer stopB()
+
+	task, err := a.Submit(ctx, node.Request{Target: "server", Kind: "hash", Body: []byte("balefire")})
+	check(err)
+	_, err = a.Wait(ctx, task.ID)
+	check(err)
+	body, done, err := a.Result(ctx, task.ID)
+	check(err)
+	defer body.Close()
+	sum, err := io.ReadAll(body)
+	check(err)
+	fmt.Println(done.State, done.Receipts)
+	fmt.Printf("%s\n", sum)
+	// Output:
+	// SUCCESS [stored accepted started done]
+	// b540411c0f8e71df53d288794977c173d555062614d54ce70dbf4d798d15580b
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
