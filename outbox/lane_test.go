@@ -31,6 +31,12 @@ func (b *testBodies) Load(name string) ([]byte, error) {
 	return nil, errors.New("no such blob")
 }
 
+func (b *testBodies) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.sent)
+}
+
 func (b *testBodies) Send(_ context.Context, _ proto.PeerID, o *proto.Offer, name string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,7 +76,7 @@ func TestLargeBodies(t *testing.T) {
 		g := newTarget(t)
 		asked := map[string]int{}
 		g.say = func(m *proto.Message) *proto.Refusal {
-			if asked[m.Id]++; asked[m.Id] == 1 && m.Id != "" && len(bodies.sent) > 0 {
+			if asked[m.Id]++; asked[m.Id] == 1 && m.Id != "" && bodies.count() > 0 {
 				return &proto.Refusal{Code: proto.Code_CODE_NEED_BODY}
 			}
 			return nil
@@ -86,6 +92,7 @@ func TestLargeBodies(t *testing.T) {
 		synctest.Wait()
 		h.want(inline.Header.ID, accepted)
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		for i, d := range drafts {
 			if n := asked[d.Header.ID.String()]; n < 2 {
 				t.Errorf("body %d: its task was sent %d times", i, n)
@@ -127,7 +134,7 @@ func TestBadKeyIsWrappedAnew(t *testing.T) {
 // A result is kept until its home has answered; its end of the task here and the
 // result are one step.
 func TestResultsGoHome(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, h *home) {
+	inBubble(t, Config{ResultFor: time.Hour}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.saying(proto.Code_CODE_INTERNAL)
 		also := func(b *store.Batch) { b.Put(store.Inbox, []byte("task"), []byte("done")) }
@@ -180,9 +187,9 @@ func TestResultsGoHome(t *testing.T) {
 		if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(32 * day)
+		time.Sleep(day + 2*time.Hour)
 		if st := h.Stats(); st.Live != 0 || st.Dead != 2 {
-			t.Errorf("a result that nobody took in a month: %+v", st)
+			t.Errorf("a result that nobody took in its time: %+v", st)
 		}
 	})
 }
@@ -291,6 +298,7 @@ func TestFlappingLink(t *testing.T) {
 			t.Errorf("%d taken", taken)
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if m := h.Mark(g.peer()); g.mark != m || m.Counter != 3000 {
 			t.Errorf("mark %v at the target, %v here", g.mark, m)
 		}
@@ -395,6 +403,7 @@ func TestRunTidiesTheShelves(t *testing.T) {
 		}
 		h.mustSubmit(drafts...)
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		if st := h.Stats(); st.Dead != 10 || archived != 990 {
 			t.Errorf("%d on the shelf, %d archived", st.Dead, archived)
 		}

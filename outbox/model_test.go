@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -110,6 +111,7 @@ func history(t *testing.T, h *home, rnd *rand.Rand) {
 		finishSome(t, h, owner, func() bool { return true })
 	}
 	time.Sleep(time.Second)
+	synctest.Wait()
 	ended := 0
 	for id, g := range owner {
 		h.want(id, success)

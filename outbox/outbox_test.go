@@ -378,6 +378,7 @@ func TestTaskWalksToItsResult(t *testing.T) {
 			t.Errorf("record = %v", r)
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if seq := g.tasks[id].Seq; g.mark != seq {
 			t.Errorf("mark = %v, want %v", g.mark, seq)
 		}
