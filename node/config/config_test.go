@@ -269,7 +269,7 @@ func TestBadConfigurations(t *testing.T) {
 }
 
 func TestEverythingWrongIsToldAtOnce(t *testing.T) {
-	_, err := Load(Source{File: write(t, "nett: 1\nlimits: {slots: x}\nlog: {levle: info}\n")})
+	_, err := Load(Source{File: write(t, "nett: 1\nlimits: {slots: x}\nlog: {tone: info}\n")})
 	if n := len(strings.Split(err.Error(), "\n")); n != 3 {
 		t.Errorf("%d of 3 mistakes are told: %v", n, err)
 	}
