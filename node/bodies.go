@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/transport"
 )
 
 // The names of blobs: a node may be both ends of a task, so each use has its own.
@@ -140,9 +141,10 @@ func (n *Node) spill(d *outbox.Draft) error {
 // maxSealedRecord is the largest sealed body that stays in its record.
 const maxSealedRecord = proto.MaxInlineRecord + 1<<10
 
-// dropBody removes the file of a draft that came to nothing.
+// dropBody removes the file of a draft that came to nothing. Once the store has
+// failed nobody knows whether it did: the sweep of the next start will.
 func (n *Node) dropBody(d *outbox.Draft) {
-	if d.Record.GetBodyBlob() == "" {
+	if d.Record.GetBodyBlob() == "" || n.ground.store.Err() != nil {
 		return
 	}
 	if err := n.ground.blobs.Delete(d.Record.GetBodyBlob()); err != nil {
@@ -162,7 +164,9 @@ type bodyFiles struct{ node *Node }
 // Load returns a sealed body that fits into a frame.
 func (f bodyFiles) Load(name string) ([]byte, error) { return readBlob(f.node.ground.blobs, name) }
 
-// Send streams a sealed body and returns once the peer has it durable.
+// Send streams a sealed body and returns once the peer has it durable, or wants
+// no body of this envelope: then the frame that follows is told the same, and
+// decides.
 func (f bodyFiles) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
 	b, err := f.node.ground.blobs.Open(name)
 	if err != nil {
@@ -170,9 +174,25 @@ func (f bodyFiles) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer
 	}
 	defer b.Close()
 	if to == f.node.keys.Peer() {
-		return f.node.copyBody(ctx, offer, b)
+		err = f.node.copyBody(ctx, offer, b)
+	} else {
+		err = f.node.net.SendBody(ctx, to, offer, b, b.Size())
 	}
-	return f.node.net.SendBody(ctx, to, offer, b, b.Size())
+	if r, ok := errors.AsType[*transport.CodeError](err); ok && saidOfFrames(r.Code) {
+		return nil
+	}
+	return err
+}
+
+// saidOfFrames reports whether a refusal is of an envelope, and not of what
+// carries its body.
+func saidOfFrames(c proto.Code) bool {
+	switch c {
+	case proto.Code_CODE_DENIED, proto.Code_CODE_EXPIRED, proto.Code_CODE_TOO_LARGE, proto.Code_CODE_BAD_SIGNATURE,
+		proto.Code_CODE_DUPLICATE, proto.Code_CODE_STALE, proto.Code_CODE_NO_HANDLER, proto.Code_CODE_DRAINING:
+		return true
+	}
+	return false
 }
 
 func readBlob(dir *blob.Dir, name string) ([]byte, error) {
@@ -194,7 +214,11 @@ func (n *Node) sweepFiles() error {
 	if err := n.outbox.Blobs(func(name string) { used[name] = true }); err != nil {
 		return err
 	}
-	removed, err := n.ground.blobs.Sweep(func(name string) bool { return used[name] || n.inbox.Holds(name) })
+	awaited, err := n.forgetOldParts(context.Background())
+	if err != nil {
+		return err
+	}
+	removed, err := n.ground.blobs.Sweep(func(name string) bool { return used[name] || awaited(name) || n.inbox.Holds(name) })
 	if err != nil {
 		return fmt.Errorf("sweep bodies: %w", err)
 	}

@@ -3,11 +3,11 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/transport"
 )
 
 // A loop is the link of a node to itself: what it sends, it receives, with every
@@ -109,7 +109,7 @@ func (l *loop) Answers(ctx context.Context) (*proto.Ack, error) {
 func (n *Node) copyBody(ctx context.Context, offer *proto.Offer, b *blob.Blob) error {
 	sink, reply := bodies{n}.Offer(ctx, n.keys.Peer(), offer)
 	if reply.GetCode() != proto.Code_CODE_UNSPECIFIED {
-		return fmt.Errorf("%s: %s", reply.GetCode().Name(), reply.GetDetail())
+		return &transport.CodeError{Code: reply.GetCode(), Detail: reply.GetDetail()}
 	}
 	if sink == nil {
 		return nil

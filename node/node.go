@@ -20,6 +20,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -180,7 +181,9 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 		switch {
 		case failed[j] != nil:
 			errs[i] = submitError(failed[j])
-			n.dropBody(drafts[j])
+			if !errors.Is(failed[j], store.ErrUnknown) { // else it may yet be written
+				n.dropBody(drafts[j])
+			}
 		case existing[j] != nil:
 			out[i] = n.known(*existing[j], out[i])
 			n.dropBody(drafts[j])

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// A submit whose caller went away is committed all the same, and then it needs
+// its body (I1).
+func TestUnknownSubmitKeepsItsBody(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	a, b := pair(t, func(name string, c *Config) {
+		if name == "a" {
+			c.Fail = func(p string) error {
+				if p == PointSealed {
+					cancel()
+				}
+				return nil
+			}
+		}
+	})
+	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, 100_000)
+	rand.Read(body)
+	_, err := a.Submit(ctx, Request{Target: "b", Kind: "sum", Body: body})
+	if !errors.Is(err, store.ErrUnknown) {
+		t.Fatalf("Submit: %v, want unknown", err)
+	}
+	eventually(t, func() bool {
+		p, _ := a.Tasks(t.Context(), Query{})
+		return len(p.Items) == 1 && p.Items[0].State == "SUCCESS"
+	}, func() string {
+		p, _ := a.Tasks(t.Context(), Query{})
+		w, _ := a.Why(t.Context(), p.Items[0].ID)
+		return fmt.Sprintf("%s %+v", p.Items[0].State, w)
+	})
+}
+
+// What the target refuses for good ends also when its body is streamed.
+func TestStreamedTaskThatIsDeniedEnds(t *testing.T) {
+	a, b := pair(t, nil)
+	s := allow("sum", TypeSHA256)
+	s.Allow = []string{"peer:nobody"}
+	if err := b.AddHandler(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	a.ended(t, a.submit(t, Request{Target: "b", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
+	if err := a.AddHandler(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	a.ended(t, a.submit(t, Request{Target: "a", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
+}
+
+// A large result that comes too late is answered, and then it is no more offered.
+func TestLateStreamedResultIsDropped(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 1; head -c 400000 /dev/zero"}})
+	eventually(t, func() bool { return b.inbox.Status().Used == 1 }, func() string { return "not running" })
+	tid, _ := proto.ParseTaskID(id)
+	rec, err := a.outbox.Get(tid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := a.outbox.Commit(t.Context(), b.keys.Peer(), []outbox.ResultIn{{ID: tid, Seq: rec.Seq(), Outcome: &proto.Outcome{State: proto.TaskState_TASK_STATE_FAILED}}})
+	if v[0].Code != 0 {
+		t.Fatal(v)
+	}
+	eventually(t, func() bool {
+		rec, err := b.inbox.Get(tid)
+		return (err != nil || rec.GetState().Terminal()) && b.outbox.Results() == 0
+	}, func() string { return "the result is still offered" })
+}
+
+// No result touches what another has committed.
+func TestForgedResultChangesNoBody(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, 20_000)
+	rand.Read(body)
+	id := a.submit(t, Request{Target: "b", Kind: "echo", Body: body})
+	a.ended(t, id, "SUCCESS")
+	tid, _ := proto.ParseTaskID(id)
+	other := bytes.Repeat([]byte("x"), 20_000)
+	sum := sha256sum(other)
+	a.openForged(t, b, tid, &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: other, BodySize: 20_000, BodyDigest: sum})
+	r, _, err := a.Result(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, body) {
+		t.Errorf("the committed result has been replaced: %v", err)
+	}
+	n := a.ground.blobs.Usage().Blobs
+	for range 3 {
+		a.openForged(t, b, proto.NewTaskID(time.Now()), &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: other, BodySize: 20_000, BodyDigest: sum})
+	}
+	if m := a.ground.blobs.Usage().Blobs; m != n {
+		t.Errorf("%d blobs after results that nobody awaits, %d before", m, n)
+	}
+}
