@@ -94,7 +94,7 @@ func (n *Node) takeIf(ctx context.Context, code proto.Code, detail, name string,
 	if has, err := n.ground.blobs.Has(name); err == nil && has {
 		return nil, &proto.OfferReply{Offset: size}, nil
 	}
-	a, err := n.arrive(ctx, name, int64(size), leaf)
+	a, err := n.arrive(ctx, name, int64(size), h.NotAfter, leaf)
 	if errors.Is(err, blob.ErrFull) || errors.Is(err, blob.ErrTooLarge) || n.ground.store.Full() {
 		if a != nil {
 			err = errors.Join(err, a.End(false))
@@ -112,14 +112,15 @@ func (n *Node) takeIf(ctx context.Context, code proto.Code, detail, name string,
 // noted in the bucket Chunks, with the envelope that it belongs to: after a
 // crash it goes on there (S12).
 type arriving struct {
-	node *Node
-	ctx  context.Context // of the stream that it arrives on
-	w    *blob.Writer
-	name string
-	leaf [32]byte
+	node     *Node
+	ctx      context.Context // of the stream that it arrives on
+	w        *blob.Writer
+	name     string
+	notAfter int64 // Unix milliseconds: after it nobody sends the rest
+	leaf     [32]byte
 }
 
-func (n *Node) arrive(ctx context.Context, name string, size int64, leaf [32]byte) (*arriving, error) {
+func (n *Node) arrive(ctx context.Context, name string, size, notAfter int64, leaf [32]byte) (*arriving, error) {
 	if size > n.cfg.Store.MaxBlob {
 		return nil, blob.ErrTooLarge
 	}
@@ -127,20 +128,72 @@ func (n *Node) arrive(ctx context.Context, name string, size int64, leaf [32]byt
 	if err != nil {
 		return nil, err
 	}
-	a := &arriving{node: n, ctx: ctx, w: w, name: name, leaf: leaf}
+	a := &arriving{node: n, ctx: ctx, w: w, name: name, notAfter: notAfter, leaf: leaf}
 	if err := w.Truncate(min(a.durable(), w.Offset())); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return a, nil
 }
 
+// A progress is the note of how much of a body is durable: offset 8 |
+// not_after 8 | leaf 32, big endian.
+type progress struct {
+	offset, notAfter int64
+	leaf             [32]byte
+}
+
+func (p progress) encode() []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 48), uint64(p.offset))
+	b = binary.BigEndian.AppendUint64(b, uint64(p.notAfter))
+	return append(b, p.leaf[:]...)
+}
+
+func decodeProgress(b []byte) (p progress, ok bool) {
+	if len(b) != 48 {
+		return p, false
+	}
+	p.offset, p.notAfter = int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))
+	copy(p.leaf[:], b[16:])
+	return p, p.offset >= 0
+}
+
+// progressOf reads the note of a body that is under way here.
+func (n *Node) progressOf(name string) (progress, bool) {
+	v, err := n.ground.store.Get(store.Chunks, []byte(name))
+	if err != nil {
+		return progress{}, false
+	}
+	return decodeProgress(v)
+}
+
 // durable returns how many bytes of this very body are on record.
 func (a *arriving) durable() int64 {
-	v, err := a.node.ground.store.Get(store.Chunks, []byte(a.name))
-	if err != nil || len(v) != 40 || [32]byte(v[8:]) != a.leaf {
+	p, ok := a.node.progressOf(a.name)
+	if !ok || p.leaf != a.leaf {
 		return 0
 	}
-	return int64(binary.BigEndian.Uint64(v))
+	return p.offset
+}
+
+// forgetOldParts drops the notes of bodies that nobody will send the rest of,
+// and returns whether one is still awaited.
+func (n *Node) forgetOldParts(ctx context.Context) (awaited func(name string) bool, err error) {
+	keep, old := map[string]bool{}, new(store.Batch)
+	late := n.cfg.Clock.Now().Add(-proto.Skew).UnixMilli()
+	for pair, err := range n.ground.store.All(store.Chunks, nil, nil) {
+		if err != nil {
+			return nil, fmt.Errorf("read the progress of bodies: %w", err)
+		}
+		if p, ok := decodeProgress(pair.Val); ok && p.notAfter > late {
+			keep[string(pair.Key)] = true
+		} else {
+			old.Delete(store.Chunks, pair.Key)
+		}
+	}
+	if old.Len() > 0 {
+		err = n.ground.store.Apply(ctx, old)
+	}
+	return func(name string) bool { return keep[name] }, err
 }
 
 // Write adds the next sealed bytes, whose hash was checked.
@@ -152,7 +205,7 @@ func (a *arriving) Sync() (int64, error) {
 		return 0, err
 	}
 	var b store.Batch
-	b.Put(store.Chunks, []byte(a.name), append(binary.BigEndian.AppendUint64(nil, uint64(a.w.Offset())), a.leaf[:]...))
+	b.Put(store.Chunks, []byte(a.name), progress{a.w.Offset(), a.notAfter, a.leaf}.encode())
 	if err := a.node.ground.store.Apply(context.WithoutCancel(a.ctx), &b); err != nil {
 		return 0, fmt.Errorf("note the progress of a body: %w", err)
 	}

@@ -97,12 +97,12 @@ func openEngine(cfg Config) (store.Engine, error) {
 	if name == EnginePebble {
 		return pebble.Open(dir, pebble.Config{Logger: log})
 	}
-	return nuts.Open(dir, nuts.Config{SegmentSize: cfg.Store.Segment, Logger: log, Clock: cfg.Clock, Progress: progress(log, cfg.Clock)})
+	return nuts.Open(dir, nuts.Config{SegmentSize: cfg.Store.Segment, Logger: log, Clock: cfg.Clock, Progress: logProgress(log, cfg.Clock)})
 }
 
-// progress logs how far the opening of a large store is, so that nobody takes
+// logProgress logs how far the opening of a large store is, so that nobody takes
 // it for hung (S50).
-func progress(log *slog.Logger, clk clock.Clock) func(done, total int64) {
+func logProgress(log *slog.Logger, clk clock.Clock) func(done, total int64) {
 	if clk.IsZero() {
 		clk = clock.System()
 	}

@@ -1,0 +1,119 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/node"
+)
+
+// TestLargeBodyCrossesRestarts holds S12 and the limit of memory: a body of 1 GiB
+// arrives whole though either side is killed on the way, goes on where it broke
+// off, and is never whole in the memory of a node.
+func TestLargeBodyCrossesRestarts(t *testing.T) {
+	const size = 1 << 30
+	a, b := pair(t, config{engine: "nutsdb", kinds: "  - {kind: sum, type: sha256, allow: ['role:send']}\n"})
+	file, want := largeFile(t, size)
+	in, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	task, err := a.Submit(t.Context(), node.Request{Target: "b", Kind: "sum", Stream: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peak := map[string]int64{}
+	at := int64(0)
+	for i, side := range []*machine{b, a, b} {
+		var here int64
+		b.until("more of the body is there", func() bool {
+			here = arrived(b.dir)
+			return here > at+64<<20 || here == 0 && at > 0 // it is whole
+		})
+		note(peak, a, b)
+		if here == 0 {
+			t.Logf("the body was whole before kill %d", i+1)
+			break
+		}
+		side.kill()
+		side.start()
+		if at = arrived(b.dir); at < here-64<<20 {
+			t.Errorf("after kill %d, %d bytes are left of %d: it began again", i+1, at, here)
+		}
+	}
+	done, err := a.Wait(t.Context(), task.ID)
+	note(peak, a, b)
+	if err != nil || done.State != "SUCCESS" {
+		t.Fatalf("%v, %s %s", err, done.State, done.Reason)
+	}
+	r, _, err := a.Result(t.Context(), task.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if got, err := io.ReadAll(r); err != nil || string(got) != want {
+		t.Errorf("the owner read %s, %v, want %s", got, err, want)
+	}
+	for who, rss := range peak {
+		if rss > 400<<20 {
+			t.Errorf("%s took %d MiB of memory", who, rss>>20)
+		}
+	}
+}
+
+// largeFile makes a file that does not compress and returns its SHA-256.
+func largeFile(t *testing.T, size int64) (path, sum string) {
+	t.Helper()
+	path = filepath.Join(shortDir(t), "large")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	digest := sha256.New()
+	if _, err := io.CopyN(io.MultiWriter(f, digest), rand.NewChaCha8([32]byte{1}), size); err != nil {
+		t.Fatal(err)
+	}
+	return path, hex.EncodeToString(digest.Sum(nil))
+}
+
+// arrived returns how much of a body is under way into a node's folder, 0 when
+// none is.
+func arrived(dir string) int64 {
+	parts, _ := filepath.Glob(filepath.Join(dir, "blob", "*.part"))
+	for _, p := range parts {
+		if fi, err := os.Stat(p); err == nil && strings.HasPrefix(filepath.Base(p), "in-") {
+			return fi.Size()
+		}
+	}
+	return 0
+}
+
+// note remembers the largest resident set of each node.
+func note(peak map[string]int64, ms ...*machine) {
+	for _, m := range ms {
+		if !m.alive() {
+			continue
+		}
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.cmd.Process.Pid))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			var kb int64
+			if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kb); err == nil {
+				peak[m.name] = max(peak[m.name], kb<<10)
+			}
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package node
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A body under way survives a restart of the node that it comes to: its part is
+// swept only when nobody can send the rest any more (S12).
+func TestPartOfABodySurvivesARestart(t *testing.T) {
+	a, _ := pair(t, nil)
+	tests := []struct {
+		name     string
+		notAfter int64
+		kept     bool
+	}{
+		{"in-awaited", time.Now().Add(time.Hour).UnixMilli(), true},
+		{"in-late", time.Now().Add(-2 * proto.Skew).UnixMilli(), false},
+	}
+	for _, tt := range tests {
+		w, err := a.arrive(t.Context(), tt.name, 100, tt.notAfter, [32]byte{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte("half")); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := w.Sync(); err != nil || at != 4 {
+			t.Fatalf("synced %d, %v", at, err)
+		}
+		if err := w.End(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.halt()
+	a = start(t, a.cfg)
+	for _, tt := range tests {
+		w, err := a.arrive(t.Context(), tt.name, 100, tt.notAfter, [32]byte{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept := w.w.Offset() == 4; kept != tt.kept {
+			t.Errorf("%s: kept %v, want %v", tt.name, kept, tt.kept)
+		}
+		if err := w.End(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, err := a.arrive(t.Context(), "in-awaited", 100, 0, [32]byte{2})
+	if err != nil || other.w.Offset() != 0 {
+		t.Errorf("the part of another body was taken: %d, %v", other.w.Offset(), err)
+	}
+	if err := other.End(false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func FuzzDecodeProgress(f *testing.F) {
+	f.Add(progress{1, 2, [32]byte{3}}.encode())
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if p, ok := decodeProgress(b); ok && !bytes.Equal(p.encode(), b) {
+			t.Errorf("%x is read as %+v", b, p)
+		}
+	})
+}
