@@ -23,20 +23,26 @@ func (l *live) openForged(t *testing.T, from *live, id proto.TaskID, out *proto.
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, _ := from.book.KeyRecord(l.keys.Peer())
-	env, _, err := from.sealer.Seal(&d.Header, key, plain)
+	m := from.frame(t, l.Node, d, plain, proto.MessageType_RESULT)
+	if _, err := l.Receive(t.Context(), from.keys.Peer(), []*proto.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// frame seals and signs what l sends to a peer.
+func (l *live) frame(t *testing.T, to *Node, d *outbox.Draft, plain []byte, kind proto.MessageType) *proto.Message {
+	t.Helper()
+	key, _ := l.book.KeyRecord(to.keys.Peer())
+	env, _, err := l.sealer.Seal(&d.Header, key, plain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf := identity.EnvelopeLeaf(env.Header, env.Body, proto.WhatResult)
-	sig, proofs := from.keys.SignGroup([][32]byte{leaf})
+	leaf := identity.EnvelopeLeaf(env.Header, env.Body, d.Header.What)
+	sig, proofs := l.keys.SignGroup([][32]byte{leaf})
 	env.Index, env.Path = proofs[0].Index, proofs[0].Path
 	payload, err := proto.Encode(nil, env)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &proto.Message{Type: proto.MessageType_RESULT, Payload: payload, Signature: sig}
-	if _, err := l.Receive(t.Context(), from.keys.Peer(), []*proto.Message{m}); err != nil {
-		t.Fatal(err)
-	}
+	return &proto.Message{Type: kind, Payload: payload, Signature: sig}
 }

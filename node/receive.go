@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +93,7 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
 	env, opened, err := n.openEnvelope(checks, from, m, proto.WhatTask)
 	if err != nil {
-		return inbox.Arrival{}, err
+		return inbox.Arrival{}, n.unlessHere(from, m, err)
 	}
 	content := new(proto.Content)
 	if err := proto.Decode(opened.Content, content); err != nil {
@@ -107,6 +108,28 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 		From: from, Header: opened.Header, Content: content, Envelope: env, Key: opened.Key,
 		Digest: identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask),
 	}, nil
+}
+
+// unlessHere turns a refusal that would end a task into the word that it is here
+// already, when it is: it was accepted in its time, and its result tells its end.
+func (n *Node) unlessHere(from proto.PeerID, m *proto.Message, refused error) error {
+	ce, ok := errors.AsType[*identity.CheckError](refused)
+	if !ok || ce.Code != proto.Code_CODE_EXPIRED && ce.Code != proto.Code_CODE_DENIED {
+		return refused
+	}
+	env := new(proto.Envelope)
+	if proto.Decode(m.GetPayload(), env) != nil {
+		return refused
+	}
+	h, err := proto.ParseHeader(env.GetHeader())
+	if err != nil {
+		return refused
+	}
+	rec, err := n.inbox.Get(h.ID)
+	if err != nil || !bytes.Equal(rec.GetPeer(), from[:]) || rec.Seq() != h.Seq {
+		return refused
+	}
+	return &identity.CheckError{Code: proto.Code_CODE_DUPLICATE, Err: errors.New("it was accepted before its time was over")}
 }
 
 func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from proto.PeerID, m *proto.Message) (outbox.ResultIn, error) {

@@ -1,0 +1,57 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+)
+
+// A copy of a task that is here is answered as such also after its time: else its
+// home would hear EXPIRED of what has run (I3).
+func TestCopyOfATaskInCustodyIsKnownAfterItsTime(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	b.halt()
+	m := clock.NewManual(time.Now())
+	b.cfg.Clock = m.Clock()
+	later, err := New(b.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer later.Close()
+	msg := a.task(t, later, time.Minute)
+	for i, want := range []proto.Code{0, proto.Code_CODE_DUPLICATE} {
+		ans, err := later.Receive(t.Context(), a.keys.Peer(), []*proto.Message{msg})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := proto.Code(0)
+		if len(ans.Refusals) > 0 {
+			got = ans.Refusals[0].Code
+		}
+		if got != want {
+			t.Errorf("delivery %d: %s, want %s", i+1, got.Name(), want.Name())
+		}
+		m.Advance(time.Hour)
+	}
+}
+
+// task makes the frame of a small task for a peer.
+func (l *live) task(t *testing.T, to *Node, ttl time.Duration) *proto.Message {
+	t.Helper()
+	now := l.Node.cfg.Clock.Now()
+	d := &outbox.Draft{Header: proto.Header{
+		What: proto.WhatTask, Mesh: l.mesh.ID, ID: proto.NewTaskID(now), Origin: l.keys.Peer(), Target: to.keys.Peer(),
+		Seq: l.outbox.NextSeq(to.keys.Peer()), Created: now.UnixMilli(), NotAfter: now.Add(ttl).UnixMilli(),
+	}}
+	plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Class_CLASS_NORMAL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.frame(t, to, d, plain, proto.MessageType_DATA)
+}
