@@ -17,7 +17,7 @@ type Backlog struct {
 	time    ticker
 	scratch sync.Pool // of *[]byte, for encoding
 
-	shelving sync.Mutex // one Tidy, Purge or Revise at a time
+	shelves
 
 	mu      sync.Mutex // guards all below; held for moments, never over a disk access
 	idle    sync.Cond  // an entry is no longer busy
@@ -28,14 +28,23 @@ type Backlog struct {
 	lanes   map[string]*lane
 	expiry  heap[byExpiry]
 	pick    picker // of TakeAny
+	drift   int64  // of the wall from the backlog's own time when last followed
+	wake    chan struct{}
+	sums
+}
+
+// shelves are where ended entries are kept.
+type shelves struct {
+	shelving   sync.Mutex // one Tidy, Purge or Revise at a time
+	done, dead shelf      // guarded by Backlog.mu
+}
+
+// sums count the entries of a backlog.
+type sums struct {
 	births  uint64
 	totals  tally
 	coming  tally  // entries reserved and not yet on disk
-	drift   int64  // of the wall from the backlog's own time when last followed
 	starved uint64 // times a low entry was taken because it had waited too long
-	done    shelf
-	dead    shelf
-	wake    chan struct{}
 }
 
 // A group is what is taken from together: the tasks for a peer, of a kind.
