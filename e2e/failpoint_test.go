@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/node"
@@ -58,10 +59,11 @@ func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
 	before := p.once(t, b)
 	side.stop()
 	side.start(fmt.Sprintf("BALEFIRE_FAILPOINT=%s:%d", point, visit))
-	for i := 0; i < 200 && side.alive(); i++ {
+	for i, began := 0, time.Now(); side.alive() && time.Since(began) < patience; i++ {
 		p.submit(t.Context(), a, 1+i%3, node.Request{Target: "b", Kind: "mark"})
 		if i%10 == 9 { // what was sent may come to rest, so that marks are due
 			a.until("the tasks end or the point is met", func() bool { return !side.alive() || a.rests() })
+			pause(150 * time.Millisecond)
 		}
 	}
 	side.until("it dies at the point", func() bool { return !side.alive() })

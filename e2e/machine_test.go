@@ -33,6 +33,9 @@ type machine struct {
 	life  int
 	trace []string // a program and its arguments that the node runs under
 
+	instead []string // what runs instead of the node's binary
+	env     []string // of what runs
+
 	cmd  *exec.Cmd
 	log  *os.File
 	gone chan struct{} // closed when the process has ended
@@ -135,7 +138,14 @@ func (m *machine) command(args ...string) (string, error) {
 // launch starts the process; env are further variables.
 func (m *machine) launch(env ...string) {
 	m.t.Helper()
-	m.run(append(append([]string{}, m.trace...), binary, "--dir", m.dir, "run"), env...)
+	if m.alive() {
+		m.t.Fatalf("%s runs already", m.name)
+	}
+	argv := []string{binary, "--dir", m.dir, "run"}
+	if m.instead != nil {
+		argv = m.instead
+	}
+	m.run(append(append([]string{}, m.trace...), argv...), append(env, m.env...)...)
 }
 
 func (m *machine) run(argv []string, env ...string) {
@@ -212,6 +222,8 @@ func (m *machine) died() {
 	case <-time.After(patience):
 		m.t.Errorf("%s does not end", m.name)
 	}
+	group := m.cmd.Process.Pid // under a tracer the node is not our child
+	m.until("its processes are gone", func() bool { return errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) })
 	m.Close()
 	m.log.Close()
 	m.cmd = nil
@@ -223,7 +235,7 @@ func (m *machine) stop() {
 	if !m.alive() {
 		return
 	}
-	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := syscall.Kill(-m.cmd.Process.Pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 		m.t.Error(err)
 	}
 	m.died()

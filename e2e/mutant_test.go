@@ -2,6 +2,128 @@
 
 package e2e
 
-const mutantVariable = "BALEFIRE_E2E_MUTANT"
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 
-func runMutant() int { return 0 }
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+	"github.com/balefire/balefire/store/nuts"
+)
+
+// A mutant is a node that breaks a promise on purpose: a check that does not
+// catch it proves nothing. It is this test binary, started once more.
+const (
+	mutantVariable = "BALEFIRE_E2E_MUTANT"
+	mutantDir      = "BALEFIRE_E2E_DIR"
+	mutantListen   = "BALEFIRE_E2E_LISTEN"
+
+	ackFirst = "ack before commit" // what was said to be durable is written a little later
+	fsyncOff = "fsync off"         // it is written and never synced
+)
+
+func runMutant() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := mutant(ctx, os.Getenv(mutantVariable), os.Getenv(mutantDir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func mutant(ctx context.Context, kind, dir string) error {
+	engine, err := newLiar(kind, dir)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	n, err := node.New(node.Config{
+		Dir: dir, Logger: log, Store: node.StoreConfig{Reserve: 1},
+		Net:       node.NetConfig{Listen: strings.Split(os.Getenv(mutantListen), ",")},
+		Handlers:  []node.HandlerSpec{{Kind: "mark", Type: node.TypeDiscard, Allow: []string{"role:send"}}},
+		Simulated: node.Simulation{Engine: engine},
+	})
+	if err != nil {
+		return err
+	}
+	l, err := api.Listen(filepath.Join(dir, "node.sock"))
+	if err != nil {
+		return err
+	}
+	go api.New(n, api.Config{Logger: log}).Serve(ctx, l) // ends with the process
+	return n.Run(ctx)
+}
+
+// A liar is an engine that says that a commit is durable when it is in memory.
+type liar struct {
+	*mem.Engine
+	later chan []store.Op // for the engine that is behind
+	file  *os.File        // or for a file that is not synced
+}
+
+// newLiar reads the real store of dir into memory.
+func newLiar(kind, dir string) (*liar, error) {
+	real, err := nuts.Open(filepath.Join(dir, "store", "nutsdb"), nuts.Config{})
+	if err != nil {
+		return nil, err
+	}
+	l := &liar{Engine: mem.New()}
+	for _, b := range store.Buckets() {
+		for start := []byte(nil); ; {
+			page, err := real.Scan(b, start, nil, store.MaxScan)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range page {
+				if err := l.Engine.Commit([]store.Op{{Bucket: b, Key: p.Key, Val: p.Val}}); err != nil {
+					return nil, err
+				}
+			}
+			if len(page) < store.MaxScan {
+				break
+			}
+			start = append(page[len(page)-1].Key, 0)
+		}
+	}
+	if kind == fsyncOff {
+		l.file, err = os.Create(filepath.Join(dir, "unsynced"))
+		return l, err
+	}
+	l.later = make(chan []store.Op, 1<<16)
+	go func() {
+		for ops := range l.later {
+			if err := real.Commit(ops); err != nil {
+				panic(err)
+			}
+		}
+	}()
+	return l, nil
+}
+
+// Commit lies.
+func (l *liar) Commit(ops []store.Op) error {
+	ops = slices.Clone(ops) // the caller uses its own again
+	for i, op := range ops {
+		ops[i].Key, ops[i].Val = slices.Clone(op.Key), slices.Clone(op.Val)
+	}
+	if l.file != nil {
+		for _, op := range ops {
+			if _, err := l.file.Write(append(op.Key, op.Val...)); err != nil {
+				return err
+			}
+		}
+	} else {
+		l.later <- ops
+	}
+	return l.Engine.Commit(ops)
+}

@@ -1,0 +1,158 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// syncTakes is how long every fsync of a slowed node takes at least, from before
+// the system is asked to do it. An answer that comes sooner after its question
+// was not preceded by an fsync of its own.
+const syncTakes = 150 * time.Millisecond
+
+// slowly returns what a node runs under so that its fsyncs take so long.
+func slowly(t *testing.T) []string {
+	t.Helper()
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Fatalf("this test needs strace: %v", err)
+	}
+	return []string{
+		strace, "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fsync,fdatasync",
+		"-e", fmt.Sprintf("inject=fsync,fdatasync:delay_enter=%d", syncTakes.Microseconds()),
+	}
+}
+
+// TestNoAnswerBeforeItsFsync holds I1, I8 and S01 on a running node: no submit is
+// answered and no task acknowledged before an fsync that began after it came, also
+// when many come at once and share their commits.
+func TestNoAnswerBeforeItsFsync(t *testing.T) {
+	for _, engine := range engines {
+		t.Run(engine, func(t *testing.T) {
+			a, b := pair(t, config{engine: engine})
+			got := early(t, a, b, 8)
+			if len(got.submits) > 0 {
+				t.Errorf("submits were answered after %v, an fsync takes %v", got.submits, syncTakes)
+			}
+			if len(got.acks) > 0 {
+				t.Errorf("tasks were acknowledged after %v, an fsync takes %v", got.acks, syncTakes)
+			}
+		})
+	}
+}
+
+// TestMutantsAnswerTooEarly shows that the check above catches what it is for.
+func TestMutantsAnswerTooEarly(t *testing.T) {
+	for _, kind := range []string{ackFirst, fsyncOff} {
+		t.Run(kind, func(t *testing.T) {
+			addrs := listen(t)
+			a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", listen: addrs})
+			b.stop()
+			b.mutate(kind, addrs)
+			b.start()
+			if got := early(t, a, b, 1); len(got.acks) == 0 {
+				t.Error("a node that acknowledges before it has synced was not caught at its acks")
+			}
+			addrs = listen(t)
+			c, d := pairOf(t, config{engine: "nutsdb", listen: addrs}, config{engine: "nutsdb"})
+			c.stop()
+			c.mutate(kind, addrs)
+			c.start()
+			if got := early(t, c, d, 1); len(got.submits) == 0 {
+				t.Error("a node that answers submits before it has synced was not caught")
+			}
+		})
+	}
+}
+
+// mutate lets the machine run a mutant instead of the node, from now on.
+func (m *machine) mutate(kind string, listen []string) {
+	m.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.instead = []string{exe}
+	m.env = []string{mutantVariable + "=" + kind, mutantDir + "=" + m.dir, mutantListen + "=" + strings.Join(listen, ",")}
+}
+
+// Answers that came too early, each with how long after its question.
+type answers struct{ submits, acks []time.Duration }
+
+// early slows the fsyncs of the home, then of the owner, and returns the answers
+// of the slowed node that came before one fsync could have been done.
+func early(t *testing.T, home, owner *machine, at int) (got answers) {
+	t.Helper()
+	measure := func(slow *machine, one func() time.Duration) (all []time.Duration) {
+		slow.stop()
+		if slow.instead != nil {
+			pause(time.Second)
+		}
+		slow.trace = slowly(t)
+		slow.start()
+		slow.trace = nil
+		linked(home, owner)
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range at {
+			wg.Go(func() {
+				for range 5 {
+					if took := one(); took < syncTakes {
+						mu.Lock()
+						all = append(all, took)
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		slow.kill() // in order it would take long
+		if slow.instead != nil {
+			pause(time.Second) // a mutant forgets its last boot number and takes the clock's
+		}
+		slow.start()
+		return all
+	}
+	request := node.Request{Target: owner.name, Kind: "mark"}
+	got.submits = measure(home, func() time.Duration {
+		began := time.Now()
+		if _, err := home.Submit(t.Context(), request); err != nil {
+			t.Error(err)
+		}
+		return time.Since(began)
+	})
+	got.acks = measure(owner, func() time.Duration {
+		began := time.Now()
+		s, err := home.Submit(t.Context(), request)
+		if err != nil {
+			t.Error(err)
+			return syncTakes
+		}
+		home.until("the task is acknowledged", func() bool {
+			task, err := home.Task(t.Context(), s.ID)
+			return err == nil && slices.Contains(task.Receipts, "accepted")
+		})
+		return time.Since(began)
+	})
+	return got
+}
+
+// linked waits until both see each other.
+func linked(a, b *machine) {
+	sees := func(m, other *machine) bool {
+		p, err := m.Peer(context.Background(), other.name)
+		return err == nil && p.State == "CONNECTED"
+	}
+	a.until("they are connected", func() bool { return sees(a, b) && sees(b, a) })
+}
