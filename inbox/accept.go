@@ -135,6 +135,9 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	} else {
 		in.addSome(ctx, news, errs)
 	}
+	for n, i := range g.take {
+		in.unspill(&arrivals[i], errs[n])
+	}
 	in.known.land(g.flight, arrivals, g.take, errs)
 	for n, i := range g.take {
 		err := errs[n]
@@ -182,6 +185,19 @@ func (in *Inbox) spill(a *Arrival) error {
 		return errNoFiles
 	}
 	return in.with.Files.Put(BodyName(a.Header.ID), a.Envelope.Body)
+}
+
+// unspill removes the file of an arrival that was certainly not taken in.
+func (in *Inbox) unspill(a *Arrival, err error) {
+	switch {
+	case err == nil, !a.spilled(), in.with.Files == nil:
+		return
+	case errors.Is(err, backlog.ErrExists), errors.Is(err, store.ErrFailed), errors.Is(err, store.ErrUnknown):
+		return // it may be needed
+	}
+	if err := in.with.Files.Delete(BodyName(a.Header.ID)); err != nil {
+		in.cfg.Logger.Warn("the body of a refused task could not be removed", "task", a.Header.ID.String(), "err", err)
+	}
 }
 
 var errNoFiles = errors.New("inbox: this node keeps no bodies larger than a record")

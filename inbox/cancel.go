@@ -15,6 +15,7 @@ import (
 // with its state. The wish for one that is not here is kept: if it still arrives
 // it is taken in and ends as CANCELLED.
 func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID, hard bool) Verdict {
+	ctx = context.WithoutCancel(ctx) // of an end that is half written nobody knows whether it counts
 	for {
 		in.known.landed(id)
 		origin, state, ok := in.known.state(id)
@@ -109,8 +110,11 @@ func (in *Inbox) bar(ctx context.Context, from proto.PeerID, id proto.TaskID) (v
 	now := in.cfg.Clock.Now()
 	r := &proto.Record{Peer: from[:], CreatedMs: now.UnixMilli(), NotAfterMs: now.Add(proto.MaxTTL).UnixMilli(), Cancel: true}
 	r.Move(proto.TaskState_TASK_STATE_CANCELLED, now, "cancelled before it arrived")
-	if !in.known.bar(id, from, r.NotAfterMs) {
+	switch in.known.bar(id, from, r.NotAfterMs) {
+	case barHere:
 		return Verdict{}, true
+	case barFull:
+		return refuse(proto.Code_CODE_BUSY, "this node keeps as many of your wishes to cancel as it may"), false
 	}
 	errs := in.queue.Add(ctx, []backlog.New{{Key: barKey(id), Stored: &proto.Stored{Record: r}, Vital: true}})
 	if err := errs[0]; err != nil && !errors.Is(err, backlog.ErrExists) {

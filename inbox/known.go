@@ -24,6 +24,7 @@ type origin struct {
 	mark proto.Seq // settled, on disk
 	want proto.Seq // settled, as the origin said last
 	done doneHeap  // finished ids above the mark, lowest sequence first
+	bars int       // wishes to cancel what has not arrived
 }
 
 // doneHeap orders finished ids of one origin by sequence.
@@ -128,7 +129,7 @@ func (k *known) land(f *flight, arrivals []Arrival, took []int, errs []error) {
 		if errs[n] != nil {
 			continue
 		}
-		delete(k.bars, a.Header.ID)
+		k.lift(a.Header.ID)
 		_, i := k.originOf(a.Header.Origin)
 		k.ids[a.Header.ID] = mask{
 			seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]),
@@ -215,22 +216,50 @@ func (k *known) state(id proto.TaskID) (from proto.PeerID, s proto.TaskState, ok
 	return k.origins[m.origin].peer, m.state, true
 }
 
+// What became of a bar.
+type barring byte
+
+const (
+	barKept barring = iota
+	barHere         // the task is here, or arriving
+	barFull         // its origin has as many as it may, or the id is barred for another
+)
+
+// maxBars is how many tasks one origin may cancel before they arrive: a member
+// that makes them up must not use up what all others need.
+const maxBars = 1024
+
 // bar notes that a task was cancelled before it arrived, before that is on disk.
-// It reports false when the task is here, or arriving.
-func (k *known) bar(id proto.TaskID, p proto.PeerID, notAfter int64) bool {
+func (k *known) bar(id proto.TaskID, p proto.PeerID, notAfter int64) barring {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, here := k.ids[id]
 	if here || k.flights[id] != nil {
-		return false
+		return barHere
 	}
-	_, i := k.originOf(p)
+	o, i := k.originOf(p)
+	old, again := k.bars[id]
+	switch {
+	case again && old.origin == i:
+		return barKept
+	case again || o.bars >= maxBars:
+		return barFull
+	}
+	o.bars++
 	k.bars[id] = bar{i, notAfter}
-	return true
+	return barKept
 }
 
 // unbar takes that back.
-func (k *known) unbar(id proto.TaskID) { k.mu.Lock(); defer k.mu.Unlock(); delete(k.bars, id) }
+func (k *known) unbar(id proto.TaskID) { k.mu.Lock(); defer k.mu.Unlock(); k.lift(id) }
+
+// lift forgets a bar, if there is one. The caller holds mu.
+func (k *known) lift(id proto.TaskID) {
+	if b, ok := k.bars[id]; ok {
+		k.origins[b.origin].bars--
+		delete(k.bars, id)
+	}
+}
 
 // count returns the number of ids that are kept.
 func (k *known) count() int {
@@ -345,7 +374,7 @@ func (k *known) dropped(s aged) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, id := range s.bars {
-		delete(k.bars, id)
+		k.lift(id)
 	}
 	touched := map[uint32]bool{}
 	for _, id := range s.ids {

@@ -1,0 +1,89 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// A file whose record could not be written is not left behind (I13).
+func TestRefusedArrivalLeavesNoFile(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	bubble(t, Config{MaxTasks: 1}, []Spec{spec}, func(r *rig) {
+		big := withBody(strings.Repeat("x", 20_000))
+		kept := r.task(big)
+		r.accept(0, kept)
+		refused := r.task(big)
+		r.accept(proto.Code_CODE_FULL, refused)
+		if r.bodies.Has(BodyName(refused.Header.ID)) {
+			t.Error("the body of a refused task is kept")
+		}
+		if !r.bodies.Has(BodyName(kept.Header.ID)) {
+			t.Error("the body of an accepted task is gone")
+		}
+	})
+}
+
+// Wishes to cancel what never was cost their sender alone.
+func TestCancelsOfNothingAreBounded(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	bubble(t, Config{MaxKept: 2000}, []Spec{spec}, func(r *rig) {
+		codes := map[string]int{}
+		for range 3000 {
+			codes[r.in.Cancel(r.t.Context(), other, proto.NewTaskID(r.cfg.Clock.Now()), false).Code.Name()]++
+		}
+		if codes["BUSY"] == 0 {
+			t.Errorf("verdicts %v", codes)
+		}
+		r.accept(0, r.task())
+	})
+}
+
+// A wish to cancel whose stream breaks while its end is written ends the task or
+// does not, and nothing in between: no handler starts after that (I6).
+func TestCancelWhoseStreamBreaksEndsOnce(t *testing.T) {
+	h, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a := r.task()
+		r.accept(0, a)
+		r.in.Unregister("work") // it waits
+		ctx, cancel := context.WithCancel(r.t.Context())
+		r.in.with.Results = breaking{r.results, cancel}
+		r.run()
+		v := r.in.Cancel(ctx, home, a.Header.ID, false)
+		if err := r.in.Register(spec); err != nil {
+			r.t.Fatal(err)
+		}
+		wait(time.Minute)
+		if n := h.starts(a.Header.ID); n != 0 {
+			r.t.Errorf("%d starts after %+v", n, v)
+		}
+		r.expect(a, proto.TaskState_TASK_STATE_CANCELLED)
+	})
+}
+
+// breaking results are written although the caller has gone, as the outbox does.
+type breaking struct {
+	*results
+	cancel func()
+}
+
+func (b breaking) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
+	b.cancel()
+	done := make(chan error, 1)
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		done <- b.results.PutResult(context.WithoutCancel(ctx), f, also)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", store.ErrUnknown, ctx.Err())
+	}
+}
