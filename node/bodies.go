@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
@@ -210,6 +212,9 @@ func readBlob(dir *blob.Dir, name string) ([]byte, error) {
 // sweepFiles removes, at the start, blobs that no record refers to and what
 // runs left behind.
 func (n *Node) sweepFiles() error {
+	if err := os.RemoveAll(filepath.Join(n.cfg.Dir, runDir)); err != nil {
+		return fmt.Errorf("sweep the folders of runs: %w", err)
+	}
 	used := map[string]bool{}
 	if err := n.outbox.Blobs(func(name string) { used[name] = true }); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transport"
 )
 
 const (
@@ -121,11 +122,13 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 	if !identity.CheckJoinProof(t.Secret, from, n.keys.Peer(), r.GetProof()) || n.cfg.Clock.Now().After(t.Expires) {
 		return nil, errTicket
 	}
+	n.admitting.Lock() // a name is looked up and given in one step
+	defer n.admitting.Unlock()
 	name := cmp.Or(t.Name, r.GetName())
 	if !nameRE.MatchString(name) {
 		return nil, fmt.Errorf("name %.80q: it is 1-63 of a-z 0-9 and -", name)
 	}
-	if p, err := n.book.Find(name); err == nil && p.Peer != from || name == n.self.Name {
+	if p, err := n.book.Find(name); err == nil && p.Peer != from || errors.Is(err, transport.ErrAmbiguous) || name == n.self.Name {
 		return nil, fmt.Errorf("the name %s is taken: join with another --name", name)
 	}
 	cert, err := n.issue(identity.Member{Peer: from, Name: name, Roles: t.Roles})

@@ -47,7 +47,8 @@ type Node struct {
 	changes  *meter
 	notices  chan notice // what owners said of running tasks
 
-	handlers handlers
+	handlers  handlers
+	admitting sync.Mutex // held while a node is let in
 
 	started  time.Time
 	running  atomic.Bool

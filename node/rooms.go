@@ -94,9 +94,13 @@ func (n *Node) inboxConfig() inbox.Config {
 // members tells the inbox who a peer is.
 type members struct{ book *transport.Book }
 
-// Member returns the name and the roles of an admitted peer.
+// Member returns the name and the roles of an admitted peer. Where two have one
+// name neither is called by it: no rule for the one may serve the other.
 func (m members) Member(p proto.PeerID) (name string, roles []string, ok bool) {
 	who, ok := m.book.Member(p)
+	if ok && !m.book.Unique(who) {
+		who.Name = ""
+	}
 	return who.Name, who.Roles, ok
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -109,10 +110,29 @@ func (b *Book) Member(id proto.PeerID) (identity.Member, bool) {
 		p = b.self
 	}
 	b.mu.RUnlock()
-	if p == nil || p.cert == nil || p.Blocked || b.clock.Now().After(p.Member.NotAfter) {
+	if !p.current(b.clock.Now()) {
 		return identity.Member{}, false
 	}
 	return p.Member, true
+}
+
+// current reports whether p is a member now.
+func (p *Peer) current(now time.Time) bool {
+	return p != nil && p.cert != nil && !p.Blocked && !now.After(p.Member.NotAfter)
+}
+
+// Unique reports whether m is the only member of its name that is known here:
+// two admins may give one name to two nodes, and then it says nothing.
+func (b *Book) Unique(m identity.Member) bool {
+	now := b.clock.Now()
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, p := range b.entries {
+		if p.Name == m.Name && p.Peer != m.Peer && p.current(now) {
+			return false
+		}
+	}
+	return b.self.Peer == m.Peer || b.self.Name != m.Name
 }
 
 // KeyRecord returns the key to seal to a peer with.

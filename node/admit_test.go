@@ -1,0 +1,95 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// Of two who join at once under one name, one gets it.
+func TestOneNameIsGivenOnce(t *testing.T) {
+	a, _ := pair(t, nil)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	admitted, begin := 0, make(chan struct{})
+	for range 8 {
+		keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		inv, err := a.Invite(t.Context(), InviteOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticket, err := identity.ParseTicket(inv.Ticket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			<-begin
+			r := a.Join(t.Context(), keys.Peer(), &proto.JoinRequest{
+				TicketId: ticket.ID[:], Proof: identity.JoinProof(ticket.Secret, keys.Peer(), ticket.Inviter),
+				Name: "laptop", KeyRecord: keys.KeyRecord(),
+			})
+			if r.GetRefusal() == "" {
+				mu.Lock()
+				admitted++
+				mu.Unlock()
+			}
+		})
+	}
+	close(begin)
+	wg.Wait()
+	if admitted != 1 {
+		t.Errorf("%d nodes were admitted as laptop, want 1", admitted)
+	}
+}
+
+// A rule that names a peer is no rule for two who claim that name.
+func TestNameOfTwoGrantsNothing(t *testing.T) {
+	a, b := pair(t, nil)
+	s := allow("sum", TypeSHA256)
+	s.Allow = []string{"peer:laptop"}
+	if err := a.AddHandler(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	var ids []proto.PeerID
+	for range 2 {
+		keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := a.issue(identity.Member{Peer: keys.Peer(), Name: "laptop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.book.Learn(t.Context(), &proto.KnownPeer{Certificate: cert, KeyRecord: keys.KeyRecord()}); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, keys.Peer())
+		if name, _, ok := (members{a.book}).Member(ids[0]); !ok || (name == "laptop") != (len(ids) == 1) {
+			t.Errorf("with %d of the name: %q, %v", len(ids), name, ok)
+		}
+	}
+	_ = b
+}
+
+// What runs left behind when the process died is removed at the next start.
+func TestFoldersOfRunsAreSwept(t *testing.T) {
+	_, b := pair(t, nil)
+	b.halt()
+	left := filepath.Join(b.cfg.Dir, runDir, "0198c0de-x", "body")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(left), 0o700), os.WriteFile(left, []byte("secret"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	start(t, b.cfg)
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a run of an earlier start left %s: %v", left, err)
+	}
+}
