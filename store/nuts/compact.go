@@ -132,7 +132,7 @@ func (g *generation) fillBucket(old *generation, b store.Bucket) (n int, err err
 		if err != nil || len(page) == 0 {
 			return n, err
 		}
-		if err := g.raw.commit(page, true); err != nil {
+		if err := g.raw.commit(page); err != nil {
 			return n, err
 		}
 		if err := g.advance(); err != nil {

@@ -177,7 +177,7 @@ func (g *generation) startMark() (err error) {
 
 // commit makes ops durable and notes how far the log is acknowledged now.
 func (g *generation) commit(ops []store.Op) error {
-	if err := g.raw.commit(ops, false); err != nil {
+	if err := g.raw.commit(ops); err != nil {
 		return err
 	}
 	return g.advance()

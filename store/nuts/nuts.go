@@ -89,6 +89,9 @@ type DB struct {
 	down   error // why nothing works any more: closed, or NutsDB panicked
 	failed error // why writes are refused: the first error of a commit
 
+	recent *recent    // of gen, acknowledged; forgotten when that may be wrong
+	own    []store.Op // Commit's copy of its ops
+
 	compacted time.Duration // clock.Mono of the last compaction; 0 none
 	live      liveness
 }
@@ -106,13 +109,16 @@ func Open(dir string, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
 	}
-	return &DB{dir: dir, cfg: cfg, gen: g}, nil
+	return &DB{dir: dir, cfg: cfg, gen: g, recent: newRecent()}, nil
 }
 
 // Get returns a private copy of the value at key.
 func (d *DB) Get(b store.Bucket, key []byte) (val []byte, ok bool, err error) {
 	if err := checkBucket(b); err != nil {
 		return nil, false, err
+	}
+	if val, ok, known := d.recent.get(b, key); known {
+		return val, ok, nil
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -149,15 +155,34 @@ func (d *DB) Commit(ops []store.Op) error {
 			return err
 		}
 	}
-	err := d.gen.commit(ops)
+	d.own = owned(d.own[:0], ops)
+	err := d.gen.commit(d.own)
+	if err == nil {
+		d.recent.put(d.own)
+	}
+	clear(d.own)
 	if err == nil {
 		return nil
 	}
+	d.recent.forget()
 	d.failed = fmt.Errorf("nuts: commit failed, close and reopen the store: %w", err)
 	if errors.Is(err, errWedged) {
 		d.down = d.failed
 	}
 	return d.failed
+}
+
+// owned appends ops to dst with copies of their keys and values: NutsDB keeps the
+// slices of a put.
+func owned(dst, ops []store.Op) []store.Op {
+	for _, op := range ops {
+		if !op.Delete {
+			kv := join(op.Key, op.Val)
+			op.Key, op.Val = kv[:len(op.Key):len(op.Key)], kv[len(op.Key):]
+		}
+		dst = append(dst, op)
+	}
+	return dst
 }
 
 // Close releases the files. A second Close does nothing.
@@ -169,6 +194,7 @@ func (d *DB) Close() error {
 	if errors.Is(d.down, errClosed) {
 		return nil
 	}
+	d.recent.forget()
 	err := d.gen.close(d.failed == nil)
 	d.down, d.failed = errClosed, errClosed
 	if err != nil {

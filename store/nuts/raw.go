@@ -178,8 +178,8 @@ func (r *raw) each(b store.Bucket, start []byte, fn func(k, v []byte) bool) erro
 }
 
 // commit writes ops as one transaction. NutsDB keeps the slices of a put as they
-// are, so each gets a copy unless shared says that ops' slices never change.
-func (r *raw) commit(ops []store.Op, shared bool) error {
+// are: they must never change.
+func (r *raw) commit(ops []store.Op) error {
 	return r.update(func(tx *nutsdb.Tx) error {
 		for i := range ops {
 			op := &ops[i]
@@ -189,12 +189,7 @@ func (r *raw) commit(ops []store.Op, shared bool) error {
 				}
 				continue
 			}
-			k, v := op.Key, op.Val
-			if !shared {
-				kv := join(k, v)
-				k, v = kv[:len(k):len(k)], kv[len(k):]
-			}
-			if err := tx.Put(op.Bucket.String(), k, v, nutsdb.Persistent); err != nil {
+			if err := tx.Put(op.Bucket.String(), op.Key, op.Val, nutsdb.Persistent); err != nil {
 				return err
 			}
 		}

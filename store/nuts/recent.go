@@ -1,0 +1,102 @@
+package nuts
+
+import (
+	"sync"
+
+	"github.com/balefire/balefire/store"
+)
+
+// recentBytes bounds what is remembered of the last commits.
+const recentBytes = 8 << 20
+
+// recentOverhead is what an entry of it takes beside its key and its value.
+const recentOverhead = 128
+
+// A recent remembers what was committed last. NutsDB lets nobody read while it
+// writes and syncs, and what was just written is what is read most: without this
+// a reader that follows a writer waits for one commit a read.
+//
+// The values are the slices that NutsDB keeps, too.
+type recent struct {
+	mu     sync.RWMutex
+	values map[recentKey]remembered
+	order  []placed // the oldest first, from head on
+	head   int
+	bytes  int
+	count  uint64
+}
+
+type recentKey struct {
+	bucket store.Bucket
+	key    string
+}
+
+// A remembered is what a key was last set to.
+type remembered struct {
+	val     []byte
+	deleted bool
+	number  uint64
+}
+
+// A placed is an entry that is to be forgotten in its turn, unless its key was
+// written again since.
+type placed struct {
+	key    recentKey
+	number uint64
+	bytes  int
+}
+
+func newRecent() *recent { return &recent{values: map[recentKey]remembered{}} }
+
+// get returns a private copy of the value of a key; known is false when nothing
+// is remembered of it.
+func (r *recent) get(b store.Bucket, key []byte) (val []byte, ok, known bool) {
+	r.mu.RLock()
+	e, known := r.values[recentKey{b, string(key)}]
+	r.mu.RUnlock()
+	if !known || e.deleted {
+		return nil, false, known
+	}
+	return append(make([]byte, 0, len(e.val)), e.val...), true, true
+}
+
+// put remembers a commit. The slices of its values never change.
+func (r *recent) put(ops []store.Op) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range ops {
+		op := &ops[i]
+		k := recentKey{op.Bucket, string(op.Key)}
+		r.count++
+		r.values[k] = remembered{val: op.Val, deleted: op.Delete, number: r.count}
+		p := placed{k, r.count, len(op.Key) + len(op.Val) + recentOverhead}
+		r.order = append(r.order, p)
+		r.bytes += p.bytes
+	}
+	r.trim()
+}
+
+// trim forgets the oldest until the rest is within its bound.
+func (r *recent) trim() {
+	for r.bytes > recentBytes {
+		p := r.order[r.head]
+		r.order[r.head] = placed{}
+		r.head++
+		r.bytes -= p.bytes
+		if r.values[p.key].number == p.number {
+			delete(r.values, p.key)
+		}
+	}
+	if r.head > len(r.order)/2 {
+		n := copy(r.order, r.order[r.head:])
+		clear(r.order[n:])
+		r.order, r.head = r.order[:n], 0
+	}
+}
+
+// forget forgets everything.
+func (r *recent) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.values, r.order, r.head, r.bytes = map[recentKey]remembered{}, nil, 0, 0
+}
