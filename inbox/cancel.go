@@ -48,8 +48,7 @@ func ended(state proto.TaskState) Verdict {
 // cancelWaiting ends a task that nobody works on. One that was running when the
 // process died is left to its handler's policy: what it did is not known.
 func (in *Inbox) cancelWaiting(ctx context.Context, c *claim) Verdict {
-	item, _ := in.queue.Peek(c.key)
-	err := in.load(c, item.Version)
+	err := in.load(c)
 	if errors.Is(err, backlog.ErrNotFound) || err == nil && c.rec.State == proto.TaskState_TASK_STATE_RUNNING {
 		in.release(c)
 		return in.cancelClaimed(ctx, c.key, false)

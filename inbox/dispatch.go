@@ -176,7 +176,7 @@ func (s *shift) consider(stay context.Context, item backlog.Item) *claim {
 		return nil
 	}
 	s.known.landed(item.Key.ID)
-	if err := s.load(c, item.Version); err != nil {
+	if err := s.load(c); err != nil {
 		s.unreadable(c, err)
 		return nil
 	}
@@ -217,12 +217,16 @@ func (in *Inbox) judge(c *claim, keyDone bool) (turn, ending) {
 }
 
 // load reads a claimed task.
-func (in *Inbox) load(c *claim, version uint32) error {
-	st, err := in.queue.Stored(c.key)
+func (in *Inbox) load(c *claim) error {
+	item, ok := in.queue.Peek(c.key)
+	if !ok {
+		return fmt.Errorf("%w: %v", backlog.ErrNotFound, c.key)
+	}
+	st, err := in.queue.Read(item)
 	if err != nil {
 		return err
 	}
-	c.stored, c.rec, c.version = st, st.Record, version
+	c.stored, c.rec, c.version = st, st.Record, item.Version
 	c.kind, c.h = c.rec.Kind, in.handlers.find(c.rec.Kind)
 	c.origin, _ = proto.PeerIDFrom(c.rec.Peer)
 	c.epoch = c.rec.Seq()
@@ -277,7 +281,7 @@ func (s *shift) expire(stay context.Context) {
 		if c == nil {
 			continue // it runs: not_after bounds the start alone
 		}
-		if err := s.load(c, item.Version); err != nil {
+		if err := s.load(c); err != nil {
 			s.unreadable(c, err)
 			continue
 		}
