@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+// A child is a process of its own: a node, somebody who asks a node over its
+// socket, a broker, or a bare store. The parent tells it what to do with lines of
+// JSON on its standard input, one at a time, and it answers each with a line on
+// its standard output.
+type child struct {
+	out     *json.Encoder
+	watch   *watch
+	node    *node.Node
+	door    door // where its loads are submitted
+	profile *os.File
+	stops   []func() error // the last one first
+}
+
+// A door takes tasks: a node, or a client of one.
+type door interface {
+	Submit(context.Context, node.Request) (node.Submitted, error)
+	SubmitMany(context.Context, []node.Request) ([]node.Submitted, []error)
+}
+
+// An order is what the parent asks for.
+type order struct {
+	Do    string
+	Open  opening
+	Load  load
+	Front frontLoad
+	Flow  flow
+	Path  string // of a socket, a profile, a folder; or an address
+}
+
+// An answer is what a child says.
+type answer struct {
+	Error  string        `json:",omitempty"`
+	Event  string        `json:",omitempty"` // said on the way: the measuring begins
+	Text   string        `json:",omitempty"` // a ticket, an address
+	Took   time.Duration `json:",omitempty"`
+	Usage  usage         `json:",omitzero"`
+	Report report        `json:",omitzero"`
+}
+
+// serveOrders is the life of a child: it ends with its standard input.
+func serveOrders() error {
+	c := &child{out: json.NewEncoder(os.Stdout), watch: newWatch()}
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		var o order
+		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
+			return err
+		}
+		a, err := c.do(o)
+		if err != nil {
+			a.Error = err.Error()
+		}
+		if err := c.out.Encode(a); err != nil {
+			return err
+		}
+	}
+	return c.stop()
+}
+
+func (c *child) do(o order) (answer, error) {
+	switch o.Do {
+	case "open":
+		return c.open(o.Open)
+	case "invite":
+		inv, err := c.node.Invite(context.Background(), node.InviteOptions{})
+		return answer{Text: inv.Ticket}, err
+	case "serve":
+		return answer{}, c.serve(o.Path)
+	case "dial":
+		cl := client.New(o.Path)
+		c.door = cl
+		c.stops = append(c.stops, func() error { cl.Close(); return nil })
+		return answer{}, nil
+	case "load":
+		return c.load(o.Load)
+	case "usage":
+		return answer{Usage: c.measure()}, nil
+	case "profile":
+		return answer{}, c.record(o.Path)
+	case "front":
+		return c.front(o.Front)
+	case "sync":
+		d, err := syncTime(o.Path)
+		return answer{Took: d}, err
+	case "echo":
+		return c.echo()
+	case "ping":
+		d, err := pingTime(o.Path)
+		return answer{Took: d}, err
+	case "broker":
+		return c.broker(o.Path)
+	case "flow":
+		return c.flow(o.Flow)
+	}
+	return answer{}, fmt.Errorf("unknown order %q", o.Do)
+}
+
+// serve opens the node's window on a unix socket.
+func (c *child) serve(path string) error {
+	l, err := api.Listen(path)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	s := api.New(c.node, api.Config{})
+	go func() { done <- s.Serve(ctx, l) }()
+	c.stops = append(c.stops, func() error { cancel(); return <-done })
+	return nil
+}
+
+// record starts a CPU profile in the file at path, or ends it when path is empty.
+func (c *child) record(path string) error {
+	if path == "" {
+		pprof.StopCPUProfile()
+		return c.profile.Close()
+	}
+	f, err := os.Create(filepath.Clean(path))
+	if err != nil {
+		return err
+	}
+	c.profile = f
+	return pprof.StartCPUProfile(f)
+}
+
+// stop ends what the orders started.
+func (c *child) stop() error {
+	var errs []error
+	for i := len(c.stops) - 1; i >= 0; i-- {
+		if err := c.stops[i](); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, io.EOF) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/store/pebble"
+)
+
+// recordSize is what a task of 1 KiB takes in the store of its home.
+const recordSize = 1500
+
+// A frontLoad is callers of a bare store, each of which commits one record after
+// the other.
+type frontLoad struct {
+	Dir     string
+	Engine  string
+	Callers int
+	Records int // that are measured; a quarter more before that
+	Limit   time.Duration
+}
+
+// front measures what the store's own group commit does with nothing above it.
+func (c *child) front(l frontLoad) (answer, error) {
+	e, err := engine(l)
+	if err != nil {
+		return answer{}, err
+	}
+	s, err := store.Open(e, store.Config{})
+	if err != nil {
+		return answer{}, errors.Join(err, e.Close())
+	}
+	val := make([]byte, recordSize)
+	rand.Read(val)
+	if _, err = fill(s, val, 0, l.Records/4, l.Callers, l.Limit); err != nil {
+		return answer{}, errors.Join(err, s.Close())
+	}
+	begin, first := time.Now(), measure()
+	commits := s.Counters().Groups
+	n, err := fill(s, val, l.Records, l.Records, l.Callers, l.Limit)
+	r := report{Tasks: n, Elapsed: time.Since(begin), Usage: measure().since(first)}
+	r.Usage.Commits = s.Counters().Groups - commits
+	return answer{Report: r}, errors.Join(err, s.Close())
+}
+
+func engine(l frontLoad) (store.Engine, error) {
+	if l.Engine == node.EnginePebble {
+		return pebble.Open(l.Dir, pebble.Config{})
+	}
+	return nuts.Open(l.Dir, nuts.Config{})
+}
+
+// fill commits n records with keys from first on and returns how many there was
+// time for.
+func fill(s *store.Store, val []byte, first, n, callers int, limit time.Duration) (int, error) {
+	var given, there atomic.Int64
+	var wg sync.WaitGroup
+	end := time.Now().Add(limit)
+	errs := make([]error, callers)
+	for i := range errs {
+		wg.Go(func() {
+			for b := new(store.Batch); ; b.Reset() {
+				at := given.Add(1)
+				if at > int64(n) || time.Now().After(end) {
+					return
+				}
+				b.Put(store.PendingTasks, binary.BigEndian.AppendUint64(nil, uint64(first)+uint64(at)), val)
+				if errs[i] = s.Apply(context.Background(), b); errs[i] != nil {
+					return
+				}
+				there.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return int(there.Load()), errors.Join(errs...)
+}
+
+// probes is how often a latency is measured; its median counts.
+const probes = 1000
+
+// syncTime returns what it takes to append a record to a file in dir and to sync
+// it.
+func syncTime(dir string) (time.Duration, error) {
+	f, err := os.Create(filepath.Join(dir, "sync"))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	b, took := make([]byte, recordSize), make([]time.Duration, probes)
+	for i := range took {
+		begin := time.Now()
+		if _, err := f.Write(b); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(begin)
+	}
+	return quantile(took, .5), nil
+}
+
+// echo sends back what comes in on a TCP port of loopback, which it names.
+func (c *child) echo() (answer, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return answer{}, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			_, err = io.Copy(conn, conn)
+		}
+		done <- errors.Join(err, l.Close())
+	}()
+	c.stops = append(c.stops, func() error { return <-done })
+	return answer{Text: l.Addr().String()}, nil
+}
+
+// pingTime returns the time of one record there and back.
+func pingTime(addr string) (time.Duration, error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return 0, fmt.Errorf("ping: %w", err)
+	}
+	defer conn.Close()
+	b, took := make([]byte, recordSize), make([]time.Duration, probes)
+	for i := range took {
+		begin := time.Now()
+		if _, err := conn.Write(b); err != nil {
+			return 0, err
+		}
+		if _, err := io.ReadFull(conn, b); err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(begin)
+	}
+	return quantile(took, .5), nil
+}

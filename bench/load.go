@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+// When a task counts as there, and its place is taken by the next one.
+const (
+	stored   = ""         // Submit has returned: it is on disk at home
+	accepted = "accepted" // its home has written that it is on disk at the target
+	ended    = "ended"    // its result is on disk at home
+)
+
+// A load is tasks to be submitted to one target.
+type load struct {
+	Target  string
+	Until   string        // stored, accepted or ended
+	Warm    int           // tasks before the measuring begins
+	Tasks   int           // tasks that are measured
+	Limit   time.Duration // the measuring ends then with fewer of them
+	Flying  int           // tasks, or batches, that are not there yet
+	Size    int           // bytes of a body, random
+	Batch   int           // tasks in one call; 0: one, by Submit
+	Profile string        // file of a CPU profile of the measuring; empty: none
+}
+
+// A report is what a load measured.
+type report struct {
+	Tasks    int
+	Elapsed  time.Duration
+	P50, P99 time.Duration // of one task, or one batch, until it is there
+	Usage    usage         // of this process meanwhile
+	Bad      int           // tasks that ended in another way than wanted
+}
+
+func (r report) rate() float64 { return float64(r.Tasks) / r.Elapsed.Seconds() }
+
+// A run is a load under way.
+type run struct {
+	load
+	c     *child
+	good  proto.TaskState // in which a task counts as there; 0: stored
+	body  []byte
+	given atomic.Int64 // tasks
+	there atomic.Int64 // tasks
+	bad   atomic.Int64
+	over  atomic.Bool // the time is up
+
+	mu    sync.Mutex
+	begin time.Time // of the measuring
+	first usage
+	err   error // of the profile
+	took  []time.Duration
+}
+
+// load submits l and reports how that went. The measuring begins when the warm
+// tasks are there, which the parent is told, and ends when all are.
+func (c *child) load(l load) (answer, error) {
+	l.Batch = max(l.Batch, 1)
+	r := &run{load: l, c: c, body: make([]byte, l.Size)}
+	rand.Read(r.body)
+	switch l.Until {
+	case accepted:
+		r.good = proto.TaskState_TASK_STATE_ACCEPTED
+	case ended:
+		r.good = proto.TaskState_TASK_STATE_SUCCESS
+	}
+	c.watch.expect(r.good)
+	defer c.watch.expect(0)
+	if l.Warm == 0 {
+		r.start()
+	}
+	errs := make([]error, l.Flying)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = r.work() })
+	}
+	wg.Wait()
+	return answer{Report: r.report()}, errors.Join(append(errs, r.finish())...)
+}
+
+func (r *run) report() report {
+	return report{
+		Tasks: int(r.there.Load()) - r.Warm, Elapsed: time.Since(r.begin), Usage: r.c.measure().since(r.first),
+		P50: quantile(r.took, .5), P99: quantile(r.took, .99), Bad: int(r.bad.Load()),
+	}
+}
+
+func (r *run) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = r.c.out.Encode(answer{Event: "begin"})
+	if r.Profile != "" {
+		r.err = r.c.record(r.Profile)
+	}
+	r.begin, r.first = time.Now(), r.c.measure()
+	if r.Limit > 0 {
+		time.AfterFunc(r.Limit, func() { r.over.Store(true) })
+	}
+}
+
+func (r *run) finish() error {
+	if r.Profile == "" || r.err != nil {
+		return r.err
+	}
+	return r.c.record("")
+}
+
+// work submits tasks, one or one batch after the other, until all are given.
+func (r *run) work() error {
+	var took []time.Duration
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.took = append(r.took, took...)
+	}()
+	reqs := make([]node.Request, r.Batch)
+	for i := range reqs {
+		reqs[i] = node.Request{Target: r.Target, Kind: kind, Body: r.body}
+	}
+	n, warm := int64(r.Batch), int64(r.Warm)
+	there := make(chan proto.TaskState, r.Batch)
+	for !r.over.Load() && r.given.Add(n) <= warm+int64(r.Tasks) {
+		begin := time.Now()
+		if err := r.submit(reqs, there); err != nil {
+			return err
+		}
+		switch at := r.there.Add(n); {
+		case at > warm:
+			took = append(took, time.Since(begin))
+		case at > warm-n:
+			r.start()
+		}
+	}
+	return nil
+}
+
+// submit submits tasks and waits until all are there.
+func (r *run) submit(reqs []node.Request, there chan proto.TaskState) error {
+	var done []node.Submitted
+	var errs []error
+	if len(reqs) == 1 {
+		one, err := r.c.door.Submit(context.Background(), reqs[0])
+		done, errs = []node.Submitted{one}, []error{err}
+	} else {
+		done, errs = r.c.door.SubmitMany(context.Background(), reqs)
+	}
+	if err := errors.Join(errs...); err != nil || r.good == 0 {
+		return err
+	}
+	for i := range done {
+		id, err := proto.ParseTaskID(done[i].ID)
+		if err != nil {
+			return fmt.Errorf("submitted as %q: %w", done[i].ID, err)
+		}
+		r.c.watch.wait(id, there)
+	}
+	for range done {
+		if <-there != r.good {
+			r.bad.Add(1)
+		}
+	}
+	return nil
+}

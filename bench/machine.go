@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+// A machine is what the figures were taken on.
+type machine struct {
+	cpu    string
+	cores  int
+	memory string
+	kernel string
+	disk   string
+	load   string // one, five and fifteen minutes, before it began
+}
+
+func describe(dir string) machine {
+	return machine{
+		cpu:    field("/proc/cpuinfo", "model name"),
+		cores:  runtime.NumCPU(),
+		memory: field("/proc/meminfo", "MemTotal"),
+		kernel: word("uname", "-sr"),
+		disk:   lastLine(word("df", "--output=fstype,source", dir)),
+		load:   firstWords(text("/proc/loadavg"), 3),
+	}
+}
+
+// straced makes sure that disks can be made slower.
+func straced() (string, error) {
+	path, err := exec.LookPath("strace")
+	if err != nil {
+		return "", errors.New("strace is not installed: it adds to each fsync; on Debian: apt-get install strace")
+	}
+	return path, nil
+}
+
+// field returns the value of a line "name: value" of a file of the kernel.
+func field(path, name string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return "unknown"
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if k, v, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(k) == name {
+			return strings.TrimSpace(v)
+		}
+	}
+	return "unknown"
+}
+
+func text(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "unknown"
+	}
+	return string(b)
+}
+
+func word(name string, args ...string) string {
+	b, err := exec.Command(name, args...).Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func lastLine(s string) string { return s[strings.LastIndexByte(s, '\n')+1:] }
+
+func firstWords(s string, n int) string {
+	f := strings.Fields(s)
+	return strings.Join(f[:min(n, len(f))], " ")
+}
+
+// preface says what the page is, how it came to be and on what.
+func (p *plan) preface(m machine) string {
+	return fmt.Sprintf(`# Benchmarks
+
+Written by `+"`make bench`"+` (the module in bench/) on %s in %.0f s. Everything on this page was measured in that one run: compare figures
+within it, not with those of another machine.
+
+| | |
+| --- | --- |
+| processor | %s, %d cores in use, for all processes of a measurement together |
+| memory | %s |
+| system | %s, %s |
+| file system | %s |
+| load average before the run | %s: what others did at the same time is in the rates and the latencies, hardly in the CPU of a task |
+
+Unless a table says otherwise: two nodes, each a process of its own, on loopback over QUIC or TCP as they choose; a random body of %d bytes a task,
+sealed, signed, checked; every acknowledgement after its fsync; submitted through the Go API; %d tasks on their way at a time. A measuring begins after a
+warm-up of a quarter more tasks and ends after a number of tasks, or %v. CPU is getrusage of both processes, user and system. "+2ms" means that strace
+adds 2 ms to each fsync and fdatasync of both nodes.
+
+The one setting that is not the default: limits of how many tasks may wait are raised, and the heap limit is 2 GiB where rates are measured, because tasks that
+are accepted and never run pile up as they do nowhere else.
+`, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.load, bodySize, flying, longest)
+}
+
+func goVersion() string {
+	if b, ok := debug.ReadBuildInfo(); ok {
+		return b.GoVersion
+	}
+	return runtime.Version()
+}

@@ -1,0 +1,63 @@
+// Command bench measures what balefire does on this machine and writes the
+// figures down with the method and with what bounds them.
+//
+//	parent ──orders──▶ sender ══ loopback ══▶ receiver     two nodes, each a process
+//	       ──orders──▶ client ── unix socket ─▶ sender     the window
+//	       ──orders──▶ store                               the bare group commit
+//	       ──orders──▶ rival ── loopback ─▶ broker         NATS JetStream, same promise
+//
+// All of it runs in one go, so that figures that are compared were taken on the
+// same machine in the same hour. Disks are made slower by strace, which adds to
+// each fsync. It is a module of its own: nothing of the rival is in the product.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func start() error {
+	asChild := flag.Bool("child", false, "take orders on standard input (for the program itself)")
+	out := flag.String("out", "", "file to write the report to; default standard output")
+	dir := flag.String("dir", "", "folder on the disk to be measured; default that of temporary files")
+	quick := flag.Bool("quick", false, "a tenth of the tasks, NutsDB alone: to try it")
+	only := flag.String("only", "", "one measurement, by its name (see plan.go)")
+	profiles := flag.String("profiles", "", "folder to keep CPU profiles in")
+	flag.Parse()
+	if *asChild {
+		return serveOrders()
+	}
+	work, err := os.MkdirTemp(*dir, "balefire-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	p := &plan{dir: work, profiles: *profiles, scale: 1, log: os.Stderr, begin: time.Now()}
+	if *quick {
+		p.scale = 10
+	}
+	r, err := p.run(*only)
+	if err != nil {
+		return err
+	}
+	var w io.Writer = os.Stdout
+	if *out != "" {
+		f, err := os.Create(*out)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		w = f
+	}
+	return r.write(w)
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// An opening says which node to run.
+type opening struct {
+	Dir    string
+	Name   string // not empty: the first of a new mesh, unless there is a ticket
+	Ticket string // not empty: join with it first
+	Engine string
+	Held   bool  // tasks are accepted and not run
+	Slots  int   // handlers at a time; 0: the node's own number
+	Memory int64 // bytes that the heap aims to stay below; 0: the node's own limit
+}
+
+// open makes and joins a node as far as that is asked for, runs it, and says how
+// long its opening took.
+func (c *child) open(o opening) (answer, error) {
+	cfg := config(o, c.watch)
+	switch {
+	case o.Ticket != "":
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if _, err := node.Join(ctx, cfg, o.Ticket, o.Name); err != nil {
+			return answer{}, err
+		}
+	case o.Name != "":
+		if _, err := node.Init(node.InitOptions{Dir: o.Dir, Name: o.Name, NewMesh: true}); err != nil {
+			return answer{}, err
+		}
+	}
+	begin := time.Now()
+	n, err := node.New(cfg)
+	if err != nil {
+		return answer{}, err
+	}
+	took := time.Since(begin)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	c.node, c.door = n, n
+	c.stops = append(c.stops, func() error { cancel(); return <-done })
+	return answer{Took: took, Usage: measure()}, nil
+}
+
+// kind is what every task of the benchmarks asks for.
+const kind = "discard"
+
+// config is the default one, but for loopback, and for limits that the run would
+// reach because nothing leaves: what is accepted and not run stays.
+func config(o opening, w *watch) node.Config {
+	h := node.HandlerSpec{Kind: kind, Type: node.TypeDiscard, Allow: []string{"role:send"}}
+	if o.Held { // the first task occupies the only place of its kind
+		h = node.HandlerSpec{Kind: kind, Exec: []string{"/bin/sleep", "86400"}, Timeout: "0", Concurrency: 1, Allow: h.Allow}
+	}
+	return node.Config{
+		Dir:      o.Dir,
+		Store:    node.StoreConfig{Engine: o.Engine},
+		Net:      node.NetConfig{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}},
+		Handlers: []node.HandlerSpec{h},
+		Limits: node.Limits{
+			MaxPending: 1 << 20, MaxPendingBytes: 4 << 30, MaxInbox: 1 << 20,
+			Slots: o.Slots, MemoryLimit: o.Memory, GracefulTimeout: 100 * time.Millisecond,
+		},
+		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Changed: w.changed,
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// A page is what is written in the end.
+type page struct {
+	head   string // what this is, in Markdown
+	tables []*table
+}
+
+// A table is one part of the page.
+type table struct {
+	title  string
+	intro  string // how it was measured
+	head   []string
+	rows   [][]string
+	bounds string // what bounds the figures
+}
+
+func (t *table) row(cells ...any) {
+	texts := make([]string, len(cells))
+	for i, c := range cells {
+		texts[i] = fmt.Sprint(c)
+	}
+	t.rows = append(t.rows, texts)
+}
+
+func (p *page) write(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString(p.head)
+	for _, t := range p.tables {
+		t.write(&b)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (t *table) write(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## %s\n\n", t.title)
+	if t.intro != "" {
+		fmt.Fprintf(b, "%s\n\n", t.intro)
+	}
+	line := func(cells []string) { fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | ")) }
+	line(t.head)
+	fmt.Fprintf(b, "|%s\n", strings.Repeat(" --- |", len(t.head)))
+	for _, r := range t.rows {
+		line(r)
+	}
+	if t.bounds != "" {
+		fmt.Fprintf(b, "\nWhat bounds it: %s\n", t.bounds)
+	}
+}
+
+// verdict holds a figure against its target.
+func verdict(ok bool) string {
+	if ok {
+		return "met"
+	}
+	return "**missed**"
+}

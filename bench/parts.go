@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/pprof/profile"
+)
+
+// The parts that the CPU of a task is told apart by.
+const (
+	partSeal    = "seal and open"
+	partSign    = "sign and verify"
+	partStore   = "store: group commit, engine, fsync"
+	partBacklog = "backlog: queue in memory"
+	partWire    = "wire: framing, libp2p, TLS"
+	partCode    = "encode and decode records"
+	partRooms   = "outbox, inbox, node"
+	partMemory  = "allocation and garbage collection"
+	partLoad    = "the load itself"
+	partRest    = "scheduler and the rest"
+)
+
+var parts = []string{partSeal, partSign, partStore, partBacklog, partWire, partCode, partRooms, partMemory, partLoad, partRest}
+
+const house = "github.com/balefire/balefire/"
+
+// rules tell to which part a function belongs, by the begin of its name. The
+// first that fits counts; a function that fits none belongs where its caller does.
+var rules = []struct{ prefix, part string }{
+	{"runtime.mallocgc", partMemory},
+	{"runtime.gcBgMarkWorker", partMemory},
+	{"runtime.gcAssistAlloc", partMemory},
+	{"runtime.bgsweep", partMemory},
+	{"runtime.bgscavenge", partMemory},
+	{"runtime.wbBufFlush", partMemory},
+	{house + "identity.(*Sealer)", partSeal},
+	{house + "identity.(*Keys).Open", partSeal},
+	{house + "identity.(*Keys).openSlot", partSeal},
+	{house + "identity.openBody", partSeal},
+	{house + "identity.pack", partSeal},
+	{house + "identity.unpack", partSeal},
+	{house + "identity.", partSign},
+	{house + "store/backlog.", partBacklog},
+	{house + "store", partStore},
+	{"github.com/nutsdb/", partStore},
+	{"github.com/cockroachdb/", partStore},
+	{house + "proto.(*Reader)", partWire},
+	{house + "proto.AppendFrame", partWire},
+	{house + "proto.Compress", partSeal},
+	{house + "proto.", partCode},
+	{"google.golang.org/protobuf", partCode},
+	{house + "transport", partWire},
+	{"github.com/libp2p/", partWire},
+	{"github.com/multiformats/", partWire},
+	{"github.com/quic-go/", partWire},
+	{house + "outbox.", partRooms},
+	{house + "inbox.", partRooms},
+	{house + "node.", partRooms},
+	{house + "agent", partRooms},
+	{"main.", partLoad},
+}
+
+// partOf returns the part that a stack belongs to, the innermost function first.
+func partOf(stack []string) string {
+	for _, f := range stack {
+		for _, r := range rules {
+			if strings.HasPrefix(f, r.prefix) {
+				return r.part
+			}
+		}
+	}
+	return partRest
+}
+
+// shares returns how much of the CPU time in a profile went to each part; they
+// add up to 1.
+func shares(path string) (map[string]float64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	p, err := profile.Parse(f)
+	if err != nil {
+		return nil, fmt.Errorf("read profile %s: %w", path, err)
+	}
+	value := slices.IndexFunc(p.SampleType, func(t *profile.ValueType) bool { return t.Type == "cpu" })
+	if value < 0 {
+		return nil, fmt.Errorf("read profile %s: it is not of the CPU", path)
+	}
+	out, total := map[string]float64{}, 0.0
+	for _, s := range p.Sample {
+		v := float64(s.Value[value])
+		out[partOf(stackOf(s))] += v
+		total += v
+	}
+	for part := range out {
+		out[part] /= total
+	}
+	return out, nil
+}
+
+// stackOf returns the names of the functions of a sample, the innermost first.
+func stackOf(s *profile.Sample) (names []string) {
+	for _, l := range s.Location {
+		for _, line := range l.Line {
+			if line.Function != nil {
+				names = append(names, line.Function.Name)
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// Sizes that all measurements share.
+const (
+	bodySize = 1024
+	flying   = 256
+	callers  = 128
+	extra    = 2 * time.Millisecond // added to each fsync where a disk is made slower
+	longest  = 12 * time.Second     // of one measuring
+)
+
+// A plan runs the measurements.
+type plan struct {
+	dir      string
+	profiles string // folder to keep profiles in; empty: they are thrown away
+	scale    int    // every number of tasks is divided by it
+	log      io.Writer
+	begin    time.Time
+
+	folders int
+	page    page
+	base    struct{ accepted, slow float64 } // rates that others are held against
+}
+
+// A measurement fills one table.
+type measurement struct {
+	name string
+	do   func(*plan, *table) error
+}
+
+var measurements = []measurement{
+	{"accept", (*plan).accept},
+	{"parts", (*plan).parts},
+	{"ended", (*plan).ended},
+	{"submit", (*plan).submit},
+	{"window", (*plan).window},
+	{"single", (*plan).single},
+	{"rival", (*plan).rival},
+	{"memory", (*plan).memory},
+	{"binary", (*plan).binary},
+}
+
+// run makes all measurements, or the one that is named.
+func (p *plan) run(only string) (*page, error) {
+	if _, err := straced(); err != nil {
+		return nil, err
+	}
+	machine := describe(p.dir)
+	found := false
+	for _, m := range measurements {
+		if only != "" && only != m.name {
+			continue
+		}
+		found = true
+		fmt.Fprintf(p.log, "%5.0fs %s\n", time.Since(p.begin).Seconds(), m.name)
+		t := new(table)
+		if err := m.do(p, t); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
+		}
+		p.page.tables = append(p.page.tables, t)
+	}
+	if !found {
+		return nil, fmt.Errorf("there is no measurement %q", only)
+	}
+	p.page.head = p.preface(machine)
+	return &p.page, nil
+}
+
+// engines returns the stores to be measured.
+func (p *plan) engines() []string {
+	if p.scale > 1 {
+		return []string{node.EngineNuts}
+	}
+	return []string{node.EngineNuts, node.EnginePebble}
+}
+
+// load returns a load of n tasks, a quarter more to warm up.
+func (p *plan) load(until string, n, inFlight int) load {
+	n /= p.scale
+	return load{Until: until, Warm: n / 4, Tasks: n, Limit: longest, Flying: inFlight, Size: bodySize}
+}
+
+// folder makes a fresh folder.
+func (p *plan) folder() (string, error) {
+	p.folders++
+	dir := filepath.Join(p.dir, strconv.Itoa(p.folders))
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
+// withPair runs f with two nodes and ends them.
+func (p *plan) withPair(s scene, f func(*pair) error) error {
+	dir, err := p.folder()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	two, err := newPair(dir, s)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(two), two.end())
+}
+
+// once runs one load on a fresh pair.
+func (p *plan) once(s scene, l load, profile string) (r result, err error) {
+	err = p.withPair(s, func(two *pair) error {
+		r, err = two.run(l, profile)
+		return err
+	})
+	if err == nil && r.Bad > 0 {
+		err = fmt.Errorf("%d of %d tasks ended in another way than wanted", r.Bad, r.Tasks)
+	}
+	if err == nil {
+		fmt.Fprintf(p.log, "       %s +%v in flight %d: %.0f/s, CPU %.0f us a task, %.1f and %.1f tasks a commit\n",
+			s.engine, s.slow, l.Flying, r.rate(), r.cpu(), r.perCommit(r.Usage), r.perCommit(r.Other))
+	}
+	return r, err
+}
+
+// disk names a delay of the disk.
+func disk(slow time.Duration) string {
+	if slow == 0 {
+		return "as it is"
+	}
+	return "+" + slow.String()
+}
+
+func rate(f float64) string { return strconv.FormatFloat(f, 'f', 0, 64) }
+
+func us(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
+
+func ms(d time.Duration) string {
+	return strconv.FormatFloat(d.Seconds()*1e3, 'f', cmp.Compare(0, d-10*time.Millisecond)+1, 64) + " ms"
+}
+
+func mib(n int64) string { return strconv.FormatInt(n>>20, 10) + " MiB" }

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// The rival is NATS JetStream with the same promise: what was acknowledged is
+// synced. One process is the server, one publishes and consumes.
+const (
+	rivalStream  = "TASKS"
+	rivalSubject = "tasks"
+)
+
+// broker runs a NATS server that keeps its stream in dir and syncs every message.
+func (c *child) broker(dir string) (answer, error) {
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+		JetStream: true, StoreDir: dir, SyncAlways: true,
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	go s.Start()
+	c.stops = append(c.stops, func() error { s.Shutdown(); s.WaitForShutdown(); return nil })
+	if !s.ReadyForConnections(20 * time.Second) {
+		return answer{}, errors.New("the NATS server does not come up")
+	}
+	return answer{Text: s.ClientURL()}, nil
+}
+
+// A flow is messages to be published, consumed and acknowledged.
+type flow struct {
+	URL    string
+	Warm   int // before the measuring begins
+	Tasks  int // that are measured
+	Limit  time.Duration
+	Flying int // published and not yet acknowledged by the consumer
+	Size   int
+}
+
+// flow publishes a message whenever one has been consumed and acknowledged. A
+// message counts when the server has confirmed its publication and its consumer
+// has sent the acknowledgement.
+func (c *child) flow(f flow) (answer, error) {
+	nc, err := nats.Connect(f.URL)
+	if err != nil {
+		return answer{}, err
+	}
+	defer nc.Close()
+	js, err := nc.JetStream(nats.PublishAsyncMaxPending(2 * f.Flying))
+	if err != nil {
+		return answer{}, err
+	}
+	if _, err := js.AddStream(&nats.StreamConfig{Name: rivalStream, Subjects: []string{rivalSubject}, Storage: nats.FileStorage, Retention: nats.WorkQueuePolicy}); err != nil {
+		return answer{}, err
+	}
+	in := make(chan *nats.Msg, 4*f.Flying)
+	if _, err := js.ChanSubscribe(rivalSubject, in, nats.Durable("worker"), nats.ManualAck(), nats.AckWait(time.Hour), nats.MaxAckPending(4*f.Flying)); err != nil {
+		return answer{}, err
+	}
+	p := &passage{flow: f, c: c, js: js, room: make(chan struct{}, f.Flying), body: make([]byte, f.Size)}
+	rand.Read(p.body)
+	var wg sync.WaitGroup
+	var sent error
+	wg.Go(func() { sent = p.publish() })
+	taken := p.consume(in)
+	p.over.Store(true)
+	wg.Wait()
+	return answer{Report: p.report}, errors.Join(sent, taken)
+}
+
+// A passage is a flow under way.
+type passage struct {
+	flow
+	c    *child
+	js   nats.JetStreamContext
+	room chan struct{} // holds a token for each message that is on its way
+	body []byte
+	over atomic.Bool
+
+	begin  time.Time
+	first  usage
+	report report
+}
+
+func (p *passage) publish() error {
+	for n := 0; n < p.Warm+p.Tasks; n++ {
+		select {
+		case p.room <- struct{}{}:
+		case <-time.After(100 * time.Millisecond):
+			if p.over.Load() {
+				return nil
+			}
+			n--
+			continue
+		}
+		if _, err := p.js.PublishAsync(rivalSubject, p.body); err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+	}
+	select {
+	case <-p.js.PublishAsyncComplete():
+	case <-time.After(20 * time.Second):
+		return errors.New("publish: the server confirms no more")
+	}
+	return nil
+}
+
+func (p *passage) consume(in <-chan *nats.Msg) error {
+	for n := range p.Warm + p.Tasks {
+		if n == p.Warm {
+			_ = p.c.out.Encode(answer{Event: "begin"})
+			p.begin, p.first = time.Now(), measure()
+		}
+		select {
+		case m := <-in:
+			if err := m.Ack(); err != nil {
+				return fmt.Errorf("acknowledge: %w", err)
+			}
+			<-p.room
+		case <-time.After(10 * time.Second):
+			return errors.New("consume: nothing comes")
+		}
+		if n < p.Warm {
+			continue
+		}
+		p.report.Tasks++
+		if time.Since(p.begin) > p.Limit {
+			break
+		}
+	}
+	p.report.Elapsed, p.report.Usage = time.Since(p.begin), measure().since(p.first)
+	return nil
+}
+
+// rival measures NATS JetStream beside what was measured of balefire.
+func (p *plan) rival(t *table) error {
+	t.title = "Beside NATS JetStream"
+	t.intro = "nats-server 2.15.2, file store, `sync_interval: always`, a process of its own; one more process publishes and consumes. A message counts when it is published with confirmation, consumed and acknowledged. " +
+		"Beside it the accepted tasks from above: sealed, signed, on disk at two nodes, and no broker between them."
+	t.head = []string{"fsync", "in flight", "NATS messages/s", "balefire accepted/s", "ratio", "NATS CPU a message"}
+	t.bounds = "NATS syncs every message by itself; balefire syncs what queued while the last fsync ran."
+	for _, c := range []struct {
+		slow  time.Duration
+		tasks int
+		ours  float64
+	}{{0, 20_000, p.base.accepted}, {extra, 4_000, p.base.slow}} {
+		r, err := p.passed(c.slow, c.tasks/p.scale)
+		if err != nil {
+			return err
+		}
+		ratio := "not measured in this run"
+		if c.ours > 0 {
+			ratio = fmt.Sprintf("%.1f", c.ours/r.rate())
+		}
+		t.row(disk(c.slow), flying, rate(r.rate()), rate(c.ours), ratio, us(r.cpu())+" us")
+	}
+	return nil
+}
+
+func (p *plan) passed(slow time.Duration, n int) (r result, err error) {
+	dir, err := p.folder()
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(dir)
+	b, err := spawn("broker", slow)
+	if err != nil {
+		return r, err
+	}
+	err = with("rival", func(c *proc) error {
+		url, err := b.ask(order{Do: "broker", Path: dir}, nil)
+		if err != nil {
+			return err
+		}
+		f := flow{URL: url.Text, Warm: n / 4, Tasks: n, Limit: longest, Flying: flying, Size: bodySize}
+		r, err = measured(c, order{Do: "flow", Flow: f}, b, "")
+		return err
+	})
+	return r, errors.Join(err, b.end())
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+const (
+	idleFor    = 5 * time.Second // after a start, before an idle node is weighed
+	restFor    = 5 * time.Second // after a load, before what is left is weighed
+	pendings   = 100_000
+	idleLimit  = 64 << 20
+	binaryMost = 40 << 20
+)
+
+var pendingLimit = map[string]int64{node.EngineNuts: 450 << 20, node.EnginePebble: 200 << 20}
+
+// memory weighs a node that does nothing, and one with many pending tasks.
+func (p *plan) memory(t *table) error {
+	t.title = "Memory"
+	t.intro = fmt.Sprintf("Resident memory of a node with its default heap limit: idle for %v, then with %d pending tasks of %d bytes for a peer that is away (%v after the last), then of a fresh process that opened that store.",
+		idleFor, pendings/p.scale, bodySize, restFor)
+	t.head = []string{"store", "state", "resident", "limit", ""}
+	t.bounds = "NutsDB keeps every key with its value in memory, and reads its log at a start; Pebble keeps 32 MiB of blocks and tables."
+	for _, e := range p.engines() {
+		if err := p.weigh(t, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *plan) weigh(t *table, engine string) error {
+	dir, err := p.folder()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	add := func(state string, rss, limit int64) {
+		t.row(engine, state, mib(rss), "≤ "+mib(limit), verdict(rss <= limit))
+	}
+	two, err := newPair(dir, scene{engine: engine, held: true})
+	if err != nil {
+		return err
+	}
+	if err := two.end(); err != nil {
+		return err
+	}
+	open := order{Do: "open", Open: opening{Dir: two.dirA, Engine: engine}}
+	err = with("sender", func(c *proc) error {
+		if _, err := c.ask(open, nil); err != nil {
+			return err
+		}
+		time.Sleep(idleFor)
+		idle, err := c.ask(order{Do: "usage"}, nil)
+		if err != nil {
+			return err
+		}
+		add("idle", idle.Usage.RSS, idleLimit)
+		l := load{Target: "b", Until: stored, Tasks: pendings / p.scale, Flying: 8, Size: bodySize, Batch: batchSize}
+		if _, err := c.ask(order{Do: "load", Load: l}, nil); err != nil {
+			return err
+		}
+		time.Sleep(restFor)
+		full, err := c.ask(order{Do: "usage"}, nil)
+		add(fmt.Sprintf("%d pending", l.Tasks), full.Usage.RSS, pendingLimit[engine])
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return with("sender", func(c *proc) error {
+		opened, err := c.ask(open, nil)
+		if err != nil {
+			return err
+		}
+		time.Sleep(restFor)
+		again, err := c.ask(order{Do: "usage"}, nil)
+		add(fmt.Sprintf("the same, opened again in %s", ms(opened.Took)), again.Usage.RSS, pendingLimit[engine])
+		return err
+	})
+}
+
+// with runs f with a child and ends it.
+func with(name string, f func(*proc) error) error {
+	c, err := spawn(name, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(c), c.end())
+}
+
+// binary weighs the program.
+func (p *plan) binary(t *table) error {
+	t.title = "Binary"
+	t.intro = "`make build`: static, stripped, every library in it."
+	t.head = []string{"program", "size", "limit", ""}
+	out := filepath.Join(p.dir, "balefire-node")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./cmd/balefire-node")
+	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w: %.500s", err, msg)
+	}
+	info, err := os.Stat(out)
+	if err != nil {
+		return err
+	}
+	t.row("balefire-node", mib(info.Size()), "≤ "+mib(binaryMost), verdict(info.Size() <= binaryMost))
+	return nil
+}

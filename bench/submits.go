@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// submit measures the way into the node alone, beside the store's own rate.
+func (p *plan) submit(t *table) error {
+	t.title = "Submit alone"
+	t.intro = fmt.Sprintf("%d callers, each submits the next task when the last one is on disk. The target is not running, so nothing is sent. Beside it %d callers of the bare store, "+
+		"each of which commits one record of %d bytes after the other: what the store's group commit gives at best.", callers, callers, recordSize)
+	t.head = []string{"store", "fsync", "submits/s", "bare store/s", "ratio", "target", "", "CPU a submit", "CPU a record"}
+	t.bounds = "CPU: a submit seals, signs and encodes beside its commit. The slower the disk the less of that shows."
+	for _, e := range p.engines() {
+		for _, c := range []struct {
+			slow   time.Duration
+			tasks  int
+			target float64
+		}{{0, 60_000, .7}, {extra, 40_000, .85}} {
+			sub, err := p.alone(e, c.slow, p.load(stored, c.tasks, callers))
+			if err != nil {
+				return err
+			}
+			bare, err := p.bare(e, c.slow, c.tasks/p.scale)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(p.log, "       %s +%v: %.0f/s, %d a commit; bare %.0f/s, %d a commit\n", e, c.slow, sub.rate(), sub.Tasks/int(max(sub.Usage.Commits, 1)), bare.rate(), bare.Tasks/int(max(bare.Usage.Commits, 1)))
+			ratio := sub.rate() / bare.rate()
+			t.row(e, disk(c.slow), rate(sub.rate()), rate(bare.rate()), fmt.Sprintf("%.2f", ratio), fmt.Sprintf("≥ %.2f", c.target), verdict(ratio >= c.target),
+				us(perTask(sub))+" us", us(perTask(bare))+" us")
+		}
+	}
+	return nil
+}
+
+func perTask(r report) float64 { return result{report: r}.perTask(r.Usage.cpu()) }
+
+// alone runs a load on a node whose peer is stopped.
+func (p *plan) alone(engine string, slow time.Duration, l load) (r report, err error) {
+	err = p.withPair(scene{engine: engine, slow: slow, held: true}, func(two *pair) error {
+		if err := two.b.end(); err != nil {
+			return err
+		}
+		two.b = nil
+		l.Target = "b"
+		a, err := two.a.ask(order{Do: "load", Load: l}, nil)
+		r = a.Report
+		return err
+	})
+	return r, err
+}
+
+// bare measures a store with nothing above it.
+func (p *plan) bare(engine string, slow time.Duration, records int) (report, error) {
+	dir, err := p.folder()
+	if err != nil {
+		return report{}, err
+	}
+	defer os.RemoveAll(dir)
+	c, err := spawn("store", slow)
+	if err != nil {
+		return report{}, err
+	}
+	a, err := c.ask(order{Do: "front", Front: frontLoad{Dir: filepath.Join(dir, "store"), Engine: engine, Callers: callers, Records: records, Limit: longest}}, nil)
+	return a.Report, errors.Join(err, c.end())
+}
+
+// batchSize is how many tasks one call, or one request, submits.
+const batchSize = 100
+
+// window measures the HTTP window beside the Go API.
+func (p *plan) window(t *table) error {
+	t.title = "Submit over the socket"
+	t.intro = fmt.Sprintf("HTTP and JSON on the node's unix socket, from a process of its own that uses api/client; %d callers, or %d with batches of %d. The target is not running. CPU is of node and client together.",
+		callers, callers/16, batchSize)
+	t.head = []string{"door", "tasks/s", "of the Go API", "target", "", "CPU a task", "more than the Go API"}
+	t.bounds = "CPU on both ends of the socket: HTTP, JSON and base64 of the body."
+	var base [2]struct{ rate, cpu float64 }
+	for i, c := range []struct {
+		door   string
+		socket bool
+		batch  int
+		target float64
+	}{{"Go API", false, 0, 0}, {"Go API, batches", false, batchSize, 0}, {"HTTP", true, 0, 0}, {"HTTP, batches", true, batchSize, .5}} {
+		l := p.load(stored, 40_000, callers)
+		if l.Batch = c.batch; c.batch > 0 {
+			l.Flying = callers / 16
+			l.Warm -= l.Warm % c.batch
+		}
+		r, err := p.through(c.socket, l)
+		if err != nil {
+			return err
+		}
+		cpu := r.cpu()
+		if !c.socket {
+			base[i].rate, base[i].cpu = r.rate(), cpu
+			t.row(c.door, rate(r.rate()), "", "", "", us(cpu)+" us", "")
+			continue
+		}
+		b := base[i-2]
+		aim, ok := "", ""
+		if c.target > 0 {
+			aim, ok = fmt.Sprintf("≥ %.2f", c.target), verdict(r.rate() >= c.target*b.rate)
+		}
+		t.row(c.door, rate(r.rate()), fmt.Sprintf("%.2f", r.rate()/b.rate), aim, ok, us(cpu)+" us", us(cpu-b.cpu)+" us")
+	}
+	return nil
+}
+
+// through runs a load on a node whose peer is stopped, from within or over its
+// socket.
+func (p *plan) through(socket bool, l load) (r result, err error) {
+	if !socket {
+		r.report, err = p.alone(node.EngineNuts, 0, l)
+		return r, err
+	}
+	err = p.withPair(scene{engine: node.EngineNuts, held: true}, func(two *pair) (err error) {
+		if err := two.b.end(); err != nil {
+			return err
+		}
+		two.b = nil
+		path := filepath.Join(two.dirA, "api.sock")
+		if _, err := two.a.ask(order{Do: "serve", Path: path}, nil); err != nil {
+			return err
+		}
+		cl, err := spawn("client", 0)
+		if err != nil {
+			return err
+		}
+		l.Target = "b"
+		if _, err = cl.ask(order{Do: "dial", Path: path}, nil); err == nil {
+			r, err = measured(cl, order{Do: "load", Load: l}, two.a, "")
+		}
+		return errors.Join(err, cl.end())
+	})
+	return r, err
+}
+
+// single measures one task at a time, beside what it cannot be faster than.
+func (p *plan) single(t *table) error {
+	t.title = "One task at a time"
+	t.intro = "From the call of Submit until the home has the acceptance on disk, on an idle mesh. Beside it, in the same folder and hour: the time to append a record to a file and sync it, and the time of a record of the same size there and back over TCP."
+	t.head = []string{"store", "p50", "p99", "fsync", "round trip", "3 × (3 fsyncs + 1 round trip)", "p50 within"}
+	t.bounds = "three commits in series, each one fsync, and the wake-ups of some ten goroutines between them."
+	for _, e := range p.engines() {
+		err := p.withPair(scene{engine: e, held: true}, func(two *pair) error {
+			r, err := two.run(p.load(accepted, 4_000, 1), "")
+			if err != nil {
+				return err
+			}
+			fsync, err := two.a.ask(order{Do: "sync", Path: two.dirA}, nil)
+			if err != nil {
+				return err
+			}
+			echo, err := two.b.ask(order{Do: "echo"}, nil)
+			if err != nil {
+				return err
+			}
+			trip, err := two.a.ask(order{Do: "ping", Path: echo.Text}, nil)
+			if err != nil {
+				return err
+			}
+			limit := 3 * (3*fsync.Took + trip.Took)
+			t.row(e, ms(r.P50), ms(r.P99), ms(fsync.Took), ms(trip.Took), ms(limit), verdict(r.P50 <= limit))
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

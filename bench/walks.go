@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// accept measures tasks that are accepted by their target and not run.
+func (p *plan) accept(t *table) error {
+	t.title = "Accepted tasks"
+	t.intro = "A task counts when its home has on disk that it is on disk at its target. The target does not run it."
+	t.head = []string{"store", "fsync", "in flight", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores busy"}
+	t.bounds = fmt.Sprintf("with the disk as it is, the CPU of both processes on %d cores; with a slow disk three commits in series (home, target, home), so the number in flight.", runtime.NumCPU())
+	for _, e := range p.engines() {
+		for _, c := range []struct {
+			slow     time.Duration
+			inFlight int
+			tasks    int
+			target   float64
+		}{{0, flying, 80_000, 15_000}, {extra, flying, 40_000, 6_000}, {extra, 4 * flying, 60_000, 0}} {
+			r, err := p.once(scene{engine: e, slow: c.slow, held: true}, p.load(accepted, c.tasks, c.inFlight), "")
+			if err != nil {
+				return err
+			}
+			p.remember(e, c.slow, c.inFlight, r.rate())
+			p.walked(t, r, []any{e, disk(c.slow), c.inFlight}, c.target)
+		}
+	}
+	return nil
+}
+
+// remember keeps the figures of the default store, for the rival.
+func (p *plan) remember(engine string, slow time.Duration, inFlight int, rate float64) {
+	switch {
+	case engine != node.EngineNuts || inFlight != flying:
+	case slow == 0:
+		p.base.accepted = rate
+	default:
+		p.base.slow = rate
+	}
+}
+
+// walked adds what a load measured to a table.
+func (p *plan) walked(t *table, r result, what []any, target float64) {
+	aim, ok := "", ""
+	if target > 0 {
+		aim, ok = "≥ "+rate(target), verdict(r.rate() >= target)
+	}
+	a, b := r.perTask(r.Usage.cpu()), r.perTask(r.Other.cpu())
+	t.row(append(what, rate(r.rate()), aim, ok, ms(r.P50), ms(r.P99), us(a)+" us", us(b)+" us", us(a+b)+" us", us((a+b)*r.rate()/1e6))...)
+}
+
+// ended measures whole tasks: handler, result and commit at home.
+func (p *plan) ended(t *table) error {
+	t.title = "Whole tasks"
+	t.intro = "A task counts when its result is on disk at its home: accepted, started (durable before the handler is called), run, result signed and sealed, committed. The handler is the built-in `discard`."
+	t.head = []string{"store", "fsync", "slots", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores busy"}
+	t.bounds = "CPU with many slots; with few, the durable start: each round of starts is one commit, and holds no more of them than there are slots."
+	for _, e := range p.engines() {
+		for _, c := range []struct {
+			slow   time.Duration
+			slots  int
+			tasks  int
+			target float64
+		}{{0, flying, 30_000, 6_000}, {0, 0, 20_000, 0}, {extra, flying, 20_000, 0}} {
+			r, err := p.once(scene{engine: e, slow: c.slow, slots: c.slots}, p.load(ended, c.tasks, flying), "")
+			if err != nil {
+				return err
+			}
+			slots := fmt.Sprint(c.slots)
+			if c.slots == 0 {
+				slots = fmt.Sprintf("%d, the default", max(4, 2*runtime.NumCPU()))
+			}
+			p.walked(t, r, []any{e, disk(c.slow), slots}, c.target)
+		}
+	}
+	return nil
+}
+
+// parts tells the CPU of a task apart.
+func (p *plan) parts(t *table) error {
+	t.title = "CPU of an accepted task, by part"
+	t.intro = "Microseconds, from CPU profiles of both processes in a run of their own. A sample belongs to the innermost package of the house, or library, on its stack."
+	t.head = []string{"part"}
+	t.bounds = "every part is paid for each task; what is done for a group (a signature, an fsync, a system call of the wire) gets cheaper with more tasks on their way."
+	columns := make([]map[string]float64, 0, 4)
+	for _, e := range p.engines() {
+		dir := p.profiles
+		if dir == "" {
+			dir = p.dir
+		}
+		name := filepath.Join(dir, "accepted-"+e)
+		r, err := p.once(scene{engine: e, held: true}, p.load(accepted, 60_000, flying), name)
+		if err != nil {
+			return err
+		}
+		t.head = append(t.head, e+" sender", e+" receiver")
+		for _, end := range []struct {
+			suffix string
+			cpu    float64
+		}{{"-a", r.perTask(r.Usage.cpu())}, {"-b", r.perTask(r.Other.cpu())}} {
+			s, err := shares(name + end.suffix)
+			if err != nil {
+				return err
+			}
+			for part := range s {
+				s[part] *= end.cpu
+			}
+			columns = append(columns, s)
+		}
+	}
+	sums := make([]any, len(columns)+1)
+	sums[0] = "all"
+	totals := make([]float64, len(columns))
+	for _, part := range parts {
+		cells := []any{part}
+		for i, c := range columns {
+			cells = append(cells, us(c[part]))
+			totals[i] += c[part]
+		}
+		t.row(cells...)
+	}
+	for i, sum := range totals {
+		sums[i+1] = us(sum)
+	}
+	t.row(sums...)
+	return nil
+}
