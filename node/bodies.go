@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
@@ -207,30 +205,6 @@ func readBlob(dir *blob.Dir, name string) ([]byte, error) {
 		return nil, fmt.Errorf("blob %s has %d bytes, a frame takes %d", name, b.Size(), proto.MaxSealed)
 	}
 	return io.ReadAll(b)
-}
-
-// sweepFiles removes, at the start, blobs that no record refers to and what
-// runs left behind.
-func (n *Node) sweepFiles() error {
-	if err := os.RemoveAll(filepath.Join(n.cfg.Dir, runDir)); err != nil {
-		return fmt.Errorf("sweep the folders of runs: %w", err)
-	}
-	used := map[string]bool{}
-	if err := n.outbox.Blobs(func(name string) { used[name] = true }); err != nil {
-		return err
-	}
-	awaited, err := n.forgetOldParts(context.Background())
-	if err != nil {
-		return err
-	}
-	removed, err := n.ground.blobs.Sweep(func(name string) bool { return used[name] || awaited(name) || n.inbox.Holds(name) })
-	if err != nil {
-		return fmt.Errorf("sweep bodies: %w", err)
-	}
-	if removed > 0 {
-		n.log.Info("bodies that nothing refers to were removed", "count", removed)
-	}
-	return nil
 }
 
 // unseal writes the plain body of a result into its blob, checked against the

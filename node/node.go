@@ -46,6 +46,7 @@ type Node struct {
 	names    *names
 	changes  *meter
 	notices  chan notice // what owners said of running tasks
+	house    *house
 
 	handlers  handlers
 	admitting sync.Mutex // held while a node is let in
@@ -71,7 +72,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
-	n.names, n.changes, n.notices = newNames(), newMeter(n), make(chan notice, maxNotices)
+	n.names, n.changes, n.notices, n.house = newNames(), newMeter(n), make(chan notice, maxNotices), newHouse()
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
 	if n.ground, err = openGround(cfg, n.registry); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
@@ -121,6 +122,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.net.Run(rooms) })
 	g.Go(func() error { return n.serveSelf(rooms) })
 	g.Go(func() error { return n.takeNotices(rooms) })
+	g.Go(func() error { return n.keepHouse(rooms) })
 	work, stopWork := context.WithCancel(rooms)
 	g.Go(func() error { defer stopRooms(); return n.inbox.Run(work) })
 	g.Go(func() error {
@@ -174,11 +176,13 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 			errs[i] = err
 			continue
 		}
+		n.house.draft(d.Record.GetBodyBlob(), true)
 		drafts, at = append(drafts, d), append(at, i)
 		out[i] = submitted(d, to)
 	}
 	existing, failed := n.put(ctx, drafts)
 	for j, i := range at {
+		n.house.draft(drafts[j].Record.GetBodyBlob(), false)
 		switch {
 		case failed[j] != nil:
 			errs[i] = submitError(failed[j])

@@ -28,7 +28,7 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: bodyFiles{n}, Rewrap: n.rewrap, Changed: n.homeChanged,
+		Bodies: bodyFiles{n}, Rewrap: n.rewrap, Changed: n.homeChanged, Unneeded: n.house.drop,
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.reading("tasks of this home"),
 	}
 }
@@ -155,6 +155,7 @@ const reapTimeout = 15 * time.Second
 // side.
 func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
 	n.changes.count("home", r.GetState())
+	n.house.dropEnded(r)
 	n.cfg.Changed(id, r.GetState())
 }
 

@@ -299,6 +299,9 @@ func (l *lane) written(a *answered, r *proto.Record) int {
 		l.mu.Unlock()
 	}
 	if k.Part != backlog.PartTask {
+		if k.Part == backlog.PartResult && a.ruling.effect == drop && r.BodyBlob != "" {
+			o.cfg.Unneeded(r.BodyBlob)
+		}
 		return 0
 	}
 	o.seqs.settle(l.peer, r.Seq())

@@ -82,6 +82,9 @@ type Config struct {
 	// Changed is told of every change of a task of this home, after it is durable.
 	// It must be quick and must not keep or change r.
 	Changed func(id proto.TaskID, r *proto.Record)
+	// Unneeded is told of the body of a result that its home has: no record names
+	// it any more. It must be quick.
+	Unneeded func(blob string)
 	// Progress is called while Open reads, with the entries read so far.
 	Progress func(entries int)
 
@@ -107,6 +110,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Changed == nil {
 		c.Changed = func(proto.TaskID, *proto.Record) {}
+	}
+	if c.Unneeded == nil {
+		c.Unneeded = func(string) {}
 	}
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()

@@ -248,16 +248,18 @@ func (o *Outbox) Peers() []proto.PeerID {
 	return peers
 }
 
-// Blobs calls f with the name of every blob that a record of this home refers
-// to, so that the others can be swept away.
+// Blobs calls f with the name of every blob that a record of this home needs, so
+// that the others can be swept away: of a finished task that is its result, for
+// its body is not kept.
 func (o *Outbox) Blobs(f func(name string)) error {
 	for _, shelf := range []backlog.Shelf{backlog.Live, backlog.Done, backlog.Dead} {
 		for cursor := []byte(nil); ; {
 			_, next, err := o.backlog.List(shelf, cursor, 1, func(_ backlog.Key, r *proto.Record) bool {
-				for _, name := range []string{r.BodyBlob, r.ResultBlob} {
-					if name != "" {
-						f(name)
-					}
+				if r.ResultBlob != "" {
+					f(r.ResultBlob)
+				}
+				if r.BodyBlob != "" && shelf != backlog.Done {
+					f(r.BodyBlob)
 				}
 				return false
 			})

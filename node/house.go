@@ -1,0 +1,124 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/blob"
+)
+
+// sweepEvery is the pause between two looks for bodies that no record refers to,
+// of tasks that were forgotten or purged, or that never came.
+const sweepEvery = 10 * time.Minute
+
+// A house knows which bodies may go and which must not, although no record tells.
+type house struct {
+	unneeded chan string // names of bodies that may go
+
+	mu     sync.Mutex
+	drafts map[string]bool // bodies whose record is being made
+}
+
+func newHouse() *house {
+	return &house{unneeded: make(chan string, 1024), drafts: map[string]bool{}}
+}
+
+// draft notes that the record of a body is being made, or with false that it is
+// written, or will not be.
+func (h *house) draft(name string, on bool) {
+	if name == "" {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if on {
+		h.drafts[name] = true
+	} else {
+		delete(h.drafts, name)
+	}
+}
+
+func (h *house) drafted(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.drafts[name]
+}
+
+// drop lets a body go soon. When there are too many at once the next sweep takes
+// the others.
+func (h *house) drop(name string) {
+	select {
+	case h.unneeded <- name:
+	default:
+	}
+}
+
+// dropEnded lets the body of a task go that ended as somebody wanted: only dead
+// letters are made anew.
+func (h *house) dropEnded(r *proto.Record) {
+	s := r.GetState()
+	if r.GetBodyBlob() != "" && (s == proto.TaskState_TASK_STATE_SUCCESS || s == proto.TaskState_TASK_STATE_CANCELLED) {
+		h.drop(r.GetBodyBlob())
+	}
+}
+
+// keepHouse removes bodies that nobody needs any more.
+func (n *Node) keepHouse(ctx context.Context) error {
+	t := time.NewTicker(sweepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case name := <-n.house.unneeded:
+			if err := n.ground.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
+				n.log.Warn("a body that nobody needs could not be removed", "blob", name, "err", err)
+			}
+		case <-t.C:
+			if err := n.sweepBodies(ctx); err != nil && ctx.Err() == nil {
+				n.log.Error("cannot sweep bodies; it is tried again", "err", err)
+			}
+		}
+	}
+}
+
+// sweepFiles removes, at the start, what runs left behind and bodies that no
+// record refers to.
+func (n *Node) sweepFiles() error {
+	if err := os.RemoveAll(filepath.Join(n.cfg.Dir, runDir)); err != nil {
+		return fmt.Errorf("sweep the folders of runs: %w", err)
+	}
+	return n.sweepBodies(context.Background())
+}
+
+// sweepBodies removes bodies that no record refers to, unless they were written
+// of late: their record may be on its way.
+func (n *Node) sweepBodies(ctx context.Context) error {
+	if u := n.ground.blobs.Usage(); u.Blobs+u.Parts == 0 {
+		return nil
+	}
+	used := map[string]bool{}
+	if err := n.outbox.Blobs(func(name string) { used[name] = true }); err != nil {
+		return err
+	}
+	awaited, err := n.forgetOldParts(ctx)
+	if err != nil {
+		return err
+	}
+	removed, err := n.ground.blobs.Sweep(func(name string) bool {
+		return used[name] || awaited(name) || n.house.drafted(name) || n.inbox.Holds(name)
+	})
+	if err != nil {
+		return fmt.Errorf("sweep bodies: %w", err)
+	}
+	if removed > 0 {
+		n.log.Info("bodies that nothing refers to were removed", "count", removed)
+	}
+	return nil
+}

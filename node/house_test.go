@@ -1,0 +1,49 @@
+package node
+
+import (
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// blobs lists the files of a node's bodies.
+func (l *live) blobs(t *testing.T) []string {
+	t.Helper()
+	list, err := os.ReadDir(filepath.Join(l.cfg.Dir, blobDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// Bodies go when nobody needs them any more, not when the node is started again
+// (I13): that of a task with its end, that of a result when its home has it.
+func TestBodiesGoWhenTheyAreNotNeeded(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{20_000, 400_000} {
+		body := make([]byte, size)
+		rand.Read(body)
+		a.ended(t, a.submit(t, Request{Target: "b", Kind: "echo", Body: body}), "SUCCESS")
+	}
+	left := func() (names []string) {
+		for _, name := range append(a.blobs(t), b.blobs(t)...) {
+			if !strings.HasPrefix(name, "got-") {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	eventually(t, func() bool { return len(left()) == 0 }, func() string { return strings.Join(left(), " ") })
+	if got := a.blobs(t); len(got) != 2 {
+		t.Errorf("the results are %v, want 2", got)
+	}
+}
