@@ -1,0 +1,212 @@
+package arch
+
+import (
+	"go/ast"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A page is a document of the tree, by its path below the root.
+type page struct {
+	path string
+	text string
+}
+
+// pages reads the documents: those at the root and those in docs.
+func pages(t *testing.T) []page {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	var out []page
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		paths, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rel, err := filepath.Rel(root, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, page{filepath.ToSlash(rel), string(b)})
+		}
+	}
+	if len(out) < 5 {
+		t.Fatalf("found only %d documents: the walk is broken", len(out))
+	}
+	return out
+}
+
+var (
+	linkRE    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	fileRE    = regexp.MustCompile("`([\\w./-]+\\.(?:go|proto|binpb))`")
+	testRE    = regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z]\\w*)`")
+	metricRE  = regexp.MustCompile("`(balefire_[a-z_]+)`")
+	commandRE = regexp.MustCompile(`\bbalefire-node ([a-z]+)\b`)
+	fenceRE   = regexp.MustCompile("(?ms)^```.*?^```$")
+	headingRE = regexp.MustCompile(`(?m)^(#+) `)
+)
+
+func TestLinksOfDocumentsLeadSomewhere(t *testing.T) {
+	for _, p := range pages(t) {
+		for _, m := range linkRE.FindAllStringSubmatch(p.text, -1) {
+			target, _, _ := strings.Cut(m[1], "#")
+			if target == "" || strings.Contains(target, "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join("..", "..", filepath.Dir(p.path), target)); err != nil {
+				t.Errorf("%s links to %s: %v", p.path, m[1], err)
+			}
+		}
+	}
+}
+
+// TestFilesThatDocumentsNameExist wants a path below the root where there is a
+// slash, and any file of that name otherwise.
+func TestFilesThatDocumentsNameExist(t *testing.T) {
+	bases := map[string]bool{}
+	for path := range sources(t, token.NewFileSet(), true) {
+		bases[filepath.Base(path)] = true
+	}
+	for _, p := range pages(t) {
+		for _, m := range fileRE.FindAllStringSubmatch(p.text, -1) {
+			if !strings.Contains(m[1], "/") && bases[m[1]] {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join("..", "..", m[1])); err != nil {
+				t.Errorf("%s names %s: %v", p.path, m[1], err)
+			}
+		}
+	}
+}
+
+// TestTestsThatDocumentsNameExist keeps the table of promises honest: a test
+// that was renamed or removed holds nothing.
+func TestTestsThatDocumentsNameExist(t *testing.T) {
+	names := map[string]bool{}
+	for path, f := range sources(t, token.NewFileSet(), true) {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && strings.HasSuffix(path, "_test.go") {
+				names[fn.Name.Name] = true
+			}
+		}
+	}
+	for _, p := range pages(t) {
+		for _, m := range testRE.FindAllStringSubmatch(p.text, -1) {
+			if !names[m[1]] {
+				t.Errorf("%s names %s: there is no such test", p.path, m[1])
+			}
+		}
+	}
+}
+
+// TestWordsThatDocumentsNameExist holds metrics and commands against the words
+// in the code: a metric by its name or the end of it, a command by its Use.
+func TestWordsThatDocumentsNameExist(t *testing.T) {
+	words, commands := map[string]bool{}, map[string]bool{"help": true, "completion": true}
+	for path, f := range sources(t, token.NewFileSet(), false) {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				word, _ := strconv.Unquote(lit.Value)
+				words[word] = true
+				if verb, _, _ := strings.Cut(word, " "); strings.HasPrefix(path, "cmd/") {
+					commands[verb] = true
+				}
+			}
+			return true
+		})
+	}
+	for _, p := range pages(t) {
+		for _, m := range metricRE.FindAllStringSubmatch(p.text, -1) {
+			if !ends(words, m[1]) {
+				t.Errorf("%s names the metric %s: the code does not", p.path, m[1])
+			}
+		}
+		for _, m := range commandRE.FindAllStringSubmatch(strings.Join(code(p.text), "\n"), -1) {
+			if !commands[m[1]] {
+				t.Errorf("%s names the command %s: there is none", p.path, m[1])
+			}
+		}
+	}
+}
+
+// ends reports whether a word is there whole, or behind one of its underscores.
+func ends(words map[string]bool, name string) bool {
+	for ; name != ""; _, name, _ = strings.Cut(name, "_") {
+		if words[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// code returns what a document shows as code: fenced blocks and words between
+// back quotes.
+func code(text string) []string {
+	rest := fenceRE.ReplaceAllString(text, "")
+	return append(fenceRE.FindAllString(text, -1), regexp.MustCompile("`[^`]+`").FindAllString(rest, -1)...)
+}
+
+// TestEveryPromiseIsExplained wants each of the twenty promises in the document
+// about them, and in each test file that its row names the promise's number.
+func TestEveryPromiseIsExplained(t *testing.T) {
+	all := pages(t)
+	i := slices.IndexFunc(all, func(p page) bool { return p.path == "docs/promises.md" })
+	if i < 0 {
+		t.Fatal("docs/promises.md is missing")
+	}
+	rows := strings.Split(all[i].text, "\n")
+	for n := 1; n <= 20; n++ {
+		name := "I" + strconv.Itoa(n)
+		at := slices.IndexFunc(rows, func(row string) bool { return strings.HasPrefix(row, "| "+name+" |") })
+		if at < 0 {
+			t.Errorf("docs/promises.md has no row for %s", name)
+			continue
+		}
+		for _, m := range fileRE.FindAllStringSubmatch(rows[at], -1) {
+			b, err := os.ReadFile(filepath.Join("..", "..", m[1]))
+			if err != nil || !regexp.MustCompile(`\b`+name+`\b`).Match(b) {
+				t.Errorf("docs/promises.md says that %s holds %s, which does not say so (%v)", m[1], name, err)
+			}
+		}
+	}
+}
+
+// TestBothReadmesSayTheSame holds what can be held without knowing Chinese: the
+// same headings by level, the same code, links, rows of tables and points.
+func TestBothReadmesSayTheSame(t *testing.T) {
+	byPath := map[string]string{}
+	for _, p := range pages(t) {
+		byPath[p.path] = p.text
+	}
+	en, zh := byPath["README.md"], byPath["README.zh.md"]
+	if en == "" || zh == "" {
+		t.Fatal("a README is missing")
+	}
+	same := func(what string, of func(text string) []string) {
+		if a, b := of(en), of(zh); !slices.Equal(a, b) {
+			t.Errorf("%s differ:\n%q\n%q", what, a, b)
+		}
+	}
+	prose := func(text string) string { return fenceRE.ReplaceAllString(text, "") }
+	same("headings", func(text string) []string { return headingRE.FindAllString(prose(text), -1) })
+	same("code blocks", func(text string) []string { return fenceRE.FindAllString(text, -1) })
+	same("links", func(text string) []string {
+		links := map[string]bool{}
+		for _, m := range linkRE.FindAllStringSubmatch(text, -1) {
+			links[strings.Replace(m[1], "README.zh.md", "README.md", 1)] = true
+		}
+		return slices.Sorted(maps.Keys(links))
+	})
+	same("tables and lists", func(text string) []string { return regexp.MustCompile(`(?m)^[|-]`).FindAllString(text, -1) })
+}
