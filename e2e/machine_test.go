@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,10 +32,11 @@ type machine struct {
 	dir   string
 	marks string // the file that its handlers write to
 	life  int
-	trace []string // a program and its arguments that the node runs under
 
-	instead []string // what runs instead of the node's binary
-	env     []string // of what runs
+	within  []string // a program and its arguments that all commands and the node run under
+	trace   []string // likewise, the node alone
+	instead []string // what runs instead of the node
+	env     []string // further variables of it
 
 	cmd  *exec.Cmd
 	log  *os.File
@@ -46,9 +48,10 @@ type config struct {
 	engine string
 	dir    string // default a fresh one
 	listen []string
-	limits string // YAML below limits:
-	store  string // YAML below store:
-	kinds  string // YAML below handlers:
+	limits string   // YAML below limits:
+	store  string   // YAML below store:
+	kinds  string   // YAML below handlers:
+	within []string // a program and its arguments that everything of it runs under
 }
 
 // newMachine makes a node's folder. The first one of a mesh founds it.
@@ -57,7 +60,7 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 	if c.dir == "" {
 		c.dir = filepath.Join(shortDir(t), name)
 	}
-	m := &machine{t: t, name: name, dir: c.dir, marks: filepath.Join(c.dir, "marks"), Client: client.New(filepath.Join(c.dir, "node.sock"))}
+	m := &machine{t: t, name: name, dir: c.dir, marks: filepath.Join(c.dir, "marks"), Client: client.New(filepath.Join(c.dir, "node.sock")), within: c.within}
 	args := []string{"init", "--name", name}
 	if found {
 		args = append(args, "--new-mesh")
@@ -67,7 +70,7 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 		c.listen = listen(t)
 	}
 	text := fmt.Sprintf("store:\n  engine: %s\n%snet:\n  listen: [%s]\nlimits:\n  graceful_timeout: 2s\n%shandlers:\n%s%s",
-		c.engine, c.store, strings.Join(c.listen, ", "), c.limits, m.marking(), c.kinds)
+		c.engine, c.store, strings.Join(c.listen, ", "), c.limits, m.marking(), "  - {kind: sum, type: sha256, allow: ['role:send']}\n"+c.kinds)
 	if err := os.WriteFile(filepath.Join(m.dir, "config.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +128,8 @@ func (m *machine) must(args ...string) string {
 func (m *machine) command(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, append([]string{"--dir", m.dir}, args...)...)
+	argv := slices.Concat(m.within, []string{binary, "--dir", m.dir}, args)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var out, complaints strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &complaints
 	err := cmd.Run()
@@ -145,7 +149,7 @@ func (m *machine) launch(env ...string) {
 	if m.instead != nil {
 		argv = m.instead
 	}
-	m.run(append(append([]string{}, m.trace...), argv...), append(env, m.env...)...)
+	m.run(slices.Concat(m.within, m.trace, argv), append(env, m.env...)...)
 }
 
 func (m *machine) run(argv []string, env ...string) {

@@ -1,0 +1,115 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/balefire/balefire/node"
+)
+
+// reserve is the free disk that machines with a small disk keep for what must
+// go on when it is full.
+const reserve = 24 << 20
+
+// smallDisk mounts a disk of its own of so many bytes.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
+	dir := shortDir(t)
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size+",mode=0700"); err != nil {
+		t.Fatalf("this test mounts a tmpfs and needs to be root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// fill leaves so many bytes of the disk free, and returns how to free the rest
+// again.
+func fill(t *testing.T, dir string, leave int64) (free func()) {
+	t.Helper()
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "ballast")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if size := int64(st.Bavail)*st.Bsize - leave; size > 0 {
+		if err := syscall.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDiskFull holds I13, S02, S03 and S47 on a disk that another program fills:
+// to the reserve, and then to the last byte. Submits are refused as FULL, tasks
+// from peers wait at their home, results still go out, no process ends, nothing
+// acknowledged is lost; and when there is room again all drains by itself.
+func TestDiskFull(t *testing.T) {
+	for _, engine := range engines {
+		t.Run(engine, func(t *testing.T) {
+			ca, cb := config{engine: engine, store: "  reserve: 24MiB\n  segment: 4MiB\n"}, config{}
+			cb = ca
+			ca.dir, cb.dir = filepath.Join(smallDisk(t, "160m"), "a"), filepath.Join(smallDisk(t, "160m"), "b")
+			cb.kinds = "  - {kind: wait, exec: [/bin/sleep, '3'], allow: ['role:send']}\n"
+			a, b := pairOf(t, ca, cb)
+			p := newPromises()
+			p.submit(t.Context(), a, 4, node.Request{Target: "b", Kind: "wait"})
+			a.until("they run", func() bool {
+				st, err := b.Status(t.Context())
+				return err == nil && st.Inbox["RUNNING"] > 0
+			})
+			for _, leave := range []int64{reserve / 2, 0} {
+				fullDisk(t, p, a, b, a, leave)
+				fullDisk(t, p, a, b, b, leave)
+			}
+			p.kept(t, a, "SUCCESS")
+		})
+	}
+}
+
+// fullDisk fills the disk of one of the two for a while.
+func fullDisk(t *testing.T, p *promises, a, b, full *machine, leave int64) {
+	t.Helper()
+	request := node.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)}
+	free := fill(t, filepath.Dir(full.dir), leave)
+	refused := 0
+	full.until("the full disk is noticed", func() bool {
+		for _, err := range p.submit(t.Context(), a, 10, request) {
+			if !errors.Is(err, node.ErrFull) && leave > 0 {
+				t.Errorf("a submit to a full disk: %v, want FULL", err)
+			}
+			refused++
+		}
+		if full == a {
+			return refused > 0
+		}
+		st, err := b.StoreStats(t.Context())
+		return err == nil && st.Full || leave == 0
+	})
+	p.submit(t.Context(), a, 10, request)
+	for _, m := range []*machine{a, b} {
+		if !m.alive() {
+			t.Errorf("S47: %s has ended on a full disk\n%s", m.name, m.tail())
+		}
+	}
+	free()
+	a.until("submits are taken again", func() bool { return p.submit(t.Context(), a, 1, request) == nil })
+	p.kept(t, a, "SUCCESS")
+}

@@ -1,0 +1,110 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/balefire/balefire/node"
+)
+
+// TestPoisonDiesAlone holds S16: a task that kills the node whenever it runs does
+// not take those down with it that ran beside it, and is started less and less
+// often. BALEFIRE_LONG=1 waits the five minutes until it has used up the ten
+// abandons that it is allowed and ends as a dead letter; the tests of inbox do so
+// in virtual time.
+func TestPoisonDiesAlone(t *testing.T) {
+	kinds := "  - {kind: poison, exec: [/bin/sh, -c, 'kill -9 $PPID; sleep 60'], allow: ['role:send'], on_crash: retry}\n" +
+		"  - {kind: nap, exec: [/bin/sleep, '0.3'], allow: ['role:send'], on_crash: retry}\n"
+	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: kinds})
+	bad, good := newPromises(), newPromises()
+	bad.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "poison"})
+	good.submit(t.Context(), a, 20, node.Request{Target: "b", Kind: "nap"})
+	limit := 4
+	if os.Getenv("BALEFIRE_LONG") != "" {
+		limit = 10
+	}
+	deaths := 0
+	for ; deaths < limit; deaths++ {
+		b.until("the poison kills", func() bool { return !b.alive() })
+		b.died()
+		b.start()
+	}
+	good.kept(t, a, "SUCCESS")
+	task, err := b.Task(t.Context(), bad.all()[0])
+	if err != nil || int(task.Abandons) < limit-1 || task.Attempts > task.Abandons+1 {
+		t.Errorf("the poison after %d deaths: %d abandons, %d attempts, %v", deaths, task.Abandons, task.Attempts, err)
+	}
+	if limit == 10 {
+		bad.kept(t, a, "DEAD_LETTER")
+	}
+}
+
+// TestNoProcessOutlivesItsTask holds S35 and I7: what a handler has started, and
+// what that has started, is gone when its node was killed and has started again,
+// and after a hard cancel.
+func TestNoProcessOutlivesItsTask(t *testing.T) {
+	dir := shortDir(t)
+	pids := filepath.Join(dir, "pids")
+	script := fmt.Sprintf(`echo $$ >> %[1]s; sh -c "echo \$\$ >> %[1]s; trap : TERM; while :; do sleep 1; done" & setsid sh -c "echo \$\$ >> %[1]s; while :; do sleep 1; done" & wait`, pids)
+	kinds := fmt.Sprintf("  - {kind: tree, exec: [/bin/sh, -c, %s], allow: ['role:send'], on_crash: park}\n", strconv.Quote(script))
+	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: kinds})
+	grown := func() []int {
+		raw, err := os.ReadFile(pids)
+		if err != nil {
+			return nil
+		}
+		var all []int
+		for _, f := range strings.Fields(string(raw)) {
+			pid, err := strconv.Atoi(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, pid)
+		}
+		return all
+	}
+	running := func(pid int) bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err == nil && !strings.Contains(string(stat), ") Z ")
+	}
+	p := newPromises()
+	p.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "tree"})
+	b.until("the tree has grown", func() bool { return len(grown()) == 3 })
+	if err := syscall.Kill(b.cmd.Process.Pid, syscall.SIGKILL); err != nil { // the node alone, not its group
+		t.Fatal(err)
+	}
+	<-b.gone
+	b.cmd = nil
+	b.start()
+	b.until("the tree of the dead node is gone", func() bool { return !slices.ContainsFunc(grown(), running) })
+	p.kept(t, a, "DEAD_LETTER")
+
+	if err := os.Remove(pids); err != nil {
+		t.Fatal(err)
+	}
+	s, err := a.Submit(t.Context(), node.Request{Target: "b", Kind: "tree"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.until("the tree has grown again", func() bool { return len(grown()) == 3 })
+	if _, err := a.Cancel(t.Context(), s.ID, true, "enough"); err != nil {
+		t.Fatal(err)
+	}
+	a.until("it is cancelled", func() bool {
+		task, err := a.Task(t.Context(), s.ID)
+		return err == nil && task.State == "CANCELLED"
+	})
+	for _, pid := range grown() {
+		if running(pid) {
+			t.Errorf("S34: process %d runs although its task is CANCELLED", pid)
+		}
+	}
+}
