@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"runtime"
 	"sync"
 
 	"github.com/balefire/balefire/proto"
@@ -56,6 +57,7 @@ func (q *intake) run(ctx context.Context, commit func([]*job)) {
 		}
 		clear(jobs)
 		if len(jobs) > 0 {
+			runtime.Gosched() // lets those who were answered queue again: larger groups
 			continue
 		}
 		select {
