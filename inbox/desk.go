@@ -55,6 +55,7 @@ type desk struct {
 	suspects   []backlog.Key // taken, wait for the suspect to end
 	drainingOn bool
 	stopped    bool
+	halting    chan struct{} // closed with stopped
 	free       chan struct{} // holds a token when a slot came free or a handler was registered
 	begun      chan struct{} // holds a token when a handler was called
 	working    sync.WaitGroup
@@ -64,7 +65,7 @@ func newDesk(slots int) *desk {
 	return &desk{
 		slots: slots, claims: map[backlog.Key]*claim{}, kinds: map[string]int{},
 		keys: map[string]*claim{}, behindKey: map[string][]backlog.Key{},
-		free: make(chan struct{}, 1), begun: make(chan struct{}, 1),
+		free: make(chan struct{}, 1), begun: make(chan struct{}, 1), halting: make(chan struct{}),
 	}
 }
 
@@ -267,5 +268,23 @@ func (d *desk) running() []*claim {
 
 func (d *desk) halted() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.stopped }
 
+// rest waits for d, or the end of ctx, or until the node stops.
+func (d *desk) rest(ctx context.Context, wait time.Duration) {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-d.halting:
+	case <-t.C:
+	}
+}
+
 // halt stops taking tasks.
-func (d *desk) halt() { d.mu.Lock(); defer d.mu.Unlock(); d.stopped = true }
+func (d *desk) halt() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.stopped {
+		d.stopped = true
+		close(d.halting)
+	}
+}

@@ -78,7 +78,7 @@ func (in *Inbox) finish(ctx context.Context, c *claim, to step, ran *Ran, keep b
 		in.cfg.Logger.Warn("the end of a task could not be written; tried again", "task", c.key.String(), "wait", wait, "err", err)
 		c.version = 0 // the record in hand is changed already
 		in.desk.stall(true)
-		pause(ctx, wait)
+		in.desk.rest(ctx, wait)
 		in.desk.stall(false)
 	}
 }
