@@ -77,6 +77,9 @@ func openSealed(dir *blob.Dir, name string, key [32]byte, suite, what byte) (*un
 	return &unsealer{blob: b, opener: opener, left: b.Size(), sealed: make([]byte, identity.SealedChunk)}, nil
 }
 
+// errForgedBody says that a body is not what was sealed or signed (I9).
+var errForgedBody = errors.New("the body is not the one its digest says (I9)")
+
 // Read returns plain bytes; every one was authenticated.
 func (u *unsealer) Read(p []byte) (int, error) {
 	for len(u.out) == 0 {
@@ -90,7 +93,7 @@ func (u *unsealer) Read(p []byte) (int, error) {
 		u.left -= int64(len(part))
 		plain, err := u.opener.OpenChunk(u.plain[:0], u.i, u.left == 0, part)
 		if err != nil {
-			return 0, fmt.Errorf("read a body: %w", err)
+			return 0, fmt.Errorf("%w: %w", errForgedBody, err)
 		}
 		u.plain, u.out, u.i = plain, plain, u.i+1
 	}

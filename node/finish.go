@@ -154,15 +154,22 @@ func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened ide
 	in.Blob = resultBlob(in.ID)
 	arrived := arrivingBlob(in.ID)
 	if has, err := n.ground.blobs.Has(in.Blob); err == nil && has {
-		return n.forgetArrived(arrived)
+		n.forgetArrived(arrived)
+		return nil
 	}
 	if has, err := n.ground.blobs.Has(arrived); err != nil || !has {
 		return &identity.CheckError{Code: proto.Code_CODE_NEED_BODY, Err: errors.New("the result's body is not here yet")}
 	}
-	if err := n.unseal(ctx, in, arrived, opened); err != nil {
-		return &identity.CheckError{Code: proto.Code_CODE_BAD_FORM, Err: errors.Join(err, n.forgetArrived(arrived))}
+	err := n.unseal(ctx, in, arrived, opened)
+	switch {
+	case errors.Is(err, errForgedBody):
+		n.forgetArrived(arrived)
+		return &identity.CheckError{Code: proto.Code_CODE_BAD_FORM, Err: err}
+	case err != nil: // the disk, or the time: it is offered again
+		return &identity.CheckError{Code: proto.Code_CODE_INTERNAL, Err: n.bodyError(err)}
 	}
-	return n.forgetArrived(arrived)
+	n.forgetArrived(arrived)
+	return nil
 }
 
 func newContentKey() (key [32]byte) {

@@ -50,6 +50,7 @@ type Node struct {
 
 	handlers  handlers
 	admitting sync.Mutex // held while a node is let in
+	redriving sync.Mutex // held while a task is made anew
 
 	started  time.Time
 	running  atomic.Bool

@@ -14,6 +14,8 @@ import (
 // and idempotency key, and a fresh time to live. Of a task that succeeded the
 // content is no longer kept.
 func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
+	n.redriving.Lock() // of two who ask at once one comes too late
+	defer n.redriving.Unlock()
 	id, role, rec, err := n.find(ref)
 	if err != nil {
 		return Submitted{}, err

@@ -1,0 +1,54 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A result that its home cannot keep at this moment is offered again (I13): only
+// one that is not what was signed is refused for good.
+func TestResultThatCannotBeKeptNowComesLater(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 0.3; head -c 400000 /dev/zero"}})
+	tid, err := proto.ParseTaskID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := a.ground.blobs.Create(resultBlob(tid)) // whatever it is that is in its way
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(1500*time.Millisecond, func() { w.Abort() })
+	a.ended(t, id, "SUCCESS")
+}
+
+// Of many who redrive a task at once one does.
+func TestRedriveHappensOnce(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}})
+	a.ended(t, id, "FAILED")
+	won := make(chan bool, 8)
+	for range 8 {
+		go func() {
+			_, err := a.Retry(t.Context(), id)
+			won <- err == nil
+		}()
+	}
+	n := 0
+	for range 8 {
+		if <-won {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("it was redriven %d times", n)
+	}
+}
