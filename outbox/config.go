@@ -42,7 +42,15 @@ type Bodies interface {
 	// Load returns a body that fits into a frame.
 	Load(blob string) ([]byte, error)
 	// Send streams a body to the peer and returns once the peer has it durable.
+	// An error that is a [BodyRefusal] is the peer's word, as in an Ack; after
+	// any other it is tried again.
 	Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, blob string) error
+}
+
+// A BodyRefusal is the error of a body that the peer does not take, and why.
+type BodyRefusal interface {
+	error
+	Refusal() *proto.Refusal
 }
 
 // Retention says how long ended tasks are kept. The zero value of each field

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -189,16 +190,13 @@ func (l *lane) startBodies(ctx context.Context, g *errgroup.Group) {
 		it := l.bodies[0]
 		l.bodies = l.bodies[1:]
 		l.busy++
-		g.Go(func() error {
-			l.body(ctx, it)
-			return nil
-		})
+		g.Go(func() error { return l.body(ctx, it) })
 	}
 }
 
-// body sends one streamed body. When it fails the entry waits for another try;
-// the link goes on.
-func (l *lane) body(ctx context.Context, it backlog.Item) {
+// body sends one streamed body. When it fails the entry waits for another try,
+// when the peer will not take it that is an answer; the link goes on.
+func (l *lane) body(ctx context.Context, it backlog.Item) error {
 	st, err := l.o.backlog.Read(it)
 	if err == nil {
 		kind := proto.MessageType_DATA
@@ -214,10 +212,15 @@ func (l *lane) body(ctx context.Context, it backlog.Item) {
 		l.arrived[it.Key] = true
 	}
 	l.mu.Unlock()
-	if err != nil {
-		l.failed(it, "send its body: "+err.Error())
+	defer signal(l.kick)
+	if err == nil {
+		return nil
 	}
-	signal(l.kick)
+	if no, ok := errors.AsType[BodyRefusal](err); ok && no.Refusal().GetCode() != proto.Code_CODE_NEED_BODY {
+		return l.follow(ctx, []answered{{flight: flight{it, st.Record}, refusal: no.Refusal()}})
+	}
+	l.failed(it, "send its body: "+err.Error())
+	return nil
 }
 
 // wantBody has the streamed body of an entry sent first.

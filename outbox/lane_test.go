@@ -22,7 +22,14 @@ type testBodies struct {
 	inl   map[string][]byte
 	sent  []string
 	fails int // so many sends fail first
+	no    *proto.Refusal
 }
+
+// A refusedBody is what the peer says to an offer.
+type refusedBody struct{ no *proto.Refusal }
+
+func (e refusedBody) Error() string           { return "the peer refuses: " + e.no.Detail }
+func (e refusedBody) Refusal() *proto.Refusal { return e.no }
 
 func (b *testBodies) Load(name string) ([]byte, error) {
 	if body, ok := b.inl[name]; ok {
@@ -43,6 +50,9 @@ func (b *testBodies) Send(_ context.Context, _ proto.PeerID, o *proto.Offer, nam
 	if b.fails > 0 {
 		b.fails--
 		return errors.New("the line is bad")
+	}
+	if b.no != nil {
+		return refusedBody{b.no}
 	}
 	b.sent = append(b.sent, fmt.Sprint(o.Type, " ", name))
 	return nil
@@ -107,6 +117,34 @@ func TestLargeBodies(t *testing.T) {
 			t.Errorf("why = %+v", why)
 		}
 	})
+}
+
+// A streamed body that the target refuses is answered as its task would be: what
+// is final ends the task, what is transient waits (I20).
+func TestRefusedBody(t *testing.T) {
+	tests := []struct {
+		code proto.Code
+		want proto.TaskState
+	}{
+		{proto.Code_CODE_EXPIRED, expired}, {proto.Code_CODE_DENIED, dead}, {proto.Code_CODE_TOO_LARGE, dead},
+		{proto.Code_CODE_DUPLICATE, accepted}, {proto.Code_CODE_FULL, pending}, {proto.Code_CODE_NEED_BODY, pending},
+	}
+	for _, tt := range tests {
+		t.Run(tt.code.Name(), func(t *testing.T) {
+			bodies := &testBodies{no: &proto.Refusal{Code: tt.code, Detail: "because"}}
+			inBubble(t, Config{Bodies: bodies}, func(t *testing.T, h *home) {
+				g := newTarget(t)
+				d := h.blobDraft(g.peer(), "stream", nil, true)
+				h.mustSubmit(d)
+				defer h.connect(g)()
+				time.Sleep(10 * time.Minute)
+				h.want(d.Header.ID, tt.want)
+				if why, err := h.Why(d.Header.ID); tt.want == pending && (err != nil || why.Tries < 2) {
+					t.Errorf("why = %+v, %v: it is tried again", why, err)
+				}
+			})
+		})
+	}
 }
 
 // BAD_KEY: the key is wrapped anew, and the task goes out with the new slot.

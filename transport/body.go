@@ -26,6 +26,11 @@ func (e *CodeError) Error() string {
 	return fmt.Sprintf("transport: the body is refused: %s: %s", e.Code, e.Detail)
 }
 
+// Refusal returns what the peer said, in the form that an Ack would have.
+func (e *CodeError) Refusal() *proto.Refusal {
+	return &proto.Refusal{Code: e.Code, Detail: e.Detail}
+}
+
 // An outgoing is a streamed body on its way to a peer.
 type outgoing struct {
 	stream *stream
