@@ -82,10 +82,16 @@ func Run(t *testing.T, cfg Config) Result {
 	return res
 }
 
+// maxLonger bounds how often the victims' life is doubled when none has written.
+const maxLonger = 8
+
 func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, err error) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	acked := make([]int, max(cfg.Lanes, 1))
-	for n := range cfg.Rounds {
+	for n := 0; n < cfg.Rounds || res.Acked == 0 && n < cfg.Rounds+maxLonger; n++ {
+		if n >= cfg.Rounds {
+			cfg.Life *= 2 // a slow machine: nobody has lived long enough to write
+		}
 		r := round{job: job{Config: cfg, Dir: dir, Acked: acked}, life: time.Duration(rng.Int64N(int64(cfg.Life)))}
 		r.early = rng.IntN(5) == 0
 		found, err := r.run(ctx)
