@@ -122,15 +122,20 @@ func (d *desk) busy(c *claim) (key, suspect bool) {
 }
 
 // await lets the task of c wait for the end of the claim that holds its key, or
-// of the suspect. The caller releases c.
-func (d *desk) await(c *claim) {
+// of the suspect. It reports false when that has ended since it was looked for:
+// nobody would wake the task. The caller releases c.
+func (d *desk) await(c *claim) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.idem != "" && d.keys[c.idem] != nil {
+	switch {
+	case c.idem != "" && d.keys[c.idem] != nil:
 		d.behindKey[c.idem] = append(d.behindKey[c.idem], c.key)
-	} else {
+	case d.suspect != nil && suspicious(c.rec):
 		d.suspects = append(d.suspects, c.key)
+	default:
+		return false
 	}
+	return true
 }
 
 // seat gives c a slot, its key and, if it is suspicious, the place of the

@@ -197,13 +197,21 @@ func (s *shift) consider(stay context.Context, item backlog.Item) *claim {
 	case turnFirst:
 		s.spawn(func() error { return s.endAsFirst(stay, c, first) })
 	case turnAwait:
-		s.desk.await(c)
-		s.release(c)
+		s.await(c)
 	case turnLeave:
 		s.release(c)
 		s.queue.Release(item.Key, expireNext)
 	}
 	return nil
+}
+
+// await gives up a claim until what it must wait for has ended.
+func (s *shift) await(c *claim) {
+	waits := s.desk.await(c)
+	s.release(c)
+	if !waits {
+		s.queue.Release(c.key, 0)
+	}
 }
 
 // judge gathers what is known of a claimed task and decides.
@@ -298,8 +306,7 @@ func (s *shift) expire(stay context.Context) {
 func (s *shift) recover(stay context.Context, c *claim) {
 	if c.h.OnCrash == OnCrashProbe && c.rec.Mode != proto.Mode_MODE_AT_MOST_ONCE {
 		if key, _ := s.desk.busy(c); key {
-			s.desk.await(c)
-			s.release(c)
+			s.await(c)
 			return
 		}
 		s.desk.seat(c, false)
