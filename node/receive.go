@@ -99,10 +99,12 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 	if err := proto.Decode(opened.Content, content); err != nil {
 		return inbox.Arrival{}, err
 	}
-	if _, _, streamed := opened.Header.Stream(); !streamed {
+	if sealed, _, streamed := opened.Header.Stream(); !streamed {
 		if err := checkBody(content.GetBody(), content.GetBodySize(), content.GetBodyDigest()); err != nil {
 			return inbox.Arrival{}, err
 		}
+	} else if plain, err := identity.PlainSize(int64(sealed)); err != nil || uint64(plain) != content.GetBodySize() {
+		return inbox.Arrival{}, badForm("its stream has %d bytes, it says %d", plain, content.GetBodySize())
 	}
 	return inbox.Arrival{
 		From: from, Header: opened.Header, Content: content, Envelope: env, Key: opened.Key,

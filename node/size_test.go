@@ -1,0 +1,45 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+)
+
+// A task does not get more bytes past its handler's limit than it says it has.
+func TestStreamIsAsLongAsItsTaskSays(t *testing.T) {
+	a, b := pair(t, nil)
+	s := allow("sum", TypeSHA256)
+	s.MaxBody = 1000
+	if err := b.AddHandler(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	for says, want := range map[uint64]proto.Code{1 << 30: proto.Code_CODE_TOO_LARGE, 10: proto.Code_CODE_BAD_FORM} {
+		now := time.Now()
+		d := &outbox.Draft{Header: proto.Header{
+			What: proto.WhatTask, Mesh: a.mesh.ID, ID: proto.NewTaskID(now), Origin: a.keys.Peer(), Target: b.keys.Peer(),
+			Seq: a.outbox.NextSeq(b.keys.Peer()), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
+		}}
+		d.Header.SetStream(uint64(identity.SealedSize(1<<30)), proto.ChunkSize)
+		plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Class_CLASS_NORMAL, BodySize: says, BodyDigest: sha256sum(nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := a.frame(t, b.Node, d, plain, proto.MessageType_DATA)
+		env := new(proto.Envelope)
+		if err := proto.Decode(m.Payload, env); err != nil {
+			t.Fatal(err)
+		}
+		env.Signature = m.Signature
+		sink, reply := bodies{b.Node}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env})
+		if sink != nil || reply.GetCode() != want {
+			t.Errorf("1 GiB that says it has %d bytes: %v, want %v", says, reply, want.Name())
+		}
+		if sink != nil {
+			sink.End(false)
+		}
+	}
+}
