@@ -48,13 +48,22 @@ type Node struct {
 	notices  chan notice // what owners said of running tasks
 	house    *house
 
-	handlers  handlers
-	admitting sync.Mutex // held while a node is let in
-	redriving sync.Mutex // held while a task is made anew
+	handlers handlers
+	turns
+	life
+}
 
+// turns are held by one caller at a time.
+type turns struct {
+	admitting sync.Mutex // while a node is let in
+	redriving sync.Mutex // while a task is made anew
+}
+
+// life is where a node stands between its start and its end.
+type life struct {
 	started  time.Time
 	running  atomic.Bool
-	draining atomic.Bool
+	draining atomic.Bool // new work is refused
 }
 
 // handlers are what this node does for others, as a person described it.
