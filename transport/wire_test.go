@@ -348,6 +348,10 @@ func TestWindowHoldsBack(t *testing.T) {
 	})
 	a := start(t, 1, nil)
 	l := link(t, a, b)
+	go func() { // the answers are for somebody: unread, they hold the window too
+		for _, err := l.Answers(t.Context()); err == nil; _, err = l.Answers(t.Context()) {
+		}
+	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	var msgs []*proto.Message
