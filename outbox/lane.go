@@ -199,11 +199,7 @@ func (l *lane) startBodies(ctx context.Context, g *errgroup.Group) {
 func (l *lane) body(ctx context.Context, it backlog.Item) error {
 	st, err := l.o.backlog.Read(it)
 	if err == nil {
-		kind := proto.MessageType_DATA
-		if it.Key.Part == backlog.PartResult {
-			kind = proto.MessageType_RESULT
-		}
-		err = l.o.cfg.Bodies.Send(ctx, l.peer, &proto.Offer{Envelope: st.Envelope, Type: kind}, st.Record.BodyBlob)
+		err = l.offer(ctx, it, st)
 	}
 	l.mu.Lock()
 	l.busy--
@@ -221,6 +217,19 @@ func (l *lane) body(ctx context.Context, it backlog.Item) error {
 	}
 	l.failed(it, "send its body: "+err.Error())
 	return nil
+}
+
+// offer shows the envelope of a streamed body and sends it.
+func (l *lane) offer(ctx context.Context, it backlog.Item, st *proto.Stored) error {
+	env, err := l.wrapped(it, st)
+	if err != nil {
+		return err
+	}
+	kind := proto.MessageType_DATA
+	if it.Key.Part == backlog.PartResult {
+		kind = proto.MessageType_RESULT
+	}
+	return l.o.cfg.Bodies.Send(ctx, l.peer, &proto.Offer{Envelope: env, Type: kind}, st.Record.BodyBlob)
 }
 
 // wantBody has the streamed body of an entry sent first.

@@ -23,6 +23,7 @@ type testBodies struct {
 	sent  []string
 	fails int // so many sends fail first
 	no    *proto.Refusal
+	slot  string // of any other the peer says BAD_KEY
 }
 
 // A refusedBody is what the peer says to an offer.
@@ -53,6 +54,9 @@ func (b *testBodies) Send(_ context.Context, _ proto.PeerID, o *proto.Offer, nam
 	}
 	if b.no != nil {
 		return refusedBody{b.no}
+	}
+	if b.slot != "" && string(o.Envelope.Slot) != b.slot {
+		return refusedBody{&proto.Refusal{Code: proto.Code_CODE_BAD_KEY}}
 	}
 	b.sent = append(b.sent, fmt.Sprint(o.Type, " ", name))
 	return nil
@@ -147,12 +151,27 @@ func TestRefusedBody(t *testing.T) {
 	}
 }
 
+func wrapAnew(st *proto.Stored) (*proto.Envelope, error) {
+	e := st.Envelope
+	return &proto.Envelope{Header: e.Header, Body: e.Body, Slot: []byte("new"), Path: e.Path, Index: e.Index, Signature: e.Signature}, nil
+}
+
+// BAD_KEY of an offered body: the next offer has the new slot too.
+func TestBadKeyOfABodyIsWrappedAnew(t *testing.T) {
+	bodies := &testBodies{slot: "new"}
+	inBubble(t, Config{Bodies: bodies, Rewrap: wrapAnew}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		d := h.blobDraft(g.peer(), "stream", nil, true)
+		h.mustSubmit(d)
+		defer h.connect(g)()
+		time.Sleep(5 * time.Second)
+		h.want(d.Header.ID, accepted)
+	})
+}
+
 // BAD_KEY: the key is wrapped anew, and the task goes out with the new slot.
 func TestBadKeyIsWrappedAnew(t *testing.T) {
-	cfg := Config{Rewrap: func(st *proto.Stored) (*proto.Envelope, error) {
-		e := st.Envelope
-		return &proto.Envelope{Header: e.Header, Body: e.Body, Slot: []byte("new"), Path: e.Path, Index: e.Index, Signature: e.Signature}, nil
-	}}
+	cfg := Config{Rewrap: wrapAnew}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.say = func(m *proto.Message) *proto.Refusal {

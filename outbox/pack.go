@@ -73,19 +73,25 @@ func (l *lane) message(it backlog.Item) (*proto.Message, *proto.Record, error) {
 	}, st.Record, nil
 }
 
+// wrapped returns the envelope of an entry, its key wrapped anew when the peer
+// could not read it.
+func (l *lane) wrapped(it backlog.Item, st *proto.Stored) (*proto.Envelope, error) {
+	if !l.o.notes.get(it.Key).rewrap || l.o.cfg.Rewrap == nil {
+		return st.Envelope, nil
+	}
+	env, err := l.o.cfg.Rewrap(st)
+	if err != nil {
+		return nil, fmt.Errorf("wrap its key anew: %w", err)
+	}
+	return env, nil
+}
+
 // envelope returns the envelope of an entry with its body; nil when a streamed
 // body must go first.
 func (l *lane) envelope(it backlog.Item, st *proto.Stored) (*proto.Envelope, error) {
-	env := st.Envelope
-	if l.o.notes.get(it.Key).rewrap && l.o.cfg.Rewrap != nil {
-		wrapped, err := l.o.cfg.Rewrap(st)
-		if err != nil {
-			return nil, fmt.Errorf("wrap its key anew: %w", err)
-		}
-		env = wrapped
-	}
-	if st.Record.BodyBlob == "" {
-		return env, nil
+	env, err := l.wrapped(it, st)
+	if err != nil || st.Record.BodyBlob == "" {
+		return env, err
 	}
 	h, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {
