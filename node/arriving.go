@@ -196,8 +196,15 @@ func (n *Node) forgetOldParts(ctx context.Context) (awaited func(name string) bo
 	return func(name string) bool { return keep[name] }, err
 }
 
-// Write adds the next sealed bytes, whose hash was checked.
-func (a *arriving) Write(p []byte) (int, error) { return a.w.Write(p) }
+// Write adds the next sealed bytes, whose hash was checked. When there is no room
+// for them the task waits, as it would before a full inbox.
+func (a *arriving) Write(p []byte) (int, error) {
+	k, err := a.w.Write(p)
+	if errors.Is(err, blob.ErrFull) {
+		err = &transport.CodeError{Code: proto.Code_CODE_FULL, Detail: "no room for the rest of the body"}
+	}
+	return k, err
+}
 
 // Sync makes what was written durable, and then the note of how much that is.
 func (a *arriving) Sync() (int64, error) {

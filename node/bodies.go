@@ -12,7 +12,6 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
-	"github.com/balefire/balefire/transport"
 )
 
 // The names of blobs: a node may be both ends of a task, so each use has its own.
@@ -164,9 +163,7 @@ type bodyFiles struct{ node *Node }
 // Load returns a sealed body that fits into a frame.
 func (f bodyFiles) Load(name string) ([]byte, error) { return readBlob(f.node.ground.blobs, name) }
 
-// Send streams a sealed body and returns once the peer has it durable, or wants
-// no body of this envelope: then the frame that follows is told the same, and
-// decides.
+// Send streams a sealed body and returns once the peer has it durable.
 func (f bodyFiles) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
 	b, err := f.node.ground.blobs.Open(name)
 	if err != nil {
@@ -174,25 +171,9 @@ func (f bodyFiles) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer
 	}
 	defer b.Close()
 	if to == f.node.keys.Peer() {
-		err = f.node.copyBody(ctx, offer, b)
-	} else {
-		err = f.node.net.SendBody(ctx, to, offer, b, b.Size())
+		return f.node.copyBody(ctx, offer, b)
 	}
-	if r, ok := errors.AsType[*transport.CodeError](err); ok && saidOfFrames(r.Code) {
-		return nil
-	}
-	return err
-}
-
-// saidOfFrames reports whether a refusal is of an envelope, and not of what
-// carries its body.
-func saidOfFrames(c proto.Code) bool {
-	switch c {
-	case proto.Code_CODE_DENIED, proto.Code_CODE_EXPIRED, proto.Code_CODE_TOO_LARGE, proto.Code_CODE_BAD_SIGNATURE,
-		proto.Code_CODE_DUPLICATE, proto.Code_CODE_STALE, proto.Code_CODE_NO_HANDLER, proto.Code_CODE_DRAINING:
-		return true
-	}
-	return false
+	return f.node.net.SendBody(ctx, to, offer, b, b.Size())
 }
 
 func readBlob(dir *blob.Dir, name string) ([]byte, error) {

@@ -1,0 +1,31 @@
+package node
+
+import (
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A body for which there is no room waits, and spends no attempt of its task.
+func TestBodyWaitsForRoom(t *testing.T) {
+	a, b := pair(t, func(name string, c *Config) {
+		if name == "b" {
+			c.Store.MaxBlobs = 1 << 20
+		}
+	})
+	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, 3<<20)
+	rand.Read(body)
+	id := a.submit(t, Request{Target: "b", Kind: "sum", Body: body})
+	var why Blocker
+	eventually(t, func() bool {
+		why, _ = a.Why(t.Context(), id)
+		return strings.Contains(fmt.Sprint(why), "FULL")
+	}, func() string { return "why: " + why.Cause })
+	if task, err := a.Task(t.Context(), id); err != nil || task.Attempts != 0 {
+		t.Errorf("%d attempts are spent, %v", task.Attempts, err)
+	}
+}
