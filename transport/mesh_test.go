@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,8 +42,8 @@ type simNode struct {
 	total   int // tasks to send, in the order of their numbers
 	done    int // of these, acknowledged
 	durable map[string]bool
-	early   int // acknowledged before they were durable
-	links   int // task streams so far
+	early   int          // acknowledged before they were durable
+	links   atomic.Int64 // task streams so far
 }
 
 // A sim is a simulated mesh in a synctest bubble.
@@ -139,7 +140,7 @@ func (n *simNode) Receive(ctx context.Context, _ proto.PeerID, msgs []*proto.Mes
 func (n *simNode) Linked(ctx context.Context, l *transport.Link) error {
 	other, _ := n.peerOf(l.Peer())
 	n.mu.Lock()
-	n.links++
+	n.links.Add(1)
 	next := n.done
 	n.mu.Unlock()
 	if other != 1 {
@@ -415,7 +416,7 @@ func TestFlapping(t *testing.T) {
 		}
 		took := m.await(5*time.Minute, "the rest", func() bool { return m.nodes[0].left() == 0 })
 		m.await(time.Minute, "all are connected again", m.connected)
-		t.Logf("%v after the last cut, %d links", took, m.nodes[0].links)
+		t.Logf("%v after the last cut, %d links", took, m.nodes[0].links.Load())
 		m.check(total)
 	})
 }
@@ -426,11 +427,11 @@ func TestQuietMesh(t *testing.T) {
 		m := newSim(t, 3, transporttest.Link{Latency: 20 * time.Millisecond, Loss: 0.05})
 		defer m.close()
 		m.await(time.Minute, "first meeting", m.connected)
-		before := m.nodes[0].links
+		before := m.nodes[0].links.Load()
 		sent := m.Stats().Sent
 		time.Sleep(time.Hour)
-		if !m.connected() || m.nodes[0].links != before {
-			t.Errorf("an idle hour: connected %v, %d links more", m.connected(), m.nodes[0].links-before)
+		if !m.connected() || m.nodes[0].links.Load() != before {
+			t.Errorf("an idle hour: connected %v, %d links more", m.connected(), m.nodes[0].links.Load()-before)
 		}
 		if rate := float64(m.Stats().Sent-sent) / 3600 / 3; rate > 3 {
 			t.Errorf("%.1f packets a second and pair when idle", rate)
