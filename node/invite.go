@@ -77,7 +77,7 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 // issue signs a certificate with the root key where it is here, else as admin.
 func (n *Node) issue(m identity.Member) (*proto.Signed, error) {
 	now := n.cfg.Clock.Now()
-	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); err == nil {
+	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); err == nil && root.Mesh().ID == n.mesh.ID {
 		cert, err := root.IssueMember(m, now)
 		return cert, invalid(err)
 	}

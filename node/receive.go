@@ -128,7 +128,8 @@ func (n *Node) unlessHere(from proto.PeerID, m *proto.Message, refused error) er
 		return refused
 	}
 	rec, err := n.inbox.Get(h.ID)
-	if err != nil || !bytes.Equal(rec.GetPeer(), from[:]) || rec.Seq() != h.Seq {
+	here := err == nil && bytes.Equal(rec.GetPeer(), from[:]) && rec.Seq() == h.Seq
+	if !here && !n.outbox.Owes(h.ID) {
 		return refused
 	}
 	return &identity.CheckError{Code: proto.Code_CODE_DUPLICATE, Err: errors.New("it was accepted before its time was over")}

@@ -71,12 +71,12 @@ func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error
 	if err := proto.Decode(plain, c); err != nil {
 		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
-	name, peer := n.peerNames(h.Target[:])
-	if _, err := n.book.Find(name); err != nil {
-		name = peer // forgotten: the refusal names its id
+	target := rec.GetTarget() // as it was written: the request keeps its digest
+	if p, err := n.book.Find(target); err != nil || p.Peer != h.Target {
+		target = h.Target.String() // forgotten, or the name is another's now
 	}
 	r := Request{
-		Target: name, Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
+		Target: target, Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
 		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), Retries: c.GetMaxAttempts(), RedriveOf: id,
 	}

@@ -40,6 +40,12 @@ func (o *Outbox) Stored(id proto.TaskID) (*proto.Stored, error) {
 	return o.backlog.Stored(backlog.TaskKey(id))
 }
 
+// Owes reports whether the result of a task that ran here is on its way home.
+func (o *Outbox) Owes(id proto.TaskID) bool {
+	_, ok := o.backlog.Peek(backlog.Key{ID: id, Part: backlog.PartResult})
+	return ok
+}
+
 // A Query chooses tasks. The zero value of each field means any.
 type Query struct {
 	States []proto.TaskState
