@@ -128,7 +128,7 @@ func (m *machine) must(args ...string) string {
 func (m *machine) command(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	argv := slices.Concat(m.within, []string{binary, "--dir", m.dir}, args)
+	argv := slices.Concat(m.within, []string{nodeBinary, "--dir", m.dir}, args)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var out, complaints strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &complaints
@@ -145,7 +145,7 @@ func (m *machine) launch(env ...string) {
 	if m.alive() {
 		m.t.Fatalf("%s runs already", m.name)
 	}
-	argv := []string{binary, "--dir", m.dir, "run"}
+	argv := []string{nodeBinary, "--dir", m.dir, "run"}
 	if m.instead != nil {
 		argv = m.instead
 	}

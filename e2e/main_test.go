@@ -22,8 +22,8 @@ import (
 	"testing"
 )
 
-// binary is the node under test.
-var binary string
+// nodeBinary is the node under test.
+var nodeBinary string
 
 func TestMain(m *testing.M) {
 	if os.Getenv(mutantVariable) != "" {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	if binary = os.Getenv("BALEFIRE_NODE"); binary != "" {
+	if nodeBinary = os.Getenv("BALEFIRE_NODE"); nodeBinary != "" {
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "balefire-e2e-")
@@ -42,8 +42,8 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "balefire-node")
-	build := exec.Command("go", "build", "-tags", "failpoint", "-o", binary, "../cmd/balefire-node")
+	nodeBinary = filepath.Join(dir, "balefire-node")
+	build := exec.Command("go", "build", "-tags", "failpoint", "-o", nodeBinary, "../cmd/balefire-node")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the node: %v\n%s", err, out)

@@ -1,0 +1,19 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// TestTenVirtualHours runs the mesh of package node in virtual time for as long
+// as a CI run gives it: see TestVirtualHours there.
+func TestTenVirtualHours(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-timeout", "20m", "-run", "^TestVirtualHours$", "../node")
+	cmd.Env = append(os.Environ(), "BALEFIRE_VIRTUAL_HOURS=10")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out[max(0, len(out)-8000):])
+	}
+}
