@@ -1,0 +1,60 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/node"
+)
+
+// TestStopSpendsNoAttempt holds S32: SIGTERM ends a handler that does not end by
+// itself in time, and its task starts again with the node as if it never had.
+func TestStopSpendsNoAttempt(t *testing.T) {
+	kinds := "  - {kind: long, exec: [/bin/sleep, '600'], allow: ['role:send'], on_crash: park, max_attempts: 1}\n"
+	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: kinds})
+	s, err := a.Submit(t.Context(), node.Request{Target: "b", Kind: "long"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		b.until("it runs", func() bool {
+			task, err := b.Task(t.Context(), s.ID)
+			return err == nil && task.State == "RUNNING"
+		})
+		b.stop()
+		b.start()
+	}
+	b.until("it runs again", func() bool {
+		task, err := b.Task(t.Context(), s.ID)
+		return err == nil && task.State == "RUNNING"
+	})
+	if task, err := b.Task(t.Context(), s.ID); err != nil || task.Attempts > 1 || task.Abandons > 0 {
+		t.Errorf("after three stops: %d attempts, %d abandons, %v", task.Attempts, task.Abandons, err)
+	}
+}
+
+// TestNoHandlerTakesNothing holds S30: a node without the handler neither takes
+// nor refuses for good; the task waits at its home, spends nothing, and goes when
+// there is one.
+func TestNoHandlerTakesNothing(t *testing.T) {
+	a, b := pair(t, config{engine: "nutsdb"})
+	p := newPromises()
+	p.submit(t.Context(), a, 3, node.Request{Target: "b", Kind: "later"})
+	id := p.all()[0]
+	a.until("why says so", func() bool {
+		why, err := a.Why(t.Context(), id)
+		return err == nil && strings.Contains(why.Cause, "NO_HANDLER")
+	})
+	if _, err := b.Task(t.Context(), id); err == nil {
+		t.Error("a node without the handler has taken the task")
+	}
+	if task, err := a.Task(t.Context(), id); err != nil || task.State != "PENDING" || task.Attempts != 0 {
+		t.Errorf("the task is %s after %d attempts, %v", task.State, task.Attempts, err)
+	}
+	if err := b.AddHandler(t.Context(), node.HandlerSpec{Kind: "later", Type: node.TypeDiscard, Allow: []string{"peer:a"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.kept(t, a, "SUCCESS")
+}
