@@ -21,7 +21,7 @@ import (
 // off, and is never whole in the memory of a node.
 func TestLargeBodyCrossesRestarts(t *testing.T) {
 	const size = 1 << 30
-	a, b := pair(t, config{engine: "nutsdb", kinds: "  - {kind: sum, type: sha256, allow: ['role:send']}\n"})
+	a, b := pair(t, config{engine: "nutsdb"})
 	file, want := largeFile(t, size)
 	in, err := os.Open(file)
 	if err != nil {
