@@ -194,6 +194,9 @@ func (l limits) after(rec *proto.Record, ran *Ran, why stop, r float64) step {
 	case why == stopNode:
 		return step{state: proto.TaskState_TASK_STATE_ACCEPTED, reason: "the node stopped while it ran"}
 	}
+	if ran.End == Unready && why == notStopped {
+		return step{state: proto.TaskState_TASK_STATE_RETRYING, reason: reasonOr(ran, "nothing could be started"), wait: l.backoff(unreadyAs, r)}
+	}
 	last := rec.Attempts+1 >= l.maxAttempts || once
 	s := step{state: proto.TaskState_TASK_STATE_RETRYING, spent: true, reason: reasonOr(ran, "the handler failed")}
 	switch {
@@ -209,6 +212,10 @@ func (l limits) after(rec *proto.Record, ran *Ran, why stop, r float64) step {
 	}
 	return s
 }
+
+// unreadyAs is the failure after which the wait is as long as after a run that
+// could not be started.
+const unreadyAs = 5
 
 func reasonOr(ran *Ran, otherwise string) string {
 	if ran.Reason != "" {

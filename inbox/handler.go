@@ -67,6 +67,7 @@ const (
 	Fail        // no for good
 	Crashed     // the handler died: as Retry
 	Stopped     // it ended because it was told to, and had no effect that it would call success
+	Unready     // nothing was started, and that is not the task's doing: tried later, no attempt is spent
 
 	unusable End = 255 // the task cannot be given to any handler, now or later
 )

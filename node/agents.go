@@ -85,13 +85,13 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
 	if w.files {
 		var err error
 		if dir, err = w.node.runFolder(r); err != nil {
-			return &inbox.Ran{End: inbox.Retry, ExitCode: -1, Reason: err.Error()}
+			return &inbox.Ran{End: inbox.Unready, ExitCode: -1, Reason: err.Error()}
 		}
 		defer os.RemoveAll(dir)
 	}
 	in := w.input(r, dir)
 	if err := w.audit(ctx, "command.start", in, nil); err != nil {
-		return &inbox.Ran{End: inbox.Retry, ExitCode: -1, Reason: fmt.Sprintf("the audit could not be written, so nothing was started: %v", err)}
+		return &inbox.Ran{End: inbox.Unready, ExitCode: -1, Reason: fmt.Sprintf("the audit could not be written, so nothing was started: %v", err)}
 	}
 	res := agent.Call(ctx, w.agent, in)
 	if err := w.audit(context.WithoutCancel(ctx), "command.end", in, &res); err != nil {

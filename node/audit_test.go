@@ -1,0 +1,33 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// While the audit cannot be written no command is started (I19), and that spends
+// no attempt: a full disk makes no dead letters (I13).
+func TestNoAuditSpendsNoAttempt(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.MaxAttempts = 1 })); err != nil {
+		t.Fatal(err)
+	}
+	b.ground.journal.Close()
+	id, err := proto.ParseTaskID(a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"true"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state string
+	eventually(t, func() bool {
+		rec, err := b.inbox.Get(id)
+		if err != nil {
+			return false
+		}
+		state = rec.GetState().Name()
+		return state != "ACCEPTED" && state != "RUNNING"
+	}, func() string { return "it is still " + state })
+	if rec, err := b.inbox.Get(id); err != nil || state != "RETRYING" || rec.GetAttempts() != 0 {
+		t.Errorf("the task is %s with %d attempts spent, %v", state, rec.GetAttempts(), err)
+	}
+}
