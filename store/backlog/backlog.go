@@ -16,6 +16,7 @@ type Backlog struct {
 	cfg     Config
 	time    ticker
 	scratch sync.Pool // of *[]byte, for encoding
+	batches sync.Pool // of *store.Batch, empty
 
 	shelves
 

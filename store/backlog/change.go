@@ -2,6 +2,7 @@ package backlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/balefire/balefire/proto"
@@ -150,7 +151,7 @@ func (w *writer) put(i int, val []byte, with func(*store.Batch), newWork bool) {
 	at := w.open[kind]
 	if with != nil || at < 0 || w.batches[at].Len()+4 > batchOps || w.batches[at].Bytes()+len(val) > batchBytes {
 		at = len(w.batches)
-		batch := new(store.Batch)
+		batch := w.b.batches.Get().(*store.Batch)
 		if newWork {
 			batch.NewWork()
 		}
@@ -178,6 +179,10 @@ func (w *writer) write(ctx context.Context) {
 	for at, err := range w.b.store.ApplyMany(context.WithoutCancel(ctx), w.batches) {
 		if err != nil {
 			w.failed(w.members[at], err)
+		}
+		if !errors.Is(err, store.ErrUnknown) { // else the store may still hold it
+			w.batches[at].Reset()
+			w.b.batches.Put(w.batches[at])
 		}
 	}
 	w.batches, w.members, w.open = nil, nil, [2]int{-1, -1}

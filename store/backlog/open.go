@@ -21,6 +21,7 @@ func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 		entries: map[Key]*entry{}, groups: map[string]*group{}, lanes: map[string]*lane{},
 		wake:    make(chan struct{}, 1),
 		scratch: sync.Pool{New: func() any { return new([]byte) }},
+		batches: sync.Pool{New: func() any { return new(store.Batch) }},
 	}
 	b.idle.L = &b.mu
 	b.time = ticker{b.cfg.Clock.Now().UnixMilli(), b.cfg.Clock.Boot()}
