@@ -71,6 +71,11 @@ func (r result) cpu() float64 { return r.perTask(r.Usage.cpu() + r.Other.cpu()) 
 // perCommit returns how many tasks one commit stands for.
 func (r result) perCommit(u usage) float64 { return float64(r.Tasks) / float64(max(u.Commits, 1)) }
 
+// allocated returns KiB for one task.
+func (r result) allocated(u usage) float64 {
+	return float64(u.AllocBytes) / 1024 / float64(max(r.Tasks, 1))
+}
+
 // run puts a load on the pair. With a profile both write one, name-a and name-b.
 func (p *pair) run(l load, profile string) (result, error) {
 	l.Target = "b"

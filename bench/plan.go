@@ -124,8 +124,8 @@ func (p *plan) once(s scene, l load, profile string) (r result, err error) {
 		err = fmt.Errorf("%d of %d tasks ended in another way than wanted", r.Bad, r.Tasks)
 	}
 	if err == nil {
-		fmt.Fprintf(p.log, "       %s +%v in flight %d: %.0f/s, CPU %.0f us a task, %.1f and %.1f tasks a commit\n",
-			s.engine, s.slow, l.Flying, r.rate(), r.cpu(), r.perCommit(r.Usage), r.perCommit(r.Other))
+		fmt.Fprintf(p.log, "       %s +%v in flight %d: %.0f/s; CPU %.0f us and %.1f + %.1f KiB allocated a task; %.1f and %.1f tasks a commit\n", s.engine, s.slow, l.Flying,
+			r.rate(), r.cpu(), r.allocated(r.Usage), r.allocated(r.Other), r.perCommit(r.Usage), r.perCommit(r.Other))
 	}
 	return r, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -83,50 +84,63 @@ func (p *plan) ended(t *table) error {
 
 // parts tells the CPU of a task apart.
 func (p *plan) parts(t *table) error {
-	t.title = "CPU of an accepted task, by part"
-	t.intro = "Microseconds, from CPU profiles of both processes in a run of their own. A sample belongs to the innermost package of the house, or library, on its stack."
+	t.title = "CPU of a task, by part"
+	t.intro = "Microseconds, from CPU profiles of both processes in runs of their own. A sample belongs to the innermost package of the house, or library, on its stack."
 	t.head = []string{"part"}
 	t.bounds = "every part is paid for each task; what is done for a group (a signature, an fsync, a system call of the wire) gets cheaper with more tasks on their way."
-	columns := make([]map[string]float64, 0, 4)
+	var columns []map[string]float64
 	for _, e := range p.engines() {
-		dir := p.profiles
-		if dir == "" {
-			dir = p.dir
-		}
-		name := filepath.Join(dir, "accepted-"+e)
-		r, err := p.once(scene{engine: e, held: true}, p.load(accepted, 60_000, flying), name)
-		if err != nil {
-			return err
-		}
-		t.head = append(t.head, e+" sender", e+" receiver")
-		for _, end := range []struct {
-			suffix string
-			cpu    float64
-		}{{"-a", r.perTask(r.Usage.cpu())}, {"-b", r.perTask(r.Other.cpu())}} {
-			s, err := shares(name + end.suffix)
+		for _, c := range []struct {
+			until string
+			scene scene
+			tasks int
+		}{{accepted, scene{engine: e, held: true}, 60_000}, {ended, scene{engine: e, slots: flying}, 20_000}} {
+			two, err := p.profiled(c.scene, p.load(c.until, c.tasks, flying))
 			if err != nil {
 				return err
 			}
-			for part := range s {
-				s[part] *= end.cpu
-			}
-			columns = append(columns, s)
+			columns = append(columns, two...)
+			t.head = append(t.head, c.until+", "+e+": sender", "receiver")
 		}
 	}
-	sums := make([]any, len(columns)+1)
-	sums[0] = "all"
-	totals := make([]float64, len(columns))
+	all := make([]float64, len(columns))
 	for _, part := range parts {
 		cells := []any{part}
 		for i, c := range columns {
 			cells = append(cells, us(c[part]))
-			totals[i] += c[part]
+			all[i] += c[part]
 		}
 		t.row(cells...)
 	}
-	for i, sum := range totals {
-		sums[i+1] = us(sum)
+	cells := []any{"all"}
+	for _, sum := range all {
+		cells = append(cells, us(sum))
 	}
-	t.row(sums...)
+	t.row(cells...)
 	return nil
+}
+
+// profiled runs a load and returns the microseconds of each part for one task, of
+// the sender and of the receiver.
+func (p *plan) profiled(s scene, l load) ([]map[string]float64, error) {
+	name := filepath.Join(cmp.Or(p.profiles, p.dir), l.Until+"-"+s.engine)
+	r, err := p.once(s, l, name)
+	if err != nil {
+		return nil, err
+	}
+	var out []map[string]float64
+	for _, end := range []struct {
+		suffix string
+		used   usage
+	}{{"-a", r.Usage}, {"-b", r.Other}} {
+		share, err := shares(name + end.suffix)
+		if err != nil {
+			return nil, err
+		}
+		for part := range share {
+			share[part] *= r.perTask(end.used.cpu())
+		}
+		out = append(out, share)
+	}
+	return out, nil
 }
