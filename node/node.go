@@ -241,13 +241,22 @@ type notice struct {
 
 const maxNotices = 256
 
+// genuine returns the receipts whose signatures hold: what is kept as a proof
+// must be one.
+func (n *Node) genuine(list []*proto.Receipt) []*proto.Receipt {
+	return slices.DeleteFunc(list, func(rc *proto.Receipt) bool {
+		_, err := identity.VerifyReceipt(n.verifier, rc)
+		return err != nil
+	})
+}
+
 func (n *Node) takeNotices(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case s := <-n.notices:
-			n.outbox.Started(ctx, s.from, s.receipts.GetReceipts())
+			n.outbox.Started(ctx, s.from, n.genuine(s.receipts.GetReceipts()))
 		}
 	}
 }

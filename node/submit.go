@@ -162,9 +162,12 @@ func submitted(d *outbox.Draft, to transport.Peer) Submitted {
 // known turns a submit whose key was used before into the task of the first.
 func (n *Node) known(id proto.TaskID, s Submitted) Submitted {
 	s.ID, s.Known = id.String(), true
-	if rec, err := n.outbox.Get(id); err == nil {
-		s.State, s.NotAfter = rec.GetState().Name(), at(rec.GetNotAfterMs())
+	rec, err := n.outbox.Get(id)
+	if err != nil { // a key is remembered longer than the record of a finished task
+		s.State, s.Waits = "", "it has ended; its record is no longer kept"
+		return s
 	}
+	s.State, s.NotAfter = rec.GetState().Name(), at(rec.GetNotAfterMs())
 	return s
 }
 

@@ -310,3 +310,22 @@ func TestPurgeRemovesTheEndedOnly(t *testing.T) {
 		t.Errorf("a waiting task was purged: %v", err)
 	}
 }
+
+// A key is remembered longer than the record of a finished task: the answer says
+// so instead of naming a state that is not so.
+func TestKnownTaskWithoutARecord(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	r := Request{Target: "b", Kind: "sum", Key: "monday"}
+	first := a.submit(t, r)
+	a.ended(t, first, "SUCCESS")
+	if _, err := a.Purge(t.Context(), Query{}, false); err != nil {
+		t.Fatal(err)
+	}
+	again, err := a.Submit(t.Context(), r)
+	if err != nil || again.ID != first || !again.Known || again.State != "" || again.Waits == "" {
+		t.Errorf("the same key again: %+v, %v", again, err)
+	}
+}
