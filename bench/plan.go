@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -128,6 +129,27 @@ func (p *plan) once(s scene, l load, profile string) (r result, err error) {
 			r.rate(), r.cpu(), r.allocated(r.Usage), r.allocated(r.Other), r.perCommit(r.Usage), r.perCommit(r.Other))
 	}
 	return r, err
+}
+
+// times is how often a figure with a target is measured; the middle one counts.
+const times = 3
+
+// middle runs f several times and returns the run whose rate is in the middle: a
+// moment in which the machine did something else is not in it.
+func (p *plan) middle(f func() (result, error)) (result, error) {
+	n := times
+	if p.scale > 1 {
+		n = 1
+	}
+	all := make([]result, n)
+	for i := range all {
+		var err error
+		if all[i], err = f(); err != nil {
+			return result{}, err
+		}
+	}
+	slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.rate(), b.rate()) })
+	return all[n/2], nil
 }
 
 // disk names a delay of the disk.

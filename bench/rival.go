@@ -154,7 +154,7 @@ func (p *plan) rival(t *table) error {
 		tasks int
 		ours  float64
 	}{{0, 20_000, p.base.accepted}, {extra, 4_000, p.base.slow}} {
-		r, err := p.passed(c.slow, c.tasks/p.scale)
+		r, err := p.middle(func() (result, error) { return p.passed(c.slow, c.tasks/p.scale) })
 		if err != nil {
 			return err
 		}

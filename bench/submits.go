@@ -16,34 +16,33 @@ func (p *plan) submit(t *table) error {
 	t.intro = fmt.Sprintf("%d callers, each submits the next task when the last one is on disk. The target is not running, so nothing is sent. Beside it %d callers of the bare store, "+
 		"each of which commits one record of %d bytes after the other: what the store's group commit gives at best.", callers, callers, recordSize)
 	t.head = []string{"store", "fsync", "submits/s", "bare store/s", "ratio", "target", "", "CPU a submit", "CPU a record"}
-	t.bounds = "CPU: a submit seals, signs and encodes beside its commit. The slower the disk the less of that shows."
+	t.bounds = "CPU: a submit draws keys, seals, hashes, signs and encodes beside its commit, and one goroutine signs and encodes a whole group while nothing is written. The bare store on a fast disk does nothing but copy, so the ratio is that of two CPU costs (last columns); the slower the disk the less of it shows."
 	for _, e := range p.engines() {
 		for _, c := range []struct {
 			slow   time.Duration
 			tasks  int
 			target float64
 		}{{0, 60_000, .7}, {extra, 40_000, .85}} {
-			sub, err := p.alone(e, c.slow, p.load(stored, c.tasks, callers))
+			sub, err := p.middle(func() (result, error) { return p.alone(e, c.slow, p.load(stored, c.tasks, callers)) })
 			if err != nil {
 				return err
 			}
-			bare, err := p.bare(e, c.slow, c.tasks/p.scale)
+			bare, err := p.middle(func() (result, error) { return p.bare(e, c.slow, c.tasks/p.scale) })
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.log, "       %s +%v: %.0f/s, %d a commit; bare %.0f/s, %d a commit\n", e, c.slow, sub.rate(), sub.Tasks/int(max(sub.Usage.Commits, 1)), bare.rate(), bare.Tasks/int(max(bare.Usage.Commits, 1)))
+			fmt.Fprintf(p.log, "       %s +%v: %.0f/s, %.0f a commit; bare %.0f/s, %.0f a commit\n",
+				e, c.slow, sub.rate(), sub.perCommit(sub.Usage), bare.rate(), bare.perCommit(bare.Usage))
 			ratio := sub.rate() / bare.rate()
 			t.row(e, disk(c.slow), rate(sub.rate()), rate(bare.rate()), fmt.Sprintf("%.2f", ratio), fmt.Sprintf("≥ %.2f", c.target), verdict(ratio >= c.target),
-				us(perTask(sub))+" us", us(perTask(bare))+" us")
+				us(sub.cpu())+" us", us(bare.cpu())+" us")
 		}
 	}
 	return nil
 }
 
-func perTask(r report) float64 { return result{report: r}.perTask(r.Usage.cpu()) }
-
 // alone runs a load on a node whose peer is stopped.
-func (p *plan) alone(engine string, slow time.Duration, l load) (r report, err error) {
+func (p *plan) alone(engine string, slow time.Duration, l load) (r result, err error) {
 	err = p.withPair(scene{engine: engine, slow: slow, held: true}, func(two *pair) error {
 		if err := two.b.end(); err != nil {
 			return err
@@ -51,25 +50,25 @@ func (p *plan) alone(engine string, slow time.Duration, l load) (r report, err e
 		two.b = nil
 		l.Target = "b"
 		a, err := two.a.ask(order{Do: "load", Load: l}, nil)
-		r = a.Report
+		r.report = a.Report
 		return err
 	})
 	return r, err
 }
 
 // bare measures a store with nothing above it.
-func (p *plan) bare(engine string, slow time.Duration, records int) (report, error) {
+func (p *plan) bare(engine string, slow time.Duration, records int) (result, error) {
 	dir, err := p.folder()
 	if err != nil {
-		return report{}, err
+		return result{}, err
 	}
 	defer os.RemoveAll(dir)
 	c, err := spawn("store", slow)
 	if err != nil {
-		return report{}, err
+		return result{}, err
 	}
 	a, err := c.ask(order{Do: "front", Front: frontLoad{Dir: filepath.Join(dir, "store"), Engine: engine, Callers: callers, Records: records, Limit: longest}}, nil)
-	return a.Report, errors.Join(err, c.end())
+	return result{report: a.Report}, errors.Join(err, c.end())
 }
 
 // batchSize is how many tasks one call, or one request, submits.
@@ -94,7 +93,7 @@ func (p *plan) window(t *table) error {
 			l.Flying = callers / 16
 			l.Warm -= l.Warm % c.batch
 		}
-		r, err := p.through(c.socket, l)
+		r, err := p.middle(func() (result, error) { return p.through(c.socket, l) })
 		if err != nil {
 			return err
 		}
@@ -118,8 +117,7 @@ func (p *plan) window(t *table) error {
 // socket.
 func (p *plan) through(socket bool, l load) (r result, err error) {
 	if !socket {
-		r.report, err = p.alone(node.EngineNuts, 0, l)
-		return r, err
+		return p.alone(node.EngineNuts, 0, l)
 	}
 	err = p.withPair(scene{engine: node.EngineNuts, held: true}, func(two *pair) (err error) {
 		if err := two.b.end(); err != nil {

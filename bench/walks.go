@@ -23,7 +23,9 @@ func (p *plan) accept(t *table) error {
 			tasks    int
 			target   float64
 		}{{0, flying, 80_000, 15_000}, {extra, flying, 40_000, 6_000}, {extra, 4 * flying, 60_000, 0}} {
-			r, err := p.once(scene{engine: e, slow: c.slow, held: true}, p.load(accepted, c.tasks, c.inFlight), "")
+			r, err := p.middle(func() (result, error) {
+				return p.once(scene{engine: e, slow: c.slow, held: true}, p.load(accepted, c.tasks, c.inFlight), "")
+			})
 			if err != nil {
 				return err
 			}
@@ -68,7 +70,9 @@ func (p *plan) ended(t *table) error {
 			tasks  int
 			target float64
 		}{{0, flying, 30_000, 6_000}, {0, 0, 20_000, 0}, {extra, flying, 20_000, 0}} {
-			r, err := p.once(scene{engine: e, slow: c.slow, slots: c.slots}, p.load(ended, c.tasks, flying), "")
+			r, err := p.middle(func() (result, error) {
+				return p.once(scene{engine: e, slow: c.slow, slots: c.slots}, p.load(ended, c.tasks, flying), "")
+			})
 			if err != nil {
 				return err
 			}

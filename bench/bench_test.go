@@ -1,0 +1,77 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+func TestPartOfAStackIsThatOfItsInnermostOwner(t *testing.T) {
+	tests := []struct {
+		name  string
+		stack []string // the innermost first
+		want  string
+	}{
+		{"sealing", []string{"crypto/aes.encrypt", house + "identity.(*Sealer).SealWith", house + "node.(*Node).seal", "main.(*run).work"}, partSeal},
+		{"a signature of the rest of identity", []string{"crypto/ed25519.Sign", house + "identity.signRoot", house + "outbox.(*Outbox).commitGroup"}, partSign},
+		{"an allocation counts as one wherever it is", []string{"runtime.memclrNoHeapPointers", "runtime.mallocgc", house + "store.(*Batch).reserve"}, partMemory},
+		{"backlog is not store", []string{"runtime.mapassign", house + "store/backlog.(*Step).apply", house + "store.(*committer).flush"}, partBacklog},
+		{"an engine is", []string{"syscall.Syscall", "os.(*File).Sync", "github.com/nutsdb/nutsdb.(*Tx).Commit", house + "store/nuts.(*DB).Commit"}, partStore},
+		{"a frame is the wire's", []string{"google.golang.org/protobuf/proto.Marshal", house + "transport.(*Link).queue"}, partCode},
+		{"nobody's", []string{"runtime.findRunnable", "runtime.mcall"}, partRest},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := partOf(tt.stack); got != tt.want {
+				t.Errorf("partOf(%q) = %q, want %q", tt.stack, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	d := []time.Duration{5, 1, 4, 2, 3}
+	for q, want := range map[float64]time.Duration{0: 1, .5: 3, .99: 5, 1: 5} {
+		if got := quantile(d, q); got != want {
+			t.Errorf("quantile %v = %v, want %v", q, got, want)
+		}
+	}
+	if got := quantile(nil, .5); got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
+// A task may come to its state before the submitter knows its id.
+func TestWatchMissesNoTask(t *testing.T) {
+	const good = proto.TaskState_TASK_STATE_ACCEPTED
+	w, early, late := newWatch(), proto.TaskID{1}, proto.TaskID{2}
+	w.changed(early, good) // nobody waits yet: not kept
+	w.expect(good)
+	w.changed(early, proto.TaskState_TASK_STATE_PENDING)
+	w.changed(early, good)
+	c := make(chan proto.TaskState, 2)
+	w.wait(early, c)
+	w.wait(late, c)
+	w.changed(late, proto.TaskState_TASK_STATE_FAILED)
+	if a, b := <-c, <-c; a != good || b != proto.TaskState_TASK_STATE_FAILED {
+		t.Errorf("told %v and %v", a, b)
+	}
+	if len(w.early)+len(w.waits) != 0 {
+		t.Errorf("%d early and %d waits are left", len(w.early), len(w.waits))
+	}
+}
+
+func TestPage(t *testing.T) {
+	tab := &table{title: "T", intro: "How.", head: []string{"a", "b"}, bounds: "The disk."}
+	tab.row(1, verdict(false))
+	var b strings.Builder
+	if err := (&page{head: "# P\n", tables: []*table{tab}}).write(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := "# P\n\n## T\n\nHow.\n\n| a | b |\n| --- | --- |\n| 1 | **missed** |\n\nWhat bounds it: The disk.\n"
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
