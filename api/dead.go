@@ -50,8 +50,9 @@ func (s *Server) routeDeadLetters() {
 
 func (s *Server) redrive(ctx context.Context, r Redrive) (Redriven, error) {
 	out := Redriven{Items: []RedrivenItem{}, DryRun: r.DryRun}
-	ids, err := r.IDs, error(nil)
+	ids := r.IDs
 	if len(ids) == 0 {
+		var err error
 		if ids, out.More, err = s.deadOnes(ctx, r); err != nil {
 			return out, err
 		}

@@ -64,8 +64,8 @@ func fill(t *testing.T, dir string, leave int64) (free func()) {
 func TestDiskFull(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
-			ca, cb := config{engine: engine, store: "  reserve: 24MiB\n  segment: 4MiB\n"}, config{}
-			cb = ca
+			ca := config{engine: engine, store: "  reserve: 24MiB\n  segment: 4MiB\n"}
+			cb := ca
 			ca.dir, cb.dir = filepath.Join(smallDisk(t, "160m"), "a"), filepath.Join(smallDisk(t, "160m"), "b")
 			cb.kinds = "  - {kind: wait, exec: [/bin/sleep, '3'], allow: ['role:send']}\n"
 			a, b := pairOf(t, ca, cb)

@@ -94,14 +94,15 @@ func (n *Node) takeIf(ctx context.Context, code proto.Code, detail, name string,
 	if has, err := n.ground.blobs.Has(name); err == nil && has {
 		return nil, &proto.OfferReply{Offset: size}, nil
 	}
-	a, err := n.arrive(ctx, name, int64(size), h.NotAfter, leaf)
-	if errors.Is(err, blob.ErrFull) || errors.Is(err, blob.ErrTooLarge) || n.ground.store.Full() {
-		if a != nil {
-			err = errors.Join(err, a.End(false))
-		}
-		return nil, &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: "no room for the body"}, nil
+	full := &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: "no room for the body"}
+	if n.ground.store.Full() {
+		return nil, full, nil
 	}
-	if err != nil {
+	a, err := n.arrive(ctx, name, int64(size), h.NotAfter, leaf)
+	switch {
+	case errors.Is(err, blob.ErrFull), errors.Is(err, blob.ErrTooLarge):
+		return nil, full, nil
+	case err != nil:
 		n.log.Error("a body cannot be taken", "blob", name, "err", err)
 		return nil, &proto.OfferReply{Code: proto.Code_CODE_INTERNAL, Detail: "the body cannot be kept"}, nil
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/balefire/balefire/identity"
@@ -170,10 +169,4 @@ func transportConfig(cfg Config) transport.Config {
 		cfg.Simulated.Transport(&c)
 	}
 	return c
-}
-
-// exists reports whether there is a file at path.
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
