@@ -35,7 +35,9 @@ func (r results) PutResult(ctx context.Context, f *inbox.Finished, also func(*st
 		err = n.outbox.PutResult(ctx, d, also)
 	}
 	if err != nil {
-		n.dropBody(d)
+		if !errors.Is(err, store.ErrUnknown) { // else it may yet be written
+			n.dropBody(d)
+		}
 		return fmt.Errorf("result of %s: %w", f.ID, err)
 	}
 	if f.File != "" {

@@ -1,13 +1,10 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -224,53 +221,26 @@ func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
 	return n.outbox.Serve(ctx, l)
 }
 
-// Started takes the word of an owner that a task of ours is running.
-func (n *Node) Started(from proto.PeerID, r *proto.Receipts) {
-	select {
-	case n.notices <- notice{from, r}:
-	default: // a courtesy: the result will tell
+// Receive takes a group of frames of one neighbour: checks each, gives tasks to
+// the inbox and results to the outbox, and returns after what they accepted is
+// durable (I8). What it accepted, it signs receipts for.
+//
+// This is the way in. From the inbox a task goes to its handler (worker.Run), and
+// its end comes back through results.PutResult: one batch with the RESULT, which
+// takes the way out of this node and the way in of its home.
+func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
+	if err := n.cfg.Fail(PointReceive); err != nil {
+		return transport.Answer{}, err
 	}
-}
-
-// A notice is what an owner said of a task that runs. The heartbeat waits behind
-// it, so it is written down by somebody else.
-type notice struct {
-	from     proto.PeerID
-	receipts *proto.Receipts
-}
-
-const maxNotices = 256
-
-// genuine returns the receipts whose signatures hold: what is kept as a proof
-// must be one.
-func (n *Node) genuine(list []*proto.Receipt) []*proto.Receipt {
-	return slices.DeleteFunc(list, func(rc *proto.Receipt) bool {
-		_, err := identity.VerifyReceipt(n.verifier, rc)
-		return err != nil
-	})
-}
-
-func (n *Node) takeNotices(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case s := <-n.notices:
-			n.outbox.Started(ctx, s.from, n.genuine(s.receipts.GetReceipts()))
-		}
+	in := n.sort(ctx, from, msgs)
+	for i, v := range n.inbox.Accept(ctx, in.tasks) {
+		in.refuse(in.taskAt[i], v.Code, v.Detail, v.State, uint64(v.RetryAfter.Milliseconds()))
 	}
-}
-
-// limitMemory keeps the heap from growing to twice what lives in it when that
-// is a lot: a store of 100 000 tasks must not cost what two of them would. A
-// limit that somebody set before, as GOMEMLIMIT does, is left alone.
-func (n *Node) limitMemory() {
-	limit := cmp.Or(n.cfg.Limits.MemoryLimit, defaultMemoryLimit)
-	if limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
-		debug.SetMemoryLimit(limit)
+	for i, v := range n.outbox.Commit(ctx, from, in.results) {
+		in.refuse(in.resultAt[i], v.Code, v.Detail, v.State, 0)
 	}
+	if in.mark != nil {
+		n.inbox.Settle(from, *in.mark)
+	}
+	return n.answer(in), n.cfg.Fail(PointAccepted)
 }
-
-// defaultMemoryLimit is soft: the collector works harder near it, and beyond it
-// the node still runs.
-const defaultMemoryLimit = 384 << 20

@@ -24,26 +24,6 @@ type arrived struct {
 	mark     *proto.Seq
 }
 
-// Receive takes a group of frames of one neighbour: checks each, gives tasks to
-// the inbox and results to the outbox, and returns after what they accepted is
-// durable (I8). What it accepted, it signs receipts for.
-func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
-	if err := n.cfg.Fail(PointReceive); err != nil {
-		return transport.Answer{}, err
-	}
-	in := n.sort(ctx, from, msgs)
-	for i, v := range n.inbox.Accept(ctx, in.tasks) {
-		in.refuse(in.taskAt[i], v.Code, v.Detail, v.State, uint64(v.RetryAfter.Milliseconds()))
-	}
-	for i, v := range n.outbox.Commit(ctx, from, in.results) {
-		in.refuse(in.resultAt[i], v.Code, v.Detail, v.State, 0)
-	}
-	if in.mark != nil {
-		n.inbox.Settle(from, *in.mark)
-	}
-	return n.answer(in), n.cfg.Fail(PointAccepted)
-}
-
 // sort checks each frame and puts it where it belongs.
 func (n *Node) sort(ctx context.Context, from proto.PeerID, msgs []*proto.Message) *arrived {
 	in := &arrived{refusals: make([]*proto.Refusal, len(msgs)), tasks: make([]inbox.Arrival, 0, len(msgs))}
