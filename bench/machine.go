@@ -82,8 +82,12 @@ func firstWords(s string, n int) string {
 
 // preface says what the page is, how it came to be and on what.
 func (p *plan) preface(m machine) string {
+	note := ""
+	if p.scale > 1 {
+		note = "\n**A quick run: a tenth of the tasks, each figure once. Not for the record.**\n"
+	}
 	return fmt.Sprintf(`# Benchmarks
-
+%s
 Written by `+"`make bench`"+` (the module in bench/) on %s in %.0f s. Everything on this page was measured in that one run: compare figures
 within it, not with those of another machine.
 
@@ -93,16 +97,17 @@ within it, not with those of another machine.
 | memory | %s |
 | system | %s, %s |
 | file system | %s |
-| load average before the run | %s: what others did at the same time is in the rates and the latencies, hardly in the CPU of a task |
+| load average before the run | %s; what others did at the same time lowers rates, and makes groups smaller, so that a task costs more CPU, too |
 
 Unless a table says otherwise: two nodes, each a process of its own, on loopback over QUIC or TCP as they choose; a random body of %d bytes a task,
 sealed, signed, checked; every acknowledgement after its fsync; submitted through the Go API; %d tasks on their way at a time. A measuring begins after a
-warm-up of a quarter more tasks and ends after a number of tasks, or %v. A figure that is held against a target was measured %d times on fresh folders; the middle one is shown. CPU is getrusage of both processes, user and system. "+2ms" means that strace
-adds 2 ms to each fsync and fdatasync of both nodes.
+warm-up of a quarter more tasks and ends after a number of tasks, or %v. Rates of accepted and of whole tasks, of submits and of the rival were measured %d times
+each, on fresh folders; the middle one is shown. CPU is getrusage of both processes, user and system. "+2ms" means that strace adds 2 ms to each fsync and
+fdatasync of both nodes.
 
-The one setting that is not the default: limits of how many tasks may wait are raised, and the heap limit is 2 GiB where rates are measured, because tasks that
-are accepted and never run pile up as they do nowhere else.
-`, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.load, bodySize, flying, longest, times)
+What is not as it is by default: the limits of how many tasks may wait are raised, because tasks that are accepted and never run pile up as they do nowhere
+else; for the same reason the heap limit is 2 GiB where rates are measured. Memory is weighed with the default heap limit.
+`, note, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.load, bodySize, flying, longest, times)
 }
 
 func goVersion() string {

@@ -42,7 +42,7 @@ func start() error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	p := &plan{dir: work, profiles: *profiles, scale: 1, log: os.Stderr, begin: time.Now()}
+	p := &plan{dir: work, profiles: *profiles, scale: 1, log: os.Stderr, begin: time.Now(), base: map[baseline]float64{}}
 	if *quick {
 		p.scale = 10
 	}

@@ -33,7 +33,13 @@ type plan struct {
 
 	folders int
 	page    page
-	base    struct{ accepted, slow float64 } // rates that others are held against
+	base    map[baseline]float64 // rates of the default store, for the rival
+}
+
+// A baseline names a rate that another is held against.
+type baseline struct {
+	until string
+	slow  time.Duration
 }
 
 // A measurement fills one table.

@@ -29,22 +29,13 @@ func (p *plan) accept(t *table) error {
 			if err != nil {
 				return err
 			}
-			p.remember(e, c.slow, c.inFlight, r.rate())
+			if e == node.EngineNuts && c.inFlight == flying {
+				p.base[baseline{accepted, c.slow}] = r.rate()
+			}
 			p.walked(t, r, []any{e, disk(c.slow), c.inFlight}, c.target)
 		}
 	}
 	return nil
-}
-
-// remember keeps the figures of the default store, for the rival.
-func (p *plan) remember(engine string, slow time.Duration, inFlight int, rate float64) {
-	switch {
-	case engine != node.EngineNuts || inFlight != flying:
-	case slow == 0:
-		p.base.accepted = rate
-	default:
-		p.base.slow = rate
-	}
 }
 
 // walked adds what a load measured to a table.
@@ -77,8 +68,11 @@ func (p *plan) ended(t *table) error {
 				return err
 			}
 			slots := fmt.Sprint(c.slots)
-			if c.slots == 0 {
+			switch {
+			case c.slots == 0:
 				slots = fmt.Sprintf("%d, the default", max(4, 2*runtime.NumCPU()))
+			case e == node.EngineNuts:
+				p.base[baseline{ended, c.slow}] = r.rate()
 			}
 			p.walked(t, r, []any{e, disk(c.slow), slots}, c.target)
 		}
@@ -95,16 +89,17 @@ func (p *plan) parts(t *table) error {
 	var columns []map[string]float64
 	for _, e := range p.engines() {
 		for _, c := range []struct {
+			name  string
 			until string
 			scene scene
 			tasks int
-		}{{accepted, scene{engine: e, held: true}, 60_000}, {ended, scene{engine: e, slots: flying}, 20_000}} {
+		}{{"accepted", accepted, scene{engine: e, held: true}, 60_000}, {"whole", ended, scene{engine: e, slots: flying}, 20_000}} {
 			two, err := p.profiled(c.scene, p.load(c.until, c.tasks, flying))
 			if err != nil {
 				return err
 			}
 			columns = append(columns, two...)
-			t.head = append(t.head, c.until+", "+e+": sender", "receiver")
+			t.head = append(t.head, c.name+", "+e+": sender", "receiver")
 		}
 	}
 	all := make([]float64, len(columns))
