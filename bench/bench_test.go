@@ -75,3 +75,16 @@ func TestPage(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
 }
+
+func TestBusyIsAllButIdle(t *testing.T) {
+	for line, want := range map[string]time.Duration{
+		"cpu  100 20 300 4000 500 6 70 8 0 0": 5040 * time.Millisecond,
+		"cpu0 1 1 1 1 1 1 1 1":                0,
+		"cpu 1 2 3":                           0,
+		"unknown":                             0,
+	} {
+		if got := busyIn(line); got != want {
+			t.Errorf("%q: %v, want %v", line, got, want)
+		}
+	}
+}

@@ -19,7 +19,8 @@ type machine struct {
 	memory string
 	kernel string
 	disk   string
-	load   string // one, five and fifteen minutes, before it began
+	load   string  // one, five and fifteen minutes, before it began
+	others float64 // cores that others used just before it began
 }
 
 func describe(dir string) machine {
@@ -97,17 +98,18 @@ within it, not with those of another machine.
 | memory | %s |
 | system | %s, %s |
 | file system | %s |
-| load average before the run | %s; what others did at the same time lowers rates, and makes groups smaller, so that a task costs more CPU, too |
+| others before the run | %.1f cores, load average %s; the run waited up to %v for a quiet machine |
 
 Unless a table says otherwise: two nodes, each a process of its own, on loopback over QUIC or TCP as they choose; a random body of %d bytes a task,
 sealed, signed, checked; every acknowledgement after its fsync; submitted through the Go API; %d tasks on their way at a time. A measuring begins after a
 warm-up of a quarter more tasks and ends after a number of tasks, or %v. Rates of accepted and of whole tasks, of submits and of the rival were measured %d times
 each, on fresh folders; the middle one is shown. CPU is getrusage of both processes, user and system. "+2ms" means that strace adds 2 ms to each fsync and
-fdatasync of both nodes.
+fdatasync of both nodes. "Cores: ours" is what both nodes used on average, "others'" what everything else on the machine did meanwhile (with a slower disk that is
+strace, mostly): where it is not near zero a rate is too low.
 
 What is not as it is by default: the limits of how many tasks may wait are raised, because tasks that are accepted and never run pile up as they do nowhere
 else; for the same reason the heap limit is 2 GiB where rates are measured. Memory is weighed with the default heap limit.
-`, note, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.load, bodySize, flying, longest, times)
+`, note, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.others, m.load, quietWait, bodySize, flying, longest, times)
 }
 
 func goVersion() string {

@@ -59,8 +59,12 @@ func (p *pair) end() error { return errors.Join(p.a.end(), p.b.end()) }
 // A result is what a load measured at both ends.
 type result struct {
 	report
-	Other usage // of the receiver
+	Other  usage         // of the receiver
+	Others time.Duration // CPU of everything else on the machine meanwhile, strace too
 }
+
+// others returns the cores that everything else used.
+func (r result) others() float64 { return r.Others.Seconds() / r.Elapsed.Seconds() }
 
 // perTask returns microseconds.
 func (r result) perTask(d time.Duration) float64 { return d.Seconds() * 1e6 / float64(max(r.Tasks, 1)) }
@@ -88,6 +92,7 @@ func (p *pair) run(l load, profile string) (result, error) {
 // measured gives an order to one child and measures another meanwhile.
 func measured(who *proc, o order, other *proc, profile string) (result, error) {
 	var before answer
+	var machine time.Duration
 	got, err := who.ask(o, func() (err error) {
 		if profile != "" {
 			if _, err := other.ask(order{Do: "profile", Path: profile + "-b"}, nil); err != nil {
@@ -95,8 +100,10 @@ func measured(who *proc, o order, other *proc, profile string) (result, error) {
 			}
 		}
 		before, err = other.ask(order{Do: "usage"}, nil)
+		machine = busy()
 		return err
 	})
+	machine = busy() - machine
 	if err != nil {
 		return result{}, err
 	}
@@ -104,5 +111,7 @@ func measured(who *proc, o order, other *proc, profile string) (result, error) {
 	if err == nil && profile != "" {
 		_, err = other.ask(order{Do: "profile"}, nil)
 	}
-	return result{report: got.Report, Other: after.Usage.since(before.Usage)}, err
+	r := result{report: got.Report, Other: after.Usage.since(before.Usage)}
+	r.Others = max(machine-r.Usage.cpu()-r.Other.cpu(), 0)
+	return r, err
 }

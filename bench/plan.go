@@ -66,6 +66,7 @@ func (p *plan) run(only string) (*page, error) {
 		return nil, err
 	}
 	machine := describe(p.dir)
+	machine.others = awaitQuiet(p.log)
 	found := false
 	for _, m := range measurements {
 		if only != "" && only != m.name {
@@ -131,8 +132,8 @@ func (p *plan) once(s scene, l load, profile string) (r result, err error) {
 		err = fmt.Errorf("%d of %d tasks ended in another way than wanted", r.Bad, r.Tasks)
 	}
 	if err == nil {
-		fmt.Fprintf(p.log, "       %s +%v in flight %d: %.0f/s; CPU %.0f us and %.1f + %.1f KiB allocated a task; %.1f and %.1f tasks a commit\n", s.engine, s.slow, l.Flying,
-			r.rate(), r.cpu(), r.allocated(r.Usage), r.allocated(r.Other), r.perCommit(r.Usage), r.perCommit(r.Other))
+		fmt.Fprintf(p.log, "       %s +%v in flight %d: %.0f/s; CPU %.0f us and %.1f + %.1f KiB allocated a task; %.1f and %.1f tasks a commit; others used %.1f cores\n", s.engine, s.slow, l.Flying,
+			r.rate(), r.cpu(), r.allocated(r.Usage), r.allocated(r.Other), r.perCommit(r.Usage), r.perCommit(r.Other), r.others())
 	}
 	return r, err
 }

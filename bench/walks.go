@@ -14,7 +14,7 @@ import (
 func (p *plan) accept(t *table) error {
 	t.title = "Accepted tasks"
 	t.intro = "A task counts when its home has on disk that it is on disk at its target. The target does not run it."
-	t.head = []string{"store", "fsync", "in flight", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores busy"}
+	t.head = []string{"store", "fsync", "in flight", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores: ours", "others'"}
 	t.bounds = fmt.Sprintf("with the disk as it is, the CPU of both processes on %d cores; with a slow disk three commits in series (home, target, home), so the number in flight.", runtime.NumCPU())
 	for _, e := range p.engines() {
 		for _, c := range []struct {
@@ -45,14 +45,14 @@ func (p *plan) walked(t *table, r result, what []any, target float64) {
 		aim, ok = "≥ "+rate(target), verdict(r.rate() >= target)
 	}
 	a, b := r.perTask(r.Usage.cpu()), r.perTask(r.Other.cpu())
-	t.row(append(what, rate(r.rate()), aim, ok, ms(r.P50), ms(r.P99), us(a)+" us", us(b)+" us", us(a+b)+" us", us((a+b)*r.rate()/1e6))...)
+	t.row(append(what, rate(r.rate()), aim, ok, ms(r.P50), ms(r.P99), us(a)+" us", us(b)+" us", us(a+b)+" us", us((a+b)*r.rate()/1e6), us(r.others()))...)
 }
 
 // ended measures whole tasks: handler, result and commit at home.
 func (p *plan) ended(t *table) error {
 	t.title = "Whole tasks"
 	t.intro = "A task counts when its result is on disk at its home: accepted, started (durable before the handler is called), run, result signed and sealed, committed. The handler is the built-in `discard`."
-	t.head = []string{"store", "fsync", "slots", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores busy"}
+	t.head = []string{"store", "fsync", "slots", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores: ours", "others'"}
 	t.bounds = "CPU with many slots; with few, the durable start: each round of starts is one commit, and holds no more of them than there are slots."
 	for _, e := range p.engines() {
 		for _, c := range []struct {
