@@ -1,0 +1,131 @@
+package node
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+func newTestStamp(t *testing.T) *stamp {
+	t.Helper()
+	keys, err := identity.CreateKeys(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newStamp(keys)
+}
+
+// stated returns n statements of its own about one task.
+func stated(keys *identity.Keys, id byte, n int) (out [][]byte) {
+	for i := range n {
+		s := proto.Statement{Fact: proto.FactDone, Task: proto.TaskID{id, byte(i)}, Node: keys.Peer(), Time: 1}
+		out = append(out, s.Append(nil))
+	}
+	return out
+}
+
+// What comes while a group is being written is signed together, and each gets
+// the receipts of its own statements.
+func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestStamp(t)
+		check := func(id byte, rs []*proto.Receipt, n int) {
+			if len(rs) != n {
+				t.Errorf("%d receipts instead of %d", len(rs), n)
+			}
+			for i, r := range rs {
+				got, err := identity.VerifyReceipt(identity.NewVerifier(), r)
+				if err != nil || got.Task != (proto.TaskID{id, byte(i)}) {
+					t.Errorf("receipt %d of %d: of %v, %v", i, id, got.Task, err)
+				}
+			}
+		}
+		first, written := s.sign(stated(s.keys, 1, 2))
+		check(1, first, 2)
+
+		signatures := make([]string, 20)
+		var wg sync.WaitGroup
+		for i := range signatures {
+			wg.Go(func() {
+				rs, written := s.sign(stated(s.keys, byte(10+i), 3))
+				defer written()
+				check(byte(10+i), rs, 3)
+				signatures[i] = string(rs[0].GetSignature())
+			})
+		}
+		synctest.Wait() // all wait for the first group to be written
+		for i, sig := range signatures {
+			if sig != "" {
+				t.Errorf("result %d was signed while the group before it was not written", i)
+			}
+		}
+		written()
+		wg.Wait()
+		for i, sig := range signatures {
+			if sig != signatures[0] || sig == string(first[0].GetSignature()) {
+				t.Errorf("result %d has a signature of its own, or that of the first group", i)
+			}
+		}
+		last, written := s.sign(stated(s.keys, 2, 1)) // nobody is waited for
+		check(2, last, 1)
+		written()
+	})
+}
+
+// A group holds no more than one signature may cover; the rest is the next one.
+func TestGroupsOfReceiptsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestStamp(t)
+		_, written := s.sign(stated(s.keys, 1, 1))
+		const results, each = proto.MaxGroup / 2, 3
+		var mu sync.Mutex
+		groups := map[string]int{}
+		var wg sync.WaitGroup
+		for range results {
+			wg.Go(func() {
+				rs, written := s.sign(stated(s.keys, 2, each))
+				mu.Lock()
+				groups[string(rs[0].GetSignature())] += len(rs)
+				mu.Unlock()
+				written()
+			})
+		}
+		synctest.Wait()
+		written()
+		wg.Wait()
+		total := 0
+		for _, n := range groups {
+			total += n
+			if n > proto.MaxGroup {
+				t.Errorf("%d receipts under one signature", n)
+			}
+		}
+		if total != results*each {
+			t.Errorf("%d receipts instead of %d", total, results*each)
+		}
+	})
+}
+
+func TestNamesAreKeptForAMoment(t *testing.T) {
+	s, p := newNames(), proto.PeerID{1}
+	if _, ok := s.get("laptop", 0); ok {
+		t.Error("a name that nobody gave")
+	}
+	s.put("laptop", p, time.Minute)
+	if got, ok := s.get("laptop", time.Minute+nameKept-1); !ok || got != p {
+		t.Errorf("soon after: %v, %v", got, ok)
+	}
+	if _, ok := s.get("laptop", time.Minute+nameKept); ok {
+		t.Error("kept too long")
+	}
+	for i := range 3 * namesKept {
+		s.put(string(rune('a'+i%26))+time.Duration(i).String(), p, 0)
+	}
+	if n := len(s.peers); n > namesKept {
+		t.Errorf("%d names are kept", n)
+	}
+}
