@@ -87,6 +87,22 @@ func Runtime() Clock {
 	return Clock{wall: func() time.Time { return time.Now().Round(0) }, mono: since, boot: since}
 }
 
+// Asleep returns c as on a machine that has been asleep for slept() in all: Wall
+// and Boot are ahead by that, Mono stood still. slept must not go back.
+func Asleep(c Clock, slept func() time.Duration) Clock {
+	return Clock{
+		wall: func() time.Time { return c.wall().Add(slept()) },
+		mono: c.mono,
+		boot: func() time.Duration { return c.boot() + slept() },
+	}
+}
+
+// Wrong returns c on a machine whose wall clock is ahead by by(), which may
+// change at any moment and be negative.
+func Wrong(c Clock, by func() time.Duration) Clock {
+	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot}
+}
+
 // Manual is a clock that moves only when told to. It is safe for concurrent use.
 type Manual struct {
 	mu   sync.Mutex

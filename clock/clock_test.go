@@ -71,3 +71,31 @@ func TestBootTimeIsAskedForNowAndThen(t *testing.T) {
 		t.Errorf("boot time = %v, the suspension of an hour is not in it", now)
 	}
 }
+
+func TestAsleep(t *testing.T) {
+	m := NewManual(time.Unix(1000, 0))
+	var slept time.Duration
+	c := Asleep(m.Clock(), func() time.Duration { return slept })
+	slept = time.Hour
+	m.Advance(time.Second)
+	if got := c.Now().Sub(time.Unix(1000, 0)); got != time.Hour+time.Second {
+		t.Errorf("wall moved by %v", got)
+	}
+	if c.Boot() != time.Hour+time.Second || c.Mono() != time.Second {
+		t.Errorf("boot %v, mono %v", c.Boot(), c.Mono())
+	}
+}
+
+func TestWrong(t *testing.T) {
+	m := NewManual(time.Unix(1000, 0))
+	var by time.Duration
+	c := Wrong(m.Clock(), func() time.Duration { return by })
+	by = -time.Hour
+	m.Advance(time.Second)
+	if got := c.Now().Sub(time.Unix(1000, 0)); got != time.Second-time.Hour {
+		t.Errorf("wall moved by %v", got)
+	}
+	if c.Boot() != time.Second || c.Mono() != time.Second {
+		t.Errorf("boot %v, mono %v", c.Boot(), c.Mono())
+	}
+}

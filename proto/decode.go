@@ -20,6 +20,9 @@ var ErrTooMany = errors.New("proto: too many elements")
 // ErrTooLong is returned for a field with more bytes than its definition allows.
 var ErrTooLong = errors.New("proto: field too long")
 
+// A Body is any message of this package.
+type Body = pb.Message
+
 // Decode reads b into m, a message of this package, and replaces what m held. It
 // copies what it keeps. Before anything is allocated it walks over b and holds
 // each element against the limit that the definition states, because some bytes
@@ -52,6 +55,9 @@ func Encode(dst []byte, m pb.Message) ([]byte, error) {
 	}
 	return out, nil
 }
+
+// Size returns how many bytes the encoding of m has.
+func Size(m pb.Message) int { return pb.Size(m) }
 
 func appendChecked(dst []byte, m pb.Message, o pb.MarshalOptions) ([]byte, error) {
 	s, err := shapeOf(m)

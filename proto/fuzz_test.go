@@ -126,7 +126,24 @@ func FuzzOutcome(f *testing.F)  { fuzzMessage(f, new(Outcome)) }
 func FuzzOffer(f *testing.F)    { fuzzMessage(f, new(Offer)) }
 func FuzzChunk(f *testing.F)    { fuzzMessage(f, new(Chunk)) }
 func FuzzJoin(f *testing.F)     { fuzzMessage(f, new(JoinReply)) }
+func FuzzRumors(f *testing.F)   { fuzzMessage(f, new(Rumors)) }
+func FuzzProbe(f *testing.F)    { fuzzMessage(f, new(Probe)) }
+func FuzzProbed(f *testing.F)   { fuzzMessage(f, new(ProbeReply)) }
+func FuzzSync(f *testing.F)     { fuzzMessage(f, new(SyncRequest)) }
+func FuzzSynced(f *testing.F)   { fuzzMessage(f, new(SyncReply)) }
+func FuzzNode(f *testing.F)     { fuzzMessage(f, new(NodeRecord)) }
 func FuzzStored(f *testing.F)   { fuzzMessage(f, new(Stored)) }
+func FuzzGrant(f *testing.F)    { fuzzMessage(f, new(Grant)) }
+func FuzzGranted(f *testing.F)  { fuzzMessage(f, new(Granted)) }
+func FuzzRenew(f *testing.F)    { fuzzMessage(f, new(Renew)) }
+func FuzzRenewed(f *testing.F)  { fuzzMessage(f, new(Renewed)) }
+func FuzzRelease(f *testing.F)  { fuzzMessage(f, new(Release)) }
+func FuzzStatus(f *testing.F)   { fuzzMessage(f, new(StatusReply)) }
+func FuzzHandoff(f *testing.F)  { fuzzMessage(f, new(Handoff)) }
+func FuzzLease(f *testing.F)    { fuzzMessage(f, new(Lease)) }
+func FuzzOwner(f *testing.F)    { fuzzMessage(f, new(OwnerLease)) }
+func FuzzSchedule(f *testing.F) { fuzzMessage(f, new(Schedule)) }
+func FuzzQueue(f *testing.F)    { fuzzMessage(f, new(QueueState)) }
 
 func FuzzDecompress(f *testing.F) {
 	for _, c := range zipCases(f) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,7 +95,9 @@ func goldenMessages() map[string]pb.Message {
 	receipt := &Receipt{Statement: statement.Append(nil), Path: seq(1, 64), Index: 2, Signature: seq(2, 64)}
 	events := []*Event{{TimeMs: 1, Node: seq(1, 32), State: TaskState_TASK_STATE_RUNNING, Attempt: 1, Cause: "started", Folded: 2}}
 	attempts := []*Attempt{{Number: 1, StartedMs: 2, FinishedMs: 3, ExitCode: 75, Error: "busy"}}
-	return map[string]pb.Message{
+	all := goldenGossip(keyRecord, &KnownPeer{Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip6/::1/tcp/7420"}})
+	maps.Copy(all, goldenOwnership(envelope, &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)}, receipt))
+	maps.Copy(all, map[string]pb.Message{
 		"message": &Message{
 			Id: "018bcfe5-6800-7000-8000-000000000001", Type: MessageType_DATA, Payload: seq(1, 20),
 			Timestamp: 1_700_000_000_000_000_000, Metadata: map[string]string{"traceparent": "00-01-02-01"}, Signature: seq(2, 64),
@@ -102,13 +105,16 @@ func goldenMessages() map[string]pb.Message {
 		"envelope": envelope,
 		"ack": &Ack{
 			UpTo: 300, From: 290, Time: 1_700_000_000_000, Signature: seq(3, 64),
-			Refusals: []*Refusal{{Number: 295, Code: Code_CODE_DUPLICATE, Detail: "known", State: TaskState_TASK_STATE_SUCCESS}, {Number: 299, Code: Code_CODE_BUSY, RetryAfterMs: 500}},
+			Refusals: []*Refusal{{Number: 295, Code: Code_CODE_DUPLICATE, Detail: "known", State: TaskState_TASK_STATE_SUCCESS}, {Number: 299, Code: Code_CODE_BUSY, RetryAfterMs: 500, Home: seq(5, 32), Generation: 3}},
 		},
-		"mark": &Mark{Boot: 1_700_000_000, Counter: 77},
+		"mark":  &Mark{Boot: 1_700_000_000, Counter: 77},
+		"ready": &Ready{Handlers: true, Room: true},
 		"hello": &Hello{
 			Version: 1, Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip4/192.0.2.1/udp/7420/quic-v1", "/dns4/a.example/tcp/7420"},
 			Boot: 1_700_000_000, BootId: seq(4, 16), Software: "balefire-node 1.0", Refusal: "twin", Features: []string{"fec"},
 		},
+		"hello_challenge": &Hello{Version: 1, Challenge: seq(0x20, 32)},
+		"hello_proof":     &Hello{Version: 1, Proof: seq(0x50, 32)},
 		"member": &MemberDetails{
 			Mesh: seq(0x10, 16), Peer: seq(0x30, 32), Name: "laptop", Roles: []string{"send", "work", "relay"},
 			NotBeforeMs: 1_700_000_000_000, NotAfterMs: 1_731_536_000_000, Serial: seq(0x60, 16),
@@ -119,9 +125,11 @@ func goldenMessages() map[string]pb.Message {
 		},
 		"receipts":     &Receipts{Receipts: []*Receipt{receipt}},
 		"cancel":       &Cancel{Task: seq(0x20, 16), Hard: true, Reason: "no longer needed"},
+		"join_renewal": &JoinRequest{Name: "laptop", KeyRecord: keyRecord, Certificate: member},
 		"join":         &JoinRequest{TicketId: seq(1, 8), Proof: seq(2, 32), Name: "laptop", KeyRecord: keyRecord, Addrs: []string{"/ip4/192.0.2.2/tcp/7420"}},
 		"joined":       &JoinReply{Certificate: member, Peers: []*KnownPeer{{Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip6/::1/tcp/7420"}}}, Root: seq(9, 32)},
 		"join_refused": &JoinReply{Refusal: "the ticket has expired"},
+		"join_pending": &JoinReply{Pending: true},
 		"offer":        &Offer{Envelope: envelope, Type: MessageType_RESULT},
 		"offered":      &OfferReply{Code: Code_CODE_FULL, Detail: "disk", Offset: 1 << 20},
 		"chunk":        &Chunk{Offset: 1 << 33, Data: seq(1, 30), Sha256: seq(2, 32)},
@@ -136,9 +144,38 @@ func goldenMessages() map[string]pb.Message {
 		"outcome": &Outcome{
 			State: TaskState_TASK_STATE_FAILED, BootId: seq(1, 16), EpochBoot: 2, EpochCounter: 3, ExitCode: -1, Reason: "killed", Stderr: "oh", Body: []byte("out"),
 			BodySize: 3, BodyDigest: seq(2, 32), ContentType: "text/plain", Truncated: true, Attempts: attempts, Events: events, Receipts: []*Receipt{receipt},
-			StartedMs: 10, FinishedMs: 20,
+			StartedMs: 10, FinishedMs: 20, LeaseToken: seq(6, 16),
 		},
 		"stored": &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)},
+	})
+	return all
+}
+
+// goldenGossip holds the words of membership.
+func goldenGossip(signed *Signed, known *KnownPeer) map[string]pb.Message {
+	rumors := []*Rumor{{Record: signed, Introduction: known}, {Accusation: signed}, {Revocation: signed}}
+	return map[string]pb.Message{
+		"node": &NodeRecord{
+			Mesh: seq(0x10, 16), Peer: seq(0x30, 32), Incarnation: 1_700_000_000<<20 + 3, Revision: 4, Boot: 1_700_000_000,
+			State: NodeState_NODE_STATE_RUNNING, StartedMs: 1_700_000_000_000, Priority: 5, Labels: []string{"os=linux", "gpu"},
+			Kinds: []string{"shell", "build"}, Relays: [][]byte{seq(0x40, 32)}, Addrs: []string{"/ip4/192.0.2.1/udp/7420/quic-v1"},
+			Version: "1.0", TimeMs: 1_700_000_000_001, Open: true, Load: &Load{CpuPermille: 250, MemoryPermille: 500, Slots: 8, Busy: 3, Waiting: 2},
+		},
+		"hops": &NodeRecord{Peer: seq(0x30, 32), Hops: []*Hop{{Relay: seq(0x40, 32), RttMs: 20, LossPermille: 5, RateKibps: 1024}}},
+		"accusation": &Accusation{
+			Mesh: seq(0x10, 16), Peer: seq(0x30, 32), Accuser: seq(0x40, 32), Incarnation: 1_700_000_000 << 20,
+			Liveness: Liveness_LIVENESS_SUSPECT, TimeMs: 1_700_000_000_002,
+		},
+		"revocation":      &Revocation{Mesh: seq(0x10, 16), Peer: seq(0x30, 32), Serial: seq(0x60, 16), TimeMs: 1_700_000_000_003},
+		"rumors":          &Rumors{Rumors: rumors, Root: seq(1, 32)},
+		"rumors_numbered": &Rumors{Root: seq(1, 32), Number: 7<<30 + 1},
+		"probe":           &Probe{Number: 300, Target: seq(0x30, 32), Rumors: rumors[:1]},
+		"probed":          &ProbeReply{Number: 300, Target: seq(0x30, 32), Missed: true, Rumors: rumors[1:2]},
+		"sync": &SyncRequest{
+			Digests: []*Digest{{Peer: seq(0x30, 32), Incarnation: 1_700_000_000 << 20, Revision: 4, Liveness: Liveness_LIVENESS_DEAD}},
+			After:   seq(0x20, 32), Until: seq(0x40, 32), Rumors: rumors, Revocations: [][]byte{seq(0x50, 32)},
+		},
+		"synced": &SyncReply{Rumors: rumors, Wanted: [][]byte{seq(0x30, 32)}, More: true, Root: seq(1, 32)},
 	}
 }
 

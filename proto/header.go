@@ -195,6 +195,9 @@ func (h *Header) Stream() (size uint64, chunk uint32, ok bool) {
 	return 0, 0, false
 }
 
+// Streamed reports whether the body is a stream beside the envelope.
+func (h *Header) Streamed() bool { _, _, ok := h.Stream(); return ok }
+
 // SetStream says that the body is streamed: size bytes sealed, more than 0, in
 // chunks of at most MaxChunk.
 func (h *Header) SetStream(size uint64, chunk uint32) {

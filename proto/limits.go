@@ -25,6 +25,11 @@ const (
 	MaxEvents   = 32  // kept in a record; the middle ones are folded
 	MaxAttempts = 16  // kept in a record's history
 	MaxGroup    = 512 // leaves under one signature, frames under one Ack
+
+	MaxRumors    = 32  // in a message of the gossip topic and in a step of a sync
+	MaxPiggyback = 8   // rumors that ride on a probe
+	MaxDeeds     = 32  // of a queue; older ones are left out
+	MaxDigests   = 256 // nodes that one step of a sync compares
 )
 
 // Times that every node agrees on.

@@ -27,21 +27,46 @@ const (
 type MessageType int32
 
 const (
-	MessageType_PING    MessageType = 0  // probe; the payload comes back in a PONG
-	MessageType_PONG    MessageType = 1  // answer to a PING
-	MessageType_DATA    MessageType = 2  // payload is an Envelope that holds a task
-	MessageType_ACK     MessageType = 3  // payload is an Ack
-	MessageType_HELLO   MessageType = 4  // payload is a Hello, first message each way on a ctl stream
-	MessageType_RESULT  MessageType = 5  // payload is an Envelope that holds a result
-	MessageType_CANCEL  MessageType = 6  // payload is a Cancel
-	MessageType_MARK    MessageType = 7  // payload is a Mark; not numbered, never acknowledged
-	MessageType_STARTED MessageType = 8  // payload is a Receipts, sent by an owner while a long task runs
-	MessageType_JOIN    MessageType = 9  // payload is a JoinRequest
-	MessageType_JOINED  MessageType = 10 // payload is a JoinReply
-	MessageType_OFFER   MessageType = 11 // payload is an Offer of a streamed body
-	MessageType_OFFERED MessageType = 12 // payload is an OfferReply
-	MessageType_CHUNK   MessageType = 13 // payload is a Chunk
-	MessageType_CHUNKED MessageType = 14 // payload is a ChunkReply
+	MessageType_PING           MessageType = 0  // probe; the payload comes back in a PONG
+	MessageType_PONG           MessageType = 1  // answer to a PING
+	MessageType_DATA           MessageType = 2  // payload is an Envelope that holds a task
+	MessageType_ACK            MessageType = 3  // payload is an Ack
+	MessageType_HELLO          MessageType = 4  // payload is a Hello, first message each way on a ctl stream
+	MessageType_RESULT         MessageType = 5  // payload is an Envelope that holds a result
+	MessageType_CANCEL         MessageType = 6  // payload is a Cancel
+	MessageType_MARK           MessageType = 7  // payload is a Mark; not numbered, never acknowledged
+	MessageType_STARTED        MessageType = 8  // payload is a Receipts, sent by an owner while a long task runs
+	MessageType_JOIN           MessageType = 9  // payload is a JoinRequest
+	MessageType_JOINED         MessageType = 10 // payload is a JoinReply
+	MessageType_OFFER          MessageType = 11 // payload is an Offer of a streamed body
+	MessageType_OFFERED        MessageType = 12 // payload is an OfferReply
+	MessageType_CHUNK          MessageType = 13 // payload is a Chunk
+	MessageType_CHUNKED        MessageType = 14 // payload is a ChunkReply
+	MessageType_PROBE          MessageType = 15 // payload is a Probe: is the receiver, or a third node, alive
+	MessageType_PROBED         MessageType = 16 // payload is a ProbeReply
+	MessageType_SYNC           MessageType = 17 // payload is a SyncRequest, first message on a sync stream
+	MessageType_SYNCED         MessageType = 18 // payload is a SyncReply
+	MessageType_GRANT          MessageType = 20 // payload is a Grant, from a home
+	MessageType_GRANTED        MessageType = 21 // payload is a Granted
+	MessageType_START          MessageType = 22 // payload is a Start, from an owner
+	MessageType_PERMIT         MessageType = 23 // payload is a Permit
+	MessageType_RENEW          MessageType = 24 // payload is a Renew, from an owner
+	MessageType_RENEWED        MessageType = 25 // payload is a Renewed
+	MessageType_RELEASE        MessageType = 26 // payload is a Release, from an owner
+	MessageType_RELEASED       MessageType = 27 // payload is a ReleaseReply
+	MessageType_STATUS         MessageType = 28 // payload is a Status, from a home
+	MessageType_STATUS_REPLY   MessageType = 29 // payload is a StatusReply
+	MessageType_HANDOFF        MessageType = 30 // payload is a Handoff, from an old home
+	MessageType_HANDED_OFF     MessageType = 31 // payload is a HandedOff
+	MessageType_ENDED          MessageType = 32 // payload is an Envelope that holds the result of a lease, from its owner
+	MessageType_COMMITTED      MessageType = 33 // payload is a Committed, from a home
+	MessageType_QUEUES         MessageType = 34 // payload is a QueueStates, from the home of the queues
+	MessageType_WITHDRAW       MessageType = 35 // payload is a Cancel, from the home of a lease to its owner
+	MessageType_SCHEDULE       MessageType = 36 // payload is a Schedule, from an old home
+	MessageType_SCHEDULED      MessageType = 37 // payload is a Scheduled
+	MessageType_TIMELINE       MessageType = 38 // payload is a TimelineAsk; answered where shared queues are known
+	MessageType_TIMELINE_REPLY MessageType = 39 // payload is a TimelineReply
+	MessageType_READY          MessageType = 41 // payload is a Ready, on a ctl stream; never answered
 )
 
 // Enum value maps for MessageType.
@@ -62,23 +87,73 @@ var (
 		12: "OFFERED",
 		13: "CHUNK",
 		14: "CHUNKED",
+		15: "PROBE",
+		16: "PROBED",
+		17: "SYNC",
+		18: "SYNCED",
+		20: "GRANT",
+		21: "GRANTED",
+		22: "START",
+		23: "PERMIT",
+		24: "RENEW",
+		25: "RENEWED",
+		26: "RELEASE",
+		27: "RELEASED",
+		28: "STATUS",
+		29: "STATUS_REPLY",
+		30: "HANDOFF",
+		31: "HANDED_OFF",
+		32: "ENDED",
+		33: "COMMITTED",
+		34: "QUEUES",
+		35: "WITHDRAW",
+		36: "SCHEDULE",
+		37: "SCHEDULED",
+		38: "TIMELINE",
+		39: "TIMELINE_REPLY",
+		41: "READY",
 	}
 	MessageType_value = map[string]int32{
-		"PING":    0,
-		"PONG":    1,
-		"DATA":    2,
-		"ACK":     3,
-		"HELLO":   4,
-		"RESULT":  5,
-		"CANCEL":  6,
-		"MARK":    7,
-		"STARTED": 8,
-		"JOIN":    9,
-		"JOINED":  10,
-		"OFFER":   11,
-		"OFFERED": 12,
-		"CHUNK":   13,
-		"CHUNKED": 14,
+		"PING":           0,
+		"PONG":           1,
+		"DATA":           2,
+		"ACK":            3,
+		"HELLO":          4,
+		"RESULT":         5,
+		"CANCEL":         6,
+		"MARK":           7,
+		"STARTED":        8,
+		"JOIN":           9,
+		"JOINED":         10,
+		"OFFER":          11,
+		"OFFERED":        12,
+		"CHUNK":          13,
+		"CHUNKED":        14,
+		"PROBE":          15,
+		"PROBED":         16,
+		"SYNC":           17,
+		"SYNCED":         18,
+		"GRANT":          20,
+		"GRANTED":        21,
+		"START":          22,
+		"PERMIT":         23,
+		"RENEW":          24,
+		"RENEWED":        25,
+		"RELEASE":        26,
+		"RELEASED":       27,
+		"STATUS":         28,
+		"STATUS_REPLY":   29,
+		"HANDOFF":        30,
+		"HANDED_OFF":     31,
+		"ENDED":          32,
+		"COMMITTED":      33,
+		"QUEUES":         34,
+		"WITHDRAW":       35,
+		"SCHEDULE":       36,
+		"SCHEDULED":      37,
+		"TIMELINE":       38,
+		"TIMELINE_REPLY": 39,
+		"READY":          41,
 	}
 )
 
@@ -209,7 +284,7 @@ const file_message_proto_rawDesc = "" +
 	"\tsignature\x18\x06 \x01(\fR\tsignature\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xb4\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xfc\x03\n" +
 	"\vMessageType\x12\b\n" +
 	"\x04PING\x10\x00\x12\b\n" +
 	"\x04PONG\x10\x01\x12\b\n" +
@@ -229,7 +304,38 @@ const file_message_proto_rawDesc = "" +
 	"\x05OFFER\x10\v\x12\v\n" +
 	"\aOFFERED\x10\f\x12\t\n" +
 	"\x05CHUNK\x10\r\x12\v\n" +
-	"\aCHUNKED\x10\x0eB$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\aCHUNKED\x10\x0e\x12\t\n" +
+	"\x05PROBE\x10\x0f\x12\n" +
+	"\n" +
+	"\x06PROBED\x10\x10\x12\b\n" +
+	"\x04SYNC\x10\x11\x12\n" +
+	"\n" +
+	"\x06SYNCED\x10\x12\x12\t\n" +
+	"\x05GRANT\x10\x14\x12\v\n" +
+	"\aGRANTED\x10\x15\x12\t\n" +
+	"\x05START\x10\x16\x12\n" +
+	"\n" +
+	"\x06PERMIT\x10\x17\x12\t\n" +
+	"\x05RENEW\x10\x18\x12\v\n" +
+	"\aRENEWED\x10\x19\x12\v\n" +
+	"\aRELEASE\x10\x1a\x12\f\n" +
+	"\bRELEASED\x10\x1b\x12\n" +
+	"\n" +
+	"\x06STATUS\x10\x1c\x12\x10\n" +
+	"\fSTATUS_REPLY\x10\x1d\x12\v\n" +
+	"\aHANDOFF\x10\x1e\x12\x0e\n" +
+	"\n" +
+	"HANDED_OFF\x10\x1f\x12\t\n" +
+	"\x05ENDED\x10 \x12\r\n" +
+	"\tCOMMITTED\x10!\x12\n" +
+	"\n" +
+	"\x06QUEUES\x10\"\x12\f\n" +
+	"\bWITHDRAW\x10#\x12\f\n" +
+	"\bSCHEDULE\x10$\x12\r\n" +
+	"\tSCHEDULED\x10%\x12\f\n" +
+	"\bTIMELINE\x10&\x12\x12\n" +
+	"\x0eTIMELINE_REPLY\x10'\x12\t\n" +
+	"\x05READY\x10)B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_message_proto_rawDescOnce sync.Once

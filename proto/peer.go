@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ const base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 // IsZero reports whether p was never set.
 func (p PeerID) IsZero() bool { return p == PeerID{} }
+
+// Compare orders ids by their bytes.
+func (p PeerID) Compare(o PeerID) int { return bytes.Compare(p[:], o[:]) }
 
 // Short returns the last six characters of the text form, for logs.
 func (p PeerID) Short() string { s := p.String(); return s[len(s)-6:] }

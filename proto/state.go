@@ -45,6 +45,26 @@ func ParseClass(name string) (Class, error) {
 	return Class(v), nil
 }
 
+// Name returns the mode as people and the API read it.
+func (m Mode) Name() string {
+	if m == Mode_MODE_UNSPECIFIED {
+		m = Mode_MODE_AT_LEAST_ONCE
+	}
+	return strings.ToLower(strings.TrimPrefix(m.String(), "MODE_"))
+}
+
+// ParseMode reads what Name writes; empty means at_least_once.
+func ParseMode(name string) (Mode, error) {
+	if name == "" {
+		return Mode_MODE_AT_LEAST_ONCE, nil
+	}
+	v, ok := Mode_value["MODE_"+strings.ToUpper(name)]
+	if !ok || v == 0 {
+		return 0, fmt.Errorf("unknown mode %.40q: it is at_least_once or at_most_once", name)
+	}
+	return Mode(v), nil
+}
+
 // Name returns the code as people and the API read it: NO_HANDLER, BUSY, ….
 func (c Code) Name() string {
 	if c == Code_CODE_UNSPECIFIED {

@@ -131,6 +131,14 @@ func TestNames(t *testing.T) {
 			t.Errorf("class %q is known", name)
 		}
 	}
+	for name, want := range map[string]Mode{"": Mode_MODE_AT_LEAST_ONCE, "at_least_once": Mode_MODE_AT_LEAST_ONCE, "at_most_once": Mode_MODE_AT_MOST_ONCE} {
+		if got, err := ParseMode(name); err != nil || got != want || name != "" && got.Name() != name {
+			t.Errorf("mode %q is %v: %v", name, got, err)
+		}
+	}
+	if _, err := ParseMode("unspecified"); err == nil || Mode_MODE_UNSPECIFIED.Name() != "at_least_once" {
+		t.Errorf("mode unspecified: %v, named %s", err, Mode_MODE_UNSPECIFIED.Name())
+	}
 	if Class_CLASS_UNSPECIFIED.Name() != "normal" || Code_CODE_UNSPECIFIED.Name() != "OK" || Code_CODE_NO_HANDLER.Name() != "NO_HANDLER" {
 		t.Error("names of zero values")
 	}

@@ -53,6 +53,9 @@ type Content struct {
 	HomeGeneration uint64                 `protobuf:"varint,26,opt,name=home_generation,json=homeGeneration,proto3" json:"home_generation,omitempty"`                                    // of the home that grants; 0 and 1 both mean the origin
 	MaxAttempts    uint32                 `protobuf:"varint,27,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`                                             // 0: the handler's own
 	OnDead         string                 `protobuf:"bytes,28,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`                                                             // of its ordering key: skip (default) or block
+	Require        []string               `protobuf:"bytes,29,rep,name=require,proto3" json:"require,omitempty"`                                                                         // labels that an owner must have, at most 32 of 128 bytes; of a task for a queue
+	Prefer         []string               `protobuf:"bytes,30,rep,name=prefer,proto3" json:"prefer,omitempty"`                                                                           // labels that an owner should have, at most 32 of 128 bytes; of a task for a queue
+	Vouchers       [][]byte               `protobuf:"bytes,31,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                                                                       // PeerIDs, at most 16: through whose hands the schedule came that made it; a handler must allow each of them
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -283,6 +286,27 @@ func (x *Content) GetOnDead() string {
 	return ""
 }
 
+func (x *Content) GetRequire() []string {
+	if x != nil {
+		return x.Require
+	}
+	return nil
+}
+
+func (x *Content) GetPrefer() []string {
+	if x != nil {
+		return x.Prefer
+	}
+	return nil
+}
+
+func (x *Content) GetVouchers() [][]byte {
+	if x != nil {
+		return x.Vouchers
+	}
+	return nil
+}
+
 // Attachment is a further body of a task.
 type Attachment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -381,6 +405,9 @@ type Outcome struct {
 	Receipts      []*Receipt             `protobuf:"bytes,15,rep,name=receipts,proto3" json:"receipts,omitempty"`                          // started and done, at most 32
 	StartedMs     int64                  `protobuf:"varint,16,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`      // Unix milliseconds of the owner's clock
 	FinishedMs    int64                  `protobuf:"varint,17,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
+	LeaseToken    []byte                 `protobuf:"bytes,18,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"` // of the lease under which it ran, 16 bytes; empty for a task that was sent to a named node
+	BodyKey       []byte                 `protobuf:"bytes,19,opt,name=body_key,json=bodyKey,proto3" json:"body_key,omitempty"`          // 32 bytes: opens a streamed body that travels as its owner sealed it; empty: the content key does
+	BodySuite     uint32                 `protobuf:"varint,20,opt,name=body_suite,json=bodySuite,proto3" json:"body_suite,omitempty"`   // that it was sealed with
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,6 +557,27 @@ func (x *Outcome) GetStartedMs() int64 {
 func (x *Outcome) GetFinishedMs() int64 {
 	if x != nil {
 		return x.FinishedMs
+	}
+	return 0
+}
+
+func (x *Outcome) GetLeaseToken() []byte {
+	if x != nil {
+		return x.LeaseToken
+	}
+	return nil
+}
+
+func (x *Outcome) GetBodyKey() []byte {
+	if x != nil {
+		return x.BodyKey
+	}
+	return nil
+}
+
+func (x *Outcome) GetBodySuite() uint32 {
+	if x != nil {
+		return x.BodySuite
 	}
 	return 0
 }
@@ -746,6 +794,9 @@ type Record struct {
 	Run            string                 `protobuf:"bytes,43,opt,name=run,proto3" json:"run,omitempty"`
 	Step           string                 `protobuf:"bytes,44,opt,name=step,proto3" json:"step,omitempty"`
 	Parent         []byte                 `protobuf:"bytes,45,opt,name=parent,proto3" json:"parent,omitempty"`
+	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`     // of a task whose queue has its home at the node of the record, at most 128 bytes
+	Require        []string               `protobuf:"bytes,47,rep,name=require,proto3" json:"require,omitempty"` // of such a task
+	Prefer         []string               `protobuf:"bytes,48,rep,name=prefer,proto3" json:"prefer,omitempty"`   // of such a task
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1095,6 +1146,27 @@ func (x *Record) GetParent() []byte {
 	return nil
 }
 
+func (x *Record) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *Record) GetRequire() []string {
+	if x != nil {
+		return x.Require
+	}
+	return nil
+}
+
+func (x *Record) GetPrefer() []string {
+	if x != nil {
+		return x.Prefer
+	}
+	return nil
+}
+
 // Stored is a record's birth: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1162,7 +1234,7 @@ const file_task_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
 	"task.proto\x12\ftransport.v1\x1a\vstate.proto\x1a\n" +
-	"wire.proto\"\xd1\a\n" +
+	"wire.proto\"\x9f\b\n" +
 	"\aContent\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x14\n" +
@@ -1194,7 +1266,10 @@ const file_task_proto_rawDesc = "" +
 	"\x06labels\x18\x19 \x03(\v2!.transport.v1.Content.LabelsEntryR\x06labels\x12'\n" +
 	"\x0fhome_generation\x18\x1a \x01(\x04R\x0ehomeGeneration\x12!\n" +
 	"\fmax_attempts\x18\x1b \x01(\rR\vmaxAttempts\x12\x17\n" +
-	"\aon_dead\x18\x1c \x01(\tR\x06onDead\x1a9\n" +
+	"\aon_dead\x18\x1c \x01(\tR\x06onDead\x12\x18\n" +
+	"\arequire\x18\x1d \x03(\tR\arequire\x12\x16\n" +
+	"\x06prefer\x18\x1e \x03(\tR\x06prefer\x12\x1a\n" +
+	"\bvouchers\x18\x1f \x03(\fR\bvouchers\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9a\x01\n" +
@@ -1204,7 +1279,7 @@ const file_task_proto_rawDesc = "" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\fR\x06digest\x12)\n" +
 	"\x05class\x18\x04 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12!\n" +
-	"\fcontent_type\x18\x05 \x01(\tR\vcontentType\"\xc8\x04\n" +
+	"\fcontent_type\x18\x05 \x01(\tR\vcontentType\"\xa3\x05\n" +
 	"\aOutcome\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\fR\x06bootId\x12\x1d\n" +
@@ -1227,7 +1302,12 @@ const file_task_proto_rawDesc = "" +
 	"\n" +
 	"started_ms\x18\x10 \x01(\x03R\tstartedMs\x12\x1f\n" +
 	"\vfinished_ms\x18\x11 \x01(\x03R\n" +
-	"finishedMs\"\x94\x01\n" +
+	"finishedMs\x12\x1f\n" +
+	"\vlease_token\x18\x12 \x01(\fR\n" +
+	"leaseToken\x12\x19\n" +
+	"\bbody_key\x18\x13 \x01(\fR\abodyKey\x12\x1d\n" +
+	"\n" +
+	"body_suite\x18\x14 \x01(\rR\tbodySuite\"\x94\x01\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x1d\n" +
 	"\n" +
@@ -1242,7 +1322,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xe6\v\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xae\f\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1298,7 +1378,10 @@ const file_task_proto_rawDesc = "" +
 	"\fmax_attempts\x18* \x01(\rR\vmaxAttempts\x12\x10\n" +
 	"\x03run\x18+ \x01(\tR\x03run\x12\x12\n" +
 	"\x04step\x18, \x01(\tR\x04step\x12\x16\n" +
-	"\x06parent\x18- \x01(\fR\x06parent\x1a9\n" +
+	"\x06parent\x18- \x01(\fR\x06parent\x12\x14\n" +
+	"\x05queue\x18. \x01(\tR\x05queue\x12\x18\n" +
+	"\arequire\x18/ \x03(\tR\arequire\x12\x16\n" +
+	"\x06prefer\x180 \x03(\tR\x06prefer\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +

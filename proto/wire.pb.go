@@ -194,6 +194,8 @@ type Refusal struct {
 	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                                    // for a person, at most 256 bytes
 	State         TaskState              `protobuf:"varint,4,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"`         // DUPLICATE: the state of the first
 	RetryAfterMs  uint64                 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // 0: the sender of the frame decides
+	Home          []byte                 `protobuf:"bytes,6,opt,name=home,proto3" json:"home,omitempty"`                                        // MOVED: PeerID of the new home
+	Generation    uint64                 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`                           // MOVED: of the new home
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +265,20 @@ func (x *Refusal) GetRetryAfterMs() uint64 {
 	return 0
 }
 
+func (x *Refusal) GetHome() []byte {
+	if x != nil {
+		return x.Home
+	}
+	return nil
+}
+
+func (x *Refusal) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 // Mark is the origin's settled mark towards the receiver: every task of the
 // origin for this receiver with a sequence up to it is accepted, refused or
 // ended there and will never be sent again.
@@ -318,6 +334,60 @@ func (x *Mark) GetCounter() uint64 {
 	return 0
 }
 
+// Ready is a hint of a node that takes now what it refused before: whoever
+// waits with tasks that were refused so may send them at once.
+type Ready struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Handlers      bool                   `protobuf:"varint,1,opt,name=handlers,proto3" json:"handlers,omitempty"` // its handlers have changed: what was refused as NO_HANDLER
+	Room          bool                   `protobuf:"varint,2,opt,name=room,proto3" json:"room,omitempty"`         // it has room again: what was refused as FULL, BUSY or DRAINING
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ready) Reset() {
+	*x = Ready{}
+	mi := &file_wire_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ready) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ready) ProtoMessage() {}
+
+func (x *Ready) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ready.ProtoReflect.Descriptor instead.
+func (*Ready) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Ready) GetHandlers() bool {
+	if x != nil {
+		return x.Handlers
+	}
+	return false
+}
+
+func (x *Ready) GetRoom() bool {
+	if x != nil {
+		return x.Room
+	}
+	return false
+}
+
 // Hello opens every connection, both ways. Nothing else is read before it.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -330,13 +400,15 @@ type Hello struct {
 	Software      string                 `protobuf:"bytes,7,opt,name=software,proto3" json:"software,omitempty"`                    // name and version, at most 128 bytes
 	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                      // why the other side is not welcome, at most MaxReason bytes; the connection ends
 	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                    // optional parts of the protocol that the sender speaks, at most 32 of 63 bytes
+	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                 // 32 random bytes of a dialler that shows itself to members only; nothing but the version beside it
+	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                         // 32 bytes: the answer to a challenge; nothing but the version beside it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +420,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +433,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{4}
+	return file_wire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Hello) GetVersion() uint32 {
@@ -427,6 +499,20 @@ func (x *Hello) GetFeatures() []string {
 	return nil
 }
 
+func (x *Hello) GetChallenge() []byte {
+	if x != nil {
+		return x.Challenge
+	}
+	return nil
+}
+
+func (x *Hello) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 // Signed is a statement as bytes with the signature of its author: the details
 // are signed as they are and never re-encoded.
 type Signed struct {
@@ -441,7 +527,7 @@ type Signed struct {
 
 func (x *Signed) Reset() {
 	*x = Signed{}
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +539,7 @@ func (x *Signed) String() string {
 func (*Signed) ProtoMessage() {}
 
 func (x *Signed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +552,7 @@ func (x *Signed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signed.ProtoReflect.Descriptor instead.
 func (*Signed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{5}
+	return file_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Signed) GetDetails() []byte {
@@ -514,7 +600,7 @@ type MemberDetails struct {
 
 func (x *MemberDetails) Reset() {
 	*x = MemberDetails{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +612,7 @@ func (x *MemberDetails) String() string {
 func (*MemberDetails) ProtoMessage() {}
 
 func (x *MemberDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +625,7 @@ func (x *MemberDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDetails.ProtoReflect.Descriptor instead.
 func (*MemberDetails) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
+	return file_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MemberDetails) GetMesh() []byte {
@@ -608,7 +694,7 @@ type KeyDetails struct {
 
 func (x *KeyDetails) Reset() {
 	*x = KeyDetails{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +706,7 @@ func (x *KeyDetails) String() string {
 func (*KeyDetails) ProtoMessage() {}
 
 func (x *KeyDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +719,7 @@ func (x *KeyDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyDetails.ProtoReflect.Descriptor instead.
 func (*KeyDetails) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *KeyDetails) GetPeer() []byte {
@@ -699,7 +785,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +797,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +810,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Receipt) GetStatement() []byte {
@@ -765,7 +851,7 @@ type Receipts struct {
 
 func (x *Receipts) Reset() {
 	*x = Receipts{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +863,7 @@ func (x *Receipts) String() string {
 func (*Receipts) ProtoMessage() {}
 
 func (x *Receipts) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +876,7 @@ func (x *Receipts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipts.ProtoReflect.Descriptor instead.
 func (*Receipts) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Receipts) GetReceipts() []*Receipt {
@@ -812,7 +898,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +910,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +923,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Cancel) GetTask() []byte {
@@ -861,21 +947,23 @@ func (x *Cancel) GetReason() string {
 	return ""
 }
 
-// JoinRequest is what the holder of a ticket sends instead of a certificate.
+// JoinRequest is what the holder of a ticket sends instead of a certificate, or a
+// node that saw a member on the LAN and has no ticket: a person decides about that.
 type JoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	TicketId      []byte                 `protobuf:"bytes,1,opt,name=ticket_id,json=ticketId,proto3" json:"ticket_id,omitempty"`    // 8 bytes
+	TicketId      []byte                 `protobuf:"bytes,1,opt,name=ticket_id,json=ticketId,proto3" json:"ticket_id,omitempty"`    // 8 bytes; empty, like the proof: without a ticket
 	Proof         []byte                 `protobuf:"bytes,2,opt,name=proof,proto3" json:"proof,omitempty"`                          // HMAC-SHA256(secret, domain + joiner's peer id + inviter's peer id)
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`                            // wished for, at most 63 bytes
 	KeyRecord     *Signed                `protobuf:"bytes,4,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"` // of the joiner
 	Addrs         []string               `protobuf:"bytes,5,rep,name=addrs,proto3" json:"addrs,omitempty"`                          // multiaddrs of the joiner, at most 32 of 256 bytes
+	Certificate   *Signed                `protobuf:"bytes,6,opt,name=certificate,proto3" json:"certificate,omitempty"`              // of a member that asks an admin to renew it; no ticket then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +975,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +988,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JoinRequest) GetTicketId() []byte {
@@ -938,20 +1026,28 @@ func (x *JoinRequest) GetAddrs() []string {
 	return nil
 }
 
+func (x *JoinRequest) GetCertificate() *Signed {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
 // JoinReply is the inviter's answer: it admits or refuses.
 type JoinReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Refusal       string                 `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`         // at most MaxReason bytes; empty: admitted
+	Refusal       string                 `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`         // at most MaxReason bytes; empty: admitted, or pending
 	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // of the joiner
 	Peers         []*KnownPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`             // whom the inviter knows, itself first, at most 64
 	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`               // the mesh root public key, 32 bytes
+	Pending       bool                   `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`        // a person has to decide: ask again later
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1059,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1072,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JoinReply) GetRefusal() string {
@@ -1007,6 +1103,13 @@ func (x *JoinReply) GetRoot() []byte {
 	return nil
 }
 
+func (x *JoinReply) GetPending() bool {
+	if x != nil {
+		return x.Pending
+	}
+	return false
+}
+
 // KnownPeer introduces a member.
 type KnownPeer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1019,7 +1122,7 @@ type KnownPeer struct {
 
 func (x *KnownPeer) Reset() {
 	*x = KnownPeer{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1134,7 @@ func (x *KnownPeer) String() string {
 func (*KnownPeer) ProtoMessage() {}
 
 func (x *KnownPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1147,7 @@ func (x *KnownPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KnownPeer.ProtoReflect.Descriptor instead.
 func (*KnownPeer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KnownPeer) GetCertificate() *Signed {
@@ -1073,14 +1176,14 @@ func (x *KnownPeer) GetAddrs() []string {
 type Offer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Envelope      *Envelope              `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
-	Type          MessageType            `protobuf:"varint,2,opt,name=type,proto3,enum=transport.v1.MessageType" json:"type,omitempty"` // DATA or RESULT
+	Type          MessageType            `protobuf:"varint,2,opt,name=type,proto3,enum=transport.v1.MessageType" json:"type,omitempty"` // DATA or RESULT; of a queue's task GRANT, from its home, ENDED, from its owner, or HANDOFF, from an old home
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +1195,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +1208,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Offer) GetEnvelope() *Envelope {
@@ -1134,7 +1237,7 @@ type OfferReply struct {
 
 func (x *OfferReply) Reset() {
 	*x = OfferReply{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1249,7 @@ func (x *OfferReply) String() string {
 func (*OfferReply) ProtoMessage() {}
 
 func (x *OfferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1262,7 @@ func (x *OfferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferReply.ProtoReflect.Descriptor instead.
 func (*OfferReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OfferReply) GetCode() Code {
@@ -1195,7 +1298,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1310,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1323,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Chunk) GetOffset() uint64 {
@@ -1257,7 +1360,7 @@ type ChunkReply struct {
 
 func (x *ChunkReply) Reset() {
 	*x = ChunkReply{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1372,7 @@ func (x *ChunkReply) String() string {
 func (*ChunkReply) ProtoMessage() {}
 
 func (x *ChunkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1385,7 @@ func (x *ChunkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReply.ProtoReflect.Descriptor instead.
 func (*ChunkReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ChunkReply) GetOffset() uint64 {
@@ -1324,16 +1427,23 @@ const file_wire_proto_rawDesc = "" +
 	"\brefusals\x18\x02 \x03(\v2\x15.transport.v1.RefusalR\brefusals\x12\x12\n" +
 	"\x04time\x18\x03 \x01(\x03R\x04time\x12\x1c\n" +
 	"\tsignature\x18\x04 \x01(\fR\tsignature\x12\x12\n" +
-	"\x04from\x18\x05 \x01(\x04R\x04from\"\xb6\x01\n" +
+	"\x04from\x18\x05 \x01(\x04R\x04from\"\xea\x01\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12&\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x12-\n" +
 	"\x05state\x18\x04 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12$\n" +
-	"\x0eretry_after_ms\x18\x05 \x01(\x04R\fretryAfterMs\"4\n" +
+	"\x0eretry_after_ms\x18\x05 \x01(\x04R\fretryAfterMs\x12\x12\n" +
+	"\x04home\x18\x06 \x01(\fR\x04home\x12\x1e\n" +
+	"\n" +
+	"generation\x18\a \x01(\x04R\n" +
+	"generation\"4\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\x04R\x04boot\x12\x18\n" +
-	"\acounter\x18\x02 \x01(\x04R\acounter\"\xa3\x02\n" +
+	"\acounter\x18\x02 \x01(\x04R\acounter\"7\n" +
+	"\x05Ready\x12\x1a\n" +
+	"\bhandlers\x18\x01 \x01(\bR\bhandlers\x12\x12\n" +
+	"\x04room\x18\x02 \x01(\bR\x04room\"\xd7\x02\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x126\n" +
 	"\vcertificate\x18\x02 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
@@ -1344,7 +1454,10 @@ const file_wire_proto_rawDesc = "" +
 	"\aboot_id\x18\x06 \x01(\fR\x06bootId\x12\x1a\n" +
 	"\bsoftware\x18\a \x01(\tR\bsoftware\x12\x18\n" +
 	"\arefusal\x18\b \x01(\tR\arefusal\x12\x1a\n" +
-	"\bfeatures\x18\t \x03(\tR\bfeatures\"\x86\x01\n" +
+	"\bfeatures\x18\t \x03(\tR\bfeatures\x12\x1c\n" +
+	"\tchallenge\x18\n" +
+	" \x01(\fR\tchallenge\x12\x14\n" +
+	"\x05proof\x18\v \x01(\fR\x05proof\"\x86\x01\n" +
 	"\x06Signed\x12\x18\n" +
 	"\adetails\x18\x01 \x01(\fR\adetails\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x16\n" +
@@ -1379,19 +1492,21 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Cancel\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\fR\x04task\x12\x12\n" +
 	"\x04hard\x18\x02 \x01(\bR\x04hard\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x9f\x01\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xd7\x01\n" +
 	"\vJoinRequest\x12\x1b\n" +
 	"\tticket_id\x18\x01 \x01(\fR\bticketId\x12\x14\n" +
 	"\x05proof\x18\x02 \x01(\fR\x05proof\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x123\n" +
 	"\n" +
 	"key_record\x18\x04 \x01(\v2\x14.transport.v1.SignedR\tkeyRecord\x12\x14\n" +
-	"\x05addrs\x18\x05 \x03(\tR\x05addrs\"\xa0\x01\n" +
+	"\x05addrs\x18\x05 \x03(\tR\x05addrs\x126\n" +
+	"\vcertificate\x18\x06 \x01(\v2\x14.transport.v1.SignedR\vcertificate\"\xba\x01\n" +
 	"\tJoinReply\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\tR\arefusal\x126\n" +
 	"\vcertificate\x18\x02 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x12-\n" +
 	"\x05peers\x18\x03 \x03(\v2\x17.transport.v1.KnownPeerR\x05peers\x12\x12\n" +
-	"\x04root\x18\x04 \x01(\fR\x04root\"\x8e\x01\n" +
+	"\x04root\x18\x04 \x01(\fR\x04root\x12\x18\n" +
+	"\apending\x18\x05 \x01(\bR\apending\"\x8e\x01\n" +
 	"\tKnownPeer\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
 	"\n" +
@@ -1427,52 +1542,54 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_wire_proto_goTypes = []any{
 	(*Envelope)(nil),      // 0: transport.v1.Envelope
 	(*Ack)(nil),           // 1: transport.v1.Ack
 	(*Refusal)(nil),       // 2: transport.v1.Refusal
 	(*Mark)(nil),          // 3: transport.v1.Mark
-	(*Hello)(nil),         // 4: transport.v1.Hello
-	(*Signed)(nil),        // 5: transport.v1.Signed
-	(*MemberDetails)(nil), // 6: transport.v1.MemberDetails
-	(*KeyDetails)(nil),    // 7: transport.v1.KeyDetails
-	(*Receipt)(nil),       // 8: transport.v1.Receipt
-	(*Receipts)(nil),      // 9: transport.v1.Receipts
-	(*Cancel)(nil),        // 10: transport.v1.Cancel
-	(*JoinRequest)(nil),   // 11: transport.v1.JoinRequest
-	(*JoinReply)(nil),     // 12: transport.v1.JoinReply
-	(*KnownPeer)(nil),     // 13: transport.v1.KnownPeer
-	(*Offer)(nil),         // 14: transport.v1.Offer
-	(*OfferReply)(nil),    // 15: transport.v1.OfferReply
-	(*Chunk)(nil),         // 16: transport.v1.Chunk
-	(*ChunkReply)(nil),    // 17: transport.v1.ChunkReply
-	(Code)(0),             // 18: transport.v1.Code
-	(TaskState)(0),        // 19: transport.v1.TaskState
-	(MessageType)(0),      // 20: transport.v1.MessageType
+	(*Ready)(nil),         // 4: transport.v1.Ready
+	(*Hello)(nil),         // 5: transport.v1.Hello
+	(*Signed)(nil),        // 6: transport.v1.Signed
+	(*MemberDetails)(nil), // 7: transport.v1.MemberDetails
+	(*KeyDetails)(nil),    // 8: transport.v1.KeyDetails
+	(*Receipt)(nil),       // 9: transport.v1.Receipt
+	(*Receipts)(nil),      // 10: transport.v1.Receipts
+	(*Cancel)(nil),        // 11: transport.v1.Cancel
+	(*JoinRequest)(nil),   // 12: transport.v1.JoinRequest
+	(*JoinReply)(nil),     // 13: transport.v1.JoinReply
+	(*KnownPeer)(nil),     // 14: transport.v1.KnownPeer
+	(*Offer)(nil),         // 15: transport.v1.Offer
+	(*OfferReply)(nil),    // 16: transport.v1.OfferReply
+	(*Chunk)(nil),         // 17: transport.v1.Chunk
+	(*ChunkReply)(nil),    // 18: transport.v1.ChunkReply
+	(Code)(0),             // 19: transport.v1.Code
+	(TaskState)(0),        // 20: transport.v1.TaskState
+	(MessageType)(0),      // 21: transport.v1.MessageType
 }
 var file_wire_proto_depIdxs = []int32{
 	2,  // 0: transport.v1.Ack.refusals:type_name -> transport.v1.Refusal
-	18, // 1: transport.v1.Refusal.code:type_name -> transport.v1.Code
-	19, // 2: transport.v1.Refusal.state:type_name -> transport.v1.TaskState
-	5,  // 3: transport.v1.Hello.certificate:type_name -> transport.v1.Signed
-	5,  // 4: transport.v1.Hello.key_record:type_name -> transport.v1.Signed
-	5,  // 5: transport.v1.Signed.issuer:type_name -> transport.v1.Signed
-	8,  // 6: transport.v1.Receipts.receipts:type_name -> transport.v1.Receipt
-	5,  // 7: transport.v1.JoinRequest.key_record:type_name -> transport.v1.Signed
-	5,  // 8: transport.v1.JoinReply.certificate:type_name -> transport.v1.Signed
-	13, // 9: transport.v1.JoinReply.peers:type_name -> transport.v1.KnownPeer
-	5,  // 10: transport.v1.KnownPeer.certificate:type_name -> transport.v1.Signed
-	5,  // 11: transport.v1.KnownPeer.key_record:type_name -> transport.v1.Signed
-	0,  // 12: transport.v1.Offer.envelope:type_name -> transport.v1.Envelope
-	20, // 13: transport.v1.Offer.type:type_name -> transport.v1.MessageType
-	18, // 14: transport.v1.OfferReply.code:type_name -> transport.v1.Code
-	18, // 15: transport.v1.ChunkReply.code:type_name -> transport.v1.Code
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	19, // 1: transport.v1.Refusal.code:type_name -> transport.v1.Code
+	20, // 2: transport.v1.Refusal.state:type_name -> transport.v1.TaskState
+	6,  // 3: transport.v1.Hello.certificate:type_name -> transport.v1.Signed
+	6,  // 4: transport.v1.Hello.key_record:type_name -> transport.v1.Signed
+	6,  // 5: transport.v1.Signed.issuer:type_name -> transport.v1.Signed
+	9,  // 6: transport.v1.Receipts.receipts:type_name -> transport.v1.Receipt
+	6,  // 7: transport.v1.JoinRequest.key_record:type_name -> transport.v1.Signed
+	6,  // 8: transport.v1.JoinRequest.certificate:type_name -> transport.v1.Signed
+	6,  // 9: transport.v1.JoinReply.certificate:type_name -> transport.v1.Signed
+	14, // 10: transport.v1.JoinReply.peers:type_name -> transport.v1.KnownPeer
+	6,  // 11: transport.v1.KnownPeer.certificate:type_name -> transport.v1.Signed
+	6,  // 12: transport.v1.KnownPeer.key_record:type_name -> transport.v1.Signed
+	0,  // 13: transport.v1.Offer.envelope:type_name -> transport.v1.Envelope
+	21, // 14: transport.v1.Offer.type:type_name -> transport.v1.MessageType
+	19, // 15: transport.v1.OfferReply.code:type_name -> transport.v1.Code
+	19, // 16: transport.v1.ChunkReply.code:type_name -> transport.v1.Code
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -1488,7 +1605,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -56,9 +57,10 @@ func newDecoder() *zstd.Decoder {
 
 // Compress appends src to dst as one zstd frame that states its size. ok is false,
 // and out is dst, when that does not pay: src is short or would save less than a
-// sixteenth. What cannot be compressed is given up at some 9 GB/s.
+// sixteenth. What cannot be compressed is given up at some 9 GB/s where it is
+// long; where it is short a look at a sample of it saves most tries.
 func Compress(dst, src []byte) (out []byte, ok bool) {
-	if len(src) < minCompress {
+	if len(src) < minCompress || len(src) <= maxSampled && looksRandom(src) {
 		return dst, false
 	}
 	out = encoder.EncodeAll(src, dst)
@@ -66,6 +68,41 @@ func Compress(dst, src []byte) (out []byte, ok bool) {
 		return dst, false
 	}
 	return out, true
+}
+
+const (
+	maxSampled  = 4 << 10 // bytes; in more, a repetition may hide from a look
+	runs        = 8       // of runLength bytes each are looked at
+	runLength   = minCompress / runs
+	randomKinds = 150 // of 256 bytes of noise some 162 differ, with a deviation of 5
+	anchor      = 8   // bytes that occur once in noise
+)
+
+// looksRandom reports whether src, which is at least minCompress long, looks like
+// noise: runs of bytes out of all of it take about as many different values, and
+// neither its end nor its middle was there before. Text, numbers, and what is noise
+// for no more than three quarters, take fewer.
+func looksRandom(src []byte) bool {
+	var seen [256]bool
+	kinds := 0
+	for i := range runs {
+		if i == runs/2 && kinds < randomKinds/2 {
+			return false // text is known by half of them
+		}
+		from := i * (len(src) - runLength) / (runs - 1)
+		for _, c := range src[from : from+runLength] {
+			if !seen[c] {
+				seen[c] = true
+				kinds++
+			}
+		}
+	}
+	return kinds >= randomKinds && !repeats(src, len(src)-anchor) && !repeats(src, len(src)/2)
+}
+
+// repeats reports whether the bytes at a place were there before.
+func repeats(src []byte, at int) bool {
+	return bytes.Contains(src[:at+anchor-1], src[at:at+anchor])
 }
 
 // Decompress inflates what Compress wrote to at most max bytes. It accepts exactly

@@ -2,7 +2,9 @@ package proto
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -353,6 +355,47 @@ func TestCodersCrossBubbles(t *testing.T) {
 		})
 		use(t)
 	}
+}
+
+// A short look keeps short noise from the coder, and nothing that pays.
+func TestSampleOfShortBodies(t *testing.T) {
+	noisy := 0
+	for i := range 1000 {
+		b := make([]byte, minCompress+i*(maxSampled-minCompress)/1000)
+		rand.NewChaCha8([32]byte{2, byte(i), byte(i >> 8)}).Read(b)
+		if looksRandom(b) {
+			noisy++
+		}
+	}
+	if noisy < 950 {
+		t.Errorf("%d of 1000 bodies of noise look random", noisy)
+	}
+	for _, n := range []int{minCompress, minCompress + 1, 1 << 10, 1100, 2 << 10, maxSampled} {
+		half := noise(n / 2)
+		for name, b := range map[string][]byte{
+			"text": text(n), "zeros": make([]byte, n),
+			"base64":             []byte(base64.StdEncoding.EncodeToString(noise(n)))[:n],
+			"hex":                []byte(hex.EncodeToString(noise(n)))[:n],
+			"noise behind text":  append(text(n/4), noise(3*n/4)...),
+			"text behind noise":  append(noise(n/2), text(n/2)...),
+			"noise said twice":   append(slices.Clone(half), half...),
+			"numbers of 8 bytes": numbers(n),
+		} {
+			tried := encoder.EncodeAll(b, nil)
+			pays := len(tried) <= len(b)-len(b)/16
+			if _, ok := Compress(nil, b); ok != pays {
+				t.Errorf("%s, %d bytes: compressed: %v, and it would be %d", name, len(b), ok, len(tried))
+			}
+		}
+	}
+}
+
+// numbers returns n bytes of counters, in eight bytes each.
+func numbers(n int) (b []byte) {
+	for i := uint64(0); len(b) < n; i += 977 {
+		b = binary.LittleEndian.AppendUint64(b, i)
+	}
+	return b[:n]
 }
 
 func BenchmarkCompressNoise1K(b *testing.B)   { benchmarkCompress(b, noise(1<<10)) }

@@ -1,0 +1,70 @@
+package proto
+
+import pb "google.golang.org/protobuf/proto"
+
+// goldenOwnership holds one message of each kind that nodes say, or keep, about who
+// may run a task.
+func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[string]pb.Message {
+	claim := &Claim{Task: seq(0x20, 16), EpochBoot: 1_700_000_000, EpochCounter: 7, Token: seq(0x40, 16), BootId: seq(0x60, 16), Generation: 2}
+	ruling := &Ruling{Task: seq(0x20, 16), EpochBoot: 1, EpochCounter: 2, Code: Code_CODE_MOVED, Home: seq(3, 32), Generation: 4, State: TaskState_TASK_STATE_SUCCESS, Token: seq(5, 16), BootId: seq(6, 16)}
+	lease := &Lease{
+		Task: seq(0x20, 16), Queue: "build", State: TaskState_TASK_STATE_ACCEPTED, EpochBoot: 1, EpochCounter: 2, Generation: 3, Owner: seq(4, 32),
+		BootId: seq(5, 16), Token: seq(6, 16), Attempts: 1, Abandons: 2, Released: true, Cancel: true, Reason: "busy", Digest: seq(7, 32), NotAfterMs: 9,
+		Grants: []*Granting{{EpochBoot: 1, EpochCounter: 1, Owner: seq(8, 32), TimeMs: 10, Ended: "lapsed"}}, Moves: []*Receipt{receipt}, Shipped: 11,
+	}
+	queue := &QueueState{
+		Name: "build", Generation: 3, Home: seq(1, 32), Strategy: "least_loaded", Paused: true, Concurrency: 9, NodeConcurrency: 2, Labels: []string{"os=linux"},
+		Members: []*QueueMember{{Peer: seq(2, 32), Weight: 3, Priority: 4, Concurrency: 5, Draining: true}}, Kinds: []*KindLimit{{Kind: "llm", Concurrency: 2, NodeConcurrency: 1}},
+		LeaseMs: 15_000, OnLostLease: "stop", SeizedFrom: seq(3, 32), Standby: seq(4, 32), Witness: seq(5, 32), Term: 6, Shipped: 7, ChangedMs: 8, NextHomes: []string{"12D3"},
+		Deeds: []*Signed{{Details: []byte("deed"), Signature: seq(6, 64), Signer: seq(3, 32)}},
+	}
+	return map[string]pb.Message{
+		"grant": &Grant{
+			Claim: claim, Queue: "build", LeaseMs: 15_000, Mode: Mode_MODE_AT_MOST_ONCE, OnLostLease: "stop", Attempt: 2,
+			NotAfterMs: 3, SettledBoot: 4, SettledCounter: 5, Envelope: envelope,
+		},
+		"granted":       &Granted{Taken: []*Taken{{Claim: claim, Code: Code_CODE_STALE, Detail: "seen", SeenBoot: 1, SeenCounter: 2, RetryAfterMs: 3}}},
+		"start":         &Start{Claims: []*Claim{claim}},
+		"permit":        &Permit{Rulings: []*Ruling{ruling}},
+		"renew":         &Renew{Number: 5, Claims: []*Claim{claim}},
+		"renew_fetch":   &Renew{Number: 6, Claims: []*Claim{{Task: seq(0x20, 16), EpochBoot: 1, EpochCounter: 2, Token: seq(0x40, 16), BootId: seq(0x60, 16), Generation: 2, Fetch: true}}},
+		"ended_stream":  &Outcome{State: TaskState_TASK_STATE_SUCCESS, BodySize: 5 << 20, BodyDigest: seq(7, 32), LeaseToken: seq(0x40, 16), BodyKey: seq(9, 32), BodySuite: 1},
+		"renewed":       &Renewed{Number: 5, LeaseMs: 15_000, Rulings: []*Ruling{ruling}, SettledBoot: 1, SettledCounter: 2},
+		"release":       &Release{Released: []*Released{{Claim: claim, Cause: ReleaseCause_RELEASE_CAUSE_FAILED, Reason: "exit 75", RetryAfterMs: 6}}},
+		"release_reply": &ReleaseReply{Rulings: []*Ruling{ruling}},
+		"lease_status":  &Status{Claims: []*Claim{claim}, QueueMoved: true},
+		"lease_held":    &StatusReply{Held: []*Held{{Claim: claim, Phase: LeasePhase_LEASE_PHASE_STARTED}}},
+		"handoff":       &Handoff{Lease: lease, Behind: seq(9, 16), BehindGeneration: 3, Task: stored, Blocks: []*LaneBlock{{Queue: "build", Key: "repo", Task: seq(0x20, 16)}}},
+		"handoff_queue": &Handoff{Queue: queue},
+		"committed":     &Committed{Rulings: []*Ruling{ruling}},
+		"queue_states":  &QueueStates{Queues: []*QueueState{queue, {Name: "test", Allow: []string{"role:send"}, Draining: true}}},
+		"lease_classed": &Lease{Task: seq(0x20, 16), Queue: "build", Class: Class_CLASS_CRITICAL},
+		"queue_content": &Content{Kind: "build", Queue: "build", Require: []string{"gpu=yes"}, Prefer: []string{"os=linux", "fast"}},
+		"queue_asked":   &Record{State: TaskState_TASK_STATE_ACCEPTED, Kind: "build", Queue: "build", Require: []string{"gpu=yes"}, Prefer: []string{"fast"}},
+		"queue_record":  &Record{State: TaskState_TASK_STATE_ACCEPTED, Kind: "build", Queue: "build"},
+		"handed_off":    &HandedOff{Moved: []*Moved{{Task: seq(0x20, 16), Queue: "build", Home: seq(1, 32), Generation: 2, NotAfterMs: 3, Lease: lease, Behind: seq(5, 16), Key: "repo", Blocked: true}}},
+		"owner_lease": &OwnerLease{
+			Claim: claim, Home: seq(1, 32), Queue: "build", Phase: LeasePhase_LEASE_PHASE_FINISHED, Mode: Mode_MODE_AT_LEAST_ONCE, OnLostLease: "continue", Attempt: 1,
+			NotAfterMs: 2, State: TaskState_TASK_STATE_SUCCESS, Digest: seq(2, 32), Cause: ReleaseCause_RELEASE_CAUSE_CRASHED, Reason: "power cut", Orphan: true, GrantedBy: seq(3, 32),
+		},
+		"timeline_ask":   &TimelineAsk{Number: 5, Task: seq(0x20, 16), Queue: "build", Limit: 512},
+		"timeline_reply": &TimelineReply{Number: 5, More: true, Lines: []*TimelineLine{{Number: 6, TimeMs: 7, Kind: "granted", Task: seq(0x20, 16), Queue: "build", Peer: seq(1, 32), EpochBoot: 1, EpochCounter: 2, Cause: "a cause"}}},
+		"schedule": &Schedule{
+			Queue: "build", Name: "nightly", Cron: "30 2 * * *", Zone: "Europe/Paris", Missed: MissedRuns_MISSED_RUNS_ALL, MissedCap: 3,
+			Task: &Content{Kind: "shell", Args: []string{"make"}, Vouchers: [][]byte{seq(3, 32)}}, TtlMs: 4, Paused: true, MarkMs: 5, FiringMs: 6, Generation: 7,
+			Going: seq(1, 32), Vouchers: [][]byte{seq(2, 32)}, Gone: true, Fired: 8, Skipped: 9, Last: seq(0x20, 16), LastMs: 10, ChangedMs: 11, Problem: "full",
+		},
+		"scheduled":     &Scheduled{Queue: "build", Name: "nightly", Generation: 7},
+		"lane_block":    &LaneBlock{Queue: "build", Key: "repo", Task: seq(0x20, 16)},
+		"deed":          &Deed{Mesh: seq(1, 16), Queue: "build", Generation: 4, From: seq(2, 32), To: seq(3, 32), Seized: true},
+		"deed_appoints": &Deed{Mesh: seq(1, 16), Queue: "build", Generation: 4, From: seq(3, 32), To: seq(3, 32), Standby: seq(4, 32), Witness: seq(5, 32)},
+		"deed_vote":     &Deed{Mesh: seq(1, 16), Queue: "build", Generation: 5, From: seq(3, 32), To: seq(4, 32), Term: 7},
+		"queue_voted": &QueueState{
+			Name: "build", Generation: 5, Home: seq(4, 32), Standby: seq(4, 32), Witness: seq(5, 32), Term: 7, Shipped: 9, Voted: seq(4, 32),
+			Appointed: &Signed{Details: []byte("appointed"), Signature: seq(6, 64), Signer: seq(3, 32)},
+			Votes:     []*Signed{{Details: []byte("vote"), Signature: seq(6, 64), Signer: seq(4, 32)}, {Details: []byte("vote"), Signature: seq(7, 64), Signer: seq(5, 32)}},
+		},
+		"home_mark_shipped": &HomeMark{Home: seq(1, 32), Shipped: 9},
+		"home_mark":         &HomeMark{Home: seq(1, 32), Boot: 2, SettledBoot: 3, SettledCounter: 4},
+	}
+}

@@ -1,0 +1,110 @@
+package proto
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// An Unsigned is the encoding of a Stored whose envelope is not signed yet. Many
+// are signed together by one goroutine; what does not hang on the signature is
+// encoded before that, by whoever made it.
+//
+//	envelope ( header, body, slot | path, index, signature ) | record, key
+//	           head                 what Append is given       tail
+type Unsigned struct {
+	bytes []byte // head, then tail
+	head  int    // bytes of head
+}
+
+// usualRecord is enough for the record of most tasks, with what stands between
+// the fields.
+const usualRecord = 320
+
+// Numbers of the fields that are put together by hand.
+const (
+	numStoredEnvelope    = 1
+	numEnvelopeHeader    = 1
+	numEnvelopeBody      = 2
+	numEnvelopeSlot      = 3
+	numEnvelopePath      = 4
+	numEnvelopeIndex     = 5
+	numEnvelopeSignature = 6
+)
+
+// EncodeUnsigned encodes st but for the path, the index and the signature of its
+// envelope, which must not be set. It refuses what Encode refuses. It overwrites
+// and keeps buf, if that is large enough: see [Unsigned.Buffer].
+func EncodeUnsigned(buf []byte, st *Stored) (Unsigned, error) {
+	if e := st.GetEnvelope(); len(e.GetPath()) > 0 || e.GetIndex() > 0 || len(e.GetSignature()) > 0 {
+		return Unsigned{}, fmt.Errorf("%w: the envelope is signed already", ErrMalformed)
+	}
+	rest := Stored{Record: st.Record, Key: st.Key}
+	room := len(st.GetEnvelope().GetHeader()) + len(st.GetEnvelope().GetBody()) + len(st.GetEnvelope().GetSlot()) + usualRecord
+	if cap(buf) < room {
+		buf = make([]byte, 0, room)
+	}
+	b, err := appendEnvelope(buf[:0], st.GetEnvelope())
+	if err != nil {
+		return Unsigned{}, err
+	}
+	u := Unsigned{head: len(b)}
+	if u.bytes, err = Encode(b, &rest); err != nil {
+		return Unsigned{}, err
+	}
+	if len(u.bytes)+maxPath+maxSignature+32 > MaxEncoded {
+		return Unsigned{}, fmt.Errorf("%w: a record of %d bytes", ErrTooLong, len(u.bytes))
+	}
+	return u, nil
+}
+
+// appendEnvelope encodes the fields of an envelope that has no signature.
+func appendEnvelope(dst []byte, e *Envelope) ([]byte, error) {
+	for _, f := range [...]struct {
+		num   protowire.Number
+		name  string
+		value []byte
+		limit int
+	}{
+		{numEnvelopeHeader, "header", e.GetHeader(), MaxHeader},
+		{numEnvelopeBody, "body", e.GetBody(), MaxSealed},
+		{numEnvelopeSlot, "slot", e.GetSlot(), maxSlot},
+	} {
+		if len(f.value) > f.limit {
+			return nil, fmt.Errorf("%w: Envelope.%s of %d bytes, the limit is %d", ErrTooLong, f.name, len(f.value), f.limit)
+		}
+		if len(f.value) > 0 {
+			dst = protowire.AppendTag(dst, f.num, protowire.BytesType)
+			dst = protowire.AppendBytes(dst, f.value)
+		}
+	}
+	return dst, nil
+}
+
+// Buffer returns the memory of u, which must not be used any more.
+func (u Unsigned) Buffer() []byte { return u.bytes[:0] }
+
+// Append appends what Encode would make of the Stored with a signed envelope. A
+// path or a signature that is too long for its field is the signer's mistake and
+// is found when the record is read.
+func (u Unsigned) Append(dst, path []byte, index uint32, signature []byte) []byte {
+	var room [maxPath + maxSignature + 32]byte
+	signed := room[:0]
+	if len(path) > 0 {
+		signed = protowire.AppendTag(signed, numEnvelopePath, protowire.BytesType)
+		signed = protowire.AppendBytes(signed, path)
+	}
+	if index > 0 {
+		signed = protowire.AppendTag(signed, numEnvelopeIndex, protowire.VarintType)
+		signed = protowire.AppendVarint(signed, uint64(index))
+	}
+	if len(signature) > 0 {
+		signed = protowire.AppendTag(signed, numEnvelopeSignature, protowire.BytesType)
+		signed = protowire.AppendBytes(signed, signature)
+	}
+	dst = protowire.AppendTag(dst, numStoredEnvelope, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(u.head+len(signed)))
+	dst = append(dst, u.bytes[:u.head]...)
+	dst = append(dst, signed...)
+	return append(dst, u.bytes[u.head:]...)
+}
