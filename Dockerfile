@@ -11,14 +11,21 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["/balefire-node"
 ENTRYPOINT ["/balefire-node"]
 CMD ["run"]
 
+# A node or a router of the laboratory: docs/lab.md.
+FROM prebuilt AS lab
+COPY dist/netlab /netlab
+COPY --chown=65532:65532 dist/data /tickets
+ENTRYPOINT ["/netlab"]
+
 FROM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/balefire-node ./cmd/balefire-node && mkdir -p /out/data && touch /out/data/.keep
+RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/balefire-node ./cmd/balefire-node && \
+    CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/netlab ./internal/lab/netlab && mkdir -p /out/data && touch /out/data/.keep
 
-FROM scratch AS release
+FROM scratch AS bare
 COPY --from=build --chown=65532:65532 /out/data /var/lib/balefire
 COPY --from=build /out/balefire-node /balefire-node
 ENV HOME=/var/lib/balefire TMPDIR=/var/lib/balefire BALEFIRE_DIR=/var/lib/balefire
@@ -28,3 +35,10 @@ EXPOSE 4001/tcp 4001/udp
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["/balefire-node", "health"]
 ENTRYPOINT ["/balefire-node"]
 CMD ["run"]
+
+FROM bare AS lab-source
+COPY --from=build /out/netlab /netlab
+COPY --from=build --chown=65532:65532 /out/data /tickets
+ENTRYPOINT ["/netlab"]
+
+FROM bare AS release

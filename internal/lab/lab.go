@@ -1,0 +1,231 @@
+//go:build linux
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A T is what a lab wants of its test; [testing.TB] has it.
+type T interface {
+	Helper()
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+}
+
+// A Lab owns the networks of one test. All that is built or changed is built or
+// changed from the test's own goroutine.
+type Lab struct {
+	t      T
+	prefix string // of the names of all its namespaces
+	names  map[string]bool
+}
+
+// family is what the name of every namespace of every lab begins with. The id and
+// the start of the process that made it follow.
+const family = "balefire-lab-"
+
+var labs atomic.Int64
+
+// New returns an empty lab, which is taken down when the test ends. It removes
+// what labs of processes that are gone have left.
+func New(t T) *Lab {
+	t.Helper()
+	l := &Lab{t: t, names: map[string]bool{}}
+	l.check(sweep())
+	started, err := startOf(os.Getpid())
+	l.check(err)
+	l.prefix = fmt.Sprintf("%s%d-%s-%d-", family, os.Getpid(), started, labs.Add(1))
+	return l
+}
+
+// check ends the test when a step has failed.
+func (l *Lab) check(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatalf("lab: %v", err)
+	}
+}
+
+// A space is a network namespace.
+type space struct {
+	lab  *Lab
+	name string // of the namespace
+}
+
+// where is the folder in which iproute2 keeps the names of namespaces.
+const where = "/var/run/netns"
+
+// space makes a network that has nothing but itself.
+func (l *Lab) space(name string) space {
+	l.t.Helper()
+	if l.names[name] {
+		l.t.Fatalf("lab: there is a %s already", name)
+	}
+	l.names[name] = true
+	s := space{l, l.prefix + name}
+	l.check(run("ip", "netns", "add", s.name))
+	l.t.Cleanup(func() { l.check(remove(s.name)) })
+	l.check(s.do(func() error { // no second way around what is cut
+		return errors.Join(sysctl("ipv6/conf/all/disable_ipv6", "1"), sysctl("ipv6/conf/default/disable_ipv6", "1"))
+	}))
+	s.ip("link", "set", "lo", "up")
+	return s
+}
+
+// ip runs a command of iproute2 on the namespace.
+func (s space) ip(args ...string) {
+	s.lab.t.Helper()
+	s.lab.check(run(append([]string{"ip", "-n", s.name}, args...)...))
+}
+
+// Within returns what a program and its arguments are put behind to run in the
+// network.
+func (s space) Within() []string { return []string{"ip", "netns", "exec", s.name} }
+
+// Command returns a process that is to run in the network.
+func (s space) Command(argv ...string) *exec.Cmd {
+	argv = append(s.Within(), argv...)
+	return exec.Command(argv[0], argv[1:]...)
+}
+
+// Do calls f on a thread that is in the network: sockets that it opens belong
+// there for good. It must start no processes and no goroutines that open sockets.
+func (s space) Do(f func() error) error {
+	if err := s.do(f); err != nil {
+		return fmt.Errorf("in %s: %w", s.name, err)
+	}
+	return nil
+}
+
+func (s space) do(f func() error) error {
+	done := make(chan error)
+	go func() { done <- s.visit(f) }()
+	return <-done
+}
+
+// visit enters the network, calls f and comes back. The thread must live on: the
+// system kills the processes that it started when it ends, if they are to die
+// with their parent.
+func (s space) visit(f func() error) (err error) {
+	there, err := os.Open(filepath.Join(where, s.name))
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer home.Close()
+	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter the network %s: %w; this needs root", s.name, err)
+	}
+	defer func() {
+		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+			err = errors.Join(err, fmt.Errorf("leave the network %s: %w", s.name, back))
+			return // nobody else may run on this thread
+		}
+		runtime.UnlockOSThread()
+	}()
+	return f()
+}
+
+// sysctl writes a setting of the network that the calling thread is in.
+func sysctl(name, value string) error {
+	return os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0o644)
+}
+
+// run runs a program and tells what it said when it failed.
+func run(argv ...string) error {
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return fmt.Errorf("%w: install iproute2", err)
+	case err != nil:
+		return fmt.Errorf("%s: %w: %s (a lab needs root)", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// remove deletes a namespace, and ends what still runs in it.
+func remove(name string) error {
+	out, err := exec.Command("ip", "netns", "pids", name).Output()
+	if err != nil {
+		return fmt.Errorf("ip netns pids %s: %w", name, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		pid, err := strconv.Atoi(strings.TrimSpace(line))
+		if err == nil && pid != os.Getpid() { // a thread of ours may just be leaving it
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+	}
+	return run("ip", "netns", "del", name)
+}
+
+// sweep removes the namespaces of labs whose process is gone.
+func sweep() error {
+	entries, err := os.ReadDir(where)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		pid, started, ok := owner(e.Name())
+		if !ok {
+			continue
+		}
+		if now, err := startOf(pid); err == nil && now == started {
+			continue
+		}
+		// Another run may sweep at the same time.
+		if err := remove(e.Name()); err != nil {
+			if _, gone := os.Stat(filepath.Join(where, e.Name())); gone == nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// owner reads from the name of a namespace which process made it.
+func owner(name string) (pid int, started string, ok bool) {
+	rest, ok := strings.CutPrefix(name, family)
+	parts := strings.SplitN(rest, "-", 3)
+	if !ok || len(parts) != 3 {
+		return 0, "", false
+	}
+	pid, err := strconv.Atoi(parts[0])
+	return pid, parts[1], err == nil
+}
+
+// startOf returns when a process started, in ticks since the machine did: with
+// its id it names a process for good.
+func startOf(pid int) (string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	// The second field, in brackets, may hold anything.
+	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(fields) < 20 {
+		return "", fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	return fields[19], nil
+}

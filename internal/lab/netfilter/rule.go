@@ -1,0 +1,203 @@
+//go:build linux
+
+package netfilter
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Table is a named set of chains of one family.
+type Table struct {
+	Family Family
+	Name   string
+	Chains []Chain
+}
+
+// A Family says which packets a table sees.
+type Family byte
+
+// The families: packets of IPv4 that this network routes, and frames that a
+// bridge of it passes on.
+const (
+	IPv4   Family = unix.NFPROTO_IPV4
+	Bridge Family = unix.NFPROTO_BRIDGE
+)
+
+// A Chain is a list of rules at a place that packets pass. A packet that no rule
+// drops goes on.
+type Chain struct {
+	Name     string
+	NAT      bool // the rules translate addresses instead of filtering
+	Hook     Hook
+	Priority int32 // chains of one hook are passed from the lowest up
+	Rules    []Rule
+}
+
+// A Hook is a place in the kernel that packets pass.
+type Hook uint32
+
+// The hooks, in the order in which a forwarded packet passes them.
+const (
+	Prerouting  Hook = unix.NF_INET_PRE_ROUTING
+	Input       Hook = unix.NF_INET_LOCAL_IN
+	Forward     Hook = unix.NF_INET_FORWARD
+	Postrouting Hook = unix.NF_INET_POST_ROUTING
+)
+
+// A Rule is a list of matches and, last, what happens to a packet that meets all.
+type Rule []Part
+
+// A Part is one match or verdict: expressions in the kernel's form.
+type Part []byte
+
+// The one register that every expression here goes through, and the one of
+// verdicts.
+const (
+	register = 1
+	verdict  = 0
+)
+
+// Enters matches packets that come in by the interface.
+func Enters(dev string) Part { return meta(unix.NFT_META_IIFNAME, device(dev)) }
+
+// Leaves matches packets that go out by the interface.
+func Leaves(dev string) Part { return meta(unix.NFT_META_OIFNAME, device(dev)) }
+
+// From matches packets of IPv4 whose source is in p.
+func From(p netip.Prefix) Part { return address(p, 12) }
+
+// To matches packets of IPv4 whose destination is in p.
+func To(p netip.Prefix) Part { return address(p, 16) }
+
+// Routable matches all packets of IPv4: on a bridge neighbours still find each
+// other when those are dropped.
+func Routable() Part {
+	return meta(unix.NFT_META_PROTOCOL, []byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff})
+}
+
+// Unsolicited matches packets that belong to no connection seen before.
+func Unsolicited() Part {
+	const isNew = 1 << 3 // a bit of the state in the kernel's own byte order
+	return join(
+		connection(unix.NFT_CT_STATE, isNew),
+		compare(unix.NFT_CMP_NEQ, make([]byte, 4)),
+	)
+}
+
+// Unexposed matches packets of connections that no [Redirect] led here.
+func Unexposed() Part {
+	const led = 1 << 5 // the bit of a connection whose destination was changed
+	return join(
+		connection(unix.NFT_CT_STATUS, led),
+		compare(unix.NFT_CMP_EQ, make([]byte, 4)),
+	)
+}
+
+// connection loads bits of what the kernel remembers of a packet's connection.
+func connection(key, bits uint32) []byte {
+	return join(
+		expression("ct", word(unix.NFTA_CT_DREG, register), word(unix.NFTA_CT_KEY, key)),
+		masked(binary.NativeEndian.AppendUint32(nil, bits)),
+	)
+}
+
+// Over matches packets of a protocol above IP, by its number.
+func Over(protocol byte) Part { return meta(unix.NFT_META_L4PROTO, []byte{protocol}) }
+
+// ToPort matches packets of UDP or TCP for a port.
+func ToPort(port uint16) Part {
+	return join(
+		expression("payload", word(unix.NFTA_PAYLOAD_DREG, register), word(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_TRANSPORT_HEADER),
+			word(unix.NFTA_PAYLOAD_OFFSET, 2), word(unix.NFTA_PAYLOAD_LEN, 2)),
+		compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, port)),
+	)
+}
+
+// Redirect gives a packet, and all that follow it, another destination.
+func Redirect(to netip.AddrPort) Part {
+	const second = register + 1
+	load := func(into uint32, value []byte) []byte {
+		return expression("immediate", word(unix.NFTA_IMMEDIATE_DREG, into),
+			nested(unix.NFTA_IMMEDIATE_DATA, attribute(unix.NFTA_DATA_VALUE, value)))
+	}
+	ip := to.Addr().As4()
+	return join(
+		load(register, ip[:]), load(second, binary.BigEndian.AppendUint16(nil, to.Port())),
+		expression("nat", word(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT), word(unix.NFTA_NAT_FAMILY, unix.NFPROTO_IPV4),
+			word(unix.NFTA_NAT_REG_ADDR_MIN, register), word(unix.NFTA_NAT_REG_PROTO_MIN, second)),
+	)
+}
+
+// Lost matches packets at random, with the probability p.
+func Lost(p float64) Part {
+	const of = 1_000_000
+	limit := binary.BigEndian.AppendUint32(nil, uint32(p*of))
+	return join(
+		expression("numgen", word(unix.NFTA_NG_DREG, register), word(unix.NFTA_NG_MODULUS, of), word(unix.NFTA_NG_TYPE, unix.NFT_NG_RANDOM)),
+		expression("byteorder", word(unix.NFTA_BYTEORDER_SREG, register), word(unix.NFTA_BYTEORDER_DREG, register),
+			word(unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON), word(unix.NFTA_BYTEORDER_LEN, 4), word(unix.NFTA_BYTEORDER_SIZE, 4)),
+		compare(unix.NFT_CMP_LT, limit),
+	)
+}
+
+// Drop ends the way of a packet.
+func Drop() Part {
+	const drop = 0
+	code := nested(unix.NFTA_DATA_VERDICT, word(unix.NFTA_VERDICT_CODE, drop))
+	return expression("immediate", word(unix.NFTA_IMMEDIATE_DREG, verdict), nested(unix.NFTA_IMMEDIATE_DATA, code))
+}
+
+// MasqueradeKept gives a packet the address of the interface that it leaves by
+// and keeps its port where that is free: one sender's port is the same for all
+// that it talks to, as with a cone NAT.
+func MasqueradeKept() Part { return masquerade(unix.NF_NAT_RANGE_PERSISTENT) }
+
+// MasqueradeRandom gives a packet the address of the interface that it leaves by
+// and a port of its own for each destination, as a symmetric NAT does.
+func MasqueradeRandom() Part {
+	return masquerade(unix.NF_NAT_RANGE_PROTO_RANDOM | unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)
+}
+
+func masquerade(flags uint32) Part { return expression("masq", word(unix.NFTA_MASQ_FLAGS, flags)) }
+
+func address(p netip.Prefix, offset uint32) Part {
+	p = p.Masked()
+	ip := p.Addr().As4()
+	return join(
+		Routable(),
+		expression("payload", word(unix.NFTA_PAYLOAD_DREG, register), word(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER),
+			word(unix.NFTA_PAYLOAD_OFFSET, offset), word(unix.NFTA_PAYLOAD_LEN, 4)),
+		masked(binary.BigEndian.AppendUint32(nil, uint32(uint64(1)<<32-uint64(1)<<(32-p.Bits())))),
+		compare(unix.NFT_CMP_EQ, ip[:]),
+	)
+}
+
+func meta(key uint32, value []byte) Part {
+	return join(
+		expression("meta", word(unix.NFTA_META_KEY, key), word(unix.NFTA_META_DREG, register)),
+		compare(unix.NFT_CMP_EQ, value),
+	)
+}
+
+func compare(op uint32, value []byte) Part {
+	return expression("cmp", word(unix.NFTA_CMP_SREG, register), word(unix.NFTA_CMP_OP, op),
+		nested(unix.NFTA_CMP_DATA, attribute(unix.NFTA_DATA_VALUE, value)))
+}
+
+// masked keeps the bits of mask in the register.
+func masked(mask []byte) Part {
+	return expression("bitwise", word(unix.NFTA_BITWISE_SREG, register), word(unix.NFTA_BITWISE_DREG, register),
+		word(unix.NFTA_BITWISE_LEN, uint32(len(mask))),
+		nested(unix.NFTA_BITWISE_MASK, attribute(unix.NFTA_DATA_VALUE, mask)),
+		nested(unix.NFTA_BITWISE_XOR, attribute(unix.NFTA_DATA_VALUE, make([]byte, len(mask)))))
+}
+
+// device writes the name of an interface as the kernel compares it.
+func device(name string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, name)
+	return b
+}

@@ -1,0 +1,109 @@
+package lab
+
+import (
+	"cmp"
+	"container/heap"
+	"time"
+)
+
+// A Shape is what a long wire does to what passes in one direction. The zero
+// value is a wire without a fault.
+type Shape struct {
+	Delay  time.Duration // from one end to the other
+	Jitter time.Duration // the delay varies by up to so much up or down; packets overtake each other
+	Loss   float64       // the part that is lost, from 0 to 1
+	Rate   int64         // bits a second; 0: as fast as it goes
+	Queue  int           // packets of 1500 bytes that wait for the rate; more are dropped; default 100
+	Down   bool          // nothing passes, and nobody notices
+}
+
+// fate decides when a packet arrives, if it does. busy is until when the rate is
+// used up, r a source of numbers in [0, 1).
+func (s Shape) fate(now time.Time, busy *time.Time, size int, r func() float64) (at time.Time, ok bool) {
+	if s.Down || s.Loss > 0 && r() < s.Loss {
+		return now, false
+	}
+	at = now
+	if s.Rate > 0 {
+		if busy.Before(now) {
+			*busy = now
+		}
+		if busy.Sub(now) > s.sending(cmp.Or(s.Queue, 100)*1500) {
+			return now, false
+		}
+		*busy = busy.Add(s.sending(size))
+		at = *busy
+	}
+	at = at.Add(s.Delay)
+	if s.Jitter > 0 {
+		at = at.Add(time.Duration((2*r() - 1) * float64(s.Jitter)))
+	}
+	return at, true
+}
+
+// sending returns how long so many bytes take at the rate.
+func (s Shape) sending(bytes int) time.Duration {
+	return time.Duration(float64(bytes) * 8 / float64(s.Rate) * float64(time.Second))
+}
+
+// A frame is on its way and arrives at a time.
+type frame struct {
+	at    time.Time
+	bytes []byte
+}
+
+// A queue holds frames by the time at which they arrive, and those of one time
+// in the order in which they came.
+type queue struct {
+	frames ordered
+	came   uint64
+}
+
+func (q *queue) add(f frame) {
+	q.came++
+	heap.Push(&q.frames, numbered{f, q.came})
+}
+
+// next takes out a frame whose time has come.
+func (q *queue) next(now time.Time) (frame, bool) {
+	if len(q.frames) == 0 || q.frames[0].at.After(now) {
+		return frame{}, false
+	}
+	return heap.Pop(&q.frames).(numbered).frame, true
+}
+
+// wait returns how long nothing is due.
+func (q *queue) wait(now time.Time) time.Duration {
+	if len(q.frames) == 0 {
+		return time.Hour
+	}
+	return q.frames[0].at.Sub(now)
+}
+
+type numbered struct {
+	frame
+	came uint64
+}
+
+// ordered is a heap.
+type ordered []numbered
+
+func (o ordered) Len() int { return len(o) }
+func (o ordered) Less(i, j int) bool {
+	if !o[i].at.Equal(o[j].at) {
+		return o[i].at.Before(o[j].at)
+	}
+	return o[i].came < o[j].came
+}
+func (o ordered) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
+
+// Push is for package heap.
+func (o *ordered) Push(x any) { *o = append(*o, x.(numbered)) }
+
+// Pop is for package heap.
+func (o *ordered) Pop() any {
+	old := *o
+	last := old[len(old)-1]
+	*o = old[:len(old)-1]
+	return last
+}
