@@ -77,6 +77,9 @@ func (c *Checks) Check(env *proto.Envelope) (Opened, error) {
 	if err := c.Verifier.Verify(h.Origin, leaf, proof, env.GetSignature()); err != nil {
 		return Opened{}, refuse(proto.Code_CODE_BAD_SIGNATURE, "from %s: %w", h.Origin.Short(), err)
 	}
+	if c.Keys.outdated(env.GetSlot(), c.Now) {
+		return Opened{}, refuse(proto.Code_CODE_BAD_KEY, "from %s: sealed to a key that was replaced long ago", h.Origin.Short())
+	}
 	content, key, err := c.Keys.Open(env, &h)
 	switch {
 	case errors.Is(err, ErrBadKey):

@@ -8,6 +8,7 @@ const (
 	domainTask    = "balefire/v1/task\x00"    // leaf of a group: an envelope with a task
 	domainResult  = "balefire/v1/result\x00"  // leaf of a group: an envelope with a result
 	domainReceipt = "balefire/v1/receipt\x00" // leaf of a group: a statement
+	domainNode    = "balefire/v1/node\x00"    // signed: what a node says of itself
 	domainMember  = "balefire/v1/member\x00"  // signed: a membership certificate
 	domainKey     = "balefire/v1/kemkey\x00"  // signed: a key record
 	domainJoin    = "balefire/v1/join\x00"    // MAC: the proof that a ticket is held
@@ -18,6 +19,10 @@ const (
 	domainCommit  = "balefire/v1/commit\x00"  // hash: the commitment to a content key
 	domainBody    = "balefire/v1/body\x00"    // derived: the key of an envelope's body
 	domainStream  = "balefire/v1/stream\x00"  // derived: the key of a streamed body
+
+	domainAccusation = "balefire/v1/accusation\x00" // signed: that another node did not answer
+	domainRevocation = "balefire/v1/revocation\x00" // signed: the end of a certificate before its time
+	domainDeed       = "balefire/v1/deed\x00"       // signed: that a queue has another home
 )
 
 // Merkle trees tell a leaf from an inner node by the first byte that is hashed.

@@ -165,6 +165,44 @@ func FuzzKeyRecord(f *testing.F) {
 	})
 }
 
+// FuzzLiveness holds node records, accusations and revocations: those that nobody
+// made are refused, and those that are accepted are of the form that is promised.
+func FuzzLiveness(f *testing.F) {
+	w := newWitness(f)
+	for i, s := range []*proto.Signed{w.record, w.accusation, w.revocation, w.byAdmin} {
+		b, err := proto.Encode(nil, s)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(uint8(i), false, b)
+		f.Add(uint8(i), true, s.GetDetails())
+	}
+	f.Fuzz(func(t *testing.T, kind uint8, sign bool, b []byte) {
+		domain, key := domainNode, w.keys.private
+		switch kind % 3 {
+		case 1:
+			domain = domainAccusation
+		case 2:
+			domain, key = domainRevocation, w.root.private
+		}
+		s := signDetails(key, domain, b)
+		if !sign {
+			if s = new(proto.Signed); proto.Decode(b, s) != nil {
+				return
+			}
+		}
+		if r, err := w.mesh.VerifyNode(s); err == nil && (proto.PeerID(r.GetPeer()) != w.keys.Peer() || r.GetIncarnation()+1 == 0) {
+			t.Fatalf("a node record was accepted: %v", r)
+		}
+		if a, err := w.mesh.VerifyAccusation(s); err == nil && (proto.PeerID(a.GetAccuser()) != w.keys.Peer() || bytes.Equal(a.GetPeer(), a.GetAccuser())) {
+			t.Fatalf("an accusation was accepted: %v", a)
+		}
+		if r, err := w.mesh.VerifyRevocation(s); err == nil && r.Peer.IsZero() == (r.Serial == [16]byte{}) && !sign {
+			t.Fatalf("a revocation was accepted: %+v", r)
+		}
+	})
+}
+
 func FuzzSlot(f *testing.F) {
 	k := NewKeys(seeded(1), today)
 	s := NewSealer(newPair(f, SuiteX25519AES).clock.Clock())

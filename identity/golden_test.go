@@ -118,6 +118,9 @@ func TestGoldenValues(t *testing.T) {
 		"leaf-of-task":   task[:],
 		"leaf-of-result": result[:],
 		"stream-chunk":   chunk,
+		"node-record":    signed(newWitness(t).record),
+		"accusation":     signed(newWitness(t).accusation),
+		"revocation":     signed(newWitness(t).byAdmin),
 	} {
 		if want := golden(t, name, func() []byte { return got }); !bytes.Equal(got, want) {
 			t.Errorf("%s = %x, want %x", name, got, want)

@@ -14,11 +14,7 @@ const verifiedLimit = 4096
 // what leads from each of them to it. It panics for another number.
 func (k *Keys) SignGroup(leaves [][32]byte) (sig []byte, proofs []Proof) {
 	t := newTree(leaves)
-	proofs = make([]Proof, len(leaves))
-	for i := range proofs {
-		proofs[i] = t.proof(i)
-	}
-	return signRoot(k.private, t.root()), proofs
+	return signRoot(k.private, t.root()), t.proofs()
 }
 
 // signRoot signs a group. Its message is as short as a record's: see groupMessage.

@@ -150,7 +150,7 @@ func (k *Keys) SealingKey() KeyRecord {
 }
 
 // Rotate makes a new sealing key, on disk first. What was sealed to older ones
-// still opens. Suite 0 means the one that suits this machine. Of two calls at
+// still opens, until [Keys.Expire] removes them. Suite 0 means the one that suits this machine. Of two calls at
 // the same time one may fail with ErrExists.
 func (k *Keys) Rotate(suite byte, now time.Time) error {
 	if err := k.rotate(cmp.Or(suite, defaultSuite()), k.SealingKey().Seq+1, now); err != nil {
@@ -171,6 +171,66 @@ func (k *Keys) rotate(suite byte, seq uint64, now time.Time) error {
 	}
 	k.add(key)
 	return nil
+}
+
+// How long a sealing key is used after the next one was made. Who has not met
+// this node since may seal to it for the longest life of a task; what was taken
+// in then may have to be opened for as long again.
+const (
+	sealedFor = proto.MaxTTL + proto.Skew
+	openedFor = 2*proto.MaxTTL + 4*proto.Skew
+)
+
+// superseded returns when the key after key was made; ok is false for the newest.
+// The caller holds mu.
+func (k *Keys) superseded(key *sealingKey) (at time.Time, ok bool) {
+	for _, next := range k.sealing {
+		if next.record.Seq <= key.record.Seq {
+			continue
+		}
+		if made := next.record.NotBefore.Add(proto.Skew); !ok || made.Before(at) {
+			at, ok = made, true
+		}
+	}
+	return at, ok
+}
+
+// outdated reports whether a slot is for a key that nothing new may be sealed to:
+// its sender has to wrap its key anew.
+func (k *Keys) outdated(slot []byte, now time.Time) bool {
+	if len(slot) < slotHead {
+		return false
+	}
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	key := k.sealing[[8]byte(slot[1:slotHead])]
+	if key == nil || key == k.current {
+		return false
+	}
+	at, ok := k.superseded(key)
+	return ok && now.After(at.Add(sealedFor))
+}
+
+// Expire removes the sealing keys, from disk too, that can have nothing left to
+// open: see [Keys.Rotate]. It returns how many.
+func (k *Keys) Expire(now time.Time) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var old []*sealingKey
+	for _, key := range k.sealing {
+		if at, ok := k.superseded(key); ok && now.After(at.Add(openedFor)) {
+			old = append(old, key)
+		}
+	}
+	for i, key := range old {
+		if k.dir != "" {
+			if err := os.Remove(sealingFile(k.dir, key.record.Seq)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return i, fmt.Errorf("remove an old sealing key: %w", err)
+			}
+		}
+		delete(k.sealing, key.record.ID)
+	}
+	return len(old), nil
 }
 
 // add signs key's record and makes it the current one if it is the newest.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -382,4 +383,55 @@ func copyFile(t *testing.T, from, to string) {
 		t.Fatal(err)
 	}
 	rewrite(t, to, b)
+}
+
+// A sealing key that was replaced opens what was sealed to it until nothing can
+// be left to open, and goes from the disk then; nothing new may be sealed to it
+// for the second half of that time.
+func TestExpireRemovesWhatCannotBeNeeded(t *testing.T) {
+	dir, start := t.TempDir(), time.Unix(1_700_000_000, 0)
+	k, err := CreateKeys(dir, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := []byte("header")
+	slot, err := NewSealer(clock.System()).Slot(header, k.SealingKey(), [32]byte{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	day := 24 * time.Hour
+	for week := range 20 {
+		now := start.Add(time.Duration(week) * 7 * day)
+		if week > 0 {
+			if err := k.Rotate(0, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := k.Expire(now); err != nil {
+			t.Fatal(err)
+		}
+		// replaced after one week: outdated 30 days later, gone after 60
+		fresh := loadedKeys(t, dir)
+		_, err := fresh.openSlot(header, slot)
+		if opens, want := err == nil, week <= 9; opens != want {
+			t.Errorf("in week %d it opens: %v, want %v", week, opens, want)
+		}
+		if got, want := fresh.outdated(slot, now), week >= 6 && week <= 9; got != want {
+			t.Errorf("in week %d it is outdated: %v, want %v", week, got, want)
+		}
+		files, err := sealingFiles(dir)
+		if err != nil || len(files) > 10 {
+			t.Errorf("in week %d there are %d keys, %v", week, len(files), err)
+		}
+	}
+}
+
+// loadedKeys reads the keys in dir anew.
+func loadedKeys(t *testing.T, dir string) *Keys {
+	t.Helper()
+	k, err := LoadKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }

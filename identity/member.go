@@ -117,7 +117,8 @@ func issue(mesh Mesh, key ed25519.PrivateKey, issuer *proto.Signed, m Member) (*
 }
 
 // VerifyMember returns whom a certificate admits. With ErrExpired the member is
-// returned too; its Grace says whether it may still connect to be renewed.
+// returned too; its Grace says whether it may still connect to be renewed. So it is
+// with ErrNotYet: the certificate is genuine, and one of two clocks is wrong.
 // Whether it was revoked is not known here.
 func (m Mesh) VerifyMember(s *proto.Signed, now time.Time) (Member, error) {
 	member, issuer, err := m.readMember(s)
@@ -125,7 +126,7 @@ func (m Mesh) VerifyMember(s *proto.Signed, now time.Time) (Member, error) {
 		return Member{}, fmt.Errorf("certificate: %w", err)
 	}
 	if issuer.NotBefore.After(now.Add(proto.Skew)) {
-		return Member{}, fmt.Errorf("certificate of %q's issuer: %w", member.Name, ErrNotYet)
+		return member, fmt.Errorf("certificate of %q's issuer: %w", member.Name, ErrNotYet)
 	}
 	err = checkTime(member.NotBefore, member.NotAfter, now)
 	switch {
@@ -135,7 +136,7 @@ func (m Mesh) VerifyMember(s *proto.Signed, now time.Time) (Member, error) {
 		member.Grace = !now.After(member.NotAfter.Add(MemberGrace))
 		return member, fmt.Errorf("certificate of %q: %w: any admin can renew it", member.Name, err)
 	}
-	return Member{}, fmt.Errorf("certificate of %q: %w", member.Name, err)
+	return member, fmt.Errorf("certificate of %q: %w", member.Name, err)
 }
 
 // readMember checks everything of a certificate but the time. The issuer is

@@ -75,14 +75,18 @@ func (t *tree) at(level, i int) *[32]byte {
 
 func (t *tree) root() [32]byte { return t.levels[t.height][0] }
 
-// proof returns the way from leaf i to the root.
-func (t *tree) proof(i int) Proof {
-	p := Proof{Index: uint32(i), Path: make([]byte, 0, t.height*32)}
-	for level := range t.height {
-		p.Path = append(p.Path, t.at(level, i^1)[:]...)
-		i /= 2
+// proofs returns the way from each leaf to the root.
+func (t *tree) proofs() []Proof {
+	all := make([]Proof, len(t.levels[0]))
+	paths := make([]byte, 0, len(all)*t.height*32)
+	for i := range all {
+		from := len(paths)
+		for level := range t.height {
+			paths = append(paths, t.at(level, i>>level^1)[:]...)
+		}
+		all[i] = Proof{Index: uint32(i), Path: paths[from:len(paths):len(paths)]}
 	}
-	return p
+	return all
 }
 
 // GroupRoot returns the root over 1 to proto.MaxGroup leaves; it panics for

@@ -24,9 +24,8 @@ func (v *Verifier) AckReceipts(node proto.PeerID, statements [][]byte, sig []byt
 		return nil, fmt.Errorf("receipts of an ack from %s: %w", node.Short(), err)
 	}
 	receipts := make([]*proto.Receipt, len(statements))
-	for i, statement := range statements {
-		p := t.proof(i)
-		receipts[i] = &proto.Receipt{Statement: statement, Path: p.Path, Index: p.Index, Signature: sig}
+	for i, p := range t.proofs() {
+		receipts[i] = &proto.Receipt{Statement: statements[i], Path: p.Path, Index: p.Index, Signature: sig}
 	}
 	return receipts, nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -81,3 +82,27 @@ func verifyDetails(s *proto.Signed, signer [32]byte, domain string) error {
 
 // publicOf returns the public half of key as an array.
 func publicOf(key ed25519.PrivateKey) [32]byte { return [32]byte(key[ed25519.SeedSize:]) }
+
+// statement returns b, the encoding of details, if others would read it.
+func statement(b []byte, err error) ([]byte, error) {
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadRecord, err)
+	}
+	if len(b) > maxDetails {
+		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrBadRecord, len(b), maxDetails)
+	}
+	return b, nil
+}
+
+// verifyOwn returns who signed s in a domain, by its own right. Nothing of the
+// details may be decoded before.
+func verifyOwn(s *proto.Signed, domain string) (proto.PeerID, error) {
+	if s == nil || len(s.GetDetails()) > maxDetails || s.GetIssuer() != nil {
+		return proto.PeerID{}, fmt.Errorf("%w: there is none, it is too long, or it has an issuer", ErrBadRecord)
+	}
+	signer, err := proto.PeerIDFrom(s.GetSigner())
+	if err != nil {
+		return proto.PeerID{}, fmt.Errorf("%w: %w", ErrBadRecord, err)
+	}
+	return signer, verifyDetails(s, signer, domain)
+}

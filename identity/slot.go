@@ -68,15 +68,19 @@ type wrapper struct {
 // header unchanged it makes an envelope readable for a new key of the target,
 // or for a new owner, without touching the signature.
 func (s *Sealer) Slot(header []byte, to KeyRecord, key [32]byte) ([]byte, error) {
-	var nonce [nonceSize]byte
-	rand.Read(nonce[:])
 	w, err := s.wrapper(to)
 	if err != nil {
 		return nil, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
 	}
-	out := make([]byte, 0, len(w.head)+slotTail)
-	out = append(append(out, w.head...), nonce[:]...)
-	return w.aead.Seal(out, nonce[:], key[:], header), nil
+	// The key is encrypted where it stands, and the nonce read into its place.
+	head := len(w.head)
+	out := make([]byte, head+slotTail)
+	copy(out, w.head)
+	nonce, wrapped := out[head:head+nonceSize], out[head+nonceSize:head+nonceSize+keySize]
+	rand.Read(nonce)
+	copy(wrapped, key[:])
+	w.aead.Seal(wrapped[:0], nonce, wrapped, header)
+	return out, nil
 }
 
 // wrapper returns a fresh enough encapsulation for to. Two callers may make one

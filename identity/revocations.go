@@ -1,0 +1,166 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"slices"
+	"sort"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Revocations is a set of revocations, of which all are in force. Two sets that
+// were given the same statements are equal, in whatever order they came:
+//
+//   - The root's are final. It alone makes admins, and it alone ends them: see
+//     [Revocation.Revokes].
+//   - An admin's are void from the moment that the root's revocation of the admin,
+//     or of the certificate that the admin signed by, is in the set, those that came
+//     before it too: by whom and when they were signed is not known. They leave the
+//     set and are not taken again.
+//
+// The zero value is empty. It is not safe for concurrent use.
+type Revocations struct {
+	by      map[[32]byte]Revocation // by their ids
+	ids     [][32]byte              // in order
+	peers   map[proto.PeerID][]Revocation
+	serials map[[16]byte][]Revocation
+	admins  int // how many are not of the root
+
+	summed bool
+	sum    [32]byte
+}
+
+// Add takes r. It reports whether r is in the set now, and which others are void by
+// it and have left.
+func (s *Revocations) Add(r Revocation) (taken bool, void []Revocation) {
+	id := r.ID()
+	if s.Has(id) {
+		return true, nil
+	}
+	if s.Void(r) {
+		return false, nil
+	}
+	if s.by == nil {
+		s.by = make(map[[32]byte]Revocation)
+		s.peers = make(map[proto.PeerID][]Revocation)
+		s.serials = make(map[[16]byte][]Revocation)
+	}
+	void = s.VoidBy(r)
+	s.by[id] = r
+	at, _ := s.search(id)
+	s.ids = slices.Insert(s.ids, at, id)
+	s.summed = false
+	if r.Peer.IsZero() {
+		s.serials[r.Serial] = append(s.serials[r.Serial], r)
+	} else {
+		s.peers[r.Peer] = append(s.peers[r.Peer], r)
+	}
+	if r.Admin() {
+		s.admins++
+	}
+	s.drop(void)
+	return true, void
+}
+
+// VoidBy returns those in the set that r makes void.
+func (s *Revocations) VoidBy(r Revocation) (void []Revocation) {
+	if r.Admin() || s.admins == 0 {
+		return nil
+	}
+	for _, id := range s.ids {
+		if o := s.by[id]; o.Admin() && r.Revokes(o.Issuer) {
+			void = append(void, o)
+		}
+	}
+	return void
+}
+
+// drop takes these out.
+func (s *Revocations) drop(void []Revocation) {
+	if len(void) == 0 {
+		return
+	}
+	for _, r := range void {
+		delete(s.by, r.ID())
+	}
+	s.ids = slices.DeleteFunc(s.ids, func(id [32]byte) bool { return !s.Has(id) })
+	gone := func(r Revocation) bool { return !s.Has(r.ID()) }
+	for _, r := range void {
+		if r.Peer.IsZero() {
+			prune(s.serials, r.Serial, gone)
+		} else {
+			prune(s.peers, r.Peer, gone)
+		}
+	}
+	s.admins -= len(void)
+}
+
+// prune takes from the list of key what is gone.
+func prune[K comparable](lists map[K][]Revocation, key K, gone func(Revocation) bool) {
+	if lists[key] = slices.DeleteFunc(lists[key], gone); len(lists[key]) == 0 {
+		delete(lists, key)
+	}
+}
+
+// Void reports whether r counts for nothing: the root revoked who signed it.
+func (s *Revocations) Void(r Revocation) bool {
+	return r.Admin() && s.revokes(r.Issuer, func(o Revocation) bool { return !o.Admin() })
+}
+
+// Revokes reports whether m was revoked.
+func (s *Revocations) Revokes(m Member) bool {
+	return s.revokes(m, func(Revocation) bool { return true })
+}
+
+func (s *Revocations) revokes(m Member, counts func(Revocation) bool) bool {
+	hits := func(r Revocation) bool { return counts(r) && r.Revokes(m) }
+	return slices.ContainsFunc(s.peers[m.Peer], hits) || slices.ContainsFunc(s.serials[m.Serial], hits)
+}
+
+// Has reports whether the revocation with that id is in the set.
+func (s *Revocations) Has(id [32]byte) bool { _, ok := s.by[id]; return ok }
+
+// Get returns the revocation with that id.
+func (s *Revocations) Get(id [32]byte) (Revocation, bool) { r, ok := s.by[id]; return r, ok }
+
+// Len returns how many there are, and how many of them are by admins.
+func (s *Revocations) Len() (all, admins int) { return len(s.ids), s.admins }
+
+// IDs returns the ids behind after, up to and with until (zero: to the last), in
+// order. They are not to be changed, and good until the next Add.
+func (s *Revocations) IDs(after, until [32]byte) [][32]byte {
+	from, found := s.search(after)
+	if found {
+		from++
+	}
+	to := len(s.ids)
+	if until != ([32]byte{}) {
+		if to, found = s.search(until); found {
+			to++
+		}
+	}
+	return s.ids[from:max(from, to)]
+}
+
+// Sum returns the SHA-256 over all ids in order, zero for none: sets are equal when
+// their sums are.
+func (s *Revocations) Sum() [32]byte {
+	if len(s.ids) == 0 {
+		return [32]byte{}
+	}
+	if !s.summed {
+		h := sha256.New()
+		for i := range s.ids {
+			h.Write(s.ids[i][:])
+		}
+		h.Sum(s.sum[:0])
+		s.summed = true
+	}
+	return s.sum
+}
+
+// search returns where id is, or would be.
+func (s *Revocations) search(id [32]byte) (int, bool) {
+	return sort.Find(len(s.ids), func(i int) int { return bytes.Compare(id[:], s.ids[i][:]) })
+}

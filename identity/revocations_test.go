@@ -1,0 +1,160 @@
+package identity
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A court is a mesh whose root and admins revoke whom they like.
+type court struct {
+	root    *Root
+	mesh    Mesh
+	admins  []*Keys
+	certs   []*proto.Signed // of the admins
+	members []Member        // admins first
+}
+
+func newCourt(t testing.TB) *court {
+	c := &court{root: NewRoot(seeded(0))}
+	c.mesh = c.root.Mesh()
+	for i := range 6 {
+		keys := NewKeys(seeded(uint64(i+1)), today)
+		m := Member{Peer: keys.Peer(), Name: "node"}
+		if i < 3 {
+			m.Roles = []string{RoleAdmin}
+		}
+		cert, err := c.root.IssueMember(m, today)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, err = c.mesh.VerifyMember(cert, today); err != nil {
+			t.Fatal(err)
+		}
+		if c.members = append(c.members, m); i < 3 {
+			c.admins, c.certs = append(c.admins, keys), append(c.certs, cert)
+		}
+	}
+	return c
+}
+
+// revoke has admin number by (-1: the root) end a member, or its certificate alone.
+func (c *court) revoke(t testing.TB, by, whom int, serial bool) Revocation {
+	what := Revocation{Peer: c.members[whom].Peer}
+	if serial {
+		what = Revocation{Serial: c.members[whom].Serial}
+	}
+	s, err := c.root.Revoke(what, today)
+	if by >= 0 {
+		s, err = c.admins[by].Revoke(c.mesh, c.certs[by], what, today)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.mesh.VerifyRevocation(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Whatever the order in which revocations arrive, also twice and by way of another
+// node, every node ends with the same set, and holds the same nodes for members.
+func TestRevocationsConvergeInEveryOrder(t *testing.T) {
+	c := newCourt(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		var all []Revocation
+		for range rapid.IntRange(1, 5).Draw(rt, "statements") {
+			all = append(all, c.revoke(t, rapid.IntRange(-1, 2).Draw(rt, "by"), rapid.IntRange(0, 5).Draw(rt, "whom"), rapid.Bool().Draw(rt, "serial")))
+		}
+		var want *Revocations
+		permute(all, func(order []Revocation) {
+			var s, relayed Revocations
+			for _, r := range order {
+				s.Add(r)
+			}
+			for _, id := range s.IDs([32]byte{}, [32]byte{}) { // what is in force is enough for others
+				r, _ := s.Get(id)
+				if taken, void := relayed.Add(r); !taken || len(void) > 0 {
+					rt.Fatalf("what one node holds is void at another")
+				}
+			}
+			for _, r := range order {
+				relayed.Add(r)
+			}
+			if want == nil {
+				want = &s
+			}
+			if s.Sum() != want.Sum() || relayed.Sum() != want.Sum() {
+				rt.Fatalf("another order gives another set: %d and %d, not %d", len(s.ids), len(relayed.ids), len(want.ids))
+			}
+			for i, m := range c.members {
+				if s.Revokes(m) != want.Revokes(m) {
+					rt.Fatalf("another order decides otherwise about %d", i)
+				}
+			}
+		})
+	})
+}
+
+// permute calls f with every order of all.
+func permute(all []Revocation, f func([]Revocation)) {
+	var walk func(order []Revocation)
+	walk = func(order []Revocation) {
+		if len(order) == len(all) {
+			f(order)
+			return
+		}
+		for i := range all {
+			if !slices.ContainsFunc(order, func(r Revocation) bool { return r.Signed == all[i].Signed }) {
+				walk(append(slices.Clone(order), all[i]))
+			}
+		}
+	}
+	walk(nil)
+}
+
+// With the key of a revoked admin nobody is put out, whenever it was used; with that
+// of any admin no other admin is, the founder among them.
+func TestTheRootOutranksAdmins(t *testing.T) {
+	const root, thief, other, laptop = -1, 0, 1, 4
+	c := newCourt(t)
+	for _, serial := range []bool{false, true} {
+		var s Revocations
+		s.Add(c.revoke(t, thief, laptop, serial))
+		s.Add(c.revoke(t, thief, other, serial))
+		if !s.Revokes(c.members[laptop]) || s.Revokes(c.members[other]) {
+			t.Errorf("an admin ends a member: %v, another admin: %v", s.Revokes(c.members[laptop]), s.Revokes(c.members[other]))
+		}
+		if _, void := s.Add(c.revoke(t, root, thief, serial)); len(void) != 2 || s.Revokes(c.members[laptop]) || !s.Revokes(c.members[thief]) {
+			t.Errorf("the root ends the admin: %d are void, the laptop is out: %v", len(void), s.Revokes(c.members[laptop]))
+		}
+		if taken, _ := s.Add(c.revoke(t, thief, laptop, !serial)); taken || s.Revokes(c.members[laptop]) {
+			t.Error("the key of a revoked admin put out a member")
+		}
+		if all, admins := s.Len(); all != 1 || admins != 0 || len(s.peers)+len(s.serials) != 1 {
+			t.Errorf("%d are left, %d of admins, %d lists", all, admins, len(s.peers)+len(s.serials))
+		}
+	}
+}
+
+// What the root said does not count as known because an admin signed the same words.
+func TestSameWordsOfAnotherAreAnotherRevocation(t *testing.T) {
+	c := newCourt(t)
+	a, b, d := c.revoke(t, -1, 0, false), c.revoke(t, 0, 0, false), c.revoke(t, 1, 0, false)
+	if string(a.Signed.GetDetails()) != string(b.Signed.GetDetails()) {
+		t.Fatal("the words differ")
+	}
+	if a.ID() == b.ID() || b.ID() == d.ID() {
+		t.Error("two signers, one id")
+	}
+	var s Revocations
+	s.Add(b)
+	s.Add(a)
+	if !s.Revokes(c.members[0]) {
+		t.Error("the root's word is not heard")
+	}
+}
