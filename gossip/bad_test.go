@@ -1,0 +1,310 @@
+package gossip
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// The bad-input family "gossip/membership": whatever a member or a stranger says, nothing
+// that is false is believed, and memory is bounded.
+
+// A victim is a room that does not run: what it hears, it hears in the test.
+type victim struct {
+	*town
+	room        *Room
+	me, a, b    *home // the victim, and two members
+	other       *town // another mesh
+	strangers   int   // that were made up so far
+	strangerKey *identity.Keys
+}
+
+func newVictim(tb testing.TB) *victim {
+	v := &victim{town: newTown(tb, 3), strangerKey: identity.NewKeys(seeded(99), time.Now())}
+	v.meetAll()
+	v.me, v.a, v.b = v.order[0], v.order[1], v.order[2]
+	v.other = newTown(tb, 0)
+	v.other.root = identity.NewRoot(seeded(77))
+	v.other.mesh = v.other.root.Mesh()
+	room, err := Open(v.me.keys, v.mesh, v.me, v.me, Config{Boot: 1001, Seed: 1})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	v.room, v.me.room = room, room
+	for _, h := range []*home{v.a, v.b} {
+		v.hear(h, v.record(h, 0, 1))
+	}
+	if len(room.Members()) != 2 || room.Members()[0].Status != Alive {
+		tb.Fatalf("the members are not known: %+v", room.Members())
+	}
+	return v
+}
+
+// hear gives rumors to the room as a probe of h.
+func (v *victim) hear(h *home, rumors ...*proto.Rumor) {
+	b, err := proto.Encode(nil, &proto.Probe{Number: 1, Rumors: rumors})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	v.room.hear(context.Background(), guest{from: h.keys.Peer(), kind: proto.MessageType_PROBE, bytes: b})
+}
+
+// record is one of h in some incarnation above its first.
+func (v *victim) record(h *home, n, revision uint64) *proto.Rumor {
+	return v.recordOf(h.keys, v.mesh, identity.Incarnation(1000)+n, revision)
+}
+
+func (v *victim) recordOf(k *identity.Keys, mesh identity.Mesh, incarnation, revision uint64) *proto.Rumor {
+	p := k.Peer()
+	s, err := k.SignNode(&proto.NodeRecord{
+		Mesh: mesh.ID[:], Peer: p[:], Boot: 1000, Incarnation: incarnation, Revision: revision, State: proto.NodeState_NODE_STATE_RUNNING,
+	})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return &proto.Rumor{Record: s}
+}
+
+func (v *victim) accuse(k *identity.Keys, of proto.PeerID, incarnation uint64, l proto.Liveness) *proto.Rumor {
+	p := k.Peer()
+	s, err := k.SignAccusation(&proto.Accusation{Mesh: v.mesh.ID[:], Peer: of[:], Accuser: p[:], Incarnation: incarnation, Liveness: l})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return &proto.Rumor{Accusation: s}
+}
+
+// valid reports whether v would pass on what author published.
+func (v *victim) valid(author proto.PeerID, data []byte) bool {
+	_, ok := v.room.Valid(author, data)
+	return ok
+}
+
+// topic is a message of the topic.
+func (v *victim) topic(rumors ...*proto.Rumor) []byte {
+	b, err := proto.Encode(nil, &proto.Rumors{Rumors: rumors})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return b
+}
+
+func TestFalseStatementsAreNotBelieved(t *testing.T) {
+	v := newVictim(t)
+	a, b := v.a.keys.Peer(), v.b.keys.Peer()
+	first := identity.Incarnation(1000)
+	forged := v.record(v.b, 5, 1)
+	forged.Record.Signature[3] ^= 1
+	swapped := v.record(v.b, 5, 1)
+	swapped.Record.Signer = a[:]
+	asOther := &proto.Rumor{Accusation: v.record(v.b, 5, 1).Record}
+	stranger := v.strangerKey
+	other, err := v.other.root.IssueMember(identity.Member{Peer: stranger.Peer(), Name: "spy"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spy := v.recordOf(stranger, v.mesh, first, 1)
+	spy.Introduction = &proto.KnownPeer{Certificate: other}
+	borrowed := v.recordOf(stranger, v.mesh, first, 1)
+	borrowed.Introduction = v.me.known[a]
+	issued := v.record(v.b, 5, 1)
+	issued.Record.Issuer = v.b.cert
+	tests := []struct {
+		name  string
+		rumor *proto.Rumor
+		topic bool // a may publish it, and nothing follows from it
+	}{
+		{"forged record", forged, false},
+		{"record under another's name", swapped, false},
+		{"record as accusation", asOther, false},
+		{"record of another, published", v.record(v.b, 5, 1), false},
+		{"record of another mesh", v.recordOf(v.b.keys, v.other.mesh, first+5, 1), false},
+		{"record of a stranger", v.recordOf(stranger, v.mesh, first, 1), false},
+		{"record of a stranger with a certificate of another mesh", spy, false},
+		{"record of a stranger with a member's certificate", borrowed, false},
+		{"record with an issuer", issued, false},
+		{"accusation by a stranger", v.accuse(stranger, b, first, proto.Liveness_LIVENESS_DEAD), false},
+		{"nothing", &proto.Rumor{}, false},
+		{"both", &proto.Rumor{Record: v.record(v.a, 5, 1).Record, Accusation: v.accuse(v.a.keys, b, first, proto.Liveness_LIVENESS_DEAD).Accusation}, false},
+		{"accusation of an incarnation that was never", v.accuse(v.a.keys, b, first+7, proto.Liveness_LIVENESS_DEAD), true},
+		{"accusation of the highest incarnation", v.accuse(v.a.keys, b, 1<<64-1, proto.Liveness_LIVENESS_DEAD), true},
+		{"accusation of a past incarnation", v.accuse(v.a.keys, b, first-1, proto.Liveness_LIVENESS_DEAD), true},
+		{"accusation of nobody", v.accuse(v.a.keys, proto.PeerID{1, 2, 3}, first, proto.Liveness_LIVENESS_DEAD), true},
+		{"accusation of the victim in the highest incarnation", v.accuse(v.a.keys, v.me.keys.Peer(), 1<<64-1, proto.Liveness_LIVENESS_DEAD), true},
+		{"an old record again", v.record(v.a, 0, 1), true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			before, mine := fmt.Sprint(v.state()), v.room.Summary().Incarnation
+			if data := v.topic(tt.rumor); v.valid(a, data) != tt.topic {
+				t.Errorf("valid on the topic: %v", !tt.topic)
+			} else {
+				v.room.hearTopic(t.Context(), guest{from: a, bytes: data})
+			}
+			if tt.name != "record of another, published" { // which is true, when it is handed on
+				v.hear(v.a, tt.rumor)
+			}
+			if after := fmt.Sprint(v.state()); after != before {
+				t.Errorf("it was believed:\n%s\n%s", before, after)
+			}
+			if v.room.Summary().Incarnation != mine {
+				t.Error("the victim raised its incarnation")
+			}
+		})
+	}
+}
+
+// state is what the victim believes, without times.
+func (v *victim) state() (all []string) {
+	for _, m := range v.room.Members() {
+		all = append(all, fmt.Sprint(m.Peer.Short(), m.Status, m.Incarnation, m.Record.GetRevision()))
+	}
+	return all
+}
+
+// No bit of a message of the topic can be changed in a way that says something else.
+func TestFlippedRumorsSayNothingElse(t *testing.T) {
+	v := newVictim(t)
+	data := v.topic(v.record(v.a, 3, 4), v.accuse(v.a.keys, v.b.keys.Peer(), identity.Incarnation(1000), proto.Liveness_LIVENESS_SUSPECT))
+	if !v.valid(v.a.keys.Peer(), data) {
+		t.Fatal("the good one is not valid")
+	}
+	passed := 0
+	for bit := range len(data) * 8 {
+		data[bit/8] ^= 1 << (bit % 8)
+		if h, err := v.room.read(v.a.keys.Peer(), data, v.room.ears.member); err == nil {
+			passed++ // an unknown field, or one statement that is now unknown to it
+			for _, n := range h.news {
+				if n.By != v.a.keys.Peer() || n.accuses() && (n.Peer != v.b.keys.Peer() || n.Liveness != proto.Liveness_LIVENESS_SUSPECT) ||
+					!n.accuses() && n.Record.GetRevision() != 4 {
+					t.Fatalf("bit %d: %+v", bit, n)
+				}
+			}
+		}
+		data[bit/8] ^= 1 << (bit % 8)
+	}
+	t.Logf("%d bits, %d harmless", len(data)*8, passed)
+}
+
+// A member that accuses everybody, again and again, kills nobody and is not listened to
+// for long; what ten thousand nodes that nobody knows say of themselves leaves nothing.
+func TestFloodsAreBounded(t *testing.T) {
+	v := newVictim(t)
+	b := v.b.keys.Peer()
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	start := heap()
+	for i := range uint64(300) { // b refutes each time, a accuses each time
+		v.hear(v.a, v.accuse(v.a.keys, b, identity.Incarnation(1000)+i, proto.Liveness_LIVENESS_DEAD))
+		if m, _ := v.room.Member(b); m.Status == Dead {
+			t.Fatal("one member alone killed another")
+		}
+		v.hear(v.b, v.record(v.b, i+1, 1))
+	}
+	if c := v.room.Summary().Counts; c.Silenced < 200 {
+		t.Errorf("a flood of accusations was listened to: %+v", c)
+	}
+	for range 10_000 / 8 {
+		var rumors []*proto.Rumor
+		for range 8 {
+			s := &proto.Signed{Details: make([]byte, 200), Signature: make([]byte, 64), Signer: fmt.Appendf(nil, "%032d", v.strangers)}
+			v.strangers++
+			rumors = append(rumors, &proto.Rumor{Record: s})
+		}
+		v.hear(v.a, rumors...)
+	}
+	if n := len(v.room.Members()); n != 2 {
+		t.Errorf("%d members after ten thousand unknown ones", n)
+	}
+	for i := range 100_000 { // nobody listens: the door is shut in time
+		v.room.Control(v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_PROBE, Payload: make([]byte, 1+i%2000)})
+	}
+	v.room.Control(b, &proto.Message{Type: proto.MessageType_PROBE})
+	if n := len(v.room.door.waiting); n != maxWaitingPeer+1 {
+		t.Errorf("%d messages wait: of a flood %d may, and another's one must", n, maxWaitingPeer)
+	}
+	grown := int64(heap()) - int64(start)
+	t.Logf("heap grew by %d KiB", grown>>10)
+	if grown > 16<<20 {
+		t.Errorf("the heap grew by %d KiB", grown>>10)
+	}
+	runtime.KeepAlive(v)
+}
+
+func TestBadSyncsAreRefused(t *testing.T) {
+	v := newVictim(t)
+	line := func(n byte) *proto.Digest { return &proto.Digest{Peer: append(make([]byte, 31), n)} }
+	encode := func(q *proto.SyncRequest) []byte { b, _ := proto.Encode(nil, q); return b }
+	tests := []struct {
+		name string
+		from proto.PeerID
+		m    *proto.Message
+	}{
+		{"of a stranger", v.strangerKey.Peer(), &proto.Message{Type: proto.MessageType_SYNC}},
+		{"of another type", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNCED}},
+		{"damaged", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: []byte{0xff}}},
+		{"too long", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: make([]byte, proto.MaxControl+1)}},
+		{"half a peer", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(&proto.SyncRequest{After: []byte{1}})}},
+		{"out of order", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(2), line(1)}})}},
+		{"twice the same", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(2), line(2)}})}},
+		{"beyond its range", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(9)}, Until: line(5).Peer})}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if reply, err := v.room.Sync(t.Context(), tt.from, tt.m); err == nil {
+				t.Errorf("answered: %v", reply)
+			}
+		})
+	}
+	q := &proto.SyncRequest{}
+	for i := range proto.MaxDigests { // all unknown: it wants some, and allocates no rows
+		q.Digests = append(q.Digests, &proto.Digest{Peer: append(make([]byte, 30), byte(i>>8)+1, byte(i)), Incarnation: 1<<64 - 1})
+	}
+	reply, err := v.room.Sync(t.Context(), v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(q)})
+	var r proto.SyncReply
+	if err != nil || proto.Decode(reply.GetPayload(), &r) != nil || len(r.GetWanted()) > proto.MaxRumors || !r.GetMore() || len(v.room.Members()) != 2 {
+		t.Errorf("a digest of unknown nodes: %v, %v", &r, err)
+	}
+}
+
+// Any bytes may come as a probe, as its answer, on the topic and in a sync.
+func FuzzRoom(f *testing.F) {
+	v := newVictim(f)
+	probe, _ := proto.Encode(nil, &proto.Probe{Number: 7, Rumors: []*proto.Rumor{v.record(v.b, 1, 1)}})
+	reply, _ := proto.Encode(nil, &proto.ProbeReply{Number: 7, Missed: true})
+	sync, _ := proto.Encode(nil, &proto.SyncRequest{After: make([]byte, 32)})
+	f.Add(uint8(0), probe)
+	f.Add(uint8(1), reply)
+	f.Add(uint8(2), v.topic(v.record(v.a, 1, 1)))
+	f.Add(uint8(3), sync)
+	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
+		from := v.a.keys.Peer()
+		switch kind % 4 {
+		case 0:
+			v.room.hear(t.Context(), guest{from: from, kind: proto.MessageType_PROBE, bytes: b})
+		case 1:
+			v.room.hear(t.Context(), guest{from: from, kind: proto.MessageType_PROBED, bytes: b})
+		case 2:
+			if v.valid(from, b) {
+				v.room.hearTopic(t.Context(), guest{from: from, bytes: b})
+			}
+		case 3:
+			m, err := v.room.Sync(t.Context(), from, &proto.Message{Type: proto.MessageType_SYNC, Payload: b})
+			if err == nil && len(m.GetPayload()) > proto.MaxControl {
+				t.Fatalf("an answer of %d bytes", len(m.GetPayload()))
+			}
+		}
+		if n := len(v.room.Members()); n != 2 {
+			t.Fatalf("%d members", n)
+		}
+	})
+}

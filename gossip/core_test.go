@@ -1,0 +1,269 @@
+package gossip
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Twenty nodes: everybody sees a join within five seconds and a death within ten, by
+// the figures of a LAN.
+func TestTwentyNodesConverge(t *testing.T) {
+	var join, kill, root []time.Duration
+	for seed := range uint64(20) {
+		s := newSim(seed, 20, Tuning{})
+		if d := s.until(10*time.Second, func() bool { return s.agree(asItIs) }); d >= 5*time.Second {
+			t.Fatalf("seed %d: twenty nodes found each other in %v", seed, d)
+		}
+		s.run(time.Duration(seed) * time.Second)
+		s.start(s.add())
+		d := s.until(10*time.Second, func() bool { return s.agree(asItIs) })
+		join = append(join, d)
+		root = append(root, s.until(2*time.Minute, s.equal))
+		s.run(time.Minute)
+		s.kill(s.nodes[int(seed)%20])
+		kill = append(kill, s.until(time.Minute, func() bool { return s.agree(asItIs) }))
+	}
+	t.Logf("join: %v; kill: %v; roots equal after %v more", spread(join), spread(kill), spread(root))
+	if w := worst(join); w > 5*time.Second {
+		t.Errorf("a join took %v", w)
+	}
+	if w := worst(kill); w > 10*time.Second {
+		t.Errorf("a death took %v", w)
+	}
+}
+
+// refuteIn is memberlist's formula: each other accuser brings the time down, the first
+// one most.
+func TestRefutationTimeShrinksWithAccusers(t *testing.T) {
+	low, high := 4*time.Second, 24*time.Second
+	for _, tt := range []struct {
+		n, k int
+		want time.Duration
+	}{{0, 2, high}, {1, 2, 11381 * time.Millisecond}, {2, 2, low}, {9, 2, low}, {0, 0, low}, {0, 3, high}, {1, 3, 14 * time.Second}, {3, 3, low}} {
+		if got := refuteIn(low, high, tt.n, tt.k); (got - tt.want).Abs() > time.Millisecond {
+			t.Errorf("%d of %d agree: %v, want %v", tt.n, tt.k, got, tt.want)
+		}
+	}
+	tuning := Tuning{}.withDefaults()
+	for _, tt := range []struct {
+		n, k      int
+		low, high time.Duration
+	}{{2, 0, 4 * time.Second, 4 * time.Second}, {3, 0, 4 * time.Second, 4 * time.Second}, {4, 2, 3 * time.Second, 24 * time.Second}, {5, 3, 3 * time.Second, 24 * time.Second}, {100, 3, 6 * time.Second, 48 * time.Second}} {
+		if l, h, k := tuning.suspicion(tt.n); l != tt.low || h != tt.high || k != tt.k {
+			t.Errorf("%d nodes: %v to %v, %d must agree", tt.n, l, h, k)
+		}
+	}
+}
+
+// A node sends one direct probe an interval, whatever the size of the mesh.
+func TestProbesDoNotGrowWithTheMesh(t *testing.T) {
+	for _, n := range []int{2, 10, 60, 200} {
+		s := newSim(1, n, Tuning{})
+		s.run(10 * time.Second)
+		before, sent := s.counts().Probes, s.messages
+		s.run(time.Minute)
+		probes := float64(s.counts().Probes-before) / float64(n) / 60
+		if probes < 0.9 || probes > 1.1 {
+			t.Errorf("%d nodes: %.2f probes a node and second", n, probes)
+		}
+		t.Logf("%d nodes: %.2f probes, %.2f messages a node and second", n, probes, float64(s.messages-sent)/float64(n)/60)
+	}
+}
+
+// Two hundred nodes agree on a join, a death and each other's records as fast as
+// twenty do, with as many messages each.
+func TestTwoHundredNodesConverge(t *testing.T) {
+	const size = 200
+	s := newSim(4, size, Tuning{})
+	first := s.until(time.Minute, func() bool { return s.agree(asItIs) && s.equal() })
+	sent := s.messages
+	s.run(time.Minute)
+	rate := float64(s.messages-sent) / size / 60
+	s.start(s.add())
+	join := s.until(time.Minute, func() bool { return s.agree(asItIs) && s.equal() })
+	s.kill(s.nodes[77])
+	sent = s.messages
+	kill := s.until(time.Minute, func() bool { return s.agree(asItIs) })
+	t.Logf("all know all after %v; then %.1f messages a node and second; a join after %v; a death after %v, %.1f messages a node until then",
+		first, rate, join, kill, float64(s.messages-sent)/size)
+	if first > 10*time.Second || join > 5*time.Second || kill > 20*time.Second || rate > 3 {
+		t.Errorf("slower, or louder, than twenty nodes are")
+	}
+}
+
+// A peer with work for it is probed more often, and its death is seen sooner; the pace of
+// the others stays.
+func TestWorkMakesProbesQuicker(t *testing.T) {
+	var idle, busy []time.Duration
+	for seed := range uint64(20) {
+		for _, work := range []bool{false, true} {
+			s := newSim(seed, 20, Tuning{})
+			s.run(20 * time.Second)
+			victim, home := s.nodes[7], s.nodes[0]
+			s.act(home, home.core.Busy(s.now, victim.id, work))
+			s.run(10*time.Second + time.Duration(seed)*73*time.Millisecond)
+			s.kill(victim)
+			d := s.until(time.Minute, func() bool { return home.core.members[victim.id].status == Suspect })
+			if work {
+				busy = append(busy, d)
+			} else {
+				idle = append(idle, d)
+			}
+		}
+	}
+	t.Logf("suspected by the one with work: %v; without: %v", spread(busy), spread(idle))
+	if mean(busy) >= mean(idle) {
+		t.Errorf("work made it slower: %v, idle %v", mean(busy), mean(idle))
+	}
+}
+
+// A run follows from its seed.
+func TestSameSeedSameRun(t *testing.T) {
+	play := func() (Counts, [32]byte, uint64) {
+		s := newSim(9, 9, Tuning{PruneAge: 10 * time.Minute})
+		storm(s, time.Hour)
+		return s.counts(), s.nodes[0].core.Root(), s.steps
+	}
+	c1, r1, n1 := play()
+	c2, r2, n2 := play()
+	if c1 != c2 || r1 != r2 || n1 != n2 {
+		t.Errorf("two runs of a seed differ: %d and %d steps, %+v and %+v", n1, n2, c1, c2)
+	}
+}
+
+// Who comes back is alive at once for delivery, and has new work only after a while: 5
+// seconds after a suspicion, 30 after it was called dead; a flap begins the time anew.
+func TestReturnsWaitForNewWork(t *testing.T) {
+	s := newSim(1, 3, Tuning{})
+	s.run(10 * time.Second)
+	at, p := s.nodes[0], s.nodes[1]
+	m := at.core.members[p.id]
+	if !m.eligible(s.now) {
+		t.Fatal("a node that never fell may have no work")
+	}
+	record := func() { p.core.own.incarnation++; p.core.own.news = p.Record(p.core.own.incarnation, 1) }
+	accuse := func() {
+		at.core.Heard(s.now, s.nodes[2].id, []*News{s.nodes[2].Accuse(p.id, m.incarnation, proto.Liveness_LIVENESS_SUSPECT)})
+	}
+	accuse()
+	if m.status != Suspect || m.eligible(s.now) {
+		t.Fatalf("accused: %v", m.status)
+	}
+	record()
+	at.core.Heard(s.now, p.id, []*News{p.core.own.news})
+	if m.status != Alive || m.eligible(s.now) || m.eligible(s.now+4999*time.Millisecond) || !m.eligible(s.now+5*time.Second) {
+		t.Errorf("refuted: %v, until %v", m.status, m.recover-s.now)
+	}
+	accuse() // within the five seconds
+	if c := at.core.counts; c.Suppressed != 1 || m.flaps != 1 {
+		t.Errorf("a flap was not counted: %+v", c)
+	}
+	at.core.condemn(s.now, m, nil)
+	record()
+	at.core.Heard(s.now, p.id, []*News{p.core.own.news})
+	if m.status != Alive || m.eligible(s.now+29*time.Second) || !m.eligible(s.now+30*time.Second) {
+		t.Errorf("back from the dead: %v, until %v", m.status, m.recover-s.now)
+	}
+}
+
+// Whatever comes first after a pause of this node, a tick or what waited at its door:
+// the time to refute goes on where it stood, what begins after the pause is not put off
+// by it, and accusers that are heard then do not take back what the pause gave.
+func TestAPauseIsNoticedByWhateverComesFirst(t *testing.T) {
+	const pause = 20 * time.Second
+	for _, first := range []string{"a tick", "a rumor"} {
+		s := newSim(1, 12, Tuning{})
+		s.run(20 * time.Second)
+		at, before, after := s.nodes[0], s.nodes[1], s.nodes[2]
+		accuse := func(now time.Duration, by, of *simNode) {
+			m := at.core.members[of.id]
+			at.core.Heard(now, by.id, []*News{by.Accuse(of.id, m.incarnation, proto.Liveness_LIVENESS_SUSPECT)})
+		}
+		left := func(now time.Duration, of *simNode) time.Duration {
+			return at.core.members[of.id].suspicion.deadline - now
+		}
+		accuse(s.now, s.nodes[3], before)
+		was, health := left(s.now, before), at.core.own.health
+		now := s.now + pause
+		if first == "a tick" {
+			at.core.Tick(now)
+		}
+		for by := 3; by < 7; by++ {
+			accuse(now, s.nodes[by], after)
+		}
+		at.core.Tick(now)
+		if at.core.counts.Pauses != 1 || at.core.own.health <= health {
+			t.Errorf("%s first: %d pauses noticed, health %d", first, at.core.counts.Pauses, at.core.own.health)
+		}
+		if got := left(now, before); got < was {
+			t.Errorf("%s first: who was suspected before had %v, has %v", first, was, got)
+		}
+		if got := left(now, after); got > 4*time.Second {
+			t.Errorf("%s first: whom four accuse after the pause has %v", first, got)
+		}
+		for by := 4; by < 7; by++ {
+			accuse(now, s.nodes[by], before)
+		}
+		if got := left(now, before); got < 2*time.Second {
+			t.Errorf("%s first: whom four accuse, the first before the pause, has %v to be heard", first, got)
+		}
+	}
+}
+
+// A node that has to say that it is alive says so twice: who misses it once comes to a
+// wrong verdict.
+func TestARefutationIsSaidTwice(t *testing.T) {
+	s := newSim(1, 5, Tuning{})
+	s.run(20 * time.Second)
+	c := s.nodes[0].core
+	said := 0
+	count := func(actions []Action) {
+		for _, a := range actions {
+			if a.Do == DoPublish && a.News[0].Record.GetIncarnation() == c.own.incarnation {
+				said++
+			}
+		}
+	}
+	was := c.own.incarnation
+	count(c.Heard(s.now, s.nodes[1].id, []*News{s.nodes[1].Accuse(c.self, was, proto.Liveness_LIVENESS_SUSPECT)}))
+	for now := s.now; now < s.now+time.Second; now = max(c.Next(), now+time.Millisecond) {
+		count(c.Tick(now))
+	}
+	if c.own.incarnation != was+1 || said != 2 {
+		t.Errorf("incarnation %d after %d, said %d times", c.own.incarnation, was, said)
+	}
+}
+
+// However many members somebody makes up, a node keeps MaxMembers rows, and says once
+// that there is no room; it goes on with those it has.
+func TestMembersAreBounded(t *testing.T) {
+	const most, made = 20, 500
+	s := newSim(1, 10, Tuning{MaxMembers: most})
+	s.run(10 * time.Second)
+	at := s.nodes[0]
+	alarms := 0
+	s.events = func(n *simNode, e *Event) {
+		if n == at && e.What == Alarm {
+			alarms++
+		}
+	}
+	for i := range made {
+		p := proto.PeerID{9, byte(i), byte(i >> 8)}
+		made := &simNode{s: s, id: p, boot: 1}
+		s.act(at, at.core.Introduced(s.now, p))
+		s.act(at, at.core.Heard(s.now, s.nodes[1].id, []*News{made.Record(1<<20, 1)}))
+	}
+	c := at.core
+	if len(c.members) != most || len(c.probing.ring) != most || len(c.digest().lines) != most+1 || len(c.rumors.waiting) > maxRumors {
+		t.Errorf("%d rows, %d in the ring, %d lines, %d rumors", len(c.members), len(c.probing.ring), len(c.digest().lines), len(c.rumors.waiting))
+	}
+	if alarms != 1 || c.counts.Refused != 2*(made-most+9) {
+		t.Errorf("%d alarms, %d refused", alarms, c.counts.Refused)
+	}
+	ans, _ := c.Answer(s.now, s.nodes[1].id, &Ask{Lines: []Line{{Peer: proto.PeerID{10}, Incarnation: 1, Liveness: proto.Liveness_LIVENESS_ALIVE}}, After: proto.PeerID{9, 255, 255, 255}})
+	if len(ans.Wanted) != 0 {
+		t.Errorf("it asks for %d of whom it has no room", len(ans.Wanted))
+	}
+}

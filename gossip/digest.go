@@ -1,0 +1,250 @@
+package gossip
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A Line of a digest is the newest that a node knows of another.
+type Line struct {
+	Peer        proto.PeerID
+	Incarnation uint64
+	Revision    uint64
+	Liveness    proto.Liveness
+}
+
+// worse ranks liveness: who was called dead is not shown alive by who missed it.
+func (l Line) worse(o Line) bool { return l.Liveness > o.Liveness }
+
+// An Ask begins an exchange, or goes on with it: the lines that the asker has of the
+// peers behind After, up to and with Until.
+type Ask struct {
+	Lines []Line
+	After proto.PeerID // zero: from the first
+	Until proto.PeerID // zero: to the last
+	News  []*News      // that the last answer asked for
+}
+
+// covers reports whether p is in the range of a.
+func (a *Ask) covers(p proto.PeerID) bool {
+	return p.Compare(a.After) > 0 && (a.Until.IsZero() || p.Compare(a.Until) <= 0)
+}
+
+// An Answer gives what the asker lacks and wants what it knows better, both in order
+// of peers. More says that there is more behind the last of them, and of Ended.
+type Answer struct {
+	News   []*News
+	Wanted []proto.PeerID
+	Ended  proto.PeerID // the last id of a revocation that came with it; zero: none did
+	More   bool
+}
+
+// last returns the peer up to which the answer is complete.
+func (a *Answer) last() proto.PeerID {
+	last := a.Ended
+	if n := len(a.News); n > 0 && a.News[n-1].Peer.Compare(last) > 0 {
+		last = a.News[n-1].Peer
+	}
+	if n := len(a.Wanted); n > 0 && a.Wanted[n-1].Compare(last) > 0 {
+		last = a.Wanted[n-1]
+	}
+	return last
+}
+
+// A digest is what this node knows, in order of peers, and its hash. It is kept until
+// something changes, and then not changed itself: others hold its lines.
+type digest struct {
+	lines  []Line
+	root   [32]byte
+	hashed bool
+}
+
+// digest returns what this node knows, itself included, in order of peers.
+func (c *Core) digest() *digest {
+	if c.known != nil {
+		return c.known
+	}
+	d := &digest{lines: make([]Line, 0, len(c.members)+1)}
+	d.lines = append(d.lines, Line{c.self, c.own.incarnation, c.own.revision, proto.Liveness_LIVENESS_ALIVE})
+	for _, m := range c.members {
+		if m.status != Unknown {
+			d.lines = append(d.lines, Line{m.id, m.incarnation, m.revision(), m.status.liveness()})
+		}
+	}
+	slices.SortFunc(d.lines, func(a, b Line) int { return a.Peer.Compare(b.Peer) })
+	c.known = d
+	return d
+}
+
+// Root returns the hash over what this node knows of all that are not gone. Two nodes
+// with the same root know the same.
+func (c *Core) Root() [32]byte {
+	d := c.digest()
+	if d.hashed {
+		return d.root
+	}
+	h := sha256.New()
+	var b [32 + 8 + 8 + 1]byte
+	for _, l := range d.lines {
+		if l.Liveness == proto.Liveness_LIVENESS_DEAD {
+			continue // each node forgets those at another time
+		}
+		copy(b[:], l.Peer[:])
+		binary.BigEndian.PutUint64(b[32:], l.Incarnation)
+		binary.BigEndian.PutUint64(b[40:], l.Revision)
+		b[48] = byte(l.Liveness)
+		h.Write(b[:])
+	}
+	h.Sum(d.root[:0])
+	d.hashed = true
+	return d.root
+}
+
+// Ask returns the next step of an exchange: the lines behind after, one message full.
+func (c *Core) Ask(after proto.PeerID, wanted []proto.PeerID) *Ask {
+	a := &Ask{After: after}
+	lines := c.digest().lines
+	at, found := slices.BinarySearchFunc(lines, after, func(l Line, p proto.PeerID) int { return l.Peer.Compare(p) })
+	if found {
+		at++
+	}
+	a.Lines = lines[at:]
+	if len(a.Lines) > proto.MaxDigests {
+		a.Lines = a.Lines[:proto.MaxDigests]
+		a.Until = a.Lines[proto.MaxDigests-1].Peer
+	}
+	for _, p := range wanted {
+		if news := c.newsOf(p); len(a.News)+len(news) <= proto.MaxRumors {
+			a.News = append(a.News, news...)
+		}
+	}
+	return a
+}
+
+// freshlyDead is how long a dead node is told of to who never heard of it.
+const freshlyDead = 10 * time.Minute
+
+// Answer takes the ask of another node: it learns what it brings, and returns what the
+// asker lacks.
+func (c *Core) Answer(now time.Duration, from proto.PeerID, a *Ask) (*Answer, []Action) {
+	c.begin(now)
+	c.spoke(now, from)
+	c.learn(now, from, a.News)
+	if m := c.members[from]; m != nil {
+		m.synced = now
+	}
+	ans := &Answer{}
+	mine := c.digest().lines
+	at, _ := slices.BinarySearchFunc(mine, a.After, func(l Line, p proto.PeerID) int { return l.Peer.Compare(p) })
+	for rest := a.Lines; ; {
+		for at < len(mine) && !a.covers(mine[at].Peer) && mine[at].Peer.Compare(a.After) <= 0 {
+			at++
+		}
+		have := at < len(mine) && a.covers(mine[at].Peer)
+		if !have && len(rest) == 0 {
+			break
+		}
+		// No room for the largest step: its record and some accusations.
+		if len(ans.News) > proto.MaxRumors-4 || len(ans.Wanted) >= proto.MaxRumors {
+			ans.More = true
+			break
+		}
+		switch {
+		case !have || len(rest) > 0 && rest[0].Peer.Compare(mine[at].Peer) < 0:
+			c.unknownLine(ans, rest[0])
+			rest = rest[1:]
+		case len(rest) == 0 || mine[at].Peer.Compare(rest[0].Peer) < 0:
+			c.lackingLine(now, ans, mine[at])
+			at++
+		default:
+			c.compareLine(ans, mine[at], rest[0])
+			at, rest = at+1, rest[1:]
+		}
+	}
+	return ans, c.end(now)
+}
+
+// unknownLine answers a line of a node that has no row here.
+func (c *Core) unknownLine(ans *Answer, theirs Line) {
+	switch {
+	case !c.graves.covers(theirs.Peer, theirs.Incarnation):
+		if c.members[theirs.Peer] == nil && len(c.members) >= c.t.MaxMembers {
+			return // there is no row for it
+		}
+		ans.Wanted = append(ans.Wanted, theirs.Peer)
+	case theirs.Liveness != proto.Liveness_LIVENESS_DEAD:
+		ans.News = append(ans.News, c.voice.Accuse(theirs.Peer, theirs.Incarnation, proto.Liveness_LIVENESS_DEAD))
+	}
+}
+
+// lackingLine answers for a row that the asker does not have.
+func (c *Core) lackingLine(now time.Duration, ans *Answer, mine Line) {
+	if m := c.members[mine.Peer]; m != nil && m.gone() && now-m.since > freshlyDead {
+		return // the asker may have pruned it, and cares no more
+	}
+	ans.News = append(ans.News, c.newsOf(mine.Peer)...)
+}
+
+// compareLine answers a line that both have.
+func (c *Core) compareLine(ans *Answer, mine, theirs Line) {
+	newer := mine.Incarnation > theirs.Incarnation ||
+		mine.Incarnation == theirs.Incarnation && (mine.Revision > theirs.Revision || mine.worse(theirs))
+	older := mine.Incarnation < theirs.Incarnation ||
+		mine.Incarnation == theirs.Incarnation && (mine.Revision < theirs.Revision || theirs.worse(mine))
+	if newer {
+		ans.News = append(ans.News, c.newsOf(mine.Peer)...)
+	}
+	if older {
+		ans.Wanted = append(ans.Wanted, mine.Peer)
+	}
+}
+
+// newsOf returns what is known of p: its record and, if it is not well, who says so.
+func (c *Core) newsOf(p proto.PeerID) []*News {
+	if p == c.self {
+		return []*News{c.own.news}
+	}
+	m := c.members[p]
+	if m == nil || m.record == nil {
+		return nil
+	}
+	news := []*News{m.record}
+	if m.suspicion != nil {
+		news = append(news, m.suspicion.by[:min(len(m.suspicion.by), 3)]...)
+	}
+	return news
+}
+
+// Answered takes the answer to an ask. It returns how the exchange goes on; nil: it is
+// complete.
+func (c *Core) Answered(now time.Duration, from proto.PeerID, a *Ask, ans *Answer) (*Ask, []Action) {
+	c.begin(now)
+	c.spoke(now, from)
+	c.learn(now, from, ans.News)
+	if m := c.members[from]; m != nil {
+		m.synced = now
+	}
+	var next *Ask
+	switch {
+	case ans.More && ans.last().Compare(a.After) > 0:
+		next = c.Ask(ans.last(), ans.Wanted)
+	case !a.Until.IsZero():
+		next = c.Ask(a.Until, ans.Wanted)
+	case len(ans.Wanted) > 0:
+		// Only what was asked for: the lines are compared to the end already.
+		next = c.Ask(last, ans.Wanted)
+	}
+	return next, c.end(now)
+}
+
+// last is behind every peer.
+var last = func() (p proto.PeerID) {
+	for i := range p {
+		p[i] = 0xff
+	}
+	return p
+}()

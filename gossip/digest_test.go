@@ -1,0 +1,98 @@
+package gossip
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// mend lets a and b exchange until they are done and returns the steps it took.
+func mend(t *testing.T, now time.Duration, a, b *Core) int {
+	t.Helper()
+	steps := 0
+	for ask := a.Ask(proto.PeerID{}, nil); ask != nil; steps++ {
+		if len(ask.Lines) > proto.MaxDigests || len(ask.News) > proto.MaxRumors || steps > 500 {
+			t.Fatalf("step %d: %d lines, %d news", steps, len(ask.Lines), len(ask.News))
+		}
+		ans, _ := b.Answer(now, a.self, ask)
+		if len(ans.News) > proto.MaxRumors || len(ans.Wanted) > proto.MaxRumors {
+			t.Fatalf("step %d: %d news, %d wanted", steps, len(ans.News), len(ans.Wanted))
+		}
+		ask, _ = a.Answered(now, b.self, ask, ans)
+	}
+	return steps
+}
+
+// Two nodes that know nothing of each other's peers know the same after one exchange, and
+// a second one of a few steps has nothing to say: whatever they knew before.
+func TestExchangeMakesTwoNodesEqual(t *testing.T) {
+	for _, n := range []int{0, 1, 31, 32, 33, 255, 256, 257, 1000} {
+		for seed := range uint64(4) {
+			r := rand.New(rand.NewPCG(seed, uint64(n)))
+			s := newSim(seed, 2, Tuning{})
+			s.run(2 * time.Second)
+			a, b := s.nodes[0].core, s.nodes[1].core
+			for i := range n {
+				p := &simNode{s: s, id: simID(i + 2), boot: 5, state: proto.NodeState_NODE_STATE_RUNNING}
+				for _, c := range []*Core{a, b} {
+					if r.IntN(3) > 0 { // who knows what, and how much of it
+						c.Heard(s.now, s.nodes[0].id, []*News{p.Record(p.boot<<20+uint64(r.IntN(3)), 1+uint64(r.IntN(3)))})
+					}
+					if m := c.members[p.id]; m != nil && r.IntN(10) == 0 {
+						by := &simNode{id: simID(5000 + i)} // each has its own, so that none is silenced
+						c.suspect(s.now, m, by.id, by.Accuse(p.id, m.incarnation, proto.Liveness_LIVENESS_SUSPECT))
+					}
+				}
+			}
+			steps := mend(t, s.now, a, b)
+			if a.Root() != b.Root() {
+				mend(t, s.now, a, b) // a suspicion of an incarnation that the other did not know yet
+			}
+			if a.Root() != b.Root() {
+				t.Errorf("%d rows, seed %d: they differ after %d steps", n, seed, steps)
+			}
+			if again := mend(t, s.now, a, b); again > n/proto.MaxDigests+1 {
+				t.Errorf("%d rows, seed %d: %d steps with nothing to say", n, seed, again)
+			}
+			if seed == 0 {
+				t.Logf("%d rows: %d steps", n, steps)
+			}
+		}
+	}
+}
+
+// A rumor rides on probes a bounded number of times, at most eight a message, and a
+// newer statement takes the place of an older one.
+func TestRumorsAreToldABoundedNumberOfTimes(t *testing.T) {
+	var r rumors
+	r.init()
+	n := &simNode{id: simID(1), boot: 1}
+	for i := range uint64(600) {
+		o := &simNode{id: simID(int(i)), boot: 1}
+		r.add(o.Record(1, 1))
+		r.add(n.Record(1+i, 1))
+	}
+	if len(r.waiting) > maxRumors {
+		t.Errorf("%d rumors wait", len(r.waiting))
+	}
+	told := map[*News]int{}
+	for range 10_000 {
+		news := r.take(nil, proto.MaxPiggyback, transmits(20))
+		if len(news) > proto.MaxPiggyback {
+			t.Fatalf("%d rumors in a message", len(news))
+		}
+		for _, n := range news {
+			told[n]++
+		}
+	}
+	for n, times := range told {
+		if times != transmits(20) {
+			t.Fatalf("a rumor of %x was told %d times", n.Peer[:2], times)
+		}
+	}
+	if len(r.waiting) > 0 {
+		t.Errorf("%d rumors are told for ever", len(r.waiting))
+	}
+}

@@ -1,0 +1,294 @@
+package gossip
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+const (
+	// maxSteps ends an exchange that does not end by itself: enough for 4096 nodes
+	// and 10 000 revocations of which all is new.
+	maxSteps = 512
+	// stepTime bounds one step, exchangeTime all of an exchange that nobody asked for:
+	// what it brought stays, and the next one comes further.
+	stepTime     = 15 * time.Second
+	exchangeTime = 5 * time.Minute
+	// maxExchanges is how many go on at once, each with another node: one that never
+	// comes to its end keeps nobody from the others.
+	maxExchanges = 4
+)
+
+var errSync = errors.New("gossip: not an answer to a sync")
+
+// exchanges begins those that the core asks for.
+func (r *Room) exchanges(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case p := <-r.syncs:
+			if err := r.exchangeInTime(ctx, p); err != nil && ctx.Err() == nil {
+				r.met.syncs.WithLabelValues("failed").Inc()
+				r.log.Debug("an exchange did not come to its end", "peer", p.Short(), "error", err)
+			}
+		}
+	}
+}
+
+// exchangeInTime is exchange within exchangeTime. Another one with p may begin after it.
+func (r *Room) exchangeInTime(ctx context.Context, p proto.PeerID) error {
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.busy, p)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
+	defer cancel()
+	_, err := r.exchange(ctx, p)
+	return err
+}
+
+// exchange compares what the two know, step by step, until both know the same. It
+// reports whether they did at its end.
+func (r *Room) exchange(ctx context.Context, p proto.PeerID) (bool, error) {
+	r.mu.Lock()
+	ask := r.core.Ask(proto.PeerID{}, nil)
+	r.mu.Unlock()
+	var revoked []*proto.Rumor
+	for range maxSteps {
+		ans, wanted, theirs, err := r.stepOf(ctx, p, ask, revoked)
+		if err != nil {
+			return false, err
+		}
+		var next *Ask
+		r.step(func(now time.Duration) (actions []Action) {
+			next, actions = r.core.Answered(now, p, ask, ans)
+			return actions
+		})
+		if revoked = r.ended.rumors(wanted); next == nil && len(revoked) > 0 {
+			next = &Ask{After: last}
+		}
+		if next == nil {
+			r.met.syncs.WithLabelValues("complete").Inc()
+			return r.agrees(theirs), nil
+		}
+		ask = next
+	}
+	return false, fmt.Errorf("exchange with %s: no end after %d steps", p.Short(), maxSteps)
+}
+
+// stepOf sends one ask and reads what answers it.
+func (r *Room) stepOf(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*proto.Rumor) (ans *Answer, wanted [][32]byte, root []byte, err error) {
+	payload, err := proto.Encode(nil, r.request(ask, revoked))
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	m, err := r.net.Exchange(ctx, p, &proto.Message{Type: proto.MessageType_SYNC, Payload: payload})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), err)
+	}
+	var reply proto.SyncReply
+	if m.GetType() != proto.MessageType_SYNCED || len(m.GetPayload()) > proto.MaxControl {
+		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), errSync)
+	}
+	if err := proto.Decode(m.GetPayload(), &reply); err != nil {
+		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), err)
+	}
+	ans = &Answer{More: reply.GetMore()}
+	ans.News, _ = r.believe(ctx, reply.GetRumors())
+	for _, rumor := range reply.GetRumors() {
+		if s := rumor.GetRevocation(); s != nil {
+			ans.Ended = later(ans.Ended, identity.RevocationID(s))
+		}
+	}
+	for _, w := range reply.GetWanted() {
+		id, err := proto.PeerIDFrom(w)
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("exchange with %s: %w: %w", p.Short(), errSync, err)
+		}
+		if r.ended.knows(id) {
+			wanted, ans.Ended = append(wanted, id), later(ans.Ended, id)
+		} else {
+			ans.Wanted = append(ans.Wanted, id)
+		}
+	}
+	return ans, wanted, reply.GetRoot(), nil
+}
+
+func later(a, b proto.PeerID) proto.PeerID {
+	if b.Compare(a) > 0 {
+		return b
+	}
+	return a
+}
+
+// agrees reports whether this node knows the same as one whose root is theirs.
+func (r *Room) agrees(theirs []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	root := r.root()
+	equal := bytes.Equal(theirs, root[:])
+	r.compared(r.now(), equal)
+	return equal
+}
+
+// request returns the message of an ask that fits.
+func (r *Room) request(ask *Ask, revoked []*proto.Rumor) *proto.SyncRequest {
+	m := &proto.SyncRequest{Rumors: revoked, Revocations: r.ended.narrow(ask)}
+	if !ask.After.IsZero() {
+		m.After = ask.After[:]
+	}
+	if !ask.Until.IsZero() {
+		m.Until = ask.Until[:]
+	}
+	for i := range ask.Lines {
+		l := &ask.Lines[i]
+		m.Digests = append(m.Digests, &proto.Digest{Peer: l.Peer[:], Incarnation: l.Incarnation, Revision: l.Revision, Liveness: l.Liveness})
+	}
+	size := proto.Size(m)
+	for _, n := range ask.News {
+		rumor := r.introduced(n)
+		if size += proto.Size(rumor) + 8; size > maxTopic || len(m.Rumors) >= proto.MaxRumors {
+			break // it is wanted again the next time
+		}
+		m.Rumors = append(m.Rumors, rumor)
+	}
+	return m
+}
+
+// Sync answers a SYNC of a member with a SYNCED.
+func (r *Room) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
+	if !r.ears.member(from, nil) {
+		r.met.strangers.Inc()
+		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errStranger)
+	}
+	var q proto.SyncRequest
+	if m.GetType() != proto.MessageType_SYNC || len(m.GetPayload()) > proto.MaxControl {
+		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errForm)
+	}
+	if err := proto.Decode(m.GetPayload(), &q); err != nil {
+		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
+	}
+	ask, err := askOf(&q)
+	if err != nil {
+		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
+	}
+	ended := make([][32]byte, 0, len(q.GetRevocations()))
+	for _, b := range q.GetRevocations() {
+		if len(b) != 32 {
+			return nil, fmt.Errorf("sync of %s: %w: a revocation's id of %d bytes", from.Short(), errForm, len(b))
+		}
+		ended = append(ended, [32]byte(b))
+	}
+	ask.News, _ = r.believe(ctx, q.GetRumors())
+	var ans *Answer
+	var root [32]byte
+	r.step(func(now time.Duration) (actions []Action) {
+		ans, actions = r.core.Answer(now, from, ask)
+		root = r.root()
+		return actions
+	})
+	payload, err := proto.Encode(nil, r.reply(ask, ans, ended, root))
+	if err != nil {
+		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
+	}
+	return &proto.Message{Type: proto.MessageType_SYNCED, Payload: payload}, nil
+}
+
+// askOf reads a request but for its rumors.
+func askOf(q *proto.SyncRequest) (*Ask, error) {
+	ask := &Ask{}
+	for _, e := range []struct {
+		from []byte
+		to   *proto.PeerID
+	}{{q.GetAfter(), &ask.After}, {q.GetUntil(), &ask.Until}} {
+		if len(e.from) == 0 {
+			continue
+		}
+		p, err := proto.PeerIDFrom(e.from)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errForm, err)
+		}
+		*e.to = p
+	}
+	before := ask.After
+	for _, d := range q.GetDigests() {
+		p, err := proto.PeerIDFrom(d.GetPeer())
+		if err != nil || p.Compare(before) <= 0 || !ask.covers(p) {
+			return nil, fmt.Errorf("%w: the digests are not in order", errForm)
+		}
+		before = p
+		ask.Lines = append(ask.Lines, Line{p, d.GetIncarnation(), d.GetRevision(), d.GetLiveness()})
+	}
+	return ask, nil
+}
+
+// compared notes how long it took from a difference to equality. r.mu is held.
+func (r *Room) compared(now time.Duration, same bool) {
+	switch {
+	case !same && r.differs == 0:
+		r.differs = now
+	case same && r.differs > 0:
+		r.met.converged.Observe((now - r.differs).Seconds())
+		r.differs = 0
+	}
+}
+
+// root returns the hash over all that this node knows, revocations included. r.mu is
+// held.
+func (r *Room) root() [32]byte {
+	root := r.core.Root()
+	ended := r.ended.root()
+	if ended == ([32]byte{}) {
+		return root
+	}
+	return sha256.Sum256(append(root[:], ended[:]...))
+}
+
+// An Agreement says how an exchange with one node ended.
+type Agreement struct {
+	Peer proto.PeerID
+	Same bool // both know the same now
+	Took time.Duration
+	Err  error
+}
+
+// Converge exchanges with every node that is not gone, now, and returns who agrees. Of
+// those that were never heard it tries the connected ones.
+func (r *Room) Converge(ctx context.Context) []Agreement {
+	var all []Agreement
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(4)
+	for _, m := range r.Members() {
+		if m.Status == Dead || m.Status == Left || m.Status == Unknown && !m.Connected {
+			continue
+		}
+		g.Go(func() error {
+			a := Agreement{Peer: m.Peer}
+			start := r.now()
+			for i := 0; i < 3 && a.Err == nil && !a.Same; i++ {
+				a.Same, a.Err = r.exchange(ctx, m.Peer)
+			}
+			a.Took = r.now() - start
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, a)
+			return nil
+		})
+	}
+	_ = g.Wait() // no one of them returns an error
+	return all
+}

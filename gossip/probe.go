@@ -1,0 +1,325 @@
+package gossip
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+const (
+	never = time.Duration(math.MaxInt64)
+	// maxHealth is the worst score of local health, as Lifeguard has it.
+	maxHealth = 8
+	// poorHealth is a score at which a node takes itself for the one that is ill.
+	poorHealth = 5
+	// maxChores bounds the probes that a node makes for others at a time.
+	maxChores = 64
+)
+
+// probing is the round of probes of a core.
+type probing struct {
+	number uint64
+	due    time.Duration // the next direct probe
+	turn   uint          // counts probes: every second one goes to the busy, if there are any
+	ring   []*member     // in random order; each is probed once a round
+	at     int
+	queue  []*member // busy ones, in turn
+	open   []*probe
+	chores []chore
+
+	measured []time.Duration // round trips, until they are read
+}
+
+// A probe waits for an answer of its target.
+type probe struct {
+	number  uint64
+	target  *member
+	sent    time.Duration
+	ask     time.Duration // when helpers are asked; never: they were
+	end     time.Duration // when it has failed
+	asked   int           // helpers
+	helpers []*member     // of these, who has not answered that it hears nothing either
+}
+
+// A chore is a probe that a helper makes for another node.
+type chore struct {
+	number uint64 // of this node's probe
+	asker  proto.PeerID
+	theirs uint64 // number of the asker's
+	target proto.PeerID
+	sent   time.Duration
+	end    time.Duration
+}
+
+// next returns when something of p is due.
+func (p *probing) next() time.Duration {
+	next := p.due
+	for _, o := range p.open {
+		next = min(next, o.ask, o.end)
+	}
+	for i := range p.chores {
+		next = min(next, p.chores[i].end)
+	}
+	return next
+}
+
+// shift moves what p waits for.
+func (p *probing) shift(d time.Duration) {
+	for _, o := range p.open {
+		o.end += d
+		if o.ask != never {
+			o.ask += d
+		}
+	}
+	for i := range p.chores {
+		p.chores[i].end += d
+	}
+}
+
+func (p *probing) add(m *member, at int) {
+	p.ring = append(p.ring, m)
+	last := len(p.ring) - 1
+	p.ring[at], p.ring[last] = p.ring[last], p.ring[at]
+	if m.busy {
+		p.queue = append(p.queue, m)
+	}
+}
+
+func (p *probing) remove(m *member) {
+	is := func(o *member) bool { return o == m }
+	p.ring = slices.DeleteFunc(p.ring, is)
+	p.queue = slices.DeleteFunc(p.queue, is)
+	p.open = slices.DeleteFunc(p.open, func(o *probe) bool { return o.target == m })
+}
+
+func (p *probing) busy(m *member, busy bool) {
+	p.queue = slices.DeleteFunc(p.queue, func(o *member) bool { return o == m })
+	if busy {
+		p.queue = append(p.queue, m)
+	}
+}
+
+// tickProbes asks helpers, gives up, answers for chores and begins the next probe.
+func (c *Core) tickProbes(now time.Duration) {
+	p := &c.probing
+	for i := 0; i < len(p.open); {
+		o := p.open[i]
+		switch {
+		case now >= o.end:
+			p.open = slices.Delete(p.open, i, i+1)
+			c.failed(now, o)
+			continue
+		case now >= o.ask:
+			o.ask = never
+			c.askHelpers(o)
+		}
+		i++
+	}
+	p.chores = slices.DeleteFunc(p.chores, func(ch chore) bool {
+		if now < ch.end {
+			return false
+		}
+		c.do(Action{Do: DoReply, Peer: ch.asker, Number: ch.theirs, Target: ch.target, Missed: true})
+		return true
+	})
+	if now >= p.due {
+		p.due = now + c.interval()
+		c.probe(now)
+	}
+}
+
+// interval returns the time to the next direct probe: longer when this node is not
+// well or nobody has work for anybody, shorter when there is some.
+func (c *Core) interval() time.Duration {
+	d := c.t.ProbeInterval
+	if len(c.probing.queue) > 0 {
+		d /= 2 // every second probe is for those with work, the others keep their pace
+	}
+	return d * time.Duration(1+c.health())
+}
+
+func (c *Core) health() int {
+	if c.t.Plain {
+		return 0
+	}
+	return c.own.health
+}
+
+// worse and better move the local health.
+func (c *Core) worse(n int) { c.own.health = min(c.own.health+n, maxHealth) }
+func (c *Core) better()     { c.own.health = max(c.own.health-1, 0) }
+
+// probe sends one direct probe.
+func (c *Core) probe(now time.Duration) {
+	m := c.nextTarget()
+	if m == nil {
+		return
+	}
+	c.counts.Probes++
+	timeout := m.path.timeout(c.t.ProbeTimeout) * time.Duration(1+c.health())
+	c.probing.number++
+	o := &probe{number: c.probing.number, target: m, sent: now, ask: now + timeout}
+	o.end = now + max(3*timeout, c.t.ProbeInterval*time.Duration(1+c.health()))
+	c.probing.open = append(c.probing.open, o)
+	c.do(Action{Do: DoProbe, Peer: m.id, Number: o.number, News: c.piggyback(m)})
+}
+
+// nextTarget returns whom to probe: now and then a suspect, so that it hears of the
+// accusation and others' suspicion is confirmed or not; in turn those with work; and
+// else the next of the round.
+func (c *Core) nextTarget() *member {
+	p := &c.probing
+	p.turn++
+	if n := len(c.suspects); n > 0 && !c.t.Plain && c.rand.IntN(max(c.alive, 1)) < 3 {
+		if m := c.suspects[c.rand.IntN(n)]; !c.isProbed(m) {
+			return m
+		}
+	}
+	if len(p.queue) > 0 && p.turn%2 == 0 {
+		m := p.queue[0]
+		p.queue = append(p.queue[1:], m)
+		if m.status != Left && !c.isProbed(m) {
+			return m
+		}
+	}
+	for range len(p.ring) {
+		if p.at >= len(p.ring) {
+			p.at = 0
+			c.rand.Shuffle(len(p.ring), func(i, j int) { p.ring[i], p.ring[j] = p.ring[j], p.ring[i] })
+		}
+		m := p.ring[p.at]
+		p.at++
+		if !m.gone() && !c.isProbed(m) {
+			return m
+		}
+	}
+	return nil
+}
+
+func (c *Core) isProbed(m *member) bool {
+	return slices.ContainsFunc(c.probing.open, func(o *probe) bool { return o.target == m })
+}
+
+// askHelpers has others probe the target of o.
+func (c *Core) askHelpers(o *probe) {
+	for _, h := range c.pick(c.t.Helpers, func(m *member) bool { return m.status == Alive && m != o.target }) {
+		o.asked, o.helpers = o.asked+1, append(o.helpers, h)
+		c.counts.Indirect++
+		c.do(Action{Do: DoProbe, Peer: h.id, Target: o.target.id, Number: o.number, News: c.piggyback(h)})
+	}
+}
+
+// pick returns up to n random members that fit.
+func (c *Core) pick(n int, fit func(*member) bool) []*member {
+	ring := c.probing.ring
+	if len(ring) == 0 {
+		return nil
+	}
+	var picked []*member
+	for range 4 * n { // a mesh is mostly of those that fit; a rare failure costs a helper
+		m := ring[c.rand.IntN(len(ring))]
+		if fit(m) && !slices.Contains(picked, m) {
+			if picked = append(picked, m); len(picked) == n {
+				break
+			}
+		}
+	}
+	return picked
+}
+
+// failed takes note that nobody reached the target of o. Helpers that said that they
+// did not either clear this node; those that said nothing make it doubt itself.
+func (c *Core) failed(now time.Duration, o *probe) {
+	c.counts.Misses++
+	o.target.path.missed()
+	switch {
+	case o.asked == 0:
+		c.worse(1)
+	case len(o.helpers) > 0:
+		c.worse(len(o.helpers))
+	}
+	if o.target.status == Alive || o.target.status == Suspect {
+		c.suspect(now, o.target, c.self, nil)
+	}
+}
+
+// Probe answers another node's probe: for itself, or by probing target in turn.
+func (c *Core) Probe(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, news []*News) []Action {
+	c.begin(now)
+	c.spoke(now, from)
+	c.learn(now, from, news)
+	switch {
+	case target.IsZero() || target == c.self:
+		c.do(Action{Do: DoReply, Peer: from, Target: target, Number: number, News: c.piggybackTo(from)})
+	case len(c.probing.chores) < maxChores && target != from && c.members[target] != nil:
+		c.help(now, from, number, c.members[target])
+	}
+	return c.end(now)
+}
+
+// help probes target for another node.
+func (c *Core) help(now time.Duration, from proto.PeerID, number uint64, target *member) {
+	c.counts.Helped++
+	c.probing.number++
+	// The answer that there was none has to be back before the asker gives up.
+	wait := target.path.timeout(c.t.ProbeTimeout) * 4 / 5
+	c.probing.chores = append(c.probing.chores, chore{
+		number: c.probing.number, asker: from, theirs: number, target: target.id, sent: now, end: now + wait,
+	})
+	c.do(Action{Do: DoProbe, Peer: target.id, Number: c.probing.number, News: c.piggyback(target)})
+}
+
+// Reply takes the answer to a probe.
+func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, missed bool, news []*News) []Action {
+	c.begin(now)
+	c.spoke(now, from)
+	c.learn(now, from, news)
+	if target.IsZero() || target == from {
+		c.answered(now, from, number)
+		return c.end(now)
+	}
+	for i, o := range c.probing.open {
+		if o.number != number || o.target.id != target {
+			continue
+		}
+		at := slices.IndexFunc(o.helpers, func(m *member) bool { return m.id == from })
+		if at < 0 {
+			break // nobody asked it: who is dead is not alive by the word of anybody
+		}
+		if missed {
+			o.helpers = slices.Delete(o.helpers, at, at+1)
+			break
+		}
+		c.probing.open = slices.Delete(c.probing.open, i, i+1)
+		o.target.path.missed() // the direct way
+		c.counts.Acks++
+		c.better()
+		break
+	}
+	return c.end(now)
+}
+
+// answered takes the answer of from itself to a probe of this node.
+func (c *Core) answered(now time.Duration, from proto.PeerID, number uint64) {
+	for i, o := range c.probing.open {
+		if o.number == number && o.target.id == from {
+			c.probing.open = slices.Delete(c.probing.open, i, i+1)
+			o.target.path.answered(now - o.sent)
+			if len(c.probing.measured) < maxMeasured {
+				c.probing.measured = append(c.probing.measured, now-o.sent)
+			}
+			c.counts.Acks++
+			c.better()
+			return
+		}
+	}
+	for i, ch := range c.probing.chores {
+		if ch.number == number && ch.target == from {
+			c.probing.chores = slices.Delete(c.probing.chores, i, i+1)
+			c.do(Action{Do: DoReply, Peer: ch.asker, Number: ch.theirs, Target: ch.target, News: c.piggybackTo(ch.asker)})
+			return
+		}
+	}
+}

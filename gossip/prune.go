@@ -1,0 +1,73 @@
+package gossip
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Prune forgets up to limit nodes that are dead, or have left, for longer than age, the
+// longest first, and returns them; dry only tells. Nothing else of them is forgotten
+// anywhere: the row is of liveness alone, and a node that returns has a new one.
+func (c *Core) Prune(now, age time.Duration, limit int, dry bool) ([]proto.PeerID, []Action) {
+	c.begin(now)
+	if dry {
+		return ids(c.stale(now, age, limit)), c.end(now)
+	}
+	return ids(c.prune(now, age, limit)), c.end(now)
+}
+
+func (c *Core) prune(now, age time.Duration, limit int) []*member {
+	stale := c.stale(now, age, limit)
+	for _, m := range stale {
+		c.counts.Pruned++
+		c.graves.dig(m.id, m.incarnation)
+		c.remove(m)
+		c.row(m.id) // it is a member of the mesh still, of which nothing was heard
+		c.tell(Event{What: Pruned, Peer: m.id, From: m.status, Incarnation: m.incarnation, After: now - m.since})
+	}
+	return stale
+}
+
+// stale returns the rows that may be forgotten.
+func (c *Core) stale(now, age time.Duration, limit int) []*member {
+	var stale []*member
+	for _, m := range c.members {
+		if m.gone() && now-m.since > age {
+			stale = append(stale, m)
+		}
+	}
+	slices.SortFunc(stale, func(a, b *member) int {
+		return cmp.Or(cmp.Compare(a.since, b.since), a.id.Compare(b.id))
+	})
+	return stale[:min(len(stale), max(limit, 0))]
+}
+
+// remove takes the row of m out of everything.
+func (c *Core) remove(m *member) {
+	is := func(o *member) bool { return o == m }
+	delete(c.members, m.id)
+	c.full = false
+	c.probing.remove(m)
+	c.suspects = slices.DeleteFunc(c.suspects, is)
+	c.recovering = slices.DeleteFunc(c.recovering, is)
+	c.rumors.drop(m.id)
+	delete(c.trust.of, m.id)
+	switch m.status {
+	case Alive, Suspect:
+		c.alive--
+	case Left:
+		c.left--
+	}
+	c.known = nil
+}
+
+func ids(rows []*member) []proto.PeerID {
+	var all []proto.PeerID
+	for _, m := range rows {
+		all = append(all, m.id)
+	}
+	return all
+}

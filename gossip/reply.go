@@ -1,0 +1,90 @@
+package gossip
+
+import (
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A part of a reply is all that it says of one node, or of one revocation. They share
+// the space of keys that an exchange goes through in order.
+type part struct {
+	key    proto.PeerID
+	rumors []*proto.Rumor
+	wanted bool
+}
+
+// reply returns the message of an answer, and of the revocations that the asker lacks
+// or knows alone, in order. It ends before the first part that does not fit: the asker
+// goes on behind the last one in it.
+func (r *Room) reply(ask *Ask, ans *Answer, ended [][32]byte, root [32]byte) *proto.SyncReply {
+	m := &proto.SyncReply{More: ans.More, Root: root[:]}
+	size := proto.Size(m)
+	for _, p := range r.parts(ask, ans, ended) {
+		for _, rumor := range p.rumors {
+			size += proto.Size(rumor) + 8
+		}
+		if p.wanted {
+			size += len(p.key) + 2
+		}
+		if size > maxTopic || len(m.Rumors)+len(p.rumors) > proto.MaxRumors || len(m.Wanted) >= proto.MaxRumors {
+			m.More = true
+			break
+		}
+		m.Rumors = append(m.Rumors, p.rumors...)
+		if p.wanted {
+			m.Wanted = append(m.Wanted, p.key[:])
+		}
+	}
+	return m
+}
+
+// parts returns what is to be said, in order of keys.
+func (r *Room) parts(ask *Ask, ans *Answer, ended [][32]byte) []*part {
+	var parts []*part
+	of := make(map[proto.PeerID]*part)
+	at := func(key proto.PeerID) *part {
+		p := of[key]
+		if p == nil {
+			p = &part{key: key}
+			of[key] = p
+			parts = append(parts, p)
+		}
+		return p
+	}
+	known := make(map[proto.PeerID]bool, len(ask.Lines))
+	for _, l := range ask.Lines {
+		known[l.Peer] = true
+	}
+	for _, n := range ans.News {
+		rumor := n.Rumor
+		if !known[n.Peer] {
+			rumor = r.introduced(n)
+		}
+		p := at(n.Peer)
+		p.rumors = append(p.rumors, rumor)
+	}
+	for _, id := range ans.Wanted {
+		at(id).wanted = true
+	}
+	until := last
+	if ans.More {
+		until = ans.last() // the asker goes on behind it
+	}
+	lacking, unknown := r.ended.compare(ask, ended)
+	for _, e := range lacking {
+		if id := proto.PeerID(e.ID()); id.Compare(until) <= 0 {
+			p := at(id)
+			p.rumors = append(p.rumors, &proto.Rumor{Revocation: e.Signed})
+		}
+	}
+	if _, keeps := r.dir.(Revoker); keeps {
+		for _, id := range unknown {
+			if proto.PeerID(id).Compare(until) <= 0 {
+				at(id).wanted = true
+			}
+		}
+	}
+	slices.SortFunc(parts, func(a, b *part) int { return a.key.Compare(b.key) })
+	return parts
+}

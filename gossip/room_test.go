@@ -1,0 +1,481 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// A town is a mesh of rooms over a network in memory, inside a synctest bubble.
+type town struct {
+	t     testing.TB
+	root  *identity.Root
+	mesh  identity.Mesh
+	mu    sync.Mutex
+	homes map[proto.PeerID]*home
+	order []*home
+	rand  *rand.Rand
+	loss  float64
+	cut   func(a, b *home) bool
+}
+
+// A home is one node of a town: its room, its network and its directory.
+type home struct {
+	town *town
+	keys *identity.Keys
+	cert *proto.Signed
+	room *Room
+	boot uint64
+	stop func()
+
+	mu     sync.Mutex
+	up     bool
+	known  map[proto.PeerID]*proto.KnownPeer
+	ended  identity.Revocations
+	events []Event
+	own    Own
+	said   []uint64 // numbers of what it published
+}
+
+func seeded(n uint64) *rand.ChaCha8 {
+	var seed [32]byte
+	seed[0], seed[1] = byte(n), byte(n>>8)
+	return rand.NewChaCha8(seed)
+}
+
+func newTown(tb testing.TB, n int) *town {
+	tb.Helper()
+	town := &town{t: tb, root: identity.NewRoot(seeded(0)), homes: map[proto.PeerID]*home{}, rand: rand.New(rand.NewPCG(1, 1))}
+	town.mesh = town.root.Mesh()
+	for range n {
+		town.add()
+	}
+	return town
+}
+
+// add admits a node that knows everybody but is known to nobody.
+func (w *town) add() *home {
+	w.t.Helper()
+	h := &home{town: w, keys: identity.NewKeys(seeded(uint64(len(w.order))+1), time.Now()), known: map[proto.PeerID]*proto.KnownPeer{}, boot: 1000}
+	cert, err := w.root.IssueMember(identity.Member{Peer: h.keys.Peer(), Name: "node"}, time.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	h.cert = cert
+	h.known[h.keys.Peer()] = &proto.KnownPeer{Certificate: cert, KeyRecord: h.keys.KeyRecord()}
+	for _, o := range w.order {
+		h.known[o.keys.Peer()] = o.known[o.keys.Peer()]
+	}
+	w.homes[h.keys.Peer()] = h
+	w.order = append(w.order, h)
+	return h
+}
+
+func (w *town) meetAll() {
+	for _, h := range w.order {
+		for _, o := range w.order {
+			h.known[o.keys.Peer()] = o.known[o.keys.Peer()]
+		}
+	}
+}
+
+// start runs the room of h and connects it with all that are up.
+func (h *home) start() {
+	h.boot++
+	room, err := Open(h.keys, h.town.mesh, h, h, Config{
+		Boot: h.boot, Clock: clock.Runtime(), Seed: h.boot, Registerer: prometheus.NewRegistry(),
+		Own:     func() Own { h.mu.Lock(); defer h.mu.Unlock(); return h.own },
+		Changed: func(e Event) { h.mu.Lock(); defer h.mu.Unlock(); h.events = append(h.events, e) },
+	})
+	if err != nil {
+		h.town.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	h.mu.Lock()
+	h.room, h.up = room, true
+	h.mu.Unlock()
+	h.stop = func() {
+		h.mu.Lock()
+		h.up = false
+		h.mu.Unlock()
+		cancel()
+		<-done
+	}
+	go func() {
+		defer close(done)
+		if err := room.Run(ctx); !errors.Is(err, context.Canceled) {
+			h.town.t.Errorf("run: %v", err)
+		}
+	}()
+	for p := range h.known {
+		room.Introduced(p)
+	}
+	for _, o := range h.town.order {
+		if o != h && o.isUp() {
+			room.Connected(o.keys.Peer(), true)
+			o.room.Connected(h.keys.Peer(), true)
+		}
+	}
+}
+
+func (h *home) isUp() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.up }
+
+func (w *town) start() {
+	for _, h := range w.order {
+		h.start()
+	}
+}
+
+func (w *town) end() {
+	for _, h := range w.order {
+		if h.isUp() {
+			h.stop()
+		}
+	}
+}
+
+// way returns the other end when something gets there.
+func (h *home) way(p proto.PeerID, lossy bool) *home {
+	h.town.mu.Lock()
+	defer h.town.mu.Unlock()
+	o := h.town.homes[p]
+	if o == nil || !o.isUp() || !h.isUp() || h.town.cut != nil && h.town.cut(h, o) || lossy && h.town.rand.Float64() < h.town.loss {
+		return nil
+	}
+	return o
+}
+
+var errGone = errors.New("no way")
+
+func (h *home) SendCtl(p proto.PeerID, m *proto.Message) error {
+	if o := h.way(p, true); o != nil {
+		time.AfterFunc(10*time.Millisecond, func() { o.room.Control(h.keys.Peer(), m) })
+	}
+	return nil
+}
+
+func (h *home) Publish(_ context.Context, data []byte) error {
+	var m proto.Rumors
+	if err := proto.Decode(data, &m); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.said = append(h.said, m.GetNumber())
+	h.mu.Unlock()
+	for _, o := range h.town.order {
+		if o == h || h.way(o.keys.Peer(), true) == nil {
+			continue
+		}
+		time.AfterFunc(15*time.Millisecond, func() {
+			if _, ok := o.room.Valid(h.keys.Peer(), data); ok {
+				o.room.Heard(h.keys.Peer(), data)
+			}
+		})
+	}
+	return nil
+}
+
+func (h *home) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error) {
+	time.Sleep(20 * time.Millisecond)
+	o := h.way(p, false)
+	if o == nil {
+		return nil, errGone
+	}
+	return o.room.Sync(ctx, h.keys.Peer(), m)
+}
+
+func (h *home) Member(p proto.PeerID) (identity.Member, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := h.known[p]
+	if k == nil {
+		return identity.Member{}, false
+	}
+	m, err := h.town.mesh.VerifyMember(k.GetCertificate(), time.Now())
+	return m, err == nil && !h.ended.Revokes(m)
+}
+
+func (h *home) Learn(_ context.Context, k *proto.KnownPeer) error {
+	m, err := h.town.mesh.VerifyMember(k.GetCertificate(), time.Now())
+	if err == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.known[m.Peer] = k
+	}
+	return err
+}
+
+func (h *home) Introduce(p proto.PeerID) *proto.KnownPeer {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.known[p]
+}
+
+func (h *home) Revoke(_ context.Context, s *proto.Signed) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r, err := h.town.mesh.VerifyRevocation(s)
+	if err == nil {
+		h.ended.Add(r)
+	}
+	return err
+}
+
+func (h *home) Revocations() []*proto.Signed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []*proto.Signed
+	for _, id := range h.ended.IDs([32]byte{}, [32]byte{}) {
+		r, _ := h.ended.Get(id)
+		all = append(all, r.Signed)
+	}
+	return all
+}
+
+// sees returns what h believes of o.
+func (h *home) sees(o *home) Status {
+	m, _ := h.room.Member(o.keys.Peer())
+	return m.Status
+}
+
+// all reports whether every node that is up believes status of o.
+func (w *town) all(o *home, want Status) bool {
+	for _, h := range w.order {
+		if h != o && h.isUp() && h.sees(o) != want {
+			return false
+		}
+	}
+	return true
+}
+
+// equal reports whether all that are up know the same.
+func (w *town) equal() bool {
+	var first *Summary
+	for _, h := range w.order {
+		if !h.isUp() {
+			continue
+		}
+		if s := h.room.Summary(); first == nil {
+			first = &s
+		} else if s.Root != first.Root {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *town) wait(limit time.Duration, what string, ok func() bool) {
+	w.t.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > limit {
+			w.t.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	w.t.Logf("%s after %v", what, time.Since(start))
+}
+
+// Rooms find each other, see a death, a return, a farewell and a newcomer that only one
+// of them was introduced to.
+func TestRoomsFollowEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 6)
+		w.meetAll()
+		w.start()
+		defer w.end()
+		w.wait(5*time.Second, "six nodes know each other", func() bool {
+			for _, h := range w.order {
+				if !w.all(h, Alive) {
+					return false
+				}
+			}
+			return w.equal()
+		})
+		last := w.order[5]
+		last.stop()
+		w.wait(15*time.Second, "a death", func() bool { return w.all(last, Dead) })
+		last.start()
+		w.wait(5*time.Second, "its return", func() bool { return w.all(last, Alive) })
+		if m, _ := w.order[0].room.Member(last.keys.Peer()); m.Eligible {
+			t.Error("a node that came back may have new work at once")
+		}
+		time.Sleep(31 * time.Second)
+		if m, _ := w.order[0].room.Member(last.keys.Peer()); !m.Eligible {
+			t.Error("half a minute later it may not")
+		}
+		if err := last.room.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(time.Second, "a farewell", func() bool { return w.all(last, Left) })
+		last.stop()
+		w.add().start()
+		w.wait(5*time.Second, "a newcomer that introduces itself", func() bool { return w.all(w.order[6], Alive) })
+		for _, a := range w.order[6].room.Converge(t.Context()) {
+			if !a.Same || a.Err != nil {
+				t.Errorf("the newcomer does not agree with %s: %+v", a.Peer.Short(), a)
+			}
+		}
+	})
+}
+
+// What was missed is mended: records that nobody heard, after a partition that each side
+// took for the death of the other (I16).
+func TestRoomsMendAfterAPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 8)
+		w.meetAll()
+		w.loss = 0.05
+		w.start()
+		defer w.end()
+		time.Sleep(10 * time.Second)
+		side := func(h *home) bool { return slices.Index(w.order, h) < 3 }
+		w.mu.Lock()
+		w.cut = func(a, b *home) bool { return side(a) != side(b) }
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		if w.order[0].sees(w.order[7]) != Dead || w.order[7].sees(w.order[0]) != Dead || w.order[0].sees(w.order[1]) != Alive {
+			t.Error("the partition was not seen")
+		}
+		w.order[0].mu.Lock()
+		w.order[0].own = Own{Kinds: []string{"build"}, Labels: []string{"gpu"}}
+		w.order[0].mu.Unlock()
+		time.Sleep(5 * time.Second)
+		w.mu.Lock()
+		w.cut = nil
+		w.mu.Unlock()
+		for _, a := range w.order {
+			for _, b := range w.order {
+				if a != b {
+					a.room.Connected(b.keys.Peer(), true)
+				}
+			}
+		}
+		w.wait(15*time.Second, "all are alive again", func() bool {
+			for _, h := range w.order {
+				if !w.all(h, Alive) {
+					return false
+				}
+			}
+			return true
+		})
+		w.wait(40*time.Second, "all know the same", w.equal)
+		m, _ := w.order[7].room.Member(w.order[0].keys.Peer())
+		if len(m.Record.GetKinds()) != 1 || len(m.Record.GetLabels()) != 1 {
+			t.Errorf("what was described during the partition is not known: %v", m.Record)
+		}
+	})
+}
+
+// A node that hears from nobody says so, and a mesh of two never does (I16).
+func TestIsolationIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, n := range []int{2, 3} {
+			w := newTown(t, n)
+			w.meetAll()
+			w.start()
+			time.Sleep(10 * time.Second)
+			lonely := w.order[0]
+			if lonely.room.Isolated() {
+				t.Errorf("%d nodes: isolated among others", n)
+			}
+			w.mu.Lock()
+			w.cut = func(a, b *home) bool { return a == lonely || b == lonely }
+			w.mu.Unlock()
+			time.Sleep(20 * time.Second)
+			if got := lonely.room.Isolated(); got != (n > 2) {
+				t.Errorf("%d nodes: isolated is %v", n, got)
+			}
+			w.mu.Lock()
+			w.cut = nil
+			w.mu.Unlock()
+			for _, o := range w.order[1:] {
+				lonely.room.Connected(o.keys.Peer(), true)
+				o.room.Connected(lonely.keys.Peer(), true)
+			}
+			w.wait(20*time.Second, "back among others", func() bool { return !lonely.room.SelfPaused() && w.all(lonely, Alive) })
+			w.end()
+		}
+	})
+}
+
+// The numbers of what a node publishes rise, over its starts too, with its boot number and
+// no clock.
+func TestNumbersRiseOverStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 2)
+		w.meetAll()
+		w.start()
+		defer w.end()
+		h := w.order[0]
+		var highest uint64
+		for range 3 {
+			time.Sleep(time.Minute)
+			h.mu.Lock()
+			said := h.said
+			h.said = nil
+			h.mu.Unlock()
+			if len(said) < 3 {
+				t.Fatalf("%d messages in a minute", len(said))
+			}
+			for _, n := range said {
+				if n <= highest {
+					t.Errorf("number %d after %d", n, highest)
+				}
+				highest = n
+			}
+			h.stop()
+			h.start()
+		}
+	})
+}
+
+// A revocation reaches everybody, also who was away when it was made, and ends what was
+// known of its node for good (DESIGN section 6).
+func TestRevocationsAreFinal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 5)
+		w.meetAll()
+		w.start()
+		defer w.end()
+		time.Sleep(5 * time.Second)
+		away, thief := w.order[3], w.order[4]
+		away.stop()
+		s, err := w.root.Revoke(identity.Revocation{Peer: thief.keys.Peer()}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.order[0].room.Revoke(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		for _, h := range w.order[:3] {
+			if _, known := h.room.Member(thief.keys.Peer()); known || h.room.Summary().Revocations != 1 {
+				t.Error("a revoked node is known still")
+			}
+		}
+		away.start()
+		w.wait(10*time.Second, "who was away knows", func() bool { return away.room.Summary().Revocations == 1 })
+		time.Sleep(2 * time.Minute)
+		for _, h := range w.order[:4] {
+			if _, known := h.room.Member(thief.keys.Peer()); known {
+				t.Error("a revoked node came back")
+			}
+		}
+		if err := w.order[0].room.Revoke(t.Context(), thief.cert); !errors.Is(err, identity.ErrSignature) {
+			t.Errorf("a certificate revokes: %v", err)
+		}
+	})
+}

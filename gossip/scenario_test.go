@@ -1,0 +1,276 @@
+package gossip
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// One node has 60 % loss (S26): the others do not lose each other, and it notices by
+// itself that it should take nothing new.
+func TestOneBadLinkDoesNotUnsettleOthers(t *testing.T) {
+	var wrong, right int
+	paused, looks := 0, 0
+	for seed := range uint64(6) {
+		s := newSim(seed, 12, Tuning{})
+		s.run(20 * time.Second)
+		s.bad[0] = 0.6
+		s.events = func(at *simNode, e *Event) {
+			switch {
+			case e.What != Changed || e.To != Dead:
+			case at.i != 0 && e.Peer != s.nodes[0].id:
+				wrong++
+			case at.i != 0:
+				right++
+			}
+		}
+		for range 600 {
+			s.run(time.Second)
+			looks++
+			if s.nodes[0].core.Poor(s.now) {
+				paused++
+			}
+			for _, n := range s.nodes[1:] {
+				if n.core.Isolated(s.now) {
+					t.Fatalf("seed %d: node %d takes itself for isolated", seed, n.i)
+				}
+			}
+		}
+	}
+	t.Logf("in %d minutes: others called each other dead %d times, the bad one %d times; it paused itself %d %% of the time", looks/60, wrong, right, 100*paused/looks)
+	if wrong > 0 {
+		t.Errorf("%d verdicts about healthy nodes", wrong)
+	}
+	if paused*2 < looks {
+		t.Errorf("the bad node paused itself in only %d of %d seconds", paused, looks)
+	}
+}
+
+// A node that was pruned returns (S28): after a restart, and after a partition in which
+// it kept its incarnation, and its old record does not bring it back meanwhile (I16).
+func TestPrunedNodesReturn(t *testing.T) {
+	for _, restart := range []bool{true, false} {
+		s := newSim(1, 6, Tuning{PruneAge: 5 * time.Minute, PruneInterval: time.Minute})
+		s.run(10 * time.Second)
+		gone := s.nodes[5]
+		if restart {
+			s.kill(gone)
+		} else {
+			s.partition(func(a, b int) bool { return (a == 5) != (b == 5) })
+		}
+		s.run(4 * time.Minute)
+		old := s.nodes[0].core.members[gone.id].record
+		s.run(16 * time.Minute)
+		for _, n := range s.nodes[:5] {
+			if m := n.core.members[gone.id]; m == nil || m.status != Unknown {
+				t.Fatalf("restart %v: node %d did not prune it", restart, n.i)
+			}
+			n.core.Heard(s.now, s.nodes[0].id, []*News{old})
+			if m := n.core.members[gone.id]; m.status != Unknown {
+				t.Fatalf("restart %v: an old record brought it back to node %d", restart, n.i)
+			}
+		}
+		if restart {
+			s.start(gone)
+		} else {
+			s.partition(nil)
+		}
+		if d := s.until(time.Minute, func() bool { return s.agree(asItIs) && s.equal() }); d >= 20*time.Second {
+			t.Errorf("restart %v: back after %v", restart, d)
+		} else {
+			t.Logf("restart %v: back after %v", restart, d)
+		}
+		if c := s.counts(); c.Pruned < 5 || c.StaleDead < 5 {
+			t.Errorf("restart %v: %+v", restart, c)
+		}
+	}
+}
+
+// Partitions, one-way cuts and a total outage heal without a hand, and a farewell is
+// believed at once.
+func TestCutsHeal(t *testing.T) {
+	cuts := map[string]func(a, b int) bool{
+		"two halves":       func(a, b int) bool { return (a < 6) != (b < 6) },
+		"one deaf":         func(a, b int) bool { return b == 3 },
+		"one mute":         func(a, b int) bool { return a == 3 },
+		"a ring of deaf":   func(a, b int) bool { return b == (a+1)%12 },
+		"everybody alone":  func(a, b int) bool { return true },
+		"one way, halves":  func(a, b int) bool { return a < 6 && b >= 6 },
+		"a third is alone": func(a, b int) bool { return (a%3 == 0) != (b%3 == 0) },
+	}
+	for name, cut := range cuts {
+		t.Run(name, func(t *testing.T) {
+			var took []time.Duration
+			for seed := range uint64(4) {
+				s := newSim(seed, 12, Tuning{})
+				s.loss = 0.05
+				s.run(20 * time.Second)
+				s.partition(cut)
+				s.run(2 * time.Minute)
+				if name == "everybody alone" && !s.nodes[0].core.Isolated(s.now) {
+					t.Error("a node that hears nobody does not say so")
+				}
+				if name == "one deaf" && !s.nodes[3].core.Poor(s.now) {
+					t.Error("a deaf node takes itself for well")
+				}
+				s.partition(nil)
+				took = append(took, s.until(5*time.Minute, func() bool { return s.agree(asItIs) && s.equal() }))
+			}
+			t.Logf("healed after %v", spread(took))
+			if worst(took) > 90*time.Second {
+				t.Errorf("healed after %v", worst(took))
+			}
+		})
+	}
+	s := newSim(1, 12, Tuning{})
+	s.run(20 * time.Second)
+	s.stop(s.nodes[4])
+	d := s.until(time.Minute, func() bool {
+		return s.agree(func(n *simNode) Status {
+			if n.up {
+				return Alive
+			}
+			return Left
+		})
+	})
+	if d > time.Second {
+		t.Errorf("a farewell was believed after %v", d)
+	}
+}
+
+// All nodes stop, and start again ten minutes later, with the clock where it was or
+// anywhere: everybody is alive for everybody at once (S27).
+func TestTotalOutage(t *testing.T) {
+	s := newSim(3, 7, Tuning{})
+	s.run(time.Minute)
+	for _, n := range s.nodes {
+		s.kill(n)
+	}
+	s.run(10 * time.Minute)
+	for _, n := range s.nodes {
+		s.start(n)
+	}
+	if d := s.until(time.Minute, func() bool { return s.agree(asItIs) && s.equal() }); d > 5*time.Second {
+		t.Errorf("all seven are back after %v", d)
+	}
+}
+
+// Dead becomes alive only by a higher incarnation, at every node, whatever happens
+// (I16); nobody's incarnation ever goes back; who flapped waits. 200 virtual hours over
+// seeds, sizes and kinds of weather.
+func TestManyHours(t *testing.T) {
+	seeds := 46
+	if testing.Short() {
+		seeds = 12
+	}
+	var all Counts
+	var hours float64
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for w := range 2 {
+		wg.Go(func() {
+			for seed := w; seed < seeds; seed += 2 {
+				n := 3 + seed%5
+				s := newSim(uint64(seed), n, Tuning{PruneAge: 20 * time.Minute})
+				watch(t, s)
+				d := 4 * time.Hour
+				storm(s, d)
+				mu.Lock()
+				all.add(s.counts())
+				hours += d.Hours()
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%.0f virtual hours: %+v", hours, all)
+	for name, n := range map[string]uint64{
+		"indirect probes": all.Indirect, "helpers": all.Helped, "missed probes": all.Misses, "suspicions": all.Suspicions,
+		"confirmations": all.Confirmations, "verdicts": all.Verdicts, "refutations": all.Refutations, "own refutations": all.OwnRefutations,
+		"returns": all.Returns, "suppressed": all.Suppressed, "pruned": all.Pruned,
+		"pauses": all.Pauses, "old news": all.Old, "accusations of the unheard": all.Unheard,
+	} {
+		if n == 0 {
+			t.Errorf("in all these hours there was no case of: %s", name)
+		}
+	}
+}
+
+// watch fails t when a node breaks I16.
+func watch(t *testing.T, s *sim) {
+	type pair struct{ at, of proto.PeerID }
+	seen := map[pair]uint64{}
+	life := map[proto.PeerID]uint64{}
+	s.events = func(at *simNode, e *Event) {
+		if life[at.id] != at.boot { // what it knew is gone with its memory
+			for k := range seen {
+				if k.at == at.id {
+					delete(seen, k)
+				}
+			}
+			life[at.id] = at.boot
+		}
+		k := pair{at.id, e.Peer}
+		if e.What == Changed {
+			if e.From == Dead && e.To == Alive && e.Incarnation <= seen[k] {
+				t.Errorf("at %v node %d: %x came back from the dead with incarnation %d, it died with %d", s.now, at.i, e.Peer[:2], e.Incarnation, seen[k])
+			}
+			if e.Incarnation < seen[k] {
+				t.Errorf("at %v node %d: incarnation of %x went back from %d to %d", s.now, at.i, e.Peer[:2], seen[k], e.Incarnation)
+			}
+			seen[k] = e.Incarnation
+			if m := at.core.members[e.Peer]; m.status != e.To && e.To == Dead || e.To != Alive && m.eligible(s.now) && m.status != Alive {
+				t.Errorf("at %v node %d: %x may have work while it is %v", s.now, at.i, e.Peer[:2], m.status)
+			}
+		}
+	}
+}
+
+// storm lets d pass with faults of all kinds, one after another, and calm between them.
+func storm(s *sim, d time.Duration) {
+	end := s.now + d
+	for s.now < end {
+		n := s.nodes[s.rand.IntN(len(s.nodes))]
+		hold := time.Duration(s.rand.Int64N(int64(4 * time.Minute)))
+		switch s.rand.IntN(8) {
+		case 0:
+			s.kill(n)
+			if s.rand.IntN(3) == 0 {
+				hold += 30 * time.Minute // long enough to be pruned
+			}
+			s.run(hold)
+			s.start(n)
+		case 1:
+			s.pause(n, time.Second+hold/4)
+		case 2:
+			at := 1 + s.rand.IntN(len(s.nodes)-1)
+			s.partition(func(a, b int) bool { return (a < at) != (b < at) })
+			s.run(hold)
+			s.partition(nil)
+		case 3:
+			s.partition(func(a, b int) bool { return a == n.i })
+			s.run(hold)
+			s.partition(nil)
+		case 4:
+			s.loss = 0.3
+			s.run(hold)
+			s.loss = 0.02
+		case 5:
+			s.delay = 600 * time.Millisecond
+			s.run(hold)
+			s.delay = 10 * time.Millisecond
+		case 6:
+			s.stop(n)
+			s.run(hold)
+			s.start(n)
+		case 7:
+			s.act(n, n.core.Revise(s.now))
+			s.bad[n.i] = 0.6
+			s.run(hold)
+			delete(s.bad, n.i)
+		}
+		s.run(5 * time.Minute)
+	}
+}

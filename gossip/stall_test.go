@@ -1,0 +1,168 @@
+package gossip
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Messages as large as they may be, of one member, leave room for those of others.
+func TestLargeMessagesLeaveRoomForOthers(t *testing.T) {
+	v := newVictim(t)
+	a, b := v.a.keys.Peer(), v.b.keys.Peer()
+	for range 2 * maxWaitingPeer { // nobody listens
+		v.room.Control(a, &proto.Message{Type: proto.MessageType_PROBE, Payload: make([]byte, proto.MaxControl)})
+	}
+	v.room.Control(b, &proto.Message{Type: proto.MessageType_PROBE, Payload: make([]byte, 100)})
+	if !slices.ContainsFunc(v.room.door.waiting, func(g guest) bool { return g.from == b }) {
+		t.Errorf("of %d messages that wait none is of the second member", len(v.room.door.waiting))
+	}
+}
+
+// One member that accuses another again and again, as soon as it has refuted that, does
+// not make it take itself for ill: it goes on to claim work.
+func TestOneAccuserPausesNobody(t *testing.T) {
+	s := newSim(1, 6, Tuning{})
+	s.run(time.Minute)
+	liar, victim := s.nodes[1], s.nodes[0]
+	poor := 0
+	for range 300 {
+		s.act(victim, victim.core.Heard(s.now, liar.id, []*News{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Liveness_LIVENESS_SUSPECT)}))
+		s.run(time.Second)
+		if victim.core.Poor(s.now) {
+			poor++
+		}
+	}
+	if c := victim.core.Counts(); c.OwnRefutations < 300 {
+		t.Fatalf("%d accusations were refuted", c.OwnRefutations)
+	}
+	if poor > 0 {
+		t.Errorf("for %d of 300 seconds it took itself for ill", poor)
+	}
+}
+
+// A member that says of a dead one that it answers is heard where it was asked to help,
+// and nowhere else: the death is found.
+func TestOnlyHelpersAnswerForOthers(t *testing.T) {
+	s := newSim(2, 20, Tuning{})
+	s.run(time.Minute)
+	liar, dead := s.nodes[1], s.nodes[2]
+	s.kill(dead)
+	lies := 0
+	for range 60_000 { // a minute, each millisecond
+		s.run(time.Millisecond)
+		s.act(liar, liar.core.Forgotten(s.now, dead.id)) // it accuses nobody itself
+		for _, n := range s.nodes {
+			if n == liar || n == dead {
+				continue
+			}
+			for _, o := range slices.Clone(n.core.probing.open) {
+				if o.target.id != dead.id || o.ask != never {
+					continue
+				}
+				lies++
+				s.act(n, n.core.Reply(s.now, liar.id, o.number, dead.id, false, nil))
+			}
+		}
+	}
+	for _, n := range s.nodes {
+		if m, _ := n.core.Member(s.now, dead.id); n != dead && n != liar && m.Status != Dead || lies == 0 {
+			t.Fatalf("after %d lies node %d takes the dead one for %v", lies, n.i, m.Status)
+		}
+	}
+}
+
+// A stalled network is one whose exchanges with some nodes go on and on: each step is
+// answered at the last moment, and there is always more.
+type stalled struct {
+	*home
+	slow map[proto.PeerID]bool
+
+	mu    sync.Mutex
+	asked map[proto.PeerID]int
+}
+
+func (s *stalled) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error) {
+	s.mu.Lock()
+	s.asked[p]++
+	s.mu.Unlock()
+	if !s.slow[p] {
+		return s.home.Exchange(ctx, p, m)
+	}
+	select {
+	case <-time.After(stepTime - time.Second):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	var q proto.SyncRequest
+	if err := proto.Decode(m.GetPayload(), &q); err != nil {
+		return nil, err
+	}
+	after := append(make([]byte, 32-min(len(q.GetAfter()), 32)), q.GetAfter()...)
+	for i := len(after) - 1; i >= 0; i-- { // the next id
+		if after[i]++; after[i] != 0 {
+			break
+		}
+	}
+	payload, err := proto.Encode(nil, &proto.SyncReply{Wanted: [][]byte{after}, More: true})
+	return &proto.Message{Type: proto.MessageType_SYNCED, Payload: payload}, err
+}
+
+// Members that never come to the end of an exchange keep nobody from the others.
+func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
+	for _, liars := range []int{1, maxExchanges - 1, maxExchanges + 1} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTown(t, liars+3)
+			w.meetAll()
+			me, good := w.order[0], w.order[liars+2].keys.Peer()
+			for _, h := range w.order[1:] {
+				h.start()
+			}
+			net := &stalled{home: me, slow: map[proto.PeerID]bool{}, asked: map[proto.PeerID]int{}}
+			for _, h := range w.order[1 : 1+liars] {
+				net.slow[h.keys.Peer()] = true
+			}
+			var err error
+			if me.room, err = Open(me.keys, w.mesh, net, me, Config{Boot: 1, Seed: 1}); err != nil {
+				t.Fatal(err)
+			}
+			me.up = true
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { me.room.Run(ctx) })
+			for _, h := range w.order[1:] {
+				me.room.Connected(h.keys.Peer(), true)
+			}
+			time.Sleep(time.Minute)
+			before, turns := net.count(good), 12
+			for range turns { // minutes in which the liars always know something else
+				for range 60 {
+					for p := range net.slow {
+						me.room.rooted(p, [32]byte{1})
+					}
+					time.Sleep(time.Second)
+				}
+				me.room.rooted(good, [32]byte{1})
+			}
+			time.Sleep(time.Minute)
+			want := turns / 2 // an exchange that the other begins does as well
+			if liars > maxExchanges {
+				want = 2 // it waits until one of theirs is over
+			}
+			if n := net.count(good) - before; n < want {
+				t.Errorf("%d liars: in %d minutes another member was asked %d times", liars, turns, n)
+			}
+			cancel()
+			wg.Wait()
+			me.up = false
+			w.end()
+		})
+	}
+}
+
+func (s *stalled) count(p proto.PeerID) int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked[p] }

@@ -1,0 +1,224 @@
+package gossip
+
+import (
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A suspicion is the time in which a node can refute, shortened by each other node
+// that accuses it too.
+type suspicion struct {
+	start     time.Duration
+	deadline  time.Duration
+	low, high time.Duration
+	k         int     // others that must agree for low
+	by        []*News // one of each accuser, at most k+2; at the front the first
+}
+
+func (s *suspicion) has(p proto.PeerID) bool {
+	return slices.ContainsFunc(s.by, func(n *News) bool { return n.By == p })
+}
+
+// suspect takes an accusation of m by by. news is nil when this node makes it.
+func (c *Core) suspect(now time.Duration, m *member, by proto.PeerID, news *News) {
+	s := m.suspicion
+	if s == nil || m.status != Suspect {
+		s = c.newSuspicion(now, m)
+		c.counts.Suspicions++
+		c.change(now, m, Suspect, by)
+		m.suspicion = s
+		c.suspects = append(c.suspects, m)
+	} else if s.has(by) || len(s.by) > s.k+1 {
+		return // nothing new
+	} else {
+		c.counts.Confirmations++
+	}
+	if news == nil {
+		news = c.voice.Accuse(m.id, m.incarnation, proto.Liveness_LIVENESS_SUSPECT)
+		c.do(Action{Do: DoPublish, News: []*News{news}})
+	}
+	s.by = append(s.by, news)
+	s.deadline = s.start + refuteIn(s.low, s.high, len(s.by)-1, s.k)
+	c.rumors.add(news)
+}
+
+func (c *Core) newSuspicion(now time.Duration, m *member) *suspicion {
+	low, high, k := c.t.suspicion(c.alive + 1)
+	if !c.t.Plain {
+		slow := 4 * m.path.rtt // a refutation needs the way there and back
+		low, high = low+slow, high+slow
+	}
+	return &suspicion{start: now, deadline: now + high, low: low, high: high, k: k}
+}
+
+// tickSuspects comes to the verdict about those whose time is over.
+func (c *Core) tickSuspects(now time.Duration) {
+	for i := 0; i < len(c.suspects); {
+		if m := c.suspects[i]; now >= m.suspicion.deadline {
+			c.condemn(now, m, nil) // takes it from the list
+		} else {
+			i++
+		}
+	}
+}
+
+// condemn calls m dead. news is nil when this node came to the verdict.
+func (c *Core) condemn(now time.Duration, m *member, news *News) {
+	s := m.suspicion
+	c.counts.Verdicts++
+	by := c.self
+	if news != nil {
+		by = news.By
+	}
+	c.change(now, m, Dead, by)
+	if news == nil {
+		news = c.voice.Accuse(m.id, m.incarnation, proto.Liveness_LIVENESS_DEAD)
+		if s == nil || verdicts(s.by) < 3 { // more would tell nobody anything
+			c.do(Action{Do: DoPublish, News: []*News{news}})
+		}
+	}
+	m.suspicion = &suspicion{start: now, deadline: never, by: []*News{news}}
+	c.rumors.add(news)
+}
+
+// verdicts counts the accusations that say DEAD.
+func verdicts(by []*News) (n int) {
+	for _, a := range by {
+		if a.Liveness == proto.Liveness_LIVENESS_DEAD {
+			n++
+		}
+	}
+	return n
+}
+
+// change moves m to another status. It keeps the counts and lists that follow from it.
+func (c *Core) change(now time.Duration, m *member, to Status, by proto.PeerID) {
+	from, after := m.status, now-m.since
+	if from == Suspect {
+		c.suspects = slices.DeleteFunc(c.suspects, func(o *member) bool { return o == m })
+	}
+	if was, is := from == Alive || from == Suspect, to == Alive || to == Suspect; was != is {
+		if is {
+			c.alive++
+		} else {
+			c.alive--
+		}
+	}
+	if from == Left && to != Left {
+		c.left--
+	} else if to == Left && from != Left {
+		c.left++
+	}
+	if from == Unknown {
+		c.probing.add(m, c.rand.IntN(len(c.probing.ring)+1))
+	}
+	if from != to && (to == Suspect || to == Dead) && now < m.recover {
+		m.flaps++
+		c.counts.Suppressed++
+		c.tell(Event{What: Suppressed, Peer: m.id, From: from, To: to, Incarnation: m.incarnation})
+	}
+	m.status, m.since = to, now
+	c.known = nil
+	if to != Suspect && to != Dead {
+		m.suspicion = nil
+	}
+	c.dwell(now, m, from)
+	if from != to {
+		c.tell(Event{What: Changed, Peer: m.id, From: from, To: to, By: by, Incarnation: m.incarnation, After: after})
+	}
+}
+
+// dwell keeps new work away from a node that came back, for a while.
+func (c *Core) dwell(now time.Duration, m *member, from Status) {
+	if m.status != Alive || from == Unknown || from == Left {
+		return
+	}
+	wait := c.t.SuspectRecover
+	if from == Dead {
+		wait = c.t.DeadRecover
+		c.counts.Returns++
+	} else {
+		c.counts.Refutations++
+	}
+	m.recover = max(m.recover, now+wait)
+	if !m.recovering {
+		m.recovering = true
+		c.recovering = append(c.recovering, m)
+	}
+}
+
+// tickRecovering tells of those that may have new work again.
+func (c *Core) tickRecovering(now time.Duration) {
+	c.recovering = slices.DeleteFunc(c.recovering, func(m *member) bool {
+		if now < m.recover {
+			return false
+		}
+		m.recovering, m.flaps = false, 0
+		if m.eligible(now) {
+			c.tell(Event{What: Eligible, Peer: m.id, From: m.status, To: m.status, Incarnation: m.incarnation})
+		}
+		return true
+	})
+}
+
+// accuserMemory is how long an accuser of this node must have been silent for its next
+// word to count against this node's health.
+const accuserMemory = time.Minute
+
+// accused takes an accusation of this node itself, and refutes it: only its own
+// incarnation can be raised by it, and only it can raise its own.
+func (c *Core) accused(now time.Duration, n *News) {
+	if n.Incarnation > c.own.incarnation {
+		c.tell(Event{What: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "accuses an incarnation that this node never had"})
+		return
+	}
+	_, again := c.own.accusers[n.By]
+	c.own.accusers[n.By] = now
+	agree := 0
+	for p, at := range c.own.accusers {
+		switch age := now - at; {
+		case age > accuserMemory:
+			delete(c.own.accusers, p)
+		case age <= c.t.SuspectRecover:
+			agree++
+		}
+	}
+	if agree >= min(2, c.alive) { // one alone may be the one that is ill
+		c.own.accused = now
+	}
+	if n.Incarnation < c.own.incarnation {
+		return // answered already
+	}
+	c.counts.OwnRefutations++
+	if !again { // who goes on and on says nothing new of this node's health
+		c.worse(1)
+	}
+	c.refute(now)
+	c.tell(Event{What: Refuted, Peer: c.self, By: n.By, Incarnation: c.own.incarnation})
+}
+
+// Isolated reports whether this node is suspected itself, or hears from nobody though
+// it knows two others or more. It must claim nothing new then (I16).
+func (c *Core) Isolated(now time.Duration) bool {
+	others := len(c.members)
+	if others < 2 || c.left > others-2 {
+		return false
+	}
+	if c.own.accused > 0 && now-c.own.accused < c.t.SuspectRecover {
+		return true
+	}
+	silent := now - c.heardAt
+	if silent <= time.Duration(c.t.SuspicionMult)*c.t.ProbeInterval {
+		return false
+	}
+	low, _, _ := c.t.suspicion(c.alive + 1)
+	return silent > low
+}
+
+// Poor reports whether this node is isolated, or its own probes fail so often that it
+// takes itself for the one that is ill.
+func (c *Core) Poor(now time.Duration) bool {
+	return c.Isolated(now) || c.health() >= poorHealth && len(c.members) > 1
+}
