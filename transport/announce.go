@@ -3,13 +3,24 @@ package transport
 import (
 	"context"
 	"math/rand/v2"
+	"net"
+	"slices"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/event"
+	ma "github.com/multiformats/go-multiaddr"
 )
 
-// announce watches this machine's own addresses. When they change (another
-// Wi-Fi, a wake from sleep) the neighbours are told and whoever is lost is
-// dialled anew, without waiting for the end of its pause (S42).
+// Times of the watch over this machine's network.
+const (
+	glanceEvery = time.Second
+	slept       = 5 * time.Second // that passed for the machine and not for its programs
+)
+
+// announce watches this machine's own addresses and its sleep. When they change
+// (another Wi-Fi, a wake) the neighbours are told, every connection has to show
+// a sign of life, and whoever is lost is dialled anew, without waiting for the
+// end of its pause (S42).
 func (t *Transport) announce(ctx context.Context) {
 	sub, err := t.host.EventBus().Subscribe(new(event.EvtLocalAddressesUpdated))
 	if err != nil {
@@ -17,6 +28,9 @@ func (t *Transport) announce(ctx context.Context) {
 		return
 	}
 	defer sub.Close()
+	tick := time.NewTicker(glanceEvery)
+	defer tick.Stop()
+	w := watch{addrs: t.ownAddrs(), interfaces: t.interfaces(), awake: t.asleep()}
 	for {
 		select {
 		case <-ctx.Done():
@@ -25,25 +39,79 @@ func (t *Transport) announce(ctx context.Context) {
 			if !ok {
 				return
 			}
-			t.addressesChanged()
+			if w.moved(t.ownAddrs()) {
+				t.addressesChanged()
+			}
+		case <-tick.C:
+			moved := w.stirred(t.interfaces(), t.asleep())
+			if moved {
+				t.addressesChanged()
+			}
+			t.findRouter(moved)
 		}
 	}
 }
 
+// A watch is what was seen last of this machine's network.
+type watch struct {
+	addrs      []ma.Multiaddr // without circuits
+	interfaces []string
+	awake      time.Duration // that the machine slept so far
+}
+
+// moved reports whether the listen addresses are others now.
+func (w *watch) moved(addrs []ma.Multiaddr) bool {
+	changed := !slices.EqualFunc(w.addrs, addrs, ma.Multiaddr.Equal)
+	w.addrs = addrs
+	return changed
+}
+
+// stirred reports whether the interfaces are others now, or the machine slept.
+func (w *watch) stirred(interfaces []string, asleep time.Duration) bool {
+	changed := !slices.Equal(w.interfaces, interfaces) || asleep-w.awake > slept
+	w.interfaces, w.awake = interfaces, asleep
+	return changed
+}
+
+// ownAddrs returns where this node is reached without a relay.
+func (t *Transport) ownAddrs() []ma.Multiaddr { return slices.DeleteFunc(t.host.Addrs(), isCircuit) }
+
+// interfaces returns the addresses of this machine: libp2p notices a change
+// some five seconds late. A simulated network has none.
+func (t *Transport) interfaces() (out []string) {
+	if t.cfg.Sockets != nil {
+		return nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		out = append(out, a.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// asleep returns how long the machine was suspended since some moment.
+func (t *Transport) asleep() time.Duration { return t.cfg.Clock.Boot() - t.cfg.Clock.Mono() }
+
+// addressesChanged acts on another network around this machine.
 func (t *Transport) addressesChanged() {
-	m, err := t.helloMessage(nil)
+	t.log.Info("the network of this machine changed", "addrs", addrStrings(t.ownAddrs()))
+	t.sayHello()
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	now := t.cfg.Clock.Mono()
 	for _, n := range t.neighbours {
 		for _, c := range n.conns {
-			if err == nil {
-				c.post(m)
-			}
+			t.crew.hand(func(ctx context.Context) { t.doubt(ctx, c) })
 		}
 		if len(n.conns) == 0 && !n.dial.busy && n.dial != (redial{}) {
 			n.dial = t.cfg.Timing.first(now, rand.Float64())
 		}
 	}
+	t.mu.Unlock()
 	notify(t.redial)
+	t.doubtReservations()
+	t.hurryUpgrades()
 }

@@ -200,8 +200,10 @@ func (o *outgoing) waitFor(ctx context.Context, least int64) int64 {
 // listen takes acknowledgements until the last one or an error.
 func (o *outgoing) listen() {
 	o.stream.lead = o.stream.timing.Frame
-	for {
+	c := o.stream.conn
+	for mark := c.clock.Mono(); ; {
 		offset, err := o.next()
+		now := c.clock.Mono()
 		o.mu.Lock()
 		switch {
 		case err != nil:
@@ -209,7 +211,8 @@ func (o *outgoing) listen() {
 		case offset < o.acked || offset > o.size:
 			o.err = fmt.Errorf("%w: byte %d acknowledged after %d", ErrProtocol, offset, o.acked)
 		default:
-			o.acked = offset
+			c.gauge.carried(int(offset-o.acked), now-mark)
+			o.acked, mark = offset, now
 		}
 		over := o.err != nil || o.acked == o.size
 		o.mu.Unlock()

@@ -27,12 +27,19 @@ var (
 	ErrTwin = errors.New("transport: the same key runs twice")
 	// ErrOldKey is returned for a key record older than the one that is known.
 	ErrOldKey = errors.New("transport: an older key record")
+	// ErrBookFull is returned for a peer that is not known yet, when as many are as
+	// are kept.
+	ErrBookFull = errors.New("transport: the address book is full")
 	// ErrBlocked is returned for a peer that a person blocked here.
 	ErrBlocked = errors.New("transport: the peer is blocked")
 )
 
 // bookPrefix begins the key of a peer in the bucket Peers; the id follows.
 const bookPrefix = 'p'
+
+// MaxPeers bounds how many peers are known, so that an admin, or who has its key,
+// cannot fill the memory of every node with members that it makes up: some KiB each.
+const MaxPeers = 4096
 
 // bookTimeout bounds a write that a hello waits for.
 const bookTimeout = 5 * time.Second
@@ -51,7 +58,8 @@ type Book struct {
 	mesh    identity.Mesh
 	self    *Peer                  // its cert is nil before Enroll
 	entries map[proto.PeerID]*Peer // never changed in place
-	boot    uint64                 // of this node; 0: not told yet
+	revoked identity.Revocations
+	boot    uint64 // of this node; 0: not told yet
 	bootID  proto.BootID
 }
 
@@ -86,9 +94,9 @@ func (b *Book) load() error {
 		}
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.entries = entries
-	return nil
+	b.mu.Unlock()
+	return b.loadRevocations()
 }
 
 // Enroll makes this node a member: after a join, or with a renewed certificate.
@@ -104,7 +112,7 @@ func (b *Book) Enroll(mesh identity.Mesh, cert *proto.Signed) error {
 
 func (b *Book) enroll(mesh identity.Mesh, cert *proto.Signed) error {
 	m, err := mesh.VerifyMember(cert, b.clock.Now())
-	if err != nil && !m.Grace {
+	if err != nil && !m.Grace && !errors.Is(err, identity.ErrNotYet) {
 		return fmt.Errorf("own certificate: %w", err)
 	}
 	if m.Peer != b.keys.Peer() {
@@ -117,6 +125,9 @@ func (b *Book) enroll(mesh identity.Mesh, cert *proto.Signed) error {
 	b.self.certified(m, cert)
 	return nil
 }
+
+// Count returns how many peers are known.
+func (b *Book) Count() int { b.mu.RLock(); defer b.mu.RUnlock(); return len(b.entries) }
 
 // SetBoot tells the book which start of the node this is, for its hello.
 func (b *Book) SetBoot(boot uint64, id proto.BootID) {
@@ -176,6 +187,9 @@ func checkBoot(p *Peer, h *proto.Hello) error {
 	return nil
 }
 
+// sameDetails reports whether two records state the same.
+func sameDetails(a, b *proto.Signed) bool { return bytes.Equal(a.GetDetails(), b.GetDetails()) }
+
 // check verifies statements of p and takes them over. direct says that
 // the peer itself shows them: then an older key record is passed over.
 func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
@@ -188,13 +202,20 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 	}
 	m, err := mesh.VerifyMember(cert, now)
 	switch {
+	case errors.Is(err, identity.ErrNotYet) && sameDetails(p.cert, cert): // accepted before this clock was set back
 	case err != nil && !m.Grace:
 		return err
+	}
+	switch {
 	case m.Peer != p.Peer:
 		return fmt.Errorf("the certificate is of %s", m.Peer)
+	case b.ended(m):
+		return ErrRevoked
+	case !sameDetails(p.cert, cert) && b.disowned(mesh, cert):
+		return fmt.Errorf("%w: that of the admin who issued this one", ErrRevoked)
 	}
 	k, err := identity.VerifyKeyRecord(key, p.Peer, now)
-	if !acceptable(err) {
+	if !acceptable(err) && !(genuine(err) && sameDetails(p.key, key)) {
 		return err
 	}
 	if k.Seq < p.KeyRecord.Seq && !direct {
@@ -214,7 +235,12 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 func newer(m, old identity.Member) bool { return old.Cert == nil || !m.NotBefore.Before(old.NotBefore) }
 
 // Learn takes an introduction: by an inviter, or by another member.
-func (b *Book) Learn(ctx context.Context, k *proto.KnownPeer) error {
+func (b *Book) Learn(ctx context.Context, k *proto.KnownPeer) error { return b.LearnWith(ctx, k, nil) }
+
+// LearnWith is Learn with what also adds to the same batch: both happen, or
+// neither. An introduction of this node itself writes nothing. When what also
+// requires does not hold the error is [store.ErrConflict].
+func (b *Book) LearnWith(ctx context.Context, k *proto.KnownPeer, also func(*store.Batch)) error {
 	b.mu.RLock()
 	m, err := b.mesh.VerifyMember(k.GetCertificate(), b.clock.Now())
 	b.mu.RUnlock()
@@ -224,13 +250,8 @@ func (b *Book) Learn(ctx context.Context, k *proto.KnownPeer) error {
 	if m.Peer == b.keys.Peer() {
 		return nil
 	}
-	addrs := make([]string, 0, len(k.GetAddrs()))
-	for _, a := range k.GetAddrs() {
-		if _, err := parseAddrs(m.Peer, []string{a}); err == nil && len(addrs) < maxAddrs {
-			addrs = append(addrs, a)
-		}
-	}
-	err = b.change(ctx, m.Peer, func(p *Peer) error {
+	addrs := elsewhere(m.Peer, k.GetAddrs(), b.amongLocals())
+	err = b.changeWith(ctx, m.Peer, also, func(p *Peer) error {
 		if err := b.check(p, k.GetCertificate(), k.GetKeyRecord(), false); err != nil {
 			return err
 		}
@@ -308,11 +329,18 @@ func (b *Book) Forget(ctx context.Context, id proto.PeerID) error {
 
 // change rewrites what is known of a peer, on disk first.
 func (b *Book) change(ctx context.Context, id proto.PeerID, decide func(*Peer) error) error {
+	return b.changeWith(ctx, id, nil, decide)
+}
+
+// changeWith is change with what also adds to the batch; nil for nothing.
+func (b *Book) changeWith(ctx context.Context, id proto.PeerID, also func(*store.Batch), decide func(*Peer) error) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
 	p := Peer{Peer: id, Added: b.clock.Now()}
 	if old := b.find(id); old != nil {
 		p = old.clone()
+	} else if n := b.Count(); n >= MaxPeers {
+		return fmt.Errorf("%w: %d peers are known, the most that are: forget some (peers forget), and revoke the admin who lets too many in", ErrBookFull, n)
 	}
 	if err := decide(&p); err != nil {
 		return err
@@ -329,6 +357,9 @@ func (b *Book) change(ctx context.Context, id proto.PeerID, decide func(*Peer) e
 		defer b.mu.Unlock()
 		b.entries[id] = &p
 	})
+	if also != nil {
+		also(&batch)
+	}
 	if err := b.store.Apply(ctx, &batch); err != nil {
 		return fmt.Errorf("address book: %w", err)
 	}

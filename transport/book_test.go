@@ -188,6 +188,9 @@ func TestBookOutlivesARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := c.book.Get(id)
+	if r, ok := c.book.Recipient(id); !ok || r.Peer != id || r.Name != before.Name || !slices.Equal(r.KeyRecord.Public, before.KeyRecord.Public) || len(r.Addrs) > 0 {
+		t.Errorf("as a recipient it is %+v, want %+v without addresses", r, before)
+	}
 	c.reopen(t)
 	after, ok := c.book.Get(id)
 	if !ok || after.Name != "laptop" || after.Boot != 1000 || !after.LastSeen.Equal(birth) || after.KeyRecord.Seq != before.KeyRecord.Seq {
@@ -367,4 +370,62 @@ func FuzzRecord(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestAClockThatIsBehind holds I14: a node whose clock was set back before its own
+// certificate begins starts, still knows whom it knew, and lets them in with what it
+// knew. What it never saw is compared with the clock.
+func TestAClockThatIsBehind(t *testing.T) {
+	c := newBookCase(t)
+	id := c.peer.Peer()
+	if err := c.book.Admit(c.hello, id); err != nil {
+		t.Fatal(err)
+	}
+	c.clock.SetWall(birth.AddDate(-1, 0, 0))
+	c.reopen(t)
+	if p, ok := c.book.Get(id); !ok || p.Name != "laptop" || p.KeyRecord.Seq == 0 {
+		t.Fatalf("after the start it knows %+v", p)
+	}
+	if err := c.book.Admit(c.hello, id); err != nil {
+		t.Errorf("who was known is refused: %v", err)
+	}
+	later := identity.NewKeys(nil, birth)
+	hello := c.helloOf(t, later, "tablet")
+	var err error
+	if hello.Certificate, err = c.root.IssueMember(identity.Member{Peer: later.Peer(), Name: "tablet"}, birth); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.book.Admit(hello, later.Peer()); !errors.Is(err, identity.ErrNotYet) {
+		t.Errorf("a certificate of the future: %v, want %v", err, identity.ErrNotYet)
+	}
+}
+
+// Whoever makes up members, as one with the key of an admin can, does not fill the
+// memory of others: beyond MaxPeers a new one is refused, and who is known is served on.
+func TestTheBookIsBounded(t *testing.T) {
+	c := newBookCase(t)
+	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range MaxPeers - 1 { // as if they were on disk
+		p := proto.PeerID{1, byte(i), byte(i >> 8)}
+		c.book.entries[p] = &Peer{Peer: p}
+	}
+	k := identity.NewKeys(nil, birth)
+	hello := c.helloOf(t, k, "one-more")
+	if err := c.book.Admit(hello, k.Peer()); !errors.Is(err, ErrBookFull) || !strings.Contains(err.Error(), "peers forget") {
+		t.Errorf("a hello: %v", err)
+	}
+	if err := c.book.Learn(t.Context(), &proto.KnownPeer{Certificate: hello.Certificate, KeyRecord: hello.KeyRecord}); !errors.Is(err, ErrBookFull) {
+		t.Errorf("an introduction: %v", err)
+	}
+	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
+		t.Errorf("who is known: %v", err)
+	}
+	if err := c.book.Forget(t.Context(), c.peer.Peer()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.book.Admit(hello, k.Peer()); err != nil || c.book.Count() != MaxPeers {
+		t.Errorf("after one was forgotten: %v, %d known", err, c.book.Count())
+	}
 }

@@ -2,31 +2,60 @@ package transport
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"time"
 
-	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/admit"
+	"github.com/balefire/balefire/transport/route"
 )
 
 // Config tunes a transport. The zero value of each field means its default.
 type Config struct {
-	Listen      []string              // multiaddrs; default QUIC and TCP on port 4001, IPv4 and IPv6; an empty, not nil, slice: none
-	Announce    []string              // further multiaddrs that others reach this node at; default none
-	Software    string                // name and version that peers are told; default balefire
-	Directory   Directory             // whom to keep connected with; default nobody
-	Joiner      Joiner                // default: no joins
-	Bodies      Bodies                // takes streamed bodies; default: none are taken
-	HostOptions []libp2p.Option       // instead of the QUIC and TCP transports: a simulated network
-	Clock       clock.Clock           // default clock.System()
-	Logger      *slog.Logger          // default: silent
-	Registerer  prometheus.Registerer // default: no metrics
-	Limits      admit.Limits          // what a neighbour may cost; default see there
-	Timing      Timing
+	Listen     []string              // multiaddrs; default QUIC and TCP on port 4001, IPv4 and IPv6; an empty, not nil, slice: none
+	Announce   []string              // further multiaddrs that others reach this node at; default none
+	Software   string                // name and version that peers are told; default balefire
+	Directory  Directory             // whom to keep connected with; default nobody
+	Joiner     Joiner                // default: no joins
+	Bodies     Bodies                // takes streamed bodies; default: none are taken
+	Sockets    []quicreuse.Option    // QUIC alone over these instead of QUIC and TCP on the machine's: a simulated network
+	Clock      clock.Clock           // default clock.System()
+	Logger     *slog.Logger          // default: silent
+	Registerer prometheus.Registerer // default: no metrics
+	Limits     admit.Limits          // what a neighbour may cost; default see there
+	Relay      bool                  // serve circuits for members (circuit relay v2); default false
+	Reserve    int                   // relays to keep a place at; default 2; negative: none
+	Relays     func() []proto.PeerID // members that relay and live, best effort; default: none
+	Weights    route.Weights         // of the score of relays; default see there
+	PortMap    bool                  // ask the router for ports (NAT-PMP, UPnP); default false
+	Observe    func(Event)           // told of changes, one after the other; default nobody
+	Timing     Timing
+
+	Gossip
+	Finding
+}
+
+// Gossip says who takes what the members tell each other about the mesh.
+type Gossip struct {
+	Ready   func(from proto.PeerID, r *proto.Ready)                                                // takes a peer's hint that it takes what it refused before; must not block; default: dropped
+	Control func(from proto.PeerID, m *proto.Message)                                              // takes PROBE and PROBED of ctl streams; must not block; default: dropped
+	Sync    func(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) // answers a SYNC with a SYNCED; default: sync streams are refused
+	Rumors  Rumors                                                                                 // what the topic says; default: no topic is joined
+	Hops    func(p proto.PeerID) []Hop                                                             // what p says of its ways to relays, best effort; default: nothing
+	Nonces  Nonces                                                                                 // keeps what was heard already over restarts; default: memory
+}
+
+// Finding says how peers are looked for, besides the Directory.
+type Finding struct {
+	DHT     bool           // take part in the mesh's Kademlia DHT; default no
+	MDNS    bool           // announce this node and look around on the LAN; default no
+	MeshTag string         // text that names the mesh, never told in clear; default balefire
+	Seen    func(Stranger) // takes what is found on the LAN and is no member; must not block; default: dropped
 }
 
 // Timing holds a transport's times. The zero value of each field means its default.
@@ -43,7 +72,7 @@ type Timing struct {
 
 // Bounds that no one needs to tune.
 const (
-	maxUnverified = 16      // inbound connections that have not said hello
+	maxUnverified = 16      // inbound connections of strangers, and of others that are not known, without a hello
 	maxHello      = 8 << 10 // bytes of a hello with its issuer's certificate
 	maxAddrs      = 32
 	maxMisses     = 3 // heartbeats without an answer
@@ -64,8 +93,13 @@ func (c Config) withDefaults() Config {
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
 	}
+	if c.Relays == nil {
+		c.Relays = func() []proto.PeerID { return nil }
+	}
+	c.Reserve = cmp.Or(c.Reserve, 2)
 	c.Software = cmp.Or(c.Software, "balefire")
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.MeshTag = cmp.Or(c.MeshTag, "balefire")
 	c.Timing = c.Timing.withDefaults()
 	return c
 }
@@ -88,4 +122,5 @@ const (
 	streamTask  = proto.StreamTask
 	streamChunk = proto.StreamChunk
 	streamJoin  = proto.StreamJoin
+	streamSync  = proto.StreamSync
 )

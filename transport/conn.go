@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
-	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
@@ -24,14 +23,26 @@ type conn struct {
 	err   error         // why it is not welcome; set before ready is closed
 	hello *proto.Hello  // the other side's, when it is; set before ready is closed
 
+	service
 	pings    pings
 	ctl      chan *proto.Message // frames that wait for the ctl stream
 	heardAt  atomic.Int64        // monotonic nanoseconds of the last sign of life
 	rtt      atomic.Int64        // nanoseconds, of the last heartbeat; 0: not yet
 	waiting  atomic.Int32        // streams that wait for the hello
 	greeted  atomic.Bool         // a ctl stream is there already
+	yielded  atomic.Bool         // both sides dialled, and the other one says hello first
 	joining  atomic.Bool         // a join was asked for already
 	inflight atomic.Int32        // frames of ours without an Ack
+	syncing  atomic.Int32        // sync streams that are served
+}
+
+// A service is what a connection is used for and how well it does.
+type service struct {
+	since   time.Duration // monotonic; when it was made
+	gauge   gauge
+	wide    bool        // made by Widen
+	settled atomic.Bool // the hello ended
+	vital   atomic.Bool // circuits hang on it: its end is to be noticed soon
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
@@ -39,6 +50,7 @@ func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
 		raw: raw, peer: p, inbound: raw.Stat().Direction == network.DirInbound, clock: clk,
 		ready: make(chan struct{}), gone: make(chan struct{}), ctl: make(chan *proto.Message, 16),
 	}
+	c.since = clk.Mono()
 	c.touch()
 	return c
 }
@@ -68,16 +80,16 @@ func (c *conn) post(m *proto.Message) error {
 	}
 }
 
-// network returns quic or tcp.
-func (c *conn) network() string {
-	if isTCP(c.raw.RemoteMultiaddr()) {
-		return "tcp"
-	}
-	return "quic"
-}
+// network returns quic or tcp, of the hop to the relay when there is one.
+func (c *conn) network() string { return networkOf(c.raw.RemoteMultiaddr()) }
 
 // direct reports whether no relay stands between.
-func (c *conn) direct() bool {
-	_, err := c.raw.RemoteMultiaddr().ValueForProtocol(ma.P_CIRCUIT)
-	return err != nil
+func (c *conn) direct() bool { return !isCircuit(c.raw.RemoteMultiaddr()) }
+
+// kind returns direct or relay.
+func (c *conn) kind() string {
+	if c.direct() {
+		return "direct"
+	}
+	return "relay"
 }

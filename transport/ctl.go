@@ -34,7 +34,7 @@ func (t *Transport) converse(ctx context.Context, c *conn, s *stream) error {
 
 // beat sends what waits for the ctl stream and probes a peer that is silent.
 func (t *Transport) beat(ctx context.Context, c *conn, s *stream) error {
-	tick := time.NewTicker(t.cfg.Timing.Busy)
+	tick := time.NewTimer(t.cfg.Timing.Busy)
 	defer tick.Stop()
 	p := pulse{probed: c.heard()}
 	for {
@@ -44,11 +44,13 @@ func (t *Transport) beat(ctx context.Context, c *conn, s *stream) error {
 			return context.Cause(ctx)
 		case m = <-c.ctl:
 		case <-tick.C:
+			tick.Reset(min(t.cfg.Timing.beat(c), t.cfg.Timing.Busy))
 			now := c.clock.Mono()
-			switch p.next(now, c.heard(), c.inflight.Load() > 0, t.cfg.Timing) {
+			switch p.next(now, c.heard(), t.cfg.Timing.beat(c)) {
 			case lost:
 				return errSilent
 			case probe:
+				c.gauge.pinged(p.misses > 0)
 				m = &proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(now, nil)}
 			}
 		}
@@ -103,6 +105,7 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 	case proto.MessageType_PONG:
 		if rtt, ok := c.pings.finish(m.GetPayload(), c.clock.Mono()); ok {
 			c.rtt.Store(int64(rtt))
+			c.gauge.answered(rtt)
 		}
 	case proto.MessageType_STARTED:
 		r := new(proto.Receipts)
@@ -110,6 +113,18 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 		t.recv.Started(c.peer, r)
+	case proto.MessageType_READY:
+		r := new(proto.Ready)
+		if err := proto.Decode(m.GetPayload(), r); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		if t.cfg.Ready != nil {
+			t.cfg.Ready(c.peer, r)
+		}
+	case proto.MessageType_PROBE, proto.MessageType_PROBED:
+		if t.cfg.Control != nil {
+			t.cfg.Control(c.peer, m)
+		}
 	case proto.MessageType_HELLO:
 		h := new(proto.Hello)
 		if err := proto.Decode(m.GetPayload(), h); err != nil {

@@ -40,11 +40,51 @@ func TestPulse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var p pulse
 			for i, st := range tt.steps {
-				if got := p.next(st.now, st.heard, st.busy, timing); got != st.want {
+				every := timing.Idle
+				if st.busy {
+					every = timing.Busy
+				}
+				if got := p.next(st.now, st.heard, every); got != st.want {
 					t.Fatalf("step %d at %v: %v, want %v", i, st.now, got, st.want)
 				}
 			}
 		})
+	}
+}
+
+// TestAskingDies holds that the DHT is asked soon for a peer that was lost just now,
+// and seldom for one that is gone, and that a small mesh is not searched for ever.
+func TestAskingDies(t *testing.T) {
+	if (redial{tries: 1}).asks(time.Hour) {
+		t.Error("one failure, and the DHT is asked")
+	}
+	for _, tt := range []struct{ absence, within, most time.Duration }{
+		{time.Minute, time.Minute, 15 * time.Second}, {time.Hour, time.Hour, askLeast}, {24 * time.Hour, time.Hour, askLeast},
+	} {
+		d, last, asked := redial{tries: 2}, time.Duration(0), 0
+		for now := time.Second; now <= tt.absence; now += time.Second {
+			if !d.asks(now) {
+				continue
+			}
+			if last > 0 && now-last > tt.most+time.Second {
+				t.Errorf("lost for %v: not asked for %v", now, now-last)
+			}
+			if now > tt.absence-tt.within {
+				asked++
+			}
+			d.asked, last = now, now
+		}
+		if limit := 30; asked == 0 || asked > limit {
+			t.Errorf("lost for %v: asked %d times in the last %v", tt.absence, asked, tt.within)
+		}
+	}
+	var spent time.Duration
+	looks := 0
+	for ; spent < time.Hour; looks++ {
+		spent += lookPause(looks, 2)
+	}
+	if looks > youth+40 || lookPause(youth-1, 2) != firstLook || lookPause(100, 2) != lookEvery || lookPause(youth, maxDials) != lookEvery {
+		t.Errorf("%d looks in an hour of a mesh of three", looks)
 	}
 }
 

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -40,6 +41,7 @@ type redial struct {
 	due     time.Duration // monotonic
 	started time.Duration // of the last try
 	since   time.Duration // unconnected since
+	asked   time.Duration // when the DHT was asked last for it; 0: not yet
 	tries   int           // in a row that failed
 	busy    bool          // a try runs
 	wanted  bool          // work came up while it ran
@@ -115,7 +117,7 @@ func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.D
 	pause = scanEvery
 	for _, c := range contacts {
 		n := t.neighbour(c.Peer)
-		if c.Peer == t.self || len(n.conns) > 0 || n.dial.busy || len(c.Addrs) == 0 {
+		if c.Peer == t.self || len(n.conns) > 0 || n.dial.busy || len(c.Addrs)+len(c.Relays) == 0 {
 			continue
 		}
 		if n.dial == (redial{}) {
@@ -133,19 +135,24 @@ func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.D
 
 func (t *Transport) try(ctx context.Context, c Contact) {
 	t.mu.Lock()
-	timeout := t.neighbour(c.Peer).dial.timeout()
+	n := t.neighbour(c.Peer)
+	last, asks := n.dial, n.dial.asks(t.cfg.Clock.Mono())
+	if asks {
+		n.dial.asked = t.cfg.Clock.Mono()
+	}
 	t.mu.Unlock()
-	dialing, cancel := context.WithTimeout(ctx, timeout)
-	err := t.connect(dialing, c.Peer, c.Addrs)
+	c.Addrs = t.fresh(ctx, c, asks)
+	dialing, cancel := context.WithTimeout(ctx, last.timeout())
+	err := t.connect(dialing, c, last.tries > 0)
 	cancel()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.neighbour(c.Peer)
+	n = t.neighbour(c.Peer)
 	n.dial.busy = false
 	if err == nil {
 		return
 	}
-	n.lastErr = err
+	n.lastErr, n.failedAt = err, t.cfg.Clock.Now()
 	n.dial = t.cfg.Timing.failed(n.dial, t.cfg.Clock.Mono(), rand.Float64())
 	t.log.Debug("dial failed", "peer", c.Peer.Short(), "tries", n.dial.tries, "why", err)
 	notify(t.redial)
@@ -155,9 +162,11 @@ func (t *Transport) try(ctx context.Context, c Contact) {
 func (t *Transport) Want(p proto.PeerID) {
 	t.mu.Lock()
 	n := t.neighbour(p)
+	was := n.dial
 	wake := len(n.conns) == 0
-	if wake && n.dial != (redial{}) {
-		n.dial = t.cfg.Timing.hurry(n.dial, t.cfg.Clock.Mono())
+	if wake && was != (redial{}) {
+		n.dial = t.cfg.Timing.hurry(was, t.cfg.Clock.Mono())
+		wake = n.dial.due != was.due // else the next try is known already
 	}
 	t.mu.Unlock()
 	if wake {
@@ -168,24 +177,82 @@ func (t *Transport) Want(p proto.PeerID) {
 // Dial connects to p at one of addrs and returns when both sides have said
 // hello. It waits for Run. A refusal is a RefusedError.
 func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) error {
-	if err := t.connect(ctx, p, addrs); err != nil {
+	c := t.contact(p)
+	c.Addrs = addrs
+	if err := t.connect(ctx, c, true); err != nil {
 		return fmt.Errorf("dial %s: %w", p, err)
 	}
 	return nil
 }
 
-func (t *Transport) connect(ctx context.Context, p proto.PeerID, addrs []string) error {
-	t.setDialling(p, 1)
-	defer t.setDialling(p, -1)
-	if err := t.reach(ctx, p, addrs); err != nil {
+// connect dials c and waits for the hello. failed says that its plain addresses
+// did not do before.
+func (t *Transport) connect(ctx context.Context, c Contact, failed bool) error {
+	t.setDialling(c.Peer, 1)
+	defer t.setDialling(c.Peer, -1)
+	circuits := t.circuitsTo(c, failed)
+	if len(circuits) > 0 && !failed { // the best relay alone, as long as nothing speaks against it
+		best, _ := relayOf(circuits[0])
+		circuits = slices.DeleteFunc(circuits, func(a ma.Multiaddr) bool { r, _ := relayOf(a); return r != best })
+		defer t.reach.aims.set(c.Peer, aim{relay: best})()
+	}
+	if err := t.dialAll(ctx, c, circuits); err != nil {
 		return err
 	}
-	return t.awaitHello(ctx, p)
+	return t.awaitHello(ctx, c.Peer)
 }
 
-// reach makes a connection to p if there is none. That says nothing yet: the
+// dialAll dials c at its addresses and by circuits. A relay that is not connected is
+// met first, while the rest goes on. It returns at the first connection.
+func (t *Transport) dialAll(ctx context.Context, c Contact, circuits []ma.Multiaddr) error {
+	var near []ma.Multiaddr
+	far := make(map[proto.PeerID][]string) // where relays are
+	for _, a := range circuits {
+		r, _ := relayOf(a)
+		if at, tail := ma.SplitFunc(a, func(p ma.Component) bool { return p.Protocol().Code == ma.P_P2P }); len(at) > 0 && len(tail) > 0 {
+			far[r] = append(far[r], at.String())
+		} else {
+			near = append(near, a)
+		}
+	}
+	if len(far) == 0 {
+		return t.dialHost(ctx, c.Peer, c.Addrs, near...)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1+len(far))
+	wg.Go(func() { ended <- t.dialHost(ctx, c.Peer, c.Addrs, near...) })
+	for r, addrs := range far {
+		wg.Go(func() { ended <- t.dialBehind(ctx, c.Peer, r, addrs) })
+	}
+	var failures []error
+	for range 1 + len(far) {
+		err := <-ended
+		if err == nil {
+			return nil
+		}
+		failures = append(failures, err)
+	}
+	return errors.Join(failures...)
+}
+
+// dialBehind meets a relay at addrs and dials p over it.
+func (t *Transport) dialBehind(ctx context.Context, p, relay proto.PeerID, addrs []string) error {
+	err := t.dialHost(ctx, relay, addrs)
+	if err == nil {
+		err = t.awaitHello(ctx, relay)
+	}
+	if err != nil {
+		return fmt.Errorf("meet its relay %s: %w", relay.Short(), err)
+	}
+	return t.dialHost(ctx, p, nil, through(relay, nil))
+}
+
+// dialHost makes a connection to p if there is none. That says nothing yet: the
 // other side may end it as soon as it sees who is there.
-func (t *Transport) reach(ctx context.Context, p proto.PeerID, addrs []string) error {
+func (t *Transport) dialHost(ctx context.Context, p proto.PeerID, addrs []string, circuits ...ma.Multiaddr) error {
 	switch {
 	case p == t.self:
 		return errors.New("this is the node itself")
@@ -204,10 +271,10 @@ func (t *Transport) reach(ctx context.Context, p proto.PeerID, addrs []string) e
 	id := toLibp2p(p)
 	ctx, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
-	if sw, ok := t.host.Network().(*swarm.Swarm); ok {
+	if sw := swarmOf(t.host.Network()); sw != nil {
 		sw.Backoff().Clear(id)
 	}
-	return t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: list})
+	return t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: append(slices.DeleteFunc(list, isCircuit), circuits...)})
 }
 
 // awaitHello returns when a connection to p is verified, or when none of those
@@ -246,7 +313,7 @@ func (t *Transport) verdict(p proto.PeerID) error {
 	if n := t.neighbours[p]; n != nil && n.verdict != nil {
 		return n.verdict
 	}
-	return errors.New("the connection ended before the hello")
+	return errors.New("the connection ended before the hello: the other side may have this node blocked or banned, or it stops")
 }
 
 // setDialling counts the callers that wait for a connection with p.

@@ -15,6 +15,14 @@
 // peer that sends what no node sends loses the stream, and soon the connection:
 // what it costs here is bounded by package admit.
 //
+// A peer behind a NAT is met through a relay: a member that serves circuits and
+// at which it keeps a place. From there on a direct path is looked for, and the
+// work moves to it when there is one:
+//
+//	contact ─ dial ─▶ direct? ── yes ──────────────────────▶ direct path
+//	                    └ no ─▶ relay path ─ upgrade: punch, plain ─▶ ┘
+//	                              ▲ stays beside it, takes over when it dies
+//
 // The package knows libp2p and nothing of tasks: it numbers frames and never
 // opens an envelope.
 package transport

@@ -55,8 +55,9 @@ type Joiner interface {
 
 // A Contact is a peer that may be dialled.
 type Contact struct {
-	Peer  proto.PeerID
-	Addrs []string // multiaddrs without the peer's id
+	Peer   proto.PeerID
+	Addrs  []string       // multiaddrs without the peer's id
+	Relays []proto.PeerID // where the peer keeps places, as it said
 }
 
 // A Directory knows whom to stay connected with. [Book] is one.

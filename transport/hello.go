@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/network"
+
 	"github.com/balefire/balefire/proto"
 )
 
@@ -23,8 +25,27 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("transport: %s is refused: %s", e.Peer, e.Reason)
 }
 
+// reasonGated is what the end of a connection by the other side's gate means.
+const reasonGated = "its gate ends the connection: it has this node blocked or banned, or it stops"
+
+// refusal returns err as the word of one side that it does not want the other; nil:
+// it is something else. A gate ends a connection before the hello and says so where
+// the network carries the reason, as QUIC does.
+func refusal(p proto.PeerID, err error) *RefusedError {
+	if r, ok := errors.AsType[*RefusedError](err); ok {
+		return r
+	}
+	if c, ok := errors.AsType[*network.ConnError](err); ok && c.Remote && c.ErrorCode == network.ConnGated {
+		return &RefusedError{p, reasonGated, true}
+	}
+	return nil
+}
+
 // errNoMember is why a node without a certificate has nothing to say.
 var errNoMember = errors.New("transport: this node is in no mesh yet; join one with a ticket")
+
+// reasonNoMesh is what a node says that waits to be let into a mesh.
+const reasonNoMesh = "this node is in no mesh yet"
 
 // maxReason bounds what is told about a refusal.
 const maxReason = 256
@@ -32,24 +53,35 @@ const maxReason = 256
 // greet says hello first, as the side that dialled, and keeps the ctl stream
 // up until the connection ends.
 func (t *Transport) greet(ctx context.Context, c *conn) {
+	var h *proto.Hello
 	s, err := openStream(ctx, c, streamCtl, proto.MaxControl, t.cfg.Timing)
 	if err == nil {
 		defer s.unblock(ctx)()
-		err = t.exchange(s, true)
+		h, err = t.exchange(s, true)
 	}
-	t.talk(ctx, c, s, err)
+	if c.yielded.Load() { // the answer to the other side's hello counts
+		if s != nil {
+			s.Reset()
+		}
+		return
+	}
+	t.talk(ctx, c, s, h, err)
 }
 
 // answer says hello second.
 func (t *Transport) answer(ctx context.Context, c *conn, s *stream) {
 	defer s.unblock(ctx)()
-	t.talk(ctx, c, s, t.exchange(s, false))
+	h, err := t.exchange(s, false)
+	t.talk(ctx, c, s, h, err)
 }
 
 // talk ends the hello and, when it went well, has the conversation that follows.
-func (t *Transport) talk(ctx context.Context, c *conn, s *stream, err error) {
-	t.settle(c, err)
-	if err == nil {
+func (t *Transport) talk(ctx context.Context, c *conn, s *stream, h *proto.Hello, err error) {
+	switch {
+	case !t.settle(c, h, err):
+		err = fmt.Errorf("%w: a second hello", ErrProtocol)
+	case err == nil:
+		t.identify(c)
 		err = t.converse(ctx, c, s)
 	}
 	if errors.Is(err, ErrProtocol) {
@@ -59,44 +91,64 @@ func (t *Transport) talk(ctx context.Context, c *conn, s *stream, err error) {
 	c.raw.Close()
 }
 
-// exchange carries the hellos over s in the time that is set for both. On
-// success the conn's hello is set.
-func (t *Transport) exchange(s *stream, first bool) error {
+// exchange carries the hellos over s in the time that is set for both and
+// returns the other side's.
+func (t *Transport) exchange(s *stream, first bool) (*proto.Hello, error) {
 	if err := s.SetDeadline(time.Now().Add(t.cfg.Timing.Hello)); err != nil {
-		return err
+		return nil, err
 	}
 	if first {
-		if err := t.sendHello(s, nil); err != nil {
-			return err
+		if err := t.sayFirst(s); err != nil {
+			return nil, err
 		}
 	}
 	h, err := readHello(s)
-	if err != nil {
-		return err
-	}
-	reason := t.welcome(s.conn, h)
-	if r, ok := errors.AsType[*RefusedError](reason); ok && r.Theirs {
-		return reason
-	}
-	if reason != nil || !first {
-		err = t.sendHello(s, reason)
-	}
-	if reason != nil {
-		// the other side closes as soon as it has read the reason
-		s.CloseWrite()
-		s.rd.NextRaw()
-		return reason
+	if err == nil && !first && len(h.GetChallenge()) > 0 {
+		h, err = t.answerChallenge(s, h)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.conn.hello = h
-	return s.SetDeadline(time.Time{})
+	if reason := t.welcome(s.conn, h); reason != nil {
+		return nil, t.refuse(s, reason)
+	}
+	if !first {
+		if err := t.sendHello(s, nil); err != nil {
+			return nil, err
+		}
+	}
+	return h, s.SetDeadline(time.Time{})
+}
+
+// sayFirst sends the first hello. One who is not known proves before that it is of
+// this mesh.
+func (t *Transport) sayFirst(s *stream) error {
+	if t.gate.Hello() == nil {
+		return errNoMember
+	}
+	if !t.knows(s.conn.peer) {
+		if err := t.challenge(s); err != nil {
+			return err
+		}
+	}
+	return t.sendHello(s, nil)
 }
 
 // sendHello sends this node's hello, or why the other side is not welcome.
 func (t *Transport) sendHello(s *stream, reason error) error {
-	m, err := t.helloMessage(reason)
+	if r, ok := errors.AsType[*RefusedError](reason); ok {
+		return t.sendAs(s, &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason)})
+	}
+	h, err := t.ownHello(s.conn.wide)
+	if err != nil {
+		return err
+	}
+	return t.sendAs(s, h)
+}
+
+// sendAs sends h, of this version.
+func (t *Transport) sendAs(s *stream, h *proto.Hello) error {
+	m, err := helloMessage(h)
 	if err != nil {
 		return err
 	}
@@ -108,17 +160,23 @@ func (t *Transport) sendHello(s *stream, reason error) error {
 	return err
 }
 
-func (t *Transport) helloMessage(reason error) (*proto.Message, error) {
+// ownHello makes this node's hello, of a further connection when wide is set.
+func (t *Transport) ownHello(wide bool) (*proto.Hello, error) {
 	h := t.gate.Hello()
-	switch r, ok := errors.AsType[*RefusedError](reason); {
-	case ok:
-		h = &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason)}
-	case h == nil:
+	if h == nil {
 		return nil, errNoMember
-	default:
-		h.Addrs, h.Software = t.Addrs(), t.cfg.Software
-		h.Addrs = h.Addrs[:min(len(h.Addrs), maxAddrs)]
 	}
+	h.Addrs, h.Software = t.Addrs(), t.cfg.Software
+	h.Addrs = h.Addrs[:min(len(h.Addrs), maxAddrs)]
+	h.Features = append(h.Features, featureWiden)
+	if wide {
+		h.Features = append(h.Features, featureWide)
+	}
+	return h, nil
+}
+
+// helloMessage makes a frame of h.
+func helloMessage(h *proto.Hello) (*proto.Message, error) {
 	h.Version = proto.Version
 	b, err := proto.Encode(nil, h)
 	if err != nil {
@@ -151,15 +209,8 @@ func readHello(s *stream) (*proto.Hello, error) {
 
 // welcome decides about the other side's hello. Its error is a RefusedError.
 func (t *Transport) welcome(c *conn, h *proto.Hello) error {
-	switch {
-	case h.GetRefusal() != "":
-		return &RefusedError{c.peer, proto.Clip(h.GetRefusal(), maxReason), true}
-	case h.GetVersion() != proto.Version:
-		return &RefusedError{c.peer, fmt.Sprintf("it speaks version %d of the protocol, this node speaks %d", h.GetVersion(), proto.Version), false}
-	case t.gate.Hello() == nil:
-		return &RefusedError{c.peer, "this node is in no mesh yet", false}
-	case t.gate.Blocked(c.peer):
-		return &RefusedError{c.peer, "it is blocked", false}
+	if err := t.mayTalk(c, h); err != nil {
+		return err
 	}
 	h.Addrs = usable(h.GetAddrs(), c.raw.RemoteMultiaddr(), maxAddrs)
 	if err := t.gate.Admit(h, c.peer); err != nil {
@@ -168,26 +219,47 @@ func (t *Transport) welcome(c *conn, h *proto.Hello) error {
 	return nil
 }
 
-// settle ends the hello of c: err is nil when both sides are content.
-func (t *Transport) settle(c *conn, err error) {
-	c.err = err
+// mayTalk decides about the other side by what needs no certificate. Its error is a
+// RefusedError.
+func (t *Transport) mayTalk(c *conn, h *proto.Hello) error {
+	switch {
+	case h.GetRefusal() != "":
+		return &RefusedError{c.peer, proto.Clip(h.GetRefusal(), maxReason), true}
+	case h.GetVersion() != proto.Version:
+		return &RefusedError{c.peer, fmt.Sprintf("it speaks version %d of the protocol, this node speaks %d", h.GetVersion(), proto.Version), false}
+	case t.gate.Hello() == nil:
+		return &RefusedError{c.peer, reasonNoMesh, false}
+	case t.gate.Blocked(c.peer):
+		return &RefusedError{c.peer, "it is blocked", false}
+	}
+	return nil
+}
+
+// settle ends the hello of c: err is nil when both sides are content. It reports
+// false when it was ended before.
+func (t *Transport) settle(c *conn, h *proto.Hello, err error) bool {
+	if c.settled.Swap(true) {
+		return false
+	}
+	c.hello, c.err = h, err
 	close(c.ready)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.neighbours[c.peer]; n != nil && err != nil {
-		n.lastErr, n.verdict = err, err
+		n.lastErr, n.verdict, n.failedAt = err, err, t.cfg.Clock.Now()
 	}
 	select {
 	case <-c.gone:
-		return
+		return true
 	default:
 	}
 	if err != nil {
 		t.met.refused.Inc()
 		t.log.Info("no hello", "peer", c.peer.Short(), "addr", c.raw.RemoteMultiaddr(), "why", err)
-		return
+		return true
 	}
 	t.join(t.neighbour(c.peer), c)
+	return true
 }
 
 // expect closes an inbound connection that says no hello in time.

@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -60,6 +62,34 @@ func usable(addrs []string, remote ma.Multiaddr, max int) []string {
 		out = append(out, s)
 	}
 	return out
+}
+
+func comparePeers(a, b proto.PeerID) int { return bytes.Compare(a[:], b[:]) }
+
+// maxFound bounds the addresses that are taken for a peer that was found.
+const maxFound = 16
+
+// plausible keeps of the addresses that somebody told those that can lead to
+// another machine: nobody shall have this node knock at its own doors. A node
+// that listens on loopback alone finds its peers there.
+func plausible(own, told []ma.Multiaddr) []ma.Multiaddr {
+	alone := !slices.ContainsFunc(own, func(a ma.Multiaddr) bool { return !manet.IsIPLoopback(a) })
+	var out []ma.Multiaddr
+	for _, a := range told {
+		if len(a) == 0 || len(out) == maxFound || manet.IsIPUnspecified(a) || manet.IsIPLoopback(a) && !alone {
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// networkOf returns over what a is dialled: quic or tcp.
+func networkOf(a ma.Multiaddr) string {
+	if isTCP(a) {
+		return "tcp"
+	}
+	return "quic"
 }
 
 func addrStrings(addrs []ma.Multiaddr) []string {

@@ -2,10 +2,15 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/admit"
@@ -16,21 +21,27 @@ const joinTimeout = 20 * time.Second
 
 // handleJoin takes a join stream: the one thing, besides a hello, that is
 // served to a stranger. It is served once a connection, and rarely: strangers
-// share one account, since a new key costs nothing.
+// share one account, since a new key costs nothing. A member asks for its renewal
+// here.
 func (t *Transport) handleJoin(raw network.Stream) {
 	c := t.connOf(raw)
 	var strangers proto.PeerID
-	if c == nil || c.joining.Swap(true) || !t.allow(c.peer, admit.Join) || !t.allow(strangers, admit.Join) {
+	if c == nil || !c.verified() && c.joining.Swap(true) {
 		t.met.refused.Inc()
 		raw.Reset()
 		return
 	}
+	serve, limit := t.serveJoin, joinTimeout
+	if !t.allow(c.peer, admit.Join) || !c.verified() && !t.allow(strangers, admit.Join) {
+		t.met.refused.Inc()
+		serve, limit = t.putOff, t.cfg.Timing.Hello
+	}
 	ok := t.crew.hand(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		s := newStream(raw, raw, c, proto.MaxControl, t.cfg.Timing)
 		defer s.unblock(ctx)()
-		t.blame(c.peer, "join", t.serveJoin(ctx, s))
+		t.blame(c.peer, "join", serve(ctx, s))
 		if !c.verified() {
 			raw.Conn().Close()
 		}
@@ -49,9 +60,28 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 	if err := proto.Decode(b, r); err != nil {
 		return err
 	}
-	reply := t.cfg.Joiner.Join(ctx, s.conn.peer, r)
+	reply := &proto.JoinReply{Refusal: "a ticket is needed from another network than this member's: ask for one"}
+	if mayAsk(r, s.conn.verified(), t.cfg.Sockets != nil || near(s.conn.raw.RemoteMultiaddr(), ownNetworks())) {
+		reply = t.cfg.Joiner.Join(ctx, s.conn.peer, r)
+	}
+	return answerJoin(s, reply)
+}
+
+// putOff answers a join that comes when many do, and does not look at it.
+func (t *Transport) putOff(_ context.Context, s *stream) error {
+	if _, err := s.rd.NextRaw(); err != nil {
+		return err
+	}
+	return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins})
+}
+
+// reasonManyJoins is what those are told who ask to join when many do.
+const reasonManyJoins = "too many ask to join at once: try again in ten seconds; the ticket is still good"
+
+func answerJoin(s *stream, reply *proto.JoinReply) error {
 	reply.Refusal = proto.Clip(reply.GetRefusal(), maxReason)
-	if b, err = proto.Encode(nil, reply); err != nil {
+	b, err := proto.Encode(nil, reply)
+	if err != nil {
 		return err
 	}
 	if err := s.send(&proto.Message{Type: proto.MessageType_JOINED, Payload: b}); err != nil {
@@ -62,48 +92,125 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 	return err
 }
 
-// RequestJoin asks the inviter of a ticket for membership, at one of addrs. It
-// waits for Run and needs no membership. The connection is given up afterwards: the next
-// one begins with a hello.
+// mayAsk reports whether r is looked at: it shows a ticket, is a member's, who asks for
+// its renewal, or comes from near.
+func mayAsk(r *proto.JoinRequest, member, near bool) bool {
+	return len(r.GetTicketId()) > 0 || member || near
+}
+
+// near reports whether remote, to which there is a connection, is on a network of
+// this machine: a private address, or one of those networks. Only there can a node be
+// seen by the person who is to let it in without a ticket.
+func near(remote ma.Multiaddr, own []*net.IPNet) bool {
+	if isCircuit(remote) {
+		return false
+	}
+	ip, err := manet.ToIP(remote)
+	if err != nil {
+		return false
+	}
+	return manet.IsPrivateAddr(remote) || slices.ContainsFunc(own, func(n *net.IPNet) bool { return n.Contains(ip) })
+}
+
+// ownNetworks returns the networks that this machine has an address in.
+func ownNetworks() (own []*net.IPNet) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			own = append(own, n)
+		}
+	}
+	return own
+}
+
+// RequestJoin asks a member for membership, at one of addrs: the inviter of a
+// ticket, or, without one, a member that [Transport.FindMeshes] found, where a
+// person decides: the reply is pending until then. It waits for Run and needs no
+// membership. The connection is given up afterwards: the next one begins with a
+// hello.
 func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	t.setJoining(inviter, 1)
 	defer t.setJoining(inviter, -1)
-	if err := t.reach(ctx, inviter, addrs); err != nil {
-		return nil, fmt.Errorf("join through %s: %w", inviter, err)
+	reply, again, err := t.joinOnce(ctx, addrs, inviter, r)
+	for try := 1; try < joinTries && again && ctx.Err() == nil; try++ {
+		select {
+		case <-ctx.Done():
+		case <-time.After(joinPause):
+		}
+		reply, again, err = t.joinOnce(ctx, addrs, inviter, r)
 	}
-	c := t.nextConn(inviter, nil)
-	if c == nil {
-		return nil, fmt.Errorf("join through %s: it closed the connection", inviter)
-	}
-	defer c.raw.Close()
-	reply, err := t.askJoin(ctx, c, r)
 	if err != nil {
 		return nil, fmt.Errorf("join through %s: %w", inviter, err)
 	}
 	return reply, nil
 }
 
-func (t *Transport) askJoin(ctx context.Context, c *conn, r *proto.JoinRequest) (*proto.JoinReply, error) {
+// joinTries is how often a join is begun: a member that saw this node on the LAN
+// says hello to it, and takes that connection away again when it is refused. And a
+// member that has just been started listens a moment before it lets anybody in.
+const (
+	joinTries = 3
+	joinPause = 300 * time.Millisecond
+	joinQuick = 2 * time.Second // what fails later than that was not there
+)
+
+// joinOnce asks on one connection. ended says that the connection, and not the
+// member, is why there is no answer.
+func (t *Transport) joinOnce(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (reply *proto.JoinReply, again bool, err error) {
+	began := time.Now()
+	if err := t.dialHost(ctx, inviter, addrs); err != nil {
+		return nil, time.Since(began) < joinQuick, err
+	}
+	c := t.nextConn(inviter, nil)
+	if c == nil {
+		return nil, true, errors.New("it closed the connection")
+	}
+	defer c.raw.Close()
+	reply, asked, err := t.askJoin(ctx, c, r)
+	return reply, err != nil && (c.inbound || !asked), err
+}
+
+// RequestRenewal asks a connected admin to renew the certificate in r.
+func (t *Transport) RequestRenewal(ctx context.Context, admin proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	c := t.best(admin)
+	if c == nil {
+		return nil, fmt.Errorf("renewal by %s: %w", admin, ErrNotConnected)
+	}
+	reply, _, err := t.askJoin(ctx, c, r)
+	if err != nil {
+		return nil, fmt.Errorf("renewal by %s: %w", admin, err)
+	}
+	return reply, nil
+}
+
+// askJoin asks on a connection; asked says whether the other side may have heard it.
+func (t *Transport) askJoin(ctx context.Context, c *conn, r *proto.JoinRequest) (reply *proto.JoinReply, asked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	b, err := proto.Encode(nil, r)
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	s, err := openStream(ctx, c, streamJoin, proto.MaxFrame, t.cfg.Timing)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer s.Close()
 	defer s.unblock(ctx)()
+	if _, err := s.rw.Read(nil); err != nil { // the end of the negotiation: it serves joins
+		return nil, false, err
+	}
 	if err := s.send(&proto.Message{Type: proto.MessageType_JOIN, Payload: b}); err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	if b, err = s.expect(proto.MessageType_JOINED); err != nil {
-		return nil, err
+		return nil, true, err
 	}
-	reply := new(proto.JoinReply)
-	return reply, proto.Decode(b, reply)
+	reply = new(proto.JoinReply)
+	return reply, true, proto.Decode(b, reply)
 }
 
 func (t *Transport) setJoining(p proto.PeerID, by int) {

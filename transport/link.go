@@ -17,6 +17,9 @@ var ErrLinkDown = errors.New("transport: the link is down")
 // ErrNoAck ends a link whose other side acknowledges nothing any more.
 var ErrNoAck = errors.New("transport: no acknowledgement in time")
 
+// errMoved ends a link in favour of one on a better connection.
+var errMoved = errors.New("transport: the link moved to a better path")
+
 // ErrBadAck ends a link whose other side acknowledges what was not sent.
 var ErrBadAck = errors.New("transport: bad acknowledgement")
 
@@ -37,7 +40,9 @@ type Link struct {
 	dirty chan struct{} // out is not empty
 	room  chan struct{} // the window opened, or out was taken
 	done  chan struct{}
-	err   error // set before done is closed
+	err   error         // set before done is closed
+	mark  time.Duration // since when the frames in flight were not looked at
+	moves *time.Timer   // set: no more is sent, the link ends when all is acknowledged, or then
 }
 
 func newLink(c *conn, s *stream, cfg Config) *Link {
@@ -75,7 +80,7 @@ func (l *Link) Send(ctx context.Context, msgs []*proto.Message) error {
 func (l *Link) waitOpen(ctx context.Context) error {
 	for {
 		l.mu.Lock()
-		ok, err := l.win.open() && len(l.out) < minBytes, l.err
+		ok, err := l.moves == nil && l.win.open() && len(l.out) < minBytes, l.err
 		l.mu.Unlock()
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrLinkDown, err)
@@ -102,10 +107,12 @@ func (l *Link) queue(m *proto.Message) error {
 	}
 	l.out = out
 	if numbered(m.GetType()) {
+		now := l.cfg.Clock.Mono()
 		if l.win.len() == 0 {
 			l.watchAcks(len(out) - before)
+			l.mark = now
 		}
-		l.win.add(len(out)-before, l.cfg.Clock.Mono())
+		l.win.add(len(out)-before, now)
 		l.conn.inflight.Store(int32(l.win.len()))
 	}
 	notify(l.dirty)
@@ -113,7 +120,17 @@ func (l *Link) queue(m *proto.Message) error {
 }
 
 // numbered reports whether frames of this type count in a task stream's order.
-func numbered(t proto.MessageType) bool { return t != proto.MessageType_MARK }
+// Those of ownership do not: whoever says them says them again until they are
+// answered.
+func numbered(t proto.MessageType) bool { return t != proto.MessageType_MARK && !ofOwnership(t) }
+
+// ofOwnership reports whether a type is one of those by which nodes agree on who
+// may run a task, also one that only a newer node knows.
+func ofOwnership(t proto.MessageType) bool {
+	return t >= proto.MessageType_GRANT && t < lastOfOwnership
+}
+
+const lastOfOwnership = 40
 
 // Answers returns the next Ack, whose numbers are those of this link's frames.
 // It returns ErrLinkDown when the link has ended and every Ack was returned.
@@ -159,6 +176,13 @@ func (l *Link) run(ctx context.Context) {
 func (l *Link) end(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.endLocked(err)
+}
+
+func (l *Link) endLocked(err error) {
+	if l.moves != nil {
+		l.moves.Stop()
+	}
 	if l.err == nil {
 		l.err = err
 		close(l.done)
@@ -183,6 +207,9 @@ func (l *Link) writeAll(ctx context.Context) error {
 		if err := l.stream.write(buf); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
+		l.mu.Lock()
+		l.endMoved()
+		l.mu.Unlock()
 		if spare = buf; cap(buf) > minBytes {
 			spare = nil
 		}
@@ -214,6 +241,9 @@ func (l *Link) readAcks(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		l.mu.Lock()
+		l.endMoved()
+		l.mu.Unlock()
 	}
 }
 
@@ -223,10 +253,36 @@ func (l *Link) release(a *proto.Ack) error {
 	if err := checkAck(a, l.win.first(), l.win.next-1); err != nil {
 		return err
 	}
-	l.win.ack(a.GetUpTo(), l.cfg.Clock.Mono())
+	now, before := l.cfg.Clock.Mono(), l.win.bytes
+	l.win.ack(a.GetUpTo(), now)
+	l.conn.gauge.carried(before-l.win.bytes, now-l.mark)
+	l.mark = now
 	l.conn.inflight.Store(int32(l.win.len()))
 	notify(l.room)
 	return nil
+}
+
+// moveTime bounds how long a link waits for its last Acks before it moves. What
+// has none by then is sent again on the next one.
+const moveTime = 10 * time.Second
+
+// move has the link end without loss: it takes no more, and ends when all that
+// it took is acknowledged.
+func (l *Link) move() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.moves == nil && l.err == nil {
+		l.moves = time.AfterFunc(moveTime, func() { l.end(errMoved) })
+		l.endMoved()
+	}
+}
+
+// endMoved ends a link that moves and has nothing more to wait for. The caller
+// holds mu.
+func (l *Link) endMoved() {
+	if l.moves != nil && l.win.len() == 0 && len(l.out) == 0 {
+		l.endLocked(errMoved)
+	}
 }
 
 // checkAck holds a against the frames first to last that wait for one.

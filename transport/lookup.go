@@ -25,6 +25,18 @@ func (b *Book) Get(id proto.PeerID) (Peer, bool) {
 	return Peer{}, false
 }
 
+// Recipient is Get for whoever seals for a peer and does not dial it: without the
+// addresses and relays, which Get has to copy.
+func (b *Book) Recipient(id proto.PeerID) (Peer, bool) {
+	p := b.find(id)
+	if p == nil {
+		return Peer{}, false
+	}
+	c := *p
+	c.Addrs, c.Manual, c.Relays, c.announced = nil, nil, nil, nil
+	return c, true
+}
+
 // Self returns this node as its peers know it, without addresses.
 func (b *Book) Self() Peer {
 	b.mu.RLock()
@@ -53,25 +65,30 @@ func (b *Book) List() []Peer {
 	return all
 }
 
-// Find returns the peer, or this node, that ref names: a name, an id, the begin
-// or the end of an id (four characters at least).
+// Find returns the peer, or this node, that ref names: an alias, a name, an id, the
+// begin or the end of an id (four characters at least). An alias goes before the
+// name of another peer.
 func (b *Book) Find(ref string) (Peer, error) {
 	all := b.List()
-	var byName, byPart []Peer
+	var byAlias, byName, byPart []Peer
 	for _, p := range append(all, b.Self()) {
 		id := p.Peer.String()
 		switch {
 		case id == ref:
 			return p, nil
+		case p.Alias == ref && ref != "":
+			byAlias = append(byAlias, p)
 		case p.Name == ref && ref != "":
 			byName = append(byName, p)
 		case len(ref) >= 4 && (strings.HasPrefix(id, ref) || strings.HasSuffix(id, ref)):
 			byPart = append(byPart, p)
 		}
 	}
-	found := byName
-	if len(found) == 0 {
-		found = byPart
+	found := byAlias
+	for _, next := range [][]Peer{byName, byPart} {
+		if len(found) == 0 {
+			found = next
+		}
 	}
 	switch len(found) {
 	case 0:
@@ -104,21 +121,34 @@ func hint(all []Peer) string {
 // Member returns the membership of a peer, or of this node, if it is one now:
 // known, not blocked, its certificate not over.
 func (b *Book) Member(id proto.PeerID) (identity.Member, bool) {
+	m, ok := b.Enrolled(id)
+	if p := b.find(id); !ok || p != nil && p.Blocked {
+		return identity.Member{}, false
+	}
+	return m, true
+}
+
+// Enrolled is Member, whether or not a person blocked the peer here.
+func (b *Book) Enrolled(id proto.PeerID) (identity.Member, bool) {
 	b.mu.RLock()
 	p := b.entries[id]
 	if id == b.self.Peer {
 		p = b.self
 	}
+	revoked := p != nil && b.withdrawn(p.Member)
 	b.mu.RUnlock()
-	if !p.current(b.clock.Now()) {
+	if revoked || !p.valid(b.clock.Now()) {
 		return identity.Member{}, false
 	}
 	return p.Member, true
 }
 
-// current reports whether p is a member now.
-func (p *Peer) current(now time.Time) bool {
-	return p != nil && p.cert != nil && !p.Blocked && !now.After(p.Member.NotAfter)
+// current reports whether p is a member now, for this node.
+func (p *Peer) current(now time.Time) bool { return p.valid(now) && !p.Blocked }
+
+// valid reports whether p has a certificate that is not over.
+func (p *Peer) valid(now time.Time) bool {
+	return p != nil && p.cert != nil && !now.After(p.Member.NotAfter)
 }
 
 // Unique reports whether m is the only member of its name that is known here:
@@ -146,10 +176,11 @@ func (b *Book) KeyRecord(id proto.PeerID) (identity.KeyRecord, bool) {
 	return identity.KeyRecord{}, false
 }
 
-// Blocked reports whether a person keeps a peer out.
+// Blocked reports whether a peer is kept out: by a person here, or because its
+// certificate was revoked.
 func (b *Book) Blocked(id proto.PeerID) bool {
 	p := b.find(id)
-	return p != nil && p.Blocked
+	return p != nil && (p.Blocked || b.ended(p.Member))
 }
 
 // Contacts returns whom to stay connected with: everybody who is not blocked
@@ -159,8 +190,8 @@ func (b *Book) Contacts() []Contact {
 	defer b.mu.RUnlock()
 	var all []Contact
 	for id, p := range b.entries {
-		if !p.Blocked && len(p.Addrs) > 0 {
-			all = append(all, Contact{Peer: id, Addrs: p.Addrs})
+		if !p.Blocked && len(p.Addrs)+len(p.Relays) > 0 && !b.withdrawn(p.Member) {
+			all = append(all, Contact{Peer: id, Addrs: p.Addrs, Relays: p.Relays})
 		}
 	}
 	return all

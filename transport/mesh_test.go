@@ -1,9 +1,11 @@
 package transport_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,6 +46,10 @@ type simNode struct {
 	durable map[string]bool
 	early   int          // acknowledged before they were durable
 	links   atomic.Int64 // task streams so far
+	gossip  rumorLog
+	admit   func(from proto.PeerID) error // nil: everybody
+	knows   []int                         // its contacts; nil: everybody
+	place   int                           // where it stands, its id at first
 }
 
 // A sim is a simulated mesh in a synctest bubble.
@@ -53,17 +59,35 @@ type sim struct {
 	clock  clock.Clock
 	nodes  []*simNode
 	commit time.Duration // of a group at the receiver
+	tune   func(*simNode, *transport.Config)
+
+	size    int                               // of a task; 0: 1000
+	contact func(i int, c *transport.Contact) // what all know of node i, if it is more or less than its address
 }
 
-func newSim(t *testing.T, n int, l transporttest.Link) *sim {
+func newSim(t *testing.T, n int, l transporttest.Link) *sim { return newSimWith(t, n, l, nil) }
+
+// newSimWith has each node's configuration completed by tune.
+func newSimWith(t *testing.T, n int, l transporttest.Link, tune func(*simNode, *transport.Config)) *sim {
+	m := makeSim(t, n, l)
+	m.tune = tune
+	m.startAll()
+	return m
+}
+
+// makeSim makes a mesh whose nodes do not run yet.
+func makeSim(t *testing.T, n int, l transporttest.Link) *sim {
 	m := &sim{Network: transporttest.Mesh(t, l), t: t, clock: clock.Runtime(), commit: 3 * time.Millisecond}
 	for i := range n {
-		m.nodes = append(m.nodes, &simNode{mesh: m, id: i, durable: map[string]bool{}})
+		m.nodes = append(m.nodes, &simNode{mesh: m, id: i, place: i, durable: map[string]bool{}})
 	}
+	return m
+}
+
+func (m *sim) startAll() {
 	for _, node := range m.nodes {
 		node.start()
 	}
-	return m
 }
 
 // close stops all nodes and the network: the bubble must end empty.
@@ -77,7 +101,10 @@ func (m *sim) close() {
 func (n *simNode) start() {
 	n.mesh.t.Helper()
 	cfg := transport.Config{Directory: n}
-	n.mesh.Configure(n.id, &cfg)
+	n.mesh.Configure(n.place, &cfg)
+	if n.mesh.tune != nil {
+		n.mesh.tune(n, &cfg)
+	}
 	n.boot++
 	tr, err := transport.New(simKeys(n.id), n, n, cfg)
 	if err != nil {
@@ -100,8 +127,12 @@ func (n *simNode) start() {
 func (n *simNode) Contacts() []transport.Contact {
 	var all []transport.Contact
 	for i := range n.mesh.nodes {
-		if i != n.id {
-			all = append(all, transport.Contact{Peer: simKeys(i).Peer(), Addrs: []string{n.mesh.Addr(i)}})
+		if i != n.id && (n.knows == nil || slices.Contains(n.knows, i)) {
+			c := transport.Contact{Peer: simKeys(i).Peer(), Addrs: []string{n.mesh.Addr(i)}}
+			if n.mesh.contact != nil {
+				n.mesh.contact(i, &c)
+			}
+			all = append(all, c)
 		}
 	}
 	return all
@@ -110,9 +141,14 @@ func (n *simNode) Contacts() []transport.Contact {
 func (n *simNode) Hello() *proto.Hello {
 	return &proto.Hello{Boot: uint64(n.boot), BootId: []byte{15: byte(n.boot)}}
 }
-func (n *simNode) Admit(*proto.Hello, proto.PeerID) error { return nil }
-func (n *simNode) Blocked(proto.PeerID) bool              { return false }
-func (n *simNode) Started(proto.PeerID, *proto.Receipts)  {}
+func (n *simNode) Admit(_ *proto.Hello, from proto.PeerID) error {
+	if n.admit != nil {
+		return n.admit(from)
+	}
+	return nil
+}
+func (n *simNode) Blocked(proto.PeerID) bool             { return false }
+func (n *simNode) Started(proto.PeerID, *proto.Receipts) {}
 func (n *simNode) peerOf(p proto.PeerID) (other int, ok bool) {
 	for i := range n.mesh.nodes {
 		if simKeys(i).Peer() == p {
@@ -169,7 +205,7 @@ func (n *simNode) sendAll(ctx context.Context, l *transport.Link, next int) erro
 		n.mu.Unlock()
 		var msgs []*proto.Message
 		for ; next < total; next++ {
-			msgs = append(msgs, &proto.Message{Type: proto.MessageType_DATA, Id: fmt.Sprint(n.id, "/", next), Payload: make([]byte, 1000)})
+			msgs = append(msgs, &proto.Message{Type: proto.MessageType_DATA, Id: fmt.Sprint(n.id, "/", next), Payload: make([]byte, cmp.Or(n.mesh.size, 1000))})
 		}
 		if err := l.Send(ctx, msgs); err != nil {
 			return err
@@ -218,7 +254,10 @@ func (m *sim) await(limit time.Duration, what string, ok func() bool) time.Durat
 	for !ok() {
 		if m.clock.Mono()-began > limit {
 			for _, n := range m.nodes {
-				m.t.Logf("node %d: %+v", n.id, n.Peers())
+				if len(m.nodes) <= 5 {
+					m.t.Logf("node %d: %+v", n.id, n.Peers())
+				}
+				m.t.Logf("node %d: %d peers, %+v", n.id, len(n.Peers()), n.Discovery())
 			}
 			m.t.Fatalf("%s: not within %v", what, limit)
 		}

@@ -1,32 +1,138 @@
 package transport
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/transport/route"
 )
 
 // metrics count what the transport does. They work without a registry.
 type metrics struct {
-	connections prometheus.Gauge
-	received    prometheus.Counter
-	refused     prometheus.Counter
-	offences    *prometheus.CounterVec
+	connections  *prometheus.GaugeVec
+	received     prometheus.Counter
+	refused      prometheus.Counter
+	offences     *prometheus.CounterVec
+	reservations prometheus.Gauge
+	relayed      prometheus.Counter
+	punches      *prometheus.CounterVec
+	paths        prometheus.Counter
+	rumors       *prometheus.CounterVec
+	repairs      *prometheus.CounterVec
+	exchanges    *prometheus.CounterVec
+	tableSize    prometheus.Gauge
+	lanFinds     *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
-		connections: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "balefire_transport_connections", Help: "Verified connections."}),
+		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "balefire_transport_connections", Help: "Verified connections, by kind of path and network of its first hop.",
+		}, []string{"path", "network"}),
 		received: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "balefire_transport_frames_received_total", Help: "Frames of task streams that were answered."}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "balefire_transport_refused_total", Help: "Connections and streams that were not let in."}),
 		offences: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_transport_offences_total", Help: "Streams that ended because the peer broke the protocol."}, []string{"stream"}),
+		rumors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "balefire_transport_rumors_total", Help: "Messages of the gossip topic, by what became of them."}, []string{"outcome"}),
+		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "balefire_transport_gossip_repairs_total", Help: "Connected members that gossip had lost, by what was done."}, []string{"kind"}),
+		exchanges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "balefire_transport_exchanges_total", Help: "Sync streams: asked, answered, failed."}, []string{"result"}),
+		tableSize: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "balefire_transport_dht_peers", Help: "Peers in the routing table of the DHT."}),
+		lanFinds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "balefire_transport_lan_finds_total", Help: "Nodes seen on the LAN, by what they are."}, []string{"who"}),
+		reservations: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "balefire_transport_reservations", Help: "Relays that take connections for this node."}),
+		relayed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "balefire_transport_relayed_bytes_total", Help: "Bytes that this node relayed for others."}),
+		punches: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "balefire_transport_punches_total", Help: "Tries to make a direct path, by outcome."}, []string{"outcome"}),
+		paths: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "balefire_transport_path_changes_total", Help: "Changes of the path in use to a peer."}),
 	}
+	m.zero()
 	if r == nil {
 		return m, nil
 	}
-	return m, errors.Join(r.Register(m.connections), r.Register(m.received), r.Register(m.refused), r.Register(m.offences))
+	var errs []error
+	for _, c := range []prometheus.Collector{
+		m.connections, m.received, m.refused, m.offences, m.rumors, m.repairs, m.exchanges, m.tableSize, m.lanFinds,
+		m.reservations, m.relayed, m.punches, m.paths,
+	} {
+		errs = append(errs, r.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// zero makes the series that are watched show from the start: one that is not
+// there yet has no rate.
+func (m *metrics) zero() {
+	for _, network := range []string{"quic", "tcp"} {
+		for _, path := range []string{"direct", "relay", "wide"} {
+			m.connections.WithLabelValues(path, network)
+		}
+	}
+	for _, outcome := range []string{"heard", "published", "unsent", "crowded out", "unheard"} {
+		m.rumors.WithLabelValues(outcome)
+	}
+	for _, outcome := range []string{"direct", "failed"} {
+		m.punches.WithLabelValues(outcome)
+	}
+	for _, result := range []string{"asked", "answered", "failed"} {
+		m.exchanges.WithLabelValues(result)
+	}
+}
+
+// maxScored bounds the relays that are told of one by one.
+const maxScored = 16
+
+// A relayView shows the relays that this node is connected with, and what it does
+// as one.
+type relayView struct{ t *Transport }
+
+var (
+	descScore  = prometheus.NewDesc("balefire_transport_relay_score", "Score of the path to a relay, of the 16 best that are connected directly.", []string{"relay"}, nil)
+	descPlaces = prometheus.NewDesc("balefire_transport_relay_reservations", "Places that others keep at this node as their relay.", nil, nil)
+	descOpen   = prometheus.NewDesc("balefire_transport_relay_circuits", "Circuits that are open through this node.", nil, nil)
+)
+
+// Describe and Collect make a relayView a prometheus.Collector.
+func (v relayView) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descScore, descPlaces, descOpen} {
+		ch <- d
+	}
+}
+
+// Collect reads what the transport knows now.
+func (v relayView) Collect(ch chan<- prometheus.Metric) {
+	served := v.t.reach.served
+	ch <- prometheus.MustNewConstMetric(descPlaces, prometheus.GaugeValue, float64(served.reservations.Load()))
+	ch <- prometheus.MustNewConstMetric(descOpen, prometheus.GaugeValue, float64(served.circuits.Load()))
+	for _, c := range v.t.scored() {
+		ch <- prometheus.MustNewConstMetric(descScore, prometheus.GaugeValue, c.Score, c.Peer.String())
+	}
+}
+
+// scored returns the relays that this node is connected with directly, the best
+// first, at most maxScored.
+func (t *Transport) scored() (all []route.Candidate) {
+	if t.cfg.Relays == nil || !t.open.Load() {
+		return nil
+	}
+	for _, p := range t.cfg.Relays() {
+		if c := t.best(p); c != nil && c.direct() && p != t.self {
+			all = append(all, route.Candidate{Peer: p, Score: t.scoreOf(p)})
+		}
+	}
+	slices.SortFunc(all, func(a, b route.Candidate) int {
+		return cmp.Or(cmp.Compare(b.Score, a.Score), comparePeers(a.Peer, b.Peer))
+	})
+	return all[:min(len(all), maxScored)]
 }

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/route"
 )
 
 // A neighbour is a peer as this node is connected with it. All is guarded by
@@ -26,8 +28,14 @@ type neighbour struct {
 	dial      redial
 	lastSeen  time.Time // wall time of the last verified connection's end
 	lastErr   error
-	dialling  int   // calls of connect
-	verdict   error // why the last connection was not verified, since one of them began
+	failedAt  time.Time  // wall time of lastErr
+	dialling  int        // calls of connect
+	verdict   error      // why the last connection was not verified, since one of them began
+	measured  route.Path // of the last direct connection that ended
+	wide      []*conn    // further ones for bulk, beside conns
+	path      *conn      // that was the best one when somebody looked last
+	upgrading bool       // upgrade runs
+	nudge     chan struct{}
 }
 
 // maxBodies is how many streamed bodies travel at once to, and from, a peer.
@@ -37,7 +45,7 @@ const maxBodies = 2
 func (t *Transport) neighbour(p proto.PeerID) *neighbour {
 	n := t.neighbours[p]
 	if n == nil {
-		n = &neighbour{peer: p, receiving: make(chan struct{}, 1), bodies: make(chan struct{}, maxBodies)}
+		n = &neighbour{peer: p, receiving: make(chan struct{}, 1), bodies: make(chan struct{}, maxBodies), nudge: make(chan struct{}, 1)}
 		t.neighbours[p] = n
 	}
 	return n
@@ -45,6 +53,10 @@ func (t *Transport) neighbour(p proto.PeerID) *neighbour {
 
 // join adds a verified connection. The caller holds mu.
 func (t *Transport) join(n *neighbour, c *conn) {
+	if c.isWide() {
+		t.joinWide(n, c)
+		return
+	}
 	for _, old := range n.conns {
 		switch {
 		case !bytes.Equal(old.hello.GetBootId(), c.hello.GetBootId()):
@@ -57,8 +69,11 @@ func (t *Transport) join(n *neighbour, c *conn) {
 	n.conns = append(n.conns, c)
 	n.lastErr = nil
 	n.dial = redial{}
-	t.met.connections.Inc()
+	t.host.ConnManager().Protect(toLibp2p(n.peer), "member")
+	t.met.connections.WithLabelValues(c.kind(), c.network()).Inc()
+	t.crew.hand(func(context.Context) { t.disc.circle.introduce(toLibp2p(c.peer)) })
 	t.log.Info("connected", "peer", c.peer.Short(), "addr", c.raw.RemoteMultiaddr(), "inbound", c.inbound)
+	t.repath(n)
 	if !n.keeper {
 		n.keeper = t.crew.hand(func(ctx context.Context) { t.keepLinked(ctx, n) })
 	}
@@ -72,12 +87,22 @@ func (t *Transport) leave(c *conn) {
 	}
 	i := slices.Index(n.conns, c)
 	if i < 0 {
-		t.forget(n)
+		if !t.leaveWide(n, c) {
+			t.forget(n)
+		}
 		return
 	}
 	n.conns = slices.Delete(n.conns, i, i+1)
-	t.met.connections.Dec()
+	t.met.connections.WithLabelValues(c.kind(), c.network()).Dec()
+	if c.direct() {
+		n.measured = c.gauge.path()
+	}
+	t.repath(n)
 	if len(n.conns) == 0 {
+		for _, c := range n.wide {
+			t.crew.hand(func(context.Context) { c.raw.Close() })
+		}
+		t.host.ConnManager().Unprotect(toLibp2p(n.peer), "member")
 		n.lastSeen = t.cfg.Clock.Now()
 		n.dial = t.cfg.Timing.first(t.cfg.Clock.Mono(), rand.Float64())
 		t.log.Info("disconnected", "peer", c.peer.Short())
@@ -144,6 +169,9 @@ func (t *Transport) keepLinked(ctx context.Context, n *neighbour) {
 		t.mu.Unlock()
 		began := t.cfg.Clock.Mono()
 		err := t.linkOnce(ctx, n, c)
+		if errors.Is(err, errMoved) {
+			continue
+		}
 		if t.cfg.Clock.Mono()-began > t.cfg.Timing.Ack {
 			failures = 0
 		}
@@ -174,6 +202,7 @@ func (t *Transport) linkOnce(ctx context.Context, n *neighbour, c *conn) error {
 	l := newLink(c, s, t.cfg)
 	t.mu.Lock()
 	n.link = l
+	t.repath(n)
 	t.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -189,6 +218,9 @@ func (t *Transport) linkOnce(ctx context.Context, n *neighbour, c *conn) error {
 	n.link = nil
 	t.mu.Unlock()
 	t.blame(c.peer, "link", l.err)
+	if errors.Is(l.err, errMoved) {
+		return l.err
+	}
 	return cmp.Or(err, l.err)
 }
 
@@ -204,9 +236,16 @@ type PeerStatus struct {
 	RTT       time.Duration // of the last heartbeat; 0: not yet
 	InFlight  int           // frames without an Ack
 	Software  string
-	LastSeen  time.Time // wall time; zero: never
-	LastError string    // why it is not connected
-	NextDial  time.Duration
+	LastSeen  time.Time     // wall time; zero: never
+	LastError string        // why it is not connected
+	FailedAt  time.Time     // wall time of LastError
+	Refused   *RefusedError // LastError, when one of the two does not want the other
+	Failed    int           // dials in a row that failed
+	NextDial  time.Duration // until the next one, of a peer that is not connected; 0: one runs, or none is planned
+	Relay     proto.PeerID  // through whom, when it is not direct
+	Loss      float64       // share of packets lost, 0 to 1, where it can be known
+	Rate      float64       // bytes a second that the path was seen to carry; 0: unknown
+	Widened   int           // further connections for bulk
 }
 
 // Peers returns all neighbours that were ever connected or dialled, by id.
@@ -224,21 +263,38 @@ func (t *Transport) Peers() []PeerStatus {
 func (t *Transport) status(n *neighbour) PeerStatus {
 	s := PeerStatus{Peer: n.peer, LastSeen: n.lastSeen, Linked: n.link != nil}
 	if n.lastErr != nil {
-		s.LastError = n.lastErr.Error()
+		s.LastError, s.FailedAt = n.lastErr.Error(), n.failedAt
+		s.Refused = refusal(n.peer, n.lastErr)
 	}
 	c := n.best()
 	if c == nil {
-		s.NextDial = max(0, n.dial.due-t.cfg.Clock.Mono())
+		s.Failed, s.NextDial = n.dial.tries, max(0, n.dial.due-t.cfg.Clock.Mono())
 		return s
 	}
 	s.Connected, s.LastSeen = true, t.cfg.Clock.Now()
 	s.Path, s.Network, s.Direct, s.Inbound = c.raw.RemoteMultiaddr().String(), c.network(), c.direct(), c.inbound
+	s.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
+	measured := c.gauge.path()
+	s.Loss, s.Rate, s.Widened = measured.Loss, measured.Rate, len(n.wide)
 	s.RTT, s.InFlight, s.Software = time.Duration(c.rtt.Load()), int(c.inflight.Load()), c.hello.GetSoftware()
 	return s
 }
 
 // Connected reports whether a verified connection to p is there.
 func (t *Transport) Connected(p proto.PeerID) bool { return t.best(p) != nil }
+
+// ConnectedPeers returns the peers with a verified connection.
+func (t *Transport) ConnectedPeers() []proto.PeerID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []proto.PeerID
+	for p, n := range t.neighbours {
+		if len(n.conns) > 0 {
+			all = append(all, p)
+		}
+	}
+	return all
+}
 
 // Disconnect ends all connections with p. It is dialled again like any contact,
 // unless the gate blocks it.

@@ -104,6 +104,7 @@ type testNode struct {
 	*Transport
 	gate *testGate
 	recv *testReceiver
+	tune func(*Transport) // called before it runs
 
 	cancel context.CancelFunc // stops it soon
 	stop   func()             // stops it and waits
@@ -122,6 +123,9 @@ func start(t testing.TB, n byte, prepare func(*testNode, *Config)) *testNode {
 		t.Fatal(err)
 	}
 	node.Transport = tr
+	if node.tune != nil {
+		node.tune(tr)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	node.cancel = cancel
 	done := make(chan struct{})

@@ -23,12 +23,20 @@ type pulse struct {
 	misses int           // PINGs in a row after which nothing was heard
 }
 
-// next decides at now, when the last sign of life was at heard.
-func (p *pulse) next(now, heard time.Duration, busy bool, t Timing) beat {
-	every := t.Idle
-	if busy {
-		every = t.Busy
+// beat is the time between two heartbeats on c. A connection that circuits hang
+// on is watched closely, unless its round trips are long.
+func (t Timing) beat(c *conn) time.Duration {
+	switch {
+	case c.vital.Load():
+		return max(t.Busy/2, min(2*time.Duration(c.rtt.Load()), t.Busy))
+	case c.inflight.Load() > 0:
+		return t.Busy
 	}
+	return t.Idle
+}
+
+// next decides at now, when the last sign of life was at heard.
+func (p *pulse) next(now, heard, every time.Duration) beat {
 	if heard >= p.probed {
 		p.misses = 0
 	}

@@ -79,7 +79,7 @@ func misplaced(t proto.MessageType) bool {
 	case proto.MessageType_DATA, proto.MessageType_RESULT, proto.MessageType_CANCEL, proto.MessageType_MARK:
 		return false
 	}
-	return !unknown(t)
+	return !unknown(t) && !ofOwnership(t)
 }
 
 // unknown reports whether a newer node must have sent this type.

@@ -16,10 +16,12 @@ import (
 type Peer struct {
 	Peer      proto.PeerID
 	Name      string             // in its certificate; empty: not seen yet
+	Alias     string             // what a person calls it here; empty: by its name
 	Member    identity.Member    // zero: its certificate was not seen yet
 	KeyRecord identity.KeyRecord // the key to seal with; zero: not seen yet
 	Addrs     []string           // where it is dialled: what a person said, then what it says itself
 	Manual    []string           // of Addrs, those that a person said
+	Relays    []proto.PeerID     // where it can be reached through, as it said
 	Blocked   bool
 	Boot      uint64 // the highest seen
 	BootID    proto.BootID
@@ -30,8 +32,14 @@ type Peer struct {
 	announced []string      // of Addrs, those that it says itself
 }
 
-// Label returns the peer's name, or its id when no name is known.
-func (p *Peer) Label() string { return cmp.Or(p.Name, p.Peer.String()) }
+// Label returns what the peer is called here: its alias, its name, or its id when
+// no name is known.
+func (p *Peer) Label() string {
+	if name := cmp.Or(p.Alias, p.Name); name != "" {
+		return name
+	}
+	return p.Peer.String() // which takes its time
+}
 
 // Known introduces the peer to others, or returns nil when its certificate or
 // key record was not seen yet.
@@ -46,7 +54,9 @@ func (p *Peer) Known() *proto.KnownPeer {
 type record struct {
 	Certificate []byte   `json:"certificate,omitempty"` // proto.Signed
 	KeyRecord   []byte   `json:"key_record,omitempty"`  // proto.Signed
+	Alias       string   `json:"alias,omitempty"`
 	Manual      []string `json:"manual,omitempty"`
+	Relays      [][]byte `json:"relays,omitempty"`
 	Announced   []string `json:"announced,omitempty"`
 	Blocked     bool     `json:"blocked,omitempty"`
 	Boot        uint64   `json:"boot,omitempty"`
@@ -60,8 +70,11 @@ var errRecord = errors.New("transport: bad record in the address book")
 
 func (p *Peer) encode() ([]byte, error) {
 	r := record{
-		Manual: p.Manual, Announced: p.announced, Blocked: p.Blocked, Boot: p.Boot,
+		Alias: p.Alias, Manual: p.Manual, Announced: p.announced, Blocked: p.Blocked, Boot: p.Boot,
 		BootID: p.BootID[:], LastSeenMs: millis(p.LastSeen), AddedMs: millis(p.Added),
+	}
+	for _, id := range p.Relays {
+		r.Relays = append(r.Relays, id[:])
 	}
 	var err error
 	if p.cert != nil {
@@ -86,19 +99,24 @@ func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*
 		return nil, fmt.Errorf("%w: %s: %w", errRecord, id, err)
 	}
 	p := &Peer{
-		Peer: id, Manual: r.Manual, announced: r.Announced, Blocked: r.Blocked, Boot: r.Boot,
+		Peer: id, Alias: r.Alias, Manual: r.Manual, announced: r.Announced, Blocked: r.Blocked, Boot: r.Boot,
 		LastSeen: fromMillis(r.LastSeenMs), Added: fromMillis(r.AddedMs),
+	}
+	for _, b := range r.Relays {
+		if relay, err := proto.PeerIDFrom(b); err == nil {
+			p.Relays = append(p.Relays, relay)
+		}
 	}
 	if len(r.BootID) == len(p.BootID) {
 		p.BootID = proto.BootID(r.BootID)
 	}
 	if s := decodeSigned(r.Certificate); s != nil {
-		if m, err := mesh.VerifyMember(s, now); acceptable(err) && m.Peer == id {
+		if m, err := mesh.VerifyMember(s, now); genuine(err) && m.Peer == id {
 			p.certified(m, s)
 		}
 	}
 	if s := decodeSigned(r.KeyRecord); s != nil {
-		if k, err := identity.VerifyKeyRecord(s, id, now); acceptable(err) {
+		if k, err := identity.VerifyKeyRecord(s, id, now); genuine(err) {
 			p.KeyRecord, p.key = k, s
 		}
 	}
@@ -108,6 +126,10 @@ func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*
 
 // certified takes over a certificate that was verified.
 func (p *Peer) certified(m identity.Member, s *proto.Signed) { p.Member, p.Name, p.cert = m, m.Name, s }
+
+// genuine reports whether a statement that was accepted once is what it was: a
+// clock that was set back since takes nothing from it.
+func genuine(err error) bool { return acceptable(err) || errors.Is(err, identity.ErrNotYet) }
 
 // acceptable reports whether a statement is genuine, if perhaps of the past.
 func acceptable(err error) bool { return err == nil || errors.Is(err, identity.ErrExpired) }
@@ -133,7 +155,7 @@ func (p *Peer) mergeAddrs() {
 // clone returns a copy for somebody else to keep.
 func (p *Peer) clone() Peer {
 	c := *p
-	c.Addrs, c.Manual = slices.Clone(p.Addrs), slices.Clone(p.Manual)
+	c.Addrs, c.Manual, c.Relays = slices.Clone(p.Addrs), slices.Clone(p.Manual), slices.Clone(p.Relays)
 	return c
 }
 

@@ -22,17 +22,18 @@ var ErrNotConnected = errors.New("transport: not connected")
 
 // A Transport is this node's end of all its connections.
 type Transport struct {
-	self proto.PeerID
-	host host.Host
-	gate Gate
-	recv Receiver
-	cfg  Config
-	log  *slog.Logger
-	met  *metrics
-	crew *crew
+	self  proto.PeerID
+	host  host.Host
+	gate  Gate
+	recv  Receiver
+	cfg   Config
+	log   *slog.Logger
+	met   *metrics
+	crew  *crew
+	reach *reach // relays, reservations, hole punching
 
 	open   atomic.Bool   // Run runs: connections are taken
-	opened chan struct{} // closed when it began
+	opened chan struct{} // closed when it began, or could not
 	redial chan struct{}
 
 	mu         sync.Mutex
@@ -40,6 +41,8 @@ type Transport struct {
 	neighbours map[proto.PeerID]*neighbour
 	ledger     *admit.Ledger[proto.PeerID]
 	joins      map[proto.PeerID]int // dialled to join: no hello
+
+	disc discovery
 }
 
 // New returns a transport that listens and lets nobody in before [Transport.Run].
@@ -58,7 +61,20 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if t.met, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	if t.host, err = newHost(keys, &gater{t.wanted}, cfg); err != nil {
+	t.reach = newReach(t.met)
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(relayView{t}); err != nil {
+			return nil, fmt.Errorf("transport: %w", err)
+		}
+	}
+	if t.host, err = newHost(keys, &gater{t.wanted, t.aimed}, dialHints{t.scoreOf, t.reach.addrs, &t.reach.router, t.enter, t.acquainted}, cfg); err != nil {
+		return nil, fmt.Errorf("transport: %w", err)
+	}
+	if h, ok := t.host.(confirming); ok {
+		t.reach.verdicts.Store(&h)
+	}
+	if err := t.disc.init(t); err != nil {
+		t.host.Close()
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	t.host.Network().Notify(&network.NotifyBundle{ConnectedF: t.connected, DisconnectedF: t.disconnected})
@@ -70,21 +86,41 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if cfg.Joiner != nil {
 		t.host.SetStreamHandler(streamJoin, t.handleJoin)
 	}
+	if cfg.Sync != nil {
+		t.host.SetStreamHandler(streamSync, t.handler("sync", proto.MaxControl, t.serveSync))
+	}
 	return t, nil
 }
 
-// Run takes and makes connections until ctx is done. It is called once. When it returns, the host
-// is closed and nothing of the transport runs any more.
+// Run takes and makes connections until ctx is done. It is called once. When it returns, with
+// an error of its begin too, the host is closed and nothing of the transport runs any more.
 func (t *Transport) Run(ctx context.Context) error {
-	t.open.Store(true)
-	close(t.opened)
-	t.crew.hand(t.redialAll)
-	t.crew.hand(t.announce)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop, err := t.begin(ctx)
+	if err != nil {
+		err = fmt.Errorf("transport: %w", err)
+		cancel() // what has begun ends as it always does
+	}
 	t.crew.run(ctx, func() {
 		t.open.Store(false)
+		t.disc.stop()
+		stop()
 		t.host.Close()
 	})
-	return nil
+	return err
+}
+
+// begin starts everything. stop ends what crew and discovery do not, after an error too.
+func (t *Transport) begin(ctx context.Context) (stop func(), err error) {
+	defer close(t.opened)
+	if err := t.disc.start(ctx, t); err != nil {
+		return func() {}, err
+	}
+	t.open.Store(true)
+	t.crew.hand(t.redialAll)
+	t.crew.hand(t.announce)
+	return t.beReached()
 }
 
 // Close frees what New took. After Run it does nothing.
@@ -114,9 +150,10 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 		return
 	}
 	c := newConn(raw, p, t.cfg.Clock)
+	member := t.isMember(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	welcome := !c.inbound || t.ledger.Allow(p, admit.Conn, t.cfg.Clock.Mono()) && t.unverified() < maxUnverified
+	welcome := !c.inbound || t.ledger.Allow(p, admit.Conn, t.cfg.Clock.Mono()) && (member || t.unverified() < maxUnverified)
 	t.conns[raw] = c
 	switch {
 	case !welcome:
@@ -151,14 +188,29 @@ func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
 		return
 	}
 	delete(t.conns, raw)
+	t.reach.seen.drop(raw)
 	close(c.gone)
 	t.leave(c)
 }
 
-// handleCtl takes a ctl stream: one per connection, opened by who dialled.
+// handleCtl takes a ctl stream: one per connection, opened by who dialled. When
+// both did, through NATs, the one with the lower id did.
 func (t *Transport) handleCtl(raw network.Stream) {
 	c := t.connOf(raw)
-	if c == nil || !c.inbound || c.greeted.Swap(true) {
+	switch {
+	case c != nil && !c.inbound && c.greeted.Load():
+		if comparePeers(t.self, c.peer) < 0 {
+			t.crew.hand(func(ctx context.Context) { // ours is the one
+				t.awaitVerified(ctx, c)
+				raw.Reset()
+			})
+			return
+		}
+		if c.settled.Load() || c.yielded.Swap(true) {
+			raw.Reset()
+			return
+		}
+	case c == nil || !c.inbound || c.greeted.Swap(true):
 		raw.Reset()
 		return
 	}
@@ -168,8 +220,32 @@ func (t *Transport) handleCtl(raw network.Stream) {
 	}
 }
 
+// guardMembers is guard for what is served to members alone: not to one who is let
+// in with a certificate that ended lately, to have it renewed and for nothing else.
+func (t *Transport) guardMembers(serve network.StreamHandler) network.StreamHandler {
+	return t.guard(func(_ context.Context, c *conn, raw network.Stream) {
+		if !t.standing(c.peer) {
+			t.met.refused.Inc()
+			raw.Reset()
+			return
+		}
+		serve(raw)
+	})
+}
+
 // handler makes the handler of a protocol that is served after the hello only.
 func (t *Transport) handler(name string, max int, serve func(context.Context, *stream) error) network.StreamHandler {
+	return t.guard(func(ctx context.Context, c *conn, raw network.Stream) {
+		defer raw.Reset()
+		s := newStream(raw, raw, c, max, t.cfg.Timing)
+		defer s.unblock(ctx)()
+		t.blame(c.peer, name, serve(ctx, s))
+	})
+}
+
+// guard has serve called for each stream whose connection is verified, or
+// becomes so in time. Other streams are reset.
+func (t *Transport) guard(serve func(context.Context, *conn, network.Stream)) network.StreamHandler {
 	return func(raw network.Stream) {
 		c := t.connOf(raw)
 		if c == nil || !t.allow(c.peer, admit.Stream) || c.waiting.Load() >= maxWaiting {
@@ -179,15 +255,13 @@ func (t *Transport) handler(name string, max int, serve func(context.Context, *s
 		}
 		c.waiting.Add(1)
 		ok := t.crew.hand(func(ctx context.Context) {
-			defer raw.Reset()
 			verified := t.awaitVerified(ctx, c)
 			c.waiting.Add(-1)
 			if !verified {
+				raw.Reset()
 				return
 			}
-			s := newStream(raw, raw, c, max, t.cfg.Timing)
-			defer s.unblock(ctx)()
-			t.blame(c.peer, name, serve(ctx, s))
+			serve(ctx, c, raw)
 		})
 		if !ok {
 			raw.Reset()
@@ -196,7 +270,7 @@ func (t *Transport) handler(name string, max int, serve func(context.Context, *s
 }
 
 // maxWaiting bounds the streams of one connection that wait for its hello.
-const maxWaiting = 8
+const maxWaiting = 16
 
 // awaitVerified waits for the hello of c: a stream may overtake it.
 func (t *Transport) awaitVerified(ctx context.Context, c *conn) bool {
@@ -217,10 +291,13 @@ func (t *Transport) connOf(s network.Stream) *conn {
 	return t.conns[s.Conn()]
 }
 
-func (t *Transport) allow(p proto.PeerID, w admit.What) bool {
+func (t *Transport) allow(p proto.PeerID, w admit.What) bool { return t.allowMany(p, w, 1) }
+
+// allowMany spends n tokens at once.
+func (t *Transport) allowMany(p proto.PeerID, w admit.What, n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.ledger.Allow(p, w, t.cfg.Clock.Mono())
+	return t.ledger.AllowMany(p, w, n, t.cfg.Clock.Mono())
 }
 
 // blame looks at why a stream of p ended: what no honest node does is an offence.

@@ -18,9 +18,11 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	msmux "github.com/multiformats/go-multistream"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/admit"
 )
 
 // TestPeerIDs holds that identity's and libp2p's ids are the same.
@@ -51,7 +53,7 @@ func knock(t *testing.T, a, b *testNode) network.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	a.setJoining(b.Peer(), 1)
-	if err := a.reach(ctx, b.Peer(), b.Addrs()); err != nil {
+	if err := a.dialHost(ctx, b.Peer(), b.Addrs()); err != nil {
 		t.Fatal(err)
 	}
 	return a.host.Network().ConnsToPeer(toLibp2p(b.Peer()))[0]
@@ -449,6 +451,37 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// TestJoinAtAStart holds that a ticket serves with a member that listens and does not
+// take connections yet.
+func TestJoinAtAStart(t *testing.T) {
+	joins := joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "no"} })
+	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Joiner = joins })
+	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
+	b.open.Store(false)
+	time.AfterFunc(joinPause/2, func() { b.open.Store(true) })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{Name: "laptop"}); err != nil || reply.GetRefusal() != "no" {
+		t.Errorf("reply %v, %v", reply, err)
+	}
+}
+
+// TestManyJoins holds that one who asks when many do is told so, not cut off.
+func TestManyJoins(t *testing.T) {
+	b := start(t, 2, func(_ *testNode, cfg *Config) {
+		cfg.Joiner = joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "read"} })
+		cfg.Limits.Joins = admit.Rate{PerSecond: 1e-6, Burst: 2}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for i, want := range []string{"read", "read", reasonManyJoins, reasonManyJoins} {
+		a := start(t, byte(10+i), func(n *testNode, _ *Config) { n.gate.mute = true })
+		if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{}); err != nil || reply.GetRefusal() != want {
+			t.Errorf("join %d: %v, %v; want %q", i+1, reply, err, want)
+		}
+	}
+}
+
 type joinerFunc func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply
 
 func (f joinerFunc) Join(_ context.Context, p proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
@@ -521,24 +554,58 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// TestMetrics holds that the names are ours and one registry serves one transport.
-func TestMetrics(t *testing.T) {
-	r := prometheus.NewRegistry()
-	a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Registerer = r })
-	b := start(t, 2, nil)
-	link(t, a, b)
+// measured returns the values of all gauges and counters of ours in r, by name and the
+// values of their labels, in the order of the labels' names.
+func measured(t *testing.T, r prometheus.Gatherer) map[string]float64 {
+	t.Helper()
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := false
+	out := map[string]float64{}
 	for _, f := range families {
-		if f.GetName() == "balefire_transport_connections" {
-			found = f.GetMetric()[0].GetGauge().GetValue() == 1
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			out[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 		}
 	}
-	if !found {
-		t.Error("no connection is counted")
+	return out
+}
+
+// TestMetrics holds that connections are counted by their path and network, and that
+// every name is as Prometheus wants it.
+func TestMetrics(t *testing.T) {
+	for network, listen := range map[string]string{"quic": "/ip4/127.0.0.1/udp/0/quic-v1", "tcp": "/ip4/127.0.0.1/tcp/0"} {
+		t.Run(network, func(t *testing.T) {
+			r := prometheus.NewPedanticRegistry()
+			a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Registerer, cfg.Listen = r, []string{listen} })
+			b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Listen = []string{listen} })
+			link(t, a, b)
+			got := measured(t, r)
+			for _, path := range []string{"direct", "relay", "wide"} {
+				for _, n := range []string{"quic", "tcp"} {
+					want := 0.0
+					if path == "direct" && n == network {
+						want = 1
+					}
+					if v, ok := got["balefire_transport_connections "+n+" "+path]; !ok || v != want {
+						t.Errorf("%s connections by %s: %v (%v), want %v", path, n, v, ok, want)
+					}
+				}
+			}
+			problems, err := testutil.GatherAndLint(r)
+			for _, p := range problems {
+				if strings.HasPrefix(p.Metric, "balefire_") {
+					t.Errorf("%s: %s", p.Metric, p.Text)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -23,6 +23,10 @@ const (
 	Stream              // streams opened
 	Control             // frames on a ctl stream
 	Join                // join requests
+	Author              // rumors it made: one each, and one for each KiB
+	Forward             // rumors it passes on: the same
+	Lookup              // questions to the DHT
+	Unknown             // tries to reach peers that nobody vouched for
 	kinds
 )
 
@@ -38,6 +42,10 @@ type Limits struct {
 	Streams  Rate          // default 10/s, burst 64
 	Control  Rate          // default 20/s, burst 200
 	Joins    Rate          // default 1/s, burst 5
+	Authors  Rate          // rumors and KiB of an author; default 1024/s, burst 16384
+	Forwards Rate          // rumors and KiB passed on; default 4096/s, burst 16384
+	Lookups  Rate          // default 50/s, burst 500
+	Unknowns Rate          // default 2/s, burst 64
 	Offences Rate          // forgiven; default 1/30s, 8 at once lead to a ban
 	Ban      time.Duration // the first one; each further one doubles; default 10s
 	MaxBan   time.Duration // default 10m
@@ -49,6 +57,10 @@ func (l Limits) withDefaults() Limits {
 	l.Streams = cmp.Or(l.Streams, Rate{10, 64})
 	l.Control = cmp.Or(l.Control, Rate{20, 200})
 	l.Joins = cmp.Or(l.Joins, Rate{1, 5})
+	l.Authors = cmp.Or(l.Authors, Rate{1024, 16384})
+	l.Forwards = cmp.Or(l.Forwards, Rate{4096, 16384})
+	l.Lookups = cmp.Or(l.Lookups, Rate{50, 500})
+	l.Unknowns = cmp.Or(l.Unknowns, Rate{2, 64})
 	l.Offences = cmp.Or(l.Offences, Rate{1.0 / 30, 8})
 	l.Ban = cmp.Or(l.Ban, 10*time.Second)
 	l.MaxBan = cmp.Or(l.MaxBan, 10*time.Minute)
@@ -81,23 +93,29 @@ type bucket struct {
 func NewLedger[P comparable](l Limits) *Ledger[P] {
 	l = l.withDefaults()
 	return &Ledger[P]{
-		limits:   l,
-		rates:    [kinds]Rate{Conn: l.Conns, Stream: l.Streams, Control: l.Control, Join: l.Joins},
+		limits: l,
+		rates: [kinds]Rate{
+			Conn: l.Conns, Stream: l.Streams, Control: l.Control, Join: l.Joins, Author: l.Authors, Forward: l.Forwards,
+			Lookup: l.Lookups, Unknown: l.Unknowns,
+		},
 		accounts: make(map[P]*account),
 	}
 }
 
 // Allow spends one of p's tokens. False: p has none left and is refused. It is
 // no offence by itself.
-func (l *Ledger[P]) Allow(p P, w What, now time.Duration) bool {
-	return l.account(p, now).buckets[w].take(l.rates[w], now)
+func (l *Ledger[P]) Allow(p P, w What, now time.Duration) bool { return l.AllowMany(p, w, 1, now) }
+
+// AllowMany spends n tokens, or none when there are less.
+func (l *Ledger[P]) AllowMany(p P, w What, n int, now time.Duration) bool {
+	return l.account(p, now).buckets[w].take(l.rates[w], n, now)
 }
 
 // Offend notes that p sent what no honest node sends, and reports whether that
 // earned it a ban.
 func (l *Ledger[P]) Offend(p P, now time.Duration) (banned bool) {
 	a := l.account(p, now)
-	if a.offences.take(l.limits.Offences, now) {
+	if a.offences.take(l.limits.Offences, 1, now) {
 		return false
 	}
 	ban := min(l.limits.Ban<<min(a.bans, 16), l.limits.MaxBan)
@@ -153,14 +171,14 @@ func older(a, b *account, now time.Duration) bool {
 	return a.seen < b.seen
 }
 
-func (b *bucket) take(r Rate, now time.Duration) bool {
+func (b *bucket) take(r Rate, n int, now time.Duration) bool {
 	if now > b.at {
 		b.tokens = min(r.Burst, b.tokens+r.PerSecond*(now-b.at).Seconds())
 		b.at = now
 	}
-	if b.tokens < 1 {
+	if b.tokens < float64(n) {
 		return false
 	}
-	b.tokens--
+	b.tokens -= float64(n)
 	return true
 }

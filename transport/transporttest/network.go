@@ -45,27 +45,33 @@ type Network struct {
 	mu    sync.Mutex
 	link  Link
 	rng   *rand.Rand
-	group map[int]int     // node → side of a partition; all others are on side 0
-	cuts  map[[2]int]bool // one way, from and to
-	down  map[int]bool    // nodes without any network
+	group map[int]int              // node → side of a partition; all others are on side 0
+	cuts  map[[2]int]bool          // one way, from and to
+	down  map[int]bool             // nodes without any network
+	walls map[int]*wall            // nodes behind a NAT
+	bad   map[int]float64          // further loss of single nodes, both ways
+	slow  map[[2]int]time.Duration // further latency between two nodes, the lower first
+	held  map[int][]func()
 	stats Stats
 }
 
 // Stats count packets.
 type Stats struct {
-	Sent    int // handed to the wire
-	Dropped int // of these, lost or cut off
+	Sent    int   // handed to the wire
+	Bytes   int64 // of these, without headers of UDP and IP
+	Dropped int   // of these, lost or cut off
 }
 
 // Mesh starts a network with this link between all its nodes, which are
 // numbered from 0.
 func Mesh(t testing.TB, link Link) *Network {
 	t.Helper()
-	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}}
-	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(*simnet.Packet) time.Duration {
+	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, walls: map[int]*wall{},
+		bad: map[int]float64{}, slow: map[[2]int]time.Duration{}, held: map[int][]func(){}}
+	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(p *simnet.Packet) time.Duration {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.link.Latency
+		return n.link.Latency + n.slow[pair(n.nodeAt(p.From), n.nodeAt(p.To))]
 	}}
 	n.sim.Start()
 	t.Cleanup(n.Close)
@@ -79,7 +85,7 @@ func (n *Network) Close() { n.sim.Close() }
 // again is configured again.
 func (n *Network) Configure(i int, cfg *transport.Config) {
 	cfg.Listen = []string{n.Addr(i)}
-	cfg.HostOptions = n.hostOptions(i)
+	cfg.Sockets = n.sockets(i)
 	if cfg.Clock.IsZero() {
 		cfg.Clock = clock.Runtime()
 	}
@@ -115,8 +121,19 @@ func (n *Network) nodeAt(a net.Addr) int {
 // SetLoss changes the share of packets that vanish.
 func (n *Network) SetLoss(p float64) { n.change(func() { n.link.Loss = p }) }
 
+// SetNodeLoss changes the share of packets from and to node i that vanish, besides
+// those of the link.
+func (n *Network) SetNodeLoss(i int, p float64) { n.change(func() { n.bad[i] = p }) }
+
 // SetLatency changes how long a packet is on its way.
 func (n *Network) SetLatency(d time.Duration) { n.change(func() { n.link.Latency = d }) }
+
+// SetDistance adds to the latency between two nodes, each way.
+func (n *Network) SetDistance(a, b int, d time.Duration) {
+	n.change(func() { n.slow[pair(a, b)] = d })
+}
+
+func pair(a, b int) [2]int { return [2]int{min(a, b), max(a, b)} }
 
 // Partition splits the nodes into these groups, between which nothing passes.
 // A node that is in none of them is with the first.
@@ -140,6 +157,46 @@ func (n *Network) Unplug(i int) { n.change(func() { n.down[i] = true }) }
 // Plug puts a node back on the network.
 func (n *Network) Plug(i int) { n.change(func() { delete(n.down, i) }) }
 
+// maxHeld bounds the packets of a node that stands still: sockets hold no more.
+const maxHeld = 4096
+
+// Hold keeps all packets from and to node i until Release, as if its process
+// stood still between its socket and its work.
+func (n *Network) Hold(i int) {
+	n.change(func() {
+		if n.held[i] == nil {
+			n.held[i] = []func(){}
+		}
+	})
+}
+
+// Release lets go what Hold kept, in order.
+func (n *Network) Release(i int) {
+	var held []func()
+	n.change(func() {
+		held = n.held[i]
+		delete(n.held, i)
+	})
+	for _, send := range held {
+		send()
+	}
+}
+
+// holds keeps a packet that send sends; false: nobody of the two stands still.
+func (n *Network) holds(from int, to net.Addr, send func()) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, i := range []int{from, n.nodeAt(to)} {
+		if q, ok := n.held[i]; ok {
+			if len(q) < maxHeld {
+				n.held[i] = append(q, send)
+			}
+			return true
+		}
+	}
+	return false
+}
+
 // Heal ends every partition and cut and plugs every node in. The loss stays.
 func (n *Network) Heal() {
 	n.change(func() {
@@ -162,13 +219,18 @@ func (n *Network) change(f func()) {
 	f()
 }
 
-// drops decides about one packet.
-func (n *Network) drops(from int, addr net.Addr) bool {
+// unlucky decides about the loss of one node. The caller holds mu.
+func (n *Network) unlucky(i int) bool { p := n.bad[i]; return p > 0 && n.rng.Float64() < p }
+
+// drops decides about one packet of some bytes.
+func (n *Network) drops(from int, addr net.Addr, size int) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	to := n.nodeAt(addr)
 	n.stats.Sent++
-	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] || n.rng.Float64() < n.link.Loss
+	n.stats.Bytes += int64(size)
+	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] ||
+		!n.passes(from, to) || n.rng.Float64() < n.link.Loss || n.unlucky(from) || n.unlucky(to)
 	if lost {
 		n.stats.Dropped++
 	}

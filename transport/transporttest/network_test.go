@@ -11,7 +11,7 @@ func TestDrops(t *testing.T) {
 	const packets = 10_000
 	lost := 0
 	for range packets {
-		if n.drops(0, to(1)) {
+		if n.drops(0, to(1), 0) {
 			lost++
 		}
 	}
@@ -37,9 +37,33 @@ func TestDrops(t *testing.T) {
 	}
 	for _, tt := range tests {
 		tt.change()
-		if n.drops(0, to(1)) != tt.there || n.drops(1, to(0)) != tt.back || n.drops(0, to(300)) != tt.thirdIsAlone {
+		if n.drops(0, to(1), 0) != tt.there || n.drops(1, to(0), 0) != tt.back || n.drops(0, to(300), 0) != tt.thirdIsAlone {
 			t.Errorf("%s: not as wanted", tt.name)
 		}
+	}
+}
+
+// TestHold holds that what is kept arrives in the end, and that the loss of one
+// node is its own.
+func TestHold(t *testing.T) {
+	n := Mesh(t, Link{})
+	n.Hold(1)
+	var got []int
+	for i := range maxHeld + 10 {
+		if !n.holds(0, n.place(1), func() { got = append(got, i) }) {
+			t.Fatal("a packet passes who stands still")
+		}
+	}
+	if n.holds(0, n.place(2), nil) || !n.holds(1, n.place(2), func() {}) {
+		t.Error("the wrong ones are kept")
+	}
+	n.Release(1)
+	if len(got) != maxHeld || got[0] != 0 || got[maxHeld-1] != maxHeld-1 || n.holds(0, n.place(1), nil) {
+		t.Errorf("%d arrive", len(got))
+	}
+	n.SetNodeLoss(1, 1)
+	if !n.drops(0, n.place(1), 0) || !n.drops(1, n.place(0), 0) || n.drops(0, n.place(2), 0) {
+		t.Error("the wrong ones lose packets")
 	}
 }
 

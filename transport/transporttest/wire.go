@@ -1,35 +1,20 @@
 package transporttest
 
 import (
+	"bytes"
 	"cmp"
 	"net"
 
-	"github.com/libp2p/go-libp2p"
-	lq "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/marcopolo/simnet"
-	"github.com/quic-go/quic-go"
-	"go.uber.org/fx"
 )
 
-// hostOptions makes QUIC the only transport and the simulated wire its socket.
-func (n *Network) hostOptions(i int) []libp2p.Option {
-	return []libp2p.Option{
-		libp2p.Transport(lq.NewTransport),
-		libp2p.QUICReuse(newConnManager,
-			quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.place(i).IP}, nil }),
-			quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.plug(i, a), nil })),
-		libp2p.DisableIdentifyAddressDiscovery(),
+// sockets makes the simulated wire the socket of node i.
+func (n *Network) sockets(i int) []quicreuse.Option {
+	return []quicreuse.Option{
+		quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.place(i).IP}, nil }),
+		quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.plug(i, a), nil }),
 	}
-}
-
-// newConnManager is libp2p's own constructor for it, with its end.
-func newConnManager(l fx.Lifecycle, reset quic.StatelessResetKey, token quic.TokenGeneratorKey, o ...quicreuse.Option) (*quicreuse.ConnManager, error) {
-	m, err := quicreuse.NewConnManager(reset, token, o...)
-	if err == nil {
-		l.Append(fx.StopHook(m.Close))
-	}
-	return m, err
 }
 
 // plug connects node i to the wire at address a.
@@ -47,12 +32,21 @@ type wire struct {
 	node int
 }
 
-// WriteTo hands p to the network, which perhaps loses it.
+// WriteTo hands p to the network, which perhaps loses it, or keeps it for a while.
 func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
-	if w.net.drops(w.node, to) {
+	if w.net.drops(w.node, to, len(p)) {
+		return len(p), nil
+	}
+	if w.keeps(p, to) {
 		return len(p), nil
 	}
 	return w.SimConn.WriteTo(p, to)
+}
+
+// keeps reports whether the network keeps p for later.
+func (w *wire) keeps(p []byte, to net.Addr) bool {
+	later := bytes.Clone(p)
+	return w.net.holds(w.node, to, func() { _, _ = w.SimConn.WriteTo(later, to) }) // who is gone meanwhile gets nothing
 }
 
 // source is the one address that a simulated node has.

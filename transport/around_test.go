@@ -1,0 +1,469 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
+	"github.com/libp2p/go-libp2p/p2p/protocol/holepunch"
+	ma "github.com/multiformats/go-multiaddr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// until waits for ok, for ten seconds at most.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within ten seconds", what)
+		}
+	}
+}
+
+// TestStrangerGetsNoRelay holds S54: who said no hello gets no place and no
+// circuit, is not punched with, and costs a bounded number of streams.
+func TestStrangerGetsNoRelay(t *testing.T) {
+	b := start(t, 2, func(n *testNode, cfg *Config) {
+		cfg.Relay = true
+		n.gate.admit = func(_ *proto.Hello, p proto.PeerID) error {
+			if p == newTestKeys(1).Peer() {
+				return errors.New("not a member")
+			}
+			return nil
+		}
+	})
+	a := start(t, 1, nil)
+	link(t, start(t, 3, nil), b) // a member, so that there is somebody to lead to
+	raw := knock(t, a, b)
+	c := newConn(raw, b.Peer(), a.cfg.Clock)
+	if addrs, err := a.askReservation(t.Context(), c); err == nil {
+		t.Errorf("a stranger got a place: %v", addrs)
+	}
+	id := toLibp2p(newTestKeys(3).Peer())
+	if (relayACL{b.Transport}).AllowConnect(a.host.ID(), nil, id) || (relayACL{b.Transport}).AllowReserve(a.host.ID(), nil) {
+		t.Error("a stranger is let in")
+	}
+	if !(relayACL{b.Transport}).AllowReserve(id, nil) {
+		t.Error("a member is not let in")
+	}
+	refused := 0
+	for range 300 {
+		s, err := raw.NewStream(t.Context())
+		if err != nil {
+			refused++
+			continue
+		}
+		s.SetProtocol(circuitproto.ProtoIDv2Hop)
+		if _, err := s.Write([]byte("\x13/multistream/1.0.0\n")); err != nil {
+			refused++
+		}
+	}
+	until(t, "its streams are gone", func() bool {
+		n := 0
+		for _, c := range b.host.Network().ConnsToPeer(a.host.ID()) {
+			n += len(c.GetStreams())
+		}
+		return n < 300
+	})
+	if s := b.Reach().Service; s.Reservations != 0 || s.Circuits != 0 {
+		t.Errorf("%+v", s)
+	}
+	t.Logf("%d of 300 streams were refused at once", refused)
+}
+
+// TestWiden holds that further connections stand beside the first, carry streams
+// of who made them, and end with it.
+func TestWiden(t *testing.T) {
+	b := start(t, 2, nil)
+	a := start(t, 1, nil)
+	l := link(t, a, b)
+	before := a.Peers()[0].Path
+	for _, want := range []int{3, 5} {
+		if n, err := a.Widen(t.Context(), b.Peer(), want-a.width(b.Peer())); err != nil || n != want {
+			t.Fatalf("%d, %v, want %d", n, err, want)
+		}
+	}
+	until(t, "the other side knows", func() bool { return b.Peers()[0].Widened == 5 })
+	if s := a.Peers()[0]; s.Widened != 5 || s.Path != before {
+		t.Errorf("%+v", s)
+	}
+	if r := a.Paths(b.Peer()); len(r.Paths) < 6 || !r.Paths[0].InUse || r.Paths[0].Wide || !r.Paths[5].Wide {
+		t.Errorf("%+v", r)
+	}
+	a.mu.Lock()
+	wide := a.neighbours[b.Peer()].wide[0]
+	a.mu.Unlock()
+	s, err := openStream(t.Context(), wide, streamTask, proto.MaxFrame, a.cfg.Timing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.send(data(1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.expect(proto.MessageType_ACK); err != nil {
+		t.Errorf("a stream on a further connection: %v", err)
+	}
+	s.Reset()
+	if n, err := a.Widen(t.Context(), b.Peer(), 100); err != nil || n != maxWide {
+		t.Errorf("%d, %v", n, err)
+	}
+	a.Disconnect(b.Peer())
+	until(t, "all ended", func() bool { return a.width(b.Peer()) == 0 && b.width(a.Peer()) == 0 })
+	<-l.Done()
+	until(t, "the connection is gone", func() bool { return a.best(b.Peer()) == nil })
+	if _, err := a.Widen(t.Context(), b.Peer(), 1); !errors.Is(err, errCannotWiden) {
+		t.Errorf("without a connection: %v", err)
+	}
+}
+
+// TestMove holds S41: a link that moves ends when all that it took is
+// acknowledged, takes nothing more meanwhile, and loses no answer.
+func TestMove(t *testing.T) {
+	hold := make(chan struct{})
+	b := start(t, 2, func(n *testNode, _ *Config) {
+		n.recv.receive = func(ctx context.Context, _ proto.PeerID, _ []*proto.Message) (Answer, error) {
+			select {
+			case <-hold:
+			case <-ctx.Done():
+			}
+			return Answer{}, ctx.Err()
+		}
+	})
+	a := start(t, 1, nil)
+	l := link(t, a, b)
+	if err := l.Send(t.Context(), []*proto.Message{data(1), data(2), data(3)}); err != nil {
+		t.Fatal(err)
+	}
+	l.move()
+	sent := make(chan error, 1)
+	go func() { sent <- l.Send(t.Context(), []*proto.Message{data(4)}) }()
+	select {
+	case <-l.Done():
+		t.Fatal("it ended before the answer")
+	case err := <-sent:
+		t.Fatalf("it took one more: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(hold)
+	for acked := uint64(0); acked < 3; {
+		ack, err := l.Answers(t.Context())
+		if err != nil {
+			t.Fatalf("after %d answers: %v", acked, err)
+		}
+		acked = ack.GetUpTo()
+	}
+	if err := <-sent; !errors.Is(err, ErrLinkDown) || !errors.Is(err, errMoved) {
+		t.Errorf("the sender is told %v", err)
+	}
+	select {
+	case <-a.recv.links: // at once, on the best connection
+	case <-time.After(10 * time.Second):
+		t.Error("no link follows")
+	}
+}
+
+// TestAddressChange holds S42: the neighbours hear of other addresses, who is
+// there stays, and who is not is dialled at once.
+func TestAddressChange(t *testing.T) {
+	b := start(t, 2, nil)
+	a := start(t, 1, nil)
+	link(t, a, b)
+	a.mu.Lock()
+	gone := a.neighbour(newTestKeys(9).Peer())
+	gone.dial = redial{due: time.Hour * 24 * 365, tries: 40}
+	a.mu.Unlock()
+	a.addressesChanged()
+	until(t, "another hello", func() bool {
+		b.gate.mu.Lock()
+		defer b.gate.mu.Unlock()
+		return len(b.gate.hellos) >= 2
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if wait := gone.dial.due - a.cfg.Clock.Mono(); wait > a.cfg.Timing.Redial {
+		t.Errorf("who is lost waits for %v", wait)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	x, y := ma.StringCast("/ip4/10.0.0.1/tcp/1"), ma.StringCast("/ip4/10.0.0.2/tcp/1")
+	w := watch{addrs: []ma.Multiaddr{x}, interfaces: []string{"a"}}
+	if w.moved([]ma.Multiaddr{x}) || !w.moved([]ma.Multiaddr{x, y}) || w.moved([]ma.Multiaddr{x, y}) {
+		t.Error("a change of addresses is told wrongly")
+	}
+	if w.stirred([]string{"a"}, time.Second) || !w.stirred([]string{"b"}, time.Second) || !w.stirred([]string{"b"}, time.Minute) || w.stirred([]string{"b"}, time.Minute) {
+		t.Error("a sleep or a change of interfaces is told wrongly")
+	}
+}
+
+func TestRanker(t *testing.T) {
+	good, bad := newTestKeys(1).Peer(), newTestKeys(2).Peer()
+	score := func(p proto.PeerID) float64 {
+		if p == good {
+			return 1
+		}
+		return 0
+	}
+	by := func(relay proto.PeerID, a string) string {
+		if a == "" {
+			return through(relay, nil).String()
+		}
+		return through(relay, ma.StringCast(a)).String()
+	}
+	const wan, lanTCP, lanQUIC = "/ip4/11.0.0.9/udp/4001/quic-v1", "/ip4/192.168.1.2/tcp/4001", "/ip4/192.168.1.2/udp/4001/quic-v1"
+	const ms = time.Millisecond
+	tests := []struct {
+		name  string
+		addrs []string
+		want  map[string]time.Duration
+	}{
+		{"TCP first on the LAN", []string{lanQUIC, lanTCP}, map[string]time.Duration{lanTCP: 0, lanQUIC: 100 * ms}},
+		{"QUIC first on the WAN", []string{"/ip4/11.0.0.9/tcp/4001", wan}, map[string]time.Duration{wan: 0, "/ip4/11.0.0.9/tcp/4001": 250 * ms}},
+		{"relays alone wait for nothing, the best is first", []string{by(bad, ""), by(good, wan), by(good, "")},
+			map[string]time.Duration{by(good, ""): 0, by(good, wan): 0, by(bad, ""): time.Second}},
+		{"relays stand behind, on the LAN as well", []string{by(good, lanTCP), lanTCP, by(bad, "")},
+			map[string]time.Duration{lanTCP: 0, by(good, lanTCP): 500 * ms, by(bad, ""): 1500 * ms}},
+		{"nothing", nil, map[string]time.Duration{}},
+	}
+	for _, tt := range tests {
+		var addrs []ma.Multiaddr
+		for _, a := range tt.addrs {
+			addrs = append(addrs, ma.StringCast(a))
+		}
+		got := ranker(score)(addrs)
+		if len(got) != len(tt.want) {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+		for _, d := range got {
+			if want, ok := tt.want[d.Addr.String()]; !ok || d.Delay != want {
+				t.Errorf("%s: %s after %v, want %v", tt.name, d.Addr, d.Delay, want)
+			}
+		}
+	}
+}
+
+func TestGuessNAT(t *testing.T) {
+	p, q := newTestKeys(1).Peer(), newTestKeys(2).Peer()
+	own := []netip.Addr{netip.MustParseAddr("192.168.1.2"), netip.MustParseAddr("11.0.0.7")}
+	seen := func(by proto.PeerID, a string) Observation { return Observation{by, a} }
+	tests := []struct {
+		name string
+		seen []Observation
+		want NAT
+	}{
+		{"nobody said a thing", nil, NATUnknown},
+		{"one is not enough", []Observation{seen(p, "/ip4/11.0.0.1/udp/4001/quic-v1")}, NATUnknown},
+		{"two see the same port", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/9/quic-v1")}, NATCone},
+		{"two see two ports", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/8/quic-v1")}, NATSymmetric},
+		{"one of our own addresses", []Observation{seen(p, "/ip4/11.0.0.7/udp/4001/quic-v1")}, NATNone},
+		{"TCP when there is no UDP", []Observation{seen(p, "/ip4/11.0.0.1/tcp/9"), seen(q, "/ip4/11.0.0.1/tcp/9")}, NATCone},
+		{"UDP counts before TCP", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(p, "/ip4/11.0.0.1/tcp/1"), seen(q, "/ip4/11.0.0.1/tcp/2")}, NATCone},
+		{"what is no address", []Observation{seen(p, "x"), seen(q, "/dns4/a.example/udp/9")}, NATUnknown},
+	}
+	for _, tt := range tests {
+		if got := guessNAT(tt.seen, own); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// seenConn is a connection that somebody dialled from somewhere.
+type seenConn struct {
+	network.Conn
+	direction network.Direction
+	remote    string
+	closed    bool
+}
+
+func (c *seenConn) Stat() network.ConnStats {
+	return network.ConnStats{Stats: network.Stats{Direction: c.direction}}
+}
+func (c *seenConn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast(c.remote) }
+func (c *seenConn) IsClosed() bool                { return c.closed }
+
+// TestObserved holds that what others say is bounded, is forgotten with their
+// connection, and counts on connections only that show what a NAT does.
+func TestObserved(t *testing.T) {
+	const there = "/ip4/11.0.0.1/udp/4001/quic-v1"
+	out := func() *seenConn { return &seenConn{direction: network.DirOutbound, remote: there} }
+	o := newObserved()
+	for _, c := range []*seenConn{
+		{direction: network.DirInbound, remote: there}, {direction: network.DirOutbound, remote: there, closed: true},
+		{direction: network.DirOutbound, remote: there + "/p2p/" + newTestKeys(1).Peer().String() + "/p2p-circuit"},
+	} {
+		if o.add(c, ma.StringCast("/ip4/11.0.0.2/tcp/1")) {
+			t.Errorf("%+v counts", c)
+		}
+	}
+	for _, a := range []string{"/ip4/127.0.0.1/tcp/1", "/ip4/0.0.0.0/tcp/1"} {
+		if o.add(out(), ma.StringCast(a)) {
+			t.Errorf("%s counts", a)
+		}
+	}
+	first := out()
+	if !o.add(first, ma.StringCast("/ip4/11.0.0.2/tcp/1")) || o.add(out(), ma.StringCast("/ip4/11.0.0.2/tcp/1")) {
+		t.Error("what is new is told wrongly")
+	}
+	for i := range 200 {
+		o.add(out(), ma.StringCast(fmt.Sprintf("/ip4/11.0.0.3/tcp/%d", i+1)))
+	}
+	if n := len(o.said); n != maxObservers {
+		t.Errorf("%d are remembered", n)
+	}
+	if a := o.addrs(); len(a) != maxPunchAddrs || a[0].String() != "/ip4/11.0.0.2/tcp/1" {
+		t.Errorf("%v", a)
+	}
+	o.drop(first)
+	if n := len(o.said); n != maxObservers-1 {
+		t.Errorf("%d are remembered after one left", n)
+	}
+}
+
+func TestRelayOf(t *testing.T) {
+	p := newTestKeys(1).Peer()
+	for _, a := range []ma.Multiaddr{through(p, nil), through(p, ma.StringCast("/ip4/11.0.0.1/tcp/1"))} {
+		if got, ok := relayOf(a); !ok || got != p {
+			t.Errorf("%s leads through %v, %v", a, got, ok)
+		}
+	}
+	for _, s := range []string{"/ip4/11.0.0.1/tcp/1", "/p2p-circuit", "/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N/p2p-circuit"} {
+		if p, ok := relayOf(ma.StringCast(s)); ok {
+			t.Errorf("%s leads through %v", s, p)
+		}
+	}
+}
+
+// TestCircuitAddrs holds that a relay's addresses are bounded and usable,
+// whatever it says, in ranges of documentation as well.
+func TestCircuitAddrs(t *testing.T) {
+	relay := newTestKeys(1).Peer()
+	c := &conn{raw: &seenConn{direction: network.DirOutbound, remote: "/ip4/203.0.113.1/udp/4001/quic-v1"}, peer: relay}
+	said := [][]byte{
+		[]byte("no address"), ma.StringCast("/ip4/203.0.113.1/udp/4001/quic-v1/p2p/" + relay.String()).Bytes(),
+		ma.StringCast("/ip4/127.0.0.1/tcp/4001").Bytes(), ma.StringCast("/ip4/0.0.0.0/tcp/4001").Bytes(),
+		through(newTestKeys(2).Peer(), ma.StringCast("/ip4/11.0.0.1/tcp/1")).Bytes(), ma.StringCast("/ip4/10.0.0.1/tcp/4001").Bytes(),
+		ma.StringCast("/ip4/10.0.0.2/tcp/4001").Bytes(), ma.StringCast("/ip4/10.0.0.3/tcp/4001").Bytes(),
+	}
+	got := addrStrings(circuitAddrs(c, said))
+	tail := "/p2p/" + relay.String() + "/p2p-circuit"
+	want := []string{"/ip4/203.0.113.1/udp/4001/quic-v1" + tail, "/ip4/10.0.0.1/tcp/4001" + tail, "/ip4/10.0.0.2/tcp/4001" + tail}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestPunchHistory holds that the tries with a peer are remembered, the last
+// sixteen of them, told and counted.
+func TestPunchHistory(t *testing.T) {
+	events := make(chan Event, 64)
+	r := prometheus.NewRegistry()
+	a := start(t, 1, func(_ *testNode, cfg *Config) {
+		cfg.Registerer = r
+		cfg.Observe = func(e Event) { events <- e }
+	})
+	p := newTestKeys(2).Peer()
+	trace := punchTracer{a.Transport}
+	trace.Trace(&holepunch.Event{Remote: a.host.ID(), Evt: &holepunch.ProtocolErrorEvt{Error: "self"}})
+	trace.Trace(&holepunch.Event{Remote: "x", Evt: &holepunch.ProtocolErrorEvt{Error: "nobody"}})
+	for i := range 20 {
+		trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.ProtocolErrorEvt{Error: fmt.Sprint(i, strings.Repeat("x", 1000))}})
+	}
+	trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.StartHolePunchEvt{}})
+	trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.EndHolePunchEvt{Success: true, EllapsedTime: time.Second}})
+	h := a.Paths(p).Punches
+	if len(h) != maxPunches || !h[15].OK || h[15].Took != time.Second || h[0].OK || len(h[0].Detail) > maxReason || !strings.HasPrefix(h[0].Detail, "5") {
+		t.Errorf("%d tries, the first %.20q, the last %+v", len(h), h[0].Detail, h[15])
+	}
+	for i := range 21 {
+		e := <-events
+		if want := i == 20; e.Peer != p || (e.Kind == EventPunched) != want {
+			t.Errorf("event %d: %+v", i, e)
+		}
+	}
+	if got := measured(t, r); got["balefire_transport_punches_total failed"] != 20 || got["balefire_transport_punches_total direct"] != 1 {
+		t.Errorf("counted: %v", got)
+	}
+}
+
+func TestEventKinds(t *testing.T) {
+	for k, want := range map[EventKind]string{EventConnected: "connected", EventReservationLost: "reservation_lost", EventPunchFailed: "punch_failed", -1: "unknown", 99: "unknown"} {
+		if k.String() != want {
+			t.Errorf("%d is %q", k, k)
+		}
+	}
+}
+
+// TestSlowObserver holds that an observer which does not return blocks nothing.
+func TestSlowObserver(t *testing.T) {
+	stop := make(chan struct{})
+	defer close(stop)
+	a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Observe = func(Event) { <-stop } })
+	for range 2 * maxEvents {
+		a.observe(Event{})
+	}
+	link(t, a, start(t, 2, nil))
+}
+
+// TestSecondHello holds S54: a peer that was dialled and says hello first, too,
+// as nodes do that dialled each other through NATs, gains nothing by it later.
+func TestSecondHello(t *testing.T) {
+	for _, order := range [][2]byte{{1, 2}, {2, 1}} { // the yielding side is the one with the higher id
+		b := start(t, order[0], nil)
+		a := start(t, order[1], nil)
+		link(t, a, b)
+		id := a.host.ID()
+		raw, err := b.host.Network().ConnsToPeer(id)[0].NewStream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newConn(raw.Conn(), a.Peer(), b.cfg.Clock)
+		s, err := openStream(t.Context(), c, streamCtl, proto.MaxControl, b.cfg.Timing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, err := b.exchange(s, true); err == nil {
+			t.Errorf("a second hello was answered with %v", h)
+		}
+		raw.Reset()
+		until(t, "both are connected", func() bool { return a.Connected(b.Peer()) && b.Connected(a.Peer()) })
+	}
+}
+
+// TestRelayOnRealSockets holds that a node which listens nowhere is reached
+// through a relay, over TCP as well, by a node that did not know the relay.
+func TestRelayOnRealSockets(t *testing.T) {
+	for _, listen := range []string{"/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"} {
+		relay := start(t, 3, func(_ *testNode, cfg *Config) { cfg.Relay, cfg.Listen = true, []string{listen} })
+		b := start(t, 2, func(_ *testNode, cfg *Config) {
+			cfg.Listen = []string{}
+			cfg.Relays = func() []proto.PeerID { return []proto.PeerID{relay.Peer()} }
+		})
+		link(t, b, relay)
+		until(t, "a place", func() bool { return len(b.Reservations()) == 1 })
+		a := start(t, 1, nil)
+		l := link(t, a, b)
+		if s := a.Peers()[slices.IndexFunc(a.Peers(), func(s PeerStatus) bool { return s.Peer == b.Peer() })]; s.Direct || s.Relay != relay.Peer() {
+			t.Errorf("%+v", s)
+		}
+		if err := l.Send(t.Context(), []*proto.Message{data(1)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Answers(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, n := range []*testNode{a, b, relay} {
+			n.stop()
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package transport
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"errors"
+	"net"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/sec"
+	coretransport "github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/host/peerstore/pstoremem"
+	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	"github.com/libp2p/go-libp2p/p2p/net/upgrader"
+	"github.com/libp2p/go-libp2p/p2p/security/noise"
+	tls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
+	"github.com/prometheus/client_golang/prometheus"
+	quicgo "github.com/quic-go/quic-go"
+)
+
+// A base is a swarm with its transports.
+type base struct {
+	swarm    *swarm.Swarm
+	upgrader coretransport.Upgrader
+	quic     *quicreuse.ConnManager
+}
+
+func (b base) close() error {
+	return errors.Join(b.swarm.Close(), b.quic.Close(), b.swarm.Peerstore().Close())
+}
+
+// base makes a swarm that uses QUIC, and TCP where the sockets are the machine's.
+func (p parts) base(key crypto.PrivKey, bus event.Bus, m prometheus.Registerer, opts ...swarm.Option) (b base, err error) {
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		return b, err
+	}
+	book, err := pstoremem.NewPeerstore()
+	if err != nil {
+		return b, err
+	}
+	if err := errors.Join(book.AddPrivKey(id, key), book.AddPubKey(id, key.GetPublic())); err != nil {
+		return b, err
+	}
+	if b.quic, err = p.udp(key, m); err != nil {
+		return b, err
+	}
+	if b.upgrader, err = p.upgrade(key); err != nil {
+		return b, err
+	}
+	opts = append(opts, swarm.WithConnectionGater(p.gater), swarm.WithResourceManager(p.limits),
+		swarm.WithUDPBlackHoleSuccessCounter(nil), swarm.WithIPv6BlackHoleSuccessCounter(nil))
+	if b.swarm, err = swarm.NewSwarm(id, book, bus, opts...); err != nil {
+		return b, err
+	}
+	if err := p.transports(key, b); err != nil {
+		return b, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+func (p parts) transports(key crypto.PrivKey, b base) error {
+	q, err := quic.NewTransport(key, b.quic, nil, p.gater, p.limits)
+	if err != nil {
+		return err
+	}
+	if err := b.swarm.AddTransport(q); err != nil || p.sockets != nil {
+		return err
+	}
+	t, err := tcp.NewTCPTransport(b.upgrader, p.limits, nil)
+	if err != nil {
+		return err
+	}
+	return b.swarm.AddTransport(t)
+}
+
+// upgrade makes secure, shared connections of plain ones: TLS before Noise, then
+// yamux. QUIC needs it for circuits only.
+func (p parts) upgrade(key crypto.PrivKey) (coretransport.Upgrader, error) {
+	muxers := []upgrader.StreamMuxer{{ID: yamux.ID, Muxer: yamux.DefaultTransport}}
+	t, err := tls.New(tls.ID, key, muxers)
+	if err != nil {
+		return nil, err
+	}
+	n, err := noise.New(noise.ID, key, muxers)
+	if err != nil {
+		return nil, err
+	}
+	return upgrader.New([]sec.SecureTransport{t, n}, muxers, nil, p.limits, p.gater)
+}
+
+// udp opens QUIC's side of the sockets. A connection counts against the limits
+// from its first packet on.
+func (p parts) udp(key crypto.PrivKey, m prometheus.Registerer) (*quicreuse.ConnManager, error) {
+	reset, token, err := quicKeys(key)
+	if err != nil {
+		return nil, err
+	}
+	if p.sockets != nil {
+		return quicreuse.NewConnManager(reset, token, p.sockets...)
+	}
+	opts := []quicreuse.Option{
+		quicreuse.ConnContext(p.admit),
+		quicreuse.VerifySourceAddress(func(a net.Addr) bool { return p.limits.VerifySourceAddress(a) }),
+	}
+	if m != nil {
+		opts = append(opts, quicreuse.EnableMetrics(m))
+	}
+	return quicreuse.NewConnManager(reset, token, opts...)
+}
+
+// admit opens the scope of a connection that begins.
+func (p parts) admit(ctx context.Context, c *quicgo.ClientInfo) (context.Context, error) {
+	addr, err := quicreuse.ToQuicMultiaddr(c.RemoteAddr, quicgo.Version1)
+	if err != nil {
+		addr = nil // the limits decide about it
+	}
+	scope, err := p.limits.OpenConnection(network.DirInbound, false, addr)
+	if err != nil {
+		return ctx, err
+	}
+	ctx = network.WithConnManagementScope(ctx, scope)
+	context.AfterFunc(ctx, scope.Done)
+	return ctx, nil
+}
+
+// quicKeys follow from the node's key, so that they outlive a restart. The
+// purposes are libp2p's.
+func quicKeys(key crypto.PrivKey) (reset quicgo.StatelessResetKey, token quicgo.TokenGeneratorKey, err error) {
+	raw, err := key.Raw()
+	if err != nil {
+		return reset, token, err
+	}
+	derive := func(purpose string) []byte {
+		k, e := hkdf.Key(sha256.New, raw, nil, purpose, 32)
+		err = errors.Join(err, e)
+		return k
+	}
+	copy(reset[:], derive("libp2p quic stateless reset key"))
+	copy(token[:], derive("libp2p quic token generator key"))
+	return reset, token, err
+}

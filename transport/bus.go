@@ -1,0 +1,308 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	pubsub "github.com/libp2p/go-libp2p-pubsub"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/admit"
+)
+
+// Bounds of gossip. With shorter queues a burst loses two messages of three.
+const (
+	maxRumor    = 64 << 10
+	rumorHead   = 1 << 10 // author, number, topic, signature
+	gossipQueue = 4096
+	seenFor     = 10 * time.Minute
+)
+
+// ErrNoGossip is returned by [Transport.Publish] while no topic is joined.
+var ErrNoGossip = errors.New("transport: no gossip: the transport does not run, or no Rumors are configured")
+
+// Rumors is who listens to the gossip topic.
+type Rumors interface {
+	// Valid decides whether a message of a member is passed on, and returns the
+	// author's number of it: that rises over the author's starts, 0 is none. It is
+	// called for each message, by several goroutines: cheap checks first.
+	Valid(author proto.PeerID, data []byte) (number uint64, ok bool)
+	// Heard takes a message that is valid, once, one after another. While it
+	// blocks, others wait and are dropped in the end.
+	Heard(author proto.PeerID, data []byte)
+}
+
+// registry is a [Gate] that also knows members who are not connected.
+type registry interface {
+	Member(p proto.PeerID) (identity.Member, bool)
+}
+
+// A bus is the gossip topic of the mesh. It spreads news fast and promises
+// nothing: what must arrive goes another way.
+type bus struct {
+	t      *Transport
+	circle *circle
+	topic  *pubsub.Topic
+	sub    *pubsub.Subscription
+	seen   *sightings
+	speaks []protocol.ID // protocols of gossip
+}
+
+func newBus(ctx context.Context, t *Transport, c *circle) (*bus, error) {
+	b := &bus{t: t, circle: c, seen: newSightings(t.cfg.Nonces), speaks: pubsub.GossipSubDefaultProtocols}
+	name := "/balefire/gossip/" + meshName(t.cfg.MeshTag)
+	ps, err := pubsub.NewGossipSub(ctx, c,
+		pubsub.WithMessageSignaturePolicy(pubsub.StrictSign),
+		pubsub.WithFloodPublish(true),
+		pubsub.WithMaxMessageSize(maxRumor+rumorHead),
+		pubsub.WithMaxControlMessageSize(maxRumor),
+		pubsub.WithPeerOutboundQueueSize(gossipQueue),
+		pubsub.WithValidateQueueSize(gossipQueue),
+		pubsub.WithSeenMessagesTTL(seenFor),
+		pubsub.WithPeerFilter(func(p peer.ID, topic string) bool { return topic == name && t.verified(p) }),
+		pubsub.WithSubscriptionFilter(pubsub.WrapLimitSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(name), 16)),
+		pubsub.WithAppSpecificRpcInspector(b.inspect),
+		pubsub.WithRawTracer(&rumorTracer{t: t}),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if err := ps.RegisterTopicValidator(name, b.validate, pubsub.WithValidatorInline(true)); err != nil {
+		return nil, err
+	}
+	if b.topic, err = ps.Join(name); err != nil {
+		return nil, err
+	}
+	b.sub, err = b.topic.Subscribe(pubsub.WithBufferSize(gossipQueue))
+	return b, err
+}
+
+// run listens until ctx ends.
+func (b *bus) run(ctx context.Context) {
+	b.t.crew.hand(b.watch)
+	b.t.crew.hand(b.keep)
+	for {
+		m, err := b.sub.Next(ctx)
+		if err != nil {
+			return
+		}
+		author, err := fromLibp2p(m.GetFrom())
+		if err != nil || author == b.t.self {
+			continue
+		}
+		b.t.met.rumors.WithLabelValues("heard").Inc()
+		b.t.cfg.Rumors.Heard(author, m.GetData())
+	}
+}
+
+// keepEvery is how often what was heard is written down.
+const keepEvery = 10 * time.Second
+
+// keep writes down what was heard, so that it is not heard again after a restart.
+func (b *bus) keep(ctx context.Context) {
+	tick := time.NewTicker(keepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			b.keepOnce(last)
+			return
+		case <-tick.C:
+			b.keepOnce(ctx)
+		}
+	}
+}
+
+func (b *bus) keepOnce(ctx context.Context) {
+	if err := b.seen.keep(ctx); err != nil {
+		b.t.log.Warn("which rumors were heard could not be kept: after a restart some may be heard again", "why", err)
+	}
+}
+
+// inspect looks at what a neighbour sends before any work is done for it. It
+// takes out what is beyond that neighbour's share.
+func (b *bus) inspect(from peer.ID, rpc *pubsub.RPC) error {
+	p, err := fromLibp2p(from)
+	if err != nil || !b.t.Connected(p) {
+		return errStranger
+	}
+	kept := rpc.Publish[:0]
+	for _, m := range rpc.Publish {
+		if !b.t.allowMany(p, admit.Forward, share(len(m.GetData()))) {
+			b.t.met.rumors.WithLabelValues("flooded").Inc()
+			continue
+		}
+		kept = append(kept, m)
+	}
+	clear(rpc.Publish[len(kept):])
+	rpc.Publish = kept
+	return nil
+}
+
+// share is what a message of n bytes costs of a neighbour's and an author's share.
+func share(n int) int { return 1 + n>>10 }
+
+// validate decides whether a message is heard and passed on. Its signature has
+// been checked. A message that an honest node may have passed on is no offence
+// of the forwarder: it may know less, or more, than this node.
+func (b *bus) validate(ctx context.Context, from peer.ID, m *pubsub.Message) pubsub.ValidationResult {
+	if from == b.circle.ID() {
+		return pubsub.ValidationAccept
+	}
+	outcome, result := b.judge(ctx, m)
+	if result != pubsub.ValidationAccept {
+		b.t.met.rumors.WithLabelValues(outcome).Inc()
+	}
+	return result
+}
+
+func (b *bus) judge(ctx context.Context, m *pubsub.Message) (outcome string, result pubsub.ValidationResult) {
+	author, err := fromLibp2p(m.GetFrom())
+	data := m.GetData()
+	switch {
+	case err != nil || len(data) == 0 || len(data) > maxRumor:
+		return "bad", pubsub.ValidationReject
+	case !b.t.isMember(author):
+		return "stranger", pubsub.ValidationIgnore
+	case !b.t.allowMany(author, admit.Author, share(len(data))):
+		return "flooded", pubsub.ValidationIgnore
+	}
+	number, ok := b.t.cfg.Rumors.Valid(author, data)
+	if !ok {
+		return "invalid", pubsub.ValidationReject
+	}
+	switch fresh, err := b.seen.note(ctx, author, number, m.GetSeqno()); {
+	case err != nil:
+		b.t.log.Warn("a rumor is dropped: whether it was heard before is not known", "author", author.Short(), "why", err)
+		return "unknown", pubsub.ValidationIgnore
+	case !fresh:
+		return "replayed", pubsub.ValidationIgnore
+	}
+	return "", pubsub.ValidationAccept
+}
+
+// isMember reports whether p is a member as far as is known here.
+func (t *Transport) isMember(p proto.PeerID) bool {
+	if _, ok := t.gate.(registry); ok {
+		return t.standing(p)
+	}
+	return t.standing(p) && t.Connected(p)
+}
+
+// standing reports whether p, of whom a hello was taken, is a member still: not
+// blocked, not revoked, its certificate not over.
+func (t *Transport) standing(p proto.PeerID) bool {
+	if t.gate.Blocked(p) {
+		return false
+	}
+	r, ok := t.gate.(registry)
+	if !ok {
+		return true
+	}
+	_, member := r.Member(p)
+	return member
+}
+
+// Publish tells all members of the mesh, as far as they can be reached at this
+// moment: some may not hear it. At most 64 KiB. This node does not hear itself.
+func (t *Transport) Publish(ctx context.Context, data []byte) error {
+	b := t.disc.bus.Load()
+	switch {
+	case b == nil:
+		return ErrNoGossip
+	case len(data) == 0 || len(data) > maxRumor:
+		return fmt.Errorf("publish: %d bytes, a rumor has 1 to %d", len(data), maxRumor)
+	}
+	if err := b.topic.Publish(ctx, data); err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	t.met.rumors.WithLabelValues("published").Inc()
+	return nil
+}
+
+// watchEvery is how often members are looked for that gossip has lost.
+const watchEvery = 2 * time.Second
+
+// watch mends what gossipsub does not: it loses a member for good when streams
+// die in an unlucky order, or four times in ten minutes.
+func (b *bus) watch(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	absences := make(map[proto.PeerID]absence)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		heard := b.topic.ListPeers()
+		b.expel(heard)
+		now := b.t.cfg.Clock.Mono()
+		for _, p := range b.missing(heard) {
+			a := absences[p]
+			do := a.next(now)
+			absences[p] = a
+			b.repair(p, do)
+		}
+		for p, a := range absences {
+			if slices.Contains(heard, toLibp2p(p)) || now-a.seen > forgetAbsence {
+				delete(absences, p)
+			}
+		}
+	}
+}
+
+// expel ends the connections with who listens and is no member any more: its
+// certificate is over. It may come back to have it renewed, and hears nothing then.
+func (b *bus) expel(heard []peer.ID) {
+	for _, id := range heard {
+		if p, err := fromLibp2p(id); err == nil && !b.t.standing(p) {
+			b.t.Disconnect(p)
+		}
+	}
+}
+
+// missing returns the connected members that speak gossip and are not heard.
+func (b *bus) missing(heard []peer.ID) []proto.PeerID {
+	var lost []proto.PeerID
+	for _, p := range b.t.ConnectedPeers() {
+		id := toLibp2p(p)
+		if slices.Contains(heard, id) || !b.t.standing(p) {
+			continue
+		}
+		if speaks, err := b.circle.Peerstore().SupportsProtocols(id, b.speaks...); err == nil && len(speaks) > 0 {
+			lost = append(lost, p)
+		}
+	}
+	return lost
+}
+
+// repair brings a member back. Its streams of gossip are cheap to open again;
+// the whole connection is given up only when that does not help.
+func (b *bus) repair(p proto.PeerID, how mend) {
+	switch how {
+	case reopen:
+		b.t.met.repairs.WithLabelValues("streams").Inc()
+		for _, c := range b.t.host.Network().ConnsToPeer(toLibp2p(p)) {
+			for _, s := range c.GetStreams() {
+				if slices.Contains(b.speaks, s.Protocol()) && s.Stat().Direction == network.DirInbound {
+					s.Reset() // the other side opens it anew and says what it listens to
+				}
+			}
+		}
+		b.circle.introduce(toLibp2p(p))
+	case reconnect:
+		b.t.met.repairs.WithLabelValues("connection").Inc()
+		b.t.log.Warn("gossip has lost a member that is connected: connecting anew", "peer", p.Short())
+		b.t.Disconnect(p)
+	}
+}

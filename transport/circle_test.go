@@ -1,0 +1,34 @@
+package transport_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// TestNoCircleOfRelays holds that two peers, each of which is said to be behind
+// the other, are not dialled in a circle: each dial would wait for the other, and
+// both outlive the node that began them. The bubble must end empty, whenever the
+// node stops.
+func TestNoCircleOfRelays(t *testing.T) {
+	for _, after := range []time.Duration{700 * time.Millisecond, 1300 * time.Millisecond, 2100 * time.Millisecond, 3700 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := makeSim(t, 3, transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 100})
+				defer m.Network.Close()
+				m.contact = func(i int, c *transport.Contact) {
+					if i > 0 {
+						c.Relays = []proto.PeerID{simKeys(3 - i).Peer()}
+					}
+				}
+				m.nodes[0].start() // alone: nobody else runs
+				time.Sleep(after)
+				m.nodes[0].stop()
+			})
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package transport_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// star has every node take part in the DHT and know node 0 alone.
+func star(n *simNode, cfg *transport.Config) {
+	cfg.DHT = true
+	if n.id > 0 {
+		n.knows = []int{0}
+	} else {
+		n.knows = []int{}
+	}
+}
+
+// allTabled reports whether every node has all others in its routing table.
+func (m *sim) allTabled() bool {
+	for _, n := range m.nodes {
+		if n.Discovery().TablePeers != len(m.nodes)-1 {
+			return false
+		}
+	}
+	return true
+}
+
+// TestWhoKnowsOneFindsAll holds that 20 members who each know the address of one
+// all meet, through the DHT.
+func TestWhoKnowsOneFindsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimWith(t, 20, transporttest.Link{Latency: 10 * time.Millisecond}, star)
+		defer m.close()
+		t.Logf("all are connected after %v", m.await(time.Minute, "a full mesh", m.connected))
+		t.Logf("all tables are full %v later", m.await(time.Minute, "full tables", m.allTabled))
+		addrs, err := m.nodes[7].FindAddrs(t.Context(), m.nodes[13].Peer())
+		if err != nil || !slices.Contains(addrs, m.Addr(13)) {
+			t.Errorf("found %v, %v", addrs, err)
+		}
+		if addrs, err := m.nodes[7].FindAddrs(t.Context(), simKeys(99).Peer()); err == nil {
+			t.Errorf("a peer that nobody knows is at %v", addrs)
+		}
+	})
+}
+
+// TestChangedAddress holds that a peer which comes back at another address is
+// found within ten seconds by who knows the old one only.
+func TestChangedAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimWith(t, 6, transporttest.Link{Latency: 20 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			cfg.DHT = true
+			if n.id == 5 {
+				n.knows = []int{0}
+			}
+		})
+		defer m.close()
+		m.await(time.Minute, "first meeting", m.connected)
+		mover := m.nodes[5]
+		m.Unplug(5)
+		mover.stop()
+		mover.place = 200
+		time.Sleep(5 * time.Minute)
+		mover.start()
+		took := m.await(time.Minute, "all have found it", m.connected)
+		t.Logf("found after %v", took)
+		if took > 10*time.Second {
+			t.Errorf("found after %v, want 10s at most", took)
+		}
+		for i := range 5 {
+			m.await(10*time.Second, "the new address is known", func() bool {
+				addrs, err := m.nodes[i].FindAddrs(t.Context(), mover.Peer())
+				return err == nil && slices.Contains(addrs, m.Addr(200))
+			})
+		}
+	})
+}
+
+// TestStrangersAreNotInTheDHT holds that who is refused is in no table, asks
+// nothing and is told of to nobody.
+func TestStrangersAreNotInTheDHT(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("no certificate of this mesh")
+		m := newSimWith(t, 5, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			star(n, cfg)
+			if n.id != 4 {
+				n.admit = func(p proto.PeerID) error {
+					if p == simKeys(4).Peer() {
+						return refused
+					}
+					return nil
+				}
+			}
+		})
+		defer m.close()
+		time.Sleep(5 * time.Minute)
+		for _, n := range m.nodes {
+			want := 3
+			if n.id == 4 {
+				want = 0
+			}
+			if got := n.Discovery().TablePeers; got != want {
+				t.Errorf("node %d has %d peers in its table, want %d", n.id, got, want)
+			}
+		}
+		if addrs, err := m.nodes[4].FindAddrs(t.Context(), m.nodes[3].Peer()); err == nil {
+			t.Errorf("a stranger is told that a member is at %v", addrs)
+		}
+		if addrs, err := m.nodes[3].FindAddrs(t.Context(), m.nodes[4].Peer()); err == nil {
+			t.Errorf("a member is told that a stranger is at %v", addrs)
+		}
+	})
+}
+
+// TestNoDHT holds that a transport without a DHT says so.
+func TestNoDHT(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSim(t, 1, transporttest.Link{})
+		defer m.close()
+		if _, err := m.nodes[0].FindAddrs(t.Context(), simKeys(1).Peer()); !errors.Is(err, transport.ErrNoDHT) {
+			t.Errorf("%v, want ErrNoDHT", err)
+		}
+	})
+}

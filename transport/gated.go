@@ -1,0 +1,219 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/peerstore"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
+)
+
+// errStranger is returned for a peer with whom no hello was exchanged.
+var errStranger = errors.New("transport: no hello was exchanged with the peer")
+
+// A circle is the host as gossip and the DHT see it: a world of verified
+// members. For them a peer is connected from its hello on, and not before;
+// streams of others wait for it like those of the transport's own protocols.
+//
+//	libp2p ── identified, protocols, connected ──▶ hello? ── yes ▶ circle's bus ─▶ gossipsub, DHT
+//	                                                 └─ not yet ▶ told again by introduce
+type circle struct {
+	host.Host
+	t     *Transport
+	bus   event.Bus
+	emits emitters
+}
+
+// emitters pass on what happens among members.
+type emitters struct{ identified, protocols, connected, addresses event.Emitter }
+
+func newCircle(t *Transport) (*circle, error) {
+	c := &circle{Host: t.host, t: t, bus: eventbus.NewBus()}
+	for _, e := range []struct {
+		to  *event.Emitter
+		typ any
+	}{
+		{&c.emits.identified, new(event.EvtPeerIdentificationCompleted)},
+		{&c.emits.protocols, new(event.EvtPeerProtocolsUpdated)},
+		{&c.emits.connected, new(event.EvtPeerConnectednessChanged)},
+		{&c.emits.addresses, new(event.EvtLocalAddressesUpdated)},
+	} {
+		var err error
+		if *e.to, err = c.bus.Emitter(e.typ); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// run passes libp2p's events on until ctx ends.
+func (c *circle) run(ctx context.Context) {
+	sub, err := c.Host.EventBus().Subscribe([]any{
+		new(event.EvtPeerIdentificationCompleted), new(event.EvtPeerProtocolsUpdated),
+		new(event.EvtPeerConnectednessChanged), new(event.EvtLocalAddressesUpdated),
+	}, eventbus.BufSize(1024), eventbus.Name("circle"))
+	if err != nil {
+		c.t.log.Warn("gossip and the DHT hear of no new members", "why", err)
+		return
+	}
+	defer sub.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case ev, ok := <-sub.Out():
+			if !ok {
+				return
+			}
+			c.pass(ev)
+		}
+	}
+}
+
+// pass tells of an event unless it is about a stranger.
+func (c *circle) pass(ev any) {
+	switch ev := ev.(type) {
+	case event.EvtPeerIdentificationCompleted:
+		if c.t.verified(ev.Peer) {
+			c.emits.identified.Emit(ev)
+		}
+	case event.EvtPeerProtocolsUpdated:
+		if c.t.verified(ev.Peer) {
+			c.emits.protocols.Emit(ev)
+		}
+	case event.EvtPeerConnectednessChanged:
+		if ev.Connectedness != network.Connected || c.t.verified(ev.Peer) {
+			c.emits.connected.Emit(ev)
+		}
+	case event.EvtLocalAddressesUpdated:
+		c.emits.addresses.Emit(ev)
+	}
+}
+
+// introduce tells of a member that is verified now. What libp2p said of it
+// before was not passed on.
+func (c *circle) introduce(p peer.ID) {
+	protocols, err := c.Peerstore().GetProtocols(p)
+	if err != nil || len(protocols) == 0 {
+		return // not identified yet: libp2p will tell
+	}
+	c.emits.identified.Emit(event.EvtPeerIdentificationCompleted{Peer: p, Protocols: protocols})
+}
+
+// EventBus returns the bus of what happens among members.
+func (c *circle) EventBus() event.Bus { return c.bus }
+
+// Network returns the members' part of the network.
+func (c *circle) Network() network.Network { return members{c.Host.Network(), c.t} }
+
+// Peerstore returns the addresses of members only: who asks the DHT is told of
+// nobody else.
+func (c *circle) Peerstore() peerstore.Peerstore { return memberStore{c.Host.Peerstore(), c.t} }
+
+// SetStreamHandler serves a protocol to members.
+func (c *circle) SetStreamHandler(id protocol.ID, h network.StreamHandler) {
+	c.Host.SetStreamHandler(id, c.gate(h))
+}
+
+// SetStreamHandlerMatch serves protocols to members.
+func (c *circle) SetStreamHandlerMatch(id protocol.ID, match func(protocol.ID) bool, h network.StreamHandler) {
+	c.Host.SetStreamHandlerMatch(id, match, c.gate(h))
+}
+
+// gate has h called after the hello only.
+func (c *circle) gate(h network.StreamHandler) network.StreamHandler {
+	return c.t.guardMembers(h)
+}
+
+// NewStream opens a stream to a member that is connected.
+func (c *circle) NewStream(ctx context.Context, p peer.ID, ids ...protocol.ID) (network.Stream, error) {
+	if !c.t.verified(p) {
+		return nil, errStranger
+	}
+	return c.Host.NewStream(network.WithNoDial(ctx, "members are connected"), p, ids...)
+}
+
+// Connect dials and returns after both hellos. Who is told of by others proves
+// by its certificate that it is a member.
+func (c *circle) Connect(ctx context.Context, info peer.AddrInfo) error {
+	p, err := fromLibp2p(info.ID)
+	if err != nil {
+		return err
+	}
+	if c.t.verified(info.ID) {
+		return nil
+	}
+	addrs := info.Addrs
+	if len(addrs) == 0 {
+		addrs = c.Host.Peerstore().Addrs(info.ID)
+	}
+	told := addrStrings(addrs[:min(len(addrs), maxAddrs)])
+	if c.t.isMember(p) || c.t.known()[p] {
+		return c.t.connect(ctx, Contact{Peer: p, Addrs: told}, false)
+	}
+	return c.t.meet(ctx, p, told)
+}
+
+// Close does nothing: the host is the transport's.
+func (c *circle) Close() error { return nil }
+
+// members is the part of the network that has said hello.
+type members struct {
+	network.Network
+	t *Transport
+}
+
+// Connectedness returns Connected for verified members only.
+func (m members) Connectedness(p peer.ID) network.Connectedness {
+	if !m.t.verified(p) {
+		return network.NotConnected
+	}
+	return m.Network.Connectedness(p)
+}
+
+// Peers returns the members that are connected.
+func (m members) Peers() []peer.ID {
+	return slices.DeleteFunc(m.Network.Peers(), func(p peer.ID) bool { return !m.t.verified(p) })
+}
+
+// Conns returns the connections with members.
+func (m members) Conns() []network.Conn {
+	return slices.DeleteFunc(m.Network.Conns(), func(c network.Conn) bool { return !m.t.verified(c.RemotePeer()) })
+}
+
+// ConnsToPeer returns the connections with p if it is a member.
+func (m members) ConnsToPeer(p peer.ID) []network.Conn {
+	if !m.t.verified(p) {
+		return nil
+	}
+	return m.Network.ConnsToPeer(p)
+}
+
+// memberStore tells where members are. What was heard of others is kept beneath
+// it, for dials of this node.
+type memberStore struct {
+	peerstore.Peerstore
+	t *Transport
+}
+
+// PeerInfo returns the addresses of a member, and none of others.
+func (m memberStore) PeerInfo(id peer.ID) peer.AddrInfo {
+	p, err := fromLibp2p(id)
+	if err != nil || p != m.t.self && !m.t.isMember(p) {
+		return peer.AddrInfo{ID: id}
+	}
+	return m.Peerstore.PeerInfo(id)
+}
+
+// verified reports whether hellos were exchanged with p, it is still connected, and
+// it is a member now.
+func (t *Transport) verified(id peer.ID) bool {
+	p, err := fromLibp2p(id)
+	return err == nil && t.Connected(p) && t.standing(p)
+}

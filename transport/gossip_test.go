@@ -1,0 +1,463 @@
+package transport_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// A rumorLog is what a simulated node heard, by author.
+type rumorLog struct {
+	mu    sync.Mutex
+	heard map[proto.PeerID]map[string]int
+	count int
+	valid func(author proto.PeerID, data []byte) bool
+	// number returns the author's own number of a message; nil: it has none.
+	number func(data []byte) uint64
+}
+
+func (l *rumorLog) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
+	if l.number != nil {
+		number = l.number(data)
+	}
+	return number, l.valid == nil || l.valid(author, data)
+}
+
+func (l *rumorLog) Heard(author proto.PeerID, data []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heard == nil {
+		l.heard = make(map[proto.PeerID]map[string]int)
+	}
+	if l.heard[author] == nil {
+		l.heard[author] = make(map[string]int)
+	}
+	l.heard[author][string(data[:min(len(data), 32)])]++
+	l.count++
+}
+
+// from returns how many different rumors of author were heard, and how many twice.
+func (l *rumorLog) from(author proto.PeerID) (different, twice int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range l.heard[author] {
+		if n > 1 {
+			twice++
+		}
+	}
+	return len(l.heard[author]), twice
+}
+
+// gossiping has every node listen to the topic.
+func gossiping(n *simNode, cfg *transport.Config) { cfg.Rumors = &n.gossip }
+
+// allGossip reports whether all nodes are gossip peers of all others.
+func (m *sim) allGossip() bool {
+	for _, n := range m.nodes {
+		if n.Discovery().TopicPeers != len(m.nodes)-1 {
+			return false
+		}
+	}
+	return true
+}
+
+func publish(t *testing.T, n *simNode, data string) {
+	t.Helper()
+	if err := n.Publish(t.Context(), []byte(data)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEverybodyIsInTheTopic holds that each of 20 members becomes a gossip peer
+// of all others.
+func TestEverybodyIsInTheTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimWith(t, 20, transporttest.Link{Latency: 10 * time.Millisecond}, gossiping)
+		defer m.close()
+		t.Logf("all are in the topic after %v", m.await(time.Minute, "a topic of 20", m.allGossip))
+	})
+}
+
+// TestBurstOfRumors holds that the queues are long enough for 2000 rumors at
+// once: each member hears all of them, once.
+func TestBurstOfRumors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes, burst = 8, 2000
+		m := newSimWith(t, nodes, transporttest.Link{Latency: 10 * time.Millisecond}, gossiping)
+		defer m.close()
+		m.await(time.Minute, "the topic", m.allGossip)
+		author := m.nodes[3]
+		heard := func(want int) func() bool {
+			return func() bool {
+				for _, n := range m.nodes {
+					if got, _ := n.gossip.from(author.Peer()); n != author && got < want {
+						return false
+					}
+				}
+				return true
+			}
+		}
+		publish(t, author, "one")
+		t.Logf("one rumor is everywhere after %v", m.await(time.Second, "one rumor", heard(1)))
+		for i := range burst {
+			publish(t, author, fmt.Sprintf("%05d%0251d", i, 0))
+		}
+		t.Logf("%d are everywhere after %v", burst, m.await(30*time.Second, "a burst", heard(burst+1)))
+		for _, n := range m.nodes {
+			if _, twice := n.gossip.from(author.Peer()); twice > 0 {
+				t.Errorf("node %d heard %d rumors twice", n.id, twice)
+			}
+		}
+	})
+}
+
+// copies returns how many messages of the topic reached n, by what became of them.
+func copies(t *testing.T, r *prometheus.Registry) (heard, again float64) {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "balefire_transport_rumors_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			switch m.GetLabel()[0].GetValue() {
+			case "heard":
+				heard = m.GetCounter().GetValue()
+			case "duplicate":
+				again = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return heard, again
+}
+
+// TestAFloodEnds holds S44: in a dense mesh of 20, where every node floods at once, every
+// node hears every payload once, a link carries each about once, and a payload does not
+// go on from node to node: when all have heard it nothing moves any more. gossipsub has
+// no hop count; that each node passes a payload on once, at most, is what bounds its way.
+func TestAFloodEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes, each = 20, 8
+		regs := make([]*prometheus.Registry, nodes)
+		m := newSimWith(t, nodes, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			gossiping(n, cfg)
+			regs[n.id] = prometheus.NewRegistry()
+			cfg.Registerer = regs[n.id]
+		})
+		defer m.close()
+		m.await(time.Minute, "the topic", m.allGossip)
+		time.Sleep(10 * time.Second) // the meshes of gossipsub are grafted
+		for i := range each {
+			for _, n := range m.nodes {
+				publish(t, n, fmt.Sprintf("%05d%02d%02000d", i, n.id, 0))
+			}
+		}
+		total := func() (heard, all float64) {
+			for _, r := range regs {
+				h, again := copies(t, r)
+				heard, all = heard+h, all+h+again
+			}
+			return heard, all
+		}
+		const payloads, links = nodes * each, nodes * (nodes - 1) / 2
+		took := m.await(30*time.Second, "the flood", func() bool { h, _ := total(); return h >= payloads*(nodes-1) })
+		time.Sleep(10 * time.Second)
+		heard, all := total()
+		t.Logf("%d payloads were everywhere after %v; a link carried each %.2f times", payloads, took, all/payloads/links)
+		if heard != payloads*(nodes-1) || all > 1.5*payloads*links {
+			t.Errorf("%.0f heard, want %d; %.0f copies on %d links", heard, payloads*(nodes-1), all, links)
+		}
+		time.Sleep(time.Minute)
+		if _, later := total(); later != all {
+			t.Errorf("%.0f more copies went round later", later-all)
+		}
+	})
+}
+
+// TestNothingIsHeardBeforeTheHello holds that gossip waits for the certificates:
+// a peer that verifies the others late hears nothing before, and all after.
+func TestNothingIsHeardBeforeTheHello(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			cfg.Rumors = &n.gossip
+			cfg.Timing.Hello = 30 * time.Second
+			if n.id == 2 {
+				slow := time.Now().Add(20 * time.Second)
+				n.admit = func(proto.PeerID) error {
+					time.Sleep(time.Until(slow)) // virtual: a disk that takes its time
+					return nil
+				}
+			}
+		})
+		defer m.close()
+		m.await(10*time.Second, "two meet", func() bool { return m.nodes[0].Connected(m.nodes[1].Peer()) })
+		for i := range 100 {
+			publish(t, m.nodes[0], fmt.Sprint("early ", i))
+			time.Sleep(100 * time.Millisecond)
+		}
+		// The others may know who it is already: it sends its own hello at once.
+		if m.nodes[2].Connected(m.nodes[0].Peer()) {
+			t.Fatal("the third has verified the others already: nothing is tested")
+		}
+		if got, _ := m.nodes[2].gossip.from(m.nodes[0].Peer()); got != 0 || m.nodes[0].Discovery().TopicPeers != 1 {
+			t.Errorf("before the hello %d rumors are heard, %d peers are in the topic", got, m.nodes[0].Discovery().TopicPeers)
+		}
+		m.await(time.Minute, "everybody is in the topic", m.allGossip)
+		publish(t, m.nodes[0], "late")
+		m.await(5*time.Second, "the late rumor", func() bool {
+			got, _ := m.nodes[2].gossip.from(m.nodes[0].Peer())
+			return got > 0
+		})
+		publish(t, m.nodes[2], "back")
+		m.await(5*time.Second, "the way back", func() bool {
+			got, _ := m.nodes[0].gossip.from(m.nodes[2].Peer())
+			return got > 0
+		})
+	})
+}
+
+// TestRefusedPeerHearsNothing holds that who is refused by one side is no gossip
+// peer, and becomes one when he is let in.
+func TestRefusedPeerHearsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Bool
+		m := newSimWith(t, 2, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			cfg.Rumors = &n.gossip
+			if n.id == 0 {
+				n.admit = func(proto.PeerID) error {
+					if !open.Load() {
+						return errors.New("no certificate of this mesh")
+					}
+					return nil
+				}
+			}
+		})
+		defer m.close()
+		for range 60 {
+			time.Sleep(time.Second)
+			publish(t, m.nodes[0], "secret")
+			if m.nodes[0].Discovery().TopicPeers != 0 {
+				t.Fatal("a stranger is in the topic")
+			}
+		}
+		if got, _ := m.nodes[1].gossip.from(m.nodes[0].Peer()); got != 0 {
+			t.Errorf("a stranger heard %d rumors", got)
+		}
+		open.Store(true)
+		m.await(2*time.Minute, "he is let in", m.allGossip)
+	})
+}
+
+// TestInvalidRumorsEndWhereTheyArrive holds that what one node finds invalid is
+// not passed on by it.
+func TestInvalidRumorsEndWhereTheyArrive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			cfg.Rumors = &n.gossip
+			n.gossip.valid = func(_ proto.PeerID, data []byte) bool { return string(data) != "garbage" }
+		})
+		defer m.close()
+		m.await(time.Minute, "the topic", m.allGossip)
+		publish(t, m.nodes[1], "garbage")
+		publish(t, m.nodes[1], "news")
+		m.await(time.Second, "the news", func() bool {
+			got, _ := m.nodes[3].gossip.from(m.nodes[1].Peer())
+			return got == 1
+		})
+		time.Sleep(5 * time.Second)
+		for _, n := range m.nodes {
+			if got, _ := n.gossip.from(m.nodes[1].Peer()); n.id != 1 && got != 1 {
+				t.Errorf("node %d heard %d rumors, want the news alone", n.id, got)
+			}
+		}
+		if err := m.nodes[1].Publish(t.Context(), make([]byte, 64<<10+1)); err == nil {
+			t.Error("a rumor of more than 64 KiB is taken")
+		}
+	})
+}
+
+// TestLargestRumor holds that a rumor of 64 KiB arrives.
+func TestLargestRumor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, gossiping)
+		defer m.close()
+		m.await(time.Minute, "the topic", m.allGossip)
+		if err := m.nodes[0].Publish(t.Context(), make([]byte, 64<<10)); err != nil {
+			t.Fatal(err)
+		}
+		m.await(5*time.Second, "the largest rumor", func() bool {
+			got, _ := m.nodes[2].gossip.from(m.nodes[0].Peer())
+			return got == 1
+		})
+	})
+}
+
+// TestGossipOutlivesRestarts holds that members who restart, or whose link was
+// cut, are gossip peers again.
+func TestGossipOutlivesRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimWith(t, 5, transporttest.Link{Latency: 20 * time.Millisecond}, gossiping)
+		defer m.close()
+		m.await(time.Minute, "the topic", m.allGossip)
+		for round := range 6 {
+			i := round % 5
+			if round%2 == 0 {
+				m.nodes[i].stop()
+				m.nodes[i].start()
+			} else {
+				m.Unplug(i)
+				time.Sleep(time.Minute)
+				m.Heal()
+			}
+			t.Logf("round %d: %v", round, m.await(time.Minute, "the topic again", m.allGossip))
+		}
+	})
+}
+
+// A farAhead disk remembers of everybody a message of libp2p's number in the far future,
+// as of authors whose clocks were ahead.
+type farAhead struct{}
+
+func (farAhead) Get(context.Context, proto.PeerID) ([]byte, error) {
+	return binary.BigEndian.AppendUint64(nil, 1<<62), nil
+}
+
+func (farAhead) Put(context.Context, map[proto.PeerID][]byte) error { return nil }
+
+// TestAnAuthorIsHeardWhateverItsClockWas holds that a node whose clock was set back is
+// heard by who heard it before, by the number that it gives its messages itself.
+func TestAnAuthorIsHeardWhateverItsClockWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			cfg.Rumors, cfg.Nonces = &n.gossip, farAhead{}
+			n.gossip.number = func(data []byte) (number uint64) {
+				fmt.Sscanf(string(data), "%d", &number)
+				return number
+			}
+		})
+		defer m.close()
+		m.await(time.Minute, "the topic", m.allGossip)
+		for _, data := range []string{"no number", "7000001 first", "7000001 first, again", "7000002 second"} {
+			publish(t, m.nodes[0], data)
+		}
+		m.await(5*time.Second, "what has numbers", func() bool {
+			b, _ := m.nodes[1].gossip.from(m.nodes[0].Peer())
+			c, _ := m.nodes[2].gossip.from(m.nodes[0].Peer())
+			return b >= 2 && c >= 2
+		})
+		time.Sleep(5 * time.Second)
+		if got, _ := m.nodes[1].gossip.from(m.nodes[0].Peer()); got != 2 {
+			t.Errorf("%d messages were heard, want the first and the second, once", got)
+		}
+	})
+}
+
+// TestPublishWithoutGossip holds that a transport which joins no topic says so.
+func TestPublishWithoutGossip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSim(t, 1, transporttest.Link{})
+		defer m.close()
+		if err := m.nodes[0].Publish(t.Context(), []byte("x")); !errors.Is(err, transport.ErrNoGossip) {
+			t.Errorf("%v, want ErrNoGossip", err)
+		}
+	})
+}
+
+// TestExchange holds that a sync is answered, that what is no sync is refused,
+// and that a handler that fails costs the stream only.
+func TestExchange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sync := &proto.Message{Type: proto.MessageType_SYNC, Payload: []byte("what do you know")}
+		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			if n.id == 2 {
+				return // serves none
+			}
+			cfg.Sync = func(_ context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
+				switch string(m.GetPayload()) {
+				case "fail":
+					return nil, errors.New("busy")
+				case "much":
+					return &proto.Message{Type: proto.MessageType_SYNCED, Payload: make([]byte, proto.MaxControl)}, nil
+				case "odd":
+					return &proto.Message{Type: proto.MessageType_PONG}, nil
+				}
+				return &proto.Message{Type: proto.MessageType_SYNCED, Payload: append([]byte(from.Short()), m.GetPayload()...)}, nil
+			}
+		})
+		defer m.close()
+		m.await(10*time.Second, "they meet", m.connected)
+		for range 5 {
+			reply, err := m.nodes[0].Exchange(t.Context(), m.nodes[1].Peer(), sync)
+			if err != nil || string(reply.GetPayload()) != m.nodes[0].Peer().Short()+"what do you know" {
+				t.Fatalf("%v, %v", reply, err)
+			}
+		}
+		for _, payload := range []string{"fail", "much", "odd"} {
+			if r, err := m.nodes[0].Exchange(t.Context(), m.nodes[1].Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: []byte(payload)}); err == nil {
+				t.Errorf("%s is answered with %v", payload, r)
+			}
+		}
+		if _, err := m.nodes[0].Exchange(t.Context(), m.nodes[2].Peer(), sync); err == nil {
+			t.Error("a node that serves no syncs answers")
+		}
+		if _, err := m.nodes[0].Exchange(t.Context(), m.nodes[1].Peer(), &proto.Message{Type: proto.MessageType_PING}); err == nil {
+			t.Error("a PING is taken for a sync")
+		}
+		if _, err := m.nodes[0].Exchange(t.Context(), simKeys(9).Peer(), sync); !errors.Is(err, transport.ErrNotConnected) {
+			t.Errorf("%v, want ErrNotConnected", err)
+		}
+		if !m.connected() {
+			t.Error("a sync that failed ended a connection")
+		}
+	})
+}
+
+// TestControl holds that probes travel on the ctl stream, after the hello and
+// paced.
+func TestControl(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type word struct {
+			from proto.PeerID
+			kind proto.MessageType
+		}
+		heard := make(chan word, 1000)
+		m := newSimWith(t, 2, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			if n.id == 1 {
+				cfg.Control = func(from proto.PeerID, m *proto.Message) { heard <- word{from, m.GetType()} }
+			}
+		})
+		defer m.close()
+		m.await(10*time.Second, "they meet", m.connected)
+		to := m.nodes[1].Peer()
+		for _, kind := range []proto.MessageType{proto.MessageType_PROBE, proto.MessageType_PROBED} {
+			if err := m.nodes[0].SendCtl(to, &proto.Message{Type: kind, Payload: []byte("x")}); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-heard; got != (word{m.nodes[0].Peer(), kind}) {
+				t.Errorf("heard %v", got)
+			}
+		}
+		if err := m.nodes[1].SendCtl(m.nodes[0].Peer(), &proto.Message{Type: proto.MessageType_PROBE}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if !m.connected() {
+			t.Error("a probe that nobody takes ended the connection")
+		}
+	})
+}

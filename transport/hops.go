@@ -1,0 +1,134 @@
+package transport
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/route"
+)
+
+// A way over a relay has two halves. The one from here is measured here; the one
+// from there to the peer only the peer can measure, so that each node tells the
+// others of its own:
+//
+//	this node ──── near: its gauge ───▶ relay ◀── far: Config.Hops(peer) ──── peer
+
+// maxHops bounds the ways to relays that a node tells.
+const maxHops = 4
+
+// A Hop is a direct way to a relay, as the node that has it measured it.
+type Hop struct {
+	Relay proto.PeerID
+	Path  route.Path
+}
+
+// Hops returns this node's direct ways to members that relay, by their ids: of
+// many the best.
+func (t *Transport) Hops() []Hop {
+	var all []Hop
+	for _, r := range t.cfg.Relays() {
+		if c := t.best(r); c != nil && c.direct() && r != t.self {
+			if p := c.gauge.path(); p != (route.Path{}) {
+				all = append(all, Hop{r, p})
+			}
+		}
+	}
+	score := func(h Hop) float64 { return t.cfg.Weights.Score(h.Path).Total }
+	slices.SortFunc(all, func(a, b Hop) int {
+		return cmp.Or(cmp.Compare(score(b), score(a)), comparePeers(a.Relay, b.Relay))
+	})
+	all = all[:min(len(all), maxHops)]
+	slices.SortFunc(all, func(a, b Hop) int { return comparePeers(a.Relay, b.Relay) })
+	return all
+}
+
+// far returns the way from p to relay r, as p says; zero: it says nothing of it.
+func (t *Transport) far(p, r proto.PeerID) route.Path {
+	if t.cfg.Hops == nil {
+		return route.Path{}
+	}
+	for _, h := range t.cfg.Hops(p) {
+		if h.Relay == r {
+			return h.Path
+		}
+	}
+	return route.Path{}
+}
+
+// near returns the way from here to relay r, as far as it was measured, and what
+// is taken off the score of each way over it: one that must be dialled first, or
+// that is silent when it should not be, stands behind.
+func (t *Transport) near(r proto.PeerID) (p route.Path, off float64) {
+	c := t.best(r)
+	if c == nil || !c.direct() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if n := t.neighbours[r]; n != nil {
+			p = n.measured
+		}
+		return p, unmet
+	}
+	if c.vital.Load() && c.clock.Mono()-c.heard() > silence {
+		off = mute
+	}
+	return c.gauge.path(), off
+}
+
+// scoreOf returns how good the path to a relay is.
+func (t *Transport) scoreOf(r proto.PeerID) float64 {
+	p, off := t.near(r)
+	return t.cfg.Weights.Score(p).Total - off
+}
+
+// scoreVia returns how good the whole way to p over relay r is.
+func (t *Transport) scoreVia(r, p proto.PeerID) float64 {
+	near, off := t.near(r)
+	return t.cfg.Weights.Score(route.Join(near, t.far(p, r))).Total - off
+}
+
+// An outlook is who needs a relay to come to this node, and their ways to relays.
+type outlook struct {
+	made time.Duration
+	hops [][]Hop // of each
+}
+
+// maxOutlook bounds the peers for whom relays are chosen.
+const maxOutlook = 64
+
+// lookOut returns the hops of the contacts that no direct connection leads to.
+func (t *Transport) lookOut() (o outlook) {
+	o.made = t.cfg.Clock.Mono()
+	if t.cfg.Directory == nil || t.cfg.Hops == nil {
+		return o
+	}
+	for _, c := range t.cfg.Directory.Contacts() {
+		if conn := t.best(c.Peer); conn != nil && conn.direct() || len(o.hops) == maxOutlook {
+			continue
+		}
+		if h := t.cfg.Hops(c.Peer); len(h) > 0 {
+			o.hops = append(o.hops, h)
+		}
+	}
+	return o
+}
+
+// scoreFor returns how good a place at relay r is: the mean of the whole ways
+// that those in o would have over it to this node, or of the way to it when there
+// are none.
+func (t *Transport) scoreFor(r proto.PeerID, o outlook) float64 {
+	near, off := t.near(r)
+	if len(o.hops) == 0 {
+		return t.cfg.Weights.Score(near).Total - off
+	}
+	var sum float64
+	for _, hops := range o.hops {
+		var far route.Path
+		if i := slices.IndexFunc(hops, func(h Hop) bool { return h.Relay == r }); i >= 0 {
+			far = hops[i].Path
+		}
+		sum += t.cfg.Weights.Score(route.Join(near, far)).Total
+	}
+	return sum/float64(len(o.hops)) - off
+}

@@ -1,0 +1,110 @@
+//go:build e2e && linux
+
+package transport_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/internal/lab"
+	"github.com/balefire/balefire/transport"
+)
+
+// lanVariable makes this test binary a node on a LAN, of the number that it holds.
+const lanVariable = "BALEFIRE_TEST_LAN_PEER"
+
+func TestMain(m *testing.M) {
+	if number, err := strconv.Atoi(os.Getenv(lanVariable)); err == nil {
+		runLANPeer(number)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// runLANPeer is on the LAN and says whenever it is connected with others.
+func runLANPeer(number int) {
+	n := &simNode{mesh: new(sim), id: number, boot: 1}
+	tr, err := transport.New(simKeys(number), n, n, transport.Config{Finding: transport.Finding{MDNS: true}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	go tr.Run(context.Background())
+	for last := ""; ; <-time.After(50 * time.Millisecond) {
+		connected := 0
+		for _, p := range tr.Peers() {
+			if p.Connected {
+				connected++
+			}
+		}
+		if line := fmt.Sprintf("%s, %d connected", tr.Discovery().LAN, connected); line != last {
+			fmt.Println(line)
+			last = line
+		}
+	}
+}
+
+// lanPeer starts a node at h and returns what it says.
+func lanPeer(t *testing.T, h *lab.Host, number int) <-chan string {
+	t.Helper()
+	c := h.Command(os.Args[0])
+	c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", lanVariable, number))
+	c.Stderr = os.Stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 1000)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		c.Process.Kill()
+		c.Wait()
+	})
+	return lines
+}
+
+func awaitLine(t *testing.T, lines <-chan string, want string, within time.Duration) time.Duration {
+	t.Helper()
+	began := time.Now()
+	limit := time.After(within)
+	for {
+		select {
+		case line, ok := <-lines:
+			t.Logf("%v: %s", time.Since(began), line)
+			if !ok {
+				t.Fatal("the node ended")
+			}
+			if line == want {
+				return time.Since(began)
+			}
+		case <-limit:
+			t.Fatalf("%q: not within %v", want, within)
+		}
+	}
+}
+
+// TestNodesMeetOnTheLAN holds that two nodes which know no address of
+// each other meet by mDNS, also when one got another address since it started.
+func TestNodesMeetOnTheLAN(t *testing.T) {
+	lan := lab.New(t).Net("lan", "10.9.0.0/24")
+	first, second := lan.Host("first", lab.At{Addr: "10.9.0.1"}), lan.Host("second", lab.At{Addr: "10.9.0.2"})
+	a := lanPeer(t, first, 1)
+	awaitLine(t, a, "up, 0 connected", 15*time.Second)
+	first.Readdress("10.9.0.77")
+	b := lanPeer(t, second, 2)
+	t.Logf("found after %v", awaitLine(t, b, "up, 1 connected", 30*time.Second))
+	awaitLine(t, a, "up, 1 connected", 10*time.Second)
+}

@@ -1,0 +1,272 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// quietLAN is a service of mDNS that never sees anybody.
+type quietLAN struct{ open *atomic.Int32 }
+
+func (q quietLAN) Close() error { q.open.Add(-1); return nil }
+
+// onLAN has a node look around on a LAN where the test says what is to be seen.
+func onLAN(t *testing.T, n byte, prepare func(*testNode, *Config)) *testNode {
+	t.Helper()
+	var open atomic.Int32
+	node := start(t, n, func(n *testNode, cfg *Config) {
+		cfg.MDNS = true
+		n.tune = func(tr *Transport) {
+			tr.disc.lan.start = func(string) (io.Closer, error) {
+				open.Add(1)
+				return quietLAN{&open}, nil
+			}
+		}
+		if prepare != nil {
+			prepare(n, cfg)
+		}
+	})
+	t.Cleanup(func() {
+		if node.stop(); open.Load() != 0 {
+			t.Errorf("%d services are still on the LAN", open.Load())
+		}
+	})
+	return node
+}
+
+// sees puts b before a's eyes.
+func (n *testNode) sees(b *testNode) {
+	n.disc.lan.HandlePeerFound(peer.AddrInfo{ID: toLibp2p(b.Peer()), Addrs: b.host.Addrs()})
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	for !ok() {
+		select {
+		case <-limit:
+			t.Fatalf("%s: not within 20s", what)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// TestMemberOnTheLANIsDialled holds that a member which is seen on the LAN needs
+// no address in the book, and one that nobody introduced needs its certificate only.
+func TestMemberOnTheLANIsDialled(t *testing.T) {
+	a := onLAN(t, 1, nil)
+	b := onLAN(t, 2, nil)
+	a.sees(b)
+	eventually(t, "they connect", func() bool { return a.Connected(b.Peer()) })
+	if d := a.Discovery(); d.LAN != "up" || len(d.Strangers) != 0 {
+		t.Errorf("%+v, want no strangers", d)
+	}
+}
+
+// TestStrangerOnTheLAN holds that a node of another mesh is told of, once, with
+// the reason, and is not asked again and again.
+func TestStrangerOnTheLAN(t *testing.T) {
+	var mu sync.Mutex
+	var seen []Stranger
+	b := start(t, 2, nil)
+	a := onLAN(t, 1, func(n *testNode, cfg *Config) {
+		n.gate.admit = func(*proto.Hello, proto.PeerID) error { return errors.New("certificate of another mesh") }
+		cfg.Seen = func(s Stranger) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, s)
+		}
+	})
+	for range 3 * lanWaiting {
+		a.sees(b)
+	}
+	eventually(t, "it is told of", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(seen) > 0
+	})
+	a.sees(b)
+	eventually(t, "it is listed", func() bool { return len(a.Discovery().Strangers) == 1 })
+	mu.Lock()
+	defer mu.Unlock()
+	if s := seen[0]; len(seen) != 1 || s.Peer != b.Peer() || s.Joins || s.Reason == "" || len(s.Addrs) == 0 || s.Seen.IsZero() {
+		t.Errorf("told of %+v", seen)
+	}
+	if got := a.gate.seen(); got != 1 {
+		t.Errorf("%d hellos with a stranger that was refused a moment ago", got)
+	}
+}
+
+// doorkeeper lets a node in without a ticket once a person said so.
+type doorkeeper struct {
+	mu      sync.Mutex
+	asked   []*proto.JoinRequest
+	accepts bool
+}
+
+func (d *doorkeeper) Join(_ context.Context, from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked = append(d.asked, r)
+	if !d.accepts {
+		return &proto.JoinReply{Pending: true}
+	}
+	return &proto.JoinReply{Certificate: &proto.Signed{Details: []byte(from.String())}}
+}
+
+// TestJoinFromTheLAN holds that a node without a mesh finds a member on the LAN,
+// asks it without a ticket, waits for a person and is let in; and that the
+// member hears of the wish.
+func TestJoinFromTheLAN(t *testing.T) {
+	keeper := new(doorkeeper)
+	wishes := make(chan Stranger, 16)
+	member := onLAN(t, 1, func(n *testNode, cfg *Config) {
+		cfg.Joiner = keeper
+		cfg.Seen = func(s Stranger) { wishes <- s }
+	})
+	newcomer := onLAN(t, 2, func(n *testNode, _ *Config) { n.gate.mute = true })
+	if names := newcomer.disc.lan.services(); len(names) != 1 || names[0] != joinService {
+		t.Errorf("a node without a mesh is on the LAN as %v", names)
+	}
+	if names := member.disc.lan.services(); len(names) != 2 || names[1] != joinService {
+		t.Errorf("a member is on the LAN as %v", names)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	meshes := newcomer.FindMeshes(ctx)
+	newcomer.sees(member)
+	newcomer.sees(member)
+	found := <-meshes
+	if found.Peer != member.Peer() || len(found.Addrs) == 0 {
+		t.Fatalf("found %+v", found)
+	}
+	member.sees(newcomer)
+	if s := <-wishes; s.Peer != newcomer.Peer() || !s.Joins {
+		t.Errorf("the member sees %+v", s)
+	}
+	ask := func() *proto.JoinReply {
+		t.Helper()
+		r, err := newcomer.RequestJoin(ctx, found.Addrs, found.Peer, &proto.JoinRequest{Name: "newcomer"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := ask(); !r.GetPending() || r.GetCertificate() != nil {
+		t.Errorf("before a person decided: %v", r)
+	}
+	keeper.mu.Lock()
+	keeper.accepts = true
+	if r := keeper.asked[0]; len(r.GetTicketId()) != 0 || r.GetName() != "newcomer" {
+		t.Errorf("asked with %v", r)
+	}
+	keeper.mu.Unlock()
+	if r := ask(); r.GetPending() || r.GetCertificate() == nil {
+		t.Errorf("after a person accepted: %v", r)
+	}
+	cancel()
+	for range meshes {
+		t.Error("a node is found twice")
+	}
+}
+
+// TestFindMeshesEnds holds that nobody waits for a LAN that is not looked at.
+func TestFindMeshesEnds(t *testing.T) {
+	if _, ok := <-start(t, 1, nil).FindMeshes(t.Context()); ok {
+		t.Error("found without mDNS")
+	}
+	n := onLAN(t, 2, nil)
+	meshes := n.FindMeshes(t.Context())
+	n.stop()
+	if _, ok := <-meshes; ok {
+		t.Error("found after the end")
+	}
+	if _, ok := <-n.FindMeshes(t.Context()); ok {
+		t.Error("found after the end")
+	}
+}
+
+// TestLANComesAndGoes holds that a LAN which cannot be looked at is said, not
+// fatal, and that no half of it stays up.
+func TestLANComesAndGoes(t *testing.T) {
+	var open atomic.Int32
+	bad := errors.New("no supported interface")
+	fail := ""
+	n := start(t, 1, nil)
+	l := newLAN(n.Transport)
+	l.start = func(name string) (io.Closer, error) {
+		if fail == "all" || name == fail {
+			return nil, bad
+		}
+		open.Add(1)
+		return quietLAN{&open}, nil
+	}
+	for _, tt := range []struct {
+		fail, state string
+		open        int32
+	}{{"all", bad.Error(), 0}, {joinService, bad.Error(), 0}, {"", "up", 2}} {
+		fail = tt.fail
+		up, err := l.startAll()
+		if (err != nil) != (tt.fail != "") || l.status() != tt.state || open.Load() != tt.open {
+			t.Errorf("fail %q: %v, %s, %d services", tt.fail, err, l.status(), open.Load())
+		}
+		closeAll(up)
+	}
+	if open.Load() != 0 {
+		t.Errorf("%d services are up after the end", open.Load())
+	}
+}
+
+// TestStrangersAreBounded holds what a LAN full of invented nodes costs, and how
+// often one of them is asked.
+func TestStrangersAreBounded(t *testing.T) {
+	s := make(strangers)
+	for i := range 10_000 {
+		var p proto.PeerID
+		binary.BigEndian.PutUint32(p[:], uint32(i))
+		s.see(p, time.Duration(i)).near = true
+	}
+	if len(s) != maxStrangers || len(s.list()) != maxStrangers {
+		t.Errorf("%d strangers are remembered, the limit is %d", len(s), maxStrangers)
+	}
+	now := time.Hour
+	p := newTestKeys(1).Peer()
+	x := s.see(p, now)
+	x.near = true
+	tries, told := 0, 0
+	for end := now + time.Hour; now < end; now += time.Second {
+		s.see(p, now)
+		for _, d := range s.due(now) {
+			if y := s[d.Peer]; d.Peer == p && y.begin(now) {
+				if y.begin(now) {
+					t.Fatal("two hellos at once")
+				}
+				tries++
+				y.failed(now, errStranger, longestRetry)
+			}
+		}
+		if x.tell(now) {
+			told++
+		}
+	}
+	if tries < 8 || tries > 15 {
+		t.Errorf("%d hellos in an hour with a stranger", tries)
+	}
+	if told != 120 {
+		t.Errorf("told %d times in an hour, want every half minute", told)
+	}
+	for range 100 {
+		if len(s.due(now+lanMemory)) > 0 {
+			t.Fatal("a node that left the LAN is asked")
+		}
+	}
+}

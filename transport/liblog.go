@@ -1,0 +1,30 @@
+package transport
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/libp2p/go-libp2p/gologshim"
+)
+
+// SetLibp2pLog sends libp2p's own log lines to h, each one level lower: it warns of
+// every connection that ends while it is asked something, which is daily life here.
+// It works once in a process, before the first host is made.
+func SetLibp2pLog(h slog.Handler) { gologshim.SetDefaultHandler(lower{h}) }
+
+// lower hands lines on one level below their own.
+type lower struct{ to slog.Handler }
+
+const oneLevel = slog.LevelWarn - slog.LevelInfo
+
+func (l lower) Enabled(ctx context.Context, at slog.Level) bool {
+	return l.to.Enabled(ctx, at-oneLevel)
+}
+
+func (l lower) Handle(ctx context.Context, r slog.Record) error {
+	r.Level -= oneLevel
+	return l.to.Handle(ctx, r)
+}
+
+func (l lower) WithAttrs(a []slog.Attr) slog.Handler { return lower{l.to.WithAttrs(a)} }
+func (l lower) WithGroup(name string) slog.Handler   { return lower{l.to.WithGroup(name)} }

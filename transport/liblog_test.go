@@ -1,0 +1,25 @@
+package transport
+
+import (
+	"bytes"
+	"log/slog"
+	"testing"
+)
+
+// TestLinesOfLibp2p holds that what libp2p says is one level less important here.
+func TestLinesOfLibp2p(t *testing.T) {
+	var b bytes.Buffer
+	drop := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	log := slog.New(lower{slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: drop})}).With("logger", "net/identify")
+	log.Info("said daily")
+	log.Warn("it went away")
+	log.WithGroup("g").Error("it broke", "n", 1)
+	if got, want := b.String(), "level=INFO msg=\"it went away\" logger=net/identify\nlevel=WARN msg=\"it broke\" logger=net/identify g.n=1\n"; got != want {
+		t.Errorf("it says\n%swant\n%s", got, want)
+	}
+}

@@ -1,0 +1,127 @@
+package transport
+
+import (
+	"encoding/binary"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/balefire/balefire/clock"
+)
+
+// A pmpRouter answers NAT-PMP on a loopback address.
+type pmpRouter struct {
+	mu    sync.Mutex
+	began time.Time
+	given map[byte]uint16 // by the request's code: the port inside
+	asked int             // requests for a port
+	mute  bool
+}
+
+func newPMPRouter(t *testing.T, addr string) *pmpRouter {
+	t.Helper()
+	c, err := net.ListenPacket("udp4", addr+":5351")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	r := &pmpRouter{began: time.Now().Add(-time.Hour), given: map[byte]uint16{}}
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if out := r.answer(buf[:n]); out != nil {
+				c.WriteTo(out, from)
+			}
+		}
+	}()
+	return r
+}
+
+func (r *pmpRouter) answer(b []byte) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mute {
+		return nil
+	}
+	out := binary.BigEndian.AppendUint32([]byte{0, b[1] + 128, 0, 0}, uint32(time.Since(r.began)/time.Second))
+	if b[1] == 0 {
+		return append(out, 192, 0, 2, 1)
+	}
+	inner, life := binary.BigEndian.Uint16(b[4:]), binary.BigEndian.Uint32(b[8:])
+	r.asked++
+	if delete(r.given, b[1]); life > 0 {
+		r.given[b[1]] = inner
+	}
+	out = binary.BigEndian.AppendUint16(out, inner)
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(out, 40000+inner), life)
+}
+
+func (r *pmpRouter) state() (given, asked int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.given), r.asked
+}
+
+// TestPortsByNATPMP holds that a router gives this node the ports that it listens on,
+// that they are asked for again of a router which has begun anew and not before, and
+// that they are given back.
+func TestPortsByNATPMP(t *testing.T) {
+	r := newPMPRouter(t, "127.83.0.1")
+	listen := func() []ma.Multiaddr {
+		return []ma.Multiaddr{
+			ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip4/0.0.0.0/tcp/4001"),
+			ma.StringCast("/ip6/::/tcp/4001"), ma.StringCast("/ip4/127.0.0.1/tcp/4002"),
+		}
+	}
+	p := newPMP(listen, func() (net.IP, error) { return net.IPv4(127, 83, 0, 1), nil }, 10*time.Millisecond, clock.Runtime())
+	eventually(t, "the ports are given", func() bool { given, _ := r.state(); return given == 2 && p.HasDiscoveredNAT() })
+	for _, tt := range []struct{ in, out string }{
+		{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/192.0.2.1/udp/44001/quic-v1"},
+		{"/ip4/0.0.0.0/tcp/4001", "/ip4/192.0.2.1/tcp/44001"},
+		{"/ip6/::/tcp/4001", ""},
+		{"/ip4/127.0.0.1/tcp/4002", ""},
+	} {
+		got := ""
+		eventually(t, "it is mapped as it should be", func() bool {
+			got = ""
+			if a := p.GetMapping(ma.StringCast(tt.in)); a != nil {
+				got = a.String()
+			}
+			return got == tt.out
+		})
+	}
+	_, before := r.state()
+	r.mu.Lock()
+	clear(r.given)
+	r.began = time.Now()
+	r.mu.Unlock()
+	eventually(t, "the router that began anew is asked again", func() bool { given, _ := r.state(); return given == 2 })
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if given, asked := r.state(); given != 0 || asked != before+4 {
+		t.Errorf("%d ports are not given back, and it was asked %d times", given, asked-before)
+	}
+}
+
+// TestNoRouterByNATPMP holds that where no router answers there is none, and the end
+// does not wait for it.
+func TestNoRouterByNATPMP(t *testing.T) {
+	r := newPMPRouter(t, "127.83.0.2")
+	r.mute = true
+	p := newPMP(func() []ma.Multiaddr { return nil }, func() (net.IP, error) { return net.IPv4(127, 83, 0, 2), nil }, time.Millisecond, clock.Runtime())
+	<-p.done
+	if p.HasDiscoveredNAT() || p.GetMapping(ma.StringCast("/ip4/0.0.0.0/tcp/4001")) != nil {
+		t.Error("a router that says nothing was taken for one")
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,154 @@
+package transport
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Bounds of what others say of this node's addresses.
+const (
+	maxObservers  = 64
+	maxPunchAddrs = 8
+)
+
+// An Observation is where a peer sees this node.
+type Observation struct {
+	By   proto.PeerID
+	Addr string // multiaddr
+}
+
+// observed is where others see this node. What one says counts while the
+// connection is there on which it was said: a NAT forgets as well.
+type observed struct {
+	mu   sync.Mutex
+	said map[network.Conn]ma.Multiaddr
+}
+
+func newObserved() *observed { return &observed{said: make(map[network.Conn]ma.Multiaddr)} }
+
+// add notes what the other end of c says and reports whether that is new. Only
+// a connection that we dialled shows what a NAT makes of our address.
+func (o *observed) add(c network.Conn, a ma.Multiaddr) bool {
+	if c == nil || a == nil || c.Stat().Direction != network.DirOutbound || c.IsClosed() ||
+		isCircuit(a) || isCircuit(c.RemoteMultiaddr()) || manet.IsIPLoopback(a) || manet.IsIPUnspecified(a) {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, known := o.said[c]; !known && len(o.said) >= maxObservers {
+		return false
+	}
+	fresh := true
+	for _, b := range o.said {
+		fresh = fresh && !a.Equal(b)
+	}
+	o.said[c] = a
+	return fresh
+}
+
+// drop forgets what was said on c.
+func (o *observed) drop(c network.Conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.said, c)
+}
+
+// addrs returns the addresses, those that most see first.
+func (o *observed) addrs() []ma.Multiaddr {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	count := make(map[string]int)
+	byName := make(map[string]ma.Multiaddr)
+	for _, a := range o.said {
+		count[a.String()]++
+		byName[a.String()] = a
+	}
+	var names []string
+	for s := range count {
+		names = append(names, s)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b)) })
+	var out []ma.Multiaddr
+	for _, s := range names[:min(len(names), maxPunchAddrs)] {
+		out = append(out, byName[s])
+	}
+	return out
+}
+
+// list returns who says what.
+func (o *observed) list() []Observation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var out []Observation
+	for c, a := range o.said {
+		if p, err := fromLibp2p(c.RemotePeer()); err == nil {
+			out = append(out, Observation{p, a.String()})
+		}
+	}
+	slices.SortFunc(out, func(a, b Observation) int { return cmp.Or(comparePeers(a.By, b.By), cmp.Compare(a.Addr, b.Addr)) })
+	return out
+}
+
+// A NAT is what seems to stand between this node and the others.
+type NAT string
+
+// The kinds of NAT that matter for hole punching.
+const (
+	NATUnknown   NAT = "unknown"   // too few have said where they see this node
+	NATNone      NAT = "none"      // they see an address of this machine
+	NATCone      NAT = "cone"      // all see the same port: hole punching works
+	NATSymmetric NAT = "symmetric" // each sees another port: relays carry the traffic
+)
+
+// guessNAT decides from what different peers see of the UDP address, or of the
+// TCP address when nobody sees the other. own are the addresses of this machine.
+func guessNAT(seen []Observation, own []netip.Addr) NAT {
+	for _, network := range []int{ma.P_UDP, ma.P_TCP} {
+		ports := make(map[string]bool)
+		observers := make(map[proto.PeerID]bool)
+		for _, s := range seen {
+			ip, port, ok := socketOf(s.Addr, network)
+			if !ok {
+				continue
+			}
+			if slices.Contains(own, ip) {
+				return NATNone
+			}
+			ports[port] = true
+			observers[s.By] = true
+		}
+		switch {
+		case len(observers) < 2:
+		case len(ports) == 1:
+			return NATCone
+		default:
+			return NATSymmetric
+		}
+	}
+	return NATUnknown
+}
+
+// socketOf returns the address and the port of a, if it is of that protocol.
+func socketOf(s string, network int) (ip netip.Addr, port string, ok bool) {
+	a, err := ma.NewMultiaddr(s)
+	if err != nil {
+		return ip, "", false
+	}
+	if port, err = a.ValueForProtocol(network); err != nil {
+		return ip, "", false
+	}
+	std, err := manet.ToIP(a)
+	if err != nil {
+		return ip, "", false
+	}
+	ip, ok = netip.AddrFromSlice(std)
+	return ip.Unmap(), port, ok
+}

@@ -1,0 +1,392 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	pubsub "github.com/libp2p/go-libp2p-pubsub"
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
+	"github.com/libp2p/go-libp2p/p2p/protocol/autonatv2"
+	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
+	"github.com/libp2p/go-libp2p/p2p/protocol/holepunch"
+	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
+	libping "github.com/libp2p/go-libp2p/p2p/protocol/ping"
+	ma "github.com/multiformats/go-multiaddr"
+	pbuf "google.golang.org/protobuf/proto"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// An outsider is a host of no mesh that notes every byte which a node tells it
+// beneath the names of the transports.
+type outsider struct {
+	host.Host
+	t       *testing.T
+	victim  *testNode
+	at      []ma.Multiaddr // one
+	mu      sync.Mutex
+	streams int            // that the victim opened
+	answer  []*proto.Hello // to the victim's, one after the other
+	heard   []*proto.Hello
+	done    chan struct{} // closed when the victim's ctl stream ended
+}
+
+func newOutsider(t *testing.T, victim *testNode) *outsider {
+	t.Helper()
+	h, err := libp2p.New(libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"), libp2p.DisableMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	at := slices.DeleteFunc(victim.host.Network().ListenAddresses(), isCircuit)
+	o := &outsider{Host: h, t: t, victim: victim, at: at[:1], done: make(chan struct{})}
+	h.Network().SetStreamHandler(o.take)
+	return o
+}
+
+// connect dials the victim anew, always at the same address.
+func (o *outsider) connect() network.Conn {
+	o.t.Helper()
+	o.Network().ClosePeer(o.victim.host.ID())
+	o.Peerstore().AddAddrs(o.victim.host.ID(), o.at, time.Hour)
+	c, err := o.Network().DialPeer(o.t.Context(), o.victim.host.ID())
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return c
+}
+
+// words are what multistream says and hears: each with its length.
+func words(all ...string) (b []byte) {
+	for _, w := range all {
+		b = append(binary.AppendUvarint(b, uint64(len(w)+1)), w+"\n"...)
+	}
+	return b
+}
+
+const multistream = "/multistream/1.0.0"
+
+// ask opens a stream for name, sends and returns all that comes until its end.
+func (o *outsider) ask(c network.Conn, name protocol.ID, send []byte) []byte {
+	s, err := c.NewStream(o.t.Context())
+	if err != nil {
+		return nil
+	}
+	defer s.Reset()
+	s.Write(append(words(multistream, string(name)), send...))
+	told, _ := io.ReadAll(s)
+	return told
+}
+
+// take is served what the victim opens.
+func (o *outsider) take(s network.Stream) {
+	defer s.Reset()
+	o.mu.Lock()
+	o.streams++
+	first := o.streams == 1
+	o.mu.Unlock()
+	opening := words(multistream, string(streamCtl))
+	got := make([]byte, len(opening))
+	if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, opening) {
+		o.t.Errorf("the victim opens a stream of %q, %v", got, err)
+		return
+	}
+	if first {
+		defer close(o.done)
+	}
+	s.Write(opening)
+	rd := proto.NewReader(s, proto.MaxControl)
+	for i := 0; ; i++ {
+		b, err := rd.NextRaw()
+		if err != nil {
+			return
+		}
+		o.heard = append(o.heard, o.decode(b))
+		if i < len(o.answer) {
+			s.Write(o.frame(o.answer[i]))
+		}
+	}
+}
+
+func (o *outsider) frame(h *proto.Hello) []byte {
+	m, err := helloMessage(h)
+	if err != nil {
+		o.t.Error(err)
+		return nil
+	}
+	b, err := proto.AppendFrame(nil, m)
+	if err != nil {
+		o.t.Error(err)
+	}
+	return b
+}
+
+func (o *outsider) decode(b []byte) *proto.Hello {
+	var m proto.Message
+	h := new(proto.Hello)
+	if err := errors.Join(proto.Decode(b, &m), proto.Decode(m.GetPayload(), h)); err != nil {
+		o.t.Error(err)
+	}
+	if want := (&proto.Message{Type: m.GetType(), Payload: m.GetPayload()}); !pbuf.Equal(&m, want) {
+		o.t.Errorf("beside a hello the frame tells %v", &m)
+	}
+	return h
+}
+
+// hellos returns what follows the negotiation of ctl in told.
+func (o *outsider) hellos(told []byte) (all []*proto.Hello) {
+	rest, ok := bytes.CutPrefix(told, words(multistream, string(streamCtl)))
+	if !ok {
+		o.t.Fatalf("ctl is answered with %q", told)
+	}
+	rd := proto.NewReader(bytes.NewReader(rest), proto.MaxControl)
+	for {
+		b, err := rd.NextRaw()
+		if err != nil {
+			return all
+		}
+		all = append(all, o.decode(b))
+	}
+}
+
+// secretive starts a member of a mesh of two whose every service is on.
+func secretive(t *testing.T) *testNode {
+	t.Helper()
+	tune := func(_ *testNode, cfg *Config) {
+		cfg.Rumors, cfg.DHT, cfg.Relay, cfg.MeshTag = new(countRumors), true, true, "the secret name of a mesh"
+		cfg.Bodies, cfg.Announce = struct{ Bodies }{}, []string{"/ip4/192.0.2.77/tcp/4001"}
+		cfg.Timing.Hello = time.Second
+		cfg.Joiner = joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "no"} })
+		cfg.Sync = func(context.Context, proto.PeerID, *proto.Message) (*proto.Message, error) { return nil, errStranger }
+	}
+	victim := start(t, 1, func(n *testNode, cfg *Config) {
+		tune(n, cfg)
+		n.gate.admit = func(_ *proto.Hello, p proto.PeerID) error {
+			if p != newTestKeys(2).Peer() {
+				return errStranger
+			}
+			return nil
+		}
+	})
+	member := start(t, 2, tune)
+	link(t, member, victim)
+	eventually(t, "the mesh is whole", func() bool {
+		d := victim.Discovery()
+		return d.TopicPeers == 1 && d.TablePeers == 1
+	})
+	return victim
+}
+
+// identifications returns how often a peer other than the member was identified.
+func identifications(t *testing.T, victim *testNode) func() int {
+	t.Helper()
+	sub, err := victim.host.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted), eventbus.BufSize(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sub.Close() })
+	return func() (n int) {
+		for {
+			select {
+			case e := <-sub.Out():
+				if e.(event.EvtPeerIdentificationCompleted).Peer != toLibp2p(newTestKeys(2).Peer()) {
+					n++
+				}
+			default:
+				return n
+			}
+		}
+	}
+}
+
+// TestWhatAStrangerLearns holds to the byte what who dials a node and is no member
+// is told: that it speaks ctl, join and AutoNAT's answer, why a hello is refused,
+// and for a challenge a number. No other name is answered, be it served or not.
+func TestWhatAStrangerLearns(t *testing.T) {
+	victim := secretive(t)
+	identified := identifications(t, victim)
+	o := newOutsider(t, victim)
+
+	served := victim.host.(interface{ Mux() protocol.Switch }).Mux().Protocols()
+	names := slices.Concat(pubsub.GossipSubDefaultProtocols, []protocol.ID{
+		streamTask, streamChunk, streamSync, identify.ID, identify.IDPush, libping.ID, circuitproto.ProtoIDv2Hop,
+		circuitproto.ProtoIDv2Stop, holepunch.Protocol, autonatv2.DialProtocol, "/nobody/serves/this",
+		protocol.ID("/balefire/" + meshName("the secret name of a mesh") + "/kad/1.0.0"),
+	})
+	for _, p := range served {
+		if !slices.Contains(names, p) && !slices.Contains(forStrangers, p) {
+			t.Errorf("%s is served, and not asked for", p)
+		}
+	}
+	c := o.connect()
+	var all sync.WaitGroup
+	for _, p := range names {
+		all.Go(func() {
+			if told := o.ask(c, p, []byte("\x10sixteen bytes ..")); len(told) > 0 {
+				t.Errorf("%s is answered with %q", p, told)
+			}
+		})
+	}
+	eventually(t, "the connection is there", func() bool { return len(victim.host.Network().ConnsToPeer(o.ID())) > 0 })
+	victim.host.SetStreamHandler("/a/service/that/begins", func(s network.Stream) { s.Reset() }) // libp2p pushes the news
+	all.Wait()
+	c.Close()
+
+	refusal := &proto.Hello{Version: proto.Version, Refusal: errStranger.Error()}
+	hello := &proto.Hello{Certificate: &proto.Signed{Details: []byte("x")}, Boot: 1, BootId: make([]byte, 16)}
+	if told := o.hellos(o.ask(o.connect(), streamCtl, o.frame(hello))); len(told) != 1 || !pbuf.Equal(told[0], refusal) {
+		t.Errorf("a hello is answered with %v", told)
+	}
+	o.proofs()
+
+	join, err := proto.AppendFrame(nil, &proto.Message{Type: proto.MessageType_JOIN})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := o.ask(o.connect(), streamJoin, join)
+	if want := append(words(multistream, string(streamJoin)), joined(t, "no")...); !bytes.Equal(told, want) {
+		t.Errorf("a join is answered with %q, want %q", told, want)
+	}
+	if told := o.ask(o.connect(), autonatv2.DialBackProtocol, nil); !bytes.Equal(told, words(multistream, autonatv2.DialBackProtocol)) {
+		t.Errorf("AutoNAT's answer is answered with %q", told)
+	}
+
+	id := victim.host.ID()
+	if p, _ := o.Peerstore().GetProtocols(id); len(p) > 0 {
+		t.Errorf("protocols: %v", p)
+	}
+	if agent, err := o.Peerstore().Get(id, "AgentVersion"); err == nil {
+		t.Errorf("software: %v", agent)
+	}
+	if got := o.Peerstore().Addrs(id); len(got) != 1 {
+		t.Errorf("addresses: %v", got)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := identified(); o.streams != 0 || n != 0 {
+		t.Errorf("the victim opened %d streams and asked %d times who the stranger is", o.streams, n)
+	}
+}
+
+// proofs holds that an answer to a challenge is nothing but 32 bytes.
+func (o *outsider) proofs() {
+	seen := make(map[string]bool)
+	for i := range byte(2) {
+		told := o.hellos(o.ask(o.connect(), streamCtl, o.frame(&proto.Hello{Challenge: bytes.Repeat([]byte{i}, proofSize)})))
+		if len(told) != 1 || !pbuf.Equal(told[0], &proto.Hello{Version: proto.Version, Proof: told[0].GetProof()}) || len(told[0].GetProof()) != proofSize {
+			o.t.Errorf("a challenge is answered with %v", told)
+			continue
+		}
+		seen[string(told[0].GetProof())] = true
+	}
+	if len(seen) != 2 {
+		o.t.Error("all challenges have one answer")
+	}
+}
+
+func joined(t *testing.T, refusal string) []byte {
+	t.Helper()
+	b, err := proto.Encode(nil, &proto.JoinReply{Refusal: refusal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = proto.AppendFrame(nil, &proto.Message{Type: proto.MessageType_JOINED, Payload: b}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestWhatADialledStrangerLearns holds that a node which dials somebody it knows
+// nothing of, as one seen on the LAN, says 32 random bytes and no more, to who
+// does not prove that it is of the mesh.
+func TestWhatADialledStrangerLearns(t *testing.T) {
+	zero := make([]byte, proofSize)
+	tests := []struct {
+		name   string
+		answer *proto.Hello
+		last   *proto.Hello // what the victim says to it; nil: nothing
+	}{
+		{"a guess", &proto.Hello{Proof: zero}, &proto.Hello{Version: proto.Version, Refusal: reasonNoProof}},
+		{"a hello", &proto.Hello{Certificate: &proto.Signed{Details: []byte("x")}}, &proto.Hello{Version: proto.Version, Refusal: reasonNoProof}},
+		{"a challenge", &proto.Hello{Challenge: zero}, &proto.Hello{Version: proto.Version, Refusal: reasonNoProof}},
+		{"a refusal", &proto.Hello{Refusal: "no"}, nil},
+	}
+	victim := secretive(t)
+	identified := identifications(t, victim)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newOutsider(t, victim)
+			o.answer = []*proto.Hello{tt.answer}
+			p, err := fromLibp2p(o.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = victim.meet(t.Context(), p, addrStrings(o.Addrs()))
+			if _, ok := errors.AsType[*RefusedError](err); !ok {
+				t.Errorf("met a stranger: %v", err)
+			}
+			<-o.done
+			want := []*proto.Hello{{Version: proto.Version, Challenge: o.heard[0].GetChallenge()}}
+			if tt.last != nil {
+				want = append(want, tt.last)
+			}
+			if !slices.EqualFunc(o.heard, want, func(a, b *proto.Hello) bool { return pbuf.Equal(a, b) }) || len(o.heard[0].GetChallenge()) != proofSize {
+				t.Errorf("the stranger heard %v", o.heard)
+			}
+			if known, _ := o.Peerstore().GetProtocols(victim.host.ID()); len(known) > 0 || o.streams != 1 {
+				t.Errorf("the stranger knows of %v, and was opened %d streams", known, o.streams)
+			}
+		})
+	}
+	if n := identified(); n != 0 {
+		t.Errorf("%d strangers were asked who they are", n)
+	}
+}
+
+// TestUnknownMembersMeet holds that two of one mesh who know nothing of each other
+// connect, whoever dials, and two of different meshes do not.
+func TestUnknownMembersMeet(t *testing.T) {
+	of := func(tag string) func(*testNode, *Config) {
+		return func(_ *testNode, cfg *Config) { cfg.MeshTag = tag }
+	}
+	a, b, other := start(t, 1, of("one")), start(t, 2, of("one")), start(t, 3, of("another"))
+	if err := a.meet(t.Context(), b.Peer(), b.Addrs()); err != nil || !a.Connected(b.Peer()) {
+		t.Errorf("two of one mesh: %v", err)
+	}
+	err := a.meet(t.Context(), other.Peer(), other.Addrs())
+	if r, ok := errors.AsType[*RefusedError](err); !ok || r.Theirs || r.Reason != reasonNoProof {
+		t.Errorf("two of different meshes: %v", err)
+	}
+	other.gate.mu.Lock()
+	defer other.gate.mu.Unlock()
+	if len(other.gate.hellos) > 0 {
+		t.Errorf("a node of another mesh was shown %v", other.gate.hellos)
+	}
+}
+
+// TestProofIsOfItsConnection holds that a proof serves for no other dialler, dialled
+// node, challenge or mesh.
+func TestProofIsOfItsConnection(t *testing.T) {
+	a, b := newTestKeys(1).Peer(), newTestKeys(2).Peer()
+	one := prove("mesh", a, b, []byte("challenge"))
+	for _, other := range [][]byte{
+		prove("mesh", b, a, []byte("challenge")), prove("mesh", a, a, []byte("challenge")),
+		prove("mesh", a, b, []byte("Challenge")), prove("hsem", a, b, []byte("challenge")),
+	} {
+		if bytes.Equal(one, other) {
+			t.Error("one proof for two")
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package transport
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"sync"
+
+	coreconnmgr "github.com/libp2p/go-libp2p/core/connmgr"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/peerstore"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	basichost "github.com/libp2p/go-libp2p/p2p/host/basic"
+	blankhost "github.com/libp2p/go-libp2p/p2p/host/blank"
+	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
+	"github.com/libp2p/go-libp2p/p2p/host/observedaddrs"
+	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	"github.com/libp2p/go-libp2p/p2p/protocol/autonatv2"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	ma "github.com/multiformats/go-multiaddr"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// parts are what a libp2p host is put together from. libp2p's own constructor
+// would do it too, but links every transport that libp2p has, WebRTC alone 76
+// packages: the order here is that constructor's.
+type parts struct {
+	key     crypto.PrivKey
+	listen  []ma.Multiaddr
+	gater   *gater
+	limits  network.ResourceManager
+	conns   coreconnmgr.ConnManager
+	ranker  network.DialRanker
+	addrs   basichost.AddrsFactory
+	nat     func(network.Network) basichost.NATManager // default: no router is asked
+	sockets []quicreuse.Option                         // see Config.Sockets
+	metrics prometheus.Registerer                      // default: none
+	enter   func(network.Stream) network.Stream        // see porch; default: all streams are served
+	met     func(context.Context, peer.ID) error       // returns after the hello; default: at once
+}
+
+// host puts the host together, starts it and listens.
+func (p parts) host() (_ host.Host, err error) {
+	bus := eventbus.NewBus()
+	opts := []swarm.Option{swarm.WithDialRanker(p.ranker)}
+	if p.metrics != nil {
+		rcmgr.MustRegisterWith(p.metrics)
+		bus = eventbus.NewBus(eventbus.WithMetricsTracer(eventbus.NewMetricsTracer(eventbus.WithRegisterer(p.metrics))))
+		opts = append(opts, swarm.WithMetricsTracer(swarm.NewMetricsTracer(swarm.WithRegisterer(p.metrics))))
+	}
+	b, err := p.base(p.key, bus, p.metrics, opts...)
+	if err != nil {
+		return nil, err
+	}
+	h := &fullHost{base: b, met: p.met}
+	defer func() {
+		if err != nil && h.BasicHost == nil {
+			b.close()
+			p.conns.Close()
+			p.limits.Close()
+		}
+	}()
+	set := &basichost.HostOpts{
+		EventBus: bus, ConnManager: p.conns, AddrsFactory: p.addrs, NATManager: p.nat,
+		EnablePing: true, UserAgent: "balefire",
+		EnableMetrics: p.metrics != nil, PrometheusRegisterer: p.metrics,
+	}
+	if p.sockets == nil {
+		if h.observed, err = observedaddrs.NewManager(bus, b.swarm); err != nil {
+			return nil, err
+		}
+		set.ObservedAddrsManager = h.observed
+		if set.AutoNATv2, err = p.autonat(); err != nil {
+			return nil, err
+		}
+	}
+	net := &porch{Swarm: b.swarm, enter: p.enter}
+	if h.BasicHost, err = basichost.NewHost(net, set); err != nil {
+		return nil, err
+	}
+	err = errors.Join(addCircuits(h, b), b.swarm.Listen(p.listen...))
+	if h.observed != nil {
+		h.observed.Start(b.swarm)
+	}
+	net.starting = true
+	h.Start() // what has not started cannot be closed
+	net.starting = false
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// autonat answers members that ask whether they are reached, and asks them.
+func (p parts) autonat() (*autonatv2.AutoNAT, error) {
+	d, err := p.dialer()
+	if err != nil {
+		return nil, err
+	}
+	var m autonatv2.MetricsTracer
+	if p.metrics != nil {
+		m = autonatv2.NewMetricsTracer(p.metrics)
+	}
+	a, err := autonatv2.New(d, autonatv2.WithMetricsTracer(m))
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// dialer returns the host that AutoNAT dials back from: it has an identity and
+// sockets of its own.
+func (p parts) dialer() (host.Host, error) {
+	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	bus := eventbus.NewBus()
+	b, err := p.base(key, bus, nil, swarm.WithDialRanker(swarm.NoDelayDialRanker), swarm.WithReadOnlyBlackHoleDetector())
+	if err != nil {
+		return nil, err
+	}
+	return &dialHost{BlankHost: blankhost.NewBlankHost(b.swarm, blankhost.WithEventBus(bus)), base: b}, nil
+}
+
+// A fullHost is a host with what it stands on.
+type fullHost struct {
+	*basichost.BasicHost
+	base     base
+	observed *observedaddrs.Manager // nil on a simulated network
+	met      func(context.Context, peer.ID) error
+	end      sync.Once
+}
+
+// Connect makes a connection if there is none. It does not identify the peer: that
+// comes after the hello.
+func (h *fullHost) Connect(ctx context.Context, info peer.AddrInfo) error {
+	h.Peerstore().AddAddrs(info.ID, info.Addrs, peerstore.TempAddrTTL)
+	direct, _ := network.GetForceDirectDial(ctx)
+	if !direct && h.Network().Connectedness(info.ID) == network.Connected {
+		return nil
+	}
+	_, err := h.Network().DialPeer(ctx, info.ID)
+	return err
+}
+
+// NewStream opens a stream after the hello.
+func (h *fullHost) NewStream(ctx context.Context, id peer.ID, protocols ...protocol.ID) (network.Stream, error) {
+	if stay, _ := network.GetNoDial(ctx); !stay {
+		if err := h.Connect(ctx, peer.AddrInfo{ID: id}); err != nil {
+			return nil, err
+		}
+	}
+	if h.met != nil {
+		if err := h.met(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	return h.BasicHost.NewStream(network.WithNoDial(ctx, "it is connected"), id, protocols...)
+}
+
+// Close ends the host and waits for it: the network first, so that nothing waits
+// for a peer. A second call does nothing.
+func (h *fullHost) Close() (err error) {
+	h.end.Do(func() {
+		if h.observed != nil {
+			h.observed.Close()
+		}
+		err = errors.Join(h.base.swarm.Close(), h.base.quic.Close(), h.BasicHost.Close())
+	})
+	return err
+}
+
+// A dialHost is a host that only dials.
+type dialHost struct {
+	*blankhost.BlankHost
+	base base
+	end  sync.Once
+}
+
+// Close ends the host. A second call does nothing.
+func (h *dialHost) Close() (err error) {
+	h.end.Do(func() { err = h.base.close() })
+	return err
+}

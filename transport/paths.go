@@ -1,0 +1,200 @@
+package transport
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	manet "github.com/multiformats/go-multiaddr/net"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/route"
+)
+
+// A Path is one way to a peer: a connection, or an address that may become one.
+type Path struct {
+	Addr      string
+	Network   string       // quic or tcp, of the first hop
+	Direct    bool         // no relay in between
+	Relay     proto.PeerID // through whom, when it is not direct
+	Connected bool
+	InUse     bool // new streams use it
+	Inbound   bool // the peer dialled
+	Wide      bool // one of the further connections for bulk
+	Measured  route.Path
+	Score     route.Score   // of Measured; of a candidate through a relay, what both sides measured to the relay
+	Age       time.Duration // of the connection
+	Streams   int
+}
+
+// A PathReport explains how a peer is reached.
+type PathReport struct {
+	Peer    proto.PeerID
+	Paths   []Path  // connections first, the one in use before all
+	Punches []Punch // tries to make a direct path, the oldest first
+	Why     string  // one sentence: why this path is in use, or none is
+}
+
+// Paths returns every connection with p and every address that may become one.
+func (t *Transport) Paths(p proto.PeerID) PathReport {
+	r := PathReport{Peer: p}
+	t.mu.Lock()
+	n := t.neighbours[p]
+	var conns, wide []*conn
+	var best *conn
+	var lastErr error
+	if n != nil {
+		conns, wide, best, lastErr = slices.Clone(n.conns), slices.Clone(n.wide), n.best(), n.lastErr
+	}
+	t.mu.Unlock()
+	for _, c := range append(conns, wide...) {
+		path := t.pathOfConn(c)
+		path.InUse, path.Wide = c == best, slices.Contains(wide, c)
+		r.Paths = append(r.Paths, path)
+	}
+	slices.SortStableFunc(r.Paths, func(a, b Path) int { return cmp.Compare(b.rank(), a.rank()) })
+	r.Paths = append(r.Paths, t.candidates(p, r.Paths)...)
+	h := t.reach.punching
+	h.mu.Lock()
+	r.Punches = slices.Clone(h.history[p])
+	h.mu.Unlock()
+	r.Why = why(best, len(conns), r.Punches, lastErr)
+	return r
+}
+
+func (p Path) rank() int {
+	switch {
+	case p.InUse:
+		return 3
+	case p.Wide:
+		return 0
+	case p.Direct:
+		return 2
+	}
+	return 1
+}
+
+func (t *Transport) pathOfConn(c *conn) Path {
+	p := Path{
+		Addr: pathOf(c), Network: c.network(), Direct: c.direct(), Connected: true, Inbound: c.inbound,
+		Measured: c.gauge.path(), Age: c.clock.Mono() - c.since, Streams: len(c.raw.GetStreams()),
+	}
+	p.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
+	p.Measured.RTT = cmp.Or(p.Measured.RTT, time.Duration(c.rtt.Load()))
+	p.Score = t.cfg.Weights.Score(p.Measured)
+	return p
+}
+
+// candidates returns the addresses at which p would be dialled and that no path
+// of those there leads over.
+func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
+	contact := t.contact(p)
+	list, err := parseAddrs(p, contact.Addrs)
+	if err != nil || len(contact.Addrs)+len(contact.Relays) == 0 {
+		return nil
+	}
+	list = append(slices.DeleteFunc(list, isCircuit), t.circuitsTo(contact, true)...)
+	for _, a := range list {
+		relay, circuit := relayOf(a)
+		c := Path{Addr: a.String(), Network: networkOf(a), Direct: !circuit, Relay: relay}
+		if circuit {
+			if hop := t.best(relay); hop != nil {
+				c.Network, c.Measured = hop.network(), route.Join(hop.gauge.path(), t.far(p, relay))
+				c.Score = t.cfg.Weights.Score(c.Measured)
+			}
+		}
+		if !slices.ContainsFunc(there, func(o Path) bool { return o.Addr == c.Addr || circuit && o.Relay == relay }) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// why says in a sentence why the path in use is that.
+func why(best *conn, conns int, punches []Punch, lastErr error) string {
+	switch {
+	case best == nil && lastErr != nil:
+		return "not connected: " + lastErr.Error()
+	case best == nil:
+		return "not connected, and not tried yet"
+	case best.direct() && conns > 1:
+		return "a direct path is preferred, the newest of those that live"
+	case best.direct():
+		return "the only path that is there, and direct"
+	case len(punches) == 0:
+		return "through a relay: no direct path was tried yet"
+	}
+	last := punches[len(punches)-1]
+	return fmt.Sprintf("through a relay: the last try to go direct, at %s, failed: %s", last.Time.Format(time.TimeOnly), last.Detail)
+}
+
+// A Reach is how others can come to this node.
+type Reach struct {
+	Listen       []string      // multiaddrs that are listened at
+	Addrs        []string      // that others are told, those through relays too
+	Observed     []Observation // where others see this node
+	NAT          NAT
+	Reservations []Reservation
+	Service      RelayService
+	Mapped       []string // addresses that the router gave; empty: none, or not asked
+	UDP, TCP     bool     // a verified direct connection is there over it
+	IPv6         bool     // and over IPv6
+	Reachable    []string // AutoNAT v2 saw strangers get through to these
+	Unreachable  []string // and not to these
+}
+
+// A Reservation is a place that a relay keeps for this node.
+type Reservation struct {
+	Relay   proto.PeerID
+	Expires time.Time
+	Score   route.Score
+}
+
+// A RelayService is what this node does as a relay.
+type RelayService struct {
+	On           bool
+	Reservations int // that others keep here
+	Circuits     int // open now
+	Bytes        uint64
+}
+
+// Reach returns how others can come to this node, as far as is known.
+func (t *Transport) Reach() Reach {
+	r := Reach{
+		Listen: addrStrings(slices.DeleteFunc(t.host.Network().ListenAddresses(), isCircuit)), Addrs: t.Addrs(),
+		Observed: t.reach.seen.list(), Mapped: addrStrings(t.reach.mapped()),
+		Service: RelayService{
+			On: t.cfg.Relay, Reservations: int(t.reach.served.reservations.Load()),
+			Circuits: int(t.reach.served.circuits.Load()), Bytes: t.reach.served.bytes.Load(),
+		},
+	}
+	var own []netip.Addr
+	if addrs, err := t.host.Network().InterfaceListenAddresses(); err == nil {
+		for _, a := range addrs {
+			if std, err := manet.ToIP(a); err == nil {
+				ip, _ := netip.AddrFromSlice(std)
+				own = append(own, ip.Unmap())
+			}
+		}
+	}
+	r.NAT = guessNAT(r.Observed, own)
+	for p, h := range t.heldRelays() {
+		s := Reservation{Relay: p, Expires: h.until, Score: t.cfg.Weights.Score(h.on.gauge.path())}
+		r.Reservations = append(r.Reservations, s)
+	}
+	slices.SortFunc(r.Reservations, func(a, b Reservation) int { return comparePeers(a.Relay, b.Relay) })
+	for _, c := range t.verifiedConns() {
+		if c.direct() {
+			r.UDP = r.UDP || c.network() == "quic"
+			r.TCP = r.TCP || c.network() == "tcp"
+			r.IPv6 = r.IPv6 || isIPv6(c.raw.RemoteMultiaddr())
+		}
+	}
+	if h, ok := t.host.(confirming); ok {
+		yes, no, _ := h.ConfirmedAddrs()
+		r.Reachable, r.Unreachable = addrStrings(yes), addrStrings(no)
+	}
+	return r
+}

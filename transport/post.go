@@ -1,0 +1,62 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// ErrPostFull is returned for a message that does not fit behind what already waits
+// to be written: the path is slower than its user.
+var ErrPostFull = errors.New("transport: too much waits to be written")
+
+// maxPosted is how many bytes may wait for the writer of a link when one more
+// message is posted to it.
+const maxPosted = 4 << 20
+
+// Post sends messages of ownership over the present link to p, in their order, and
+// does not wait. They are not numbered and never acknowledged: what is lost, or
+// does not fit, its sender says again. The error names the first that was not
+// queued; without a link it is [ErrNotConnected].
+func (t *Transport) Post(p proto.PeerID, msgs ...*proto.Message) error {
+	t.mu.Lock()
+	var l *Link
+	if n := t.neighbours[p]; n != nil {
+		l = n.link
+	}
+	t.mu.Unlock()
+	if l == nil {
+		return ErrNotConnected
+	}
+	for _, m := range msgs {
+		if !ofOwnership(m.GetType()) {
+			return fmt.Errorf("%w: a message of type %s cannot be posted", ErrProtocol, m.GetType())
+		}
+		if err := l.post(m); err != nil {
+			return fmt.Errorf("post %s to %s: %w", m.GetType(), p.Short(), err)
+		}
+	}
+	return nil
+}
+
+// post queues m unless too much waits before it.
+func (l *Link) post(m *proto.Message) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.err != nil:
+		return fmt.Errorf("%w: %w", ErrLinkDown, l.err)
+	case l.moves != nil:
+		return fmt.Errorf("%w: %w", ErrLinkDown, errMoved)
+	case len(l.out) >= maxPosted:
+		return ErrPostFull
+	}
+	out, err := proto.AppendFrame(l.out, m)
+	if err != nil {
+		return err
+	}
+	l.out = out
+	notify(l.dirty)
+	return nil
+}

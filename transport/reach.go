@@ -1,0 +1,111 @@
+package transport
+
+import (
+	"context"
+
+	ma "github.com/multiformats/go-multiaddr"
+)
+
+// beReached starts what makes this node reachable. stop ends the relay service;
+// the rest ends with Run.
+func (t *Transport) beReached() (stop func(), err error) {
+	stop = func() {}
+	if t.cfg.Relay {
+		end, err := t.startRelay()
+		if err != nil {
+			return stop, err
+		}
+		stop = end
+	}
+	t.crew.hand(t.reserve)
+	t.crew.hand(t.watchObserved)
+	t.crew.hand(t.measureAll)
+	if t.cfg.Observe != nil {
+		t.crew.hand(t.tell)
+	}
+	return stop, nil
+}
+
+// addrs returns the addresses of circuits that lead here, and those that AutoNAT
+// would have libp2p conceal: it informs, and decides nothing. libp2p asks for
+// them at any time.
+func (r *reach) addrs() (out []ma.Multiaddr) {
+	if h := r.verdicts.Load(); h != nil {
+		_, out, _ = (*h).ConfirmedAddrs()
+	}
+	if p := r.circuits.Load(); p != nil {
+		out = append(out, *p...)
+	}
+	return out
+}
+
+// confirming is a host that has others try its addresses.
+type confirming interface {
+	ConfirmedAddrs() (reachable, unreachable, unknown []ma.Multiaddr)
+}
+
+// repath looks whether the best path to n is another one now: then new streams
+// use it, open work moves, and those who watch are told. The caller holds mu.
+func (t *Transport) repath(n *neighbour) {
+	now, before := n.best(), n.path
+	if l := n.link; l != nil && now != nil && better(now, l.conn) {
+		l.move()
+	}
+	if now != nil && !now.direct() && !n.upgrading {
+		n.upgrading = t.crew.hand(func(ctx context.Context) { t.upgrade(ctx, n) })
+	}
+	if now == before {
+		return
+	}
+	n.path = now
+	notify(t.reach.wake)
+	switch {
+	case now == nil:
+		t.observe(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})
+	case before == nil:
+		t.observe(Event{Peer: n.peer, Kind: EventConnected, Path: pathOf(now)})
+	case pathOf(now) != pathOf(before): // else the two dialled each other at once
+		t.met.paths.Inc()
+		t.log.Info("path", "peer", n.peer.Short(), "old", pathOf(before), "new", pathOf(now))
+		t.observe(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before) + " → " + pathOf(now)})
+	}
+}
+
+// better reports whether the work on old moves to c, which is in use now: to a
+// direct path, or to another relay.
+func better(c, old *conn) bool {
+	by, _ := relayOf(c.raw.RemoteMultiaddr())
+	before, relayed := relayOf(old.raw.RemoteMultiaddr())
+	return relayed && by != before
+}
+
+func pathOf(c *conn) string { return c.raw.RemoteMultiaddr().String() }
+
+// doubtReservations has every relay asked again whether it keeps the place.
+func (t *Transport) doubtReservations() {
+	t.reach.doubted.Store(int64(t.cfg.Clock.Mono()))
+	notify(t.reach.wake)
+}
+
+// Tell says hello again to all neighbours: the certificate, the key record, or
+// where this node is reached, has changed.
+func (t *Transport) Tell() { t.sayHello() }
+
+// sayHello tells all neighbours where this node is reached now.
+func (t *Transport) sayHello() {
+	h, err := t.ownHello(false)
+	if err != nil {
+		return
+	}
+	m, err := helloMessage(h)
+	if err != nil {
+		return // in no mesh yet
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.neighbours {
+		for _, c := range n.conns {
+			c.post(m)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package transport
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	circuit "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	ma "github.com/multiformats/go-multiaddr"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Bounds of the relay service. A circuit has no limit of its own: it is a
+// member's, and the members' windows bound what is on its way.
+const (
+	maxReservations = 2048
+	maxCircuits     = 256 // of one peer
+)
+
+// startRelay serves circuits for members until the returned function is called.
+func (t *Transport) startRelay() (stop func(), err error) {
+	r := relayv2.DefaultResources()
+	r.Limit = nil
+	r.BufferSize = bufferSize
+	r.MaxReservations, r.MaxReservationsPerIP, r.MaxReservationsPerASN = maxReservations, maxReservations, maxReservations
+	r.MaxCircuits = maxCircuits
+	s, err := relayv2.New(&membersHost{t.host, t}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t}),
+		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), relayv2.WithMetricsTracer(t.reach.served))
+	if err != nil {
+		return nil, fmt.Errorf("relay service: %w", err)
+	}
+	return func() { s.Close() }, nil
+}
+
+// A relayACL lets verified members in, and leads to nobody else.
+type relayACL struct{ t *Transport }
+
+// AllowReserve reports whether p gets a place.
+func (a relayACL) AllowReserve(p peer.ID, _ ma.Multiaddr) bool { return a.t.verified(p) }
+
+// AllowConnect reports whether src is led to dest.
+func (a relayACL) AllowConnect(src peer.ID, _ ma.Multiaddr, dest peer.ID) bool {
+	return a.t.verified(src) && a.t.verified(dest)
+}
+
+// A membersHost is a host for one of libp2p's services that serves verified
+// members only: a stranger's stream is reset before a byte of it is read.
+type membersHost struct {
+	host.Host
+	t *Transport
+}
+
+// SetStreamHandler serves pid for members.
+func (h *membersHost) SetStreamHandler(pid protocol.ID, serve network.StreamHandler) {
+	h.Host.SetStreamHandler(pid, h.t.guardMembers(serve))
+}
+
+// relayed counts what the relay service does.
+type relayed struct {
+	circuits     atomic.Int64 // open now
+	reservations atomic.Int64 // held here now
+	bytes        atomic.Uint64
+	total        prometheus.Counter // of the bytes
+}
+
+func (r *relayed) RelayStatus(bool)                        {}
+func (r *relayed) ConnectionOpened()                       { r.circuits.Add(1) }
+func (r *relayed) ConnectionClosed(time.Duration)          { r.circuits.Add(-1) }
+func (r *relayed) ConnectionRequestHandled(circuit.Status) {}
+func (r *relayed) ReservationAllowed(renewal bool) {
+	if !renewal {
+		r.reservations.Add(1)
+	}
+}
+func (r *relayed) ReservationClosed(n int)                  { r.reservations.Add(-int64(n)) }
+func (r *relayed) ReservationRequestHandled(circuit.Status) {}
+func (r *relayed) BytesTransferred(n int)                   { r.bytes.Add(uint64(n)); r.total.Add(float64(n)) }

@@ -1,0 +1,348 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	circuit "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
+	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/util"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/route"
+)
+
+// A reach is what makes this node reachable: its reservations, what others see
+// of its addresses, its relay service.
+type reach struct {
+	circuits atomic.Pointer[[]ma.Multiaddr] // addresses by way of the relays that hold a place
+	router   atomic.Pointer[portMap]        // nil: no ports are asked for
+	verdicts atomic.Pointer[confirming]     // nil: not yet
+	doubted  atomic.Int64                   // monotonic nanoseconds; older reservations are asked for again
+	wake     chan struct{}                  // relays came, went, or are to be looked at again
+	events   chan Event
+	served   *relayed
+	seen     *observed
+	punching *puncher
+	aims     aims
+
+	mu   sync.Mutex
+	held map[proto.PeerID]*reservation
+}
+
+func newReach(m *metrics) *reach {
+	return &reach{
+		wake: make(chan struct{}, 1), events: make(chan Event, maxEvents),
+		served: &relayed{total: m.relayed}, seen: newObserved(), punching: newPuncher(),
+		held: make(map[proto.PeerID]*reservation),
+	}
+}
+
+// A reservation is a place at a relay: it takes connections for this node.
+type reservation struct {
+	relay   proto.PeerID
+	on      *conn // the relay forgets it with the last connection
+	made    time.Duration
+	until   time.Time // wall time here
+	circuit []ma.Multiaddr
+}
+
+// fresh reports whether nothing speaks for asking the relay again.
+func (h *reservation) fresh(now, doubted time.Duration) bool {
+	return now-h.made < reservationRenew && h.made >= doubted
+}
+
+// Times of reservations. The relay's own word for the end is a time of its
+// clock, which may be any: all nodes' relays keep a place for an hour.
+const (
+	reservationTTL   = time.Hour
+	reservationRenew = 20 * time.Minute
+	reserveTimeout   = 5 * time.Second
+	reserveScan      = time.Second
+	reserveFirst     = 100 * time.Millisecond // pause after the first refusal: the relay has perhaps not read our hello
+	reserveLongest   = time.Minute
+)
+
+// errRefused is returned for a relay that gives no place.
+var errRefused = errors.New("transport: the relay gives no place")
+
+// A reserver keeps places at the best relays. One goroutine uses it.
+type reserver struct {
+	t     *Transport
+	pick  route.Picker
+	view  outlook
+	tries map[proto.PeerID]*attempt
+	done  chan reserved
+}
+
+// An attempt is when a relay is asked next.
+type attempt struct {
+	busy     bool
+	failures int
+	due      time.Duration
+}
+
+// reserved is how an attempt ended.
+type reserved struct {
+	relay proto.PeerID
+	on    *conn
+	addrs []ma.Multiaddr
+	err   error
+}
+
+// reserve keeps places at the best relays until ctx ends.
+func (t *Transport) reserve(ctx context.Context) {
+	if t.cfg.Reserve < 0 || t.cfg.Relays == nil {
+		return
+	}
+	r := &reserver{
+		t: t, pick: route.Picker{Want: t.cfg.Reserve}, tries: make(map[proto.PeerID]*attempt), done: make(chan reserved),
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.reach.wake:
+		case <-timer.C:
+		case got := <-r.done:
+			r.took(got)
+		}
+		for _, c := range r.due() {
+			wg.Go(func() {
+				got := reserved{relay: c.peer, on: c}
+				got.addrs, got.err = t.askReservation(ctx, c)
+				select {
+				case r.done <- got:
+				case <-ctx.Done():
+				}
+			})
+		}
+		timer.Reset(r.pause())
+	}
+}
+
+// due drops what is lost, chooses anew, and returns which relays to ask now. A
+// relay that is changed for a better one is kept until that one gave a place.
+func (r *reserver) due() []*conn {
+	now := r.t.cfg.Clock.Mono()
+	if r.view.made == 0 || now-r.view.made >= measureEvery {
+		r.view = r.t.lookOut()
+	}
+	live := make(map[proto.PeerID]*conn)
+	var candidates []route.Candidate
+	for _, p := range r.t.cfg.Relays() {
+		if c := r.t.best(p); c != nil && c.direct() && p != r.t.self && !r.t.gate.Blocked(p) {
+			live[p] = c
+			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.scoreFor(p, r.view)})
+		}
+	}
+	held := r.t.heldRelays()
+	for p := range held {
+		if live[p] == nil {
+			r.t.loseReservation(p, "the relay is gone")
+			delete(held, p)
+		}
+	}
+	wanted := r.pick.Pick(slices.SortedFunc(maps.Keys(held), comparePeers), candidates, now)
+	for p := range held {
+		if !slices.Contains(wanted, p) && r.replaced(held, wanted) {
+			r.t.loseReservation(p, "a better relay took its place")
+		}
+	}
+	var ask []*conn
+	for _, p := range wanted {
+		a := r.tries[p]
+		if a == nil {
+			a = &attempt{}
+			r.tries[p] = a
+		}
+		if h := held[p]; h != nil && h.on == live[p] && h.fresh(now, time.Duration(r.t.reach.doubted.Load())) {
+			continue
+		}
+		if !a.busy && now >= a.due {
+			a.busy = true
+			ask = append(ask, live[p])
+		}
+	}
+	maps.DeleteFunc(r.tries, func(p proto.PeerID, a *attempt) bool { return live[p] == nil && !a.busy })
+	return ask
+}
+
+// replaced reports whether all that is wanted is held already, so that the rest
+// may go.
+func (r *reserver) replaced(held map[proto.PeerID]*reservation, wanted []proto.PeerID) bool {
+	return !slices.ContainsFunc(wanted, func(p proto.PeerID) bool { return held[p] == nil })
+}
+
+// took notes how an attempt ended.
+func (r *reserver) took(got reserved) {
+	now := r.t.cfg.Clock.Mono()
+	a := r.tries[got.relay]
+	if a == nil {
+		return
+	}
+	a.busy = false
+	if got.err != nil {
+		a.failures++
+		a.due = now + time.Duration((0.5+rand.Float64()/2)*float64(min(reserveLongest, reserveFirst<<min(a.failures-1, 12))))
+		r.t.log.Debug("no reservation", "relay", got.relay.Short(), "tries", a.failures, "why", got.err)
+		if h := r.t.heldRelays()[got.relay]; h != nil && h.on != got.on {
+			r.t.loseReservation(got.relay, got.err.Error())
+		}
+		return
+	}
+	a.failures, a.due = 0, now
+	r.t.keepReservation(got, now)
+}
+
+// pause is how long nothing is due.
+func (r *reserver) pause() time.Duration {
+	now, pause := r.t.cfg.Clock.Mono(), reserveScan
+	for _, a := range r.tries {
+		if !a.busy && a.due > now {
+			pause = min(pause, a.due-now)
+		}
+	}
+	return pause
+}
+
+// keepReservation notes a place at a relay and tells everybody.
+func (t *Transport) keepReservation(got reserved, now time.Duration) {
+	t.reach.mu.Lock()
+	before := t.reach.held[got.relay]
+	t.reach.held[got.relay] = &reservation{
+		relay: got.relay, on: got.on, made: now, until: t.cfg.Clock.Now().Add(reservationTTL), circuit: got.addrs,
+	}
+	changed := t.publishCircuits()
+	t.reach.mu.Unlock()
+	got.on.vital.Store(true)
+	t.host.ConnManager().Protect(toLibp2p(got.relay), "relay")
+	if before == nil {
+		t.met.reservations.Inc()
+		t.log.Info("reserved", "relay", got.relay.Short())
+		t.observe(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
+	}
+	if changed {
+		t.sayHello()
+	}
+}
+
+// loseReservation notes the end of one.
+func (t *Transport) loseReservation(relay proto.PeerID, why string) {
+	t.reach.mu.Lock()
+	h := t.reach.held[relay]
+	delete(t.reach.held, relay)
+	t.publishCircuits()
+	t.reach.mu.Unlock()
+	if h == nil {
+		return
+	}
+	h.on.vital.Store(false)
+	t.host.ConnManager().Unprotect(toLibp2p(relay), "relay")
+	t.met.reservations.Dec()
+	t.log.Info("reservation lost", "relay", relay.Short(), "why", why)
+	t.observe(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
+	t.sayHello()
+}
+
+// publishCircuits makes the held places this node's addresses and reports
+// whether that changed them. The caller holds reach.mu.
+func (t *Transport) publishCircuits() bool {
+	var all []ma.Multiaddr
+	for _, p := range slices.SortedFunc(maps.Keys(t.reach.held), comparePeers) {
+		all = append(all, t.reach.held[p].circuit...)
+	}
+	old := t.reach.circuits.Swap(&all)
+	return old == nil && len(all) > 0 || old != nil && !slices.EqualFunc(*old, all, ma.Multiaddr.Equal)
+}
+
+// heldRelays returns a copy of what is held.
+func (t *Transport) heldRelays() map[proto.PeerID]*reservation {
+	t.reach.mu.Lock()
+	defer t.reach.mu.Unlock()
+	return maps.Clone(t.reach.held)
+}
+
+// Reservations returns the relays that take connections for this node now.
+func (t *Transport) Reservations() []proto.PeerID {
+	return slices.SortedFunc(maps.Keys(t.heldRelays()), comparePeers)
+}
+
+// askReservation asks the relay at the other end of c for a place and returns
+// the addresses of circuits that lead to it.
+func (t *Transport) askReservation(ctx context.Context, c *conn) ([]ma.Multiaddr, error) {
+	ctx, cancel := context.WithTimeout(network.WithNoDial(ctx, "the connection is there"), reserveTimeout)
+	defer cancel()
+	s, err := t.host.NewStream(ctx, toLibp2p(c.peer), circuitproto.ProtoIDv2Hop)
+	if err != nil {
+		return nil, fmt.Errorf("reserve at %s: %w", c.peer.Short(), err)
+	}
+	defer s.Reset()
+	defer context.AfterFunc(ctx, func() { s.Reset() })()
+	if err := s.SetDeadline(time.Now().Add(reserveTimeout)); err != nil {
+		return nil, err
+	}
+	if err := util.NewDelimitedWriter(s).WriteMsg(&circuit.HopMessage{Type: circuit.HopMessage_RESERVE.Enum()}); err != nil {
+		return nil, fmt.Errorf("reserve at %s: %w", c.peer.Short(), err)
+	}
+	rd := util.NewDelimitedReader(s, maxReserveReply)
+	defer rd.Close()
+	var m circuit.HopMessage
+	if err := rd.ReadMsg(&m); err != nil {
+		return nil, fmt.Errorf("reserve at %s: %w", c.peer.Short(), err)
+	}
+	if m.GetType() != circuit.HopMessage_STATUS || m.GetStatus() != circuit.Status_OK || m.GetLimit() != nil {
+		return nil, fmt.Errorf("%w: %s says %s", errRefused, c.peer.Short(), m.GetStatus())
+	}
+	return circuitAddrs(c, m.GetReservation().GetAddrs()), nil
+}
+
+// maxReserveReply bounds what a relay says: its addresses and a voucher.
+const maxReserveReply = 8 << 10
+
+// circuitAddrs returns where a relay that is connected by c can be reached for
+// circuits: there where this node reaches it, then as it says itself. Ranges
+// that are not public count too, which libp2p's own relay client leaves out.
+func circuitAddrs(c *conn, said [][]byte) []ma.Multiaddr {
+	var out []ma.Multiaddr
+	add := func(a ma.Multiaddr) {
+		a = bareAddr(a)
+		if a == nil || len(out) == maxAddrsPerRelay || isCircuit(a) || manet.IsIPUnspecified(a) || manet.IsIPLoopback(a) && !manet.IsIPLoopback(c.raw.RemoteMultiaddr()) {
+			return
+		}
+		if full := through(c.peer, a); !slices.ContainsFunc(out, full.Equal) {
+			out = append(out, full)
+		}
+	}
+	if !c.inbound {
+		add(c.raw.RemoteMultiaddr())
+	}
+	for _, b := range said {
+		if a, err := ma.NewMultiaddrBytes(b); err == nil {
+			add(a)
+		}
+	}
+	return out
+}
+
+// bareAddr returns a without a peer's id behind it.
+func bareAddr(a ma.Multiaddr) ma.Multiaddr {
+	if n := len(a); n > 0 && a[n-1].Protocol().Code == ma.P_P2P {
+		return a[:n-1]
+	}
+	return a
+}

@@ -1,0 +1,185 @@
+package transport
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// A revocation is final: also a later certificate of the same node is refused, and
+// a restart changes nothing.
+func TestARevokedNodeIsNoMember(t *testing.T) {
+	c := newBookCase(t)
+	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.root.Revoke(identity.Revocation{Peer: c.peer.Peer()}, birth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // told twice, it is kept once
+		if err := c.book.Revoke(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.reopen(t)
+	if _, ok := c.book.Member(c.peer.Peer()); ok || !c.book.Blocked(c.peer.Peer()) || len(c.book.Contacts()) != 0 {
+		t.Errorf("member %v, blocked %v, contacts %v", ok, c.book.Blocked(c.peer.Peer()), c.book.Contacts())
+	}
+	if err := c.book.Admit(c.helloOf(t, c.peer, "laptop"), c.peer.Peer()); !errors.Is(err, ErrRevoked) {
+		t.Errorf("a later certificate: %v", err)
+	}
+	if n := len(c.book.Revocations()); n != 1 {
+		t.Errorf("%d revocations are kept", n)
+	}
+	other := identity.NewRoot(nil)
+	if s, err = other.Revoke(identity.Revocation{Peer: c.own.Peer()}, birth); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.book.Revoke(t.Context(), s); err == nil {
+		t.Error("another mesh's revocation was taken")
+	}
+}
+
+// The key of an admin was stolen and the admin revoked: with it nobody else is let
+// in, also not by a certificate that says it is older. Whom the admin let in before,
+// as far as that is known here, stays.
+func TestARevokedAdminLetsNobodyIn(t *testing.T) {
+	c := newBookCase(t)
+	admin := identity.NewKeys(nil, birth)
+	own, err := c.root.IssueMember(identity.Member{Peer: admin.Peer(), Name: "admin", Roles: []string{identity.RoleAdmin}}, birth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := func(k *identity.Keys, name string) *proto.Hello {
+		h := c.helloOf(t, k, name)
+		if h.Certificate, err = admin.IssueMember(c.root.Mesh(), own, identity.Member{Peer: k.Peer(), Name: name, NotBefore: birth}, birth); err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	before, after := by(c.peer, "laptop"), identity.NewKeys(nil, birth)
+	if err := c.book.Admit(before, c.peer.Peer()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.root.Revoke(identity.Revocation{Peer: admin.Peer()}, birth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.book.Revoke(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // and after a restart
+		thief := by(after, "thief")
+		if err := c.book.Admit(thief, after.Peer()); !errors.Is(err, ErrRevoked) {
+			t.Errorf("a hello by a certificate of the revoked admin: %v", err)
+		}
+		known := &proto.KnownPeer{Certificate: thief.Certificate, KeyRecord: thief.KeyRecord}
+		if err := c.book.Learn(t.Context(), known); !errors.Is(err, ErrRevoked) {
+			t.Errorf("an introduction by one: %v", err)
+		}
+		if err := c.book.Admit(by(c.peer, "root"), c.peer.Peer()); !errors.Is(err, ErrRevoked) {
+			t.Errorf("another certificate for a member that is known: %v", err)
+		}
+		if err := c.book.Admit(before, c.peer.Peer()); err != nil {
+			t.Errorf("who was let in before: %v", err)
+		}
+		c.reopen(t)
+	}
+}
+
+// With the root's revocation of an admin goes what that admin revoked, before and
+// after a restart, and no admin puts another out.
+func TestARevokedAdminPutsNobodyOut(t *testing.T) {
+	c := newBookCase(t)
+	thief, other := identity.NewKeys(nil, birth), identity.NewKeys(nil, birth)
+	own := c.admin(t, thief)
+	hello := c.helloOf(t, other, "admin")
+	hello.Certificate = c.admin(t, other)
+	for p, h := range map[proto.PeerID]*proto.Hello{c.peer.Peer(): c.hello, other.Peer(): hello} {
+		if err := c.book.Admit(h, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	by := func(p proto.PeerID) *proto.Signed {
+		s, err := thief.Revoke(c.root.Mesh(), own, identity.Revocation{Peer: p}, birth)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	for _, p := range []proto.PeerID{c.peer.Peer(), other.Peer()} {
+		if err := c.book.Revoke(t.Context(), by(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, out := c.book.Member(c.peer.Peer()); out {
+		t.Error("an admin's revocation does not count")
+	}
+	if _, in := c.book.Member(other.Peer()); !in {
+		t.Error("an admin put another admin out")
+	}
+	s, err := c.root.Revoke(identity.Revocation{Peer: thief.Peer()}, birth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.book.Revoke(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // and after a restart
+		if _, in := c.book.Member(c.peer.Peer()); !in || len(c.book.Revocations()) != 1 {
+			t.Errorf("what the thief revoked is void, and the member is one: %v; %d revocations", in, len(c.book.Revocations()))
+		}
+		if err := c.book.Revoke(t.Context(), by(c.peer.Peer())); !errors.Is(err, ErrRevoked) {
+			t.Errorf("a later one of the thief: %v", err)
+		}
+		c.reopen(t)
+	}
+}
+
+// admin returns the certificate of k as an admin.
+func (c *bookCase) admin(t *testing.T, k *identity.Keys) *proto.Signed {
+	t.Helper()
+	cert, err := c.root.IssueMember(identity.Member{Peer: k.Peer(), Name: "admin", Roles: []string{identity.RoleAdmin}}, birth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// What admins revoke is bounded, and never in the way of the root.
+func TestRevocationsAreBounded(t *testing.T) {
+	c := newBookCase(t)
+	thief := identity.NewKeys(nil, birth)
+	own := c.admin(t, thief)
+	for i := range maxRevocations + 1 {
+		s, err := thief.Revoke(c.root.Mesh(), own, identity.Revocation{Serial: [16]byte{1, byte(i), byte(i >> 8)}}, birth)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == maxRevocations {
+			if err := c.book.Revoke(t.Context(), s); err == nil || !strings.Contains(err.Error(), "revoke the admin") {
+				t.Errorf("one too many: %v", err)
+			}
+			continue
+		}
+		r, err := c.root.Mesh().VerifyRevocation(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.book.revoked.Add(r) // as if it were on disk
+	}
+	s, err := c.root.Revoke(identity.Revocation{Peer: thief.Peer()}, birth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.book.Revoke(t.Context(), s); err != nil {
+		t.Errorf("the root has no room: %v", err)
+	}
+	if n := len(c.book.Revocations()); n != 1 {
+		t.Errorf("%d revocations are left", n)
+	}
+}

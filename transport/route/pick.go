@@ -1,0 +1,78 @@
+package route
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A Candidate is a relay that may be picked.
+type Candidate struct {
+	Peer  proto.PeerID
+	Score float64
+}
+
+// A Picker picks the best relays and stays with them: one is changed for a
+// better one only when that was better by the margin for long without a break.
+// The zero value of each field means its default. It is not safe for concurrent
+// use.
+type Picker struct {
+	Want   int           // how many; default 2
+	Margin float64       // of the score; default 0.2
+	Hold   time.Duration // default 1m
+
+	rival, victim proto.PeerID // the change that is considered
+	since         time.Duration
+}
+
+// Pick returns which relays to hold at now, of those that are there. held are
+// those that were picked before. A place that is empty is filled at once; at
+// most one relay is changed for a better one at a time.
+func (p *Picker) Pick(held []proto.PeerID, there []Candidate, now time.Duration) []proto.PeerID {
+	want := cmp.Or(p.Want, 2)
+	var in, out []Candidate
+	for _, c := range there {
+		if slices.Contains(held, c.Peer) {
+			in = append(in, c)
+		} else {
+			out = append(out, c)
+		}
+	}
+	best := func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(b.Score, a.Score), bytes.Compare(a.Peer[:], b.Peer[:]))
+	}
+	slices.SortFunc(in, best)
+	slices.SortFunc(out, best)
+	in = in[:min(len(in), want)]
+	if free := min(want-len(in), len(out)); free > 0 {
+		in = append(in, out[:free]...)
+		p.rival, p.victim = proto.PeerID{}, proto.PeerID{}
+	} else if p.better(in, out, now) {
+		in[len(in)-1] = out[0]
+		p.rival, p.victim = proto.PeerID{}, proto.PeerID{}
+	}
+	picked := make([]proto.PeerID, len(in))
+	for i, c := range in {
+		picked[i] = c.Peer
+	}
+	return picked
+}
+
+// better reports whether the best of those outside replaces the worst inside now.
+func (p *Picker) better(in, out []Candidate, now time.Duration) bool {
+	if len(in) == 0 || len(out) == 0 {
+		return false
+	}
+	worst, rival := in[len(in)-1], out[0]
+	if rival.Score <= worst.Score+cmp.Or(p.Margin, 0.2) {
+		p.rival, p.victim = proto.PeerID{}, proto.PeerID{}
+		return false
+	}
+	if p.rival != rival.Peer || p.victim != worst.Peer {
+		p.rival, p.victim, p.since = rival.Peer, worst.Peer, now
+	}
+	return now-p.since >= cmp.Or(p.Hold, time.Minute)
+}

@@ -1,0 +1,196 @@
+package route
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/balefire/balefire/proto"
+)
+
+func TestScore(t *testing.T) {
+	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
+	tests := []struct {
+		name string
+		w    Weights
+		p    Path
+		want Score
+	}{
+		{"nothing is known", Weights{}, Path{}, Score{1, 0.5, 0.5, 0}},
+		{"the half values", Weights{}, Path{HalfRTT, HalfLoss, HalfRate}, Score{0, 0.5, 0.5, 1}},
+		{"a weight is what the best is worth", Weights{4, 3, 1}, Path{1, 0, 1e15}, Score{7, 4, 3, 0}},
+		{"all is lost", Weights{Loss: 1}, Path{HalfRTT, 1, HalfRate}, Score{1 - 1/1.02, 0.5, 0.5, 1 / 1.02}},
+		{"a term left out", Weights{Bandwidth: -1}, Path{Rate: 1e9}, Score{0.5, 0, 0.5, 0}},
+	}
+	for _, tt := range tests {
+		got := tt.w.Score(tt.p)
+		if !near(got.Bandwidth, tt.want.Bandwidth) || !near(got.Latency, tt.want.Latency) ||
+			!near(got.Loss, tt.want.Loss) || !near(got.Total, tt.want.Total) {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func genPath(t *rapid.T, name string) Path {
+	return Path{
+		RTT:  time.Duration(rapid.Int64Range(1, int64(5*time.Second)).Draw(t, name+" rtt")),
+		Loss: rapid.Float64Range(0, 1).Draw(t, name+" loss"),
+		Rate: rapid.Float64Range(1, 1e9).Draw(t, name+" rate"),
+	}
+}
+
+// TestBetterInEveryTermNeverLoses holds that the score is monotone in each input,
+// whatever the weights.
+func TestBetterInEveryTermNeverLoses(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := Weights{rapid.Float64Range(0, 10).Draw(t, "α"), rapid.Float64Range(0, 10).Draw(t, "β"), rapid.Float64Range(0, 10).Draw(t, "γ")}
+		a := genPath(t, "a")
+		b := Path{
+			RTT:  a.RTT + time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "slower")),
+			Loss: min(1, a.Loss+rapid.Float64Range(0, 1).Draw(t, "lossier")),
+			Rate: max(1, a.Rate-rapid.Float64Range(0, 1e9).Draw(t, "thinner")),
+		}
+		if w.Score(b).Total > w.Score(a).Total {
+			t.Fatalf("%+v scores higher than %+v", b, a)
+		}
+	})
+}
+
+// TestTermsAreBounded holds that no term is worth more than its weight.
+func TestTermsAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := Weights{}.withDefaults()
+		s := w.Score(genPath(t, "a"))
+		if s.Bandwidth < 0 || s.Bandwidth > w.Bandwidth || s.Latency < 0 || s.Latency > w.Latency || s.Loss < 0 || s.Loss > w.Loss {
+			t.Fatalf("%+v", s)
+		}
+	})
+}
+
+// TestJoinedIsWorse holds that a path over a relay is never better than one of
+// its two parts.
+func TestJoinedIsWorse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := genPath(t, "a"), genPath(t, "b")
+		j := Weights{}.Score(Join(a, b)).Total
+		if j > (Weights{}).Score(a).Total+1e-9 || j > (Weights{}).Score(b).Total+1e-9 {
+			t.Fatalf("%+v and %+v are better together", a, b)
+		}
+	})
+}
+
+func TestJoinWithUnknown(t *testing.T) {
+	if got := Join(Path{RTT: 1}, Path{Rate: 7}); got != (Path{RTT: HalfRTT + 1, Rate: 7}) {
+		t.Errorf("%+v", got)
+	}
+	if got := Join(Path{RTT: 1, Rate: 3}, Path{RTT: 2}); got != (Path{RTT: 3, Rate: 3}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestMeter(t *testing.T) {
+	var m Meter
+	m.RTT(0)
+	m.Packets(minPackets-1, 1)
+	m.Bytes(1<<30, time.Millisecond)
+	if m.Path() != (Path{}) {
+		t.Errorf("too little was measured, and it says %+v", m.Path())
+	}
+	m.RTT(100 * time.Millisecond)
+	if m.Path().RTT != 100*time.Millisecond {
+		t.Errorf("RTT %v", m.Path().RTT)
+	}
+	for range 100 {
+		m.RTT(20 * time.Millisecond)
+		m.Packets(1000, 50)
+		m.Bytes(1<<20, time.Second)
+	}
+	p := m.Path()
+	if p.RTT > 21*time.Millisecond || math.Abs(p.Loss-0.05) > 0.001 || math.Abs(p.Rate-1<<20) > 1<<15 {
+		t.Errorf("after a hundred like samples: %+v", p)
+	}
+}
+
+func peerNo(n int) (p proto.PeerID) { p[0] = byte(n); return p }
+
+// TestPickNeverFlapsUnderNoise holds that relays whose scores differ by less
+// than the margin are never changed.
+func TestPickNeverFlapsUnderNoise(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p Picker
+		n := rapid.IntRange(1, 6).Draw(t, "relays")
+		var held, first []proto.PeerID
+		for step := range 200 {
+			var there []Candidate
+			for i := range n {
+				there = append(there, Candidate{peerNo(i), 1 + rapid.Float64Range(-0.1, 0.1).Draw(t, "score")})
+			}
+			held = p.Pick(held, there, time.Duration(step)*30*time.Second)
+			slices.SortFunc(held, func(a, b proto.PeerID) int { return int(a[0]) - int(b[0]) })
+			if step == 0 {
+				first = held
+			}
+			if !slices.Equal(held, first) {
+				t.Fatalf("step %d: %v after %v", step, held, first)
+			}
+		}
+	})
+}
+
+// TestPickHoldsWhatItCan holds that after every pick there are as many as
+// wanted, or all that are there, each once, and only those that are there.
+func TestPickHoldsWhatItCan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := Picker{Want: rapid.IntRange(1, 3).Draw(t, "want")}
+		var held []proto.PeerID
+		for step := range 50 {
+			var there []Candidate
+			for i := range 5 {
+				if rapid.Bool().Draw(t, "there") {
+					there = append(there, Candidate{peerNo(i), rapid.Float64Range(-2, 2).Draw(t, "score")})
+				}
+			}
+			before := held
+			held = p.Pick(held, there, time.Duration(step)*time.Second)
+			if len(held) != min(p.Want, len(there)) {
+				t.Fatalf("%d are held of %d there", len(held), len(there))
+			}
+			changed := 0
+			for i, h := range held {
+				if !slices.ContainsFunc(there, func(c Candidate) bool { return c.Peer == h }) || slices.Contains(held[:i], h) {
+					t.Fatalf("%v is held", h)
+				}
+			}
+			for _, b := range before {
+				if slices.ContainsFunc(there, func(c Candidate) bool { return c.Peer == b }) && !slices.Contains(held, b) {
+					changed++
+				}
+			}
+			if changed > 1 {
+				t.Fatalf("%d were changed at once", changed)
+			}
+		}
+	})
+}
+
+// TestPickChangesAtLast holds that a relay which is clearly better takes over
+// after the time, not before, and that a break starts the time anew.
+func TestPickChangesAtLast(t *testing.T) {
+	p := Picker{Want: 1}
+	old, rival := peerNo(1), peerNo(2)
+	pick := func(at time.Duration, score float64) proto.PeerID {
+		return p.Pick([]proto.PeerID{old}, []Candidate{{old, 1}, {rival, score}}, at)[0]
+	}
+	for _, step := range []struct {
+		at    time.Duration
+		score float64
+		want  proto.PeerID
+	}{{0, 1.5, old}, {50 * time.Second, 1.5, old}, {55 * time.Second, 1.1, old}, {70 * time.Second, 1.5, old}, {125 * time.Second, 1.5, old}, {130 * time.Second, 1.5, rival}} {
+		if got := pick(step.at, step.score); got != step.want {
+			t.Errorf("at %v: %v", step.at, got)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package transport_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// A shiftSim is a mesh of two nodes behind symmetric NATs, 0 and 1, and two
+// relays, 2 and 3, whose nodes tell each other of their ways to relays.
+type shiftSim struct {
+	*reachSim
+	mu   sync.Mutex
+	told map[proto.PeerID][]transport.Hop
+}
+
+func newShiftSim(t *testing.T) *shiftSim {
+	s := &shiftSim{told: map[proto.PeerID][]transport.Hop{}}
+	s.reachSim = newReachSimWith(t, 4, transporttest.Symmetric, transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 100}, func(_ *simNode, cfg *transport.Config) {
+		cfg.Hops = func(p proto.PeerID) []transport.Hop {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.told[p]
+		}
+	})
+	s.await(20*time.Second, "places and a path", func() bool {
+		return len(s.nodes[0].Reservations()) == 2 && len(s.nodes[1].Reservations()) == 2 && s.nodes[0].Connected(s.nodes[1].Peer())
+	})
+	return s
+}
+
+// live lets time pass in which work goes out and the nodes tell of their ways.
+func (s *shiftSim) live(d time.Duration) (given int) {
+	for range int(d / time.Second) {
+		s.nodes[0].give(5)
+		given += 5
+		for _, n := range s.nodes {
+			hops := n.Hops()
+			s.mu.Lock()
+			s.told[n.Peer()] = hops
+			s.mu.Unlock()
+		}
+		time.Sleep(time.Second)
+	}
+	return given
+}
+
+// via returns the relays over which 0 and 1 send each other, -1 for none.
+func (s *shiftSim) via() (ways [2]int) {
+	for i := range ways {
+		ways[i], _ = s.nodes[0].peerOf(s.status(i, 1-i).Relay)
+	}
+	return ways
+}
+
+// near puts relay r near to both nodes, and the other one near to the first alone:
+// by its own half that node would choose the other.
+func (s *shiftSim) near(r int) {
+	other := 5 - r
+	s.SetDistance(0, r, 10*time.Millisecond)
+	s.SetDistance(1, r, 10*time.Millisecond)
+	s.SetDistance(0, other, 0)
+	s.SetDistance(1, other, 300*time.Millisecond)
+}
+
+// TestShift holds that the relay is chosen by the whole way: work goes over to the
+// better relay, goes back when that is the better one for long, and loses nothing
+// and no connection on the way.
+func TestShift(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShiftSim(t)
+		defer s.close()
+		given := 0
+		for _, r := range []int{3, 2, 3} {
+			s.near(r)
+			given += s.live(5 * time.Minute)
+			if v := s.via(); v != [2]int{r, r} {
+				t.Fatalf("the work goes over %v, relay %d is the better one: %+v", v, r, s.nodes[0].Paths(s.nodes[1].Peer()).Paths)
+			}
+		}
+		s.await(10*time.Second, "the rest of the work", func() bool { return s.nodes[0].left() == 0 })
+		if a, b := s.happened(0, transport.EventDisconnected), s.happened(1, transport.EventDisconnected); a+b > 0 {
+			t.Errorf("the peers lost each other %d and %d times", a, b)
+		}
+		if conns := len(connectedPaths(s.nodes[0].Paths(s.nodes[1].Peer()))); conns > 4 {
+			t.Errorf("%d connections are left", conns)
+		}
+		s.check(given)
+	})
+}
+
+func connectedPaths(r transport.PathReport) (all []transport.Path) {
+	for _, p := range r.Paths {
+		if p.Connected {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// TestShiftIsSteady holds that relays that are about as good are not changed for
+// each other, and that a short bad time of one changes nothing.
+func TestShiftIsSteady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShiftSim(t)
+		defer s.close()
+		given := s.live(2 * time.Minute)
+		before, first := s.happened(0, transport.EventPath)+s.happened(1, transport.EventPath), s.via()
+		for round := range 20 {
+			s.SetDistance(0, 2, time.Duration(round%3)*time.Millisecond)
+			s.SetDistance(1, 3, time.Duration(round%4)*time.Millisecond)
+			given += s.live(time.Minute)
+			s.SetDistance(0, 2+round%2, 15*time.Millisecond)
+			given += s.live(25 * time.Second)
+			s.SetDistance(0, 2+round%2, 0)
+		}
+		if n := s.happened(0, transport.EventPath) + s.happened(1, transport.EventPath) - before; n > 0 {
+			t.Errorf("%d changes of the path, from %v to %v", n, first, s.via())
+		}
+		s.await(10*time.Second, "the rest of the work", func() bool { return s.nodes[0].left() == 0 })
+		s.check(given)
+	})
+}
+
+// TestFirstWay holds that a peer is dialled by the relay over which the whole way
+// is best, not by the one that is nearest here.
+func TestFirstWay(t *testing.T) {
+	for _, r := range []int{2, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newShiftSim(t)
+			defer s.close()
+			s.near(r)
+			s.live(30 * time.Second)
+			s.nodes[0].Disconnect(s.nodes[1].Peer())
+			s.await(time.Second, "the end", func() bool { return !s.nodes[0].Connected(s.nodes[1].Peer()) })
+			s.await(10*time.Second, "a path again", func() bool { return s.nodes[0].Connected(s.nodes[1].Peer()) })
+			if v := s.via(); v[0] != r {
+				t.Errorf("dialled over %v, relay %d is the better one", v, r)
+			}
+		})
+	}
+}
+
+// TestPlaces holds that a node keeps its place at the relay that is good for those
+// who come over it, not at the one that is good for itself.
+func TestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShiftSim(t)
+		defer s.close()
+		s.nodes[1].stop()
+		s.onePlace = true
+		s.nodes[1].start()
+		for _, r := range []int{3, 2} {
+			s.near(r)
+			s.SetDistance(1, 5-r, 0)
+			s.SetDistance(0, 5-r, 300*time.Millisecond)
+			s.live(4 * time.Minute)
+			if held := s.nodes[1].Reservations(); len(held) != 1 || held[0] != simKeys(r).Peer() {
+				t.Errorf("a place at %v, relay %d is the better one", held, r)
+			}
+		}
+	})
+}
+
+// TestAStrangersSight holds that where somebody who is refused sees this node is
+// not believed.
+func TestAStrangersSight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newReachSimWith(t, 4, transporttest.Symmetric, wan, func(n *simNode, _ *transport.Config) {
+			n.admit = func(p proto.PeerID) error {
+				if n.id == 0 && p == simKeys(2).Peer() {
+					return errors.New("no member")
+				}
+				return nil
+			}
+		})
+		defer m.close()
+		members := false
+		for range 5000 {
+			for _, o := range m.nodes[0].Reach().Observed {
+				if o.By == simKeys(2).Peer() {
+					t.Fatal("a stranger is believed")
+				}
+				members = members || o.By == simKeys(3).Peer()
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if !members {
+			t.Error("nobody said where this node is seen")
+		}
+	})
+}

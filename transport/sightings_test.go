@@ -1,0 +1,201 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// memoryNonces is the disk of a test.
+type memoryNonces struct {
+	kept map[proto.PeerID][]byte
+	puts int
+	err  error
+}
+
+func (m *memoryNonces) Get(_ context.Context, p proto.PeerID) ([]byte, error) {
+	return m.kept[p], m.err
+}
+
+func (m *memoryNonces) Put(_ context.Context, all map[proto.PeerID][]byte) error {
+	if m.err == nil {
+		m.puts++
+		maps.Copy(m.kept, all)
+	}
+	return m.err
+}
+
+func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+// TestSightings holds that each number of an author is new once, in whatever
+// order they come, within what is remembered.
+func TestSightings(t *testing.T) {
+	author := newTestKeys(1).Peer()
+	const start = 1_700_000_000_000_000_000
+	s := newSightings(nil)
+	order := rand.New(rand.NewPCG(1, 2)).Perm(sightingBits)
+	for round, want := range []bool{true, false} {
+		for _, i := range order {
+			if fresh, err := s.note(t.Context(), author, 0, number(start+uint64(i))); err != nil || fresh != want {
+				t.Fatalf("round %d, number %d: new %v, %v", round, i, fresh, err)
+			}
+		}
+	}
+	tests := []struct {
+		name   string
+		number []byte
+		want   bool
+	}{
+		{"the next", number(start + sightingBits), true},
+		{"the next, again", number(start + sightingBits), false},
+		{"one that fell out at the end", number(start), false},
+		{"far ahead", number(start + 10*sightingBits), true},
+		{"behind it, not heard", number(start + 10*sightingBits - 5), true},
+		{"behind it, again", number(start + 10*sightingBits - 5), false},
+		{"a place that was heard one round before", number(start + 10*sightingBits - sightingBits + 1), true},
+		{"none", nil, false},
+		{"short", []byte{1}, false},
+		{"zero", number(0), false},
+		{"beyond all clocks", number(1<<63 + 1), false},
+		{"after that", number(start + 10*sightingBits + 1), true},
+	}
+	for _, tt := range tests {
+		if fresh, err := s.note(t.Context(), author, 0, tt.number); err != nil || fresh != tt.want {
+			t.Errorf("%s: new %v, %v, want %v", tt.name, fresh, err, tt.want)
+		}
+	}
+}
+
+// TestSightingsOutliveRestarts holds that what was heard is not new after a
+// restart, that the writes are few, and that one which fails is made up for.
+func TestSightingsOutliveRestarts(t *testing.T) {
+	disk := &memoryNonces{kept: map[proto.PeerID][]byte{}}
+	a, b := newTestKeys(1).Peer(), newTestKeys(2).Peer()
+	s := newSightings(disk)
+	hear := func(s *sightings, p proto.PeerID, n uint64) bool {
+		fresh, err := s.note(t.Context(), p, 0, number(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fresh
+	}
+	for n := uint64(1000); n < 2000; n++ {
+		hear(s, a, n)
+		hear(s, b, n)
+	}
+	disk.err = errors.New("disk full")
+	if err := s.keep(t.Context()); !errors.Is(err, disk.err) {
+		t.Errorf("%v, want %v", err, disk.err)
+	}
+	disk.err = nil
+	for range 3 {
+		if err := s.keep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if disk.puts != 1 || len(disk.kept) != 2 {
+		t.Errorf("%d writes for %d authors, want one for both", disk.puts, len(disk.kept))
+	}
+	s = newSightings(disk)
+	for _, tt := range []struct {
+		n    uint64
+		want bool
+	}{{1999, false}, {1000, false}, {1500, false}, {2000, true}, {2000, false}} {
+		if got := hear(s, a, tt.n); got != tt.want {
+			t.Errorf("after a restart %d is new: %v, want %v", tt.n, got, tt.want)
+		}
+	}
+	disk.err = errors.New("broken")
+	if fresh, err := newSightings(disk).note(t.Context(), a, 0, number(9000)); fresh || err == nil {
+		t.Errorf("without its disk: new %v, %v", fresh, err)
+	}
+}
+
+// TestAClockSetBackIsNoMatter holds that an author whose clock was ahead, and is set
+// right, is heard after its restart by who heard it before, also over a restart of that
+// one, and that nothing old of it is; and that what an older version kept is read.
+func TestAClockSetBackIsNoMatter(t *testing.T) {
+	disk := &memoryNonces{kept: map[proto.PeerID][]byte{}}
+	p, old := newTestKeys(1).Peer(), newTestKeys(2).Peer()
+	disk.kept[old] = number(5000)
+	const ahead, right = 1_900_000_000_000_000_000, 1_700_000_000_000_000_000
+	s := newSightings(disk)
+	for _, tt := range []struct {
+		name   string
+		of     proto.PeerID
+		own    uint64
+		libp2p uint64
+		want   bool
+	}{
+		{"of the first start", p, 7<<30 + 1, ahead, true},
+		{"of the next, with the clock set back", p, 8<<30 + 1, right, true},
+		{"the next one", p, 8<<30 + 2, right + 1, true},
+		{"the same under another of libp2p's", p, 8<<30 + 2, ahead + 9, false},
+		{"", p, 0, 0, false},
+		{"after a restart here, an old one", p, 8<<30 + 1, right, false},
+		{"an older one", p, 7<<30 + 1, ahead, false},
+		{"a new one", p, 8<<30 + 3, right + 2, true},
+		{"an old one of an older version", old, 0, 5000, false},
+		{"a new one of an older version", old, 0, 5001, true},
+		{"of the version after it", old, 9 << 30, 100, true},
+	} {
+		if tt.name == "" {
+			if err := s.keep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			s = newSightings(disk)
+			continue
+		}
+		if fresh, err := s.note(t.Context(), tt.of, tt.own, number(tt.libp2p)); err != nil || fresh != tt.want {
+			t.Errorf("%s: new %v, %v, want %v", tt.name, fresh, err, tt.want)
+		}
+	}
+}
+
+// TestSightingsAreBounded holds that many authors do not cost memory for ever.
+func TestSightingsAreBounded(t *testing.T) {
+	s := newSightings(nil)
+	for i := range 2 * maxSightings {
+		var p proto.PeerID
+		binary.BigEndian.PutUint32(p[:], uint32(i))
+		if fresh, err := s.note(t.Context(), p, 0, number(7)); !fresh || err != nil {
+			t.Fatalf("author %d: %v, %v", i, fresh, err)
+		}
+		if i%1000 == 0 {
+			s.keep(t.Context())
+		}
+	}
+	if len(s.authors) > maxSightings {
+		t.Errorf("%d authors are remembered, the limit is %d", len(s.authors), maxSightings)
+	}
+}
+
+// TestAbsence holds when a member that gossip has lost is brought back, and how.
+func TestAbsence(t *testing.T) {
+	var a absence
+	did := map[mend][]time.Duration{}
+	start := time.Hour
+	for now := start; now <= start+400*time.Second; now += watchEvery {
+		if do := a.next(now); do != wait {
+			did[do] = append(did[do], now-start)
+		}
+	}
+	if got := did[reopen]; len(got) < 2 || got[0] != 10*time.Second || got[1] != 20*time.Second {
+		t.Errorf("streams are opened anew after %v, want 10s, 20s and so on", got)
+	}
+	if got := did[reconnect]; len(got) != 2 || got[0] != 30*time.Second || got[1] != 30*time.Second+nextMend {
+		t.Errorf("the connection is given up after %v, want 30s and five minutes later", got)
+	}
+	a = absence{}
+	for i := range 100 { // it comes and goes: nobody looks while it is not connected
+		if do := a.next(start + time.Duration(i)*8*time.Second); do != wait {
+			t.Errorf("look %d: %v after short absences", i, do)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package transport
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// A rollGate also knows who is a member without a connection, as the book does.
+type rollGate struct {
+	*testGate
+	members map[proto.PeerID]bool
+}
+
+func (g rollGate) Member(p proto.PeerID) (identity.Member, bool) {
+	return identity.Member{Peer: p}, g.members[p]
+}
+
+// startRoll starts a node whose gate knows these members.
+func startRoll(t *testing.T, n byte, prepare func(*Config), members ...byte) *Transport {
+	t.Helper()
+	g := rollGate{&testGate{boot: n}, make(map[proto.PeerID]bool)}
+	for _, m := range members {
+		g.members[newTestKeys(m).Peer()] = true
+	}
+	cfg := Config{Listen: []string{"/ip4/127.0.0.1/tcp/0"}}
+	prepare(&cfg)
+	tr, err := New(newTestKeys(n), g, newTestReceiver(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tr.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	<-tr.opened
+	return tr
+}
+
+// TestStrangersDoNotShutMembersOut holds that the places for connections without
+// a hello are for strangers: who holds all of them keeps no member out.
+func TestStrangersDoNotShutMembersOut(t *testing.T) {
+	b := startRoll(t, 2, func(cfg *Config) { cfg.Timing.Hello = 20 * time.Second }, 1)
+	to := peer.AddrInfo{ID: b.host.ID(), Addrs: b.host.Addrs()}
+	for range maxUnverified {
+		h, err := libp2p.New(libp2p.NoListenAddrs, libp2p.DisableMetrics())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.Close() })
+		h.Peerstore().AddAddrs(to.ID, to.Addrs, time.Minute)
+		if _, err := h.Network().DialPeer(t.Context(), to.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "strangers hold every place", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.unverified() == maxUnverified
+	})
+	a := start(t, 1, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil {
+		t.Errorf("a member is kept out: %v", err)
+	}
+}
+
+// TestWhoMayAskWithoutATicket holds that nodes elsewhere cannot fill the list of those
+// who ask on the LAN, nor be taken for one of them.
+func TestWhoMayAskWithoutATicket(t *testing.T) {
+	_, office, err := net.ParseCIDR("2001:db8:1:2::/64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	relay := "/p2p/" + toLibp2p(newTestKeys(9).Peer()).String() + "/p2p-circuit"
+	for addr, want := range map[string]bool{
+		"/ip4/192.168.1.7/tcp/4001":              true,
+		"/ip4/127.0.0.1/tcp/4001":                true,
+		"/ip6/fe80::1/udp/4001/quic-v1":          true,
+		"/ip6/2001:db8:1:2::7/udp/4001/quic-v1":  true,
+		"/ip6/2001:db8:1:3::7/udp/4001/quic-v1":  false,
+		"/ip4/198.51.100.7/tcp/4001":             false,
+		"/ip4/192.168.1.7/tcp/4001" + relay:      false,
+		"/dns/node.example.org/udp/4001/quic-v1": false,
+	} {
+		if got := near(ma.StringCast(addr), []*net.IPNet{office}); got != want {
+			t.Errorf("%s is near: %v", addr, got)
+		}
+	}
+	ticket := &proto.JoinRequest{TicketId: make([]byte, 16)}
+	if mayAsk(&proto.JoinRequest{}, false, false) || !mayAsk(ticket, false, false) || !mayAsk(&proto.JoinRequest{}, true, false) || !mayAsk(&proto.JoinRequest{}, false, true) {
+		t.Error("from elsewhere: a ticket and a member's renewal are looked at, and nothing else")
+	}
+	if len(ownNetworks()) == 0 {
+		t.Error("this machine is in no network, not even its own")
+	}
+}
+
+// TestAnEndedCertificateServesForTheHelloOnly holds that who connects with a
+// certificate that ended lately gets no place at a relay, and is in no table and
+// in no topic: it is let in to have it renewed.
+func TestAnEndedCertificateServesForTheHelloOnly(t *testing.T) {
+	heard := new(countRumors)
+	b := startRoll(t, 2, func(cfg *Config) { cfg.Relay, cfg.DHT, cfg.Rumors = true, true, heard }, 3)
+	late, _ := inMesh(t, 1, 2, 3)
+	member, _ := inMesh(t, 3, 2, 1)
+	for _, n := range []*testNode{late, member} {
+		if err := n.Dial(t.Context(), b.Peer(), b.Addrs()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the member is in the topic and in the table", func() bool {
+		d := b.Discovery()
+		return d.TopicPeers > 0 && d.TablePeers > 0
+	})
+	for _, n := range []struct {
+		*testNode
+		want bool
+	}{{late, false}, {member, true}} {
+		eventually(t, "both hellos are over", func() bool { return b.Connected(n.Peer()) && n.Connected(b.Peer()) })
+		if got := (relayACL{b}).AllowReserve(n.host.ID(), nil); got != n.want {
+			t.Errorf("node %d: a place at the relay is given: %v", n.gate.boot, got)
+		}
+		if _, err := n.askReservation(t.Context(), n.best(b.Peer())); (err == nil) != n.want {
+			t.Errorf("node %d: it asked for a place: %v", n.gate.boot, err)
+		}
+	}
+	if d := b.Discovery(); d.TopicPeers != 1 || d.TablePeers != 1 {
+		t.Errorf("%d in the topic, %d in the table, want the member alone", d.TopicPeers, d.TablePeers)
+	}
+}

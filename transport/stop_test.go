@@ -1,0 +1,112 @@
+package transport
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Two dials of a peer at once each have their relay, until they end.
+func TestAimsOfTwoDials(t *testing.T) {
+	p, r1, r2, r3 := newTestKeys(1).Peer(), newTestKeys(2).Peer(), newTestKeys(3).Peer(), newTestKeys(4).Peer()
+	var a aims
+	allowed := func() (all [3]bool) {
+		for i, r := range []proto.PeerID{r1, r2, r3} {
+			all[i], _ = a.allow(p, r)
+		}
+		return all
+	}
+	first, second := a.set(p, aim{relay: r1}), a.set(p, aim{relay: r2, beside: true})
+	if got := allowed(); got != [3]bool{true, true, false} {
+		t.Errorf("while both go on: %v", got)
+	}
+	first()
+	if got := allowed(); got != [3]bool{false, true, false} {
+		t.Errorf("when the first has ended: %v", got)
+	}
+	if _, beside := a.allow(p, r2); !beside {
+		t.Error("the end of one dial took the other's word away that it goes beside a connection")
+	}
+	second()
+	if got := allowed(); got != [3]bool{true, true, true} || len(a.at) != 0 {
+		t.Errorf("when both have ended: %v, %d are remembered", got, len(a.at))
+	}
+}
+
+// What is heard of this node's address after hole punching has ended begins it no more:
+// nobody would end it.
+func TestNoPunchingAfterItsEnd(t *testing.T) {
+	a := start(t, 1, nil)
+	a.stopPunching()
+	if err := a.startPunching(ma.StringCast("/ip4/192.0.2.1/udp/4001/quic-v1")); err != nil {
+		t.Fatal(err)
+	}
+	if s := a.reach.punching.service; s != nil {
+		s.Close()
+		t.Error("hole punching has begun after its end")
+	}
+}
+
+// The other side of a punch does not have this node knock at its own doors.
+func TestPunchesLeadToOtherMachines(t *testing.T) {
+	a := start(t, 1, func(_ *testNode, c *Config) { c.Announce = []string{"/ip4/192.0.2.1/udp/4001/quic-v1"} })
+	door, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	knocks := make(chan net.Conn, 16)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := door.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+			knocks <- c
+		}
+	}()
+	at, err := manet.FromNetAddr(door.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := network.WithSimultaneousConnect(t.Context(), true, "test")
+	h := &punchHost{membersHost{a.host, a.Transport}}
+	if err := h.Connect(ctx, peer.AddrInfo{ID: toLibp2p(newTestKeys(2).Peer()), Addrs: []ma.Multiaddr{at}}); err == nil {
+		t.Error("connected with nobody")
+	}
+	door.Close()
+	<-done
+	if len(knocks) > 0 {
+		t.Error("a punch went to this machine itself")
+	}
+}
+
+// A link that moves ends when nothing waits for an answer, also when something that has
+// none was still to be written.
+func TestMovedLinkEndsAfterAPost(t *testing.T) {
+	b := start(t, 2, nil)
+	a := start(t, 1, nil)
+	l := link(t, a, b)
+	l.mu.Lock() // it waits for a writer that is busy
+	var err error
+	if l.out, err = proto.AppendFrame(l.out, renewal("1")); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Unlock()
+	began := time.Now()
+	l.move()
+	notify(l.dirty)
+	<-l.Done()
+	if took := time.Since(began); took >= moveTime {
+		t.Errorf("it ended after %v", took)
+	}
+}

@@ -1,0 +1,79 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+
+	pubsub "github.com/libp2p/go-libp2p-pubsub"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+)
+
+// A rumorTracer counts what gossipsub does with messages and holds neighbours to
+// account for those that no honest node passes on.
+type rumorTracer struct{ t *Transport }
+
+// RejectMessage counts a message that is dropped. Our own validator counts for itself.
+func (r *rumorTracer) RejectMessage(m *pubsub.Message, reason string) {
+	switch reason {
+	case pubsub.RejectMissingSignature, pubsub.RejectInvalidSignature, pubsub.RejectUnexpectedAuthInfo, pubsub.RejectUnexpectedSignature:
+		r.count("forged")
+		p, err := fromLibp2p(m.ReceivedFrom)
+		if err != nil || p == r.t.self {
+			return
+		}
+		r.t.crew.hand(func(context.Context) {
+			r.t.offend(p, "gossip", fmt.Errorf("%w: a rumor with %s", ErrProtocol, reason))
+		})
+	case pubsub.RejectValidationQueueFull, pubsub.RejectValidationThrottled:
+		r.count("crowded out")
+	}
+}
+
+// DuplicateMessage counts a message that was there already.
+func (r *rumorTracer) DuplicateMessage(*pubsub.Message) { r.count("duplicate") }
+
+// UndeliverableMessage counts a message for which Heard was too slow.
+func (r *rumorTracer) UndeliverableMessage(*pubsub.Message) { r.count("unheard") }
+
+// DropRPC counts the messages that a full queue to a neighbour lost.
+func (r *rumorTracer) DropRPC(rpc *pubsub.RPC, _ peer.ID) {
+	r.t.met.rumors.WithLabelValues("unsent").Add(float64(len(rpc.GetPublish())))
+}
+
+func (r *rumorTracer) count(outcome string) { r.t.met.rumors.WithLabelValues(outcome).Inc() }
+
+// The rest of pubsub.RawTracer is not looked at.
+
+// OnNewOutboundStream does nothing.
+func (*rumorTracer) OnNewOutboundStream(peer.ID, protocol.ID) {}
+
+// OnClosedOutboundStream does nothing.
+func (*rumorTracer) OnClosedOutboundStream(peer.ID) {}
+
+// Join does nothing.
+func (*rumorTracer) Join(string) {}
+
+// Leave does nothing.
+func (*rumorTracer) Leave(string) {}
+
+// Graft does nothing.
+func (*rumorTracer) Graft(peer.ID, string) {}
+
+// Prune does nothing.
+func (*rumorTracer) Prune(peer.ID, string) {}
+
+// ValidateMessage does nothing.
+func (*rumorTracer) ValidateMessage(*pubsub.Message) {}
+
+// DeliverMessage does nothing.
+func (*rumorTracer) DeliverMessage(*pubsub.Message) {}
+
+// ThrottlePeer does nothing.
+func (*rumorTracer) ThrottlePeer(peer.ID) {}
+
+// RecvRPC does nothing.
+func (*rumorTracer) RecvRPC(*pubsub.RPC) {}
+
+// SendRPC does nothing.
+func (*rumorTracer) SendRPC(*pubsub.RPC, peer.ID) {}

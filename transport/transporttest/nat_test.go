@@ -1,0 +1,35 @@
+package transporttest
+
+import "testing"
+
+// TestNAT holds who gets through which NAT.
+func TestNAT(t *testing.T) {
+	tests := []struct {
+		name          string
+		zero, one     Kind
+		first, second bool // 0 → 1 after 1 wrote to nobody, and after 1 wrote to 0
+	}{
+		{"open", Open, Open, true, true},
+		{"behind one it is reached by whom it wrote to", Open, Cone, false, true},
+		{"behind two", Cone, Cone, false, true},
+		{"symmetric is reached by open ones", Open, Symmetric, false, true},
+		{"symmetric and cone never meet", Cone, Symmetric, false, false},
+		{"two symmetric ones never meet", Symmetric, Symmetric, false, false},
+	}
+	for _, tt := range tests {
+		n := Mesh(t, Link{})
+		n.Behind(tt.zero, 0)
+		n.Behind(tt.one, 1)
+		if got := !n.drops(0, n.place(1), 0); got != tt.first {
+			t.Errorf("%s: at first %v", tt.name, got)
+		}
+		n.drops(1, n.place(0), 0)
+		if got := !n.drops(0, n.place(1), 0); got != tt.second {
+			t.Errorf("%s: then %v", tt.name, got)
+		}
+		n.Behind(Open, 0, 1)
+		if n.drops(0, n.place(1), 0) {
+			t.Errorf("%s: the NATs stay", tt.name)
+		}
+	}
+}
