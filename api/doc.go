@@ -10,7 +10,7 @@
 //
 // It promises three things. What it answers is what the node said: a 202 means
 // that the task is on disk. Reading never changes anything: whatever writes is a
-// POST or a DELETE. And every error, its own as well as the node's, is a
+// POST, a PUT or a DELETE. And every error, its own as well as the node's, is a
 // [Problem] with the next step in it.
 //
 // The window has no locks but the mode of its socket, so [Server.Serve] refuses

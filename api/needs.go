@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -26,8 +27,53 @@ type tasking interface {
 
 type meshing interface {
 	ending
+	neighbouring
+	around
+}
+
+// around is what is beyond this node and its neighbours.
+type around interface {
+	networking
+	sharing
+	steering
+}
+
+// scheduling makes tasks by the clock.
+type scheduling interface {
+	Schedules(ctx context.Context) ([]node.Schedule, error)
+	AddSchedule(ctx context.Context, s node.ScheduleSpec) (node.Schedule, error)
+	unscheduling
+}
+
+type unscheduling interface {
+	RemoveSchedule(ctx context.Context, queue, name string) error
+	PauseSchedule(ctx context.Context, queue, name string, on bool) (node.Schedule, error)
+}
+
+// steering changes tasks that are under way.
+type steering interface {
+	SetClass(ctx context.Context, id, class string) (node.Task, error)
+	MoveTask(ctx context.Context, id, queue string) (node.Submitted, error)
+	Progress(ctx context.Context, id string) error
+}
+
+type neighbouring interface {
 	neighbours
 	gate
+	wishes
+}
+
+// networking is what every node tells of the mesh.
+type networking interface {
+	membership
+	reach
+	diary
+}
+
+type membership interface {
+	members
+	upkeep
+	standing
 }
 
 type keeping interface {
@@ -71,6 +117,94 @@ type gate interface {
 	Block(ctx context.Context, name string) error
 	Unblock(ctx context.Context, name string) error
 	Forget(ctx context.Context, name string) error
+}
+
+type members interface {
+	Members(ctx context.Context) []node.Member
+	Member(ctx context.Context, ref string) (node.Member, error)
+	MeshSummary(ctx context.Context) node.MeshSummary
+}
+
+type upkeep interface {
+	PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (node.Pruned, error)
+	Converge(ctx context.Context) (node.Convergence, error)
+}
+
+type reach interface {
+	Ping(ctx context.Context, ref string) (node.Pong, error)
+	Path(ctx context.Context, ref string) (node.PathReport, error)
+	NetCheck(ctx context.Context) node.NetCheck
+}
+
+type wishes interface {
+	Wishes(ctx context.Context) []node.Wish
+	// Accept takes an id, its begin or end, a wished name or a code.
+	Accept(ctx context.Context, ref string, o node.AcceptOptions) (node.Peer, error)
+}
+
+type standing interface {
+	Rename(ctx context.Context, ref, name string) error
+	Revoke(ctx context.Context, ref, reason string) error
+}
+
+type diary interface {
+	// Events waits for the first event behind after when there is none yet.
+	Events(ctx context.Context, after uint64, limit int, wait time.Duration) node.EventPage
+}
+
+// sharing is what a node tells of shared queues.
+type sharing interface {
+	queueing
+	moving
+	holding
+}
+
+// holding is who owns what, and what is made by the clock.
+type holding interface {
+	owning
+	scheduling
+}
+
+type queueing interface {
+	Queues(ctx context.Context) []node.Queue
+	Queue(ctx context.Context, name string) (node.Queue, error)
+	SetQueue(ctx context.Context, name string, s node.QueueSettings) (node.Queue, error)
+}
+
+type moving interface {
+	SeizeQueue(ctx context.Context, name, from string) (node.Queue, error)
+	HandOffQueue(ctx context.Context, name, to string) (node.Queue, error)
+	leaving
+}
+
+type leaving interface {
+	Drain(ctx context.Context, on bool) (node.Drained, error)
+	// Stop returns once the node has begun to stop.
+	Stop(ctx context.Context, handoff bool) error
+}
+
+type owning interface {
+	leases
+	timeline
+	// UnblockLane lets the tasks of one ordering key go on.
+	UnblockLane(ctx context.Context, queue, key string) (node.Queue, error)
+}
+
+type leases interface {
+	Leases(ctx context.Context, f node.LeaseFilter) ([]node.Lease, error)
+	reclaim
+	LeaseConflicts(ctx context.Context) []node.LeaseConflict
+}
+
+type reclaim interface {
+	ReleaseLease(ctx context.Context, task string) (node.Lease, error)
+	RecoverLeases(ctx context.Context, owner string, dryRun bool) (node.Recovered, error)
+}
+
+type timeline interface {
+	OwnershipEvents(ctx context.Context, after uint64, limit int) []node.OwnershipEvent
+	// Timeline asks the other nodes, too.
+	Timeline(ctx context.Context, q node.TimelineQuery) (node.Timeline, error)
 }
 
 type handling interface {

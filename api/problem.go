@@ -31,6 +31,7 @@ const (
 	CodeType        Code = "UNSUPPORTED_TYPE"   // 415
 	CodeInternal    Code = "INTERNAL"           // 500
 	CodeDraining    Code = "DRAINING"           // 503
+	CodeStarting    Code = "STARTING"           // 503
 	CodeUnhealthy   Code = "UNHEALTHY"          // 503
 	CodeTimeout     Code = "TIMEOUT"            // 504
 	CodeUnknown     Code = "UNKNOWN_OUTCOME"    // 504
@@ -44,7 +45,7 @@ var codes = map[Code]struct {
 }{
 	CodeInvalid:     {422, "The request makes no sense", "mend what the detail names; GET /openapi.json describes every field"},
 	CodeDenied:      {403, "Not allowed here", "see what the detail names: the peer may be blocked, or this node may lack a role"},
-	CodeNotFound:    {404, "There is no such thing", "check the name: GET /v1/tasks, /v1/peers and /v1/handlers list what there is"},
+	CodeNotFound:    {404, "There is no such thing", "check the name: GET /v1/tasks, /v1/peers, /v1/handlers and /v1/queues list what there is"},
 	CodeMethod:      {405, "Not with this method", "use one of the methods in the Allow header"},
 	CodeKeyConflict: {409, "The idempotency key belongs to another request", "repeat the first request unchanged, or use a new key"},
 	CodeRefused:     {409, "Not in this state", "see the detail; GET /v1/why/{task} names what a task waits for"},
@@ -52,6 +53,7 @@ var codes = map[Code]struct {
 	CodeType:        {415, "Not this content type", "send Content-Type: application/json"},
 	CodeInternal:    {500, "The node failed to do it", "read the node's log; if it goes on, restart the node: no task is lost"},
 	CodeDraining:    {503, "The node is stopping", "nothing was taken: send it again when the node has started"},
+	CodeStarting:    {503, "The node is starting", "nothing was taken: try again; GET /readyz says how far it is"},
 	CodeUnhealthy:   {503, "The node is not well", "read the node's log and GET /v1/status"},
 	CodeTimeout:     {504, "It took too long", "ask again; what was stored is safe"},
 	CodeUnknown:     {504, "Nobody knows whether it was stored", "repeat it with the same Idempotency-Key: it is stored once"},
@@ -67,6 +69,7 @@ var sentinels = []struct {
 	{node.ErrFull, CodeFull},
 	{store.ErrFull, CodeFull},
 	{node.ErrDraining, CodeDraining},
+	{ErrStarting, CodeStarting},
 	{store.ErrUnknown, CodeUnknown},
 	{store.ErrFailed, CodeUnhealthy},
 	{node.ErrDenied, CodeDenied},
@@ -75,6 +78,9 @@ var sentinels = []struct {
 	{node.ErrInvalid, CodeInvalid},
 	{context.DeadlineExceeded, CodeTimeout},
 }
+
+// ErrStarting means that the node still opens its store.
+var ErrStarting = errors.New("the node is starting")
 
 // A Problem is an error as RFC 9457 writes it, with a code and the next step.
 type Problem struct {
@@ -145,6 +151,10 @@ func (p *Problem) Is(target error) bool {
 	return false
 }
 
+// Unrouted reports whether the node has no such route: it is older, or newer, than
+// who asked.
+func (p *Problem) Unrouted() bool { return p.Code == CodeNotFound && p.Fix == unroutedFix }
+
 // GetStatus returns the HTTP status.
 func (p *Problem) GetStatus() int { return p.Status }
 
@@ -190,7 +200,7 @@ func encode(w io.Writer, v any) error {
 func humaProblem(status int, msg string, errs ...error) huma.StatusError {
 	code := CodeInvalid
 	for c, k := range codes {
-		if k.status == status && c != CodeRefused && c != CodeUnhealthy && c != CodeUnknown {
+		if k.status == status && c != CodeRefused && c != CodeUnhealthy && c != CodeStarting && c != CodeUnknown {
 			code = c
 		}
 	}

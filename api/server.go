@@ -54,6 +54,8 @@ func New(n Node, cfg Config) *Server {
 	s.routeTasks()
 	s.routeDeadLetters()
 	s.routePeers()
+	s.routeNetwork(n)
+	s.routeShared(n)
 	s.routeHandlers()
 	s.routeStore()
 	s.routeHealth()
@@ -97,6 +99,9 @@ func (s *Server) rescue(w *status, r *http.Request) {
 	}
 }
 
+// unroutedFix is what an answer says that no route gave.
+const unroutedFix = "GET /openapi.json lists every route"
+
 // unrouted asks the mux's own answer why there is no route.
 func unrouted(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	probe := probe{header: http.Header{}}
@@ -104,7 +109,7 @@ func unrouted(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	allow := probe.header.Get("Allow")
 	if allow == "" {
 		p := problem(CodeNotFound, "there is no %s %.200s", r.Method, r.URL.Path)
-		p.Fix = "GET /openapi.json lists every route"
+		p.Fix = unroutedFix
 		fail(w, p)
 		return
 	}
@@ -126,6 +131,10 @@ func (p *probe) WriteHeader(int)             {}
 // Serve answers on l until ctx is done, then ends: who waits for a task is told at
 // once, other requests have the time of grace. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	return serve(ctx, l, s.local(), s.cfg)
+}
+
+func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) error {
 	if network := l.Addr().Network(); network != "unix" {
 		return errors.Join(fmt.Errorf("serve the api on %s %s: it has no locks of its own, so it is served on unix sockets only", network, l.Addr()), l.Close())
 	}
@@ -133,11 +142,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	base = context.WithValue(base, stopKey{}, ctx)
 	srv := &http.Server{
-		Handler:           s.local(),
+		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return base },
 	}
 	failed := make(chan error, 1)
@@ -147,11 +156,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return errors.Join(fmt.Errorf("serve the api: %w", err), srv.Close())
 	case <-ctx.Done():
 	}
-	grace, stop := context.WithTimeout(base, s.cfg.Grace)
+	grace, stop := context.WithTimeout(base, cfg.Grace)
 	defer stop()
 	err := srv.Shutdown(grace)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.cfg.Logger.Warn("requests were cut off at the stop", "grace", s.cfg.Grace)
+		cfg.Logger.Warn("requests were cut off at the stop", "grace", cfg.Grace)
 		cancel()
 		err = srv.Close()
 	}

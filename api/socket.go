@@ -36,8 +36,24 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
+// dying is how long a socket that is answered is looked at again: that of a node which
+// was just killed may take callers for a moment longer, whom nobody hears.
+const (
+	dying     = 3 * time.Second
+	dyingStep = 20 * time.Millisecond
+)
+
 // vacate makes sure that nobody lives at path.
 func vacate(path string) error {
+	for began := time.Now(); ; time.Sleep(dyingStep) {
+		if err := vacant(path); !errors.Is(err, ErrInUse) || time.Since(began) >= dying {
+			return err
+		}
+	}
+}
+
+// vacant reports whether nobody lives at path now.
+func vacant(path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):

@@ -20,7 +20,7 @@ func (s *Server) routeStore() {
 	type why struct {
 		Subject string `path:"subject" maxLength:"128" doc:"a task's id or a peer's name"`
 	}
-	route(s, op("GET", "/v1/why/{subject}", "why", "node", "Name the one thing that keeps a task or a peer back"), func(ctx context.Context, in *why) (node.Blocker, error) {
+	route(s, op("GET", "/v1/why/{subject}", "why", "node", "Name the one thing that keeps a task, a peer or a queue back"), func(ctx context.Context, in *why) (node.Blocker, error) {
 		return s.node.Why(ctx, in.Subject)
 	})
 	route(s, op("GET", "/v1/store", "getStore", "store", "Sizes of the store"), func(context.Context, *struct{}) (node.StoreStats, error) {

@@ -21,6 +21,7 @@ type Submit struct {
 	Target  string            `json:"target" minLength:"1" doc:"who does it: a peer's name or id"`
 	Kind    string            `json:"kind" minLength:"1" maxLength:"128" doc:"which handler"`
 	Class   string            `json:"class,omitempty" enum:"critical,high,normal,low" doc:"default normal"`
+	Mode    string            `json:"mode,omitempty" enum:"at_least_once,at_most_once" doc:"what a crash while it runs may do: run it again, or never; default at_least_once"`
 	TTL     string            `json:"ttl,omitempty" example:"24h" doc:"no start after this; default 168h, at most 720h"`
 	Delay   string            `json:"delay,omitempty" example:"90s" doc:"not sent before; not together with at"`
 	At      time.Time         `json:"at,omitzero" doc:"not sent before"`
@@ -34,6 +35,8 @@ type Submit struct {
 	Labels  map[string]string `json:"labels,omitempty" doc:"free words to find it by, at most 32"`
 	Trace   string            `json:"traceparent,omitempty" doc:"W3C trace context; the header of that name does the same"`
 	Retries uint32            `json:"retries,omitempty" doc:"attempts that the handler may make; default its own"`
+	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the node must have that does it; for a queue alone"`
+	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that it should have: nodes with all of them go first"`
 }
 
 // submitFields are the names that a submit may have, as they are written.
@@ -52,9 +55,13 @@ func SubmitOf(r node.Request) Submit {
 	s := Submit{
 		Target: r.Target, Kind: r.Kind, At: r.At, Key: r.Key, Order: r.Order, OnDead: r.OnDead, Args: r.Args,
 		Body: r.Body, Type: r.Type, Labels: r.Labels, Trace: r.Trace, Retries: r.Retries,
+		Require: r.Require, Prefer: r.Prefer,
 	}
 	if r.Class != proto.Class_CLASS_UNSPECIFIED {
 		s.Class = r.Class.Name()
+	}
+	if r.Mode != proto.Mode_MODE_UNSPECIFIED {
+		s.Mode = r.Mode.Name()
 	}
 	if r.TTL != 0 {
 		s.TTL = r.TTL.String()
@@ -91,6 +98,7 @@ func (s *Submit) request() (node.Request, error) {
 	r := node.Request{
 		Target: s.Target, Kind: s.Kind, At: s.At, Key: s.Key, Order: s.Order, OnDead: s.OnDead, Args: s.Args,
 		Body: s.Body, Type: s.Type, Labels: s.Labels, Trace: s.Trace, Retries: s.Retries,
+		Affinity: node.Affinity{Require: s.Require, Prefer: s.Prefer},
 	}
 	var err error
 	switch {
@@ -108,6 +116,11 @@ func (s *Submit) request() (node.Request, error) {
 	}
 	if r.Class, err = proto.ParseClass(s.Class); err != nil {
 		return r, problem(CodeInvalid, "class: %v", err)
+	}
+	if s.Mode != "" {
+		if r.Mode, err = proto.ParseMode(s.Mode); err != nil {
+			return r, problem(CodeInvalid, "mode: %v", err)
+		}
 	}
 	if r.TTL, err = duration("ttl", s.TTL); err != nil {
 		return r, err
@@ -189,7 +202,7 @@ func streamed(r *http.Request) (node.Request, error) {
 // words are the fields of a task that are one word, by their names.
 func (s *Submit) words() map[string]*string {
 	return map[string]*string{
-		"target": &s.Target, "kind": &s.Kind, "class": &s.Class, "ttl": &s.TTL, "delay": &s.Delay, "key": &s.Key,
+		"target": &s.Target, "kind": &s.Kind, "class": &s.Class, "mode": &s.Mode, "ttl": &s.TTL, "delay": &s.Delay, "key": &s.Key,
 		"order": &s.Order, "on_dead": &s.OnDead, "type": &s.Type, "traceparent": &s.Trace,
 	}
 }
@@ -203,6 +216,10 @@ func submitOfQuery(q url.Values) (s Submit, err error) {
 			*field = vs[0]
 		case name == "arg":
 			s.Args = vs
+		case name == "require":
+			s.Require = vs
+		case name == "prefer":
+			s.Prefer = vs
 		case name == "label":
 			s.Labels, err = labels(vs)
 		case name == "retries" && len(vs) == 1:
@@ -251,6 +268,12 @@ func (s Submit) Query() url.Values {
 	}
 	for _, a := range s.Args {
 		q.Add("arg", a)
+	}
+	for _, l := range s.Require {
+		q.Add("require", l)
+	}
+	for _, l := range s.Prefer {
+		q.Add("prefer", l)
 	}
 	for k, v := range s.Labels {
 		q.Add("label", k+"="+v)

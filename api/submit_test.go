@@ -284,11 +284,12 @@ func TestBatch(t *testing.T) {
 // fuzz target.
 func TestRequestsRoundTrip(t *testing.T) {
 	r := node.Request{
-		Target: "l", Kind: "k", Class: proto.Class_CLASS_LOW, TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
+		Target: "l", Kind: "k", Class: proto.Class_CLASS_LOW, Mode: proto.Mode_MODE_AT_MOST_ONCE, TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
 		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Retries: 4294967295,
+		Affinity: node.Affinity{Require: []string{"gpu=yes"}, Prefer: []string{"fast", "x y"}},
 	}
 	for f := range reflect.TypeFor[node.Request]().Fields() {
-		if v := reflect.ValueOf(r).FieldByIndex(f.Index); v.IsZero() && f.Name != "Stream" && f.Name != "RedriveOf" {
+		if v := reflect.ValueOf(r).FieldByIndex(f.Index); v.IsZero() && f.Name != "Stream" && f.Name != "RedriveOf" && f.IsExported() {
 			t.Errorf("field %s is not tried: a new field of node.Request belongs into Submit", f.Name)
 		}
 	}

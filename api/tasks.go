@@ -116,6 +116,8 @@ func submitParams() []*huma.Param {
 		{Name: "Idempotency-Key", In: "header", Description: "the same key: the same task; the same key for another request: 409", Schema: &huma.Schema{Type: "string"}},
 		{Name: "arg", In: "query", Description: "of a stream: an argument; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
 		{Name: "label", In: "query", Description: "of a stream: name=value; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
+		{Name: "require", In: "query", Description: "of a stream: a label that the node must have; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
+		{Name: "prefer", In: "query", Description: "of a stream: a label that the node should have; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
 		{Name: "retries", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
 		{Name: "at", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string", Format: "date-time"}},
 	}
@@ -173,6 +175,7 @@ func (s *Server) routeTaskWrites() {
 		done, err := s.node.Retry(ctx, in.ID)
 		return &retried{"/v1/tasks/" + done.ID, done}, err
 	})
+	s.routeSteering(s.node)
 	type purge struct{ Body Purge }
 	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (node.Purged, error) {
 		q, err := in.Body.query()

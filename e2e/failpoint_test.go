@@ -4,6 +4,9 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +35,7 @@ var points = []struct {
 	{inbox.PointFinished, false},
 	{inbox.PointSettle, false},
 	{inbox.PointSettled, false},
+	// node.PointRedriven is passed by a person's command: see TestKillAfterRedrive.
 }
 
 // TestKillAtNamedPoints holds I1, I6, I8 and S01 at every step between two
@@ -73,5 +77,55 @@ func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
 	a.idle()
 	if again := p.once(t, b); side == a && again > before {
 		t.Errorf("I6: %d tasks ran twice although their owner lived", again-before)
+	}
+}
+
+// TestKillAfterRedrive holds S17 at the point that only a redrive passes: the
+// process dies when the new task is on disk and the old one does not say so. Asked
+// again it knows that task, which runs once.
+func TestKillAfterRedrive(t *testing.T) {
+	for _, engine := range engines {
+		t.Run(engine, func(t *testing.T) {
+			mended, ran := filepath.Join(shortDir(t), "mended"), filepath.Join(shortDir(t), "ran")
+			weak := fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s && echo ran >> %s || exit 65'], allow: ['role:send']}\n", mended, ran)
+			a, b := pairOf(t, config{engine: engine}, config{engine: engine, kinds: weak})
+			for i, key := range []string{"", "k"} {
+				old := newPromises()
+				if errs := old.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "weak", Key: key}); errs != nil {
+					t.Fatal(errs)
+				}
+				old.kept(t, a, "FAILED")
+				id := old.all()[0]
+				a.stop()
+				// Mended before the redrive: what is on disk may be sent and run before the process dies.
+				if err := os.WriteFile(mended, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				a.start("BALEFIRE_FAILPOINT=" + node.PointRedriven + ":1")
+				if s, err := a.Retry(t.Context(), id); err == nil {
+					t.Fatalf("key %q: the point was not passed: %+v", key, s)
+				}
+				a.died()
+				a.start()
+				s, err := a.Retry(t.Context(), id)
+				if err != nil || !s.Known {
+					t.Fatalf("key %q: asked again: %+v, %v", key, s, err)
+				}
+				anew := newPromises()
+				anew.add(s.ID)
+				anew.kept(t, a, "SUCCESS")
+				a.idle()
+				lines, err := os.ReadFile(ran)
+				if err != nil || strings.Count(string(lines), "ran") != i+1 {
+					t.Errorf("I6: key %q: %d tasks ran after %d redrives, %v", key, strings.Count(string(lines), "ran"), i+1, err)
+				}
+				if err := os.Remove(mended); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !b.alive() {
+				t.Error("the owner has ended")
+			}
+		})
 	}
 }

@@ -4,78 +4,32 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/internal/lab"
 	"github.com/balefire/balefire/node"
 )
 
-// A wire joins two networks, one for each machine of a test. What passes to a
-// machine is decided by rules of nftables in its network.
-type wire struct {
-	t     *testing.T
-	names [2]string
-}
-
-// newWire makes the two networks, 10.9.0.1 and 10.9.0.2.
-func newWire(t *testing.T) *wire {
+// wired returns two machines, a and b, in one network, and the host that a
+// runs on.
+func wired(t *testing.T, engine string) (ha *lab.Host, a, b *machine) {
 	t.Helper()
-	id := strings.TrimPrefix(filepath.Base(shortDir(t)), "e2e")
-	id = id[max(0, len(id)-6):]
-	w := &wire{t, [2]string{"bf-a" + id, "bf-b" + id}}
-	for _, name := range w.names {
-		w.must("ip", "netns", "add", name)
-		t.Cleanup(func() { w.must("ip", "netns", "del", name) })
-	}
-	w.must("ip", "link", "add", w.names[0], "netns", w.names[0], "type", "veth", "peer", "name", w.names[1], "netns", w.names[1])
-	for i, name := range w.names {
-		w.inside(i, "ip", "addr", "add", fmt.Sprintf("10.9.0.%d/24", i+1), "dev", name)
-		w.inside(i, "ip", "link", "set", name, "up")
-		w.inside(i, "ip", "link", "set", "lo", "up")
-	}
-	return w
+	n := lab.New(t).Net("wire", "10.9.0.0/24")
+	ha, hb := n.Host("a", lab.At{Addr: "10.9.0.1"}), n.Host("b", lab.At{Addr: "10.9.0.2"})
+	a, b = pairOf(t, on(ha, config{engine: engine}), on(hb, config{engine: engine}))
+	return ha, a, b
 }
 
-// within returns what a program runs under to be in a network.
-func (w *wire) within(i int) []string { return []string{"ip", "netns", "exec", w.names[i]} }
-
-func (w *wire) inside(i int, argv ...string) {
-	w.t.Helper()
-	w.must(append(w.within(i), argv...)...)
-}
-
-func (w *wire) must(argv ...string) {
-	w.t.Helper()
-	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-		w.t.Fatalf("this test needs root, ip and nft: %s: %v\n%s", strings.Join(argv, " "), err, out)
+// on puts a machine on a host of a laboratory.
+func on(h *lab.Host, c config) config {
+	c.within = h.Within()
+	if c.listen == nil {
+		c.listen = []string{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001"}
 	}
-}
-
-// deaf lets nothing reach the i-th machine, until heal.
-func (w *wire) deaf(i int) {
-	w.t.Helper()
-	w.inside(i, "nft", "add table inet cut; add chain inet cut in { type filter hook input priority 0; policy drop; }")
-}
-
-// heal lets everything reach it again.
-func (w *wire) heal(i int) { w.t.Helper(); w.inside(i, "nft", "delete table inet cut") }
-
-// wired returns two machines, a and b, at the ends of a wire.
-func wired(t *testing.T, engine string) (w *wire, a, b *machine) {
-	t.Helper()
-	w = newWire(t)
-	at := func(i int) config {
-		ip := fmt.Sprintf("10.9.0.%d", i+1)
-		return config{engine: engine, within: w.within(i), listen: []string{"/ip4/" + ip + "/udp/4001/quic-v1", "/ip4/" + ip + "/tcp/4001"}}
-	}
-	a, b = pairOf(t, at(0), at(1))
-	return w, a, b
+	return c
 }
 
 // TestFlappingLinkAndDeaths holds S06: a link that breaks six times while 12 000
@@ -88,7 +42,7 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 	}
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
-			w, a, b := wired(t, engine)
+			ha, a, b := wired(t, engine)
 			p, marks := newPromises(), newPromises()
 			ctx, cancel := context.WithCancel(t.Context())
 			var sender sync.WaitGroup
@@ -101,11 +55,9 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 			})
 			for range 6 {
 				pause(300 * time.Millisecond)
-				w.deaf(0)
-				w.deaf(1)
+				ha.Port.Cut()
 				pause(700 * time.Millisecond)
-				w.heal(0)
-				w.heal(1)
+				ha.Port.Heal()
 			}
 			for _, m := range []*machine{b, a} {
 				pause(200 * time.Millisecond)
@@ -129,10 +81,10 @@ func TestAcksAreLost(t *testing.T) {
 	if os.Getenv("BALEFIRE_LONG") != "" {
 		lost = 10 * time.Minute
 	}
-	w, a, b := wired(t, "nutsdb")
+	ha, a, b := wired(t, "nutsdb")
 	linked(a, b)
 	p := newPromises()
-	w.deaf(0)
+	ha.Port.CutIn()
 	p.submit(t.Context(), a, 50, node.Request{Target: "b", Kind: "mark"})
 	pause(lost)
 	for _, id := range p.all() {
@@ -143,7 +95,7 @@ func TestAcksAreLost(t *testing.T) {
 	if len(b.left()) == 0 {
 		t.Error("nothing of what was sent has arrived: the test proves nothing")
 	}
-	w.heal(0)
+	ha.Port.Heal()
 	p.kept(t, a, "SUCCESS")
 	if again := p.once(t, b); again > 0 {
 		t.Errorf("I6: %d tasks ran twice", again)

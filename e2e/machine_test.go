@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -33,6 +35,7 @@ type machine struct {
 	marks string // the file that its handlers write to
 	life  int
 
+	binary  string   // of the node
 	within  []string // a program and its arguments that all commands and the node run under
 	trace   []string // likewise, the node alone
 	instead []string // what runs instead of the node
@@ -48,10 +51,12 @@ type config struct {
 	engine string
 	dir    string // default a fresh one
 	listen []string
+	net    string   // YAML below net:, besides listen
 	limits string   // YAML below limits:
 	store  string   // YAML below store:
 	kinds  string   // YAML below handlers:
 	within []string // a program and its arguments that everything of it runs under
+	binary string   // of the node; default the one under test
 }
 
 // newMachine makes a node's folder. The first one of a mesh founds it.
@@ -60,7 +65,7 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 	if c.dir == "" {
 		c.dir = filepath.Join(shortDir(t), name)
 	}
-	m := &machine{t: t, name: name, dir: c.dir, marks: filepath.Join(c.dir, "marks"), Client: client.New(filepath.Join(c.dir, "node.sock")), within: c.within}
+	m := &machine{t: t, name: name, dir: c.dir, marks: filepath.Join(c.dir, "marks"), Client: client.New(filepath.Join(c.dir, "node.sock")), binary: cmp.Or(c.binary, nodeBinary), within: c.within}
 	args := []string{"init", "--name", name}
 	if found {
 		args = append(args, "--new-mesh")
@@ -69,8 +74,8 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 	if c.listen == nil {
 		c.listen = listen(t)
 	}
-	text := fmt.Sprintf("store:\n  engine: %s\n%snet:\n  listen: [%s]\nlimits:\n  graceful_timeout: 2s\n%shandlers:\n%s%s",
-		c.engine, c.store, strings.Join(c.listen, ", "), c.limits, m.marking(), "  - {kind: sum, type: sha256, allow: ['role:send']}\n"+c.kinds)
+	text := fmt.Sprintf("store:\n  engine: %s\n%snet:\n  listen: [%s]\n%slimits:\n  graceful_timeout: 2s\n%shandlers:\n%s%s",
+		c.engine, c.store, strings.Join(c.listen, ", "), c.net, c.limits, m.marking(), "  - {kind: sum, type: sha256, allow: ['role:send']}\n"+c.kinds)
 	if err := os.WriteFile(filepath.Join(m.dir, "config.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -103,16 +108,46 @@ func shortDir(t *testing.T) string {
 }
 
 // listen returns addresses on a port that is free now, the same one at every
-// start: peers remember it.
+// start: peers remember it. Ports lie below the range that the kernel gives to
+// outgoing connections, else one of those may hold it before the node does.
 func listen(t *testing.T) []string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := firstPort + int(nextPort.Add(1))%ports
+		if free(port) {
+			return []string{fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port), fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", port)}
+		}
 	}
-	defer l.Close()
-	port := l.Addr().(*net.TCPAddr).Port
-	return []string{fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port), fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", port)}
+	t.Fatal("no free port")
+	return nil
+}
+
+const (
+	firstPort = 12000
+	ports     = 20000
+)
+
+// nextPort starts somewhere else in every run, for runs beside each other.
+var nextPort = func() *atomic.Int64 {
+	var n atomic.Int64
+	n.Store(int64(os.Getpid() % ports))
+	return &n
+}()
+
+// free tells whether nobody listens on a port of loopback, by either protocol.
+func free(port int) bool {
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return false
+	}
+	l.Close()
+	c, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
 }
 
 // must runs a command of the node's binary on this machine's folder.
@@ -128,7 +163,7 @@ func (m *machine) must(args ...string) string {
 func (m *machine) command(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	argv := slices.Concat(m.within, []string{nodeBinary, "--dir", m.dir}, args)
+	argv := slices.Concat(m.within, []string{m.binary, "--dir", m.dir}, args)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var out, complaints strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &complaints
@@ -145,7 +180,7 @@ func (m *machine) launch(env ...string) {
 	if m.alive() {
 		m.t.Fatalf("%s runs already", m.name)
 	}
-	argv := []string{nodeBinary, "--dir", m.dir, "run"}
+	argv := []string{m.binary, "--dir", m.dir, "run"}
 	if m.instead != nil {
 		argv = m.instead
 	}

@@ -9,9 +9,9 @@
 //	  ├── kill -9, failpoints, strace                                              │
 //	  └── the marks that every run of a handler leaves in a file ◀─────────────────┘
 //
-// It needs Linux, root, strace and nft; a test that lacks one of them fails. The
-// binary under test is built with the tag failpoint, unless BALEFIRE_NODE names
-// one.
+// It needs Linux, root, strace and iproute2; a test that lacks one of them fails.
+// The networks are those of internal/lab. The binary under test is built with the
+// tag failpoint, unless BALEFIRE_NODE names one.
 package e2e
 
 import (

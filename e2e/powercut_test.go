@@ -27,16 +27,23 @@ import (
 // returned is cut off, zeroed or garbled. The copy opens, and every task that was
 // acknowledged before the copying began is in it.
 //
-// Where the last commit ended, a NutsDB store says itself (its mark). What Pebble
-// makes of lost and torn writes is held by the tests of store/pebble, below a
-// file system that loses them.
+// Where the last commit ended, a NutsDB store says itself (its mark). Of a Pebble
+// store it is taken to be where the log ended when the tasks were acknowledged.
 func TestPowerCut(t *testing.T) {
+	for _, engine := range engines {
+		t.Run(engine, func(t *testing.T) { powerCut(t, engine) })
+	}
+}
+
+func powerCut(t *testing.T, engine string) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	a, b := pair(t, config{engine: "nutsdb"})
+	a, b := pair(t, config{engine: engine})
 	b.stop() // the tasks wait for it
 	p := newPromises()
 	ctx, cancel := context.WithCancel(t.Context())
 	var load sync.WaitGroup
+	defer load.Wait()
+	defer cancel()
 	for range 4 {
 		load.Go(func() {
 			for ctx.Err() == nil {
@@ -48,8 +55,16 @@ func TestPowerCut(t *testing.T) {
 	for round := range rounds(15) {
 		pause(time.Duration(rng.IntN(50)) * time.Millisecond)
 		promised := p.all()
+		var file string
+		var from int64
+		if engine == "pebble" {
+			file, from = a.pebbleEnd()
+		}
 		twin := a.copied(t)
-		how := twin.loseTail(rng)
+		if engine == "nutsdb" {
+			file, from = twin.nutsEnd()
+		}
+		how := twin.loseTail(rng, file, from)
 		twin.start()
 		for _, id := range promised {
 			if _, err := twin.Task(t.Context(), id); err != nil {
@@ -59,35 +74,58 @@ func TestPowerCut(t *testing.T) {
 		twin.kill()
 		os.RemoveAll(twin.dir)
 	}
-	cancel()
-	load.Wait()
 	t.Logf("%d tasks acknowledged", len(p.all()))
 }
 
 // TestBitFlip holds S48 on real files: a node whose acknowledged data was damaged
 // says so and what to do, and does not start over it; what it says to do brings
-// every other record back, and the node runs on.
+// back every other record of a NutsDB store, and of a Pebble store all that its
+// last snapshot has, and the node runs on.
 func TestBitFlip(t *testing.T) {
-	a, b := pair(t, config{engine: "nutsdb"})
-	b.stop()
-	p := newPromises()
-	for range 50 {
-		p.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)})
+	rescue := map[string]func(*testing.T, *machine, string){"nutsdb": salvaged, "pebble": restored}
+	for _, engine := range engines {
+		t.Run(engine, func(t *testing.T) {
+			a, b := pair(t, config{engine: engine})
+			b.stop()
+			p := newPromises()
+			for range 50 {
+				p.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)})
+			}
+			saved := filepath.Join(shortDir(t), "a")
+			if engine == "pebble" {
+				if err := a.Snapshot(t.Context(), saved); err != nil {
+					t.Fatal(err)
+				}
+			}
+			log := filepath.Join("store", "nutsdb", "gen-000001", "0.dat")
+			if engine == "pebble" {
+				log, _ = a.pebbleEnd()
+			}
+			a.stop()
+			a.flip(log, func(end int64) int64 { return end / 2 })
+			rescue[engine](t, a, saved)
+			a.start()
+			lost := 0
+			for _, id := range p.all() {
+				if _, err := a.Task(t.Context(), id); err != nil {
+					lost++
+				}
+			}
+			if lost > 1 || lost > 0 && engine == "pebble" {
+				t.Errorf("%d of 50 tasks are lost with one damaged byte", lost)
+			}
+			b.start()
+			a.until("what is left is done", a.rests)
+		})
 	}
-	a.stop()
-	log := filepath.Join(a.dir, "store", "nutsdb", "gen-000001", "0.dat")
-	raw, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw[len(bytes.TrimRight(raw, "\x00"))/2] ^= 1
-	if err := os.WriteFile(log, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// salvaged brings a damaged NutsDB store back as its node says.
+func salvaged(t *testing.T, a *machine, saved string) {
+	t.Helper()
 	if out, err := a.command("run"); err == nil || !strings.Contains(out, "salvage") {
 		t.Errorf("a node with damaged data: %v, %s", err, out)
 	}
-	saved := filepath.Join(shortDir(t), "a")
 	a.must("store", "salvage", saved)
 	if out, err := a.command("store", "check"); err == nil || !strings.Contains(out, "damaged") {
 		t.Errorf("a check of damaged data: %v, %s", err, out)
@@ -100,18 +138,75 @@ func TestBitFlip(t *testing.T) {
 	if err := os.Rename(filepath.Join(saved, "store"), filepath.Join(a.dir, "store")); err != nil {
 		t.Fatal(err)
 	}
-	a.start()
-	lost := 0
-	for _, id := range p.all() {
-		if _, err := a.Task(t.Context(), id); err != nil {
-			lost++
+}
+
+// restored brings a damaged Pebble store back as its node says: from a snapshot.
+func restored(t *testing.T, a *machine, saved string) {
+	t.Helper()
+	for _, what := range [][]string{{"run"}, {"store", "check"}, {"store", "salvage", saved + ".salvaged"}} {
+		if out, err := a.command(what...); err == nil || !strings.Contains(out, "snapshot") {
+			t.Errorf("%s with damaged data: %v, %s", what, err, out)
 		}
 	}
-	if lost > 1 {
-		t.Errorf("%d of 50 tasks are lost with one damaged byte", lost)
+	a.must("store", "restore", saved)
+	a.must("store", "check")
+}
+
+// TestBitFlipInTheLastRecord states the one exception of S48: of a Pebble store
+// that was not closed, a flipped bit in the last record of the log looks like a
+// torn end. The store may open without that record, but never without another.
+func TestBitFlipInTheLastRecord(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	a, b := pair(t, config{engine: "pebble"})
+	b.stop()
+	p, last := newPromises(), newPromises()
+	request := node.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)}
+	for range 20 {
+		p.submit(t.Context(), a, 1, request)
 	}
-	b.start()
-	a.until("what is left is done", a.rests)
+	log, from := a.pebbleEnd()
+	last.submit(t.Context(), a, 1, request)
+	a.kill()
+	refused, cost := 0, 0
+	for range 8 {
+		twin := a.copied(t)
+		at := twin.flip(log, func(end int64) int64 { return from + rng.Int64N(end-from) })
+		twin.launch()
+		twin.until("it runs or refuses", func() bool { return !twin.alive() || twin.Ready(t.Context()) == nil })
+		if !twin.alive() {
+			if refused++; !strings.Contains(twin.tail(), "snapshot") {
+				t.Errorf("a flip at byte %d is refused without the next step: %s", at, twin.tail())
+			}
+			continue
+		}
+		for _, id := range p.all() {
+			if _, err := twin.Task(t.Context(), id); err != nil {
+				t.Errorf("a flip at byte %d, behind byte %d, costs %s: %v", at, from, id, err)
+			}
+		}
+		if _, err := twin.Task(t.Context(), last.all()[0]); err != nil {
+			cost++
+		}
+		twin.kill()
+	}
+	t.Logf("of 8 flips in the last record %d were refused, %d cost it", refused, cost)
+}
+
+// flip flips a bit of a file below the folder of the stopped node, at a byte that
+// where chooses, told how far the file was written.
+func (m *machine) flip(file string, where func(end int64) int64) (at int64) {
+	m.t.Helper()
+	path := filepath.Join(m.dir, file)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	at = where(int64(len(bytes.TrimRight(raw, "\x00"))))
+	raw[at] ^= 1
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	return at
 }
 
 // copied returns a machine in a copy of this one's folder as it is at some
@@ -139,23 +234,46 @@ func (m *machine) copied(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	twin := &machine{t: t, name: m.name, dir: dir, marks: filepath.Join(dir, "marks"), Client: client.New(filepath.Join(dir, "node.sock"))}
+	twin := &machine{t: t, name: m.name, dir: dir, marks: filepath.Join(dir, "marks"), Client: client.New(filepath.Join(dir, "node.sock")), binary: m.binary, within: m.within}
 	twin.env = []string{"BALEFIRE_NET_LISTEN=" + strings.Join(listen(t), ",")}
 	t.Cleanup(twin.kill)
 	return twin
 }
 
-// loseTail loses what the store was given after its last acknowledged commit,
-// in one of the ways in which a disk does.
-func (m *machine) loseTail(rng *rand.Rand) (how string) {
+// nutsEnd returns where the last acknowledged commit of a NutsDB store ended:
+// the file, below the node's folder, and the byte in it.
+func (m *machine) nutsEnd() (file string, from int64) {
 	m.t.Helper()
-	gen := filepath.Join(m.dir, "store", "nutsdb", "gen-000001")
-	mark, err := os.ReadFile(filepath.Join(gen, ".acked"))
+	gen := filepath.Join("store", "nutsdb", "gen-000001")
+	mark, err := os.ReadFile(filepath.Join(m.dir, gen, ".acked"))
 	if err != nil || len(mark) != 28 {
 		m.t.Fatalf("the mark of the store: %x, %v", mark, err)
 	}
-	segment, from := binary.LittleEndian.Uint64(mark[8:]), int64(binary.LittleEndian.Uint64(mark[16:]))
-	f, err := os.OpenFile(filepath.Join(gen, fmt.Sprintf("%d.dat", segment)), os.O_RDWR, 0)
+	segment := binary.LittleEndian.Uint64(mark[8:])
+	return filepath.Join(gen, fmt.Sprintf("%d.dat", segment)), int64(binary.LittleEndian.Uint64(mark[16:]))
+}
+
+// pebbleEnd returns where the log of a Pebble store ends now, like nutsEnd: what
+// was acknowledged before is in front of that.
+func (m *machine) pebbleEnd() (file string, from int64) {
+	m.t.Helper()
+	logs, err := filepath.Glob(filepath.Join(m.dir, "store", "pebble", "*.log"))
+	if err != nil || len(logs) == 0 {
+		m.t.Fatalf("the logs of the store: %v, %v", logs, err)
+	}
+	last := logs[len(logs)-1] // their names are numbers of one length
+	fi, err := os.Stat(last)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return filepath.Join("store", "pebble", filepath.Base(last)), fi.Size()
+}
+
+// loseTail loses what a file of the store was given after a byte that was
+// acknowledged, in one of the ways in which a disk does.
+func (m *machine) loseTail(rng *rand.Rand, file string, from int64) (how string) {
+	m.t.Helper()
+	f, err := os.OpenFile(filepath.Join(m.dir, file), os.O_RDWR, 0)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -185,5 +303,5 @@ func (m *machine) loseTail(rng *rand.Rand) (how string) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return fmt.Sprintf("%s from byte %d of segment %d", how, from, segment)
+	return fmt.Sprintf("%s from byte %d of %s", how, from, file)
 }

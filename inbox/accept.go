@@ -15,20 +15,20 @@ import (
 // record a task and reads nothing.
 func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
 	verdicts := make([]Verdict, len(arrivals))
-	todo := make([]int, len(arrivals))
-	for i := range todo {
-		todo[i] = i
+	undecided := make([]int, len(arrivals))
+	for i := range undecided {
+		undecided[i] = i
 	}
-	for len(todo) > 0 {
+	for len(undecided) > 0 {
 		g := &group{flight: &flight{landed: make(chan struct{})}}
-		others := in.sight(arrivals, verdicts, todo, g)
+		others := in.sight(arrivals, verdicts, undecided, g)
 		in.commit(ctx, arrivals, verdicts, g)
-		todo = g.later
+		undecided = g.later
 		for _, f := range others {
 			select {
 			case <-f.landed:
 			case <-ctx.Done():
-				for _, i := range todo {
+				for _, i := range undecided {
 					verdicts[i] = refuse(proto.Code_CODE_INTERNAL, "the node stopped before it could look at the task")
 				}
 				return verdicts
@@ -46,16 +46,16 @@ type group struct {
 	barred []int // of take: cancelled before they arrived
 }
 
-// sight decides about the arrivals in todo and sorts those that are to be
+// sight decides about the arrivals in undecided and sorts those that are to be
 // written, or looked at later, into g. It returns the flights to wait for.
-func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, todo []int, g *group) (others []*flight) {
+func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, g *group) (others []*flight) {
 	s := sight{now: in.nowMs(), draining: in.desk.draining()}
-	g.take = make([]int, 0, len(todo))
+	g.take = make([]int, 0, len(undecided))
 	grants := grants{in: in}
 	k := in.known
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, i := range todo {
+	for _, i := range undecided {
 		a := &arrivals[i]
 		if f := k.look(a, &s); f != nil {
 			g.later = append(g.later, i)
@@ -65,21 +65,41 @@ func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, todo []int, g *gr
 			continue
 		}
 		s.seq, s.notAfter = a.Header.Seq, a.Header.NotAfter
+		s.restored = in.restored > 0 && a.Header.Created <= in.restored
 		s.full = k.size() >= in.cfg.MaxKept
+		s.unfair = !k.fair(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes)
+		s.keysFull = in.keysFull(a)
+		s.queue = nil
 		if s.known == stranger {
-			s.handled, s.allowed, s.tooLarge = grants.of(a)
-			s.noBody = s.allowed && a.streamed() && (in.with.Bodies == nil || !in.with.Bodies.Has(BodyName(a.Header.ID)))
+			s.queue = in.admit(a)
 		}
+		if s.known == stranger && s.queue == nil {
+			s.handled, s.allowed, s.tooLarge = grants.of(a)
+		}
+		s.noBody = s.known == stranger && (s.queue != nil || s.allowed) && a.streamed() && (in.with.Bodies == nil || !in.with.Bodies.Has(BodyName(a.Header.ID)))
 		if verdicts[i] = s.verdict(); !verdicts[i].Accepted() || s.known == same {
 			continue
 		}
-		k.flights[a.Header.ID] = g.flight
+		k.depart(a, g.flight)
 		g.take = append(g.take, i)
+		if a.Content.IdempotencyKey != "" {
+			in.keys.Hold() // until its task has ended: see keyEnded
+		}
 		if s.known == barred {
 			g.barred = append(g.barred, i)
 		}
 	}
 	return others
+}
+
+// keysFull reports whether there is no place for what would be kept of the key of
+// an arrival. A success that is here already needs none.
+func (in *Inbox) keysFull(a *Arrival) bool {
+	if a.Content.GetIdempotencyKey() == "" || !in.keys.Full() {
+		return false
+	}
+	_, err := in.keys.Get(successKey(a.Header.Origin, a.Content.IdempotencyKey))
+	return err != nil
 }
 
 // grants remembers the last answer of the allow list: a group mostly comes from
@@ -141,11 +161,16 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	in.known.land(g.flight, arrivals, g.take, errs)
 	for n, i := range g.take {
 		err := errs[n]
+		if err != nil && arrivals[i].Content.IdempotencyKey != "" {
+			in.keys.Free()
+		}
 		if err == nil {
 			err = in.cfg.Fail(PointAccepted, arrivals[i].Header.ID)
 		}
 		if err != nil {
 			verdicts[i] = in.refusal(&arrivals[i], err)
+		} else if r := &births[n].record; r.Queue != "" && in.with.Queues != nil {
+			in.with.Queues.Taken(arrivals[i].Header.ID, r)
 		}
 	}
 }

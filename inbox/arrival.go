@@ -45,6 +45,10 @@ func (a *Arrival) birth(st *proto.Stored, r *proto.Record, now time.Time) {
 	r.MaxAttempts, r.BodySize = c.MaxAttempts, c.BodySize
 	r.RequestDigest = a.Digest[:]
 	r.Traceparent = c.Traceparent
+	if c.Queue != "" {
+		r.Queue, r.OnDead, r.DueMs = c.Queue, c.OnDead, c.NotBeforeMs
+		r.Require, r.Prefer = c.Require, c.Prefer
+	}
 	if a.streamed() || a.spilled() {
 		r.BodyBlob = BodyName(h.ID)
 	}
@@ -60,10 +64,13 @@ func (a *Arrival) birth(st *proto.Stored, r *proto.Record, now time.Time) {
 const maxSealedRecord = proto.MaxInlineRecord + 1<<10
 
 // streamed reports whether the body came, or will come, as a stream.
-func (a *Arrival) streamed() bool { _, _, ok := a.Header.Stream(); return ok }
+func (a *Arrival) streamed() bool { return a.Header.Streamed() }
 
-// spilled reports whether the sealed body is too large for a record.
-func (a *Arrival) spilled() bool { return len(a.Envelope.GetBody()) > maxSealedRecord }
+// spilled reports whether the sealed body is too large for a record. What stands beside a
+// stream must not be: its file is the stream.
+func (a *Arrival) spilled() bool {
+	return !a.streamed() && len(a.Envelope.GetBody()) > maxSealedRecord
+}
 
 // BodyName is the name of the file of a task's body: the sealed stream, or a
 // sealed body that is too large for the store.

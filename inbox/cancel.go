@@ -22,6 +22,8 @@ func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID,
 		switch {
 		case ok && origin != from:
 			return refuse(proto.Code_CODE_DENIED, "the task is another node's")
+		case state == proto.TaskState_TASK_STATE_DEAD_LETTER && in.with.Queues != nil:
+			return in.cancelQueued(ctx, id) // it may have moved with its queue
 		case state.Terminal():
 			return ended(state)
 		case ok:
@@ -35,6 +37,9 @@ func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID,
 
 // cancelHere asks for the end of a task in custody.
 func (in *Inbox) cancelHere(ctx context.Context, k backlog.Key, hard bool) Verdict {
+	if in.queued(k.ID) {
+		return in.cancelQueued(ctx, k.ID)
+	}
 	if c := in.desk.claim(k); c != nil {
 		return in.cancelWaiting(ctx, c)
 	}

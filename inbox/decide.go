@@ -27,11 +27,15 @@ type sight struct {
 	floor    int64
 	now      int64
 	draining bool
-	handled  bool // there is a handler for its kind
-	allowed  bool // its origin may ask for it
-	tooLarge bool // for its handler
-	noBody   bool // it is streamed and not here yet
-	full     bool // as many ids are kept as may be
+	handled  bool     // there is a handler for its kind
+	allowed  bool     // its origin may ask for it
+	tooLarge bool     // for its handler
+	noBody   bool     // it is streamed and not here yet
+	full     bool     // as many ids are kept as may be
+	unfair   bool     // its origin holds its share of the room
+	keysFull bool     // it has a key, and as many of them are kept as may be
+	restored bool     // it may have run before this store was restored from a copy
+	queue    *Verdict // of its queue; nil: it is for this node
 }
 
 // verdict decides about an arrival. A task that is here is accepted again,
@@ -44,6 +48,8 @@ func (s *sight) verdict() Verdict {
 		return refuse(proto.Code_CODE_DUPLICATE, "its origin has settled this sequence number: it was accepted, refused or ended before")
 	case s.notAfter <= s.floor:
 		return refuse(proto.Code_CODE_EXPIRED, "it is older than what this node still remembers")
+	case s.now > s.notAfter && s.restored:
+		return refuse(proto.Code_CODE_EXPIRED, "its time had passed when it arrived"+restoredAside)
 	case s.now > s.notAfter:
 		return refuse(proto.Code_CODE_EXPIRED, "its time had passed when it arrived")
 	case s.known == imposter:
@@ -52,8 +58,18 @@ func (s *sight) verdict() Verdict {
 		return refuse(proto.Code_CODE_DRAINING, "the node is stopping")
 	case s.full && s.known != barred:
 		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may")
+	case s.unfair && s.known != barred:
+		return refuse(proto.Code_CODE_BUSY, "you hold your share of the tasks that this node keeps; the rest is for others")
+	case s.keysFull && s.known != barred:
+		return refuse(proto.Code_CODE_BUSY, "this node remembers as many idempotency keys as it may")
 	case s.known == barred: // taken in to be told CANCELLED: no handler will see it
 		return Verdict{}
+	case s.queue != nil && !s.queue.Accepted():
+		return *s.queue
+	case s.queue != nil && !s.noBody:
+		return Verdict{}
+	case s.queue != nil:
+		return refuse(proto.Code_CODE_NEED_BODY, "the streamed body is not here")
 	case !s.handled:
 		return refuse(proto.Code_CODE_NO_HANDLER, "no handler for this kind")
 	case !s.allowed:
@@ -93,12 +109,17 @@ type prospect struct {
 	keyDone       bool // a task of its (origin, key) has succeeded
 	keyBusy       bool // one is running
 	suspectActive bool // a suspicious task is running
+	restored      bool // it may have run before this store was restored from a copy
 }
 
 // next decides what the turn of a task means.
 func (p *prospect) next() (turn, ending) {
 	r := p.record
 	switch {
+	case p.restored && p.keyDone:
+		return turnFirst, ending{}
+	case p.restored:
+		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, restoredReason}
 	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled && p.now > r.NotAfterMs:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, "indeterminate: the process died while it ran, and its handler is gone"}
 	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled:
@@ -150,12 +171,13 @@ const (
 	notStopped stop = iota
 	stopTimeout
 	stopCancel
-	stopNode // the node stops
+	stopNode  // the node stops
+	stopLease // its lease was lost
 )
 
 // cause is what the handler's context ends with.
 func (s stop) cause() error {
-	return [...]error{notStopped: nil, stopTimeout: ErrTimeout, stopCancel: ErrCancelled, stopNode: ErrStopping}[s]
+	return [...]error{notStopped: nil, stopTimeout: ErrTimeout, stopCancel: ErrCancelled, stopNode: ErrStopping, stopLease: ErrLeaseLost}[s]
 }
 
 // A step is where a task goes after a run or a crash.

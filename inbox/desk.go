@@ -28,6 +28,7 @@ type claim struct {
 	attempt uint32      // of the start that this claim leads to
 	idem    string      // (origin, idempotency key), empty: none
 	timer   *time.Timer // of the run, nil: none; the worker's own
+	lease   *Leased     // its home is another's to say; nil: of a task in custody here
 
 	// Guarded by desk.mu:
 	slot    bool // it holds a slot

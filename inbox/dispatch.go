@@ -44,6 +44,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 		}
 	})
 	tending.Go(func() { in.watch(stay) })
+	tending.Go(func() { in.keys.Run(stay) })
 	s.dispatch(work, stay)
 	in.desk.halt()
 	in.close()
@@ -59,6 +60,11 @@ func (in *Inbox) Run(ctx context.Context) error {
 func (in *Inbox) close() {
 	done := make(chan struct{})
 	go func() { in.desk.working.Wait(); close(done) }()
+	for _, c := range in.desk.running() {
+		if c.lease != nil {
+			in.desk.stop(c, stopNode, false) // another node goes on with it at once
+		}
+	}
 	for _, step := range []struct {
 		after time.Duration
 		hard  bool
@@ -127,8 +133,11 @@ func (s *shift) untilNext() time.Duration {
 
 // eligible reports whether a task of the kind may be started now.
 func (s *shift) eligible(kind string) bool {
-	if kind == toCancel {
+	switch {
+	case kind == toCancel:
 		return true
+	case ofQueue(kind):
+		return false
 	}
 	h := s.handlers.find(kind)
 	return h != nil && (h.Concurrency == 0 || s.desk.kindUsed(kind) < h.Concurrency)
@@ -139,7 +148,15 @@ func (s *shift) eligible(kind string) bool {
 func (s *shift) round(stay context.Context) (took bool) {
 	var starts []*claim
 	for s.desk.room() {
+		seated := s.seatGranted(stay)
+		took = took || seated
+		if !s.desk.room() {
+			break
+		}
 		item, ok := s.queue.TakeAny(s.eligible)
+		if !ok && seated {
+			continue
+		}
 		if !ok {
 			break
 		}
@@ -217,7 +234,7 @@ func (s *shift) await(c *claim) {
 // judge gathers what is known of a claimed task and decides.
 func (in *Inbox) judge(c *claim, keyDone bool) (turn, ending) {
 	keyBusy, suspect := in.desk.busy(c)
-	p := prospect{record: c.rec, now: in.nowMs(), handled: c.h != nil, keyDone: keyDone, keyBusy: keyBusy, suspectActive: suspect}
+	p := prospect{record: c.rec, now: in.nowMs(), handled: c.h != nil, keyDone: keyDone, keyBusy: keyBusy, suspectActive: suspect, restored: mayHaveRun(c.rec, in.restored)}
 	if c.h != nil {
 		p.allowed = c.h.allows(c.origin, in.with.Members)
 	}
@@ -250,7 +267,7 @@ func (in *Inbox) firstOf(c *claim) (*success, error) {
 	if c.idem == "" {
 		return nil, nil
 	}
-	b, err := in.store.Get(store.Dedup, successKey(c.origin, c.rec.IdempotencyKey))
+	b, err := in.keys.Get(successKey(c.origin, c.rec.IdempotencyKey))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}

@@ -114,10 +114,13 @@ func (in *Inbox) tryFinish(ctx context.Context, c *claim, to step, ran *Ran, kee
 		err = in.with.Results.PutResult(ctx, f, func(b *store.Batch) {
 			st.Into(b)
 			if kept != nil {
-				b.PutUntil(store.Dedup, successKey(origin, rec.IdempotencyKey), kept, now.Add(in.cfg.KeyTTL))
+				in.keys.Put(b, successKey(origin, rec.IdempotencyKey), kept)
 			}
 			m := mask{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
-			b.After(func() { in.known.finished(c.key.ID, m, origin, remember) })
+			b.After(func() {
+				in.known.finished(c.key.ID, m, origin, remember)
+				in.keyEnded(rec, kept != nil)
+			})
 		})
 	}
 	if err != nil {
@@ -126,6 +129,17 @@ func (in *Inbox) tryFinish(ctx context.Context, c *claim, to step, ran *Ran, kee
 	}
 	in.cfg.OnChange(c.key.ID, rec)
 	return nil
+}
+
+// keyEnded gives back the place that a task held for the success of its key,
+// unless that was made.
+func (in *Inbox) keyEnded(rec *proto.Record, made bool) {
+	switch {
+	case made:
+		in.keys.Made()
+	case rec.IdempotencyKey != "":
+		in.keys.Free()
+	}
 }
 
 // successOf is what is kept of a success for its idempotency key.
@@ -185,11 +199,13 @@ func (in *Inbox) statement(id proto.TaskID, rec *proto.Record, what proto.Fact, 
 
 // dropBody removes the file of a body that nobody needs any more. One that stays
 // behind is swept: see [Inbox.Holds].
-func (in *Inbox) dropBody(c *claim) {
-	if c.rec.BodyBlob == "" || in.with.Files == nil {
+func (in *Inbox) dropBody(c *claim) { in.dropBlob(c.key.ID, c.rec.BodyBlob) }
+
+func (in *Inbox) dropBlob(id proto.TaskID, name string) {
+	if name == "" || in.with.Files == nil {
 		return
 	}
-	if err := in.with.Files.Delete(c.rec.BodyBlob); err != nil {
-		in.cfg.Logger.Warn("the body of a finished task could not be removed", "task", c.key.String(), "err", err)
+	if err := in.with.Files.Delete(name); err != nil {
+		in.cfg.Logger.Warn("the body of a finished task could not be removed", "task", id.String(), "err", err)
 	}
 }

@@ -14,13 +14,14 @@ var (
 	ErrTimeout   = errors.New("inbox: the run is out of time")
 	ErrCancelled = errors.New("inbox: the task was cancelled")
 	ErrStopping  = errors.New("inbox: the node is stopping")
+	ErrLeaseLost = errors.New("inbox: the lease of the task was lost")
 )
 
 // A Handler does the work of one kind.
 type Handler interface {
 	// Run does the task and returns when nothing of it runs any more, also when
 	// ctx is cancelled. context.Cause(ctx) says why: [ErrTimeout],
-	// [ErrCancelled] or [ErrStopping]. It never returns nil.
+	// [ErrCancelled], [ErrStopping] or [ErrLeaseLost]. It never returns nil.
 	Run(ctx context.Context, r *Run) *Ran
 }
 

@@ -174,6 +174,32 @@ func parseRule(text string) (rule, error) {
 	return rule{}, fmt.Errorf("allow %.60q is none of peer:NAME, peer:ID, role:ROLE, *", text)
 }
 
+// CheckAllow reports what is wrong with an allow list.
+func CheckAllow(list []string) error {
+	for _, text := range list {
+		if _, err := parseRule(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Allowed reports whether an allow list names a member.
+func Allowed(list []string, origin proto.PeerID, m Members) bool {
+	h := &handler{}
+	for _, text := range list {
+		if r, err := parseRule(text); err == nil {
+			h.rules = append(h.rules, r)
+		}
+	}
+	return h.allows(origin, m)
+}
+
+// allowsAll is allows for the origin of a task and all who vouch for it.
+func (h *handler) allowsAll(origin proto.PeerID, vouchers []proto.PeerID, m Members) bool {
+	return h.allows(origin, m) && !slices.ContainsFunc(vouchers, func(p proto.PeerID) bool { return !h.allows(p, m) })
+}
+
 // allows reports whether the origin may ask for the kind. Who is no member may
 // ask for nothing.
 func (h *handler) allows(origin proto.PeerID, m Members) bool {

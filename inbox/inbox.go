@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/store/keys"
 )
 
 // Results takes what has ended home.
@@ -36,8 +37,8 @@ type Opener interface {
 type Bodies interface {
 	// Has reports whether the whole body is here and durable.
 	Has(name string) bool
-	// Open reads the plain body of so many bytes.
-	Open(name string, key [32]byte, size uint64) (io.ReadCloser, error)
+	// Open reads the plain body, which was sealed with suite.
+	Open(name string, key [32]byte, suite byte) (io.ReadCloser, error)
 }
 
 // Files keep sealed bodies that are too large for the store, by name.
@@ -50,13 +51,16 @@ type Files interface {
 }
 
 // Parts is what the inbox works with. All are needed; Bodies and Files may be
-// left nil where nothing larger than a record ever arrives.
+// left nil where nothing larger than a record ever arrives, Queues and Leases where
+// there are no shared queues.
 type Parts struct {
 	Members Members
 	Opener  Opener
 	Results Results
 	Bodies  Bodies
 	Files   Files
+	Queues  Queues
+	Leases  Leases
 }
 
 // A Finished is a task that has ended here, on its way home.
@@ -75,6 +79,7 @@ type Finished struct {
 // A Started is a run that lasts: its origin may be told.
 type Started struct {
 	Origin    proto.PeerID
+	Home      proto.PeerID // that granted the lease; zero: it was sent here by name
 	Statement proto.Statement
 }
 
@@ -91,7 +96,7 @@ type Config struct {
 	MaxAbandons     int           // deaths of the process that one task may see; default 10
 	BaseBackoff     time.Duration // after the first failed attempt; default 1s
 	MaxBackoff      time.Duration // after the last but one; default 60s
-	KeyTTL          time.Duration // successes of idempotency keys are kept so long; default 7 days
+	Keys            keys.Limits   // of successes of idempotency keys, with the tasks in custody that may make one
 	GracefulTimeout time.Duration // for handlers to end by themselves when Run ends; default 15s
 	Dangerous       []string      // kinds that may have the profile dangerous
 
@@ -106,11 +111,12 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Slots = cmp.Or(c.Slots, max(4, 2*runtime.GOMAXPROCS(0)))
+	c.MaxTasks = cmp.Or(c.MaxTasks, 100_000)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
 	c.MaxKept = cmp.Or(c.MaxKept, 1_000_000)
 	c.MaxAbandons = cmp.Or(c.MaxAbandons, 10)
 	c.BaseBackoff = cmp.Or(c.BaseBackoff, time.Second)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, time.Minute)
-	c.KeyTTL = cmp.Or(c.KeyTTL, 7*24*time.Hour)
 	c.GracefulTimeout = cmp.Or(c.GracefulTimeout, 15*time.Second)
 	if c.OnStarted == nil {
 		c.OnStarted = func(Started) {}
@@ -143,8 +149,11 @@ type Inbox struct {
 	queue    *backlog.Backlog
 	handlers *registry
 	known    *known
+	keys     *keys.Keys // successes of idempotency keys; each task with a key in custody holds a place
 	desk     *desk
+	granted  *granted
 	dirty    chan struct{} // holds a token when an origin has settled more
+	restored int64         // Unix milliseconds: until then memory was lost with an older store; 0: never
 }
 
 // Open returns the inbox kept in s, with what it remembers rebuilt from disk. It
@@ -159,7 +168,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		store: s, with: with, cfg: cfg,
 		limits:   limits{maxAbandons: uint32(cfg.MaxAbandons), baseBackoff: cfg.BaseBackoff, maxBackoff: cfg.MaxBackoff},
 		handlers: newRegistry(cfg.Dangerous), known: newKnown(),
-		desk: newDesk(cfg.Slots), dirty: make(chan struct{}, 1),
+		desk: newDesk(cfg.Slots), granted: new(granted), dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
 		Group: groupOf, Lane: laneOf, Expires: expiresAt,
@@ -173,6 +182,12 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	in.queue = q
+	in.keys, err = keys.Open(s, keys.Config{
+		Prefix: prefixSuccess, Before: prefixOldSuccess, Limits: cfg.Keys, Clock: cfg.Clock, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open inbox: %w", err)
+	}
 	if err := in.remember(); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
@@ -180,8 +195,12 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 }
 
 // groupOf takes the tasks of one kind together: each kind has its own number of
-// runs at a time. Those to be cancelled need no handler and stand apart.
+// runs at a time. Those to be cancelled need no handler and stand apart, and those of
+// a queue are none of the dispatcher's.
 func groupOf(_ backlog.Key, r *proto.Record) string {
+	if r.Queue != "" {
+		return queueGroup + r.Queue
+	}
 	if r.Cancel {
 		return toCancel
 	}
@@ -190,12 +209,18 @@ func groupOf(_ backlog.Key, r *proto.Record) string {
 
 const toCancel = ""
 
-// expiresAt is the first millisecond at which a task may not be started.
-func expiresAt(_ backlog.Key, r *proto.Record) int64 { return r.NotAfterMs + 1 }
+// expiresAt is the first millisecond at which a task may not be started. What is in
+// a queue expires there.
+func expiresAt(_ backlog.Key, r *proto.Record) int64 {
+	if r.Queue != "" {
+		return 0
+	}
+	return r.NotAfterMs + 1
+}
 
 // laneOf puts the tasks of one ordering key of one origin in line (I10).
 func laneOf(_ backlog.Key, r *proto.Record) string {
-	if r.OrderingKey == "" {
+	if r.OrderingKey == "" || r.Queue != "" {
 		return ""
 	}
 	return string(r.Peer) + r.OrderingKey
@@ -212,8 +237,11 @@ func (in *Inbox) remember() error {
 			if l.Key.Part == backlog.PartCancel {
 				from, _ := proto.PeerIDFrom(l.Record.Peer)
 				in.known.bar(l.Key.ID, from, l.Record.NotAfterMs)
-			} else {
-				in.known.found(l.Key.ID, l.Record)
+				continue
+			}
+			in.known.found(l.Key.ID, l.Record, l.Size)
+			if l.Record.IdempotencyKey != "" && !l.Record.State.Terminal() {
+				in.keys.Hold()
 			}
 		}
 		if next == nil {
@@ -230,6 +258,10 @@ func (in *Inbox) remember() error {
 			return err
 		}
 		in.known.marked(from, mark)
+	}
+	var err error
+	if in.restored, err = readRestored(in.store); err != nil {
+		return err
 	}
 	b, err := in.store.Get(store.Meta, floorKey)
 	if errors.Is(err, store.ErrNotFound) {
@@ -264,5 +296,12 @@ func (in *Inbox) Specs() []Spec { return in.handlers.specs() }
 // Drain refuses new tasks from now on, or with false takes them again. Tasks in
 // custody are worked on.
 func (in *Inbox) Drain(on bool) { in.desk.drain(on) }
+
+// Room reports whether there is room again after tasks were refused for lack of
+// it: a fifth of what may be is free, so that nobody is called for one place, and
+// everybody's share has room, too.
+func (in *Inbox) Room() bool {
+	return !in.desk.draining() && in.queue.Stats().Live <= in.cfg.MaxTasks/5*4+in.cfg.MaxTasks%5*4/5 && in.known.count() <= in.cfg.MaxKept/5*4
+}
 
 func (in *Inbox) nowMs() int64 { return in.cfg.Clock.Now().UnixMilli() }

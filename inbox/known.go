@@ -11,6 +11,7 @@ import (
 
 // A mask is what memory keeps of an id: 48 bytes.
 type mask struct {
+	size     uint32 // bytes of its envelope
 	seq      proto.Seq
 	notAfter int64  // Unix milliseconds
 	digest   uint64 // the first bytes of what was signed
@@ -25,6 +26,7 @@ type origin struct {
 	want proto.Seq // settled, as the origin said last
 	done doneHeap  // finished ids above the mark, lowest sequence first
 	bars int       // wishes to cancel what has not arrived
+	held held
 }
 
 // doneHeap orders finished ids of one origin by sequence.
@@ -65,6 +67,7 @@ type known struct {
 	bars    map[proto.TaskID]bar     // not in ids
 	origins []*origin
 	index   map[proto.PeerID]uint32
+	held    held  // of all origins together
 	floor   int64 // Unix milliseconds; on disk
 }
 
@@ -126,17 +129,30 @@ func (k *known) land(f *flight, arrivals []Arrival, took []int, errs []error) {
 	for n, at := range took {
 		a := &arrivals[at]
 		delete(k.flights, a.Header.ID)
+		m := k.maskOf(a)
+		k.hold(m, -1) // no longer under way
 		if errs[n] != nil {
 			continue
 		}
 		k.lift(a.Header.ID)
-		_, i := k.originOf(a.Header.Origin)
-		k.ids[a.Header.ID] = mask{
-			seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]),
-			origin: i, state: proto.TaskState_TASK_STATE_ACCEPTED,
-		}
+		k.put(a.Header.ID, m)
 	}
 	close(f.landed)
+}
+
+// depart notes that an arrival is being committed. The caller holds mu.
+func (k *known) depart(a *Arrival, f *flight) {
+	k.flights[a.Header.ID] = f
+	k.hold(k.maskOf(a), 1)
+}
+
+// maskOf returns what is kept of an arrival once it is on disk. The caller holds mu.
+func (k *known) maskOf(a *Arrival) mask {
+	_, i := k.originOf(a.Header.Origin)
+	return mask{
+		size: a.size(), seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]),
+		origin: i, state: proto.TaskState_TASK_STATE_ACCEPTED,
+	}
 }
 
 // landed waits until the id is in no flight: what was just written may be taken
@@ -151,9 +167,9 @@ func (k *known) landed(id proto.TaskID) {
 }
 
 // found notes an id that was found on disk when the inbox was opened.
-func (k *known) found(id proto.TaskID, r *proto.Record) {
+func (k *known) found(id proto.TaskID, r *proto.Record, size uint32) {
 	p, _ := proto.PeerIDFrom(r.Peer)
-	m := mask{seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State}
+	m := mask{size: size, seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State}
 	if r.State.Terminal() {
 		k.finished(id, m, p, true)
 		return
@@ -161,7 +177,7 @@ func (k *known) found(id proto.TaskID, r *proto.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, m.origin = k.originOf(p)
-	k.ids[id] = m
+	k.put(id, m)
 }
 
 // marked notes a settled mark that was found on disk.
@@ -178,7 +194,7 @@ func (k *known) moved(id proto.TaskID, to proto.TaskState) {
 	defer k.mu.Unlock()
 	if m, ok := k.ids[id]; ok {
 		m.state = to
-		k.ids[id] = m
+		k.put(id, m)
 	}
 }
 
@@ -196,12 +212,12 @@ func (k *known) finished(id proto.TaskID, m mask, p proto.PeerID, keep bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !keep {
-		delete(k.ids, id)
+		k.drop(id)
 		return
 	}
 	o, i := k.originOf(p)
 	m.origin = i
-	k.ids[id] = m
+	k.put(id, m)
 	heap.Push(&o.done, doneID{m.seq, id})
 }
 
@@ -327,7 +343,7 @@ func (k *known) settledOnDisk(s settlement, marked, forgot error) {
 	}
 	for _, id := range s.ids {
 		if forgot == nil {
-			delete(k.ids, id)
+			k.drop(id)
 		} else if m, ok := k.ids[id]; ok {
 			heap.Push(&s.origin.done, doneID{m.seq, id})
 		}
@@ -380,7 +396,7 @@ func (k *known) dropped(s aged) {
 	for _, id := range s.ids {
 		if m, ok := k.ids[id]; ok {
 			touched[m.origin] = true
-			delete(k.ids, id)
+			k.drop(id)
 		}
 	}
 	for i := range touched {

@@ -12,23 +12,26 @@ import (
 // What the inbox keeps in the Dedup bucket, by the first byte of the key:
 //
 //	m origin 32                  settled mark: boot 8 | counter 8
-//	s origin 32 | SHA-256(key)   the success of an idempotency key: id 16 | Record
+//	S origin 32 | SHA-256(key)   the success of an idempotency key, see package
+//	                             store/keys: id 16 | Record
+//	s                            the same, with an expiry by the wall clock: moved to S
 //
 // and in the Meta bucket the floor: Unix milliseconds, 8 bytes. All numbers are
 // big endian.
 const (
-	prefixMark    = 'm'
-	prefixSuccess = 's'
+	prefixMark       = 'm'
+	prefixSuccess    = 'S'
+	prefixOldSuccess = 's'
 )
 
 var floorKey = []byte("inbox/floor")
 
 func markKey(p proto.PeerID) []byte { return append([]byte{prefixMark}, p[:]...) }
 
+// successKey is what the success of a key is kept under in the inbox's keys.
 func successKey(p proto.PeerID, key string) []byte {
 	sum := sha256.Sum256([]byte(key))
-	b := make([]byte, 0, 1+len(p)+len(sum))
-	return append(append(append(b, prefixSuccess), p[:]...), sum[:]...)
+	return append(append(make([]byte, 0, len(p)+len(sum)), p[:]...), sum[:]...)
 }
 
 func appendSeq(dst []byte, s proto.Seq) []byte {

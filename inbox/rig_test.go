@@ -309,7 +309,7 @@ func (b *bodies) Delete(name string) error {
 	return nil
 }
 func (b *bodies) Has(name string) bool { _, err := b.Get(name); return err == nil }
-func (b *bodies) Open(name string, _ [32]byte, _ uint64) (io.ReadCloser, error) {
+func (b *bodies) Open(name string, _ [32]byte, _ byte) (io.ReadCloser, error) {
 	p, err := b.Get(name)
 	return io.NopCloser(bytes.NewReader(p)), err
 }

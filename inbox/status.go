@@ -29,7 +29,7 @@ type KindStatus struct {
 // Status counts what is there.
 func (in *Inbox) Status() Status {
 	s := Status{Slots: in.cfg.Slots, Draining: in.desk.draining(), Ids: in.known.count(), Backlog: in.queue.Stats()}
-	kinds := in.queue.Groups()
+	kinds := slices.DeleteFunc(in.queue.Groups(), ofQueue)
 	for _, spec := range in.Specs() {
 		if !slices.Contains(kinds, spec.Kind) {
 			kinds = append(kinds, spec.Kind)
@@ -73,7 +73,7 @@ func (in *Inbox) Running() []Doing {
 
 // String says why a run was told to end.
 func (s stop) String() string {
-	return [...]string{notStopped: "", stopTimeout: "out of time", stopCancel: "cancelled", stopNode: "the node stops"}[s]
+	return [...]string{notStopped: "", stopTimeout: "out of time", stopCancel: "cancelled", stopNode: "the node stops", stopLease: "its lease was lost"}[s]
 }
 
 // Get returns what is known of a task in custody, or of one that has ended and

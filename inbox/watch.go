@@ -13,7 +13,7 @@ const (
 )
 
 // watch ends runs that are out of time by the machine's own clock, which counts
-// suspended time as timers do not (I14), and tells origins of runs that last.
+// suspended time as timers do not (I14), and tells origins, or the homes of leases, of runs that last.
 // While nothing runs it sleeps.
 func (in *Inbox) watch(ctx context.Context) {
 	for {
@@ -58,8 +58,12 @@ func (d *desk) look(boot time.Duration) (late, lasting []*claim) {
 }
 
 func (in *Inbox) notice(c *claim) {
-	in.cfg.OnStarted(Started{Origin: c.origin, Statement: proto.Statement{
+	s := Started{Origin: c.origin, Statement: proto.Statement{
 		Fact: proto.FactStarted, Mesh: in.cfg.Mesh, Task: c.key.ID, Node: in.cfg.Self,
 		Time: c.began.UnixMilli(), Epoch: c.epoch, Attempt: c.attempt,
-	}})
+	}}
+	if c.lease != nil {
+		s.Home = c.lease.Home
+	}
+	in.cfg.OnStarted(s)
 }

@@ -137,6 +137,8 @@ func (in *Inbox) prepare(ctx context.Context, c *claim) (r *prepared, ended *Ran
 	}
 	err = in.body(ctx, c, content, r)
 	switch {
+	case errors.Is(err, errFetchAgain):
+		return nil, &Ran{End: Unready, Reason: err.Error()}
 	case errors.Is(err, errIntegrity):
 		return nil, &Ran{End: unusable, Reason: err.Error()}
 	case err != nil:
@@ -171,6 +173,9 @@ func streamed(e *proto.Envelope) bool {
 // errIntegrity says that a body is not the one that was signed.
 var errIntegrity = errors.New("inbox: the body is not what was signed")
 
+// errFetchAgain says that the body of a granted task is gone. Its home has it.
+var errFetchAgain = errors.New("inbox: the body is not here any more")
+
 // body gives the run its body, once all of it has the signed digest. A streamed
 // one is read twice: the handler must not see a byte of another.
 func (in *Inbox) body(ctx context.Context, c *claim, content *proto.Content, r *prepared) error {
@@ -184,10 +189,13 @@ func (in *Inbox) body(ctx context.Context, c *claim, content *proto.Content, r *
 	if in.with.Bodies == nil {
 		return errNoFiles
 	}
+	if c.lease != nil && !in.with.Bodies.Has(c.rec.BodyBlob) {
+		return errFetchAgain
+	}
 	if err := in.digest(ctx, c, content); err != nil {
 		return err
 	}
-	rc, err := in.open(c, content)
+	rc, err := in.open(c)
 	if err != nil {
 		return err
 	}
@@ -195,8 +203,12 @@ func (in *Inbox) body(ctx context.Context, c *claim, content *proto.Content, r *
 	return nil
 }
 
-func (in *Inbox) open(c *claim, content *proto.Content) (io.ReadCloser, error) {
-	return in.with.Bodies.Open(c.rec.BodyBlob, [32]byte(c.stored.Key), content.BodySize)
+func (in *Inbox) open(c *claim) (io.ReadCloser, error) {
+	h, err := proto.ParseHeader(c.stored.Envelope.Header)
+	if err != nil {
+		return nil, err
+	}
+	return in.with.Bodies.Open(c.rec.BodyBlob, [32]byte(c.stored.Key), h.Suite)
 }
 
 // digest reads a streamed body through once.
@@ -204,7 +216,7 @@ func (in *Inbox) digest(ctx context.Context, c *claim, content *proto.Content) e
 	if len(c.stored.Key) != 32 {
 		return fmt.Errorf("%w: it has no key", errIntegrity)
 	}
-	rc, err := in.open(c, content)
+	rc, err := in.open(c)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -48,6 +50,53 @@ func TestOneNameIsGivenOnce(t *testing.T) {
 	wg.Wait()
 	if admitted != 1 {
 		t.Errorf("%d nodes were admitted as laptop, want 1", admitted)
+	}
+}
+
+// A ticket lasts until its node is let in: one whose keys are refused, or whose
+// admission cannot be written, shows it again; then it is used up.
+func TestTicketIsUsedUpByAnAdmissionOnly(t *testing.T) {
+	a, _ := pair(t, nil)
+	keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inv, err := a.Invite(t.Context(), InviteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticket, err := identity.ParseTicket(inv.Ticket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	show := func(ctx context.Context, key *proto.Signed) string {
+		return a.Join(ctx, keys.Peer(), &proto.JoinRequest{
+			TicketId: ticket.ID[:], Proof: identity.JoinProof(ticket.Secret, keys.Peer(), ticket.Inviter),
+			Name: "laptop", KeyRecord: key,
+		}).GetRefusal()
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	tries := []struct {
+		name string
+		ctx  context.Context
+		key  *proto.Signed
+		want string // in the refusal
+	}{
+		{"keys of another node", t.Context(), a.keys.KeyRecord(), "introduction"},
+		{"no keys", t.Context(), nil, "introduction"},
+		{"not written", gone, keys.KeyRecord(), "canceled"},
+		{"let in", t.Context(), keys.KeyRecord(), ""},
+		{"again", t.Context(), keys.KeyRecord(), "not valid"},
+	}
+	for _, try := range tries {
+		got := show(try.ctx, try.key)
+		if (got == "") != (try.want == "") || !strings.Contains(got, try.want) {
+			t.Errorf("%s: refused with %q, want %q", try.name, got, try.want)
+		}
+	}
+	if p, err := a.book.Find("laptop"); err != nil || p.Peer != keys.Peer() {
+		t.Errorf("laptop is %v, %v", p.Peer, err)
 	}
 }
 

@@ -224,6 +224,7 @@ func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 	}
 	n.handlers.added = added
 	n.handlers.specs[s.Kind] = s
+	n.sayHandlers()
 	return n.note(ctx, "handler.add", s.Kind)
 }
 
@@ -248,9 +249,19 @@ func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
 	return n.note(ctx, "handler.remove", kind)
 }
 
+// Who did what stands in the audit.
+const (
+	actorPerson = "local"  // by the socket
+	actorSystem = "system" // the node itself, by a rule
+)
+
 // note writes a person's action to the audit.
 func (n *Node) note(ctx context.Context, action, what string) error {
-	_, err := n.ground.journal.Append(ctx, journal.Entry{Boot: n.outbox.Boot(), Actor: "local", Action: action, Detail: map[string]string{"subject": what}})
+	return n.noteOf(ctx, actorPerson, action, what)
+}
+
+func (n *Node) noteOf(ctx context.Context, actor, action, what string) error {
+	_, err := n.ground.journal.Append(ctx, journal.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: map[string]string{"subject": what}})
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", action, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
@@ -32,6 +33,7 @@ func (b bodies) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (t
 		return nil, &proto.OfferReply{Code: code, Detail: proto.Clip(err.Error(), 256)}
 	}
 	if sink == nil {
+		b.node.house.turned.note(from, reply.GetCode())
 		return nil, reply
 	}
 	return sink, reply
@@ -50,6 +52,9 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 			return nil, nil, err
 		}
 		v := n.inbox.Accept(ctx, []inbox.Arrival{a})[0]
+		if a.Content.GetQueue() != "" && v.Code == proto.Code_CODE_NEED_BODY {
+			return n.porter.admit(ctx, &a)
+		}
 		return n.takeIf(ctx, v.Code, v.Detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
 	case proto.MessageType_RESULT:
 		_, opened, err := n.openEnvelope(n.checks(), from, m, proto.WhatResult)
@@ -59,6 +64,12 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 		code, detail := n.awaited(from, &opened.Header)
 		leaf := identity.EnvelopeLeaf(o.GetEnvelope().GetHeader(), o.GetEnvelope().GetBody(), proto.WhatResult)
 		return n.takeIf(ctx, code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
+	case proto.MessageType_GRANT:
+		return n.porter.offeredGrant(ctx, from, o.GetEnvelope())
+	case proto.MessageType_ENDED:
+		return n.porter.offeredEnd(ctx, from, m)
+	case proto.MessageType_HANDOFF:
+		return n.porter.offeredHandoff(ctx, from, o.GetEnvelope())
 	}
 	return nil, nil, badForm("a body for a message of type %s", o.GetType())
 }
@@ -71,7 +82,12 @@ func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string) 
 		return proto.Code_CODE_STALE, "no such task is known here"
 	case err != nil:
 		return proto.Code_CODE_INTERNAL, "the task could not be read"
-	case rec.GetState().Terminal() || rec.Seq() != h.Seq || string(rec.GetPeer()) != string(from[:]):
+	case rec.GetState().Terminal() || rec.Seq() != h.Seq:
+		return proto.Code_CODE_STALE, "the result is not awaited"
+	case string(rec.GetPeer()) == string(from[:]) || n.queues.stands(rec.GetTarget(), from):
+	case strings.HasPrefix(rec.GetTarget(), queuePrefix):
+		return proto.Code_CODE_BUSY, "the sender is not known here as the home of the task's queue, yet"
+	default:
 		return proto.Code_CODE_STALE, "the result is not awaited"
 	}
 	return proto.Code_CODE_NEED_BODY, ""
@@ -81,6 +97,11 @@ func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string) 
 // nothing but the body is missing. The reply to one that is here already is its
 // whole size.
 func (n *Node) takeIf(ctx context.Context, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*arriving, *proto.OfferReply, error) {
+	return n.takeInto(ctx, n.ground.blobs, code, detail, name, h, leaf)
+}
+
+// takeInto is takeIf for the folder dir: what must get through has one without limits.
+func (n *Node) takeInto(ctx context.Context, dir *blob.Dir, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*arriving, *proto.OfferReply, error) {
 	size, _, streamed := h.Stream()
 	if !streamed {
 		return nil, nil, badForm("the envelope has no streamed body")
@@ -95,10 +116,10 @@ func (n *Node) takeIf(ctx context.Context, code proto.Code, detail, name string,
 		return nil, &proto.OfferReply{Offset: size}, nil
 	}
 	full := &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: "no room for the body"}
-	if n.ground.store.Full() {
+	if dir == n.ground.blobs && n.ground.store.Full() {
 		return nil, full, nil
 	}
-	a, err := n.arrive(ctx, name, int64(size), h.NotAfter, leaf)
+	a, err := n.arrive(ctx, dir, name, int64(size), h.NotAfter, leaf)
 	switch {
 	case errors.Is(err, blob.ErrFull), errors.Is(err, blob.ErrTooLarge):
 		return nil, full, nil
@@ -119,13 +140,16 @@ type arriving struct {
 	name     string
 	notAfter int64 // Unix milliseconds: after it nobody sends the rest
 	leaf     [32]byte
+
+	moved func() error // called before bytes are written; may be nil
+	ended func(whole bool)
 }
 
-func (n *Node) arrive(ctx context.Context, name string, size, notAfter int64, leaf [32]byte) (*arriving, error) {
+func (n *Node) arrive(ctx context.Context, dir *blob.Dir, name string, size, notAfter int64, leaf [32]byte) (*arriving, error) {
 	if size > n.cfg.Store.MaxBlob {
 		return nil, blob.ErrTooLarge
 	}
-	w, err := n.ground.blobs.Resume(name)
+	w, err := dir.Resume(name)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +209,7 @@ func (n *Node) forgetOldParts(ctx context.Context) (awaited func(name string) bo
 		if err != nil {
 			return nil, fmt.Errorf("read the progress of bodies: %w", err)
 		}
-		if p, ok := decodeProgress(pair.Val); ok && p.notAfter > late {
+		if p, ok := decodeProgress(pair.Val); ok && p.notAfter > late && !n.porter.given(string(pair.Key)) {
 			keep[string(pair.Key)] = true
 		} else {
 			old.Delete(store.Chunks, pair.Key)
@@ -200,6 +224,11 @@ func (n *Node) forgetOldParts(ctx context.Context) (awaited func(name string) bo
 // Write adds the next sealed bytes, whose hash was checked. When there is no room
 // for them the task waits, as it would before a full inbox.
 func (a *arriving) Write(p []byte) (int, error) {
+	if a.moved != nil {
+		if err := a.moved(); err != nil {
+			return 0, err
+		}
+	}
 	k, err := a.w.Write(p)
 	if errors.Is(err, blob.ErrFull) {
 		err = &transport.CodeError{Code: proto.Code_CODE_FULL, Detail: "no room for the rest of the body"}
@@ -222,15 +251,28 @@ func (a *arriving) Sync() (int64, error) {
 
 // End gives the whole body its name, or leaves the part for the next try.
 func (a *arriving) End(whole bool) error {
+	err := a.end(whole)
+	if a.ended != nil {
+		a.ended(whole && err == nil)
+	}
+	return err
+}
+
+func (a *arriving) end(whole bool) error {
 	if !whole {
 		return a.w.Close()
 	}
 	if err := a.w.Commit(); err != nil {
 		return err
 	}
+	return a.node.forgetProgress(a.ctx, a.name)
+}
+
+// forgetProgress drops the note of a body that is whole, or that nobody wants.
+func (n *Node) forgetProgress(ctx context.Context, name string) error {
 	var b store.Batch
-	b.Delete(store.Chunks, []byte(a.name))
-	return a.node.ground.store.Apply(context.WithoutCancel(a.ctx), &b)
+	b.Delete(store.Chunks, []byte(name))
+	return n.ground.store.Apply(context.WithoutCancel(ctx), &b)
 }
 
 // inboxBodies lets the inbox read the bodies of its tasks.
@@ -242,10 +284,9 @@ func (b inboxBodies) Has(name string) bool {
 	return err == nil && has
 }
 
-// Open reads the plain body. The suite is that of this node's own sealing keys,
-// which the origin sealed for.
-func (b inboxBodies) Open(name string, key [32]byte, size uint64) (io.ReadCloser, error) {
-	return openSealed(b.node.ground.blobs, name, key, b.node.keys.SealingKey().Suite, proto.WhatTask)
+// Open reads the plain body.
+func (b inboxBodies) Open(name string, key [32]byte, suite byte) (io.ReadCloser, error) {
+	return openSealed(b.node.ground.blobs, name, key, suite, proto.WhatTask)
 }
 
 // inboxFiles keeps what the inbox has too large for a record.

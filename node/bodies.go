@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
@@ -15,10 +17,23 @@ import (
 )
 
 // The names of blobs: a node may be both ends of a task, so each use has its own.
-func bodyBlob(id proto.TaskID) string     { return "out-" + id.String() } // sealed, of a task made here
-func outcomeBlob(id proto.TaskID) string  { return "res-" + id.String() } // sealed, of a result made here
-func resultBlob(id proto.TaskID) string   { return "got-" + id.String() } // plain, of a result that came home
-func arrivingBlob(id proto.TaskID) string { return "new-" + id.String() } // sealed, of a result on its way in
+func bodyBlob(id proto.TaskID) string     { return "out-" + id.String() }        // sealed, of a task made here
+func outcomeBlob(id proto.TaskID) string  { return "res-" + id.String() }        // sealed, of a result made here
+func resultBlob(id proto.TaskID) string   { return "got-" + id.String() }        // plain, of a result that came home
+func arrivingBlob(id proto.TaskID) string { return "new-" + id.String() }        // sealed, of a result on its way in
+func grantedBlob(id proto.TaskID) string  { return grantedPrefix + id.String() } // sealed, of a task that another home granted to this node
+
+// leasedBlob is the sealed result of one run of a task of a queue, at its owner and at
+// its home.
+func leasedBlob(id proto.TaskID, key []byte) string {
+	sum := sha256.Sum256(append([]byte("balefire/v1/result of a lease\x00"), key...))
+	return leasedPrefix + id.String() + "-" + hex.EncodeToString(sum[:8])
+}
+
+const (
+	grantedPrefix = "run-"
+	leasedPrefix  = "end-"
+)
 
 // takeBody puts a request's body where it belongs: into the content when it is
 // small, else sealed into a blob. It returns the content key of what it sealed.
@@ -126,6 +141,12 @@ func (n *Node) spill(d *outbox.Draft) error {
 	if len(d.Envelope.Body) <= maxSealedRecord {
 		return nil
 	}
+	if d.Header.Streamed() { // its file is the body
+		if len(d.Envelope.Body) > maxBesideStream {
+			return fmt.Errorf("%w: with a body of more than %d bytes the rest of a task has at most %d: send long arguments in the body", ErrInvalid, proto.MaxInlineBody, maxBesideStream)
+		}
+		return nil
+	}
 	name, dir := bodyBlob(d.Header.ID), n.ground.blobs
 	if d.Header.What == proto.WhatResult {
 		name, dir = outcomeBlob(d.Header.ID), n.ground.blobs.Essential()
@@ -140,11 +161,15 @@ func (n *Node) spill(d *outbox.Draft) error {
 // maxSealedRecord is the largest sealed body that stays in its record.
 const maxSealedRecord = proto.MaxInlineRecord + 1<<10
 
+// maxBesideStream is the largest sealed content whose body is a stream: it stays in its
+// record.
+const maxBesideStream = 32 << 10
+
 // dropBody removes the file of a draft that came to nothing. Once the store has
 // failed nobody knows whether it did: the sweep of the next start will.
 func (n *Node) dropBody(d *outbox.Draft) {
-	if d.Record.GetBodyBlob() == "" || n.ground.store.Err() != nil {
-		return
+	if d.Record.GetBodyBlob() == "" || n.ground.store.Err() != nil || strings.HasPrefix(d.Record.GetBodyBlob(), leasedPrefix) {
+		return // that of a lease is tried again
 	}
 	if err := n.ground.blobs.Delete(d.Record.GetBodyBlob()); err != nil {
 		n.log.Warn("a body that nobody needs could not be removed", "blob", d.Record.GetBodyBlob(), "err", err)
@@ -191,7 +216,11 @@ func readBlob(dir *blob.Dir, name string) ([]byte, error) {
 // unseal writes the plain body of a result into its blob, checked against the
 // signed digest.
 func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, opened identity.Opened) (err error) {
-	r, err := openSealed(n.ground.blobs, sealed, opened.Key, opened.Header.Suite, proto.WhatResult)
+	key, suite := opened.Key, opened.Header.Suite
+	if k := in.Outcome.GetBodyKey(); len(k) == len(key) { // as the owner sealed it
+		key, suite = [32]byte(k), byte(in.Outcome.GetBodySuite())
+	}
+	r, err := openSealed(n.ground.blobs, sealed, key, suite, proto.WhatResult)
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,5 +117,35 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 	}
 	if n := blobs(); n != 1 {
 		t.Errorf("%d blobs after results that nobody awaits, 1 before", n)
+	}
+}
+
+// A streamed body and long arguments have a file each, or none: neither takes the
+// other's.
+func TestStreamedTaskWithLongArguments(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	noise := make([]byte, 20<<10)
+	rand.Read(noise)
+	long := base64.StdEncoding.EncodeToString(noise)
+	req := Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "wc -c; printf %s \"$0\" | wc -c", long}, Body: make([]byte, 300_000)}
+	id := a.submit(t, req)
+	a.ended(t, id, "SUCCESS")
+	r, _, err := a.Result(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if got, err := io.ReadAll(r); err != nil || strings.Join(strings.Fields(string(got)), " ") != fmt.Sprintf("300000 %d", len(long)) {
+		t.Errorf("the handler saw %q of 300000 and %d bytes: %v", got, len(long), err)
+	}
+	req.Args[3] = long + long[:len(long)/2]
+	if _, err := a.Submit(t.Context(), req); !errors.Is(err, ErrInvalid) {
+		t.Errorf("more than fits beside a stream: %v, want invalid", err)
+	}
+	if u := a.ground.blobs.Usage(); u.Parts != 0 {
+		t.Errorf("%d parts are left of what was refused", u.Parts)
 	}
 }

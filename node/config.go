@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/keys"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -22,7 +24,8 @@ const (
 type Config struct {
 	Dir       string        // the node's folder; one process at a time
 	Store     StoreConfig   // the engine and its limits
-	Net       NetConfig     // where to listen
+	Net       NetConfig     // how peers reach it
+	Mesh      MeshConfig    // how it stands among the others
 	Limits    Limits        // how much it takes
 	Handlers  []HandlerSpec // what it does for others; further ones come by AddHandler
 	Dangerous []string      // kinds that may have the profile dangerous
@@ -32,6 +35,12 @@ type Config struct {
 	// Changed is told of every durable change of a task that this node is home of.
 	// It must be quick and must not call the node.
 	Changed func(id proto.TaskID, state proto.TaskState)
+	// Opening is told while New reads a large store how far it is, in a few words.
+	// It must be quick. Without it only the log is told.
+	Opening func(text string)
+	// Stop is called when a person asks by command that the node stops: it has the
+	// context of Run be done. Without it that is refused.
+	Stop func()
 	// Fail is called at every physical step with its name; an error it returns
 	// stops the node there. For tests that stop a process between two steps.
 	Fail func(point string) error
@@ -43,6 +52,7 @@ type Config struct {
 type Simulation struct {
 	Engine    store.Engine            // used instead of opening a store under Dir
 	Transport func(*transport.Config) // changes the transport's config before it starts
+	Gossip    func(*gossip.Config)    // and that of who knows who is alive
 }
 
 // StoreConfig chooses the store. It cannot be changed once a folder has one.
@@ -58,6 +68,35 @@ type StoreConfig struct {
 type NetConfig struct {
 	Listen   []string // multiaddrs; default QUIC and TCP on port 4001 of every interface
 	Announce []string // further addresses, put into tickets and told to peers
+	Seeds    []string // members dialled besides the known ones: multiaddrs that end in /p2p/ and an id
+	NoRelay  bool     // relay for nobody; default: for members, where the certificate has the role
+	Relays   int      // relays to hold a place at; default 2, negative: none
+	NoDHT    bool     // stay out of the mesh's hash table
+	NoMDNS   bool     // do not look around on the LAN
+	PortMap  bool     // ask the router for a port
+	Score    ScoreWeights
+}
+
+// ScoreWeights weigh what counts when a relay is chosen. Zero: the default;
+// negative: it does not count.
+type ScoreWeights struct {
+	Bandwidth float64 // of the measured bandwidth; default 1
+	Latency   float64 // of one over the round trip; default 1
+	Loss      float64 // of the measured loss, which is taken away; default 2
+}
+
+// MeshConfig says how a node stands among the others.
+type MeshConfig struct {
+	ProbeInterval  time.Duration // between two probes; default 1 s
+	ProbeTimeout   time.Duration // for an answer; default 500 ms
+	SyncInterval   time.Duration // between two comparisons of what members know; default 30 s
+	SuspectRecover time.Duration // before a member that was suspected is given shared work; default 5 s
+	DeadRecover    time.Duration // the same for one that was dead; default 30 s
+	PruneAge       time.Duration // of a dead member's row; default 30 days
+	PruneLimit     int           // rows that go at once; default 100
+	PruneInterval  time.Duration // default 1 h
+	Priority       int           // when the home of a queue is chosen; default 100
+	Labels         []string      // words or key=value pairs that members are told
 }
 
 // Limits bound what a node takes and keeps.
@@ -65,10 +104,13 @@ type Limits struct {
 	MaxPending      int           // tasks this node is home of; default 100 000
 	MaxPendingBytes int64         // their sealed bytes; default 256 MiB
 	MaxInbox        int           // tasks taken custody of and not finished; default 100 000
+	QueueBodies     int           // tasks of queues with a body above 256 KiB that a home keeps at once; default 1024
 	Payload         int64         // bytes of a body given inline to the API; default 10 MiB
 	Slots           int           // handlers running at once; default max(4, 2 × cores)
 	GracefulTimeout time.Duration // for running handlers at a stop; default 15 s (Windows 5 s)
+	StallAfter      time.Duration // a handler of a queue that declares progress is stopped after so long without any; default 5 min
 	IdempotencyTTL  time.Duration // how long a key is remembered; default 7 days
+	MaxKeys         int           // of tasks made here, and of those that succeeded here for others; default 1 000 000 each
 	DoneAge         time.Duration // how long finished records are kept; default 24 h
 	DoneCount       int           // how many of them; default 50 000
 	DeadAge         time.Duration // how long dead letters stay on the shelf; default 30 days
@@ -79,7 +121,7 @@ type Limits struct {
 func (c Config) withDefaults() Config {
 	c.Store.Engine = cmp.Or(c.Store.Engine, EngineNuts)
 	c.Store.MaxBlob = cmp.Or(c.Store.MaxBlob, 100<<30)
-	c.Limits = c.Limits.withDefaults()
+	c.Limits, c.Mesh = c.Limits.withDefaults(), c.Mesh.withDefaults()
 	c.Version = cmp.Or(c.Version, "dev")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -96,13 +138,26 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+func (m MeshConfig) withDefaults() MeshConfig {
+	m.PruneAge = cmp.Or(m.PruneAge, 30*24*time.Hour)
+	m.PruneLimit = cmp.Or(m.PruneLimit, 100)
+	m.PruneInterval = cmp.Or(m.PruneInterval, time.Hour)
+	m.Priority = cmp.Or(m.Priority, 100)
+	return m
+}
+
+func (l Limits) keys() keys.Limits { return keys.Limits{For: l.IdempotencyTTL, Max: l.MaxKeys} }
+
 func (l Limits) withDefaults() Limits {
 	l.MaxPending = cmp.Or(l.MaxPending, 100_000)
 	l.MaxPendingBytes = cmp.Or(l.MaxPendingBytes, 256<<20)
 	l.MaxInbox = cmp.Or(l.MaxInbox, 100_000)
+	l.QueueBodies = cmp.Or(l.QueueBodies, 1024)
 	l.Payload = cmp.Or(l.Payload, 10<<20)
 	l.GracefulTimeout = cmp.Or(l.GracefulTimeout, gracefulTimeout)
+	l.StallAfter = cmp.Or(l.StallAfter, 5*time.Minute)
 	l.IdempotencyTTL = cmp.Or(l.IdempotencyTTL, 7*24*time.Hour)
+	l.MaxKeys = cmp.Or(l.MaxKeys, 1_000_000)
 	l.DoneAge = cmp.Or(l.DoneAge, 24*time.Hour)
 	l.DoneCount = cmp.Or(l.DoneCount, 50_000)
 	l.DeadAge = cmp.Or(l.DeadAge, 30*24*time.Hour)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
@@ -107,6 +106,15 @@ func (n *Node) statements(f *inbox.Finished) [][]byte {
 
 // takeResult seals a result that is in a file into a blob.
 func (n *Node) takeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finished, suite byte) (*[32]byte, error) {
+	if key := f.Outcome.GetBodyKey(); len(key) > 0 { // as its owner sealed it
+		name := leasedBlob(f.ID, key)
+		if has, err := n.ground.blobs.Has(name); err != nil || !has {
+			return nil, errors.Join(errors.New("the body of the result is gone"), err)
+		}
+		d.Record.BodyBlob = name
+		d.Header.SetStream(uint64(identity.SealedSize(int64(f.Outcome.GetBodySize()))), proto.ChunkSize)
+		return nil, nil
+	}
 	if f.File == "" {
 		return nil, nil
 	}
@@ -191,20 +199,26 @@ func (n *Node) result(rec *proto.Record) (resultBody, error) {
 	return resultBody{Reader: b, close: b.Close}, nil
 }
 
-// sendStarted tells a home that its task runs. It is a courtesy: no answer, no
-// second try.
+// sendStarted tells a home that its task runs: the origin, or, of a lease, the home of
+// the queue, which tells the origin. It is a courtesy: no answer, no second try.
 func (n *Node) sendStarted(s inbox.Started) {
-	receipts := &proto.Receipts{Receipts: n.keys.Receipts([][]byte{s.Statement.Append(nil)})}
+	to := s.Origin
+	if !s.Home.IsZero() {
+		to = s.Home
+	}
+	n.tellStarted(to, &proto.Receipts{Receipts: n.keys.Receipts([][]byte{s.Statement.Append(nil)})})
+}
+
+func (n *Node) tellStarted(to proto.PeerID, receipts *proto.Receipts) {
+	if to == n.keys.Peer() {
+		n.Started(to, receipts)
+		return
+	}
 	payload, err := proto.Encode(nil, receipts)
-	if err != nil {
-		return
+	if err == nil {
+		err = n.net.SendCtl(to, &proto.Message{Type: proto.MessageType_STARTED, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
 	}
-	if s.Origin == n.keys.Peer() {
-		n.Started(s.Origin, receipts)
-		return
-	}
-	err = n.net.SendCtl(s.Origin, &proto.Message{Type: proto.MessageType_STARTED, Payload: payload, Timestamp: time.Now().UnixNano()})
 	if err != nil && !errors.Is(err, transport.ErrNotConnected) {
-		n.log.Debug("a start could not be told", "peer", s.Origin.Short(), "err", err)
+		n.log.Debug("a start could not be told", "peer", to.Short(), "err", err)
 	}
 }

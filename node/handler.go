@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // Types of handlers.
@@ -40,7 +41,22 @@ type HandlerSpec struct {
 	Dir         string   `yaml:"dir,omitempty" json:"dir,omitempty" doc:"working folder; default a fresh one for each run"`
 }
 
-var kindRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
+// maxKind is the longest kind, in bytes.
+const maxKind = 128
+
+// validKind reports whether s is 1 to maxKind of a-z 0-9 . _ - and begins with a
+// letter or a digit. It is asked for each task.
+func validKind(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		case i > 0 && (c == '.' || c == '_' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return 0 < len(s) && len(s) <= maxKind
+}
 
 // Validate says what is wrong with s, or nothing.
 func (s HandlerSpec) Validate() error {
@@ -48,7 +64,7 @@ func (s HandlerSpec) Validate() error {
 		return fmt.Errorf("%w: handler %.40q: %s", ErrInvalid, s.Kind, fmt.Sprintf(format, a...))
 	}
 	switch {
-	case !kindRE.MatchString(s.Kind):
+	case !validKind(s.Kind):
 		return fail("a kind is 1-128 of a-z 0-9 . _ - and begins with a letter or digit")
 	case len(s.Allow) == 0:
 		return fail("nobody may use it: add allow: peer:NAME or role:ROLE")
@@ -81,11 +97,19 @@ func (s HandlerSpec) validateAllow(fail func(string, ...any) error) error {
 		switch {
 		case what != "peer" && what != "role" || who == "":
 			return fail("allow %.60q: it is peer:NAME, peer:ID or role:ROLE", a)
+		case what == "peer" && !isPeer(who):
+			return fail("allow %.60q: no peer can have that name or id", a)
 		case what == "role" && s.Profile == "dangerous":
 			return fail("a dangerous handler is allowed peer by peer, not by %s", a)
 		}
 	}
 	return nil
+}
+
+// isPeer reports whether a word may name a peer, by its id or its name.
+func isPeer(who string) bool {
+	_, err := proto.ParsePeerID(who)
+	return err == nil || nameRE.MatchString(who)
 }
 
 // timeout returns the limit of one run; 0 means none.

@@ -20,13 +20,14 @@ const sweepEvery = 10 * time.Minute
 // A house knows which bodies may go and which must not, although no record tells.
 type house struct {
 	unneeded chan string // names of bodies that may go
+	turned   turnedAway
 
 	mu     sync.Mutex
 	drafts map[string]bool // bodies whose record is being made
 }
 
 func newHouse() *house {
-	return &house{unneeded: make(chan string, 1024), drafts: map[string]bool{}}
+	return &house{unneeded: make(chan string, 1024), drafts: map[string]bool{}, turned: turnedAway{peers: map[proto.PeerID]bool{}}}
 }
 
 // draft notes that the record of a body is being made, or with false that it is
@@ -68,10 +69,13 @@ func (h *house) dropEnded(r *proto.Record) {
 	}
 }
 
-// keepHouse removes bodies that nobody needs any more.
+// keepHouse removes bodies that nobody needs any more, and tells peers that were
+// turned away when there is room.
 func (n *Node) keepHouse(ctx context.Context) error {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
+	room := time.NewTicker(roomEvery)
+	defer room.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -80,6 +84,8 @@ func (n *Node) keepHouse(ctx context.Context) error {
 			if err := n.ground.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
 				n.log.Warn("a body that nobody needs could not be removed", "blob", name, "err", err)
 			}
+		case <-room.C:
+			n.sayRoom()
 		case <-t.C:
 			if err := n.sweepBodies(ctx); err != nil && ctx.Err() == nil {
 				n.log.Error("cannot sweep bodies; it is tried again", "err", err)
@@ -112,7 +118,7 @@ func (n *Node) sweepBodies(ctx context.Context) error {
 		return err
 	}
 	removed, err := n.ground.blobs.Sweep(func(name string) bool {
-		return used[name] || awaited(name) || n.house.drafted(name) || n.inbox.Holds(name)
+		return used[name] || awaited(name) || n.house.drafted(name) || n.inbox.Holds(name) || n.porter.keeps(name)
 	})
 	if err != nil {
 		return fmt.Errorf("sweep bodies: %w", err)

@@ -81,10 +81,11 @@ func (n *Node) issue(m identity.Member) (*proto.Signed, error) {
 		cert, err := root.IssueMember(m, now)
 		return cert, invalid(err)
 	}
-	if !n.self.HasRole(identity.RoleAdmin) {
+	self := n.book.Self().Member
+	if !self.HasRole(identity.RoleAdmin) {
 		return nil, fmt.Errorf("%w: this node may not admit others: run it on the node that began the mesh, or on one with the admin role", ErrDenied)
 	}
-	cert, err := n.keys.IssueMember(n.mesh, n.self.Cert, m, now)
+	cert, err := n.keys.IssueMember(n.mesh, self.Cert, m, now)
 	return cert, invalid(err)
 }
 
@@ -96,20 +97,29 @@ func invalid(err error) error {
 }
 
 // Join answers a node that holds a ticket: it is admitted once, under the
-// ticket's name or the one it wishes for.
+// ticket's name or the one it wishes for. A member is renewed.
 func (n *Node) Join(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
-	reply, err := n.admit(ctx, from, r)
+	answer := n.admit
+	if r.GetCertificate() != nil {
+		answer = n.renew
+	}
+	reply, err := answer(ctx, from, r)
 	if err != nil {
 		n.log.Warn("a node was not admitted", "peer", from, "reason", err)
 		return &proto.JoinReply{Refusal: proto.Clip(err.Error(), 256)}
 	}
-	n.log.Info("a node was admitted", "peer", from)
+	if !reply.GetPending() {
+		n.log.Info("a node was admitted", "peer", from)
+	}
 	return reply
 }
 
 var errTicket = errors.New("the ticket is not valid: it was used before, has expired or is of another node; ask for a new one")
 
 func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	if len(r.GetTicketId()) == 0 {
+		return n.wish(ctx, from, r)
+	}
 	key := ticketKey(r.GetTicketId())
 	raw, err := n.ground.store.Get(store.Meta, key)
 	if err != nil {
@@ -128,39 +138,72 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 	if !nameRE.MatchString(name) {
 		return nil, fmt.Errorf("name %.80q: it is 1-63 of a-z 0-9 and -", name)
 	}
-	if p, err := n.book.Find(name); err == nil && p.Peer != from || errors.Is(err, transport.ErrAmbiguous) || name == n.self.Name {
-		return nil, fmt.Errorf("the name %s is taken: join with another --name", name)
+	if err := n.freeName(name, from); err != nil {
+		return nil, err
 	}
 	cert, err := n.issue(identity.Member{Peer: from, Name: name, Roles: t.Roles})
 	if err != nil {
 		return nil, err
 	}
 	known := &proto.KnownPeer{Certificate: cert, KeyRecord: r.GetKeyRecord(), Addrs: r.GetAddrs()}
-	return n.useTicket(ctx, key, raw, known)
+	return n.useTicket(ctx, from, key, raw, known)
 }
 
-// useTicket takes the ticket and learns the peer; of two who show the same
-// ticket at once one comes too late.
-func (n *Node) useTicket(ctx context.Context, key, raw []byte, known *proto.KnownPeer) (*proto.JoinReply, error) {
-	var batch store.Batch
-	batch.RequireEqual(store.Meta, key, raw)
-	batch.Delete(store.Meta, key)
-	if err := n.ground.store.Apply(ctx, &batch); err != nil {
-		return nil, errTicket
+// freeName refuses a name that another node has.
+func (n *Node) freeName(name string, who proto.PeerID) error {
+	if p, err := n.book.Find(name); err == nil && p.Peer != who || errors.Is(err, transport.ErrAmbiguous) || name == n.self.Name {
+		return fmt.Errorf("the name %s is taken: join with another --name", name)
 	}
+	return nil
+}
+
+// letIn admits a node without a ticket.
+func (n *Node) letIn(ctx context.Context, from proto.PeerID, name string, roles []string, known *proto.KnownPeer) (*proto.JoinReply, error) {
+	n.admitting.Lock()
+	defer n.admitting.Unlock()
+	if err := n.freeName(name, from); err != nil {
+		return nil, err
+	}
+	cert, err := n.issue(identity.Member{Peer: from, Name: name, Roles: roles})
+	if err != nil {
+		return nil, err
+	}
+	known.Certificate = cert
 	if err := n.book.Learn(ctx, known); err != nil {
 		return nil, err
 	}
-	reply := &proto.JoinReply{Certificate: known.Certificate, Root: n.mesh.Root}
-	reply.Peers = append(reply.Peers, &proto.KnownPeer{Certificate: n.self.Cert, KeyRecord: n.keys.KeyRecord(), Addrs: n.reachable()})
+	return n.introduceAll(from, cert), nil
+}
+
+// useTicket takes the ticket and learns the peer, both or neither; of two who show
+// the same ticket at once one comes too late.
+func (n *Node) useTicket(ctx context.Context, who proto.PeerID, key, raw []byte, known *proto.KnownPeer) (*proto.JoinReply, error) {
+	err := n.book.LearnWith(ctx, known, func(b *store.Batch) {
+		b.RequireEqual(store.Meta, key, raw)
+		b.Delete(store.Meta, key)
+	})
+	switch {
+	case errors.Is(err, store.ErrConflict):
+		return nil, errTicket
+	case err != nil:
+		return nil, err
+	}
+	return n.introduceAll(who, known.Certificate), nil
+}
+
+// introduceAll welcomes a node with its certificate and the peers that are known
+// here, this one first.
+func (n *Node) introduceAll(who proto.PeerID, cert *proto.Signed) *proto.JoinReply {
+	reply := &proto.JoinReply{Certificate: cert, Root: n.mesh.Root}
+	reply.Peers = append(reply.Peers, &proto.KnownPeer{Certificate: n.book.Self().Member.Cert, KeyRecord: n.keys.KeyRecord(), Addrs: n.reachable()})
 	for _, p := range n.book.List() {
-		if p.Peer != n.keys.Peer() && !p.Blocked && len(reply.Peers) < maxIntroduced {
+		if _, member := n.book.Member(p.Peer); member && p.Peer != who && len(reply.Peers) < maxIntroduced {
 			if k := p.Known(); k != nil {
 				reply.Peers = append(reply.Peers, k)
 			}
 		}
 	}
-	return reply, nil
+	return reply
 }
 
 // maxIntroduced is how many peers a join reply names: the rest is learnt by

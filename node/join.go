@@ -79,11 +79,16 @@ func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: the inviter answered for another mesh: %w", err)
 	}
+	return j.enrol(ctx, ground.store, m, mesh, reply)
+}
+
+// enrol keeps what a mesh has answered.
+func (j *joiner) enrol(ctx context.Context, st *store.Store, m membership, mesh identity.Mesh, reply *proto.JoinReply) (Joined, error) {
 	self, err := mesh.VerifyMember(reply.GetCertificate(), j.cfg.Clock.Now())
 	if err != nil || self.Peer != j.keys.Peer() {
 		return Joined{}, fmt.Errorf("join: the certificate does not admit this node: %w", err)
 	}
-	met, err := j.meet(ctx, ground.store, mesh, reply)
+	met, err := j.meet(ctx, st, mesh, reply)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}

@@ -42,7 +42,7 @@ func virtualHour(t *testing.T, seed uint64, loss float64) {
 	if testing.Short() {
 		long, enough = 15*time.Minute, 100
 	}
-	w := newWorld(t, 3, seed, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50, Seed: seed})
+	w := newWorldWith(t, 3, seed, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50, Seed: seed}, noCircuits)
 	defer w.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, s := range w.nodes {

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -28,6 +30,7 @@ type world struct {
 	ledger *ledger
 	nodes  []*simulated
 	users  sync.WaitGroup
+	change func(*simulated, *Config) // of a test; may be nil
 }
 
 // A simulated node may be down. The driver alone starts and stops it; mu guards
@@ -35,11 +38,15 @@ type world struct {
 // virtual time stands still while a goroutine waits for a lock.
 type simulated struct {
 	world  *world
-	place  int
+	place  int // in the world, for good
+	at     int // on the wire: its address
 	name   string
 	dir    string
+	id     proto.PeerID // once known
 	engine *mem.Engine
-	life   int // counts starts
+	life   int           // counts starts
+	change func(*Config) // of a test; may be nil
+	ready  func(*Node)   // likewise: called before it runs
 	stop   context.CancelFunc
 	done   chan error
 
@@ -50,27 +57,56 @@ type simulated struct {
 // newWorld starts n nodes that are members of one mesh, joined by tickets over
 // the wire.
 func newWorld(t *testing.T, n int, seed uint64, link transporttest.Link) *world {
-	w := &world{Network: transporttest.Mesh(t, link), t: t, rng: rand.New(rand.NewPCG(seed, 2)), ledger: newLedger(t)}
-	for i := range n {
-		w.nodes = append(w.nodes, &simulated{world: w, place: i, name: fmt.Sprintf("n%d", i), dir: filepath.Join(t.TempDir(), "node"), engine: mem.New()})
-	}
-	first := w.nodes[0]
+	return newWorldWith(t, n, seed, link, nil)
+}
+
+// newWorldWith has the configuration of each life of a node completed by change.
+func newWorldWith(t *testing.T, n int, seed uint64, link transporttest.Link, change func(*simulated, *Config)) *world {
+	w := &world{Network: transporttest.Mesh(t, link), t: t, rng: rand.New(rand.NewPCG(seed, 2)), ledger: newLedger(t), change: change}
+	first := w.add()
 	if _, err := Init(InitOptions{Dir: first.dir, Name: first.name, NewMesh: true, Clock: clock.Runtime()}); err != nil {
 		t.Fatal(err)
 	}
 	first.start()
-	for _, s := range w.nodes[1:] {
-		inv, err := first.node.Invite(t.Context(), InviteOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Join(t.Context(), s.config(), inv.Ticket, s.name); err != nil {
-			t.Fatal(err)
-		}
-		s.engine = s.engine.Reopen() // Join has closed it
-		s.start()
+	for range n - 1 {
+		w.join(w.add())
 	}
 	return w
+}
+
+// noCircuits has a node relay for nobody. libp2p ends a circuit under a mutex, while
+// TLS tries for up to 5 s to say so over a path that may be dead, and virtual time
+// does not go on while somebody waits for a mutex: hours of bad weather stood still.
+func noCircuits(_ *simulated, cfg *Config) { cfg.Net.NoRelay = true }
+
+// add makes a node that is no member yet.
+func (w *world) add() *simulated {
+	i := len(w.nodes)
+	s := &simulated{world: w, place: i, at: i, name: fmt.Sprintf("n%d", i), dir: filepath.Join(w.t.TempDir(), "node"), engine: mem.New()}
+	w.nodes = append(w.nodes, s)
+	return s
+}
+
+// join makes s a member, by a ticket of the first, and starts it. A node lets five
+// strangers in at once, and then one a second.
+func (w *world) join(s *simulated) {
+	w.t.Helper()
+	if s.place >= 5 {
+		time.Sleep(time.Second)
+	}
+	var o InviteOptions
+	if s.place == 2 { // it may seize the queues of the first
+		o.Roles = append(identity.DefaultRoles(), identity.RoleAdmin)
+	}
+	inv, err := w.nodes[0].get().Invite(w.t.Context(), o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := Join(w.t.Context(), s.config(), inv.Ticket, s.name); err != nil {
+		w.t.Fatal(err)
+	}
+	s.engine = s.engine.Reopen() // Join has closed it
+	s.start()
 }
 
 // close stops every node and the wire: the bubble must end empty (I15).
@@ -87,10 +123,17 @@ func (s *simulated) config() Config {
 	if testing.Verbose() && meshLog {
 		log = slog.New(slog.NewTextHandler(s.world.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", s.name)
 	}
-	return Config{
-		Dir: s.dir, Logger: log, Clock: clock.Runtime(), Limits: Limits{Slots: 32, MemoryLimit: -1},
-		Simulated: Simulation{Engine: s.engine, Transport: func(c *transport.Config) { s.world.Configure(s.place, c) }},
+	cfg := Config{
+		Dir: s.dir, Logger: log, Clock: clock.Runtime(), Limits: Limits{Slots: 32, MemoryLimit: -1}, Net: NetConfig{NoMDNS: true}, // the LAN is no simulated one
+		Simulated: Simulation{Engine: s.engine, Transport: func(c *transport.Config) { s.world.Configure(s.at, c) }},
 	}
+	if s.world.change != nil {
+		s.world.change(s, &cfg)
+	}
+	if s.change != nil {
+		s.change(&cfg)
+	}
+	return cfg
 }
 
 // start opens the node on what its last life left and runs it.
@@ -111,6 +154,9 @@ func (s *simulated) start() {
 	}
 	if err := n.inbox.Register(spec); err != nil {
 		s.world.t.Fatal(err)
+	}
+	if s.ready != nil {
+		s.ready(n)
 	}
 	s.world.ledger.opened(s.place, n)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -139,14 +185,14 @@ func (s *simulated) crash() {
 		return
 	}
 	s.set(nil)
-	s.world.Unplug(s.place)
+	s.world.Unplug(s.at)
 	s.engine = s.engine.Reopen()
 	s.world.ledger.closed(s.place, s.life)
 	s.stop()
 	if err := <-s.done; err != nil {
 		s.world.t.Logf("%s crashed: %v", s.name, err)
 	}
-	s.world.Plug(s.place)
+	s.world.Plug(s.at)
 }
 
 // get returns the running node, nil while it is down.

@@ -13,11 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -32,22 +32,34 @@ type Node struct {
 	mesh identity.Mesh
 	self identity.Member
 
-	book   *transport.Book
-	net    *transport.Transport
-	outbox *outbox.Outbox
-	inbox  *inbox.Inbox
+	book      *transport.Book
+	net       *transport.Transport
+	gossip    *gossip.Room
+	outbox    *outbox.Outbox
+	inbox     *inbox.Inbox
+	queues    *queues
+	schedules *schedules
 
 	sealer   *identity.Sealer
 	verifier *identity.Verifier
 	registry *prometheus.Registry
-	names    *names
-	changes  *meter
-	notices  chan notice // what owners said of running tasks
-	house    *house
 
 	handlers handlers
+	ledgers
 	turns
 	life
+}
+
+// ledgers are what a node keeps in memory beside its rooms.
+type ledgers struct {
+	names   *names
+	changes *meter
+	notices chan notice // what owners said of running tasks
+	house   *house
+	events  *eventLog
+	porter  *porter
+	machine *machine
+	wishes  *wishes
 }
 
 // turns are held by one caller at a time.
@@ -79,15 +91,17 @@ func New(cfg Config) (_ *Node, err error) {
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
-	n.names, n.changes, n.notices, n.house = newNames(), newMeter(n), make(chan notice, maxNotices), newHouse()
+	n.names, n.changes, n.notices, n.house, n.events = newNames(), newMeter(n), make(chan notice, maxNotices), newHouse(), newEventLog(cfg.Clock)
+	n.porter = newPorter(n)
+	n.machine, n.wishes = new(machine), newWishes()
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
 	if n.ground, err = openGround(cfg, n.registry); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
+	n.started = cfg.Clock.Now() // the first word to the others says so
 	if err = n.openRooms(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
 	}
-	n.started = cfg.Clock.Now()
 	return n, nil
 }
 
@@ -101,19 +115,28 @@ func (n *Node) openRooms() (err error) {
 		return err
 	}
 	n.book.SetBoot(n.outbox.Boot(), n.outbox.BootID())
+	n.queues, n.schedules = newQueues(n), newSchedules(n)
 	if n.inbox, err = inbox.Open(s, n.inboxParts(), n.inboxConfig()); err != nil {
 		return err
 	}
 	if err = n.openHandlers(); err != nil {
 		return err
 	}
+	if err = errors.Join(n.queues.open(), n.schedules.open()); err != nil {
+		return err
+	}
 	if err = errors.Join(n.sweepFiles(), n.closeRuns(context.Background())); err != nil {
 		return err
 	}
-	cfg := transportConfig(n.cfg)
-	cfg.Directory, cfg.Joiner, cfg.Bodies, cfg.Registerer = n.book, n, bodies{n}, n.registry
-	n.net, err = transport.New(n.keys, n.book, n, cfg)
-	return err
+	cfg, err := n.netConfig()
+	if err != nil {
+		return err
+	}
+	cfg.Ready = n.ready
+	if n.net, err = transport.New(n.keys, n.book, n, cfg); err != nil {
+		return err
+	}
+	return n.openGossip()
 }
 
 // Run is the node's life: it returns when ctx is done and everything has
@@ -127,13 +150,26 @@ func (n *Node) Run(ctx context.Context) error {
 	g, failed := errgroup.WithContext(rooms)
 	g.Go(func() error { return n.outbox.Run(rooms) })
 	g.Go(func() error { return n.net.Run(rooms) })
+	g.Go(func() error { return n.gossip.Run(rooms) })
+	g.Go(func() error { return n.queues.room.Run(rooms) })
+	g.Go(func() error { return n.queues.watch(rooms) })
+	g.Go(func() error { return n.porter.run(rooms) })
+	g.Go(func() error { return n.schedules.run(rooms) })
+	g.Go(func() error { return n.watchWork(rooms) })
 	g.Go(func() error { return n.serveSelf(rooms) })
 	g.Go(func() error { return n.takeNotices(rooms) })
 	g.Go(func() error { return n.keepHouse(rooms) })
+	g.Go(func() error { return n.keepIdentity(rooms) })
 	work, stopWork := context.WithCancel(rooms)
-	g.Go(func() error { defer stopRooms(); return n.inbox.Run(work) })
+	g.Go(func() error {
+		defer stopRooms()
+		defer n.leave(rooms)
+		defer n.queues.settled(rooms)
+		return n.inbox.Run(work)
+	})
 	g.Go(func() error {
 		defer stopWork()
+		defer n.queues.stop()
 		defer n.draining.Store(true)
 		n.running.Store(true)
 		select {
@@ -168,8 +204,12 @@ func (n *Node) Close() error {
 // This is the way out: seal, sign with all that queued meanwhile, one commit.
 // The outbox sends it when there is a path (see [Node.Linked]).
 func (n *Node) Submit(ctx context.Context, r Request) (Submitted, error) {
-	done, errs := n.SubmitMany(ctx, []Request{r})
-	return done[0], errs[0]
+	d, to, err := n.draft(ctx, &r)
+	if err != nil {
+		return Submitted{}, err
+	}
+	existing, err := n.put(ctx, d)
+	return n.settled(d, submitted(d, &to), existing, err)
 }
 
 // SubmitMany submits many tasks with as few commits as they fit into. Each has
@@ -183,30 +223,28 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 			errs[i] = err
 			continue
 		}
-		n.house.draft(d.Record.GetBodyBlob(), true)
 		drafts, at = append(drafts, d), append(at, i)
-		out[i] = submitted(d, to)
+		out[i] = submitted(d, &to)
 	}
-	existing, failed := n.put(ctx, drafts)
+	existing, failed := n.putMany(ctx, drafts)
 	for j, i := range at {
-		n.house.draft(drafts[j].Record.GetBodyBlob(), false)
-		switch {
-		case failed[j] != nil:
-			errs[i] = submitError(failed[j])
-			if !errors.Is(failed[j], store.ErrUnknown) { // else it may yet be written
-				n.dropBody(drafts[j])
-			}
-		case existing[j] != nil:
-			out[i] = n.known(*existing[j], out[i])
-			n.dropBody(drafts[j])
-		}
+		out[i], errs[i] = n.settled(drafts[j], out[i], existing[j], failed[j])
 	}
-	n.want(drafts, failed)
 	return out, errs
 }
 
-// put writes drafts, between the two points at which a test may stop the node.
-func (n *Node) put(ctx context.Context, drafts []*outbox.Draft) (existing []*proto.TaskID, errs []error) {
+// put writes a draft, between the two points at which a test may stop the node.
+func (n *Node) put(ctx context.Context, d *outbox.Draft) (existing *proto.TaskID, err error) {
+	if err := n.cfg.Fail(PointSealed); err != nil {
+		return nil, err
+	}
+	existing, err = n.outbox.Submit(ctx, d)
+	_ = n.cfg.Fail(PointStored) // it is on disk: there is nothing left that could fail
+	return existing, err
+}
+
+// putMany is put for many drafts.
+func (n *Node) putMany(ctx context.Context, drafts []*outbox.Draft) (existing []*proto.TaskID, errs []error) {
 	if err := n.cfg.Fail(PointSealed); err != nil {
 		return make([]*proto.TaskID, len(drafts)), slices.Repeat([]error{err}, len(drafts))
 	}
@@ -218,6 +256,7 @@ func (n *Node) put(ctx context.Context, drafts []*outbox.Draft) (existing []*pro
 // Linked is the way out to one neighbour, as long as there is a path to it: the
 // outbox sends what is there for it and takes the answers.
 func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
+	n.queues.greet(l.Peer())
 	return n.outbox.Serve(ctx, l)
 }
 
@@ -242,5 +281,5 @@ func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Mes
 	if in.mark != nil {
 		n.inbox.Settle(from, *in.mark)
 	}
-	return n.answer(in), n.cfg.Fail(PointAccepted)
+	return n.answer(from, in), n.cfg.Fail(PointAccepted)
 }

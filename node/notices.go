@@ -11,16 +11,17 @@ import (
 // Started takes the word of an owner that a task of ours is running.
 func (n *Node) Started(from proto.PeerID, r *proto.Receipts) {
 	select {
-	case n.notices <- notice{from, r}:
+	case n.notices <- notice{from: from, receipts: r}:
 	default: // a courtesy: the result will tell
 	}
 }
 
-// A notice is what an owner said of a task that runs. The heartbeat waits behind
+// A notice is what an owner said of a task that runs, or that it takes more now. The heartbeat waits behind
 // it, so it is written down by somebody else.
 type notice struct {
 	from     proto.PeerID
 	receipts *proto.Receipts
+	ready    *proto.Ready // nil: it is the receipts
 }
 
 const maxNotices = 256
@@ -40,7 +41,39 @@ func (n *Node) takeNotices(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case s := <-n.notices:
-			n.outbox.Started(ctx, s.from, n.genuine(s.receipts.GetReceipts()))
+			if s.ready != nil {
+				n.hurry(s.from, s.ready)
+				continue
+			}
+			receipts := n.genuine(s.receipts.GetReceipts())
+			n.outbox.Started(ctx, s.from, receipts)
+			n.passStarted(ctx, s.from, receipts)
 		}
+	}
+}
+
+// passStarted tells the origins of tasks of queues whose home is here that an owner has
+// started them. What is not of the owner of the newest lease is dropped.
+func (n *Node) passStarted(ctx context.Context, from proto.PeerID, receipts []*proto.Receipt) {
+	for _, rc := range receipts {
+		s, err := proto.ParseStatement(rc.GetStatement())
+		if err != nil || s.Fact != proto.FactStarted || s.Node != from {
+			continue
+		}
+		r, err := n.inbox.Get(s.Task)
+		if err != nil || r.GetQueue() == "" || r.GetState().Terminal() {
+			continue
+		}
+		v, known, err := n.queues.room.Task(ctx, s.Task)
+		origin, malformed := proto.PeerIDFrom(r.GetPeer())
+		if err != nil || malformed != nil || !known || v.Peer != from || v.Epoch != s.Epoch {
+			continue
+		}
+		one := []*proto.Receipt{rc}
+		if origin == n.keys.Peer() {
+			n.outbox.Started(ctx, origin, one)
+			continue
+		}
+		n.tellStarted(origin, &proto.Receipts{Receipts: one})
 	}
 }

@@ -38,6 +38,9 @@ func openGround(cfg Config, reg prometheus.Registerer) (_ *ground, err error) {
 	if g.lock, err = store.LockDir(cfg.Dir); err != nil {
 		return nil, err
 	}
+	if err = settleRestore(cfg.Dir); err != nil {
+		return nil, err
+	}
 	engine := cfg.Simulated.Engine
 	if engine == nil {
 		if engine, err = openEngine(cfg); err != nil {
@@ -92,25 +95,38 @@ func openEngine(cfg Config) (store.Engine, error) {
 	if err := store.MarkEngine(dir, name); err != nil {
 		return nil, err
 	}
+	return openEngineIn(dir, name, cfg)
+}
+
+// openEngineIn opens the named engine below the folder of a store.
+func openEngineIn(dir, name string, cfg Config) (store.Engine, error) {
 	dir = filepath.Join(dir, name)
 	log := cmp.Or(cfg.Logger, slog.Default())
 	if name == EnginePebble {
 		return pebble.Open(dir, pebble.Config{Logger: log})
 	}
-	return nuts.Open(dir, nuts.Config{SegmentSize: cfg.Store.Segment, Logger: log, Clock: cfg.Clock, Progress: logProgress(log, cfg.Clock)})
+	return nuts.Open(dir, nuts.Config{SegmentSize: cfg.Store.Segment, Logger: log, Clock: cfg.Clock, Progress: logProgress(log, cfg)})
 }
 
 // logProgress logs how far the opening of a large store is, so that nobody takes
 // it for hung (S50).
-func logProgress(log *slog.Logger, clk clock.Clock) func(done, total int64) {
+func logProgress(log *slog.Logger, cfg Config) func(done, total int64) {
+	clk := cfg.Clock
 	if clk.IsZero() {
 		clk = clock.System()
 	}
 	start := clk.Mono()
 	return func(done, total int64) {
+		cfg.tellOpening("%d of %d MiB of the store are read", done>>20, total>>20)
 		if took := clk.Mono() - start; took.Seconds() >= 1 {
 			log.Info("opening the store", "read_mib", done>>20, "total_mib", total>>20)
 		}
+	}
+}
+
+func (c Config) tellOpening(format string, a ...any) {
+	if c.Opening != nil {
+		c.Opening(fmt.Sprintf(format, a...))
 	}
 }
 

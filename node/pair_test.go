@@ -17,13 +17,13 @@ var testListen = []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"
 // A live is a node that runs in a test.
 type live struct {
 	*Node
-	t    *testing.T
+	t    testing.TB
 	cfg  Config
 	stop context.CancelFunc
 	done chan error
 }
 
-func testConfig(t *testing.T, dir string) Config {
+func testConfig(t testing.TB, dir string) Config {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if os.Getenv("BALEFIRE_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", filepath.Base(dir))
@@ -32,7 +32,7 @@ func testConfig(t *testing.T, dir string) Config {
 }
 
 // start runs the node in cfg.Dir until the test ends or stop is called.
-func start(t *testing.T, cfg Config) *live {
+func start(t testing.TB, cfg Config) *live {
 	t.Helper()
 	n, err := New(cfg)
 	if err != nil {
@@ -59,7 +59,7 @@ func (l *live) halt() {
 }
 
 // pair returns two running nodes of one mesh, in folders of their own.
-func pair(t *testing.T, change func(name string, c *Config)) (a, b *live) {
+func pair(t testing.TB, change func(name string, c *Config)) (a, b *live) {
 	t.Helper()
 	ca, cb := testConfig(t, filepath.Join(t.TempDir(), "a")), testConfig(t, filepath.Join(t.TempDir(), "b"))
 	if change != nil {
@@ -75,7 +75,7 @@ func pair(t *testing.T, change func(name string, c *Config)) (a, b *live) {
 }
 
 // join makes the stopped node of cfg a member, with a ticket of inviter.
-func join(t *testing.T, inviter *live, cfg Config, name string) {
+func join(t testing.TB, inviter *live, cfg Config, name string) {
 	t.Helper()
 	inv, err := inviter.Invite(t.Context(), InviteOptions{})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
@@ -63,8 +64,20 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 		}
 		in.mark = &proto.Seq{Boot: mark.GetBoot(), Counter: mark.GetCounter()}
 		return nil
+	case proto.MessageType_SCHEDULE, proto.MessageType_SCHEDULED:
+		if err := n.schedules.receive(from, m); err != nil { // nobody waits for an answer
+			n.log.Debug("a message about a schedule is dropped", "from", from.Short(), "err", err)
+		}
+		return nil
 	}
-	in.refuse(i, proto.Code_CODE_UNKNOWN_VERSION, fmt.Sprintf("message type %d", m.GetType()), 0, 0)
+	receive := n.queues.room.Receive
+	if t := m.GetType(); t == proto.MessageType_TIMELINE || t == proto.MessageType_TIMELINE_REPLY {
+		receive = n.receiveTimeline
+	}
+	if err := receive(from, m); err != nil { // of ownership: nobody waits for an answer
+		n.queues.log.bad.WithLabelValues(strings.ToLower(m.GetType().String())).Inc()
+		n.log.Debug("a message of ownership is dropped", "type", m.GetType().String(), "from", from.Short(), "err", err)
+	}
 	return nil
 }
 
@@ -179,7 +192,7 @@ func (in *arrived) refuse(at int, code proto.Code, detail string, state proto.Ta
 }
 
 // answer signs one receipt for each task that was accepted.
-func (n *Node) answer(in *arrived) transport.Answer {
+func (n *Node) answer(from proto.PeerID, in *arrived) transport.Answer {
 	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli()}
 	var statements [][]byte
 	for i, t := range in.tasks {
@@ -190,6 +203,7 @@ func (n *Node) answer(in *arrived) transport.Answer {
 	}
 	for _, r := range in.refusals {
 		if r != nil {
+			n.house.turned.note(from, r.Code)
 			a.Refusals = append(a.Refusals, r)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 )
@@ -49,7 +48,14 @@ func (s *names) put(target string, p proto.PeerID, now time.Duration) {
 
 // recipient finds the peer that a target names, with the key to seal for it.
 func (n *Node) recipient(target string) (transport.Peer, error) {
-	if what, _, ok := strings.Cut(target, ":"); ok && oneOf(what, "queue", "agent") || target == "all" {
+	if name, ok := strings.CutPrefix(target, queuePrefix); ok {
+		home, err := n.queues.homeOf(name)
+		if err != nil {
+			return transport.Peer{}, err
+		}
+		return n.recipient(home.String())
+	}
+	if what, _, ok := strings.Cut(target, ":"); ok && what == "agent" || target == "all" {
 		return transport.Peer{}, fmt.Errorf("%w: target %.60q: this node sends to peers by name or id", ErrInvalid, target)
 	}
 	p, err := n.named(target)
@@ -64,11 +70,11 @@ func (n *Node) recipient(target string) (transport.Peer, error) {
 	return p, nil
 }
 
-// named returns the peer that a target names.
+// named returns the peer that a target names, perhaps without its addresses.
 func (n *Node) named(target string) (transport.Peer, error) {
 	now := n.cfg.Clock.Mono()
 	if id, ok := n.names.get(target, now); ok {
-		if p, ok := n.book.Get(id); ok {
+		if p, ok := n.book.Recipient(id); ok {
 			return p, nil
 		}
 	}
@@ -77,17 +83,4 @@ func (n *Node) named(target string) (transport.Peer, error) {
 		n.names.put(target, p.Peer, now)
 	}
 	return p, err
-}
-
-// want asks the transport for connections that the new tasks wait for.
-func (n *Node) want(drafts []*outbox.Draft, failed []error) {
-	var last proto.PeerID
-	for i, d := range drafts {
-		to := d.Header.Target
-		if failed[i] != nil || to == last || to == n.keys.Peer() {
-			continue
-		}
-		n.net.Want(to)
-		last = to
-	}
 }

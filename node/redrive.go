@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/identity"
@@ -28,23 +29,37 @@ func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
 	case rec.GetRedrivenAs() != "":
 		return Submitted{}, fmt.Errorf("%w: task %s was redriven as %s", ErrRefused, id, rec.GetRedrivenAs())
 	}
-	r, done, err := n.again(id, rec)
+	as, there, err := n.outbox.RedrivenAs(id) // and the process died then
 	if err != nil {
 		return Submitted{}, err
 	}
-	defer done()
-	s, err := n.Submit(ctx, r)
-	if err != nil {
-		return s, err
-	}
-	as, err := proto.ParseTaskID(s.ID)
-	if err != nil {
+	var s Submitted
+	if there {
+		s = n.known(as, s)
+	} else if s, as, err = n.makeAnew(ctx, id, rec); err != nil {
 		return s, err
 	}
 	if err := n.outbox.MarkRedriven(ctx, id, as); err != nil {
 		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked: %w", as, err)
 	}
 	return s, n.note(ctx, "task.redrive", id.String()+" as "+s.ID)
+}
+
+// makeAnew submits what an ended task asked for once more. The commit of the new
+// task says what it was made of.
+func (n *Node) makeAnew(ctx context.Context, id proto.TaskID, rec *proto.Record) (s Submitted, as proto.TaskID, err error) {
+	r, done, err := n.again(id, rec)
+	if err != nil {
+		return s, as, err
+	}
+	defer done()
+	if s, err = n.Submit(ctx, r); err != nil {
+		return s, as, err
+	}
+	if as, err = proto.ParseTaskID(s.ID); err != nil {
+		return s, as, err
+	}
+	return s, as, n.cfg.Fail(PointRedriven)
 }
 
 // again turns an ended task back into the request that it was made of.
@@ -72,13 +87,16 @@ func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error
 		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
 	target := rec.GetTarget() // as it was written: the request keeps its digest
-	if p, err := n.book.Find(target); err != nil || p.Peer != h.Target {
+	if strings.HasPrefix(target, queuePrefix) {
+		// whoever is its home now
+	} else if p, err := n.book.Find(target); err != nil || p.Peer != h.Target {
 		target = h.Target.String() // forgotten, or the name is another's now
 	}
 	r := Request{
-		Target: target, Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
+		Target: target, Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
 		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), Retries: c.GetMaxAttempts(), RedriveOf: id,
+		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, vouchers: c.GetVouchers(),
 	}
 	if !streamed {
 		return r, func() {}, nil

@@ -3,9 +3,11 @@ package node
 import (
 	"errors"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
 )
 
 // A redrive leaves the idempotency key with its request: sent again, it is known.
@@ -36,5 +38,52 @@ func TestRootOfAnotherMeshAdmitsNobody(t *testing.T) {
 	}
 	if _, err := b.Invite(t.Context(), InviteOptions{}); !errors.Is(err, ErrDenied) {
 		t.Errorf("invite: %v, want %v", err, ErrDenied)
+	}
+}
+
+// A process that dies after it made a task anew, and before the old one says so,
+// makes no second when it is asked again (S17): also with an idempotency key.
+func TestRedriveThatDiedIsNotDoneTwice(t *testing.T) {
+	died := errors.New("died")
+	var dying atomic.Bool
+	a, b := pair(t, func(name string, c *Config) {
+		c.Fail = func(point string) error {
+			if name == "a" && point == PointRedriven && dying.Load() {
+				return died
+			}
+			return nil
+		}
+	})
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"", "k"} {
+		id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: key})
+		a.ended(t, id, "FAILED")
+		dying.Store(true)
+		first, err := a.Retry(t.Context(), id)
+		if !errors.Is(err, died) {
+			t.Fatalf("the point was not passed: %+v, %v", first, err)
+		}
+		a.halt()
+		dying.Store(false)
+		a = start(t, a.cfg)
+		again, err := a.Retry(t.Context(), id)
+		if err != nil || !again.Known || again.ID != first.ID {
+			t.Errorf("key %q: asked again: %+v, %v, want %s", key, again, err, first.ID)
+		}
+		if old, err := a.Task(t.Context(), id); err != nil || old.RedrivenAs != first.ID {
+			t.Errorf("key %q: the old task says %q, %v", key, old.RedrivenAs, err)
+		}
+		if _, err := a.Retry(t.Context(), id); !errors.Is(err, ErrRefused) {
+			t.Errorf("key %q: a third time: %v", key, err)
+		}
+		tid, err := proto.ParseTaskID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, there, err := a.outbox.RedrivenAs(tid); there || err != nil {
+			t.Errorf("key %q: the note is still there, %v", key, err)
+		}
 	}
 }

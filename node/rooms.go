@@ -22,13 +22,13 @@ import (
 func (n *Node) outboxConfig() outbox.Config {
 	l := n.cfg.Limits
 	return outbox.Config{
-		Mesh: n.mesh.ID, Verifier: n.verifier, MaxPending: l.MaxPending, MaxBytes: l.MaxPendingBytes, KeyFor: l.IdempotencyTTL,
+		Mesh: n.mesh.ID, Verifier: n.verifier, MaxPending: l.MaxPending, MaxBytes: l.MaxPendingBytes, Keys: l.keys(),
 		Retention: outbox.Retention{
 			DoneFor: l.DoneAge, MaxDone: l.DoneCount, DeadFor: l.DeadAge, MaxDead: l.DeadCount,
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: bodyFiles{n}, Rewrap: n.rewrap, Changed: n.homeChanged, Unneeded: n.house.drop,
+		Bodies: bodyFiles{n}, Rewrap: n.rewrap, Stands: func(target string, from proto.PeerID) bool { return n.queues.stands(target, from) }, Changed: n.homeChanged, Unneeded: n.house.drop,
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.reading("tasks of this home"),
 	}
 }
@@ -39,7 +39,7 @@ const archiveFile = "dead-letters.jsonl"
 // archived notes in the audit that dead letters left the shelf by policy.
 func (n *Node) archived(count int) {
 	_, err := n.ground.journal.Append(context.Background(), journal.Entry{
-		Boot: n.outbox.Boot(), Actor: "system", Action: "dead_letters.archive",
+		Boot: n.outbox.Boot(), Actor: actorSystem, Action: "dead_letters.archive",
 		Detail: map[string]string{"count": fmt.Sprint(count), "file": archiveFile},
 	})
 	if err != nil {
@@ -51,6 +51,7 @@ func (n *Node) archived(count int) {
 func (n *Node) reading(what string) func(int) {
 	last := n.cfg.Clock.Mono()
 	return func(entries int) {
+		n.cfg.tellOpening("%d %s are read", entries, what)
 		if now := n.cfg.Clock.Mono(); now-last >= time.Second {
 			last = now
 			n.log.Info("reading the store", "what", what, "read", entries)
@@ -77,14 +78,14 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n, newStamp(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}}
+	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n, newStamp(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues}
 }
 
 func (n *Node) inboxConfig() inbox.Config {
 	l := n.cfg.Limits
 	return inbox.Config{
 		Self: n.keys.Peer(), Mesh: n.mesh.ID, BootID: n.outbox.BootID(),
-		Slots: l.Slots, MaxTasks: l.MaxInbox, KeyTTL: l.IdempotencyTTL, GracefulTimeout: l.GracefulTimeout,
+		Slots: l.Slots, MaxTasks: l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
 		Dangerous: n.cfg.Dangerous, OnStarted: n.sendStarted, OnChange: n.ownerChanged,
 		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
 		Logger: n.log, Clock: n.cfg.Clock, Progress: n.reading("tasks in custody"),

@@ -9,18 +9,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
 )
 
 // Peers lists the peers that this node knows, by name.
 func (n *Node) Peers(ctx context.Context) []Peer {
-	status := map[proto.PeerID]transport.PeerStatus{}
-	for _, s := range n.net.Peers() {
-		status[s.Peer] = s
-	}
+	status := n.statuses()
 	out := []Peer{}
 	for _, p := range n.book.List() {
 		out = append(out, n.peerView(p, status[p.Peer]))
@@ -30,28 +27,33 @@ func (n *Node) Peers(ctx context.Context) []Peer {
 
 // Peer returns one of them, by name or id.
 func (n *Node) Peer(ctx context.Context, ref string) (Peer, error) {
-	p, err := n.book.Find(ref)
+	p, err := n.peerOf(ref)
 	if err != nil {
-		return Peer{}, fmt.Errorf("%w: %w", ErrNotFound, err)
+		return Peer{}, err
 	}
-	for _, s := range n.net.Peers() {
-		if s.Peer == p.Peer {
-			return n.peerView(p, s), nil
-		}
-	}
-	return n.peerView(p, transport.PeerStatus{}), nil
+	return n.peerView(p, n.statuses()[p.Peer]), nil
 }
 
 func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
 	v := Peer{
 		Name: p.Label(), ID: p.Peer.String(), State: "OFFLINE", Roles: p.Member.Roles, Addrs: p.Addrs,
-		Queued: n.outbox.Waiting(p.Peer), LastSeen: since(p.LastSeen), CertUntil: since(p.Member.NotAfter),
+		Queued: n.outbox.Waiting(p.Peer), LastSeen: since(p.LastSeen), CertUntil: since(p.Member.NotAfter), Alias: p.Alias,
+	}
+	if s.LastSeen.After(p.LastSeen) { // the book knows hellos alone
+		v.LastSeen = since(s.LastSeen)
+	}
+	if m, ok := n.gossip.Member(p.Peer); ok {
+		v.Liveness, v.Loss = m.Status.String(), m.Loss
 	}
 	switch {
+	case n.book.Revoked(p.Peer):
+		v.State = "REVOKED"
 	case p.Blocked:
 		v.State = "BLOCKED"
 	case s.Connected:
 		v.State, v.Path, v.LastSeen = "CONNECTED", s.Network+" "+s.Path, since(n.cfg.Clock.Now())
+		v.Direct = s.Direct
+		v.Relay = n.nameOf(s.Relay)
 		if s.RTT > 0 {
 			v.RTT = s.RTT.Round(10 * time.Microsecond).String()
 		}
@@ -81,17 +83,18 @@ func (n *Node) Forget(ctx context.Context, ref string) error {
 		if w := n.outbox.Waiting(p); w > 0 {
 			return fmt.Errorf("%w: %d tasks wait for it: cancel them first, or block it", ErrRefused, w)
 		}
-		return n.book.Forget(ctx, p)
+		if err := n.book.Forget(ctx, p); err != nil {
+			return err
+		}
+		n.gossip.Forgotten(p)
+		return nil
 	})
 }
 
 func (n *Node) changePeer(ctx context.Context, ref, action string, change func(proto.PeerID) error) error {
-	p, err := n.book.Find(ref)
+	p, err := n.otherOf(ref)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotFound, err)
-	}
-	if p.Peer == n.keys.Peer() {
-		return fmt.Errorf("%w: %s is this node itself", ErrInvalid, p.Label())
+		return err
 	}
 	if err := change(p.Peer); err != nil {
 		return err
@@ -127,7 +130,7 @@ func (n *Node) Status(ctx context.Context) Status {
 		Store: n.StoreStats(), Addrs: n.reachable(), Peers: n.Peers(ctx), Outbox: byName(home.ByState), Inbox: byName(owner.Backlog.ByState),
 		Results: n.outbox.Results(), Dead: home.Dead, Slots: owner.Slots, Busy: owner.Used,
 	}
-	s.Warnings = n.warnings(&s)
+	s.Warnings = n.warnings(ctx, &s)
 	return s
 }
 
@@ -140,7 +143,7 @@ func byName(counts map[proto.TaskState]int) map[string]int {
 }
 
 // warnings says what a person should look at, and how.
-func (n *Node) warnings(s *Status) []string {
+func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	w := []string{}
 	add := func(format string, a ...any) { w = append(w, fmt.Sprintf(format, a...)) }
 	if s.Store.Failed != "" {
@@ -149,28 +152,58 @@ func (n *Node) warnings(s *Status) []string {
 	if s.Store.Full {
 		add("the disk is below its reserve: new work is refused until %d MiB are free", s.Store.Reserve>>20)
 	}
+	for _, a := range n.queueAlarms(ctx) {
+		add("%s (%s)", a.Text, a.Fix)
+	}
+	if at := n.queues.log.jumped(); n.cfg.Clock.Now().Sub(at) < jumpShown {
+		add("the clocks jumped, or this node stood still, at %s: no lease was taken back in that round; look at the machine's clock if that happens often", at.Format(time.RFC3339))
+	}
 	for _, p := range s.Peers {
 		if p.State == "OFFLINE" && p.Queued > 0 {
-			add("%d tasks wait for %s, which is offline (balefire-node peers show %s)", p.Queued, p.Name, p.Name)
+			add("%s", waitsFor(p.Queued, p.Name, p.Liveness))
 		}
 		if p.State == "EXPIRED" {
 			add("the certificate of %s has expired: it has to join again", p.Name)
 		}
 	}
-	if s.Dead > 0 {
-		add("%d dead letters (balefire-node dlq ls)", s.Dead)
+	if n.book.Count() >= transport.MaxPeers {
+		add("%s", crowdedText)
 	}
-	if left := n.self.NotAfter.Sub(n.cfg.Clock.Now()); left < 30*24*time.Hour {
-		add("this node's certificate ends on %s: join again with a new ticket", n.self.NotAfter.Format(time.DateOnly))
+	if s.Dead > 0 {
+		add("%s (balefire-node dlq ls)", counted(s.Dead, "dead letter", "dead letters"))
+	}
+	if from := n.book.Self().Member.NotBefore; from.Sub(n.cfg.Clock.Now()) > proto.Skew {
+		add("the clock of this machine is behind: it says %s, and this node became a member on %s; set it right, else new members are refused",
+			n.cfg.Clock.Now().UTC().Format(time.RFC3339), from.UTC().Format(time.RFC3339))
+	}
+	if until := n.book.Self().Member.NotAfter; until.Sub(n.cfg.Clock.Now()) < renewBefore-2*24*time.Hour {
+		add("this node's certificate ends on %s: it is renewed once it meets a node with the role admin", until.Format(time.DateOnly))
 	}
 	return w
+}
+
+// waitsFor says what waits for a peer that is not there, in the same words wherever it
+// is told.
+func waitsFor(n int, name, liveness string) string {
+	how := "offline"
+	if liveness == gossip.Dead.String() {
+		how = "dead"
+	}
+	return fmt.Sprintf("%s for %s, which is %s (balefire-node peers show %s)", counted(n, "task or result waits", "tasks and results wait"), name, how, name)
+}
+
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // StoreStats describes the store now.
 func (n *Node) StoreStats() StoreStats {
 	st, c := n.ground.store.Stats(), n.ground.store.Counters()
 	s := StoreStats{
-		Engine: st.Engine, Schema: store.Schema, DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
+		Engine: st.Engine, Schema: n.ground.store.Schema(), DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
 		BlobBytes: n.ground.blobs.Usage().Bytes, Full: n.ground.store.Full(), Commits: c.Groups,
 	}
 	s.FreeBytes, s.Reserve = n.ground.store.Space()

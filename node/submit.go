@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/balefire/balefire/identity"
@@ -34,7 +36,9 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, transport.
 		What: proto.WhatTask, Mesh: n.mesh.ID, ID: proto.NewTaskID(now), Origin: n.keys.Peer(), Target: to.Peer,
 		Created: now.UnixMilli(), NotAfter: now.Add(cmp.Or(r.TTL, proto.DefaultTTL)).UnixMilli(),
 	}}
-	content := contentOf(r)
+	content := contents.Get().(*proto.Content)
+	defer forget(content)
+	fillContent(content, r)
 	body, err := n.takeBody(ctx, d, content, r)
 	if err != nil {
 		return nil, to, err
@@ -46,15 +50,35 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, transport.
 		n.dropBody(d)
 		return nil, to, err
 	}
+	n.house.draft(d.Record.GetBodyBlob(), true)
 	return d, to, nil
 }
+
+// contents holds what is made of a request and forgotten once it is sealed.
+var contents = sync.Pool{New: func() any { return new(proto.Content) }}
+
+func forget(c *proto.Content) {
+	c.Reset()
+	contents.Put(c)
+}
+
+// plains holds buffers for what is about to be sealed, which copies it.
+var plains = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPlain is the largest of them that is kept.
+const maxPlain = 64 << 10
 
 // seal encodes content and seals it into the draft's envelope. A sealed body
 // that is too large for a record becomes a file, durable before the record is.
 func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Content, key *[32]byte) error {
-	plain, err := proto.Encode(nil, content)
+	buf := plains.Get().(*[]byte)
+	defer plains.Put(buf)
+	plain, err := proto.Encode((*buf)[:0], content)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if cap(plain) <= maxPlain {
+		*buf = plain
 	}
 	return n.sealBytes(d, to, plain, key)
 }
@@ -87,7 +111,7 @@ func (n *Node) checkRequest(r *Request) error {
 	switch {
 	case r.Target == "":
 		return bad("no target: name a peer")
-	case !kindRE.MatchString(r.Kind):
+	case !validKind(r.Kind):
 		return bad("kind %.60q: it is 1-128 of a-z 0-9 . _ -", r.Kind)
 	case r.TTL < 0 || r.TTL > proto.MaxTTL:
 		return bad("ttl %s: at most %s", r.TTL, proto.MaxTTL)
@@ -99,29 +123,47 @@ func (n *Node) checkRequest(r *Request) error {
 		return bad("a body of %d bytes, the limit is %d: send it as a file or a stream", len(r.Body), n.cfg.Limits.Payload)
 	case !oneOf(r.OnDead, "", "skip", "block"):
 		return bad("on_dead %.20q: it is skip or block", r.OnDead)
+	case r.Mode < 0 || r.Mode > proto.Mode_MODE_AT_MOST_ONCE:
+		return bad("mode %d: it is at_least_once or at_most_once", r.Mode)
 	case len(r.Labels) > 32:
 		return bad("more than 32 labels")
+	case !goodLabels(r.Require) || !goodLabels(r.Prefer):
+		return bad("require and prefer have at most 32 labels of 1 to 128 bytes")
+	case len(r.Require)+len(r.Prefer) > 0 && !strings.HasPrefix(r.Target, queuePrefix):
+		return bad("require and prefer choose a node of a queue: this task names its node")
 	case r.Delay < 0 || r.Delay > 0 && !r.At.IsZero():
 		return bad("a delay is positive, and not given together with a time")
 	}
 	return nil
 }
 
-func contentOf(r *Request) *proto.Content {
-	c := &proto.Content{
-		Kind: r.Kind, Class: cmp.Or(r.Class, proto.Class_CLASS_NORMAL), IdempotencyKey: r.Key, OrderingKey: r.Order,
-		ContentType: r.Type, Traceparent: r.Trace, Args: r.Args, Body: r.Body, Labels: r.Labels, MaxAttempts: r.Retries, OnDead: r.OnDead,
-	}
+// goodLabels reports whether a list of labels is one that nodes may be told.
+func goodLabels(list []string) bool {
+	return len(list) <= 32 && !slices.ContainsFunc(list, func(l string) bool { return l == "" || len(l) > 128 })
+}
+
+// fillContent fills the empty c with what the target must know of r.
+func fillContent(c *proto.Content, r *Request) {
+	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, cmp.Or(r.Class, proto.Class_CLASS_NORMAL), r.Type, r.Trace
+	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
+	c.Labels, c.MaxAttempts, c.OnDead, c.Mode = r.Labels, r.Retries, r.OnDead, r.Mode
+	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.vouchers
 	if !r.RedriveOf.IsZero() {
 		c.RedriveOf = r.RedriveOf[:]
 	}
-	return c
+	c.Queue, _ = strings.CutPrefix(r.Target, queuePrefix)
+	if c.Queue == r.Target {
+		c.Queue = ""
+	}
 }
 
 func record(r *Request, now time.Time) *proto.Record {
 	rec := &proto.Record{
 		Class: cmp.Or(r.Class, proto.Class_CLASS_NORMAL), Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
-		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries,
+		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: r.Mode,
+	}
+	if strings.HasPrefix(r.Target, queuePrefix) {
+		rec.OnDead = "" // a dead head blocks its lane at the queue's home, for all origins
 	}
 	due := r.At
 	if r.Delay > 0 {
@@ -144,6 +186,9 @@ func finishKey(r *Request, d *outbox.Draft, c *proto.Content) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "balefire/v1/request\x00%q %q %q %q %q %x %d", r.Target, r.Kind, r.Order, r.Args, r.Type, c.BodyDigest, c.BodySize)
+	if len(r.Require)+len(r.Prefer) > 0 {
+		fmt.Fprintf(h, " %q %q", r.Require, r.Prefer)
+	}
 	sum := h.Sum(nil)
 	if r.Key == "auto" {
 		c.IdempotencyKey = fmt.Sprintf("auto-%x", sum)
@@ -152,11 +197,35 @@ func finishKey(r *Request, d *outbox.Draft, c *proto.Content) {
 	d.Record.RequestDigest = sum
 }
 
-func submitted(d *outbox.Draft, to transport.Peer) Submitted {
-	return Submitted{
-		ID: d.Header.ID.String(), State: proto.TaskState_TASK_STATE_PENDING.Name(),
-		Target: cmp.Or(to.Name, to.Peer.Short()), NotAfter: at(d.Header.NotAfter),
+// settled says how the writing of a draft ended. s is what is said of it when it
+// is new.
+func (n *Node) settled(d *outbox.Draft, s Submitted, existing *proto.TaskID, err error) (Submitted, error) {
+	n.house.draft(d.Record.GetBodyBlob(), false)
+	if err != nil {
+		if !errors.Is(err, store.ErrUnknown) { // else it may yet be written
+			n.dropBody(d)
+		}
+		return s, submitError(err)
 	}
+	if existing != nil {
+		s = n.known(*existing, s)
+		n.dropBody(d)
+	}
+	if to := d.Header.Target; to != n.keys.Peer() {
+		n.net.Want(to)
+	}
+	return s, nil
+}
+
+func submitted(d *outbox.Draft, to *transport.Peer) Submitted {
+	s := Submitted{
+		ID: d.Header.ID.String(), State: proto.TaskState_TASK_STATE_PENDING.Name(),
+		Target: to.Name, NotAfter: at(d.Header.NotAfter),
+	}
+	if s.Target == "" {
+		s.Target = to.Peer.Short()
+	}
+	return s
 }
 
 // known turns a submit whose key was used before into the task of the first.

@@ -41,9 +41,27 @@ func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 	}
 	rec, err = n.inbox.Get(id)
 	if errors.Is(err, backlog.ErrNotFound) {
-		return id, "", nil, fmt.Errorf("%w: task %s: it was never here, or its record is older than what is kept", ErrNotFound, id)
+		return id, "", nil, n.lost(id)
 	}
 	return id, RoleOwner, rec, err
+}
+
+// lost says what is known of a task without a record here. Of one whose queue had its
+// home here that is how it ended, or where it went: its record is where it was made.
+func (n *Node) lost(id proto.TaskID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+	defer cancel()
+	p, known, err := n.queues.room.Past(ctx, id)
+	peer, _ := n.peerNames(p.Peer[:])
+	switch {
+	case err != nil || !known:
+		return fmt.Errorf("%w: task %s: it was never here, or its record is older than what is kept", ErrNotFound, id)
+	case p.State == proto.TaskState_TASK_STATE_UNSPECIFIED:
+		return fmt.Errorf("%w: task %s went with its queue: ask %s, or the node where it was made", ErrNotFound, id, peer)
+	case p.Peer.IsZero():
+		return fmt.Errorf("%w: task %s ended here as %s, and nobody had it: the node where it was made has its record", ErrNotFound, id, p.State.Name())
+	}
+	return fmt.Errorf("%w: task %s ended here as %s, last run by %s under %s: the node where it was made has its record", ErrNotFound, id, p.State.Name(), peer, epochText(p.Epoch))
 }
 
 // complete finds the one task whose id begins with ref.
@@ -93,7 +111,9 @@ func (n *Node) Task(ctx context.Context, ref string) (Task, error) {
 	if err != nil {
 		return Task{}, err
 	}
-	return n.view(id, role, rec), nil
+	t := n.view(id, role, rec)
+	n.withGrants(&t, id, rec)
+	return t, nil
 }
 
 // Wait returns a task once it has ended; with the error of ctx when that is

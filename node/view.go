@@ -25,6 +25,7 @@ type Request struct {
 	Target  string            // who does it: a peer's name or id
 	Kind    string            // which handler
 	Class   proto.Class       // default normal
+	Mode    proto.Mode        // what a crash while it runs may do; default at_least_once
 	TTL     time.Duration     // no start after this; default 7 days, at most 30
 	Delay   time.Duration     // not sent before; default none
 	At      time.Time         // not sent before; zero: at once
@@ -38,8 +39,16 @@ type Request struct {
 	Labels  map[string]string // free words to find it by
 	Trace   string            // W3C traceparent; default a fresh one
 	Retries uint32            // attempts that the handler may make; 0: its own
+	Affinity
 	// RedriveOf names the ended task that this one repeats.
 	RedriveOf proto.TaskID
+	vouchers  [][]byte // whose hands the schedule came through that made it
+}
+
+// An Affinity says which nodes of a queue a task is for.
+type Affinity struct {
+	Require []string // labels that the node must have that does it
+	Prefer  []string // labels that it should have: nodes with all of them go first
 }
 
 // A Submitted is what Submit returns once the task is on disk.
@@ -100,6 +109,7 @@ type Marks struct {
 	Order      string            `json:"ordering_key,omitempty"`
 	Trace      string            `json:"traceparent,omitempty"`
 	Labels     map[string]string `json:"labels,omitempty"`
+	Mode       string            `json:"mode,omitempty" doc:"at_most_once where it was asked for"`
 	RedriveOf  string            `json:"redrive_of,omitempty"`
 	RedrivenAs string            `json:"redriven_as,omitempty"`
 	Status     string            `json:"status,omitempty" doc:"of a dead letter: new, seen or redriven"`
@@ -165,10 +175,15 @@ type Page[T any] struct {
 type Peer struct {
 	Name      string     `json:"name"`
 	ID        string     `json:"id"`
-	State     string     `json:"state" enum:"CONNECTED,OFFLINE,BLOCKED,EXPIRED"`
+	State     string     `json:"state" enum:"CONNECTED,OFFLINE,BLOCKED,EXPIRED,REVOKED,ACCEPTED" doc:"ACCEPTED: let in, and has not fetched its certificate yet"`
+	Liveness  string     `json:"liveness,omitempty" enum:"ALIVE,SUSPECT,DEAD,LEFT,UNKNOWN" doc:"what the members say of it, reached from here or not"`
+	Alias     string     `json:"alias,omitempty" doc:"name that it has on this node alone"`
 	Roles     []string   `json:"roles"`
 	Path      string     `json:"path,omitempty" doc:"address and protocol of the connection"`
+	Direct    bool       `json:"direct,omitempty" doc:"nobody stands in between"`
+	Relay     string     `json:"relay,omitempty" doc:"name of the relay in between"`
 	RTT       string     `json:"rtt,omitempty"`
+	Loss      float64    `json:"loss,omitempty" doc:"share of packets or probes, 0 to 1"`
 	Queued    int        `json:"queued" doc:"tasks and results that wait for it"`
 	LastSeen  *time.Time `json:"last_seen,omitempty"`
 	Addrs     []string   `json:"addrs,omitempty"`

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // shell is a handler that runs a program with the task's arguments.
@@ -149,7 +151,7 @@ func TestSubmitRefusesWhatCannotBe(t *testing.T) {
 		{"too long a life", Request{Target: "b", Kind: "k", TTL: 31 * 24 * time.Hour}, ErrInvalid, "ttl"},
 		{"too large inline", Request{Target: "b", Kind: "k", Body: make([]byte, 11<<20)}, ErrInvalid, "stream"},
 		{"a zero byte", Request{Target: "b", Kind: "k", Args: []string{"a\x00b"}}, ErrInvalid, "zero byte"},
-		{"a queue", Request{Target: "queue:build", Kind: "k"}, ErrInvalid, "peers by name"},
+		{"a queue that nobody knows", Request{Target: "queue:build", Kind: "k"}, ErrNotFound, "queue set"},
 	}
 	for _, tt := range tests {
 		if _, err := a.Submit(t.Context(), tt.r); !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.say) {
@@ -327,5 +329,25 @@ func TestKnownTaskWithoutARecord(t *testing.T) {
 	again, err := a.Submit(t.Context(), r)
 	if err != nil || again.ID != first || !again.Known || again.State != "" || again.Waits == "" {
 		t.Errorf("the same key again: %+v, %v", again, err)
+	}
+}
+
+// A task of mode at_most_once is started once, also when its handler fails and
+// may be tried again; the mode is shown at home.
+func TestAtMostOnceIsStartedOnce(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	r := Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 75"}, Mode: proto.Mode_MODE_AT_MOST_ONCE}
+	id := a.submit(t, r)
+	a.ended(t, id, "DEAD_LETTER")
+	got, err := a.Task(t.Context(), id)
+	if err != nil || got.Mode != "at_most_once" || got.Attempts != 1 {
+		t.Errorf("%d attempts in mode %q, %v", got.Attempts, got.Mode, err)
+	}
+	r.Mode = 7
+	if _, err := a.Submit(t.Context(), r); !errors.Is(err, ErrInvalid) {
+		t.Errorf("mode 7: %v, want %v", err, ErrInvalid)
 	}
 }

@@ -2,24 +2,37 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 )
 
-// Why names the one thing that keeps a task from its next step, or a peer from
-// its tasks, and what to do about it.
+// Why names the one thing that keeps a task from its next step, or a peer or a queue
+// (queue:NAME) from its tasks, and what to do about it.
 func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	if p, err := n.book.Find(subject); err == nil {
 		return n.whyPeer(ctx, p.Label())
 	}
+	if name, ok := strings.CutPrefix(subject, queuePrefix); ok {
+		return n.whyQueue(ctx, name)
+	}
 	id, role, rec, err := n.find(subject)
+	if errors.Is(err, ErrNotFound) {
+		if b, ok := n.whyLeased(ctx, subject); ok {
+			return b, nil
+		}
+	}
 	if err != nil {
 		return Blocker{}, err
 	}
 	b := Blocker{Task: id.String(), State: rec.GetState().Name()}
+	if role == RoleOwner && rec.GetQueue() != "" && !rec.GetState().Terminal() {
+		return n.whyQueued(ctx, b, id, rec), nil
+	}
 	if role == RoleOwner {
 		return n.whyOwned(b, id, rec), nil
 	}
@@ -27,11 +40,15 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	if err != nil {
 		return Blocker{}, err
 	}
-	n.whyHome(&b, w)
+	if cell, err := n.inbox.Get(id); err == nil && cell.GetQueue() != "" && !w.State.Terminal() {
+		return n.whyQueued(ctx, b, id, cell), nil // its queue's home is here, too
+	}
+	n.whyHome(&b, w, rec.GetTarget())
+	n.whyHomeless(ctx, &b, w, rec)
 	return b, nil
 }
 
-func (n *Node) whyHome(b *Blocker, w outbox.Why) {
+func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 	name, _ := n.peerNames(w.Peer[:])
 	step := func(format string, a ...any) { b.Steps = append(b.Steps, fmt.Sprintf(format, a...)) }
 	set := func(cause, fix string) { b.Cause, b.Fix = cause, fix }
@@ -45,7 +62,11 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why) {
 		return
 	case w.State == proto.TaskState_TASK_STATE_ACCEPTED || w.State == proto.TaskState_TASK_STATE_RUNNING:
 		step("custody: %s has it (receipt accepted)", name)
-		set(fmt.Sprintf("%s has it and works on it when a slot is free; its result has not come home yet", name), fmt.Sprintf("on %s: balefire-node why %s", name, b.Task))
+		does := "works on it when a slot is free"
+		if queue, queued := strings.CutPrefix(target, queuePrefix); queued {
+			does = "gives it to a node when one is free, as the home of queue " + queue
+		}
+		set(fmt.Sprintf("%s has it and %s; its result has not come home yet", name, does), fmt.Sprintf("on %s: balefire-node why %s", name, b.Task))
 		return
 	case w.Place == "behind":
 		set(fmt.Sprintf("it waits behind %s, which has the same ordering key", w.Behind), "balefire-node why "+w.Behind.String())
@@ -63,23 +84,23 @@ func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(stri
 	case !known:
 		set(name+" is not in the address book", "pair with it again: invite and join")
 		return
-	case p.Blocked:
-		set(name+" is blocked here", "balefire-node peers unblock "+name)
-		return
-	case len(p.Addrs) == 0:
-		set("no address of "+name+" is known", "start it: it tells its addresses when it connects")
-		return
 	case !w.Linked && !n.net.Connected(w.Peer):
-		step("address: %d known", len(p.Addrs))
-		set(fmt.Sprintf("%s cannot be reached: none of its %d addresses answers", name, len(p.Addrs)), "start "+name+", or look at the network between; the task is safe and goes by itself")
+		a := n.absence(p)
+		b.Steps = append(b.Steps, a.steps()...)
+		if b.Next == nil && a.dial.NextDial > 0 {
+			b.Next = new(a.now.Add(a.dial.NextDial).UTC())
+		}
+		set(a.blocker())
 		return
 	default:
-		step("path: connected with %s", name)
+		step("path: connected with %s%s", name, n.viaRelay(w.Peer))
 	}
 	switch {
 	case w.Code != 0:
 		step("last answer: %s %s, %s ago", w.Code.Name(), w.Detail, n.cfg.Clock.Now().Sub(w.At).Round(time.Second))
-		set(fmt.Sprintf("%s refused it: %s (%s)", name, w.Code.Name(), w.Detail), fixRefused(w.Code, name))
+		set(fmt.Sprintf("%s refused it: %s (%s)", name, w.Code.Name(), w.Detail), fixRefused(w.Code, w.Detail, name))
+	case !w.Linked && w.Peer != n.keys.Peer():
+		set("its stream of tasks to "+name+" is being opened", "balefire-node path "+name)
 	case w.Place == "waiting":
 		set("it is not due yet", "")
 	case w.Place == "taken":
@@ -89,8 +110,20 @@ func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(stri
 	}
 }
 
-func fixRefused(c proto.Code, name string) string {
+// viaRelay names the relay between this node and a connected peer; empty: none is.
+func (n *Node) viaRelay(p proto.PeerID) string {
+	if s := n.statuses()[p]; s.Connected && !s.Direct {
+		return " through the relay " + n.nameOf(s.Relay)
+	}
+	return ""
+}
+
+func fixRefused(c proto.Code, detail, name string) string {
 	switch c {
+	case proto.Code_CODE_BUSY:
+		if strings.Contains(detail, "compare the clocks") {
+			return "set the clocks of this machine and of " + name + " right"
+		}
 	case proto.Code_CODE_NO_HANDLER:
 		return "on " + name + ": balefire-node handler add KIND --exec PROGRAM --allow peer:NAME"
 	case proto.Code_CODE_FULL:
@@ -144,19 +177,23 @@ func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
 	if err != nil {
 		return Blocker{}, err
 	}
-	b := Blocker{Task: p.Name, State: p.State, Steps: []string{fmt.Sprintf("address book: %d addresses", len(p.Addrs)), fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
+	b := Blocker{Task: p.Name, State: p.State, Steps: []string{fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
 	switch p.State {
 	case "CONNECTED":
 		b.Cause = "nothing: it is connected by " + p.Path
-	case "BLOCKED":
-		b.Cause, b.Fix = "a person blocked it here", "balefire-node peers unblock "+p.Name
 	case "EXPIRED":
 		b.Cause, b.Fix = "its certificate has expired", "invite it again"
 	default:
-		b.Cause, b.Fix = "none of its addresses answers", "start it, or look at the network between"
-		if len(p.Addrs) == 0 {
-			b.Cause = "no address of it is known"
+		known, err := n.peerOf(name)
+		if err != nil {
+			return Blocker{}, err
 		}
+		a := n.absence(known)
+		b.Steps = append(b.Steps, a.steps()...)
+		if a.dial.NextDial > 0 {
+			b.Next = new(a.now.Add(a.dial.NextDial).UTC())
+		}
+		b.Cause, b.Fix = a.blocker()
 	}
 	return b, nil
 }

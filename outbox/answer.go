@@ -210,6 +210,10 @@ func (l *lane) unwritten(a *answered) {
 		l.wantBody(a.item)
 		return
 	}
+	if o.hints.fresh(l.peer, a.refusal.Code, o.cfg.Clock.Boot()) {
+		o.backlog.Release(k, o.soon())
+		return
+	}
 	wait := max(o.backoff(n.tries), min(time.Duration(a.refusal.RetryAfterMs)*time.Millisecond, o.cfg.MaxBackoff))
 	o.backlog.Release(k, wait)
 }

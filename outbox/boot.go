@@ -19,16 +19,9 @@ var bootKey = []byte("boot")
 // also when the disk was rolled back, because the clock went on.
 func raiseBoot(s *store.Store, now time.Time) (uint64, proto.BootID, error) {
 	var id proto.BootID
-	old, err := s.Get(store.Meta, bootKey)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return 0, id, fmt.Errorf("read the boot number: %w", err)
-	}
-	var last uint64
-	if err == nil {
-		if len(old) != 8 {
-			return 0, id, fmt.Errorf("read the boot number: %w: %d bytes", store.ErrCorrupt, len(old))
-		}
-		last = binary.BigEndian.Uint64(old)
+	last, err := readNumber(s, bootKey)
+	if err != nil {
+		return 0, id, err
 	}
 	boot := max(last+1, uint64(max(now.Unix(), 1)))
 	var b store.Batch
@@ -38,4 +31,36 @@ func raiseBoot(s *store.Store, now time.Time) (uint64, proto.BootID, error) {
 	}
 	rand.Read(id[:])
 	return boot, id, nil
+}
+
+// restoredKey holds the highest boot number whose tasks the store may remember
+// less of than was true, 8 bytes big endian.
+var restoredKey = []byte("outbox/restored")
+
+// MarkRestored adds to b the note that s is a copy of the past: the next start
+// has a number above least, that of every start the copy may not know of, and
+// every task that the copy holds may have been sent since.
+func MarkRestored(s *store.Store, b *store.Batch, least uint64) error {
+	old, err := readNumber(s, bootKey)
+	if err != nil {
+		return err
+	}
+	least = max(least, old)
+	b.Put(store.Meta, bootKey, binary.BigEndian.AppendUint64(nil, least))
+	b.Put(store.Meta, restoredKey, binary.BigEndian.AppendUint64(nil, least))
+	return nil
+}
+
+// readNumber reads a number of Meta, 0 if it is not there.
+func readNumber(s *store.Store, key []byte) (uint64, error) {
+	v, err := s.Get(store.Meta, key)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("read the number %q: %w", key, err)
+	case len(v) != 8:
+		return 0, fmt.Errorf("read the number %q: %w: %d bytes", key, store.ErrCorrupt, len(v))
+	}
+	return binary.BigEndian.Uint64(v), nil
 }

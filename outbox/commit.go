@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -45,7 +46,7 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		in := &results[i]
 		records[i] = r
-		rulings[i] = onResult(r, claimOf(from, in))
+		rulings[i] = onResult(r, o.claimOf(r, from, in))
 		if rulings[i].effect == accept && len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
 			rulings[i].effect = carry
 		}
@@ -73,8 +74,9 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 	return verdicts
 }
 
-func claimOf(from proto.PeerID, in *ResultIn) claim {
-	return claim{from: from, seq: in.Seq, state: in.Outcome.GetState(), digest: in.Outcome.GetBodyDigest()}
+func (o *Outbox) claimOf(r *proto.Record, from proto.PeerID, in *ResultIn) claim {
+	stands := o.cfg.Stands != nil && o.cfg.Stands(r.Target, from)
+	return claim{stands: stands, from: from, seq: in.Seq, state: in.Outcome.GetState(), digest: in.Outcome.GetBodyDigest()}
 }
 
 // committed answers a result whose task was live, and follows up.
@@ -87,6 +89,8 @@ func (o *Outbox) committed(ctx context.Context, k backlog.Key, r *proto.Record, 
 		return Verdict{Code: proto.Code_CODE_NEED_BODY, Detail: "the result is larger than a record and has no blob", State: r.State}
 	case nothing:
 		return Verdict{State: r.State}
+	case wait:
+		return Verdict{Code: proto.Code_CODE_BUSY, Detail: "the sender is not known here as the home of the task's queue, yet", State: r.State}
 	}
 	return Verdict{Code: proto.Code_CODE_STALE, Detail: "not the owner, or not the epoch, of this task", State: r.State}
 }
@@ -101,7 +105,7 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 	if err != nil {
 		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("read the task: %v", err)}
 	}
-	if onResult(r, claimOf(from, in)).effect == nothing {
+	if onResult(r, o.claimOf(r, from, in)).effect == nothing {
 		return Verdict{State: r.State}
 	}
 	stale := Verdict{Code: proto.Code_CODE_STALE, Detail: "the task has ended as " + r.State.Name(), State: r.State}
@@ -203,7 +207,7 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 	var kept []*proto.Receipt
 	for _, rc := range receipts {
 		s, err := proto.ParseStatement(rc.GetStatement())
-		if err != nil || s.Fact != proto.FactStarted || s.Node != from {
+		if err != nil || s.Fact != proto.FactStarted {
 			continue
 		}
 		edits = append(edits, backlog.Edit{Key: backlog.TaskKey(s.Task)})
@@ -213,15 +217,13 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 	records := make([]*proto.Record, len(edits))
 	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		s := states[i]
-		running := r.State == proto.TaskState_TASK_STATE_RUNNING && r.Attempts >= s.Attempt
-		waiting := r.State == proto.TaskState_TASK_STATE_PENDING
-		if running || waiting || r.State.Terminal() || string(r.Peer) != string(from[:]) || r.Seq() != s.Epoch {
+		if r.State == proto.TaskState_TASK_STATE_PENDING || r.State.Terminal() || !o.startsHere(r, from, &s) {
 			return backlog.Keep
 		}
 		records[i] = r
-		r.Attempts = s.Attempt
+		r.Attempts = max(r.Attempts, s.Attempt)
 		r.Move(proto.TaskState_TASK_STATE_RUNNING, now, "")
-		r.Events[len(r.Events)-1].Node = from[:]
+		r.Events[len(r.Events)-1].Node = s.Node[:]
 		if len(r.Receipts) < proto.MaxAttempts {
 			r.Receipts = append(r.Receipts, kept[i])
 		}
@@ -233,6 +235,26 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 		}
 	}
 }
+
+// startsHere reports whether a start that from tells of is news about r: of the node
+// that r was sent to, or of any node, when from is the home of the queue that r was sent
+// to, under a later lease than the start before.
+func (o *Outbox) startsHere(r *proto.Record, from proto.PeerID, s *proto.Statement) bool {
+	addressee := string(r.Peer) == string(from[:])
+	if s.Node == from && addressee && r.Seq() == s.Epoch {
+		return r.State != proto.TaskState_TASK_STATE_RUNNING || r.Attempts < s.Attempt
+	}
+	if !strings.HasPrefix(r.Target, queuePrefix) || !addressee && (o.cfg.Stands == nil || !o.cfg.Stands(r.Target, from)) {
+		return false
+	}
+	return !slices.ContainsFunc(r.Receipts, func(rc *proto.Receipt) bool {
+		old, err := proto.ParseStatement(rc.GetStatement())
+		return err == nil && old.Fact == proto.FactStarted && old.Epoch.Compare(s.Epoch) >= 0
+	})
+}
+
+// queuePrefix begins a target that is a shared queue.
+const queuePrefix = "queue:"
 
 // ended follows up on a task that has ended: it will not be sent again, and
 // nobody needs to be asked to stop it.

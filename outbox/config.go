@@ -12,11 +12,13 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/store/keys"
 )
 
 // What callers test for with errors.Is.
 var (
-	// ErrFull refuses new tasks; the error is a *backlog.FullError with the limits.
+	// ErrFull refuses new tasks; the error is a *backlog.FullError with the limits,
+	// unless it is for the number of idempotency keys.
 	ErrFull = backlog.ErrFull
 	// ErrNotFound says that no task of this id is known here.
 	ErrNotFound = backlog.ErrNotFound
@@ -80,10 +82,13 @@ type Config struct {
 	MaxBackoff  time.Duration // between two deliveries; default 5 min
 	RunLimit    time.Duration // longest run that a late result is awaited for after not_after; default 24 h
 	ResultFor   time.Duration // results are offered to their home so long after not_after; default 30 days
-	KeyFor      time.Duration // idempotency keys are kept so long; default 7 days
+	Keys        keys.Limits   // of idempotency keys; each is also kept while its task lives
 	Retention   Retention
 
 	Bodies Bodies // default: none, large bodies cannot be sent
+	// Stands reports whether from is the home of the queue that a task was sent to,
+	// now: the queue may have moved since. Default: nobody is.
+	Stands func(target string, from proto.PeerID) bool
 	// Rewrap makes an envelope readable for the current key of its target, after
 	// BAD_KEY. Default: none, the slot stays.
 	Rewrap func(*proto.Stored) (*proto.Envelope, error)
@@ -112,7 +117,6 @@ func (c Config) withDefaults() Config {
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, 5*time.Minute)
 	c.RunLimit = cmp.Or(c.RunLimit, 24*time.Hour)
 	c.ResultFor = cmp.Or(c.ResultFor, 30*24*time.Hour)
-	c.KeyFor = cmp.Or(c.KeyFor, 7*24*time.Hour)
 	if c.Bodies == nil {
 		c.Bodies = noBodies{}
 	}

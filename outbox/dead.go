@@ -2,9 +2,11 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
 )
 
@@ -49,9 +51,29 @@ func (o *Outbox) MarkSeen(ctx context.Context, id proto.TaskID) error {
 // MarkRedriven notes that an ended task was made anew. A dead letter that held
 // its ordering key lets it go on.
 func (o *Outbox) MarkRedriven(ctx context.Context, id, as proto.TaskID) error {
-	return o.backlog.Revise(ctx, backlog.TaskKey(id), func(r *proto.Record) {
+	return o.backlog.ReviseWith(ctx, backlog.TaskKey(id), func(r *proto.Record) {
 		r.Status, r.RedrivenAs = StatusRedriven, as.String()
-	})
+	}, func(b *store.Batch) { b.Delete(store.Dedup, redriveKey(id[:])) })
+}
+
+// redriveKey is where it is kept that a task was made anew, from the commit of the
+// new task to that of the mark on the old one: a crash in between makes no second.
+func redriveKey(old []byte) []byte { return append([]byte("r"), old...) }
+
+// RedrivenAs returns the task that was made of id anew when the process died
+// before [Outbox.MarkRedriven].
+func (o *Outbox) RedrivenAs(id proto.TaskID) (as proto.TaskID, ok bool, err error) {
+	b, err := o.store.Get(store.Dedup, redriveKey(id[:]))
+	if errors.Is(err, store.ErrNotFound) {
+		return as, false, nil
+	}
+	if err == nil {
+		as, err = proto.TaskIDFrom(b)
+	}
+	if err != nil {
+		return as, false, fmt.Errorf("read what was made of task %s: %w", id, err)
+	}
+	return as, true, nil
 }
 
 // PurgeDead deletes the dead letters that match and returns how many; with dryRun

@@ -145,20 +145,22 @@ func TestCommitRule(t *testing.T) {
 		claim claim
 		want  effect
 	}{
-		{"accepted", accepted, claim{owner, epoch, success, digest}, accept},
-		{"running", running, claim{owner, epoch, failed, digest}, accept},
-		{"pending, the ack was lost", pending, claim{owner, epoch, success, digest}, accept},
-		{"another peer", accepted, claim{other, epoch, success, digest}, drop},
-		{"an older epoch", accepted, claim{owner, older, success, digest}, drop},
-		{"an epoch never granted", accepted, claim{owner, proto.Seq{Boot: 6, Counter: 1}, success, digest}, drop},
-		{"not an end", accepted, claim{owner, epoch, running, digest}, drop},
-		{"no state", accepted, claim{owner, epoch, 0, digest}, drop},
-		{"the same again", success, claim{owner, epoch, success, digest}, nothing},
-		{"the same state, another digest", success, claim{owner, epoch, success, another}, drop},
-		{"another state, the same digest", success, claim{owner, epoch, failed, digest}, drop},
-		{"the same again from another peer", success, claim{other, epoch, success, digest}, drop},
-		{"after it expired", expired, claim{owner, epoch, success, digest}, drop},
-		{"after it was cancelled", cancelled, claim{owner, epoch, success, digest}, drop},
+		{"accepted", accepted, claim{owner, epoch, success, digest, false}, accept},
+		{"running", running, claim{owner, epoch, failed, digest, false}, accept},
+		{"pending, the ack was lost", pending, claim{owner, epoch, success, digest, false}, accept},
+		{"another peer", accepted, claim{other, epoch, success, digest, false}, drop},
+		{"an older epoch", accepted, claim{owner, older, success, digest, false}, drop},
+		{"an epoch never granted", accepted, claim{owner, proto.Seq{Boot: 6, Counter: 1}, success, digest, false}, drop},
+		{"not an end", accepted, claim{owner, epoch, running, digest, false}, drop},
+		{"no state", accepted, claim{owner, epoch, 0, digest, false}, drop},
+		{"the queue's home, which is another now", accepted, claim{other, epoch, success, digest, true}, accept},
+		{"the queue's home, after the end", success, claim{other, epoch, failed, digest, true}, drop},
+		{"the same again", success, claim{owner, epoch, success, digest, false}, nothing},
+		{"the same state, another digest", success, claim{owner, epoch, success, another, false}, drop},
+		{"another state, the same digest", success, claim{owner, epoch, failed, digest, false}, drop},
+		{"the same again from another peer", success, claim{other, epoch, success, digest, false}, drop},
+		{"after it expired", expired, claim{owner, epoch, success, digest, false}, drop},
+		{"after it was cancelled", cancelled, claim{owner, epoch, success, digest, false}, drop},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

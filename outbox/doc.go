@@ -9,8 +9,8 @@
 //	             never sent and too late ─▶ EXPIRED               │
 //	                                          SUCCESS, FAILED, …  ◀ the commit rule
 //
-// A group is what queued while the last commit ran: one signature and one fsync
-// for all of it. A task costs one operation when it is submitted, one when it is
+// A group is what queued while the last one was written: one signature and one
+// fsync for all of it. The disk sets the pace: see pace.go. A task costs one operation when it is submitted, one when it is
 // accepted, and none in between: SENT is known to memory alone, because sending
 // again is safe. Being offline spends no attempt; it is bounded by the task's
 // time to live.

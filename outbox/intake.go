@@ -1,79 +1,78 @@
 package outbox
 
-import (
-	"context"
-	"runtime"
-	"sync"
+import "sync"
 
-	"github.com/balefire/balefire/proto"
-)
-
-// An intake queues jobs for the one goroutine that commits them. What queues
-// while a group is being committed is the next group: the disk sets the pace, and
-// under load many tasks share one signature and one fsync.
+// An intake queues jobs for the one goroutine that signs them and hands them to
+// the store: see pace.
 type intake struct {
 	mu     *sync.Mutex
 	jobs   []*job
 	closed bool
+	want   int // how many jobs the other side waits for
 	wake   chan struct{}
+	buf    []byte // records of the group that is signed; of the signing goroutine alone
 }
 
-func newIntake() intake { return intake{mu: new(sync.Mutex), wake: make(chan struct{}, 1)} }
+// maxKeptBuf is the largest buffer that is kept for the next group.
+const maxKeptBuf = 2 << 20
 
-// push queues jobs and reports whether the intake is open.
+func newIntake() intake { return intake{mu: new(sync.Mutex), want: 1, wake: make(chan struct{}, 1)} }
+
+// push queues those of jobs that have no error yet, and reports whether the intake
+// is open.
 func (q *intake) push(jobs []*job) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return false
 	}
-	q.jobs = append(q.jobs, jobs...)
-	select {
-	case q.wake <- struct{}{}:
-	default:
+	before := len(q.jobs)
+	for _, j := range jobs {
+		if j.err == nil {
+			q.jobs = append(q.jobs, j)
+		}
+	}
+	if before < q.want && len(q.jobs) >= q.want {
+		signal(q.wake)
 	}
 	return true
 }
 
-// take returns all that waits and leaves empty in its place.
-func (q *intake) take(empty []*job) []*job {
+// ripe returns a channel that gets a token once n jobs wait, until the next call.
+func (q *intake) ripe(n int) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	jobs := q.jobs
-	q.jobs = empty[:0]
-	return jobs
-}
-
-// run commits group after group until ctx is done; then it closes the intake and
-// commits what is in it.
-func (q *intake) run(ctx context.Context, commit func([]*job)) {
-	var jobs []*job
-	for {
-		jobs = q.take(jobs)
-		for rest := jobs; len(rest) > 0; {
-			n := min(len(rest), proto.MaxGroup)
-			commit(rest[:n])
-			rest = rest[n:]
-		}
-		clear(jobs)
-		if len(jobs) > 0 {
-			runtime.Gosched() // lets those who were answered queue again: larger groups
-			continue
-		}
-		select {
-		case <-q.wake:
-		case <-ctx.Done():
-			if q.close() {
-				return
-			}
-		}
+	q.want = n
+	select {
+	case <-q.wake: // of an earlier call
+	default:
 	}
+	if len(q.jobs) >= n {
+		signal(q.wake)
+	}
+	return q.wake
 }
 
-// close lets nothing more in and reports whether nothing is left.
-func (q *intake) close() bool {
+// take moves the first n jobs into dst, which it overwrites.
+func (q *intake) take(dst []*job, n int) []*job {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	dst = append(dst[:0], q.jobs[:n]...)
+	rest := copy(q.jobs, q.jobs[n:])
+	clear(q.jobs[rest:])
+	q.jobs = q.jobs[:rest]
+	return dst
+}
+
+func (q *intake) size() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.jobs)
+}
+
+// close lets nothing more in.
+func (q *intake) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	return len(q.jobs) == 0
 }

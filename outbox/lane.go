@@ -77,7 +77,7 @@ func (o *Outbox) Serve(ctx context.Context, link Link) error {
 		acks: make(chan *proto.Ack, acksKept), kick: make(chan struct{}, 1), arrived: map[backlog.Key]bool{},
 	}
 	defer l.release()
-	o.backlog.Hurry(l.group, func() time.Duration { return time.Duration(o.cfg.Rand() * float64(hurrySpread)) })
+	o.backlog.Hurry(l.group, func(backlog.Key) time.Duration { return o.soon() })
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.listen(ctx) })
 	g.Go(func() error { return l.answer(ctx) })
@@ -288,6 +288,23 @@ func (l *lane) release() {
 		o.backlog.Release(it.Key, 0)
 	}
 	o.backlog.Resume(l.group) // rings for a lane that has replaced this one
+}
+
+// soon returns the wait of one of many entries that become due together.
+func (o *Outbox) soon() time.Duration { return time.Duration(o.cfg.Rand() * float64(hurrySpread)) }
+
+// Hurry sends what p refused with one of these codes soon, instead of after a
+// backoff, because p has said that it takes it now. It is a hint: what is refused
+// again waits as before.
+func (o *Outbox) Hurry(p proto.PeerID, codes ...proto.Code) {
+	o.hints.put(p, codes, o.cfg.Clock.Boot())
+	refused := o.notes.refusedAs(codes)
+	o.backlog.Hurry(string(p[:]), func(k backlog.Key) time.Duration {
+		if !refused[k] {
+			return -1
+		}
+		return o.soon()
+	})
 }
 
 func signal(c chan struct{}) {

@@ -23,9 +23,10 @@ const linkPrefix = "link"
 
 // links knows who is linked and what may have been sent.
 type links struct {
-	mu    *sync.Mutex
-	boot  uint64
-	peers map[proto.PeerID]*link
+	mu       *sync.Mutex
+	boot     uint64
+	restored uint64 // tasks of starts up to this one may have been sent, whatever is known
+	peers    map[proto.PeerID]*link
 }
 
 type link struct {
@@ -39,6 +40,10 @@ func linkKey(p proto.PeerID) []byte { return append([]byte(linkPrefix), p[:]...)
 // died may have carried everything until then.
 func readLinks(s *store.Store, boot uint64) (links, error) {
 	ls := links{mu: new(sync.Mutex), boot: boot, peers: map[proto.PeerID]*link{}}
+	var err error
+	if ls.restored, err = readNumber(s, restoredKey); err != nil {
+		return ls, err
+	}
 	for p, err := range s.All(store.Meta, []byte(linkPrefix), store.PrefixEnd([]byte(linkPrefix))) {
 		if err != nil {
 			return ls, fmt.Errorf("read what was sent: %w", err)
@@ -125,8 +130,11 @@ func (ls *links) up(p proto.PeerID) bool {
 // before reports whether an earlier start may have sent the task of this
 // sequence to p.
 func (ls *links) before(p proto.PeerID, seq proto.Seq) bool {
-	if seq.Boot >= ls.boot {
+	switch {
+	case seq.Boot >= ls.boot:
 		return false
+	case seq.Boot <= ls.restored:
+		return true
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -54,6 +55,19 @@ func (n *notes) update(k backlog.Key, f func(*note)) note {
 	}
 	f(p)
 	return *p
+}
+
+// refusedAs returns the entries whose last refusal had one of these codes.
+func (n *notes) refusedAs(codes []proto.Code) map[backlog.Key]bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := map[backlog.Key]bool{}
+	for k, p := range n.all {
+		if p.code != proto.Code_CODE_UNSPECIFIED && slices.Contains(codes, p.code) {
+			out[k] = true
+		}
+	}
+	return out
 }
 
 func (n *notes) drop(k backlog.Key) {

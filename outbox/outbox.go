@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/store/keys"
 )
 
 // An Outbox is the home of the tasks made at this node. All its methods are safe
@@ -24,12 +25,16 @@ type Outbox struct {
 	bootID  proto.BootID
 	started time.Duration // boot time of Open
 
-	intake  intake  // drafts that wait for the next group
-	seqs    seqs    // what was promised to each target
-	links   links   // who is linked, and what may have been sent
-	notes   notes   // what memory alone knows of deliveries
-	fresh   fresh   // tasks just written, not to be read again
-	watches watches // callers that wait for a task to change
+	intake    intake    // drafts that wait for the next group
+	encodings sync.Pool // of *[]byte, for what is encoded before it is signed
+	calls     sync.Pool // of *call, that nobody waits for
+	seqs      seqs      // what was promised to each target
+	links     links     // who is linked, and what may have been sent
+	notes     notes     // what memory alone knows of deliveries
+	fresh     fresh     // tasks just written, not to be read again
+	hints     hints     // peers that take now what they refused
+	watches   watches   // callers that wait for a task to change
+	keys      *keys.Keys
 }
 
 // buckets are those of the tasks of this home.
@@ -42,7 +47,8 @@ func Open(s *store.Store, sign Signer, cfg Config) (*Outbox, error) {
 	o := &Outbox{
 		store: s, sign: sign, cfg: cfg,
 		limits: limits{run: cfg.RunLimit, result: cfg.ResultFor}, started: cfg.Clock.Boot(),
-		intake: newIntake(), notes: newNotes(), fresh: newFresh(), watches: newWatches(),
+		intake: newIntake(), encodings: sync.Pool{New: func() any { return new([]byte) }}, calls: sync.Pool{New: newCall},
+		notes: newNotes(), fresh: newFresh(), watches: newWatches(), hints: newHints(),
 	}
 	var err error
 	if o.boot, o.bootID, err = raiseBoot(s, cfg.Clock.Now()); err != nil {
@@ -56,6 +62,9 @@ func Open(s *store.Store, sign Signer, cfg Config) (*Outbox, error) {
 		return nil, fmt.Errorf("open outbox: %w", err)
 	}
 	o.seqs.sort()
+	if err = o.openKeys(); err != nil {
+		return nil, fmt.Errorf("open outbox: %w", err)
+	}
 	return o, nil
 }
 
@@ -130,8 +139,9 @@ func (o *Outbox) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	wg.Go(func() { o.intake.run(ctx, o.commitGroup) })
+	wg.Go(func() { o.intake.run(ctx, o.cfg.Clock.Mono, o.begin) })
 	wg.Go(func() { o.keepTime(ctx) })
+	wg.Go(func() { o.keys.Run(ctx) })
 	select {
 	case <-ctx.Done():
 	case <-o.store.Failed():

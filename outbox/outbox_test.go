@@ -39,6 +39,7 @@ type home struct {
 	disk  *mem.Engine
 	store *store.Store
 	cfg   Config
+	time  clock.Clock // default: that of the bubble
 	stop  func()
 
 	crashed atomic.Bool
@@ -49,22 +50,30 @@ type home struct {
 func inBubble(t *testing.T, cfg Config, f func(t *testing.T, h *home)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		h := &home{t: t, keys: identity.NewKeys(nil, time.Now()), disk: mem.New(), cfg: cfg}
-		h.cfg.Mesh = testMesh
+		h := newHome(t, cfg)
 		h.start()
 		defer func() { h.stop() }()
 		f(t, h)
 	})
 }
 
+func newHome(t *testing.T, cfg Config) *home {
+	h := &home{t: t, keys: identity.NewKeys(nil, time.Now()), disk: mem.New(), cfg: cfg}
+	h.cfg.Mesh = testMesh
+	return h
+}
+
 // start opens the outbox and runs it.
 func (h *home) start() {
 	h.t.Helper()
-	s, err := store.Open(h.disk, store.Config{Clock: clock.Runtime(), SweepEvery: -1, CompactEvery: -1, Space: h.space})
+	if h.cfg.Clock = h.time; h.time.IsZero() {
+		h.cfg.Clock = clock.Runtime()
+	}
+	s, err := store.Open(h.disk, store.Config{Clock: h.cfg.Clock, SweepEvery: -1, CompactEvery: -1, Space: h.space})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.store, h.cfg.Clock = s, clock.Runtime()
+	h.store = s
 	o, err := Open(s, h.keys, h.cfg)
 	if err != nil {
 		h.t.Fatal(err)

@@ -243,6 +243,28 @@ func (o *Outbox) Waiting(p proto.PeerID) int {
 	return o.backlog.GroupCounts(string(p[:])).ByState[proto.TaskState_TASK_STATE_PENDING]
 }
 
+// Unended counts the tasks for a peer that have not ended, by the target that was
+// written.
+func (o *Outbox) Unended(p proto.PeerID) (map[string]int, error) {
+	counts := map[string]int{}
+	if c := o.backlog.GroupCounts(string(p[:])); len(c.ByState) == 0 {
+		return counts, nil
+	}
+	q := Query{Peer: p}
+	for cursor := []byte(nil); ; {
+		_, next, err := o.backlog.List(backlog.Live, cursor, 1, func(k backlog.Key, r *proto.Record) bool {
+			if q.matches(k, r) {
+				counts[r.Target]++
+			}
+			return false
+		})
+		if err != nil || next == nil {
+			return counts, err
+		}
+		cursor = next
+	}
+}
+
 // Peers returns the peers that something is kept for.
 func (o *Outbox) Peers() []proto.PeerID {
 	var peers []proto.PeerID

@@ -1,12 +1,14 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
@@ -32,20 +34,27 @@ type job struct {
 	draft    *Draft
 	part     backlog.Part
 	also     func(*store.Batch)
+	entry    backlog.New    // what is written
+	unsigned proto.Unsigned // its encoding, but for the signature
+	born     *proto.Record  // as it was, when somebody else may change the draft's
 	existing *proto.TaskID
+	encoding *[]byte // of unsigned, to be used again
+	holds    bool    // the place of an idempotency key
 	err      error
 	call     *call
 }
 
 // A call is what one caller waits for.
 type call struct {
-	left atomic.Int32 // jobs without an answer
-	done chan struct{}
+	left atomic.Int32  // jobs without an answer
+	done chan struct{} // gets one token when there are none
 }
+
+func newCall() any { return &call{done: make(chan struct{}, 1)} }
 
 func (c *call) answered() {
 	if c.left.Add(-1) == 0 {
-		close(c.done)
+		c.done <- struct{}{}
 	}
 }
 
@@ -98,65 +107,70 @@ func (o *Outbox) PutResult(ctx context.Context, d *Draft, also func(*store.Batch
 
 // hand queues jobs and waits until they are answered.
 func (o *Outbox) hand(ctx context.Context, jobs []*job) error {
-	if len(jobs) == 0 {
-		return nil
-	}
-	c := &call{done: make(chan struct{})}
-	c.left.Store(int32(len(jobs)))
+	c := o.calls.Get().(*call)
+	ready := 0
 	for _, j := range jobs {
+		if j.err = o.prepare(j); j.err != nil {
+			o.giveBack(j)
+			continue
+		}
 		j.call = c
+		ready++
 	}
-	if !o.intake.push(jobs) {
-		o.giveBack(jobs)
+	c.left.Store(int32(ready))
+	if ready > 0 && !o.intake.push(jobs) {
+		for _, j := range jobs {
+			if j.err == nil {
+				o.giveBack(j)
+			}
+		}
 		return ErrClosed
+	}
+	if ready > 0 && !c.await(ctx) {
+		return fmt.Errorf("outbox: %w: %w", store.ErrUnknown, ctx.Err()) // the call is still theirs who answer
+	}
+	o.calls.Put(c)
+	return nil
+}
+
+// await waits until all jobs are answered and reports whether they were before ctx
+// was done.
+func (c *call) await(ctx context.Context) bool {
+	ended := ctx.Done()
+	if ended == nil {
+		<-c.done
+		return true
 	}
 	select {
 	case <-c.done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("outbox: %w: %w", store.ErrUnknown, ctx.Err())
+		return true
+	case <-ended:
+		return false
 	}
 }
 
-// giveBack drops the sequences of tasks that were never written.
-func (o *Outbox) giveBack(jobs []*job) {
-	for _, j := range jobs {
-		if j.part == backlog.PartTask {
-			o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
-		}
+// giveBack drops the sequence of a task that was never written, and the place of
+// its key.
+func (o *Outbox) giveBack(j *job) {
+	if j.part == backlog.PartTask {
+		o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
+	}
+	if j.holds {
+		o.keys.Free()
 	}
 }
 
-// commitGroup signs jobs together, writes them and answers each.
-func (o *Outbox) commitGroup(jobs []*job) {
-	leaves := make([][32]byte, len(jobs))
-	for i, j := range jobs {
-		leaves[i] = j.draft.Leaf
-	}
-	sig, proofs := o.sign.SignGroup(leaves)
-	news := make([]backlog.New, len(jobs))
-	for i, j := range jobs {
-		env := j.draft.Envelope
-		env.Signature, env.Index, env.Path = sig, proofs[i].Index, proofs[i].Path
-		news[i] = o.entryOf(j)
-		if j.part == backlog.PartTask && o.links.up(j.draft.Header.Target) {
-			o.fresh.put(news[i].Key, news[i].Stored)
-		}
-	}
-	for i, err := range o.backlog.Add(context.Background(), news) {
-		o.answer(jobs[i], news[i].Key, err)
-	}
-}
-
-// entryOf fills the record of a job and makes the entry that is written.
-func (o *Outbox) entryOf(j *job) backlog.New {
+// prepare fills the record of a job and encodes what does not hang on the
+// signature. It runs in the goroutine of the caller, so that the one that signs
+// and commits has little left to do for each task.
+func (o *Outbox) prepare(j *job) (err error) {
 	h, r := &j.draft.Header, j.draft.Record
 	r.State = proto.TaskState_TASK_STATE_PENDING
 	r.Peer = h.Target[:]
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
 	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter
 	r.Attempts = 0
-	n := backlog.New{
+	j.entry = backlog.New{
 		Key:    backlog.Key{ID: h.ID, Part: j.part},
 		Stored: &proto.Stored{Envelope: j.draft.Envelope, Record: r, Key: j.draft.Key[:]},
 		Vital:  j.part != backlog.PartTask,
@@ -165,44 +179,94 @@ func (o *Outbox) entryOf(j *job) backlog.New {
 	if j.part == backlog.PartTask {
 		r.AddEvent(&proto.Event{TimeMs: h.Created, State: r.State, Cause: "submitted"})
 		if r.IdempotencyKey != "" {
-			n.With = o.claimKey(h.ID, r)
+			if j.holds, err = o.holdKey(r); err != nil {
+				return err
+			}
+		}
+		if r.IdempotencyKey != "" || len(r.RedriveOf) > 0 {
+			j.entry.With = o.claimKey(h.ID, r)
 		}
 	}
-	return n
-}
-
-// keyRecord is where an idempotency key is kept: the id of its task and the
-// digest of its request.
-func keyRecord(key string) []byte {
-	sum := sha256.Sum256([]byte(key))
-	return append([]byte("k"), sum[:]...)
-}
-
-// claimKey binds an idempotency key to a task, in the task's own batch.
-func (o *Outbox) claimKey(id proto.TaskID, r *proto.Record) func(*store.Batch) {
-	until := o.cfg.Clock.Now().Add(o.cfg.KeyFor)
-	return func(b *store.Batch) {
-		k := keyRecord(r.IdempotencyKey)
-		if len(r.RedriveOf) == 0 {
-			b.RequireAbsent(store.Dedup, k)
-		}
-		b.PutUntil(store.Dedup, k, append(id[:], r.RequestDigest...), until)
+	j.encoding = o.encodings.Get().(*[]byte)
+	if j.unsigned, err = proto.EncodeUnsigned(*j.encoding, j.entry.Stored); err != nil {
+		return fmt.Errorf("outbox: encode %v: %w", j.entry.Key, err)
 	}
+	return nil
+}
+
+// maxKeptEncoding is the largest buffer that is kept for the next task.
+const maxKeptEncoding = 16 << 10
+
+// A group is jobs that were signed together, on their way to the disk.
+type group struct {
+	o      *Outbox
+	jobs   []*job
+	adding *backlog.Adding
+	errs   []error // once it is written
+}
+
+// begin signs jobs together and hands them to the store.
+func (o *Outbox) begin(jobs []*job) writing {
+	leaves := make([][32]byte, len(jobs))
+	for i, j := range jobs {
+		leaves[i] = j.draft.Leaf
+	}
+	sig, proofs := o.sign.SignGroup(leaves)
+	news := make([]backlog.New, len(jobs))
+	buf := o.intake.buf[:0]
+	for i, j := range jobs {
+		from := len(buf)
+		buf = j.unsigned.Append(buf, proofs[i].Path, proofs[i].Index, sig)
+		j.entry.Encoded = buf[from:len(buf):len(buf)]
+		if b := j.unsigned.Buffer(); cap(b) <= maxKeptEncoding {
+			*j.encoding = b
+			o.encodings.Put(j.encoding)
+		}
+		if j.part == backlog.PartTask && o.links.up(j.draft.Header.Target) {
+			o.makeFresh(j, sig, proofs[i])
+		}
+		news[i] = j.entry
+	}
+	if o.intake.buf = buf; cap(buf) > maxKeptBuf {
+		o.intake.buf = nil
+	}
+	return &group{o: o, jobs: slices.Clone(jobs), adding: o.backlog.Begin(news)}
+}
+
+func (g *group) size() int { return len(g.jobs) }
+
+func (g *group) wait() { g.errs = g.adding.Wait() }
+
+func (g *group) answer() {
+	for i, err := range g.errs {
+		g.o.answer(g.jobs[i], err)
+	}
+}
+
+// makeFresh keeps a task for the lane that will send it. From then on the lane
+// may change its record.
+func (o *Outbox) makeFresh(j *job, sig []byte, proof identity.Proof) {
+	env := j.draft.Envelope
+	env.Signature, env.Index, env.Path = sig, proof.Index, slices.Clone(proof.Path) // which is one piece with the others'
+	j.born = born(j.draft.Record)
+	o.fresh.put(j.entry.Key, j.entry.Stored)
 }
 
 // answer tells the caller of a job how it went.
-func (o *Outbox) answer(j *job, k backlog.Key, err error) {
-	r := j.draft.Record
+func (o *Outbox) answer(j *job, err error) {
+	if j.holds {
+		o.keyHeld(err == nil)
+	}
 	if err != nil && j.part == backlog.PartTask {
-		o.fresh.take(k)
+		o.fresh.take(j.entry.Key)
 		if errors.Is(err, store.ErrConflict) {
-			j.existing, err = o.keyOwner(r)
+			j.existing, err = o.keyOwner(j.draft.Record)
 		}
 		if !errors.Is(err, store.ErrFailed) { // of that the outcome is unknown
 			o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
 		}
 	} else if err == nil && j.part == backlog.PartTask {
-		o.changed(k, born(r))
+		o.changed(j.entry.Key, cmp.Or(j.born, j.draft.Record))
 	}
 	j.err = err
 	j.call.answered()
@@ -216,21 +280,4 @@ func born(r *proto.Record) *proto.Record {
 		SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,
 		IdempotencyKey: r.IdempotencyKey, OrderingKey: r.OrderingKey, Labels: r.Labels, RedriveOf: r.RedriveOf,
 	}
-}
-
-// keyOwner returns the task that an idempotency key belongs to, or
-// ErrKeyConflict.
-func (o *Outbox) keyOwner(r *proto.Record) (*proto.TaskID, error) {
-	val, err := o.store.Get(store.Dedup, keyRecord(r.IdempotencyKey))
-	if err != nil {
-		return nil, fmt.Errorf("look up the idempotency key: %w; send the request again", err)
-	}
-	if len(val) < len(proto.TaskID{}) {
-		return nil, fmt.Errorf("look up the idempotency key: %w: %d bytes", store.ErrCorrupt, len(val))
-	}
-	id := proto.TaskID(val[:16])
-	if string(val[16:]) != string(r.RequestDigest) {
-		return nil, fmt.Errorf("%w (task %s)", ErrKeyConflict, id)
-	}
-	return &id, nil
 }

@@ -360,51 +360,6 @@ func TestForeignResults(t *testing.T) {
 	})
 }
 
-// The same key and request is the same task; the same key with another request is
-// refused; after its horizon the key is free.
-func TestIdempotencyKeys(t *testing.T) {
-	inBubble(t, Config{KeyFor: time.Hour}, func(t *testing.T, h *home) {
-		g := newTarget(t)
-		keyed := func(digest string) func(*proto.Record) {
-			return func(r *proto.Record) { r.IdempotencyKey, r.RequestDigest = "key", []byte(digest) }
-		}
-		first := h.draft(g.peer(), day, keyed("request"))
-		drafts := []*Draft{first, h.draft(g.peer(), day, keyed("request")), h.draft(g.peer(), day, keyed("other")), h.draft(g.peer(), day, nil)}
-		existing, errs := h.SubmitMany(t.Context(), drafts)
-		if errs[0] != nil || existing[0] != nil || errs[3] != nil {
-			t.Fatalf("first: %v, %v, last: %v", existing[0], errs[0], errs[3])
-		}
-		if errs[1] != nil || existing[1] == nil || *existing[1] != first.Header.ID {
-			t.Errorf("the same request: %v, %v", existing[1], errs[1])
-		}
-		if !errors.Is(errs[2], ErrKeyConflict) {
-			t.Errorf("another request: %v", errs[2])
-		}
-		h.crash()
-		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("request"))); err != nil || id == nil || *id != first.Header.ID {
-			t.Errorf("after a crash: %v, %v", id, err)
-		}
-		if st := h.Stats(); st.Live != 2 {
-			t.Errorf("%d tasks, want 2", st.Live)
-		}
-		if n := h.seqs.count(g.peer()); n != 2 {
-			t.Errorf("%d sequences outstanding, want 2", n)
-		}
-		redrive := h.draft(g.peer(), day, keyed("request"))
-		redrive.Record.RedriveOf = first.Header.ID[:]
-		if id, err := h.Submit(t.Context(), redrive); err != nil || id != nil {
-			t.Errorf("a redrive: %v, %v", id, err)
-		}
-		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("request"))); err != nil || id == nil || *id != redrive.Header.ID {
-			t.Errorf("the key belongs to %v, %v, want the redrive", id, err)
-		}
-		time.Sleep(2 * time.Hour)
-		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("other"))); err != nil || id != nil {
-			t.Errorf("after the horizon: %v, %v", id, err)
-		}
-	})
-}
-
 // A task with a time goes out at its time, and one whose key is taken after the
 // one before it has ended (I10).
 func TestTimesAndLanes(t *testing.T) {

@@ -58,18 +58,19 @@ func (l *DirLock) Close() error {
 	return nil
 }
 
-// A process that was killed while it started a program leaves the lock with
-// that program's process, which lets go of it a moment later.
+// A process that was killed, or gave the folder back, while it started a program
+// leaves the lock with that program's process, which lets go of it a moment later.
 const (
 	leftoverFor  = 2 * time.Second
 	leftoverLook = 10 * time.Millisecond
 )
 
-// takeLock locks f. It waits for what a dead holder left, not for a holder.
+// takeLock locks f. It waits for what a dead holder left, or an earlier opening in
+// this process, not for another holder.
 func takeLock(f *os.File) error {
 	for waited := time.Duration(0); ; waited += leftoverLook {
 		err := tryLock(f)
-		if !errors.Is(err, errBusy) || waited >= leftoverFor || !gone(readHolder(f)) {
+		if holder := readHolder(f); !errors.Is(err, errBusy) || waited >= leftoverFor || holder != os.Getpid() && !gone(holder) {
 			return err
 		}
 		time.Sleep(leftoverLook)

@@ -1,51 +1,36 @@
-//go:build linux || darwin
+//go:build unix
 
-package store_test
+package store
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
+	"errors"
+	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/balefire/balefire/store"
+	"time"
 )
 
-// A node that was killed between the fork and the exec of a handler leaves its
-// lock with the fork. The next start waits for that to end, so that it starts by
-// itself (I20).
-func TestLockOfADeadProcessIsAwaited(t *testing.T) {
+// A program that is being started holds what its parent had open for a moment: a
+// node that opens its folder anew in that moment waits for it.
+func TestTheFolderIsTakenAgainWhileAProgramStarts(t *testing.T) {
 	dir := t.TempDir()
-	dead := exec.Command("true")
-	if err := dead.Run(); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(filepath.Join(dir, "LOCK"))
+	l, err := LockDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteString(strconv.Itoa(dead.Process.Pid) + "\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	fork := exec.Command("sleep", "0.2")
-	fork.ExtraFiles = []*os.File{f}
-	if err := fork.Start(); err != nil {
-		t.Fatal(err)
-	}
-	f.Close()
-	l, err := store.LockDir(dir)
+	child, err := syscall.Dup(int(l.file.Fd())) // what a fork does
 	if err != nil {
-		t.Errorf("the lock that a dead process left: %v", err)
-	} else {
-		l.Close()
+		t.Fatal(err)
 	}
-	if err := fork.Wait(); err != nil {
-		t.Error(err)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { syscall.Close(child) }) // what exec does
+	again, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if _, err := LockDir(dir); !errors.Is(err, ErrLocked) {
+		t.Errorf("a second holder in one process: %v", err)
 	}
 }

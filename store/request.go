@@ -46,6 +46,11 @@ func (s *Store) do(ctx context.Context, r *request) error {
 	if !s.queue.push(r) {
 		return ErrClosed
 	}
+	return s.await(ctx, r)
+}
+
+// await waits for a queued request.
+func (s *Store) await(ctx context.Context, r *request) error {
 	select {
 	case <-r.done:
 		return nil

@@ -6,34 +6,57 @@ import (
 	"strconv"
 )
 
-// Schema is the number of the layout that this version reads and writes.
-const Schema = 1
+// Schema is the number of the newest layout that this version reads and writes:
+//
+//	1  the first form
+//	2  idempotency keys with the age at which they were made, leases of shared queues
+//
+// A store keeps the lowest number that tells the truth about it, so that a version
+// can be rolled back until something is written that the older one would not see:
+// see [Store.Raise].
+const Schema = 2
+
+// firstSchema is the number of an empty store.
+const firstSchema = 1
 
 // schemaKey holds the schema number in Meta, in decimal.
 var schemaKey = []byte("store/schema")
 
-// checkSchema refuses a store that this version cannot read, and marks an empty
-// one as its own.
-func checkSchema(e Engine) error {
+// Raise adds to b that only versions which know [Schema] may read the store from
+// then on: b writes what an older one would overlook.
+func (s *Store) Raise(b *Batch) {
+	if s.Schema() >= Schema {
+		return
+	}
+	b.Put(Meta, schemaKey, strconv.AppendInt(nil, Schema, 10))
+	b.After(func() { s.schema.Store(Schema) })
+}
+
+// Schema returns the number of the layout that the store has.
+func (s *Store) Schema() int { return int(s.schema.Load()) }
+
+// checkSchema returns the number of a store. It refuses one that this version
+// cannot read, and marks an empty one.
+func checkSchema(e Engine) (int, error) {
 	raw, ok, err := e.Get(Meta, schemaKey)
 	if err != nil {
-		return fmt.Errorf("read the schema number: %w", err)
+		return 0, fmt.Errorf("read the schema number: %w", err)
 	}
 	if !ok {
-		return beginSchema(e)
+		return firstSchema, beginSchema(e)
 	}
 	_, val, err := unwrap(raw)
 	if err != nil {
-		return fmt.Errorf("read the schema number: %w", err)
+		return 0, fmt.Errorf("read the schema number: %w", err)
 	}
 	n, err := strconv.Atoi(string(val))
 	switch {
 	case err != nil || n < 1:
-		return fmt.Errorf("%w: the schema number reads %q", ErrCorrupt, val)
+		return 0, fmt.Errorf("%w: the schema number reads %q", ErrCorrupt, val)
 	case n > Schema:
-		return fmt.Errorf("%w: its schema is %d, this one reads up to %d; install the newer version again, or restore a snapshot from before", ErrNewerSchema, n, Schema)
+		return 0, fmt.Errorf("%w: its schema is %d, this one reads up to %d; install the newer version again, or restore a snapshot from before", ErrNewerSchema, n, Schema)
 	}
-	return nil
+	return n, nil
 }
 
 // beginSchema writes the number into an empty store.
@@ -48,7 +71,7 @@ func beginSchema(e Engine) error {
 		}
 	}
 	val := binary.BigEndian.AppendUint64(nil, 0)
-	val = strconv.AppendInt(val, Schema, 10)
+	val = strconv.AppendInt(val, firstSchema, 10)
 	if err := e.Commit([]Op{{Bucket: Meta, Key: schemaKey, Val: val}}); err != nil {
 		return fmt.Errorf("write the schema number: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -19,6 +20,7 @@ type Store struct {
 	expiry   expiryClock
 	space    space
 	meter    *meter
+	schema   atomic.Int32 // as on disk
 
 	failure atomic.Pointer[error] // the first failure, wrapped in ErrFailed
 	failed  chan struct{}         // closed with it
@@ -45,9 +47,11 @@ func Open(e Engine, cfg Config) (*Store, error) {
 	}
 	s.space.reserve, s.space.ask = cfg.Reserve, cfg.Space
 	s.space.look()
-	if err := checkSchema(e); err != nil {
+	schema, err := checkSchema(e)
+	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
+	s.schema.Store(int32(schema))
 	c := &committer{s: s, overlay: newOverlay()}
 	s.running.Go(c.run)
 	if err := s.begin(); err != nil {
@@ -96,30 +100,63 @@ func (s *Store) Apply(ctx context.Context, b *Batch) error {
 // and in order, so that they share as few groups as they fit in. It returns one
 // error for each batch. After [ErrUnknown] the slice is the store's, too.
 func (s *Store) ApplyMany(ctx context.Context, batches []*Batch) []error {
-	errs := make([]error, len(batches))
+	if err := ctx.Err(); err != nil && s.Err() == nil {
+		return repeat(fmt.Errorf("store: not begun: %w", err), len(batches))
+	}
+	return s.Queue(batches).Wait(ctx)
+}
+
+// A Pending is batches that were queued to be committed.
+type Pending struct {
+	s    *Store
+	r    *request // nil: none of them was queued
+	errs []error
+}
+
+// Queue is the first half of ApplyMany: it queues batches and returns at once.
+// What one goroutine queues is committed in the order in which it was queued.
+// Until Wait has returned the batches are the store's.
+func (s *Store) Queue(batches []*Batch) *Pending {
+	p := &Pending{s: s, errs: make([]error, len(batches))}
 	left := 0
 	for i, b := range batches {
-		if errs[i] = s.admit(b); errs[i] != nil {
-			s.meter.refused(errs[i])
+		if p.errs[i] = s.admit(b); p.errs[i] != nil {
+			s.meter.refused(p.errs[i])
 		} else {
 			left++
 		}
 	}
 	if left == 0 {
-		return errs
+		return p
+	}
+	if err := s.Err(); err != nil {
+		p.errs = repeat(err, len(batches))
+		return p
 	}
 	r := s.requests.Get().(*request)
-	r.batches, r.errs, r.left = batches, errs, left
-	if err := s.do(ctx, r); err != nil {
-		errs = make([]error, len(batches)) // the committer may still hold r
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+	r.batches, r.errs, r.left = batches, p.errs, left
+	if !s.queue.push(r) {
+		p.errs = repeat(ErrClosed, len(batches))
+		return p
 	}
-	s.release(r)
-	return errs
+	p.r = r
+	return p
 }
+
+// Wait is the second half: it returns once all batches are on disk or refused,
+// with one error for each, or with the end of ctx. It must be called once.
+func (p *Pending) Wait(ctx context.Context) []error {
+	if p.r == nil {
+		return p.errs
+	}
+	if err := p.s.await(ctx, p.r); err != nil {
+		return repeat(err, len(p.errs)) // the committer may still hold the request
+	}
+	p.s.release(p.r)
+	return p.errs
+}
+
+func repeat(err error, n int) []error { return slices.Repeat([]error{err}, n) }
 
 // admit refuses what must not be queued.
 func (s *Store) admit(b *Batch) error {

@@ -36,6 +36,10 @@ type Node struct {
 	Ended   chan struct{}            // Wait returns when it is closed; nil: at once
 	Waits   chan string              // told of each id that Wait begins to wait for, when not nil
 	Dead    []node.Page[node.Task]   // the pages of DeadLetters
+	Known   []node.Peer              // what Peers lists, when not nil
+	Pongs   []node.Pong              // what Ping answers, one after the other; one without a peer: a timeout
+	Mesh    *node.MeshSummary        // what MeshSummary shows, when not nil
+	Happens chan node.EventPage      // what Events waits for, when not nil
 
 	mu       sync.Mutex
 	calls    []string

@@ -12,6 +12,9 @@ import (
 // Peers shows one peer.
 func (n *Node) Peers(context.Context) []node.Peer {
 	_ = n.called("Peers") // it cannot fail
+	if n.Known != nil {
+		return n.Known
+	}
 	return []node.Peer{peer("laptop")}
 }
 

@@ -61,7 +61,8 @@ type call struct {
 	query        url.Values
 	body         io.Reader
 	contentType  string
-	expect       bool // ask before sending the body
+	accept       string // the form of the answer, where there are several
+	expect       bool   // ask before sending the body
 }
 
 // segment makes one segment of a path of what a person wrote.
@@ -82,6 +83,9 @@ func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
 	}
 	if r.contentType != "" {
 		req.Header.Set("Content-Type", r.contentType)
+	}
+	if r.accept != "" {
+		req.Header.Set("Accept", r.accept)
 	}
 	if r.expect {
 		req.Header.Set("Expect", "100-continue")

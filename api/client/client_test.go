@@ -87,6 +87,16 @@ func TestEveryMethod(t *testing.T) {
 		}},
 		{"Receipts", "Receipts " + id, func() (any, error) { return c.Receipts(ctx, id) }},
 		{"Cancel", "Cancel " + id + ` hard=true "too slow"`, func() (any, error) { return c.Cancel(ctx, id, true, "too slow") }},
+		{"Schedules", "Schedules", func() (any, error) { return c.Schedules(ctx) }},
+		{"AddSchedule", `AddSchedule {"queue":"build","name":"n","cron":"@daily","kind":"shell"}`, func() (any, error) {
+			return c.AddSchedule(ctx, node.ScheduleSpec{Queue: "build", Name: "n", Cron: "@daily", ScheduledTask: node.ScheduledTask{Kind: "shell"}})
+		}},
+		{"RemoveSchedule", "RemoveSchedule a/b n", func() (any, error) { return nil, c.RemoveSchedule(ctx, "a/b", "n") }},
+		{"PauseSchedule", "PauseSchedule build n true", func() (any, error) { return c.PauseSchedule(ctx, "build", "n", true) }},
+		{"SetClass", "SetClass " + id + " low", func() (any, error) { return c.SetClass(ctx, id, "low") }},
+		{"MoveTask", "MoveTask " + id + " to night", func() (any, error) { return c.MoveTask(ctx, id, "night") }},
+		{"Progress", "Progress " + id, func() (any, error) { return nil, c.Progress(ctx, id) }},
+		{"UnblockLane", `UnblockLane a/b "x y"`, func() (any, error) { return c.UnblockLane(ctx, "a/b", "x y") }},
 		{"Retry", "Retry " + id, func() (any, error) { return c.Retry(ctx, id) }},
 		{"Purge", "Purge " + strings.Replace(strings.Replace(chosen, "cursor=x/y+z ", "", 1), "limit=7", "limit=0", 1) + " dry=true", func() (any, error) { return c.Purge(ctx, q, true) }},
 		{"RetryDead", "Retry " + id, func() (any, error) { return c.RetryDead(ctx, api.Redrive{IDs: []string{id}}) }},
@@ -98,6 +108,40 @@ func TestEveryMethod(t *testing.T) {
 		{"Invite", `Invite "n" 1h0m0s work+send`, func() (any, error) {
 			return c.Invite(ctx, node.InviteOptions{Name: "n", TTL: time.Hour, Roles: []string{"work", "send"}})
 		}},
+		{"Members", "Members", func() (any, error) { return c.Members(ctx) }},
+		{"Member", "Member laptop", func() (any, error) { return c.Member(ctx, "laptop") }},
+		{"MeshSummary", "MeshSummary", func() (any, error) { return c.MeshSummary(ctx) }},
+		{"PruneMembers", "PruneMembers 36h0m0s limit=7 dry=true", func() (any, error) { return c.PruneMembers(ctx, 36*time.Hour, 7, true) }},
+		{"Converge", "Converge", func() (any, error) { return c.Converge(ctx) }},
+		{"Ping", "Ping lap top/ü", func() (any, error) { return c.Ping(ctx, "lap top/ü") }},
+		{"Path", "Path laptop", func() (any, error) { return c.Path(ctx, "laptop") }},
+		{"NetCheck", "NetCheck", func() (any, error) { return c.NetCheck(ctx) }},
+		{"Wishes", "Wishes", func() (any, error) { return c.Wishes(ctx) }},
+		{"Accept", `Accept K7QM-2ZPA "f" work+send`, func() (any, error) {
+			return c.Accept(ctx, "K7QM-2ZPA", node.AcceptOptions{Name: "f", Roles: []string{"work", "send"}})
+		}},
+		{"Rename", `Rename laptop "烽火台"`, func() (any, error) { return nil, c.Rename(ctx, "laptop", "烽火台") }},
+		{"Revoke", `Revoke laptop "stolen"`, func() (any, error) { return nil, c.Revoke(ctx, "laptop", "stolen") }},
+		{"EventPage", "Events after=3 limit=7 wait=2ms", func() (any, error) { return c.EventPage(ctx, 3, 7, 2*time.Millisecond) }},
+		{"Queues", "Queues", func() (any, error) { return c.Queues(ctx) }},
+		{"Queue", "Queue a/b ü", func() (any, error) { return c.Queue(ctx, "a/b ü") }},
+		{"SetQueue", `SetQueue build {"home":"here","concurrency":0}`, func() (any, error) {
+			return c.SetQueue(ctx, "build", node.QueueSettings{Home: "here", Concurrency: new(0)})
+		}},
+		{"PauseQueue", `SetQueue build {"paused":true}`, func() (any, error) { return c.PauseQueue(ctx, "build") }},
+		{"ResumeQueue", `SetQueue build {"paused":false}`, func() (any, error) { return c.ResumeQueue(ctx, "build") }},
+		{"SeizeQueue", "SeizeQueue build from laptop", func() (any, error) { return c.SeizeQueue(ctx, "build", "laptop") }},
+		{"HandOffQueue", `HandOffQueue build to ""`, func() (any, error) { return c.HandOffQueue(ctx, "build", "") }},
+		{"Drain", "Drain true", func() (any, error) { return c.Drain(ctx, true) }},
+		{"RecoverLeases", `RecoverLeases "n2" dry=true`, func() (any, error) { return c.RecoverLeases(ctx, "n2", true) }},
+		{"Timeline", `Timeline task="" queue="build"`, func() (any, error) { return c.Timeline(ctx, node.TimelineQuery{Queue: "build"}) }},
+		{"Stop", "Stop handoff=true", func() (any, error) { return nil, c.Stop(ctx, true, time.Minute) }},
+		{"Leases", `Leases queue="build" owner="lap top" role="home" limit=7`, func() (any, error) {
+			return c.Leases(ctx, node.LeaseFilter{Queue: "build", Owner: "lap top", Role: node.RoleHome, Limit: 7})
+		}},
+		{"ReleaseLease", "ReleaseLease " + id, func() (any, error) { return c.ReleaseLease(ctx, id) }},
+		{"LeaseConflicts", "LeaseConflicts", func() (any, error) { return c.LeaseConflicts(ctx) }},
+		{"OwnershipEvents", "OwnershipEvents after=1 limit=7", func() (any, error) { return c.OwnershipEvents(ctx, 1, 7) }},
 		{"Handlers", "Handlers", func() (any, error) { return c.Handlers(ctx) }},
 		{"AddHandler", "AddHandler shell /bin/uname", func() (any, error) {
 			return nil, c.AddHandler(ctx, node.HandlerSpec{Kind: "shell", Exec: []string{"/bin/uname"}, Allow: []string{"peer:laptop"}})
@@ -114,7 +158,7 @@ func TestEveryMethod(t *testing.T) {
 		{"OpenAPI", "", func() (any, error) { return c.OpenAPI(ctx) }},
 		{"Profile", "", func() (any, error) { return c.Profile(ctx, "goroutine", 0) }},
 	}
-	tried := map[string]bool{"Close": true}
+	tried := map[string]bool{"Close": true, "Events": true} // see TestEvents
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tried[tt.name] = true
@@ -158,7 +202,7 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	full := node.Request{
-		Target: "laptop", Kind: "shell", Class: proto.Class_CLASS_CRITICAL, TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
+		Target: "laptop", Kind: "shell", Class: proto.Class_CLASS_CRITICAL, Mode: proto.Mode_MODE_AT_MOST_ONCE, TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
 		Key: "a key, \"quoted\" & ünï", Order: "o", OnDead: "block", Args: []string{"-a", "", "two words", "a,b"}, Body: []byte{0, 1, 0xff},
 		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Retries: 9,
 	}
@@ -425,6 +469,56 @@ func TestAStopEndsWaiting(t *testing.T) {
 	}
 	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("the stop took %s", took)
+	}
+}
+
+// TestEvents holds that events arrive as they happen, that a gap is seen by the
+// numbers, and that a stop of the node is told apart from the caller's own end.
+func TestEvents(t *testing.T) {
+	n := apitest.New()
+	n.Happens = make(chan node.EventPage, 2)
+	c, stop := serve(t, n)
+	n.Happens <- node.EventPage{Items: []node.NodeEvent{apitest.Happened(4)}, Next: 4}
+	n.Happens <- node.EventPage{Missed: 2, Items: []node.NodeEvent{apitest.Happened(7)}, Next: 7}
+	var got []node.NodeEvent
+	for e, err := range c.Events(t.Context(), 3) {
+		if err != nil {
+			if !errors.Is(err, node.ErrDraining) {
+				t.Errorf("after the stop: %v", err)
+			}
+			break
+		}
+		if got = append(got, e); len(got) == 2 {
+			stop()
+		}
+	}
+	if want := []node.NodeEvent{apitest.Happened(4), apitest.Happened(7)}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for _, err := range c.Events(t.Context(), 7) {
+		if !errors.Is(err, client.ErrNodeDown) {
+			t.Errorf("from no node: %v", err)
+		}
+	}
+}
+
+// TestFollowingEndsWithItsCaller holds that a caller that gives up is told so.
+func TestFollowingEndsWithItsCaller(t *testing.T) {
+	n := apitest.New()
+	n.Happens = make(chan node.EventPage, 1)
+	n.Happens <- node.EventPage{Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}
+	c, _ := serve(t, n)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seen := 0
+	for _, err := range c.Events(ctx, 0) {
+		if seen++; seen == 2 && !errors.Is(err, context.Canceled) {
+			t.Errorf("err = %v", err)
+		}
+		cancel()
+	}
+	if seen != 2 {
+		t.Errorf("it yielded %d times", seen)
 	}
 }
 

@@ -62,7 +62,7 @@ func configPath(w *world) *cobra.Command {
 		Use: "path", Short: "Show where this node's things are",
 		Example: "  balefire-node config path", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p, err := w.places()
+			p, err := w.whereabouts()
 			if err != nil {
 				return err
 			}

@@ -68,7 +68,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitDenied
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout
-	case isAny(err, node.ErrRefused, node.ErrKeyConflict, node.ErrFull, node.ErrDraining, node.ErrPaired, store.ErrLocked):
+	case isAny(err, node.ErrRefused, node.ErrKeyConflict, node.ErrFull, node.ErrDraining, api.ErrStarting, node.ErrPaired, store.ErrLocked):
 		return exitRefused
 	case errors.Is(err, node.ErrInvalid), fromCobra(err):
 		return exitUsage
@@ -100,7 +100,11 @@ func complain(w *world, path string, err error) {
 	if err.Error() == "" {
 		return
 	}
-	fmt.Fprintf(w.err, "%s %s\n", w.paint(red, "error:"), clean(err.Error()))
+	text := err.Error()
+	if text == context.DeadlineExceeded.Error() {
+		text = fmt.Sprintf("the node did not answer within %s: ask again, or with a longer --timeout", w.flags.timeout)
+	}
+	fmt.Fprintf(w.err, "%s %s\n", w.paint(red, "error:"), clean(text))
 	if p, ok := errors.AsType[*api.Problem](err); ok && fixes[p.Code] != "" {
 		fmt.Fprintf(w.err, "  %s\n", fixes[p.Code])
 	}
@@ -116,9 +120,10 @@ var fixes = map[api.Code]string{
 	api.CodeInternal:    "look into the node's log; if it stays, restart the node: no task is lost",
 	api.CodeUnhealthy:   "look into the node's log, and at: balefire-node status",
 	api.CodeDraining:    "nothing was taken: do it again when the node has started (balefire-node wait --for ready)",
+	api.CodeStarting:    "nothing was taken: do it again when the node is ready (balefire-node wait --for ready)",
 	api.CodeUnknown:     "do it again with the same --key: it is stored once",
 	api.CodeFull:        "make room on the disk, or remove ended tasks: balefire-node task purge",
 	api.CodeKeyConflict: "repeat the first request unchanged, or take another --key",
-	api.CodeNotFound:    "see what there is: balefire-node task ls, peers ls, handler ls",
+	api.CodeNotFound:    "see what there is: balefire-node task ls, peers ls, handler ls, queue ls",
 	api.CodeTimeout:     "ask again, or with a longer --timeout",
 }

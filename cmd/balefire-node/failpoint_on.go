@@ -7,6 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"github.com/balefire/balefire/clock"
 )
 
 // failpoint kills the process at the n-th visit of the point that
@@ -33,6 +36,30 @@ func failpoint(w *world) func(string) error {
 		return die()
 	}
 }
+
+// timeOf returns a clock that is wrong by the duration in the file that
+// BALEFIRE_CLOCK_FILE names; what is written there counts within lookEvery.
+func timeOf(w *world) clock.Clock {
+	path := w.env("BALEFIRE_CLOCK_FILE")
+	if path == "" {
+		return w.clock
+	}
+	var looked, by atomic.Int64
+	looked.Store(-int64(lookEvery))
+	return clock.Wrong(w.clock, func() time.Duration {
+		now, last := int64(w.clock.Mono()), looked.Load()
+		if now-last >= int64(lookEvery) && looked.CompareAndSwap(last, now) {
+			if b, err := os.ReadFile(path); err == nil {
+				if d, err := time.ParseDuration(strings.TrimSpace(string(b))); err == nil {
+					by.Store(int64(d))
+				}
+			}
+		}
+		return time.Duration(by.Load())
+	})
+}
+
+const lookEvery = 50 * time.Millisecond
 
 var errFailpoint = failpointError{}
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,7 +108,7 @@ func (f *follower) news(t node.Task) (out []string) {
 		case "accepted":
 			out = append(out, "accepted by "+t.Peer)
 		case "started":
-			out = append(out, fmt.Sprintf("running at %s, attempt %d", t.Peer, max(t.Attempts, 1)))
+			out = append(out, fmt.Sprintf("running at %s, attempt %d", runner(t), max(t.Attempts, 1)))
 		}
 	}
 	f.facts = max(f.facts, len(t.Receipts))
@@ -116,6 +117,17 @@ func (f *follower) news(t node.Task) (out []string) {
 	}
 	f.state = t.State
 	return out
+}
+
+// runner is the node that a task was started at last, as far as this one was told: of
+// a task of a queue it is not the home, which took it over.
+func runner(t node.Task) string {
+	for _, e := range slices.Backward(t.Events) {
+		if e.State == stateRunning {
+			return e.Node
+		}
+	}
+	return t.Peer
 }
 
 // waiting says that the task has not ended and why. On a terminal the line is

@@ -34,17 +34,20 @@ for a ticket: balefire-node join.`,
 			if err != nil {
 				return err
 			}
+			if _, err := listenIn(p.File, listen); err != nil {
+				return err
+			}
+			o.Dir = p.Dir
+			id, err := node.Init(o)
+			if err != nil {
+				return err
+			}
 			wrote, err := writeConfig(p.File, listen)
 			if err != nil {
 				return err
 			}
 			if wrote {
 				w.say("configuration: %s", p.File)
-			}
-			o.Dir = p.Dir
-			id, err := node.Init(o)
-			if err != nil {
-				return err
 			}
 			return w.show(view{value: id, human: func(out *paper) { tellInit(out, p, id) }})
 		},
@@ -72,12 +75,12 @@ func tellInit(out *paper, p config.Paths, id node.Identity) {
 
 // addListen gives a command the flag that writes net.listen into a new file.
 func addListen(c *cobra.Command, listen *[]string) {
-	c.Flags().StringArrayVar(listen, "listen", nil, "address to listen on, as 0.0.0.0:4001 or a multiaddr; written into a new configuration file (repeatable)")
+	c.Flags().StringSliceVar(listen, "listen", nil, "address to listen on, as 0.0.0.0:4001 or a multiaddr; written into a new configuration file (repeatable)")
 }
 
 // writeConfig makes a configuration file where there is none.
 func writeConfig(path string, listen []string) (wrote bool, err error) {
-	addrs, err := multiaddrs(listen)
+	addrs, err := listenIn(path, listen)
 	if err != nil {
 		return false, err
 	}
@@ -86,9 +89,6 @@ func writeConfig(path string, listen []string) (wrote bool, err error) {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		if len(listen) > 0 {
-			return false, usage("%s is there already and is not changed: set net.listen in it", path)
-		}
 		return false, nil
 	}
 	if err != nil {
@@ -96,6 +96,16 @@ func writeConfig(path string, listen []string) (wrote bool, err error) {
 	}
 	_, err = f.WriteString(config.Starter(addrs))
 	return true, errors.Join(err, f.Close())
+}
+
+// listenIn returns the addresses for a configuration file that is to be made. One that
+// is there is not changed.
+func listenIn(path string, listen []string) ([]string, error) {
+	addrs, err := multiaddrs(listen)
+	if err == nil && len(listen) > 0 && exists(path) {
+		err = usage("%s is there already and is not changed: set net.listen in it", path)
+	}
+	return addrs, err
 }
 
 // multiaddrs turns HOST:PORT into the two addresses that a node listens on, and

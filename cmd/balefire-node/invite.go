@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/node"
-	"github.com/balefire/balefire/node/config"
 )
 
 func inviteCommand(w *world) *cobra.Command {
@@ -22,11 +21,10 @@ first becomes a member.`,
   balefire-node invite --role work | ssh field-10 balefire-node join -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := config.ParseDuration(ttl)
-			if err != nil {
-				return usage("ttl: %w", err)
+			var err error
+			if o.TTL, err = span("ttl", ttl); err != nil {
+				return err
 			}
-			o.TTL = time.Duration(d)
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()
 			c, err := w.node()

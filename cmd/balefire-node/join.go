@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -13,52 +14,92 @@ import (
 )
 
 func joinCommand(w *world) *cobra.Command {
-	var name string
+	var name, code string
 	var listen []string
+	var lan bool
 	c := &cobra.Command{
-		Use: "join TICKET|-", Short: "Join the mesh that a ticket invites to",
+		Use: "join TICKET|-|--lan", Short: "Join the mesh that a ticket invites to, or one on the LAN",
 		Long: `Show a ticket to the node that made it and become a member of its mesh. This
 node must not be running, the other one must be. The node's key is made when
 there is none. A ticket given as - is read from standard input, so that it does
-not stay in the shell's history.`,
+not stay in the shell's history.
+
+With --lan no ticket is needed: the members on the local network are asked, and a
+person accepts this machine on one of them (peers pending, peers accept), where
+the same code is shown as here. --code names the member that may let it in
+(status -o wide shows it there); without it you are asked before a mesh is joined,
+for whoever is on the network may answer. It waits until it is let in, or ends
+with 6 when --timeout is over.`,
 		Example: `  balefire-node join BALE1AEBAGBAFAYDQQCIKBMGA2DQ…
-  balefire-node join - < ticket.txt`,
-		Args: exactly(1, "one ticket, or - to read it from standard input"),
+  balefire-node join - < ticket.txt
+  balefire-node join --lan --code K7QM-2ZPA --name field-10 --timeout 10m`,
+		Args: between(0, 1, "one ticket, - to read it from standard input, or --lan"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case lan && len(args) > 0:
+				return usage("--lan takes no ticket: choose one of them")
+			case lan:
+				if !cmd.Flags().Changed("timeout") {
+					w.flags.timeout = 0 // a person decides on the other side
+				}
+				return w.join(cmd, listen, "waiting to be let in", func(ctx context.Context, cfg node.Config) (node.Joined, error) {
+					return node.JoinLAN(ctx, cfg, node.LANOptions{
+						Name: name, Code: code, Progress: func(text string) { w.say("%s", clean(text)) },
+						Agree: func(code, mesh string) error {
+							return w.confirm(fmt.Sprintf("join mesh %s of the member with the code %s", mesh, code))
+						},
+					})
+				})
+			case len(args) == 0:
+				return usage("a ticket is missing: give one, - to read it from standard input, or --lan")
+			}
 			ticket, err := w.ticket(args[0])
 			if err != nil {
 				return err
 			}
-			p, err := w.places()
-			if err != nil {
-				return err
-			}
-			if _, err := writeConfig(p.File, listen); err != nil {
-				return err
-			}
-			l, p, err := w.config()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := w.within(cmd.Context())
-			defer cancel()
-			cfg := l.Node(p.Dir)
-			cfg.Version, cfg.Logger = version, w.quietLogger()
-			stop := w.patience("asking the inviter")
-			j, err := node.Join(ctx, cfg, ticket, name)
-			stop()
-			if err != nil {
-				return notJoined(err)
-			}
-			return w.show(view{value: j, human: func(out *paper) {
-				out.line("%s is a member of mesh %s, invited by %s", j.Name, j.Mesh, j.Inviter)
-				out.line("next: balefire-node run")
-			}})
+			return w.join(cmd, listen, "asking the inviter", func(ctx context.Context, cfg node.Config) (node.Joined, error) {
+				j, err := node.Join(ctx, cfg, ticket, name)
+				if err != nil {
+					err = notJoined(err)
+				}
+				return j, err
+			})
 		},
 	}
-	c.Flags().StringVar(&name, "name", "", "name of this node in the mesh; the inviter may have fixed another (default: the machine's)")
+	c.Flags().StringVar(&name, "name", "", "name of this node in the mesh; the other side may have fixed another (default: the machine's)")
+	c.Flags().BoolVar(&lan, "lan", false, "ask the members on the local network, without a ticket")
+	c.Flags().StringVar(&code, "code", "", "with --lan: code of the member that may let this machine in (default: you are asked)")
 	addListen(c, &listen)
 	return c
+}
+
+// join makes this stopped node a member in the way that ask goes.
+func (w *world) join(cmd *cobra.Command, listen []string, doing string, ask func(context.Context, node.Config) (node.Joined, error)) error {
+	p, err := w.places()
+	if err != nil {
+		return err
+	}
+	if _, err := writeConfig(p.File, listen); err != nil {
+		return err
+	}
+	l, p, err := w.config()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := w.within(cmd.Context())
+	defer cancel()
+	cfg := l.Node(p.Dir)
+	cfg.Version, cfg.Logger = version, w.quietLogger()
+	stop := w.patience(doing)
+	j, err := ask(ctx, cfg)
+	stop()
+	if err != nil {
+		return err
+	}
+	return w.show(view{value: j, human: func(out *paper) {
+		out.line("%s is a member of mesh %s, invited by %s", j.Name, j.Mesh, j.Inviter)
+		out.line("next: balefire-node run")
+	}})
 }
 
 // notJoined adds what to do to an error that only says that nobody answered.
@@ -75,6 +116,9 @@ func (w *world) ticket(arg string) (string, error) {
 		return arg, nil
 	}
 	line, err := bufio.NewReader(w.in).ReadString('\n')
+	if errors.Is(err, context.Canceled) {
+		return "", err
+	}
 	if line = strings.TrimSpace(line); line == "" {
 		return "", usage("standard input holds no ticket: %w", orEOF(err))
 	}

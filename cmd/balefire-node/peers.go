@@ -11,44 +11,91 @@ import (
 )
 
 func peersCommand(w *world) *cobra.Command {
-	return group("peers", "Look at the other machines of the mesh",
-		"Look at the other machines that this node knows, and decide about them here.\nA peer is named by its name or its id.",
-		peersList(w), peersShow(w),
+	c := group("peers", "Look at the other machines of the mesh",
+		"Look at the other machines that this node knows, and decide about them here.\nA peer is named by its name or its id. Without a verb: the list.",
+		peersList(w), peersShow(w), peersPending(w), peersAccept(w), peersName(w),
 		peersAct(w, "block", "Refuse everything from a peer and send it nothing", "blocked: nothing goes to it or comes from it", false, (*client.Client).Block),
 		peersAct(w, "unblock", "Allow a blocked peer again", "allowed again", false, (*client.Client).Unblock),
-		peersAct(w, "forget", "Remove what is known about a peer", "forgotten; it comes back when it is introduced again", true, (*client.Client).Forget))
+		peersAct(w, "forget", "Remove what is known about a peer", "forgotten; it comes back when it is introduced again", true, (*client.Client).Forget),
+		peersRevoke(w))
+	c.Example = "  balefire-node peers\n  balefire-node peers show laptop\n  balefire-node peers pending"
+	unknown := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknown(cmd, args)
+		}
+		return w.listPeers(cmd)
+	}
+	return c
 }
 
 func peersList(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the peers",
+		Long: `List the peers: how each is reached now, how fast, what is lost on the way, what
+waits for it here, and when it was heard last. STATE is what this node sees itself,
+CONNECTED or OFFLINE, unless the members know more: ALIVE is one that others reach
+and this node does not, SUSPECT one that does not answer, DEAD one that nobody
+reaches, LEFT one that said goodbye.`,
 		Example: "  balefire-node peers ls -o wide", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := w.within(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
-			peers, err := c.Peers(ctx)
-			if err != nil {
-				return err
-			}
-			return w.show(view{value: node.Page[node.Peer]{Items: peers}, lines: lines(peers), human: func(p *paper) { p.table(peerTable(w, peers)) }})
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return w.listPeers(cmd) },
 	}
 }
 
+func (w *world) listPeers(cmd *cobra.Command) error {
+	peers, err := ask(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Peer, error) { return c.Peers(ctx) })
+	if err != nil {
+		return err
+	}
+	return w.show(view{value: node.Page[node.Peer]{Items: peers}, lines: lines(peers), human: func(p *paper) { p.table(peerTable(w, peers)) }})
+}
+
 func peerTable(w *world, peers []node.Peer) *table {
-	t := newTable(col("PEER"), col("STATE"), col("PATH"), num("RTT"), num("QUEUED"), num("LAST SEEN"), wideOnly("ROLES"), wideOnly("ID"))
+	t := newTable(col("PEER"), col("STATE"), col("PATH"), num("RTT"), num("LOSS"), num("QUEUED"), num("LAST SEEN"),
+		wideOnly("MEMBER"), wideOnly("ADDRESS"), wideOnly("ROLES"), wideOnly("ID"))
 	for _, p := range peers {
-		path := p.Path
-		if !w.wide() {
-			path = cut(path, 48)
+		loss := ""
+		if p.State == stateConnected {
+			loss = percent(p.Loss)
 		}
-		t.row(p.Name, p.State, path, p.RTT, p.Queued, w.ago(p.LastSeen), strings.Join(p.Roles, ","), p.ID)
+		t.row(peerName(p), peerState(p), cut(pathWord(p), 48), p.RTT, loss, p.Queued, w.ago(p.LastSeen),
+			p.Liveness, p.Path, strings.Join(p.Roles, ","), p.ID)
 	}
 	return t
+}
+
+// stateConnected is the state of a peer that there is a connection with.
+const stateConnected = "CONNECTED"
+
+// peerName is what a peer is called here, and elsewhere if that is another name.
+func peerName(p node.Peer) string {
+	if p.Alias == "" || p.Alias == p.Name {
+		return p.Name
+	}
+	return p.Alias + " (" + p.Name + ")"
+}
+
+// peerState is what this node sees of a peer itself, unless the members know more.
+func peerState(p node.Peer) string {
+	switch {
+	case p.State != stateConnected && p.State != "OFFLINE", p.Liveness == "", p.Liveness == "UNKNOWN":
+	case p.State == stateConnected && p.Liveness == "ALIVE":
+	default:
+		return p.Liveness
+	}
+	return p.State
+}
+
+// pathWord says in two words how a peer is reached.
+func pathWord(p node.Peer) string {
+	network, _, _ := strings.Cut(p.Path, " ")
+	switch {
+	case p.Relay != "":
+		return "relay " + p.Relay
+	case p.Direct:
+		return strings.TrimSpace(network + " direct")
+	}
+	return p.Path
 }
 
 func peersShow(w *world) *cobra.Command {
@@ -56,21 +103,18 @@ func peersShow(w *world) *cobra.Command {
 		Use: "show PEER", Short: "Show one peer",
 		Example: "  balefire-node peers show laptop", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.within(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
-			peer, err := c.Peer(ctx, args[0])
+			peer, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.Peer, error) { return c.Peer(ctx, args[0]) })
 			if err != nil {
 				return err
 			}
 			return w.show(view{value: peer, human: func(p *paper) {
-				p.line("%s  %s  %s", peer.Name, peer.State, peer.ID)
+				p.line("%s  %s  %s", peerName(peer), peerState(peer), peer.ID)
 				p.line("roles        %s", strings.Join(peer.Roles, ", "))
 				if peer.Path != "" {
-					p.line("path         %s  rtt %s", peer.Path, peer.RTT)
+					p.line("path         %s  %s  rtt %s  loss %s", pathWord(peer), peer.Path, orDash(peer.RTT), percent(peer.Loss))
+				}
+				if peer.Liveness != "" {
+					p.line("members say  %s", peer.Liveness)
 				}
 				p.line("queued       %d", peer.Queued)
 				if peer.LastSeen != nil {
@@ -98,13 +142,7 @@ func peersAct(w *world, verb, doc, done string, final bool, act func(*client.Cli
 					return err
 				}
 			}
-			ctx, cancel := w.within(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
-			if err := act(c, ctx, args[0]); err != nil {
+			if err := tell(cmd, w, func(ctx context.Context, c *client.Client) error { return act(c, ctx, args[0]) }); err != nil {
 				return err
 			}
 			w.say("%s is %s", args[0], done)

@@ -210,3 +210,24 @@ func TestPaint(t *testing.T) {
 		}
 	}
 }
+
+// A task of a queue runs at the owner that said so, not at the home that took it over.
+func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
+	event := func(name, state string) node.Event { return node.Event{Node: name, State: state} }
+	queued := node.Task{Role: "home", Target: "queue:build", Peer: "alpha", Events: []node.Event{event("alpha", "ACCEPTED"), event("beta", "RUNNING"), event("gamma", "RUNNING"), event("alpha", "ACCEPTED")}}
+	for _, tt := range []struct {
+		task         node.Task
+		runner, side string
+	}{
+		{queued, "gamma", "to queue:build at alpha"},
+		{node.Task{Role: "home", Target: "laptop", Peer: "laptop"}, "laptop", "to laptop"},
+		{node.Task{Role: "owner", Peer: "harbor"}, "harbor", "from harbor"},
+	} {
+		if got := runner(tt.task); got != tt.runner {
+			t.Errorf("%+v runs at %s, want %s", tt.task, got, tt.runner)
+		}
+		if got := otherSide(tt.task); got != tt.side {
+			t.Errorf("%+v is %q, want %q", tt.task, got, tt.side)
+		}
+	}
+}

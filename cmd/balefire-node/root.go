@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,13 +12,15 @@ import (
 
 // execute runs one command line and returns its exit code.
 func execute(ctx context.Context, w *world, args []string) int {
+	w.in = interruptible(ctx, w.in)
 	root := newRoot(w)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil {
+	code := exitCode(ctx, err)
+	if err != nil && (code != exitInterrupted || !errors.Is(err, context.Canceled)) {
 		complain(w, cmd.CommandPath(), err)
 	}
-	return exitCode(ctx, err)
+	return code
 }
 
 // newRoot builds the tree of commands over w.
@@ -32,11 +36,15 @@ Begin with two machines:
 
   one  balefire-node init --new-mesh && balefire-node run
        balefire-node invite
-  two  balefire-node join TICKET && balefire-node run`,
+  two  balefire-node join TICKET && balefire-node run
+
+Exit codes: 0 done, 1 an error, 2 wrong usage, 3 no node is running, 4 no such
+thing, 5 denied, 6 the waiting is over (the task is safe), 7 the task ran and
+failed, 8 refused in this state, 130 interrupted.`,
 		Example: `  balefire-node send laptop shell --wait -- uname -a
   balefire-node send laptop ingest @photo.tar
   balefire-node why 01a1f84f`,
-		SilenceErrors: true, SilenceUsage: true,
+		SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs, RunE: noCommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return w.checkFlags(cmd) },
 	}
 	root.SetIn(w.in)
@@ -45,11 +53,19 @@ Begin with two machines:
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	w.addGlobals(root)
 	root.AddGroup(&cobra.Group{ID: groupDaily, Title: "Every day:"}, &cobra.Group{ID: groupMesh, Title: "The mesh:"}, &cobra.Group{ID: groupKeep, Title: "Keeping a node:"})
-	addTo(root, groupDaily, sendCommand(w), taskCommand(w), dlqCommand(w), statusCommand(w), whyCommand(w), waitCommand(w))
-	addTo(root, groupMesh, initCommand(w), runCommand(w), inviteCommand(w), joinCommand(w), peersCommand(w), handlerCommand(w))
-	addTo(root, groupKeep, configCommand(w), storeCommand(w), healthCommand(w), benchCommand(w), demoCommand(w), versionCommand(w))
+	addTo(root, groupDaily, sendCommand(w), taskCommand(w), dlqCommand(w), statusCommand(w), whyCommand(w), eventsCommand(w), waitCommand(w), queueCommand(w), scheduleCommand(w))
+	addTo(root, groupMesh, initCommand(w), runCommand(w), inviteCommand(w), joinCommand(w), peersCommand(w), pingCommand(w), pathCommand(w), netcheckCommand(w), meshCommand(w), leaseCommand(w), handlerCommand(w), drainCommand(w), stopCommand(w))
+	addTo(root, groupKeep, configCommand(w), storeCommand(w), auditCommand(w), healthCommand(w), benchCommand(w), demoCommand(w), versionCommand(w))
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(nil...)
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Run, c.RunE = nil, helpFor
+		case "completion":
+			c.Args, c.RunE = cobra.ArbitraryArgs, noCommand
+		}
+	}
 	checkArgs(root)
 	return root
 }
@@ -128,13 +144,36 @@ func (w *world) within(ctx context.Context) (context.Context, context.CancelFunc
 func group(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("unknown command %.40q of %s", args[0], cmd.CommandPath())
-			}
-			return cmd.Help()
-		},
+		RunE: noCommand,
 	}
 	c.AddCommand(subs...)
 	return c
+}
+
+// noCommand runs a command that only holds others: it shows its help, and names what
+// may have been meant by a word that is none of them.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	if cmd.SuggestionsMinimumDistance == 0 {
+		cmd.SuggestionsMinimumDistance = 2
+	}
+	meant := ""
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		meant = ": did you mean " + strings.Join(like, " or ") + "?"
+	}
+	return usage("unknown command %.40q of %s%s", args[0], cmd.CommandPath(), meant)
+}
+
+// helpFor shows the help of the command that the words name.
+func helpFor(cmd *cobra.Command, words []string) error {
+	c, rest, err := cmd.Root().Find(words)
+	if err == nil && len(rest) > 0 {
+		err = noCommand(c, rest)
+	}
+	if err != nil {
+		return err
+	}
+	return c.Help()
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,10 +60,11 @@ type daemon struct {
 	level  *slog.LevelVar
 	log    *slog.Logger
 	notify notifier
+	open   func(node.Config) (*node.Node, error)
 }
 
 func newDaemon(w *world, l *config.Loaded, p config.Paths) *daemon {
-	d := &daemon{w: w, paths: p, loaded: l, level: new(slog.LevelVar), notify: notifier(w.env("NOTIFY_SOCKET"))}
+	d := &daemon{w: w, paths: p, loaded: l, level: new(slog.LevelVar), notify: notifier(w.env("NOTIFY_SOCKET")), open: node.New}
 	d.level.Set(l.Log.Severity())
 	d.log = w.logger(l.Log.Format, d.level)
 	return d
@@ -69,6 +72,9 @@ func newDaemon(w *world, l *config.Loaded, p config.Paths) *daemon {
 
 // errReload ends a node so that it is opened with a changed configuration.
 var errReload = errors.New("the configuration has changed")
+
+// errStopped ends a node for good, by a person's command.
+var errStopped = errors.New("a person asked for it")
 
 func (d *daemon) run(ctx context.Context) error {
 	logLibraries(d.log)
@@ -88,6 +94,8 @@ func (d *daemon) keep(ctx context.Context, once func() error) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctxless(err)
+		case errors.Is(err, errStopped):
+			return nil
 		case errors.Is(err, errReload):
 			continue
 		case !isAny(err, store.ErrFailed, store.ErrUnknown):
@@ -115,33 +123,59 @@ func ctxless(err error) error {
 }
 
 // once opens the node and runs it with its window until ctx is done or one of
-// them fails.
+// them fails. The window is there first: a large store takes its time.
 func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 	cfg := d.loaded.Node(d.paths.Dir)
-	cfg.Version, cfg.Logger, cfg.Clock, cfg.Fail = version, d.log, d.w.clock, failpoint(d.w)
-	n, err := node.New(cfg)
-	if err != nil {
-		return explain(err, d.paths.Dir)
-	}
+	cfg.Version, cfg.Logger, cfg.Clock, cfg.Fail = version, d.log, timeOf(d.w), failpoint(d.w)
+	asked := make(chan struct{})
+	cfg.Stop = sync.OnceFunc(func() { close(asked) })
+	win := api.NewWindow(api.Config{Payload: cfg.Limits.Payload, Logger: d.log})
+	cfg.Opening = win.Tell
 	l, err := api.Listen(d.paths.Socket)
 	if err != nil {
-		return errors.Join(err, n.Close())
+		return d.unheard(cfg, err)
 	}
-	srv := api.New(n, api.Config{Payload: cfg.Limits.Payload, Logger: d.log})
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		select {
+		case <-asked:
+			return errStopped
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	var ran atomic.Bool
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error {
 		defer stopServing() // the window stays open until the node has stopped
+		n, err := d.open(cfg)
+		if err != nil {
+			return explain(err, d.paths.Dir)
+		}
+		ran.Store(true)
+		win.Open(n)
+		d.log.Info("the node runs", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
+		d.notify.tell(d.log, "READY=1")
 		return n.Run(ctx)
 	})
-	g.Go(func() error { return srv.Serve(serving, l) })
+	g.Go(func() error { return win.Serve(serving, l) })
 	g.Go(func() error { return d.watch(ctx, hup) })
-	d.log.Info("the node runs", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
-	d.notify.tell(d.log, "READY=1")
 	<-ctx.Done()
 	d.notify.tell(d.log, "STOPPING=1")
-	d.log.Info("the node stops")
+	if ran.Load() {
+		d.log.Info("the node stops")
+	}
 	return g.Wait()
+}
+
+// unheard explains why the socket cannot be had: when another process holds the
+// folder, that is the reason.
+func (d *daemon) unheard(cfg node.Config, because error) error {
+	n, err := d.open(cfg)
+	if err != nil {
+		return explain(err, d.paths.Dir)
+	}
+	return errors.Join(because, n.Close())
 }
 
 // watch reads the configuration again at each signal. What can be changed at

@@ -171,3 +171,68 @@ func read(t *testing.T, conn *net.UnixConn) string {
 	}
 	return string(buf[:n])
 }
+
+// TestStartingNodeSaysSo holds S50: while a large store opens the node is alive and
+// not ready, every other question is answered with how far it is, and wait waits.
+func TestStartingNodeSaysSo(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "n")
+	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "solo", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("net: {listen: [/ip4/127.0.0.1/tcp/0]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, _, _ := testWorld()
+	w.err, w.flags.paths.Dir = make(logLines, 1000), dir
+	l, p, err := w.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, begun, read := newDaemon(w, l, p), make(chan struct{}), make(chan struct{})
+	d.open = func(cfg node.Config) (*node.Node, error) {
+		cfg.Opening("12 of 40 MiB of the store are read")
+		close(begun)
+		<-read
+		return node.New(cfg)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.once(ctx, nil) }()
+	<-begun
+	for _, tt := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"health", exitOK, ""},
+		{"health --ready", exitRefused, "12 of 40 MiB"},
+		{"status", exitRefused, "the node is starting: 12 of 40 MiB of the store are read"},
+		{"send laptop ping", exitRefused, "nothing was taken"},
+		{"wait --for ready --timeout 100ms", exitTimeout, "the node is starting"},
+		{"wait --for peer=laptop --timeout 100ms", exitTimeout, "the node is starting"},
+	} {
+		if code, says := asked(t, dir, tt.args); code != tt.code || !strings.Contains(says, tt.says) {
+			t.Errorf("%s: exit code %d, want %d; it says %q, want %q", tt.args, code, tt.code, says, tt.says)
+		}
+	}
+	close(read)
+	if code, says := asked(t, dir, "wait --for ready --timeout 1m"); code != exitOK {
+		t.Errorf("it does not become ready: %s", says)
+	}
+	if code, says := asked(t, dir, "status"); code != exitOK {
+		t.Errorf("status of the ready node: %s", says)
+	}
+	cancel()
+	if err := ctxless(<-done); err != nil {
+		t.Error(err)
+	}
+}
+
+// asked runs a command on the node in dir and returns its exit code and what it
+// complained of.
+func asked(t *testing.T, dir, args string) (code int, says string) {
+	t.Helper()
+	w, _, complaints := testWorld()
+	code = execute(t.Context(), w, append([]string{"--dir", dir}, strings.Fields(args)...))
+	return code, complaints.String()
+}

@@ -25,7 +25,7 @@ type sendFlags struct {
 	class, ttl, delay, at string
 	dedupe                string
 	labels                []string
-	wait                  bool
+	wait, once            bool
 	request               node.Request
 }
 
@@ -48,11 +48,12 @@ it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
 		Annotations: map[string]string{waits: "yes"},
 		Args:        between(2, -1, "a peer and a kind: send PEER KIND [@FILE | -] [-- ARG...]"),
 
-		ValidArgsFunction: w.completePeer,
+		ValidArgsFunction: w.completeTarget,
 		RunE:              func(cmd *cobra.Command, args []string) error { return w.send(cmd, &f, args) },
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.class, "class", "", "critical, high, normal or low (default normal)")
+	fs.BoolVar(&f.once, "at-most-once", false, "never start it a second time: a crash while it runs ends it, indeterminate")
 	fs.StringVar(&f.ttl, "ttl", "", "no start after this, at most 30d (default 7d)")
 	fs.StringVar(&f.request.Key, "key", "", "idempotency key: the same key again is the same task")
 	fs.StringVar(&f.dedupe, "dedupe", "", "content: make the key from the whole request")
@@ -61,6 +62,8 @@ it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
 	fs.StringVar(&f.request.Order, "order-key", "", "tasks of one key run one after the other")
 	fs.StringVar(&f.request.OnDead, "on-dead", "", "what follows a dead task of the same order key: skip or block (default skip)")
 	fs.StringArrayVar(&f.labels, "label", nil, "key=value to find it by (repeatable)")
+	fs.StringArrayVar(&f.request.Require, "require", nil, "of a queue: a label that the node must have (repeatable)")
+	fs.StringArrayVar(&f.request.Prefer, "prefer", nil, "of a queue: a label that the node should have (repeatable)")
 	fs.StringVar(&f.request.Type, "type", "", "content type of the body")
 	fs.Uint32Var(&f.request.Retries, "retries", 0, "attempts that the handler may make (default its own)")
 	fs.BoolVar(&f.wait, "wait", false, "wait for the end and print the result")
@@ -122,6 +125,9 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	r := &f.request
 	if r.Class, err = proto.ParseClass(f.class); err != nil {
 		return usage("--class: %w", err)
+	}
+	if f.once {
+		r.Mode = proto.Mode_MODE_AT_MOST_ONCE
 	}
 	if r.TTL, err = span("ttl", f.ttl); err != nil {
 		return err

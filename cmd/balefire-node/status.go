@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
 )
@@ -12,16 +16,10 @@ import (
 func statusCommand(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show this node at a glance",
-		Long:    "Show this node, what is wrong with it, its peers and its tasks by state.",
+		Long:    "Show this node, what is wrong with it, the mesh around it, its peers, and its tasks\nby state.",
 		Example: "  balefire-node status\n  balefire-node status -o json", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := w.within(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
-			s, err := c.Status(ctx)
+			s, err := ask(cmd, w, glance)
 			if err != nil {
 				return err
 			}
@@ -30,21 +28,37 @@ func statusCommand(w *world) *cobra.Command {
 	}
 }
 
-func tellStatus(p *paper, s node.Status) {
+// A glanced is a node together with the mesh around it.
+type glanced struct {
+	node.Status
+	Summary *node.MeshSummary `json:"summary,omitempty"`
+}
+
+func glance(ctx context.Context, c *client.Client) (glanced, error) {
+	s, err := c.Status(ctx)
+	if err != nil {
+		return glanced{}, err
+	}
+	m, err := c.MeshSummary(ctx)
+	if errors.Is(err, node.ErrNotFound) { // a node that is older than this program
+		return glanced{Status: s}, nil
+	}
+	return glanced{Status: s, Summary: &m}, err
+}
+
+func tellStatus(p *paper, s glanced) {
 	w := p.world
 	p.line("%s  %s  running %s  %s  store %s %s", s.Name, short(s.ID), w.ago(&s.Started), s.Version, s.Store.Engine, size(s.Store.DiskBytes))
 	if p.wide {
 		p.line("id %s\nmesh %s", s.ID, s.Mesh)
+		if id, err := proto.ParsePeerID(s.ID); err == nil {
+			p.line("code %s, for who joins on the LAN", node.JoinCode(id))
+		}
 		for _, a := range s.Addrs {
 			p.line("listens on %s", a)
 		}
 	}
-	for _, warning := range s.Warnings {
-		p.line("! %s", warning)
-	}
-	if s.Dead > 0 {
-		p.line("! %d dead letters (balefire-node dlq ls)", s.Dead)
-	}
+	tellWarnings(p, s)
 	p.line("")
 	if len(s.Peers) == 0 {
 		p.line("no peers yet: balefire-node invite makes a ticket for one")
@@ -71,4 +85,26 @@ func tellStatus(p *paper, s node.Status) {
 	}
 	p.table(t)
 	p.line("%s", fmt.Sprintf("%d of %d slots busy, %d results on their way home", s.Busy, s.Slots, s.Results))
+}
+
+// tellWarnings tells what a person should look at, each once, and then the mesh in
+// a line.
+func tellWarnings(p *paper, s glanced) {
+	warnings := s.Warnings
+	if s.Summary != nil {
+		warnings = append(slices.Clip(warnings), s.Summary.Risks...)
+	}
+	for i, text := range warnings {
+		if !slices.Contains(warnings[:i], text) {
+			p.line("! %s", text)
+		}
+	}
+	if s.Summary == nil {
+		return
+	}
+	if word := standing(*s.Summary); word != "" {
+		p.line("! this node %s", word)
+	}
+	p.line("")
+	p.line("members %s   paths %s", membersWord(*s.Summary), pathsWord(*s.Summary))
 }

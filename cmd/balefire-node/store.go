@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +16,7 @@ import (
 func storeCommand(w *world) *cobra.Command {
 	return group("store", "Look at the store, check it, copy it, save it",
 		"Look at the store of the running node, copy it or give back its space; check or\nsave the store of a stopped one. The command line never opens the store of a\nrunning node: it asks the node.",
-		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeSalvage(w))
+		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeRestore(w), storeSalvage(w))
 }
 
 func storeStats(w *world) *cobra.Command {
@@ -155,6 +157,43 @@ func storeSalvage(w *world) *cobra.Command {
 				return explain(err, p.Dir)
 			}
 			return w.show(reportView(r))
+		},
+	}
+}
+
+func storeRestore(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "restore SNAPSHOT", Short: "Put a snapshot in the place of a stopped node's store",
+		Long: `Check a snapshot and put a copy of it in the place of the store of a stopped node.
+The store that was there is moved aside, nothing is deleted. What the node did
+after the snapshot is not known to it then: a task that may have run already is
+not started again, but ends as a dead letter.`,
+		Example: "  balefire-node store restore /backup/balefire-2026-11-20 --dir /var/lib/balefire", Args: exactly(1, "the folder that store snapshot wrote"),
+		Annotations: map[string]string{waits: "yes"},
+		RunE: func(_ *cobra.Command, args []string) error {
+			l, p, err := w.config()
+			if err != nil {
+				return err
+			}
+			if _, err := w.folder(); err != nil {
+				return err
+			}
+			if !exists(args[0]) {
+				return fmt.Errorf("%w: there is no folder %s: name the one that store snapshot wrote", node.ErrNotFound, args[0])
+			}
+			cfg := l.Node(p.Dir)
+			cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
+			stop := w.patience("checking and copying the snapshot")
+			r, err := node.RestoreStore(cfg, args[0])
+			stop()
+			if err != nil {
+				return explain(err, p.Dir)
+			}
+			return w.show(view{value: r, human: func(p *paper) {
+				p.line("%s  %d records restored", r.Engine, r.Records)
+				p.line("the store that was there is in %s", r.Aside)
+				p.line("tasks made before %s and not ended in the copy may have run: they end as dead letters", r.Lost.Local().Format(time.DateTime))
+			}})
 		},
 	}
 }

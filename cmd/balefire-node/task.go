@@ -16,7 +16,7 @@ import (
 func taskCommand(w *world) *cobra.Command {
 	return group("task", "Look at tasks and act on them",
 		"Look at the tasks that this node sent or took over, follow them, stop them,\nrepeat them, fetch their results and the proofs of what happened. A task is named\nby its id or the beginning of it, as long as that is unique.",
-		taskList(w), taskShow(w), taskWatch(w), taskResult(w), taskReceipts(w), taskCancel(w), taskRetry(w), taskPurge(w))
+		taskList(w), taskShow(w), taskWatch(w), taskResult(w), taskReceipts(w), taskCancel(w), taskSet(w), taskProgress(w), taskRetry(w), taskPurge(w))
 }
 
 func taskList(w *world) *cobra.Command {
@@ -81,7 +81,7 @@ func taskShow(w *world) *cobra.Command {
 // taskView shows one task, its facts first, then its events.
 func taskView(w *world, t node.Task) view {
 	return view{value: t, human: func(p *paper) {
-		p.line("task    %s   kind %s   class %s   %s %s", t.ID, t.Kind, t.Class, otherSide(t), t.Peer)
+		p.line("task    %s   kind %s   class %s   %s", t.ID, t.Kind, t.Class, otherSide(t))
 		state := fmt.Sprintf("state   %s   attempts %d   epoch %s", t.State, t.Attempts, t.Epoch)
 		if !ended(t) {
 			state += "   ttl " + brief(t.NotAfter.Sub(w.clock.Now())) + " left"
@@ -110,11 +110,16 @@ func taskView(w *world, t node.Task) view {
 	}}
 }
 
+// otherSide says for whom a task is, or from whom it came. One for a queue is at the
+// home of that.
 func otherSide(t node.Task) string {
-	if t.Role == "home" {
-		return "to"
+	switch {
+	case t.Role != "home":
+		return "from " + t.Peer
+	case strings.HasPrefix(t.Target, "queue:"):
+		return "to " + t.Target + " at " + t.Peer
 	}
-	return "from"
+	return "to " + t.Peer
 }
 
 func taskWatch(w *world) *cobra.Command {

@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/spf13/cobra"
 
@@ -24,9 +28,12 @@ func walk(c *cobra.Command, visit func(*cobra.Command)) {
 	}
 }
 
+// bareFlag is a flag without a description, in a list of flags.
+var bareFlag = regexp.MustCompile(`(?m)^ +(-\w, )?--[\w-]+( \w+)?$`)
+
 // TestTree walks the tree of commands: each says in a line what it does, and
-// more or by an example how; each that can be run takes -o and checks its
-// arguments.
+// how by more words or an example; each that does something has an example, says
+// what its flags are, takes -o and checks its arguments.
 func TestTree(t *testing.T) {
 	w, _, _ := testWorld()
 	n := 0
@@ -41,12 +48,17 @@ func TestTree(t *testing.T) {
 			t.Errorf("%s: its one line is %q", path, c.Short)
 		case c.Long == "" && c.Example == "":
 			t.Errorf("%s has neither a description nor an example", path)
+		case c.Example == "" && !c.HasSubCommands():
+			t.Errorf("%s has no example", path)
 		case c.Example != "" && !strings.Contains(c.Example, path) && !strings.Contains(c.Example, "balefire-node"):
 			t.Errorf("%s: its example does not show it", path)
 		case c.Runnable() && !c.HasSubCommands() && c.Args == nil:
 			t.Errorf("%s takes any arguments", path)
 		case c.InheritedFlags().Lookup("output") == nil && c.HasParent():
 			t.Errorf("%s has no -o", path)
+		}
+		if bare := bareFlag.FindString(c.LocalFlags().FlagUsages()); bare != "" {
+			t.Errorf("%s: nothing says what %s is", path, strings.TrimSpace(bare))
 		}
 		for line := range strings.SplitSeq(c.Long+"\n"+c.Short, "\n") {
 			if cells(line) > 84 {
@@ -65,8 +77,8 @@ func TestCommandsOfTheDesign(t *testing.T) {
 	var have []string
 	walk(newRoot(w), func(c *cobra.Command) { have = append(have, strings.TrimPrefix(c.CommandPath(), "balefire-node ")) })
 	for _, want := range strings.Split("init,run,status,send,task ls,task show,task watch,task cancel,task retry,task result,task receipts,task purge,dlq ls,dlq show,dlq retry,dlq purge,dlq export,"+
-		"handler add,handler ls,handler rm,peers ls,peers show,peers block,peers unblock,peers forget,invite,join,why,bench deliver,demo,"+
-		"store stats,store check,store compact,store snapshot,store salvage,health,wait,config show,config path,config validate,version,completion", ",") {
+		"handler add,handler ls,handler rm,peers ls,peers show,peers block,peers unblock,peers forget,peers pending,peers accept,peers name,peers revoke,ping,path,netcheck,mesh members,mesh summary,mesh prune,mesh converge,mesh recover,mesh timeline,mesh ownership-events,queue ls,queue show,queue set,queue members,queue pause,queue resume,queue drain,queue handoff,queue seize,lease ls,lease show,lease conflicts,lease release,drain,stop,events,invite,join,why,bench deliver,demo,"+
+		"store stats,store check,store compact,store snapshot,store salvage,store restore,audit verify,audit ls,health,wait,config show,config path,config validate,version,completion", ",") {
 		if !slices.Contains(have, want) {
 			t.Errorf("there is no %s", want)
 		}
@@ -82,5 +94,50 @@ func TestHelpAndMistakes(t *testing.T) {
 	w, out, errs = testWorld()
 	if code := execute(t.Context(), w, []string{"send", "--nothing"}); code != exitUsage || out.Len() > 0 || !strings.Contains(errs.String(), "see: balefire-node send --help") {
 		t.Errorf("mistake: %d, %q, %q", code, out, errs)
+	}
+}
+
+// A word that is no command is a mistake wherever it stands, and what may have been
+// meant is named.
+func TestMistypedCommands(t *testing.T) {
+	for line, want := range map[string]string{
+		"sned":            `"sned" of balefire-node: did you mean send?`,
+		"task lss":        `"lss" of balefire-node task: did you mean ls?`,
+		"help sned":       "did you mean send?",
+		"help task lss":   "did you mean ls?",
+		"completion bsah": "did you mean bash",
+		"queue zzzzzzzz":  `"zzzzzzzz" of balefire-node queue` + "\n",
+	} {
+		w, out, errs := testWorld()
+		if code := execute(t.Context(), w, strings.Fields(line)); code != exitUsage || out.Len() > 0 || !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: %d, %q, %q; want %q", line, code, out, errs, want)
+		}
+	}
+	for _, line := range []string{"", "help", "help task ls", "task", "completion", "completion fish"} {
+		w, out, errs := testWorld()
+		if code := execute(t.Context(), w, strings.Fields(line)); code != exitOK || out.Len() == 0 || errs.Len() > 0 {
+			t.Errorf("%q: %d, %d bytes, %q", line, code, out.Len(), errs)
+		}
+	}
+}
+
+// Whoever is asked for something may go away instead: an input that says nothing holds
+// no command up.
+func TestInterruptWhileReading(t *testing.T) {
+	for _, args := range [][]string{{"join", "-"}, {"send", "laptop", "echo", "-"}, {"peers", "forget", "laptop"}} {
+		synctest.Test(t, func(t *testing.T) {
+			w, out, errs := testWorld()
+			silent, _ := io.Pipe()
+			w.in, w.inTTY, w.errTTY, w.flags.quiet = silent, true, true, true
+			ctx, interrupt := context.WithCancel(t.Context())
+			ended := make(chan int)
+			go func() { ended <- execute(ctx, w, append(args, "--dir", t.TempDir())) }()
+			synctest.Wait() // it reads
+			interrupt()
+			if code := <-ended; code != exitInterrupted || out.Len() > 0 || strings.Contains(errs.String(), "error") {
+				t.Errorf("%v: %d, %q, %q", args, code, out, errs)
+			}
+			silent.Close()
+		})
 	}
 }

@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 )
 
@@ -52,7 +52,9 @@ func condition(what string) (check, error) {
 			p, err := c.Peer(ctx, name)
 			return p.State == "CONNECTED", fmt.Sprintf("%s is %s", name, p.State), err
 		}, nil
-	case kind == "task" && named && name != "":
+	case kind == "task" && named && !taskRE.MatchString(name):
+		return nil, usage("--for task=%.60q: that is no task id: write one as task ls shows it, or its beginning", name)
+	case kind == "task" && named:
 		return func(ctx context.Context, c *client.Client) (bool, string, error) {
 			t, err := c.Task(ctx, name)
 			if err == nil && ended(t) && t.State != "SUCCESS" {
@@ -74,7 +76,7 @@ func (w *world) until(ctx context.Context, c *client.Client, what string, is che
 	for {
 		done, why, err := is(ctx, c)
 		switch {
-		case errors.Is(err, client.ErrNodeDown):
+		case isAny(err, client.ErrNodeDown, api.ErrStarting):
 			why = err.Error()
 		case err != nil && ctx.Err() == nil:
 			return err

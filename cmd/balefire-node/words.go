@@ -2,13 +2,14 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
 // brief writes a span of time in two or three digits.
 func brief(d time.Duration) string {
 	switch {
-	case d < 0:
+	case d <= 0:
 		return "0s"
 	case d < time.Millisecond:
 		return fmt.Sprintf("%dµs", d.Microseconds())
@@ -50,3 +51,25 @@ func size[N int64 | uint64 | int](n N) string {
 	}
 	return fmt.Sprintf("%.1f %s", f, unit)
 }
+
+// percent writes a share of 1.
+func percent(share float64) string { return fmt.Sprintf("%.1f%%", share*100) }
+
+// orDash stands a dash in place of nothing.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// yes writes a truth for people.
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// threeDigits writes a score so that two of them can be told apart.
+func threeDigits(f float64) string { return strconv.FormatFloat(f, 'g', 3, 64) }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/term"
@@ -37,6 +40,27 @@ type globals struct {
 	verbose bool
 	yes     bool
 }
+
+// interruptible gives up a read of r when ctx is done. The read itself cannot be
+// ended, it ends with the process. Nothing is read before somebody asks for it.
+func interruptible(ctx context.Context, r io.Reader) io.Reader {
+	out, in := io.Pipe()
+	context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
+	start := sync.OnceFunc(func() {
+		go func() {
+			_, err := io.Copy(in, r)
+			in.CloseWithError(err)
+		}()
+	})
+	return readerFunc(func(p []byte) (int, error) {
+		start()
+		return out.Read(p)
+	})
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // machine is the world that the process was started in.
 func machine() *world {
@@ -92,13 +116,20 @@ func (w *world) config() (*config.Loaded, config.Paths, error) {
 // node returns a client of the node that runs on this machine. A configuration
 // that cannot be read does not keep anybody from asking a running node.
 func (w *world) node() (*client.Client, error) {
-	_, p, err := w.config()
+	p, err := w.whereabouts()
 	if err != nil {
-		if p, err = w.places(); err != nil {
-			return nil, err
-		}
+		return nil, err
 	}
 	return client.New(p.Socket), nil
+}
+
+// whereabouts is places with the socket that the configuration names, where that can be
+// read.
+func (w *world) whereabouts() (config.Paths, error) {
+	if _, p, err := w.config(); err == nil {
+		return p, nil
+	}
+	return w.places()
 }
 
 // say tells a person what goes on, on standard error. It is no data.
@@ -119,7 +150,11 @@ func (w *world) confirm(what string) error {
 	}
 	fmt.Fprintf(w.err, "%s: this cannot be undone. Type yes to go on: ", what)
 	var answer string
-	if _, err := fmt.Fscanln(w.in, &answer); err != nil || answer != "yes" {
+	_, err := fmt.Fscanln(w.in, &answer)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case err != nil || answer != "yes":
 		return fmt.Errorf("%s: not done: the answer was not yes", what)
 	}
 	return nil

@@ -50,22 +50,42 @@ func pages(t *testing.T) []page {
 var (
 	linkRE    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	fileRE    = regexp.MustCompile("`([\\w./-]+\\.(?:go|proto|binpb))`")
-	testRE    = regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z]\\w*)`")
+	testRE    = regexp.MustCompile("`(?:([\\w/]+)\\.)?((?:Test|Fuzz|Benchmark|Example)[A-Z]\\w*)`")
+	placeRE   = regexp.MustCompile(testRE.String() + "|`([\\w/]+_test\\.go)`|\\n\\n|\\n\\|")
 	metricRE  = regexp.MustCompile("`(balefire_[a-z_]+)`")
 	commandRE = regexp.MustCompile(`\bbalefire-node ([a-z]+)\b`)
 	fenceRE   = regexp.MustCompile("(?ms)^```.*?^```$")
 	headingRE = regexp.MustCompile(`(?m)^(#+) `)
+	titleRE   = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
+// TestLinksOfDocumentsLeadSomewhere wants the file of each link, and the heading that
+// it names in a document.
 func TestLinksOfDocumentsLeadSomewhere(t *testing.T) {
-	for _, p := range pages(t) {
+	all := pages(t)
+	anchors := map[string]map[string]bool{}
+	for _, p := range all {
+		anchors[p.path] = map[string]bool{}
+		for _, m := range titleRE.FindAllStringSubmatch(fenceRE.ReplaceAllString(p.text, ""), -1) {
+			word := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+			anchors[p.path][strings.ReplaceAll(word, " ", "-")] = true
+		}
+	}
+	for _, p := range all {
 		for _, m := range linkRE.FindAllStringSubmatch(p.text, -1) {
-			target, _, _ := strings.Cut(m[1], "#")
-			if target == "" || strings.Contains(target, "://") {
+			target, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join("..", "..", filepath.Dir(p.path), target)); err != nil {
+			path := filepath.ToSlash(filepath.Join(filepath.Dir(p.path), target))
+			if target == "" {
+				path = p.path
+			}
+			if _, err := os.Stat(filepath.Join("..", "..", path)); err != nil {
 				t.Errorf("%s links to %s: %v", p.path, m[1], err)
+			}
+			if in, ok := anchors[path]; ok && anchor != "" && !in[anchor] {
+				t.Errorf("%s links to %s: there is no such heading", p.path, m[1])
 			}
 		}
 	}
@@ -91,23 +111,66 @@ func TestFilesThatDocumentsNameExist(t *testing.T) {
 }
 
 // TestTestsThatDocumentsNameExist keeps the table of promises honest: a test
-// that was renamed or removed holds nothing.
+// that was renamed, moved or removed holds nothing. A test is named alone, or with
+// its package, the last word of a path or all of it.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
+	names := testNames(t)
+	for _, p := range pages(t) {
+		for _, m := range testRE.FindAllStringSubmatch(p.text, -1) {
+			if name := strings.TrimPrefix(m[1]+"."+m[2], "."); !names[name] {
+				t.Errorf("%s names %s: there is no such test", p.path, name)
+			}
+		}
+	}
+}
+
+// TestTestsAreWhereDocumentsSay wants the tests that stand before the name of a test
+// file, in one paragraph or row, in that file.
+func TestTestsAreWhereDocumentsSay(t *testing.T) {
+	names := testNames(t)
+	for _, p := range pages(t) {
+		var before []string // the tests named since the last file
+		told := false       // a file was named behind them
+		for _, m := range placeRE.FindAllStringSubmatch(p.text, -1) {
+			switch {
+			case m[1] != "": // its package says where it is
+			case m[2] != "" && told:
+				before, told = []string{m[2]}, false
+			case m[2] != "":
+				before = append(before, m[2])
+			case m[3] == "":
+				before = nil
+			default:
+				told = true
+				for _, name := range before {
+					if strings.Contains(m[3], "/") && !names[m[3]+" "+name] {
+						t.Errorf("%s says that %s is in %s", p.path, name, m[3])
+					}
+				}
+			}
+		}
+	}
+}
+
+// testNames knows each test by its name, by that with its package or its folder, and
+// by its file and name.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
 	names := map[string]bool{}
 	for path, f := range sources(t, token.NewFileSet(), true) {
 		for _, d := range f.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && strings.HasSuffix(path, "_test.go") {
-				names[fn.Name.Name] = true
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || !strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			name := fn.Name.Name
+			names[name], names[path+" "+name] = true, true
+			for _, pkg := range []string{strings.TrimSuffix(f.Name.Name, "_test"), filepath.Base(filepath.Dir(path)), filepath.ToSlash(filepath.Dir(path))} {
+				names[pkg+"."+name] = true
 			}
 		}
 	}
-	for _, p := range pages(t) {
-		for _, m := range testRE.FindAllStringSubmatch(p.text, -1) {
-			if !names[m[1]] {
-				t.Errorf("%s names %s: there is no such test", p.path, m[1])
-			}
-		}
-	}
+	return names
 }
 
 // TestWordsThatDocumentsNameExist holds metrics and commands against the words

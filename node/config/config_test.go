@@ -103,12 +103,15 @@ func TestTheLaterOneWins(t *testing.T) {
 	}
 }
 
+// someID is the id of no node that lives.
+const someID = "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
+
 // TestEverySettingReachesTheNode sets each setting to something that is not its
 // default and looks whether node.Config, or its own field, changes.
 func TestEverySettingReachesTheNode(t *testing.T) {
 	for _, s := range specs() {
 		before := load(t, "")
-		text := map[reflect.Kind]string{reflect.Int: "5", reflect.Int64: "2d", reflect.String: "/tmp/x.sock", reflect.Slice: "/ip4/127.0.0.1/tcp/9"}[reflect.ValueOf(&before.Config).Elem().FieldByIndex(s.index).Kind()]
+		text := map[reflect.Kind]string{reflect.Int: "5", reflect.Int64: "2d", reflect.String: "/tmp/x.sock", reflect.Slice: "/ip4/127.0.0.1/tcp/9", reflect.Bool: "off", reflect.Float64: "2.5"}[reflect.ValueOf(&before.Config).Elem().FieldByIndex(s.index).Kind()]
 		if enum := s.tag.Get("enum"); enum != "" {
 			text = enum[strings.LastIndex(enum, ",")+1:]
 		}
@@ -119,6 +122,18 @@ func TestEverySettingReachesTheNode(t *testing.T) {
 			text = "128MiB"
 		case s.key == "limits.graceful_timeout":
 			text = "2m"
+		case s.key == "net.port_map":
+			text = "on"
+		case s.key == "net.seeds":
+			text = "/ip4/192.0.2.1/tcp/4001/p2p/" + someID
+		case s.key == "mesh.labels":
+			text = "gpu,disk=ssd"
+		case s.key == "net.relays":
+			text = "4"
+		case s.key == "mesh.probe_interval", s.key == "mesh.probe_timeout", s.key == "mesh.sync_interval":
+			text = "7s"
+		case strings.HasPrefix(s.key, "mesh.") && strings.HasSuffix(s.key, "_recover"):
+			text = "9s"
 		}
 		env := s.env() + "=" + text
 		if s.key == "store.max_blobs" { // it may not be less than max_blob
@@ -128,7 +143,7 @@ func TestEverySettingReachesTheNode(t *testing.T) {
 		if reflect.DeepEqual(before.Config, after.Config) {
 			t.Errorf("%s changes nothing", env)
 		}
-		if s.key == "dangerous" || strings.HasPrefix(s.key, "store.") || strings.HasPrefix(s.key, "net.") || strings.HasPrefix(s.key, "limits.") {
+		if s.key == "dangerous" || strings.HasPrefix(s.key, "store.") || strings.HasPrefix(s.key, "net.") || strings.HasPrefix(s.key, "mesh.") || strings.HasPrefix(s.key, "limits.") {
 			if reflect.DeepEqual(before.Node("/d"), after.Node("/d")) {
 				t.Errorf("%s does not reach the node", s.key)
 			}

@@ -107,12 +107,38 @@ func (s spec) set(c *Config, text string) error {
 			return err
 		}
 		f.SetInt(int64(d))
+	case bool:
+		on, err := parseSwitch(text)
+		if err != nil {
+			return err
+		}
+		f.SetBool(on)
+	case float64:
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil || n != n || n < 0 || n > maxNumber {
+			return fmt.Errorf("%.40q is no number from 0 to %d", text, maxNumber)
+		}
+		f.SetFloat(n)
 	case []string:
 		s.setList(c, splitList(text))
 	default:
 		panic("config: no reader for settings of type " + f.Type().String())
 	}
 	return nil
+}
+
+// maxNumber bounds the numbers that are not whole.
+const maxNumber = 1_000_000
+
+// parseSwitch reads on and off, and what YAML calls them.
+func parseSwitch(text string) (bool, error) {
+	switch text {
+	case "on", "true", "yes":
+		return true, nil
+	case "off", "false", "no":
+		return false, nil
+	}
+	return false, fmt.Errorf("%.40q is neither on nor off", text)
 }
 
 func (s spec) setList(c *Config, items []string) {
@@ -128,6 +154,11 @@ func (s spec) text(c *Config) string {
 	switch v := reflect.ValueOf(c).Elem().FieldByIndex(s.index).Interface().(type) {
 	case []string:
 		return strings.Join(v, ",")
+	case bool:
+		if v {
+			return "on"
+		}
+		return "off"
 	default:
 		return fmt.Sprint(v)
 	}

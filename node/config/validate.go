@@ -11,10 +11,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // maxSocket is what the smallest of the systems takes as the path of a socket.
 const maxSocket = 103
+
+// maxLabels is how many labels members are told.
+const maxLabels = 32
+
+var labelRE = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._/=-]{0,127}$`)
 
 var kindRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
 
@@ -61,6 +68,10 @@ func (s spec) check(c *Config) error {
 		return checkAddrs(c.Net.Listen, false)
 	case "net.announce":
 		return checkAddrs(c.Net.Announce, true)
+	case "net.seeds":
+		return checkSeeds(c.Net.Seeds)
+	case "mesh.labels":
+		return checkLabels(c.Mesh.Labels)
 	case "api.socket":
 		return checkSocket(c.API.Socket)
 	case "dangerous":
@@ -102,6 +113,32 @@ func checkAddrs(addrs []string, announced bool) error {
 	for _, a := range addrs {
 		if err := checkAddr(a, announced); err != nil {
 			return fmt.Errorf("%.100q: %w, as /ip4/0.0.0.0/udp/4001/quic-v1 or /ip4/0.0.0.0/tcp/4001", a, err)
+		}
+	}
+	return nil
+}
+
+// checkSeeds looks at the form of members' addresses.
+func checkSeeds(seeds []string) error {
+	for _, s := range seeds {
+		addr, id, found := strings.Cut(s, "/p2p/")
+		if _, err := proto.ParsePeerID(id); !found || err != nil {
+			return fmt.Errorf("%.150q: it ends in /p2p/ and the id of a node, as `balefire-node status -o wide` shows it", s)
+		}
+		if err := checkAddr(addr, true); err != nil {
+			return fmt.Errorf("%.150q: %w, as /ip4/192.0.2.1/udp/4001/quic-v1/p2p/12D3Koo…", s, err)
+		}
+	}
+	return nil
+}
+
+func checkLabels(labels []string) error {
+	if len(labels) > maxLabels {
+		return fmt.Errorf("%d labels, at most %d", len(labels), maxLabels)
+	}
+	for _, l := range labels {
+		if !labelRE.MatchString(l) {
+			return fmt.Errorf("%.150q is no label: it is a word or key=value of a-z A-Z 0-9 . _ / -, 128 bytes at most", l)
 		}
 	}
 	return nil

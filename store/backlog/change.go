@@ -19,17 +19,28 @@ const (
 // each: ErrExists, a [FullError], store.ErrFull, store.ErrConflict of what its
 // With required, or the store's failure. It ignores the end of ctx once writing
 // has begun.
-func (b *Backlog) Add(ctx context.Context, news []New) []error {
+func (b *Backlog) Add(_ context.Context, news []New) []error { return b.Begin(news).Wait() }
+
+// An Adding is new entries on their way to the disk.
+type Adding struct {
+	w       *writer
+	pending *store.Pending
+}
+
+// Begin is the first half of Add: the entries are queued to be written when it
+// returns, in order behind those of earlier calls. It keeps nothing of news.
+func (b *Backlog) Begin(news []New) *Adding {
 	w := b.writer(len(news))
-	defer w.close()
 	for i := range news {
 		n := &news[i]
-		val, err := proto.Encode(w.buf[:0], n.Stored)
+		val, err := n.encode(w.buf[:0])
 		if err != nil {
-			w.errs[i] = fmt.Errorf("add %v: %w", n.Key, err)
+			w.errs[i] = err
 			continue
 		}
-		w.buf = val
+		if n.Encoded == nil {
+			w.buf = val
+		}
 		e, err := b.reserve(*n, len(val))
 		if err != nil {
 			w.errs[i] = err
@@ -38,8 +49,15 @@ func (b *Backlog) Add(ctx context.Context, news []New) []error {
 		w.steps[i] = Step{b: b, e: e, rec: n.Stored.Record, add: true}
 		w.put(i, val, n.With, !n.Vital)
 	}
-	w.write(ctx)
-	return w.errs
+	return &Adding{w: w, pending: w.queue()}
+}
+
+// Wait is the second half: it returns when all entries are on disk or refused,
+// with an error for each as Add does. It must be called once.
+func (a *Adding) Wait() []error {
+	defer a.w.close()
+	a.w.finish(a.pending.Wait(context.Background()))
+	return a.w.errs
 }
 
 // Change decides about entries and writes what was decided, as few batches as
@@ -170,13 +188,22 @@ func (w *writer) put(i int, val []byte, with func(*store.Batch), newWork bool) {
 
 // write commits the batches and has memory follow.
 func (w *writer) write(ctx context.Context) {
-	if len(w.batches) == 0 {
-		return
+	if len(w.batches) > 0 {
+		w.finish(w.queue().Wait(context.WithoutCancel(ctx)))
 	}
+}
+
+// queue hands the batches to the store; memory follows each once it is on disk.
+func (w *writer) queue() *store.Pending {
 	for at, batch := range w.batches {
 		batch.After(func() { w.applied(w.members[at]) })
 	}
-	for at, err := range w.b.store.ApplyMany(context.WithoutCancel(ctx), w.batches) {
+	return w.b.store.Queue(w.batches)
+}
+
+// finish takes the store's answers and is ready for other batches.
+func (w *writer) finish(errs []error) {
+	for at, err := range errs {
 		if err != nil {
 			w.failed(w.members[at], err)
 		}

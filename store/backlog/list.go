@@ -10,6 +10,7 @@ import (
 type Listed struct {
 	Key    Key
 	Record *proto.Record
+	Size   uint32 // bytes of the birth that was read; 0 when there is none any more
 }
 
 // listBudget is how many pairs one call of List reads at most.
@@ -55,7 +56,11 @@ func (b *Backlog) List(sh Shelf, cursor []byte, limit int, match func(Key, *prot
 			b.cfg.Damaged(p.Key, err)
 			continue
 		}
-		last = Listed{k, r}
+		size := last.Size
+		if kind == kindBirth {
+			size = uint32(len(p.Val))
+		}
+		last = Listed{k, r, size}
 	}
 	flush()
 	return found, nil, nil

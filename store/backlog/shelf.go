@@ -203,6 +203,11 @@ func (b *Backlog) shelfOf(sh Shelf) (*shelf, store.Bucket, byte) {
 // whose status becomes StatusRedriven lets its lane go on. change must not alter
 // when it ended.
 func (b *Backlog) Revise(ctx context.Context, k Key, change func(*proto.Record)) error {
+	return b.ReviseWith(ctx, k, change, func(*store.Batch) {})
+}
+
+// ReviseWith is Revise with what also adds to the same batch.
+func (b *Backlog) ReviseWith(ctx context.Context, k Key, change func(*proto.Record), also func(*store.Batch)) error {
 	b.shelving.Lock()
 	defer b.shelving.Unlock()
 	var batch store.Batch
@@ -216,6 +221,7 @@ func (b *Backlog) Revise(ctx context.Context, k Key, change func(*proto.Record))
 	if err != nil {
 		return fmt.Errorf("revise %v: %w", k, err)
 	}
+	also(&batch)
 	return b.store.Apply(context.WithoutCancel(ctx), &batch)
 }
 

@@ -34,6 +34,9 @@ type Decide func(r *proto.Record) Action
 type New struct {
 	Key    Key
 	Stored *proto.Stored // its birth; read, never kept
+	// Encoded is the birth as it is written, for a caller that has encoded it
+	// already; nil: it is encoded here.
+	Encoded []byte
 	// Vital entries pass when the backlog or the disk is full: what must get
 	// through for work to end.
 	Vital bool
@@ -66,9 +69,9 @@ type Step struct {
 // Reserve prepares to add n, for a caller that writes it with its own batch; n.With
 // is not called. It fails with ErrExists or a [FullError].
 func (b *Backlog) Reserve(n New) (*Step, error) {
-	val, err := proto.Encode(nil, n.Stored)
+	val, err := n.encode(nil)
 	if err != nil {
-		return nil, fmt.Errorf("add %v: %w", n.Key, err)
+		return nil, err
 	}
 	e, err := b.reserve(n, len(val))
 	if err != nil {
@@ -116,6 +119,18 @@ func (s *Step) Drop() {
 	defer s.b.mu.Unlock()
 	s.abandon()
 	s.b.calm()
+}
+
+// encode returns what is written of n. It may overwrite buf.
+func (n *New) encode(buf []byte) ([]byte, error) {
+	if n.Encoded != nil {
+		return n.Encoded, nil
+	}
+	val, err := proto.Encode(buf, n.Stored)
+	if err != nil {
+		return nil, fmt.Errorf("add %v: %w", n.Key, err)
+	}
+	return val, nil
 }
 
 // reserve makes room for a new entry of so many bytes.

@@ -114,10 +114,11 @@ func (b *Backlog) Release(k Key, wait time.Duration) bool {
 	return true
 }
 
-// Hurry makes the waiting entries of a group due within limit, as after a link
-// came back: spread returns the wait of each. Entries that wait for the time
-// that they asked for go on waiting.
-func (b *Backlog) Hurry(name string, spread func() time.Duration) {
+// Hurry makes the waiting entries of a group due, as after a link came back:
+// spread returns the wait of each, negative to leave it as it is; it is called
+// under a lock and must not call back. Entries that wait for the time that they
+// asked for go on waiting.
+func (b *Backlog) Hurry(name string, spread func(Key) time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := b.groups[name]
@@ -126,8 +127,11 @@ func (b *Backlog) Hurry(name string, spread func() time.Duration) {
 	}
 	now := b.now()
 	for _, e := range g.waiting.items {
-		if !e.absolute {
-			e.due = min(e.due, now+max(spread(), 0).Milliseconds())
+		if e.absolute {
+			continue
+		}
+		if wait := spread(e.key); wait >= 0 {
+			e.due = min(e.due, now+wait.Milliseconds())
 		}
 	}
 	g.waiting.init()

@@ -17,7 +17,8 @@ import (
 // commit, which may not.
 //
 // Its name sorts before those of the segments, so that a copy of a folder in
-// use made in the order of names never holds a mark ahead of its log.
+// use made in the order of names never holds a mark ahead of its log, unless the
+// folder was listed before a segment began: that copy is refused, and made again.
 type mark struct{ f *os.File }
 
 const (

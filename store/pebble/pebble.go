@@ -6,8 +6,8 @@
 //
 // A key on disk is the number of its bucket and the key. Readers see the state
 // of the last commit whose fsync has returned, never one under way. Pebble
-// answers a full disk by waiting for ever and a failed log write by ending the
-// process; here both are errors of Commit, in bounded time.
+// answers a full disk by waiting for ever and a failed log by ending the process;
+// here both are errors of Commit, in bounded time.
 package pebble
 
 import (
@@ -64,10 +64,11 @@ func (c Config) withDefaults() Config {
 
 // A DB is a [store.Engine] over one Pebble store.
 type DB struct {
-	db    *pebble.DB
-	lock  *pebble.Lock
-	cfg   Config
-	watch *watch
+	db     *pebble.DB
+	lock   *pebble.Lock
+	cfg    Config
+	watch  *watch
+	shield *shield
 
 	writing sync.WaitGroup // commits under way, also those given up
 	mu      sync.RWMutex
@@ -91,9 +92,11 @@ func Open(dir string, cfg Config) (*DB, error) {
 		return nil, fmt.Errorf("%w: %s is open in another process, stop that first: %w", store.ErrLocked, dir, err)
 	}
 	d := &DB{lock: lock, cfg: cfg, watch: newWatch(cfg.Logger)}
+	d.shield = newShield(cfg.FS, dir, d.watch)
 	if d.db, err = d.open(dir); err != nil {
 		return nil, err
 	}
+	d.shield.armed.Store(true)
 	d.view = &view{snap: d.db.NewSnapshot(), refs: 1}
 	return d, nil
 }
@@ -183,7 +186,7 @@ func openTwice(dir string, opts func() *pebble.Options) (*pebble.DB, error) {
 func (d *DB) options() func() *pebble.Options {
 	return func() *pebble.Options {
 		o := &pebble.Options{
-			FS: d.cfg.FS, Lock: d.lock, Logger: d.watch, EventListener: d.watch.listener(),
+			FS: d.shield, Lock: d.lock, Logger: d.watch, EventListener: d.watch.listener(),
 			FormatMajorVersion: format,
 			MemTableSize:       uint64(d.cfg.MemTableSize), MemTableStopWritesThreshold: 4,
 			L0CompactionThreshold: 4, L0StopWritesThreshold: 24,

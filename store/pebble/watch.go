@@ -51,14 +51,19 @@ func (w *watch) Fatalf(format string, args ...any) {
 			err = fmt.Errorf("pebble gave up: %w", cause)
 		}
 	}
-	w.log.Error(err.Error())
+	w.fail(err)
+	runtime.Goexit()
+}
+
+// fail ends the engine: no commit returns nil from now on.
+func (w *watch) fail(err error) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log.Error(err.Error())
 	if w.died == nil {
 		w.died = err
 		close(w.fatal)
 	}
-	w.mu.Unlock()
-	runtime.Goexit()
 }
 
 // dead returns why Pebble gave up, nil if it did not.

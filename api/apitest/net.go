@@ -1,0 +1,148 @@
+package apitest
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// Boot is the number of the start that a node here tells of.
+const Boot = 7
+
+// Members shows two members.
+func (n *Node) Members(context.Context) []node.Member {
+	_ = n.called("Members") // it cannot fail
+	since := Start.Add(-time.Hour)
+	return []node.Member{
+		{Name: "here", ID: "12D3KooH", Self: true, State: "ALIVE", Eligible: true, Phase: "RUNNING", Boot: Boot},
+		{Name: "laptop", ID: "12D3KooW", State: "SUSPECT", Since: &since, Accusers: 2, Incarnation: 3, Load: &node.Load{CPU: 0.5, Memory: 0.25, Slots: 4, Busy: 1}, Relays: []string{"r1"}, Connected: true, Path: "relayed"},
+	}
+}
+
+// Member shows a member.
+func (n *Node) Member(_ context.Context, ref string) (node.Member, error) {
+	return node.Member{Name: ref, ID: "12D3KooW", State: "ALIVE", Connected: true, Path: "direct"}, n.called("Member %s", ref)
+}
+
+// MeshSummary shows a mesh.
+func (n *Node) MeshSummary(context.Context) node.MeshSummary {
+	_ = n.called("MeshSummary") // it cannot fail
+	return n.summary()
+}
+
+func (n *Node) summary() node.MeshSummary {
+	if n.Mesh != nil {
+		return *n.Mesh
+	}
+	return node.MeshSummary{
+		Mesh: "ab", Members: 5, States: map[string]int{"ALIVE": 3, "SUSPECT": 1, "DEAD": 1}, Connected: 3, Direct: 2, Relayed: 1,
+		Root: "c0ffee", Risks: []string{"one relay carries 3 of 4 paths: make another member a relay"},
+	}
+}
+
+// PruneMembers removes one row.
+func (n *Node) PruneMembers(_ context.Context, age time.Duration, limit int, dryRun bool) (node.Pruned, error) {
+	return node.Pruned{Members: []string{"old"}, DryRun: dryRun}, n.called("PruneMembers %s limit=%d dry=%v", age, limit, dryRun)
+}
+
+// Converge asks two members.
+func (n *Node) Converge(context.Context) (node.Convergence, error) {
+	return node.Convergence{Asked: 2, Agree: []string{"laptop"}, Failed: []string{"field: no answer within 5s"}, Took: "41ms"}, n.called("Converge")
+}
+
+// Ping answers with the next of Pongs; the last of them stays.
+func (n *Node) Ping(_ context.Context, ref string) (node.Pong, error) {
+	err := n.called("Ping %s", ref)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := node.Pong{Peer: ref, RTT: "42ms", Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true}
+	if len(n.Pongs) > 0 {
+		p = n.Pongs[0]
+	}
+	if len(n.Pongs) > 1 {
+		n.Pongs = n.Pongs[1:]
+	}
+	if err == nil && p.Peer == "" {
+		return p, context.DeadlineExceeded
+	}
+	return p, err
+}
+
+// Path explains one way.
+func (n *Node) Path(_ context.Context, ref string) (node.PathReport, error) {
+	since := Start.Add(-time.Minute)
+	return node.PathReport{
+		Peer: ref, ID: "12D3KooW", Connected: true, Why: "direct, and lost less than any other",
+		Candidates: []node.PathCandidate{
+			{Addr: "/ip4/192.0.2.1/udp/4001/quic-v1", Network: "quic", Connected: true, InUse: true, RTT: "8ms", Loss: 0.004, Rate: 3 << 20, Score: 0.91, Terms: []string{"bandwidth 0.5", "latency 0.45", "loss -0.04"}, Since: &since},
+			{Addr: "/ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit", Network: "quic", Relay: "r1", Connected: true, RTT: "42ms", Score: 0.5},
+		},
+		Punches: []node.Punch{{Time: since, Result: "direct by quic", Took: "412ms"}},
+	}, n.called("Path %s", ref)
+}
+
+// NetCheck shows a network behind a NAT.
+func (n *Node) NetCheck(context.Context) node.NetCheck {
+	_ = n.called("NetCheck") // it cannot fail
+	return node.NetCheck{
+		Listen: []string{"/ip4/0.0.0.0/udp/4001/quic-v1"}, Observed: []node.Observed{{Addr: "/ip4/203.0.113.4/udp/4001/quic-v1", By: []string{"r1", "laptop"}}},
+		NAT: "cone", UDP: true, TCP: true, Reservations: []node.Reservation{{Relay: "r1", Until: Start.Add(time.Hour), Score: 0.9}},
+		Relaying: &node.Relaying{Reservations: 1, Circuits: 2, Bytes: 3 << 20}, DHT: 4, MDNS: "on", Gossip: 4, Strangers: 1,
+		Findings: []string{"behind a NAT that lets itself be passed: direct paths are likely"},
+	}
+}
+
+// Wishes shows one node that asks to be let in.
+func (n *Node) Wishes(context.Context) []node.Wish {
+	_ = n.called("Wishes") // it cannot fail
+	return []node.Wish{{Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA", Addrs: []string{"/ip4/192.168.1.9/tcp/4001"}, Since: Start.Add(-time.Minute), Last: Start}}
+}
+
+// Accept lets a node in.
+func (n *Node) Accept(_ context.Context, ref string, o node.AcceptOptions) (node.Peer, error) {
+	name := o.Name
+	if name == "" {
+		name = "field-10"
+	}
+	return peer(name), n.called("Accept %s %q %s", ref, o.Name, strings.Join(o.Roles, "+"))
+}
+
+// Rename names a peer.
+func (n *Node) Rename(_ context.Context, ref, name string) error {
+	return n.called("Rename %s %q", ref, name)
+}
+
+// Revoke ends a membership.
+func (n *Node) Revoke(_ context.Context, ref, reason string) error {
+	return n.called("Revoke %s %q", ref, reason)
+}
+
+// Events answers with what comes on Happens. When that is nil, one event is there,
+// and no other comes.
+func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) node.EventPage {
+	_ = n.called("Events after=%d limit=%d wait=%s", after, limit, wait) // it cannot fail
+	if n.Happens == nil && after == 0 {
+		return node.EventPage{Boot: Boot, Items: []node.NodeEvent{Happened(1)}, Next: 1}
+	}
+	select {
+	case p := <-n.Happens:
+		return p
+	default:
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case p := <-n.Happens:
+		return p
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return node.EventPage{Boot: Boot, Items: []node.NodeEvent{}, Next: after}
+}
+
+// Happened is an event with this number.
+func Happened(seq uint64) node.NodeEvent {
+	return node.NodeEvent{Seq: seq, Time: Start, Kind: "peer.connected", Peer: "laptop", Text: "laptop is connected: quic direct"}
+}

@@ -1,0 +1,147 @@
+package apitest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// Queues shows two queues, one of which has its home here.
+func (n *Node) Queues(context.Context) []node.Queue {
+	_ = n.called("Queues") // it cannot fail
+	return []node.Queue{Shared("build"), away("photos")}
+}
+
+// Shared is a queue with its home here.
+func Shared(name string) node.Queue {
+	changed := Start.Add(-time.Hour)
+	return node.Queue{
+		Name: name, Home: "here", HomeID: "12D3KooH", Here: true, Generation: 3, Changed: &changed,
+		QueueRules: node.QueueRules{
+			Strategy: "least_loaded", Concurrency: 8, NodeConcurrency: 2, Kinds: []node.KindLimit{{Kind: "llm", Concurrency: 4, NodeConcurrency: 1}, {Kind: "shell", Concurrency: 6}},
+			Labels: []string{"gpu=yes"}, Allow: []string{"peer:laptop"}, LeaseMs: 30000, OnLostLease: "stop",
+		},
+		QueueCounts: node.QueueCounts{Waiting: 240, Owned: 3, Going: 1},
+		Members: []node.QueueMember{
+			{Name: "here", ID: "12D3KooH", Alive: true, Kinds: []string{"llm", "shell"}, Labels: []string{"gpu=yes"}, Slots: 4, Busy: 2, Priority: 5, Owned: 2},
+			{Name: "laptop", ID: "12D3KooW", Kinds: []string{"shell"}, Slots: 2, Busy: 1, Owned: 1},
+			{Name: "烽火台", ID: "12D3KooX", Alive: true, Draining: true, Kinds: []string{"shell"}, Slots: 2},
+		},
+	}
+}
+
+// away is a queue with its home elsewhere.
+func away(name string) node.Queue {
+	return node.Queue{Name: name, Home: "laptop", HomeID: "12D3KooW", Generation: 1, QueueRules: node.QueueRules{Strategy: "ordered", Paused: true}, Members: []node.QueueMember{}}
+}
+
+// Queue shows a queue; the one with the name photos has its home elsewhere.
+func (n *Node) Queue(_ context.Context, name string) (node.Queue, error) {
+	q := Shared(name)
+	if name == "photos" {
+		q = away(name)
+	}
+	return q, n.called("Queue %s", name)
+}
+
+// SetQueue writes down the settings as JSON.
+func (n *Node) SetQueue(_ context.Context, name string, s node.QueueSettings) (node.Queue, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return node.Queue{}, fmt.Errorf("set %s: %w", name, err)
+	}
+	q := Shared(name)
+	if s.Paused != nil {
+		q.Paused = *s.Paused
+	}
+	if s.Draining != nil {
+		q.Draining = *s.Draining
+	}
+	return q, n.called("SetQueue %s %s", name, b)
+}
+
+// SeizeQueue seizes a queue.
+func (n *Node) SeizeQueue(_ context.Context, name, from string) (node.Queue, error) {
+	q := Shared(name)
+	q.Generation, q.SeizedFrom = 4, from
+	return q, n.called("SeizeQueue %s from %s", name, from)
+}
+
+// HandOffQueue gives a queue to another home, laptop when none is named.
+func (n *Node) HandOffQueue(_ context.Context, name, to string) (node.Queue, error) {
+	q := away(name)
+	if to != "" {
+		q.Home = to
+	}
+	q.Generation, q.Going = 4, 240
+	return q, n.called("HandOffQueue %s to %q", name, to)
+}
+
+// Drain has one handler left at work.
+func (n *Node) Drain(_ context.Context, on bool) (node.Drained, error) {
+	return node.Drained{On: on, Running: 1, Going: 2}, n.called("Drain %v", on)
+}
+
+// RecoverLeases has taken back one and kept another.
+func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (node.Recovered, error) {
+	lease := node.Lease{Task: ID, Queue: "build", Kind: "shell", Role: node.RoleHome, Peer: "laptop", PeerID: "12D3KooW", State: "ACCEPTED", Epoch: "7.41"}
+	once := lease
+	once.Task, once.State = "01a1f850-0000-7000-8000-000000000001", "RUNNING"
+	return node.Recovered{DryRun: dryRun, Taken: []node.Lease{lease}, Kept: []node.Lease{once}}, n.called("RecoverLeases %q dry=%v", owner, dryRun)
+}
+
+// Timeline is what two nodes saw; a third does not answer.
+func (n *Node) Timeline(_ context.Context, q node.TimelineQuery) (node.Timeline, error) {
+	e := node.OwnershipEvent{Number: 4, Time: Start, Kind: "granted", Task: ID, Queue: "build", Peer: "laptop", PeerID: "12D3KooW", Epoch: "7.41"}
+	taken := e
+	taken.Number, taken.Kind, taken.Peer, taken.PeerID = 9, "started", "here", "12D3KooH"
+	return node.Timeline{
+		Items: []node.TimelineEvent{{Node: "here", OwnershipEvent: e}, {Node: "laptop", OwnershipEvent: taken}},
+		Asked: []string{"here", "laptop"}, Silent: []string{"field-09"},
+	}, n.called("Timeline task=%q queue=%q", q.Task, q.Queue)
+}
+
+// Stop begins to stop.
+func (n *Node) Stop(_ context.Context, handoff bool) error {
+	return n.called("Stop handoff=%v", handoff)
+}
+
+// Leases shows a lease that was given and one that this node has.
+func (n *Node) Leases(_ context.Context, f node.LeaseFilter) ([]node.Lease, error) {
+	granted, until := Start.Add(-time.Minute), Start.Add(12*time.Second)
+	over := Start.Add(-5 * time.Second)
+	return []node.Lease{
+		{Task: ID, Queue: "build", Kind: "shell", Role: node.RoleHome, Peer: "laptop", PeerID: "12D3KooW", State: "RUNNING", Epoch: "7.41", Attempts: 1, Granted: &granted, Until: &until},
+		{Task: "01a1f850-0000-7000-8000-000000000001", Queue: "photos", Kind: "llm", Role: node.RoleOwner, Peer: "laptop", PeerID: "12D3KooW", State: "STARTED", Epoch: "9.2", Attempts: 2, Abandons: 1, Cancel: true, Lapsed: true, Until: &over},
+	}, n.called("Leases queue=%q owner=%q role=%q limit=%d", f.Queue, f.Owner, f.Role, f.Limit)
+}
+
+// ReleaseLease takes a lease back.
+func (n *Node) ReleaseLease(_ context.Context, task string) (node.Lease, error) {
+	return node.Lease{Task: task, Queue: "build", Role: node.RoleHome, Peer: "laptop", PeerID: "12D3KooW", State: "PENDING", Epoch: "7.41"}, n.called("ReleaseLease %s", task)
+}
+
+// LeaseConflicts shows a claim that came too late.
+func (n *Node) LeaseConflicts(context.Context) []node.LeaseConflict {
+	_ = n.called("LeaseConflicts") // it cannot fail
+	return []node.LeaseConflict{{Time: Start.Add(-time.Minute), Task: ID, Queue: "build", Peer: "烽火台", PeerID: "12D3KooX", Epoch: "7.40", Cause: "epoch 7.41 is newer", State: "SUCCESS", Digest: "sha256:c0ffee"}}
+}
+
+// OwnershipEvents shows at most limit of three events.
+func (n *Node) OwnershipEvents(_ context.Context, after uint64, limit int) []node.OwnershipEvent {
+	_ = n.called("OwnershipEvents after=%d limit=%d", after, limit) // it cannot fail
+	out := []node.OwnershipEvent{}
+	for _, e := range []node.OwnershipEvent{
+		{Number: 1, Time: Start.Add(-time.Minute), Kind: "granted", Task: ID, Queue: "build", Peer: "laptop", PeerID: "12D3KooW", Epoch: "7.41"},
+		{Number: 2, Time: Start.Add(-time.Second), Kind: "owner_dead", Task: ID, Queue: "build", Peer: "laptop", PeerID: "12D3KooW", Epoch: "7.41", Cause: "the mesh\ncalls it dead"},
+		{Number: 3, Time: Start, Kind: "seized", Queue: "photos", Peer: "laptop", PeerID: "12D3KooW"},
+	} {
+		if e.Number > after && len(out) < limit {
+			out = append(out, e)
+		}
+	}
+	return out
+}

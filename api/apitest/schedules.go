@@ -1,0 +1,49 @@
+package apitest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// Nightly is a schedule that has made a task.
+func Nightly(queue, name string) node.Schedule {
+	last, next := Start.Add(-10*time.Hour), Start.Add(14*time.Hour)
+	return node.Schedule{
+		ScheduleSpec: node.ScheduleSpec{Queue: queue, Name: name, Cron: "0 2 * * *", Zone: "Europe/Paris", Missed: "run-once", ScheduledTask: node.ScheduledTask{Kind: "shell", Class: "low"}},
+		Last:         &last, LastTask: ID, Next: &next, Fired: 7, Skipped: 1,
+	}
+}
+
+// Schedules shows a schedule, and one that is paused.
+func (n *Node) Schedules(context.Context) ([]node.Schedule, error) {
+	still := Nightly("build", "weekly")
+	still.Paused, still.Next = true, nil
+	return []node.Schedule{Nightly("build", "nightly"), still}, n.called("Schedules")
+}
+
+// AddSchedule writes down the schedule as JSON.
+func (n *Node) AddSchedule(_ context.Context, s node.ScheduleSpec) (node.Schedule, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return node.Schedule{}, fmt.Errorf("add %s: %w", s.Name, err)
+	}
+	v := Nightly(s.Queue, s.Name)
+	v.ScheduleSpec = s
+	return v, n.called("AddSchedule %s", b)
+}
+
+// RemoveSchedule removes a schedule.
+func (n *Node) RemoveSchedule(_ context.Context, queue, name string) error {
+	return n.called("RemoveSchedule %s %s", queue, name)
+}
+
+// PauseSchedule pauses a schedule, or has it go on.
+func (n *Node) PauseSchedule(_ context.Context, queue, name string, on bool) (node.Schedule, error) {
+	v := Nightly(queue, name)
+	v.Paused = on
+	return v, n.called("PauseSchedule %s %s %v", queue, name, on)
+}

@@ -1,0 +1,57 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/balefire/balefire/node"
+)
+
+// Events yields what happens on the node behind a number, as it happens, until
+// the caller stops or ctx is done. It ends with one error: [node.ErrDraining]
+// when the node stopped. A number that is left out was dropped. The next start of
+// the node counts anew: ask it for what comes after 0.
+func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[node.NodeEvent, error] {
+	return func(yield func(node.NodeEvent, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		err := c.stream(ctx, after, func(e node.NodeEvent) bool { return yield(e, nil) })
+		if err != nil {
+			yield(node.NodeEvent{}, err)
+		}
+	}
+}
+
+// stream calls each with the events until it has enough: then err is nil.
+func (c *Client) stream(ctx context.Context, after uint64, each func(node.NodeEvent) bool) error {
+	res, err := c.do(ctx, call{
+		method: http.MethodGet, path: "/v1/events", query: url.Values{"after": {strconv.FormatUint(after, 10)}}, accept: "application/x-ndjson",
+	})
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	for lines := json.NewDecoder(res.Body); ; {
+		var e node.NodeEvent
+		err := lines.Decode(&e)
+		switch {
+		case err == nil && e.Seq == 0: // a line for what was dropped: the numbers say it, too
+		case err == nil:
+			if !each(e) {
+				return nil
+			}
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == io.EOF: // the answer is whole: the node has ended it
+			return fmt.Errorf("%w: it tells of nothing any more", node.ErrDraining)
+		default:
+			return fmt.Errorf("read what happens: %w", err)
+		}
+	}
+}

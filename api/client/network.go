@@ -1,0 +1,102 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+)
+
+// Members returns the members of the mesh, as the node sees them.
+func (c *Client) Members(ctx context.Context) ([]node.Member, error) {
+	p, err := get[node.Page[node.Member]](ctx, c, "/v1/members", nil)
+	return p.Items, err
+}
+
+// Member returns the member of this name or id.
+func (c *Client) Member(ctx context.Context, ref string) (node.Member, error) {
+	return get[node.Member](ctx, c, "/v1/members/"+segment(ref), nil)
+}
+
+// MeshSummary returns the mesh at a glance.
+func (c *Client) MeshSummary(ctx context.Context) (node.MeshSummary, error) {
+	return get[node.MeshSummary](ctx, c, "/v1/mesh", nil)
+}
+
+// PruneMembers removes rows of members that are dead for at least age, or lists
+// them. Age and limit have the node's own defaults when they are 0.
+func (c *Client) PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (node.Pruned, error) {
+	in := api.Prune{Limit: limit, DryRun: dryRun}
+	if age != 0 {
+		in.OlderThan = age.String()
+	}
+	return post[node.Pruned](ctx, c, "/v1/mesh/prune", in)
+}
+
+// Converge lets the node exchange what is known of the members with every one
+// that it is connected with, now.
+func (c *Client) Converge(ctx context.Context) (node.Convergence, error) {
+	return post[node.Convergence](ctx, c, "/v1/mesh/converge", nil)
+}
+
+// Ping asks a peer for an answer.
+func (c *Client) Ping(ctx context.Context, ref string) (node.Pong, error) {
+	return post[node.Pong](ctx, c, "/v1/peers/"+segment(ref)+"/ping", nil)
+}
+
+// Path explains how a peer is reached.
+func (c *Client) Path(ctx context.Context, ref string) (node.PathReport, error) {
+	return get[node.PathReport](ctx, c, "/v1/peers/"+segment(ref)+"/path", nil)
+}
+
+// NetCheck returns what the node found out about its own network.
+func (c *Client) NetCheck(ctx context.Context) (node.NetCheck, error) {
+	return get[node.NetCheck](ctx, c, "/v1/netcheck", nil)
+}
+
+// Wishes returns the nodes on the LAN that ask to be let in.
+func (c *Client) Wishes(ctx context.Context) ([]node.Wish, error) {
+	p, err := get[node.Page[node.Wish]](ctx, c, "/v1/wishes", nil)
+	return p.Items, err
+}
+
+// Accept lets one of them in: ref is its id, the begin or end of it, the name
+// that it wishes for, or its code.
+func (c *Client) Accept(ctx context.Context, ref string, o node.AcceptOptions) (node.Peer, error) {
+	return post[node.Peer](ctx, c, "/v1/wishes/"+segment(ref)+"/accept", api.Accept{Name: o.Name, Roles: o.Roles})
+}
+
+// Rename gives a peer a name that counts on the node alone; none takes it away.
+func (c *Client) Rename(ctx context.Context, ref, name string) error {
+	r, err := document(http.MethodPost, "/v1/peers/"+segment(ref)+"/name", api.Rename{Name: name})
+	if err != nil {
+		return err
+	}
+	return c.done(ctx, r)
+}
+
+// Revoke ends the membership of a peer, in the whole mesh and for good.
+func (c *Client) Revoke(ctx context.Context, ref, reason string) error {
+	r, err := document(http.MethodPost, "/v1/peers/"+segment(ref)+"/revoke", api.Revoke{Reason: reason})
+	if err != nil {
+		return err
+	}
+	return c.done(ctx, r)
+}
+
+// EventPage returns up to limit events behind a number, at once or when there is
+// one within wait. A page of another boot than the one before was numbered anew.
+func (c *Client) EventPage(ctx context.Context, after uint64, limit int, wait time.Duration) (node.EventPage, error) {
+	q := url.Values{"after": {strconv.FormatUint(after, 10)}}
+	if limit > 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	if wait > 0 {
+		q.Set("wait", wait.String())
+	}
+	return get[node.EventPage](ctx, c, "/v1/events", q)
+}

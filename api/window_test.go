@@ -1,0 +1,50 @@
+package api_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/apitest"
+)
+
+// TestWindowBeforeTheNode: a node that still opens its store lives, says how far
+// it is, and asks everybody to come back.
+func TestWindowBeforeTheNode(t *testing.T) {
+	w := api.NewWindow(api.Config{})
+	ask := func(method, path string) *httptest.ResponseRecorder {
+		var body io.Reader
+		if method == "POST" {
+			body = strings.NewReader("{}")
+		}
+		rec := httptest.NewRecorder()
+		w.ServeHTTP(rec, httptest.NewRequest(method, path, body))
+		return rec
+	}
+	if r := ask("GET", "/healthz"); r.Code != http.StatusOK {
+		t.Errorf("GET /healthz: %d %s", r.Code, r.Body)
+	}
+	w.Tell("12 of 40 MiB of the store are read")
+	for _, path := range []string{"GET /readyz", "GET /v1/status", "POST /v1/tasks", "GET /nowhere"} {
+		method, path, _ := strings.Cut(path, " ")
+		r := ask(method, path)
+		var p api.Problem
+		err := json.Unmarshal(r.Body.Bytes(), &p)
+		if err != nil || r.Code != http.StatusServiceUnavailable || p.Code != api.CodeStarting || !strings.Contains(p.Detail, "12 of 40 MiB") {
+			t.Errorf("%s %s: %d %+v, %v", method, path, r.Code, p, err)
+		}
+		if r.Header().Get("Retry-After") == "" || r.Header().Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s %s: header %v", method, path, r.Header())
+		}
+	}
+	w.Open(apitest.New())
+	for _, path := range []string{"/healthz", "/readyz", "/v1/status"} {
+		if r := ask("GET", path); r.Code != http.StatusOK {
+			t.Errorf("GET %s of an open node: %d %s", path, r.Code, r.Body)
+		}
+	}
+}

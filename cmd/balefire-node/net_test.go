@@ -1,0 +1,424 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/node"
+)
+
+// socketPath is a place for a socket. That of a test's own folder may be too long.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "bf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "node.sock")
+}
+
+// served opens the window of n at a socket, until the test ends or stop is called.
+func served(t *testing.T, n api.Node, socket string) (stop func()) {
+	t.Helper()
+	l, err := api.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- api.New(n, api.Config{Logger: slog.New(slog.DiscardHandler)}).Serve(ctx, l) }()
+	done := false
+	stop = func() {
+		if done {
+			return
+		}
+		done = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// command runs one command line against n and returns what it wrote.
+func command(t *testing.T, n api.Node, args ...string) (code int, out, errs string) {
+	t.Helper()
+	socket := socketPath(t)
+	served(t, n, socket)
+	w, o, e := testWorld()
+	w.clock = clock.NewManual(apitest.Start).Clock()
+	code = execute(t.Context(), w, append(args, "--socket", socket))
+	return code, o.String(), e.String()
+}
+
+// same compares what a command wrote with what it should.
+func same(t *testing.T, got, want string) {
+	t.Helper()
+	if want = strings.TrimLeft(want, "\n"); got != want {
+		t.Errorf("it wrote\n%s\nwant\n%s", got, want)
+	}
+}
+
+func ago(d time.Duration) *time.Time { return new(apitest.Start.Add(-d)) }
+
+var someMesh = []node.Peer{
+	{Name: "ridge-02", ID: "12D3KooA", State: "CONNECTED", Liveness: "ALIVE", Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true, RTT: "12ms", Loss: 0.001, LastSeen: ago(0), Roles: []string{"work"}},
+	{Name: "field-07", ID: "12D3KooB", State: "CONNECTED", Liveness: "SUSPECT", Path: "quic /ip4/198.51.100.1/udp/4001/quic-v1/p2p/12D3KooR/p2p-circuit", Relay: "pop-sea", RTT: "412ms", Loss: 0.184, Queued: 240, LastSeen: ago(9 * time.Second), Alias: "烽火台"},
+	{Name: "field-08", ID: "12D3KooC", State: "OFFLINE", Liveness: "ALIVE", LastSeen: ago(time.Hour)},
+	{Name: "field-09", ID: "12D3KooD", State: "OFFLINE", Liveness: "DEAD", Queued: 12, LastSeen: ago(41 * time.Minute)},
+	{Name: "field-10", ID: "12D3KooE", State: "OFFLINE", Liveness: "UNKNOWN"},
+	{Name: "field-11", ID: "12D3KooF", State: "BLOCKED", Liveness: "ALIVE"},
+}
+
+// TestPeersAreOneTable holds the table of peers, and that peers alone is the list.
+func TestPeersAreOneTable(t *testing.T) {
+	n := apitest.New()
+	n.Known = someMesh
+	want := `
+PEER               STATE      PATH             RTT   LOSS  QUEUED  LAST SEEN
+ridge-02           CONNECTED  quic direct     12ms   0.1%       0         0s
+烽火台 (field-07)  SUSPECT    relay pop-sea  412ms  18.4%     240       9.0s
+field-08           ALIVE      -                  -      -       0        60m
+field-09           DEAD       -                  -      -      12        41m
+field-10           OFFLINE    -                  -      -       0          -
+field-11           BLOCKED    -                  -      -       0          -
+`
+	for _, args := range []string{"peers", "peers ls"} {
+		code, out, errs := command(t, n, strings.Fields(args)...)
+		if code != exitOK || errs != "" {
+			t.Errorf("%s: %d, %q", args, code, errs)
+		}
+		same(t, out, want)
+	}
+	if code, out, _ := command(t, n, "peers", "lss"); code != exitUsage || out != "" {
+		t.Errorf("an unknown verb: %d, %q", code, out)
+	}
+	if _, out, _ := command(t, n, "peers", "-o", "wide"); !strings.Contains(out, "p2p-circuit") || !strings.Contains(out, "MEMBER") {
+		t.Errorf("wide:\n%s", out)
+	}
+	if _, out, _ := command(t, n, "peers", "-o", "jsonl"); strings.Count(out, "\n") != len(someMesh) || !strings.Contains(out, `"liveness":"SUSPECT"`) {
+		t.Errorf("jsonl:\n%s", out)
+	}
+}
+
+// TestStatusTellsWarningsFirstAndOnce holds the order of the status.
+func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
+	n := status{apitest.New()}
+	n.Known = someMesh[:1]
+	n.Mesh = &node.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []string{"2 dead letters (balefire-node dlq ls)", "one relay carries all"}}
+	code, out, errs := command(t, n, "status")
+	if code != exitOK || errs != "" {
+		t.Errorf("%d, %q", code, errs)
+	}
+	same(t, out, `
+here  12D3KooW  running 0s  dev  store nutsdb 0 B
+! 2 dead letters (balefire-node dlq ls)
+! one relay carries all
+! this node is paused: it claims nothing new from shared queues
+
+members 7: 5 alive, 1 suspect, 1 dead   paths 3 direct, 2 relayed
+
+PEER      STATE      PATH          RTT  LOSS  QUEUED  LAST SEEN
+ridge-02  CONNECTED  quic direct  12ms  0.1%       0         0s
+
+TASKS           PENDING  ACCEPTED  RUNNING  RETRYING  OTHER
+sent from here        3         0        0         0      0
+taken over            0         0        0         0      0
+0 of 0 slots busy, 0 results on their way home
+`)
+	if _, out, _ = command(t, n, "status", "-o", "json"); !strings.Contains(out, `"name": "here"`) || !strings.Contains(out, `"paused": true`) {
+		t.Errorf("json:\n%s", out)
+	}
+}
+
+// status is a node with dead letters.
+type status struct{ *apitest.Node }
+
+func (s status) Status(ctx context.Context) node.Status {
+	st := s.Node.Status(ctx)
+	st.Dead, st.Warnings, st.Peers = 2, []string{"2 dead letters (balefire-node dlq ls)"}, s.Known
+	return st
+}
+
+// TestPing holds what is shown of each answer, and how it ends.
+func TestPing(t *testing.T) {
+	relayed := node.Pong{Peer: "laptop", RTT: "42ms", Path: "quic /p2p-circuit", Relay: "r1"}
+	direct := node.Pong{Peer: "laptop", RTT: "8ms", Path: "quic /ip4/1.2.3.4/udp/4001/quic-v1", Direct: true}
+	const viaRelay, straight = "pong from laptop via relay r1  rtt 42ms\n", "pong from laptop direct quic 1.2.3.4:4001  rtt 8ms\n"
+	tests := []struct {
+		name, args string
+		pongs      []node.Pong
+		err        error
+		code       int
+		out, errs  string // errs: a part
+	}{
+		{"four answers", "", []node.Pong{relayed, direct}, nil, exitOK, viaRelay + strings.Repeat(straight, 3), ""},
+		{"as many as asked for", "-c 2", []node.Pong{relayed}, nil, exitOK, viaRelay + viaRelay, ""},
+		{"one is lost", "-c 2", []node.Pong{{}, relayed}, nil, exitOK, viaRelay, "no pong from laptop: "},
+		{"all are lost", "-c 2", []node.Pong{{}}, nil, exitTimeout, "", "balefire-node path laptop"},
+		{"until it is direct", "--until-direct", []node.Pong{relayed, relayed, direct}, nil, exitOK, viaRelay + viaRelay + straight, "direct path after "},
+		{"never direct", "--until-direct -c 3", []node.Pong{relayed}, nil, exitTimeout, strings.Repeat(viaRelay, 3), "no direct path to laptop in "},
+		{"never direct in time", "--until-direct --interval 1h --timeout 300ms", []node.Pong{relayed}, nil, exitTimeout, viaRelay, "through r1; see why: balefire-node path laptop"},
+		{"no such peer", "", nil, node.ErrNotFound, exitNotFound, "", "not found"},
+		{"a count that makes no sense", "-c -1", nil, nil, exitUsage, "", "-c -1"},
+		{"json", "-c 2 -o jsonl", []node.Pong{relayed}, nil, exitOK, strings.Repeat(`{"peer":"laptop","rtt":"42ms","path":"quic /p2p-circuit","direct":false,"relay":"r1"}`+"\n", 2), ""},
+		{"one document of no such peer", "-o json", nil, node.ErrNotFound, exitNotFound, "", "not found"},
+		{"one document", "-c 1 -o yaml", []node.Pong{direct}, nil, exitOK, "items:\n  - peer: laptop\n    rtt: 8ms\n    path: quic /ip4/1.2.3.4/udp/4001/quic-v1\n    direct: true\n", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := apitest.New()
+			n.Pongs, n.Err = tt.pongs, tt.err
+			code, out, errs := command(t, n, append([]string{"ping", "laptop", "--interval", "0s"}, strings.Fields(tt.args)...)...)
+			if code != tt.code || out != tt.out || !strings.Contains(errs, tt.errs) {
+				t.Errorf("%d, want %d\n%s\nwant\n%s\n%s", code, tt.code, out, tt.out, errs)
+			}
+		})
+	}
+}
+
+func TestHostPort(t *testing.T) {
+	for in, want := range map[string]string{
+		"quic /ip4/1.2.3.4/udp/4001/quic-v1":             "quic 1.2.3.4:4001",
+		"tcp /ip6/2001:db8::1/tcp/4001":                  "tcp [2001:db8::1]:4001",
+		"quic /ip4/1.2.3.4/udp/1/quic-v1/p2p/Q/p2p-circ": "quic /ip4/1.2.3.4/udp/1/quic-v1/p2p/Q/p2p-circ",
+		"tcp /dns4/example.org/tcp/4001":                 "tcp /dns4/example.org/tcp/4001",
+		"tcp":                                            "tcp", "": "",
+	} {
+		if got := hostPort(in); got != want {
+			t.Errorf("hostPort(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestPathExplains holds the report of the ways to a peer.
+func TestPathExplains(t *testing.T) {
+	code, out, errs := command(t, apitest.New(), "path", "laptop")
+	if code != exitOK || errs != "" {
+		t.Errorf("%d, %q", code, errs)
+	}
+	same(t, out, `
+laptop  12D3KooW  connected
+because  direct, and lost less than any other
+
+   WAY          STATE       RTT  LOSS       RATE  SCORE  SINCE  ADDRESS
+*  quic direct  connected   8ms  0.4%  3.0 MiB/s   0.91    60s  /ip4/192.0.2.1/udp/4001/quic-v1
+   relay r1     connected  42ms  0.0%          -    0.5      -  /ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit
+
+AGO  HOLE PUNCH       TOOK
+60s  direct by quic  412ms
+`)
+	if _, out, _ = command(t, apitest.New(), "path", "laptop", "-o", "wide"); !strings.Contains(out, "bandwidth 0.5, latency 0.45, loss -0.04") {
+		t.Errorf("wide:\n%s", out)
+	}
+}
+
+// TestNetcheckBeginsWithWhatItMeans holds the report of the network.
+func TestNetcheckBeginsWithWhatItMeans(t *testing.T) {
+	code, out, errs := command(t, apitest.New(), "netcheck")
+	if code != exitOK || errs != "" {
+		t.Errorf("%d, %q", code, errs)
+	}
+	same(t, out, `
+! behind a NAT that lets itself be passed: direct paths are likely
+
+QUIC (UDP)    works
+TCP           works
+IPv6          no
+NAT           cone: hole punching is likely to get through
+seen at       /ip4/203.0.113.4/udp/4001/quic-v1  by r1, laptop
+relay         r1  reserved for 60m  score 0.9
+relays        1 reservations, 2 circuits, 3.0 MiB carried for others
+mDNS          on  1 on the LAN that are no members (balefire-node peers pending)
+DHT           4 members in the table
+gossip        4 members on the topic
+`)
+}
+
+// TestMesh holds what the verbs of mesh show.
+func TestMesh(t *testing.T) {
+	tests := []struct {
+		args       string
+		code       int
+		call, want string
+	}{
+		{"members", exitOK, "Members", `
+MEMBER            STATE    FOR  WORK  PATH     PHASE    LOAD  RELAYS  ACCUSERS
+here (this node)  ALIVE      -  yes   -        running     -  -              -
+laptop            SUSPECT  60m  no    relayed  -         1/4  r1             2
+`},
+		{"members laptop", exitOK, "Member laptop", "laptop  ALIVE  12D3KooW\nwork         no\npath         direct\npriority     0\nboot         0, incarnation 0\n"},
+		{"summary", exitOK, "MeshSummary", `
+! one relay carries 3 of 4 paths: make another member a relay
+mesh      ab
+members   5: 3 alive, 1 suspect, 1 dead
+paths     2 direct, 1 relayed
+digest    c0ffee  (members with the same know the same: balefire-node mesh converge)
+health    0: good
+since start: 0 false suspicions taken back, 0 changes held back by dwell windows
+`},
+		{"prune", exitOK, "PruneMembers 0s limit=0 dry=true", "would remove 1 members\n  old\n"},
+		{"prune --older-than 2d --limit 3 --yes", exitOK, "PruneMembers 48h0m0s limit=3 dry=false", "removed 1 members\n  old\n"},
+		{"prune --yes --dry-run", exitOK, "PruneMembers 0s limit=0 dry=true", "would remove 1 members\n  old\n"},
+		{"prune --limit -1", exitUsage, "", ""},
+		{"prune --older-than soon", exitUsage, "", ""},
+		{"converge", exitError, "Converge", "1 of 2 know the same, after 41ms\n! field: no answer within 5s\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			n := apitest.New()
+			code, out, _ := command(t, n, append([]string{"mesh"}, strings.Fields(tt.args)...)...)
+			if calls := strings.Join(n.Calls(), "; "); code != tt.code || calls != tt.call {
+				t.Errorf("%d, want %d; the node was asked %q, want %q", code, tt.code, calls, tt.call)
+			}
+			same(t, out, tt.want)
+		})
+	}
+}
+
+// TestTheGate holds what decides about members, and that nothing final is done
+// without a word of agreement.
+func TestTheGate(t *testing.T) {
+	tests := []struct {
+		args  string
+		code  int
+		call  string
+		wrote string // a part
+	}{
+		{"peers pending", exitOK, "Wishes", "K7QM-2ZPA  field-10    60s     0s"},
+		{"peers accept K7QM-2ZPA", exitOK, `Accept K7QM-2ZPA "" `, "field-10 is a member now, with the roles work"},
+		{"peers accept field-10 --name boat --roles work,send", exitOK, `Accept field-10 "boat" work+send`, "boat is a member"},
+		{"peers name field-07 boat", exitOK, `Rename field-07 "boat"`, "field-07 is called boat here"},
+		{"peers revoke laptop", exitUsage, "", "--reason is missing"},
+		{"peers revoke laptop --reason stolen", exitUsage, "", "add --yes to agree"},
+		{"peers revoke laptop --reason stolen --yes", exitOK, `Revoke laptop "stolen"`, "laptop is no member any more"},
+		{"__complete peers accept ", exitOK, "Wishes", "K7QM-2ZPA\tfield-10"},
+		{"__complete peers revoke ", exitOK, "Peers", "laptop\tOFFLINE"},
+		{"__complete ping ", exitOK, "Peers", "laptop\tOFFLINE"},
+		{"__complete path ", exitOK, "Peers", "laptop\tOFFLINE"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			n := apitest.New()
+			args := strings.Fields(tt.args)
+			socket := socketPath(t)
+			served(t, n, socket)
+			w, out, errs := testWorld()
+			w.clock, w.environ = clock.NewManual(apitest.Start).Clock(), []string{"BALEFIRE_SOCKET=" + socket}
+			if args[0] == "__complete" {
+				args = append(args, "")
+			}
+			code := execute(t.Context(), w, args)
+			if calls := strings.Join(n.Calls(), "; "); code != tt.code || calls != tt.call {
+				t.Errorf("%d, want %d; the node was asked %q, want %q", code, tt.code, calls, tt.call)
+			}
+			if all := out.String() + errs.String(); !strings.Contains(all, tt.wrote) {
+				t.Errorf("it wrote\n%s\nwant\n%s", all, tt.wrote)
+			}
+		})
+	}
+	n := apitest.New()
+	if code, _, errs := command(t, n, "peers", "name", "boat", ""); code != exitOK || strings.Join(n.Calls(), "") != `Rename boat ""` || !strings.Contains(errs, "its own name again") {
+		t.Errorf("%d, %s", code, errs)
+	}
+}
+
+// TestEventsOfThePast holds how what happened is shown, gaps with it.
+func TestEventsOfThePast(t *testing.T) {
+	page := func() *apitest.Node {
+		n := apitest.New()
+		n.Happens = make(chan node.EventPage, 1)
+		left := apitest.Happened(9)
+		left.Kind, left.Text, left.Peer, left.Fields = "path.changed", "relay\nr1", "烽火台", map[string]string{"b": "2", "a": "1"}
+		n.Happens <- node.EventPage{Boot: 7, Missed: 3, Items: []node.NodeEvent{apitest.Happened(8), left}, Next: 9}
+		return n
+	}
+	local := apitest.Start.Local().Format("15:04:05.000")
+	code, out, errs := command(t, page(), "events", "--since", "4", "-o", "wide")
+	if code != exitOK || errs != "" {
+		t.Errorf("%d, %q", code, errs)
+	}
+	same(t, out, fmt.Sprintf(`
+   SEQ  TIME          KIND                  PEER          WHAT
+… 3 events were dropped here
+     8  %s  peer.connected        laptop        laptop is connected: quic direct
+     9  %s  path.changed          烽火台        relay r1  a=1  b=2
+`, local, local))
+	if _, out, _ = command(t, page(), "events", "--kind", "path.", "-o", "jsonl"); !strings.HasPrefix(out, "{\"missed\":3}\n{\"seq\":9,") || strings.Count(out, "\n") != 2 {
+		t.Errorf("jsonl:\n%s", out)
+	}
+	if _, out, _ = command(t, page(), "events", "--kind", "peer.", "-o", "yaml"); !strings.HasPrefix(out, "boot: 7\nitems:\n  - seq: 8\n") || !strings.HasSuffix(out, "missed: 3\nnext: 9\n") {
+		t.Errorf("yaml:\n%s", out)
+	}
+	if code, _, errs = command(t, apitest.New(), "events", "--follow", "-o", "json"); code != exitUsage || !strings.Contains(errs, "take table or jsonl") {
+		t.Errorf("following into one document: %d, %s", code, errs)
+	}
+	if code, _, _ = command(t, page(), "events", "--follow", "--timeout", "300ms"); code != exitTimeout {
+		t.Errorf("following until the timeout ends with %d", code)
+	}
+}
+
+// TestFollowingSurvivesARestart holds that who follows sees the events of the next
+// start from its first, and is told that numbers begin again.
+func TestFollowingSurvivesARestart(t *testing.T) {
+	socket := socketPath(t)
+	first, second := apitest.New(), apitest.New()
+	first.Happens, second.Happens = make(chan node.EventPage), make(chan node.EventPage)
+	stop := served(t, first, socket)
+	w, _, _ := testWorld()
+	out, errs := make(lineWriter, 100), make(lineWriter, 100)
+	w.out, w.err = out, errs
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() { ended <- execute(ctx, w, []string{"events", "-f", "-o", "jsonl", "--socket", socket}) }()
+	first.Happens <- node.EventPage{Boot: 1, Items: []node.NodeEvent{apitest.Happened(5)}, Next: 5}
+	out.want(t, `{"seq":5,`)
+	stop()
+	errs.want(t, "the node is away")
+	served(t, second, socket)
+	second.Happens <- node.EventPage{Boot: 2, Items: []node.NodeEvent{apitest.Happened(6)}, Next: 6} // asked for what comes after 5
+	errs.want(t, "numbers begin again")
+	second.Happens <- node.EventPage{Boot: 2, Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}
+	out.want(t, `{"seq":1,`)
+	cancel()
+	if code := <-ended; code != exitInterrupted {
+		t.Errorf("it ends with %d", code)
+	}
+	if calls := strings.Join(second.Calls(), "; "); !strings.HasPrefix(calls, "Events after=5 limit=1000 wait=30s; Events after=0 ") {
+		t.Errorf("the second start was asked %q", calls)
+	}
+}
+
+// A lineWriter passes on what is written to it.
+type lineWriter chan string
+
+func (l lineWriter) Write(b []byte) (int, error) {
+	l <- string(bytes.Clone(b))
+	return len(b), nil
+}
+
+// want waits for the next thing that is written.
+func (l lineWriter) want(t *testing.T, part string) {
+	t.Helper()
+	select {
+	case got := <-l:
+		if !strings.Contains(got, part) {
+			t.Errorf("it wrote %q, want %q", got, part)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatalf("it did not write %q", part)
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+func pathCommand(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "path PEER", Short: "Explain how a peer is reached, and why so",
+		Long: `Show every way to a peer that this node knows, with what was measured on it and how
+it scores; which one is used, and why; and what became of the attempts to get past
+the NATs between the two.`,
+		Example: "  balefire-node path laptop\n  balefire-node path laptop -o wide", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.PathReport, error) { return c.Path(ctx, args[0]) })
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: r, human: func(p *paper) { tellPath(p, r) }})
+		},
+	}
+}
+
+func tellPath(p *paper, r node.PathReport) {
+	w, state := p.world, "not connected"
+	if r.Connected {
+		state = "connected"
+	}
+	p.line("%s  %s  %s", r.Peer, short(r.ID), state)
+	if r.Why != "" {
+		p.line("because  %s", r.Why)
+	}
+	p.line("")
+	if len(r.Candidates) == 0 {
+		p.line("no way to it is known: it tells its addresses when it connects")
+	} else {
+		t := newTable(col(""), col("WAY"), col("STATE"), num("RTT"), num("LOSS"), num("RATE"), num("SCORE"), num("SINCE"), col("ADDRESS"), wideOnly("TERMS"))
+		for _, c := range r.Candidates {
+			t.row(candidateRow(w, c)...)
+		}
+		p.table(t)
+	}
+	if len(r.Punches) == 0 {
+		return
+	}
+	p.line("")
+	t := newTable(num("AGO"), col("HOLE PUNCH"), num("TOOK"))
+	for _, h := range r.Punches {
+		t.row(w.ago(&h.Time), h.Result, h.Took)
+	}
+	p.table(t)
+}
+
+func candidateRow(w *world, c node.PathCandidate) []any {
+	addr := c.Addr
+	if !w.wide() {
+		addr = cut(addr, 64)
+	}
+	used, way, state := " ", c.Network+" direct", "known"
+	if c.InUse {
+		used = "*"
+	}
+	if c.Relay != "" {
+		way = "relay " + c.Relay
+	}
+	rtt, loss, rate, score := c.RTT, "", "", ""
+	if c.Connected {
+		state, loss = "connected", percent(c.Loss)
+	}
+	if c.Rate > 0 {
+		rate = size(c.Rate) + "/s"
+	}
+	if c.Score != 0 {
+		score = threeDigits(c.Score)
+	}
+	return []any{used, way, state, rtt, loss, rate, score, w.ago(c.Since), addr, strings.Join(c.Terms, ", ")}
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+const (
+	pingCount    = 4               // without -c
+	pingPatience = 5 * time.Second // for one answer
+)
+
+func pingCommand(w *world) *cobra.Command {
+	g := pinger{w: w}
+	c := &cobra.Command{
+		Use: "ping PEER", Short: "Ask a peer for an answer, and see the way that it takes",
+		Long: `Ask a peer for an answer again and again, and tell of each the way that it took and
+the round trip. It asks the running node there, not only its machine: it ends with
+0 when an answer came and with 6 when none did.
+
+With --until-direct it goes on until the answer comes without a relay in between,
+which takes a moment when both sides sit behind NATs, and ends with 0 then. It ends
+with 6 when --timeout or -c is over before: path PEER says why.`,
+		Example:     "  balefire-node ping laptop\n  balefire-node ping laptop --until-direct --timeout 30s",
+		Annotations: map[string]string{waits: "yes"}, Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case g.count < 0:
+				return usage("-c %d: it is 0 or more", g.count)
+			case g.interval < 0:
+				return usage("--interval %s: it is 0 or more", g.interval)
+			case !cmd.Flags().Changed("count") && !g.direct:
+				g.count = pingCount
+			}
+			return g.run(cmd, args[0])
+		},
+	}
+	c.Flags().IntVarP(&g.count, "count", "c", 0, "ask so often; 0: until it is interrupted (default 4, with --until-direct 0)")
+	c.Flags().DurationVar(&g.interval, "interval", time.Second, "pause between two questions")
+	c.Flags().BoolVar(&g.direct, "until-direct", false, "go on until the path is direct")
+	return c
+}
+
+// A pinger asks one peer for answers.
+type pinger struct {
+	w        *world
+	count    int // 0: without end
+	interval time.Duration
+	direct   bool // end with the first that came direct
+
+	peer   string
+	client *client.Client
+	pongs  asOne[node.Pong]
+	start  time.Duration // on the monotonic clock
+}
+
+func (g *pinger) run(cmd *cobra.Command, peer string) (err error) {
+	ctx, cancel := g.w.within(cmd.Context())
+	defer cancel()
+	if g.client, err = g.w.node(); err != nil {
+		return err
+	}
+	g.peer, g.pongs.w, g.start = peer, g.w, g.w.clock.Mono()
+	return g.pongs.end(g.loop(ctx))
+}
+
+// loop asks until it is enough, and says how that ended.
+func (g *pinger) loop(ctx context.Context) error {
+	for asked := 0; g.count == 0 || asked < g.count; asked++ {
+		if asked > 0 && !pause(ctx, g.interval) {
+			break
+		}
+		pong, err := g.once(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil && hopeless(err):
+			return err
+		case err != nil:
+			g.w.say("no pong from %s: %s", g.peer, clean(err.Error()))
+		default:
+			if err := g.pongs.add(pong, func(p *paper) { p.line("%s", pongLine(pong)) }); err != nil {
+				return err
+			}
+			if g.direct && pong.Direct {
+				g.w.say("direct path after %s", brief(g.w.clock.Mono()-g.start))
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return g.verdict(ctx)
+}
+
+// once asks once, and says that it does when the answer is long in coming.
+func (g *pinger) once(ctx context.Context) (node.Pong, error) {
+	ctx, cancel := context.WithTimeout(ctx, pingPatience)
+	defer cancel()
+	defer g.w.patience("waiting for a pong from " + g.peer)()
+	return g.client.Ping(ctx, g.peer)
+}
+
+// verdict is how a run ended that did not find what it waited for.
+func (g *pinger) verdict(ctx context.Context) error {
+	hint := "see why: balefire-node path " + g.peer
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return ctx.Err()
+	case len(g.pongs.items) == 0:
+		return &codedError{exitTimeout, fmt.Errorf("no pong from %s in %s; %s", g.peer, brief(g.w.clock.Mono()-g.start), hint)}
+	case g.direct:
+		last := g.pongs.items[len(g.pongs.items)-1]
+		return &codedError{exitTimeout, fmt.Errorf("no direct path to %s in %s: it is reached through %s; %s", g.peer, brief(g.w.clock.Mono()-g.start), cmp.Or(last.Relay, "a relay"), hint)}
+	}
+	return nil
+}
+
+func pongLine(p node.Pong) string {
+	if p.Direct {
+		return fmt.Sprintf("pong from %s direct %s  rtt %s", p.Peer, hostPort(p.Path), p.RTT)
+	}
+	return fmt.Sprintf("pong from %s via relay %s  rtt %s", p.Peer, orDash(p.Relay), p.RTT)
+}
+
+// hostPort writes a network and a plain multiaddr as people know addresses: quic
+// 192.0.2.1:4001. Anything else stays as it is.
+func hostPort(path string) string {
+	network, addr, _ := strings.Cut(path, " ")
+	parts := strings.Split(addr, "/") // "", ip4, 192.0.2.1, udp, 4001, quic-v1
+	if len(parts) < 5 || len(parts) > 6 || parts[0] != "" || parts[1] != "ip4" && parts[1] != "ip6" {
+		return path
+	}
+	return network + " " + net.JoinHostPort(parts[2], parts[4])
+}
+
+// pause waits for d and reports whether ctx lasts.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

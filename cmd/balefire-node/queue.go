@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+func queueCommand(w *world) *cobra.Command {
+	return group("queue", "Look at shared queues, set them and move their homes",
+		`A shared queue is worked on by whichever node can: send queue:NAME KIND. Its home
+is the one node that decides who runs what; settings are made there.`,
+		queueList(w), queueShow(w), queueSet(w), queueMembers(w),
+		queuePause(w), queueResume(w), queueUnblock(w), queueDrain(w), queueHandOff(w), queueSeize(w))
+}
+
+// askShared is ask for what only a node answers that knows shared queues.
+func askShared[T any](cmd *cobra.Command, w *world, question func(context.Context, *client.Client) (T, error)) (T, error) {
+	v, err := ask(cmd, w, question)
+	if p, ok := errors.AsType[*api.Problem](err); ok && p.Unrouted() {
+		return v, &codedError{exitNotFound, errors.New("this node knows no shared queues: the program that runs is older than this command; start the node again with this version")}
+	}
+	return v, err
+}
+
+// askQueue puts one question about one queue.
+func askQueue(cmd *cobra.Command, w *world, name string, question func(*client.Client, context.Context, string) (node.Queue, error)) (node.Queue, error) {
+	return askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Queue, error) { return question(c, ctx, name) })
+}
+
+var oneQueue = exactly(1, "the name of a queue")
+
+func queueList(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List the shared queues that this node knows",
+		Long: `List the shared queues that this node knows. How many tasks wait and are owned is
+known at the home of a queue alone: elsewhere there is a dash.`,
+		Example: "  balefire-node queue ls\n  balefire-node queue ls -o wide", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			qs, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Queue, error) { return c.Queues(ctx) })
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: node.Page[node.Queue]{Items: qs}, lines: lines(qs), human: func(p *paper) { p.table(queueTable(w, qs)) }})
+		},
+	}
+}
+
+func queueTable(w *world, qs []node.Queue) *table {
+	t := newTable(col("QUEUE"), col("HOME"), col("STATE"), col("STRATEGY"), num("WAITING"), num("OWNED"), num("MEMBERS"),
+		wideOnly("GOING"), wideOnly("LIMIT"), wideOnly("PER NODE"), wideOnly("GENERATION"), wideOnly("CHANGED"), wideOnly("HOME ID"))
+	for _, q := range qs {
+		var waiting, owned, members, going any = "", "", "", ""
+		if q.Here {
+			waiting, owned, members, going = q.Waiting, q.Owned, workers(q.Members), q.Going
+		}
+		t.row(q.Name, homeName(q), queueState(q), q.Strategy, waiting, owned, members,
+			going, limitWord(q.Concurrency), limitWord(q.NodeConcurrency), q.Generation, w.ago(q.Changed), q.HomeID)
+	}
+	return t
+}
+
+func homeName(q node.Queue) string {
+	if q.Here {
+		return q.Home + " (this node)"
+	}
+	return q.Home
+}
+
+func queueState(q node.Queue) string {
+	switch {
+	case q.Alarm != nil:
+		return "home " + strings.ToLower(q.Alarm.State)
+	case q.Paused && q.Draining:
+		return "paused, draining"
+	case q.Paused:
+		return "paused"
+	case q.Draining:
+		return "draining"
+	}
+	return "open"
+}
+
+// workers counts the members that may be given work.
+func workers(ms []node.QueueMember) int {
+	n := 0
+	for _, m := range ms {
+		if m.Alive && !m.Draining {
+			n++
+		}
+	}
+	return n
+}
+
+// limitWord writes a limit; 0 is none.
+func limitWord(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+func queueShow(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "show QUEUE", Short: "Show a queue: what waits, its rules and who works on it",
+		Long: `Show where the home of a queue is, what waits there, its rules and its members. When
+its home is gone this says so first: what waits for it, and what can be done.`,
+		Example: "  balefire-node queue show build\n  balefire-node queue show build -o yaml", Args: oneQueue, ValidArgsFunction: w.completeQueue,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q, err := askQueue(cmd, w, args[0], (*client.Client).Queue)
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: q, human: func(p *paper) { tellQueue(p, q) }})
+		},
+	}
+}
+
+func tellQueue(p *paper, q node.Queue) {
+	w := p.world
+	if a := q.Alarm; a != nil {
+		p.line("! %s", a.Text)
+		p.line("! %s", a.Fix)
+	}
+	p.line("%s  %s", q.Name, queueState(q))
+	row := func(name, format string, a ...any) { p.line("%-10s %s", name, fmt.Sprintf(format, a...)) }
+	row("home", "%s  %s  generation %d", homeName(q), q.HomeID, q.Generation)
+	if q.SeizedFrom != "" {
+		row("seized", "from %s, which is no home any more: when it comes back it hands over what it has", q.SeizedFrom)
+	}
+	if q.Here {
+		row("tasks", "%d waiting  %d owned%s", q.Waiting, q.Owned, goingWord(q.Going))
+	} else {
+		row("tasks", "are known at its home alone%s", goingWord(q.Going))
+	}
+	row("strategy", "%s", q.Strategy)
+	tellLimits(row, q.QueueRules)
+	if len(q.Homes) > 0 {
+		row("homes", "%s: the first that is there", strings.Join(q.Homes, ", "))
+	}
+	for _, m := range q.MemberRules {
+		row("member", "%s", m.Node+ruleWord(m))
+	}
+	if len(q.Labels) > 0 {
+		row("labels", "%s", strings.Join(q.Labels, ", "))
+	}
+	if len(q.Allow) > 0 {
+		row("allow", "%s", strings.Join(q.Allow, ", "))
+	}
+	for _, l := range q.Blocked {
+		row("blocked", "key %s: %d tasks stand still behind %s, which died: balefire-node queue unblock %s %s", l.Key, l.Waiting, orDash(l.Died), q.Name, l.Key)
+	}
+	if q.Changed != nil {
+		row("changed", "%s ago", w.ago(q.Changed))
+	}
+	if len(q.Members) > 0 {
+		p.line("")
+		p.table(memberRows(q.Members))
+	}
+}
+
+func goingWord(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("  %d on their way to another home", n)
+}
+
+// tellLimits writes how much of a queue may be owned, and for how long.
+func tellLimits(row func(string, string, ...any), r node.QueueRules) {
+	if word := bounds(r.Concurrency, r.NodeConcurrency); word != "" {
+		row("limit", "%s", word)
+	}
+	for _, k := range r.Kinds {
+		row("limit", "%s: %s", k.Kind, bounds(k.Concurrency, k.NodeConcurrency))
+	}
+	if r.LeaseMs > 0 {
+		row("lease", "%s", millis(r.LeaseMs))
+	}
+	if r.OnLostLease != "" {
+		row("lost lease", "%s", r.OnLostLease)
+	}
+}
+
+// ruleWord writes what counts for one member alone.
+func ruleWord(m node.MemberRule) (word string) {
+	for _, x := range []struct {
+		name   string
+		number int
+	}{{"weight", m.Weight}, {"priority", m.Priority}, {"limit", m.Concurrency}} {
+		if x.number > 0 {
+			word += fmt.Sprintf("  %s %d", x.name, x.number)
+		}
+	}
+	if m.Draining {
+		word += "  draining"
+	}
+	return word
+}
+
+// bounds writes the limits of a queue or of a kind in it.
+func bounds(all, each int) string {
+	var parts []string
+	if all > 0 {
+		parts = append(parts, fmt.Sprintf("%d at a time", all))
+	}
+	if each > 0 {
+		parts = append(parts, fmt.Sprintf("%d on each node", each))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func queueMembers(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "members QUEUE", Short: "List the nodes that could work on a queue",
+		Long: `List the nodes that have handlers for a queue, as its home sees them. OWNED is how
+many tasks of this queue each has, BUSY how many of its slots are at work, for
+anybody. A node is away until it has been back for long enough to be trusted.`,
+		Example: "  balefire-node queue members build -o wide", Args: oneQueue, ValidArgsFunction: w.completeQueue,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q, err := askQueue(cmd, w, args[0], (*client.Client).Queue)
+			if err != nil {
+				return err
+			}
+			ms := q.Members
+			if ms == nil {
+				ms = []node.QueueMember{}
+			}
+			if err := w.show(view{value: node.Page[node.QueueMember]{Items: ms}, lines: lines(ms), human: func(p *paper) { p.table(memberRows(ms)) }}); err != nil {
+				return err
+			}
+			if !q.Here {
+				w.say("its home knows the members: ask on %s", clean(q.Home))
+			}
+			return nil
+		},
+	}
+}
+
+func memberRows(ms []node.QueueMember) *table {
+	t := newTable(col("MEMBER"), col("STATE"), num("OWNED"), num("BUSY"), num("PRIORITY"), col("KINDS"), col("LABELS"), wideOnly("ID"))
+	for _, m := range ms {
+		state := "away"
+		switch {
+		case m.Alive && m.Draining:
+			state = "draining"
+		case m.Alive:
+			state = "ready"
+		}
+		t.row(m.Name, state, m.Owned, fmt.Sprintf("%d/%d", m.Busy, m.Slots), m.Priority, strings.Join(m.Kinds, ","), strings.Join(m.Labels, ","), m.ID)
+	}
+	return t
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+// timelineClock is how a merged timeline shows times: nodes differ by less than a second.
+const timelineClock = "15:04:05.000"
+
+func meshTimeline(w *world) *cobra.Command {
+	var q node.TimelineQuery
+	c := &cobra.Command{
+		Use: "timeline --task TASK | --queue QUEUE", Short: "Show what all nodes saw happen to the leases of a task or a queue",
+		Long: `Ask all connected nodes what they saw happen to the leases of one task, or of one
+queue, and show it as one timeline: who granted it and to whom, who started it,
+leases that ended, results that came too late, queues that moved. It is ordered by
+the clocks of the nodes, which may differ; epochs do not. Each node keeps the newest
+of its present start in memory. -o jsonl is for keeping it.`,
+		Example: "  balefire-node mesh timeline --task 01a1f84f\n  balefire-node mesh timeline --queue build -o jsonl > build.jsonl", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (q.Task == "") == (q.Queue == "") {
+				return usage("name one task with --task, or one queue with --queue")
+			}
+			q.Task = strings.ToLower(q.Task)
+			t, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Timeline, error) { return c.Timeline(ctx, q) })
+			if err != nil {
+				return err
+			}
+			if err := w.show(view{value: t, lines: lines(t.Items), human: func(p *paper) { p.table(timelineTable(t)) }}); err != nil {
+				return err
+			}
+			if len(t.Silent) > 0 {
+				w.say("without %s: not connected, or no answer", clean(strings.Join(t.Silent, ", ")))
+			}
+			if t.More {
+				w.say("older events were left out")
+			}
+			return nil
+		},
+	}
+	fs := c.Flags()
+	fs.StringVar(&q.Task, "task", "", "of this task: its id, or the beginning of one that this node knows")
+	fs.StringVar(&q.Queue, "queue", "", "of this queue")
+	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags are there
+	_ = c.RegisterFlagCompletionFunc("task", w.completeTask)
+	return c
+}
+
+func timelineTable(tl node.Timeline) *table {
+	t := newTable(col("TIME"), col("NODE"), col("KIND"), col("TASK"), col("PEER"), col("EPOCH"), col("CAUSE"), wideOnly("DATE"), wideOnly("NUMBER"), wideOnly("QUEUE"), wideOnly("PEER ID"))
+	for _, e := range tl.Items {
+		at := e.Time.Local()
+		t.row(at.Format(timelineClock), e.Node, e.Kind, shortTask(e.Task), e.Peer, e.Epoch, e.Cause, at.Format(time.DateOnly), e.Number, e.Queue, e.PeerID)
+	}
+	return t
+}

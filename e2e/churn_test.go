@@ -1,0 +1,144 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+)
+
+// TestChurn holds S49 on a NutsDB store of small segments: after 10 000 tasks the
+// space of what is gone is given back, down to twice what lives and two segments.
+// After a kill and a reopening what is past its retention is gone, tasks past
+// their time to live have expired, and the 30 000 that wait are all there; what
+// that start took of time and memory is in the log of the test.
+func TestChurn(t *testing.T) {
+	const total, pending, segment, kept = 10_000, 30_000, 4 << 20, 500
+	c := config{engine: "nutsdb", store: "  segment: 4MiB\n", kinds: "  - {kind: gone, type: discard, allow: ['role:send']}\n"}
+	c.limits = fmt.Sprintf("  done_count: %d\n", 2*kept)
+	a, b := pair(t, c)
+	p := newPromises()
+	request := node.Request{Target: "b", Kind: "gone", Body: make([]byte, 1000)}
+	began := time.Now()
+	a.fillUp(p, total, request)
+	a.idle()
+	t.Logf("%d tasks through both in %s", total, time.Since(began).Round(time.Millisecond))
+	for _, m := range []*machine{a, b} {
+		before := m.stats()
+		if err := m.Compact(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		after := m.stats()
+		t.Logf("%s: %d KiB on disk before, %d after, of it %d live in %d records", m.name, before.DiskBytes>>10, after.DiskBytes>>10, after.LiveBytes>>10, after.Keys)
+		if limit := 2*after.LiveBytes + 2*segment; after.DiskBytes > limit || before.DiskBytes < limit {
+			t.Errorf("S49: %s had %d bytes on disk and has %d, want at most %d and more before", m.name, before.DiskBytes, after.DiskBytes, limit)
+		}
+	}
+	b.stop()
+	late, waiting := newPromises(), newPromises()
+	brief := request
+	brief.TTL = 3 * time.Second
+	late.submit(t.Context(), a, 50, brief)
+	a.fillUp(waiting, pending, request)
+	a.kill()
+	pause(brief.TTL)
+	a.env = []string{fmt.Sprintf("BALEFIRE_LIMITS_DONE_COUNT=%d", kept)}
+	began = time.Now()
+	a.start()
+	t.Logf("%d tasks waiting: it took work after %s, with %d MiB of memory", pending, time.Since(began).Round(time.Millisecond), a.resident()>>20)
+	late.kept(t, a, "EXPIRED")
+	a.until("what is past its retention is gone", func() bool {
+		st, err := a.Status(t.Context())
+		return err == nil && st.Outbox["SUCCESS"] <= kept
+	})
+	if st, err := a.Status(t.Context()); err != nil || st.Outbox["PENDING"] != pending {
+		t.Errorf("%d of %d tasks wait after the start, %v", st.Outbox["PENDING"], pending, err)
+	}
+	a.kill()
+	tellsItsReading(t, a, pending)
+}
+
+// tellsItsReading holds S50 and starts a on a disk that reads slowly: it says how
+// far it is while it opens, lives, and has all its tasks.
+func tellsItsReading(t *testing.T, a *machine, pending int) {
+	t.Helper()
+	a.trace = []string{"strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pread64", "-e", "inject=pread64:delay_enter=20ms"}
+	const says = "opening the store"
+	said := strings.Count(a.logged(), says)
+	began := time.Now()
+	a.launch()
+	var starting error
+	a.until("it says how far it is", func() bool {
+		if err := a.Ready(t.Context()); errors.Is(err, api.ErrStarting) {
+			starting = err
+		}
+		return strings.Count(a.logged(), says) > said
+	})
+	if !a.alive() {
+		t.Errorf("it ended while it opened: %s", a.tail())
+	}
+	if err := a.Healthy(t.Context()); err != nil || starting == nil {
+		t.Errorf("S50: while it opened it was not asked back: %v; it is alive: %v", starting, err)
+	}
+	t.Logf("it answered: %v", starting)
+	a.ready()
+	t.Logf("with slow reads it took work after %s", time.Since(began).Round(time.Millisecond))
+	if st, err := a.Status(t.Context()); err != nil || st.Outbox["PENDING"] != pending {
+		t.Errorf("S50: %d of %d tasks wait after the start, %v", st.Outbox["PENDING"], pending, err)
+	}
+	a.kill() // in order it would take long
+}
+
+// logged returns all that the node has said.
+func (m *machine) logged() string {
+	m.t.Helper()
+	b, err := os.ReadFile(filepath.Join(m.dir, "log"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// fillUp submits until there are so many promises.
+func (m *machine) fillUp(p *promises, total int, r node.Request) {
+	m.t.Helper()
+	for len(p.all()) < total {
+		if errs := p.submit(m.t.Context(), m, 1000, r); errs != nil {
+			m.t.Fatalf("submit: %v", errs[0])
+		}
+	}
+}
+
+func (m *machine) stats() node.StoreStats {
+	m.t.Helper()
+	st, err := m.StoreStats(m.t.Context())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return st
+}
+
+// resident returns the memory of the node's process, in bytes.
+func (m *machine) resident() (bytes int64) {
+	m.t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.cmd.Process.Pid))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		var kb int64
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kb); err == nil {
+			return kb << 10
+		}
+	}
+	m.t.Fatalf("no resident set in %s", b)
+	return 0
+}

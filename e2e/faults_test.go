@@ -1,0 +1,136 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Faults happen to the nodes of a fleet, several at a time, each to a node that has
+// none, and end by themselves.
+type faults struct {
+	fleet *fleet
+	rand  *rand.Rand
+	ends  map[int]end // by the node's place
+	count map[string]int
+}
+
+// An end is when a fault is over, and what ends it.
+type end struct {
+	at   time.Time
+	mend func()
+}
+
+func newFaults(f *fleet, seed uint64) *faults {
+	return &faults{fleet: f, rand: rand.New(rand.NewPCG(seed, 0)), ends: map[int]end{}, count: map[string]int{}}
+}
+
+// total is how many there were.
+func (f *faults) total() (n int) {
+	for _, c := range f.count {
+		n += c
+	}
+	return n
+}
+
+// next ends what is over and begins a fault somewhere. At least two nodes are left
+// in peace at any time.
+func (f *faults) next(t *testing.T) {
+	t.Helper()
+	f.over(time.Now())
+	if len(f.ends) > 2 {
+		return
+	}
+	i := f.rand.IntN(len(f.fleet.nodes))
+	for _, taken := f.ends[i]; taken; _, taken = f.ends[i] {
+		i = (i + 1) % len(f.fleet.nodes)
+	}
+	name, lasts, mend := f.begin(t, i)
+	f.count[name]++
+	f.ends[i] = end{time.Now().Add(lasts), mend}
+}
+
+// over ends the faults whose time has come.
+func (f *faults) over(now time.Time) {
+	for i, e := range f.ends {
+		if !now.Before(e.at) {
+			e.mend()
+			delete(f.ends, i)
+		}
+	}
+}
+
+// between draws a time.
+func (f *faults) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(f.rand.Int64N(int64(most-least)))
+}
+
+// past is longer than a lease without a renewal.
+const past = 17 * time.Second
+
+func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, mend func()) {
+	t.Helper()
+	m, port, group := f.fleet.nodes[i], f.fleet.hosts[i].Port, 0
+	if !m.alive() {
+		t.Fatalf("%s has ended by itself: %s", m.name, m.tail())
+	}
+	group = -m.cmd.Process.Pid
+	short := f.between(500*time.Millisecond, 4*time.Second)
+	signal := func(s syscall.Signal) {
+		if err := syscall.Kill(group, s); err != nil {
+			t.Errorf("signal %s: %v", m.name, err)
+		}
+	}
+	switch f.rand.IntN(16) {
+	case 0, 1, 2, 3:
+		m.kill()
+		return "kill -9", short / 4, func() { m.launch() }
+	case 4, 5:
+		m.stop()
+		return "restart", short / 4, func() { m.launch() }
+	case 6, 7, 8:
+		signal(syscall.SIGSTOP)
+		return "pause", short, func() { signal(syscall.SIGCONT) }
+	case 9:
+		signal(syscall.SIGSTOP)
+		return "pause past the lease", past, func() { signal(syscall.SIGCONT) }
+	case 10, 11:
+		port.Cut()
+		return "cut", 2 * short, port.Heal
+	case 12:
+		port.CutIn()
+		return "hears nobody", 2 * short, port.Heal
+	case 13:
+		port.CutOut()
+		return "nobody hears it", 2 * short, port.Heal
+	case 14:
+		others := f.fleet.hosts[:i:i]
+		for _, h := range slices.Concat(others, f.fleet.hosts[i+1:])[:2] {
+			port.Cut(h.Port.Addr())
+		}
+		return "partition 2|3", 2 * short, port.Heal
+	}
+	// What a node signs that is ahead waits at others until it is the present: those
+	// that sign tasks and results are only ever behind.
+	by := -time.Hour
+	if i >= firstWorker && f.rand.IntN(2) == 0 {
+		by = time.Hour
+	}
+	m.clockWrong(by)
+	return "clock wrong by an hour", 2 * short, func() { m.clockWrong(0) }
+}
+
+// end ends them all, and waits until every node takes work.
+func (f *faults) end() {
+	for _, e := range f.ends {
+		e.mend()
+	}
+	clear(f.ends)
+	for _, m := range f.fleet.nodes {
+		m.ready()
+	}
+}

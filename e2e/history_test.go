@@ -1,0 +1,208 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// An ending is how a task ended where it was submitted.
+type ending struct {
+	state, reason, said string
+	once                bool
+}
+
+type endings map[string]ending
+
+// states counts them.
+func (e endings) states() map[string]int {
+	n := map[string]int{}
+	for _, end := range e {
+		n[end.state]++
+	}
+	return n
+}
+
+// wait waits for the end of every task that was acknowledged at the desks (I1), which
+// comes as long as there is one every now and then (I20).
+func wait(t *testing.T, desks []*desk) endings {
+	t.Helper()
+	all := endings{}
+	for _, d := range desks {
+		open := map[string]bool{} // whether it may be started once only
+		for _, id := range d.often.all() {
+			open[id] = false
+		}
+		for _, id := range d.once.all() {
+			open[id] = true
+		}
+		for last := time.Now(); len(open) > 0; pause(time.Second) {
+			for id, once := range open {
+				state, reason, said, err := d.outcome(context.Background(), id)
+				if err != nil {
+					t.Fatalf("I1: %s was acknowledged: %v", id, err)
+				}
+				if state != "" {
+					all[id] = ending{state, reason, said, once}
+					delete(open, id)
+					last = time.Now()
+				} else if time.Since(last) > patience {
+					t.Fatalf("I20: %d tasks of %s do not end: %s", len(open), d.name, d.must("why", id))
+				}
+			}
+		}
+	}
+	return all
+}
+
+// agree holds the ends against what the workers noted. A result is of a run that its
+// worker finished, and of the newest lease under which one was started: what ran
+// under an older one was fenced (I4, I5). Mode at_most_once allows one start.
+func (f *fleet) agree(t *testing.T, ends endings) {
+	t.Helper()
+	type run struct{ task, said string }
+	finished, newest, starts := map[run]bool{}, map[string]string{}, map[string]int{}
+	for _, w := range f.workers() {
+		for _, m := range w.left() {
+			if m.what == "E" {
+				finished[run{m.task, fmt.Sprintf("%s %s %s %s", w.name, m.task, m.attempt, m.life)}] = true
+				continue
+			}
+			starts[m.task]++
+			if before(newest[m.task], m.attempt) {
+				newest[m.task] = m.attempt
+			}
+		}
+	}
+	again := 0
+	for id, end := range ends {
+		if starts[id] > 1 {
+			again++
+		}
+		switch {
+		case end.once && starts[id] > 1:
+			t.Errorf("I6: %s may be started once and was started %d times", id, starts[id])
+		case end.state == "SUCCESS":
+			if !finished[run{id, end.said}] {
+				t.Errorf("I4: the result of %s is %q, and no worker finished that", id, end.said)
+			} else if epoch := strings.Fields(end.said)[2]; before(epoch, newest[id]) {
+				t.Errorf("I5: the result of %s is of the lease %s, and %s was started on", id, epoch, newest[id])
+			}
+		case !end.once || !strings.HasPrefix(end.reason, "indeterminate"):
+			t.Errorf("%s ended %s: %s", id, end.state, end.reason)
+		}
+	}
+	t.Logf("%d tasks, %d of them started more than once", len(ends), again)
+}
+
+// before compares two epochs, boot.counter.
+func before(a, b string) bool {
+	var x, y [2]uint64
+	fmt.Sscanf(a, "%d.%d", &x[0], &x[1])
+	fmt.Sscanf(b, "%d.%d", &y[0], &y[1])
+	return cmp.Or(cmp.Compare(x[0], y[0]), cmp.Compare(x[1], y[1])) < 0
+}
+
+// Readings are what was read of tasks where they were submitted, while faults
+// happened.
+type readings struct {
+	mu  sync.Mutex
+	ops []porcupine.Operation
+}
+
+// A look is what is read of one task; a finish is a run that may have set it.
+type (
+	look   struct{ task string }
+	finish struct{ task, end string }
+)
+
+// take reads tasks of a desk at random until ctx is done.
+func (r *readings) take(ctx context.Context, d *desk) {
+	began := time.Now()
+	for ctx.Err() == nil {
+		ids := append(d.often.all(), d.once.all()...)
+		for range min(100, len(ids)) {
+			id := ids[rand.IntN(len(ids))]
+			call := time.Since(began)
+			try, done := context.WithTimeout(ctx, 2*time.Second)
+			state, _, said, err := d.outcome(try, id)
+			done()
+			if err != nil {
+				continue // it is dead or stopped
+			}
+			r.mu.Lock()
+			r.ops = append(r.ops, porcupine.Operation{Input: look{id}, Call: int64(call), Output: state + " " + said, Return: int64(time.Since(began))})
+			r.mu.Unlock()
+		}
+		pause(100 * time.Millisecond)
+	}
+}
+
+// linear holds that the readings are those of one register for each task, which is
+// empty at first and set once, by one of the ends that the runs came to.
+func (r *readings) linear(t *testing.T, f *fleet, ends endings) {
+	t.Helper()
+	read := map[string][]porcupine.Operation{}
+	ended := 0
+	for _, op := range r.ops {
+		id := op.Input.(look).task
+		read[id] = append(read[id], op)
+		if op.Output != " " {
+			ended++
+		}
+	}
+	if ended < len(r.ops)/10 || ended > len(r.ops)*99/100 {
+		t.Errorf("of %d readings %d are of ended tasks: they prove little", len(r.ops), ended)
+	}
+	could := map[string][]string{}
+	for _, w := range f.workers() {
+		for _, m := range w.left() {
+			if m.what == "E" {
+				could[m.task] = append(could[m.task], fmt.Sprintf("SUCCESS %s %s %s %s", w.name, m.task, m.attempt, m.life))
+			}
+		}
+	}
+	for id, ops := range read {
+		for _, end := range append(could[id], "DEAD_LETTER ") {
+			ops = append(ops, porcupine.Operation{ClientId: 1, Input: finish{id, end}, Return: math.MaxInt64})
+		}
+		last := ends[id]
+		ops = append(ops, porcupine.Operation{ClientId: 2, Input: look{id}, Call: math.MaxInt64 - 1, Output: last.state + " " + last.said, Return: math.MaxInt64})
+		for i := range ops {
+			ops[i].ClientId = i
+		}
+		if !porcupine.CheckOperations(setOnce.ToModel(), ops) {
+			t.Errorf("I3: the readings of %s do not agree: %v", id, ops)
+		}
+	}
+	t.Logf("%d readings of %d tasks are those of one register each", len(r.ops), len(read))
+}
+
+// setOnce is a register that the first writer sets and no other changes.
+var setOnce = porcupine.NondeterministicModel{
+	Init: func() []any { return []any{" "} },
+	Step: func(state, input, output any) []any {
+		switch in := input.(type) {
+		case finish:
+			if state == " " {
+				return []any{state, in.end} // it was refused, or set the register
+			}
+		case look:
+			if state != output {
+				return nil
+			}
+		}
+		return []any{state}
+	},
+	Equal: func(a, b any) bool { return a == b },
+}

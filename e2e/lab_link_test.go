@@ -1,0 +1,78 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/internal/lab"
+	"github.com/balefire/balefire/node"
+)
+
+// TestLinkComesBack holds S07 and S46: after an outage of 5 to 20 seconds (40 with
+// BALEFIRE_LONG=1) of a node's only link, the first task for each of four peers is
+// accepted within 2 s, 95 times of 100.
+func TestLinkComesBack(t *testing.T) {
+	outages := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 3 * time.Second, 7 * time.Second}
+	if os.Getenv("BALEFIRE_LONG") != "" {
+		outages = append(outages, 40*time.Second, 90*time.Second)
+	}
+	n := lab.New(t).Net("net", "11.0.0.0/24")
+	ha := n.Host("a", lab.At{Addr: "11.0.0.1"})
+	a := newMachine(t, "a", true, on(ha, config{engine: "nutsdb"}))
+	a.start()
+	var peers []*machine
+	for i := range 4 {
+		name := fmt.Sprintf("b%d", i+1)
+		b := newMachine(t, name, false, on(n.Host(name, lab.At{Addr: fmt.Sprintf("11.0.0.%d", 11+i)}), config{engine: "nutsdb"}))
+		b.join(a)
+		b.start()
+		linked(a, b)
+		peers = append(peers, b)
+	}
+	var all []time.Duration
+	for _, outage := range outages {
+		ha.Port.Cut()
+		waits, err := a.Submit(t.Context(), node.Request{Target: "b1", Kind: "sum"})
+		pause(outage)
+		if task, lost := a.Task(t.Context(), waits.ID); err != nil || lost != nil || slices.Contains(task.Receipts, "accepted") {
+			t.Fatalf("a task sent while there is no link: %v, %v, %v", task.Receipts, err, lost)
+		}
+		took := make(chan time.Duration, len(peers))
+		ha.Port.Heal()
+		began := time.Now()
+		both(func(b *machine) { took <- a.accepted(b.name, began) }, peers...)
+		close(took)
+		for d := range took {
+			all = append(all, d)
+		}
+	}
+	if p95 := percentile(t, "the link is back", 95, all); p95 > 2*time.Second {
+		t.Errorf("95 of 100 first tasks are accepted within %s, want 2 s", p95)
+	}
+}
+
+// TestAddressChanges holds S07 and S42: a node that gets another address is
+// reached there within 10 s.
+func TestAddressChanges(t *testing.T) {
+	n := lab.New(t).Net("net", "11.0.0.0/24")
+	a := newMachine(t, "a", true, on(n.Host("a", lab.At{Addr: "11.0.0.1"}), config{engine: "nutsdb"}))
+	hb := n.Host("b", lab.At{Addr: "11.0.0.2"})
+	b := newMachine(t, "b", false, on(hb, config{engine: "nutsdb"}))
+	a.start()
+	b.join(a)
+	b.start()
+	linked(a, b)
+	var all []time.Duration
+	for i := range 5 {
+		hb.Readdress(fmt.Sprintf("11.0.0.%d", 21+i))
+		all = append(all, a.accepted("b", time.Now()))
+	}
+	if most := percentile(t, "another address", 100, all); most > 10*time.Second {
+		t.Errorf("the first task after a change of address is accepted after %s, want 10 s", most)
+	}
+}

@@ -1,0 +1,73 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/internal/lab"
+	"github.com/balefire/balefire/internal/lab/netfilter"
+	"github.com/balefire/balefire/node"
+)
+
+// TestRouterIsAskedForPorts has a node behind a NAT ask its router for ports, by
+// NAT-PMP: a node outside that it cannot find reaches it there, without any relay,
+// also after the router has forgotten everything, and once it has stopped the
+// router lets nothing in any more.
+func TestRouterIsAskedForPorts(t *testing.T) {
+	public := lab.New(t).Net("public", "11.0.0.0/24")
+	office := public.Router("office", lab.At{Addr: "11.0.0.101"}, "192.168.1.0/24", netfilter.Symmetric)
+	ports := office.MapPorts()
+	alone := "  mdns: off\n  dht: off\n  relay: off\n"
+	outside := public.Host("b", lab.At{Addr: "11.0.0.1"})
+	b := newMachine(t, "b", true, on(outside, config{engine: "nutsdb", net: alone}))
+	a := newMachine(t, "a", false, on(office.LAN.Host("a", lab.At{Addr: "192.168.1.2"}), config{engine: "nutsdb", net: alone + "  port_map: on\n"}))
+	b.start()
+	a.join(b)
+	a.start()
+
+	mapped := func() string {
+		n, err := a.NetCheck(context.Background())
+		if err != nil || !strings.HasPrefix(n.PortMap, "/ip4/11.0.0.101/") {
+			return ""
+		}
+		return n.PortMap
+	}
+	announced := func() bool {
+		p, err := b.Peer(context.Background(), "a")
+		return err == nil && slices.ContainsFunc(p.Addrs, func(s string) bool {
+			return strings.HasPrefix(s, "/ip4/11.0.0.101/") && slices.ContainsFunc(ports.Ports(), func(port uint16) bool { return strings.Contains(s, fmt.Sprintf("/%d", port)) })
+		})
+	}
+	reaches := func(from string) {
+		t.Helper()
+		a.until("it has ports of the router", func() bool { return mapped() != "" })
+		b.until("it was told of them", announced)
+		b.stop()
+		outside.Readdress(from) // where a does not look for it
+		b.start()
+		p := b.meets("a", func(p node.Peer) bool { return p.Direct && strings.Contains(p.Path, "11.0.0.101") })
+		t.Logf("reached at %s", p.Path)
+		if !slices.ContainsFunc(ports.Ports(), func(port uint16) bool { return strings.Contains(p.Path, fmt.Sprint(port)) }) {
+			t.Errorf("reached at %s, which is none of %v", p.Path, ports.Ports())
+		}
+	}
+	reaches("11.0.0.2")
+	if out := a.must("netcheck"); !strings.Contains(out, "port mapping  /ip4/11.0.0.101/") || !strings.Contains(out, "announced     /ip4/11.0.0.101/") {
+		t.Errorf("netcheck says\n%s", out)
+	}
+
+	ports.Forget()
+	a.until("it has asked again", func() bool { return len(ports.Ports()) > 0 })
+	reaches("11.0.0.3")
+
+	a.stop()
+	b.until("nothing leads in", func() bool { return len(ports.Ports()) == 0 })
+	if err := ports.Err(); err != nil {
+		t.Error(err)
+	}
+}

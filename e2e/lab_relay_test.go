@@ -1,0 +1,76 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/internal/lab/netfilter"
+)
+
+// places tells at which relays a node can be reached.
+func (m *machine) places() (names []string) {
+	got, err := m.NetCheck(context.Background())
+	if err != nil {
+		return nil
+	}
+	for _, r := range got.Reservations {
+		names = append(names, r.Relay)
+	}
+	return names
+}
+
+// TestRelayRestarts holds S40: five times a relay restarts, and a node behind a NAT
+// has its place there again within 5 s.
+func TestRelayRestarts(t *testing.T) {
+	f := newField(t, plan{home: netfilter.Symmetric})
+	f.b.start()
+	relay := f.relays[0]
+	f.b.until("it has a place at the relay", func() bool { return slices.Contains(f.b.places(), "relay1") })
+	var all []time.Duration
+	for range 5 {
+		relay.kill()
+		relay.start()
+		began := time.Now()
+		f.b.until("its place is back", func() bool {
+			r, err := relay.NetCheck(context.Background())
+			return err == nil && r.Relaying != nil && r.Relaying.Reservations > 0 && slices.Contains(f.b.places(), "relay1")
+		})
+		all = append(all, time.Since(began))
+	}
+	if most := percentile(t, "the place at a relay is back", 100, all); most > 5*time.Second {
+		t.Errorf("the place is back after %s, want 5 s", most)
+	}
+}
+
+// TestRelayDies kills the relay between two nodes that cannot reach each other
+// while tasks flow: another one serves within 10 s, and nothing is lost.
+func TestRelayDies(t *testing.T) {
+	f := newField(t, plan{office: netfilter.Symmetric, home: netfilter.Symmetric, relays: 2})
+	both(func(m *machine) { m.start() }, f.a, f.b)
+	f.b.until("it has two places", func() bool { return len(f.b.places()) == 2 })
+	first := f.a.meets("b", relayed).Relay
+	ctx, cancel := context.WithCancel(t.Context())
+	var sending sync.WaitGroup
+	var p *promises
+	sending.Go(func() { p = f.flowing(ctx, func(int) bool { return false }) })
+	pause(time.Second)
+	i := slices.IndexFunc(f.relays, func(m *machine) bool { return m.name == first })
+	if i < 0 {
+		t.Fatalf("the relay between a and b is %q", first)
+	}
+	f.relays[i].kill()
+	took := f.a.accepted("b", time.Now())
+	cancel()
+	sending.Wait()
+	t.Logf("another relay serves after %s", took)
+	if took > 10*time.Second {
+		t.Errorf("another relay serves after %s, want 10 s", took)
+	}
+	p.kept(t, f.a, "SUCCESS")
+	p.once(t, f.b)
+}

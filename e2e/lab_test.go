@@ -1,0 +1,51 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// accepted submits a task to a peer and returns how long it took from begin until
+// the peer had it safe.
+func (m *machine) accepted(to string, begin time.Time) time.Duration {
+	m.t.Helper()
+	s, err := m.Submit(context.Background(), node.Request{Target: to, Kind: "sum"})
+	if err != nil {
+		m.t.Fatalf("submit at %s: %v", m.name, err)
+	}
+	m.until("the task is accepted by "+to, func() bool {
+		task, err := m.Task(context.Background(), s.ID)
+		return err == nil && slices.Contains(task.Receipts, "accepted")
+	})
+	return time.Since(begin)
+}
+
+// meets waits until m has a connection to the peer, and returns what it is like.
+func (m *machine) meets(peer string, like func(node.Peer) bool) (p node.Peer) {
+	m.t.Helper()
+	m.until("it is connected with "+peer, func() bool {
+		var err error
+		p, err = m.Peer(context.Background(), peer)
+		return err == nil && p.State == "CONNECTED" && like(p)
+	})
+	return p
+}
+
+func anyhow(node.Peer) bool { return true }
+
+// percentile returns the value below which so many percent of all lie, and logs
+// them all.
+func percentile(t *testing.T, what string, percent int, all []time.Duration) time.Duration {
+	t.Helper()
+	if slices.Sort(all); len(all) == 0 {
+		t.Fatal(what + ": nothing was measured")
+	}
+	t.Logf("%s, %d times: %v", what, len(all), all)
+	return all[(len(all)*percent+99)/100-1]
+}

@@ -1,0 +1,324 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+)
+
+// leasePoints are the moments at which a node of a shared queue can be made to die:
+// before and after every commit of the room of leases, with who passes them and what
+// makes it do so.
+var leasePoints = []struct {
+	names []string
+	at    func(*trio) *machine
+	do    func(t *testing.T, x *trio, point string)
+}{
+	{[]string{ownership.PointGrant, ownership.PointGranted, ownership.PointEnd, ownership.PointEnded, ownership.PointReplied}, (*trio).home, dieWorking},
+	{[]string{ownership.PointReceive, ownership.PointReceived, ownership.PointStart, ownership.PointStarted, ownership.PointFinish, ownership.PointFinished}, (*trio).worker, dieWorking},
+	{[]string{ownership.PointPermit, ownership.PointPermitted}, (*trio).home, dieOnce},
+	{[]string{ownership.PointRelease, ownership.PointReleased}, (*trio).worker, dieGivingBack},
+	{[]string{ownership.PointTakeBack, ownership.PointTakenBack}, (*trio).home, dieGivingBack},
+	{[]string{ownership.PointYield, ownership.PointYielded, ownership.PointMove, ownership.PointMoved, ownership.PointLetGo, ownership.PointGone}, (*trio).home, dieMoving},
+	{[]string{ownership.PointAdmit, ownership.PointAdmitted}, (*trio).other, dieMoving},
+	{[]string{ownership.PointSeize, ownership.PointSeized}, (*trio).admin, dieSeizing},
+}
+
+// A trio is a queue with its home, a node that may be its next one, and one worker.
+type trio struct {
+	fleet
+	desks [2]*desk
+}
+
+func (x *trio) worker() *machine { return x.nodes[firstWorker] }
+func (x *trio) admin() *machine  { return x.nodes[0] }
+
+// home is the node that is the home of the queue now.
+func (x *trio) home() *machine {
+	for _, m := range x.nodes[:firstWorker] {
+		if q, err := m.Queue(context.Background(), "build"); err == nil && q.Here {
+			return m
+		}
+	}
+	x.admin().t.Fatal("nobody is the home of the queue")
+	return nil
+}
+
+// other is the one of the two that is not.
+func (x *trio) other() *machine {
+	if x.home() == x.nodes[0] {
+		return x.nodes[1]
+	}
+	return x.nodes[0]
+}
+
+// deskBeside is where tasks are submitted while m dies.
+func (x *trio) deskBeside(m *machine) *desk {
+	if m == x.nodes[1] {
+		return x.desks[0]
+	}
+	return x.desks[1]
+}
+
+func newTrio(t *testing.T, engine string) *trio {
+	t.Helper()
+	x := &trio{}
+	for i, name := range []string{"home", "desk", "worker"} {
+		c := config{engine: engine, dir: filepath.Join(shortDir(t), name), net: "  mdns: off\n"}
+		if i >= firstWorker {
+			c.kinds = noted("build", c.dir, name, "") + noted("weak", c.dir, name, "test $BALEFIRE_ATTEMPT -gt 1 || exit 75; ")
+		}
+		c.kinds += "mesh:\n  suspect_recover: 100ms\n  dead_recover: 100ms\n"
+		m := newMachine(t, name, i == 0, c)
+		if i > 0 {
+			m.join(x.nodes[0])
+		}
+		m.start()
+		x.nodes = append(x.nodes, m)
+	}
+	x.desks = [2]*desk{newDesk(x.nodes[0]), newDesk(x.nodes[1])}
+	if _, err := x.admin().SetQueue(t.Context(), "build", node.QueueSettings{Home: "here"}); err != nil {
+		t.Fatal(err)
+	}
+	x.nodes[1].until("it knows the queue", func() bool {
+		_, err := x.nodes[1].Queue(context.Background(), "build")
+		return err == nil
+	})
+	return x
+}
+
+// TestKillAtPointsOfLeases holds I3-I7, I10 and I14 at every step of the room of leases
+// between two commits: the process dies there, starts again by itself, and each task
+// that was acknowledged ends once, with a result of its newest lease.
+func TestKillAtPointsOfLeases(t *testing.T) {
+	for _, engine := range engines {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			x := newTrio(t, engine)
+			for _, group := range leasePoints {
+				for _, point := range group.names {
+					t.Run(strings.ReplaceAll(point, "/", " "), func(t *testing.T) {
+						m := group.at(x)
+						m.kill()
+						m.start("BALEFIRE_FAILPOINT=" + point)
+						known := x.submitted()
+						group.do(t, x, point)
+						x.rest(t)
+						x.started(t, known, m == x.worker())
+					})
+				}
+			}
+			ends := wait(t, x.desks[:])
+			x.agree(t, ends)
+			if n := ends.states()["SUCCESS"]; n < len(ends)-len(x.desks[0].once.all())-len(x.desks[1].once.all()) {
+				t.Errorf("%d of %d tasks succeeded", n, len(ends))
+			}
+		})
+	}
+}
+
+// met waits until m has died at its point, and starts it again.
+func (m *machine) met() {
+	m.t.Helper()
+	m.until("it dies at the point", func() bool { return !m.alive() })
+	if s, ok := m.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
+		m.t.Errorf("%s ended otherwise: %v\n%s", m.name, m.cmd.ProcessState, m.tail())
+	}
+	m.died()
+	m.start()
+}
+
+// rest waits until all tasks have ended.
+func (x *trio) rest(t *testing.T) {
+	t.Helper()
+	for _, d := range x.desks {
+		d.until("all tasks have ended", d.rests)
+	}
+}
+
+// submitted are the tasks that were acknowledged so far.
+func (x *trio) submitted() map[string]bool {
+	all := map[string]bool{}
+	for _, d := range x.desks {
+		for _, id := range append(d.often.all(), d.once.all()...) {
+			all[id] = true
+		}
+	}
+	return all
+}
+
+// started holds I6 for the tasks that are not known yet: one is started again when its
+// run failed, as those of one kind do once, or when the worker died.
+func (x *trio) started(t *testing.T, known map[string]bool, died bool) {
+	t.Helper()
+	starts, ended := map[string]int{}, map[string]int{}
+	for _, m := range x.worker().left() {
+		if m.what == "S" {
+			starts[m.task]++
+		} else {
+			ended[m.task]++
+		}
+	}
+	most := 1
+	if died {
+		most++
+	}
+	for id := range x.submitted() {
+		if known[id] {
+			continue
+		}
+		task, err := x.deskOf(id).Task(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed := most
+		if task.Kind == "weak" {
+			allowed++
+		}
+		if starts[id] > allowed || ended[id] == 0 && task.State == "SUCCESS" {
+			t.Errorf("I6: %s is %s after %d starts and %d ends of its handler; %d starts may be", id, task.State, starts[id], ended[id], allowed)
+		}
+	}
+}
+
+// deskOf is where a task was submitted.
+func (x *trio) deskOf(id string) *desk {
+	for _, d := range x.desks {
+		if slices.Contains(append(d.often.all(), d.once.all()...), id) {
+			return d
+		}
+	}
+	x.admin().t.Fatalf("nobody submitted %s", id)
+	return nil
+}
+
+// dieWorking has a node die while tasks of the queue are worked on.
+func dieWorking(t *testing.T, x *trio, point string) {
+	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build"})
+}
+
+// dieOnce does it with tasks that ask for leave to start.
+func dieOnce(t *testing.T, x *trio, point string) {
+	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build", Mode: proto.Mode_MODE_AT_MOST_ONCE})
+}
+
+// dieGivingBack does it with tasks that fail the first time.
+func dieGivingBack(t *testing.T, x *trio, point string) {
+	dying(t, x, point, node.Request{Target: "queue:build", Kind: "weak"})
+}
+
+func dying(t *testing.T, x *trio, point string, r node.Request) {
+	m := x.victim(point)
+	d := x.deskBeside(m)
+	p := d.often
+	if r.Mode == proto.Mode_MODE_AT_MOST_ONCE {
+		p = d.once
+	}
+	if errs := p.submit(t.Context(), d.machine, 3, r); errs != nil {
+		t.Fatal(errs)
+	}
+	m.met()
+}
+
+// victim is who was told to die at a point.
+func (x *trio) victim(point string) *machine {
+	for _, m := range x.nodes {
+		if m.cmd != nil && strings.Contains(strings.Join(m.cmd.Env, "\n"), "BALEFIRE_FAILPOINT="+point) {
+			return m
+		}
+	}
+	x.admin().t.Fatalf("nobody was told to die at %s", point)
+	return nil
+}
+
+// dieMoving has a home die while it hands the queue over, or is handed it, with tasks
+// that wait. The queue and its tasks arrive.
+func dieMoving(t *testing.T, x *trio, point string) {
+	m, from, to := x.victim(point), x.home(), x.other()
+	x.wait(t, from, true)
+	d := x.desks[0]
+	if errs := d.often.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
+		t.Fatal(errs)
+	}
+	from.until("the tasks wait", func() bool {
+		q, err := from.Queue(context.Background(), "build")
+		return err == nil && q.Waiting == 3
+	})
+	handOver := func() bool {
+		_, err := from.HandOffQueue(context.Background(), "build", to.name)
+		q, seen := from.Queue(context.Background(), "build")
+		return !from.alive() || err == nil || seen == nil && !q.Here
+	}
+	from.until("it hands the queue over, or dies", handOver)
+	m.met()
+	from.until("it hands the queue over", handOver)
+	to.until("the queue and its tasks are there", func() bool {
+		q, err := to.Queue(context.Background(), "build")
+		return err == nil && q.Here && q.Waiting == 3
+	})
+	x.wait(t, to, false)
+}
+
+// wait lets the tasks of the queue wait, or go on.
+func (x *trio) wait(t *testing.T, home *machine, on bool) {
+	t.Helper()
+	if _, err := home.SetQueue(t.Context(), "build", node.QueueSettings{Paused: &on}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dieSeizing has an admin die while it seizes the queue from a home that is gone.
+// That comes back and hands over what it has.
+func dieSeizing(t *testing.T, x *trio, point string) {
+	admin, gone := x.victim(point), x.nodes[1]
+	x.bring(t, gone)
+	x.wait(t, gone, true)
+	d := x.desks[1]
+	if errs := d.often.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
+		t.Fatal(errs)
+	}
+	gone.until("the tasks wait", func() bool {
+		q, err := gone.Queue(context.Background(), "build")
+		return err == nil && q.Waiting == 3
+	})
+	gone.kill()
+	seize := func() bool {
+		_, err := admin.SeizeQueue(context.Background(), "build", gone.name)
+		q, seen := admin.Queue(context.Background(), "build")
+		return !admin.alive() || err == nil || seen == nil && q.Here
+	}
+	admin.until("it seizes the queue, or dies", seize)
+	admin.met()
+	admin.until("it seizes the queue", seize)
+	gone.start()
+	admin.until("the tasks of the old home are there", func() bool {
+		q, err := admin.Queue(context.Background(), "build")
+		return err == nil && q.Here && q.Waiting == 3
+	})
+	x.wait(t, admin, false)
+}
+
+// bring makes m the home of the queue.
+func (x *trio) bring(t *testing.T, m *machine) {
+	t.Helper()
+	if from := x.home(); from != m {
+		from.until(fmt.Sprintf("it hands the queue over to %s", m.name), func() bool {
+			_, err := from.HandOffQueue(context.Background(), "build", m.name)
+			return err == nil
+		})
+		m.until("it is the home", func() bool {
+			q, err := m.Queue(context.Background(), "build")
+			return err == nil && q.Here
+		})
+	}
+}

@@ -1,0 +1,153 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/node"
+)
+
+// TestManyFailures holds S17 and I11: of 3000 tasks that fail for good the shelf
+// keeps as many as its policy says, the older ones are in the archive, not one is
+// missing, and status warns. When the cause is mended, those on the shelf are
+// repeated, a hundred at a time, and their idempotency keys do not make them pass
+// for done. BALEFIRE_LONG=1 fails 100 000.
+func TestManyFailures(t *testing.T) {
+	total, shelf := 3000, 500
+	if os.Getenv("BALEFIRE_LONG") != "" {
+		total = 100_000
+	}
+	mended := filepath.Join(shortDir(t), "mended")
+	cb := config{engine: "nutsdb", kinds: fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s || exit 65'], allow: ['role:send']}\n", mended)}
+	a, b := pairOf(t, config{engine: "nutsdb", limits: fmt.Sprintf("  dead_count: %d\n", shelf)}, cb)
+	began := time.Now()
+	p := newPromises()
+	for len(p.all()) < total {
+		rs := make([]node.Request, 500)
+		for i := range rs {
+			rs[i] = node.Request{Target: "b", Kind: "weak", Key: fmt.Sprintf("k-%d", len(p.all())+i)}
+		}
+		done, errs := a.SubmitMany(t.Context(), rs)
+		for i, err := range errs {
+			if err != nil || done[i].Known {
+				t.Fatalf("submit: %+v, %v", done[i], err)
+			}
+			p.add(done[i].ID)
+		}
+		a.idle()
+	}
+	failed := time.Since(began)
+	a.until("the shelf is within its bounds", func() bool {
+		st, err := a.Status(t.Context())
+		return err == nil && st.Dead <= shelf
+	})
+	st, err := a.Status(t.Context())
+	if err != nil || st.Dead != shelf || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprintf("%d dead letters", shelf)) {
+		t.Errorf("status: %d dead letters, warnings %q, %v", st.Dead, st.Warnings, err)
+	}
+	dead, archived := a.dead(), a.archived()
+	for _, id := range p.all() {
+		if !dead[id] && !archived[id] {
+			t.Errorf("%s is neither on the shelf nor in the archive", id)
+		}
+	}
+	if len(dead)+len(archived) != total {
+		t.Errorf("%d on the shelf and %d in the archive of %d tasks", len(dead), len(archived), total)
+	}
+	if err := os.WriteFile(mended, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	again := a.redriven(dead, 100)
+	again.kept(t, a, "SUCCESS")
+	t.Logf("%d tasks failed in %s, %d were archived; %d were repeated in %s", total, failed.Round(time.Millisecond), len(archived), len(again.all()), time.Since(began).Round(time.Millisecond))
+	if !b.alive() {
+		t.Error("the owner has ended")
+	}
+}
+
+// dead returns the ids on the shelf of dead letters of tasks that m is home of.
+func (m *machine) dead() map[string]bool {
+	m.t.Helper()
+	ids := map[string]bool{}
+	for q := (node.Query{Role: node.RoleHome, Limit: 1000}); ; {
+		page, err := m.DeadLetters(m.t.Context(), q)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for _, task := range page.Items {
+			ids[task.ID] = true
+		}
+		if q.Cursor = page.Next; q.Cursor == "" {
+			return ids
+		}
+	}
+}
+
+// archived returns the ids in the archive of dead letters, whose files begin anew
+// at some size.
+func (m *machine) archived() map[string]bool {
+	m.t.Helper()
+	files, err := filepath.Glob(filepath.Join(m.dir, "dead-letters*.jsonl"))
+	if err != nil || len(files) == 0 {
+		m.t.Fatalf("no archive in %s: %v", m.dir, err)
+	}
+	ids := map[string]bool{}
+	for _, path := range files {
+		f, err := os.Open(path)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		defer f.Close()
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			var line struct{ Task string }
+			if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Task == "" {
+				m.t.Fatalf("%s: a broken line %q: %v", path, lines.Bytes(), err)
+			}
+			ids[line.Task] = true
+		}
+		if err := lines.Err(); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	return ids
+}
+
+// redriven repeats dead letters, so many with each request, and returns the new
+// tasks.
+func (m *machine) redriven(dead map[string]bool, step int) *promises {
+	m.t.Helper()
+	again, ids := newPromises(), make([]string, 0, step)
+	repeat := func() {
+		done, err := m.RetryDead(m.t.Context(), api.Redrive{IDs: ids})
+		if err != nil || done.Failed > 0 || len(done.Items) != len(ids) {
+			m.t.Fatalf("repeat %d dead letters: %d failed of %d, %v", len(ids), done.Failed, len(done.Items), err)
+		}
+		for _, i := range done.Items {
+			if i.Task.Known {
+				m.t.Errorf("S17: the repetition of %s was swallowed by its idempotency key", i.ID)
+			}
+			again.add(i.Task.ID)
+		}
+		ids = ids[:0]
+	}
+	for id := range dead {
+		if ids = append(ids, id); len(ids) == step {
+			repeat()
+		}
+	}
+	if len(ids) > 0 {
+		repeat()
+	}
+	return again
+}

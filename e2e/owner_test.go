@@ -1,0 +1,78 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+// TestOwnershipNeverForks holds I3 to I7 and I20 on real processes: while more than
+// 200 faults happen to five nodes, and none of them is spared, 20 000 tasks of a
+// shared queue end. None is lost, each has one end, which every reading agrees on,
+// its result is of one run that its worker finished, and a task of mode at_most_once
+// was never started twice. BALEFIRE_LONG=1 has ten times as many faults and tasks.
+func TestOwnershipNeverForks(t *testing.T) {
+	wanted, total := 210, 20_000
+	if os.Getenv("BALEFIRE_LONG") != "" {
+		wanted, total = 10*wanted, 10*total
+	}
+	f, seed := newFleet(t), rand.Uint64()
+	t.Logf("seed %d", seed)
+	trouble := newFaults(f, seed)
+	desks := []*desk{newDesk(f.desk()), newDesk(f.home())}
+	reads := &readings{}
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for _, d := range desks {
+		clients.Go(func() { d.submit(ctx, total/len(desks)) })
+		clients.Go(func() { reads.take(ctx, d) })
+	}
+	for trouble.total() < wanted {
+		trouble.next(t)
+		pause(time.Second)
+	}
+	trouble.end()
+	for _, d := range desks {
+		f.home().until("all is submitted", func() bool { return d.count() >= total/len(desks) })
+	}
+	cancel()
+	clients.Wait()
+	ends := wait(t, desks)
+	t.Logf("faults %v; tasks ended %v", trouble.count, ends.states())
+	f.agree(t, ends)
+	reads.linear(t, f, ends)
+}
+
+// A desk is where tasks are submitted.
+type desk struct {
+	*machine
+	often, once *promises
+}
+
+func newDesk(m *machine) *desk { return &desk{m, newPromises(), newPromises()} }
+
+func (d *desk) count() int { return len(d.often.all()) + len(d.once.all()) }
+
+// submit hands tasks over until there are so many: one in ten of mode
+// at_most_once, one in a hundred takes a second.
+func (d *desk) submit(ctx context.Context, total int) {
+	r := node.Request{Target: "queue:build", Kind: "build"}
+	once, slow := r, r
+	once.Mode, slow.Kind = proto.Mode_MODE_AT_MOST_ONCE, "slow"
+	for ctx.Err() == nil && d.count() < total {
+		try, done := context.WithTimeout(ctx, 10*time.Second) // it may be stopped, or gone
+		d.often.submit(try, d.machine, 89, r)
+		d.often.submit(try, d.machine, 1, slow)
+		d.once.submit(try, d.machine, 10, once)
+		done()
+		pause(time.Second)
+	}
+}

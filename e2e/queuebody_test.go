@@ -1,0 +1,83 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/node"
+)
+
+// TestLargeBodyThroughAQueue holds S12 for shared queues: a body goes to an owner and
+// comes back as its result, although either side is killed both ways; it goes on where
+// it broke off as long as the lease does, and is never whole in the memory of a node.
+func TestLargeBodyThroughAQueue(t *testing.T) {
+	const size = 256 << 20
+	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: "  - {kind: give, type: echo, max_output: 1073741824, allow: ['role:send'], on_crash: retry}\n"})
+	if _, err := a.SetQueue(t.Context(), "build", node.QueueSettings{Home: "here"}); err != nil {
+		t.Fatal(err)
+	}
+	file, want := largeFile(t, size)
+	in, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	task, err := a.Submit(t.Context(), node.Request{Target: "queue:build", Kind: "give", Stream: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peak := map[string]int64{}
+	for _, kill := range []struct {
+		prefix   string
+		at, dies *machine
+	}{{"run-", b, a}, {"run-", b, b}, {"end-", a, a}, {"end-", a, b}} {
+		kill.at.until("a part of "+kill.prefix+" is there", func() bool {
+			note(peak, a, b)
+			return underWay(kill.at.dir, kill.prefix) > 8<<20
+		})
+		kill.dies.kill()
+		kill.dies.start()
+	}
+	done, err := a.Wait(t.Context(), task.ID)
+	note(peak, a, b)
+	if err != nil || done.State != "SUCCESS" {
+		t.Fatalf("%v, %s %s", err, done.State, done.Reason)
+	}
+	r, _, err := a.Result(t.Context(), task.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	sum := sha256.New()
+	if n, err := io.Copy(sum, r); err != nil || hex.EncodeToString(sum.Sum(nil)) != want {
+		t.Errorf("I9: the result has %d bytes and is another: %v", n, err)
+	}
+	t.Logf("largest resident sets: a %d MiB, b %d MiB", peak["a"]>>20, peak["b"]>>20)
+	for who, rss := range peak {
+		if rss > 400<<20 {
+			t.Errorf("%s took %d MiB of memory", who, rss>>20)
+		}
+	}
+	b.until("nothing of it is left at the owner", func() bool {
+		files, err := os.ReadDir(filepath.Join(b.dir, "blob"))
+		return err == nil && len(files) == 0
+	})
+}
+
+// underWay returns how much of a body of this kind is on its way into a node's folder.
+func underWay(dir, prefix string) (most int64) {
+	parts, _ := filepath.Glob(filepath.Join(dir, "blob", prefix+"*.part"))
+	for _, p := range parts {
+		if fi, err := os.Stat(p); err == nil && strings.HasPrefix(filepath.Base(p), prefix) {
+			most = max(most, fi.Size())
+		}
+	}
+	return most
+}

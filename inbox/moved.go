@@ -1,0 +1,97 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// An Adoption is a task of a queue that comes from an old home, about to be written.
+// It must be written or dropped.
+type Adoption struct {
+	in     *Inbox
+	step   *backlog.Step // nil: the task is in custody already
+	id     proto.TaskID
+	mask   mask
+	origin proto.PeerID
+}
+
+// Adopt prepares to take custody of a task whose queue has its home here now. The
+// caller has checked it as any arrival, but for its time: that is for the queue.
+func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
+	var st proto.Stored
+	var r proto.Record
+	a.birth(&st, &r, in.cfg.Clock.Now())
+	if a.spilled() {
+		if err := in.spill(a); err != nil {
+			return nil, err
+		}
+	}
+	ad := &Adoption{in: in, id: a.Header.ID, origin: a.Header.Origin}
+	ad.mask = mask{seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]), state: r.State}
+	var err error
+	ad.step, err = in.queue.Reserve(backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &st, Vital: true})
+	if !errors.Is(err, backlog.ErrExists) {
+		return ad, err
+	}
+	if old, _, err := in.queue.Get(backlog.TaskKey(a.Header.ID)); err != nil || old.State.Terminal() {
+		return nil, fmt.Errorf("it was here before, and is remembered until its origin has settled it: %w", backlog.ErrExists)
+	}
+	return ad, nil
+}
+
+// Into adds the custody to the batch that makes this node the home of the task.
+func (a *Adoption) Into(b *store.Batch) {
+	if a.step == nil {
+		return
+	}
+	a.step.Into(b)
+	b.After(func() {
+		k := a.in.known
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		_, a.mask.origin = k.originOf(a.origin)
+		k.put(a.id, a.mask)
+	})
+}
+
+// Drop gives the custody up. It does nothing once that was written.
+func (a *Adoption) Drop() {
+	if a.step != nil {
+		a.step.Drop()
+	}
+}
+
+// Moved notes that the new home of tasks, by this name, has them. Their ids are
+// remembered here, so that a late copy is not taken for a new task.
+func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) error {
+	edits, records := make([]backlog.Edit, len(ids)), make([]*proto.Record, len(ids))
+	for i, id := range ids {
+		edits[i] = backlog.Edit{Key: backlog.TaskKey(id)}
+	}
+	errs := in.queue.Change(ctx, edits, func(i int, x *proto.Record) backlog.Action {
+		if x.State.Terminal() {
+			return backlog.Keep
+		}
+		x.Move(proto.TaskState_TASK_STATE_DEAD_LETTER, in.cfg.Clock.Now(), text("moved, with its queue, to "+home, 128))
+		x.Reason = text("not dead: it moved, with its queue, to "+home, proto.MaxReason)
+		records[i] = x
+		return backlog.Shed
+	})
+	for i, r := range records {
+		if errors.Is(errs[i], backlog.ErrNotFound) {
+			errs[i] = nil
+		}
+		if r == nil || errs[i] != nil {
+			continue
+		}
+		origin, _ := proto.PeerIDFrom(r.Peer)
+		in.known.finished(ids[i], mask{seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State}, origin, true)
+		in.dropBlob(ids[i], r.BodyBlob)
+	}
+	return errors.Join(errs...)
+}

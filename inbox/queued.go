@@ -1,0 +1,220 @@
+package inbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// Queues are the shared queues that this node is the home of. A task of one is in
+// custody here as any other, but somebody else says who runs it and when it ends.
+type Queues interface {
+	// Admit says whether a task of origin may enter a queue here; the zero verdict
+	// is yes.
+	Admit(queue string, origin proto.PeerID) Verdict
+	// Taken is told of a task once it is on disk. It keeps nothing of the record.
+	Taken(id proto.TaskID, r *proto.Record)
+	// Cancel asks for the end of a task and returns once that is durable: the zero
+	// verdict. Any other asks to say it again, as for a task that went to another home.
+	// It reports false when it does not know the task, yet or any more.
+	Cancel(ctx context.Context, id proto.TaskID) (v Verdict, known bool, err error)
+}
+
+// queueGroup begins the group of the tasks of a queue: no kind begins so, and the
+// dispatcher leaves them alone.
+const queueGroup = "\x00"
+
+// admit asks the queue of an arrival. It returns nil for one without a queue.
+func (in *Inbox) admit(a *Arrival) *Verdict {
+	queue := a.Content.GetQueue()
+	if queue == "" {
+		return nil
+	}
+	v := refuse(proto.Code_CODE_NO_HANDLER, "this node keeps no shared queues")
+	if in.with.Queues != nil {
+		v = in.with.Queues.Admit(queue, a.Header.Origin)
+	}
+	return &v
+}
+
+// Queued returns the tasks of shared queues in custody here that have not ended, in
+// the order in which they came.
+func (in *Inbox) Queued() ([]backlog.Listed, error) {
+	var all []backlog.Listed
+	match := func(k backlog.Key, r *proto.Record) bool {
+		return k.Part == backlog.PartTask && r.Queue != "" && !r.State.Terminal()
+	}
+	for cursor := []byte(nil); ; {
+		page, next, err := in.queue.List(backlog.Live, cursor, 1000, match)
+		if err != nil {
+			return nil, fmt.Errorf("read the tasks of queues: %w", err)
+		}
+		all = append(all, page...)
+		if cursor = next; next == nil {
+			break
+		}
+	}
+	slices.SortStableFunc(all, func(a, b backlog.Listed) int { return int(cameMs(a.Record) - cameMs(b.Record)) })
+	return all, nil
+}
+
+// cameMs is when a task came here.
+func cameMs(r *proto.Record) int64 {
+	if len(r.Events) > 0 {
+		return r.Events[0].TimeMs
+	}
+	return r.CreatedMs
+}
+
+// QueuedTask reads a task of a queue whole, with its sealed body wherever that is
+// kept.
+func (in *Inbox) QueuedTask(id proto.TaskID) (*proto.Stored, error) {
+	st, err := in.queue.Stored(backlog.TaskKey(id))
+	if err != nil {
+		return nil, err
+	}
+	if st.Envelope != nil && len(st.Envelope.Body) == 0 && st.Record.BodyBlob != "" {
+		if in.with.Files == nil {
+			return nil, errNoFiles
+		}
+		if st.Envelope.Body, err = in.with.Files.Get(st.Record.BodyBlob); err != nil {
+			return nil, err
+		}
+	}
+	return st, nil
+}
+
+// endTries is how often the result of a task of a queue is given to the outbox
+// before the task ends without one: all others wait behind it.
+const endTries = 3
+
+// EndQueued ends a task of a queue as o says: its terminal record, the result on its
+// way to the origin and what also adds are one batch. An error means that the store
+// has failed, or may have.
+func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch)) error {
+	for try := 1; ; try++ {
+		err := in.tryEndQueued(ctx, id, o, also, try < endTries)
+		if err == nil || in.store.Err() != nil || ctx.Err() != nil || try >= endTries {
+			return err
+		}
+		in.cfg.Logger.Warn("the end of a task of a queue could not be written; tried again", "task", id.String(), "try", try, "err", err)
+		in.desk.rest(ctx, firstRetry)
+	}
+}
+
+func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch), home bool) error {
+	in.known.landed(id)
+	now := in.cfg.Clock.Now()
+	var f *Finished
+	var rec *proto.Record
+	var remember bool
+	st, err := in.queue.Prepare(backlog.Edit{Key: backlog.TaskKey(id)}, func(r *proto.Record) backlog.Action {
+		origin, _ := proto.PeerIDFrom(r.Peer)
+		remember = in.known.keeps(origin, r.Seq())
+		rec, f = r, in.finishedQueued(id, origin, r, o, now)
+		if remember {
+			return backlog.Shed
+		}
+		return backlog.Drop
+	})
+	if errors.Is(err, backlog.ErrNotFound) { // nothing of it is left but what also writes
+		var b store.Batch
+		also(&b)
+		return in.store.Apply(context.WithoutCancel(ctx), &b)
+	}
+	if err != nil {
+		return err
+	}
+	into := func(b *store.Batch) {
+		st.Into(b)
+		also(b)
+		m := mask{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
+		b.After(func() { in.known.finished(id, m, f.Origin, remember) })
+	}
+	if home {
+		err = in.with.Results.PutResult(context.WithoutCancel(ctx), f, into)
+	} else {
+		in.cfg.Logger.Error("a task of a queue ends without a result for its origin: that could not be sealed", "task", id.String())
+		var b store.Batch
+		into(&b)
+		err = in.store.Apply(context.WithoutCancel(ctx), &b)
+	}
+	if err != nil {
+		st.Drop()
+		return err
+	}
+	in.dropBlob(id, rec.BodyBlob)
+	in.cfg.OnChange(id, rec)
+	return nil
+}
+
+// finishedQueued makes what goes home of a task of a queue that ends as o says, and
+// notes the end in r.
+func (in *Inbox) finishedQueued(id proto.TaskID, origin proto.PeerID, r *proto.Record, o *proto.Outcome, now time.Time) *Finished {
+	digest := o.BodyDigest
+	if len(digest) != sha256.Size {
+		sum := sha256.Sum256(o.Body)
+		digest = sum[:]
+	}
+	r.Reason, r.ExitCode, r.Truncated, r.ResultType = text(o.Reason, proto.MaxReason), o.ExitCode, o.Truncated, text(o.ContentType, 128)
+	size := uint64(len(o.Body))
+	if len(o.BodyKey) > 0 {
+		size = o.BodySize
+	}
+	r.ResultDigest, r.ResultSize, r.History, r.DueMs = digest, size, o.Attempts, 0
+	if n := len(o.Attempts); n > 0 {
+		r.Attempts = o.Attempts[n-1].Number
+	}
+	for _, e := range o.Events {
+		r.AddEvent(e)
+	}
+	r.Move(o.State, now, text(o.Reason, 128))
+	out := &proto.Outcome{
+		State: r.State, BootId: in.cfg.BootID[:], EpochBoot: r.SeqBoot, EpochCounter: r.SeqCounter,
+		ExitCode: r.ExitCode, Reason: r.Reason, Stderr: tail(o.Stderr, proto.MaxStderr), Body: o.Body,
+		BodySize: size, BodyDigest: digest, BodyKey: o.BodyKey, BodySuite: o.BodySuite, ContentType: r.ResultType, Truncated: r.Truncated,
+		Attempts: o.Attempts, Events: r.Events[max(len(r.Events)-maxOutcomeEvents, 0):],
+		StartedMs: o.StartedMs, FinishedMs: now.UnixMilli(),
+	}
+	done := in.statement(id, r, proto.FactDone, now.UnixMilli())
+	done.State, done.Algorithm = r.State, 1
+	copy(done.Digest[:], digest)
+	return &Finished{
+		ID: id, Origin: origin, Kind: r.Kind, Class: r.Class, Seq: r.Seq(), NotAfter: r.NotAfterMs,
+		Outcome: out, Statements: []proto.Statement{done},
+	}
+}
+
+// cancelQueued has the queue of a task end it.
+func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
+	if in.with.Queues == nil {
+		return refuse(proto.Code_CODE_BUSY, "this node keeps no shared queues")
+	}
+	v, known, err := in.with.Queues.Cancel(ctx, id)
+	if err != nil {
+		return refuse(proto.Code_CODE_INTERNAL, "the wish could not be written: "+err.Error())
+	}
+	if known {
+		return v
+	}
+	if _, state, ok := in.known.state(id); !ok || state.Terminal() {
+		return ended(state)
+	}
+	return refuse(proto.Code_CODE_BUSY, "its queue does not know it yet")
+}
+
+// queued reports whether a task in custody is one of a queue.
+func (in *Inbox) queued(id proto.TaskID) bool {
+	r, _, err := in.queue.Get(backlog.TaskKey(id))
+	return err == nil && r.Queue != ""
+}
+
+func ofQueue(group string) bool { return strings.HasPrefix(group, queueGroup) }

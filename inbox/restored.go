@@ -1,0 +1,57 @@
+package inbox
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// restoredKey holds, in Meta, the last moment of which a restored store has no
+// memory: Unix milliseconds, 8 bytes big endian.
+var restoredKey = []byte("inbox/restored")
+
+// MarkRestored adds to b the note that s is a copy of the past: until lost this
+// node may have taken in, run and ended tasks that the copy knows nothing of. A
+// task made before that is not started any more. It ends as a dead letter that
+// says so, for a person to decide about; its home knows better if it has ended.
+func MarkRestored(s *store.Store, b *store.Batch, lost time.Time) error {
+	before, err := readRestored(s)
+	if err != nil {
+		return err
+	}
+	b.Put(store.Meta, restoredKey, binary.BigEndian.AppendUint64(nil, uint64(max(before, lost.UnixMilli(), 0))))
+	return nil
+}
+
+// readRestored returns the note, 0 if there is none.
+func readRestored(s *store.Store) (int64, error) {
+	b, err := s.Get(store.Meta, restoredKey)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("read what a restored store has lost: %w", err)
+	case len(b) != 8:
+		return 0, fmt.Errorf("read what a restored store has lost: %w: %d bytes", store.ErrCorrupt, len(b))
+	}
+	return int64(binary.BigEndian.Uint64(b)), nil
+}
+
+// mayHaveRun reports whether a task may have been run in what was lost: it was
+// made before that by its origin's clock, or was here by this node's.
+func mayHaveRun(r *proto.Record, lost int64) bool {
+	here := r.CreatedMs
+	if len(r.Events) > 0 {
+		here = min(here, r.Events[0].TimeMs)
+	}
+	return lost > 0 && here <= lost
+}
+
+const (
+	restoredReason = "indeterminate: this node was restored from an older copy, and may have run the task before"
+	restoredAside  = "; this node was restored from an older copy since, and may have run it before"
+)

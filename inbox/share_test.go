@@ -1,0 +1,102 @@
+package inbox
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+func from(p proto.PeerID) func(*Arrival) {
+	return func(a *Arrival) { a.From, a.Header.Origin = p, p }
+}
+
+// flood hands over tasks until one is refused, and returns those that were
+// accepted and the refusal.
+func (r *rig) flood(most int, change ...func(*Arrival)) (taken []Arrival, last Verdict) {
+	r.t.Helper()
+	for range most {
+		a := r.task(change...)
+		if last = r.in.Accept(context.Background(), []Arrival{a})[0]; !last.Accepted() {
+			return taken, last
+		}
+		taken = append(taken, a)
+	}
+	r.t.Fatalf("%d tasks were accepted, and none refused", most)
+	return nil, last
+}
+
+// TestFloodOfOneLeavesRoomForOthers: whichever limit one origin runs into, tasks
+// in custody, their bytes or the ids that are kept, it is told BUSY while others
+// are taken in, also after a start.
+func TestFloodOfOneLeavesRoomForOthers(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	for _, tt := range []struct {
+		name   string
+		cfg    Config
+		body   string
+		least  int // that the flood may have
+		others int // that there is room for afterwards
+	}{
+		{"tasks", Config{MaxTasks: 100}, "", 90, 5},
+		{"bytes", Config{MaxBytes: 420 << 10}, strings.Repeat("x", 4<<10), 80, 5},
+		{"ids", Config{MaxKept: 100}, "", 90, 5},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, tt.cfg, []Spec{spec}, func(r *rig) {
+				taken, v := r.flood(200, withBody(tt.body))
+				if v.Code != proto.Code_CODE_BUSY || len(taken) < tt.least || len(taken) > 95 {
+					t.Errorf("%d of one origin were accepted, then %s %q", len(taken), v.Code.Name(), v.Detail)
+				}
+				for range tt.others {
+					r.accept(0, r.task(from(other), withBody(tt.body)))
+				}
+				r.crash()
+				r.accept(proto.Code_CODE_BUSY, r.task(withBody(tt.body)))
+				r.accept(0, taken[0]) // a copy of what is here takes up nothing
+				r.accept(0, r.task(from(other), withBody(tt.body)))
+			})
+		})
+	}
+}
+
+// TestShareComesBack: what has ended, and what could not be written, takes up no
+// share.
+func TestShareComesBack(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	bubble(t, Config{MaxTasks: 20}, []Spec{spec}, func(r *rig) {
+		first, _ := r.flood(30)
+		r.run()
+		wait(time.Minute)
+		for _, a := range first {
+			r.expect(a, succeeded)
+		}
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		if k := r.in.known; k.held.live != 0 || k.held.bytes != 0 || k.held.ids != len(k.ids) {
+			t.Errorf("%+v is held by %d ids that have ended", k.held, len(k.ids))
+		}
+	})
+}
+
+func TestWithin(t *testing.T) {
+	for _, tt := range []struct {
+		o, all, limit int
+		want          bool
+	}{
+		{0, 0, 1, true},
+		{89, 89, 100, true},  // alone: nine tenths
+		{90, 90, 100, false}, // and no more
+		{0, 90, 100, true},   // of the last tenth, the next one
+		{8, 98, 100, true},
+		{9, 99, 100, false},
+		{200, 100, 100, true}, // all is full: not for the share to say
+	} {
+		if got := within(tt.o, tt.all, tt.limit); got != tt.want {
+			t.Errorf("within(%d, %d, %d) = %v", tt.o, tt.all, tt.limit, got)
+		}
+	}
+}

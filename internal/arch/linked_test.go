@@ -1,0 +1,36 @@
+package arch
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// unlinked are what the program must not drag in: libp2p's own constructor links
+// every transport that libp2p has, 5 MB of what no node uses.
+var unlinked = []string{
+	"github.com/libp2p/go-libp2p",
+	"github.com/libp2p/go-libp2p/config",
+	"github.com/libp2p/go-libp2p/p2p/transport/webrtc",
+	"github.com/libp2p/go-libp2p/p2p/transport/websocket",
+	"github.com/libp2p/go-libp2p/p2p/transport/webtransport",
+}
+
+func TestProgramLinksNoTransportThatItDoesNotUse(t *testing.T) {
+	list := exec.Command("go", "list", "-deps", "./cmd/balefire-node")
+	list.Dir = "../.."
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, "github.com/libp2p/go-libp2p/p2p/transport/quic") {
+		t.Fatalf("not even QUIC is among %d packages: the list is broken", len(deps))
+	}
+	for _, d := range deps {
+		if slices.Contains(unlinked, d) || strings.HasPrefix(d, "github.com/pion/") {
+			t.Errorf("cmd/balefire-node links %s: make the host from its parts (transport/parts.go)", d)
+		}
+	}
+}

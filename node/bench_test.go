@@ -1,0 +1,116 @@
+package node
+
+import (
+	"context"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/store/pebble"
+)
+
+// BenchmarkSubmit measures what it takes to submit a task of 1 KiB, with 128
+// callers, beside what the bare store takes for a record of the same size: their
+// ratio is what the node adds to its store. The target is not running.
+func BenchmarkSubmit(b *testing.B) {
+	for _, engine := range []string{EngineNuts, EnginePebble} {
+		b.Run(engine+"/node", func(b *testing.B) { benchSubmit(b, engine) })
+		b.Run(engine+"/store", func(b *testing.B) { benchStore(b, engine) })
+	}
+}
+
+const benchCallers = 128
+
+func benchSubmit(b *testing.B, engine string) {
+	home, target := pair(b, func(_ string, c *Config) {
+		c.Store.Engine = engine
+		c.Limits.MaxPending, c.Limits.MaxPendingBytes, c.Limits.MemoryLimit = 1<<30, 1<<40, 2<<30
+	})
+	target.halt()
+	body := make([]byte, 1<<10)
+	fill(body)
+	before := home.ground.store.Counters()
+	b.ReportAllocs()
+	share(b, func(int) error {
+		_, err := home.Submit(context.Background(), Request{Target: "b", Kind: "discard", Body: body})
+		return err
+	})
+	after := home.ground.store.Counters()
+	b.ReportMetric(float64(after.Bytes-before.Bytes)/float64(b.N), "stored/op")
+	b.ReportMetric(float64(b.N)/float64(after.Groups-before.Groups), "tasks/group")
+	home.halt()
+}
+
+// benchRecord is what such a task takes in the store.
+const benchRecord = 1800
+
+func benchStore(b *testing.B, engine string) {
+	dir := filepath.Join(b.TempDir(), "store")
+	var e store.Engine
+	var err error
+	if engine == EnginePebble {
+		e, err = pebble.Open(dir, pebble.Config{})
+	} else {
+		e, err = nuts.Open(dir, nuts.Config{})
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := store.Open(e, store.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	noise := make([]byte, 8<<20)
+	fill(noise)
+	batches := sync.Pool{New: func() any { return new(store.Batch) }}
+	b.ReportAllocs()
+	share(b, func(i int) error {
+		batch := batches.Get().(*store.Batch)
+		defer batches.Put(batch)
+		batch.Reset()
+		var key [18]byte
+		id := proto.NewTaskID(time.Now()) // as tasks have them: they are not written in their order
+		copy(key[:], id[:])
+		at := i * 8191 % (len(noise) - benchRecord)
+		batch.Put(store.PendingTasks, key[:], noise[at:at+benchRecord])
+		return s.Apply(context.Background(), batch)
+	})
+	b.ReportMetric(float64(b.N)/float64(s.Counters().Groups), "tasks/group")
+}
+
+// share has callers do b.N operations.
+func share(b *testing.B, do func(i int) error) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for range benchCallers {
+		wg.Go(func() {
+			for {
+				i := next.Add(1)
+				if i > int64(b.N) {
+					return
+				}
+				if err := do(int(i)); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
+}
+
+// fill fills p with what does not compress.
+func fill(p []byte) {
+	r := rand.NewChaCha8([32]byte{1})
+	_, _ = r.Read(p)
+}

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Drain has this node take nothing new, give back what waits here for a slot, and hand
+// over the homes of its queues; with false it takes work again. What runs goes on. Asked
+// again while it drains it tells how far it is. A queue for which nobody is there stays,
+// and goes as soon as somebody is.
+func (n *Node) Drain(ctx context.Context, on bool) (Drained, error) {
+	if n.queues.drained.Swap(on) != on {
+		n.gossip.Describe()
+		n.queues.look()
+		if err := n.note(ctx, "node.drain", fmt.Sprint(on)); err != nil {
+			return Drained{}, err
+		}
+	}
+	d := Drained{On: on}
+	var err error
+	if on {
+		n.queues.stop()
+		if _, d.Kept, err = n.queues.moveHomes(ctx); err != nil {
+			return d, err
+		}
+	}
+	if d.Going, err = n.queues.leaving(ctx); err != nil {
+		return d, err
+	}
+	d.Running, _, err = n.queues.room.Idle(ctx)
+	return d, err
+}
+
+// leaving counts what this node is still to bring to other homes: tasks, schedules, and
+// queues that their new homes do not know of yet.
+func (q *queues) leaving(ctx context.Context) (count int, err error) {
+	for name, s := range q.room.QueueStates() {
+		if q.here(s) {
+			continue
+		}
+		v, err := q.room.Queue(ctx, name)
+		if err != nil {
+			return count, err
+		}
+		count += v.Waiting + v.Owned + v.Going
+		if v.Untold {
+			count++
+		}
+	}
+	going, err := q.node.schedules.leaving(ctx)
+	return count + going, err
+}
+
+// Stop ends this node as a signal does. With handoff it first drains and waits until its
+// queues have their new homes, within ctx: a node that cannot hand them over does not
+// stop.
+func (n *Node) Stop(ctx context.Context, handoff bool) error {
+	if n.cfg.Stop == nil {
+		return fmt.Errorf("%w: this node cannot be stopped by command: stop its process", ErrRefused)
+	}
+	if handoff {
+		if err := n.handAllOver(ctx); err != nil {
+			return err
+		}
+	}
+	if err := n.note(ctx, "node.stop", fmt.Sprintf("handoff %v", handoff)); err != nil {
+		return err
+	}
+	n.cfg.Stop()
+	return nil
+}
+
+// handOverEvery is the pause between two looks at what is still to go.
+const handOverEvery = 50 * time.Millisecond
+
+func (n *Node) handAllOver(ctx context.Context) error {
+	drained := n.queues.drained.Load()
+	tick := time.NewTicker(handOverEvery)
+	defer tick.Stop()
+	for {
+		d, err := n.Drain(ctx, true)
+		switch {
+		case err != nil:
+			return err
+		case len(d.Kept) > 0:
+			if !drained {
+				if _, err := n.Drain(ctx, false); err != nil {
+					return err
+				}
+			}
+			return fmt.Errorf("%w: it is the home of %s, and %s: it goes on; without the handoff it stops all the same, and its queues wait until it is back", ErrRefused, strings.Join(d.Kept, ", "), noHome)
+		case d.Going == 0:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %d tasks and queues are still on their way to their new homes: it goes on, drained; ask again, or stop it without the handoff: they go on when it is back", ErrRefused, d.Going)
+		case <-tick.C:
+		}
+	}
+}

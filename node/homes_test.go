@@ -1,0 +1,253 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/proto"
+)
+
+// A queue that is handed over to nobody by name goes to the best that is there: by
+// its own list, then by what the nodes say of themselves.
+func TestTheNextHomeIsTheBestThatIsThere(t *testing.T) {
+	member := func(id byte, priority uint32, started int64, busy uint32) gossip.Member {
+		return gossip.Member{Peer: proto.PeerID{id}, Eligible: true, Record: &proto.NodeRecord{
+			Priority: priority, StartedMs: started, Load: &proto.Load{Slots: 4, Busy: busy},
+		}}
+	}
+	name := func(id byte) string { return proto.PeerID{id}.String() }
+	for _, tt := range []struct {
+		name  string
+		order []string
+		all   []gossip.Member
+		want  byte // 0: nobody
+	}{
+		{"nobody", []string{name(1)}, nil, 0},
+		{"the list counts first", []string{name(7), name(3), name(1)}, []gossip.Member{member(1, 900, 1, 0), member(3, 1, 99, 4)}, 3},
+		{"the priority, where nobody of the list is there", []string{name(7)}, []gossip.Member{member(1, 100, 10, 0), member(2, 200, 99, 4)}, 2},
+		{"then the uptime", nil, []gossip.Member{member(1, 100, 20, 0), member(2, 100, 10, 4)}, 2},
+		{"then the load", nil, []gossip.Member{member(1, 100, 10, 3), member(2, 100, 10, 1)}, 2},
+		{"then the id, so that all agree", nil, []gossip.Member{member(2, 100, 10, 1), member(1, 100, 10, 1)}, 1},
+	} {
+		got, ok := nextHome(tt.order, tt.all)
+		if ok != (tt.want != 0) || got != (proto.PeerID{tt.want}) {
+			t.Errorf("%s: %v, %v, want %d", tt.name, got, ok, tt.want)
+		}
+	}
+}
+
+// A queue belongs with the first of its list that is there, which may be where it is.
+func TestAQueueBelongsWithTheFirstOfItsList(t *testing.T) {
+	self := proto.PeerID{5}
+	there := func(ids ...byte) (all []gossip.Member) {
+		for _, id := range ids {
+			all = append(all, gossip.Member{Peer: proto.PeerID{id}, Eligible: true, Record: &proto.NodeRecord{}})
+		}
+		return all
+	}
+	list := func(ids ...byte) (all []string) {
+		for _, id := range ids {
+			all = append(all, proto.PeerID{id}.String())
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		name    string
+		order   []string
+		drained bool
+		all     []gossip.Member
+		want    byte // 0: it stays
+	}{
+		{"no list", nil, false, there(1, 2), 0},
+		{"this node is the first", list(5, 1), false, there(1), 0},
+		{"an earlier one is there", list(1, 5, 2), false, there(1, 2), 1},
+		{"only a later one is there", list(1, 5, 2), false, there(2), 0},
+		{"this node is not on the list", list(1, 2), false, there(2), 2},
+		{"nobody of the list is there", list(1, 2), false, there(3), 0},
+		{"a node that drains keeps it for nobody", list(5, 1), true, there(1, 2), 1},
+		{"and gives it to anybody", list(5), true, there(2), 2},
+		{"but not to nobody", list(5), true, nil, 0},
+	} {
+		got, ok := wantedHome(tt.order, self, tt.drained, tt.all)
+		if ok != (tt.want != 0) || got != (proto.PeerID{tt.want}) {
+			t.Errorf("%s: %v, %v, want %d", tt.name, got, ok, tt.want)
+		}
+	}
+}
+
+// homed waits until all nodes agree that a place is the home of the queue.
+func (c *crew) homed(place int, within time.Duration) {
+	c.t.Helper()
+	c.await(within, "the queue at "+c.nodes[place].name, func() bool {
+		return !slices.ContainsFunc(c.nodes, func(s *simulated) bool {
+			if s.get() == nil {
+				return false
+			}
+			q, err := s.node.Queue(c.t.Context(), "build")
+			return err != nil || q.Home != c.nodes[place].name
+		})
+	})
+}
+
+// A node that drains hands over its queues with all their tasks and is given nothing;
+// a queue that names it comes back when it takes work again.
+func TestADrainedNodeHandsItsQueuesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 2*time.Second)
+		defer c.close()
+		home := c.nodes[0].node
+		if _, err := home.SetQueue(t.Context(), "build", QueueSettings{Homes: &[]string{"n0", "n2"}}); err != nil {
+			t.Fatal(err)
+		}
+		ids := c.give(1, 200)
+		time.Sleep(time.Second)
+		d, err := home.Drain(t.Context(), true)
+		if err != nil || !d.On || len(d.Kept) > 0 || d.Going == 0 {
+			t.Fatalf("drained: %+v, %v: want its tasks on their way", d, err)
+		}
+		c.homed(2, 10*time.Second)
+		c.await(30*time.Second, "the drained node to be empty", func() bool {
+			d, err := home.Drain(t.Context(), true)
+			return err == nil && d.Running+d.Going == 0
+		})
+		by := c.ended(1, append(ids, c.give(1, 50)...), 2*time.Minute)
+		if n := c.again(); n != 0 {
+			t.Errorf("I6: %d tasks were started again", n)
+		}
+		if by[1] == 0 || by[2] == 0 {
+			t.Errorf("run by %v, want the others", by)
+		}
+		if _, err := home.Drain(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		c.homed(0, time.Minute)
+		if by := c.ended(1, c.give(1, 200), 2*time.Minute); by[0] == 0 {
+			t.Errorf("run by %v, want the node that takes work again among them", by)
+		}
+	})
+}
+
+// A queue that names its home is handed to it at once when that one comes.
+func TestAQueueGoesToTheHomeItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		c.nodes[2].crash()
+		time.Sleep(time.Minute)
+		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Homes: &[]string{"n2", "n0"}})
+		if err != nil || !slices.Equal(q.Homes, []string{"n2", "n0"}) {
+			t.Fatalf("homes %v: %v", q.Homes, err)
+		}
+		time.Sleep(time.Minute)
+		c.homed(0, time.Second)
+		c.nodes[2].start()
+		c.serve(c.nodes[2], time.Second)
+		c.homed(2, 2*time.Minute) // it must stay for a while before it is trusted
+		c.ended(1, c.give(1, 20), time.Minute)
+		for _, bad := range []QueueSettings{{Homes: &[]string{"nobody"}}, {Homes: &[]string{"n1", "n1"}}, {MemberRules: &[]MemberRule{{Node: "n1", Weight: -1}}}} {
+			if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", bad); err == nil {
+				t.Errorf("%+v was taken", bad)
+			}
+		}
+	})
+}
+
+// What a queue says of single nodes decides who works on it, and how much.
+func TestAQueueHasRulesForSingleNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		rules := []MemberRule{{Node: "n1", Priority: 9, Concurrency: 2}, {Node: "n2", Priority: 3}}
+		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Strategy: new("priority"), MemberRules: &rules})
+		if err != nil || !slices.Equal(q.MemberRules, rules) || len(q.Members) != 2 {
+			t.Fatalf("rules %+v, members %+v: %v", q.MemberRules, q.Members, err)
+		}
+		by := c.ended(1, c.give(1, 10), time.Minute)
+		if by[0] != 0 || by[1] < 2 || by[2] == 0 {
+			t.Errorf("run by %v, want two at a time by n1, the rest by n2, none by the home", by)
+		}
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &[]MemberRule{}, Strategy: new("round_robin")}); err != nil {
+			t.Fatal(err)
+		}
+		if by := c.ended(1, c.give(1, 30), time.Minute); len(by) != 3 {
+			t.Errorf("run by %v, want all", by)
+		}
+	})
+}
+
+// A node that is to stop with a handoff stops when its queues have their new homes,
+// and not while nobody is there to take them over.
+func TestStopHandsQueuesOverFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, 2*time.Second)
+		defer c.close()
+		home := c.nodes[0]
+		if err := home.node.Stop(t.Context(), true); !errors.Is(err, ErrRefused) {
+			t.Errorf("without anybody to tell its process: %v", err)
+		}
+		asked := make(chan struct{})
+		home.change = func(cfg *Config) { cfg.Stop = func() { close(asked) } }
+		home.halt()
+		home.start()
+		c.serve(home, 2*time.Second)
+		c.nodes[1].crash()
+		time.Sleep(time.Minute)
+		if err := home.node.Stop(t.Context(), true); !errors.Is(err, ErrRefused) || home.node.queues.drained.Load() {
+			t.Errorf("alone it says %v, drained %v", err, home.node.queues.drained.Load())
+		}
+		c.nodes[1].start()
+		c.serve(c.nodes[1], 2*time.Second)
+		c.await(2*time.Minute, "the other to be trusted again", func() bool { return len(home.node.homeCandidates()) == 1 })
+		c.add("nightly", "0 2 * * *", nil)
+		ids := c.give(1, 100)
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := home.node.Stop(ctx, true); err != nil {
+			t.Fatal(err)
+		}
+		<-asked
+		home.halt()
+		if all, err := c.nodes[1].node.Schedules(t.Context()); err != nil || len(all) != 1 {
+			t.Errorf("the new home has the schedules %+v, %v", all, err)
+		}
+		c.ended(1, append(ids, c.give(1, 10)...), 2*time.Minute)
+		if n := c.again(); n > 32 {
+			t.Errorf("%d tasks were started again: only those that ran where it stopped may be", n)
+		}
+	})
+}
+
+// A clean stop in the middle of a run that lasts longer than the grace spends neither
+// an attempt nor an abandon, and the task is granted anew at once (S32).
+func TestACleanStopSpendsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Minute)
+		defer c.close()
+		rules := []MemberRule{{Node: "n2"}}
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
+			t.Fatal(err)
+		}
+		ids := c.give(1, 5)
+		time.Sleep(2 * time.Second)
+		c.nodes[2].halt()
+		stopped := time.Now()
+		rules[0].Node = "n0"
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
+			t.Fatal(err)
+		}
+		c.await(time.Second, "the tasks to run elsewhere", func() bool { return c.again() == len(ids) })
+		t.Logf("all run again %v after the stop", time.Since(stopped))
+		for _, ref := range ids {
+			if task, err := c.nodes[0].node.Task(t.Context(), ref); err != nil || task.Attempts != 0 || task.Abandons != 0 {
+				t.Errorf("%s: %d attempts, %d abandons, %v", ref, task.Attempts, task.Abandons, err)
+			}
+		}
+		c.ended(1, ids, 2*time.Minute)
+	})
+}

@@ -1,0 +1,171 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// askEvery is how often a node on the LAN asks again whether it is let in.
+const askEvery = 2 * time.Second
+
+// LANOptions say whose mesh a node on the LAN wants to be in.
+type LANOptions struct {
+	Name string // that it wishes for; default the machine's
+	Code string // of the one member to ask, see [JoinCode]; empty: everybody who is found
+	// Agree is asked before the mesh of a member is joined that Code does not
+	// name: whoever answers first on a LAN is not known to be the right one.
+	Agree    func(code, mesh string) error
+	Progress func(string) // is told what goes on, for people
+}
+
+// JoinLAN makes the stopped node in cfg.Dir a member of a mesh that is found on
+// the LAN, without a ticket. It asks until a person accepts it there, or ctx ends.
+func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
+	cfg = cfg.withDefaults()
+	keys, _, err := ensureKeys(cfg.Dir, cfg.Clock)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	m, err := readMembership(cfg.Dir)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return Joined{}, fmt.Errorf("join: %w", err)
+	case len(m.Root) > 0:
+		return Joined{}, fmt.Errorf("join: %w, as %s: use another folder (--dir) for another mesh", ErrPaired, m.Name)
+	case o.Name == "":
+		o.Name = m.Name
+	}
+	if m.Name, err = chooseName(o.Name); err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	ground, err := openGround(cfg, nil)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	defer ground.Close()
+	l := lanJoiner{cfg: cfg, keys: keys, name: m.Name, o: o, silent: map[proto.PeerID]bool{}}
+	reply, mesh, err := l.ask(ctx)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join: %w", err)
+	}
+	j := joiner{cfg: cfg, keys: keys}
+	return j.enrol(ctx, ground.store, m, mesh, reply)
+}
+
+// A lanJoiner asks whoever it finds on the LAN.
+type lanJoiner struct {
+	cfg    Config
+	keys   *identity.Keys
+	name   string
+	o      LANOptions
+	host   *transport.Transport
+	silent map[proto.PeerID]bool // of whom a person was told already
+}
+
+// ask returns the first reply that admits this node.
+func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, error) {
+	cfg := transportConfig(l.cfg)
+	cfg.MDNS = true
+	var err error
+	if l.host, err = transport.New(l.keys, stranger{}, stranger{}, cfg); err != nil {
+		return nil, identity.Mesh{}, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- l.host.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	l.o.Progress(fmt.Sprintf("looking around on the LAN; this node's code is %s", JoinCode(l.keys.Peer())))
+	found := l.host.FindMeshes(ctx)
+	members := map[proto.PeerID][]string{}
+	tick := time.NewTicker(askEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, identity.Mesh{}, l.nobody(ctx, len(members))
+		case f, ok := <-found:
+			if !ok {
+				return nil, identity.Mesh{}, errors.New("the LAN cannot be looked at: there is no interface for multicast")
+			}
+			if l.o.wants(f.Peer) {
+				members[f.Peer] = f.Addrs
+			}
+		case <-tick.C:
+		}
+		for p, addrs := range members {
+			reply, mesh, err := l.askOne(ctx, p, addrs)
+			if err == nil && reply != nil {
+				return reply, mesh, l.o.agrees(p, mesh)
+			}
+		}
+	}
+}
+
+// wants reports whether p may be asked.
+func (o LANOptions) wants(p proto.PeerID) bool {
+	return o.Code == "" || strings.EqualFold(o.Code, JoinCode(p))
+}
+
+// agrees returns why the mesh of p is not joined after all.
+func (o LANOptions) agrees(p proto.PeerID, mesh identity.Mesh) error {
+	if o.Code != "" {
+		return nil
+	}
+	if o.Agree == nil {
+		return fmt.Errorf("%w: nobody compared the code of %s, %s", ErrRefused, p.Short(), JoinCode(p))
+	}
+	return o.Agree(JoinCode(p), mesh.ID.String())
+}
+
+// askOne asks one member. A nil reply without an error: not yet.
+func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) (*proto.JoinReply, identity.Mesh, error) {
+	asking, cancel := context.WithTimeout(ctx, 5*askEvery)
+	defer cancel()
+	reply, err := l.host.RequestJoin(asking, addrs, p, &proto.JoinRequest{Name: l.name, KeyRecord: l.keys.KeyRecord(), Addrs: l.host.Addrs()})
+	switch {
+	case err != nil:
+		return nil, identity.Mesh{}, err
+	case reply.GetRefusal() != "":
+		l.once(p, fmt.Sprintf("%s refuses: %s", p.Short(), reply.GetRefusal()))
+		return nil, identity.Mesh{}, ErrRefused
+	case reply.GetPending():
+		l.once(p, fmt.Sprintf("asked %s (code %s); there, a person runs: balefire-node peers accept %s", p.Short(), JoinCode(p), JoinCode(l.keys.Peer())))
+		return nil, identity.Mesh{}, nil
+	}
+	mesh, err := identity.NewMesh(reply.GetRoot())
+	return reply, mesh, err
+}
+
+// once tells a person something about a member, once.
+func (l *lanJoiner) once(p proto.PeerID, text string) {
+	if !l.silent[p] {
+		l.silent[p] = true
+		l.o.Progress(text)
+	}
+}
+
+// nobody says what to do when the time was over, or a person gave up.
+func (l *lanJoiner) nobody(ctx context.Context, members int) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return ctx.Err()
+	}
+	if members == 0 {
+		return &timeoutError{"nobody on the LAN answered: is a member's node running there, with net.mdns on? A ticket works everywhere: balefire-node invite, on the member"}
+	}
+	return &timeoutError{"nobody let this node in: on a member, run balefire-node peers accept " + JoinCode(l.keys.Peer())}
+}
+
+// A timeoutError says in its own words that the time was over.
+type timeoutError struct{ text string }
+
+func (e *timeoutError) Error() string { return e.text }
+
+func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }

@@ -1,0 +1,130 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// A slowEar is who listens to the gossip topic, and stands still for a while when a burst
+// begins: what came meanwhile is heard all at once.
+type slowEar struct {
+	transport.Rumors
+	stand time.Duration
+
+	mu    sync.Mutex
+	heard int // revocations that the topic brought
+}
+
+func (e *slowEar) Heard(author proto.PeerID, data []byte) {
+	var m proto.Rumors
+	if proto.Decode(data, &m) == nil && len(m.GetRumors()) > 0 && m.GetRumors()[0].GetRevocation() != nil {
+		e.mu.Lock()
+		e.heard++
+		first := e.heard == 1
+		e.mu.Unlock()
+		if first {
+			time.Sleep(e.stand)
+		}
+	}
+	e.Rumors.Heard(author, data)
+}
+
+// lost returns how many of n revocations the topic did not bring into the room: not to
+// the listener, or there was no room for what it brought.
+func (e *slowEar) lost(t *testing.T, of *Node, n int) int {
+	t.Helper()
+	families, err := of.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lost := n - e.heard
+	for _, f := range families {
+		if f.GetName() == "balefire_gossip_messages_dropped_total" {
+			lost += int(f.GetMetric()[0].GetCounter().GetValue())
+		}
+	}
+	return lost
+}
+
+// TestABurstIsMendedByComparison holds S43: statements that must arrive, more at once
+// than gossip carries to who listens slowly, are at every member in the end, also at one
+// that was away. What the topic lost is counted, and came by comparison. It is a burst
+// of 1 000, or of 10 000 with BALEFIRE_VIRTUAL_HOURS or BALEFIRE_LONG.
+func TestABurstIsMendedByComparison(t *testing.T) {
+	burst := 1000
+	if long || os.Getenv("BALEFIRE_VIRTUAL_HOURS") != "" {
+		burst = 10_000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ears := map[string]*slowEar{}
+		var mu sync.Mutex
+		w := newWorldWith(t, 5, 1, lan, func(s *simulated, cfg *Config) {
+			cfg.Net.NoDHT, cfg.Net.Relays = true, -1
+			configure := cfg.Simulated.Transport
+			cfg.Simulated.Transport = func(c *transport.Config) {
+				configure(c)
+				ear := &slowEar{Rumors: c.Rumors, stand: 3 * time.Second}
+				c.Rumors = ear
+				mu.Lock()
+				defer mu.Unlock()
+				ears[s.name] = ear
+			}
+		})
+		defer w.close()
+		w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		founder, away := w.nodes[0], w.nodes[4]
+		root, err := identity.LoadRoot(filepath.Join(founder.dir, identityDir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		away.halt()
+		for i := range burst {
+			s, err := root.Revoke(identity.Revocation{Serial: [16]byte{1, byte(i), byte(i >> 8)}}, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := founder.get().gossip.Revoke(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		knows := func(nodes ...*simulated) func() bool {
+			return func() bool {
+				for _, s := range nodes {
+					if s.get().gossip.Summary().Revocations < burst {
+						return false
+					}
+				}
+				return true
+			}
+		}
+		took := w.await(10*time.Minute, "a burst", knows(w.nodes[:4]...))
+		for _, s := range w.nodes[1:4] {
+			lost := ears[s.name].lost(t, s.get(), burst)
+			t.Logf("%s: the topic lost %d of %d (%d %%); all are known after %v", s.name, lost, burst, 100*lost/burst, took)
+			if lost < burst/10 {
+				t.Errorf("%s lost %d of %d: nothing is tested", s.name, lost, burst)
+			}
+		}
+		away.start()
+		t.Logf("who was away knows all after %v", w.await(10*time.Minute, "who was away", func() bool { return w.meshed() && knows(away)() }))
+		w.await(5*time.Minute, "all know the same", func() bool {
+			root := founder.get().gossip.Summary().Root
+			for _, s := range w.nodes {
+				if s.get().gossip.Summary().Root != root {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}

@@ -1,0 +1,160 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	ma "github.com/multiformats/go-multiaddr"
+	msmux "github.com/multiformats/go-multistream"
+	quicgo "github.com/quic-go/quic-go"
+	"go.uber.org/fx"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// A flood is what a stranger got done at a node.
+type flood struct {
+	conns, streams, refused int
+	bytes                   atomic.Int64
+	mu                      sync.Mutex
+	replies                 map[protocol.ID]int
+}
+
+// guesses are names of what a node serves, to members.
+var guesses = []protocol.ID{
+	"/meshsub/1.2.0", "/floodsub/1.0.0", "/libp2p/circuit/relay/0.2.0/hop", "/libp2p/circuit/relay/0.2.0/stop", "/libp2p/dcutr",
+	"/libp2p/autonat/2/dial-request", "/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0", "/ipfs/kad/1.0.0",
+	proto.StreamTask, proto.StreamChunk, proto.StreamSync,
+}
+
+// attack has a host that is no member connect again and again, open streams of every
+// protocol that it can guess, and write as much as it may.
+func (f *flood) attack(ctx context.Context, h host.Host, target peer.AddrInfo, rounds int) {
+	for range rounds {
+		h.Peerstore().AddAddrs(target.ID, target.Addrs, time.Minute)
+		c, err := h.Network().DialPeer(ctx, target.ID)
+		if err != nil {
+			f.refused++
+			time.Sleep(time.Second)
+			continue
+		}
+		f.conns++
+		var all sync.WaitGroup
+		for _, p := range guesses {
+			s, err := c.NewStream(ctx)
+			if err != nil {
+				f.refused++
+				continue
+			}
+			f.streams++
+			all.Go(func() { f.stream(s, p) })
+		}
+		all.Wait()
+		c.Close()
+	}
+}
+
+// stream writes what it may and counts an answer.
+func (f *flood) stream(s network.Stream, p protocol.ID) {
+	defer s.Reset()
+	_ = s.SetDeadline(time.Now().Add(10 * time.Second))
+	rw := msmux.NewMSSelect(s, p)
+	payload := bytes.Repeat([]byte{0xff}, 64<<10)
+	for range 16 {
+		n, err := rw.Write(payload)
+		f.bytes.Add(int64(n))
+		if err != nil {
+			break
+		}
+	}
+	if n, _ := s.Read(make([]byte, 1024)); n > 0 { // be it that it knows the name
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.replies[p]++
+	}
+}
+
+// heapNow is what lives in the heap.
+func heapNow() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestStrangersAtAWholeNode holds S54 with whole nodes: strangers who dial, open the
+// streams of the hash table, the topic and the relay, and flood, are told nothing and
+// leave nothing behind, and the members go on.
+func TestStrangersAtAWholeNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, 1, lan)
+		defer w.close()
+		w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		time.Sleep(time.Minute)
+		victim := w.nodes[0]
+		id, err := peer.Decode(victim.peer().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		target := peer.AddrInfo{ID: id, Addrs: []ma.Multiaddr{ma.StringCast(w.Addr(victim.at))}}
+		before, routines := heapNow(), runtime.NumGoroutine()
+		all := flood{replies: map[protocol.ID]int{}}
+		for i := range 8 {
+			var cfg transport.Config
+			w.Configure(50+i, &cfg)
+			h, err := outsider(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.attack(t.Context(), h, target, 20)
+			h.Close()
+		}
+		w.nodes[1].submit(victim, 1)
+		w.await(10*time.Second, "a task amid it", func() bool { return w.ledger.sample(w.nodes) == 0 })
+		time.Sleep(3 * time.Minute)
+		grown, left := heapNow()-before, runtime.NumGoroutine()-routines
+		t.Logf("8 strangers: %d connections, %d streams, %d refused, %d bytes written; %d KiB and %d goroutines are left",
+			all.conns, all.streams, all.refused, all.bytes.Load(), grown>>10, left)
+		if grown > 4<<20 || left > 50 {
+			t.Errorf("%d KiB and %d goroutines are left", grown>>10, left)
+		}
+		if len(all.replies) > 0 {
+			t.Errorf("a stranger was answered: %v", all.replies)
+		}
+		if all.conns == 0 || all.streams == 0 || all.bytes.Load() == 0 {
+			t.Error("it proves too little")
+		}
+		if len(victim.get().Members(t.Context())) != 3 || !w.whole() {
+			t.Error("the mesh is another one")
+		}
+	})
+}
+
+// outsider returns a host of no mesh on the simulated wire.
+func outsider(cfg transport.Config) (host.Host, error) {
+	return libp2p.New(libp2p.ListenAddrStrings(cfg.Listen...), libp2p.DisableMetrics(), libp2p.DisableIdentifyAddressDiscovery(),
+		libp2p.Transport(quic.NewTransport), libp2p.QUICReuse(newConnManager, cfg.Sockets...))
+}
+
+// newConnManager is libp2p's own constructor for it, with its end.
+func newConnManager(l fx.Lifecycle, reset quicgo.StatelessResetKey, token quicgo.TokenGeneratorKey, o ...quicreuse.Option) (*quicreuse.ConnManager, error) {
+	m, err := quicreuse.NewConnManager(reset, token, o...)
+	if err == nil {
+		l.Append(fx.StopHook(m.Close))
+	}
+	return m, err
+}

@@ -1,0 +1,150 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// Members lists all members that are known, this node first, then by name.
+func (n *Node) Members(ctx context.Context) []Member {
+	status := n.statuses()
+	known := map[proto.PeerID]gossip.Member{}
+	for _, m := range n.gossip.Members() {
+		known[m.Peer] = m
+	}
+	out := []Member{n.selfMember()}
+	for _, p := range n.book.List() {
+		if _, ok := n.book.Member(p.Peer); ok {
+			out = append(out, n.memberView(p, known[p.Peer], status[p.Peer]))
+		}
+	}
+	return out
+}
+
+func (n *Node) statuses() map[proto.PeerID]transport.PeerStatus {
+	all := map[proto.PeerID]transport.PeerStatus{}
+	for _, s := range n.net.Peers() {
+		all[s.Peer] = s
+	}
+	return all
+}
+
+// Member returns one of them, by name or id.
+func (n *Node) Member(ctx context.Context, ref string) (Member, error) {
+	p, err := n.peerOf(ref)
+	if err != nil {
+		return Member{}, err
+	}
+	for _, m := range n.Members(ctx) {
+		if m.ID == p.Peer.String() {
+			return m, nil
+		}
+	}
+	return Member{}, fmt.Errorf("%w: %s is no member now", ErrNotFound, p.Label())
+}
+
+func (n *Node) selfMember() Member {
+	own := n.own()
+	m := Member{
+		Name: n.self.Name, ID: n.keys.Peer().String(), Self: true, State: gossip.Alive.String(), Eligible: !n.gossip.SelfPaused(),
+		Boot: n.outbox.Boot(), Phase: phase(own.State), Started: &own.Started, Priority: own.Priority, Load: loadView(own.Load),
+		Labels: own.Labels, Kinds: own.Kinds, Roles: n.self.Roles, Version: own.Version, Connected: true,
+	}
+	for _, r := range own.Relays {
+		m.Relays = append(m.Relays, n.nameOf(r))
+	}
+	return m
+}
+
+func (n *Node) memberView(p transport.Peer, g gossip.Member, s transport.PeerStatus) Member {
+	m := Member{
+		Name: p.Label(), ID: p.Peer.String(), State: g.Status.String(), Eligible: g.Eligible, Accusers: len(g.Accusers),
+		Incarnation: g.Incarnation, Boot: p.Boot, Roles: p.Member.Roles, Connected: s.Connected,
+	}
+	if s.Connected {
+		m.Path = "direct"
+		if !s.Direct {
+			m.Path = "relayed"
+		}
+	}
+	if g.Since > 0 && g.Status != gossip.Unknown {
+		m.Since = new(n.cfg.Clock.Now().Add(-g.Since).UTC())
+	}
+	r := g.Record
+	if r == nil {
+		return m
+	}
+	m.Phase, m.Started, m.Priority, m.Load = phase(r.GetState()), new(at(r.GetStartedMs())), r.GetPriority(), loadView(r.GetLoad())
+	m.Labels, m.Kinds, m.Version = r.GetLabels(), r.GetKinds(), r.GetVersion()
+	for _, b := range r.GetRelays() {
+		name, _ := n.peerNames(b)
+		m.Relays = append(m.Relays, name)
+	}
+	return m
+}
+
+func phase(s proto.NodeState) string { return strings.TrimPrefix(s.String(), "NODE_STATE_") }
+
+func loadView(l *proto.Load) *Load {
+	if l == nil {
+		return nil
+	}
+	return &Load{
+		CPU: float64(l.GetCpuPermille()) / 1000, Memory: float64(l.GetMemoryPermille()) / 1000,
+		Slots: int(l.GetSlots()), Busy: int(l.GetBusy()), Waiting: int(l.GetWaiting()),
+	}
+}
+
+// MeshSummary is the mesh at a glance.
+func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
+	g := n.gossip.Summary()
+	s := MeshSummary{
+		Mesh: n.mesh.ID.String(), States: map[string]int{}, Isolated: g.Isolated, Paused: g.SelfPaused, LocalHealth: g.Health,
+		Root: shortRoot(g.Root), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []string{},
+	}
+	var dead []string
+	for _, m := range n.Members(ctx) {
+		s.Members++
+		s.States[m.State]++
+		switch {
+		case m.Self:
+		case m.Path == "direct":
+			s.Direct++
+		case m.Connected:
+			s.Relayed++
+		}
+		if m.State == gossip.Dead.String() {
+			dead = append(dead, m.Name)
+		}
+	}
+	s.Connected = s.Direct + s.Relayed
+	slices.Sort(dead)
+	s.Risks = append(s.Risks, n.meshRisks(&s, dead)...)
+	return s
+}
+
+// meshRisks says what of the mesh a person should look at.
+func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
+	if s.Isolated {
+		risks = append(risks, "this node hears from nobody: look at its network (balefire-node netcheck)")
+	} else if s.Paused {
+		risks = append(risks, "this node's own probes fail: it claims nothing new from shared queues until they do not (balefire-node netcheck)")
+	}
+	for _, name := range dead {
+		if p, err := n.book.Find(name); err == nil {
+			if w := n.outbox.Waiting(p.Peer); w > 0 {
+				risks = append(risks, waitsFor(w, name, gossip.Dead.String()))
+			}
+		}
+	}
+	if s.Members > 2 && s.States[gossip.Dead.String()]*2 >= s.Members {
+		risks = append(risks, fmt.Sprintf("%d of %d members are dead: this node may be on the small side of a split", s.States[gossip.Dead.String()], s.Members))
+	}
+	return risks
+}

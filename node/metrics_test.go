@@ -1,0 +1,69 @@
+package node
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// TestMetricsAreDescribed holds that the table of docs/operations.md has every metric of a
+// node in a mesh, that each row of the network's is one, and that the names are as
+// Prometheus wants them.
+func TestMetricsAreDescribed(t *testing.T) {
+	doc, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	described := map[string]bool{}
+	for line := range strings.Lines(string(doc)) {
+		if cells := strings.SplitN(line, "|", 4); len(cells) == 4 && strings.HasPrefix(line, "| `balefire_") {
+			for _, name := range regexp.MustCompile("`(balefire_[a-z_]+)`").FindAllStringSubmatch(cells[1], -1) {
+				described[name[1]] = true
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		c.give(1, 3)
+		time.Sleep(time.Minute)
+		families, err := c.nodes[0].node.Registry().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := map[string]bool{}
+		for _, f := range families {
+			name := f.GetName()
+			there[name] = true
+			if strings.HasPrefix(name, "balefire_") && !described[name] {
+				t.Errorf("%s is not in the table", name)
+			}
+		}
+		for name := range described {
+			_, network, _ := strings.Cut(name, "balefire_transport_")
+			_, members, _ := strings.Cut(name, "balefire_gossip_")
+			if network+members != "" && !there[name] && !rare[name] {
+				t.Errorf("%s is in the table, and no metric of a node", name)
+			}
+		}
+		problems, err := testutil.GatherAndLint(c.nodes[0].node.Registry())
+		for _, p := range problems {
+			if strings.HasPrefix(p.Metric, "balefire_") {
+				t.Errorf("%s: %s", p.Metric, p.Text)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// rare are the metrics that show when what they count has happened.
+var rare = map[string]bool{
+	"balefire_transport_offences_total": true, "balefire_transport_gossip_repairs_total": true, "balefire_transport_lan_finds_total": true,
+}

@@ -1,0 +1,69 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// peerOf finds a peer, or this node, for a person's word.
+func (n *Node) peerOf(ref string) (transport.Peer, error) {
+	p, err := n.book.Find(ref)
+	if err != nil {
+		return p, fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return p, nil
+}
+
+// otherOf finds a peer for a person's word, and not this node.
+func (n *Node) otherOf(ref string) (transport.Peer, error) {
+	p, err := n.peerOf(ref)
+	if err == nil && p.Peer == n.keys.Peer() {
+		err = fmt.Errorf("%w: %s is this node itself", ErrInvalid, p.Label())
+	}
+	return p, err
+}
+
+// nameOf returns what a person calls a peer; of nobody, nothing.
+func (n *Node) nameOf(p proto.PeerID) string {
+	if p.IsZero() {
+		return ""
+	}
+	name, _ := n.peerNames(p[:])
+	return name
+}
+
+// Ping measures the time to a peer and back, over the path in use. A peer that is
+// not connected is dialled at once, but not waited for.
+func (n *Node) Ping(ctx context.Context, ref string) (Pong, error) {
+	p, err := n.otherOf(ref)
+	if err != nil {
+		return Pong{}, err
+	}
+	rtt, err := n.net.Ping(ctx, p.Peer)
+	if err != nil {
+		n.net.Want(p.Peer)
+		return Pong{}, fmt.Errorf("%w: %w (balefire-node path %s)", ErrRefused, err, p.Label())
+	}
+	pong := Pong{Peer: p.Label(), RTT: rtt.Round(10 * time.Microsecond).String()}
+	if s := n.statuses()[p.Peer]; s.Connected {
+		pong.Path, pong.Direct, pong.Relay = s.Network+" "+s.Path, s.Direct, n.nameOf(s.Relay)
+	}
+	return pong, nil
+}
+
+// Rename gives a peer a name that only this node uses, or takes it away.
+func (n *Node) Rename(ctx context.Context, ref, name string) error {
+	if name != "" && !nameRE.MatchString(name) {
+		return fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, name)
+	}
+	return n.changePeer(ctx, ref, "peer.name", func(p proto.PeerID) error {
+		if err := n.book.Rename(ctx, p, name); err != nil {
+			return fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,133 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+)
+
+// A task that is sent again after its time, because its first answer was lost, is
+// not told EXPIRED while its result is still on its way home, even when the inbox
+// has forgotten it: the home would end it and refuse the result (I3).
+func TestOwedResultIsNoExpiry(t *testing.T) {
+	var slept atomic.Int64
+	a, b := pair(t, func(name string, c *Config) {
+		if name == "b" {
+			c.Clock = clock.Asleep(clock.System(), func() time.Duration { return time.Duration(slept.Load()) })
+		}
+	})
+	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	ref := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sleep", "1"}, TTL: time.Hour})
+	id, err := proto.ParseTaskID(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return inCustody(b) == 1 }, func() string { return "it was not accepted" })
+	st, err := a.outbox.Stored(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.halt()
+	eventually(t, func() bool { return b.outbox.Owes(id) }, func() string { return "it has not ended" })
+	env := st.GetEnvelope()
+	h, err := proto.ParseHeader(env.GetHeader())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.inbox.Settle(h.Origin, h.Seq)
+	eventually(t, func() bool { _, err := b.inbox.Get(id); return err != nil }, func() string { return "it is not forgotten" })
+	slept.Store(int64(2 * time.Hour))
+	payload, err := proto.Encode(nil, &proto.Envelope{Header: env.Header, Body: env.Body, Slot: env.Slot, Path: env.Path, Index: env.Index})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func() proto.Code {
+		_, err := b.openTask(b.checks(), h.Origin, &proto.Message{Type: proto.MessageType_DATA, Payload: payload, Signature: env.Signature})
+		ce, ok := errors.AsType[*identity.CheckError](err)
+		if !ok {
+			t.Fatalf("it is not refused: %v", err)
+		}
+		return ce.Code
+	}
+	if got := again(); got != proto.Code_CODE_DUPLICATE {
+		t.Errorf("while its result is owed the answer is %v", got)
+	}
+	a = start(t, a.cfg)
+	eventually(t, func() bool { return !b.outbox.Owes(id) }, func() string { return "the result is still owed" })
+	if got := again(); got != proto.Code_CODE_EXPIRED {
+		t.Errorf("afterwards the answer is %v", got)
+	}
+	a.ended(t, ref, "SUCCESS")
+}
+
+// An unsure engine says of the commit of a task that it failed although it is on
+// disk.
+type unsure struct {
+	store.Engine
+	on *atomic.Bool
+}
+
+func (u unsure) Commit(ops []store.Op) error {
+	if err := u.Engine.Commit(ops); err != nil {
+		return err
+	}
+	task := func(op store.Op) bool { return op.Bucket == store.PendingTasks }
+	if u.on.Load() && slices.ContainsFunc(ops, task) {
+		return errors.New("the disk did not answer")
+	}
+	return nil
+}
+
+// The body of a task whose commit failed stays: the commit may be on disk all the
+// same, and then the task goes out after the next start (I1).
+func TestBodyOutlivesACommitThatFailed(t *testing.T) {
+	var on atomic.Bool
+	engine := mem.New()
+	a, b := pair(t, nil)
+	cfg := testConfig(t, filepath.Join(t.TempDir(), "c"))
+	cfg.Simulated.Engine = engine
+	join(t, a, cfg, "c")
+	engine = engine.Reopen()
+	cfg.Simulated.Engine = unsure{engine, &on}
+	n, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- n.Run(context.Background()) }()
+	spec := allow("sum", TypeSHA256)
+	spec.Allow = []string{"role:send"}
+	if err := b.AddHandler(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, 100_000)
+	rand.Read(body) // so that it does not shrink into the record
+	on.Store(true)
+	s, err := n.Submit(t.Context(), Request{Target: "b", Kind: "sum", Body: body})
+	if !errors.Is(err, store.ErrFailed) {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if err := <-done; !errors.Is(err, store.ErrFailed) {
+		t.Fatalf("the node ended with %v", err)
+	}
+	cfg.Simulated.Engine = engine.Reopen()
+	c := start(t, cfg)
+	page, err := c.Tasks(t.Context(), Query{})
+	if err != nil || len(page.Items) != 1 {
+		t.Fatalf("%d tasks, %v", len(page.Items), err)
+	}
+	c.ended(t, page.Items[0].ID, "SUCCESS")
+}

@@ -1,0 +1,355 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// admit opens a place for the body of a task for a queue here, while fewer are held
+// than may be.
+func (p *porter) admit(ctx context.Context, a *inbox.Arrival) (*arriving, *proto.OfferReply, error) {
+	id, limit := a.Header.ID, p.node.cfg.Limits.QueueBodies
+	p.mu.Lock()
+	_, known := p.coming[id]
+	full := !known && len(p.held)+len(p.coming) >= limit
+	if !full {
+		p.coming[id] = 0
+	}
+	p.mu.Unlock()
+	if full {
+		return nil, &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: fmt.Sprintf("%d large bodies of tasks for queues are here, as many as may be", limit)}, nil
+	}
+	sink, reply, err := p.node.takeIf(ctx, proto.Code_CODE_NEED_BODY, "", inbox.BodyName(id), &a.Header, a.Digest)
+	if sink == nil {
+		p.came(id, err == nil && reply.GetCode() == proto.Code_CODE_UNSPECIFIED)
+		return nil, reply, err
+	}
+	sink.ended = func(whole bool) { p.came(id, whole) }
+	return sink, reply, err
+}
+
+// came notes that the body of a task is here, or that its stream ended before.
+func (p *porter) came(id proto.TaskID, whole bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if delete(p.coming, id); whole && !p.held[id] {
+		p.coming[id] = max(p.node.cfg.Clock.Mono(), 1)
+	}
+}
+
+// hold counts a task of a queue here, if its body is a large one.
+func (p *porter) hold(id proto.TaskID, r *proto.Record) {
+	if r.GetBodyBlob() != "" && r.GetBodySize() > proto.MaxInlineBody {
+		p.holdOne(id)
+	}
+}
+
+func (p *porter) holdOne(id proto.TaskID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.coming, id)
+	p.held[id] = true
+}
+
+// letGo forgets a task that has ended here with the result in a file, or without one, or
+// has gone to another home. Results of other runs of it are needed no more.
+func (p *porter) letGo(id proto.TaskID, result string) {
+	p.mu.Lock()
+	others := p.ends[id]
+	delete(p.held, id)
+	delete(p.coming, id)
+	delete(p.looked, id)
+	delete(p.ends, id)
+	p.mu.Unlock()
+	for _, name := range others {
+		if name != result {
+			p.discard(name)
+		}
+	}
+}
+
+// roomFor says why a task with a large body cannot be taken now; zero: it can.
+func (p *porter) roomFor(l inbox.Leased) proto.Code {
+	size, u := identity.SealedSize(int64(l.Size)), p.node.ground.blobs.Usage()
+	switch {
+	case l.Body == "" || l.Body == inbox.BodyName(l.ID):
+		return proto.Code_CODE_UNSPECIFIED
+	case size > p.node.cfg.Store.MaxBlob:
+		return proto.Code_CODE_TOO_LARGE
+	case p.node.ground.store.Full() || u.MaxTotal > 0 && u.Bytes+size > u.MaxTotal:
+		return proto.Code_CODE_FULL
+	}
+	return proto.Code_CODE_UNSPECIFIED
+}
+
+// await lets a granted task wait for a slot once its body is here. It is called by the
+// room.
+func (p *porter) await(l inbox.Leased, queue string) {
+	if l.Body != "" && l.Body != inbox.BodyName(l.ID) {
+		p.mu.Lock()
+		p.ours[l.ID] = true
+		if !(inboxBodies{p.node}).Has(l.Body) {
+			p.awaits[l.ID] = &awaited{lease: l, queue: queue, moved: p.node.cfg.Clock.Mono()}
+			p.send(func(context.Context) { p.node.queues.room.Fetch(l.ID, true) })
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+	}
+	p.node.inbox.Lease(l)
+}
+
+// stop awaits the body of a task no more, and lets it go unless a handler is at work.
+func (p *porter) stop(id proto.TaskID) {
+	p.mu.Lock()
+	delete(p.awaits, id)
+	p.mu.Unlock()
+	if !p.node.inbox.Working(id) {
+		p.ran(id)
+	}
+}
+
+// ran lets the body of a task go that was granted here and is over.
+func (p *porter) ran(id proto.TaskID) {
+	p.mu.Lock()
+	had := p.ours[id]
+	delete(p.ours, id)
+	p.mu.Unlock()
+	if had {
+		p.discard(grantedBlob(id))
+	}
+}
+
+// errUnawaited refuses the bytes of a body that nobody waits for any more.
+var errUnawaited = &transport.CodeError{Code: proto.Code_CODE_STALE, Detail: "the body is not awaited here"}
+
+// offeredGrant takes the body of a task that this node was granted, from its home.
+func (p *porter) offeredGrant(ctx context.Context, from proto.PeerID, env *proto.Envelope) (*arriving, *proto.OfferReply, error) {
+	h, err := proto.ParseHeader(env.GetHeader())
+	if err != nil {
+		return nil, nil, err
+	}
+	p.mu.Lock()
+	a := p.awaits[h.ID]
+	p.mu.Unlock()
+	stale := &proto.OfferReply{Code: errUnawaited.Code, Detail: errUnawaited.Detail}
+	if a == nil || from != a.lease.Home && !p.node.queues.stands(queuePrefix+a.queue, from) {
+		return nil, stale, nil
+	}
+	leaf := identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask)
+	if leaf != identity.EnvelopeLeaf(a.lease.Envelope.GetHeader(), a.lease.Envelope.GetBody(), proto.WhatTask) {
+		return nil, stale, nil
+	}
+	sink, reply, err := p.node.takeIf(ctx, proto.Code_CODE_NEED_BODY, "", a.lease.Body, &h, leaf)
+	if sink != nil {
+		sink.moved = func() error { return p.moved(h.ID) }
+		sink.ended = func(whole bool) { p.fetched(h.ID, whole) }
+	} else if err == nil && reply.GetCode() == proto.Code_CODE_UNSPECIFIED {
+		p.fetched(h.ID, true)
+	}
+	return sink, reply, err
+}
+
+// moved notes that bytes of an awaited body came.
+func (p *porter) moved(id proto.TaskID) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.awaits[id]
+	if a == nil {
+		return errUnawaited
+	}
+	a.moved = p.node.cfg.Clock.Mono()
+	return nil
+}
+
+// fetched lets a task wait for a slot whose body is here.
+func (p *porter) fetched(id proto.TaskID, whole bool) {
+	p.mu.Lock()
+	a := p.awaits[id]
+	if whole {
+		delete(p.awaits, id)
+	}
+	p.mu.Unlock()
+	if a == nil || !whole {
+		return
+	}
+	p.node.queues.room.Fetch(id, false)
+	p.node.inbox.Lease(a.lease)
+}
+
+// offeredEnd takes the result of a lease, if it would count as things are now (I4).
+func (p *porter) offeredEnd(ctx context.Context, from proto.PeerID, m *proto.Message) (*arriving, *proto.OfferReply, error) {
+	h, o, err := leaseSeals{p.node}.open(from, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !h.Streamed() {
+		return nil, nil, badForm("the envelope has no streamed body")
+	}
+	code, err := p.node.queues.room.Awaits(ctx, from, h.ID, o)
+	switch {
+	case err != nil:
+		return nil, &proto.OfferReply{Code: proto.Code_CODE_BUSY, Detail: "the node is stopping"}, nil
+	case code == proto.Code_CODE_UNSPECIFIED:
+		return nil, &proto.OfferReply{Code: proto.Code_CODE_DUPLICATE, Detail: "it was committed before"}, nil
+	}
+	// The envelope is sealed anew for each try, the body is not.
+	leaf := sha256.Sum256(append(append([]byte("balefire/v1/lease result\x00"), o.GetBodyKey()...), o.GetBodyDigest()...))
+	name := leasedBlob(h.ID, o.GetBodyKey())
+	// It must get through when there is no room for new work: with it the body of its task
+	// goes (I13).
+	sink, reply, err := p.node.takeInto(ctx, p.node.ground.blobs.Essential(), code, "the result does not count here: "+code.Name(), name, h, leaf)
+	if sink != nil {
+		p.mu.Lock()
+		if !slices.Contains(p.ends[h.ID], name) {
+			p.ends[h.ID] = append(p.ends[h.ID], name)
+		}
+		p.mu.Unlock()
+	}
+	return sink, reply, err
+}
+
+// offeredHandoff takes the body of a task that an old home hands over.
+func (p *porter) offeredHandoff(ctx context.Context, from proto.PeerID, env *proto.Envelope) (*arriving, *proto.OfferReply, error) {
+	a, err := mover{p.node}.opened(env)
+	if err != nil {
+		return nil, nil, err
+	}
+	code, detail := proto.Code_CODE_NEED_BODY, ""
+	may, err := p.node.queues.room.MayMove(ctx, from, movedTask(&a))
+	switch {
+	case err != nil:
+		code, detail = proto.Code_CODE_BUSY, "the node is stopping"
+	case !may || !p.node.queues.stands(queuePrefix+a.Content.GetQueue(), p.node.keys.Peer()):
+		code, detail = proto.Code_CODE_BUSY, "the sender is not known here as a home of the queue that goes to this node, yet"
+	}
+	return p.node.takeIf(ctx, code, detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
+}
+
+// absent reports whether the body of a result is missing, or was not looked through.
+// What is here is looked through, and then the result is received again. A result that
+// is not what it says, also the second time, ends its task with that (I9).
+func (p *porter) absent(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
+	name := leasedBlob(id, o.GetBodyKey())
+	p.mu.Lock()
+	right, spoilt := p.looked[id] == name, p.spoilt[name]
+	p.mu.Unlock()
+	has := (inboxBodies{p.node}).Has(name)
+	switch {
+	case spoilt >= maxSpoilt:
+		sum := sha256.Sum256(nil)
+		o.State, o.Reason = proto.TaskState_TASK_STATE_DEAD_LETTER, "its result is not the one its digest says (I9)"
+		o.Body, o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite = nil, 0, sum[:], nil, 0
+		return false
+	case right && has:
+		return false
+	case has:
+		p.once(errand{proto.MessageType_RESULT, id, from}, func(ctx context.Context) { p.look(ctx, from, m, id, name, o) })
+	}
+	return true
+}
+
+// look reads the body of a result through, and has the result received again.
+func (p *porter) look(ctx context.Context, from proto.PeerID, m *proto.Message, id proto.TaskID, name string, o *proto.Outcome) {
+	err := p.digest(ctx, name, o)
+	switch {
+	case errors.Is(err, errForgedBody):
+		p.node.log.Error("the body of a result is not what it says", "task", id.String(), "from", from.Short())
+		p.mu.Lock()
+		p.spoilt[name]++
+		p.mu.Unlock()
+		p.node.forgetArrived(name)
+	case err != nil:
+		p.node.log.Debug("the body of a result could not be read", "task", id.String(), "err", err)
+		return // it is sent again
+	default:
+		p.mu.Lock()
+		p.looked[id] = name
+		p.mu.Unlock()
+	}
+	if err := p.node.queues.room.Receive(from, m); err != nil {
+		p.node.log.Debug("a result is dropped", "task", id.String(), "from", from.Short(), "err", err)
+	}
+}
+
+// digest holds the sealed body of a result against its signed size and digest.
+func (p *porter) digest(ctx context.Context, name string, o *proto.Outcome) error {
+	r, err := openSealed(p.node.ground.blobs, name, [32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	sum := sha256.New()
+	size, err := io.Copy(sum, contextual{ctx, r})
+	switch {
+	case err != nil:
+		return err
+	case uint64(size) != o.GetBodySize() || string(sum.Sum(nil)) != string(o.GetBodyDigest()):
+		return errForgedBody
+	}
+	return nil
+}
+
+// pack seals the result of a run that is in a file, for whoever is its home when it is
+// taken. Without room for it the run has failed, and may be tried again.
+func (p *porter) pack(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) inbox.LeaseEnd {
+	pause := packPause
+	for try := 1; ; try++ {
+		err := p.tryPack(ctx, id, e)
+		switch {
+		case err == nil:
+			e.File = ""
+			return e
+		case ctx.Err() != nil:
+			return inbox.LeaseEnd{Cause: proto.ReleaseCause_RELEASE_CAUSE_STOPPED, Reason: "the node stopped before the result was kept"}
+		case try == packTries:
+			why := fmt.Sprintf("its result of %d bytes could not be kept: %v", e.Outcome.GetBodySize(), err)
+			return inbox.LeaseEnd{Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED, Reason: proto.Clip(why, proto.MaxReason)}
+		}
+		p.node.log.Warn("a large result could not be kept; tried again", "task", id.String(), "try", try, "err", err)
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+		case <-t.C:
+		}
+		pause *= 2
+	}
+}
+
+func (p *porter) tryPack(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) error {
+	file, err := os.Open(e.File)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	key, suite := newContentKey(), p.node.keys.SealingKey().Suite
+	name := leasedBlob(id, key[:])
+	p.mu.Lock()
+	p.own[id] = name
+	p.mu.Unlock()
+	size, sum, err := p.node.sealInto(ctx, p.node.ground.blobs.Essential(), name, key, suite, proto.WhatResult, file)
+	if err != nil {
+		p.mu.Lock()
+		delete(p.own, id)
+		p.mu.Unlock()
+		return p.node.bodyError(err)
+	}
+	o := e.Outcome
+	o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite = uint64(size), sum, key[:], uint32(suite)
+	return nil
+}
+
+var _ ownership.Bodies = (*porter)(nil)

@@ -1,0 +1,83 @@
+package node
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A task that goes alone from its origin to the home of the queue, from there to its
+// owner, and back, costs at most 30 messages, and the fsyncs of three nodes; many
+// together cost less.
+func TestQueueCountsMessagesAndSyncs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 0)
+		defer c.close()
+		owner := c.nodes[2].node.keys.Peer() // neither origin nor home
+		if err := c.nodes[0].node.queues.room.SetQueue(t.Context(), "build", func(s *proto.QueueState) {
+			s.Members = []*proto.QueueMember{{Peer: owner[:]}}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		c.ended(1, c.give(1, 1), time.Minute)
+		time.Sleep(time.Minute)
+
+		const period = 2 * time.Minute
+		idle := c.spent(func() { time.Sleep(period) })
+		const tasks = 30
+		alone := c.spent(func() {
+			for range tasks {
+				c.ended(1, c.give(1, 1), time.Minute)
+				time.Sleep(period/tasks - 200*time.Millisecond)
+			}
+		})
+		messages, syncs := float64(alone.messages-idle.messages)/tasks, float64(alone.commits-idle.commits)/tasks
+		t.Logf("alone: %.1f messages and %.1f fsyncs a task; in %v idle: %d and %d", messages, syncs, period, idle.messages, idle.commits)
+		if messages > 30 || syncs > 13.5 { // eight that somebody waits for, and what is noted afterwards
+			t.Errorf("a task alone costs %.1f messages and %.1f fsyncs, want at most 30 and 13", messages, syncs)
+		}
+
+		const many = 400
+		together := c.spent(func() { c.ended(1, c.give(1, many), time.Minute) })
+		t.Logf("%d together: %.2f messages and %.2f fsyncs a task", many, float64(together.messages)/many, float64(together.commits)/many)
+		if together.commits >= int64(syncs*many) || together.messages >= int64(messages*many) {
+			t.Errorf("%d tasks together cost %+v, want less than as many alone", many, together)
+		}
+	})
+}
+
+// A cost is what all nodes of a crew did.
+type cost struct{ messages, commits int64 }
+
+// spent returns what f costs.
+func (c *crew) spent(f func()) cost {
+	before := c.cost()
+	f()
+	after := c.cost()
+	return cost{after.messages - before.messages, after.commits - before.commits}
+}
+
+// cost counts messages of ownership, and frames of task streams with their answers.
+func (c *crew) cost() (sum cost) {
+	for _, s := range c.nodes {
+		sum.commits += s.node.StoreStats().Commits
+		families, err := s.node.Registry().Gather()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				switch f.GetName() {
+				case "balefire_ownership_messages_total":
+					sum.messages += int64(m.GetCounter().GetValue())
+				case "balefire_transport_frames_received_total":
+					sum.messages += 2 * int64(m.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	return sum
+}

@@ -1,0 +1,430 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// A crew is the nodes of a world that work on one queue, whose home is the first.
+type crew struct {
+	*world
+
+	mu   sync.Mutex
+	runs map[proto.TaskID][]crewRun
+}
+
+// A crewRun is one start of the handler.
+type crewRun struct {
+	place int
+	epoch proto.Seq
+	ended bool
+}
+
+// newCrew starts n nodes that all serve the kind build, and the queue.
+func newCrew(t *testing.T, n int, work time.Duration) *crew {
+	return newCrewOf(t, newWorld(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}), work)
+}
+
+// newCrewOf has the nodes of w work on the queue.
+func newCrewOf(t *testing.T, w *world, work time.Duration) *crew {
+	n, c := len(w.nodes), &crew{world: w, runs: map[proto.TaskID][]crewRun{}}
+	for _, s := range c.nodes {
+		c.serve(s, work)
+	}
+	if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
+		t.Fatal(err)
+	}
+	for range 60 { // until all know the queue, and its home all members
+		time.Sleep(time.Second)
+		known := 0
+		for _, s := range c.nodes {
+			if _, err := s.node.Queue(t.Context(), "build"); err == nil {
+				known++
+			}
+		}
+		q, _ := c.nodes[0].node.Queue(t.Context(), "build")
+		able := 0
+		for _, m := range q.Members {
+			if m.Alive && len(m.Kinds) > 1 {
+				able++
+			}
+		}
+		if known == n && able == n {
+			return c
+		}
+	}
+	t.Fatal("the queue did not become known")
+	return nil
+}
+
+// serve lets a node run tasks of the kind build, which take so long.
+func (c *crew) serve(s *simulated, work time.Duration) {
+	spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: crewHandler{c, s.place, work}}
+	if err := s.node.inbox.Register(spec); err != nil {
+		c.t.Fatal(err)
+	}
+	s.node.gossip.Describe()
+}
+
+type crewHandler struct {
+	crew  *crew
+	place int
+	work  time.Duration
+}
+
+// Run works and says where.
+func (h crewHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+	h.crew.mu.Lock()
+	at := len(h.crew.runs[r.ID])
+	h.crew.runs[r.ID] = append(h.crew.runs[r.ID], crewRun{place: h.place, epoch: r.Epoch})
+	h.crew.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return &inbox.Ran{End: inbox.Stopped, Reason: context.Cause(ctx).Error()}
+	case <-time.After(h.work):
+	}
+	h.crew.mu.Lock()
+	h.crew.runs[r.ID][at].ended = true
+	h.crew.mu.Unlock()
+	return &inbox.Ran{End: inbox.Success, Output: fmt.Appendf(nil, "%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)}
+}
+
+// give submits tasks for the queue at a node and returns their ids.
+func (c *crew) give(at, count int) []string {
+	c.t.Helper()
+	rs := make([]Request, count)
+	for i := range rs {
+		rs[i] = Request{Target: "queue:build", Kind: "build", Body: fmt.Appendf(nil, "task %d", i)}
+	}
+	got, errs := c.nodes[at].node.SubmitMany(c.t.Context(), rs)
+	if err := errors.Join(errs...); err != nil {
+		c.t.Fatal(err)
+	}
+	ids := make([]string, count)
+	for i, s := range got {
+		ids[i] = s.ID
+	}
+	return ids
+}
+
+// ended waits until all have succeeded at the node that submitted them, each with the
+// result of one of its runs (I3, I4), and returns how many each node ran to the end.
+func (c *crew) ended(at int, ids []string, within time.Duration) map[int]int {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), within)
+	defer cancel()
+	by := map[int]int{}
+	for _, ref := range ids {
+		task, err := c.nodes[at].node.Wait(ctx, ref)
+		if err != nil || task.State != "SUCCESS" {
+			b, _ := c.nodes[0].node.Why(c.t.Context(), ref)
+			c.t.Fatalf("%s is %s (%s): %v; at its home: %+v", ref, task.State, task.Reason, err, b)
+		}
+		body, _, err := c.nodes[at].node.Result(ctx, ref)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		var text strings.Builder
+		buf := make([]byte, 256)
+		n, _ := body.Read(buf)
+		text.Write(buf[:n])
+		body.Close()
+		by[c.writer(ref, text.String())]++
+	}
+	return by
+}
+
+// writer finds the run that a result is from.
+func (c *crew) writer(ref, result string) int {
+	c.t.Helper()
+	id, err := proto.ParseTaskID(ref)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.runs[id] {
+		if result == fmt.Sprintf("%s at n%d under %d.%d", id, r.place, r.epoch.Boot, r.epoch.Counter) && r.ended {
+			return r.place
+		}
+	}
+	c.t.Errorf("I9: %s has the result %q of none of its runs %+v", ref, result, c.runs[id])
+	return -1
+}
+
+// again counts starts beyond the first of each task.
+func (c *crew) again() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, all := range c.runs {
+		n += len(all) - 1
+	}
+	return n
+}
+
+// Tasks for a queue run on whichever member is free, each once, and their results
+// come to who submitted them (I3, I6).
+func TestQueueRunsOnAllMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 200*time.Millisecond)
+		defer c.close()
+		ids := c.give(1, 200)
+		by := c.ended(1, ids, time.Minute)
+		if len(by) != 3 {
+			t.Errorf("run by %v, want all three nodes", by)
+		}
+		if n := c.again(); n != 0 {
+			t.Errorf("I6: %d tasks were started again", n)
+		}
+		if q, _ := c.nodes[0].node.Queue(t.Context(), "build"); q.Waiting+q.Owned != 0 {
+			t.Errorf("the queue still has %d waiting and %d owned", q.Waiting, q.Owned)
+		}
+		task, err := c.nodes[1].node.Task(t.Context(), ids[0])
+		if err != nil || task.Target != "queue:build" || len(task.History) != 1 {
+			t.Errorf("task %+v: %v", task, err)
+		}
+	})
+}
+
+// What a killed owner had runs elsewhere within lease and scan; what it was about to
+// say when it comes back counts for nothing (I4, S19).
+func TestQueueTakesOverFromAKilledOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 5*time.Second)
+		defer c.close()
+		ids := c.give(1, 60)
+		time.Sleep(2 * time.Second)
+		c.nodes[2].crash()
+		killed := time.Now()
+		c.ended(1, ids, time.Minute)
+		if d := time.Since(killed); d > 15*time.Second+5*time.Second+time.Second+10*time.Second {
+			t.Errorf("the last task ended %v after the kill", d)
+		}
+		c.nodes[2].start()
+		c.serve(c.nodes[2], time.Second)
+		c.ended(1, c.give(1, 10), time.Minute)
+	})
+}
+
+// An owner behind a cut goes on, another is granted the task, and one result counts
+// (I3, I4). After the heal nothing is left over.
+func TestQueueHealsAPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 40*time.Second)
+		defer c.close()
+		ids := c.give(1, 40)
+		time.Sleep(5 * time.Second)
+		c.Partition([]int{0, 1}, []int{2})
+		time.Sleep(time.Minute)
+		c.Heal()
+		c.ended(1, ids, 10*time.Minute)
+		time.Sleep(5 * time.Minute)
+		for _, s := range c.nodes {
+			ls, err := s.node.Leases(t.Context(), LeaseFilter{})
+			if err != nil || len(ls) != 0 {
+				t.Errorf("%s still has the leases %+v: %v", s.name, ls, err)
+			}
+		}
+	})
+}
+
+// A home that dies and comes back has its queue and its tasks; owners bring what they
+// did meanwhile (I1, S20).
+func TestQueueSurvivesTheRestartOfItsHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 5*time.Second)
+		defer c.close()
+		ids := c.give(1, 100)
+		time.Sleep(2 * time.Second)
+		c.nodes[0].crash()
+		time.Sleep(20 * time.Second)
+		c.nodes[0].start()
+		c.serve(c.nodes[0], 5*time.Second)
+		c.ended(1, ids, 10*time.Minute)
+		if n := c.again(); n > 40 {
+			t.Errorf("%d tasks were started again: only what the home itself ran was lost", n)
+		}
+	})
+}
+
+// A node that stops gives back what it has, which spends no attempt, and it runs
+// elsewhere within a second (S32). A drained one is given nothing.
+func TestQueueMovesAtACleanStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 8*time.Second)
+		defer c.close()
+		if _, err := c.nodes[1].node.Drain(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		ids := c.give(1, 12)
+		time.Sleep(2 * time.Second)
+		stopped := time.Now()
+		c.nodes[2].halt()
+		t.Logf("the stop took %v", time.Since(stopped))
+		by := c.ended(1, ids, time.Minute)
+		if by[1] != 0 || by[2] != 0 {
+			t.Errorf("run by %v, want the home alone: the others were drained and stopped", by)
+		}
+		if d := time.Since(stopped); d > 8*time.Second+time.Second {
+			t.Errorf("the last task ended %v after the stop", d)
+		}
+		for _, ref := range ids {
+			if task, err := c.nodes[1].node.Task(t.Context(), ref); err != nil || task.Reason != "" {
+				t.Errorf("%s: %s, %v", ref, task.Reason, err)
+			}
+		}
+	})
+}
+
+// A task of a queue is cancelled while it waits and while it runs.
+func TestQueueCancels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, time.Minute)
+		defer c.close()
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
+			t.Fatal(err)
+		}
+		ids := c.give(1, 2)
+		time.Sleep(3 * time.Second)
+		for _, ref := range ids {
+			if b, err := c.nodes[0].node.Why(t.Context(), ref); err != nil || b.Cause == "" {
+				t.Errorf("why %s: %+v, %v", ref, b, err)
+			}
+		}
+		for i := range ids {
+			ref := ids[len(ids)-1-i]
+			if _, err := c.nodes[1].node.Cancel(t.Context(), ref, false, ""); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			if task, err := c.nodes[1].node.Wait(ctx, ref); err != nil || task.State != "CANCELLED" {
+				t.Errorf("%s is %s (%s): %v", ref, task.State, task.Reason, err)
+			}
+			cancel()
+		}
+	})
+}
+
+// A queue that moves takes its tasks along: what runs goes on, what waits is granted
+// by the new home, and results come to who submitted, from there.
+func TestQueueMovesToAnotherHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 3*time.Second)
+		defer c.close()
+		ids := c.give(1, 300)
+		time.Sleep(2 * time.Second)
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, c.give(1, 10)...) // it does not know yet that the queue moves
+		moved := time.Now()
+		for {
+			if q, _ := c.nodes[0].node.Queue(t.Context(), "build"); q.Going+q.Waiting+q.Owned == 0 && time.Since(moved) > 10*time.Second {
+				break
+			}
+			if time.Since(moved) > time.Minute {
+				t.Fatal("the tasks did not move")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		c.ended(1, ids, 5*time.Minute)
+		if n := c.again(); n != 0 {
+			t.Errorf("I6: %d tasks were started again", n)
+		}
+		q, err := c.nodes[1].node.Queue(t.Context(), "build")
+		if err != nil || q.Home != "n2" || q.Generation != 2 {
+			t.Errorf("the queue is %+v: %v", q, err)
+		}
+		c.ended(1, c.give(1, 10), time.Minute)
+		if q, err = c.nodes[2].node.HandOffQueue(t.Context(), "build", ""); err != nil || q.Here || q.Generation != 3 {
+			t.Errorf("handed over to whoever is best it is %+v: %v", q, err)
+		}
+		c.ended(1, c.give(1, 10), time.Minute)
+	})
+}
+
+// A person makes another node the home of a queue whose home is gone. New tasks run
+// at once; when the old home comes back it hands over what it still has, and nothing
+// is committed twice (I3).
+func TestQueueIsSeized(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 2*time.Second)
+		defer c.close()
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
+			t.Fatal(err)
+		}
+		old := c.give(1, 20)
+		time.Sleep(5 * time.Second)
+		c.nodes[0].crash()
+		time.Sleep(time.Minute)
+		sent := c.give(2, 1) // to n0, which does not get it
+		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, ErrDenied) {
+			t.Errorf("who is no admin seizes a queue: %v", err)
+		}
+		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(0)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		c.ended(1, c.give(1, 10), time.Minute)
+		if b, err := c.nodes[2].node.Why(t.Context(), sent[0]); err != nil || !strings.HasSuffix(b.Cause, "comes when n0 is back") || b.Fix != "start n0 again" {
+			t.Errorf("why, of what the old home was given: %+v, %v", b, err)
+		}
+		c.nodes[0].start()
+		c.serve(c.nodes[0], 2*time.Second)
+		c.ended(1, old, 10*time.Minute)
+		c.ended(2, sent, 10*time.Minute)
+	})
+}
+
+// Two nodes that each made the queue agree on one home, and the tasks of both end.
+func TestQueueThatWasMadeTwiceIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		c.Partition([]int{0, 2}, []int{1})
+		both := QueueSettings{Home: "here"}
+		for _, at := range []int{0, 1} {
+			if _, err := c.nodes[at].node.SetQueue(t.Context(), "test", both); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ids [2][]string
+		for _, at := range []int{0, 1} {
+			for range 30 {
+				s, err := c.nodes[at].node.Submit(t.Context(), Request{Target: "queue:test", Kind: "build"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids[at] = append(ids[at], s.ID)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		c.Heal()
+		for _, at := range []int{0, 1} {
+			c.ended(at, ids[at], 10*time.Minute)
+		}
+		homes := map[string]bool{}
+		for _, s := range c.nodes {
+			if q, err := s.node.Queue(t.Context(), "test"); err == nil {
+				homes[q.Home] = true
+			}
+		}
+		if len(homes) != 1 {
+			t.Errorf("the queue has the homes %v", homes)
+		}
+	})
+}

@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+)
+
+// A QueueAlarm says that the home of a queue is gone, what waits for it as far as this
+// node knows, and what a person can do.
+type QueueAlarm struct {
+	Home    string     `json:"home"`
+	State   string     `json:"state" enum:"DEAD,LEFT,UNKNOWN,REVOKED" doc:"of that node; UNKNOWN: nothing was heard of it since this node started"`
+	Since   *time.Time `json:"since,omitempty"`
+	Waiting int        `json:"waiting" doc:"tasks of this node that have not ended and wait for it"`
+	Held    int        `json:"held" doc:"tasks of the queue that run here, or whose results are kept here for it"`
+	Text    string     `json:"text" doc:"all of that in a sentence"`
+	Fix     string     `json:"fix"`
+}
+
+// quietStart is how long a node that has just started waits for a home that it knows
+// before it says that it is gone.
+const quietStart = time.Minute
+
+// gone reports whether p, the home of a queue, is gone, and since when.
+func (n *Node) gone(p proto.PeerID) (state string, since time.Time, gone bool) {
+	now := n.cfg.Clock.Now()
+	m, known := n.gossip.Member(p)
+	_, member := n.book.Member(p)
+	switch {
+	case p == n.keys.Peer():
+		return "", since, false
+	case n.book.Revoked(p):
+		return "REVOKED", since, true
+	case n.net.Connected(p):
+		return "", since, false
+	case known && (m.Status == gossip.Dead || m.Status == gossip.Left):
+		return m.Status.String(), now.Add(-m.Since), true
+	case (!known || m.Status == gossip.Unknown || !member) && now.Sub(n.started) > quietStart:
+		return gossip.Unknown.String(), n.started, true
+	}
+	return "", since, false
+}
+
+// homeAlarm is the alarm of a queue, nil while its home is there.
+func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
+	home, err := proto.PeerIDFrom(s.GetHome())
+	if err != nil {
+		return nil
+	}
+	state, since, gone := n.gone(home)
+	if !gone {
+		return nil
+	}
+	a := &QueueAlarm{Home: n.nameOf(home), State: state}
+	if !since.IsZero() {
+		a.Since = new(since.UTC())
+	}
+	waiting, err := n.outbox.Unended(home)
+	if err != nil {
+		n.log.Warn("tasks that wait for a home cannot be counted", "home", a.Home, "err", err)
+	}
+	a.Waiting = waiting[queuePrefix+s.GetName()]
+	held, err := n.queues.room.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
+	if err == nil {
+		a.Held = len(held)
+	}
+	a.Text = a.sentence(s.GetName(), n.cfg.Clock.Now())
+	a.Fix = fmt.Sprintf("start %s again: nothing is lost then; if it is gone for good, on the node that shall be the home: balefire-node queue seize %s --from %s --accept-loss", a.Home, s.GetName(), a.Home)
+	return a
+}
+
+// maxHeld bounds what is counted of leases.
+const maxHeld = 1 << 20
+
+func (a *QueueAlarm) sentence(queue string, now time.Time) string {
+	word := map[string]string{"DEAD": "is dead", "LEFT": "has left", "UNKNOWN": "was not heard of", "REVOKED": "is no member any more"}[a.State]
+	if a.Since != nil {
+		ago := now.Sub(*a.Since).Round(time.Second).String()
+		if word += " for " + ago; a.State == "LEFT" {
+			word = "left " + ago + " ago"
+		}
+	}
+	text := fmt.Sprintf("queue %s: its home %s %s, so nothing of it is granted", queue, a.Home, word)
+	if a.Waiting > 0 {
+		text += fmt.Sprintf("; %s for %s", counted(a.Waiting, "task of this node waits", "tasks of this node wait"), a.Home)
+	}
+	if a.Held > 0 {
+		text += fmt.Sprintf("; %d run here or keep their results for it", a.Held)
+	}
+	return text
+}
+
+// queueAlarms are those of all queues, by the queues' names.
+func (n *Node) queueAlarms(ctx context.Context) (all []*QueueAlarm) {
+	states := n.queues.room.QueueStates()
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		if a := n.homeAlarm(ctx, states[name]); a != nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// warnHome tells when the home of queues goes, and when it is back.
+func (q *queues) warnHome(e gossip.Event) {
+	gone, was := e.To == gossip.Dead || e.To == gossip.Left, e.From == gossip.Dead || e.From == gossip.Left
+	if e.What != gossip.Changed || gone == was {
+		return
+	}
+	var names []string
+	for name, s := range q.room.QueueStates() {
+		if string(s.GetHome()) == string(e.Peer[:]) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	slices.Sort(names)
+	kind, text := "queue.home_back", "the home of "+strings.Join(names, ", ")+" is back"
+	if gone {
+		kind, text = "queue.home_gone", "the home of "+strings.Join(names, ", ")+" is "+strings.ToLower(e.To.String())+": nothing of that is granted until it is back"
+		q.node.log.Warn("the home of queues is gone", "home", q.node.nameOf(e.Peer), "queues", names, "state", e.To.String())
+	}
+	q.node.tell(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
+}

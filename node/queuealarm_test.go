@@ -1,0 +1,115 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// noted reports whether the audit of a node has an action about a subject.
+func (c *crew) noted(s *simulated, action, subject string) bool {
+	c.t.Helper()
+	found, err := ReadAudit(s.dir, AuditQuery{Action: action})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return slices.ContainsFunc(found, func(l AuditLine) bool { return strings.Contains(l.Detail["subject"], subject) })
+}
+
+// Each node tells what waits for the home of a queue that is gone, and what runs for
+// it; a person's seizure ends that. The old home hands over what it has when it is
+// back, and is a member like any other. Nothing counts twice (I3, I5).
+func TestTheHomeOfAQueueIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 40*time.Second)
+		defer c.close()
+		rules := []MemberRule{{Node: "n2", Concurrency: 4}}
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
+			t.Fatal(err)
+		}
+		ids := c.give(1, 10)
+		time.Sleep(5 * time.Second)
+		origin, owner := c.nodes[1].node, c.nodes[2].node
+		if q, err := origin.Queue(t.Context(), "build"); err != nil || q.Alarm != nil || len(origin.Status(t.Context()).Warnings) > 0 {
+			t.Fatalf("an alarm while all is well: %+v, %v, %v", q.Alarm, origin.Status(t.Context()).Warnings, err)
+		}
+		c.nodes[0].crash()
+		time.Sleep(time.Minute)
+
+		q, err := origin.Queue(t.Context(), "build")
+		if a := q.Alarm; err != nil || a == nil || a.State != "DEAD" || a.Waiting != 10 || a.Held != 0 || a.Since == nil {
+			t.Fatalf("at the origin: %+v, %v", q.Alarm, err)
+		}
+		if w := origin.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(s string) bool { return strings.Contains(s, "10 tasks of this node wait for n0") }) {
+			t.Errorf("status warns of %q", w)
+		}
+		if _, err := origin.Submit(t.Context(), Request{Target: "n0", Kind: "build"}); err != nil {
+			t.Fatal(err)
+		}
+		const waits = "1 task or result waits for n0, which is dead (balefire-node peers show n0)"
+		for what, words := range map[string][]string{"warnings": origin.Status(t.Context()).Warnings, "risks": origin.MeshSummary(t.Context()).Risks} {
+			if !slices.Contains(words, waits) {
+				t.Errorf("%s are %q, without %q", what, words, waits) // the same words, so that a person reads them once
+			}
+		}
+		if q, err = owner.Queue(t.Context(), "build"); err != nil || q.Alarm == nil || q.Alarm.Held != 4 {
+			t.Errorf("at the owner: %+v, %v", q.Alarm, err)
+		}
+		for _, subject := range []string{ids[0], "queue:build"} {
+			if b, err := origin.Why(t.Context(), subject); err != nil || !strings.Contains(b.Cause, "its home n0 is dead") || !strings.Contains(b.Fix, "queue seize build --from n0 --accept-loss") {
+				t.Errorf("why %s: %+v, %v", subject, b, err)
+			}
+		}
+		if b, err := owner.Why(t.Context(), ids[0]); err != nil || !strings.Contains(b.Cause, "its end is kept here for its home") {
+			t.Errorf("why at the owner: %+v, %v", b, err)
+		}
+		if p := origin.Events(t.Context(), 0, 1000, 0); !slices.ContainsFunc(p.Items, func(e NodeEvent) bool { return e.Kind == "queue.home_gone" && e.Fields["queues"] == "build" }) {
+			t.Error("no event tells that the home is gone")
+		}
+
+		if q, err = owner.SeizeQueue(t.Context(), "build", "n0"); err != nil || q.Generation != 2 || !q.Here || q.SeizedFrom != "n0" {
+			t.Fatalf("seized it is %+v: %v", q, err)
+		}
+		if !c.noted(c.nodes[2], "queue.seize", "build from ") {
+			t.Error("I19: the seizure is not in the audit")
+		}
+		c.homed(2, time.Minute)
+		if q, err = origin.Queue(t.Context(), "build"); err != nil || q.Alarm != nil {
+			t.Errorf("the alarm stays: %+v, %v", q.Alarm, err)
+		}
+		c.ended(1, c.give(1, 4), 2*time.Minute)
+
+		c.nodes[0].start()
+		c.serve(c.nodes[0], time.Second)
+		c.homed(2, time.Minute)
+		c.ended(1, ids, 10*time.Minute)
+		if q, err = c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Here || q.Generation != 2 || q.Waiting+q.Owned+q.Going != 0 {
+			t.Errorf("at the old home it is %+v: %v", q, err)
+		}
+		if _, err := owner.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &[]MemberRule{{Node: "n0"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if by := c.ended(1, c.give(1, 5), 2*time.Minute); by[0] != 5 {
+			t.Errorf("run by %v, want the old home as a member", by)
+		}
+	})
+}
+
+// A home that is not there is named also by a node that has not heard of it since its
+// own start, so that nobody calls it dead.
+func TestTheHomeOfAQueueCannotBeReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, time.Second)
+		defer c.close()
+		c.nodes[0].crash()
+		c.nodes[1].crash()
+		c.nodes[1].start()
+		time.Sleep(10 * time.Second)
+		b, err := c.nodes[1].node.Why(t.Context(), "queue:build")
+		if err != nil || !strings.HasPrefix(b.Cause, "n0 cannot be reached") || len(b.Steps) < 2 {
+			t.Errorf("why queue:build: %+v, %v", b, err)
+		}
+	})
+}

@@ -1,0 +1,495 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+const bigBody = 5<<20 + 12345 // the last chunk is not whole
+
+// A bigHandler returns the body that it is given, turned about, as a large result.
+type bigHandler struct {
+	crew  *crew
+	place int
+	dir   string
+}
+
+// Run copies a chunk at a time.
+func (h bigHandler) Run(_ context.Context, r *inbox.Run) *inbox.Ran {
+	h.crew.mu.Lock()
+	at := len(h.crew.runs[r.ID])
+	h.crew.runs[r.ID] = append(h.crew.runs[r.ID], crewRun{place: h.place, epoch: r.Epoch})
+	h.crew.mu.Unlock()
+	name := filepath.Join(h.dir, fmt.Sprintf("%s-%d-%d", r.ID, h.place, at))
+	f, err := os.Create(name)
+	if err != nil {
+		return &inbox.Ran{End: inbox.Retry, Reason: err.Error()}
+	}
+	defer f.Close()
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, sum), turned{r.Body})
+	if err != nil {
+		return &inbox.Ran{End: inbox.Retry, Reason: err.Error()}
+	}
+	return &inbox.Ran{End: inbox.Success, File: name, Size: uint64(n), Digest: sum.Sum(nil)}
+}
+
+// turned has each byte inverted.
+type turned struct{ r io.Reader }
+
+func (t turned) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	for i := range p[:n] {
+		p[i] = ^p[i]
+	}
+	return n, err
+}
+
+// newBigCrew starts three nodes whose home of the queue is the first; the others run
+// its tasks. A body takes some five seconds over each link.
+func newBigCrew(t *testing.T, change func(*simulated, *Config)) *crew {
+	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 10, Seed: 1}
+	c := newCrewOf(t, newWorldWith(t, 3, 1, link, change), time.Second)
+	for _, s := range c.nodes[1:] {
+		c.serveBig(s)
+	}
+	time.Sleep(3 * time.Second) // until the home knows
+	return c
+}
+
+func (c *crew) serveBig(s *simulated) {
+	spec := inbox.Spec{Kind: "big", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: bigHandler{c, s.place, c.t.TempDir()}}
+	if err := s.node.inbox.Register(spec); err != nil {
+		c.t.Fatal(err)
+	}
+	s.node.gossip.Describe()
+}
+
+// giveBig submits tasks with large bodies at a node.
+func (c *crew) giveBig(at, count int) (ids []string, bodies [][]byte) {
+	c.t.Helper()
+	for i := range count {
+		body := make([]byte, bigBody)
+		rng := rand.NewChaCha8([32]byte{byte(i), byte(at)})
+		rng.Read(body)
+		s, err := c.nodes[at].node.Submit(c.t.Context(), Request{Target: "queue:build", Kind: "big", Stream: bytes.NewReader(body)})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		ids, bodies = append(ids, s.ID), append(bodies, body)
+	}
+	return ids, bodies
+}
+
+// endedBig waits until all have succeeded, each with its own body turned about.
+func (c *crew) endedBig(at int, ids []string, bodies [][]byte, within time.Duration) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), within)
+	defer cancel()
+	for i, ref := range ids {
+		task, err := c.nodes[at].node.Wait(ctx, ref)
+		if err != nil || task.State != "SUCCESS" {
+			b, _ := c.nodes[at].node.Why(c.t.Context(), ref)
+			c.t.Fatalf("%s is %s (%s): %v; %+v", ref, task.State, task.Reason, err, b)
+		}
+		r, _, err := c.nodes[at].node.Result(ctx, ref)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		got, err := io.ReadAll(turned{r})
+		r.Close()
+		if err != nil || !bytes.Equal(got, bodies[i]) {
+			c.t.Errorf("I9: the result of %s has %d bytes and is another: %v", ref, len(got), err)
+		}
+	}
+}
+
+// bare waits until no node keeps a body but the origin those of the results.
+func (c *crew) bare(origin, results int) {
+	c.t.Helper()
+	c.await(time.Minute, "bodies are still kept that nobody needs", func() bool {
+		for _, s := range c.nodes {
+			want := 0
+			if s.place == origin {
+				want = results
+			}
+			if u := s.node.ground.blobs.Usage(); u.Blobs != want || u.Parts != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// parts waits until a file of this kind is on its way into a node, and returns which.
+func (c *crew) part(prefix string, places ...int) int {
+	c.t.Helper()
+	found := -1
+	c.await(time.Minute, "no body "+prefix+" is under way", func() bool {
+		for _, i := range places {
+			names, _ := filepath.Glob(filepath.Join(c.nodes[i].dir, "*", prefix+"*.part"))
+			for _, name := range names {
+				if info, err := os.Stat(name); err == nil && info.Size() > 1<<20 {
+					found = i
+					return true
+				}
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// starts counts the runs of a task.
+func (c *crew) startsOf(ref string) int {
+	id, err := proto.ParseTaskID(ref)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.runs[id])
+}
+
+// Tasks of a queue, and their results, may be of any size: the bodies go from the origin
+// to the home, to the owner and all the way back, and nothing of them stays behind.
+func TestQueueCarriesLargeBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newBigCrew(t, nil)
+		defer c.close()
+		for _, origin := range []int{1, 0} { // an owner is the origin too; the home is
+			ids, bodies := c.giveBig(origin, 3)
+			c.endedBig(origin, ids, bodies, 5*time.Minute)
+			for _, ref := range ids {
+				if n := c.startsOf(ref); n != 1 {
+					t.Errorf("I6: %s was started %d times", ref, n)
+				}
+			}
+		}
+		c.await(time.Minute, "bodies are still kept that nobody needs", func() bool {
+			a, b, o := c.nodes[0].node.ground.blobs.Usage(), c.nodes[1].node.ground.blobs.Usage(), c.nodes[2].node.ground.blobs.Usage()
+			return a.Blobs == 3 && b.Blobs == 3 && o.Blobs == 0 && a.Parts+b.Parts+o.Parts == 0
+		})
+	})
+}
+
+// The home may run a task itself: the body goes nowhere.
+func TestQueueHomeRunsALargeTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newBigCrew(t, nil)
+		defer c.close()
+		c.serveBig(c.nodes[0])
+		for _, s := range c.nodes[1:] {
+			s.node.inbox.Unregister("big")
+			s.node.gossip.Describe()
+		}
+		time.Sleep(3 * time.Second)
+		ids, bodies := c.giveBig(2, 2)
+		c.endedBig(2, ids, bodies, 5*time.Minute)
+		c.bare(2, 2)
+	})
+}
+
+// An owner that dies while it fetches a body, or while it brings a result home, loses
+// nothing: another does the task, and its result alone counts (I3, S19).
+func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
+	for _, tt := range []struct{ name, prefix string }{{"in mid-fetch", "run-"}, {"in mid-result", "end-"}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newBigCrew(t, nil)
+				defer c.close()
+				ids, bodies := c.giveBig(0, 1)
+				var owner int
+				if tt.prefix == "run-" {
+					owner = c.part(tt.prefix, 1, 2)
+				} else {
+					c.part(tt.prefix, 0)
+					id, _ := proto.ParseTaskID(ids[0])
+					c.mu.Lock()
+					owner = c.runs[id][0].place
+					c.mu.Unlock()
+				}
+				c.nodes[owner].crash()
+				c.endedBig(0, ids, bodies, 5*time.Minute)
+				c.nodes[owner].start()
+				c.serveBig(c.nodes[owner])
+				c.bare(0, 1)
+			})
+		})
+	}
+}
+
+// A home that dies while a body comes, goes out or comes back goes on where it was; the
+// owner does nothing twice for it.
+func TestQueueHomeDiesWithALargeBody(t *testing.T) {
+	for _, tt := range []struct {
+		name, prefix string
+		places       []int
+	}{{"while it comes", "in-", []int{0}}, {"while the owner fetches it", "run-", []int{1, 2}}, {"while the result comes", "end-", []int{0}}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newBigCrew(t, nil)
+				defer c.close()
+				ids, bodies := c.giveBig(1, 1)
+				c.part(tt.prefix, tt.places...)
+				c.nodes[0].crash()
+				c.nodes[0].start()
+				c.serve(c.nodes[0], time.Second)
+				c.endedBig(1, ids, bodies, 5*time.Minute)
+				if n := c.startsOf(ids[0]); n != 1 {
+					t.Errorf("I6: started %d times", n)
+				}
+				c.bare(1, 1)
+			})
+		})
+	}
+}
+
+// With the home of a queue the bodies of its tasks go to the next one, whichever of the
+// two dies meanwhile: a task is at no time without its body.
+func TestQueueHandsLargeBodiesOver(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		dies int // after a part of a body has gone over; -1: nobody
+	}{{"in peace", -1}, {"the old home dies", 0}, {"the new home dies", 1}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newBigCrew(t, nil)
+				defer c.close()
+				ids, bodies := c.paused(2, 2)
+				if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", c.nodes[1].name); err != nil {
+					t.Fatal(err)
+				}
+				if tt.dies >= 0 {
+					c.part("in-", 1)
+					s := c.nodes[tt.dies]
+					s.crash()
+					s.start()
+					c.serve(s, time.Second)
+					if s.place > 0 {
+						c.serveBig(s)
+					}
+				}
+				c.await(2*time.Minute, "the new home has not all tasks", func() bool {
+					q, err := c.nodes[1].node.Queue(t.Context(), "build")
+					return err == nil && q.Here && q.Waiting == 2
+				})
+				if _, err := c.nodes[1].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+					t.Fatal(err)
+				}
+				c.endedBig(2, ids, bodies, 5*time.Minute)
+				c.bare(2, 2)
+			})
+		})
+	}
+}
+
+// A home takes so many large bodies and no more, and so much as fits on its disk: the
+// others are refused, wait at their origin, and come when there is room.
+func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Config)
+	}{
+		{"by number", func(c *Config) { c.Limits.QueueBodies = 1 }},
+		{"by size", func(c *Config) { c.Store.MaxBlobs = 2*bigBody - 1 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newBigCrew(t, func(s *simulated, cfg *Config) {
+					if s.place == 0 {
+						tt.change(cfg)
+					}
+				})
+				defer c.close()
+				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(true)}); err != nil {
+					t.Fatal(err)
+				}
+				ids, bodies := c.giveBig(1, 3)
+				c.await(time.Minute, "nothing was refused", func() bool {
+					for _, ref := range ids {
+						if why, err := c.nodes[1].node.Why(t.Context(), ref); err == nil && strings.Contains(fmt.Sprint(why), "FULL") {
+							return true
+						}
+					}
+					return false
+				})
+				if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Waiting > 1 {
+					t.Errorf("%d tasks are in custody, want one: %v", q.Waiting, err)
+				}
+				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+					t.Fatal(err)
+				}
+				c.endedBig(1, ids, bodies, 20*time.Minute)
+				c.bare(1, 3)
+			})
+		})
+	}
+}
+
+// paused gives the home tasks with large bodies that it grants to nobody yet.
+func (c *crew) paused(at, count int) (ids []string, bodies [][]byte) {
+	c.t.Helper()
+	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{Paused: new(true)}); err != nil {
+		c.t.Fatal(err)
+	}
+	ids, bodies = c.giveBig(at, count)
+	c.await(2*time.Minute, "the home has not all tasks", func() bool {
+		q, err := c.nodes[0].node.Queue(c.t.Context(), "build")
+		return err == nil && q.Waiting == count
+	})
+	return ids, bodies
+}
+
+func (c *crew) resume() {
+	c.t.Helper()
+	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// An owner to whom nothing of a body comes gives the task back unstarted, and another
+// has it; that spends nothing.
+func TestQueueBodyThatStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newBigCrew(t, nil)
+		defer c.close()
+		ids, bodies := c.paused(0, 1)
+		id, err := proto.ParseTaskID(ids[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := filepath.Glob(filepath.Join(c.nodes[0].dir, "*", inbox.BodyName(id)))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("the body at the home: %v, %v", found, err)
+		}
+		away := filepath.Join(t.TempDir(), "away")
+		if err := os.Rename(found[0], away); err != nil {
+			t.Fatal(err)
+		}
+		c.resume()
+		waited := map[int]bool{}
+		c.await(4*fetchStall, "not both owners were asked", func() bool {
+			for _, s := range c.nodes[1:] {
+				p := s.node.porter
+				p.mu.Lock()
+				if p.awaits[id] != nil {
+					waited[s.place] = true
+				}
+				p.mu.Unlock()
+			}
+			return len(waited) == 2
+		})
+		if err := os.Rename(away, found[0]); err != nil {
+			t.Fatal(err)
+		}
+		c.endedBig(0, ids, bodies, 4*fetchStall)
+		task, err := c.nodes[0].node.Task(t.Context(), ids[0])
+		if err != nil || task.Abandons != 0 || c.startsOf(ids[0]) != 1 {
+			t.Errorf("%d abandons and %d starts: %v", task.Abandons, c.startsOf(ids[0]), err)
+		}
+		c.bare(0, 1)
+	})
+}
+
+// A result that is not the one its owner signed for ends its task as a dead letter: no
+// byte of it goes to the origin (I9).
+func TestQueueResultThatIsSpoilt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newBigCrew(t, nil)
+		defer c.close()
+		ids, _ := c.giveBig(0, 1)
+		c.part(leasedPrefix, 0)
+		spoilt := 0
+		for _, s := range c.nodes[1:] {
+			found, _ := filepath.Glob(filepath.Join(s.dir, "*", leasedPrefix+"*"))
+			for _, name := range found {
+				f, err := os.OpenFile(name, os.O_RDWR, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := f.WriteAt([]byte("spoilt"), bigBody-100); err != nil {
+					t.Fatal(err)
+				}
+				f.Close()
+				spoilt++
+			}
+		}
+		if spoilt != 1 {
+			t.Fatalf("%d results were spoilt, want one", spoilt)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		task, err := c.nodes[0].node.Wait(ctx, ids[0])
+		if err != nil || task.State != "DEAD_LETTER" || !strings.Contains(task.Reason, "I9") || task.ResultSize != 0 {
+			t.Errorf("it is %s (%s) with a result of %d bytes: %v", task.State, task.Reason, task.ResultSize, err)
+		}
+		for _, s := range c.nodes[1:] {
+			c.await(time.Minute, "the owner keeps what nobody takes", func() bool { return s.node.ground.blobs.Usage().Bytes == 0 })
+		}
+	})
+}
+
+// No node takes a byte from one that has no right to send it: of a task that it was not
+// granted, of a result under no lease, of a queue that does not come to it.
+func TestQueueBodiesNobodyAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newBigCrew(t, nil)
+		defer c.close()
+		ids, bodies := c.paused(0, 1)
+		id, _ := proto.ParseTaskID(ids[0])
+		home, other, third := c.nodes[0], c.nodes[1], c.nodes[2]
+		env, err := custody{home.node}.Envelope(id, other.peer())
+		if err != nil {
+			t.Fatal(err)
+		}
+		forged := &proto.Outcome{
+			State: proto.TaskState_TASK_STATE_SUCCESS, BodySize: bigBody, BodyDigest: make([]byte, 32), BodyKey: make([]byte, 32), BodySuite: 1,
+			EpochBoot: 1, EpochCounter: 1, LeaseToken: make([]byte, 16), BootId: make([]byte, 16),
+		}
+		sealed, err := leaseSeals{third.node}.Seal(home.peer(), []ownership.Sealing{{Task: id, Outcome: forged}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests := []struct {
+			name     string
+			at, from *simulated
+			offer    *proto.Offer
+			want     proto.Code
+		}{
+			{"a task that was not granted", other, home, &proto.Offer{Type: proto.MessageType_GRANT, Envelope: env}, proto.Code_CODE_STALE},
+			{"a task of a queue whose home this node is not", other, home, &proto.Offer{Type: proto.MessageType_HANDOFF, Envelope: env}, proto.Code_CODE_BUSY},
+			{"a handoff of one that never was the home", other, third, &proto.Offer{Type: proto.MessageType_HANDOFF, Envelope: env}, proto.Code_CODE_BUSY},
+			{"a result under no lease", home, third, &proto.Offer{Type: proto.MessageType_ENDED, Envelope: sealed[0]}, proto.Code_CODE_STALE},
+			{"a result of another", home, other, &proto.Offer{Type: proto.MessageType_ENDED, Envelope: sealed[0]}, proto.Code_CODE_BAD_FORM},
+			{"a body for what has none", home, third, &proto.Offer{Type: proto.MessageType_RENEW, Envelope: env}, proto.Code_CODE_BAD_FORM},
+		}
+		for _, tt := range tests {
+			sink, reply := taker(tt.at).Offer(t.Context(), tt.from.peer(), tt.offer)
+			if sink != nil || reply.GetCode() != tt.want {
+				t.Errorf("%s: taken: %v, %s (%s), want %s", tt.name, sink != nil, reply.GetCode().Name(), reply.GetDetail(), tt.want.Name())
+			}
+		}
+		c.resume()
+		c.endedBig(0, ids, bodies, 5*time.Minute)
+	})
+}
+
+// taker is what takes the bodies that come to a node.
+func taker(s *simulated) transport.Bodies { return bodies{s.node} }

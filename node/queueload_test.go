@@ -1,0 +1,142 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// A loom is the handler of a load: it works for a while, says no to what is to die,
+// and holds order and number of the starts (I6, I10).
+type loom struct {
+	t    *testing.T
+	mu   sync.Mutex
+	last map[string]int // by lane: number of the last that was started
+	busy map[string]bool
+	runs map[proto.TaskID]int
+}
+
+// Run reads "LANE NUMBER MILLISECONDS dies".
+func (l *loom) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+	var lane string
+	var number, ms int
+	var dies bool
+	body, err := io.ReadAll(r.Body)
+	if _, serr := fmt.Sscan(string(body), &lane, &number, &ms, &dies); err != nil || serr != nil {
+		return &inbox.Ran{End: inbox.Fail, Reason: "the body cannot be read"}
+	}
+	l.mu.Lock()
+	if l.runs[r.ID]++; l.runs[r.ID] > 1 {
+		l.t.Errorf("I6: %s is started %d times, and nothing went wrong", r.ID, l.runs[r.ID])
+	}
+	if lane != "-" {
+		if l.busy[lane] || number <= l.last[lane] {
+			l.t.Errorf("I10: number %d of %s starts after number %d, which runs: %v", number, lane, l.last[lane], l.busy[lane])
+		}
+		l.last[lane], l.busy[lane] = number, true
+	}
+	l.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return &inbox.Ran{End: inbox.Stopped}
+	case <-time.After(time.Duration(ms) * time.Millisecond):
+	}
+	l.mu.Lock()
+	l.busy[lane] = false
+	l.mu.Unlock()
+	if dies {
+		return &inbox.Ran{End: inbox.Fail, Reason: "it was to die"}
+	}
+	return &inbox.Ran{End: inbox.Success}
+}
+
+// load is what the test submits: every third task has no lane, the others are of six
+// lanes, of which the last two stand still where one dies. A quarter may be started
+// once only.
+func load(n int) (rs []Request) {
+	for i := range n {
+		r := Request{Target: "queue:build", Kind: "build"}
+		lane := "-"
+		if i%3 > 0 {
+			k := i % 6
+			lane = fmt.Sprint("lane", k)
+			r.Order = lane
+			if k > 3 {
+				r.OnDead = "block"
+			}
+		}
+		if i%4 == 0 {
+			r.Mode = proto.Mode_MODE_AT_MOST_ONCE
+		}
+		r.Body = fmt.Appendf(nil, "%s %d %d %v", lane, i+1, 20+i*37%300, i%29 == 7)
+		rs = append(rs, r)
+	}
+	return rs
+}
+
+// The strategy is switched ten times while a queue is at work: every task ends, and is
+// started once; lanes keep their order, and stand still behind what died where they
+// shall, until a person lets them go on.
+func TestQueueSwitchesItsStrategyUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 4, time.Second)
+		defer c.close()
+		l := &loom{t: t, last: map[string]int{}, busy: map[string]bool{}, runs: map[proto.TaskID]int{}}
+		for _, s := range c.nodes {
+			spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, MaxAttempts: 1, Handler: l}
+			if err := s.node.inbox.Register(spec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rs := load(600)
+		got, errs := c.nodes[1].node.SubmitMany(t.Context(), rs)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		names := dispatch.Names()
+		for i := range 10 {
+			time.Sleep(300 * time.Millisecond)
+			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Strategy: new(names[i%len(names)])}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stood := 0
+		for range 300 { // lanes stand still a few times
+			time.Sleep(time.Second)
+			q, _ := c.nodes[0].node.Queue(t.Context(), "build")
+			if q.Waiting+q.Owned == 0 {
+				break
+			}
+			for _, lane := range []string{"lane4", "lane5"} {
+				if _, err := c.nodes[0].node.UnblockLane(t.Context(), "build", lane); err == nil {
+					stood++
+				}
+			}
+		}
+		if stood == 0 {
+			t.Error("no lane ever stood still")
+		}
+		for i, s := range got {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			task, err := c.nodes[1].node.Wait(ctx, s.ID)
+			cancel()
+			want := "SUCCESS"
+			if i%29 == 7 {
+				want = "FAILED"
+			}
+			id, _ := proto.ParseTaskID(s.ID)
+			if err != nil || task.State != want || l.runs[id] != 1 {
+				t.Errorf("number %d is %s (%s) after %d starts, want %s: %v", i+1, task.State, task.Reason, l.runs[id], want, err)
+			}
+		}
+	})
+}

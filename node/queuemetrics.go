@@ -1,0 +1,109 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/proto"
+)
+
+// A queueMeter shows shared queues, the leases that this node gave, and when it paused
+// itself.
+type queueMeter struct {
+	queues *queues
+	pauses prometheus.Counter
+}
+
+var (
+	descQueueTasks = prometheus.NewDesc("balefire_queue_tasks", "Tasks of the queues whose home is here: waiting, owned, and going to another home.", []string{"queue", "state"}, nil)
+	descHomeless   = prometheus.NewDesc("balefire_queues_homeless", "Known queues whose home is gone.", nil, nil)
+	descLeases     = prometheus.NewDesc("balefire_leases", "Leases that this node gave and that are not over, by what is believed of their owners.", []string{"owner"}, nil)
+	descPaused     = prometheus.NewDesc("balefire_worker_paused", "1 while this node takes nothing new of shared queues: by itself, because it is cut off or ill, or by a person, who drains it.", []string{"by"}, nil)
+	descStarved    = prometheus.NewDesc("balefire_low_starved_total", "Times a task of class low was taken because it had waited for too long.", []string{"role"}, nil)
+	descOldestDead = prometheus.NewDesc("balefire_members_oldest_dead_seconds", "How long the member that is dead for the longest has been dead; 0: none is.", nil, nil)
+)
+
+func newQueueMeter(q *queues) *queueMeter {
+	m := &queueMeter{queues: q, pauses: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "balefire_worker_pauses_total", Help: "Times this node began to take nothing new of shared queues by itself.",
+	})}
+	q.node.registry.MustRegister(m, m.pauses)
+	return m
+}
+
+// Describe tells the collector's families.
+func (m *queueMeter) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descQueueTasks, descHomeless, descLeases, descPaused, descStarved, descOldestDead} {
+		ch <- d
+	}
+}
+
+// countTime bounds what a collection waits for the room.
+const countTime = time.Second
+
+// Collect reads the rooms' own counts.
+func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
+	n := m.queues.node
+	if !n.running.Load() {
+		return // the room does not answer
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), countTime)
+	defer cancel()
+	if c, err := m.queues.room.Counts(ctx); err == nil {
+		for _, s := range m.queues.hereStates("") {
+			q := c.Queues[s.GetName()]
+			gauge(descQueueTasks, float64(q.Waiting), s.GetName(), "waiting")
+			gauge(descQueueTasks, float64(q.Owned), s.GetName(), "owned")
+			gauge(descQueueTasks, float64(q.Going), s.GetName(), "going")
+		}
+		byState := map[string]int{}
+		for p, count := range c.Owners {
+			byState[n.standing(p).String()] += count
+		}
+		for _, s := range []gossip.Status{gossip.Alive, gossip.Suspect, gossip.Dead, gossip.Left, gossip.Unknown} {
+			gauge(descLeases, float64(byState[s.String()]), s.String())
+		}
+	}
+	homeless := 0
+	for _, s := range m.queues.room.QueueStates() {
+		if home, err := proto.PeerIDFrom(s.GetHome()); err == nil {
+			if _, _, gone := n.gone(home); gone {
+				homeless++
+			}
+		}
+	}
+	gauge(descHomeless, float64(homeless))
+	gauge(descPaused, one(n.gossip.SelfPaused()), "itself")
+	gauge(descPaused, one(m.queues.drained.Load()), "person")
+	oldest := time.Duration(0)
+	for _, x := range n.gossip.Members() {
+		if x.Status == gossip.Dead {
+			oldest = max(oldest, x.Since)
+		}
+	}
+	gauge(descOldestDead, oldest.Seconds())
+	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.outbox.Stats().Starved), RoleHome)
+	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.inbox.Status().Backlog.Starved), RoleOwner)
+}
+
+// standing is what is believed of p, also of this node itself.
+func (n *Node) standing(p proto.PeerID) gossip.Status {
+	if p == n.keys.Peer() {
+		return gossip.Alive
+	}
+	m, _ := n.gossip.Member(p)
+	return m.Status
+}
+
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,68 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// metrics returns the values of all gauges and counters of a node, by name and labels.
+func (c *crew) metrics(s *simulated) map[string]float64 {
+	c.t.Helper()
+	families, err := s.node.Registry().Gather()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			out[f.GetName()+"{"+strings.Join(labels, ",")+"}"] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return out
+}
+
+// What waits, who owns, what is homeless and who is paused can be watched.
+func TestQueuesAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Minute)
+		defer c.close()
+		c.only(2, 2)
+		c.give(1, 5)
+		time.Sleep(3 * time.Second)
+		expect := func(s *simulated, want map[string]float64) {
+			t.Helper()
+			got := c.metrics(s)
+			for name, v := range want {
+				if x, ok := got[name]; !ok || x != v {
+					t.Errorf("%s: %s is %v (%v), want %v", s.name, name, x, ok, v)
+				}
+			}
+		}
+		expect(c.nodes[0], map[string]float64{
+			"balefire_queue_tasks{build,waiting}": 3, "balefire_queue_tasks{build,owned}": 2, "balefire_queue_tasks{build,going}": 0,
+			"balefire_leases{ALIVE}": 2, "balefire_leases{DEAD}": 0, "balefire_queues_homeless{}": 0, "balefire_worker_paused{itself}": 0,
+			"balefire_worker_paused{person}": 0, "balefire_worker_pauses_total{}": 0, "balefire_low_starved_total{home}": 0,
+			"balefire_ownership_events_total{granted}": 2, "balefire_members_oldest_dead_seconds{}": 0,
+		})
+		if _, err := c.nodes[2].node.Drain(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		expect(c.nodes[2], map[string]float64{"balefire_worker_paused{person}": 1})
+		c.nodes[2].crash()
+		time.Sleep(time.Minute)
+		expect(c.nodes[0], map[string]float64{"balefire_queue_tasks{build,waiting}": 5, "balefire_leases{ALIVE}": 0, "balefire_ownership_events_total{owner_dead}": 2})
+		if v := c.metrics(c.nodes[0])["balefire_members_oldest_dead_seconds{}"]; v < 30 || v > 60 {
+			t.Errorf("the dead member is dead for %v s", v)
+		}
+		c.nodes[0].crash()
+		c.await(2*time.Minute, "the last one to see that it is alone", func() bool { return c.metrics(c.nodes[1])["balefire_worker_pauses_total{}"] == 1 })
+		expect(c.nodes[1], map[string]float64{"balefire_worker_paused{itself}": 1})
+		c.await(time.Minute, "the queue to be homeless", func() bool { return c.metrics(c.nodes[1])["balefire_queues_homeless{}"] == 1 })
+	})
+}

@@ -1,0 +1,133 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// mover brings the custody of tasks from one home of a queue to the next.
+type mover struct{ node *Node }
+
+// arrival checks a task that an old home hands over. That its time may be over does
+// not matter: it was accepted in its time, and it must end here.
+func (m mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
+	a, err := m.opened(h.GetTask().GetEnvelope())
+	switch {
+	case err != nil:
+		return a, err
+	case string(a.Header.ID[:]) != string(h.GetLease().GetTask()) || a.Content.GetQueue() != h.GetLease().GetQueue():
+		return a, badForm("it is not the task of its cell")
+	case a.Header.Streamed() && !inboxBodies(m).Has(inbox.BodyName(a.Header.ID)):
+		return a, &identity.CheckError{Code: proto.Code_CODE_NEED_BODY, Err: errors.New("its body is not here yet")}
+	}
+	return a, nil
+}
+
+// opened checks and reads what the origin of a task has sealed.
+func (m mover) opened(env *proto.Envelope) (inbox.Arrival, error) {
+	n := m.node
+	header, err := proto.ParseHeader(env.GetHeader())
+	if err != nil {
+		return inbox.Arrival{}, err
+	}
+	checks := n.checks()
+	checks.Self, checks.Now = header.Target, time.UnixMilli(header.Created)
+	opened, err := checks.Check(env)
+	if err != nil {
+		return inbox.Arrival{}, err
+	}
+	content := new(proto.Content)
+	if err := proto.Decode(opened.Content, content); err != nil {
+		return inbox.Arrival{}, err
+	}
+	if header.What != proto.WhatTask || content.GetQueue() == "" {
+		return inbox.Arrival{}, badForm("it is no task of a queue")
+	}
+	return inbox.Arrival{
+		Header: header, Content: content, Envelope: env, Key: opened.Key,
+		Digest: identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask),
+	}, checkContent(&header, content)
+}
+
+// Check checks a task and reads what it is.
+func (m mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error) {
+	a, err := m.arrival(h)
+	if err != nil {
+		return ownership.Task{}, fmt.Errorf("a task that %s hands over: %w", from.Short(), err)
+	}
+	return movedTask(&a), nil
+}
+
+// movedTask is a task that an old home hands over, as the machine knows it.
+func movedTask(a *inbox.Arrival) ownership.Task {
+	c := a.Content
+	return ownership.Task{
+		ID: a.Header.ID, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
+		Labels: c.GetRequire(), Prefer: c.GetPrefer(), NotBefore: c.GetNotBeforeMs(), NotAfter: a.Header.NotAfter, MaxAttempts: c.GetMaxAttempts(),
+	}
+}
+
+// Adopt prepares to take custody of it.
+func (m mover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), err error) {
+	a, err := m.arrival(h)
+	if err != nil {
+		return nil, nil, err
+	}
+	ad, err := m.node.inbox.Adopt(&a)
+	if err != nil {
+		return nil, nil, err
+	}
+	into = func(b *store.Batch) {
+		ad.Into(b)
+		if a.Header.Streamed() {
+			b.After(func() { m.node.porter.holdOne(a.Header.ID) })
+		}
+	}
+	return into, ad.Drop, nil
+}
+
+// Gone lets go of tasks that their new home has.
+func (m mover) Gone(ids []proto.TaskID, home proto.PeerID) {
+	name, _ := m.node.peerNames(home[:])
+	if err := m.node.inbox.Moved(context.Background(), ids, name); err != nil {
+		m.node.log.Warn("tasks that moved are still kept here", "tasks", len(ids), "err", err)
+	}
+	for _, id := range ids {
+		m.node.porter.letGo(id, "")
+	}
+}
+
+// SeizeQueue makes this node the home of a queue whose home, from, is gone for good.
+// What only that node knows is lost until it comes back: then it hands that over.
+func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error) {
+	q, err := n.Queue(ctx, name)
+	if err != nil {
+		return q, err
+	}
+	p, err := n.peerOf(from)
+	switch {
+	case err != nil:
+		return q, err
+	case q.Here:
+		return q, fmt.Errorf("%w: the home of queue %s is here already", ErrRefused, name)
+	case q.HomeID != p.Peer.String():
+		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", ErrRefused, name, q.Home, p.Label())
+	case n.net.Connected(p.Peer):
+		return q, fmt.Errorf("%w: %s is connected: on it: balefire-node queue handoff %s", ErrRefused, p.Label(), name)
+	}
+	if err := n.note(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
+		return q, err
+	}
+	if err := n.queues.room.Seize(ctx, name, p.Peer); err != nil {
+		return q, fmt.Errorf("seize queue %s: %w", name, err)
+	}
+	return n.Queue(ctx, name)
+}

@@ -1,0 +1,526 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// Queues lists the shared queues that this node knows, by name.
+func (n *Node) Queues(ctx context.Context) []Queue {
+	out := []Queue{}
+	states := n.queues.room.QueueStates()
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		out = append(out, n.queueView(ctx, states[name]))
+	}
+	return out
+}
+
+// Queue returns one of them.
+func (n *Node) Queue(ctx context.Context, name string) (Queue, error) {
+	s := n.queues.room.QueueStates()[name]
+	if s == nil {
+		_, err := n.queues.homeOf(name)
+		return Queue{}, err
+	}
+	return n.queueView(ctx, s), nil
+}
+
+func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
+	q := Queue{Name: s.GetName(), Generation: s.GetGeneration(), Members: []QueueMember{}, Changed: maybe(s.GetChangedMs())}
+	q.Home, q.HomeID = n.peerNames(s.GetHome())
+	q.Here = q.HomeID == n.keys.Peer().String()
+	q.SeizedFrom, _ = n.peerNames(s.GetSeizedFrom())
+	q.QueueRules = QueueRules{
+		Strategy: cmp.Or(s.GetStrategy(), dispatch.Names()[0]), Paused: s.GetPaused(), Draining: s.GetDraining(), Concurrency: int(s.GetConcurrency()),
+		NodeConcurrency: int(s.GetNodeConcurrency()), Labels: s.GetLabels(), Allow: s.GetAllow(), LeaseMs: int(s.GetLeaseMs()), OnLostLease: s.GetOnLostLease(),
+	}
+	for _, k := range s.GetKinds() {
+		q.Kinds = append(q.Kinds, KindLimit{Kind: k.GetKind(), Concurrency: int(k.GetConcurrency()), NodeConcurrency: int(k.GetNodeConcurrency())})
+	}
+	q.Homes, q.MemberRules = n.nodeRules(s)
+	v, err := n.queues.room.Queue(ctx, s.GetName())
+	if err != nil {
+		return q
+	}
+	q.QueueCounts = QueueCounts{Waiting: v.Waiting, Owned: v.Owned, Going: v.Going}
+	if !q.Here {
+		q.Alarm = n.homeAlarm(ctx, s)
+		return q // what is left here is on its way
+	}
+	for _, l := range v.Blocked {
+		x := BlockedLane{Key: l.Key, Waiting: l.Waits}
+		if !l.Died.IsZero() {
+			x.Died = l.Died.String()
+		}
+		q.Blocked = append(q.Blocked, x)
+	}
+	for _, m := range v.Members {
+		x := QueueMember{
+			Alive: m.Alive, Draining: m.Draining, Kinds: append([]string{}, m.Kinds...), Labels: m.Labels, Slots: m.Slots, Busy: m.Busy,
+			Priority: int(m.Priority), Owned: m.Owned,
+		}
+		x.Name, x.ID = n.peerNames(m.Peer[:])
+		q.Members = append(q.Members, x)
+	}
+	return q
+}
+
+// queueRE is what a queue may be called.
+var queueRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// SetQueue changes the settings of a queue whose home is here, or makes it.
+func (n *Node) SetQueue(ctx context.Context, name string, s QueueSettings) (Queue, error) {
+	if err := n.checkQueue(name, s); err != nil {
+		return Queue{}, err
+	}
+	change, err := n.change(s)
+	if err != nil {
+		return Queue{}, err
+	}
+	if err := n.queues.room.SetQueue(ctx, name, change); err != nil {
+		return Queue{}, fmt.Errorf("queue set: %w", err)
+	}
+	if err := n.note(ctx, "queue.set", name); err != nil {
+		return Queue{}, err
+	}
+	return n.Queue(ctx, name)
+}
+
+func (n *Node) checkQueue(name string, s QueueSettings) error {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, a...))
+	}
+	state := n.queues.room.QueueStates()[name]
+	self := n.keys.Peer()
+	switch {
+	case !queueRE.MatchString(name):
+		return bad("queue %.80q: it is 1-63 of a-z 0-9 . _ -", name)
+	case !oneOf(s.Home, "", "here"):
+		return bad("home %.60q: it is here, or is changed by queue handoff", s.Home)
+	case state == nil && s.Home == "":
+		_, err := n.queues.homeOf(name)
+		return err
+	case state != nil && string(state.GetHome()) != string(self[:]):
+		home, _ := n.peerNames(state.GetHome())
+		return fmt.Errorf("%w: the home of queue %s is %s: set it there", ErrRefused, name, home)
+	case s.OnLostLease != nil && !oneOf(*s.OnLostLease, "", "continue", "stop"):
+		return bad("on_lost_lease %.20q: it is continue or stop", *s.OnLostLease)
+	case negative(s.Concurrency) || negative(s.NodeConcurrency):
+		return bad("a limit is not negative")
+	case s.LeaseMs != nil && *s.LeaseMs != 0 && (*s.LeaseMs < 5000 || *s.LeaseMs > 3_600_000):
+		return bad("a lease lasts 5 seconds to an hour")
+	}
+	if s.Strategy != nil {
+		if _, err := dispatch.New(*s.Strategy); err != nil {
+			return bad("strategy %.40q: it is one of %s", *s.Strategy, strings.Join(dispatch.Names(), ", "))
+		}
+	}
+	for _, list := range []*[]string{s.Labels, s.Allow} {
+		if list != nil && !goodLabels(*list) {
+			return bad("labels and allow have at most 32 entries of 1 to 128 bytes")
+		}
+	}
+	if s.Allow != nil {
+		if err := inbox.CheckAllow(*s.Allow); err != nil {
+			return bad("%v", err)
+		}
+	}
+	if s.Kinds != nil {
+		for _, k := range *s.Kinds {
+			if len(*s.Kinds) > 64 || !validKind(k.Kind) || k.Concurrency < 0 || k.NodeConcurrency < 0 {
+				return bad("at most 64 limits of kinds, none negative, each with the name of a kind")
+			}
+		}
+	}
+	return nil
+}
+
+func negative(n *int) bool { return n != nil && (*n < 0 || *n > 1<<20) }
+
+// apply changes the state of a queue.
+func (s QueueSettings) apply(q *proto.QueueState) {
+	number := func(to *uint32, v *int) {
+		if v != nil {
+			*to = uint32(*v)
+		}
+	}
+	number(&q.Concurrency, s.Concurrency)
+	number(&q.NodeConcurrency, s.NodeConcurrency)
+	number(&q.LeaseMs, s.LeaseMs)
+	if s.Strategy != nil {
+		q.Strategy = *s.Strategy
+	}
+	if s.Paused != nil {
+		q.Paused = *s.Paused
+	}
+	if s.Draining != nil {
+		q.Draining = *s.Draining
+	}
+	if s.Labels != nil {
+		q.Labels = *s.Labels
+	}
+	if s.Allow != nil {
+		q.Allow = *s.Allow
+	}
+	if s.OnLostLease != nil {
+		q.OnLostLease = *s.OnLostLease
+	}
+	if s.Kinds != nil {
+		q.Kinds = nil
+		for _, k := range *s.Kinds {
+			q.Kinds = append(q.Kinds, &proto.KindLimit{Kind: k.Kind, Concurrency: uint32(k.Concurrency), NodeConcurrency: uint32(k.NodeConcurrency)})
+		}
+	}
+}
+
+// Leases lists leases that this node gave, then those that it has.
+func (n *Node) Leases(ctx context.Context, f LeaseFilter) ([]Lease, error) {
+	limit, err := pageSize(f.Limit)
+	if err != nil {
+		return nil, err
+	}
+	if !oneOf(f.Role, "", RoleHome, RoleOwner) {
+		return nil, fmt.Errorf("%w: role %.20q: it is home or owner", ErrInvalid, f.Role)
+	}
+	var owner proto.PeerID
+	if f.Owner != "" {
+		p, err := n.peerOf(f.Owner)
+		if err != nil {
+			return nil, err
+		}
+		owner = p.Peer
+	}
+	match := func(v ownership.LeaseView) bool {
+		holder := v.Peer
+		if !v.Home {
+			holder = n.keys.Peer()
+		}
+		return (f.Queue == "" || f.Queue == v.Queue) && (f.Role == "" || v.Home == (f.Role == RoleHome)) && (f.Owner == "" || holder == owner)
+	}
+	found, err := n.queues.room.Leases(ctx, match, limit)
+	out := make([]Lease, len(found))
+	for i, v := range found {
+		out[i] = n.leaseView(v)
+	}
+	return out, err
+}
+
+func (n *Node) leaseView(v ownership.LeaseView) Lease {
+	l := Lease{
+		Task: v.Task.String(), Queue: v.Queue, Kind: v.Kind, Role: RoleOwner, State: v.State, Epoch: epochText(v.Epoch),
+		Attempts: v.Attempts, Abandons: v.Abandons, Cancel: v.Cancel, Lapsed: v.Lapsed, Granted: maybe(v.GrantedMs),
+	}
+	if v.Home {
+		l.Role = RoleHome
+	}
+	l.Peer, l.PeerID = n.peerNames(v.Peer[:])
+	if !v.Lapsed {
+		l.Until = new(n.cfg.Clock.Now().Add(v.Left).UTC())
+	}
+	return l
+}
+
+func epochText(s proto.Seq) string { return fmt.Sprintf("%d.%d", s.Boot, s.Counter) }
+
+// ReleaseLease takes the lease of one task back by a person's hand.
+func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
+	id, err := proto.ParseTaskID(task)
+	if err != nil {
+		if id, err = n.complete(task); err != nil {
+			return Lease{}, err
+		}
+	}
+	before, known, err := n.queues.room.Task(ctx, id)
+	if err != nil {
+		return Lease{}, err
+	}
+	if !known {
+		return Lease{}, fmt.Errorf("%w: no task %s is in a queue whose home is here: its home releases its lease", ErrNotFound, id)
+	}
+	done, err := n.queues.room.Recover(ctx, id)
+	if err != nil {
+		return Lease{}, err
+	}
+	if !done {
+		return n.leaseView(before.LeaseView), fmt.Errorf("%w: task %s has no lease that may be taken back: nobody has one, or it may have been started and may be started once only", ErrRefused, id)
+	}
+	if err := n.note(ctx, "lease.release", id.String()); err != nil {
+		return Lease{}, err
+	}
+	after, known, err := n.queues.room.Task(ctx, id)
+	if !known {
+		after = before
+	}
+	return n.leaseView(after.LeaseView), err
+}
+
+// RecoverLeases takes back at once what owners have that are dead or have left, or with a
+// name what that one has, which must not be alive; dryRun only tells. What may have been
+// started, and may be started once only, stays: its owner's word is waited for.
+func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Recovered, error) {
+	r := Recovered{DryRun: dryRun, Taken: []Lease{}, Kept: []Lease{}}
+	lost := n.lostOwners()
+	if owner != "" {
+		p, err := n.otherOf(owner)
+		if err != nil {
+			return r, err
+		}
+		if m, ok := n.gossip.Member(p.Peer); ok && m.Status == gossip.Alive {
+			return r, fmt.Errorf("%w: %s is alive: balefire-node lease release takes back the lease of one task", ErrRefused, p.Label())
+		}
+		lost = map[proto.PeerID]bool{p.Peer: true}
+	}
+	found, err := n.queues.room.Leases(ctx, func(v ownership.LeaseView) bool { return v.Home && lost[v.Peer] && !v.Lapsed }, maxHeld)
+	if err != nil {
+		return r, err
+	}
+	if !dryRun && len(found) > 0 {
+		if err := n.note(ctx, "mesh.recover", fmt.Sprintf("%d leases of %s", len(found), orWord(owner, "dead owners"))); err != nil {
+			return r, err
+		}
+	}
+	for _, v := range found {
+		done := !v.Permitted
+		if done && !dryRun {
+			if done, err = n.queues.room.Recover(ctx, v.Task); err != nil {
+				return r, err
+			}
+		}
+		if done {
+			r.Taken = append(r.Taken, n.leaseView(v))
+		} else {
+			r.Kept = append(r.Kept, n.leaseView(v))
+		}
+	}
+	return r, nil
+}
+
+// lostOwners are the members that are dead, or have left.
+func (n *Node) lostOwners() map[proto.PeerID]bool {
+	lost := map[proto.PeerID]bool{}
+	for _, m := range n.gossip.Members() {
+		if m.Status == gossip.Dead || m.Status == gossip.Left {
+			lost[m.Peer] = true
+		}
+	}
+	return lost
+}
+
+// LeaseConflicts lists the newest claims that did not count, oldest first.
+func (n *Node) LeaseConflicts(ctx context.Context) []LeaseConflict {
+	l := n.queues.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]LeaseConflict{}, l.conflicts...)
+}
+
+// OwnershipEvents returns up to limit events with a number above after, oldest
+// first.
+func (n *Node) OwnershipEvents(ctx context.Context, after uint64, limit int) []OwnershipEvent {
+	l := n.queues.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, _ := slices.BinarySearchFunc(l.kept, after+1, func(k keptEvent, n uint64) int { return cmp.Compare(k.number, n) })
+	out := []OwnershipEvent{}
+	for _, k := range l.kept[at:min(len(l.kept), at+max(limit, 0))] {
+		out = append(out, l.view(k))
+	}
+	return out
+}
+
+// An ownershipLog keeps the newest of what happened to leases, in memory.
+type ownershipLog struct {
+	node  *Node
+	count *prometheus.CounterVec
+	said  *prometheus.CounterVec
+	bad   *prometheus.CounterVec
+
+	mu        sync.Mutex
+	last      uint64
+	kept      []keptEvent
+	skipped   time.Time // when no lease was taken back because the clocks had jumped
+	conflicts []LeaseConflict
+}
+
+const (
+	maxOwnershipEvents = 4096
+	maxConflicts       = 512
+)
+
+func newOwnershipLog(n *Node) *ownershipLog {
+	l := &ownershipLog{node: n, count: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "balefire_ownership_events_total", Help: "What happened to leases that this node gave or has, by kind.",
+	}, []string{"kind"}), said: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "balefire_ownership_messages_total", Help: "Messages of ownership that this node sent to others, by type.",
+	}, []string{"type"}), bad: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "balefire_ownership_refused_total", Help: "Messages of ownership that were refused whole, by type: damaged, or not signed by who may.",
+	}, []string{"type"})}
+	n.registry.MustRegister(l.count, l.said, l.bad)
+	return l
+}
+
+// keep appends to a list that is halved when it is full.
+func keep[T any](list []T, x T, most int) []T {
+	if len(list) >= most {
+		list = append(list[:0:0], list[len(list)-most/2:]...)
+	}
+	return append(list, x)
+}
+
+// view is a line as people read it.
+func (l *ownershipLog) view(k keptEvent) OwnershipEvent {
+	e := k.event
+	x := OwnershipEvent{Number: k.number, Time: k.time, Kind: e.Kind.String(), Queue: e.Queue, Epoch: epochText(e.Epoch), Cause: e.Cause}
+	if !e.Task.IsZero() {
+		x.Task = e.Task.String()
+	}
+	if !e.Peer.IsZero() {
+		x.Peer, x.PeerID = l.node.peerNames(e.Peer[:])
+	}
+	return x
+}
+
+// events notes what has become durable.
+func (l *ownershipLog) events(all []ownership.Event) {
+	now := l.node.cfg.Clock.Now().UTC()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range all {
+		l.count.WithLabelValues(e.Kind.String()).Inc()
+		if e.Kind == ownership.EventUnheeded {
+			continue // late copies are many, and tell nobody anything
+		}
+		l.last++
+		k := keptEvent{l.last, now, e}
+		l.kept = keep(l.kept, k, maxOwnershipEvents)
+		x := l.view(k)
+		if e.Kind == ownership.EventSkipped {
+			l.skipped = now
+		}
+		switch e.Kind {
+		case ownership.EventConflict:
+			l.conflicts = keep(l.conflicts, LeaseConflict{Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause}, maxConflicts)
+		case ownership.EventSkipped, ownership.EventForged, ownership.EventBlocked:
+			l.node.tell("ownership."+x.Kind, e.Peer, cmp.Or(e.Cause, x.Kind), map[string]string{"task": x.Task, "queue": x.Queue})
+		}
+	}
+}
+
+// jumpShown is how long a jump of the clocks is told.
+const jumpShown = time.Hour
+
+// jumped is when the clocks jumped last, zero: not in this start.
+func (l *ownershipLog) jumped() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.skipped
+}
+
+// orphans notes results that did not count.
+func (l *ownershipLog) orphans(all []ownership.Orphan) {
+	now := l.node.cfg.Clock.Now().UTC()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range all {
+		c := LeaseConflict{Time: now, Task: o.Task.String(), Epoch: epochText(o.Epoch), State: o.State.Name(), Cause: "a result that does not count"}
+		if len(o.Digest) > 0 {
+			c.Digest = "sha256:" + hex.EncodeToString(o.Digest)
+		}
+		c.Peer, c.PeerID = l.node.peerNames(o.From[:])
+		l.conflicts = keep(l.conflicts, c, maxConflicts)
+	}
+}
+
+// whyQueued looks at a task of a queue whose home is here.
+func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
+	v, known, err := n.queues.room.Task(ctx, id)
+	if err != nil || !known {
+		b.Cause = "its end is being written"
+		return b
+	}
+	owner, _ := n.peerNames(v.Peer[:])
+	b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home here, cell %s, %d attempts, %d leases lost", rec.GetQueue(), v.State, v.Attempts, v.Abandons))
+	if n := len(v.Grants); n > 0 {
+		b.Steps = append(b.Steps, fmt.Sprintf("lease: epoch %s, %s", epochText(v.Epoch), owner))
+	}
+	switch {
+	case v.Leased:
+		b.Cause, b.Fix = fmt.Sprintf("%s has the lease; its result has not come yet", owner), "on "+owner+": balefire-node why "+b.Task
+		b.Next = new(n.cfg.Clock.Now().Add(v.Left).UTC())
+	case v.State == proto.TaskState_TASK_STATE_RUNNING.Name() || v.State == proto.TaskState_TASK_STATE_INDETERMINATE.Name():
+		b.Cause = fmt.Sprintf("%s may have started it, it may be started once only, and %s says nothing", owner, owner)
+	case v.Paused:
+		b.Cause, b.Fix = "the queue is paused", "balefire-node queue resume "+rec.GetQueue()
+	case !v.Active:
+		b.Cause, b.Fix = "this node takes itself for cut off, and grants nothing", "balefire-node netcheck"
+	case v.Blocked:
+		b.Cause = "the task before it with its ordering key died, and on_dead is block"
+		b.Fix = fmt.Sprintf("balefire-node queue unblock %s %s", rec.GetQueue(), rec.GetOrderingKey())
+	case !v.Turn:
+		b.Cause = "another task with its ordering key is before it"
+	case v.Due > 0:
+		b.Cause, b.Next = "the last attempt failed: "+orWord(v.Reason, "no reason given")+"; it waits for the next", new(n.cfg.Clock.Now().Add(v.Due).UTC())
+	case v.Serve == 0:
+		b.Cause, b.Fix = "no member that is alive serves kind "+rec.GetKind(), "balefire-node handler add "+rec.GetKind()+" on a node that shall"
+		if len(rec.GetRequire()) > 0 {
+			b.Cause, b.Fix = b.Cause+" and has the labels "+strings.Join(rec.GetRequire(), ", "), "set mesh.labels on a node that shall, or "+b.Fix
+		}
+	case v.Could == 0 && v.Shy > 0:
+		b.Cause = fmt.Sprintf("%d of %d members that serve its kind did not take it just now: %s", v.Shy, v.Serve, lastGrant(v.Grants))
+	case v.Could == 0:
+		b.Cause, b.Fix = fmt.Sprintf("all %d members that serve its kind are busy, or a limit of the queue is reached", v.Serve), "balefire-node queue show "+rec.GetQueue()
+	default:
+		b.Cause = "it is granted next"
+	}
+	return b
+}
+
+func lastGrant(grants []*proto.Granting) string {
+	if n := len(grants); n > 0 {
+		return orWord(grants[n-1].GetEnded(), "no answer")
+	}
+	return "no answer"
+}
+
+// leaseTimeout bounds a look at the room for what is only shown.
+const leaseTimeout = 2 * time.Second
+
+// withGrants adds to a task of a queue whose home is here what its cell says.
+func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
+	if r.GetQueue() == "" && !strings.HasPrefix(r.GetTarget(), queuePrefix) || r.GetState().Terminal() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+	defer cancel()
+	v, known, err := n.queues.room.Task(ctx, id)
+	if err != nil || !known {
+		return
+	}
+	running := v.Leased && r.GetState() == proto.TaskState_TASK_STATE_RUNNING // its owner has said so
+	t.State, t.Attempts, t.Abandons, t.Epoch = v.State, v.Attempts, v.Abandons, epochText(v.Epoch)
+	if running {
+		t.State = r.GetState().Name()
+	}
+	t.Class, t.Reason = v.Class.Name(), v.Reason
+	for i, g := range v.Grants {
+		name, _ := n.peerNames(g.GetOwner())
+		e := grantEvent(g, uint32(i+1), name)
+		t.Events = append(t.Events, Event{Time: at(e.GetTimeMs()), Node: n.self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause()})
+	}
+}

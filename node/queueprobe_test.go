@@ -1,0 +1,82 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/proto"
+)
+
+// A diary is a handler that works for long, and can tell what it had done before its
+// node died.
+type diary struct {
+	crewHandler
+
+	mu    sync.Mutex
+	done  map[proto.TaskID]bool
+	asked map[proto.TaskID]int
+}
+
+// Run notes the effect half way through.
+func (d *diary) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+	time.AfterFunc(d.work/2, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.done[r.ID] = true
+	})
+	return d.crewHandler.Run(ctx, r)
+}
+
+// Probe implements [inbox.Prober].
+func (d *diary) Probe(_ context.Context, r *inbox.Run) inbox.Probe {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked[r.ID]++
+	if d.done[r.ID] {
+		return inbox.Done
+	}
+	return inbox.NotDone
+}
+
+// What ran when the node of its owner died is asked about when that is back: what is
+// done ends so, and is not run again (I7).
+func TestQueueAsksTheHandlerAfterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, 10*time.Second)
+		defer c.close()
+		d := &diary{crewHandler: crewHandler{c, 1, 10 * time.Second}, done: map[proto.TaskID]bool{}, asked: map[proto.TaskID]int{}}
+		keep := func(n *Node) {
+			spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashProbe, Handler: d}
+			if err := n.inbox.Register(spec); err != nil {
+				t.Fatal(err)
+			}
+			n.gossip.Describe()
+		}
+		keep(c.nodes[1].node)
+		if _, err := c.nodes[0].node.Drain(t.Context(), true); err != nil { // the other does all
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		ids := c.give(0, 10)
+		time.Sleep(7 * time.Second)
+		c.nodes[1].ready = keep
+		c.nodes[1].crash()
+		c.nodes[1].start()
+		for _, ref := range ids {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			task, err := c.nodes[0].node.Wait(ctx, ref)
+			cancel()
+			if err != nil || task.State != "SUCCESS" {
+				t.Fatalf("%s is %s (%s): %v", ref, task.State, task.Reason, err)
+			}
+			id, _ := proto.ParseTaskID(ref)
+			if d.asked[id] != 1 || !d.done[id] || len(c.runs[id]) != 1 {
+				t.Errorf("%s: asked %d times, done %v, started %d times", ref, d.asked[id], d.done[id], len(c.runs[id]))
+			}
+		}
+	})
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A MemberRule is what a queue says of one node. When a queue has any, the nodes that
+// are named work on it and nobody else, and that is their order.
+type MemberRule struct {
+	Node        string `json:"node" minLength:"1" maxLength:"128" doc:"name or id"`
+	Weight      int    `json:"weight,omitempty" doc:"share in a round, and of the load; 0: 1"`
+	Priority    int    `json:"priority,omitempty" doc:"higher first; 0: the node's own"`
+	Concurrency int    `json:"concurrency,omitempty" doc:"tasks of this queue at a time; 0: the queue's limit for each node"`
+	Draining    bool   `json:"draining,omitempty" doc:"is given nothing new of this queue"`
+}
+
+const (
+	maxHomes   = 32      // of a queue's list; proto.QueueState.next_homes
+	maxRules   = 64      // of single nodes; proto.QueueState.members
+	maxRuleNum = 1 << 20 // of a limit, a weight or a priority
+)
+
+// change is what s asks for, with the names of nodes turned into ids.
+func (n *Node) change(s QueueSettings) (func(*proto.QueueState), error) {
+	var homes []string
+	var rules []*proto.QueueMember
+	var err error
+	if s.Homes != nil {
+		if homes, err = n.homeOrder(*s.Homes); err != nil {
+			return nil, err
+		}
+	}
+	if s.MemberRules != nil {
+		if rules, err = n.memberRules(*s.MemberRules); err != nil {
+			return nil, err
+		}
+	}
+	return func(q *proto.QueueState) {
+		s.apply(q)
+		if s.Homes != nil {
+			q.NextHomes = homes
+		}
+		if s.MemberRules != nil {
+			q.Members = rules
+		}
+	}, nil
+}
+
+// homeOrder turns the names of nodes into the list that a queue keeps.
+func (n *Node) homeOrder(names []string) ([]string, error) {
+	if len(names) > maxHomes {
+		return nil, fmt.Errorf("%w: homes: %d nodes: at most %d", ErrInvalid, len(names), maxHomes)
+	}
+	ids := make([]string, len(names))
+	for i, name := range names {
+		p, err := n.peerOf(strings.TrimSpace(name))
+		if err != nil {
+			return nil, fmt.Errorf("homes: %w", err)
+		}
+		if ids[i] = p.Peer.String(); slices.Contains(ids[:i], ids[i]) {
+			return nil, fmt.Errorf("%w: homes: %s is there twice", ErrInvalid, name)
+		}
+	}
+	return ids, nil
+}
+
+func (n *Node) memberRules(rules []MemberRule) ([]*proto.QueueMember, error) {
+	if len(rules) > maxRules {
+		return nil, fmt.Errorf("%w: members: %d nodes: at most %d", ErrInvalid, len(rules), maxRules)
+	}
+	var out []*proto.QueueMember
+	for _, r := range rules {
+		p, err := n.peerOf(strings.TrimSpace(r.Node))
+		if err != nil {
+			return nil, fmt.Errorf("members: %w", err)
+		}
+		for _, number := range []int{r.Weight, r.Priority, r.Concurrency} {
+			if number < 0 || number > maxRuleNum {
+				return nil, fmt.Errorf("%w: members: %s: a number is 0 to %d", ErrInvalid, r.Node, maxRuleNum)
+			}
+		}
+		m := &proto.QueueMember{
+			Peer: p.Peer[:], Weight: uint32(r.Weight), Priority: uint32(r.Priority), Concurrency: uint32(r.Concurrency), Draining: r.Draining,
+		}
+		if slices.ContainsFunc(out, func(o *proto.QueueMember) bool { return string(o.Peer) == string(m.Peer) }) {
+			return nil, fmt.Errorf("%w: members: %s is there twice", ErrInvalid, r.Node)
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// nodeRules are the rules of a queue that name nodes, as people read them.
+func (n *Node) nodeRules(s *proto.QueueState) (homes []string, rules []MemberRule) {
+	for _, id := range s.GetNextHomes() {
+		if p, err := proto.ParsePeerID(id); err == nil {
+			id = n.nameOf(p)
+		}
+		homes = append(homes, id)
+	}
+	for _, m := range s.GetMembers() {
+		r := MemberRule{Weight: int(m.GetWeight()), Priority: int(m.GetPriority()), Concurrency: int(m.GetConcurrency()), Draining: m.GetDraining()}
+		r.Node, _ = n.peerNames(m.GetPeer())
+		rules = append(rules, r)
+	}
+	return homes, rules
+}

@@ -1,0 +1,354 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// labelled starts a crew whose node i has the labels at i.
+func labelled(t *testing.T, work time.Duration, labels ...[]string) *crew {
+	return newCrewOf(t, newWorldWith(t, len(labels), 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, c *Config) {
+		c.Mesh.Labels = labels[s.place]
+	}), work)
+}
+
+// set changes the rules of the queue.
+func (c *crew) set(s QueueSettings) {
+	c.t.Helper()
+	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// send submits tasks for the queue at n1, one every 200 ms.
+func (c *crew) send(count int, change func(*Request)) (ids []string) {
+	c.t.Helper()
+	for range count {
+		r := Request{Target: "queue:build", Kind: "build"}
+		if change != nil {
+			change(&r)
+		}
+		s, err := c.nodes[1].node.Submit(c.t.Context(), r)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		ids = append(ids, s.ID)
+		time.Sleep(200 * time.Millisecond)
+	}
+	return ids
+}
+
+// A task that requires a label runs on nodes that have it alone, and waits while
+// there is none; one that prefers a label goes to others when there is none.
+func TestQueueLabelsOfTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := labelled(t, 50*time.Millisecond, nil, []string{"gpu=yes"}, []string{"gpu=yes", "fast"})
+		defer c.close()
+		c.set(QueueSettings{Strategy: new("round_robin")})
+		if by := c.ended(1, c.send(12, func(r *Request) { r.Require = []string{"gpu=yes"} }), time.Minute); by[0] != 0 || by[1] != 6 || by[2] != 6 {
+			t.Errorf("run by %v, want the two with the label, in turn", by)
+		}
+		if by := c.ended(1, c.send(6, func(r *Request) { r.Prefer = []string{"gpu=yes", "fast"} }), time.Minute); by[2] != 6 {
+			t.Errorf("run by %v, want the one that has all that is preferred", by)
+		}
+		if by := c.ended(1, c.send(6, func(r *Request) { r.Prefer = []string{"tpu=yes"} }), time.Minute); len(by) != 3 {
+			t.Errorf("run by %v, want all: nobody has what is preferred", by)
+		}
+		ids := c.send(1, func(r *Request) { r.Require = []string{"tpu=yes"} })
+		own, err := c.nodes[0].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Affinity: Affinity{Require: []string{"tpu=yes"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		for _, id := range []string{ids[0], own.ID} { // of another node, and of the home itself
+			if b, err := c.nodes[0].node.Why(t.Context(), id); err != nil || !strings.Contains(b.Cause, "tpu=yes") {
+				t.Errorf("why: %+v, %v", b, err)
+			}
+		}
+		if b, err := c.nodes[1].node.Why(t.Context(), ids[0]); err != nil || !strings.Contains(b.Cause, "as the home of queue build") {
+			t.Errorf("why at the origin: %+v, %v", b, err)
+		}
+		_, err = c.nodes[1].node.Submit(t.Context(), Request{Target: "n0", Kind: "build", Affinity: Affinity{Require: []string{"gpu=yes"}}})
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("labels for a named node: %v", err)
+		}
+	})
+}
+
+// The roster of a queue says who works on it, with what share, in what order and
+// how much at a time.
+func TestQueueRoster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 50*time.Millisecond)
+		defer c.close()
+		if q, err := c.nodes[0].node.SetQueue(t.Context(), "plain", QueueSettings{Home: "here"}); err != nil || q.Strategy != "least_loaded" {
+			t.Errorf("a queue without a word about it is shown with strategy %q, %v", q.Strategy, err)
+		}
+		weights := []MemberRule{{Node: "n1", Weight: 3}, {Node: "n2"}}
+		c.set(QueueSettings{Strategy: new("round_robin"), MemberRules: &weights})
+		if by := c.ended(1, c.send(24, nil), time.Minute); by[0] != 0 || by[1] != 18 || by[2] != 6 {
+			t.Errorf("run by %v, want three of four by n1 and none by n0", by)
+		}
+		order := []MemberRule{{Node: "n2", Concurrency: 1}, {Node: "n0"}}
+		c.set(QueueSettings{Strategy: new("ordered"), MemberRules: &order})
+		if by := c.ended(1, c.send(6, nil), time.Minute); by[2] != 6 {
+			t.Errorf("run by %v, want the first of the roster", by)
+		}
+		if by := c.ended(1, c.give(1, 2), time.Minute); by[2] != 1 || by[0] != 1 {
+			t.Errorf("run by %v, want one by the first, which has one at a time, and one by the next", by)
+		}
+		ranks := []MemberRule{{Node: "n0"}, {Node: "n1", Priority: 200}, {Node: "n2", Priority: 300, Draining: true}}
+		c.set(QueueSettings{Strategy: new("priority"), MemberRules: &ranks})
+		if by := c.ended(1, c.send(6, nil), time.Minute); by[1] != 6 {
+			t.Errorf("run by %v, want the highest priority that is not draining", by)
+		}
+		all := []MemberRule{}
+		c.set(QueueSettings{Strategy: new("round_robin"), MemberRules: &all})
+		if by := c.ended(1, c.send(6, nil), time.Minute); len(by) != 3 {
+			t.Errorf("run by %v, want all without a roster", by)
+		}
+		for _, bad := range [][]MemberRule{{{Node: "nobody"}}, {{Node: "n1"}, {Node: "n1"}}, {{Node: "n1", Weight: -1}}} {
+			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &bad}); err == nil {
+				t.Errorf("the roster %+v was taken", bad)
+			}
+		}
+	})
+}
+
+// A limit of a kind holds in the whole queue and on each node, and what waits goes on
+// at once when it is raised.
+func TestQueueLimitsOfAKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 10*time.Second)
+		defer c.close()
+		c.set(QueueSettings{Kinds: &[]KindLimit{{Kind: "build", Concurrency: 2, NodeConcurrency: 1}}})
+		ids := c.give(1, 12)
+		time.Sleep(5 * time.Second)
+		at := func() (all, most int) {
+			q, err := c.nodes[0].node.Queue(t.Context(), "build")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range q.Members {
+				most = max(most, m.Owned)
+			}
+			return q.Owned, most
+		}
+		if all, most := at(); all != 2 || most != 1 {
+			t.Errorf("%d are owned, %d by one node, want 2 and 1", all, most)
+		}
+		c.set(QueueSettings{Kinds: &[]KindLimit{{Kind: "build", NodeConcurrency: 2}}})
+		time.Sleep(time.Second)
+		if all, most := at(); all != 6 || most != 2 {
+			t.Errorf("after the limit was raised %d are owned, %d by one node, want 6 and 2", all, most)
+		}
+		c.set(QueueSettings{Kinds: &[]KindLimit{}, Concurrency: new(7)})
+		time.Sleep(time.Second)
+		if all, _ := at(); all != 7 {
+			t.Errorf("with 7 for the queue %d are owned", all)
+		}
+		c.ended(1, ids, 5*time.Minute)
+	})
+}
+
+// What waits gets another class, which holds over a restart of the home and a
+// handoff, and another queue.
+func TestQueueChangesWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		c.set(QueueSettings{Paused: new(true)})
+		ids := c.give(1, 8)
+		time.Sleep(time.Second)
+		last := ids[7]
+		if _, err := c.nodes[1].node.SetClass(t.Context(), last, "critical"); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "n0") {
+			t.Errorf("away from the home: %v", err)
+		}
+		if _, err := c.nodes[0].node.SetClass(t.Context(), last, "urgent"); !errors.Is(err, ErrInvalid) {
+			t.Errorf("another word: %v", err)
+		}
+		if task, err := c.nodes[0].node.SetClass(t.Context(), last, "critical"); err != nil || task.Class != "critical" {
+			t.Errorf("the task has class %s: %v", task.Class, err)
+		}
+		other := QueueSettings{Home: "here"}
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "night", other); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		s, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.ended(1, []string{s.ID}, time.Minute)
+		old, err := c.nodes[1].node.Task(t.Context(), ids[0])
+		if err != nil || old.State != "CANCELLED" || old.RedrivenAs != s.ID {
+			t.Errorf("the task in its old queue: %+v, %v", old, err)
+		}
+		if task, err := c.nodes[1].node.Task(t.Context(), s.ID); err != nil || task.Target != "queue:night" {
+			t.Errorf("the task in its new queue: %+v, %v", task, err)
+		}
+		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night"); !errors.Is(err, ErrRefused) {
+			t.Errorf("put there twice: %v", err)
+		}
+		c.nodes[0].crash()
+		c.nodes[0].start()
+		c.serve(c.nodes[0], time.Second)
+		time.Sleep(20 * time.Second)
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if task, err := c.nodes[2].node.Task(t.Context(), last); err != nil || task.Class != "critical" {
+			t.Errorf("at its new home the task has class %s: %v", task.Class, err)
+		}
+		one := QueueSettings{Concurrency: new(1), Paused: new(false)}
+		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", one); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if task, err := c.nodes[1].node.Task(t.Context(), last); err != nil || task.State != "SUCCESS" {
+			t.Errorf("the critical one is %s after the first second: %v", task.State, err)
+		}
+		c.ended(1, ids[1:], time.Minute)
+	})
+}
+
+// A task that is repeated goes to its queue again, not to the node that was its home.
+func TestQueueTakesARedrive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, time.Second)
+		defer c.close()
+		c.fail(c.nodes[0])
+		c.fail(c.nodes[1])
+		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "fails"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if task, err := c.nodes[1].node.Wait(ctx, s.ID); err != nil || task.State != "FAILED" {
+			t.Fatalf("the task is %s: %v", task.State, err)
+		}
+		again, err := c.nodes[1].node.Retry(t.Context(), s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if task, err := c.nodes[1].node.Wait(ctx, again.ID); err != nil || task.Target != "queue:build" {
+			t.Errorf("it was repeated for %s: %v", task.Target, err)
+		}
+	})
+}
+
+// fail lets a node refuse tasks of the kind fails for good.
+func (c *crew) fail(s *simulated) {
+	spec := inbox.Spec{Kind: "fails", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: refusing{}}
+	if err := s.node.inbox.Register(spec); err != nil {
+		c.t.Fatal(err)
+	}
+	s.node.gossip.Describe()
+	time.Sleep(3 * time.Second)
+}
+
+type refusing struct{}
+
+func (refusing) Run(context.Context, *inbox.Run) *inbox.Ran {
+	return &inbox.Ran{End: inbox.Fail, Reason: "never"}
+}
+
+// A lane whose head died stands still until a person lets it go on, also after the
+// queue went to another home and came back (I10).
+func TestQueueLaneIsUnblocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, time.Second)
+		defer c.close()
+		c.fail(c.nodes[0])
+		c.fail(c.nodes[1])
+		inLane := func(kind string) string {
+			s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: kind, Order: "repo", OnDead: "block"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			return s.ID
+		}
+		died, next := inLane("fails"), inLane("build")
+		q, err := c.nodes[0].node.Queue(t.Context(), "build")
+		if err != nil || len(q.Blocked) != 1 || q.Blocked[0] != (BlockedLane{Key: "repo", Died: died, Waiting: 1}) {
+			t.Fatalf("blocked are %+v: %v", q.Blocked, err)
+		}
+		if b, err := c.nodes[0].node.Why(t.Context(), next); err != nil || b.Fix != "balefire-node queue unblock build repo" {
+			t.Errorf("why: %+v, %v", b, err)
+		}
+		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, ErrRefused) {
+			t.Errorf("away from the home: %v", err)
+		}
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n1"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("unblocked twice: %v", err)
+		}
+		c.ended(1, []string{next}, time.Minute)
+		if _, err := c.nodes[1].node.HandOffQueue(t.Context(), "build", "n0"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		c.ended(1, []string{inLane("build")}, time.Minute)
+	})
+}
+
+// A handler that says that it makes progress is left alone while it goes on saying
+// so; when it falls silent it is stopped, and another node does its task.
+func TestQueueHandlerShowsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, 30*time.Minute)
+		defer c.close()
+		ref := c.give(1, 1)[0]
+		time.Sleep(2 * time.Second)
+		id, err := proto.ParseTaskID(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := func() []crewRun {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return append([]crewRun(nil), c.runs[id]...)
+		}
+		first := runs()
+		if len(first) != 1 {
+			t.Fatalf("started %d times", len(first))
+		}
+		owner, other := c.nodes[first[0].place].node, c.nodes[1-first[0].place].node
+		if err := other.Progress(t.Context(), ref); !errors.Is(err, ErrNotFound) {
+			t.Errorf("where it does not run: %v", err)
+		}
+		for range 2 {
+			if err := owner.Progress(t.Context(), ref); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(4 * time.Minute)
+		}
+		if n := len(runs()); n != 1 {
+			t.Errorf("started %d times while it made progress", n)
+		}
+		time.Sleep(90 * time.Second) // before the handler's time is over
+		if all := runs(); len(all) != 2 {
+			t.Errorf("started %d times, want a second time after it fell silent", len(all))
+		}
+		if err := owner.Progress(t.Context(), "build"); !errors.Is(err, ErrInvalid) {
+			t.Errorf("no id: %v", err)
+		}
+	})
+}

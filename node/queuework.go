@@ -1,0 +1,290 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// custody is where the room finds the tasks whose cells are here: in the inbox.
+type custody struct{ node *Node }
+
+// Tasks returns those that have not ended.
+func (c custody) Tasks() ([]ownership.Task, error) {
+	found, err := c.node.inbox.Queued()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]ownership.Task, len(found))
+	for i, l := range found {
+		all[i] = leaseTask(l.Key.ID, l.Record)
+		c.node.porter.hold(l.Key.ID, l.Record)
+	}
+	return all, nil
+}
+
+// Envelope returns a task as it was signed, with its slot for p.
+func (c custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, error) {
+	n := c.node
+	st, err := n.inbox.QueuedTask(id)
+	if err != nil {
+		return nil, err
+	}
+	to, ok := n.book.KeyRecord(p)
+	if !ok {
+		return nil, fmt.Errorf("the sealing key of %s is not known", p.Short())
+	}
+	if len(st.GetKey()) != 32 {
+		return nil, fmt.Errorf("the content key of %s is not kept", id)
+	}
+	e := st.GetEnvelope()
+	slot, err := n.sealer.Slot(e.GetHeader(), to, [32]byte(st.GetKey()))
+	if err != nil {
+		return nil, err
+	}
+	return &proto.Envelope{Header: e.GetHeader(), Body: e.GetBody(), Slot: slot, Path: e.GetPath(), Index: e.GetIndex(), Signature: e.GetSignature()}, nil
+}
+
+// End ends a task, with the owner's outcome unless its home ended it itself.
+func (c custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, also func(*store.Batch)) error {
+	out := &proto.Outcome{State: e.State, Reason: e.Reason}
+	if o != nil {
+		out.ExitCode, out.Stderr, out.Body, out.BodyDigest = o.GetExitCode(), o.GetStderr(), o.GetBody(), o.GetBodyDigest()
+		out.ContentType, out.Truncated, out.StartedMs = o.GetContentType(), o.GetTruncated(), o.GetStartedMs()
+		out.BodySize, out.BodyKey, out.BodySuite = o.GetBodySize(), o.GetBodyKey(), o.GetBodySuite()
+	}
+	defer c.node.porter.letGo(e.Task, leasedBlob(e.Task, out.BodyKey))
+	for i, g := range e.Grants {
+		name, _ := c.node.peerNames(g.GetOwner())
+		out.Attempts = append(out.Attempts, &proto.Attempt{Number: uint32(i + 1), StartedMs: g.GetTimeMs(), Error: proto.Clip(g.GetEnded(), 128)})
+		out.Events = append(out.Events, grantEvent(g, uint32(i+1), name))
+	}
+	return c.node.inbox.EndQueued(ctx, e.Task, out, also)
+}
+
+// grantEvent is a grant as the history of a task shows it.
+func grantEvent(g *proto.Granting, number uint32, owner string) *proto.Event {
+	cause := fmt.Sprintf("granted to %s under %d.%d", owner, g.GetEpochBoot(), g.GetEpochCounter())
+	if g.GetEnded() != "" {
+		cause += "; over: " + g.GetEnded()
+	}
+	return &proto.Event{TimeMs: g.GetTimeMs(), State: proto.TaskState_TASK_STATE_ACCEPTED, Attempt: number, Cause: proto.Clip(cause, 128)}
+}
+
+// runner has the inbox run what is granted to this node.
+type runner struct{ node *Node }
+
+// Check looks at a grant as at any arrival: who signed it, for what queue, and
+// whether this node would run it.
+func (r runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
+	l, err := r.open(from, g, true)
+	if err != nil {
+		r.node.log.Debug("a grant is declined", "from", from.Short(), "err", err)
+		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
+			return ce.Code
+		}
+		return proto.Code_CODE_BAD_FORM
+	}
+	switch {
+	case r.node.draining.Load() || r.node.queues.drained.Load():
+		return proto.Code_CODE_DRAINING
+	case from != r.node.keys.Peer() && r.node.gossip.SelfPaused():
+		return proto.Code_CODE_BUSY // it takes itself for ill or cut off (I16)
+	}
+	if code := r.node.porter.roomFor(l); code != 0 {
+		return code
+	}
+	return r.node.inbox.Leasable(l.Kind, l.Origin, l.Vouchers, l.Size)
+}
+
+// open reads what a grant is about, and with check holds it against the signature of
+// its origin, and the right of from to grant it.
+func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Leased, error) {
+	n, env := r.node, g.GetEnvelope()
+	h, err := proto.ParseHeader(env.GetHeader())
+	if err != nil {
+		return inbox.Leased{}, err
+	}
+	checks := n.checks()
+	checks.Self = h.Target // the home that it was sent to; its slot is this node's
+	var plain []byte
+	var key [32]byte
+	if check {
+		opened, err := checks.Check(env)
+		if err != nil {
+			return inbox.Leased{}, err
+		}
+		plain, key = opened.Content, opened.Key
+	} else if plain, key, err = n.keys.Open(env, &h); err != nil {
+		return inbox.Leased{}, err
+	}
+	content := new(proto.Content)
+	if err := proto.Decode(plain, content); err != nil {
+		return inbox.Leased{}, err
+	}
+	home := n.queues.room.QueueStates()[g.GetQueue()].GetHome()
+	switch {
+	case h.What != proto.WhatTask || string(h.ID[:]) != string(g.GetClaim().GetTask()):
+		return inbox.Leased{}, badForm("it is not the task of its claim")
+	case content.GetQueue() == "" || content.GetQueue() != g.GetQueue():
+		return inbox.Leased{}, deniedGrant("its origin did not send it to this queue")
+	case h.Target != from && string(home) != string(from[:]):
+		return inbox.Leased{}, deniedGrant("it was sent to another home")
+	}
+	if err := checkContent(&h, content); err != nil {
+		return inbox.Leased{}, err
+	}
+	l := inbox.Leased{ID: h.ID, Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Envelope: env, Key: key}
+	switch {
+	case !h.Streamed():
+	case from == n.keys.Peer():
+		l.Body = inbox.BodyName(h.ID)
+	default:
+		l.Body = grantedBlob(h.ID)
+	}
+	for _, v := range content.GetVouchers() {
+		p, err := proto.PeerIDFrom(v)
+		if err != nil {
+			return inbox.Leased{}, badForm("who vouches for it is no peer")
+		}
+		l.Vouchers = append(l.Vouchers, p)
+	}
+	return l, nil
+}
+
+// checkContent holds the body of a task, or what its header says of the stream, against
+// its signed size and digest (I9).
+func checkContent(h *proto.Header, c *proto.Content) error {
+	sealed, _, streamed := h.Stream()
+	if !streamed {
+		return checkBody(c.GetBody(), c.GetBodySize(), c.GetBodyDigest())
+	}
+	if plain, err := identity.PlainSize(int64(sealed)); err != nil || uint64(plain) != c.GetBodySize() {
+		return badForm("its stream has %d bytes, it says %d", plain, c.GetBodySize())
+	}
+	return nil
+}
+
+func deniedGrant(why string) error {
+	return &identity.CheckError{Code: proto.Code_CODE_DENIED, Err: errors.New(why)}
+}
+
+// Wait lets a task wait for a slot.
+func (r runner) Wait(from proto.PeerID, g *proto.Grant) {
+	l, err := r.open(from, g, false)
+	if err != nil {
+		r.node.log.Error("a granted task cannot be read again", "from", from.Short(), "err", err)
+		return
+	}
+	r.node.porter.await(l, g.GetQueue())
+}
+
+// Probe has the handler of a task asked what it did before the node died.
+func (r runner) Probe(from proto.PeerID, g *proto.Grant) {
+	l, err := r.open(from, g, false)
+	if err != nil {
+		id := proto.TaskID(g.GetClaim().GetTask())
+		r.node.log.Error("a granted task cannot be read again: a person must see what became of it", "task", id.String(), "from", from.Short(), "err", err)
+		go r.node.queues.Probed(context.Background(), id, inbox.Unknown, new(proto.Outcome)) // this is called by the room, which takes the answer
+		return
+	}
+	l.Asked = true
+	r.node.porter.await(l, g.GetQueue())
+}
+
+// Stop ends the wait or the run of a task.
+func (r runner) Stop(id proto.TaskID, cancelled bool) {
+	r.node.porter.stop(id)
+	r.node.inbox.StopLease(id, cancelled)
+}
+
+// leaseSeals protects results on their way from an owner to a home.
+type leaseSeals struct{ node *Node }
+
+// Seal seals outcomes for a home and signs them together.
+func (s leaseSeals) Seal(home proto.PeerID, all []ownership.Sealing) ([]*proto.Envelope, error) {
+	n := s.node
+	to, ok := n.book.KeyRecord(home)
+	if !ok {
+		return nil, fmt.Errorf("the sealing key of %s is not known", home.Short())
+	}
+	now := n.cfg.Clock.Now()
+	sealed, leaves := make([]*proto.Envelope, len(all)), make([][32]byte, len(all))
+	for i, x := range all {
+		plain, err := proto.Encode(nil, x.Outcome)
+		if err != nil {
+			return nil, err
+		}
+		h := proto.Header{
+			What: proto.WhatResult, Mesh: n.mesh.ID, ID: x.Task, Origin: n.keys.Peer(), Target: home,
+			Seq:     proto.Seq{Boot: x.Outcome.GetEpochBoot(), Counter: x.Outcome.GetEpochCounter()},
+			Created: now.UnixMilli(), NotAfter: now.Add(proto.MaxTTL).UnixMilli(),
+		}
+		if len(x.Outcome.GetBodyKey()) > 0 {
+			h.SetStream(uint64(identity.SealedSize(int64(x.Outcome.GetBodySize()))), proto.ChunkSize)
+		}
+		if sealed[i], _, err = n.sealer.Seal(&h, to, plain); err != nil {
+			return nil, err
+		}
+		leaves[i] = identity.EnvelopeLeaf(sealed[i].GetHeader(), sealed[i].GetBody(), h.What)
+	}
+	sig, proofs := n.keys.SignGroup(leaves)
+	for i, e := range sealed {
+		e.Signature, e.Index, e.Path = sig, proofs[i].Index, proofs[i].Path
+	}
+	return sealed, nil
+}
+
+// Unseal checks what an owner has sealed and reads it.
+func (s leaseSeals) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Unsealed, err error) {
+	h, o, err := s.open(from, m)
+	if err != nil {
+		return u, err
+	}
+	u = ownership.Unsealed{Task: h.ID, Outcome: o}
+	if h.Streamed() {
+		u.Absent = s.node.porter.absent(from, m, h.ID, o)
+	}
+	return u, nil
+}
+
+// open checks what an owner has sealed, but for a body that is a stream.
+func (s leaseSeals) open(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
+	env, o := new(proto.Envelope), new(proto.Outcome)
+	if err := proto.Decode(m.GetPayload(), env); err != nil {
+		return nil, nil, err
+	}
+	opened, err := s.node.checks().Check(env)
+	if err != nil {
+		return nil, nil, err
+	}
+	h := &opened.Header
+	if h.What != proto.WhatResult || h.Origin != from {
+		return nil, nil, badForm("it is no result of %s", from.Short())
+	}
+	if err := proto.Decode(opened.Content, o); err != nil {
+		return nil, nil, err
+	}
+	sealed, _, streamed := h.Stream()
+	if !streamed {
+		o.BodyKey, o.BodySuite = nil, 0
+		return h, o, checkBody(o.GetBody(), o.GetBodySize(), o.GetBodyDigest())
+	}
+	plain, err := identity.PlainSize(int64(sealed))
+	if err != nil || uint64(plain) != o.GetBodySize() || len(o.GetBodyKey()) != 32 || len(o.GetBodyDigest()) != 32 || len(o.GetBody()) > 0 {
+		return nil, nil, badForm("its stream has %d bytes, it says %d", plain, o.GetBodySize())
+	}
+	if o.GetBodySuite() > 255 {
+		return nil, nil, badForm("no suite has the number %d", o.GetBodySuite())
+	}
+	if _, err := identity.NewStreamOpener([32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult); err != nil {
+		return nil, nil, &identity.CheckError{Code: proto.Code_CODE_UNKNOWN_VERSION, Err: err}
+	}
+	return h, o, nil
+}

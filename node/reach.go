@@ -1,0 +1,184 @@
+package node
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/route"
+)
+
+// netConfig is the transport of a running member: what the configuration says,
+// and how it meets the other rooms.
+func (n *Node) netConfig() (transport.Config, error) {
+	seeds, err := parseSeeds(n.cfg.Net.Seeds)
+	if err != nil {
+		return transport.Config{}, err
+	}
+	net := n.cfg.Net
+	c := transport.Config{
+		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, Registerer: n.registry,
+		Directory: directory{n.book, seeds}, Joiner: n, Bodies: bodies{n},
+		Relay: !net.NoRelay && n.self.HasRole(identity.RoleRelay), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
+		Weights: route.Weights(net.Score),
+		Observe: n.observed,
+		Finding: transport.Finding{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.sighted},
+	}
+	r := rumors{n}
+	c.Gossip = transport.Gossip{Control: r.Control, Sync: r.Sync, Rumors: r, Nonces: nonces{n.ground.store}, Hops: n.hops}
+	if n.cfg.Simulated.Transport != nil {
+		n.cfg.Simulated.Transport(&c)
+	}
+	return c, nil
+}
+
+// A directory is whom to stay connected with: the address book, and the members
+// that the configuration names.
+type directory struct {
+	book  *transport.Book
+	seeds []transport.Contact
+}
+
+// Contacts returns the book's contacts, with the configured addresses added to
+// theirs, and the seeds that are not in it yet.
+func (d directory) Contacts() []transport.Contact {
+	all := d.book.Contacts()
+	for _, s := range d.seeds {
+		if d.book.Blocked(s.Peer) {
+			continue
+		}
+		at := -1
+		for i := range all {
+			if all[i].Peer == s.Peer {
+				at = i
+			}
+		}
+		if at < 0 {
+			all = append(all, s)
+			continue
+		}
+		all[at].Addrs = append(all[at].Addrs[:len(all[at].Addrs):len(all[at].Addrs)], s.Addrs...)
+	}
+	return all
+}
+
+// parseSeeds reads multiaddrs that end in /p2p/ and an id.
+func parseSeeds(seeds []string) (all []transport.Contact, err error) {
+	for _, s := range seeds {
+		addr, id, _ := strings.Cut(s, "/p2p/")
+		p, err := proto.ParsePeerID(id)
+		if err != nil {
+			return nil, fmt.Errorf("%w: net.seeds: %.150q: %w: write ADDRESS/p2p/ID", ErrInvalid, s, err)
+		}
+		all = append(all, transport.Contact{Peer: p, Addrs: []string{addr}})
+	}
+	return all, nil
+}
+
+// relays returns the members whom this node may ask for a place.
+func (n *Node) relays() []proto.PeerID {
+	var all []relayer
+	for _, p := range n.book.List() {
+		m, ok := n.book.Member(p.Peer)
+		if !ok || !m.HasRole(identity.RoleRelay) {
+			continue
+		}
+		g, _ := n.gossip.Member(p.Peer)
+		all = append(all, relayer{p.Peer, g.Status == gossip.Dead || g.Status == gossip.Left, g.Record.GetOpen()})
+	}
+	return eligible(all)
+}
+
+// A relayer is a member with the role.
+type relayer struct {
+	peer proto.PeerID
+	gone bool // dead, or stopped
+	open bool // anybody can dial it, as it says
+}
+
+// eligible leaves out who is gone and, where some can be dialled by anybody, all
+// others: a place at a relay behind the same NAT would lead nobody here.
+func eligible(all []relayer) (peers []proto.PeerID) {
+	open := slices.ContainsFunc(all, func(r relayer) bool { return r.open && !r.gone })
+	for _, r := range all {
+		if !r.gone && (r.open || !open) {
+			peers = append(peers, r.peer)
+		}
+	}
+	return peers
+}
+
+// hops returns what p says of its ways to relays.
+func (n *Node) hops(p proto.PeerID) []transport.Hop {
+	m, ok := n.gossip.Member(p)
+	if !ok {
+		return nil
+	}
+	return hopsIn(m.Record.GetHops())
+}
+
+// hopsOut makes the words of a record of what was measured. A round trip that is
+// known is at least one millisecond there.
+func hopsOut(hops []transport.Hop) (out []*proto.Hop) {
+	for _, h := range hops {
+		w := &proto.Hop{
+			Relay: bytes.Clone(h.Relay[:]), LossPermille: uint32(1000 * min(max(h.Path.Loss, 0), 1)),
+			RateKibps: uint32(min(max(h.Path.Rate, 0)/1024, math.MaxInt32)),
+		}
+		if h.Path.RTT > 0 {
+			w.RttMs = uint32(min(max(h.Path.RTT.Milliseconds(), 1), math.MaxInt32))
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// hopsIn is the way back.
+func hopsIn(words []*proto.Hop) (hops []transport.Hop) {
+	for _, w := range words {
+		if r, err := proto.PeerIDFrom(w.GetRelay()); err == nil {
+			hops = append(hops, transport.Hop{Relay: r, Path: route.Path{
+				RTT: time.Duration(w.GetRttMs()) * time.Millisecond, Loss: float64(min(w.GetLossPermille(), 1000)) / 1000,
+				Rate: float64(w.GetRateKibps()) * 1024,
+			}})
+		}
+	}
+	return hops
+}
+
+// open reports whether anybody can dial this node, as far as it knows.
+func (n *Node) open() bool {
+	if len(n.cfg.Net.Announce) > 0 {
+		return true
+	}
+	r := n.net.Reach()
+	return r.NAT == transport.NATNone || len(r.Reachable)+len(r.Mapped) > 0
+}
+
+// observed hears of each change in how peers are reached.
+func (n *Node) observed(e transport.Event) {
+	kind := map[transport.EventKind]string{
+		transport.EventConnected: "peer.connected", transport.EventDisconnected: "peer.disconnected", transport.EventPath: "path.changed",
+		transport.EventReserved: "relay.reserved", transport.EventReservationLost: "relay.lost",
+		transport.EventPunched: "path.punched", transport.EventPunchFailed: "path.not_punched",
+	}[e.Kind]
+	var fields map[string]string
+	if e.Path != "" {
+		fields = map[string]string{"path": e.Path}
+	}
+	n.tell(cmp.Or(kind, "net."+e.Kind.String()), e.Peer, cmp.Or(e.Detail, e.Path, e.Kind.String()), fields)
+	switch e.Kind {
+	case transport.EventConnected:
+		n.gossip.Connected(e.Peer, true)
+	case transport.EventDisconnected:
+		n.gossip.Connected(e.Peer, false)
+	}
+}

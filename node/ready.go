@@ -1,0 +1,100 @@
+package node
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// roomEvery is how often a node that has turned peers away looks whether it has
+// room again.
+const roomEvery = time.Second
+
+// turnedAway are the peers that were refused something for lack of room.
+type turnedAway struct {
+	sync.Mutex
+	peers map[proto.PeerID]bool
+}
+
+// note takes up that p was refused with code.
+func (t *turnedAway) note(p proto.PeerID, code proto.Code) {
+	if code != proto.Code_CODE_FULL && code != proto.Code_CODE_BUSY {
+		return
+	}
+	t.Lock()
+	defer t.Unlock()
+	t.peers[p] = true
+}
+
+// all returns them and forgets them.
+func (t *turnedAway) all() []proto.PeerID {
+	t.Lock()
+	defer t.Unlock()
+	out := make([]proto.PeerID, 0, len(t.peers))
+	for p := range t.peers {
+		out = append(out, p)
+	}
+	clear(t.peers)
+	return out
+}
+
+// sayHandlers tells every connected peer that the handlers of this node have
+// changed: their tasks need not wait for the end of a backoff.
+func (n *Node) sayHandlers() {
+	peers := []proto.PeerID{n.keys.Peer()}
+	for _, s := range n.net.Peers() {
+		if s.Connected {
+			peers = append(peers, s.Peer)
+		}
+	}
+	n.sayReady(&proto.Ready{Handlers: true}, peers)
+}
+
+// sayRoom tells those who were turned away that there is room again, once there is.
+func (n *Node) sayRoom() {
+	if !n.ground.store.Full() && n.inbox.Room() {
+		n.sayReady(&proto.Ready{Room: true}, n.house.turned.all())
+	}
+}
+
+// sayReady gives the hint to peers. It is a courtesy: who misses it tries again
+// after its backoff.
+func (n *Node) sayReady(r *proto.Ready, peers []proto.PeerID) {
+	payload, err := proto.Encode(nil, r)
+	if err != nil {
+		return
+	}
+	for _, p := range peers {
+		if p == n.keys.Peer() {
+			n.ready(p, r)
+			continue
+		}
+		err := n.net.SendCtl(p, &proto.Message{Type: proto.MessageType_READY, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
+		if err != nil && !errors.Is(err, transport.ErrNotConnected) {
+			n.log.Debug("a peer could not be told to go on", "peer", p.Short(), "err", err)
+		}
+	}
+}
+
+// ready takes the hint of a peer.
+func (n *Node) ready(from proto.PeerID, r *proto.Ready) {
+	select {
+	case n.notices <- notice{from: from, ready: r}:
+	default: // a courtesy: the backoff will end
+	}
+}
+
+// hurry sends what the peer refused before and takes now.
+func (n *Node) hurry(from proto.PeerID, r *proto.Ready) {
+	var codes []proto.Code
+	if r.GetHandlers() {
+		codes = append(codes, proto.Code_CODE_NO_HANDLER)
+	}
+	if r.GetRoom() {
+		codes = append(codes, proto.Code_CODE_FULL, proto.Code_CODE_BUSY, proto.Code_CODE_DRAINING)
+	}
+	n.outbox.Hurry(from, codes...)
+}

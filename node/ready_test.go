@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// A gated handler ends when its gate is opened.
+type gated chan struct{}
+
+func (g gated) Run(ctx context.Context, _ *inbox.Run) *inbox.Ran {
+	select {
+	case <-g:
+		return &inbox.Ran{End: inbox.Success}
+	case <-ctx.Done():
+		return &inbox.Ran{End: inbox.Stopped}
+	}
+}
+
+// counts returns how many tasks of a node are in each state.
+func (s *simulated) counts() map[string]int { return byName(s.node.outbox.Stats().ByState) }
+
+func (s *simulated) give(t *testing.T, to *simulated, kind string) {
+	t.Helper()
+	if _, err := s.node.Submit(t.Context(), Request{Target: to.name, Kind: kind}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A task that was refused for long, because nobody does its kind there, goes as
+// soon as somebody does: the target tells its peers (I20).
+func TestNewHandlerCallsWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+		defer w.close()
+		a, b := w.nodes[0], w.nodes[1]
+		for range 20 {
+			a.give(t, b, "later")
+		}
+		a.give(t, a, "later") // for itself
+		time.Sleep(20 * time.Minute)
+		if got := a.counts(); got["PENDING"] != 21 {
+			t.Fatalf("before there is a handler: %v", got)
+		}
+		for _, s := range w.nodes {
+			spec := allow("later", TypeDiscard)
+			spec.Allow = []string{"role:send"}
+			if err := s.node.AddHandler(t.Context(), spec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if got := a.counts(); got["PENDING"] != 0 {
+			t.Errorf("2 s after the handler was added: %v", got)
+		}
+	})
+}
+
+// A target that was full tells whom it turned away when it has room again.
+func TestRoomCallsWhoWasTurnedAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+		defer w.close()
+		a, b := w.nodes[0], w.nodes[1]
+		b.halt()
+		b.change = func(c *Config) { c.Limits.MaxInbox = 4 }
+		b.start()
+		gate := make(gated)
+		if err := b.node.inbox.Register(inbox.Spec{Kind: "gated", Allow: []string{"role:send"}, Handler: gate}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		for range 8 {
+			a.give(t, b, "gated")
+		}
+		time.Sleep(9 * time.Minute) // less than the handler's time
+		if got := a.counts(); got["PENDING"] == 0 {
+			t.Fatalf("nothing was turned away: %v", got)
+		}
+		close(gate)
+		time.Sleep(5 * time.Second)
+		if got := a.counts(); got["PENDING"] != 0 {
+			t.Errorf("5 s after there was room: %v", got)
+		}
+	})
+}

@@ -1,0 +1,38 @@
+package node
+
+import (
+	"context"
+
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+)
+
+// reconcile mends what has come apart, whatever the cause: leases of owners that are
+// dead are taken back also when that was not heard at the time (this node was cut off
+// itself, or was just started), and a lease that is renewed here without a handler at
+// work goes back. idle are those that had none at the last look, and the result those
+// that have none now: a handler may just have begun or ended.
+func (q *queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[proto.TaskID]bool {
+	for p := range q.node.lostOwners() {
+		q.room.Dead(p)
+	}
+	started := phaseName(proto.LeasePhase_LEASE_PHASE_STARTED)
+	found, err := q.room.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started }, maxHeld)
+	if err != nil {
+		return nil
+	}
+	now := map[proto.TaskID]bool{}
+	for _, v := range found {
+		switch {
+		case q.node.inbox.Working(v.Task):
+		case !idle[v.Task]:
+			now[v.Task] = true
+		default:
+			q.node.log.Error("a lease was renewed without a handler at work: it goes back", "task", v.Task.String(), "queue", v.Queue)
+			if err := q.room.Fail(ctx, v.Task, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "its handler was gone", 0); err != nil {
+				return nil
+			}
+		}
+	}
+	return now
+}

@@ -1,0 +1,196 @@
+package node
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// only has one node work on the queue, so many tasks at a time.
+func (c *crew) only(place, limit int) {
+	c.t.Helper()
+	rules := []MemberRule{{Node: c.nodes[place].name, Concurrency: limit}}
+	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// A person takes back what a node has that does not answer, before the members call it
+// dead, and is told first what that would be. What may be started once only stays.
+func TestRecoverTakesBackWhatALostOwnerHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Minute)
+		defer c.close()
+		c.only(2, 5)
+		home := c.nodes[0].node
+		ids := c.give(1, 4)
+		once, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Mode: proto.Mode_MODE_AT_MOST_ONCE})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		if _, err := home.RecoverLeases(t.Context(), "n2", true); !errors.Is(err, ErrRefused) {
+			t.Errorf("of a node that is alive: %v", err)
+		}
+		c.Partition([]int{0, 1}, []int{2})
+		c.await(time.Minute, "n2 to be suspected", func() bool { return c.nodes[0].believed(c.nodes[2]) == gossip.Suspect })
+		if r, err := home.RecoverLeases(t.Context(), "", false); err != nil || len(r.Taken)+len(r.Kept) != 0 {
+			t.Errorf("nobody is dead yet, and it took %+v: %v", r, err)
+		}
+		for _, dry := range []bool{true, false} {
+			r, err := home.RecoverLeases(t.Context(), "n2", dry)
+			if err != nil || r.DryRun != dry || len(r.Taken) != 4 || len(r.Kept) != 1 || r.Kept[0].Task != once.ID {
+				t.Fatalf("dry %v: %+v, %v", dry, r, err)
+			}
+		}
+		if !c.noted(c.nodes[0], "mesh.recover", "4 leases of n2") && !c.noted(c.nodes[0], "mesh.recover", "5 leases of n2") {
+			t.Error("I19: it is not in the audit")
+		}
+		c.only(1, 0)
+		c.await(2*time.Second, "the tasks to run elsewhere", func() bool { return c.again() == 4 })
+		c.ended(1, ids, 3*time.Minute)
+		for _, ref := range ids {
+			if task, err := c.nodes[1].node.Task(t.Context(), ref); err != nil || len(task.History) != 2 {
+				t.Errorf("its history is %+v: %v", task.History, err)
+			}
+		}
+		c.Heal()
+		c.ended(1, []string{once.ID}, 5*time.Minute)
+	})
+}
+
+// A lease that is renewed without a handler at work goes back within two scans, and
+// the task runs (S38).
+func TestALeaseWithoutAHandlerGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, 20*time.Second)
+		defer c.close()
+		owner := c.nodes[1].node
+		c.only(1, 0)
+		spec := inbox.Spec{Kind: "slow", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Concurrency: 1, Handler: crewHandler{c, 1, 20 * time.Second}}
+		if err := owner.inbox.Register(spec); err != nil {
+			t.Fatal(err)
+		}
+		owner.gossip.Describe()
+		for range 2 { // one runs, the other waits for it
+			if _, err := c.nodes[0].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "slow"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var id proto.TaskID
+		c.await(5*time.Second, "a task to wait for a slot", func() bool {
+			found, err := owner.queues.room.Leases(t.Context(), func(v ownership.LeaseView) bool { return !v.Home && v.State == "RECEIVED" }, 2)
+			if err != nil || len(found) != 1 || owner.inbox.Status().Used != 1 {
+				return false
+			}
+			id = found[0].Task
+			return true
+		})
+		ids := []string{id.String()}
+		owner.inbox.StopLease(id, false) // as if it had been forgotten between slot and handler
+		if _, ok := owner.queues.room.Ready(t.Context(), id, ownership.PolicyRetry); !ok {
+			t.Fatal("the lease cannot be started")
+		}
+		lost := time.Now()
+		c.await(2*scanEvery+time.Second, "the lease to go back", func() bool {
+			return slices.ContainsFunc(c.nodes[0].node.OwnershipEvents(t.Context(), 0, maxOwnershipEvents), func(e OwnershipEvent) bool {
+				return e.Task == ids[0] && e.Kind == "released"
+			})
+		})
+		t.Logf("it went back after %v", time.Since(lost))
+		c.ended(0, ids, 2*time.Minute)
+	})
+}
+
+// A home that has lost its record of a lease, while the task runs elsewhere, finds
+// that out at its start: the task ends once, and is not started again (S20).
+func TestALostRecordOfALeaseIsMended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, 20*time.Second)
+		defer c.close()
+		c.only(1, 0)
+		ids := c.give(1, 5)
+		time.Sleep(3 * time.Second)
+		home := c.nodes[0]
+		home.crash()
+		home.engine = home.engine.Reopen()
+		s, err := store.Open(home.engine, store.Config{Clock: clock.Runtime(), SweepEvery: -1, CompactEvery: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b store.Batch
+		for _, ref := range ids {
+			id, _ := proto.ParseTaskID(ref)
+			b.Delete(store.Leases, append([]byte{'t'}, id[:]...))
+		}
+		if err := errors.Join(s.Apply(t.Context(), &b), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		home.start()
+		c.serve(home, time.Second)
+		c.ended(1, ids, 5*time.Minute)
+		if n := c.again(); n != 0 {
+			t.Errorf("I6: %d tasks were started again", n)
+		}
+	})
+}
+
+// A node that is cut off from all others takes nothing that is granted to it (I16).
+func TestACutOffNodeTakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		home, alone := c.nodes[0], c.nodes[2].node
+		id, err := proto.ParseTaskID(c.send(1, func(r *Request) { r.Require = []string{"nobody=has"} })[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		env, err := custody{home.node}.Envelope(id, alone.keys.Peer())
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func() proto.Code {
+			return runner{alone}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env})
+		}
+		c.Partition([]int{0, 1}, []int{2})
+		c.await(2*time.Minute, "the cut to be noticed", alone.gossip.SelfPaused)
+		if code := check(); code != proto.Code_CODE_BUSY {
+			t.Errorf("a grant is answered with %s", code.Name())
+		}
+		c.Heal()
+		c.await(2*time.Minute, "the heal to be noticed", func() bool { return !alone.gossip.SelfPaused() })
+		if code := check(); code == proto.Code_CODE_BUSY || code == proto.Code_CODE_BAD_FORM {
+			t.Errorf("after the heal a grant is answered with %s", code.Name())
+		}
+	})
+}
+
+// A jump of the clocks is told for a while (S29).
+func TestAJumpOfTheClocksIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 1, time.Second)
+		defer c.close()
+		n := c.nodes[0].node
+		warned := func() bool {
+			return slices.ContainsFunc(n.Status(t.Context()).Warnings, func(w string) bool { return strings.Contains(w, "the clocks jumped") })
+		}
+		before := warned()
+		n.queues.log.events([]ownership.Event{{Kind: ownership.EventSkipped, Peer: n.keys.Peer(), Cause: "a test"}})
+		after := warned()
+		time.Sleep(jumpShown + time.Minute)
+		if before || !after || warned() {
+			t.Errorf("warned before %v, then %v, an hour later %v", before, after, warned())
+		}
+	})
+}

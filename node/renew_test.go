@@ -1,0 +1,269 @@
+package node
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+const day = 24 * time.Hour
+
+// A calendar lets all nodes of a world sleep: weeks pass in a moment.
+type calendar struct{ slept atomic.Int64 }
+
+func (c *calendar) sleep(d time.Duration) { c.slept.Add(int64(d)) }
+
+func (c *calendar) in(s *simulated) {
+	s.change = func(cfg *Config) {
+		cfg.Clock = clock.Asleep(clock.Runtime(), func() time.Duration { return time.Duration(c.slept.Load()) })
+	}
+}
+
+// newCalendar starts a world of two that share a calendar.
+func newCalendar(t *testing.T) (*world, *calendar) {
+	w, c := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}), new(calendar)
+	for _, s := range w.nodes {
+		s.halt()
+		c.in(s)
+		s.start()
+		spec := allow("echo", TypeEcho)
+		spec.Allow = []string{"role:send"}
+		if err := s.node.AddHandler(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(time.Minute)
+	return w, c
+}
+
+// Sealing keys change every week while a node is up, and no task is lost by it:
+// not one that was sealed weeks ago, not one that is sealed to a key that is gone.
+func TestSealingKeysRotateUnderTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, c := newCalendar(t)
+		defer w.close()
+		a, b := w.nodes[0], w.nodes[1]
+		ended := func(id, when string) {
+			t.Helper()
+			time.Sleep(5 * time.Minute)
+			if task, err := a.node.Task(t.Context(), id); err != nil || task.State != "SUCCESS" {
+				why, _ := a.node.Why(t.Context(), id)
+				t.Errorf("%s: %s %s, %v, %+v", when, task.State, task.Reason, err, why)
+			}
+		}
+		submit := func() string {
+			s, err := a.node.Submit(t.Context(), Request{Target: b.name, Kind: "echo", Body: []byte("x"), TTL: 29 * day})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s.ID
+		}
+		first := b.node.keys.SealingKey().Seq
+		weeks := func(n int) {
+			for range n { // in place of the hours until it looks by itself
+				c.sleep(7 * day)
+				if err := b.node.rotate(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+
+		w.Cut(0, 1)
+		w.Cut(1, 0)
+		old := submit()
+		a.halt()
+		weeks(3)
+		if got := b.node.keys.SealingKey().Seq; got != first+3 {
+			t.Errorf("after three weeks the key has number %d, want %d", got, first+3)
+		}
+		w.Heal()
+		a.start()
+		ended(old, "sealed three weeks ago")
+		if got, ok := a.node.book.KeyRecord(b.node.keys.Peer()); !ok || got.Seq != first+3 {
+			t.Errorf("the peer knows key %d, want %d", got.Seq, first+3)
+		}
+		ended(submit(), "sealed to the new key")
+
+		c.sleep(7 * day) // while they are linked, and by itself
+		time.Sleep(identityEvery + time.Minute)
+		if got, _ := a.node.book.KeyRecord(b.node.keys.Peer()); got.Seq != first+4 {
+			t.Errorf("a connected peer was told of key %d, want %d", got.Seq, first+4)
+		}
+
+		a.halt()
+		weeks(11)
+		w.Cut(0, 1)
+		w.Cut(1, 0)
+		a.start()
+		gone := submit()
+		if files, err := filepath.Glob(filepath.Join(b.dir, identityDir, "kem", "*.key")); err != nil || len(files) > 10 {
+			t.Errorf("%d keys are kept, %v", len(files), err)
+		}
+		time.Sleep(time.Minute)
+		w.Heal()
+		ended(gone, "sealed to a key that is gone")
+	})
+}
+
+// shorten gives the stopped node a certificate of the root that ends after d.
+func shorten(t *testing.T, root, s *simulated, now time.Time, d time.Duration) {
+	t.Helper()
+	r, err := identity.LoadRoot(filepath.Join(root.dir, identityDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := identity.LoadKeys(filepath.Join(s.dir, identityDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := readMembership(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := now.Add(d)
+	cert, err := r.IssueMember(identity.Member{
+		Peer: keys.Peer(), Name: m.Name, Roles: []string{"send", "work"}, NotBefore: end.Add(-365 * day), NotAfter: end,
+	}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.write(s.dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A member whose certificate ends within 30 days, or has ended within the last
+// 90, has it renewed by a connected admin, with nobody at a keyboard, and works on.
+func TestCertificatesAreRenewed(t *testing.T) {
+	for name, left := range map[string]time.Duration{"ten days before its end": 10 * day, "ten days after it": -10 * day} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+				defer w.close()
+				a, b := w.nodes[0], w.nodes[1]
+				b.halt()
+				if err := a.node.book.Forget(t.Context(), mustKeys(t, b).Peer()); err != nil { // and the newer certificate
+					t.Fatal(err)
+				}
+				shorten(t, a, b, time.Now(), left)
+				b.start()
+				time.Sleep(identityFirst + 2*time.Minute)
+				until := time.Now().Add(300 * day)
+				if got := b.node.book.Self().Member; got.NotAfter.Before(until) || strings.Join(got.Roles, " ") != "send work" {
+					t.Errorf("the certificate ends %s with roles %v", got.NotAfter, got.Roles)
+				}
+				if got, ok := a.node.book.Get(b.node.keys.Peer()); !ok || got.Member.NotAfter.Before(until) {
+					t.Errorf("the admin knows one that ends %s", got.Member.NotAfter)
+				}
+				b.halt()
+				b.start() // from its file
+				if got := b.node.self; got.NotAfter.Before(until) {
+					t.Errorf("after a restart it ends %s", got.NotAfter)
+				}
+				a.give(t, b, simKind)
+			})
+		})
+	}
+}
+
+func mustKeys(t *testing.T, s *simulated) *identity.Keys {
+	t.Helper()
+	k, err := identity.LoadKeys(filepath.Join(s.dir, identityDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// The node with the root key renews itself, admin role and all.
+func TestRootRenewsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, c := newCalendar(t)
+		defer w.close()
+		a, b := w.nodes[0], w.nodes[1]
+		c.sleep(340 * day)
+		time.Sleep(identityEvery + 2*time.Minute)
+		for _, s := range []*simulated{a, b} {
+			if got := s.node.book.Self().Member; got.NotAfter.Sub(s.node.cfg.Clock.Now()) < 300*day {
+				t.Errorf("the certificate of %s ends %s", s.name, got.NotAfter)
+			}
+		}
+		if got := a.node.book.Self().Member; !got.HasRole(identity.RoleAdmin) {
+			t.Errorf("roles %v", got.Roles)
+		}
+	})
+}
+
+// What is no renewal is refused: of another node's certificate, under another
+// name, too early, after the grace, of a blocked node, of an old certificate, by
+// one that is no admin.
+func TestRenewalIsRefused(t *testing.T) {
+	a, b := pair(t, nil)
+	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) && b.net.Connected(a.keys.Peer()) }, func() string { return "not connected" })
+	root, err := identity.LoadRoot(filepath.Join(a.cfg.Dir, identityDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	cert := func(peer proto.PeerID, end time.Duration) *proto.Signed {
+		s, err := root.IssueMember(identity.Member{Peer: peer, Name: "b", Roles: []string{"send"}, NotBefore: now.Add(end - 365*day), NotAfter: now.Add(end)}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	self, other := b.keys.Peer(), identity.NewKeys(nil, now).Peer()
+	foreign := identity.NewRoot(nil)
+	strange, err := foreign.IssueMember(identity.Member{Peer: self, Name: "b"}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	third := identity.NewKeys(nil, now)
+	short := cert(third.Peer(), 10*day)
+	if err := b.book.Learn(t.Context(), &proto.KnownPeer{Certificate: short, KeyRecord: third.KeyRecord()}); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name string
+		at   *live
+		from proto.PeerID
+		r    *proto.JoinRequest
+		say  string
+	}{
+		{"too early", a, self, &proto.JoinRequest{Certificate: b.self.Cert}, "is good until"},
+		{"of another node", a, self, &proto.JoinRequest{Certificate: cert(other, 10*day)}, "of another node"},
+		{"of another mesh", a, self, &proto.JoinRequest{Certificate: strange}, "signature"},
+		{"after the grace", a, self, &proto.JoinRequest{Certificate: cert(self, -91*day)}, "expired"},
+		{"a newer one is known", a, self, &proto.JoinRequest{Certificate: cert(self, 10*day)}, "newer"},
+		{"of somebody unknown", a, other, &proto.JoinRequest{Certificate: cert(other, 10*day)}, "not known here"},
+		{"one that no hello showed", b, third.Peer(), &proto.JoinRequest{Certificate: cert(third.Peer(), 11*day)}, "say hello"},
+		{"another name", b, third.Peer(), &proto.JoinRequest{Certificate: short, Name: "root"}, "the name stays"},
+		{"no admin", b, third.Peer(), &proto.JoinRequest{Certificate: short}, "may not admit others"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			reply := tt.at.Join(context.Background(), tt.from, tt.r)
+			if reply.GetCertificate() != nil || !strings.Contains(reply.GetRefusal(), tt.say) {
+				t.Errorf("refusal %q, want %q", reply.GetRefusal(), tt.say)
+			}
+		})
+	}
+	if err := a.Block(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	if reply := a.Join(context.Background(), self, &proto.JoinRequest{Certificate: b.self.Cert}); !strings.Contains(reply.GetRefusal(), "blocked") {
+		t.Errorf("a blocked node: %q", reply.GetRefusal())
+	}
+}

@@ -1,0 +1,230 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/store/nuts"
+)
+
+// The folders of a restore, beside the store. The second has its name when it is
+// whole: a node that was to get it and has no store takes it.
+const (
+	restorePart = "store.part"
+	restored    = "store.restored"
+	asideFormat = "store.before-20060102T150405Z"
+)
+
+// A RestoreReport says what a restore did.
+type RestoreReport struct {
+	Engine  string    `json:"engine"`
+	Records int       `json:"records"`
+	Aside   string    `json:"aside,omitempty"` // where the store that was there is now
+	Lost    time.Time `json:"lost"`            // until then the node may have done what the copy does not know
+}
+
+// RestoreStore puts a copy of snapshot, which [Node.Snapshot] has written, in the
+// place of the store of the stopped node in cfg.Dir. The copy is checked first;
+// the store that was there is moved aside, nothing is deleted. A crash on the way
+// leaves the old store or the whole new one.
+//
+// The node starts with a higher boot number than ever before (I5), takes every
+// task that the copy holds for one that may have been sent, and starts none that
+// was made before the old store's last write: it may have run already (I6).
+func RestoreStore(cfg Config, snapshot string) (_ RestoreReport, err error) {
+	cfg = cfg.withDefaults()
+	lock, err := store.LockDir(cfg.Dir)
+	if err != nil {
+		return RestoreReport{}, err
+	}
+	defer lock.Close()
+	if err := settleRestore(cfg.Dir); err != nil {
+		return RestoreReport{}, err
+	}
+	name, err := engineOfSnapshot(snapshot)
+	if err != nil {
+		return RestoreReport{}, err
+	}
+	if err := store.MarkEngine(filepath.Join(cfg.Dir, storeDir), name); err != nil {
+		return RestoreReport{}, err
+	}
+	r := RestoreReport{Engine: name, Lost: lastWrite(cfg)}
+	part := filepath.Join(cfg.Dir, restorePart)
+	// Copies of a restore that was cut short; the snapshot is still there.
+	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restored))); err != nil {
+		return r, fmt.Errorf("restore: %w", err)
+	}
+	if err := store.MarkEngine(part, name); err != nil {
+		return r, err
+	}
+	if err := copyTree(filepath.Join(part, name), snapshot); err != nil {
+		return r, fmt.Errorf("restore: copy %s: %w", snapshot, err)
+	}
+	if r.Records, err = markRestored(cfg, part, name, r.Lost); err != nil {
+		return r, fmt.Errorf("restore: the copy of %s: %w", snapshot, err)
+	}
+	r.Aside, err = swapStore(cfg.Dir, cfg.Clock.Now())
+	return r, err
+}
+
+// settleRestore ends a restore that was cut short after the copy was whole.
+func settleRestore(dir string) error {
+	whole, at := filepath.Join(dir, restored), filepath.Join(dir, storeDir)
+	if _, err := os.Lstat(whole); err != nil {
+		return nil
+	}
+	if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
+		return err // the old one is still in its place, and counts
+	}
+	if err := os.Rename(whole, at); err != nil {
+		return fmt.Errorf("end the restore that was cut short: %w", err)
+	}
+	return syncDir(dir)
+}
+
+// engineOfSnapshot tells by its files which engine wrote a snapshot.
+func engineOfSnapshot(dir string) (string, error) {
+	if _, err := os.Stat(filepath.Join(dir, "CURRENT")); err == nil {
+		if _, err := nuts.Check(dir); err != nil {
+			return "", fmt.Errorf("restore: %w", err)
+		}
+		return EngineNuts, nil
+	}
+	if found, _ := filepath.Glob(filepath.Join(dir, "MANIFEST-*")); len(found) > 0 {
+		return EnginePebble, nil
+	}
+	return "", fmt.Errorf("%w: %s is no snapshot of a store: name the folder that store snapshot wrote", ErrInvalid, dir)
+}
+
+// lastWrite returns the last moment at which the store that is replaced may have
+// taken something in: its newest file, else now.
+func lastWrite(cfg Config) time.Time {
+	var last time.Time
+	root := filepath.Join(cfg.Dir, storeDir)
+	mark := filepath.Join(root, engineFile)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || path == mark {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+		return err
+	})
+	if err != nil || last.IsZero() {
+		return cfg.Clock.Now()
+	}
+	return last
+}
+
+// copyTree copies the regular files below src into dst, which is new, durably.
+func copyTree(dst, src string) error {
+	return filepath.WalkDir(src, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(src, path)
+		if err != nil {
+			return err
+		}
+		at := filepath.Join(dst, rel)
+		switch {
+		case d.IsDir():
+			if err := os.MkdirAll(at, 0o700); err != nil {
+				return err
+			}
+			return syncDir(filepath.Dir(at))
+		case !d.Type().IsRegular():
+			return fmt.Errorf("%w: %s is no regular file", ErrInvalid, path)
+		}
+		if err := copyFile(at, path); err != nil {
+			return err
+		}
+		return syncDir(filepath.Dir(at))
+	})
+}
+
+func copyFile(dst, src string) error {
+	from, err := os.Open(src)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := os.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Sync(), to.Close())
+}
+
+// markRestored opens the copy, reads all of it and notes that it is one.
+func markRestored(cfg Config, part, engine string, lost time.Time) (records int, err error) {
+	e, err := openEngineIn(part, engine, cfg)
+	if err != nil {
+		return 0, err
+	}
+	s, err := store.Open(e, storeConfig(cfg, nil))
+	if err != nil {
+		return 0, errors.Join(err, e.Close())
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for _, b := range store.Buckets() {
+		for _, err := range s.All(b, nil, nil) {
+			if err != nil {
+				return records, err
+			}
+			records++
+		}
+	}
+	var b store.Batch
+	if err := inbox.MarkRestored(s, &b, lost); err != nil {
+		return records, err
+	}
+	if err := outbox.MarkRestored(s, &b, lastBoot(cfg)); err != nil {
+		return records, err
+	}
+	return records, s.Apply(context.Background(), &b)
+}
+
+// lastBoot returns the highest boot number that is known without the store: the
+// audit was not rolled back with it, and the clock went on.
+func lastBoot(cfg Config) uint64 {
+	boot := uint64(max(cfg.Clock.Now().Unix(), 0))
+	_ = journal.Scan(filepath.Join(cfg.Dir, auditDir), func(r journal.Record) error { // what can be read counts
+		boot = max(boot, r.Boot)
+		return nil
+	})
+	return boot
+}
+
+// swapStore moves the store of the node aside and the whole copy into its place.
+func swapStore(dir string, now time.Time) (aside string, err error) {
+	whole, at := filepath.Join(dir, restored), filepath.Join(dir, storeDir)
+	aside = filepath.Join(dir, now.UTC().Format(asideFormat))
+	_, there := os.Lstat(aside)
+	if !errors.Is(there, fs.ErrNotExist) {
+		return "", fmt.Errorf("restore: %w", cmp.Or(there, fmt.Errorf("%s is there already: do it again in a second", aside)))
+	}
+	for _, step := range [][2]string{{filepath.Join(dir, restorePart), whole}, {at, aside}, {whole, at}} {
+		if err := os.Rename(step[0], step[1]); err != nil {
+			return "", fmt.Errorf("restore: %w", err)
+		}
+		if err := syncDir(dir); err != nil {
+			return "", fmt.Errorf("restore: %w", err)
+		}
+	}
+	return aside, nil
+}

@@ -1,0 +1,257 @@
+package node
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A past is what two nodes did after snapshots of their stores were taken: each
+// task left a mark when it was started.
+type past struct {
+	a, b       *live
+	marks      string
+	snaps      [2]string
+	held       []string // in custody of b at the snapshot: one runs, two wait
+	waiting    string   // not yet accepted then
+	after      string   // made after it
+	boots      [2]uint64
+	startsThen string
+}
+
+// live through it: everything ends well.
+func newPast(t *testing.T, engine string) *past {
+	t.Helper()
+	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = engine, []string{freeAddr(t)} })
+	dir := t.TempDir()
+	p := &past{a: a, b: b, marks: filepath.Join(dir, "marks"), snaps: [2]string{filepath.Join(dir, "snap-a"), filepath.Join(dir, "snap-b")}}
+	gate := filepath.Join(dir, "gate")
+	mark := HandlerSpec{
+		Kind: "mark", Allow: []string{"peer:a"}, OnCrash: "retry", Concurrency: 1,
+		Exec: []string{"/bin/sh", "-c", fmt.Sprintf("echo $BALEFIRE_TASK_ID >> %s; while [ ! -e %s ]; do sleep 0.02; done", p.marks, gate)},
+	}
+	add := func(kind string) {
+		mark.Kind = kind
+		if err := b.AddHandler(t.Context(), mark); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("mark")
+	for range 3 {
+		p.held = append(p.held, a.submit(t, Request{Target: "b", Kind: "mark"}))
+	}
+	p.waiting = a.submit(t, Request{Target: "b", Kind: "later"})
+	eventually(t, func() bool {
+		for i, id := range append(p.held, p.waiting) {
+			task, err := a.Task(t.Context(), id)
+			if err != nil || i < 3 && task.State == "PENDING" {
+				return false
+			}
+		}
+		why, err := a.Why(t.Context(), p.waiting)
+		return err == nil && strings.Contains(why.Cause, "NO_HANDLER") && p.starts(t) != ""
+	}, func() string { return "the tasks are not there" })
+	for i, n := range []*live{a, b} {
+		if err := n.Snapshot(t.Context(), p.snaps[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	add("later")
+	p.after = a.submit(t, Request{Target: "b", Kind: "mark"})
+	for _, id := range append(p.held, p.waiting, p.after) {
+		a.ended(t, id, "SUCCESS")
+	}
+	p.boots = [2]uint64{a.outbox.Boot(), b.outbox.Boot()}
+	a.halt()
+	b.halt()
+	p.startsThen = p.starts(t)
+	return p
+}
+
+func (p *past) starts(t *testing.T) string {
+	b, err := os.ReadFile(p.marks)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func (p *past) restore(t *testing.T, which int, cfg Config) {
+	t.Helper()
+	r, err := RestoreStore(cfg, p.snaps[which])
+	if err != nil || r.Records == 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if _, err := os.Stat(filepath.Join(r.Aside, engineFile)); err != nil {
+		t.Errorf("the old store is not aside: %v", err)
+	}
+}
+
+// again starts both nodes, and checks in the end that nothing was run twice, that
+// boot numbers rose and that new work is done.
+func (p *past) again(t *testing.T, settled func(a, b *live) bool) {
+	t.Helper()
+	a, b := start(t, p.a.cfg), start(t, p.b.cfg)
+	eventually(t, func() bool { return settled(a, b) }, func() string {
+		page, err := a.Tasks(t.Context(), Query{})
+		say := fmt.Sprintf("it does not settle: %d in custody, %d results, %v", inCustody(b), b.outbox.Results(), err)
+		for _, task := range page.Items {
+			say += fmt.Sprintf("\n%s %s %s", task.ID, task.State, task.Reason)
+		}
+		return say
+	})
+	if got := p.starts(t); got != p.startsThen {
+		t.Errorf("after the restore the starts were\n%s, before it\n%s", got, p.startsThen)
+	}
+	if a.outbox.Boot() <= p.boots[0] || b.outbox.Boot() <= p.boots[1] {
+		t.Errorf("boot numbers %d and %d, before %v", a.outbox.Boot(), b.outbox.Boot(), p.boots)
+	}
+	a.ended(t, a.submit(t, Request{Target: "b", Kind: "mark"}), "SUCCESS")
+}
+
+// freeAddr returns an address that a node can have at every start.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", l.Addr().(*net.TCPAddr).Port)
+}
+
+// inCustody counts what a node has taken in and not ended.
+func inCustody(n *live) int {
+	live := 0
+	for state, count := range n.inbox.Status().Backlog.ByState {
+		if !state.Terminal() {
+			live += count
+		}
+	}
+	return live
+}
+
+// state is that of a task at a.
+func state(t *testing.T, n *live, id string) string {
+	task, err := n.Task(t.Context(), id)
+	if err != nil {
+		return err.Error()
+	}
+	return task.State
+}
+
+// After a snapshot was restored nothing runs a second time: not what the restored
+// node had in custody, not what a restored home sends again (I6, S51). Boot
+// numbers rise (I5).
+func TestNothingRunsTwiceAfterRestore(t *testing.T) {
+	idle := func(b *live) bool { return inCustody(b) == 0 && b.outbox.Results() == 0 }
+	tests := []struct {
+		name, engine string
+		restored     []int // 0: the home, 1: the receiver
+		settled      func(p *past, a, b *live) bool
+	}{
+		{"the receiver", EngineNuts, []int{1}, func(p *past, a, b *live) bool {
+			return idle(b) && state(t, a, p.held[0]) == "SUCCESS" && state(t, a, p.waiting) == "SUCCESS"
+		}},
+		{"the home", EnginePebble, []int{0}, func(p *past, a, b *live) bool {
+			return idle(b) && state(t, a, p.waiting) != "PENDING"
+		}},
+		{"both", EngineNuts, []int{0, 1}, func(p *past, a, b *live) bool {
+			for _, id := range append(p.held, p.waiting) {
+				if state(t, a, id) != "DEAD_LETTER" {
+					return false
+				}
+			}
+			task, err := a.Task(t.Context(), p.waiting)
+			return idle(b) && err == nil && strings.Contains(task.Reason, "restored")
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPast(t, tt.engine)
+			for _, i := range tt.restored {
+				p.restore(t, i, []Config{p.a.cfg, p.b.cfg}[i])
+			}
+			p.again(t, func(a, b *live) bool { return tt.settled(p, a, b) })
+		})
+	}
+}
+
+// A restore that is cut short leaves the old store, or the whole new one at the
+// next start; the boot number rises over that of the audit too, should the clock
+// have been set back.
+func TestRestoreCutShort(t *testing.T) {
+	p := newPast(t, EngineNuts)
+	dir := p.b.cfg.Dir
+	for _, name := range []string{restorePart, restored} { // before the old store was moved
+		if err := copyTree(filepath.Join(dir, name, EngineNuts), p.snaps[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := start(t, p.b.cfg)
+	if got := inCustody(n); got != 0 {
+		t.Errorf("the old store has %d live tasks, want none", got)
+	}
+	n.halt()
+	p.restore(t, 1, p.b.cfg)
+	if err := os.Rename(filepath.Join(dir, storeDir), filepath.Join(dir, restored)); err != nil { // after it was
+		t.Fatal(err)
+	}
+	n = start(t, p.b.cfg)
+	id, err := proto.ParseTaskID(p.held[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.inbox.Get(id); err != nil {
+		t.Errorf("the restored store does not know %s: %v", p.held[0], err)
+	}
+	if n.outbox.Boot() <= lastBoot(Config{Dir: dir, Clock: p.b.cfg.Clock}.withDefaults())-1 {
+		t.Errorf("boot number %d", n.outbox.Boot())
+	}
+}
+
+// What is no snapshot, or a damaged one, changes nothing.
+func TestRestoreRefuses(t *testing.T) {
+	p := newPast(t, EngineNuts)
+	cfg := p.b.cfg
+	torn := filepath.Join(t.TempDir(), "torn")
+	if err := copyTree(torn, p.snaps[1]); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(torn, "*", "0.dat"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	f, err := os.OpenFile(files[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("garbage"), 100); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	for name, dir := range map[string]string{"no snapshot": t.TempDir(), "a damaged one": torn} {
+		if _, err := RestoreStore(cfg, dir); err == nil {
+			t.Errorf("%s is restored", name)
+		}
+	}
+	running := start(t, cfg)
+	if _, err := RestoreStore(cfg, p.snaps[1]); err == nil {
+		t.Error("the store of a running node is replaced")
+	}
+	id, err := proto.ParseTaskID(p.after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := running.inbox.Get(id); err != nil {
+		t.Errorf("the old store has lost a task: %v", err)
+	}
+}

@@ -1,0 +1,396 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership/schedule"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// made returns for which times tasks of a schedule stand in the records of the nodes,
+// and how often.
+func (c *crew) made(name string) map[string]int {
+	c.t.Helper()
+	times := map[string]int{}
+	for _, s := range c.nodes {
+		page, err := s.node.Tasks(c.t.Context(), Query{Role: RoleHome, Limit: 1000})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, task := range page.Items {
+			if parts := strings.Split(task.Key, "/"); len(parts) == 5 && parts[2] == name {
+				times[parts[4]]++
+			}
+		}
+	}
+	return times
+}
+
+// once reports an error unless n times had a task, each one.
+func (c *crew) once(name string, n int) {
+	c.t.Helper()
+	times := c.made(name)
+	for at, count := range times {
+		if count != 1 {
+			c.t.Errorf("%s: the time %s has %d tasks", name, at, count)
+		}
+	}
+	if len(times) != n {
+		c.t.Errorf("%s: %d times have a task, want %d: %v", name, len(times), n, times)
+	}
+}
+
+// add makes a schedule at n0.
+func (c *crew) add(name, cron string, change func(*ScheduleSpec)) {
+	c.t.Helper()
+	s := ScheduleSpec{Queue: "build", Name: name, Cron: cron, ScheduledTask: ScheduledTask{Kind: "build"}}
+	if change != nil {
+		change(&s)
+	}
+	if _, err := c.nodes[0].node.AddSchedule(c.t.Context(), s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// align waits for the next time that */10 names.
+func align() { time.Sleep(time.Until(time.Now().Truncate(10 * time.Minute).Add(10 * time.Minute))) }
+
+// A schedule makes a task each time that it is due, which runs on a member; pause,
+// resume and remove are obeyed (virtual time).
+func TestScheduleMakesTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, 100*time.Millisecond)
+		defer c.close()
+		align()
+		c.add("often", "*/10 * * * *", nil)
+		time.Sleep(20*time.Minute + time.Second)
+		c.once("often", 2)
+		all, err := c.nodes[0].node.Schedules(t.Context())
+		if err != nil || len(all) != 1 || all[0].Fired != 2 || all[0].Zone != "UTC" || all[0].Next == nil || time.Until(*all[0].Next) > 10*time.Minute {
+			t.Errorf("shown are %+v: %v", all, err)
+		}
+		if task, err := c.nodes[0].node.Task(t.Context(), all[0].LastTask); err != nil || task.State != "SUCCESS" {
+			t.Errorf("the newest task is %s: %v", task.State, err)
+		}
+		if v, err := c.nodes[0].node.PauseSchedule(t.Context(), "build", "often", true); err != nil || v.Next != nil {
+			t.Errorf("paused: %+v, %v", v, err)
+		}
+		time.Sleep(20 * time.Minute)
+		c.once("often", 2)
+		if _, err := c.nodes[0].node.PauseSchedule(t.Context(), "build", "often", false); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Minute)
+		c.once("often", 3)
+		if err := c.nodes[0].node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(20 * time.Minute)
+		c.once("often", 3)
+		if err := c.nodes[0].node.RemoveSchedule(t.Context(), "build", "often"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("removed twice: %v", err)
+		}
+		c.add("often", "*/10 * * * *", nil)
+		time.Sleep(10 * time.Minute)
+		c.once("often", 4)
+	})
+}
+
+// What is no schedule is refused, and so is one away from the home of its queue.
+func TestScheduleIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, time.Second)
+		defer c.close()
+		good := ScheduleSpec{Queue: "build", Name: "n", Cron: "@daily", ScheduledTask: ScheduledTask{Kind: "build"}}
+		for name, change := range map[string]func(*ScheduleSpec){
+			"cron":   func(s *ScheduleSpec) { s.Cron = "soon" },
+			"zone":   func(s *ScheduleSpec) { s.Zone = "Mars/Base" },
+			"name":   func(s *ScheduleSpec) { s.Name = "A B" },
+			"kind":   func(s *ScheduleSpec) { s.Kind = "" },
+			"missed": func(s *ScheduleSpec) { s.Missed = "later" },
+			"cap":    func(s *ScheduleSpec) { s.MissedCap = 1001 },
+			"ttl":    func(s *ScheduleSpec) { s.TTL = "-1h" },
+			"size":   func(s *ScheduleSpec) { s.Body = make([]byte, maxScheduled) },
+			"label":  func(s *ScheduleSpec) { s.Require = []string{""} },
+		} {
+			s := good
+			change(&s)
+			if _, err := c.nodes[0].node.AddSchedule(t.Context(), s); !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := c.nodes[1].node.AddSchedule(t.Context(), good); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "n0") {
+			t.Errorf("away from the home: %v", err)
+		}
+		c.add("n", "@daily", nil)
+		if _, err := c.nodes[0].node.AddSchedule(t.Context(), good); !errors.Is(err, ErrRefused) {
+			t.Errorf("a second of that name: %v", err)
+		}
+	})
+}
+
+// What went by while the home was down is skipped, made up for once, or made up for
+// as far as the cap allows; nothing is made twice over the restart.
+func TestScheduleMissesWhileItsHomeIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, 100*time.Millisecond)
+		defer c.close()
+		align()
+		c.add("skip", "*/10 * * * *", nil)
+		c.add("once", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed = "run-once" })
+		c.add("all", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed, s.MissedCap = "run-all", 4 })
+		time.Sleep(10*time.Minute + time.Second)
+		c.nodes[0].crash()
+		time.Sleep(time.Hour + 5*time.Minute) // six times go by
+		c.nodes[0].start()
+		c.serve(c.nodes[0], 100*time.Millisecond)
+		time.Sleep(time.Minute)
+		c.once("skip", 1)
+		c.once("once", 2)
+		c.once("all", 5)
+		all, err := c.nodes[0].node.Schedules(t.Context())
+		if err != nil || all[0].Skipped != 2 || all[1].Skipped != 5 || all[2].Skipped != 6 {
+			t.Errorf("left out are %+v: %v", all, err)
+		}
+		time.Sleep(10 * time.Minute)
+		c.once("skip", 2)
+	})
+}
+
+// A home that dies between the note that a time is being seen to and the note that it
+// was makes no second task.
+func TestScheduleDiesWhileItMakesATask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, 100*time.Millisecond)
+		defer c.close()
+		align()
+		c.add("often", "*/10 * * * *", nil)
+		time.Sleep(10*time.Minute + time.Second)
+		again := func(fired uint64) { // as if the newest task had not been noted
+			s := c.nodes[0].node.schedules
+			err := s.ask(t.Context(), func() {
+				m := copySchedule(s.all[scheduleID{"build", "often"}])
+				m.FiringMs, m.MarkMs, m.Fired = m.MarkMs, m.MarkMs-1, fired
+				if err := s.put(context.Background(), m); err != nil {
+					t.Error(err)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		again(0)
+		c.nodes[0].crash()
+		time.Sleep(time.Minute)
+		c.nodes[0].start()
+		c.serve(c.nodes[0], 100*time.Millisecond)
+		time.Sleep(time.Minute)
+		c.once("often", 1)
+		all, err := c.nodes[0].node.Schedules(t.Context())
+		if err != nil || all[0].Fired != 1 {
+			t.Errorf("%+v: %v", all, err)
+		}
+	})
+}
+
+// A schedule goes with its queue, in the middle of a window and back, also over a
+// partition: each time has one task in the whole mesh.
+func TestScheduleMovesWithItsQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 100*time.Millisecond)
+		defer c.close()
+		align()
+		c.add("often", "* * * * *", nil)
+		c.add("still", "* * * * *", nil)
+		if _, err := c.nodes[0].node.PauseSchedule(t.Context(), "build", "still", true); err != nil {
+			t.Fatal(err)
+		}
+		move := func(from int, to string) {
+			if _, err := c.nodes[from].node.HandOffQueue(t.Context(), "build", to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5*time.Minute - 500*time.Millisecond)
+		move(0, "n1") // half a second before a time comes
+		time.Sleep(time.Second)
+		c.Partition([]int{0, 2}, []int{1})
+		time.Sleep(30 * time.Second)
+		c.Heal()
+		time.Sleep(4*time.Minute + 30*time.Second)
+		move(1, "n0") // half a second after one
+		time.Sleep(4*time.Minute + 50*time.Second)
+		c.once("often", 14)
+		for place, n := range []int{2, 0, 0} {
+			if all, err := c.nodes[place].node.Schedules(t.Context()); err != nil || len(all) != n {
+				t.Errorf("n%d keeps %+v: %v", place, all, err)
+			}
+		}
+		all, err := c.nodes[0].node.Schedules(t.Context())
+		if err != nil || all[0].Fired != 14 || !all[1].Paused {
+			t.Errorf("at its first home again: %+v, %v", all, err)
+		}
+		c.once("still", 0)
+	})
+}
+
+// Who handed a schedule over must be allowed by the handler, too: a home signs what
+// another one asked for.
+func TestScheduleLendsNobodysName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 100*time.Millisecond)
+		defer c.close()
+		c.allow(c.nodes[2], "peer:n1")
+		align()
+		c.add("often", "*/10 * * * *", func(s *ScheduleSpec) { s.Kind = "private" })
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n1"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10*time.Minute + time.Second)
+		c.once("often", 1)
+		all, err := c.nodes[1].node.Schedules(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%+v: %v", all, err)
+		}
+		if task, err := c.nodes[1].node.Task(t.Context(), all[0].LastTask); err != nil || proto.TaskState(proto.TaskState_value["TASK_STATE_"+task.State]).Terminal() {
+			t.Errorf("n0 had n1 ask for what n0 may not: %s, %v", task.State, err)
+		}
+		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "private"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if task, err := c.nodes[1].node.Wait(ctx, s.ID); err != nil || task.State != "FAILED" {
+			t.Errorf("what n1 asks for itself: %s, %v", task.State, err)
+		}
+	})
+}
+
+// allow lets a node refuse tasks of the kind private for good, of those that the rule
+// names alone.
+func (c *crew) allow(s *simulated, rule string) {
+	spec := inbox.Spec{Kind: "private", Allow: []string{rule}, OnCrash: inbox.OnCrashRetry, Handler: refusing{}}
+	if err := s.node.inbox.Register(spec); err != nil {
+		c.t.Fatal(err)
+	}
+	s.node.gossip.Describe()
+	time.Sleep(3 * time.Second)
+}
+
+// A clock that is set forward makes missed times of those it passes, one that is set
+// back has nothing made again, and both are told.
+func TestScheduleUnderClockJumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		c := newCrewOf(t, newWorldWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
+			if s.place == 0 {
+				cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) })
+			}
+		}), 100*time.Millisecond)
+		defer c.close()
+		align()
+		c.add("often", "*/10 * * * *", nil)
+		time.Sleep(10*time.Minute + time.Second)
+		c.once("often", 1)
+		ahead.Store(int64(25 * time.Minute))
+		time.Sleep(30 * time.Second)
+		c.once("often", 1)
+		ahead.Store(0)
+		time.Sleep(20 * time.Minute) // to the times that were passed
+		c.once("often", 1)
+		time.Sleep(10 * time.Minute)
+		c.once("often", 2)
+		told := 0
+		for _, e := range c.nodes[0].node.Events(t.Context(), 0, 1000, 0).Items {
+			if e.Kind == "schedule.clock_jump" {
+				told++
+			}
+		}
+		if told != 2 {
+			t.Errorf("%d jumps were told, want 2", told)
+		}
+	})
+}
+
+// A clock that was weeks ahead for a moment does not silence a schedule until then.
+func TestScheduleAfterAClockFarAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		c := newCrewOf(t, newWorldWith(t, 1, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(_ *simulated, cfg *Config) {
+			cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) })
+		}), 100*time.Millisecond)
+		defer c.close()
+		align()
+		c.add("often", "*/10 * * * *", nil)
+		time.Sleep(10*time.Minute + time.Second)
+		c.once("often", 1)
+		ahead.Store(int64(2 * schedule.Horizon))
+		time.Sleep(30 * time.Second)
+		ahead.Store(0)
+		time.Sleep(30 * time.Minute)
+		c.once("often", 4)
+	})
+}
+
+// A message that is no schedule of an old home changes nothing.
+func TestScheduleFromNowhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, time.Second)
+		defer c.close()
+		n, from := c.nodes[0].node, c.nodes[1].node.keys.Peer()
+		good := func() *proto.Schedule {
+			return &proto.Schedule{Queue: "build", Name: "n", Cron: "@daily", Zone: "UTC", Generation: 2, Task: &proto.Content{Kind: "build"}}
+		}
+		send := func(m proto.Body, typ proto.MessageType) error {
+			b, err := proto.Encode(nil, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = n.schedules.receive(from, &proto.Message{Type: typ, Payload: b})
+			time.Sleep(2 * time.Second)
+			return err
+		}
+		for name, change := range map[string]func(*proto.Schedule){
+			"cron": func(m *proto.Schedule) { m.Cron = "x" }, "kind": func(m *proto.Schedule) { m.Task = nil }, "gone": func(m *proto.Schedule) { m.Gone = true },
+			"firing": func(m *proto.Schedule) { m.FiringMs = 1 }, "generation": func(m *proto.Schedule) { m.Generation = 1 }, "name": func(m *proto.Schedule) { m.Name = "../x" },
+		} {
+			m := good()
+			change(m)
+			if err := send(m, proto.MessageType_SCHEDULE); err == nil {
+				t.Errorf("%s: it was taken", name)
+			}
+		}
+		unknown := good()
+		unknown.Queue = "nowhere"
+		for _, err := range []error{send(unknown, proto.MessageType_SCHEDULE), send(&proto.Scheduled{Queue: "build", Name: "n", Generation: 9}, proto.MessageType_SCHEDULED)} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("kept are %+v: %v", all, err)
+		}
+		if err := send(good(), proto.MessageType_SCHEDULE); err != nil {
+			t.Error(err)
+		}
+		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("who never was the home of the queue handed over %+v: %v", all, err)
+		}
+		c.add("n", "@daily", func(s *ScheduleSpec) { s.Kind = "mine" })
+		if err := send(good(), proto.MessageType_SCHEDULE); err != nil {
+			t.Error(err)
+		}
+		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Kind != "mine" {
+			t.Errorf("kept are %+v: %v", all, err)
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// send offers a schedule to the new home of its queue, which has one alone: until
+// that has answered nobody else is offered it.
+func (s *schedules) send(m *proto.Schedule) {
+	home, err := proto.PeerIDFrom(m.Going)
+	c := s.node.cfg.Clock
+	if err != nil || c.Boot()-s.sent[scheduleID{m.Queue, m.Name}] < scheduleResend && s.sent[scheduleID{m.Queue, m.Name}] > 0 {
+		return
+	}
+	s.sent[scheduleID{m.Queue, m.Name}] = max(c.Boot(), 1)
+	out := copySchedule(m)
+	out.Going = nil
+	post{s.node}.Post(home, proto.MessageType_SCHEDULE, out)
+}
+
+// receive takes a message about a schedule.
+func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
+	var in func()
+	if m.GetType() == proto.MessageType_SCHEDULED {
+		r := new(proto.Scheduled)
+		if err := proto.Decode(m.GetPayload(), r); err != nil {
+			return err
+		}
+		in = func() { s.answered(from, r) }
+	} else {
+		r := new(proto.Schedule)
+		if err := proto.Decode(m.GetPayload(), r); err != nil {
+			return err
+		}
+		if err := checkSchedule(r); err != nil || r.Gone || r.FiringMs != 0 || len(r.Going) > 0 || r.Generation < 2 {
+			return badForm("it is no schedule that is handed over: %v", err)
+		}
+		in = func() { s.take(from, r) }
+	}
+	select {
+	case s.asks <- in:
+	default: // it is said again
+	}
+	return nil
+}
+
+// take keeps a schedule that an old home hands over. Who handed it over vouches for
+// it: a handler must allow each of them, for one could have changed what it asks for.
+func (s *schedules) take(from proto.PeerID, m *proto.Schedule) {
+	id := scheduleID{m.Queue, m.Name}
+	if !hadQueue(s.node.queues.room.QueueStates()[m.Queue], from) {
+		return // word of the queue is on its way, or it is no old home: then it may say so again for ever
+	}
+	old := s.all[id]
+	switch {
+	case old != nil && old.Generation >= m.Generation: // a copy
+	case old != nil && !old.Gone && len(old.Going) == 0:
+		s.node.tell("schedule.dropped", from, fmt.Sprintf("schedule %s of queue %s came from an old home, and there is one of that name here", m.Name, m.Queue), nil)
+	case old == nil && len(s.all) >= maxSchedules, len(m.Vouchers) >= maxVouchers && !vouched(m, from):
+		s.node.log.Warn("a schedule is not taken: there are as many here as may be, or it came through too many hands", "queue", m.Queue, "schedule", m.Name)
+		return
+	default:
+		if !vouched(m, from) {
+			m.Vouchers = append(m.Vouchers, from[:])
+		}
+		if err := s.put(context.Background(), m); err != nil {
+			s.node.log.Warn("a schedule could not be taken", "err", err)
+			return
+		}
+	}
+	post{s.node}.Post(from, proto.MessageType_SCHEDULED, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation})
+}
+
+// hadQueue reports whether p is, or once was, the home of a queue: the deeds that are kept
+// were checked.
+func hadQueue(q *proto.QueueState, p proto.PeerID) bool {
+	return string(q.GetHome()) == string(p[:]) || slices.ContainsFunc(q.GetDeeds(), func(x *proto.Signed) bool {
+		d := new(proto.Deed)
+		return proto.Decode(x.GetDetails(), d) == nil && (string(d.From) == string(p[:]) || string(d.To) == string(p[:]))
+	})
+}
+
+func vouched(m *proto.Schedule, p proto.PeerID) bool {
+	return slices.ContainsFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(p[:]) })
+}
+
+// answered notes that the new home has a schedule.
+func (s *schedules) answered(from proto.PeerID, r *proto.Scheduled) {
+	m := s.all[scheduleID{r.Queue, r.Name}]
+	if m == nil || m.Gone || string(m.Going) != string(from[:]) || m.Generation != r.Generation {
+		return
+	}
+	if err := s.put(context.Background(), tombstone(m)); err != nil {
+		s.node.log.Warn("a schedule that moved is still kept here", "err", err)
+	}
+}
+
+// tombstone is what is kept of one that is gone.
+func tombstone(m *proto.Schedule) *proto.Schedule {
+	return &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: true}
+}

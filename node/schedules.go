@@ -1,0 +1,329 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/ownership/schedule"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// schedules makes tasks for the queues whose home is here, each time that one of
+// their schedules is due. One goroutine has them; what it knows is on disk first.
+//
+//	tick ─▶ due ─▶ noted as firing ─▶ submitted under a key ─▶ noted as seen to
+//	home moved ─▶ noted as going ─▶ SCHEDULE until answered ─▶ noted as gone
+//
+// The key of a task is made of schedule and time: submitted again after a crash it is
+// the same task. No schedule is at two homes, so no time has two tasks.
+type schedules struct {
+	node *Node
+	all  map[scheduleID]*proto.Schedule
+	asks chan func()
+	done chan struct{} // closed when run has returned
+	last struct {      // the clocks at the last tick
+		wall time.Time
+		boot time.Duration
+	}
+	calm time.Duration                // by Boot: nothing is made before, for the clocks jumped
+	sent map[scheduleID]time.Duration // by Boot: when it was offered to its new home last
+	woes map[scheduleID]woe           // of those that cannot be seen to
+}
+
+type scheduleID struct{ queue, name string }
+
+func newSchedules(n *Node) *schedules {
+	return &schedules{node: n, all: map[scheduleID]*proto.Schedule{}, sent: map[scheduleID]time.Duration{}, woes: map[scheduleID]woe{}, asks: make(chan func(), 64), done: make(chan struct{})}
+}
+
+const (
+	scheduleEvery  = time.Second     // between two looks at what is due, and at where a queue went
+	scheduleResend = 2 * time.Second // between two copies of what was not answered
+	scheduleJump   = 2 * time.Second // clocks that differ by more between two looks have jumped
+	scheduleCalm   = 5 * time.Second // nothing is made for so long after that
+	scheduleKept   = 24 * time.Hour  // a note of one that is gone
+	maxSchedules   = 1000            // kept by one node
+	maxScheduled   = 32 << 10        // bytes of a schedule with its task
+	maxVouchers    = 16              // hands that a schedule may come through
+)
+
+// scheduleKeys begins the keys of schedules in the bucket Meta.
+const scheduleKeys = "schedule/"
+
+func (id scheduleID) key() []byte { return []byte(scheduleKeys + id.queue + "/" + id.name) }
+
+// open reads what is on disk.
+func (s *schedules) open() error {
+	for p, err := range s.node.ground.store.All(store.Meta, []byte(scheduleKeys), []byte(scheduleKeys+"\xff")) {
+		if err != nil {
+			return fmt.Errorf("read the schedules: %w", err)
+		}
+		m := new(proto.Schedule)
+		if err := proto.Decode(p.Val, m); err != nil {
+			return fmt.Errorf("the schedule at %q: %w", p.Key, err)
+		}
+		s.all[scheduleID{m.Queue, m.Name}] = m
+	}
+	return nil
+}
+
+// put makes m durable, then known.
+func (s *schedules) put(ctx context.Context, m *proto.Schedule) error {
+	m.ChangedMs = s.node.cfg.Clock.Now().UnixMilli()
+	val, err := proto.Encode(nil, m)
+	if err != nil {
+		return fmt.Errorf("write schedule %s of queue %s: %w", m.Name, m.Queue, err)
+	}
+	id := scheduleID{m.Queue, m.Name}
+	var b store.Batch
+	b.Put(store.Meta, id.key(), val)
+	if err := s.node.ground.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+		return fmt.Errorf("write schedule %s of queue %s: %w", m.Name, m.Queue, err)
+	}
+	s.all[id] = m
+	return nil
+}
+
+// run makes tasks until ctx is done.
+func (s *schedules) run(ctx context.Context) error {
+	defer close(s.done)
+	tick := time.NewTicker(scheduleEvery)
+	defer tick.Stop()
+	c := s.node.cfg.Clock
+	s.last.wall, s.last.boot = c.Now().Round(0), c.Boot()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case f := <-s.asks:
+			f()
+		case <-tick.C:
+			s.tick(ctx)
+		}
+	}
+}
+
+// ask has f run between two looks.
+func (s *schedules) ask(ctx context.Context, f func()) error {
+	answer := make(chan struct{})
+	select {
+	case s.asks <- func() { f(); close(answer) }:
+	case <-s.done:
+		return ErrDraining
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-answer:
+		return nil
+	case <-s.done:
+		return ErrDraining
+	}
+}
+
+// sorted returns the ids in their order.
+func (s *schedules) sorted() []scheduleID {
+	return slices.SortedFunc(maps.Keys(s.all), func(a, b scheduleID) int {
+		return cmp.Or(strings.Compare(a.queue, b.queue), strings.Compare(a.name, b.name))
+	})
+}
+
+// tick looks at every schedule.
+func (s *schedules) tick(ctx context.Context) {
+	c := s.node.cfg.Clock
+	wall, boot := c.Now().Round(0), c.Boot()
+	if jump := wall.Sub(s.last.wall) - (boot - s.last.boot); jump.Abs() > scheduleJump {
+		s.calm = boot + scheduleCalm
+		s.node.tell("schedule.clock_jump", proto.PeerID{}, fmt.Sprintf("the clock jumped by %s: schedules wait for a moment", jump.Round(time.Second)), nil)
+	}
+	s.last.wall, s.last.boot = wall, boot
+	self := s.node.keys.Peer()
+	for _, id := range s.sorted() {
+		m := s.all[id]
+		home := s.node.queues.room.QueueStates()[id.queue].GetHome()
+		var err error
+		switch {
+		case m.Gone:
+			err = s.forget(ctx, id, m, wall)
+		case m.FiringMs != 0:
+			err = s.fire(ctx, m)
+		case len(m.Going) > 0:
+			s.send(m)
+		case len(home) > 0 && string(home) != string(self[:]):
+			next := copySchedule(m)
+			next.Going, next.Generation = home, m.Generation+1
+			if err = s.put(ctx, next); err == nil {
+				s.send(next)
+			}
+		case !m.Paused && boot >= s.calm:
+			err = s.due(ctx, m, wall)
+		}
+		if ctx.Err() == nil && s.trouble(id, err, boot) {
+			s.node.log.Warn("a schedule could not be seen to; it is tried again", "queue", id.queue, "schedule", id.name, "err", err)
+		}
+	}
+}
+
+// A woe is why a schedule cannot be seen to, and when that was said last, by Boot.
+type woe struct {
+	why  string
+	said time.Duration
+}
+
+// woeEvery is how often it is said anew at most, if it changes.
+const woeEvery = time.Minute
+
+// trouble notes how it went with a schedule, and reports whether that is to be said:
+// when it begins, and when the reason changes.
+func (s *schedules) trouble(id scheduleID, err error, now time.Duration) bool {
+	old, had := s.woes[id]
+	if err == nil {
+		delete(s.woes, id)
+		return false
+	}
+	if had && (old.why == err.Error() || now-old.said < woeEvery) {
+		return false
+	}
+	s.woes[id] = woe{err.Error(), now}
+	return true
+}
+
+// leaving counts the schedules whose queue has its home elsewhere, and which that has
+// not taken yet.
+func (s *schedules) leaving(ctx context.Context) (count int, err error) {
+	err = s.ask(ctx, func() {
+		for id, m := range s.all {
+			if q := s.node.queues.room.QueueStates()[id.queue]; !m.Gone && q != nil && !s.node.queues.here(q) {
+				count++
+			}
+		}
+	})
+	return count, err
+}
+
+// forget drops the note of one that is gone once no copy of it can live.
+func (s *schedules) forget(ctx context.Context, id scheduleID, m *proto.Schedule, now time.Time) error {
+	if now.Sub(at(m.ChangedMs)) < scheduleKept {
+		return nil
+	}
+	var b store.Batch
+	b.Delete(store.Meta, id.key())
+	if err := s.node.ground.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+		return err
+	}
+	delete(s.all, id)
+	return nil
+}
+
+// due sees to the times that have come.
+func (s *schedules) due(ctx context.Context, m *proto.Schedule, now time.Time) error {
+	plan, err := schedule.Parse(m.Cron, m.Zone)
+	if err != nil {
+		return err
+	}
+	if at(m.MarkMs).Sub(now) > schedule.Horizon { // the clock was far ahead when it was made: none of the times until then has its task
+		next := copySchedule(m)
+		next.MarkMs = now.UnixMilli()
+		if err := s.put(ctx, next); err != nil {
+			return err
+		}
+		m = next
+	}
+	fire, left := plan.Due(at(m.MarkMs), now, missedOf(m.Missed), int(m.MissedCap))
+	if left > 0 {
+		next := copySchedule(m)
+		next.Skipped += uint64(left)
+		next.MarkMs = now.UnixMilli()
+		if len(fire) > 0 {
+			next.MarkMs = fire[0].UnixMilli() - 1
+		}
+		if err := s.put(ctx, next); err != nil {
+			return err
+		}
+		m = next
+	}
+	for _, t := range fire {
+		next := copySchedule(m)
+		next.FiringMs = t.UnixMilli()
+		if err := s.put(ctx, next); err != nil {
+			return err
+		}
+		if err := s.fire(ctx, next); err != nil {
+			return err
+		}
+		m = s.all[scheduleID{m.Queue, m.Name}]
+	}
+	return nil
+}
+
+// fire makes the task of the time that is noted, which may have been made before.
+func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
+	done, err := s.node.Submit(ctx, scheduledRequest(m))
+	next := copySchedule(m)
+	switch {
+	case err == nil:
+		id, err := proto.ParseTaskID(done.ID)
+		if err != nil {
+			return err
+		}
+		next.Last, next.LastMs, next.Problem = id[:], m.FiringMs, ""
+		next.Fired++
+	case errors.Is(err, ErrInvalid), errors.Is(err, ErrDenied), errors.Is(err, ErrKeyConflict):
+		next.Problem, next.Skipped = proto.Clip(err.Error(), proto.MaxReason), m.Skipped+1
+	default:
+		return err
+	}
+	next.MarkMs, next.FiringMs = m.FiringMs, 0
+	return s.put(ctx, next)
+}
+
+// scheduledRequest is the task of the time that is noted in m.
+func scheduledRequest(m *proto.Schedule) Request {
+	c := m.Task
+	r := Request{
+		Target: queuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(m.TtlMs) * time.Millisecond, Order: c.GetOrderingKey(),
+		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Retries: c.GetMaxAttempts(),
+		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode(), vouchers: m.Vouchers,
+	}
+	r.Key = fmt.Sprintf("schedule/%s/%s/%s/%s", m.Queue, m.Name, fingerprint(m), at(m.FiringMs).Format(time.RFC3339))
+	return r
+}
+
+// fingerprint tells one wording of a schedule from another.
+func fingerprint(m *proto.Schedule) string {
+	c, h := m.Task, sha256.New()
+	fmt.Fprintf(h, "balefire/v1/schedule\x00%q %q %q %q %d %d %q %q %q %d %q %q %d", m.Cron, m.Zone, c.GetKind(), c.GetArgs(), c.GetClass(), c.GetMode(),
+		c.GetOrderingKey(), c.GetOnDead(), c.GetContentType(), c.GetMaxAttempts(), c.GetRequire(), c.GetPrefer(), m.TtlMs)
+	for _, k := range slices.Sorted(maps.Keys(c.GetLabels())) {
+		fmt.Fprintf(h, " %q=%q", k, c.GetLabels()[k])
+	}
+	h.Write(c.GetBody())
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+func missedOf(m proto.MissedRuns) schedule.Missed {
+	switch m {
+	case proto.MissedRuns_MISSED_RUNS_ONCE:
+		return schedule.Once
+	case proto.MissedRuns_MISSED_RUNS_ALL:
+		return schedule.All
+	}
+	return schedule.Skip
+}
+
+func copySchedule(m *proto.Schedule) *proto.Schedule {
+	return &proto.Schedule{
+		Queue: m.Queue, Name: m.Name, Cron: m.Cron, Zone: m.Zone, Missed: m.Missed, MissedCap: m.MissedCap, Task: m.Task, TtlMs: m.TtlMs, Paused: m.Paused,
+		MarkMs: m.MarkMs, FiringMs: m.FiringMs, Generation: m.Generation, Going: m.Going, Vouchers: m.Vouchers, Gone: m.Gone, Fired: m.Fired, Skipped: m.Skipped,
+		Last: m.Last, LastMs: m.LastMs, ChangedMs: m.ChangedMs, Problem: m.Problem,
+	}
+}

@@ -1,0 +1,35 @@
+package node
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// A schedule that cannot be seen to is told of when that begins and when the reason
+// changes, not every second.
+func TestScheduleTroubleIsSaidOnce(t *testing.T) {
+	s := newSchedules(nil)
+	full, gone := errors.New("full"), errors.New("gone")
+	for i, step := range []struct {
+		at   time.Duration
+		err  error
+		want bool
+	}{
+		{1 * time.Second, nil, false},
+		{2 * time.Second, full, true},
+		{3 * time.Second, full, false},
+		{4 * time.Second, gone, false}, // a moment after the first
+		{time.Hour, full, false},
+		{2 * time.Hour, gone, true},
+		{3 * time.Hour, nil, false},
+		{3*time.Hour + time.Second, gone, true},
+	} {
+		if got := s.trouble(scheduleID{"q", "nightly"}, step.err, step.at); got != step.want {
+			t.Errorf("step %d, %v: said %v, want %v", i, step.err, got, step.want)
+		}
+		if step.err != nil && s.trouble(scheduleID{"q", "other"}, nil, step.at) {
+			t.Errorf("step %d: another schedule has it too", i)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package node
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The origin of a task of a queue is told where it runs, by way of the home, with the
+// owner's signature; and again when it runs elsewhere.
+func TestTheOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 4, 30*time.Second)
+		defer c.close()
+		c.only(2, 0)
+		for _, at := range []int{0, 1} { // the home itself, and another
+			ref := c.give(at, 1)[0]
+			runsOn := func(name string) func() bool {
+				return func() bool {
+					task, err := c.nodes[at].node.Task(t.Context(), ref)
+					return err == nil && task.State == "RUNNING" && slices.ContainsFunc(task.Events, func(e Event) bool { return e.State == "RUNNING" && e.Node == name })
+				}
+			}
+			c.await(30*time.Second, "the origin to know where it runs", runsOn("n2"))
+			c.nodes[2].crash()
+			c.only(3, 0)
+			c.await(time.Minute, "the origin to know where it runs now", runsOn("n3"))
+			rs, err := c.nodes[at].node.Receipts(t.Context(), ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var by []string
+			for _, r := range rs {
+				if r.Fact == "started" && r.Verified {
+					by = append(by, r.Node)
+				}
+			}
+			if !slices.Equal(by, []string{"n2", "n3"}) {
+				t.Errorf("it was started by %v, as receipts prove", by)
+			}
+			if b, err := c.nodes[1].node.Why(t.Context(), ref); at == 1 && (err != nil || b.Fix != "on n3: balefire-node why "+b.Task) {
+				t.Errorf("why: %+v, %v", b, err)
+			}
+			c.ended(at, []string{ref}, 2*time.Minute)
+			c.nodes[2].start()
+			c.serve(c.nodes[2], 30*time.Second)
+			c.await(2*time.Minute, "n2 to be trusted again", func() bool { return len(c.nodes[0].node.homeCandidates()) == 3 })
+			c.only(2, 0)
+		}
+	})
+}

@@ -1,0 +1,252 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+)
+
+// A TimelineQuery chooses a task or a queue, one of them.
+type TimelineQuery struct {
+	Task  string // id, or the beginning of one that is known here
+	Queue string
+}
+
+// A Timeline is what several nodes saw happen to the leases of a task or a queue.
+type Timeline struct {
+	Items  []TimelineEvent `json:"items" doc:"by the clocks of the nodes; those of one node in the order in which they happened"`
+	Asked  []string        `json:"asked" doc:"nodes that answered, this one first"`
+	Silent []string        `json:"silent" doc:"nodes that did not answer, or could not be asked"`
+	More   bool            `json:"more,omitempty" doc:"a node left out older events"`
+}
+
+// A TimelineEvent is one line of a node's own timeline.
+type TimelineEvent struct {
+	Node string `json:"node" doc:"that saw it"`
+	OwnershipEvent
+}
+
+// The limits of a question to other nodes.
+const (
+	timelineLines = proto.MaxGroup  // of one node
+	timelineTime  = 3 * time.Second // for an answer
+	maxQuestions  = 64              // that wait for answers
+)
+
+// Timeline merges what this node and all connected members saw happen to the leases of
+// a task or of a queue. What each node keeps is the newest of its present start.
+func (n *Node) Timeline(ctx context.Context, q TimelineQuery) (Timeline, error) {
+	ask := &proto.TimelineAsk{Queue: q.Queue, Limit: timelineLines}
+	switch {
+	case (q.Task == "") == (q.Queue == ""):
+		return Timeline{}, fmt.Errorf("%w: a timeline is of one task or of one queue", ErrInvalid)
+	case q.Task != "":
+		id, err := n.taskNamed(ctx, q.Task)
+		if err != nil {
+			return Timeline{}, err
+		}
+		ask.Task = id[:]
+	default:
+		if _, err := n.queues.homeOf(q.Queue); err != nil {
+			return Timeline{}, err
+		}
+	}
+	own := n.queues.log.reply(ask)
+	t := Timeline{Items: []TimelineEvent{}, Asked: []string{n.self.Name}, Silent: []string{}, More: own.GetMore()}
+	t.Items = append(t.Items, n.timelineOf(n.self.Name, own)...)
+	replies, silent := n.queues.questions.ask(ctx, n, ask)
+	for p, r := range replies {
+		t.Asked = append(t.Asked, n.nameOf(p))
+		t.Items = append(t.Items, n.timelineOf(n.nameOf(p), r)...)
+		t.More = t.More || r.GetMore()
+	}
+	for _, p := range silent {
+		t.Silent = append(t.Silent, n.nameOf(p))
+	}
+	slices.Sort(t.Asked[1:])
+	slices.Sort(t.Silent)
+	slices.SortStableFunc(t.Items, func(a, b TimelineEvent) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Number, b.Number))
+	})
+	return t, nil
+}
+
+// taskNamed is the id of a task by what a person calls it. A whole id need not be known
+// here.
+func (n *Node) taskNamed(ctx context.Context, ref string) (proto.TaskID, error) {
+	if id, err := proto.ParseTaskID(ref); err == nil {
+		return id, nil
+	}
+	if b, ok := n.whyLeased(ctx, ref); ok {
+		return proto.ParseTaskID(b.Task)
+	}
+	return n.complete(ref)
+}
+
+// timelineOf turns a node's answer into what people read.
+func (n *Node) timelineOf(name string, r *proto.TimelineReply) (out []TimelineEvent) {
+	for _, l := range r.GetLines() {
+		e := OwnershipEvent{Number: l.GetNumber(), Time: at(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
+		if id, err := proto.TaskIDFrom(l.GetTask()); err == nil {
+			e.Task = id.String()
+		}
+		if l.GetEpochBoot() > 0 {
+			e.Epoch = epochText(proto.Seq{Boot: l.GetEpochBoot(), Counter: l.GetEpochCounter()})
+		}
+		e.Peer, e.PeerID = n.peerNames(l.GetPeer())
+		out = append(out, TimelineEvent{name, e})
+	}
+	return out
+}
+
+// reply answers a question from what is kept in memory.
+func (l *ownershipLog) reply(ask *proto.TimelineAsk) *proto.TimelineReply {
+	r := &proto.TimelineReply{Number: ask.GetNumber()}
+	limit := min(int(ask.GetLimit()), timelineLines)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range slices.Backward(l.kept) {
+		if string(x.event.Task[:]) != string(ask.GetTask()) && (len(ask.GetTask()) > 0 || ask.GetQueue() == "" || x.event.Queue != ask.GetQueue()) {
+			continue
+		}
+		if len(r.Lines) >= limit {
+			r.More = true
+			break
+		}
+		r.Lines = append(r.Lines, x.line())
+	}
+	slices.Reverse(r.Lines)
+	return r
+}
+
+// A keptEvent is a line of the timeline as it happened.
+type keptEvent struct {
+	number uint64
+	time   time.Time
+	event  ownership.Event
+}
+
+func (k *keptEvent) line() *proto.TimelineLine {
+	e := &k.event
+	l := &proto.TimelineLine{
+		Number: k.number, TimeMs: k.time.UnixMilli(), Kind: e.Kind.String(), Queue: e.Queue,
+		EpochBoot: e.Epoch.Boot, EpochCounter: e.Epoch.Counter, Cause: proto.Clip(e.Cause, 128),
+	}
+	if !e.Task.IsZero() {
+		l.Task = e.Task[:]
+	}
+	if !e.Peer.IsZero() {
+		l.Peer = e.Peer[:]
+	}
+	return l
+}
+
+// questions are those of this node that wait for answers.
+type questions struct {
+	mu   sync.Mutex
+	last uint64
+	open map[uint64]*question
+}
+
+type question struct {
+	missing map[proto.PeerID]bool
+	replies map[proto.PeerID]*proto.TimelineReply
+	done    chan struct{} // closed when nobody is missing
+}
+
+// ask puts a question to every connected member and waits for their answers.
+func (qs *questions) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (replies map[proto.PeerID]*proto.TimelineReply, silent []proto.PeerID) {
+	q := &question{missing: map[proto.PeerID]bool{}, replies: map[proto.PeerID]*proto.TimelineReply{}, done: make(chan struct{})}
+	for _, s := range n.net.Peers() {
+		if _, member := n.book.Member(s.Peer); member && s.Linked {
+			q.missing[s.Peer] = true
+		} else if member {
+			silent = append(silent, s.Peer)
+		}
+	}
+	members := make([]proto.PeerID, 0, len(q.missing))
+	for p := range q.missing {
+		members = append(members, p)
+	}
+	number, ok := qs.begin(q)
+	if !ok || len(members) == 0 {
+		return nil, append(silent, members...)
+	}
+	defer qs.end(number)
+	ask.Number = number
+	for _, p := range members {
+		post{n}.Post(p, proto.MessageType_TIMELINE, ask)
+	}
+	timer := time.NewTimer(timelineTime)
+	defer timer.Stop()
+	select {
+	case <-q.done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	for p := range q.missing {
+		silent = append(silent, p)
+	}
+	return q.replies, silent
+}
+
+func (qs *questions) begin(q *question) (uint64, bool) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if len(qs.open) >= maxQuestions {
+		return 0, false
+	}
+	if qs.open == nil {
+		qs.open = map[uint64]*question{}
+	}
+	qs.last++
+	qs.open[qs.last] = q
+	return qs.last, true
+}
+
+func (qs *questions) end(number uint64) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	delete(qs.open, number)
+}
+
+// answered takes a reply. One that nobody waits for is dropped.
+func (qs *questions) answered(from proto.PeerID, r *proto.TimelineReply) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q := qs.open[r.GetNumber()]
+	if q == nil || !q.missing[from] {
+		return
+	}
+	delete(q.missing, from)
+	q.replies[from] = r
+	if len(q.missing) == 0 {
+		close(q.done)
+	}
+}
+
+// receiveTimeline answers the question of a member, or takes the answer of one.
+func (n *Node) receiveTimeline(from proto.PeerID, m *proto.Message) error {
+	if m.GetType() == proto.MessageType_TIMELINE_REPLY {
+		r := new(proto.TimelineReply)
+		if err := proto.Decode(m.GetPayload(), r); err != nil {
+			return err
+		}
+		n.queues.questions.answered(from, r)
+		return nil
+	}
+	ask := new(proto.TimelineAsk)
+	if err := proto.Decode(m.GetPayload(), ask); err != nil {
+		return err
+	}
+	post{n}.Post(from, proto.MessageType_TIMELINE_REPLY, n.queues.log.reply(ask))
+	return nil
+}

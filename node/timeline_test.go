@@ -1,0 +1,62 @@
+package node
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What several nodes saw of a task, or of a queue, is told as one timeline; who does
+// not answer is named.
+func TestTheTimelineOfAllNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 4, 10*time.Second)
+		defer c.close()
+		c.only(2, 0)
+		ids := c.give(1, 2)
+		time.Sleep(3 * time.Second)
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n3"); err != nil {
+			t.Fatal(err)
+		}
+		c.ended(1, ids, time.Minute)
+		tl, err := c.nodes[1].node.Timeline(t.Context(), TimelineQuery{Task: ids[0]})
+		if err != nil || len(tl.Silent) != 0 || tl.More || !slices.Equal(tl.Asked, []string{"n1", "n0", "n2", "n3"}) {
+			t.Fatalf("asked %v, silent %v, more %v: %v", tl.Asked, tl.Silent, tl.More, err)
+		}
+		var story []string
+		for _, e := range tl.Items {
+			if e.Task != ids[0] {
+				t.Errorf("an event of another task: %+v", e)
+			}
+			if e.Kind == "ended" && e.Cause != "SUCCESS" {
+				t.Errorf("it ended as %q", e.Cause)
+			}
+			story = append(story, e.Node+" "+e.Kind)
+		}
+		at := -1
+		for _, want := range []string{"n0 granted", "n2 started", "n0 moved_out", "n3 moved_in", "n3 ended"} {
+			i := slices.Index(story, want)
+			if i <= at {
+				t.Errorf("%q is not behind the one before in %q", want, story)
+			}
+			at = i
+		}
+		c.nodes[0].crash()
+		for _, q := range []TimelineQuery{{Queue: "build"}, {Task: ids[1][:20]}} {
+			tl, err = c.nodes[1].node.Timeline(t.Context(), q)
+			if err != nil || !slices.Equal(tl.Silent, []string{"n0"}) || len(tl.Items) == 0 {
+				t.Errorf("%+v: silent %v, %d events: %v", q, tl.Silent, len(tl.Items), err)
+			}
+		}
+		for _, bad := range []TimelineQuery{{}, {Task: ids[0], Queue: "build"}, {Task: "01"}} {
+			if _, err := c.nodes[1].node.Timeline(t.Context(), bad); !errors.Is(err, ErrInvalid) {
+				t.Errorf("%+v: %v", bad, err)
+			}
+		}
+		if _, err := c.nodes[1].node.Timeline(t.Context(), TimelineQuery{Queue: "nothing"}); !errors.Is(err, ErrNotFound) {
+			t.Errorf("a queue that nobody knows: %v", err)
+		}
+	})
+}

@@ -1,0 +1,137 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/transport"
+)
+
+// Path explains how a peer is reached: every way to it, and why the one in use is.
+func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
+	p, err := n.otherOf(ref)
+	if err != nil {
+		return PathReport{}, err
+	}
+	r := n.net.Paths(p.Peer)
+	out := PathReport{Peer: p.Label(), ID: p.Peer.String(), Why: r.Why, Candidates: []PathCandidate{}, Punches: []Punch{}}
+	for _, c := range r.Paths {
+		out.Connected = out.Connected || c.Connected
+		out.Candidates = append(out.Candidates, n.candidate(c))
+	}
+	for _, h := range slices.Backward(r.Punches) {
+		result := "direct: " + h.Detail
+		if !h.OK {
+			result = "failed: " + h.Detail
+		}
+		out.Punches = append(out.Punches, Punch{Time: h.Time.UTC(), Result: result, Took: h.Took.Round(time.Millisecond).String()})
+	}
+	return out, nil
+}
+
+func (n *Node) candidate(c transport.Path) PathCandidate {
+	v := PathCandidate{
+		Addr: c.Addr, Network: c.Network, Relay: n.nameOf(c.Relay), Connected: c.Connected, InUse: c.InUse,
+		Loss: max(c.Measured.Loss, 0), Rate: int64(c.Measured.Rate), Score: c.Score.Total,
+	}
+	if c.Measured.RTT > 0 {
+		v.RTT = c.Measured.RTT.Round(10 * time.Microsecond).String()
+	}
+	if c.Score.Total != 0 {
+		v.Terms = []string{
+			fmt.Sprintf("bandwidth %.2f", c.Score.Bandwidth), fmt.Sprintf("latency %.2f", c.Score.Latency), fmt.Sprintf("loss -%.2f", c.Score.Loss),
+		}
+	}
+	if c.Connected {
+		v.Since = new(n.cfg.Clock.Now().Add(-c.Age).UTC())
+	}
+	return v
+}
+
+// NetCheck is what this node found out about its own network.
+func (n *Node) NetCheck(ctx context.Context) NetCheck {
+	r, d := n.net.Reach(), n.net.Discovery()
+	c := NetCheck{
+		Listen: r.Listen, Announced: r.Addrs, Observed: []Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
+		Reservations: []Reservation{}, DHT: d.TablePeers, MDNS: d.LAN, Gossip: d.TopicPeers, Strangers: len(d.Strangers), Findings: []string{},
+	}
+	if n.cfg.Net.NoDHT {
+		c.DHT = -1
+	}
+	at := map[string]int{}
+	for _, o := range r.Observed {
+		i, ok := at[o.Addr]
+		if !ok {
+			i, at[o.Addr] = len(c.Observed), len(c.Observed)
+			c.Observed = append(c.Observed, Observed{Addr: o.Addr})
+		}
+		c.Observed[i].By = append(c.Observed[i].By, n.nameOf(o.By))
+	}
+	for _, x := range r.Reservations {
+		c.Reservations = append(c.Reservations, Reservation{Relay: n.nameOf(x.Relay), Until: x.Expires.UTC(), Score: x.Score.Total})
+	}
+	if r.Service.On {
+		c.Relaying = &Relaying{Reservations: r.Service.Reservations, Circuits: r.Service.Circuits, Bytes: int64(r.Service.Bytes)}
+	}
+	switch {
+	case len(r.Mapped) > 0:
+		c.PortMap = strings.Join(r.Mapped, ", ")
+	case n.cfg.Net.PortMap:
+		c.PortMap = "asked for, and no router answered"
+	}
+	switch {
+	case len(r.Reachable) > 0:
+		c.Public = "strangers get through to " + strings.Join(r.Reachable, ", ")
+	case len(r.Unreachable) > 0:
+		c.Public = "strangers do not get through to " + strings.Join(r.Unreachable, ", ")
+	}
+	c.Findings = n.findings(&c, r)
+	return c
+}
+
+// findings says what the facts mean, and what to do.
+func (n *Node) findings(c *NetCheck, r transport.Reach) []string {
+	found := []string{}
+	add := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
+	peers, connected := n.net.Peers(), 0
+	for _, p := range peers {
+		if p.Connected {
+			connected++
+		}
+	}
+	switch {
+	case len(n.book.List()) == 0:
+		add("no peer is known yet: balefire-node invite makes a ticket for one")
+	case connected == 0:
+		add("nobody is connected: look at this machine's network; balefire-node peers shows what each dial failed with")
+	case !c.UDP:
+		add("no direct QUIC connection is there: UDP may be blocked, or every peer is on the LAN, where TCP is preferred")
+	}
+	relays := n.relays()
+	switch r.NAT {
+	case transport.NATSymmetric:
+		add("a symmetric NAT stands before this node: holes cannot be punched, relays carry what comes to it; a forwarded port (net.announce) or net.port_map would make direct connections")
+	case transport.NATCone:
+		add("a cone NAT stands before this node: peers behind such get through directly after a first contact by a relay")
+	}
+	switch {
+	case n.cfg.Net.Relays < 0:
+		add("net.relays is 0: behind a NAT nobody reaches this node first")
+	case len(relays) == 0 && len(n.book.List()) > 0:
+		add("no other member relays: give a reachable one the role relay, so that nodes behind NATs are reached")
+	case len(c.Reservations) == 0 && connected > 0:
+		add("%d members relay, and no place is kept at any: who is behind a NAT cannot reach this node first", len(relays))
+	}
+	if c.DHT == 0 && connected > 0 {
+		add("the hash table is empty: its peers are members that take part in it (net.dht)")
+	}
+	if s := n.gossip.Summary(); s.Isolated {
+		add("this node is isolated: it hears from nobody, or is suspected by the others, and claims nothing new")
+	} else if s.SelfPaused {
+		add("this node's own probes fail (local health %d of 8): it claims nothing new until they do not", s.Health)
+	}
+	return found
+}

@@ -1,0 +1,138 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// An absence is what this node knows of a peer that is not connected.
+type absence struct {
+	name     string
+	self     string // name of this node
+	revoked  bool
+	blocked  bool          // here
+	addrs    int           // known ones
+	relays   []string      // where it keeps places, as it said
+	near     []string      // those of them that are connected
+	isolated bool          // this node
+	status   gossip.Status // of the peer, as the mesh sees it
+	since    time.Time     // of that status
+	dial     transport.PeerStatus
+	now      time.Time
+}
+
+// absence gathers what is known of p.
+func (n *Node) absence(p transport.Peer) absence {
+	a := absence{
+		name: p.Label(), self: n.self.Name, revoked: n.book.Revoked(p.Peer), blocked: p.Blocked, addrs: len(p.Addrs), isolated: n.gossip.Isolated(),
+		dial: n.statuses()[p.Peer], now: n.cfg.Clock.Now(),
+	}
+	for _, r := range p.Relays {
+		name := n.nameOf(r)
+		a.relays = append(a.relays, name)
+		if r == n.keys.Peer() || n.net.Connected(r) {
+			a.near = append(a.near, name)
+		}
+	}
+	if m, ok := n.gossip.Member(p.Peer); ok {
+		a.status, a.since = m.Status, a.now.Add(-m.Since)
+	}
+	return a
+}
+
+// steps are the facts in the order in which they were looked at.
+func (a absence) steps() []string {
+	steps := []string{fmt.Sprintf("address: %d known", a.addrs)}
+	if len(a.relays) > 0 {
+		steps = append(steps, fmt.Sprintf("relays: %s, of which %d are connected here", strings.Join(a.relays, ", "), len(a.near)))
+	}
+	if a.status != gossip.Unknown {
+		steps = append(steps, fmt.Sprintf("member: %s since %s", a.status, a.since.UTC().Format(time.RFC3339)))
+	}
+	switch {
+	case a.dial.Failed > 0:
+		steps = append(steps, fmt.Sprintf("dial: %d failed in a row, the last %s ago: %s", a.dial.Failed, a.ago(a.dial.FailedAt), oneLine(a.dial.LastError)))
+	case a.dial.LastError != "":
+		steps = append(steps, fmt.Sprintf("connection: it failed %s ago: %s", a.ago(a.dial.FailedAt), oneLine(a.dial.LastError)))
+	}
+	return steps
+}
+
+func (a absence) ago(t time.Time) string { return a.now.Sub(t).Round(time.Second).String() }
+
+// blocker names the one thing that keeps this node from the peer, and what to do. What
+// a person decided goes first, then what one of the two said, then what the mesh sees,
+// then what the dials met.
+func (a absence) blocker() (cause, fix string) {
+	refused := a.dial.Refused
+	switch {
+	case a.revoked:
+		return a.name + " is no member any more: its certificate was revoked", "invite it again, with a new key"
+	case a.blocked:
+		return a.name + " is blocked here", "balefire-node peers unblock " + a.name
+	case refused != nil && strings.Contains(refused.Reason, identity.ErrNotYet.Error()):
+		return fmt.Sprintf("the clocks of this machine and of %s differ too much: %s", a.name, a.refusal()), "set both clocks right"
+	case refused != nil && refused.Theirs:
+		return a.refusal(), "on " + a.name + ": balefire-node peers show " + a.self
+	case refused != nil:
+		return a.refusal(), "mend what it says on " + a.name
+	case a.isolated:
+		return "this node is isolated: it hears from nobody, or the others suspect it", "balefire-node netcheck"
+	case a.addrs+len(a.relays) == 0:
+		return "no address of " + a.name + " is known", "start it: it tells its addresses when it connects"
+	}
+	return a.unreachable()
+}
+
+// refusal says who of the two does not want the other, why and when.
+func (a absence) refusal() string {
+	r, who, whom := a.dial.Refused, "this node", a.name
+	if r.Theirs {
+		who, whom = a.name, "this node"
+	}
+	return fmt.Sprintf("%s refused %s %s ago: %s", who, whom, a.ago(a.dial.FailedAt), oneLine(r.Reason))
+}
+
+// unreachable says why a peer that may be reached is not.
+func (a absence) unreachable() (cause, fix string) {
+	cause = a.name + " cannot be reached: "
+	last := a.lastDial()
+	look := "start " + a.name + ", or look at the network between; the task is safe and goes by itself"
+	switch {
+	case a.status == gossip.Left:
+		return fmt.Sprintf("%sit was stopped %s ago", cause, a.ago(a.since)), "start " + a.name + "; the task is safe and goes by itself"
+	case a.status == gossip.Dead, a.status == gossip.Suspect:
+		return fmt.Sprintf("%sit is %s for %s, as the mesh sees it; %s", cause, a.status, a.ago(a.since), last), look
+	case len(a.relays) > 0 && len(a.near) == 0:
+		return fmt.Sprintf("%snone of its relays (%s) is connected here; %s", cause, strings.Join(a.relays, ", "), last), "balefire-node path " + a.relays[0]
+	case a.dial.LastError == "":
+		return fmt.Sprintf("%s%s", cause, last), ""
+	case len(a.near) > 0:
+		return fmt.Sprintf("%snot directly, and not by its relays (%s); %s", cause, strings.Join(a.near, ", "), last), "balefire-node path " + a.name
+	}
+	return fmt.Sprintf("%snone of its %d addresses answers; %s", cause, a.addrs, last), look
+}
+
+// lastDial says how the last try to connect ended, and when the next one is.
+func (a absence) lastDial() string {
+	next := "it is being dialled now"
+	if a.dial.NextDial > 0 {
+		next = "the next dial is in " + a.dial.NextDial.Round(100*time.Millisecond).String()
+	}
+	if a.dial.LastError == "" {
+		return next
+	}
+	return fmt.Sprintf("the last try, %s ago, failed: %s; %s", a.ago(a.dial.FailedAt), oneLine(a.dial.LastError), next)
+}
+
+// oneLine makes an error of several lines one, and not long.
+func oneLine(s string) string { return proto.Clip(strings.Join(strings.Fields(s), " "), maxWhy) }
+
+// maxWhy bounds what of an error is shown, in bytes.
+const maxWhy = 300

@@ -1,0 +1,113 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/transport"
+)
+
+// TestAbsence holds which one cause is named of several that are there, and what is
+// said of it.
+func TestAbsence(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	failed := transport.PeerStatus{LastError: "all dials failed\n  * [/ip4/192.0.2.1/tcp/1] connection refused", FailedAt: now.Add(-7 * time.Second), Failed: 3, NextDial: 2 * time.Second}
+	refused := func(theirs bool, reason string) transport.PeerStatus {
+		r := &transport.RefusedError{Reason: reason, Theirs: theirs}
+		return transport.PeerStatus{LastError: r.Error(), Refused: r, FailedAt: now.Add(-time.Minute), Failed: 1, NextDial: time.Second}
+	}
+	const lastTry = "the last try, 7s ago, failed: all dials failed * [/ip4/192.0.2.1/tcp/1] connection refused; the next dial is in 2s"
+	tests := []struct {
+		name  string
+		a     absence
+		cause string
+		fix   string
+	}{
+		{"revoked", absence{revoked: true, blocked: true, dial: refused(true, "it is blocked")}, "b is no member any more", "invite it again"},
+		{"blocked here", absence{blocked: true, isolated: true, addrs: 1}, "b is blocked here", "peers unblock b"},
+		{"the clocks differ, as the peer sees it", absence{isolated: true, addrs: 1, dial: refused(true, identity.ErrNotYet.Error()+": it begins 2027-01-01")}, "the clocks of this machine and of b differ too much: b refused this node 1m0s ago", "set both clocks right"},
+		{"the clocks differ, as this node sees it", absence{addrs: 1, dial: refused(false, identity.ErrNotYet.Error())}, "differ too much: this node refused b 1m0s ago", "set both clocks right"},
+		{"refused by the peer", absence{addrs: 1, status: gossip.Dead, since: now, dial: refused(true, "it is blocked")}, "b refused this node 1m0s ago: it is blocked", "on b: balefire-node peers show a"},
+		{"refused here", absence{addrs: 1, dial: refused(false, "the boot number went back")}, "this node refused b 1m0s ago: the boot number went back", "on b"},
+		{"isolated", absence{isolated: true, status: gossip.Dead, since: now, dial: failed}, "this node is isolated", "balefire-node netcheck"},
+		{"no address", absence{status: gossip.Alive}, "no address of b is known", "start it"},
+		{"stopped", absence{addrs: 2, status: gossip.Left, since: now.Add(-time.Hour), dial: failed}, "b cannot be reached: it was stopped 1h0m0s ago", "start b"},
+		{"dead", absence{addrs: 2, relays: []string{"r"}, status: gossip.Dead, since: now.Add(-time.Minute), dial: failed}, "b cannot be reached: it is DEAD for 1m0s, as the mesh sees it; " + lastTry, "start b"},
+		{"suspect", absence{addrs: 2, status: gossip.Suspect, since: now.Add(-3 * time.Second), dial: failed}, "it is SUSPECT for 3s, as the mesh sees it", "start b"},
+		{"no relay", absence{addrs: 2, relays: []string{"r", "s"}, status: gossip.Alive, dial: failed}, "none of its relays (r, s) is connected here; " + lastTry, "balefire-node path r"},
+		{"a relay does not lead there", absence{relays: []string{"r", "s"}, near: []string{"s"}, dial: failed}, "not directly, and not by its relays (s); " + lastTry, "balefire-node path b"},
+		{"each dial fails", absence{addrs: 2, status: gossip.Alive, dial: failed}, "b cannot be reached: none of its 2 addresses answers; " + lastTry, "start b, or look at the network"},
+		{"a dial runs again", absence{addrs: 1, dial: transport.PeerStatus{LastError: "no route", FailedAt: now}}, "failed: no route; it is being dialled now", "start b"},
+		{"no dial has ended", absence{addrs: 1, dial: transport.PeerStatus{NextDial: time.Second}}, "b cannot be reached: the next dial is in 1s", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a := tt.a
+			a.name, a.self, a.now = "b", "a", now
+			cause, fix := a.blocker()
+			if !strings.Contains(cause, tt.cause) || strings.Contains(cause, "\n") {
+				t.Errorf("cause %q, want %q in it", cause, tt.cause)
+			}
+			if !strings.Contains(fix, tt.fix) || tt.fix == "" && fix != "" {
+				t.Errorf("fix %q, want %q in it", fix, tt.fix)
+			}
+		})
+	}
+}
+
+// TestWhyNamesTheWay holds that a task that waits for its peer, and that peer, are
+// explained by what is in the way, as it comes and goes.
+func TestWhyNamesTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		a, b := c.nodes[0], c.nodes[1]
+		b.crash()
+		s, err := a.node.Submit(t.Context(), Request{Target: b.name, Kind: simKind, TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		says := func(word string) {
+			t.Helper()
+			var last Blocker
+			c.await(3*time.Minute, "why to say "+word, func() bool {
+				for _, subject := range []string{s.ID, b.name} {
+					if last, err = a.node.Why(t.Context(), subject); err != nil || !strings.Contains(last.Cause, word) {
+						return false
+					}
+				}
+				return true
+			})
+		}
+		says("n1 cannot be reached: it is DEAD for")
+		says("the last try, ")
+		c.await(time.Minute, "the next try to be told", func() bool {
+			w, err := a.node.Why(t.Context(), s.ID)
+			return err == nil && w.Next != nil && len(w.Steps) >= 4
+		})
+		c.Unplug(0)
+		says("this node is isolated")
+		c.Heal()
+		says("n1 cannot be reached: it is DEAD for")
+		if err := a.node.Block(t.Context(), b.name); err != nil {
+			t.Fatal(err)
+		}
+		says("n1 is blocked here")
+		if err := a.node.Unblock(t.Context(), b.name); err != nil {
+			t.Fatal(err)
+		}
+		b.start()
+		c.await(time.Minute, "the peer to be connected", func() bool { return a.node.net.Connected(b.node.keys.Peer()) })
+		if err := b.node.Block(t.Context(), a.name); err != nil {
+			t.Fatal(err)
+		}
+		c.await(3*time.Minute, "why to say that the peer refuses", func() bool {
+			w, err := a.node.Why(t.Context(), b.name)
+			return err == nil && strings.HasPrefix(w.Cause, "n1 refused this node ") && strings.Contains(w.Fix, "on n1: ")
+		})
+	})
+}

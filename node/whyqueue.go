@@ -1,0 +1,147 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+)
+
+// whyQueue names what keeps a shared queue from its tasks.
+func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
+	q, err := n.Queue(ctx, name)
+	if err != nil {
+		return Blocker{}, err
+	}
+	b := Blocker{Task: queuePrefix + name, State: "OPEN", Steps: []string{fmt.Sprintf("home: %s, generation %d", q.Home, q.Generation)}}
+	if q.Here {
+		b.Steps = append(b.Steps, fmt.Sprintf("tasks: %d wait, %d are owned", q.Waiting, q.Owned))
+	}
+	able := 0
+	for _, m := range q.Members {
+		if m.Alive && !m.Draining {
+			able++
+		}
+	}
+	switch {
+	case q.Alarm != nil:
+		b.State, b.Cause, b.Fix = "HOMELESS", q.Alarm.Text, q.Alarm.Fix
+	case q.Paused:
+		b.State, b.Cause, b.Fix = "PAUSED", "a person paused it", "on "+q.Home+": balefire-node queue resume "+name
+	case !q.Here && n.farHome(&b, name):
+	case !q.Here:
+		b.Cause, b.Fix = "nothing that is known here: its home knows what waits", "on "+q.Home+": balefire-node why queue:"+name
+	case n.gossip.SelfPaused():
+		b.Cause, b.Fix = "this node takes itself for cut off, and grants nothing", "balefire-node netcheck"
+	case q.Waiting == 0:
+		b.Cause = "nothing waits"
+	case able == 0:
+		b.Cause, b.Fix = "no member that is alive works on it", "balefire-node queue members "+name
+	default:
+		b.Cause, b.Fix = "its members are busy, or serve other kinds, or a limit is reached", "balefire-node queue show "+name+", and balefire-node why TASK for one that waits"
+	}
+	return b, nil
+}
+
+// farHome names what keeps this node from the home of a queue, when it is not connected.
+func (n *Node) farHome(b *Blocker, name string) bool {
+	home, err := n.queues.homeOf(name)
+	p, known := n.book.Get(home)
+	if err != nil || !known || n.net.Connected(home) {
+		return false
+	}
+	a := n.absence(p)
+	b.Steps = append(b.Steps, a.steps()...)
+	b.Cause, b.Fix = a.blocker()
+	return true
+}
+
+// whyHomeless puts the alarm of its queue before anything else that keeps a task, when
+// the home that has it, or shall have it, is gone.
+func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *proto.Record) {
+	name, queued := strings.CutPrefix(rec.GetTarget(), queuePrefix)
+	s := n.queues.room.QueueStates()[name]
+	if !queued || s == nil || w.State.Terminal() {
+		return
+	}
+	if string(s.GetHome()) == string(w.Peer[:]) {
+		if a := n.homeAlarm(ctx, s); a != nil {
+			b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home %s, %s", name, a.Home, strings.ToLower(a.State)))
+			b.Cause, b.Fix = a.Text, a.Fix
+			return
+		}
+		if owner := n.runsOn(rec); owner != "" {
+			b.Steps = append(b.Steps, fmt.Sprintf("lease: %s has started it, as it said itself", owner))
+			b.Cause, b.Fix = owner+" runs it; its result has not come home yet", "on "+owner+": balefire-node why "+b.Task
+		}
+		return
+	}
+	if _, _, gone := n.gone(w.Peer); gone {
+		old, home := n.nameOf(w.Peer), n.nameOf(proto.PeerID(s.GetHome()))
+		b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home %s by now, generation %d", name, home, s.GetGeneration()))
+		b.Cause = fmt.Sprintf("it was given to %s, which was the home of queue %s before %s and is gone: ", old, name, home)
+		if self := n.keys.Peer(); string(s.GetHome()) == string(self[:]) {
+			b.Cause, b.Fix = b.Cause+"it was not handed over, and comes when "+old+" is back", "start "+old+" again"
+			return
+		}
+		b.Cause += fmt.Sprintf("%s has it if it was handed over, else it comes when %s is back", home, old)
+		b.Fix = "on " + home + ": balefire-node why " + b.Task
+	}
+}
+
+// runsOn is the name of the owner that a task runs at, as far as its origin was told.
+func (n *Node) runsOn(rec *proto.Record) string {
+	if rec.GetState() != proto.TaskState_TASK_STATE_RUNNING {
+		return ""
+	}
+	for _, e := range slices.Backward(rec.GetEvents()) {
+		if e.GetState() == proto.TaskState_TASK_STATE_RUNNING {
+			name, _ := n.peerNames(e.GetNode())
+			return name
+		}
+	}
+	return ""
+}
+
+// whyLeased looks at a task that this node only has a lease of.
+func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
+	if len(ref) < 6 {
+		return Blocker{}, false
+	}
+	ref = strings.ToLower(ref)
+	found, err := n.queues.room.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && strings.HasPrefix(v.Task.String(), ref) }, 2)
+	if err != nil || len(found) != 1 {
+		return Blocker{}, false
+	}
+	v := found[0]
+	home := n.nameOf(v.Peer)
+	b := Blocker{Task: v.Task.String(), State: v.State, Steps: []string{
+		fmt.Sprintf("queue %s: home %s", v.Queue, home),
+		fmt.Sprintf("lease: epoch %s, attempt %d, held by this node", epochText(v.Epoch), v.Attempts),
+	}}
+	alarm := n.homeAlarm(ctx, n.queues.room.QueueStates()[v.Queue])
+	_, _, gone := n.gone(v.Peer)
+	st := n.inbox.Status()
+	switch {
+	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_STARTED) && v.Lapsed:
+		b.Cause, b.Fix = "its handler is running; its lease could not be renewed, so its result counts only if nobody else was given the task", "balefire-node path "+home
+	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_STARTED):
+		b.Cause = "its handler is running"
+	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_RECEIVED):
+		b.Cause = fmt.Sprintf("it waits for a slot: %d of %d are busy", st.Used, st.Slots)
+	case alarm != nil:
+		b.Cause, b.Fix = "its end is kept here for its home: "+alarm.Text, alarm.Fix
+	case gone:
+		b.Cause, b.Fix = fmt.Sprintf("its end is kept here for %s, which is gone", home), "balefire-node peers show "+home
+	default:
+		b.Cause = "its end is on its way to " + home + ", which has not answered yet"
+	}
+	return b, true
+}
+
+// phaseName is how far a lease came at its owner, as leases are shown.
+func phaseName(p proto.LeasePhase) string { return strings.TrimPrefix(p.String(), "LEASE_PHASE_") }

@@ -1,0 +1,207 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// Bounds of what nodes without a ticket may cost.
+const (
+	maxWishes  = 64
+	wishFor    = 10 * time.Minute // a node that does not ask again is forgotten
+	acceptFor  = time.Hour        // what a person accepted has to be fetched until then
+	maxStrange = 256              // strangers that were told of
+)
+
+// wishes are the nodes on the LAN that ask to be let in without a ticket. They are
+// kept in memory: who still wants in asks again.
+type wishes struct {
+	mu      sync.Mutex
+	asked   map[proto.PeerID]*wish
+	strange map[proto.PeerID]bool // strangers that an event told of
+}
+
+type wish struct {
+	Wish
+	peer     proto.PeerID
+	known    *proto.KnownPeer // key record and addresses
+	accepted *AcceptOptions
+	until    time.Time
+}
+
+func newWishes() *wishes {
+	return &wishes{asked: map[proto.PeerID]*wish{}, strange: map[proto.PeerID]bool{}}
+}
+
+// JoinCode is what two people compare when a node is let in without a ticket: a
+// short form of its key.
+func JoinCode(p proto.PeerID) string {
+	sum := sha256.Sum256(append([]byte("balefire/v1/joincode\x00"), p[:]...))
+	code := base32.StdEncoding.EncodeToString(sum[:5])
+	return code[:4] + "-" + code[4:]
+}
+
+// note remembers that a node asked, and returns what a person said about it. Nil:
+// too many ask.
+func (w *wishes) note(from proto.PeerID, r *proto.JoinRequest, now time.Time) *wish {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forget(now)
+	x := w.asked[from]
+	if x == nil {
+		if len(w.asked) >= maxWishes {
+			return nil
+		}
+		x = &wish{peer: from, Wish: Wish{ID: from.String(), Code: JoinCode(from), Since: now.UTC()}}
+		w.asked[from] = x
+	}
+	x.Name, x.Addrs, x.Last, x.until = r.GetName(), r.GetAddrs(), now.UTC(), now.Add(wishFor)
+	if x.accepted != nil {
+		x.until = now.Add(acceptFor)
+	}
+	x.known = &proto.KnownPeer{KeyRecord: r.GetKeyRecord(), Addrs: r.GetAddrs()}
+	c := *x
+	return &c
+}
+
+func (w *wishes) forget(now time.Time) {
+	for p, x := range w.asked {
+		if now.After(x.until) {
+			delete(w.asked, p)
+		}
+	}
+}
+
+func (w *wishes) list(now time.Time) (all []*wish) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forget(now)
+	for _, x := range w.asked {
+		c := *x
+		all = append(all, &c)
+	}
+	slices.SortFunc(all, func(a, b *wish) int { return a.Since.Compare(b.Since) })
+	return all
+}
+
+// accept notes what a person decided.
+func (w *wishes) accept(p proto.PeerID, o AcceptOptions, until time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x := w.asked[p]; x != nil {
+		x.accepted, x.until = &o, until
+	}
+}
+
+func (w *wishes) drop(p proto.PeerID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.asked, p)
+}
+
+// first reports whether p was never told of.
+func (w *wishes) first(p proto.PeerID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.strange[p] {
+		return false
+	}
+	if len(w.strange) >= maxStrange {
+		clear(w.strange)
+	}
+	w.strange[p] = true
+	return true
+}
+
+// sighted hears of a node on the LAN that is no member.
+func (n *Node) sighted(s transport.Stranger) {
+	if !n.wishes.first(s.Peer) {
+		return
+	}
+	text := "a node that is no member of this mesh is on the LAN: " + s.Peer.String()
+	if s.Joins {
+		text = "a node that is in no mesh is on the LAN: " + s.Peer.String() + ", code " + JoinCode(s.Peer)
+	}
+	n.tell("lan.stranger", s.Peer, text, map[string]string{"addrs": strings.Join(s.Addrs, " ")})
+}
+
+// wishes to be let in, without a ticket: a person decides.
+func (n *Node) wish(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	if _, err := n.issue(identity.Member{Peer: n.keys.Peer(), Name: n.self.Name}); err != nil {
+		return nil, fmt.Errorf("this member may not admit others: ask another one")
+	}
+	if !nameRE.MatchString(r.GetName()) {
+		return nil, fmt.Errorf("name %.80q: it is 1-63 of a-z 0-9 and -", r.GetName())
+	}
+	x := n.wishes.note(from, r, n.cfg.Clock.Now())
+	switch {
+	case x == nil:
+		return nil, fmt.Errorf("%d nodes ask to be let in already: try again later", maxWishes)
+	case x.accepted == nil:
+		if x.Since.Equal(x.Last) {
+			n.tell("lan.wish", from, fmt.Sprintf("%s asks to be let in, code %s: balefire-node peers accept %s", x.Name, x.Code, x.Code), nil)
+		}
+		return &proto.JoinReply{Pending: true}, nil
+	}
+	reply, err := n.letIn(ctx, from, cmp.Or(x.accepted.Name, x.Name), x.accepted.Roles, x.known)
+	if err == nil {
+		n.wishes.drop(from)
+	}
+	return reply, err
+}
+
+// Wishes lists the nodes on the LAN that ask to be let in, the first one first.
+func (n *Node) Wishes(ctx context.Context) []Wish {
+	out := []Wish{}
+	for _, x := range n.wishes.list(n.cfg.Clock.Now()) {
+		if x.accepted == nil {
+			out = append(out, x.Wish)
+		}
+	}
+	return out
+}
+
+// Accept lets a node in that asks for it. It fetches its certificate when it asks
+// again, within seconds. ref is its code, its id or an end of it, or the name that
+// it wishes for.
+func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, error) {
+	if o.Name != "" && !nameRE.MatchString(o.Name) {
+		return Peer{}, fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
+	}
+	var found []*wish
+	for _, x := range n.wishes.list(n.cfg.Clock.Now()) {
+		if x.Code == strings.ToUpper(ref) || x.Name == ref || len(ref) >= 4 && (strings.HasPrefix(x.ID, ref) || strings.HasSuffix(x.ID, ref)) {
+			found = append(found, x)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return Peer{}, fmt.Errorf("%w: no node asks to be let in as %.64q: on it, run balefire-node join --lan (balefire-node peers pending)", ErrNotFound, ref)
+	case len(found) > 1:
+		return Peer{}, fmt.Errorf("%w: %.64q names %d nodes that ask: write the code of one", ErrInvalid, ref, len(found))
+	}
+	x := found[0]
+	name := cmp.Or(o.Name, x.Name)
+	if err := n.freeName(name, x.peer); err != nil {
+		return Peer{}, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if _, err := n.issue(identity.Member{Peer: x.peer, Name: name, Roles: o.Roles}); err != nil {
+		return Peer{}, err
+	}
+	n.wishes.accept(x.peer, o, n.cfg.Clock.Now().Add(acceptFor))
+	if err := n.note(ctx, "peer.accept", x.ID); err != nil {
+		return Peer{}, err
+	}
+	return Peer{Name: name, ID: x.ID, State: "ACCEPTED", Roles: o.Roles, Addrs: x.Addrs}, nil
+}

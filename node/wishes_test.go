@@ -1,0 +1,103 @@
+package node
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// A node without a ticket waits until a person accepts it, and is a member then.
+func TestAPersonLetsANodeInWithoutATicket(t *testing.T) {
+	a, b := pair(t, nil)
+	keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(n *live, name string) *proto.JoinReply {
+		return n.Join(t.Context(), keys.Peer(), &proto.JoinRequest{Name: name, KeyRecord: keys.KeyRecord()})
+	}
+	if r := ask(a, "tablet"); !r.GetPending() || r.GetCertificate() != nil {
+		t.Fatalf("before anybody said yes: %v", r)
+	}
+	if r := ask(b, "tablet"); r.GetPending() || !strings.Contains(r.GetRefusal(), "may not admit") {
+		t.Errorf("a member that is no admin answers %v", r)
+	}
+	w := a.Wishes(t.Context())
+	if len(w) != 1 || w[0].Name != "tablet" || w[0].Code != JoinCode(keys.Peer()) {
+		t.Fatalf("wishes: %+v", w)
+	}
+	if _, err := a.Accept(t.Context(), "nobody", AcceptOptions{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("accept nobody: %v", err)
+	}
+	if _, err := a.Accept(t.Context(), w[0].Code, AcceptOptions{Name: a.Name()}); !errors.Is(err, ErrRefused) {
+		t.Errorf("accept under a name that is taken: %v", err)
+	}
+	p, err := a.Accept(t.Context(), strings.ToLower(w[0].Code), AcceptOptions{Roles: []string{identity.RoleSend}})
+	if err != nil || p.Name != "tablet" {
+		t.Fatalf("accept: %+v, %v", p, err)
+	}
+	r := ask(a, "tablet")
+	m, err := a.mesh.VerifyMember(r.GetCertificate(), time.Now())
+	if err != nil || m.Peer != keys.Peer() || m.Name != "tablet" || m.HasRole(identity.RoleWork) || len(r.GetPeers()) != 2 {
+		t.Fatalf("after it: %v, %v, %d peers", m, err, len(r.GetPeers()))
+	}
+	if w := a.Wishes(t.Context()); len(w) != 0 {
+		t.Errorf("it still asks: %+v", w)
+	}
+}
+
+// What nodes without a ticket cost is bounded, and forgotten.
+func TestWishesAreBounded(t *testing.T) {
+	w, now := newWishes(), time.Unix(1_800_000_000, 0)
+	for i := range maxWishes + 20 {
+		got := w.note(proto.PeerID{byte(i), 1}, &proto.JoinRequest{Name: "n"}, now)
+		if (got == nil) != (i >= maxWishes) {
+			t.Fatalf("wish %d: %v", i, got)
+		}
+	}
+	if len(w.list(now)) != maxWishes || len(w.list(now.Add(wishFor+time.Second))) != 0 {
+		t.Errorf("%d wishes at once, %d later", len(w.list(now)), len(w.asked))
+	}
+	for i := range 3 * maxStrange {
+		w.first(proto.PeerID{byte(i), byte(i >> 8)})
+	}
+	if len(w.strange) > maxStrange {
+		t.Errorf("%d strangers are remembered", len(w.strange))
+	}
+	w.first(proto.PeerID{1})
+	if w.first(proto.PeerID{1}) {
+		t.Error("a stranger is told of twice")
+	}
+}
+
+// Whoever answers first on a LAN is not known to be the right one: without the
+// code of the member a person is asked, and nobody is the answer no.
+func TestNoMeshIsJoinedWithoutAWord(t *testing.T) {
+	p, asked := proto.PeerID{9}, ""
+	no := errors.New("no")
+	for _, tt := range []struct {
+		name  string
+		o     LANOptions
+		wants bool
+		err   error
+	}{
+		{"the right code", LANOptions{Code: strings.ToLower(JoinCode(p))}, true, nil},
+		{"the code of another", LANOptions{Code: JoinCode(proto.PeerID{8})}, false, nil},
+		{"nobody to ask", LANOptions{}, true, ErrRefused},
+		{"a person says no", LANOptions{Agree: func(code, _ string) error { asked = code; return no }}, true, no},
+	} {
+		if got := tt.o.wants(p); got != tt.wants {
+			t.Errorf("%s: it is asked: %v", tt.name, got)
+		}
+		if err := tt.o.agrees(p, identity.Mesh{}); tt.wants && !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.err)
+		}
+	}
+	if asked != JoinCode(p) {
+		t.Errorf("the person was shown %q", asked)
+	}
+}

@@ -1,0 +1,106 @@
+package outbox
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/store/keys"
+)
+
+// The idempotency keys of the tasks made here are kept in the Dedup bucket under
+// these first bytes: the id of the task and the digest of its request.
+const (
+	prefixKey    = 'K'
+	prefixOldKey = 'k' // with an expiry by the wall clock, until they are moved
+)
+
+// openKeys opens them. A key is kept while its task lives, and for Keys.For since it
+// was made.
+func (o *Outbox) openKeys() (err error) {
+	o.keys, err = keys.Open(o.store, keys.Config{
+		Prefix: prefixKey, Before: prefixOldKey, Limits: o.cfg.Keys, Needed: o.keyNeeded,
+		Clock: o.cfg.Clock, Logger: o.cfg.Logger,
+	})
+	return err
+}
+
+// keyNeeded reports whether the task of a key has not ended.
+func (o *Outbox) keyNeeded(val []byte) bool {
+	if len(val) < len(proto.TaskID{}) {
+		return false
+	}
+	_, live := o.backlog.Peek(backlog.TaskKey(proto.TaskID(val[:16])))
+	return live
+}
+
+// keyName is what a key is kept under: keys are of any length.
+func keyName(key string) []byte {
+	sum := sha256.Sum256([]byte(key))
+	return sum[:]
+}
+
+// holdKey takes the place of the key of a new task and reports whether it did: a
+// key that is there already needs none. When there is no place left it returns
+// ErrFull, for forgetting another key early would let its effect happen twice.
+func (o *Outbox) holdKey(r *proto.Record) (held bool, err error) {
+	if len(r.RedriveOf) == 0 && o.keys.TryHold() {
+		return true, nil
+	}
+	switch _, err := o.keys.Get(keyName(r.IdempotencyKey)); {
+	case err == nil:
+		return false, nil
+	case !errors.Is(err, store.ErrNotFound):
+		return false, fmt.Errorf("look up the idempotency key: %w", err)
+	case o.keys.TryHold():
+		return true, nil
+	}
+	return false, fmt.Errorf("%w: %d idempotency keys are remembered, as many as may be; submit without a key, wait until some are forgotten, or raise the limit", ErrFull, o.keys.Max())
+}
+
+// keyHeld says what became of a place that was held.
+func (o *Outbox) keyHeld(made bool) {
+	if made {
+		o.keys.Made()
+	} else {
+		o.keys.Free()
+	}
+}
+
+// claimKey binds an idempotency key to a task, in the task's own batch, and the
+// task that it is a redrive of.
+func (o *Outbox) claimKey(id proto.TaskID, r *proto.Record) func(*store.Batch) {
+	return func(b *store.Batch) {
+		if len(r.RedriveOf) > 0 {
+			b.Put(store.Dedup, redriveKey(r.RedriveOf), id[:])
+		}
+		if r.IdempotencyKey == "" {
+			return
+		}
+		name := keyName(r.IdempotencyKey)
+		if len(r.RedriveOf) == 0 {
+			o.keys.RequireAbsent(b, name)
+		}
+		o.keys.Put(b, name, append(id[:], r.RequestDigest...))
+	}
+}
+
+// keyOwner returns the task that an idempotency key belongs to, or
+// ErrKeyConflict.
+func (o *Outbox) keyOwner(r *proto.Record) (*proto.TaskID, error) {
+	val, err := o.keys.Get(keyName(r.IdempotencyKey))
+	if err != nil {
+		return nil, fmt.Errorf("look up the idempotency key: %w; send the request again", err)
+	}
+	if len(val) < len(proto.TaskID{}) {
+		return nil, fmt.Errorf("look up the idempotency key: %w: %d bytes", store.ErrCorrupt, len(val))
+	}
+	id := proto.TaskID(val[:16])
+	if string(val[16:]) != string(r.RequestDigest) {
+		return nil, fmt.Errorf("%w (task %s)", ErrKeyConflict, id)
+	}
+	return &id, nil
+}

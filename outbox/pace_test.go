@@ -1,0 +1,206 @@
+package outbox
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+func TestWhenAGroupBegins(t *testing.T) {
+	tests := []struct {
+		name    string
+		pace    pace
+		want    int // jobs that must wait
+		waiting int
+		size    int
+	}{
+		{"nothing is written: whatever waits", pace{}, 1, 5, 5},
+		{"nothing is written: as many as one signature takes", pace{}, 1, 2 * proto.MaxGroup, proto.MaxGroup},
+		{"beside another of its size", pace{flying: []int{8}}, 8, 8, 8},
+		{"beside a small one: half of all", pace{flying: []int{2}}, 2, 12, 7},
+		{"beside another: as many as one signature takes", pace{flying: []int{proto.MaxGroup}}, proto.MaxGroup, proto.MaxGroup + 9, proto.MaxGroup},
+		{"beside a slow one: only a full one", pace{flying: []int{8}, slow: true}, proto.MaxGroup, proto.MaxGroup, proto.MaxGroup},
+		{"two are enough", pace{flying: []int{8, 8}}, math.MaxInt, 0, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.pace.want(); got != tt.want {
+				t.Errorf("want() = %d, want %d", got, tt.want)
+			}
+			if got := tt.pace.size(tt.waiting); tt.size > 0 && got != tt.size {
+				t.Errorf("size(%d) = %d, want %d", tt.waiting, got, tt.size)
+			}
+		})
+	}
+}
+
+func TestOnlyWhoComesBackIsWaitedFor(t *testing.T) {
+	var p pace
+	slow := commit{jobs: 100, took: 9 * time.Millisecond}
+	end := func(c commit) time.Duration { p.begun(c.jobs); return p.ended(c) }
+	if got := end(commit{jobs: 100, took: 2 * time.Millisecond}); got != 0 {
+		t.Errorf("after 20 us a job somebody is waited for: %v", got)
+	}
+	waits := 0
+	for range 64 {
+		limit := end(slow)
+		if limit > slow.took/3 {
+			t.Fatalf("waits for %v after a commit of %v", limit, slow.took)
+		}
+		if limit > 0 {
+			waits++
+			p.gathered(10, slow.jobs)
+		}
+	}
+	if waits > 6 {
+		t.Errorf("waited %d times of 64 although few came", waits)
+	}
+	for p.skip > 0 {
+		end(slow)
+	}
+	p.gathered(60, slow.jobs)
+	for range 2 {
+		if end(slow) == 0 {
+			t.Error("they come, and are not waited for")
+		}
+	}
+}
+
+// A disk writes groups of jobs in the time that a test says.
+type disk struct {
+	mu     sync.Mutex
+	groups []int // as they were begun
+	write  func()
+}
+
+type diskGroup struct {
+	d    *disk
+	jobs []*job
+}
+
+func (d *disk) begin(jobs []*job) writing {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.groups = append(d.groups, len(jobs))
+	return &diskGroup{d, slices.Clone(jobs)}
+}
+
+func (d *disk) begun() []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.groups)
+}
+
+func (g *diskGroup) size() int { return len(g.jobs) }
+func (g *diskGroup) wait()     { g.d.write() }
+func (g *diskGroup) answer() {
+	for _, j := range g.jobs {
+		j.call.answered()
+	}
+}
+
+// put queues one job and returns what is closed with its answer, nil when the
+// intake is closed.
+func put(q *intake) <-chan struct{} {
+	c := newCall().(*call)
+	c.left.Store(1)
+	if !q.push([]*job{{call: c}}) {
+		return nil
+	}
+	return c.done
+}
+
+// withIntake runs f beside an intake over d, whose clock is that of the bubble,
+// and ends the intake.
+func withIntake(t *testing.T, d *disk, f func(q *intake)) {
+	synctest.Test(t, func(t *testing.T) {
+		q, begin := newIntake(), time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { q.run(ctx, func() time.Duration { return time.Since(begin) }, d.begin) })
+		f(&q)
+		cancel()
+		wg.Wait()
+		if put(&q) != nil {
+			t.Error("a closed intake takes a job")
+		}
+	})
+}
+
+func TestTheNextGroupIsSignedWhileTheLastIsWritten(t *testing.T) {
+	var written chan struct{}
+	d := &disk{write: func() { <-written }}
+	withIntake(t, d, func(q *intake) {
+		written = make(chan struct{}, 4)
+		check := func(when string, want ...int) {
+			t.Helper()
+			synctest.Wait()
+			if got := d.begun(); !slices.Equal(got, want) {
+				t.Fatalf("%s: groups of %v, want %v", when, got, want)
+			}
+		}
+		var answers []<-chan struct{}
+		for range 3 {
+			answers = append(answers, put(q))
+			synctest.Wait()
+		}
+		answers = append(answers, put(q), put(q))
+		check("two on the way, three wait", 1, 1)
+		written <- struct{}{}
+		check("one is written", 1, 1, 2)
+		for range 3 {
+			written <- struct{}{}
+		}
+		check("all are written", 1, 1, 2, 1)
+		for i, a := range answers {
+			select {
+			case <-a:
+			default:
+				t.Errorf("job %d was not answered", i)
+			}
+		}
+	})
+}
+
+func TestWhatWaitsAtTheEndIsWritten(t *testing.T) {
+	d := &disk{write: func() { time.Sleep(time.Millisecond) }}
+	withIntake(t, d, func(q *intake) {
+		for range 5 * proto.MaxGroup {
+			put(q)
+		}
+	})
+	sum := 0
+	for _, n := range d.begun() {
+		sum += n
+	}
+	if sum != 5*proto.MaxGroup {
+		t.Errorf("%d of %d jobs were written", sum, 5*proto.MaxGroup)
+	}
+}
+
+func TestASlowDiskWaitsForThoseWhoWereAnswered(t *testing.T) {
+	const callers, rounds = 8, 20
+	d := &disk{write: func() { time.Sleep(10 * time.Millisecond) }}
+	withIntake(t, d, func(q *intake) {
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond) // they do not begin together
+				for range rounds {
+					<-put(q)
+					time.Sleep(time.Millisecond) // what it takes to make the next task
+				}
+			})
+		}
+		wg.Wait()
+	})
+	if n := len(d.begun()); n > rounds+5 {
+		t.Errorf("%d groups for %d rounds of %d callers: %v", n, rounds, callers, d.groups)
+	}
+}

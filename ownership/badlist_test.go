@@ -1,0 +1,273 @@
+package ownership
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A badClaim is a claim that must not count, whatever message it stands in.
+type badClaim struct {
+	name   string
+	about  topic
+	from   proto.PeerID // zero: the owner of the lease
+	change func(v *victim, k *proto.Claim)
+	want   refusal // of messages that carry claims
+	result refusal // of a result, whose lease stands in what was sealed
+}
+
+// A topic is what the list of bad messages must speak about.
+type topic string
+
+const (
+	ofEpoch   topic = "stale and future epochs"
+	ofOwner   topic = "another owner"
+	ofBoot    topic = "another boot id"
+	ofToken   topic = "another token"
+	ofGen     topic = "a wrong generation"
+	ofEarly   topic = "a result before a grant"
+	ofTwo     topic = "two results with different digests"
+	ofLoop    topic = "a handoff that loops"
+	ofMoved   topic = "a forged MOVED"
+	ofForm    topic = "no message at all"
+	ofGrant   topic = "a grant that is none"
+	ofAnswer  topic = "an answer to nothing"
+	ofForgery topic = "a handoff or a queue of who has it not"
+)
+
+var (
+	stale    = refusal{code: proto.Code_CODE_STALE, event: EventConflict}
+	unknown  = refusal{code: proto.Code_CODE_BUSY, event: EventUnheeded}
+	none     = refusal{event: EventUnheeded}
+	badForm  = refusal{code: proto.Code_CODE_BAD_FORM, event: EventUnheeded}
+	atDoor   = refusal{err: proto.ErrMalformed}
+	tooLong  = refusal{err: proto.ErrTooLong}
+	tooMany  = refusal{err: proto.ErrTooMany}
+	noID     = refusal{err: proto.ErrBadID}
+	forgedBy = refusal{event: EventForged}
+)
+
+var badClaimList = []badClaim{
+	{"an older epoch", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochCounter-- }, stale, stale},
+	{"an epoch to come", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochCounter++ }, stale, stale},
+	{"an older boot number", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot-- }, stale, stale},
+	{"a boot number to come", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot++ }, stale, stale},
+	{"a boot number that uses up all others", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot = 1<<64 - 1 }, atDoor, stale},
+	{"no epoch", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot, k.EpochCounter = 0, 0 }, stale, stale},
+	{"another member", ofOwner, vOther, func(*victim, *proto.Claim) {}, stale, stale},
+	{"a member that works on nothing", ofOwner, vStranger, func(*victim, *proto.Claim) {}, stale, stale},
+	{"the boot id of a clone", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = vCloneBoot[:] }, stale, stale},
+	{"the boot id of the home", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = vBoot[:] }, stale, stale},
+	{"no boot id", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = nil }, stale, stale},
+	{"a short boot id", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = k.BootId[:15] }, atDoor, badForm},
+	{"a guessed token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = filled(9) }, stale, stale},
+	{"the token of another lease", ofToken, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Token = v.has.Claim.Token }, stale, stale},
+	{"a short token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = k.Token[:15] }, atDoor, badForm},
+	{"no token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = nil }, atDoor, badForm},
+	{"a task that waits", ofEarly, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Task = v.waits[:] }, stale, stale},
+	{"a task that was never here", ofEarly, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = filled(0x77) }, unknown, unknown},
+	{"a task whose home is elsewhere", ofEarly, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Task = v.mine[:] }, unknown, unknown},
+	{"no task", ofForm, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = nil }, atDoor, noID},
+	{"a short task id", ofForm, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = k.Task[:15] }, atDoor, noID},
+}
+
+// claimIn are the messages that a claim stands in. Those without an answer are only
+// counted.
+var claimIn = []struct {
+	name     string
+	answered bool
+	body     func(k *proto.Claim) proto.Body
+}{
+	{"GRANTED", false, func(k *proto.Claim) proto.Body { return &proto.Granted{Taken: []*proto.Taken{{Claim: k}}} }},
+	{"START", true, func(k *proto.Claim) proto.Body { return &proto.Start{Claims: []*proto.Claim{k}} }},
+	{"RENEW", true, func(k *proto.Claim) proto.Body { return &proto.Renew{Number: 1, Claims: []*proto.Claim{k}} }},
+	{"RELEASE", true, func(k *proto.Claim) proto.Body {
+		return &proto.Release{Released: []*proto.Released{{Claim: k, Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED}}}
+	}},
+	{"STATUS_REPLY", false, func(k *proto.Claim) proto.Body { return &proto.StatusReply{Held: []*proto.Held{{Claim: k}}} }},
+}
+
+// A badMessage is a message that must not count. before brings the victim to where it
+// comes.
+type badMessage struct {
+	name   string
+	about  topic
+	from   proto.PeerID
+	before func(v *victim)
+	make   func(v *victim) *proto.Message
+	want   refusal
+}
+
+// withBody is a bad message that can be encoded.
+func withBody(name string, about topic, from proto.PeerID, want refusal, before func(*victim), body func(v *victim) proto.Body) badMessage {
+	return badMessage{name, about, from, before, func(v *victim) *proto.Message { return v.wire(body(v)) }, want}
+}
+
+// raw is a bad message that no encoder makes.
+func raw(name string, want refusal, t proto.MessageType, payload func(v *victim) []byte) badMessage {
+	return badMessage{name, ofForm, vOwner, nil, func(v *victim) *proto.Message { return &proto.Message{Type: t, Payload: payload(v)} }, want}
+}
+
+// field is a field of bytes as it stands on the wire.
+func field(number byte, b []byte) []byte {
+	return slices.Concat([]byte{number<<3 | 2, byte(len(b)&0x7f | 0x80), byte(len(b) >> 7)}, b)
+}
+
+// encoded is the encoding of a message.
+func encoded(v *victim, body proto.Body) []byte { return v.wire(body).Payload }
+
+// endIt has the task end with its owner's result.
+func endIt(v *victim) { v.good(vOwner, v.result(v.claim(), nil)) }
+
+// giveBack has the owner give the lease back, and nobody take it.
+func giveBack(v *victim) {
+	v.good(vOwner, &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED}}})
+}
+
+// grantAnew has the task granted to another node.
+func grantAnew(v *victim) {
+	r := v.room
+	n := r.home.nodes[vOwner].Node
+	n.Alive = false
+	r.add(r.home.SetNode(n, r.now()))
+	n.Peer, n.Alive = vOther, true
+	r.add(r.home.SetNode(n, r.now()))
+	r.add(r.home.Dead(vOwner, r.now()))
+	v.turn()
+	if c := r.home.cells[v.task]; c.owner != vOther {
+		v.t.Fatal("it was not granted anew")
+	}
+}
+
+// finishMine has the victim finish the task that it was granted.
+func finishMine(v *victim) {
+	r := v.room
+	r.add(r.owner.Ready(v.mine, r.now()))
+	_, out := r.owner.Finish(v.mine, proto.TaskState_TASK_STATE_SUCCESS, filled(1), r.now())
+	r.add(out)
+	v.turn()
+}
+
+// handOver has the victim hand the queue q over, and the tasks on their way.
+func handOver(v *victim) {
+	out, err := v.room.home.HandOff("q", vFar, v.room.now())
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	v.room.add(out)
+	v.turn()
+}
+
+// handedOut is a task as the victim handed it over.
+func handedOut(v *victim) *proto.Handoff {
+	for _, p := range v.posts {
+		if m, ok := p.body.(*proto.Handoff); ok && m.GetLease() != nil && string(m.Lease.Task) == string(v.task[:]) {
+			return m
+		}
+	}
+	v.t.Fatal("nothing was handed over")
+	return nil
+}
+
+// takeIt has the victim take a task of far.
+func takeIt(v *victim) {
+	given := lie("far", vFar, Deed{Generation: 2, From: vFar, To: vSelf})
+	v.good(vFar, &proto.Handoff{Queue: &proto.QueueState{Name: "far", Home: vSelf[:], Generation: 2, Deeds: []*proto.Signed{given}}})
+	v.good(vFar, v.handoff(nil))
+	if home, _ := v.room.home.HomeOf("far"); home != vSelf || v.room.home.cells[vGiven] == nil {
+		v.t.Fatal("the handoff was not taken")
+	}
+}
+
+// The list is as long as it must be, says nothing twice, and leaves no topic out.
+func TestTheListOfBadMessages(t *testing.T) {
+	const wanted = 60
+	seen, about := map[string]bool{}, map[topic]int{}
+	note := func(name string, of topic) {
+		if seen[string(of)+name] {
+			t.Errorf("%q stands twice in the list", name)
+		}
+		seen[string(of)+name] = true
+		about[of]++
+	}
+	for _, b := range badClaimList {
+		note(b.name, b.about)
+	}
+	for _, b := range badMessageList {
+		note(b.name, b.about)
+	}
+	if len(seen) < wanted {
+		t.Errorf("%d kinds of bad messages, want %d", len(seen), wanted)
+	}
+	for _, of := range []topic{ofEpoch, ofOwner, ofBoot, ofToken, ofGen, ofEarly, ofTwo, ofLoop, ofMoved, ofForm, ofGrant, ofAnswer, ofForgery} {
+		if about[of] < 2 {
+			t.Errorf("%d bad messages are about %s", about[of], of)
+		}
+	}
+	t.Logf("%d kinds: %v", len(seen), about)
+}
+
+// A bad message is refused in its own way, is counted, and changes nothing in memory
+// or on the disk (I3, I4, I5).
+func TestBadMessagesAreRefused(t *testing.T) {
+	for _, b := range badClaimList {
+		from := b.from
+		if from == (proto.PeerID{}) {
+			from = vOwner
+		}
+		for _, in := range claimIn {
+			t.Run(string(b.about)+"/"+b.name+" in "+in.name, func(t *testing.T) {
+				v, want := newVictim(t), b.want
+				k := v.claim()
+				b.change(v, k)
+				if !in.answered {
+					want.code = 0
+				}
+				v.refused(from, v.wire(in.body(k)), want)
+			})
+		}
+		t.Run(string(b.about)+"/"+b.name+" in ENDED", func(t *testing.T) {
+			v := newVictim(t)
+			k := v.claim()
+			b.change(v, k)
+			v.refused(from, v.wire(v.result(k, nil)), b.result)
+		})
+	}
+	for _, b := range badMessageList {
+		t.Run(string(b.about)+"/"+b.name, func(t *testing.T) {
+			v := newVictim(t)
+			if b.before != nil {
+				b.before(v)
+			}
+			m := b.make(v)
+			v.refused(b.from, m, b.want)
+		})
+	}
+}
+
+// The same messages as they should be do count: the list above is not empty talk.
+func TestGoodMessagesCount(t *testing.T) {
+	for _, in := range claimIn {
+		v := newVictim(t)
+		if in.name == "START" {
+			v.room.home.cells[v.task].task.Mode = proto.Mode_MODE_AT_MOST_ONCE
+		}
+		before := v.state()
+		v.good(vOwner, in.body(v.claim()))
+		if slices.Equal(before, v.state()) {
+			t.Errorf("%s changes nothing", in.name)
+		}
+	}
+	v := newVictim(t)
+	endIt(v)
+	if v.room.home.ended[v.task] == nil {
+		t.Error("the result did not count")
+	}
+	v = newVictim(t)
+	v.good(vFar, &proto.Permit{Rulings: v.answer(proto.Code_CODE_MOVED, nil)})
+	if v.room.owner.runs[v.mine].home != vOther {
+		t.Error("the home did not move")
+	}
+	takeIt(newVictim(t))
+}

@@ -1,0 +1,354 @@
+package ownership
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+)
+
+// A victim is one room that members send bad messages to, as bytes: the home of the
+// queue q, in which a task is leased to owner and another waits, and the owner of a
+// task of the queue far, whose home is another node. What it sends the test reads.
+type victim struct {
+	t      *testing.T
+	room   *Room
+	store  *store.Store
+	posts  []posted
+	events []Event
+	task   proto.TaskID // leased to owner
+	waits  proto.TaskID // never granted: nobody serves its kind
+	mine   proto.TaskID // leased to the victim by far's home
+	lease  *proto.Claim // of task, as its owner says it
+	has    *proto.Grant // of mine
+	sent   proto.PeerID // the home that tasks of handoffs were sent to
+	lent   []Lend       // bodies that were offered
+	code   proto.Code   // what the runner says to grants
+}
+
+type posted struct {
+	to   proto.PeerID
+	typ  proto.MessageType
+	body proto.Body
+}
+
+// The members: the first ones are admins.
+var (
+	vSelf, vFar, vOther, vOwner, vStranger = peerOf(0), peerOf(1), peerOf(2), peerOf(5), peerOf(6)
+	vTask, vWaits, vMine, vGiven           = roomTask(1), roomTask(2), roomTask(3), roomTask(4)
+	vBoot, vOwnerBoot, vCloneBoot          = proto.BootID{1}, proto.BootID{2}, proto.BootID{3}
+)
+
+func (v *victim) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {
+	v.posts = append(v.posts, posted{p, t, m})
+}
+func (v *victim) Tasks() ([]Task, error) { return nil, nil }
+func (v *victim) Envelope(id proto.TaskID, _ proto.PeerID) (*proto.Envelope, error) {
+	return &proto.Envelope{Header: id[:]}, nil
+}
+func (v *victim) End(ctx context.Context, _ End, _ *proto.Outcome, also func(*store.Batch)) error {
+	var b store.Batch
+	also(&b)
+	return v.store.Apply(ctx, &b)
+}
+func (v *victim) Check(proto.PeerID, *proto.Grant) proto.Code { return v.code }
+func (v *victim) Wait(proto.PeerID, *proto.Grant)             {}
+func (v *victim) Stop(proto.TaskID, bool)                     {}
+func (v *victim) Probe(proto.PeerID, *proto.Grant)            {}
+func (v *victim) Seal(_ proto.PeerID, all []Sealing) ([]*proto.Envelope, error) {
+	return make([]*proto.Envelope, len(all)), nil
+}
+func (v *victim) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
+	e, o := new(proto.Envelope), new(proto.Outcome)
+	if err := proto.Decode(m.GetPayload(), e); err != nil {
+		return Unsealed{}, err
+	}
+	id, err := proto.TaskIDFrom(e.GetHeader())
+	if err != nil {
+		return Unsealed{}, err
+	}
+	return Unsealed{Task: id, Outcome: o}, proto.Decode(e.GetBody(), o)
+}
+func (v *victim) Lend(id proto.TaskID, owner proto.PeerID) {
+	v.lent = append(v.lent, Lend{id, owner})
+}
+func (v *victim) Carry(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
+	after()
+}
+func (v *victim) Forget(proto.TaskID, *proto.Outcome) {}
+func (v *victim) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
+	return func(*store.Batch) {}, func() {}, nil
+}
+func (v *victim) Gone([]proto.TaskID, proto.PeerID) {}
+
+// vMover checks handoffs: the envelope of a task names it.
+type vMover struct{ *victim }
+
+func (m vMover) Check(_ proto.PeerID, h *proto.Handoff) (Task, error) {
+	id, err := proto.TaskIDFrom(h.GetTask().GetEnvelope().GetHeader())
+	return Task{ID: id, Sent: m.sent, Queue: h.GetLease().GetQueue(), Kind: "nobody", NotAfter: 1 << 50}, err
+}
+
+func newVictim(t *testing.T) *victim {
+	t.Helper()
+	v := &victim{t: t, task: vTask, waits: vWaits, mine: vMine, sent: vFar}
+	s, err := store.Open(mem.New(), store.Config{SweepEvery: -1, CompactEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	v.store = s
+	v.room, err = Open(s, Parts{Network: v, Custody: v, Runner: v, Asker: v, Seals: v, Mover: vMover{v}, Bodies: v}, Settings{
+		Config: Config{Random: func(b []byte) { rand.Read(b) }, Deeds: simDeeds{newSim(1, sound).nodes[0]}},
+		Self:   vSelf, Boot: 100, BootID: vBoot, Clock: clock.System(), Events: func(all []Event) { v.events = append(v.events, all...) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := v.room
+	r.add(r.home.Begin(r.now()))
+	r.add(r.owner.Begin(r.policy, r.now()))
+	r.add(r.home.SetQueue(func(*proto.QueueState) {}, r.now(), "q"))
+	r.add(r.home.SetNode(Node{Member: dispatch.Member{Peer: vOwner, Alive: true, Kinds: []string{"k"}, Slots: 1}}, r.now()))
+	later := r.now().Wall + time.Hour.Milliseconds()
+	r.add(r.home.Add(Task{ID: v.task, Sent: vSelf, Queue: "q", Kind: "k", NotAfter: later}, r.now()))
+	r.add(r.home.Add(Task{ID: v.waits, Sent: vSelf, Queue: "q", Kind: "nobody", NotAfter: later}, r.now()))
+	v.turn()
+	for _, p := range v.posts {
+		if g, ok := p.body.(*proto.Grant); ok {
+			v.lease = g.GetClaim()
+		}
+	}
+	if v.lease == nil {
+		t.Fatal("nothing was granted")
+	}
+	v.lease.BootId = vOwnerBoot[:]
+	v.good(vOwner, &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim()}}})
+	v.good(vFar, &proto.QueueStates{Queues: []*proto.QueueState{{Name: "far", Home: vFar[:], Generation: 1}}})
+	if home, _ := v.room.home.HomeOf("far"); home != vFar {
+		t.Fatal("the queue far is not known")
+	}
+	v.has = &proto.Grant{
+		Claim: &proto.Claim{Task: v.mine[:], EpochBoot: 50, EpochCounter: 5, Token: filled(7), Generation: 2}, Queue: "far", LeaseMs: 15_000, NotAfterMs: later,
+		Envelope: &proto.Envelope{Header: v.mine[:]},
+	}
+	v.good(vFar, v.has)
+	return v
+}
+
+func filled(b byte) []byte { return slices.Repeat([]byte{b}, 16) }
+
+// claim is the claim that counts, to be changed.
+func (v *victim) claim() *proto.Claim {
+	m := v.lease
+	return &proto.Claim{Task: m.Task, EpochBoot: m.EpochBoot, EpochCounter: m.EpochCounter, Token: m.Token, Generation: m.Generation, BootId: m.BootId}
+}
+
+// given is the lease that the victim has, as its home speaks of it.
+func (v *victim) given() *proto.Claim {
+	m := v.has.Claim
+	return &proto.Claim{Task: m.Task, EpochBoot: m.EpochBoot, EpochCounter: m.EpochCounter, Token: m.Token, Generation: m.Generation, BootId: vBoot[:]}
+}
+
+// answer is a ruling about the lease that the victim has, as its home gives it.
+func (v *victim) answer(code proto.Code, change func(*proto.Ruling)) []*proto.Ruling {
+	k := v.given()
+	r := &proto.Ruling{Task: k.Task, EpochBoot: k.EpochBoot, EpochCounter: k.EpochCounter, Token: k.Token, BootId: k.BootId, Code: code, Generation: 2}
+	if code == proto.Code_CODE_MOVED {
+		r.Home, r.Generation = vOther[:], 3
+	}
+	if change != nil {
+		change(r)
+	}
+	return []*proto.Ruling{r}
+}
+
+// turn does what waits, and writes all of it.
+func (v *victim) turn() {
+	v.t.Helper()
+	for {
+		v.room.drain()
+		if err := v.room.flush(v.t.Context(), true); err != nil {
+			v.t.Fatal(err)
+		}
+		if len(v.room.self) == 0 && len(v.room.inputs) == 0 {
+			return
+		}
+		v.room.hearSelf()
+	}
+}
+
+var messageTypes = map[string]proto.MessageType{
+	"Grant": proto.MessageType_GRANT, "Granted": proto.MessageType_GRANTED, "Start": proto.MessageType_START, "Permit": proto.MessageType_PERMIT,
+	"Renew": proto.MessageType_RENEW, "Renewed": proto.MessageType_RENEWED, "Release": proto.MessageType_RELEASE, "ReleaseReply": proto.MessageType_RELEASED,
+	"Status": proto.MessageType_STATUS, "StatusReply": proto.MessageType_STATUS_REPLY, "Committed": proto.MessageType_COMMITTED, "Handoff": proto.MessageType_HANDOFF,
+	"HandedOff": proto.MessageType_HANDED_OFF, "QueueStates": proto.MessageType_QUEUES, "Cancel": proto.MessageType_WITHDRAW, "Envelope": proto.MessageType_ENDED,
+}
+
+// wire is a message as it comes. What cannot be encoded, for no node could send it,
+// is put together by hand.
+func (v *victim) wire(body proto.Body) *proto.Message {
+	v.t.Helper()
+	b, err := proto.Encode(nil, body)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return &proto.Message{Type: messageTypes[string(body.ProtoReflect().Descriptor().Name())], Payload: b}
+}
+
+// say gives the victim a message of a member.
+func (v *victim) say(from proto.PeerID, m *proto.Message) error {
+	v.t.Helper()
+	err := v.room.Receive(from, m)
+	v.turn()
+	return err
+}
+
+func (v *victim) good(from proto.PeerID, body proto.Body) {
+	v.t.Helper()
+	if err := v.say(from, v.wire(body)); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// result is what an owner brings home, sealed.
+func (v *victim) result(k *proto.Claim, change func(*proto.Outcome)) proto.Body {
+	o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, BodyDigest: slices.Repeat([]byte{1}, 32), BootId: k.BootId, LeaseToken: k.Token, EpochBoot: k.EpochBoot, EpochCounter: k.EpochCounter}
+	if change != nil {
+		change(o)
+	}
+	b, err := proto.Encode(nil, o)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return &proto.Envelope{Header: k.Task, Body: b}
+}
+
+// handoff is a task that far's home hands over to the victim, to be changed.
+func (v *victim) handoff(change func(*proto.Handoff)) *proto.Handoff {
+	m := &proto.Handoff{
+		Lease: &proto.Lease{Task: vGiven[:], Queue: "far", State: proto.TaskState_TASK_STATE_PENDING, Generation: 3, NotAfterMs: 1 << 50},
+		Task:  &proto.Stored{Envelope: &proto.Envelope{Header: vGiven[:]}},
+	}
+	if change != nil {
+		change(m)
+	}
+	return m
+}
+
+// state is all that the victim knows and has on disk.
+func (v *victim) state() (all []string) {
+	for _, b := range []store.Bucket{store.Leases, store.Meta, store.PendingTasks, store.Inbox} {
+		for p, err := range v.store.All(b, nil, nil) {
+			if err != nil {
+				v.t.Fatal(err)
+			}
+			all = append(all, fmt.Sprintf("disk %v %x = %x", b, p.Key, p.Val))
+		}
+	}
+	h, o := v.room.home, v.room.owner
+	for id, c := range h.cells {
+		all = append(all, fmt.Sprintf("cell %x: %v until %v taken %v lapsed %v", id[:2], c.record(), c.place.until, c.place.taken, c.place.lapsed))
+	}
+	for id, g := range h.moved {
+		all = append(all, fmt.Sprintf("moved %x: %v", id[:2], g.record()))
+	}
+	for id, e := range h.ended {
+		all = append(all, fmt.Sprintf("ended %x: %v", id[:2], *e.Value.(*ended)))
+	}
+	for name, q := range h.queues {
+		if q.state != nil {
+			all = append(all, fmt.Sprintf("queue %s: %v", name, q.state))
+		}
+		for key, l := range q.lanes {
+			all = append(all, fmt.Sprintf("lane %s %s: %v", name, key, l.blocked))
+		}
+	}
+	for id, r := range o.runs {
+		all = append(all, fmt.Sprintf("run %x: %v home %d phase %v until %v alive %v stopped %v", id[:2], r.message(), r.home[0], r.phase, r.mem.until, r.mem.alive, r.mem.stopped))
+	}
+	all = append(all, fmt.Sprintf("epochs of %d, marks %v", h.boot, o.marks))
+	slices.Sort(all)
+	return all
+}
+
+// codes are what was said back to from, in all kinds of answers.
+func (v *victim) codes(from proto.PeerID) (all []proto.Code) {
+	for _, p := range v.posts {
+		if p.to != from {
+			continue
+		}
+		var rulings []*proto.Ruling
+		switch m := p.body.(type) {
+		case *proto.Granted:
+			for _, t := range m.GetTaken() {
+				all = append(all, t.GetCode())
+			}
+		case *proto.Permit:
+			rulings = m.GetRulings()
+		case *proto.Renewed:
+			rulings = m.GetRulings()
+		case *proto.ReleaseReply:
+			rulings = m.GetRulings()
+		case *proto.Committed:
+			rulings = m.GetRulings()
+		}
+		for _, r := range rulings {
+			all = append(all, r.GetCode())
+		}
+	}
+	return all
+}
+
+// refused says a bad message, and holds that it is refused as wanted, counted, and
+// changes nothing.
+func (v *victim) refused(from proto.PeerID, m *proto.Message, want refusal) {
+	t := v.t
+	t.Helper()
+	before := v.state()
+	v.posts, v.events = nil, nil
+	err := v.say(from, m)
+	if want.err != nil && !errors.Is(err, want.err) || want.err == nil && err != nil {
+		t.Errorf("the error is %v, want %v", err, want.err)
+	}
+	if codes := v.codes(from); want.code != 0 && !slices.Contains(codes, want.code) {
+		t.Errorf("it is answered with %v, want %v", codes, want.code)
+	} else if slices.Contains(codes, proto.Code_CODE_UNSPECIFIED) {
+		t.Errorf("it counts: %v", codes)
+	}
+	counted := err != nil // at the door, see node.sortOne
+	for _, e := range v.events {
+		counted = counted || e.Kind == want.event
+	}
+	if !counted {
+		t.Errorf("it is not counted as %v: %v", want.event, v.events)
+	}
+	after := v.state()
+	for _, line := range before {
+		if !slices.Contains(after, line) {
+			t.Errorf("it changed %s", line)
+		}
+	}
+	for _, line := range after {
+		if !slices.Contains(before, line) {
+			t.Errorf("it made %s", line)
+		}
+	}
+}
+
+// A refusal is how a bad message is refused: with an error at the door, or with a
+// code in the answer, if there is one, and an event that is counted.
+type refusal struct {
+	err   error
+	code  proto.Code
+	event EventKind
+}

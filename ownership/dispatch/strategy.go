@@ -1,0 +1,150 @@
+package dispatch
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A Strategy chooses among the nodes that may be given a task. What it remembers
+// is about fairness alone: it may be replaced between any two choices.
+type Strategy interface {
+	// Name is how settings call it.
+	Name() string
+	// Pick returns the index of the chosen one of at least one candidate.
+	Pick(t *Task, among []Candidate) int
+}
+
+// The names of the strategies.
+const (
+	Ordered     = "ordered"      // the first in the queue's list that has room
+	RoundRobin  = "round_robin"  // each in turn, by weight
+	Priority    = "priority"     // the highest priority that has room, the least loaded among equals
+	LeastLoaded = "least_loaded" // the one that is least busy for its size
+)
+
+// Names lists the strategies, the default first.
+func Names() []string { return []string{LeastLoaded, Ordered, RoundRobin, Priority} }
+
+// New returns the strategy of a name, empty for the default, least_loaded.
+func New(name string) (Strategy, error) {
+	switch name {
+	case "", LeastLoaded:
+		return leastLoaded{}, nil
+	case Ordered:
+		return ordered{}, nil
+	case RoundRobin:
+		return &roundRobin{credit: map[proto.PeerID]int64{}}, nil
+	case Priority:
+		return priority{}, nil
+	}
+	return nil, fmt.Errorf("dispatch: no strategy %.40q: it is one of %v", name, Names())
+}
+
+type ordered struct{}
+
+func (ordered) Name() string                { return Ordered }
+func (ordered) Pick(*Task, []Candidate) int { return 0 }
+
+type priority struct{}
+
+func (priority) Name() string { return Priority }
+
+func (priority) Pick(_ *Task, among []Candidate) int {
+	return best(among, func(a, b *Candidate) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), busier(a, b))
+	})
+}
+
+type leastLoaded struct{}
+
+func (leastLoaded) Name() string                        { return LeastLoaded }
+func (leastLoaded) Pick(_ *Task, among []Candidate) int { return best(among, busier) }
+
+// busier orders candidates by the share of their slots that is taken, weighted,
+// and by the load of the machine among equals.
+func busier(a, b *Candidate) int {
+	share := func(c, other *Candidate) int64 { // without a division: taken of c times size of the other
+		taken := int64(max(c.Slots, 1) - c.Free)
+		return taken * int64(max(other.Slots, 1)) * int64(max(other.Weight, 1))
+	}
+	return cmp.Or(cmp.Compare(share(a, b), share(b, a)), cmp.Compare(a.Load, b.Load))
+}
+
+// best returns the first of the least.
+func best(among []Candidate, less func(a, b *Candidate) int) int {
+	at := 0
+	for i := range among {
+		if less(&among[i], &among[at]) < 0 {
+			at = i
+		}
+	}
+	return at
+}
+
+// roundRobin is smooth: over any number of picks each gets its share, to within
+// one, and heavy ones do not come in bursts.
+type roundRobin struct{ credit map[proto.PeerID]int64 }
+
+func (*roundRobin) Name() string { return RoundRobin }
+
+func (r *roundRobin) Pick(_ *Task, among []Candidate) int {
+	at, total := 0, int64(0)
+	for i := range among {
+		w := int64(max(among[i].Weight, 1))
+		total += w
+		r.credit[among[i].Peer] += w
+		if r.credit[among[i].Peer] > r.credit[among[at].Peer] {
+			at = i
+		}
+	}
+	r.credit[among[at].Peer] -= total
+	return at
+}
+
+// A Mix shares what is granted among the classes of a queue: critical first but
+// never more than nine of ten while others wait, then high, normal and low as
+// 8 : 3 : 1.
+type Mix struct {
+	credit [4]int
+	run    int // critical ones since another
+}
+
+// Next returns the class to grant from, 0 critical to 3 low; waits says which have
+// something. It returns -1 when none has. Nothing changes until [Mix.Took].
+func (m *Mix) Next(waits [4]bool) int {
+	others := waits[1] || waits[2] || waits[3]
+	switch {
+	case waits[0] && (!others || m.run < 9):
+		return 0
+	case !others:
+		return -1
+	}
+	at := -1
+	for c := 1; c < 4; c++ {
+		if waits[c] && (at < 0 || m.credit[c]+mixWeights[c] > m.credit[at]+mixWeights[at]) {
+			at = c
+		}
+	}
+	return at
+}
+
+var mixWeights = [4]int{0, 8, 3, 1}
+
+// Took says that a task of the class was granted, while waits waited.
+func (m *Mix) Took(class int, waits [4]bool) {
+	if class == 0 {
+		m.run = min(m.run+1, 9)
+		return
+	}
+	m.run = 0
+	for c := 1; c < 4; c++ {
+		if waits[c] {
+			m.credit[c] += mixWeights[c]
+			m.credit[class] -= mixWeights[c]
+		} else {
+			m.credit[c] = 0
+		}
+	}
+}

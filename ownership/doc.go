@@ -1,0 +1,25 @@
+// Package ownership decides which node may run a task of a queue, so that however
+// the network breaks one result counts and no stale owner ever writes one.
+//
+//	        home of the queue                         owner
+//	Add ─▶ PENDING ── grant(epoch) on disk ─GRANT──▶ RECEIVED on disk
+//	          ▲  ▲         ACCEPTED  ◀──GRANTED───────  │
+//	          │  │  at_most_once: RUNNING ◀─START─────  │
+//	          │  │           on disk ──PERMIT────────▶ STARTED on disk ─▶ handler
+//	          │  └── lease over, owner DEAD ◀─RENEW──── │   while it lives
+//	          └── RETRYING ◀──────────RELEASE────────── │   failed, stopped, crashed
+//	        SUCCESS … ◀───────────────RESULT─────────── FINISHED on disk, sent until answered
+//	          │
+//	          └─ handoff: MOVED on disk ─HANDOFF──▶ another home, next generation
+//
+// Each task has one linearizable cell, at its home. A result counts only if the
+// cell is here, has not ended, and epoch, owner, token and boot id are those of
+// its newest grant (the commit rule). Gossip tells who could work; it decides
+// nothing.
+//
+// [Home] and [Owner] are pure: an input is a message, a time or a wish, the
+// [Output] says what to write in one batch, and what to send or start once that
+// batch and all before it are durable. They know no clock, disk, network,
+// goroutine or lock; whoever drives them calls one input at a time. When a write
+// fails they must be thrown away and made again from what is on disk.
+package ownership

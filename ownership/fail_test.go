@@ -1,0 +1,86 @@
+package ownership
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A room that dies at any point between two steps, at its first or a later visit,
+// loses nothing, and ends nothing twice (I3-I7). Those of a handoff, of a seizure and of
+// what is given back are passed by real processes.
+func TestRoomsDieAtEveryPoint(t *testing.T) {
+	home := []string{PointGrant, PointGranted, PointPermit, PointPermitted, PointEnd, PointEnded, PointReplied}
+	owner := []string{PointReceive, PointReceived, PointStart, PointStarted, PointFinish, PointFinished}
+	for place, points := range [][]string{home, owner} {
+		for _, point := range points {
+			for _, visit := range []int{1, 3} {
+				t.Run(fmt.Sprintf("%s %d", point, visit), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { dieAtPoint(t, place, point, visit) })
+				})
+			}
+		}
+	}
+}
+
+var errPoint = errors.New("the process dies")
+
+func dieAtPoint(t *testing.T, place int, point string, visit int) {
+	w := newRoomWorld(t, 2, time.Second)
+	defer w.close()
+	n := w.rooms[place]
+	died, visits := make(chan struct{}), 0
+	n.crash()
+	n.fail = func(p string) error {
+		if p == point {
+			visits++
+		}
+		if visits < visit {
+			return nil
+		}
+		if visits == visit && p == point {
+			close(died)
+		}
+		n.dead.Store(true) // nothing leaves any more
+		return errPoint
+	}
+	n.start()
+	w.members()
+	const tasks = 12
+	once := func(i int) bool { return i%3 == 0 }
+	for i := range tasks {
+		w.rooms[0].add(i, func(t *Task) {
+			if once(i) {
+				t.Mode = proto.Mode_MODE_AT_MOST_ONCE
+			}
+		})
+		time.Sleep(500 * time.Millisecond)
+	}
+	select {
+	case <-died:
+	case <-time.After(time.Minute):
+		t.Fatal("the point was not passed")
+	}
+	n.crash()
+	n.fail = nil
+	n.start()
+	w.members()
+	w.settled(tasks, 10*time.Minute)
+	for i := range tasks {
+		id, most := roomTask(i), 2
+		if once(i) {
+			most = 1
+		}
+		if starts := w.starts[id]; starts > most {
+			t.Errorf("I6: %s was started %d times, and one process died; %d may be", id, starts, most)
+		}
+		if end := w.ends[id][0]; !once(i) && !strings.HasPrefix(end, "SUCCESS") {
+			t.Errorf("%s ended as %s", id, end)
+		}
+	}
+}

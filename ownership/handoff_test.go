@@ -1,0 +1,74 @@
+package ownership
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// A lane that comes to stand still at the old home while the new one is told of the queue
+// stands still there too: the answer to what was said before does not count for it (I10).
+func TestALaneThatIsBlockedDuringAHandoff(t *testing.T) {
+	old := NewHome(homePeer, 100, Config{HandoffWindow: 1})
+	to := NewHome(otherPeer, 50, Config{})
+	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	old.SetQueue(func(*proto.QueueState) {}, now, "q")
+	tasks := map[proto.TaskID]Task{}
+	var head *proto.Grant
+	for i := range byte(3) { // the first takes the window, the others are one lane
+		x := Task{ID: proto.TaskID{7, i}, Queue: "q", Kind: "k", Sent: homePeer, NotAfter: now.Wall + time.Hour.Milliseconds()}
+		if i > 0 {
+			x.Key, x.Block = "lane", true
+		}
+		tasks[x.ID] = x
+		for _, s := range old.Add(x, now).Sends {
+			head, _ = s.Body.(*proto.Grant)
+		}
+		if i == 0 {
+			old.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 2}}, now)
+		}
+	}
+	if head == nil || head.Claim.Task[1] != 1 {
+		t.Fatalf("the head of the lane was not granted: %v", head)
+	}
+	claim := head.Claim
+	claim.BootId = bootA[:]
+	old.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: claim}}}, now)
+
+	said, err := old.HandOff("q", otherPeer, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	died := &proto.Released{Claim: claim, Cause: proto.ReleaseCause_RELEASE_CAUSE_PARKED, Reason: "its node died"}
+	old.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{died}}, now)
+	if len(old.queue("q").blocks()) != 1 {
+		t.Fatal("the lane does not stand still: nothing is tested")
+	}
+	for range 5 {
+		for _, s := range said.Sends {
+			m, ok := s.Body.(*proto.Handoff)
+			if !ok {
+				continue
+			}
+			var task Task
+			if m.Lease != nil {
+				task = tasks[proto.TaskID(m.Lease.Task)]
+			}
+			for _, s := range to.OnHandoff(homePeer, m, task, now).Sends {
+				if a, ok := s.Body.(*proto.HandedOff); ok {
+					old.OnHandedOff(otherPeer, a, now)
+				}
+			}
+		}
+		now.Wall, now.Mono, now.Boot = now.Wall+6000, now.Mono+6*time.Second, now.Boot+6*time.Second
+		said = old.Tick(now)
+	}
+	if to.cells[proto.TaskID{7, 2}] == nil || len(to.queue("q").blocks()) != 1 {
+		t.Errorf("the next of the lane is there: %v; lanes that stand still: %v", to.cells[proto.TaskID{7, 2}] != nil, to.queue("q").blocks())
+	}
+	if q := old.queue("q"); len(q.blocks()) != 0 || !q.told {
+		t.Errorf("the old home keeps %v, and knows that it was told: %v", q.blocks(), q.told)
+	}
+}

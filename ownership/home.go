@@ -1,0 +1,453 @@
+package ownership
+
+import (
+	"container/list"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A Home decides about the tasks whose cells are here: who is granted a lease,
+// whose word counts, how a task ends.
+//
+// After [NewHome] it is given what is on disk, in the order of birth ([Home.Load],
+// then [Home.Restore] for each task), then [Home.Begin] once, then inputs.
+type Home struct {
+	cfg     Config
+	self    proto.PeerID
+	now     Now
+	out     Output // of the input that is looked at
+	boot    uint64 // of the epochs of this start
+	counter uint64 // of the newest epoch
+	active  bool   // this node believes that it is neither suspect nor isolated
+
+	cells  map[proto.TaskID]*cell
+	live   *list.List // of *cell, in the order of birth
+	queues map[string]*queue
+	names  []string // of the queues, in the order in which they were met
+	nodes  map[proto.PeerID]*node
+	peers  []proto.PeerID // of the nodes, in the order in which they were met
+	moved  map[proto.TaskID]*gone
+	going  *list.List // of *gone: handed over and not answered
+	ended  map[proto.TaskID]*list.Element
+	ends   *list.List // of *ended, oldest first
+
+	scan   guard
+	asking []*cell // whose owners are asked by Status at the end of this input
+	marks
+}
+
+// marks tell owners which of their old leases they may forget.
+type marks struct {
+	settled map[proto.PeerID]proto.Seq
+	newest  proto.Seq     // of those who are not in settled
+	swept   time.Duration // when old notes were looked for
+}
+
+// A guard watches the clocks between two scans.
+type guard struct {
+	last Now
+	met  bool
+}
+
+// NewHome returns the home of node self, whose start has the number boot. Epochs of
+// an earlier start are below those of this one.
+func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
+	if cfg.flaw == epochVolatile {
+		boot = 1
+	}
+	return &Home{
+		cfg: cfg.withDefaults(), self: self, boot: boot, active: true,
+		cells: map[proto.TaskID]*cell{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
+		moved: map[proto.TaskID]*gone{}, going: list.New(), ended: map[proto.TaskID]*list.Element{}, ends: list.New(),
+	}
+}
+
+// step begins an input.
+func (h *Home) step(now Now) *Output {
+	h.now, h.out = now, Output{}
+	return &h.out
+}
+
+// done ends an input: what became free is granted.
+func (h *Home) done() Output {
+	h.grantAll()
+	return h.out
+}
+
+func (h *Home) event(kind EventKind, c *cell, peer proto.PeerID, cause string) {
+	h.out.Events = append(h.out.Events, Event{Kind: kind, Task: c.task.ID, Queue: c.task.Queue, Peer: peer, Epoch: c.epoch, Cause: cause})
+}
+
+// Load takes a record of the bucket of leases that was found at start, but for the
+// cells of live tasks, which [Home.Restore] takes: those it returns.
+func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
+	if key == "" {
+		return nil, nil
+	}
+	switch key[0] {
+	case keyLease:
+		m := new(proto.Lease)
+		if err := proto.Decode(val, m); err != nil {
+			return nil, err
+		}
+		if !m.State.Terminal() {
+			return m, nil
+		}
+		e := &ended{
+			gen: m.Generation, state: m.State, epoch: proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter},
+			digest: m.Digest, notAfter: m.NotAfterMs, handed: m.Generation > 1,
+		}
+		copy(e.task[:], m.Task)
+		copy(e.owner[:], m.Owner)
+		h.remember(e)
+	case keyMoved:
+		m := new(proto.Moved)
+		if err := proto.Decode(val, m); err != nil {
+			return nil, err
+		}
+		h.loadMoved(m)
+	case keyQueue:
+		m := new(proto.QueueState)
+		if err := proto.Decode(val, m); err != nil {
+			return nil, err
+		}
+		h.take(h.queue(m.Name), m)
+	case keyBlock:
+		m := new(proto.LaneBlock)
+		if err := proto.Decode(val, m); err != nil {
+			return nil, err
+		}
+		l := h.queue(m.Queue).lane(m.Key)
+		l.blocked = true
+		copy(l.died[:], m.Task)
+	case keyMark:
+		m := new(proto.HomeMark)
+		if err := proto.Decode(val, m); err != nil {
+			return nil, err
+		}
+		if string(m.Home) == string(h.self[:]) && h.cfg.flaw != epochVolatile {
+			h.boot = max(h.boot, m.Boot+1)
+		}
+	}
+	return nil, nil
+}
+
+// Restore takes a task that was found at start, in the order of birth, with its
+// cell if one was written. A lease gets one full period from now.
+func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
+	h.now = now
+	if h.ended[t.ID] != nil || h.moved[t.ID] != nil || h.cells[t.ID] != nil {
+		return
+	}
+	c := &cell{task: t, state: proto.TaskState_TASK_STATE_PENDING, gen: 1}
+	if m != nil {
+		c = cellOf(t, m)
+		if c.epoch.Boot >= h.boot && h.cfg.flaw != epochVolatile {
+			h.boot, h.counter = c.epoch.Boot+1, 0 // a disk that is older than its clock says
+		}
+	}
+	c.place.taken = true // its owner is asked, the grant is not sent again
+	c.place.until = now.Mono + h.period(c)
+	if h.cfg.flaw == periodSkipped {
+		c.place.until = now.Mono
+	}
+	h.insert(c)
+}
+
+// Begin makes the number of this start durable and asks the owners of all leases
+// what they do (RUNNING without an owner, S20). It comes after the last Restore.
+func (h *Home) Begin(now Now) Output {
+	o := h.step(now)
+	o.put(markKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
+	h.scan = guard{last: now, met: true}
+	h.relink()
+	for e := h.live.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*cell); c.leased() {
+			h.ask(c)
+		}
+	}
+	h.sendAsked(true)
+	return h.done()
+}
+
+func markKey(p proto.PeerID) string { return string(rune(keyMark)) + string(p[:]) }
+
+// Add takes a task whose record is durable here. One that is known is left alone.
+func (h *Home) Add(t Task, now Now) Output {
+	h.step(now)
+	if h.cells[t.ID] == nil && h.ended[t.ID] == nil && h.moved[t.ID] == nil {
+		h.insert(&cell{task: t, state: proto.TaskState_TASK_STATE_PENDING, gen: 1})
+	}
+	return h.done()
+}
+
+// insert puts a cell in its places.
+func (h *Home) insert(c *cell) {
+	h.cells[c.task.ID] = c
+	c.place.live = h.live.PushBack(c)
+	c.place.queue = h.queue(c.task.Queue)
+	if c.task.Key != "" {
+		c.place.lane = c.place.queue.lane(c.task.Key)
+		c.place.lane.tasks = append(c.place.lane.tasks, c)
+	}
+	h.settle(c)
+}
+
+// remove takes a cell out of its places and lets the next of its lane come.
+func (h *Home) remove(c *cell) {
+	delete(h.cells, c.task.ID)
+	h.live.Remove(c.place.live)
+	c.place.queue.unready(c)
+	h.count(c, false)
+	if l := c.place.lane; l != nil {
+		if at := slices.Index(l.tasks, c); at >= 0 {
+			l.tasks = slices.Delete(l.tasks, at, at+1)
+		}
+		h.wake(c.place.queue, l)
+	}
+}
+
+// wake settles the head of a lane.
+func (h *Home) wake(q *queue, l *lane) {
+	if len(l.tasks) > 0 {
+		h.settle(l.tasks[0])
+		if h.cfg.flaw == laneEarly && len(l.tasks) > 1 {
+			h.settle(l.tasks[1])
+		}
+	} else if !l.blocked && (l.last == nil || l.last.lease == nil) {
+		delete(q.lanes, l.key)
+	}
+}
+
+// settle puts c where it belongs after a change: among the ready ones, those that
+// wait for a time, or nowhere.
+func (h *Home) settle(c *cell) {
+	q := c.place.queue
+	q.unready(c)
+	h.count(c, c.leased())
+	switch {
+	case c.leased(), c.state.Terminal(), c.permitted() && h.cfg.flaw != onceReclaimed, c.cancel && !c.free():
+		return
+	case c.place.lane != nil && !c.place.lane.next(c, h.cfg.flaw):
+		return
+	case !q.here(h.self):
+		return
+	case h.untilDue(c) > 0:
+		q.wait(c, h.now.Mono+min(h.untilDue(c), h.cfg.Lease)) // the wall clock may be wrong now: it is asked again
+		return
+	}
+	q.makeReady(c)
+}
+
+// untilDue is how long c must not be granted yet: after a failed attempt by the
+// monotonic clock, before its first one by the wall clock.
+func (h *Home) untilDue(c *cell) time.Duration {
+	d := c.place.due - h.now.Mono
+	if c.epoch == (proto.Seq{}) {
+		d = max(d, time.Duration(c.task.NotBefore-h.now.Wall)*time.Millisecond)
+	}
+	return max(d, 0)
+}
+
+// count keeps the usage of c's queue.
+func (h *Home) count(c *cell, owned bool) {
+	if owned != c.place.owned {
+		c.place.owned = owned
+		n := -1
+		if owned {
+			n = 1
+		}
+		c.place.queue.usage.Add(c.owner, c.task.Kind, n)
+	}
+}
+
+// put writes c.
+func (h *Home) put(c *cell) { h.out.put(taskKey(keyLease, c.task.ID), c.record()) }
+
+// end ends c in the batch of this output.
+func (h *Home) end(c *cell, e End) {
+	if c.state.Terminal() {
+		return
+	}
+	e.Task, e.Queue, e.Grants = c.task.ID, c.task.Queue, c.grants
+	e.Reason = proto.Clip(e.Reason, proto.MaxReason)
+	h.remove(c)
+	c.state, c.reason = e.State, e.Reason
+	m := c.record()
+	m.Digest = e.Digest
+	h.out.put(taskKey(keyLease, c.task.ID), m)
+	h.out.Ends = append(h.out.Ends, e)
+	h.event(EventEnded, c, e.From, strings.TrimSuffix(e.State.Name()+": "+e.Reason, ": "))
+	h.remember(&ended{
+		task: c.task.ID, gen: c.gen, state: e.State, epoch: c.epoch, owner: c.owner, digest: e.Digest,
+		notAfter: c.task.NotAfter, handed: c.gen > 1,
+	})
+	good := e.State == proto.TaskState_TASK_STATE_SUCCESS || e.State == proto.TaskState_TASK_STATE_CANCELLED
+	if l := c.place.lane; l != nil && c.task.Block && !good && h.cfg.flaw != blockIgnored {
+		l.blocked, l.died = true, c.task.ID
+		c.place.queue.lanes[l.key] = l
+		c.place.queue.told = false
+		for _, t := range l.tasks {
+			c.place.queue.unready(t)
+		}
+		key := blockKey(c.task.Queue, l.key)
+		h.out.Ends[len(h.out.Ends)-1].block = key
+		h.out.put(key, &proto.LaneBlock{Queue: c.task.Queue, Key: l.key, Task: c.task.ID[:]})
+		h.event(EventBlocked, c, c.owner, "its head ended as "+e.State.Name())
+	}
+}
+
+func blockKey(queue, key string) string { return string(rune(keyBlock)) + queue + "\x00" + key }
+
+// remember keeps an end, so that a late result is answered, and a late handoff
+// raises nobody from the dead.
+func (h *Home) remember(e *ended) {
+	if old := h.ended[e.task]; old != nil {
+		h.ends.Remove(old)
+	}
+	h.ended[e.task] = h.ends.PushBack(e)
+}
+
+// forget drops ends that nobody will ask for. What came by a handoff is kept until
+// no copy of that can live.
+func (h *Home) forget() {
+	over := h.ends.Len() - h.cfg.KeepEnded
+	for e := h.ends.Front(); e != nil && over > -64 && !h.out.full(); {
+		x, next := e.Value.(*ended), e.Next()
+		dead := h.now.Wall > x.notAfter+h.cfg.Skew.Milliseconds()
+		if dead || over > 0 && !x.handed {
+			h.ends.Remove(e)
+			delete(h.ended, x.task)
+			h.out.drop(taskKey(keyLease, x.task))
+		}
+		over--
+		e = next
+	}
+	h.forgetMoved()
+}
+
+// Unblock lets a lane that stands still go on. A person asked for it. It reports
+// whether there is such a lane here.
+func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
+	h.step(now)
+	q := h.queues[queue]
+	if q == nil || q.lanes[key] == nil || !q.lanes[key].blocked {
+		return false, h.out
+	}
+	h.unblock(q, q.lanes[key])
+	return true, h.done()
+}
+
+func (h *Home) unblock(q *queue, l *lane) {
+	l.blocked = false
+	h.out.drop(blockKey(q.name, l.key))
+	h.wake(q, l)
+}
+
+// A Standing says where the cell of a task is, as far as a home knows.
+type Standing byte
+
+// The standings.
+const (
+	StandingUnknown Standing = iota // not here, or ended
+	StandingHere
+	StandingMoved // at another home
+)
+
+// Cancel ends a task that nobody works on, and has the owner of any other asked to
+// stop. A wish for a task that went to another home follows it there; it must be
+// said again until the task has ended, for on the way it may be lost.
+func (h *Home) Cancel(id proto.TaskID, now Now) (Standing, Output) {
+	h.step(now)
+	where := h.cancel(id)
+	return where, h.done()
+}
+
+func (h *Home) cancel(id proto.TaskID) Standing {
+	if c := h.cells[id]; c != nil {
+		h.cancelCell(c)
+		return StandingHere
+	}
+	g := h.moved[id]
+	if g == nil || h.cfg.flaw == cancelLost {
+		return StandingUnknown
+	}
+	if g.wished > 0 && h.now.Mono-g.wished < h.cfg.Heartbeat {
+		return StandingMoved
+	}
+	g.wished = max(h.now.Mono, 1)
+	if g.lease != nil && !g.lease.Cancel {
+		g.lease.Cancel = true // in case that the new home does not have it yet
+		h.out.put(taskKey(keyMoved, id), g.record())
+	}
+	h.out.send(g.home, proto.MessageType_CANCEL, &proto.Cancel{Task: slices.Clone(id[:]), Reason: "cancelled at an earlier home"})
+	return StandingMoved
+}
+
+func (h *Home) cancelCell(c *cell) {
+	switch {
+	case c.free():
+		h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
+	case !c.cancel:
+		c.cancel = true
+		h.put(c)
+		h.settle(c)
+		h.sendCancel(c)
+	}
+}
+
+// OnCancel takes a wish that followed its task from an earlier home.
+func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
+	h.step(now)
+	id, err := proto.TaskIDFrom(m.GetTask())
+	if err != nil {
+		return h.done()
+	}
+	c, g := h.cells[id], h.moved[id]
+	switch {
+	case c != nil && h.mayMove(from, c.task), g != nil && h.queues[g.queue].had(from):
+		h.cancel(id)
+	case c != nil || g != nil:
+		h.unheeded(id, from, proto.Seq{}, "a wish to cancel of who was never its home")
+	}
+	return h.done()
+}
+
+func (h *Home) sendCancel(c *cell) {
+	c.place.asked = h.now.Mono
+	h.out.send(c.owner, proto.MessageType_CANCEL, &proto.Cancel{Task: slices.Clone(c.task.ID[:]), Reason: "cancelled at its home"})
+}
+
+// Reclass changes the class of a task, which counts while it waits. It reports
+// whether the task is here and has not ended.
+func (h *Home) Reclass(id proto.TaskID, class proto.Class, now Now) (bool, Output) {
+	h.step(now)
+	c := h.cells[id]
+	if c == nil {
+		return false, h.out
+	}
+	c.place.queue.unready(c)
+	c.class, c.task.Class = class, class
+	h.put(c)
+	h.settle(c)
+	return true, h.done()
+}
+
+// SetActive says whether this node believes that it is neither suspect nor
+// isolated. A home that is not active grants nothing and takes no lease back (I16).
+func (h *Home) SetActive(on bool, now Now) Output {
+	h.step(now)
+	h.active = on
+	return h.done()
+}
+
+// period is the lease of c.
+func (h *Home) period(c *cell) time.Duration {
+	if q := h.queues[c.task.Queue]; q != nil && q.state.GetLeaseMs() > 0 {
+		return time.Duration(q.state.LeaseMs) * time.Millisecond
+	}
+	return h.cfg.Lease
+}

@@ -1,0 +1,211 @@
+package ownership
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Nobody but its home changes the settings of a queue, though he names that home and
+// says that he speaks of later.
+func TestNobodyElseSetsAQueue(t *testing.T) {
+	h := NewHome(homePeer, 1, Config{})
+	h.SetQueue(func(s *proto.QueueState) { s.Concurrency = 3 }, Now{Wall: 1000}, "q")
+	said := h.stateOf(h.queue("q"))
+	said.ChangedMs, said.Paused, said.Members = 1<<60, true, []*proto.QueueMember{{Peer: otherPeer[:]}}
+	h.OnHandoff(otherPeer, &proto.Handoff{Queue: said}, Task{}, Now{Wall: 2000})
+	h.Learn(said, Now{Wall: 2000})
+	if s := h.Queue("q"); s.Paused || len(s.Members) != 0 || s.Concurrency != 3 {
+		t.Errorf("another node set it: %v", s)
+	}
+}
+
+// What a home sets later is believed by others, though its clock was set back.
+func TestSettingsFollowEachOtherUnderAnyClock(t *testing.T) {
+	h, other := NewHome(homePeer, 1, Config{}), NewHome(otherPeer, 1, Config{})
+	for i, wall := range []int64{1_000_000, 1_000_000, 5, 0} {
+		h.SetQueue(func(s *proto.QueueState) { s.Concurrency = uint32(i + 1) }, Now{Wall: wall}, "q")
+		if news, _ := other.Learn(h.Queue("q"), Now{}); !news || other.Queue("q").Concurrency != uint32(i+1) {
+			t.Errorf("the setting %d, made when the clock showed %d, is not believed", i+1, wall)
+		}
+	}
+}
+
+// Queues that a node only talks of take up no room, and those that it says it is the
+// home of no more than a bound.
+func TestTalkOfQueuesIsBounded(t *testing.T) {
+	h := NewHome(homePeer, 1, Config{})
+	for i := range 3 * maxQueuesOf {
+		name := fmt.Sprint("talk-", i)
+		h.OnHandoff(otherPeer, &proto.Handoff{Blocks: []*proto.LaneBlock{{Queue: name, Key: "k"}}}, Task{}, Now{})
+		h.Learn(&proto.QueueState{Name: name, Home: otherPeer[:], Generation: 7}, Now{}) // has no deed
+	}
+	if len(h.queues) != 0 || len(h.names) != 0 {
+		t.Errorf("%d queues are kept that do not exist", len(h.queues))
+	}
+	for i := range 3 * maxQueuesOf {
+		h.Learn(&proto.QueueState{Name: fmt.Sprint("made-", i), Home: otherPeer[:], Generation: 1}, Now{})
+	}
+	if len(h.queues) != maxQueuesOf || len(h.names) != maxQueuesOf {
+		t.Errorf("%d queues of one node, want %d", len(h.queues), maxQueuesOf)
+	}
+	h.SetQueue(func(*proto.QueueState) {}, Now{}, "own")
+	h.Learn(&proto.QueueState{Name: "third", Home: ownerPeer[:], Generation: 1}, Now{})
+	if h.Queue("own") == nil || h.Queue("third") == nil {
+		t.Error("they shut out the queues of others")
+	}
+}
+
+// An owner that refuses each grant as an old one is not asked again at once, whatever
+// it says that it has seen.
+func TestWhoRefusesEachGrantIsLeftAlone(t *testing.T) {
+	for _, seen := range []proto.Seq{{}, {Boot: 100, Counter: 1}, {Boot: 1 << 30}, {Boot: maxBoot - 1}, {Boot: maxBoot}, {Boot: 1<<64 - 1, Counter: 1<<64 - 1}} {
+		t.Run(fmt.Sprint(seen.Boot), func(t *testing.T) {
+			b := newBench(t, nil)
+			grants := 0
+			for range 60 {
+				k := claimOf(b.cell())
+				refused := &proto.Taken{Claim: k, Code: proto.Code_CODE_STALE, SeenBoot: seen.Boot + b.cell().epoch.Boot, SeenCounter: seen.Counter}
+				for _, s := range b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{refused}}, b.now).Sends {
+					if _, ok := s.Body.(*proto.Grant); ok {
+						t.Fatal("it is granted the task again at once")
+					}
+				}
+				b.now.Mono, b.now.Boot, b.now.Wall = b.now.Mono+time.Second, b.now.Boot+time.Second, b.now.Wall+1000
+				for _, s := range b.home.Tick(b.now).Sends {
+					if _, ok := s.Body.(*proto.Grant); ok {
+						grants++
+					}
+				}
+			}
+			if grants == 0 {
+				t.Error("it is never asked again")
+			}
+		})
+	}
+}
+
+// A task of mode at_most_once whose home does not give leave, for it is gone, gives its
+// slot back when its lease is over (S21), and starts never under that lease.
+func TestLeaveThatDoesNotComeFreesTheSlot(t *testing.T) {
+	b := newBench(t, func(x *Task) { x.Mode = proto.Mode_MODE_AT_MOST_ONCE })
+	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
+	b.owner.Ready(b.task.ID, b.now)
+	lease := time.Duration(b.grant.LeaseMs) * time.Millisecond
+	for waited := time.Duration(0); waited <= lease+time.Second; waited += time.Second {
+		if waited < lease && b.owner.runs[b.task.ID].phase != proto.LeasePhase_LEASE_PHASE_RECEIVED {
+			t.Fatalf("it was given back %v before its lease was over", lease-waited)
+		}
+		b.now.Boot += time.Second
+		b.owner.Tick(b.now)
+	}
+	if got := b.owner.runs[b.task.ID]; got.phase != proto.LeasePhase_LEASE_PHASE_RELEASED || got.cause != proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED {
+		t.Errorf("it is %v (%v): its slot waits for ever", got.phase, got.cause)
+	}
+	k, _ := claimFrom(b.claim())
+	if out := b.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, b.now); len(out.Starts) != 0 {
+		t.Error("it was started by a leave that came too late")
+	}
+}
+
+// A member that asks about leases that nobody gave costs a bounded number of records,
+// and not the notes for others.
+func TestQuestionsAboutNoLeasesAreBounded(t *testing.T) {
+	o := NewOwner(ownerPeer, bootA, Config{})
+	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	ask := func(from proto.PeerID, i int) {
+		id := roomTask(i)
+		id[15] = from[0]
+		k := &proto.Claim{Task: id[:], EpochBoot: 9, EpochCounter: uint64(i), Token: make([]byte, 16), Generation: 2}
+		o.OnStatus(from, &proto.Status{Claims: []*proto.Claim{k}}, now)
+	}
+	for i := range 3 * maxNoted {
+		ask(otherPeer, i)
+	}
+	if len(o.runs) != maxNoted {
+		t.Errorf("%d leases are noted, want %d", len(o.runs), maxNoted)
+	}
+	ask(homePeer, 1)
+	if len(o.runs) != maxNoted+1 {
+		t.Error("another node is not answered any more")
+	}
+	for _, r := range o.runs { // all are answered: their places are free again
+		o.close(r, false)
+	}
+	for range 2 {
+		now.Boot += time.Hour
+		o.Tick(now)
+	}
+	if len(o.runs)+len(o.noted) != 0 {
+		t.Errorf("%d leases and %d askers are kept", len(o.runs), len(o.noted))
+	}
+}
+
+// Whoever is not the home of a lease does not become it by asking about a higher epoch:
+// the result would go to it.
+func TestAStrangersQuestionTakesNoLease(t *testing.T) {
+	for name, prepare := range map[string]func(b *bench){
+		"that waits": func(*bench) {},
+		"that runs":  func(b *bench) { b.owner.Ready(b.task.ID, b.now) },
+		"that finished": func(b *bench) {
+			b.owner.Ready(b.task.ID, b.now)
+			b.owner.Finish(b.task.ID, proto.TaskState_TASK_STATE_SUCCESS, nil, b.now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.owner.OnGrant(homePeer, b.grant, 0, b.now)
+			prepare(b)
+			was := b.owner.runs[b.task.ID].claim
+			k := b.claim()
+			k.EpochBoot, k.Generation, k.BootId = k.EpochBoot+1, 9, nil
+			out := b.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, b.now)
+			if r := b.owner.runs[b.task.ID]; r.home != homePeer || r.claim != was || len(out.Sends)+len(out.Writes) != 0 {
+				t.Errorf("its home is %d, and %d messages were sent", r.home[0], len(out.Sends))
+			}
+			if b.owner.OnStatus(homePeer, &proto.Status{Claims: []*proto.Claim{k}}, b.now); b.owner.runs[b.task.ID].epoch.Boot != k.EpochBoot {
+				t.Error("its home is not believed either")
+			}
+		})
+	}
+}
+
+// Nor by a grant of a higher epoch that it has no right to give. A new home, which has
+// that right, gets what was done, though this node would not take the task now.
+func TestAStrangersGrantTakesNoLease(t *testing.T) {
+	for code, want := range map[proto.Code]proto.PeerID{
+		proto.Code_CODE_DENIED: homePeer, proto.Code_CODE_BAD_FORM: homePeer, proto.Code_CODE_BAD_SIGNATURE: homePeer,
+		proto.Code_CODE_UNSPECIFIED: otherPeer, proto.Code_CODE_BUSY: otherPeer, proto.Code_CODE_DRAINING: otherPeer,
+	} {
+		t.Run(code.Name(), func(t *testing.T) {
+			b := newBench(t, nil)
+			b.owner.OnGrant(homePeer, b.grant, 0, b.now)
+			b.owner.Ready(b.task.ID, b.now)
+			k := b.claim()
+			k.EpochBoot, k.Generation, k.BootId = k.EpochBoot+1, 9, nil
+			b.owner.OnGrant(otherPeer, &proto.Grant{Claim: k, Queue: "q", LeaseMs: 15000, NotAfterMs: b.task.NotAfter}, code, b.now)
+			if got := b.owner.runs[b.task.ID].home; got != want {
+				t.Errorf("its home is %d, want %d", got[0], want[0])
+			}
+		})
+	}
+}
+
+// A lane whose tasks have all gone to another home is forgotten.
+func TestLanesThatMovedAreForgotten(t *testing.T) {
+	b := newBench(t, nil)
+	for i := range 50 {
+		b.home.Add(Task{ID: roomTask(300 + i), Queue: "q", Kind: "k", Key: fmt.Sprint(i / 2), NotAfter: b.task.NotAfter}, b.now)
+	}
+	if _, err := b.home.HandOff("q", otherPeer, b.now); err != nil {
+		t.Fatal(err)
+	}
+	for id, g := range b.home.moved {
+		b.home.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: id[:], Generation: g.gen}}}, b.now)
+	}
+	if n := len(b.home.queue("q").lanes); n != 0 || b.home.Going() != 0 {
+		t.Errorf("%d lanes are kept; %d tasks are still to go", n, b.home.Going())
+	}
+}

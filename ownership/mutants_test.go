@@ -1,0 +1,34 @@
+package ownership
+
+import (
+	"os"
+	"testing"
+)
+
+// mutantSeeds is how many seeds may pass before a rule that is left out is missed,
+// where a hundred are not enough.
+var mutantSeeds = map[flaw]uint64{expiredEarly: 500, cancelLost: 500, cancelForgotten: 500, adoptStarts: 500, abandonSpends: 500}
+
+// TestEveryRuleIsMissed leaves out one rule of the core, or of its driver, at a time:
+// the simulator must see it.
+func TestEveryRuleIsMissed(t *testing.T) {
+	for f := epochUnchecked; f < flaws; f++ {
+		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel()
+			limit := mutantSeeds[f]
+			if limit == 0 {
+				limit = 100
+			}
+			if os.Getenv("BALEFIRE_LONG") != "" {
+				limit *= 10
+			}
+			for seed := range limit {
+				if w := simulate(1_000_000+seed, f); w.failed != "" {
+					t.Logf("missed at seed %d: %.160s", seed, w.failed)
+					return
+				}
+			}
+			t.Errorf("%d seeds, and nothing was missed", limit)
+		})
+	}
+}

@@ -1,0 +1,462 @@
+package ownership
+
+import (
+	"bytes"
+	"container/list"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// An Owner keeps the leases that this node was granted: it notes each step before
+// it acts on it, renews what its handlers work on, and brings results home.
+//
+// After [NewOwner] it is given what is on disk ([Owner.Load]), then [Owner.Begin]
+// once, then inputs.
+type Owner struct {
+	cfg    Config
+	self   proto.PeerID
+	boot   proto.BootID
+	now    Now
+	out    Output // of the input that is looked at
+	runs   map[proto.TaskID]*run
+	live   *list.List // of *run, in the order in which they came
+	marks  map[proto.PeerID]proto.Seq
+	renews map[proto.PeerID][]renewal
+	number uint64                     // of the newest Renew
+	beaten time.Duration              // when leases were renewed last, by Boot
+	no     map[proto.TaskID]proto.Seq // epochs that were declined: a copy of the grant is declined too
+	noted  map[proto.PeerID]int       // leases that this node never had and that a node asked about
+}
+
+// A renewal is a Renew that was not answered.
+type renewal struct {
+	number uint64
+	sent   time.Duration // of Boot
+	claims []claim
+}
+
+// A run is a lease of this node. What is above mem is on disk.
+type run struct {
+	claim
+	home     proto.PeerID
+	giver    proto.PeerID // whose settled mark covers the epoch
+	queue    string
+	phase    proto.LeasePhase
+	mode     proto.Mode
+	stop     bool // when the lease may be over the handler stops
+	attempt  uint32
+	notAfter int64
+	state    proto.TaskState // of the result
+	digest   []byte
+	orphan   bool
+	cause    proto.ReleaseCause
+	reason   string
+
+	mem runMem
+}
+
+// A runMem is what memory keeps of a run.
+type runMem struct {
+	at      *list.Element
+	alive   bool // a handler of this process works on it
+	probing bool // or is asked what an earlier one has done
+	asked   bool // leave to start was asked for
+	warned  bool
+	stalled bool
+	stopped bool
+	fetches bool          // the body of the task is awaited
+	paces   bool          // the handler declares progress
+	until   time.Duration // the lease lasts so long at least, by Boot
+	moved   time.Duration // progress was seen last, by Boot
+	sent    time.Duration // what waits for an answer was sent last, by Boot
+	closed  time.Duration // since when it is closed, by Boot
+	retry   uint64        // of a release, milliseconds
+	asker   proto.PeerID  // who asked about a lease that this node never had
+}
+
+// NewOwner returns the owner of node self in the start with this boot id.
+func NewOwner(self proto.PeerID, boot proto.BootID, cfg Config) *Owner {
+	return &Owner{
+		cfg: cfg.withDefaults(), self: self, boot: boot, runs: map[proto.TaskID]*run{}, live: list.New(),
+		marks: map[proto.PeerID]proto.Seq{}, renews: map[proto.PeerID][]renewal{}, no: map[proto.TaskID]proto.Seq{}, noted: map[proto.PeerID]int{},
+	}
+}
+
+func (o *Owner) step(now Now) *Output {
+	o.now, o.out = now, Output{}
+	return &o.out
+}
+
+func (o *Owner) event(kind EventKind, r *run, cause string) {
+	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.task, Queue: r.queue, Peer: r.home, Epoch: r.epoch, Cause: cause})
+}
+
+// unheeded counts what changes nothing.
+func (o *Owner) unheeded(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
+	o.out.Events = append(o.out.Events, Event{Kind: EventUnheeded, Task: id, Peer: from, Epoch: epoch, Cause: cause})
+}
+
+// Load takes a record of the bucket of leases that was found at start. It reports
+// whether that was a lease, and its task.
+func (o *Owner) Load(key string, val []byte) error {
+	if key == "" {
+		return nil
+	}
+	switch key[0] {
+	case keyOwner:
+		m := new(proto.OwnerLease)
+		if err := proto.Decode(val, m); err != nil {
+			return err
+		}
+		if k, ok := claimFrom(m.Claim); ok {
+			r := &run{
+				claim: k, queue: m.Queue, phase: m.Phase, mode: m.Mode, stop: m.OnLostLease == onLostStop, attempt: m.Attempt,
+				notAfter: m.NotAfterMs, state: m.State, digest: m.Digest, orphan: m.Orphan, cause: m.Cause, reason: m.Reason,
+			}
+			copy(r.home[:], m.Home)
+			copy(r.giver[:], m.GrantedBy)
+			o.add(r)
+		}
+	case keyPast:
+		m := new(proto.HomeMark)
+		if err := proto.Decode(val, m); err != nil {
+			return err
+		}
+		if p, err := proto.PeerIDFrom(m.Home); err == nil {
+			o.marks[p] = proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter}
+		}
+	}
+	return nil
+}
+
+// onLostStop is the word of a queue whose handlers stop when their lease may be
+// over.
+const onLostStop = "stop"
+
+func (o *Owner) add(r *run) {
+	o.runs[r.task] = r
+	r.mem.at = o.live.PushBack(r)
+	if r.notAfter == 0 {
+		r.mem.asker = r.giver
+		o.noted[r.giver]++
+	}
+}
+
+func (o *Owner) forget(r *run) {
+	o.live.Remove(r.mem.at)
+	delete(o.runs, r.task)
+	if p := r.mem.asker; !p.IsZero() {
+		if o.noted[p]--; o.noted[p] == 0 {
+			delete(o.noted, p)
+		}
+	}
+}
+
+func (o *Owner) put(r *run) {
+	m := &proto.OwnerLease{
+		Claim: r.message(), Home: r.home[:], Queue: r.queue, Phase: r.phase, Mode: r.mode, Attempt: r.attempt, NotAfterMs: r.notAfter,
+		State: r.state, Digest: r.digest, Cause: r.cause, Reason: r.reason, Orphan: r.orphan, GrantedBy: r.giver[:],
+	}
+	if r.stop {
+		m.OnLostLease = onLostStop
+	}
+	o.out.put(taskKey(keyOwner, r.task), m)
+}
+
+// A Policy is what a handler wants when its node died while it ran (I7).
+type Policy byte
+
+// The policies.
+const (
+	PolicyRetry Policy = iota // run it again: its effect may happen twice
+	PolicyProbe               // ask it whether the effect has happened
+	PolicyPark                // a person decides
+)
+
+// Begin gives back what an earlier start of this node had: a lease without a
+// process. What had not been started goes back for nothing, what was running as the
+// policy of its handler says, and results go on their way again.
+func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
+	out := o.step(now)
+	for e := o.live.Front(); e != nil; e = e.Next() {
+		r := e.Value.(*run)
+		switch r.phase {
+		case proto.LeasePhase_LEASE_PHASE_RECEIVED:
+			o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "the node was started anew", 0)
+		case proto.LeasePhase_LEASE_PHASE_STARTED:
+			if o.cfg.flaw != crashSilent {
+				o.crashed(r, policy(r.task))
+			}
+		}
+	}
+	o.resend()
+	return *out
+}
+
+// crashed decides about a lease whose handler died with the process.
+func (o *Owner) crashed(r *run, p Policy) {
+	o.event(EventCrashed, r, "the node died while the handler ran")
+	switch {
+	case r.mode == proto.Mode_MODE_AT_MOST_ONCE:
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "the node died while it ran", 0)
+	case p == PolicyProbe:
+		r.mem.probing = true
+		o.out.Probes = append(o.out.Probes, r.task)
+	case p == PolicyPark:
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_PARKED, "the node died while it ran", 0)
+	default:
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "the node died while it ran", 0)
+	}
+}
+
+// Probed takes the answer of a handler that was asked: done with the digest of its
+// result, not done, or unknown.
+func (o *Owner) Probed(id proto.TaskID, done, unknown bool, digest []byte, now Now) Output {
+	out := o.step(now)
+	r := o.runs[id]
+	if r == nil || r.phase != proto.LeasePhase_LEASE_PHASE_STARTED || r.mem.alive {
+		return *out
+	}
+	r.mem.probing = false
+	switch {
+	case unknown:
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_PARKED, "the node died while it ran, and its handler cannot tell how far it came", 0)
+	case done:
+		o.finish(r, proto.TaskState_TASK_STATE_SUCCESS, digest)
+	default:
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "the node died while it ran; its handler says that nothing was done", 0)
+	}
+	return *out
+}
+
+// OnGrant takes a grant, or refuses it: code is not zero when this node does not
+// want it now, and nothing is noted then. The answer leaves once the lease is on
+// disk.
+func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now Now) Output {
+	out := o.step(now)
+	k, ok := claimFrom(m.GetClaim())
+	if !ok {
+		return *out
+	}
+	o.settle(from, proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter})
+	r := o.runs[k.task]
+	switch {
+	case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch != k.epoch):
+		o.unheeded(k.task, from, k.epoch, "a grant for an earlier start of this node")
+		o.decline(from, k, proto.Code_CODE_BUSY, "it was meant for an earlier start of this node", proto.Seq{})
+	case r == nil && k.epoch.Compare(o.marks[from]) <= 0:
+		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: "its home has settled this epoch"})
+		o.decline(from, k, proto.Code_CODE_STALE, "an old copy", proto.Seq{})
+	case r == nil && code != proto.Code_CODE_UNSPECIFIED:
+		o.unheeded(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())
+		o.decline(from, k, code, "", proto.Seq{})
+	case o.no[k.task] == k.epoch && (r == nil || r.epoch != k.epoch):
+		o.decline(from, k, proto.Code_CODE_BUSY, "it was declined before", proto.Seq{})
+	case r == nil:
+		o.take(from, k, m)
+	default:
+		o.again(r, from, k, m, code)
+	}
+	return *out
+}
+
+func (o *Owner) decline(from proto.PeerID, k claim, code proto.Code, detail string, seen proto.Seq) {
+	if len(o.no) >= maxDeclined {
+		clear(o.no)
+	}
+	if k.epoch.Compare(o.no[k.task]) > 0 {
+		o.no[k.task] = k.epoch
+	}
+	k.boot = o.boot
+	t := &proto.Taken{Claim: k.message(), Code: code, Detail: detail, SeenBoot: seen.Boot, SeenCounter: seen.Counter}
+	o.out.send(from, proto.MessageType_GRANTED, &proto.Granted{Taken: []*proto.Taken{t}})
+}
+
+// maxDeclined is how many declined epochs are remembered. Taking one after all is
+// only work in vain: its home has granted the task anew.
+const maxDeclined = 4096
+
+func (o *Owner) accept(r *run) {
+	o.put(r)
+	o.accepted(r)
+}
+
+func (o *Owner) accepted(r *run) {
+	o.out.send(r.home, proto.MessageType_GRANTED, &proto.Granted{Taken: []*proto.Taken{{Claim: r.message()}}})
+}
+
+// take notes a lease.
+func (o *Owner) take(from proto.PeerID, k claim, m *proto.Grant) {
+	k.boot = o.boot
+	r := &run{
+		claim: k, home: from, giver: from, queue: proto.Clip(m.Queue, 128), phase: proto.LeasePhase_LEASE_PHASE_RECEIVED, mode: m.Mode,
+		stop: m.OnLostLease == onLostStop, attempt: m.Attempt, notAfter: m.NotAfterMs,
+	}
+	r.mem.until = o.now.Boot + msec(uint64(m.LeaseMs))
+	o.add(r)
+	o.accept(r)
+	o.out.Waits = append(o.out.Waits, r.task)
+}
+
+// again takes a grant for a task that is known here. A higher epoch of a task that
+// runs, or has a result, is adopted: nothing is started twice.
+func (o *Owner) again(r *run, from proto.PeerID, k claim, m *proto.Grant, code proto.Code) {
+	k.boot = o.boot
+	lower := k.epoch.Compare(r.epoch) < 0 && o.cfg.flaw != lowerGrantTaken || k.gen < r.gen && o.cfg.flaw != generationUnchecked
+	closed := r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED
+	switch {
+	case lower:
+		o.event(EventRefused, r, "a higher epoch, or a later home, is known here")
+		o.decline(from, k, proto.Code_CODE_STALE, "a higher epoch is known here", r.epoch)
+	case k.epoch == r.epoch && (k.token != r.token || from != r.home && k.gen <= r.gen):
+		o.event(EventForged, r, "another grant of the same epoch")
+		o.decline(from, k, proto.Code_CODE_STALE, "another grant of this epoch is known here", r.epoch)
+	case k.epoch == r.epoch:
+		o.sameEpoch(r, from, k)
+	case from != r.home && !mayGrant(code):
+		o.decline(from, k, code, "", proto.Seq{})
+	case r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED, r.mem.alive, r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && r.boot == o.boot:
+		o.adopt(r, from, k, m)
+	case r.mode == proto.Mode_MODE_AT_MOST_ONCE && startedOnce(r):
+		r.claim, r.home, r.giver = k, from, from
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "it was started here before", 0)
+	case closed && r.state == proto.TaskState_TASK_STATE_SUCCESS:
+		// Its result counted once; a home that grants it again has lost that. Or it did not
+		// count, and this is an old grant: then that home says so.
+		r.claim, r.home, r.giver, r.orphan = k, from, from, false
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_PARKED, "it succeeded here before, and its home has forgotten", 0)
+	case r.phase == proto.LeasePhase_LEASE_PHASE_STARTED: // its process died; a probe may be under way
+		o.decline(from, k, proto.Code_CODE_BUSY, "an earlier start is being looked at", proto.Seq{})
+	case code != proto.Code_CODE_UNSPECIFIED:
+		o.decline(from, k, code, "", proto.Seq{})
+	default: // released or closed: a lease like a new one
+		o.forget(r)
+		o.take(from, k, m)
+	}
+}
+
+// mayGrant reports whether a grant with this code is at least from who may give one: what
+// has a lease here goes to no other home for a grant that is none.
+func mayGrant(code proto.Code) bool {
+	switch code {
+	case proto.Code_CODE_UNSPECIFIED, proto.Code_CODE_BUSY, proto.Code_CODE_DRAINING, proto.Code_CODE_NO_HANDLER:
+		return true
+	}
+	return false
+}
+
+// startedOnce reports whether the handler of r was ever started here.
+func startedOnce(r *run) bool {
+	switch r.phase {
+	case proto.LeasePhase_LEASE_PHASE_STARTED, proto.LeasePhase_LEASE_PHASE_FINISHED:
+		return true
+	case proto.LeasePhase_LEASE_PHASE_RELEASED, proto.LeasePhase_LEASE_PHASE_CLOSED:
+		return r.cause != proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED && r.cause != proto.ReleaseCause_RELEASE_CAUSE_EXPIRED
+	}
+	return false
+}
+
+// sameEpoch answers a copy of a grant.
+func (o *Owner) sameEpoch(r *run, from proto.PeerID, k claim) {
+	o.follow(r, from, k.gen)
+	switch r.phase {
+	case proto.LeasePhase_LEASE_PHASE_RELEASED, proto.LeasePhase_LEASE_PHASE_FINISHED:
+		r.mem.sent = 0
+		o.speak(r)
+	case proto.LeasePhase_LEASE_PHASE_CLOSED:
+		if o.cfg.flaw == closedForgotten {
+			r.phase = proto.LeasePhase_LEASE_PHASE_RECEIVED
+			r.boot = o.boot
+			o.accept(r)
+			o.out.Waits = append(o.out.Waits, r.task)
+			return
+		}
+		o.event(EventRefused, r, "it is over here")
+	default:
+		o.accepted(r)
+	}
+}
+
+// adopt lets what is done already count under a newer grant.
+func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
+	if o.cfg.flaw == adoptStarts && r.mem.alive {
+		o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: k.epoch, Attempt: m.Attempt})
+	}
+	r.claim, r.home, r.giver, r.orphan = k, from, from, false
+	if r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED {
+		r.phase = proto.LeasePhase_LEASE_PHASE_STARTED // it is being stopped, and says so under this epoch
+	}
+	r.mem.until, r.mem.warned, r.mem.sent = o.now.Boot+msec(uint64(m.LeaseMs)), false, 0
+	if r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED {
+		r.attempt = m.Attempt
+	} else {
+		o.event(EventAdopted, r, "")
+	}
+	o.accept(r)
+	o.speak(r)
+	if r.mem.asked {
+		o.askLeave(r)
+	}
+}
+
+// follow notes that the home of r is elsewhere now. Whoever says so knows epoch and
+// token, or is the home that r had.
+func (o *Owner) follow(r *run, home proto.PeerID, gen uint64) {
+	if gen <= r.gen || home == r.home {
+		r.gen = max(r.gen, gen)
+		return
+	}
+	r.gen, r.home, r.mem.sent = gen, home, 0
+	o.put(r)
+	o.event(EventHomeMoved, r, "")
+}
+
+// settle notes that a home will send no grant up to mark again.
+func (o *Owner) settle(home proto.PeerID, mark proto.Seq) {
+	if mark.Compare(o.marks[home]) > 0 && mark.Boot <= maxBoot {
+		o.marks[home] = mark
+	}
+}
+
+// release gives r back. That is on disk before it is said: this epoch will never be
+// started here.
+func (o *Owner) release(r *run, cause proto.ReleaseCause, reason string, retry uint64) {
+	r.phase, r.cause, r.reason = proto.LeasePhase_LEASE_PHASE_RELEASED, cause, proto.Clip(reason, proto.MaxReason)
+	r.mem.alive, r.mem.asked, r.mem.retry, r.mem.sent = false, false, retry, 0
+	o.put(r)
+	o.speak(r)
+}
+
+// finish notes a result.
+func (o *Owner) finish(r *run, state proto.TaskState, digest []byte) {
+	r.phase, r.state, r.digest = proto.LeasePhase_LEASE_PHASE_FINISHED, state, bytes.Clone(digest)
+	r.mem.alive, r.mem.sent = false, 0
+	o.put(r)
+	o.speak(r)
+}
+
+// speak says what is to be answered.
+func (o *Owner) speak(r *run) {
+	switch {
+	case r.mem.sent > 0 && o.now.Boot-r.mem.sent < o.pause(r):
+		return
+	case r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED:
+		o.out.Sends = append(o.out.Sends, Send{To: r.home, Type: proto.MessageType_RESULT, Task: r.task, Body: r.outcome()})
+	case r.phase == proto.LeasePhase_LEASE_PHASE_RELEASED:
+		m := &proto.Released{Claim: r.message(), Cause: r.cause, Reason: r.reason, RetryAfterMs: r.mem.retry}
+		o.out.send(r.home, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
+	default:
+		return
+	}
+	r.mem.sent = max(o.now.Boot, 1)
+}
+
+// pause is how long r waits for an answer. A result that does not count is offered
+// now and then: the task may come back.
+func (o *Owner) pause(r *run) time.Duration {
+	if r.orphan {
+		return 4 * o.cfg.Lease
+	}
+	return o.cfg.Heartbeat
+}

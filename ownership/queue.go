@@ -1,0 +1,299 @@
+package ownership
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// A queue is what a home keeps of a queue in memory.
+type queue struct {
+	name     string
+	state    *proto.QueueState // nil: nothing was ever said about it, and it is at home here
+	deeds    []proven          // of state, those that hold
+	strategy dispatch.Strategy
+	mix      dispatch.Mix
+	usage    *dispatch.Usage
+	limits   dispatch.Limits
+	ready    [4]ready // by class
+	waiting  dueHeap
+	lanes    map[string]*lane
+	members  []*dispatch.Member // made from state and nodes
+	stale    bool               // members are to be made anew
+	told     bool               // its home, another node, knows that it is
+	gave     bool               // this node was its home before, in this start
+	asked    time.Duration      // when it was told last
+}
+
+// A lane is the tasks of one ordering key, in the order of birth: the first one
+// alone may be granted.
+type lane struct {
+	key     string
+	tasks   []*cell
+	blocked bool         // its last head died, and a person must say that it goes on
+	died    proto.TaskID // that head, as far as it is known
+	last    *gone        // of its tasks that went to another home
+}
+
+// next reports whether it is c's turn.
+func (l *lane) next(c *cell, f flaw) bool {
+	return !l.blocked && len(l.tasks) > 0 && (l.tasks[0] == c || f == laneEarly && len(l.tasks) > 1 && l.tasks[1] == c)
+}
+
+// queue returns the queue of a name.
+func (h *Home) queue(name string) *queue {
+	q := h.queues[name]
+	if q == nil {
+		q = newQueue(name)
+		h.keep(q)
+	}
+	return q
+}
+
+func newQueue(name string) *queue {
+	q := &queue{name: name, usage: dispatch.NewUsage(), lanes: map[string]*lane{}, stale: true}
+	q.strategy, _ = dispatch.New("")
+	return q
+}
+
+func (h *Home) keep(q *queue) {
+	h.queues[q.name] = q
+	h.names = append(h.names, q.name)
+}
+
+// take makes m the state of q.
+func (h *Home) take(q *queue, m *proto.QueueState) {
+	q.deeds = h.prove(m, nil)
+	if s, err := dispatch.New(m.Strategy); err == nil && s.Name() != q.strategy.Name() {
+		q.strategy = s
+	}
+	q.state, q.stale = m, true
+	q.limits = dispatch.Limits{Queue: int(m.Concurrency), Node: int(m.NodeConcurrency), Kinds: map[string]dispatch.KindLimit{}}
+	for _, k := range m.Kinds {
+		q.limits.Kinds[k.Kind] = dispatch.KindLimit{Queue: int(k.Concurrency), Node: int(k.NodeConcurrency)}
+	}
+}
+
+// here reports whether self is the home of q.
+func (q *queue) here(self proto.PeerID) bool {
+	return q.state == nil || len(q.state.Home) == 0 || string(q.state.Home) == string(self[:])
+}
+
+// lane returns the lane of a key.
+func (q *queue) lane(key string) *lane {
+	l := q.lanes[key]
+	if l == nil {
+		l = &lane{key: key}
+		q.lanes[key] = l
+	}
+	return l
+}
+
+func classOf(c proto.Class) int {
+	if c < proto.Class_CLASS_CRITICAL || c > proto.Class_CLASS_LOW {
+		c = proto.Class_CLASS_NORMAL
+	}
+	return int(c) - 1
+}
+
+func (q *queue) makeReady(c *cell) {
+	c.place.class = classOf(c.task.Class)
+	q.ready[c.place.class].push(c)
+}
+
+func (q *queue) unready(c *cell) {
+	if c.place.ready != nil {
+		q.ready[c.place.class].remove(c)
+	}
+}
+
+// wait lets c be settled again at a time of Mono.
+func (q *queue) wait(c *cell, at time.Duration) {
+	c.place.look = at
+	heap.Push(&q.waiting, dueCell{at, c})
+}
+
+// A dueHeap orders cells by when they are looked at again. An entry may be out of date: it is
+// looked at again then.
+type dueHeap []dueCell
+
+type dueCell struct {
+	due  time.Duration
+	cell *cell
+}
+
+func (d dueHeap) Len() int           { return len(d) }
+func (d dueHeap) Less(i, j int) bool { return d[i].due < d[j].due }
+func (d dueHeap) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d *dueHeap) Push(x any)        { *d = append(*d, x.(dueCell)) }
+func (d *dueHeap) Pop() any {
+	old := *d
+	x := old[len(old)-1]
+	*d = old[:len(old)-1]
+	return x
+}
+
+// ripen settles what has become due.
+func (h *Home) ripen(q *queue) {
+	for len(q.waiting) > 0 && q.waiting[0].due <= h.now.Mono {
+		d := heap.Pop(&q.waiting).(dueCell)
+		if h.cells[d.cell.task.ID] == d.cell && d.cell.place.look == d.due {
+			h.settle(d.cell)
+		}
+	}
+}
+
+// A Node is what this home knows about a node that could own tasks. It is a hint:
+// a lease makes it true.
+type Node struct {
+	dispatch.Member
+	BootID proto.BootID // of its start, zero if not known: a grant is for this start alone
+}
+
+type node struct {
+	Node
+	shy map[string]time.Duration // by kind, empty for all: nothing is granted before this time of Mono
+}
+
+// SetNode says what is known about a node now.
+func (h *Home) SetNode(n Node, now Now) Output {
+	h.step(now)
+	old := h.nodes[n.Peer]
+	if old == nil {
+		old = &node{shy: map[string]time.Duration{}}
+		h.nodes[n.Peer] = old
+		h.peers = append(h.peers, n.Peer)
+	}
+	old.Node = n
+	for _, name := range h.names {
+		h.queues[name].stale = true
+	}
+	return h.done()
+}
+
+// shun keeps a node from tasks of a kind, or of all, for a while.
+func (h *Home) shun(p proto.PeerID, kind string, d time.Duration) {
+	if n := h.nodes[p]; n != nil {
+		n.shy[kind] = h.now.Mono + d
+	}
+}
+
+// candidates returns who may be asked to own c.
+func (h *Home) candidates(q *queue, c *cell) []dispatch.Candidate {
+	if q.stale {
+		h.remake(q)
+	}
+	all := dispatch.Eligible(nil, c.wants(), q.members, q.usage, q.limits)
+	kept := all[:0]
+	for _, d := range all {
+		n := h.nodes[d.Peer]
+		if h.now.Mono >= n.shy[c.task.Kind] && h.now.Mono >= n.shy[""] {
+			kept = append(kept, d)
+		}
+	}
+	return kept
+}
+
+// remake joins what the queue and what the nodes say of its members.
+func (h *Home) remake(q *queue) {
+	q.stale, q.members = false, nil
+	add := func(p proto.PeerID, said *proto.QueueMember) {
+		n := h.nodes[p]
+		if n == nil {
+			return
+		}
+		m := n.Member
+		if said != nil {
+			m.Limit, m.Weight = int(said.Concurrency), said.Weight
+			m.Draining = m.Draining || said.Draining
+			if said.Priority > 0 {
+				m.Priority = said.Priority
+			}
+		}
+		for _, l := range q.state.GetLabels() {
+			if !contains(m.Labels, l) {
+				return
+			}
+		}
+		q.members = append(q.members, &m)
+	}
+	for _, said := range q.state.GetMembers() {
+		if p, err := proto.PeerIDFrom(said.Peer); err == nil {
+			add(p, said)
+		}
+	}
+	if len(q.state.GetMembers()) == 0 {
+		for _, p := range h.peers {
+			add(p, nil)
+		}
+	}
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// SetQueue changes the settings of a queue whose home is here. What was waiting
+// waits under the new ones; nothing that is owned is touched.
+func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Output {
+	o := h.step(now)
+	q := h.queue(name)
+	s := h.stateOf(q)
+	change(s)
+	s.ChangedMs = later(s, now)
+	if q.state == nil {
+		// Who is no admin makes a queue without a deed: an admin who makes one of the
+		// same name then has it.
+		_ = h.convey(s, Deed{})
+	}
+	h.take(q, s)
+	o.put(queueKey(name), s)
+	return h.done()
+}
+
+// later is when s is changed, after all that was said of it before, whatever the clock
+// shows: the latest is believed.
+func later(s *proto.QueueState, now Now) int64 { return max(now.Wall, s.ChangedMs+1) }
+
+func queueKey(name string) string { return string(rune(keyQueue)) + name }
+
+// stateOf is a copy of q's state, or its first one.
+func (h *Home) stateOf(q *queue) *proto.QueueState {
+	s := &proto.QueueState{Name: q.name, Generation: 1, Home: append([]byte(nil), h.self[:]...)}
+	if q.state == nil {
+		return s
+	}
+	b, err := proto.Encode(nil, q.state)
+	if err == nil {
+		err = proto.Decode(b, s)
+	}
+	if err != nil {
+		panic("ownership: a queue's state that cannot be copied: " + err.Error())
+	}
+	return s
+}
+
+// Queue returns the state of a queue, nil if nothing was ever said about it. It
+// must not be changed.
+func (h *Home) Queue(name string) *proto.QueueState {
+	if q := h.queues[name]; q != nil {
+		return q.state
+	}
+	return nil
+}
+
+// HomeOf returns the home of a queue as far as it is known here.
+func (h *Home) HomeOf(name string) (home proto.PeerID, generation uint64) {
+	if q := h.queues[name]; q != nil && len(q.state.GetHome()) == len(home) {
+		copy(home[:], q.state.Home)
+		return home, q.state.Generation
+	}
+	return h.self, 1
+}

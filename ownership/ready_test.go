@@ -1,0 +1,60 @@
+package ownership
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// Whatever comes and goes, the first one that may be granted is the one that came
+// first of those that are not passed over.
+func TestReadyKeepsTheOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var r ready
+		var model []*cell
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if len(model) > 0 && rapid.Bool().Draw(t, "remove") {
+				at := rapid.IntRange(0, len(model)-1).Draw(t, "at")
+				r.remove(model[at])
+				model = slices.Delete(model, at, at+1)
+			} else {
+				c := &cell{task: Task{Kind: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "kind"), Labels: rapid.SampledFrom([][]string{nil, {"gpu"}}).Draw(t, "labels")}}
+				r.push(c)
+				model = append(model, c)
+			}
+			passed := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "a\x00gpu\x01"}), 0, 3).Draw(t, "passed")
+			var want *cell
+			if at := slices.IndexFunc(model, func(c *cell) bool { return !slices.Contains(passed, shapeOf(c)) }); at >= 0 {
+				want = model[at]
+			}
+			if got := r.firstNotIn(passed); got != want {
+				t.Fatalf("of %d the first is %v, want %v", len(model), got, want)
+			}
+		}
+	})
+}
+
+// BenchmarkInputBehindABacklog is one input at a home whose members are all busy: the
+// length of the backlog must not show.
+func BenchmarkInputBehindABacklog(b *testing.B) {
+	for _, waiting := range []int{10, 10_000} {
+		b.Run(fmt.Sprint(waiting, " waiting"), func(b *testing.B) {
+			h := NewHome(homePeer, 1, Config{})
+			now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+			h.Begin(now)
+			h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 1}}, now)
+			for i := range waiting + 1 {
+				h.Add(Task{ID: roomTask(i), Queue: "q", Kind: "k", NotAfter: now.Wall + 1e9}, now)
+			}
+			for b.Loop() {
+				h.OnRenew(ownerPeer, &proto.Renew{}, now)
+			}
+		})
+	}
+}

@@ -1,0 +1,50 @@
+package ownership
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// A renewed lease lasts as long as its queue says, at its owner as at its home: an
+// owner that believes in it for longer would not stop in time, and one that believes
+// in it for a shorter time would stop too early.
+func TestARenewedLeaseLastsAsItsQueueSays(t *testing.T) {
+	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	h, o := NewHome(homePeer, 100, Config{}), NewOwner(ownerPeer, bootA, Config{})
+	h.Begin(now)
+	o.Begin(func(proto.TaskID) Policy { return PolicyRetry }, now)
+	lease := map[string]time.Duration{"brief": 5 * time.Second, "plain": 15 * time.Second, "long": time.Hour}
+	for name, d := range lease {
+		if name != "plain" {
+			h.SetQueue(func(s *proto.QueueState) { s.LeaseMs = uint32(d.Milliseconds()) }, now, name)
+		}
+	}
+	h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, now)
+	at := map[string]proto.TaskID{"brief": {1}, "plain": {2}, "long": {3}}
+	for name, id := range at {
+		for _, s := range h.Add(Task{ID: id, Queue: name, Kind: "k", NotAfter: now.Wall + 1e9}, now).Sends {
+			for _, a := range o.OnGrant(homePeer, s.Body.(*proto.Grant), 0, now).Sends {
+				h.OnGranted(ownerPeer, a.Body.(*proto.Granted), now)
+			}
+		}
+		o.Ready(id, now)
+	}
+	now.Wall, now.Mono, now.Boot = now.Wall+3000, now.Mono+3*time.Second, now.Boot+3*time.Second
+	for _, s := range o.Tick(now).Sends {
+		for _, a := range h.OnRenew(ownerPeer, s.Body.(*proto.Renew), now).Sends {
+			o.OnRenewed(homePeer, a.Body.(*proto.Renewed), now)
+		}
+	}
+	for name, id := range at {
+		want := lease[name]
+		if got := o.runs[id].mem.until - now.Boot; got != want {
+			t.Errorf("%s: the owner has it for %v, want %v", name, got, want)
+		}
+		if got := h.cells[id].place.until - now.Mono; got != want {
+			t.Errorf("%s: the home gave it for %v, want %v", name, got, want)
+		}
+	}
+}

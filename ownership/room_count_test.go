@@ -1,0 +1,78 @@
+package ownership
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+)
+
+// From its custody at the home of its queue until its end there a task costs at most
+// 30 messages and 7 fsyncs when it is alone, renewals included, and fewer among many.
+func TestRoomsCountMessagesAndSyncs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 2, 10*time.Millisecond)
+		defer w.close()
+		w.rooms[0].room.SetNode(Node{Member: dispatch.Member{Peer: roomPeer(0), Slots: 4}}) // it serves nothing itself
+		count := func() (messages, syncs int64) {
+			for _, n := range w.rooms {
+				messages += n.posts.Load()
+				syncs += n.store.Counters().Groups
+			}
+			return messages, syncs
+		}
+		const tasks, custody = 50, 1 // of each task one fsync is the inbox's
+		spend := func(first int, wait bool) (messages, syncs float64) {
+			m, s := count()
+			for i := range tasks {
+				w.rooms[0].add(first+i, nil)
+				if wait {
+					w.settled(first+i+1, time.Minute)
+				}
+			}
+			w.settled(first+tasks, time.Minute)
+			m2, s2 := count()
+			return float64(m2-m) / tasks, float64(s2-s)/tasks + custody
+		}
+		spend(0, true)
+		messages, syncs := spend(tasks, true)
+		t.Logf("alone: %.2f messages and %.2f fsyncs a task", messages, syncs)
+		if messages > 30 || syncs > 7 {
+			t.Errorf("a task alone costs %.2f messages and %.2f fsyncs, want at most 30 and 7", messages, syncs)
+		}
+		manyMessages, manySyncs := spend(2*tasks, false)
+		t.Logf("among %d: %.2f messages and %.2f fsyncs a task", tasks, manyMessages, manySyncs)
+		if manyMessages > messages || manySyncs > syncs {
+			t.Errorf("a task among many costs %.2f messages and %.2f fsyncs, want no more than alone", manyMessages, manySyncs)
+		}
+	})
+}
+
+// What an owner would note only for itself is written with the next that matters: a
+// node that dies before that says its result again, and it ends once (I3, I6).
+func TestRoomsSurviveWhatWasNotWrittenYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 2, 10*time.Millisecond)
+		defer w.close()
+		w.rooms[0].room.SetNode(Node{Member: dispatch.Member{Peer: roomPeer(0), Slots: 4}})
+		owner := w.rooms[1]
+		w.rooms[0].add(0, nil)
+		w.settled(1, time.Minute) // looked at every 100 ms, long after the answer
+		syncs := owner.store.Counters().Groups
+		if syncs != 4 { // its start, and that it received, started and finished
+			t.Fatalf("the owner has synced %d times", syncs)
+		}
+		owner.crash()
+		owner.start()
+		w.members()
+		time.Sleep(10 * time.Second)
+		w.settled(1, time.Minute)
+		if n := w.starts[roomTask(0)]; n != 1 {
+			t.Errorf("it was started %d times", n)
+		}
+		if running, unsaid, err := owner.room.Idle(t.Context()); running+unsaid > 0 || err != nil {
+			t.Errorf("%d runs and %d results are left: %v", running, unsaid, err)
+		}
+	})
+}

@@ -1,0 +1,495 @@
+package ownership
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+)
+
+// A roomWorld is rooms whose messages take a while and may be lost.
+type roomWorld struct {
+	t     *testing.T
+	rooms []*roomNode
+
+	mu     sync.Mutex
+	cut    map[[2]int]bool
+	ends   map[proto.TaskID][]string // results that counted
+	starts map[proto.TaskID]int
+	bodies roomBodies
+}
+
+// A roomNode is one node: what is in engine survives it.
+type roomNode struct {
+	w      *roomWorld
+	place  int
+	life   uint64
+	engine *mem.Engine
+	store  *store.Store
+	tasks  map[proto.TaskID]Task // in custody, as an inbox would keep them
+	work   time.Duration
+	size   int // that the result has more
+	policy Policy
+	room   *Room
+	stop   context.CancelFunc
+	done   chan error
+	runs   sync.WaitGroup
+	stops  map[proto.TaskID]chan struct{}
+	dead   atomic.Bool
+	fail   func(point string) error // of its next start
+	posts  atomic.Int64             // messages to others
+}
+
+func roomPeer(i int) (p proto.PeerID) { p[0] = byte(i + 1); return p }
+
+func roomTask(i int) (id proto.TaskID) { id[0], id[1] = byte(i>>8), byte(i)+1; return id }
+
+func newRoomWorld(t *testing.T, n int, work time.Duration) *roomWorld {
+	w := &roomWorld{t: t, cut: map[[2]int]bool{}, ends: map[proto.TaskID][]string{}, starts: map[proto.TaskID]int{}}
+	for i := range n {
+		w.rooms = append(w.rooms, &roomNode{w: w, place: i, engine: mem.New(), tasks: map[proto.TaskID]Task{}, work: work})
+	}
+	for _, n := range w.rooms {
+		n.start()
+	}
+	w.members()
+	return w
+}
+
+// members tells every room of all.
+func (w *roomWorld) members() {
+	for _, n := range w.rooms {
+		if n.dead.Load() {
+			continue
+		}
+		for i := range w.rooms {
+			m := dispatch.Member{Peer: roomPeer(i), Alive: !w.rooms[i].dead.Load(), Kinds: []string{"build"}, Slots: 4}
+			n.room.SetNode(Node{Member: m})
+		}
+	}
+}
+
+func (n *roomNode) start() {
+	n.life, n.stops = n.life+1, map[proto.TaskID]chan struct{}{}
+	n.engine = n.engine.Reopen()
+	s, err := store.Open(n.engine, store.Config{Clock: clock.Runtime(), SweepEvery: -1, CompactEvery: -1})
+	if err != nil {
+		n.w.t.Fatal(err)
+	}
+	n.store = s
+	cfg := Settings{
+		Config: Config{Random: func(b []byte) { rand.Read(b) }}, Self: roomPeer(n.place), Boot: n.life, BootID: proto.BootID{byte(n.place), byte(n.life)}, Clock: clock.Runtime(), Fail: n.fail,
+	}
+	n.room, err = Open(s, Parts{Network: n, Custody: n, Runner: n, Asker: n, Seals: n, Mover: roomMover{}, Bodies: n}, cfg)
+	if err != nil {
+		n.w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.stop, n.done = cancel, make(chan error, 1)
+	room, done := n.room, n.done
+	n.dead.Store(false) // from now on others see the new room
+	go func() { done <- room.Run(ctx) }()
+}
+
+// crash ends the node as a power cut does.
+func (n *roomNode) crash() {
+	n.dead.Store(true)
+	n.engine = n.engine.Reopen()
+	n.end()
+}
+
+func (n *roomNode) end() {
+	n.dead.Store(true)
+	n.stop()
+	<-n.done
+	n.w.mu.Lock()
+	for id, c := range n.stops {
+		delete(n.stops, id)
+		close(c)
+	}
+	n.w.mu.Unlock()
+	n.runs.Wait()
+	n.store.Close()
+}
+
+func (w *roomWorld) close() {
+	for _, n := range w.rooms {
+		if !n.dead.Load() {
+			n.end()
+		}
+	}
+	time.Sleep(time.Second) // messages under way
+}
+
+// add gives a queue's home a task.
+func (n *roomNode) add(i int, change func(*Task)) {
+	t := Task{ID: roomTask(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
+	if change != nil {
+		change(&t)
+	}
+	n.w.mu.Lock()
+	n.tasks[t.ID] = t
+	n.w.mu.Unlock()
+	n.room.Add(t, false)
+}
+
+func (n *roomNode) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {
+	payload, err := proto.Encode(nil, m)
+	if err != nil {
+		n.w.t.Error(err)
+		return
+	}
+	n.posts.Add(1)
+	to := n.w.rooms[int(p[0])-1]
+	from := n.place
+	n.w.mu.Lock()
+	cut := n.w.cut[[2]int{from, to.place}]
+	n.w.mu.Unlock()
+	if n.dead.Load() || cut {
+		return
+	}
+	time.AfterFunc(5*time.Millisecond, func() {
+		if to.dead.Load() {
+			return
+		}
+		if err := to.room.Receive(roomPeer(from), &proto.Message{Type: t, Payload: payload}); err != nil {
+			n.w.t.Error(err)
+		}
+	})
+}
+
+const roomBody = 2*maxPiece + 1 // a grant does not fit into one record
+
+func (n *roomNode) Tasks() (all []Task, err error) {
+	for _, t := range n.tasks {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b Task) int { return a.ID.Compare(b.ID) })
+	return all, nil
+}
+
+func (n *roomNode) Envelope(id proto.TaskID, _ proto.PeerID) (*proto.Envelope, error) {
+	return &proto.Envelope{Header: id[:], Body: make([]byte, roomBody)}, nil
+}
+
+func (n *roomNode) End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error {
+	var b store.Batch
+	also(&b)
+	err := n.store.Apply(ctx, &b)
+	if err == nil {
+		n.w.mu.Lock()
+		delete(n.tasks, e.Task)
+		n.w.ends[e.Task] = append(n.w.ends[e.Task], e.State.Name()+" "+string(o.GetBody()))
+		n.w.mu.Unlock()
+	}
+	return err
+}
+
+func (n *roomNode) Seal(_ proto.PeerID, all []Sealing) (sealed []*proto.Envelope, err error) {
+	for _, x := range all {
+		b, err := proto.Encode(nil, x.Outcome)
+		if err != nil {
+			return nil, err
+		}
+		sealed = append(sealed, &proto.Envelope{Header: x.Task[:], Body: b})
+	}
+	return sealed, nil
+}
+
+func (n *roomNode) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
+	e, o := new(proto.Envelope), new(proto.Outcome)
+	if err := proto.Decode(m.GetPayload(), e); err != nil {
+		return Unsealed{}, err
+	}
+	err := proto.Decode(e.GetBody(), o)
+	return Unsealed{Task: proto.TaskID(e.GetHeader()), Outcome: o, Absent: len(o.GetBodyKey()) > 0 && n.w.bodies.absent()}, err
+}
+
+func (n *roomNode) Check(proto.PeerID, *proto.Grant) proto.Code { return 0 }
+
+func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
+	id, room, life := proto.TaskID(g.GetClaim().GetTask()), n.room, n.life
+	stop := make(chan struct{})
+	n.w.mu.Lock()
+	n.stops[id] = stop
+	n.w.mu.Unlock()
+	n.runs.Go(func() {
+		if !n.fetch(room, id, stop) {
+			return
+		}
+		if _, ok := room.Ready(context.Background(), id, n.policy); !ok {
+			return
+		}
+		n.w.mu.Lock()
+		n.w.starts[id]++
+		n.w.mu.Unlock()
+		select {
+		case <-time.After(n.work):
+		case <-stop:
+			_ = room.Fail(context.Background(), id, proto.ReleaseCause_RELEASE_CAUSE_STOPPED, "told to", 0)
+			return
+		}
+		body := append(fmt.Appendf(nil, "by %d in life %d", n.place, life), make([]byte, max(n.size-64, 0))...)
+		sum := sha256.Sum256(body)
+		o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: body, BodyDigest: sum[:]}
+		if n.w.bodies.large {
+			o.BodyKey = sum[:]
+		}
+		_ = room.Finish(context.Background(), id, o)
+	})
+}
+
+// Probe says what the handler remembers: half of the tasks are done.
+func (n *roomNode) Probe(_ proto.PeerID, g *proto.Grant) {
+	id, room := proto.TaskID(g.GetClaim().GetTask()), n.room
+	if string(g.GetEnvelope().GetHeader()) != string(id[:]) || len(g.GetEnvelope().GetBody()) != roomBody {
+		n.w.t.Errorf("the handler is asked about %s with another task", id)
+	}
+	n.runs.Go(func() {
+		body := []byte("asked")
+		sum := sha256.Sum256(body)
+		_ = room.Probed(context.Background(), id, wasDone(id), false, &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: body, BodyDigest: sum[:]})
+	})
+}
+
+func (n *roomNode) Stop(id proto.TaskID, _ bool) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	if c := n.stops[id]; c != nil {
+		delete(n.stops, id)
+		close(c)
+	}
+}
+
+// settled waits until n tasks have ended, each with one result (I3, I4).
+func (w *roomWorld) settled(n int, within time.Duration) {
+	w.t.Helper()
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		w.mu.Lock()
+		ended := len(w.ends)
+		w.mu.Unlock()
+		if ended == n {
+			break
+		}
+		if time.Since(began) > within {
+			w.t.Fatalf("%d of %d tasks ended within %v", ended, n, within)
+		}
+	}
+	for id, ends := range w.ends {
+		if len(ends) != 1 {
+			w.t.Errorf("I3: %s ended %d times: %q", id, len(ends), ends)
+		}
+	}
+}
+
+// Tasks of a queue run on every node that serves their kind, its home among them.
+func TestRoomsShareAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 3, 100*time.Millisecond)
+		defer w.close()
+		for i := range 200 {
+			w.rooms[0].add(i, nil)
+		}
+		w.settled(200, 20*time.Second)
+		by := map[string]int{}
+		for _, ends := range w.ends {
+			by[ends[0]]++
+		}
+		if len(by) != 3 {
+			t.Errorf("results by %v, want all three nodes", by)
+		}
+		for id, n := range w.starts {
+			if n != 1 {
+				t.Errorf("I6: %s was started %d times", id, n)
+			}
+		}
+	})
+}
+
+// A version that knows no leases must not open the store of a home or an owner; a
+// node of no queue can go back to it.
+func TestFirstLeaseRaisesTheSchema(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 1, 100*time.Millisecond)
+		defer w.close()
+		time.Sleep(time.Minute)
+		if got := w.rooms[0].store.Schema(); got != 1 {
+			t.Errorf("without a task the schema is %d", got)
+		}
+		w.rooms[0].add(0, nil)
+		w.settled(1, 20*time.Second)
+		if got := w.rooms[0].store.Schema(); got != 2 {
+			t.Errorf("after a lease the schema is %d", got)
+		}
+	})
+}
+
+// What a dead owner had runs elsewhere within lease and scan, and what comes back
+// with it does not count twice (I3, I4, S19).
+func TestRoomsTakeOverFromADeadOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 3, 3*time.Second)
+		defer w.close()
+		for i := range 12 {
+			w.rooms[0].add(i, nil)
+		}
+		time.Sleep(time.Second)
+		w.rooms[1].crash()
+		w.members()
+		w.settled(12, 15*time.Second+5*time.Second+time.Second+6*time.Second)
+		w.rooms[1].start()
+		w.members()
+		w.rooms[0].add(50, nil)
+		w.settled(13, 10*time.Second)
+	})
+}
+
+// An owner that was cut off goes on; what it brings home after somebody else was
+// granted the task does not count (I4), and it forgets that.
+func TestRoomsHealAPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 3, 40*time.Second)
+		defer w.close()
+		for i := range 6 {
+			w.rooms[0].add(i, nil)
+		}
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		w.cut[[2]int{0, 2}], w.cut[[2]int{2, 0}] = true, true
+		w.mu.Unlock()
+		time.Sleep(30 * time.Second)
+		w.mu.Lock()
+		clear(w.cut)
+		w.mu.Unlock()
+		w.settled(6, 3*time.Minute)
+		time.Sleep(2 * time.Minute)
+		if n := len(w.rooms[2].room.results); n != 0 {
+			t.Errorf("%d results are still kept by who lost its leases", n)
+		}
+	})
+}
+
+// A home that comes back finds its tasks, and the results of owners that went on
+// meanwhile: nothing is run again by that alone (S20).
+func TestRoomsSurviveTheRestartOfTheHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 3, 5*time.Second)
+		defer w.close()
+		for i := range 8 {
+			w.rooms[0].add(i, nil)
+		}
+		time.Sleep(2 * time.Second)
+		w.rooms[0].crash()
+		time.Sleep(10 * time.Second)
+		w.rooms[0].start()
+		w.members()
+		w.settled(8, time.Minute)
+		again := 0
+		for _, n := range w.starts {
+			again += n - 1
+		}
+		if again > 4 {
+			t.Errorf("%d tasks were started again, though only the home had died", again)
+		}
+	})
+}
+
+// A stop gives back what waits, and what runs is told to end: it runs elsewhere
+// within a second and spends no attempt (S32).
+func TestRoomsGiveBackAtAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 2, 10*time.Second)
+		defer w.close()
+		for i := range 4 {
+			w.rooms[0].add(i, func(t *Task) { t.MaxAttempts = 1 })
+		}
+		time.Sleep(time.Second)
+		n := w.rooms[1]
+		w.mu.Lock()
+		mine := slices.Collect(maps.Keys(n.stops))
+		w.mu.Unlock()
+		if len(mine) == 0 {
+			t.Fatal("the other node has nothing to give back")
+		}
+		n.room.Stop()
+		for _, id := range mine {
+			n.Stop(id, false)
+		}
+		w.rooms[1].dead.Store(true)
+		w.members()
+		w.rooms[1].dead.Store(false)
+		before := time.Now()
+		w.settled(4, 13*time.Second)
+		t.Logf("all ended %v after the stop", time.Since(before))
+		for id, ends := range w.ends {
+			if ends[0] != "SUCCESS by 0 in life 1" {
+				t.Errorf("%s: %s", id, ends[0])
+			}
+		}
+	})
+}
+
+// A roomMover moves nothing: these rooms keep their queue.
+type roomMover struct{}
+
+func (roomMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return Task{}, proto.ErrMalformed }
+func (roomMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
+	return nil, nil, proto.ErrMalformed
+}
+func (roomMover) Gone([]proto.TaskID, proto.PeerID) {}
+
+// A handler that can tell is asked about what ran when its node died: what is done
+// ends with that, and is not run again; the rest is (I7).
+func TestRoomsAskWhatWasDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 2, 5*time.Second)
+		defer w.close()
+		for _, n := range w.rooms {
+			n.policy = PolicyProbe
+		}
+		for i := range 8 {
+			w.rooms[0].add(i, nil)
+		}
+		time.Sleep(2 * time.Second)
+		n := w.rooms[1]
+		w.mu.Lock()
+		mine := slices.Collect(maps.Keys(n.stops))
+		w.mu.Unlock()
+		if len(mine) < 2 {
+			t.Fatalf("the other node runs %d tasks, too few to show anything", len(mine))
+		}
+		n.crash()
+		n.start()
+		w.members()
+		w.settled(8, time.Minute)
+		kinds := map[bool]int{}
+		for _, id := range mine {
+			kinds[wasDone(id)]++
+			asked, starts := w.ends[id][0] == "SUCCESS asked", w.starts[id]
+			if done := wasDone(id); asked != done || done && starts != 1 || !done && starts != 2 {
+				t.Errorf("task %d was done: %v; it ended as %q after %d starts", id[1], done, w.ends[id], starts)
+			}
+		}
+		if kinds[true] == 0 || kinds[false] == 0 {
+			t.Errorf("done and not done: %v, want some of each", kinds)
+		}
+		for id := range n.room.probes {
+			t.Errorf("the grant of %s is still kept", id)
+		}
+	})
+}
+
+func wasDone(id proto.TaskID) bool { return id[1]%4 < 2 }

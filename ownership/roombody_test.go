@@ -1,0 +1,220 @@
+package ownership
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// roomBodies is what the rooms of a world do with large bodies.
+type roomBodies struct {
+	large  bool // results are large
+	fetch  int  // tasks are, and come when they were asked for so often; below 0: never
+	mu     sync.Mutex
+	whole  bool // large results are where they go
+	lent   map[proto.TaskID]int
+	forgot map[proto.TaskID]int
+}
+
+func (b *roomBodies) absent() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.whole
+}
+
+func (b *roomBodies) asked(id proto.TaskID) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lent[id]
+}
+
+// wanted returns fetch, after it was set to what is not zero.
+func (b *roomBodies) wanted(set int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if set != 0 {
+		b.fetch = set
+	}
+	return b.fetch
+}
+
+func (n *roomNode) Lend(id proto.TaskID, _ proto.PeerID) {
+	b := &n.w.bodies
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.lent == nil {
+		b.lent = map[proto.TaskID]int{}
+	}
+	b.lent[id]++
+}
+
+func (n *roomNode) Carry(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
+	after()
+}
+
+func (n *roomNode) Forget(id proto.TaskID, _ *proto.Outcome) {
+	b := &n.w.bodies
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.forgot == nil {
+		b.forgot = map[proto.TaskID]int{}
+	}
+	b.forgot[id]++
+}
+
+// fetch waits for the body of a task; false: it came not.
+func (n *roomNode) fetch(room *Room, id proto.TaskID, stop chan struct{}) bool {
+	b := &n.w.bodies
+	if b.wanted(0) == 0 {
+		return true
+	}
+	room.Fetch(id, true)
+	for {
+		if want := b.wanted(0); want > 0 && b.asked(id) >= want {
+			room.Fetch(id, false)
+			return true
+		}
+		select {
+		case <-stop:
+			return false
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// A result whose body is not at its home yet ends nothing, and keeps its lease; it ends
+// its task, once, when the body is there (I3, I4).
+func TestResultCountsOnlyWithItsBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 2, time.Second)
+		defer w.close()
+		w.bodies.large = true
+		for i := range 6 {
+			w.rooms[0].add(i, nil)
+		}
+		time.Sleep(time.Minute)
+		w.mu.Lock()
+		far := map[bool]int{}
+		for id, n := range w.starts {
+			if n != 1 {
+				t.Errorf("I6: %s was started %d times while its result waited", id, n)
+			}
+			_, ended := w.ends[id]
+			far[ended]++
+		}
+		w.mu.Unlock()
+		if far[false] == 0 || far[true] == 0 { // those of the home itself are there
+			t.Fatalf("%d have ended, %d wait for their body: want some of each", far[true], far[false])
+		}
+		w.bodies.mu.Lock()
+		w.bodies.whole = true
+		w.bodies.mu.Unlock()
+		w.settled(6, 5*time.Second)
+		time.Sleep(3 * time.Second)
+		w.bodies.mu.Lock()
+		defer w.bodies.mu.Unlock()
+		for id := range w.ends {
+			if w.bodies.forgot[id] != 1 {
+				t.Errorf("the result of %s was let go %d times, want once", id, w.bodies.forgot[id])
+			}
+		}
+	})
+}
+
+// An owner that lacks the body of a task asks its home at once, then with each renewal,
+// and is not asked to begin before: the lease goes on meanwhile.
+func TestOwnerAsksForTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 2, time.Second)
+		defer w.close()
+		w.bodies.wanted(20) // 40 s of renewals, longer than a lease
+		w.rooms[0].add(0, nil)
+		time.Sleep(time.Second)
+		if n := w.bodies.asked(roomTask(0)); n < 1 || n > 2 { // at once, and with the renewal of the first beat
+			t.Errorf("asked %d times within a second, want once or twice", n)
+		}
+		time.Sleep(20 * time.Second)
+		w.mu.Lock()
+		if n := w.starts[roomTask(0)]; n != 0 {
+			t.Errorf("started %d times before its body was there", n)
+		}
+		w.mu.Unlock()
+		w.settled(1, 30*time.Second)
+		if n := w.starts[roomTask(0)]; n != 1 {
+			t.Errorf("I6: started %d times, want once: a lease that waits for its body is renewed", n)
+		}
+		before := w.bodies.asked(roomTask(0))
+		time.Sleep(10 * time.Second)
+		if n := w.bodies.asked(roomTask(0)); n != before {
+			t.Errorf("asked %d times more after the body was there", n-before)
+		}
+	})
+}
+
+// A lease whose body does not come is given back, spends nothing, and goes to another.
+func TestLeaseIsReturnedWithoutItsBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 2, time.Second)
+		defer w.close()
+		w.bodies.wanted(-1)
+		w.rooms[0].add(0, nil)
+		time.Sleep(5 * time.Second)
+		first := w.holder(t)
+		w.bodies.wanted(1) // for who comes next
+		if err := first.room.Return(context.Background(), roomTask(0), "it does not come", 30_000); err != nil {
+			t.Fatal(err)
+		}
+		w.settled(1, time.Minute)
+		if got, want := w.ends[roomTask(0)][0], 1-first.place; got[len("SUCCESS by ")] != byte('0'+want) {
+			t.Errorf("ended as %q, want by node %d", got, want)
+		}
+	})
+}
+
+// holder is the node that was granted the one task there is.
+func (w *roomWorld) holder(t *testing.T) *roomNode {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.rooms {
+		if n.stops[roomTask(0)] != nil {
+			return n
+		}
+	}
+	t.Fatal("nobody was granted the task")
+	return nil
+}
+
+// The body of a task is offered to its owner alone, under its newest lease: whoever else
+// asks for it is told that its lease does not count (I4, I18).
+func TestBodyIsLentToTheOwnerAlone(t *testing.T) {
+	tests := []struct {
+		name   string
+		from   proto.PeerID
+		change func(*proto.Claim)
+		lent   int
+	}{
+		{"the owner", vOwner, func(*proto.Claim) {}, 1},
+		{"the owner does not ask", vOwner, func(k *proto.Claim) { k.Fetch = false }, 0},
+		{"another member", vOther, func(*proto.Claim) {}, 0},
+		{"an older epoch", vOwner, func(k *proto.Claim) { k.EpochCounter-- }, 0},
+		{"another token", vOwner, func(k *proto.Claim) { k.Token = filled(9) }, 0},
+		{"another start of the owner", vOwner, func(k *proto.Claim) { k.BootId = vCloneBoot[:] }, 0},
+		{"a task that is not here", vOwner, func(k *proto.Claim) { k.Task = vGiven[:] }, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := newVictim(t)
+			k := v.claim()
+			k.Fetch = true
+			tt.change(k)
+			v.good(tt.from, &proto.Renew{Number: 1, Claims: []*proto.Claim{k}})
+			if len(v.lent) != tt.lent || tt.lent == 1 && v.lent[0] != (Lend{vTask, vOwner}) {
+				t.Errorf("lent %v, want %d of %s to its owner", v.lent, tt.lent, vTask)
+			}
+		})
+	}
+}

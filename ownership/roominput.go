@@ -1,0 +1,416 @@
+package ownership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// bodies makes the empty body of a message.
+var bodies = map[proto.MessageType]func() proto.Body{
+	proto.MessageType_GRANT:        func() proto.Body { return new(proto.Grant) },
+	proto.MessageType_GRANTED:      func() proto.Body { return new(proto.Granted) },
+	proto.MessageType_START:        func() proto.Body { return new(proto.Start) },
+	proto.MessageType_PERMIT:       func() proto.Body { return new(proto.Permit) },
+	proto.MessageType_RENEW:        func() proto.Body { return new(proto.Renew) },
+	proto.MessageType_RENEWED:      func() proto.Body { return new(proto.Renewed) },
+	proto.MessageType_RELEASE:      func() proto.Body { return new(proto.Release) },
+	proto.MessageType_RELEASED:     func() proto.Body { return new(proto.ReleaseReply) },
+	proto.MessageType_STATUS:       func() proto.Body { return new(proto.Status) },
+	proto.MessageType_STATUS_REPLY: func() proto.Body { return new(proto.StatusReply) },
+	proto.MessageType_COMMITTED:    func() proto.Body { return new(proto.Committed) },
+	proto.MessageType_HANDOFF:      func() proto.Body { return new(proto.Handoff) },
+	proto.MessageType_HANDED_OFF:   func() proto.Body { return new(proto.HandedOff) },
+	proto.MessageType_QUEUES:       func() proto.Body { return new(proto.QueueStates) },
+	proto.MessageType_WITHDRAW:     func() proto.Body { return new(proto.Cancel) },
+}
+
+// Receive takes a message of a node that was authenticated as from. What finds no
+// room is dropped: it is said again. An error is the sender's fault.
+func (r *Room) Receive(from proto.PeerID, m *proto.Message) error {
+	var in func()
+	if m.GetType() == proto.MessageType_ENDED {
+		u, err := r.with.Seals.Unseal(from, m)
+		if err != nil {
+			return err
+		}
+		in = func() { r.result(from, u) }
+	} else {
+		make := bodies[m.GetType()]
+		if make == nil {
+			return fmt.Errorf("%w: a message of type %s", proto.ErrMalformed, m.GetType())
+		}
+		body := make()
+		if err := proto.Decode(m.GetPayload(), body); err != nil {
+			return err
+		}
+		if err := checkForm(body); err != nil {
+			return err
+		}
+		if h, ok := body.(*proto.Handoff); ok {
+			return r.receiveHandoff(from, h)
+		}
+		code := r.codeOf(from, body)
+		in = func() { r.hear(from, m.GetType(), body, code) }
+	}
+	select {
+	case r.inputs <- in:
+	default:
+	}
+	return nil
+}
+
+// receiveHandoff takes a task, or word of a queue, from an old home.
+func (r *Room) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error) {
+	var t Task
+	if m.Lease != nil {
+		if t, err = r.with.Mover.Check(from, m); err != nil {
+			return err
+		}
+	}
+	select {
+	case r.inputs <- func() { r.handoff(from, m, t) }:
+	default:
+	}
+	return nil
+}
+
+// handoff gives m to the home, with the custody of its task. Whoever hands over names
+// this node as the new home of the queue: it never had the right to name another.
+func (r *Room) handoff(from proto.PeerID, m *proto.Handoff, t Task) {
+	if m.Queue != nil && string(m.Queue.GetHome()) != string(r.cfg.Self[:]) {
+		r.add(Output{Events: []Event{{Kind: EventUnheeded, Queue: m.Queue.GetName(), Peer: from, Cause: "it went on to another home"}}})
+		m.Queue = nil
+	}
+	if m.Lease == nil {
+		r.add(r.home.OnHandoff(from, m, t, r.now()))
+		return
+	}
+	into, drop, err := r.with.Mover.Adopt(m)
+	if err != nil {
+		r.cfg.Logger.Warn("a task that was handed over cannot be taken", "task", t.ID.String(), "from", from.Short(), "err", err)
+		return // it is sent again
+	}
+	out := r.home.OnHandoff(from, m, t, r.now())
+	r.add(out)
+	if !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventMovedIn && e.Task == t.ID }) {
+		drop()
+		return
+	}
+	key := taskKey(keyLease, t.ID)
+	at := slices.IndexFunc(out.Writes, func(w Write) bool { return w.Key == key })
+	r.turn.came[key] = out.Writes[at].Val // it may have ended in the same moment: it was cancelled on its way
+	r.turn.with = append(r.turn.with, into)
+	r.turn.bytes += len(m.GetTask().GetEnvelope().GetHeader()) + len(m.GetTask().GetEnvelope().GetBody())
+}
+
+// hear gives a message to the machine that it is for.
+func (r *Room) hear(from proto.PeerID, t proto.MessageType, body proto.Body, code proto.Code) {
+	now := r.now()
+	switch m := body.(type) {
+	case *proto.Grant:
+		r.grant(from, m, code)
+	case *proto.Granted:
+		r.add(r.home.OnGranted(from, m, now))
+	case *proto.Start:
+		r.add(r.home.OnStart(from, m, now))
+	case *proto.Permit:
+		r.add(r.owner.OnPermit(from, m, now))
+	case *proto.Renew:
+		r.add(r.home.OnRenew(from, m, now))
+	case *proto.Renewed:
+		r.add(r.owner.OnRenewed(from, m, now))
+	case *proto.Release:
+		r.add(r.home.OnRelease(from, m, now))
+	case *proto.ReleaseReply:
+		r.add(r.owner.OnReleaseReply(from, m, now))
+	case *proto.Status:
+		r.add(r.owner.OnStatus(from, m, now))
+	case *proto.StatusReply:
+		r.add(r.home.OnStatusReply(from, m, now))
+	case *proto.Cancel:
+		r.add(r.owner.OnCancel(from, m, now))
+		r.add(r.home.OnCancel(from, m, now))
+	case *proto.HandedOff:
+		r.add(r.home.OnHandedOff(from, m, now))
+	case *proto.Committed:
+		for _, x := range m.GetRulings() {
+			r.add(r.owner.OnResultAnswer(from, x, now))
+		}
+	case *proto.QueueStates:
+		for _, q := range m.GetQueues() {
+			if string(q.GetHome()) != string(from[:]) { // a node speaks for its own queues alone
+				r.add(Output{Events: []Event{{Kind: EventForged, Queue: q.GetName(), Peer: from, Cause: "it speaks for a queue of another home"}}})
+				continue
+			}
+			_, o := r.home.Learn(q, now)
+			r.add(o)
+		}
+	default:
+		r.cfg.Logger.Debug("a message that is not taken here", "type", t.String(), "from", from.Short())
+	}
+}
+
+func (r *Room) grant(from proto.PeerID, m *proto.Grant, code proto.Code) {
+	o := r.owner.OnGrant(from, m, code, r.now())
+	for _, id := range o.Waits {
+		r.grants[id] = grantIn{from, m}
+	}
+	r.add(o)
+}
+
+// result holds a result against the commit rule.
+func (r *Room) result(from proto.PeerID, u Unsealed) {
+	in := ResultOf(u.Task, u.Outcome)
+	in.Absent = u.Absent
+	ruling, out := r.home.OnResult(from, in, r.now())
+	if len(out.Ends) > 0 {
+		r.claims[u.Task] = u.Outcome
+	}
+	r.turn.rulings[from] = append(r.turn.rulings[from], ruling)
+	r.add(out)
+}
+
+// Awaits says what a home would answer to a result whose body is not here: NEED_BODY if
+// it counts as things are now.
+func (r *Room) Awaits(ctx context.Context, from proto.PeerID, id proto.TaskID, o *proto.Outcome) (proto.Code, error) {
+	return asked(ctx, r, func() proto.Code {
+		in := ResultOf(id, o)
+		in.Absent = true
+		ruling, out := r.home.OnResult(from, in, r.now())
+		r.add(out)
+		return ruling.Code
+	})
+}
+
+// MayMove reports whether from may hand a task over: it was sent to it, or from is or
+// was the home of its queue.
+func (r *Room) MayMove(ctx context.Context, from proto.PeerID, t Task) (bool, error) {
+	return asked(ctx, r, func() bool { return r.home.mayMove(from, t) })
+}
+
+// Fetch says that the body of a task that was granted here is awaited, or no more.
+func (r *Room) Fetch(id proto.TaskID, on bool) {
+	r.put(context.Background(), func() { r.add(r.owner.Fetch(id, on, r.now())) })
+}
+
+// Return gives a lease back that was not started, and returns once that is durable.
+func (r *Room) Return(ctx context.Context, id proto.TaskID, reason string, retryAfterMs uint64) error {
+	return r.ask(ctx, func() { r.add(r.owner.Return(id, reason, retryAfterMs, r.now())) })
+}
+
+// Ready says that a slot is free for a granted task, and waits for its start. It
+// reports false when it must not start here any more. p is what its handler wants if
+// the node dies while it runs.
+func (r *Room) Ready(ctx context.Context, id proto.TaskID, p Policy) (Start, bool) {
+	start := make(chan Start, 1)
+	in := func() {
+		x := r.owner.runs[id]
+		if x == nil || x.phase != proto.LeasePhase_LEASE_PHASE_RECEIVED || r.ready[id] != nil {
+			close(start)
+			return
+		}
+		r.ready[id], r.policies[id] = start, p
+		if p == PolicyProbe {
+			r.keepProbe(id, r.grants[id].msg)
+		}
+		r.add(r.owner.Ready(id, r.now()))
+	}
+	if !r.put(ctx, in) {
+		return Start{}, false
+	}
+	select {
+	case s, ok := <-start:
+		return s, ok
+	case <-r.done:
+		return Start{}, false
+	}
+}
+
+// Finish takes the result of a run, and returns once it is durable.
+func (r *Room) Finish(ctx context.Context, id proto.TaskID, o *proto.Outcome) error {
+	b, err := proto.Encode(nil, o)
+	if err != nil {
+		return fmt.Errorf("result of %s: %w", id, err)
+	}
+	return r.ask(ctx, func() {
+		delete(r.alive, id)
+		kept, out := r.owner.Finish(id, o.GetState(), o.GetBodyDigest(), r.now())
+		if kept {
+			r.keepResult(id, o, b)
+		} else {
+			r.turn.done[id] = o
+		}
+		r.add(out)
+	})
+}
+
+// Probed takes the answer to [Asker.Probe], and returns once it is durable: done with
+// the result that goes home, which may be empty, not done, or unknown.
+func (r *Room) Probed(ctx context.Context, id proto.TaskID, done, unknown bool, o *proto.Outcome) error {
+	b, err := proto.Encode(nil, o)
+	if err != nil {
+		return fmt.Errorf("result of %s: %w", id, err)
+	}
+	return r.ask(ctx, func() {
+		if x := r.owner.runs[id]; x == nil || !x.mem.probing {
+			return
+		}
+		r.add(r.owner.Probed(id, done, unknown, o.GetBodyDigest(), r.now()))
+		if done && !unknown {
+			r.keepResult(id, o, b)
+		}
+	})
+}
+
+// Fail takes the end of a run without a result, and returns once it is durable.
+func (r *Room) Fail(ctx context.Context, id proto.TaskID, cause proto.ReleaseCause, reason string, retryAfterMs uint64) error {
+	return r.ask(ctx, func() {
+		delete(r.alive, id)
+		r.add(r.owner.Fail(id, cause, reason, retryAfterMs, r.now()))
+	})
+}
+
+// Add takes a task that is durable here. It returns at once.
+func (r *Room) Add(t Task, cancel bool) {
+	r.put(context.Background(), func() {
+		r.add(r.home.Add(t, r.now()))
+		if cancel {
+			_, o := r.home.Cancel(t.ID, r.now())
+			r.add(o)
+		}
+	})
+}
+
+// Cancel asks for the end of a task. If its cell is here it returns once that is
+// durable; a wish for one that moved is sent after it, and must be said again.
+func (r *Room) Cancel(ctx context.Context, id proto.TaskID) (where Standing, err error) {
+	err = r.ask(ctx, func() {
+		var o Output
+		where, o = r.home.Cancel(id, r.now())
+		r.add(o)
+	})
+	return where, err
+}
+
+// SetNode says what is known about a node.
+func (r *Room) SetNode(n Node) {
+	r.put(context.Background(), func() {
+		n.Busy = max(n.Busy-r.owned(n.Peer), 0)
+		r.add(r.home.SetNode(n, r.now()))
+	})
+}
+
+// owned is how many leases this home gave to p: what p says of its slots counts them
+// too.
+func (r *Room) owned(p proto.PeerID) (n int) {
+	for _, q := range r.home.queues {
+		n += q.usage.On(p)
+	}
+	return n
+}
+
+// Dead says that a node is gone.
+func (r *Room) Dead(p proto.PeerID) {
+	r.put(context.Background(), func() { r.add(r.home.Dead(p, r.now())) })
+}
+
+// SetActive says whether this node may grant and take back leases (I16).
+func (r *Room) SetActive(on bool) {
+	r.put(context.Background(), func() {
+		if on != r.home.active {
+			r.add(r.home.SetActive(on, r.now()))
+		}
+	})
+}
+
+// Stop gives back what waits here for a slot, at a graceful stop.
+func (r *Room) Stop() {
+	r.put(context.Background(), func() { r.add(r.owner.Stop(r.now())) })
+}
+
+// ErrElsewhere is returned for a wish about a queue whose home is another node.
+var ErrElsewhere = errors.New("ownership: the home of the queue is another node")
+
+// SetQueue changes a queue whose home is here, or makes it, and returns once that is
+// durable.
+func (r *Room) SetQueue(ctx context.Context, name string, change func(*proto.QueueState)) error {
+	elsewhere := false
+	err := r.ask(ctx, func() {
+		if elsewhere = !r.home.queue(name).here(r.cfg.Self); !elsewhere {
+			r.add(r.home.SetQueue(change, r.now(), name))
+		}
+	})
+	if err == nil && elsewhere {
+		return ErrElsewhere // it went while this was asked for
+	}
+	return err
+}
+
+// HandOff gives a queue whose home is here, and all that is in it, to another home. It
+// returns once the queue is the other's; its tasks follow.
+func (r *Room) HandOff(ctx context.Context, name string, to proto.PeerID) error {
+	var refused error
+	err := r.ask(ctx, func() {
+		var o Output
+		o, refused = r.home.HandOff(name, to, r.now())
+		r.add(o)
+	})
+	return errors.Join(err, refused)
+}
+
+// Seize makes this node the home of a queue whose home is gone, and returns once that
+// is durable.
+func (r *Room) Seize(ctx context.Context, name string, from proto.PeerID) error {
+	var refused error
+	err := r.ask(ctx, func() {
+		var o Output
+		o, refused = r.home.Seize(name, from, r.now())
+		r.add(o)
+	})
+	return errors.Join(err, refused)
+}
+
+// Reclass gives a task whose cell is here another class, and returns once that is
+// durable. It reports whether the cell is here and has not ended.
+func (r *Room) Reclass(ctx context.Context, id proto.TaskID, class proto.Class) (known bool, err error) {
+	err = r.ask(ctx, func() {
+		var o Output
+		known, o = r.home.Reclass(id, class, r.now())
+		r.add(o)
+	})
+	return known, err
+}
+
+// Unblock lets a lane of a queue go on, and returns once that is durable. It reports
+// whether there is one here that stood still.
+func (r *Room) Unblock(ctx context.Context, queue, key string) (stood bool, err error) {
+	err = r.ask(ctx, func() {
+		var o Output
+		stood, o = r.home.Unblock(queue, key, r.now())
+		r.add(o)
+	})
+	return stood, err
+}
+
+// Progress notes that the handler of a lease of this node has made some. From its
+// first word on it must go on doing so, or the lease is not renewed. It reports
+// whether there is such a handler.
+func (r *Room) Progress(ctx context.Context, id proto.TaskID) (known bool, err error) {
+	err = r.ask(ctx, func() { known = r.owner.Progress(id, r.now()) })
+	return known, err
+}
+
+// Recover takes one lease back by hand. It reports whether there was one that may be
+// taken back.
+func (r *Room) Recover(ctx context.Context, id proto.TaskID) (done bool, err error) {
+	err = r.ask(ctx, func() {
+		var o Output
+		done, o = r.home.Recover(id, r.now())
+		r.add(o)
+	})
+	return done, err
+}

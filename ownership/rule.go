@@ -1,0 +1,409 @@
+package ownership
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// rule finds what from speaks about, and whether it may: the answer's code is zero
+// if its word counts. c is nil unless the cell is here.
+func (h *Home) rule(from proto.PeerID, k claim) (c *cell, r *proto.Ruling) {
+	c = h.cells[k.task]
+	r = k.ruling(proto.Code_CODE_UNSPECIFIED)
+	switch {
+	case c == nil:
+		h.elsewhere(k, r)
+		if r.Code != proto.Code_CODE_MOVED {
+			h.unheeded(k.task, from, k.epoch, "its cell is not here")
+		}
+	case !c.fits(from, k, h.cfg.flaw):
+		r.Code, r.State, r.Generation = proto.Code_CODE_STALE, c.state, c.gen
+		cause := "an older lease"
+		if k.epoch.Compare(c.epoch) >= 0 {
+			cause = "not a lease that was given"
+		}
+		h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Task: k.task, Queue: c.task.Queue, Peer: from, Epoch: k.epoch, Cause: cause})
+	default:
+		r.Generation = c.gen
+		if c.boot == (proto.BootID{}) {
+			c.boot = k.boot
+			h.put(c)
+		}
+	}
+	return c, r
+}
+
+// unheeded counts what changes nothing.
+func (h *Home) unheeded(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
+	h.out.Events = append(h.out.Events, Event{Kind: EventUnheeded, Task: id, Peer: from, Epoch: epoch, Cause: cause})
+}
+
+// elsewhere answers about a task whose cell is not here.
+func (h *Home) elsewhere(k claim, r *proto.Ruling) {
+	if g := h.moved[k.task]; g != nil {
+		r.Code, r.Home, r.Generation = proto.Code_CODE_MOVED, slices.Clone(g.home[:]), g.gen
+		return
+	}
+	if e := h.ended[k.task]; e != nil {
+		x := e.Value.(*ended)
+		r.Code, r.State, r.Generation = proto.Code_CODE_STALE, x.state, x.gen
+		return
+	}
+	// It may be on its way here from an old home, or have been forgotten: the owner
+	// keeps what it has.
+	r.Code = proto.Code_CODE_BUSY
+}
+
+// heard notes a sign of life of the owner of c: its lease goes on, also one that was
+// over if nobody else was granted the task meanwhile.
+func (h *Home) heard(c *cell) {
+	c.place.until = h.now.Mono + h.period(c)
+	c.place.taken, c.place.silent = true, 0
+	if c.place.lapsed {
+		c.place.lapsed = false
+		h.event(EventRevived, c, c.owner, "")
+	}
+	if c.state == proto.TaskState_TASK_STATE_INDETERMINATE {
+		c.state = proto.TaskState_TASK_STATE_RUNNING
+		h.put(c)
+	}
+	h.settle(c)
+}
+
+// OnGranted takes what an owner says to grants.
+func (h *Home) OnGranted(from proto.PeerID, m *proto.Granted, now Now) Output {
+	h.step(now)
+	for _, t := range m.GetTaken() {
+		k, ok := claimFrom(t.GetClaim())
+		if !ok {
+			continue
+		}
+		if t.Code == proto.Code_CODE_UNSPECIFIED {
+			if c, r := h.rule(from, k); r.Code == proto.Code_CODE_UNSPECIFIED {
+				h.heard(c)
+				h.event(EventTaken, c, from, "")
+			}
+			continue
+		}
+		h.declined(from, k, t)
+	}
+	return h.done()
+}
+
+// declined takes a grant back that its receiver does not want. Whoever declines has
+// no boot id to show.
+func (h *Home) declined(from proto.PeerID, k claim, t *proto.Taken) {
+	c := h.cells[k.task]
+	if c == nil || c.epoch != k.epoch || c.owner != from || c.token != k.token || c.released || c.permitted() || c.place.taken {
+		h.unheeded(k.task, from, k.epoch, "no grant that it could decline")
+		return
+	}
+	seen := proto.Seq{Boot: t.SeenBoot, Counter: t.SeenCounter}
+	if t.Code == proto.Code_CODE_STALE && seen.Compare(k.epoch) >= 0 && seen.Boot < maxBoot {
+		h.raise(seen.Boot)
+	}
+	h.event(EventDeclined, c, from, t.Code.Name()+": "+t.Detail)
+	c.over("declined: " + t.Code.Name())
+	c.state, c.released, c.place.lapsed = proto.TaskState_TASK_STATE_PENDING, true, false
+	if c.cancel && h.cfg.flaw != cancelForgotten {
+		h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
+		return
+	}
+	h.put(c)
+	wait := h.cfg.Lease
+	if t.RetryAfterMs > 0 {
+		wait = min(wait, msec(t.RetryAfterMs))
+	}
+	switch t.Code {
+	case proto.Code_CODE_STALE:
+		if seen.Compare(k.epoch) < 0 || h.boot <= seen.Boot { // it knows a later home, which this one has forgotten, or says what cannot be
+			wait = h.cfg.Lease
+		} else {
+			wait = h.cfg.Heartbeat // the next epoch is above what it knows
+		}
+		h.shun(from, c.task.Kind, wait)
+	case proto.Code_CODE_DRAINING:
+		h.shun(from, "", wait)
+	default:
+		h.shun(from, c.task.Kind, wait)
+	}
+	h.settle(c)
+}
+
+// maxBoot is far beyond any number of a start, which is at most the time in
+// seconds: a member must not use up the numbers.
+const maxBoot = 1 << 40
+
+// raise lets the epochs of this home go on above a boot number. The batch of this
+// output carries it.
+func (h *Home) raise(boot uint64) {
+	if h.boot > boot {
+		return
+	}
+	h.boot, h.counter = boot+1, 0
+	h.out.put(markKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
+}
+
+// OnStart is asked for leave to start tasks of mode at_most_once. What is permitted
+// is durable before the answer leaves.
+func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
+	o := h.step(now)
+	reply := new(proto.Permit)
+	for _, cm := range m.GetClaims() {
+		k, ok := claimFrom(cm)
+		if !ok {
+			continue
+		}
+		c, r := h.rule(from, k)
+		if r.Code == proto.Code_CODE_UNSPECIFIED && c.cancel && !c.permitted() {
+			r.Code, r.State = proto.Code_CODE_STALE, proto.TaskState_TASK_STATE_CANCELLED
+			h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
+		}
+		if r.Code == proto.Code_CODE_UNSPECIFIED && !c.task.once() {
+			r.Code, r.State = proto.Code_CODE_BAD_FORM, c.state // with leave nobody would take it back from a dead owner
+			h.unheeded(k.task, from, k.epoch, "it needs no leave to start")
+		}
+		if r.Code == proto.Code_CODE_UNSPECIFIED {
+			h.heard(c)
+			if !c.permitted() {
+				c.state = proto.TaskState_TASK_STATE_RUNNING
+				if h.cfg.flaw != permitVolatile {
+					h.put(c)
+				}
+				h.event(EventPermitted, c, from, "")
+			}
+		}
+		reply.Rulings = append(reply.Rulings, r)
+	}
+	if len(reply.Rulings) > 0 {
+		o.send(from, proto.MessageType_PERMIT, reply)
+	}
+	return h.done()
+}
+
+// OnRenew takes the renewals of an owner and answers those that do not count.
+func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
+	o := h.step(now)
+	reply := &proto.Renewed{Number: m.GetNumber()}
+	period := time.Duration(0) // the shortest of those that are renewed
+	for _, cm := range m.GetClaims() {
+		k, ok := claimFrom(cm)
+		if !ok {
+			continue
+		}
+		c, r := h.rule(from, k)
+		if r.Code == proto.Code_CODE_UNSPECIFIED || h.cfg.flaw == renewUnchecked && c != nil {
+			h.heard(c)
+			if cm.GetFetch() {
+				o.Lends = append(o.Lends, Lend{Task: k.task, Owner: from})
+			}
+			if p := h.period(c); period == 0 || p < period {
+				period = p
+			}
+			if r.Code == proto.Code_CODE_UNSPECIFIED && k.gen >= c.gen {
+				continue
+			}
+			r.Code = proto.Code_CODE_UNSPECIFIED // it counts, and tells the generation
+		}
+		reply.Rulings = append(reply.Rulings, r)
+	}
+	reply.LeaseMs = uint32(cmp.Or(period, h.cfg.Lease).Milliseconds())
+	s := h.settledFor(from)
+	reply.SettledBoot, reply.SettledCounter = s.Boot, s.Counter
+	o.send(from, proto.MessageType_RENEWED, reply)
+	return h.done()
+}
+
+// A Result is a result that came for a task of this home, checked and opened.
+type Result struct {
+	Claim  *proto.Claim
+	State  proto.TaskState
+	Reason string
+	Digest []byte
+	Absent bool // its body is not here yet, or not looked through
+}
+
+// OnResult is the commit rule (I3, I4): a result ends its task if it fits the newest
+// grant, and all of it is here: until then one that fits is answered NEED_BODY. The ruling is the answer to its sender, once the output is durable: code
+// zero is COMMITTED, and what was committed is committed again.
+func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, Output) {
+	h.step(now)
+	k, ok := claimFrom(in.Claim)
+	if !ok || !in.State.Terminal() {
+		r := k.ruling(proto.Code_CODE_BAD_FORM)
+		h.unheeded(k.task, from, k.epoch, "it is no result")
+		return r, h.done()
+	}
+	c, r := h.rule(from, k)
+	switch {
+	case c == nil:
+		if e := h.ended[k.task]; e != nil && r.Code == proto.Code_CODE_STALE {
+			x := e.Value.(*ended)
+			same := x.epoch == k.epoch && x.owner == from && x.state == in.State && x.digest != nil && bytes.Equal(x.digest, in.Digest)
+			switch {
+			case same:
+				r.Code = proto.Code_CODE_UNSPECIFIED
+			case h.cfg.flaw == endedAgain && x.epoch.Compare(k.epoch) <= 0:
+				r.Code, x.state, x.digest = proto.Code_CODE_UNSPECIFIED, in.State, bytes.Clone(in.Digest)
+				h.out.Ends = append(h.out.Ends, End{Task: k.task, State: in.State, Digest: in.Digest, From: from, Epoch: k.epoch})
+			default:
+				h.orphan(from, k, in)
+			}
+		}
+	case r.Code == proto.Code_CODE_UNSPECIFIED && in.Absent:
+		r.Code = proto.Code_CODE_NEED_BODY
+		h.heard(c)
+	case r.Code == proto.Code_CODE_UNSPECIFIED:
+		if c.place.lapsed {
+			h.event(EventLate, c, from, "nobody else was granted it")
+		}
+		c.over("result")
+		digest := bytes.Clone(in.Digest)
+		if digest == nil {
+			digest = []byte{}
+		}
+		h.end(c, End{State: in.State, Reason: in.Reason, Digest: digest, From: from, Epoch: k.epoch})
+	case r.Code == proto.Code_CODE_STALE:
+		h.orphan(from, k, in)
+	}
+	return r, h.done()
+}
+
+func (h *Home) orphan(from proto.PeerID, k claim, in Result) {
+	h.out.Orphans = append(h.out.Orphans, Orphan{Task: k.task, From: from, Epoch: k.epoch, State: in.State, Digest: in.Digest})
+}
+
+// OnRelease takes leases back whose owners say that they are over.
+func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
+	o := h.step(now)
+	reply := new(proto.ReleaseReply)
+	for _, rm := range m.GetReleased() {
+		k, ok := claimFrom(rm.GetClaim())
+		if !ok {
+			continue
+		}
+		c, r := h.rule(from, k)
+		if h.cfg.flaw == releaseUnchecked && c != nil {
+			r.Code = proto.Code_CODE_UNSPECIFIED
+		}
+		if r.Code == proto.Code_CODE_UNSPECIFIED {
+			h.released(c, from, rm)
+		}
+		reply.Rulings = append(reply.Rulings, r)
+	}
+	if len(reply.Rulings) > 0 {
+		o.send(from, proto.MessageType_RELEASED, reply)
+	}
+	return h.done()
+}
+
+// released decides where c goes when its owner gave it back.
+func (h *Home) released(c *cell, from proto.PeerID, m *proto.Released) {
+	why := m.Cause.String()[len("RELEASE_CAUSE_"):]
+	h.event(EventReleased, c, from, why+": "+m.Reason)
+	c.over(why)
+	c.reason, c.released, c.place.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
+	h.shy(c, from, m)
+	to := c.after(m.Cause, h.cfg)
+	if m.Cause == proto.ReleaseCause_RELEASE_CAUSE_EXPIRED && h.now.Wall+h.cfg.Skew.Milliseconds() > c.task.NotAfter {
+		to = step{state: proto.TaskState_TASK_STATE_EXPIRED, reason: c.reason}
+	}
+	c.attempts += to.attempts
+	c.abandons += to.abandons
+	if c.cancel && to.state != proto.TaskState_TASK_STATE_DEAD_LETTER {
+		to = step{state: proto.TaskState_TASK_STATE_CANCELLED, reason: "cancelled"}
+	}
+	if to.state.Terminal() {
+		h.end(c, End{State: to.state, Reason: cmp.Or(to.reason, c.reason)})
+		return
+	}
+	c.state = to.state
+	if to.attempts+to.abandons > 0 {
+		c.place.due = h.now.Mono + max(h.cfg.backoff(c.attempts+c.abandons), msec(m.RetryAfterMs))
+	}
+	h.put(c)
+	h.settle(c)
+}
+
+// shy keeps a node that gives back what it has not started from being asked at
+// once again.
+func (h *Home) shy(c *cell, from proto.PeerID, m *proto.Released) {
+	switch m.Cause {
+	case proto.ReleaseCause_RELEASE_CAUSE_STOPPED:
+		h.shun(from, c.task.Kind, h.cfg.Heartbeat)
+	case proto.ReleaseCause_RELEASE_CAUSE_EXPIRED: // its clock and ours are far apart
+		c.place.due = h.now.Mono + h.cfg.Lease
+		h.shun(from, c.task.Kind, h.cfg.Lease)
+	case proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED:
+		h.shun(from, c.task.Kind, min(max(msec(m.RetryAfterMs), h.cfg.Heartbeat), h.cfg.MaxBackoff))
+	}
+}
+
+// A step is where a task goes.
+type step struct {
+	state              proto.TaskState
+	reason             string
+	attempts, abandons uint32 // that it spends
+}
+
+// after decides where a task goes whose owner gave the lease back. A lease that
+// ended by no fault of the task spends nothing; what may have been started once,
+// and may be started once only, goes to a person.
+func (c *cell) after(cause proto.ReleaseCause, cfg Config) step {
+	again := step{state: proto.TaskState_TASK_STATE_RETRYING}
+	dead := func(reason string) step {
+		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, reason: reason}
+	}
+	limit := c.task.MaxAttempts
+	if limit == 0 {
+		limit = cfg.MaxAttempts
+	}
+	switch cause {
+	default:
+		return step{state: proto.TaskState_TASK_STATE_PENDING}
+	case proto.ReleaseCause_RELEASE_CAUSE_STOPPED:
+		if c.task.once() {
+			return dead("indeterminate: its node stopped while it ran, and its mode is at_most_once")
+		}
+		return step{state: proto.TaskState_TASK_STATE_PENDING}
+	case proto.ReleaseCause_RELEASE_CAUSE_FAILED, proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT:
+		again.attempts = 1
+		if !c.task.once() && c.attempts+1 < limit {
+			return again
+		}
+		again.state = proto.TaskState_TASK_STATE_DEAD_LETTER
+		if cause == proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT {
+			again.state = proto.TaskState_TASK_STATE_TIMEOUT
+		}
+		again.reason = "attempts used up: " + c.reason
+		return again
+	case proto.ReleaseCause_RELEASE_CAUSE_CRASHED:
+		switch {
+		case c.task.once():
+			return dead("indeterminate: its node died while it ran, and its mode is at_most_once")
+		case c.abandons+1 >= cfg.MaxAbandons:
+			return dead("abandoned too often: its nodes died, or lost it, each time")
+		}
+		again.abandons = 1
+		return again
+	case proto.ReleaseCause_RELEASE_CAUSE_PARKED:
+		return dead("indeterminate: its node died while it ran, and its handler asks for a person then")
+	}
+}
+
+// OnStatusReply takes what an owner still works on.
+func (h *Home) OnStatusReply(from proto.PeerID, m *proto.StatusReply, now Now) Output {
+	h.step(now)
+	for _, s := range m.GetHeld() {
+		if k, ok := claimFrom(s.GetClaim()); ok {
+			if c, r := h.rule(from, k); r.Code == proto.Code_CODE_UNSPECIFIED {
+				h.heard(c)
+			}
+		}
+	}
+	return h.done()
+}

@@ -1,0 +1,374 @@
+package ownership
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// outcome is what a result says of its lease.
+func (r *run) outcome() *proto.Outcome {
+	return &proto.Outcome{
+		State: r.state, BodyDigest: bytes.Clone(r.digest), BootId: slices.Clone(r.boot[:]), LeaseToken: slices.Clone(r.token[:]),
+		EpochBoot: r.epoch.Boot, EpochCounter: r.epoch.Counter,
+	}
+}
+
+// ResultOf makes of a result what [Home.OnResult] wants.
+func ResultOf(id proto.TaskID, m *proto.Outcome) Result {
+	return Result{
+		Claim: &proto.Claim{Task: id[:], EpochBoot: m.GetEpochBoot(), EpochCounter: m.GetEpochCounter(), Token: m.GetLeaseToken(), BootId: m.GetBootId()},
+		State: m.GetState(), Reason: m.GetReason(), Digest: m.GetBodyDigest(),
+	}
+}
+
+// Ready says that a slot is free for a task that waits here. The start comes as a
+// [Start] once it may happen: at once, or when the home has given leave.
+func (o *Owner) Ready(id proto.TaskID, now Now) Output {
+	out := o.step(now)
+	r := o.runs[id]
+	if r == nil || r.phase != proto.LeasePhase_LEASE_PHASE_RECEIVED {
+		return *out
+	}
+	switch {
+	case o.now.Wall > r.notAfter:
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_EXPIRED, "its time was over before it could start", 0)
+	case r.mode == proto.Mode_MODE_AT_MOST_ONCE && o.cfg.flaw != permitSkipped:
+		r.mem.asked = true
+		o.askLeave(r)
+	default:
+		o.start(r)
+	}
+	return *out
+}
+
+func (o *Owner) askLeave(r *run) {
+	r.mem.sent = max(o.now.Boot, 1)
+	o.out.send(r.home, proto.MessageType_START, &proto.Start{Claims: []*proto.Claim{r.message()}})
+}
+
+// start notes the start before the handler sees the task.
+func (o *Owner) start(r *run) {
+	r.phase, r.mem.alive, r.mem.asked, r.mem.moved = proto.LeasePhase_LEASE_PHASE_STARTED, true, false, o.now.Boot
+	if o.cfg.flaw != startVolatile {
+		o.put(r)
+	}
+	o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: r.epoch, Attempt: r.attempt})
+	o.event(EventStarted, r, "")
+}
+
+// ruled finds the run that a ruling is about: the answer to what this very lease
+// said, from its home.
+func (o *Owner) ruled(from proto.PeerID, m *proto.Ruling) *run {
+	id, err := proto.TaskIDFrom(m.GetTask())
+	r := o.runs[id]
+	if err != nil || r == nil || r.home != from || r.epoch != (proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}) ||
+		string(m.Token) != string(r.token[:]) || string(m.BootId) != string(r.boot[:]) {
+		o.unheeded(id, from, proto.Seq{Boot: m.GetEpochBoot(), Counter: m.GetEpochCounter()}, "an answer to what this lease did not say, or not of its home")
+		return nil
+	}
+	r.gen = max(r.gen, generationOf(m))
+	return r
+}
+
+func generationOf(m *proto.Ruling) uint64 {
+	if m.Code == proto.Code_CODE_MOVED {
+		return 0
+	}
+	return m.Generation
+}
+
+// refused does what an answer asks for that is not yes. It reports whether the
+// answer was one of those.
+func (o *Owner) refused(r *run, m *proto.Ruling) bool {
+	switch m.Code {
+	case proto.Code_CODE_UNSPECIFIED:
+		return false
+	case proto.Code_CODE_MOVED:
+		p, err := proto.PeerIDFrom(m.Home)
+		if err != nil || m.Generation <= r.gen {
+			o.unheeded(r.task, r.home, r.epoch, "no later home")
+		}
+		if err == nil {
+			o.follow(r, p, m.Generation)
+			o.speak(r)
+			if r.mem.asked {
+				o.askLeave(r)
+			}
+		}
+	case proto.Code_CODE_STALE:
+		o.lost(r, m.State)
+	}
+	return true // everything else: it is asked again
+}
+
+// lost ends a lease that is over by the word of its home. A handler that still runs
+// is stopped. A success is kept while the task lives, and while a later grant may still
+// be on its way: if it comes back here it is not run again (I6).
+func (o *Owner) lost(r *run, state proto.TaskState) {
+	if r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED || r.orphan && !state.Terminal() {
+		return
+	}
+	o.event(EventLost, r, "the home says that it is over")
+	r.mem.asked = false
+	switch {
+	case r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED && !state.Terminal() && o.cfg.flaw != lostDropped:
+		r.orphan = true
+		o.put(r)
+		return
+	case r.mem.alive && !r.mem.stopped:
+		r.mem.stopped = true
+		o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the lease was lost: another node was granted the task, or it has ended"})
+	}
+	r.orphan = r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED && r.state == proto.TaskState_TASK_STATE_SUCCESS
+	o.close(r, r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED && o.cfg.flaw == lostDropped)
+}
+
+// close keeps of a lease that it was here. lose forgets how it ended.
+func (o *Owner) close(r *run, lose bool) {
+	switch {
+	case r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED:
+		r.cause = proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED
+	case r.phase == proto.LeasePhase_LEASE_PHASE_STARTED:
+		r.cause = proto.ReleaseCause_RELEASE_CAUSE_STOPPED
+	}
+	if r.phase != proto.LeasePhase_LEASE_PHASE_FINISHED || lose {
+		r.state = 0
+	}
+	r.phase, r.digest = proto.LeasePhase_LEASE_PHASE_CLOSED, nil
+	o.put(r)
+}
+
+// OnPermit takes a home's leave to start.
+func (o *Owner) OnPermit(from proto.PeerID, m *proto.Permit, now Now) Output {
+	out := o.step(now)
+	for _, x := range m.GetRulings() {
+		r := o.ruled(from, x)
+		if r == nil || o.refused(r, x) {
+			continue
+		}
+		if r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && r.mem.asked {
+			o.start(r)
+		} else {
+			o.unheeded(r.task, from, r.epoch, "leave that was not asked for, or had before")
+		}
+	}
+	return *out
+}
+
+// Progress notes that a handler that declares progress has made some. From its
+// first word on it must go on doing so. It reports whether such a handler runs.
+func (o *Owner) Progress(id proto.TaskID, now Now) bool {
+	o.now = now
+	r := o.runs[id]
+	if r == nil || !r.mem.alive {
+		return false
+	}
+	r.mem.paces, r.mem.moved, r.mem.stalled = true, now.Boot, false
+	return true
+}
+
+// Finish takes the end of a handler: what it did is durable as a result before it
+// goes home. What the driver keeps of the result belongs into the same batch. When
+// the lease is over already nothing goes home, and the driver's result is dropped:
+// kept is false.
+func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, now Now) (kept bool, out Output) {
+	o.step(now)
+	r := o.runs[id]
+	switch {
+	case r == nil || !r.mem.alive:
+		return false, o.out
+	case r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED && state == proto.TaskState_TASK_STATE_SUCCESS:
+		// Its lease was lost while it ran: if the task comes back here it is not
+		// run again.
+		o.finish(r, state, digest)
+		r.orphan = true
+		o.put(r)
+		return true, o.out
+	case r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED:
+		r.mem.alive = false
+		return false, o.out
+	}
+	o.finish(r, state, digest)
+	return true, o.out
+}
+
+// Fail takes the end of a handler that may be tried again, or that was stopped.
+func (o *Owner) Fail(id proto.TaskID, cause proto.ReleaseCause, reason string, retryAfterMs uint64, now Now) Output {
+	o.step(now)
+	r := o.runs[id]
+	if r == nil || !r.mem.alive {
+		return o.out
+	}
+	if r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED {
+		r.mem.alive = false
+		return o.out
+	}
+	o.release(r, cause, reason, retryAfterMs)
+	return o.out
+}
+
+// OnResultAnswer takes a home's answer to a result: code zero is COMMITTED.
+func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Output {
+	out := o.step(now)
+	r := o.ruled(from, m)
+	switch {
+	case r == nil:
+		return *out
+	case r.phase != proto.LeasePhase_LEASE_PHASE_FINISHED:
+		o.unheeded(r.task, from, r.epoch, "an answer to a result that is not on its way")
+		return *out
+	case o.refused(r, m):
+		return *out
+	}
+	o.close(r, false)
+	return *out
+}
+
+// OnReleaseReply takes a home's answer to what was given back.
+func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now) Output {
+	out := o.step(now)
+	for _, x := range m.GetRulings() {
+		r := o.ruled(from, x)
+		if r == nil {
+			continue
+		}
+		if r.phase != proto.LeasePhase_LEASE_PHASE_RELEASED {
+			o.unheeded(r.task, from, r.epoch, "an answer to what was not given back, or was answered")
+			continue
+		}
+		if x.Code == proto.Code_CODE_MOVED || x.Code == proto.Code_CODE_BUSY {
+			o.refused(r, x)
+			continue
+		}
+		o.close(r, false)
+	}
+	return *out
+}
+
+// OnCancel stops a task that its home wants stopped.
+func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
+	out := o.step(now)
+	id, err := proto.TaskIDFrom(m.GetTask())
+	r := o.runs[id]
+	if err != nil || r == nil {
+		return *out
+	}
+	if r.home != from {
+		o.unheeded(id, from, r.epoch, "a wish to cancel of who is not its home")
+		return *out
+	}
+	switch {
+	case r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && !r.mem.asked:
+		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "cancelled before it started", 0)
+	case r.mem.alive && !r.mem.stopped:
+		r.mem.stopped = true
+		out.Stops = append(out.Stops, Stop{Task: id, Cause: "cancelled", Cancel: true})
+	}
+	return *out
+}
+
+// OnStatus answers what became of leases. Of one that is not known here it is noted
+// that it will never be started, before that is said.
+func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
+	out := o.step(now)
+	reply := new(proto.StatusReply)
+	for _, cm := range m.GetClaims() {
+		k, ok := claimFrom(cm)
+		if !ok {
+			continue
+		}
+		r := o.runs[k.task]
+		switch {
+		case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch.Compare(k.epoch) < 0):
+			// It was for an earlier start of this node, and no grant of that is taken.
+			m := &proto.Released{Claim: k.message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, Reason: "it was meant for an earlier start of this node"}
+			out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
+		case r != nil && r.epoch.Compare(k.epoch) < 0 && r.home != from && r.phase != proto.LeasePhase_LEASE_PHASE_CLOSED:
+			// Whoever is the home now is told of by the one that is known here.
+		case r == nil || r.epoch.Compare(k.epoch) < 0 && !r.mem.alive && r.phase != proto.LeasePhase_LEASE_PHASE_FINISHED:
+			o.never(from, k, r)
+		case r.epoch.Compare(k.epoch) < 0: // the grant is on its way, and will be adopted
+			o.adopt(r, from, o.mine(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
+			reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
+		case r.epoch != k.epoch || r.token != k.token:
+			o.unheeded(k.task, from, k.epoch, "a question about another lease")
+		default:
+			o.follow(r, from, k.gen)
+			if r.home != from {
+				o.unheeded(k.task, from, k.epoch, "a question of who is not its home")
+				continue
+			}
+			switch r.phase {
+			case proto.LeasePhase_LEASE_PHASE_RELEASED:
+				r.mem.sent = 0
+				o.speak(r)
+			case proto.LeasePhase_LEASE_PHASE_CLOSED:
+				o.reopen(r)
+			default:
+				reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
+				o.speak(r)
+			}
+		}
+	}
+	if len(reply.Held) > 0 {
+		out.send(from, proto.MessageType_STATUS_REPLY, reply)
+	}
+	return *out
+}
+
+func (o *Owner) mine(k claim) claim {
+	k.boot = o.boot
+	return k
+}
+
+// never notes that an epoch will not be started here.
+func (o *Owner) never(from proto.PeerID, k claim, old *run) {
+	if old != nil {
+		if startedOnce(old) && old.mode == proto.Mode_MODE_AT_MOST_ONCE {
+			return
+		}
+		if old.state == proto.TaskState_TASK_STATE_SUCCESS {
+			old.claim, old.home, old.giver, old.orphan = o.bound(k), from, from, false
+			o.release(old, proto.ReleaseCause_RELEASE_CAUSE_PARKED, "it succeeded here before, and its home has forgotten", 0)
+			return
+		}
+		o.forget(old)
+	}
+	if old == nil && k.gen <= 1 && k.epoch.Compare(o.marks[from]) <= 0 { // it gave the epoch itself: a copy of its grant is refused anyway
+		m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, Reason: "this node does not have the lease"}
+		o.out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
+		return
+	}
+	if o.noted[from] >= maxNoted {
+		return // it asks again, or counts the lease as lost
+	}
+	r := &run{claim: o.bound(k), home: from, giver: from, phase: proto.LeasePhase_LEASE_PHASE_RECEIVED}
+	o.add(r)
+	o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "this node does not have the lease", 0)
+}
+
+// maxNoted is of how many leases that this node never had it notes that for one node
+// that asks: any member can ask about leases that nobody gave.
+const maxNoted = 4096
+
+// bound is k for the start of this node that it is for.
+func (o *Owner) bound(k claim) claim {
+	if k.boot == (proto.BootID{}) {
+		k.boot = o.boot
+	}
+	return k
+}
+
+// reopen says again what a home wants to know that has lost the answer.
+func (o *Owner) reopen(r *run) {
+	if r.mem.alive {
+		return // its handler is being stopped, and tells then
+	}
+	cause, why := r.cause, "it was given back before"
+	if r.state == proto.TaskState_TASK_STATE_SUCCESS || cause == proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED {
+		cause, why = proto.ReleaseCause_RELEASE_CAUSE_PARKED, "it ended here before, and its home has forgotten"
+	}
+	o.release(r, cause, why, 0)
+}

@@ -1,0 +1,637 @@
+package ownership
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/balefire/balefire/proto"
+)
+
+// A world is what an observer who sees every disk and every handler knows, and the
+// promises that are held against it.
+type world struct {
+	s        *sim
+	failed   string // the first promise that was broken
+	tasks    map[proto.TaskID]*simTask
+	order    []proto.TaskID
+	values   map[uint64]simValue
+	counters map[string]int
+	history  []porcupine.Operation
+	open     map[string]int
+	freed    map[string]time.Duration // lane → when a person last let it go on
+	lanes    map[string][]proto.TaskID
+	wishes   []simWish
+	shifts   map[string]int // by queue: how often its home has changed, a seizure counts twice
+}
+
+// A simTask is a task and all that ever happened to it.
+type simTask struct {
+	Task
+	simRuns
+	simEnd
+	policy    Policy
+	accepted  bool
+	lane      string
+	epoch     proto.Seq // of the newest durable grant
+	owner     proto.PeerID
+	token     Token
+	shifts    int // of its queue when it was accepted
+	lapses    int
+	failures  int
+	cancelled bool // its cell on disk says so
+	rolled    bool // a disk that was rolled back has forgotten something of it
+	wished    int  // how often a wish went after it when nothing went wrong any more
+}
+
+// A simRuns is what the nodes did about a task.
+type simRuns struct {
+	starts  []int        // by node
+	excused []int        // by node: runs that died, were stopped or failed
+	success []int        // by node: on disk
+	noted   [7]proto.Seq // by node: the newest start on disk
+	seen    [7]proto.Seq // by node: the newest lease on disk
+}
+
+// A simEnd is how a task ended.
+type simEnd struct {
+	end       *End
+	ends      int
+	endedAt   time.Duration
+	blockedAt time.Duration
+}
+
+// A simWish is a person's wish to cancel a task, said at a node that it moved from.
+type simWish struct {
+	at   *simNode
+	task proto.TaskID
+}
+
+type simValue struct {
+	task proto.TaskID
+	node int
+}
+
+func newWorld(s *sim) *world {
+	return &world{
+		s: s, tasks: map[proto.TaskID]*simTask{}, values: map[uint64]simValue{}, counters: map[string]int{}, open: map[string]int{},
+		freed: map[string]time.Duration{}, shifts: map[string]int{}, lanes: map[string][]proto.TaskID{},
+	}
+}
+
+func (w *world) fail(format string, args ...any) {
+	if w.failed == "" {
+		w.failed = fmt.Sprintf("at %v: ", w.s.now) + fmt.Sprintf(format, args...)
+	}
+}
+
+// trace prints what happens to one task, for whoever replays a seed.
+func (w *world) trace(id proto.TaskID, format string, args ...any) {
+	if *simOf != "" && strings.HasSuffix(id.String(), *simOf) {
+		fmt.Printf("%12v "+format+"\n", append([]any{w.s.now}, args...)...)
+	}
+}
+
+func (w *world) sometimes(what string) { w.counters[what]++ }
+
+func (w *world) policyOf(id proto.TaskID) Policy { return w.tasks[id].policy }
+
+// event counts situations, and holds what only an event shows.
+func (w *world) event(x *simNode, e Event) {
+	w.trace(e.Task, "node %d: %v peer %d epoch %v %s", x.i, e.Kind, int(e.Peer[0])-1, e.Epoch, e.Cause)
+	w.sometimes(e.Kind.String())
+	switch e.Kind {
+	case EventLapsed:
+		w.tasks[e.Task].lapses++
+		if x.clock().Mono-x.began < w.s.cfg.Lease {
+			w.fail("S22: node %d took the lease of %v back within a period of its own start", x.i, e.Task)
+		}
+		if x.resumed {
+			w.fail("S29: node %d took the lease of %v back in the first scan after it stood still", x.i, e.Task)
+		}
+	case EventDeclined, EventReleased: // it may be lost with the batch: it returns never
+		w.history = append(w.history, porcupine.Operation{
+			ClientId: x.i, Input: regInput{task: e.Task, kind: regRelease, epoch: e.Epoch}, Call: int64(w.s.now), Output: regOutput{unknown: true}, Return: 1 << 62,
+		})
+	case EventDead:
+		w.tasks[e.Task].lapses++
+	case EventCrashed:
+		w.tasks[e.Task].excused[x.i]++
+	case EventEnded:
+		t := w.tasks[e.Task]
+		t.blockedAt = w.s.now
+		// Expired only when it cannot run, or its last word must be over (I3).
+		if t.Task.ID == e.Task && !t.rolled && len(e.Cause) >= 7 && e.Cause[:7] == "EXPIRED" {
+			y := w.s.nodeOf(t.owner)
+			if y != nil && y.up && y.procs[e.Task] != nil && y.owner.runs[e.Task] != nil && y.owner.runs[e.Task].epoch == t.epoch && x.clock().Wall <= w.s.cfg.withDefaults().lastWord(t.NotAfter) {
+				w.fail("I3: %v expired while it runs on node %d", e.Task, y.i)
+			}
+		}
+	}
+}
+
+// accepted notes that a home has the task on disk.
+func (w *world) accepted(x *simNode, id proto.TaskID) {
+	t := w.tasks[id]
+	t.accepted, t.shifts = true, w.shifts[t.Queue]
+	w.trace(id, "node %d: accepted, lane %q/%q block %v mode %v policy %d", x.i, t.Queue, t.Key, t.Block, t.Mode, t.policy)
+	if t.Key != "" {
+		_, gen := x.home.HomeOf(t.Queue)
+		t.lane = fmt.Sprintf("%d/%d/%s/%s", x.i, gen, t.Queue, t.Key)
+		w.lanes[t.lane] = append(w.lanes[t.lane], id)
+	}
+}
+
+// granted holds I5 when a grant is durable: epochs rise, each is for one owner.
+func (w *world) granted(x *simNode, g simGrant) {
+	t := w.tasks[g.task]
+	if t.rolled {
+		return
+	}
+	if g.epoch.Compare(t.epoch) <= 0 {
+		w.fail("I5: %v was granted %v after %v", g.task, g.epoch, t.epoch)
+	}
+	if t.end != nil {
+		w.fail("I3: %v was granted after its end", g.task)
+	}
+	if t.cancelled {
+		w.fail("cancel: %v was granted after its cancel was on disk", g.task)
+	}
+	if t.wished > 4 {
+		w.fail("cancel: %v was granted although a wish goes after it since 12 s", g.task)
+	}
+	t.epoch, t.owner, t.token = g.epoch, g.owner, g.token
+	w.history = append(w.history, porcupine.Operation{
+		ClientId: x.i, Input: regInput{task: g.task, kind: regGrant, epoch: g.epoch}, Call: int64(g.call), Output: regOutput{ok: true}, Return: int64(w.s.now) + 1,
+	})
+}
+
+// ended holds I3 and I4 when an end is durable.
+func (w *world) ended(x *simNode, e End) {
+	t := w.tasks[e.Task]
+	if t.rolled {
+		t.end = &e
+		return
+	}
+	t.ends++
+	w.trace(e.Task, "node %d: end on disk %v", x.i, e.State)
+	if t.end != nil {
+		w.fail("I3: %v ended as %v and again as %v on node %d", e.Task, t.end.State, e.State, x.i)
+		return
+	}
+	t.end, t.endedAt = &e, w.s.now
+	if e.Reason == "" && e.State != proto.TaskState_TASK_STATE_SUCCESS && e.Digest == nil {
+		w.fail("I11: %v ended as %v without a reason", e.Task, e.State)
+	}
+	if e.Digest == nil {
+		w.history = append(w.history, porcupine.Operation{
+			ClientId: x.i, Input: regInput{task: e.Task, kind: regEnd}, Call: int64(w.s.now), Output: regOutput{ok: true}, Return: int64(w.s.now) + 1,
+		})
+		limit := int(t.MaxAttempts)
+		if limit == 0 {
+			limit = 3
+		}
+		if len(e.Reason) > 8 && e.Reason[:8] == "attempts" && t.failures < limit && t.Mode != proto.Mode_MODE_AT_MOST_ONCE {
+			w.fail("I11: %v used up its attempts after %d failures", e.Task, t.failures)
+		}
+		return
+	}
+	if len(e.Digest) != 8 {
+		w.fail("I2: %v ended with a result that nobody made", e.Task)
+		return
+	}
+	v, ok := w.values[binary.BigEndian.Uint64(e.Digest)]
+	y := w.s.nodeOf(e.From)
+	switch {
+	case !ok || v.task != e.Task:
+		w.fail("I2: %v ended with a result that nobody made", e.Task)
+	case e.Epoch != t.epoch || e.From != t.owner || y == nil || v.node != y.i:
+		w.fail("I4: %v ended with a result of node %d under %v; the newest grant is %v", e.Task, v.node, e.Epoch, t.epoch)
+	}
+}
+
+// started holds what a start promises.
+func (w *world) started(x *simNode, st Start) {
+	t := w.tasks[st.Task]
+	if t.rolled {
+		return
+	}
+	if t.noted[x.i].Compare(st.Epoch) < 0 {
+		w.fail("I6: %v starts on node %d and that is not on disk", st.Task, x.i)
+	}
+	if x.procs[st.Task] != nil {
+		w.fail("I6: %v starts twice at once on node %d", st.Task, x.i)
+	}
+	if t.success[x.i] > 0 {
+		w.fail("I6: %v starts on node %d, where it succeeded", st.Task, x.i)
+	}
+	t.starts[x.i]++
+	limit := int(max(t.MaxAttempts, 3))
+	if t.starts[x.i] > limit+t.excused[x.i]+t.lapses {
+		w.fail("I6: %d starts of %v on node %d", t.starts[x.i], st.Task, x.i)
+	}
+	all := 0
+	for _, n := range t.starts {
+		all += n
+	}
+	if t.Mode == proto.Mode_MODE_AT_MOST_ONCE {
+		if all > 1 {
+			w.fail("I6: %v starts %d times, and its mode is at_most_once", st.Task, all)
+		}
+		if !w.permitted(st) {
+			w.fail("I6: %v starts without leave on any disk", st.Task)
+		}
+	}
+	if t.Key != "" {
+		w.inOrder(t)
+	}
+}
+
+// permitted reports whether leave to start is on a home's disk.
+func (w *world) permitted(st Start) bool {
+	for _, x := range w.s.nodes {
+		for _, k := range []string{taskKey(keyLease, st.Task), taskKey(keyMoved, st.Task)} {
+			m := new(proto.Lease)
+			if k[0] == keyMoved {
+				g := new(proto.Moved)
+				if v := x.disk[k]; v == nil || proto.Decode(v, g) != nil || g.Lease == nil {
+					continue
+				}
+				m = g.Lease
+			} else if v := x.disk[k]; v == nil || proto.Decode(v, m) != nil {
+				continue
+			}
+			if m.EpochBoot == st.Epoch.Boot && m.EpochCounter == st.Epoch.Counter && (m.State == proto.TaskState_TASK_STATE_RUNNING || m.State == proto.TaskState_TASK_STATE_INDETERMINATE || m.State.Terminal()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inOrder holds I10: what was accepted before it in its lane has ended, and a lane
+// that stands still was let go on.
+func (w *world) inOrder(t *simTask) {
+	for _, id := range w.lanes[t.lane] {
+		p := w.tasks[id]
+		if id == t.ID {
+			return
+		}
+		if p.rolled || w.shifts[t.Queue]-t.shifts > 1 || w.shifts[t.Queue] >= simSeized {
+			continue // it took another way: order is kept by one home, and over one handoff
+		}
+		if p.end == nil {
+			w.fail("I10: %v starts before %v of its lane has ended", t.ID, id)
+			return
+		}
+		good := p.end.State == proto.TaskState_TASK_STATE_SUCCESS || p.end.State == proto.TaskState_TASK_STATE_CANCELLED
+		if p.Block && !good && w.freed[t.Queue+t.Key] < p.blockedAt {
+			w.fail("I10: %v starts although its lane stands still since the end of %v", t.ID, id)
+			return
+		}
+	}
+}
+
+// failedRun notes that a handler failed.
+func (w *world) failedRun(id proto.TaskID) {
+	w.tasks[id].failures++
+}
+
+func (w *world) killed(x *simNode, id proto.TaskID) { w.tasks[id].excused[x.i]++ }
+
+// forgotten notes what an owner need not remember any more.
+func (w *world) forgotten(x *simNode, wr Write) {
+	if wr.Key[0] == keyOwner {
+		w.tasks[proto.TaskID([]byte(wr.Key[1:]))].seen[x.i] = proto.Seq{}
+	}
+}
+
+// written notes the starts and successes that are on disk.
+func (w *world) written(x *simNode, wr Write) {
+	if wr.Key[0] == keyLease {
+		l := new(proto.Lease)
+		if proto.Decode(wr.Val, l) == nil && l.Cancel {
+			w.tasks[proto.TaskID(l.Task)].cancelled = true
+		}
+		return
+	}
+	m := new(proto.OwnerLease)
+	if wr.Key[0] != keyOwner || proto.Decode(wr.Val, m) != nil {
+		return
+	}
+	t, e := w.tasks[proto.TaskID(m.Claim.Task)], proto.Seq{Boot: m.Claim.EpochBoot, Counter: m.Claim.EpochCounter}
+	if e.Compare(t.seen[x.i]) < 0 && !t.rolled {
+		w.fail("I4: node %d went back from %v to %v for %v", x.i, t.seen[x.i], e, t.ID)
+	}
+	t.seen[x.i] = e
+	switch {
+	case m.Phase == proto.LeasePhase_LEASE_PHASE_STARTED:
+		t.noted[x.i] = e
+	case m.Phase == proto.LeasePhase_LEASE_PHASE_FINISHED && m.State == proto.TaskState_TASK_STATE_SUCCESS:
+		t.success[x.i] = 1
+	}
+}
+
+// effectOf is what a handler that is asked answers.
+func (w *world) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
+	if w.tasks[id].success[x.i] > 0 || w.s.chance(2) {
+		return true, w.value(x, id)
+	}
+	return false, nil
+}
+
+// value is a result that only one run can have made.
+func (w *world) value(x *simNode, id proto.TaskID) []byte {
+	n := uint64(len(w.values) + 1)
+	w.values[n] = simValue{id, x.i}
+	return binary.BigEndian.AppendUint64(nil, n)
+}
+
+// fenced holds I4: a claim below the newest durable grant changes no record.
+func (x *simNode) fenced(claims []*proto.Claim, input func() Output) {
+	type before struct {
+		c     *cell
+		until time.Duration
+		state proto.TaskState
+	}
+	var old []before
+	for _, m := range claims {
+		k, ok := claimFrom(m)
+		c := x.home.cells[k.task]
+		if ok && c != nil && !x.s.w.tasks[k.task].rolled && k.epoch.Compare(x.s.w.tasks[k.task].epoch) < 0 {
+			old = append(old, before{c, c.place.until, c.state})
+		}
+	}
+	out := input()
+	for _, b := range old {
+		if x.home.cells[b.c.task.ID] == b.c && (b.c.place.until > b.until || b.c.state != b.state) && !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventGranted && e.Task == b.c.task.ID }) {
+			x.s.w.fail("I4: an older claim changed the lease of %v on node %d", b.c.task.ID, x.i)
+		}
+		for _, e := range out.Ends {
+			if e.Task == b.c.task.ID {
+				x.s.w.fail("I4: an older claim ended %v on node %d", e.Task, x.i)
+			}
+		}
+	}
+	x.apply(out)
+}
+
+func takenClaims(m *proto.Granted) (out []*proto.Claim) {
+	for _, t := range m.Taken {
+		out = append(out, t.Claim)
+	}
+	return out
+}
+
+func releasedClaims(m *proto.Release) (out []*proto.Claim) {
+	for _, t := range m.Released {
+		out = append(out, t.Claim)
+	}
+	return out
+}
+
+func heldClaims(m *proto.StatusReply) (out []*proto.Claim) {
+	for _, t := range m.Held {
+		out = append(out, t.Claim)
+	}
+	return out
+}
+
+// The history of each task as a register that is written once, fenced by epochs.
+
+const (
+	regGrant = iota
+	regCommit
+	regEnd
+	regRelease // the home takes a lease back by its owner's word
+)
+
+type regInput struct {
+	task  proto.TaskID
+	kind  int
+	epoch proto.Seq
+	val   uint64
+}
+
+type regOutput struct{ ok, unknown bool }
+
+type regState struct {
+	epoch    proto.Seq
+	val      uint64
+	released bool
+}
+
+const regClosed = 1<<64 - 1 // ended by its home
+
+var regModel = porcupine.Model{
+	Partition: func(h []porcupine.Operation) [][]porcupine.Operation {
+		at := map[proto.TaskID]int{}
+		var out [][]porcupine.Operation
+		for _, o := range h {
+			id := o.Input.(regInput).task
+			i, ok := at[id]
+			if !ok {
+				i = len(out)
+				at[id] = i
+				out = append(out, nil)
+			}
+			out[i] = append(out[i], o)
+		}
+		return out
+	},
+	Init: func() any { return regState{} },
+	Step: func(state, input, output any) (bool, any) {
+		s, in, out := state.(regState), input.(regInput), output.(regOutput)
+		switch in.kind {
+		case regGrant:
+			return in.epoch.Compare(s.epoch) > 0 && s.val == 0, regState{epoch: in.epoch}
+		case regEnd:
+			return s.val == 0, regState{epoch: s.epoch, val: regClosed}
+		}
+		if in.kind == regRelease {
+			s.released = s.released || s.epoch == in.epoch
+			return true, s
+		}
+		counts := s.val == in.val || s.val == 0 && in.epoch == s.epoch && !s.released
+		switch {
+		case out.unknown && !counts:
+			return true, s
+		case !out.unknown && out.ok != counts:
+			return false, s
+		case counts:
+			return true, regState{epoch: s.epoch, val: in.val}
+		}
+		return true, s
+	},
+}
+
+func regKey(node proto.PeerID, id proto.TaskID, e proto.Seq) string {
+	return fmt.Sprintf("%d/%x/%v", node[0], id[:], e)
+}
+
+// offered notes that an owner begins to offer a result. Copies of it are the same
+// call.
+func (w *world) offered(x *simNode, id proto.TaskID, m *proto.Outcome) {
+	e := proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}
+	k := regKey(x.peer, id, e)
+	if i, ok := w.open[k]; ok && w.history[i].Output.(regOutput).unknown {
+		return
+	}
+	if len(m.BodyDigest) != 8 {
+		return
+	}
+	w.open[k] = len(w.history)
+	w.history = append(w.history, porcupine.Operation{
+		ClientId: x.i, Input: regInput{id, regCommit, e, binary.BigEndian.Uint64(m.BodyDigest)}, Call: int64(w.s.now), Output: regOutput{unknown: true}, Return: 1 << 62,
+	})
+}
+
+// answered notes a home's answer to a result.
+func (w *world) answered(x *simNode, _ proto.PeerID, m *proto.Ruling) {
+	if m.Code != proto.Code_CODE_UNSPECIFIED && m.Code != proto.Code_CODE_STALE {
+		return
+	}
+	i, ok := w.open[regKey(x.peer, proto.TaskID(m.Task), proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter})]
+	if !ok || !w.history[i].Output.(regOutput).unknown {
+		return
+	}
+	w.history[i].Output = regOutput{ok: m.Code == proto.Code_CODE_UNSPECIFIED}
+	w.history[i].Return = int64(w.s.now) + 1
+}
+
+// settled reports whether every accepted task has ended.
+func (w *world) settled() bool {
+	for _, id := range w.order {
+		if t := w.tasks[id]; t.accepted && t.end == nil && !t.rolled {
+			return false
+		}
+	}
+	return true
+}
+
+// disputed reports whether a task waits for the clock of its home: its time is over by
+// the clock of another node, which does not start it any more. Clocks go up to four times
+// as fast as others here, also when nothing goes wrong any more.
+func (w *world) disputed() bool {
+	for _, id := range w.order {
+		t := w.tasks[id]
+		if !t.accepted || t.end != nil || t.rolled {
+			continue
+		}
+		over, waits := false, false
+		for _, x := range w.s.nodes {
+			over = over || x.clock().Wall > t.NotAfter
+			waits = waits || x.home.cells[id] != nil && x.clock().Wall <= w.s.cfg.lastWord(t.NotAfter)
+		}
+		if over && waits {
+			return true
+		}
+	}
+	return false
+}
+
+// finish holds what must be true when all faults are over.
+func (w *world) finish() {
+	for _, id := range w.order {
+		t := w.tasks[id]
+		switch {
+		case t.rolled && t.end == nil: // it may wait where its owner knows a later home
+		case t.accepted && t.end == nil:
+			w.fail("I20: %v has not ended: %s", id, w.where(id))
+		case !t.accepted && t.end != nil && !t.rolled:
+			w.fail("I2: %v ended and was not accepted", id)
+		}
+	}
+	for _, name := range simQueues {
+		first := ""
+		for _, x := range w.s.nodes {
+			q := x.home.Queue(name)
+			if q == nil {
+				continue
+			}
+			if first == "" {
+				first = string(q.Home)
+			}
+			if string(q.Home) != first {
+				w.fail("seize: nodes do not agree who is the home of %s:%s", name, w.homes(name))
+			}
+		}
+	}
+	for _, x := range w.s.nodes {
+		for _, id := range w.order {
+			v := x.disk[taskKey(keyOwner, id)]
+			if v == nil {
+				continue
+			}
+			m := new(proto.OwnerLease)
+			if proto.Decode(v, m) != nil {
+				continue
+			}
+			if started := m.Phase == proto.LeasePhase_LEASE_PHASE_STARTED; started && x.procs[id] == nil {
+				w.fail("I7, S38: node %d says that %v runs, and nothing runs", x.i, id)
+			}
+		}
+	}
+	w.history = slices.DeleteFunc(w.history, func(o porcupine.Operation) bool { return w.tasks[o.Input.(regInput).task].rolled })
+	if w.failed == "" {
+		switch porcupine.CheckOperationsTimeout(regModel, w.history, 10*time.Second) {
+		case porcupine.Illegal:
+			w.fail("the history of a task is not that of a fenced register:%s", w.illegal())
+		case porcupine.Unknown:
+			w.fail("the history could not be checked in time")
+		}
+	}
+}
+
+// homes says what each node believes of a queue.
+func (w *world) homes(name string) (out string) {
+	for _, x := range w.s.nodes {
+		if q := x.home.queues[name]; q != nil && q.state != nil {
+			out += fmt.Sprintf("\n  node %d: %d since %d by", x.i, q.state.Home[0]-1, q.state.Generation)
+			for _, d := range q.deeds {
+				out += fmt.Sprintf(" (%d: %d to %d seized %v)", d.Generation, int(d.From[0])-1, d.To[0]-1, d.Seized)
+			}
+		}
+	}
+	return out
+}
+
+// where says where a task is, for whoever replays a seed.
+func (w *world) where(id proto.TaskID) (out string) {
+	for _, x := range w.s.nodes {
+		if c := x.home.cells[id]; c != nil {
+			if l := c.place.lane; l != nil {
+				out += fmt.Sprintf("[lane blocked %v, %d tasks, first %v] ", l.blocked, len(l.tasks), l.tasks[0].task.ID)
+			}
+			out += fmt.Sprintf("[cell at %d: %v epoch %v gen %d owner %d released %v lapsed %v taken %v cancel %v ready %v] ", x.i, c.state.Name(), c.epoch, c.gen, c.owner[0]-1, c.released, c.place.lapsed, c.place.taken, c.cancel, c.place.ready != nil)
+		}
+		if g := x.home.moved[id]; g != nil {
+			out += fmt.Sprintf("[moved at %d to %d gen %d open %v] ", x.i, int(g.home[0])-1, g.gen, g.lease != nil)
+		}
+		if e := x.home.ended[id]; e != nil {
+			out += fmt.Sprintf("[ended at %d] ", x.i)
+		}
+		if r := x.owner.runs[id]; r != nil {
+			out += fmt.Sprintf("[run at %d: %v epoch %v alive %v home %d] ", x.i, r.phase, r.epoch, r.mem.alive, int(r.home[0])-1)
+		}
+	}
+	return out
+}
+
+// illegal is the first history that cannot be.
+func (w *world) illegal() (out string) {
+	for _, part := range regModel.Partition(w.history) {
+		if porcupine.CheckOperations(regModel, part) {
+			continue
+		}
+		for _, o := range part {
+			in := o.Input.(regInput)
+			out += fmt.Sprintf("\n  node %d %s epoch %v value %d from %v to %v: %+v", o.ClientId, [...]string{"grants", "commits", "ends", "takes back"}[in.kind], in.epoch, in.val, time.Duration(o.Call), time.Duration(o.Return), o.Output)
+		}
+		return fmt.Sprintf(" %v", part[0].Input.(regInput).task) + out + "\n  " + w.where(part[0].Input.(regInput).task)
+	}
+	return ""
+}

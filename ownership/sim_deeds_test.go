@@ -1,0 +1,94 @@
+package ownership
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// admin reports whether x may seize queues.
+func (x *simNode) admin() bool { return x.i < simAdmins }
+
+const simAdmins = 5 // the first nodes
+
+// simDeeds are signed in so far as each node signs as itself alone.
+type simDeeds struct{ of *simNode }
+
+func (d simDeeds) Sign(x Deed) (*proto.Signed, error) {
+	s, err := plainDeeds{}.Sign(x)
+	if err == nil && (x.Seized || x.Generation == 1) && !d.of.admin() {
+		err = errors.New("it is no admin")
+	}
+	s.Signer = slices.Clone(d.of.peer[:])
+	return s, err
+}
+
+func (d simDeeds) Verify(s *proto.Signed) (Deed, error) {
+	x, err := plainDeeds{}.Verify(s)
+	by, perr := proto.PeerIDFrom(s.GetSigner())
+	switch {
+	case err != nil || perr != nil:
+		return x, errors.Join(err, perr)
+	case (x.Seized || x.Generation == 1) && !d.of.s.nodeOf(by).admin(), !x.Seized && x.Generation > 1 && x.From != by:
+		return x, errors.New("signed by somebody who may not")
+	}
+	return x, nil
+}
+
+// usurper has a node that is neither admin nor home claim a queue, or hand over a
+// task of it that it never had, with all that it can make up.
+func (s *sim) usurper() {
+	liar, x := s.nodes[len(s.nodes)-1], s.nodes[s.rng.IntN(len(s.nodes)-1)]
+	name := simQueues[s.rng.IntN(len(simQueues))]
+	q := x.home.queues[name]
+	if !x.up || x.paused || q == nil || q.state == nil || q.had(liar.peer) {
+		return
+	}
+	s.w.sometimes("usurper")
+	m := x.home.stateOf(q)
+	m.Generation, m.Home = m.Generation+1+uint64(s.rng.IntN(3)), slices.Clone(liar.peer[:])
+	lie := func(d Deed) {
+		d.Queue, d.Generation, d.To = name, m.Generation, liar.peer
+		signed, _ := plainDeeds{}.Sign(d)
+		signed.Signer = slices.Clone(liar.peer[:])
+		m.Deeds = append(m.Deeds, signed)
+	}
+	was := proto.PeerID(q.state.Home)
+	switch s.rng.IntN(6) {
+	case 0: // no deed at all
+	case 1:
+		m.Deeds = nil
+	case 2:
+		lie(Deed{From: liar.peer})
+	case 3:
+		lie(Deed{From: was})
+	case 4:
+		lie(Deed{From: was, Seized: true})
+	case 5: // it made the queue too, and has the higher name
+		m.Generation, m.Deeds = 1, nil
+		lie(Deed{})
+	}
+	if s.chance(2) {
+		x.receive(liar.peer, Send{Type: proto.MessageType_SYNC, Body: m})
+	} else {
+		x.receive(liar.peer, Send{Type: proto.MessageType_HANDOFF, Body: &proto.Handoff{Queue: m}})
+	}
+	if x.home.queues[name].had(liar.peer) {
+		s.w.fail("usurper: node %d believes that node %d is the home of %s", x.i, liar.i, name)
+	}
+	for e := x.home.live.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*cell)
+		if c.task.Queue != name || s.w.tasks[c.task.ID].Sent == liar.peer {
+			continue
+		}
+		l := copyLease(c.record())
+		l.Generation += 5
+		l.State, l.Owner = proto.TaskState_TASK_STATE_ACCEPTED, slices.Clone(liar.peer[:])
+		x.receive(liar.peer, Send{Type: proto.MessageType_HANDOFF, Body: &proto.Handoff{Lease: l}})
+		if x.home.cells[c.task.ID] != c {
+			s.w.fail("usurper: node %d handed %v to node %d, and never had it", liar.i, c.task.ID, x.i)
+		}
+		return
+	}
+}

@@ -1,0 +1,81 @@
+package ownership
+
+import (
+	"encoding/binary"
+	"maps"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A simBackup is a copy of a disk, as a person or a snapshot of the machine makes it.
+type simBackup struct {
+	disk map[string][]byte
+	at   time.Duration
+}
+
+// A simPast is what a disk that was rolled back does not know.
+type simPast struct {
+	backup   simBackup
+	touched  map[proto.TaskID]time.Duration // by task: when something of it was written last
+	highest  uint64                         // boot number of all starts of the node
+	restored bool                           // since its last start
+}
+
+// touch notes what is written of which task.
+func (x *simNode) touch(key string) {
+	if x.touched == nil {
+		x.touched = map[proto.TaskID]time.Duration{}
+	}
+	if len(key) == 17 {
+		x.touched[proto.TaskID([]byte(key[1:]))] = x.s.now
+	}
+}
+
+// backUp copies the disk of x, or ends x and restores the last copy. What was written
+// of a task since then is not known to x any more: no promise holds for such a task
+// but that its epochs rise at x. All others must not be harmed.
+func (s *sim) backUp(x *simNode) {
+	if x.backup.disk == nil {
+		x.backup.disk, x.backup.at = maps.Clone(x.disk), s.now
+		return
+	}
+	x.crash()
+	s.w.sometimes("rolled back")
+	for id, at := range x.touched {
+		if at > x.backup.at {
+			s.w.tasks[id].rolled = true
+			s.w.trace(id, "node %d: forgotten by a disk that was rolled back", x.i)
+		}
+	}
+	x.disk, x.backup.disk, x.restored = x.backup.disk, nil, true
+	for _, name := range simQueues {
+		s.w.shifts[name] += simSeized
+	}
+	s.at(s.between(time.Second, 10*time.Second), x.restart)
+}
+
+// bootNumber is that of a start, and holds I5 for it: the epochs of each start are
+// above those of all before.
+func (x *simNode) bootNumber(now Now) uint64 {
+	boot := max(lastBoot(x.disk)+1, uint64(max(now.Wall/1000, 1)))
+	if x.s.flaw == bootUnclocked {
+		boot = lastBoot(x.disk) + 1
+	}
+	if boot <= x.highest && x.restored && x.s.flaw != bootUnclocked {
+		x.s.w.sometimes("rolled back with its clock")
+		boot = x.highest + 1 // the others refuse it until its clock is right: see transport.ErrOldBoot
+	}
+	if boot <= x.highest {
+		x.s.w.fail("I5: node %d starts with the boot number %d after %d", x.i, boot, x.highest)
+	}
+	x.highest, x.restored = boot, false
+	return boot
+}
+
+func lastBoot(disk map[string][]byte) uint64 {
+	if v := disk["boot"]; v != nil {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}

@@ -1,0 +1,274 @@
+package ownership
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// storeBatch is the largest batch that a store takes, and storeCost what a write counts
+// there beside its key and value.
+const storeBatch, storeCost = 4 << 20, 40
+
+// weightOf is what the writes of an output count. Those of what ends are not among them:
+// each is a batch of its own.
+func weightOf(o Output) (n int) {
+	own := map[string]bool{}
+	for _, e := range o.Ends {
+		own[taskKey(keyLease, e.Task)] = true
+	}
+	for _, w := range o.Writes {
+		if !own[w.Key] {
+			n += len(w.Key) + len(w.Val) + storeCost
+		}
+	}
+	return n
+}
+
+// However much becomes possible, or is over, at once: a step of a home fits into one
+// batch, and what is left over follows.
+func TestStepsFitIntoABatch(t *testing.T) {
+	const many = 20_000
+	begin := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	after := func(d time.Duration) Now {
+		return Now{Wall: begin.Wall + d.Milliseconds(), Mono: begin.Mono + d, Boot: begin.Boot + d}
+	}
+	giant := Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 2 * many}}
+	filled := func(mode proto.Mode) *Home {
+		h := NewHome(homePeer, 1, Config{HandoffWindow: many})
+		h.Begin(begin)
+		h.SetQueue(func(*proto.QueueState) {}, begin, "q")
+		for i := range many {
+			h.Add(Task{ID: roomTask(i), Queue: "q", Kind: "k", Mode: mode, NotAfter: after(time.Hour).Wall}, begin)
+		}
+		return h
+	}
+	// drive takes steps, and reports whether all fitted, until done says so.
+	drive := func(t *testing.T, h *Home, out Output, from time.Duration, done func() bool) {
+		t.Helper()
+		for at := from; ; at += time.Second {
+			if n := weightOf(out); n > storeBatch/2 {
+				t.Fatalf("a step writes %d bytes", n)
+			}
+			if done() {
+				return
+			}
+			if at > from+10*time.Minute {
+				t.Fatal("what is left over never follows")
+			}
+			out = h.Tick(after(at))
+		}
+	}
+	leased := func(h *Home) (n int) {
+		for _, c := range h.cells {
+			if c.leased() {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("a node with room for all comes", func(t *testing.T) {
+		h := filled(0)
+		drive(t, h, h.SetNode(giant, begin), 0, func() bool { return leased(h) == many })
+	})
+	t.Run("the queue goes to another home, and its notes are forgotten", func(t *testing.T) {
+		h := filled(0)
+		out, err := h.HandOff("q", otherPeer, begin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		drive(t, h, out, 0, func() bool { return len(h.cells) == 0 })
+		taken := new(proto.HandedOff)
+		for id, g := range h.moved {
+			taken.Moved = append(taken.Moved, &proto.Moved{Task: slices.Clone(id[:]), Generation: g.gen})
+		}
+		h.OnHandedOff(otherPeer, taken, begin)
+		drive(t, h, Output{}, 24*time.Hour, func() bool { return len(h.moved) == 0 })
+	})
+	t.Run("an owner of all is silent", func(t *testing.T) {
+		h := filled(proto.Mode_MODE_AT_MOST_ONCE)
+		for at := time.Duration(0); leased(h) < many; at += time.Second {
+			h.SetNode(giant, after(at))
+		}
+		for _, c := range h.cells {
+			k := claimOf(c)
+			h.OnStart(ownerPeer, &proto.Start{Claims: []*proto.Claim{k}}, after(time.Minute))
+		}
+		open := func() (n int) {
+			for _, c := range h.cells {
+				if c.state != proto.TaskState_TASK_STATE_INDETERMINATE {
+					n++
+				}
+			}
+			return n
+		}
+		drive(t, h, Output{}, time.Minute, func() bool { return open() == 0 })
+	})
+}
+
+// Large results that come in one moment are each kept, though together they are more
+// than one batch takes.
+func TestLargeResultsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 2, 100*time.Millisecond)
+		defer w.close()
+		const many = 60
+		for _, n := range w.rooms {
+			n.size = proto.MaxInlineBody
+			n.room.SetNode(Node{Member: dispatch.Member{Peer: roomPeer(1), Alive: true, Kinds: []string{"build"}, Slots: many}})
+		}
+		for i := range many {
+			w.rooms[0].add(i, nil)
+		}
+		w.settled(many, time.Minute)
+		for id, n := range w.starts {
+			if n != 1 {
+				t.Errorf("I6: %s was started %d times", id, n)
+			}
+		}
+	})
+}
+
+// slowCustody counts how many ends are written at the same time.
+type slowCustody struct {
+	*roomNode
+	now, most, ends atomic.Int64
+}
+
+func (c *slowCustody) End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error {
+	n := c.now.Add(1)
+	defer c.now.Add(-1)
+	for old := c.most.Load(); n > old && !c.most.CompareAndSwap(old, n); old = c.most.Load() {
+	}
+	time.Sleep(time.Millisecond)
+	c.ends.Add(1)
+	var b store.Batch
+	also(&b)
+	return c.store.Apply(ctx, &b)
+}
+
+// Any number of tasks whose time is over at once end by a bounded number of hands.
+func TestManyEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 1, time.Second)
+		defer w.close()
+		n, many := w.rooms[0], 5000
+		c := &slowCustody{roomNode: n}
+		n.room.with.Custody = c
+		ctx := t.Context()
+		if err := n.room.SetQueue(ctx, "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
+			t.Fatal(err)
+		}
+		for i := range many {
+			n.room.Add(Task{ID: roomTask(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Minute).UnixMilli()}, false)
+		}
+		time.Sleep(5 * time.Minute)
+		if got := c.ends.Load(); got != int64(many) {
+			t.Errorf("%d of %d tasks ended", got, many)
+		}
+		if got := c.most.Load(); got > maxHands {
+			t.Errorf("%d ends were written at the same time, want at most %d", got, maxHands)
+		}
+	})
+}
+
+// Any number of lanes that stand still at once, for their heads died together, do not
+// end the room: each is written with the end of its head alone, and is there after it.
+func TestManyLanesBlockAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 1, time.Second)
+		defer w.close()
+		n, many := w.rooms[0], 10_000
+		if err := n.room.SetQueue(t.Context(), "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
+			t.Fatal(err)
+		}
+		for i := range many {
+			n.room.Add(Task{ID: roomTask(i), Queue: "q", Kind: "build", Key: fmt.Sprintf("key %d", i) + strings.Repeat("-", 240), Block: true, NotAfter: time.Now().Add(time.Minute).UnixMilli()}, false)
+		}
+		w.settled(many, 5*time.Minute)
+		blocks := 0
+		for p, err := range n.store.All(store.Leases, nil, nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Key[0] == keyBlock {
+				blocks++
+			}
+		}
+		if blocks != many {
+			t.Errorf("%d lanes stand still on disk, want %d", blocks, many)
+		}
+	})
+}
+
+// A task that ends in the very turn in which it came from an old home is in custody
+// before its end is written, so that its origin is told.
+func TestTasksThatEndAsTheyCome(t *testing.T) {
+	for _, how := range []string{"cancelled on its way", "ended by its owner in the same turn"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newRoomWorld(t, 2, time.Second)
+				defer w.close()
+				n := w.rooms[1]
+				mover := &takingMover{roomNode: n}
+				n.room.with.Mover, n.room.with.Custody = mover, mover
+				task := Task{ID: roomTask(1), Sent: roomPeer(0), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
+				k := claim{task: task.ID, epoch: proto.Seq{Boot: 1, Counter: 1}, token: Token{1}, boot: proto.BootID{9}, gen: 2}
+				c := &cell{task: task, state: proto.TaskState_TASK_STATE_PENDING, gen: 2}
+				if how == "cancelled on its way" {
+					c.cancel = true
+				} else {
+					c.state, c.epoch, c.owner, c.token, c.boot = proto.TaskState_TASK_STATE_RUNNING, k.epoch, roomPeer(0), k.token, k.boot
+				}
+				mover.task = task
+				if err := n.room.ask(t.Context(), func() {
+					n.room.handoff(roomPeer(0), &proto.Handoff{Lease: c.record()}, task)
+					if !c.cancel {
+						n.room.result(roomPeer(0), Unsealed{Task: task.ID, Outcome: &proto.Outcome{
+							State: proto.TaskState_TASK_STATE_SUCCESS, BootId: k.boot[:], LeaseToken: k.token[:], EpochBoot: k.epoch.Boot, EpochCounter: k.epoch.Counter,
+						}})
+					}
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if got := fmt.Sprint(mover.said); got != "[taken with its cell ended]" {
+					t.Errorf("%s, want it taken with its cell, then ended", got)
+				}
+			})
+		})
+	}
+}
+
+// A takingMover takes custody of the task that is handed over.
+type takingMover struct {
+	*roomNode
+	task Task
+	said []string
+}
+
+func (m *takingMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return m.task, nil }
+func (m *takingMover) Gone([]proto.TaskID, proto.PeerID)                {}
+func (m *takingMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
+	into := func(b *store.Batch) {
+		cells := b.Len()
+		b.Put(store.Inbox, m.task.ID[:], []byte{1})
+		b.After(func() {
+			m.said = append(m.said, map[bool]string{true: "taken with its cell", false: "taken alone"}[cells > 0])
+		})
+	}
+	return into, func() { m.said = append(m.said, "dropped") }, nil
+}
+
+func (m *takingMover) End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error {
+	m.said = append(m.said, "ended")
+	return m.roomNode.End(ctx, e, o, also)
+}

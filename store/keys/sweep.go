@@ -1,0 +1,185 @@
+package keys
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/balefire/balefire/store"
+)
+
+const (
+	lookEvery  = time.Minute
+	saveEvery  = 5 * time.Minute       // of age: what a kill may lose
+	sweepEvery = 10 * time.Minute      // of age: between two sweeps while there is something to forget
+	sweepStep  = 256                   // keys that are read at once
+	sweepPause = 20 * time.Millisecond // between two steps: nobody waits for a sweep
+	never      = math.MaxInt64
+)
+
+// Run counts the keys, then forgets those whose time is over and keeps their age
+// on disk, until ctx ends. It sweeps only when the oldest of them is due.
+func (k *Keys) Run(ctx context.Context) {
+	t := time.NewTicker(lookEvery)
+	defer t.Stop()
+	for {
+		if err := k.turn(ctx); err != nil && ctx.Err() == nil {
+			k.cfg.Logger.Error("cannot tidy the idempotency keys; it is tried again", "err", err)
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			if err := k.saveIfUsed(context.WithoutCancel(ctx), 0); err != nil {
+				k.cfg.Logger.Warn("idempotency keys will be kept a little longer", "err", err)
+			}
+			return
+		}
+	}
+}
+
+// turn does what is due.
+func (k *Keys) turn(ctx context.Context) error {
+	if age := k.Age(); !k.counted || age-k.swept >= sweepEvery && k.due(age.Milliseconds()) {
+		k.swept, k.counted = age, false
+		if err := k.sweep(ctx); err != nil {
+			return err
+		}
+		k.counted = true
+	}
+	return k.saveIfUsed(ctx, saveEvery)
+}
+
+// due reports whether some key may be forgotten.
+func (k *Keys) due(age int64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.oldest != never && over(k.oldest, age, k.cfg.For)
+}
+
+// over reports whether the time of a key that was made at an age has passed.
+func over(made, age int64, keep time.Duration) bool { return age-made >= keep.Milliseconds() }
+
+// saveIfUsed writes the age if it has gone on for so long and matters to a key.
+func (k *Keys) saveIfUsed(ctx context.Context, after time.Duration) error {
+	k.mu.Lock()
+	now, saved := k.state(), k.saved
+	k.mu.Unlock()
+	if now.kept+saved.kept == 0 || now == saved || now.age-saved.age < after.Milliseconds() {
+		return nil
+	}
+	var b store.Batch
+	k.saveIn(&b, now)
+	if err := k.store.Apply(ctx, &b); err != nil {
+		return fmt.Errorf("write the age of the idempotency keys: %w", err)
+	}
+	return nil
+}
+
+// sweep goes once over all keys, counts them and forgets those that are due. The
+// count is taken when it has ended; what was made meanwhile is added by Made.
+func (k *Keys) sweep(ctx context.Context) error {
+	k.mu.Lock()
+	before := k.kept
+	k.oldest = never // lowered by what the sweep sees, and by Put
+	k.mu.Unlock()
+	tally := tally{begin: k.Age().Milliseconds(), oldest: never}
+	from, to := []byte{k.cfg.Prefix}, []byte{k.cfg.Prefix + 1}
+	for from != nil {
+		pairs, next, err := k.store.Scan(store.Dedup, from, to, sweepStep)
+		if err != nil {
+			return fmt.Errorf("read idempotency keys: %w", err)
+		}
+		n, err := k.forget(ctx, k.sort(pairs, &tally))
+		if err != nil {
+			return err
+		}
+		tally.forgotten += n
+		if from = next; from != nil && !pause(ctx, sweepPause) {
+			return ctx.Err()
+		}
+	}
+	k.mu.Lock()
+	k.oldest = min(k.oldest, tally.oldest)
+	k.kept += tally.counted - before
+	k.mu.Unlock()
+	if tally.forgotten > 0 {
+		k.cfg.Logger.Debug("idempotency keys were forgotten", "count", tally.forgotten, "kept", tally.counted)
+	}
+	return nil
+}
+
+// A tally is what a sweep has seen so far; ages are in milliseconds.
+type tally struct {
+	begin     int64 // age at which it began
+	oldest    int64 // made of those that stay
+	counted   int   // of those that stay, those made before it began
+	forgotten int
+}
+
+// sort counts pairs and returns those that are due.
+func (k *Keys) sort(pairs []store.Pair, t *tally) (gone []store.Pair) {
+	for _, p := range pairs {
+		made, ok := stamp(p.Val)
+		if ok && over(made, t.begin, k.cfg.For) && !k.cfg.Needed(p.Val[stampLen:]) {
+			gone = append(gone, p)
+			continue
+		}
+		if made <= t.begin {
+			t.counted++
+		}
+		t.oldest = min(t.oldest, made)
+	}
+	return gone
+}
+
+// stamp returns the age at which the key of a value was made. One that cannot be
+// read counts as new: it is kept.
+func stamp(val []byte) (made int64, ok bool) {
+	if len(val) < stampLen {
+		return never - 1, false
+	}
+	u := binary.BigEndian.Uint64(val)
+	if u > uint64(maxAge) {
+		return never - 1, false
+	}
+	return int64(u), true
+}
+
+// forget deletes keys that are due, unless they were made anew since they were
+// read, and returns how many it deleted.
+func (k *Keys) forget(ctx context.Context, gone []store.Pair) (n int, err error) {
+	if len(gone) == 0 {
+		return 0, nil
+	}
+	batches := make([]*store.Batch, len(gone))
+	for i, p := range gone {
+		b := new(store.Batch)
+		b.RequireEqual(store.Dedup, p.Key, p.Val)
+		b.Delete(store.Dedup, p.Key)
+		batches[i] = b
+	}
+	for _, err := range k.store.ApplyMany(ctx, batches) {
+		switch {
+		case err == nil:
+			n++
+		case !errors.Is(err, store.ErrConflict):
+			return n, fmt.Errorf("forget idempotency keys: %w", err)
+		}
+	}
+	return n, nil
+}
+
+// pause waits and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
