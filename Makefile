@@ -3,12 +3,14 @@ SHELL      := /bin/bash
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS    := -s -w -X main.version=$(VERSION)
 TOOL       := go tool -modfile=tools/go.mod
+LARGEST    := 40000000
 OTHER_OS   := darwin/arm64 windows/amd64 linux/arm64
 
-.PHONY: build check lint proto test race e2e bench fuzz image clean docs
+.PHONY: build check lint proto test race e2e sim sim-ci gossip-hours queue-hour bench bench-queues image mesh mesh-up mesh-down mesh-partition mesh-loss mesh-heal mesh-restart clean
 
-build: ## the binary, static and stripped, in dist/
+build: ## the binary, static and stripped, in dist/: at most 40 MB
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o dist/balefire-node ./cmd/balefire-node
+	@size=$$(wc -c < dist/balefire-node); test $$size -le $(LARGEST) || { echo "dist/balefire-node has $$size bytes, the limit is $(LARGEST): what is linked anew? (go list -deps ./cmd/balefire-node)"; exit 1; }
 
 check: lint ## everything that needs no running node: format, vet, lint, protocol, other systems, race
 	$(MAKE) race
@@ -17,6 +19,7 @@ lint:
 	@test -z "$$(git ls-files '*.go' | grep -v '\.pb\.go$$' | xargs gofmt -l)" || { echo 'not gofmt-ed:'; git ls-files '*.go' | xargs gofmt -l; exit 1; }
 	go mod tidy -diff
 	go vet ./...
+	cd bench && go vet ./...
 	$(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint
 	$(TOOL) buf breaking --against proto/frozen.binpb
@@ -33,15 +36,56 @@ test: ## quick, needs Go alone
 race:
 	go test -race -short ./...
 
-e2e: ## real processes: crashes, full disks, strace; needs root, strace
-	go test -tags e2e -count=1 -timeout 30m ./e2e/...
+e2e: ## real processes: crashes, full disks, bad networks; needs root, strace, iproute2
+	go test -tags e2e -count=1 -timeout 60m ./internal/lab/... ./e2e/...
+	go test -tags e2e -count=1 -run MeetOnTheLAN ./transport
+
+sim-ci: ## the simulator of ownership, 50 000 seeds: about a minute on 2 cores
+	BALEFIRE_SEEDS=50000 go test ./ownership -count=1 -timeout 30m -run '^TestSimulator$$' -v
+
+gossip-hours: ## the core of membership in bad weather, 200 virtual hours with Lifeguard and 200 without: about a minute on 2 cores
+	BALEFIRE_GOSSIP_HOURS=200 go test ./gossip -count=1 -timeout 30m -run '^TestLifeguardIsRightMoreOften$$' -v
+
+queue-hour: ## one virtual hour of ten whole nodes with a queue in bad weather: one to two minutes on 2 quiet cores
+	BALEFIRE_QUEUE_HOURS=1 go test ./node -count=1 -timeout 30m -run '^TestQueueHours$$' -v
+
+sim: ## as sim-ci, 1 000 000 seeds, and ten times the seeds for each rule left out; 200 virtual hours of ten whole nodes
+	BALEFIRE_SEEDS=1000000 BALEFIRE_LONG=1 go test ./ownership -count=1 -timeout 12h -run '^(TestSimulator|TestEveryRuleIsMissed)$$' -v
+	BALEFIRE_QUEUE_HOURS=200 go test ./node -count=1 -timeout 24h -run '^TestQueueHours$$' -v
 
 bench: ## the figures of docs/benchmarks.md, compared in one run
 	cd bench && go run . -out ../docs/benchmarks.md
 
+bench-queues: ## the figures of docs/ownership.md, some five minutes on 2 quiet cores
+	cd bench && go run . -only queue,takeover,handoff
+	go test ./ownership -run '^$$' -bench 'Renewals|Backlog' -benchtime 20x
+	go test ./ownership ./node -count=1 -v -run 'CountMessagesAndSyncs|CountsMessagesAndSyncs'
+
 image: build ## a container image FROM scratch around the built binary
 	mkdir -p dist/data && touch dist/data/.keep
 	docker build --target prebuilt -t balefire-node:$(VERSION) .
+
+mesh: build ## what the mesh of docker-compose.yml is made of
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o dist/netlab ./internal/lab/netlab
+	mkdir -p dist/data && touch dist/data/.keep
+
+mesh-up: mesh ## seven nodes in containers, two networks behind NAT: docs/lab.md
+	scripts/mesh up
+
+mesh-down: ## remove them with all their data
+	scripts/mesh down
+
+mesh-partition: ## cut one private network off: SIDE=a
+	scripts/mesh partition $(or $(SIDE),a)
+
+mesh-loss: ## lose a part of what passes the routers: LOSS=0.2
+	scripts/mesh loss $(or $(LOSS),0.2)
+
+mesh-heal: ## end partitions and loss
+	scripts/mesh heal
+
+mesh-restart: ## stop and start a node or a router: NODE=relay1
+	scripts/mesh restart $(or $(NODE),relay1)
 
 clean:
 	rm -rf dist bin

@@ -43,7 +43,9 @@ type order struct {
 	Load  load
 	Front frontLoad
 	Flow  flow
-	Path  string // of a socket, a profile, a folder; or an address
+	Count int // members of a queue that must be there
+	On    bool
+	Path  string // of a socket, a profile, a folder; or an address, a peer, a task
 }
 
 // An answer is what a child says.
@@ -52,6 +54,7 @@ type answer struct {
 	Event  string        `json:",omitempty"` // said on the way: the measuring begins
 	Text   string        `json:",omitempty"` // a ticket, an address
 	Took   time.Duration `json:",omitempty"`
+	Count  int           `json:",omitempty"` // tasks of the queue
 	Usage  usage         `json:",omitzero"`
 	Report report        `json:",omitzero"`
 }
@@ -84,6 +87,8 @@ func (c *child) do(o order) (answer, error) {
 	case "invite":
 		inv, err := c.node.Invite(context.Background(), node.InviteOptions{})
 		return answer{Text: inv.Ticket}, err
+	case "queue", "pause", "handoff", "count", "give", "cancel":
+		return c.share(o)
 	case "serve":
 		return answer{}, c.serve(o.Path)
 	case "dial":

@@ -109,7 +109,7 @@ strace, mostly): where it is not near zero a rate is too low.
 
 What is not as it is by default: the limits of how many tasks may wait are raised, because tasks that are accepted and never run pile up as they do nowhere
 else; for the same reason the heap limit is 2 GiB where rates are measured. Memory is weighed with the default heap limit.
-`, note, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.others, m.load, quietWait, bodySize, flying, longest, times)
+`, note, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.others, m.load, p.wait, bodySize, flying, longest, times)
 }
 
 func goVersion() string {

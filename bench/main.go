@@ -31,8 +31,9 @@ func start() error {
 	out := flag.String("out", "", "file to write the report to; default standard output")
 	dir := flag.String("dir", "", "folder on the disk to be measured; default that of temporary files")
 	quick := flag.Bool("quick", false, "a tenth of the tasks, NutsDB alone: to try it")
-	only := flag.String("only", "", "one measurement, by its name (see plan.go)")
+	only := flag.String("only", "", "measurements by their names, with commas between them (see plan.go); default all")
 	profiles := flag.String("profiles", "", "folder to keep CPU profiles in")
+	wait := flag.Duration("wait", quietWait, "how long to wait for a quiet machine")
 	flag.Parse()
 	if *asChild {
 		return serveOrders()
@@ -42,7 +43,7 @@ func start() error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	p := &plan{dir: work, profiles: *profiles, scale: 1, log: os.Stderr, begin: time.Now(), base: map[baseline]float64{}}
+	p := &plan{dir: work, wait: *wait, profiles: *profiles, scale: 1, log: os.Stderr, begin: time.Now(), base: map[baseline]float64{}}
 	if *quick {
 		p.scale = 10
 	}

@@ -27,6 +27,10 @@ func (u usage) since(b usage) usage {
 	return usage{u.User - b.User, u.System - b.System, u.Allocs - b.Allocs, u.AllocBytes - b.AllocBytes, u.Collections - b.Collections, u.RSS, u.Commits - b.Commits}
 }
 
+func (u usage) plus(b usage) usage {
+	return usage{u.User + b.User, u.System + b.System, u.Allocs + b.Allocs, u.AllocBytes + b.AllocBytes, u.Collections + b.Collections, u.RSS + b.RSS, u.Commits + b.Commits}
+}
+
 // measure returns what this process has used.
 func measure() usage {
 	var r syscall.Rusage

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/balefire/balefire/node"
@@ -15,9 +16,11 @@ type opening struct {
 	Name   string // not empty: the first of a new mesh, unless there is a ticket
 	Ticket string // not empty: join with it first
 	Engine string
-	Held   bool  // tasks are accepted and not run
-	Slots  int   // handlers at a time; 0: the node's own number
-	Memory int64 // bytes that the heap aims to stay below; 0: the node's own limit
+	Held   bool   // tasks are accepted and not run
+	Idle   bool   // no handler: tasks are run elsewhere
+	Starts string // not empty: each task notes its start in this file and runs until it is stopped
+	Slots  int    // handlers at a time; 0: the node's own number
+	Memory int64  // bytes that the heap aims to stay below; 0: the node's own limit
 }
 
 // open makes and joins a node as far as that is asked for, runs it, and says how
@@ -60,11 +63,18 @@ func config(o opening, w *watch) node.Config {
 	if o.Held { // the first task occupies the only place of its kind
 		h = node.HandlerSpec{Kind: kind, Exec: []string{"/bin/sleep", "86400"}, Timeout: "0", Concurrency: 1, Allow: h.Allow}
 	}
+	all := []node.HandlerSpec{h}
+	switch {
+	case o.Idle:
+		all = nil
+	case o.Starts != "":
+		all[0] = node.HandlerSpec{Kind: kind, Exec: []string{"/bin/sh", "-c", noteStart, o.Starts, filepath.Base(o.Dir)}, Timeout: "0", OnCrash: "retry", Allow: h.Allow}
+	}
 	return node.Config{
 		Dir:      o.Dir,
 		Store:    node.StoreConfig{Engine: o.Engine},
 		Net:      node.NetConfig{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}},
-		Handlers: []node.HandlerSpec{h},
+		Handlers: all,
 		Limits: node.Limits{
 			MaxPending: 1 << 20, MaxPendingBytes: 4 << 30, MaxInbox: 1 << 20,
 			Slots: o.Slots, MemoryLimit: o.Memory, GracefulTimeout: 100 * time.Millisecond,
@@ -73,3 +83,6 @@ func config(o opening, w *watch) node.Config {
 		Changed: w.changed,
 	}
 }
+
+// noteStart is a task that writes when and where it starts, and ends with its node.
+const noteStart = `echo "$(date +%s%N) $1" >>"$0"; while kill -0 $PPID; do sleep .1; done`

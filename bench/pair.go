@@ -59,7 +59,7 @@ func (p *pair) end() error { return errors.Join(p.a.end(), p.b.end()) }
 // A result is what a load measured at both ends.
 type result struct {
 	report
-	Other  usage         // of the receiver
+	Other  usage         // of the receiver, or of all other nodes
 	Others time.Duration // CPU of everything else on the machine meanwhile, strace too
 }
 
@@ -86,20 +86,21 @@ func (p *pair) run(l load, profile string) (result, error) {
 	if profile != "" {
 		l.Profile = profile + "-a"
 	}
-	return measured(p.a, order{Do: "load", Load: l}, p.b, profile)
+	return measured(p.a, order{Do: "load", Load: l}, profile, p.b)
 }
 
-// measured gives an order to one child and measures another meanwhile.
-func measured(who *proc, o order, other *proc, profile string) (result, error) {
-	var before answer
+// measured gives an order to one child and measures others meanwhile. With a profile
+// the first of them writes one.
+func measured(who *proc, o order, profile string, others ...*proc) (result, error) {
+	var before usage
 	var machine time.Duration
 	got, err := who.ask(o, func() (err error) {
 		if profile != "" {
-			if _, err := other.ask(order{Do: "profile", Path: profile + "-b"}, nil); err != nil {
+			if _, err := others[0].ask(order{Do: "profile", Path: profile + "-b"}, nil); err != nil {
 				return err
 			}
 		}
-		before, err = other.ask(order{Do: "usage"}, nil)
+		before, err = together(others)
 		machine = busy()
 		return err
 	})
@@ -107,11 +108,23 @@ func measured(who *proc, o order, other *proc, profile string) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	after, err := other.ask(order{Do: "usage"}, nil)
+	after, err := together(others)
 	if err == nil && profile != "" {
-		_, err = other.ask(order{Do: "profile"}, nil)
+		_, err = others[0].ask(order{Do: "profile"}, nil)
 	}
-	r := result{report: got.Report, Other: after.Usage.since(before.Usage)}
+	r := result{report: got.Report, Other: after.since(before)}
 	r.Others = max(machine-r.Usage.cpu()-r.Other.cpu(), 0)
 	return r, err
+}
+
+// together returns what children have used.
+func together(all []*proc) (sum usage, err error) {
+	for _, p := range all {
+		a, err := p.ask(order{Do: "usage"}, nil)
+		if err != nil {
+			return sum, err
+		}
+		sum = sum.plus(a.Usage)
+	}
+	return sum, nil
 }

@@ -103,6 +103,37 @@ func shares(path string) (map[string]float64, error) {
 	return out, nil
 }
 
+// byPart returns the microseconds of each part for one task, of a process whose CPU
+// profile and usage these are.
+func (r result) byPart(profile string, used usage) (map[string]float64, error) {
+	c, err := shares(profile)
+	if err != nil {
+		return nil, err
+	}
+	for part := range c {
+		c[part] *= r.perTask(used.cpu())
+	}
+	return c, nil
+}
+
+// byPart adds a row for each part, and one for all, with a column for each process.
+func (t *table) byPart(columns []map[string]float64) {
+	all := make([]float64, len(columns))
+	for _, part := range parts {
+		cells := []any{part}
+		for i, c := range columns {
+			cells = append(cells, us(c[part]))
+			all[i] += c[part]
+		}
+		t.row(cells...)
+	}
+	cells := []any{"all"}
+	for _, sum := range all {
+		cells = append(cells, us(sum))
+	}
+	t.row(cells...)
+}
+
 // stackOf returns the names of the functions of a sample, the innermost first.
 func stackOf(s *profile.Sample) (names []string) {
 	for _, l := range s.Location {

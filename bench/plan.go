@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/node"
@@ -26,8 +27,9 @@ const (
 // A plan runs the measurements.
 type plan struct {
 	dir      string
-	profiles string // folder to keep profiles in; empty: they are thrown away
-	scale    int    // every number of tasks is divided by it
+	profiles string        // folder to keep profiles in; empty: they are thrown away
+	scale    int           // every number of tasks is divided by it
+	wait     time.Duration // for a quiet machine, at most
 	log      io.Writer
 	begin    time.Time
 
@@ -53,26 +55,29 @@ var measurements = []measurement{
 	{"parts", (*plan).parts},
 	{"ended", (*plan).ended},
 	{"submit", (*plan).submit},
+	{"submitparts", (*plan).submitParts},
 	{"window", (*plan).window},
 	{"single", (*plan).single},
 	{"rival", (*plan).rival},
+	{"queue", (*plan).queue},
+	{"takeover", (*plan).takeover},
+	{"handoff", (*plan).handoff},
 	{"memory", (*plan).memory},
 	{"binary", (*plan).binary},
 }
 
-// run makes all measurements, or the one that is named.
+// run makes all measurements, or those that are named, with commas between them.
 func (p *plan) run(only string) (*page, error) {
 	if _, err := straced(); err != nil {
 		return nil, err
 	}
 	machine := describe(p.dir)
-	machine.others = awaitQuiet(p.log)
-	found := false
+	machine.others = awaitQuiet(p.log, p.wait)
+	wanted := strings.Split(only, ",")
 	for _, m := range measurements {
-		if only != "" && only != m.name {
+		if only != "" && !slices.Contains(wanted, m.name) {
 			continue
 		}
-		found = true
 		fmt.Fprintf(p.log, "%5.0fs %s\n", time.Since(p.begin).Seconds(), m.name)
 		t := new(table)
 		if err := m.do(p, t); err != nil {
@@ -80,7 +85,7 @@ func (p *plan) run(only string) (*page, error) {
 		}
 		p.page.tables = append(p.page.tables, t)
 	}
-	if !found {
+	if len(p.page.tables) == 0 {
 		return nil, fmt.Errorf("there is no measurement %q", only)
 	}
 	p.page.head = p.preface(machine)
@@ -144,19 +149,36 @@ const times = 3
 // middle runs f several times and returns the run whose rate is in the middle: a
 // moment in which the machine did something else is not in it.
 func (p *plan) middle(f func() (result, error)) (result, error) {
+	all, err := p.middles(f)
+	if err != nil {
+		return result{}, err
+	}
+	return all[0], nil
+}
+
+// middles is middle for what is compared: they are run in turns, so that an hour in
+// which the machine was slower is in all of them.
+func (p *plan) middles(fs ...func() (result, error)) ([]result, error) {
 	n := times
 	if p.scale > 1 {
 		n = 1
 	}
-	all := make([]result, n)
-	for i := range all {
-		var err error
-		if all[i], err = f(); err != nil {
-			return result{}, err
+	all := make([][]result, len(fs))
+	for range n {
+		for i, f := range fs {
+			r, err := f()
+			if err != nil {
+				return nil, err
+			}
+			all[i] = append(all[i], r)
 		}
 	}
-	slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.rate(), b.rate()) })
-	return all[n/2], nil
+	out := make([]result, len(fs))
+	for i, rs := range all {
+		slices.SortFunc(rs, func(a, b result) int { return cmp.Compare(a.rate(), b.rate()) })
+		out[i] = rs[n/2]
+	}
+	return out, nil
 }
 
 // disk names a delay of the disk.

@@ -92,3 +92,10 @@ func (p *proc) end() error {
 	}
 	return nil
 }
+
+// kill ends the child as the kernel does when it runs out of memory.
+func (p *proc) kill() error {
+	err := errors.Join(p.cmd.Process.Kill(), p.in.Close())
+	_ = p.cmd.Wait() // it says that it was killed
+	return err
+}

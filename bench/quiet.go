@@ -37,7 +37,8 @@ func busyIn(line string) (d time.Duration) {
 	return d
 }
 
-// How long a run waits for others to leave the machine alone.
+// How long a run waits by default for others to leave the machine alone, and what
+// counts as quiet.
 const (
 	quietWait  = 2 * time.Minute
 	quietFor   = 2 * time.Second
@@ -45,9 +46,9 @@ const (
 )
 
 // awaitQuiet returns when the machine has done next to nothing for a while, or
-// after quietWait, and what it did in the last look, in cores.
-func awaitQuiet(log io.Writer) float64 {
-	for end := time.Now().Add(quietWait); ; {
+// after wait, and what it did in the last look, in cores.
+func awaitQuiet(log io.Writer, wait time.Duration) float64 {
+	for end := time.Now().Add(wait); ; {
 		before := busy()
 		time.Sleep(quietFor)
 		cores := (busy() - before).Seconds() / quietFor.Seconds()

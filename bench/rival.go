@@ -187,7 +187,7 @@ func (p *plan) passed(slow time.Duration, n int) (r result, err error) {
 			return err
 		}
 		f := flow{URL: url.Text, Warm: n / 4, Tasks: n, Limit: longest, Flying: flying, Size: bodySize}
-		r, err = measured(c, order{Do: "flow", Flow: f}, b, "")
+		r, err = measured(c, order{Do: "flow", Flow: f}, "", b)
 		return err
 	})
 	return r, errors.Join(err, b.end())

@@ -16,7 +16,7 @@ const (
 	restFor    = 5 * time.Second // after a load, before what is left is weighed
 	pendings   = 100_000
 	idleLimit  = 64 << 20
-	binaryMost = 40 << 20
+	binaryMost = 40_000_000
 )
 
 var pendingLimit = map[string]int64{node.EngineNuts: 450 << 20, node.EnginePebble: 200 << 20}
@@ -101,6 +101,7 @@ func (p *plan) binary(t *table) error {
 	t.title = "Binary"
 	t.intro = "`make build`: static, stripped, every library in it."
 	t.head = []string{"program", "size", "limit", ""}
+	t.bounds = "the libraries. The libp2p host is put together from its parts: libp2p's own constructor links WebRTC, WebTransport and WebSocket, 5 MB that no node uses."
 	out := filepath.Join(p.dir, "balefire-node")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./cmd/balefire-node")
 	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
@@ -111,6 +112,9 @@ func (p *plan) binary(t *table) error {
 	if err != nil {
 		return err
 	}
-	t.row("balefire-node", mib(info.Size()), "≤ "+mib(binaryMost), verdict(info.Size() <= binaryMost))
+	t.row("balefire-node", mb(info.Size()), "≤ "+mb(binaryMost), verdict(info.Size() <= binaryMost))
 	return nil
 }
+
+// mb renders bytes as the limit of the program is said: in millions.
+func mb(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,24 +14,25 @@ import (
 // submit measures the way into the node alone, beside the store's own rate.
 func (p *plan) submit(t *table) error {
 	t.title = "Submit alone"
-	t.intro = fmt.Sprintf("%d callers, each submits the next task when the last one is on disk. The target is not running, so nothing is sent. Beside it %d callers of the bare store, "+
-		"each of which commits one record of %d bytes after the other: what the store's group commit gives at best.", callers, callers, recordSize)
+	t.intro = fmt.Sprintf("%d callers, each submits the next task when the last one is on disk. The target is not running, so nothing is sent. Beside it, in turns, %d callers of the bare store, "+
+		"each of which commits one record after the other: like a submit it is one operation, a key of %d bytes that begins with a fresh task id, a value of %d. What the store's group commit gives at best. "+
+		"The keys matter: ids are not written in their order, so Pebble has to merge its tables; keys that only rise would spare the bare store that, and no task.", callers, callers, keySize, recordSize)
 	t.head = []string{"store", "fsync", "submits/s", "bare store/s", "ratio", "target", "", "CPU a submit", "CPU a record"}
-	t.bounds = "CPU: a submit draws keys, seals, hashes, signs and encodes beside its commit, and one goroutine signs and encodes a whole group while nothing is written. The bare store on a fast disk does nothing but copy, so the ratio is that of two CPU costs (last columns); the slower the disk the less of it shows."
+	t.bounds = "CPU. A submit draws keys, seals, hashes and encodes in its caller; the next group is signed while the last is written, as soon as it is as large. The bare store on a fast disk does nothing but copy, in one goroutine; where both cores are busy the ratio is that of two CPU costs (last columns, and the next table). On a slow disk those who were answered are waited for, so that a commit holds nearly all callers."
 	for _, e := range p.engines() {
 		for _, c := range []struct {
 			slow   time.Duration
 			tasks  int
 			target float64
 		}{{0, 60_000, .7}, {extra, 40_000, .85}} {
-			sub, err := p.middle(func() (result, error) { return p.alone(e, c.slow, p.load(stored, c.tasks, callers)) })
+			two, err := p.middles(
+				func() (result, error) { return p.alone(e, c.slow, p.load(stored, c.tasks, callers), "") },
+				func() (result, error) { return p.bare(e, c.slow, c.tasks/p.scale, "") },
+			)
 			if err != nil {
 				return err
 			}
-			bare, err := p.middle(func() (result, error) { return p.bare(e, c.slow, c.tasks/p.scale) })
-			if err != nil {
-				return err
-			}
+			sub, bare := two[0], two[1]
 			fmt.Fprintf(p.log, "       %s +%v: %.0f/s, %.0f a commit; bare %.0f/s, %.0f a commit\n",
 				e, c.slow, sub.rate(), sub.perCommit(sub.Usage), bare.rate(), bare.perCommit(bare.Usage))
 			ratio := sub.rate() / bare.rate()
@@ -41,14 +43,49 @@ func (p *plan) submit(t *table) error {
 	return nil
 }
 
-// alone runs a load on a node whose peer is stopped.
-func (p *plan) alone(engine string, slow time.Duration, l load) (r result, err error) {
+// submitParts tells the CPU of a submit apart, beside that of a record of the bare
+// store.
+func (p *plan) submitParts(t *table) error {
+	t.title = "CPU of a submit, by part"
+	t.intro = "Microseconds, from CPU profiles in runs of their own, as above with the disk as it is. The record beside it is one of the bare store."
+	t.head = []string{"part"}
+	t.bounds = "what a submit pays beside its record. Seal: two hashes of the content key, a cipher made for it, the body, the slot. Sign: the hash of the sealed body, and a share of one signature and one hash tree. Encode: content and record, once each. Allocation: what a task is in memory until it is sent."
+	var columns []map[string]float64
+	for _, e := range p.engines() {
+		name := filepath.Join(cmp.Or(p.profiles, p.dir), "submit-"+e)
+		sub, err := p.alone(e, 0, p.load(stored, 60_000, callers), name)
+		if err != nil {
+			return err
+		}
+		bare, err := p.bare(e, 0, 60_000/p.scale, name+"-bare")
+		if err != nil {
+			return err
+		}
+		for _, r := range []struct {
+			result
+			profile string
+		}{{sub, name}, {bare, name + "-bare"}} {
+			c, err := r.byPart(r.profile, r.Usage)
+			if err != nil {
+				return err
+			}
+			columns = append(columns, c)
+		}
+		t.head = append(t.head, e+": submit", "record")
+	}
+	t.byPart(columns)
+	return nil
+}
+
+// alone runs a load on a node whose peer is stopped. profile is the file of a CPU
+// profile, empty for none.
+func (p *plan) alone(engine string, slow time.Duration, l load, profile string) (r result, err error) {
 	err = p.withPair(scene{engine: engine, slow: slow, held: true}, func(two *pair) error {
 		if err := two.b.end(); err != nil {
 			return err
 		}
 		two.b = nil
-		l.Target = "b"
+		l.Target, l.Profile = "b", profile
 		a, err := two.a.ask(order{Do: "load", Load: l}, nil)
 		r.report = a.Report
 		return err
@@ -57,7 +94,7 @@ func (p *plan) alone(engine string, slow time.Duration, l load) (r result, err e
 }
 
 // bare measures a store with nothing above it.
-func (p *plan) bare(engine string, slow time.Duration, records int) (result, error) {
+func (p *plan) bare(engine string, slow time.Duration, records int, profile string) (result, error) {
 	dir, err := p.folder()
 	if err != nil {
 		return result{}, err
@@ -67,7 +104,7 @@ func (p *plan) bare(engine string, slow time.Duration, records int) (result, err
 	if err != nil {
 		return result{}, err
 	}
-	a, err := c.ask(order{Do: "front", Front: frontLoad{Dir: filepath.Join(dir, "store"), Engine: engine, Callers: callers, Records: records, Limit: longest}}, nil)
+	a, err := c.ask(order{Do: "front", Front: frontLoad{Dir: filepath.Join(dir, "store"), Engine: engine, Callers: callers, Records: records, Limit: longest, Profile: profile}}, nil)
 	return result{report: a.Report}, errors.Join(err, c.end())
 }
 
@@ -117,7 +154,7 @@ func (p *plan) window(t *table) error {
 // socket.
 func (p *plan) through(socket bool, l load) (r result, err error) {
 	if !socket {
-		return p.alone(node.EngineNuts, 0, l)
+		return p.alone(node.EngineNuts, 0, l, "")
 	}
 	err = p.withPair(scene{engine: node.EngineNuts, held: true}, func(two *pair) (err error) {
 		if err := two.b.end(); err != nil {
@@ -134,7 +171,7 @@ func (p *plan) through(socket bool, l load) (r result, err error) {
 		}
 		l.Target = "b"
 		if _, err = cl.ask(order{Do: "dial", Path: path}, nil); err == nil {
-			r, err = measured(cl, order{Do: "load", Load: l}, two.a, "")
+			r, err = measured(cl, order{Do: "load", Load: l}, "", two.a)
 		}
 		return errors.Join(err, cl.end())
 	})

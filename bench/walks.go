@@ -102,20 +102,7 @@ func (p *plan) parts(t *table) error {
 			t.head = append(t.head, c.name+", "+e+": sender", "receiver")
 		}
 	}
-	all := make([]float64, len(columns))
-	for _, part := range parts {
-		cells := []any{part}
-		for i, c := range columns {
-			cells = append(cells, us(c[part]))
-			all[i] += c[part]
-		}
-		t.row(cells...)
-	}
-	cells := []any{"all"}
-	for _, sum := range all {
-		cells = append(cells, us(sum))
-	}
-	t.row(cells...)
+	t.byPart(columns)
 	return nil
 }
 
@@ -132,14 +119,11 @@ func (p *plan) profiled(s scene, l load) ([]map[string]float64, error) {
 		suffix string
 		used   usage
 	}{{"-a", r.Usage}, {"-b", r.Other}} {
-		share, err := shares(name + end.suffix)
+		c, err := r.byPart(name+end.suffix, end.used)
 		if err != nil {
 			return nil, err
 		}
-		for part := range share {
-			share[part] *= r.perTask(end.used.cpu())
-		}
-		out = append(out, share)
+		out = append(out, c)
 	}
 	return out, nil
 }

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// A crew is the nodes of one mesh that work on a shared queue, each a process of
+// its own. The first is the queue's home and works too.
+type crew struct {
+	nodes  []*proc
+	opened []opening // of each, to start it again
+	slow   time.Duration
+}
+
+const (
+	queueName = "work"
+	crewSize  = 5
+)
+
+// newCrew makes nodes in fresh folders below dir, and returns when the home of the
+// queue would give work to each.
+func newCrew(dir string, s scene) (*crew, error) {
+	o := opening{Engine: s.engine, Memory: rateMemory, Slots: s.slots}
+	c, err := openCrew(dir, slices.Repeat([]opening{o}, crewSize), s.slow)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// openCrew makes and runs nodes below dir and waits until they know each other.
+func openCrew(dir string, all []opening, slow time.Duration) (_ *crew, err error) {
+	c := &crew{slow: slow}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.end())
+		}
+	}()
+	able := 0
+	for i, o := range all {
+		o.Name = "n" + strconv.Itoa(i)
+		o.Dir = filepath.Join(dir, o.Name)
+		if i > 0 {
+			inv, err := c.nodes[0].ask(order{Do: "invite"}, nil)
+			if err != nil {
+				return nil, err
+			}
+			o.Ticket = inv.Text
+		}
+		c.opened = append(c.opened, o)
+		c.nodes = append(c.nodes, nil)
+		if !o.Idle {
+			able++
+		}
+		if err := c.start(i); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.ready(able); err != nil {
+		return nil, err
+	}
+	for _, p := range c.nodes[1:] {
+		if _, err := p.ask(order{Do: "queue"}, nil); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// start runs a node, which joins or makes its mesh the first time.
+func (c *crew) start(i int) (err error) {
+	o := &c.opened[i]
+	if c.nodes[i], err = spawn(o.Name, c.slow); err != nil {
+		return err
+	}
+	_, err = c.nodes[i].ask(order{Do: "open", Open: *o}, nil)
+	o.Ticket, o.Name = "", ""
+	return err
+}
+
+// ready waits until the home would give work to so many nodes.
+func (c *crew) ready(able int) error {
+	_, err := c.nodes[0].ask(order{Do: "queue", Count: able}, nil)
+	return err
+}
+
+func (c *crew) end() error {
+	var errs []error
+	for _, p := range slices.Backward(c.nodes) { // the home last
+		errs = append(errs, p.end())
+	}
+	return errors.Join(errs...)
+}
+
+// crewWait is how long the members of a queue may take to know each other.
+const crewWait = time.Minute
+
+// share does an order that is about the queue.
+func (c *child) share(o order) (a answer, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), crewWait)
+	defer cancel()
+	switch o.Do {
+	case "queue":
+		err = c.awaitMembers(ctx, o.Count)
+	case "pause":
+		_, err = c.node.SetQueue(ctx, queueName, node.QueueSettings{Paused: &o.On})
+	case "handoff":
+		_, err = c.node.HandOffQueue(ctx, queueName, o.Path)
+	case "count":
+		var q node.Queue
+		q, err = c.node.Queue(ctx, queueName)
+		a.Count = q.Waiting + q.Owned + q.Going
+	case "give":
+		var s node.Submitted
+		s, err = c.node.Submit(ctx, node.Request{Target: "queue:" + queueName, Kind: kind})
+		a.Text = s.ID
+	case "cancel":
+		_, err = c.node.Cancel(ctx, o.Path, false, "")
+	}
+	return a, err
+}
+
+// awaitMembers waits until the queue is known here. With members it makes it first,
+// if need be, and waits until it would give work to so many nodes.
+func (c *child) awaitMembers(ctx context.Context, members int) error {
+	if _, err := c.node.Queue(ctx, queueName); err != nil && members > 0 {
+		if _, err := c.node.SetQueue(ctx, queueName, node.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
+			return err
+		}
+	}
+	for {
+		q, err := c.node.Queue(ctx, queueName)
+		able := ableMembers(q)
+		switch {
+		case err == nil && able >= members:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("%d of %d members of the queue within %v: %w", able, members, crewWait, cmp.Or(err, ctx.Err()))
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func ableMembers(q node.Queue) (n int) {
+	for _, m := range q.Members {
+		if m.Alive && !m.Draining && slices.Contains(m.Kinds, kind) {
+			n++
+		}
+	}
+	return n
+}
