@@ -17,7 +17,6 @@ import (
 	"io"
 	"runtime/debug"
 	"strings"
-	"time"
 )
 
 // A Handler does the work of tasks of one kind. It is called by any number of
@@ -47,7 +46,6 @@ type Run struct {
 	Body           io.Reader         // never nil inside a handler; must not block for ever
 	BodySize       int64             // bytes
 	Dir            string            // folder of this run alone, made and removed by the caller; may be empty
-	Deadline       time.Time         // zero: none but the context's
 	Progress       func(string)      // never nil inside a handler; a short line for a person
 	Kill           <-chan struct{}   // closed, after the context has ended: stop at once, without grace; nil: never
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -40,7 +39,6 @@ type Run struct {
 	Content  *proto.Content // kind, arguments, keys, labels; its body is in Body
 	Body     io.Reader      // never nil; checked against the signed digest before the start
 	BodySize int64
-	Deadline time.Time       // zero: none
 	Kill     <-chan struct{} // closed when the handler must end at once, without grace
 }
 

@@ -132,9 +132,6 @@ func (in *Inbox) prepare(ctx context.Context, c *claim) (r *prepared, ended *Ran
 		ID: c.key.ID, Attempt: c.attempt, Epoch: c.epoch, Origin: c.origin,
 		Content: content, BodySize: int64(content.BodySize), Kill: c.kill,
 	}}
-	if t := c.h.Timeout; t > 0 {
-		r.Deadline = in.cfg.Clock.Now().Add(t)
-	}
 	err = in.body(ctx, c, content, r)
 	switch {
 	case errors.Is(err, errFetchAgain):

@@ -105,7 +105,7 @@ func (w worker) input(r *inbox.Run, dir string) agent.Run {
 		ID: r.ID.String(), Attempt: int(r.Attempt), Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter),
 		Kind: r.Content.GetKind(), Origin: r.Origin.String(), IdempotencyKey: r.Content.GetIdempotencyKey(),
 		Traceparent: r.Content.GetTraceparent(), ContentType: r.Content.GetContentType(), Args: r.Content.GetArgs(),
-		Body: r.Body, BodySize: r.BodySize, Dir: dir, Deadline: r.Deadline, Kill: r.Kill,
+		Body: r.Body, BodySize: r.BodySize, Dir: dir, Kill: r.Kill,
 	}
 }
 

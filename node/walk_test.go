@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -55,6 +57,22 @@ func eventually(t *testing.T, ok func() bool, say func() string) {
 			t.Fatal(say())
 		}
 	}
+}
+
+// A clock that is behind ends no run: how long one takes is not reckoned by the wall.
+func TestAClockThatIsBehindEndsNoRun(t *testing.T) {
+	var by atomic.Int64
+	a, b := pair(t, func(name string, c *Config) {
+		if name == "b" {
+			c.Clock = clock.Wrong(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
+		}
+	})
+	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.Timeout = "1m" })); err != nil {
+		t.Fatal(err)
+	}
+	by.Store(int64(-2 * time.Minute))
+	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sleep", "0.1"}, Retries: 1})
+	a.ended(t, id, "SUCCESS")
 }
 
 func TestCommandRunsWithItsArguments(t *testing.T) {

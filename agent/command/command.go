@@ -112,8 +112,11 @@ func (h *Handler) Run(ctx context.Context, r agent.Run) agent.Result {
 	if err := h.Admit(r); err != nil {
 		return agent.Result{Outcome: agent.Fail, Code: -1, Err: err.Error()}
 	}
-	ctx, cancel := h.limit(ctx, r.Deadline)
-	defer cancel()
+	if h.cfg.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, h.cfg.Timeout)
+		defer cancel()
+	}
 	j, err := h.job(r)
 	if err != nil {
 		return agent.Result{Outcome: agent.Retry, Code: -1, Err: err.Error()}
@@ -126,19 +129,6 @@ func (h *Handler) Run(ctx context.Context, r agent.Run) agent.Result {
 	out.Into(&res)
 	res.Stderr = diag.String()
 	return res
-}
-
-// limit bounds ctx by the handler's timeout and the run's deadline.
-func (h *Handler) limit(ctx context.Context, deadline time.Time) (context.Context, context.CancelFunc) {
-	cancel := context.CancelFunc(func() {})
-	if h.cfg.Timeout > 0 {
-		ctx, cancel = context.WithTimeout(ctx, h.cfg.Timeout)
-	}
-	if deadline.IsZero() {
-		return ctx, cancel
-	}
-	ctx, inner := context.WithDeadline(ctx, deadline)
-	return ctx, func() { inner(); cancel() }
 }
 
 // job builds what is to be started for r.
