@@ -12,6 +12,7 @@ import (
 // A mask is what memory keeps of an id: 48 bytes.
 type mask struct {
 	size     uint32 // bytes of its envelope
+	away     bool   // it moved with its queue, and may live: no settlement forgets it
 	seq      proto.Seq
 	notAfter int64  // Unix milliseconds
 	digest   uint64 // the first bytes of what was signed
@@ -171,6 +172,7 @@ func (k *known) found(id proto.TaskID, r *proto.Record, size uint32) {
 	p, _ := proto.PeerIDFrom(r.Peer)
 	m := mask{size: size, seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State}
 	if r.State.Terminal() {
+		m.away = r.Status == statusMoved
 		k.finished(id, m, p, true)
 		return
 	}
@@ -178,6 +180,13 @@ func (k *known) found(id proto.TaskID, r *proto.Record, size uint32) {
 	defer k.mu.Unlock()
 	_, m.origin = k.originOf(p)
 	k.put(id, m)
+}
+
+// gone reports whether a task was here and moved on with its queue.
+func (k *known) gone(id proto.TaskID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ids[id].away
 }
 
 // marked notes a settled mark that was found on disk.
@@ -218,7 +227,9 @@ func (k *known) finished(id proto.TaskID, m mask, p proto.PeerID, keep bool) {
 	o, i := k.originOf(p)
 	m.origin = i
 	k.put(id, m)
-	heap.Push(&o.done, doneID{m.seq, id})
+	if !m.away {
+		heap.Push(&o.done, doneID{m.seq, id})
+	}
 }
 
 // state returns how far a task of this origin came; ok is false when it is unknown.

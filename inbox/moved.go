@@ -10,6 +10,9 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
+// statusMoved is the status of the record of a task that moved on with its queue.
+const statusMoved = "moved"
+
 // An Adoption is a task of a queue that comes from an old home, about to be written.
 // It must be written or dropped.
 type Adoption struct {
@@ -21,7 +24,8 @@ type Adoption struct {
 }
 
 // Adopt prepares to take custody of a task whose queue has its home here now. The
-// caller has checked it as any arrival, but for its time: that is for the queue.
+// caller has checked it as any arrival, but for its time: that is for the queue. One
+// that moved on from here is taken back.
 func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 	var st proto.Stored
 	var r proto.Record
@@ -33,8 +37,12 @@ func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 	}
 	ad := &Adoption{in: in, id: a.Header.ID, origin: a.Header.Origin}
 	ad.mask = mask{seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]), state: r.State}
+	reserve := in.queue.Reserve
+	if in.known.gone(a.Header.ID) {
+		reserve = in.queue.Replace
+	}
 	var err error
-	ad.step, err = in.queue.Reserve(backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &st, Vital: true})
+	ad.step, err = reserve(backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &st, Vital: true})
 	if !errors.Is(err, backlog.ErrExists) {
 		return ad, err
 	}
@@ -67,7 +75,8 @@ func (a *Adoption) Drop() {
 }
 
 // Moved notes that the new home of tasks, by this name, has them. Their ids are
-// remembered here, so that a late copy is not taken for a new task.
+// remembered here for as long as they may live, whatever their origin has settled here:
+// a late copy is not taken for a new task, and a wish to cancel one finds where it went.
 func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) error {
 	edits, records := make([]backlog.Edit, len(ids)), make([]*proto.Record, len(ids))
 	for i, id := range ids {
@@ -78,6 +87,7 @@ func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) err
 			return backlog.Keep
 		}
 		x.Move(proto.TaskState_TASK_STATE_DEAD_LETTER, in.cfg.Clock.Now(), text("moved, with its queue, to "+home, 128))
+		x.Status = statusMoved
 		x.Reason = text("not dead: it moved, with its queue, to "+home, proto.MaxReason)
 		records[i] = x
 		return backlog.Shed
@@ -90,7 +100,9 @@ func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) err
 			continue
 		}
 		origin, _ := proto.PeerIDFrom(r.Peer)
-		in.known.finished(ids[i], mask{seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State}, origin, true)
+		in.known.finished(ids[i], mask{
+			seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State, away: true,
+		}, origin, true)
 		in.dropBlob(ids[i], r.BodyBlob)
 	}
 	return errors.Join(errs...)

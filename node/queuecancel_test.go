@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // A wish to cancel goes to the node that the task was sent to, also when its queue
@@ -22,7 +24,11 @@ func TestQueueCancelsWhatMoved(t *testing.T) {
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Second)               // the last of it has moved, and the old home has let go
+		time.Sleep(10 * time.Second) // the last of it has moved, and the old home has let go
+		if _, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "n0", Kind: "build"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)               // it told the old home that all before it is settled there
 		for _, ref := range slices.Backward(ids) { // those that wait first: the end of one lets the next go
 			if _, err := c.nodes[1].node.Cancel(t.Context(), ref, false, ""); err != nil {
 				t.Fatal(err)
@@ -35,8 +41,33 @@ func TestQueueCancelsWhatMoved(t *testing.T) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if len(c.runs) != 1 {
-			t.Errorf("%d of 3 tasks were started, want the first alone: all were cancelled", len(c.runs))
+		started := 0
+		for _, ref := range ids {
+			if id, err := proto.ParseTaskID(ref); err != nil || len(c.runs[id]) > 0 {
+				started++
+			}
 		}
+		if started != 1 {
+			t.Errorf("%d of 3 tasks were started, want the first alone: all were cancelled", started)
+		}
+	})
+}
+
+// Tasks that moved with their queue and come back with it are taken back, and run.
+func TestQueueTasksComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 10*time.Second)
+		defer c.close()
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
+			t.Fatal(err)
+		}
+		ids := c.give(1, 6)
+		for from, to := range []string{"n2", "n1", "n0"} {
+			time.Sleep(5 * time.Second)
+			if _, err := c.nodes[[]int{0, 2, 1}[from]].node.HandOffQueue(t.Context(), "build", to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.ended(1, ids, 10*time.Minute)
 	})
 }

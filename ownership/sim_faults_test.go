@@ -263,9 +263,9 @@ func (x *simNode) resume() {
 		x.s.w.sometimes("stood still")
 	}
 	x.resumed = x.scaled(d) > x.s.cfg.Scan+x.s.cfg.Lease
-	todo := x.pending
+	late := x.pending
 	x.pending = nil
-	for _, fn := range todo {
+	for _, fn := range late {
 		fn()
 	}
 }

@@ -210,6 +210,53 @@ func TestShedEntryIsRemembered(t *testing.T) {
 	}
 }
 
+// TestShedEntryIsReplaced: what ended and is remembered may come anew, whole, when the
+// caller says so; until that is written, or when it is dropped, the old one stands.
+func TestShedEntryIsReplaced(t *testing.T) {
+	w := newWorld(t, Config{})
+	k := w.addOne("p", classNormal, nil)
+	again := w.task("q", classNormal)
+	again.Key = k
+	if _, err := w.Replace(again); !errors.Is(err, ErrExists) {
+		t.Fatalf("a live one was replaced: %v", err)
+	}
+	w.change(k, func(r *proto.Record) Action { r.State = success; return Shed })
+	for _, drop := range []bool{true, false} {
+		step, err := w.Replace(again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Replace(again); !errors.Is(err, ErrExists) {
+			t.Fatalf("replaced twice at once: %v", err)
+		}
+		if drop {
+			step.Drop()
+			if st := w.Stats(); st.Live != 0 || st.Kept != 1 {
+				t.Errorf("after the drop: %+v", st)
+			}
+			continue
+		}
+		var batch store.Batch
+		step.Into(&batch)
+		if err := w.store.Apply(t.Context(), &batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if st := w.Stats(); st.Live != 1 || st.Kept != 0 || st.Bytes == 0 {
+			t.Errorf("stats = %+v", st)
+		}
+		got, err := w.Stored(k)
+		if err != nil || got.Record.State.Terminal() {
+			t.Errorf("it is %v: %v", got.GetRecord(), err)
+		}
+		w.reopen()
+	}
+	if items := w.takeAll("q"); len(items) != 1 || items[0] != k {
+		t.Errorf("taken: %v", items)
+	}
+}
+
 // TestDamagedRecordIsLeftAlone holds S48: one unreadable record costs that record.
 func TestDamagedRecordIsLeftAlone(t *testing.T) {
 	w := newWorld(t, Config{})

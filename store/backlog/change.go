@@ -41,12 +41,10 @@ func (b *Backlog) Begin(news []New) *Adding {
 		if n.Encoded == nil {
 			w.buf = val
 		}
-		e, err := b.reserve(*n, len(val))
-		if err != nil {
+		if w.steps[i], err = b.reserve(*n, len(val), false); err != nil {
 			w.errs[i] = err
 			continue
 		}
-		w.steps[i] = Step{b: b, e: e, rec: n.Stored.Record, add: true}
 		w.put(i, val, n.With, !n.Vital)
 	}
 	return &Adding{w: w, pending: w.queue()}

@@ -107,6 +107,11 @@ type entry struct {
 	xpos     int32  // in the heap of expiries, -1 when not in it
 }
 
+// shed reports whether e has ended and only its record is left.
+func (e *entry) shed() bool {
+	return !e.born && !e.busy && e.place == parked && proto.TaskState(e.state).Terminal()
+}
+
 // An Item is an entry as it is handed out.
 type Item struct {
 	Key      Key

@@ -135,11 +135,12 @@ func TestModel(outer *testing.T) {
 		w := newWorld(outer, Config{Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
 		m := &model{w: w, paused: map[string]bool{}}
 		group := rapid.SampledFrom(groups)
-		some := func(t *rapid.T) *simple {
-			if len(m.live) == 0 {
-				t.Skip("nothing is there")
+		some := func(act func(*rapid.T, *simple)) func(*rapid.T) {
+			return func(t *rapid.T) {
+				if len(m.live) > 0 {
+					act(t, rapid.SampledFrom(m.live).Draw(t, "entry"))
+				}
 			}
-			return rapid.SampledFrom(m.live).Draw(t, "entry")
 		}
 		wall := func(d time.Duration) int64 { return start.Add(d).UnixMilli() }
 		t.Repeat(map[string]func(*rapid.T){
@@ -188,8 +189,7 @@ func TestModel(outer *testing.T) {
 				}
 				s.taken = true
 			},
-			"release": func(t *rapid.T) {
-				s := some(t)
+			"release": some(func(t *rapid.T, s *simple) {
 				d := time.Duration(rapid.IntRange(0, 3).Draw(t, "wait")) * time.Second
 				if w.Release(s.key, d) != s.taken {
 					t.Fatalf("release of a taken entry: %v", s.taken)
@@ -197,22 +197,19 @@ func TestModel(outer *testing.T) {
 				if s.taken {
 					s.taken, s.due = false, m.now+d
 				}
-			},
-			"park": func(t *rapid.T) {
-				s := some(t)
+			}),
+			"park": some(func(_ *rapid.T, s *simple) {
 				w.change(s.key, func(r *proto.Record) Action { r.State = accepted; return Write })
 				s.parked, s.taken, s.expires = true, false, s.ttl
-			},
-			"note": func(t *rapid.T) {
-				s := some(t)
+			}),
+			"note": some(func(_ *rapid.T, s *simple) {
 				w.change(s.key, func(r *proto.Record) Action { r.Reason = "noted"; return Write })
 				s.expires = s.ttl
-			},
-			"keep": func(t *rapid.T) {
-				w.change(some(t).key, func(*proto.Record) Action { return Keep })
-			},
-			"requeue": func(t *rapid.T) {
-				s := some(t)
+			}),
+			"keep": some(func(_ *rapid.T, s *simple) {
+				w.change(s.key, func(*proto.Record) Action { return Keep })
+			}),
+			"requeue": some(func(t *rapid.T, s *simple) {
 				d := time.Duration(rapid.IntRange(0, 3).Draw(t, "wait")) * time.Second
 				w.change(s.key, func(r *proto.Record) Action {
 					r.State, r.DueMs = pending, wall(m.now+d)
@@ -220,15 +217,13 @@ func TestModel(outer *testing.T) {
 					return Requeue
 				})
 				s.parked, s.taken, s.due, s.diskDue, s.expires = false, false, m.now+d, m.now+d, s.ttl
-			},
-			"succeed": func(t *rapid.T) {
-				s := some(t)
+			}),
+			"succeed": some(func(_ *rapid.T, s *simple) {
 				w.end(s.key, success)
 				m.remove(s)
 				m.done++
-			},
-			"fail": func(t *rapid.T) {
-				s := some(t)
+			}),
+			"fail": some(func(t *rapid.T, s *simple) {
 				r, _, err := w.Get(s.key)
 				if err != nil {
 					t.Fatal(err)
@@ -239,12 +234,11 @@ func TestModel(outer *testing.T) {
 				if r.OnDead == "block" && s.lane != "" {
 					m.held = append(m.held, s)
 				}
-			},
-			"drop": func(t *rapid.T) {
-				s := some(t)
+			}),
+			"drop": some(func(_ *rapid.T, s *simple) {
 				w.change(s.key, func(*proto.Record) Action { return Drop })
 				m.remove(s)
-			},
+			}),
 			"purge": func(t *rapid.T) {
 				if n, err := w.Purge(t.Context(), Dead, nil, true); err != nil || n != m.dead {
 					t.Fatalf("a dry run counts %d dead, the model %d: %v", n, m.dead, err)

@@ -59,6 +59,7 @@ type Edit struct {
 type Step struct {
 	b      *Backlog
 	e      *entry
+	old    *entry // in whose place e is added; mostly nil
 	rec    *proto.Record
 	action Action
 	add    bool
@@ -69,15 +70,26 @@ type Step struct {
 // Reserve prepares to add n, for a caller that writes it with its own batch; n.With
 // is not called. It fails with ErrExists or a [FullError].
 func (b *Backlog) Reserve(n New) (*Step, error) {
+	return b.prepareAdd(n, false)
+}
+
+// Replace is Reserve for the key of an entry that has ended and of which [Shed] left
+// the record alone: the new one takes its place. Any other entry is ErrExists.
+func (b *Backlog) Replace(n New) (*Step, error) {
+	return b.prepareAdd(n, true)
+}
+
+func (b *Backlog) prepareAdd(n New, again bool) (*Step, error) {
 	val, err := n.encode(nil)
 	if err != nil {
 		return nil, err
 	}
-	e, err := b.reserve(n, len(val))
+	s, err := b.reserve(n, len(val), again)
 	if err != nil {
 		return nil, err
 	}
-	return &Step{b: b, e: e, rec: n.Stored.Record, add: true, val: val}, nil
+	s.val = val
+	return &s, nil
 }
 
 // Prepare waits until no other change of the entry is being written and decides.
@@ -133,22 +145,24 @@ func (n *New) encode(buf []byte) ([]byte, error) {
 	return val, nil
 }
 
-// reserve makes room for a new entry of so many bytes.
-func (b *Backlog) reserve(n New, size int) (*entry, error) {
+// reserve makes room for a new entry of so many bytes; again: in the place of one that
+// was shed.
+func (b *Backlog) reserve(n New, size int, again bool) (Step, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, ok := b.entries[n.Key]; ok {
-		return nil, fmt.Errorf("%w: %v", ErrExists, n.Key)
+	old := b.entries[n.Key]
+	if old != nil && (!again || !old.shed()) {
+		return Step{}, fmt.Errorf("%w: %v", ErrExists, n.Key)
 	}
 	count, bytes := b.totals.live+b.coming.live, b.totals.bytes+b.coming.bytes
 	if !n.Vital && (count >= b.cfg.MaxEntries || bytes+int64(size) > b.cfg.MaxBytes) {
-		return nil, &FullError{Count: count, MaxCount: b.cfg.MaxEntries, Bytes: bytes, MaxBytes: b.cfg.MaxBytes}
+		return Step{}, &FullError{Count: count, MaxCount: b.cfg.MaxEntries, Bytes: bytes, MaxBytes: b.cfg.MaxBytes}
 	}
 	e := &entry{key: n.Key, size: uint32(size), busy: true, born: true, place: adding, xpos: -1}
 	b.entries[n.Key] = e
 	b.coming.live++
 	b.coming.bytes += int64(size)
-	return e, nil
+	return Step{b: b, e: e, old: old, rec: n.Stored.Record, add: true}, nil
 }
 
 // seize marks an entry busy, once it is not.
@@ -228,6 +242,10 @@ func (s *Step) ops(batch *store.Batch, val []byte) {
 	k, bk := s.e.key.append(arr[:0], kindBirth), s.b.buckets
 	if s.add {
 		batch.Put(bk.Live, k, val)
+		if s.old != nil {
+			k[keySize-1] = kindState
+			batch.Delete(bk.Live, k)
+		}
 		return
 	}
 	ends := s.action == Drop || s.action == ToDone || s.action == ToDead
@@ -261,6 +279,10 @@ func (s *Step) apply() {
 		b.coming.live--
 		b.coming.bytes -= int64(e.size)
 		e.place = held
+		if s.old != nil {
+			b.count(s.old, -1)
+			s.old.place = gone
+		}
 		b.admit(e, s.rec)
 		b.settle(e, s.rec)
 		return
@@ -318,6 +340,9 @@ func (s *Step) abandon() {
 		b.coming.live--
 		b.coming.bytes -= int64(e.size)
 		delete(b.entries, e.key)
+		if s.old != nil {
+			b.entries[e.key] = s.old
+		}
 		e.place = gone
 		return
 	}
