@@ -22,9 +22,10 @@ import (
 	"github.com/balefire/balefire/store/storetest"
 )
 
-// small makes flushes and compactions happen within a test.
+// small makes flushes and compactions happen within a test. A disk that gives no
+// answer is waited for longer than a busy machine takes.
 func small(fs vfs.FS) pebble.Config {
-	return pebble.Config{FS: fs, MemTableSize: 64 << 10, CacheSize: 1 << 20, Logger: quiet, CommitTimeout: 300 * time.Millisecond, CloseTimeout: 300 * time.Millisecond}
+	return pebble.Config{FS: fs, MemTableSize: 64 << 10, CacheSize: 1 << 20, Logger: quiet, CommitTimeout: 2 * time.Second, CloseTimeout: 300 * time.Millisecond}
 }
 
 // sound is small for a disk that answers: it is waited for however busy the machine is.
@@ -260,7 +261,7 @@ func TestOpenOnFullDisk(t *testing.T) {
 		t.Errorf("open on a full disk: %v", err)
 	}
 	full.Store(false)
-	d, err := pebble.Open("db", small(fs))
+	d, err := pebble.Open("db", sound(fs))
 	if err != nil {
 		t.Fatalf("open with space again: %v", err)
 	}
@@ -282,9 +283,7 @@ func TestReadersSeeOnlyWhatIsDurable(t *testing.T) {
 		}
 		return nil
 	}))
-	cfg := small(fs)
-	cfg.CommitTimeout = time.Minute
-	d, err := pebble.Open("db", cfg)
+	d, err := pebble.Open("db", sound(fs))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +323,7 @@ func TestReadersSeeOnlyWhatIsDurable(t *testing.T) {
 func TestBitFlips(t *testing.T) {
 	dir := t.TempDir()
 	good := filepath.Join(dir, "good")
-	cfg := small(vfs.Default)
+	cfg := sound(vfs.Default)
 	d, err := pebble.Open(good, cfg)
 	if err != nil {
 		t.Fatal(err)
