@@ -286,20 +286,28 @@ func (c *crew) allow(s *simulated, rule string) {
 	time.Sleep(3 * time.Second)
 }
 
+// oftenAhead has a schedule fire every ten minutes, the last time a second ago, at a home
+// whose clock is ahead of the others' by what is stored.
+func oftenAhead(t *testing.T, nodes int) (c *crew, ahead *atomic.Int64) {
+	ahead = new(atomic.Int64)
+	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
+	c = newCrewOf(t, newWorldWith(t, nodes, 1, link, func(s *simulated, cfg *Config) {
+		if s.place == 0 {
+			cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) })
+		}
+	}), 100*time.Millisecond)
+	align()
+	c.add("often", "*/10 * * * *", nil)
+	time.Sleep(10*time.Minute + time.Second)
+	return c, ahead
+}
+
 // A clock that is set forward makes missed times of those it passes, one that is set
 // back has nothing made again, and both are told.
 func TestScheduleUnderClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var ahead atomic.Int64
-		c := newCrewOf(t, newWorldWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
-			if s.place == 0 {
-				cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) })
-			}
-		}), 100*time.Millisecond)
+		c, ahead := oftenAhead(t, 2)
 		defer c.close()
-		align()
-		c.add("often", "*/10 * * * *", nil)
-		time.Sleep(10*time.Minute + time.Second)
 		c.once("often", 1)
 		ahead.Store(int64(25 * time.Minute))
 		time.Sleep(30 * time.Second)
@@ -324,14 +332,8 @@ func TestScheduleUnderClockJumps(t *testing.T) {
 // A clock that was weeks ahead for a moment does not silence a schedule until then.
 func TestScheduleAfterAClockFarAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var ahead atomic.Int64
-		c := newCrewOf(t, newWorldWith(t, 1, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(_ *simulated, cfg *Config) {
-			cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) })
-		}), 100*time.Millisecond)
+		c, ahead := oftenAhead(t, 1)
 		defer c.close()
-		align()
-		c.add("often", "*/10 * * * *", nil)
-		time.Sleep(10*time.Minute + time.Second)
 		c.once("often", 1)
 		ahead.Store(int64(2 * schedule.Horizon))
 		time.Sleep(30 * time.Second)
