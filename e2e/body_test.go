@@ -22,16 +22,7 @@ import (
 func TestLargeBodyCrossesRestarts(t *testing.T) {
 	const size = 1 << 30
 	a, b := pair(t, config{engine: "nutsdb"})
-	file, want := largeFile(t, size)
-	in, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	task, err := a.Submit(t.Context(), node.Request{Target: "b", Kind: "sum", Stream: in})
-	if err != nil {
-		t.Fatal(err)
-	}
+	id, want := a.submitLarge(size, node.Request{Target: "b", Kind: "sum"})
 	peak := map[string]int64{}
 	at := int64(0)
 	for i, side := range []*machine{b, a, b} {
@@ -51,12 +42,12 @@ func TestLargeBodyCrossesRestarts(t *testing.T) {
 			t.Errorf("after kill %d, %d bytes are left of %d: it began again", i+1, at, here)
 		}
 	}
-	done, err := a.Wait(t.Context(), task.ID)
+	done, err := a.Wait(t.Context(), id)
 	note(peak, a, b)
 	if err != nil || done.State != "SUCCESS" {
 		t.Fatalf("%v, %s %s", err, done.State, done.Reason)
 	}
-	r, _, err := a.Result(t.Context(), task.ID)
+	r, _, err := a.Result(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +55,30 @@ func TestLargeBodyCrossesRestarts(t *testing.T) {
 	if got, err := io.ReadAll(r); err != nil || string(got) != want {
 		t.Errorf("the owner read %s, %v, want %s", got, err, want)
 	}
+	moderate(t, peak)
+}
+
+// submitLarge submits a task with a body of so many bytes, which do not compress, and
+// returns their SHA-256 with its id.
+func (m *machine) submitLarge(size int64, r node.Request) (id, sum string) {
+	m.t.Helper()
+	file, sum := largeFile(m.t, size)
+	in, err := os.Open(file)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer in.Close()
+	r.Stream = in
+	task, err := m.Submit(m.t.Context(), r)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return task.ID, sum
+}
+
+// moderate fails the test when a node had a large body whole in its memory.
+func moderate(t *testing.T, peak map[string]int64) {
+	t.Helper()
 	for who, rss := range peak {
 		if rss > 400<<20 {
 			t.Errorf("%s took %d MiB of memory", who, rss>>20)
