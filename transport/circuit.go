@@ -70,7 +70,7 @@ func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
 	}
 	relays := t.rankRelays(named, c.Peer)
 	if failed {
-		relays = append(relays, t.rankRelays(t.cfg.Relays(), c.Peer)...)
+		relays = append(relays, t.rankRelays(t.relays(), c.Peer)...)
 	}
 	// One dial through a relay waits for the other, and a dead relay takes its
 	// time: those that are not connected are tried when no other is.

@@ -30,7 +30,7 @@ type Config struct {
 	Limits     admit.Limits          // what a neighbour may cost; default see there
 	Relay      bool                  // serve circuits for members (circuit relay v2); default false
 	Reserve    int                   // relays to keep a place at; default 2; negative: none
-	Relays     func() []proto.PeerID // members that relay and live, best effort; default: none
+	Relays     func() []proto.PeerID // members that may relay and live, best effort, a slice of its own; default: none
 	Weights    route.Weights         // of the score of relays; default see there
 	PortMap    bool                  // ask the router for ports (NAT-PMP, UPnP); default false
 	Observe    func(Event)           // told of changes, one after the other; default nobody

@@ -28,7 +28,7 @@ type Hop struct {
 // many the best.
 func (t *Transport) Hops() []Hop {
 	var all []Hop
-	for _, r := range t.cfg.Relays() {
+	for _, r := range t.relays() {
 		if c := t.best(r); c != nil && c.direct() && r != t.self {
 			if p := c.gauge.path(); p != (route.Path{}) {
 				all = append(all, Hop{r, p})

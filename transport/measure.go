@@ -100,7 +100,7 @@ func (t *Transport) measureAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		relays := t.cfg.Relays()
+		relays := t.relays()
 		for _, c := range t.verifiedConns() {
 			c.measure()
 			if c.direct() && slices.Contains(relays, c.peer) { // the next sample has an echo

@@ -126,7 +126,7 @@ func (t *Transport) scored() (all []route.Candidate) {
 	if t.cfg.Relays == nil || !t.open.Load() {
 		return nil
 	}
-	for _, p := range t.cfg.Relays() {
+	for _, p := range t.relays() {
 		if c := t.best(p); c != nil && c.direct() && p != t.self {
 			all = append(all, route.Candidate{Peer: p, Score: t.scoreOf(p)})
 		}

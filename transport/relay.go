@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -10,9 +11,13 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	circuit "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
+	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // Bounds of the relay service. A circuit has no limit of its own: it is a
@@ -35,6 +40,16 @@ func (t *Transport) startRelay() (stop func(), err error) {
 		return nil, fmt.Errorf("relay service: %w", err)
 	}
 	return func() { s.Close() }, nil
+}
+
+// relays returns the members that may be asked for a place or a circuit. The
+// certificate of many lets them relay, and whoever runs them does not: what a node
+// says in identify, as long as that is remembered, saves trying it in vain.
+func (t *Transport) relays() []proto.PeerID {
+	return slices.DeleteFunc(t.cfg.Relays(), func(p proto.PeerID) bool {
+		said, err := t.host.Peerstore().GetProtocols(toLibp2p(p))
+		return err == nil && slices.Contains(said, identify.ID) && !slices.Contains(said, circuitproto.ProtoIDv2Hop)
+	})
 }
 
 // A relayACL lets verified members in, and leads to nobody else.

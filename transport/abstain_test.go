@@ -1,0 +1,82 @@
+package transport_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// A member that may relay and does not is asked for no place, and no circuit by way
+// of it is tried, once it has said what it speaks. The one that relays is found among
+// such, and one that begins to is asked then.
+func TestWhoRelaysForNobodyIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = 6
+		relays := map[int]bool{2: true}
+		var log journal
+		m := newSimWith(t, nodes, wan, func(n *simNode, cfg *transport.Config) {
+			cfg.Relay = relays[n.id]
+			cfg.Relays = func() (all []proto.PeerID) {
+				for i := 1; i < nodes; i++ {
+					all = append(all, simKeys(i).Peer())
+				}
+				return all
+			}
+			if n.id == 0 {
+				cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			}
+		})
+		held := func() []proto.PeerID { return m.nodes[0].Reservations() }
+		m.await(20*time.Second, "a place", func() bool { return m.connected() && len(held()) == 1 })
+		if held()[0] != simKeys(2).Peer() {
+			t.Errorf("the place is at %v", held())
+		}
+		time.Sleep(10 * time.Second) // until it is known what they speak they are asked
+		log.take()
+		m.Partition([]int{0, 1, 2, 3, 4}, []int{5})
+		time.Sleep(10 * time.Minute)
+		outage := log.take()
+		m.Heal()
+		m.await(2*time.Minute, "all to be connected", m.connected)
+		relays[3] = true
+		m.nodes[3].stop()
+		m.nodes[3].start()
+		m.await(time.Minute, "a second place", func() bool { return len(held()) == 2 })
+		m.close()
+		if n := strings.Count(outage, "no reservation"); n > 0 {
+			t.Errorf("asked for a place in vain %d times", n)
+		}
+		for i := 1; i < nodes-1; i++ {
+			if tried := strings.Contains(outage, simKeys(i).Peer().String()+"/p2p-circuit"); tried != (i == 2) {
+				t.Errorf("a circuit by way of node %d was tried: %v", i, tried)
+			}
+		}
+	})
+}
+
+// A journal keeps what is logged.
+type journal struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(p)
+}
+
+// take returns what was logged since it was called last.
+func (j *journal) take() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.buf.Reset()
+	return j.buf.String()
+}
