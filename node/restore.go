@@ -13,6 +13,7 @@ import (
 
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/store/nuts"
@@ -194,6 +195,9 @@ func markRestored(cfg Config, part, engine string, lost time.Time) (records int,
 		return records, err
 	}
 	if err := outbox.MarkRestored(s, &b, lastBoot(cfg)); err != nil {
+		return records, err
+	}
+	if err := ownership.MarkRestored(s, &b); err != nil {
 		return records, err
 	}
 	return records, s.Apply(context.Background(), &b)

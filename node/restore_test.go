@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 )
 
 // A past is what two nodes did after snapshots of their stores were taken: each
@@ -253,5 +254,47 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	if _, err := running.inbox.Get(id); err != nil {
 		t.Errorf("the old store has lost a task: %v", err)
+	}
+}
+
+// What was granted to a node and not started when a snapshot was taken may have been
+// started since: the restored node does not say that it was not.
+func TestARestoredOwnerDoesNotKnowWhatItStarted(t *testing.T) {
+	a, _ := pair(t, nil)
+	claim := &proto.Claim{Task: make([]byte, 16), Token: make([]byte, 16), EpochBoot: 1}
+	val, err := proto.Encode(nil, &proto.OwnerLease{Claim: claim, Phase: proto.LeasePhase_LEASE_PHASE_RECEIVED})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := append([]byte("o"), claim.Task...)
+	var b store.Batch
+	b.Put(store.Leases, key, val)
+	if err := a.ground.store.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	snap := filepath.Join(t.TempDir(), "snap")
+	if err := a.Snapshot(t.Context(), snap); err != nil {
+		t.Fatal(err)
+	}
+	a.halt()
+	r, err := RestoreStore(a.cfg, snap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := openEngineIn(filepath.Join(a.cfg.Dir, storeDir), r.Engine, a.cfg.withDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(e, storeConfig(a.cfg.withDefaults(), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	m := new(proto.OwnerLease)
+	if val, err = s.Get(store.Leases, key); err == nil {
+		err = proto.Decode(val, m)
+	}
+	if err != nil || m.Cause != proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN {
+		t.Errorf("it goes back as %v, %v", m.Cause, err)
 	}
 }

@@ -71,6 +71,7 @@ type runMem struct {
 	moved   time.Duration // progress was seen last, by Boot
 	sent    time.Duration // what waits for an answer was sent last, by Boot
 	closed  time.Duration // since when it is closed, by Boot
+	unknown time.Duration // since when its home says that it knows nothing of the task, by Boot
 	retry   uint64        // of a release, milliseconds
 	asker   proto.PeerID  // who asked about a lease that this node never had
 }
@@ -352,7 +353,11 @@ func startedOnce(r *run) bool {
 	case proto.LeasePhase_LEASE_PHASE_STARTED, proto.LeasePhase_LEASE_PHASE_FINISHED:
 		return true
 	case proto.LeasePhase_LEASE_PHASE_RELEASED, proto.LeasePhase_LEASE_PHASE_CLOSED:
-		return r.cause != proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED && r.cause != proto.ReleaseCause_RELEASE_CAUSE_EXPIRED
+		switch r.cause {
+		case proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_EXPIRED, proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN:
+			return false // a home that granted it anew had given no leave
+		}
+		return true
 	}
 	return false
 }

@@ -133,7 +133,7 @@ func (o *Owner) Return(id proto.TaskID, reason string, retryAfterMs uint64, now 
 	return *out
 }
 
-// OnRenewed takes the answer to a Renew: every lease that it does not name lasts a
+// OnRenewed takes the answer to a Renew: every lease that it does not refuse lasts a
 // period from when the Renew was sent.
 func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 	out := o.step(now)
@@ -143,8 +143,14 @@ func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 		o.unheeded(proto.TaskID{}, from, proto.Seq{}, "an answer to no renewal, or answered before")
 		return *out
 	}
+	refused := map[string]bool{}
+	for _, x := range m.GetRulings() {
+		if x.GetCode() != proto.Code_CODE_UNSPECIFIED {
+			refused[string(x.GetTask())] = true
+		}
+	}
 	for _, k := range open[at].claims {
-		if r := o.runs[k.task]; r != nil && r.epoch == k.epoch && r.home == from {
+		if r := o.runs[k.task]; r != nil && r.epoch == k.epoch && r.home == from && !refused[string(k.task[:])] {
 			r.mem.until = max(r.mem.until, open[at].sent+msec(uint64(m.GetLeaseMs())))
 			r.mem.warned = r.mem.warned && o.now.Boot >= r.mem.until-o.cfg.Margin
 		}

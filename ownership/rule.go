@@ -338,7 +338,7 @@ func (h *Home) shy(c *cell, from proto.PeerID, m *proto.Released) {
 	case proto.ReleaseCause_RELEASE_CAUSE_EXPIRED: // its clock and ours are far apart
 		c.place.due = h.now.Mono + h.cfg.Lease
 		h.shun(from, c.task.Kind, h.cfg.Lease)
-	case proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED:
+	case proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN, proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED:
 		h.shun(from, c.task.Kind, min(max(msec(m.RetryAfterMs), h.cfg.Heartbeat), h.cfg.MaxBackoff))
 	}
 }
@@ -364,6 +364,11 @@ func (c *cell) after(cause proto.ReleaseCause, cfg Config) step {
 	}
 	switch cause {
 	default:
+		return step{state: proto.TaskState_TASK_STATE_PENDING}
+	case proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN:
+		if c.task.once() && c.state != proto.TaskState_TASK_STATE_ACCEPTED && cfg.flaw != startForgotten {
+			return dead("indeterminate: its node had leave to start it, does not know of it any more, and its mode is at_most_once")
+		}
 		return step{state: proto.TaskState_TASK_STATE_PENDING}
 	case proto.ReleaseCause_RELEASE_CAUSE_STOPPED:
 		if c.task.once() {

@@ -3,6 +3,7 @@ package ownership
 import (
 	"bytes"
 	"slices"
+	"time"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -69,6 +70,9 @@ func (o *Owner) ruled(from proto.PeerID, m *proto.Ruling) *run {
 		return nil
 	}
 	r.gen = max(r.gen, generationOf(m))
+	if m.Code != proto.Code_CODE_BUSY {
+		r.mem.unknown = 0
+	}
 	return r
 }
 
@@ -99,9 +103,29 @@ func (o *Owner) refused(r *run, m *proto.Ruling) bool {
 		}
 	case proto.Code_CODE_STALE:
 		o.lost(r, m.State)
+	case proto.Code_CODE_BUSY:
+		o.unknown(r)
 	}
 	return true // everything else: it is asked again
 }
+
+// unknown notes that the home of r knows nothing of the task. It may be on its way
+// there, or come back from its origin: what is to be said of it is kept until no home
+// can have it any more.
+func (o *Owner) unknown(r *run) {
+	if r.mem.unknown == 0 {
+		r.mem.unknown = max(o.now.Boot, 1)
+	}
+	ended := r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED || r.phase == proto.LeasePhase_LEASE_PHASE_RELEASED
+	if ended && o.now.Boot-r.mem.unknown >= o.cfg.Linger && o.now.Wall > o.cfg.lastWord(r.notAfter)+(o.cfg.Skew+keptUnknown).Milliseconds() {
+		o.event(EventLost, r, "its home has forgotten the task, whose time is over")
+		o.close(r, false)
+	}
+}
+
+// keptUnknown is how long after the time of a task its end is kept for a home that does
+// not know the task: one that was down on the way of the task to another may come back.
+const keptUnknown = 24 * time.Hour
 
 // lost ends a lease that is over by the word of its home. A handler that still runs
 // is stopped. A success is kept while the task lives, and while a later grant may still
@@ -283,7 +307,7 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		switch {
 		case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch.Compare(k.epoch) < 0):
 			// It was for an earlier start of this node, and no grant of that is taken.
-			m := &proto.Released{Claim: k.message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, Reason: "it was meant for an earlier start of this node"}
+			m := &proto.Released{Claim: k.message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN, Reason: "it was meant for an earlier start of this node"}
 			out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
 		case r != nil && r.epoch.Compare(k.epoch) < 0 && r.home != from && r.phase != proto.LeasePhase_LEASE_PHASE_CLOSED:
 			// Whoever is the home now is told of by the one that is known here.
@@ -337,7 +361,7 @@ func (o *Owner) never(from proto.PeerID, k claim, old *run) {
 		o.forget(old)
 	}
 	if old == nil && k.gen <= 1 && k.epoch.Compare(o.marks[from]) <= 0 { // it gave the epoch itself: a copy of its grant is refused anyway
-		m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, Reason: "this node does not have the lease"}
+		m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN, Reason: "this node does not have the lease"}
 		o.out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
 		return
 	}
@@ -346,7 +370,7 @@ func (o *Owner) never(from proto.PeerID, k claim, old *run) {
 	}
 	r := &run{claim: o.bound(k), home: from, giver: from, phase: proto.LeasePhase_LEASE_PHASE_RECEIVED}
 	o.add(r)
-	o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "this node does not have the lease", 0)
+	o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN, "this node does not have the lease", 0)
 }
 
 // maxNoted is of how many leases that this node never had it notes that for one node

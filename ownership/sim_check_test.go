@@ -44,6 +44,7 @@ type simTask struct {
 	failures  int
 	cancelled bool // its cell on disk says so
 	rolled    bool // a disk that was rolled back has forgotten something of it
+	undecided bool // that of a home has
 	wished    int  // how often a wish went after it when nothing went wrong any more
 }
 
@@ -216,6 +217,14 @@ func (w *world) ended(x *simNode, e End) {
 // started holds what a start promises.
 func (w *world) started(x *simNode, st Start) {
 	t := w.tasks[st.Task]
+	t.starts[x.i]++
+	all := 0
+	for _, n := range t.starts {
+		all += n
+	}
+	if all > 1 && t.Mode == proto.Mode_MODE_AT_MOST_ONCE && !t.undecided {
+		w.fail("I6: %v starts %d times, and its mode is at_most_once", st.Task, all)
+	}
 	if t.rolled {
 		return
 	}
@@ -228,22 +237,12 @@ func (w *world) started(x *simNode, st Start) {
 	if t.success[x.i] > 0 {
 		w.fail("I6: %v starts on node %d, where it succeeded", st.Task, x.i)
 	}
-	t.starts[x.i]++
 	limit := int(max(t.MaxAttempts, 3))
 	if t.starts[x.i] > limit+t.excused[x.i]+t.lapses {
 		w.fail("I6: %d starts of %v on node %d", t.starts[x.i], st.Task, x.i)
 	}
-	all := 0
-	for _, n := range t.starts {
-		all += n
-	}
-	if t.Mode == proto.Mode_MODE_AT_MOST_ONCE {
-		if all > 1 {
-			w.fail("I6: %v starts %d times, and its mode is at_most_once", st.Task, all)
-		}
-		if !w.permitted(st) {
-			w.fail("I6: %v starts without leave on any disk", st.Task)
-		}
+	if t.Mode == proto.Mode_MODE_AT_MOST_ONCE && !w.permitted(st) {
+		w.fail("I6: %v starts without leave on any disk", st.Task)
 	}
 	if t.Key != "" {
 		w.inOrder(t)

@@ -18,6 +18,7 @@ type simBackup struct {
 type simPast struct {
 	backup   simBackup
 	touched  map[proto.TaskID]time.Duration // by task: when something of it was written last
+	decided  map[proto.TaskID]time.Duration // likewise, of its cell
 	highest  uint64                         // boot number of all starts of the node
 	restored bool                           // since its last start
 }
@@ -25,16 +26,20 @@ type simPast struct {
 // touch notes what is written of which task.
 func (x *simNode) touch(key string) {
 	if x.touched == nil {
-		x.touched = map[proto.TaskID]time.Duration{}
+		x.touched, x.decided = map[proto.TaskID]time.Duration{}, map[proto.TaskID]time.Duration{}
 	}
 	if len(key) == 17 {
 		x.touched[proto.TaskID([]byte(key[1:]))] = x.s.now
+		if key[0] == keyLease || key[0] == keyMoved {
+			x.decided[proto.TaskID([]byte(key[1:]))] = x.s.now
+		}
 	}
 }
 
 // backUp copies the disk of x, or ends x and restores the last copy. What was written
 // of a task since then is not known to x any more: no promise holds for such a task
-// but that its epochs rise at x. All others must not be harmed.
+// but that its epochs rise at x, and that one of mode at_most_once starts once if it is
+// only an owner that has forgotten. All others must not be harmed.
 func (s *sim) backUp(x *simNode) {
 	if x.backup.disk == nil {
 		x.backup.disk, x.backup.at = maps.Clone(x.disk), s.now
@@ -45,10 +50,16 @@ func (s *sim) backUp(x *simNode) {
 	for id, at := range x.touched {
 		if at > x.backup.at {
 			s.w.tasks[id].rolled = true
+			s.w.tasks[id].undecided = s.w.tasks[id].undecided || x.decided[id] > x.backup.at
 			s.w.trace(id, "node %d: forgotten by a disk that was rolled back", x.i)
 		}
 	}
 	x.disk, x.backup.disk, x.restored = x.backup.disk, nil, true
+	for key, val := range x.disk {
+		if val, err := Restored(key, val); err == nil {
+			x.disk[key] = val
+		}
+	}
 	for _, name := range simQueues {
 		s.w.shifts[name] += simSeized
 	}

@@ -33,6 +33,7 @@ const (
 	ReleaseCause_RELEASE_CAUSE_CRASHED     ReleaseCause = 5 // the node died while it ran: spends an abandon
 	ReleaseCause_RELEASE_CAUSE_PARKED      ReleaseCause = 6 // likewise, and its handler's policy is to ask a person
 	ReleaseCause_RELEASE_CAUSE_EXPIRED     ReleaseCause = 7 // not_after was over by the owner's clock before it could start
+	ReleaseCause_RELEASE_CAUSE_UNKNOWN     ReleaseCause = 8 // as UNSTARTED, but that it never started is not known, as after the owner's disk was rolled back: a home that gave leave to start counts it as started
 )
 
 // Enum value maps for ReleaseCause.
@@ -46,6 +47,7 @@ var (
 		5: "RELEASE_CAUSE_CRASHED",
 		6: "RELEASE_CAUSE_PARKED",
 		7: "RELEASE_CAUSE_EXPIRED",
+		8: "RELEASE_CAUSE_UNKNOWN",
 	}
 	ReleaseCause_value = map[string]int32{
 		"RELEASE_CAUSE_UNSPECIFIED": 0,
@@ -56,6 +58,7 @@ var (
 		"RELEASE_CAUSE_CRASHED":     5,
 		"RELEASE_CAUSE_PARKED":      6,
 		"RELEASE_CAUSE_EXPIRED":     7,
+		"RELEASE_CAUSE_UNKNOWN":     8,
 	}
 )
 
@@ -3351,7 +3354,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
-	"generation*\xea\x01\n" +
+	"generation*\x85\x02\n" +
 	"\fReleaseCause\x12\x1d\n" +
 	"\x19RELEASE_CAUSE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17RELEASE_CAUSE_UNSTARTED\x10\x01\x12\x19\n" +
@@ -3360,7 +3363,8 @@ const file_ownership_proto_rawDesc = "" +
 	"\x15RELEASE_CAUSE_TIMEOUT\x10\x04\x12\x19\n" +
 	"\x15RELEASE_CAUSE_CRASHED\x10\x05\x12\x18\n" +
 	"\x14RELEASE_CAUSE_PARKED\x10\x06\x12\x19\n" +
-	"\x15RELEASE_CAUSE_EXPIRED\x10\a*\xa8\x01\n" +
+	"\x15RELEASE_CAUSE_EXPIRED\x10\a\x12\x19\n" +
+	"\x15RELEASE_CAUSE_UNKNOWN\x10\b*\xa8\x01\n" +
 	"\n" +
 	"LeasePhase\x12\x1b\n" +
 	"\x17LEASE_PHASE_UNSPECIFIED\x10\x00\x12\x18\n" +

@@ -1,0 +1,95 @@
+package ownership
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// record writes what an output asks for to a disk.
+func record(disk map[string][]byte, outs ...Output) {
+	for _, o := range outs {
+		for _, w := range o.Writes {
+			if w.Val == nil {
+				delete(disk, w.Key)
+			} else {
+				disk[w.Key] = w.Val
+			}
+		}
+	}
+}
+
+// An owner on an older copy of its disk does not know what it has started since. A task
+// that may be started once only is for a person then, and is granted to nobody else.
+func TestAnOwnerThatForgotAStart(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		taken bool // the copy has the lease, not its start
+		mode  proto.Mode
+		again bool
+	}{
+		{"at_most_once, from before the grant", false, proto.Mode_MODE_AT_MOST_ONCE, false},
+		{"at_most_once, from before the start", true, proto.Mode_MODE_AT_MOST_ONCE, false},
+		{"at_least_once, from before the grant", false, proto.Mode_MODE_AT_LEAST_ONCE, true},
+		{"at_least_once, from before the start", true, proto.Mode_MODE_AT_LEAST_ONCE, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, func(x *Task) { x.Mode = tt.mode })
+			disk, snapshot := map[string][]byte{}, map[string][]byte{}
+			taken := b.owner.OnGrant(homePeer, b.grant, 0, b.now)
+			b.exchange(b.home, taken)
+			record(disk, taken)
+			if tt.taken {
+				snapshot = maps.Clone(disk)
+			}
+			b.exchange(b.home, b.owner.Ready(b.task.ID, b.now))
+			if !b.owner.runs[b.task.ID].mem.alive {
+				t.Fatal("it does not run")
+			}
+
+			b.owner = NewOwner(ownerPeer, bootB, Config{})
+			for key, val := range snapshot {
+				if val, err := Restored(key, val); err != nil {
+					t.Fatal(err)
+				} else if err := b.owner.Load(key, val); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.later(time.Second)
+			granted := false
+			see := func(out Output) {
+				for _, s := range out.Sends {
+					if _, ok := s.Body.(*proto.Grant); ok {
+						granted = true
+					}
+				}
+			}
+			say := func(out Output) {
+				for _, s := range out.Sends {
+					if m, ok := s.Body.(*proto.Release); ok {
+						see(b.home.OnRelease(ownerPeer, m, b.now))
+					}
+				}
+			}
+			say(b.owner.Begin(func(proto.TaskID) Policy { return PolicyRetry }, b.now))
+			for range 30 { // until the lease is over, and its owner was asked
+				b.later(time.Second)
+				out := b.home.Tick(b.now)
+				see(out)
+				for _, s := range out.Sends {
+					if m, ok := s.Body.(*proto.Status); ok {
+						say(b.owner.OnStatus(homePeer, m, b.now))
+					}
+				}
+			}
+			if granted != tt.again {
+				t.Errorf("it was granted again: %v, want %v", granted, tt.again)
+			}
+			if e := b.home.ended[b.task.ID]; !tt.again && (e == nil || e.Value.(*ended).state != proto.TaskState_TASK_STATE_DEAD_LETTER) {
+				t.Error("it is for nobody to decide")
+			}
+		})
+	}
+}
