@@ -137,9 +137,10 @@ type Room struct {
 	home  *Home
 	owner *Owner
 
-	inputs chan func()
-	done   chan struct{} // closed when Run has returned
-	queues atomic.Pointer[map[string]*proto.QueueState]
+	inputs  chan func()
+	waiting waiting       // in inputs, by sender
+	done    chan struct{} // closed when Run has returned
+	queues  atomic.Pointer[map[string]*proto.QueueState]
 
 	turn turn
 	kept

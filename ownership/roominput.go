@@ -56,10 +56,7 @@ func (r *Room) Receive(from proto.PeerID, m *proto.Message) error {
 		code := r.codeOf(from, body)
 		in = func() { r.hear(from, m.GetType(), body, code) }
 	}
-	select {
-	case r.inputs <- in:
-	default:
-	}
+	r.offer(from, in)
 	return nil
 }
 
@@ -71,10 +68,7 @@ func (r *Room) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error) {
 			return err
 		}
 	}
-	select {
-	case r.inputs <- func() { r.handoff(from, m, t) }:
-	default:
-	}
+	r.offer(from, func() { r.handoff(from, m, t) })
 	return nil
 }
 
@@ -287,13 +281,12 @@ func (r *Room) Add(t Task, cancel bool) {
 
 // Cancel asks for the end of a task. If its cell is here it returns once that is
 // durable; a wish for one that moved is sent after it, and must be said again.
-func (r *Room) Cancel(ctx context.Context, id proto.TaskID) (where Standing, err error) {
-	err = r.ask(ctx, func() {
-		var o Output
-		where, o = r.home.Cancel(id, r.now())
+func (r *Room) Cancel(ctx context.Context, id proto.TaskID) (Standing, error) {
+	return asked(ctx, r, func() Standing {
+		where, o := r.home.Cancel(id, r.now())
 		r.add(o)
+		return where
 	})
-	return where, err
 }
 
 // SetNode says what is known about a node.
@@ -338,13 +331,14 @@ var ErrElsewhere = errors.New("ownership: the home of the queue is another node"
 // SetQueue changes a queue whose home is here, or makes it, and returns once that is
 // durable.
 func (r *Room) SetQueue(ctx context.Context, name string, change func(*proto.QueueState)) error {
-	elsewhere := false
-	err := r.ask(ctx, func() {
-		if elsewhere = !r.home.queue(name).here(r.cfg.Self); !elsewhere {
+	here, err := asked(ctx, r, func() bool {
+		here := r.home.queue(name).here(r.cfg.Self)
+		if here {
 			r.add(r.home.SetQueue(change, r.now(), name))
 		}
+		return here
 	})
-	if err == nil && elsewhere {
+	if err == nil && !here {
 		return ErrElsewhere // it went while this was asked for
 	}
 	return err
@@ -353,11 +347,10 @@ func (r *Room) SetQueue(ctx context.Context, name string, change func(*proto.Que
 // HandOff gives a queue whose home is here, and all that is in it, to another home. It
 // returns once the queue is the other's; its tasks follow.
 func (r *Room) HandOff(ctx context.Context, name string, to proto.PeerID) error {
-	var refused error
-	err := r.ask(ctx, func() {
-		var o Output
-		o, refused = r.home.HandOff(name, to, r.now())
+	refused, err := asked(ctx, r, func() error {
+		o, refused := r.home.HandOff(name, to, r.now())
 		r.add(o)
+		return refused
 	})
 	return errors.Join(err, refused)
 }
@@ -365,11 +358,10 @@ func (r *Room) HandOff(ctx context.Context, name string, to proto.PeerID) error 
 // Seize makes this node the home of a queue whose home is gone, and returns once that
 // is durable.
 func (r *Room) Seize(ctx context.Context, name string, from proto.PeerID) error {
-	var refused error
-	err := r.ask(ctx, func() {
-		var o Output
-		o, refused = r.home.Seize(name, from, r.now())
+	refused, err := asked(ctx, r, func() error {
+		o, refused := r.home.Seize(name, from, r.now())
 		r.add(o)
+		return refused
 	})
 	return errors.Join(err, refused)
 }
@@ -377,40 +369,36 @@ func (r *Room) Seize(ctx context.Context, name string, from proto.PeerID) error 
 // Reclass gives a task whose cell is here another class, and returns once that is
 // durable. It reports whether the cell is here and has not ended.
 func (r *Room) Reclass(ctx context.Context, id proto.TaskID, class proto.Class) (known bool, err error) {
-	err = r.ask(ctx, func() {
-		var o Output
-		known, o = r.home.Reclass(id, class, r.now())
+	return asked(ctx, r, func() bool {
+		known, o := r.home.Reclass(id, class, r.now())
 		r.add(o)
+		return known
 	})
-	return known, err
 }
 
 // Unblock lets a lane of a queue go on, and returns once that is durable. It reports
 // whether there is one here that stood still.
 func (r *Room) Unblock(ctx context.Context, queue, key string) (stood bool, err error) {
-	err = r.ask(ctx, func() {
-		var o Output
-		stood, o = r.home.Unblock(queue, key, r.now())
+	return asked(ctx, r, func() bool {
+		stood, o := r.home.Unblock(queue, key, r.now())
 		r.add(o)
+		return stood
 	})
-	return stood, err
 }
 
 // Progress notes that the handler of a lease of this node has made some. From its
 // first word on it must go on doing so, or the lease is not renewed. It reports
 // whether there is such a handler.
 func (r *Room) Progress(ctx context.Context, id proto.TaskID) (known bool, err error) {
-	err = r.ask(ctx, func() { known = r.owner.Progress(id, r.now()) })
-	return known, err
+	return asked(ctx, r, func() bool { return r.owner.Progress(id, r.now()) })
 }
 
 // Recover takes one lease back by hand. It reports whether there was one that may be
 // taken back.
 func (r *Room) Recover(ctx context.Context, id proto.TaskID) (done bool, err error) {
-	err = r.ask(ctx, func() {
-		var o Output
-		done, o = r.home.Recover(id, r.now())
+	return asked(ctx, r, func() bool {
+		done, o := r.home.Recover(id, r.now())
 		r.add(o)
+		return done
 	})
-	return done, err
 }

@@ -26,8 +26,8 @@ type LeaseView struct {
 
 // Leases returns those that match, nil all: the ones that this node gave, then the
 // ones that it has.
-func (r *Room) Leases(ctx context.Context, match func(LeaseView) bool, limit int) (all []LeaseView, err error) {
-	err = r.ask(ctx, func() {
+func (r *Room) Leases(ctx context.Context, match func(LeaseView) bool, limit int) ([]LeaseView, error) {
+	return asked(ctx, r, func() (all []LeaseView) {
 		take := func(v LeaseView) {
 			if len(all) < limit && (match == nil || match(v)) {
 				all = append(all, v)
@@ -44,8 +44,8 @@ func (r *Room) Leases(ctx context.Context, match func(LeaseView) bool, limit int
 				take(x.view(now))
 			}
 		}
+		return all
 	})
-	return all, err
 }
 
 func (c *cell) view(now Now) LeaseView {
@@ -94,8 +94,8 @@ type Counts struct {
 
 // Counts counts everything at once.
 func (r *Room) Counts(ctx context.Context) (Counts, error) {
-	c := Counts{map[string]QueueView{}, map[proto.PeerID]int{}}
-	err := r.ask(ctx, func() {
+	return asked(ctx, r, func() Counts {
+		c := Counts{map[string]QueueView{}, map[proto.PeerID]int{}}
 		for e := r.home.live.Front(); e != nil; e = e.Next() {
 			x := e.Value.(*cell)
 			v := c.Queues[x.task.Queue]
@@ -113,16 +113,16 @@ func (r *Room) Counts(ctx context.Context) (Counts, error) {
 			v.Going++
 			c.Queues[g.queue] = v
 		}
+		return c
 	})
-	return c, err
 }
 
 // Queue looks at a queue.
-func (r *Room) Queue(ctx context.Context, name string) (v QueueView, err error) {
-	err = r.ask(ctx, func() {
+func (r *Room) Queue(ctx context.Context, name string) (QueueView, error) {
+	return asked(ctx, r, func() (v QueueView) {
 		q := r.home.queues[name]
 		if q == nil {
-			return
+			return v
 		}
 		if q.stale {
 			r.home.remake(q)
@@ -149,8 +149,8 @@ func (r *Room) Queue(ctx context.Context, name string) (v QueueView, err error) 
 			l := q.lanes[b.Key]
 			v.Blocked = append(v.Blocked, LaneView{Key: l.key, Died: l.died, Waits: len(l.tasks)})
 		}
+		return v
 	})
-	return v, err
 }
 
 // A TaskView is what the home of a task knows of it beside its record.
@@ -168,14 +168,13 @@ type TaskView struct {
 
 // Task looks at a task whose cell is here.
 func (r *Room) Task(ctx context.Context, id proto.TaskID) (v TaskView, known bool, err error) {
-	err = r.ask(ctx, func() {
+	found, err := asked(ctx, r, func() *TaskView {
 		c := r.home.cells[id]
 		if c == nil {
-			return
+			return nil
 		}
 		now, q := r.now(), c.place.queue
-		known = true
-		v = TaskView{
+		v := &TaskView{
 			LeaseView: c.view(now), Leased: c.leased(), Paused: q.state.GetPaused(), Turn: c.place.lane == nil || c.place.lane.next(c, sound), Active: r.home.active,
 			Blocked: c.place.lane != nil && c.place.lane.blocked, Class: c.task.Class,
 			Due: r.home.untilDue(c), Reason: c.reason, Grants: slices.Clone(c.grants),
@@ -189,8 +188,12 @@ func (r *Room) Task(ctx context.Context, id proto.TaskID) (v TaskView, known boo
 				}
 			}
 		}
+		return v
 	})
-	return v, known, err
+	if found == nil {
+		return v, false, err
+	}
+	return *found, true, err
 }
 
 // Idle counts what this node still has as an owner: handlers at work, and ends of
@@ -222,13 +225,18 @@ type Past struct {
 
 // Past looks for a task that ended here, or went to another home.
 func (r *Room) Past(ctx context.Context, id proto.TaskID) (p Past, known bool, err error) {
-	err = r.ask(ctx, func() {
+	found, err := asked(ctx, r, func() *Past {
 		if g := r.home.moved[id]; g != nil {
-			p, known = Past{Peer: g.home}, true
-		} else if e := r.home.ended[id]; e != nil {
-			x := e.Value.(*ended)
-			p, known = Past{State: x.state, Peer: x.owner, Epoch: x.epoch}, true
+			return &Past{Peer: g.home}
 		}
+		if e := r.home.ended[id]; e != nil {
+			x := e.Value.(*ended)
+			return &Past{State: x.state, Peer: x.owner, Epoch: x.epoch}
+		}
+		return nil
 	})
-	return p, known, err
+	if found == nil {
+		return p, false, err
+	}
+	return *found, true, err
 }
