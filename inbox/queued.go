@@ -92,25 +92,46 @@ func (in *Inbox) QueuedTask(id proto.TaskID) (*proto.Stored, error) {
 	return st, nil
 }
 
-// endTries is how often the result of a task of a queue is given to the outbox
-// before the task ends without one: all others wait behind it.
-const endTries = 3
+// ErrNoOrigin is returned by [Results] for a result that can be sealed for nobody: its
+// origin is no member any more.
+var ErrNoOrigin = errors.New("inbox: the origin of the task is not known any more")
+
+// endTries is how often the result of a task of a queue is given to the outbox as it
+// is: all others wait behind it. After that its origin is told that it was lost.
+const endTries = 2
 
 // EndQueued ends a task of a queue as o says: its terminal record, the result on its
 // way to the origin and what also adds are one batch. An error means that the store
 // has failed, or may have.
 func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch)) error {
 	for try := 1; ; try++ {
-		err := in.tryEndQueued(ctx, id, o, also, try < endTries)
-		if err == nil || in.store.Err() != nil || ctx.Err() != nil || try >= endTries {
+		err := in.tryEndQueued(ctx, id, o, also, true)
+		switch {
+		case err == nil || in.store.Err() != nil || ctx.Err() != nil:
 			return err
+		case errors.Is(err, ErrNoOrigin) || try > endTries:
+			in.cfg.Logger.Error("a task of a queue ends without a result for its origin: that could not be sealed", "task", id.String(), "err", err)
+			return in.tryEndQueued(ctx, id, o, also, false)
+		case try == endTries:
+			in.cfg.Logger.Error("the result of a task of a queue is lost: its origin is told so", "task", id.String(), "err", err)
+			o = lostResult(o)
+		default:
+			in.cfg.Logger.Warn("the end of a task of a queue could not be written; tried again", "task", id.String(), "try", try, "err", err)
+			in.desk.rest(ctx, firstRetry)
 		}
-		in.cfg.Logger.Warn("the end of a task of a queue could not be written; tried again", "task", id.String(), "try", try, "err", err)
-		in.desk.rest(ctx, firstRetry)
 	}
 }
 
-func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch), home bool) error {
+// lostResult is what an origin is told of a task whose result cannot be kept. Whether
+// it is done once more is for a person to say.
+func lostResult(o *proto.Outcome) *proto.Outcome {
+	return &proto.Outcome{
+		State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: text(strings.TrimSuffix("it ended as "+o.State.Name()+", and its result was lost at the home of its queue: "+o.Reason, ": "), proto.MaxReason),
+		ExitCode: o.ExitCode, Attempts: o.Attempts, Events: o.Events, StartedMs: o.StartedMs,
+	}
+}
+
+func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch), tell bool) error {
 	in.known.landed(id)
 	now := in.cfg.Clock.Now()
 	var f *Finished
@@ -139,10 +160,9 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 		m := mask{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
 		b.After(func() { in.known.finished(id, m, f.Origin, remember) })
 	}
-	if home {
+	if tell {
 		err = in.with.Results.PutResult(context.WithoutCancel(ctx), f, into)
 	} else {
-		in.cfg.Logger.Error("a task of a queue ends without a result for its origin: that could not be sealed", "task", id.String())
 		var b store.Batch
 		into(&b)
 		err = in.store.Apply(context.WithoutCancel(ctx), &b)

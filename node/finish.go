@@ -65,7 +65,7 @@ func (r results) sign(f *inbox.Finished) (written func()) {
 func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draft, error) {
 	key, ok := n.book.KeyRecord(f.Origin)
 	if !ok {
-		return nil, fmt.Errorf("the sealing key of %s is not known", f.Origin.Short())
+		return nil, fmt.Errorf("%w: the sealing key of %s", inbox.ErrNoOrigin, f.Origin.Short())
 	}
 	now := n.cfg.Clock.Now()
 	d := &outbox.Draft{

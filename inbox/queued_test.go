@@ -1,0 +1,95 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// oneQueue admits all that comes.
+type oneQueue struct{}
+
+func (oneQueue) Admit(string, proto.PeerID) Verdict { return Verdict{} }
+func (oneQueue) Taken(proto.TaskID, *proto.Record)  {}
+func (oneQueue) Cancel(context.Context, proto.TaskID) (Verdict, bool, error) {
+	return Verdict{}, true, nil
+}
+
+// endQueued ends a task of a queue with a result while results are given to an outbox
+// that says err as long as it is asked for one with this body, always for "". It returns
+// how long others waited behind it.
+func endQueued(t *testing.T, err error, body string, check func(r *rig, a Arrival)) (took time.Duration) {
+	t.Helper()
+	bubble(t, Config{}, nil, func(r *rig) {
+		r.parts.Queues = oneQueue{}
+		r.restart()
+		r.run()
+		a := r.task(func(a *Arrival) { a.Content.Queue = "q" })
+		r.accept(0, a)
+		r.in.with.Results = refusing{r.results, err, body}
+		began := r.cfg.Clock.Now()
+		written := false
+		o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: []byte("made")}
+		if err := r.in.EndQueued(r.t.Context(), a.Header.ID, o, func(*store.Batch) { written = true }); err != nil || !written {
+			t.Errorf("it has not ended: %v", err)
+		}
+		took = r.cfg.Clock.Now().Sub(began)
+		check(r, a)
+	})
+	return took
+}
+
+type refusing struct {
+	*results
+	err  error
+	body string
+}
+
+func (o refusing) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
+	if o.body == "" || string(f.Outcome.GetBody()) == o.body {
+		return o.err
+	}
+	return o.results.PutResult(ctx, f, also)
+}
+
+// A task whose origin nobody can be sent to any more holds up none of those behind it.
+func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
+	took := endQueued(t, fmt.Errorf("%w: it was removed", ErrNoOrigin), "", func(r *rig, a Arrival) {
+		if n := r.results.count(); n != 0 {
+			t.Errorf("%d results went out", n)
+		}
+	})
+	if took > 0 {
+		t.Errorf("the queue stood still for %v", took)
+	}
+}
+
+// A result that is lost at the home is told to the origin as such: the task does not just
+// fall silent.
+func TestALostResultIsTold(t *testing.T) {
+	took := endQueued(t, errors.New("the body of the result is gone"), "made", func(r *rig, a Arrival) {
+		if o := r.expect(a, proto.TaskState_TASK_STATE_DEAD_LETTER); len(o.Body) != 0 {
+			t.Errorf("with the result %q", o.Body)
+		}
+	})
+	if took > time.Second {
+		t.Errorf("the queue stood still for %v", took)
+	}
+}
+
+// What cannot be given to the outbox at all ends nevertheless: all others wait behind it.
+func TestAnEndThatNoOutboxTakes(t *testing.T) {
+	took := endQueued(t, errors.New("it takes nothing"), "", func(r *rig, a Arrival) {
+		if rec, err := r.in.Get(a.Header.ID); err == nil && !rec.State.Terminal() {
+			t.Errorf("it is %v", rec.State)
+		}
+	})
+	if took > time.Second {
+		t.Errorf("the queue stood still for %v", took)
+	}
+}
