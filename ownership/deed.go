@@ -194,3 +194,36 @@ func (q *queue) had(p proto.PeerID) bool {
 func (h *Home) mayMove(from proto.PeerID, t Task) bool {
 	return from == t.Sent || h.queues[t.Queue].had(from) || h.cfg.flaw == moverUnproven
 }
+
+// mayGive reports whether from may say of m, whose home is this node, what is news here:
+// it is or was the home of the queue, by deeds that hold, and is not the one that gave
+// this node as many queues as one may give.
+func (h *Home) mayGive(from proto.PeerID, m *proto.QueueState) bool {
+	q := h.queues[m.Name]
+	if q == nil {
+		q = newQueue(m.Name)
+	}
+	if q.had(from) || !h.newer(m, q) || h.cfg.flaw == claimUnproven {
+		return true
+	}
+	cause := "it gives away a queue that it never had"
+	if _, deeds := h.chain(q, m); (&queue{deeds: deeds}).had(from) {
+		if q.state != nil || !h.givenMany(from) {
+			return true
+		}
+		cause = "it gives away more queues than one node may"
+	}
+	h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: cause})
+	return false
+}
+
+// givenMany reports whether from gave this node as many queues as it may.
+func (h *Home) givenMany(from proto.PeerID) bool {
+	n := 0
+	for _, q := range h.queues {
+		if last := len(q.deeds) - 1; last >= 0 && q.deeds[last].From == from && q.here(h.self) {
+			n++
+		}
+	}
+	return n >= maxQueuesOf
+}

@@ -317,7 +317,7 @@ func (q *queue) blocks() (out []*proto.LaneBlock) {
 // record in the message says. The driver has checked that it is signed by its origin.
 func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) Output {
 	o := h.step(now)
-	if m.Queue != nil {
+	if m.Queue != nil && h.mayGive(from, m.Queue) {
 		h.learn(m.Queue)
 	}
 	var lanes []*proto.Moved // of the queue: they stand still here now

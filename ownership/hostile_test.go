@@ -22,6 +22,39 @@ func TestNobodyElseSetsAQueue(t *testing.T) {
 	}
 }
 
+// Nobody makes another node the home of a queue that he has not given it, and of no more
+// queues than one may.
+func TestQueuesThatAreGivenAway(t *testing.T) {
+	given := func(i int, deeds ...*proto.Signed) *proto.Handoff {
+		return &proto.Handoff{Queue: &proto.QueueState{Name: fmt.Sprint("given-", i), Home: homePeer[:], Generation: uint64(len(deeds)) + 1, Paused: true, Deeds: deeds}}
+	}
+	deed := func(i int, from, to proto.PeerID) *proto.Signed {
+		s, err := plainDeeds{}.Sign(Deed{Queue: fmt.Sprint("given-", i), Generation: 2, From: from, To: to})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	for name, tt := range map[string]struct {
+		handoff func(i int) *proto.Handoff
+		want    int
+	}{
+		"without a deed":          {func(i int) *proto.Handoff { return given(i) }, 0},
+		"by the deed of another":  {func(i int) *proto.Handoff { return given(i, deed(i, ownerPeer, homePeer)) }, 0},
+		"by the deed of the home": {func(i int) *proto.Handoff { return given(i, deed(i, otherPeer, homePeer)) }, maxQueuesOf},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := NewHome(homePeer, 1, Config{})
+			for i := range maxQueuesOf + 9 {
+				h.OnHandoff(otherPeer, tt.handoff(i), Task{}, Now{})
+			}
+			if len(h.queues) != tt.want || len(h.names) != tt.want {
+				t.Errorf("it is the home of %d queues, want %d", len(h.queues), tt.want)
+			}
+		})
+	}
+}
+
 // What a home sets later is believed by others, though its clock was set back.
 func TestSettingsFollowEachOtherUnderAnyClock(t *testing.T) {
 	h, other := NewHome(homePeer, 1, Config{}), NewHome(otherPeer, 1, Config{})
