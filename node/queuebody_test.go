@@ -189,6 +189,26 @@ func TestQueueCarriesLargeBodies(t *testing.T) {
 	})
 }
 
+// While the body of a task is on its way to its owner, that says so.
+func TestQueueOwnerTellsThatItWaitsForABody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newBigCrew(t, nil)
+		defer c.close()
+		ids, bodies := c.giveBig(0, 1)
+		time.Sleep(2 * time.Second)
+		said := ""
+		for _, s := range c.nodes[1:] {
+			if b, err := s.node.Why(t.Context(), ids[0]); err == nil {
+				said += b.Cause
+			}
+		}
+		if !strings.Contains(said, "its body, which is large, is on its way here from n0") {
+			t.Errorf("its owner says %q", said)
+		}
+		c.endedBig(0, ids, bodies, 10*time.Minute)
+	})
+}
+
 // The home may run a task itself: the body goes nowhere.
 func TestQueueHomeRunsALargeTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

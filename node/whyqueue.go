@@ -131,8 +131,12 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
 		b.Cause, b.Fix = "its handler is running; its lease could not be renewed, so its result counts only if nobody else was given the task", "balefire-node path "+home
 	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_STARTED):
 		b.Cause = "its handler is running"
+	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_RECEIVED) && v.Fetching:
+		b.Cause, b.Fix = "its body, which is large, is on its way here from "+home, "balefire-node path "+home
 	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_RECEIVED):
 		b.Cause = fmt.Sprintf("it waits for a slot: %d of %d are busy", st.Used, st.Slots)
+	case v.Unknown:
+		b.Cause = fmt.Sprintf("its end is kept here, and %s, its home, does not know the task: it may have been restored from an older copy; it is kept until a day after the task's time", home)
 	case alarm != nil:
 		b.Cause, b.Fix = "its end is kept here for its home: "+alarm.Text, alarm.Fix
 	case gone:

@@ -153,6 +153,7 @@ func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 		if r := o.runs[k.task]; r != nil && r.epoch == k.epoch && r.home == from && !refused[string(k.task[:])] {
 			r.mem.until = max(r.mem.until, open[at].sent+msec(uint64(m.GetLeaseMs())))
 			r.mem.warned = r.mem.warned && o.now.Boot >= r.mem.until-o.cfg.Margin
+			r.mem.unknown = 0
 		}
 	}
 	o.renews[from] = slices.Delete(open, at, at+1)

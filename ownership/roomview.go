@@ -20,6 +20,8 @@ type LeaseView struct {
 	Attempts, Abandons uint32
 	Cancel, Lapsed     bool
 	Permitted          bool          // at its home: it may have been started, and may be once only
+	Fetching           bool          // at its owner: its body is awaited
+	Unknown            bool          // at its owner: its home says that it does not know the task
 	Left               time.Duration // until it ends unless it is renewed
 	GrantedMs          int64         // Unix milliseconds; 0: not known here
 }
@@ -61,7 +63,7 @@ func (c *cell) view(now Now) LeaseView {
 
 func (x *run) view(now Now) LeaseView {
 	phase := x.phase.String()[len("LEASE_PHASE_"):]
-	return LeaseView{Task: x.task, Queue: x.queue, Peer: x.home, State: phase, Epoch: x.epoch, Attempts: x.attempt, Cancel: x.mem.stopped, Lapsed: now.Boot >= x.mem.until, Left: x.mem.until - now.Boot}
+	return LeaseView{Task: x.task, Queue: x.queue, Peer: x.home, State: phase, Epoch: x.epoch, Attempts: x.attempt, Cancel: x.mem.stopped, Lapsed: now.Boot >= x.mem.until, Left: x.mem.until - now.Boot, Fetching: x.mem.fetches, Unknown: x.mem.unknown > 0}
 }
 
 // A QueueView is a queue as its home sees it.
