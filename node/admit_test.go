@@ -142,3 +142,48 @@ func TestFoldersOfRunsAreSwept(t *testing.T) {
 		t.Errorf("a run of an earlier start left %s: %v", left, err)
 	}
 }
+
+// A ticket for a name that is given already says whom it lets in.
+func TestInviteUnderANameThatIsTaken(t *testing.T) {
+	a, _ := pair(t, nil)
+	for name, warned := range map[string]bool{"": false, "new": false, "b": true} {
+		inv, err := a.Invite(t.Context(), InviteOptions{Name: name})
+		if err != nil || (inv.Warning != "") != warned {
+			t.Errorf("%q: it warns %q, %v", name, inv.Warning, err)
+		}
+	}
+	if _, err := a.Invite(t.Context(), InviteOptions{Name: "a"}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("its own name: %v", err)
+	}
+}
+
+// A handler whose program is not there is kept, for that may come, and told of.
+func TestAHandlerWithoutItsProgram(t *testing.T) {
+	a, _ := pair(t, nil)
+	program := filepath.Join(t.TempDir(), "tool")
+	if err := a.AddHandler(t.Context(), HandlerSpec{Kind: "late", Allow: []string{"peer:b"}, Exec: []string{program}}); err != nil {
+		t.Fatal(err)
+	}
+	told := func() (problem, warning string) {
+		for _, h := range a.Handlers() {
+			if h.Kind == "late" {
+				problem = h.Problem
+			}
+		}
+		for _, w := range a.Status(t.Context()).Warnings {
+			if strings.Contains(w, "handler late") {
+				warning = w
+			}
+		}
+		return problem, warning
+	}
+	if problem, warning := told(); !strings.Contains(problem, program) || !strings.Contains(warning, problem) {
+		t.Errorf("it is told as %q, and warned of as %q", problem, warning)
+	}
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if problem, warning := told(); problem+warning != "" {
+		t.Errorf("with its program there: %q, %q", problem, warning)
+	}
+}

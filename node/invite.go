@@ -47,6 +47,9 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	case o.Name != "" && !nameRE.MatchString(o.Name):
 		return Invitation{}, fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
 	}
+	if o.Name == n.self.Name {
+		return Invitation{}, fmt.Errorf("%w: %s is the name of this node: give the new one another --name", ErrInvalid, o.Name)
+	}
 	if _, err := n.issue(identity.Member{Peer: n.keys.Peer(), Name: n.self.Name, Roles: o.Roles}); err != nil {
 		return Invitation{}, err
 	}
@@ -71,7 +74,11 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	if len(roles) == 0 {
 		roles = identity.DefaultRoles()
 	}
-	return Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles}, nil
+	inv := Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles}
+	if o.Name != "" && n.freeName(o.Name, proto.PeerID{}) != nil {
+		inv.Warning = fmt.Sprintf("%s is the name of a node that is known here: only that one is let in with this ticket; for another machine choose another --name", o.Name)
+	}
+	return inv, nil
 }
 
 // issue signs a certificate with the root key where it is here, else as admin.

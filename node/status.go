@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
@@ -113,11 +114,17 @@ func (n *Node) Handlers() []Handler {
 	out := []Handler{}
 	for _, s := range n.inbox.Specs() {
 		spec := n.handlers.specs[s.Kind]
-		out = append(out, Handler{
+		h := Handler{
 			Kind: s.Kind, Type: cmp.Or(spec.Type, TypeCommand), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
 			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash),
 			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting,
-		})
+		}
+		if h.Type == TypeCommand && len(spec.Exec) > 0 {
+			if err := command.Find(spec.Exec[0]); err != nil {
+				h.Problem = err.Error()
+			}
+		}
+		out = append(out, h)
 	}
 	return out
 }
@@ -151,6 +158,11 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	}
 	if s.Store.Full {
 		add("the disk is below its reserve: new work is refused until %d MiB are free", s.Store.Reserve>>20)
+	}
+	for _, h := range n.Handlers() {
+		if h.Problem != "" {
+			add("handler %s: %s", h.Kind, h.Problem)
+		}
 	}
 	for _, a := range n.queueAlarms(ctx) {
 		add("%s (%s)", a.Text, a.Fix)

@@ -203,6 +203,7 @@ type Handler struct {
 	OnCrash     string   `json:"on_crash"`
 	Running     int      `json:"running"`
 	Waiting     int      `json:"waiting"`
+	Problem     string   `json:"problem,omitempty" doc:"why its program cannot be started now"`
 }
 
 // A Status is this node at a glance.
@@ -256,6 +257,7 @@ type Invitation struct {
 	QR      string    `json:"qr,omitempty"`
 	Expires time.Time `json:"expires"`
 	Roles   []string  `json:"roles"`
+	Warning string    `json:"warning,omitempty" doc:"why the node that shall have it may not be let in"`
 }
 
 // Purged says what a purge removed, or would remove.

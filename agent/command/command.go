@@ -179,6 +179,12 @@ func saveBody(r agent.Run) (path string, err error) {
 	return filepath.Abs(f.Name())
 }
 
+// Find returns an error, with what to do, if the program called name is not there now.
+func Find(name string) error {
+	_, err := find(name)
+	return err
+}
+
 // find returns the path of the program called name.
 func find(name string) (string, error) {
 	path, err := exec.LookPath(name)

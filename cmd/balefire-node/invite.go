@@ -38,6 +38,9 @@ first becomes a member.`,
 			if w.forPeople() {
 				w.say("valid until %s, for one machine. On that machine:\n  balefire-node join -      then paste the ticket", clockTime(inv.Expires))
 			}
+			if inv.Warning != "" {
+				w.say("%s", inv.Warning)
+			}
 			return w.show(view{value: inv, human: func(p *paper) {
 				p.line("%s", inv.Ticket)
 				if qr {

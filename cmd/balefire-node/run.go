@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,8 +39,8 @@ itself.`,
 		Example:     "  balefire-node run\n  balefire-node run --dir ./two --log-level debug",
 		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if level != "" {
-				w.environ = append(w.environ, "BALEFIRE_LOG_LEVEL="+level)
+			if err := w.setLevel(level); err != nil {
+				return err
 			}
 			l, p, err := w.config()
 			if err != nil {
@@ -49,6 +51,21 @@ itself.`,
 	}
 	c.Flags().StringVar(&level, "log-level", "", "debug, info, warn or error (default log.level)")
 	return c
+}
+
+// setLevel puts what --log-level says, unless it is empty, in the place of what the
+// environment does.
+func (w *world) setLevel(level string) error {
+	const name = "BALEFIRE_LOG_LEVEL="
+	switch level {
+	case "":
+		return nil
+	case "debug", "info", "warn", "error":
+	default:
+		return usage("--log-level %.20q: it is debug, info, warn or error", level)
+	}
+	w.environ = append(slices.DeleteFunc(slices.Clone(w.environ), func(e string) bool { return strings.HasPrefix(e, name) }), name+level)
+	return nil
 }
 
 // A daemon keeps a node open: it opens it again after its store failed, and

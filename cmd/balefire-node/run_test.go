@@ -16,6 +16,7 @@ import (
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/store"
 )
 
@@ -235,4 +236,25 @@ func asked(t *testing.T, dir, args string) (code int, says string) {
 	w, _, complaints := testWorld()
 	code = execute(t.Context(), w, append([]string{"--dir", dir}, strings.Fields(args)...))
 	return code, complaints.String()
+}
+
+// What --log-level says counts before the environment, and is to blame when it makes no
+// sense.
+func TestLogLevel(t *testing.T) {
+	for _, environ := range []string{"BALEFIRE_LOG_LEVEL=debug", "BALEFIRE_LOG_LEVEL=warn"} {
+		w, _, _ := testWorld()
+		w.environ = append(w.environ, environ)
+		if err := w.setLevel("info"); err != nil {
+			t.Fatal(err)
+		}
+		l, err := config.Load(config.Source{Environ: w.environ})
+		if err != nil || l.Log.Level != "info" {
+			t.Errorf("with %s the level is %q, %v", environ, l.Log.Level, err)
+		}
+	}
+	w, _, _ := testWorld()
+	err := w.setLevel("foo")
+	if err == nil || !strings.Contains(err.Error(), "--log-level") || exitCode(t.Context(), err) != exitUsage {
+		t.Errorf("foo: %v", err)
+	}
 }
