@@ -105,6 +105,96 @@ func TestScheduleMakesTasks(t *testing.T) {
 	})
 }
 
+// A schedule that is on its way to a home that died is removed where it comes from, and
+// the other home makes nothing of it when it is back.
+func TestScheduleThatIsOnItsWayIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 100*time.Millisecond)
+		defer c.close()
+		old, next := c.nodes[0], c.nodes[2]
+		c.add("often", "*/10 * * * *", nil)
+		if _, err := old.node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+			t.Fatal(err)
+		}
+		next.crash()
+		time.Sleep(5 * time.Second)
+		all, err := old.node.Schedules(t.Context())
+		if err != nil || len(all) != 1 || all[0].Going != "n2" {
+			t.Fatalf("kept are %+v: %v", all, err)
+		}
+		if err := old.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+			t.Fatal(err)
+		}
+		old.crash() // it remembers what it has to tell
+		old.start()
+		next.start()
+		c.serve(next, 100*time.Millisecond)
+		time.Sleep(30 * time.Minute)
+		for _, s := range []*simulated{old, next} {
+			if all, err := s.node.Schedules(t.Context()); err != nil || len(all) != 0 {
+				t.Errorf("%s keeps %+v: %v", s.name, all, err)
+			}
+		}
+		if n := len(c.made("often")); n != 0 {
+			t.Errorf("%d tasks were made of it", n)
+		}
+	})
+}
+
+// A home that has taken a schedule, which its old home removed before it knew that,
+// forgets it by the word of that old home, and of nobody else.
+func TestScheduleIsRemovedAfterItWasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 100*time.Millisecond)
+		defer c.close()
+		c.add("often", "@daily", nil)
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		home := c.nodes[2].node
+		left := func(from int, generation uint64) int {
+			t.Helper()
+			b, err := proto.Encode(nil, &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: generation})
+			if err == nil {
+				err = home.schedules.receive(c.nodes[from].node.keys.Peer(), &proto.Message{Type: proto.MessageType_SCHEDULE, Payload: b})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			all, err := home.Schedules(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all)
+		}
+		if n := left(1, 2); n != 1 {
+			t.Error("one who never had it removes it")
+		}
+		if n := left(0, 3); n != 1 {
+			t.Error("its old home removes another")
+		}
+		third := c.nodes[1]
+		if _, err := home.HandOffQueue(t.Context(), "build", "n1"); err != nil {
+			t.Fatal(err)
+		}
+		third.crash()
+		time.Sleep(3 * time.Second)
+		if all, err := home.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Going != "n1" {
+			t.Fatalf("kept are %+v: %v", all, err) // it is on its way on
+		}
+		if n := left(0, 2); n != 0 {
+			t.Error("its old home does not remove it")
+		}
+		third.start()
+		time.Sleep(time.Minute)
+		if all, err := third.node.Schedules(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("the next home has taken %+v: %v", all, err)
+		}
+	})
+}
+
 // What is no schedule is refused, and so is one away from the home of its queue.
 func TestScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -362,7 +452,7 @@ func TestScheduleFromNowhere(t *testing.T) {
 			return err
 		}
 		for name, change := range map[string]func(*proto.Schedule){
-			"cron": func(m *proto.Schedule) { m.Cron = "x" }, "kind": func(m *proto.Schedule) { m.Task = nil }, "gone": func(m *proto.Schedule) { m.Gone = true },
+			"cron": func(m *proto.Schedule) { m.Cron = "x" }, "kind": func(m *proto.Schedule) { m.Task = nil }, "gone": func(m *proto.Schedule) { m.Gone, m.Name = true, "" },
 			"firing": func(m *proto.Schedule) { m.FiringMs = 1 }, "generation": func(m *proto.Schedule) { m.Generation = 1 }, "name": func(m *proto.Schedule) { m.Name = "../x" },
 		} {
 			m := good()

@@ -9,7 +9,8 @@ import (
 )
 
 // send offers a schedule to the new home of its queue, which has one alone: until
-// that has answered nobody else is offered it.
+// that has answered nobody else is offered it. One that was removed meanwhile is taken
+// back so: that home may have it.
 func (s *schedules) send(m *proto.Schedule) {
 	home, err := proto.PeerIDFrom(m.Going)
 	c := s.node.cfg.Clock
@@ -36,16 +37,60 @@ func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 		if err := proto.Decode(m.GetPayload(), r); err != nil {
 			return err
 		}
-		if err := checkSchedule(r); err != nil || r.Gone || r.FiringMs != 0 || len(r.Going) > 0 || r.Generation < 2 {
+		if r.Gone {
+			return s.receiveGone(from, r)
+		}
+		if err := checkSchedule(r); err != nil || r.FiringMs != 0 || len(r.Going) > 0 || r.Generation < 2 {
 			return badForm("it is no schedule that is handed over: %v", err)
 		}
 		in = func() { s.take(from, r) }
 	}
+	s.later(in)
+	return nil
+}
+
+// later has in run between two looks.
+func (s *schedules) later(in func()) {
 	select {
 	case s.asks <- in:
 	default: // it is said again
 	}
+}
+
+// receiveGone takes the word that a schedule which was handed over is removed.
+func (s *schedules) receiveGone(from proto.PeerID, m *proto.Schedule) error {
+	if !queueRE.MatchString(m.Queue) || !queueRE.MatchString(m.Name) || m.Generation < 2 {
+		return badForm("it is no schedule that was handed over")
+	}
+	s.later(func() { s.takeBack(from, m) })
 	return nil
+}
+
+// takeBack removes a schedule that from has handed over, or notes that it is not to be
+// taken any more. What it became since is another's.
+func (s *schedules) takeBack(from proto.PeerID, m *proto.Schedule) {
+	if !hadQueue(s.node.queues.room.QueueStates()[m.Queue], from) {
+		return
+	}
+	old := s.all[scheduleID{m.Queue, m.Name}]
+	gone := tombstone(m)
+	switch its := old != nil && !old.Gone && vouchedLast(old, from); {
+	case old == nil && len(s.all) >= maxSchedules:
+		return
+	case old == nil, old.Gone && old.Generation < m.Generation, its && old.Generation == m.Generation:
+	case its && old.Generation == m.Generation+1 && len(old.Going) > 0: // it is on its way from here already
+		gone = tombstone(old)
+		gone.Going = old.Going
+	default:
+		gone = nil
+	}
+	if gone != nil {
+		if err := s.put(context.Background(), gone); err != nil {
+			s.node.log.Warn("a schedule that its old home has removed is still kept here", "err", err)
+			return
+		}
+	}
+	post{s.node}.Post(from, proto.MessageType_SCHEDULED, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation})
 }
 
 // take keeps a schedule that an old home hands over. Who handed it over vouches for
@@ -64,9 +109,7 @@ func (s *schedules) take(from proto.PeerID, m *proto.Schedule) {
 		s.node.log.Warn("a schedule is not taken: there are as many here as may be, or it came through too many hands", "queue", m.Queue, "schedule", m.Name)
 		return
 	default:
-		if !vouched(m, from) {
-			m.Vouchers = append(m.Vouchers, from[:])
-		}
+		m.Vouchers = append(slices.DeleteFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(from[:]) }), from[:])
 		if err := s.put(context.Background(), m); err != nil {
 			s.node.log.Warn("a schedule could not be taken", "err", err)
 			return
@@ -88,10 +131,16 @@ func vouched(m *proto.Schedule, p proto.PeerID) bool {
 	return slices.ContainsFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(p[:]) })
 }
 
-// answered notes that the new home has a schedule.
+// vouchedLast reports whether it was p who handed m over to this node.
+func vouchedLast(m *proto.Schedule, p proto.PeerID) bool {
+	n := len(m.Vouchers)
+	return n > 0 && string(m.Vouchers[n-1]) == string(p[:])
+}
+
+// answered notes that the new home has a schedule, or has taken back what it had of it.
 func (s *schedules) answered(from proto.PeerID, r *proto.Scheduled) {
 	m := s.all[scheduleID{r.Queue, r.Name}]
-	if m == nil || m.Gone || string(m.Going) != string(from[:]) || m.Generation != r.Generation {
+	if m == nil || string(m.Going) != string(from[:]) || m.Generation != r.Generation {
 		return
 	}
 	if err := s.put(context.Background(), tombstone(m)); err != nil {

@@ -190,8 +190,9 @@ func (n *Node) homeIsHere(queue string) error {
 	return err
 }
 
-// changeSchedule changes a schedule that is kept here.
-func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, change func(*proto.Schedule) *proto.Schedule) (out Schedule, err error) {
+// changeSchedule changes a schedule that is kept here, with going also one that is on
+// its way to another home.
+func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, going bool, change func(*proto.Schedule) *proto.Schedule) (out Schedule, err error) {
 	asked := n.schedules.ask(ctx, func() {
 		m := n.schedules.all[scheduleID{queue, name}]
 		switch {
@@ -200,9 +201,9 @@ func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, c
 				err = fmt.Errorf("%w: queue %s has no schedule %.80q", ErrNotFound, queue, name)
 			}
 			return
-		case len(m.Going) > 0:
+		case len(m.Going) > 0 && !going:
 			to, _ := n.peerNames(m.Going)
-			err = fmt.Errorf("%w: schedule %s of queue %s is on its way to %s: change it there", ErrRefused, name, queue, to)
+			err = fmt.Errorf("%w: schedule %s of queue %s is on its way to %s: change it there, or remove it", ErrRefused, name, queue, to)
 			return
 		}
 		m = change(copySchedule(m))
@@ -216,9 +217,14 @@ func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, c
 	return out, n.note(ctx, action, queue+"/"+name)
 }
 
-// RemoveSchedule removes a schedule. The tasks that it made stay.
+// RemoveSchedule removes a schedule. The tasks that it made stay. The home that it is on
+// its way to is told, as soon as it can be.
 func (n *Node) RemoveSchedule(ctx context.Context, queue, name string) error {
-	_, err := n.changeSchedule(ctx, queue, name, "schedule.remove", tombstone)
+	_, err := n.changeSchedule(ctx, queue, name, "schedule.remove", true, func(m *proto.Schedule) *proto.Schedule {
+		gone := tombstone(m)
+		gone.Going = m.Going
+		return gone
+	})
 	return err
 }
 
@@ -229,7 +235,7 @@ func (n *Node) PauseSchedule(ctx context.Context, queue, name string, on bool) (
 	if on {
 		action = "schedule.pause"
 	}
-	return n.changeSchedule(ctx, queue, name, action, func(m *proto.Schedule) *proto.Schedule {
+	return n.changeSchedule(ctx, queue, name, action, false, func(m *proto.Schedule) *proto.Schedule {
 		m.Paused = on
 		if !on {
 			m.MarkMs = n.cfg.Clock.Now().UnixMilli()

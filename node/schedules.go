@@ -153,6 +153,9 @@ func (s *schedules) tick(ctx context.Context) {
 		var err error
 		switch {
 		case m.Gone:
+			if len(m.Going) > 0 {
+				s.send(m)
+			}
 			err = s.forget(ctx, id, m, wall)
 		case m.FiringMs != 0:
 			err = s.fire(ctx, m)
@@ -212,7 +215,11 @@ func (s *schedules) leaving(ctx context.Context) (count int, err error) {
 
 // forget drops the note of one that is gone once no copy of it can live.
 func (s *schedules) forget(ctx context.Context, id scheduleID, m *proto.Schedule, now time.Time) error {
-	if now.Sub(at(m.ChangedMs)) < scheduleKept {
+	kept := scheduleKept
+	if len(m.Going) > 0 { // the home that it went to is to be told that it was removed
+		kept = proto.MaxTTL
+	}
+	if now.Sub(at(m.ChangedMs)) < kept {
 		return nil
 	}
 	var b store.Batch
