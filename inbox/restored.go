@@ -51,6 +51,10 @@ func mayHaveRun(r *proto.Record, lost int64) bool {
 	return lost > 0 && here <= lost
 }
 
+// MayHaveRun reports whether a task in custody here may have been run in what a store has
+// lost that was restored from a copy.
+func (in *Inbox) MayHaveRun(r *proto.Record) bool { return mayHaveRun(r, in.restored) }
+
 const (
 	restoredReason = "indeterminate: this node was restored from an older copy, and may have run the task before"
 	restoredAside  = "; this node was restored from an older copy since, and may have run it before"

@@ -122,7 +122,9 @@ func (q *queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
 // Taken gives the room a task that is on disk.
 func (q *queues) Taken(id proto.TaskID, r *proto.Record) {
 	q.node.porter.hold(id, r)
-	q.room.Add(leaseTask(id, r), r.GetCancel())
+	t := leaseTask(id, r)
+	t.Doubtful = q.node.inbox.MayHaveRun(r)
+	q.room.Add(t, r.GetCancel())
 }
 
 // Cancel asks for the end of a task of a queue. Until one that moved has ended its

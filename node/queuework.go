@@ -24,6 +24,7 @@ func (c custody) Tasks() ([]ownership.Task, error) {
 	all := make([]ownership.Task, len(found))
 	for i, l := range found {
 		all[i] = leaseTask(l.Key.ID, l.Record)
+		all[i].Doubtful = c.node.inbox.MayHaveRun(l.Record)
 		c.node.porter.hold(l.Key.ID, l.Record)
 	}
 	return all, nil

@@ -298,3 +298,31 @@ func TestARestoredOwnerDoesNotKnowWhatItStarted(t *testing.T) {
 		t.Errorf("it goes back as %v, %v", m.Cause, err)
 	}
 }
+
+// A task of a queue that may be started once only, and may have been since a snapshot, is
+// a dead letter at the restored home of its queue.
+func TestARestoredHomeStartsNothingTwice(t *testing.T) {
+	a, _ := pair(t, nil)
+	if _, err := a.SetQueue(t.Context(), "q", QueueSettings{Home: "here"}); err != nil {
+		t.Fatal(err)
+	}
+	once := a.submit(t, Request{Target: "queue:q", Kind: "nobody", Mode: proto.Mode_MODE_AT_MOST_ONCE})
+	often := a.submit(t, Request{Target: "queue:q", Kind: "nobody"})
+	eventually(t, func() bool { return inCustody(a) == 2 }, func() string { return "the queue has not taken them" })
+	snap := filepath.Join(t.TempDir(), "snap")
+	if err := a.Snapshot(t.Context(), snap); err != nil {
+		t.Fatal(err)
+	}
+	a.halt()
+	if _, err := RestoreStore(a.cfg, snap); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, a.cfg)
+	n.ended(t, once, "DEAD_LETTER")
+	if task, err := n.Task(t.Context(), once); err != nil || !strings.Contains(task.Reason, "restored") {
+		t.Errorf("it says %q, %v", task.Reason, err)
+	}
+	if s := state(t, n, often); s == "DEAD_LETTER" {
+		t.Error("one that may run again is a dead letter too")
+	}
+}

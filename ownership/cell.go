@@ -25,6 +25,7 @@ type Task struct {
 	NotBefore   int64    // Unix milliseconds, 0: at once
 	NotAfter    int64    // Unix milliseconds: no start after it
 	MaxAttempts uint32   // 0: the home's
+	Doubtful    bool     // it may have run in what a store has lost that was restored from a copy
 }
 
 func (t *Task) once() bool { return t.Mode == proto.Mode_MODE_AT_MOST_ONCE }

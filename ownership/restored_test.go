@@ -1,10 +1,13 @@
 package ownership
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -91,5 +94,46 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 				t.Error("it is for nobody to decide")
 			}
 		})
+	}
+}
+
+// A home whose store was restored from an older copy does not know whether a task that is
+// in the copy, or comes again, was started since. One that may be started once only is
+// for a person; any other is granted anew.
+func TestAHomeThatForgotAStart(t *testing.T) {
+	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	for _, tt := range []struct {
+		name     string
+		doubtful bool
+		mode     proto.Mode
+		granted  bool
+	}{
+		{"at_most_once", true, proto.Mode_MODE_AT_MOST_ONCE, false},
+		{"at_least_once", true, proto.Mode_MODE_AT_LEAST_ONCE, true},
+		{"at_most_once, made after what was lost", false, proto.Mode_MODE_AT_MOST_ONCE, true},
+	} {
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, comes again: %v", tt.name, again), func(t *testing.T) {
+				task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: tt.mode, Doubtful: tt.doubtful, NotAfter: now.Wall + time.Hour.Milliseconds()}
+				h := NewHome(homePeer, 100, Config{})
+				var outs []Output
+				if !again {
+					h.Restore(task, nil, now)
+				}
+				outs = append(outs, h.Begin(now))
+				outs = append(outs, h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, now))
+				if again {
+					outs = append(outs, h.Add(task, now))
+				}
+				granted, dead := false, false
+				for _, o := range outs {
+					granted = granted || slices.ContainsFunc(o.Sends, func(s Send) bool { return s.Type == proto.MessageType_GRANT })
+					dead = dead || slices.ContainsFunc(o.Ends, func(e End) bool { return e.State == proto.TaskState_TASK_STATE_DEAD_LETTER })
+				}
+				if granted != tt.granted || dead == tt.granted {
+					t.Errorf("it is granted: %v, a dead letter: %v", granted, dead)
+				}
+			})
+		}
 	}
 }
