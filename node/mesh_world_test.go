@@ -74,9 +74,10 @@ func newWorldWith(t *testing.T, n int, seed uint64, link transporttest.Link, cha
 	return w
 }
 
-// noCircuits has a node relay for nobody. libp2p ends a circuit under a mutex, while
-// TLS tries for up to 5 s to say so over a path that may be dead, and virtual time
-// does not go on while somebody waits for a mutex: hours of bad weather stood still.
+// noCircuits has a node relay for nobody. A link of a circuit may end under the
+// transport's locks, and yamux waits to say so until there is room, on a path that
+// may be dead; virtual time does not go on while somebody waits for a mutex: hours
+// of bad weather stood still.
 func noCircuits(_ *simulated, cfg *Config) { cfg.Net.NoRelay = true }
 
 // add makes a node that is no member yet.

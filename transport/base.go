@@ -85,7 +85,7 @@ func (p parts) transports(key crypto.PrivKey, b base) error {
 // upgrade makes secure, shared connections of plain ones: TLS before Noise, then
 // yamux. QUIC needs it for circuits only.
 func (p parts) upgrade(key crypto.PrivKey) (coretransport.Upgrader, error) {
-	muxers := []upgrader.StreamMuxer{{ID: yamux.ID, Muxer: yamux.DefaultTransport}}
+	muxers := []upgrader.StreamMuxer{{ID: yamux.ID, Muxer: tacit{yamux.DefaultTransport}}}
 	t, err := tls.New(tls.ID, key, muxers)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (p parts) upgrade(key crypto.PrivKey) (coretransport.Upgrader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return upgrader.New([]sec.SecureTransport{t, n}, muxers, nil, p.limits, p.gater)
+	return upgrader.New([]sec.SecureTransport{abrupt{t}, abrupt{n}}, muxers, nil, p.limits, p.gater)
 }
 
 // udp opens QUIC's side of the sockets. A connection counts against the limits
