@@ -84,9 +84,9 @@ func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string) 
 		return proto.Code_CODE_INTERNAL, "the task could not be read"
 	case rec.GetState().Terminal() || rec.Seq() != h.Seq:
 		return proto.Code_CODE_STALE, "the result is not awaited"
-	case string(rec.GetPeer()) == string(from[:]) || n.queues.stands(rec.GetTarget(), from):
+	case string(rec.GetPeer()) == string(from[:]) || n.queues.stood(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), queuePrefix):
-		return proto.Code_CODE_BUSY, "the sender is not known here as the home of the task's queue, yet"
+		return proto.Code_CODE_BUSY, "the sender is not known here as a home of the task's queue, yet"
 	default:
 		return proto.Code_CODE_STALE, "the result is not awaited"
 	}

@@ -28,3 +28,36 @@ func TestHomeTellsHowATaskEnded(t *testing.T) {
 		}
 	})
 }
+
+// What a home has ended comes home, also when the queue has moved on before its origin
+// could hear of it, from a home that the task was not sent to (I20).
+func TestQueueResultOfAPastHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 4, 20*time.Second)
+		defer c.close()
+		if _, err := c.nodes[1].node.Drain(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		ids := c.give(1, 3)
+		time.Sleep(5 * time.Second)
+		c.handOff(0, 2)
+		c.Partition([]int{0, 2, 3}, []int{1})
+		time.Sleep(time.Minute) // all end
+		c.handOff(2, 3)
+		c.Heal()
+		c.ended(1, ids, 10*time.Minute)
+		if n := c.again(); n != 0 {
+			t.Errorf("I6: %d tasks were started again", n)
+		}
+	})
+}
+
+// handOff moves the queue from one node to another.
+func (c *crew) handOff(from, to int) {
+	c.t.Helper()
+	if _, err := c.nodes[from].node.HandOffQueue(c.t.Context(), "build", c.nodes[to].name); err != nil {
+		c.t.Fatal(err)
+	}
+	time.Sleep(5 * time.Second)
+}

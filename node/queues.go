@@ -103,6 +103,13 @@ func (q *queues) stands(target string, from proto.PeerID) bool {
 	return ok && string(q.room.QueueStates()[name].GetHome()) == string(from[:])
 }
 
+// stood reports whether from is, or was, the home of the queue that a task was sent to:
+// what a home has ended stays so when the queue moves on before the origin hears of it.
+func (q *queues) stood(target string, from proto.PeerID) bool {
+	name, ok := strings.CutPrefix(target, queuePrefix)
+	return ok && q.room.Had(name, from)
+}
+
 // Admit says whether a task of origin may enter a queue here. One whose home is
 // elsewhere by now takes it too, through this node: the task is signed for this one,
 // and its origin could not send it to the other.

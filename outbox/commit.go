@@ -75,8 +75,7 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 }
 
 func (o *Outbox) claimOf(r *proto.Record, from proto.PeerID, in *ResultIn) claim {
-	stands := o.cfg.Stands != nil && o.cfg.Stands(r.Target, from)
-	return claim{stands: stands, from: from, seq: in.Seq, state: in.Outcome.GetState(), digest: in.Outcome.GetBodyDigest()}
+	return claim{stood: o.stood(r, from), from: from, seq: in.Seq, state: in.Outcome.GetState(), digest: in.Outcome.GetBodyDigest()}
 }
 
 // committed answers a result whose task was live, and follows up.
@@ -90,7 +89,7 @@ func (o *Outbox) committed(ctx context.Context, k backlog.Key, r *proto.Record, 
 	case nothing:
 		return Verdict{State: r.State}
 	case wait:
-		return Verdict{Code: proto.Code_CODE_BUSY, Detail: "the sender is not known here as the home of the task's queue, yet", State: r.State}
+		return Verdict{Code: proto.Code_CODE_BUSY, Detail: "the sender is not known here as a home of the task's queue, yet", State: r.State}
 	}
 	return Verdict{Code: proto.Code_CODE_STALE, Detail: "not the owner, or not the epoch, of this task", State: r.State}
 }
@@ -237,20 +236,24 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 }
 
 // startsHere reports whether a start that from tells of is news about r: of the node
-// that r was sent to, or of any node, when from is the home of the queue that r was sent
-// to, under a later lease than the start before.
+// that r was sent to, or of any node, when from is, or was, the home of the queue that r was
+// sent to, under a later lease than the start before.
 func (o *Outbox) startsHere(r *proto.Record, from proto.PeerID, s *proto.Statement) bool {
 	addressee := string(r.Peer) == string(from[:])
 	if s.Node == from && addressee && r.Seq() == s.Epoch {
 		return r.State != proto.TaskState_TASK_STATE_RUNNING || r.Attempts < s.Attempt
 	}
-	if !strings.HasPrefix(r.Target, queuePrefix) || !addressee && (o.cfg.Stands == nil || !o.cfg.Stands(r.Target, from)) {
+	if !strings.HasPrefix(r.Target, queuePrefix) || !addressee && !o.stood(r, from) {
 		return false
 	}
 	return !slices.ContainsFunc(r.Receipts, func(rc *proto.Receipt) bool {
 		old, err := proto.ParseStatement(rc.GetStatement())
 		return err == nil && old.Fact == proto.FactStarted && old.Epoch.Compare(s.Epoch) >= 0
 	})
+}
+
+func (o *Outbox) stood(r *proto.Record, from proto.PeerID) bool {
+	return o.cfg.Stood != nil && o.cfg.Stood(r.Target, from)
 }
 
 // queuePrefix begins a target that is a shared queue.

@@ -86,9 +86,10 @@ type Config struct {
 	Retention   Retention
 
 	Bodies Bodies // default: none, large bodies cannot be sent
-	// Stands reports whether from is the home of the queue that a task was sent to,
-	// now: the queue may have moved since. Default: nobody is.
-	Stands func(target string, from proto.PeerID) bool
+	// Stood reports whether from is, or was, the home of the queue that a task was sent
+	// to: the queue may have moved since, also while the result was on its way. Default:
+	// nobody was.
+	Stood func(target string, from proto.PeerID) bool
 	// Rewrap makes an envelope readable for the current key of its target, after
 	// BAD_KEY. Default: none, the slot stays.
 	Rewrap func(*proto.Stored) (*proto.Envelope, error)

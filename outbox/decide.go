@@ -172,21 +172,21 @@ type claim struct {
 	seq    proto.Seq
 	state  proto.TaskState
 	digest []byte
-	stands bool // from is the home of the queue that the task was sent to
+	stood  bool // from is, or was, the home of the queue that the task was sent to
 }
 
 // onResult is the commit rule (I3, I4): a result counts only if the task has not
 // ended, and only from its owner with the epoch that was granted, which for a task of
-// a queue is the queue's home. What was committed once is committed again for the same
-// digest.
+// a queue is its home, or one that was: no two have a task at once. What was committed
+// once is committed again for the same digest.
 func onResult(r *proto.Record, c claim) ruling {
 	sent := bytes.Equal(r.Peer, c.from[:])
 	switch {
 	case r.Seq() != c.seq || !c.state.Terminal():
 		return ruling{effect: drop}
-	case !sent && !c.stands && strings.HasPrefix(r.Target, "queue:") && !r.State.Terminal():
+	case !sent && !c.stood && strings.HasPrefix(r.Target, "queue:") && !r.State.Terminal():
 		return ruling{effect: wait} // the queue may have moved, and that is not known here yet
-	case !sent && !c.stands:
+	case !sent && !c.stood:
 		return ruling{effect: drop}
 	case !r.State.Terminal():
 		return ruling{effect: accept}

@@ -140,7 +140,7 @@ type Room struct {
 	inputs  chan func()
 	waiting waiting       // in inputs, by sender
 	done    chan struct{} // closed when Run has returned
-	queues  atomic.Pointer[map[string]*proto.QueueState]
+	queues  atomic.Pointer[shown]
 
 	turn turn
 	kept
@@ -453,19 +453,30 @@ func (r *Room) Asking(f func(proto.TaskID)) {
 	}
 }
 
-// publish lets others read the queues without asking.
+// shown is what others read of the queues without asking. Nobody may change it.
+type shown struct {
+	states map[string]*proto.QueueState
+	deeds  map[string][]proven
+}
+
 func (r *Room) publish() {
-	all := make(map[string]*proto.QueueState, len(r.home.queues))
+	all := &shown{make(map[string]*proto.QueueState, len(r.home.queues)), make(map[string][]proven, len(r.home.queues))}
 	for name, q := range r.home.queues {
 		if q.state != nil {
-			all[name] = r.home.stateOf(q)
+			all.states[name], all.deeds[name] = r.home.stateOf(q), slices.Clone(q.deeds)
 		}
 	}
-	r.queues.Store(&all)
+	r.queues.Store(all)
 }
 
 // QueueStates returns what is known here about queues, by name. Nobody may change it.
-func (r *Room) QueueStates() map[string]*proto.QueueState { return *r.queues.Load() }
+func (r *Room) QueueStates() map[string]*proto.QueueState { return r.queues.Load().states }
+
+// Had reports whether p is, or once was, the home of a queue, as far as is known here.
+func (r *Room) Had(name string, p proto.PeerID) bool {
+	all := r.queues.Load()
+	return (&queue{state: all.states[name], deeds: all.deeds[name]}).had(p)
+}
 
 // dropAll lets nobody wait who would wait for ever.
 func (r *Room) dropAll() {
