@@ -6,7 +6,7 @@ TOOL       := go tool -modfile=tools/go.mod
 LARGEST    := 40000000
 OTHER_OS   := darwin/arm64 windows/amd64 linux/arm64
 
-.PHONY: build check lint proto test race e2e sim sim-ci gossip-hours queue-hour bench bench-queues image mesh mesh-up mesh-down mesh-partition mesh-loss mesh-heal mesh-restart clean
+.PHONY: build check lint proto test race e2e sim sim-ci gossip-hours queue-hours bench bench-queues image mesh mesh-up mesh-down mesh-partition mesh-loss mesh-heal mesh-restart clean
 
 build: ## the binary, static and stripped, in dist/: at most 40 MB
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o dist/balefire-node ./cmd/balefire-node
@@ -46,8 +46,8 @@ sim-ci: ## the simulator of ownership, 50 000 seeds: about a minute on 2 cores
 gossip-hours: ## the core of membership in bad weather, 200 virtual hours with Lifeguard and 200 without: about a minute on 2 cores
 	BALEFIRE_GOSSIP_HOURS=200 go test ./gossip -count=1 -timeout 30m -run '^TestLifeguardIsRightMoreOften$$' -v
 
-queue-hour: ## one virtual hour of ten whole nodes with a queue in bad weather: one to two minutes on 2 quiet cores
-	BALEFIRE_QUEUE_HOURS=1 go test ./node -count=1 -timeout 30m -run '^TestQueueHours$$' -v
+queue-hours: ## 20 virtual hours of ten whole nodes with a queue in bad weather: some six minutes on 2 cores
+	BALEFIRE_QUEUE_HOURS=20 go test ./node -count=1 -timeout 60m -run '^TestQueueHours$$' -v
 
 sim: ## as sim-ci, 1 000 000 seeds, and ten times the seeds for each rule left out; 200 virtual hours of ten whole nodes
 	BALEFIRE_SEEDS=1000000 BALEFIRE_LONG=1 go test ./ownership -count=1 -timeout 12h -run '^(TestSimulator|TestEveryRuleIsMissed)$$' -v

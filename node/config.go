@@ -44,15 +44,16 @@ type Config struct {
 	// Fail is called at every physical step with its name; an error it returns
 	// stops the node there. For tests that stop a process between two steps.
 	Fail func(point string) error
-	// Simulated replaces the machine by a test's: engine and network.
+	// Simulated replaces the machine by a test's: engine, network and load.
 	Simulated Simulation
 }
 
 // A Simulation replaces parts of the machine in tests.
 type Simulation struct {
-	Engine    store.Engine            // used instead of opening a store under Dir
-	Transport func(*transport.Config) // changes the transport's config before it starts
-	Gossip    func(*gossip.Config)    // and that of who knows who is alive
+	Engine    store.Engine                // used instead of opening a store under Dir
+	Transport func(*transport.Config)     // changes the transport's config before it starts
+	Gossip    func(*gossip.Config)        // and that of who knows who is alive
+	Load      func() (cpu, memory uint32) // how busy the machine is, in permille
 }
 
 // StoreConfig chooses the store. It cannot be changed once a folder has one.

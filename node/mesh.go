@@ -128,7 +128,11 @@ func (n *Node) kinds() (all []string) {
 func (n *Node) load() *proto.Load {
 	st := n.inbox.Status()
 	l := &proto.Load{Slots: uint32(st.Slots), Busy: uint32(st.Used), Waiting: uint32(st.Backlog.ByState[proto.TaskState_TASK_STATE_ACCEPTED])}
-	l.CpuPermille, l.MemoryPermille = n.machine.load()
+	look := n.machine.load
+	if n.cfg.Simulated.Load != nil {
+		look = n.cfg.Simulated.Load
+	}
+	l.CpuPermille, l.MemoryPermille = look()
 	return l
 }
 
