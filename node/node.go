@@ -209,7 +209,7 @@ func (n *Node) Submit(ctx context.Context, r Request) (Submitted, error) {
 		return Submitted{}, err
 	}
 	existing, err := n.put(ctx, d)
-	return n.settled(d, submitted(d, &to), existing, err)
+	return n.settled(d, submitted(d, to), existing, err)
 }
 
 // SubmitMany submits many tasks with as few commits as they fit into. Each has
@@ -224,7 +224,7 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 			continue
 		}
 		drafts, at = append(drafts, d), append(at, i)
-		out[i] = submitted(d, &to)
+		out[i] = submitted(d, to)
 	}
 	existing, failed := n.putMany(ctx, drafts)
 	for j, i := range at {

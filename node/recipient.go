@@ -46,35 +46,36 @@ func (s *names) put(target string, p proto.PeerID, now time.Duration) {
 	s.peers[target] = named{p, now}
 }
 
-// recipient finds the peer that a target names, with the key to seal for it.
-func (n *Node) recipient(target string) (transport.Peer, error) {
+// recipient finds the peer that a target names, with the key to seal for it. What it
+// returns is only to be read.
+func (n *Node) recipient(target string) (*transport.Peer, error) {
 	if name, ok := strings.CutPrefix(target, queuePrefix); ok {
 		home, err := n.queues.homeOf(name)
 		if err != nil {
-			return transport.Peer{}, err
+			return nil, err
 		}
 		return n.recipient(home.String())
 	}
 	if what, _, ok := strings.Cut(target, ":"); ok && what == "agent" || target == "all" {
-		return transport.Peer{}, fmt.Errorf("%w: target %.60q: this node sends to peers by name or id", ErrInvalid, target)
+		return nil, fmt.Errorf("%w: target %.60q: this node sends to peers by name or id", ErrInvalid, target)
 	}
 	p, err := n.named(target)
 	switch {
 	case err != nil:
-		return p, fmt.Errorf("%w: %w", ErrNotFound, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
 	case p.Blocked:
-		return p, fmt.Errorf("%w: %s is blocked here: balefire-node peers unblock %s", ErrDenied, p.Name, p.Name)
+		return nil, fmt.Errorf("%w: %s is blocked here: balefire-node peers unblock %s", ErrDenied, p.Name, p.Name)
 	case len(p.KeyRecord.Public) == 0:
-		return p, fmt.Errorf("%w: the sealing key of %s is not known yet: it is learnt when the two nodes meet", ErrRefused, p.Name)
+		return nil, fmt.Errorf("%w: the sealing key of %s is not known yet: it is learnt when the two nodes meet", ErrRefused, p.Name)
 	}
 	return p, nil
 }
 
-// named returns the peer that a target names, perhaps without its addresses.
-func (n *Node) named(target string) (transport.Peer, error) {
+// named returns the peer that a target names, only to be read.
+func (n *Node) named(target string) (*transport.Peer, error) {
 	now := n.cfg.Clock.Mono()
 	if id, ok := n.names.get(target, now); ok {
-		if p, ok := n.book.Recipient(id); ok {
+		if p := n.book.Recipient(id); p != nil {
 			return p, nil
 		}
 	}
@@ -82,5 +83,5 @@ func (n *Node) named(target string) (transport.Peer, error) {
 	if err == nil && p.Peer != n.keys.Peer() {
 		n.names.put(target, p.Peer, now)
 	}
-	return p, err
+	return &p, err
 }

@@ -20,16 +20,16 @@ import (
 
 // draft checks a request, gives it an id and a sequence, and seals it for the
 // peer that it returns with it.
-func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, transport.Peer, error) {
+func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, *transport.Peer, error) {
 	if n.draining.Load() {
-		return nil, transport.Peer{}, fmt.Errorf("%w: submit again after it has started", ErrDraining)
+		return nil, nil, fmt.Errorf("%w: submit again after it has started", ErrDraining)
 	}
 	if err := n.checkRequest(r); err != nil {
-		return nil, transport.Peer{}, err
+		return nil, nil, err
 	}
 	to, err := n.recipient(r.Target)
 	if err != nil {
-		return nil, to, err
+		return nil, nil, err
 	}
 	now := n.cfg.Clock.Now()
 	d := &outbox.Draft{Record: record(r, now), Header: proto.Header{
@@ -41,14 +41,14 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, transport.
 	fillContent(content, r)
 	body, err := n.takeBody(ctx, d, content, r)
 	if err != nil {
-		return nil, to, err
+		return nil, nil, err
 	}
 	finishKey(r, d, content)
 	d.Header.Seq = n.outbox.NextSeq(to.Peer)
 	if err := n.seal(d, to.KeyRecord, content, body); err != nil {
 		n.outbox.DropSeq(to.Peer, d.Header.Seq)
 		n.dropBody(d)
-		return nil, to, err
+		return nil, nil, err
 	}
 	n.house.draft(d.Record.GetBodyBlob(), true)
 	return d, to, nil
@@ -149,7 +149,7 @@ func fillContent(c *proto.Content, r *Request) {
 	c.Labels, c.MaxAttempts, c.OnDead, c.Mode = r.Labels, r.Retries, r.OnDead, r.Mode
 	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.vouchers
 	if !r.RedriveOf.IsZero() {
-		c.RedriveOf = r.RedriveOf[:]
+		c.RedriveOf = slices.Clone(r.RedriveOf[:]) // r itself may then stay on the stack
 	}
 	c.Queue, _ = strings.CutPrefix(r.Target, queuePrefix)
 	if c.Queue == r.Target {
@@ -173,7 +173,7 @@ func record(r *Request, now time.Time) *proto.Record {
 		rec.DueMs = due.UnixMilli()
 	}
 	if !r.RedriveOf.IsZero() {
-		rec.RedriveOf = r.RedriveOf[:]
+		rec.RedriveOf = slices.Clone(r.RedriveOf[:])
 	}
 	return rec
 }

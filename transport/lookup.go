@@ -25,17 +25,9 @@ func (b *Book) Get(id proto.PeerID) (Peer, bool) {
 	return Peer{}, false
 }
 
-// Recipient is Get for whoever seals for a peer and does not dial it: without the
-// addresses and relays, which Get has to copy.
-func (b *Book) Recipient(id proto.PeerID) (Peer, bool) {
-	p := b.find(id)
-	if p == nil {
-		return Peer{}, false
-	}
-	c := *p
-	c.Addrs, c.Manual, c.Relays, c.announced = nil, nil, nil, nil
-	return c, true
-}
+// Recipient is Get for whoever seals for a peer: it copies nothing, so the entry is
+// only to be read. It returns nil when nothing is known of the peer.
+func (b *Book) Recipient(id proto.PeerID) *Peer { return b.find(id) }
 
 // Self returns this node as its peers know it, without addresses.
 func (b *Book) Self() Peer {
