@@ -46,12 +46,13 @@ func (c *chunker) next() (chunk []byte, last bool, err error) {
 }
 
 func (c *chunker) fill() {
-	buf := c.ahead[:proto.ChunkSize]
-	n, err := io.ReadFull(c.r, buf)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = io.EOF
+	buf, n := c.ahead[:proto.ChunkSize], 0
+	for n < len(buf) && c.err == nil {
+		var k int
+		k, c.err = c.r.Read(buf[n:]) // its end is io.EOF alone: an upload that broke off says otherwise
+		n += k
 	}
-	c.ahead, c.err = buf[:n], err
+	c.ahead = buf[:n]
 }
 
 // An unsealer reads the plain body out of a sealed blob.

@@ -5,10 +5,12 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -83,6 +85,20 @@ func TestLargeResultComesHome(t *testing.T) {
 		r.Close()
 		if err != nil || !bytes.Equal(got, body) {
 			t.Errorf("%d bytes came home as %d, %v", size, len(got), err)
+		}
+	}
+}
+
+// A body that breaks off on its way in is no task, however much of it has come.
+func TestABodyThatBreaksOffIsRefused(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{0, 100, 20_000, 400_000} {
+		cut := io.MultiReader(bytes.NewReader(make([]byte, size)), iotest.ErrReader(io.ErrUnexpectedEOF))
+		if s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "echo", Stream: cut}); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%d bytes and a break are %+v, %v", size, s, err)
 		}
 	}
 }

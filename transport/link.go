@@ -163,6 +163,13 @@ func (l *Link) run(ctx context.Context) {
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() {
+		select {
+		case <-l.done: // whoever ends the link holds locks: what that takes is done here
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	wg.Go(func() {
 		l.end(l.writeAll(ctx))
 		cancel()
 	})
@@ -186,7 +193,6 @@ func (l *Link) endLocked(err error) {
 	if l.err == nil {
 		l.err = err
 		close(l.done)
-		l.stream.Reset()
 	}
 }
 
