@@ -74,10 +74,9 @@ func newWorldWith(t *testing.T, n int, seed uint64, link transporttest.Link, cha
 	return w
 }
 
-// noCircuits has a node relay for nobody. A link of a circuit may end under the
-// transport's locks, and yamux waits to say so until there is room, on a path that
-// may be dead; virtual time does not go on while somebody waits for a mutex: hours
-// of bad weather stood still.
+// noCircuits has a node relay for nobody. Virtual time does not go on while somebody
+// waits for a mutex, and what ends a circuit over a dead path has been waited for with
+// one held: hours with relays have stood still, in libp2p and here.
 func noCircuits(_ *simulated, cfg *Config) { cfg.Net.NoRelay = true }
 
 // add makes a node that is no member yet.
