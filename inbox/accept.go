@@ -82,7 +82,7 @@ func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, 
 		}
 		k.depart(a, g.flight)
 		g.take = append(g.take, i)
-		if a.Content.IdempotencyKey != "" {
+		if a.mayKeepKey() {
 			in.keys.Hold() // until its task has ended: see keyEnded
 		}
 		if s.known == barred {
@@ -95,11 +95,17 @@ func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, 
 // keysFull reports whether there is no place for what would be kept of the key of
 // an arrival. A success that is here already needs none.
 func (in *Inbox) keysFull(a *Arrival) bool {
-	if a.Content.GetIdempotencyKey() == "" || !in.keys.Full() {
+	if !a.mayKeepKey() || !in.keys.Full() {
 		return false
 	}
 	_, err := in.keys.Get(successKey(a.Header.Origin, a.Content.IdempotencyKey))
 	return err != nil
+}
+
+// mayKeepKey reports whether a success of its key may be kept here. Of a task of a
+// queue none is: it runs elsewhere.
+func (a *Arrival) mayKeepKey() bool {
+	return a.Content.GetIdempotencyKey() != "" && a.Content.GetQueue() == ""
 }
 
 // grants remembers the last answer of the allow list: a group mostly comes from
@@ -161,7 +167,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	in.known.land(g.flight, arrivals, g.take, errs)
 	for n, i := range g.take {
 		err := errs[n]
-		if err != nil && arrivals[i].Content.IdempotencyKey != "" {
+		if err != nil && arrivals[i].mayKeepKey() {
 			in.keys.Free()
 		}
 		if err == nil {

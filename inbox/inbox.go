@@ -240,7 +240,7 @@ func (in *Inbox) remember() error {
 				continue
 			}
 			in.known.found(l.Key.ID, l.Record, l.Size)
-			if l.Record.IdempotencyKey != "" && !l.Record.State.Terminal() {
+			if l.Record.IdempotencyKey != "" && l.Record.Queue == "" && !l.Record.State.Terminal() {
 				in.keys.Hold()
 			}
 		}

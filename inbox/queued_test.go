@@ -9,6 +9,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/keys"
 )
 
 // oneQueue admits all that comes.
@@ -92,4 +93,31 @@ func TestAnEndThatNoOutboxTakes(t *testing.T) {
 	if took > time.Second {
 		t.Errorf("the queue stood still for %v", took)
 	}
+}
+
+// A task of a queue takes up none of the places of idempotency keys: no success of its
+// key is kept at the home, so none would be given back.
+func TestAKeyInAQueueTakesNoPlace(t *testing.T) {
+	bubble(t, Config{Keys: keys.Limits{Max: 2}}, nil, func(r *rig) {
+		r.parts.Queues = oneQueue{}
+		r.restart()
+		r.run()
+		keyed := func(n int) Arrival {
+			return r.task(withKey(fmt.Sprint("key ", n)), func(a *Arrival) { a.Content.Queue = "q" })
+		}
+		for n := range 3 {
+			a := keyed(n)
+			r.accept(0, a)
+			o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS}
+			if err := r.in.EndQueued(r.t.Context(), a.Header.ID, o, func(*store.Batch) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.accept(0, keyed(3), keyed(4), keyed(5))
+		r.restart()
+		if r.in.keys.Full() {
+			t.Error("after a restart those that wait take up places")
+		}
+		r.accept(0, keyed(6))
+	})
 }
