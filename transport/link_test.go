@@ -1,10 +1,13 @@
 package transport
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 
 	"github.com/libp2p/go-libp2p/core/network"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // A stuckStream gives no answer to a reset, as one of a path that is dead.
@@ -38,5 +41,45 @@ func TestALinkMovesWithoutWaitingForItsPath(t *testing.T) {
 			t.Error("the link goes on")
 		}
 		close(raw.until)
+	})
+}
+
+// The next task stream of a peer does not wait for what ending the one before it takes.
+func TestATurnComesWithoutWaitingForADeadPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &Transport{crew: newCrew(), neighbours: map[proto.PeerID]*neighbour{}}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go tr.crew.run(ctx, func() {})
+		raw := stuckStream{until: make(chan struct{})}
+		first, next := newStream(raw, nil, &conn{}, 1<<10, Timing{}), newStream(raw, nil, &conn{}, 1<<10, Timing{})
+		release, err := tr.turn(ctx, first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		turned := make(chan struct{})
+		go func() {
+			defer close(turned)
+			if _, err := tr.turn(ctx, next); err != nil {
+				t.Error(err)
+			}
+		}()
+		came := func() bool {
+			synctest.Wait()
+			select {
+			case <-turned:
+				return true
+			default:
+				return false
+			}
+		}
+		if came() {
+			t.Error("two are received at once")
+		}
+		if release(); !came() {
+			t.Error("it waits for the stream")
+		}
+		close(raw.until)
+		<-turned
 	})
 }

@@ -148,7 +148,8 @@ func (t *Transport) turn(ctx context.Context, s *stream) (release func(), err er
 	n.incoming = s
 	t.mu.Unlock()
 	if before != nil {
-		before.Reset()
+		// over a dead relayed path that waits; its place in receiving is free no sooner
+		t.crew.hand(func(context.Context) { before.Reset() })
 	}
 	select {
 	case n.receiving <- struct{}{}:
