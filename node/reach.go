@@ -27,7 +27,7 @@ func (n *Node) netConfig() (transport.Config, error) {
 	c := transport.Config{
 		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, Registerer: n.registry,
 		Directory: directory{n.book, seeds}, Joiner: n, Bodies: bodies{n},
-		Relay: !net.NoRelay && n.self.HasRole(identity.RoleRelay), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
+		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
 		Weights: route.Weights(net.Score),
 		Observe: n.observed,
 		Finding: transport.Finding{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.sighted},
@@ -82,6 +82,9 @@ func parseSeeds(seeds []string) (all []transport.Contact, err error) {
 	}
 	return all, nil
 }
+
+// mayRelay reports whether this node relays for others, where it can.
+func (n *Node) mayRelay() bool { return !n.cfg.Net.NoRelay && n.self.HasRole(identity.RoleRelay) }
 
 // relays returns the members whom this node may ask for a place.
 func (n *Node) relays() []proto.PeerID {
@@ -154,8 +157,12 @@ func hopsIn(words []*proto.Hop) (hops []transport.Hop) {
 	return hops
 }
 
-// open reports whether anybody can dial this node, as far as it knows.
+// open reports whether anybody can dial this node, as far as it knows, and find a
+// relay there: where some are open, the others ask nobody else for a place.
 func (n *Node) open() bool {
+	if !n.mayRelay() {
+		return false
+	}
 	if len(n.cfg.Net.Announce) > 0 {
 		return true
 	}

@@ -44,6 +44,17 @@ func TestAnAnnouncedAddressOpensANode(t *testing.T) {
 	}
 }
 
+// Where one is open, nobody asks the others for a place: who relays for nobody does not
+// say so.
+func TestWhoDoesNotRelayIsNotOpen(t *testing.T) {
+	_, b := pair(t, func(_ string, c *Config) {
+		c.Net.Announce, c.Net.NoRelay = []string{"/ip4/192.0.2.7/tcp/4001"}, true
+	})
+	if b.own().Open {
+		t.Error("a node that relays for nobody draws those who look for a relay")
+	}
+}
+
 // What a node tells of its ways to relays is what it measured, in round numbers.
 func TestHopsAreToldAsTheyAre(t *testing.T) {
 	r := proto.PeerID{7}

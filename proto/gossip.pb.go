@@ -149,7 +149,7 @@ type NodeRecord struct {
 	Addrs         []string               `protobuf:"bytes,13,rep,name=addrs,proto3" json:"addrs,omitempty"`                  // multiaddrs to be reached at without a relay, at most 16 of 256 bytes
 	Version       string                 `protobuf:"bytes,14,opt,name=version,proto3" json:"version,omitempty"`              // of the software, at most 128 bytes
 	TimeMs        int64                  `protobuf:"varint,15,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"` // when it was signed, by the signer's clock; for people, never for order
-	Open          bool                   `protobuf:"varint,16,opt,name=open,proto3" json:"open,omitempty"`                   // it believes that anybody can dial it: others first look for relays among such
+	Open          bool                   `protobuf:"varint,16,opt,name=open,proto3" json:"open,omitempty"`                   // it believes that anybody can dial it, and relays: others first look for relays among such
 	Hops          []*Hop                 `protobuf:"bytes,17,rep,name=hops,proto3" json:"hops,omitempty"`                    // its direct ways to relays, by their ids, at most 4: the best
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
