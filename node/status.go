@@ -105,6 +105,19 @@ func (n *Node) changePeer(ctx context.Context, ref, action string, change func(p
 
 // Handlers lists what this node does for others, by kind.
 func (n *Node) Handlers() []Handler {
+	out := n.registered()
+	for i, h := range out { // it asks the disk, so nobody who changes them waits for it
+		if h.Type == TypeCommand && len(h.Exec) > 0 {
+			if err := command.Find(h.Exec[0]); err != nil {
+				out[i].Problem = err.Error()
+			}
+		}
+	}
+	return out
+}
+
+// registered is Handlers without a look at their programs.
+func (n *Node) registered() []Handler {
 	n.handlers.Lock()
 	defer n.handlers.Unlock()
 	kinds := map[string]inbox.KindStatus{}
@@ -114,17 +127,11 @@ func (n *Node) Handlers() []Handler {
 	out := []Handler{}
 	for _, s := range n.inbox.Specs() {
 		spec := n.handlers.specs[s.Kind]
-		h := Handler{
+		out = append(out, Handler{
 			Kind: s.Kind, Type: cmp.Or(spec.Type, TypeCommand), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
 			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash),
 			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting,
-		}
-		if h.Type == TypeCommand && len(spec.Exec) > 0 {
-			if err := command.Find(spec.Exec[0]); err != nil {
-				h.Problem = err.Error()
-			}
-		}
-		out = append(out, h)
+		})
 	}
 	return out
 }

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A handler that was added is added, whether or not the node says more of it.
+func TestHandlerAddEndsWellOnceItIsAdded(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "node.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			rw.WriteHeader(http.StatusNoContent)
+			return
+		}
+		rw.WriteHeader(http.StatusInternalServerError)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	defer func() { s.Close(); <-served }()
+	w, _, said := testWorld()
+	c := newRoot(w)
+	c.SetArgs([]string{"handler", "add", "shell", "--socket", socket, "--dir", filepath.Dir(socket), "--allow", "role:work", "--", "true"})
+	if err := c.ExecuteContext(t.Context()); err != nil {
+		t.Errorf("it was added: %v", err)
+	}
+	if !strings.Contains(said.String(), "handler shell is there") {
+		t.Errorf("it says %q", said)
+	}
+}
