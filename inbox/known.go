@@ -68,12 +68,18 @@ type known struct {
 	bars    map[proto.TaskID]bar     // not in ids
 	origins []*origin
 	index   map[proto.PeerID]uint32
-	held    held  // of all origins together
+	held    held // of all origins together
+	away    int  // of ids: they take up nobody's share
+	maxAway int
 	floor   int64 // Unix milliseconds; on disk
 }
 
-func newKnown() *known {
+// newKnown returns the memory of nothing yet. Of ids that moved with their queue it
+// keeps at most maxAway past what their origin settles: those who send queues to and
+// fro must not use up what all others need.
+func newKnown(maxAway int) *known {
 	return &known{
+		maxAway: maxAway,
 		ids:     map[proto.TaskID]mask{},
 		flights: map[proto.TaskID]*flight{},
 		bars:    map[proto.TaskID]bar{},
@@ -226,6 +232,7 @@ func (k *known) finished(id proto.TaskID, m mask, p proto.PeerID, keep bool) {
 	}
 	o, i := k.originOf(p)
 	m.origin = i
+	m.away = m.away && k.away < k.maxAway
 	k.put(id, m)
 	if !m.away {
 		heap.Push(&o.done, doneID{m.seq, id})
@@ -288,7 +295,7 @@ func (k *known) lift(id proto.TaskID) {
 	}
 }
 
-// count returns the number of ids that are kept.
+// count returns the number of ids that are kept, but for those that moved on.
 func (k *known) count() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -296,7 +303,7 @@ func (k *known) count() int {
 }
 
 // size is count for a caller that holds mu.
-func (k *known) size() int { return len(k.ids) + len(k.flights) + len(k.bars) }
+func (k *known) size() int { return len(k.ids) - k.away + len(k.flights) + len(k.bars) }
 
 // settle notes what an origin says; it reports whether that is news.
 func (k *known) settle(p proto.PeerID, seq proto.Seq) bool {

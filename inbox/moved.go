@@ -75,7 +75,8 @@ func (a *Adoption) Drop() {
 }
 
 // Moved notes that the new home of tasks, by this name, has them. Their ids are
-// remembered here for as long as they may live, whatever their origin has settled here:
+// remembered here for as long as they may live, whatever their origin has settled here,
+// but for more than a quarter of all that may be kept:
 // a late copy is not taken for a new task, and a wish to cancel one finds where it went.
 func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) error {
 	edits, records := make([]backlog.Edit, len(ids)), make([]*proto.Record, len(ids))

@@ -48,6 +48,10 @@ func (k *known) drop(id proto.TaskID) {
 
 // hold counts an id in or, with -1, out.
 func (k *known) hold(m mask, n int) {
+	if m.away {
+		k.away += n
+		return
+	}
 	for _, h := range []*held{&k.held, &k.origins[m.origin].held} {
 		h.ids += n
 		if !m.state.Terminal() {

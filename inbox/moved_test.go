@@ -1,0 +1,39 @@
+package inbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Tasks that moved on with their queue are remembered past what their origin settles, a
+// quarter of all ids at most, and leave the room for others as it was.
+func TestWhatMovedLeavesRoom(t *testing.T) {
+	const most = 20
+	bubble(t, Config{MaxKept: most}, nil, func(r *rig) {
+		r.parts.Queues = oneQueue{}
+		r.restart()
+		r.run()
+		queued := func(a *Arrival) { a.Content.Queue = "q" }
+		for range 3 * most {
+			a := r.task(queued)
+			r.accept(0, a)
+			if err := r.in.Moved(t.Context(), []proto.TaskID{a.Header.ID}, "elsewhere"); err != nil {
+				t.Fatal(err)
+			}
+			r.in.Settle(home, a.Header.Seq)
+			wait(time.Minute)
+		}
+		for again := range 2 {
+			if k := r.in.known; k.away != most/4 || k.held.ids != len(k.ids)-k.away {
+				t.Errorf("start %d: %d are away, and %+v is held, of %d", again, k.away, k.held, len(k.ids))
+			}
+			if n := r.in.known.count(); n > 1 {
+				t.Errorf("start %d: what moved takes up the room of %d", again, n)
+			}
+			r.accept(0, r.task(queued))
+			r.restart()
+		}
+	})
+}
