@@ -130,7 +130,7 @@ func (q *queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
 func (q *queues) Taken(id proto.TaskID, r *proto.Record) {
 	q.node.porter.hold(id, r)
 	t := leaseTask(id, r)
-	t.Doubtful = q.node.inbox.MayHaveRun(r)
+	t.Doubt = q.node.doubt(r)
 	q.room.Add(t, r.GetCancel())
 }
 

@@ -24,10 +24,21 @@ func (c custody) Tasks() ([]ownership.Task, error) {
 	all := make([]ownership.Task, len(found))
 	for i, l := range found {
 		all[i] = leaseTask(l.Key.ID, l.Record)
-		all[i].Doubtful = c.node.inbox.MayHaveRun(l.Record)
+		all[i].Doubt = c.node.doubt(l.Record)
 		c.node.porter.hold(l.Key.ID, l.Record)
 	}
 	return all, nil
+}
+
+// doubt says whether a task may have run in what this node's store has lost.
+func (n *Node) doubt(r *proto.Record) ownership.Doubt {
+	switch may, here := n.inbox.MayHaveRun(r); {
+	case here:
+		return ownership.HereBefore
+	case may:
+		return ownership.MadeBefore
+	}
+	return ownership.NoDoubt
 }
 
 // Envelope returns a task as it was signed, with its slot for p.

@@ -25,8 +25,19 @@ type Task struct {
 	NotBefore   int64    // Unix milliseconds, 0: at once
 	NotAfter    int64    // Unix milliseconds: no start after it
 	MaxAttempts uint32   // 0: the home's
-	Doubtful    bool     // it may have run in what a store has lost that was restored from a copy
+	Doubt       Doubt
 }
+
+// A Doubt says whether a task may have run in what a store has lost that was restored
+// from an older copy.
+type Doubt byte
+
+// The doubts.
+const (
+	NoDoubt    Doubt = iota
+	MadeBefore       // it was made before the loss: it may have come here, unless it came by a handoff since
+	HereBefore       // it was here then
+)
 
 func (t *Task) once() bool { return t.Mode == proto.Mode_MODE_AT_MOST_ONCE }
 

@@ -184,6 +184,9 @@ func signedOf(deeds []proven) (all []*proto.Signed) {
 	return all
 }
 
+// known reports whether it is known whose q is, which may be nil.
+func (q *queue) known() bool { return q != nil && q.state != nil }
+
 // had reports whether p is, or once was, the home of q, which may be nil: not known.
 func (q *queue) had(p proto.PeerID) bool {
 	return q != nil && (string(q.state.GetHome()) == string(p[:]) || slices.ContainsFunc(q.deeds, func(d proven) bool { return d.From == p || d.To == p }))

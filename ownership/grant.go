@@ -46,6 +46,11 @@ func (h *Home) grantSome(q *queue) {
 			h.settle(c)
 			continue
 		}
+		if c.doubtful() {
+			c.place.due = h.now.Mono + h.cfg.Scan // the next scan ends it
+			h.settle(c)
+			continue
+		}
 		among := h.candidates(q, c)
 		among = notLast(among, c)
 		if len(among) == 0 {

@@ -317,7 +317,8 @@ func (q *queue) blocks() (out []*proto.LaneBlock) {
 // record in the message says. The driver has checked that it is signed by its origin.
 func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) Output {
 	o := h.step(now)
-	if m.Queue != nil && h.mayGive(from, m.Queue) {
+	given := m.Queue != nil && h.mayGive(from, m.Queue)
+	if given {
 		h.learn(m.Queue)
 	}
 	var lanes []*proto.Moved // of the queue: they stand still here now
@@ -340,10 +341,15 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	}
 	reply := &proto.Moved{}
 	switch {
+	case m.Lease == nil && m.Queue != nil && !given:
+		return h.done() // its home keeps it, and says so again
 	case m.Lease == nil && m.Queue != nil:
 		reply.Queue, reply.Generation = m.Queue.Name, m.Queue.Generation
 	case m.Lease != nil && !h.mayMove(from, t):
 		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: "it hands a task over that it was never the home of"})
+		return h.done()
+	case m.Lease != nil && !h.queues[t.Queue].known():
+		h.unheeded(t.ID, from, proto.Seq{}, "it hands over a task of a queue that nobody has told of")
 		return h.done()
 	case m.Lease == nil || string(m.Lease.Task) != string(t.ID[:]) || m.Lease.State.Terminal() || m.Lease.Generation < 2 || m.Lease.EpochBoot > maxBoot:
 		h.unheeded(t.ID, from, proto.Seq{}, "it hands over what is no cell of this task")

@@ -164,10 +164,8 @@ func (h *Home) Begin(now Now) Output {
 	o.put(markKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
 	h.scan = guard{last: now, met: true}
 	h.relink()
-	for e := h.live.Front(); e != nil; {
-		c := e.Value.(*cell)
-		e = e.Next()
-		if !h.doubt(c) && c.leased() {
+	for e := h.live.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*cell); c.leased() {
 			h.ask(c)
 		}
 	}
@@ -182,21 +180,18 @@ func (h *Home) Add(t Task, now Now) Output {
 	h.step(now)
 	if h.cells[t.ID] == nil && h.ended[t.ID] == nil && h.moved[t.ID] == nil {
 		c := &cell{task: t, state: proto.TaskState_TASK_STATE_PENDING, gen: 1}
+		c.place.until = now.Mono + h.cfg.Lease // for a doubtful one
 		h.insert(c)
-		h.doubt(c)
 	}
 	return h.done()
 }
 
-// doubt ends a task that may be started once only and may have been, which this home
-// would know if its store were not restored from an older copy. It reports whether c is
-// one.
-func (h *Home) doubt(c *cell) bool {
-	if !c.task.Doubtful || !c.task.once() {
-		return false
-	}
-	h.end(c, End{State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
-	return true
+// doubtful reports whether c may be started once only and may have been, which this
+// home would know if its store were not restored from an older copy. It is not granted:
+// a scan ends it, a lease after it was taken up: an owner may bring its result till then,
+// and members may say that its queue has another home.
+func (c *cell) doubtful() bool {
+	return c.task.once() && (c.task.Doubt == HereBefore || c.task.Doubt == MadeBefore && c.gen == 1)
 }
 
 // insert puts a cell in its places.

@@ -45,13 +45,30 @@ func TestQueuesThatAreGivenAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(homePeer, 1, Config{})
+			said := 0
 			for i := range maxQueuesOf + 9 {
-				h.OnHandoff(otherPeer, tt.handoff(i), Task{}, Now{})
+				said += len(h.OnHandoff(otherPeer, tt.handoff(i), Task{}, Now{}).Sends)
+			}
+			if said != tt.want {
+				t.Errorf("it said of %d queues that it has them, want %d", said, tt.want)
 			}
 			if len(h.queues) != tt.want || len(h.names) != tt.want {
 				t.Errorf("it is the home of %d queues, want %d", len(h.queues), tt.want)
 			}
 		})
+	}
+}
+
+// A task of a queue that nobody has told of makes no queue, whoever signed and sent it.
+func TestTasksOfInventedQueues(t *testing.T) {
+	h := NewHome(homePeer, 1, Config{})
+	for i := range 9 {
+		task := Task{ID: proto.TaskID{byte(i)}, Sent: otherPeer, Queue: fmt.Sprint("made-up-", i), Kind: "k", NotAfter: time.Hour.Milliseconds()}
+		lease := (&cell{task: task, state: proto.TaskState_TASK_STATE_PENDING, gen: 2}).record()
+		h.OnHandoff(otherPeer, &proto.Handoff{Lease: lease}, task, Now{})
+	}
+	if len(h.queues) != 0 || len(h.cells) != 0 {
+		t.Errorf("it has %d queues and %d tasks", len(h.queues), len(h.cells))
 	}
 }
 

@@ -1,7 +1,6 @@
 package ownership
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -99,41 +98,82 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 
 // A home whose store was restored from an older copy does not know whether a task that is
 // in the copy, or comes again, was started since. One that may be started once only is
-// for a person; any other is granted anew.
+// for a person, unless its queue turns out to have another home; any other is granted
+// anew, and so is one that an old home handed over since.
 func TestAHomeThatForgotAStart(t *testing.T) {
-	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	once, often := proto.Mode_MODE_AT_MOST_ONCE, proto.Mode_MODE_AT_LEAST_ONCE
 	for _, tt := range []struct {
-		name     string
-		doubtful bool
-		mode     proto.Mode
-		granted  bool
+		name    string
+		doubt   Doubt
+		mode    proto.Mode
+		gen     uint64
+		granted bool
 	}{
-		{"at_most_once", true, proto.Mode_MODE_AT_MOST_ONCE, false},
-		{"at_least_once", true, proto.Mode_MODE_AT_LEAST_ONCE, true},
-		{"at_most_once, made after what was lost", false, proto.Mode_MODE_AT_MOST_ONCE, true},
+		{"at_most_once, in the copy", HereBefore, once, 1, false},
+		{"at_most_once, made before the loss", MadeBefore, once, 1, false},
+		{"at_least_once", HereBefore, often, 1, true},
+		{"at_most_once, made since", NoDoubt, once, 1, true},
+		{"at_most_once, handed over before the loss", HereBefore, once, 2, false},
+		{"at_most_once, handed over since", MadeBefore, once, 2, true},
 	} {
-		for _, again := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, comes again: %v", tt.name, again), func(t *testing.T) {
-				task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: tt.mode, Doubtful: tt.doubtful, NotAfter: now.Wall + time.Hour.Milliseconds()}
-				h := NewHome(homePeer, 100, Config{})
-				var outs []Output
-				if !again {
-					h.Restore(task, nil, now)
+		t.Run(tt.name, func(t *testing.T) {
+			now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+			task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: tt.mode, Doubt: tt.doubt, NotAfter: now.Wall + time.Hour.Milliseconds()}
+			h := NewHome(homePeer, 100, Config{})
+			h.Restore(task, &proto.Lease{Task: task.ID[:], Generation: tt.gen, State: proto.TaskState_TASK_STATE_PENDING}, now)
+			outs := []Output{h.Begin(now), h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, now)}
+			for _, o := range outs {
+				if len(o.Ends) > 0 {
+					t.Error("it ended before anybody could say where its queue is")
 				}
-				outs = append(outs, h.Begin(now))
-				outs = append(outs, h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, now))
-				if again {
-					outs = append(outs, h.Add(task, now))
-				}
-				granted, dead := false, false
-				for _, o := range outs {
-					granted = granted || slices.ContainsFunc(o.Sends, func(s Send) bool { return s.Type == proto.MessageType_GRANT })
-					dead = dead || slices.ContainsFunc(o.Ends, func(e End) bool { return e.State == proto.TaskState_TASK_STATE_DEAD_LETTER })
-				}
-				if granted != tt.granted || dead == tt.granted {
-					t.Errorf("it is granted: %v, a dead letter: %v", granted, dead)
-				}
-			})
+			}
+			now.Mono, now.Boot, now.Wall = now.Mono+time.Minute, now.Boot+time.Minute, now.Wall+time.Minute.Milliseconds()
+			outs = append(outs, h.Tick(now))
+			granted, dead := false, false
+			for _, o := range outs {
+				granted = granted || slices.ContainsFunc(o.Sends, func(s Send) bool { return s.Type == proto.MessageType_GRANT })
+				dead = dead || slices.ContainsFunc(o.Ends, func(e End) bool { return e.State == proto.TaskState_TASK_STATE_DEAD_LETTER })
+			}
+			if granted != tt.granted || dead == tt.granted {
+				t.Errorf("it is granted: %v, a dead letter: %v", granted, dead)
+			}
+		})
+	}
+}
+
+// What a restored home is in doubt about moves on when its queue has another home.
+func TestADoubtThatMovesOn(t *testing.T) {
+	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: proto.Mode_MODE_AT_MOST_ONCE, Doubt: HereBefore, NotAfter: now.Wall + time.Hour.Milliseconds()}
+	h := NewHome(homePeer, 100, Config{})
+	h.Restore(task, nil, now)
+	h.Begin(now)
+	if _, err := h.HandOff("q", otherPeer, now); err != nil {
+		t.Fatal(err)
+	}
+	now.Mono, now.Boot = now.Mono+time.Minute, now.Boot+time.Minute
+	if o := h.Tick(now); len(o.Ends) > 0 || h.moved[task.ID] == nil {
+		t.Errorf("it ended here: %+v", o.Ends)
+	}
+}
+
+// A node of a newer version may give a lease back for a cause that this one has no word
+// for: it is taken as "I do not know", and nobody dies of it.
+func TestACauseOfANewerVersion(t *testing.T) {
+	for mode, want := range map[proto.Mode]proto.TaskState{
+		proto.Mode_MODE_AT_LEAST_ONCE: proto.TaskState_TASK_STATE_PENDING,
+		proto.Mode_MODE_AT_MOST_ONCE:  proto.TaskState_TASK_STATE_DEAD_LETTER,
+	} {
+		b := newBench(t, func(x *Task) { x.Mode = mode })
+		b.exchange(b.home, b.owner.OnGrant(homePeer, b.grant, 0, b.now))
+		b.exchange(b.home, b.owner.Ready(b.task.ID, b.now))
+		if !b.owner.runs[b.task.ID].mem.alive {
+			t.Fatal("it does not run")
+		}
+		c := b.cell()
+		b.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: b.claim(), Cause: 99}}}, b.now)
+		if c.state != want {
+			t.Errorf("a task of mode %v is %v", mode, c.state)
 		}
 	}
 }

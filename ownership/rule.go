@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -303,7 +304,7 @@ func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
 
 // released decides where c goes when its owner gave it back.
 func (h *Home) released(c *cell, from proto.PeerID, m *proto.Released) {
-	why := m.Cause.String()[len("RELEASE_CAUSE_"):]
+	why := strings.TrimPrefix(m.Cause.String(), "RELEASE_CAUSE_") // a newer node may have causes that this one has no word for
 	h.event(EventReleased, c, from, why+": "+m.Reason)
 	c.over(why)
 	c.reason, c.released, c.place.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
@@ -338,7 +339,8 @@ func (h *Home) shy(c *cell, from proto.PeerID, m *proto.Released) {
 	case proto.ReleaseCause_RELEASE_CAUSE_EXPIRED: // its clock and ours are far apart
 		c.place.due = h.now.Mono + h.cfg.Lease
 		h.shun(from, c.task.Kind, h.cfg.Lease)
-	case proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN, proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED:
+	case proto.ReleaseCause_RELEASE_CAUSE_FAILED, proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, proto.ReleaseCause_RELEASE_CAUSE_PARKED:
+	default:
 		h.shun(from, c.task.Kind, min(max(msec(m.RetryAfterMs), h.cfg.Heartbeat), h.cfg.MaxBackoff))
 	}
 }
@@ -363,9 +365,9 @@ func (c *cell) after(cause proto.ReleaseCause, cfg Config) step {
 		limit = cfg.MaxAttempts
 	}
 	switch cause {
-	default:
+	case proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_EXPIRED:
 		return step{state: proto.TaskState_TASK_STATE_PENDING}
-	case proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN:
+	default: // its node does not know, or says what this one has no word for
 		if c.task.once() && c.state != proto.TaskState_TASK_STATE_ACCEPTED && cfg.flaw != startForgotten {
 			return dead("indeterminate: its node had leave to start it, does not know of it any more, and its mode is at_most_once")
 		}

@@ -219,6 +219,9 @@ func TestTasksThatEndAsTheyCome(t *testing.T) {
 				w := newRoomWorld(t, 2, time.Second)
 				defer w.close()
 				n := w.rooms[1]
+				if err := n.room.SetQueue(t.Context(), "q", func(*proto.QueueState) {}); err != nil {
+					t.Fatal(err)
+				}
 				mover := &takingMover{roomNode: n}
 				n.room.with.Mover, n.room.with.Custody = mover, mover
 				task := Task{ID: roomTask(1), Sent: roomPeer(0), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
