@@ -367,11 +367,6 @@ func (c *cell) after(cause proto.ReleaseCause, cfg Config) step {
 	switch cause {
 	case proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_EXPIRED:
 		return step{state: proto.TaskState_TASK_STATE_PENDING}
-	default: // its node does not know, or says what this one has no word for
-		if c.task.once() && c.state != proto.TaskState_TASK_STATE_ACCEPTED && cfg.flaw != startForgotten {
-			return dead("indeterminate: its node had leave to start it, does not know of it any more, and its mode is at_most_once")
-		}
-		return step{state: proto.TaskState_TASK_STATE_PENDING}
 	case proto.ReleaseCause_RELEASE_CAUSE_STOPPED:
 		if c.task.once() {
 			return dead("indeterminate: its node stopped while it ran, and its mode is at_most_once")
@@ -399,6 +394,11 @@ func (c *cell) after(cause proto.ReleaseCause, cfg Config) step {
 		return again
 	case proto.ReleaseCause_RELEASE_CAUSE_PARKED:
 		return dead("indeterminate: its node died while it ran, and its handler asks for a person then")
+	default: // its node does not know, or says what this one has no word for
+		if c.task.once() && c.state != proto.TaskState_TASK_STATE_ACCEPTED && cfg.flaw != startForgotten {
+			return dead("indeterminate: its node had leave to start it, does not know of it any more, and its mode is at_most_once")
+		}
+		return step{state: proto.TaskState_TASK_STATE_PENDING}
 	}
 }
 
