@@ -161,7 +161,7 @@ func (r *readings) linear(t *testing.T, f *fleet, ends endings) {
 			ended++
 		}
 	}
-	if ended < len(r.ops)/10 || ended > len(r.ops)*99/100 {
+	if ended < 10_000 || len(r.ops)-ended < 10_000 {
 		t.Errorf("of %d readings %d are of ended tasks: they prove little", len(r.ops), ended)
 	}
 	could := map[string][]string{}
