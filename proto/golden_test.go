@@ -130,6 +130,7 @@ func goldenMessages() map[string]pb.Message {
 		"joined":       &JoinReply{Certificate: member, Peers: []*KnownPeer{{Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip6/::1/tcp/7420"}}}, Root: seq(9, 32)},
 		"join_refused": &JoinReply{Refusal: "the ticket has expired"},
 		"join_pending": &JoinReply{Pending: true},
+		"join_later":   &JoinReply{Refusal: "many ask", WaitMs: 2000},
 		"offer":        &Offer{Envelope: envelope, Type: MessageType_RESULT},
 		"offered":      &OfferReply{Code: Code_CODE_FULL, Detail: "disk", Offset: 1 << 20},
 		"chunk":        &Chunk{Offset: 1 << 33, Data: seq(1, 30), Sha256: seq(2, 32)},

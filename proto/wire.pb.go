@@ -1036,11 +1036,12 @@ func (x *JoinRequest) GetCertificate() *Signed {
 // JoinReply is the inviter's answer: it admits or refuses.
 type JoinReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Refusal       string                 `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`         // at most MaxReason bytes; empty: admitted, or pending
-	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // of the joiner
-	Peers         []*KnownPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`             // whom the inviter knows, itself first, at most 64
-	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`               // the mesh root public key, 32 bytes
-	Pending       bool                   `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`        // a person has to decide: ask again later
+	Refusal       string                 `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`              // at most MaxReason bytes; empty: admitted, or pending
+	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`      // of the joiner
+	Peers         []*KnownPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`                  // whom the inviter knows, itself first, at most 64
+	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`                    // the mesh root public key, 32 bytes
+	Pending       bool                   `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`             // a person has to decide: ask again later
+	WaitMs        uint32                 `protobuf:"varint,6,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // refused because many ask: the same request may be taken after so long
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1108,6 +1109,13 @@ func (x *JoinReply) GetPending() bool {
 		return x.Pending
 	}
 	return false
+}
+
+func (x *JoinReply) GetWaitMs() uint32 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
 }
 
 // KnownPeer introduces a member.
@@ -1500,13 +1508,14 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"key_record\x18\x04 \x01(\v2\x14.transport.v1.SignedR\tkeyRecord\x12\x14\n" +
 	"\x05addrs\x18\x05 \x03(\tR\x05addrs\x126\n" +
-	"\vcertificate\x18\x06 \x01(\v2\x14.transport.v1.SignedR\vcertificate\"\xba\x01\n" +
+	"\vcertificate\x18\x06 \x01(\v2\x14.transport.v1.SignedR\vcertificate\"\xd3\x01\n" +
 	"\tJoinReply\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\tR\arefusal\x126\n" +
 	"\vcertificate\x18\x02 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x12-\n" +
 	"\x05peers\x18\x03 \x03(\v2\x17.transport.v1.KnownPeerR\x05peers\x12\x12\n" +
 	"\x04root\x18\x04 \x01(\fR\x04root\x12\x18\n" +
-	"\apending\x18\x05 \x01(\bR\apending\"\x8e\x01\n" +
+	"\apending\x18\x05 \x01(\bR\apending\x12\x17\n" +
+	"\await_ms\x18\x06 \x01(\rR\x06waitMs\"\x8e\x01\n" +
 	"\tKnownPeer\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
 	"\n" +

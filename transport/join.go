@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"time"
@@ -72,11 +73,15 @@ func (t *Transport) putOff(_ context.Context, s *stream) error {
 	if _, err := s.rd.NextRaw(); err != nil {
 		return err
 	}
-	return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins})
+	return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins, WaitMs: uint32(joinTurn.Milliseconds())})
 }
 
-// reasonManyJoins is what those are told who ask to join when many do.
-const reasonManyJoins = "too many ask to join at once: try again in ten seconds; the ticket is still good"
+// reasonManyJoins is what those are told who ask to join when many do, and joinTurn
+// after how long they ask again.
+const (
+	reasonManyJoins = "too many ask to join at once: try again in ten seconds; the ticket is still good"
+	joinTurn        = 2 * time.Second
+)
 
 func answerJoin(s *stream, reply *proto.JoinReply) error {
 	reply.Refusal = proto.Clip(reply.GetRefusal(), maxReason)
@@ -130,16 +135,31 @@ func ownNetworks() (own []*net.IPNet) {
 // ticket, or, without one, a member that [Transport.FindMeshes] found, where a
 // person decides: the reply is pending until then. It waits for Run and needs no
 // membership. The connection is given up afterwards: the next one begins with a
-// hello.
+// hello. Where many ask it waits for its turn, until ctx ends.
 func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	t.setJoining(inviter, 1)
 	defer t.setJoining(inviter, -1)
-	reply, again, err := t.joinOnce(ctx, addrs, inviter, r)
-	for try := 1; try < joinTries && again && ctx.Err() == nil; try++ {
-		select {
-		case <-ctx.Done():
-		case <-time.After(joinPause):
+	var putOff *proto.JoinReply
+	for {
+		reply, err := t.joinAt(ctx, addrs, inviter, r)
+		switch {
+		case err != nil && putOff != nil && ctx.Err() != nil:
+			return putOff, nil // its time was over while it waited
+		case err != nil || reply.GetWaitMs() == 0:
+			return reply, err
 		}
+		putOff = reply
+		turn := min(time.Duration(reply.GetWaitMs())*time.Millisecond, maxJoinTurn)
+		if !pause(ctx, turn/2+rand.N(turn)) {
+			return putOff, nil
+		}
+	}
+}
+
+// joinAt asks until there is an answer.
+func (t *Transport) joinAt(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	reply, again, err := t.joinOnce(ctx, addrs, inviter, r)
+	for try := 1; try < joinTries && again && pause(ctx, joinPause); try++ {
 		reply, again, err = t.joinOnce(ctx, addrs, inviter, r)
 	}
 	if err != nil {
@@ -147,6 +167,19 @@ func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter pro
 	}
 	return reply, nil
 }
+
+// pause waits and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// maxJoinTurn bounds how long a member may have others wait before they ask again.
+const maxJoinTurn = 10 * time.Second
 
 // joinTries is how often a join is begun: a member that saw this node on the LAN
 // says hello to it, and takes that connection away again when it is refused. And a

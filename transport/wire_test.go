@@ -466,19 +466,32 @@ func TestJoinAtAStart(t *testing.T) {
 	}
 }
 
-// TestManyJoins holds that one who asks when many do is told so, not cut off.
+// TestManyJoins holds that one who asks when many do waits for its turn, and is told
+// so when its time is over, not cut off.
 func TestManyJoins(t *testing.T) {
-	b := start(t, 2, func(_ *testNode, cfg *Config) {
-		cfg.Joiner = joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "read"} })
-		cfg.Limits.Joins = admit.Rate{PerSecond: 1e-6, Burst: 2}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for i, want := range []string{"read", "read", reasonManyJoins, reasonManyJoins} {
-		a := start(t, byte(10+i), func(n *testNode, _ *Config) { n.gate.mute = true })
-		if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{}); err != nil || reply.GetRefusal() != want {
-			t.Errorf("join %d: %v, %v; want %q", i+1, reply, err, want)
+	for _, c := range []struct {
+		rate     float64 // joins a second, after the first two
+		patience time.Duration
+		want     string
+	}{{1e-6, 2 * joinTurn, reasonManyJoins}, {.25, time.Minute, "read"}} {
+		b := start(t, 2, func(_ *testNode, cfg *Config) {
+			cfg.Joiner = joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "read"} })
+			cfg.Limits.Joins = admit.Rate{PerSecond: c.rate, Burst: 2}
+		})
+		var joiners []*testNode
+		for i := range 3 {
+			joiners = append(joiners, start(t, byte(10+i), func(n *testNode, _ *Config) { n.gate.mute = true }))
 		}
+		join := func(a *testNode, patience time.Duration, want string) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{}); err != nil || reply.GetRefusal() != want {
+				t.Errorf("%v a second: %v, %v; want %q", c.rate, reply, err, want)
+			}
+		}
+		join(joiners[0], time.Minute, "read")
+		join(joiners[1], time.Minute, "read")
+		join(joiners[2], c.patience, c.want)
 	}
 }
 
