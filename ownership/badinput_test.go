@@ -400,6 +400,42 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	}
 }
 
+// Two homes have a task that may start once only, for the disk of one was put back. The
+// owner started it under the later lease: to who asks about the earlier one it says that
+// this is over once it is, so that no lane there stands still for ever (I20).
+func TestALeaseOfTwoHomesIsOverForBoth(t *testing.T) {
+	b := newBench(t, func(x *Task) { x.Mode = proto.Mode_MODE_AT_MOST_ONCE })
+	earlier := b.claim()
+	earlier.EpochBoot--
+	says := func() proto.ReleaseCause {
+		for _, s := range b.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{earlier}}, b.now).Sends {
+			if m, ok := s.Body.(*proto.Release); ok && s.To == otherPeer && m.Released[0].Claim.EpochBoot == earlier.EpochBoot {
+				return m.Released[0].Cause
+			}
+		}
+		return proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED
+	}
+	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
+	b.owner.Ready(b.task.ID, b.now)
+	r, _ := claimFrom(b.claim())
+	if out := b.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{r.ruling(0)}}, b.now); len(out.Starts) != 1 {
+		t.Fatal("it was not started")
+	}
+	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED {
+		t.Errorf("while it runs: %v", got)
+	}
+	b.owner.Finish(b.task.ID, proto.TaskState_TASK_STATE_SUCCESS, []byte("done"), b.now)
+	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED {
+		t.Errorf("while its result is on its way: %v", got)
+	}
+	over := r.ruling(proto.Code_CODE_STALE)
+	over.State = proto.TaskState_TASK_STATE_CANCELLED
+	b.owner.OnResultAnswer(homePeer, over, b.now)
+	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_PARKED {
+		t.Errorf("when nobody takes its result: %v", got)
+	}
+}
+
 // A task that came back goes behind its lane: nobody of the lane waits for it any more,
 // and it waits for the last. The new home, which has forgotten it, gets them all.
 func TestATaskThatCameBackIsAwaitedByNobody(t *testing.T) {

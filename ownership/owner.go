@@ -319,7 +319,7 @@ func (o *Owner) again(r *run, from proto.PeerID, k claim, m *proto.Grant, code p
 		o.decline(from, k, code, "", proto.Seq{})
 	case r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED, r.mem.alive, r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && r.boot == o.boot:
 		o.adopt(r, from, k, m)
-	case r.mode == proto.Mode_MODE_AT_MOST_ONCE && startedOnce(r):
+	case once(r):
 		r.claim, r.home, r.giver = k, from, from
 		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "it was started here before", 0)
 	case closed && r.state == proto.TaskState_TASK_STATE_SUCCESS:

@@ -316,6 +316,10 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		case r.epoch.Compare(k.epoch) < 0: // the grant is on its way, and will be adopted
 			o.adopt(r, from, o.mine(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
 			reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
+		case r.epoch.Compare(k.epoch) > 0 && once(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED):
+			// Two homes have it: one had its disk put back. It runs for neither any more.
+			m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_PARKED, Reason: "this node started it under a later lease"}
+			out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
 		case r.epoch != k.epoch || r.token != k.token:
 			o.unheeded(k.task, from, k.epoch, "a question about another lease")
 		default:
@@ -347,10 +351,13 @@ func (o *Owner) mine(k claim) claim {
 	return k
 }
 
+// once reports whether r was started, and may be once only.
+func once(r *run) bool { return startedOnce(r) && r.mode == proto.Mode_MODE_AT_MOST_ONCE }
+
 // never notes that an epoch will not be started here.
 func (o *Owner) never(from proto.PeerID, k claim, old *run) {
 	if old != nil {
-		if startedOnce(old) && old.mode == proto.Mode_MODE_AT_MOST_ONCE {
+		if once(old) {
 			return
 		}
 		if old.state == proto.TaskState_TASK_STATE_SUCCESS {
