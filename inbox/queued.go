@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -104,11 +105,19 @@ const endTries = 2
 // way to the origin and what also adds are one batch. An error means that the store
 // has failed, or may have.
 func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch)) error {
+	wait := firstRetry
 	for try := 1; ; try++ {
 		err := in.tryEndQueued(ctx, id, o, also, true)
 		switch {
 		case err == nil || in.store.Err() != nil || ctx.Err() != nil:
 			return err
+		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE): // the result is there, and can be read later
+			if in.desk.halted() {
+				return err
+			}
+			in.cfg.Logger.Error("the end of a task of a queue waits until a file can be opened: close some, or raise the limit of open files", "task", id.String(), "wait", wait, "err", err)
+			in.desk.rest(ctx, wait)
+			wait, try = min(2*wait, lastRetry), try-1
 		case errors.Is(err, ErrNoOrigin) || try > endTries:
 			in.cfg.Logger.Error("a task of a queue ends without a result for its origin: that could not be sealed", "task", id.String(), "err", err)
 			return in.tryEndQueued(ctx, id, o, also, false)

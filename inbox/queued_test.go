@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,10 +23,16 @@ func (oneQueue) Cancel(context.Context, proto.TaskID) (Verdict, bool, error) {
 	return Verdict{}, true, nil
 }
 
+// A refusal is what an outbox says to a result; nil: it is taken.
+type refusal func() error
+
+// always refuses.
+func always(err error) refusal { return func() error { return err } }
+
 // endQueued ends a task of a queue with a result while results are given to an outbox
-// that says err as long as it is asked for one with this body, always for "". It returns
-// how long others waited behind it.
-func endQueued(t *testing.T, err error, body string, check func(r *rig, a Arrival)) (took time.Duration) {
+// that refuses each with this body, any for "". It returns how long others waited behind
+// it.
+func endQueued(t *testing.T, refuse refusal, body string, check func(r *rig, a Arrival)) (took time.Duration) {
 	t.Helper()
 	bubble(t, Config{}, nil, func(r *rig) {
 		r.parts.Queues = oneQueue{}
@@ -32,7 +40,7 @@ func endQueued(t *testing.T, err error, body string, check func(r *rig, a Arriva
 		r.run()
 		a := r.task(func(a *Arrival) { a.Content.Queue = "q" })
 		r.accept(0, a)
-		r.in.with.Results = refusing{r.results, err, body}
+		r.in.with.Results = refusing{r.results, refuse, body}
 		began := r.cfg.Clock.Now()
 		written := false
 		o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: []byte("made")}
@@ -47,20 +55,22 @@ func endQueued(t *testing.T, err error, body string, check func(r *rig, a Arriva
 
 type refusing struct {
 	*results
-	err  error
-	body string
+	refuse refusal
+	body   string
 }
 
 func (o refusing) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
 	if o.body == "" || string(f.Outcome.GetBody()) == o.body {
-		return o.err
+		if err := o.refuse(); err != nil {
+			return err
+		}
 	}
 	return o.results.PutResult(ctx, f, also)
 }
 
 // A task whose origin nobody can be sent to any more holds up none of those behind it.
 func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
-	took := endQueued(t, fmt.Errorf("%w: it was removed", ErrNoOrigin), "", func(r *rig, a Arrival) {
+	took := endQueued(t, always(fmt.Errorf("%w: it was removed", ErrNoOrigin)), "", func(r *rig, a Arrival) {
 		if n := r.results.count(); n != 0 {
 			t.Errorf("%d results went out", n)
 		}
@@ -73,7 +83,7 @@ func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
 // A result that is lost at the home is told to the origin as such: the task does not just
 // fall silent.
 func TestALostResultIsTold(t *testing.T) {
-	took := endQueued(t, errors.New("the body of the result is gone"), "made", func(r *rig, a Arrival) {
+	took := endQueued(t, always(errors.New("the body of the result is gone")), "made", func(r *rig, a Arrival) {
 		if o := r.expect(a, proto.TaskState_TASK_STATE_DEAD_LETTER); len(o.Body) != 0 {
 			t.Errorf("with the result %q", o.Body)
 		}
@@ -83,9 +93,28 @@ func TestALostResultIsTold(t *testing.T) {
 	}
 }
 
+// A result that cannot be read while too many files are open is not lost: its end waits.
+func TestAResultWaitsForAFile(t *testing.T) {
+	left := 5
+	short := refusal(func() error {
+		if left--; left < 0 {
+			return nil
+		}
+		return &fs.PathError{Op: "open", Path: "result", Err: syscall.EMFILE}
+	})
+	took := endQueued(t, short, "", func(r *rig, a Arrival) {
+		if o := r.expect(a, proto.TaskState_TASK_STATE_SUCCESS); string(o.Body) != "made" {
+			t.Errorf("with the result %q", o.Body)
+		}
+	})
+	if want := 31 * firstRetry; took != want {
+		t.Errorf("it took %v, want %v", took, want)
+	}
+}
+
 // What cannot be given to the outbox at all ends nevertheless: all others wait behind it.
 func TestAnEndThatNoOutboxTakes(t *testing.T) {
-	took := endQueued(t, errors.New("it takes nothing"), "", func(r *rig, a Arrival) {
+	took := endQueued(t, always(errors.New("it takes nothing")), "", func(r *rig, a Arrival) {
 		if rec, err := r.in.Get(a.Header.ID); err == nil && !rec.State.Terminal() {
 			t.Errorf("it is %v", rec.State)
 		}
