@@ -30,7 +30,7 @@ func (p *plan) takeover(t *table) error {
 	n := (takes/p.scale + meshes - 1) / meshes
 	t.title = "An owner that goes away"
 	t.intro = fmt.Sprintf("%d meshes at a time, each of a home and %d nodes that run its tasks. A task runs that notes its start, its owner is ended, and the time is taken until the task notes the next start elsewhere; "+
-		"then the owner is started again, and another task is given when two members may have it. Default settings. NutsDB.", meshes, takers)
+		"then the owner is started again, and another task is given when two members may have it. Default settings, but that no node looks around on the LAN: %d of them on one machine would hear each other's announcements on some 200 sockets. NutsDB.", meshes, takers, meshes*(takers+1))
 	t.head = []string{"the owner", "times", "p50", "p99", "limit", ""}
 	t.bounds = "After kill -9 the time in which members call a silent node DEAD; the lease, which would end later, is fenced by the epoch. At a stop the handler, which ends at once when it is told to, and its release."
 	for _, c := range []struct {
@@ -70,8 +70,8 @@ func (p *plan) takes(n int, away func(*proc) error) (all []time.Duration, err er
 
 func takesIn(dir string, n int, away func(*proc) error) (took []time.Duration, err error) {
 	note := filepath.Join(dir, "starts")
-	worker := opening{Engine: node.EngineNuts, Starts: note}
-	c, err := openCrew(dir, append([]opening{{Engine: node.EngineNuts, Idle: true}}, slices.Repeat([]opening{worker}, takers)...), 0)
+	worker := opening{Engine: node.EngineNuts, Starts: note, Deaf: true}
+	c, err := openCrew(dir, append([]opening{{Engine: node.EngineNuts, Idle: true, Deaf: true}}, slices.Repeat([]opening{worker}, takers)...), 0)
 	if err != nil {
 		return nil, err
 	}

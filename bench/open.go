@@ -18,6 +18,7 @@ type opening struct {
 	Engine string
 	Held   bool   // tasks are accepted and not run
 	Idle   bool   // no handler: tasks are run elsewhere
+	Deaf   bool   // not on the LAN: with nodes by the dozen on one machine each hears all, on eight sockets
 	Starts string // not empty: each task notes its start in this file and runs until it is stopped
 	Slots  int    // handlers at a time; 0: the node's own number
 	Memory int64  // bytes that the heap aims to stay below; 0: the node's own limit
@@ -73,7 +74,7 @@ func config(o opening, w *watch) node.Config {
 	return node.Config{
 		Dir:      o.Dir,
 		Store:    node.StoreConfig{Engine: o.Engine},
-		Net:      node.NetConfig{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}},
+		Net:      node.NetConfig{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}, NoMDNS: o.Deaf},
 		Handlers: all,
 		Limits: node.Limits{
 			MaxPending: 1 << 20, MaxPendingBytes: 4 << 30, MaxInbox: 1 << 20,
