@@ -83,6 +83,9 @@ func TestAcksAreLost(t *testing.T) {
 	}
 	ha, a, b := wired(t, "nutsdb")
 	linked(a, b)
+	first := newPromises() // its stream is there then: to open one takes what comes back
+	first.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "sum"})
+	first.kept(t, a, "SUCCESS")
 	p := newPromises()
 	ha.Port.CutIn()
 	p.submit(t.Context(), a, 50, node.Request{Target: "b", Kind: "mark"})

@@ -384,14 +384,14 @@ func TestFollowingSurvivesARestart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() { ended <- execute(ctx, w, []string{"events", "-f", "-o", "jsonl", "--socket", socket}) }()
-	first.Happens <- node.EventPage{Boot: 1, Items: []node.NodeEvent{apitest.Happened(5)}, Next: 5}
+	first.Happens <- node.EventPage{Boot: apitest.Boot, Items: []node.NodeEvent{apitest.Happened(5)}, Next: 5}
 	out.want(t, `{"seq":5,`)
 	stop()
 	errs.want(t, "the node is away")
 	served(t, second, socket)
-	second.Happens <- node.EventPage{Boot: 2, Items: []node.NodeEvent{apitest.Happened(6)}, Next: 6} // asked for what comes after 5
+	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(6)}, Next: 6} // asked for what comes after 5
 	errs.want(t, "numbers begin again")
-	second.Happens <- node.EventPage{Boot: 2, Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}
+	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}
 	out.want(t, `{"seq":1,`)
 	cancel()
 	if code := <-ended; code != exitInterrupted {
