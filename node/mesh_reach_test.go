@@ -107,8 +107,9 @@ func TestUpgradeLosesNoTask(t *testing.T) {
 }
 
 // TestLinkIsBack holds S07 with whole nodes: when a link is back after 5 to 40
-// seconds, the first task that waited is accepted within 2 s (p95 of 20), and
-// when the target comes back at another address within 10 s.
+// seconds, the first task that waited is accepted within 2 s (p95), and when the
+// target comes back at another address within 10 s. When both sides dial is
+// chance: one outage in some hundreds takes longer than 2 s.
 func TestLinkIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
@@ -123,8 +124,8 @@ func TestLinkIsBack(t *testing.T) {
 			return w.await(time.Minute, "the first task", func() bool { return a.accepted(id) })
 		}
 		var back, moved []time.Duration
-		for i := range 20 {
-			time.Sleep(time.Duration(20+w.rng.IntN(20)) * time.Second)
+		for i := range 100 {
+			time.Sleep(time.Duration(5+w.rng.IntN(10)) * time.Second)
 			w.Unplug(b.at)
 			time.Sleep([]time.Duration{5, 10, 20, 40}[i%4] * time.Second)
 			id := a.submit(b, number)
@@ -143,9 +144,9 @@ func TestLinkIsBack(t *testing.T) {
 		}
 		slices.Sort(back)
 		slices.Sort(moved)
-		t.Logf("known address: p50 %v, p95 %v, worst %v; other address: p50 %v, worst %v", back[10], back[18], back[19], moved[5], moved[9])
-		if back[18] > 2*time.Second {
-			t.Errorf("p95 of the first task is %v, want at most 2s", back[18])
+		t.Logf("known address: p50 %v, p95 %v, worst %v; other address: p50 %v, worst %v", back[50], back[94], back[99], moved[5], moved[9])
+		if back[94] > 2*time.Second {
+			t.Errorf("p95 of the first task is %v, want at most 2s", back[94])
 		}
 		if moved[9] > 10*time.Second {
 			t.Errorf("at another address the first task took %v, want at most 10s", moved[9])
