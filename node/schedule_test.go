@@ -195,6 +195,103 @@ func TestScheduleIsRemovedAfterItWasTaken(t *testing.T) {
 	})
 }
 
+// A schedule that was removed where it came from goes away at the third home too,
+// which has it from the second: that tells it, and answers the first after that.
+func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 4, 100*time.Millisecond)
+		defer c.close()
+		c.add("often", "@daily", nil)
+		first, second, third := c.nodes[0], c.nodes[2], c.nodes[1]
+		move := func(from, to *simulated) {
+			t.Helper()
+			if _, err := from.node.HandOffQueue(t.Context(), "build", to.name); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		kept := func(s *simulated) int {
+			t.Helper()
+			all, err := s.node.Schedules(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all)
+		}
+		move(first, second)
+		move(second, third)
+		if kept(second) != 0 || kept(third) != 1 {
+			t.Fatalf("%d and %d are kept: it was to move on", kept(second), kept(third))
+		}
+		// As if it had been removed at the first before that knew that the second had it.
+		id := scheduleID{"build", "often"}
+		next := second.peer()
+		removed := &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: 2, Going: next[:]}
+		err := first.node.schedules.ask(t.Context(), func() {
+			if err := first.node.schedules.put(t.Context(), removed); err != nil {
+				t.Error(err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		third.crash()
+		time.Sleep(time.Minute)
+		told := func() bool {
+			var going bool
+			if err := first.node.schedules.ask(t.Context(), func() { going = len(first.node.schedules.all[id].Going) > 0 }); err != nil {
+				t.Fatal(err)
+			}
+			return !going
+		}
+		if told() {
+			t.Error("the first was answered though the third does not know yet")
+		}
+		third.start()
+		time.Sleep(time.Minute)
+		if kept(third) != 0 || !told() {
+			t.Errorf("the third keeps %d, the first was answered: %v", kept(third), told())
+		}
+	})
+}
+
+// A schedule that was removed while it was on its way does not come back to its old
+// home with the queue.
+func TestScheduleThatWasRemovedDoesNotComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 100*time.Millisecond)
+		defer c.close()
+		c.add("often", "@daily", nil)
+		first, second := c.nodes[0], c.nodes[2]
+		self, other := first.peer(), second.peer()
+		var back *proto.Schedule
+		err := first.node.schedules.ask(t.Context(), func() { back = copySchedule(first.node.schedules.all[scheduleID{"build", "often"}]) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := first.node.HandOffQueue(t.Context(), "build", second.name); err != nil {
+			t.Fatal(err)
+		}
+		second.crash()
+		time.Sleep(5 * time.Second)
+		if err := first.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+			t.Fatal(err)
+		}
+		back.Generation, back.Vouchers = 3, [][]byte{self[:]}
+		b, err := proto.Encode(nil, back)
+		if err == nil {
+			err = first.node.schedules.receive(other, &proto.Message{Type: proto.MessageType_SCHEDULE, Payload: b})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if all, err := first.node.Schedules(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("it is here again: %+v, %v", all, err)
+		}
+	})
+}
+
 // What is no schedule is refused, and so is one away from the home of its queue.
 func TestScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

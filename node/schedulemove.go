@@ -67,20 +67,26 @@ func (s *schedules) receiveGone(from proto.PeerID, m *proto.Schedule) error {
 }
 
 // takeBack removes a schedule that from has handed over, or notes that it is not to be
-// taken any more. What it became since is another's.
+// taken any more. The home that it went on to is told, and from is answered when that
+// has. What it became since by a person's hand is another's.
 func (s *schedules) takeBack(from proto.PeerID, m *proto.Schedule) {
 	if !hadQueue(s.node.queues.room.QueueStates()[m.Queue], from) {
 		return
 	}
 	old := s.all[scheduleID{m.Queue, m.Name}]
-	gone := tombstone(m)
-	switch its := old != nil && !old.Gone && vouchedLast(old, from); {
+	gone := &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: true}
+	switch its := old != nil && vouchedLast(old, from); {
 	case old == nil && len(s.all) >= maxSchedules:
 		return
-	case old == nil, old.Gone && old.Generation < m.Generation, its && old.Generation == m.Generation:
-	case its && old.Generation == m.Generation+1 && len(old.Going) > 0: // it is on its way from here already
+	case old == nil, old.Gone && old.Generation < m.Generation, its && !old.Gone && old.Generation == m.Generation:
+	case its && !old.Gone && old.Generation == m.Generation+1 && len(old.Going) > 0: // it is on its way from here already
 		gone = tombstone(old)
 		gone.Going = old.Going
+	case its && old.Gone && old.Generation == m.Generation+1 && len(old.Went) > 0: // it is there
+		gone = tombstone(old)
+		gone.Going = old.Went
+	case old.Gone && len(old.Going) > 0: // who has it is being told
+		return
 	default:
 		gone = nil
 	}
@@ -90,7 +96,9 @@ func (s *schedules) takeBack(from proto.PeerID, m *proto.Schedule) {
 			return
 		}
 	}
-	post{s.node}.Post(from, proto.MessageType_SCHEDULED, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation})
+	if len(gone.GetGoing()) == 0 {
+		post{s.node}.Post(from, proto.MessageType_SCHEDULED, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation})
+	}
 }
 
 // take keeps a schedule that an old home hands over. Who handed it over vouches for
@@ -100,9 +108,10 @@ func (s *schedules) take(from proto.PeerID, m *proto.Schedule) {
 	if !hadQueue(s.node.queues.room.QueueStates()[m.Queue], from) {
 		return // word of the queue is on its way, or it is no old home: then it may say so again for ever
 	}
-	old := s.all[id]
+	old, self := s.all[id], s.node.keys.Peer()
 	switch {
 	case old != nil && old.Generation >= m.Generation: // a copy
+	case old != nil && old.Gone && len(old.Going) > 0 && vouched(m, self): // it was removed here while it was on its way
 	case old != nil && !old.Gone && len(old.Going) == 0:
 		s.node.tell("schedule.dropped", from, fmt.Sprintf("schedule %s of queue %s came from an old home, and there is one of that name here", m.Name, m.Queue), nil)
 	case old == nil && len(s.all) >= maxSchedules, len(m.Vouchers) >= maxVouchers && !vouched(m, from):
@@ -143,12 +152,16 @@ func (s *schedules) answered(from proto.PeerID, r *proto.Scheduled) {
 	if m == nil || string(m.Going) != string(from[:]) || m.Generation != r.Generation {
 		return
 	}
-	if err := s.put(context.Background(), tombstone(m)); err != nil {
+	over := tombstone(m)
+	if !m.Gone {
+		over.Went = m.Going
+	}
+	if err := s.put(context.Background(), over); err != nil {
 		s.node.log.Warn("a schedule that moved is still kept here", "err", err)
 	}
 }
 
 // tombstone is what is kept of one that is gone.
 func tombstone(m *proto.Schedule) *proto.Schedule {
-	return &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: true}
+	return &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Vouchers: m.Vouchers, Gone: true}
 }

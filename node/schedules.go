@@ -331,6 +331,6 @@ func copySchedule(m *proto.Schedule) *proto.Schedule {
 	return &proto.Schedule{
 		Queue: m.Queue, Name: m.Name, Cron: m.Cron, Zone: m.Zone, Missed: m.Missed, MissedCap: m.MissedCap, Task: m.Task, TtlMs: m.TtlMs, Paused: m.Paused,
 		MarkMs: m.MarkMs, FiringMs: m.FiringMs, Generation: m.Generation, Going: m.Going, Vouchers: m.Vouchers, Gone: m.Gone, Fired: m.Fired, Skipped: m.Skipped,
-		Last: m.Last, LastMs: m.LastMs, ChangedMs: m.ChangedMs, Problem: m.Problem,
+		Last: m.Last, LastMs: m.LastMs, ChangedMs: m.ChangedMs, Problem: m.Problem, Went: m.Went,
 	}
 }

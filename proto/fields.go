@@ -283,6 +283,7 @@ var fieldLimits = map[string]fieldLimit{
 	"Schedule.cron":            size(maxWord),
 	"Schedule.zone":            size(maxWord),
 	"Schedule.going":           size(maxKeyBytes),
+	"Schedule.went":            size(maxKeyBytes),
 	"Schedule.vouchers":        each(maxVouchers, maxKeyBytes),
 	"Schedule.last":            size(maxID),
 	"Schedule.problem":         size(MaxReason),

@@ -2833,6 +2833,7 @@ type Schedule struct {
 	LastMs        int64                  `protobuf:"varint,19,opt,name=last_ms,json=lastMs,proto3" json:"last_ms,omitempty"`          // the time that it was made for, Unix milliseconds
 	ChangedMs     int64                  `protobuf:"varint,20,opt,name=changed_ms,json=changedMs,proto3" json:"changed_ms,omitempty"` // Unix milliseconds
 	Problem       string                 `protobuf:"bytes,21,opt,name=problem,proto3" json:"problem,omitempty"`                       // why the newest task could not be made, at most MaxReason bytes
+	Went          []byte                 `protobuf:"bytes,22,opt,name=went,proto3" json:"went,omitempty"`                             // PeerID of the home that took it, of one that is gone; empty: it was removed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3012,6 +3013,13 @@ func (x *Schedule) GetProblem() string {
 		return x.Problem
 	}
 	return ""
+}
+
+func (x *Schedule) GetWent() []byte {
+	if x != nil {
+		return x.Went
+	}
+	return nil
 }
 
 // Scheduled answers a Schedule, once it is durable at the new home.
@@ -3321,7 +3329,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12!\n" +
 	"\fsettled_boot\x18\x03 \x01(\x04R\vsettledBoot\x12'\n" +
 	"\x0fsettled_counter\x18\x04 \x01(\x04R\x0esettledCounter\x12\x18\n" +
-	"\ashipped\x18\x05 \x01(\x04R\ashipped\"\xb9\x04\n" +
+	"\ashipped\x18\x05 \x01(\x04R\ashipped\"\xcd\x04\n" +
 	"\bSchedule\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -3348,7 +3356,8 @@ const file_ownership_proto_rawDesc = "" +
 	"\alast_ms\x18\x13 \x01(\x03R\x06lastMs\x12\x1d\n" +
 	"\n" +
 	"changed_ms\x18\x14 \x01(\x03R\tchangedMs\x12\x18\n" +
-	"\aproblem\x18\x15 \x01(\tR\aproblem\"U\n" +
+	"\aproblem\x18\x15 \x01(\tR\aproblem\x12\x12\n" +
+	"\x04went\x18\x16 \x01(\fR\x04went\"U\n" +
 	"\tScheduled\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1e\n" +
