@@ -258,3 +258,36 @@ func TestLogLevel(t *testing.T) {
 		t.Errorf("foo: %v", err)
 	}
 }
+
+// TestWaitSaysWhatWasSo holds that a wait whose time is over during a question says what
+// was so before that, and not that a question was broken off.
+func TestWaitSaysWhatWasSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			whys []string // of the questions before the one that is broken off
+			want string
+		}{
+			{[]string{"it is QUEUED", "it is RUNNING"}, "wait for task=1: --timeout 1m0s is over: it is RUNNING"},
+			{nil, "wait for task=1: --timeout 1m0s is over: the node has not answered yet"},
+		} {
+			w, _, _ := testWorld()
+			w.flags.timeout = time.Minute
+			whys := c.whys
+			err := w.until(t.Context(), nil, "task=1", func(ctx context.Context, _ *client.Client) (bool, string, error) {
+				if len(whys) == 0 {
+					<-ctx.Done()
+					return false, "it is ", fmt.Errorf("ask: %w", ctx.Err())
+				}
+				why := whys[0]
+				whys = whys[1:]
+				return false, why, nil
+			})
+			if err == nil || err.Error() != c.want {
+				t.Errorf("it says %q, want %q", err, c.want)
+			}
+			if code := exitCode(t.Context(), err); code != exitTimeout {
+				t.Errorf("it ends with %d", code)
+			}
+		}
+	})
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -73,15 +74,19 @@ func (w *world) until(ctx context.Context, c *client.Client, what string, is che
 	told := w.clock.Mono()
 	tick := time.NewTicker(followStep)
 	defer tick.Stop()
+	why := "the node has not answered yet"
 	for {
-		done, why, err := is(ctx, c)
+		done, now, err := is(ctx, c)
 		switch {
+		case err == nil && done:
+			return nil
+		case ctx.Err() != nil: // during the question: what was so before it says more
 		case isAny(err, client.ErrNodeDown, api.ErrStarting):
 			why = err.Error()
-		case err != nil && ctx.Err() == nil:
+		case err != nil:
 			return err
-		case done:
-			return nil
+		default:
+			why = now
 		}
 		if now := w.clock.Mono(); now-told >= silence {
 			w.say("… waiting for %s: %s", what, clean(why))
@@ -89,6 +94,9 @@ func (w *world) until(ctx context.Context, c *client.Client, what string, is che
 		}
 		select {
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return &codedError{exitTimeout, fmt.Errorf("wait for %s: --timeout %s is over: %s", what, w.flags.timeout, why)}
+			}
 			return fmt.Errorf("wait for %s: %s: %w", what, why, ctx.Err())
 		case <-tick.C:
 		}
