@@ -292,6 +292,86 @@ func TestScheduleThatWasRemovedDoesNotComeBack(t *testing.T) {
 	})
 }
 
+// A schedule that was added anew at another home is not taken for the one of its name
+// that was removed here, and which it follows to this home.
+func TestScheduleThatWasAddedAnewIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 100*time.Millisecond)
+		defer c.close()
+		first, second := c.nodes[0], c.nodes[2]
+		c.add("often", "@daily", nil)
+		hand := func(from, to *simulated) {
+			t.Helper()
+			if _, err := from.node.HandOffQueue(t.Context(), "build", to.name); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		hand(first, second)
+		if err := second.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+			t.Fatal(err)
+		}
+		hand(second, c.nodes[1])
+		spec := ScheduleSpec{Queue: "build", Name: "often", Cron: "@hourly", ScheduledTask: ScheduledTask{Kind: "build"}}
+		if _, err := c.nodes[1].node.AddSchedule(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		for _, way := range [][2]*simulated{{c.nodes[1], second}, {second, first}} {
+			hand(way[0], way[1])
+			if all, err := way[1].node.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Cron != "@hourly" {
+				t.Fatalf("%s keeps %+v: %v", way[1].name, all, err)
+			}
+		}
+	})
+}
+
+// A schedule that came back to a home and left it once more is removed by the word of
+// the home that it came from first; and the answer to an offer is none to that word.
+func TestScheduleIsRemovedOnItsSecondRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 100*time.Millisecond)
+		defer c.close()
+		first, second, third := c.nodes[0], c.nodes[2], c.nodes[1]
+		c.add("often", "@daily", nil)
+		for _, way := range [][2]*simulated{{first, second}, {second, third}, {third, second}, {second, third}} {
+			if _, err := way[0].node.HandOffQueue(t.Context(), "build", way[1].name); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		id, next := scheduleID{"build", "often"}, second.peer()
+		err := first.node.schedules.ask(t.Context(), func() {
+			removed := tombstone(first.node.schedules.all[id])
+			removed.Generation, removed.Going = 2, next[:]
+			if err := first.node.schedules.put(t.Context(), removed); err != nil {
+				t.Error(err)
+			}
+			first.node.schedules.answered(next, &proto.Scheduled{Queue: "build", Name: "often", Generation: 2})
+			if len(first.node.schedules.all[id].Going) == 0 {
+				t.Error("the answer to the offer was taken for one to the removal")
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		for _, s := range c.nodes {
+			all, err := s.node.Schedules(t.Context())
+			if err != nil || len(all) != 0 {
+				t.Errorf("%s keeps %+v: %v", s.name, all, err)
+			}
+			err = s.node.schedules.ask(t.Context(), func() {
+				if len(s.node.schedules.all[id].GetGoing()) > 0 {
+					t.Errorf("%s still tells of it", s.name)
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // What is no schedule is refused, and so is one away from the home of its queue.
 func TestScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

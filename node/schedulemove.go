@@ -68,24 +68,25 @@ func (s *schedules) receiveGone(from proto.PeerID, m *proto.Schedule) error {
 
 // takeBack removes a schedule that from has handed over, or notes that it is not to be
 // taken any more. The home that it went on to is told, and from is answered when that
-// has. What it became since by a person's hand is another's.
+// has. What a person added since is another's.
 func (s *schedules) takeBack(from proto.PeerID, m *proto.Schedule) {
 	if !hadQueue(s.node.queues.room.QueueStates()[m.Queue], from) {
 		return
 	}
 	old := s.all[scheduleID{m.Queue, m.Name}]
-	gone := &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: true}
-	switch its := old != nil && vouchedLast(old, from); {
-	case old == nil && len(s.all) >= maxSchedules:
+	its := twins(old, m) && old.Generation >= m.Generation && vouched(old, from)
+	gone := &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, BornMs: m.BornMs, Gone: true}
+	switch {
+	case old == nil && s.full():
 		return
-	case old == nil, old.Gone && old.Generation < m.Generation, its && !old.Gone && old.Generation == m.Generation:
-	case its && !old.Gone && old.Generation == m.Generation+1 && len(old.Going) > 0: // it is on its way from here already
+	case its && !old.Gone:
 		gone = tombstone(old)
 		gone.Going = old.Going
-	case its && old.Gone && old.Generation == m.Generation+1 && len(old.Went) > 0: // it is there
+	case its && len(old.Went) > 0:
 		gone = tombstone(old)
 		gone.Going = old.Went
-	case old.Gone && len(old.Going) > 0: // who has it is being told
+	case old == nil, old.Gone && old.Generation < m.Generation:
+	case old.Gone && len(old.Going) > 0 && twins(old, m): // who has it is being told
 		return
 	default:
 		gone = nil
@@ -96,9 +97,23 @@ func (s *schedules) takeBack(from proto.PeerID, m *proto.Schedule) {
 			return
 		}
 	}
-	if len(gone.GetGoing()) == 0 {
-		post{s.node}.Post(from, proto.MessageType_SCHEDULED, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation})
+	if its && !old.Gone {
+		s.node.tell("schedule.removed", from, fmt.Sprintf("schedule %s of queue %s was removed where it came from", m.Name, m.Queue), nil)
 	}
+	if len(gone.GetGoing()) == 0 {
+		s.answer(from, m)
+	}
+}
+
+// twins reports whether two are one schedule, which was added once. What went through
+// a node of an older version has lost when that was.
+func twins(a, b *proto.Schedule) bool {
+	return a != nil && (a.BornMs == b.BornMs || a.BornMs == 0 || b.BornMs == 0)
+}
+
+// answer says that m is here, or that it is gone.
+func (s *schedules) answer(to proto.PeerID, m *proto.Schedule) {
+	post{s.node}.Post(to, proto.MessageType_SCHEDULED, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: m.Gone})
 }
 
 // take keeps a schedule that an old home hands over. Who handed it over vouches for
@@ -109,12 +124,16 @@ func (s *schedules) take(from proto.PeerID, m *proto.Schedule) {
 		return // word of the queue is on its way, or it is no old home: then it may say so again for ever
 	}
 	old, self := s.all[id], s.node.keys.Peer()
+	same := twins(old, m)
 	switch {
-	case old != nil && old.Generation >= m.Generation: // a copy
-	case old != nil && old.Gone && len(old.Going) > 0 && vouched(m, self): // it was removed here while it was on its way
+	case same && old.Generation >= m.Generation: // a copy
+	case same && old.Gone && len(old.Going) > 0 && vouched(m, self): // it was removed here while it was on its way
+	case old != nil && old.Gone && !same && m.BornMs < old.BornMs && vouched(m, self): // another was added here since, and removed
+	case old != nil && !old.Gone && !same && len(old.Going) > 0:
+		return // until that is at its new home
 	case old != nil && !old.Gone && len(old.Going) == 0:
 		s.node.tell("schedule.dropped", from, fmt.Sprintf("schedule %s of queue %s came from an old home, and there is one of that name here", m.Name, m.Queue), nil)
-	case old == nil && len(s.all) >= maxSchedules, len(m.Vouchers) >= maxVouchers && !vouched(m, from):
+	case old == nil && s.full(), len(m.Vouchers) >= maxVouchers && !vouched(m, from):
 		s.node.log.Warn("a schedule is not taken: there are as many here as may be, or it came through too many hands", "queue", m.Queue, "schedule", m.Name)
 		return
 	default:
@@ -124,7 +143,7 @@ func (s *schedules) take(from proto.PeerID, m *proto.Schedule) {
 			return
 		}
 	}
-	post{s.node}.Post(from, proto.MessageType_SCHEDULED, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation})
+	s.answer(from, m)
 }
 
 // hadQueue reports whether p is, or once was, the home of a queue: the deeds that are kept
@@ -140,16 +159,10 @@ func vouched(m *proto.Schedule, p proto.PeerID) bool {
 	return slices.ContainsFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(p[:]) })
 }
 
-// vouchedLast reports whether it was p who handed m over to this node.
-func vouchedLast(m *proto.Schedule, p proto.PeerID) bool {
-	n := len(m.Vouchers)
-	return n > 0 && string(m.Vouchers[n-1]) == string(p[:])
-}
-
 // answered notes that the new home has a schedule, or has taken back what it had of it.
 func (s *schedules) answered(from proto.PeerID, r *proto.Scheduled) {
 	m := s.all[scheduleID{r.Queue, r.Name}]
-	if m == nil || string(m.Going) != string(from[:]) || m.Generation != r.Generation {
+	if m == nil || string(m.Going) != string(from[:]) || m.Generation != r.Generation || m.Gone && !r.Gone {
 		return
 	}
 	over := tombstone(m)
@@ -163,5 +176,5 @@ func (s *schedules) answered(from proto.PeerID, r *proto.Scheduled) {
 
 // tombstone is what is kept of one that is gone.
 func tombstone(m *proto.Schedule) *proto.Schedule {
-	return &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Vouchers: m.Vouchers, Gone: true}
+	return &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, BornMs: m.BornMs, Vouchers: m.Vouchers, Gone: true}
 }

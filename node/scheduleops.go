@@ -135,11 +135,11 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 		case old != nil && !old.Gone:
 			err = fmt.Errorf("%w: queue %s has a schedule %s: remove it first", ErrRefused, s.Queue, s.Name)
 			return
-		case old == nil && len(n.schedules.all) >= maxSchedules:
+		case old == nil && n.schedules.full():
 			err = fmt.Errorf("%w: this node keeps %d schedules, as many as may be: remove one", ErrFull, maxSchedules)
 			return
 		}
-		m.Generation = old.GetGeneration() + 1
+		m.Generation, m.BornMs = 1, n.cfg.Clock.Now().UnixMilli()
 		if err = n.schedules.put(ctx, m); err == nil {
 			out = n.scheduleView(m)
 		}

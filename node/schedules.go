@@ -52,6 +52,7 @@ const (
 	scheduleCalm   = 5 * time.Second // nothing is made for so long after that
 	scheduleKept   = 24 * time.Hour  // a note of one that is gone
 	maxSchedules   = 1000            // kept by one node
+	maxGone        = 4000            // notes of those that are gone, with those that are not
 	maxScheduled   = 32 << 10        // bytes of a schedule with its task
 	maxVouchers    = 16              // hands that a schedule may come through
 )
@@ -91,6 +92,17 @@ func (s *schedules) put(ctx context.Context, m *proto.Schedule) error {
 	}
 	s.all[id] = m
 	return nil
+}
+
+// full reports whether no schedule of another name has room here.
+func (s *schedules) full() bool {
+	live := 0
+	for _, m := range s.all {
+		if !m.Gone {
+			live++
+		}
+	}
+	return live >= maxSchedules || len(s.all) >= maxGone
 }
 
 // run makes tasks until ctx is done.
@@ -216,7 +228,7 @@ func (s *schedules) leaving(ctx context.Context) (count int, err error) {
 // forget drops the note of one that is gone once no copy of it can live.
 func (s *schedules) forget(ctx context.Context, id scheduleID, m *proto.Schedule, now time.Time) error {
 	kept := scheduleKept
-	if len(m.Going) > 0 { // the home that it went to is to be told that it was removed
+	if len(m.Going)+len(m.Went) > 0 { // the home that it went to is to be told that it was removed, or may be
 		kept = proto.MaxTTL
 	}
 	if now.Sub(at(m.ChangedMs)) < kept {
@@ -331,6 +343,6 @@ func copySchedule(m *proto.Schedule) *proto.Schedule {
 	return &proto.Schedule{
 		Queue: m.Queue, Name: m.Name, Cron: m.Cron, Zone: m.Zone, Missed: m.Missed, MissedCap: m.MissedCap, Task: m.Task, TtlMs: m.TtlMs, Paused: m.Paused,
 		MarkMs: m.MarkMs, FiringMs: m.FiringMs, Generation: m.Generation, Going: m.Going, Vouchers: m.Vouchers, Gone: m.Gone, Fired: m.Fired, Skipped: m.Skipped,
-		Last: m.Last, LastMs: m.LastMs, ChangedMs: m.ChangedMs, Problem: m.Problem, Went: m.Went,
+		Last: m.Last, LastMs: m.LastMs, ChangedMs: m.ChangedMs, Problem: m.Problem, Went: m.Went, BornMs: m.BornMs,
 	}
 }

@@ -2834,6 +2834,7 @@ type Schedule struct {
 	ChangedMs     int64                  `protobuf:"varint,20,opt,name=changed_ms,json=changedMs,proto3" json:"changed_ms,omitempty"` // Unix milliseconds
 	Problem       string                 `protobuf:"bytes,21,opt,name=problem,proto3" json:"problem,omitempty"`                       // why the newest task could not be made, at most MaxReason bytes
 	Went          []byte                 `protobuf:"bytes,22,opt,name=went,proto3" json:"went,omitempty"`                             // PeerID of the home that took it, of one that is gone; empty: it was removed
+	BornMs        int64                  `protobuf:"varint,23,opt,name=born_ms,json=bornMs,proto3" json:"born_ms,omitempty"`          // Unix milliseconds: when it was added, which tells it from another of its name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3022,12 +3023,20 @@ func (x *Schedule) GetWent() []byte {
 	return nil
 }
 
+func (x *Schedule) GetBornMs() int64 {
+	if x != nil {
+		return x.BornMs
+	}
+	return 0
+}
+
 // Scheduled answers a Schedule, once it is durable at the new home.
 type Scheduled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Queue         string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`            // at most 128 bytes
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`              // at most 128 bytes
 	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // of the Schedule
+	Gone          bool                   `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`             // the Schedule was gone, and whoever had it knows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3081,6 +3090,13 @@ func (x *Scheduled) GetGeneration() uint64 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *Scheduled) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
 }
 
 var File_ownership_proto protoreflect.FileDescriptor
@@ -3329,7 +3345,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12!\n" +
 	"\fsettled_boot\x18\x03 \x01(\x04R\vsettledBoot\x12'\n" +
 	"\x0fsettled_counter\x18\x04 \x01(\x04R\x0esettledCounter\x12\x18\n" +
-	"\ashipped\x18\x05 \x01(\x04R\ashipped\"\xcd\x04\n" +
+	"\ashipped\x18\x05 \x01(\x04R\ashipped\"\xe6\x04\n" +
 	"\bSchedule\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -3357,13 +3373,15 @@ const file_ownership_proto_rawDesc = "" +
 	"\n" +
 	"changed_ms\x18\x14 \x01(\x03R\tchangedMs\x12\x18\n" +
 	"\aproblem\x18\x15 \x01(\tR\aproblem\x12\x12\n" +
-	"\x04went\x18\x16 \x01(\fR\x04went\"U\n" +
+	"\x04went\x18\x16 \x01(\fR\x04went\x12\x17\n" +
+	"\aborn_ms\x18\x17 \x01(\x03R\x06bornMs\"i\n" +
 	"\tScheduled\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
-	"generation*\x85\x02\n" +
+	"generation\x12\x12\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone*\x85\x02\n" +
 	"\fReleaseCause\x12\x1d\n" +
 	"\x19RELEASE_CAUSE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17RELEASE_CAUSE_UNSTARTED\x10\x01\x12\x19\n" +
