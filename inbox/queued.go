@@ -101,6 +101,10 @@ var ErrNoOrigin = errors.New("inbox: the origin of the task is not known any mor
 // is: all others wait behind it. After that its origin is told that it was lost.
 const endTries = 2
 
+// fileRetry is the longest pause before a result is opened again while too many files
+// are: the leases of this node stand still meanwhile.
+const fileRetry = time.Second
+
 // EndQueued ends a task of a queue as o says: its terminal record, the result on its
 // way to the origin and what also adds are one batch. An error means that the store
 // has failed, or may have.
@@ -117,7 +121,7 @@ func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcom
 			}
 			in.cfg.Logger.Error("the end of a task of a queue waits until a file can be opened: close some, or raise the limit of open files", "task", id.String(), "wait", wait, "err", err)
 			in.desk.rest(ctx, wait)
-			wait, try = min(2*wait, lastRetry), try-1
+			wait, try = min(2*wait, fileRetry), try-1
 		case errors.Is(err, ErrNoOrigin) || try > endTries:
 			in.cfg.Logger.Error("a task of a queue ends without a result for its origin: that could not be sealed", "task", id.String(), "err", err)
 			return in.tryEndQueued(ctx, id, o, also, false)

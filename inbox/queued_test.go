@@ -107,7 +107,7 @@ func TestAResultWaitsForAFile(t *testing.T) {
 			t.Errorf("with the result %q", o.Body)
 		}
 	})
-	if want := 31 * firstRetry; took != want {
+	if want := 15*firstRetry + fileRetry; took != want {
 		t.Errorf("it took %v, want %v", took, want)
 	}
 }

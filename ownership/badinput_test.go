@@ -434,6 +434,11 @@ func TestALeaseOfTwoHomesIsOverForBoth(t *testing.T) {
 	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_PARKED {
 		t.Errorf("when nobody takes its result: %v", got)
 	}
+	run := b.owner.runs[b.task.ID]
+	run.phase, run.orphan = proto.LeasePhase_LEASE_PHASE_RELEASED, false // as after a crash, and the other home never hears of it
+	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_PARKED {
+		t.Errorf("when its other home is gone for good: %v", got)
+	}
 }
 
 // A task that came back goes behind its lane: nobody of the lane waits for it any more,

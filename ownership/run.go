@@ -316,7 +316,7 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		case r.epoch.Compare(k.epoch) < 0: // the grant is on its way, and will be adopted
 			o.adopt(r, from, o.mine(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
 			reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
-		case r.epoch.Compare(k.epoch) > 0 && once(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED):
+		case r.epoch.Compare(k.epoch) > 0 && once(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED || r.phase == proto.LeasePhase_LEASE_PHASE_RELEASED):
 			// Two homes have it: one had its disk put back. It runs for neither any more.
 			m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_PARKED, Reason: "this node started it under a later lease"}
 			out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})

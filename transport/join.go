@@ -135,23 +135,20 @@ func ownNetworks() (own []*net.IPNet) {
 // ticket, or, without one, a member that [Transport.FindMeshes] found, where a
 // person decides: the reply is pending until then. It waits for Run and needs no
 // membership. The connection is given up afterwards: the next one begins with a
-// hello. Where many ask it waits for its turn, until ctx ends.
+// hello. Where many ask, who has a ticket waits for its turn, until ctx ends; without
+// one the reply is a refusal.
 func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	t.setJoining(inviter, 1)
 	defer t.setJoining(inviter, -1)
-	var putOff *proto.JoinReply
 	for {
 		reply, err := t.joinAt(ctx, addrs, inviter, r)
 		switch {
-		case err != nil && putOff != nil && ctx.Err() != nil:
-			return putOff, nil // its time was over while it waited
-		case err != nil || reply.GetWaitMs() == 0:
+		case err != nil || reply.GetWaitMs() == 0 || len(r.GetTicketId()) == 0:
 			return reply, err
 		}
-		putOff = reply
 		turn := min(time.Duration(reply.GetWaitMs())*time.Millisecond, maxJoinTurn)
-		if !pause(ctx, turn/2+rand.N(turn)) {
-			return putOff, nil
+		if !pause(ctx, turn/2+rand.N(turn)) || !timeLeft(ctx, joinPause) {
+			return reply, nil
 		}
 	}
 }
@@ -176,6 +173,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-time.After(d):
 		return true
 	}
+}
+
+// timeLeft reports whether ctx goes on for d at least.
+func timeLeft(ctx context.Context, d time.Duration) bool {
+	end, limited := ctx.Deadline()
+	return !limited || time.Until(end) > d
 }
 
 // maxJoinTurn bounds how long a member may have others wait before they ask again.

@@ -473,7 +473,7 @@ func TestManyJoins(t *testing.T) {
 		rate     float64 // joins a second, after the first two
 		patience time.Duration
 		want     string
-	}{{1e-6, 2 * joinTurn, reasonManyJoins}, {.25, time.Minute, "read"}} {
+	}{{1e-6, 2 * joinTurn, reasonManyJoins}, {.5, time.Minute, "read"}} {
 		b := start(t, 2, func(_ *testNode, cfg *Config) {
 			cfg.Joiner = joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "read"} })
 			cfg.Limits.Joins = admit.Rate{PerSecond: c.rate, Burst: 2}
@@ -482,16 +482,19 @@ func TestManyJoins(t *testing.T) {
 		for i := range 3 {
 			joiners = append(joiners, start(t, byte(10+i), func(n *testNode, _ *Config) { n.gate.mute = true }))
 		}
-		join := func(a *testNode, patience time.Duration, want string) {
+		ask := func(a *testNode, patience time.Duration, r *proto.JoinRequest, want string) {
+			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{}); err != nil || reply.GetRefusal() != want {
+			if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), r); err != nil || reply.GetRefusal() != want {
 				t.Errorf("%v a second: %v, %v; want %q", c.rate, reply, err, want)
 			}
 		}
-		join(joiners[0], time.Minute, "read")
-		join(joiners[1], time.Minute, "read")
-		join(joiners[2], c.patience, c.want)
+		ticket := &proto.JoinRequest{TicketId: make([]byte, 8)}
+		ask(joiners[0], time.Minute, ticket, "read")
+		ask(joiners[1], time.Minute, ticket, "read")
+		ask(joiners[2], time.Minute, &proto.JoinRequest{}, reasonManyJoins) // at once: on the LAN all are asked again anyway
+		ask(joiners[2], c.patience, ticket, c.want)
 	}
 }
 
