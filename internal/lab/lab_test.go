@@ -77,13 +77,21 @@ func TestRoutersOfBothKinds(t *testing.T) {
 			l := New(t)
 			public := l.Net("public", "11.0.0.0/24")
 			r := public.Router("nat", At{Addr: "11.0.0.101"}, "192.168.1.0/24", tt.kind)
-			in := socket(t, r.LAN.Host("inside", At{Addr: "192.168.1.2"}).space, "192.168.1.2:4001")
+			inside := r.LAN.Host("inside", At{Addr: "192.168.1.2"}).space
+			in, other := socket(t, inside, "192.168.1.2:4001"), socket(t, inside, "192.168.1.2:4002")
 			one := socket(t, public.Host("one", At{Addr: "11.0.0.1"}).space, "11.0.0.1:4001")
 			two := socket(t, public.Host("two", At{Addr: "11.0.0.2"}).space, "11.0.0.2:4001")
 			say(t, in, "11.0.0.1:4001")
 			first := hear(t, one, soon)
 			if first.Addr().String() != "11.0.0.101" {
 				t.Fatalf("a packet comes from %s", first)
+			}
+			// By another hole, so that both know each other's hardware address: a packet that
+			// waits for that comes later than never.
+			say(t, other, "11.0.0.2:4001")
+			say(t, two, hear(t, two, soon).String())
+			if from := hear(t, other, soon); from.String() != "11.0.0.2:4001" {
+				t.Fatalf("the answer by the other hole comes from %q", from)
 			}
 			if reached := func() bool { say(t, two, first.String()); return hear(t, in, never).IsValid() }(); reached {
 				t.Error("the router lets in what was not asked for")
