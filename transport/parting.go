@@ -15,17 +15,20 @@ import (
 // libp2p holds the locks of the connection. Nobody needs to hear it: a circuit is
 // reset behind the words and takes them along, and TCP says by itself that it ends.
 
-// abrupt is a way to secure connections that closes what is below and no more.
+// abrupt is a way to secure connections that closes what is below and no more. It is
+// also where the sockets of TCP are in hand: see resendSoon.
 type abrupt struct{ sec.SecureTransport }
 
 // SecureInbound secures a connection that somebody else made.
 func (a abrupt) SecureInbound(ctx context.Context, below net.Conn, p peer.ID) (sec.SecureConn, error) {
+	resendSoon(below)
 	c, err := a.SecureTransport.SecureInbound(ctx, below, p)
 	return cutting(c, below, err)
 }
 
 // SecureOutbound secures a connection to p.
 func (a abrupt) SecureOutbound(ctx context.Context, below net.Conn, p peer.ID) (sec.SecureConn, error) {
+	resendSoon(below)
 	c, err := a.SecureTransport.SecureOutbound(ctx, below, p)
 	return cutting(c, below, err)
 }
