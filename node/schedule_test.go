@@ -61,6 +61,15 @@ func (c *crew) add(name, cron string, change func(*ScheduleSpec)) {
 	}
 }
 
+// hand gives the queue from one home to the next, and time for all that follows it.
+func (c *crew) hand(from, to *simulated) {
+	c.t.Helper()
+	if _, err := from.node.HandOffQueue(c.t.Context(), "build", to.name); err != nil {
+		c.t.Fatal(err)
+	}
+	time.Sleep(10 * time.Second)
+}
+
 // align waits for the next time that */10 names.
 func align() { time.Sleep(time.Until(time.Now().Truncate(10 * time.Minute).Add(10 * time.Minute))) }
 
@@ -203,13 +212,6 @@ func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
 		defer c.close()
 		c.add("often", "@daily", nil)
 		first, second, third := c.nodes[0], c.nodes[2], c.nodes[1]
-		move := func(from, to *simulated) {
-			t.Helper()
-			if _, err := from.node.HandOffQueue(t.Context(), "build", to.name); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(10 * time.Second)
-		}
 		kept := func(s *simulated) int {
 			t.Helper()
 			all, err := s.node.Schedules(t.Context())
@@ -218,8 +220,8 @@ func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
 			}
 			return len(all)
 		}
-		move(first, second)
-		move(second, third)
+		c.hand(first, second)
+		c.hand(second, third)
 		if kept(second) != 0 || kept(third) != 1 {
 			t.Fatalf("%d and %d are kept: it was to move on", kept(second), kept(third))
 		}
@@ -300,24 +302,17 @@ func TestScheduleThatWasAddedAnewIsKept(t *testing.T) {
 		defer c.close()
 		first, second := c.nodes[0], c.nodes[2]
 		c.add("often", "@daily", nil)
-		hand := func(from, to *simulated) {
-			t.Helper()
-			if _, err := from.node.HandOffQueue(t.Context(), "build", to.name); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(10 * time.Second)
-		}
-		hand(first, second)
+		c.hand(first, second)
 		if err := second.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
 			t.Fatal(err)
 		}
-		hand(second, c.nodes[1])
+		c.hand(second, c.nodes[1])
 		spec := ScheduleSpec{Queue: "build", Name: "often", Cron: "@hourly", ScheduledTask: ScheduledTask{Kind: "build"}}
 		if _, err := c.nodes[1].node.AddSchedule(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 		for _, way := range [][2]*simulated{{c.nodes[1], second}, {second, first}} {
-			hand(way[0], way[1])
+			c.hand(way[0], way[1])
 			if all, err := way[1].node.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Cron != "@hourly" {
 				t.Fatalf("%s keeps %+v: %v", way[1].name, all, err)
 			}
@@ -334,10 +329,7 @@ func TestScheduleIsRemovedOnItsSecondRound(t *testing.T) {
 		first, second, third := c.nodes[0], c.nodes[2], c.nodes[1]
 		c.add("often", "@daily", nil)
 		for _, way := range [][2]*simulated{{first, second}, {second, third}, {third, second}, {second, third}} {
-			if _, err := way[0].node.HandOffQueue(t.Context(), "build", way[1].name); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(10 * time.Second)
+			c.hand(way[0], way[1])
 		}
 		id, next := scheduleID{"build", "often"}, second.peer()
 		err := first.node.schedules.ask(t.Context(), func() {

@@ -136,7 +136,7 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 			err = fmt.Errorf("%w: queue %s has a schedule %s: remove it first", ErrRefused, s.Queue, s.Name)
 			return
 		case old == nil && n.schedules.full():
-			err = fmt.Errorf("%w: this node keeps %d schedules, as many as may be: remove one", ErrFull, maxSchedules)
+			err = fmt.Errorf("%w: this node keeps %d schedules, or %d with the notes of those that are gone, as many as may be: remove one, or wait until notes are dropped", ErrFull, maxSchedules, maxGone)
 			return
 		}
 		m.Generation, m.BornMs = 1, n.cfg.Clock.Now().UnixMilli()
