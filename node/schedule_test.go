@@ -320,6 +320,33 @@ func TestScheduleThatWasAddedAnewIsKept(t *testing.T) {
 	})
 }
 
+// A schedule that was added anew is not taken for the one before it by a node of an
+// older version, whose notes do not say when that was added.
+func TestScheduleThatWasAddedAnewIsKeptByAnOldNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 100*time.Millisecond)
+		defer c.close()
+		first, second := c.nodes[0], c.nodes[2]
+		c.add("often", "@daily", nil)
+		c.hand(first, second)
+		c.hand(second, first)
+		if err := first.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+			t.Fatal(err)
+		}
+		c.add("often", "@hourly", nil)
+		err := second.node.schedules.ask(t.Context(), func() {
+			second.node.schedules.all[scheduleID{"build", "often"}].BornMs = 0
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.hand(first, second)
+		if all, err := second.node.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Cron != "@hourly" {
+			t.Errorf("it keeps %+v: %v", all, err)
+		}
+	})
+}
+
 // A schedule that came back to a home and left it once more is removed by the word of
 // the home that it came from first; and the answer to an offer is none to that word.
 func TestScheduleIsRemovedOnItsSecondRound(t *testing.T) {

@@ -139,7 +139,7 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 			err = fmt.Errorf("%w: this node keeps %d schedules, or %d with the notes of those that are gone, as many as may be: remove one, or wait until notes are dropped", ErrFull, maxSchedules, maxGone)
 			return
 		}
-		m.Generation, m.BornMs = 1, n.cfg.Clock.Now().UnixMilli()
+		m.Generation, m.BornMs = old.GetGeneration()+1, n.cfg.Clock.Now().UnixMilli()
 		if err = n.schedules.put(ctx, m); err == nil {
 			out = n.scheduleView(m)
 		}

@@ -76,7 +76,7 @@ func (w *world) until(ctx context.Context, c *client.Client, what string, is che
 	defer tick.Stop()
 	why := "the node has not answered yet"
 	for {
-		done, now, err := is(ctx, c)
+		done, reason, err := is(ctx, c)
 		switch {
 		case err == nil && done:
 			return nil
@@ -86,7 +86,7 @@ func (w *world) until(ctx context.Context, c *client.Client, what string, is che
 		case err != nil:
 			return err
 		default:
-			why = now
+			why = reason
 		}
 		if now := w.clock.Mono(); now-told >= silence {
 			w.say("… waiting for %s: %s", what, clean(why))
