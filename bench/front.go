@@ -45,6 +45,7 @@ type frontLoad struct {
 
 // front measures what the store's own group commit does with nothing above it.
 func (c *child) front(l frontLoad) (answer, error) {
+	node.TuneRuntime(rateMemory)
 	e, err := engine(l)
 	if err != nil {
 		return answer{}, err

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -85,5 +86,16 @@ func (b breaking) PutResult(ctx context.Context, f *Finished, also func(*store.B
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", store.ErrUnknown, ctx.Err())
+	}
+}
+
+func TestSlotsAreOfCores(t *testing.T) {
+	want := Config{}.withDefaults().Slots
+	if want < 4 {
+		t.Fatalf("%d slots by default", want)
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64)) // as a node does, and one may be opened again after that
+	if got := (Config{}).withDefaults().Slots; got != want {
+		t.Errorf("%d slots once the Go runtime had more places, %d before", got, want)
 	}
 }

@@ -109,8 +109,12 @@ type Config struct {
 	Progress  func(entries int)                         // called while Open reads
 }
 
+// cores is how many this process had when it began. The Go runtime may be asked for
+// more places than that later, and they are no cores.
+var cores = runtime.GOMAXPROCS(0)
+
 func (c Config) withDefaults() Config {
-	c.Slots = cmp.Or(c.Slots, max(4, 2*runtime.GOMAXPROCS(0)))
+	c.Slots = cmp.Or(c.Slots, max(4, 2*cores))
 	c.MaxTasks = cmp.Or(c.MaxTasks, 100_000)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
 	c.MaxKept = cmp.Or(c.MaxKept, 1_000_000)

@@ -143,7 +143,7 @@ func (n *Node) openRooms() (err error) {
 // stopped, or when a part of it failed. A stop spends no attempt of any task: it
 // lets handlers end in time, then what is to be written be written, then closes.
 func (n *Node) Run(ctx context.Context) error {
-	n.limitMemory()
+	TuneRuntime(n.cfg.Limits.MemoryLimit)
 	defer n.running.Store(false)
 	rooms, stopRooms := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRooms()
