@@ -74,17 +74,11 @@ const past = 17 * time.Second
 
 func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, mend func()) {
 	t.Helper()
-	m, port, group := f.fleet.nodes[i], f.fleet.hosts[i].Port, 0
+	m, port := f.fleet.nodes[i], f.fleet.hosts[i].Port
 	if !m.alive() {
 		t.Fatalf("%s has ended by itself: %s", m.name, m.tail())
 	}
-	group = -m.cmd.Process.Pid
 	short := f.between(500*time.Millisecond, 4*time.Second)
-	signal := func(s syscall.Signal) {
-		if err := syscall.Kill(group, s); err != nil {
-			t.Errorf("signal %s: %v", m.name, err)
-		}
-	}
 	switch f.rand.IntN(16) {
 	case 0, 1, 2, 3:
 		m.kill()
@@ -93,11 +87,11 @@ func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, m
 		m.stop()
 		return "restart", short / 4, func() { m.launch() }
 	case 6, 7, 8:
-		signal(syscall.SIGSTOP)
-		return "pause", short, func() { signal(syscall.SIGCONT) }
+		m.signal(syscall.SIGSTOP)
+		return "pause", short, func() { m.signal(syscall.SIGCONT) }
 	case 9:
-		signal(syscall.SIGSTOP)
-		return "pause past the lease", past, func() { signal(syscall.SIGCONT) }
+		m.signal(syscall.SIGSTOP)
+		return "pause past the lease", past, func() { m.signal(syscall.SIGCONT) }
 	case 10, 11:
 		port.Cut()
 		return "cut", 2 * short, port.Heal

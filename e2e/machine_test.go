@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
 )
@@ -274,10 +276,25 @@ func (m *machine) stop() {
 	if !m.alive() {
 		return
 	}
-	if err := syscall.Kill(-m.cmd.Process.Pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		m.t.Error(err)
-	}
+	m.signal(syscall.SIGTERM)
 	m.died()
+}
+
+// signal sends s to the node and to what it runs under, if they have not ended.
+func (m *machine) signal(s syscall.Signal) {
+	m.t.Helper()
+	if err := syscall.Kill(-m.cmd.Process.Pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		m.t.Errorf("signal %s: %v", m.name, err)
+	}
+}
+
+// pause stops the node where it is, until SIGCONT: no thread of it runs any more.
+func (m *machine) pause() {
+	m.t.Helper()
+	m.signal(syscall.SIGSTOP)
+	if err := unix.Waitid(unix.P_PID, m.cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
+		m.t.Errorf("pause %s: %v", m.name, err)
+	}
 }
 
 // tail returns the end of what the node said.
