@@ -18,16 +18,7 @@ const maxDepth = 32
 // It is not a full check of the grammar: decoding is.
 func checkObject(b []byte, known func(name string) bool) error {
 	w := walker{b: b}
-	if w.next() != '{' {
-		return errors.New("a JSON object is expected")
-	}
-	if err := w.value(known); err != nil {
-		return err
-	}
-	if w.next() != 0 || w.i < len(b) {
-		return fmt.Errorf("something follows the JSON object at byte %d", w.i)
-	}
-	return nil
+	return w.document(known)
 }
 
 // elements returns the values of a JSON array as they are written, at most max.
@@ -61,6 +52,22 @@ type walker struct {
 	b     []byte
 	i     int
 	depth int
+
+	noted    string // a member of the outermost object
+	from, to int    // where its value stands
+}
+
+func (w *walker) document(known func(string) bool) error {
+	if w.next() != '{' {
+		return errors.New("a JSON object is expected")
+	}
+	if err := w.value(known); err != nil {
+		return err
+	}
+	if w.next() != 0 || w.i < len(w.b) {
+		return fmt.Errorf("something follows the JSON object at byte %d", w.i)
+	}
+	return nil
 }
 
 // next skips white space and returns the byte there, 0 at the end.
@@ -134,8 +141,13 @@ func (w *walker) object(known func(string) bool) error {
 			return w.bad("a colon")
 		}
 		w.i++
+		w.next()
+		from := w.i
 		if err := w.value(nil); err != nil {
 			return err
+		}
+		if w.depth == 1 && name == w.noted {
+			w.from, w.to = from, w.i
 		}
 	}
 }

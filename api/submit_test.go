@@ -314,6 +314,9 @@ func FuzzDecodeSubmit(f *testing.F) {
 	f.Add([]byte(`{"target":"l","kind":"k","text":"\ud83d\ude00\u0000","args":["\\\"",""]}`))
 	f.Add([]byte(`{"a":{"b":[1,-2.5e3,true,null,{}]},"c":"\\"}`))
 	f.Add([]byte("{\"\xff\":1,\"\xfe\":2}"))
+	f.Add([]byte("{\"target\":\"l\",\"kind\":\"k\",\"body\":\"AA\\u003d=\"}"))
+	f.Add([]byte("{\"target\":\"l\",\"kind\":\"k\",\"body\" : null , \"labels\":{\"body\":\"AA==\"}}"))
+	f.Add([]byte("{\"target\":\"l\",\"kind\":\"k\",\"b\\u006fdy\":\"AA\n==\"}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if err := checkObject(b, nil); err == nil != sound(b) {
 			if err == nil && !json.Valid(b) {
@@ -322,6 +325,9 @@ func FuzzDecodeSubmit(f *testing.F) {
 			t.Fatalf("checkObject: %v, but sound is %v", err, sound(b))
 		}
 		r, err := decodeSubmit(b)
+		if want, wantErr := decodeWhole(b); (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() || !reflect.DeepEqual(r, want) {
+			t.Fatalf("%q: %+v, %v; in one piece %+v, %v", b, r, err, want, wantErr)
+		}
 		if err != nil {
 			if p, ok := errors.AsType[*Problem](err); !ok || p.Status != 400 && p.Status != 422 {
 				t.Fatalf("%v", err)
@@ -339,6 +345,18 @@ func FuzzDecodeSubmit(f *testing.F) {
 			t.Fatalf("%+v came back as %+v: %v", r, back, err)
 		}
 	})
+}
+
+// decodeWhole is decodeSubmit without taking the body apart.
+func decodeWhole(b []byte) (node.Request, error) {
+	if err := checkObject(b, func(name string) bool { return submitFields[name] }); err != nil {
+		return node.Request{}, unreadable("read the task: %v", err)
+	}
+	var s Submit
+	if err := json.Unmarshal(b, &s); err != nil {
+		return node.Request{}, unreadable("read the task: %s", plainJSONError(err))
+	}
+	return s.request()
 }
 
 // sound says the same as checkObject, slowly.
