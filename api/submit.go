@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -93,13 +94,16 @@ func decodeSubmit(b []byte) (node.Request, error) {
 
 // apart decodes the body of a task, whose value stands at from to to of b, and
 // returns the rest of b. It is most of what is there, and encoding/json goes over
-// each byte of it four times. What is not simply base64 is left to encoding/json,
-// which says what is wrong with it: then rest is b and there is no body.
+// each byte of it four times. What is not plain base64 is left to encoding/json,
+// which decodes it or says what is wrong: then rest is b and there is no body.
 func apart(b []byte, from, to int) (rest, body []byte) {
 	if from == to || b[from] != '"' {
 		return b, nil
 	}
 	text := b[from+1 : to-1]
+	if bytes.IndexByte(text, '\\') >= 0 {
+		return b, nil
+	}
 	body = make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	n, err := base64.StdEncoding.Decode(body, text)
 	if err != nil || base64.StdEncoding.EncodedLen(n) != len(text) { // it passes over line ends

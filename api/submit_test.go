@@ -308,6 +308,42 @@ func TestRequestsRoundTrip(t *testing.T) {
 	}
 }
 
+// TestApart holds that the body of a task is decoded without encoding/json where
+// that would do the same.
+func TestApart(t *testing.T) {
+	for _, c := range []struct {
+		value string
+		body  []byte // nil: it is left to encoding/json
+	}{
+		{`"AAH/"`, []byte{0, 1, 0xff}},
+		{`"AA=="`, []byte{0}},
+		{`"AB=="`, []byte{0}}, // with bits that count for nothing
+		{`""`, []byte{}},
+		{`"AAH\/"`, nil},
+		{`"AA\n=="`, nil},
+		{"\"AA\n==\"", nil},
+		{`"AA"`, nil},
+		{`"A"`, nil},
+		{`null`, nil},
+		{`1`, nil},
+	} {
+		const head, tail = `{"target":"l","body": `, ` ,"kind":"k"}`
+		doc := head + c.value + tail
+		want := doc
+		if c.body != nil {
+			want = head + `""` + tail
+		}
+		rest, body := apart([]byte(doc), len(head), len(head)+len(c.value))
+		if string(rest) != want || !reflect.DeepEqual(body, c.body) {
+			t.Errorf("%s: %s, %v", c.value, rest, body)
+		}
+	}
+	doc := []byte(`{"target":"l"}`)
+	if rest, body := apart(doc, 0, 0); string(rest) != string(doc) || body != nil {
+		t.Errorf("without a body: %s, %v", rest, body)
+	}
+}
+
 func FuzzDecodeSubmit(f *testing.F) {
 	f.Add([]byte(jsonTask))
 	f.Add([]byte(`{"target":"l","kind":"k","ttl":"1h","at":"2026-11-20T12:00:00Z","body":"AA==","labels":{"a":"b"},"retries":3}`))
