@@ -15,21 +15,34 @@ const defaultMemoryLimit = 384 << 20
 // minProcs is how many goroutines may run at a time, at least, on however few
 // cores. One that is in an fsync keeps its place for a while, and a compaction of
 // the store holds one for up to 10 ms: with two places all else then waits, the
-// next commit included. Where the cores are too few the kernel shares them out, in
-// shorter turns. On 2 cores it is some 12 % more submits.
+// next commit included. The kernel then shares out the cores, in shorter turns. On
+// 2 cores and a quick disk it is some 12 % more submits.
 const minProcs = 4
 
 // TuneRuntime sets what the process of a node wants of the Go runtime; [Node.Run]
 // calls it. The heap aims to stay below memory bytes and does not grow to twice what
 // lives in it when that is a lot: a store of 100 000 tasks must not cost what two of
-// them would. 0 is the default of [Limits], less than 0 none. A limit that was set
-// before, as GOMEMLIMIT does, and GOMAXPROCS in the environment are left alone; a
-// program that sets fewer places by a call gets minProcs all the same.
+// them would. 0 is the default of [Limits], less than 0 none.
+//
+// What was set before is left alone: GOMEMLIMIT, a limit by a call, GOMAXPROCS, and
+// any number of places but that of the cores. So is the quota of a container, where
+// more of them at a time would only sooner stand still together until its next
+// period. Once there are more places than cores the runtime does not follow a quota
+// that is set later.
 func TuneRuntime(memory int64) {
-	if limit := cmp.Or(memory, defaultMemoryLimit); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
+	if limit := cmp.Or(memory, defaultMemoryLimit); limit > 0 && os.Getenv("GOMEMLIMIT") == "" && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(limit)
 	}
-	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < minProcs {
-		runtime.GOMAXPROCS(minProcs)
+	now := runtime.GOMAXPROCS(0)
+	if n := places(now, runtime.NumCPU()); n != now && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(n)
 	}
+}
+
+// places returns how many goroutines may run at a time where now may, on cores.
+func places(now, cores int) int {
+	if now != cores {
+		return now // somebody wanted it so
+	}
+	return max(cores, minProcs)
 }

@@ -7,18 +7,21 @@ import (
 	"testing"
 )
 
-// untuned puts the Go runtime back to what it is like at the start of a process, on
-// a machine of two cores, until the test ends.
+// untuned puts the Go runtime back to what it is like at the start of a process
+// until the test ends.
 func untuned(t *testing.T) {
-	memory, procs := debug.SetMemoryLimit(math.MaxInt64), runtime.GOMAXPROCS(2)
+	memory, procs := debug.SetMemoryLimit(math.MaxInt64), runtime.GOMAXPROCS(runtime.NumCPU())
 	t.Cleanup(func() {
 		debug.SetMemoryLimit(memory)
 		runtime.GOMAXPROCS(procs)
 	})
+	t.Setenv("GOMEMLIMIT", "")
 	t.Setenv("GOMAXPROCS", "")
 }
 
 func TestTuneRuntime(t *testing.T) {
+	cores := runtime.NumCPU()
+	raised := max(cores, minProcs)
 	for _, c := range []struct {
 		name   string
 		before func(*testing.T)
@@ -26,12 +29,13 @@ func TestTuneRuntime(t *testing.T) {
 		limit  int64
 		procs  int
 	}{
-		{"by default", func(*testing.T) {}, 0, defaultMemoryLimit, minProcs},
-		{"with a limit", func(*testing.T) {}, 64 << 20, 64 << 20, minProcs},
-		{"without a limit", func(*testing.T) {}, -1, math.MaxInt64, minProcs},
-		{"GOMEMLIMIT wins", func(*testing.T) { debug.SetMemoryLimit(1 << 30) }, 0, 1 << 30, minProcs},
-		{"GOMAXPROCS wins", func(t *testing.T) { t.Setenv("GOMAXPROCS", "2") }, 0, defaultMemoryLimit, 2},
-		{"more cores stay", func(*testing.T) { runtime.GOMAXPROCS(8) }, 0, defaultMemoryLimit, 8},
+		{"by default", func(*testing.T) {}, 0, defaultMemoryLimit, raised},
+		{"with a limit", func(*testing.T) {}, 64 << 20, 64 << 20, raised},
+		{"without a limit", func(*testing.T) {}, -1, math.MaxInt64, raised},
+		{"a limit by a call wins", func(*testing.T) { debug.SetMemoryLimit(1 << 30) }, 0, 1 << 30, raised},
+		{"GOMEMLIMIT=off wins", func(t *testing.T) { t.Setenv("GOMEMLIMIT", "off") }, 0, math.MaxInt64, raised},
+		{"GOMAXPROCS wins", func(t *testing.T) { t.Setenv("GOMAXPROCS", "2") }, 0, defaultMemoryLimit, cores},
+		{"more places stay", func(*testing.T) { runtime.GOMAXPROCS(cores + 5) }, 0, defaultMemoryLimit, cores + 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			untuned(t)
@@ -41,5 +45,16 @@ func TestTuneRuntime(t *testing.T) {
 				t.Errorf("limit %d, %d at a time; want %d, %d", limit, procs, c.limit, c.procs)
 			}
 		})
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	for _, c := range []struct{ now, cores, want int }{
+		{1, 1, 4}, {2, 2, 4}, {3, 3, 4}, {4, 4, 4}, {8, 8, 8},
+		{1, 2, 1}, {2, 64, 2}, {6, 2, 6}, // a quota, or somebody's wish
+	} {
+		if got := places(c.now, c.cores); got != c.want {
+			t.Errorf("%d at a time on %d cores: %d, want %d", c.now, c.cores, got, c.want)
+		}
 	}
 }
