@@ -283,17 +283,24 @@ func (m *machine) stop() {
 // signal sends s to the node and to what it runs under, if they have not ended.
 func (m *machine) signal(s syscall.Signal) {
 	m.t.Helper()
+	if m.cmd == nil {
+		return
+	}
 	if err := syscall.Kill(-m.cmd.Process.Pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
 		m.t.Errorf("signal %s: %v", m.name, err)
 	}
 }
 
-// pause stops the node where it is, until SIGCONT: no thread of it runs any more.
+// pause stops the node, which runs under nothing else, where it is until SIGCONT:
+// no thread of it runs any more.
 func (m *machine) pause() {
 	m.t.Helper()
+	if !m.alive() {
+		m.t.Fatalf("%s has ended by itself: %s", m.name, m.tail())
+	}
 	m.signal(syscall.SIGSTOP)
 	if err := unix.Waitid(unix.P_PID, m.cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
-		m.t.Errorf("pause %s: %v", m.name, err)
+		m.t.Fatalf("pause %s: %v: %s", m.name, err, m.tail())
 	}
 }
 
