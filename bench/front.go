@@ -45,7 +45,6 @@ type frontLoad struct {
 
 // front measures what the store's own group commit does with nothing above it.
 func (c *child) front(l frontLoad) (answer, error) {
-	node.TuneRuntime(rateMemory)
 	e, err := engine(l)
 	if err != nil {
 		return answer{}, err
@@ -54,6 +53,7 @@ func (c *child) front(l frontLoad) (answer, error) {
 	if err != nil {
 		return answer{}, errors.Join(err, e.Close())
 	}
+	node.TuneRuntime(rateMemory) // as a node does, whose store is open by then
 	noise := make([]byte, noiseSize)
 	rand.Read(noise)
 	if _, err = fill(s, noise, 0, l.Records/4, l.Callers, l.Limit); err != nil {

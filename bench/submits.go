@@ -18,7 +18,7 @@ func (p *plan) submit(t *table) error {
 		"each of which commits one record after the other: like a submit it is one operation, a key of %d bytes that begins with a fresh task id, a value of %d. What the store's group commit gives at best. "+
 		"The keys matter: ids are not written in their order, so Pebble has to merge its tables; keys that only rise would spare the bare store that, and no task.", callers, callers, keySize, recordSize)
 	t.head = []string{"store", "fsync", "submits/s", "bare store/s", "ratio", "target", "", "CPU a submit", "CPU a record"}
-	t.bounds = "CPU. A submit draws keys, seals, hashes and encodes in its caller; the next group is signed while the last is written, as soon as it is as large. The bare store on a fast disk does nothing but copy, in one goroutine; where both cores are busy the ratio is that of two CPU costs (last columns, and the next table). On a slow disk those who were answered are waited for, so that a commit holds nearly all callers."
+	t.bounds = "with the disk as it is, CPU. A submit draws keys, seals, hashes and encodes in its caller; the next group is signed while the last is written, as soon as it is as large. The bare store does nothing but copy, in one goroutine. Beside the work of the callers a commit of fewer tasks takes as long as one of the bare store, and the next group is not always ready when it ends. On a slow disk those who were answered are waited for, so that a commit holds nearly all callers, and the disk stands still meanwhile."
 	for _, e := range p.engines() {
 		for _, c := range []struct {
 			slow   time.Duration

@@ -48,12 +48,15 @@ func (p *plan) walked(t *table, r result, what []any, target float64) {
 	t.row(append(what, rate(r.rate()), aim, ok, ms(r.P50), ms(r.P99), us(a)+" us", us(b)+" us", us(a+b)+" us", us((a+b)*r.rate()/1e6), us(r.others()))...)
 }
 
+// defaultSlots is the number of handlers of a node that is given none.
+func defaultSlots() string { return fmt.Sprintf("%d, the default", max(4, 2*runtime.NumCPU())) }
+
 // ended measures whole tasks: handler, result and commit at home.
 func (p *plan) ended(t *table) error {
 	t.title = "Whole tasks"
 	t.intro = "A task counts when its result is on disk at its home: accepted, started (durable before the handler is called), run, result signed and sealed, committed. The handler is the built-in `discard`."
 	t.head = []string{"store", "fsync", "slots", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores: ours", "others'"}
-	t.bounds = "CPU with many slots; with few, the durable start: each round of starts is one commit, and holds no more of them than there are slots."
+	t.bounds = "with many slots and the disk as it is, CPU; with a slow disk the commits in series, and with few slots the durable start: each round of starts is one commit, and holds no more of them than there are slots."
 	for _, e := range p.engines() {
 		for _, c := range []struct {
 			slow   time.Duration
@@ -70,7 +73,7 @@ func (p *plan) ended(t *table) error {
 			slots := fmt.Sprint(c.slots)
 			switch {
 			case c.slots == 0:
-				slots = fmt.Sprintf("%d, the default", max(4, 2*runtime.NumCPU()))
+				slots = defaultSlots()
 			case e == node.EngineNuts:
 				p.base[baseline{ended, c.slow}] = r.rate()
 			}

@@ -32,7 +32,7 @@ func (c *committer) run() {
 		woken := len(c.members)
 		c.flush()
 		if woken > 1 {
-			runtime.Gosched() // lets those who were answered queue again: 5 times larger groups on 2 cores
+			runtime.Gosched() // lets those who were answered queue again: with two places at a time 5 times larger groups
 		}
 	}
 }
