@@ -56,7 +56,11 @@ func knock(t *testing.T, a, b *testNode) network.Conn {
 	if err := a.dialHost(ctx, b.Peer(), b.Addrs()); err != nil {
 		t.Fatal(err)
 	}
-	return a.host.Network().ConnsToPeer(toLibp2p(b.Peer()))[0]
+	conns := a.host.Network().ConnsToPeer(toLibp2p(b.Peer()))
+	if len(conns) == 0 {
+		t.Fatal("the connection ended before it was used")
+	}
+	return conns[0]
 }
 
 // raw opens a stream without any of our manners.
@@ -106,7 +110,7 @@ func TestNothingBeforeTheHello(t *testing.T) {
 			return Answer{}, nil
 		}
 		cfg.Bodies = newShelf(t)
-		cfg.Timing.Hello = 200 * time.Millisecond
+		cfg.Timing.Hello = time.Second
 	})
 	a := start(t, 1, nil)
 	c := knock(t, a, b)
@@ -260,7 +264,12 @@ func TestBadTaskFrames(t *testing.T) {
 	}
 	c := a.best(b.Peer())
 	for i := 0; !c.raw.IsClosed(); i++ {
-		if err := raw(t, c.raw, streamTask).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
+		s, err := c.raw.NewStream(t.Context())
+		if err != nil {
+			break // it was closed just now: gone, below, holds that
+		}
+		s.SetDeadline(time.Now().Add(10 * time.Second))
+		if err := (&rawStream{s, msmux.NewMSSelect(s, streamTask)}).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
 			t.Fatalf("case %d: %v", i, err)
 		}
 	}
@@ -387,7 +396,7 @@ func TestAMessageThatCannotBeSent(t *testing.T) {
 }
 
 func TestControlMessages(t *testing.T) {
-	b := start(t, 2, nil)
+	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Listen = []string{"/ip4/127.0.0.1/tcp/0"} })
 	a := start(t, 1, nil)
 	link(t, a, b)
 	if rtt, err := a.Ping(t.Context(), b.Peer()); err != nil || rtt <= 0 {
