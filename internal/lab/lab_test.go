@@ -219,15 +219,15 @@ func TestDelayAndRateOfALongWire(t *testing.T) {
 	}
 	trip() // they find each other
 	a.Port.Link.SetOut(Shape{Delay: 80 * time.Millisecond})
-	if got := trip(); got < 80*time.Millisecond || got > 140*time.Millisecond {
+	if got := quickest(trip); got < 80*time.Millisecond || got > 140*time.Millisecond {
 		t.Errorf("with 80 ms in one direction a trip takes %s", got)
 	}
 	a.Port.Link.Set(Shape{Delay: 80 * time.Millisecond, Jitter: 20 * time.Millisecond})
-	if got := trip(); got < 120*time.Millisecond || got > 260*time.Millisecond {
+	if got := quickest(trip); got < 120*time.Millisecond || got > 260*time.Millisecond {
 		t.Errorf("with 60 to 100 ms in both directions a trip takes %s", got)
 	}
 	a.Port.Link.Set(Shape{Rate: 1_000_000})
-	if got := burst(t, ca, cb); got < 300*time.Millisecond || got > 700*time.Millisecond {
+	if got := quickest(func() time.Duration { return burst(t, ca, cb) }); got < 300*time.Millisecond || got > 700*time.Millisecond {
 		t.Errorf("40 KB at 1 Mbit/s take %s, want about 330 ms", got)
 	}
 	a.Port.Link.SetOut(Shape{Down: true})
@@ -240,6 +240,9 @@ func TestDelayAndRateOfALongWire(t *testing.T) {
 		t.Errorf("the link has carried %d and dropped %d", carried, dropped)
 	}
 }
+
+// quickest returns the least of three times: what else the machine does only adds.
+func quickest(took func() time.Duration) time.Duration { return min(took(), took(), took()) }
 
 // burst sends 40 packets of 1000 bytes and returns how long they take.
 func burst(t *testing.T, from, to *net.UDPConn) time.Duration {
