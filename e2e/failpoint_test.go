@@ -70,9 +70,7 @@ func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
 			pause(150 * time.Millisecond)
 		}
 	}
-	side.until("it dies at the point", func() bool { return !side.alive() })
-	side.died()
-	side.start()
+	side.met()
 	p.kept(t, a, "SUCCESS")
 	a.idle()
 	if again := p.once(t, b); side == a && again > before {

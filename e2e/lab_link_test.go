@@ -15,7 +15,8 @@ import (
 
 // TestLinkComesBack holds S07 and S46: after an outage of 3 to 20 seconds (90 with
 // BALEFIRE_LONG=1) of a node's only link, the first task for each of four peers is
-// accepted within 2 s, 95 times of 100.
+// accepted within 2 s, three times of four at least, and within 4 s each time. That
+// it is 95 times of 100 takes more outages to tell: node.TestLinkIsBack has them.
 func TestLinkComesBack(t *testing.T) {
 	outages := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 3 * time.Second, 7 * time.Second}
 	if os.Getenv("BALEFIRE_LONG") != "" {
@@ -64,8 +65,9 @@ func comesBack(t *testing.T, count int, outages []time.Duration, c config) {
 			all = append(all, d)
 		}
 	}
-	if p95 := percentile(t, "the link is back", 95, all); p95 > 2*time.Second {
-		t.Errorf("95 of 100 first tasks are accepted within %s, want 2 s", p95)
+	p75 := percentile(t, "the link is back", 75, all)
+	if most := all[len(all)-1]; p75 > 2*time.Second || most > 4*time.Second {
+		t.Errorf("three of four first tasks are accepted within %s, all within %s; want 2 s and 4 s", p75, most)
 	}
 }
 

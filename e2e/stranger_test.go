@@ -75,7 +75,7 @@ func corrupt(t *testing.T, m *machine, victim string) *villain {
 }
 
 // run keeps a transport open until the returned function is called.
-func (v *villain) run(gate transport.Gate, keys transport.Keys) (stop func()) {
+func (v *villain) run(gate transport.Gate, keys transport.Keys) (tr *transport.Transport, stop func()) {
 	v.t.Helper()
 	tr, err := transport.New(keys, gate, v, transport.Config{Listen: []string{}, Directory: v.book})
 	if err != nil {
@@ -85,7 +85,7 @@ func (v *villain) run(gate transport.Gate, keys transport.Keys) (stop func()) {
 	var running sync.WaitGroup
 	running.Go(func() { tr.Run(ctx) })
 	tr.Want(v.victim.Peer)
-	return func() { cancel(); running.Wait() }
+	return tr, func() { cancel(); running.Wait() }
 }
 
 // Linked hands the link to whoever sends next.
@@ -184,7 +184,7 @@ func TestBadFramesOverARealSocket(t *testing.T) {
 	a, b := pair(t, config{engine: "nutsdb"})
 	a.stop()
 	v := corrupt(t, a, "b")
-	stop := v.run(v.book, v.keys)
+	_, stop := v.run(v.book, v.keys)
 	good := v.message(nil)
 	if code, err := v.say(good); code != 0 || err != nil {
 		t.Fatalf("a good task: %s, %v", code, err)
@@ -249,11 +249,17 @@ func (nobody) Blocked(proto.PeerID) bool              { return false }
 func (v *villain) strange(b *machine) {
 	for range 5 {
 		keys := identity.NewKeys(rand.Reader, time.Now())
-		stop := v.run(nobody{keys}, keys)
+		tr, stop := v.run(nobody{keys}, keys)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		err := tr.Dial(ctx, v.victim.Peer, v.victim.Addrs)
+		cancel()
+		if _, ok := errors.AsType[*transport.RefusedError](err); !ok {
+			v.t.Errorf("a stranger that knocks is told %v", err)
+		}
 		select {
 		case <-v.links:
 			v.t.Error("a stranger has got a link")
-		case <-time.After(500 * time.Millisecond):
+		case <-time.After(100 * time.Millisecond):
 		}
 		stop()
 	}
