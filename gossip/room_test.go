@@ -103,13 +103,9 @@ func (h *home) start() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	h.mu.Lock()
-	h.room, h.up = room, true
-	h.mu.Unlock()
+	h.stand(room, true)
 	h.stop = func() {
-		h.mu.Lock()
-		h.up = false
-		h.mu.Unlock()
+		h.stand(room, false)
 		cancel()
 		<-done
 	}
@@ -128,6 +124,13 @@ func (h *home) start() {
 			o.room.Connected(h.keys.Peer(), true)
 		}
 	}
+}
+
+// stand tells the others which room h has, and whether it is up.
+func (h *home) stand(room *Room, up bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.room, h.up = room, up
 }
 
 func (h *home) isUp() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.up }

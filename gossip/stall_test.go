@@ -127,27 +127,27 @@ func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 			for _, h := range w.order[1 : 1+liars] {
 				net.slow[h.keys.Peer()] = true
 			}
-			var err error
-			if me.room, err = Open(me.keys, w.mesh, net, me, Config{Boot: 1, Seed: 1}); err != nil {
+			room, err := Open(me.keys, w.mesh, net, me, Config{Boot: 1, Seed: 1})
+			if err != nil {
 				t.Fatal(err)
 			}
-			me.up = true
+			me.stand(room, true)
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			wg.Go(func() { me.room.Run(ctx) })
+			wg.Go(func() { room.Run(ctx) })
 			for _, h := range w.order[1:] {
-				me.room.Connected(h.keys.Peer(), true)
+				room.Connected(h.keys.Peer(), true)
 			}
 			time.Sleep(time.Minute)
 			before, turns := net.count(good), 12
 			for range turns { // minutes in which the liars always know something else
 				for range 60 {
 					for p := range net.slow {
-						me.room.rooted(p, [32]byte{1})
+						room.rooted(p, [32]byte{1})
 					}
 					time.Sleep(time.Second)
 				}
-				me.room.rooted(good, [32]byte{1})
+				room.rooted(good, [32]byte{1})
 			}
 			time.Sleep(time.Minute)
 			want := turns / 2 // an exchange that the other begins does as well
@@ -159,7 +159,7 @@ func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 			}
 			cancel()
 			wg.Wait()
-			me.up = false
+			me.stand(room, false)
 			w.end()
 		})
 	}
