@@ -115,7 +115,9 @@ func TestPortsByNATPMP(t *testing.T) {
 // does not wait for it.
 func TestNoRouterByNATPMP(t *testing.T) {
 	r := newPMPRouter(t, "127.83.0.2")
+	r.mu.Lock()
 	r.mute = true
+	r.mu.Unlock()
 	p := newPMP(func() []ma.Multiaddr { return nil }, func() (net.IP, error) { return net.IPv4(127, 83, 0, 2), nil }, time.Millisecond, clock.Runtime())
 	<-p.done
 	if p.HasDiscoveredNAT() || p.GetMapping(ma.StringCast("/ip4/0.0.0.0/tcp/4001")) != nil {
