@@ -333,7 +333,7 @@ func TestWhatADialledStrangerLearns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = victim.meet(t.Context(), p, addrStrings(o.Addrs()))
+			err = victim.meet(t.Context(), p, addrStrings(o.Addrs()[:1])) // of two it may dial both
 			if _, ok := errors.AsType[*RefusedError](err); !ok {
 				t.Errorf("met a stranger: %v", err)
 			}

@@ -70,6 +70,10 @@ func raw(t *testing.T, c network.Conn, p protocol.ID) *rawStream {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return rawly(s, p)
+}
+
+func rawly(s network.Stream, p protocol.ID) *rawStream {
 	s.SetDeadline(time.Now().Add(10 * time.Second))
 	return &rawStream{s, msmux.NewMSSelect(s, p)}
 }
@@ -268,8 +272,7 @@ func TestBadTaskFrames(t *testing.T) {
 		if err != nil {
 			break // it was closed just now: gone, below, holds that
 		}
-		s.SetDeadline(time.Now().Add(10 * time.Second))
-		if err := (&rawStream{s, msmux.NewMSSelect(s, streamTask)}).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
+		if err := rawly(s, streamTask).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
 			t.Fatalf("case %d: %v", i, err)
 		}
 	}
