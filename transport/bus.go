@@ -57,7 +57,7 @@ type bus struct {
 
 func newBus(ctx context.Context, t *Transport, c *circle) (*bus, error) {
 	b := &bus{t: t, circle: c, seen: newSightings(t.cfg.Nonces), speaks: pubsub.GossipSubDefaultProtocols}
-	name := "/balefire/gossip/" + meshName(t.cfg.MeshTag)
+	name := TopicName(t.cfg.MeshTag)
 	ps, err := pubsub.NewGossipSub(ctx, c,
 		pubsub.WithMessageSignaturePolicy(pubsub.StrictSign),
 		pubsub.WithFloodPublish(true),

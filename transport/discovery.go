@@ -81,6 +81,9 @@ func meshName(tag string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// TopicName returns the name of the gossip topic of a mesh with this tag.
+func TopicName(tag string) string { return "/balefire/gossip/" + meshName(tag) }
+
 // A Discovery is what a transport found besides the peers that it was told of.
 type Discovery struct {
 	TopicPeers int        // members that listen to the gossip topic

@@ -1,0 +1,84 @@
+package node
+
+import (
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// forger makes a member of the world that runs no node, and knows every node that runs.
+// It must be closed before the world is.
+func (w *world) forger(name string, roles ...string) *transporttest.Forger {
+	w.t.Helper()
+	f := transporttest.NewForgerOn(w.t, rootIn(w.t, w.nodes[0].dir), name, w.Network, 200+len(name), roles...)
+	for _, s := range w.nodes {
+		if n := s.get(); n != nil {
+			f.Meet(n.keys.Peer(), n.net.Addrs())
+		}
+	}
+	return f
+}
+
+// forger makes a member of the mesh that l began, which runs no node and is connected
+// with l.
+func (l *live) forger(name string, roles ...string) *transporttest.Forger {
+	l.t.Helper()
+	f := transporttest.NewForger(l.t, rootIn(l.t, l.cfg.Dir), name, roles...)
+	f.Meet(l.keys.Peer(), l.net.Addrs())
+	return f
+}
+
+// rootIn returns the root key of the mesh that the node in dir began.
+func rootIn(t testing.TB, dir string) *identity.Root {
+	t.Helper()
+	root, err := identity.LoadRoot(filepath.Join(dir, identityDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// TestAForgerIsAMember holds that the test kit is what it says: a node takes its hello,
+// reads what it sends on each kind of stream, and tells it what members are told.
+func TestAForgerIsAMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 1, time.Second)
+		defer c.close()
+		f := c.forger("mallory", "send")
+		defer f.Close()
+		n := c.nodes[0].node
+		time.Sleep(30 * time.Second)
+		if m, ok := n.book.Member(f.Peer()); !ok || m.Name != "mallory" || !n.net.Connected(f.Peer()) || f.Listeners() != 1 {
+			t.Fatalf("the node takes it for %+v, %v", m, ok)
+		}
+		bad := testutil.ToFloat64(n.queues.log.bad.WithLabelValues("renew"))
+		f.Say(n.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.MessageType_RENEW, []byte("no renewal"), nil))
+		if got := testutil.ToFloat64(n.queues.log.bad.WithLabelValues("renew")); got != bad+1 {
+			t.Errorf("%v bad messages were counted, want %v", got, bad+1)
+		}
+		told := false
+		for _, h := range f.Heard() {
+			told = told || h.From == n.keys.Peer() && h.Message.GetType() == proto.MessageType_QUEUES
+		}
+		if !told {
+			t.Error("it was not told of the queue")
+		}
+		if m, err := f.Ask(n.keys.Peer(), proto.StreamSync, f.Frame(proto.MessageType_SYNC, new(proto.SyncRequest))); err != nil || m.GetType() != proto.MessageType_SYNCED {
+			t.Errorf("a sync is answered with %v, %v", m, err)
+		}
+		if err := f.Publish([]byte("no rumor")); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		if !f.Connected(n.keys.Peer()) {
+			t.Error("one bad rumor ended the connection")
+		}
+	})
+}

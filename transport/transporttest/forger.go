@@ -1,0 +1,416 @@
+package transporttest
+
+import (
+	"cmp"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	pubsub "github.com/libp2p/go-libp2p-pubsub"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/peerstore"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	ma "github.com/multiformats/go-multiaddr"
+	msmux "github.com/multiformats/go-multistream"
+	quiclib "github.com/quic-go/quic-go"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// A Forger is an admitted member that runs no node. A test sends by it any message, or
+// any bytes, on any stream, and sees what the nodes of the mesh make of that: what a
+// hostile member could do with a program of its own. It shares no code with
+// [transport.Transport] but the encoding of messages, and none of its checks.
+//
+//	f := transporttest.NewForger(t, root, "mallory")          // real sockets, on loopback
+//	f := transporttest.NewForgerOn(t, root, "mallory", w, 7)  // node 7 of a simulated network; f.Close before the bubble ends
+//	f.Meet(node.Peer(), node.Addrs())                         // hello: from now on the node takes it for a member
+//	f.Say(node.Peer(), proto.StreamTask, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{…}))
+//	f.Say(node.Peer(), proto.StreamTask, f.Frame(proto.MessageType_RENEW, m, Padding(70_000)...)) // with a field that nobody knows
+//	f.Say(node.Peer(), proto.StreamSync, []byte{…})           // not even a frame
+//	reply, err := f.Ask(node.Peer(), proto.StreamSync, f.Frame(proto.MessageType_SYNC, &proto.SyncRequest{…}))
+//	f.Publish(rumor)                                          // on the gossip topic
+//
+// Keys sign whatever a node of that identity could sign: envelopes, deeds, records,
+// accusations. Heard returns what nodes sent to it.
+type Forger struct {
+	Keys *identity.Keys
+	Mesh identity.Mesh
+	Cert *proto.Signed // of the root
+	Boot uint64        // of its hellos
+	ID   proto.BootID  // likewise
+
+	t       testing.TB
+	host    host.Host
+	sockets io.Closer
+	topic   *pubsub.Topic
+	end     context.CancelFunc
+	running sync.WaitGroup
+	once    sync.Once
+
+	mu    sync.Mutex
+	ctl   map[proto.PeerID]*rawStream
+	heard []Heard
+}
+
+// Heard is a message that a node sent to a [Forger], on a ctl or a task stream.
+type Heard struct {
+	From    proto.PeerID
+	Message *proto.Message
+}
+
+// maxHeard is how many messages a Forger keeps; later ones are read and dropped.
+const maxHeard = 4096
+
+// forgeTimeout bounds what a Forger waits for: it only catches hangs.
+const forgeTimeout = time.Minute
+
+// NewForger returns a member of the mesh of root on the machine's own network. It has
+// these roles, by default those that every member has, and ends with the test.
+func NewForger(t testing.TB, root *identity.Root, name string, roles ...string) *Forger {
+	t.Helper()
+	return newForger(t, root, name, roles, "/ip4/127.0.0.1/udp/0/quic-v1", nil)
+}
+
+// NewForgerOn is NewForger with node i of a simulated network as its place. In a bubble
+// it must be closed before the bubble ends.
+func NewForgerOn(t testing.TB, root *identity.Root, name string, n *Network, i int, roles ...string) *Forger {
+	t.Helper()
+	return newForger(t, root, name, roles, n.Addr(i), n.sockets(i))
+}
+
+func newForger(t testing.TB, root *identity.Root, name string, roles []string, at string, sockets []quicreuse.Option) *Forger {
+	t.Helper()
+	now := time.Now()
+	f := &Forger{Keys: identity.NewKeys(nil, now), Mesh: root.Mesh(), Boot: uint64(now.Unix()), t: t, ctl: map[proto.PeerID]*rawStream{}}
+	rand.Read(f.ID[:])
+	cert, err := root.IssueMember(identity.Member{Peer: f.Keys.Peer(), Name: name, Roles: roles}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Cert = cert
+	key, err := crypto.UnmarshalEd25519PrivateKey(f.Keys.PrivateKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.host, err = libp2p.New(libp2p.ListenAddrStrings(at), libp2p.Identity(key), libp2p.Transport(quic.NewTransport), libp2p.DisableMetrics(), libp2p.DisableRelay(),
+		libp2p.ResourceManager(&network.NullResourceManager{}), libp2p.DisableIdentifyAddressDiscovery(),
+		libp2p.QUICReuse(func(r quiclib.StatelessResetKey, k quiclib.TokenGeneratorKey) (*quicreuse.ConnManager, error) {
+			m, err := quicreuse.NewConnManager(r, k, sockets...)
+			f.sockets = m
+			return m, err
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	f.end = cancel
+	t.Cleanup(f.Close)
+	f.host.SetStreamHandler(proto.StreamTask, f.listen)
+	if err := f.join(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// join subscribes to the gossip topic: who does not is told nothing.
+func (f *Forger) join(ctx context.Context) error {
+	ps, err := pubsub.NewGossipSub(ctx, f.host, pubsub.WithMessageSignaturePolicy(pubsub.StrictSign), pubsub.WithFloodPublish(true))
+	if err != nil {
+		return err
+	}
+	if f.topic, err = ps.Join(transport.TopicName(f.Mesh.ID.String())); err != nil {
+		return err
+	}
+	sub, err := f.topic.Subscribe()
+	if err != nil {
+		return err
+	}
+	f.running.Go(func() {
+		for err == nil {
+			_, err = sub.Next(ctx)
+		}
+	})
+	return nil
+}
+
+// Close ends the Forger. It may be called more than once.
+func (f *Forger) Close() {
+	f.once.Do(func() {
+		f.end()
+		f.host.Close()
+		f.sockets.Close()
+		f.running.Wait()
+	})
+}
+
+// Peer returns its id.
+func (f *Forger) Peer() proto.PeerID { return f.Keys.Peer() }
+
+// Addrs returns where it is dialled.
+func (f *Forger) Addrs() (all []string) {
+	for _, a := range f.host.Addrs() {
+		all = append(all, a.String())
+	}
+	return all
+}
+
+// PrivateKey returns the key that everything is signed with.
+func (f *Forger) PrivateKey() ed25519.PrivateKey { return f.Keys.PrivateKey() }
+
+// Meet dials a node and says hello. It must be the one who dials.
+func (f *Forger) Meet(p proto.PeerID, addrs []string) {
+	f.t.Helper()
+	if err := f.TryMeet(p, addrs); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// TryMeet is Meet where the node may refuse.
+func (f *Forger) TryMeet(p proto.PeerID, addrs []string) error {
+	return f.Greet(p, addrs, &proto.Hello{
+		Version: proto.Version, Certificate: f.Cert, KeyRecord: f.Keys.KeyRecord(), Boot: f.Boot, BootId: f.ID[:], Addrs: f.Addrs(),
+	})
+}
+
+// Greet dials a node and says this hello, and listens from then on.
+func (f *Forger) Greet(p proto.PeerID, addrs []string, hello *proto.Hello) error {
+	ctx, cancel := context.WithTimeout(context.Background(), forgeTimeout)
+	defer cancel()
+	id, err := peer.Decode(p.String())
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		m, err := ma.NewMultiaddr(a)
+		if err != nil {
+			return err
+		}
+		f.host.Peerstore().AddAddr(id, m, peerstore.PermanentAddrTTL)
+	}
+	if _, err := f.host.Network().DialPeer(ctx, id); err != nil {
+		return err
+	}
+	c, err := f.open(ctx, p, proto.StreamCtl)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Write(f.Frame(proto.MessageType_HELLO, hello)); err != nil {
+		return err
+	}
+	m, answer := new(proto.Message), new(proto.Hello)
+	if err := errors.Join(c.rd.Next(m), proto.Decode(m.GetPayload(), answer)); err != nil {
+		return err
+	}
+	if answer.GetRefusal() != "" {
+		return fmt.Errorf("refused: %s", answer.GetRefusal())
+	}
+	f.mu.Lock()
+	f.ctl[p] = c
+	f.mu.Unlock()
+	f.running.Go(func() { f.converse(p, c) })
+	return nil
+}
+
+// converse answers the heartbeats of a node, and keeps what else it says.
+func (f *Forger) converse(p proto.PeerID, c *rawStream) {
+	for {
+		m := new(proto.Message)
+		if err := c.rd.Next(m); err != nil {
+			return
+		}
+		if m.GetType() != proto.MessageType_PING {
+			f.hear(p, m)
+			continue
+		}
+		m.Type = proto.MessageType_PONG
+		b, err := proto.AppendFrame(nil, m)
+		if err != nil {
+			return
+		}
+		if _, err := c.Write(b); err != nil {
+			return
+		}
+	}
+}
+
+// listen keeps what a node sends on a task stream. It acknowledges nothing.
+func (f *Forger) listen(s network.Stream) {
+	defer s.Reset()
+	p, err := proto.ParsePeerID(s.Conn().RemotePeer().String())
+	if err != nil {
+		return
+	}
+	rd := proto.NewReader(s, proto.MaxFrame)
+	for {
+		m := new(proto.Message)
+		if err := rd.Next(m); err != nil {
+			return
+		}
+		f.hear(p, m)
+	}
+}
+
+func (f *Forger) hear(p proto.PeerID, m *proto.Message) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.heard) < maxHeard {
+		f.heard = append(f.heard, Heard{p, m})
+	}
+}
+
+// Heard returns what nodes have sent to it since the last call: no heartbeats.
+func (f *Forger) Heard() []Heard {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.heard
+	f.heard = nil
+	return all
+}
+
+// Frame encodes a frame with a message of this type. Its payload is body, followed by
+// more, which may be anything: see [Padding].
+func (f *Forger) Frame(t proto.MessageType, body proto.Body, more ...byte) []byte {
+	f.t.Helper()
+	payload, err := proto.Encode(nil, body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return FrameOf(t, append(payload, more...), nil)
+}
+
+// FrameOf encodes a frame with a message of this type, payload and signature, which may
+// be of any size.
+func FrameOf(t proto.MessageType, payload, signature []byte) []byte {
+	m := append([]byte{2 << 3}, binary.AppendUvarint(nil, uint64(t))...)
+	m = appendBytes(m, 3, payload)
+	if len(signature) > 0 {
+		m = appendBytes(m, 6, signature)
+	}
+	return append(binary.AppendUvarint(nil, uint64(len(m))), m...)
+}
+
+// Padding is n bytes of a field that no version of any message has. Behind the encoding
+// of a message it is a part of that message, which readers do not know.
+func Padding(n int) []byte { return appendBytes(nil, 1000, make([]byte, n)) }
+
+func appendBytes(dst []byte, field uint64, b []byte) []byte {
+	dst = binary.AppendUvarint(dst, field<<3|2)
+	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
+}
+
+// Say sends frames to a node on a new stream of this protocol and ends it. It returns
+// once the node has ended it too: all was read, unless something was refused. What the
+// node answers is lost: see [Forger.Ask]. A new task stream ends the one before it.
+func (f *Forger) Say(p proto.PeerID, stream string, frames ...[]byte) {
+	f.t.Helper()
+	_, err := f.talk(p, stream, frames, func(s *rawStream) (*proto.Message, error) {
+		s.CloseWrite()
+		io.Copy(io.Discard, s.rw)
+		return nil, nil
+	})
+	if err != nil {
+		f.t.Error(err)
+	}
+}
+
+// Ask sends frames to a node on a new stream of this protocol and returns the first
+// message that comes back, or how the stream ended without one.
+func (f *Forger) Ask(p proto.PeerID, stream string, frames ...[]byte) (*proto.Message, error) {
+	return f.talk(p, stream, frames, func(s *rawStream) (*proto.Message, error) {
+		m := new(proto.Message)
+		return m, proto.NewReader(s.rw, proto.MaxFrame).Next(m)
+	})
+}
+
+// talk sends frames on a new stream and has after do the rest. It fails when the node
+// is not connected, or does nothing for a long time.
+func (f *Forger) talk(p proto.PeerID, stream string, frames [][]byte, after func(*rawStream) (*proto.Message, error)) (*proto.Message, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), forgeTimeout)
+	defer cancel()
+	s, err := f.open(ctx, p, stream)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Reset()
+	defer context.AfterFunc(ctx, func() { s.Reset() })()
+	for _, b := range frames {
+		if _, err := s.Write(b); err != nil {
+			break // it has read enough
+		}
+	}
+	m, err := after(s)
+	return m, cmp.Or(ctx.Err(), err)
+}
+
+// SayCtl sends bytes on the ctl stream, which a node serves one of. It does not wait.
+func (f *Forger) SayCtl(p proto.PeerID, b []byte) error {
+	f.mu.Lock()
+	c := f.ctl[p]
+	f.mu.Unlock()
+	if c == nil {
+		return fmt.Errorf("there is no ctl stream to %s", p)
+	}
+	_, err := c.Write(b)
+	return err
+}
+
+// Publish sends data on the gossip topic, signed as its author.
+func (f *Forger) Publish(data []byte) error { return f.topic.Publish(context.Background(), data) }
+
+// Listeners returns how many nodes it publishes to.
+func (f *Forger) Listeners() int { return len(f.topic.ListPeers()) }
+
+// Connected reports whether a node keeps its connection.
+func (f *Forger) Connected(p proto.PeerID) bool {
+	id, err := peer.Decode(p.String())
+	return err == nil && f.host.Network().Connectedness(id) == network.Connected
+}
+
+// A rawStream is one stream of a Forger.
+type rawStream struct {
+	network.Stream
+	mu sync.Mutex
+	rw msmux.LazyConn
+	rd *proto.Reader
+}
+
+func (f *Forger) open(ctx context.Context, p proto.PeerID, stream string) (*rawStream, error) {
+	id, err := peer.Decode(p.String())
+	if err != nil {
+		return nil, err
+	}
+	conns := f.host.Network().ConnsToPeer(id)
+	if len(conns) == 0 {
+		return nil, fmt.Errorf("%s is not connected", p)
+	}
+	s, err := conns[0].NewStream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &rawStream{Stream: s, rw: msmux.NewMSSelect(s, protocol.ID(stream))}
+	c.rd = proto.NewReader(c.rw, proto.MaxFrame)
+	return c, nil
+}
+
+// Write sends bytes as they are.
+func (c *rawStream) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rw.Write(b)
+}
