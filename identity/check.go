@@ -36,7 +36,7 @@ func (e strangerError) Error() string {
 type Checks struct {
 	Mesh     Mesh
 	Self     proto.PeerID
-	Member   func(proto.PeerID) (Member, bool) // false: unknown or revoked
+	Member   func(proto.PeerID) (Member, bool) // also one whose certificate has ended and may be renewed; false: unknown or revoked
 	Now      time.Time
 	Floor    int64 // Unix milliseconds: what ends at or before it may have been seen and forgotten
 	Verifier *Verifier

@@ -46,6 +46,10 @@ type membership struct {
 	Name        string `json:"name"`
 	Root        []byte `json:"root,omitempty"`        // the mesh root's public key
 	Certificate []byte `json:"certificate,omitempty"` // proto.Signed
+	// AfterGrace says that the node issued the certificate to itself when the one
+	// before was long over by its clock: if that clock was wrong, the next start issues
+	// one again.
+	AfterGrace bool `json:"after_grace,omitempty"`
 }
 
 // Init makes a node's keys in an empty folder, and the root of a new mesh where
@@ -138,6 +142,12 @@ func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, ide
 		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: %w", err)
 	}
 	self, err := mesh.VerifyMember(&cert, now)
+	if again, rerr := m.reissue(dir, mesh, self, err, now); again || rerr != nil {
+		if rerr != nil {
+			return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: renew it with the root key: %w", rerr)
+		}
+		return loadIdentity(dir, now)
+	}
 	if err != nil && !self.Grace && !errors.Is(err, identity.ErrNotYet) { // a clock that is behind keeps no node from its work
 		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: %w", err)
 	}
@@ -145,6 +155,34 @@ func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, ide
 		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: it is of %s, this node's key is of %s: the two files do not belong together", self.Peer, keys.Peer())
 	}
 	return keys, mesh, self, nil
+}
+
+// reissue writes a new certificate for self where why, the error of the old one, would
+// keep the node from starting, and this folder holds the root key of the mesh: nobody
+// else could renew the founder, and it could renew nobody.
+func (m membership) reissue(dir string, mesh identity.Mesh, self identity.Member, why error, now time.Time) (bool, error) {
+	over := errors.Is(why, identity.ErrExpired) && !self.Grace
+	if !over && !(m.AfterGrace && errors.Is(why, identity.ErrNotYet)) {
+		return false, nil
+	}
+	root, err := identity.LoadRoot(filepath.Join(dir, identityDir))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case root.Mesh().ID != mesh.ID:
+		return false, nil
+	}
+	cert, err := root.IssueMember(identity.Member{Peer: self.Peer, Name: self.Name, Roles: self.Roles}, now)
+	if err != nil {
+		return false, err
+	}
+	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
+		return false, err
+	}
+	m.AfterGrace = true
+	return true, m.write(dir)
 }
 
 func (m membership) mesh() (identity.Mesh, error) {

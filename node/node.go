@@ -72,7 +72,8 @@ type turns struct {
 type life struct {
 	started  time.Time
 	running  atomic.Bool
-	draining atomic.Bool // new work is refused
+	draining atomic.Bool   // new work is refused
+	adminMet chan struct{} // an admin is connected: see keepIdentity
 }
 
 // handlers are what this node does for others, as a person described it.
@@ -92,7 +93,7 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
 	n.names, n.changes, n.notices, n.house, n.events = newNames(), newMeter(n), make(chan notice, maxNotices), newHouse(), newEventLog(cfg.Clock)
-	n.porter = newPorter(n)
+	n.porter, n.adminMet = newPorter(n), make(chan struct{}, 1)
 	n.machine, n.wishes = new(machine), newWishes()
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
 	if n.ground, err = openGround(cfg, n.registry); err != nil {

@@ -253,8 +253,9 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 		if r := m.Record; r != nil {
 			_, sealable := n.book.KeyRecord(m.Peer)
 			_, member := n.book.Member(m.Peer)
+			_, renewable := n.book.Renewable(m.Peer) // it keeps what it has, and gets nothing new
 			all = append(all, ownership.Node{Member: dispatch.Member{
-				Peer: m.Peer, Alive: m.Eligible && sealable && member, Draining: r.GetState() != proto.NodeState_NODE_STATE_RUNNING,
+				Peer: m.Peer, Alive: m.Eligible && sealable && renewable, Draining: !member || r.GetState() != proto.NodeState_NODE_STATE_RUNNING,
 				Kinds: r.GetKinds(), Labels: r.GetLabels(), Slots: int(r.GetLoad().GetSlots()), Busy: int(r.GetLoad().GetBusy()),
 				Load: r.GetLoad().GetCpuPermille(), Priority: r.GetPriority(),
 			}})

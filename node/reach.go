@@ -185,6 +185,7 @@ func (n *Node) observed(e transport.Event) {
 	switch e.Kind {
 	case transport.EventConnected:
 		n.gossip.Connected(e.Peer, true)
+		n.met(e.Peer)
 	case transport.EventDisconnected:
 		n.gossip.Connected(e.Peer, false)
 	}

@@ -216,7 +216,7 @@ func (n *Node) answer(from proto.PeerID, in *arrived) transport.Answer {
 // checks are those of this moment.
 func (n *Node) checks() *identity.Checks {
 	return &identity.Checks{
-		Mesh: n.mesh, Self: n.keys.Peer(), Member: n.book.Member, Now: n.cfg.Clock.Now(),
+		Mesh: n.mesh, Self: n.keys.Peer(), Member: n.book.Renewable, Now: n.cfg.Clock.Now(),
 		Verifier: n.verifier, Keys: n.keys,
 	}
 }

@@ -16,28 +16,53 @@ import (
 const (
 	identityFirst = time.Minute         // after the start: who is to be asked is met by then
 	identityEvery = time.Hour           // between two looks at key and certificate
+	lapsedEvery   = time.Minute         // likewise, once the certificate has ended
 	sealingLife   = 7 * 24 * time.Hour  // of a sealing key, until the next is made
 	renewBefore   = 30 * 24 * time.Hour // the end of a certificate
 )
 
 // keepIdentity makes a new sealing key every week, removes those that have
-// nothing left to open, and has the certificate renewed before it ends.
+// nothing left to open, and has the certificate renewed before it ends: at its hours,
+// and as soon as an admin is connected.
 func (n *Node) keepIdentity(ctx context.Context) error {
 	t := time.NewTimer(identityFirst)
 	defer t.Stop()
+	var last string // what the log has been told
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-n.adminMet:
 		case <-t.C:
-			t.Reset(identityEvery)
+			t.Reset(n.nextLook())
+			if err := n.rotate(); err != nil {
+				n.log.Error("the sealing keys cannot be kept; it is tried again", "err", err)
+			}
 		}
-		if err := n.rotate(); err != nil {
-			n.log.Error("the sealing keys cannot be kept; it is tried again", "err", err)
-		}
-		if err := n.renewSelf(ctx); err != nil && ctx.Err() == nil {
+		err := n.renewSelf(ctx)
+		if err != nil && ctx.Err() == nil && err.Error() != last {
 			n.log.Warn("this node's certificate could not be renewed; it is tried again", "err", err)
 		}
+		last = fmt.Sprint(err)
+	}
+}
+
+// nextLook returns when key and certificate are looked at again without a reason.
+func (n *Node) nextLook() time.Duration {
+	if n.cfg.Clock.Now().After(n.book.Self().Member.NotAfter) {
+		return lapsedEvery
+	}
+	return identityEvery
+}
+
+// met has this node's certificate looked at when p, who is connected, may renew it.
+func (n *Node) met(p proto.PeerID) {
+	if m, ok := n.book.Renewable(p); !ok || !m.HasRole(identity.RoleAdmin) {
+		return
+	}
+	select {
+	case n.adminMet <- struct{}{}:
+	default: // it is about to be
 	}
 }
 
@@ -109,6 +134,7 @@ func (n *Node) renewed(old identity.Member, cert *proto.Signed) error {
 	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
 		return err
 	}
+	m.AfterGrace = false
 	if err := m.write(n.cfg.Dir); err != nil {
 		return err
 	}
@@ -125,7 +151,7 @@ func (n *Node) renewed(old identity.Member, cert *proto.Signed) error {
 func (n *Node) renew(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	now := n.cfg.Clock.Now()
 	m, err := n.mesh.VerifyMember(r.GetCertificate(), now)
-	if err != nil && !m.Grace {
+	if err != nil && !m.Grace && !(from == n.keys.Peer() && errors.Is(err, identity.ErrExpired)) { // itself it renews with the root key
 		return nil, fmt.Errorf("renewal: %w", err)
 	}
 	known, ok := n.book.Get(from)

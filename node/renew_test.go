@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -204,6 +206,35 @@ func TestRootRenewsItself(t *testing.T) {
 			t.Errorf("roles %v", got.Roles)
 		}
 	})
+}
+
+// A founder that was off until its certificate and the grace were over renews itself
+// with the root key before it opens, and again if the clock had been wrong; one without
+// that key does not start.
+func TestFounderStartsAfterTheGrace(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	at := func(d time.Duration) clock.Clock { return clock.NewManual(now.Add(d)).Clock() }
+	if _, err := Init(InitOptions{Dir: dir, Name: "a", NewMesh: true, Clock: at(0)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []time.Duration{800 * day, 20000 * day, 801 * day} {
+		_, _, self, err := loadIdentity(dir, now.Add(d))
+		if err != nil || self.NotBefore.After(now.Add(d)) || self.NotAfter.Before(now.Add(d+300*day)) {
+			t.Fatalf("after %d days: the certificate is of %s to %s, %v", d/day, self.NotBefore, self.NotAfter, err)
+		}
+		if !self.HasRole(identity.RoleAdmin) || self.Name != "a" {
+			t.Errorf("it is of %q with roles %v", self.Name, self.Roles)
+		}
+	}
+	if _, _, self, err := loadIdentity(dir, now.Add(801*day)); err != nil || self.NotBefore.Before(now.Add(800*day)) {
+		t.Errorf("from the file: since %s, %v", self.NotBefore, err)
+	}
+	if err := os.Remove(filepath.Join(dir, identityDir, "root.key")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := loadIdentity(dir, now.Add(1800*day)); !errors.Is(err, identity.ErrExpired) {
+		t.Errorf("without the root key: %v", err)
+	}
 }
 
 // What is no renewal is refused: of another node's certificate, under another

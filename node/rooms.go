@@ -96,9 +96,11 @@ func (n *Node) inboxConfig() inbox.Config {
 type members struct{ book *transport.Book }
 
 // Member returns the name and the roles of an admitted peer. Where two have one
-// name neither is called by it: no rule for the one may serve the other.
+// name neither is called by it: no rule for the one may serve the other. A peer
+// whose certificate has ended is one while it may be renewed: its new tasks wait
+// (see identity.Checks), those that were accepted run.
 func (m members) Member(p proto.PeerID) (name string, roles []string, ok bool) {
-	who, ok := m.book.Member(p)
+	who, ok := m.book.Renewable(p)
 	if ok && !m.book.Unique(who) {
 		who.Name = ""
 	}

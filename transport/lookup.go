@@ -135,6 +135,21 @@ func (b *Book) Enrolled(id proto.PeerID) (identity.Member, bool) {
 	return p.Member, true
 }
 
+// Renewable is Member, also for a peer, or this node, whose certificate has ended and
+// may still be renewed: what it sends waits, and what was accepted of it goes on.
+func (b *Book) Renewable(id proto.PeerID) (identity.Member, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	p := b.entries[id]
+	if id == b.self.Peer {
+		p = b.self
+	}
+	if p == nil || p.cert == nil || p.Blocked || b.withdrawn(p.Member) || b.clock.Now().After(p.Member.NotAfter.Add(identity.MemberGrace)) {
+		return identity.Member{}, false
+	}
+	return p.Member, true
+}
+
 // current reports whether p is a member now, for this node.
 func (p *Peer) current(now time.Time) bool { return p.valid(now) && !p.Blocked }
 

@@ -1,0 +1,115 @@
+package node
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// newLapsing starts three nodes that share a calendar. All serve a kind that takes four
+// minutes; the second is the home of a queue of it.
+func newLapsing(t *testing.T) (*crew, *calendar) {
+	cal := new(calendar)
+	w := newWorldWith(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simulated, cfg *Config) {
+		cfg.Clock = clock.Asleep(clock.Runtime(), func() time.Duration { return time.Duration(cal.slept.Load()) })
+		calm(s, cfg)
+	})
+	c := newCrewOf(t, w, 4*time.Minute)
+	for _, s := range c.nodes {
+		s.ready = func(n *Node) { s.node = n; c.serve(s, 4*time.Minute) }
+	}
+	if _, err := c.nodes[1].node.SetQueue(t.Context(), "late", QueueSettings{Home: "here"}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Minute)
+	return c, cal
+}
+
+// batch submits one task of each kind of walk from the second node: to another node, to
+// itself, to a queue whose home it is.
+func (c *crew) batch(t *testing.T) (ids []string) {
+	t.Helper()
+	for _, to := range []string{c.nodes[2].name, c.nodes[1].name, "queue:late", "queue:late"} {
+		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: to, Kind: "build"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, s.ID)
+	}
+	return ids
+}
+
+// succeed waits until all tasks of the second node have succeeded.
+func (c *crew) succeed(t *testing.T, ids []string, within time.Duration) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(10 * time.Second) {
+		open := 0
+		for _, id := range ids {
+			if task, err := c.nodes[1].node.Task(t.Context(), id); err != nil || task.State != "SUCCESS" {
+				open++
+			}
+		}
+		if open == 0 {
+			return
+		}
+		if time.Since(began) > within {
+			break
+		}
+	}
+	for _, id := range ids {
+		task, err := c.nodes[1].node.Task(t.Context(), id)
+		why, _ := c.nodes[1].node.Why(t.Context(), id)
+		if task.State != "SUCCESS" {
+			t.Errorf("%s to %s: %s %s, %v, %+v", id, task.Target, task.State, task.Reason, err, why)
+		}
+	}
+}
+
+// Certificates end while the only node that can renew them is away: tasks that are sent
+// and tasks that run then wait, and succeed when it is back (I11, I20).
+func TestNoTaskIsLostWhileCertificatesEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, cal := newLapsing(t)
+		defer c.close()
+		ids := c.batch(t) // the links are there, with all their streams
+		c.succeed(t, ids, 10*time.Minute)
+		c.nodes[0].halt()
+		end := c.nodes[2].node.book.Self().Member.NotAfter
+		if e := c.nodes[1].node.book.Self().Member.NotAfter; e.Before(end) {
+			end = e
+		}
+		cal.sleep(end.Sub(c.nodes[1].node.cfg.Clock.Now()) - 3*time.Minute)
+		time.Sleep(time.Minute)
+		ids = c.batch(t)
+		time.Sleep(4 * time.Minute)
+		if now := c.nodes[1].node.cfg.Clock.Now(); now.Before(c.nodes[2].node.book.Self().Member.NotAfter) {
+			t.Fatal("the certificates have not ended")
+		}
+		ids = append(ids, c.batch(t)...)
+		time.Sleep(10 * time.Minute)
+		c.nodes[0].start()
+		c.succeed(t, ids, 30*time.Minute)
+	})
+}
+
+// A mesh that was switched off over the end of all its certificates renews them when it
+// is on again, and what is sent in its first moments succeeds.
+func TestMeshOffOverTheEndOfItsCertificates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, cal := newLapsing(t)
+		defer c.close()
+		for _, s := range c.nodes {
+			s.halt()
+		}
+		cal.sleep(367 * day)
+		for _, s := range c.nodes {
+			s.start()
+		}
+		time.Sleep(5 * time.Second)
+		ids := c.batch(t)
+		c.succeed(t, ids, 20*time.Minute)
+	})
+}
