@@ -7,9 +7,6 @@ import (
 	"syscall"
 )
 
-// version is set by the linker.
-var version = "dev"
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := execute(ctx, machine(), os.Args[1:])

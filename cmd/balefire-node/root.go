@@ -47,6 +47,8 @@ failed, 8 refused in this state, 130 interrupted.`,
 		SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs, RunE: noCommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return w.checkFlags(cmd) },
 	}
+	root.Version = version
+	root.SetVersionTemplate(readBuild().String() + "\n")
 	root.SetIn(w.in)
 	root.SetOut(w.out)
 	root.SetErr(w.err)

@@ -1,11 +1,19 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 )
+
+// linked is the version that the linker was given, "" without.
+var linked string
+
+// version is what this binary says that it is, to people and to peers.
+var version = readBuild().Version
 
 // A build is what this binary is.
 type build struct {
@@ -13,6 +21,45 @@ type build struct {
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty" doc:"built from files that differ from the commit"`
+}
+
+// readBuild says what this binary is.
+func readBuild() build {
+	info, _ := debug.ReadBuildInfo()
+	return buildOf(linked, info)
+}
+
+// buildOf reads what the go command noted in the binary: the version of the module where it
+// was installed as one, else the commit that it was built from.
+func buildOf(linked string, info *debug.BuildInfo) build {
+	b := build{Version: linked, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info != nil {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Commit = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
+		if m := info.Main.Version; m != "(devel)" {
+			b.Version = cmp.Or(b.Version, m)
+		}
+	}
+	if b.Version == "" && b.Commit != "" {
+		b.Version = "dev-" + b.Commit[:min(len(b.Commit), 12)]
+		if b.Modified {
+			b.Version += "-dirty"
+		}
+	}
+	b.Version = cmp.Or(b.Version, "dev")
+	return b
+}
+
+// String is the line that version and --version print.
+func (b build) String() string {
+	return fmt.Sprintf("balefire-node %s  %s  %s", b.Version, b.Platform, b.Go)
 }
 
 func versionCommand(w *world) *cobra.Command {
@@ -21,17 +68,8 @@ func versionCommand(w *world) *cobra.Command {
 		Long:    "Show the version of this binary, the Go it was built with, and the commit where the\nbuild noted one.",
 		Example: "  balefire-node version -o json", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-			if info, ok := debug.ReadBuildInfo(); ok {
-				for _, s := range info.Settings {
-					if s.Key == "vcs.revision" {
-						b.Commit = s.Value
-					}
-				}
-			}
-			return w.show(view{value: b, human: func(p *paper) {
-				p.line("balefire-node %s  %s  %s", b.Version, b.Platform, b.Go)
-			}})
+			b := readBuild()
+			return w.show(view{value: b, human: func(p *paper) { p.line("%s", b) }})
 		},
 	}
 }
