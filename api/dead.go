@@ -83,7 +83,7 @@ func (s *Server) deadOnes(ctx context.Context, r Redrive) (ids []string, more bo
 	if !r.All && r.none() {
 		return nil, false, problem(CodeInvalid, "nothing says which dead letters: give ids, a filter, or all: true")
 	}
-	for q.Limit = maxRedrive; ; {
+	for q.Oldest, q.Limit = true, maxRedrive; ; {
 		page, err := s.node.DeadLetters(ctx, q)
 		if err != nil {
 			return nil, false, err

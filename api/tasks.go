@@ -61,6 +61,7 @@ type (
 	// List asks for a page of tasks.
 	List struct {
 		Filter
+		Order  string `query:"order" enum:"newest,oldest" default:"newest" doc:"which tasks come first"`
 		Cursor string `query:"cursor" maxLength:"1024" doc:"next of the page before"`
 		Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50"`
 	}
@@ -86,7 +87,7 @@ const maxWait = 10 * time.Minute
 
 func (l List) query() (node.Query, error) {
 	q, err := l.Filter.query()
-	q.Cursor, q.Limit = l.Cursor, l.Limit
+	q.Oldest, q.Cursor, q.Limit = l.Order == "oldest", l.Cursor, l.Limit
 	return q, err
 }
 
@@ -128,7 +129,7 @@ func submitParams() []*huma.Param {
 }
 
 func (s *Server) routeTasks() {
-	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks by age"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
+	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, the newest first"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
 		q, err := in.query()
 		if err != nil {
 			return node.Page[node.Task]{}, err

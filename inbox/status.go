@@ -83,14 +83,10 @@ func (in *Inbox) Get(id proto.TaskID) (*proto.Record, error) {
 	return r, err
 }
 
-// List returns up to limit tasks that match, nil all, ordered by id; next is
-// where to go on, nil at the end.
-func (in *Inbox) List(cursor []byte, limit int, match func(proto.TaskID, *proto.Record) bool) (found []backlog.Listed, next []byte, err error) {
-	var m func(backlog.Key, *proto.Record) bool
-	if match != nil {
-		m = func(k backlog.Key, r *proto.Record) bool { return match(k.ID, r) }
-	}
-	return in.queue.List(backlog.Live, cursor, limit, m)
+// List returns up to limit tasks that match, nil all, in the order of span. next is where
+// the next page begins, zero at the end; a page may be short, or empty, before the end.
+func (in *Inbox) List(span backlog.Span, limit int, match func(proto.TaskID, *proto.Record) bool) (found []backlog.Listed, next proto.TaskID, err error) {
+	return in.queue.Page(span, limit, func(k backlog.Key, r *proto.Record) bool { return match == nil || match(k.ID, r) })
 }
 
 // Where tells what a task in custody waits for.

@@ -273,8 +273,8 @@ func (l *ledger) audit(nodes []*simulated) map[string]int {
 // submitted, nothing is there twice (I11).
 func (l *ledger) known(s *simulated) {
 	seen := map[proto.TaskID]bool{}
-	for cursor := []byte(nil); ; {
-		page, next, err := s.get().outbox.List(outbox.Query{}, cursor, 1000)
+	for span := (backlog.Span{}); ; {
+		page, next, err := s.get().outbox.List(outbox.Query{}, span, 1000)
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func (l *ledger) known(s *simulated) {
 				l.t.Errorf("I11: %s has a task %s that nobody submitted", s.name, p.ID)
 			}
 		}
-		if cursor = next; next == nil {
+		if span.From = next; next.IsZero() {
 			break
 		}
 	}

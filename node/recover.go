@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/store/journal"
 )
 
@@ -20,12 +21,12 @@ func (n *Node) closeRuns(ctx context.Context) error {
 		}
 		return false
 	}
-	for cursor := []byte(nil); ; {
-		_, next, err := n.inbox.List(cursor, maxPage, running)
+	for span := (backlog.Span{Oldest: true}); ; {
+		_, next, err := n.inbox.List(span, maxPage, running)
 		if err != nil {
 			return err
 		}
-		if cursor = next; next == nil {
+		if span.From = next; next.IsZero() {
 			break
 		}
 	}

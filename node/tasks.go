@@ -76,21 +76,21 @@ func (n *Node) complete(ref string) (proto.TaskID, error) {
 		}
 		return false
 	}
-	for cursor := []byte(nil); len(found) < 2; {
-		_, next, err := n.outbox.List(outbox.Query{Match: match}, cursor, maxPage)
+	for span := (backlog.Span{}); len(found) < 2; {
+		_, next, err := n.outbox.List(outbox.Query{Match: match}, span, maxPage)
 		if err != nil {
 			return proto.TaskID{}, err
 		}
-		if cursor = next; next == nil {
+		if span.From = next; next.IsZero() {
 			break
 		}
 	}
-	for cursor := []byte(nil); len(found) < 2; {
-		_, next, err := n.inbox.List(cursor, maxPage, match)
+	for span := (backlog.Span{}); len(found) < 2; {
+		_, next, err := n.inbox.List(span, maxPage, match)
 		if err != nil {
 			return proto.TaskID{}, err
 		}
-		if cursor = next; next == nil {
+		if span.From = next; next.IsZero() {
 			break
 		}
 	}
@@ -133,7 +133,7 @@ func (n *Node) Wait(ctx context.Context, ref string) (Task, error) {
 	return n.view(id, role, rec), err
 }
 
-// Tasks lists tasks, by age; those of this home first, then those in custody.
+// Tasks lists the tasks that this node made and those in its custody, the newest first.
 func (n *Node) Tasks(ctx context.Context, q Query) (Page[Task], error) {
 	page := Page[Task]{Items: []Task{}}
 	limit, err := pageSize(q.Limit)
@@ -144,54 +144,37 @@ func (n *Node) Tasks(ctx context.Context, q Query) (Page[Task], error) {
 	if err != nil {
 		return page, err
 	}
-	role, cursor, err := readCursor(q)
+	home, owner, err := readCursor(q)
 	if err != nil {
 		return page, err
 	}
-	if role == RoleHome {
-		if err := n.listHome(&page, oq, cursor, limit, q.Role == ""); err != nil || page.Next != "" {
+	l := listing{span: home, limit: limit}
+	if q.Role != RoleOwner {
+		found, next, err := n.outbox.List(oq, home, limit)
+		if err != nil {
 			return page, err
 		}
-		cursor = nil
+		for _, f := range found {
+			l.add(f.ID, RoleHome, f.Record)
+		}
+		l.until(next)
 	}
-	if q.Role == RoleHome || len(page.Items) >= limit {
-		return page, nil
-	}
-	found, next, err := n.inbox.List(cursor, limit-len(page.Items), n.matcher(oq))
-	if err != nil {
-		return page, err
-	}
-	for _, l := range found {
-		page.Items = append(page.Items, n.view(l.Key.ID, RoleOwner, l.Record))
-	}
-	if next != nil {
-		page.Next = writeCursor(RoleOwner, next)
-	}
-	return page, nil
-}
-
-// listHome fills a page with tasks of this home; more: those in custody follow.
-func (n *Node) listHome(page *Page[Task], q outbox.Query, cursor []byte, limit int, more bool) error {
-	for {
-		found, next, err := n.outbox.List(q, cursor, limit-len(page.Items))
+	if q.Role != RoleHome {
+		found, next, err := n.inbox.List(owner, limit, n.matcher(oq))
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrInvalid, err)
+			return page, err
 		}
-		for _, l := range found {
-			page.Items = append(page.Items, n.view(l.ID, RoleHome, l.Record))
+		for _, f := range found {
+			l.add(f.Key.ID, RoleOwner, f.Record)
 		}
-		switch {
-		case len(page.Items) >= limit && next != nil:
-			page.Next = writeCursor(RoleHome, next)
-			return nil
-		case len(page.Items) >= limit && more:
-			page.Next = writeCursor(RoleOwner, nil)
-			return nil
-		case next == nil || len(page.Items) >= limit:
-			return nil
-		}
-		cursor = next
+		l.until(next)
 	}
+	lines, next := l.page()
+	for _, x := range lines {
+		page.Items = append(page.Items, n.view(x.id, x.role, x.record))
+	}
+	page.Next = next
+	return page, nil
 }
 
 func (n *Node) query(q Query) (outbox.Query, error) {
@@ -230,7 +213,7 @@ func (n *Node) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
 	}
 }
 
-// DeadLetters lists the dead letters of this home, by age.
+// DeadLetters lists the dead letters of this home, the newest first.
 func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
 	page := Page[Task]{Items: []Task{}}
 	limit, err := pageSize(q.Limit)
@@ -241,19 +224,19 @@ func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
 	if err != nil {
 		return page, err
 	}
-	_, cursor, err := readCursor(q)
+	span, _, err := readCursor(q)
 	if err != nil {
 		return page, err
 	}
-	found, next, err := n.outbox.DeadLetters(oq, cursor, limit)
+	found, next, err := n.outbox.DeadLetters(oq, span, limit)
 	if err != nil {
 		return page, err
 	}
 	for _, l := range found {
 		page.Items = append(page.Items, n.view(l.ID, RoleHome, l.Record))
 	}
-	if next != nil {
-		page.Next = writeCursor(RoleHome, next)
+	if !next.IsZero() {
+		page.Next = writeCursor(RoleOwner, next)
 	}
 	return page, nil
 }
@@ -387,31 +370,6 @@ func pageSize(limit int) (int, error) {
 		return 0, fmt.Errorf("%w: limit %d: it is 1 to %d", ErrInvalid, limit, maxPage)
 	}
 	return cmp.Or(limit, defaultPage), nil
-}
-
-func writeCursor(role string, c []byte) string {
-	return role[:1] + base64.RawURLEncoding.EncodeToString(c)
-}
-
-func readCursor(q Query) (role string, cursor []byte, err error) {
-	role = cmp.Or(q.Role, RoleHome)
-	if !oneOf(role, RoleHome, RoleOwner) {
-		return "", nil, fmt.Errorf("%w: role %.20q: it is home or owner", ErrInvalid, q.Role)
-	}
-	if q.Cursor == "" {
-		return role, nil, nil
-	}
-	cursor, err = base64.RawURLEncoding.DecodeString(q.Cursor[1:])
-	switch {
-	case err == nil && q.Cursor[0] == RoleHome[0]:
-		return RoleHome, cursor, nil
-	case err == nil && q.Cursor[0] == RoleOwner[0]:
-		if len(cursor) == 0 {
-			cursor = nil
-		}
-		return RoleOwner, cursor, nil
-	}
-	return "", nil, fmt.Errorf("%w: the cursor is not one of this list's", ErrInvalid)
 }
 
 // since shortens what is told about moments that never were.

@@ -161,6 +161,7 @@ type Query struct {
 	Label  string // key=value
 	Before time.Time
 	After  time.Time
+	Oldest bool   // the oldest first; default the newest
 	Cursor string // of the page before
 	Limit  int    // default 50, at most 1000
 }

@@ -17,14 +17,10 @@ const (
 	StatusRedriven = backlog.StatusRedriven // it was made anew as another task
 )
 
-// DeadLetters returns up to limit dead letters that match, by age; cursor as in
-// List.
-func (o *Outbox) DeadLetters(q Query, cursor []byte, limit int) (found []Listed, next []byte, err error) {
-	page, next, err := o.backlog.List(backlog.Dead, cursor, limit, q.matches)
-	for _, l := range page {
-		found = append(found, Listed{l.Key.ID, l.Record})
-	}
-	return found, next, err
+// DeadLetters returns up to limit dead letters that match; span and next as in List.
+func (o *Outbox) DeadLetters(q Query, span backlog.Span, limit int) (found []Listed, next proto.TaskID, err error) {
+	span.Shelves = []backlog.Shelf{backlog.Dead}
+	return o.List(q, span, limit)
 }
 
 // DeadLetter returns one dead letter whole, or ErrNotFound.

@@ -85,39 +85,17 @@ type Listed struct {
 	Record *proto.Record
 }
 
-// List returns up to limit tasks that match, by age: first the live, then the
-// done, then the dead. cursor is nil at first, then the next of the last page,
-// which is nil at the end. A page may be short, or empty, before the end.
-func (o *Outbox) List(q Query, cursor []byte, limit int) (found []Listed, next []byte, err error) {
-	shelf := backlog.Live
-	if len(cursor) > 0 {
-		shelf, cursor = backlog.Shelf(cursor[0]), cursor[1:]
-	}
-	if shelf > backlog.Dead {
-		return nil, nil, fmt.Errorf("outbox: list: bad cursor")
-	}
-	if len(cursor) == 0 {
-		cursor = nil
-	}
-	page, next, err := o.backlog.List(shelf, cursor, limit, func(k backlog.Key, r *proto.Record) bool {
-		if shelf == backlog.Live {
-			o.show(k, r)
-		}
+// List returns up to limit tasks that match, in the order of span. next is where the
+// next page begins, zero at the end; a page may be short, or empty, before the end.
+func (o *Outbox) List(q Query, span backlog.Span, limit int) (found []Listed, next proto.TaskID, err error) {
+	page, next, err := o.backlog.Page(span, limit, func(k backlog.Key, r *proto.Record) bool {
+		o.show(k, r)
 		return q.matches(k, r)
 	})
-	if err != nil {
-		return nil, nil, err
-	}
 	for _, l := range page {
 		found = append(found, Listed{l.Key.ID, l.Record})
 	}
-	switch {
-	case next != nil:
-		next = append([]byte{byte(shelf)}, next...)
-	case shelf < backlog.Dead:
-		next = []byte{byte(shelf) + 1}
-	}
-	return found, next, nil
+	return found, next, err
 }
 
 // Stats counts the tasks of this home.

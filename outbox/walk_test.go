@@ -103,7 +103,7 @@ func TestInternalSpendsAttempts(t *testing.T) {
 		if r.State != dead || r.Status != StatusNew || !strings.Contains(r.Reason, "INTERNAL: because") {
 			t.Errorf("after all attempts: %v, %q, %q", r.State.Name(), r.Status, r.Reason)
 		}
-		list, _, err := h.DeadLetters(Query{}, nil, 10)
+		list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10)
 		if err != nil || len(list) != 1 || list[0].ID != id {
 			t.Errorf("dead letters: %v, %v", list, err)
 		}

@@ -183,6 +183,9 @@ func queried(q node.Query) string {
 			out = append(out, f[0]+"="+f[1])
 		}
 	}
+	if q.Oldest {
+		out = append(out, "oldest")
+	}
 	return strings.Join(append(out, fmt.Sprintf("limit=%d", q.Limit)), " ")
 }
 

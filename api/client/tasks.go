@@ -121,6 +121,9 @@ func pageOf(q node.Query) url.Values {
 			v.Set(name, t.Format(time.RFC3339Nano))
 		}
 	}
+	if q.Oldest {
+		v.Set("order", "oldest")
+	}
 	if q.Limit != 0 {
 		v.Set("limit", strconv.Itoa(q.Limit))
 	}

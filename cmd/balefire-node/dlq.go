@@ -24,7 +24,7 @@ func dlqCommand(w *world) *cobra.Command {
 func dlqList(w *world) *cobra.Command {
 	var f queryFlags
 	c := &cobra.Command{
-		Use: "ls", Short: "List the dead letters",
+		Use: "ls", Short: "List the dead letters, the newest first",
 		Example: "  balefire-node dlq ls --peer laptop", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			page, err := w.deadLetters(cmd.Context(), &f)
@@ -47,7 +47,7 @@ func (w *world) deadLetters(ctx context.Context, f *queryFlags) (node.Page[node.
 	if err != nil {
 		return node.Page[node.Task]{}, err
 	}
-	return pages(ctx, w, q, f.all, c.DeadLetters)
+	return f.pages(ctx, w, q, c.DeadLetters)
 }
 
 func dlqShow(w *world) *cobra.Command {
@@ -147,7 +147,7 @@ func dlqExport(w *world) *cobra.Command {
 		Long:    "Write the dead letters that the flags choose as JSON lines, to standard output or\nto a file. They stay where they are.",
 		Example: "  balefire-node dlq export --out dead.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			f.all = true
+			f.all, f.sort, f.reverse = true, sortAge, true
 			page, err := w.deadLetters(cmd.Context(), &f)
 			if err != nil {
 				return err

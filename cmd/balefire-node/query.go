@@ -1,7 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,7 +19,28 @@ type queryFlags struct {
 	states        []string
 	before, since string
 	all           bool
+	sort          string
+	reverse       bool
 	q             node.Query
+}
+
+// sorts are the columns that a list of tasks can be sorted by, besides age.
+var sorts = map[string]func(a, b node.Task) int{
+	"state":    func(a, b node.Task) int { return cmp.Compare(a.State, b.State) },
+	"kind":     func(a, b node.Task) int { return cmp.Compare(a.Kind, b.Kind) },
+	"class":    func(a, b node.Task) int { return cmp.Compare(classOrder(a.Class), classOrder(b.Class)) },
+	"peer":     func(a, b node.Task) int { return cmp.Compare(a.Peer, b.Peer) },
+	"attempts": func(a, b node.Task) int { return cmp.Compare(a.Attempts, b.Attempts) },
+}
+
+const sortAge = "age"
+
+// sortNames are the values of --sort.
+func sortNames() []string { return append([]string{sortAge}, slices.Sorted(maps.Keys(sorts))...) }
+
+// classOrder puts the most urgent class first.
+func classOrder(name string) int {
+	return slices.Index([]string{"critical", "high", "normal", "low"}, name)
 }
 
 // add gives a command the flags; a list has pages too.
@@ -32,6 +57,8 @@ func (f *queryFlags) add(c *cobra.Command, list bool) {
 		fs.IntVar(&f.q.Limit, "limit", 50, "entries of a page, at most 1000")
 		fs.StringVar(&f.q.Cursor, "cursor", "", "continue after this page")
 		fs.BoolVar(&f.all, "all", false, "all pages")
+		fs.StringVar(&f.sort, "sort", sortAge, "sort what is listed by "+oneOfWords(sortNames())+"; by age the newest is first")
+		fs.BoolVar(&f.reverse, "reverse", false, "the other way round: by age the oldest first")
 	}
 }
 
@@ -48,6 +75,10 @@ func (f *queryFlags) query(now time.Time) (node.Query, error) {
 	if q.Role != "" && q.Role != "home" && q.Role != "owner" {
 		return q, usage("--role %.20q: it is home or owner", q.Role)
 	}
+	if f.sort != "" && !slices.Contains(sortNames(), f.sort) {
+		return q, usage("--sort %.20q: it is %s", f.sort, oneOfWords(sortNames()))
+	}
+	q.Oldest = f.reverse && f.sort == sortAge
 	var err error
 	if q.Before, err = longAgo("before", f.before, now); err != nil {
 		return q, err
@@ -57,14 +88,14 @@ func (f *queryFlags) query(now time.Time) (node.Query, error) {
 }
 
 // pages fetches one page of a list, or all of them as one.
-func pages(ctx context.Context, w *world, q node.Query, all bool, fetch func(context.Context, node.Query) (node.Page[node.Task], error)) (node.Page[node.Task], error) {
+func (f *queryFlags) pages(ctx context.Context, w *world, q node.Query, fetch func(context.Context, node.Query) (node.Page[node.Task], error)) (node.Page[node.Task], error) {
 	ctx, cancel := w.within(ctx)
 	defer cancel()
-	if all {
+	if f.all {
 		q.Limit = 1000
 	}
 	page, err := fetch(ctx, q)
-	for all && err == nil && page.Next != "" {
+	for f.all && err == nil && page.Next != "" {
 		q.Cursor = page.Next
 		var more node.Page[node.Task]
 		more, err = fetch(ctx, q)
@@ -73,5 +104,17 @@ func pages(ctx context.Context, w *world, q node.Query, all bool, fetch func(con
 	if page.Items == nil {
 		page.Items = []node.Task{}
 	}
+	if by := sorts[f.sort]; by != nil {
+		slices.SortStableFunc(page.Items, by)
+		if f.reverse {
+			slices.Reverse(page.Items)
+		}
+	}
 	return page, err
+}
+
+// oneOfWords writes a choice: a, b or c.
+func oneOfWords(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

@@ -22,7 +22,7 @@ func taskCommand(w *world) *cobra.Command {
 func taskList(w *world) *cobra.Command {
 	var f queryFlags
 	c := &cobra.Command{
-		Use: "ls", Short: "List tasks",
+		Use: "ls", Short: "List tasks, the newest first",
 		Example: "  balefire-node task ls --peer laptop --state pending,running\n  balefire-node task ls --since 1h -o jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := f.query(w.clock.Now())
@@ -33,7 +33,7 @@ func taskList(w *world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			page, err := pages(cmd.Context(), w, q, f.all, c.Tasks)
+			page, err := f.pages(cmd.Context(), w, q, c.Tasks)
 			if err != nil {
 				return err
 			}

@@ -10,14 +10,15 @@ import (
 type Listed struct {
 	Key    Key
 	Record *proto.Record
-	Size   uint32 // bytes of the birth that was read; 0 when there is none any more
+	Size   uint32 // bytes of the birth that List read; 0 when there is none any more
+	Shelf  Shelf
 }
 
 // listBudget is how many pairs one call of List reads at most.
 const listBudget = 8 << 10
 
-// List returns up to limit entries of a shelf that match, nil all, in the order
-// of their ids, which is by age. next is where to go on, nil at the end; a page
+// List returns up to limit entries of a shelf that match, nil all, the oldest first,
+// as they are on the disk. It is for whoever needs them all; a person wants Page. next is where to go on, nil at the end; a page
 // may be short, or empty, before the end.
 func (b *Backlog) List(sh Shelf, cursor []byte, limit int, match func(Key, *proto.Record) bool) (found []Listed, next []byte, err error) {
 	bk := b.buckets.Live
@@ -60,7 +61,7 @@ func (b *Backlog) List(sh Shelf, cursor []byte, limit int, match func(Key, *prot
 		if kind == kindBirth {
 			size = uint32(len(p.Val))
 		}
-		last = Listed{k, r, size}
+		last = Listed{k, r, size, sh}
 	}
 	flush()
 	return found, nil, nil

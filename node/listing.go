@@ -1,0 +1,80 @@
+package node
+
+import (
+	"cmp"
+	"encoding/base64"
+	"fmt"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// A listing merges a page of the tasks that were made here with one of those in custody.
+type listing struct {
+	span  backlog.Span
+	limit int
+	lines []listed
+	end   proto.TaskID // one of the pages goes no further: what lies behind may be incomplete
+}
+
+// A listed is one task of a listing. A task that the node sent to itself is two.
+type listed struct {
+	id     proto.TaskID
+	role   string
+	record *proto.Record
+}
+
+func (l *listing) add(id proto.TaskID, role string, r *proto.Record) {
+	l.lines = append(l.lines, listed{id, role, r})
+}
+
+// until notes where one of the pages ends; zero: it has all that there is.
+func (l *listing) until(next proto.TaskID) {
+	if !next.IsZero() && (l.end.IsZero() || l.span.Compare(next, l.end) < 0) {
+		l.end = next
+	}
+}
+
+// page returns the lines of the merged page and the cursor of the next, "" at the end.
+func (l *listing) page() (lines []listed, next string) {
+	slices.SortFunc(l.lines, func(a, b listed) int {
+		return cmp.Or(l.span.Compare(a.id, b.id), cmp.Compare(a.role, b.role))
+	})
+	for i, x := range l.lines {
+		if !l.end.IsZero() && l.span.Compare(x.id, l.end) > 0 {
+			return l.lines[:i], writeCursor(RoleOwner, l.end)
+		}
+		if i == l.limit {
+			last := l.lines[i-1]
+			return l.lines[:i], writeCursor(last.role, last.id)
+		}
+	}
+	if !l.end.IsZero() {
+		next = writeCursor(RoleOwner, l.end)
+	}
+	return l.lines, next
+}
+
+// writeCursor names the place behind a task. Of two with one id the home is first.
+func writeCursor(role string, id proto.TaskID) string {
+	return role[:1] + base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+// readCursor returns what q asks for of the tasks made here, and of those in custody.
+func readCursor(q Query) (home, owner backlog.Span, err error) {
+	if q.Role != "" && !oneOf(q.Role, RoleHome, RoleOwner) {
+		return home, owner, fmt.Errorf("%w: role %.20q: it is home or owner", ErrInvalid, q.Role)
+	}
+	home.Oldest = q.Oldest
+	if q.Cursor != "" {
+		id, err := base64.RawURLEncoding.DecodeString(q.Cursor[1:])
+		if err != nil || len(id) != len(home.From) || !oneOf(q.Cursor[:1], RoleHome[:1], RoleOwner[:1]) {
+			return home, owner, fmt.Errorf("%w: the cursor is not one of this list's", ErrInvalid)
+		}
+		copy(home.From[:], id)
+	}
+	owner = home
+	owner.With = q.Cursor != "" && q.Cursor[:1] == RoleHome[:1]
+	return home, owner, nil
+}
