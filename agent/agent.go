@@ -74,9 +74,10 @@ const (
 	Timeout                      // stopped because its time was up
 	Cancelled                    // stopped because the caller said so
 	Crashed                      // ended without a word: a signal, a panic
+	Unready                      // nothing was started, for a reason that is this machine's and not the run's
 )
 
-var outcomeNames = [...]string{"none", "success", "retry", "fail", "timeout", "cancelled", "crashed"}
+var outcomeNames = [...]string{"none", "success", "retry", "fail", "timeout", "cancelled", "crashed", "unready"}
 
 // String returns the outcome in lower case.
 func (o Outcome) String() string {

@@ -42,7 +42,8 @@ type Spec struct {
 	Allow       []string      // "peer:<id or name>", "role:<role>", "*" for every member
 	Profile     Profile       // default dev-write
 	Concurrency int           // runs at a time; default as many as there are slots
-	MaxAttempts int           // ended runs before a task is dead, unless it asks for fewer or more; default 3
+	MaxAttempts int           // ended runs before a task is dead, unless it asks for fewer; default 3
+	MaxRetries  int           // ended runs that a task may ask for; default MaxAttempts
 	OnCrash     OnCrash       // default park: nothing is repeated that nobody called repeatable
 	Timeout     time.Duration // of one run; default 10 min; negative: none
 	MaxBody     uint64        // bytes of the plain body; default: no limit
@@ -122,6 +123,7 @@ func (g *registry) compile(s Spec) (*handler, error) {
 	s.Profile = cmp.Or(s.Profile, DevWrite)
 	s.OnCrash = cmp.Or(s.OnCrash, OnCrashPark)
 	s.MaxAttempts = cmp.Or(s.MaxAttempts, 3)
+	s.MaxRetries = cmp.Or(s.MaxRetries, s.MaxAttempts)
 	s.Timeout = cmp.Or(s.Timeout, 10*time.Minute)
 	s.Allow = slices.Clone(s.Allow)
 	h := &handler{Spec: s}
@@ -134,8 +136,10 @@ func (g *registry) compile(s Spec) (*handler, error) {
 		return bad("a kind has 1 to %d bytes", proto.MaxKind)
 	case s.Handler == nil:
 		return bad("it has no handler")
-	case s.MaxAttempts < 0 || s.Concurrency < 0:
+	case s.MaxAttempts < 0 || s.MaxRetries < 0 || s.Concurrency < 0:
 		return bad("a negative limit")
+	case s.MaxRetries < s.MaxAttempts:
+		return bad("a task may ask for %d attempts, and has %d without asking", s.MaxRetries, s.MaxAttempts)
 	case s.OnCrash != OnCrashRetry && s.OnCrash != OnCrashProbe && s.OnCrash != OnCrashPark:
 		return bad("on_crash is %.20q: it is retry, probe or park", s.OnCrash)
 	case s.OnCrash == OnCrashProbe && !probes:
@@ -220,10 +224,11 @@ func (h *handler) allows(origin proto.PeerID, m Members) bool {
 	})
 }
 
-// maxAttempts of a task: its own wish, else the handler's.
+// maxAttempts of a task: as many as it asks for, up to what the handler allows; else
+// the handler's.
 func (h *handler) maxAttempts(wished uint32) uint32 {
 	if wished > 0 {
-		return wished
+		return min(wished, uint32(h.MaxRetries))
 	}
 	return uint32(h.MaxAttempts)
 }

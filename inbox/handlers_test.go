@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,7 @@ func TestCompileRefuses(t *testing.T) {
 		{"no kind", Spec{Handler: run}, "1 to 128"},
 		{"a long kind", Spec{Kind: strings.Repeat("k", 129), Handler: run}, "1 to 128"},
 		{"no handler", Spec{Kind: "k"}, "no handler"},
+		{"fewer retries than attempts", Spec{Kind: "k", Handler: run, MaxRetries: 2}, "3 without asking"},
 		{"negative attempts", Spec{Kind: "k", Handler: run, MaxAttempts: -1}, "negative"},
 		{"unknown policy", Spec{Kind: "k", Handler: run, OnCrash: "pray"}, "retry, probe or park"},
 		{"a probe that cannot be asked", Spec{Kind: "k", Handler: run, OnCrash: OnCrashProbe}, "cannot be asked"},
@@ -101,7 +103,14 @@ func TestCompileDefaults(t *testing.T) {
 	if h.MaxAttempts != 3 || h.OnCrash != OnCrashPark || h.Timeout != 10*time.Minute || h.Profile != DevWrite {
 		t.Errorf("defaults are %+v", h.Spec)
 	}
-	if h.maxAttempts(0) != 3 || h.maxAttempts(7) != 7 {
-		t.Error("a task's own wish comes before the handler's")
+	if h.maxAttempts(0) != 3 || h.maxAttempts(2) != 2 || h.maxAttempts(7) != 3 || h.maxAttempts(math.MaxUint32) != 3 {
+		t.Error("a task has the attempts that it asks for, up to those of its handler")
+	}
+	h, err = newRegistry(nil).compile(Spec{Kind: "k", Handler: handlerFunc(succeed), MaxRetries: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.maxAttempts(0) != 3 || h.maxAttempts(5) != 5 || h.maxAttempts(math.MaxUint32) != 5 {
+		t.Error("a handler that allows more attempts than it makes by itself gives them to a task that asks")
 	}
 }

@@ -41,7 +41,7 @@ func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 	}
 	out := inbox.Spec{
 		Kind: s.Kind, Allow: s.Allow, Profile: inbox.Profile(s.Profile), Concurrency: s.Concurrency,
-		MaxAttempts: s.MaxAttempts, OnCrash: inbox.OnCrash(s.OnCrash), Timeout: timeout, MaxBody: uint64(s.MaxBody),
+		MaxAttempts: s.MaxAttempts, MaxRetries: s.MaxRetries, OnCrash: inbox.OnCrash(s.OnCrash), Timeout: timeout, MaxBody: uint64(s.MaxBody),
 	}
 	w := worker{node: n, spec: s, files: true}
 	switch cmp.Or(s.Type, TypeCommand) {
@@ -61,7 +61,7 @@ func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 	s := w.spec
 	cfg := command.Config{
-		Exec: s.Exec, AllowArgs: s.Args, AllowFlags: s.Args, Env: s.Env, Dir: s.Dir,
+		Exec: s.Exec, AllowArgs: s.Args, AllowFlags: s.AllowFlags, Env: s.Env, Dir: s.Dir,
 		Timeout: -1, MaxOutput: s.MaxOutput, Node: n.keys.Peer().String(),
 	}
 	if s.Body == "file" {
@@ -202,6 +202,8 @@ func endOf(o agent.Outcome) inbox.End {
 		return inbox.Fail
 	case agent.Timeout, agent.Cancelled:
 		return inbox.Stopped
+	case agent.Unready:
+		return inbox.Unready
 	}
 	return inbox.Crashed
 }

@@ -28,12 +28,14 @@ type HandlerSpec struct {
 	Type        string   `yaml:"type,omitempty" json:"type,omitempty" enum:"command,discard,echo,sha256" doc:"default command"`
 	Exec        []string `yaml:"exec,omitempty" json:"exec,omitempty" doc:"program and its fixed arguments; never a shell line"`
 	Args        bool     `yaml:"args,omitempty" json:"args,omitempty" doc:"the task's arguments are appended"`
+	AllowFlags  bool     `yaml:"allow_flags,omitempty" json:"allow_flags,omitempty" doc:"with args: also arguments that begin with -; default they are refused"`
 	Body        string   `yaml:"body,omitempty" json:"body,omitempty" enum:"stdin,file" doc:"how the program gets the body; default stdin"`
 	Allow       []string `yaml:"allow" json:"allow" doc:"peer:NAME, peer:ID or role:ROLE"`
 	Profile     string   `yaml:"profile,omitempty" json:"profile,omitempty" enum:"read-only,dev-write,dangerous" doc:"default dev-write; dangerous is allowed peer by peer, never by role"`
 	Timeout     string   `yaml:"timeout,omitempty" json:"timeout,omitempty" doc:"of one run; default 10m, 0 none"`
 	Concurrency int      `yaml:"concurrency,omitempty" json:"concurrency,omitempty" doc:"runs at once; default the node's slots"`
 	MaxAttempts int      `yaml:"max_attempts,omitempty" json:"max_attempts,omitempty" doc:"default 3"`
+	MaxRetries  int      `yaml:"max_retries,omitempty" json:"max_retries,omitempty" doc:"attempts that a task may ask for with --retries; default max_attempts"`
 	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"when a run was cut off; default park: nothing is repeated that nobody called repeatable; probe runs exec --check KEY: 0 done, 10 not done"`
 	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default no limit but the node's"`
 	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output kept; default 10 MiB"`
@@ -74,6 +76,8 @@ func (s HandlerSpec) Validate() error {
 		return fail("no program: set exec to the program and its arguments")
 	case cmp.Or(s.Type, TypeCommand) != TypeCommand && len(s.Exec) > 0:
 		return fail("type %s runs no program: drop exec", s.Type)
+	case s.AllowFlags && !s.Args:
+		return fail("allow_flags without args: no argument reaches the program: set args too")
 	case !oneOf(s.Body, "", "stdin", "file"):
 		return fail("body %.40q: it is stdin or file", s.Body)
 	case !oneOf(s.Profile, "", "read-only", "dev-write", "dangerous"):
@@ -82,7 +86,9 @@ func (s HandlerSpec) Validate() error {
 		return fail("on_crash %.40q: it is retry, probe or park", s.OnCrash)
 	case s.OnCrash == "probe" && cmp.Or(s.Type, TypeCommand) != TypeCommand:
 		return fail("on_crash probe asks a program (exec --check KEY), and type %s runs none", s.Type)
-	case s.Concurrency < 0 || s.MaxAttempts < 0 || s.MaxBody < 0 || s.MaxOutput < 0:
+	case s.MaxRetries > 0 && s.MaxRetries < cmp.Or(s.MaxAttempts, 3):
+		return fail("max_retries is %d, and a task has %d attempts without asking", s.MaxRetries, cmp.Or(s.MaxAttempts, 3))
+	case s.Concurrency < 0 || s.MaxAttempts < 0 || s.MaxRetries < 0 || s.MaxBody < 0 || s.MaxOutput < 0:
 		return fail("a limit is negative")
 	}
 	if _, err := s.timeout(); err != nil {

@@ -129,7 +129,7 @@ func (n *Node) registered() []Handler {
 		spec := n.handlers.specs[s.Kind]
 		out = append(out, Handler{
 			Kind: s.Kind, Type: cmp.Or(spec.Type, TypeCommand), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
-			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash),
+			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash), Warning: command.Warn(spec.Exec, spec.Args, spec.AllowFlags),
 			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting,
 		})
 	}

@@ -37,7 +37,7 @@ type Request struct {
 	Stream  io.Reader         // the same, of any size, read to its end by Submit
 	Type    string            // content type of the body
 	Labels  map[string]string // free words to find it by
-	Trace   string            // W3C traceparent; default a fresh one
+	Trace   string            // W3C traceparent; default, and instead of one that is not valid, a fresh one
 	Retries uint32            // attempts that the handler may make; 0: its own
 	Affinity
 	// RedriveOf names the ended task that this one repeats.
@@ -205,6 +205,7 @@ type Handler struct {
 	Running     int      `json:"running"`
 	Waiting     int      `json:"waiting"`
 	Problem     string   `json:"problem,omitempty" doc:"why its program cannot be started now"`
+	Warning     string   `json:"warning,omitempty" doc:"what those who may ask for it could do with its program"`
 }
 
 // A Status is this node at a glance.

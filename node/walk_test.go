@@ -17,7 +17,7 @@ import (
 
 // shell is a handler that runs a program with the task's arguments.
 func shell(extra func(*HandlerSpec)) HandlerSpec {
-	s := HandlerSpec{Kind: "run", Exec: []string{"/usr/bin/env"}, Args: true, Allow: []string{"peer:a"}, OnCrash: "retry"}
+	s := HandlerSpec{Kind: "run", Exec: []string{"/usr/bin/env"}, Args: true, AllowFlags: true, Allow: []string{"peer:a"}, OnCrash: "retry"}
 	if extra != nil {
 		extra(&s)
 	}
@@ -367,5 +367,28 @@ func TestAtMostOnceIsStartedOnce(t *testing.T) {
 	r.Mode = 7
 	if _, err := a.Submit(t.Context(), r); !errors.Is(err, ErrInvalid) {
 		t.Errorf("mode 7: %v, want %v", err, ErrInvalid)
+	}
+}
+
+// A handler that takes a sender's arguments takes no flags unless it says so, and
+// nobody gets more attempts out of it than it allows.
+func TestAHandlerBoundsItsSenders(t *testing.T) {
+	a, b := pair(t, nil)
+	dir := t.TempDir()
+	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "finder", Exec: []string{"find", dir}, Args: true, Allow: []string{"peer:a"}}); err != nil {
+		t.Fatal(err)
+	}
+	task := a.ended(t, a.submit(t, Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "FAILED")
+	if !strings.Contains(task.Reason, "--allow-flags") {
+		t.Errorf("the reason is %q, want what would allow it", task.Reason)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "stolen")); err == nil {
+		t.Error("the sender's program ran")
+	}
+	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "strict", Exec: []string{"false"}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if task := a.ended(t, a.submit(t, Request{Target: "b", Kind: "strict", Retries: 1 << 31}), "DEAD_LETTER"); task.Attempts != 1 {
+		t.Errorf("%d attempts were made, the handler allows one", task.Attempts)
 	}
 }

@@ -85,15 +85,14 @@ func (c Config) admitArgs(args []string, goos string) error {
 	if len(args) > MaxArgs {
 		return fmt.Errorf("%w: %d arguments, at most %d", ErrArgs, len(args), MaxArgs)
 	}
-	flags := c.AllowFlags || c.Exec[len(c.Exec)-1] == "--"
 	total := 0
 	for i, arg := range args {
 		total += len(arg)
 		if err := checkText(arg); err != nil {
 			return fmt.Errorf("%w: number %d: %w", ErrArgs, i+1, err)
 		}
-		if !flags && isFlag(arg, goos) {
-			return fmt.Errorf("%w: number %d begins like a flag: allow_flags is off for this handler and its exec does not end with --", ErrArgs, i+1)
+		if !c.AllowFlags && isFlag(arg, goos) {
+			return fmt.Errorf("%w: number %d begins like a flag, and this handler takes none: send it as the body, or have the handler's owner set allow_flags (handler add --allow-flags)", ErrArgs, i+1)
 		}
 	}
 	if total > MaxArgTotal {

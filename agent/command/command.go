@@ -49,7 +49,7 @@ const (
 type Config struct {
 	Exec       []string      // the program, absolute or found on PATH, and its fixed words
 	AllowArgs  bool          // append the task's arguments; default: a task with arguments is refused
-	AllowFlags bool          // let these begin with '-'; default: only if Exec ends with "--"
+	AllowFlags bool          // let these begin with '-'; default: a task with such an argument is refused
 	PassBody   Pass          // default PassStdin
 	Timeout    time.Duration // of one run; default 10 min, negative: none
 	Grace      time.Duration // between SIGTERM and SIGKILL; default 5s
@@ -119,7 +119,7 @@ func (h *Handler) Run(ctx context.Context, r agent.Run) agent.Result {
 	}
 	j, err := h.job(r)
 	if err != nil {
-		return agent.Result{Outcome: agent.Retry, Code: -1, Err: err.Error()}
+		return neverRan(err)
 	}
 	out := agent.NewOutput(r.Dir, h.cfg.MaxOutput)
 	diag := &tail{max: agent.MaxStderr}
@@ -171,7 +171,10 @@ func saveBody(r agent.Run) (path string, err error) {
 		return "", err
 	}
 	if r.Body != nil {
-		_, err = io.Copy(f, r.Body)
+		src := &sourceReader{r: r.Body}
+		if _, err = io.Copy(f, src); src.err != nil {
+			err = fmt.Errorf("%w: %w", errBody, src.err)
+		}
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return "", errors.Join(err, os.Remove(f.Name()))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -178,17 +180,45 @@ func TestWorkingDirectory(t *testing.T) {
 		}
 	}
 	res := run(t, Config{Exec: program(t, "where"), Dir: filepath.Join(own, "missing")}, agent.Run{})
-	if res.Outcome != agent.Retry || res.Err == "" {
-		t.Errorf("result = %+v, want retry: the folder is missing", res)
+	if res.Outcome != agent.Unready || res.Err == "" {
+		t.Errorf("result = %+v, want unready: the folder is missing", res)
 	}
 }
 
 func TestMissingProgram(t *testing.T) {
 	for _, name := range []string{"balefire-no-such-program", filepath.Join(t.TempDir(), "nothing")} {
 		res := run(t, Config{Exec: []string{name}}, agent.Run{})
-		if res.Outcome != agent.Retry || res.Code != -1 || !strings.Contains(res.Err, "install it") {
-			t.Errorf("result = %+v, want retry with advice", res)
+		if res.Outcome != agent.Unready || res.Code != -1 || !strings.Contains(res.Err, "install it") {
+			t.Errorf("result = %+v, want unready with advice", res)
 		}
+	}
+}
+
+// S16: what this machine lacks to start a program spends no attempt of the task.
+// What the task itself brought does.
+func TestRunsThatNeverBegan(t *testing.T) {
+	tests := []struct {
+		name string
+		err  error
+		want agent.Outcome
+	}{
+		{"file descriptors of the process", os.NewSyscallError("pipe2", syscall.EMFILE), agent.Unready},
+		{"file descriptors of the system", fmt.Errorf("start: %w", syscall.ENFILE), agent.Unready},
+		{"processes", &os.PathError{Op: "fork/exec", Path: "/bin/true", Err: syscall.EAGAIN}, agent.Unready},
+		{"memory", &os.PathError{Op: "fork/exec", Path: "/bin/true", Err: syscall.ENOMEM}, agent.Unready},
+		{"room for the body's file", fmt.Errorf("save body: %w", syscall.ENOSPC), agent.Unready},
+		{"the program", fmt.Errorf("%w: install it", ErrProgram), agent.Unready},
+		{"the program's interpreter", &os.PathError{Op: "fork/exec", Path: "/opt/x", Err: syscall.ENOENT}, agent.Unready},
+		{"words that are too many for the system", &os.PathError{Op: "fork/exec", Path: "/bin/true", Err: syscall.E2BIG}, agent.Retry},
+		{"a body that cannot be read", fmt.Errorf("save body: %w: disk broke", errBody), agent.Retry},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			res := ended{}.result(tt.err)
+			if res.Outcome != tt.want || res.Code != -1 || res.Err == "" {
+				t.Errorf("result = %+v, want %v with a reason", res, tt.want)
+			}
+		})
 	}
 }
 

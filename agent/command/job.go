@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/balefire/balefire/agent"
@@ -176,7 +177,7 @@ func alive(t *tree, exited <-chan struct{}) int {
 func (e ended) result(err error) agent.Result {
 	switch {
 	case err != nil:
-		return agent.Result{Outcome: agent.Retry, Code: -1, Err: err.Error()}
+		return neverRan(err)
 	case e.left > 0:
 		return agent.Result{Outcome: agent.Crashed, Code: -1, Err: fmt.Sprintf("%d processes of the run could not be killed", e.left)}
 	case errors.Is(e.cause, errBody):
@@ -187,6 +188,17 @@ func (e ended) result(err error) agent.Result {
 		return agent.Result{Outcome: agent.Crashed, Code: code(e.state), Err: "killed by signal: " + killed(e.state)}
 	}
 	return exitResult(code(e.state))
+}
+
+// neverRan is the result of a run whose program was not started. Only what the
+// task brought itself, too many words for the system or a body that cannot be
+// read, is a failed attempt; what this machine lacks is not the task's doing.
+func neverRan(err error) agent.Result {
+	res := agent.Result{Outcome: agent.Unready, Code: -1, Err: err.Error()}
+	if errors.Is(err, syscall.E2BIG) || errors.Is(err, errBody) {
+		res.Outcome = agent.Retry
+	}
+	return res
 }
 
 // exitResult says what an exit code means.

@@ -3,13 +3,40 @@ package command
 import (
 	"os"
 	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/balefire/balefire/agent"
 )
 
 func running(pid int) bool {
 	s, ok := readStat(pid)
 	return ok && !s.dead
+}
+
+// S16: without a free file descriptor nothing is started, and nothing is spent.
+func TestNoFileDescriptorsIsUnready(t *testing.T) {
+	cfg, r := Config{Exec: program(t, "exit", "0")}, agent.Run{Dir: t.TempDir()}
+	h := handler(t, cfg)
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 3, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	res := agent.Call(t.Context(), h, r)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if res.Outcome != agent.Unready || !strings.Contains(res.Err, "too many open files") {
+		t.Errorf("result = %+v, want unready: too many open files", res)
+	}
+	if res := agent.Call(t.Context(), h, r); res.Outcome != agent.Success {
+		t.Errorf("with file descriptors again: %+v, want success", res)
+	}
 }
 
 // S35: a node that is killed takes the program with it, and at the next start

@@ -23,8 +23,8 @@ without a shell, with its words as they are written here. The task's body is its
 standard input, its standard output is the result; exit 0 is success, 75 asks to
 be tried again, 65 says that no retry will help.
 
-With --args the sender's arguments are appended, so allow only programs for which
-that is harmless. A handler of the profile dangerous must be named under dangerous
+With --args the sender's arguments are appended, but none that begins with - unless
+--allow-flags says so: a flag can make a harmless program run another one. A handler of the profile dangerous must be named under dangerous
 in this node's own configuration file.`,
 		Example: `  balefire-node handler add uname --allow laptop -- uname
   balefire-node handler add ingest --allow role:work --exec /usr/local/bin/ingest --timeout 1h
@@ -66,8 +66,14 @@ func (w *world) addHandler(cmd *cobra.Command, s node.HandlerSpec) error {
 	w.say("handler %s is there for %s", s.Kind, strings.Join(s.Allow, ", "))
 	hs, _ := c.Handlers(ctx) // it is there whether or not this can be asked
 	for _, h := range hs {
-		if h.Kind == s.Kind && h.Problem != "" { // it may be installed later
+		switch {
+		case h.Kind != s.Kind:
+			continue
+		case h.Problem != "": // it may be installed later
 			w.say("but no task of it can be started yet: %s", h.Problem)
+		}
+		if h.Warning != "" {
+			w.say("warning: %s", h.Warning)
 		}
 	}
 	return nil
@@ -78,12 +84,14 @@ func addHandlerFlags(c *cobra.Command, s *node.HandlerSpec) {
 	f.StringArrayVar(&s.Exec, "exec", nil, "program, then one word of its arguments each (repeatable)")
 	f.StringSliceVar(&s.Allow, "allow", nil, "who may ask for it: PEER, peer:ID or role:ROLE (repeatable)")
 	f.StringVar(&s.Type, "type", "", "command, or built in: discard, echo, sha256 (default command)")
-	f.BoolVar(&s.Args, "args", false, "append the sender's arguments")
+	f.BoolVar(&s.Args, "args", false, "append the sender's arguments; one that begins with - is refused")
+	f.BoolVar(&s.AllowFlags, "allow-flags", false, "with --args: take also arguments that begin with -")
 	f.StringVar(&s.Body, "body", "", "how the program gets the body: stdin or file (default stdin)")
 	f.StringVar(&s.Profile, "profile", "", "read-only, dev-write or dangerous (default dev-write)")
 	f.StringVar(&s.Timeout, "timeout", "", "limit of one run, 0 for none (default 10m)")
 	f.IntVar(&s.Concurrency, "concurrency", 0, "runs at the same time (default the node's slots)")
 	f.IntVar(&s.MaxAttempts, "max-attempts", 0, "runs before it is a dead letter (default 3)")
+	f.IntVar(&s.MaxRetries, "max-retries", 0, "attempts that a sender may ask for with --retries (default those of --max-attempts)")
 	f.StringVar(&s.OnCrash, "on-crash", "", "when a run was cut off: retry, probe or park (default park)")
 	f.Int64Var(&s.MaxBody, "max-body", 0, "bytes of a body (default the node's limit)")
 	f.Int64Var(&s.MaxOutput, "max-output", 0, "bytes of output that are kept (default 10 MiB)")

@@ -41,7 +41,7 @@ Begin with two machines:
 Exit codes: 0 done, 1 an error, 2 wrong usage, 3 no node is running, 4 no such
 thing, 5 denied, 6 the waiting is over (the task is safe), 7 the task ran and
 failed, 8 refused in this state, 130 interrupted.`,
-		Example: `  balefire-node send laptop shell --wait -- uname -a
+		Example: `  balefire-node send laptop resize @photo.jpg --wait -- 800 600
   balefire-node send laptop ingest @photo.tar
   balefire-node why 01a1f84f`,
 		SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs, RunE: noCommand,

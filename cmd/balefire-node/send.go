@@ -42,7 +42,7 @@ The body is a file (@FILE), standard input (-) or nothing; what follows -- is
 given to the handler as arguments, where it allows that. With --wait the result
 is printed instead of the id (with -o json the task), and the exit code tells how
 it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
-		Example: `  balefire-node send laptop shell --wait -- uname -a
+		Example: `  balefire-node send laptop resize @photo.jpg --wait -- 800 600
   balefire-node send laptop ingest @photos.tar --class low --ttl 24h
   pg_dump shop | balefire-node send backup store - --key shop-$(date +%F)`,
 		Annotations: map[string]string{waits: "yes"},
@@ -65,7 +65,7 @@ it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
 	fs.StringArrayVar(&f.request.Require, "require", nil, "of a queue: a label that the node must have (repeatable)")
 	fs.StringArrayVar(&f.request.Prefer, "prefer", nil, "of a queue: a label that the node should have (repeatable)")
 	fs.StringVar(&f.request.Type, "type", "", "content type of the body")
-	fs.Uint32Var(&f.request.Retries, "retries", 0, "attempts that the handler may make (default its own)")
+	fs.Uint32Var(&f.request.Retries, "retries", 0, "attempts that the handler may make, up to what it allows (default its own)")
 	fs.BoolVar(&f.wait, "wait", false, "wait for the end and print the result")
 	c.MarkFlagsMutuallyExclusive("key", "dedupe")
 	c.MarkFlagsMutuallyExclusive("at", "delay")

@@ -28,7 +28,7 @@ func Starter(listen []string) string {
 # handlers:
 #   - kind: uname
 #     exec: [uname]
-#     args: true           # the sender may add arguments
+#     args: true           # the sender may add arguments, but no flags
 #     allow: [role:work]   # or peer:NAME
 `)
 	return b.String()

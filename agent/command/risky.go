@@ -1,0 +1,56 @@
+package command
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// interpreters run the first argument that is no flag as code.
+var interpreters = words("sh bash dash zsh ksh fish csh tcsh busybox python pypy perl ruby node nodejs deno bun php lua luajit tclsh osascript pwsh powershell cmd awk gawk mawk sed make")
+
+// launchers run their arguments as a program, here or elsewhere.
+var launchers = words("env xargs ssh sudo doas su nohup nice ionice setsid timeout stdbuf chroot unshare nsenter runuser flock watch parallel time strace gdb systemd-run docker podman kubectl")
+
+// flagged run a program, or write a file, that one of their flags names.
+var flagged = words("find tar git rsync scp curl wget sort zip man less vi vim ex nano ftp tcpdump openssl journalctl")
+
+func words(s string) map[string]bool {
+	m := map[string]bool{}
+	for _, w := range strings.Fields(s) {
+		m[w] = true
+	}
+	return m
+}
+
+// Warn says what senders could do with a handler that runs exec and appends
+// their arguments, or nothing. It knows common programs only: that it is silent
+// says nothing about others.
+func Warn(exec []string, args, flags bool) string {
+	if !args || len(exec) == 0 {
+		return ""
+	}
+	name := strings.ToLower(strings.TrimSuffix(filepath.Base(exec[0]), ".exe"))
+	name = strings.TrimRight(name, "0123456789.") // python3.12
+	switch {
+	case launchers[name]:
+		return name + " runs its arguments as a program: whoever may ask for this kind can run anything as this node's user"
+	case interpreters[name] && !hasScript(exec[1:]):
+		return name + " runs its arguments as code: whoever may ask for this kind can run anything as this node's user; name the script in exec"
+	case interpreters[name], !flags:
+		return ""
+	case flagged[name]:
+		return name + " has flags that run programs or write files: whoever may ask for this kind can run anything as this node's user; leave --allow-flags out"
+	}
+	return ""
+}
+
+// hasScript reports whether the fixed words name what an interpreter runs: the
+// arguments behind that are data.
+func hasScript(fixed []string) bool {
+	for _, w := range fixed {
+		if !strings.HasPrefix(w, "-") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,46 @@
+package command
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/agent"
+)
+
+// Programs that make code of their arguments are warned of, and only where a
+// task's arguments reach that far.
+func TestProgramsThatRunTheirArguments(t *testing.T) {
+	tests := []struct {
+		exec        string
+		args, flags bool
+		warn        bool
+	}{
+		{"sh", true, false, true}, {"/bin/bash", true, false, true}, {"python3.12", true, false, true}, {"perl", true, true, true},
+		{"xargs", true, false, true}, {"env", true, false, true}, {"ssh host", true, false, true}, {"sudo -n", true, false, true},
+		{"find /srv", true, true, true}, {"git -C /srv", true, true, true}, {"tar -xf", true, true, true},
+		{"sh", false, false, false}, {"env", false, true, false},
+		{"sh -c script name", true, false, false}, {"python3 /opt/x.py", true, true, false},
+		{"find /srv", true, false, false}, {"uname", true, true, false}, {"/opt/bin/resize", true, true, false}, {"", true, true, false},
+	}
+	for _, tt := range tests {
+		if got := Warn(strings.Fields(tt.exec), tt.args, tt.flags); (got != "") != tt.warn {
+			t.Errorf("Warn(%q, args %v, flags %v) = %q, want a warning %v", tt.exec, tt.args, tt.flags, got, tt.warn)
+		}
+	}
+}
+
+// A handler that takes arguments takes no flags unless it says so: with find they
+// would run any program.
+func TestFindRunsNothingForASender(t *testing.T) {
+	dir := t.TempDir()
+	wish := agent.Run{Dir: dir, Args: []string{"-exec", "touch", "{}.was-here", ";"}}
+	for _, exec := range [][]string{{"find", dir}, {"find", dir, "--"}, {"find"}} {
+		if res := run(t, Config{Exec: exec, AllowArgs: true}, wish); res.Outcome != agent.Fail || res.Code != -1 || !strings.Contains(res.Err, "--allow-flags") {
+			t.Errorf("%q: %+v, want fail before a start, and what would allow it", exec, res)
+		}
+	}
+	if _, err := os.Stat(dir + ".was-here"); err == nil {
+		t.Error("the sender's program ran")
+	}
+}
