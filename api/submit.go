@@ -36,7 +36,7 @@ type Submit struct {
 	Text    string            `json:"text,omitempty" doc:"the same as plain text"`
 	Type    string            `json:"type,omitempty" maxLength:"255" doc:"content type of the body"`
 	Labels  map[string]string `json:"labels,omitempty" doc:"free words to find it by, at most 32"`
-	Trace   string            `json:"traceparent,omitempty" doc:"W3C trace context; the header of that name does the same"`
+	Trace   string            `json:"traceparent,omitempty" doc:"W3C trace context; the header of that name does the same; without a valid one the task gets a fresh one, with the flag sampled"`
 	Retries uint32            `json:"retries,omitempty" doc:"attempts that the handler may make; default its own"`
 	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the node must have that does it; for a queue alone"`
 	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that it should have: nodes with all of them go first"`

@@ -32,6 +32,7 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, *transport
 		return nil, nil, err
 	}
 	now := n.cfg.Clock.Now()
+	r.Trace = traceOf(r.Trace)
 	d := &outbox.Draft{Record: record(r, now), Header: proto.Header{
 		What: proto.WhatTask, Mesh: n.mesh.ID, ID: proto.NewTaskID(now), Origin: n.keys.Peer(), Target: to.Peer,
 		Created: now.UnixMilli(), NotAfter: now.Add(cmp.Or(r.TTL, proto.DefaultTTL)).UnixMilli(),

@@ -1,0 +1,54 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"strings"
+)
+
+// traceOf returns the trace context that a task travels with: the caller's, as the
+// W3C recommendation writes it, or a fresh one where there is none or it is not
+// valid. A fresh one has random ids and the flags 01, sampled: the node records every
+// step of the task, so a handler that continues the trace finds its parent.
+func traceOf(given string) string {
+	if validTrace(given) {
+		return given
+	}
+	var ids [24]byte
+	for ids[0] == 0 || ids[16] == 0 { // ids of zeros alone are not valid
+		rand.Read(ids[:]) // never fails
+	}
+	b := append(make([]byte, 0, traceSize), "00-"...)
+	b = append(hex.AppendEncode(b, ids[:16]), '-')
+	b = append(hex.AppendEncode(b, ids[16:]), "-01"...)
+	return string(b)
+}
+
+const (
+	traceSize    = 55  // of version 00
+	maxTraceSize = 128 // of any version
+)
+
+// validTrace reports whether s is a traceparent: version, trace id, parent id and
+// flags in lower-case hex. A later version than 00 may go on behind the flags.
+func validTrace(s string) bool {
+	if len(s) < traceSize || len(s) > maxTraceSize || s[2] != '-' || s[35] != '-' || s[52] != '-' {
+		return false
+	}
+	version, trace, parent, flags := s[:2], s[3:35], s[36:52], s[53:55]
+	switch {
+	case !lowerHex(version) || !lowerHex(trace) || !lowerHex(parent) || !lowerHex(flags):
+		return false
+	case version == "ff" || strings.Trim(trace, "0") == "" || strings.Trim(parent, "0") == "":
+		return false
+	case version == "00":
+		return len(s) == traceSize
+	}
+	return len(s) == traceSize || s[traceSize] == '-' && printable(s[traceSize:])
+}
+
+func lowerHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
+
+func printable(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
+}
