@@ -258,7 +258,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 		}
 	}
 	c.CloseIdleConnections()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
 		runtime.Gosched()
 	}

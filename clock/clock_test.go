@@ -2,6 +2,7 @@ package clock
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -49,27 +50,30 @@ func TestSystemClockGoesForward(t *testing.T) {
 }
 
 func TestBootTimeIsAskedForNowAndThen(t *testing.T) {
-	asked, suspended := 0, time.Duration(0)
-	start := time.Now()
-	b := newBooted(start, func() time.Duration { asked++; return time.Since(start) + suspended })
-	calls, last := 0, time.Duration(0)
-	for until := time.Now().Add(20 * time.Millisecond); time.Now().Before(until); calls++ {
-		now := b.now()
-		if now < last-bootSlack {
-			t.Fatalf("boot time went back from %v to %v", last, now)
+	synctest.Test(t, func(t *testing.T) {
+		asked, suspended := 0, time.Duration(0)
+		start := time.Now()
+		b := newBooted(start, func() time.Duration { asked++; return time.Since(start) + suspended })
+		const calls = 200
+		last := time.Duration(0)
+		for range calls {
+			now := b.now()
+			if now < last-bootSlack {
+				t.Fatalf("boot time went back from %v to %v", last, now)
+			}
+			last = now
+			time.Sleep(bootEvery / 10)
 		}
-		last = now
-	}
-	if asked == 0 || asked > calls/2 {
-		t.Errorf("the machine was asked %d times in %d calls", asked, calls)
-	}
+		if asked != calls/10 {
+			t.Errorf("the machine was asked %d times in %d calls, want each %v", asked, calls, bootEvery)
+		}
 
-	suspended = time.Hour
-	for until := time.Now().Add(2 * bootEvery); time.Now().Before(until); {
-	}
-	if now := b.now(); now < time.Hour {
-		t.Errorf("boot time = %v, the suspension of an hour is not in it", now)
-	}
+		suspended = time.Hour
+		time.Sleep(bootEvery)
+		if now := b.now(); now < time.Hour {
+			t.Errorf("boot time = %v, the suspension of an hour is not in it", now)
+		}
+	})
 }
 
 func TestAsleep(t *testing.T) {

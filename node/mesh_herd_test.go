@@ -12,19 +12,15 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// herd is how many nodes start at once: 12, 6 in the short form, 50 with BALEFIRE_LONG, or
-// BALEFIRE_HERD.
+// herd is how many nodes start at once: 8, 50 with BALEFIRE_LONG, or BALEFIRE_HERD.
 func herd() int {
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_HERD")); err == nil {
 		return n
 	}
-	switch {
-	case long:
+	if long {
 		return 50
-	case testing.Short():
-		return 6
 	}
-	return 12
+	return 8
 }
 
 // traffic is what a node sends on the average between two readings.

@@ -22,10 +22,10 @@ type trial struct {
 	detect   []time.Duration // from the death of a node until each other one said so
 }
 
-// weather runs ten whole nodes: a tenth of the packets is lost, one node at a time
-// stands still for 1 to 30 seconds, and every three minutes one dies and comes back
-// a minute later.
-func weather(t *testing.T, seed uint64, d time.Duration, plain bool) (r trial) {
+// weather runs whole nodes: a tenth of the packets is lost, one node at a time stands
+// still for 1 to 30 seconds, and every three minutes one dies and comes back a minute
+// later.
+func weather(t *testing.T, size int, seed uint64, d time.Duration, plain bool) (r trial) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		type standing struct {
@@ -53,7 +53,7 @@ func weather(t *testing.T, seed uint64, d time.Duration, plain bool) (r trial) {
 				r.wrong++
 			}
 		}
-		w = newWorldWith(t, 10, seed, transporttest.Link{Latency: 5 * time.Millisecond, Seed: seed}, func(s *simulated, cfg *Config) {
+		w = newWorldWith(t, size, seed, transporttest.Link{Latency: 5 * time.Millisecond, Seed: seed}, func(s *simulated, cfg *Config) {
 			cfg.Net.NoDHT, cfg.Net.Relays = true, -1 // they cost the most and say nothing here
 			cfg.Simulated.Gossip = func(c *gossip.Config) {
 				c.Plain = plain
@@ -113,14 +113,14 @@ func weather(t *testing.T, seed uint64, d time.Duration, plain bool) (r trial) {
 // TestLifeguardWithWholeNodes holds over real libp2p what package gossip holds for
 // its pure core: with a tenth of the nodes standing still and a tenth of the packets
 // lost, the rules of Lifeguard give twenty times fewer false verdicts, and see a
-// death at most half as late again. It takes some minutes, in which the figures
-// are rough, or BALEFIRE_VIRTUAL_HOURS.
+// death at most half as late again. It takes ten nodes and BALEFIRE_VIRTUAL_HOURS; or
+// six and some minutes, in which the figures are rough.
 func TestLifeguardWithWholeNodes(t *testing.T) {
-	each, fewer, slower := 4*time.Minute, 5, 2.5
+	size, each, enough, fewer, slower := 6, 3*time.Minute, 10, 3, 5.0
 	if hours, err := strconv.Atoi(os.Getenv("BALEFIRE_VIRTUAL_HOURS")); err == nil {
-		each, fewer, slower = time.Duration(hours)*time.Hour/2, 20, 1.5
+		size, each, enough, fewer, slower = 10, time.Duration(hours)*time.Hour/2, 100, 20, 1.5
 	}
-	plain, ours := weather(t, 1, each, true), weather(t, 1, each, false)
+	plain, ours := weather(t, size, 1, each, true), weather(t, size, 1, each, false)
 	for _, r := range []struct {
 		name string
 		trial
@@ -129,7 +129,7 @@ func TestLifeguardWithWholeNodes(t *testing.T) {
 		t.Logf("%s: %.2f h, %d verdicts, %d false, %d more by who stood still; detection mean %v, median %v, worst %v of %d", r.name, r.hours, r.verdicts, r.wrong, r.still,
 			mean(r.detect), r.detect[len(r.detect)/2], r.detect[len(r.detect)-1], len(r.detect))
 	}
-	if plain.wrong < fewer*ours.wrong || plain.wrong < 100 {
+	if plain.wrong < fewer*ours.wrong || plain.wrong < enough {
 		t.Errorf("%d false verdicts, %d with plain SWIM", ours.wrong, plain.wrong)
 	}
 	if float64(mean(ours.detect)) > slower*float64(mean(plain.detect)) {

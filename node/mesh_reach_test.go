@@ -109,8 +109,14 @@ func TestUpgradeLosesNoTask(t *testing.T) {
 // TestLinkIsBack holds S07 with whole nodes: when a link is back after 5 to 40
 // seconds, the first task that waited is accepted within 2 s (p95), and when the
 // target comes back at another address within 10 s. When both sides dial is
-// chance: one outage in some hundreds takes longer than 2 s.
+// chance: one outage in some hundreds takes longer than 2 s. The short form has 20
+// outages, of which so few say nothing about the p95: three may be slow. With
+// BALEFIRE_LONG it has 100, and 10 moves instead of 3.
 func TestLinkIsBack(t *testing.T) {
+	outages, slow, moves := 20, 3, 3
+	if long {
+		outages, slow, moves = 100, 5, 10
+	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
 		defer w.close()
@@ -124,7 +130,7 @@ func TestLinkIsBack(t *testing.T) {
 			return w.await(time.Minute, "the first task", func() bool { return a.accepted(id) })
 		}
 		var back, moved []time.Duration
-		for i := range 100 {
+		for i := range outages {
 			time.Sleep(time.Duration(5+w.rng.IntN(10)) * time.Second)
 			w.Unplug(b.at)
 			time.Sleep([]time.Duration{5, 10, 20, 40}[i%4] * time.Second)
@@ -134,7 +140,7 @@ func TestLinkIsBack(t *testing.T) {
 			w.Heal()
 			back = append(back, w.await(time.Minute, "the first task", func() bool { return a.accepted(id) }))
 		}
-		for range 10 {
+		for range moves {
 			time.Sleep(time.Duration(20+w.rng.IntN(20)) * time.Second)
 			b.crash()
 			time.Sleep(20 * time.Second)
@@ -144,12 +150,13 @@ func TestLinkIsBack(t *testing.T) {
 		}
 		slices.Sort(back)
 		slices.Sort(moved)
-		t.Logf("known address: p50 %v, p95 %v, worst %v; other address: p50 %v, worst %v", back[50], back[94], back[99], moved[5], moved[9])
-		if back[94] > 2*time.Second {
-			t.Errorf("p95 of the first task is %v, want at most 2s", back[94])
+		most, worst := back[outages-slow-1], moved[moves-1]
+		t.Logf("known address: p50 %v, all but %d %v, worst %v; other address: p50 %v, worst %v", back[outages/2], slow, most, back[outages-1], moved[moves/2], worst)
+		if most > 2*time.Second {
+			t.Errorf("all but %d first tasks took up to %v, want at most 2s", slow, most)
 		}
-		if moved[9] > 10*time.Second {
-			t.Errorf("at another address the first task took %v, want at most 10s", moved[9])
+		if worst > 10*time.Second {
+			t.Errorf("at another address the first task took %v, want at most 10s", worst)
 		}
 		w.await(time.Minute, "the last result", func() bool { return w.ledger.sample(w.nodes) == 0 })
 		if counts := w.ledger.audit(w.nodes); counts["SUCCESS"] != number {
@@ -165,7 +172,7 @@ func TestAllHealAtOnce(t *testing.T) {
 	// Of all tries a fifth falls into the fullest 100ms on average, as each pair
 	// meets at the earlier of two even chances within a second; without jitter all
 	// do. With few nodes chance has more say.
-	size, most := 10, 0.6
+	size, most := 6, 0.8
 	if long {
 		size, most = 50, 1.0/3
 	}

@@ -11,6 +11,10 @@ import (
 	"time"
 )
 
+// patience is the longest wait for an event of real nodes. It catches what hangs, and
+// judges no speed.
+const patience = 2 * time.Minute
+
 // testListen keeps test nodes off every interface but loopback.
 var testListen = []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}
 
@@ -81,7 +85,7 @@ func join(t testing.TB, inviter *live, cfg Config, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := Join(ctx, cfg, inv.Ticket, name); err != nil {
 		t.Fatal(err)

@@ -22,16 +22,12 @@ import (
 // TestQueueHours holds I1, I3, I4, I5, I6, I9 and I20 for every task of a queue of ten
 // whole nodes over real libp2p, in virtual time: halves that do not see each other,
 // one-way links, loss, nodes that crash, its home among them, and a home that moves.
-// It runs a few minutes of that, or BALEFIRE_QUEUE_HOURS hours, each with a mesh of its
+// It runs two minutes of that, or BALEFIRE_QUEUE_HOURS hours, each with a mesh of its
 // own; in an hour all of it has to happen.
 func TestQueueHours(t *testing.T) {
 	hours, err := strconv.Atoi(os.Getenv("BALEFIRE_QUEUE_HOURS"))
 	if err != nil {
-		long := 5 * time.Minute
-		if testing.Short() {
-			long = time.Minute
-		}
-		synctest.Test(t, func(t *testing.T) { queueHour(t, 0, long, newTally()) })
+		synctest.Test(t, func(t *testing.T) { queueHour(t, 0, 2*time.Minute, newTally()) })
 		return
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // memory is not what is short

@@ -36,7 +36,7 @@ func (l *live) submit(t *testing.T, r Request) string {
 // ended waits for the end of a task and fails the test when it is not want.
 func (l *live) ended(t *testing.T, id, want string) Task {
 	t.Helper()
-	task, err := l.Wait(within(t, 30*time.Second), id)
+	task, err := l.Wait(within(t, patience), id)
 	if err != nil || task.State != want {
 		why, _ := l.Why(context.Background(), id)
 		t.Fatalf("task is %s (%s), want %s: %v; %+v", task.State, task.Reason, want, err, why)
@@ -44,12 +44,12 @@ func (l *live) ended(t *testing.T, id, want string) Task {
 	return task
 }
 
-// eventually looks until ok, for half a minute.
+// eventually looks until ok.
 func eventually(t *testing.T, ok func() bool, say func() string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	over := time.After(30 * time.Second)
+	over := time.After(patience)
 	for !ok() {
 		select {
 		case <-tick.C:

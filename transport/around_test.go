@@ -19,18 +19,6 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// until waits for ok, for ten seconds at most.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within ten seconds", what)
-		}
-	}
-}
-
 // TestStrangerGetsNoRelay holds S54: who said no hello gets no place and no
 // circuit, is not punched with, and costs a bounded number of streams.
 func TestStrangerGetsNoRelay(t *testing.T) {
@@ -69,7 +57,7 @@ func TestStrangerGetsNoRelay(t *testing.T) {
 			refused++
 		}
 	}
-	until(t, "its streams are gone", func() bool {
+	eventually(t, "its streams are gone", func() bool {
 		n := 0
 		for _, c := range b.host.Network().ConnsToPeer(a.host.ID()) {
 			n += len(c.GetStreams())
@@ -94,7 +82,7 @@ func TestWiden(t *testing.T) {
 			t.Fatalf("%d, %v, want %d", n, err, want)
 		}
 	}
-	until(t, "the other side knows", func() bool { return b.Peers()[0].Widened == 5 })
+	eventually(t, "the other side knows", func() bool { return b.Peers()[0].Widened == 5 })
 	if s := a.Peers()[0]; s.Widened != 5 || s.Path != before {
 		t.Errorf("%+v", s)
 	}
@@ -119,9 +107,9 @@ func TestWiden(t *testing.T) {
 		t.Errorf("%d, %v", n, err)
 	}
 	a.Disconnect(b.Peer())
-	until(t, "all ended", func() bool { return a.width(b.Peer()) == 0 && b.width(a.Peer()) == 0 })
+	eventually(t, "all ended", func() bool { return a.width(b.Peer()) == 0 && b.width(a.Peer()) == 0 })
 	<-l.Done()
-	until(t, "the connection is gone", func() bool { return a.best(b.Peer()) == nil })
+	eventually(t, "the connection is gone", func() bool { return a.best(b.Peer()) == nil })
 	if _, err := a.Widen(t.Context(), b.Peer(), 1); !errors.Is(err, errCannotWiden) {
 		t.Errorf("without a connection: %v", err)
 	}
@@ -168,7 +156,7 @@ func TestMove(t *testing.T) {
 	}
 	select {
 	case <-a.recv.links: // at once, on the best connection
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("no link follows")
 	}
 }
@@ -184,7 +172,7 @@ func TestAddressChange(t *testing.T) {
 	gone.dial = redial{due: time.Hour * 24 * 365, tries: 40}
 	a.mu.Unlock()
 	a.addressesChanged()
-	until(t, "another hello", func() bool {
+	eventually(t, "another hello", func() bool {
 		b.gate.mu.Lock()
 		defer b.gate.mu.Unlock()
 		return len(b.gate.hellos) >= 2
@@ -436,7 +424,7 @@ func TestSecondHello(t *testing.T) {
 			t.Errorf("a second hello was answered with %v", h)
 		}
 		raw.Reset()
-		until(t, "both are connected", func() bool { return a.Connected(b.Peer()) && b.Connected(a.Peer()) })
+		eventually(t, "both are connected", func() bool { return a.Connected(b.Peer()) && b.Connected(a.Peer()) })
 	}
 }
 
@@ -450,7 +438,7 @@ func TestRelayOnRealSockets(t *testing.T) {
 			cfg.Relays = func() []proto.PeerID { return []proto.PeerID{relay.Peer()} }
 		})
 		link(t, b, relay)
-		until(t, "a place", func() bool { return len(b.Reservations()) == 1 })
+		eventually(t, "a place", func() bool { return len(b.Reservations()) == 1 })
 		a := start(t, 1, nil)
 		l := link(t, a, b)
 		if s := a.Peers()[slices.IndexFunc(a.Peers(), func(s PeerStatus) bool { return s.Peer == b.Peer() })]; s.Direct || s.Relay != relay.Peer() {

@@ -139,6 +139,13 @@ func withBodies(s *shelf) func(*testNode, *Config) {
 	return func(_ *testNode, cfg *Config) { cfg.Bodies = s }
 }
 
+// kept returns how many bytes of a body are durable.
+func (s *shelf) kept(o *proto.Offer) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.durable[nameOf(o)]
+}
+
 func (s *shelf) check(t *testing.T, o *proto.Offer, want []byte) {
 	t.Helper()
 	b, err := s.dir.Open(nameOf(o))
@@ -205,7 +212,10 @@ func TestBodyOutlivesRestarts(t *testing.T) {
 		a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 		link(t, a, b)
 		stop := []*testNode{a, b}[round%2]
-		source := &watched{ReaderAt: bytes.NewReader(body), at: int64(round+1) * size / 4, reached: stop.cancel}
+		source := &watched{ReaderAt: bytes.NewReader(body), at: int64(round+1) * size / 4, reached: func() {
+			eventually(t, "a part is durable", func() bool { return s.kept(o) > 0 })
+			stop.stop() // before the next byte is read
+		}}
 		if round == 2 {
 			source.at = size + 1
 		}

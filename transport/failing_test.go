@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/host"
@@ -76,7 +75,7 @@ func TestRunEndsWhatItBegan(t *testing.T) {
 				}
 			}
 			tt.spoil(tr)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			found := tr.FindMeshes(ctx)
 			running, end := context.WithCancel(ctx)

@@ -37,7 +37,7 @@ func inMesh(t *testing.T, n byte, admits ...byte) (*testNode, *countRumors) {
 	rumors := new(countRumors)
 	return start(t, n, func(node *testNode, cfg *Config) {
 		cfg.Rumors, cfg.DHT = rumors, true
-		cfg.Timing.Hello = time.Second
+		cfg.Timing.Hello = 3 * time.Second
 		cfg.Sync = func(context.Context, proto.PeerID, *proto.Message) (*proto.Message, error) {
 			return &proto.Message{Type: proto.MessageType_SYNCED}, nil
 		}
@@ -310,7 +310,7 @@ func TestForgedRumors(t *testing.T) {
 	}
 	select {
 	case <-gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("who forges rumors keeps its connection")
 	}
 	if n := heard.heard.Load(); n != 0 {

@@ -49,18 +49,6 @@ func (n *testNode) sees(b *testNode) {
 	n.disc.lan.HandlePeerFound(peer.AddrInfo{ID: toLibp2p(b.Peer()), Addrs: b.host.Addrs()})
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	limit := time.After(20 * time.Second)
-	for !ok() {
-		select {
-		case <-limit:
-			t.Fatalf("%s: not within 20s", what)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // TestMemberOnTheLANIsDialled holds that a member which is seen on the LAN needs
 // no address in the book, and one that nobody introduced needs its certificate only.
 func TestMemberOnTheLANIsDialled(t *testing.T) {

@@ -47,6 +47,7 @@ type simNode struct {
 	early   int          // acknowledged before they were durable
 	links   atomic.Int64 // task streams so far
 	gossip  rumorLog
+	mute    bool                          // in no mesh
 	admit   func(from proto.PeerID) error // nil: everybody
 	knows   []int                         // its contacts; nil: everybody
 	place   int                           // where it stands, its id at first
@@ -139,6 +140,9 @@ func (n *simNode) Contacts() []transport.Contact {
 }
 
 func (n *simNode) Hello() *proto.Hello {
+	if n.mute {
+		return nil
+	}
 	return &proto.Hello{Boot: uint64(n.boot), BootId: []byte{15: byte(n.boot)}}
 }
 func (n *simNode) Admit(_ *proto.Hello, from proto.PeerID) error {

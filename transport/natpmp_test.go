@@ -3,6 +3,7 @@ package transport
 import (
 	"encoding/binary"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -18,12 +19,13 @@ type pmpRouter struct {
 	began time.Time
 	given map[byte]uint16 // by the request's code: the port inside
 	asked int             // requests for a port
+	last  string          // the last packet and its sender: the same again is one request, sent again
 	mute  bool
 }
 
-func newPMPRouter(t *testing.T, addr string) *pmpRouter {
+func newPMPRouter(t *testing.T, addr net.IP) *pmpRouter {
 	t.Helper()
-	c, err := net.ListenPacket("udp4", addr+":5351")
+	c, err := net.ListenPacket("udp4", addr.String()+":5351")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +38,7 @@ func newPMPRouter(t *testing.T, addr string) *pmpRouter {
 			if err != nil {
 				return
 			}
-			if out := r.answer(buf[:n]); out != nil {
+			if out := r.answer(buf[:n], from); out != nil {
 				c.WriteTo(out, from)
 			}
 		}
@@ -44,7 +46,11 @@ func newPMPRouter(t *testing.T, addr string) *pmpRouter {
 	return r
 }
 
-func (r *pmpRouter) answer(b []byte) []byte {
+// ownLoopback returns a loopback address that other test processes of this machine
+// do not use: NAT-PMP has one port.
+func ownLoopback(n byte) net.IP { return net.IPv4(127, n, byte(os.Getpid()>>8), byte(os.Getpid())) }
+
+func (r *pmpRouter) answer(b []byte, from net.Addr) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mute {
@@ -52,10 +58,14 @@ func (r *pmpRouter) answer(b []byte) []byte {
 	}
 	out := binary.BigEndian.AppendUint32([]byte{0, b[1] + 128, 0, 0}, uint32(time.Since(r.began)/time.Second))
 	if b[1] == 0 {
+		r.last = ""
 		return append(out, 192, 0, 2, 1)
 	}
 	inner, life := binary.BigEndian.Uint16(b[4:]), binary.BigEndian.Uint32(b[8:])
-	r.asked++
+	if packet := from.String() + string(b); packet != r.last {
+		r.last = packet
+		r.asked++
+	}
 	if delete(r.given, b[1]); life > 0 {
 		r.given[b[1]] = inner
 	}
@@ -73,14 +83,15 @@ func (r *pmpRouter) state() (given, asked int) {
 // that they are asked for again of a router which has begun anew and not before, and
 // that they are given back.
 func TestPortsByNATPMP(t *testing.T) {
-	r := newPMPRouter(t, "127.83.0.1")
+	router := ownLoopback(83)
+	r := newPMPRouter(t, router)
 	listen := func() []ma.Multiaddr {
 		return []ma.Multiaddr{
 			ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip4/0.0.0.0/tcp/4001"),
 			ma.StringCast("/ip6/::/tcp/4001"), ma.StringCast("/ip4/127.0.0.1/tcp/4002"),
 		}
 	}
-	p := newPMP(listen, func() (net.IP, error) { return net.IPv4(127, 83, 0, 1), nil }, 10*time.Millisecond, clock.Runtime())
+	p := newPMP(listen, func() (net.IP, error) { return router, nil }, 10*time.Millisecond, clock.Runtime())
 	eventually(t, "the ports are given", func() bool { given, _ := r.state(); return given == 2 && p.HasDiscoveredNAT() })
 	for _, tt := range []struct{ in, out string }{
 		{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/192.0.2.1/udp/44001/quic-v1"},
@@ -114,11 +125,12 @@ func TestPortsByNATPMP(t *testing.T) {
 // TestNoRouterByNATPMP holds that where no router answers there is none, and the end
 // does not wait for it.
 func TestNoRouterByNATPMP(t *testing.T) {
-	r := newPMPRouter(t, "127.83.0.2")
+	router := ownLoopback(84)
+	r := newPMPRouter(t, router)
 	r.mu.Lock()
 	r.mute = true
 	r.mu.Unlock()
-	p := newPMP(func() []ma.Multiaddr { return nil }, func() (net.IP, error) { return net.IPv4(127, 83, 0, 2), nil }, time.Millisecond, clock.Runtime())
+	p := newPMP(func() []ma.Multiaddr { return nil }, func() (net.IP, error) { return router, nil }, time.Millisecond, clock.Runtime())
 	<-p.done
 	if p.HasDiscoveredNAT() || p.GetMapping(ma.StringCast("/ip4/0.0.0.0/tcp/4001")) != nil {
 		t.Error("a router that says nothing was taken for one")

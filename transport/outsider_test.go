@@ -167,7 +167,7 @@ func secretive(t *testing.T) *testNode {
 	tune := func(_ *testNode, cfg *Config) {
 		cfg.Rumors, cfg.DHT, cfg.Relay, cfg.MeshTag = new(countRumors), true, true, "the secret name of a mesh"
 		cfg.Bodies, cfg.Announce = struct{ Bodies }{}, []string{"/ip4/192.0.2.77/tcp/4001"}
-		cfg.Timing.Hello = time.Second
+		cfg.Timing.Hello = 3 * time.Second
 		cfg.Joiner = joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "no"} })
 		cfg.Sync = func(context.Context, proto.PeerID, *proto.Message) (*proto.Message, error) { return nil, errStranger }
 	}
@@ -244,54 +244,80 @@ func TestWhatAStrangerLearns(t *testing.T) {
 	all.Wait()
 	c.Close()
 
-	refusal := &proto.Hello{Version: proto.Version, Refusal: errStranger.Error()}
 	hello := &proto.Hello{Certificate: &proto.Signed{Details: []byte("x")}, Boot: 1, BootId: make([]byte, 16)}
-	if told := o.hellos(o.ask(o.connect(), streamCtl, o.frame(hello))); len(told) != 1 || !pbuf.Equal(told[0], refusal) {
-		t.Errorf("a hello is answered with %v", told)
-	}
-	o.proofs()
-
 	join, err := proto.AppendFrame(nil, &proto.Message{Type: proto.MessageType_JOIN})
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := o.ask(o.connect(), streamJoin, join)
-	if want := append(words(multistream, string(streamJoin)), joined(t, "no")...); !bytes.Equal(told, want) {
-		t.Errorf("a join is answered with %q, want %q", told, want)
+	asked := []struct {
+		name protocol.ID
+		send []byte
+		told []byte
+	}{
+		{name: streamCtl, send: o.frame(hello)},
+		{name: streamCtl, send: o.frame(&proto.Hello{Challenge: bytes.Repeat([]byte{0}, proofSize)})},
+		{name: streamCtl, send: o.frame(&proto.Hello{Challenge: bytes.Repeat([]byte{1}, proofSize)})},
+		{name: streamJoin, send: join},
+		{name: autonatv2.DialBackProtocol},
 	}
-	if told := o.ask(o.connect(), autonatv2.DialBackProtocol, nil); !bytes.Equal(told, words(multistream, autonatv2.DialBackProtocol)) {
+	strangers := []*outsider{o}
+	for i := range asked { // one each: a connection that says no hello ends after a while only
+		stranger := newOutsider(t, victim)
+		strangers = append(strangers, stranger)
+		c := stranger.connect()
+		all.Go(func() { asked[i].told = stranger.ask(c, asked[i].name, asked[i].send) })
+	}
+	all.Wait()
+	refusal := &proto.Hello{Version: proto.Version, Refusal: errStranger.Error()}
+	if told := o.hellos(asked[0].told); len(told) != 1 || !pbuf.Equal(told[0], refusal) {
+		t.Errorf("a hello is answered with %v", told)
+	}
+	o.proofs(asked[1].told, asked[2].told)
+	if want := append(words(multistream, string(streamJoin)), joined(t, "no")...); !bytes.Equal(asked[3].told, want) {
+		t.Errorf("a join is answered with %q, want %q", asked[3].told, want)
+	}
+	if told := asked[4].told; !bytes.Equal(told, words(multistream, autonatv2.DialBackProtocol)) {
 		t.Errorf("AutoNAT's answer is answered with %q", told)
 	}
-
-	id := victim.host.ID()
-	if p, _ := o.Peerstore().GetProtocols(id); len(p) > 0 {
-		t.Errorf("protocols: %v", p)
+	for _, s := range strangers {
+		s.learnedNothing()
 	}
-	if agent, err := o.Peerstore().Get(id, "AgentVersion"); err == nil {
-		t.Errorf("software: %v", agent)
-	}
-	if got := o.Peerstore().Addrs(id); len(got) != 1 {
-		t.Errorf("addresses: %v", got)
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if n := identified(); o.streams != 0 || n != 0 {
-		t.Errorf("the victim opened %d streams and asked %d times who the stranger is", o.streams, n)
+	if n := identified(); n != 0 {
+		t.Errorf("the victim asked %d times who a stranger is", n)
 	}
 }
 
-// proofs holds that an answer to a challenge is nothing but 32 bytes.
-func (o *outsider) proofs() {
+// learnedNothing holds what libp2p noted of the victim by itself.
+func (o *outsider) learnedNothing() {
+	id := o.victim.host.ID()
+	if p, _ := o.Peerstore().GetProtocols(id); len(p) > 0 {
+		o.t.Errorf("protocols: %v", p)
+	}
+	if agent, err := o.Peerstore().Get(id, "AgentVersion"); err == nil {
+		o.t.Errorf("software: %v", agent)
+	}
+	if got := o.Peerstore().Addrs(id); len(got) != 1 {
+		o.t.Errorf("addresses: %v", got)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.streams != 0 {
+		o.t.Errorf("the victim opened %d streams", o.streams)
+	}
+}
+
+// proofs holds that an answer to a challenge is nothing but 32 bytes, and one for each.
+func (o *outsider) proofs(answers ...[]byte) {
 	seen := make(map[string]bool)
-	for i := range byte(2) {
-		told := o.hellos(o.ask(o.connect(), streamCtl, o.frame(&proto.Hello{Challenge: bytes.Repeat([]byte{i}, proofSize)})))
+	for _, answer := range answers {
+		told := o.hellos(answer)
 		if len(told) != 1 || !pbuf.Equal(told[0], &proto.Hello{Version: proto.Version, Proof: told[0].GetProof()}) || len(told[0].GetProof()) != proofSize {
 			o.t.Errorf("a challenge is answered with %v", told)
 			continue
 		}
 		seen[string(told[0].GetProof())] = true
 	}
-	if len(seen) != 2 {
+	if len(seen) != len(answers) {
 		o.t.Error("all challenges have one answer")
 	}
 }

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -142,13 +143,33 @@ func start(t testing.TB, n byte, prepare func(*testNode, *Config)) *testNode {
 	return node
 }
 
-// link dials from a to b and returns a's link.
+// patience is the longest wait for an event on real sockets. It catches what hangs,
+// and judges no speed: a busy machine may take its time.
+const patience = 2 * time.Minute
+
+// eventually waits until ok.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	limit := time.After(patience)
+	for !ok() {
+		select {
+		case <-limit:
+			t.Fatalf("%s: not within %v", what, patience)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// link dials from a to b and returns a's link. On a busy machine a hello may come too
+// late for the times of the product: then it is dialed again.
 func link(t testing.TB, a, b *testNode) *Link {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil {
-		t.Fatal(err)
+	for err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil; err = a.Dial(ctx, b.Peer(), b.Addrs()) {
+		if _, refused := errors.AsType[*RefusedError](err); refused || !pause(ctx, 10*time.Millisecond) {
+			t.Fatal(err)
+		}
 	}
 	select {
 	case l := <-a.recv.links:

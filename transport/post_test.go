@@ -41,11 +41,11 @@ func TestPostsArriveBesideTasks(t *testing.T) {
 			if m.GetId() != want {
 				t.Fatalf("message %s, want %s", m.GetId(), want)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("nothing came")
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for upTo := uint64(0); upTo < 2; {
 		ack, err := l.Answers(ctx)

@@ -54,7 +54,7 @@ func startRoll(t *testing.T, n byte, prepare func(*Config), members ...byte) *Tr
 // TestStrangersDoNotShutMembersOut holds that the places for connections without
 // a hello are for strangers: who holds all of them keeps no member out.
 func TestStrangersDoNotShutMembersOut(t *testing.T) {
-	b := startRoll(t, 2, func(cfg *Config) { cfg.Timing.Hello = 20 * time.Second }, 1)
+	b := startRoll(t, 2, func(cfg *Config) { cfg.Timing.Hello = patience }, 1)
 	to := peer.AddrInfo{ID: b.host.ID(), Addrs: b.host.Addrs()}
 	for range maxUnverified {
 		h, err := libp2p.New(libp2p.NoListenAddrs, libp2p.DisableMetrics())
@@ -73,7 +73,7 @@ func TestStrangersDoNotShutMembersOut(t *testing.T) {
 		return b.unverified() == maxUnverified
 	})
 	a := start(t, 1, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil {
 		t.Errorf("a member is kept out: %v", err)

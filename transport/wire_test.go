@@ -22,7 +22,6 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport/admit"
 )
 
 // TestPeerIDs holds that identity's and libp2p's ids are the same.
@@ -50,7 +49,7 @@ func TestPeerIDs(t *testing.T) {
 // knock connects a's host to b without a hello and returns the connection.
 func knock(t *testing.T, a, b *testNode) network.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	a.setJoining(b.Peer(), 1)
 	if err := a.dialHost(ctx, b.Peer(), b.Addrs()); err != nil {
@@ -74,7 +73,7 @@ func raw(t *testing.T, c network.Conn, p protocol.ID) *rawStream {
 }
 
 func rawly(s network.Stream, p protocol.ID) *rawStream {
-	s.SetDeadline(time.Now().Add(10 * time.Second))
+	s.SetDeadline(time.Now().Add(patience))
 	return &rawStream{s, msmux.NewMSSelect(s, p)}
 }
 
@@ -114,7 +113,7 @@ func TestNothingBeforeTheHello(t *testing.T) {
 			return Answer{}, nil
 		}
 		cfg.Bodies = newShelf(t)
-		cfg.Timing.Hello = time.Second
+		cfg.Timing.Hello = 3 * time.Second
 	})
 	a := start(t, 1, nil)
 	c := knock(t, a, b)
@@ -213,7 +212,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := start(t, 1, tt.a), start(t, 2, tt.b)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			err := a.Dial(ctx, b.Peer(), b.Addrs())
 			r, ok := errors.AsType[*RefusedError](err)
@@ -235,7 +234,7 @@ func TestRefusalsAreTold(t *testing.T) {
 func TestDialErrors(t *testing.T) {
 	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
 	b := start(t, 2, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := a.Dial(ctx, b.Peer(), b.Addrs()); !errors.Is(err, errNoMember) {
 		t.Errorf("a node in no mesh: %v, want %v", err, errNoMember)
@@ -277,7 +276,7 @@ func TestBadTaskFrames(t *testing.T) {
 		}
 	}
 	<-c.gone
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err == nil {
 		t.Error("a banned peer connected")
@@ -287,7 +286,7 @@ func TestBadTaskFrames(t *testing.T) {
 // TestSlowLoris holds that a frame which never ends costs its stream in time,
 // and a length alone no memory (S54).
 func TestSlowLoris(t *testing.T) {
-	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Timing.Frame = 100 * time.Millisecond })
+	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Timing.Frame = 500 * time.Millisecond })
 	a := start(t, 1, func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) })
 	defer close(a.recv.hold)
 	l := link(t, a, b)
@@ -302,7 +301,7 @@ func TestSlowLoris(t *testing.T) {
 	if err := s.ends([]byte{0xff, 0xff, 0x10, 'x'}); isTimeout(err) {
 		t.Errorf("the stream stays: %v", err)
 	}
-	if took := time.Since(began); took < 100*time.Millisecond {
+	if took := time.Since(began); took < 500*time.Millisecond {
 		t.Errorf("reset after %v", took)
 	}
 }
@@ -366,14 +365,23 @@ func TestWindowHoldsBack(t *testing.T) {
 		for _, err := l.Answers(t.Context()); err == nil; _, err = l.Answers(t.Context()) {
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var msgs []*proto.Message
 	for i := range 3 * minTasks {
 		msgs = append(msgs, data(i))
 	}
-	if err := l.Send(ctx, msgs); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Send = %v, want it to wait", err)
+	sent := make(chan error, 1)
+	go func() { sent <- l.Send(ctx, msgs) }()
+	eventually(t, "the window is full", func() bool { return a.Peers()[0].InFlight >= minTasks })
+	select {
+	case err := <-sent:
+		t.Fatalf("Send = %v before the receiver was ready, want it to wait", err)
+	case <-time.After(50 * time.Millisecond): // for a window that does not hold: it would send the rest
+	}
+	cancel()
+	if err := <-sent; !errors.Is(err, context.Canceled) {
+		t.Errorf("Send = %v, want it to wait until it is canceled", err)
 	}
 	if n := a.Peers()[0].InFlight; n != minTasks {
 		t.Errorf("%d frames in flight, want %d", n, minTasks)
@@ -442,7 +450,7 @@ func TestJoin(t *testing.T) {
 	})
 	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Joiner = joins })
 	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{Name: "laptop"})
 	if want := a.Peer().Short() + " wants to be laptop"; err != nil || reply.GetRefusal() != want {
@@ -471,42 +479,10 @@ func TestJoinAtAStart(t *testing.T) {
 	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
 	b.open.Store(false)
 	time.AfterFunc(joinPause/2, func() { b.open.Store(true) })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{Name: "laptop"}); err != nil || reply.GetRefusal() != "no" {
 		t.Errorf("reply %v, %v", reply, err)
-	}
-}
-
-// TestManyJoins holds that one who asks when many do waits for its turn, and is told
-// so when its time is over, not cut off.
-func TestManyJoins(t *testing.T) {
-	for _, c := range []struct {
-		rate     float64 // joins a second, after the first two
-		patience time.Duration
-		want     string
-	}{{1e-6, 2 * joinTurn, reasonManyJoins}, {.5, time.Minute, "read"}} {
-		b := start(t, 2, func(_ *testNode, cfg *Config) {
-			cfg.Joiner = joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "read"} })
-			cfg.Limits.Joins = admit.Rate{PerSecond: c.rate, Burst: 2}
-		})
-		var joiners []*testNode
-		for i := range 3 {
-			joiners = append(joiners, start(t, byte(10+i), func(n *testNode, _ *Config) { n.gate.mute = true }))
-		}
-		ask := func(a *testNode, patience time.Duration, r *proto.JoinRequest, want string) {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), r); err != nil || reply.GetRefusal() != want {
-				t.Errorf("%v a second: %v, %v; want %q", c.rate, reply, err, want)
-			}
-		}
-		ticket := &proto.JoinRequest{TicketId: make([]byte, 8)}
-		ask(joiners[0], time.Minute, ticket, "read")
-		ask(joiners[1], time.Minute, ticket, "read")
-		ask(joiners[2], time.Minute, &proto.JoinRequest{}, reasonManyJoins) // at once: on the LAN all are asked again anyway
-		ask(joiners[2], c.patience, ticket, c.want)
 	}
 }
 

@@ -205,8 +205,9 @@ type meeting struct {
 	listener *net.TCPListener
 }
 
-// patience is how long a test waits for what must happen soon.
-const patience = 30 * time.Second
+// patience is how long a test waits for an event: it catches what hangs, and judges
+// no speed.
+const patience = 2 * time.Minute
 
 func newMeeting(t testing.TB) *meeting {
 	t.Helper()

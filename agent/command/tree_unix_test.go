@@ -125,9 +125,13 @@ func TestNoProcessIsLeft(t *testing.T) {
 }
 
 func TestGentleStopIsTriedFirst(t *testing.T) {
-	for mode, want := range map[string]syscall.Signal{"wait": syscall.SIGTERM, "deaf": syscall.SIGKILL} {
+	for _, tt := range []struct {
+		mode  string
+		grace time.Duration // of the one that hears: more than it takes on any machine
+		want  syscall.Signal
+	}{{"wait", patience, syscall.SIGTERM}, {"deaf", 200 * time.Millisecond, syscall.SIGKILL}} {
 		m := newMeeting(t)
-		j := &job{argv: program(t, mode, m.addr()), env: os.Environ(), mark: newMark(), grace: 200 * time.Millisecond,
+		j := &job{argv: program(t, tt.mode, m.addr()), env: os.Environ(), mark: newMark(), grace: tt.grace,
 			stdout: &tail{max: 100}, stderr: &tail{max: 100}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ends := make(chan ended, 1)
@@ -141,8 +145,8 @@ func TestGentleStopIsTriedFirst(t *testing.T) {
 		m.await(t, 1)
 		cancel()
 		end := <-ends
-		if got := end.state.Sys().(syscall.WaitStatus).Signal(); got != want {
-			t.Errorf("%s was ended by %v, want %v", mode, got, want)
+		if got := end.state.Sys().(syscall.WaitStatus).Signal(); got != tt.want {
+			t.Errorf("%s was ended by %v, want %v", tt.mode, got, tt.want)
 		}
 	}
 }

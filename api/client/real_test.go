@@ -52,7 +52,7 @@ func real(t *testing.T) *client.Client {
 // once although sent twice, waited for, read and proven.
 func TestARealNode(t *testing.T) {
 	c := real(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	body := make([]byte, 2<<20)
 	_, _ = rand.Read(body)
@@ -90,7 +90,7 @@ func TestARealNode(t *testing.T) {
 // a real node refuses arrives as what it is.
 func TestARealFailure(t *testing.T) {
 	c := real(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	out, errs := c.SubmitMany(ctx, []node.Request{
 		{Target: "here", Kind: "shell", Body: []byte("why not")}, {Target: "nobody", Kind: "shell"}, {Target: "here", Kind: "Not A Kind"},

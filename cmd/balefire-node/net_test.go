@@ -418,7 +418,7 @@ func (l lineWriter) want(t *testing.T, part string) {
 		if !strings.Contains(got, part) {
 			t.Errorf("it wrote %q, want %q", got, part)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("it did not write %q", part)
 	}
 }

@@ -144,7 +144,7 @@ func (l logLines) await(t *testing.T, want string) {
 			if strings.Contains(line, want) {
 				return
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("the log does not tell %s", want)
 		}
 	}
@@ -162,7 +162,7 @@ func notifySocket(t *testing.T) *net.UnixConn {
 
 func read(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 100)

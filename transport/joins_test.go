@@ -1,0 +1,55 @@
+package transport_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/admit"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// readsJoins answers each join that is looked at.
+type readsJoins struct{}
+
+func (readsJoins) Join(context.Context, proto.PeerID, *proto.JoinRequest) *proto.JoinReply {
+	return &proto.JoinReply{Refusal: "read"}
+}
+
+// TestManyJoins holds that one who asks when many do waits for its turn, and is told
+// so when its time is over, not cut off.
+func TestManyJoins(t *testing.T) {
+	for _, c := range []struct {
+		rate float64 // joins a second, after the first two
+		wait time.Duration
+		want string
+	}{{1e-6, 4 * time.Second, "too many ask to join"}, {.5, time.Minute, "read"}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+				n.knows, n.mute = []int{}, n.id > 0
+				if n.id == 0 {
+					cfg.Joiner, cfg.Limits.Joins = readsJoins{}, admit.Rate{PerSecond: c.rate, Burst: 2}
+				}
+			})
+			defer m.close()
+			ask := func(i int, wait time.Duration, r *proto.JoinRequest, want string) {
+				t.Helper()
+				ctx, cancel := context.WithTimeout(t.Context(), wait)
+				defer cancel()
+				reply, err := m.nodes[i].RequestJoin(ctx, []string{m.Addr(0)}, m.nodes[0].Peer(), r)
+				if err != nil || !strings.HasPrefix(reply.GetRefusal(), want) {
+					t.Errorf("%v a second: %v, %v; want %q", c.rate, reply, err, want)
+				}
+			}
+			ticket := &proto.JoinRequest{TicketId: make([]byte, 8)}
+			ask(1, time.Minute, ticket, "read")
+			ask(2, time.Minute, ticket, "read")
+			ask(3, time.Minute, &proto.JoinRequest{}, "too many ask to join") // at once: on the LAN all are asked again anyway
+			ask(3, c.wait, ticket, c.want)
+		})
+	}
+}
