@@ -76,6 +76,17 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestMissedTargetsAreNamed holds that a run which misses a target ends with its name.
+func TestMissedTargetsAreNamed(t *testing.T) {
+	good, bad := &table{title: "Good"}, &table{title: "Bad"}
+	good.row("nutsdb", 5, verdict(true))
+	bad.row("nutsdb", 7, "≥ 6", verdict(true), 1, "≥ 2", verdict(false), "p50")
+	p := &page{tables: []*table{good, bad}}
+	if got := p.missed(); len(got) != 1 || got[0] != "Bad: nutsdb, 7, ≥ 6, 1, ≥ 2" {
+		t.Errorf("missed: %q", got)
+	}
+}
+
 func TestBusyIsAllButIdle(t *testing.T) {
 	for line, want := range map[string]time.Duration{
 		"cpu  100 20 300 4000 500 6 70 8 0 0": 5040 * time.Millisecond,

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -30,7 +31,7 @@ func start() error {
 	asChild := flag.Bool("child", false, "take orders on standard input (for the program itself)")
 	out := flag.String("out", "", "file to write the report to; default standard output")
 	dir := flag.String("dir", "", "folder on the disk to be measured; default that of temporary files")
-	quick := flag.Bool("quick", false, "a tenth of the tasks, NutsDB alone: to try it")
+	quick := flag.Bool("quick", false, "a tenth of the tasks, each figure once, NutsDB alone")
 	only := flag.String("only", "", "measurements by their names, with commas between them (see plan.go); default all")
 	profiles := flag.String("profiles", "", "folder to keep CPU profiles in")
 	wait := flag.Duration("wait", quietWait, "how long to wait for a quiet machine")
@@ -60,5 +61,11 @@ func start() error {
 		defer f.Close()
 		w = f
 	}
-	return r.write(w)
+	if err := r.write(w); err != nil {
+		return err
+	}
+	if missed := r.missed(); len(missed) > 0 {
+		return fmt.Errorf("%d targets were missed:\n  %s", len(missed), strings.Join(missed, "\n  "))
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -55,10 +56,32 @@ func (t *table) write(b *strings.Builder) {
 	}
 }
 
-// verdict holds a figure against its target.
+// The verdicts on a figure that has a target.
+const (
+	met    = "met"
+	missed = "**missed**"
+)
+
+// verdict says whether a figure meets its target.
 func verdict(ok bool) string {
 	if ok {
-		return "met"
+		return met
 	}
-	return "**missed**"
+	return missed
+}
+
+// missed returns the targets that were missed: each the title of its table and the
+// cells of its row up to the verdict.
+func (p *page) missed() (all []string) {
+	for _, t := range p.tables {
+		for _, r := range t.rows {
+			for i, cell := range r {
+				if cell != missed {
+					continue
+				}
+				all = append(all, fmt.Sprintf("%s: %s", t.title, strings.Join(slices.DeleteFunc(slices.Clone(r[:i]), func(s string) bool { return s == "" || s == met }), ", ")))
+			}
+		}
+	}
+	return all
 }

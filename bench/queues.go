@@ -47,15 +47,15 @@ func (p *plan) queue(t *table) error {
 			if err != nil {
 				return err
 			}
-			slots, target, met := defaultSlots(), "", ""
+			slots, target, judged := defaultSlots(), "", ""
 			if s.slots > 0 {
 				slots = fmt.Sprint(s.slots)
 			}
 			if c.slow == 0 {
-				target, met = fmt.Sprintf("≥ %d", queueRate), verdict(r.rate() >= queueRate)
+				target, judged = fmt.Sprintf("≥ %d", queueRate), verdict(r.rate() >= queueRate)
 			}
 			ratio := r.rate() / rival
-			t.row(disk(c.slow), s.from, slots, rate(r.rate()), target, met, rate(rival), fmt.Sprintf("%.1f", ratio), fmt.Sprintf("≥ %.0f", c.least), verdict(ratio >= c.least),
+			t.row(disk(c.slow), s.from, slots, rate(r.rate()), target, judged, rate(rival), fmt.Sprintf("%.1f", ratio), fmt.Sprintf("≥ %.0f", c.least), verdict(ratio >= c.least),
 				ms(r.P50), ms(r.P99), us(r.cpu())+" us", us(float64(r.Usage.Commits+r.Other.Commits)/float64(max(r.Tasks, 1))), us((r.Usage.cpu()+r.Other.cpu()).Seconds()/r.Elapsed.Seconds()), us(r.others()))
 		}
 	}
