@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -34,12 +33,9 @@ func on(h *lab.Host, c config) config {
 
 // TestFlappingLinkAndDeaths holds S06: a link that breaks six times while 12 000
 // tasks go over it and both ends are killed loses and repeats none. The short
-// form sends 3000; BALEFIRE_LONG=1 all of them.
+// form sends 600.
 func TestFlappingLinkAndDeaths(t *testing.T) {
-	total := 3000
-	if os.Getenv("BALEFIRE_LONG") != "" {
-		total = 12_000
-	}
+	total := either(600, 12_000)
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
 			ha, a, b := wired(t, engine)
@@ -75,12 +71,9 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 
 // TestAcksAreLost holds S04: while nothing that the owner says reaches the home,
 // what the home sends is taken and run; it is run once, however often it is sent
-// again. BALEFIRE_LONG=1 loses the acks for ten minutes.
+// again. The long form loses the acks for ten minutes.
 func TestAcksAreLost(t *testing.T) {
-	lost := 20 * time.Second
-	if os.Getenv("BALEFIRE_LONG") != "" {
-		lost = 10 * time.Minute
-	}
+	lost := either(20*time.Second, 10*time.Minute)
 	ha, a, b := wired(t, "nutsdb")
 	linked(a, b)
 	first := newPromises() // its stream is there then: to open one takes what comes back

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -68,33 +69,42 @@ func fill(t *testing.T, dir string, leave int64) (free func()) {
 
 // TestDiskFull holds I13, S02, S03 and S47 on a disk that another program fills:
 // to the reserve, and then to the last byte. Submits are refused as FULL, tasks
-// from peers wait at their home, results still go out, no process ends, nothing
-// acknowledged is lost; and when there is room again all drains by itself.
+// from peers wait at their home, tasks that run then end with their results at
+// home, no process ends, nothing acknowledged is lost; and when there is room again
+// all drains by itself.
 func TestDiskFull(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
 			ca := config{engine: engine, store: "  reserve: 24MiB\n  segment: 4MiB\n"}
 			cb := ca
+			goOn := filepath.Join(shortDir(t), "go")
 			ca.dir, cb.dir = filepath.Join(smallDisk(t, "160m"), "a"), filepath.Join(smallDisk(t, "160m"), "b")
-			cb.kinds = "  - {kind: wait, exec: [/bin/sleep, '3'], allow: ['role:send']}\n"
+			cb.kinds = fmt.Sprintf("  - {kind: wait, exec: [/bin/sh, -c, 'until test -e %s; do sleep 0.1; done'], allow: ['role:send']}\n", goOn)
 			a, b := pairOf(t, ca, cb)
-			p := newPromises()
-			p.submit(t.Context(), a, 4, node.Request{Target: "b", Kind: "wait"})
+			p, running := newPromises(), newPromises()
+			running.submit(t.Context(), a, 4, node.Request{Target: "b", Kind: "wait"})
 			a.until("they run", func() bool {
 				st, err := b.Status(t.Context())
-				return err == nil && st.Inbox["RUNNING"] > 0
+				return err == nil && st.Inbox["RUNNING"] == 4
 			})
-			for _, leave := range []int64{reserve / 2, 0} {
-				fullDisk(t, p, a, b, a, leave)
-				fullDisk(t, p, a, b, b, leave)
-			}
+			fullDisk(t, p, a, b, a, reserve/2, func() {
+				if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				running.kept(t, a, "SUCCESS")
+			})
+			fullDisk(t, p, a, b, b, reserve/2, nothing)
+			fullDisk(t, p, a, b, a, 0, nothing)
+			fullDisk(t, p, a, b, b, 0, nothing)
 			p.kept(t, a, "SUCCESS")
 		})
 	}
 }
 
-// fullDisk fills the disk of one of the two for a while.
-func fullDisk(t *testing.T, p *promises, a, b, full *machine, leave int64) {
+func nothing() {}
+
+// fullDisk fills the disk of one of the two until meanwhile has returned.
+func fullDisk(t *testing.T, p *promises, a, b, full *machine, leave int64, meanwhile func()) {
 	t.Helper()
 	request := node.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)}
 	free := fill(t, filepath.Dir(full.dir), leave)
@@ -121,6 +131,7 @@ func fullDisk(t *testing.T, p *promises, a, b, full *machine, leave int64) {
 			t.Errorf("S47: %s has ended on a full disk\n%s", m.name, m.tail())
 		}
 	}
+	meanwhile()
 	free()
 	a.until("submits are taken again", func() bool { return p.submit(t.Context(), a, 1, request) == nil })
 	p.kept(t, a, "SUCCESS")

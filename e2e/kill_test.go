@@ -16,17 +16,17 @@ import (
 // engines are the stores that a node may stand on.
 var engines = []string{"nutsdb", "pebble"}
 
-// rounds returns how often something is done, n unless the environment says
+// rounds returns how often something is done, unless the environment says
 // otherwise.
-func rounds(n int) int {
+func rounds(short, longer int) int {
 	if k, err := strconv.Atoi(os.Getenv("BALEFIRE_ROUNDS")); err == nil {
 		return k
 	}
-	return n
+	return either(short, longer)
 }
 
 // TestKillAtRandomMoments holds I1, I6, I8 and I20 over kill -9: of 200 rounds
-// a store, each ends the home, the owner or both while tasks are submitted, sent,
+// a store (10 in the short form), each ends the home, the owner or both while tasks are submitted, sent,
 // run and answered. No acknowledged task is lost, none runs twice but for a death
 // while it ran, and each node starts again by itself.
 func TestKillAtRandomMoments(t *testing.T) {
@@ -35,7 +35,7 @@ func TestKillAtRandomMoments(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, uint64(len(engine))))
 			a, b := pair(t, config{engine: engine})
 			p := newPromises()
-			for range rounds(200) {
+			for range rounds(10, 200) {
 				killRound(rng, p, a, b)
 			}
 			p.kept(t, a, "SUCCESS")

@@ -92,6 +92,42 @@ func TestMeshOfContainers(t *testing.T) {
 	outage(t, flows)
 }
 
+// TestThreeContainers is the short form of TestMeshOfContainers: three nodes, two of
+// them behind NAT routers, a partition that heals and a router that restarts while
+// tasks flow.
+func TestThreeContainers(t *testing.T) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(script(t, "scripts/mesh", "logs"))
+		}
+		script(t, "scripts/mesh", "down")
+	})
+	script(t, "make", "mesh")
+	script(t, "scripts/mesh", "up", "relay1", "pair", "router-a", "router-b", "a1", "b1")
+	nodes := map[string]*machine{}
+	for _, name := range []string{"relay1", "a1", "b1"} {
+		nodes[name] = contained(t, name)
+	}
+	var flows []*flow
+	for _, way := range []string{"a1 b1", "b1 relay1", "relay1 a1"} {
+		from, to, _ := strings.Cut(way, " ")
+		flows = append(flows, &flow{nodes[from], nodes[to], newPromises()})
+		nodes[from].meets(to, anyhow)
+	}
+	for _, step := range [][]string{{"partition", "a"}, {"heal"}, {"restart", "router-b"}} {
+		for _, f := range flows {
+			if errs := f.promises.submit(t.Context(), f.from, 20, node.Request{Target: f.to.name, Kind: "mark"}); errs != nil {
+				t.Fatalf("submit at %s: %v", f.from.name, errs[0])
+			}
+		}
+		script(t, append([]string{"scripts/mesh"}, step...)...)
+	}
+	for _, f := range flows {
+		f.promises.kept(t, f.from, "SUCCESS")
+	}
+	ledger(t, flows)
+}
+
 // outage holds S27: all seven and both routers end at once and come back at other
 // addresses, all but one relay's. They find each other again, and what was waiting
 // arrives. That what they knew is ten minutes old is held in virtual time

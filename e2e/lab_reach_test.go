@@ -93,15 +93,13 @@ func TestConesReachEachOther(t *testing.T) {
 			var p *promises
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			sending.Go(func() { p = f.flowing(ctx, func(sent int) bool { return sent >= 1000 }) })
+			sending.Go(func() { p = f.flowing(ctx, func(sent int) bool { return sent >= either(200, 1000) }) })
 			f.a.meets("b", anyhow)
 			began := time.Now()
 			got := f.a.meets("b", direct)
 			took := time.Since(began)
-			t.Logf("direct %s after the first contact: %s", took, got.Path)
-			if took > 5*time.Second {
-				t.Errorf("direct %s after the first contact, want 5 s", took)
-			}
+			t.Logf("the direct path: %s", got.Path)
+			within(t, "direct after the first contact", took, 5*time.Second)
 			sending.Wait()
 			p.kept(t, f.a, "SUCCESS")
 			if again := p.once(t, f.b); again > 0 {
@@ -140,7 +138,5 @@ func TestLaptopInTheCafe(t *testing.T) {
 	both(func(m *machine) { m.start() }, f.a, f.b)
 	f.b.meets("a", anyhow)
 	f.laptop.Move(cafe.LAN, lab.At{Addr: "192.168.1.77"})
-	if took := f.b.accepted("a", time.Now()); took > 10*time.Second {
-		t.Errorf("the first task is accepted %s after the move, want 10 s", took)
-	}
+	within(t, "the first task is accepted after the move", f.b.accepted("a", time.Now()), 10*time.Second)
 }

@@ -32,7 +32,7 @@ func TestRelayRestarts(t *testing.T) {
 	relay := f.relays[0]
 	f.b.until("it has a place at the relay", func() bool { return slices.Contains(f.b.places(), "relay1") })
 	var all []time.Duration
-	for range 5 {
+	for range either(1, 5) {
 		relay.kill()
 		relay.start()
 		began := time.Now()
@@ -42,9 +42,7 @@ func TestRelayRestarts(t *testing.T) {
 		})
 		all = append(all, time.Since(began))
 	}
-	if most := percentile(t, "the place at a relay is back", 100, all); most > 5*time.Second {
-		t.Errorf("the place is back after %s, want 5 s", most)
-	}
+	within(t, "the reservation is back", percentile(t, "the place at a relay is back", 100, all), 5*time.Second)
 }
 
 // TestRelayDies kills the relay between two nodes that cannot reach each other
@@ -67,10 +65,7 @@ func TestRelayDies(t *testing.T) {
 	took := f.a.accepted("b", time.Now())
 	cancel()
 	sending.Wait()
-	t.Logf("another relay serves after %s", took)
-	if took > 10*time.Second {
-		t.Errorf("another relay serves after %s, want 10 s", took)
-	}
+	within(t, "another relay serves", took, 10*time.Second)
 	p.kept(t, f.a, "SUCCESS")
 	p.once(t, f.b)
 }

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -18,12 +17,9 @@ import (
 // 200 faults happen to five nodes, and none of them is spared, 20 000 tasks of a
 // shared queue end. None is lost, each has one end, which every reading agrees on,
 // its result is of one run that its worker finished, and a task of mode at_most_once
-// was never started twice. BALEFIRE_LONG=1 has ten times as many faults and tasks.
+// was never started twice. The short form has a tenth of the faults and tasks.
 func TestOwnershipNeverForks(t *testing.T) {
-	wanted, total := 210, 20_000
-	if os.Getenv("BALEFIRE_LONG") != "" {
-		wanted, total = 10*wanted, 10*total
-	}
+	wanted, total := either(21, 210), either(2000, 20_000)
 	f, seed := newFleet(t), rand.Uint64()
 	t.Logf("seed %d", seed)
 	trouble := newFaults(f, seed)

@@ -17,7 +17,7 @@ import (
 
 // TestPoisonDiesAlone holds S16: a task that kills the node whenever it runs does
 // not take those down with it that ran beside it, and is started less and less
-// often. BALEFIRE_LONG=1 waits the five minutes until it has used up the ten
+// often. The long form waits the five minutes until it has used up the ten
 // abandons that it is allowed and ends as a dead letter; the tests of inbox do so
 // in virtual time.
 func TestPoisonDiesAlone(t *testing.T) {
@@ -27,10 +27,7 @@ func TestPoisonDiesAlone(t *testing.T) {
 	bad, good := newPromises(), newPromises()
 	bad.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "poison"})
 	good.submit(t.Context(), a, 20, node.Request{Target: "b", Kind: "nap"})
-	limit := 4
-	if os.Getenv("BALEFIRE_LONG") != "" {
-		limit = 10
-	}
+	limit := either(4, 10)
 	deaths := 0
 	for ; deaths < limit; deaths++ {
 		b.until("the poison kills", func() bool { return !b.alive() })

@@ -55,7 +55,7 @@ func powerCut(t *testing.T, engine string) {
 			}
 		})
 	}
-	for round := range rounds(15) {
+	for round := range rounds(2, 15) {
 		pause(time.Duration(rng.IntN(50)) * time.Millisecond)
 		promised := p.all()
 		var file string

@@ -1,0 +1,113 @@
+//go:build linux
+
+// Command gate runs what a change must pass before it counts, and the long forms of
+// the same tests.
+//
+//	gate            the steps of the gate, once, with a table of their times
+//	gate soak       the long forms: what has not passed since its packages changed
+//	gate repeat     the steps that start processes or open sockets, 100 times each,
+//	                half of them beside two busy loops
+//	gate whole      the whole gate four times, two of them beside two busy loops
+//
+// A step passes when its command ends well and every test that it names has passed:
+// a test that was renamed, filtered out or skipped fails its step. No step is tried
+// again. What judges a time, a rate or a statistic of real processes is a step of
+// soak; such a step runs until two of at most three runs agree.
+//
+// Soak, repeat and whole write one line for each run to dist/soak.txt and
+// dist/gate.txt and go on where they were interrupted.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gate:", err)
+		os.Exit(1)
+	}
+}
+
+// logs is where the output of steps is kept.
+const logs = "dist/gate"
+
+func command(ctx context.Context, args []string) error {
+	verb := "run"
+	if len(args) > 0 && args[0] != "" && args[0][0] != '-' {
+		verb, args = args[0], args[1:]
+	}
+	flags := flag.NewFlagSet("gate "+verb, flag.ExitOnError)
+	only := flags.String("only", "", "run the steps with these names alone, separated by commas")
+	times := flags.Int("n", 0, "how often: default 100 for repeat, 4 for whole")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q: see go doc ./internal/gate", flags.Arg(0))
+	}
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		return err
+	}
+	switch verb {
+	case "run":
+		return runGate(ctx, *only)
+	case "soak":
+		return soak(ctx, *only)
+	case "repeat":
+		return repeat(ctx, *only, orDefault(*times, 100))
+	case "whole":
+		return whole(ctx, orDefault(*times, 4))
+	case "busy":
+		for ctx.Err() == nil { // a busy loop, until it is ended
+		}
+		return nil
+	}
+	return fmt.Errorf("unknown command %q: run, soak, repeat or whole", verb)
+}
+
+func orDefault(n, d int) int {
+	if n > 0 {
+		return n
+	}
+	return d
+}
+
+// runGate runs each step once, the later ones also when an earlier one fails.
+func runGate(ctx context.Context, only string) error {
+	began := time.Now()
+	all, err := choose(gateSteps, only)
+	if err != nil {
+		return err
+	}
+	var results []result
+	failed := 0
+	for _, s := range all {
+		r := s.run(ctx, os.Stdout)
+		if results = append(results, r); r.err != nil {
+			failed++
+			fmt.Printf("\nFAIL %s: %v\n", s.name, r.err)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	fmt.Printf("\n%-22s %8s  %s\n", "step", "seconds", "verdict")
+	for _, r := range results {
+		fmt.Printf("%-22s %8.0f  %s\n", r.step.name, r.took.Seconds(), r.verdict())
+	}
+	fmt.Printf("%-22s %8.0f\n", "together", time.Since(began).Seconds())
+	if failed > 0 {
+		return fmt.Errorf("%d of %d steps failed; their output is in %s", failed, len(all), logs)
+	}
+	return nil
+}

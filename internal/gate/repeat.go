@@ -1,0 +1,111 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+)
+
+const loops = 2 // busy loops beside every other run
+
+// repeat runs each step of the gate that starts processes or opens sockets so often.
+func repeat(ctx context.Context, only string, times int) error {
+	commit, done, err := prepared()
+	if err != nil {
+		return err
+	}
+	steps, err := choose(gateSteps, only)
+	if err != nil {
+		return err
+	}
+	failed := 0
+	for _, s := range steps {
+		if s.name == "build" {
+			if r := s.run(ctx, os.Stdout); r.err != nil {
+				return r.err
+			}
+		}
+		for _, again := range s.again {
+			one := s
+			if one.name = s.name + " again"; again != "" {
+				one.argv = sh(again)
+			}
+			for n := len(runsOn(done.of(one.name), commit)); n < times; n++ {
+				err := beside(n%2 == 1, func(what string) error {
+					r := one.run(ctx, io.Discard)
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					if fmt.Printf("%s %d of %d, beside %s: %.0f s, %s\n", one.name, n+1, times, what, r.took.Seconds(), r.verdict()); r.err != nil {
+						failed++
+						keep(one, n)
+					}
+					return done.add(r, commit, what)
+				})
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d runs failed: see dist/gate.txt", failed)
+	}
+	return nil
+}
+
+// keep keeps the output of a run that failed.
+func keep(s step, n int) {
+	path := s.log()
+	if err := os.Rename(path, fmt.Sprintf("%s.%d", path, n+1)); err != nil {
+		fmt.Println(err)
+	}
+}
+
+// whole runs the whole gate so often on one commit.
+func whole(ctx context.Context, times int) error {
+	commit, done, err := prepared()
+	if err != nil {
+		return err
+	}
+	const name = "the whole gate"
+	for n := len(runsOn(done.of(name), commit)); n < times; n++ {
+		err := beside(n%2 == 1, func(what string) error {
+			r := step{name: name, argv: sh(".ci/run")}.run(ctx, os.Stdout)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err := done.add(r, commit, what); err != nil {
+				return err
+			}
+			return r.err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func prepared() (commit string, done *ledger, err error) {
+	if commit, err = head(); err == nil {
+		done, err = openLedger("dist/gate.txt")
+	}
+	return commit, done, err
+}
+
+// beside calls f, with busy loops beside it or not.
+func beside(loaded bool, f func(what string) error) error {
+	if !loaded {
+		return f("nothing")
+	}
+	stop, err := busy(loops)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return f(fmt.Sprintf("%d busy loops", loops))
+}

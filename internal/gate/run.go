@@ -1,0 +1,125 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A result is what came of one run of a step.
+type result struct {
+	step    step
+	took    time.Duration
+	counted string
+	err     error
+}
+
+func (r result) verdict() string {
+	if r.err != nil {
+		return "FAIL"
+	}
+	return "pass"
+}
+
+// log is the file that keeps the output of the step's last run.
+func (s step) log() string {
+	return filepath.Join(logs, strings.ReplaceAll(s.name, " ", "-")+".log")
+}
+
+// run runs the step once. Its output goes to out and to a file of its name.
+func (s step) run(ctx context.Context, out io.Writer) result {
+	fmt.Fprintf(out, "\n== %s == %s\n", s.name, time.Now().UTC().Format(time.TimeOnly))
+	file, err := os.Create(s.log())
+	if err != nil {
+		return result{step: s, err: err}
+	}
+	defer file.Close()
+	var said bytes.Buffer
+	began := time.Now()
+	err = execute(ctx, s, io.MultiWriter(out, file, &said))
+	r := result{step: s, took: time.Since(began), counted: counted(said.String()), err: err}
+	if missing := s.missing(said.String()); err == nil && len(missing) > 0 {
+		r.err = fmt.Errorf("these tests did not run and pass: %v", missing)
+	}
+	return r
+}
+
+// execute runs the step's command in a process group of its own, which ends with it.
+func execute(ctx context.Context, s step, out io.Writer) error {
+	cmd := exec.CommandContext(ctx, s.argv[0], s.argv[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, out, out
+	cmd.Env = append(append(os.Environ(), "CI=true", "CGO_ENABLED=0"), s.env...) // without cgo all is built once
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd.Run()
+}
+
+// missing returns the tests of the step that did not pass.
+func (s step) missing(said string) []string {
+	return slices.DeleteFunc(slices.Clone(s.tests), func(test string) bool {
+		return strings.Contains(said, "--- PASS: "+test+" ")
+	})
+}
+
+var (
+	passed = regexp.MustCompile(`(?m)^--- PASS: |^ok  \t`)
+	counts = regexp.MustCompile(`(?m)counted: (.*)$`)
+)
+
+// counted sums up the output of a step: what its tests say that they counted, and how
+// many tests (or packages) passed.
+func counted(said string) string {
+	all := []string{fmt.Sprintf("%d passed", len(passed.FindAllString(said, -1)))}
+	for _, m := range counts.FindAllStringSubmatch(said, -1) {
+		all = append(all, m[1])
+	}
+	return strings.Join(all, "; ")
+}
+
+// load returns the load average of the last minute, "" where the system tells none.
+func load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	avg, _, _ := strings.Cut(string(b), " ")
+	return avg
+}
+
+// busy keeps n cores busy until the returned function is called.
+func busy(n int) (stop func(), err error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var loops []*exec.Cmd
+	stop = func() {
+		for _, l := range loops {
+			_ = l.Process.Kill() // it has not ended by itself
+			_ = l.Wait()
+		}
+	}
+	for range n {
+		l := exec.Command(exe, "busy")
+		l.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := l.Start(); err != nil {
+			stop()
+			return nil, errors.Join(errors.New("start a busy loop"), err)
+		}
+		loops = append(loops, l)
+	}
+	return stop, nil
+}

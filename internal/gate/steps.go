@@ -1,0 +1,136 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A step is one command with a verdict.
+type step struct {
+	name     string
+	argv     []string
+	dir      string        // default the root of the module
+	env      []string      // beside that of the gate
+	tests    []string      // that must have passed, by their names
+	covers   []string      // packages whose product files it tests, with what they import
+	timing   bool          // judges times: two of at most three runs decide
+	again    []string      // what repeat runs, "" for the command itself; nil: nothing real in it
+	estimate time.Duration // on two idle cores, to be printed before a long run
+}
+
+const (
+	nodeBinary = logs + "/balefire-node" // with failpoints
+	testBinary = logs + "/e2e.test"
+)
+
+// whole is the product: what the tests of real processes cover.
+var product = []string{"./cmd/balefire-node"}
+
+// gateSteps are the steps of the gate, in their order.
+var gateSteps = []step{
+	{name: "build", argv: sh("go build -tags failpoint -o " + nodeBinary + " ./cmd/balefire-node && go test -c -tags e2e -o " + testBinary + " ./e2e")},
+	{name: "test", argv: sh("go test ./..."), again: []string{"go test -count=1 ./transport ./api/... ./cmd/... ./agent/..."}},
+	{name: "lint", argv: sh("make lint")},
+	{name: "simulator", argv: goTest("./ownership", "TestSimulator"), tests: []string{"TestSimulator"}, env: []string{"BALEFIRE_SEEDS=5000"}},
+	process("kill", "TestKillAtNamedPoints", "TestKillAfterRedrive"),
+	process("leases", "TestKillAtPointsOfLeases", "TestTakeover"),
+	process("power cut", "TestPowerCut"),
+	process("full disk", "TestDiskFull"),
+	process("behind NAT", "TestConesReachEachOther"),
+	process("containers", "TestThreeContainers"),
+}
+
+// soakSteps are the long forms.
+var soakSteps = slices.Concat([]step{
+	{name: "race", argv: sh("go test -race -short ./..."), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, estimate: 25 * time.Minute},
+	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, estimate: 2 * time.Minute},
+	long("simulator", "./ownership", "TestSimulator", time.Minute, "BALEFIRE_SEEDS=50000"),
+	long("every rule", "./ownership", "TestEveryRuleIsMissed", 10*time.Minute, "BALEFIRE_LONG=1"),
+	long("gossip hours", "./gossip", "TestLifeguardIsRightMoreOften", time.Minute, "BALEFIRE_GOSSIP_HOURS=200"),
+	long("queue hours", "./node", "TestQueueHours", 7*time.Minute, "BALEFIRE_QUEUE_HOURS=20"),
+	long("mesh hours", "./node", "TestVirtualHours", 3*time.Minute, "BALEFIRE_VIRTUAL_HOURS=10"),
+	long("weather", "./node", "TestLifeguardWithWholeNodes", 2*time.Minute, "BALEFIRE_VIRTUAL_HOURS=4"),
+	long("burst", "./node", "TestABurstIsMendedByComparison", time.Minute, "BALEFIRE_VIRTUAL_HOURS=1"),
+	{name: "lab", argv: sh("go test -tags e2e -count=1 -v ./internal/lab/..."), covers: []string{"./internal/lab"}, timing: true, estimate: 2 * time.Minute},
+	{name: "LAN", argv: sh("go test -tags e2e -count=1 -v -run MeetOnTheLAN ./transport"), tests: []string{"TestNodesMeetOnTheLAN"}, covers: []string{"./transport"}, estimate: 10 * time.Second},
+	gateSteps[0],
+},
+	eachProcess(false,
+		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestKillAtPointsOfLeases", "TestTakeover",
+		"TestPowerCut", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestChurn",
+		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
+		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
+		"TestNoHandlerTakesNothing", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
+		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts", "TestVersionsMix",
+		"TestMeshOfContainers", "TestThreeContainers"),
+	eachProcess(true,
+		"TestMutantsAnswerTooEarly", "TestLinkComesBack", "TestLinkComesBackOverTCP", "TestAddressChanges",
+		"TestConesReachEachOther", "TestLaptopInTheCafe", "TestRelayRestarts", "TestRelayDies"),
+)
+
+func sh(line string) []string { return []string{"bash", "-c", line} }
+
+func goTest(pkg, test string) []string {
+	return sh(fmt.Sprintf("go test %s -count=1 -timeout 60m -run '^%s$' -v", pkg, test))
+}
+
+// long is the long form of one test of a package.
+func long(name, pkg, test string, estimate time.Duration, env string) step {
+	return step{name: name, argv: goTest(pkg, test), tests: []string{test}, covers: []string{pkg}, env: []string{env}, estimate: estimate}
+}
+
+// process is a step of real processes, built by the step build.
+func process(name string, tests ...string) step {
+	line := "../" + testBinary + " -test.v -test.timeout 60m -test.run '^(" + strings.Join(tests, "|") + ")$'"
+	return step{name: name, argv: sh(line), dir: "e2e", env: []string{"BALEFIRE_NODE=../" + nodeBinary}, tests: tests, covers: product, again: []string{""}}
+}
+
+// eachProcess are the long forms of tests of real processes, one step each.
+func eachProcess(timing bool, tests ...string) (all []step) {
+	for _, t := range tests {
+		s := process(t, t)
+		s.env, s.timing, s.estimate = append(s.env, "BALEFIRE_LONG=1"), timing, estimates[t]
+		all = append(all, s)
+	}
+	return all
+}
+
+// estimates are how long the long forms take that take long.
+var estimates = map[string]time.Duration{
+	"TestKillAtRandomMoments":  8 * time.Minute,
+	"TestKillAtPointsOfLeases": 3 * time.Minute,
+	"TestKillAtNamedPoints":    3 * time.Minute,
+	"TestOwnershipNeverForks":  7 * time.Minute,
+	"TestAcksAreLost":          11 * time.Minute,
+	"TestPoisonDiesAlone":      6 * time.Minute,
+	"TestManyFailures":         3 * time.Minute,
+	"TestLinkComesBack":        8 * time.Minute,
+	"TestMeshOfContainers":     4 * time.Minute,
+}
+
+// choose returns the steps with these names, separated by commas; all if there are
+// none. What is built first stays.
+func choose(all []step, names string) ([]step, error) {
+	if names == "" {
+		return all, nil
+	}
+	var chosen []step
+	want := strings.Split(names, ",")
+	for _, s := range all {
+		i := slices.Index(want, s.name)
+		if i >= 0 {
+			want = slices.Delete(want, i, i+1)
+		}
+		if i >= 0 || s.name == "build" {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(want) > 0 {
+		return nil, fmt.Errorf("unknown steps %q", want)
+	}
+	return chosen, nil
+}
