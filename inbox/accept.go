@@ -68,7 +68,7 @@ func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, 
 		s.restored = in.restored > 0 && a.Header.Created <= in.restored
 		s.full = k.size() >= in.cfg.MaxKept
 		s.unfair = !k.fair(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes)
-		s.keysFull = in.keysFull(a)
+		s.keysFull, s.keysUnfair = in.keysFull(a)
 		s.queue = nil
 		if s.known == stranger {
 			s.queue = in.admit(a)
@@ -83,7 +83,7 @@ func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, 
 		k.depart(a, g.flight)
 		g.take = append(g.take, i)
 		if a.mayKeepKey() {
-			in.keys.Hold() // until its task has ended: see keyEnded
+			in.keys.Hold(string(a.Header.Origin[:])) // until its task has ended: see keyEnded
 		}
 		if s.known == barred {
 			g.barred = append(g.barred, i)
@@ -93,13 +93,20 @@ func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, 
 }
 
 // keysFull reports whether there is no place for what would be kept of the key of
-// an arrival. A success that is here already needs none.
-func (in *Inbox) keysFull(a *Arrival) bool {
-	if !a.mayKeepKey() || !in.keys.Full() {
-		return false
+// an arrival, or its origin has no share left. A success that is here already needs
+// none.
+func (in *Inbox) keysFull(a *Arrival) (full, unfair bool) {
+	if !a.mayKeepKey() {
+		return false, false
 	}
-	_, err := in.keys.Get(successKey(a.Header.Origin, a.Content.IdempotencyKey))
-	return err != nil
+	full, unfair = in.keys.Full(), !in.keys.Fair(string(a.Header.Origin[:]))
+	if !full && !unfair {
+		return false, false
+	}
+	if _, err := in.keys.Get(successKey(a.Header.Origin, a.Content.IdempotencyKey)); err == nil {
+		return false, false
+	}
+	return full, unfair
 }
 
 // mayKeepKey reports whether a success of its key may be kept here. Of a task of a
@@ -168,7 +175,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	for n, i := range g.take {
 		err := errs[n]
 		if err != nil && arrivals[i].mayKeepKey() {
-			in.keys.Free()
+			in.keys.Free(string(arrivals[i].Header.Origin[:]))
 		}
 		if err == nil {
 			err = in.cfg.Fail(PointAccepted, arrivals[i].Header.ID)
@@ -238,6 +245,8 @@ func (in *Inbox) refusal(a *Arrival, err error) Verdict {
 	switch {
 	case errors.Is(err, backlog.ErrFull):
 		return refuse(proto.Code_CODE_FULL, "as many tasks wait here as may")
+	case errors.Is(err, store.ErrNoMemory):
+		return refuse(proto.Code_CODE_FULL, "what is kept there takes up as much memory as it may")
 	case errors.Is(err, store.ErrFull):
 		return refuse(proto.Code_CODE_FULL, "the disk is below its reserve")
 	case errors.Is(err, store.ErrTooLarge), errors.Is(err, errNoFiles):

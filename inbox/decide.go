@@ -27,15 +27,17 @@ type sight struct {
 	floor    int64
 	now      int64
 	draining bool
-	handled  bool     // there is a handler for its kind
-	allowed  bool     // its origin may ask for it
-	tooLarge bool     // for its handler
-	noBody   bool     // it is streamed and not here yet
-	full     bool     // as many ids are kept as may be
-	unfair   bool     // its origin holds its share of the room
-	keysFull bool     // it has a key, and as many of them are kept as may be
-	restored bool     // it may have run before this store was restored from a copy
-	queue    *Verdict // of its queue; nil: it is for this node
+	handled  bool // there is a handler for its kind
+	allowed  bool // its origin may ask for it
+	tooLarge bool // for its handler
+	noBody   bool // it is streamed and not here yet
+	full     bool // as many ids are kept as may be
+	unfair   bool // its origin holds its share of the room
+	keysFull bool // it has a key, and as many of them are kept as may be
+	// it has a key, and its origin holds its share of them
+	keysUnfair bool
+	restored   bool     // it may have run before this store was restored from a copy
+	queue      *Verdict // of its queue; nil: it is for this node
 }
 
 // verdict decides about an arrival. A task that is here is accepted again,
@@ -62,6 +64,8 @@ func (s *sight) verdict() Verdict {
 		return refuse(proto.Code_CODE_BUSY, "you hold your share of the tasks that this node keeps; the rest is for others")
 	case s.keysFull && s.known != barred:
 		return refuse(proto.Code_CODE_BUSY, "this node remembers as many idempotency keys as it may")
+	case s.keysUnfair && s.known != barred:
+		return refuse(proto.Code_CODE_BUSY, "you hold your share of the idempotency keys that this node remembers; the rest is for others: send without a key, or wait until some are forgotten")
 	case s.known == barred: // taken in to be told CANCELLED: no handler will see it
 		return Verdict{}
 	case s.queue != nil && !s.queue.Accepted():

@@ -47,9 +47,10 @@ type desk struct {
 
 	mu         sync.Mutex
 	claims     map[backlog.Key]*claim
-	used       int            // slots
-	kinds      map[string]int // slots by kind
-	concluding int            // claims without a slot
+	used       int                  // slots
+	kinds      map[string]int       // slots by kind
+	origins    map[proto.PeerID]int // and by origin
+	concluding int                  // claims without a slot
 	keys       map[string]*claim
 	behindKey  map[string][]backlog.Key // taken, wait for the end of the claim with their key
 	suspect    *claim
@@ -64,7 +65,7 @@ type desk struct {
 
 func newDesk(slots int) *desk {
 	return &desk{
-		slots: slots, claims: map[backlog.Key]*claim{}, kinds: map[string]int{},
+		slots: slots, claims: map[backlog.Key]*claim{}, kinds: map[string]int{}, origins: map[proto.PeerID]int{},
 		keys: map[string]*claim{}, behindKey: map[string][]backlog.Key{},
 		free: make(chan struct{}, 1), begun: make(chan struct{}, 1), halting: make(chan struct{}),
 	}
@@ -98,6 +99,15 @@ func (d *desk) room() bool {
 
 // kindUsed returns the number of slots that tasks of a kind hold.
 func (d *desk) kindUsed(kind string) int { d.mu.Lock(); defer d.mu.Unlock(); return d.kinds[kind] }
+
+// sated reports whether an origin, named by the bytes of its id, holds all slots but
+// one: the last is for whoever else waits.
+func (d *desk) sated(origin string) bool {
+	p, err := proto.PeerIDFrom([]byte(origin))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return err == nil && d.slots > 1 && d.origins[p] >= d.slots-1
+}
 
 // claim makes the caller the only one who works on the task, or returns nil.
 func (d *desk) claim(k backlog.Key) *claim {
@@ -154,6 +164,7 @@ func (d *desk) seat(c *claim, suspect bool) {
 	d.concluding--
 	d.used++
 	d.kinds[c.kind]++
+	d.origins[c.origin]++
 }
 
 // attach gives c the cancel function of its run, and calls it at once when c was
@@ -217,6 +228,9 @@ func (d *desk) leaveSlot(c *claim) {
 	d.used--
 	if d.kinds[c.kind]--; d.kinds[c.kind] == 0 {
 		delete(d.kinds, c.kind)
+	}
+	if d.origins[c.origin]--; d.origins[c.origin] == 0 {
+		delete(d.origins, c.origin)
 	}
 	d.ring()
 }

@@ -153,7 +153,7 @@ func (s *shift) round(stay context.Context) (took bool) {
 		if !s.desk.room() {
 			break
 		}
-		item, ok := s.queue.TakeAny(s.eligible)
+		item, ok := s.queue.TakeAny(s.eligible, s.desk.sated)
 		if !ok && seated {
 			continue
 		}

@@ -136,9 +136,9 @@ func (in *Inbox) tryFinish(ctx context.Context, c *claim, to step, ran *Ran, kee
 func (in *Inbox) keyEnded(rec *proto.Record, made bool) {
 	switch {
 	case made:
-		in.keys.Made()
+		in.keys.Made(string(rec.Peer))
 	case rec.IdempotencyKey != "":
-		in.keys.Free()
+		in.keys.Free(string(rec.Peer))
 	}
 }
 

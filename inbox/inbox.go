@@ -175,7 +175,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		desk: newDesk(cfg.Slots), granted: new(granted), dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
-		Group: groupOf, Lane: laneOf, Expires: expiresAt,
+		Group: groupOf, Lane: laneOf, Expires: expiresAt, Party: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },
 		MaxEntries: cfg.MaxTasks, MaxBytes: cfg.MaxBytes,
 		MaxWait: 2 * cfg.MaxBackoff, Progress: cfg.Progress, Clock: cfg.Clock,
 		Damaged: func(key []byte, err error) {
@@ -187,7 +187,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	}
 	in.queue = q
 	in.keys, err = keys.Open(s, keys.Config{
-		Prefix: prefixSuccess, Before: prefixOldSuccess, Limits: cfg.Keys, Clock: cfg.Clock, Logger: cfg.Logger,
+		Prefix: prefixSuccess, Before: prefixOldSuccess, Limits: cfg.Keys, Owner: ownerOfSuccess, Clock: cfg.Clock, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
@@ -245,7 +245,7 @@ func (in *Inbox) remember() error {
 			}
 			in.known.found(l.Key.ID, l.Record, l.Size)
 			if l.Record.IdempotencyKey != "" && l.Record.Queue == "" && !l.Record.State.Terminal() {
-				in.keys.Hold()
+				in.keys.Hold(string(l.Record.Peer))
 			}
 		}
 		if next == nil {

@@ -34,6 +34,9 @@ func successKey(p proto.PeerID, key string) []byte {
 	return append(append(make([]byte, 0, len(p)+len(sum)), p[:]...), sum[:]...)
 }
 
+// ownerOfSuccess returns whose key a success is kept under: the bytes of its origin.
+func ownerOfSuccess(key []byte) string { return string(key[:min(len(key), len(proto.PeerID{}))]) }
+
 func appendSeq(dst []byte, s proto.Seq) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, s.Boot), s.Counter)
 }

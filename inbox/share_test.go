@@ -2,11 +2,14 @@ package inbox
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/keys"
 )
 
 func from(p proto.PeerID) func(*Arrival) {
@@ -99,4 +102,93 @@ func TestWithin(t *testing.T) {
 			t.Errorf("within(%d, %d, %d) = %v", tt.o, tt.all, tt.limit, got)
 		}
 	}
+}
+
+// TestKeysOfOneLeaveKeysToOthers: an origin that sends one new idempotency key
+// after another is told BUSY, in words that name its share, before the keys of
+// others are refused; tasks without a key are taken in; so it is after a restart.
+func TestKeysOfOneLeaveKeysToOthers(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	bubble(t, Config{Keys: keys.Limits{Max: 100}}, []Spec{spec}, func(r *rig) {
+		n := 0
+		fresh := func(a *Arrival) { n++; a.Content.IdempotencyKey = fmt.Sprint("key ", n) }
+		r.run()
+		taken, v := r.flood(200, fresh)
+		if v.Code != proto.Code_CODE_BUSY || !strings.Contains(v.Detail, "your share of the idempotency keys") || len(taken) != 90 {
+			t.Errorf("%d keys of one origin were accepted, then %s %q", len(taken), v.Code.Name(), v.Detail)
+		}
+		r.accept(0, r.task())
+		for range 5 {
+			r.accept(0, r.task(from(other), fresh))
+		}
+		wait(time.Minute)
+		for _, a := range taken {
+			r.expect(a, succeeded)
+		}
+		r.restart()
+		r.run()
+		wait(time.Minute)
+		r.accept(proto.Code_CODE_BUSY, r.task(fresh))
+		r.accept(0, r.task(from(other), fresh))
+		r.accept(0, r.task(withKey(taken[0].Content.IdempotencyKey))) // it has a place already
+	})
+}
+
+// TestSlotsAreSharedByOrigins: an origin with any number of urgent tasks has all
+// slots while it is alone, and all but one from then on that another waits, in
+// whichever class; in one class they take turns.
+func TestSlotsAreSharedByOrigins(t *testing.T) {
+	const slots = 4
+	var mu sync.Mutex
+	running, most := map[proto.PeerID]int{}, map[proto.PeerID]int{}
+	var order []proto.PeerID
+	_, spec := does(func(_ context.Context, run *Run) *Ran {
+		p := run.Origin
+		mu.Lock()
+		running[p]++
+		most[p] = max(most[p], running[p])
+		order = append(order, p)
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		mu.Lock()
+		running[p]--
+		mu.Unlock()
+		return &Ran{End: Success}
+	})
+	class := func(c proto.Class) func(*Arrival) { return func(a *Arrival) { a.Content.Class = c } }
+	bubble(t, Config{Slots: slots}, []Spec{spec}, func(r *rig) {
+		for range 40 {
+			r.accept(0, r.task(class(proto.Class_CLASS_CRITICAL)))
+		}
+		r.run()
+		wait(time.Second)
+		if most[home] != slots {
+			t.Errorf("alone it has %d of %d slots", most[home], slots)
+		}
+		urgent := r.task(from(other), class(proto.Class_CLASS_CRITICAL))
+		r.accept(0, urgent)
+		wait(61 * time.Second)
+		if running[other] != 1 {
+			t.Fatalf("with one slot free after the other %d tasks of the second origin run", running[other])
+		}
+		for range 8 {
+			r.accept(0, r.task(from(other), class(proto.Class_CLASS_LOW)))
+		}
+		wait(2 * time.Minute)
+		if running[home] != slots-1 || running[other] != 1 {
+			t.Errorf("while low tasks of another wait: %v run", running)
+		}
+		before := len(order)
+		for range 8 {
+			r.accept(0, r.task(from(other), class(proto.Class_CLASS_CRITICAL)))
+		}
+		wait(4 * time.Minute)
+		count := map[proto.PeerID]int{}
+		for _, p := range order[before:] {
+			count[p]++
+		}
+		if count[home] < 6 || count[other] < 6 {
+			t.Errorf("in one class they have %v turns", count)
+		}
+	})
 }

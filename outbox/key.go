@@ -47,7 +47,7 @@ func keyName(key string) []byte {
 // key that is there already needs none. When there is no place left it returns
 // ErrFull, for forgetting another key early would let its effect happen twice.
 func (o *Outbox) holdKey(r *proto.Record) (held bool, err error) {
-	if len(r.RedriveOf) == 0 && o.keys.TryHold() {
+	if len(r.RedriveOf) == 0 && o.keys.TryHold("") {
 		return true, nil
 	}
 	switch _, err := o.keys.Get(keyName(r.IdempotencyKey)); {
@@ -55,7 +55,7 @@ func (o *Outbox) holdKey(r *proto.Record) (held bool, err error) {
 		return false, nil
 	case !errors.Is(err, store.ErrNotFound):
 		return false, fmt.Errorf("look up the idempotency key: %w", err)
-	case o.keys.TryHold():
+	case o.keys.TryHold(""):
 		return true, nil
 	}
 	return false, fmt.Errorf("%w: %d idempotency keys are remembered, as many as may be; submit without a key, wait until some are forgotten, or raise the limit", ErrFull, o.keys.Max())
@@ -64,9 +64,9 @@ func (o *Outbox) holdKey(r *proto.Record) (held bool, err error) {
 // keyHeld says what became of a place that was held.
 func (o *Outbox) keyHeld(made bool) {
 	if made {
-		o.keys.Made()
+		o.keys.Made("")
 	} else {
-		o.keys.Free()
+		o.keys.Free("")
 	}
 }
 

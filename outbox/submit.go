@@ -156,7 +156,7 @@ func (o *Outbox) giveBack(j *job) {
 		o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
 	}
 	if j.holds {
-		o.keys.Free()
+		o.keys.Free("")
 	}
 }
 

@@ -29,8 +29,9 @@ type Backlog struct {
 	lanes   map[string]*lane
 	expiry  heap[byExpiry]
 	pick    picker // of TakeAny
-	drift   int64  // of the wall from the backlog's own time when last followed
-	wake    chan struct{}
+	parties
+	drift int64 // of the wall from the backlog's own time when last followed
+	wake  chan struct{}
 	sums
 }
 
@@ -52,7 +53,7 @@ type sums struct {
 type group struct {
 	name    string
 	paused  bool
-	ready   [classes]heap[byBirth]
+	ready   [classes]pool
 	waiting heap[byDue]
 	pick    picker
 	tally   tally
@@ -106,7 +107,7 @@ func (b *Backlog) groupOf(name string) *group {
 
 // admit gives a new entry its group and lane. It still stands nowhere.
 func (b *Backlog) admit(e *entry, r *proto.Record) {
-	e.group = b.groupOf(b.cfg.Group(e.key, r))
+	e.group, e.party = b.groupOf(b.cfg.Group(e.key, r)), b.partyOf(b.cfg.Party(e.key, r))
 	e.xpos = -1
 	b.births++
 	e.birth = b.births
@@ -201,7 +202,7 @@ func (b *Backlog) leave(e *entry) {
 	case waiting:
 		e.group.waiting.remove(int(e.pos))
 	case ready:
-		e.group.ready[classIndex(proto.Class(e.class))].remove(int(e.pos))
+		e.group.ready[classIndex(proto.Class(e.class))].remove(e)
 	}
 }
 

@@ -270,10 +270,10 @@ func TestPausedGroupCostsNothing(t *testing.T) {
 	w.Pause("p")
 	w.addOne("p", classNormal, nil)
 	other := w.addOne("q", classNormal, nil)
-	if it, ok := w.TakeAny(nil); !ok || it.Key != other {
+	if it, ok := w.TakeAny(nil, nil); !ok || it.Key != other {
 		t.Errorf("took %v, %v, want the other group's", it.Key, ok)
 	}
-	if _, ok := w.TakeAny(nil); ok {
+	if _, ok := w.TakeAny(nil, nil); ok {
 		t.Error("took from a paused group")
 	}
 	if _, ok := w.NextAny(nil); ok {
@@ -299,7 +299,7 @@ func TestTakeAnyAsksWhoIsEligible(t *testing.T) {
 	w := newWorld(t, Config{})
 	w.addOne("busy", proto.Class_CLASS_CRITICAL, nil)
 	k := w.addOne("free", proto.Class_CLASS_LOW, nil)
-	it, ok := w.TakeAny(func(g string) bool { return g == "free" })
+	it, ok := w.TakeAny(func(g string) bool { return g == "free" }, nil)
 	if !ok || it.Key != k {
 		t.Errorf("took %v, %v", it.Key, ok)
 	}

@@ -55,7 +55,7 @@ func TestLowIsNeverStarved(t *testing.T) {
 	w.add(lows...)
 	since, taken := 0, 0
 	for range 2000 {
-		it, ok := w.TakeAny(nil)
+		it, ok := w.TakeAny(nil, nil)
 		if !ok {
 			t.Fatal("nothing to take")
 		}

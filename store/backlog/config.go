@@ -44,7 +44,7 @@ type Buckets struct {
 }
 
 // Config tunes a backlog. The zero value of each field means its default. The
-// four functions must depend on their arguments alone: memory is rebuilt with
+// five functions must depend on their arguments alone: memory is rebuilt with
 // them.
 type Config struct {
 	// Group names the group of an entry; default: the record's peer. It and Lane
@@ -53,6 +53,9 @@ type Config struct {
 	// Lane names what the entry stands in line for, empty for nothing; default:
 	// the record's ordering key for PartTask.
 	Lane func(Key, *proto.Record) string
+	// Party names who an entry is of; within a class TakeAny takes from the parties
+	// in turn. It is asked once an entry; default: all are of one.
+	Party func(Key, *proto.Record) string
 	// Parked says that the entry waits for an event and must not be taken;
 	// default: never. Terminal records are always parked.
 	Parked func(Key, *proto.Record) bool
@@ -99,6 +102,9 @@ func (c Config) withDefaults() Config {
 			}
 			return r.OrderingKey
 		}
+	}
+	if c.Party == nil {
+		c.Party = func(Key, *proto.Record) string { return "" }
 	}
 	if c.Parked == nil {
 		c.Parked = func(Key, *proto.Record) bool { return false }

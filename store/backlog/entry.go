@@ -85,7 +85,7 @@ const (
 	barrier              // dead, and holds its lane until a person has decided
 )
 
-// An entry is what memory keeps of a task: 80 bytes beside its place in the map
+// An entry is what memory keeps of a task: 88 bytes beside its place in the map
 // and the heaps.
 type entry struct {
 	key      Key
@@ -100,6 +100,7 @@ type entry struct {
 	size     uint32 // bytes of the birth
 	group    *group
 	lane     *lane
+	party    *party
 	birth    uint64 // rises from entry to entry
 	due      int64  // milliseconds of the backlog's own time
 	expires  int64  // Unix milliseconds, 0 never

@@ -175,7 +175,7 @@ func TestModel(outer *testing.T) {
 				m.checkTaken(t, g, w.Take(nil, g, 1000))
 			},
 			"take any": func(t *rapid.T) {
-				it, ok := w.TakeAny(nil)
+				it, ok := w.TakeAny(nil, nil)
 				free := slices.ContainsFunc(m.live, m.free)
 				if ok != free {
 					t.Fatalf("took something: %v, the model says %v", ok, free)

@@ -19,7 +19,7 @@ func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 	b := &Backlog{
 		store: s, buckets: buckets, cfg: cfg.withDefaults(),
 		entries: map[Key]*entry{}, groups: map[string]*group{}, lanes: map[string]*lane{},
-		wake:    make(chan struct{}, 1),
+		parties: parties{named: map[string]*party{}}, wake: make(chan struct{}, 1),
 		scratch: sync.Pool{New: func() any { return new([]byte) }},
 		batches: sync.Pool{New: func() any { return new(store.Batch) }},
 	}

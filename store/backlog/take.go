@@ -26,17 +26,29 @@ func (b *Backlog) Take(dst []Item, name string, n int) []Item {
 		if starved {
 			b.starved++
 		}
-		dst = append(dst, b.take(g.ready[c].first()))
+		dst = append(dst, b.take(b.nextOf(&g.ready[c], c, nil)))
 	}
 	return dst
 }
 
 // TakeAny takes the most urgent entry that is due in any group that eligible
-// lets through, nil all; eligible is asked under a lock and must not call back.
-func (b *Backlog) TakeAny(eligible func(group string) bool) (Item, bool) {
+// lets through, nil all. Within a class the parties take turns; those that sated
+// names, nil none, have theirs only while nobody else waits. Both are asked under
+// a lock and must not call back.
+func (b *Backlog) TakeAny(eligible, sated func(name string) bool) (Item, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.follow()
+	if sated != nil {
+		if item, ok := b.takeAny(eligible, sated); ok {
+			return item, true
+		}
+	}
+	return b.takeAny(eligible, nil)
+}
+
+// takeAny is TakeAny without the parties that sated names. The caller holds mu.
+func (b *Backlog) takeAny(eligible, sated func(name string) bool) (Item, bool) {
 	var first [classes]*entry
 	var waits [classes]bool
 	for _, g := range b.order {
@@ -46,8 +58,8 @@ func (b *Backlog) TakeAny(eligible func(group string) bool) (Item, bool) {
 		b.ripen(g)
 		asked := false
 		for c := range first {
-			e := g.ready[c].first()
-			if e == nil || first[c] != nil && first[c].birth < e.birth {
+			e := b.nextOf(&g.ready[c], c, sated)
+			if e == nil || first[c] != nil && !b.before(e, first[c], c) {
 				continue
 			}
 			if !asked && eligible != nil && !eligible(g.name) {
@@ -70,7 +82,7 @@ func (b *Backlog) TakeAny(eligible func(group string) bool) (Item, bool) {
 // waits tells which classes of g have an entry ready.
 func (g *group) waits() (w [classes]bool) {
 	for c := range w {
-		w[c] = g.ready[c].len() > 0
+		w[c] = g.ready[c].n > 0
 	}
 	return w
 }
@@ -92,6 +104,7 @@ func (b *Backlog) ripen(g *group) {
 
 func (b *Backlog) take(e *entry) Item {
 	b.leave(e)
+	b.served(e)
 	e.place = taken
 	return e.item()
 }

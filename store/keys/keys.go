@@ -32,6 +32,9 @@ type Config struct {
 	// when the store is opened. Default: nowhere.
 	Before byte
 	Limits
+	// Owner names who a key is of, so that one owner cannot take up the places of
+	// all: see [Keys.Fair]. It depends on the key alone. Default: all are of one.
+	Owner func(key []byte) string
 	// Needed says of a value that its key must be kept though its time is over.
 	// It must not call the store. Default: none.
 	Needed func(val []byte) bool
@@ -43,6 +46,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.For = cmp.Or(c.For, 7*24*time.Hour)
 	c.Max = cmp.Or(c.Max, 1_000_000)
+	if c.Owner == nil {
+		c.Owner = func([]byte) string { return "" }
+	}
 	if c.Needed == nil {
 		c.Needed = func([]byte) bool { return false }
 	}
@@ -63,13 +69,21 @@ type Keys struct {
 	open  time.Duration // boot time of it
 
 	mu     sync.Mutex
-	kept   int   // records, by the last count and what came since
-	held   int   // places of keys that may yet be made
+	kept   int // records, by the last count and what came since
+	held   int // places of keys that may yet be made
+	owners map[string]share
+	owned  bool  // a sweep has counted them by owner
 	oldest int64 // no record is older, milliseconds of age
 	saved  state // as on disk
 
 	swept   time.Duration // age of the last sweep, of Run alone
 	counted bool          // a sweep has come to its end, of Run alone
+}
+
+// A share is what one owner has of the places.
+type share struct {
+	kept int // as Keys.kept; not known before the first sweep has ended
+	held int
 }
 
 // A state is what is on disk besides the keys.
@@ -87,7 +101,7 @@ const (
 // are some of an earlier version. It starts nothing: see [Keys.Run].
 func Open(s *store.Store, cfg Config) (*Keys, error) {
 	cfg = cfg.withDefaults()
-	k := &Keys{store: s, cfg: cfg, open: cfg.Clock.Boot()}
+	k := &Keys{store: s, cfg: cfg, open: cfg.Clock.Boot(), owners: map[string]share{}}
 	var err error
 	if k.saved, err = readState(s, stateKey(cfg.Prefix)); err != nil {
 		return nil, fmt.Errorf("open keys: %w", err)
@@ -134,29 +148,55 @@ func (k *Keys) Put(b *store.Batch, key, val []byte) {
 	}
 }
 
-// TryHold takes the place of a key that is to be made, unless there is none left.
-// It must be followed by [Keys.Made] or [Keys.Free].
-func (k *Keys) TryHold() bool {
+// TryHold takes the place of a key of owner that is to be made, unless there is
+// none left. It must be followed by [Keys.Made] or [Keys.Free].
+func (k *Keys) TryHold(owner string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.kept+k.held >= k.cfg.Max {
 		return false
 	}
-	k.held++
+	k.add(owner, 0, 1)
 	return true
 }
 
 // Hold is TryHold for a key that cannot be refused any more.
-func (k *Keys) Hold() { k.mu.Lock(); defer k.mu.Unlock(); k.held++ }
+func (k *Keys) Hold(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 0, 1) }
 
 // Made says that the key of a place is on disk.
-func (k *Keys) Made() { k.mu.Lock(); defer k.mu.Unlock(); k.held--; k.kept++ }
+func (k *Keys) Made(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 1, -1) }
 
 // Free gives a place back.
-func (k *Keys) Free() { k.mu.Lock(); defer k.mu.Unlock(); k.held-- }
+func (k *Keys) Free(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 0, -1) }
+
+// add counts keys and places of an owner. The caller holds mu.
+func (k *Keys) add(owner string, kept, held int) {
+	s := k.owners[owner]
+	s.kept, s.held = s.kept+kept, s.held+held
+	if s == (share{}) {
+		delete(k.owners, owner)
+	} else {
+		k.owners[owner] = s
+	}
+	k.kept, k.held = k.kept+kept, k.held+held
+}
 
 // Full reports whether there is no place left.
 func (k *Keys) Full() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.kept+k.held >= k.cfg.Max }
+
+// shareOfFree is how many times what is free one owner may have: see
+// docs/promises.md, what one member may take up.
+const shareOfFree = 9
+
+// Fair reports whether owner has a share left for one more key: it has less than
+// nine times the places that are free. Where none is free it is not the share that
+// refuses.
+func (k *Keys) Fair(owner string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	free, s := k.cfg.Max-k.kept-k.held, k.owners[owner]
+	return free <= 0 || s.kept+s.held < shareOfFree*free
+}
 
 // Count returns how many keys are kept, those included that are being made. Until
 // the first sweep of a start has ended it is an estimate, and after it too many

@@ -96,7 +96,7 @@ func (b *bed) run(d time.Duration) {
 }
 
 func (b *bed) make(key string) error {
-	if !b.TryHold() {
+	if !b.TryHold("") {
 		return errors.New("no place")
 	}
 	var batch store.Batch
@@ -104,9 +104,9 @@ func (b *bed) make(key string) error {
 	b.Put(&batch, []byte(key), []byte("of "+key))
 	err := b.store.Apply(b.t.Context(), &batch)
 	if err != nil {
-		b.Free()
+		b.Free("")
 	} else {
-		b.Made()
+		b.Made("")
 	}
 	return err
 }
@@ -237,17 +237,17 @@ func TestLimitRefusesAndForgetsNothing(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	b := newBed(t, Config{Limits: Limits{Max: 2}})
 	for i, want := range []bool{true, true, false} {
-		if got := b.TryHold(); got != want {
+		if got := b.TryHold(""); got != want {
 			t.Errorf("place %d of two: %v", i+1, got)
 		}
 	}
-	b.Hold()
-	b.Free()
+	b.Hold("")
+	b.Free("")
 	if !b.Full() {
 		t.Error("two of three places are held, and there are two")
 	}
-	b.Free()
-	if !b.TryHold() {
+	b.Free("")
+	if !b.TryHold("") {
 		t.Error("a place given back is not free")
 	}
 }
@@ -332,7 +332,7 @@ func manyKeys(t *testing.T) {
 	batches := make([]*store.Batch, 0, 1000)
 	for i := range n {
 		batch := new(store.Batch)
-		b.Hold()
+		b.Hold("")
 		b.Put(batch, fmt.Appendf(nil, "%032d", i), make([]byte, 48))
 		if batches = append(batches, batch); len(batches) == cap(batches) {
 			if err := errors.Join(b.store.ApplyMany(t.Context(), batches)...); err != nil {
@@ -340,7 +340,7 @@ func manyKeys(t *testing.T) {
 			}
 			batches = batches[:0]
 		}
-		b.Made()
+		b.Made("")
 	}
 	b.restart(false, 0)
 	b.store.Close()
@@ -399,12 +399,12 @@ func TestRun(t *testing.T) {
 		s, k, stop := open()
 		for i := range 3 * sweepStep {
 			var b store.Batch
-			k.Hold()
+			k.Hold("")
 			k.Put(&b, fmt.Append(nil, i), nil)
 			if err := s.Apply(t.Context(), &b); err != nil {
 				t.Fatal(err)
 			}
-			k.Made()
+			k.Made("")
 		}
 		time.Sleep(40*time.Minute + time.Second)
 		stop()
@@ -475,5 +475,55 @@ func TestKeysOfAnEarlierVersionRaiseTheSchema(t *testing.T) {
 	b.restart(false, 0)
 	if got := b.store.Schema(); got != 2 || !b.has("a") {
 		t.Errorf("after the keys were taken over the schema is %d", got)
+	}
+}
+
+// TestOneOwnerLeavesKeysToOthers: an owner may have nine times the keys that are
+// free, also after a restart, once the keys were counted; what others have is not
+// its share, and where nothing is free nobody is refused for a share.
+func TestOneOwnerLeavesKeysToOthers(t *testing.T) {
+	b := newBed(t, Config{Limits: Limits{Max: 100}, Owner: func(key []byte) string { return string(key[:1]) }})
+	make := func(owner string, n int) (made int) {
+		t.Helper()
+		for ; made < n && b.Fair(owner); made++ {
+			key := fmt.Append(nil, owner, b.Count())
+			b.Hold(owner)
+			var batch store.Batch
+			b.Put(&batch, key, []byte("v"))
+			if err := b.store.Apply(t.Context(), &batch); err != nil {
+				t.Fatal(err)
+			}
+			b.Made(owner)
+		}
+		return made
+	}
+	if n := make("a", 200); n != 90 {
+		t.Errorf("one owner alone has %d of 100 keys, want 90", n)
+	}
+	if n := make("b", 5); n != 5 || b.Fair("a") {
+		t.Errorf("another got %d of 5; the first may have more: %v", n, b.Fair("a"))
+	}
+	for _, kill := range []bool{false, true} {
+		b.restart(kill, 0)
+		b.tend()
+		if b.Fair("a") || !b.Fair("b") || b.Count() != 95 {
+			t.Errorf("after a restart with %d keys the first may have more: %v; the other: %v", b.Count(), b.Fair("a"), b.Fair("b"))
+		}
+	}
+	for range 5 {
+		b.Hold("c")
+	}
+	if !b.Full() || !b.Fair("a") {
+		t.Error("where nothing is free the share refuses")
+	}
+	for range 5 {
+		b.Free("c")
+	}
+	b.run(8 * day)
+	if !b.Fair("a") || b.Count() != 0 {
+		t.Errorf("after their time %d keys are kept", b.Count())
+	}
+	if len(b.owners) != 0 {
+		t.Errorf("of no keys %v is counted", b.owners)
 	}
 }

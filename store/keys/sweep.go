@@ -82,10 +82,14 @@ func (k *Keys) saveIfUsed(ctx context.Context, after time.Duration) error {
 // count is taken when it has ended; what was made meanwhile is added by Made.
 func (k *Keys) sweep(ctx context.Context) error {
 	k.mu.Lock()
-	before := k.kept
+	before, first := k.kept, !k.owned
+	owned := map[string]int{}
+	for owner, s := range k.owners {
+		owned[owner] = s.kept
+	}
 	k.oldest = never // lowered by what the sweep sees, and by Put
 	k.mu.Unlock()
-	tally := tally{begin: k.Age().Milliseconds(), oldest: never}
+	tally := tally{begin: k.Age().Milliseconds(), oldest: never, owned: map[string]int{}}
 	from, to := []byte{k.cfg.Prefix}, []byte{k.cfg.Prefix + 1}
 	for from != nil {
 		pairs, next, err := k.store.Scan(store.Dedup, from, to, sweepStep)
@@ -97,13 +101,25 @@ func (k *Keys) sweep(ctx context.Context) error {
 			return err
 		}
 		tally.forgotten += n
-		if from = next; from != nil && !pause(ctx, sweepPause) {
+		wait := sweepPause
+		if first {
+			wait = 0 // the shares are not known yet
+		}
+		if from = next; from != nil && !pause(ctx, wait) {
 			return ctx.Err()
 		}
 	}
 	k.mu.Lock()
 	k.oldest = min(k.oldest, tally.oldest)
 	k.kept += tally.counted - before
+	for owner, n := range owned {
+		tally.owned[owner] -= n
+	}
+	k.owned = true
+	for owner, n := range tally.owned {
+		k.kept -= n // add counts it again
+		k.add(owner, n, 0)
+	}
 	k.mu.Unlock()
 	if tally.forgotten > 0 {
 		k.cfg.Logger.Debug("idempotency keys were forgotten", "count", tally.forgotten, "kept", tally.counted)
@@ -117,6 +133,7 @@ type tally struct {
 	oldest    int64 // made of those that stay
 	counted   int   // of those that stay, those made before it began
 	forgotten int
+	owned     map[string]int // counted, by owner
 }
 
 // sort counts pairs and returns those that are due.
@@ -129,6 +146,7 @@ func (k *Keys) sort(pairs []store.Pair, t *tally) (gone []store.Pair) {
 		}
 		if made <= t.begin {
 			t.counted++
+			t.owned[k.cfg.Owner(p.Key[1:])]++
 		}
 		t.oldest = min(t.oldest, made)
 	}

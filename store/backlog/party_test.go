@@ -1,0 +1,84 @@
+package backlog
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// newParties is a world whose groups are named PARTY/GROUP.
+func newParties(t *testing.T) *world {
+	return newWorld(t, Config{Party: func(_ Key, r *proto.Record) string {
+		name, _, _ := strings.Cut(string(r.Peer), "/")
+		return name
+	}})
+}
+
+// TestPartiesTakeTurns: within a class a party that floods has no more turns than
+// one with few entries, which it has from then on that they are there, over all
+// groups; of one party the oldest goes first; and who is alone has all turns.
+func TestPartiesTakeTurns(t *testing.T) {
+	w := newParties(t)
+	party := map[Key]string{}
+	var births []Key
+	add := func(group string, n int) {
+		for range n {
+			k := w.addOne(group, classNormal, nil)
+			party[k], _, _ = strings.Cut(group, "/")
+			births = append(births, k)
+		}
+	}
+	take := func(n int, sated func(string) bool) (names string) {
+		t.Helper()
+		for range n {
+			it, ok := w.TakeAny(nil, sated)
+			if !ok {
+				return names + "-"
+			}
+			names += party[it.Key]
+		}
+		return names
+	}
+	add("a/x", 10)
+	add("a/y", 10)
+	if got := take(6, nil); got != "aaaaaa" {
+		t.Errorf("alone: %s", got)
+	}
+	add("b/x", 3)
+	add("c/z", 2)
+	if got := take(9, nil); strings.Count(got[:6], "b") != 2 || strings.Count(got[:6], "c") != 2 || strings.Count(got, "b") != 3 || got[7:] != "aa" {
+		t.Errorf("three parties: %s", got)
+	}
+	w.reopen()
+	add("b/x", 1)
+	if got := take(2, func(p string) bool { return p == "a" }); got != "bb" && got != "bc" && got != "cb" {
+		t.Errorf("a is sated: %s", got)
+	}
+	sated := func(string) bool { return true }
+	if got := take(3, sated); strings.Contains(got, "-") {
+		t.Errorf("where all are sated nobody is served: %s", got)
+	}
+}
+
+// TestOneOfAPartyGoesByAge: the turns of parties leave the order within one as it
+// was.
+func TestOneOfAPartyGoesByAge(t *testing.T) {
+	w := newParties(t)
+	var want []Key
+	for range 5 {
+		want = append(want, w.addOne("a/x", classNormal, nil))
+		w.addOne("b/x", classNormal, nil)
+	}
+	var got []Key
+	for range 10 {
+		if it, ok := w.TakeAny(func(g string) bool { return g == "a/x" }, nil); ok {
+			got = append(got, it.Key)
+		}
+	}
+	for i := range want {
+		if i >= len(got) || got[i] != want[i] {
+			t.Fatalf("%v were taken, want %v", got, want)
+		}
+	}
+}
