@@ -97,15 +97,22 @@ func (in *Inbox) Where(id proto.TaskID) (p backlog.Place, ok bool) {
 // Holds reports whether a file of this name is the body of a task that is here
 // and has not ended: a sweep must leave it.
 func (in *Inbox) Holds(name string) bool {
+	_, ok := in.OriginOf(name)
+	return ok
+}
+
+// OriginOf returns whose task the file of this name is the body of, if that task is
+// here and has not ended.
+func (in *Inbox) OriginOf(name string) (origin proto.PeerID, ok bool) {
 	text, ours := strings.CutPrefix(name, bodyPrefix)
 	if !ours {
-		return false
+		return origin, false
 	}
 	id, err := proto.ParseTaskID(text)
 	if err != nil {
-		return false
+		return origin, false
 	}
 	in.known.landed(id)
-	_, state, ok := in.known.state(id)
-	return ok && !state.Terminal()
+	origin, state, ok := in.known.state(id)
+	return origin, ok && !state.Terminal()
 }

@@ -63,7 +63,8 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 		}
 		code, detail := n.awaited(from, &opened.Header)
 		leaf := identity.EnvelopeLeaf(o.GetEnvelope().GetHeader(), o.GetEnvelope().GetBody(), proto.WhatResult)
-		return n.takeIf(ctx, code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
+		// It must get through when there is no room for new work (I13).
+		return n.takeInto(ctx, n.ground.blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
 	case proto.MessageType_GRANT:
 		return n.porter.offeredGrant(ctx, from, o.GetEnvelope())
 	case proto.MessageType_ENDED:
@@ -100,7 +101,8 @@ func (n *Node) takeIf(ctx context.Context, code proto.Code, detail, name string,
 	return n.takeInto(ctx, n.ground.blobs, code, detail, name, h, leaf)
 }
 
-// takeInto is takeIf for the folder dir: what must get through has one without limits.
+// takeInto is takeIf for the folder dir: what must get through has one that max_blobs
+// does not bound. In either its origin may hold nine times what is free.
 func (n *Node) takeInto(ctx context.Context, dir *blob.Dir, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*arriving, *proto.OfferReply, error) {
 	size, _, streamed := h.Stream()
 	if !streamed {
@@ -119,8 +121,10 @@ func (n *Node) takeInto(ctx context.Context, dir *blob.Dir, code proto.Code, det
 	if dir == n.ground.blobs && n.ground.store.Full() {
 		return nil, full, nil
 	}
-	a, err := n.arrive(ctx, dir, name, int64(size), h.NotAfter, leaf)
+	a, err := n.arrive(ctx, dir.Of(string(h.Origin[:])), name, int64(size), progress{notAfter: h.NotAfter, leaf: leaf, origin: h.Origin})
 	switch {
+	case errors.Is(err, blob.ErrShare):
+		return nil, &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: "you hold your share of the room for bodies; the rest is for others"}, nil
 	case errors.Is(err, blob.ErrFull), errors.Is(err, blob.ErrTooLarge):
 		return nil, full, nil
 	case err != nil:
@@ -134,18 +138,17 @@ func (n *Node) takeInto(ctx context.Context, dir *blob.Dir, code proto.Code, det
 // noted in the bucket Chunks, with the envelope that it belongs to: after a
 // crash it goes on there (S12).
 type arriving struct {
-	node     *Node
-	ctx      context.Context // of the stream that it arrives on
-	w        *blob.Writer
-	name     string
-	notAfter int64 // Unix milliseconds: after it nobody sends the rest
-	leaf     [32]byte
+	node *Node
+	ctx  context.Context // of the stream that it arrives on
+	w    *blob.Writer
+	name string
+	note progress // but for the offset
 
 	moved func() error // called before bytes are written; may be nil
 	ended func(whole bool)
 }
 
-func (n *Node) arrive(ctx context.Context, dir *blob.Dir, name string, size, notAfter int64, leaf [32]byte) (*arriving, error) {
+func (n *Node) arrive(ctx context.Context, dir *blob.Dir, name string, size int64, note progress) (*arriving, error) {
 	if size > n.cfg.Store.MaxBlob {
 		return nil, blob.ErrTooLarge
 	}
@@ -153,32 +156,43 @@ func (n *Node) arrive(ctx context.Context, dir *blob.Dir, name string, size, not
 	if err != nil {
 		return nil, err
 	}
-	a := &arriving{node: n, ctx: ctx, w: w, name: name, notAfter: notAfter, leaf: leaf}
+	a := &arriving{node: n, ctx: ctx, w: w, name: name, note: note}
 	if err := w.Truncate(min(a.durable(), w.Offset())); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	if err := dir.Fits(size - w.Offset()); err != nil { // a part that never gets whole only takes up room
+		if w.Offset() == 0 {
+			return nil, errors.Join(err, w.Abort())
+		}
 		return nil, errors.Join(err, w.Close())
 	}
 	return a, nil
 }
 
 // A progress is the note of how much of a body is durable: offset 8 |
-// not_after 8 | leaf 32, big endian.
+// not_after 8 | leaf 32 | origin 32, big endian.
 type progress struct {
-	offset, notAfter int64
-	leaf             [32]byte
+	offset   int64
+	notAfter int64 // Unix milliseconds: after it nobody sends the rest
+	leaf     [32]byte
+	origin   proto.PeerID // of the envelope: whose share of the room it takes up
 }
 
+const progressSize = 80
+
 func (p progress) encode() []byte {
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 48), uint64(p.offset))
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, progressSize), uint64(p.offset))
 	b = binary.BigEndian.AppendUint64(b, uint64(p.notAfter))
-	return append(b, p.leaf[:]...)
+	return append(append(b, p.leaf[:]...), p.origin[:]...)
 }
 
 func decodeProgress(b []byte) (p progress, ok bool) {
-	if len(b) != 48 {
+	if len(b) != progressSize {
 		return p, false
 	}
 	p.offset, p.notAfter = int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))
 	copy(p.leaf[:], b[16:])
+	copy(p.origin[:], b[48:])
 	return p, p.offset >= 0
 }
 
@@ -194,7 +208,7 @@ func (n *Node) progressOf(name string) (progress, bool) {
 // durable returns how many bytes of this very body are on record.
 func (a *arriving) durable() int64 {
 	p, ok := a.node.progressOf(a.name)
-	if !ok || p.leaf != a.leaf {
+	if !ok || p.leaf != a.note.leaf {
 		return 0
 	}
 	return p.offset
@@ -211,6 +225,7 @@ func (n *Node) forgetOldParts(ctx context.Context) (awaited func(name string) bo
 		}
 		if p, ok := decodeProgress(pair.Val); ok && p.notAfter > late && !n.porter.given(string(pair.Key)) {
 			keep[string(pair.Key)] = true
+			n.ground.blobs.Own(string(pair.Key), string(p.origin[:]))
 		} else {
 			old.Delete(store.Chunks, pair.Key)
 		}
@@ -230,7 +245,10 @@ func (a *arriving) Write(p []byte) (int, error) {
 		}
 	}
 	k, err := a.w.Write(p)
-	if errors.Is(err, blob.ErrFull) {
+	switch {
+	case errors.Is(err, blob.ErrShare):
+		err = &transport.CodeError{Code: proto.Code_CODE_FULL, Detail: "you hold your share of the room for bodies; the rest is for others"}
+	case errors.Is(err, blob.ErrFull):
 		err = &transport.CodeError{Code: proto.Code_CODE_FULL, Detail: "no room for the rest of the body"}
 	}
 	return k, err
@@ -241,8 +259,10 @@ func (a *arriving) Sync() (int64, error) {
 	if err := a.w.Sync(); err != nil {
 		return 0, err
 	}
+	note := a.note
+	note.offset = a.w.Offset()
 	var b store.Batch
-	b.Put(store.Chunks, []byte(a.name), progress{a.w.Offset(), a.notAfter, a.leaf}.encode())
+	b.Put(store.Chunks, []byte(a.name), note.encode())
 	if err := a.node.ground.store.Apply(context.WithoutCancel(a.ctx), &b); err != nil {
 		return 0, fmt.Errorf("note the progress of a body: %w", err)
 	}

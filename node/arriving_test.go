@@ -21,7 +21,7 @@ func TestPartOfABodySurvivesARestart(t *testing.T) {
 		{"in-late", time.Now().Add(-2 * proto.Skew).UnixMilli(), false},
 	}
 	for _, tt := range tests {
-		w, err := a.arrive(t.Context(), a.ground.blobs, tt.name, 100, tt.notAfter, [32]byte{1})
+		w, err := a.arrive(t.Context(), a.ground.blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +38,7 @@ func TestPartOfABodySurvivesARestart(t *testing.T) {
 	a.halt()
 	a = start(t, a.cfg)
 	for _, tt := range tests {
-		w, err := a.arrive(t.Context(), a.ground.blobs, tt.name, 100, tt.notAfter, [32]byte{1})
+		w, err := a.arrive(t.Context(), a.ground.blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestPartOfABodySurvivesARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other, err := a.arrive(t.Context(), a.ground.blobs, "in-awaited", 100, 0, [32]byte{2})
+	other, err := a.arrive(t.Context(), a.ground.blobs, "in-awaited", 100, progress{leaf: [32]byte{2}})
 	if err != nil || other.w.Offset() != 0 {
 		t.Errorf("the part of another body was taken: %d, %v", other.w.Offset(), err)
 	}
@@ -59,11 +59,28 @@ func TestPartOfABodySurvivesARestart(t *testing.T) {
 }
 
 func FuzzDecodeProgress(f *testing.F) {
-	f.Add(progress{1, 2, [32]byte{3}}.encode())
+	f.Add(progress{1, 2, [32]byte{3}, proto.PeerID{4}}.encode())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if p, ok := decodeProgress(b); ok && !bytes.Equal(p.encode(), b) {
 			t.Errorf("%x is read as %+v", b, p)
 		}
 	})
+}
+
+// TestResultsComeHomeBeyondMaxBlobs (I13): the result of a task is taken where there
+// is no room for a body of new work.
+func TestResultsComeHomeBeyondMaxBlobs(t *testing.T) {
+	a, b := pair(t, func(name string, c *Config) {
+		if name == "a" {
+			c.Store.MaxBlobs = 1 << 20
+		}
+	})
+	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "big", Exec: []string{"sh", "-c", "head -c 3000000 /dev/zero"}, Allow: []string{"role:send"}}); err != nil {
+		t.Fatal(err)
+	}
+	id := a.submit(t, Request{Target: "b", Kind: "big"})
+	if got := a.ended(t, id, "SUCCESS"); got.ResultSize != 3_000_000 {
+		t.Errorf("the result has %d bytes", got.ResultSize)
+	}
 }

@@ -118,6 +118,9 @@ func (n *Node) sweepBodies(ctx context.Context) error {
 		return err
 	}
 	removed, err := n.ground.blobs.Sweep(func(name string) bool {
+		if origin, ok := n.inbox.OriginOf(name); ok {
+			n.ground.blobs.Own(name, string(origin[:]))
+		}
 		return used[name] || awaited(name) || n.house.drafted(name) || n.inbox.Holds(name) || n.porter.keeps(name)
 	})
 	if err != nil {

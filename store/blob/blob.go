@@ -42,7 +42,7 @@ var (
 type Config struct {
 	MaxBlob  int64         // bytes of one blob; default 100 GiB
 	MaxTotal int64         // bytes of all blobs and parts; default half of what Space says is free at Open, plus what is kept already
-	Grace    time.Duration // blobs written this recently are not swept; default 1h
+	Grace    time.Duration // blobs and parts written this recently are neither swept nor make room for others; default 1h
 	Clock    clock.Clock   // default clock.System(); only its monotonic time is used
 
 	// Space tells the bytes free and in all where the folder is; default: none,
@@ -68,7 +68,8 @@ func (c Config) withDefaults() Config {
 // data directory sees to it that one process at a time has it open.
 type Dir struct {
 	*folder
-	essential bool // MaxTotal does not bind
+	essential bool   // MaxTotal does not bind
+	owner     string // whose what is written is, "" for nobody's
 }
 
 // A folder is what a Dir and its Essential share.
@@ -81,6 +82,10 @@ type folder struct {
 	writing map[string]bool          // names with an open writer
 	recent  map[string]time.Duration // when a name was written, monotonic
 	prune   int                      // size of recent at which it is pruned
+	owners  map[string]string        // whose a name is
+	held    map[string]int64         // bytes by owner
+	opened  time.Duration            // monotonic
+	evicted time.Duration            // monotonic time of the last look for parts that stand still; 0 none
 }
 
 // Usage says what a folder holds now.
@@ -100,7 +105,8 @@ func Open(path string, cfg Config) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open blobs: %w", err)
 	}
-	f := &folder{root: root, cfg: cfg.withDefaults(), writing: make(map[string]bool), recent: make(map[string]time.Duration)}
+	f := &folder{root: root, cfg: cfg.withDefaults(), writing: make(map[string]bool), recent: make(map[string]time.Duration), owners: map[string]string{}, held: map[string]int64{}}
+	f.opened = f.cfg.Clock.Mono()
 	if err := errors.Join(f.measure(), f.syncParent()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open blobs in %s: %w", path, err), root.Close())
 	}

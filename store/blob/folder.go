@@ -120,7 +120,7 @@ func (f *folder) count(path string, n int, bytes int64) {
 	} else {
 		f.usage.Blobs += n
 	}
-	f.usage.Bytes += bytes
+	f.add(path, bytes)
 }
 
 // syncDir makes names durable. Windows has no such call: NTFS journals them itself.

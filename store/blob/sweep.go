@@ -38,6 +38,7 @@ func (f *folder) remove(name string) error {
 		f.count(path, -1, -info.Size())
 	}
 	delete(f.recent, name)
+	delete(f.owners, name)
 	if !found {
 		return fmt.Errorf("delete blob: %w: %s", ErrNotFound, name)
 	}

@@ -87,6 +87,7 @@ func (d *Dir) openPart(name string) (*Writer, error) {
 	}
 	d.writing[name] = true
 	d.note(name)
+	d.own(name, d.owner)
 	return w, nil
 }
 
@@ -103,7 +104,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	if w.offset+more > w.dir.cfg.MaxBlob {
 		return 0, fmt.Errorf("write blob %s: %w: more than %d bytes", w.name, ErrTooLarge, w.dir.cfg.MaxBlob)
 	}
-	if err := w.dir.reserve(more); err != nil {
+	if err := w.reserve(more); err != nil {
 		return 0, fmt.Errorf("write blob %s: %w", w.name, err)
 	}
 	err := w.dir.cfg.fault("write")
@@ -111,7 +112,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 		_, err = w.file.WriteAt(p, w.offset)
 	}
 	if err != nil {
-		w.dir.release(more)
+		w.release(more)
 		if undo := w.file.Truncate(w.offset); undo != nil {
 			w.err = errors.Join(err, undo)
 		}
@@ -132,7 +133,7 @@ func (w *Writer) Truncate(n int64) error {
 	if err := w.file.Truncate(n); err != nil {
 		return fmt.Errorf("truncate blob: %w", err)
 	}
-	w.dir.release(w.offset - n)
+	w.release(w.offset - n)
 	w.offset = n
 	return nil
 }
@@ -219,7 +220,8 @@ func (w *Writer) Abort() error {
 	if rerr := d.root.Remove(w.name + partSuffix); rerr != nil {
 		return fmt.Errorf("abort blob: %w", errors.Join(err, rerr))
 	}
-	d.count(partSuffix, -1, -w.offset)
+	d.count(w.name+partSuffix, -1, -w.offset)
+	d.partGone(w.name)
 	return err
 }
 
@@ -247,19 +249,21 @@ func closeUnlessDone(f *os.File) error {
 	return nil
 }
 
-// reserve counts n more bytes, or refuses them.
-func (d *Dir) reserve(n int64) error {
+// reserve counts n more bytes of the writer's part, or refuses them.
+func (w *Writer) reserve(n int64) error {
+	d := w.dir
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if limit := d.usage.MaxTotal; !d.essential && limit > 0 && d.usage.Bytes+n > limit {
-		return fmt.Errorf("%w: %d bytes are kept, at most %d may be: raise the limit or purge tasks", ErrFull, d.usage.Bytes, limit)
+	if err := d.makeRoom(n); err != nil {
+		return err
 	}
-	d.usage.Bytes += n
+	d.note(w.name)
+	d.add(w.name, n)
 	return nil
 }
 
-func (d *Dir) release(n int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.usage.Bytes -= n
+func (w *Writer) release(n int64) {
+	w.dir.mu.Lock()
+	defer w.dir.mu.Unlock()
+	w.dir.add(w.name, -n)
 }
