@@ -100,29 +100,31 @@ type MeshConfig struct {
 	Labels         []string      // words or key=value pairs that members are told
 }
 
-// Limits bound what a node takes and keeps.
+// Limits bound what a node takes and keeps. Where it says "384 MiB" the default is
+// that of a memory limit of 384 MiB: it follows the memory limit in proportion.
 type Limits struct {
-	MaxPending      int           // tasks this node is home of; default 100 000
-	MaxPendingBytes int64         // their sealed bytes; default 256 MiB
-	MaxInbox        int           // tasks taken custody of and not finished; default 100 000
+	MaxPending      int           // tasks this node is home of; default 100 000 (384 MiB)
+	MaxPendingBytes int64         // their sealed bytes; default 256 MiB (384 MiB)
+	MaxInbox        int           // tasks taken custody of and not finished; default 100 000 (384 MiB)
+	MaxInboxBytes   int64         // of their records; default 256 MiB (384 MiB)
 	QueueBodies     int           // tasks of queues with a body above 256 KiB that a home keeps at once; default 1024
 	Payload         int64         // bytes of a body given inline to the API; default 10 MiB
 	Slots           int           // handlers running at once; default max(4, 2 × cores)
 	GracefulTimeout time.Duration // for running handlers at a stop; default 15 s (Windows 5 s)
 	StallAfter      time.Duration // a handler of a queue that declares progress is stopped after so long without any; default 5 min
 	IdempotencyTTL  time.Duration // how long a key is remembered; default 7 days
-	MaxKeys         int           // of tasks made here, and of those that succeeded here for others; default 1 000 000 each
+	MaxKeys         int           // of tasks made here, and of those that succeeded here for others; default 200 000 each, 1 000 000 on Pebble (384 MiB)
 	DoneAge         time.Duration // how long finished records are kept; default 24 h
-	DoneCount       int           // how many of them; default 50 000
+	DoneCount       int           // how many of them; default 50 000 (384 MiB)
 	DeadAge         time.Duration // how long dead letters stay on the shelf; default 30 days
-	DeadCount       int           // how many of them; default 10 000
-	MemoryLimit     int64         // bytes that the Go runtime aims to stay below; default 384 MiB, <0 none; GOMEMLIMIT wins
+	DeadCount       int           // how many of them; default 10 000 (384 MiB)
+	MemoryLimit     int64         // bytes that the Go runtime aims to stay below; default what the machine or container has for it, 384 MiB at most; <0 none; GOMEMLIMIT wins
 }
 
 func (c Config) withDefaults() Config {
 	c.Store.Engine = cmp.Or(c.Store.Engine, EngineNuts)
 	c.Store.MaxBlob = cmp.Or(c.Store.MaxBlob, 100<<30)
-	c.Limits, c.Mesh = c.Limits.withDefaults(), c.Mesh.withDefaults()
+	c.Limits, c.Mesh = c.Limits.withDefaults(memoryLimit(c.Limits.MemoryLimit), c.Store.Engine), c.Mesh.withDefaults()
 	c.Version = cmp.Or(c.Version, "dev")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -149,19 +151,30 @@ func (m MeshConfig) withDefaults() MeshConfig {
 
 func (l Limits) keys() keys.Limits { return keys.Limits{For: l.IdempotencyTTL, Max: l.MaxKeys} }
 
-func (l Limits) withDefaults() Limits {
-	l.MaxPending = cmp.Or(l.MaxPending, 100_000)
-	l.MaxPendingBytes = cmp.Or(l.MaxPendingBytes, 256<<20)
-	l.MaxInbox = cmp.Or(l.MaxInbox, 100_000)
+// withDefaults fills in what follows memory, the memory limit in bytes (less than
+// 0: none), on the engine of that name, and all else.
+func (l Limits) withDefaults(memory int64, engine string) Limits {
+	if memory <= 0 {
+		memory = mostMemory
+	}
+	scaled := func(n int64) int { return int(max(1, min(n*(memory>>10)/(mostMemory>>10), 10_000_000))) }
+	keys := int64(200_000) // on NutsDB each is kept in memory
+	if engine == EnginePebble {
+		keys = 1_000_000
+	}
+	l.MaxPending = cmp.Or(l.MaxPending, scaled(100_000))
+	l.MaxPendingBytes = cmp.Or(l.MaxPendingBytes, memory/3*2)
+	l.MaxInbox = cmp.Or(l.MaxInbox, scaled(100_000))
+	l.MaxInboxBytes = cmp.Or(l.MaxInboxBytes, memory/3*2)
 	l.QueueBodies = cmp.Or(l.QueueBodies, 1024)
 	l.Payload = cmp.Or(l.Payload, 10<<20)
 	l.GracefulTimeout = cmp.Or(l.GracefulTimeout, gracefulTimeout)
 	l.StallAfter = cmp.Or(l.StallAfter, 5*time.Minute)
 	l.IdempotencyTTL = cmp.Or(l.IdempotencyTTL, 7*24*time.Hour)
-	l.MaxKeys = cmp.Or(l.MaxKeys, 1_000_000)
+	l.MaxKeys = cmp.Or(l.MaxKeys, scaled(keys))
 	l.DoneAge = cmp.Or(l.DoneAge, 24*time.Hour)
-	l.DoneCount = cmp.Or(l.DoneCount, 50_000)
+	l.DoneCount = cmp.Or(l.DoneCount, scaled(50_000))
 	l.DeadAge = cmp.Or(l.DeadAge, 30*24*time.Hour)
-	l.DeadCount = cmp.Or(l.DeadCount, 10_000)
+	l.DeadCount = cmp.Or(l.DeadCount, scaled(10_000))
 	return l
 }

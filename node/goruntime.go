@@ -1,16 +1,39 @@
 package node
 
 import (
-	"cmp"
 	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync"
+
+	"github.com/balefire/balefire/memory"
 )
 
-// defaultMemoryLimit is soft: the collector works harder near it, and beyond it
-// the node still runs.
-const defaultMemoryLimit = 384 << 20
+// mostMemory is the largest memory limit that a node chooses by itself; a smaller
+// machine or container gives it less. The limit is soft: the collector works harder
+// near it, and beyond it the node still runs.
+const mostMemory = 384 << 20
+
+// memoryLimit returns how many bytes the Go runtime of this process aims to stay
+// below when a person asked for memory: what was set before goes first. Less than
+// 0 is none.
+func memoryLimit(memory int64) int64 {
+	if set := debug.SetMemoryLimit(-1); set != math.MaxInt64 {
+		return set
+	}
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return -1
+	}
+	if memory == 0 {
+		return available()
+	}
+	return memory
+}
+
+// available is what a node takes of this machine by itself. The limits of control
+// groups rarely change, and a process is not moved: it is asked once.
+var available = sync.OnceValue(func() int64 { return memory.Available().Default(mostMemory) })
 
 // minProcs is how many goroutines may run at a time, at least, on however few
 // cores. One that is in an fsync keeps its place for a while, and a compaction of
@@ -19,8 +42,8 @@ const defaultMemoryLimit = 384 << 20
 // 2 cores and a quick disk it is some 12 % more submits.
 const minProcs = 4
 
-// TuneRuntime sets what the process of a node wants of the Go runtime; [Node.Run]
-// calls it. The heap aims to stay below memory bytes and does not grow to twice what
+// TuneRuntime sets what the process of a node wants of the Go runtime; [New]
+// calls it: a store that is opened takes much. The heap aims to stay below memory bytes and does not grow to twice what
 // lives in it when that is a lot: a store of 100 000 tasks must not cost what two of
 // them would. 0 is the default of [Limits], less than 0 none.
 //
@@ -30,7 +53,7 @@ const minProcs = 4
 // period. Once there are more places than cores the runtime does not follow a quota
 // that is set later.
 func TuneRuntime(memory int64) {
-	if limit := cmp.Or(memory, defaultMemoryLimit); limit > 0 && os.Getenv("GOMEMLIMIT") == "" && debug.SetMemoryLimit(-1) == math.MaxInt64 {
+	if limit := memoryLimit(memory); limit > 0 {
 		debug.SetMemoryLimit(limit)
 	}
 	now := runtime.GOMAXPROCS(0)

@@ -29,13 +29,13 @@ func TestTuneRuntime(t *testing.T) {
 		limit  int64
 		procs  int
 	}{
-		{"by default", func(*testing.T) {}, 0, defaultMemoryLimit, raised},
+		{"by default", func(*testing.T) {}, 0, available(), raised},
 		{"with a limit", func(*testing.T) {}, 64 << 20, 64 << 20, raised},
 		{"without a limit", func(*testing.T) {}, -1, math.MaxInt64, raised},
 		{"a limit by a call wins", func(*testing.T) { debug.SetMemoryLimit(1 << 30) }, 0, 1 << 30, raised},
 		{"GOMEMLIMIT=off wins", func(t *testing.T) { t.Setenv("GOMEMLIMIT", "off") }, 0, math.MaxInt64, raised},
-		{"GOMAXPROCS wins", func(t *testing.T) { t.Setenv("GOMAXPROCS", "2") }, 0, defaultMemoryLimit, cores},
-		{"more places stay", func(*testing.T) { runtime.GOMAXPROCS(cores + 5) }, 0, defaultMemoryLimit, cores + 5},
+		{"GOMAXPROCS wins", func(t *testing.T) { t.Setenv("GOMAXPROCS", "2") }, 0, available(), cores},
+		{"more places stay", func(*testing.T) { runtime.GOMAXPROCS(cores + 5) }, 0, available(), cores + 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			untuned(t)

@@ -63,7 +63,7 @@ type joiner struct {
 }
 
 func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
-	ground, err := openGround(j.cfg, nil)
+	ground, err := openGround(j.cfg, nil, nil)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}

@@ -46,7 +46,7 @@ func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 	if m.Name, err = chooseName(o.Name); err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
-	ground, err := openGround(cfg, nil)
+	ground, err := openGround(cfg, nil, nil)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}

@@ -87,6 +87,7 @@ type handlers struct {
 // they remember. It starts nothing: see [Node.Run]. A node that is not run must
 // be closed.
 func New(cfg Config) (_ *Node, err error) {
+	TuneRuntime(cfg.Limits.MemoryLimit)
 	cfg = cfg.withDefaults()
 	n := &Node{cfg: cfg, log: cfg.Logger, handlers: handlers{specs: map[string]HandlerSpec{}}, registry: prometheus.NewRegistry()}
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
@@ -96,7 +97,7 @@ func New(cfg Config) (_ *Node, err error) {
 	n.porter, n.adminMet = newPorter(n), make(chan struct{}, 1)
 	n.machine, n.wishes = new(machine), newWishes()
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
-	if n.ground, err = openGround(cfg, n.registry); err != nil {
+	if n.ground, err = openGround(cfg, n.registry, n.tellFull); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
 	n.started = cfg.Clock.Now() // the first word to the others says so
@@ -144,7 +145,6 @@ func (n *Node) openRooms() (err error) {
 // stopped, or when a part of it failed. A stop spends no attempt of any task: it
 // lets handlers end in time, then what is to be written be written, then closes.
 func (n *Node) Run(ctx context.Context) error {
-	TuneRuntime(n.cfg.Limits.MemoryLimit)
 	defer n.running.Store(false)
 	rooms, stopRooms := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRooms()

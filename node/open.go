@@ -28,7 +28,9 @@ type ground struct {
 }
 
 // openGround opens what is below cfg.Dir. A second process is refused.
-func openGround(cfg Config, reg prometheus.Registerer) (_ *ground, err error) {
+// told hears when new work is refused because the disk or memory is full, and
+// when it is taken again; nil for nobody.
+func openGround(cfg Config, reg prometheus.Registerer, told func(why error)) (_ *ground, err error) {
 	g := new(ground)
 	defer func() {
 		if err != nil {
@@ -47,7 +49,9 @@ func openGround(cfg Config, reg prometheus.Registerer) (_ *ground, err error) {
 			return nil, err
 		}
 	}
-	if g.store, err = store.Open(engine, storeConfig(cfg, reg)); err != nil {
+	scfg := storeConfig(cfg, reg)
+	scfg.Told = told
+	if g.store, err = store.Open(engine, scfg); err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}
 	blobs := blob.Config{MaxBlob: cfg.Store.MaxBlob, MaxTotal: cfg.Store.MaxBlobs, Clock: cfg.Clock, Space: store.DiskSpace(cfg.Dir)}
@@ -61,7 +65,7 @@ func openGround(cfg Config, reg prometheus.Registerer) (_ *ground, err error) {
 func storeConfig(cfg Config, reg prometheus.Registerer) store.Config {
 	c := store.Config{Clock: cfg.Clock, Registerer: reg, Reserve: cfg.Store.Reserve}
 	if cfg.Simulated.Engine == nil {
-		c.Space = store.DiskSpace(cfg.Dir)
+		c.Space, c.Memory = store.DiskSpace(cfg.Dir), store.HeapInUse()
 	}
 	return c
 }
@@ -103,9 +107,22 @@ func openEngineIn(dir, name string, cfg Config) (store.Engine, error) {
 	dir = filepath.Join(dir, name)
 	log := cmp.Or(cfg.Logger, slog.Default())
 	if name == EnginePebble {
-		return pebble.Open(dir, pebble.Config{Logger: log})
+		return pebble.Open(dir, pebbleConfig(cfg))
 	}
-	return nuts.Open(dir, nuts.Config{SegmentSize: cfg.Store.Segment, Logger: log, Clock: cfg.Clock, Progress: logProgress(log, cfg)})
+	return nuts.Open(dir, nuts.Config{
+		SegmentSize: cfg.Store.Segment, Logger: log, Clock: cfg.Clock, Progress: logProgress(log, cfg),
+		MaxMemory: max(memoryLimit(cfg.Limits.MemoryLimit), 0),
+	})
+}
+
+// pebbleConfig gives Pebble its part of the memory limit: less of it on a small
+// machine, its own defaults from 384 MiB on.
+func pebbleConfig(cfg Config) pebble.Config {
+	c := pebble.Config{Logger: cmp.Or(cfg.Logger, slog.Default())}
+	if limit := memoryLimit(cfg.Limits.MemoryLimit); limit > 0 {
+		c.CacheSize, c.MemTableSize = max(4<<20, min(limit/12, 32<<20)), max(1<<20, min(limit/48, 8<<20))
+	}
+	return c
 }
 
 // logProgress logs how far the opening of a large store is, so that nobody takes

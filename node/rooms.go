@@ -85,7 +85,7 @@ func (n *Node) inboxConfig() inbox.Config {
 	l := n.cfg.Limits
 	return inbox.Config{
 		Self: n.keys.Peer(), Mesh: n.mesh.ID, BootID: n.outbox.BootID(),
-		Slots: l.Slots, MaxTasks: l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
+		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: l.MaxInboxBytes, MaxKept: 10 * l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
 		Dangerous: n.cfg.Dangerous, OnStarted: n.sendStarted, OnChange: n.ownerChanged,
 		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
 		Logger: n.log, Clock: n.cfg.Clock, Progress: n.reading("tasks in custody"),

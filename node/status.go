@@ -163,8 +163,8 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	if s.Store.Failed != "" {
 		add("the store has failed and is opened again: %s", s.Store.Failed)
 	}
-	if s.Store.Full {
-		add("the disk is below its reserve: new work is refused until %d MiB are free", s.Store.Reserve>>20)
+	if s.Store.Refuses != "" {
+		add("%s", s.Store.Refuses)
 	}
 	for _, h := range n.Handlers() {
 		if h.Problem != "" {
@@ -226,6 +226,7 @@ func (n *Node) StoreStats() StoreStats {
 		BlobBytes: n.ground.blobs.Usage().Bytes, Full: n.ground.store.Full(), Commits: c.Groups,
 	}
 	s.FreeBytes, s.Reserve = n.ground.store.Space()
+	s.Refuses = refusal(n.ground.store.Refuses())
 	if err := n.ground.store.Err(); err != nil {
 		s.Failed = err.Error()
 	}
@@ -261,7 +262,7 @@ func (n *Node) Ready() error {
 	case n.draining.Load():
 		return ErrDraining
 	case n.ground.store.Full():
-		return fmt.Errorf("%w: the disk is below its reserve", ErrFull)
+		return fmt.Errorf("%w: %w", ErrFull, n.ground.store.Refuses())
 	}
 	return n.Healthy()
 }

@@ -237,7 +237,8 @@ type StoreStats struct {
 	BlobBytes int64  `json:"blob_bytes"`
 	FreeBytes int64  `json:"free_bytes"`
 	Reserve   int64  `json:"reserve_bytes"`
-	Full      bool   `json:"full" doc:"below the reserve: new work is refused"`
+	Full      bool   `json:"full" doc:"new work is refused"`
+	Refuses   string `json:"refuses,omitempty" doc:"why new work is refused: the disk is below its reserve, or memory is short"`
 	Commits   int64  `json:"commits"`
 	Failed    string `json:"failed,omitempty"`
 }

@@ -108,7 +108,7 @@ func (b *Batch) require(r require, key, want []byte) {
 func (b *Batch) After(f func()) { b.after = append(b.after, f) }
 
 // NewWork marks the batch as new work, which is refused with [ErrFull] while
-// the disk is below its reserve.
+// the disk is below its reserve or memory is short.
 func (b *Batch) NewWork() { b.newWork = true }
 
 // Len returns the number of puts and deletes.

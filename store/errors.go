@@ -1,6 +1,9 @@
 package store
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // What callers test for with errors.Is.
 var (
@@ -13,9 +16,15 @@ var (
 	ErrKey = errors.New("store: bad key")
 	// ErrTooLarge says that a value or a batch is over its limit: keep it as a blob.
 	ErrTooLarge = errors.New("store: too large")
-	// ErrFull refuses new work while the disk is below its reserve. Batches that
-	// are not marked as new work still pass.
-	ErrFull = errors.New("store: disk is below its reserve, new work is refused")
+	// ErrFull refuses new work while the disk is below its reserve, or memory is
+	// short: see [ErrNoDisk] and [ErrNoMemory], which wrap it. Batches that are not
+	// marked as new work still pass.
+	ErrFull     = errors.New("store: new work is refused")
+	ErrNoDisk   = fmt.Errorf("%w: the disk is below its reserve", ErrFull)
+	ErrNoMemory = fmt.Errorf("%w: what is kept takes up as much memory as it may; let tasks end, give the node more memory, or move its store to pebble", ErrFull)
+	// ErrNeedsMemory refuses to open a store whose records do not fit into the
+	// memory that the node may use. Nothing was allocated or changed.
+	ErrNeedsMemory = errors.New("store: needs more memory than there is")
 	// ErrFailed follows the first commit error, of which the outcome is unknown.
 	// Close the store, open its engine again and read.
 	ErrFailed = errors.New("store: a commit failed, the store must be opened again")

@@ -80,7 +80,7 @@ var (
 	descQueued  = desc("queued", "Callers that wait for the committer.")
 	descDisk    = desc("disk_bytes", "Size of the files.")
 	descLive    = desc("live_bytes", "Size of the keys and values alive, an estimate.")
-	descFull    = desc("full", "1 while the disk is below its reserve and new work is refused.")
+	descFull    = desc("full", "1 while new work is refused: the disk is below its reserve, or memory is short.")
 	descFailed  = desc("failed", "1 after a commit error: the store must be opened again.")
 	allDescs    = []*prometheus.Desc{descCommits, descBatches, descOps, descBytes, descReads, descSwept, descCompact, descQueued, descDisk, descLive, descFull, descFailed}
 )

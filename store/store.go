@@ -19,6 +19,7 @@ type Store struct {
 	requests sync.Pool // of *request
 	expiry   expiryClock
 	space    space
+	heap     heap
 	meter    *meter
 	schema   atomic.Int32 // as on disk
 
@@ -47,6 +48,7 @@ func Open(e Engine, cfg Config) (*Store, error) {
 	}
 	s.space.reserve, s.space.ask = cfg.Reserve, cfg.Space
 	s.space.look()
+	s.heap.ask = cfg.Memory
 	schema, err := checkSchema(e)
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -167,8 +169,8 @@ func (s *Store) admit(b *Batch) error {
 		return fmt.Errorf("%w: a value of %d bytes, limit %d", ErrTooLarge, b.maxVal, s.cfg.MaxValue)
 	case b.bytes > s.cfg.MaxBatchBytes:
 		return fmt.Errorf("%w: a batch of %d bytes, limit %d", ErrTooLarge, b.bytes, s.cfg.MaxBatchBytes)
-	case b.newWork && s.Full():
-		return ErrFull
+	case b.newWork:
+		return s.Refuses()
 	}
 	return nil
 }
@@ -300,8 +302,19 @@ func (s *Store) Stats() Stats {
 // Counters returns what the store has done since Open.
 func (s *Store) Counters() Counters { return s.meter.counters() }
 
-// Full reports whether the disk is below its reserve: new work is refused.
-func (s *Store) Full() bool { return s.space.full() }
+// Full reports whether new work is refused.
+func (s *Store) Full() bool { return s.Refuses() != nil }
+
+// Refuses says why new work is refused, [ErrNoDisk] or [ErrNoMemory], or nil.
+func (s *Store) Refuses() error {
+	switch {
+	case s.space.full():
+		return ErrNoDisk
+	case s.heap.full():
+		return ErrNoMemory
+	}
+	return nil
+}
 
 // Failed is closed at the first commit error, after which nothing is written
 // any more: close the store and open it again.

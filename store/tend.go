@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"time"
 )
 
@@ -16,17 +17,19 @@ const (
 func (s *Store) tend(w *sweeper) {
 	sweep, stopSweep := ticks(s.cfg.SweepEvery, s.cfg.SweepEvery > 0)
 	defer stopSweep()
-	space, stopSpace := ticks(spaceEvery, s.cfg.Space != nil)
+	space, stopSpace := ticks(spaceEvery, s.cfg.Space != nil || s.cfg.Memory != nil)
 	defer stopSpace()
 	compact, stopCompact := ticks(s.cfg.CompactEvery, s.cfg.CompactEvery > 0)
 	defer stopCompact()
 	k := &compactor{s: s}
+	f := &fullness{told: s.cfg.Told, collect: runtime.GC}
 	for {
 		select {
 		case <-sweep:
 			w.turn()
 		case <-space:
 			s.space.look()
+			f.turn(s.Refuses())
 		case <-compact:
 			k.turn()
 		case <-s.stop:

@@ -16,7 +16,7 @@ import (
 func storeCommand(w *world) *cobra.Command {
 	return group("store", "Look at the store, check it, copy it, save it",
 		"Look at the store of the running node, copy it or give back its space; check or\nsave the store of a stopped one. The command line never opens the store of a\nrunning node: it asks the node.",
-		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeRestore(w), storeSalvage(w))
+		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeRestore(w), storeMigrate(w), storeSalvage(w))
 }
 
 func storeStats(w *world) *cobra.Command {
@@ -40,7 +40,7 @@ func storeStats(w *world) *cobra.Command {
 				p.line("free     %s, reserve %s", size(s.FreeBytes), size(s.Reserve))
 				p.line("commits  %d", s.Commits)
 				if s.Full {
-					p.line("! below the reserve: new work is refused until there is more room")
+					p.line("! %s", s.Refuses)
 				}
 				if s.Failed != "" {
 					p.line("! %s", s.Failed)
@@ -196,4 +196,44 @@ not started again, but ends as a dead letter.`,
 			}})
 		},
 	}
+}
+
+func storeMigrate(w *world) *cobra.Command {
+	var to string
+	c := &cobra.Command{
+		Use: "migrate --to ENGINE", Short: "Convert the store of a stopped node to the other engine",
+		Long: `Convert the store of a stopped node to nutsdb or pebble. The old store is moved
+aside, nothing is deleted. A store that needs more memory than there is, is read
+from its log: the conversion to pebble takes some 100 MiB for any size. Set
+store.engine in the configuration to the new engine before the next start.`,
+		Example:     "  balefire-node store migrate --to pebble --dir /var/lib/balefire",
+		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if to == "" {
+				return usage("--to is missing: it is %s or %s", node.EngineNuts, node.EnginePebble)
+			}
+			l, p, err := w.config()
+			if err != nil {
+				return err
+			}
+			if _, err := w.folder(); err != nil {
+				return err
+			}
+			cfg := l.Node(p.Dir)
+			cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
+			stop := w.patience("converting the store")
+			r, err := node.MigrateStore(cfg, to)
+			stop()
+			if err != nil {
+				return explain(err, p.Dir)
+			}
+			return w.show(view{value: r, human: func(p *paper) {
+				p.line("%s to %s  %d records", r.From, r.To, r.Records)
+				p.line("the store that was there is in %s", r.Aside)
+				p.line("set store.engine: %s in the configuration before the next start", r.To)
+			}})
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "nutsdb or pebble")
+	return c
 }

@@ -70,21 +70,21 @@ type API struct {
 
 // Limits bound what a node takes and keeps.
 type Limits struct {
-	MaxPending      int      `yaml:"max_pending" default:"100000" min:"1" max:"10000000" doc:"tasks that this node is home of and that have not ended; a submit beyond it is refused with FULL"`
-	MaxPendingBytes Bytes    `yaml:"max_pending_bytes" default:"256MiB" min:"1MiB" doc:"their bodies in the store together"`
-	MaxInbox        int      `yaml:"max_inbox" default:"100000" min:"1" max:"10000000" doc:"tasks taken over from peers and not finished; one of the peers may hold nine times as many as are free"`
+	MaxPending      int      `yaml:"max_pending" said:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"tasks that this node is home of and that have not ended; a submit beyond it is refused with FULL"`
+	MaxPendingBytes Bytes    `yaml:"max_pending_bytes" said:"two thirds of memory_limit: 256 MiB" min:"1MiB" doc:"their bodies in the store together"`
+	MaxInbox        int      `yaml:"max_inbox" said:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"tasks taken over from peers and not finished; one of the peers may hold nine times as many as are free; their records take two thirds of memory_limit at most"`
 	PayloadMax      Bytes    `yaml:"payload_max" default:"10MiB" min:"1KiB" max:"256MiB" doc:"largest body given inline to the API; a larger one is sent as a file or a stream"`
 	QueueBodies     int      `yaml:"queue_bodies" default:"1024" min:"1" max:"1000000" doc:"tasks of shared queues with a body above 256 KiB that this node keeps as their home at a time; more are refused with FULL, and come when there is room"`
 	Slots           int      `yaml:"slots" said:"twice the cores, at least 4" max:"10000" doc:"handlers that run at the same time"`
 	GracefulTimeout Duration `yaml:"graceful_timeout" said:"15s (Windows 5s)" max:"1h" doc:"how long a stop waits for running handlers"`
 	StallAfter      Duration `yaml:"stall_after" default:"5m" min:"5s" max:"720h" doc:"how long a handler of a shared queue that declares progress may show none before it is stopped and its task goes elsewhere"`
 	IdempotencyTTL  Duration `yaml:"idempotency_ttl" default:"7d" min:"1m" max:"30d" doc:"how long an idempotency key is remembered while the node runs: here since the submit and while its task lives, where the task ran since its success"`
-	MaxKeys         int      `yaml:"max_keys" default:"1000000" min:"1" max:"10000000" doc:"idempotency keys that are remembered, of tasks made here and of successes here; a task with a new key beyond it is refused with FULL, or BUSY"`
+	MaxKeys         int      `yaml:"max_keys" said:"200000 (pebble: 1000000) with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"idempotency keys that are remembered, of tasks made here and of successes here; a task with a new key beyond it is refused with FULL, or BUSY"`
 	DoneAge         Duration `yaml:"done_age" default:"24h" min:"1m" max:"365d" doc:"how long the records of finished tasks are kept"`
-	DoneCount       int      `yaml:"done_count" default:"50000" min:"1" max:"10000000" doc:"how many of them"`
+	DoneCount       int      `yaml:"done_count" said:"50000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many of them"`
 	DeadAge         Duration `yaml:"dead_age" default:"30d" min:"1m" max:"3650d" doc:"how long dead letters stay on the shelf before they are archived to a file"`
-	DeadCount       int      `yaml:"dead_count" default:"10000" min:"1" max:"10000000" doc:"how many of them"`
-	MemoryLimit     Bytes    `yaml:"memory_limit" said:"384 MiB" doc:"heap that the node aims to stay below; none switches that off, and GOMEMLIMIT in the environment goes before it"`
+	DeadCount       int      `yaml:"dead_count" said:"10000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many of them"`
+	MemoryLimit     Bytes    `yaml:"memory_limit" said:"5/8 of the control group's limit or 1/2 of the RAM and 384 MiB at most" doc:"memory that the node aims to stay below: with three quarters of it in use new work is refused with FULL; none switches that off, and GOMEMLIMIT in the environment goes before it.; the defaults above that name it are in proportion to it"`
 }
 
 // Log says what a node tells about itself.

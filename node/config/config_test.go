@@ -50,7 +50,7 @@ func TestNothingIsNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := l.Node("/data")
-	if c.Dir != "/data" || c.Store.Engine != node.EngineNuts || c.Limits.MaxPending != 100_000 || c.Limits.IdempotencyTTL != 7*24*time.Hour {
+	if c.Dir != "/data" || c.Store.Engine != node.EngineNuts || c.Limits.Payload != 10<<20 || c.Limits.IdempotencyTTL != 7*24*time.Hour {
 		t.Errorf("defaults = %+v", c)
 	}
 	if len(c.Net.Listen) != 4 {

@@ -58,6 +58,9 @@ func guard(dir string, n name, cfg Config) (guarded, error) {
 	if !s.clean() {
 		return guarded{}, fmt.Errorf("%w: %s is still torn after its repair", store.ErrCorrupt, gen)
 	}
+	if err := s.weigher.fits(cfg.MaxMemory); err != nil {
+		return guarded{}, err
+	}
 	if err := syncFile(segmentPath(gen, s.last.segment)); err != nil {
 		return guarded{}, err
 	}

@@ -51,6 +51,10 @@ type Config struct {
 	// Progress is called while a store opens, at least every second, with the
 	// bytes read so far and the bytes to read; default none.
 	Progress func(done, total int64)
+	// MaxMemory is how many bytes the records may take in memory; a store that
+	// needs more is refused with [store.ErrNeedsMemory] before it is loaded.
+	// Default: any number.
+	MaxMemory int64
 	// Clock spaces compactions; default clock.System().
 	Clock clock.Clock
 

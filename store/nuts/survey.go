@@ -29,6 +29,8 @@ type survey struct {
 	behind  []uint64  // transactions readable after last, at most maxBehind
 	beyond  int64     // the segment of the last entry readable after last
 	torn    int64     // bytes written after last
+
+	weigher *weigher // hears of every valid entry
 }
 
 type segment struct {
@@ -50,7 +52,7 @@ func segmentPath(dir string, num int64) string {
 // segSize is the size its segments were made with, 0 when that is not known.
 // progress hears the bytes read.
 func surveyLog(dir string, segSize int64, progress func(int64)) (*survey, error) {
-	s := &survey{dir: dir}
+	s := &survey{dir: dir, weigher: newWeigher()}
 	var err error
 	if s.segments, err = listSegments(dir); err != nil {
 		return nil, err
@@ -114,7 +116,7 @@ func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
 	defer closeFile()
 	var off int64
 	for {
-		e, _, v, err := w.entryAt(off)
+		e, b, v, err := w.entryAt(off)
 		if err != nil {
 			return 0, err
 		}
@@ -130,6 +132,7 @@ func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
 			s.stop(seg.num-1, full)
 			return off, nil
 		}
+		s.weigher.add(e, b)
 		s.add(place{e, position{seg.num, off}})
 		off += e.size()
 	}

@@ -1,0 +1,105 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/node"
+)
+
+// memoryGroup makes a control group with a limit of so many MiB, and returns what
+// a program runs under to be in it, and how to change the limit.
+func memoryGroup(t *testing.T, mib int64) (within []string, limit func(mib int64)) {
+	t.Helper()
+	root, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+	if b, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers"); err == nil && strings.Contains(string(b), "memory") {
+		root, file = "/sys/fs/cgroup", "memory.max"
+		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0o600); err != nil {
+			t.Fatalf("this test limits memory by a control group and needs to be root: %v", err)
+		}
+	}
+	dir := filepath.Join(root, fmt.Sprintf("balefire-e2e-%d-%s", os.Getpid(), strings.ReplaceAll(filepath.Base(t.Name()), "/", "-")))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatalf("this test limits memory by a control group and needs to be root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	limit = func(mib int64) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(mib<<20, 10)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(mib)
+	return []string{"/bin/sh", "-c", `echo $$ > ` + filepath.Join(dir, "cgroup.procs") + ` && exec "$0" "$@"`}, limit
+}
+
+// TestSmallMachineOpensWhatItAccepted (I1, I13, I15): a node in 128 and in 256 MiB
+// takes tasks until it says FULL, and goes on living; killed at that limit, twice,
+// it opens again what it accepted, in a tenth less memory, too, and all of it gets
+// done.
+func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
+	for _, tt := range []struct {
+		mib    int64
+		body   int
+		engine string
+	}{
+		{128, 1 << 10, "nutsdb"},
+		{256, 16 << 10, "nutsdb"},
+		{128, 16 << 10, "pebble"},
+	} {
+		t.Run(fmt.Sprintf("%s-%d", tt.engine, tt.mib), func(t *testing.T) {
+			within, limit := memoryGroup(t, tt.mib)
+			a, b := pair(t, config{engine: tt.engine, limits: "  done_count: 100000\n"}) // every end is asked for
+			b.stop()
+			a.stop()
+			a.trace = within
+			a.start()
+			p, body := newPromises(), make([]byte, tt.body)
+			_, _ = rand.Read(body) // zeros would be compressed
+			full := a.fillUntilFull(p, node.Request{Target: "b", Kind: "sum", Body: body})
+			t.Logf("%d tasks of %d bytes were accepted, with %d MiB of memory; then: %v", len(p.all()), tt.body, a.resident()>>20, full)
+			pending := len(p.all())
+			a.kill()
+			a.start()
+			a.kill()
+			limit(tt.mib * 9 / 10)
+			a.start()
+			if st, err := a.Status(t.Context()); err != nil || st.Outbox["PENDING"] < pending {
+				t.Errorf("%d of %d tasks wait after the start, %v", st.Outbox["PENDING"], pending, err)
+			}
+			t.Logf("opened in %d MiB, with %d MiB of memory", tt.mib*9/10, a.resident()>>20)
+			b.start()
+			p.kept(t, a, "SUCCESS")
+			if !a.alive() {
+				t.Errorf("it ended: %s", a.tail())
+			}
+		})
+	}
+}
+
+// fillUntilFull submits until the node refuses, and returns how it did.
+func (m *machine) fillUntilFull(p *promises, r node.Request) error {
+	m.t.Helper()
+	for len(p.all()) < 200_000 {
+		for _, err := range p.submit(m.t.Context(), m, 500, r) {
+			if !errors.Is(err, node.ErrFull) {
+				m.t.Fatalf("submit: %v\n%s", err, m.tail())
+			}
+			return err
+		}
+	}
+	m.t.Fatal("200 000 tasks were accepted, and none refused")
+	return nil
+}

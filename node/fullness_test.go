@@ -1,0 +1,35 @@
+package node
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/store"
+)
+
+// TestFullIsLoggedAndAnEvent (I13): that new work is refused, and that it is taken
+// again, is one line of the log each and one event each, with the cause.
+func TestFullIsLoggedAndAnEvent(t *testing.T) {
+	var log bytes.Buffer
+	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), ledgers: ledgers{events: newEventLog(clock.NewManual(time.Unix(1e9, 0)).Clock())}}
+	for _, why := range []error{store.ErrNoDisk, nil, store.ErrNoMemory} {
+		n.tellFull(why)
+	}
+	for _, want := range []string{"level=WARN msg=\"new work is refused: the disk", "level=INFO msg=\"new work is taken again", "level=WARN msg=\"new work is refused: what is kept takes up"} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("the log has not once %q:\n%s", want, log.String())
+		}
+	}
+	p, _ := n.events.after(0, 10)
+	var got []string
+	for _, e := range p.Items {
+		got = append(got, e.Kind+" "+e.Fields["cause"])
+	}
+	if want := "store.full disk,store.recovered ,store.full memory"; strings.Join(got, ",") != want {
+		t.Errorf("events %q, want %q", got, want)
+	}
+}

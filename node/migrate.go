@@ -1,0 +1,134 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/store/pebble"
+)
+
+// A MigrateReport says what a migration did.
+type MigrateReport struct {
+	From    string `json:"from"`
+	To      string `json:"to"`
+	Records int    `json:"records"`
+	Aside   string `json:"aside" doc:"where the store of the old engine is now"`
+}
+
+// MigrateStore copies the store of the stopped node in cfg.Dir to the engine called
+// to and puts the copy in its place; the old store is moved aside. A NutsDB store
+// is read from its log, so that the memory it takes does not grow with the store.
+// A crash on the way leaves the old store or the whole new one.
+func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
+	TuneRuntime(cfg.Limits.MemoryLimit)
+	cfg = cfg.withDefaults()
+	lock, err := store.LockDir(cfg.Dir)
+	if err != nil {
+		return MigrateReport{}, err
+	}
+	defer lock.Close()
+	if err := settleRestore(cfg.Dir); err != nil {
+		return MigrateReport{}, err
+	}
+	from, err := engineOf(cfg.Dir)
+	if err != nil {
+		return MigrateReport{}, err
+	}
+	r := MigrateReport{From: from, To: to}
+	switch {
+	case to != EngineNuts && to != EnginePebble:
+		return r, fmt.Errorf("%w: store engine %.40q: it is %s or %s", ErrInvalid, to, EngineNuts, EnginePebble)
+	case to == from:
+		return r, fmt.Errorf("%w: the store is one of %s already", ErrInvalid, to)
+	}
+	part := filepath.Join(cfg.Dir, restorePart)
+	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restored))); err != nil {
+		return r, fmt.Errorf("migrate: %w", err)
+	}
+	if err := store.MarkEngine(part, to); err != nil {
+		return r, err
+	}
+	if r.Records, err = copyEngine(cfg, from, to); err != nil {
+		return r, fmt.Errorf("migrate: %w", errors.Join(err, os.RemoveAll(part)))
+	}
+	r.Aside, err = swapStore(cfg.Dir, cfg.Clock.Now())
+	return r, err
+}
+
+// copyEngine copies every record of the node's store to an engine below the
+// folder of the copy, and returns how many it has.
+func copyEngine(cfg Config, from, to string) (records int, err error) {
+	src := filepath.Join(cfg.Dir, storeDir, from)
+	dst, err := openEngineIn(filepath.Join(cfg.Dir, restorePart), to, cfg)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, dst.Close()) }()
+	if from == EngineNuts {
+		err = nuts.Export(src, logProgress(cfg.Logger, cfg), dst.Commit)
+	} else {
+		err = copyPebble(cfg, src, dst)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return countRecords(dst)
+}
+
+// copyPebble copies page by page, as long as the copy fits into memory.
+func copyPebble(cfg Config, dir string, dst store.Engine) (err error) {
+	src, err := pebble.Open(dir, pebbleConfig(cfg))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	needed, limit := int64(0), max(memoryLimit(cfg.Limits.MemoryLimit), 0)
+	return eachPage(src, func(b store.Bucket, page []store.Pair) error {
+		ops := make([]store.Op, len(page))
+		for i, p := range page {
+			ops[i] = store.Op{Bucket: b, Key: p.Key, Val: p.Val}
+			needed += nuts.MemoryOf(len(p.Key), len(p.Val))
+		}
+		if limit > 0 && needed > limit {
+			return fmt.Errorf("%w: NutsDB keeps every record in memory, and these need more than the %d MiB that the node may use: stay with pebble, or raise limits.memory_limit", store.ErrNeedsMemory, limit>>20)
+		}
+		return dst.Commit(ops)
+	})
+}
+
+// pageRecords is how many records are copied in one commit.
+const pageRecords = 256
+
+// eachPage calls fn with all records of e, some at a time.
+func eachPage(e store.Engine, fn func(store.Bucket, []store.Pair) error) error {
+	for _, b := range store.Buckets() {
+		for start := []byte(nil); ; {
+			page, err := e.Scan(b, start, nil, pageRecords)
+			if err != nil {
+				return err
+			}
+			if len(page) > 0 {
+				if err := fn(b, page); err != nil {
+					return err
+				}
+				start = append(page[len(page)-1].Key, 0)
+			}
+			if len(page) < pageRecords {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func countRecords(e store.Engine) (n int, err error) {
+	err = eachPage(e, func(_ store.Bucket, page []store.Pair) error {
+		n += len(page)
+		return nil
+	})
+	return n, err
+}

@@ -1,0 +1,122 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/store"
+)
+
+// TestStoreMigratesToAndFro: a converted store holds the same records byte for byte,
+// the old one is kept, and the folder belongs to the new engine. A store that does
+// not fit into memory goes to pebble all the same, and not back.
+func TestStoreMigratesToAndFro(t *testing.T) {
+	clk := clock.NewManual(time.Unix(1e9, 0))
+	cfg := Config{Dir: t.TempDir(), Clock: clk.Clock()}.withDefaults()
+	e, err := openEngine(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		var ops []store.Op
+		for j := range 100 {
+			b := store.Buckets()[(i+j)%len(store.Buckets())]
+			ops = append(ops, store.Op{Bucket: b, Key: fmt.Appendf(nil, "%d", i*50+j), Val: bytes.Repeat([]byte{byte(i)}, j)})
+		}
+		ops = append(ops, store.Op{Bucket: store.Inbox, Key: fmt.Append(nil, i), Delete: true})
+		if err := e.Commit(ops); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := dumpEngine(t, e)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	move := func(to string) error {
+		t.Helper()
+		clk.Advance(time.Second)
+		r, err := MigrateStore(cfg, to)
+		if err != nil {
+			return err
+		}
+		if r.Records != len(want) || r.To != to {
+			t.Errorf("report %+v, want %d records", r, len(want))
+		}
+		if from, err := filepath.Glob(filepath.Join(r.Aside, r.From)); err != nil || len(from) != 1 {
+			t.Errorf("the old store is not in %s: %v", r.Aside, err)
+		}
+		cfg.Store.Engine = to
+		e, err := openEngine(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := dumpEngine(t, e); !maps.Equal(got, want) {
+			t.Errorf("on %s there are %d records, %d were there, and they differ", to, len(got), len(want))
+		}
+		return e.Close()
+	}
+	untuned(t)
+	cfg.Limits.MemoryLimit = 64 << 10
+	if _, err := openEngine(cfg); !errors.Is(err, store.ErrNeedsMemory) {
+		t.Errorf("with %d bytes of memory it opens: %v", cfg.Limits.MemoryLimit, err)
+	}
+	t.Setenv("GOMEMLIMIT", "off") // this test has no room in 64 KiB, and the store has no limit
+	if err := move(EnginePebble); err != nil {
+		t.Fatal(err)
+	}
+	if err := move(EngineNuts); err != nil {
+		t.Fatal(err)
+	}
+	if err := move(EngineNuts); !errors.Is(err, ErrInvalid) {
+		t.Errorf("to its own engine: %v", err)
+	}
+	if err := move("sqlite"); !errors.Is(err, ErrInvalid) {
+		t.Errorf("to an engine that is none: %v", err)
+	}
+}
+
+func dumpEngine(t *testing.T, e store.Engine) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	if err := eachPage(e, func(b store.Bucket, page []store.Pair) error {
+		for _, p := range page {
+			all[fmt.Sprintf("%v/%s", b, p.Key)] = string(p.Val)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestLimitsFollowTheMemoryLimit: what a node takes by default is in proportion to
+// the memory that it may use; what a person set stays.
+func TestLimitsFollowTheMemoryLimit(t *testing.T) {
+	for _, tt := range []struct {
+		memory  int64
+		engine  string
+		pending int
+		bytes   int64
+		keys    int
+	}{
+		{384 << 20, EngineNuts, 100_000, 256 << 20, 200_000},
+		{384 << 20, EnginePebble, 100_000, 256 << 20, 1_000_000},
+		{96 << 20, EngineNuts, 25_000, 64 << 20, 50_000},
+		{-1, EngineNuts, 100_000, 256 << 20, 200_000},
+		{1 << 50, EngineNuts, 10_000_000, 1 << 50 / 3 * 2, 10_000_000},
+	} {
+		l := Limits{}.withDefaults(tt.memory, tt.engine)
+		if l.MaxPending != tt.pending || l.MaxInbox != tt.pending || l.MaxPendingBytes != tt.bytes || l.MaxInboxBytes != tt.bytes || l.MaxKeys != tt.keys {
+			t.Errorf("with %d bytes on %s: %+v", tt.memory, tt.engine, l)
+		}
+	}
+	if l := (Limits{MaxPending: 7, MaxKeys: 8}).withDefaults(96<<20, EngineNuts); l.MaxPending != 7 || l.MaxKeys != 8 {
+		t.Errorf("what a person set is changed: %+v", l)
+	}
+}
