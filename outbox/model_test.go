@@ -31,7 +31,7 @@ func rounds(t *testing.T, n int) int {
 // there and ends once (I1, I3, I11), the target takes each task once and nothing
 // at or below the mark (I6, I12), and the mark closes up.
 func TestModel(t *testing.T) {
-	for seed := range rounds(t, 40) {
+	for seed := range rounds(t, 16) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			inBubble(t, Config{}, func(t *testing.T, h *home) { history(t, h, rand.New(rand.NewPCG(uint64(seed), 1))) })
 		})

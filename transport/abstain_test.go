@@ -41,7 +41,7 @@ func TestWhoRelaysForNobodyIsNotAsked(t *testing.T) {
 		time.Sleep(10 * time.Second) // until it is known what they speak they are asked
 		log.take()
 		m.Partition([]int{0, 1, 2, 3, 4}, []int{5})
-		time.Sleep(10 * time.Minute)
+		time.Sleep(time.Duration(upTo(3, 10)) * time.Minute)
 		outage := log.take()
 		m.Heal()
 		m.await(2*time.Minute, "all to be connected", m.connected)

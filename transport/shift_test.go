@@ -112,7 +112,7 @@ func TestShiftIsSteady(t *testing.T) {
 		defer s.close()
 		given := s.live(2 * time.Minute)
 		before, first := s.happened(0, transport.EventPath)+s.happened(1, transport.EventPath), s.via()
-		for round := range 20 {
+		for round := range upTo(6, 20) {
 			s.SetDistance(0, 2, time.Duration(round%3)*time.Millisecond)
 			s.SetDistance(1, 3, time.Duration(round%4)*time.Millisecond)
 			given += s.live(time.Minute)
