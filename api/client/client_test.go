@@ -452,7 +452,7 @@ func TestWait(t *testing.T) {
 }
 
 // TestAStopEndsWaiting holds that a node can stop while somebody waits, and that
-// who waits is told so; with BALEFIRE_SOAK, which is for a quiet machine, soon.
+// who waits is told so; in the long form, which is for a quiet machine, soon.
 func TestAStopEndsWaiting(t *testing.T) {
 	n := apitest.New()
 	n.Ended, n.Waits = make(chan struct{}), make(chan string, 1)
@@ -468,7 +468,7 @@ func TestAStopEndsWaiting(t *testing.T) {
 	if err := <-got; !errors.Is(err, node.ErrDraining) {
 		t.Errorf("who waited got %v", err)
 	}
-	if took := time.Since(start); os.Getenv("BALEFIRE_SOAK") != "" && took > 4*time.Second {
+	if took := time.Since(start); os.Getenv("BALEFIRE_LONG") != "" && took > 4*time.Second {
 		t.Errorf("the stop took %s", took)
 	}
 }

@@ -48,13 +48,21 @@ var gateSteps = []step{
 var soakSteps = slices.Concat([]step{
 	{name: "race", argv: sh("go test -race -short ./..."), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, estimate: 25 * time.Minute},
 	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, estimate: 2 * time.Minute},
-	long("simulator", "./ownership", "TestSimulator", time.Minute, "BALEFIRE_SEEDS=50000"),
-	long("every rule", "./ownership", "TestEveryRuleIsMissed", 10*time.Minute, "BALEFIRE_LONG=1"),
-	long("gossip hours", "./gossip", "TestLifeguardIsRightMoreOften", time.Minute, "BALEFIRE_GOSSIP_HOURS=200"),
-	long("queue hours", "./node", "TestQueueHours", 7*time.Minute, "BALEFIRE_QUEUE_HOURS=20"),
-	long("mesh hours", "./node", "TestVirtualHours", 3*time.Minute, "BALEFIRE_VIRTUAL_HOURS=10"),
-	long("weather", "./node", "TestLifeguardWithWholeNodes", 2*time.Minute, "BALEFIRE_VIRTUAL_HOURS=4"),
-	long("burst", "./node", "TestABurstIsMendedByComparison", time.Minute, "BALEFIRE_VIRTUAL_HOURS=1"),
+	long("simulator", "./ownership", time.Minute, "BALEFIRE_SEEDS=50000", "TestSimulator"),
+	long("every rule", "./ownership", 10*time.Minute, "BALEFIRE_LONG=1", "TestEveryRuleIsMissed"),
+	long("gossip hours", "./gossip", time.Minute, "BALEFIRE_GOSSIP_HOURS=200", "TestLifeguardIsRightMoreOften", "TestManyHours"),
+	long("queue hours", "./node", 7*time.Minute, "BALEFIRE_QUEUE_HOURS=20", "TestQueueHours"),
+	long("mesh hours", "./node", 3*time.Minute, "BALEFIRE_VIRTUAL_HOURS=10", "TestVirtualHours"),
+	long("weather", "./node", 2*time.Minute, "BALEFIRE_VIRTUAL_HOURS=4", "TestLifeguardWithWholeNodes"),
+	long("burst", "./node", time.Minute, "BALEFIRE_VIRTUAL_HOURS=1", "TestABurstIsMendedByComparison"),
+	long("whole meshes", "./node", 8*time.Minute, "BALEFIRE_LONG=1", "TestMembersKnowEachOther", "TestOneBadNode", "TestAllComeBackElsewhere",
+		"TestLinkIsBack", "TestAllHealAtOnce", "TestAllStartAtOnce"),
+	long("meshes", "./transport", 2*time.Minute, "BALEFIRE_LONG=1", "TestAFloodEnds", "TestEverybodyIsInTheTopic", "TestBurstOfRumors",
+		"TestManyBehindOneAddress", "TestSymmetricStaysRelayed", "TestBigBodyThroughRelay", "TestWhoKnowsOneFindsAll", "TestShiftIsSteady",
+		"TestWhoRelaysForNobodyIsNotAsked"),
+	long("damaged envelopes", "./identity", time.Minute, "BALEFIRE_LONG=1", "TestDamagedEnvelopesAreRefused"),
+	long("histories of homes", "./outbox", 2*time.Minute, "BALEFIRE_ROUNDS=400", "TestModel"),
+	quick("a stop of the window", "./api/client", "BALEFIRE_LONG=1", "TestAStopEndsWaiting"),
 	{name: "lab", argv: sh("go test -tags e2e -count=1 -v ./internal/lab/..."), covers: []string{"./internal/lab"}, timing: true, estimate: 2 * time.Minute},
 	{name: "LAN", argv: sh("go test -tags e2e -count=1 -v -run MeetOnTheLAN ./transport"), tests: []string{"TestNodesMeetOnTheLAN"}, covers: []string{"./transport"}, estimate: 10 * time.Second},
 	gateSteps[0],
@@ -78,9 +86,16 @@ func goTest(pkg, test string) []string {
 	return sh(fmt.Sprintf("go test %s -count=1 -timeout 60m -run '^%s$' -v", pkg, test))
 }
 
-// long is the long form of one test of a package.
-func long(name, pkg, test string, estimate time.Duration, env string) step {
-	return step{name: name, argv: goTest(pkg, test), tests: []string{test}, covers: []string{pkg}, env: []string{env}, estimate: estimate}
+// long is the long form of tests of a package, which a variable selects.
+func long(name, pkg string, estimate time.Duration, env string, tests ...string) step {
+	return step{name: name, argv: goTest(pkg, "("+strings.Join(tests, "|")+")"), tests: tests, covers: []string{pkg}, env: []string{env}, estimate: estimate}
+}
+
+// quick is the long form of a test that judges a time.
+func quick(name, pkg, env, test string) step {
+	s := long(name, pkg, 10*time.Second, env, test)
+	s.timing = true
+	return s
 }
 
 // process is a step of real processes, built by the step build.
