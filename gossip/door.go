@@ -120,11 +120,11 @@ func (r *Room) hear(ctx context.Context, g guest) {
 	var err error
 	if g.kind == proto.MessageType_PROBE {
 		var m proto.Probe
-		err = proto.Decode(g.bytes, &m)
+		err = proto.DecodeKnown(g.bytes, &m)
 		number, to, rumors = m.GetNumber(), m.GetTarget(), m.GetRumors()
 	} else {
 		var m proto.ProbeReply
-		err = proto.Decode(g.bytes, &m)
+		err = proto.DecodeKnown(g.bytes, &m)
 		number, to, rumors, missed = m.GetNumber(), m.GetTarget(), m.GetRumors(), m.GetMissed()
 	}
 	if err == nil && len(to) > 0 {
@@ -149,7 +149,7 @@ func (r *Room) hear(ctx context.Context, g guest) {
 // hearTopic gives a message of the topic to the core.
 func (r *Room) hearTopic(ctx context.Context, g guest) {
 	var m proto.Rumors
-	if len(g.bytes) > proto.MaxControl || proto.Decode(g.bytes, &m) != nil {
+	if len(g.bytes) > proto.MaxControl || proto.DecodeKnown(g.bytes, &m) != nil {
 		r.met.refused.Inc()
 		return
 	}

@@ -154,7 +154,7 @@ func (r *Room) read(author proto.PeerID, data []byte, known func(proto.PeerID, *
 		return nil, fmt.Errorf("%w: %d bytes", errForm, len(data))
 	}
 	var m proto.Rumors
-	if err := proto.Decode(data, &m); err != nil {
+	if err := proto.DecodeKnown(data, &m); err != nil {
 		return nil, err
 	}
 	if n := len(m.GetRoot()); n != 0 && n != 32 || n == 0 && len(m.GetRumors()) == 0 {

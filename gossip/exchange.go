@@ -103,7 +103,7 @@ func (r *Room) stepOf(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*
 	if m.GetType() != proto.MessageType_SYNCED || len(m.GetPayload()) > proto.MaxControl {
 		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), errSync)
 	}
-	if err := proto.Decode(m.GetPayload(), &reply); err != nil {
+	if err := proto.DecodeKnown(m.GetPayload(), &reply); err != nil {
 		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), err)
 	}
 	ans = &Answer{More: reply.GetMore()}
@@ -178,7 +178,7 @@ func (r *Room) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*
 	if m.GetType() != proto.MessageType_SYNC || len(m.GetPayload()) > proto.MaxControl {
 		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errForm)
 	}
-	if err := proto.Decode(m.GetPayload(), &q); err != nil {
+	if err := proto.DecodeKnown(m.GetPayload(), &q); err != nil {
 		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
 	}
 	ask, err := askOf(&q)

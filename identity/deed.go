@@ -80,7 +80,7 @@ func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 		}
 	}
 	var p proto.Deed
-	if err := proto.Decode(s.GetDetails(), &p); err != nil {
+	if err := proto.DecodeKnown(s.GetDetails(), &p); err != nil {
 		return Deed{}, fmt.Errorf("deed: %w: %w", ErrBadRecord, err)
 	}
 	if !bytes.Equal(p.GetMesh(), m.ID[:]) {

@@ -74,7 +74,7 @@ func VerifyKeyRecord(s *proto.Signed, peer proto.PeerID, now time.Time) (KeyReco
 		return KeyRecord{}, fmt.Errorf("key record of %s: %w", peer.Short(), err)
 	}
 	var d proto.KeyDetails
-	if err := proto.Decode(s.GetDetails(), &d); err != nil {
+	if err := proto.DecodeKnown(s.GetDetails(), &d); err != nil {
 		return KeyRecord{}, fmt.Errorf("%w: key record of %s: %w", ErrBadRecord, peer.Short(), err)
 	}
 	r, err := keyRecordOf(&d, peer)

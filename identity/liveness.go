@@ -40,7 +40,7 @@ func (m Mesh) VerifyNode(s *proto.Signed) (*proto.NodeRecord, error) {
 		return nil, fmt.Errorf("node record: %w", err)
 	}
 	var r proto.NodeRecord
-	if err := proto.Decode(s.GetDetails(), &r); err != nil {
+	if err := proto.DecodeKnown(s.GetDetails(), &r); err != nil {
 		return nil, fmt.Errorf("node record of %s: %w: %w", signer.Short(), ErrBadRecord, err)
 	}
 	if !bytes.Equal(r.GetMesh(), m.ID[:]) {
@@ -103,7 +103,7 @@ func (m Mesh) VerifyAccusation(s *proto.Signed) (*proto.Accusation, error) {
 		return nil, fmt.Errorf("accusation: %w", err)
 	}
 	var a proto.Accusation
-	if err := proto.Decode(s.GetDetails(), &a); err != nil {
+	if err := proto.DecodeKnown(s.GetDetails(), &a); err != nil {
 		return nil, fmt.Errorf("accusation by %s: %w: %w", signer.Short(), ErrBadRecord, err)
 	}
 	if !bytes.Equal(a.GetMesh(), m.ID[:]) {

@@ -185,7 +185,7 @@ func (m Mesh) readSignedBy(s *proto.Signed, signer [32]byte) (Member, error) {
 		return Member{}, err
 	}
 	var d proto.MemberDetails
-	if err := proto.Decode(s.GetDetails(), &d); err != nil {
+	if err := proto.DecodeKnown(s.GetDetails(), &d); err != nil {
 		return Member{}, fmt.Errorf("%w: %w", ErrBadRecord, err)
 	}
 	if !bytes.Equal(d.GetMesh(), m.ID[:]) {

@@ -104,7 +104,7 @@ func (m Mesh) readRevocation(s *proto.Signed) (Revocation, error) {
 		return Revocation{}, err
 	}
 	var d proto.Revocation
-	if err := proto.Decode(s.GetDetails(), &d); err != nil {
+	if err := proto.DecodeKnown(s.GetDetails(), &d); err != nil {
 		return Revocation{}, fmt.Errorf("%w: %w", ErrBadRecord, err)
 	}
 	if !bytes.Equal(d.GetMesh(), m.ID[:]) {

@@ -72,6 +72,16 @@ func (a *Arrival) spilled() bool {
 	return !a.streamed() && len(a.Envelope.GetBody()) > maxSealedRecord
 }
 
+// MaxBesideStream is the largest sealed content of a task whose body is a stream: with all
+// that its record may come to hold it fits into one value of the store. A record that
+// cannot be written any more would never end.
+const MaxBesideStream = 32 << 10
+
+// oversized reports whether a record could not hold what stands beside a stream.
+func (a *Arrival) oversized() bool {
+	return a.streamed() && len(a.Envelope.GetBody()) > MaxBesideStream
+}
+
 // BodyName is the name of the file of a task's body: the sealed stream, or a
 // sealed body that is too large for the store.
 func BodyName(id proto.TaskID) string { return bodyPrefix + id.String() }

@@ -30,6 +30,7 @@ type sight struct {
 	handled  bool // there is a handler for its kind
 	allowed  bool // its origin may ask for it
 	tooLarge bool // for its handler
+	oversize bool // for a record here
 	noBody   bool // it is streamed and not here yet
 	full     bool // as many ids are kept as may be
 	unfair   bool // its origin holds its share of the room
@@ -66,6 +67,8 @@ func (s *sight) verdict() Verdict {
 		return refuse(proto.Code_CODE_BUSY, "this node remembers as many idempotency keys as it may")
 	case s.keysUnfair && s.known != barred:
 		return refuse(proto.Code_CODE_BUSY, "you hold your share of the idempotency keys that this node remembers; the rest is for others: send without a key, or wait until some are forgotten")
+	case s.oversize:
+		return refuse(proto.Code_CODE_TOO_LARGE, "what stands beside its stream is larger than a record here takes: send the arguments in the body")
 	case s.known == barred: // taken in to be told CANCELLED: no handler will see it
 		return Verdict{}
 	case s.queue != nil && !s.queue.Accepted():

@@ -50,6 +50,7 @@ func TestVerdict(t *testing.T) {
 		{"no handler", with(func(s *sight) { s.handled = false }), proto.Code_CODE_NO_HANDLER},
 		{"not allowed", with(func(s *sight) { s.allowed = false }), proto.Code_CODE_DENIED},
 		{"too large", with(func(s *sight) { s.tooLarge = true }), proto.Code_CODE_TOO_LARGE},
+		{"more beside its stream than a record takes", with(func(s *sight) { s.oversize = true }), proto.Code_CODE_TOO_LARGE},
 		{"body not here", with(func(s *sight) { s.noBody = true }), proto.Code_CODE_NEED_BODY},
 		{"no room for another id", with(func(s *sight) { s.full = true }), proto.Code_CODE_BUSY},
 		{"a copy when there is no room", with(func(s *sight) { s.full, s.known = true, same }), 0},

@@ -30,6 +30,9 @@ func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 	var st proto.Stored
 	var r proto.Record
 	a.birth(&st, &r, in.cfg.Clock.Now())
+	if a.oversized() {
+		return nil, fmt.Errorf("%w: %d bytes beside its stream, the limit is %d", store.ErrTooLarge, len(a.Envelope.GetBody()), MaxBesideStream)
+	}
 	if a.spilled() {
 		if err := in.spill(a); err != nil {
 			return nil, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 )
 
 // TestWalk follows a task from its arrival to its result.
@@ -259,4 +260,30 @@ func errText(err error) string {
 		return err.Error()
 	}
 	return ""
+}
+
+// TestWhatStandsBesideAStreamIsBounded holds that a task is refused, by whom it was sent or
+// handed over, whose record would grow until the store does not take it.
+func TestWhatStandsBesideAStreamIsBounded(t *testing.T) {
+	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		for args, want := range map[int]proto.Code{MaxBesideStream - 1<<10: 0, MaxBesideStream + 1: proto.Code_CODE_TOO_LARGE, 60_000: proto.Code_CODE_TOO_LARGE} {
+			a := r.task(func(a *Arrival) {
+				a.Content.Args = []string{strings.Repeat("a", args)}
+				*a = seal(t, *a)
+				a.Header.SetStream(9, proto.ChunkSize)
+			})
+			r.bodies.Put(BodyName(a.Header.ID), []byte("123456789"))
+			moved := a
+			moved.Header.ID[0]++
+			ad, err := r.in.Adopt(&moved)
+			if (want == 0) != (err == nil) || err != nil && !errors.Is(err, store.ErrTooLarge) {
+				t.Errorf("%d bytes, handed over: %v", args, err)
+			}
+			if err == nil {
+				ad.Drop()
+			}
+			r.accept(want, a)
+		}
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
@@ -142,8 +143,8 @@ func (n *Node) spill(d *outbox.Draft) error {
 		return nil
 	}
 	if d.Header.Streamed() { // its file is the body
-		if len(d.Envelope.Body) > maxBesideStream {
-			return fmt.Errorf("%w: with a body of more than %d bytes the rest of a task has at most %d: send long arguments in the body", ErrInvalid, proto.MaxInlineBody, maxBesideStream)
+		if len(d.Envelope.Body) > inbox.MaxBesideStream {
+			return fmt.Errorf("%w: with a body of more than %d bytes the rest of a task has at most %d: send long arguments in the body", ErrInvalid, proto.MaxInlineBody, inbox.MaxBesideStream)
 		}
 		return nil
 	}
@@ -160,10 +161,6 @@ func (n *Node) spill(d *outbox.Draft) error {
 
 // maxSealedRecord is the largest sealed body that stays in its record.
 const maxSealedRecord = proto.MaxInlineRecord + 1<<10
-
-// maxBesideStream is the largest sealed content whose body is a stream: it stays in its
-// record.
-const maxBesideStream = 32 << 10
 
 // dropBody removes the file of a draft that came to nothing. Once the store has
 // failed nobody knows whether it did: the sweep of the next start will.

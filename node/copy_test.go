@@ -7,6 +7,8 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/transport/transporttest"
 )
 
 // A copy of a task that is here is answered as such also after its time: else its
@@ -54,4 +56,36 @@ func (l *live) task(t *testing.T, to *Node, ttl time.Duration) *proto.Message {
 		t.Fatal(err)
 	}
 	return l.frame(t, to, d, plain, proto.MessageType_DATA)
+}
+
+// TestPaddingIsNotKept holds that what stands in a frame outside of what was signed takes
+// no room here: a task has the same size with it as without.
+func TestPaddingIsNotKept(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	b.halt() // nothing runs
+	stopped, err := New(b.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopped.Close()
+	for _, padding := range []int{0, 60_000} {
+		m := a.task(t, stopped, time.Minute)
+		m.Payload = append(m.Payload, transporttest.Padding(padding)...)
+		ans, err := stopped.Receive(t.Context(), a.keys.Peer(), []*proto.Message{m})
+		if err != nil || len(ans.Refusals) > 0 {
+			t.Fatalf("%v, %v", ans, err)
+		}
+	}
+	found, _, err := stopped.inbox.List(backlog.Span{}, 10, nil)
+	if err != nil || len(found) != 2 {
+		t.Fatalf("%d tasks, %v", len(found), err)
+	}
+	for _, l := range found {
+		if l.Size > 2000 {
+			t.Errorf("a task without a body takes %d bytes", l.Size)
+		}
+	}
 }

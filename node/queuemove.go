@@ -45,7 +45,7 @@ func (m mover) opened(env *proto.Envelope) (inbox.Arrival, error) {
 		return inbox.Arrival{}, err
 	}
 	content := new(proto.Content)
-	if err := proto.Decode(opened.Content, content); err != nil {
+	if err := proto.DecodeKnown(opened.Content, content); err != nil {
 		return inbox.Arrival{}, err
 	}
 	if header.What != proto.WhatTask || content.GetQueue() == "" {

@@ -137,7 +137,7 @@ func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 		return inbox.Leased{}, err
 	}
 	content := new(proto.Content)
-	if err := proto.Decode(plain, content); err != nil {
+	if err := proto.DecodeKnown(plain, content); err != nil {
 		return inbox.Leased{}, err
 	}
 	home := n.queues.room.QueueStates()[g.GetQueue()].GetHome()
@@ -269,7 +269,7 @@ func (s leaseSeals) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Uns
 // open checks what an owner has sealed, but for a body that is a stream.
 func (s leaseSeals) open(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
 	env, o := new(proto.Envelope), new(proto.Outcome)
-	if err := proto.Decode(m.GetPayload(), env); err != nil {
+	if err := proto.DecodeKnown(m.GetPayload(), env); err != nil {
 		return nil, nil, err
 	}
 	opened, err := s.node.checks().Check(env)
@@ -280,7 +280,7 @@ func (s leaseSeals) open(from proto.PeerID, m *proto.Message) (*proto.Header, *p
 	if h.What != proto.WhatResult || h.Origin != from {
 		return nil, nil, badForm("it is no result of %s", from.Short())
 	}
-	if err := proto.Decode(opened.Content, o); err != nil {
+	if err := proto.DecodeKnown(opened.Content, o); err != nil {
 		return nil, nil, err
 	}
 	sealed, _, streamed := h.Stream()

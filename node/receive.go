@@ -23,6 +23,7 @@ type arrived struct {
 	resultAt []int
 	refusals []*proto.Refusal // by place; nil: accepted
 	mark     *proto.Seq
+	offence  error // see transport.Answer
 }
 
 // sort checks each frame and puts it where it belongs.
@@ -59,13 +60,14 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 		return n.receiveCancel(ctx, in, from, i, m)
 	case proto.MessageType_MARK:
 		var mark proto.Mark
-		if err := proto.Decode(m.GetPayload(), &mark); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), &mark); err != nil {
 			return err
 		}
 		in.mark = &proto.Seq{Boot: mark.GetBoot(), Counter: mark.GetCounter()}
 		return nil
 	case proto.MessageType_SCHEDULE, proto.MessageType_SCHEDULED:
 		if err := n.schedules.receive(from, m); err != nil { // nobody waits for an answer
+			in.offend(err)
 			n.log.Debug("a message about a schedule is dropped", "from", from.Short(), "err", err)
 		}
 		return nil
@@ -75,10 +77,21 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 		receive = n.receiveTimeline
 	}
 	if err := receive(from, m); err != nil { // of ownership: nobody waits for an answer
+		in.offend(err)
 		n.queues.log.bad.WithLabelValues(strings.ToLower(m.GetType().String())).Inc()
 		n.log.Debug("a message of ownership is dropped", "type", m.GetType().String(), "from", from.Short(), "err", err)
 	}
 	return nil
+}
+
+// offend notes an error that is the fault of whoever sent the message, and not of what
+// this node does not know.
+func (in *arrived) offend(err error) {
+	for _, e := range []error{proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong} {
+		if errors.Is(err, e) {
+			in.offence = err
+		}
+	}
 }
 
 // openTask checks a DATA frame. Forwarded tasks come with couriers; until then a
@@ -89,7 +102,7 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 		return inbox.Arrival{}, n.unlessHere(from, m, err)
 	}
 	content := new(proto.Content)
-	if err := proto.Decode(opened.Content, content); err != nil {
+	if err := proto.DecodeKnown(opened.Content, content); err != nil {
 		return inbox.Arrival{}, err
 	}
 	if sealed, _, streamed := opened.Header.Stream(); !streamed {
@@ -113,7 +126,7 @@ func (n *Node) unlessHere(from proto.PeerID, m *proto.Message, refused error) er
 		return refused
 	}
 	env := new(proto.Envelope)
-	if proto.Decode(m.GetPayload(), env) != nil {
+	if proto.DecodeKnown(m.GetPayload(), env) != nil {
 		return refused
 	}
 	h, err := proto.ParseHeader(env.GetHeader())
@@ -134,7 +147,7 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 		return outbox.ResultIn{}, err
 	}
 	outcome := new(proto.Outcome)
-	if err := proto.Decode(opened.Content, outcome); err != nil {
+	if err := proto.DecodeKnown(opened.Content, outcome); err != nil {
 		return outbox.ResultIn{}, err
 	}
 	_, _, streamed := opened.Header.Stream()
@@ -154,7 +167,7 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 
 func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Opened, error) {
 	env := new(proto.Envelope)
-	if err := proto.Decode(m.GetPayload(), env); err != nil {
+	if err := proto.DecodeKnown(m.GetPayload(), env); err != nil {
 		return nil, identity.Opened{}, err
 	}
 	env.Signature = m.GetSignature()
@@ -173,7 +186,7 @@ func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto
 
 func (n *Node) receiveCancel(ctx context.Context, in *arrived, from proto.PeerID, i int, m *proto.Message) error {
 	var c proto.Cancel
-	if err := proto.Decode(m.GetPayload(), &c); err != nil {
+	if err := proto.DecodeKnown(m.GetPayload(), &c); err != nil {
 		return err
 	}
 	id, err := proto.TaskIDFrom(c.GetTask())
@@ -193,7 +206,7 @@ func (in *arrived) refuse(at int, code proto.Code, detail string, state proto.Ta
 
 // answer signs one receipt for each task that was accepted.
 func (n *Node) answer(from proto.PeerID, in *arrived) transport.Answer {
-	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli()}
+	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli(), Offence: in.offence}
 	var statements [][]byte
 	for i, t := range in.tasks {
 		if in.refusals[in.taskAt[i]] == nil {

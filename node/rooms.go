@@ -121,7 +121,7 @@ func (o opener) Content(st *proto.Stored) (*proto.Content, error) {
 		return nil, err
 	}
 	c := new(proto.Content)
-	return c, proto.Decode(plain, c)
+	return c, proto.DecodeKnown(plain, c)
 }
 
 // openHandlers registers what the configuration and people asked for, after it

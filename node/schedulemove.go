@@ -28,13 +28,13 @@ func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 	var in func()
 	if m.GetType() == proto.MessageType_SCHEDULED {
 		r := new(proto.Scheduled)
-		if err := proto.Decode(m.GetPayload(), r); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return err
 		}
 		in = func() { s.answered(from, r) }
 	} else {
 		r := new(proto.Schedule)
-		if err := proto.Decode(m.GetPayload(), r); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return err
 		}
 		if r.Gone {
@@ -151,7 +151,7 @@ func (s *schedules) take(from proto.PeerID, m *proto.Schedule) {
 func hadQueue(q *proto.QueueState, p proto.PeerID) bool {
 	return string(q.GetHome()) == string(p[:]) || slices.ContainsFunc(q.GetDeeds(), func(x *proto.Signed) bool {
 		d := new(proto.Deed)
-		return proto.Decode(x.GetDetails(), d) == nil && (string(d.From) == string(p[:]) || string(d.To) == string(p[:]))
+		return proto.DecodeKnown(x.GetDetails(), d) == nil && (string(d.From) == string(p[:]) || string(d.To) == string(p[:]))
 	})
 }
 

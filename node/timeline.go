@@ -237,14 +237,14 @@ func (qs *questions) answered(from proto.PeerID, r *proto.TimelineReply) {
 func (n *Node) receiveTimeline(from proto.PeerID, m *proto.Message) error {
 	if m.GetType() == proto.MessageType_TIMELINE_REPLY {
 		r := new(proto.TimelineReply)
-		if err := proto.Decode(m.GetPayload(), r); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return err
 		}
 		n.queues.questions.answered(from, r)
 		return nil
 	}
 	ask := new(proto.TimelineAsk)
-	if err := proto.Decode(m.GetPayload(), ask); err != nil {
+	if err := proto.DecodeKnown(m.GetPayload(), ask); err != nil {
 		return err
 	}
 	post{n}.Post(from, proto.MessageType_TIMELINE_REPLY, n.queues.log.reply(ask))

@@ -36,7 +36,7 @@ func (plainDeeds) Sign(d Deed) (*proto.Signed, error) {
 
 func (plainDeeds) Verify(s *proto.Signed) (d Deed, err error) {
 	m := new(proto.Deed)
-	err = proto.Decode(s.GetDetails(), m)
+	err = proto.DecodeKnown(s.GetDetails(), m)
 	d.Queue, d.Generation, d.Seized = m.Queue, m.Generation, m.Seized
 	copy(d.From[:], m.From)
 	copy(d.To[:], m.To)
@@ -59,7 +59,19 @@ func (h *Home) convey(s *proto.QueueState, d Deed) error {
 	}
 	s.Deeds = append(slices.Clone(s.Deeds), signed)
 	s.Deeds = s.Deeds[max(len(s.Deeds)-proto.MaxDeeds, 0):]
+	shorten(s)
 	return nil
+}
+
+// shorten drops the oldest deeds of a state that is larger than others take, and the
+// store keeps. It reports whether it has the size then.
+func shorten(s *proto.QueueState) bool {
+	over := proto.Size(s) - proto.MaxQueueState
+	for over > 0 && len(s.Deeds) > 1 {
+		over -= proto.Size(s.Deeds[0])
+		s.Deeds = s.Deeds[1:]
+	}
+	return over <= 0
 }
 
 // prove reads the deeds of a state that hold, those of known, which were checked
@@ -173,6 +185,9 @@ func (h *Home) recall(q *queue, m *proto.QueueState) {
 	}
 	s := h.stateOf(q)
 	s.Deeds = signedOf(deeds)
+	if !shorten(s) {
+		return
+	}
 	h.take(q, s)
 	h.out.put(queueKey(q.name), s)
 }

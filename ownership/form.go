@@ -8,7 +8,8 @@ import (
 
 // checkForm returns proto.ErrMalformed for a message that no node sends, whatever it
 // knows: parts of a wrong size, epochs that would use up the numbers, a handoff of
-// nothing. Everything else is decided by who knows the tasks.
+// nothing. What of it would be stored is bounded here, so that the store takes each
+// record that is made of it. Everything else is decided by who knows the tasks.
 func checkForm(body proto.Body) error {
 	f := form{body: body}
 	switch m := body.(type) {
@@ -124,6 +125,27 @@ func (f *form) queue(q *proto.QueueState) {
 		f.bad("a queue without a name")
 	}
 	f.size("home", q.GetHome(), peerSize)
+	f.atMost("the state of a queue", q, proto.MaxQueueState)
+	for _, x := range q.GetDeeds() {
+		f.deed(x)
+	}
+	for _, x := range q.GetVotes() {
+		f.deed(x)
+	}
+	f.deed(q.GetAppointed())
+}
+
+func (f *form) deed(x *proto.Signed) {
+	if len(x.GetDetails()) > proto.MaxDeed || len(x.GetIssuer().GetDetails()) > proto.MaxDeed {
+		f.bad("a deed of %d bytes with a certificate of %d, the limit is %d", len(x.GetDetails()), len(x.GetIssuer().GetDetails()), proto.MaxDeed)
+	}
+}
+
+// atMost wants an encoding of no more than max bytes.
+func (f *form) atMost(what string, m proto.Body, max int) {
+	if n := proto.Size(m); n > max {
+		f.bad("%s of %d bytes, the limit is %d", what, n, max)
+	}
 }
 
 func (f *form) handoff(m *proto.Handoff) {
@@ -138,6 +160,7 @@ func (f *form) handoff(m *proto.Handoff) {
 		f.size("token", l.GetToken(), 0, idSize)
 		f.size("boot id", l.GetBootId(), 0, idSize)
 		f.boot(l.GetEpochBoot())
+		f.atMost("a lease", l, proto.MaxLease)
 		if l.GetState().Terminal() {
 			f.bad("the task has ended")
 		}
@@ -148,4 +171,7 @@ func (f *form) handoff(m *proto.Handoff) {
 		f.bad("nothing is handed over")
 	}
 	f.size("predecessor", m.GetBehind(), 0, idSize)
+	for _, b := range m.GetBlocks() {
+		f.size("task", b.GetTask(), 0, idSize)
+	}
 }

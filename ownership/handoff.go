@@ -138,6 +138,11 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	if err != nil {
 		return false
 	}
+	s.Deeds = signedOf(deeds)
+	if !shorten(s) {
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "what it says of the queue is too large"})
+		return false
+	}
 	if h.queues[m.Name] == nil {
 		if h.homeOfMany(s.Home) {
 			h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(s.Home), Cause: "it says that it is the home of more queues than one node may be"})
@@ -145,7 +150,6 @@ func (h *Home) learn(m *proto.QueueState) bool {
 		}
 		h.keep(q)
 	}
-	s.Deeds = signedOf(deeds)
 	h.yield(q, s)
 	h.out.put(queueKey(m.Name), s)
 	return true

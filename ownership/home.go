@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"container/list"
+	"crypto/sha256"
 	"slices"
 	"strings"
 	"time"
@@ -310,7 +311,11 @@ func (h *Home) end(c *cell, e End) {
 	}
 }
 
-func blockKey(queue, key string) string { return string(rune(keyBlock)) + queue + "\x00" + key }
+// blockKey is a digest: queue and key together may be longer than a key of the store.
+func blockKey(queue, key string) string {
+	sum := sha256.Sum256([]byte(queue + "\x00" + key))
+	return string(rune(keyBlock)) + string(sum[:])
+}
 
 // remember keeps an end, so that a late result is answered, and a late handoff
 // raises nobody from the dead.

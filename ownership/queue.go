@@ -253,6 +253,7 @@ func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Ou
 		// same name then has it.
 		_ = h.convey(s, Deed{})
 	}
+	shorten(s) // what a person sets leaves room for deeds
 	h.take(q, s)
 	o.put(queueKey(name), s)
 	return h.done()

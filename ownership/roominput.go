@@ -44,7 +44,7 @@ func (r *Room) Receive(from proto.PeerID, m *proto.Message) error {
 			return fmt.Errorf("%w: a message of type %s", proto.ErrMalformed, m.GetType())
 		}
 		body := make()
-		if err := proto.Decode(m.GetPayload(), body); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), body); err != nil {
 			return err
 		}
 		if err := checkForm(body); err != nil {

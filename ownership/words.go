@@ -181,7 +181,7 @@ const (
 	keyMoved = 'v' // + task id: where its cell went
 	keyOwner = 'o' // + task id: a lease of this node
 	keyQueue = 'q' // + name
-	keyBlock = 'b' // + queue, zero, ordering key
+	keyBlock = 'b' // + SHA-256 of queue, zero, ordering key
 	keyMark  = 'h' // + PeerID of this node: the boot number of its epochs
 	keyPast  = 's' // + PeerID of a home: the epochs that it will not send again
 

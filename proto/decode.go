@@ -27,8 +27,18 @@ type Body = pb.Message
 // copies what it keeps. Before anything is allocated it walks over b and holds
 // each element against the limit that the definition states, because some bytes
 // on the wire can ask for fifty times as many in memory. Fields that are not
-// known here are kept as they are.
-func Decode(b []byte, m pb.Message) error {
+// known here are kept as they are: it is for what this node wrote itself. See
+// [DecodeKnown].
+func Decode(b []byte, m pb.Message) error { return decode(b, m, pb.UnmarshalOptions{}) }
+
+// DecodeKnown is Decode for what others wrote: fields that are not known here are
+// dropped. No limit holds for them, so they must not be kept, in memory or on disk. What
+// somebody has signed is in a field of bytes and stays as it is.
+func DecodeKnown(b []byte, m pb.Message) error {
+	return decode(b, m, pb.UnmarshalOptions{DiscardUnknown: true})
+}
+
+func decode(b []byte, m pb.Message, o pb.UnmarshalOptions) error {
 	s, err := shapeOf(m)
 	if err != nil {
 		return err
@@ -39,7 +49,7 @@ func Decode(b []byte, m pb.Message) error {
 	if err := s.check(b, false); err != nil {
 		return err
 	}
-	if err := pb.Unmarshal(b, m); err != nil {
+	if err := o.Unmarshal(b, m); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrMalformed, s.name, err)
 	}
 	return nil

@@ -214,8 +214,23 @@ func TestBadProtobuf(t *testing.T) {
 	}
 }
 
-// Fields of a later version are kept as they are when an older node hands a
-// message on (S56).
+// Of what others wrote nothing is kept that no limit holds for, however deep it stands;
+// what is signed is in a field of bytes and stays as it is (S56).
+func TestUnknownFieldsOfOthersAreDropped(t *testing.T) {
+	unknown := bytesField(40, make([]byte, 70_000))
+	details := join([]byte("signed"), bytesField(40, []byte("later")))
+	state := join(bytesField(1, []byte("q")), bytesField(22, join(bytesField(1, details), unknown)), unknown)
+	var m QueueStates
+	if err := DecodeKnown(join(bytesField(1, state), unknown), &m); err != nil {
+		t.Fatal(err)
+	}
+	want := &QueueStates{Queues: []*QueueState{{Name: "q", Deeds: []*Signed{{Details: details}}}}}
+	if !pb.Equal(&m, want) {
+		t.Errorf("%d bytes are left, want %d", Size(&m), Size(want))
+	}
+}
+
+// What this node wrote itself keeps the fields of a later version (S56).
 func TestUnknownFieldsAreKept(t *testing.T) {
 	later := join(bytesField(1, []byte("head")), bytesField(40, []byte("later")), varintField(41, 7))
 	var e Envelope

@@ -39,14 +39,14 @@ func NewReader(r io.Reader, max int) *Reader {
 }
 
 // Next reads the next frame into m. The error is that of [Reader.NextRaw], after
-// which the stream is lost, or that of [Decode], after which it goes on with the
+// which the stream is lost, or that of [DecodeKnown], after which it goes on with the
 // next frame.
 func (r *Reader) Next(m *Message) error {
 	b, err := r.NextRaw()
 	if err != nil {
 		return err
 	}
-	return Decode(b, m)
+	return DecodeKnown(b, m)
 }
 
 // NextRaw returns the bytes of the next frame, valid until the next call. At the

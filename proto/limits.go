@@ -15,8 +15,11 @@ const (
 	MaxEncoded      = 1 << 20         // any encoded message, whatever its fields may add up to
 	MaxArgs         = 64 << 10        // all arguments of a task together
 	MaxKind         = 128
-	MaxKey          = 256     // an idempotency or ordering key
-	MaxStderr       = 4 << 10 // what is kept of a handler's standard error
+	MaxKey          = 256      // an idempotency or ordering key
+	MaxQueueState   = 48 << 10 // what is said of one queue, with its deeds
+	MaxDeed         = 1 << 10  // the details of a deed, and of the certificate that it shows
+	MaxLease        = 5 << 10  // a task's lease with its history
+	MaxStderr       = 4 << 10  // what is kept of a handler's standard error
 	MaxReason       = 1 << 10
 )
 

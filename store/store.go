@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,13 +161,21 @@ func (p *Pending) Wait(ctx context.Context) []error {
 
 func repeat(err error, n int) []error { return slices.Repeat([]error{err}, n) }
 
+// Fits returns [ErrTooLarge] for the size of a value that no batch may put: for who must
+// know before a batch of many is made.
+func (s *Store) Fits(size int) error {
+	if size > s.cfg.MaxValue {
+		return fmt.Errorf("%w: a value of %d bytes, limit %d", ErrTooLarge, size, s.cfg.MaxValue)
+	}
+	return nil
+}
+
 // admit refuses what must not be queued.
 func (s *Store) admit(b *Batch) error {
+	if err := cmp.Or(b.err, s.Fits(b.maxVal)); err != nil {
+		return err
+	}
 	switch {
-	case b.err != nil:
-		return b.err
-	case b.maxVal > s.cfg.MaxValue:
-		return fmt.Errorf("%w: a value of %d bytes, limit %d", ErrTooLarge, b.maxVal, s.cfg.MaxValue)
 	case b.bytes > s.cfg.MaxBatchBytes:
 		return fmt.Errorf("%w: a batch of %d bytes, limit %d", ErrTooLarge, b.bytes, s.cfg.MaxBatchBytes)
 	case b.newWork:

@@ -120,7 +120,7 @@ func (s *stream) offer(offer *proto.Offer, size int64) (offset int64, err error)
 		return 0, err
 	}
 	var r proto.OfferReply
-	if err := proto.Decode(b, &r); err != nil {
+	if err := proto.DecodeKnown(b, &r); err != nil {
 		return 0, err
 	}
 	if r.GetCode() != proto.Code_CODE_UNSPECIFIED {
@@ -229,7 +229,7 @@ func (o *outgoing) next() (int64, error) {
 		return 0, err
 	}
 	var r proto.ChunkReply
-	if err := proto.Decode(b, &r); err != nil {
+	if err := proto.DecodeKnown(b, &r); err != nil {
 		return 0, err
 	}
 	if r.GetCode() != proto.Code_CODE_UNSPECIFIED {

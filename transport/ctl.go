@@ -109,13 +109,13 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		}
 	case proto.MessageType_STARTED:
 		r := new(proto.Receipts)
-		if err := proto.Decode(m.GetPayload(), r); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 		t.recv.Started(c.peer, r)
 	case proto.MessageType_READY:
 		r := new(proto.Ready)
-		if err := proto.Decode(m.GetPayload(), r); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 		if t.cfg.Ready != nil {
@@ -127,7 +127,7 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		}
 	case proto.MessageType_HELLO:
 		h := new(proto.Hello)
-		if err := proto.Decode(m.GetPayload(), h); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), h); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 		return t.welcome(c, h)

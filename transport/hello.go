@@ -194,14 +194,14 @@ func readHello(s *stream) (*proto.Hello, error) {
 	if len(b) > maxHello {
 		return nil, fmt.Errorf("%w: a hello of %d bytes", ErrProtocol, len(b))
 	}
-	if err := proto.Decode(b, &m); err != nil {
+	if err := proto.DecodeKnown(b, &m); err != nil {
 		return nil, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
 	}
 	if m.GetType() != proto.MessageType_HELLO {
 		return nil, fmt.Errorf("%w: message type %d before the hello", ErrProtocol, m.GetType())
 	}
 	h := new(proto.Hello)
-	if err := proto.Decode(m.GetPayload(), h); err != nil {
+	if err := proto.DecodeKnown(m.GetPayload(), h); err != nil {
 		return nil, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
 	}
 	return h, nil

@@ -58,7 +58,7 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 		return err
 	}
 	r := new(proto.JoinRequest)
-	if err := proto.Decode(b, r); err != nil {
+	if err := proto.DecodeKnown(b, r); err != nil {
 		return err
 	}
 	reply := &proto.JoinReply{Refusal: "a ticket is needed from another network than this member's: ask for one"}
@@ -246,7 +246,7 @@ func (t *Transport) askJoin(ctx context.Context, c *conn, r *proto.JoinRequest) 
 		return nil, true, err
 	}
 	reply = new(proto.JoinReply)
-	return reply, true, proto.Decode(b, reply)
+	return reply, true, proto.DecodeKnown(b, reply)
 }
 
 func (t *Transport) setJoining(p proto.PeerID, by int) {

@@ -236,7 +236,7 @@ func (l *Link) readAcks(ctx context.Context) error {
 			return fmt.Errorf("%w: a message of type %d instead", ErrBadAck, m.GetType())
 		}
 		a := new(proto.Ack)
-		if err := proto.Decode(m.GetPayload(), a); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), a); err != nil {
 			return err
 		}
 		if err := l.release(a); err != nil {

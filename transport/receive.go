@@ -41,6 +41,9 @@ func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
 			if a, err = t.recv.Receive(ctx, s.conn.peer, known); err != nil {
 				return fmt.Errorf("receive: %w", err)
 			}
+			if a.Offence != nil {
+				t.offend(s.conn.peer, "task", a.Offence)
+			}
 		}
 		ack, err := ackFor(number, group, a)
 		if err != nil {

@@ -59,7 +59,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 		return err
 	}
 	offer := new(proto.Offer)
-	if err := proto.Decode(b, offer); err != nil {
+	if err := proto.DecodeKnown(b, offer); err != nil {
 		return err
 	}
 	size, _, err := bodyOf(offer)
@@ -147,7 +147,7 @@ func (i *incoming) step() error {
 		return err
 	}
 	var c proto.Chunk
-	if err := proto.Decode(b, &c); err != nil {
+	if err := proto.DecodeKnown(b, &c); err != nil {
 		return err
 	}
 	if err := checkChunk(&c, i.at, i.size); err != nil {

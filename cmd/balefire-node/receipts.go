@@ -119,7 +119,7 @@ func verifyOne(v *identity.Verifier, r *node.Receipt) (proto.Statement, error) {
 		return proto.Statement{}, fmt.Errorf("the proof is no base64: %w", err)
 	}
 	var signed proto.Receipt
-	if err := proto.Decode(b, &signed); err != nil {
+	if err := proto.DecodeKnown(b, &signed); err != nil {
 		return proto.Statement{}, fmt.Errorf("the proof: %w", err)
 	}
 	s, err := identity.VerifyReceipt(v, &signed)

@@ -68,7 +68,7 @@ type Step struct {
 }
 
 // Reserve prepares to add n, for a caller that writes it with its own batch; n.With
-// is not called. It fails with ErrExists or a [FullError].
+// is not called. It fails with ErrExists, a [FullError] or store.ErrTooLarge.
 func (b *Backlog) Reserve(n New) (*Step, error) {
 	return b.prepareAdd(n, false)
 }
@@ -81,6 +81,9 @@ func (b *Backlog) Replace(n New) (*Step, error) {
 
 func (b *Backlog) prepareAdd(n New, again bool) (*Step, error) {
 	val, err := n.encode(nil)
+	if err == nil {
+		err = b.store.Fits(len(val)) // the batch of the caller has more in it than this
+	}
 	if err != nil {
 		return nil, err
 	}

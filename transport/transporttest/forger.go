@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -170,8 +171,16 @@ func (f *Forger) Addrs() (all []string) {
 	return all
 }
 
-// PrivateKey returns the key that everything is signed with.
-func (f *Forger) PrivateKey() ed25519.PrivateKey { return f.Keys.PrivateKey() }
+// Sign states any details, of any size, in the domain of this name: deed, node,
+// accusation, revocation, member.
+func (f *Forger) Sign(domain string, details []byte) *proto.Signed {
+	sum := sha256.Sum256(details)
+	key := f.Keys.PrivateKey()
+	return &proto.Signed{
+		Details: details, Signature: ed25519.Sign(key, append([]byte("balefire/v1/"+domain+"\x00"), sum[:]...)),
+		Signer: key.Public().(ed25519.PublicKey),
+	}
+}
 
 // Meet dials a node and says hello. It must be the one who dials.
 func (f *Forger) Meet(p proto.PeerID, addrs []string) {

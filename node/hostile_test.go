@@ -1,0 +1,202 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// large are the sizes of what nobody knows behind a message: above a value of the store,
+// and above all that may be in a frame.
+var large = []int{70_000, 300_000, 1 << 20}
+
+// TestNoMessageEndsANode holds that nothing that a member says, of whatever size, ends a
+// node or what it does: each message is dropped, and the queue goes on.
+func TestNoMessageEndsANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, time.Second)
+		defer c.close()
+		f := c.forger("mallory", "send")
+		defer f.Close()
+		home := c.nodes[0].node
+		to := home.keys.Peer()
+		time.Sleep(10 * time.Second)
+		for _, frame := range hostileFrames(t, f, to) {
+			f.Say(to, proto.StreamTask, frame)
+			time.Sleep(time.Minute) // what is held against it is forgiven
+		}
+		if _, known := home.queues.room.QueueStates()["fat"]; !known {
+			t.Error("what is unknown behind a message made it bad: an older node would take nothing of a newer one")
+		}
+		if s := home.queues.room.QueueStates()["fat"]; proto.Size(s) > 200 {
+			t.Errorf("%d bytes that nobody knows are kept", proto.Size(s))
+		}
+		for _, stream := range []string{proto.StreamChunk, proto.StreamSync} {
+			for _, typ := range []proto.MessageType{proto.MessageType_OFFER, proto.MessageType_SYNC} {
+				f.Say(to, stream, transporttest.FrameOf(typ, transporttest.Padding(large[0]), nil))
+				time.Sleep(time.Minute)
+				if !f.Connected(to) {
+					f.Meet(to, home.net.Addrs())
+				}
+			}
+		}
+		for _, data := range [][]byte{transporttest.Padding(60_000), transporttest.Padding(large[0])} {
+			if err := f.Publish(data); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		c.ended(1, c.give(1, 3), time.Minute)
+	})
+}
+
+// hostileFrames are messages for a task stream, each larger than something takes.
+func hostileFrames(t *testing.T, f *transporttest.Forger, to proto.PeerID) (all [][]byte) {
+	self := f.Peer()
+	state := &proto.QueueState{Name: "fat", Generation: 1, Home: self[:]}
+	id := make([]byte, 16)
+	lease := func() *proto.Lease {
+		return &proto.Lease{Task: id, Queue: "fat", State: proto.TaskState_TASK_STATE_PENDING, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
+	}
+	all = append(all, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{state}}))
+	for _, n := range large[:2] {
+		fat := withUnknown(t, state, n, new(proto.QueueState))
+		all = append(all, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{fat}}))
+		all = append(all, f.Frame(proto.MessageType_HANDOFF, &proto.Handoff{Queue: fat}))
+		all = append(all, f.Frame(proto.MessageType_HANDOFF, &proto.Handoff{Lease: withUnknown(t, lease(), n, new(proto.Lease)), Queue: state}))
+		all = append(all, f.Frame(proto.MessageType_SCHEDULE, &proto.Schedule{Queue: "fat", Name: "n", Generation: 2, Gone: true}, transporttest.Padding(n)...))
+	}
+	all = append(all, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{fatChain(t, f, "chain", 31, 3<<10)}}))
+	all = append(all, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{fatChain(t, f, "short", 31, 900)}}))
+	// The longest names are no key of the store.
+	name := strings.Repeat("q", 128)
+	long := &proto.QueueState{Name: name, Generation: 2, Home: to[:], Deeds: []*proto.Signed{deedOf(t, f, name, 2, to, 0)}}
+	return append(all, f.Frame(proto.MessageType_HANDOFF, &proto.Handoff{Queue: long, Blocks: []*proto.LaneBlock{{Queue: name, Key: strings.Repeat("k", 256), Task: id}}}))
+}
+
+// withUnknown returns m as one who knows n bytes more of it sends it, in into.
+func withUnknown[M proto.Body](t *testing.T, m M, n int, into M) M {
+	t.Helper()
+	b, err := proto.Encode(nil, m)
+	if err == nil {
+		err = proto.Decode(append(b, transporttest.Padding(n)...), into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return into
+}
+
+// deedOf is a deed by which f gives a queue to another home, with n bytes that nobody knows.
+func deedOf(t *testing.T, f *transporttest.Forger, queue string, generation uint64, to proto.PeerID, n int) *proto.Signed {
+	t.Helper()
+	from := f.Peer()
+	m := &proto.Deed{Mesh: f.Mesh.ID[:], Queue: queue, Generation: generation, From: from[:], To: to[:]}
+	details, err := proto.Encode(nil, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Sign("deed", append(details, transporttest.Padding(n)...))
+}
+
+// fatChain is the state of a queue that f gave away and took back many times, each time by
+// a deed with n bytes that nobody knows.
+func fatChain(t *testing.T, f *transporttest.Forger, queue string, deeds, n int) *proto.QueueState {
+	t.Helper()
+	self := f.Peer()
+	s := &proto.QueueState{Name: queue, Generation: uint64(deeds) + 1, Home: self[:]}
+	for i := range deeds {
+		to := self
+		to[0] ^= 1
+		s.Deeds = append(s.Deeds, deedOf(t, f, queue, uint64(i)+2, to, n))
+	}
+	return s
+}
+
+// FuzzReceivers gives any bytes, as they are and with much behind them, to each receiver of
+// a running node as those of a member: none of them ends the node or a part of it.
+func FuzzReceivers(f *testing.F) {
+	cfg := testConfig(f, filepath.Join(f.TempDir(), "node"))
+	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "victim", NewMesh: true}); err != nil {
+		f.Fatal(err)
+	}
+	victim := start(f, cfg)
+	m := victim.forger("mallory", "send")
+	self := m.Peer()
+	for _, b := range []proto.Body{
+		new(proto.Message), &proto.QueueStates{Queues: []*proto.QueueState{{Name: "q", Generation: 1, Home: self[:]}}},
+		&proto.Handoff{Queue: &proto.QueueState{Name: "q", Generation: 2, Home: self[:]}, Blocks: []*proto.LaneBlock{{Queue: "q", Key: "k"}}},
+		&proto.Renew{Claims: []*proto.Claim{{Task: make([]byte, 16), Token: make([]byte, 16)}}},
+		&proto.Schedule{Queue: "q", Name: "s", Generation: 2, Gone: true}, &proto.Rumors{Root: make([]byte, 32)}, &proto.Probe{Number: 1},
+		&proto.SyncRequest{After: self[:]}, &proto.Offer{Type: proto.MessageType_HANDOFF, Envelope: new(proto.Envelope)}, &proto.JoinRequest{Name: "x"},
+		&proto.Envelope{Header: []byte("header"), Body: []byte("body")}, &proto.Receipts{Receipts: []*proto.Receipt{{Statement: []byte("x")}}},
+	} {
+		payload, err := proto.Encode(nil, b)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(payload)
+	}
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		victim.fuzzed(t, ctx, self, payload)
+		for _, n := range large {
+			if n < 1<<20 || len(payload) < 64 { // as much once is enough
+				victim.fuzzed(t, ctx, self, slices.Concat(payload, transporttest.Padding(n)))
+			}
+		}
+		_, _, err := victim.queues.room.Idle(ctx)
+		if err != nil {
+			t.Fatalf("the room of leases does not answer: %v", err)
+		}
+		select {
+		case err := <-victim.done:
+			victim.done <- err
+			t.Fatalf("the node ended: %v", err)
+		default:
+		}
+	})
+}
+
+// fuzzed gives a payload to everything that takes one.
+func (l *live) fuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payload []byte) {
+	for typ := range proto.MessageType_name {
+		if _, err := l.Receive(ctx, from, []*proto.Message{{Type: proto.MessageType(typ), Payload: bytes.Clone(payload), Signature: make([]byte, 64)}}); err != nil {
+			t.Errorf("%s: the stream ends: %v", proto.MessageType(typ), err)
+		}
+	}
+	r := rumors{l.Node}
+	r.Control(from, &proto.Message{Type: proto.MessageType_PROBE, Payload: payload})
+	r.Control(from, &proto.Message{Type: proto.MessageType_PROBED, Payload: payload})
+	_, _ = r.Sync(ctx, from, &proto.Message{Type: proto.MessageType_SYNC, Payload: payload}) // refused, as it may be
+	if _, ok := r.Valid(from, payload); ok {
+		r.Heard(from, payload)
+	}
+	var o proto.Offer
+	if proto.DecodeKnown(payload, &o) == nil {
+		if sink, _ := (bodies{l.Node}).Offer(ctx, from, &o); sink != nil {
+			_ = sink.End(false)
+		}
+	}
+	var j proto.JoinRequest
+	if proto.DecodeKnown(payload, &j) == nil {
+		l.Join(ctx, from, &j)
+	}
+	var h proto.Hello
+	if proto.DecodeKnown(payload, &h) == nil {
+		_ = l.book.Admit(&h, from)
+	}
+	var s proto.Receipts
+	if proto.DecodeKnown(payload, &s) == nil {
+		l.Started(from, &s)
+	}
+}

@@ -1,0 +1,109 @@
+package ownership
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+)
+
+// storeMax is what the store takes in one value.
+const storeMax = 64 << 10
+
+// What would not fit into the store, or is larger than any node says it, is refused where
+// it arrives, and is the sender's fault.
+func TestLargeMessagesAreRefused(t *testing.T) {
+	deeds := func(n, size int) (all []*proto.Signed) {
+		for range n {
+			all = append(all, &proto.Signed{Details: make([]byte, size)})
+		}
+		return all
+	}
+	state := func(d []*proto.Signed) *proto.QueueState {
+		return &proto.QueueState{Name: "q", Generation: 1, Home: otherPeer[:], Deeds: d}
+	}
+	id := make([]byte, 16)
+	lease := &proto.Lease{Task: id, Generation: 2, Moves: []*proto.Receipt{{Statement: make([]byte, 250), Path: make([]byte, 320)}}}
+	for len(lease.Moves) < 16 {
+		lease.Moves = append(lease.Moves, lease.Moves[0])
+	}
+	for name, m := range map[string]proto.Body{
+		"a state":                    &proto.QueueStates{Queues: []*proto.QueueState{state(deeds(32, 2000))}},
+		"a deed":                     &proto.QueueStates{Queues: []*proto.QueueState{state(deeds(1, proto.MaxDeed+1))}},
+		"a state in a handoff":       &proto.Handoff{Queue: state(deeds(32, 2000))},
+		"the certificate of a deed":  &proto.Handoff{Queue: state([]*proto.Signed{{Issuer: deeds(1, proto.MaxDeed+1)[0]}})},
+		"a lease":                    &proto.Handoff{Lease: lease},
+		"the task of a lane's block": &proto.Handoff{Queue: state(nil), Blocks: []*proto.LaneBlock{{Queue: "q", Key: "k", Task: make([]byte, 15)}}},
+	} {
+		if err := checkForm(m); !errors.Is(err, proto.ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := checkForm(&proto.QueueStates{Queues: []*proto.QueueState{state(deeds(32, 900))}}); err != nil {
+		t.Errorf("a state of %d bytes: %v", proto.Size(state(deeds(32, 900))), err)
+	}
+}
+
+// Deeds that come one after another are no more together than a state may have.
+func TestDeedsTogetherFit(t *testing.T) {
+	h := NewHome(homePeer, 1, Config{})
+	s := &proto.QueueState{Name: "q", Generation: 1, Home: otherPeer[:]}
+	for round := range 4 {
+		s.Deeds = nil
+		for i := range 20 {
+			d := Deed{Queue: "q", Generation: uint64(20*round + i + 2), From: otherPeer, To: otherPeer}
+			x, err := plainDeeds{}.Sign(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.Issuer = &proto.Signed{Details: make([]byte, 1000), Signature: make([]byte, 64)}
+			x.Details = append(x.Details, 0xc2, 0x3e, 0x80, 0x07) // 896 bytes that nobody knows
+			x.Details = append(x.Details, make([]byte, 896)...)
+			s.Deeds, s.Generation, s.ChangedMs = append(s.Deeds, x), d.Generation, s.ChangedMs+1
+		}
+		news, out := h.Learn(s, Now{})
+		if !news {
+			t.Fatalf("round %d is not believed: %v", round, out.Events)
+		}
+		for _, w := range out.Writes {
+			if len(w.Val) > proto.MaxQueueState {
+				t.Errorf("round %d writes %d bytes", round, len(w.Val))
+			}
+		}
+	}
+}
+
+// The longest names make a key that the store takes, and the fullest lease of a task
+// is one that a new home takes.
+func TestTheLargestRecordsFit(t *testing.T) {
+	b := newBench(t, func(x *Task) {
+		x.Queue, x.Key, x.Block = strings.Repeat("q", 128), strings.Repeat("k", proto.MaxKey), true
+	})
+	c := b.cell()
+	for range proto.MaxAttempts {
+		c.grants = append(c.grants, &proto.Granting{EpochBoot: math.MaxUint64, EpochCounter: math.MaxUint64, Owner: ownerPeer[:], TimeMs: math.MaxInt64, Ended: strings.Repeat("e", 128)})
+	}
+	c.grants = c.grants[len(c.grants)-proto.MaxAttempts:]
+	c.reason = strings.Repeat("r", proto.MaxReason)
+	if n := proto.Size(c.record()); n > proto.MaxLease {
+		t.Errorf("a lease of %d bytes, others take %d", n, proto.MaxLease)
+	}
+	s, err := store.Open(mem.New(), store.Config{SweepEvery: -1, CompactEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Fits(storeMax); err != nil {
+		t.Error(err)
+	}
+	var batch store.Batch
+	batch.Put(store.Leases, []byte(blockKey(c.task.Queue, c.task.Key)), nil)
+	batch.Put(store.Leases, []byte(queueKey(c.task.Queue)), make([]byte, proto.MaxQueueState))
+	if err := s.Apply(t.Context(), &batch); err != nil {
+		t.Errorf("the store refuses a record: %v", err)
+	}
+}
