@@ -125,6 +125,10 @@ func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
 	}
 	s.Connected = s.Direct + s.Relayed
 	slices.Sort(dead)
+	s.Leases = n.leaseRisks(ctx)
+	for _, l := range s.Leases {
+		s.Risks = append(s.Risks, l.sentence())
+	}
 	s.Risks = append(s.Risks, n.meshRisks(&s, dead)...)
 	return s
 }

@@ -49,7 +49,16 @@ type MeshSummary struct {
 	Root        string         `json:"root" doc:"digest of what this node knows of the members"`
 	Refuted     int            `json:"refuted" doc:"suspicions that turned out false, since the start"`
 	Suppressed  int            `json:"suppressed" doc:"changes hidden by dwell windows, since the start"`
+	Leases      []LeaseRisk    `json:"leases_at_risk" doc:"leases that this node gave to members that are SUSPECT or DEAD"`
 	Risks       []string       `json:"risks" doc:"what a person should look at"`
+}
+
+// A LeaseRisk is a member that may be gone with tasks of queues whose home is here.
+type LeaseRisk struct {
+	Owner string `json:"owner"`
+	State string `json:"state" enum:"SUSPECT,DEAD"`
+	Tasks int    `json:"tasks" doc:"that it has a lease for"`
+	Once  int    `json:"at_most_once,omitempty" doc:"of them: may have been started and may be once only; they end as INDETERMINATE unless their owner comes back"`
 }
 
 // A Pruned says which rows of dead members went, or would go.

@@ -113,3 +113,47 @@ func TestTheHomeOfAQueueCannotBeReached(t *testing.T) {
 		}
 	})
 }
+
+// TestLeasesAtRiskAreTold: the home of a queue says, in the summary of the mesh and in
+// its status, which member that may be gone has how many of its tasks, as long as that
+// is so.
+func TestLeasesAtRiskAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 40*time.Second)
+		defer c.close()
+		home := c.nodes[0].node
+		if s := home.MeshSummary(t.Context()); len(s.Leases) != 0 {
+			t.Errorf("with no lease %+v are at risk", s.Leases)
+		}
+		ids := c.give(1, 12)
+		time.Sleep(3 * time.Second)
+		c.nodes[2].crash()
+		told := false
+		for range 600 {
+			time.Sleep(100 * time.Millisecond)
+			s := home.MeshSummary(t.Context())
+			if len(s.Leases) == 0 {
+				continue
+			}
+			told = true
+			l := s.Leases[0]
+			if l.Owner != "n2" || l.State != "SUSPECT" && l.State != "DEAD" || l.Tasks < 1 || len(s.Leases) != 1 {
+				t.Errorf("at risk: %+v", s.Leases)
+			}
+			words := "n2, which is " + l.State + ", has "
+			for what, lines := range map[string][]string{"risks": s.Risks, "warnings": home.Status(t.Context()).Warnings} {
+				if !strings.Contains(strings.Join(lines, "\n"), words) {
+					t.Errorf("the %s do not tell it: %q", what, lines)
+				}
+			}
+			break
+		}
+		if !told {
+			t.Error("nothing was told of the tasks of a member that was killed")
+		}
+		c.ended(1, ids, 10*time.Minute)
+		if s := home.MeshSummary(t.Context()); len(s.Leases) != 0 {
+			t.Errorf("when all has ended %+v are at risk", s.Leases)
+		}
+	})
+}

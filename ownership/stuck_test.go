@@ -1,0 +1,95 @@
+package ownership
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// TestTheStuckOneIsFound holds S31: of 500 long tasks (50 000 with BALEFIRE_LONG=1) that
+// all show progress, the one that does not is stopped after stall_after, and is no
+// longer renewed, so that its home takes its lease back; no other lease lapses, over
+// 12 minutes (3 hours).
+func TestTheStuckOneIsFound(t *testing.T) {
+	leases, run := 500, 12*time.Minute
+	if os.Getenv("BALEFIRE_LONG") != "" {
+		leases, run = 50_000, 3*time.Hour
+	}
+	const owners = 5
+	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	h := NewHome(homePeer, 1, Config{})
+	h.Begin(now)
+	all, tasks := map[proto.PeerID]*Owner{}, map[proto.PeerID][]proto.TaskID{}
+	for i := range owners {
+		p := peerOf(i + 1)
+		all[p] = NewOwner(p, proto.BootID{byte(i + 1)}, Config{})
+		all[p].Begin(func(proto.TaskID) Policy { return PolicyRetry }, now)
+		h.SetNode(Node{Member: dispatch.Member{Peer: p, Alive: true, Kinds: []string{"k"}, Slots: leases}}, now)
+	}
+	var stuck proto.TaskID
+	for i := range leases {
+		for _, s := range h.Add(Task{ID: roomTask(i), Queue: "q", Kind: "k", NotAfter: now.Wall + 1e9}, now).Sends {
+			x := all[s.To]
+			for _, a := range x.OnGrant(homePeer, s.Body.(*proto.Grant), 0, now).Sends {
+				h.OnGranted(s.To, a.Body.(*proto.Granted), now)
+			}
+			id := proto.TaskID(s.Body.(*proto.Grant).Claim.Task)
+			x.Ready(id, now)
+			if !x.Progress(id, now) {
+				t.Fatalf("the handler of %s does not run", id)
+			}
+			tasks[s.To] = append(tasks[s.To], id)
+			if i == leases/2 {
+				stuck = id
+			}
+		}
+	}
+	if len(h.cells) != leases || stuck == (proto.TaskID{}) {
+		t.Fatalf("%d leases, want %d", len(h.cells), leases)
+	}
+	const step = 2 * time.Second
+	began, found, events := now.Boot, time.Duration(0), 0
+	for now.Boot-began < run {
+		now.Wall, now.Mono, now.Boot = now.Wall+step.Milliseconds(), now.Mono+step, now.Boot+step
+		for p, o := range all {
+			if now.Boot%time.Minute < step {
+				for _, id := range tasks[p] {
+					if id != stuck {
+						o.Progress(id, now)
+					}
+				}
+			}
+			out := o.Tick(now)
+			for _, s := range out.Stops {
+				if s.Task != stuck || found != 0 {
+					t.Fatalf("%s is stopped: %s", s.Task, s.Cause)
+				}
+				found = now.Boot - began
+			}
+			for _, e := range out.Events {
+				if e.Kind == EventStalled {
+					events++
+				}
+			}
+			for _, s := range out.Sends {
+				if m, ok := s.Body.(*proto.Renew); ok {
+					for _, a := range h.OnRenew(p, m, now).Sends {
+						o.OnRenewed(homePeer, a.Body.(*proto.Renewed), now)
+					}
+				}
+			}
+		}
+		h.Tick(now)
+	}
+	if stall := (Config{}).withDefaults().StallAfter; found < stall || found > stall+2*step || events != 1 {
+		t.Errorf("the stuck one was found after %v, with %d events; want %v", found, events, stall)
+	}
+	for id, c := range h.cells {
+		if lost := c.place.lapsed || c.abandons > 0; lost != (id == stuck) {
+			t.Errorf("%s: its home took the lease back: %v", id, lost)
+		}
+	}
+}
