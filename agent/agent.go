@@ -46,6 +46,8 @@ type Run struct {
 	Body           io.Reader         // never nil inside a handler; must not block for ever
 	BodySize       int64             // bytes
 	Dir            string            // folder of this run alone, made and removed by the caller; may be empty
+	MaxOutput      int64             // bytes of output that the task takes; 0: as many as the handler gives
+	Room           Room              // the disk that its output may take; nil: no limit
 	Progress       func(string)      // never nil inside a handler; a short line for a person
 	Kill           <-chan struct{}   // closed, after the context has ended: stop at once, without grace; nil: never
 }
@@ -75,9 +77,10 @@ const (
 	Cancelled                    // stopped because the caller said so
 	Crashed                      // ended without a word: a signal, a panic
 	Unready                      // nothing was started, for a reason that is this machine's and not the run's
+	NoRoom                       // stopped because its output found no room on the disk
 )
 
-var outcomeNames = [...]string{"none", "success", "retry", "fail", "timeout", "cancelled", "crashed", "unready"}
+var outcomeNames = [...]string{"none", "success", "retry", "fail", "timeout", "cancelled", "crashed", "unready", "no room"}
 
 // String returns the outcome in lower case.
 func (o Outcome) String() string {

@@ -126,7 +126,7 @@ func TestOutput(t *testing.T) {
 				dir = t.TempDir()
 			}
 			body := bytes.Repeat([]byte("0123456789abcdef"), tt.size/16+1)[:tt.size]
-			o := NewOutput(dir, tt.max)
+			o := NewOutput(Run{Dir: dir}, OutputConfig{Max: tt.max, Cut: true})
 			for rest := body; len(rest) > 0; {
 				n := min(len(rest), 1000)
 				if m, err := o.Write(rest[:n]); m != n || err != nil {
@@ -153,11 +153,82 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// Output that finds no room is marked, and does not undo the work.
+// Output that cannot be written is no success, and the cause is told.
 func TestOutputThatCannotBeKept(t *testing.T) {
 	res := Call(t.Context(), Echo{}, Run{Body: bytes.NewReader(make([]byte, MaxInline*2)), Dir: t.TempDir() + "/missing"})
-	if res.Outcome != Success || !res.Truncated || !strings.Contains(res.Err, "keep output") {
-		t.Errorf("result = %v %v %q, want success, truncated, and why", res.Outcome, res.Truncated, res.Err)
+	if res.Outcome != Retry || !res.Truncated || !strings.Contains(res.Err, "keep output") {
+		t.Errorf("result = %v %v %q, want retry, truncated, and why", res.Outcome, res.Truncated, res.Err)
+	}
+}
+
+// A room of so many bytes.
+type room struct{ left, taken int64 }
+
+func (r *room) Take(n int64) bool {
+	if r.left < n {
+		return false
+	}
+	r.left, r.taken = r.left-n, r.taken+n
+	return true
+}
+
+func (r *room) Wrote(taken, _ int64) { r.taken -= taken }
+
+// What a run writes beyond its limit stops it, for good; what finds no room on the disk
+// stops it, to be made once more. The lower of the two limits counts.
+func TestOutputBeyondItsLimit(t *testing.T) {
+	tests := []struct {
+		name    string
+		size    int
+		max     int64
+		task    int64
+		cut     bool
+		room    int64
+		outcome Outcome
+		kept    int64
+		says    string
+	}{
+		{"within both limits", 1000, 1000, 1000, false, 0, Success, 1000, ""},
+		{"beyond the handler's", 1001, 1000, 5000, false, 0, Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_output of the handler)"},
+		{"beyond the task's", 1001, 5000, 1000, false, 0, Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_result of the task)"},
+		{"beyond it, and the beginning is enough", 1001, 1000, 0, true, 0, Success, 1000, "cut off after 1000 bytes (max_output"},
+		{"a file within the room", 3 * MaxInline, 0, 0, false, 3 * MaxInline, Success, 3 * MaxInline, ""},
+		{"no room for a file", 3 * MaxInline, 0, 0, false, 2 * MaxInline, NoRoom, 2 * MaxInline, "NO_ROOM"},
+		{"no room, and the beginning would be enough", 3 * MaxInline, 0, 0, true, 2 * MaxInline, NoRoom, 2 * MaxInline, "NO_ROOM"},
+		{"memory takes no room", MaxInline, 0, 0, false, 1, Success, MaxInline, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := Run{Dir: t.TempDir(), MaxOutput: tt.task}
+			rm := &room{left: tt.room}
+			if tt.room > 0 {
+				r.Room = rm
+			}
+			stopped := 0
+			o := NewOutput(r, OutputConfig{Max: tt.max, Cut: tt.cut, Stop: func(error) { stopped++ }})
+			for range tt.size {
+				if n, err := o.Write([]byte{'x'}); n != 1 || err != nil {
+					t.Fatal(n, err)
+				}
+			}
+			res := Result{Outcome: Success}
+			o.Into(&res)
+			fatal := tt.outcome != Success
+			if res.Outcome != tt.outcome || res.OutputSize != tt.kept || !strings.Contains(res.Err, tt.says) || (tt.says == "") != (res.Err == "") || (stopped == 1) != fatal {
+				t.Errorf("%v, %d bytes, %q, stopped %d times; want %v, %d, %q", res.Outcome, res.OutputSize, res.Err, stopped, tt.outcome, tt.kept, tt.says)
+			}
+			if res.Truncated != (tt.says != "") || rm.taken != 0 {
+				t.Errorf("truncated %v, %d bytes of room are neither written nor given back", res.Truncated, rm.taken)
+			}
+		})
+	}
+	o := NewOutput(Run{}, OutputConfig{Max: 1})
+	if _, err := o.Write([]byte("ab")); err != nil {
+		t.Fatal(err)
+	}
+	res := Result{Outcome: Fail, Err: "exit code 65"}
+	if o.Into(&res); res.Outcome != Fail || res.Err != "exit code 65" || !res.Truncated {
+		t.Errorf("%+v, want the program's own no to stand", res)
 	}
 }
 

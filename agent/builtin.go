@@ -20,11 +20,14 @@ func (Discard) Run(ctx context.Context, r Run) Result {
 // Echo returns the body as its output.
 type Echo struct {
 	MaxOutput int64 // bytes; default 10 MiB
+	CutOutput bool  // what is beyond is dropped; default: the run fails for good
 }
 
 // Run implements [Handler].
 func (e Echo) Run(ctx context.Context, r Run) Result {
-	out := NewOutput(r.Dir, e.MaxOutput)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	out := NewOutput(r, OutputConfig{Max: e.MaxOutput, Cut: e.CutOutput, Stop: stop})
 	res := pour(ctx, out, r)
 	out.Into(&res)
 	return res

@@ -7,49 +7,100 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 )
 
 const (
 	// MaxInline is how many bytes of output a result holds itself; more of it
 	// is in a file.
 	MaxInline = 256 << 10
-	// defaultMaxOutput is how many bytes of output are kept in all.
-	defaultMaxOutput = 10 << 20
+	// DefaultMaxOutput is how many bytes of output are kept in all.
+	DefaultMaxOutput = 10 << 20
 )
 
+// The reasons to stop a run for its output: what context.Cause returns.
+var (
+	// ErrOutputTooLarge stops a run that writes more than it may.
+	ErrOutputTooLarge = errors.New("OUTPUT_TOO_LARGE")
+	// ErrNoRoom stops a run whose output finds no room on the disk.
+	ErrNoRoom = errors.New("NO_ROOM")
+)
+
+// A Room is the disk that the output of one run may take.
+type Room interface {
+	// Take asks for n more bytes. False: the disk is at its reserve.
+	Take(n int64) bool
+	// Wrote says that of n bytes which were taken so many were written.
+	Wrote(taken, written int64)
+}
+
+// OutputConfig says how much output is kept, and what happens to a run that
+// writes more.
+type OutputConfig struct {
+	Max  int64           // bytes; default 10 MiB. A run with a lower MaxOutput keeps that
+	Cut  bool            // what is beyond is dropped, and the run goes on; default: the run is stopped and fails for good
+	Stop func(why error) // called once, when the run cannot succeed any more; default nothing
+}
+
 // An Output collects what a handler writes, in memory at first and in a file
-// once it is long. It takes everything it is given and keeps the beginning: a
-// program must not fail because it says too much. It is safe for concurrent use.
+// once it is long. It takes everything it is given and keeps the beginning. A
+// run whose output is not kept whole does not succeed, unless its handler says
+// that the beginning is enough. It is safe for concurrent use.
 type Output struct {
-	dir string
-	max int64
+	cfg   OutputConfig
+	dir   string
+	room  Room   // nil: no limit
+	whose string // the limit
 
 	mu        sync.Mutex
 	mem       bytes.Buffer
 	file      *os.File
 	size      int64
 	truncated bool
-	err       error // the file could not be written
+	err       error // why the run cannot succeed any more
 }
 
-// NewOutput returns an output that keeps at most max bytes (0: 10 MiB). Files
-// are made in dir; without one everything stays in memory.
-func NewOutput(dir string, max int64) *Output {
-	return &Output{dir: dir, max: cmp.Or(max, defaultMaxOutput)}
+// NewOutput returns the output of r. Files are made in its folder; without one
+// everything stays in memory.
+func NewOutput(r Run, cfg OutputConfig) *Output {
+	o := &Output{cfg: cfg, dir: r.Dir, room: r.Room, whose: "max_output of the handler"}
+	o.cfg.Max = cmp.Or(cfg.Max, DefaultMaxOutput)
+	if r.MaxOutput > 0 && r.MaxOutput < o.cfg.Max {
+		o.cfg.Max, o.whose = r.MaxOutput, "max_result of the task"
+	}
+	return o
 }
 
 // Write never fails.
 func (o *Output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	keep := p[:min(int64(len(p)), max(0, o.max-o.size))]
-	if len(keep) < len(p) || o.err != nil {
-		o.truncated = true
-	}
+	keep := p[:min(int64(len(p)), max(0, o.cfg.Max-o.size))]
 	if len(keep) > 0 && o.err == nil {
-		o.err = o.store(keep)
+		o.fail(o.store(keep))
+	}
+	if len(keep) == len(p) && o.err == nil {
+		return len(p), nil
+	}
+	o.truncated = true
+	if !o.cfg.Cut {
+		o.fail(fmt.Errorf("%w: more than %d bytes of output (%s)", ErrOutputTooLarge, o.cfg.Max, o.whose))
 	}
 	return len(p), nil
+}
+
+// fail notes the first reason why the run cannot succeed, and stops it.
+func (o *Output) fail(err error) {
+	if err == nil || o.err != nil {
+		return
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = fmt.Errorf("%w: %w", ErrNoRoom, err)
+	}
+	o.err = err
+	if o.cfg.Stop != nil {
+		o.cfg.Stop(err)
+	}
 }
 
 func (o *Output) store(p []byte) error {
@@ -63,37 +114,61 @@ func (o *Output) store(p []byte) error {
 		o.size += int64(len(p))
 		return nil
 	}
-	n, err := o.file.Write(p)
+	n, err := o.put(o.file, p)
 	o.size += int64(n)
 	return err
+}
+
+// put writes p to f if there is room for it.
+func (o *Output) put(f *os.File, p []byte) (n int, err error) {
+	if o.room == nil {
+		return f.Write(p)
+	}
+	if !o.room.Take(int64(len(p))) {
+		return 0, fmt.Errorf("%w: the disk is at its reserve, and the output has %d bytes so far", ErrNoRoom, o.size)
+	}
+	n, err = f.Write(p)
+	o.room.Wrote(int64(len(p)), int64(n))
+	return n, err
 }
 
 // spill moves what is in memory to a file. If it cannot, it stays in memory.
 func (o *Output) spill() error {
 	f, err := os.CreateTemp(o.dir, "output-*")
 	if err != nil {
-		return err
+		return fmt.Errorf("keep output: %w", err)
 	}
-	if _, err := f.Write(o.mem.Bytes()); err != nil {
+	if _, err := o.put(f, o.mem.Bytes()); err != nil {
 		return errors.Join(err, f.Close(), os.Remove(f.Name()))
 	}
 	o.file, o.mem = f, bytes.Buffer{}
 	return nil
 }
 
-// Into ends the output and puts it into r. Output that could not be kept does
-// not change the outcome: the work is done or not whatever became of its words.
+// Into ends the output and puts it into r. What could not be kept ends the run
+// as it must: one whose output is too large fails for good, one that found no
+// room can be started again. That the program itself said no for good stands.
 func (o *Output) Into(r *Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.file != nil {
 		r.OutputFile = o.file.Name()
-		o.err = errors.Join(o.err, o.file.Close())
+		if err := o.file.Close(); err != nil && o.err == nil {
+			o.err = fmt.Errorf("keep output: %w", err)
+		}
 	} else {
 		r.Output = bytes.Clone(o.mem.Bytes())
 	}
-	r.OutputSize, r.Truncated = o.size, o.truncated || o.err != nil
-	if o.err != nil && r.Err == "" {
-		r.Err = fmt.Sprintf("keep output: %v", o.err)
+	r.OutputSize, r.Truncated = o.size, o.truncated
+	switch {
+	case o.err == nil && o.truncated && r.Outcome == Success:
+		r.Err = fmt.Sprintf("the output was cut off after %d bytes (%s)", o.cfg.Max, o.whose)
+	case o.err == nil || r.Outcome == Fail:
+	case errors.Is(o.err, ErrOutputTooLarge):
+		r.Outcome, r.Err = Fail, o.err.Error()
+	case errors.Is(o.err, ErrNoRoom):
+		r.Outcome, r.Err = NoRoom, o.err.Error()
+	default:
+		r.Outcome, r.Err = Retry, o.err.Error()
 	}
 }

@@ -37,7 +37,8 @@ type Submit struct {
 	Type    string            `json:"type,omitempty" maxLength:"255" doc:"content type of the body"`
 	Labels  map[string]string `json:"labels,omitempty" doc:"free words to find it by, at most 32"`
 	Trace   string            `json:"traceparent,omitempty" doc:"W3C trace context; the header of that name does the same; without a valid one the task gets a fresh one, with the flag sampled"`
-	Retries uint32            `json:"retries,omitempty" doc:"attempts that the handler may make; default its own"`
+	Retries uint32            `json:"retries,omitempty" doc:"attempts that the handler may make, up to what it allows; default its own"`
+	Result  int64             `json:"max_result,omitempty" minimum:"0" doc:"bytes of the result, up to what the handler gives; default its own limit"`
 	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the node must have that does it; for a queue alone"`
 	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that it should have: nodes with all of them go first"`
 }
@@ -57,7 +58,7 @@ var submitFields = func() map[string]bool {
 func SubmitOf(r node.Request) Submit {
 	s := Submit{
 		Target: r.Target, Kind: r.Kind, At: r.At, Key: r.Key, Order: r.Order, OnDead: r.OnDead, Args: r.Args,
-		Body: r.Body, Type: r.Type, Labels: r.Labels, Trace: r.Trace, Retries: r.Retries,
+		Body: r.Body, Type: r.Type, Labels: r.Labels, Trace: r.Trace, Retries: r.Retries, Result: r.MaxResult,
 		Require: r.Require, Prefer: r.Prefer,
 	}
 	if r.Class != proto.Class_CLASS_UNSPECIFIED {
@@ -125,7 +126,7 @@ func plainJSONError(err error) string {
 func (s *Submit) request() (node.Request, error) {
 	r := node.Request{
 		Target: s.Target, Kind: s.Kind, At: s.At, Key: s.Key, Order: s.Order, OnDead: s.OnDead, Args: s.Args,
-		Body: s.Body, Type: s.Type, Labels: s.Labels, Trace: s.Trace, Retries: s.Retries,
+		Body: s.Body, Type: s.Type, Labels: s.Labels, Trace: s.Trace, Bounds: node.Bounds{Retries: s.Retries, MaxResult: s.Result},
 		Affinity: node.Affinity{Require: s.Require, Prefer: s.Prefer},
 	}
 	var err error
@@ -254,9 +255,11 @@ func submitOfQuery(q url.Values) (s Submit, err error) {
 			var n uint64
 			n, err = strconv.ParseUint(vs[0], 10, 32)
 			s.Retries = uint32(n)
+		case name == "max_result" && len(vs) == 1:
+			s.Result, err = strconv.ParseInt(vs[0], 10, 64)
 		case name == "at" && len(vs) == 1:
 			s.At, err = time.Parse(time.RFC3339, vs[0])
-		case plain || name == "retries" || name == "at":
+		case plain || name == "retries" || name == "max_result" || name == "at":
 			err = errors.New("given twice")
 		default:
 			err = errors.New("unknown query parameter")
@@ -293,6 +296,9 @@ func (s Submit) Query() url.Values {
 	}
 	if s.Retries > 0 {
 		q.Set("retries", strconv.FormatUint(uint64(s.Retries), 10))
+	}
+	if s.Result > 0 {
+		q.Set("max_result", strconv.FormatInt(s.Result, 10))
 	}
 	for _, a := range s.Args {
 		q.Add("arg", a)

@@ -285,7 +285,7 @@ func TestBatch(t *testing.T) {
 func TestRequestsRoundTrip(t *testing.T) {
 	r := node.Request{
 		Target: "l", Kind: "k", Class: proto.Class_CLASS_LOW, Mode: proto.Mode_MODE_AT_MOST_ONCE, TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
-		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Retries: 4294967295,
+		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Bounds: node.Bounds{Retries: 4294967295, MaxResult: 9},
 		Affinity: node.Affinity{Require: []string{"gpu=yes"}, Prefer: []string{"fast", "x y"}},
 	}
 	for f := range reflect.TypeFor[node.Request]().Fields() {

@@ -120,6 +120,7 @@ func submitParams() []*huma.Param {
 		{Name: "require", In: "query", Description: "of a stream: a label that the node must have; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
 		{Name: "prefer", In: "query", Description: "of a stream: a label that the node should have; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
 		{Name: "retries", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
+		{Name: "max_result", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
 		{Name: "at", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string", Format: "date-time"}},
 	}
 	for _, name := range slices.Sorted(maps.Keys(new(Submit).words())) {

@@ -136,3 +136,51 @@ func fullDisk(t *testing.T, p *promises, a, b, full *machine, leave int64, meanw
 	a.until("submits are taken again", func() bool { return p.submit(t.Context(), a, 1, request) == nil })
 	p.kept(t, a, "SUCCESS")
 }
+
+// TestOutputsStopAtTheReserve holds I13 against programs that write: their output stops
+// at the reserve, so the node goes on with other work; the task is not lost and runs when
+// there is room, with no restart of the node.
+func TestOutputsStopAtTheReserve(t *testing.T) {
+	ca := config{engine: engines[0], store: "  reserve: 24MiB\n  segment: 4MiB\n"}
+	cb := ca
+	cb.dir = filepath.Join(smallDisk(t, "240m"), "b")
+	cb.kinds = "  - {kind: big, exec: [head, -c, '60000000', /dev/zero], max_output: 70000000, max_attempts: 1, allow: ['role:send']}\n"
+	a, b := pairOf(t, ca, cb)
+	free := fill(t, filepath.Dir(b.dir), 80<<20)
+	var ids []string
+	for range 3 {
+		s, err := a.Submit(t.Context(), node.Request{Target: "b", Kind: "big"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, s.ID)
+	}
+	b.until("a run is stopped for want of room", func() bool {
+		if st, err := b.StoreStats(t.Context()); err == nil && st.Full {
+			t.Error("the outputs took the disk below its reserve")
+		}
+		stopped := 0
+		for _, id := range ids {
+			if task, err := b.Task(t.Context(), id); err == nil && task.Abandons > 0 {
+				if task.Attempts > 0 {
+					t.Errorf("%d attempts are spent", task.Attempts)
+				}
+				stopped++
+			}
+		}
+		return stopped == len(ids)
+	})
+	p := newPromises()
+	p.submit(t.Context(), a, 5, node.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)})
+	p.kept(t, a, "SUCCESS")
+	free()
+	for _, id := range ids {
+		task, err := a.Wait(t.Context(), id)
+		if err != nil || task.State != "SUCCESS" || task.ResultSize != 60_000_000 || task.Truncated {
+			t.Errorf("%s is %s (%s) with %d bytes, %v", id, task.State, task.Reason, task.ResultSize, err)
+		}
+	}
+	if !b.alive() {
+		t.Errorf("the node has ended\n%s", b.tail())
+	}
+}

@@ -75,6 +75,7 @@ func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, 
 		}
 		if s.known == stranger && s.queue == nil {
 			s.handled, s.allowed, s.tooLarge = grants.of(a)
+			s.absent = in.handlers.absent(a.Content.Kind)
 		}
 		s.oversize = a.oversized()
 		s.noBody = s.known == stranger && (s.queue != nil || s.allowed) && a.streamed() && (in.with.Bodies == nil || !in.with.Bodies.Has(BodyName(a.Header.ID)))

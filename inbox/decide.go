@@ -27,14 +27,15 @@ type sight struct {
 	floor    int64
 	now      int64
 	draining bool
-	handled  bool // there is a handler for its kind
-	allowed  bool // its origin may ask for it
-	tooLarge bool // for its handler
-	oversize bool // for a record here
-	noBody   bool // it is streamed and not here yet
-	full     bool // as many ids are kept as may be
-	unfair   bool // its origin holds its share of the room
-	keysFull bool // it has a key, and as many of them are kept as may be
+	handled  bool   // there is a handler for its kind
+	absent   string // why that cannot be started now; empty: it can
+	allowed  bool   // its origin may ask for it
+	tooLarge bool   // for its handler
+	oversize bool   // for a record here
+	noBody   bool   // it is streamed and not here yet
+	full     bool   // as many ids are kept as may be
+	unfair   bool   // its origin holds its share of the room
+	keysFull bool   // it has a key, and as many of them are kept as may be
 	// it has a key, and its origin holds its share of them
 	keysUnfair bool
 	restored   bool     // it may have run before this store was restored from a copy
@@ -83,6 +84,8 @@ func (s *sight) verdict() Verdict {
 		return refuse(proto.Code_CODE_DENIED, "the handler's allow list does not name the origin")
 	case s.tooLarge:
 		return refuse(proto.Code_CODE_TOO_LARGE, "the body is larger than the handler takes")
+	case s.absent != "":
+		return refuse(proto.Code_CODE_NO_HANDLER, "its handler cannot be started: "+s.absent)
 	case s.noBody:
 		return refuse(proto.Code_CODE_NEED_BODY, "the streamed body is not here")
 	}
@@ -211,7 +214,7 @@ func (l limits) after(rec *proto.Record, ran *Ran, why stop, r float64) step {
 	once := rec.Mode == proto.Mode_MODE_AT_MOST_ONCE
 	switch {
 	case ran.End == Success:
-		return step{state: proto.TaskState_TASK_STATE_SUCCESS, spent: true}
+		return step{state: proto.TaskState_TASK_STATE_SUCCESS, reason: cutReason(ran), spent: true}
 	case ran.End == unusable:
 		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, reason: ran.Reason}
 	case ran.End == Fail && why == notStopped:
@@ -225,6 +228,9 @@ func (l limits) after(rec *proto.Record, ran *Ran, why stop, r float64) step {
 	}
 	if ran.End == Unready && why == notStopped {
 		return step{state: proto.TaskState_TASK_STATE_RETRYING, reason: reasonOr(ran, "nothing could be started"), wait: l.backoff(unreadyAs, r)}
+	}
+	if ran.End == NoRoom && why == notStopped {
+		return l.starved(rec, ran, r)
 	}
 	last := rec.Attempts+1 >= l.maxAttempts || once
 	s := step{state: proto.TaskState_TASK_STATE_RETRYING, spent: true, reason: reasonOr(ran, "the handler failed")}
@@ -240,6 +246,28 @@ func (l limits) after(rec *proto.Record, ran *Ran, why stop, r float64) step {
 		s.wait = l.backoff(rec.Attempts+1, r)
 	}
 	return s
+}
+
+// starved decides about a task that was stopped because its output found no room.
+func (l limits) starved(rec *proto.Record, ran *Ran, r float64) step {
+	s := step{state: proto.TaskState_TASK_STATE_RETRYING, reason: reasonOr(ran, "its output found no room"), lost: true, wait: l.backoff(rec.Abandons+1, r)}
+	switch {
+	case rec.Mode == proto.Mode_MODE_AT_MOST_ONCE:
+		s.state, s.wait = proto.TaskState_TASK_STATE_DEAD_LETTER, 0
+		s.reason = "indeterminate: its mode is at_most_once, and it was stopped: " + s.reason
+	case rec.Abandons+1 >= l.maxAbandons:
+		s.state, s.wait = proto.TaskState_TASK_STATE_DEAD_LETTER, 0
+		s.reason = "abandoned too often: " + s.reason
+	}
+	return s
+}
+
+// cutReason says of a success that not all of its output was kept.
+func cutReason(ran *Ran) string {
+	if !ran.Truncated {
+		return ""
+	}
+	return reasonOr(ran, "the output was cut off")
 }
 
 // unreadyAs is the failure after which the wait is as long as after a run that

@@ -141,6 +141,8 @@ func TestAfter(t *testing.T) {
 		{"node stops and the handler dies of it", 2, 0, Crashed, stopNode, accepted, false},
 		{"ended without being told to", 0, 0, Stopped, notStopped, retrying, true},
 		{"a body that is not what was signed", 0, 0, unusable, notStopped, deadLetter, false},
+		{"once: no room for its output", 0, once, NoRoom, stopCancel, cancelled, true},
+		{"no room for its output, and the node stops", 0, 0, NoRoom, stopNode, accepted, false},
 		{"once: failure", 0, once, Retry, notStopped, deadLetter, true},
 		{"once: timeout", 0, once, Stopped, stopTimeout, timedOut, true},
 		{"once: node stops", 0, once, Stopped, stopNode, deadLetter, true},
@@ -159,6 +161,26 @@ func TestAfter(t *testing.T) {
 				t.Error("no reason (I11)")
 			}
 		})
+	}
+}
+
+// A run that found no room for its output is an abandon: it spends no attempt, and is
+// made again so often.
+func TestNoRoomIsAnAbandon(t *testing.T) {
+	l := limits{maxAttempts: 1, maxAbandons: 3, baseBackoff: time.Second, maxBackoff: time.Minute}
+	for _, tt := range []struct {
+		abandons uint32
+		mode     proto.Mode
+		want     proto.TaskState
+	}{{0, 0, retrying}, {1, 0, retrying}, {2, 0, deadLetter}, {0, proto.Mode_MODE_AT_MOST_ONCE, deadLetter}} {
+		s := l.after(&proto.Record{Abandons: tt.abandons, Mode: tt.mode}, &Ran{End: NoRoom, Reason: "NO_ROOM"}, notStopped, 0.5)
+		if s.state != tt.want || s.spent || !s.lost || (s.wait > 0) != (tt.want == retrying) || !strings.Contains(s.reason, "NO_ROOM") {
+			t.Errorf("%+v after %d abandons: want %s", s, tt.abandons, tt.want.Name())
+		}
+	}
+	s := l.after(&proto.Record{}, &Ran{End: Success, Truncated: true, Reason: "cut off after 5 bytes"}, notStopped, 0)
+	if s.state != succeeded || s.reason != "cut off after 5 bytes" {
+		t.Errorf("%+v, want a success that says that it is cut", s)
 	}
 }
 

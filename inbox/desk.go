@@ -53,6 +53,7 @@ type desk struct {
 	concluding int                  // claims without a slot
 	keys       map[string]*claim
 	behindKey  map[string][]backlog.Key // taken, wait for the end of the claim with their key
+	stuck      map[backlog.Key]string   // why the end of a task could not be written at the last try
 	suspect    *claim
 	suspects   []backlog.Key // taken, wait for the suspect to end
 	drainingOn bool
@@ -66,7 +67,7 @@ type desk struct {
 func newDesk(slots int) *desk {
 	return &desk{
 		slots: slots, claims: map[backlog.Key]*claim{}, kinds: map[string]int{}, origins: map[proto.PeerID]int{},
-		keys: map[string]*claim{}, behindKey: map[string][]backlog.Key{},
+		keys: map[string]*claim{}, stuck: map[backlog.Key]string{}, behindKey: map[string][]backlog.Key{},
 		free: make(chan struct{}, 1), begun: make(chan struct{}, 1), halting: make(chan struct{}),
 	}
 }
@@ -245,6 +246,7 @@ func (d *desk) release(c *claim) (waiters []backlog.Key) {
 		d.concluding--
 	}
 	delete(d.claims, c.key)
+	delete(d.stuck, c.key)
 	if c.idem != "" && d.keys[c.idem] == c {
 		delete(d.keys, c.idem)
 		waiters = d.behindKey[c.idem]
@@ -257,6 +259,13 @@ func (d *desk) release(c *claim) (waiters []backlog.Key) {
 	}
 	d.ring()
 	return waiters
+}
+
+// unwritten notes why the end of c could not be written.
+func (d *desk) unwritten(c *claim, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stuck[c.key] = err.Error()
 }
 
 // stall says that the end of c cannot be written now, and with false that it is

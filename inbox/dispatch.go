@@ -140,7 +140,7 @@ func (s *shift) eligible(kind string) bool {
 		return false
 	}
 	h := s.handlers.find(kind)
-	return h != nil && (h.Concurrency == 0 || s.desk.kindUsed(kind) < h.Concurrency)
+	return h != nil && s.handlers.absent(kind) == "" && (h.Concurrency == 0 || s.desk.kindUsed(kind) < h.Concurrency)
 }
 
 // round takes what may be started, writes all the starts in one commit and lets

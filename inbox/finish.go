@@ -3,7 +3,9 @@ package inbox
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -56,7 +58,29 @@ func (in *Inbox) endAsFirst(ctx context.Context, c *claim, first *success) error
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
+	giveUpAt   = 12 * time.Second // a result that finds no room, after some 25 s in all
 )
+
+// withoutResult is how a task ends whose result could not be kept. Its effect has
+// happened, so it is not run again; it is no success either, since nobody can have
+// what it made.
+func withoutResult(to step, ran *Ran, err error) (step, *Ran, bool) {
+	if to.state == proto.TaskState_TASK_STATE_SUCCESS {
+		to.state = proto.TaskState_TASK_STATE_FAILED
+	}
+	why := fmt.Sprintf("RESULT_LOST: the handler ended with %d, but its result of %d bytes could not be kept: %v", ran.ExitCode, ran.Size, err)
+	if to.reason != "" {
+		why += "; before that: " + to.reason
+	}
+	to.reason = why
+	return to, &Ran{End: Fail, ExitCode: ran.ExitCode, Truncated: true, Stderr: ran.Stderr, Reason: why}, false
+}
+
+func (in *Inbox) removeResult(path string) {
+	if err := os.Remove(path); err != nil {
+		in.cfg.Logger.Warn("a result's file could not be removed", "file", path, "err", err)
+	}
+}
 
 // finish ends a claimed task: its terminal record and its result on the way home
 // are one batch. keep says that a success is remembered for its idempotency key.
@@ -65,6 +89,12 @@ const (
 func (in *Inbox) finish(ctx context.Context, c *claim, to step, ran *Ran, keep bool) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := in.tryFinish(ctx, c, to, ran, keep)
+		if errors.Is(err, ErrNoRoom) && ran.File != "" && wait >= giveUpAt { // it holds the very room that it needs
+			in.cfg.Logger.Error("the result of a task is given up: there is no room for it", "task", c.key.String(), "bytes", ran.Size, "err", err)
+			in.removeResult(ran.File)
+			to, ran, keep = withoutResult(to, ran, err)
+			err = in.tryFinish(ctx, c, to, ran, keep)
+		}
 		switch {
 		case err == nil:
 			in.dropBody(c)
@@ -76,6 +106,7 @@ func (in *Inbox) finish(ctx context.Context, c *claim, to step, ran *Ran, keep b
 			return nil
 		}
 		in.cfg.Logger.Warn("the end of a task could not be written; tried again", "task", c.key.String(), "wait", wait, "err", err)
+		in.desk.unwritten(c, err)
 		c.version = 0 // the record in hand is changed already
 		in.desk.stall(true)
 		in.desk.rest(ctx, wait)

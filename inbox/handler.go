@@ -16,6 +16,10 @@ var (
 	ErrLeaseLost = errors.New("inbox: the lease of the task was lost")
 )
 
+// ErrNoRoom says that the disk has no room for a result. The task keeps what it wrote
+// for a while, and then ends without.
+var ErrNoRoom = errors.New("inbox: no room for the result")
+
 // A Handler does the work of one kind.
 type Handler interface {
 	// Run does the task and returns when nothing of it runs any more, also when
@@ -53,7 +57,7 @@ type Ran struct {
 	ContentType string
 	Truncated   bool   // there was more output than its limit
 	Stderr      string // the last of it; more than proto.MaxStderr is cut from the front
-	Reason      string // why it did not succeed
+	Reason      string // why it did not succeed, or why its output was cut
 }
 
 // An End is the kind of a run's end.
@@ -67,6 +71,7 @@ const (
 	Crashed     // the handler died: as Retry
 	Stopped     // it ended because it was told to, and had no effect that it would call success
 	Unready     // nothing was started, and that is not the task's doing: tried later, no attempt is spent
+	NoRoom      // stopped, since its output found no room on the disk: an abandon
 
 	unusable End = 255 // the task cannot be given to any handler, now or later
 )

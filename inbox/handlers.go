@@ -78,6 +78,7 @@ type Members interface {
 type registry struct {
 	mu        sync.Mutex
 	byKind    atomic.Pointer[map[string]*handler] // never changed, only replaced
+	away      sync.Map                            // kind to why its handler cannot be started now
 	dangerous []string
 }
 
@@ -89,6 +90,14 @@ func newRegistry(dangerous []string) *registry {
 
 // find returns the handler of a kind, nil if there is none.
 func (g *registry) find(kind string) *handler { return (*g.byKind.Load())[kind] }
+
+// absent tells why nothing of a kind can be started now; empty: it can.
+func (g *registry) absent(kind string) string {
+	if why, ok := g.away.Load(kind); ok {
+		return why.(string)
+	}
+	return ""
+}
 
 func (g *registry) put(h *handler) {
 	g.mu.Lock()

@@ -292,7 +292,30 @@ func (in *Inbox) Register(s Spec) error {
 
 // Unregister stops taking tasks of a kind and reports whether it was registered.
 // Those in custody wait for the kind to come back, or for their time to pass.
-func (in *Inbox) Unregister(kind string) bool { return in.handlers.remove(kind) }
+func (in *Inbox) Unregister(kind string) bool {
+	in.handlers.away.Delete(kind)
+	return in.handlers.remove(kind)
+}
+
+// Suspend says why the handler of a kind cannot be started now; with no reason it can
+// again. Meanwhile nothing of the kind is accepted or started, as if it had no handler,
+// and no attempt is spent. It reports whether that is new.
+func (in *Inbox) Suspend(kind, why string) bool {
+	was := in.handlers.absent(kind)
+	if why == "" {
+		in.handlers.away.Delete(kind)
+	} else {
+		in.handlers.away.Store(kind, why)
+	}
+	if was != "" && why == "" {
+		in.desk.ring()
+	}
+	return was != why
+}
+
+// Suspended tells why nothing of a kind can be started now; empty: it can, or has no
+// handler.
+func (in *Inbox) Suspended(kind string) string { return in.handlers.absent(kind) }
 
 // Specs returns how kinds are handled, ordered by kind.
 func (in *Inbox) Specs() []Spec { return in.handlers.specs() }

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"crypto/sha256"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -76,7 +75,7 @@ func (in *Inbox) Leasable(kind string, origin proto.PeerID, vouchers []proto.Pee
 	switch {
 	case in.desk.draining():
 		return proto.Code_CODE_DRAINING
-	case h == nil:
+	case h == nil, in.handlers.absent(kind) != "":
 		return proto.Code_CODE_NO_HANDLER
 	case !h.allowsAll(origin, vouchers, in.with.Members):
 		return proto.Code_CODE_DENIED
@@ -129,7 +128,7 @@ func (s *shift) seatGranted(stay context.Context) bool {
 	defer g.mu.Unlock()
 	for i, l := range g.waiting {
 		h := s.handlers.find(l.Kind)
-		if h != nil && !s.eligible(l.Kind) {
+		if h != nil && s.handlers.absent(l.Kind) == "" && !s.eligible(l.Kind) {
 			continue
 		}
 		c := s.desk.claim(backlog.Key{ID: l.ID, Part: partLease})
@@ -167,6 +166,8 @@ func (s *shift) runLeased(stay context.Context, c *claim) {
 	switch {
 	case c.h == nil:
 		s.with.Leases.Ended(stay, c.key.ID, unstarted("the node has no handler for "+c.kind+" any more"))
+	case s.handlers.absent(c.kind) != "":
+		s.with.Leases.Ended(stay, c.key.ID, unstarted(text(s.handlers.absent(c.kind), proto.MaxReason)))
 	case !c.h.allowsAll(c.origin, c.lease.Vouchers, s.with.Members):
 		s.with.Leases.Ended(stay, c.key.ID, unstarted("denied: the handler's allow list does not name the origin"))
 	default:
@@ -178,9 +179,7 @@ func (s *shift) runLeased(stay context.Context, c *claim) {
 		}
 		s.with.Leases.Ended(stay, c.key.ID, e)
 		if ran.File != "" {
-			if err := os.Remove(ran.File); err != nil {
-				s.cfg.Logger.Warn("a result's file could not be removed", "file", ran.File, "err", err)
-			}
+			s.removeResult(ran.File)
 		}
 	}
 }
@@ -216,7 +215,7 @@ func leaseEnd(ran *Ran, why stop) LeaseEnd {
 	}
 	switch {
 	case ran.End == Success:
-		return outcomeOf(ran, proto.TaskState_TASK_STATE_SUCCESS, "")
+		return outcomeOf(ran, proto.TaskState_TASK_STATE_SUCCESS, cutReason(ran))
 	case ran.End == unusable:
 		return outcomeOf(ran, proto.TaskState_TASK_STATE_DEAD_LETTER, ran.Reason)
 	case why == stopCancel:
@@ -229,6 +228,8 @@ func leaseEnd(ran *Ran, why stop) LeaseEnd {
 		return back(proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT, "the attempt ran out of time")
 	case ran.End == Fail:
 		return outcomeOf(ran, proto.TaskState_TASK_STATE_FAILED, reasonOr(ran, "the handler refused the task for good"))
+	case ran.End == NoRoom: // an abandon, as a death is
+		return back(proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "its output found no room")
 	case ran.End == Unready:
 		e := back(proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "nothing could be started")
 		e.RetryAfter = refusedFor / 4

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
@@ -242,6 +243,7 @@ type results struct {
 	order    []proto.TaskID
 	refuse   error  // of the next calls
 	stuck    string // results of this kind are refused
+	noRoom   bool   // for results in files
 	tries    int
 }
 
@@ -251,6 +253,9 @@ func (o *results) PutResult(ctx context.Context, f *Finished, also func(*store.B
 	err, s := o.refuse, o.store
 	if o.stuck != "" && f.Kind == o.stuck {
 		err = errors.New("stuck")
+	}
+	if o.noRoom && f.File != "" {
+		err = fmt.Errorf("seal: %w", ErrNoRoom)
 	}
 	o.mu.Unlock()
 	if err != nil {

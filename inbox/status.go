@@ -48,6 +48,14 @@ func (in *Inbox) Status() Status {
 	return s
 }
 
+// Unwritten tells why the end of a task, whose handler has returned, could not be
+// written so far; empty: there is no such end.
+func (in *Inbox) Unwritten(id proto.TaskID) string {
+	in.desk.mu.Lock()
+	defer in.desk.mu.Unlock()
+	return in.desk.stuck[backlog.TaskKey(id)]
+}
+
 // A Doing is a handler at work.
 type Doing struct {
 	ID      proto.TaskID

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +108,65 @@ func TestEndsWithoutRetry(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A result that finds no room holds the room that its own end needs: it is given up, and
+// the task ends without. It is not run again (I6), and the file is gone.
+func TestResultWithoutRoomIsGivenUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "result")
+	s, spec := does(func(context.Context, *Run) *Ran {
+		return &Ran{End: Success, File: path, Size: 1000, Digest: make([]byte, 32)}
+	})
+	if err := os.WriteFile(path, make([]byte, 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		r.results.noRoom = true
+		a := r.task(withKey("k"))
+		r.accept(0, a)
+		r.run()
+		wait(10 * time.Second)
+		if why := r.in.Unwritten(a.Header.ID); !strings.Contains(why, "no room") || r.results.count() != 0 {
+			t.Errorf("after 10 s %q is in the way, %d results", why, r.results.count())
+		}
+		wait(time.Minute)
+		o := r.expect(a, failed)
+		if !strings.Contains(o.Reason, "RESULT_LOST") || !o.Truncated || s.starts(a.Header.ID) != 1 {
+			t.Errorf("%q, truncated %v, %d starts", o.Reason, o.Truncated, s.starts(a.Header.ID))
+		}
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("the file is still there: %v", err)
+		}
+	})
+}
+
+// A kind whose handler cannot be started is as one without a handler: it takes nothing,
+// and what is in custody waits without spending an attempt (S30).
+func TestASuspendedKindTakesNothing(t *testing.T) {
+	s, spec := does(succeed)
+	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+		a, b := r.task(), r.task()
+		r.accept(0, a)
+		if !r.in.Suspend(spec.Kind, "program gone") || r.in.Suspend(spec.Kind, "program gone") {
+			t.Error("Suspend does not tell what is new")
+		}
+		if v := r.accept(proto.Code_CODE_NO_HANDLER, b); !strings.Contains(v[0].Detail, "program gone") {
+			t.Errorf("refused with %q", v[0].Detail)
+		}
+		if code := r.in.Leasable(spec.Kind, home, nil, 0); code != proto.Code_CODE_NO_HANDLER {
+			t.Errorf("a grant is answered with %v", code)
+		}
+		r.run()
+		wait(time.Minute)
+		if s.starts(a.Header.ID) != 0 {
+			t.Error("it was started")
+		}
+		r.in.Suspend(spec.Kind, "")
+		wait(time.Second)
+		if o := r.expect(a, succeeded); len(o.Attempts) != 1 {
+			t.Errorf("%d attempts", len(o.Attempts))
+		}
+	})
 }
 
 // TestResultIsTriedAgain holds that a success is not lost, nor run again, when

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,7 +49,7 @@ func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 	case TypeDiscard:
 		w.agent, w.files = agent.Discard{}, false
 	case TypeEcho:
-		w.agent = agent.Echo{MaxOutput: s.MaxOutput}
+		w.agent = agent.Echo{MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut}
 	case TypeSHA256:
 		w.agent, w.files = agent.Hash{}, false
 	default:
@@ -62,7 +63,7 @@ func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 	s := w.spec
 	cfg := command.Config{
 		Exec: s.Exec, AllowArgs: s.Args, AllowFlags: s.AllowFlags, Env: s.Env, Dir: s.Dir,
-		Timeout: -1, MaxOutput: s.MaxOutput, Node: n.keys.Peer().String(),
+		Timeout: -1, MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut, Node: n.keys.Peer().String(),
 	}
 	if s.Body == "file" {
 		cfg.PassBody = command.PassFile
@@ -81,7 +82,11 @@ func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 
 // Run starts the agent once and returns when nothing of it runs any more.
 func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
-	dir := ""
+	dir, seat := "", w.node.handlers.outputs.seat()
+	defer seat.leave()
+	if err := w.node.handlers.outputs.waits(r.ID, w.maxOutput(r)); err != nil {
+		return &inbox.Ran{End: inbox.Unready, ExitCode: -1, Reason: err.Error()}
+	}
 	if w.files {
 		var err error
 		if dir, err = w.node.runFolder(r); err != nil {
@@ -90,6 +95,7 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
 		defer os.RemoveAll(dir)
 	}
 	in := w.input(r, dir)
+	in.Room = seat
 	if err := w.audit(ctx, "command.start", in, nil); err != nil {
 		return &inbox.Ran{End: inbox.Unready, ExitCode: -1, Reason: fmt.Sprintf("the audit could not be written, so nothing was started: %v", err)}
 	}
@@ -97,7 +103,23 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
 	if err := w.audit(context.WithoutCancel(ctx), "command.end", in, &res); err != nil {
 		w.node.log.Error("the end of a command could not be written to the audit", "task", in.ID, "err", err)
 	}
-	return w.node.ran(r, res)
+	if res.Outcome == agent.NoRoom {
+		w.node.handlers.outputs.starved(r.ID)
+	}
+	return w.node.ran(r, seat, res)
+}
+
+// maxOutput is how much a run may write: what the handler gives, or the task takes.
+func (w worker) maxOutput(r *inbox.Run) int64 {
+	limit := cmp.Or(w.spec.MaxOutput, agent.DefaultMaxOutput)
+	if task := taskLimit(r); task > 0 {
+		return min(limit, task)
+	}
+	return limit
+}
+
+func taskLimit(r *inbox.Run) int64 {
+	return int64(min(r.Content.GetMaxResult(), math.MaxInt64))
 }
 
 func (w worker) input(r *inbox.Run, dir string) agent.Run {
@@ -105,7 +127,7 @@ func (w worker) input(r *inbox.Run, dir string) agent.Run {
 		ID: r.ID.String(), Attempt: int(r.Attempt), Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter),
 		Kind: r.Content.GetKind(), Origin: r.Origin.String(), IdempotencyKey: r.Content.GetIdempotencyKey(),
 		Traceparent: r.Content.GetTraceparent(), ContentType: r.Content.GetContentType(), Args: r.Content.GetArgs(),
-		Body: r.Body, BodySize: r.BodySize, Dir: dir, Kill: r.Kill,
+		Body: r.Body, BodySize: r.BodySize, Dir: dir, Kill: r.Kill, MaxOutput: taskLimit(r),
 	}
 }
 
@@ -158,22 +180,26 @@ func (n *Node) runFolder(r *inbox.Run) (string, error) {
 }
 
 // ran turns an agent's result into what the inbox decides on.
-func (n *Node) ran(r *inbox.Run, res agent.Result) *inbox.Ran {
+func (n *Node) ran(r *inbox.Run, seat *seat, res agent.Result) *inbox.Ran {
 	out := &inbox.Ran{
 		End: endOf(res.Outcome), ExitCode: int32(res.Code), Output: res.Output, ContentType: "application/octet-stream",
 		Truncated: res.Truncated, Stderr: strings.ToValidUTF8(res.Stderr, "?"), Reason: res.Err,
 	}
-	if res.OutputFile == "" {
+	if res.OutputFile == "" || out.End == inbox.NoRoom || out.End == inbox.Unready {
+		out.Output = nil // of a run that is made once more
+		if res.OutputFile == "" {
+			out.Output = res.Output
+		}
 		return out
 	}
-	if err := n.keepOutput(r, res, out); err != nil {
+	if err := n.keepOutput(r, seat, res, out); err != nil {
 		return &inbox.Ran{End: inbox.Retry, ExitCode: int32(res.Code), Reason: fmt.Sprintf("keep the result: %v", err), Stderr: out.Stderr}
 	}
 	return out
 }
 
 // keepOutput moves a large result out of the run's folder, which goes away.
-func (n *Node) keepOutput(r *inbox.Run, res agent.Result, out *inbox.Ran) error {
+func (n *Node) keepOutput(r *inbox.Run, seat *seat, res agent.Result, out *inbox.Ran) error {
 	out.File = filepath.Join(n.cfg.Dir, runDir, r.ID.String()+".out")
 	if err := os.Rename(res.OutputFile, out.File); err != nil {
 		return err
@@ -189,6 +215,7 @@ func (n *Node) keepOutput(r *inbox.Run, res agent.Result, out *inbox.Ran) error 
 		return err
 	}
 	out.Size, out.Digest = uint64(size), sum.Sum(nil)
+	seat.keep(out.File)
 	return nil
 }
 
@@ -204,6 +231,8 @@ func endOf(o agent.Outcome) inbox.End {
 		return inbox.Stopped
 	case agent.Unready:
 		return inbox.Unready
+	case agent.NoRoom:
+		return inbox.NoRoom
 	}
 	return inbox.Crashed
 }
@@ -226,6 +255,7 @@ func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 	}
 	n.handlers.added = added
 	n.handlers.specs[s.Kind] = s
+	n.inbox.Suspend(s.Kind, s.problem())
 	n.sayHandlers()
 	return n.note(ctx, "handler.add", s.Kind)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/blob"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -125,6 +126,9 @@ func (n *Node) takeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finishe
 	defer file.Close()
 	key, name := newContentKey(), outcomeBlob(f.ID)
 	size, sum, err := n.sealInto(ctx, n.ground.blobs.Essential(), name, key, suite, proto.WhatResult, file)
+	if errors.Is(err, blob.ErrFull) || errors.Is(err, blob.ErrTooLarge) {
+		err = fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -38,10 +38,14 @@ type HandlerSpec struct {
 	MaxRetries  int      `yaml:"max_retries,omitempty" json:"max_retries,omitempty" doc:"attempts that a task may ask for with --retries; default max_attempts"`
 	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"when a run was cut off; default park: nothing is repeated that nobody called repeatable; probe runs exec --check KEY: 0 done, 10 not done"`
 	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default no limit but the node's"`
-	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output kept; default 10 MiB"`
+	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output; default 10 MiB"`
+	OnOverflow  string   `yaml:"on_overflow,omitempty" json:"on_overflow,omitempty" enum:"fail,cut" doc:"when a run writes more than max_output, or than the task's max_result: fail (default) stops it and ends the task as FAILED, OUTPUT_TOO_LARGE; cut keeps the beginning and lets it succeed"`
 	Env         []string `yaml:"env,omitempty" json:"env,omitempty" doc:"names of variables of the node that the program sees"`
 	Dir         string   `yaml:"dir,omitempty" json:"dir,omitempty" doc:"working folder; default a fresh one for each run"`
 }
+
+// overflowCut keeps the beginning of an output that is too large.
+const overflowCut = "cut"
 
 // maxKind is the longest kind, in bytes.
 const maxKind = 128
@@ -80,6 +84,8 @@ func (s HandlerSpec) Validate() error {
 		return fail("allow_flags without args: no argument reaches the program: set args too")
 	case !oneOf(s.Body, "", "stdin", "file"):
 		return fail("body %.40q: it is stdin or file", s.Body)
+	case !oneOf(s.OnOverflow, "", "fail", overflowCut):
+		return fail("on_overflow %.40q: it is fail or cut", s.OnOverflow)
 	case !oneOf(s.Profile, "", "read-only", "dev-write", "dangerous"):
 		return fail("profile %.40q: it is read-only, dev-write or dangerous", s.Profile)
 	case !oneOf(s.OnCrash, "", "retry", "probe", "park"):

@@ -119,7 +119,9 @@ func (n *Node) phase() proto.NodeState {
 // kinds are those of the tasks that this node works on.
 func (n *Node) kinds() (all []string) {
 	for _, s := range n.inbox.Specs() {
-		all = append(all, s.Kind)
+		if n.inbox.Suspended(s.Kind) == "" {
+			all = append(all, s.Kind)
+		}
 	}
 	return all
 }

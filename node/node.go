@@ -81,6 +81,7 @@ type handlers struct {
 	sync.Mutex               // held while they change
 	added      []HandlerSpec // by AddHandler: they are kept in a file
 	specs      map[string]HandlerSpec
+	outputs    *outputs
 }
 
 // New opens the node in cfg.Dir: its keys, its store and every room, with what
@@ -100,6 +101,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if n.ground, err = openGround(cfg, n.registry, n.tellFull); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
+	n.handlers.outputs = newOutputs(n.outputSpace())
 	n.started = cfg.Clock.Now() // the first word to the others says so
 	if err = n.openRooms(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
@@ -161,6 +163,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.takeNotices(rooms) })
 	g.Go(func() error { return n.keepHouse(rooms) })
 	g.Go(func() error { return n.keepIdentity(rooms) })
+	g.Go(func() error { return n.watchPrograms(rooms) })
 	work, stopWork := context.WithCancel(rooms)
 	g.Go(func() error {
 		defer stopRooms()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -95,7 +96,8 @@ func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error
 	r := Request{
 		Target: target, Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
-		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), Retries: c.GetMaxAttempts(), RedriveOf: id,
+		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), RedriveOf: id,
+		Bounds:   Bounds{Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64))},
 		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, vouchers: c.GetVouchers(),
 	}
 	if !streamed {

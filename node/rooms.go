@@ -148,6 +148,7 @@ func (n *Node) openHandlers() error {
 			return fmt.Errorf("handler %s: %w", s.Kind, err)
 		}
 		n.handlers.specs[s.Kind] = s
+		n.inbox.Suspend(s.Kind, s.problem())
 	}
 	return nil
 }

@@ -126,6 +126,8 @@ func (n *Node) checkRequest(r *Request) error {
 		return bad("on_dead %.20q: it is skip or block", r.OnDead)
 	case r.Mode < 0 || r.Mode > proto.Mode_MODE_AT_MOST_ONCE:
 		return bad("mode %d: it is at_least_once or at_most_once", r.Mode)
+	case r.MaxResult < 0:
+		return bad("max_result %d: it is a number of bytes", r.MaxResult)
 	case len(r.Labels) > 32:
 		return bad("more than 32 labels")
 	case !goodLabels(r.Require) || !goodLabels(r.Prefer):
@@ -147,7 +149,7 @@ func goodLabels(list []string) bool {
 func fillContent(c *proto.Content, r *Request) {
 	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, cmp.Or(r.Class, proto.Class_CLASS_NORMAL), r.Type, r.Trace
 	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
-	c.Labels, c.MaxAttempts, c.OnDead, c.Mode = r.Labels, r.Retries, r.OnDead, r.Mode
+	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, r.Mode, uint64(r.MaxResult)
 	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.vouchers
 	if !r.RedriveOf.IsZero() {
 		c.RedriveOf = slices.Clone(r.RedriveOf[:]) // r itself may then stay on the stack

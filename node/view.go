@@ -22,27 +22,33 @@ var (
 
 // A Request is a task to be submitted. Target and Kind are required.
 type Request struct {
-	Target  string            // who does it: a peer's name or id
-	Kind    string            // which handler
-	Class   proto.Class       // default normal
-	Mode    proto.Mode        // what a crash while it runs may do; default at_least_once
-	TTL     time.Duration     // no start after this; default 7 days, at most 30
-	Delay   time.Duration     // not sent before; default none
-	At      time.Time         // not sent before; zero: at once
-	Key     string            // idempotency key; "auto": of the content
-	Order   string            // ordering key: tasks of one key run one after the other
-	OnDead  string            // what follows a dead head of its key: skip (default) or block
-	Args    []string          // appended to the handler's arguments where it allows that
-	Body    []byte            // what the handler reads; or
-	Stream  io.Reader         // the same, of any size, read to its end by Submit
-	Type    string            // content type of the body
-	Labels  map[string]string // free words to find it by
-	Trace   string            // W3C traceparent; default, and instead of one that is not valid, a fresh one
-	Retries uint32            // attempts that the handler may make; 0: its own
+	Target string            // who does it: a peer's name or id
+	Kind   string            // which handler
+	Class  proto.Class       // default normal
+	Mode   proto.Mode        // what a crash while it runs may do; default at_least_once
+	TTL    time.Duration     // no start after this; default 7 days, at most 30
+	Delay  time.Duration     // not sent before; default none
+	At     time.Time         // not sent before; zero: at once
+	Key    string            // idempotency key; "auto": of the content
+	Order  string            // ordering key: tasks of one key run one after the other
+	OnDead string            // what follows a dead head of its key: skip (default) or block
+	Args   []string          // appended to the handler's arguments where it allows that
+	Body   []byte            // what the handler reads; or
+	Stream io.Reader         // the same, of any size, read to its end by Submit
+	Type   string            // content type of the body
+	Labels map[string]string // free words to find it by
+	Trace  string            // W3C traceparent; default, and instead of one that is not valid, a fresh one
+	Bounds
 	Affinity
 	// RedriveOf names the ended task that this one repeats.
 	RedriveOf proto.TaskID
 	vouchers  [][]byte // whose hands the schedule came through that made it
+}
+
+// Bounds are what the handler of a task may spend on it.
+type Bounds struct {
+	Retries   uint32 // attempts, up to what the handler allows; 0: its own
+	MaxResult int64  // bytes of the result, up to what the handler gives; 0: its own
 }
 
 // An Affinity says which nodes of a queue a task is for.

@@ -71,7 +71,7 @@ func TestAClockThatIsBehindEndsNoRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	by.Store(int64(-2 * time.Minute))
-	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sleep", "0.1"}, Retries: 1})
+	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sleep", "0.1"}, Bounds: Bounds{Retries: 1}})
 	a.ended(t, id, "SUCCESS")
 }
 
@@ -388,7 +388,7 @@ func TestAHandlerBoundsItsSenders(t *testing.T) {
 	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "strict", Exec: []string{"false"}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if task := a.ended(t, a.submit(t, Request{Target: "b", Kind: "strict", Retries: 1 << 31}), "DEAD_LETTER"); task.Attempts != 1 {
+	if task := a.ended(t, a.submit(t, Request{Target: "b", Kind: "strict", Bounds: Bounds{Retries: 1 << 31}}), "DEAD_LETTER"); task.Attempts != 1 {
 		t.Errorf("%d attempts were made, the handler allows one", task.Attempts)
 	}
 }

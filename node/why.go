@@ -98,7 +98,7 @@ func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(stri
 	switch {
 	case w.Code != 0:
 		step("last answer: %s %s, %s ago", w.Code.Name(), w.Detail, n.cfg.Clock.Now().Sub(w.At).Round(time.Second))
-		set(fmt.Sprintf("%s refused it: %s (%s)", name, w.Code.Name(), w.Detail), fixRefused(w.Code, w.Detail, name))
+		set(fmt.Sprintf("%s refused it: %s (%s)", name, w.Code.Name(), w.Detail), fixRefused(w.Code, w.Detail, name, w.Kind, n.self.Name))
 	case !w.Linked && w.Peer != n.keys.Peer():
 		set("its stream of tasks to "+name+" is being opened", "balefire-node path "+name)
 	case w.Place == "waiting":
@@ -118,14 +118,17 @@ func (n *Node) viaRelay(p proto.PeerID) string {
 	return ""
 }
 
-func fixRefused(c proto.Code, detail, name string) string {
+func fixRefused(c proto.Code, detail, name, kind, self string) string {
 	switch c {
 	case proto.Code_CODE_BUSY:
 		if strings.Contains(detail, "compare the clocks") {
 			return "set the clocks of this machine and of " + name + " right"
 		}
 	case proto.Code_CODE_NO_HANDLER:
-		return "on " + name + ": balefire-node handler add KIND --exec PROGRAM --allow peer:NAME"
+		if strings.HasPrefix(detail, "its handler cannot be started") {
+			return "install the program on " + name + ", or correct the handler there"
+		}
+		return "on " + name + ": balefire-node handler add " + kind + " --allow " + self + " -- PROGRAM"
 	case proto.Code_CODE_FULL:
 		return "free disk or finish work on " + name
 	case proto.Code_CODE_DRAINING:
@@ -158,6 +161,10 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 		b.Cause = "it has ended here; its result is on its way home or there"
 	case !registered:
 		b.Cause, b.Fix = "no handler for kind "+rec.GetKind()+" is registered any more", "balefire-node handler add "+rec.GetKind()
+	case n.inbox.Suspended(rec.GetKind()) != "":
+		b.Cause = "its handler cannot be started: " + n.inbox.Suspended(rec.GetKind())
+	case n.inbox.Unwritten(id) != "":
+		b.Cause, b.Fix = "its handler has ended, and its end cannot be written: "+n.inbox.Unwritten(id), "free disk on this machine"
 	case rec.GetState() == proto.TaskState_TASK_STATE_RUNNING:
 		b.Cause = "its handler is running"
 	case where.Word == "behind":

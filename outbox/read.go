@@ -178,6 +178,7 @@ func (o *Outbox) WaitState(ctx context.Context, id proto.TaskID, good func(*prot
 
 // A Why says what a task waits for.
 type Why struct {
+	Kind     string
 	State    proto.TaskState
 	Peer     proto.PeerID
 	Linked   bool          // a link to the peer is open
@@ -205,7 +206,7 @@ func (o *Outbox) Why(id proto.TaskID) (Why, error) {
 	where, _ := o.backlog.Where(k)
 	n := o.notes.get(k)
 	w := Why{
-		State: r.State, Place: where.Word, Next: where.Wait, Behind: where.Behind, Held: where.Held,
+		Kind: r.Kind, State: r.State, Place: where.Word, Next: where.Wait, Behind: where.Behind, Held: where.Held,
 		Tries: n.tries, Code: n.code, Detail: n.detail, At: n.at,
 		Attempts: int(r.Attempts), NotAfter: time.UnixMilli(r.NotAfterMs), Cancel: r.Cancel, Reason: r.Reason,
 	}

@@ -77,6 +77,7 @@ type place struct {
 	taken  bool          // the owner acknowledged the grant, or is asked by Status
 	lapsed bool          // the lease is over, and nobody else was granted
 	owned  bool          // counted in queue.usage
+	failed proto.PeerID  // whose run of it failed last: not asked while another can take it
 	silent time.Duration // since when an owner of a task that may have started says nothing
 }
 

@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/ownership/dispatch"
@@ -180,7 +181,8 @@ func (h *Home) shun(p proto.PeerID, kind string, d time.Duration) {
 	}
 }
 
-// candidates returns who may be asked to own c.
+// candidates returns who may be asked to own c. The node whose run of it failed is
+// asked only when there is no other.
 func (h *Home) candidates(q *queue, c *cell) []dispatch.Candidate {
 	if q.stale {
 		h.remake(q)
@@ -192,6 +194,10 @@ func (h *Home) candidates(q *queue, c *cell) []dispatch.Candidate {
 		if h.now.Mono >= n.shy[c.task.Kind] && h.now.Mono >= n.shy[""] {
 			kept = append(kept, d)
 		}
+	}
+	isLast := func(d dispatch.Candidate) bool { return d.Peer == c.place.failed }
+	if len(kept) > 1 && slices.ContainsFunc(kept, isLast) {
+		kept = slices.DeleteFunc(kept, isLast)
 	}
 	return kept
 }

@@ -340,6 +340,7 @@ func (h *Home) shy(c *cell, from proto.PeerID, m *proto.Released) {
 		c.place.due = h.now.Mono + h.cfg.Lease
 		h.shun(from, c.task.Kind, h.cfg.Lease)
 	case proto.ReleaseCause_RELEASE_CAUSE_FAILED, proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, proto.ReleaseCause_RELEASE_CAUSE_PARKED:
+		c.place.failed = from
 	default:
 		h.shun(from, c.task.Kind, min(max(msec(m.RetryAfterMs), h.cfg.Heartbeat), h.cfg.MaxBackoff))
 	}

@@ -139,7 +139,7 @@ func goldenMessages() map[string]pb.Message {
 			Kind: "shell", Class: Class_CLASS_HIGH, Queue: "build", Agent: "codex", Namespace: "ci", Mode: Mode_MODE_AT_MOST_ONCE, ReplyTo: "laptop",
 			IdempotencyKey: "once", OrderingKey: "repo", NotBeforeMs: 5, ContentType: "text/plain", SenderAgent: "a", ReceiverAgent: "b", MessageType: "note",
 			Parent: seq(1, 16), Run: "run", Step: "step", RedriveOf: seq(2, 16), Traceparent: "00-01-02-01", Args: []string{"uname", "-a", ""},
-			Body: []byte("body"), BodySize: 4, BodyDigest: seq(3, 32), Labels: map[string]string{"os": "linux"}, HomeGeneration: 2, MaxAttempts: 5, OnDead: "block",
+			Body: []byte("body"), BodySize: 4, BodyDigest: seq(3, 32), Labels: map[string]string{"os": "linux"}, HomeGeneration: 2, MaxAttempts: 5, MaxResult: 1 << 20, OnDead: "block",
 			Attachments: []*Attachment{{Name: "log", Size: 9, Digest: seq(4, 32), Class: Class_CLASS_LOW, ContentType: "text/plain"}},
 		},
 		"outcome": &Outcome{

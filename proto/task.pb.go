@@ -55,6 +55,7 @@ type Content struct {
 	OnDead         string                 `protobuf:"bytes,28,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`                                                             // of its ordering key: skip (default) or block
 	Require        []string               `protobuf:"bytes,29,rep,name=require,proto3" json:"require,omitempty"`                                                                         // labels that an owner must have, at most 32 of 128 bytes; of a task for a queue
 	Prefer         []string               `protobuf:"bytes,30,rep,name=prefer,proto3" json:"prefer,omitempty"`                                                                           // labels that an owner should have, at most 32 of 128 bytes; of a task for a queue
+	MaxResult      uint64                 `protobuf:"varint,32,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`                                                   // bytes of the result that the origin takes; 0: as many as the handler gives
 	Vouchers       [][]byte               `protobuf:"bytes,31,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                                                                       // PeerIDs, at most 16: through whose hands the schedule came that made it; a handler must allow each of them
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -298,6 +299,13 @@ func (x *Content) GetPrefer() []string {
 		return x.Prefer
 	}
 	return nil
+}
+
+func (x *Content) GetMaxResult() uint64 {
+	if x != nil {
+		return x.MaxResult
+	}
+	return 0
 }
 
 func (x *Content) GetVouchers() [][]byte {
@@ -1234,7 +1242,7 @@ const file_task_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
 	"task.proto\x12\ftransport.v1\x1a\vstate.proto\x1a\n" +
-	"wire.proto\"\x9f\b\n" +
+	"wire.proto\"\xbe\b\n" +
 	"\aContent\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x14\n" +
@@ -1268,7 +1276,9 @@ const file_task_proto_rawDesc = "" +
 	"\fmax_attempts\x18\x1b \x01(\rR\vmaxAttempts\x12\x17\n" +
 	"\aon_dead\x18\x1c \x01(\tR\x06onDead\x12\x18\n" +
 	"\arequire\x18\x1d \x03(\tR\arequire\x12\x16\n" +
-	"\x06prefer\x18\x1e \x03(\tR\x06prefer\x12\x1a\n" +
+	"\x06prefer\x18\x1e \x03(\tR\x06prefer\x12\x1d\n" +
+	"\n" +
+	"max_result\x18  \x01(\x04R\tmaxResult\x12\x1a\n" +
 	"\bvouchers\x18\x1f \x03(\fR\bvouchers\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

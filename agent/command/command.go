@@ -8,7 +8,8 @@
 //	env    the allowed names, and
 //	       BALEFIRE_TASK_ID _ATTEMPT _EPOCH _IDEMPOTENCY_KEY _KIND _ORIGIN _CONTENT_TYPE _RUN _NODE, TRACEPARENT
 //	exit   0 success · 65 fail for good · 75 retry · other: retry, an attempt spent · killed by a signal: crashed
-//	stdout the output    stderr its last 4 KiB are kept
+//	stdout the output; a program that writes more than it may is stopped, unless the beginning is enough (CutOutput)
+//	stderr its last 4 KiB are kept
 //
 // To stop it: SIGTERM to every process of the run, after Grace SIGKILL, and
 // then waiting until all are gone. Processes that the program leaves behind
@@ -54,6 +55,7 @@ type Config struct {
 	Timeout    time.Duration // of one run; default 10 min, negative: none
 	Grace      time.Duration // between SIGTERM and SIGKILL; default 5s
 	MaxOutput  int64         // bytes of output kept; default 10 MiB
+	CutOutput  bool          // what is beyond is dropped; default: the program is stopped and the run fails for good
 	Env        []string      // NAME: passed on from the node; NAME=VALUE: set; default see DefaultEnv
 	TaskEnv    []string      // names that a task may set; default none
 	Dir        string        // working directory; default the run's own folder
@@ -117,11 +119,13 @@ func (h *Handler) Run(ctx context.Context, r agent.Run) agent.Result {
 		ctx, cancel = context.WithTimeout(ctx, h.cfg.Timeout)
 		defer cancel()
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	j, err := h.job(r)
 	if err != nil {
 		return neverRan(err)
 	}
-	out := agent.NewOutput(r.Dir, h.cfg.MaxOutput)
+	out := agent.NewOutput(r, agent.OutputConfig{Max: h.cfg.MaxOutput, Cut: h.cfg.CutOutput, Stop: stop})
 	diag := &tail{max: agent.MaxStderr}
 	j.stdout, j.stderr = out, diag
 	end, err := j.run(ctx)

@@ -120,7 +120,7 @@ func TestBrokenBodyHasNoEnd(t *testing.T) {
 
 func TestLongOutputIsCutAndMarked(t *testing.T) {
 	dir := t.TempDir()
-	cfg := Config{Exec: program(t, "spew", "3000000", "stdout"), MaxOutput: 1 << 20}
+	cfg := Config{Exec: program(t, "spew", "3000000", "stdout"), MaxOutput: 1 << 20, CutOutput: true}
 	res := run(t, cfg, agent.Run{Dir: dir})
 	info, err := os.Stat(res.OutputFile)
 	if err != nil {
@@ -132,6 +132,20 @@ func TestLongOutputIsCutAndMarked(t *testing.T) {
 	res = run(t, Config{Exec: program(t, "spew", "100000", "stderr")}, agent.Run{})
 	if len(res.Stderr) != agent.MaxStderr || !strings.HasSuffix(res.Stderr, "0123456789abcdef") {
 		t.Errorf("%d bytes of stderr, want the last %d", len(res.Stderr), agent.MaxStderr)
+	}
+}
+
+// A program that writes without end is stopped at its limit, and fails for good. What it
+// wrote is kept.
+func TestEndlessOutputIsStopped(t *testing.T) {
+	dir := t.TempDir()
+	res := run(t, Config{Exec: program(t, "spew", strconv.Itoa(1<<50), "stdout")}, agent.Run{Dir: dir, MaxOutput: 1 << 20})
+	info, err := os.Stat(res.OutputFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Outcome != agent.Fail || !res.Truncated || info.Size() != 1<<20 || !strings.Contains(res.Err, "OUTPUT_TOO_LARGE") {
+		t.Errorf("%v, truncated %v, %d bytes, %q; want fail with the first MiB", res.Outcome, res.Truncated, info.Size(), res.Err)
 	}
 }
 

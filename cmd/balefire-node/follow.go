@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -91,7 +90,7 @@ func (f *follower) progress(ctx context.Context, t node.Task) {
 	news := f.news(t)
 	for _, line := range news {
 		f.wipe()
-		f.w.say("→ %s", clean(line))
+		f.w.say("→ %s", flat(line))
 		f.told = now
 	}
 	if len(news) == 0 && now-f.told >= silence && !ended(t) {
@@ -141,10 +140,10 @@ func (f *follower) waiting(ctx context.Context, t node.Task, since time.Duration
 		return
 	}
 	if !f.w.errTTY {
-		f.w.say("… %s", clean(text))
+		f.w.say("… %s", flat(text))
 		return
 	}
-	fmt.Fprintf(f.w.err, "\r\x1b[K… %.100s", clean(text))
+	fmt.Fprintf(f.w.err, "\r\x1b[K… %.100s", flat(text))
 	f.status = true
 }
 
@@ -184,12 +183,14 @@ func (f *follower) end(ctx context.Context, t node.Task) error {
 	}
 	if good {
 		f.w.say("%s in %s, exit %d", f.w.paint(green, "✓ SUCCESS"), took, t.ExitCode)
+		f.tellCut(t)
 		return nil
 	}
 	if t.Stderr != "" && !f.w.flags.quiet {
-		fmt.Fprintln(f.w.err, clean(strings.TrimRight(t.Stderr, "\n")))
+		fmt.Fprintln(f.w.err, quoted(t.Stderr))
 	}
-	f.w.say("%s after %s: %s", f.w.paint(red, "✗ "+t.State), took, clean(reasonOf(t)))
+	f.w.say("%s after %s: %s", f.w.paint(red, "✗ "+t.State), took, flat(reasonOf(t)))
+	f.tellCut(t)
 	return quietly(endCode(t))
 }
 
@@ -199,10 +200,17 @@ func (f *follower) result(ctx context.Context, t node.Task) error {
 		return err
 	}
 	defer r.Close()
-	if _, err := io.Copy(f.w.out, r); err != nil {
+	if err := f.w.writeResult(t.ID, r); err != nil {
 		return fmt.Errorf("write the result: %w", err)
 	}
 	return nil
+}
+
+// tellCut says that a result is not all that the handler wrote.
+func (f *follower) tellCut(t node.Task) {
+	if t.Truncated {
+		f.w.say("%s: it is the first %s, and the handler wrote more", f.w.paint(yellow, "! the result is cut off"), size(t.ResultSize))
+	}
 }
 
 const stateRunning = "RUNNING"

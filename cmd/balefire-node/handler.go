@@ -24,8 +24,10 @@ standard input, its standard output is the result; exit 0 is success, 75 asks to
 be tried again, 65 says that no retry will help.
 
 With --args the sender's arguments are appended, but none that begins with - unless
---allow-flags says so: a flag can make a harmless program run another one. A handler of the profile dangerous must be named under dangerous
-in this node's own configuration file.`,
+--allow-flags says so: a flag can make a harmless program run another one.
+A program that writes more than --max-output is stopped and fails for good, unless
+--on-overflow cut says that the beginning is enough. A handler of the profile
+dangerous must be named under dangerous in this node's own configuration file.`,
 		Example: `  balefire-node handler add uname --allow laptop -- uname
   balefire-node handler add ingest --allow role:work --exec /usr/local/bin/ingest --timeout 1h
   balefire-node handler add ping --type echo --allow role:work`,
@@ -94,7 +96,8 @@ func addHandlerFlags(c *cobra.Command, s *node.HandlerSpec) {
 	f.IntVar(&s.MaxRetries, "max-retries", 0, "attempts that a sender may ask for with --retries (default those of --max-attempts)")
 	f.StringVar(&s.OnCrash, "on-crash", "", "when a run was cut off: retry, probe or park (default park)")
 	f.Int64Var(&s.MaxBody, "max-body", 0, "bytes of a body (default the node's limit)")
-	f.Int64Var(&s.MaxOutput, "max-output", 0, "bytes of output that are kept (default 10 MiB)")
+	f.Int64Var(&s.MaxOutput, "max-output", 0, "bytes of output that a run may write (default 10 MiB)")
+	f.StringVar(&s.OnOverflow, "on-overflow", "", "when a run writes more than that: fail or cut (default fail)")
 	f.StringSliceVar(&s.Env, "env", nil, "name of a variable of the node that the program sees (repeatable)")
 	f.StringVar(&s.Dir, "work-dir", "", "folder to run in (default a fresh one each time)")
 }

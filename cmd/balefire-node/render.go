@@ -90,10 +90,15 @@ func lines[T any](items []T) []any {
 }
 
 func writeJSON(w io.Writer, v any, indent string) error {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", indent)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(escaped(b.Bytes()))
+	return err
 }
 
 // writeYAML writes the fields of the JSON form, in its order: YAML reads JSON,
@@ -104,7 +109,7 @@ func writeYAML(w io.Writer, v any) error {
 		return err
 	}
 	var doc yaml.Node
-	if err := yaml.Unmarshal(b, &doc); err != nil {
+	if err := yaml.Unmarshal(escaped(b), &doc); err != nil {
 		return err
 	}
 	blockStyle(&doc)

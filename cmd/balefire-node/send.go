@@ -23,6 +23,7 @@ const inlineBody = 1 << 20
 // sendFlags are the flags of send as they are written.
 type sendFlags struct {
 	class, ttl, delay, at string
+	result                string
 	dedupe                string
 	labels                []string
 	wait, once            bool
@@ -66,6 +67,7 @@ it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
 	fs.StringArrayVar(&f.request.Prefer, "prefer", nil, "of a queue: a label that the node should have (repeatable)")
 	fs.StringVar(&f.request.Type, "type", "", "content type of the body")
 	fs.Uint32Var(&f.request.Retries, "retries", 0, "attempts that the handler may make, up to what it allows (default its own)")
+	fs.StringVar(&f.result, "max-result", "", "largest result that is taken, as 64MiB, up to what the handler gives (default its own limit)")
 	fs.BoolVar(&f.wait, "wait", false, "wait for the end and print the result")
 	c.MarkFlagsMutuallyExclusive("key", "dedupe")
 	c.MarkFlagsMutuallyExclusive("at", "delay")
@@ -138,6 +140,9 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	if r.At, err = moment(f.at, now); err != nil {
 		return err
 	}
+	if r.MaxResult, err = bytesOf("max-result", f.result); err != nil {
+		return err
+	}
 	switch f.dedupe {
 	case "":
 	case "content":
@@ -171,6 +176,21 @@ func span(flag, text string) (time.Duration, error) {
 		return 0, usage("--%s: %w", flag, err)
 	}
 	return time.Duration(d), nil
+}
+
+// bytesOf reads a flag that is a size; empty is 0.
+func bytesOf(flag, text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := config.ParseBytes(text)
+	if err == nil && n <= 0 {
+		err = errors.New("it is positive")
+	}
+	if err != nil {
+		return 0, usage("--%s: %w", flag, err)
+	}
+	return int64(n), nil
 }
 
 // moment reads a time: complete, or an hour of today or tomorrow.

@@ -87,12 +87,12 @@ func taskView(w *world, t node.Task) view {
 			state += "   ttl " + brief(t.NotAfter.Sub(w.clock.Now())) + " left"
 		}
 		p.line("%s", state)
-		p.line("body    %s   result %s   receipts %s", size(t.BodySize), size(t.ResultSize), strings.Join(t.Receipts, ", "))
+		p.line("body    %s   result %s   receipts %s", size(t.BodySize), resultSize(t), strings.Join(t.Receipts, ", "))
 		for _, m := range []struct{ name, text string }{
 			{"reason", t.Reason}, {"key", t.Key}, {"order", t.Order}, {"trace", t.Trace}, {"again", t.RedriveOf}, {"then", t.RedrivenAs},
 		} {
 			if m.text != "" {
-				p.line("%-7s %s", m.name, m.text)
+				p.line("%-7s %s", m.name, flat(m.text))
 			}
 		}
 		events := newTable(col("TIME"), col("NODE"), col("STATE"), num("TRY"), col("DETAIL"))
@@ -105,9 +105,17 @@ func taskView(w *world, t node.Task) view {
 		}
 		p.table(events)
 		if t.Stderr != "" {
-			p.line("stderr:\n%s", strings.TrimRight(t.Stderr, "\n"))
+			p.line("stderr:\n%s", quoted(t.Stderr))
 		}
 	}}
+}
+
+// resultSize is the size of a result, and whether that is all of it.
+func resultSize(t node.Task) string {
+	if t.Truncated {
+		return size(t.ResultSize) + " (cut off: the handler wrote more)"
+	}
+	return size(t.ResultSize)
 }
 
 // otherSide says for whom a task is, or from whom it came. One for a queue is at the
@@ -159,9 +167,11 @@ func taskResult(w *world) *cobra.Command {
 				return err
 			}
 			defer r.Close()
+			if t.Truncated {
+				defer w.say("! the result is cut off: the handler wrote more")
+			}
 			if out == "" {
-				_, err = io.Copy(w.out, r)
-				return err
+				return w.writeResult(args[0], r)
 			}
 			n, err := writeWhole(out, r)
 			if err != nil {

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/balefire/balefire/node"
+)
+
+// hostile is what a program at the other end may answer: OSC 52 for the clipboard, a
+// cleared screen in both writings, a title, a line that looks like this program's own.
+const hostile = "ok\x1b]52;c;ZXZpbA==\x07\x1b[2J\u009b2J\u009d0;title\u009c\x7f\rover\u202eback\n✓ SUCCESS in 1s, exit 0\n"
+
+func hasControls(s string) bool { return strings.IndexFunc(s, steers) >= 0 }
+
+// A result is written to a terminal without what steers it, and to a file as it is.
+func TestResultsDoNotSteerTheTerminal(t *testing.T) {
+	w, out, _ := testWorld()
+	if err := w.writeResult("01a1f84f", strings.NewReader(hostile)); err != nil || out.String() != hostile {
+		t.Errorf("a pipe got %q, %v; want it as it is", out, err)
+	}
+	out.Reset()
+	w.outTTY = true
+	if err := w.writeResult("01a1f84f", strings.NewReader(hostile)); err != nil || hasControls(out.String()) || !strings.Contains(out.String(), "over") {
+		t.Errorf("the terminal got %q, %v", out, err)
+	}
+	out.Reset()
+	if err := w.writeResult("01a1f84f", strings.NewReader("no line end")); err != nil || out.String() != "no line end\n" {
+		t.Errorf("the terminal got %q, %v; want a line end behind it", out, err)
+	}
+	for _, binary := range []string{"ELF\x00\x01", strings.Repeat("\xff\xfe", 100)} {
+		out.Reset()
+		err := w.writeResult("01a1f84f", strings.NewReader(binary))
+		if err == nil || !strings.Contains(err.Error(), "--out FILE") || out.Len() > 0 {
+			t.Errorf("binary: the terminal got %q, %v; want a refusal", out, err)
+		}
+	}
+	for _, cut := range []string{strings.Repeat("é", sniffed), "a" + strings.Repeat("烽", sniffed)} { // a character over the edge of what is looked at
+		out.Reset()
+		if err := w.writeResult("01a1f84f", strings.NewReader(cut)); err != nil || strings.TrimSuffix(out.String(), "\n") != cut {
+			t.Errorf("text: %d bytes, %v; want all %d", out.Len(), err, len(cut))
+		}
+	}
+}
+
+// No line of a foreign standard error looks like one of this program.
+func TestForeignLinesAreQuoted(t *testing.T) {
+	got := quoted(hostile)
+	for line := range strings.Lines(got) {
+		if !strings.HasPrefix(line, "  │ ") {
+			t.Errorf("line %q stands alone", line)
+		}
+	}
+	if hasControls(got) || hasControls(flat(hostile)) || strings.Contains(flat(hostile), "\n") {
+		t.Errorf("quoted %q, flat %q", got, flat(hostile))
+	}
+}
+
+// The JSON and YAML of any task are valid, steer no terminal and mean the same.
+func TestDocumentsOfHostileTasks(t *testing.T) {
+	task := node.Task{ID: "01a1f84f", Kind: "k", Ending: node.Ending{Stderr: hostile, Reason: "\x1b[31m\u0085\u2028\x00\ufeff\ufffe" + hostile}}
+	for _, format := range []string{formatJSON, formatJSONL, formatYAML, formatTable} {
+		w, out, _ := testWorld()
+		w.flags.output = format
+		if err := w.show(taskView(w, task)); err != nil {
+			t.Errorf("%s: %v", format, err)
+			continue
+		}
+		said := out.String()
+		if format == formatYAML { // it has no escape for them in plain strings, and turns no line
+			said = strings.Map(func(r rune) rune {
+				if unicode.Is(unicode.Bidi_Control, r) {
+					return -1
+				}
+				return r
+			}, said)
+		}
+		if hasControls(said) {
+			t.Errorf("%s has control characters: %q", format, out)
+		}
+		var got struct {
+			Stderr, Reason string
+		}
+		var err error
+		switch format {
+		case formatJSON, formatJSONL:
+			err = json.Unmarshal(out.Bytes(), &got)
+		case formatYAML:
+			err = yaml.Unmarshal(out.Bytes(), &got)
+		default:
+			for line := range bytes.Lines(out.Bytes()) {
+				if bytes.HasPrefix(line, []byte("✓ SUCCESS")) {
+					t.Errorf("a forged line: %q", line)
+				}
+			}
+			continue
+		}
+		if err != nil || got.Stderr != task.Stderr || got.Reason != task.Reason {
+			t.Errorf("%s: %v; read back %q and %q", format, err, got.Stderr, got.Reason)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/balefire/balefire/agent/command"
+)
+
+// programsEvery is how often this node looks whether the programs of its handlers are
+// there.
+const programsEvery = 10 * time.Second
+
+// problem tells why the program of a handler cannot be started now; empty: it can, or
+// the handler needs none.
+func (s HandlerSpec) problem() string {
+	if cmp.Or(s.Type, TypeCommand) != TypeCommand || len(s.Exec) == 0 {
+		return ""
+	}
+	if err := command.Find(s.Exec[0]); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// watchPrograms takes the kinds whose programs are missing out of what this node offers,
+// and puts them back when they are there.
+func (n *Node) watchPrograms(ctx context.Context) error {
+	tick := time.NewTicker(programsEvery)
+	defer tick.Stop()
+	for {
+		n.lookForPrograms()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (n *Node) lookForPrograms() {
+	back := false
+	n.handlers.Lock()
+	for kind, s := range n.handlers.specs {
+		why := s.problem()
+		if !n.inbox.Suspend(kind, why) {
+			continue
+		}
+		if why != "" {
+			n.log.Warn("a handler cannot be started; its kind is not offered until it can", "kind", kind, "err", why)
+			continue
+		}
+		n.log.Info("a handler can be started again", "kind", kind)
+		back = true
+	}
+	n.handlers.Unlock()
+	if back {
+		n.sayHandlers()
+	}
+}
