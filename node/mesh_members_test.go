@@ -227,7 +227,7 @@ func TestPrunedNodeReturns(t *testing.T) {
 			} else {
 				w.Unplug(gone.at)
 			}
-			time.Sleep(8 * time.Minute)
+			time.Sleep(5 * time.Minute)
 			for _, s := range w.nodes[:3] {
 				if got := s.believed(gone); got != gossip.Unknown {
 					t.Errorf("%s still believes %s of it", s.name, got)

@@ -79,6 +79,13 @@ func newWorldWith(t *testing.T, n int, seed uint64, link transporttest.Link, cha
 // one held: hours with relays have stood still, in libp2p and here.
 func noCircuits(_ *simulated, cfg *Config) { cfg.Net.NoRelay = true }
 
+// few has a node look for nobody in a hash table, and for no relays. Of a few nodes on
+// one machine that is most of the work, and of queues it says nothing.
+func few(s *simulated, cfg *Config) {
+	noCircuits(s, cfg)
+	cfg.Net.NoDHT, cfg.Net.Relays = true, -1
+}
+
 // add makes a node that is no member yet.
 func (w *world) add() *simulated {
 	i := len(w.nodes)

@@ -32,7 +32,7 @@ type crewRun struct {
 
 // newCrew starts n nodes that all serve the kind build, and the queue.
 func newCrew(t *testing.T, n int, work time.Duration) *crew {
-	return newCrewOf(t, newWorld(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}), work)
+	return newCrewOf(t, newWorldWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, few), work)
 }
 
 // newCrewOf has the nodes of w work on the queue.

@@ -71,13 +71,10 @@ type shopRuns struct {
 
 const shopNodes = 10
 
-// calm is the mesh of somebody who wants it quiet: nobody looks for others in a hash
-// table or for relays, and probes and comparisons come at a third of the usual pace.
-// Of ten nodes on one machine these are most of the work, and of leases they say
-// nothing.
+// calm is the mesh of somebody who wants it quiet: beyond few, probes and comparisons
+// come at a third of the usual pace. Of leases they say nothing.
 func calm(s *simulated, cfg *Config) {
-	noCircuits(s, cfg)
-	cfg.Net.NoDHT, cfg.Net.Relays = true, -1
+	few(s, cfg)
 	cfg.Mesh.ProbeInterval, cfg.Mesh.SyncInterval = 3*time.Second, 90*time.Second
 }
 
