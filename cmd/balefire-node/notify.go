@@ -1,30 +1,51 @@
 package main
 
 import (
+	"context"
 	"log/slog"
-	"net"
 	"strings"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// A notifier is the socket over which a service manager is told how the node
-// is; empty where there is none.
-type notifier string
+// tellManager tells the service manager how the node is, where there is one.
+func tellManager(log *slog.Logger, states ...string) {
+	if _, err := sd.SdNotify(false, strings.Join(states, "\n")); err != nil {
+		log.Warn("the service manager could not be told", "err", err)
+	}
+}
 
-func (n notifier) tell(log *slog.Logger, state string) {
-	if n == "" {
-		return
-	}
-	name := string(n)
-	if rest, ok := strings.CutPrefix(name, "@"); ok {
-		name = "\x00" + rest // abstract
-	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+// What a service manager is told.
+const (
+	stateReady     = sd.SdNotifyReady
+	stateStopping  = sd.SdNotifyStopping
+	stateReloading = sd.SdNotifyReloading
+)
+
+func statusLine(text string) string { return "STATUS=" + strings.ReplaceAll(text, "\n", " ") }
+
+// watchdog feeds the watchdog of the service manager, where there is one, for as long as
+// the node answers: one that hangs is not fed, and is started again.
+func (d *daemon) watchdog(ctx context.Context) {
+	every, err := sd.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("the service manager could not be told", "err", err)
+		d.log.Warn("the watchdog of the service manager cannot be fed", "err", err)
+	}
+	if err != nil || every <= 0 {
 		return
 	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte(state)); err != nil {
-		log.Warn("the service manager could not be told", "err", err)
+	tick := time.NewTicker(every / 2)
+	defer tick.Stop()
+	for {
+		if n := d.running.Load(); n != nil { // one that is being opened takes its time
+			n.Status(ctx)
+		}
+		tellManager(d.log, sd.SdNotifyWatchdog)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 }

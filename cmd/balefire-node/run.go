@@ -76,12 +76,13 @@ type daemon struct {
 	loaded *config.Loaded
 	level  *slog.LevelVar
 	log    *slog.Logger
-	notify notifier
 	open   func(node.Config) (*node.Node, error)
+
+	running atomic.Pointer[node.Node] // nil while it is opened or stops
 }
 
 func newDaemon(w *world, l *config.Loaded, p config.Paths) *daemon {
-	d := &daemon{w: w, paths: p, loaded: l, level: new(slog.LevelVar), notify: notifier(w.env("NOTIFY_SOCKET")), open: node.New}
+	d := &daemon{w: w, paths: p, loaded: l, level: new(slog.LevelVar), open: node.New}
 	d.level.Set(l.Log.Severity())
 	d.log = w.logger(l.Log.Format, d.level)
 	return d
@@ -98,6 +99,11 @@ func (d *daemon) run(ctx context.Context) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, reloadSignals()...)
 	defer signal.Stop(hup)
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var beat sync.WaitGroup
+	beat.Go(func() { d.watchdog(beating) })
+	defer beat.Wait()
+	defer stop()
 	return d.keep(ctx, func() error { return d.once(ctx, hup) })
 }
 
@@ -122,6 +128,7 @@ func (d *daemon) keep(ctx context.Context, once func() error) error {
 			wait = firstReopen
 		}
 		d.log.Error("the store failed: it is opened again", "err", err, "in", wait)
+		tellManager(d.log, statusLine("the store failed, it is opened again: "+err.Error()))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -147,7 +154,10 @@ func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 	asked := make(chan struct{})
 	cfg.Stop = sync.OnceFunc(func() { close(asked) })
 	win := api.NewWindow(api.Config{Payload: cfg.Limits.Payload, Logger: d.log})
-	cfg.Opening = win.Tell
+	cfg.Opening = func(text string) {
+		win.Tell(text)
+		tellManager(d.log, statusLine(text))
+	}
 	l, err := api.Listen(d.paths.Socket)
 	if err != nil {
 		return d.unheard(cfg, err)
@@ -172,13 +182,17 @@ func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 		ran.Store(true)
 		win.Open(n)
 		d.log.Info("the node runs", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
-		d.notify.tell(d.log, "READY=1")
+		d.running.Store(n)
+		tellManager(d.log, stateReady, statusLine("runs as "+n.Name()))
 		return n.Run(ctx)
 	})
 	g.Go(func() error { return win.Serve(serving, l) })
 	g.Go(func() error { return d.watch(ctx, hup) })
 	<-ctx.Done()
-	d.notify.tell(d.log, "STOPPING=1")
+	d.running.Store(nil)
+	if err := context.Cause(ctx); !errors.Is(err, errReload) && !isAny(err, store.ErrFailed, store.ErrUnknown) { // else it is opened again
+		tellManager(d.log, stateStopping, statusLine("stops"))
+	}
 	if ran.Load() {
 		d.log.Info("the node stops")
 	}
@@ -218,9 +232,11 @@ func (d *daemon) watch(ctx context.Context, hup <-chan os.Signal) error {
 			restart = restart || key != "log.level"
 		}
 		d.loaded, d.paths = fresh, paths
+		tellManager(d.log, stateReloading, statusLine("takes a changed configuration"))
 		if restart {
 			return errReload
 		}
+		tellManager(d.log, stateReady, statusLine("runs with a changed configuration"))
 	}
 }
 

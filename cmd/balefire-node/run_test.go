@@ -81,7 +81,19 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	notified := notifySocket(t)
-	w.environ = append(w.environ, "NOTIFY_SOCKET="+notified.LocalAddr().String())
+	t.Setenv("NOTIFY_SOCKET", notified.LocalAddr().String())
+	wantTold := func(want ...string) {
+		t.Helper()
+		for _, w := range want {
+			got := read(t, notified)
+			for strings.HasPrefix(got, "STATUS=") { // how far the store is
+				got = read(t, notified)
+			}
+			if !strings.HasPrefix(got, w+"\nSTATUS=") {
+				t.Errorf("the service manager was told %q, want %s and a status", got, w)
+			}
+		}
+	}
 	d := newDaemon(w, l, p)
 	ctx, cancel := context.WithCancel(t.Context())
 	hup, done := make(chan os.Signal), make(chan error, 1)
@@ -96,9 +108,7 @@ func TestReload(t *testing.T) {
 		return s.Slots
 	}
 	before := slots()
-	if got := read(t, notified); got != "READY=1" {
-		t.Errorf("the service manager was told %q", got)
-	}
+	wantTold("READY=1")
 
 	write("log: {level: debug}\n")
 	hup <- reloadSignals()[0]
@@ -112,18 +122,58 @@ func TestReload(t *testing.T) {
 	write(fmt.Sprintf("log: {level: debug}\nlimits: {slots: %d}\n", before+3))
 	hup <- reloadSignals()[0]
 	told.await(t, `"changed_fields":["limits.slots"]`)
-	if got := read(t, notified); got != "STOPPING=1" {
-		t.Errorf("the service manager was told %q", got)
-	}
-	if got := read(t, notified); got != "READY=1" {
-		t.Errorf("the service manager was told %q", got)
-	}
+	wantTold("RELOADING=1", "READY=1") // of the level; nothing of the wrong one
+	wantTold("RELOADING=1", "READY=1") // a node that is opened again does not stop
 	if got := slots(); got != before+3 {
 		t.Errorf("%d slots, want %d", got, before+3)
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("the daemon ended with %v", err)
+	}
+	wantTold("STOPPING=1")
+}
+
+// The watchdog of the service manager is fed in half the time that it gives.
+func TestWatchdogIsFed(t *testing.T) {
+	notified := notifySocket(t)
+	t.Setenv("NOTIFY_SOCKET", notified.LocalAddr().String())
+	t.Setenv("WATCHDOG_USEC", "20000")
+	t.Setenv("WATCHDOG_PID", "")
+	w, _, _ := testWorld()
+	d := &daemon{w: w, log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); d.watchdog(ctx) }()
+	for range 3 {
+		if got := read(t, notified); got != "WATCHDOG=1" {
+			t.Errorf("the service manager was told %q", got)
+		}
+	}
+	cancel()
+	<-done
+	t.Setenv("WATCHDOG_USEC", "")
+	d.watchdog(t.Context()) // no watchdog: it returns at once
+}
+
+// The unit that is shipped keeps its sandbox, and the watchdog that the node feeds.
+func TestUnitKeepsItsSandbox(t *testing.T) {
+	unit, err := os.ReadFile("../../packaging/systemd/balefire.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(unit), "\n")
+	for _, want := range []string{
+		"Type=notify", "WatchdogSec=60", "User=balefire", "UMask=0027", "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=read-only",
+		"PrivateTmp=yes", "PrivateDevices=yes", "CapabilityBoundingSet=", "AmbientCapabilities=", "SystemCallFilter=@system-service", "RestrictSUIDSGID=yes",
+		"StateDirectoryMode=0700", "RuntimeDirectoryMode=0750", "TimeoutStartSec=infinity", "ExecStart=/usr/local/bin/balefire-node run",
+	} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("the unit does not say %s", want)
+		}
+	}
+	if strings.Contains(string(unit), "\nMemoryDenyWriteExecute") {
+		t.Error("programs that compile while they run cannot be handlers")
 	}
 }
 
