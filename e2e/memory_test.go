@@ -56,8 +56,8 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 		engine string
 	}{
 		{128, 1 << 10, "nutsdb"},
-		{256, 16 << 10, "nutsdb"},
-		{128, 16 << 10, "pebble"},
+		{256, 4000, "nutsdb"},
+		{128, 4000, "pebble"},
 	} {
 		t.Run(fmt.Sprintf("%s-%d", tt.engine, tt.mib), func(t *testing.T) {
 			within, limit := memoryGroup(t, tt.mib)
