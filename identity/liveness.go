@@ -66,7 +66,7 @@ func checkNode(r *proto.NodeRecord, signer proto.PeerID) error {
 		return fmt.Errorf("%w: incarnation %d does not follow from boot %d", ErrBadRecord, inc, boot)
 	case r.GetRevision() == 0:
 		return fmt.Errorf("%w: no revision", ErrBadRecord)
-	case r.GetState() < proto.NodeState_NODE_STATE_STARTING || r.GetState() > proto.NodeState_NODE_STATE_STOPPED:
+	case r.GetState() < proto.NodeState_NODE_STATE_STARTING || r.GetState() > proto.NodeState_NODE_STATE_DRAINING:
 		return fmt.Errorf("%w: state %d", ErrBadRecord, r.GetState())
 	}
 	for _, relay := range r.GetRelays() {

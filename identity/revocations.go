@@ -108,6 +108,18 @@ func (s *Revocations) Void(r Revocation) bool {
 	return r.Admin() && s.revokes(r.Issuer, func(o Revocation) bool { return !o.Admin() })
 }
 
+// By returns a revocation that ends the membership of m.
+func (s *Revocations) By(m Member) (Revocation, bool) {
+	for _, all := range [][]Revocation{s.peers[m.Peer], s.serials[m.Serial]} {
+		for _, r := range all {
+			if r.Revokes(m) {
+				return r, true
+			}
+		}
+	}
+	return Revocation{}, false
+}
+
 // Revokes reports whether m was revoked.
 func (s *Revocations) Revokes(m Member) bool {
 	return s.revokes(m, func(Revocation) bool { return true })

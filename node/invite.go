@@ -127,16 +127,8 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 	if len(r.GetTicketId()) == 0 {
 		return n.wish(ctx, from, r)
 	}
-	key := ticketKey(r.GetTicketId())
-	raw, err := n.ground.store.Get(store.Meta, key)
-	if err != nil {
-		return nil, errTicket
-	}
-	var t issued
-	if err := json.Unmarshal(raw, &t); err != nil {
-		return nil, errTicket
-	}
-	if !identity.CheckJoinProof(t.Secret, from, n.keys.Peer(), r.GetProof()) || n.cfg.Clock.Now().After(t.Expires) {
+	key, raw, t, ok := n.ticket(from, r)
+	if !ok {
 		return nil, errTicket
 	}
 	n.admitting.Lock() // a name is looked up and given in one step
@@ -154,6 +146,23 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 	}
 	known := &proto.KnownPeer{Certificate: cert, KeyRecord: r.GetKeyRecord(), Addrs: r.GetAddrs()}
 	return n.useTicket(ctx, from, key, raw, known)
+}
+
+// ticket returns the record of the ticket that from proves to hold, if it still counts.
+func (n *Node) ticket(from proto.PeerID, r *proto.JoinRequest) (key, raw []byte, t issued, ok bool) {
+	key = ticketKey(r.GetTicketId())
+	raw, err := n.ground.store.Get(store.Meta, key)
+	if err != nil || json.Unmarshal(raw, &t) != nil {
+		return nil, nil, issued{}, false
+	}
+	ok = identity.CheckJoinProof(t.Secret, from, n.keys.Peer(), r.GetProof()) && !n.cfg.Clock.Now().After(t.Expires)
+	return key, raw, t, ok
+}
+
+// HoldsTicket reports whether from proves that it holds a ticket that still counts.
+func (n *Node) HoldsTicket(from proto.PeerID, r *proto.JoinRequest) bool {
+	_, _, _, ok := n.ticket(from, r)
+	return ok
 }
 
 // freeName refuses a name that another node has.

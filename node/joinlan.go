@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/identity"
@@ -111,7 +110,7 @@ func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, e
 
 // wants reports whether p may be asked.
 func (o LANOptions) wants(p proto.PeerID) bool {
-	return o.Code == "" || strings.EqualFold(o.Code, JoinCode(p))
+	return o.Code == "" || plainCode(o.Code) == plainCode(JoinCode(p))
 }
 
 // agrees returns why the mesh of p is not joined after all.

@@ -33,7 +33,7 @@ func (n *Node) openGossip() (err error) {
 	if n.cfg.Simulated.Gossip != nil {
 		n.cfg.Simulated.Gossip(&cfg)
 	}
-	n.gossip, err = gossip.Open(n.keys, n.mesh, n.net, roll{n.book, n.net}, cfg)
+	n.gossip, err = gossip.Open(n.keys, n.mesh, n.net, roll{n.book, n.net, newRevocationLog(n.cfg.Dir)}, cfg)
 	if err != nil {
 		return err
 	}
@@ -48,12 +48,16 @@ func (n *Node) openGossip() (err error) {
 // A roll is who is a member. Whoever is struck off it is put out.
 type roll struct {
 	*transport.Book
-	net *transport.Transport
+	net  *transport.Transport
+	kept *revocationLog
 }
 
 // Revoke keeps a revocation and ends the connections with whom it names.
 func (r roll) Revoke(ctx context.Context, s *proto.Signed) error {
 	if err := r.Book.Revoke(ctx, s); err != nil {
+		return err
+	}
+	if err := r.kept.add(s); err != nil {
 		return err
 	}
 	for _, p := range r.List() { // also one whose hello is under way: it is not connected yet
@@ -108,8 +112,10 @@ func (n *Node) own() gossip.Own {
 // phase is how far this node is in its life.
 func (n *Node) phase() proto.NodeState {
 	switch {
-	case n.draining.Load(), n.queues.drained.Load():
+	case n.draining.Load():
 		return proto.NodeState_NODE_STATE_STOPPING
+	case n.queues.drained.Load():
+		return proto.NodeState_NODE_STATE_DRAINING
 	case n.running.Load():
 		return proto.NodeState_NODE_STATE_RUNNING
 	}

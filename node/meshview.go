@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
@@ -52,7 +53,7 @@ func (n *Node) Member(ctx context.Context, ref string) (Member, error) {
 func (n *Node) selfMember() Member {
 	own := n.own()
 	m := Member{
-		Name: n.self.Name, ID: n.keys.Peer().String(), Self: true, State: gossip.Alive.String(), Eligible: !n.gossip.SelfPaused(),
+		Name: n.self.Name, ID: n.keys.Peer().String(), Self: true, State: gossip.Alive.String(), Eligible: !n.gossip.SelfPaused() && own.State == proto.NodeState_NODE_STATE_RUNNING,
 		Boot: n.outbox.Boot(), Phase: phase(own.State), Started: &own.Started, Priority: own.Priority, Load: loadView(own.Load),
 		Labels: own.Labels, Kinds: own.Kinds, Roles: n.self.Roles, Version: own.Version, Connected: true,
 	}
@@ -133,12 +134,50 @@ func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
 	return s
 }
 
+// drainedText says that a person drained this node.
+const drainedText = "this node is drained: it is given no new work of shared queues (balefire-node drain --off)"
+
+// maxDeadNamed is how many dead members a line names.
+const maxDeadNamed = 5
+
+func deadText(dead []string) string {
+	named := strings.Join(dead[:min(len(dead), maxDeadNamed)], ", ")
+	if more := len(dead) - maxDeadNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%s dead: %s (balefire-node why %s)", counted(len(dead), "member is", "members are"), named, dead[0])
+}
+
+// expelled says that this node was revoked, and what to do; empty: it was not, as far as
+// is known here.
+func (n *Node) expelled() (cause, fix string) {
+	r, revoked := n.book.RevocationOf(n.keys.Peer())
+	if !revoked {
+		return "", ""
+	}
+	by := "the mesh's root"
+	if r.Admin() {
+		by = n.nameOf(r.Issuer.Peer)
+	}
+	return fmt.Sprintf("this node was revoked by %s on %s: nothing is sent or taken any more", by, r.At.UTC().Format(time.DateTime)),
+		"ask for a ticket and join with a new key: balefire-node join TICKET --dir NEW-FOLDER"
+}
+
 // meshRisks says what of the mesh a person should look at.
 func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
+	if text, _ := n.expelled(); text != "" {
+		return append(risks, text) // all else follows from it
+	}
+	if n.queues.drained.Load() {
+		risks = append(risks, drainedText)
+	}
 	if s.Isolated {
 		risks = append(risks, "this node hears from nobody: look at its network (balefire-node netcheck)")
 	} else if s.Paused {
 		risks = append(risks, "this node's own probes fail: it claims nothing new from shared queues until they do not (balefire-node netcheck)")
+	}
+	if len(dead) > 0 {
+		risks = append(risks, deadText(dead))
 	}
 	for _, name := range dead {
 		if p, err := n.book.Find(name); err == nil {

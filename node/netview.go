@@ -13,7 +13,7 @@ type Member struct {
 	Accusers    int        `json:"accusers,omitempty" doc:"members that say it does not answer"`
 	Incarnation uint64     `json:"incarnation,omitempty"`
 	Boot        uint64     `json:"boot,omitempty"`
-	Phase       string     `json:"phase,omitempty" enum:"STARTING,RUNNING,STOPPING,STOPPED" doc:"what it says of itself"`
+	Phase       string     `json:"phase,omitempty" enum:"STARTING,RUNNING,DRAINING,STOPPING,STOPPED" doc:"what it says of itself"`
 	Started     *time.Time `json:"started,omitempty"`
 	Priority    uint32     `json:"priority,omitempty"`
 	Load        *Load      `json:"load,omitempty"`
@@ -161,6 +161,7 @@ type Wish struct {
 	Name  string    `json:"name" doc:"that it wishes for"`
 	ID    string    `json:"id"`
 	Code  string    `json:"code" doc:"short form of its key: it shows the same"`
+	From  string    `json:"from,omitempty" doc:"address that it asks from"`
 	Addrs []string  `json:"addrs"`
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last" doc:"when it asked last"`

@@ -115,6 +115,9 @@ func (n *Node) openRooms() (err error) {
 	if n.book, err = transport.OpenBook(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock); err != nil {
 		return err
 	}
+	if err = newRevocationLog(n.cfg.Dir).reconcile(context.Background(), n.book, n.log); err != nil {
+		return err
+	}
 	if n.outbox, err = outbox.Open(s, n.keys, n.outboxConfig()); err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ type RestoreReport struct {
 	Records int       `json:"records"`
 	Aside   string    `json:"aside,omitempty"` // where the store that was there is now
 	Lost    time.Time `json:"lost"`            // until then the node may have done what the copy does not know
+	Revoked []string  `json:"revoked"`         // members whose revocation the copy does not know; they stay revoked
 }
 
 // RestoreStore puts a copy of snapshot, which [Node.Snapshot] has written, in the
@@ -72,7 +73,7 @@ func RestoreStore(cfg Config, snapshot string) (_ RestoreReport, err error) {
 	if err := copyTree(filepath.Join(part, name), snapshot); err != nil {
 		return r, fmt.Errorf("restore: copy %s: %w", snapshot, err)
 	}
-	if r.Records, err = markRestored(cfg, part, name, r.Lost); err != nil {
+	if r.Records, r.Revoked, err = markRestored(cfg, part, name, r.Lost); err != nil {
 		return r, fmt.Errorf("restore: the copy of %s: %w", snapshot, err)
 	}
 	r.Aside, err = swapStore(cfg.Dir, cfg.Clock.Now())
@@ -172,35 +173,38 @@ func copyFile(dst, src string) error {
 }
 
 // markRestored opens the copy, reads all of it and notes that it is one.
-func markRestored(cfg Config, part, engine string, lost time.Time) (records int, err error) {
+func markRestored(cfg Config, part, engine string, lost time.Time) (records int, revoked []string, err error) {
 	e, err := openEngineIn(part, engine, cfg)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	s, err := store.Open(e, storeConfig(cfg, nil))
 	if err != nil {
-		return 0, errors.Join(err, e.Close())
+		return 0, nil, errors.Join(err, e.Close())
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	for _, b := range store.Buckets() {
 		for _, err := range s.All(b, nil, nil) {
 			if err != nil {
-				return records, err
+				return records, nil, err
 			}
 			records++
 		}
 	}
+	if revoked, err = revokedSince(cfg, s); err != nil {
+		return records, nil, err
+	}
 	var b store.Batch
 	if err := inbox.MarkRestored(s, &b, lost); err != nil {
-		return records, err
+		return records, nil, err
 	}
 	if err := outbox.MarkRestored(s, &b, lastBoot(cfg)); err != nil {
-		return records, err
+		return records, nil, err
 	}
 	if err := ownership.MarkRestored(s, &b); err != nil {
-		return records, err
+		return records, nil, err
 	}
-	return records, s.Apply(context.Background(), &b)
+	return records, revoked, s.Apply(context.Background(), &b)
 }
 
 // lastBoot returns the highest boot number that is known without the store: the

@@ -103,7 +103,7 @@ func TestWhoIsBlockedHereIsKnownStill(t *testing.T) {
 	if _, ok := a.book.Member(third.keys.Peer()); ok {
 		t.Error("who is blocked is a member for what comes in")
 	}
-	records := roll{a.book, a.net}
+	records := roll{Book: a.book, net: a.net}
 	if _, ok := records.Member(third.keys.Peer()); !ok {
 		t.Error("who is blocked here is no member for what is told of it")
 	}

@@ -52,7 +52,7 @@ func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
 	case p.Blocked:
 		v.State = "BLOCKED"
 	case s.Connected:
-		v.State, v.Path, v.LastSeen = "CONNECTED", s.Network+" "+s.Path, since(n.cfg.Clock.Now())
+		v.State, v.Path = "CONNECTED", s.Network+" "+s.Path
 		v.Direct = s.Direct
 		v.Relay = n.nameOf(s.Relay)
 		if s.RTT > 0 {
@@ -160,6 +160,13 @@ func byName(counts map[proto.TaskState]int) map[string]int {
 func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	w := []string{}
 	add := func(format string, a ...any) { w = append(w, fmt.Sprintf(format, a...)) }
+	if cause, fix := n.expelled(); cause != "" {
+		add("%s", cause)
+		add("%s", fix)
+	}
+	if n.queues.drained.Load() {
+		add("%s", drainedText)
+	}
 	if s.Store.Failed != "" {
 		add("the store has failed and is opened again: %s", s.Store.Failed)
 	}

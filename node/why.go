@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 )
@@ -99,6 +100,7 @@ func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(stri
 	case w.Code != 0:
 		step("last answer: %s %s, %s ago", w.Code.Name(), w.Detail, n.cfg.Clock.Now().Sub(w.At).Round(time.Second))
 		set(fmt.Sprintf("%s refused it: %s (%s)", name, w.Code.Name(), w.Detail), fixRefused(w.Code, w.Detail, name, w.Kind, n.self.Name))
+	case n.hangs(w.Peer, set):
 	case !w.Linked && w.Peer != n.keys.Peer():
 		set("its stream of tasks to "+name+" is being opened", "balefire-node path "+name)
 	case w.Place == "waiting":
@@ -108,6 +110,20 @@ func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(stri
 	default:
 		set("it goes out next", "")
 	}
+}
+
+// hangs reports whether the mesh does not believe in the connection with a peer, and
+// tells it.
+func (n *Node) hangs(p proto.PeerID, set func(cause, fix string)) bool {
+	known, ok := n.book.Get(p)
+	if !ok {
+		return false
+	}
+	cause, fix := n.absence(known).hanging()
+	if cause != "" {
+		set(cause, fix)
+	}
+	return cause != ""
 }
 
 // viaRelay names the relay between this node and a connected peer; empty: none is.
@@ -184,18 +200,24 @@ func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
 	if err != nil {
 		return Blocker{}, err
 	}
+	known, err := n.peerOf(name)
+	if err != nil {
+		return Blocker{}, err
+	}
 	b := Blocker{Task: p.Name, State: p.State, Steps: []string{fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
+	a := n.absence(known)
 	switch p.State {
 	case "CONNECTED":
-		b.Cause = "nothing: it is connected by " + p.Path
-	case "EXPIRED":
-		b.Cause, b.Fix = "its certificate has expired", "invite it again"
-	default:
-		known, err := n.peerOf(name)
-		if err != nil {
-			return Blocker{}, err
+		b.Steps = append(b.Steps, a.steps()...)
+		if b.Cause, b.Fix = a.hanging(); b.Cause == "" {
+			b.Cause = fmt.Sprintf("nothing: it is connected by %s, and was heard %s ago", p.Path, a.ago(a.dial.LastSeen))
 		}
-		a := n.absence(known)
+	case "EXPIRED":
+		b.Cause, b.Fix = "its certificate has expired", "start a node with the role admin: it renews it"
+		if n.cfg.Clock.Now().After(known.Member.NotAfter.Add(identity.MemberGrace)) {
+			b.Fix = "invite it again"
+		}
+	default:
 		b.Steps = append(b.Steps, a.steps()...)
 		if a.dial.NextDial > 0 {
 			b.Next = new(a.now.Add(a.dial.NextDial).UTC())

@@ -14,7 +14,8 @@ import (
 // An absence is what this node knows of a peer that is not connected.
 type absence struct {
 	name     string
-	self     string // name of this node
+	self     string    // name of this node
+	expelled [2]string // that this node was revoked, and what to do
 	revoked  bool
 	blocked  bool          // here
 	addrs    int           // known ones
@@ -33,6 +34,7 @@ func (n *Node) absence(p transport.Peer) absence {
 		name: p.Label(), self: n.self.Name, revoked: n.book.Revoked(p.Peer), blocked: p.Blocked, addrs: len(p.Addrs), isolated: n.gossip.Isolated(),
 		dial: n.statuses()[p.Peer], now: n.cfg.Clock.Now(),
 	}
+	a.expelled[0], a.expelled[1] = n.expelled()
 	for _, r := range p.Relays {
 		name := n.nameOf(r)
 		a.relays = append(a.relays, name)
@@ -72,6 +74,8 @@ func (a absence) ago(t time.Time) string { return a.now.Sub(t).Round(time.Second
 func (a absence) blocker() (cause, fix string) {
 	refused := a.dial.Refused
 	switch {
+	case a.expelled[0] != "":
+		return a.expelled[0], a.expelled[1]
 	case a.revoked:
 		return a.name + " is no member any more: its certificate was revoked", "invite it again, with a new key"
 	case a.blocked:
@@ -88,6 +92,16 @@ func (a absence) blocker() (cause, fix string) {
 		return "no address of " + a.name + " is known", "start it: it tells its addresses when it connects"
 	}
 	return a.unreachable()
+}
+
+// hanging says that a connection is there and the mesh does not believe in it; empty:
+// it does.
+func (a absence) hanging() (cause, fix string) {
+	if !a.dial.Connected || a.status != gossip.Suspect && a.status != gossip.Dead {
+		return "", ""
+	}
+	return fmt.Sprintf("%s is %s for %s, as the mesh sees it; a connection is still open, and the last byte came over it %s ago", a.name, a.status, a.ago(a.since), a.ago(a.dial.LastSeen)),
+		"start " + a.name + ", or look at the network between; it is dialled again as soon as the connection is given up"
 }
 
 // refusal says who of the two does not want the other, why and when.

@@ -19,6 +19,7 @@ import (
 // Bounds of what nodes without a ticket may cost.
 const (
 	maxWishes  = 64
+	wishesOf   = 4                // of one address
 	wishFor    = 10 * time.Minute // a node that does not ask again is forgotten
 	acceptFor  = time.Hour        // what a person accepted has to be fetched until then
 	maxStrange = 256              // strangers that were told of
@@ -36,6 +37,7 @@ type wish struct {
 	Wish
 	peer     proto.PeerID
 	known    *proto.KnownPeer // key record and addresses
+	origin   string           // where it asks from, see transport.Origin
 	accepted *AcceptOptions
 	until    time.Time
 }
@@ -45,34 +47,73 @@ func newWishes() *wishes {
 }
 
 // JoinCode is what two people compare when a node is let in without a ticket: a
-// short form of its key.
+// short form of its key, 60 bits: another key of the same code cannot be searched for.
 func JoinCode(p proto.PeerID) string {
 	sum := sha256.Sum256(append([]byte("balefire/v1/joincode\x00"), p[:]...))
-	code := base32.StdEncoding.EncodeToString(sum[:5])
-	return code[:4] + "-" + code[4:]
+	code := base32.StdEncoding.EncodeToString(sum[:10])
+	return code[:4] + "-" + code[4:8] + "-" + code[8:12]
 }
 
-// note remembers that a node asked, and returns what a person said about it. Nil:
-// too many ask.
-func (w *wishes) note(from proto.PeerID, r *proto.JoinRequest, now time.Time) *wish {
+// plainCode is a code without what people add and leave out when they type it.
+func plainCode(code string) string {
+	return strings.ToUpper(strings.NewReplacer("-", "", " ", "").Replace(code))
+}
+
+// note remembers that a node asked from an address of origin, and returns what a person
+// said about it. Where there is no place the oldest of that origin is forgotten, or of the one that
+// has the most. Nil: too many ask.
+func (w *wishes) note(from proto.PeerID, origin, addr string, r *proto.JoinRequest, now time.Time) *wish {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(now)
 	x := w.asked[from]
 	if x == nil {
-		if len(w.asked) >= maxWishes {
+		if !w.place(origin) {
 			return nil
 		}
-		x = &wish{peer: from, Wish: Wish{ID: from.String(), Code: JoinCode(from), Since: now.UTC()}}
+		x = &wish{peer: from, origin: origin, Wish: Wish{ID: from.String(), Code: JoinCode(from), Since: now.UTC()}}
 		w.asked[from] = x
 	}
-	x.Name, x.Addrs, x.Last, x.until = r.GetName(), r.GetAddrs(), now.UTC(), now.Add(wishFor)
+	x.Name, x.From, x.Addrs, x.Last, x.until = r.GetName(), addr, r.GetAddrs(), now.UTC(), now.Add(wishFor)
 	if x.accepted != nil {
 		x.until = now.Add(acceptFor)
 	}
 	x.known = &proto.KnownPeer{KeyRecord: r.GetKeyRecord(), Addrs: r.GetAddrs()}
 	c := *x
 	return &c
+}
+
+// place makes room for a wish from origin, if it can. The caller holds mu.
+func (w *wishes) place(origin string) bool {
+	count := map[string]int{}
+	for _, x := range w.asked {
+		count[x.origin]++
+	}
+	from := origin
+	switch {
+	case count[origin] >= wishesOf:
+	case len(w.asked) < maxWishes:
+		return true
+	default:
+		for o, k := range count {
+			if k > count[from] {
+				from = o
+			}
+		}
+		if from == origin {
+			return false
+		}
+	}
+	var oldest *wish
+	for _, x := range w.asked {
+		if x.origin == from && x.accepted == nil && (oldest == nil || x.Since.Before(oldest.Since)) {
+			oldest = x
+		}
+	}
+	if oldest != nil {
+		delete(w.asked, oldest.peer)
+	}
+	return oldest != nil
 }
 
 func (w *wishes) forget(now time.Time) {
@@ -91,7 +132,7 @@ func (w *wishes) list(now time.Time) (all []*wish) {
 		c := *x
 		all = append(all, &c)
 	}
-	slices.SortFunc(all, func(a, b *wish) int { return a.Since.Compare(b.Since) })
+	slices.SortFunc(all, func(a, b *wish) int { return cmp.Or(b.Since.Compare(a.Since), strings.Compare(a.ID, b.ID)) })
 	return all
 }
 
@@ -144,7 +185,8 @@ func (n *Node) wish(ctx context.Context, from proto.PeerID, r *proto.JoinRequest
 	if !nameRE.MatchString(r.GetName()) {
 		return nil, fmt.Errorf("name %.80q: it is 1-63 of a-z 0-9 and -", r.GetName())
 	}
-	x := n.wishes.note(from, r, n.cfg.Clock.Now())
+	origin, addr := n.net.Origin(from)
+	x := n.wishes.note(from, origin, addr, r, n.cfg.Clock.Now())
 	switch {
 	case x == nil:
 		return nil, fmt.Errorf("%d nodes ask to be let in already: try again later", maxWishes)
@@ -161,7 +203,8 @@ func (n *Node) wish(ctx context.Context, from proto.PeerID, r *proto.JoinRequest
 	return reply, err
 }
 
-// Wishes lists the nodes on the LAN that ask to be let in, the first one first.
+// Wishes lists the nodes on the LAN that ask to be let in, the newest first: it is the
+// one that a person has just started.
 func (n *Node) Wishes(ctx context.Context) []Wish {
 	out := []Wish{}
 	for _, x := range n.wishes.list(n.cfg.Clock.Now()) {
@@ -173,25 +216,24 @@ func (n *Node) Wishes(ctx context.Context) []Wish {
 }
 
 // Accept lets a node in that asks for it. It fetches its certificate when it asks
-// again, within seconds. ref is its code, its id or an end of it, or the name that
-// it wishes for.
+// again, within seconds. ref is its code, or its whole id: the name is its own choice, and
+// anybody may ask by that name.
 func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, error) {
 	if o.Name != "" && !nameRE.MatchString(o.Name) {
 		return Peer{}, fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
 	}
-	var found []*wish
-	for _, x := range n.wishes.list(n.cfg.Clock.Now()) {
-		if x.Code == strings.ToUpper(ref) || x.Name == ref || len(ref) >= 4 && (strings.HasPrefix(x.ID, ref) || strings.HasSuffix(x.ID, ref)) {
-			found = append(found, x)
-		}
-	}
+	asking := n.wishes.list(n.cfg.Clock.Now())
+	i := slices.IndexFunc(asking, func(x *wish) bool { return plainCode(x.Code) == plainCode(ref) || x.ID == ref })
 	switch {
-	case len(found) == 0:
-		return Peer{}, fmt.Errorf("%w: no node asks to be let in as %.64q: on it, run balefire-node join --lan (balefire-node peers pending)", ErrNotFound, ref)
-	case len(found) > 1:
-		return Peer{}, fmt.Errorf("%w: %.64q names %d nodes that ask: write the code of one", ErrInvalid, ref, len(found))
+	case i < 0 && slices.ContainsFunc(asking, func(x *wish) bool { return x.Name == ref }):
+		return Peer{}, fmt.Errorf("%w: %.64q is a name that a node gives itself, and any node may: compare its code with the one that it shows, and write the code (balefire-node peers pending)", ErrInvalid, ref)
+	case i < 0:
+		return Peer{}, fmt.Errorf("%w: no node asks to be let in with the code %.64q: on it, run balefire-node join --lan (balefire-node peers pending)", ErrNotFound, ref)
 	}
-	x := found[0]
+	x := asking[i]
+	if len(o.Roles) == 0 {
+		o.Roles = identity.DefaultRoles()
+	}
 	name := cmp.Or(o.Name, x.Name)
 	if err := n.freeName(name, x.peer); err != nil {
 		return Peer{}, fmt.Errorf("%w: %w", ErrRefused, err)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,9 @@ func TestAPersonLetsANodeInWithoutATicket(t *testing.T) {
 	if _, err := a.Accept(t.Context(), "nobody", AcceptOptions{}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("accept nobody: %v", err)
 	}
+	if _, err := a.Accept(t.Context(), "tablet", AcceptOptions{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("accept by the name that it gave itself: %v", err)
+	}
 	if _, err := a.Accept(t.Context(), w[0].Code, AcceptOptions{Name: a.Name()}); !errors.Is(err, ErrRefused) {
 		t.Errorf("accept under a name that is taken: %v", err)
 	}
@@ -54,9 +58,8 @@ func TestAPersonLetsANodeInWithoutATicket(t *testing.T) {
 func TestWishesAreBounded(t *testing.T) {
 	w, now := newWishes(), time.Unix(1_800_000_000, 0)
 	for i := range maxWishes + 20 {
-		got := w.note(proto.PeerID{byte(i), 1}, &proto.JoinRequest{Name: "n"}, now)
-		if (got == nil) != (i >= maxWishes) {
-			t.Fatalf("wish %d: %v", i, got)
+		if w.note(proto.PeerID{byte(i), 1}, fmt.Sprint(i), "", &proto.JoinRequest{Name: "n"}, now) == nil {
+			t.Fatalf("wish %d finds no place", i)
 		}
 	}
 	if len(w.list(now)) != maxWishes || len(w.list(now.Add(wishFor+time.Second))) != 0 {
@@ -71,6 +74,29 @@ func TestWishesAreBounded(t *testing.T) {
 	w.first(proto.PeerID{1})
 	if w.first(proto.PeerID{1}) {
 		t.Error("a stranger is told of twice")
+	}
+}
+
+// One address on the LAN asks with ever new keys: it has a few places, and who asks from
+// another is listed, before it when it is the newest.
+func TestOneAddressFillsNoList(t *testing.T) {
+	w, now := newWishes(), time.Unix(1_800_000_000, 0)
+	for i := range 5 * maxWishes {
+		now = now.Add(time.Second)
+		if w.note(proto.PeerID{byte(i), byte(i >> 8), 1}, "bad", "/ip4/192.0.2.1", &proto.JoinRequest{Name: "tablet"}, now) == nil {
+			t.Fatal("it is shut out itself: a person could not see that it asks")
+		}
+	}
+	now = now.Add(time.Second)
+	if w.note(proto.PeerID{9}, "good", "/ip4/192.0.2.2", &proto.JoinRequest{Name: "tablet"}, now) == nil {
+		t.Fatal("one of another address is shut out")
+	}
+	all := w.list(now)
+	if len(all) != wishesOf+1 || all[0].From != "/ip4/192.0.2.2" {
+		t.Errorf("%d ask, the first from %s", len(all), all[0].From)
+	}
+	if code := JoinCode(proto.PeerID{9}); len(code) != 14 || plainCode(strings.ToLower(code)) != strings.ReplaceAll(code, "-", "") {
+		t.Errorf("code %s", code)
 	}
 }
 

@@ -30,6 +30,7 @@ const (
 	NodeState_NODE_STATE_RUNNING     NodeState = 2
 	NodeState_NODE_STATE_STOPPING    NodeState = 3 // takes nothing new, ends what it has
 	NodeState_NODE_STATE_STOPPED     NodeState = 4 // its last word: it is gone until a higher incarnation says otherwise
+	NodeState_NODE_STATE_DRAINING    NodeState = 5 // takes nothing new, and does not stop
 )
 
 // Enum value maps for NodeState.
@@ -40,6 +41,7 @@ var (
 		2: "NODE_STATE_RUNNING",
 		3: "NODE_STATE_STOPPING",
 		4: "NODE_STATE_STOPPED",
+		5: "NODE_STATE_DRAINING",
 	}
 	NodeState_value = map[string]int32{
 		"NODE_STATE_UNSPECIFIED": 0,
@@ -47,6 +49,7 @@ var (
 		"NODE_STATE_RUNNING":     2,
 		"NODE_STATE_STOPPING":    3,
 		"NODE_STATE_STOPPED":     4,
+		"NODE_STATE_DRAINING":    5,
 	}
 )
 
@@ -1174,13 +1177,14 @@ const file_gossip_proto_rawDesc = "" +
 	"\x06rumors\x18\x01 \x03(\v2\x13.transport.v1.RumorR\x06rumors\x12\x16\n" +
 	"\x06wanted\x18\x02 \x03(\fR\x06wanted\x12\x12\n" +
 	"\x04more\x18\x03 \x01(\bR\x04more\x12\x12\n" +
-	"\x04root\x18\x04 \x01(\fR\x04root*\x89\x01\n" +
+	"\x04root\x18\x04 \x01(\fR\x04root*\xa2\x01\n" +
 	"\tNodeState\x12\x1a\n" +
 	"\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NODE_STATE_STARTING\x10\x01\x12\x16\n" +
 	"\x12NODE_STATE_RUNNING\x10\x02\x12\x17\n" +
 	"\x13NODE_STATE_STOPPING\x10\x03\x12\x16\n" +
-	"\x12NODE_STATE_STOPPED\x10\x04*a\n" +
+	"\x12NODE_STATE_STOPPED\x10\x04\x12\x17\n" +
+	"\x13NODE_STATE_DRAINING\x10\x05*a\n" +
 	"\bLiveness\x12\x18\n" +
 	"\x14LIVENESS_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eLIVENESS_ALIVE\x10\x01\x12\x14\n" +

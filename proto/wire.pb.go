@@ -402,6 +402,7 @@ type Hello struct {
 	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                    // optional parts of the protocol that the sender speaks, at most 32 of 63 bytes
 	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                 // 32 random bytes of a dialler that shows itself to members only; nothing but the version beside it
 	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                         // 32 bytes: the answer to a challenge; nothing but the version beside it
+	Revocation    *Signed                `protobuf:"bytes,12,opt,name=revocation,proto3" json:"revocation,omitempty"`               // with refusal: what ended the membership of the other side
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -509,6 +510,13 @@ func (x *Hello) GetChallenge() []byte {
 func (x *Hello) GetProof() []byte {
 	if x != nil {
 		return x.Proof
+	}
+	return nil
+}
+
+func (x *Hello) GetRevocation() *Signed {
+	if x != nil {
+		return x.Revocation
 	}
 	return nil
 }
@@ -1451,7 +1459,7 @@ const file_wire_proto_rawDesc = "" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\"7\n" +
 	"\x05Ready\x12\x1a\n" +
 	"\bhandlers\x18\x01 \x01(\bR\bhandlers\x12\x12\n" +
-	"\x04room\x18\x02 \x01(\bR\x04room\"\xd7\x02\n" +
+	"\x04room\x18\x02 \x01(\bR\x04room\"\x8d\x03\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x126\n" +
 	"\vcertificate\x18\x02 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
@@ -1465,7 +1473,10 @@ const file_wire_proto_rawDesc = "" +
 	"\bfeatures\x18\t \x03(\tR\bfeatures\x12\x1c\n" +
 	"\tchallenge\x18\n" +
 	" \x01(\fR\tchallenge\x12\x14\n" +
-	"\x05proof\x18\v \x01(\fR\x05proof\"\x86\x01\n" +
+	"\x05proof\x18\v \x01(\fR\x05proof\x124\n" +
+	"\n" +
+	"revocation\x18\f \x01(\v2\x14.transport.v1.SignedR\n" +
+	"revocation\"\x86\x01\n" +
 	"\x06Signed\x12\x18\n" +
 	"\adetails\x18\x01 \x01(\fR\adetails\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x16\n" +
@@ -1582,23 +1593,24 @@ var file_wire_proto_depIdxs = []int32{
 	20, // 2: transport.v1.Refusal.state:type_name -> transport.v1.TaskState
 	6,  // 3: transport.v1.Hello.certificate:type_name -> transport.v1.Signed
 	6,  // 4: transport.v1.Hello.key_record:type_name -> transport.v1.Signed
-	6,  // 5: transport.v1.Signed.issuer:type_name -> transport.v1.Signed
-	9,  // 6: transport.v1.Receipts.receipts:type_name -> transport.v1.Receipt
-	6,  // 7: transport.v1.JoinRequest.key_record:type_name -> transport.v1.Signed
-	6,  // 8: transport.v1.JoinRequest.certificate:type_name -> transport.v1.Signed
-	6,  // 9: transport.v1.JoinReply.certificate:type_name -> transport.v1.Signed
-	14, // 10: transport.v1.JoinReply.peers:type_name -> transport.v1.KnownPeer
-	6,  // 11: transport.v1.KnownPeer.certificate:type_name -> transport.v1.Signed
-	6,  // 12: transport.v1.KnownPeer.key_record:type_name -> transport.v1.Signed
-	0,  // 13: transport.v1.Offer.envelope:type_name -> transport.v1.Envelope
-	21, // 14: transport.v1.Offer.type:type_name -> transport.v1.MessageType
-	19, // 15: transport.v1.OfferReply.code:type_name -> transport.v1.Code
-	19, // 16: transport.v1.ChunkReply.code:type_name -> transport.v1.Code
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	6,  // 5: transport.v1.Hello.revocation:type_name -> transport.v1.Signed
+	6,  // 6: transport.v1.Signed.issuer:type_name -> transport.v1.Signed
+	9,  // 7: transport.v1.Receipts.receipts:type_name -> transport.v1.Receipt
+	6,  // 8: transport.v1.JoinRequest.key_record:type_name -> transport.v1.Signed
+	6,  // 9: transport.v1.JoinRequest.certificate:type_name -> transport.v1.Signed
+	6,  // 10: transport.v1.JoinReply.certificate:type_name -> transport.v1.Signed
+	14, // 11: transport.v1.JoinReply.peers:type_name -> transport.v1.KnownPeer
+	6,  // 12: transport.v1.KnownPeer.certificate:type_name -> transport.v1.Signed
+	6,  // 13: transport.v1.KnownPeer.key_record:type_name -> transport.v1.Signed
+	0,  // 14: transport.v1.Offer.envelope:type_name -> transport.v1.Envelope
+	21, // 15: transport.v1.Offer.type:type_name -> transport.v1.MessageType
+	19, // 16: transport.v1.OfferReply.code:type_name -> transport.v1.Code
+	19, // 17: transport.v1.ChunkReply.code:type_name -> transport.v1.Code
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }

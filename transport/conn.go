@@ -32,6 +32,7 @@ type conn struct {
 	greeted  atomic.Bool         // a ctl stream is there already
 	yielded  atomic.Bool         // both sides dialled, and the other one says hello first
 	joining  atomic.Bool         // a join was asked for already
+	spoke    atomic.Bool         // a whole message of it was read
 	inflight atomic.Int32        // frames of ours without an Ack
 	syncing  atomic.Int32        // sync streams that are served
 }
@@ -43,6 +44,7 @@ type service struct {
 	wide    bool        // made by Widen
 	settled atomic.Bool // the hello ended
 	vital   atomic.Bool // circuits hang on it: its end is to be noticed soon
+	evicted bool        // its place is another's; guarded by the transport's mu
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {

@@ -111,6 +111,7 @@ func (t *Transport) redialAll(ctx context.Context) {
 // dueContacts returns who is to be dialled now, marked busy, and how long to
 // wait until somebody else is.
 func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.Duration) {
+	expelled := t.expelled()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.cfg.Clock.Mono()
@@ -123,7 +124,11 @@ func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.D
 		if n.dial == (redial{}) {
 			n.dial = t.cfg.Timing.first(now, rand.Float64())
 		}
-		if wait := n.dial.due - now; wait > 0 {
+		wait := n.dial.due - now
+		if expelled && n.dial.tries > 0 {
+			wait = max(wait, n.dial.started+expelledRedial-now)
+		}
+		if wait > 0 {
 			pause = min(pause, wait)
 			continue
 		}
@@ -274,7 +279,7 @@ func (t *Transport) dialHost(ctx context.Context, p proto.PeerID, addrs []string
 	if sw := swarmOf(t.host.Network()); sw != nil {
 		sw.Backoff().Clear(id)
 	}
-	return t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: append(slices.DeleteFunc(list, isCircuit), circuits...)})
+	return plainDial(t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: append(slices.DeleteFunc(list, isCircuit), circuits...)}))
 }
 
 // awaitHello returns when a connection to p is verified, or when none of those

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -39,6 +41,58 @@ func refusal(p proto.PeerID, err error) *RefusedError {
 		return &RefusedError{p, reasonGated, true}
 	}
 	return nil
+}
+
+// errSaidNothing is why an inbound connection is closed.
+var errSaidNothing = errors.New("it said nothing")
+
+// noHelloEvery is how often the log is told again that a peer, or strangers at an
+// address, were refused for one reason; in between the lines are debug.
+const (
+	noHelloEvery  = time.Hour
+	maxNoHelloLog = 256
+)
+
+// A noHello is a refusal that the log was told of.
+type noHello struct{ who, why string }
+
+// tellNoHello tells the log that c ends without a hello. A foreign mesh on the LAN and a
+// revoked machine try for ever, with many connections; a stranger has as many keys as it
+// likes, so what comes in is known by its address.
+func (t *Transport) tellNoHello(c *conn, err error) {
+	why := err.Error()
+	if r, ok := errors.AsType[*RefusedError](err); ok {
+		why = r.Reason
+	}
+	who := c.peer.String()
+	if c.inbound {
+		who = originOf(c.raw.RemoteMultiaddr())
+	}
+	level := slog.LevelInfo
+	if !t.refusals.first(noHello{who, why}, t.cfg.Clock.Mono()) {
+		level = slog.LevelDebug
+	}
+	t.log.Log(context.Background(), level, "no hello", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
+}
+
+// A refusalLog knows which refusals the log was told of lately.
+type refusalLog struct {
+	mu   sync.Mutex
+	told map[noHello]time.Duration // monotonic
+}
+
+// first reports whether the log was not told of r for a while, and notes it.
+func (l *refusalLog) first(r noHello, now time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at, ok := l.told[r]; ok && now-at < noHelloEvery {
+		return false
+	}
+	if l.told == nil || len(l.told) >= maxNoHelloLog {
+		l.told = make(map[noHello]time.Duration)
+	}
+	l.told[r] = now
+	return true
 }
 
 // errNoMember is why a node without a certificate has nothing to say.
@@ -103,6 +157,7 @@ func (t *Transport) exchange(s *stream, first bool) (*proto.Hello, error) {
 		}
 	}
 	h, err := readHello(s)
+	s.conn.spoke.Store(true)
 	if err == nil && !first && len(h.GetChallenge()) > 0 {
 		h, err = t.answerChallenge(s, h)
 	}
@@ -137,7 +192,7 @@ func (t *Transport) sayFirst(s *stream) error {
 // sendHello sends this node's hello, or why the other side is not welcome.
 func (t *Transport) sendHello(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok {
-		return t.sendAs(s, &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason)})
+		return t.sendAs(s, &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.revocationOf(s.conn.peer)})
 	}
 	h, err := t.ownHello(s.conn.wide)
 	if err != nil {
@@ -224,11 +279,13 @@ func (t *Transport) welcome(c *conn, h *proto.Hello) error {
 func (t *Transport) mayTalk(c *conn, h *proto.Hello) error {
 	switch {
 	case h.GetRefusal() != "":
-		return &RefusedError{c.peer, proto.Clip(h.GetRefusal(), maxReason), true}
+		return t.refusedBy(c, h)
 	case h.GetVersion() != proto.Version:
 		return &RefusedError{c.peer, fmt.Sprintf("it speaks version %d of the protocol, this node speaks %d", h.GetVersion(), proto.Version), false}
 	case t.gate.Hello() == nil:
 		return &RefusedError{c.peer, reasonNoMesh, false}
+	case t.revocationOf(c.peer) != nil:
+		return &RefusedError{c.peer, reasonRevoked, false}
 	case t.gate.Blocked(c.peer):
 		return &RefusedError{c.peer, "it is blocked", false}
 	}
@@ -255,7 +312,7 @@ func (t *Transport) settle(c *conn, h *proto.Hello, err error) bool {
 	}
 	if err != nil {
 		t.met.refused.Inc()
-		t.log.Info("no hello", "peer", c.peer.Short(), "addr", c.raw.RemoteMultiaddr(), "why", err)
+		t.tellNoHello(c, err)
 		return true
 	}
 	t.join(t.neighbour(c.peer), c)
@@ -272,7 +329,7 @@ func (t *Transport) expect(ctx context.Context, c *conn) {
 	case <-ctx.Done():
 	case <-timer.C:
 		if !c.joining.Load() {
-			t.log.Info("no hello", "peer", c.peer.Short(), "addr", c.raw.RemoteMultiaddr(), "why", "it said nothing")
+			t.tellNoHello(c, errSaidNothing)
 			c.raw.Close()
 		}
 	}

@@ -21,28 +21,21 @@ import (
 const joinTimeout = 20 * time.Second
 
 // handleJoin takes a join stream: the one thing, besides a hello, that is
-// served to a stranger. It is served once a connection, and rarely: strangers
-// share one account, since a new key costs nothing. A member asks for its renewal
+// served to a stranger. It is served once a connection. A member asks for its renewal
 // here.
 func (t *Transport) handleJoin(raw network.Stream) {
 	c := t.connOf(raw)
-	var strangers proto.PeerID
 	if c == nil || !c.verified() && c.joining.Swap(true) {
 		t.met.refused.Inc()
 		raw.Reset()
 		return
 	}
-	serve, limit := t.serveJoin, joinTimeout
-	if !t.allow(c.peer, admit.Join) || !c.verified() && !t.allow(strangers, admit.Join) {
-		t.met.refused.Inc()
-		serve, limit = t.putOff, t.cfg.Timing.Hello
-	}
 	ok := t.crew.hand(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, limit)
+		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 		defer cancel()
 		s := newStream(raw, raw, c, proto.MaxControl, t.cfg.Timing)
 		defer s.unblock(ctx)()
-		t.blame(c.peer, "join", serve(ctx, s))
+		t.blame(c.peer, "join", t.serveJoin(ctx, s))
 		if !c.verified() {
 			raw.Conn().Close()
 		}
@@ -53,27 +46,44 @@ func (t *Transport) handleJoin(raw network.Stream) {
 }
 
 func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
+	c := s.conn
+	reading, cancel := context.WithTimeout(ctx, t.cfg.Timing.Hello)
+	defer cancel()
+	stop := s.unblock(reading)
 	b, err := s.expect(proto.MessageType_JOIN)
+	stop()
 	if err != nil {
 		return err
 	}
+	c.spoke.Store(true)
 	r := new(proto.JoinRequest)
 	if err := proto.DecodeKnown(b, r); err != nil {
 		return err
 	}
+	if !t.mayJoin(c, r) {
+		t.met.refused.Inc()
+		return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins, WaitMs: uint32(joinTurn.Milliseconds())})
+	}
 	reply := &proto.JoinReply{Refusal: "a ticket is needed from another network than this member's: ask for one"}
-	if mayAsk(r, s.conn.verified(), t.cfg.Sockets != nil || near(s.conn.raw.RemoteMultiaddr(), ownNetworks())) {
-		reply = t.cfg.Joiner.Join(ctx, s.conn.peer, r)
+	if mayAsk(r, c.verified(), t.cfg.Sockets != nil || near(c.raw.RemoteMultiaddr(), ownNetworks())) {
+		reply = t.cfg.Joiner.Join(ctx, c.peer, r)
 	}
 	return answerJoin(s, reply)
 }
 
-// putOff answers a join that comes when many do, and does not look at it.
-func (t *Transport) putOff(_ context.Context, s *stream) error {
-	if _, err := s.rd.NextRaw(); err != nil {
-		return err
+// A TicketChecker is a [Joiner] that tells, for the cost of one lookup, who holds a
+// ticket that counts: nobody else's requests are in its way then.
+type TicketChecker interface {
+	HoldsTicket(from proto.PeerID, r *proto.JoinRequest) bool
+}
+
+// mayJoin reports whether a request is looked at now. Strangers have an account by
+// address, since a new key costs nothing.
+func (t *Transport) mayJoin(c *conn, r *proto.JoinRequest) bool {
+	if k, ok := t.cfg.Joiner.(TicketChecker); ok && len(r.GetTicketId()) > 0 && k.HoldsTicket(c.peer, r) {
+		return true
 	}
-	return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins, WaitMs: uint32(joinTurn.Milliseconds())})
+	return t.allow(c.peer, admit.Join) && (c.verified() || t.allowAddress(c))
 }
 
 // reasonManyJoins is what those are told who ask to join when many do, and joinTurn

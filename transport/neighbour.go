@@ -26,7 +26,7 @@ type neighbour struct {
 	bodies    chan struct{} // held by each streamed body to it
 	taking    int           // streamed bodies from it
 	dial      redial
-	lastSeen  time.Time // wall time of the last verified connection's end
+	lastSeen  time.Time // wall time of the last byte over verified connections that ended
 	lastErr   error
 	failedAt  time.Time  // wall time of lastErr
 	dialling  int        // calls of connect
@@ -93,6 +93,9 @@ func (t *Transport) leave(c *conn) {
 		return
 	}
 	n.conns = slices.Delete(n.conns, i, i+1)
+	if heard := t.cfg.Clock.Now().Add(c.heard() - t.cfg.Clock.Mono()); heard.After(n.lastSeen) {
+		n.lastSeen = heard
+	}
 	t.met.connections.WithLabelValues(c.kind(), c.network()).Dec()
 	if c.direct() {
 		n.measured = c.gauge.path()
@@ -103,7 +106,6 @@ func (t *Transport) leave(c *conn) {
 			t.crew.hand(func(context.Context) { c.raw.Close() })
 		}
 		t.host.ConnManager().Unprotect(toLibp2p(n.peer), "member")
-		n.lastSeen = t.cfg.Clock.Now()
 		n.dial = t.cfg.Timing.first(t.cfg.Clock.Mono(), rand.Float64())
 		t.log.Info("disconnected", "peer", c.peer.Short())
 		notify(t.redial)
@@ -236,7 +238,7 @@ type PeerStatus struct {
 	RTT       time.Duration // of the last heartbeat; 0: not yet
 	InFlight  int           // frames without an Ack
 	Software  string
-	LastSeen  time.Time     // wall time; zero: never
+	LastSeen  time.Time     // wall time at which the last byte of it came; zero: never
 	LastError string        // why it is not connected
 	FailedAt  time.Time     // wall time of LastError
 	Refused   *RefusedError // LastError, when one of the two does not want the other
@@ -271,13 +273,22 @@ func (t *Transport) status(n *neighbour) PeerStatus {
 		s.Failed, s.NextDial = n.dial.tries, max(0, n.dial.due-t.cfg.Clock.Mono())
 		return s
 	}
-	s.Connected, s.LastSeen = true, t.cfg.Clock.Now()
+	s.Connected, s.LastSeen = true, t.cfg.Clock.Now().Add(n.heard()-t.cfg.Clock.Mono())
 	s.Path, s.Network, s.Direct, s.Inbound = c.raw.RemoteMultiaddr().String(), c.network(), c.direct(), c.inbound
 	s.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
 	measured := c.gauge.path()
 	s.Loss, s.Rate, s.Widened = measured.Loss, measured.Rate, len(n.wide)
 	s.RTT, s.InFlight, s.Software = time.Duration(c.rtt.Load()), int(c.inflight.Load()), c.hello.GetSoftware()
 	return s
+}
+
+// heard returns when the last byte came over any connection with n, monotonic. The
+// caller holds mu.
+func (n *neighbour) heard() (last time.Duration) {
+	for _, c := range append(n.conns[:len(n.conns):len(n.conns)], n.wide...) {
+		last = max(last, c.heard())
+	}
+	return last
 }
 
 // Connected reports whether a verified connection to p is there.

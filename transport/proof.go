@@ -55,7 +55,7 @@ func (t *Transport) challenge(s *stream) error {
 	case err != nil:
 		return err
 	case h.GetRefusal() != "":
-		return &RefusedError{s.conn.peer, proto.Clip(h.GetRefusal(), maxReason), true}
+		return t.refusedBy(s.conn, h)
 	case hmac.Equal(h.GetProof(), prove(t.cfg.MeshTag, t.self, s.conn.peer, nonce)):
 		return nil
 	}

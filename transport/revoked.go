@@ -104,6 +104,36 @@ func (b *Book) Revoked(p proto.PeerID) bool {
 	return e != nil && b.ended(e.Member)
 }
 
+// RevocationOf returns what ended the membership of p, or of this node; false: nothing
+// that is known here.
+func (b *Book) RevocationOf(p proto.PeerID) (identity.Revocation, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	e := b.entries[p]
+	if p == b.self.Peer {
+		e = b.self
+	}
+	if e == nil || e.Member.Cert == nil {
+		return identity.Revocation{}, false
+	}
+	return b.revoked.By(e.Member)
+}
+
+// Expelled takes what a peer shows as the end of this node's own membership. An error
+// says that it is not that.
+func (b *Book) Expelled(s *proto.Signed) error {
+	r, err := b.Mesh().VerifyRevocation(s)
+	if err != nil {
+		return err
+	}
+	if !r.Revokes(b.Self().Member) {
+		return fmt.Errorf("%w: it revokes another certificate", identity.ErrBadRecord)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), bookTimeout)
+	defer cancel()
+	return b.Revoke(ctx, s)
+}
+
 // disowned reports whether the admin who issued a genuine certificate was revoked.
 // When it was issued only that admin says: its key may be in other hands and date it
 // back. So it counts where it was known before the revocation came, and nowhere else.

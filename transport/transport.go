@@ -40,9 +40,11 @@ type Transport struct {
 	conns      map[network.Conn]*conn
 	neighbours map[proto.PeerID]*neighbour
 	ledger     *admit.Ledger[proto.PeerID]
-	joins      map[proto.PeerID]int // dialled to join: no hello
+	addresses  *admit.Ledger[string] // of strangers, by originOf
+	joins      map[proto.PeerID]int  // dialled to join: no hello
 
-	disc discovery
+	disc     discovery
+	refusals refusalLog
 }
 
 // New returns a transport that listens and lets nobody in before [Transport.Run].
@@ -55,6 +57,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		conns:      make(map[network.Conn]*conn),
 		neighbours: make(map[proto.PeerID]*neighbour),
 		ledger:     admit.NewLedger[proto.PeerID](cfg.Limits),
+		addresses:  admit.NewLedger[string](cfg.Limits),
 		joins:      make(map[proto.PeerID]int),
 	}
 	var err error
@@ -135,7 +138,7 @@ func (t *Transport) Addrs() []string { return addrStrings(t.host.Addrs()) }
 // wanted reports whether libp2p may go on with a connection to id.
 func (t *Transport) wanted(id peer.ID) bool {
 	p, err := fromLibp2p(id)
-	if err != nil || !t.open.Load() || t.gate.Blocked(p) {
+	if err != nil || !t.open.Load() || t.gate.Blocked(p) && t.revocationOf(p) == nil { // a revoked one is told so
 		return false
 	}
 	t.mu.Lock()
@@ -153,7 +156,7 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 	member := t.isMember(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	welcome := !c.inbound || t.ledger.Allow(p, admit.Conn, t.cfg.Clock.Mono()) && (member || t.unverified() < maxUnverified)
+	welcome := !c.inbound || t.ledger.Allow(p, admit.Conn, t.cfg.Clock.Mono()) && (member || t.place(c))
 	t.conns[raw] = c
 	switch {
 	case !welcome:
@@ -165,18 +168,6 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 		c.greeted.Store(true)
 		t.crew.hand(func(ctx context.Context) { t.greet(ctx, c) })
 	}
-}
-
-// unverified counts inbound connections that have not said hello, of peers that
-// are not connected otherwise. The caller holds mu.
-func (t *Transport) unverified() int {
-	count := 0
-	for _, c := range t.conns {
-		if n := t.neighbours[c.peer]; c.inbound && !c.verified() && (n == nil || len(n.conns) == 0) {
-			count++
-		}
-	}
-	return count
 }
 
 // disconnected takes the end of a connection from libp2p. It must not block.

@@ -118,8 +118,8 @@ func TestEveryMethod(t *testing.T) {
 		{"Path", "Path laptop", func() (any, error) { return c.Path(ctx, "laptop") }},
 		{"NetCheck", "NetCheck", func() (any, error) { return c.NetCheck(ctx) }},
 		{"Wishes", "Wishes", func() (any, error) { return c.Wishes(ctx) }},
-		{"Accept", `Accept K7QM-2ZPA "f" work+send`, func() (any, error) {
-			return c.Accept(ctx, "K7QM-2ZPA", node.AcceptOptions{Name: "f", Roles: []string{"work", "send"}})
+		{"Accept", `Accept K7QM-2ZPA-77WD "f" work+send`, func() (any, error) {
+			return c.Accept(ctx, "K7QM-2ZPA-77WD", node.AcceptOptions{Name: "f", Roles: []string{"work", "send"}})
 		}},
 		{"Rename", `Rename laptop "烽火台"`, func() (any, error) { return nil, c.Rename(ctx, "laptop", "烽火台") }},
 		{"Revoke", `Revoke laptop "stolen"`, func() (any, error) { return nil, c.Revoke(ctx, "laptop", "stolen") }},

@@ -13,8 +13,9 @@ import (
 func peersPending(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "pending", Short: "List the machines on the LAN that ask to be let in",
-		Long: `List the machines on the local network that ask to become members. Each shows a
-code on its own screen: let it in only when it is the same as here.`,
+		Long: `List the machines on the local network that ask to become members, the newest
+first, with the address that each asks from. Each shows a code on its own screen: let
+it in only when it is the same as here.`,
 		Example: "  balefire-node peers pending", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			wishes, err := ask(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Wish, error) { return c.Wishes(ctx) })
@@ -26,9 +27,9 @@ code on its own screen: let it in only when it is the same as here.`,
 					p.line("nobody asks to be let in")
 					return
 				}
-				t := newTable(col("CODE"), col("NAME"), num("SINCE"), num("ASKED"), wideOnly("ADDRESSES"), wideOnly("ID"))
+				t := newTable(col("CODE"), col("NAME"), num("SINCE"), num("ASKED"), col("FROM"), wideOnly("ADDRESSES"), wideOnly("ID"))
 				for _, v := range wishes {
-					t.row(v.Code, v.Name, w.ago(&v.Since), w.ago(&v.Last), strings.Join(v.Addrs, " "), v.ID)
+					t.row(v.Code, v.Name, w.ago(&v.Since), w.ago(&v.Last), v.From, strings.Join(v.Addrs, " "), v.ID)
 				}
 				p.table(t)
 			}})
@@ -39,11 +40,11 @@ code on its own screen: let it in only when it is the same as here.`,
 func peersAccept(w *world) *cobra.Command {
 	var o node.AcceptOptions
 	c := &cobra.Command{
-		Use: "accept ID|CODE|NAME", Short: "Let a machine in that asks for it",
+		Use: "accept CODE", Short: "Let a machine in that asks for it",
 		Long: `Make a machine a member that asked for it on the local network. Compare its code
-with the one on its own screen first: a name can be anybody's.`,
-		Example: "  balefire-node peers accept K7QM-2ZPA\n  balefire-node peers accept K7QM-2ZPA --name field-10 --roles work",
-		Args:    exactly(1, "the code, id or wished name of a machine, as peers pending shows it"), ValidArgsFunction: w.completeWish,
+with the one on its own screen: a name can be anybody's, and is not taken here.`,
+		Example: "  balefire-node peers accept K7QM-2ZPA-77WD\n  balefire-node peers accept K7QM-2ZPA-77WD --name field-10 --roles work",
+		Args:    exactly(1, "the code of a machine, as peers pending and its own screen show it"), ValidArgsFunction: w.completeWish,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			peer, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.Peer, error) { return c.Accept(ctx, args[0], o) })
 			if err != nil {

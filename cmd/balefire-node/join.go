@@ -32,7 +32,7 @@ for whoever is on the network may answer. It waits until it is let in, or ends
 with 6 when --timeout is over.`,
 		Example: `  balefire-node join BALE1AEBAGBAFAYDQQCIKBMGA2DQ…
   balefire-node join - < ticket.txt
-  balefire-node join --lan --code K7QM-2ZPA --name field-10 --timeout 10m`,
+  balefire-node join --lan --code K7QM-2ZPA-77WD --name field-10 --timeout 10m`,
 		Args: between(0, 1, "one ticket, - to read it from standard input, or --lan"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {

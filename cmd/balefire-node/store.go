@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -167,7 +168,8 @@ func storeRestore(w *world) *cobra.Command {
 		Long: `Check a snapshot and put a copy of it in the place of the store of a stopped node.
 The store that was there is moved aside, nothing is deleted. What the node did
 after the snapshot is not known to it then: a task that may have run already is
-not started again, but ends as a dead letter.`,
+not started again, but ends as a dead letter. Revocations are kept beside the keys
+too: a member that was revoked after the snapshot stays out.`,
 		Example: "  balefire-node store restore /backup/balefire-2026-11-20 --dir /var/lib/balefire", Args: exactly(1, "the folder that store snapshot wrote"),
 		Annotations: map[string]string{waits: "yes"},
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -192,6 +194,10 @@ not started again, but ends as a dead letter.`,
 			return w.show(view{value: r, human: func(p *paper) {
 				p.line("%s  %d records restored", r.Engine, r.Records)
 				p.line("the store that was there is in %s", r.Aside)
+				if len(r.Revoked) > 0 {
+					p.line("revoked since the copy, and still so: %s", strings.Join(r.Revoked, ", "))
+				}
+				p.line("what the node learnt after the copy is lost until others tell it again: new members, addresses, settings of queues, and revocations that identity/revocations lacks")
 				p.line("tasks made before %s and not ended in the copy may have run: they end as dead letters", r.Lost.Local().Format(time.DateTime))
 			}})
 		},

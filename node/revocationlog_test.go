@@ -1,0 +1,62 @@
+package node
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// A member that was revoked after a snapshot stays out when the snapshot is put back,
+// also where nobody else could tell of it; so it does when the log of revocations was
+// cut off or lost and the store is whole.
+func TestRevocationOutlivesARestore(t *testing.T) {
+	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = EnginePebble, []string{freeAddr(t)} })
+	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
+	snap := filepath.Join(t.TempDir(), "snap")
+	if err := a.Snapshot(t.Context(), snap); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Revoke(t.Context(), "b", "test"); err != nil {
+		t.Fatal(err)
+	}
+	a.halt()
+	r, err := RestoreStore(a.cfg, snap)
+	if err != nil || !slices.Equal(r.Revoked, []string{"b"}) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	refused := func(when string) {
+		t.Helper()
+		n, err := New(a.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		if !n.book.Revoked(b.keys.Peer()) {
+			t.Errorf("%s the member is let in again", when)
+		}
+	}
+	refused("after the restore")
+	log := filepath.Join(a.cfg.Dir, identityDir, revocationFile)
+	whole, err := os.ReadFile(log)
+	if err != nil || len(whole) == 0 {
+		t.Fatalf("%d bytes, %v", len(whole), err)
+	}
+	for _, cut := range [][]byte{whole[:len(whole)-1], nil} {
+		if err := os.WriteFile(log, cut, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused("with a log that was cut off")
+		if got, err := os.ReadFile(log); err != nil || !slices.Equal(got, whole) {
+			t.Errorf("the log was not mended: %d bytes of %d, %v", len(got), len(whole), err)
+		}
+	}
+	a = start(t, a.cfg)
+	if err := a.net.Dial(context.Background(), b.keys.Peer(), b.Addrs()); err == nil {
+		t.Error("it dials a revoked member")
+	}
+	if a.net.Connected(b.keys.Peer()) {
+		t.Error("it is connected with a revoked member")
+	}
+}

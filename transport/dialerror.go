@@ -1,0 +1,74 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+)
+
+// A dialError says in one line why none of the addresses of a peer did.
+type dialError struct {
+	text string
+	err  error
+}
+
+func (e *dialError) Error() string { return e.text }
+
+// Unwrap returns what libp2p said.
+func (e *dialError) Unwrap() error { return e.err }
+
+// maxDialCauses bounds how many addresses a dialError names.
+const maxDialCauses = 4
+
+// plainDial turns libp2p's tree of failed dials into one line; other errors stay.
+func plainDial(err error) error {
+	d, ok := errors.AsType[*swarm.DialError](err)
+	if !ok {
+		return err
+	}
+	var causes []string
+	for _, e := range d.DialErrors {
+		causes = append(causes, fmt.Sprintf("%s: %s", e.Address, dialCause(e.Cause)))
+	}
+	left := len(causes) - maxDialCauses + d.Skipped
+	causes = causes[:min(len(causes), maxDialCauses)]
+	switch {
+	case len(causes) == 0 && d.Cause != nil:
+		return &dialError{"no dial was possible: " + dialCause(d.Cause), err}
+	case len(causes) == 0:
+		return &dialError{"no address that can be dialled is known", err}
+	case left > 0:
+		causes = append(causes, fmt.Sprintf("and %d more", left))
+	}
+	return &dialError{"no address answers: " + strings.Join(causes, "; "), err}
+}
+
+// dialCause names the cause of one failed dial.
+func dialCause(err error) string {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "the connection was cut off"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return "no way there"
+	case errors.Is(err, swarm.ErrGaterDisallowedConnection):
+		return "this node does not want it"
+	case errors.Is(err, swarm.ErrNoTransport):
+		return "not spoken here"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout(), strings.Contains(err.Error(), "no recent network activity"):
+		return "no answer in time"
+	case errors.Is(err, context.Canceled):
+		return "given up"
+	case strings.Contains(err.Error(), "peer id mismatch"):
+		return "another node is there"
+	}
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	return text[max(0, len(text)-120):]
+}

@@ -1,0 +1,141 @@
+package transport
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/admit"
+)
+
+// A fakeConn is an inbound connection from an address.
+type fakeConn struct {
+	network.Conn
+	from ma.Multiaddr
+}
+
+func (c fakeConn) RemoteMultiaddr() ma.Multiaddr { return c.from }
+func (fakeConn) Stat() network.ConnStats {
+	return network.ConnStats{Stats: network.Stats{Direction: network.DirInbound}}
+}
+
+// A strangerCase is a transport without a network, that strangers come to.
+type strangerCase struct {
+	*Transport
+	clk  *clock.Manual
+	next byte
+}
+
+func newGateway(j Joiner) *strangerCase {
+	g := &strangerCase{clk: clock.NewManual(time.Unix(1_800_000_000, 0))}
+	g.Transport = &Transport{
+		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, crew: newCrew(), conns: map[network.Conn]*conn{}, neighbours: map[proto.PeerID]*neighbour{},
+		ledger: admit.NewLedger[proto.PeerID](admit.Limits{}), addresses: admit.NewLedger[string](admit.Limits{}),
+	}
+	return g
+}
+
+// arrive is a connection of a new key from an address; nil: it found no place.
+func (g *strangerCase) arrive(from string) *conn {
+	g.clk.Advance(10 * time.Millisecond)
+	g.next++
+	raw := &fakeConn{from: ma.StringCast(from)}
+	c := newConn(raw, proto.PeerID{g.next, byte(len(g.conns))}, g.cfg.Clock)
+	if !g.place(c) {
+		return nil
+	}
+	g.conns[raw] = c
+	for raw, old := range g.conns { // what the crew does
+		if old.evicted {
+			delete(g.conns, raw)
+		}
+	}
+	return c
+}
+
+func (g *strangerCase) leave(c *conn) { delete(g.conns, c.raw) }
+
+// ticketed admits whoever shows the ticket "good".
+type ticketed struct{ Joiner }
+
+func (ticketed) HoldsTicket(_ proto.PeerID, r *proto.JoinRequest) bool {
+	return string(r.GetTicketId()) == "good"
+}
+
+// One address keeps 90 connections open that say nothing, or begin to, and asks 707
+// times with wrong tickets: it keeps nobody else out, nor who has a ticket at its own
+// address.
+func TestOneAddressKeepsNobodyFromJoining(t *testing.T) {
+	g := newGateway(ticketed{})
+	const bad, good = "/ip4/198.51.100.7/tcp/4001", "/ip4/203.0.113.%d/tcp/4001"
+	wrong := 0
+	for i := range 15 {
+		for range 6 {
+			g.arrive(bad)
+		}
+		for range 47 {
+			if c := g.arrive(bad); c != nil && g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("bad")}) {
+				wrong++
+			}
+		}
+		c := g.arrive(fmt.Sprintf(good, i))
+		if c == nil {
+			t.Fatalf("joiner %d finds no place", i)
+		}
+		c.spoke.Store(true)
+		if !g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("bad")}) {
+			t.Errorf("joiner %d of another address has no turn, though it asks for the first time", i)
+		}
+		g.leave(c)
+		if c := g.arrive(bad); c == nil || !g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("good")}) {
+			t.Errorf("who holds a ticket at the same address is kept out")
+		}
+	}
+	if len(g.conns) > maxPlacesOf {
+		t.Errorf("one address has %d places", len(g.conns))
+	}
+	if wrong > 5+20 { // the burst, and one a second
+		t.Errorf("%d wrong tickets of one address were looked at", wrong)
+	}
+}
+
+// All places are taken by many addresses: a newcomer gets that of the oldest silent
+// connection of the one that has the most, and never that of one that talks.
+func TestPlacesGoByAddress(t *testing.T) {
+	g := newGateway(nil)
+	var first *conn
+	for i := range maxUnverified / maxPlacesOf {
+		for k := range maxPlacesOf {
+			c := g.arrive(fmt.Sprintf("/ip6/2001:db8:%d:%d::1/udp/4001/quic-v1", i+1, k))
+			if i == 0 && k == 0 {
+				c.spoke.Store(true)
+				first = c
+			}
+		}
+	}
+	if len(g.conns) != maxUnverified {
+		t.Fatalf("%d places are taken", len(g.conns))
+	}
+	if g.arrive("/ip4/192.0.2.1/tcp/4001") == nil || len(g.conns) != maxUnverified || first.evicted {
+		t.Errorf("%d places; one that talked is put out: %v", len(g.conns), first.evicted)
+	}
+	for _, c := range g.conns {
+		c.spoke.Store(true)
+	}
+	if g.arrive("/ip4/192.0.2.2/tcp/4001") != nil {
+		t.Error("one that talks was put out")
+	}
+	for a, want := range map[string]string{
+		"/ip4/192.0.2.1/tcp/1": "192.0.2.1", "/ip6/::ffff:192.0.2.1/tcp/1": "192.0.2.1", "/ip6/2001:db8:1:2ff::9/tcp/1": "2001:db8:1:200::/56",
+		"/dns/example.org/tcp/1": "unknown",
+	} {
+		if got := originOf(ma.StringCast(a)); got != want {
+			t.Errorf("%s is of %s, want %s", a, got, want)
+		}
+	}
+}
