@@ -136,7 +136,7 @@ func (r *Room) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) 
 	})
 	if err != nil {
 		r.met.refused.Inc()
-		r.log.Debug("a message of the gossip topic was refused", "author", author.Short(), "error", err)
+		r.log.Debug("a message of the gossip topic was refused", "author", author, "error", err)
 		return 0, false
 	}
 	return h.number, true

@@ -39,7 +39,7 @@ func (r *Room) exchanges(ctx context.Context) error {
 		case p := <-r.syncs:
 			if err := r.exchangeInTime(ctx, p); err != nil && ctx.Err() == nil {
 				r.met.syncs.WithLabelValues("failed").Inc()
-				r.log.Debug("an exchange did not come to its end", "peer", p.Short(), "error", err)
+				r.log.Debug("an exchange did not come to its end", "peer", p, "error", err)
 			}
 		}
 	}

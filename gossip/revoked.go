@@ -167,6 +167,6 @@ func (r *Room) end(ctx context.Context, e identity.Revocation) error {
 
 // alarm tells people of what needs them.
 func (r *Room) alarm(p proto.PeerID, cause string) {
-	r.log.Warn(cause, "peer", p.Short())
+	r.log.Warn(cause, "peer", p)
 	r.out.event(Event{What: Alarm, Peer: p, Cause: cause})
 }

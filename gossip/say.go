@@ -161,7 +161,7 @@ func (r *Room) send(ctx context.Context) error {
 				err = r.net.SendCtl(l.to, m)
 			}
 			if err != nil {
-				r.log.Debug("a probe was not sent", "peer", l.to.Short(), "error", err)
+				r.log.Debug("a probe was not sent", "peer", l.to, "error", err)
 			}
 		}
 	}
@@ -257,7 +257,7 @@ func (r *Room) Leave(ctx context.Context) error {
 	for _, p := range to {
 		wg.Go(func() {
 			if _, _, _, err := r.stepOf(ctx, p, &Ask{After: last, News: []*News{word}}, nil); err != nil {
-				r.log.Debug("the stop was not told", "peer", p.Short(), "error", err)
+				r.log.Debug("the stop was not told", "peer", p, "error", err)
 			}
 		})
 	}

@@ -223,6 +223,6 @@ func (n *Node) tellStarted(to proto.PeerID, receipts *proto.Receipts) {
 		err = n.net.SendCtl(to, &proto.Message{Type: proto.MessageType_STARTED, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
 	}
 	if err != nil && !errors.Is(err, transport.ErrNotConnected) {
-		n.log.Debug("a start could not be told", "peer", to.Short(), "err", err)
+		n.log.Debug("a start could not be told", "peer", to, "err", err)
 	}
 }

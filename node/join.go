@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/balefire/balefire/identity"
@@ -25,7 +28,7 @@ type Joined struct {
 // Join makes the stopped node in cfg.Dir a member of the mesh that a ticket
 // invites to. It makes the node's keys when there are none. The inviter must be
 // running and reachable.
-func Join(ctx context.Context, cfg Config, ticket, name string) (Joined, error) {
+func Join(ctx context.Context, cfg Config, ticket, name string) (_ Joined, err error) {
 	cfg = cfg.withDefaults()
 	t, err := identity.ParseTicket(ticket)
 	if err != nil {
@@ -34,6 +37,12 @@ func Join(ctx context.Context, cfg Config, ticket, name string) (Joined, error) 
 	if t.Expired(cfg.Clock.Now()) {
 		return Joined{}, fmt.Errorf("join: %w: the ticket expired at %s: ask for a new one", ErrRefused, t.Expires.Format("2006-01-02 15:04 MST"))
 	}
+	undo := fresh(cfg.Dir)
+	defer func() {
+		if err != nil && certainlyNot(err) {
+			undo()
+		}
+	}()
 	keys, _, err := ensureKeys(cfg.Dir, cfg.Clock)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
@@ -53,6 +62,63 @@ func Join(ctx context.Context, cfg Config, ticket, name string) (Joined, error) 
 	}
 	j := joiner{cfg: cfg, keys: keys, ticket: t}
 	return j.join(ctx, m)
+}
+
+var portRE = regexp.MustCompile(`/(tcp|udp)/(\d+)`)
+
+// atPorts returns addrs with the ports of listen, where the node will listen once it
+// runs; those of which listen says no port are left out.
+func atPorts(addrs, listen []string) (at []string) {
+	ports := map[string]string{}
+	if listen == nil {
+		ports["tcp"], ports["udp"] = "4001", "4001"
+	}
+	for _, l := range listen {
+		if m := portRE.FindStringSubmatch(l); m != nil && ports[m[1]] == "" {
+			ports[m[1]] = m[2]
+		}
+	}
+	for _, a := range addrs {
+		m := portRE.FindStringSubmatchIndex(a)
+		if m == nil {
+			continue
+		}
+		if p := ports[a[m[2]:m[3]]]; p != "" && p != "0" {
+			at = append(at, a[:m[4]]+p+a[m[5]:])
+		}
+	}
+	return at
+}
+
+// fresh notes what is in the folder of a node that is to be. When that is no node yet,
+// undo removes all that came since.
+func fresh(dir string) (undo func()) {
+	before := map[string]bool{}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		before[e.Name()] = true
+	}
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing || before[identityDir] || before[storeDir] {
+		return func() {}
+	}
+	return func() {
+		now, _ := os.ReadDir(dir)
+		for _, e := range now {
+			if !before[e.Name()] {
+				_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+			}
+		}
+		if missing {
+			_ = os.Remove(dir)
+		}
+	}
+}
+
+// certainlyNot reports whether a join that ended in err left nothing at the inviter: it
+// was not reached, or said no. Else it may know the key of this node, which is kept.
+func certainlyNot(err error) bool {
+	return errors.Is(err, ErrRefused) || errors.Is(err, transport.ErrUnreached)
 }
 
 // A joiner is a node on its way into a mesh.
@@ -105,6 +171,7 @@ func (j *joiner) enrol(ctx context.Context, st *store.Store, m membership, mesh 
 // ask shows the ticket to the inviter over a host of its own.
 func (j *joiner) ask(ctx context.Context, name string) (*proto.JoinReply, error) {
 	cfg := transportConfig(j.cfg)
+	cfg.AnyPort = true // another node of this machine may have the usual ones
 	host, err := transport.New(j.keys, stranger{}, stranger{}, cfg)
 	if err != nil {
 		return nil, err
@@ -115,7 +182,7 @@ func (j *joiner) ask(ctx context.Context, name string) (*proto.JoinReply, error)
 	defer func() { cancel(); <-done }()
 	return host.RequestJoin(ctx, j.ticket.Addrs, j.ticket.Inviter, &proto.JoinRequest{
 		TicketId: j.ticket.ID[:], Proof: identity.JoinProof(j.ticket.Secret, j.keys.Peer(), j.ticket.Inviter),
-		Name: name, KeyRecord: j.keys.KeyRecord(), Addrs: host.Addrs(),
+		Name: name, KeyRecord: j.keys.KeyRecord(), Addrs: atPorts(host.Addrs(), j.cfg.Net.Listen),
 	})
 }
 

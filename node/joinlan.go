@@ -72,7 +72,7 @@ type lanJoiner struct {
 // ask returns the first reply that admits this node.
 func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, error) {
 	cfg := transportConfig(l.cfg)
-	cfg.MDNS = true
+	cfg.MDNS, cfg.AnyPort = true, true
 	var err error
 	if l.host, err = transport.New(l.keys, stranger{}, stranger{}, cfg); err != nil {
 		return nil, identity.Mesh{}, err
@@ -128,7 +128,7 @@ func (o LANOptions) agrees(p proto.PeerID, mesh identity.Mesh) error {
 func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) (*proto.JoinReply, identity.Mesh, error) {
 	asking, cancel := context.WithTimeout(ctx, 5*askEvery)
 	defer cancel()
-	reply, err := l.host.RequestJoin(asking, addrs, p, &proto.JoinRequest{Name: l.name, KeyRecord: l.keys.KeyRecord(), Addrs: l.host.Addrs()})
+	reply, err := l.host.RequestJoin(asking, addrs, p, &proto.JoinRequest{Name: l.name, KeyRecord: l.keys.KeyRecord(), Addrs: atPorts(l.host.Addrs(), l.cfg.Net.Listen)})
 	switch {
 	case err != nil:
 		return nil, identity.Mesh{}, err

@@ -196,7 +196,7 @@ func (n *Node) heed(p proto.PeerID) {
 	defer cancel()
 	err := n.book.Told(ctx, p, m.Record.GetAddrs(), relays)
 	if err != nil && !errors.Is(err, transport.ErrUnknownPeer) && !errors.Is(err, store.ErrClosed) {
-		n.log.Warn("where a member is reached could not be kept", "peer", p.Short(), "err", err)
+		n.log.Warn("where a member is reached could not be kept", "peer", p, "err", err)
 	}
 }
 

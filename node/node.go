@@ -94,6 +94,10 @@ func New(cfg Config) (_ *Node, err error) {
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
+	if h := cfg.Logger.Handler(); h != slog.DiscardHandler {
+		cfg.Logger = slog.New(peerNamer{h, n.nameInLog})
+		n.cfg.Logger, n.log = cfg.Logger, cfg.Logger
+	}
 	n.names, n.changes, n.notices, n.house, n.events = newNames(), newMeter(n), make(chan notice, maxNotices), newHouse(), newEventLog(cfg.Clock)
 	n.porter, n.adminMet = newPorter(n), make(chan struct{}, 1)
 	n.machine, n.wishes = new(machine), newWishes()
@@ -151,6 +155,7 @@ func (n *Node) openRooms() (err error) {
 // lets handlers end in time, then what is to be written be written, then closes.
 func (n *Node) Run(ctx context.Context) error {
 	defer n.running.Store(false)
+	n.log.Info("this node is a member", "name", n.self.Name, "id", n.keys.Peer().String(), "mesh", n.mesh.ID.String(), "certificate_until", n.self.NotAfter)
 	rooms, stopRooms := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRooms()
 	g, failed := errgroup.WithContext(rooms)

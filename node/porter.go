@@ -173,7 +173,7 @@ func (p *porter) Lend(id proto.TaskID, owner proto.PeerID) {
 			err = p.carry(ctx, owner, proto.MessageType_GRANT, env, inbox.BodyName(id))
 		}
 		if err != nil && ctx.Err() == nil {
-			p.node.log.Debug("the body of a granted task could not be brought to its owner", "task", id.String(), "owner", owner.Short(), "err", err)
+			p.node.log.Debug("the body of a granted task could not be brought to its owner", "task", id.String(), "owner", owner, "err", err)
 		}
 	})
 }
@@ -198,7 +198,7 @@ func (p *porter) Carry(to proto.PeerID, t proto.MessageType, id proto.TaskID, e 
 			after()
 		}
 		if err != nil && ctx.Err() == nil {
-			p.node.log.Debug("a body could not be brought", "for", t.String(), "task", id.String(), "to", to.Short(), "err", err)
+			p.node.log.Debug("a body could not be brought", "for", t.String(), "task", id.String(), "to", to, "err", err)
 		}
 	})
 }

@@ -266,7 +266,7 @@ func (p *porter) look(ctx context.Context, from proto.PeerID, m *proto.Message, 
 	err := p.digest(ctx, name, o)
 	switch {
 	case errors.Is(err, errForgedBody):
-		p.node.log.Error("the body of a result is not what it says", "task", id.String(), "from", from.Short())
+		p.node.log.Error("the body of a result is not what it says", "task", id.String(), "from", from)
 		p.mu.Lock()
 		p.spoilt[name]++
 		p.mu.Unlock()
@@ -280,7 +280,7 @@ func (p *porter) look(ctx context.Context, from proto.PeerID, m *proto.Message, 
 		p.mu.Unlock()
 	}
 	if err := p.node.queues.room.Receive(from, m); err != nil {
-		p.node.log.Debug("a result is dropped", "task", id.String(), "from", from.Short(), "err", err)
+		p.node.log.Debug("a result is dropped", "task", id.String(), "from", from, "err", err)
 	}
 }
 

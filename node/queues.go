@@ -335,7 +335,7 @@ func (p post) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
 	case errors.Is(err, transport.ErrNotConnected):
 		n.net.Want(to)
 	case err != nil:
-		n.log.Debug("a message of ownership was not sent", "type", t.String(), "to", to.Short(), "err", err)
+		n.log.Debug("a message of ownership was not sent", "type", t.String(), "to", to, "err", err)
 	default:
 		n.queues.log.said.WithLabelValues(strings.ToLower(t.String())).Inc()
 	}

@@ -97,7 +97,7 @@ type runner struct{ node *Node }
 func (r runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 	l, err := r.open(from, g, true)
 	if err != nil {
-		r.node.log.Debug("a grant is declined", "from", from.Short(), "err", err)
+		r.node.log.Debug("a grant is declined", "from", from, "err", err)
 		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
 			return ce.Code
 		}
@@ -191,7 +191,7 @@ func deniedGrant(why string) error {
 func (r runner) Wait(from proto.PeerID, g *proto.Grant) {
 	l, err := r.open(from, g, false)
 	if err != nil {
-		r.node.log.Error("a granted task cannot be read again", "from", from.Short(), "err", err)
+		r.node.log.Error("a granted task cannot be read again", "from", from, "err", err)
 		return
 	}
 	r.node.porter.await(l, g.GetQueue())
@@ -202,7 +202,7 @@ func (r runner) Probe(from proto.PeerID, g *proto.Grant) {
 	l, err := r.open(from, g, false)
 	if err != nil {
 		id := proto.TaskID(g.GetClaim().GetTask())
-		r.node.log.Error("a granted task cannot be read again: a person must see what became of it", "task", id.String(), "from", from.Short(), "err", err)
+		r.node.log.Error("a granted task cannot be read again: a person must see what became of it", "task", id.String(), "from", from, "err", err)
 		go r.node.queues.Probed(context.Background(), id, inbox.Unknown, new(proto.Outcome)) // this is called by the room, which takes the answer
 		return
 	}

@@ -74,7 +74,7 @@ func (n *Node) sayReady(r *proto.Ready, peers []proto.PeerID) {
 		}
 		err := n.net.SendCtl(p, &proto.Message{Type: proto.MessageType_READY, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
 		if err != nil && !errors.Is(err, transport.ErrNotConnected) {
-			n.log.Debug("a peer could not be told to go on", "peer", p.Short(), "err", err)
+			n.log.Debug("a peer could not be told to go on", "peer", p, "err", err)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 	case proto.MessageType_SCHEDULE, proto.MessageType_SCHEDULED:
 		if err := n.schedules.receive(from, m); err != nil { // nobody waits for an answer
 			in.offend(err)
-			n.log.Debug("a message about a schedule is dropped", "from", from.Short(), "err", err)
+			n.log.Debug("a message about a schedule is dropped", "from", from, "err", err)
 		}
 		return nil
 	}
@@ -79,7 +79,7 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 	if err := receive(from, m); err != nil { // of ownership: nobody waits for an answer
 		in.offend(err)
 		n.queues.log.bad.WithLabelValues(strings.ToLower(m.GetType().String())).Inc()
-		n.log.Debug("a message of ownership is dropped", "type", m.GetType().String(), "from", from.Short(), "err", err)
+		n.log.Debug("a message of ownership is dropped", "type", m.GetType().String(), "from", from, "err", err)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func (n *Node) candidate(c transport.Path) PathCandidate {
 func (n *Node) NetCheck(ctx context.Context) NetCheck {
 	r, d := n.net.Reach(), n.net.Discovery()
 	c := NetCheck{
-		Listen: r.Listen, Announced: r.Addrs, Observed: []Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
+		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), func(a string) bool { return loopback(a) == 1 }), Observed: []Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
 		Reservations: []Reservation{}, DHT: d.TablePeers, MDNS: d.LAN, Gossip: d.TopicPeers, Strangers: len(d.Strangers), Findings: []string{},
 	}
 	if n.cfg.Net.NoDHT {
@@ -111,11 +111,8 @@ func (n *Node) findings(c *NetCheck, r transport.Reach) []string {
 		add("no direct QUIC connection is there: UDP may be blocked, or every peer is on the LAN, where TCP is preferred")
 	}
 	relays := n.relays()
-	switch r.NAT {
-	case transport.NATSymmetric:
+	if r.NAT == transport.NATSymmetric {
 		add("a symmetric NAT stands before this node: holes cannot be punched, relays carry what comes to it; a forwarded port (net.announce) or net.port_map would make direct connections")
-	case transport.NATCone:
-		add("a cone NAT stands before this node: peers behind such get through directly after a first contact by a relay")
 	}
 	switch {
 	case n.cfg.Net.Relays < 0:

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 )
 
@@ -33,6 +34,9 @@ func (p PeerID) Short() string { s := p.String(); return s[len(s)-6:] }
 
 // Bytes returns libp2p's binary form of the id, 38 bytes.
 func (p PeerID) Bytes() []byte { return append(peerPrefix[:len(peerPrefix):len(peerPrefix)], p[:]...) }
+
+// LogValue is the whole id: a log line can be searched for it.
+func (p PeerID) LogValue() slog.Value { return slog.StringValue(p.String()) }
 
 // String returns the text form, 52 characters.
 func (p PeerID) String() string {

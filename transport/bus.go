@@ -182,7 +182,7 @@ func (b *bus) judge(ctx context.Context, m *pubsub.Message) (outcome string, res
 	}
 	switch fresh, err := b.seen.note(ctx, author, number, m.GetSeqno()); {
 	case err != nil:
-		b.t.log.Warn("a rumor is dropped: whether it was heard before is not known", "author", author.Short(), "why", err)
+		b.t.log.Warn("a rumor is dropped: whether it was heard before is not known", "author", author, "why", err)
 		return "unknown", pubsub.ValidationIgnore
 	case !fresh:
 		return "replayed", pubsub.ValidationIgnore
@@ -302,7 +302,7 @@ func (b *bus) repair(p proto.PeerID, how mend) {
 		b.circle.introduce(toLibp2p(p))
 	case reconnect:
 		b.t.met.repairs.WithLabelValues("connection").Inc()
-		b.t.log.Warn("gossip has lost a member that is connected: connecting anew", "peer", p.Short())
+		b.t.log.Warn("gossip has lost a member that is connected: connecting anew", "peer", p)
 		b.t.Disconnect(p)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"regexp"
 	"time"
 
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
@@ -55,6 +56,7 @@ type Finding struct {
 	DHT     bool           // take part in the mesh's Kademlia DHT; default no
 	MDNS    bool           // announce this node and look around on the LAN; default no
 	MeshTag string         // text that names the mesh, never told in clear; default balefire
+	AnyPort bool           // of a node on its way into a mesh: take any ports instead of those of Listen; default no
 	Seen    func(Stranger) // takes what is found on the LAN and is no member; must not block; default: dropped
 }
 
@@ -84,6 +86,17 @@ const (
 var defaultListen = []string{
 	"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001",
 	"/ip6/::/udp/4001/quic-v1", "/ip6/::/tcp/4001",
+}
+
+var portRE = regexp.MustCompile(`/(tcp|udp)/\d+`)
+
+// anyPort returns addrs without their ports: the system chooses.
+func anyPort(addrs []string) []string {
+	out := make([]string, len(addrs))
+	for i, a := range addrs {
+		out[i] = portRE.ReplaceAllString(a, "/$1/0")
+	}
+	return out
 }
 
 func (c Config) withDefaults() Config {

@@ -159,7 +159,7 @@ func (t *Transport) try(ctx context.Context, c Contact) {
 	}
 	n.lastErr, n.failedAt = err, t.cfg.Clock.Now()
 	n.dial = t.cfg.Timing.failed(n.dial, t.cfg.Clock.Mono(), rand.Float64())
-	t.log.Debug("dial failed", "peer", c.Peer.Short(), "tries", n.dial.tries, "why", err)
+	t.log.Debug("dial failed", "peer", c.Peer, "tries", n.dial.tries, "why", err)
 	notify(t.redial)
 }
 

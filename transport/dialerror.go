@@ -19,6 +19,12 @@ type dialError struct {
 
 func (e *dialError) Error() string { return e.text }
 
+// ErrUnreached is what an error is when no address of a peer answered.
+var ErrUnreached = errors.New("transport: not reached")
+
+// Is reports whether target is ErrUnreached.
+func (e *dialError) Is(target error) bool { return target == ErrUnreached }
+
 // Unwrap returns what libp2p said.
 func (e *dialError) Unwrap() error { return e.err }
 

@@ -50,7 +50,7 @@ func (t *Transport) observe(e Event) {
 	select {
 	case t.reach.events <- e:
 	default:
-		t.log.Warn("an event is dropped: its observer is slow", "event", e.Kind, "peer", e.Peer.Short())
+		t.log.Warn("an event is dropped: its observer is slow", "event", e.Kind, "peer", e.Peer)
 	}
 }
 

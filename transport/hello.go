@@ -141,7 +141,7 @@ func (t *Transport) talk(ctx context.Context, c *conn, s *stream, h *proto.Hello
 	if errors.Is(err, ErrProtocol) {
 		t.offend(c.peer, "ctl", err)
 	}
-	t.log.Debug("connection ends", "peer", c.peer.Short(), "addr", c.raw.RemoteMultiaddr(), "why", err)
+	t.log.Debug("connection ends", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
 	c.raw.Close()
 }
 

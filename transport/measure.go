@@ -107,7 +107,7 @@ func (t *Transport) measureAll(ctx context.Context) {
 				c.post(&proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(c.clock.Mono(), nil)})
 			}
 			if t.spare(c) {
-				t.log.Info("the relayed path is closed: a better one serves", "peer", c.peer.Short(), "path", pathOf(c))
+				t.log.Info("the relayed path is closed: a better one serves", "peer", c.peer, "path", pathOf(c))
 				c.raw.Close()
 			}
 		}

@@ -72,7 +72,7 @@ func (t *Transport) join(n *neighbour, c *conn) {
 	t.host.ConnManager().Protect(toLibp2p(n.peer), "member")
 	t.met.connections.WithLabelValues(c.kind(), c.network()).Inc()
 	t.crew.hand(func(context.Context) { t.disc.circle.introduce(toLibp2p(c.peer)) })
-	t.log.Info("connected", "peer", c.peer.Short(), "addr", c.raw.RemoteMultiaddr(), "inbound", c.inbound)
+	t.log.Info("connected", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "inbound", c.inbound)
 	t.repath(n)
 	if !n.keeper {
 		n.keeper = t.crew.hand(func(ctx context.Context) { t.keepLinked(ctx, n) })
@@ -107,7 +107,7 @@ func (t *Transport) leave(c *conn) {
 		}
 		t.host.ConnManager().Unprotect(toLibp2p(n.peer), "member")
 		n.dial = t.cfg.Timing.first(t.cfg.Clock.Mono(), rand.Float64())
-		t.log.Info("disconnected", "peer", c.peer.Short())
+		t.log.Info("disconnected", "peer", c.peer)
 		notify(t.redial)
 	}
 }
@@ -178,7 +178,7 @@ func (t *Transport) keepLinked(ctx context.Context, n *neighbour) {
 			failures = 0
 		}
 		failures++
-		t.log.Debug("link ends", "peer", n.peer.Short(), "why", err)
+		t.log.Debug("link ends", "peer", n.peer, "why", err)
 		timer := time.NewTimer(linkPause(failures, rand.Float64()))
 		select {
 		case <-ctx.Done():

@@ -206,7 +206,7 @@ func (t *Transport) punched(id proto.PeerID, p Punch) {
 	list := append(r.history[id], p)
 	r.history[id] = list[max(0, len(list)-maxPunches):]
 	r.mu.Unlock()
-	t.log.Debug("punch", "peer", id.Short(), "ok", p.OK, "took", p.Took, "detail", p.Detail)
+	t.log.Debug("punch", "peer", id, "ok", p.OK, "took", p.Took, "detail", p.Detail)
 	t.observe(Event{Peer: id, Kind: kind, Detail: p.Detail})
 }
 
@@ -258,7 +258,7 @@ func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool)
 		return
 	}
 	if err := t.dialDirect(ctx, p); err != nil {
-		t.log.Debug("no direct path", "peer", p.Short(), "why", err)
+		t.log.Debug("no direct path", "peer", p, "why", err)
 	}
 }
 

@@ -66,7 +66,7 @@ func (t *Transport) repath(n *neighbour) {
 		t.observe(Event{Peer: n.peer, Kind: EventConnected, Path: pathOf(now)})
 	case pathOf(now) != pathOf(before): // else the two dialled each other at once
 		t.met.paths.Inc()
-		t.log.Info("path", "peer", n.peer.Short(), "old", pathOf(before), "new", pathOf(now))
+		t.log.Info("path", "peer", n.peer, "old", pathOf(before), "new", pathOf(now))
 		t.observe(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before) + " → " + pathOf(now)})
 	}
 }

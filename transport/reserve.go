@@ -199,7 +199,7 @@ func (r *reserver) took(got reserved) {
 	if got.err != nil {
 		a.failures++
 		a.due = now + time.Duration((0.5+rand.Float64()/2)*float64(min(reserveLongest, reserveFirst<<min(a.failures-1, 12))))
-		r.t.log.Debug("no reservation", "relay", got.relay.Short(), "tries", a.failures, "why", got.err)
+		r.t.log.Debug("no reservation", "relay", got.relay, "tries", a.failures, "why", got.err)
 		if h := r.t.heldRelays()[got.relay]; h != nil && h.on != got.on {
 			r.t.loseReservation(got.relay, got.err.Error())
 		}
@@ -233,7 +233,7 @@ func (t *Transport) keepReservation(got reserved, now time.Duration) {
 	t.host.ConnManager().Protect(toLibp2p(got.relay), "relay")
 	if before == nil {
 		t.met.reservations.Inc()
-		t.log.Info("reserved", "relay", got.relay.Short())
+		t.log.Info("reserved", "relay", got.relay)
 		t.observe(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
 	}
 	if changed {
@@ -254,7 +254,7 @@ func (t *Transport) loseReservation(relay proto.PeerID, why string) {
 	h.on.vital.Store(false)
 	t.host.ConnManager().Unprotect(toLibp2p(relay), "relay")
 	t.met.reservations.Dec()
-	t.log.Info("reservation lost", "relay", relay.Short(), "why", why)
+	t.log.Info("reservation lost", "relay", relay, "why", why)
 	t.observe(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
 	t.sayHello()
 }

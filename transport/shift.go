@@ -151,7 +151,7 @@ func (t *Transport) shift(ctx context.Context, n *neighbour, c *conn, pick *rout
 		return
 	}
 	if err := t.dialVia(ctx, n.peer, picked); err != nil {
-		t.log.Info("the path stays: the better relay does not lead to the peer", "peer", n.peer.Short(), "relay", picked.Short(), "why", err)
+		t.log.Info("the path stays: the better relay does not lead to the peer", "peer", n.peer, "relay", picked, "why", err)
 	}
 }
 

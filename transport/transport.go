@@ -70,6 +70,9 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 			return nil, fmt.Errorf("transport: %w", err)
 		}
 	}
+	if cfg.AnyPort && cfg.Sockets == nil {
+		cfg.Listen = anyPort(cfg.Listen)
+	}
 	if t.host, err = newHost(keys, &gater{t.wanted, t.aimed}, dialHints{t.scoreOf, t.reach.addrs, &t.reach.router, t.enter, t.acquainted}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
@@ -297,7 +300,7 @@ func (t *Transport) blame(p proto.PeerID, stream string, err error) {
 	case offence(err):
 		t.offend(p, stream, err)
 	case !quiet(err):
-		t.log.Debug("stream ends", "peer", p.Short(), "stream", stream, "why", err)
+		t.log.Debug("stream ends", "peer", p, "stream", stream, "why", err)
 	}
 }
 
@@ -319,7 +322,7 @@ func (t *Transport) offend(p proto.PeerID, stream string, err error) {
 	banned := t.ledger.Offend(p, t.cfg.Clock.Mono())
 	t.mu.Unlock()
 	t.met.offences.WithLabelValues(stream).Inc()
-	t.log.Warn("peer breaks the protocol", "peer", p.Short(), "stream", stream, "why", err, "banned", banned)
+	t.log.Warn("peer breaks the protocol", "peer", p, "stream", stream, "why", err, "banned", banned)
 	if banned {
 		t.host.Network().ClosePeer(toLibp2p(p))
 	}

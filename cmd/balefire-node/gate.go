@@ -14,8 +14,8 @@ func peersPending(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "pending", Short: "List the machines on the LAN that ask to be let in",
 		Long: `List the machines on the local network that ask to become members, the newest
-first, with the address that each asks from. Each shows a code on its own screen: let
-it in only when it is the same as here.`,
+first, with the address that each asks from. Each shows a code on its own screen:
+let it in only when it is the same as here.`,
 		Example: "  balefire-node peers pending", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			wishes, err := ask(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Wish, error) { return c.Wishes(ctx) })

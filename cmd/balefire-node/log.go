@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log"
 	"log/slog"
 
 	"github.com/balefire/balefire/transport"
@@ -27,5 +28,10 @@ func (w *world) quietLogger() *slog.Logger {
 	return log
 }
 
-// logLibraries sends what libp2p has to say through the same handler.
-func logLibraries(log *slog.Logger) { transport.SetLibp2pLog(log.Handler()) }
+// logLibraries sends what libp2p, and others that write to the standard logger, have to
+// say through the same handler: a log in JSON has no other lines.
+func logLibraries(l *slog.Logger) {
+	transport.SetLibp2pLog(l.Handler())
+	log.SetFlags(0)
+	log.SetOutput(slog.NewLogLogger(l.Handler(), slog.LevelDebug).Writer())
+}

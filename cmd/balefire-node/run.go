@@ -79,6 +79,9 @@ type daemon struct {
 	open   func(node.Config) (*node.Node, error)
 
 	running atomic.Pointer[node.Node] // nil while it is opened or stops
+	before  *config.Loaded            // that a node has run with, while one that changed was not tried yet
+	at      config.Paths              // of before
+	ran     atomic.Bool               // a node runs, or ran, with loaded
 }
 
 func newDaemon(w *world, l *config.Loaded, p config.Paths) *daemon {
@@ -121,6 +124,10 @@ func (d *daemon) keep(ctx context.Context, once func() error) error {
 			return nil
 		case errors.Is(err, errReload):
 			continue
+		case d.fallsBack(err):
+			d.log.Error("the node does not open with the new configuration: the old one is used again", "err", err)
+			d.loaded, d.paths, d.before = d.before, d.at, nil
+			continue
 		case !isAny(err, store.ErrFailed, store.ErrUnknown):
 			return err
 		}
@@ -138,6 +145,12 @@ func (d *daemon) keep(ctx context.Context, once func() error) error {
 	}
 }
 
+// fallsBack reports whether a changed configuration, with which no node has run yet, is
+// given up for the one before: it does not open with it.
+func (d *daemon) fallsBack(err error) bool {
+	return d.before != nil && !d.ran.Load() && !isAny(err, store.ErrFailed, store.ErrUnknown, context.Canceled)
+}
+
 // ctxless drops the error that only says that the node was told to stop.
 func ctxless(err error) error {
 	if errors.Is(err, context.Canceled) {
@@ -149,6 +162,7 @@ func ctxless(err error) error {
 // once opens the node and runs it with its window until ctx is done or one of
 // them fails. The window is there first: a large store takes its time.
 func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
+	d.ran.Store(false)
 	cfg := d.loaded.Node(d.paths.Dir)
 	cfg.Version, cfg.Logger, cfg.Clock, cfg.Fail = version, d.log, timeOf(d.w), failpoint(d.w)
 	asked := make(chan struct{})
@@ -171,7 +185,6 @@ func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 			return nil
 		}
 	})
-	var ran atomic.Bool
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error {
 		defer stopServing() // the window stays open until the node has stopped
@@ -179,7 +192,7 @@ func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 		if err != nil {
 			return explain(err, d.paths.Dir)
 		}
-		ran.Store(true)
+		d.ran.Store(true)
 		win.Open(n)
 		d.log.Info("the node runs", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
 		d.running.Store(n)
@@ -190,10 +203,10 @@ func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 	g.Go(func() error { return d.watch(ctx, hup) })
 	<-ctx.Done()
 	d.running.Store(nil)
-	if err := context.Cause(ctx); !errors.Is(err, errReload) && !isAny(err, store.ErrFailed, store.ErrUnknown) { // else it is opened again
+	if err := context.Cause(ctx); !errors.Is(err, errReload) && !d.fallsBack(err) && !isAny(err, store.ErrFailed, store.ErrUnknown) { // else it is opened again
 		tellManager(d.log, stateStopping, statusLine("stops"))
 	}
-	if ran.Load() {
+	if d.ran.Load() {
 		d.log.Info("the node stops")
 	}
 	return g.Wait()
@@ -230,6 +243,9 @@ func (d *daemon) watch(ctx context.Context, hup <-chan os.Signal) error {
 		restart := paths.Socket != d.paths.Socket
 		for _, key := range changed {
 			restart = restart || key != "log.level"
+		}
+		if restart {
+			d.before, d.at = d.loaded, d.paths
 		}
 		d.loaded, d.paths = fresh, paths
 		tellManager(d.log, stateReloading, statusLine("takes a changed configuration"))

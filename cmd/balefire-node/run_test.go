@@ -127,6 +127,20 @@ func TestReload(t *testing.T) {
 	if got := slots(); got != before+3 {
 		t.Errorf("%d slots, want %d", got, before+3)
 	}
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	base = fmt.Sprintf("net: {listen: [/ip4/127.0.0.1/tcp/%d]}\nstore: {segment: 4MiB}\n", taken.Addr().(*net.TCPAddr).Port)
+	write("") // valid, but its port is another program's
+	hup <- reloadSignals()[0]
+	told.await(t, "the old one is used again")
+	wantTold("RELOADING=1", "READY=1")
+	if got := slots(); got != before+3 {
+		t.Errorf("with the old configuration again: %d slots, want %d", got, before+3)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("the daemon ended with %v", err)

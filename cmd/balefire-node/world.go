@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
@@ -21,6 +23,7 @@ import (
 // and the global flags.
 type world struct {
 	in       io.Reader
+	tty      *os.File // the terminal behind in; nil: none
 	out, err io.Writer
 	environ  []string
 	clock    clock.Clock
@@ -64,9 +67,40 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // machine is the world that the process was started in.
 func machine() *world {
-	return &world{
+	w := &world{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(),
 		inTTY: isTerminal(os.Stdin), errTTY: isTerminal(os.Stderr), outTTY: isTerminal(os.Stdout),
+	}
+	if w.inTTY {
+		w.tty = os.Stdin
+	}
+	return w
+}
+
+// hidden reads a line that the terminal, if there is one, does not show.
+func (w *world) hidden(ctx context.Context) (io.Reader, error) {
+	if w.tty == nil {
+		return w.in, nil
+	}
+	fd := int(w.tty.Fd())
+	state, err := term.GetState(fd)
+	if err != nil {
+		return nil, err
+	}
+	type line struct {
+		text []byte
+		err  error
+	}
+	read := make(chan line, 1)
+	go func() { // it ends with the process at the latest
+		text, err := term.ReadPassword(fd)
+		read <- line{text, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), term.Restore(fd, state))
+	case l := <-read:
+		return bytes.NewReader(l.text), l.err
 	}
 }
 
@@ -88,7 +122,14 @@ func (w *world) places() (config.Paths, error) {
 	if err != nil {
 		home = "" // a service may have none
 	}
-	return config.Locate(config.Machine{Env: w.env, Root: os.Geteuid() == 0, Home: home, Exists: exists}, w.flags.paths)
+	return config.Locate(config.Machine{Env: w.env, Root: os.Geteuid() == 0, Home: home, Exists: mayExist}, w.flags.paths)
+}
+
+// mayExist is exists, also for what this user may not look at: the folder of the
+// system's socket is closed to who is not in its group, and says so when it is opened.
+func mayExist(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil || errors.Is(err, fs.ErrPermission)
 }
 
 func exists(path string) bool {

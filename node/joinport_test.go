@@ -1,0 +1,61 @@
+package node
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/balefire/balefire/transport"
+)
+
+// The inviter is told where the node will listen, not the ports of the join.
+func TestPortsOfAJoin(t *testing.T) {
+	at := []string{"/ip4/192.0.2.1/tcp/40000", "/ip4/192.0.2.1/udp/50000/quic-v1"}
+	for _, tt := range []struct{ listen, want []string }{
+		{nil, []string{"/ip4/192.0.2.1/tcp/4001", "/ip4/192.0.2.1/udp/4001/quic-v1"}},
+		{[]string{"/ip4/0.0.0.0/tcp/7000"}, []string{"/ip4/192.0.2.1/tcp/7000"}},
+		{[]string{"/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"}, nil},
+	} {
+		if got := atPorts(at, tt.listen); !slices.Equal(got, tt.want) {
+			t.Errorf("%v: %v, want %v", tt.listen, got, tt.want)
+		}
+	}
+}
+
+// A machine joins although another node of it has the ports, and a join that reaches
+// nobody leaves nothing behind.
+func TestJoinBesideAnotherNode(t *testing.T) {
+	a, _ := pair(t, func(_ string, c *Config) { c.Net.Listen = []string{freeAddr(t)} })
+	invite := func() string {
+		inv, err := a.Invite(t.Context(), InviteOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return inv.Ticket
+	}
+	cfg := testConfig(t, filepath.Join(t.TempDir(), "c"))
+	cfg.Net.Listen = a.cfg.Net.Listen
+	if _, err := Join(t.Context(), cfg, invite(), "c"); err != nil {
+		t.Errorf("beside a node that has the port: %v", err)
+	}
+	ticket := invite()
+	a.halt()
+	lost, half := testConfig(t, filepath.Join(t.TempDir(), "d")), testConfig(t, t.TempDir())
+	if err := os.WriteFile(filepath.Join(half.Dir, "config.yaml"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, cfg := range []Config{lost, half} {
+		if _, err := Join(t.Context(), cfg, ticket, "d"); !errors.Is(err, transport.ErrUnreached) {
+			t.Errorf("with nobody there: %v", err)
+		}
+	}
+	if _, err := os.Stat(lost.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its folder stays: %v", err)
+	}
+	if all, err := os.ReadDir(half.Dir); err != nil || len(all) != 1 {
+		t.Errorf("in a folder that was there stay %v, %v", all, err)
+	}
+}

@@ -1,0 +1,34 @@
+package node
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A peer has its name and its whole id in every log line, of whatever handler.
+func TestLogLinesNamePeers(t *testing.T) {
+	known, unknown := proto.PeerID{1}, proto.PeerID{2}
+	var out bytes.Buffer
+	name := func(p proto.PeerID) string {
+		if p == known {
+			return "laptop"
+		}
+		return ""
+	}
+	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+		out.Reset()
+		slog.New(peerNamer{h, name}).With("by", known).WithGroup("g").Info("a line", "peer", unknown, "n", 1)
+		if got := out.String(); !strings.Contains(got, "laptop "+known.String()) || !strings.Contains(got, unknown.String()) {
+			t.Errorf("%s", got)
+		}
+		out.Reset()
+		slog.New(h).Info("without a name", "peer", known)
+		if got := out.String(); !strings.Contains(got, known.String()) {
+			t.Errorf("%s", got)
+		}
+	}
+}
