@@ -205,7 +205,7 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	full := node.Request{
 		Target: "laptop", Kind: "shell", Class: proto.Class_CLASS_CRITICAL, Mode: proto.Mode_MODE_AT_MOST_ONCE, TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
 		Key: "a key, \"quoted\" & ünï", Order: "o", OnDead: "block", Args: []string{"-a", "", "two words", "a,b"}, Body: []byte{0, 1, 0xff},
-		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Retries: 9,
+		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Bounds: node.Bounds{Retries: 9},
 	}
 	later := node.Request{Target: "laptop", Kind: "shell", At: apitest.Start.Add(1234567 * time.Nanosecond), Class: proto.Class_CLASS_NORMAL}
 	if _, err := c.Submit(t.Context(), full); err != nil {
