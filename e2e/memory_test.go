@@ -72,10 +72,10 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 			t.Logf("%d tasks of %d bytes were accepted, with %d MiB of memory; then: %v", len(p.all()), tt.body, a.resident()>>20, full)
 			pending := len(p.all())
 			a.kill()
-			a.start()
+			a.opened()
 			a.kill()
 			limit(tt.mib * 9 / 10)
-			a.start()
+			a.opened()
 			if st, err := a.Status(t.Context()); err != nil || st.Outbox["PENDING"] < pending {
 				t.Errorf("%d of %d tasks wait after the start, %v", st.Outbox["PENDING"], pending, err)
 			}
@@ -87,6 +87,20 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// opened launches the node and waits until it has opened its store. It may go on
+// refusing new work.
+func (m *machine) opened() {
+	m.t.Helper()
+	m.launch()
+	m.until("it has opened its store", func() bool {
+		if !m.alive() {
+			m.t.Fatalf("%s ended instead of opening: %s", m.name, m.tail())
+		}
+		_, err := m.Status(m.t.Context())
+		return err == nil
+	})
 }
 
 // fillUntilFull submits until the node refuses, and returns how it did.
