@@ -106,7 +106,7 @@ func (w *world) addGlobals(root *cobra.Command) {
 	f.StringVar(&w.flags.paths.File, "config", "", "configuration file (BALEFIRE_CONFIG)")
 	f.StringVar(&w.flags.paths.Socket, "socket", "", "the node's socket (BALEFIRE_SOCKET)")
 	f.StringVarP(&w.flags.output, "output", "o", formatTable, "format: table, wide, json, jsonl or yaml")
-	f.DurationVar(&w.flags.timeout, "timeout", 0, "give up after this long; a task that was stored goes on (default 30s for a question, no limit for a wait)")
+	f.Var(spanValue{&w.flags.timeout}, "timeout", "give up after this long; a task that was stored goes on (default 30s for a question, no limit for a wait)")
 	f.StringVar(&w.flags.color, "color", "auto", "colour: auto, always or never")
 	f.BoolVarP(&w.flags.quiet, "quiet", "q", false, "no messages, only data and errors")
 	f.BoolVarP(&w.flags.verbose, "verbose", "v", false, "more messages")

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/balefire/balefire/node/config"
+)
+
+// A spanValue is a flag that is a span of time, written as in the configuration: 90s,
+// 15m, 7d.
+type spanValue struct{ d *time.Duration }
+
+func (v spanValue) Set(text string) error {
+	d, err := config.ParseDuration(text)
+	*v.d = time.Duration(d)
+	return err
+}
+
+func (v spanValue) String() string {
+	if v.d == nil || *v.d == 0 {
+		return "0s"
+	}
+	return config.Duration(*v.d).String()
+}
+
+// Type is what the help calls the value.
+func (spanValue) Type() string { return "duration" }
+
+// A limitValue is a span of time that a handler keeps as text, 0 for none.
+type limitValue struct{ text *string }
+
+func (v limitValue) Set(text string) error {
+	d, err := config.ParseDuration(text)
+	if *v.text = time.Duration(d).String(); d == 0 {
+		*v.text = "0"
+	}
+	return err
+}
+
+func (v limitValue) String() string {
+	if v.text == nil {
+		return ""
+	}
+	return *v.text
+}
+
+// Type is what the help calls the value.
+func (limitValue) Type() string { return "duration" }
+
+// A sizeValue is a flag that is a number of bytes, written as in the configuration:
+// 64MiB, 1.5GB.
+type sizeValue struct{ n *int64 }
+
+func (v sizeValue) Set(text string) error {
+	n, err := config.ParseBytes(text)
+	*v.n = int64(n)
+	return err
+}
+
+func (v sizeValue) String() string {
+	if v.n == nil || *v.n == 0 {
+		return "0"
+	}
+	return strconv.FormatInt(*v.n, 10)
+}
+
+// Type is what the help calls the value.
+func (sizeValue) Type() string { return "size" }

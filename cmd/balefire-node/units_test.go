@@ -1,0 +1,35 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/node"
+)
+
+// Flags take the units of the configuration, and refuse what it refuses.
+func TestFlagsHaveTheUnitsOfTheConfiguration(t *testing.T) {
+	var s node.HandlerSpec
+	c := &cobra.Command{}
+	addHandlerFlags(c, &s)
+	if err := c.ParseFlags([]string{"--timeout", "1d", "--max-output", "10MiB", "--max-body", "1.5GB"}); err != nil {
+		t.Fatal(err)
+	}
+	if s.Timeout != "24h0m0s" || s.MaxOutput != 10<<20 || s.MaxBody != 1_500_000_000 {
+		t.Errorf("timeout %s, output %d, body %d", s.Timeout, s.MaxOutput, s.MaxBody)
+	}
+	if err := c.ParseFlags([]string{"--timeout", "0"}); err != nil || s.Timeout != "0" {
+		t.Errorf("no limit: %q, %v", s.Timeout, err)
+	}
+	for _, bad := range [][]string{{"--timeout", "5"}, {"--timeout", "-1s"}, {"--timeout", "soon"}, {"--max-output", "10 MB of it"}, {"--max-body", "-1"}} {
+		if err := c.ParseFlags(bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	var d time.Duration
+	if err := (spanValue{&d}).Set("1d12h"); err != nil || d != 36*time.Hour || (spanValue{&d}).String() != "36h" {
+		t.Errorf("%s, %v", spanValue{&d}, err)
+	}
+}
