@@ -99,7 +99,7 @@ func (s *Server) routeWishes(n wishes) {
 		return list(n.Wishes(ctx)), nil
 	})
 	type accept struct {
-		ID   string `path:"id" maxLength:"128" doc:"its id, the begin or end of it, the name that it wishes for, or its code"`
+		ID   string `path:"id" maxLength:"128" doc:"its code, or its whole id"`
 		Body *Accept
 	}
 	route(s, op("POST", "/v1/wishes/{id}/accept", "acceptWish", "peers", "Let a node in that asks for it"), func(ctx context.Context, in *accept) (node.Peer, error) {
