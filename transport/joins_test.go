@@ -20,7 +20,7 @@ func (readsJoins) Join(context.Context, proto.PeerID, *proto.JoinRequest) *proto
 	return &proto.JoinReply{Refusal: "read"}
 }
 
-// TestManyJoins holds that one who asks when many do waits for its turn, and is told
+// TestManyJoins holds that one who asks when many of its address do waits for its turn, and is told
 // so when its time is over, not cut off.
 func TestManyJoins(t *testing.T) {
 	for _, c := range []struct {
@@ -29,7 +29,7 @@ func TestManyJoins(t *testing.T) {
 		want string
 	}{{1e-6, 4 * time.Second, "too many ask to join"}, {.5, time.Minute, "read"}} {
 		synctest.Test(t, func(t *testing.T) {
-			m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+			m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond, OneIP: true}, func(n *simNode, cfg *transport.Config) {
 				n.knows, n.mute = []int{}, n.id > 0
 				if n.id == 0 {
 					cfg.Joiner, cfg.Limits.Joins = readsJoins{}, admit.Rate{PerSecond: c.rate, Burst: 2}
