@@ -89,7 +89,7 @@ func (s *Server) deadOnes(ctx context.Context, r Redrive) (ids []string, more bo
 			return nil, false, err
 		}
 		for _, t := range page.Items {
-			if t.RedrivenAs != "" || slices.Contains(ids, t.ID) {
+			if t.RedrivenAs != "" || t.Role == node.RoleOwner || slices.Contains(ids, t.ID) {
 				continue
 			}
 			if len(ids) == maxRedrive {

@@ -182,6 +182,22 @@ func TestEnvelopesAtTheLimitAreLetIn(t *testing.T) {
 	}
 }
 
+// I14: a result is let in whatever the clocks say: the commit rule decides about it.
+func TestResultsAreLetInUnderAnyClock(t *testing.T) {
+	p := newPair(t, SuiteX25519AES)
+	worker := NewKeys(nil, today)
+	p.admit(t, worker, "worker", RoleWork)
+	for _, off := range []time.Duration{3 * time.Minute, time.Hour, -time.Hour, 960 * time.Hour, -960 * time.Hour, -20 * 365 * 24 * time.Hour} {
+		h := p.header()
+		h.What, h.Origin, h.Created, h.NotAfter = proto.WhatResult, worker.Peer(), today.Add(off).UnixMilli(), today.Add(off+proto.MaxTTL).UnixMilli()
+		env := p.seal(t, h, []byte("done"))
+		sign(worker, env)
+		if _, err := p.checks().Check(env); err != nil {
+			t.Errorf("a result made %v off: %v", off, err)
+		}
+	}
+}
+
 // I12: what ends at or before the floor was perhaps seen, so it is refused
 // whatever the clock says.
 func TestFloorRefusesWhatMayHaveBeenSeen(t *testing.T) {

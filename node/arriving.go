@@ -61,10 +61,14 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 		if err != nil {
 			return nil, nil, err
 		}
-		code, detail := n.awaited(from, &opened.Header)
+		code, detail, state := n.awaited(from, &opened.Header)
 		leaf := identity.EnvelopeLeaf(o.GetEnvelope().GetHeader(), o.GetEnvelope().GetBody(), proto.WhatResult)
 		// It must get through when there is no room for new work (I13).
-		return n.takeInto(ctx, n.ground.blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
+		sink, reply, err := n.takeInto(ctx, n.ground.blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
+		if reply != nil {
+			reply.State = state
+		}
+		return sink, reply, err
 	case proto.MessageType_GRANT:
 		return n.porter.offeredGrant(ctx, from, o.GetEnvelope())
 	case proto.MessageType_ENDED:
@@ -75,23 +79,24 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 	return nil, nil, badForm("a body for a message of type %s", o.GetType())
 }
 
-// awaited says NEED_BODY when the home still waits for this result.
-func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string) {
+// awaited says NEED_BODY when the home still waits for this result, and how the
+// task stands here; 0: it is not known.
+func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string, proto.TaskState) {
 	rec, err := n.outbox.Get(h.ID)
 	switch {
 	case errors.Is(err, outbox.ErrNotFound):
-		return proto.Code_CODE_STALE, "no such task is known here"
+		return proto.Code_CODE_STALE, "no such task is known here", 0
 	case err != nil:
-		return proto.Code_CODE_INTERNAL, "the task could not be read"
+		return proto.Code_CODE_INTERNAL, "the task could not be read", 0
 	case rec.GetState().Terminal() || rec.Seq() != h.Seq:
-		return proto.Code_CODE_STALE, "the result is not awaited"
+		return proto.Code_CODE_STALE, "the result is not awaited", rec.GetState()
 	case string(rec.GetPeer()) == string(from[:]) || n.queues.stood(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), queuePrefix):
-		return proto.Code_CODE_BUSY, "the sender is not known here as a home of the task's queue, yet"
+		return proto.Code_CODE_BUSY, "the sender is not known here as a home of the task's queue, yet", rec.GetState()
 	default:
-		return proto.Code_CODE_STALE, "the result is not awaited"
+		return proto.Code_CODE_STALE, "the result is not awaited", rec.GetState()
 	}
-	return proto.Code_CODE_NEED_BODY, ""
+	return proto.Code_CODE_NEED_BODY, "", rec.GetState()
 }
 
 // takeIf opens a place for the body when the verdict on its envelope was that

@@ -87,6 +87,15 @@ func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draf
 	return d, n.sealBytes(d, key, plain, stream)
 }
 
+// resultRefused makes an event of a result that its home refuses.
+func (n *Node) resultRefused(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool) {
+	kind := "result.refused"
+	if over {
+		kind = "result.dead"
+	}
+	n.tell(kind, home, fmt.Sprintf("the home of task %s refuses its result: %s: %s", id, r.GetCode().Name(), r.GetDetail()), map[string]string{"task": id.String()})
+}
+
 // statements are what this node states about a task with its result: also that
 // it accepted it, since a quick result overtakes the Ack.
 func (n *Node) statements(f *inbox.Finished) [][]byte {

@@ -109,7 +109,7 @@ func (l *loop) Answers(ctx context.Context) (*proto.Ack, error) {
 func (n *Node) copyBody(ctx context.Context, offer *proto.Offer, b *blob.Blob) error {
 	sink, reply := bodies{n}.Offer(ctx, n.keys.Peer(), offer)
 	if reply.GetCode() != proto.Code_CODE_UNSPECIFIED {
-		return &transport.CodeError{Code: reply.GetCode(), Detail: reply.GetDetail()}
+		return &transport.CodeError{Code: reply.GetCode(), Detail: reply.GetDetail(), State: reply.GetState()}
 	}
 	if sink == nil {
 		return nil

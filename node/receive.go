@@ -154,7 +154,7 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 	if streamed || len(outcome.GetBody()) > proto.MaxInlineRecord {
 		// Its body becomes a file before the commit rule is asked, so the file of
 		// another result, or of none, must not be written for it.
-		switch code, detail := n.awaited(from, &opened.Header); code {
+		switch code, detail, _ := n.awaited(from, &opened.Header); code {
 		case proto.Code_CODE_NEED_BODY:
 		case proto.Code_CODE_STALE:
 			return outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}, nil

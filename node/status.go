@@ -195,6 +195,11 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 			add("the certificate of %s has expired: it has to join again", p.Name)
 		}
 	}
+	if list, count := n.outbox.RefusedResults(1); count > 0 {
+		r := list[0]
+		home, _ := n.peerNames(r.Home[:])
+		add("%s: %s says %s: %s (balefire-node why %s)", counted(count, "result is refused by its home", "results are refused by their homes"), home, r.Code.Name(), r.Detail, r.ID)
+	}
 	if n.book.Count() >= transport.MaxPeers {
 		add("%s", crowdedText)
 	}

@@ -41,6 +41,9 @@ func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 	}
 	rec, err = n.inbox.Get(id)
 	if errors.Is(err, backlog.ErrNotFound) {
+		rec, err = n.outbox.Result(id)
+	}
+	if errors.Is(err, outbox.ErrNotFound) {
 		return id, "", nil, n.lost(id)
 	}
 	return id, RoleOwner, rec, err
@@ -213,7 +216,8 @@ func (n *Node) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
 	}
 }
 
-// DeadLetters lists the dead letters of this home, the newest first.
+// DeadLetters lists the dead letters of this node, the newest first: tasks of this
+// home, and results of tasks that ran here which their homes refused for good.
 func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
 	page := Page[Task]{Items: []Task{}}
 	limit, err := pageSize(q.Limit)
@@ -233,7 +237,11 @@ func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
 		return page, err
 	}
 	for _, l := range found {
-		page.Items = append(page.Items, n.view(l.ID, RoleHome, l.Record))
+		role := RoleHome
+		if l.Result {
+			role = RoleOwner
+		}
+		page.Items = append(page.Items, n.view(l.ID, role, l.Record))
 	}
 	if !next.IsZero() {
 		page.Next = writeCursor(RoleOwner, next)

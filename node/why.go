@@ -34,6 +34,9 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	if role == RoleOwner && rec.GetQueue() != "" && !rec.GetState().Terminal() {
 		return n.whyQueued(ctx, b, id, rec), nil
 	}
+	if w, err := n.outbox.WhyResult(id); role == RoleOwner && err == nil {
+		return n.whyResult(b, w), nil
+	}
 	if role == RoleOwner {
 		return n.whyOwned(b, id, rec), nil
 	}
@@ -124,6 +127,24 @@ func (n *Node) hangs(p proto.PeerID, set func(cause, fix string)) bool {
 		set(cause, fix)
 	}
 	return cause != ""
+}
+
+// whyResult looks at the result of a task that ran here.
+func (n *Node) whyResult(b Blocker, w outbox.Why) Blocker {
+	name, _ := n.peerNames(w.Peer[:])
+	b.Steps = append(b.Steps, "custody: it ended here; its result is for "+name)
+	if w.State.Terminal() {
+		b.Cause = fmt.Sprintf("%s refused its result for good: %s", name, w.Reason)
+		b.Fix = "look at the task on " + name + ": balefire-node why " + b.Task
+		return b
+	}
+	if w.Next > 0 {
+		b.Next = new(n.cfg.Clock.Now().Add(w.Next).UTC())
+	}
+	step := func(format string, a ...any) { b.Steps = append(b.Steps, fmt.Sprintf(format, a...)) }
+	set := func(cause, fix string) { b.Cause, b.Fix = "it has ended here; of its result: "+cause, fix }
+	n.whyDelivery(&b, w, name, step, set)
+	return b
 }
 
 // viaRelay names the relay between this node and a connected peer; empty: none is.

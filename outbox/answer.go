@@ -179,6 +179,7 @@ func (l *lane) rule(a *answered) {
 		a.ruling = onRefusal(k.Part, refusal{
 			code: a.refusal.Code, attempts: int(a.rec.Attempts), limit: l.o.cfg.MaxAttempts,
 			cancel: a.rec.Cancel || l.o.wantsCancel(k), sure: l.o.sure(k, a.rec),
+			unknown: a.refusal.State == proto.TaskState_TASK_STATE_UNSPECIFIED,
 		})
 	case k.Part == backlog.PartTask:
 		a.ruling = ruling{effect: accept}
@@ -205,11 +206,13 @@ func (o *Outbox) wantsCancel(k backlog.Key) bool {
 // unwritten lets a refused entry wait, which memory alone knows.
 func (l *lane) unwritten(a *answered) {
 	o, k := l.o, a.item.Key
+	before := o.notes.get(k)
 	n := o.refused(k, a.rec, a.refusal)
 	if a.ruling.effect == carry {
 		l.wantBody(a.item)
 		return
 	}
+	o.resultRefused(k, l.peer, a.refusal, before, n, false)
 	if o.hints.fresh(l.peer, a.refusal.Code, o.cfg.Clock.Boot()) {
 		o.backlog.Release(k, o.soon())
 		return
@@ -259,6 +262,13 @@ func (l *lane) change(a *answered, r *proto.Record, now time.Time) backlog.Actio
 	return shelf(a.ruling.state)
 }
 
+// dropped logs what a home has said of a result that it does not need.
+func (o *Outbox) dropped(k backlog.Key, home proto.PeerID, r *proto.Refusal) {
+	if k.Part == backlog.PartResult && r.GetCode() == proto.Code_CODE_STALE {
+		o.cfg.Logger.Info("the home of a task does not need its result", "task", k.ID.String(), "home", home.Short(), "detail", r.GetDetail())
+	}
+}
+
 func refusalText(r *proto.Refusal) string {
 	if r.GetDetail() == "" {
 		return "refused by the target: " + r.GetCode().Name()
@@ -303,6 +313,10 @@ func (l *lane) written(a *answered, r *proto.Record) int {
 		l.mu.Unlock()
 	}
 	if k.Part != backlog.PartTask {
+		if a.ruling.effect == end {
+			o.resultRefused(k, l.peer, a.refusal, note{}, note{}, true)
+		}
+		o.dropped(k, l.peer, a.refusal)
 		if k.Part == backlog.PartResult && a.ruling.effect == drop && r.BodyBlob != "" {
 			o.cfg.Unneeded(r.BodyBlob)
 		}

@@ -96,6 +96,9 @@ type Config struct {
 	// Changed is told of every change of a task of this home, after it is durable.
 	// It must be quick and must not keep or change r.
 	Changed func(id proto.TaskID, r *proto.Record)
+	// ResultRefused is told of a result that its home refuses, and with over that it
+	// has become a dead letter. It must be quick.
+	ResultRefused func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool)
 	// Unneeded is told of the body of a result that its home has: no record names
 	// it any more. It must be quick.
 	Unneeded func(blob string)
@@ -123,6 +126,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Changed == nil {
 		c.Changed = func(proto.TaskID, *proto.Record) {}
+	}
+	if c.ResultRefused == nil {
+		c.ResultRefused = func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) {}
 	}
 	if c.Unneeded == nil {
 		c.Unneeded = func(string) {}

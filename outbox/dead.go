@@ -18,9 +18,14 @@ const (
 )
 
 // DeadLetters returns up to limit dead letters that match; span and next as in List.
+// Results that no home took are among them.
 func (o *Outbox) DeadLetters(q Query, span backlog.Span, limit int) (found []Listed, next proto.TaskID, err error) {
-	span.Shelves = []backlog.Shelf{backlog.Dead}
-	return o.List(q, span, limit)
+	span.Shelves, span.Results = []backlog.Shelf{backlog.Dead}, true
+	page, next, err := o.backlog.Page(span, limit, q.matchesDead)
+	for _, l := range page {
+		found = append(found, Listed{l.Key.ID, l.Record, l.Key.Part == backlog.PartResult})
+	}
+	return found, next, err
 }
 
 // DeadLetter returns one dead letter whole, or ErrNotFound.
@@ -75,7 +80,7 @@ func (o *Outbox) RedrivenAs(id proto.TaskID) (as proto.TaskID, ok bool, err erro
 // PurgeDead deletes the dead letters that match and returns how many; with dryRun
 // it only counts them.
 func (o *Outbox) PurgeDead(ctx context.Context, q Query, dryRun bool) (int, error) {
-	return o.backlog.Purge(ctx, backlog.Dead, q.matches, dryRun)
+	return o.backlog.Purge(ctx, backlog.Dead, q.matchesDead, dryRun)
 }
 
 // PurgeDone deletes the finished tasks that match, likewise.

@@ -51,6 +51,7 @@ type refusal struct {
 	attempts int  // spent so far
 	limit    int  // attempts allowed
 	cancel   bool // a person wants the task stopped
+	unknown  bool // the other side knows no such task
 	sure     bool // the target certainly does not have it from an earlier link
 }
 
@@ -85,17 +86,23 @@ func onRefusal(part backlog.Part, f refusal) ruling {
 	return ruling{effect: spend}
 }
 
-// onResultRefused: a home that will never take a result has said so; every other
-// refusal is transient, also the failures of the home, for a result is not given
-// up before its time.
+// onResultRefused rules on a result that its home did not take. A home that has
+// noted it, or has ended the task in another way, needs it no more. What no later
+// try can change becomes a dead letter of this node, as does the result of a task
+// that its home does not know. Everything else is tried again: also EXPIRED and
+// DENIED, for a clock may be set right and a certificate renewed.
 func onResultRefused(f refusal) ruling {
 	switch f.code {
-	case proto.Code_CODE_DUPLICATE, proto.Code_CODE_STALE:
+	case proto.Code_CODE_DUPLICATE:
 		return ruling{effect: drop}
+	case proto.Code_CODE_STALE:
+		if !f.unknown {
+			return ruling{effect: drop}
+		}
+		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
 	case proto.Code_CODE_NEED_BODY:
 		return ruling{effect: carry}
-	}
-	if _, ends := f.code.Ends(); ends {
+	case proto.Code_CODE_BAD_SIGNATURE, proto.Code_CODE_BAD_FORM, proto.Code_CODE_TOO_LARGE:
 		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
 	}
 	return ruling{effect: wait}

@@ -223,7 +223,9 @@ func TestResultsGoHome(t *testing.T) {
 			t.Errorf("a committed result is still here: %+v", st)
 		}
 		for _, code := range []proto.Code{proto.Code_CODE_STALE, proto.Code_CODE_DUPLICATE} {
-			g.saying(code)
+			g.say = func(*proto.Message) *proto.Refusal {
+				return &proto.Refusal{Code: code, State: proto.TaskState_TASK_STATE_CANCELLED}
+			}
 			if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +234,7 @@ func TestResultsGoHome(t *testing.T) {
 				t.Errorf("after %v: %+v", code.Name(), st)
 			}
 		}
-		g.saying(proto.Code_CODE_DENIED)
+		g.saying(proto.Code_CODE_BAD_FORM)
 		if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
 			t.Fatal(err)
 		}

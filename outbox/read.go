@@ -57,9 +57,15 @@ type Query struct {
 }
 
 func (q *Query) matches(k backlog.Key, r *proto.Record) bool {
-	if k.Part != backlog.PartTask {
-		return false
-	}
+	return k.Part == backlog.PartTask && q.chooses(k, r)
+}
+
+// matchesDead is matches for dead letters: results that no home took are among them.
+func (q *Query) matchesDead(k backlog.Key, r *proto.Record) bool {
+	return k.Part != backlog.PartCancel && q.chooses(k, r)
+}
+
+func (q *Query) chooses(k backlog.Key, r *proto.Record) bool {
 	if len(q.States) > 0 {
 		found := false
 		for _, s := range q.States {
@@ -83,6 +89,7 @@ func (q *Query) matches(k backlog.Key, r *proto.Record) bool {
 type Listed struct {
 	ID     proto.TaskID
 	Record *proto.Record
+	Result bool // of a task that ran here, for its home
 }
 
 // List returns up to limit tasks that match, in the order of span. next is where the
@@ -93,7 +100,7 @@ func (o *Outbox) List(q Query, span backlog.Span, limit int) (found []Listed, ne
 		return q.matches(k, r)
 	})
 	for _, l := range page {
-		found = append(found, Listed{l.Key.ID, l.Record})
+		found = append(found, Listed{ID: l.Key.ID, Record: l.Record})
 	}
 	return found, next, err
 }
@@ -202,7 +209,10 @@ func (o *Outbox) Why(id proto.TaskID) (Why, error) {
 	if err != nil {
 		return Why{}, err
 	}
-	k := backlog.TaskKey(id)
+	return o.why(backlog.TaskKey(id), r), nil
+}
+
+func (o *Outbox) why(k backlog.Key, r *proto.Record) Why {
 	where, _ := o.backlog.Where(k)
 	n := o.notes.get(k)
 	w := Why{
@@ -213,7 +223,7 @@ func (o *Outbox) Why(id proto.TaskID) (Why, error) {
 	if p, err := proto.PeerIDFrom(r.Peer); err == nil {
 		w.Peer, w.Linked = p, o.links.up(p)
 	}
-	return w, nil
+	return w
 }
 
 // Waiting returns how many entries wait for a link to the peer or an answer of

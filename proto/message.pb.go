@@ -67,6 +67,8 @@ const (
 	MessageType_TIMELINE       MessageType = 38 // payload is a TimelineAsk; answered where shared queues are known
 	MessageType_TIMELINE_REPLY MessageType = 39 // payload is a TimelineReply
 	MessageType_READY          MessageType = 41 // payload is a Ready, on a ctl stream; never answered
+	MessageType_LOOKUP         MessageType = 42 // payload is a Lookup, from the home of tasks
+	MessageType_LOOKUP_REPLY   MessageType = 43 // payload is a LookupReply
 )
 
 // Enum value maps for MessageType.
@@ -112,6 +114,8 @@ var (
 		38: "TIMELINE",
 		39: "TIMELINE_REPLY",
 		41: "READY",
+		42: "LOOKUP",
+		43: "LOOKUP_REPLY",
 	}
 	MessageType_value = map[string]int32{
 		"PING":           0,
@@ -154,6 +158,8 @@ var (
 		"TIMELINE":       38,
 		"TIMELINE_REPLY": 39,
 		"READY":          41,
+		"LOOKUP":         42,
+		"LOOKUP_REPLY":   43,
 	}
 )
 
@@ -191,7 +197,7 @@ type Message struct {
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                                                                                       // at most 64 bytes: UUIDv7 of the task for DATA, RESULT and CANCEL; empty or of this message otherwise
 	Type          MessageType            `protobuf:"varint,2,opt,name=type,proto3,enum=transport.v1.MessageType" json:"type,omitempty"`                                                    // a receiver answers UNKNOWN_VERSION to a type it does not know
 	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`                                                                             // what the type says, within the MaxFrame or MaxControl of its stream
-	Timestamp     int64                  `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`                                                                        // sender's clock, Unix nanoseconds; never used to order messages
+	Timestamp     int64                  `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`                                                                        // sender's clock, Unix nanoseconds; never used to order messages. PONG: 0 while the sender doubts its clock
 	Metadata      map[string]string      `protobuf:"bytes,5,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // unsigned hints, at most 16 entries of 128 and 1024 bytes; re-checked against the signed header
 	Signature     []byte                 `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`                                                                         // at most 64 bytes. DATA and RESULT: the Ed25519 signature of the group root; empty on a direct authenticated hop otherwise
 	unknownFields protoimpl.UnknownFields
@@ -284,7 +290,7 @@ const file_message_proto_rawDesc = "" +
 	"\tsignature\x18\x06 \x01(\fR\tsignature\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xfc\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x9a\x04\n" +
 	"\vMessageType\x12\b\n" +
 	"\x04PING\x10\x00\x12\b\n" +
 	"\x04PONG\x10\x01\x12\b\n" +
@@ -335,7 +341,10 @@ const file_message_proto_rawDesc = "" +
 	"\tSCHEDULED\x10%\x12\f\n" +
 	"\bTIMELINE\x10&\x12\x12\n" +
 	"\x0eTIMELINE_REPLY\x10'\x12\t\n" +
-	"\x05READY\x10)B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\x05READY\x10)\x12\n" +
+	"\n" +
+	"\x06LOOKUP\x10*\x12\x10\n" +
+	"\fLOOKUP_REPLY\x10+B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_message_proto_rawDescOnce sync.Once

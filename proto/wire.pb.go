@@ -388,6 +388,97 @@ func (x *Ready) GetRoom() bool {
 	return false
 }
 
+// Lookup asks a node which of the tasks that it accepted from the sender it still
+// knows. A home asks after its peer has started again, and now and then.
+type Lookup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tasks         [][]byte               `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"` // TaskIDs, at most MaxLookup
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lookup) Reset() {
+	*x = Lookup{}
+	mi := &file_wire_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lookup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lookup) ProtoMessage() {}
+
+func (x *Lookup) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lookup.ProtoReflect.Descriptor instead.
+func (*Lookup) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Lookup) GetTasks() [][]byte {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
+}
+
+// LookupReply answers a Lookup.
+type LookupReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unknown       [][]byte               `protobuf:"bytes,1,rep,name=unknown,proto3" json:"unknown,omitempty"` // of the tasks that were asked about: those that are not known there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LookupReply) Reset() {
+	*x = LookupReply{}
+	mi := &file_wire_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LookupReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LookupReply) ProtoMessage() {}
+
+func (x *LookupReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LookupReply.ProtoReflect.Descriptor instead.
+func (*LookupReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LookupReply) GetUnknown() [][]byte {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
 // Hello opens every connection, both ways. Nothing else is read before it.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -409,7 +500,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -421,7 +512,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -434,7 +525,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{5}
+	return file_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Hello) GetVersion() uint32 {
@@ -535,7 +626,7 @@ type Signed struct {
 
 func (x *Signed) Reset() {
 	*x = Signed{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +638,7 @@ func (x *Signed) String() string {
 func (*Signed) ProtoMessage() {}
 
 func (x *Signed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +651,7 @@ func (x *Signed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signed.ProtoReflect.Descriptor instead.
 func (*Signed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
+	return file_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Signed) GetDetails() []byte {
@@ -608,7 +699,7 @@ type MemberDetails struct {
 
 func (x *MemberDetails) Reset() {
 	*x = MemberDetails{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +711,7 @@ func (x *MemberDetails) String() string {
 func (*MemberDetails) ProtoMessage() {}
 
 func (x *MemberDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +724,7 @@ func (x *MemberDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDetails.ProtoReflect.Descriptor instead.
 func (*MemberDetails) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MemberDetails) GetMesh() []byte {
@@ -702,7 +793,7 @@ type KeyDetails struct {
 
 func (x *KeyDetails) Reset() {
 	*x = KeyDetails{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -714,7 +805,7 @@ func (x *KeyDetails) String() string {
 func (*KeyDetails) ProtoMessage() {}
 
 func (x *KeyDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -727,7 +818,7 @@ func (x *KeyDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyDetails.ProtoReflect.Descriptor instead.
 func (*KeyDetails) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *KeyDetails) GetPeer() []byte {
@@ -793,7 +884,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +896,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +909,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Receipt) GetStatement() []byte {
@@ -859,7 +950,7 @@ type Receipts struct {
 
 func (x *Receipts) Reset() {
 	*x = Receipts{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +962,7 @@ func (x *Receipts) String() string {
 func (*Receipts) ProtoMessage() {}
 
 func (x *Receipts) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +975,7 @@ func (x *Receipts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipts.ProtoReflect.Descriptor instead.
 func (*Receipts) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Receipts) GetReceipts() []*Receipt {
@@ -906,7 +997,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1009,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1022,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Cancel) GetTask() []byte {
@@ -971,7 +1062,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1074,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1087,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JoinRequest) GetTicketId() []byte {
@@ -1056,7 +1147,7 @@ type JoinReply struct {
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1159,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1172,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JoinReply) GetRefusal() string {
@@ -1138,7 +1229,7 @@ type KnownPeer struct {
 
 func (x *KnownPeer) Reset() {
 	*x = KnownPeer{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1241,7 @@ func (x *KnownPeer) String() string {
 func (*KnownPeer) ProtoMessage() {}
 
 func (x *KnownPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1254,7 @@ func (x *KnownPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KnownPeer.ProtoReflect.Descriptor instead.
 func (*KnownPeer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KnownPeer) GetCertificate() *Signed {
@@ -1199,7 +1290,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1302,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1315,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Offer) GetEnvelope() *Envelope {
@@ -1244,16 +1335,17 @@ func (x *Offer) GetType() MessageType {
 // OfferReply is the receiver's answer: from where to send.
 type OfferReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // anything but 0: nothing is wanted
-	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`                    // bytes that are durable and verified already; equal to the size: nothing to send
+	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`        // anything but 0: nothing is wanted
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`                            // for a person, at most 256 bytes
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`                           // bytes that are durable and verified already; equal to the size: nothing to send
+	State         TaskState              `protobuf:"varint,4,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // with STALE: how the task stands at its home; 0: it is not known there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OfferReply) Reset() {
 	*x = OfferReply{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1357,7 @@ func (x *OfferReply) String() string {
 func (*OfferReply) ProtoMessage() {}
 
 func (x *OfferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1370,7 @@ func (x *OfferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferReply.ProtoReflect.Descriptor instead.
 func (*OfferReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OfferReply) GetCode() Code {
@@ -1302,6 +1394,13 @@ func (x *OfferReply) GetOffset() uint64 {
 	return 0
 }
 
+func (x *OfferReply) GetState() TaskState {
+	if x != nil {
+		return x.State
+	}
+	return TaskState_TASK_STATE_UNSPECIFIED
+}
+
 // Chunk is a piece of a streamed body, sent in order by who offered it.
 type Chunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1314,7 +1413,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1425,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1438,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Chunk) GetOffset() uint64 {
@@ -1376,7 +1475,7 @@ type ChunkReply struct {
 
 func (x *ChunkReply) Reset() {
 	*x = ChunkReply{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1487,7 @@ func (x *ChunkReply) String() string {
 func (*ChunkReply) ProtoMessage() {}
 
 func (x *ChunkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1500,7 @@ func (x *ChunkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReply.ProtoReflect.Descriptor instead.
 func (*ChunkReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ChunkReply) GetOffset() uint64 {
@@ -1459,7 +1558,11 @@ const file_wire_proto_rawDesc = "" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\"7\n" +
 	"\x05Ready\x12\x1a\n" +
 	"\bhandlers\x18\x01 \x01(\bR\bhandlers\x12\x12\n" +
-	"\x04room\x18\x02 \x01(\bR\x04room\"\x8d\x03\n" +
+	"\x04room\x18\x02 \x01(\bR\x04room\"\x1e\n" +
+	"\x06Lookup\x12\x14\n" +
+	"\x05tasks\x18\x01 \x03(\fR\x05tasks\"'\n" +
+	"\vLookupReply\x12\x18\n" +
+	"\aunknown\x18\x01 \x03(\fR\aunknown\"\x8d\x03\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x126\n" +
 	"\vcertificate\x18\x02 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
@@ -1534,12 +1637,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x05addrs\x18\x03 \x03(\tR\x05addrs\"j\n" +
 	"\x05Offer\x122\n" +
 	"\benvelope\x18\x01 \x01(\v2\x16.transport.v1.EnvelopeR\benvelope\x12-\n" +
-	"\x04type\x18\x02 \x01(\x0e2\x19.transport.v1.MessageTypeR\x04type\"d\n" +
+	"\x04type\x18\x02 \x01(\x0e2\x19.transport.v1.MessageTypeR\x04type\"\x93\x01\n" +
 	"\n" +
 	"OfferReply\x12&\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x16\n" +
-	"\x06offset\x18\x03 \x01(\x04R\x06offset\"K\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12-\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\"K\n" +
 	"\x05Chunk\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x16\n" +
@@ -1562,55 +1666,58 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_wire_proto_goTypes = []any{
 	(*Envelope)(nil),      // 0: transport.v1.Envelope
 	(*Ack)(nil),           // 1: transport.v1.Ack
 	(*Refusal)(nil),       // 2: transport.v1.Refusal
 	(*Mark)(nil),          // 3: transport.v1.Mark
 	(*Ready)(nil),         // 4: transport.v1.Ready
-	(*Hello)(nil),         // 5: transport.v1.Hello
-	(*Signed)(nil),        // 6: transport.v1.Signed
-	(*MemberDetails)(nil), // 7: transport.v1.MemberDetails
-	(*KeyDetails)(nil),    // 8: transport.v1.KeyDetails
-	(*Receipt)(nil),       // 9: transport.v1.Receipt
-	(*Receipts)(nil),      // 10: transport.v1.Receipts
-	(*Cancel)(nil),        // 11: transport.v1.Cancel
-	(*JoinRequest)(nil),   // 12: transport.v1.JoinRequest
-	(*JoinReply)(nil),     // 13: transport.v1.JoinReply
-	(*KnownPeer)(nil),     // 14: transport.v1.KnownPeer
-	(*Offer)(nil),         // 15: transport.v1.Offer
-	(*OfferReply)(nil),    // 16: transport.v1.OfferReply
-	(*Chunk)(nil),         // 17: transport.v1.Chunk
-	(*ChunkReply)(nil),    // 18: transport.v1.ChunkReply
-	(Code)(0),             // 19: transport.v1.Code
-	(TaskState)(0),        // 20: transport.v1.TaskState
-	(MessageType)(0),      // 21: transport.v1.MessageType
+	(*Lookup)(nil),        // 5: transport.v1.Lookup
+	(*LookupReply)(nil),   // 6: transport.v1.LookupReply
+	(*Hello)(nil),         // 7: transport.v1.Hello
+	(*Signed)(nil),        // 8: transport.v1.Signed
+	(*MemberDetails)(nil), // 9: transport.v1.MemberDetails
+	(*KeyDetails)(nil),    // 10: transport.v1.KeyDetails
+	(*Receipt)(nil),       // 11: transport.v1.Receipt
+	(*Receipts)(nil),      // 12: transport.v1.Receipts
+	(*Cancel)(nil),        // 13: transport.v1.Cancel
+	(*JoinRequest)(nil),   // 14: transport.v1.JoinRequest
+	(*JoinReply)(nil),     // 15: transport.v1.JoinReply
+	(*KnownPeer)(nil),     // 16: transport.v1.KnownPeer
+	(*Offer)(nil),         // 17: transport.v1.Offer
+	(*OfferReply)(nil),    // 18: transport.v1.OfferReply
+	(*Chunk)(nil),         // 19: transport.v1.Chunk
+	(*ChunkReply)(nil),    // 20: transport.v1.ChunkReply
+	(Code)(0),             // 21: transport.v1.Code
+	(TaskState)(0),        // 22: transport.v1.TaskState
+	(MessageType)(0),      // 23: transport.v1.MessageType
 }
 var file_wire_proto_depIdxs = []int32{
 	2,  // 0: transport.v1.Ack.refusals:type_name -> transport.v1.Refusal
-	19, // 1: transport.v1.Refusal.code:type_name -> transport.v1.Code
-	20, // 2: transport.v1.Refusal.state:type_name -> transport.v1.TaskState
-	6,  // 3: transport.v1.Hello.certificate:type_name -> transport.v1.Signed
-	6,  // 4: transport.v1.Hello.key_record:type_name -> transport.v1.Signed
-	6,  // 5: transport.v1.Hello.revocation:type_name -> transport.v1.Signed
-	6,  // 6: transport.v1.Signed.issuer:type_name -> transport.v1.Signed
-	9,  // 7: transport.v1.Receipts.receipts:type_name -> transport.v1.Receipt
-	6,  // 8: transport.v1.JoinRequest.key_record:type_name -> transport.v1.Signed
-	6,  // 9: transport.v1.JoinRequest.certificate:type_name -> transport.v1.Signed
-	6,  // 10: transport.v1.JoinReply.certificate:type_name -> transport.v1.Signed
-	14, // 11: transport.v1.JoinReply.peers:type_name -> transport.v1.KnownPeer
-	6,  // 12: transport.v1.KnownPeer.certificate:type_name -> transport.v1.Signed
-	6,  // 13: transport.v1.KnownPeer.key_record:type_name -> transport.v1.Signed
+	21, // 1: transport.v1.Refusal.code:type_name -> transport.v1.Code
+	22, // 2: transport.v1.Refusal.state:type_name -> transport.v1.TaskState
+	8,  // 3: transport.v1.Hello.certificate:type_name -> transport.v1.Signed
+	8,  // 4: transport.v1.Hello.key_record:type_name -> transport.v1.Signed
+	8,  // 5: transport.v1.Hello.revocation:type_name -> transport.v1.Signed
+	8,  // 6: transport.v1.Signed.issuer:type_name -> transport.v1.Signed
+	11, // 7: transport.v1.Receipts.receipts:type_name -> transport.v1.Receipt
+	8,  // 8: transport.v1.JoinRequest.key_record:type_name -> transport.v1.Signed
+	8,  // 9: transport.v1.JoinRequest.certificate:type_name -> transport.v1.Signed
+	8,  // 10: transport.v1.JoinReply.certificate:type_name -> transport.v1.Signed
+	16, // 11: transport.v1.JoinReply.peers:type_name -> transport.v1.KnownPeer
+	8,  // 12: transport.v1.KnownPeer.certificate:type_name -> transport.v1.Signed
+	8,  // 13: transport.v1.KnownPeer.key_record:type_name -> transport.v1.Signed
 	0,  // 14: transport.v1.Offer.envelope:type_name -> transport.v1.Envelope
-	21, // 15: transport.v1.Offer.type:type_name -> transport.v1.MessageType
-	19, // 16: transport.v1.OfferReply.code:type_name -> transport.v1.Code
-	19, // 17: transport.v1.ChunkReply.code:type_name -> transport.v1.Code
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	23, // 15: transport.v1.Offer.type:type_name -> transport.v1.MessageType
+	21, // 16: transport.v1.OfferReply.code:type_name -> transport.v1.Code
+	22, // 17: transport.v1.OfferReply.state:type_name -> transport.v1.TaskState
+	21, // 18: transport.v1.ChunkReply.code:type_name -> transport.v1.Code
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -1626,7 +1733,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

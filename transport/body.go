@@ -20,6 +20,7 @@ const bodyWindow = 4 << 20
 type CodeError struct {
 	Code   proto.Code
 	Detail string
+	State  proto.TaskState // with STALE: how the task stands at its home; 0: it is not known there
 }
 
 func (e *CodeError) Error() string {
@@ -28,7 +29,7 @@ func (e *CodeError) Error() string {
 
 // Refusal returns what the peer said, in the form that an Ack would have.
 func (e *CodeError) Refusal() *proto.Refusal {
-	return &proto.Refusal{Code: e.Code, Detail: e.Detail}
+	return &proto.Refusal{Code: e.Code, Detail: e.Detail, State: e.State}
 }
 
 // An outgoing is a streamed body on its way to a peer.
@@ -124,7 +125,7 @@ func (s *stream) offer(offer *proto.Offer, size int64) (offset int64, err error)
 		return 0, err
 	}
 	if r.GetCode() != proto.Code_CODE_UNSPECIFIED {
-		return 0, &CodeError{r.GetCode(), r.GetDetail()}
+		return 0, &CodeError{r.GetCode(), r.GetDetail(), r.GetState()}
 	}
 	if r.GetOffset() > uint64(size) {
 		return 0, fmt.Errorf("%w: asked to go on at byte %d of %d", ErrProtocol, r.GetOffset(), size)
@@ -233,7 +234,7 @@ func (o *outgoing) next() (int64, error) {
 		return 0, err
 	}
 	if r.GetCode() != proto.Code_CODE_UNSPECIFIED {
-		return 0, &CodeError{r.GetCode(), r.GetDetail()}
+		return 0, &CodeError{Code: r.GetCode(), Detail: r.GetDetail()}
 	}
 	return int64(min(r.GetOffset(), 1<<62)), nil
 }

@@ -16,6 +16,7 @@ type Span struct {
 	With    bool         // From itself is looked at too
 	Oldest  bool         // the oldest first; default the newest first
 	Shelves []Shelf      // default all
+	Results bool         // ended results are looked at too, where no task has their id
 }
 
 // holds reports whether id is inside the span.
@@ -76,6 +77,10 @@ func (b *Backlog) Page(s Span, limit int, match func(Key, *proto.Record) bool) (
 // listed reads one entry of a page; not ok when it is gone, or on another shelf by now.
 func (b *Backlog) listed(s Span, k Key) (l Listed, ok bool, err error) {
 	r, shelf, err := b.Get(k)
+	if s.Results && errors.Is(err, ErrNotFound) {
+		k.Part = PartResult
+		r, shelf, err = b.Get(k)
+	}
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return l, false, nil

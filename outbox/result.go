@@ -1,0 +1,95 @@
+package outbox
+
+import (
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// tellAfter is how many refusals in a row of a kind that passes by itself are
+// told to a person.
+const tellAfter = 10
+
+// resultKey is the key of the result of a task that ran here.
+func resultKey(id proto.TaskID) backlog.Key {
+	return backlog.Key{ID: id, Part: backlog.PartResult}
+}
+
+// Result returns the record of the result of a task that ran here: on its way to
+// its home, or a dead letter. ErrNotFound when there is none.
+func (o *Outbox) Result(id proto.TaskID) (*proto.Record, error) {
+	r, _, err := o.backlog.Get(resultKey(id))
+	if err == nil && r.Reason == "" {
+		r.Reason = "it has ended here; its result is on its way home"
+	}
+	return r, err
+}
+
+// WhyResult says what the result of a task that ran here waits for.
+func (o *Outbox) WhyResult(id proto.TaskID) (Why, error) {
+	r, err := o.Result(id)
+	if err != nil {
+		return Why{}, err
+	}
+	return o.why(resultKey(id), r), nil
+}
+
+// A RefusedResult is a result that its home refuses for a reason that does not
+// pass by itself, or again and again.
+type RefusedResult struct {
+	ID     proto.TaskID
+	Home   proto.PeerID
+	Code   proto.Code
+	Detail string
+	At     time.Time
+}
+
+// RefusedResults returns results that are refused, in the order of their ids, at
+// most limit of them, and how many there are.
+func (o *Outbox) RefusedResults(limit int) (list []RefusedResult, count int) {
+	for k, n := range o.notes.refusedResults() {
+		list = append(list, RefusedResult{ID: k.ID, Code: n.code, Detail: n.detail, At: n.at})
+	}
+	slices.SortFunc(list, func(a, b RefusedResult) int { return a.ID.Compare(b.ID) })
+	count = len(list)
+	list = list[:min(limit, count)]
+	for i := range list {
+		if r, err := o.Result(list[i].ID); err == nil {
+			list[i].Home, _ = proto.PeerIDFrom(r.GetPeer())
+		}
+	}
+	return list, count
+}
+
+// refusedResults returns the notes of refused results that a person is told of.
+func (n *notes) refusedResults() map[backlog.Key]note {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := map[backlog.Key]note{}
+	for k, p := range n.all {
+		if _, ends := p.code.Ends(); k.Part == backlog.PartResult && (ends || p.code != 0 && p.tries >= tellAfter) {
+			out[k] = *p
+		}
+	}
+	return out
+}
+
+// resultRefused tells that a result was refused: once for each reason that does
+// not pass by itself, once for others that last, and when it ends.
+func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusal, before, now note, over bool) {
+	if k.Part != backlog.PartResult {
+		return
+	}
+	_, ends := r.GetCode().Ends()
+	if !over && !(ends && before.code != r.GetCode()) && now.tries != tellAfter {
+		return
+	}
+	what := "the home of a task refuses its result; it is offered again"
+	if over {
+		what = "the home of a task refuses its result for good; it is kept as a dead letter"
+	}
+	o.cfg.Logger.Warn(what, "task", k.ID.String(), "home", home.Short(), "code", r.GetCode().Name(), "detail", r.GetDetail())
+	o.cfg.ResultRefused(k.ID, home, r, over)
+}

@@ -1,0 +1,106 @@
+package outbox
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// I11: a result that its home refuses is never dropped unseen. It is offered until
+// the home takes it, or becomes a dead letter where no later try can change the
+// answer; both are told.
+func TestRefusedResultIsKept(t *testing.T) {
+	type refused struct {
+		code proto.Code
+		over bool
+	}
+	tests := []struct {
+		name string
+		code proto.Code
+		dead bool // it becomes a dead letter
+		told bool // on the first refusal
+	}{
+		{"EXPIRED", proto.Code_CODE_EXPIRED, false, true},
+		{"DENIED", proto.Code_CODE_DENIED, false, true},
+		{"BUSY", proto.Code_CODE_BUSY, false, false},
+		{"BAD_SIGNATURE", proto.Code_CODE_BAD_SIGNATURE, true, true},
+		{"TOO_LARGE", proto.Code_CODE_TOO_LARGE, true, true},
+		{"STALE for a task that is not known", proto.Code_CODE_STALE, true, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var told []refused
+			cfg := Config{ResultRefused: func(_ proto.TaskID, _ proto.PeerID, r *proto.Refusal, over bool) {
+				told = append(told, refused{r.Code, over})
+			}}
+			inBubble(t, cfg, func(t *testing.T, h *home) {
+				g := newTarget(t)
+				say := true
+				g.say = func(*proto.Message) *proto.Refusal {
+					if !say {
+						return nil
+					}
+					return &proto.Refusal{Code: tt.code, Detail: "because"}
+				}
+				d := h.resultDraft(g.peer(), "")
+				if err := h.PutResult(t.Context(), d, nil); err != nil {
+					t.Fatal(err)
+				}
+				defer h.connect(g)()
+				time.Sleep(3 * time.Second)
+				if (len(told) > 0) != tt.told || len(told) > 1 || tt.told && told[0] != (refused{tt.code, tt.dead}) {
+					t.Fatalf("told %v", told)
+				}
+				if w, err := h.WhyResult(d.Header.ID); err != nil || tt.dead != w.State.Terminal() || !tt.dead && w.Code != tt.code || tt.dead && !strings.Contains(w.Reason, "because") {
+					t.Errorf("why = %+v, %v", w, err)
+				}
+				list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10)
+				if err != nil || (len(list) == 1) != tt.dead || tt.dead && !list[0].Result {
+					t.Fatalf("dead letters %+v, %v", list, err)
+				}
+				if tt.dead {
+					if n, err := h.PurgeDead(t.Context(), Query{}, false); n != 1 || err != nil {
+						t.Errorf("%d purged, %v", n, err)
+					}
+					return
+				}
+				time.Sleep(3 * time.Hour)
+				if _, n := h.RefusedResults(1); n != 1 || len(told) == 0 {
+					t.Errorf("%d results are refused, told %v", n, told)
+				}
+				g.mu.Lock()
+				say = false
+				g.mu.Unlock()
+				time.Sleep(10 * time.Minute)
+				if h.Owes(d.Header.ID) || len(g.results) != 1 {
+					t.Error("it did not come home")
+				}
+				if _, n := h.RefusedResults(1); n != 0 {
+					t.Errorf("%d results are still called refused", n)
+				}
+			})
+		})
+	}
+}
+
+// A home that has noted a late result needs it no more.
+func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		g.say = func(*proto.Message) *proto.Refusal {
+			return &proto.Refusal{Code: proto.Code_CODE_STALE, State: proto.TaskState_TASK_STATE_CANCELLED}
+		}
+		d := h.resultDraft(g.peer(), "")
+		if err := h.PutResult(t.Context(), d, nil); err != nil {
+			t.Fatal(err)
+		}
+		defer h.connect(g)()
+		time.Sleep(time.Second)
+		if _, _, err := h.backlog.Get(backlog.Key{ID: d.Header.ID, Part: backlog.PartResult}); err == nil {
+			t.Error("it is still kept")
+		}
+	})
+}
