@@ -1,6 +1,8 @@
 package clock
 
 import (
+	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +16,15 @@ func bootTime() time.Duration {
 		return time.Since(processStart)
 	}
 	return time.Duration(ts.Nano())
+}
+
+// machineStart names this start of the machine, which the boot time counts from.
+func machineStart() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }
 
 var processStart = time.Now()

@@ -5,8 +5,9 @@
 //	Mono  since the process began: never goes back, stands still in suspend
 //	Boot  since the machine began: never goes back, runs on in suspend
 //
-// No promise of balefire hangs on Wall being right. Timers are the standard
-// library's; a Clock only answers "what time is it".
+// No promise of balefire hangs on Wall being right: a [Guard] doubts a wall clock
+// that jumped against the boot clock. Timers are the standard library's; a Clock
+// only answers "what time is it".
 package clock
 
 import (
@@ -16,14 +17,18 @@ import (
 )
 
 // A Clock tells the time. The zero value is not usable: see [System],
-// [Runtime] and [Manual].
+// [Runtime], [Manual] and [Guard].
 type Clock struct {
 	wall func() time.Time
 	mono func() time.Duration
 	boot func() time.Duration
+
+	machine string      // names the start of the machine that boot counts from; empty: unknown
+	doubted func() bool // nil: never
 }
 
-// Now returns the wall time, without a monotonic reading.
+// Now returns the wall time, without a monotonic reading. Of a guarded clock it is
+// the time to go by: see [Doubt].
 func (c Clock) Now() time.Time { return c.wall() }
 
 // Mono returns the monotonic time since some fixed moment of this process.
@@ -32,6 +37,11 @@ func (c Clock) Mono() time.Duration { return c.mono() }
 // Boot returns the time since some fixed moment of this machine, counting
 // suspended time.
 func (c Clock) Boot() time.Duration { return c.boot() }
+
+// Doubted reports whether the wall clock is doubted: then nothing may end, be
+// deleted or be refused for good because of what it says. Only a clock with a
+// [Guard] is ever doubted.
+func (c Clock) Doubted() bool { return c.doubted != nil && c.doubted() }
 
 // IsZero reports whether c was never set, so that a config can default it.
 func (c Clock) IsZero() bool { return c.wall == nil }
@@ -43,6 +53,8 @@ func System() Clock {
 		wall: func() time.Time { return time.Now().Round(0) },
 		mono: func() time.Duration { return time.Since(start) },
 		boot: newBooted(start, bootTime).now,
+
+		machine: machineStart(),
 	}
 }
 
@@ -94,13 +106,15 @@ func Asleep(c Clock, slept func() time.Duration) Clock {
 		wall: func() time.Time { return c.wall().Add(slept()) },
 		mono: c.mono,
 		boot: func() time.Duration { return c.boot() + slept() },
+
+		machine: c.machine, doubted: c.doubted,
 	}
 }
 
 // Wrong returns c on a machine whose wall clock is ahead by by(), which may
 // change at any moment and be negative.
 func Wrong(c Clock, by func() time.Duration) Clock {
-	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot}
+	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot, machine: c.machine, doubted: c.doubted}
 }
 
 // Manual is a clock that moves only when told to. It is safe for concurrent use.

@@ -38,6 +38,7 @@ type Checks struct {
 	Self     proto.PeerID
 	Member   func(proto.PeerID) (Member, bool) // also one whose certificate has ended and may be renewed; false: unknown or revoked
 	Now      time.Time
+	Doubted  bool  // the clock that says Now is: nothing is refused for good by it
 	Floor    int64 // Unix milliseconds: what ends at or before it may have been seen and forgotten
 	Verifier *Verifier
 	Keys     *Keys
@@ -153,6 +154,8 @@ func (c *Checks) checkTime(h *proto.Header) error {
 	switch {
 	case h.NotAfter-h.Created > proto.MaxTTL.Milliseconds():
 		return refuse(proto.Code_CODE_BAD_FORM, "it lives longer than %d days", int(proto.MaxTTL.Hours()/24))
+	case h.NotAfter <= now-skew && c.Doubted:
+		return refuse(proto.Code_CODE_BUSY, "it ended %s by a clock that is doubted here: later it may pass", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
 	case h.NotAfter <= now-skew:
 		return refuse(proto.Code_CODE_EXPIRED, "it ended %s", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
 	case h.NotAfter <= c.Floor:

@@ -198,6 +198,22 @@ func TestResultsAreLetInUnderAnyClock(t *testing.T) {
 	}
 }
 
+// I14: a clock that is doubted refuses no task for good.
+func TestADoubtedClockRefusesNothingForGood(t *testing.T) {
+	p := newPair(t, SuiteX25519AES)
+	h := p.header()
+	h.Created, h.NotAfter = today.Add(-240*time.Hour).UnixMilli(), today.Add(-72*time.Hour).UnixMilli()
+	env := p.seal(t, h, []byte("x"))
+	sign(p.origin, env)
+	c := p.checks()
+	for doubted, want := range map[bool]proto.Code{true: proto.Code_CODE_BUSY, false: proto.Code_CODE_EXPIRED} {
+		c.Doubted = doubted
+		if _, err := c.Check(env); err == nil || codeOf(t, err) != want {
+			t.Errorf("doubted %v: %v, want %v", doubted, err, want)
+		}
+	}
+}
+
 // I12: what ends at or before the floor was perhaps seen, so it is refused
 // whatever the clock says.
 func TestFloorRefusesWhatMayHaveBeenSeen(t *testing.T) {

@@ -26,6 +26,7 @@ type sight struct {
 	notAfter int64     // Unix milliseconds, as floor and now
 	floor    int64
 	now      int64
+	doubted  bool // the wall clock is: nothing is refused for good by it
 	draining bool
 	handled  bool   // there is a handler for its kind
 	absent   string // why that cannot be started now; empty: it can
@@ -52,6 +53,8 @@ func (s *sight) verdict() Verdict {
 		return refuse(proto.Code_CODE_DUPLICATE, "its origin has settled this sequence number: it was accepted, refused or ended before")
 	case s.notAfter <= s.floor:
 		return refuse(proto.Code_CODE_EXPIRED, "it is older than what this node still remembers")
+	case s.now > s.notAfter && s.doubted:
+		return refuse(proto.Code_CODE_BUSY, "its time has passed, but the clock of this node is doubted: it is set right, or believed in some minutes")
 	case s.now > s.notAfter && s.restored:
 		return refuse(proto.Code_CODE_EXPIRED, "its time had passed when it arrived"+restoredAside)
 	case s.now > s.notAfter:
@@ -114,6 +117,7 @@ type ending struct {
 type prospect struct {
 	record        *proto.Record
 	now           int64
+	doubted       bool // the wall clock is: nothing ends by it
 	handled       bool
 	allowed       bool // its origin may ask for its kind now (I17)
 	keyDone       bool // a task of its (origin, key) has succeeded
@@ -130,7 +134,7 @@ func (p *prospect) next() (turn, ending) {
 		return turnFirst, ending{}
 	case p.restored:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, restoredReason}
-	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled && p.now > r.NotAfterMs:
+	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled && p.now > r.NotAfterMs && !p.doubted:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, "indeterminate: the process died while it ran, and its handler is gone"}
 	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled:
 		return turnLeave, ending{}
@@ -141,6 +145,8 @@ func (p *prospect) next() (turn, ending) {
 	case r.Cancel:
 		s := cancelledStep(r)
 		return turnEnd, ending{s.state, s.reason}
+	case p.now > r.NotAfterMs && p.doubted:
+		return turnLeave, ending{}
 	case p.now > r.NotAfterMs:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_EXPIRED, expiredReason(r)}
 	case !p.handled:

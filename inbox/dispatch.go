@@ -234,7 +234,7 @@ func (s *shift) await(c *claim) {
 // judge gathers what is known of a claimed task and decides.
 func (in *Inbox) judge(c *claim, keyDone bool) (turn, ending) {
 	keyBusy, suspect := in.desk.busy(c)
-	p := prospect{record: c.rec, now: in.nowMs(), handled: c.h != nil, keyDone: keyDone, keyBusy: keyBusy, suspectActive: suspect, restored: mayHaveRun(c.rec, in.restored)}
+	p := prospect{record: c.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: c.h != nil, keyDone: keyDone, keyBusy: keyBusy, suspectActive: suspect, restored: mayHaveRun(c.rec, in.restored)}
 	if c.h != nil {
 		p.allowed = c.h.allows(c.origin, in.with.Members)
 	}

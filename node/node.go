@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
@@ -70,6 +71,7 @@ type turns struct {
 
 // life is where a node stands between its start and its end.
 type life struct {
+	guard    *clock.Guard // of the wall clock that everything here goes by
 	started  time.Time
 	running  atomic.Bool
 	draining atomic.Bool   // new work is refused
@@ -90,7 +92,9 @@ type handlers struct {
 func New(cfg Config) (_ *Node, err error) {
 	TuneRuntime(cfg.Limits.MemoryLimit)
 	cfg = cfg.withDefaults()
-	n := &Node{cfg: cfg, log: cfg.Logger, handlers: handlers{specs: map[string]HandlerSpec{}}, registry: prometheus.NewRegistry()}
+	guard := clock.NewGuard(cfg.Clock)
+	cfg.Clock = guard.Clock()
+	n := &Node{cfg: cfg, life: life{guard: guard}, log: cfg.Logger, handlers: handlers{specs: map[string]HandlerSpec{}}, registry: prometheus.NewRegistry()}
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
@@ -106,6 +110,9 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
 	n.handlers.outputs = newOutputs(n.outputSpace())
+	if err = n.resumeClock(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
+	}
 	n.started = cfg.Clock.Now() // the first word to the others says so
 	if err = n.openRooms(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
@@ -143,7 +150,7 @@ func (n *Node) openRooms() (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Ready = n.ready
+	cfg.Ready, cfg.HeardClock = n.ready, n.guard.Hear
 	if n.net, err = transport.New(n.keys, n.book, n, cfg); err != nil {
 		return err
 	}
@@ -170,6 +177,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.serveSelf(rooms) })
 	g.Go(func() error { return n.takeNotices(rooms) })
 	g.Go(func() error { return n.keepHouse(rooms) })
+	g.Go(func() error { return n.keepClock(rooms) })
 	g.Go(func() error { return n.keepIdentity(rooms) })
 	g.Go(func() error { return n.watchPrograms(rooms) })
 	work, stopWork := context.WithCancel(rooms)

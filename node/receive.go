@@ -229,7 +229,7 @@ func (n *Node) answer(from proto.PeerID, in *arrived) transport.Answer {
 // checks are those of this moment.
 func (n *Node) checks() *identity.Checks {
 	return &identity.Checks{
-		Mesh: n.mesh, Self: n.keys.Peer(), Member: n.book.Renewable, Now: n.cfg.Clock.Now(),
+		Mesh: n.mesh, Self: n.keys.Peer(), Member: n.book.Renewable, Now: n.cfg.Clock.Now(), Doubted: n.cfg.Clock.Doubted(),
 		Verifier: n.verifier, Keys: n.keys,
 	}
 }

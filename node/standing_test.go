@@ -186,6 +186,10 @@ func TestAClockThatIsBehindIsWarnedOf(t *testing.T) {
 		t.Errorf("warned with a good clock: %s", w)
 	}
 	by.Store(int64(-time.Hour))
+	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); !strings.Contains(w, "is doubted: it is 1h0m0s behind") {
+		t.Errorf("warnings while it is doubted: %q", w)
+	}
+	a.guard.Hear(time.Now().Add(-time.Hour))
 	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); !strings.Contains(w, "the clock of this machine is behind") {
 		t.Errorf("warnings: %q", w)
 	}

@@ -184,6 +184,9 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	for _, l := range n.leaseRisks(ctx) {
 		add("%s", l.sentence())
 	}
+	if c := n.guard.State(); c.Doubted {
+		add("%s (%s)", doubtText(c), doubtFix)
+	}
 	if at := n.queues.log.jumped(); n.cfg.Clock.Now().Sub(at) < jumpShown {
 		add("the clocks jumped, or this node stood still, at %s: no lease was taken back in that round; look at the machine's clock if that happens often", at.Format(time.RFC3339))
 	}

@@ -31,6 +31,9 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 		return Blocker{}, err
 	}
 	b := Blocker{Task: id.String(), State: rec.GetState().Name()}
+	if c := n.guard.State(); c.Doubted && !rec.GetState().Terminal() {
+		b.Steps = append(b.Steps, doubtText(c))
+	}
 	if role == RoleOwner && rec.GetQueue() != "" && !rec.GetState().Terminal() {
 		return n.whyQueued(ctx, b, id, rec), nil
 	}

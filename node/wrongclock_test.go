@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -79,4 +80,66 @@ func TestResultOfATargetWhoseClockWasWrong(t *testing.T) {
 			})
 		})
 	}
+}
+
+// I14: a clock of a home that is wrong for some seconds ends, forgets and holds up
+// nothing: what had ended, what runs, and what is made and sent meanwhile.
+func TestHomeWhoseClockIsWrongForAMoment(t *testing.T) {
+	for _, off := range wrongBy {
+		for _, lasts := range []time.Duration{4 * time.Second, time.Minute} {
+			t.Run(fmt.Sprint(off, " for ", lasts), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w, by := jumping(t, 2, 0)
+					defer w.close()
+					home, other := w.nodes[0], w.nodes[1]
+					ended := home.must(takes(time.Second, "n1"))
+					home.becomes(ended, "SUCCESS", time.Minute)
+					runs := home.must(takes(20*time.Second, "n1"))
+					time.Sleep(5 * time.Second)
+					by.Store(int64(off))
+					time.Sleep(lasts / 2)
+					var made []string
+					for _, to := range []string{"n1", "n1", "n0"} {
+						r := takes(time.Second, to)
+						r.Order = "lane"
+						made = append(made, home.must(r))
+					}
+					came := other.must(takes(time.Second, "n0"))
+					if off.Abs() > clock.DoubtBeyond && !strings.Contains(fmt.Sprint(home.node.Status(t.Context()).Warnings), "is doubted") {
+						t.Error("the status does not tell of it")
+					}
+					time.Sleep(lasts / 2)
+					by.Store(0)
+					after := takes(time.Second, "n1")
+					after.Order = "lane"
+					for _, id := range append(made, ended, runs, home.must(after)) {
+						home.becomes(id, "SUCCESS", 2*time.Minute)
+					}
+					other.becomes(came, "SUCCESS", time.Minute)
+				})
+			})
+		}
+	}
+}
+
+// I14: a machine that was off for longer than a task may live ends it, but not
+// before its clock is believed: a minute after the start nobody knows whether it
+// was off for long or its clock is wrong.
+func TestAfterALongStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := jumping(t, 2, 0)
+		defer w.close()
+		home := w.nodes[0]
+		w.nodes[1].halt()
+		id := home.must(takes(time.Second, "n1"))
+		home.halt()
+		time.Sleep(8 * 24 * time.Hour)
+		home.start()
+		time.Sleep(time.Minute)
+		home.becomes(id, "PENDING", time.Second)
+		if why, err := home.node.Why(t.Context(), id); err != nil || !strings.Contains(fmt.Sprint(why.Steps), "where it was when this node stopped") {
+			t.Errorf("why: %+v, %v", why, err)
+		}
+		home.becomes(id, "EXPIRED", clock.BelieveAfter)
+	})
 }

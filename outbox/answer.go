@@ -179,6 +179,7 @@ func (l *lane) rule(a *answered) {
 		a.ruling = onRefusal(k.Part, refusal{
 			code: a.refusal.Code, attempts: int(a.rec.Attempts), limit: l.o.cfg.MaxAttempts,
 			cancel: a.rec.Cancel || l.o.wantsCancel(k), sure: l.o.sure(k, a.rec),
+			over:    !l.o.cfg.Clock.Doubted() && l.o.cfg.Clock.Now().UnixMilli() >= a.rec.NotAfterMs-proto.Skew.Milliseconds(),
 			unknown: a.refusal.State == proto.TaskState_TASK_STATE_UNSPECIFIED,
 		})
 	case k.Part == backlog.PartTask:
@@ -318,7 +319,7 @@ func (l *lane) written(a *answered, r *proto.Record) int {
 		}
 		o.dropped(k, l.peer, a.refusal)
 		if k.Part == backlog.PartResult && a.ruling.effect == drop && r.BodyBlob != "" {
-			o.cfg.Unneeded(r.BodyBlob)
+			o.cfg.Results.Unneeded(r.BodyBlob)
 		}
 		return 0
 	}

@@ -96,18 +96,33 @@ type Config struct {
 	// Changed is told of every change of a task of this home, after it is durable.
 	// It must be quick and must not keep or change r.
 	Changed func(id proto.TaskID, r *proto.Record)
-	// ResultRefused is told of a result that its home refuses, and with over that it
-	// has become a dead letter. It must be quick.
-	ResultRefused func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool)
-	// Unneeded is told of the body of a result that its home has: no record names
-	// it any more. It must be quick.
-	Unneeded func(blob string)
+	Results ResultHooks
 	// Progress is called while Open reads, with the entries read so far.
 	Progress func(entries int)
 
 	Clock  clock.Clock    // default clock.System()
 	Rand   func() float64 // in [0, 1), for jitter; default math/rand
 	Logger *slog.Logger   // default: none
+}
+
+// ResultHooks are told of results of tasks that ran here. They must be quick.
+type ResultHooks struct {
+	// Unneeded is told of the body of a result that its home has: no record names
+	// it any more.
+	Unneeded func(blob string)
+	// Refused is told of a result that its home refuses, and with over that it has
+	// become a dead letter.
+	Refused func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool)
+}
+
+func (h ResultHooks) withDefaults() ResultHooks {
+	if h.Unneeded == nil {
+		h.Unneeded = func(string) {}
+	}
+	if h.Refused == nil {
+		h.Refused = func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) {}
+	}
+	return h
 }
 
 func (c Config) withDefaults() Config {
@@ -127,12 +142,7 @@ func (c Config) withDefaults() Config {
 	if c.Changed == nil {
 		c.Changed = func(proto.TaskID, *proto.Record) {}
 	}
-	if c.ResultRefused == nil {
-		c.ResultRefused = func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) {}
-	}
-	if c.Unneeded == nil {
-		c.Unneeded = func(string) {}
-	}
+	c.Results = c.Results.withDefaults()
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
 	}

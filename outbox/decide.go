@@ -52,12 +52,14 @@ type refusal struct {
 	limit    int  // attempts allowed
 	cancel   bool // a person wants the task stopped
 	unknown  bool // the other side knows no such task
+	over     bool // the task's time is over by this node's clock, which is not doubted
 	sure     bool // the target certainly does not have it from an earlier link
 }
 
 // onRefusal rules on an entry that the other side did not take, by the table of
 // the wire: what is transient stays and spends nothing; codes of a newer node
-// are transient.
+// are transient. That a task has expired only its home can say: the target's clock
+// may be wrong (I14).
 func onRefusal(part backlog.Part, f refusal) ruling {
 	switch part {
 	case backlog.PartResult:
@@ -65,7 +67,7 @@ func onRefusal(part backlog.Part, f refusal) ruling {
 	case backlog.PartCancel:
 		return onCancelRefused(f)
 	}
-	if state, ends := f.code.Ends(); ends {
+	if state, ends := f.code.Ends(); ends && (f.code != proto.Code_CODE_EXPIRED || f.over) {
 		return ruling{effect: end, state: state}
 	}
 	switch f.code {

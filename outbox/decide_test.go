@@ -71,13 +71,16 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.code.Name(), func(t *testing.T) {
-			f := refusal{code: tt.code, attempts: 3, limit: 10, sure: true}
+			f := refusal{code: tt.code, attempts: 3, limit: 10, sure: true, over: true}
 			for part, want := range map[backlog.Part]ruling{backlog.PartTask: tt.task, backlog.PartResult: tt.result, backlog.PartCancel: tt.cancel} {
 				if got := onRefusal(part, f); got != want {
 					t.Errorf("%v: %+v, want %+v", part, got, want)
 				}
 			}
 		})
+	}
+	if got := onRefusal(backlog.PartTask, refusal{code: proto.Code_CODE_EXPIRED, limit: 10}); got != keep {
+		t.Errorf("EXPIRED by the target's clock alone: %+v", got)
 	}
 	last := refusal{code: proto.Code_CODE_INTERNAL, attempts: 9, limit: 10}
 	if got := onRefusal(backlog.PartTask, last); got != ends(dead) {

@@ -130,7 +130,7 @@ func TestRefusedBody(t *testing.T) {
 		code proto.Code
 		want proto.TaskState
 	}{
-		{proto.Code_CODE_EXPIRED, expired}, {proto.Code_CODE_DENIED, dead}, {proto.Code_CODE_TOO_LARGE, dead},
+		{proto.Code_CODE_EXPIRED, pending}, {proto.Code_CODE_DENIED, dead}, {proto.Code_CODE_TOO_LARGE, dead},
 		{proto.Code_CODE_DUPLICATE, accepted}, {proto.Code_CODE_FULL, pending}, {proto.Code_CODE_NEED_BODY, pending},
 	}
 	for _, tt := range tests {

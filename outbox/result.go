@@ -91,5 +91,5 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 		what = "the home of a task refuses its result for good; it is kept as a dead letter"
 	}
 	o.cfg.Logger.Warn(what, "task", k.ID.String(), "home", home.Short(), "code", r.GetCode().Name(), "detail", r.GetDetail())
-	o.cfg.ResultRefused(k.ID, home, r, over)
+	o.cfg.Results.Refused(k.ID, home, r, over)
 }

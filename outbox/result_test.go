@@ -33,9 +33,9 @@ func TestRefusedResultIsKept(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var told []refused
-			cfg := Config{ResultRefused: func(_ proto.TaskID, _ proto.PeerID, r *proto.Refusal, over bool) {
+			cfg := Config{Results: ResultHooks{Refused: func(_ proto.TaskID, _ proto.PeerID, r *proto.Refusal, over bool) {
 				told = append(told, refused{r.Code, over})
-			}}
+			}}}
 			inBubble(t, cfg, func(t *testing.T, h *home) {
 				g := newTarget(t)
 				say := true

@@ -42,7 +42,7 @@ func TestRefusedTask(t *testing.T) {
 		{proto.Code_CODE_NO_HANDLER, pending}, {proto.Code_CODE_FULL, pending}, {proto.Code_CODE_BUSY, pending},
 		{proto.Code_CODE_DRAINING, pending}, {proto.Code_CODE_BAD_KEY, pending},
 		{proto.Code_CODE_UNKNOWN_VERSION, pending}, {proto.Code(77), pending},
-		{proto.Code_CODE_EXPIRED, expired}, {proto.Code_CODE_DENIED, dead}, {proto.Code_CODE_BAD_SIGNATURE, dead},
+		{proto.Code_CODE_EXPIRED, pending}, {proto.Code_CODE_DENIED, dead}, {proto.Code_CODE_BAD_SIGNATURE, dead},
 		{proto.Code_CODE_TOO_LARGE, dead}, {proto.Code_CODE_BAD_FORM, dead}, {proto.Code_CODE_DUPLICATE, accepted},
 	}
 	for _, tt := range tests {
@@ -189,6 +189,23 @@ func TestExpiryOfWhatWasNeverSent(t *testing.T) {
 		if r, _ := h.Get(id); r.Reason == "" || r.Status != StatusNew {
 			t.Errorf("reason %q, status %q", r.Reason, r.Status)
 		}
+	})
+}
+
+// I14: the target's word that a task has expired ends it once the home's own clock
+// says so, too: not while that says that there is time.
+func TestExpiredByTheTargetAlone(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		g.saying(proto.Code_CODE_EXPIRED)
+		id := h.submit(g.peer(), time.Hour, nil)
+		defer h.connect(g)()
+		time.Sleep(time.Hour - proto.Skew - time.Minute)
+		h.want(id, pending)
+		time.Sleep(proto.Skew)
+		h.Hurry(g.peer(), proto.Code_CODE_EXPIRED)
+		time.Sleep(time.Minute)
+		h.want(id, expired)
 	})
 }
 

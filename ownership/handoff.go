@@ -489,7 +489,7 @@ func (h *Home) forgetMoved() {
 	}
 	var old []proto.TaskID
 	for id, g := range h.moved {
-		if g.lease == nil && h.now.Wall > h.cfg.lastWord(g.notAfter)+h.cfg.Skew.Milliseconds() {
+		if g.lease == nil && h.now.past(h.cfg.lastWord(g.notAfter)+h.cfg.Skew.Milliseconds()) {
 			old = append(old, id)
 		}
 	}

@@ -332,7 +332,7 @@ func (h *Home) forget() {
 	over := h.ends.Len() - h.cfg.KeepEnded
 	for e := h.ends.Front(); e != nil && over > -64 && !h.out.full(); {
 		x, next := e.Value.(*ended), e.Next()
-		dead := h.now.Wall > x.notAfter+h.cfg.Skew.Milliseconds()
+		dead := h.now.past(x.notAfter + h.cfg.Skew.Milliseconds())
 		if dead || over > 0 && !x.handed {
 			h.ends.Remove(e)
 			delete(h.ended, x.task)

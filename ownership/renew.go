@@ -187,7 +187,7 @@ func (o *Owner) sweep() {
 				continue
 			}
 			o.settle(r.giver, r.epoch)
-		case o.now.Wall > o.cfg.lastWord(r.notAfter)+o.cfg.Skew.Milliseconds():
+		case o.now.past(o.cfg.lastWord(r.notAfter) + o.cfg.Skew.Milliseconds()):
 			o.settle(r.giver, r.epoch) // whatever the clock says, no copy of the grant is taken again
 		}
 		if r.epoch.Compare(o.marks[r.giver]) <= 0 {

@@ -228,7 +228,7 @@ func Open(s *store.Store, with Parts, cfg Settings) (*Room, error) {
 
 func (r *Room) now() Now {
 	c := r.cfg.Clock
-	return Now{Wall: c.Now().UnixMilli(), Mono: c.Mono(), Boot: c.Boot()}
+	return Now{Wall: c.Now().UnixMilli(), Mono: c.Mono(), Boot: c.Boot(), Doubted: c.Doubted()}
 }
 
 // Run drives the room until ctx is done, or the store fails: then it must be opened

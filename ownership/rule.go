@@ -310,7 +310,7 @@ func (h *Home) released(c *cell, from proto.PeerID, m *proto.Released) {
 	c.reason, c.released, c.place.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
 	h.shy(c, from, m)
 	to := c.after(m.Cause, h.cfg)
-	if m.Cause == proto.ReleaseCause_RELEASE_CAUSE_EXPIRED && h.now.Wall+h.cfg.Skew.Milliseconds() > c.task.NotAfter {
+	if m.Cause == proto.ReleaseCause_RELEASE_CAUSE_EXPIRED && h.now.past(c.task.NotAfter-h.cfg.Skew.Milliseconds()) {
 		to = step{state: proto.TaskState_TASK_STATE_EXPIRED, reason: c.reason}
 	}
 	c.attempts += to.attempts

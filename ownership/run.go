@@ -117,7 +117,7 @@ func (o *Owner) unknown(r *run) {
 		r.mem.unknown = max(o.now.Boot, 1)
 	}
 	ended := r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED || r.phase == proto.LeasePhase_LEASE_PHASE_RELEASED
-	if ended && o.now.Boot-r.mem.unknown >= o.cfg.Linger && o.now.Wall > o.cfg.lastWord(r.notAfter)+(o.cfg.Skew+keptUnknown).Milliseconds() {
+	if ended && o.now.Boot-r.mem.unknown >= o.cfg.Linger && o.now.past(o.cfg.lastWord(r.notAfter)+(o.cfg.Skew+keptUnknown).Milliseconds()) {
 		o.event(EventLost, r, "its home has forgotten the task, whose time is over")
 		o.close(r, false)
 	}

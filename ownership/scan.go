@@ -53,12 +53,12 @@ func (h *Home) scanAll() {
 
 // look decides about one task at a scan.
 func (h *Home) look(c *cell, skip bool) {
-	late := h.now.Wall > h.cfg.lastWord(c.task.NotAfter)
+	late := h.now.past(h.cfg.lastWord(c.task.NotAfter))
 	switch {
 	case c.doubtful() && !c.leased() && !c.permitted() && c.place.queue.here(h.self) && h.now.Mono >= c.place.until:
 		h.end(c, End{State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
 	case c.free(), h.cfg.flaw == expiredEarly && !c.leased():
-		if h.now.Wall > c.task.NotAfter && !skip {
+		if h.now.past(c.task.NotAfter) && !skip {
 			h.end(c, End{State: proto.TaskState_TASK_STATE_EXPIRED, Reason: "its time was over before it could start; last: " + c.reason})
 		}
 		return

@@ -12,7 +12,12 @@ type Now struct {
 	Wall int64         // Unix milliseconds: for not_after and for people, never for a lease
 	Mono time.Duration // stands still while the machine is suspended: for the leases that a home gave
 	Boot time.Duration // goes on while it is suspended: for the leases that an owner has
+
+	Doubted bool // Wall is: nothing ends by it
 }
+
+// past reports whether a wall time, Unix milliseconds, is over for certain.
+func (n Now) past(at int64) bool { return n.Wall > at && !n.Doubted }
 
 // A Token is drawn with each epoch: it tells a grant from one of the same number
 // that a rolled-back disk gave out.

@@ -49,6 +49,10 @@ type Gossip struct {
 	Rumors  Rumors                                                                                 // what the topic says; default: no topic is joined
 	Hops    func(p proto.PeerID) []Hop                                                             // what p says of its ways to relays, best effort; default: nothing
 	Nonces  Nonces                                                                                 // keeps what was heard already over restarts; default: memory
+
+	// HeardClock takes what the clock of a connected member says now, which that
+	// member does not doubt; must not block; default: dropped.
+	HeardClock func(time.Time)
 }
 
 // Finding says how peers are looked for, besides the Directory.

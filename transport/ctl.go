@@ -93,6 +93,25 @@ func (t *Transport) pace(ctx context.Context, p proto.PeerID) error {
 	return nil
 }
 
+// longestEcho is the longest round trip by which a clock is compared.
+const longestEcho = time.Minute
+
+// hearClock tells what the clock of a member says, by its PONG. A member that
+// doubts its own clock says nothing.
+func (t *Transport) hearClock(c *conn, stamp int64, rtt time.Duration) {
+	if stamp > 0 && rtt < longestEcho && c.verified() && t.cfg.HeardClock != nil {
+		t.cfg.HeardClock(time.Unix(0, stamp).Add(rtt / 2))
+	}
+}
+
+// AskClocks asks every connected member what its clock says; the answers go to
+// HeardClock.
+func (t *Transport) AskClocks() {
+	for _, c := range t.verifiedConns() {
+		c.post(&proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(c.clock.Mono(), nil)})
+	}
+}
+
 // control acts on one message. Types of a newer node are let pass: nothing on
 // this stream is answered but a PING.
 func (t *Transport) control(c *conn, m *proto.Message) error {
@@ -101,11 +120,16 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		if len(m.GetPayload()) > maxPing {
 			return fmt.Errorf("%w: a PING of %d bytes", ErrProtocol, len(m.GetPayload()))
 		}
-		c.post(&proto.Message{Type: proto.MessageType_PONG, Payload: m.GetPayload()})
+		pong := &proto.Message{Type: proto.MessageType_PONG, Payload: m.GetPayload()}
+		if !t.cfg.Clock.Doubted() {
+			pong.Timestamp = t.cfg.Clock.Now().UnixNano()
+		}
+		c.post(pong)
 	case proto.MessageType_PONG:
 		if rtt, ok := c.pings.finish(m.GetPayload(), c.clock.Mono()); ok {
 			c.rtt.Store(int64(rtt))
 			c.gauge.answered(rtt)
+			t.hearClock(c, m.GetTimestamp(), rtt)
 		}
 	case proto.MessageType_STARTED:
 		r := new(proto.Receipts)

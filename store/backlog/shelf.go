@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -57,13 +59,20 @@ type Tidied struct {
 }
 
 // Tidy brings the shelves back within their bounds: finished records are
-// forgotten, dead entries archived first.
+// forgotten, dead entries archived first. While the wall clock is doubted nothing
+// is too old (I14).
 func (b *Backlog) Tidy(ctx context.Context) (t Tidied, err error) {
 	b.shelving.Lock()
 	defer b.shelving.Unlock()
-	now := b.cfg.Clock.Now()
+	now, doubted := b.cfg.Clock.Now(), b.cfg.Clock.Doubted()
+	horizon := func(age time.Duration) int64 {
+		if doubted {
+			return math.MinInt64
+		}
+		return now.Add(-age).UnixMilli()
+	}
 	for ctx.Err() == nil {
-		keys := b.beyond(&b.done, b.cfg.MaxDone, now.Add(-b.cfg.DoneFor).UnixMilli())
+		keys := b.beyond(&b.done, b.cfg.MaxDone, horizon(b.cfg.DoneFor))
 		if len(keys) == 0 {
 			break
 		}
@@ -73,7 +82,7 @@ func (b *Backlog) Tidy(ctx context.Context) (t Tidied, err error) {
 		t.Forgotten += len(keys)
 	}
 	for ctx.Err() == nil && b.cfg.Archive != nil {
-		keys := b.beyond(&b.dead, b.cfg.MaxDead, now.Add(-b.cfg.DeadFor).UnixMilli())
+		keys := b.beyond(&b.dead, b.cfg.MaxDead, horizon(b.cfg.DeadFor))
 		if len(keys) == 0 {
 			break
 		}

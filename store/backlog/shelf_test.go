@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -234,5 +235,35 @@ func TestFileArchive(t *testing.T) {
 	}
 	if err := FileArchive(filepath.Join(path, "no"))(t.Context(), list); err == nil {
 		t.Error("an archive that cannot be written said nothing")
+	}
+}
+
+// I14: while the wall clock is doubted nothing expires and nothing is too old to
+// be kept; afterwards both go by it again.
+func TestNothingIsTooOldByADoubtedClock(t *testing.T) {
+	var off time.Duration
+	cfg := Config{DoneFor: time.Hour, DeadFor: time.Hour, Expires: func(_ Key, r *proto.Record) int64 { return r.NotAfterMs }}
+	cfg.Archive = func(context.Context, []Archived) error { return nil }
+	w := newWorld(t, cfg)
+	w.cfg.Clock = clock.NewGuard(clock.Wrong(w.clock.Clock(), func() time.Duration { return off })).Clock()
+	w.reopen()
+	soon := func(r *proto.Record) { r.NotAfterMs = w.clock.Clock().Now().Add(time.Minute).UnixMilli() }
+	done, dead, live := w.addOne("a", proto.Class_CLASS_NORMAL, nil), w.addOne("a", proto.Class_CLASS_NORMAL, nil), w.addOne("a", proto.Class_CLASS_NORMAL, soon)
+	w.end(done, proto.TaskState_TASK_STATE_SUCCESS)
+	w.end(dead, proto.TaskState_TASK_STATE_FAILED)
+	off = 240 * time.Hour
+	w.clock.Advance(5 * time.Minute)
+	if _, ok := w.NextExpiry(); ok || len(w.TakeExpired(nil, 10, time.Second)) > 0 {
+		t.Error("something expires by a doubted clock")
+	}
+	if done, err := w.Tidy(t.Context()); err != nil || done != (Tidied{}) {
+		t.Errorf("by a doubted clock: %+v, %v", done, err)
+	}
+	w.clock.Advance(clock.BelieveAfter)
+	if got := w.TakeExpired(nil, 10, time.Second); len(got) != 1 || got[0].Key != live {
+		t.Errorf("expired: %v", got)
+	}
+	if done, err := w.Tidy(t.Context()); err != nil || done.Forgotten != 1 || done.Archived != 1 {
+		t.Errorf("by a clock that is believed: %+v, %v", done, err)
 	}
 }

@@ -243,9 +243,13 @@ func (b *Backlog) follow() {
 
 // TakeExpired appends to dst up to n entries whose expiry has passed by the wall
 // clock, wherever they stand, and shows each again after the given pause unless
-// it has ended by then. The caller decides with Change what it means.
+// it has ended by then. The caller decides with Change what it means. While the
+// wall clock is doubted there are none (I14).
 func (b *Backlog) TakeExpired(dst []Item, n int, again time.Duration) []Item {
 	now := b.cfg.Clock.Now().UnixMilli()
+	if b.cfg.Clock.Doubted() {
+		return dst
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for range n {
@@ -270,8 +274,12 @@ func (b *Backlog) Postpone(k Key, at time.Time) {
 	}
 }
 
-// NextExpiry returns when the next entry expires; ok is false when none does.
+// NextExpiry returns when the next entry expires; ok is false when none does, or
+// the wall clock is doubted.
 func (b *Backlog) NextExpiry() (at time.Time, ok bool) {
+	if b.cfg.Clock.Doubted() {
+		return time.Time{}, false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.expiry.first()

@@ -1,0 +1,170 @@
+package clock
+
+import "time"
+
+// The rule of doubt.
+const (
+	// DoubtBeyond is how far a wall clock may be from what is expected of it.
+	DoubtBeyond = 5 * time.Minute
+	// BelieveAfter is how long a wall clock must run on before it is believed
+	// without the word of a peer.
+	BelieveAfter = 10 * time.Minute
+	// BelieveAnyway is how long peers that contradict a wall clock can keep it
+	// doubted.
+	BelieveAnyway = 24 * time.Hour
+)
+
+// An anchor is a wall time and the boot time at which it was so.
+type anchor struct {
+	wall time.Time
+	boot time.Duration
+}
+
+// at returns the wall time at a boot time, if no clock jumped in between.
+func (a anchor) at(boot time.Duration) time.Time { return a.wall.Add(boot - a.boot) }
+
+// off returns how far wall is ahead of what a says it should be.
+func (a anchor) off(wall time.Time, boot time.Duration) time.Duration { return wall.Sub(a.at(boot)) }
+
+func beyond(d time.Duration) bool { return d.Abs() > DoubtBeyond }
+
+// A Doubt decides whether a wall clock is believed. The time that was believed
+// last runs on with the boot clock; a wall clock that is further from it than
+// DoubtBeyond is doubted until it has come back, a peer agrees with it, or it has
+// run on for BelieveAfter. While it is doubted, the time to go by is the one that
+// was believed, run on. After a stop of unknown length that is no more than the
+// least that it can be: then the wall clock is gone by if it is later.
+//
+// It is a value without clock, disk or lock. The zero value has seen nothing and
+// believes the first reading.
+type Doubt struct {
+	begun    bool
+	base     anchor // what was believed last
+	least    bool   // base is the least that it can be now: the machine was off since
+	active   bool
+	seen     anchor // of the doubted wall clock, when it began to run so
+	shown    anchor // the time to go by while it is doubted
+	contrary time.Duration
+	heard    bool          // a peer contradicted the doubted wall clock, last at contrary
+	since    time.Duration // when the wall clock was doubted first
+	era      time.Time     // the time to go by has run without a jump since then
+	shifts   []Shift
+}
+
+// A Shift says that the time to go by has jumped: what was stamped From to To, by
+// it, has a stamp that is By behind what is believed now.
+type Shift struct {
+	From, To time.Time
+	By       time.Duration
+}
+
+// Resume says what was believed when the last stamp was written. running is the
+// time since then; known is false when the machine may have been off in between.
+// It must come before the first See.
+func (d *Doubt) Resume(stamp time.Time, boot time.Duration, running time.Duration, known bool) {
+	*d = Doubt{begun: true, base: anchor{stamp.Add(running), boot}, least: !known, era: stamp.Add(running)}
+}
+
+// See takes a reading of the clocks and returns the time to go by.
+func (d *Doubt) See(wall time.Time, boot time.Duration) time.Time {
+	switch {
+	case !d.begun:
+		*d = Doubt{begun: true, base: anchor{wall, boot}, era: wall}
+		return wall
+	case !beyond(d.base.off(wall, boot)):
+		d.believe(wall, boot)
+		return wall
+	case !d.active:
+		d.active, d.since, d.heard = true, boot, false
+		d.seen, d.shown = anchor{wall, boot}, d.base
+	case beyond(d.seen.off(wall, boot)):
+		d.seen, d.heard = anchor{wall, boot}, false // it has jumped again
+	}
+	d.show(wall, boot)
+	kept := d.heard && boot-d.contrary < BelieveAfter && boot-d.since < BelieveAnyway
+	if boot-d.seen.boot >= BelieveAfter && !kept {
+		d.believe(wall, boot)
+		return wall
+	}
+	return d.shown.at(boot)
+}
+
+// show chooses the time to go by while the wall clock is doubted.
+func (d *Doubt) show(wall time.Time, boot time.Duration) {
+	to := d.base
+	if d.least && wall.After(d.base.at(boot)) {
+		to = anchor{wall, boot}
+	}
+	if beyond(d.shown.off(to.at(boot), boot)) {
+		d.shift(d.shown.at(boot), to.at(boot))
+		d.shown = to
+	}
+}
+
+// believe goes by the wall clock again.
+func (d *Doubt) believe(wall time.Time, boot time.Duration) {
+	if d.active && beyond(d.shown.off(wall, boot)) {
+		d.shift(d.shown.at(boot), wall)
+	}
+	d.base, d.least, d.active = anchor{wall, boot}, false, false
+}
+
+// maxShifts bounds the shifts that nobody has taken.
+const maxShifts = 16
+
+func (d *Doubt) shift(from, to time.Time) {
+	d.shifts = append(d.shifts, Shift{From: d.era, To: from, By: to.Sub(from)})
+	d.shifts = d.shifts[max(len(d.shifts)-maxShifts, 0):]
+	d.era = to
+}
+
+// Hear takes what the clock of a connected peer says, which the peer does not
+// doubt. A peer that agrees with a doubted wall clock ends the doubt, one that
+// does not keeps it. It grants nothing: a wall clock that is believed stays so.
+func (d *Doubt) Hear(peer, wall time.Time, boot time.Duration) {
+	d.See(wall, boot)
+	switch {
+	case !d.active:
+	case beyond(peer.Sub(wall)):
+		d.heard, d.contrary = true, boot
+	default:
+		d.believe(wall, boot)
+	}
+}
+
+// Active reports whether the wall clock is doubted.
+func (d *Doubt) Active() bool { return d.active }
+
+// Believed returns the time that is believed at a boot time, the least that it
+// can be after a stop of unknown length.
+func (d *Doubt) Believed(boot time.Duration) time.Time { return d.base.at(boot) }
+
+// Take returns the jumps of the time to go by since the last call.
+func (d *Doubt) Take() []Shift {
+	s := d.shifts
+	d.shifts = nil
+	return s
+}
+
+// A State says how a wall clock is judged, for people.
+type State struct {
+	Doubted bool
+	Off     time.Duration // how far the doubted wall clock is ahead of what was believed
+	Stopped bool          // the machine was off for an unknown time since that was believed
+	Denied  bool          // a peer contradicts the doubted wall clock
+	Left    time.Duration // until it is believed without a peer's word
+}
+
+// State describes d at a reading of the clocks.
+func (d *Doubt) State(wall time.Time, boot time.Duration) State {
+	if !d.active {
+		return State{}
+	}
+	s := State{Doubted: true, Off: d.base.off(wall, boot), Stopped: d.least, Denied: d.heard}
+	s.Left = d.seen.boot + BelieveAfter - boot
+	if d.heard {
+		s.Left = max(s.Left, min(d.contrary+BelieveAfter, d.since+BelieveAnyway)-boot)
+	}
+	s.Left = max(s.Left, 0)
+	return s
+}

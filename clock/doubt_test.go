@@ -1,0 +1,219 @@
+package clock
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+const aDay = 24 * time.Hour
+
+var doubtStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// A guarded is a guard over a wall clock that is wrong by what the test says.
+type guarded struct {
+	*Guard
+	m   *Manual
+	off time.Duration
+}
+
+func newGuarded() *guarded {
+	g := &guarded{m: NewManual(doubtStart)}
+	g.Guard = NewGuard(Wrong(g.m.Clock(), func() time.Duration { return g.off }))
+	g.Clock().Now()
+	return g
+}
+
+// run lets d pass second by second and returns how far the time to go by was from
+// the truth at most.
+func (g *guarded) run(d time.Duration) (worst time.Duration) {
+	for ; d > 0; d -= time.Second {
+		g.m.Advance(time.Second)
+		if off := g.Clock().Now().Sub(g.m.Clock().Now()); off.Abs() > worst.Abs() {
+			worst = off
+		}
+	}
+	return worst
+}
+
+// I14: a jump that does not last changes nothing. One that lasts is believed after
+// ten minutes, or when a peer says the same, and is told as a shift. A small one
+// is no matter of doubt.
+func TestJumpsOfTheWallClock(t *testing.T) {
+	for _, off := range []time.Duration{10 * time.Second, -10 * time.Second, time.Hour, -time.Hour, 10 * aDay, -10 * aDay, -20 * 365 * aDay} {
+		small := off.Abs() < time.Minute
+		for _, lasts := range []time.Duration{4 * time.Second, time.Minute} {
+			t.Run(fmt.Sprint(off, " for ", lasts), func(t *testing.T) {
+				g := newGuarded()
+				g.run(time.Hour)
+				g.off = off
+				worst := g.run(lasts)
+				if doubted := g.Clock().Doubted(); doubted == small || small != (worst != 0) {
+					t.Errorf("doubted %v, wrong by %v", doubted, worst)
+				}
+				g.off = 0
+				if worst := g.run(time.Minute); worst != 0 || g.Clock().Doubted() || len(g.Take()) > 0 {
+					t.Errorf("afterwards: doubted %v, wrong by %v", g.Clock().Doubted(), worst)
+				}
+			})
+		}
+		if small {
+			continue
+		}
+		t.Run(fmt.Sprint(off, " for good"), func(t *testing.T) {
+			g := newGuarded()
+			g.run(time.Hour)
+			g.off = off
+			if worst := g.run(BelieveAfter); worst != 0 || !g.Clock().Doubted() || len(g.Take()) > 0 {
+				t.Errorf("in the first ten minutes: doubted %v, wrong by %v", g.Clock().Doubted(), worst)
+			}
+			g.run(2 * time.Second)
+			if g.Clock().Doubted() || g.Clock().Now().Sub(g.m.Clock().Now()) != off {
+				t.Errorf("then: doubted %v, now %v", g.Clock().Doubted(), g.Clock().Now())
+			}
+			shifts := g.Take()
+			if len(shifts) != 1 || shifts[0].By != off || !shifts[0].From.Equal(doubtStart) {
+				t.Errorf("shifts %+v", shifts)
+			}
+		})
+	}
+}
+
+// A peer that agrees with a doubted clock ends the doubt, one that does not keeps
+// it, for a day at most. A clock that is believed stays so whatever peers say.
+func TestWordOfAPeer(t *testing.T) {
+	g := newGuarded()
+	g.run(time.Minute)
+	g.Hear(g.m.Clock().Now().Add(aDay))
+	if g.Clock().Doubted() {
+		t.Fatal("a peer made a believed clock doubted")
+	}
+	g.off = time.Hour
+	g.run(time.Second)
+	g.Hear(g.m.Clock().Now().Add(time.Hour + time.Second)) // as wrong as this one
+	if g.Clock().Doubted() || !g.Clock().Now().Equal(g.m.Clock().Now().Add(time.Hour)) {
+		t.Fatal("it is doubted although a peer agrees")
+	}
+	g.Take()
+
+	g.off = 0
+	g.run(time.Second)
+	for range 23 * 60 {
+		if worst := g.run(time.Minute); worst != time.Hour || !g.Clock().Doubted() {
+			t.Fatalf("doubted %v, wrong by %v, although a peer contradicts the clock", g.Clock().Doubted(), worst)
+		}
+		g.Hear(g.m.Clock().Now().Add(time.Hour))
+		if s := g.State(); !s.Denied || s.Left > BelieveAfter || s.Left <= 0 || s.Off != -time.Hour {
+			t.Fatalf("state %+v", s)
+		}
+	}
+	for range 90 {
+		g.run(time.Minute)
+		g.Hear(g.m.Clock().Now().Add(time.Hour))
+	}
+	if g.Clock().Doubted() {
+		t.Error("a peer keeps it doubted for more than a day")
+	}
+
+	g = newGuarded()
+	g.off = aDay
+	g.run(time.Second)
+	g.Hear(g.m.Clock().Now())
+	if g.run(BelieveAfter - time.Minute); !g.Clock().Doubted() {
+		t.Error("it is believed although a peer contradicted it a moment ago")
+	}
+	if g.run(2 * time.Minute); g.Clock().Doubted() {
+		t.Error("it is doubted ten minutes after the last word of a peer that went away")
+	}
+}
+
+// Small steps in one direction are followed, as slewing and leap seconds are.
+func TestADriftingClockIsFollowed(t *testing.T) {
+	g := newGuarded()
+	for range 100 {
+		g.off += time.Minute
+		g.run(time.Minute)
+	}
+	if g.Clock().Doubted() || g.Clock().Now().Sub(g.m.Clock().Now()) != g.off {
+		t.Errorf("doubted %v at %v", g.Clock().Doubted(), g.Clock().Now())
+	}
+}
+
+// What a stamp of an earlier start says of the clock of this one.
+func TestClockAfterAStop(t *testing.T) {
+	tests := []struct {
+		name    string
+		machine [2]string     // before and after
+		away    time.Duration // in truth
+		off     time.Duration // of the clock afterwards
+		doubted bool
+		wrong   time.Duration // the time to go by, against the truth
+	}{
+		{"a restart", [2]string{"m", "m"}, time.Minute, 0, false, 0},
+		{"a restart after hours", [2]string{"m", "m"}, 8 * time.Hour, 0, false, 0},
+		{"a restart after hours, with a wrong clock", [2]string{"m", "m"}, 8 * time.Hour, 240 * time.Hour, true, 0},
+		{"a quick reboot", [2]string{"m", "n"}, 2 * time.Minute, 0, false, 0},
+		{"off for 8 days", [2]string{"m", "n"}, 8 * aDay, 0, true, 0},
+		{"off for 8 days, with a clock without a battery", [2]string{"m", "n"}, 8 * aDay, -40 * aDay, true, -8 * aDay},
+		{"off for an hour, with a clock that is ahead", [2]string{"m", "n"}, time.Hour, 10 * aDay, true, 10 * aDay},
+		{"a machine that does not name its starts", [2]string{"", ""}, time.Hour, 0, true, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			old := newGuarded()
+			old.raw.machine = tt.machine[0]
+			old.run(time.Hour)
+			stamp := old.Stamp()
+			old.m.Advance(tt.away)
+			boot := old.raw.boot()
+			if tt.machine[0] != tt.machine[1] {
+				boot = time.Second
+			}
+			g := &guarded{m: NewManual(old.m.Clock().Now()), off: tt.off}
+			g.m.boot = boot
+			g.Guard = NewGuard(Wrong(g.m.Clock(), func() time.Duration { return g.off }))
+			g.raw.machine = tt.machine[1]
+			if err := g.Resume(stamp); err != nil {
+				t.Fatal(err)
+			}
+			worst := g.run(time.Minute)
+			if g.Clock().Doubted() != tt.doubted || worst.Round(time.Minute) != tt.wrong {
+				t.Errorf("doubted %v, wrong by %v", g.Clock().Doubted(), worst)
+			}
+			if g.off = 0; tt.doubted && tt.wrong != 0 { // NTP
+				g.run(time.Second)
+				shifts := g.Take()
+				if len(shifts) == 0 || shifts[len(shifts)-1].By.Round(time.Minute) != -tt.wrong {
+					t.Errorf("shifts %+v", shifts)
+				}
+				if off := g.Clock().Now().Sub(g.m.Clock().Now()); off != 0 {
+					t.Errorf("wrong by %v when the clock is right", off)
+				}
+			}
+			if g.run(BelieveAfter + time.Second); g.Clock().Doubted() {
+				t.Error("it is still doubted when it was right for ten minutes")
+			}
+		})
+	}
+}
+
+// FuzzStamp reads any stamp.
+func FuzzStamp(f *testing.F) {
+	g := newGuarded()
+	g.raw.machine = "m"
+	f.Add(g.Stamp())
+	f.Add([]byte(nil))
+	f.Add(slices.Repeat([]byte{0xff}, 40))
+	f.Fuzz(func(t *testing.T, stamp []byte) {
+		g := newGuarded()
+		g.raw.machine = "m"
+		if err := g.Resume(stamp); (err == nil) != (len(stamp) >= stampSize) {
+			t.Fatal(err)
+		}
+		g.run(BelieveAfter + 2*time.Second)
+		if g.Clock().Doubted() || !g.Clock().Now().Equal(g.m.Clock().Now()) {
+			t.Errorf("at %v, and not %v", g.Clock().Now(), g.m.Clock().Now())
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package clock
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+	"time"
+)
+
+// A Guard is a clock whose wall time follows the rule of doubt: see [Doubt]. It
+// is safe for concurrent use.
+type Guard struct {
+	raw Clock
+
+	mu sync.Mutex
+	d  Doubt
+}
+
+// NewGuard guards a clock. Until [Guard.Resume] it knows no earlier start.
+func NewGuard(raw Clock) *Guard { return &Guard{raw: raw} }
+
+// Clock returns the guarded clock.
+func (g *Guard) Clock() Clock {
+	return Clock{wall: g.now, mono: g.raw.mono, boot: g.raw.boot, machine: g.raw.machine, doubted: g.doubted}
+}
+
+func (g *Guard) now() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.d.See(g.raw.wall(), g.raw.boot())
+}
+
+func (g *Guard) doubted() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.d.See(g.raw.wall(), g.raw.boot())
+	return g.d.Active()
+}
+
+// Hear takes what a connected peer said its clock is now, see [Doubt.Hear].
+func (g *Guard) Hear(peer time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.d.Hear(peer, g.raw.wall(), g.raw.boot())
+}
+
+// State describes how the wall clock is judged.
+func (g *Guard) State() State {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	wall, boot := g.raw.wall(), g.raw.boot()
+	g.d.See(wall, boot)
+	return g.d.State(wall, boot)
+}
+
+// Take returns the jumps of the guarded clock since the last call.
+func (g *Guard) Take() []Shift {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.d.See(g.raw.wall(), g.raw.boot())
+	return g.d.Take()
+}
+
+// stampSize is the length of a stamp without the name of the machine's start.
+const stampSize = 16
+
+// ErrStamp says that bytes are no stamp.
+var ErrStamp = errors.New("clock: not a stamp of the clock")
+
+// Stamp returns what is believed now, to be kept over a stop:
+//
+//	wall 8, Unix nanoseconds | boot 8, nanoseconds | name of the machine's start
+func (g *Guard) Stamp() []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	boot := g.raw.boot()
+	g.d.See(g.raw.wall(), boot)
+	b := binary.BigEndian.AppendUint64(nil, uint64(g.d.Believed(boot).UnixNano()))
+	b = binary.BigEndian.AppendUint64(b, uint64(boot))
+	return append(b, g.raw.machine...)
+}
+
+// Resume takes the stamp of an earlier start. If the machine has run since then,
+// its boot clock tells how long; else nobody knows how long it was off.
+func (g *Guard) Resume(stamp []byte) error {
+	if len(stamp) < stampSize {
+		return ErrStamp
+	}
+	wall := time.Unix(0, int64(binary.BigEndian.Uint64(stamp)))
+	then := time.Duration(binary.BigEndian.Uint64(stamp[8:]))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	boot := g.raw.boot()
+	known := g.raw.machine != "" && string(stamp[stampSize:]) == g.raw.machine && then <= boot
+	running := time.Duration(0)
+	if known {
+		running = boot - then
+	}
+	g.d.Resume(wall, boot, running, known)
+	return nil
+}
