@@ -49,7 +49,7 @@ type group struct {
 // sight decides about the arrivals in undecided and sorts those that are to be
 // written, or looked at later, into g. It returns the flights to wait for.
 func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, g *group) (others []*flight) {
-	s := sight{now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), draining: in.desk.draining()}
+	s := sight{wall: wall{in.nowMs(), in.cfg.Clock.Doubted()}, draining: in.desk.draining()}
 	g.take = make([]int, 0, len(undecided))
 	grants := grants{in: in}
 	k := in.known

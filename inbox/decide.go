@@ -17,16 +17,22 @@ const (
 	barred                  // it was cancelled before it arrived
 )
 
+// A wall is what the wall clock says.
+type wall struct {
+	now     int64 // Unix milliseconds
+	doubted bool  // nothing is refused for good by it
+}
+
 // A sight is what Accept sees of one arrival.
 type sight struct {
+	wall
+
 	known    knownAs
 	first    proto.TaskState // same: how far it came
 	seq      proto.Seq
 	mark     proto.Seq // settled mark of its origin
 	notAfter int64     // Unix milliseconds, as floor and now
 	floor    int64
-	now      int64
-	doubted  bool // the wall clock is: nothing is refused for good by it
 	draining bool
 	handled  bool   // there is a handler for its kind
 	absent   string // why that cannot be started now; empty: it can

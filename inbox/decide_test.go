@@ -24,7 +24,7 @@ const (
 
 // TestVerdict is the table of what Accept answers (I8, I12, I17, S04, S18, S30).
 func TestVerdict(t *testing.T) {
-	good := sight{seq: proto.Seq{Boot: 5, Counter: 7}, notAfter: 1000, now: 900, handled: true, allowed: true}
+	good := sight{seq: proto.Seq{Boot: 5, Counter: 7}, notAfter: 1000, wall: wall{now: 900}, handled: true, allowed: true}
 	with := func(f func(*sight)) sight { s := good; f(&s); return s }
 	tests := []struct {
 		name string

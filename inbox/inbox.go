@@ -332,3 +332,14 @@ func (in *Inbox) Room() bool {
 }
 
 func (in *Inbox) nowMs() int64 { return in.cfg.Clock.Now().UnixMilli() }
+
+// Knows reports whether the id is remembered here: in custody, being taken in, or
+// finished and not settled.
+func (in *Inbox) Knows(id proto.TaskID) bool {
+	k := in.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, here := k.ids[id]
+	_, coming := k.flights[id]
+	return here || coming
+}

@@ -61,6 +61,7 @@ type ledgers struct {
 	porter  *porter
 	machine *machine
 	wishes  *wishes
+	lookups *lookups
 }
 
 // turns are held by one caller at a time.
@@ -104,7 +105,7 @@ func New(cfg Config) (_ *Node, err error) {
 	}
 	n.names, n.changes, n.notices, n.house, n.events = newNames(), newMeter(n), make(chan notice, maxNotices), newHouse(), newEventLog(cfg.Clock)
 	n.porter, n.adminMet = newPorter(n), make(chan struct{}, 1)
-	n.machine, n.wishes = new(machine), newWishes()
+	n.machine, n.wishes, n.lookups = new(machine), newWishes(), newLookups(n)
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
 	if n.ground, err = openGround(cfg, n.registry, n.tellFull); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
@@ -150,7 +151,7 @@ func (n *Node) openRooms() (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Ready, cfg.HeardClock = n.ready, n.guard.Hear
+	cfg.Ready, cfg.HeardClock, cfg.Lookup = n.ready, n.guard.Hear, n.lookups.receive
 	if n.net, err = transport.New(n.keys, n.book, n, cfg); err != nil {
 		return err
 	}
@@ -178,6 +179,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.takeNotices(rooms) })
 	g.Go(func() error { return n.keepHouse(rooms) })
 	g.Go(func() error { return n.keepClock(rooms) })
+	g.Go(func() error { return n.lookups.run(rooms) })
 	g.Go(func() error { return n.keepIdentity(rooms) })
 	g.Go(func() error { return n.watchPrograms(rooms) })
 	work, stopWork := context.WithCancel(rooms)

@@ -75,6 +75,9 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 		}
 		set(fmt.Sprintf("%s has it and %s; its result has not come home yet", name, does), fmt.Sprintf("on %s: balefire-node why %s", name, b.Task))
 		return
+	case w.State == proto.TaskState_TASK_STATE_INDETERMINATE:
+		set(fmt.Sprintf("%s had accepted it and does not know it any more: it may have run there, and its mode is at_most_once", name), "look whether it ran; balefire-node task cancel "+b.Task+", and task retry if it did not")
+		return
 	case w.Place == "behind":
 		set(fmt.Sprintf("it waits behind %s, which has the same ordering key", w.Behind), "balefire-node why "+w.Behind.String())
 		return

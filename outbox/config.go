@@ -90,9 +90,7 @@ type Config struct {
 	// to: the queue may have moved since, also while the result was on its way. Default:
 	// nobody was.
 	Stood func(target string, from proto.PeerID) bool
-	// Rewrap makes an envelope readable for the current key of its target, after
-	// BAD_KEY. Default: none, the slot stays.
-	Rewrap func(*proto.Stored) (*proto.Envelope, error)
+	Sealing
 	// Changed is told of every change of a task of this home, after it is durable.
 	// It must be quick and must not keep or change r.
 	Changed func(id proto.TaskID, r *proto.Record)
@@ -103,6 +101,16 @@ type Config struct {
 	Clock  clock.Clock    // default clock.System()
 	Rand   func() float64 // in [0, 1), for jitter; default math/rand
 	Logger *slog.Logger   // default: none
+}
+
+// Sealing changes what was sealed before. It does without what is nil.
+type Sealing struct {
+	// Rewrap makes an envelope readable for the current key of its target, after
+	// BAD_KEY. Without it the slot stays.
+	Rewrap func(*proto.Stored) (*proto.Envelope, error)
+	// Reseal seals a task anew, with this sequence. Without it a task that its target
+	// has forgotten waits for its time.
+	Reseal func(st *proto.Stored, seq proto.Seq) (*Draft, error)
 }
 
 // ResultHooks are told of results of tasks that ran here. They must be quick.

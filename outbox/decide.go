@@ -144,6 +144,8 @@ func onTime(part backlog.Part, r *proto.Record, now int64, maybeSent bool, l lim
 	switch {
 	case r.State.Terminal():
 		return ruling{effect: nothing}
+	case r.State == proto.TaskState_TASK_STATE_INDETERMINATE && now >= last:
+		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
 	case part == backlog.PartResult:
 		if until := r.NotAfterMs + l.result.Milliseconds(); now < until {
 			return ruling{effect: delay, at: until}
@@ -169,7 +171,7 @@ func onCancel(r *proto.Record, maybeSent bool) ruling {
 	switch {
 	case r.State.Terminal():
 		return ruling{effect: nothing}
-	case r.State == proto.TaskState_TASK_STATE_PENDING && !maybeSent:
+	case r.State == proto.TaskState_TASK_STATE_PENDING && !maybeSent, r.State == proto.TaskState_TASK_STATE_INDETERMINATE:
 		return ruling{effect: end, state: proto.TaskState_TASK_STATE_CANCELLED}
 	}
 	return ruling{effect: carry}

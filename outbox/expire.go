@@ -47,7 +47,7 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 		switch rulings[i].effect {
 		case end:
 			if r.Reason == "" {
-				r.Reason = o.expiredBecause(k)
+				r.Reason = o.expiredBecause(k, r)
 			}
 			r.Status = StatusNew
 			r.Move(rulings[i].state, now, "not_after is over")
@@ -75,10 +75,17 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 	return failed
 }
 
-// expiredBecause says what a task waited for until its time was over.
-func (o *Outbox) expiredBecause(k backlog.Key) string {
+// expiredBecause says what an entry waited for until its time was over, by what is
+// proven about it.
+func (o *Outbox) expiredBecause(k backlog.Key, r *proto.Record) string {
 	n := o.notes.get(k)
 	switch {
+	case k.Part == backlog.PartResult && n.code == proto.Code_CODE_UNSPECIFIED:
+		return "its time is over; its home was not reached"
+	case k.Part == backlog.PartTask && r.State == proto.TaskState_TASK_STATE_RUNNING:
+		return "its time is over, and that of its longest run; its target had started it, and no result came"
+	case k.Part == backlog.PartTask && r.State != proto.TaskState_TASK_STATE_PENDING:
+		return "its time is over, and that of its longest run; its target had accepted it, and no result came"
 	case n.code != proto.Code_CODE_UNSPECIFIED:
 		return proto.Clip("its time is over; the last answer was "+n.code.Name()+": "+n.detail, proto.MaxReason)
 	case n.detail != "":

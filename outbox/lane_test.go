@@ -159,7 +159,7 @@ func wrapAnew(st *proto.Stored) (*proto.Envelope, error) {
 // BAD_KEY of an offered body: the next offer has the new slot too.
 func TestBadKeyOfABodyIsWrappedAnew(t *testing.T) {
 	bodies := &testBodies{slot: "new"}
-	inBubble(t, Config{Bodies: bodies, Rewrap: wrapAnew}, func(t *testing.T, h *home) {
+	inBubble(t, Config{Bodies: bodies, Sealing: Sealing{Rewrap: wrapAnew}}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		d := h.blobDraft(g.peer(), "stream", nil, true)
 		h.mustSubmit(d)
@@ -171,7 +171,7 @@ func TestBadKeyOfABodyIsWrappedAnew(t *testing.T) {
 
 // BAD_KEY: the key is wrapped anew, and the task goes out with the new slot.
 func TestBadKeyIsWrappedAnew(t *testing.T) {
-	cfg := Config{Rewrap: wrapAnew}
+	cfg := Config{Sealing: Sealing{Rewrap: wrapAnew}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.say = func(m *proto.Message) *proto.Refusal {

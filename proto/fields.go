@@ -56,6 +56,8 @@ var fieldLimits = map[string]fieldLimit{
 	"Ack.signature":            size(maxSignature),
 	"Refusal.detail":           size(maxDetail),
 	"Refusal.home":             size(maxKeyBytes),
+	"Lookup.tasks":             each(MaxLookup, maxID),
+	"LookupReply.unknown":      each(MaxLookup, maxID),
 	"Hello.addrs":              each(maxAddrs, maxAddr),
 	"Hello.boot_id":            size(maxID),
 	"Hello.software":           size(maxWord),

@@ -109,6 +109,9 @@ func goldenMessages() map[string]pb.Message {
 		},
 		"mark":  &Mark{Boot: 1_700_000_000, Counter: 77},
 		"ready": &Ready{Handlers: true, Room: true},
+
+		"lookup":       &Lookup{Tasks: [][]byte{seq(0x20, 16), seq(0x21, 16)}},
+		"lookup_reply": &LookupReply{Unknown: [][]byte{seq(0x21, 16)}},
 		"hello": &Hello{
 			Version: 1, Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip4/192.0.2.1/udp/7420/quic-v1", "/dns4/a.example/tcp/7420"},
 			Boot: 1_700_000_000, BootId: seq(4, 16), Software: "balefire-node 1.0", Refusal: "twin", Features: []string{"fec"},
@@ -132,7 +135,7 @@ func goldenMessages() map[string]pb.Message {
 		"join_pending": &JoinReply{Pending: true},
 		"join_later":   &JoinReply{Refusal: "many ask", WaitMs: 2000},
 		"offer":        &Offer{Envelope: envelope, Type: MessageType_RESULT},
-		"offered":      &OfferReply{Code: Code_CODE_FULL, Detail: "disk", Offset: 1 << 20},
+		"offered":      &OfferReply{Code: Code_CODE_FULL, Detail: "disk", Offset: 1 << 20, State: TaskState_TASK_STATE_SUCCESS},
 		"chunk":        &Chunk{Offset: 1 << 33, Data: seq(1, 30), Sha256: seq(2, 32)},
 		"chunked":      &ChunkReply{Offset: 1 << 33, Code: Code_CODE_TOO_LARGE, Detail: "gone"},
 		"content": &Content{

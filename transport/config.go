@@ -50,6 +50,9 @@ type Gossip struct {
 	Hops    func(p proto.PeerID) []Hop                                                             // what p says of its ways to relays, best effort; default: nothing
 	Nonces  Nonces                                                                                 // keeps what was heard already over restarts; default: memory
 
+	// Lookup takes LOOKUP and LOOKUP_REPLY of ctl streams; must not block; default:
+	// dropped.
+	Lookup func(from proto.PeerID, m *proto.Message)
 	// HeardClock takes what the clock of a connected member says now, which that
 	// member does not doubt; must not block; default: dropped.
 	HeardClock func(time.Time)

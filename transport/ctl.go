@@ -145,6 +145,10 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		if t.cfg.Ready != nil {
 			t.cfg.Ready(c.peer, r)
 		}
+	case proto.MessageType_LOOKUP, proto.MessageType_LOOKUP_REPLY:
+		if t.cfg.Lookup != nil {
+			t.cfg.Lookup(c.peer, m)
+		}
 	case proto.MessageType_PROBE, proto.MessageType_PROBED:
 		if t.cfg.Control != nil {
 			t.cfg.Control(c.peer, m)

@@ -128,6 +128,17 @@ func (s *Step) Into(batch *store.Batch) {
 	})
 }
 
+// Born adds to batch a new birth of the entry of the step, whose record is as the
+// step leaves it.
+func (s *Step) Born(batch *store.Batch, st *proto.Stored) error {
+	val, err := proto.Encode(nil, st)
+	if err != nil {
+		return fmt.Errorf("encode %v: %w", s.e.key, err)
+	}
+	batch.Put(s.b.buckets.Live, s.e.key.append(nil, kindBirth), val)
+	return nil
+}
+
 // Drop gives up the step. It does nothing when the step was written.
 func (s *Step) Drop() {
 	s.b.mu.Lock()

@@ -1,0 +1,214 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+)
+
+// Times of the questions to targets.
+const (
+	lookupEvery = 10 * time.Second // between two looks whom to ask
+	lookupAgain = time.Hour        // between two questions to a target that has run on
+)
+
+// lookups asks targets which of the tasks that they accepted they still know: when
+// a target has started again, for its store may have been restored or have lost a
+// record, and once an hour.
+type lookups struct {
+	node  *Node
+	came  chan heardLookup // LOOKUP and LOOKUP_REPLY
+	asked map[proto.PeerID]askedLookup
+
+	sealed string // the file of a body that was sealed anew, until its record names it
+}
+
+type heardLookup struct {
+	from proto.PeerID
+	msg  *proto.Message
+}
+
+// An askedLookup says when a target was asked about everything, and which start of it.
+type askedLookup struct {
+	boot uint64
+	at   time.Duration
+	left []proto.TaskID // to be asked about yet
+}
+
+func newLookups(n *Node) *lookups {
+	return &lookups{node: n, came: make(chan heardLookup, 64), asked: map[proto.PeerID]askedLookup{}}
+}
+
+// receive takes a message of a ctl stream. What finds no room is asked again.
+func (l *lookups) receive(from proto.PeerID, m *proto.Message) {
+	select {
+	case l.came <- heardLookup{from, m}:
+	default:
+	}
+}
+
+func (l *lookups) run(ctx context.Context) error {
+	tick := time.NewTicker(lookupEvery)
+	defer tick.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			err = l.askAll()
+		case h := <-l.came:
+			err = l.heard(ctx, h)
+		}
+		if err != nil && ctx.Err() == nil {
+			l.node.log.Warn("what became of accepted tasks could not be asked or answered; it is tried again", "err", err)
+		}
+	}
+}
+
+// askAll asks each connected target that is due, one message a look.
+func (l *lookups) askAll() (err error) {
+	now := l.node.cfg.Clock.Boot()
+	for _, p := range l.node.net.ConnectedPeers() {
+		known, ok := l.node.book.Get(p)
+		if !ok {
+			continue
+		}
+		a, before := l.asked[p]
+		if !before || a.boot != known.Boot || now-a.at >= lookupAgain {
+			ids, lerr := l.node.outbox.Awaited(p)
+			err = errors.Join(err, lerr)
+			a = askedLookup{boot: known.Boot, at: now, left: ids}
+		}
+		n := min(len(a.left), proto.MaxLookup)
+		if n > 0 {
+			payload, eerr := proto.Encode(nil, &proto.Lookup{Tasks: idBytes(a.left[:n])})
+			err = errors.Join(err, eerr)
+			if eerr == nil && l.send(p, proto.MessageType_LOOKUP, payload) == nil {
+				a.left = a.left[n:]
+			}
+		}
+		l.asked[p] = a
+	}
+	return err
+}
+
+func idBytes(ids []proto.TaskID) [][]byte {
+	out := make([][]byte, len(ids))
+	for i := range ids {
+		out[i] = slices.Clone(ids[i][:])
+	}
+	return out
+}
+
+func (l *lookups) send(to proto.PeerID, t proto.MessageType, payload []byte) error {
+	return l.node.net.SendCtl(to, &proto.Message{Type: t, Payload: payload, Timestamp: l.node.cfg.Clock.Now().UnixNano()})
+}
+
+// heard answers a question, or acts on an answer.
+func (l *lookups) heard(ctx context.Context, h heardLookup) error {
+	if h.msg.GetType() == proto.MessageType_LOOKUP {
+		q := new(proto.Lookup)
+		if err := proto.Decode(h.msg.GetPayload(), q); err != nil {
+			return err
+		}
+		unknown, err := l.node.unknownOf(q.GetTasks())
+		if err != nil || len(unknown) == 0 {
+			return err
+		}
+		payload, err := proto.Encode(nil, &proto.LookupReply{Unknown: unknown})
+		if err == nil {
+			_ = l.send(h.from, proto.MessageType_LOOKUP_REPLY, payload) // else it asks again
+		}
+		return err
+	}
+	r := new(proto.LookupReply)
+	if err := proto.Decode(h.msg.GetPayload(), r); err != nil {
+		return err
+	}
+	var failed error
+	for _, b := range r.GetUnknown()[:min(len(r.GetUnknown()), proto.MaxLookup)] {
+		id, err := proto.TaskIDFrom(b)
+		if err != nil {
+			return err
+		}
+		counted, err := l.node.outbox.Forget(ctx, h.from, id)
+		l.node.house.draft(l.sealed, false)
+		l.sealed = ""
+		failed = errors.Join(failed, err)
+		if counted {
+			l.node.tell("task.forgotten", h.from, fmt.Sprintf("the target of task %s does not know it any more", id), map[string]string{"task": id.String()})
+		}
+	}
+	return failed
+}
+
+// unknownOf returns those of the tasks of which this node has neither custody nor a result.
+func (n *Node) unknownOf(tasks [][]byte) (unknown [][]byte, err error) {
+	for _, b := range tasks[:min(len(tasks), proto.MaxLookup)] {
+		id, err := proto.TaskIDFrom(b)
+		if err != nil {
+			return nil, err
+		}
+		if n.inbox.Knows(id) {
+			continue
+		}
+		if _, err := n.outbox.Result(id); errors.Is(err, outbox.ErrNotFound) {
+			unknown = append(unknown, b)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return unknown, nil
+}
+
+// reseal seals a task of this home anew with another sequence. Of a streamed body
+// the key must stay, and with it that of the rest: what it seals is the same but for
+// the header that it is bound to.
+func (n *Node) reseal(st *proto.Stored, seq proto.Seq) (*outbox.Draft, error) {
+	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
+	if err != nil {
+		return nil, err
+	}
+	to, ok := n.book.KeyRecord(h.Target)
+	if !ok {
+		return nil, fmt.Errorf("the sealing key of %s is not known", h.Target.Short())
+	}
+	env := &proto.Envelope{Header: st.Envelope.Header, Body: st.Envelope.Body}
+	d := &outbox.Draft{Record: &proto.Record{BodyBlob: st.GetRecord().GetBodyBlob()}}
+	if d.Record.BodyBlob != "" && !h.Streamed() {
+		if env.Body, err = readBlob(n.ground.blobs, d.Record.BodyBlob); err != nil {
+			return nil, err
+		}
+	}
+	plain, err := identity.OpenWith([32]byte(st.GetKey()), env, &h)
+	if err != nil {
+		return nil, err
+	}
+	h.Seq = seq
+	if h.Streamed() {
+		d.Key = [32]byte(st.GetKey())
+		d.Envelope, err = n.sealer.SealWith(d.Key, &h, to, plain)
+	} else {
+		d.Envelope, d.Key, err = n.sealer.Seal(&h, to, plain)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.Header, d.Leaf = h, identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, h.What)
+	if d.Record.BodyBlob == "" || h.Streamed() {
+		return d, nil
+	}
+	d.Record.BodyBlob = fmt.Sprintf("%s-%d", bodyBlob(h.ID), seq.Counter) // the old file stays until the record names this one
+	n.lookups.sealed = d.Record.BodyBlob
+	n.house.draft(d.Record.BodyBlob, true)
+	err = n.ground.blobs.Put(d.Record.BodyBlob, d.Envelope.Body)
+	d.Envelope.Body = nil
+	return d, err
+}

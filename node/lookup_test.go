@@ -1,0 +1,75 @@
+package node
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// I20: what a target had accepted and lost, with its record or by a rolled-back
+// disk, is asked about when the target has started again. What may run twice is
+// sent again, with bodies of every size; what may not is for a person to decide.
+func TestTargetThatForgot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := jumping(t, 2, 0)
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		var twice []string
+		for _, size := range []int{0, 100_000, 400_000} {
+			r := takes(10*time.Minute, "n1")
+			r.Body = append(r.Body, make([]byte, size)...)
+			twice = append(twice, home.must(r))
+		}
+		r := takes(10*time.Minute, "n1")
+		r.Mode = proto.Mode_MODE_AT_MOST_ONCE
+		once := home.must(r)
+		kept := home.must(takes(10*time.Minute, "n1"))
+		for _, id := range append(twice, once, kept) {
+			home.becomes(id, "RUNNING", time.Minute)
+		}
+		target.crash()
+		target.lose(t, append(twice, once))
+		target.start()
+		for _, id := range append(twice, kept) {
+			task := home.becomes(id, "SUCCESS", 3*time.Hour)
+			forgotten := slices.ContainsFunc(task.Events, func(e Event) bool { return e.Cause == outbox.Forgotten })
+			if forgotten == (id == kept) {
+				t.Errorf("events of %s: %+v", id, task.Events)
+			}
+		}
+		home.becomes(once, "INDETERMINATE", time.Second)
+		if why, err := home.node.Why(t.Context(), once); err != nil || why.Fix == "" {
+			t.Errorf("why: %+v, %v", why, err)
+		}
+		if task, err := home.node.Cancel(t.Context(), once, false, ""); err != nil || task.State != "CANCELLED" {
+			t.Errorf("a person ends it: %+v, %v", task, err)
+		}
+	})
+}
+
+// lose deletes what a stopped node has of tasks in its custody.
+func (s *simulated) lose(t *testing.T, refs []string) {
+	e := s.engine.Reopen()
+	defer func() { s.engine = e }()
+	pairs, err := e.Scan(store.Inbox, nil, nil, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []store.Op
+	for _, p := range pairs {
+		if id, err := proto.TaskIDFrom(p.Key[:16]); err == nil && slices.Contains(refs, id.String()) {
+			ops = append(ops, store.Op{Bucket: store.Inbox, Key: p.Key, Delete: true})
+		}
+	}
+	if len(ops) < len(refs) {
+		t.Fatalf("%d records of %d tasks", len(ops), len(refs))
+	}
+	if err := e.Commit(ops); err != nil {
+		t.Fatal(err)
+	}
+}

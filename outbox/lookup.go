@@ -1,0 +1,135 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// Forgotten is what the event of a task says whose target does not know it any more.
+const Forgotten = "forgotten: its target does not know it any more"
+
+// awaited reports whether the target of r, which was named, has said that it has
+// the task and owes its result.
+func awaited(k backlog.Key, r *proto.Record) bool {
+	return k.Part == backlog.PartTask && !strings.HasPrefix(r.Target, queuePrefix) &&
+		(r.State == proto.TaskState_TASK_STATE_ACCEPTED || r.State == proto.TaskState_TASK_STATE_RUNNING)
+}
+
+// Awaited returns the tasks that p was sent by name, has accepted, and owes the
+// results of.
+func (o *Outbox) Awaited(p proto.PeerID) (ids []proto.TaskID, err error) {
+	states := o.backlog.GroupCounts(string(p[:])).ByState
+	if states[proto.TaskState_TASK_STATE_ACCEPTED]+states[proto.TaskState_TASK_STATE_RUNNING] == 0 {
+		return nil, nil
+	}
+	for cursor := []byte(nil); ; {
+		_, next, err := o.backlog.List(backlog.Live, cursor, 1, func(k backlog.Key, r *proto.Record) bool {
+			if string(r.Peer) == string(p[:]) && awaited(k, r) {
+				ids = append(ids, k.ID)
+			}
+			return false
+		})
+		if err != nil || next == nil {
+			return ids, err
+		}
+		cursor = next
+	}
+}
+
+// Forget takes the word of p that it does not know a task that it had accepted: it
+// was restored from an older copy, or has lost the record. What may run twice is
+// signed anew, with a sequence that the target has not settled, and sent again: a
+// target that knows that it was restored runs nothing that it may have run before.
+// What may not is INDETERMINATE, for a late result or a person to end. It reports
+// whether the word counted.
+func (o *Outbox) Forget(ctx context.Context, p proto.PeerID, id proto.TaskID) (bool, error) {
+	k := backlog.TaskKey(id)
+	st, err := o.backlog.Stored(k)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("task %s is forgotten by its target: %w", id, err)
+	}
+	now := o.cfg.Clock.Now()
+	switch r := st.Record; {
+	case string(r.Peer) != string(p[:]) || !awaited(k, r):
+		return false, nil
+	case r.Mode == proto.Mode_MODE_AT_MOST_ONCE:
+		err = o.doubtful(ctx, p, k, r.Seq(), now)
+	case now.UnixMilli() >= r.NotAfterMs || o.cfg.Reseal == nil:
+		return false, nil // it may not start any more: its time ends it
+	default:
+		err = o.again(ctx, p, k, st, now)
+	}
+	if err != nil {
+		return false, fmt.Errorf("task %s is forgotten by its target: %w", id, err)
+	}
+	o.cfg.Logger.Warn("the target of a task does not know it any more", "task", id.String(), "target", p.Short())
+	return true, nil
+}
+
+// doubtful makes a task INDETERMINATE.
+func (o *Outbox) doubtful(ctx context.Context, p proto.PeerID, k backlog.Key, seq proto.Seq, now time.Time) error {
+	var rec *proto.Record
+	errs := o.backlog.Change(ctx, []backlog.Edit{{Key: k}}, func(_ int, r *proto.Record) backlog.Action {
+		if r.Seq() != seq || !awaited(k, r) {
+			return backlog.Keep
+		}
+		r.Reason = "indeterminate: its target does not know it any more and may have run it, and its mode is at_most_once"
+		r.Move(proto.TaskState_TASK_STATE_INDETERMINATE, now, Forgotten)
+		r.Events[len(r.Events)-1].Node = p[:]
+		rec = r
+		return backlog.Write
+	})
+	if errs[0] == nil && rec != nil {
+		o.changed(k, rec)
+	}
+	return errs[0]
+}
+
+// again signs a task anew and has it sent.
+func (o *Outbox) again(ctx context.Context, p proto.PeerID, k backlog.Key, st *proto.Stored, now time.Time) error {
+	old, seq := st.Record.Seq(), o.NextSeq(p)
+	d, err := o.cfg.Reseal(st, seq)
+	if err != nil {
+		o.DropSeq(p, seq)
+		return fmt.Errorf("sign it anew: %w", err)
+	}
+	sig, proofs := o.sign.SignGroup([][32]byte{d.Leaf})
+	d.Envelope.Signature, d.Envelope.Path, d.Envelope.Index = sig, proofs[0].Path, proofs[0].Index
+	step, err := o.backlog.Prepare(backlog.Edit{Key: k}, func(r *proto.Record) backlog.Action {
+		if r.Seq() != old || !awaited(k, r) {
+			return backlog.Keep
+		}
+		r.SeqBoot, r.SeqCounter, r.DueMs = seq.Boot, seq.Counter, 0
+		r.BodyBlob = d.Record.GetBodyBlob()
+		r.Move(proto.TaskState_TASK_STATE_PENDING, now, Forgotten)
+		r.Events[len(r.Events)-1].Node = p[:]
+		return backlog.Requeue
+	})
+	if step == nil {
+		o.DropSeq(p, seq)
+		return err
+	}
+	var b store.Batch
+	rec := step.Record()
+	step.Into(&b)
+	if err = step.Born(&b, &proto.Stored{Envelope: d.Envelope, Key: d.Key[:], Record: rec}); err == nil {
+		err = o.store.Apply(context.WithoutCancel(ctx), &b)
+	}
+	if err != nil {
+		step.Drop()
+		return err // the sequence stays promised: the outcome may be unknown
+	}
+	o.notes.drop(k)
+	o.changed(k, rec)
+	return nil
+}

@@ -1,0 +1,76 @@
+package outbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+)
+
+// resealing seals tasks anew as a node does, for targets that read no body.
+func resealing(st *proto.Stored, seq proto.Seq) (*Draft, error) {
+	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
+	if err != nil {
+		return nil, err
+	}
+	h.Seq = seq
+	d := &Draft{Header: h, Record: &proto.Record{}, Envelope: &proto.Envelope{Header: h.Append(nil), Body: []byte("sealed"), Slot: []byte("slot")}}
+	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, h.What)
+	return d, nil
+}
+
+// I20: a task whose target does not know it any more is sent again, with a sequence
+// above the settled mark, also over a crash; one of mode at_most_once is
+// INDETERMINATE until its late result, a person or its time ends it.
+func TestForgottenTask(t *testing.T) {
+	const indeterminate = proto.TaskState_TASK_STATE_INDETERMINATE
+	once := func(r *proto.Record) { r.Mode = proto.Mode_MODE_AT_MOST_ONCE }
+	inBubble(t, Config{Sealing: Sealing{Reseal: resealing}}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		cut := h.connect(g)
+		twice := h.submit(g.peer(), day, nil)
+		late, ended, over := h.submit(g.peer(), day, once), h.submit(g.peer(), day, once), h.submit(g.peer(), day, once)
+		queued := h.submit(g.peer(), day, func(r *proto.Record) { r.Target = "queue:q" })
+		time.Sleep(time.Minute)
+		all := []proto.TaskID{twice, late, ended, over}
+		if ids, err := h.Awaited(g.peer()); err != nil || len(ids) != len(all) {
+			t.Fatalf("awaited: %v, %v", ids, err)
+		}
+		cut()
+		stranger := newTarget(t)
+		for _, id := range append(all, queued) {
+			if counted, err := h.Forget(t.Context(), stranger.peer(), id); counted || err != nil {
+				t.Fatalf("the word of another node counts: %v", err)
+			}
+			if counted, err := h.Forget(t.Context(), g.peer(), id); counted != (id != queued) || err != nil {
+				t.Fatalf("forgotten: %v, %v", counted, err)
+			}
+			if counted, err := h.Forget(t.Context(), g.peer(), id); counted || err != nil {
+				t.Fatalf("forgotten a second time: %v, %v", counted, err)
+			}
+		}
+		h.crash()
+		h.want(twice, pending)
+		h.want(late, indeterminate)
+		h.want(queued, accepted)
+		g.mu.Lock()
+		delete(g.tasks, twice)
+		g.mu.Unlock()
+		defer h.connect(g)()
+		time.Sleep(time.Minute)
+		h.want(twice, accepted)
+		if r, _ := h.Get(twice); r.Seq() != g.tasks[twice].Seq || len(r.Events) < 4 || r.Events[len(r.Events)-2].Cause != Forgotten {
+			t.Errorf("record %+v", r)
+		}
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, late, success, "late")}); v[0].Code != 0 {
+			t.Errorf("the late result: %+v", v)
+		}
+		h.want(late, success)
+		if state, err := h.Cancel(t.Context(), ended, false, "looked after"); err != nil || state != cancelled {
+			t.Errorf("a person ends it: %v, %v", state, err)
+		}
+		time.Sleep(day + 25*time.Hour)
+		h.want(over, dead)
+	})
+}
