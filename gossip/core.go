@@ -49,9 +49,9 @@ type own struct {
 	incarnation uint64
 	revision    uint64
 	news        *News
-	health      int                            // 0 is good, maxHealth is bad: multiplies own timeouts
-	accusers    map[proto.PeerID]time.Duration // of this node itself, of the last minute: when last
-	accused     time.Duration                  // when it last was, by enough others; 0: never
+	health      int                      // 0 is good, maxHealth is bad: multiplies own timeouts
+	accusers    map[proto.PeerID]accuser // of this node itself, of the last minute
+	accused     time.Duration            // when it last was, by enough others; 0: never
 }
 
 // timers holds when what comes back regularly is due.
@@ -83,7 +83,7 @@ type Counts struct {
 // that of any earlier start.
 func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning, v Voice, r *rand.Rand) *Core {
 	c := &Core{self: self, t: t.withDefaults(), voice: v, rand: r, members: make(map[proto.PeerID]*member)}
-	c.own = own{incarnation: incarnation, revision: 1, accusers: make(map[proto.PeerID]time.Duration)}
+	c.own = own{incarnation: incarnation, revision: 1, accusers: make(map[proto.PeerID]accuser)}
 	c.own.news = v.Record(incarnation, 1)
 	c.graves.init()
 	c.rumors.init()

@@ -50,6 +50,7 @@ type path struct {
 	rtt, vary time.Duration // smoothed, as TCP does it; 0: not measured
 	loss      float64       // of direct probes, smoothed
 	heard     time.Duration // when it last spoke to this node; 0: never
+	replied   time.Duration // when it answered the last direct probe; 0: it did not
 }
 
 // answered takes a round trip into account.
@@ -64,7 +65,7 @@ func (p *path) answered(rtt time.Duration) {
 }
 
 // missed takes a direct probe into account that had no answer.
-func (p *path) missed() { p.loss += (1 - p.loss) / 16 }
+func (p *path) missed() { p.loss, p.replied = p.loss+(1-p.loss)/16, 0 }
 
 // timeout returns how long to wait for an answer over p.
 func (p *path) timeout(least time.Duration) time.Duration {

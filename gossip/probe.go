@@ -307,6 +307,7 @@ func (c *Core) answered(now time.Duration, from proto.PeerID, number uint64) {
 		if o.number == number && o.target.id == from {
 			c.probing.open = slices.Delete(c.probing.open, i, i+1)
 			o.target.path.answered(now - o.sent)
+			o.target.path.replied = now
 			if len(c.probing.measured) < maxMeasured {
 				c.probing.measured = append(c.probing.measured, now-o.sent)
 			}

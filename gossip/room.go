@@ -294,6 +294,13 @@ func (r *Room) SelfPaused() bool {
 	return r.core.Poor(r.now())
 }
 
+// Accusers returns who accused this node within the last minute.
+func (r *Room) Accusers() []proto.PeerID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.Accusers(r.now())
+}
+
 // Prune forgets up to limit nodes that are dead, or have left, for longer than age, and
 // returns them; dryRun only tells.
 func (r *Room) Prune(age time.Duration, limit int, dryRun bool) []proto.PeerID {

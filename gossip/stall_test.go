@@ -46,6 +46,35 @@ func TestOneAccuserPausesNobody(t *testing.T) {
 	}
 }
 
+// Nor do two, as often as they like: whoever answers this node's probes, or was answered
+// before, says nothing new. Two that answer nothing are heard once, until they have been
+// silent for a minute.
+func TestTwoAccusersPauseNobody(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		s := newSim(1, 6, Tuning{})
+		s.run(time.Minute)
+		victim, poor := s.nodes[0], 0
+		for range 300 {
+			for _, liar := range s.nodes[1:3] {
+				if !answers {
+					victim.core.members[liar.id].path.replied = 0
+				}
+				s.act(victim, victim.core.Heard(s.now, liar.id, []*News{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Liveness_LIVENESS_SUSPECT)}))
+			}
+			s.run(time.Second)
+			if victim.core.Poor(s.now) {
+				poor++
+			}
+		}
+		if c := victim.core.Counts(); c.OwnRefutations < 600 || len(victim.core.Accusers(s.now)) != 2 {
+			t.Fatalf("%d accusations were refuted, by %d", c.OwnRefutations, len(victim.core.Accusers(s.now)))
+		}
+		if most := int(2 * Tuning{}.withDefaults().SuspectRecover / time.Second); answers && poor > 0 || !answers && (poor == 0 || poor > most) {
+			t.Errorf("answers %v: for %d of 300 seconds it took itself for cut off", answers, poor)
+		}
+	}
+}
+
 // A member that says of a dead one that it answers is heard where it was asked to help,
 // and nowhere else: the death is found.
 func TestOnlyHelpersAnswerForOthers(t *testing.T) {

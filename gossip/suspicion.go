@@ -164,8 +164,62 @@ func (c *Core) tickRecovering(now time.Duration) {
 }
 
 // accuserMemory is how long an accuser of this node must have been silent for its next
-// word to count against this node's health.
+// word to count against this node.
 const accuserMemory = time.Minute
+
+// An accuser is a node that accused this one, of late.
+type accuser struct {
+	last    time.Duration // when it last did
+	counted time.Duration // when its word last counted; 0: never
+}
+
+// count takes an accusation of this node into account: enough others who say so, and may
+// be right, make it doubt itself.
+func (c *Core) count(now time.Duration, n *News) {
+	a := accuser{last: now, counted: c.own.accusers[n.By].counted}
+	if c.credible(now, n) {
+		a.counted = now
+	}
+	c.own.accusers[n.By] = a
+	agree := 0
+	for p, a := range c.own.accusers {
+		switch {
+		case now-a.last > accuserMemory:
+			delete(c.own.accusers, p)
+		case a.counted > 0 && now-a.counted <= c.t.SuspectRecover:
+			agree++
+		}
+	}
+	if agree >= min(2, c.alive) { // one alone may be the one that is ill
+		c.own.accused = now
+	}
+}
+
+// credible reports whether an accusation of this node may be right: of the incarnation
+// that it has, or had until a moment ago, by a node that lives, and that did not answer
+// when this one probed it last. Who goes on and on is answered each time, hears the
+// answer, and says nothing new.
+func (c *Core) credible(now time.Duration, n *News) bool {
+	m := c.members[n.By]
+	switch {
+	case n.Incarnation+1 < c.own.incarnation || c.own.accusers[n.By].last > 0:
+		return false
+	case m == nil || m.status != Alive || m.path.replied > 0 && now-m.path.replied <= accuserMemory:
+		return false
+	}
+	return c.trust.take(now, n.By)
+}
+
+// Accusers returns who accused this node within the last minute, in order of their ids.
+func (c *Core) Accusers(now time.Duration) (all []proto.PeerID) {
+	for p, a := range c.own.accusers {
+		if now-a.last <= accuserMemory {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, proto.PeerID.Compare)
+	return all
+}
 
 // accused takes an accusation of this node itself, and refutes it: only its own
 // incarnation can be raised by it, and only it can raise its own.
@@ -174,20 +228,8 @@ func (c *Core) accused(now time.Duration, n *News) {
 		c.tell(Event{What: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "accuses an incarnation that this node never had"})
 		return
 	}
-	_, again := c.own.accusers[n.By]
-	c.own.accusers[n.By] = now
-	agree := 0
-	for p, at := range c.own.accusers {
-		switch age := now - at; {
-		case age > accuserMemory:
-			delete(c.own.accusers, p)
-		case age <= c.t.SuspectRecover:
-			agree++
-		}
-	}
-	if agree >= min(2, c.alive) { // one alone may be the one that is ill
-		c.own.accused = now
-	}
+	again := c.own.accusers[n.By].last > 0
+	c.count(now, n)
 	if n.Incarnation < c.own.incarnation {
 		return // answered already
 	}

@@ -109,6 +109,9 @@ func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
 		Mesh: n.mesh.ID.String(), States: map[string]int{}, Isolated: g.Isolated, Paused: g.SelfPaused, LocalHealth: g.Health,
 		Root: shortRoot(g.Root), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []string{},
 	}
+	for _, p := range n.gossip.Accusers() {
+		s.Accusers = append(s.Accusers, orWord(n.nameOf(p), p.String()))
+	}
 	var dead []string
 	for _, m := range n.Members(ctx) {
 		s.Members++
@@ -163,6 +166,26 @@ func (n *Node) expelled() (cause, fix string) {
 		"ask for a ticket and join with a new key: balefire-node join TICKET --dir NEW-FOLDER"
 }
 
+// pausedWhy says why this node claims nothing new.
+func (n *Node) pausedWhy() string {
+	if s := n.gossip.Summary(); !s.Isolated {
+		return fmt.Sprintf("has no answer to many of its probes (local health %d of 8)", s.Health)
+	}
+	return n.cutOff()
+}
+
+// cutOff says why this node takes itself for cut off.
+func (n *Node) cutOff() string {
+	var names []string
+	for _, p := range n.gossip.Accusers() {
+		names = append(names, orWord(n.nameOf(p), p.String()))
+	}
+	if len(names) > 0 {
+		return "is said by " + strings.Join(names, " and ") + " not to answer"
+	}
+	return "hears from nobody"
+}
+
 // meshRisks says what of the mesh a person should look at.
 func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
 	if text, _ := n.expelled(); text != "" {
@@ -172,7 +195,7 @@ func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
 		risks = append(risks, drainedText)
 	}
 	if s.Isolated {
-		risks = append(risks, "this node hears from nobody: look at its network (balefire-node netcheck)")
+		risks = append(risks, "this node "+n.cutOff()+": look at its network (balefire-node netcheck)")
 	} else if s.Paused {
 		risks = append(risks, "this node's own probes fail: it claims nothing new from shared queues until they do not (balefire-node netcheck)")
 	}

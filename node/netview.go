@@ -43,7 +43,8 @@ type MeshSummary struct {
 	Connected   int            `json:"connected"`
 	Direct      int            `json:"direct"`
 	Relayed     int            `json:"relayed"`
-	Isolated    bool           `json:"isolated" doc:"this node hears from nobody"`
+	Isolated    bool           `json:"isolated" doc:"this node hears from nobody, or is suspected by others"`
+	Accusers    []string       `json:"accusers,omitempty" doc:"members who said within the last minute that this node does not answer"`
 	Paused      bool           `json:"paused" doc:"this node claims nothing new from shared queues"`
 	LocalHealth int            `json:"local_health" doc:"0 is best; higher: this node is slow or its network is, and it is slower to accuse"`
 	Root        string         `json:"root" doc:"digest of what this node knows of the members"`

@@ -126,7 +126,7 @@ func (n *Node) findings(c *NetCheck, r transport.Reach) []string {
 		add("the hash table is empty: its peers are members that take part in it (net.dht)")
 	}
 	if s := n.gossip.Summary(); s.Isolated {
-		add("this node is isolated: it hears from nobody, or is suspected by the others, and claims nothing new")
+		add("this node is isolated: it %s, and claims nothing new", n.cutOff())
 	} else if s.SelfPaused {
 		add("this node's own probes fail (local health %d of 8): it claims nothing new until they do not", s.Health)
 	}

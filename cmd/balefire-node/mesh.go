@@ -156,6 +156,8 @@ func pathsWord(s node.MeshSummary) string {
 // standing says what is wrong with this node's own place in the mesh.
 func standing(s node.MeshSummary) string {
 	switch {
+	case s.Isolated && len(s.Accusers) > 0:
+		return "is isolated: " + strings.Join(s.Accusers, " and ") + " say that it does not answer, and it claims nothing new from shared queues"
 	case s.Isolated:
 		return "is isolated: it hears from nobody, and claims nothing new from shared queues"
 	case s.Paused:

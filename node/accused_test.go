@@ -1,0 +1,61 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// TestAccusersAreNamed holds that two members which accuse the home of a queue once a second
+// do not stop what it grants, and that a person is told who they are (I16).
+func TestAccusersAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		liars := []*transporttest.Forger{c.forger("mallory", "send"), c.forger("zed", "send")}
+		home := c.nodes[0].node
+		self := home.keys.Peer()
+		for _, f := range liars {
+			defer f.Close()
+		}
+		number := uint64(time.Now().UnixNano())
+		accuse := func(f *transporttest.Forger) {
+			t.Helper()
+			by, mesh := f.Peer(), f.Mesh.ID
+			details, err := proto.Encode(nil, &proto.Accusation{
+				Mesh: mesh[:], Peer: self[:], Accuser: by[:], Incarnation: home.gossip.Summary().Incarnation, Liveness: proto.Liveness_LIVENESS_SUSPECT,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			number++
+			data, err := proto.Encode(nil, &proto.Rumors{Rumors: []*proto.Rumor{{Accusation: f.Sign("accusation", details)}}, Number: number})
+			if err == nil {
+				err = f.Publish(data)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		refuted := home.gossip.Summary().Counts.OwnRefutations
+		for i := range 60 {
+			for _, f := range liars {
+				accuse(f)
+			}
+			time.Sleep(time.Second)
+			if i == 10 { // what they said first is over
+				c.ended(0, c.give(0, 5), 30*time.Second)
+			}
+		}
+		if n := home.gossip.Summary().Counts.OwnRefutations - refuted; n < 60 {
+			t.Errorf("only %d accusations were heard", n)
+		}
+		if s := home.MeshSummary(t.Context()); s.Isolated || strings.Join(s.Accusers, " ") == "" || !strings.Contains(strings.Join(s.Accusers, " "), "mallory") || !strings.Contains(strings.Join(s.Accusers, " "), "zed") {
+			t.Errorf("isolated %v, the accusers are %q", s.Isolated, s.Accusers)
+		}
+	})
+}
