@@ -59,3 +59,31 @@ func TestAccusersAreNamed(t *testing.T) {
 		}
 	})
 }
+
+// TestTheLastNodeServesItsOwnQueue holds that the home of a queue whose other members are
+// all gone takes itself for cut off, and does what it can do itself (I16).
+func TestTheLastNodeServesItsOwnQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		c.nodes[1].crash()
+		c.nodes[2].crash()
+		home := c.nodes[0].node
+		for range 300 {
+			if home.gossip.SelfPaused() {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if s := home.MeshSummary(t.Context()); !s.Isolated || !s.Paused {
+			t.Fatalf("it does not take itself for cut off: %+v", s)
+		}
+		if by := c.ended(0, c.give(0, 5), time.Minute); by[0] != 5 {
+			t.Errorf("it did %d of 5 tasks itself", by[0])
+		}
+		b, err := home.whyQueue(t.Context(), "build")
+		if err != nil || !strings.Contains(b.Cause, "grants to nobody but itself") || !strings.Contains(b.Cause, "hears from nobody") {
+			t.Errorf("why says %q, %v", b.Cause, err)
+		}
+	})
+}

@@ -468,7 +468,7 @@ func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *p
 	case v.Paused:
 		b.Cause, b.Fix = "the queue is paused", "balefire-node queue resume "+rec.GetQueue()
 	case !v.Active:
-		b.Cause, b.Fix = "this node takes itself for cut off: it "+n.pausedWhy()+", and grants nothing", "balefire-node netcheck"
+		b.Cause, b.Fix = "this node takes itself for cut off: it "+n.pausedWhy()+", and grants to nobody but itself", "balefire-node netcheck"
 	case v.Blocked:
 		b.Cause = "the task before it with its ordering key died, and on_dead is block"
 		b.Fix = fmt.Sprintf("balefire-node queue unblock %s %s", rec.GetQueue(), rec.GetOrderingKey())

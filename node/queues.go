@@ -269,12 +269,12 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 	}
 }
 
-// selfNode is this node as a member.
+// selfNode is this node as a member. Its own queues it works on, cut off or not.
 func (q *queues) selfNode() ownership.Node {
 	n := q.node
 	load := n.load()
 	return ownership.Node{Member: dispatch.Member{
-		Peer: n.keys.Peer(), Alive: n.running.Load() && !n.gossip.SelfPaused(), Draining: n.phase() != proto.NodeState_NODE_STATE_RUNNING,
+		Peer: n.keys.Peer(), Alive: n.running.Load(), Draining: n.phase() != proto.NodeState_NODE_STATE_RUNNING,
 		Kinds: n.kinds(), Labels: n.cfg.Mesh.Labels, Slots: int(load.Slots), Busy: int(load.Busy),
 		Load: load.CpuPermille, Priority: uint32(n.cfg.Mesh.Priority),
 	}}

@@ -39,6 +39,9 @@ const (
 	claimUnproven
 	moverUnproven
 	startForgotten
+	isolatedGrants
+	isolatedReclaims
+	isolatedIdle
 	bootUnclocked // the driver counts starts on its disk alone
 	ackEarly      // the driver sends before the fsync
 	handoffEarly  // the driver sends handoffs before the fsync
@@ -54,7 +57,8 @@ var flawNames = [flaws]string{
 	"higher epoch started, not adopted", "finished lease forgotten", "lower epoch taken", "start not persisted",
 	"result that lost thrown away", "stalled handler renewed", "crash not told",
 	"cancel lost after a handoff", "cancel forgotten",
-	"claim to a queue without a deed", "handoff by whoever", "start that a disk forgot taken for none", "boot number without the clock", "ack before fsync", "handoff before fsync",
+	"claim to a queue without a deed", "handoff by whoever", "start that a disk forgot taken for none",
+	"isolated home grants to another", "isolated home takes a lease back", "isolated home refuses itself", "boot number without the clock", "ack before fsync", "handoff before fsync",
 }
 
 func (f flaw) String() string { return flawNames[f] }

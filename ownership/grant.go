@@ -10,7 +10,7 @@ import (
 // grantAll grants what can be granted now. The grant is in the batch before it is
 // sent.
 func (h *Home) grantAll() {
-	if !h.active {
+	if !h.active && h.cfg.flaw == isolatedIdle {
 		return
 	}
 	for _, name := range h.names {
@@ -51,8 +51,7 @@ func (h *Home) grantSome(q *queue) {
 			h.settle(c)
 			continue
 		}
-		among := h.candidates(q, c)
-		among = notLast(among, c)
+		among := notLast(h.ownOnly(h.candidates(q, c)), c)
 		if len(among) == 0 {
 			passed = append(passed, shapeOf(c))
 			continue
@@ -60,6 +59,15 @@ func (h *Home) grantSome(q *queue) {
 		q.mix.Took(class, waits)
 		h.grant(c, among[q.strategy.Pick(c.wants(), among)].Peer)
 	}
+}
+
+// ownOnly leaves all but this node out while it takes itself for suspect or isolated
+// (I16). To itself it may grant: its record is here, and the epoch fences it.
+func (h *Home) ownOnly(among []dispatch.Candidate) []dispatch.Candidate {
+	if h.active || h.cfg.flaw == isolatedGrants {
+		return among
+	}
+	return slices.DeleteFunc(among, func(d dispatch.Candidate) bool { return d.Peer != h.self })
 }
 
 // notLast leaves the node out that lost the task last, unless it is the only one.

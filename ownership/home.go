@@ -452,7 +452,7 @@ func (h *Home) Reclass(id proto.TaskID, class proto.Class, now Now) (bool, Outpu
 }
 
 // SetActive says whether this node believes that it is neither suspect nor
-// isolated. A home that is not active grants nothing and takes no lease back (I16).
+// isolated. A home that is not active grants to itself alone and takes no lease back (I16).
 func (h *Home) SetActive(on bool, now Now) Output {
 	h.step(now)
 	h.active = on

@@ -311,7 +311,7 @@ func (r *Room) Dead(p proto.PeerID) {
 	r.put(context.Background(), func() { r.add(r.home.Dead(p, r.now())) })
 }
 
-// SetActive says whether this node may grant and take back leases (I16).
+// SetActive says whether this node may grant to others and take back leases (I16).
 func (r *Room) SetActive(on bool) {
 	r.put(context.Background(), func() {
 		if on != r.home.active {

@@ -63,7 +63,7 @@ func (h *Home) look(c *cell, skip bool) {
 		}
 		return
 	case c.leased() && h.now.Mono >= c.place.until:
-		if skip || !h.active {
+		if skip || !h.mayReclaim() {
 			c.place.until = max(c.place.until, h.now.Mono+h.cfg.Scan)
 			h.ask(c)
 			return
@@ -174,12 +174,15 @@ func (h *Home) resend() {
 	h.resendGone()
 }
 
+// mayReclaim reports whether this home may take leases back (I16).
+func (h *Home) mayReclaim() bool { return h.active || h.cfg.flaw == isolatedReclaims }
+
 // Dead says that a node is dead, as membership sees it. Its leases are taken back
 // at once: if it lives after all, the epoch fences it. What may have been started
 // once, and may be once only, waits for its lease and its owner's word.
 func (h *Home) Dead(p proto.PeerID, now Now) Output {
 	h.step(now)
-	if !h.active {
+	if !h.mayReclaim() {
 		return h.out
 	}
 	for e := h.live.Front(); e != nil; {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -105,8 +106,18 @@ func (w *world) event(x *simNode, e Event) {
 	w.trace(e.Task, "node %d: %v peer %d epoch %v %s", x.i, e.Kind, int(e.Peer[0])-1, e.Epoch, e.Cause)
 	w.sometimes(e.Kind.String())
 	switch e.Kind {
+	case EventGranted:
+		if x.isolated && e.Peer != x.peer {
+			w.fail("I16: node %d takes itself for suspect, and grants %v to node %d", x.i, e.Task, int(e.Peer[0])-1)
+		}
+		if x.isolated {
+			w.sometimes("isolated and granted to itself")
+		}
 	case EventLapsed:
 		w.tasks[e.Task].lapses++
+		if x.isolated {
+			w.fail("I16: node %d takes itself for suspect, and takes the lease of %v back", x.i, e.Task)
+		}
 		if x.clock().Mono-x.began < w.s.cfg.Lease {
 			w.fail("S22: node %d took the lease of %v back within a period of its own start", x.i, e.Task)
 		}
@@ -119,6 +130,9 @@ func (w *world) event(x *simNode, e Event) {
 		})
 	case EventDead:
 		w.tasks[e.Task].lapses++
+		if x.isolated {
+			w.fail("I16: node %d takes itself for suspect, and takes the lease of %v from a dead node", x.i, e.Task)
+		}
 	case EventCrashed:
 		w.tasks[e.Task].excused[x.i]++
 	case EventEnded:
@@ -130,6 +144,35 @@ func (w *world) event(x *simNode, e Event) {
 			if y != nil && y.up && y.procs[e.Task] != nil && y.owner.runs[e.Task] != nil && y.owner.runs[e.Task].epoch == t.epoch && x.clock().Wall <= w.s.cfg.withDefaults().lastWord(t.NotAfter) {
 				w.fail("I3: %v expired while it runs on node %d", e.Task, y.i)
 			}
+		}
+	}
+}
+
+// idles holds that a home which takes itself for suspect goes on with its own queues by
+// itself: the next task does not wait if it could take it (I16).
+func (w *world) idles(x *simNode) {
+	if !x.isolated {
+		return
+	}
+	h := x.home
+	for _, name := range h.names {
+		q := h.queues[name]
+		if !q.here(h.self) || q.state.GetPaused() || !q.usage.Room(q.limits) {
+			continue
+		}
+		var first [4]*cell
+		var waits [4]bool
+		for class := range first {
+			first[class] = q.ready[class].firstNotIn(nil)
+			waits[class] = first[class] != nil
+		}
+		class := q.mix.Next(waits)
+		if class < 0 {
+			continue
+		}
+		c := first[class]
+		if !c.doubtful() && h.now.Wall <= c.task.NotAfter && slices.ContainsFunc(h.candidates(q, c), func(d dispatch.Candidate) bool { return d.Peer == h.self }) {
+			w.fail("I16: node %d takes itself for suspect, and does not give %v to itself", x.i, c.task.ID)
 		}
 	}
 }

@@ -155,6 +155,7 @@ type simClock struct {
 	pausedAt time.Duration
 	suspends bool
 	resumed  bool // since the last scan
+	isolated bool // it takes itself for suspect
 	pending  []func()
 }
 
@@ -279,7 +280,7 @@ func (x *simNode) start() {
 	x.up, x.paused, x.doomed = true, false, false
 	x.inc++
 	x.queue, x.syncing, x.pending, x.procs, x.waiting, x.asking = nil, 0, nil, map[proto.TaskID]*simProc{}, nil, nil
-	x.resumed = false
+	x.resumed, x.isolated = false, false
 	now := x.clock()
 	boot := x.bootNumber(now)
 	x.disk["boot"] = binary.BigEndian.AppendUint64(nil, boot)
@@ -340,7 +341,10 @@ func mapsKeys(m map[string][]byte) func(func(string) bool) {
 
 func (x *simNode) tick(n int) {
 	x.s.w.pump(x)
-	x.apply(x.home.Tick(x.clock()))
+	x.doubt()
+	out := x.home.Tick(x.clock())
+	x.s.w.idles(x)
+	x.apply(out)
 	if x.home.scan.last.Mono == x.clock().Mono {
 		x.resumed = false
 	}
@@ -351,6 +355,18 @@ func (x *simNode) tick(n int) {
 		x.gossip()
 	}
 	x.after(time.Second, func() { x.tick(n + 1) })
+}
+
+// doubt has x take itself for suspect now and then, whoever it sees (I16).
+func (x *simNode) doubt() {
+	cut := x.s.faults && (int(x.s.now/(10*time.Second))+3*x.i)%7 == 0
+	if cut == x.isolated {
+		return
+	}
+	if x.isolated = cut; cut {
+		x.s.w.sometimes("isolated")
+	}
+	x.apply(x.home.SetActive(!cut, x.clock()))
 }
 
 // look lets x's home know what x knows of the others.
