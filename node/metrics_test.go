@@ -28,7 +28,7 @@ func TestMetricsAreDescribed(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCrewOf(t, newWorld(t, 3, 1, lan), time.Second) // with all that a node has metrics of
 		defer c.close()
 		c.give(1, 3)
 		time.Sleep(time.Minute)
