@@ -25,8 +25,12 @@ type Adoption struct {
 
 // Adopt prepares to take custody of a task whose queue has its home here now. The
 // caller has checked it as any arrival, but for its time: that is for the queue. One
-// that moved on from here is taken back.
+// that moved on from here is taken back. It takes the place that an arrival would take,
+// and is refused like one, by a [RefusedError], where there is none.
 func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
+	if v := in.roomFor(a); !v.Accepted() {
+		return nil, &RefusedError{v}
+	}
 	var st proto.Stored
 	var r proto.Record
 	a.birth(&st, &r, in.cfg.Clock.Now())
@@ -39,20 +43,53 @@ func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 		}
 	}
 	ad := &Adoption{in: in, id: a.Header.ID, origin: a.Header.Origin}
-	ad.mask = mask{seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]), state: r.State}
+	ad.mask = mask{seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]), state: r.State, size: a.size()}
 	reserve := in.queue.Reserve
 	if in.known.gone(a.Header.ID) {
 		reserve = in.queue.Replace
 	}
 	var err error
-	ad.step, err = reserve(backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &st, Vital: true})
-	if !errors.Is(err, backlog.ErrExists) {
+	ad.step, err = reserve(backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &st})
+	switch {
+	case errors.Is(err, backlog.ErrFull):
+		return nil, &RefusedError{in.refusal(a, err)}
+	case !errors.Is(err, backlog.ErrExists):
 		return ad, err
 	}
 	if old, _, err := in.queue.Get(backlog.TaskKey(a.Header.ID)); err != nil || old.State.Terminal() {
 		return nil, fmt.Errorf("it was here before, and is remembered until its origin has settled it: %w", backlog.ErrExists)
 	}
 	return ad, nil
+}
+
+// A RefusedError says why a task that was handed over is not taken now.
+type RefusedError struct{ Verdict Verdict }
+
+func (e *RefusedError) Error() string { return e.Verdict.Detail }
+
+// Refusal returns the code of the refusal.
+func (e *RefusedError) Refusal() proto.Code { return e.Verdict.Code }
+
+// roomFor says whether there is a place for a task that is handed over: the limits and
+// shares of arrivals hold for it too. One that is in custody already has its place.
+func (in *Inbox) roomFor(a *Arrival) Verdict {
+	if _, live := in.queue.Peek(backlog.TaskKey(a.Header.ID)); live {
+		return Verdict{}
+	}
+	k := in.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case in.desk.draining():
+		return refuse(proto.Code_CODE_DRAINING, "the node is stopping")
+	case in.store.Full():
+		return in.refusal(a, store.ErrFull)
+	case k.size() >= in.cfg.MaxKept:
+		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may")
+	case !k.fair(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes):
+		return refuse(proto.Code_CODE_BUSY, "its origin holds its share of the tasks that this node keeps; the rest is for others")
+	}
+	return Verdict{}
 }
 
 // Into adds the custody to the batch that makes this node the home of the task.

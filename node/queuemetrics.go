@@ -18,7 +18,7 @@ type queueMeter struct {
 }
 
 var (
-	descQueueTasks = prometheus.NewDesc("balefire_queue_tasks", "Tasks of the queues whose home is here: waiting, owned, and going to another home.", []string{"queue", "state"}, nil)
+	descQueueTasks = prometheus.NewDesc("balefire_queue_tasks", "Tasks of queues at this node: waiting and owned where their home is here, and going to another home.", []string{"queue", "state"}, nil)
 	descHomeless   = prometheus.NewDesc("balefire_queues_homeless", "Known queues whose home is gone.", nil, nil)
 	descLeases     = prometheus.NewDesc("balefire_leases", "Leases that this node gave and that are not over, by what is believed of their owners.", []string{"owner"}, nil)
 	descPaused     = prometheus.NewDesc("balefire_worker_paused", "1 while this node takes nothing new of shared queues: by itself, because it is cut off or ill, or by a person, who drains it.", []string{"by"}, nil)
@@ -61,6 +61,10 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 			gauge(descQueueTasks, float64(q.Waiting), s.GetName(), "waiting")
 			gauge(descQueueTasks, float64(q.Owned), s.GetName(), "owned")
 			gauge(descQueueTasks, float64(q.Going), s.GetName(), "going")
+			delete(c.Queues, s.GetName())
+		}
+		for name, q := range c.Queues { // their homes are elsewhere: all that is left here has to go there
+			gauge(descQueueTasks, float64(q.Waiting+q.Owned+q.Going), name, "going")
 		}
 		byState := map[string]int{}
 		for p, count := range c.Owners {

@@ -17,7 +17,10 @@ import (
 type mover struct{ node *Node }
 
 // arrival checks a task that an old home hands over. That its time may be over does
-// not matter: it was accepted in its time, and it must end here.
+// not matter: it was accepted in its time, and it must end here. For the same reason
+// the membership of its origin is not checked again: its certificate may have been
+// renewed, have ended or have been revoked since, and a task that no home takes never
+// ends. Whoever is granted the task checks its origin as of then.
 func (m mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 	a, err := m.opened(h.GetTask().GetEnvelope())
 	switch {
@@ -39,7 +42,7 @@ func (m mover) opened(env *proto.Envelope) (inbox.Arrival, error) {
 		return inbox.Arrival{}, err
 	}
 	checks := n.checks()
-	checks.Self, checks.Now = header.Target, time.UnixMilli(header.Created)
+	checks.Self, checks.Member, checks.Now = header.Target, nil, time.UnixMilli(header.Created)
 	opened, err := checks.Check(env)
 	if err != nil {
 		return inbox.Arrival{}, err

@@ -355,6 +355,7 @@ type ownershipLog struct {
 	last      uint64
 	kept      []keptEvent
 	skipped   time.Time // when no lease was taken back because the clocks had jumped
+	refused   string    // queue, home and cause of the refused handoff that was logged last
 	conflicts []LeaseConflict
 }
 
@@ -416,6 +417,12 @@ func (l *ownershipLog) events(all []ownership.Event) {
 		switch e.Kind {
 		case ownership.EventConflict:
 			l.conflicts = keep(l.conflicts, LeaseConflict{Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause}, maxConflicts)
+		case ownership.EventNotTaken:
+			if why := x.Queue + x.PeerID + x.Cause; l.refused != why { // many tasks are refused for one reason
+				l.refused = why
+				l.node.log.Warn("the new home of a queue does not take its tasks; they are sent again", "queue", x.Queue, "home", x.Peer, "task", x.Task, "cause", x.Cause)
+				l.node.tell("ownership."+x.Kind, e.Peer, x.Cause, map[string]string{"task": x.Task, "queue": x.Queue})
+			}
 		case ownership.EventSkipped, ownership.EventForged, ownership.EventBlocked:
 			l.node.tell("ownership."+x.Kind, e.Peer, cmp.Or(e.Cause, x.Kind), map[string]string{"task": x.Task, "queue": x.Queue})
 		}
@@ -451,8 +458,7 @@ func (l *ownershipLog) orphans(all []ownership.Orphan) {
 func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 	v, known, err := n.queues.room.Task(ctx, id)
 	if err != nil || !known {
-		b.Cause = "its end is being written"
-		return b
+		return n.whyLeft(ctx, b, id)
 	}
 	owner, _ := n.peerNames(v.Peer[:])
 	b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home here, cell %s, %d attempts, %d leases lost", rec.GetQueue(), v.State, v.Attempts, v.Abandons))

@@ -47,6 +47,29 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 	return b, nil
 }
 
+// whyLeft looks at a task in custody here whose home is not here any more.
+func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker {
+	past, known, err := n.queues.room.Past(ctx, id)
+	home := n.nameOf(past.Peer)
+	switch {
+	case err != nil || !known || past.State.Terminal():
+		b.Cause = "its end is being written"
+	case past.Refused != "":
+		b.Steps = append(b.Steps, "handoff: on its way to "+home)
+		b.Cause, b.Fix = fmt.Sprintf("its queue went to %s, which refuses to take it: %s", home, past.Refused), "balefire-node path "+home
+		if strings.HasPrefix(past.Refused, proto.Code_CODE_FULL.Name()) {
+			b.Fix = "free disk or finish work on " + home
+		}
+	case past.Going && !n.net.Connected(past.Peer):
+		b.Cause, b.Fix = fmt.Sprintf("its queue went to %s, which is not connected: it goes there when it is", home), "balefire-node path "+home
+	case past.Going:
+		b.Cause = fmt.Sprintf("its queue went to %s, and it is on its way there", home)
+	default:
+		b.Cause, b.Fix = "it went to "+home+" with its queue", "on "+home+": balefire-node why "+b.Task
+	}
+	return b
+}
+
 // farHome names what keeps this node from the home of a queue, when it is not connected.
 func (n *Node) farHome(b *Blocker, name string) bool {
 	home, err := n.queues.homeOf(name)

@@ -54,6 +54,9 @@ func checkForm(body proto.Body) error {
 				f.size("task", x.GetTask(), idSize)
 			}
 		}
+		for _, x := range m.GetRefused() {
+			f.size("task", x.GetTask(), idSize)
+		}
 	case *proto.QueueStates:
 		for _, q := range m.GetQueues() {
 			f.queue(q)

@@ -3,6 +3,7 @@ package ownership
 import (
 	"container/list"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -23,6 +24,7 @@ type gone struct {
 	sent     time.Duration
 	wasSent  bool
 	wished   time.Duration // a wish to cancel was sent after it last
+	refused  string        // why the new home did not take it when it was sent last
 	going    *list.Element
 }
 
@@ -459,8 +461,28 @@ func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Outpu
 		h.out.put(taskKey(keyMoved, id), g.record())
 		h.out.Gone = append(h.out.Gone, id)
 	}
+	for _, a := range m.GetRefused() {
+		h.handoffRefused(from, a)
+	}
 	h.yieldAll()
 	return h.done()
+}
+
+// handoffRefused notes why the new home does not take a task now. It is sent again. That
+// its body is not there yet is no refusal: the body goes first.
+func (h *Home) handoffRefused(from proto.PeerID, a *proto.HandoffRefused) {
+	id, err := proto.TaskIDFrom(a.Task)
+	g := h.moved[id]
+	if err != nil || g == nil || g.home != from || a.Generation != g.gen || g.lease == nil {
+		h.unheeded(id, from, proto.Seq{}, "it refuses a task that is not on its way there")
+		return
+	}
+	cause := proto.Clip(strings.TrimSuffix(a.Code.Name()+": "+a.Reason, ": "), proto.MaxReason)
+	if a.Code == proto.Code_CODE_NEED_BODY || cause == g.refused {
+		return
+	}
+	g.refused = cause
+	h.out.Events = append(h.out.Events, Event{Kind: EventNotTaken, Task: id, Queue: g.queue, Peer: from, Cause: cause})
 }
 
 // forgetBlock drops a lane that stands still once the new home has said that it does so

@@ -65,6 +65,9 @@ func (r *Room) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error) {
 	var t Task
 	if m.Lease != nil {
 		if t, err = r.with.Mover.Check(from, m); err != nil {
+			if _, bad := proto.TaskIDFrom(m.Lease.Task); bad == nil {
+				r.with.Network.Post(from, proto.MessageType_HANDED_OFF, refusedHandoff(m.Lease, err))
+			}
 			return err
 		}
 	}
@@ -86,6 +89,7 @@ func (r *Room) handoff(from proto.PeerID, m *proto.Handoff, t Task) {
 	into, drop, err := r.with.Mover.Adopt(m)
 	if err != nil {
 		r.cfg.Logger.Warn("a task that was handed over cannot be taken", "task", t.ID.String(), "from", from.Short(), "err", err)
+		r.add(Output{Sends: []Send{{To: from, Type: proto.MessageType_HANDED_OFF, Body: refusedHandoff(m.Lease, err)}}})
 		return // it is sent again
 	}
 	out := r.home.OnHandoff(from, m, t, r.now())
@@ -99,6 +103,18 @@ func (r *Room) handoff(from proto.PeerID, m *proto.Handoff, t Task) {
 	r.turn.came[key] = out.Writes[at].Val // it may have ended in the same moment: it was cancelled on its way
 	r.turn.with = append(r.turn.with, into)
 	r.turn.bytes += len(m.GetTask().GetEnvelope().GetHeader()) + len(m.GetTask().GetEnvelope().GetBody())
+}
+
+// refusedHandoff tells an old home why a task of its was not taken.
+func refusedHandoff(l *proto.Lease, err error) *proto.HandedOff {
+	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: proto.Code_CODE_BAD_FORM, Reason: proto.Clip(err.Error(), proto.MaxReason)}
+	if c, ok := errors.AsType[interface {
+		error
+		Refusal() proto.Code
+	}](err); ok {
+		x.Code = c.Refusal()
+	}
+	return &proto.HandedOff{Refused: []*proto.HandoffRefused{x}}
 }
 
 // hear gives a message to the machine that it is for.

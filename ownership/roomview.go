@@ -223,13 +223,16 @@ type Past struct {
 	State proto.TaskState // how it ended here; unspecified: it went to another home
 	Peer  proto.PeerID    // who had its newest lease, zero if nobody ever; or the other home
 	Epoch proto.Seq       // of that lease
+
+	Going   bool   // it is on its way to the other home, which has not answered yet
+	Refused string // why that home did not take it when it was sent last; empty: it did not say
 }
 
 // Past looks for a task that ended here, or went to another home.
 func (r *Room) Past(ctx context.Context, id proto.TaskID) (p Past, known bool, err error) {
 	found, err := asked(ctx, r, func() *Past {
 		if g := r.home.moved[id]; g != nil {
-			return &Past{Peer: g.home}
+			return &Past{Peer: g.home, Going: g.lease != nil, Refused: g.refused}
 		}
 		if e := r.home.ended[id]; e != nil {
 			x := e.Value.(*ended)

@@ -159,6 +159,7 @@ const (
 	EventCrashed   // the node died while the handler ran
 	EventHomeMoved // the owner speaks to another home from now on
 	EventForged    // alarm: a member said what it has no right to say
+	EventNotTaken  // alarm: the new home refuses a task that is handed over; it is sent again
 	EventUnheeded  // what came changes nothing: a late copy, or no word of who may say it; counted alone
 )
 
@@ -169,7 +170,7 @@ var eventNames = [...]string{
 	EventMovedIn: "moved_in", EventSeized: "seized", EventYielded: "yielded", EventBlocked: "lane_blocked",
 	EventSkipped: "reclaim_skipped", EventAdopted: "adopted", EventStarted: "started", EventLost: "lease_lost",
 	EventStalled: "stalled", EventRefused: "old_grant_refused", EventCrashed: "crashed", EventHomeMoved: "home_moved",
-	EventForged: "forged", EventUnheeded: "unheeded",
+	EventForged: "forged", EventNotTaken: "handoff_refused", EventUnheeded: "unheeded",
 }
 
 // String names the kind as people and the API read it.

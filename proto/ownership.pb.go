@@ -1277,7 +1277,8 @@ func (x *Handoff) GetBehindGeneration() uint64 {
 // HandedOff answers handoffs, once they are durable at the new home.
 type HandedOff struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Moved         []*Moved               `protobuf:"bytes,1,rep,name=moved,proto3" json:"moved,omitempty"` // at most 512: task or queue and generation, after a queue its lanes that stand still, by key
+	Moved         []*Moved               `protobuf:"bytes,1,rep,name=moved,proto3" json:"moved,omitempty"`     // at most 512: task or queue and generation, after a queue its lanes that stand still, by key
+	Refused       []*HandoffRefused      `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"` // at most 512: what this node does not take as it is; the old home keeps it and sends it again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1319,6 +1320,82 @@ func (x *HandedOff) GetMoved() []*Moved {
 	return nil
 }
 
+func (x *HandedOff) GetRefused() []*HandoffRefused {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// HandoffRefused says why a task that was handed over was not taken.
+type HandoffRefused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`              // 16 bytes
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // of the handoff
+	Code          Code                   `protobuf:"varint,3,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"` // at most MaxReason bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandoffRefused) Reset() {
+	*x = HandoffRefused{}
+	mi := &file_ownership_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandoffRefused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandoffRefused) ProtoMessage() {}
+
+func (x *HandoffRefused) ProtoReflect() protoreflect.Message {
+	mi := &file_ownership_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandoffRefused.ProtoReflect.Descriptor instead.
+func (*HandoffRefused) Descriptor() ([]byte, []int) {
+	return file_ownership_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *HandoffRefused) GetTask() []byte {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *HandoffRefused) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *HandoffRefused) GetCode() Code {
+	if x != nil {
+		return x.Code
+	}
+	return Code_CODE_UNSPECIFIED
+}
+
+func (x *HandoffRefused) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Moved is a home's note of where a task, or a queue, went.
 type Moved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1337,7 +1414,7 @@ type Moved struct {
 
 func (x *Moved) Reset() {
 	*x = Moved{}
-	mi := &file_ownership_proto_msgTypes[17]
+	mi := &file_ownership_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1426,7 @@ func (x *Moved) String() string {
 func (*Moved) ProtoMessage() {}
 
 func (x *Moved) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[17]
+	mi := &file_ownership_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1439,7 @@ func (x *Moved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Moved.ProtoReflect.Descriptor instead.
 func (*Moved) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{17}
+	return file_ownership_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Moved) GetTask() []byte {
@@ -1458,7 +1535,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_ownership_proto_msgTypes[18]
+	mi := &file_ownership_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1547,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[18]
+	mi := &file_ownership_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1560,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{18}
+	return file_ownership_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Lease) GetTask() []byte {
@@ -1640,7 +1717,7 @@ type Granting struct {
 
 func (x *Granting) Reset() {
 	*x = Granting{}
-	mi := &file_ownership_proto_msgTypes[19]
+	mi := &file_ownership_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1729,7 @@ func (x *Granting) String() string {
 func (*Granting) ProtoMessage() {}
 
 func (x *Granting) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[19]
+	mi := &file_ownership_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1742,7 @@ func (x *Granting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granting.ProtoReflect.Descriptor instead.
 func (*Granting) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{19}
+	return file_ownership_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Granting) GetEpochBoot() uint64 {
@@ -1726,7 +1803,7 @@ type OwnerLease struct {
 
 func (x *OwnerLease) Reset() {
 	*x = OwnerLease{}
-	mi := &file_ownership_proto_msgTypes[20]
+	mi := &file_ownership_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +1815,7 @@ func (x *OwnerLease) String() string {
 func (*OwnerLease) ProtoMessage() {}
 
 func (x *OwnerLease) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[20]
+	mi := &file_ownership_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +1828,7 @@ func (x *OwnerLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerLease.ProtoReflect.Descriptor instead.
 func (*OwnerLease) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{20}
+	return file_ownership_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OwnerLease) GetClaim() *Claim {
@@ -1887,7 +1964,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_ownership_proto_msgTypes[21]
+	mi := &file_ownership_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +1976,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[21]
+	mi := &file_ownership_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +1989,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{21}
+	return file_ownership_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *QueueState) GetName() string {
@@ -2110,7 +2187,7 @@ type Deed struct {
 
 func (x *Deed) Reset() {
 	*x = Deed{}
-	mi := &file_ownership_proto_msgTypes[22]
+	mi := &file_ownership_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2199,7 @@ func (x *Deed) String() string {
 func (*Deed) ProtoMessage() {}
 
 func (x *Deed) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[22]
+	mi := &file_ownership_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2212,7 @@ func (x *Deed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deed.ProtoReflect.Descriptor instead.
 func (*Deed) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{22}
+	return file_ownership_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Deed) GetMesh() []byte {
@@ -2211,7 +2288,7 @@ type Committed struct {
 
 func (x *Committed) Reset() {
 	*x = Committed{}
-	mi := &file_ownership_proto_msgTypes[23]
+	mi := &file_ownership_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2300,7 @@ func (x *Committed) String() string {
 func (*Committed) ProtoMessage() {}
 
 func (x *Committed) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[23]
+	mi := &file_ownership_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2313,7 @@ func (x *Committed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Committed.ProtoReflect.Descriptor instead.
 func (*Committed) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{23}
+	return file_ownership_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Committed) GetRulings() []*Ruling {
@@ -2256,7 +2333,7 @@ type QueueStates struct {
 
 func (x *QueueStates) Reset() {
 	*x = QueueStates{}
-	mi := &file_ownership_proto_msgTypes[24]
+	mi := &file_ownership_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2345,7 @@ func (x *QueueStates) String() string {
 func (*QueueStates) ProtoMessage() {}
 
 func (x *QueueStates) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[24]
+	mi := &file_ownership_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2358,7 @@ func (x *QueueStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueStates.ProtoReflect.Descriptor instead.
 func (*QueueStates) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{24}
+	return file_ownership_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *QueueStates) GetQueues() []*QueueState {
@@ -2304,7 +2381,7 @@ type TimelineAsk struct {
 
 func (x *TimelineAsk) Reset() {
 	*x = TimelineAsk{}
-	mi := &file_ownership_proto_msgTypes[25]
+	mi := &file_ownership_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2393,7 @@ func (x *TimelineAsk) String() string {
 func (*TimelineAsk) ProtoMessage() {}
 
 func (x *TimelineAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[25]
+	mi := &file_ownership_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2406,7 @@ func (x *TimelineAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimelineAsk.ProtoReflect.Descriptor instead.
 func (*TimelineAsk) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{25}
+	return file_ownership_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TimelineAsk) GetNumber() uint64 {
@@ -2372,7 +2449,7 @@ type TimelineReply struct {
 
 func (x *TimelineReply) Reset() {
 	*x = TimelineReply{}
-	mi := &file_ownership_proto_msgTypes[26]
+	mi := &file_ownership_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2384,7 +2461,7 @@ func (x *TimelineReply) String() string {
 func (*TimelineReply) ProtoMessage() {}
 
 func (x *TimelineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[26]
+	mi := &file_ownership_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2397,7 +2474,7 @@ func (x *TimelineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimelineReply.ProtoReflect.Descriptor instead.
 func (*TimelineReply) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{26}
+	return file_ownership_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TimelineReply) GetNumber() uint64 {
@@ -2439,7 +2516,7 @@ type TimelineLine struct {
 
 func (x *TimelineLine) Reset() {
 	*x = TimelineLine{}
-	mi := &file_ownership_proto_msgTypes[27]
+	mi := &file_ownership_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2528,7 @@ func (x *TimelineLine) String() string {
 func (*TimelineLine) ProtoMessage() {}
 
 func (x *TimelineLine) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[27]
+	mi := &file_ownership_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2541,7 @@ func (x *TimelineLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimelineLine.ProtoReflect.Descriptor instead.
 func (*TimelineLine) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{27}
+	return file_ownership_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TimelineLine) GetNumber() uint64 {
@@ -2544,7 +2621,7 @@ type QueueMember struct {
 
 func (x *QueueMember) Reset() {
 	*x = QueueMember{}
-	mi := &file_ownership_proto_msgTypes[28]
+	mi := &file_ownership_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2633,7 @@ func (x *QueueMember) String() string {
 func (*QueueMember) ProtoMessage() {}
 
 func (x *QueueMember) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[28]
+	mi := &file_ownership_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2646,7 @@ func (x *QueueMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMember.ProtoReflect.Descriptor instead.
 func (*QueueMember) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{28}
+	return file_ownership_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *QueueMember) GetPeer() []byte {
@@ -2619,7 +2696,7 @@ type KindLimit struct {
 
 func (x *KindLimit) Reset() {
 	*x = KindLimit{}
-	mi := &file_ownership_proto_msgTypes[29]
+	mi := &file_ownership_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2631,7 +2708,7 @@ func (x *KindLimit) String() string {
 func (*KindLimit) ProtoMessage() {}
 
 func (x *KindLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[29]
+	mi := &file_ownership_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2644,7 +2721,7 @@ func (x *KindLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindLimit.ProtoReflect.Descriptor instead.
 func (*KindLimit) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{29}
+	return file_ownership_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *KindLimit) GetKind() string {
@@ -2681,7 +2758,7 @@ type LaneBlock struct {
 
 func (x *LaneBlock) Reset() {
 	*x = LaneBlock{}
-	mi := &file_ownership_proto_msgTypes[30]
+	mi := &file_ownership_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2770,7 @@ func (x *LaneBlock) String() string {
 func (*LaneBlock) ProtoMessage() {}
 
 func (x *LaneBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[30]
+	mi := &file_ownership_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2783,7 @@ func (x *LaneBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LaneBlock.ProtoReflect.Descriptor instead.
 func (*LaneBlock) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{30}
+	return file_ownership_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LaneBlock) GetQueue() string {
@@ -2745,7 +2822,7 @@ type HomeMark struct {
 
 func (x *HomeMark) Reset() {
 	*x = HomeMark{}
-	mi := &file_ownership_proto_msgTypes[31]
+	mi := &file_ownership_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2834,7 @@ func (x *HomeMark) String() string {
 func (*HomeMark) ProtoMessage() {}
 
 func (x *HomeMark) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[31]
+	mi := &file_ownership_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2847,7 @@ func (x *HomeMark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HomeMark.ProtoReflect.Descriptor instead.
 func (*HomeMark) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{31}
+	return file_ownership_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HomeMark) GetHome() []byte {
@@ -2841,7 +2918,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_ownership_proto_msgTypes[32]
+	mi := &file_ownership_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2853,7 +2930,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[32]
+	mi := &file_ownership_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2866,7 +2943,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{32}
+	return file_ownership_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Schedule) GetQueue() string {
@@ -3043,7 +3120,7 @@ type Scheduled struct {
 
 func (x *Scheduled) Reset() {
 	*x = Scheduled{}
-	mi := &file_ownership_proto_msgTypes[33]
+	mi := &file_ownership_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3132,7 @@ func (x *Scheduled) String() string {
 func (*Scheduled) ProtoMessage() {}
 
 func (x *Scheduled) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[33]
+	mi := &file_ownership_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3145,7 @@ func (x *Scheduled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scheduled.ProtoReflect.Descriptor instead.
 func (*Scheduled) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{33}
+	return file_ownership_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Scheduled) GetQueue() string {
@@ -3189,9 +3266,17 @@ const file_ownership_proto_rawDesc = "" +
 	"\x05queue\x18\x03 \x01(\v2\x18.transport.v1.QueueStateR\x05queue\x12(\n" +
 	"\x04task\x18\x04 \x01(\v2\x14.transport.v1.StoredR\x04task\x12/\n" +
 	"\x06blocks\x18\x05 \x03(\v2\x17.transport.v1.LaneBlockR\x06blocks\x12+\n" +
-	"\x11behind_generation\x18\x06 \x01(\x04R\x10behindGeneration\"6\n" +
+	"\x11behind_generation\x18\x06 \x01(\x04R\x10behindGeneration\"n\n" +
 	"\tHandedOff\x12)\n" +
-	"\x05moved\x18\x01 \x03(\v2\x13.transport.v1.MovedR\x05moved\"\xf6\x01\n" +
+	"\x05moved\x18\x01 \x03(\v2\x13.transport.v1.MovedR\x05moved\x126\n" +
+	"\arefused\x18\x02 \x03(\v2\x1c.transport.v1.HandoffRefusedR\arefused\"\x84\x01\n" +
+	"\x0eHandoffRefused\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\fR\x04task\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12&\n" +
+	"\x04code\x18\x03 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xf6\x01\n" +
 	"\x05Moved\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\fR\x04task\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x12\n" +
@@ -3420,64 +3505,65 @@ func file_ownership_proto_rawDescGZIP() []byte {
 }
 
 var file_ownership_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ownership_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_ownership_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_ownership_proto_goTypes = []any{
-	(ReleaseCause)(0),     // 0: transport.v1.ReleaseCause
-	(LeasePhase)(0),       // 1: transport.v1.LeasePhase
-	(MissedRuns)(0),       // 2: transport.v1.MissedRuns
-	(*Claim)(nil),         // 3: transport.v1.Claim
-	(*Ruling)(nil),        // 4: transport.v1.Ruling
-	(*Grant)(nil),         // 5: transport.v1.Grant
-	(*Granted)(nil),       // 6: transport.v1.Granted
-	(*Taken)(nil),         // 7: transport.v1.Taken
-	(*Start)(nil),         // 8: transport.v1.Start
-	(*Permit)(nil),        // 9: transport.v1.Permit
-	(*Renew)(nil),         // 10: transport.v1.Renew
-	(*Renewed)(nil),       // 11: transport.v1.Renewed
-	(*Release)(nil),       // 12: transport.v1.Release
-	(*Released)(nil),      // 13: transport.v1.Released
-	(*ReleaseReply)(nil),  // 14: transport.v1.ReleaseReply
-	(*Status)(nil),        // 15: transport.v1.Status
-	(*StatusReply)(nil),   // 16: transport.v1.StatusReply
-	(*Held)(nil),          // 17: transport.v1.Held
-	(*Handoff)(nil),       // 18: transport.v1.Handoff
-	(*HandedOff)(nil),     // 19: transport.v1.HandedOff
-	(*Moved)(nil),         // 20: transport.v1.Moved
-	(*Lease)(nil),         // 21: transport.v1.Lease
-	(*Granting)(nil),      // 22: transport.v1.Granting
-	(*OwnerLease)(nil),    // 23: transport.v1.OwnerLease
-	(*QueueState)(nil),    // 24: transport.v1.QueueState
-	(*Deed)(nil),          // 25: transport.v1.Deed
-	(*Committed)(nil),     // 26: transport.v1.Committed
-	(*QueueStates)(nil),   // 27: transport.v1.QueueStates
-	(*TimelineAsk)(nil),   // 28: transport.v1.TimelineAsk
-	(*TimelineReply)(nil), // 29: transport.v1.TimelineReply
-	(*TimelineLine)(nil),  // 30: transport.v1.TimelineLine
-	(*QueueMember)(nil),   // 31: transport.v1.QueueMember
-	(*KindLimit)(nil),     // 32: transport.v1.KindLimit
-	(*LaneBlock)(nil),     // 33: transport.v1.LaneBlock
-	(*HomeMark)(nil),      // 34: transport.v1.HomeMark
-	(*Schedule)(nil),      // 35: transport.v1.Schedule
-	(*Scheduled)(nil),     // 36: transport.v1.Scheduled
-	(Code)(0),             // 37: transport.v1.Code
-	(TaskState)(0),        // 38: transport.v1.TaskState
-	(Mode)(0),             // 39: transport.v1.Mode
-	(*Envelope)(nil),      // 40: transport.v1.Envelope
-	(*Stored)(nil),        // 41: transport.v1.Stored
-	(*Receipt)(nil),       // 42: transport.v1.Receipt
-	(Class)(0),            // 43: transport.v1.Class
-	(*Signed)(nil),        // 44: transport.v1.Signed
-	(*Content)(nil),       // 45: transport.v1.Content
+	(ReleaseCause)(0),      // 0: transport.v1.ReleaseCause
+	(LeasePhase)(0),        // 1: transport.v1.LeasePhase
+	(MissedRuns)(0),        // 2: transport.v1.MissedRuns
+	(*Claim)(nil),          // 3: transport.v1.Claim
+	(*Ruling)(nil),         // 4: transport.v1.Ruling
+	(*Grant)(nil),          // 5: transport.v1.Grant
+	(*Granted)(nil),        // 6: transport.v1.Granted
+	(*Taken)(nil),          // 7: transport.v1.Taken
+	(*Start)(nil),          // 8: transport.v1.Start
+	(*Permit)(nil),         // 9: transport.v1.Permit
+	(*Renew)(nil),          // 10: transport.v1.Renew
+	(*Renewed)(nil),        // 11: transport.v1.Renewed
+	(*Release)(nil),        // 12: transport.v1.Release
+	(*Released)(nil),       // 13: transport.v1.Released
+	(*ReleaseReply)(nil),   // 14: transport.v1.ReleaseReply
+	(*Status)(nil),         // 15: transport.v1.Status
+	(*StatusReply)(nil),    // 16: transport.v1.StatusReply
+	(*Held)(nil),           // 17: transport.v1.Held
+	(*Handoff)(nil),        // 18: transport.v1.Handoff
+	(*HandedOff)(nil),      // 19: transport.v1.HandedOff
+	(*HandoffRefused)(nil), // 20: transport.v1.HandoffRefused
+	(*Moved)(nil),          // 21: transport.v1.Moved
+	(*Lease)(nil),          // 22: transport.v1.Lease
+	(*Granting)(nil),       // 23: transport.v1.Granting
+	(*OwnerLease)(nil),     // 24: transport.v1.OwnerLease
+	(*QueueState)(nil),     // 25: transport.v1.QueueState
+	(*Deed)(nil),           // 26: transport.v1.Deed
+	(*Committed)(nil),      // 27: transport.v1.Committed
+	(*QueueStates)(nil),    // 28: transport.v1.QueueStates
+	(*TimelineAsk)(nil),    // 29: transport.v1.TimelineAsk
+	(*TimelineReply)(nil),  // 30: transport.v1.TimelineReply
+	(*TimelineLine)(nil),   // 31: transport.v1.TimelineLine
+	(*QueueMember)(nil),    // 32: transport.v1.QueueMember
+	(*KindLimit)(nil),      // 33: transport.v1.KindLimit
+	(*LaneBlock)(nil),      // 34: transport.v1.LaneBlock
+	(*HomeMark)(nil),       // 35: transport.v1.HomeMark
+	(*Schedule)(nil),       // 36: transport.v1.Schedule
+	(*Scheduled)(nil),      // 37: transport.v1.Scheduled
+	(Code)(0),              // 38: transport.v1.Code
+	(TaskState)(0),         // 39: transport.v1.TaskState
+	(Mode)(0),              // 40: transport.v1.Mode
+	(*Envelope)(nil),       // 41: transport.v1.Envelope
+	(*Stored)(nil),         // 42: transport.v1.Stored
+	(*Receipt)(nil),        // 43: transport.v1.Receipt
+	(Class)(0),             // 44: transport.v1.Class
+	(*Signed)(nil),         // 45: transport.v1.Signed
+	(*Content)(nil),        // 46: transport.v1.Content
 }
 var file_ownership_proto_depIdxs = []int32{
-	37, // 0: transport.v1.Ruling.code:type_name -> transport.v1.Code
-	38, // 1: transport.v1.Ruling.state:type_name -> transport.v1.TaskState
+	38, // 0: transport.v1.Ruling.code:type_name -> transport.v1.Code
+	39, // 1: transport.v1.Ruling.state:type_name -> transport.v1.TaskState
 	3,  // 2: transport.v1.Grant.claim:type_name -> transport.v1.Claim
-	39, // 3: transport.v1.Grant.mode:type_name -> transport.v1.Mode
-	40, // 4: transport.v1.Grant.envelope:type_name -> transport.v1.Envelope
+	40, // 3: transport.v1.Grant.mode:type_name -> transport.v1.Mode
+	41, // 4: transport.v1.Grant.envelope:type_name -> transport.v1.Envelope
 	7,  // 5: transport.v1.Granted.taken:type_name -> transport.v1.Taken
 	3,  // 6: transport.v1.Taken.claim:type_name -> transport.v1.Claim
-	37, // 7: transport.v1.Taken.code:type_name -> transport.v1.Code
+	38, // 7: transport.v1.Taken.code:type_name -> transport.v1.Code
 	3,  // 8: transport.v1.Start.claims:type_name -> transport.v1.Claim
 	4,  // 9: transport.v1.Permit.rulings:type_name -> transport.v1.Ruling
 	3,  // 10: transport.v1.Renew.claims:type_name -> transport.v1.Claim
@@ -3490,36 +3576,38 @@ var file_ownership_proto_depIdxs = []int32{
 	17, // 17: transport.v1.StatusReply.held:type_name -> transport.v1.Held
 	3,  // 18: transport.v1.Held.claim:type_name -> transport.v1.Claim
 	1,  // 19: transport.v1.Held.phase:type_name -> transport.v1.LeasePhase
-	21, // 20: transport.v1.Handoff.lease:type_name -> transport.v1.Lease
-	24, // 21: transport.v1.Handoff.queue:type_name -> transport.v1.QueueState
-	41, // 22: transport.v1.Handoff.task:type_name -> transport.v1.Stored
-	33, // 23: transport.v1.Handoff.blocks:type_name -> transport.v1.LaneBlock
-	20, // 24: transport.v1.HandedOff.moved:type_name -> transport.v1.Moved
-	21, // 25: transport.v1.Moved.lease:type_name -> transport.v1.Lease
-	38, // 26: transport.v1.Lease.state:type_name -> transport.v1.TaskState
-	22, // 27: transport.v1.Lease.grants:type_name -> transport.v1.Granting
-	42, // 28: transport.v1.Lease.moves:type_name -> transport.v1.Receipt
-	43, // 29: transport.v1.Lease.class:type_name -> transport.v1.Class
-	3,  // 30: transport.v1.OwnerLease.claim:type_name -> transport.v1.Claim
-	1,  // 31: transport.v1.OwnerLease.phase:type_name -> transport.v1.LeasePhase
-	39, // 32: transport.v1.OwnerLease.mode:type_name -> transport.v1.Mode
-	38, // 33: transport.v1.OwnerLease.state:type_name -> transport.v1.TaskState
-	0,  // 34: transport.v1.OwnerLease.cause:type_name -> transport.v1.ReleaseCause
-	31, // 35: transport.v1.QueueState.members:type_name -> transport.v1.QueueMember
-	32, // 36: transport.v1.QueueState.kinds:type_name -> transport.v1.KindLimit
-	44, // 37: transport.v1.QueueState.deeds:type_name -> transport.v1.Signed
-	44, // 38: transport.v1.QueueState.appointed:type_name -> transport.v1.Signed
-	44, // 39: transport.v1.QueueState.votes:type_name -> transport.v1.Signed
-	4,  // 40: transport.v1.Committed.rulings:type_name -> transport.v1.Ruling
-	24, // 41: transport.v1.QueueStates.queues:type_name -> transport.v1.QueueState
-	30, // 42: transport.v1.TimelineReply.lines:type_name -> transport.v1.TimelineLine
-	2,  // 43: transport.v1.Schedule.missed:type_name -> transport.v1.MissedRuns
-	45, // 44: transport.v1.Schedule.task:type_name -> transport.v1.Content
-	45, // [45:45] is the sub-list for method output_type
-	45, // [45:45] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	22, // 20: transport.v1.Handoff.lease:type_name -> transport.v1.Lease
+	25, // 21: transport.v1.Handoff.queue:type_name -> transport.v1.QueueState
+	42, // 22: transport.v1.Handoff.task:type_name -> transport.v1.Stored
+	34, // 23: transport.v1.Handoff.blocks:type_name -> transport.v1.LaneBlock
+	21, // 24: transport.v1.HandedOff.moved:type_name -> transport.v1.Moved
+	20, // 25: transport.v1.HandedOff.refused:type_name -> transport.v1.HandoffRefused
+	38, // 26: transport.v1.HandoffRefused.code:type_name -> transport.v1.Code
+	22, // 27: transport.v1.Moved.lease:type_name -> transport.v1.Lease
+	39, // 28: transport.v1.Lease.state:type_name -> transport.v1.TaskState
+	23, // 29: transport.v1.Lease.grants:type_name -> transport.v1.Granting
+	43, // 30: transport.v1.Lease.moves:type_name -> transport.v1.Receipt
+	44, // 31: transport.v1.Lease.class:type_name -> transport.v1.Class
+	3,  // 32: transport.v1.OwnerLease.claim:type_name -> transport.v1.Claim
+	1,  // 33: transport.v1.OwnerLease.phase:type_name -> transport.v1.LeasePhase
+	40, // 34: transport.v1.OwnerLease.mode:type_name -> transport.v1.Mode
+	39, // 35: transport.v1.OwnerLease.state:type_name -> transport.v1.TaskState
+	0,  // 36: transport.v1.OwnerLease.cause:type_name -> transport.v1.ReleaseCause
+	32, // 37: transport.v1.QueueState.members:type_name -> transport.v1.QueueMember
+	33, // 38: transport.v1.QueueState.kinds:type_name -> transport.v1.KindLimit
+	45, // 39: transport.v1.QueueState.deeds:type_name -> transport.v1.Signed
+	45, // 40: transport.v1.QueueState.appointed:type_name -> transport.v1.Signed
+	45, // 41: transport.v1.QueueState.votes:type_name -> transport.v1.Signed
+	4,  // 42: transport.v1.Committed.rulings:type_name -> transport.v1.Ruling
+	25, // 43: transport.v1.QueueStates.queues:type_name -> transport.v1.QueueState
+	31, // 44: transport.v1.TimelineReply.lines:type_name -> transport.v1.TimelineLine
+	2,  // 45: transport.v1.Schedule.missed:type_name -> transport.v1.MissedRuns
+	46, // 46: transport.v1.Schedule.task:type_name -> transport.v1.Content
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_ownership_proto_init() }
@@ -3536,7 +3624,7 @@ func file_ownership_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ownership_proto_rawDesc), len(file_ownership_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

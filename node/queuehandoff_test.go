@@ -1,0 +1,171 @@
+package node
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// Tasks that wait go to the next home of their queue whatever became of their origin's
+// certificate since they were accepted, and run there (I14, I20).
+func TestHandoffDoesNotAskForTheOriginsCertificate(t *testing.T) {
+	var wrong atomic.Int64 // how far the origin's clock is off
+	right := func(*testing.T, *crew) { wrong.Store(0) }
+	renewed := func(t *testing.T, c *crew) {
+		time.Sleep(time.Hour)
+		c.renew(t, c.nodes[1])
+	}
+	tests := []struct {
+		name  string
+		wrong time.Duration // of the origin's clock
+		then  func(*testing.T, *crew)
+	}{
+		{"renewed", 0, renewed},
+		{"its clock was an hour behind", -time.Hour, right},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wrong.Store(0)
+				c := newCrewOf(t, newWorldWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
+					if s.place == 1 {
+						cfg.Clock = clock.Wrong(cfg.Clock, func() time.Duration { return time.Duration(wrong.Load()) })
+					}
+				}), time.Second)
+				defer c.close()
+				wrong.Store(int64(tt.wrong))
+				c.set(QueueSettings{Paused: new(true)})
+				ids := c.give(1, 5)
+				c.accepted(0, ids)
+				tt.then(t, c)
+				c.handOver(0, 2, ids)
+				if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+					t.Fatal(err)
+				}
+				c.ended(1, ids, 5*time.Minute)
+			})
+		})
+	}
+}
+
+// A revoked origin holds up nobody: its tasks go to the next home of their queue like
+// all others, and those behind them run. While a home cannot take a task, the old one
+// says so (I20).
+func TestHandoffOfARevokedOrigin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		c.set(QueueSettings{Paused: new(true)})
+		ids := c.give(1, 5)
+		own := c.give(0, 5)
+		c.accepted(0, ids)
+		if err := c.nodes[0].node.Revoke(t.Context(), "n1", "lost"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		c.handOver(0, 2, append(ids, own...))
+		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+			t.Fatal(err)
+		}
+		c.ended(0, own, 5*time.Minute)
+	})
+}
+
+// A home takes what is handed over within its own limits, as it takes new tasks. What
+// it refuses stays at the old home, which tells so by why, in the events and by the gauge
+// of tasks that are going, and goes there when there is room (I11, I13).
+func TestHandoffWithinTheLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrewOf(t, newWorldWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
+			if s.place == 2 {
+				cfg.Limits.MaxInbox = 1
+			}
+		}), time.Second)
+		defer c.close()
+		c.set(QueueSettings{Paused: new(true)})
+		ids := c.give(1, 2)
+		c.accepted(0, ids)
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		told := 0
+		for _, id := range ids {
+			if b, err := c.nodes[0].node.Why(t.Context(), id); err == nil && strings.Contains(b.Cause, "n2, which refuses to take it: FULL") && b.Fix != "" {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("why tells of %d refused tasks, want one", told)
+		}
+		if got := c.metrics(c.nodes[0])["balefire_queue_tasks{build,going}"]; got != 1 {
+			t.Errorf("%v tasks are going, want 1", got)
+		}
+		if got := c.metrics(c.nodes[0])["balefire_ownership_events_total{handoff_refused}"]; got != 1 {
+			t.Errorf("%v events of refused handoffs, want one for its task", got)
+		}
+		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+			t.Fatal(err)
+		}
+		c.ended(1, ids, 5*time.Minute)
+	})
+}
+
+// accepted waits until a home has tasks in custody.
+func (c *crew) accepted(home int, ids []string) {
+	c.t.Helper()
+	c.await(time.Minute, "custody at the home", func() bool {
+		for _, id := range ids {
+			if _, err := c.nodes[home].node.Task(c.t.Context(), id); err != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// handOver gives the queue to another home, if it is not there yet, and waits until that
+// has all tasks.
+func (c *crew) handOver(from, to int, ids []string) {
+	c.t.Helper()
+	if q, err := c.nodes[from].node.Queue(c.t.Context(), "build"); err != nil || q.Here {
+		if _, err := c.nodes[from].node.HandOffQueue(c.t.Context(), "build", c.nodes[to].name); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.await(time.Minute, "all tasks at the new home", func() bool {
+		q, err := c.nodes[to].node.Queue(c.t.Context(), "build")
+		old, _ := c.nodes[from].node.Queue(c.t.Context(), "build")
+		return err == nil && q.Waiting+q.Owned == len(ids) && old.Going+old.Waiting == 0
+	})
+}
+
+// renew gives a node a new certificate, as an admin does before the old one ends.
+func (c *crew) renew(t *testing.T, s *simulated) {
+	t.Helper()
+	root, err := identity.LoadRoot(c.nodes[0].dir + "/" + identityDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	m := s.node.book.Self().Member
+	cert, err := root.IssueMember(identity.Member{Peer: m.Peer, Name: m.Name, Roles: m.Roles, NotBefore: now.Add(-5 * time.Minute), NotAfter: now.Add(365 * day)}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range c.nodes {
+		if at == s {
+			continue
+		}
+		if err := at.node.book.Learn(t.Context(), &proto.KnownPeer{Certificate: cert, KeyRecord: s.node.keys.KeyRecord()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
