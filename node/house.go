@@ -64,7 +64,7 @@ func (h *house) drop(name string) {
 // letters are made anew.
 func (h *house) dropEnded(r *proto.Record) {
 	s := r.GetState()
-	if r.GetBodyBlob() != "" && (s == proto.TaskState_TASK_STATE_SUCCESS || s == proto.TaskState_TASK_STATE_CANCELLED) {
+	if r.GetBodyBlob() != "" && r.GetMovesTo() == "" && (s == proto.TaskState_TASK_STATE_SUCCESS || s == proto.TaskState_TASK_STATE_CANCELLED) {
 		h.drop(r.GetBodyBlob())
 	}
 }

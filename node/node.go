@@ -68,6 +68,7 @@ type ledgers struct {
 type turns struct {
 	admitting sync.Mutex // while a node is let in
 	redriving sync.Mutex // while a task is made anew
+	moves     moves
 }
 
 // life is where a node stands between its start and its end.
@@ -131,6 +132,9 @@ func (n *Node) openRooms() (err error) {
 		return err
 	}
 	if n.outbox, err = outbox.Open(s, n.keys, n.outboxConfig()); err != nil {
+		return err
+	}
+	if err = n.loadMoves(); err != nil {
 		return err
 	}
 	n.book.SetBoot(n.outbox.Boot(), n.outbox.BootID())

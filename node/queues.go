@@ -226,6 +226,7 @@ func (q *queues) watch(ctx context.Context) error {
 	for {
 		q.tellMembers(told)
 		q.settleHomes(ctx)
+		q.node.finishMoves(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

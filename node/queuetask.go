@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -41,76 +40,6 @@ func (n *Node) SetClass(ctx context.Context, ref, class string) (Task, error) {
 		return Task{}, err
 	}
 	return n.Task(ctx, id.String())
-}
-
-// moveWait is how long the end of a task is awaited that goes to another queue.
-const moveWait = 30 * time.Second
-
-// MoveTask takes a task of this node out of where it waits and puts it into a queue,
-// as a new task: its origin signed it for the one, and signs it for the other. One
-// that runs is stopped first; one that ends otherwise meanwhile stays as it is.
-func (n *Node) MoveTask(ctx context.Context, ref, queue string) (Submitted, error) {
-	id, role, rec, err := n.find(ref)
-	if err != nil {
-		return Submitted{}, err
-	}
-	if _, err := n.queues.homeOf(queue); err != nil {
-		return Submitted{}, err
-	}
-	switch target := queuePrefix + queue; {
-	case role == RoleOwner:
-		return Submitted{}, fmt.Errorf("%w: a task is put into another queue where it was made: ask %s", ErrRefused, n.view(id, role, rec).Peer)
-	case rec.GetState().Terminal():
-		return Submitted{}, fmt.Errorf("%w: task %s has ended as %s: only one that waits can go to another queue", ErrRefused, id, rec.GetState().Name())
-	case rec.GetMode() == proto.Mode_MODE_AT_MOST_ONCE:
-		return Submitted{}, fmt.Errorf("%w: task %s may start only once, and may have: cancel it, see what it did, and send it anew", ErrRefused, id)
-	case rec.GetTarget() == target:
-		return Submitted{}, fmt.Errorf("%w: task %s is in queue %s already", ErrRefused, id, queue)
-	}
-	r, done, err := n.again(id, rec)
-	if err != nil {
-		return Submitted{}, err
-	}
-	defer done()
-	r.Target = queuePrefix + queue
-	if _, err := n.Cancel(ctx, id.String(), false, "a person puts it into queue "+queue); err != nil {
-		return Submitted{}, err
-	}
-	wait, cancel := context.WithTimeout(ctx, moveWait)
-	defer cancel()
-	if rec, err = n.outbox.Wait(wait, id); err != nil {
-		return Submitted{}, fmt.Errorf("%w: task %s was asked to stop and has not yet: when it is CANCELLED send it to queue:%s anew: %w", ErrRefused, id, queue, err)
-	}
-	if rec.GetState() != proto.TaskState_TASK_STATE_CANCELLED {
-		return Submitted{}, fmt.Errorf("%w: task %s ended as %s meanwhile", ErrRefused, id, rec.GetState().Name())
-	}
-	return n.resubmit(ctx, id, r)
-}
-
-// resubmit makes r the successor of a cancelled task. Of two who ask at once one
-// comes too late.
-func (n *Node) resubmit(ctx context.Context, id proto.TaskID, r Request) (Submitted, error) {
-	n.redriving.Lock()
-	defer n.redriving.Unlock()
-	rec, err := n.outbox.Get(id)
-	if err != nil {
-		return Submitted{}, err
-	}
-	if as := rec.GetRedrivenAs(); as != "" {
-		return Submitted{}, fmt.Errorf("%w: task %s was redriven as %s", ErrRefused, id, as)
-	}
-	s, err := n.Submit(ctx, r)
-	if err != nil {
-		return s, fmt.Errorf("task %s is cancelled, but could not be put into its new queue: %w", id, err)
-	}
-	as, err := proto.ParseTaskID(s.ID)
-	if err != nil {
-		return s, err
-	}
-	if err := n.outbox.MarkRedriven(ctx, id, as); err != nil {
-		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked: %w", as, err)
-	}
-	return s, n.note(ctx, "task.set", id.String()+" as "+s.ID+" in "+r.Target)
 }
 
 // Progress notes that the handler of a granted task made some. From then on it must

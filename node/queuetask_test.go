@@ -195,8 +195,11 @@ func TestQueueChangesWhatWaits(t *testing.T) {
 		if task, err := c.nodes[1].node.Task(t.Context(), s.ID); err != nil || task.Target != "queue:night" {
 			t.Errorf("the task in its new queue: %+v, %v", task, err)
 		}
-		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night"); !errors.Is(err, ErrRefused) {
-			t.Errorf("put there twice: %v", err)
+		if again, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night"); err != nil || again.ID != s.ID || !again.Known {
+			t.Errorf("asked again: %+v, %v, want the same successor", again, err)
+		}
+		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, ErrRefused) {
+			t.Errorf("one that went elsewhere: %v", err)
 		}
 		c.nodes[0].crash()
 		c.nodes[0].start()

@@ -98,7 +98,7 @@ func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
 		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), RedriveOf: id,
 		Bounds:   Bounds{Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64))},
-		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, vouchers: c.GetVouchers(),
+		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, lineage: lineage{vouchers: c.GetVouchers()},
 	}
 	if !streamed {
 		return r, func() {}, nil

@@ -311,7 +311,7 @@ func scheduledRequest(m *proto.Schedule) Request {
 	r := Request{
 		Target: queuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(m.TtlMs) * time.Millisecond, Order: c.GetOrderingKey(),
 		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Bounds: Bounds{Retries: c.GetMaxAttempts()},
-		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode(), vouchers: m.Vouchers,
+		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode(), lineage: lineage{vouchers: m.Vouchers},
 	}
 	r.Key = fmt.Sprintf("schedule/%s/%s/%s/%s", m.Queue, m.Name, fingerprint(m), at(m.FiringMs).Format(time.RFC3339))
 	return r

@@ -197,7 +197,9 @@ func finishKey(r *Request, d *outbox.Draft, c *proto.Content) {
 		c.IdempotencyKey = fmt.Sprintf("auto-%x", sum)
 		d.Record.IdempotencyKey = c.IdempotencyKey
 	}
-	d.Record.RequestDigest = sum
+	if d.Record.RequestDigest = sum; len(r.digest) > 0 {
+		d.Record.RequestDigest = r.digest
+	}
 }
 
 // settled says how the writing of a draft ended. s is what is said of it when it

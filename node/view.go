@@ -42,7 +42,13 @@ type Request struct {
 	Affinity
 	// RedriveOf names the ended task that this one repeats.
 	RedriveOf proto.TaskID
-	vouchers  [][]byte // whose hands the schedule came through that made it
+	lineage
+}
+
+// A lineage is what a request has from those that it was made of.
+type lineage struct {
+	vouchers [][]byte // whose hands the schedule came through that made it
+	digest   []byte   // of the request that it was first, if it is not the one of this
 }
 
 // Bounds are what the handler of a task may spend on it.

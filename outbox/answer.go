@@ -260,7 +260,7 @@ func (l *lane) change(a *answered, r *proto.Record, now time.Time) backlog.Actio
 	if a.ruling.state == proto.TaskState_TASK_STATE_DEAD_LETTER && r.Status == "" {
 		r.Status = StatusNew
 	}
-	return shelf(a.ruling.state)
+	return shelve(r)
 }
 
 // dropped logs what a home has said of a result that it does not need.

@@ -16,20 +16,32 @@ import (
 // the handler stopped. hard asks the owner to kill the handler instead of asking
 // it first. The state of the task is returned; ErrEnded if it had ended before.
 func (o *Outbox) Cancel(ctx context.Context, id proto.TaskID, hard bool, reason string) (proto.TaskState, error) {
+	return o.cancel(ctx, id, hard, reason, "")
+}
+
+// cancel writes with the cancellation which queue the task goes to, if any.
+func (o *Outbox) cancel(ctx context.Context, id proto.TaskID, hard bool, reason, queue string) (proto.TaskState, error) {
+	also := func(b *store.Batch) {
+		if queue == "" {
+			b.Delete(store.Dedup, moveKey(id[:]))
+		} else {
+			b.Put(store.Dedup, moveKey(id[:]), []byte(queue))
+		}
+	}
 	k, now := backlog.TaskKey(id), o.cfg.Clock.Now()
 	reason = proto.Clip(reason, proto.MaxReason)
 	rule := ruling{effect: nothing}
 	step, err := o.backlog.Prepare(backlog.Edit{Key: k}, func(r *proto.Record) backlog.Action {
 		switch rule = onCancel(r, o.maybeSent(k, r)); rule.effect {
 		case end:
-			r.Reason = reason
+			r.Reason, r.MovesTo = reason, queue
 			r.Move(rule.state, now, "cancelled before it was sent")
-			return shelf(rule.state)
+			return shelve(r)
 		case carry:
 			if !r.Cancel || hard && !r.CancelHard {
 				r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: "asked to stop"})
 			}
-			r.Cancel, r.CancelHard, r.Reason = true, r.CancelHard || hard, reason
+			r.Cancel, r.CancelHard, r.Reason, r.MovesTo = true, r.CancelHard || hard, reason, queue
 			return backlog.Write
 		}
 		return backlog.Keep
@@ -44,9 +56,9 @@ func (o *Outbox) Cancel(ctx context.Context, id proto.TaskID, hard bool, reason 
 		return o.cancelEnded(k)
 	}
 	if rule.effect == end {
-		return o.cancelHere(ctx, k, step)
+		return o.cancelHere(ctx, k, step, also)
 	}
-	return o.cancelThere(ctx, k, step)
+	return o.cancelThere(ctx, k, step, also)
 }
 
 // cancelEnded answers a wish that comes too late.
@@ -59,9 +71,10 @@ func (o *Outbox) cancelEnded(k backlog.Key) (proto.TaskState, error) {
 }
 
 // cancelHere ends a task that nobody else has.
-func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.Step) (proto.TaskState, error) {
+func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.Step, also func(*store.Batch)) (proto.TaskState, error) {
 	var b store.Batch
 	step.Into(&b)
+	also(&b)
 	if err := o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		step.Drop()
 		return 0, fmt.Errorf("cancel %s: %w", k.ID, err)
@@ -72,7 +85,11 @@ func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.St
 
 // cancelThere makes the wish durable, in the task and as an entry for the lane of
 // its owner.
-func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.Step) (proto.TaskState, error) {
+func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.Step, also func(*store.Batch)) (proto.TaskState, error) {
+	into := func(b *store.Batch) {
+		step.Into(b)
+		also(b)
+	}
 	r := step.Record()
 	wish := backlog.New{
 		Key:   backlog.Key{ID: k.ID, Part: backlog.PartCancel},
@@ -82,11 +99,11 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 			SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: o.cfg.Clock.Now().UnixMilli(), NotAfterMs: r.NotAfterMs,
 			Cancel: true, CancelHard: r.CancelHard, Reason: r.Reason,
 		}},
-		With: step.Into,
+		With: into,
 	}
 	err := o.backlog.Add(ctx, []backlog.New{wish})[0]
 	if errors.Is(err, backlog.ErrExists) {
-		err = o.cancelAgain(ctx, wish.Key, step)
+		err = o.cancelAgain(ctx, wish.Key, step, into)
 	}
 	if err != nil {
 		step.Drop()
@@ -97,9 +114,9 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 }
 
 // cancelAgain writes a wish over an earlier one that is still on its way.
-func (o *Outbox) cancelAgain(ctx context.Context, wish backlog.Key, step *backlog.Step) error {
+func (o *Outbox) cancelAgain(ctx context.Context, wish backlog.Key, step *backlog.Step, into func(*store.Batch)) error {
 	var b store.Batch
-	step.Into(&b)
+	into(&b)
 	if err := o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 		switch rulings[i].effect {
 		case accept:
 			finish(r, from, in, now)
-			return shelf(r.State)
+			return shelve(r)
 		case drop:
 			if addOrphan(r, from, in, now) {
 				return backlog.Write

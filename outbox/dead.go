@@ -50,11 +50,20 @@ func (o *Outbox) MarkSeen(ctx context.Context, id proto.TaskID) error {
 }
 
 // MarkRedriven notes that an ended task was made anew. A dead letter that held
-// its ordering key lets it go on.
+// its ordering key lets it go on. One that went to another queue is no letter any more.
 func (o *Outbox) MarkRedriven(ctx context.Context, id, as proto.TaskID) error {
-	return o.backlog.ReviseWith(ctx, backlog.TaskKey(id), func(r *proto.Record) {
-		r.Status, r.RedrivenAs = StatusRedriven, as.String()
-	}, func(b *store.Batch) { b.Delete(store.Dedup, redriveKey(id[:])) })
+	to := func(r *proto.Record) backlog.Shelf {
+		if r.MovesTo != "" {
+			return backlog.Done
+		}
+		return backlog.Dead
+	}
+	return o.backlog.Settle(ctx, backlog.TaskKey(id), to, func(r *proto.Record) {
+		r.Status, r.RedrivenAs, r.MovesTo = StatusRedriven, as.String(), ""
+	}, func(b *store.Batch) {
+		b.Delete(store.Dedup, redriveKey(id[:]))
+		b.Delete(store.Dedup, moveKey(id[:]))
+	})
 }
 
 // redriveKey is where it is kept that a task was made anew, from the commit of the

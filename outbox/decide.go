@@ -207,6 +207,15 @@ func onResult(r *proto.Record, c claim) ruling {
 	return ruling{effect: drop}
 }
 
+// shelve is where a record that has ended is kept. One that goes to another queue is kept
+// whole until its successor is made.
+func shelve(r *proto.Record) backlog.Action {
+	if r.State == proto.TaskState_TASK_STATE_CANCELLED && r.MovesTo != "" {
+		return backlog.ToDead
+	}
+	return shelf(r.State)
+}
+
 // shelf returns where a task that ended in this state is kept: what went as
 // somebody wanted among the done, the rest for a person to look at.
 func shelf(s proto.TaskState) backlog.Action {

@@ -60,9 +60,10 @@ func (q *Query) matches(k backlog.Key, r *proto.Record) bool {
 	return k.Part == backlog.PartTask && q.chooses(k, r)
 }
 
-// matchesDead is matches for dead letters: results that no home took are among them.
+// matchesDead is matches for dead letters: results that no home took are among them,
+// a task that goes to another queue, which is kept whole, is not.
 func (q *Query) matchesDead(k backlog.Key, r *proto.Record) bool {
-	return k.Part != backlog.PartCancel && q.chooses(k, r)
+	return k.Part != backlog.PartCancel && r.MovesTo == "" && q.chooses(k, r)
 }
 
 func (q *Query) chooses(k backlog.Key, r *proto.Record) bool {

@@ -198,6 +198,7 @@ var fieldLimits = map[string]fieldLimit{
 	"Record.queue":             size(maxWord),
 	"Record.require":           each(2*maxLabels, 2*maxWord),
 	"Record.prefer":            each(2*maxLabels, 2*maxWord),
+	"Record.moves_to":          size(maxWord),
 	"Stored.key":               size(maxKeyBytes),
 	"Claim.task":               size(maxID),
 	"Claim.token":              size(maxID),

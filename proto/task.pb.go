@@ -802,9 +802,10 @@ type Record struct {
 	Run            string                 `protobuf:"bytes,43,opt,name=run,proto3" json:"run,omitempty"`
 	Step           string                 `protobuf:"bytes,44,opt,name=step,proto3" json:"step,omitempty"`
 	Parent         []byte                 `protobuf:"bytes,45,opt,name=parent,proto3" json:"parent,omitempty"`
-	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`     // of a task whose queue has its home at the node of the record, at most 128 bytes
-	Require        []string               `protobuf:"bytes,47,rep,name=require,proto3" json:"require,omitempty"` // of such a task
-	Prefer         []string               `protobuf:"bytes,48,rep,name=prefer,proto3" json:"prefer,omitempty"`   // of such a task
+	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`                    // of a task whose queue has its home at the node of the record, at most 128 bytes
+	Require        []string               `protobuf:"bytes,47,rep,name=require,proto3" json:"require,omitempty"`                // of such a task
+	Prefer         []string               `protobuf:"bytes,48,rep,name=prefer,proto3" json:"prefer,omitempty"`                  // of such a task
+	MovesTo        string                 `protobuf:"bytes,49,opt,name=moves_to,json=movesTo,proto3" json:"moves_to,omitempty"` // queue that a task goes to, as a new one, once it has ended as CANCELLED; at most 128 bytes; empty once that is made
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1175,6 +1176,13 @@ func (x *Record) GetPrefer() []string {
 	return nil
 }
 
+func (x *Record) GetMovesTo() string {
+	if x != nil {
+		return x.MovesTo
+	}
+	return ""
+}
+
 // Stored is a record's birth: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1332,7 +1340,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xae\f\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xc9\f\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1391,7 +1399,8 @@ const file_task_proto_rawDesc = "" +
 	"\x06parent\x18- \x01(\fR\x06parent\x12\x14\n" +
 	"\x05queue\x18. \x01(\tR\x05queue\x12\x18\n" +
 	"\arequire\x18/ \x03(\tR\arequire\x12\x16\n" +
-	"\x06prefer\x180 \x03(\tR\x06prefer\x1a9\n" +
+	"\x06prefer\x180 \x03(\tR\x06prefer\x12\x19\n" +
+	"\bmoves_to\x181 \x01(\tR\amovesTo\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +

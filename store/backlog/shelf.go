@@ -215,6 +215,44 @@ func (b *Backlog) Revise(ctx context.Context, k Key, change func(*proto.Record))
 	return b.ReviseWith(ctx, k, change, func(*store.Batch) {})
 }
 
+// Settle is ReviseWith that takes a dead entry to the shelf that to chooses by its record as
+// it was: among the done the record alone is kept of it.
+func (b *Backlog) Settle(ctx context.Context, k Key, to func(*proto.Record) Shelf, change func(*proto.Record), also func(*store.Batch)) error {
+	b.shelving.Lock()
+	if b.buckets.Dead != 0 {
+		st, err := b.readStored(b.buckets.Dead, k)
+		if err == nil && to(st.Record) == Done {
+			defer b.shelving.Unlock()
+			return b.settleDone(ctx, k, st.Record, change, also)
+		}
+	}
+	b.shelving.Unlock()
+	return b.ReviseWith(ctx, k, change, also)
+}
+
+func (b *Backlog) settleDone(ctx context.Context, k Key, r *proto.Record, change func(*proto.Record), also func(*store.Batch)) error {
+	lane := b.blocks(k, r)
+	change(r)
+	val, err := proto.Encode(nil, r)
+	if err != nil {
+		return fmt.Errorf("settle %v: %w", k, err)
+	}
+	var batch store.Batch
+	batch.Delete(b.buckets.Dead, k.append(nil, kindBirth))
+	batch.Put(b.buckets.Done, k.append(nil, kindState), val)
+	also(&batch)
+	batch.After(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.dead.marks = slices.DeleteFunc(b.dead.marks, func(m mark) bool { return m.key == k })
+		b.done.add(k, r.EndedMs)
+		if lane != "" {
+			b.unblock(lane, k)
+		}
+	})
+	return b.store.Apply(context.WithoutCancel(ctx), &batch)
+}
+
 // ReviseWith is Revise with what also adds to the same batch.
 func (b *Backlog) ReviseWith(ctx context.Context, k Key, change func(*proto.Record), also func(*store.Batch)) error {
 	b.shelving.Lock()

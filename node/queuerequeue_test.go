@@ -1,0 +1,103 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A task that is put into another queue is not lost (I11) when the process dies at any
+// step: the next start makes its one successor with nobody asking, which whoever asks
+// again is told of, also by the idempotency key of the first request.
+func TestMovedTaskSurvivesACrash(t *testing.T) {
+	died := errors.New("died")
+	for _, point := range []string{PointMoving, PointRedriven} {
+		t.Run(point, func(t *testing.T) {
+			var dying atomic.Bool
+			cfg := testConfig(t, filepath.Join(t.TempDir(), "a"))
+			cfg.Fail = func(at string) error {
+				if at == point && dying.Load() {
+					return died
+				}
+				return nil
+			}
+			if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+				t.Fatal(err)
+			}
+			a := start(t, cfg)
+			for name, paused := range map[string]bool{"day": true, "night": true} {
+				if _, err := a.SetQueue(t.Context(), name, QueueSettings{Home: "here", Paused: &paused}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := Request{Target: "queue:day", Kind: "run", Body: []byte("x"), Key: "k"}
+			id := a.submit(t, r)
+			dying.Store(true)
+			if s, err := a.MoveTask(t.Context(), id, "night"); !errors.Is(err, died) {
+				t.Fatalf("the point was not passed: %+v, %v", s, err)
+			}
+			a.halt()
+			dying.Store(false)
+			a = start(t, a.cfg)
+			var old Task
+			eventually(t, func() bool { old, _ = a.Task(t.Context(), id); return old.RedrivenAs != "" }, func() string { return "no successor: " + old.State })
+			if task, err := a.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" || old.State != "CANCELLED" {
+				t.Errorf("the old task is %s, the new one goes to %s: %v", old.State, task.Target, err)
+			}
+			if s, err := a.Submit(t.Context(), r); err != nil || !s.Known || s.ID != old.RedrivenAs {
+				t.Errorf("the key of the first request: %+v, %v, want %s", s, err, old.RedrivenAs)
+			}
+			if s, err := a.MoveTask(t.Context(), id, "night"); err != nil || s.ID != old.RedrivenAs {
+				t.Errorf("asked again: %+v, %v, want %s", s, err, old.RedrivenAs)
+			}
+			if open, err := a.outbox.Moves(); err != nil || len(open) > 0 {
+				t.Errorf("notes that are left: %v, %v", open, err)
+			}
+		})
+	}
+}
+
+// Nobody has to wait for a task that is put into another queue: it goes there once it is
+// CANCELLED, though its caller is gone (I11). A person who cancels it meanwhile is heard.
+func TestMovedTaskNeedsNoCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Hour)
+		defer c.close()
+		c.only(2, 2)
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "night", QueueSettings{Home: "here", Paused: new(true)}); err != nil {
+			t.Fatal(err)
+		}
+		ids := c.give(1, 2)
+		time.Sleep(5 * time.Second)
+		c.Cut(0, 2)
+		c.Cut(2, 0)
+		for _, id := range ids { // they run at n2, which does not hear
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			if s, err := c.nodes[1].node.MoveTask(ctx, id, "night"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("moved at once: %+v, %v", s, err)
+			}
+			cancel()
+		}
+		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, ErrRefused) {
+			t.Errorf("to yet another queue: %v", err)
+		}
+		if _, err := c.nodes[1].node.Cancel(t.Context(), ids[1], false, ""); err != nil {
+			t.Fatal(err)
+		}
+		c.Heal()
+		var old Task
+		c.await(5*time.Minute, "the successor", func() bool { old, _ = c.nodes[1].node.Task(t.Context(), ids[0]); return old.RedrivenAs != "" })
+		if task, err := c.nodes[1].node.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" {
+			t.Errorf("the new task goes to %s: %v", task.Target, err)
+		}
+		c.await(5*time.Minute, "the end of the cancelled one", func() bool { old, _ = c.nodes[1].node.Task(t.Context(), ids[1]); return old.State == "CANCELLED" })
+		time.Sleep(10 * time.Second)
+		if old, _ = c.nodes[1].node.Task(t.Context(), ids[1]); old.RedrivenAs != "" {
+			t.Errorf("a task that a person cancelled became %s", old.RedrivenAs)
+		}
+	})
+}
