@@ -57,10 +57,8 @@ func buildOf(linked string, info *debug.BuildInfo) build {
 	return b
 }
 
-// String is the line that version and --version print.
-func (b build) String() string {
-	return fmt.Sprintf("balefire-node %s  %s  %s", b.Version, b.Platform, b.Go)
-}
+// String is what version and --version print behind the name of the program.
+func (b build) String() string { return fmt.Sprintf("%s  %s  %s", b.Version, b.Platform, b.Go) }
 
 func versionCommand(w *world) *cobra.Command {
 	return &cobra.Command{
@@ -69,7 +67,7 @@ func versionCommand(w *world) *cobra.Command {
 		Example: "  balefire-node version -o json", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := readBuild()
-			return w.show(view{value: b, human: func(p *paper) { p.line("%s", b) }})
+			return w.show(view{value: b, human: func(p *paper) { p.line("balefire-node %s", b) }})
 		},
 	}
 }
