@@ -10,11 +10,18 @@ import (
 type meter struct {
 	node    *Node
 	changes *prometheus.CounterVec
+	latency *prometheus.HistogramVec
+	runs    *prometheus.HistogramVec
 	tasks   *prometheus.Desc
+	dead    *prometheus.Desc
 	slots   *prometheus.Desc
 	peers   *prometheus.Desc
+	expiry  *prometheus.Desc
 	info    *prometheus.Desc
 }
+
+// taskBuckets suit tasks of a millisecond and of a day.
+var taskBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}
 
 func newMeter(n *Node) *meter {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
@@ -25,22 +32,39 @@ func newMeter(n *Node) *meter {
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_task_changes_total", Help: "Durable changes of tasks, by what this node is to them and the state they came to.",
 		}, []string{"role", "state"}),
-		tasks: desc("tasks", "Tasks that have not ended, by what this node is to them and their state.", "role", "state"),
-		slots: desc("handler_slots", "Handlers that may run at once, and those that do.", "use"),
-		peers: desc("peers", "Known peers, by whether they are connected.", "connected"),
-		info:  desc("build_info", "1, with the version as a label.", "version"),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "balefire_task_duration_seconds", Help: "From the making of a task to its end, at its home.", Buckets: taskBuckets,
+		}, []string{"class"}),
+		runs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "balefire_run_duration_seconds", Help: "Runs of handlers of this node, failed ones too.", Buckets: taskBuckets,
+		}, []string{"kind"}),
+		dead:   desc("dead_letters", "Tasks of this home that are not tried again by themselves."),
+		expiry: desc("certificate_expiry_timestamp_seconds", "When the certificate of this node ends, as Unix time."),
+		tasks:  desc("tasks", "Tasks that have not ended, by what this node is to them and their state.", "role", "state"),
+		slots:  desc("handler_slots", "Handlers that may run at once, and those that do.", "use"),
+		peers:  desc("peers", "Known peers, by whether they are connected.", "connected"),
+		info:   desc("build_info", "1, with the version as a label.", "version"),
 	}
-	n.registry.MustRegister(m, m.changes)
+	n.registry.MustRegister(m, m.changes, m.latency, m.runs)
 	return m
 }
 
-func (m *meter) count(role string, s proto.TaskState) {
-	m.changes.WithLabelValues(role, s.Name()).Inc()
+// taskChanged counts a change of a task that is on disk.
+func (m *meter) taskChanged(role string, r *proto.Record) {
+	m.changes.WithLabelValues(role, r.GetState().Name()).Inc()
+	took, ok := taskTook(role, r)
+	switch {
+	case !ok:
+	case role == RoleHome:
+		m.latency.WithLabelValues(r.GetClass().Name()).Observe(took.Seconds())
+	default:
+		m.runs.WithLabelValues(r.GetKind()).Observe(took.Seconds())
+	}
 }
 
 // Describe tells the collector's families.
 func (m *meter) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.tasks, m.slots, m.peers, m.info} {
+	for _, d := range []*prometheus.Desc{m.tasks, m.dead, m.slots, m.peers, m.expiry, m.info} {
 		ch <- d
 	}
 }
@@ -57,6 +81,8 @@ func (m *meter) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range m.node.outbox.Stats().ByState {
 		gauge(m.tasks, n, RoleHome, state.Name())
 	}
+	gauge(m.dead, m.node.outbox.Stats().Dead)
+	gauge(m.expiry, int(m.node.self.NotAfter.Unix()))
 	in := m.node.inbox.Status()
 	for state, n := range in.Backlog.ByState {
 		gauge(m.tasks, n, RoleOwner, state.Name())

@@ -411,6 +411,7 @@ func (l *ownershipLog) events(all []ownership.Event) {
 		k := keptEvent{l.last, now, e}
 		l.kept = keep(l.kept, k, maxOwnershipEvents)
 		x := l.view(k)
+		l.node.logLease(x, e.Kind)
 		if e.Kind == ownership.EventSkipped {
 			l.skipped = now
 		}

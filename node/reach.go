@@ -176,7 +176,13 @@ func (n *Node) observed(e transport.Event) {
 		transport.EventConnected: "peer.connected", transport.EventDisconnected: "peer.disconnected", transport.EventPath: "path.changed",
 		transport.EventReserved: "relay.reserved", transport.EventReservationLost: "relay.lost",
 		transport.EventPunched: "path.punched", transport.EventPunchFailed: "path.not_punched",
+		transport.EventBodyBegan: "body.began", transport.EventBodyMoves: "body.moves", transport.EventBodyEnded: "body.ended",
 	}[e.Kind]
+	if e.Flow != nil {
+		x := n.transferView(*e.Flow)
+		n.tell(kind, e.Peer, x.String(), map[string]string{"task": e.Flow.Task.String(), "bytes": fmt.Sprint(x.Bytes), "size": fmt.Sprint(x.Size)})
+		return
+	}
 	var fields map[string]string
 	if e.Path != "" {
 		fields = map[string]string{"path": e.Path}

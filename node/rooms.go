@@ -158,9 +158,13 @@ const reapTimeout = 15 * time.Second
 // homeChanged and ownerChanged hear of every durable change of a task, on either
 // side.
 func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
-	n.changes.count("home", r.GetState())
+	n.changes.taskChanged(RoleHome, r)
+	n.logTask(RoleHome, id, r)
 	n.house.dropEnded(r)
 	n.cfg.Changed(id, r.GetState())
 }
 
-func (n *Node) ownerChanged(id proto.TaskID, r *proto.Record) { n.changes.count("owner", r.GetState()) }
+func (n *Node) ownerChanged(id proto.TaskID, r *proto.Record) {
+	n.changes.taskChanged(RoleOwner, r)
+	n.logTask(RoleOwner, id, r)
+}

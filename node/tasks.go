@@ -115,6 +115,7 @@ func (n *Node) Task(ctx context.Context, ref string) (Task, error) {
 		return Task{}, err
 	}
 	t := n.view(id, role, rec)
+	t.Transfers = n.transfers(id)
 	n.withGrants(&t, id, rec)
 	return t, nil
 }

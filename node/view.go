@@ -75,21 +75,23 @@ type Submitted struct {
 
 // A Task is a task as people and programs read it.
 type Task struct {
-	ID       string    `json:"id"`
-	State    string    `json:"state"`
-	Role     string    `json:"role" enum:"home,owner" doc:"what this node is to it"`
-	Kind     string    `json:"kind"`
-	Class    string    `json:"class"`
-	Target   string    `json:"target,omitempty" doc:"as it was written"`
-	Peer     string    `json:"peer" doc:"name of the other side: the target at the home, the origin at the owner"`
-	PeerID   string    `json:"peer_id"`
-	Attempts uint32    `json:"attempts"`
-	Abandons uint32    `json:"abandons,omitempty"`
-	Epoch    string    `json:"epoch" doc:"boot.counter of its grant"`
-	BodySize uint64    `json:"body_size"`
-	Receipts []string  `json:"receipts" doc:"facts that a signature proves"`
-	Events   []Event   `json:"events,omitempty"`
-	History  []Attempt `json:"history,omitempty"`
+	ID       string   `json:"id"`
+	State    string   `json:"state"`
+	Role     string   `json:"role" enum:"home,owner" doc:"what this node is to it"`
+	Kind     string   `json:"kind"`
+	Class    string   `json:"class"`
+	Target   string   `json:"target,omitempty" doc:"as it was written"`
+	Peer     string   `json:"peer" doc:"name of the other side: the target at the home, the origin at the owner"`
+	PeerID   string   `json:"peer_id"`
+	Attempts uint32   `json:"attempts"`
+	Abandons uint32   `json:"abandons,omitempty"`
+	Epoch    string   `json:"epoch" doc:"boot.counter of its grant"`
+	BodySize uint64   `json:"body_size"`
+	Receipts []string `json:"receipts" doc:"facts that a signature proves"`
+	// Transfers are its bodies on their way now, from here or to here.
+	Transfers []Transfer `json:"transfers,omitempty"`
+	Events    []Event    `json:"events,omitempty"`
+	History   []Attempt  `json:"history,omitempty"`
 	Times
 	Ending
 	Marks

@@ -51,6 +51,9 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 		return n.whyQueued(ctx, b, id, cell), nil // its queue's home is here, too
 	}
 	n.whyHome(&b, w, rec.GetTarget())
+	if moving := n.transfers(id); len(moving) > 0 && !w.State.Terminal() && (w.Place == "taken" || w.State != proto.TaskState_TASK_STATE_PENDING) {
+		b.Cause, b.Fix = moving[0].String(), ""
+	}
 	n.whyHomeless(ctx, &b, w, rec)
 	return b, nil
 }

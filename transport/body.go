@@ -38,6 +38,7 @@ type outgoing struct {
 	body   io.ReaderAt
 	size   int64
 	piece  int64 // bytes of a chunk
+	flow   *flow
 
 	mu    sync.Mutex
 	acked int64 // durable over there
@@ -58,7 +59,7 @@ func (t *Transport) SendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 }
 
 func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.Offer, body io.ReaderAt, size int64) error {
-	announced, piece, err := bodyOf(offer)
+	h, announced, piece, err := bodyOf(offer)
 	if err != nil || announced != size {
 		return fmt.Errorf("%d bytes, its envelope says %d: %w", size, announced, err)
 	}
@@ -85,7 +86,9 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	s.lead = t.cfg.Timing.Ack
 	offset, err := s.offer(offer, size)
 	if err == nil && offset < size {
-		o := &outgoing{stream: s, body: body, size: size, piece: piece, acked: offset, news: make(chan struct{}, 1)}
+		f := t.flows.begin(h, p, true, size, offset)
+		defer f.end()
+		o := &outgoing{stream: s, body: body, size: size, piece: piece, flow: f, acked: offset, news: make(chan struct{}, 1)}
 		err = o.run(ctx)
 	}
 	if err != nil {
@@ -95,17 +98,17 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	return s.Close()
 }
 
-// bodyOf returns the sealed size and the chunk size of an offered body.
-func bodyOf(o *proto.Offer) (size, piece int64, err error) {
-	h, err := proto.ParseHeader(o.GetEnvelope().GetHeader())
+// bodyOf returns the header of an offered body, its sealed size and its chunk size.
+func bodyOf(o *proto.Offer) (h proto.Header, size, piece int64, err error) {
+	h, err = proto.ParseHeader(o.GetEnvelope().GetHeader())
 	if err != nil {
-		return 0, 0, err
+		return h, 0, 0, err
 	}
 	total, chunk, ok := h.Stream()
 	if !ok {
-		return 0, 0, errors.New("the envelope has no streamed body")
+		return h, 0, 0, errors.New("the envelope has no streamed body")
 	}
-	return int64(total), int64(chunk), nil
+	return h, int64(total), int64(chunk), nil
 }
 
 // offer shows the envelope and returns from where to send.
@@ -214,6 +217,7 @@ func (o *outgoing) listen() {
 		default:
 			c.gauge.carried(int(offset-o.acked), now-mark)
 			o.acked, mark = offset, now
+			o.flow.to(offset)
 		}
 		over := o.err != nil || o.acked == o.size
 		o.mu.Unlock()

@@ -56,7 +56,7 @@ func (s *shelf) Offer(_ context.Context, _ proto.PeerID, o *proto.Offer) (BodySi
 	if s.refuse != nil {
 		return nil, s.refuse
 	}
-	size, _, _ := bodyOf(o)
+	_, size, _, _ := bodyOf(o)
 	name := nameOf(o)
 	if s.durable[name] == size {
 		return nil, &proto.OfferReply{Offset: uint64(size)}

@@ -12,6 +12,7 @@ type Event struct {
 	Kind   EventKind
 	Path   string // multiaddr of the other side that it is about; empty: none
 	Detail string // the rest, for people
+	Flow   *Flow  // of EventBodyBegan, EventBodyMoves, EventBodyEnded
 }
 
 // An EventKind says what changed.
@@ -26,9 +27,12 @@ const (
 	EventReservationLost                  // it does not any more
 	EventPunched                          // a direct path was made through NATs
 	EventPunchFailed                      // and was not
+	EventBodyBegan                        // a streamed body is on its way
+	EventBodyMoves                        // told again while it is
+	EventBodyEnded                        // it arrived, or this try did not last
 )
 
-var eventNames = [...]string{"connected", "disconnected", "path", "reserved", "reservation_lost", "punched", "punch_failed"}
+var eventNames = [...]string{"connected", "disconnected", "path", "reserved", "reservation_lost", "punched", "punch_failed", "body_began", "body_moves", "body_ended"}
 
 // String returns the kind in lower case, with underscores.
 func (k EventKind) String() string {

@@ -25,6 +25,7 @@ type metrics struct {
 	exchanges    *prometheus.CounterVec
 	tableSize    prometheus.Gauge
 	lanFinds     *prometheus.CounterVec
+	bodies       *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -54,6 +55,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "balefire_transport_relayed_bytes_total", Help: "Bytes that this node relayed for others."}),
 		punches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_transport_punches_total", Help: "Tries to make a direct path, by outcome."}, []string{"outcome"}),
+		bodies: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "balefire_body_bytes_total", Help: "Bytes of streamed bodies and results that became durable at their receiver, by direction."}, []string{"direction"}),
 		paths: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "balefire_transport_path_changes_total", Help: "Changes of the path in use to a peer."}),
 	}
@@ -64,7 +67,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	var errs []error
 	for _, c := range []prometheus.Collector{
 		m.connections, m.received, m.refused, m.offences, m.rumors, m.repairs, m.exchanges, m.tableSize, m.lanFinds,
-		m.reservations, m.relayed, m.punches, m.paths,
+		m.reservations, m.relayed, m.punches, m.paths, m.bodies,
 	} {
 		errs = append(errs, r.Register(c))
 	}
@@ -84,6 +87,9 @@ func (m *metrics) zero() {
 	}
 	for _, outcome := range []string{"direct", "failed"} {
 		m.punches.WithLabelValues(outcome)
+	}
+	for _, direction := range []string{"in", "out"} {
+		m.bodies.WithLabelValues(direction)
 	}
 	for _, result := range []string{"asked", "answered", "failed"} {
 		m.exchanges.WithLabelValues(result)

@@ -45,6 +45,7 @@ type incoming struct {
 	stream  *stream
 	sink    BodySink
 	release func() // gives the peer's slot back
+	flow    *flow
 	size    int64
 	at      int64 // written
 	synced  int64 // durable
@@ -62,7 +63,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	if err := proto.DecodeKnown(b, offer); err != nil {
 		return err
 	}
-	size, _, err := bodyOf(offer)
+	h, size, _, err := bodyOf(offer)
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.offered(&proto.OfferReply{Code: proto.Code_CODE_BAD_FORM, Detail: proto.Clip(err.Error(), maxReason)}))
 	}
@@ -77,7 +78,9 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	}
 	s.lead = t.cfg.Timing.Frame
 	offset := int64(reply.GetOffset())
-	i := &incoming{stream: s, sink: sink, release: release, size: size, at: offset, synced: offset, last: s.conn.clock.Mono()}
+	f := t.flows.begin(h, s.conn.peer, false, size, offset)
+	defer f.end()
+	i := &incoming{stream: s, sink: sink, release: release, flow: f, size: size, at: offset, synced: offset, last: s.conn.clock.Mono()}
 	if err := s.offered(reply); err != nil {
 		return errors.Join(err, sink.End(false))
 	}
@@ -165,6 +168,7 @@ func (i *incoming) step() error {
 		return fmt.Errorf("keep the body: %w", err)
 	}
 	i.last = now
+	i.flow.to(i.synced)
 	if i.at == i.size {
 		return nil // told when the body has its name
 	}

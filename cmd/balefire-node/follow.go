@@ -27,6 +27,7 @@ type follower struct {
 	facts  int           // receipts that were told
 	state  string        // at the last look
 	status bool          // the line that is rewritten is on the screen
+	moved  time.Duration // when a line was told of one; 0: never
 }
 
 // follow waits for a task to end and prints its result. Its error carries the
@@ -92,6 +93,10 @@ func (f *follower) progress(ctx context.Context, t node.Task) {
 		f.wipe()
 		f.w.say("→ %s", flat(line))
 		f.told = now
+	}
+	if !ended(t) && f.moving(t.Transfers) {
+		f.told = now
+		return
 	}
 	if len(news) == 0 && now-f.told >= silence && !ended(t) {
 		f.told = now

@@ -88,6 +88,9 @@ func taskView(w *world, t node.Task) view {
 		}
 		p.line("%s", state)
 		p.line("body    %s   result %s   receipts %s", size(t.BodySize), resultSize(t), strings.Join(t.Receipts, ", "))
+		for _, x := range t.Transfers {
+			p.line("moving  %s", x)
+		}
 		for _, m := range []struct{ name, text string }{
 			{"reason", t.Reason}, {"key", t.Key}, {"order", t.Order}, {"trace", t.Trace}, {"again", t.RedriveOf}, {"then", t.RedrivenAs},
 		} {

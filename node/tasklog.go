@@ -1,0 +1,94 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+)
+
+// logTask writes a change of a task that is on disk to the log, at debug. It is the one
+// place that does: what it knows is what the record says.
+func (n *Node) logTask(role string, id proto.TaskID, r *proto.Record) {
+	if !n.log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	peer, _ := n.peerNames(r.GetPeer())
+	n.log.LogAttrs(context.Background(), slog.LevelDebug, "task", taskAttrs(role, id, peer, r)...)
+}
+
+// taskAttrs are the keys of a line about a task. Their names are stable.
+func taskAttrs(role string, id proto.TaskID, peer string, r *proto.Record) []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("event", taskEvent(role, r)), slog.String("task_id", id.String()), slog.String("role", role),
+		slog.String("kind", r.GetKind()), slog.String("class", strings.ToLower(r.GetClass().Name())), slog.String("peer", peer),
+		slog.String("status", r.GetState().Name()), slog.Uint64("attempt", uint64(r.GetAttempts())),
+	}
+	if took, ok := taskTook(role, r); ok {
+		attrs = append(attrs, slog.Int64("duration_ms", took.Milliseconds()))
+	}
+	if trace := strings.Split(r.GetTraceparent(), "-"); len(trace) == 4 {
+		attrs = append(attrs, slog.String("trace_id", trace[1]))
+	}
+	if r.GetReason() != "" && r.GetState() != proto.TaskState_TASK_STATE_RUNNING {
+		attrs = append(attrs, slog.String("err", proto.Clip(r.GetReason(), maxLogged)))
+	}
+	return attrs
+}
+
+// maxLogged bounds what a line of the log says about why, in bytes.
+const maxLogged = 256
+
+// taskEvent names what has just happened to a task.
+func taskEvent(role string, r *proto.Record) string {
+	switch s := r.GetState(); s {
+	case proto.TaskState_TASK_STATE_PENDING:
+		if len(r.GetEvents()) > 1 {
+			return "task.deferred"
+		}
+		return "task.submitted"
+	case proto.TaskState_TASK_STATE_ACCEPTED:
+		if role == RoleHome {
+			return "task.accepted"
+		}
+		return "task.received"
+	case proto.TaskState_TASK_STATE_RUNNING:
+		return "task.started"
+	case proto.TaskState_TASK_STATE_RETRYING:
+		return "task.retry"
+	case proto.TaskState_TASK_STATE_DEAD_LETTER:
+		return "task.dead"
+	default:
+		if s.Terminal() {
+			return "task.ended"
+		}
+		return "task.changed"
+	}
+}
+
+// taskTook is how long a task took from its making to its end, at its home; at its owner how
+// long the run took that has just ended.
+func taskTook(role string, r *proto.Record) (took time.Duration, ok bool) {
+	if role == RoleHome {
+		return time.Duration(r.GetEndedMs()-r.GetCreatedMs()) * time.Millisecond, r.GetState().Terminal() && r.GetCreatedMs() > 0
+	}
+	runs := r.GetHistory()
+	if len(runs) == 0 || r.GetState() != proto.TaskState_TASK_STATE_RETRYING && !r.GetState().Terminal() {
+		return 0, false
+	}
+	last := runs[len(runs)-1]
+	return time.Duration(last.GetFinishedMs()-last.GetStartedMs()) * time.Millisecond, last.GetFinishedMs() > 0 && last.GetStartedMs() > 0
+}
+
+// logLease writes what happened to the lease of a task of a shared queue to the log, at debug:
+// grants are how such a task is dispatched, and lapses how it is reclaimed.
+func (n *Node) logLease(x OwnershipEvent, kind ownership.EventKind) {
+	if x.Task == "" {
+		return
+	}
+	n.log.LogAttrs(context.Background(), slog.LevelDebug, "lease", slog.String("event", "lease."+kind.String()), slog.String("task_id", x.Task),
+		slog.String("queue", x.Queue), slog.String("peer", x.Peer), slog.String("epoch", x.Epoch), slog.String("err", x.Cause))
+}

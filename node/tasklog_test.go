@@ -1,0 +1,181 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// TestKeysOfATaskLineAreStable holds which keys a line of the log about a task has, and what
+// its event is called, for each thing that happens to one.
+func TestKeysOfATaskLineAreStable(t *testing.T) {
+	id := proto.NewTaskID(time.UnixMilli(1_700_000_000_000))
+	record := func(s proto.TaskState, set func(*proto.Record)) *proto.Record {
+		r := &proto.Record{
+			State: s, Kind: "shell", Class: proto.Class_CLASS_HIGH, CreatedMs: 1000, Attempts: 2,
+			Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		}
+		if s.Terminal() {
+			r.EndedMs = 3500
+		}
+		if set != nil {
+			set(r)
+		}
+		return r
+	}
+	ran := func(r *proto.Record) {
+		r.History = []*proto.Attempt{{StartedMs: 2000, FinishedMs: 2250}}
+		r.Reason = "exit 1"
+	}
+	const common = "event task_id role kind class peer status attempt trace_id"
+	for _, tt := range []struct {
+		role, event, keys string
+		r                 *proto.Record
+		took              int64
+	}{
+		{RoleHome, "task.submitted", common, record(proto.TaskState_TASK_STATE_PENDING, nil), 0},
+		{RoleHome, "task.accepted", common, record(proto.TaskState_TASK_STATE_ACCEPTED, nil), 0},
+		{RoleOwner, "task.received", common, record(proto.TaskState_TASK_STATE_ACCEPTED, nil), 0},
+		{RoleOwner, "task.started", common, record(proto.TaskState_TASK_STATE_RUNNING, ran), 0},
+		{RoleOwner, "task.retry", common + " duration_ms err", record(proto.TaskState_TASK_STATE_RETRYING, ran), 250},
+		{RoleOwner, "task.ended", common + " duration_ms", record(proto.TaskState_TASK_STATE_SUCCESS, func(r *proto.Record) { ran(r); r.Reason = "" }), 250},
+		{RoleHome, "task.ended", common + " duration_ms", record(proto.TaskState_TASK_STATE_SUCCESS, nil), 2500},
+		{RoleHome, "task.dead", common + " duration_ms err", record(proto.TaskState_TASK_STATE_DEAD_LETTER, ran), 2500},
+	} {
+		attrs := taskAttrs(tt.role, id, "laptop", tt.r)
+		var keys []string
+		values := map[string]slog.Value{}
+		for _, a := range attrs {
+			keys, values[a.Key] = append(keys, a.Key), a.Value
+		}
+		want := strings.Fields(tt.keys)
+		slices.Sort(keys)
+		slices.Sort(want)
+		if !slices.Equal(keys, want) {
+			t.Errorf("%s: keys %v, want %v", tt.event, keys, want)
+		}
+		if got := values["event"].String(); got != tt.event {
+			t.Errorf("event %s, want %s", got, tt.event)
+		}
+		if tt.took > 0 && values["duration_ms"].Int64() != tt.took {
+			t.Errorf("%s at the %s: took %v, want %d", tt.event, tt.role, values["duration_ms"], tt.took)
+		}
+		if got := values["class"].String() + " " + values["trace_id"].String(); got != "high 4bf92f3577b34da6a3ce929d0e0e4736" {
+			t.Errorf("%s: %s", tt.event, got)
+		}
+	}
+}
+
+// TestNoContentInLogsMetricsOrAudit holds I18 for what a node writes about itself: words of
+// the body, of the arguments, of the result and of standard error of a task are in no line of
+// the log at debug, in no metric and in no file of the audit, on either side. It also holds
+// that each step of a task is a line, and that the figures of tasks count it.
+func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
+	logs := map[string]*logged{}
+	a, b := pair(t, func(name string, c *Config) {
+		logs[name] = new(logged)
+		c.Logger = slog.New(slog.NewJSONHandler(logs[name], &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	const body, arg, result, words = "canary-in-the-body", "canary-in-an-argument", "canary-in-the-result", "canary-on-stderr"
+	script := func(code int) []string {
+		return []string{"sh", "-c", fmt.Sprintf("cat >/dev/null; printf '%%s%%s' canary-in- the-result; printf '%%s%%s' canary-on- stderr >&2; exit %d", code), "sh"}
+	}
+	for kind, code := range map[string]int{"good": 0, "bad": 65} {
+		h := HandlerSpec{Kind: kind, Exec: script(code), Args: true, Allow: []string{"role:send"}}
+		if err := b.AddHandler(t.Context(), h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for kind, want := range map[string]string{"good": "SUCCESS", "bad": "FAILED"} {
+		id := a.submit(t, Request{Target: "b", Kind: kind, Body: []byte(body), Args: []string{arg}})
+		done := a.ended(t, id, want)
+		if !strings.Contains(done.Stderr, words) && want == "FAILED" {
+			t.Errorf("stderr %q: the canary was not there", done.Stderr)
+		}
+		for side, steps := range map[string][]string{"a": {"task.submitted", "task.accepted", "task.ended"}, "b": {"task.started", "task.ended"}} {
+			for _, step := range steps {
+				if n := logs[side].count(step, id); n == 0 {
+					t.Errorf("%s: no line %s of task %s", side, step, id)
+				}
+			}
+		}
+	}
+	for _, n := range []*live{a, b} {
+		if got := testutil.CollectAndCount(n.changes.latency) + testutil.CollectAndCount(n.changes.runs); got == 0 {
+			t.Errorf("%s: no figure of a task", n.Name())
+		}
+	}
+	seen := map[string]string{"log of a": logs["a"].String(), "log of b": logs["b"].String()}
+	for name, n := range map[string]*live{"a": a, "b": b} {
+		families, err := n.Registry().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen["metrics of "+name] = fmt.Sprint(families)
+		filepath.WalkDir(filepath.Join(n.cfg.Dir, auditDir), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				text, err := os.ReadFile(path)
+				if err != nil || len(text) == 0 {
+					t.Errorf("%s: %d bytes, %v", path, len(text), err)
+				}
+				seen[path] = string(text)
+			}
+			return err
+		})
+	}
+	for where, text := range seen {
+		for _, canary := range []string{body, arg, result, words} {
+			if strings.Contains(text, canary) {
+				t.Errorf("I18: %s has %q", where, canary)
+			}
+		}
+	}
+	if len(seen) < 6 {
+		t.Errorf("looked at %d things only", len(seen))
+	}
+}
+
+// A logged keeps lines of a log.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// count returns how many lines tell of an event of a task.
+func (l *logged) count(event, id string) (n int) {
+	for line := range strings.Lines(l.String()) {
+		var x struct {
+			Event string `json:"event"`
+			Task  string `json:"task_id"`
+		}
+		if json.Unmarshal([]byte(line), &x) == nil && x.Event == event && x.Task == id {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,34 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// TestATransferSaysHowFarItIs holds the line that why, events and a wait tell of a body on its
+// way: bytes, share, rate and what is left, as far as they are known.
+func TestATransferSaysHowFarItIs(t *testing.T) {
+	n := start(t, func() Config {
+		c := testConfig(t, t.TempDir()+"/a")
+		if _, err := Init(InitOptions{Dir: c.Dir, Name: "a", NewMesh: true}); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}())
+	for _, tt := range []struct {
+		flow transport.Flow
+		want string
+	}{
+		{transport.Flow{Out: true, Peer: n.keys.Peer(), Size: 200 << 20, Done: 50 << 20, Rate: 10 << 20}, "its body is on its way to a: 50.0 MiB of 200.0 MiB (25 %), 10.0 MiB/s, 15s left"},
+		{transport.Flow{Result: true, Peer: n.keys.Peer(), Size: 3 << 30}, "its result is on its way from a: 0.0 KiB of 3.0 GiB (0 %)"},
+	} {
+		if got := n.transferView(tt.flow).String(); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+	if x := n.transfers(proto.TaskID{1}); x != nil {
+		t.Errorf("%v of a task that is not there", x)
+	}
+}

@@ -1,0 +1,94 @@
+package transport
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// TestAFlowKnowsItsRate holds that the rate of a body is that of the last seconds, of which
+// follows when it is there, and that bytes of an earlier try count in neither.
+func TestAFlowKnowsItsRate(t *testing.T) {
+	met, err := newMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var now time.Duration
+	var told []EventKind
+	fs := flows{mono: func() time.Duration { return now }, met: met, tell: func(e Event) { told = append(told, e.Kind) }}
+	f := fs.begin(proto.Header{ID: proto.TaskID{1}}, proto.PeerID{2}, true, 1000, 400)
+	if v := f.now(); v.Rate != 0 || v.Left() != 0 || v.Done != 400 {
+		t.Errorf("at the begin: %+v", v)
+	}
+	for range 4 {
+		now += time.Second
+		f.to(f.done.Load() + 100)
+	}
+	if v := f.now(); v.Rate != 100 || v.Left() != 2*time.Second || v.For != 4*time.Second {
+		t.Errorf("after 4 s: %+v", v)
+	}
+	for range 20 { // the line stands still
+		now += time.Second
+		f.to(f.done.Load())
+	}
+	if v := f.now(); v.Rate != 0 || v.Left() != 0 || v.Done != 800 {
+		t.Errorf("after a halt of 20 s: %+v", v)
+	}
+	if n := testutil.ToFloat64(met.bodies.WithLabelValues("out")); n != 400 {
+		t.Errorf("%v bytes counted, want the 400 of this try", n)
+	}
+	f.end()
+	if len(fs.all) != 0 {
+		t.Error("an ended flow is kept")
+	}
+	if want := []EventKind{EventBodyBegan, EventBodyMoves, EventBodyMoves, EventBodyEnded}; !slices.Equal(told, want) { // each 10 s
+		t.Errorf("told %v, want %v", told, want)
+	}
+}
+
+// TestABodyOnItsWayIsShown holds that both sides tell how far a streamed body is while it
+// is on its way, and forget it when it is there.
+func TestABodyOnItsWayIsShown(t *testing.T) {
+	s := newShelf(t)
+	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
+	link(t, a, b)
+	const size = 12 << 20
+	o := offerOf(1, size)
+	var out, in Flow
+	body := readerAt(func(p []byte, off int64) (int, error) {
+		if flows := a.Flows(); len(flows) == 1 && off > bodyWindow+4<<20 { // so much is acknowledged by then
+			out = flows[0]
+		}
+		if flows := b.Flows(); len(flows) == 1 && off > bodyWindow+4<<20 {
+			in = flows[0]
+		}
+		return bytes.NewReader(make([]byte, size)).ReadAt(p, off)
+	})
+	if err := a.SendBody(t.Context(), b.Peer(), o, body, size); err != nil {
+		t.Fatal(err)
+	}
+	for side, f := range map[string]Flow{"sender": out, "receiver": in} {
+		if f.Task != (proto.TaskID{1}) || f.Result || f.Size != size || f.Done < 4<<20 || f.Out != (side == "sender") {
+			t.Errorf("%s: %+v", side, f)
+		}
+	}
+	if n := len(a.Flows()); n != 0 {
+		t.Errorf("%d flows at the sender when the body is there", n)
+	}
+	if n := testutil.ToFloat64(a.met.bodies.WithLabelValues("out")); n != size {
+		t.Errorf("%v bytes counted, want %d", n, size)
+	}
+}
+
+// A readerAt is a body that a test looks into.
+type readerAt func(p []byte, off int64) (int, error)
+
+func (f readerAt) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
+
+var _ io.ReaderAt = readerAt(nil)
