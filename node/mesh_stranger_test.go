@@ -98,7 +98,7 @@ func heapNow() int64 {
 
 // TestStrangersAtAWholeNode holds S54 with whole nodes: strangers who dial, open the
 // streams of the hash table, the topic and the relay, and flood, are told nothing and
-// leave nothing behind, and the members go on.
+// leave neither memory nor goroutines behind (I15), and the members go on.
 func TestStrangersAtAWholeNode(t *testing.T) {
 	strangers, rounds := 6, 10
 	if long {

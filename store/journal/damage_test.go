@@ -73,9 +73,9 @@ func threeFiles(t testing.TB) (tree, Head) {
 	return tr, head
 }
 
-// I19, S48: no bit of the record can change without being found, and none
-// keeps it from opening or takes a line that it is not in.
-func TestEveryBitFlipIsFound(t *testing.T) {
+// I19, S48: a flipped bit in any byte of the record is found. One bit of each byte is
+// flipped, another one from byte to byte.
+func TestAFlipInEachByteIsFound(t *testing.T) {
 	tr, _ := threeFiles(t)
 	dir := t.TempDir()
 	for name, b := range tr {
