@@ -86,7 +86,7 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	s.lead = t.cfg.Timing.Ack
 	offset, err := s.offer(offer, size)
 	if err == nil && offset < size {
-		f := t.flows.begin(h, p, true, size, offset)
+		f := t.reach.flows.begin(h, p, true, size, offset)
 		defer f.end()
 		o := &outgoing{stream: s, body: body, size: size, piece: piece, flow: f, acked: offset, news: make(chan struct{}, 1)}
 		err = o.run(ctx)

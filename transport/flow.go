@@ -133,10 +133,10 @@ func (f *flow) now() Flow {
 
 // Flows returns the streamed bodies that are on their way.
 func (t *Transport) Flows() []Flow {
-	t.flows.mu.Lock()
-	defer t.flows.mu.Unlock()
-	out := make([]Flow, 0, len(t.flows.all))
-	for f := range t.flows.all {
+	t.reach.flows.mu.Lock()
+	defer t.reach.flows.mu.Unlock()
+	out := make([]Flow, 0, len(t.reach.flows.all))
+	for f := range t.reach.flows.all {
 		out = append(out, f.now())
 	}
 	return out

@@ -25,6 +25,7 @@ import (
 // A reach is what makes this node reachable: its reservations, what others see
 // of its addresses, its relay service.
 type reach struct {
+	flows    flows                          // streamed bodies on their way
 	circuits atomic.Pointer[[]ma.Multiaddr] // addresses by way of the relays that hold a place
 	router   atomic.Pointer[portMap]        // nil: no ports are asked for
 	verdicts atomic.Pointer[confirming]     // nil: not yet

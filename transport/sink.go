@@ -78,7 +78,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	}
 	s.lead = t.cfg.Timing.Frame
 	offset := int64(reply.GetOffset())
-	f := t.flows.begin(h, s.conn.peer, false, size, offset)
+	f := t.reach.flows.begin(h, s.conn.peer, false, size, offset)
 	defer f.end()
 	i := &incoming{stream: s, sink: sink, release: release, flow: f, size: size, at: offset, synced: offset, last: s.conn.clock.Mono()}
 	if err := s.offered(reply); err != nil {

@@ -31,7 +31,6 @@ type Transport struct {
 	met   *metrics
 	crew  *crew
 	reach *reach // relays, reservations, hole punching
-	flows flows  // streamed bodies on their way
 
 	open   atomic.Bool   // Run runs: connections are taken
 	opened chan struct{} // closed when it began, or could not
@@ -66,7 +65,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	t.reach = newReach(t.met)
-	t.flows.mono, t.flows.met, t.flows.tell = cfg.Clock.Mono, t.met, t.observe
+	t.reach.flows.mono, t.reach.flows.met, t.reach.flows.tell = cfg.Clock.Mono, t.met, t.observe
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(relayView{t}); err != nil {
 			return nil, fmt.Errorf("transport: %w", err)
