@@ -3,12 +3,12 @@ SHELL      := /bin/bash
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS    := -s -w -X main.linked=$(VERSION)
 TOOL       := go tool -modfile=tools/go.mod
-LARGEST    := 40000000
+LARGEST    := 42000000
 OTHER_OS   := darwin/arm64 windows/amd64 linux/arm64
 
 .PHONY: build check lint lint-proto systems proto test race gate soak e2e sim bench bench-quick bench-queues image mesh mesh-up mesh-down mesh-partition mesh-loss mesh-heal mesh-restart clean
 
-build: ## the binary, static and stripped, in dist/: at most 40 MB
+build: ## the binary, static and stripped, in dist/: at most 42 MB
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o dist/balefire-node ./cmd/balefire-node
 	@size=$$(wc -c < dist/balefire-node); test $$size -le $(LARGEST) || { echo "dist/balefire-node has $$size bytes, the limit is $(LARGEST): what is linked anew? (go list -deps ./cmd/balefire-node)"; exit 1; }
 

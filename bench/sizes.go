@@ -16,7 +16,7 @@ const (
 	restFor    = 5 * time.Second // after a load, before what is left is weighed
 	pendings   = 100_000
 	idleLimit  = 64 << 20
-	binaryMost = 40_000_000
+	binaryMost = 42_000_000
 )
 
 var pendingLimit = map[string]int64{node.EngineNuts: 450 << 20, node.EnginePebble: 200 << 20}
