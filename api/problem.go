@@ -27,6 +27,7 @@ const (
 	CodeMethod      Code = "METHOD_NOT_ALLOWED" // 405
 	CodeKeyConflict Code = "KEY_CONFLICT"       // 409
 	CodeRefused     Code = "REFUSED"            // 409
+	CodeNoAdmin     Code = "NO_ADMIN"           // 409
 	CodeTooLarge    Code = "TOO_LARGE"          // 413
 	CodeType        Code = "UNSUPPORTED_TYPE"   // 415
 	CodeInternal    Code = "INTERNAL"           // 500
@@ -49,6 +50,7 @@ var codes = map[Code]struct {
 	CodeMethod:      {405, "Not with this method", "use one of the methods in the Allow header"},
 	CodeKeyConflict: {409, "The idempotency key belongs to another request", "repeat the first request unchanged, or use a new key"},
 	CodeRefused:     {409, "Not in this state", "see the detail; GET /v1/why/{task} names what a task waits for"},
+	CodeNoAdmin:     {409, "No admin is connected", "ask again when one is, or do it on an admin: see the detail"},
 	CodeTooLarge:    {413, "Too large for one JSON document", "send the body as a stream: Content-Type application/octet-stream, with target and kind in the query"},
 	CodeType:        {415, "Not this content type", "send Content-Type: application/json"},
 	CodeInternal:    {500, "The node failed to do it", "read the node's log; if it goes on, restart the node: no task is lost"},
@@ -72,6 +74,7 @@ var sentinels = []struct {
 	{ErrStarting, CodeStarting},
 	{store.ErrUnknown, CodeUnknown},
 	{store.ErrFailed, CodeUnhealthy},
+	{node.ErrNoAdmin, CodeNoAdmin},
 	{node.ErrDenied, CodeDenied},
 	{node.ErrNotFound, CodeNotFound},
 	{node.ErrRefused, CodeRefused},
@@ -200,7 +203,7 @@ func encode(w io.Writer, v any) error {
 func humaProblem(status int, msg string, errs ...error) huma.StatusError {
 	code := CodeInvalid
 	for c, k := range codes {
-		if k.status == status && c != CodeRefused && c != CodeUnhealthy && c != CodeStarting && c != CodeUnknown {
+		if k.status == status && c != CodeRefused && c != CodeNoAdmin && c != CodeUnhealthy && c != CodeStarting && c != CodeUnknown {
 			code = c
 		}
 	}

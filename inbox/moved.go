@@ -13,6 +13,10 @@ import (
 // statusMoved is the status of the record of a task that moved on with its queue.
 const statusMoved = "moved"
 
+// MovedOn reports whether r is what is remembered of a task that moved on with its queue:
+// it has not ended, it is at another home.
+func MovedOn(r *proto.Record) bool { return r.GetStatus() == statusMoved }
+
 // An Adoption is a task of a queue that comes from an old home, about to be written.
 // It must be written or dropped.
 type Adoption struct {

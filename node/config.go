@@ -7,6 +7,7 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/keys"
@@ -26,6 +27,7 @@ type Config struct {
 	Store     StoreConfig   // the engine and its limits
 	Net       NetConfig     // how peers reach it
 	Mesh      MeshConfig    // how it stands among the others
+	Queues    QueueConfig   // what it signs for others as an admin
 	Limits    Limits        // how much it takes
 	Handlers  []HandlerSpec // what it does for others; further ones come by AddHandler
 	Dangerous []string      // kinds that may have the profile dangerous
@@ -100,6 +102,11 @@ type MeshConfig struct {
 	Labels         []string      // words or key=value pairs that members are told
 }
 
+// QueueConfig says what this node does about queues as an admin.
+type QueueConfig struct {
+	MadeBy []string // members for whom it signs that they made a queue, as in an allow list; default role:work
+}
+
 // Limits bound what a node takes and keeps. Where it says "384 MiB" the default is
 // that of a memory limit of 384 MiB: it follows the memory limit in proportion.
 type Limits struct {
@@ -125,6 +132,9 @@ func (c Config) withDefaults() Config {
 	c.Store.Engine = cmp.Or(c.Store.Engine, EngineNuts)
 	c.Store.MaxBlob = cmp.Or(c.Store.MaxBlob, 100<<30)
 	c.Limits, c.Mesh = c.Limits.withDefaults(memoryLimit(c.Limits.MemoryLimit), c.Store.Engine), c.Mesh.withDefaults()
+	if c.Queues.MadeBy == nil {
+		c.Queues.MadeBy = []string{"role:" + identity.RoleWork}
+	}
 	c.Version = cmp.Or(c.Version, "dev")
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -50,6 +50,8 @@ func (n *Node) givenHome(name, to string) (proto.PeerID, error) {
 		return p.Peer, fmt.Errorf("%w: the home of queue %s is here already", ErrRefused, name)
 	case !n.net.Connected(p.Peer):
 		return p.Peer, fmt.Errorf("%w: %s is not connected", ErrRefused, p.Label())
+	case !n.works(p.Peer):
+		return p.Peer, fmt.Errorf("%w: the home of a queue needs the role work, which %s does not have", ErrRefused, p.Label())
 	}
 	return p.Peer, nil
 }
@@ -71,8 +73,7 @@ func (n *Node) handOff(ctx context.Context, actor, name string, to proto.PeerID)
 // homeCandidates are the members that may be the home of a queue now.
 func (n *Node) homeCandidates() []gossip.Member {
 	return slices.DeleteFunc(n.gossip.Members(), func(m gossip.Member) bool {
-		_, member := n.book.Member(m.Peer)
-		return !member || !m.Eligible || m.Record == nil || !n.net.Connected(m.Peer)
+		return !n.works(m.Peer) || !m.Eligible || m.Record == nil || !n.net.Connected(m.Peer)
 	})
 }
 

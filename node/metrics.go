@@ -85,6 +85,9 @@ func (m *meter) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.expiry, int(m.node.self.NotAfter.Unix()))
 	in := m.node.inbox.Status()
 	for state, n := range in.Backlog.ByState {
+		if state.Terminal() {
+			continue // it is remembered until its origin has settled it, or went on with its queue
+		}
 		gauge(m.tasks, n, RoleOwner, state.Name())
 	}
 	gauge(m.slots, in.Slots, "all")

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -390,20 +391,22 @@ func TestQueueIsSeized(t *testing.T) {
 	})
 }
 
-// Two nodes that each made the queue agree on one home, and the tasks of both end.
+// A queue that two admins made in a partition has one home once they meet, that of the
+// deed with the lower root; the other hands its tasks over, and both show the conflict.
 func TestQueueThatWasMadeTwiceIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrew(t, 3, time.Second)
 		defer c.close()
-		c.Partition([]int{0, 2}, []int{1})
+		c.Partition([]int{0, 1}, []int{2})
+		c.await(5*time.Minute, "the partition", func() bool { return !c.nodes[2].node.net.Connected(c.nodes[0].node.keys.Peer()) })
 		both := QueueSettings{Home: "here"}
-		for _, at := range []int{0, 1} {
+		for _, at := range []int{0, 2} {
 			if _, err := c.nodes[at].node.SetQueue(t.Context(), "test", both); err != nil {
 				t.Fatal(err)
 			}
 		}
-		var ids [2][]string
-		for _, at := range []int{0, 1} {
+		var ids [3][]string
+		for _, at := range []int{0, 2} {
 			for range 30 {
 				s, err := c.nodes[at].node.Submit(t.Context(), Request{Target: "queue:test", Kind: "build"})
 				if err != nil {
@@ -414,17 +417,30 @@ func TestQueueThatWasMadeTwiceIsOne(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		c.Heal()
-		for _, at := range []int{0, 1} {
+		for _, at := range []int{0, 2} {
 			c.ended(at, ids[at], 10*time.Minute)
 		}
-		homes := map[string]bool{}
+		id := c.nodes[2].node.keys.Peer()
+		low, other := identity.DeedRoot("test", c.nodes[0].node.mesh.Root), identity.DeedRoot("test", id[:])
+		want := "n0"
+		if string(other[:]) < string(low[:]) {
+			want = "n2"
+		}
 		for _, s := range c.nodes {
-			if q, err := s.node.Queue(t.Context(), "test"); err == nil {
-				homes[q.Home] = true
+			if q, err := s.node.Queue(t.Context(), "test"); err != nil || q.Home != want {
+				t.Errorf("%s takes %s for the home, want %s: %v", s.name, q.Home, want, err)
 			}
 		}
-		if len(homes) != 1 {
-			t.Errorf("the queue has the homes %v", homes)
+		for _, at := range []int{0, 2} {
+			rows := 0
+			for _, x := range c.nodes[at].node.LeaseConflicts(t.Context()) {
+				if x.Queue == "test" && x.Task == "" {
+					rows++
+				}
+			}
+			if rows != 1 {
+				t.Errorf("%d rows of the conflict at n%d, want one", rows, at)
+			}
 		}
 	})
 }

@@ -13,11 +13,11 @@ import (
 // queue.
 type deeds struct{ node *Node }
 
-// Sign states that a queue is handed over, as its home; that it is made or seized, with
-// the root key where it is here, else as an admin.
+// Sign states that a queue is handed over, as its home; that it is made or seized, or
+// that its home is confirmed, with the root key where it is here, else as an admin.
 func (d deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
-	n, x := d.node, identity.Deed{Queue: o.Queue, Generation: o.Generation, From: o.From, To: o.To, Seized: o.Seized}
-	if o.Generation > 1 && !o.Seized {
+	n, x := d.node, identity.Deed{Queue: o.Queue, Generation: o.Generation, From: o.From, To: o.To, Seized: o.Seized, Root: o.Root}
+	if !o.Admin {
 		return n.keys.SignDeed(n.mesh, x)
 	}
 	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); err == nil && root.Mesh().ID == n.mesh.ID {
@@ -25,17 +25,27 @@ func (d deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 	}
 	self := n.book.Self().Member
 	if !self.HasRole(identity.RoleAdmin) {
-		return nil, fmt.Errorf("%w: it needs the admin role, which this node does not have: seize the queue on one that has", ErrDenied)
+		return nil, fmt.Errorf("%w: it needs the admin role, which this node does not have: do it on one that has", ErrDenied)
 	}
 	return n.keys.SignDeedAsAdmin(n.mesh, self.Cert, x)
 }
 
-// Verify reads what was stated. What an admin signed does not hold any more once the
-// admin was revoked.
+// Verify reads what was stated. What an admin signed counts if it is seen first before
+// the admin was revoked.
 func (d deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	x, err := d.node.mesh.VerifyDeed(s)
 	if err == nil && !x.Issuer.Peer.IsZero() && d.node.book.Revoked(x.Issuer.Peer) {
 		err = fmt.Errorf("deed of queue %s: the admin who signed it was revoked", x.Queue)
 	}
-	return ownership.Deed{Queue: x.Queue, Generation: x.Generation, From: x.From, To: x.To, Seized: x.Seized}, err
+	return deedStated(x), err
+}
+
+// Recall reads what counted when it was seen first.
+func (d deeds) Recall(s *proto.Signed) (ownership.Deed, error) {
+	x, err := d.node.mesh.VerifyDeed(s)
+	return deedStated(x), err
+}
+
+func deedStated(x identity.Deed) ownership.Deed {
+	return ownership.Deed{Queue: x.Queue, Generation: x.Generation, From: x.From, To: x.To, Seized: x.Seized, Root: x.Root, Admin: x.Admin}
 }

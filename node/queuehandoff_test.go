@@ -46,10 +46,20 @@ func TestHandoffDoesNotAskForTheOriginsCertificate(t *testing.T) {
 				c.accepted(0, ids)
 				tt.then(t, c)
 				c.handOver(0, 2, ids)
+				if page, err := c.nodes[0].node.Tasks(t.Context(), Query{Role: RoleOwner}); err != nil || len(page.Items) != 0 {
+					t.Errorf("tasks that moved on are listed at the old home: %+v, %v", page.Items, err)
+				}
+				if got, ok := c.metrics(c.nodes[0])["balefire_tasks{owner,DEAD_LETTER}"]; ok {
+					t.Errorf("%v tasks that moved on are counted as dead", got)
+				}
 				if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
 				c.ended(1, ids, 5*time.Minute)
+				task, err := c.nodes[1].node.Task(t.Context(), ids[0])
+				if err != nil || len(task.History) != 1 || task.History[0].Error != "" || task.History[0].Finished.Before(task.History[0].Started) {
+					t.Errorf("the attempts are %+v: %v", task.History, err)
+				}
 			})
 		})
 	}

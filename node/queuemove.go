@@ -66,14 +66,18 @@ func (m mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error
 	if err != nil {
 		return ownership.Task{}, fmt.Errorf("a task that %s hands over: %w", from.Short(), err)
 	}
-	return movedTask(&a), nil
+	t := movedTask(&a)
+	if v := m.node.queues.Admit(a.Content.GetQueue(), a.Header.Origin); v.Code == proto.Code_CODE_DENIED {
+		t.Denied = v.Detail
+	}
+	return t, nil
 }
 
 // movedTask is a task that an old home hands over, as the machine knows it.
 func movedTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
-		ID: a.Header.ID, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
+		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
 		Labels: c.GetRequire(), Prefer: c.GetPrefer(), NotBefore: c.GetNotBeforeMs(), NotAfter: a.Header.NotAfter, MaxAttempts: c.GetMaxAttempts(),
 	}
 }
@@ -108,8 +112,9 @@ func (m mover) Gone(ids []proto.TaskID, home proto.PeerID) {
 	}
 }
 
-// SeizeQueue makes this node the home of a queue whose home, from, is gone for good.
-// What only that node knows is lost until it comes back: then it hands that over.
+// SeizeQueue makes this node, an admin, the home of a queue whose home, from, is gone for
+// good or does not do what it should. What only that node knows is lost until it comes
+// back: then, or at once if it is connected, it hands that over.
 func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
@@ -123,8 +128,8 @@ func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error)
 		return q, fmt.Errorf("%w: the home of queue %s is here already", ErrRefused, name)
 	case q.HomeID != p.Peer.String():
 		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", ErrRefused, name, q.Home, p.Label())
-	case n.net.Connected(p.Peer):
-		return q, fmt.Errorf("%w: %s is connected: on it: balefire-node queue handoff %s", ErrRefused, p.Label(), name)
+	case !n.works(n.keys.Peer()):
+		return q, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", ErrDenied)
 	}
 	if err := n.note(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
 		return q, err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -50,6 +51,9 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 		Strategy: cmp.Or(s.GetStrategy(), dispatch.Names()[0]), Paused: s.GetPaused(), Draining: s.GetDraining(), Concurrency: int(s.GetConcurrency()),
 		NodeConcurrency: int(s.GetNodeConcurrency()), Labels: s.GetLabels(), Allow: s.GetAllow(), LeaseMs: int(s.GetLeaseMs()), OnLostLease: s.GetOnLostLease(),
 	}
+	if q.Lanes = LanesOrigin; s.GetSharedLanes() {
+		q.Lanes = LanesShared
+	}
 	for _, k := range s.GetKinds() {
 		q.Kinds = append(q.Kinds, KindLimit{Kind: k.GetKind(), Concurrency: int(k.GetConcurrency()), NodeConcurrency: int(k.GetNodeConcurrency())})
 	}
@@ -68,6 +72,9 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 		if !l.Died.IsZero() {
 			x.Died = l.Died.String()
 		}
+		if !l.Origin.IsZero() {
+			x.Origin = n.nameOf(l.Origin)
+		}
 		q.Blocked = append(q.Blocked, x)
 	}
 	for _, m := range v.Members {
@@ -81,6 +88,12 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 	return q
 }
 
+// Whose tasks with one ordering key follow each other.
+const (
+	LanesOrigin = "origin" // those of each origin
+	LanesShared = "shared" // those of all origins
+)
+
 // queueRE is what a queue may be called.
 var queueRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
@@ -93,7 +106,16 @@ func (n *Node) SetQueue(ctx context.Context, name string, s QueueSettings) (Queu
 	if err != nil {
 		return Queue{}, err
 	}
-	if err := n.queues.room.SetQueue(ctx, name, change); err != nil {
+	var deed *proto.Signed
+	if n.queues.room.QueueStates()[name] == nil {
+		if deed, err = n.makeQueue(ctx, name); err != nil {
+			return Queue{}, fmt.Errorf("queue set: %w", err)
+		}
+	}
+	switch err := n.queues.room.MakeQueue(ctx, name, deed, change); {
+	case errors.Is(err, ownership.ErrMade):
+		return Queue{}, fmt.Errorf("queue set: %w: %w", ErrRefused, err)
+	case err != nil:
 		return Queue{}, fmt.Errorf("queue set: %w", err)
 	}
 	if err := n.note(ctx, "queue.set", name); err != nil {
@@ -121,6 +143,8 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 		return fmt.Errorf("%w: the home of queue %s is %s: set it there", ErrRefused, name, home)
 	case s.OnLostLease != nil && !oneOf(*s.OnLostLease, "", "continue", "stop"):
 		return bad("on_lost_lease %.20q: it is continue or stop", *s.OnLostLease)
+	case s.Lanes != nil && !oneOf(*s.Lanes, LanesOrigin, LanesShared):
+		return bad("lanes %.20q: they are origin or shared", *s.Lanes)
 	case negative(s.Concurrency) || negative(s.NodeConcurrency):
 		return bad("a limit is not negative")
 	case s.LeaseMs != nil && *s.LeaseMs != 0 && (*s.LeaseMs < 5000 || *s.LeaseMs > 3_600_000):
@@ -180,6 +204,9 @@ func (s QueueSettings) apply(q *proto.QueueState) {
 	}
 	if s.OnLostLease != nil {
 		q.OnLostLease = *s.OnLostLease
+	}
+	if s.Lanes != nil {
+		q.SharedLanes = *s.Lanes == LanesShared
 	}
 	if s.Kinds != nil {
 		q.Kinds = nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/ownership/dispatch"
@@ -35,6 +36,7 @@ type queues struct {
 	meter *queueMeter
 
 	questions questions     // to other nodes
+	admins    adminAsks     // questions to admins
 	drained   atomic.Bool   // a person wants that this node is given nothing new
 	moving    sync.Mutex    // held while homes are handed over
 	paused    bool          // this node takes nothing by itself; the watcher's own
@@ -189,9 +191,15 @@ func (q *queues) Probed(ctx context.Context, id proto.TaskID, found inbox.Probe,
 // leaseTask is a task as its home's machine knows it.
 func leaseTask(id proto.TaskID, r *proto.Record) ownership.Task {
 	return ownership.Task{
-		ID: id, Queue: r.GetQueue(), Kind: r.GetKind(), Class: r.GetClass(), Mode: r.GetMode(), Key: r.GetOrderingKey(), Block: r.GetOnDead() == "block",
+		ID: id, Origin: originOf(r), Queue: r.GetQueue(), Kind: r.GetKind(), Class: r.GetClass(), Mode: r.GetMode(), Key: r.GetOrderingKey(), Block: r.GetOnDead() == "block",
 		Labels: r.GetRequire(), Prefer: r.GetPrefer(), NotBefore: r.GetDueMs(), NotAfter: r.GetNotAfterMs(), MaxAttempts: r.GetMaxAttempts(),
 	}
+}
+
+// originOf is the origin of a task in custody here, zero if its record names none.
+func originOf(r *proto.Record) (p proto.PeerID) {
+	copy(p[:], r.GetPeer())
+	return p
 }
 
 // heard takes news of a member.
@@ -234,10 +242,22 @@ func (q *queues) watch(ctx context.Context) error {
 		case <-q.changed:
 		case <-spread.C:
 			q.spread("")
+			q.confirmHomes(ctx)
 		case <-scan.C:
 			idle = q.reconcile(ctx, idle)
 		}
 	}
+}
+
+// works reports whether p may be given tasks of queues, and be the home of one: what it
+// says of results would be refused without the role work. Its certificate may have ended,
+// if it can be renewed.
+func (n *Node) works(p proto.PeerID) bool {
+	if p == n.keys.Peer() {
+		return n.book.Self().Member.HasRole(identity.RoleWork)
+	}
+	m, member := n.book.Renewable(p)
+	return member && m.HasRole(identity.RoleWork)
 }
 
 // tellMembers tells the room what has changed of the members.
@@ -253,10 +273,9 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 	for _, m := range n.gossip.Members() {
 		if r := m.Record; r != nil {
 			_, sealable := n.book.KeyRecord(m.Peer)
-			_, member := n.book.Member(m.Peer)
-			_, renewable := n.book.Renewable(m.Peer) // it keeps what it has, and gets nothing new
+			_, member := n.book.Member(m.Peer) // one whose certificate may be renewed keeps what it has, and gets nothing new
 			all = append(all, ownership.Node{Member: dispatch.Member{
-				Peer: m.Peer, Alive: m.Eligible && sealable && renewable, Draining: !member || r.GetState() != proto.NodeState_NODE_STATE_RUNNING,
+				Peer: m.Peer, Alive: m.Eligible && sealable && n.works(m.Peer), Draining: !member || r.GetState() != proto.NodeState_NODE_STATE_RUNNING,
 				Kinds: r.GetKinds(), Labels: r.GetLabels(), Slots: int(r.GetLoad().GetSlots()), Busy: int(r.GetLoad().GetBusy()),
 				Load: r.GetLoad().GetCpuPermille(), Priority: r.GetPriority(),
 			}})
@@ -275,7 +294,7 @@ func (q *queues) selfNode() ownership.Node {
 	n := q.node
 	load := n.load()
 	return ownership.Node{Member: dispatch.Member{
-		Peer: n.keys.Peer(), Alive: n.running.Load(), Draining: n.phase() != proto.NodeState_NODE_STATE_RUNNING,
+		Peer: n.keys.Peer(), Alive: n.running.Load() && n.works(n.keys.Peer()), Draining: n.phase() != proto.NodeState_NODE_STATE_RUNNING,
 		Kinds: n.kinds(), Labels: n.cfg.Mesh.Labels, Slots: int(load.Slots), Busy: int(load.Busy),
 		Load: load.CpuPermille, Priority: uint32(n.cfg.Mesh.Priority),
 	}}

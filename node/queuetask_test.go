@@ -284,7 +284,7 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 		}
 		died, next := inLane("fails"), inLane("build")
 		q, err := c.nodes[0].node.Queue(t.Context(), "build")
-		if err != nil || len(q.Blocked) != 1 || q.Blocked[0] != (BlockedLane{Key: "repo", Died: died, Waiting: 1}) {
+		if err != nil || len(q.Blocked) != 1 || q.Blocked[0] != (BlockedLane{Key: "repo", Origin: "n1", Died: died, Waiting: 1}) {
 			t.Fatalf("blocked are %+v: %v", q.Blocked, err)
 		}
 		if b, err := c.nodes[0].node.Why(t.Context(), next); err != nil || b.Fix != "balefire-node queue unblock build repo" {

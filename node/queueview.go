@@ -23,6 +23,7 @@ type Queue struct {
 // before them died and its on_dead is block.
 type BlockedLane struct {
 	Key     string `json:"key"`
+	Origin  string `json:"origin,omitempty" doc:"whose tasks stand still; empty: those of all, the lanes of the queue are shared"`
 	Died    string `json:"died,omitempty" doc:"the task that died"`
 	Waiting int    `json:"waiting" doc:"tasks that stand still"`
 }
@@ -40,6 +41,7 @@ type QueueRules struct {
 	LeaseMs         int          `json:"lease_ms,omitempty" doc:"of a grant without a renewal; 0: the node's setting"`
 	OnLostLease     string       `json:"on_lost_lease,omitempty" enum:"continue,stop" doc:"what a handler does that cannot be renewed; empty: continue"`
 	Homes           []string     `json:"homes,omitempty" doc:"nodes that shall be its home: the first of them that is there"`
+	Lanes           string       `json:"lanes,omitempty" enum:"origin,shared" doc:"whose tasks with one ordering key follow each other: those of each origin, or those of all"`
 	MemberRules     []MemberRule `json:"member_rules,omitempty" doc:"of single nodes; when there are any, nobody else works on it"`
 }
 
@@ -84,6 +86,7 @@ type QueueSettings struct {
 	Allow           *[]string     `json:"allow,omitempty"`
 	LeaseMs         *int          `json:"lease_ms,omitempty"`
 	OnLostLease     *string       `json:"on_lost_lease,omitempty" doc:"continue or stop"`
+	Lanes           *string       `json:"lanes,omitempty" doc:"origin (default): tasks of one origin with one ordering key follow each other; shared: those of all origins"`
 	Homes           *[]string     `json:"homes,omitempty" doc:"names or ids of the nodes that shall be its home: it goes to the first of them that is there, at once"`
 	MemberRules     *[]MemberRule `json:"member_rules,omitempty" doc:"the nodes that work on it, in their order; empty: every node that serves the kind"`
 }

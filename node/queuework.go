@@ -49,8 +49,11 @@ func (c custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, err
 		return nil, err
 	}
 	to, ok := n.book.KeyRecord(p)
-	if !ok {
+	switch {
+	case !ok:
 		return nil, fmt.Errorf("the sealing key of %s is not known", p.Short())
+	case !n.works(p):
+		return nil, fmt.Errorf("%s does not have the role work", p.Short())
 	}
 	if len(st.GetKey()) != 32 {
 		return nil, fmt.Errorf("the content key of %s is not kept", id)
@@ -74,7 +77,16 @@ func (c custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, als
 	defer c.node.porter.letGo(e.Task, leasedBlob(e.Task, out.BodyKey))
 	for i, g := range e.Grants {
 		name, _ := c.node.peerNames(g.GetOwner())
-		out.Attempts = append(out.Attempts, &proto.Attempt{Number: uint32(i + 1), StartedMs: g.GetTimeMs(), Error: proto.Clip(g.GetEnded(), 128)})
+		a := &proto.Attempt{Number: uint32(i + 1), StartedMs: g.GetTimeMs(), FinishedMs: g.GetEndedMs(), ExitCode: out.ExitCode, Error: proto.Clip(g.GetEnded(), 128)}
+		switch {
+		case g.GetEnded() != ownership.EndedByResult:
+			a.ExitCode = 0
+		case e.State == proto.TaskState_TASK_STATE_SUCCESS:
+			a.Error = ""
+		default:
+			a.Error = proto.Clip(out.Reason, 128)
+		}
+		out.Attempts = append(out.Attempts, a)
 		out.Events = append(out.Events, grantEvent(g, uint32(i+1), name))
 	}
 	return c.node.inbox.EndQueued(ctx, e.Task, out, also)
@@ -140,14 +152,17 @@ func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	if err := proto.DecodeKnown(plain, content); err != nil {
 		return inbox.Leased{}, err
 	}
-	home := n.queues.room.QueueStates()[g.GetQueue()].GetHome()
 	switch {
 	case h.What != proto.WhatTask || string(h.ID[:]) != string(g.GetClaim().GetTask()):
 		return inbox.Leased{}, badForm("it is not the task of its claim")
 	case content.GetQueue() == "" || content.GetQueue() != g.GetQueue():
 		return inbox.Leased{}, deniedGrant("its origin did not send it to this queue")
-	case h.Target != from && string(home) != string(from[:]):
-		return inbox.Leased{}, deniedGrant("it was sent to another home")
+	case !n.queues.room.Had(g.GetQueue(), from):
+		return inbox.Leased{}, deniedGrant("it comes from a node that was never the home of the queue, as far as is known here")
+	case check && !n.works(from):
+		return inbox.Leased{}, deniedGrant("the home of a queue needs the role work")
+	case atMostOnce(g.GetMode()) != atMostOnce(content.GetMode()) || g.GetNotAfterMs() != h.NotAfter:
+		return inbox.Leased{}, badForm("its home says another mode or another end than its origin signed")
 	}
 	if err := checkContent(&h, content); err != nil {
 		return inbox.Leased{}, err
@@ -169,6 +184,8 @@ func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	}
 	return l, nil
 }
+
+func atMostOnce(m proto.Mode) bool { return m == proto.Mode_MODE_AT_MOST_ONCE }
 
 // checkContent holds the body of a task, or what its header says of the stream, against
 // its signed size and digest (I9).
@@ -257,6 +274,7 @@ func (s leaseSeals) Seal(home proto.PeerID, all []ownership.Sealing) ([]*proto.E
 func (s leaseSeals) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Unsealed, err error) {
 	h, o, err := s.open(from, m)
 	if err != nil {
+		u.Task = resultOf(m)
 		return u, err
 	}
 	u = ownership.Unsealed{Task: h.ID, Outcome: o}
@@ -264,6 +282,18 @@ func (s leaseSeals) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Uns
 		u.Absent = s.node.porter.absent(from, m, h.ID, o)
 	}
 	return u, nil
+}
+
+// resultOf is the task that a sealed result is about, zero if that cannot be read.
+func resultOf(m *proto.Message) (id proto.TaskID) {
+	env := new(proto.Envelope)
+	if proto.Decode(m.GetPayload(), env) != nil {
+		return id
+	}
+	if h, err := proto.ParseHeader(env.GetHeader()); err == nil {
+		id = h.ID
+	}
+	return id
 }
 
 // open checks what an owner has sealed, but for a body that is a stream.

@@ -75,6 +75,8 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 	receive := n.queues.room.Receive
 	if t := m.GetType(); t == proto.MessageType_TIMELINE || t == proto.MessageType_TIMELINE_REPLY {
 		receive = n.receiveTimeline
+	} else if t == proto.MessageType_QUEUE_ASK || t == proto.MessageType_QUEUE_ANSWER {
+		receive = n.receiveMaking
 	}
 	if err := receive(from, m); err != nil { // of ownership: nobody waits for an answer
 		in.offend(err)

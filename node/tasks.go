@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
@@ -164,7 +165,8 @@ func (n *Node) Tasks(ctx context.Context, q Query) (Page[Task], error) {
 		l.until(next)
 	}
 	if q.Role != RoleHome {
-		found, next, err := n.inbox.List(owner, limit, n.matcher(oq))
+		match := n.matcher(oq)
+		found, next, err := n.inbox.List(owner, limit, func(id proto.TaskID, r *proto.Record) bool { return !inbox.MovedOn(r) && match(id, r) })
 		if err != nil {
 			return page, err
 		}

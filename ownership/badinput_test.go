@@ -36,6 +36,7 @@ func newBench(t *testing.T, change func(*Task)) *bench {
 		change(&b.task)
 	}
 	b.home.Begin(b.now)
+	b.home.SetQueue(func(*proto.QueueState) {}, b.now, "q")
 	b.home.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, b.now)
 	out := b.home.Add(b.task, b.now)
 	for _, s := range out.Sends {

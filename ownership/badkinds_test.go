@@ -191,6 +191,9 @@ func queueWord(home proto.PeerID, generation uint64, deeds ...*proto.Signed) fun
 // lie is a deed that liar signs, truly or not.
 func lie(queue string, liar proto.PeerID, d Deed) *proto.Signed {
 	d.Queue = queue
+	if d.Root == (Root{}) {
+		d.Root = rootBy(queue, peerOf(0))
+	}
 	s, err := plainDeeds{}.Sign(d)
 	if err != nil {
 		panic(err)
@@ -251,7 +254,8 @@ var badHandoffs = []badMessage{
 		return &proto.HandedOff{Moved: []*proto.Moved{{Task: v.task[:], Generation: 9}, {Queue: "q", Generation: 9}}}
 	}),
 	withBody("a queue without a deed", ofForgery, vStranger, forgedBy, nil, queueWord(vStranger, 2)),
-	withBody("a queue with the highest generation", ofGen, vStranger, forgedBy, nil, queueWord(vStranger, 1<<64-1)),
+	withBody("a queue with the highest generation", ofGen, vStranger, forgedBy, nil, queueWord(vStranger, proto.MaxGeneration)),
+	withBody("a queue with a generation that none has", ofGen, vStranger, atDoor, nil, queueWord(vStranger, 1<<64-1)),
 	withBody("a queue by its own deed", ofForgery, vStranger, forgedBy, nil, queueWord(vStranger, 2, lie("q", vStranger, Deed{Generation: 2, From: vStranger, To: vStranger}))),
 	withBody("a queue by a deed in the home's name", ofForgery, vStranger, forgedBy, nil, queueWord(vStranger, 2, lie("q", vStranger, Deed{Generation: 2, From: vSelf, To: vStranger}))),
 	withBody("a queue seized by who is no admin", ofForgery, vStranger, forgedBy, nil, queueWord(vStranger, 2, lie("q", vStranger, Deed{Generation: 2, From: vSelf, To: vStranger, Seized: true}))),

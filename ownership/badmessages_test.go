@@ -133,7 +133,7 @@ func newVictim(t *testing.T) *victim {
 	}
 	v.lease.BootId = vOwnerBoot[:]
 	v.good(vOwner, &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim()}}})
-	v.good(vFar, &proto.QueueStates{Queues: []*proto.QueueState{{Name: "far", Home: vFar[:], Generation: 1}}})
+	v.good(vFar, &proto.QueueStates{Queues: []*proto.QueueState{madeBy("far", peerOf(0), vFar)}})
 	if home, _ := v.room.home.HomeOf("far"); home != vFar {
 		t.Fatal("the queue far is not known")
 	}
@@ -270,7 +270,7 @@ func (v *victim) state() (all []string) {
 			all = append(all, fmt.Sprintf("queue %s: %v", name, q.state))
 		}
 		for key, l := range q.lanes {
-			all = append(all, fmt.Sprintf("lane %s %s: %v", name, key, l.blocked))
+			all = append(all, fmt.Sprintf("lane %s %v: %v", name, key, l.blocked))
 		}
 	}
 	for id, r := range o.runs {

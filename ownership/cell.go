@@ -14,6 +14,7 @@ import (
 type Task struct {
 	ID          proto.TaskID
 	Sent        proto.PeerID // the home that its origin sent it to, zero if not known
+	Origin      proto.PeerID
 	Queue       string
 	Kind        string
 	Class       proto.Class
@@ -26,6 +27,7 @@ type Task struct {
 	NotAfter    int64    // Unix milliseconds: no start after it
 	MaxAttempts uint32   // 0: the home's
 	Doubt       Doubt
+	Denied      string // of one that is handed over: why its queue does not take it, empty if it does
 }
 
 // A Doubt says whether a task may have run in what a store has lost that was restored
@@ -122,11 +124,11 @@ func (c *cell) granted(wall int64) {
 }
 
 // over notes why the newest grant is over.
-func (c *cell) over(why string) {
+func (c *cell) over(why string, wall int64) {
 	if n := len(c.grants); n > 0 && c.grants[n-1].Ended == "" {
 		g := c.grants[n-1]
 		c.grants = slices.Clone(c.grants)
-		c.grants[n-1] = &proto.Granting{EpochBoot: g.EpochBoot, EpochCounter: g.EpochCounter, Owner: g.Owner, TimeMs: g.TimeMs, Ended: proto.Clip(why, 128)}
+		c.grants[n-1] = &proto.Granting{EpochBoot: g.EpochBoot, EpochCounter: g.EpochCounter, Owner: g.Owner, TimeMs: g.TimeMs, Ended: proto.Clip(why, 128), EndedMs: wall}
 	}
 }
 

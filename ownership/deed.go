@@ -3,44 +3,39 @@ package ownership
 import (
 	"bytes"
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/balefire/balefire/proto"
 )
 
 // Deeds make and check what proves who is the home of a queue: without a deed nobody
-// takes a queue from the home that is known.
+// is one.
 type Deeds interface {
 	// Sign states that a queue is made, or changes its home: a handoff as its home, all
 	// else as an admin.
 	Sign(d Deed) (*proto.Signed, error)
-	// Verify reads what was stated by somebody who may: the home until then, or an admin.
+	// Verify reads what was stated by somebody who may now: the home until then, or an
+	// admin.
 	Verify(s *proto.Signed) (Deed, error)
+	// Recall reads what Verify has accepted before. It goes on to count, also when its
+	// signer may state nothing more.
+	Recall(s *proto.Signed) (Deed, error)
 }
 
-// A Deed begins a generation of a queue.
+// A Root is what the deeds of a queue have in common that go back to one making of it.
+// Where two admins made a queue of one name the lower root wins.
+type Root [32]byte
+
+// A Deed begins a generation of a queue, or confirms who is its home.
 type Deed struct {
 	Queue      string
-	Generation uint64 // that begins; 1: the queue is made
-	From, To   proto.PeerID
+	Generation uint64       // that begins; 1: the queue is made
+	From, To   proto.PeerID // From is zero when the queue is made, or its home confirmed
 	Seized     bool
-}
-
-// plainDeeds are believed as they stand: only tests can live with that.
-type plainDeeds struct{}
-
-func (plainDeeds) Sign(d Deed) (*proto.Signed, error) {
-	b, err := proto.Encode(nil, &proto.Deed{Queue: d.Queue, Generation: d.Generation, From: d.From[:], To: d.To[:], Seized: d.Seized})
-	return &proto.Signed{Details: b}, err
-}
-
-func (plainDeeds) Verify(s *proto.Signed) (d Deed, err error) {
-	m := new(proto.Deed)
-	err = proto.DecodeKnown(s.GetDetails(), m)
-	d.Queue, d.Generation, d.Seized = m.Queue, m.Generation, m.Seized
-	copy(d.From[:], m.From)
-	copy(d.To[:], m.To)
-	return d, err
+	Root       Root
+	Admin      bool // an admin has signed it: a chain of deeds may begin with it
 }
 
 // A proven deed is one that was checked, as it is sent on.
@@ -50,33 +45,82 @@ type proven struct {
 }
 
 // convey adds the deed to s that makes it so.
-func (h *Home) convey(s *proto.QueueState, d Deed) error {
-	d.Queue, d.Generation = s.Name, s.Generation
+func (h *Home) convey(s *proto.QueueState, root Root, d Deed) error {
+	d.Queue, d.Generation, d.Root = s.Name, s.Generation, root
 	copy(d.To[:], s.Home)
+	if d.Generation > proto.MaxGeneration {
+		return fmt.Errorf("the home of queue %s has changed as often as it may", s.Name)
+	}
 	signed, err := h.cfg.Deeds.Sign(d)
 	if err != nil {
 		return err
 	}
-	s.Deeds = append(slices.Clone(s.Deeds), signed)
-	s.Deeds = s.Deeds[max(len(s.Deeds)-proto.MaxDeeds, 0):]
-	shorten(s)
+	return h.append(s, signed)
+}
+
+// append adds a deed to a state, and leaves out the oldest that prove nothing of it.
+func (h *Home) append(s *proto.QueueState, signed *proto.Signed) error {
+	all := h.recall(s.Deeds)
+	d, err := h.cfg.Deeds.Recall(signed)
+	if err != nil {
+		return err
+	}
+	kept, ok := trim(inOrder(append(all, proven{d, signed})), held{s.Generation, proto.PeerID(s.Home), d.Root}, roomFor(s))
+	if !ok {
+		return errTooManyMoves
+	}
+	s.Deeds = signedOf(kept)
 	return nil
 }
 
-// shorten drops the oldest deeds of a state that is larger than others take, and the
-// store keeps. It reports whether it has the size then.
-func shorten(s *proto.QueueState) bool {
-	over := proto.Size(s) - proto.MaxQueueState
-	for over > 0 && len(s.Deeds) > 1 {
-		over -= proto.Size(s.Deeds[0])
-		s.Deeds = s.Deeds[1:]
+// roomFor is how many bytes of deeds a state has room for beside the rest of it: larger
+// ones others do not take.
+func roomFor(s *proto.QueueState) int {
+	room := proto.MaxQueueState - proto.Size(s)
+	for _, x := range s.Deeds {
+		room += deedSize(x)
 	}
-	return over <= 0
+	return room
+}
+
+// deedSize is what a deed takes up of a state.
+func deedSize(x *proto.Signed) int { return proto.Size(x) + deedFrame }
+
+const deedFrame = 8 // number and length of the field
+
+// fit leaves out the oldest deeds of a state that is too large, but those that prove it.
+// It reports whether it has the size then.
+func (h *Home) fit(s *proto.QueueState) bool {
+	all := h.recall(s.Deeds)
+	root := h.rootOf(s, &queue{})
+	kept, ok := trim(all, held{s.Generation, proto.PeerID(s.Home), root}, roomFor(s))
+	s.Deeds = signedOf(kept)
+	return ok
+}
+
+// errTooManyMoves is returned for a handoff whose deeds would be more than a state has
+// room for.
+var errTooManyMoves = errors.New("its home has changed too often since an admin has signed: it goes on once an admin is connected, who confirms the home")
+
+// recall reads deeds that were checked before.
+func (h *Home) recall(signed []*proto.Signed) (all []proven) {
+	for _, x := range signed {
+		if d, err := h.cfg.Deeds.Recall(x); err == nil {
+			all = append(all, proven{d, x})
+		}
+	}
+	return inOrder(all)
+}
+
+// inOrder sorts deeds by their generation; there may be several of one, where a handoff
+// and a seizure, or two seizures, met, or where two admins made the queue.
+func inOrder(all []proven) []proven {
+	slices.SortStableFunc(all, func(a, b proven) int { return cmp.Compare(a.Generation, b.Generation) })
+	return all
 }
 
 // prove reads the deeds of a state that hold, those of known, which were checked
-// before, among them. They come by generation; there may be several of one, where a
-// handoff and a seizure, or two seizures, met.
+// before, among them.
 func (h *Home) prove(s *proto.QueueState, known []proven) []proven {
 	all := slices.Clone(known)
 	for _, x := range s.GetDeeds() {
@@ -87,8 +131,7 @@ func (h *Home) prove(s *proto.QueueState, known []proven) []proven {
 			all = append(all, proven{d, x})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b proven) int { return cmp.Compare(a.Generation, b.Generation) })
-	return all
+	return inOrder(all)
 }
 
 func knownIn(known []proven, x *proto.Signed) bool {
@@ -98,56 +141,110 @@ func knownIn(known []proven, x *proto.Signed) bool {
 // knows reports whether x is a deed of q that was checked before.
 func (q *queue) knows(x *proto.Signed) bool { return knownIn(q.deeds, x) }
 
-// A held is that a node was the home of a queue from a generation on.
+// A held is that a node was the home of a queue from a generation on, by deeds of a root.
 type held struct {
 	generation uint64
 	home       proto.PeerID
+	root       Root
 }
 
-// chain returns who was the home of q, with what m adds to that, and the deeds that
-// say so: an admin made the queue or seized it, or its homes handed it on, one to the
-// next. Who knows nothing of a queue believes the first who says that he is its home.
-func (h *Home) chain(q *queue, m *proto.QueueState) (homes map[held]bool, deeds []proven) {
-	homes = map[held]bool{}
-	if q.state != nil {
-		homes[held{q.state.Generation, proto.PeerID(q.state.Home)}] = true
+// by returns the place of the deed that proves it: that of an admin before any other.
+func (at held) by(deeds []proven) (place int, ok bool) {
+	place = -1
+	for i, d := range deeds {
+		if d.Generation == at.generation && d.To == at.home && d.Root == at.root && (place < 0 || d.Admin) {
+			place = i
+		}
 	}
-	for _, d := range q.deeds {
-		homes[held{d.Generation, d.To}], homes[held{d.Generation - 1, d.From}] = true, true
+	return place, place >= 0
+}
+
+// trim leaves so many deeds as a state has room for: those that prove at, from that of an
+// admin on, and the newest others, by which former homes are known. It reports whether
+// there was room, in number and in bytes, for the former.
+func trim(deeds []proven, at held, room int) (kept []proven, ok bool) {
+	need := map[int]bool{}
+	for i, ok := at.by(deeds); ok && !need[i]; i, ok = at.by(deeds) {
+		need[i] = true
+		if d := deeds[i]; d.Admin {
+			break
+		} else {
+			at = held{d.Generation - 1, d.From, d.Root}
+		}
 	}
-	for _, d := range h.prove(m, q.deeds) {
-		before := held{d.Generation - 1, d.From}
-		if !homes[before] && !d.Seized && d.Generation > 1 && len(homes) > 0 {
+	over := len(deeds) - proto.MaxDeeds
+	for _, d := range deeds {
+		room -= deedSize(d.signed)
+	}
+	for i, d := range deeds {
+		if (over > 0 || room < 0) && !need[i] {
+			over--
+			room += deedSize(d.signed)
 			continue
 		}
-		homes[before], homes[held{d.Generation, d.To}] = true, true
-		deeds = append(deeds, d)
+		kept = append(kept, d)
 	}
-	return homes, deeds[max(len(deeds)-proto.MaxDeeds, 0):]
+	return kept, len(kept) <= proto.MaxDeeds && room >= 0
 }
 
-// rightful reports whether m, which is newer than what is known of q, is said with
-// right: the same home says it again, or has it by a deed.
-func (h *Home) rightful(m *proto.QueueState, q *queue, homes map[held]bool) bool {
-	s := q.state
-	switch {
-	case h.cfg.flaw == claimUnproven:
-		return true
-	case m.Generation <= 1: // it was made twice, or nothing is known of it
-		return true
-	case s != nil && s.Generation == m.Generation && bytes.Equal(s.Home, m.Home):
-		return true
+// since is how many deeds of q follow that of the last admin.
+func (q *queue) since() (n int) {
+	at := held{q.state.GetGeneration(), proto.PeerID(q.state.GetHome()), q.root}
+	for i, ok := at.by(q.deeds); ok && !q.deeds[i].Admin && n < len(q.deeds); i, ok = at.by(q.deeds) {
+		at, n = held{q.deeds[i].Generation - 1, q.deeds[i].From, at.root}, n+1
 	}
-	return homes[held{m.Generation, proto.PeerID(m.Home)}]
+	return n
+}
+
+// A claim that a queue has a home is a state as it was looked at.
+type said struct {
+	deeds []proven // of it and of what is known, that hold
+	root  Root     // of those that prove it
+	right bool     // they do, or the home that is known says it again
+}
+
+// weigh looks at what m says of q: an admin made the queue, seized it or confirmed its
+// home, or its homes handed it on, one to the next.
+func (h *Home) weigh(q *queue, m *proto.QueueState) (x said) {
+	homes := map[held]bool{}
+	if q.state != nil {
+		homes[held{q.state.Generation, proto.PeerID(q.state.Home), q.root}] = true
+	}
+	note := func(d proven) {
+		if !d.From.IsZero() {
+			homes[held{d.Generation - 1, d.From, d.Root}] = true
+		}
+		homes[held{d.Generation, d.To, d.Root}] = true
+	}
+	for _, d := range q.deeds {
+		note(d)
+	}
+	for _, d := range h.prove(m, q.deeds) {
+		if d.Admin || homes[held{d.Generation - 1, d.From, d.Root}] {
+			note(d)
+			x.deeds = append(x.deeds, d)
+		}
+	}
+	for at := range homes {
+		if at.generation == m.Generation && string(at.home[:]) == string(m.Home) && (!x.right || bytes.Compare(at.root[:], x.root[:]) < 0) {
+			x.right, x.root = true, at.root
+		}
+	}
+	x.right = x.right && m.Generation <= proto.MaxGeneration || h.cfg.flaw == claimUnproven
+	return x
 }
 
 // newer reports whether a is to be believed rather than what is known of q, if it is
-// said with right: the higher generation; among those who made the queue at the same
-// time an admin; then the higher home.
-func (h *Home) newer(a *proto.QueueState, q *queue) bool {
+// said with right: the lower root; of one root the higher generation; where a home that
+// forgot has handed the queue on twice, or an admin seized it meanwhile, the admin's
+// word, then the higher home.
+func (h *Home) newer(a *proto.QueueState, x said, q *queue) bool {
 	b := q.state
 	if b == nil {
 		return true
+	}
+	if c := bytes.Compare(x.root[:], q.root[:]); c != 0 && x.right {
+		return c < 0
 	}
 	if a.Generation != b.Generation {
 		return a.Generation > b.Generation
@@ -156,40 +253,41 @@ func (h *Home) newer(a *proto.QueueState, q *queue) bool {
 	if c == 0 { // what its home has set here nobody knows better
 		return a.ChangedMs > b.ChangedMs && string(a.Home) != string(h.self[:])
 	}
-	if a.Generation <= 1 {
-		mine, its := made(q.deeds, b.Home), made(h.prove(a, nil), a.Home)
-		if mine != its {
-			return its
-		}
+	stated := func(home []byte, deeds []proven) bool {
+		i, ok := held{a.Generation, proto.PeerID(home), x.root}.by(deeds)
+		return ok && deeds[i].Admin
+	}
+	if its, mine := stated(a.Home, x.deeds), stated(b.Home, q.deeds); its != mine {
+		return its
 	}
 	return c > 0
 }
 
-// made reports whether an admin made the queue at home.
-func made(deeds []proven, home []byte) bool {
-	return slices.ContainsFunc(deeds, func(d proven) bool { return d.Generation == 1 && string(d.To[:]) == string(home) })
-}
-
-// recall adds to what is known of q the deeds of an older state, if they hold: a home
+// keepDeeds adds to what is known of q the deeds of an older state, if they hold: a home
 // that lost the queue shows by them that it had it.
-func (h *Home) recall(q *queue, m *proto.QueueState) {
-	if q.state == nil {
-		return
-	}
-	if !slices.ContainsFunc(m.GetDeeds(), func(x *proto.Signed) bool { return !q.knows(x) }) {
+func (h *Home) keepDeeds(q *queue, m *proto.QueueState, x said) {
+	if q.state == nil || !slices.ContainsFunc(m.GetDeeds(), func(x *proto.Signed) bool { return !q.knows(x) }) {
 		return // as nearly always: members say again what they said before
 	}
-	_, deeds := h.chain(q, m)
-	if len(deeds) == len(q.deeds) {
-		return
-	}
 	s := h.stateOf(q)
-	s.Deeds = signedOf(deeds)
-	if !shorten(s) {
+	deeds, ok := trim(inOrder(x.deeds), held{q.state.Generation, proto.PeerID(q.state.Home), q.root}, roomFor(s))
+	if !ok || len(deeds) == len(q.deeds) {
 		return
 	}
+	h.twice(q, deeds)
+	s.Deeds = signedOf(deeds)
 	h.take(q, s)
 	h.out.put(queueKey(q.name), s)
+}
+
+// twice tells that two admins made q, when the deeds that come say so first.
+func (h *Home) twice(q *queue, deeds []proven) {
+	for _, d := range deeds {
+		other := func(o proven) bool { return o.Generation == 1 && o.Root != d.Root }
+		if d.Generation == 1 && !knownIn(q.deeds, d.signed) && (slices.ContainsFunc(q.deeds, other) || q.state != nil && len(q.deeds) > 0 && q.root != d.Root) {
+			h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Queue: q.name, Peer: d.To, Cause: "two admins made this queue while they did not see each other: the deed with the lower root counts everywhere, and the other home hands its tasks over"})
+		}
+	}
 }
 
 func signedOf(deeds []proven) (all []*proto.Signed) {
@@ -207,10 +305,11 @@ func (q *queue) had(p proto.PeerID) bool {
 	return q != nil && (string(q.state.GetHome()) == string(p[:]) || slices.ContainsFunc(q.deeds, func(d proven) bool { return d.From == p || d.To == p }))
 }
 
-// mayMove reports whether from may speak about where a task is, or was: it was sent
-// to it, or it is or was the home of its queue.
+// mayMove reports whether from may speak about where a task is, or was: it is or was the
+// home of its queue. That its origin sent it to it gives no right: whoever is in league
+// with an origin would go round the rules of the queue.
 func (h *Home) mayMove(from proto.PeerID, t Task) bool {
-	return from == t.Sent || h.queues[t.Queue].had(from) || h.cfg.flaw == moverUnproven
+	return h.queues[t.Queue].had(from) || h.cfg.flaw == moverUnproven
 }
 
 // mayGive reports whether from may say of m, whose home is this node, what is news here:
@@ -221,11 +320,12 @@ func (h *Home) mayGive(from proto.PeerID, m *proto.QueueState) bool {
 	if q == nil {
 		q = newQueue(m.Name)
 	}
-	if q.had(from) || !h.newer(m, q) || h.cfg.flaw == claimUnproven {
+	x := h.weigh(q, m)
+	if !h.newer(m, x, q) || h.cfg.flaw == claimUnproven {
 		return true
 	}
 	cause := "it gives away a queue that it never had"
-	if _, deeds := h.chain(q, m); (&queue{deeds: deeds}).had(from) {
+	if x.right && (q.had(from) || (&queue{deeds: x.deeds}).had(from)) {
 		if q.state != nil || !h.givenMany(from) {
 			return true
 		}

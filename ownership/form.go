@@ -128,6 +128,9 @@ func (f *form) queue(q *proto.QueueState) {
 		f.bad("a queue without a name")
 	}
 	f.size("home", q.GetHome(), peerSize)
+	if q.GetGeneration() > proto.MaxGeneration {
+		f.bad("%d is no generation of a queue", q.GetGeneration())
+	}
 	f.atMost("the state of a queue", q, proto.MaxQueueState)
 	for _, x := range q.GetDeeds() {
 		f.deed(x)
@@ -154,6 +157,9 @@ func (f *form) atMost(what string, m proto.Body, max int) {
 func (f *form) handoff(m *proto.Handoff) {
 	if m.GetQueue() != nil {
 		f.queue(m.GetQueue())
+	}
+	for _, b := range m.GetBlocks() {
+		f.size("origin", b.GetOrigin(), 0, peerSize)
 	}
 	l := m.GetLease()
 	switch {

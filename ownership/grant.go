@@ -87,7 +87,7 @@ func (h *Home) grant(c *cell, p proto.PeerID) {
 		}
 	}
 	if c.place.lapsed {
-		c.over("the lease ran out")
+		c.over("the lease ran out", h.now.Wall)
 	}
 	if h.cfg.flaw != epochReused || c.epoch == (proto.Seq{}) {
 		c.epoch = h.nextEpoch()

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"cmp"
 	"container/list"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ type gone struct {
 	gen      uint64
 	notAfter int64
 	lease    *proto.Lease // nil once the new home has it
+	origin   proto.PeerID // of its lane, zero: all
 	key      string
 	behind   proto.TaskID // its predecessor in its lane
 	blocked  bool         // its lane stands still
@@ -29,17 +31,20 @@ type gone struct {
 }
 
 func (g *gone) record() *proto.Moved {
-	m := &proto.Moved{Task: g.task[:], Queue: g.queue, Home: g.home[:], Generation: g.gen, NotAfterMs: g.notAfter, Lease: g.lease, Key: g.key, Blocked: g.blocked}
+	m := &proto.Moved{Task: g.task[:], Queue: g.queue, Home: g.home[:], Generation: g.gen, NotAfterMs: g.notAfter, Lease: g.lease, Key: g.key, Origin: g.laneKey().originBytes(), Blocked: g.blocked}
 	if !g.behind.IsZero() {
 		m.Behind = g.behind[:]
 	}
 	return m
 }
 
+func (g *gone) laneKey() laneKey { return laneKey{g.origin, g.key} }
+
 // loadMoved takes a note that was found at start.
 func (h *Home) loadMoved(m *proto.Moved) {
 	g := &gone{queue: m.Queue, gen: m.Generation, notAfter: m.NotAfterMs, lease: m.Lease, key: m.Key, blocked: m.Blocked}
 	copy(g.task[:], m.Task)
+	copy(g.origin[:], m.Origin)
 	copy(g.behind[:], m.Behind)
 	copy(g.home[:], m.Home)
 	h.moved[g.task] = g
@@ -56,7 +61,7 @@ func (h *Home) relink() {
 	}
 	for e := h.going.Front(); e != nil; e = e.Next() {
 		if g := e.Value.(*gone); g.key != "" && !followed[g.task] {
-			h.queue(g.queue).lane(g.key).last = g
+			h.queue(g.queue).lane(g.laneKey()).last = g
 		}
 	}
 }
@@ -66,14 +71,14 @@ func (h *Home) relink() {
 // Owners go on working and are told where their home went when they speak next.
 func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
 	o := h.step(now)
-	q := h.queue(name)
-	if to == h.self || !q.here(h.self) {
+	q := h.queues[name]
+	if to == h.self || !q.known() || !q.here(h.self) {
 		return h.done(), nil
 	}
 	s := h.stateOf(q)
 	s.Generation, s.Home, s.SeizedFrom = s.Generation+1, slices.Clone(to[:]), nil
 	s.ChangedMs = later(s, now)
-	if err := h.convey(s, Deed{From: h.self}); err != nil {
+	if err := h.convey(s, q.root, Deed{From: h.self}); err != nil {
 		return *o, err
 	}
 	h.yield(q, s)
@@ -88,17 +93,24 @@ func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
 // has. No task forks: the cell of each is at one node all the time.
 func (h *Home) Seize(name string, from proto.PeerID, now Now) (Output, error) {
 	o := h.step(now)
-	q := h.queue(name)
-	s := h.stateOf(q)
-	if q.state == nil {
-		s.Home = slices.Clone(from[:])
+	q := h.queues[name]
+	if q == nil {
+		q = newQueue(name)
 	}
+	s := h.stateOf(q)
 	if h.cfg.flaw != seizeQuiet {
 		s.Generation++
 	}
 	s.Home, s.SeizedFrom, s.ChangedMs = slices.Clone(h.self[:]), slices.Clone(from[:]), later(s, now)
-	if err := h.convey(s, Deed{From: from, Seized: true}); err != nil {
+	root := q.root
+	if q.state == nil {
+		root = h.made[name].Root
+	}
+	if err := h.convey(s, root, Deed{From: from, Seized: true, Admin: true}); err != nil {
 		return *o, err
+	}
+	if h.queues[name] == nil {
+		h.keep(q)
 	}
 	h.take(q, s)
 	o.put(queueKey(name), s)
@@ -107,8 +119,8 @@ func (h *Home) Seize(name string, from proto.PeerID, now Now) (Output, error) {
 	return h.done(), nil
 }
 
-// Learn takes what another node says about a queue. The higher generation is right,
-// among equals the higher home. It reports whether that was news.
+// Learn takes what another node says about a queue, if deeds prove it: the lower root is
+// right, of one root the higher generation. It reports whether that was news.
 func (h *Home) Learn(m *proto.QueueState, now Now) (bool, Output) {
 	h.step(now)
 	news := h.learn(m)
@@ -123,13 +135,13 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	if q == nil {
 		q = newQueue(m.Name) // it is kept if there is such a queue
 	}
-	if !h.newer(m, q) {
-		h.recall(q, m)
+	x := h.weigh(q, m)
+	if !x.right && h.newer(m, x, q) {
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it says that it is the home of the queue, and no deeds prove that"})
 		return false
 	}
-	homes, deeds := h.chain(q, m)
-	if !h.rightful(m, q, homes) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it says that it is the home of the queue, and has no right to"})
+	if !h.newer(m, x, q) {
+		h.keepDeeds(q, m, x)
 		return false
 	}
 	b, err := proto.Encode(nil, m)
@@ -140,8 +152,8 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	if err != nil {
 		return false
 	}
-	s.Deeds = signedOf(deeds)
-	if !shorten(s) {
+	s.Deeds = signedOf(x.deeds)
+	if !h.fit(s) {
 		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "what it says of the queue is too large"})
 		return false
 	}
@@ -152,6 +164,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 		}
 		h.keep(q)
 	}
+	h.twice(q, x.deeds)
 	h.yield(q, s)
 	h.out.put(queueKey(m.Name), s)
 	return true
@@ -221,7 +234,7 @@ func (h *Home) move(c *cell, to proto.PeerID) {
 		if l.last != nil && l.last.lease != nil && h.moved[l.last.task] == l.last {
 			g.behind = l.last.task // it is still on its way
 		}
-		l.last, g.key, g.blocked = g, l.key, l.blocked
+		l.last, g.origin, g.key, g.blocked = g, l.key.origin, l.key.key, l.blocked
 	}
 	if h.cfg.flaw == movedActs {
 		if h.moved[g.task] != nil {
@@ -295,7 +308,7 @@ func (h *Home) resendGone() {
 			m.Behind, m.BehindGeneration = slices.Clone(g.behind[:]), b.gen
 		}
 		if g.blocked {
-			m.Blocks = []*proto.LaneBlock{{Queue: g.queue, Key: g.key}}
+			m.Blocks = []*proto.LaneBlock{{Queue: g.queue, Key: g.key, Origin: g.laneKey().originBytes()}}
 		}
 		if q := h.queue(g.queue); q.state != nil && !q.told { // whoever takes the task knows whose the queue is
 			m.Queue = h.stateOf(q)
@@ -306,15 +319,17 @@ func (h *Home) resendGone() {
 
 // blocks are the lanes of q that stand still, in the order of their keys.
 func (q *queue) blocks() (out []*proto.LaneBlock) {
-	var keys []string
-	for k, l := range q.lanes {
+	var all []*lane
+	for _, l := range q.lanes {
 		if l.blocked {
-			keys = append(keys, k)
+			all = append(all, l)
 		}
 	}
-	slices.Sort(keys)
-	for _, k := range keys[:min(len(keys), proto.MaxGroup-1)] { // the answer names each, and the queue
-		out = append(out, &proto.LaneBlock{Queue: q.name, Key: k, Task: slices.Clone(q.lanes[k].died[:])})
+	slices.SortFunc(all, func(a, b *lane) int {
+		return cmp.Or(strings.Compare(a.key.key, b.key.key), a.key.origin.Compare(b.key.origin))
+	})
+	for _, l := range all[:min(len(all), proto.MaxGroup-1)] { // the answer names each, and the queue
+		out = append(out, blockOf(q.name, l))
 	}
 	return out
 }
@@ -329,20 +344,20 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	}
 	var lanes []*proto.Moved // of the queue: they stand still here now
 	for _, b := range m.GetBlocks() {
-		if !h.queues[b.Queue].had(from) && (b.Queue != t.Queue || !h.mayMove(from, t)) {
+		if !h.queues[b.Queue].had(from) && h.cfg.flaw != moverUnproven {
 			h.unheeded(t.ID, from, proto.Seq{}, "a lane of a queue that it was never the home of")
 			continue
 		}
-		l := h.queue(b.Queue).lane(b.Key)
+		l := h.queue(b.Queue).lane(laneKeyFrom(b.Origin, b.Key))
 		if l.died.IsZero() {
 			copy(l.died[:], b.Task)
 		}
 		if !l.blocked {
 			l.blocked = true
-			h.out.put(blockKey(b.Queue, b.Key), b)
+			h.out.put(blockKey(b.Queue, l.key), b)
 		}
 		if b.Queue == m.GetQueue().GetName() && len(lanes) < proto.MaxGroup-1 {
-			lanes = append(lanes, &proto.Moved{Queue: b.Queue, Generation: m.Queue.Generation, Key: b.Key, Blocked: true})
+			lanes = append(lanes, &proto.Moved{Queue: b.Queue, Generation: m.Queue.Generation, Key: b.Key, Origin: b.Origin, Blocked: true})
 		}
 	}
 	reply := &proto.Moved{}
@@ -411,6 +426,13 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
 		return true
 	}
+	if t.Denied != "" { // what the queue does not take does not come in by another home either
+		if !c.free() {
+			h.sendCancel(c)
+		}
+		h.end(c, End{State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: "DENIED: " + t.Denied})
+		return true
+	}
 	if c.cancel && !c.free() {
 		h.sendCancel(c)
 	}
@@ -439,7 +461,7 @@ func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Outpu
 	for _, a := range m.GetMoved() {
 		if len(a.Task) == 0 {
 			if q := h.queues[a.Queue]; q != nil && q.state != nil && string(q.state.Home) == string(from[:]) && a.Generation >= q.state.Generation {
-				h.forgetBlock(q, a.Key)
+				h.forgetBlock(q, laneKeyFrom(a.Origin, a.Key))
 				q.told = len(q.blocks()) == 0 // one that began since it was told is told next
 			} else {
 				h.unheeded(proto.TaskID{}, from, proto.Seq{}, "it answers for a queue that did not go there")
@@ -455,8 +477,8 @@ func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Outpu
 		g.lease = nil
 		h.going.Remove(g.going)
 		g.going = nil
-		if q := h.queues[g.queue]; g.key != "" && q.lanes[g.key] != nil {
-			h.wake(q, q.lanes[g.key]) // it may have been the last of its lane
+		if q := h.queues[g.queue]; g.key != "" && q.lanes[g.laneKey()] != nil {
+			h.wake(q, q.lanes[g.laneKey()]) // it may have been the last of its lane
 		}
 		h.out.put(taskKey(keyMoved, id), g.record())
 		h.out.Gone = append(h.out.Gone, id)
@@ -487,8 +509,8 @@ func (h *Home) handoffRefused(from proto.PeerID, a *proto.HandoffRefused) {
 
 // forgetBlock drops a lane that stands still once the new home has said that it does so
 // there: if the queue comes back here, that home says whether it still does.
-func (h *Home) forgetBlock(q *queue, key string) {
-	if l := q.lanes[key]; key != "" && l != nil && l.blocked && !q.here(h.self) {
+func (h *Home) forgetBlock(q *queue, key laneKey) {
+	if l := q.lanes[key]; key.key != "" && l != nil && l.blocked && !q.here(h.self) {
 		h.unblock(q, l)
 	}
 }

@@ -29,15 +29,21 @@ type Home struct {
 	queues map[string]*queue
 	names  []string // of the queues, in the order in which they were met
 	nodes  map[proto.PeerID]*node
-	peers  []proto.PeerID // of the nodes, in the order in which they were met
+	peers  []proto.PeerID    // of the nodes, in the order in which they were met
+	made   map[string]proven // by name: the deeds of queues that this node, an admin, signed first
 	moved  map[proto.TaskID]*gone
 	going  *list.List // of *gone: handed over and not answered
-	ended  map[proto.TaskID]*list.Element
-	ends   *list.List // of *ended, oldest first
+	endings
 
 	scan   guard
 	asking []*cell // whose owners are asked by Status at the end of this input
 	marks
+}
+
+// endings are the tasks that ended here, as far as they are remembered.
+type endings struct {
+	ended map[proto.TaskID]*list.Element
+	ends  *list.List // of *ended, oldest first
 }
 
 // marks tell owners which of their old leases they may forget.
@@ -62,7 +68,7 @@ func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	return &Home{
 		cfg: cfg.withDefaults(), self: self, boot: boot, active: true,
 		cells: map[proto.TaskID]*cell{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
-		moved: map[proto.TaskID]*gone{}, going: list.New(), ended: map[proto.TaskID]*list.Element{}, ends: list.New(),
+		made: map[string]proven{}, moved: map[proto.TaskID]*gone{}, going: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
 	}
 }
 
@@ -116,12 +122,20 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 			return nil, err
 		}
 		h.take(h.queue(m.Name), m)
+	case keyMade:
+		m := new(proto.Signed)
+		if err := proto.Decode(val, m); err != nil {
+			return nil, err
+		}
+		for _, d := range h.recall([]*proto.Signed{m}) {
+			h.made[d.Queue] = d
+		}
 	case keyBlock:
 		m := new(proto.LaneBlock)
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		l := h.queue(m.Queue).lane(m.Key)
+		l := h.queue(m.Queue).lane(laneKeyFrom(m.Origin, m.Key))
 		l.blocked = true
 		copy(l.died[:], m.Task)
 	case keyMark:
@@ -201,7 +215,7 @@ func (h *Home) insert(c *cell) {
 	c.place.live = h.live.PushBack(c)
 	c.place.queue = h.queue(c.task.Queue)
 	if c.task.Key != "" {
-		c.place.lane = c.place.queue.lane(c.task.Key)
+		c.place.lane = c.place.queue.lane(c.place.queue.laneOf(&c.task))
 		c.place.lane.tasks = append(c.place.lane.tasks, c)
 	}
 	h.settle(c)
@@ -306,14 +320,14 @@ func (h *Home) end(c *cell, e End) {
 		}
 		key := blockKey(c.task.Queue, l.key)
 		h.out.Ends[len(h.out.Ends)-1].block = key
-		h.out.put(key, &proto.LaneBlock{Queue: c.task.Queue, Key: l.key, Task: c.task.ID[:]})
+		h.out.put(key, blockOf(c.task.Queue, l))
 		h.event(EventBlocked, c, c.owner, "its head ended as "+e.State.Name())
 	}
 }
 
-// blockKey is a digest: queue and key together may be longer than a key of the store.
-func blockKey(queue, key string) string {
-	sum := sha256.Sum256([]byte(queue + "\x00" + key))
+// blockKey is a digest: queue, origin and key together may be longer than a key of the store.
+func blockKey(queue string, k laneKey) string {
+	sum := sha256.Sum256([]byte(queue + "\x00" + string(k.origin[:]) + k.key))
 	return string(rune(keyBlock)) + string(sum[:])
 }
 
@@ -344,16 +358,21 @@ func (h *Home) forget() {
 	h.forgetMoved()
 }
 
-// Unblock lets a lane that stands still go on. A person asked for it. It reports
-// whether there is such a lane here.
+// Unblock lets the lanes of an ordering key that stand still go on, of whatever origin. A
+// person asked for it. It reports whether there is one here.
 func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
 	h.step(now)
-	q := h.queues[queue]
-	if q == nil || q.lanes[key] == nil || !q.lanes[key].blocked {
+	q, stood := h.queues[queue], false
+	if q == nil {
 		return false, h.out
 	}
-	h.unblock(q, q.lanes[key])
-	return true, h.done()
+	for _, b := range q.blocks() {
+		if b.Key == key {
+			h.unblock(q, q.lanes[laneKeyFrom(b.Origin, b.Key)])
+			stood = true
+		}
+	}
+	return stood, h.done()
 }
 
 func (h *Home) unblock(q *queue, l *lane) {

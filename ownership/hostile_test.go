@@ -25,11 +25,14 @@ func TestNobodyElseSetsAQueue(t *testing.T) {
 // Nobody makes another node the home of a queue that he has not given it, and of no more
 // queues than one may.
 func TestQueuesThatAreGivenAway(t *testing.T) {
+	made := func(i int) *proto.Signed { return madeBy(fmt.Sprint("given-", i), peerOf(0), otherPeer).Deeds[0] }
 	given := func(i int, deeds ...*proto.Signed) *proto.Handoff {
-		return &proto.Handoff{Queue: &proto.QueueState{Name: fmt.Sprint("given-", i), Home: homePeer[:], Generation: uint64(len(deeds)) + 1, Paused: true, Deeds: deeds}}
+		deeds = append([]*proto.Signed{made(i)}, deeds...)
+		return &proto.Handoff{Queue: &proto.QueueState{Name: fmt.Sprint("given-", i), Home: homePeer[:], Generation: uint64(len(deeds)), Paused: true, Deeds: deeds}}
 	}
 	deed := func(i int, from, to proto.PeerID) *proto.Signed {
-		s, err := plainDeeds{}.Sign(Deed{Queue: fmt.Sprint("given-", i), Generation: 2, From: from, To: to})
+		name := fmt.Sprint("given-", i)
+		s, err := plainDeeds{}.Sign(Deed{Queue: name, Generation: 2, From: from, To: to, Root: rootBy(name, peerOf(0))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,13 +99,13 @@ func TestTalkOfQueuesIsBounded(t *testing.T) {
 		t.Errorf("%d queues are kept that do not exist", len(h.queues))
 	}
 	for i := range 3 * maxQueuesOf {
-		h.Learn(&proto.QueueState{Name: fmt.Sprint("made-", i), Home: otherPeer[:], Generation: 1}, Now{})
+		h.Learn(madeBy(fmt.Sprint("made-", i), peerOf(0), otherPeer), Now{})
 	}
 	if len(h.queues) != maxQueuesOf || len(h.names) != maxQueuesOf {
 		t.Errorf("%d queues of one node, want %d", len(h.queues), maxQueuesOf)
 	}
 	h.SetQueue(func(*proto.QueueState) {}, Now{}, "own")
-	h.Learn(&proto.QueueState{Name: "third", Home: ownerPeer[:], Generation: 1}, Now{})
+	h.Learn(madeBy("third", peerOf(0), ownerPeer), Now{})
 	if h.Queue("own") == nil || h.Queue("third") == nil {
 		t.Error("they shut out the queues of others")
 	}

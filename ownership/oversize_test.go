@@ -55,7 +55,7 @@ func TestDeedsTogetherFit(t *testing.T) {
 	for round := range 4 {
 		s.Deeds = nil
 		for i := range 20 {
-			d := Deed{Queue: "q", Generation: uint64(20*round + i + 2), From: otherPeer, To: otherPeer}
+			d := Deed{Queue: "q", Generation: uint64(20*round + i + 2), To: otherPeer, Root: Root{1}} // of an admin
 			x, err := plainDeeds{}.Sign(d)
 			if err != nil {
 				t.Fatal(err)
@@ -101,7 +101,7 @@ func TestTheLargestRecordsFit(t *testing.T) {
 		t.Error(err)
 	}
 	var batch store.Batch
-	batch.Put(store.Leases, []byte(blockKey(c.task.Queue, c.task.Key)), nil)
+	batch.Put(store.Leases, []byte(blockKey(c.task.Queue, laneKey{ownerPeer, c.task.Key})), nil)
 	batch.Put(store.Leases, []byte(queueKey(c.task.Queue)), make([]byte, proto.MaxQueueState))
 	if err := s.Apply(t.Context(), &batch); err != nil {
 		t.Errorf("the store refuses a record: %v", err)

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"bytes"
 	"container/heap"
 	"slices"
 	"time"
@@ -14,13 +15,14 @@ type queue struct {
 	name     string
 	state    *proto.QueueState // nil: nothing was ever said about it, and it is at home here
 	deeds    []proven          // of state, those that hold
+	root     Root              // of the deeds that prove state
 	strategy dispatch.Strategy
 	mix      dispatch.Mix
 	usage    *dispatch.Usage
 	limits   dispatch.Limits
 	ready    [4]ready // by class
 	waiting  dueHeap
-	lanes    map[string]*lane
+	lanes    map[laneKey]*lane
 	members  []*dispatch.Member // made from state and nodes
 	stale    bool               // members are to be made anew
 	told     bool               // its home, another node, knows that it is
@@ -28,10 +30,39 @@ type queue struct {
 	asked    time.Duration      // when it was told last
 }
 
-// A lane is the tasks of one ordering key, in the order of birth: the first one
-// alone may be granted.
+// A laneKey names a lane: the tasks of one origin with one ordering key, or, where the
+// queue has its lanes shared, those of all origins with it.
+type laneKey struct {
+	origin proto.PeerID // zero: all
+	key    string       // empty: no lane
+}
+
+// laneOf is the lane that a task belongs to.
+func (q *queue) laneOf(t *Task) laneKey {
+	if q.state.GetSharedLanes() {
+		return laneKey{key: t.Key}
+	}
+	return laneKey{t.Origin, t.Key}
+}
+
+// originBytes is the origin as records have it.
+func (k laneKey) originBytes() []byte {
+	if k.origin.IsZero() {
+		return nil
+	}
+	return k.origin[:]
+}
+
+func laneKeyFrom(origin []byte, key string) (k laneKey) {
+	copy(k.origin[:], origin)
+	k.key = key
+	return k
+}
+
+// A lane is the tasks of one laneKey, in the order of birth: the first one alone may be
+// granted.
 type lane struct {
-	key     string
+	key     laneKey
 	tasks   []*cell
 	blocked bool         // its last head died, and a person must say that it goes on
 	died    proto.TaskID // that head, as far as it is known
@@ -54,7 +85,7 @@ func (h *Home) queue(name string) *queue {
 }
 
 func newQueue(name string) *queue {
-	q := &queue{name: name, usage: dispatch.NewUsage(), lanes: map[string]*lane{}, stale: true}
+	q := &queue{name: name, usage: dispatch.NewUsage(), lanes: map[laneKey]*lane{}, stale: true}
 	q.strategy, _ = dispatch.New("")
 	return q
 }
@@ -66,15 +97,74 @@ func (h *Home) keep(q *queue) {
 
 // take makes m the state of q.
 func (h *Home) take(q *queue, m *proto.QueueState) {
-	q.deeds = h.prove(m, nil)
+	q.deeds, q.root = h.recall(m.Deeds), h.rootOf(m, q)
 	if s, err := dispatch.New(m.Strategy); err == nil && s.Name() != q.strategy.Name() {
 		q.strategy = s
 	}
+	moved := q.state != nil && q.state.GetSharedLanes() != m.GetSharedLanes()
 	q.state, q.stale = m, true
+	if moved {
+		h.regroup(q)
+	}
 	q.limits = dispatch.Limits{Queue: int(m.Concurrency), Node: int(m.NodeConcurrency), Kinds: map[string]dispatch.KindLimit{}}
 	for _, k := range m.Kinds {
 		q.limits.Kinds[k.Kind] = dispatch.KindLimit{Queue: int(k.Concurrency), Node: int(k.NodeConcurrency)}
 	}
+}
+
+// rootOf is the root of the deeds that prove m, which was taken for q.
+func (h *Home) rootOf(m *proto.QueueState, q *queue) (root Root) {
+	found := false
+	for _, d := range h.recall(m.Deeds) {
+		if d.Generation == m.Generation && string(d.To[:]) == string(m.Home) && (!found || bytes.Compare(d.Root[:], root[:]) < 0) {
+			root, found = d.Root, true
+		}
+	}
+	if !found {
+		return q.root
+	}
+	return root
+}
+
+// regroup puts the tasks of q into the lanes that they belong to by its rules of now. Those
+// of a lane that stood still go on standing still.
+func (h *Home) regroup(q *queue) {
+	old := q.lanes
+	q.lanes = map[laneKey]*lane{}
+	for e := h.live.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*cell)
+		if c.place.queue != q || c.place.lane == nil {
+			continue
+		}
+		was := c.place.lane
+		l := q.lane(q.laneOf(&c.task))
+		l.tasks = append(l.tasks, c)
+		if c.place.lane = l; was.blocked && !l.blocked {
+			l.blocked, l.died = true, was.died
+			h.out.put(blockKey(q.name, l.key), blockOf(q.name, l))
+		}
+	}
+	for k, l := range old {
+		if l.blocked && (q.lanes[k] == nil || !q.lanes[k].blocked) {
+			h.out.drop(blockKey(q.name, k))
+		}
+		if l.last != nil && l.last.lease != nil { // its last is on its way to another home
+			now := q.lane(laneKey{key: k.key})
+			if !q.state.GetSharedLanes() {
+				now = q.lane(l.last.laneKey())
+			}
+			now.last = l.last
+		}
+	}
+	for _, l := range q.lanes {
+		for _, c := range l.tasks {
+			h.settle(c)
+		}
+	}
+}
+
+func blockOf(queue string, l *lane) *proto.LaneBlock {
+	return &proto.LaneBlock{Queue: queue, Key: l.key.key, Origin: l.key.originBytes(), Task: slices.Clone(l.died[:])}
 }
 
 // here reports whether self is the home of q.
@@ -83,7 +173,7 @@ func (q *queue) here(self proto.PeerID) bool {
 }
 
 // lane returns the lane of a key.
-func (q *queue) lane(key string) *lane {
+func (q *queue) lane(key laneKey) *lane {
 	l := q.lanes[key]
 	if l == nil {
 		l = &lane{key: key}
@@ -247,19 +337,21 @@ func contains(list []string, s string) bool {
 }
 
 // SetQueue changes the settings of a queue whose home is here. What was waiting
-// waits under the new ones; nothing that is owned is touched.
+// waits under the new ones; nothing that is owned is touched. One that is not known is
+// made, if this node is an admin; else nothing is.
 func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Output {
 	o := h.step(now)
-	q := h.queue(name)
+	q := h.queues[name]
+	if !q.known() {
+		out, _ := h.Make(name, change, nil, now)
+		return out
+	}
 	s := h.stateOf(q)
 	change(s)
 	s.ChangedMs = later(s, now)
-	if q.state == nil {
-		// Who is no admin makes a queue without a deed: an admin who makes one of the
-		// same name then has it.
-		_ = h.convey(s, Deed{})
+	if !h.fit(s) { // what a person sets leaves room for deeds
+		return h.done()
 	}
-	shorten(s) // what a person sets leaves room for deeds
 	h.take(q, s)
 	o.put(queueKey(name), s)
 	return h.done()

@@ -146,6 +146,7 @@ func TestADoubtThatMovesOn(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: proto.Mode_MODE_AT_MOST_ONCE, Doubt: HereBefore, NotAfter: now.Wall + time.Hour.Milliseconds()}
 	h := NewHome(homePeer, 100, Config{})
+	h.SetQueue(func(*proto.QueueState) {}, now, "q")
 	h.Restore(task, nil, now)
 	h.Begin(now)
 	if _, err := h.HandOff("q", otherPeer, now); err != nil {

@@ -91,7 +91,8 @@ type Mover interface {
 type Seals interface {
 	// Seal makes of 1 to proto.MaxGroup outcomes what travels to home, in their order.
 	Seal(home proto.PeerID, all []Sealing) ([]*proto.Envelope, error)
-	// Unseal checks and reads what an owner has sealed.
+	// Unseal checks and reads what an owner has sealed. With an error it returns the task
+	// all the same, if that can be read.
 	Unseal(from proto.PeerID, m *proto.Message) (Unsealed, error)
 }
 

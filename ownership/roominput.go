@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ func (r *Room) Receive(from proto.PeerID, m *proto.Message) error {
 	if m.GetType() == proto.MessageType_ENDED {
 		u, err := r.with.Seals.Unseal(from, m)
 		if err != nil {
+			r.refuseResult(from, u, err)
 			return err
 		}
 		in = func() { r.result(from, u) }
@@ -58,6 +60,32 @@ func (r *Room) Receive(from proto.PeerID, m *proto.Message) error {
 	}
 	r.offer(from, in)
 	return nil
+}
+
+// refuseResult ends the lease of a node whose result is refused for good, for who it is or
+// for what it says: it would bring it again and again, and hold the task meanwhile.
+func (r *Room) refuseResult(from proto.PeerID, u Unsealed, err error) {
+	switch codeOf(err) {
+	case proto.Code_CODE_DENIED, proto.Code_CODE_BAD_FORM, proto.Code_CODE_UNKNOWN_VERSION, proto.Code_CODE_TOO_LARGE:
+	default:
+		return // it may count when it is said again
+	}
+	if u.Task.IsZero() {
+		return
+	}
+	cause := err.Error()
+	r.offer(from, func() { r.add(r.home.RefuseResult(from, u.Task, cause, r.now())) })
+}
+
+// codeOf is the code that a refused message is answered with.
+func codeOf(err error) proto.Code {
+	if c, ok := errors.AsType[interface {
+		error
+		Refusal() proto.Code
+	}](err); ok {
+		return c.Refusal()
+	}
+	return proto.Code_CODE_UNSPECIFIED
 }
 
 // receiveHandoff takes a task, or word of a queue, from an old home.
@@ -107,13 +135,7 @@ func (r *Room) handoff(from proto.PeerID, m *proto.Handoff, t Task) {
 
 // refusedHandoff tells an old home why a task of its was not taken.
 func refusedHandoff(l *proto.Lease, err error) *proto.HandedOff {
-	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: proto.Code_CODE_BAD_FORM, Reason: proto.Clip(err.Error(), proto.MaxReason)}
-	if c, ok := errors.AsType[interface {
-		error
-		Refusal() proto.Code
-	}](err); ok {
-		x.Code = c.Refusal()
-	}
+	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: cmp.Or(codeOf(err), proto.Code_CODE_BAD_FORM), Reason: proto.Clip(err.Error(), proto.MaxReason)}
 	return &proto.HandedOff{Refused: []*proto.HandoffRefused{x}}
 }
 
@@ -344,20 +366,77 @@ func (r *Room) Stop() {
 // ErrElsewhere is returned for a wish about a queue whose home is another node.
 var ErrElsewhere = errors.New("ownership: the home of the queue is another node")
 
-// SetQueue changes a queue whose home is here, or makes it, and returns once that is
-// durable.
+// SetQueue changes a queue whose home is here, or makes it as an admin, and returns once
+// that is durable.
 func (r *Room) SetQueue(ctx context.Context, name string, change func(*proto.QueueState)) error {
-	here, err := asked(ctx, r, func() bool {
-		here := r.home.queue(name).here(r.cfg.Self)
-		if here {
-			r.add(r.home.SetQueue(change, r.now(), name))
-		}
-		return here
+	return r.MakeQueue(ctx, name, nil, change)
+}
+
+// MakeQueue is SetQueue with the deed of an admin, by which the queue is made.
+func (r *Room) MakeQueue(ctx context.Context, name string, deed *proto.Signed, change func(*proto.QueueState)) error {
+	refused, err := asked(ctx, r, func() error {
+		o, refused := r.home.Make(name, change, deed, r.now())
+		r.add(o)
+		return refused
 	})
-	if err == nil && !here {
-		return ErrElsewhere // it went while this was asked for
+	if errors.Is(refused, ErrMade) && r.QueueStates()[name] != nil {
+		refused = ErrElsewhere // it went while this was asked for
 	}
-	return err
+	return errors.Join(err, refused)
+}
+
+// SignFor signs as an admin that p made a queue, and returns once that is durable.
+func (r *Room) SignFor(ctx context.Context, name string, p proto.PeerID) (*proto.Signed, error) {
+	return r.signed(ctx, func() (*proto.Signed, error) {
+		s, o, refused := r.home.SignFor(name, p, r.now())
+		r.add(o)
+		return s, refused
+	})
+}
+
+// Confirm signs as an admin that p is the home of a queue, as it is known here.
+func (r *Room) Confirm(ctx context.Context, name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
+	return r.signed(ctx, func() (*proto.Signed, error) { return r.home.Confirm(name, generation, p) })
+}
+
+func (r *Room) signed(ctx context.Context, sign func() (*proto.Signed, error)) (*proto.Signed, error) {
+	type answer struct {
+		signed  *proto.Signed
+		refused error
+	}
+	a, err := asked(ctx, r, func() (a answer) { a.signed, a.refused = sign(); return a })
+	if err = errors.Join(err, a.refused); err != nil {
+		return nil, err
+	}
+	return a.signed, nil
+}
+
+// Confirmed adds to a queue whose home is here what an admin has signed about that.
+func (r *Room) Confirmed(ctx context.Context, name string, deed *proto.Signed) error {
+	refused, err := asked(ctx, r, func() error {
+		o, refused := r.home.Confirmed(name, deed, r.now())
+		r.add(o)
+		return refused
+	})
+	return errors.Join(err, refused)
+}
+
+// maxSince is how many changes of its home may follow what an admin has signed of a queue
+// before one is asked to confirm the home.
+const maxSince = proto.MaxDeeds / 2
+
+// Unconfirmed returns the queues whose home is here and which an admin should confirm,
+// with their generations.
+func (r *Room) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
+	return asked(ctx, r, func() map[string]uint64 {
+		all := map[string]uint64{}
+		for name, q := range r.home.queues {
+			if q.known() && q.here(r.cfg.Self) && q.since() >= maxSince {
+				all[name] = q.state.Generation
+			}
+		}
+		return all
+	})
 }
 
 // HandOff gives a queue whose home is here, and all that is in it, to another home. It

@@ -76,9 +76,10 @@ type QueueView struct {
 
 // A LaneView is a lane that stands still because its head died.
 type LaneView struct {
-	Key   string
-	Died  proto.TaskID // zero: not known any more
-	Waits int          // tasks in it
+	Key    string
+	Origin proto.PeerID // zero: of all origins
+	Died   proto.TaskID // zero: not known any more
+	Waits  int          // tasks in it
 }
 
 // A MemberView is a node that could work on a queue.
@@ -148,8 +149,8 @@ func (r *Room) Queue(ctx context.Context, name string) (QueueView, error) {
 			v.Members = append(v.Members, MemberView{*m, q.usage.On(m.Peer)})
 		}
 		for _, b := range q.blocks() {
-			l := q.lanes[b.Key]
-			v.Blocked = append(v.Blocked, LaneView{Key: l.key, Died: l.died, Waits: len(l.tasks)})
+			l := q.lanes[laneKeyFrom(b.Origin, b.Key)]
+			v.Blocked = append(v.Blocked, LaneView{Key: b.Key, Origin: l.key.origin, Died: l.died, Waits: len(l.tasks)})
 		}
 		return v
 	})

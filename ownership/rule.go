@@ -108,7 +108,7 @@ func (h *Home) declined(from proto.PeerID, k claim, t *proto.Taken) {
 		h.raise(seen.Boot)
 	}
 	h.event(EventDeclined, c, from, t.Code.Name()+": "+t.Detail)
-	c.over("declined: " + t.Code.Name())
+	c.over("declined: "+t.Code.Name(), h.now.Wall)
 	c.state, c.released, c.place.lapsed = proto.TaskState_TASK_STATE_PENDING, true, false
 	if c.cancel && h.cfg.flaw != cancelForgotten {
 		h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
@@ -262,7 +262,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 		if c.place.lapsed {
 			h.event(EventLate, c, from, "nobody else was granted it")
 		}
-		c.over("result")
+		c.over(EndedByResult, h.now.Wall)
 		digest := bytes.Clone(in.Digest)
 		if digest == nil {
 			digest = []byte{}
@@ -274,8 +274,29 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 	return r, h.done()
 }
 
+// EndedByResult is why a grant is over whose result counts.
+const EndedByResult = "result"
+
 func (h *Home) orphan(from proto.PeerID, k claim, in Result) {
 	h.out.Orphans = append(h.out.Orphans, Orphan{Task: k.task, From: from, Epoch: k.epoch, State: in.State, Digest: in.Digest})
+}
+
+// RefuseResult takes the lease of a task back whose owner brings a result that is refused
+// for good, and tells it so: the task goes to another node.
+func (h *Home) RefuseResult(from proto.PeerID, id proto.TaskID, cause string, now Now) Output {
+	o := h.step(now)
+	c := h.cells[id]
+	if c == nil || c.owner != from || c.free() || c.released {
+		h.unheeded(id, from, proto.Seq{}, "a refused result of who has no lease")
+		return h.done()
+	}
+	k := c.claim()
+	r := k.ruling(proto.Code_CODE_STALE)
+	r.State, r.Generation = c.state, c.gen
+	o.send(from, proto.MessageType_COMMITTED, &proto.Committed{Rulings: []*proto.Ruling{r}})
+	h.shun(from, "", h.cfg.MaxBackoff)
+	h.released(c, from, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_CRASHED, Reason: "its result is refused: " + cause})
+	return h.done()
 }
 
 // OnRelease takes leases back whose owners say that they are over.
@@ -306,7 +327,7 @@ func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
 func (h *Home) released(c *cell, from proto.PeerID, m *proto.Released) {
 	why := strings.TrimPrefix(m.Cause.String(), "RELEASE_CAUSE_") // a newer node may have causes that this one has no word for
 	h.event(EventReleased, c, from, why+": "+m.Reason)
-	c.over(why)
+	c.over(why, h.now.Wall)
 	c.reason, c.released, c.place.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
 	h.shy(c, from, m)
 	to := c.after(m.Cause, h.cfg)

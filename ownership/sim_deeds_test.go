@@ -17,7 +17,7 @@ type simDeeds struct{ of *simNode }
 
 func (d simDeeds) Sign(x Deed) (*proto.Signed, error) {
 	s, err := plainDeeds{}.Sign(x)
-	if err == nil && (x.Seized || x.Generation == 1) && !d.of.admin() {
+	if err == nil && (x.Seized || x.From.IsZero()) && !d.of.admin() {
 		err = errors.New("it is no admin")
 	}
 	s.Signer = slices.Clone(d.of.peer[:])
@@ -30,11 +30,13 @@ func (d simDeeds) Verify(s *proto.Signed) (Deed, error) {
 	switch {
 	case err != nil || perr != nil:
 		return x, errors.Join(err, perr)
-	case (x.Seized || x.Generation == 1) && !d.of.s.nodeOf(by).admin(), !x.Seized && x.Generation > 1 && x.From != by:
+	case x.Admin && !d.of.s.nodeOf(by).admin(), !x.Admin && x.From != by:
 		return x, errors.New("signed by somebody who may not")
 	}
 	return x, nil
 }
+
+func (d simDeeds) Recall(s *proto.Signed) (Deed, error) { return d.Verify(s) }
 
 // usurper has a node that is neither admin nor home claim a queue, or hand over a
 // task of it that it never had, with all that it can make up.
@@ -49,7 +51,7 @@ func (s *sim) usurper() {
 	m := x.home.stateOf(q)
 	m.Generation, m.Home = m.Generation+1+uint64(s.rng.IntN(3)), slices.Clone(liar.peer[:])
 	lie := func(d Deed) {
-		d.Queue, d.Generation, d.To = name, m.Generation, liar.peer
+		d.Queue, d.Generation, d.To, d.Root = name, m.Generation, liar.peer, q.root
 		signed, _ := plainDeeds{}.Sign(d)
 		signed.Signer = slices.Clone(liar.peer[:])
 		m.Deeds = append(m.Deeds, signed)

@@ -16,7 +16,7 @@ func withStandby(home proto.PeerID, generation uint64, changed int64) *proto.Que
 	details, _ := proto.Encode(nil, appointed)
 	return &proto.QueueState{
 		Name: "far", Generation: generation, Home: home[:], ChangedMs: changed, Standby: vOwner[:], Witness: vStranger[:], Term: 4, Shipped: 99,
-		Appointed: &proto.Signed{Details: details, Signer: home[:]},
+		Appointed: &proto.Signed{Details: details, Signer: home[:]}, Deeds: madeBy("far", peerOf(0), vFar).Deeds,
 	}
 }
 

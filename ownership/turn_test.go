@@ -219,7 +219,11 @@ func TestTasksThatEndAsTheyCome(t *testing.T) {
 				w := newRoomWorld(t, 2, time.Second)
 				defer w.close()
 				n := w.rooms[1]
-				if err := n.room.SetQueue(t.Context(), "q", func(*proto.QueueState) {}); err != nil {
+				given := madeBy("q", peerOf(0), roomPeer(0))
+				self := roomPeer(1)
+				given.Home, given.Generation = self[:], 2
+				given.Deeds = append(given.Deeds, lie("q", roomPeer(0), Deed{Generation: 2, From: roomPeer(0), To: self}))
+				if err := n.room.ask(t.Context(), func() { _, o := n.room.home.Learn(given, n.room.now()); n.room.add(o) }); err != nil {
 					t.Fatal(err)
 				}
 				mover := &takingMover{roomNode: n}

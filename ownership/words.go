@@ -187,8 +187,9 @@ const (
 	keyMoved = 'v' // + task id: where its cell went
 	keyOwner = 'o' // + task id: a lease of this node
 	keyQueue = 'q' // + name
-	keyBlock = 'b' // + SHA-256 of queue, zero, ordering key
+	keyBlock = 'b' // + SHA-256 of queue, zero, origin, ordering key
 	keyMark  = 'h' // + PeerID of this node: the boot number of its epochs
+	keyMade  = 'd' // + name: the deed by which this node, an admin, has signed that a queue is made
 	keyPast  = 's' // + PeerID of a home: the epochs that it will not send again
 
 	keyShipped = 'w' // + PeerID of a home + one of these keys: kept free for what a standby is given

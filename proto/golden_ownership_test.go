@@ -43,6 +43,13 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"queue_asked":     &Record{State: TaskState_TASK_STATE_ACCEPTED, Kind: "build", Queue: "build", Require: []string{"gpu=yes"}, Prefer: []string{"fast"}},
 		"queue_record":    &Record{State: TaskState_TASK_STATE_ACCEPTED, Kind: "build", Queue: "build"},
 		"handed_off":      &HandedOff{Moved: []*Moved{{Task: seq(0x20, 16), Queue: "build", Home: seq(1, 32), Generation: 2, NotAfterMs: 3, Lease: lease, Behind: seq(5, 16), Key: "repo", Blocked: true}}},
+		"queue_ask":       &QueueAsk{Number: 5, Queue: "build", Generation: 2},
+		"queue_answer":    &QueueAnswer{Number: 5, Deed: &Signed{Details: []byte("deed"), Signer: seq(1, 32), Signature: seq(2, 64)}, Reason: "no"},
+		"deed_confirms":   &Deed{Mesh: seq(1, 16), Queue: "build", Generation: 9, To: seq(2, 32), Root: seq(3, 32)},
+		"shared_lanes":    &QueueState{Name: "build", SharedLanes: true},
+		"lane_of_origin":  &LaneBlock{Queue: "build", Key: "repo", Origin: seq(1, 32)},
+		"moved_lane":      &Moved{Task: seq(0x20, 16), Queue: "build", Key: "repo", Origin: seq(1, 32)},
+		"grant_over":      &Granting{EpochBoot: 1, EpochCounter: 2, Owner: seq(1, 32), TimeMs: 3, Ended: "result", EndedMs: 4},
 		"handoff_refused": &HandedOff{Refused: []*HandoffRefused{{Task: seq(0x20, 16), Generation: 2, Code: Code_CODE_FULL, Reason: "no room"}}},
 		"queue_moves":     &Record{State: TaskState_TASK_STATE_CANCELLED, Kind: "build", Target: "queue:build", MovesTo: "night"},
 		"owner_lease": &OwnerLease{

@@ -30,10 +30,11 @@ const (
 	MaxLookup   = 512 // tasks that one Lookup asks about
 	MaxGroup    = 512 // leaves under one signature, frames under one Ack
 
-	MaxRumors    = 32  // in a message of the gossip topic and in a step of a sync
-	MaxPiggyback = 8   // rumors that ride on a probe
-	MaxDeeds     = 32  // of a queue; older ones are left out
-	MaxDigests   = 256 // nodes that one step of a sync compares
+	MaxRumors     = 32      // in a message of the gossip topic and in a step of a sync
+	MaxPiggyback  = 8       // rumors that ride on a probe
+	MaxDeeds      = 32      // of a queue; older ones are left out
+	MaxGeneration = 1 << 32 // of a queue: nobody uses up the numbers
+	MaxDigests    = 256     // nodes that one step of a sync compares
 )
 
 // Times that every node agrees on.

@@ -69,6 +69,8 @@ const (
 	MessageType_READY          MessageType = 41 // payload is a Ready, on a ctl stream; never answered
 	MessageType_LOOKUP         MessageType = 42 // payload is a Lookup, from the home of tasks
 	MessageType_LOOKUP_REPLY   MessageType = 43 // payload is a LookupReply
+	MessageType_QUEUE_ASK      MessageType = 44 // payload is a QueueAsk, to an admin
+	MessageType_QUEUE_ANSWER   MessageType = 45 // payload is a QueueAnswer
 )
 
 // Enum value maps for MessageType.
@@ -116,6 +118,8 @@ var (
 		41: "READY",
 		42: "LOOKUP",
 		43: "LOOKUP_REPLY",
+		44: "QUEUE_ASK",
+		45: "QUEUE_ANSWER",
 	}
 	MessageType_value = map[string]int32{
 		"PING":           0,
@@ -160,6 +164,8 @@ var (
 		"READY":          41,
 		"LOOKUP":         42,
 		"LOOKUP_REPLY":   43,
+		"QUEUE_ASK":      44,
+		"QUEUE_ANSWER":   45,
 	}
 )
 
@@ -290,7 +296,7 @@ const file_message_proto_rawDesc = "" +
 	"\tsignature\x18\x06 \x01(\fR\tsignature\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x9a\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xbb\x04\n" +
 	"\vMessageType\x12\b\n" +
 	"\x04PING\x10\x00\x12\b\n" +
 	"\x04PONG\x10\x01\x12\b\n" +
@@ -344,7 +350,9 @@ const file_message_proto_rawDesc = "" +
 	"\x05READY\x10)\x12\n" +
 	"\n" +
 	"\x06LOOKUP\x10*\x12\x10\n" +
-	"\fLOOKUP_REPLY\x10+B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\fLOOKUP_REPLY\x10+\x12\r\n" +
+	"\tQUEUE_ASK\x10,\x12\x10\n" +
+	"\fQUEUE_ANSWER\x10-B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_message_proto_rawDescOnce sync.Once

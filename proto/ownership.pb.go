@@ -1408,6 +1408,7 @@ type Moved struct {
 	Behind        []byte                 `protobuf:"bytes,7,opt,name=behind,proto3" json:"behind,omitempty"`                              // task id of its predecessor in its lane
 	Key           string                 `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`                                    // of its lane, at most 256 bytes
 	Blocked       bool                   `protobuf:"varint,9,opt,name=blocked,proto3" json:"blocked,omitempty"`                           // its lane stands still
+	Origin        []byte                 `protobuf:"bytes,10,opt,name=origin,proto3" json:"origin,omitempty"`                             // PeerID of its lane; empty: the lane is of all origins
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1503,6 +1504,13 @@ func (x *Moved) GetBlocked() bool {
 		return x.Blocked
 	}
 	return false
+}
+
+func (x *Moved) GetOrigin() []byte {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
 }
 
 // Lease is the cell of a task: its home's record of who owns it, written before
@@ -1708,9 +1716,10 @@ type Granting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	EpochBoot     uint64                 `protobuf:"varint,1,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`
 	EpochCounter  uint64                 `protobuf:"varint,2,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
-	Owner         []byte                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`                  // PeerID
-	TimeMs        int64                  `protobuf:"varint,4,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"` // Unix milliseconds of the home's clock
-	Ended         string                 `protobuf:"bytes,5,opt,name=ended,proto3" json:"ended,omitempty"`                  // why it is over, at most 128 bytes
+	Owner         []byte                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`                     // PeerID
+	TimeMs        int64                  `protobuf:"varint,4,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`    // Unix milliseconds of the home's clock
+	Ended         string                 `protobuf:"bytes,5,opt,name=ended,proto3" json:"ended,omitempty"`                     // why it is over, at most 128 bytes
+	EndedMs       int64                  `protobuf:"varint,6,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"` // when, Unix milliseconds of the home's clock
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1778,6 +1787,13 @@ func (x *Granting) GetEnded() string {
 		return x.Ended
 	}
 	return ""
+}
+
+func (x *Granting) GetEndedMs() int64 {
+	if x != nil {
+		return x.EndedMs
+	}
+	return 0
 }
 
 // OwnerLease is an owner's record of a lease. It never leaves the node.
@@ -1929,8 +1945,8 @@ func (x *OwnerLease) GetGrantedBy() []byte {
 	return nil
 }
 
-// QueueState is what nodes agree on about a queue: made by its home, the higher
-// generation wins, among equals the higher PeerID of the home.
+// QueueState is what nodes agree on about a queue. It counts by its deeds: the lower
+// root wins, then the higher generation.
 type QueueState struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                               // at most 128 bytes
@@ -1955,6 +1971,7 @@ type QueueState struct {
 	Allow           []string               `protobuf:"bytes,20,rep,name=allow,proto3" json:"allow,omitempty"`                                            // who may submit: peer:NAME, peer:ID, role:ROLE, *; empty: every member with the role send; at most 32 of 128 bytes
 	Draining        bool                   `protobuf:"varint,21,opt,name=draining,proto3" json:"draining,omitempty"`                                     // takes no new tasks
 	Deeds           []*Signed              `protobuf:"bytes,22,rep,name=deeds,proto3" json:"deeds,omitempty"`                                            // how it came to this home, oldest first, at most 32: see Deed
+	SharedLanes     bool                   `protobuf:"varint,26,opt,name=shared_lanes,json=sharedLanes,proto3" json:"shared_lanes,omitempty"`            // tasks of all origins with one ordering key follow each other; else those of each origin
 	Voted           []byte                 `protobuf:"bytes,23,opt,name=voted,proto3" json:"voted,omitempty"`                                            // on the disk of standby and witness alone: PeerID that this node voted for in term
 	Appointed       *Signed                `protobuf:"bytes,24,opt,name=appointed,proto3" json:"appointed,omitempty"`                                    // by the home: the Deed that names standby and witness
 	Votes           []*Signed              `protobuf:"bytes,25,rep,name=votes,proto3" json:"votes,omitempty"`                                            // that made this node the home, at most 3: Deeds with a term
@@ -2146,6 +2163,13 @@ func (x *QueueState) GetDeeds() []*Signed {
 	return nil
 }
 
+func (x *QueueState) GetSharedLanes() bool {
+	if x != nil {
+		return x.SharedLanes
+	}
+	return false
+}
+
 func (x *QueueState) GetVoted() []byte {
 	if x != nil {
 		return x.Voted
@@ -2168,19 +2192,20 @@ func (x *QueueState) GetVotes() []*Signed {
 }
 
 // Deed proves who is the home of a queue from a generation on. It is signed by the
-// home until then, by a home that is an admin when the queue is made, and for a
-// seizure by an admin.
+// home until then; by an admin when the queue is made, when its home is seized, and
+// when an admin confirms the home of a later generation.
 type Deed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mesh          []byte                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`              // id, 16 bytes
 	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`            // at most 128 bytes
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // that begins with it; 1: the queue is made
-	From          []byte                 `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`              // PeerID of the home until then; empty when the queue is made
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // that begins with it; 1: the queue is made; at most 2^32
+	From          []byte                 `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`              // PeerID of the home until then; empty when the queue is made, or its home confirmed
 	To            []byte                 `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`                  // PeerID of the home from then on
 	Seized        bool                   `protobuf:"varint,6,opt,name=seized,proto3" json:"seized,omitempty"`         // from is gone, and an admin gives up what it knows
 	Standby       []byte                 `protobuf:"bytes,7,opt,name=standby,proto3" json:"standby,omitempty"`        // as the home appoints it, from and to are the home: PeerID of the node that is given each batch before it counts; empty: none
 	Witness       []byte                 `protobuf:"bytes,8,opt,name=witness,proto3" json:"witness,omitempty"`        // likewise: PeerID of the third vote; empty: none
 	Term          uint64                 `protobuf:"varint,9,opt,name=term,proto3" json:"term,omitempty"`             // a vote: to is the home once two of from, standby and witness have signed that; 0: no vote
+	Root          []byte                 `protobuf:"bytes,10,opt,name=root,proto3" json:"root,omitempty"`             // of a generation above 1: SHA-256 of the queue's name and the key that signed its first deed, 32 bytes: the lower wins where two admins made one queue
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2278,6 +2303,135 @@ func (x *Deed) GetTerm() uint64 {
 	return 0
 }
 
+func (x *Deed) GetRoot() []byte {
+	if x != nil {
+		return x.Root
+	}
+	return nil
+}
+
+// QueueAsk asks an admin to sign that this member is the home of a queue.
+type QueueAsk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`         // of the question; it comes back with the answer
+	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`            // at most 128 bytes
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // 1: the queue is made; above: the asker is its home since then, and its deeds become many
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueAsk) Reset() {
+	*x = QueueAsk{}
+	mi := &file_ownership_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueAsk) ProtoMessage() {}
+
+func (x *QueueAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_ownership_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueAsk.ProtoReflect.Descriptor instead.
+func (*QueueAsk) Descriptor() ([]byte, []int) {
+	return file_ownership_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *QueueAsk) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *QueueAsk) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *QueueAsk) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+// QueueAnswer answers a QueueAsk.
+type QueueAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the question
+	Deed          *Signed                `protobuf:"bytes,2,opt,name=deed,proto3" json:"deed,omitempty"`      // absent: it is refused
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`  // of the refusal, at most MaxReason bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueAnswer) Reset() {
+	*x = QueueAnswer{}
+	mi := &file_ownership_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueAnswer) ProtoMessage() {}
+
+func (x *QueueAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_ownership_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueAnswer.ProtoReflect.Descriptor instead.
+func (*QueueAnswer) Descriptor() ([]byte, []int) {
+	return file_ownership_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *QueueAnswer) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *QueueAnswer) GetDeed() *Signed {
+	if x != nil {
+		return x.Deed
+	}
+	return nil
+}
+
+func (x *QueueAnswer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Committed answers results of leases.
 type Committed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2288,7 +2442,7 @@ type Committed struct {
 
 func (x *Committed) Reset() {
 	*x = Committed{}
-	mi := &file_ownership_proto_msgTypes[24]
+	mi := &file_ownership_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2454,7 @@ func (x *Committed) String() string {
 func (*Committed) ProtoMessage() {}
 
 func (x *Committed) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[24]
+	mi := &file_ownership_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2467,7 @@ func (x *Committed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Committed.ProtoReflect.Descriptor instead.
 func (*Committed) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{24}
+	return file_ownership_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Committed) GetRulings() []*Ruling {
@@ -2333,7 +2487,7 @@ type QueueStates struct {
 
 func (x *QueueStates) Reset() {
 	*x = QueueStates{}
-	mi := &file_ownership_proto_msgTypes[25]
+	mi := &file_ownership_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2499,7 @@ func (x *QueueStates) String() string {
 func (*QueueStates) ProtoMessage() {}
 
 func (x *QueueStates) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[25]
+	mi := &file_ownership_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2512,7 @@ func (x *QueueStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueStates.ProtoReflect.Descriptor instead.
 func (*QueueStates) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{25}
+	return file_ownership_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *QueueStates) GetQueues() []*QueueState {
@@ -2381,7 +2535,7 @@ type TimelineAsk struct {
 
 func (x *TimelineAsk) Reset() {
 	*x = TimelineAsk{}
-	mi := &file_ownership_proto_msgTypes[26]
+	mi := &file_ownership_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2393,7 +2547,7 @@ func (x *TimelineAsk) String() string {
 func (*TimelineAsk) ProtoMessage() {}
 
 func (x *TimelineAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[26]
+	mi := &file_ownership_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2406,7 +2560,7 @@ func (x *TimelineAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimelineAsk.ProtoReflect.Descriptor instead.
 func (*TimelineAsk) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{26}
+	return file_ownership_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TimelineAsk) GetNumber() uint64 {
@@ -2449,7 +2603,7 @@ type TimelineReply struct {
 
 func (x *TimelineReply) Reset() {
 	*x = TimelineReply{}
-	mi := &file_ownership_proto_msgTypes[27]
+	mi := &file_ownership_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2615,7 @@ func (x *TimelineReply) String() string {
 func (*TimelineReply) ProtoMessage() {}
 
 func (x *TimelineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[27]
+	mi := &file_ownership_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2628,7 @@ func (x *TimelineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimelineReply.ProtoReflect.Descriptor instead.
 func (*TimelineReply) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{27}
+	return file_ownership_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TimelineReply) GetNumber() uint64 {
@@ -2516,7 +2670,7 @@ type TimelineLine struct {
 
 func (x *TimelineLine) Reset() {
 	*x = TimelineLine{}
-	mi := &file_ownership_proto_msgTypes[28]
+	mi := &file_ownership_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2528,7 +2682,7 @@ func (x *TimelineLine) String() string {
 func (*TimelineLine) ProtoMessage() {}
 
 func (x *TimelineLine) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[28]
+	mi := &file_ownership_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2541,7 +2695,7 @@ func (x *TimelineLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimelineLine.ProtoReflect.Descriptor instead.
 func (*TimelineLine) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{28}
+	return file_ownership_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TimelineLine) GetNumber() uint64 {
@@ -2621,7 +2775,7 @@ type QueueMember struct {
 
 func (x *QueueMember) Reset() {
 	*x = QueueMember{}
-	mi := &file_ownership_proto_msgTypes[29]
+	mi := &file_ownership_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2633,7 +2787,7 @@ func (x *QueueMember) String() string {
 func (*QueueMember) ProtoMessage() {}
 
 func (x *QueueMember) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[29]
+	mi := &file_ownership_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2646,7 +2800,7 @@ func (x *QueueMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMember.ProtoReflect.Descriptor instead.
 func (*QueueMember) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{29}
+	return file_ownership_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *QueueMember) GetPeer() []byte {
@@ -2696,7 +2850,7 @@ type KindLimit struct {
 
 func (x *KindLimit) Reset() {
 	*x = KindLimit{}
-	mi := &file_ownership_proto_msgTypes[30]
+	mi := &file_ownership_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2708,7 +2862,7 @@ func (x *KindLimit) String() string {
 func (*KindLimit) ProtoMessage() {}
 
 func (x *KindLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[30]
+	mi := &file_ownership_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2721,7 +2875,7 @@ func (x *KindLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindLimit.ProtoReflect.Descriptor instead.
 func (*KindLimit) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{30}
+	return file_ownership_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *KindLimit) GetKind() string {
@@ -2749,16 +2903,17 @@ func (x *KindLimit) GetNodeConcurrency() uint32 {
 // died and on_dead is block.
 type LaneBlock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queue         string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"` // at most 128 bytes
-	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`     // the ordering key, at most 256 bytes
-	Task          []byte                 `protobuf:"bytes,3,opt,name=task,proto3" json:"task,omitempty"`   // that died, 16 bytes
+	Queue         string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`   // at most 128 bytes
+	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`       // the ordering key, at most 256 bytes
+	Task          []byte                 `protobuf:"bytes,3,opt,name=task,proto3" json:"task,omitempty"`     // that died, 16 bytes
+	Origin        []byte                 `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"` // PeerID of whose tasks stand still; empty: of all origins
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LaneBlock) Reset() {
 	*x = LaneBlock{}
-	mi := &file_ownership_proto_msgTypes[31]
+	mi := &file_ownership_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2925,7 @@ func (x *LaneBlock) String() string {
 func (*LaneBlock) ProtoMessage() {}
 
 func (x *LaneBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[31]
+	mi := &file_ownership_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2938,7 @@ func (x *LaneBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LaneBlock.ProtoReflect.Descriptor instead.
 func (*LaneBlock) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{31}
+	return file_ownership_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LaneBlock) GetQueue() string {
@@ -2807,6 +2962,13 @@ func (x *LaneBlock) GetTask() []byte {
 	return nil
 }
 
+func (x *LaneBlock) GetOrigin() []byte {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
+}
+
 // HomeMark is a node's record about itself as a home, or about another home as an
 // owner of its leases.
 type HomeMark struct {
@@ -2822,7 +2984,7 @@ type HomeMark struct {
 
 func (x *HomeMark) Reset() {
 	*x = HomeMark{}
-	mi := &file_ownership_proto_msgTypes[32]
+	mi := &file_ownership_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2834,7 +2996,7 @@ func (x *HomeMark) String() string {
 func (*HomeMark) ProtoMessage() {}
 
 func (x *HomeMark) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[32]
+	mi := &file_ownership_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2847,7 +3009,7 @@ func (x *HomeMark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HomeMark.ProtoReflect.Descriptor instead.
 func (*HomeMark) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{32}
+	return file_ownership_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HomeMark) GetHome() []byte {
@@ -2918,7 +3080,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_ownership_proto_msgTypes[33]
+	mi := &file_ownership_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3092,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[33]
+	mi := &file_ownership_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2943,7 +3105,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{33}
+	return file_ownership_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Schedule) GetQueue() string {
@@ -3120,7 +3282,7 @@ type Scheduled struct {
 
 func (x *Scheduled) Reset() {
 	*x = Scheduled{}
-	mi := &file_ownership_proto_msgTypes[34]
+	mi := &file_ownership_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3294,7 @@ func (x *Scheduled) String() string {
 func (*Scheduled) ProtoMessage() {}
 
 func (x *Scheduled) ProtoReflect() protoreflect.Message {
-	mi := &file_ownership_proto_msgTypes[34]
+	mi := &file_ownership_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3307,7 @@ func (x *Scheduled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scheduled.ProtoReflect.Descriptor instead.
 func (*Scheduled) Descriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{34}
+	return file_ownership_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Scheduled) GetQueue() string {
@@ -3276,7 +3438,7 @@ const file_ownership_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12&\n" +
 	"\x04code\x18\x03 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xf6\x01\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x8e\x02\n" +
 	"\x05Moved\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\fR\x04task\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x12\n" +
@@ -3289,7 +3451,9 @@ const file_ownership_proto_rawDesc = "" +
 	"\x05lease\x18\x06 \x01(\v2\x13.transport.v1.LeaseR\x05lease\x12\x16\n" +
 	"\x06behind\x18\a \x01(\fR\x06behind\x12\x10\n" +
 	"\x03key\x18\b \x01(\tR\x03key\x12\x18\n" +
-	"\ablocked\x18\t \x01(\bR\ablocked\"\xe9\x04\n" +
+	"\ablocked\x18\t \x01(\bR\ablocked\x12\x16\n" +
+	"\x06origin\x18\n" +
+	" \x01(\fR\x06origin\"\xe9\x04\n" +
 	"\x05Lease\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\fR\x04task\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12-\n" +
@@ -3315,14 +3479,15 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06grants\x18\x11 \x03(\v2\x16.transport.v1.GrantingR\x06grants\x12+\n" +
 	"\x05moves\x18\x12 \x03(\v2\x15.transport.v1.ReceiptR\x05moves\x12\x18\n" +
 	"\ashipped\x18\x13 \x01(\x04R\ashipped\x12)\n" +
-	"\x05class\x18\x14 \x01(\x0e2\x13.transport.v1.ClassR\x05class\"\x93\x01\n" +
+	"\x05class\x18\x14 \x01(\x0e2\x13.transport.v1.ClassR\x05class\"\xae\x01\n" +
 	"\bGranting\x12\x1d\n" +
 	"\n" +
 	"epoch_boot\x18\x01 \x01(\x04R\tepochBoot\x12#\n" +
 	"\repoch_counter\x18\x02 \x01(\x04R\fepochCounter\x12\x14\n" +
 	"\x05owner\x18\x03 \x01(\fR\x05owner\x12\x17\n" +
 	"\atime_ms\x18\x04 \x01(\x03R\x06timeMs\x12\x14\n" +
-	"\x05ended\x18\x05 \x01(\tR\x05ended\"\xe1\x03\n" +
+	"\x05ended\x18\x05 \x01(\tR\x05ended\x12\x19\n" +
+	"\bended_ms\x18\x06 \x01(\x03R\aendedMs\"\xe1\x03\n" +
 	"\n" +
 	"OwnerLease\x12)\n" +
 	"\x05claim\x18\x01 \x01(\v2\x13.transport.v1.ClaimR\x05claim\x12\x12\n" +
@@ -3341,7 +3506,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12\x16\n" +
 	"\x06orphan\x18\r \x01(\bR\x06orphan\x12\x1d\n" +
 	"\n" +
-	"granted_by\x18\x0e \x01(\fR\tgrantedBy\"\xa5\x06\n" +
+	"granted_by\x18\x0e \x01(\fR\tgrantedBy\"\xc8\x06\n" +
 	"\n" +
 	"QueueState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
@@ -3371,10 +3536,11 @@ const file_ownership_proto_rawDesc = "" +
 	"next_homes\x18\x13 \x03(\tR\tnextHomes\x12\x14\n" +
 	"\x05allow\x18\x14 \x03(\tR\x05allow\x12\x1a\n" +
 	"\bdraining\x18\x15 \x01(\bR\bdraining\x12*\n" +
-	"\x05deeds\x18\x16 \x03(\v2\x14.transport.v1.SignedR\x05deeds\x12\x14\n" +
+	"\x05deeds\x18\x16 \x03(\v2\x14.transport.v1.SignedR\x05deeds\x12!\n" +
+	"\fshared_lanes\x18\x1a \x01(\bR\vsharedLanes\x12\x14\n" +
 	"\x05voted\x18\x17 \x01(\fR\x05voted\x122\n" +
 	"\tappointed\x18\x18 \x01(\v2\x14.transport.v1.SignedR\tappointed\x12*\n" +
-	"\x05votes\x18\x19 \x03(\v2\x14.transport.v1.SignedR\x05votes\"\xd4\x01\n" +
+	"\x05votes\x18\x19 \x03(\v2\x14.transport.v1.SignedR\x05votes\"\xe8\x01\n" +
 	"\x04Deed\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\fR\x04mesh\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1e\n" +
@@ -3386,7 +3552,19 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06seized\x18\x06 \x01(\bR\x06seized\x12\x18\n" +
 	"\astandby\x18\a \x01(\fR\astandby\x12\x18\n" +
 	"\awitness\x18\b \x01(\fR\awitness\x12\x12\n" +
-	"\x04term\x18\t \x01(\x04R\x04term\";\n" +
+	"\x04term\x18\t \x01(\x04R\x04term\x12\x12\n" +
+	"\x04root\x18\n" +
+	" \x01(\fR\x04root\"X\n" +
+	"\bQueueAsk\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\"g\n" +
+	"\vQueueAnswer\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12(\n" +
+	"\x04deed\x18\x02 \x01(\v2\x14.transport.v1.SignedR\x04deed\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\";\n" +
 	"\tCommitted\x12.\n" +
 	"\arulings\x18\x01 \x03(\v2\x14.transport.v1.RulingR\arulings\"?\n" +
 	"\vQueueStates\x120\n" +
@@ -3420,11 +3598,12 @@ const file_ownership_proto_rawDesc = "" +
 	"\tKindLimit\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12 \n" +
 	"\vconcurrency\x18\x02 \x01(\rR\vconcurrency\x12)\n" +
-	"\x10node_concurrency\x18\x03 \x01(\rR\x0fnodeConcurrency\"G\n" +
+	"\x10node_concurrency\x18\x03 \x01(\rR\x0fnodeConcurrency\"_\n" +
 	"\tLaneBlock\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
-	"\x04task\x18\x03 \x01(\fR\x04task\"\x98\x01\n" +
+	"\x04task\x18\x03 \x01(\fR\x04task\x12\x16\n" +
+	"\x06origin\x18\x04 \x01(\fR\x06origin\"\x98\x01\n" +
 	"\bHomeMark\x12\x12\n" +
 	"\x04home\x18\x01 \x01(\fR\x04home\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12!\n" +
@@ -3505,7 +3684,7 @@ func file_ownership_proto_rawDescGZIP() []byte {
 }
 
 var file_ownership_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ownership_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_ownership_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_ownership_proto_goTypes = []any{
 	(ReleaseCause)(0),      // 0: transport.v1.ReleaseCause
 	(LeasePhase)(0),        // 1: transport.v1.LeasePhase
@@ -3534,36 +3713,38 @@ var file_ownership_proto_goTypes = []any{
 	(*OwnerLease)(nil),     // 24: transport.v1.OwnerLease
 	(*QueueState)(nil),     // 25: transport.v1.QueueState
 	(*Deed)(nil),           // 26: transport.v1.Deed
-	(*Committed)(nil),      // 27: transport.v1.Committed
-	(*QueueStates)(nil),    // 28: transport.v1.QueueStates
-	(*TimelineAsk)(nil),    // 29: transport.v1.TimelineAsk
-	(*TimelineReply)(nil),  // 30: transport.v1.TimelineReply
-	(*TimelineLine)(nil),   // 31: transport.v1.TimelineLine
-	(*QueueMember)(nil),    // 32: transport.v1.QueueMember
-	(*KindLimit)(nil),      // 33: transport.v1.KindLimit
-	(*LaneBlock)(nil),      // 34: transport.v1.LaneBlock
-	(*HomeMark)(nil),       // 35: transport.v1.HomeMark
-	(*Schedule)(nil),       // 36: transport.v1.Schedule
-	(*Scheduled)(nil),      // 37: transport.v1.Scheduled
-	(Code)(0),              // 38: transport.v1.Code
-	(TaskState)(0),         // 39: transport.v1.TaskState
-	(Mode)(0),              // 40: transport.v1.Mode
-	(*Envelope)(nil),       // 41: transport.v1.Envelope
-	(*Stored)(nil),         // 42: transport.v1.Stored
-	(*Receipt)(nil),        // 43: transport.v1.Receipt
-	(Class)(0),             // 44: transport.v1.Class
-	(*Signed)(nil),         // 45: transport.v1.Signed
-	(*Content)(nil),        // 46: transport.v1.Content
+	(*QueueAsk)(nil),       // 27: transport.v1.QueueAsk
+	(*QueueAnswer)(nil),    // 28: transport.v1.QueueAnswer
+	(*Committed)(nil),      // 29: transport.v1.Committed
+	(*QueueStates)(nil),    // 30: transport.v1.QueueStates
+	(*TimelineAsk)(nil),    // 31: transport.v1.TimelineAsk
+	(*TimelineReply)(nil),  // 32: transport.v1.TimelineReply
+	(*TimelineLine)(nil),   // 33: transport.v1.TimelineLine
+	(*QueueMember)(nil),    // 34: transport.v1.QueueMember
+	(*KindLimit)(nil),      // 35: transport.v1.KindLimit
+	(*LaneBlock)(nil),      // 36: transport.v1.LaneBlock
+	(*HomeMark)(nil),       // 37: transport.v1.HomeMark
+	(*Schedule)(nil),       // 38: transport.v1.Schedule
+	(*Scheduled)(nil),      // 39: transport.v1.Scheduled
+	(Code)(0),              // 40: transport.v1.Code
+	(TaskState)(0),         // 41: transport.v1.TaskState
+	(Mode)(0),              // 42: transport.v1.Mode
+	(*Envelope)(nil),       // 43: transport.v1.Envelope
+	(*Stored)(nil),         // 44: transport.v1.Stored
+	(*Receipt)(nil),        // 45: transport.v1.Receipt
+	(Class)(0),             // 46: transport.v1.Class
+	(*Signed)(nil),         // 47: transport.v1.Signed
+	(*Content)(nil),        // 48: transport.v1.Content
 }
 var file_ownership_proto_depIdxs = []int32{
-	38, // 0: transport.v1.Ruling.code:type_name -> transport.v1.Code
-	39, // 1: transport.v1.Ruling.state:type_name -> transport.v1.TaskState
+	40, // 0: transport.v1.Ruling.code:type_name -> transport.v1.Code
+	41, // 1: transport.v1.Ruling.state:type_name -> transport.v1.TaskState
 	3,  // 2: transport.v1.Grant.claim:type_name -> transport.v1.Claim
-	40, // 3: transport.v1.Grant.mode:type_name -> transport.v1.Mode
-	41, // 4: transport.v1.Grant.envelope:type_name -> transport.v1.Envelope
+	42, // 3: transport.v1.Grant.mode:type_name -> transport.v1.Mode
+	43, // 4: transport.v1.Grant.envelope:type_name -> transport.v1.Envelope
 	7,  // 5: transport.v1.Granted.taken:type_name -> transport.v1.Taken
 	3,  // 6: transport.v1.Taken.claim:type_name -> transport.v1.Claim
-	38, // 7: transport.v1.Taken.code:type_name -> transport.v1.Code
+	40, // 7: transport.v1.Taken.code:type_name -> transport.v1.Code
 	3,  // 8: transport.v1.Start.claims:type_name -> transport.v1.Claim
 	4,  // 9: transport.v1.Permit.rulings:type_name -> transport.v1.Ruling
 	3,  // 10: transport.v1.Renew.claims:type_name -> transport.v1.Claim
@@ -3578,36 +3759,37 @@ var file_ownership_proto_depIdxs = []int32{
 	1,  // 19: transport.v1.Held.phase:type_name -> transport.v1.LeasePhase
 	22, // 20: transport.v1.Handoff.lease:type_name -> transport.v1.Lease
 	25, // 21: transport.v1.Handoff.queue:type_name -> transport.v1.QueueState
-	42, // 22: transport.v1.Handoff.task:type_name -> transport.v1.Stored
-	34, // 23: transport.v1.Handoff.blocks:type_name -> transport.v1.LaneBlock
+	44, // 22: transport.v1.Handoff.task:type_name -> transport.v1.Stored
+	36, // 23: transport.v1.Handoff.blocks:type_name -> transport.v1.LaneBlock
 	21, // 24: transport.v1.HandedOff.moved:type_name -> transport.v1.Moved
 	20, // 25: transport.v1.HandedOff.refused:type_name -> transport.v1.HandoffRefused
-	38, // 26: transport.v1.HandoffRefused.code:type_name -> transport.v1.Code
+	40, // 26: transport.v1.HandoffRefused.code:type_name -> transport.v1.Code
 	22, // 27: transport.v1.Moved.lease:type_name -> transport.v1.Lease
-	39, // 28: transport.v1.Lease.state:type_name -> transport.v1.TaskState
+	41, // 28: transport.v1.Lease.state:type_name -> transport.v1.TaskState
 	23, // 29: transport.v1.Lease.grants:type_name -> transport.v1.Granting
-	43, // 30: transport.v1.Lease.moves:type_name -> transport.v1.Receipt
-	44, // 31: transport.v1.Lease.class:type_name -> transport.v1.Class
+	45, // 30: transport.v1.Lease.moves:type_name -> transport.v1.Receipt
+	46, // 31: transport.v1.Lease.class:type_name -> transport.v1.Class
 	3,  // 32: transport.v1.OwnerLease.claim:type_name -> transport.v1.Claim
 	1,  // 33: transport.v1.OwnerLease.phase:type_name -> transport.v1.LeasePhase
-	40, // 34: transport.v1.OwnerLease.mode:type_name -> transport.v1.Mode
-	39, // 35: transport.v1.OwnerLease.state:type_name -> transport.v1.TaskState
+	42, // 34: transport.v1.OwnerLease.mode:type_name -> transport.v1.Mode
+	41, // 35: transport.v1.OwnerLease.state:type_name -> transport.v1.TaskState
 	0,  // 36: transport.v1.OwnerLease.cause:type_name -> transport.v1.ReleaseCause
-	32, // 37: transport.v1.QueueState.members:type_name -> transport.v1.QueueMember
-	33, // 38: transport.v1.QueueState.kinds:type_name -> transport.v1.KindLimit
-	45, // 39: transport.v1.QueueState.deeds:type_name -> transport.v1.Signed
-	45, // 40: transport.v1.QueueState.appointed:type_name -> transport.v1.Signed
-	45, // 41: transport.v1.QueueState.votes:type_name -> transport.v1.Signed
-	4,  // 42: transport.v1.Committed.rulings:type_name -> transport.v1.Ruling
-	25, // 43: transport.v1.QueueStates.queues:type_name -> transport.v1.QueueState
-	31, // 44: transport.v1.TimelineReply.lines:type_name -> transport.v1.TimelineLine
-	2,  // 45: transport.v1.Schedule.missed:type_name -> transport.v1.MissedRuns
-	46, // 46: transport.v1.Schedule.task:type_name -> transport.v1.Content
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	34, // 37: transport.v1.QueueState.members:type_name -> transport.v1.QueueMember
+	35, // 38: transport.v1.QueueState.kinds:type_name -> transport.v1.KindLimit
+	47, // 39: transport.v1.QueueState.deeds:type_name -> transport.v1.Signed
+	47, // 40: transport.v1.QueueState.appointed:type_name -> transport.v1.Signed
+	47, // 41: transport.v1.QueueState.votes:type_name -> transport.v1.Signed
+	47, // 42: transport.v1.QueueAnswer.deed:type_name -> transport.v1.Signed
+	4,  // 43: transport.v1.Committed.rulings:type_name -> transport.v1.Ruling
+	25, // 44: transport.v1.QueueStates.queues:type_name -> transport.v1.QueueState
+	33, // 45: transport.v1.TimelineReply.lines:type_name -> transport.v1.TimelineLine
+	2,  // 46: transport.v1.Schedule.missed:type_name -> transport.v1.MissedRuns
+	48, // 47: transport.v1.Schedule.task:type_name -> transport.v1.Content
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_ownership_proto_init() }
@@ -3624,7 +3806,7 @@ func file_ownership_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ownership_proto_rawDesc), len(file_ownership_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   35,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -127,10 +127,13 @@ func numbered(t proto.MessageType) bool { return t != proto.MessageType_MARK && 
 // ofOwnership reports whether a type is one of those by which nodes agree on who
 // may run a task, also one that only a newer node knows.
 func ofOwnership(t proto.MessageType) bool {
-	return t >= proto.MessageType_GRANT && t < lastOfOwnership
+	return t >= proto.MessageType_GRANT && t < lastOfOwnership || t >= proto.MessageType_QUEUE_ASK && t < lastOfQueues
 }
 
-const lastOfOwnership = 40
+const (
+	lastOfOwnership = 40
+	lastOfQueues    = 60
+)
 
 // Answers returns the next Ack, whose numbers are those of this link's frames.
 // It returns ErrLinkDown when the link has ended and every Ack was returned.

@@ -127,6 +127,7 @@ func TestQueueSet(t *testing.T) {
 		{"--labels gpu=yes,os=linux --allow peer:laptop", `{"labels":["gpu=yes","os=linux"],"allow":["peer:laptop"]}`, ""},
 		{"--lease 90s --on-lost-lease stop", `{"lease_ms":90000,"on_lost_lease":"stop"}`, ""},
 		{"--lease 0", `{"lease_ms":0}`, ""},
+		{"--lanes shared", `{"lanes":"shared"}`, ""},
 		{"--homes alpha,beta", `{"homes":["alpha","beta"]}`, ""},
 		{"--homes=", `{"homes":[]}`, ""},
 		{"--member a=weight:3,priority:9 --member b=limit:1,drain --member c", `{"member_rules":[{"node":"a","weight":3,"priority":9},{"node":"b","concurrency":1,"draining":true},{"node":"c"}]}`, ""},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
 )
@@ -17,9 +18,32 @@ import (
 // queueFlags are the flags of queue set as they are written.
 type queueFlags struct {
 	home, strategy, lease, lost string
+	lanes                       string
 	concurrency, each           int
 	kinds, labels, allow        []string
 	homes, members              []string
+	wait                        bool
+}
+
+// askAgain is the pause between two questions whether an admin is connected.
+const askAgain = 2 * time.Second
+
+// set changes the queue. With --wait it asks again while no admin is connected.
+func (f *queueFlags) set(ctx context.Context, w *world, c *client.Client, name string, s node.QueueSettings) (node.Queue, error) {
+	for told := false; ; told = true {
+		q, err := c.SetQueue(ctx, name, s)
+		if p, ok := errors.AsType[*api.Problem](err); !f.wait || !ok || p.Code != api.CodeNoAdmin {
+			return q, err
+		}
+		if !told {
+			w.say("waiting for an admin to be connected, who signs that queue %s is made", clean(name))
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return q, err
+		}
+	}
 }
 
 func queueSet(w *world) *cobra.Command {
@@ -28,7 +52,8 @@ func queueSet(w *world) *cobra.Command {
 		Use: "set QUEUE", Short: "Change the rules of a queue, or make one",
 		Long: `Change the rules of a queue, on its home. What no flag names stays as it is; the new
 rules count at once, for what waits, too. With --home here a queue that nobody knows
-yet is made, and this node is its home.
+yet is made, and this node is its home. An admin signs that: this node, or a
+connected one, by its setting queues.made_by.
 
 A flag that holds a list replaces the whole list; an empty one clears it. --kind
 bounds one kind of task: llm=4 is 4 at a time in the whole queue, llm=4/1 also 1 on
@@ -51,11 +76,12 @@ others stay away, and strategy ordered takes them in this order.`,
 				return err
 			}
 			return w.changeQueue(cmd, args[0], "changed", func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
-				return c.SetQueue(ctx, name, s)
+				return f.set(ctx, w, c, name, s)
 			})
 		},
 	}
 	fs := c.Flags()
+	fs.BoolVar(&f.wait, "wait", false, "go on asking while no admin is connected who signs that the queue is made")
 	fs.StringVar(&f.home, "home", "", "here: make the queue if nobody knows it yet")
 	fs.StringVar(&f.strategy, "strategy", "", "who is given what waits: "+strings.Join(strategies, ", "))
 	fs.IntVar(&f.concurrency, "concurrency", 0, "tasks that are owned at a time; 0: no limit")
@@ -67,6 +93,8 @@ others stay away, and strategy ordered takes them in this order.`,
 	fs.StringArrayVar(&f.members, "member", nil, "a node that works on it, NODE or NODE=weight:N,priority:N,limit:N,drain (repeatable)")
 	fs.StringVar(&f.lease, "lease", "", "of a grant without a renewal, as 15s; 0: the node's setting")
 	fs.StringVar(&f.lost, "on-lost-lease", "", "what a handler does whose lease cannot be renewed: continue or stop")
+	fs.StringVar(&f.lanes, "lanes", "", "whose tasks with one --order-key follow each other: origin (those of each), or shared (those of all)")
+	offer(c, "lanes", node.LanesOrigin, node.LanesShared)
 	offer(c, "strategy", strategies...)
 	offer(c, "on-lost-lease", "continue", "stop")
 	offer(c, "home", "here")
@@ -99,6 +127,7 @@ func (f *queueFlags) settings(given func(flag string) bool) (node.QueueSettings,
 		"member":           func() { s.MemberRules, bad = memberRules(f.members) },
 		"lease":            func() { s.LeaseMs = new(int) },
 		"on-lost-lease":    func() { s.OnLostLease = &f.lost },
+		"lanes":            func() { s.Lanes = &f.lanes },
 	} {
 		if given(flag) {
 			some = true

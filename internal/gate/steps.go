@@ -70,7 +70,7 @@ var soakSteps = slices.Concat([]step{
 	eachProcess(false,
 		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestKillAtPointsOfLeases", "TestTakeover",
 		"TestPowerCut", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
-		"TestSmallMachineOpensWhatItAccepted",
+		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
 		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
 		"TestNoHandlerTakesNothing", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",

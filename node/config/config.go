@@ -13,6 +13,7 @@ type Config struct {
 	Store     Store              `yaml:"store" doc:"The store below the node's folder."`
 	Net       Net                `yaml:"net" doc:"How peers reach this node."`
 	Mesh      Mesh               `yaml:"mesh" doc:"How this node stands among the others."`
+	Queues    Queues             `yaml:"queues" doc:"What this node does about shared queues as an admin."`
 	API       API                `yaml:"api" doc:"How programs on this machine reach this node."`
 	Limits    Limits             `yaml:"limits" doc:"How much a node takes and keeps."`
 	Log       Log                `yaml:"log" doc:"What a node tells about itself."`
@@ -61,6 +62,11 @@ type Mesh struct {
 	PruneInterval  Duration `yaml:"prune_interval" default:"1h" min:"1m" max:"30d" doc:"between two looks for such rows"`
 	Priority       int      `yaml:"priority" default:"100" min:"1" max:"1000000" doc:"of this node when the home of a queue is chosen; higher is preferred"`
 	Labels         []string `yaml:"labels" said:"none" doc:"words or key=value pairs that members are told, to choose this node by"`
+}
+
+// Queues says what this node does about shared queues as an admin.
+type Queues struct {
+	MadeBy []string `yaml:"made_by" said:"role:work" doc:"members for whom this node, where it is an admin, signs that they made a queue: role:ROLE, peer:NAME, peer:ID or *; they need the role work besides; empty: nobody"`
 }
 
 // API says how programs on this machine reach this node.
@@ -113,6 +119,7 @@ func (c Config) Node(dir string) node.Config {
 			PruneAge: time.Duration(c.Mesh.PruneAge), PruneLimit: c.Mesh.PruneLimit, PruneInterval: time.Duration(c.Mesh.PruneInterval),
 			Priority: c.Mesh.Priority, Labels: c.Mesh.Labels,
 		},
+		Queues: node.QueueConfig{MadeBy: c.Queues.MadeBy},
 		Limits: node.Limits{
 			MaxPending: c.Limits.MaxPending, MaxPendingBytes: int64(c.Limits.MaxPendingBytes), MaxInbox: c.Limits.MaxInbox,
 			Payload: int64(c.Limits.PayloadMax), QueueBodies: c.Limits.QueueBodies, Slots: c.Limits.Slots,

@@ -1,0 +1,252 @@
+package node
+
+import (
+	"crypto/sha256"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// forgedTask is a task for a queue that a forger signs with itself as the target, and
+// seals for a node.
+func forgedTask(t *testing.T, f *transporttest.Forger, n *Node, queue, order string) (proto.TaskID, *proto.Envelope) {
+	t.Helper()
+	now := time.Now()
+	sum := sha256.Sum256(nil)
+	content, err := proto.Encode(nil, &proto.Content{Kind: "build", Class: proto.Class_CLASS_NORMAL, Queue: queue, OrderingKey: order, BodyDigest: sum[:]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := proto.Header{
+		What: proto.WhatTask, Mesh: f.Mesh.ID, ID: proto.NewTaskID(now), Origin: f.Peer(), Target: f.Peer(), Seq: proto.Seq{Boot: f.Boot, Counter: 1},
+		Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
+	}
+	sealer := identity.NewSealer(clock.Runtime())
+	env, key, err := sealer.Seal(&h, f.Keys.SealingKey(), content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if env.Slot, err = sealer.Slot(env.GetHeader(), n.keys.SealingKey(), key); err != nil {
+		t.Fatal(err)
+	}
+	sig, proofs := f.Keys.SignGroup([][32]byte{identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), h.What)})
+	env.Signature, env.Index, env.Path = sig, proofs[0].Index, proofs[0].Path
+	return h.ID, env
+}
+
+// A member takes no queue by what it says of itself, whatever its id and the generation,
+// hands over no task that it signed for itself, and makes no ordering key stand still: it
+// was never a home (I10, I17).
+func TestAMemberTakesNoQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 2, time.Second)
+		defer c.close()
+		home := c.nodes[0].node
+		f := c.forger("mallory")
+		defer f.Close()
+		time.Sleep(30 * time.Second)
+		self := f.Peer()
+		signed := func(g uint64) *proto.Signed {
+			d := identity.Deed{Queue: "build", Generation: g, From: home.keys.Peer(), To: self}
+			if g == 1 {
+				d.From = proto.PeerID{}
+			}
+			s, _ := f.Keys.SignDeed(f.Mesh, d) // refused here too: what follows is said all the same
+			return s
+		}
+		own, err := f.Keys.SignDeed(f.Mesh, identity.Deed{Queue: "deploy", Generation: 7, From: self, To: c.nodes[1].node.keys.Peer()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []*proto.QueueState{
+			{Name: "build", Generation: 1, Home: self[:]},
+			{Name: "build", Generation: 2, Home: self[:]},
+			{Name: "build", Generation: 1<<64 - 1, Home: self[:]},
+			{Name: "deploy", Generation: 1, Home: self[:]},
+			{Name: "deploy", Generation: 1<<64 - 1, Home: self[:], Deeds: []*proto.Signed{own}},
+			{Name: "deploy", Generation: 1 << 32, Home: self[:], Deeds: []*proto.Signed{own}},
+		} {
+			if s := signed(q.Generation); s != nil {
+				q.Deeds = append(q.Deeds, s)
+			}
+			for _, s := range c.nodes {
+				f.Say(s.node.keys.Peer(), proto.StreamTask, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{q}}))
+			}
+		}
+		time.Sleep(5 * time.Second)
+		for _, s := range c.nodes {
+			if q, err := s.node.Queue(t.Context(), "build"); err != nil || q.Home != "n0" {
+				t.Errorf("%s takes %s for the home of build: %v", s.name, q.Home, err)
+			}
+			if q, err := s.node.Queue(t.Context(), "deploy"); !errors.Is(err, ErrNotFound) {
+				t.Errorf("%s takes %s for the home of deploy: %v", s.name, q.Home, err)
+			}
+		}
+		if q, err := home.SetQueue(t.Context(), "deploy", QueueSettings{Home: "here"}); err != nil || !q.Here {
+			t.Errorf("an admin cannot make the queue: %v", err)
+		}
+		id, env := forgedTask(t, f, home, "build", "lane")
+		lease := &proto.Lease{Task: id[:], Queue: "build", State: proto.TaskState_TASK_STATE_PENDING, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
+		f.Say(home.keys.Peer(), proto.StreamTask, f.Frame(proto.MessageType_HANDOFF, &proto.Handoff{
+			Lease: lease, Task: &proto.Stored{Envelope: env}, Blocks: []*proto.LaneBlock{{Queue: "build", Key: "lane-a"}, {Queue: "build", Key: "lane-b"}},
+		}))
+		time.Sleep(5 * time.Second)
+		if _, err := home.Task(t.Context(), id.String()); !errors.Is(err, ErrNotFound) {
+			t.Errorf("a task was taken from who was never the home: %v", err)
+		}
+		if q, _ := home.Queue(t.Context(), "build"); len(q.Blocked) != 0 {
+			t.Errorf("lanes stand still by its word: %v", q.Blocked)
+		}
+		c.ended(1, c.give(1, 3), time.Minute)
+	})
+}
+
+// A node without the role work is granted nothing and is no home; an owner takes no grant
+// from a node that was never the home of the queue, nor one that says another mode or end
+// than the origin signed (I17).
+func TestGrantsGoByTheRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		s := c.world.add()
+		inv, err := c.nodes[0].node.Invite(t.Context(), InviteOptions{Roles: []string{identity.RoleSend}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Join(t.Context(), s.config(), inv.Ticket, s.name); err != nil {
+			t.Fatal(err)
+		}
+		s.engine = s.engine.Reopen()
+		s.start()
+		c.serve(s, time.Second)
+		time.Sleep(time.Minute)
+		if by := c.ended(1, c.give(1, 40), time.Minute); by[3] != 0 {
+			t.Errorf("run by %v: a node without the role work was granted tasks", by)
+		}
+		if _, err := s.node.SetQueue(t.Context(), "own", QueueSettings{Home: "here"}); !errors.Is(err, ErrDenied) {
+			t.Errorf("it makes a queue: %v", err)
+		}
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", s.name); !errors.Is(err, ErrRefused) {
+			t.Errorf("it is given a queue: %v", err)
+		}
+
+		c.set(QueueSettings{Paused: new(true)})
+		id, err := proto.ParseTaskID(c.give(1, 1)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.accepted(0, []string{id.String()})
+		home, owner := c.nodes[0].node, c.nodes[1].node
+		if _, err := (custody{home}).Envelope(id, s.node.keys.Peer()); err == nil {
+			t.Error("its body is sealed for a node without the role work")
+		}
+		env, err := custody{home}.Envelope(id, owner.keys.Peer())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := proto.ParseHeader(env.GetHeader())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, tt := range map[string]struct {
+			from   proto.PeerID
+			change func(*proto.Grant)
+			want   proto.Code
+		}{
+			"as it was signed":              {home.keys.Peer(), func(*proto.Grant) {}, 0},
+			"with another mode":             {home.keys.Peer(), func(g *proto.Grant) { g.Mode = proto.Mode_MODE_AT_MOST_ONCE }, proto.Code_CODE_BAD_FORM},
+			"with a later end":              {home.keys.Peer(), func(g *proto.Grant) { g.NotAfterMs += 1000 }, proto.Code_CODE_BAD_FORM},
+			"of another queue":              {home.keys.Peer(), func(g *proto.Grant) { g.Queue = "other" }, proto.Code_CODE_DENIED},
+			"by who was never the home":     {c.nodes[2].node.keys.Peer(), func(*proto.Grant) {}, proto.Code_CODE_DENIED},
+			"by a node without a role work": {s.node.keys.Peer(), func(*proto.Grant) {}, proto.Code_CODE_DENIED},
+		} {
+			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", NotAfterMs: h.NotAfter, Envelope: env}
+			tt.change(g)
+			if got := (runner{owner}).Check(tt.from, g); got != tt.want {
+				t.Errorf("%s: %v, want %v", name, got, tt.want)
+			}
+		}
+		c.set(QueueSettings{Paused: new(false)})
+		c.ended(1, []string{id.String()}, time.Minute)
+	})
+}
+
+// A member that is no admin makes a queue with the signature of a connected one, and none
+// while there is none: the refusal says what to do, and nothing is left of it. An admin
+// signs for whom its setting names.
+func TestAMemberMakesAQueueWithAnAdmin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrewOf(t, newWorldWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
+			if s.place == 2 {
+				cfg.Queues.MadeBy = []string{} // an admin too, which signs for nobody
+			}
+		}), time.Second)
+		defer c.close()
+		member := c.nodes[1].node
+		here := QueueSettings{Home: "here"}
+		if q, err := member.SetQueue(t.Context(), "mine", here); err != nil || !q.Here {
+			t.Fatalf("with an admin: %v", err)
+		}
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "mine", here); !errors.Is(err, ErrRefused) {
+			t.Errorf("the admin makes it too: %v", err)
+		}
+		c.Partition([]int{1}, []int{0, 2})
+		c.await(5*time.Minute, "the member to be alone", func() bool {
+			return !member.net.Connected(c.nodes[0].node.keys.Peer()) && !member.net.Connected(c.nodes[2].node.keys.Peer())
+		})
+		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, ErrNoAdmin) || !strings.Contains(err.Error(), "queue set lonely --home here") {
+			t.Errorf("without an admin: %v", err)
+		}
+		if _, err := member.Queue(t.Context(), "lonely"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("half a queue is left: %v", err)
+		}
+		c.Partition([]int{1, 2}, []int{0})
+		c.await(5*time.Minute, "the second admin", func() bool { return member.net.Connected(c.nodes[2].node.keys.Peer()) })
+		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "queues.made_by") {
+			t.Errorf("with an admin that signs for nobody: %v", err)
+		}
+		c.Heal()
+		c.await(5*time.Minute, "the first admin", func() bool {
+			_, err := member.SetQueue(t.Context(), "lonely", here)
+			return err == nil
+		})
+		c.await(time.Minute, "the others to know it", func() bool {
+			q, err := c.nodes[2].node.Queue(t.Context(), "lonely")
+			return err == nil && q.Home == "n1"
+		})
+	})
+}
+
+// An admin takes a queue from a home that is connected, which hands over what it has at
+// once: nothing is lost, and nothing runs twice (I3).
+func TestAQueueIsSeizedFromAConnectedHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, 2*time.Second)
+		defer c.close()
+		c.set(QueueSettings{Concurrency: new(1)})
+		ids := c.give(1, 6)
+		time.Sleep(5 * time.Second)
+		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, ErrDenied) {
+			t.Errorf("who is no admin seizes it: %v", err)
+		}
+		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {
+			t.Fatal(err)
+		}
+		c.ended(1, ids, 5*time.Minute)
+		if n := c.again(); n != 0 {
+			t.Errorf("I6: %d tasks were started again", n)
+		}
+		for _, s := range c.nodes {
+			if q, err := s.node.Queue(t.Context(), "build"); err != nil || q.Home != "n2" {
+				t.Errorf("%s takes %s for the home: %v", s.name, q.Home, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,45 @@
+package node
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A task that nobody serves holds up the tasks of its own origin with its ordering key, and
+// nobody else's; where a queue has its lanes shared, those of all (I10).
+func TestQueueLanesAreOfTheirOrigin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		submit := func(at int, kind string) string {
+			s, err := c.nodes[at].node.Submit(t.Context(), Request{Target: "queue:build", Kind: kind, Order: "customer-7"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			return s.ID
+		}
+		submit(2, "nosuchkind")
+		behind := submit(2, "build")
+		c.ended(1, []string{submit(1, "build")}, time.Minute)
+		if task, err := c.nodes[2].node.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
+			t.Errorf("the next of the same origin is %s: %v", task.State, err)
+		}
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Lanes: new("mine")}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("lanes of another word: %v", err)
+		}
+		c.set(QueueSettings{Lanes: new(LanesShared)})
+		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Lanes != LanesShared {
+			t.Errorf("the queue has lanes %q: %v", q.Lanes, err)
+		}
+		waits := submit(1, "build")
+		time.Sleep(10 * time.Second)
+		if task, err := c.nodes[1].node.Task(t.Context(), waits); err != nil || task.State != "ACCEPTED" {
+			t.Errorf("with shared lanes the task of another origin is %s: %v", task.State, err)
+		}
+		c.set(QueueSettings{Lanes: new(LanesOrigin)})
+		c.ended(1, []string{waits}, time.Minute)
+	})
+}

@@ -1,0 +1,203 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/proto"
+)
+
+// ErrNoAdmin is returned for the making of a queue that no admin could be asked to sign.
+var ErrNoAdmin = errors.New("no admin is connected")
+
+const (
+	askAdminTime = 5 * time.Second // for the answer of one admin
+	maxAdminAsks = 64              // questions to admins that are open at once
+)
+
+// adminAsks are the questions of this node to admins that are open.
+type adminAsks struct {
+	mu      sync.Mutex
+	last    uint64
+	open    map[uint64]*adminAsk
+	confirm time.Duration // when admins were asked last to confirm homes, by Mono
+}
+
+type adminAsk struct {
+	of     proto.PeerID
+	answer chan *proto.QueueAnswer // has room for one
+}
+
+// mayMake reports whether this node, as an admin, signs that p made a queue.
+func (n *Node) mayMake(p proto.PeerID) error {
+	m, member := n.book.Member(p)
+	switch {
+	case !n.book.Self().Member.HasRole(identity.RoleAdmin):
+		return errors.New("it is no admin")
+	case !member || !m.HasRole(identity.RoleWork):
+		return errors.New("the home of a queue needs the role work")
+	case !inbox.Allowed(n.cfg.Queues.MadeBy, p, members{n.book}):
+		return errors.New("the setting queues.made_by of this admin does not name it")
+	}
+	return nil
+}
+
+// makeQueue returns the deed by which this node makes a queue, signed by a connected
+// admin; nil where this node is an admin and signs itself.
+func (n *Node) makeQueue(ctx context.Context, name string) (*proto.Signed, error) {
+	self := n.book.Self().Member
+	if !self.HasRole(identity.RoleWork) {
+		return nil, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", ErrDenied)
+	}
+	if self.HasRole(identity.RoleAdmin) {
+		return nil, nil
+	}
+	return n.askAdmins(ctx, name, 1)
+}
+
+// askAdmins asks the connected admins one after the other to sign that this node is the
+// home of a queue.
+func (n *Node) askAdmins(ctx context.Context, name string, generation uint64) (*proto.Signed, error) {
+	var refusals []string
+	for _, p := range n.book.List() {
+		if !p.Member.HasRole(identity.RoleAdmin) || p.Peer == n.keys.Peer() || !n.net.Connected(p.Peer) {
+			continue
+		}
+		a, err := n.askAdmin(ctx, p.Peer, &proto.QueueAsk{Queue: name, Generation: generation})
+		switch {
+		case err != nil:
+			return nil, err
+		case a == nil:
+			refusals = append(refusals, p.Label()+" did not answer")
+		case a.GetDeed() == nil:
+			refusals = append(refusals, p.Label()+": "+a.GetReason())
+		default:
+			return a.GetDeed(), nil
+		}
+	}
+	if len(refusals) > 0 {
+		return nil, fmt.Errorf("%w: no admin signs that queue %s is made here: %s", ErrRefused, name, strings.Join(refusals, "; "))
+	}
+	return nil, fmt.Errorf("%w: an admin has to sign that queue %s is made, and this node is none: connect one and ask again, or with --wait; or on an admin: balefire-node queue set %s --home here, and then balefire-node queue handoff %s --to %s", ErrNoAdmin, name, name, name, n.self.Name)
+}
+
+// askAdmin puts one question to one admin; nil: no answer came in time.
+func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAsk) (*proto.QueueAnswer, error) {
+	qs, x := &n.queues.admins, &adminAsk{of: to, answer: make(chan *proto.QueueAnswer, 1)}
+	qs.mu.Lock()
+	if len(qs.open) >= maxAdminAsks {
+		qs.mu.Unlock()
+		return nil, fmt.Errorf("%w: too many queues are being made", ErrRefused)
+	}
+	if qs.open == nil {
+		qs.open = map[uint64]*adminAsk{}
+	}
+	qs.last++
+	ask.Number = qs.last
+	qs.open[ask.Number] = x
+	qs.mu.Unlock()
+	defer func() {
+		qs.mu.Lock()
+		defer qs.mu.Unlock()
+		delete(qs.open, ask.Number)
+	}()
+	post{n}.Post(to, proto.MessageType_QUEUE_ASK, ask)
+	timer := time.NewTimer(askAdminTime)
+	defer timer.Stop()
+	select {
+	case a := <-x.answer:
+		return a, nil
+	case <-timer.C:
+		return nil, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// receiveMaking answers a member that asks this node, as an admin, to sign, or takes the
+// answer of an admin.
+func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
+	if m.GetType() == proto.MessageType_QUEUE_ANSWER {
+		a := new(proto.QueueAnswer)
+		if err := proto.Decode(m.GetPayload(), a); err != nil {
+			return err
+		}
+		qs := &n.queues.admins
+		qs.mu.Lock()
+		defer qs.mu.Unlock()
+		if x := qs.open[a.GetNumber()]; x != nil && x.of == from {
+			delete(qs.open, a.GetNumber())
+			x.answer <- a
+		}
+		return nil
+	}
+	ask := new(proto.QueueAsk)
+	if err := proto.Decode(m.GetPayload(), ask); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askAdminTime)
+	defer cancel()
+	answer := &proto.QueueAnswer{Number: ask.GetNumber()}
+	deed, err := n.signFor(ctx, from, ask)
+	if answer.Deed = deed; err != nil {
+		answer.Reason = proto.Clip(err.Error(), proto.MaxReason)
+	}
+	post{n}.Post(from, proto.MessageType_QUEUE_ANSWER, answer)
+	return nil
+}
+
+// signFor signs as an admin what a member asks for.
+func (n *Node) signFor(ctx context.Context, from proto.PeerID, ask *proto.QueueAsk) (*proto.Signed, error) {
+	switch err := n.mayMake(from); {
+	case err != nil:
+		return nil, err
+	case !queueRE.MatchString(ask.GetQueue()):
+		return nil, fmt.Errorf("%.80q is no name of a queue", ask.GetQueue())
+	case ask.GetGeneration() > 1:
+		return n.queues.room.Confirm(ctx, ask.GetQueue(), ask.GetGeneration(), from)
+	}
+	deed, err := n.queues.room.SignFor(ctx, ask.GetQueue(), from)
+	if err != nil {
+		return nil, err
+	}
+	return deed, n.noteOf(ctx, actorSystem, "queue.sign", ask.GetQueue()+" made by "+from.String())
+}
+
+// confirmEvery is how often admins are asked to confirm homes.
+const confirmEvery = time.Minute
+
+// confirmHomes has an admin confirm the queues whose home is here and changed often since
+// the last word of one: their deeds would not fit into one state any more.
+func (q *queues) confirmHomes(ctx context.Context) {
+	n := q.node
+	now := max(n.cfg.Clock.Mono(), 1)
+	if q.admins.confirm > 0 && now-q.admins.confirm < confirmEvery {
+		return
+	}
+	q.admins.confirm = now
+	all, err := q.room.Unconfirmed(ctx)
+	if err != nil || len(all) == 0 {
+		return
+	}
+	for name, generation := range all {
+		var deed *proto.Signed
+		var err error
+		if self := n.keys.Peer(); n.mayMake(self) == nil {
+			deed, err = q.room.Confirm(ctx, name, generation, self)
+		} else {
+			deed, err = n.askAdmins(ctx, name, generation)
+		}
+		if err == nil {
+			err = q.room.Confirmed(ctx, name, deed)
+		}
+		if err != nil && ctx.Err() == nil {
+			n.log.Info("no admin has confirmed the home of a queue yet; its next changes of homes need that", "queue", name, "err", err)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package ownership
+
+import (
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// laneBench is a home with tasks of two origins and one ordering key: a's first has a kind
+// that nobody serves, or is not due.
+func laneBench(t *testing.T, shared bool, head func(*Task)) (h *Home, granted map[byte]bool, now Now) {
+	t.Helper()
+	h, granted = NewHome(homePeer, 100, Config{}), map[byte]bool{}
+	now = Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = shared }, now, "q")
+	outs := []Output{h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, now)}
+	for i, origin := range []proto.PeerID{peerOf(1), peerOf(1), peerOf(2), peerOf(2)} {
+		x := Task{ID: proto.TaskID{byte(i + 1)}, Origin: origin, Queue: "q", Kind: "k", Key: "customer-7", NotAfter: now.Wall + time.Hour.Milliseconds()}
+		if i == 0 {
+			head(&x)
+		}
+		outs = append(outs, h.Add(x, now))
+	}
+	for _, o := range outs {
+		note(granted, o)
+	}
+	return h, granted, now
+}
+
+func note(granted map[byte]bool, o Output) {
+	for _, s := range o.Sends {
+		if g, ok := s.Body.(*proto.Grant); ok {
+			granted[g.Claim.Task[0]] = true
+		}
+	}
+}
+
+// An ordering key is that of its origin: a head whose kind nobody serves, or that is not
+// due, holds up the tasks of that origin alone, and each origin's go one after the other.
+// Where the lanes of the queue are shared it holds up all (I10).
+func TestALaneIsOfItsOrigin(t *testing.T) {
+	for name, head := range map[string]func(*Task){
+		"a kind that nobody serves": func(x *Task) { x.Kind = "nosuchkind" },
+		"not due":                   func(x *Task) { x.NotBefore = 1_700_000_000_000 + time.Minute.Milliseconds() },
+	} {
+		if _, granted, _ := laneBench(t, false, head); len(granted) != 1 || !granted[3] {
+			t.Errorf("%s: granted are %v, want the first of the other origin", name, granted)
+		}
+		if _, granted, _ := laneBench(t, true, head); len(granted) != 0 {
+			t.Errorf("%s, lanes shared: granted are %v, want none", name, granted)
+		}
+	}
+}
+
+// The lanes of a queue that has tasks are regrouped when its rule changes: nothing starts
+// out of order, and what stood still goes on standing still.
+func TestLanesAreRegrouped(t *testing.T) {
+	h, granted, now := laneBench(t, true, func(x *Task) { x.Kind = "nosuchkind" })
+	note(granted, h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = false }, now, "q"))
+	if len(granted) != 1 || !granted[3] {
+		t.Fatalf("granted are %v, want the first of the other origin", granted)
+	}
+	note(granted, h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = true }, now, "q"))
+	if len(granted) != 1 || len(h.queue("q").lanes) != 1 {
+		t.Errorf("granted are %v in %d lanes", granted, len(h.queue("q").lanes))
+	}
+	q := h.queue("q")
+	l := q.lanes[laneKey{key: "customer-7"}]
+	l.blocked, l.died = true, proto.TaskID{9}
+	note(granted, h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = false }, now, "q"))
+	if blocks := q.blocks(); len(blocks) != 2 {
+		t.Errorf("%d lanes stand still, want those of both origins", len(blocks))
+	}
+	stood, o := h.Unblock("q", "customer-7", now)
+	if note(granted, o); !stood || len(q.blocks()) != 0 || granted[2] || granted[4] {
+		t.Errorf("unblocked: %v, %d stand still, granted are %v", stood, len(q.blocks()), granted)
+	}
+}
