@@ -427,19 +427,26 @@ func TestQueueThatWasMadeTwiceIsOne(t *testing.T) {
 			want = "n2"
 		}
 		for _, s := range c.nodes {
-			if q, err := s.node.Queue(t.Context(), "test"); err != nil || q.Home != want {
-				t.Errorf("%s takes %s for the home, want %s: %v", s.name, q.Home, want, err)
-			}
+			c.await(10*time.Minute, s.name+" to know the one home", func() bool {
+				q, err := s.node.Queue(t.Context(), "test")
+				return err == nil && q.Home == want
+			})
 		}
-		for _, at := range []int{0, 2} {
-			rows := 0
+		rows := func(at int) (n int) {
 			for _, x := range c.nodes[at].node.LeaseConflicts(t.Context()) {
 				if x.Queue == "test" && x.Task == "" {
-					rows++
+					n++
 				}
 			}
-			if rows != 1 {
-				t.Errorf("%d rows of the conflict at n%d, want one", rows, at)
+			return n
+		}
+		for _, at := range []int{0, 2} {
+			c.await(10*time.Minute, fmt.Sprintf("n%d to show the conflict", at), func() bool { return rows(at) > 0 })
+		}
+		time.Sleep(10 * time.Minute)
+		for _, at := range []int{0, 2} {
+			if n := rows(at); n != 1 {
+				t.Errorf("%d rows of the conflict at n%d, want one", n, at)
 			}
 		}
 	})

@@ -160,8 +160,12 @@ func TestACutOffNodeTakesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		h, err := proto.ParseHeader(env.GetHeader())
+		if err != nil {
+			t.Fatal(err)
+		}
 		check := func() proto.Code {
-			return runner{alone}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env})
+			return runner{alone}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env, NotAfterMs: h.NotAfter})
 		}
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(2*time.Minute, "the cut to be noticed", alone.gossip.SelfPaused)
