@@ -40,7 +40,6 @@ func TestManyKeys(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d = nil
 	needed := int64(n) * MemoryOf(65, val)
 	before := heapInUse()
 	cfg.MaxMemory = needed / 2

@@ -48,7 +48,6 @@ func TestManyKeys(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d = nil
 	before, began := heapInUse(), time.Now()
 	d = open()
 	defer d.Close()
