@@ -19,11 +19,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -89,16 +91,26 @@ func runGate(ctx context.Context, only string) error {
 	if err != nil {
 		return err
 	}
-	var results []result
-	failed := 0
-	for _, s := range all {
-		r := s.run(ctx, os.Stdout)
-		if results = append(results, r); r.err != nil {
-			failed++
-			fmt.Printf("\nFAIL %s: %v\n", s.name, r.err)
+	results := make([]result, len(all))
+	said := make([]bytes.Buffer, len(all)) // of the steps that run beside others
+	var beside sync.WaitGroup
+	for i, s := range all {
+		if s.beside {
+			beside.Go(func() { results[i] = s.run(ctx, &said[i]) })
+		} else {
+			results[i] = s.run(ctx, os.Stdout)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+	}
+	beside.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	failed := 0
+	for i, r := range results {
+		fmt.Print(said[i].String())
+		if r.err != nil {
+			failed++
+			fmt.Printf("\nFAIL %s: %v\n", r.step.name, r.err)
 		}
 	}
 	fmt.Printf("\n%-22s %8s  %s\n", "step", "seconds", "verdict")
