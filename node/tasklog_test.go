@@ -107,9 +107,9 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 		}
 		for side, steps := range map[string][]string{"a": {"task.submitted", "task.accepted", "task.ended"}, "b": {"task.started", "task.ended"}} {
 			for _, step := range steps {
-				if n := logs[side].count(step, id); n == 0 {
-					t.Errorf("%s: no line %s of task %s", side, step, id)
-				}
+				eventually(t, func() bool { return logs[side].count(step, id) > 0 }, func() string {
+					return fmt.Sprintf("%s: no line %s of task %s", side, step, id)
+				})
 			}
 		}
 	}

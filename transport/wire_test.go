@@ -626,7 +626,7 @@ func FuzzControl(f *testing.F) {
 	f.Add(int32(99), []byte{1})
 	f.Fuzz(func(t *testing.T, typ int32, payload []byte) {
 		r := &testReceiver{started: make(chan *proto.Receipts, 1)}
-		tr := &Transport{gate: &testGate{}, recv: r}
+		tr := &Transport{gate: &testGate{}, recv: r, cfg: Config{Clock: clock.System()}}
 		c := &conn{raw: placed{}, clock: clock.System(), ctl: make(chan *proto.Message, 1)}
 		err := tr.control(c, &proto.Message{Type: proto.MessageType(typ), Payload: payload})
 		if unknown(proto.MessageType(typ)) && err != nil {
