@@ -16,7 +16,7 @@ type Deed struct {
 	Seized     bool
 	Root       [32]byte // of the chain of deeds: see [DeedRoot]
 	Admin      bool     // signed by the root or an admin
-	Issuer     Member // whose certificate the signer showed; zero: the root, or From itself
+	Issuer     Member   // whose certificate the signer showed; zero: the root, or From itself
 }
 
 func (d *Deed) message(mesh Mesh) *proto.Deed {
@@ -33,7 +33,9 @@ func (d *Deed) message(mesh Mesh) *proto.Deed {
 // DeedRoot is what all deeds have in common that go back to one making of a queue, by
 // the holder of the key maker: the root of the mesh or an admin. Where two made a queue
 // of one name the lower root wins, everywhere.
-func DeedRoot(queue string, maker []byte) [32]byte { return sha256.Sum256(append([]byte(queue), maker...)) }
+func DeedRoot(queue string, maker []byte) [32]byte {
+	return sha256.Sum256(append([]byte(queue), maker...))
+}
 
 // SignDeed states as the home of a queue that it goes to another.
 func (k *Keys) SignDeed(mesh Mesh, d Deed) (*proto.Signed, error) {
