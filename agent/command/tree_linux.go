@@ -17,13 +17,17 @@ type tree struct {
 	cmd  *exec.Cmd
 	mark []byte // BALEFIRE_RUN=…
 	born uint64 // when the program started, in ticks since boot
+
+	// seen are its processes and when they started. One that is ending has no
+	// environment any more while it still holds its files, and is known by this alone.
+	seen map[int]uint64
 }
 
 // newTree prepares cmd: a session of its own, so that it has no terminal and
 // every job of a shell is found, and death with this process.
 func newTree(cmd *exec.Cmd, mark string) *tree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	return &tree{cmd: cmd, mark: []byte("BALEFIRE_RUN=" + mark)}
+	return &tree{cmd: cmd, mark: []byte("BALEFIRE_RUN=" + mark), seen: make(map[int]uint64)}
 }
 
 func (t *tree) start() error {
@@ -96,8 +100,16 @@ func (t *tree) has(pid int) bool {
 }
 
 func (t *tree) owns(pid int, s stat) bool {
+	if s.dead || s.born < t.born {
+		return false
+	}
 	leader := t.cmd.Process.Pid
-	return !s.dead && s.born >= t.born && (s.group == leader || s.session == leader || hasEnv(pid, t.mark))
+	born, ok := t.seen[pid]
+	if ok && born == s.born || s.group == leader || s.session == leader || hasEnv(pid, t.mark) {
+		t.seen[pid] = s.born
+		return true
+	}
+	return false
 }
 
 // signalIf sends sig to pid if it still is a process that belongs: the handle

@@ -1,8 +1,10 @@
 package command
 
 import (
+	"context"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,6 +12,44 @@ import (
 
 	"github.com/balefire/balefire/agent"
 )
+
+func init() {
+	programs["wiper"] = func(args []string) int {
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.SIGTERM)
+		report(args[0])
+		<-asked
+		return btoi(syscall.Exec("/proc/self/exe", []string{os.Args[0], programWord, "sleeper"}, []string{}) != nil)
+	}
+	programs["sleeper"] = func([]string) int {
+		<-time.After(time.Hour)
+		return 0
+	}
+	programs["daemon"] = func(args []string) int {
+		cmd := exec.Command(os.Args[0], programWord, "wiper", args[0])
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if cmd.Start() != nil {
+			return 1
+		}
+		return wait(args, true)
+	}
+}
+
+// S34: a process in a session of its own that loses its environment once it was
+// asked to end, as each does while the system ends it, is not taken for gone.
+func TestProcessWithoutEnvironmentIsFound(t *testing.T) {
+	m := newMeeting(t)
+	h := handler(t, Config{Exec: program(t, "daemon", m.addr()), Grace: 500 * time.Millisecond})
+	ctx, cancel := context.WithCancel(t.Context())
+	results := make(chan agent.Result, 1)
+	go func() { results <- agent.Call(ctx, h, agent.Run{ID: "0198"}) }()
+	guests := m.await(t, 2)
+	cancel()
+	if res := <-results; res.Outcome != agent.Cancelled {
+		t.Errorf("result = %+v, want cancelled", res)
+	}
+	gone(t, guests)
+}
 
 func running(pid int) bool {
 	s, ok := readStat(pid)
