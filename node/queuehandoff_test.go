@@ -88,6 +88,37 @@ func TestHandoffOfARevokedOrigin(t *testing.T) {
 	})
 }
 
+// What a home that was revoked said of its queue goes everywhere, also at a node that was
+// away and one that starts again; an admin seizes the queue, and all know that.
+func TestARevokedHomeIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		c.set(QueueSettings{Labels: new([]string{"l"})})
+		time.Sleep(10 * time.Second)
+		c.handOver(0, 2, nil)
+		time.Sleep(time.Minute) // all have heard of it
+		if err := c.nodes[0].node.Revoke(t.Context(), "n2", "lost"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		c.nodes[1].halt()
+		c.nodes[1].start()
+		time.Sleep(10 * time.Second)
+		for _, s := range c.nodes[:2] {
+			q := s.node.queues.room.QueueStates()["build"]
+			if len(q.GetDeeds())+len(q.GetLabels()) != 0 || q.GetGeneration() != 2 || len(q.GetRoot()) == 0 || proto.Size(q) > 90 {
+				t.Errorf("%s keeps %v", s.name, q)
+			}
+		}
+		if _, err := c.nodes[0].node.SeizeQueue(t.Context(), "build", "n2"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		c.ended(1, c.give(1, 3), time.Minute)
+	})
+}
+
 // A home takes what is handed over within its own limits, as it takes new tasks. What
 // it refuses stays at the old home, which tells so by why, in the events and by the gauge
 // of tasks that are going, and goes there when there is room (I11, I13).

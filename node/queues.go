@@ -287,6 +287,26 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 			q.room.SetNode(x)
 		}
 	}
+	for p := range told {
+		if !slices.ContainsFunc(all, func(x ownership.Node) bool { return x.Peer == p }) { // forgotten, or revoked
+			delete(told, p)
+			q.room.SetNode(ownership.Node{Member: dispatch.Member{Peer: p}})
+		}
+	}
+	q.dropRevoked()
+}
+
+// dropRevoked has the room drop what nodes said of queues that were revoked since.
+func (q *queues) dropRevoked() {
+	done := map[string]bool{}
+	for _, s := range q.room.QueueStates() {
+		p, err := proto.PeerIDFrom(s.GetHome())
+		if err != nil || len(s.GetRoot()) > 0 || done[string(p[:])] || q.here(s) || !q.node.book.Revoked(p) {
+			continue
+		}
+		done[string(p[:])] = true
+		q.room.Revoked(p)
+	}
 }
 
 // selfNode is this node as a member. Its own queues it works on, cut off or not.

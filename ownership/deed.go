@@ -65,18 +65,23 @@ func (h *Home) append(s *proto.QueueState, signed *proto.Signed) error {
 	if err != nil {
 		return err
 	}
-	kept, ok := trim(inOrder(append(all, proven{d, signed})), held{s.Generation, proto.PeerID(s.Home), d.Root}, roomFor(s))
+	room := h.roomFor(s)
+	kept, ok := trim(inOrder(append(all, proven{d, signed})), held{s.Generation, proto.PeerID(s.Home), d.Root}, room)
 	if !ok {
-		return errTooManyMoves
+		return h.errFull(s)
 	}
-	s.Deeds = signedOf(kept)
+	s.Deeds, s.Root = signedOf(kept), nil
 	return nil
 }
 
 // roomFor is how many bytes of deeds a state has room for beside the rest of it: larger
-// ones others do not take.
-func roomFor(s *proto.QueueState) int {
-	room := proto.MaxQueueState - proto.Size(s)
+// ones others do not take. None: not even the state has.
+func (h *Home) roomFor(s *proto.QueueState) int {
+	room, ok := h.allowance(s.Name, proto.PeerID(s.Home))
+	if !ok {
+		return -1
+	}
+	room -= proto.Size(s)
 	for _, x := range s.Deeds {
 		room += deedSize(x)
 	}
@@ -93,7 +98,7 @@ const deedFrame = 8 // number and length of the field
 func (h *Home) fit(s *proto.QueueState) bool {
 	all := h.recall(s.Deeds)
 	root := h.rootOf(s, &queue{})
-	kept, ok := trim(all, held{s.Generation, proto.PeerID(s.Home), root}, roomFor(s))
+	kept, ok := trim(all, held{s.Generation, proto.PeerID(s.Home), root}, h.roomFor(s))
 	s.Deeds = signedOf(kept)
 	return ok
 }
@@ -270,7 +275,7 @@ func (h *Home) keepDeeds(q *queue, m *proto.QueueState, x said) {
 		return // as nearly always: members say again what they said before
 	}
 	s := h.stateOf(q)
-	deeds, ok := trim(inOrder(x.deeds), held{q.state.Generation, proto.PeerID(q.state.Home), q.root}, roomFor(s))
+	deeds, ok := trim(inOrder(x.deeds), held{q.state.Generation, proto.PeerID(q.state.Home), q.root}, h.roomFor(s))
 	if !ok || len(deeds) == len(q.deeds) {
 		return
 	}
@@ -343,5 +348,5 @@ func (h *Home) givenMany(from proto.PeerID) bool {
 			n++
 		}
 	}
-	return n >= maxQueuesOf
+	return n >= maxGivenBy
 }

@@ -13,8 +13,10 @@ func (h *Home) grantAll() {
 	if !h.active && h.cfg.flaw == isolatedIdle {
 		return
 	}
-	for _, name := range h.names {
-		q := h.queues[name]
+	for _, q := range h.order {
+		if q.idle() {
+			continue
+		}
 		h.ripen(q)
 		if !q.state.GetPaused() {
 			h.grantSome(q)

@@ -152,36 +152,18 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	if err != nil {
 		return false
 	}
-	s.Deeds = signedOf(x.deeds)
+	s.Deeds, s.Root = signedOf(x.deeds), nil
 	if !h.fit(s) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "what it says of the queue is too large"})
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "more than one node may say of queues: " + h.errFull(s).Error()})
 		return false
 	}
 	if h.queues[m.Name] == nil {
-		if h.homeOfMany(s.Home) {
-			h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(s.Home), Cause: "it says that it is the home of more queues than one node may be"})
-			return false
-		}
 		h.keep(q)
 	}
 	h.twice(q, x.deeds)
 	h.yield(q, s)
 	h.out.put(queueKey(m.Name), s)
 	return true
-}
-
-// maxQueuesOf is of how many queues another node is believed to be the home.
-const maxQueuesOf = 1024
-
-// homeOfMany reports whether another node is the home of as many queues as it may be.
-func (h *Home) homeOfMany(home []byte) bool {
-	n := 0
-	for _, q := range h.queues {
-		if string(q.state.GetHome()) == string(home) {
-			n++
-		}
-	}
-	return n >= maxQueuesOf && string(home) != string(h.self[:])
 }
 
 // yield makes s the state of q. If another node is its home now, nothing of it is
@@ -286,8 +268,7 @@ func copyLease(m *proto.Lease) *proto.Lease {
 // resendGone sends what was not answered, and what is new: first the deeds of the
 // queue, which say that the tasks may come.
 func (h *Home) resendGone() {
-	for _, name := range h.names {
-		q := h.queues[name]
+	for _, q := range h.order {
 		if q.told || q.here(h.self) || q.asked > 0 && h.now.Mono-q.asked < h.cfg.Heartbeat {
 			continue
 		}

@@ -27,10 +27,11 @@ type Home struct {
 	cells  map[proto.TaskID]*cell
 	live   *list.List // of *cell, in the order of birth
 	queues map[string]*queue
-	names  []string // of the queues, in the order in which they were met
+	order  []*queue // the queues as they were met
 	nodes  map[proto.PeerID]*node
-	peers  []proto.PeerID    // of the nodes, in the order in which they were met
-	made   map[string]proven // by name: the deeds of queues that this node, an admin, signed first
+	peers  []proto.PeerID            // of the nodes, in the order in which they were met
+	made   map[string]proven         // by name: the deeds of queues that this node, an admin, signed first
+	paid   map[proto.PeerID]*account // what homes of queues take up
 	moved  map[proto.TaskID]*gone
 	going  *list.List // of *gone: handed over and not answered
 	endings
@@ -68,7 +69,7 @@ func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	return &Home{
 		cfg: cfg.withDefaults(), self: self, boot: boot, active: true,
 		cells: map[proto.TaskID]*cell{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
-		made: map[string]proven{}, moved: map[proto.TaskID]*gone{}, going: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
+		made: map[string]proven{}, paid: map[proto.PeerID]*account{}, moved: map[proto.TaskID]*gone{}, going: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
 	}
 }
 

@@ -44,18 +44,18 @@ func TestQueuesThatAreGivenAway(t *testing.T) {
 	}{
 		"without a deed":          {func(i int) *proto.Handoff { return given(i) }, 0},
 		"by the deed of another":  {func(i int) *proto.Handoff { return given(i, deed(i, ownerPeer, homePeer)) }, 0},
-		"by the deed of the home": {func(i int) *proto.Handoff { return given(i, deed(i, otherPeer, homePeer)) }, maxQueuesOf},
+		"by the deed of the home": {func(i int) *proto.Handoff { return given(i, deed(i, otherPeer, homePeer)) }, maxGivenBy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(homePeer, 1, Config{})
 			said := 0
-			for i := range maxQueuesOf + 9 {
+			for i := range maxGivenBy + 9 {
 				said += len(h.OnHandoff(otherPeer, tt.handoff(i), Task{}, Now{}).Sends)
 			}
 			if said != tt.want {
 				t.Errorf("it said of %d queues that it has them, want %d", said, tt.want)
 			}
-			if len(h.queues) != tt.want || len(h.names) != tt.want {
+			if len(h.queues) != tt.want || len(h.order) != tt.want {
 				t.Errorf("it is the home of %d queues, want %d", len(h.queues), tt.want)
 			}
 		})
@@ -95,13 +95,13 @@ func TestTalkOfQueuesIsBounded(t *testing.T) {
 		h.OnHandoff(otherPeer, &proto.Handoff{Blocks: []*proto.LaneBlock{{Queue: name, Key: "k"}}}, Task{}, Now{})
 		h.Learn(&proto.QueueState{Name: name, Home: otherPeer[:], Generation: 7}, Now{}) // has no deed
 	}
-	if len(h.queues) != 0 || len(h.names) != 0 {
+	if len(h.queues) != 0 || len(h.order) != 0 {
 		t.Errorf("%d queues are kept that do not exist", len(h.queues))
 	}
-	for i := range 3 * maxQueuesOf {
+	for i := range maxQueuesOf + 9 {
 		h.Learn(madeBy(fmt.Sprint("made-", i), peerOf(0), otherPeer), Now{})
 	}
-	if len(h.queues) != maxQueuesOf || len(h.names) != maxQueuesOf {
+	if len(h.queues) != maxQueuesOf || len(h.order) != maxQueuesOf {
 		t.Errorf("%d queues of one node, want %d", len(h.queues), maxQueuesOf)
 	}
 	h.SetQueue(func(*proto.QueueState) {}, Now{}, "own")

@@ -16,12 +16,13 @@ var ErrMade = errors.New("ownership: the name is taken")
 // Make makes a queue whose home is here, by a deed that an admin has signed, or with nil
 // by one that this node signs as an admin. Without a deed there is no queue.
 func (h *Home) Make(name string, change func(*proto.QueueState), signed *proto.Signed, now Now) (Output, error) {
-	o := h.step(now)
+	h.step(now)
 	if q := h.queues[name]; q.known() {
 		if !q.here(h.self) {
 			return h.done(), fmt.Errorf("%w: the home of queue %s is another node", ErrMade, name)
 		}
-		return h.SetQueue(change, now, name), nil
+		err := h.set(q, h.stateOf(q), change, now)
+		return h.done(), err
 	}
 	if signed == nil {
 		var err error
@@ -36,12 +37,11 @@ func (h *Home) Make(name string, change func(*proto.QueueState), signed *proto.S
 	if !x.right {
 		return h.done(), fmt.Errorf("the deed of queue %s does not make it this node's", name)
 	}
-	change(s)
-	s.ChangedMs = later(s, now)
-	q = h.queue(name)
-	h.take(q, s)
-	o.put(queueKey(name), s)
-	return h.done(), nil
+	if waits := h.queues[name]; waits != nil {
+		q = waits
+	}
+	err := h.set(q, s, change, now)
+	return h.done(), err
 }
 
 // SignFor signs as an admin that a queue is made and p is its home, once for a name. It is

@@ -28,6 +28,8 @@ type queue struct {
 	told     bool               // its home, another node, knows that it is
 	gave     bool               // this node was its home before, in this start
 	asked    time.Duration      // when it was told last
+	payer    proto.PeerID       // whose account the state is in
+	said     int                // and what it takes up there
 }
 
 // A laneKey names a lane: the tasks of one origin with one ordering key, or, where the
@@ -92,11 +94,12 @@ func newQueue(name string) *queue {
 
 func (h *Home) keep(q *queue) {
 	h.queues[q.name] = q
-	h.names = append(h.names, q.name)
+	h.order = append(h.order, q)
 }
 
 // take makes m the state of q.
 func (h *Home) take(q *queue, m *proto.QueueState) {
+	h.charge(q, m)
 	q.deeds, q.root = h.recall(m.Deeds), h.rootOf(m, q)
 	if s, err := dispatch.New(m.Strategy); err == nil && s.Name() != q.strategy.Name() {
 		q.strategy = s
@@ -120,7 +123,9 @@ func (h *Home) rootOf(m *proto.QueueState, q *queue) (root Root) {
 			root, found = d.Root, true
 		}
 	}
-	if !found {
+	if !found && len(m.Root) == len(root) {
+		return Root(m.Root)
+	} else if !found {
 		return q.root
 	}
 	return root
@@ -180,6 +185,16 @@ func (q *queue) lane(key laneKey) *lane {
 		q.lanes[key] = l
 	}
 	return l
+}
+
+// idle reports whether nothing of q waits here.
+func (q *queue) idle() bool {
+	for i := range q.ready {
+		if len(q.ready[i].shapes) > 0 {
+			return false
+		}
+	}
+	return len(q.waiting) == 0
 }
 
 func classOf(c proto.Class) int {
@@ -258,8 +273,8 @@ func (h *Home) SetNode(n Node, now Now) Output {
 		h.peers = append(h.peers, n.Peer)
 	}
 	old.Node = n
-	for _, name := range h.names {
-		h.queues[name].stale = true
+	for _, q := range h.order {
+		q.stale = true
 	}
 	return h.done()
 }
@@ -340,21 +355,23 @@ func contains(list []string, s string) bool {
 // waits under the new ones; nothing that is owned is touched. One that is not known is
 // made, if this node is an admin; else nothing is.
 func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Output {
-	o := h.step(now)
-	q := h.queues[name]
-	if !q.known() {
-		out, _ := h.Make(name, change, nil, now)
-		return out
-	}
-	s := h.stateOf(q)
+	out, _ := h.Make(name, change, nil, now)
+	return out
+}
+
+// set changes the state of q, which is s until then.
+func (h *Home) set(q *queue, s *proto.QueueState, change func(*proto.QueueState), now Now) error {
 	change(s)
 	s.ChangedMs = later(s, now)
 	if !h.fit(s) { // what a person sets leaves room for deeds
-		return h.done()
+		return h.errFull(s)
+	}
+	if h.queues[q.name] == nil {
+		h.keep(q)
 	}
 	h.take(q, s)
-	o.put(queueKey(name), s)
-	return h.done()
+	h.out.put(queueKey(q.name), s)
+	return nil
 }
 
 // later is when s is changed, after all that was said of it before, whatever the clock

@@ -349,6 +349,11 @@ func (r *Room) Dead(p proto.PeerID) {
 	r.put(context.Background(), func() { r.add(r.home.Dead(p, r.now())) })
 }
 
+// Revoked says that a node was revoked: what it said of queues goes.
+func (r *Room) Revoked(p proto.PeerID) {
+	r.put(context.Background(), func() { r.add(r.home.Revoked(p, r.now())) })
+}
+
 // SetActive says whether this node may grant to others and take back leases (I16).
 func (r *Room) SetActive(on bool) {
 	r.put(context.Background(), func() {

@@ -155,8 +155,7 @@ func (w *world) idles(x *simNode) {
 		return
 	}
 	h := x.home
-	for _, name := range h.names {
-		q := h.queues[name]
+	for _, q := range h.order {
 		if !q.here(h.self) || q.state.GetPaused() || !q.usage.Room(q.limits) {
 			continue
 		}

@@ -263,6 +263,7 @@ var fieldLimits = map[string]fieldLimit{
 	"QueueState.allow":         each(maxLabels, maxWord),
 	"QueueState.deeds":         count(MaxDeeds),
 	"QueueState.voted":         size(maxKeyBytes),
+	"QueueState.root":          size(maxDigest),
 	"QueueState.votes":         count(3),
 	"Deed.mesh":                size(maxID),
 	"Deed.queue":               size(maxWord),

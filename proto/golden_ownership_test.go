@@ -47,6 +47,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"queue_answer":    &QueueAnswer{Number: 5, Deed: &Signed{Details: []byte("deed"), Signer: seq(1, 32), Signature: seq(2, 64)}, Reason: "no"},
 		"deed_confirms":   &Deed{Mesh: seq(1, 16), Queue: "build", Generation: 9, To: seq(2, 32), Root: seq(3, 32)},
 		"shared_lanes":    &QueueState{Name: "build", SharedLanes: true},
+		"queue_revoked":   &QueueState{Name: "build", Generation: 3, Home: seq(6, 32), Root: seq(7, 32)},
 		"lane_of_origin":  &LaneBlock{Queue: "build", Key: "repo", Origin: seq(1, 32)},
 		"moved_lane":      &Moved{Task: seq(0x20, 16), Queue: "build", Key: "repo", Origin: seq(1, 32)},
 		"grant_over":      &Granting{EpochBoot: 1, EpochCounter: 2, Owner: seq(1, 32), TimeMs: 3, Ended: "result", EndedMs: 4},

@@ -1975,6 +1975,7 @@ type QueueState struct {
 	Voted           []byte                 `protobuf:"bytes,23,opt,name=voted,proto3" json:"voted,omitempty"`                                            // on the disk of standby and witness alone: PeerID that this node voted for in term
 	Appointed       *Signed                `protobuf:"bytes,24,opt,name=appointed,proto3" json:"appointed,omitempty"`                                    // by the home: the Deed that names standby and witness
 	Votes           []*Signed              `protobuf:"bytes,25,rep,name=votes,proto3" json:"votes,omitempty"`                                            // that made this node the home, at most 3: Deeds with a term
+	Root            []byte                 `protobuf:"bytes,27,opt,name=root,proto3" json:"root,omitempty"`                                              // on disk alone, in the place of the deeds of a home that was revoked: what they have in common, 32 bytes; see Deed
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2187,6 +2188,13 @@ func (x *QueueState) GetAppointed() *Signed {
 func (x *QueueState) GetVotes() []*Signed {
 	if x != nil {
 		return x.Votes
+	}
+	return nil
+}
+
+func (x *QueueState) GetRoot() []byte {
+	if x != nil {
+		return x.Root
 	}
 	return nil
 }
@@ -3506,7 +3514,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12\x16\n" +
 	"\x06orphan\x18\r \x01(\bR\x06orphan\x12\x1d\n" +
 	"\n" +
-	"granted_by\x18\x0e \x01(\fR\tgrantedBy\"\xc8\x06\n" +
+	"granted_by\x18\x0e \x01(\fR\tgrantedBy\"\xdc\x06\n" +
 	"\n" +
 	"QueueState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
@@ -3540,7 +3548,8 @@ const file_ownership_proto_rawDesc = "" +
 	"\fshared_lanes\x18\x1a \x01(\bR\vsharedLanes\x12\x14\n" +
 	"\x05voted\x18\x17 \x01(\fR\x05voted\x122\n" +
 	"\tappointed\x18\x18 \x01(\v2\x14.transport.v1.SignedR\tappointed\x12*\n" +
-	"\x05votes\x18\x19 \x03(\v2\x14.transport.v1.SignedR\x05votes\"\xe8\x01\n" +
+	"\x05votes\x18\x19 \x03(\v2\x14.transport.v1.SignedR\x05votes\x12\x12\n" +
+	"\x04root\x18\x1b \x01(\fR\x04root\"\xe8\x01\n" +
 	"\x04Deed\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\fR\x04mesh\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1e\n" +

@@ -1,0 +1,182 @@
+package ownership
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// saidBy is the state of a queue that an admin has signed is home's, with so many bytes of
+// settings.
+func saidBy(name string, home proto.PeerID, settings int) *proto.QueueState {
+	s := madeBy(name, peerOf(0), home)
+	settle(settings)(s)
+	return s
+}
+
+// settle sets so many bytes of settings, some 20 KiB at most.
+func settle(n int) func(*proto.QueueState) {
+	return func(s *proto.QueueState) {
+		for i := 0; n > 0; i, n = i+1, n-130 {
+			text := strings.Repeat("x", 128)
+			switch {
+			case i < 32:
+				s.Labels = append(s.Labels, text)
+			case i < 64:
+				s.Allow = append(s.Allow, text)
+			case i < 96:
+				s.NextHomes = append(s.NextHomes, text)
+			case i < 160:
+				s.Kinds = append(s.Kinds, &proto.KindLimit{Kind: text})
+			}
+		}
+	}
+}
+
+// keptOf is how many queues of a home are known, and the bytes of their states.
+func keptOf(h *Home, home proto.PeerID) (names, size int) {
+	for _, q := range h.queues {
+		if string(q.state.GetHome()) == string(home[:]) {
+			names, size = names+1, size+proto.Size(q.state)
+		}
+	}
+	return names, size
+}
+
+// However many queues an admin gave a member, and whatever it says of them: each costs
+// others 1 KiB, and all that it says beyond that 64 KiB.
+func TestWhatAMemberSaysOfQueuesIsBounded(t *testing.T) {
+	const bound = maxQueuesOf*freeOfQueue + maxSaidOf
+	for name, settings := range map[string]int{"nothing": 0, "a little": 900, "much": 4000} {
+		t.Run(name, func(t *testing.T) {
+			h := NewHome(homePeer, 1, Config{})
+			for i := range maxQueuesOf + 9 {
+				_, out := h.Learn(saidBy(fmt.Sprint("fat-", i), otherPeer, settings), Now{})
+				for _, w := range out.Writes {
+					if len(w.Val) > proto.MaxQueueState {
+						t.Fatalf("a record of %d bytes is written", len(w.Val))
+					}
+				}
+			}
+			names, size := keptOf(h, otherPeer)
+			if names > maxQueuesOf || size > bound || settings <= freeOfQueue/2 && names != maxQueuesOf {
+				t.Errorf("%d queues of it are kept, with %d bytes: the bounds are %d and %d", names, size, maxQueuesOf, bound)
+			}
+			said := 0
+			for i := range names { // as it says them again and again, each a little larger
+				_, out := h.Learn(saidBy(fmt.Sprint("fat-", i), otherPeer, settings+130*(i%20)), Now{})
+				said += len(out.Events)
+			}
+			if _, size := keptOf(h, otherPeer); size > bound {
+				t.Errorf("%d bytes are kept once it has said all again, the bound is %d", size, bound)
+			}
+			if h.Learn(saidBy("mine", ownerPeer, 4000), Now{}); h.Queue("mine") == nil {
+				t.Error("it takes the room of another member")
+			}
+			a, n, rest := h.paid[otherPeer], 0, 0
+			for _, q := range h.queues {
+				if q.payer == otherPeer {
+					n, rest = n+1, rest+max(proto.Size(q.state)-freeOfQueue, 0)
+				}
+			}
+			if a.names != n || a.said != rest {
+				t.Errorf("its account says %+v, it is %d names and %d bytes", *a, n, rest)
+			}
+		})
+	}
+}
+
+// A home keeps the bound itself, and says why: others would not believe it. Nor does it
+// hand a queue to a node that has no room for it.
+func TestAHomeKeepsTheBoundItself(t *testing.T) {
+	h := NewHome(homePeer, 1, Config{})
+	var err error
+	made := 0
+	for ; err == nil && made < 9; made++ {
+		_, err = h.Make(fmt.Sprint("own-", made), settle(20000), nil, Now{})
+	}
+	if made != 4 || !strings.Contains(fmt.Sprint(err), "65536 bytes together") {
+		t.Errorf("queue %d is refused: %v", made, err)
+	}
+	if _, err := h.Make("small", func(*proto.QueueState) {}, nil, Now{}); err != nil {
+		t.Errorf("a queue without settings: %v", err)
+	}
+	for i := range 3 {
+		h.Learn(saidBy(fmt.Sprint("others-", i), otherPeer, 19000), Now{})
+	}
+	if _, err := h.HandOff("own-0", otherPeer, Now{}); err == nil {
+		t.Error("it hands a queue to a node that has no room for it")
+	}
+	if home, _ := h.HomeOf("own-0"); home != homePeer {
+		t.Error("it is not its home any more")
+	}
+	if _, err := h.HandOff("own-0", ownerPeer, Now{}); err != nil {
+		t.Errorf("to a node that has: %v", err)
+	}
+}
+
+// A chain of deeds folds when its home has no room for more than what proves it.
+func TestChainsFoldWhenThereIsNoRoom(t *testing.T) {
+	h := NewHome(homePeer, 1, Config{})
+	for i := range 4 { // nearly all of what it may say
+		h.Learn(saidBy(fmt.Sprint("large-", i), otherPeer, []int{20500, 20500, 20500, 5500}[i]), Now{})
+	}
+	s := madeBy("q", peerOf(0), otherPeer)
+	for g := uint64(2); g <= 30; g++ { // an admin confirms each
+		s.Deeds = append(s.Deeds, signedDeed(t, peerOf(0), Deed{Generation: g, To: otherPeer}))
+		s.Generation, s.ChangedMs = g, s.ChangedMs+1
+		if news, out := h.Learn(s, Now{}); !news {
+			t.Fatalf("generation %d is not believed: %v", g, out.Events)
+		}
+	}
+	if n, size := len(h.queues["q"].deeds), proto.Size(h.Queue("q")); n == 30 || size > freeOfQueue+1500 {
+		t.Errorf("%d deeds are kept, the state has %d bytes", n, size)
+	}
+}
+
+// Of a home that was revoked nothing is kept but who it was, the generation and the root:
+// it comes back by nothing that it says, and an admin can seize the queue.
+func TestWhatARevokedHomeSaidGoes(t *testing.T) {
+	h := NewHome(homePeer, 1, Config{})
+	said := saidBy("q", otherPeer, 4000)
+	h.Learn(said, Now{})
+	h.Learn(saidBy("other", ownerPeer, 500), Now{})
+	out := h.Revoked(otherPeer, Now{})
+	if len(out.Writes) != 1 || len(out.Writes[0].Val) > 80 {
+		t.Fatalf("it writes %v", out.Writes)
+	}
+	if h.Queue("other").Labels == nil {
+		t.Error("the queue of another lost its settings")
+	}
+	again := NewHome(homePeer, 2, Config{})
+	if _, err := again.Load(out.Writes[0].Key, out.Writes[0].Val); err != nil {
+		t.Fatal(err)
+	}
+	for name, h := range map[string]*Home{"at once": h, "started again": again} {
+		if home, gen := h.HomeOf("q"); home != otherPeer || gen != 1 {
+			t.Errorf("%s: generation %d of %s", name, gen, home.Short())
+		}
+		if _, _, err := h.SignFor("q", ownerPeer, Now{}); !errors.Is(err, ErrMade) {
+			t.Errorf("%s: another node makes it: %v", name, err)
+		}
+		forged := signedDeed(t, ownerPeer, Deed{Generation: 2, From: ownerPeer, To: ownerPeer})
+		if news, _ := h.Learn(&proto.QueueState{Name: "q", Generation: 2, Home: ownerPeer[:], Deeds: []*proto.Signed{forged}}, Now{}); news {
+			t.Errorf("%s: a node that never had it is believed", name)
+		}
+		if _, err := h.Seize("q", otherPeer, Now{}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		s := h.Queue("q")
+		if home, gen := h.HomeOf("q"); home != homePeer || gen != 2 || len(s.Root) != 0 || h.queues["q"].root != rootBy("q", peerOf(0)) {
+			t.Errorf("%s: seized, generation %d of %s", name, gen, home.Short())
+		}
+		third := NewHome(ownerPeer, 1, Config{}) // who did not hear of the revocation
+		third.Learn(said, Now{})
+		if news, out := third.Learn(s, Now{}); !news {
+			t.Errorf("%s: others do not believe it: %v", name, out.Events)
+		}
+	}
+}
