@@ -28,6 +28,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -84,6 +86,34 @@ func orDefault(n, d int) int {
 	return d
 }
 
+// wide is how many steps run beside each other: those of real processes mostly wait.
+const wide = 3
+
+// runAll runs the steps, so many at a time, and hands each result to done. A step that
+// prepares the others runs before them and alone.
+func runAll(ctx context.Context, steps []step, done func(r result, said string)) {
+	var mu sync.Mutex
+	one := func(s step) {
+		var said bytes.Buffer
+		r := s.run(ctx, &said)
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() == nil {
+			done(r, said.String())
+		}
+	}
+	var group errgroup.Group
+	group.SetLimit(wide)
+	for _, s := range steps {
+		if s.prepares {
+			one(s)
+			continue
+		}
+		group.Go(func() error { one(s); return nil })
+	}
+	_ = group.Wait() // none returns an error
+}
+
 // runGate runs each step once, the later ones also when an earlier one fails.
 func runGate(ctx context.Context, only string) error {
 	began := time.Now()
@@ -91,33 +121,28 @@ func runGate(ctx context.Context, only string) error {
 	if err != nil {
 		return err
 	}
-	results := make([]result, len(all))
-	said := make([]bytes.Buffer, len(all)) // of the steps that run beside others
-	var beside sync.WaitGroup
-	for i, s := range all {
-		if s.beside {
-			beside.Go(func() { results[i] = s.run(ctx, &said[i]) })
-		} else {
-			results[i] = s.run(ctx, os.Stdout)
-		}
-	}
-	beside.Wait()
+	var results []result
+	runAll(ctx, all, func(r result, said string) {
+		fmt.Print(said)
+		results = append(results, r)
+	})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	failed := 0
-	for i, r := range results {
-		fmt.Print(said[i].String())
+	for _, r := range results {
 		if r.err != nil {
 			failed++
 			fmt.Printf("\nFAIL %s: %v\n", r.step.name, r.err)
 		}
 	}
-	fmt.Printf("\n%-22s %8s  %s\n", "step", "seconds", "verdict")
+	fmt.Printf("\n%-22s %8s %8s  %s\n", "step", "seconds", "cpu", "verdict")
+	var cpu time.Duration
 	for _, r := range results {
-		fmt.Printf("%-22s %8.0f  %s\n", r.step.name, r.took.Seconds(), r.verdict())
+		cpu += r.cpu
+		fmt.Printf("%-22s %8.0f %8.0f  %s\n", r.step.name, r.took.Seconds(), r.cpu.Seconds(), r.verdict())
 	}
-	fmt.Printf("%-22s %8.0f\n", "together", time.Since(began).Seconds())
+	fmt.Printf("%-22s %8.0f %8.0f\n", "together", time.Since(began).Seconds(), cpu.Seconds())
 	if failed > 0 {
 		return fmt.Errorf("%d of %d steps failed; their output is in %s", failed, len(all), logs)
 	}

@@ -4,26 +4,27 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 )
 
 const loops = 2 // busy loops beside every other run
 
-// repeat runs each step of the gate that starts processes or opens sockets so often.
+// repeat runs each step of the gate that starts processes or opens sockets so often,
+// in rounds of all of them.
 func repeat(ctx context.Context, only string, times int) error {
 	commit, done, err := prepared()
 	if err != nil {
 		return err
 	}
-	steps, err := choose(gateSteps, only)
+	chosen, err := choose(gateSteps, only)
 	if err != nil {
 		return err
 	}
-	failed := 0
-	for _, s := range steps {
-		if s.name == "build" {
+	var steps []step
+	for _, s := range chosen {
+		if s.prepares {
 			if r := s.run(ctx, os.Stdout); r.err != nil {
 				return r.err
 			}
@@ -33,22 +34,29 @@ func repeat(ctx context.Context, only string, times int) error {
 			if one.name = s.name + " again"; again != "" {
 				one.argv = sh(again)
 			}
-			for n := len(runsOn(done.of(one.name), commit)); n < times; n++ {
-				err := beside(n%2 == 1, func(what string) error {
-					r := one.run(ctx, io.Discard)
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					if fmt.Printf("%s %d of %d, beside %s: %.0f s, %s\n", one.name, n+1, times, what, r.took.Seconds(), r.verdict()); r.err != nil {
-						failed++
-						keep(one, n)
-					}
-					return done.add(r, commit, what)
-				})
-				if err != nil {
-					return err
-				}
+			steps = append(steps, one)
+		}
+	}
+	var failed int
+	for n := range times {
+		var due []step
+		for _, s := range steps {
+			if len(runsOn(done.of(s.name), commit)) <= n {
+				due = append(due, s)
 			}
+		}
+		err := beside(n%2 == 1, func(what string) (err error) {
+			runAll(ctx, due, func(r result, _ string) {
+				if fmt.Printf("%s %d of %d, beside %s: %.0f s, %s\n", r.step.name, n+1, times, what, r.took.Seconds(), r.verdict()); r.err != nil {
+					failed++
+					keep(r.step, n)
+				}
+				err = errors.Join(err, done.add(r, commit, what))
+			})
+			return errors.Join(err, ctx.Err())
+		})
+		if err != nil {
+			return err
 		}
 	}
 	if failed > 0 {

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -22,6 +23,7 @@ import (
 type result struct {
 	step    step
 	took    time.Duration
+	cpu     time.Duration // of its processes that it waited for
 	counted string
 	err     error
 }
@@ -48,24 +50,39 @@ func (s step) run(ctx context.Context, out io.Writer) result {
 	defer file.Close()
 	var said bytes.Buffer
 	began := time.Now()
-	err = execute(ctx, s, io.MultiWriter(out, file, &said))
-	r := result{step: s, took: time.Since(began), counted: counted(said.String()), err: err}
+	cpu, err := execute(ctx, s, io.MultiWriter(out, file, &said))
+	r := result{step: s, took: time.Since(began), cpu: cpu, counted: counted(said.String()), err: err}
 	if missing := s.missing(said.String()); err == nil && len(missing) > 0 {
 		r.err = fmt.Errorf("these tests did not run and pass: %v", missing)
 	}
 	return r
 }
 
-// execute runs the step's command in a process group of its own, which ends with it.
-func execute(ctx context.Context, s step, out io.Writer) error {
+// execute runs the step's command in a process group of its own, which ends with it,
+// and returns the CPU time that it took.
+func execute(ctx context.Context, s step, out io.Writer) (cpu time.Duration, err error) {
 	cmd := exec.CommandContext(ctx, s.argv[0], s.argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, out, out
-	cmd.Env = append(append(os.Environ(), "CI=true", "CGO_ENABLED=0"), s.env...) // without cgo all is built once
+	cmd.Env = append(append(os.Environ(), "CI=true", "CGO_ENABLED=0", goflags()), s.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
-	return cmd.Run()
+	err = cmd.Run()
+	if state := cmd.ProcessState; state != nil {
+		cpu = state.UserTime() + state.SystemTime()
+	}
+	return cpu, err
 }
+
+// goflags makes all steps build as the Makefile does, which they do without cgo, so
+// that each package is compiled once.
+var goflags = sync.OnceValue(func() string {
+	flags, err := exec.Command("go", "env", "GOFLAGS").Output()
+	if err != nil {
+		return "GOFLAGS=-trimpath" // the steps will say what is wrong with go
+	}
+	return "GOFLAGS=" + strings.TrimSpace(strings.TrimSpace(string(flags))+" -trimpath")
+})
 
 // missing returns the tests of the step that did not pass.
 func (s step) missing(said string) []string {

@@ -17,7 +17,7 @@ type step struct {
 	env      []string      // beside that of the gate
 	tests    []string      // that must have passed, by their names
 	covers   []string      // packages whose product files it tests, with what they import
-	beside   bool          // runs beside the steps after it: it takes a core, they mostly wait
+	prepares bool          // the others need what it makes
 	timing   bool          // judges times: two of at most three runs decide
 	again    []string      // what repeat runs, "" for the command itself; nil: nothing real in it
 	estimate time.Duration // on two idle cores, to be printed before a long run
@@ -33,9 +33,9 @@ var product = []string{"./cmd/balefire-node"}
 
 // gateSteps are the steps of the gate, in their order.
 var gateSteps = []step{
-	{name: "build", argv: sh("go build -tags failpoint -o " + nodeBinary + " ./cmd/balefire-node && go test -c -tags e2e -o " + testBinary + " ./e2e")},
+	{name: "build", argv: sh("go build -tags failpoint -o " + nodeBinary + " ./cmd/balefire-node && go test -c -tags e2e -o " + testBinary + " ./e2e"), prepares: true},
 	{name: "test", argv: sh("go test ./..."), again: []string{"go test -count=1 ./transport ./api/... ./cmd/... ./agent/..."}},
-	{name: "lint", argv: sh("make lint"), beside: true},
+	{name: "lint", argv: sh("make lint")},
 	{name: "simulator", argv: goTest("./ownership", "TestSimulator"), tests: []string{"TestSimulator"}, env: []string{"BALEFIRE_SEEDS=5000"}},
 	process("kill", "TestKillAtNamedPoints", "TestKillAfterRedrive"),
 	process("leases", "TestKillAtPointsOfLeases", "TestTakeover"),
@@ -142,7 +142,7 @@ func choose(all []step, names string) ([]step, error) {
 		if i >= 0 {
 			want = slices.Delete(want, i, i+1)
 		}
-		if i >= 0 || s.name == "build" {
+		if i >= 0 || s.prepares {
 			chosen = append(chosen, s)
 		}
 	}
