@@ -21,7 +21,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-const bigBody = 5<<20 + 12345 // the last chunk is not whole
+const bigBody = 1<<20 + 12345 // the last chunk is not whole
 
 // A bigHandler returns the body that it is given, turned about, as a large result.
 type bigHandler struct {
@@ -64,7 +64,7 @@ func (t turned) Read(p []byte) (int, error) {
 // newBigCrew starts three nodes whose home of the queue is the first; the others run
 // its tasks. A body takes some five seconds over each link.
 func newBigCrew(t *testing.T, change func(*simulated, *Config)) *crew {
-	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 10, Seed: 1}
+	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 2, Seed: 1}
 	c := newCrewOf(t, newWorldWith(t, 3, 1, link, change), time.Second)
 	for _, s := range c.nodes[1:] {
 		c.serveBig(s)
@@ -145,7 +145,7 @@ func (c *crew) part(prefix string, places ...int) int {
 		for _, i := range places {
 			names, _ := filepath.Glob(filepath.Join(c.nodes[i].dir, "*", prefix+"*.part"))
 			for _, name := range names {
-				if info, err := os.Stat(name); err == nil && info.Size() > 1<<20 {
+				if info, err := os.Stat(name); err == nil && info.Size() > bigBody/4 {
 					found = i
 					return true
 				}

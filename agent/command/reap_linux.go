@@ -17,8 +17,11 @@ func Reap(ctx context.Context, node string, grace time.Duration) (int, error) {
 	}
 	entry := []byte("BALEFIRE_NODE=" + node)
 	has := func(pid int) bool {
+		if !hasEnv(pid, entry) { // first: it tells almost all
+			return false
+		}
 		s, ok := readStat(pid)
-		return ok && !s.dead && !isAncestor(pid) && hasEnv(pid, entry)
+		return ok && !s.dead && !isAncestor(pid)
 	}
 	list := processes(has)
 	found := len(list)

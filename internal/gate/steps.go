@@ -34,7 +34,7 @@ var product = []string{"./cmd/balefire-node"}
 // gateSteps are the steps of the gate, in their order.
 var gateSteps = []step{
 	{name: "build", argv: sh("go build -tags failpoint -o " + nodeBinary + " ./cmd/balefire-node && go test -c -tags e2e -o " + testBinary + " ./e2e"), prepares: true},
-	{name: "test", argv: sh("go test ./..."), again: []string{"go test -count=1 ./transport ./api/... ./cmd/... ./agent/..."}},
+	{name: "test", argv: sh("go test -timeout 60m ./..."), again: []string{"go test -count=1 ./transport ./api/... ./cmd/... ./agent/..."}},
 	{name: "lint", argv: sh("make lint")},
 	{name: "simulator", argv: goTest("./ownership", "TestSimulator"), tests: []string{"TestSimulator"}, env: []string{"BALEFIRE_SEEDS=5000"}},
 	process("kill", "TestKillAtNamedPoints", "TestKillAfterRedrive"),
