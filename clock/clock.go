@@ -38,6 +38,10 @@ func (c Clock) Mono() time.Duration { return c.mono() }
 // suspended time.
 func (c Clock) Boot() time.Duration { return c.boot() }
 
+// Machine names the start of the machine that Boot counts from: over a restart of
+// the process Boot goes on where it has the same name. Empty: nobody knows.
+func (c Clock) Machine() string { return c.machine }
+
 // Doubted reports whether the wall clock is doubted: then nothing may end, be
 // deleted or be refused for good because of what it says. Only a clock with a
 // [Guard] is ever doubted.
@@ -115,6 +119,13 @@ func Asleep(c Clock, slept func() time.Duration) Clock {
 // change at any moment and be negative.
 func Wrong(c Clock, by func() time.Duration) Clock {
 	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot, machine: c.machine, doubted: c.doubted}
+}
+
+// On returns c on a machine whose start has this name: over a restart of the process
+// its boot time goes on.
+func On(machine string, c Clock) Clock {
+	c.machine = machine
+	return c
 }
 
 // Manual is a clock that moves only when told to. It is safe for concurrent use.

@@ -47,29 +47,20 @@ type Doubt struct {
 	contrary time.Duration
 	heard    bool          // a peer contradicted the doubted wall clock, last at contrary
 	since    time.Duration // when the wall clock was doubted first
-	era      time.Time     // the time to go by has run without a jump since then
-	shifts   []Shift
-}
-
-// A Shift says that the time to go by has jumped: what was stamped From to To, by
-// it, has a stamp that is By behind what is believed now.
-type Shift struct {
-	From, To time.Time
-	By       time.Duration
 }
 
 // Resume says what was believed when the last stamp was written. running is the
 // time since then; known is false when the machine may have been off in between.
 // It must come before the first See.
 func (d *Doubt) Resume(stamp time.Time, boot time.Duration, running time.Duration, known bool) {
-	*d = Doubt{begun: true, base: anchor{stamp.Add(running), boot}, least: !known, era: stamp.Add(running)}
+	*d = Doubt{begun: true, base: anchor{stamp.Add(running), boot}, least: !known}
 }
 
 // See takes a reading of the clocks and returns the time to go by.
 func (d *Doubt) See(wall time.Time, boot time.Duration) time.Time {
 	switch {
 	case !d.begun:
-		*d = Doubt{begun: true, base: anchor{wall, boot}, era: wall}
+		*d = Doubt{begun: true, base: anchor{wall, boot}}
 		return wall
 	case !beyond(d.base.off(wall, boot)):
 		d.believe(wall, boot)
@@ -96,26 +87,13 @@ func (d *Doubt) show(wall time.Time, boot time.Duration) {
 		to = anchor{wall, boot}
 	}
 	if beyond(d.shown.off(to.at(boot), boot)) {
-		d.shift(d.shown.at(boot), to.at(boot))
 		d.shown = to
 	}
 }
 
 // believe goes by the wall clock again.
 func (d *Doubt) believe(wall time.Time, boot time.Duration) {
-	if d.active && beyond(d.shown.off(wall, boot)) {
-		d.shift(d.shown.at(boot), wall)
-	}
 	d.base, d.least, d.active = anchor{wall, boot}, false, false
-}
-
-// maxShifts bounds the shifts that nobody has taken.
-const maxShifts = 16
-
-func (d *Doubt) shift(from, to time.Time) {
-	d.shifts = append(d.shifts, Shift{From: d.era, To: from, By: to.Sub(from)})
-	d.shifts = d.shifts[max(len(d.shifts)-maxShifts, 0):]
-	d.era = to
 }
 
 // Hear takes what the clock of a connected peer says, which the peer does not
@@ -138,13 +116,6 @@ func (d *Doubt) Active() bool { return d.active }
 // Believed returns the time that is believed at a boot time, the least that it
 // can be after a stop of unknown length.
 func (d *Doubt) Believed(boot time.Duration) time.Time { return d.base.at(boot) }
-
-// Take returns the jumps of the time to go by since the last call.
-func (d *Doubt) Take() []Shift {
-	s := d.shifts
-	d.shifts = nil
-	return s
-}
 
 // A State says how a wall clock is judged, for people.
 type State struct {

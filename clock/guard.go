@@ -53,14 +53,6 @@ func (g *Guard) State() State {
 	return g.d.State(wall, boot)
 }
 
-// Take returns the jumps of the guarded clock since the last call.
-func (g *Guard) Take() []Shift {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.d.See(g.raw.wall(), g.raw.boot())
-	return g.d.Take()
-}
-
 // stampSize is the length of a stamp without the name of the machine's start.
 const stampSize = 16
 

@@ -137,6 +137,7 @@ func (b *Backlog) schedule(e *entry, r *proto.Record) {
 	if r.DueMs == 0 {
 		return
 	}
+	b.follow() // else the wait below would be moved along with a jump that it knows of
 	wait := max(r.DueMs-b.cfg.Clock.Now().UnixMilli(), 0)
 	if r.Attempts > 0 || r.Abandons > 0 {
 		wait = min(wait, b.cfg.MaxWait.Milliseconds())
