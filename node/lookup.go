@@ -25,8 +25,6 @@ type lookups struct {
 	node  *Node
 	came  chan heardLookup // LOOKUP and LOOKUP_REPLY
 	asked map[proto.PeerID]askedLookup
-
-	sealed string // the file of a body that was sealed anew, until its record names it
 }
 
 type heardLookup struct {
@@ -139,8 +137,6 @@ func (l *lookups) heard(ctx context.Context, h heardLookup) error {
 			return err
 		}
 		counted, err := l.node.outbox.Forget(ctx, h.from, id)
-		l.node.house.draft(l.sealed, false)
-		l.sealed = ""
 		failed = errors.Join(failed, err)
 		if counted {
 			l.node.tell("task.forgotten", h.from, fmt.Sprintf("the target of task %s does not know it any more", id), map[string]string{"task": id.String()})
@@ -168,30 +164,31 @@ func (n *Node) unknownOf(tasks [][]byte) (unknown [][]byte, err error) {
 	return unknown, nil
 }
 
-// reseal seals a task of this home anew with another sequence. Of a streamed body
-// the key must stay, and with it that of the rest: what it seals is the same but for
-// the header that it is bound to.
-func (n *Node) reseal(st *proto.Stored, seq proto.Seq) (*outbox.Draft, error) {
+// reseal seals a task of this home anew with the sequence and the times of its record.
+// Of a streamed body the key must stay, and with it that of the rest: what it seals is
+// the same but for the header that it is bound to.
+func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error) {
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	to, ok := n.book.KeyRecord(h.Target)
 	if !ok {
-		return nil, fmt.Errorf("the sealing key of %s is not known", h.Target.Short())
+		return nil, nil, fmt.Errorf("the sealing key of %s is not known", h.Target.Short())
 	}
+	rec, done := st.GetRecord(), func() {}
 	env := &proto.Envelope{Header: st.Envelope.Header, Body: st.Envelope.Body}
-	d := &outbox.Draft{Record: &proto.Record{BodyBlob: st.GetRecord().GetBodyBlob()}}
+	d = &outbox.Draft{Record: &proto.Record{BodyBlob: rec.GetBodyBlob()}}
 	if d.Record.BodyBlob != "" && !h.Streamed() {
 		if env.Body, err = readBlob(n.ground.blobs, d.Record.BodyBlob); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	plain, err := identity.OpenWith([32]byte(st.GetKey()), env, &h)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	h.Seq = seq
+	h.Seq, h.Created, h.NotAfter = rec.Seq(), rec.GetCreatedMs(), rec.GetNotAfterMs()
 	if h.Streamed() {
 		d.Key = [32]byte(st.GetKey())
 		d.Envelope, err = n.sealer.SealWith(d.Key, &h, to, plain)
@@ -199,16 +196,21 @@ func (n *Node) reseal(st *proto.Stored, seq proto.Seq) (*outbox.Draft, error) {
 		d.Envelope, d.Key, err = n.sealer.Seal(&h, to, plain)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	d.Header, d.Leaf = h, identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, h.What)
 	if d.Record.BodyBlob == "" || h.Streamed() {
-		return d, nil
+		return d, done, nil
 	}
-	d.Record.BodyBlob = fmt.Sprintf("%s-%d", bodyBlob(h.ID), seq.Counter) // the old file stays until the record names this one
-	n.lookups.sealed = d.Record.BodyBlob
+	var name [8]byte // a new one: the old file stays until the record names this one
+	fillRandom(name[:])
+	d.Record.BodyBlob = fmt.Sprintf("%s-%x", bodyBlob(h.ID), name)
 	n.house.draft(d.Record.BodyBlob, true)
-	err = n.ground.blobs.Put(d.Record.BodyBlob, d.Envelope.Body)
+	done = func() { n.house.draft(d.Record.BodyBlob, false) }
+	if err = n.ground.blobs.Put(d.Record.BodyBlob, d.Envelope.Body); err != nil {
+		done()
+		return nil, nil, err
+	}
 	d.Envelope.Body = nil
-	return d, err
+	return d, done, nil
 }

@@ -37,6 +37,7 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, *transport
 		What: proto.WhatTask, Mesh: n.mesh.ID, ID: proto.NewTaskID(now), Origin: n.keys.Peer(), Target: to.Peer,
 		Created: now.UnixMilli(), NotAfter: now.Add(cmp.Or(r.TTL, proto.DefaultTTL)).UnixMilli(),
 	}}
+	n.outbox.Stamp(d.Record)
 	content := contents.Get().(*proto.Content)
 	defer forget(content)
 	fillContent(content, r)
@@ -173,7 +174,7 @@ func record(r *Request, now time.Time) *proto.Record {
 		due = now.Add(r.Delay)
 	}
 	if !due.IsZero() {
-		rec.DueMs = due.UnixMilli()
+		rec.DueMs, rec.DueNamed = due.UnixMilli(), r.Delay == 0
 	}
 	if !r.RedriveOf.IsZero() {
 		rec.RedriveOf = slices.Clone(r.RedriveOf[:])

@@ -58,6 +58,17 @@ func (s *simulated) becomes(id, state string, limit time.Duration) Task {
 	return task
 }
 
+// runsOf counts the starts of a task.
+func (l *ledger) runsOf(id string) int {
+	task, err := proto.ParseTaskID(id)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.entry(task).runs)
+}
+
 // wrongBy are the errors of a clock that the tests of I14 go through.
 var wrongBy = []time.Duration{
 	3 * time.Minute, -time.Hour, time.Hour, 240 * time.Hour, 960 * time.Hour, -960 * time.Hour, -20 * 365 * 24 * time.Hour,
@@ -142,4 +153,52 @@ func TestAfterALongStop(t *testing.T) {
 		}
 		home.becomes(id, "EXPIRED", clock.BelieveAfter)
 	})
+}
+
+// I14: tasks that a home makes while its clock is wrong, believed by it alone or doubted,
+// are delivered once its clock is right, run once and have all of their life; their
+// results come home.
+func TestTasksOfAClockThatWasWrongForLong(t *testing.T) {
+	for _, off := range []time.Duration{time.Hour, 240 * time.Hour, -20 * 365 * 24 * time.Hour} {
+		t.Run(off.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, by := jumping(t, 2, 0)
+				defer w.close()
+				home, target := w.nodes[0], w.nodes[1]
+				target.halt()
+				before := home.must(takes(time.Second, "n1"))
+				by.Store(int64(off))
+				time.Sleep(clock.BelieveAfter + time.Minute)
+				if home.node.guard.State().Doubted {
+					t.Fatal("the clock is doubted although nobody contradicts it")
+				}
+				made := map[string]time.Time{before: time.Now().Add(-clock.BelieveAfter - time.Minute)}
+				make1 := func(delay time.Duration, to string) {
+					r := takes(time.Second, to)
+					r.Delay = delay
+					made[home.must(r)] = time.Now()
+				}
+				make1(0, "n1")
+				make1(0, "n0")
+				by.Store(0)
+				time.Sleep(2 * time.Second)
+				if !home.node.guard.State().Doubted {
+					t.Fatal("the clock is not doubted although it jumped")
+				}
+				make1(0, "n1")
+				make1(10*time.Minute, "n1")
+				make1(0, "n0")
+				target.start()
+				for id, at := range made {
+					task := home.becomes(id, "SUCCESS", 20*time.Minute)
+					if off := task.Created.Sub(at).Abs(); id != before && task.Target == "n1" && off > 2*time.Second {
+						t.Errorf("the task for %s is said to be made %s off", task.Target, off)
+					}
+					if runs := w.ledger.runsOf(id); runs != 1 {
+						t.Errorf("it ran %d times", runs)
+					}
+				}
+			})
+		})
+	}
 }

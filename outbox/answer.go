@@ -140,7 +140,7 @@ func (l *lane) follow(ctx context.Context, all []answered) error {
 		a := &all[i]
 		l.rule(a)
 		if a.ruling.effect == wait || a.ruling.effect == carry {
-			l.unwritten(a)
+			l.unwritten(ctx, a)
 			continue
 		}
 		edits = append(edits, backlog.Edit{Key: a.item.Key, Held: a.rec, Version: a.item.Version})
@@ -179,7 +179,7 @@ func (l *lane) rule(a *answered) {
 		a.ruling = onRefusal(k.Part, refusal{
 			code: a.refusal.Code, attempts: int(a.rec.Attempts), limit: l.o.cfg.MaxAttempts,
 			cancel: a.rec.Cancel || l.o.wantsCancel(k), sure: l.o.sure(k, a.rec),
-			over:    !l.o.cfg.Clock.Doubted() && l.o.cfg.Clock.Now().UnixMilli() >= a.rec.NotAfterMs-proto.Skew.Milliseconds(),
+			over:    a.refusal.Code == proto.Code_CODE_EXPIRED && l.o.over(k),
 			unknown: a.refusal.State == proto.TaskState_TASK_STATE_UNSPECIFIED,
 		})
 	case k.Part == backlog.PartTask:
@@ -187,6 +187,17 @@ func (l *lane) rule(a *answered) {
 	default:
 		a.ruling = ruling{effect: drop}
 	}
+}
+
+// over reports whether the time of a task is over by this node's clock, which nobody
+// doubts, and by which the times of the task are right.
+func (o *Outbox) over(k backlog.Key) bool {
+	now, ok := o.timely()
+	if !ok {
+		return false
+	}
+	r, _, err := o.backlog.Get(k)
+	return err == nil && now >= r.NotAfterMs-proto.Skew.Milliseconds()
 }
 
 // sure reports whether nothing that an earlier link carried can still arrive.
@@ -204,9 +215,17 @@ func (o *Outbox) wantsCancel(k backlog.Key) bool {
 	return ok
 }
 
-// unwritten lets a refused entry wait, which memory alone knows.
-func (l *lane) unwritten(a *answered) {
+// unwritten lets a refused entry wait, which memory alone knows. A task that was signed
+// with wrong times, and may be refused for them, is signed anew.
+func (l *lane) unwritten(ctx context.Context, a *answered) {
 	o, k := l.o, a.item.Key
+	timed := a.refusal.Code == proto.Code_CODE_EXPIRED || a.refusal.Code == proto.Code_CODE_BUSY
+	if timed && o.timesMoved(a) && o.sure(k, a.rec) && o.signAnew(ctx, k) {
+		l.mu.Lock()
+		delete(l.arrived, k)
+		l.mu.Unlock()
+		return
+	}
 	before := o.notes.get(k)
 	n := o.refused(k, a.rec, a.refusal)
 	if a.ruling.effect == carry {

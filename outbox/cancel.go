@@ -96,12 +96,15 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 		Vital: true,
 		Stored: &proto.Stored{Record: &proto.Record{
 			State: proto.TaskState_TASK_STATE_PENDING, Class: proto.Class_CLASS_CRITICAL, Peer: r.Peer,
-			SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: o.cfg.Clock.Now().UnixMilli(), NotAfterMs: r.NotAfterMs,
+			SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,
+			StampBootMs: r.StampBootMs, StampMachine: r.StampMachine, StampDoubted: r.StampDoubted,
 			Cancel: true, CancelHard: r.CancelHard, Reason: r.Reason,
 		}},
 		With: into,
 	}
+	o.stamps.note(r)
 	err := o.backlog.Add(ctx, []backlog.New{wish})[0]
+	o.stamps.note(r) // again: the entries may have been looked at meanwhile
 	if errors.Is(err, backlog.ErrExists) {
 		err = o.cancelAgain(ctx, wish.Key, step, into)
 	}

@@ -108,9 +108,10 @@ type Sealing struct {
 	// Rewrap makes an envelope readable for the current key of its target, after
 	// BAD_KEY. Without it the slot stays.
 	Rewrap func(*proto.Stored) (*proto.Envelope, error)
-	// Reseal seals a task anew, with this sequence. Without it a task that its target
-	// has forgotten waits for its time.
-	Reseal func(st *proto.Stored, seq proto.Seq) (*Draft, error)
+	// Reseal seals a task anew, with the sequence and the times of its record. done is
+	// called when it is written, or will not be. Without it a task that its target has
+	// forgotten, or whose times were wrong, waits for its time.
+	Reseal func(st *proto.Stored) (d *Draft, done func(), err error)
 }
 
 // ResultHooks are told of results of tasks that ran here. They must be quick.

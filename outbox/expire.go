@@ -31,19 +31,24 @@ func (o *Outbox) expire(ctx context.Context) error {
 	return nil
 }
 
-// expireSome rules on entries whose time may be over.
+// expireSome rules on entries whose time may be over. If the clock has jumped since
+// they were taken they are looked at again.
 func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
+	ms, ok := o.timely()
+	if !ok {
+		return nil
+	}
 	edits := make([]backlog.Edit, len(items))
 	for i, it := range items {
 		edits[i].Key = it.Key
 	}
-	now := o.cfg.Clock.Now()
+	now := time.UnixMilli(ms)
 	records, rulings := make([]*proto.Record, len(items)), make([]ruling, len(items))
 	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		k := edits[i].Key
 		sent := k.Part == backlog.PartTask && o.maybeSent(k, r)
 		records[i] = r
-		rulings[i] = onTime(k.Part, r, now.UnixMilli(), sent, o.limits)
+		rulings[i] = onTime(k.Part, r, ms, sent, o.limits)
 		switch rulings[i].effect {
 		case end:
 			if r.Reason == "" {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
 )
 
@@ -98,38 +97,18 @@ func (o *Outbox) doubtful(ctx context.Context, p proto.PeerID, k backlog.Key, se
 // again signs a task anew and has it sent.
 func (o *Outbox) again(ctx context.Context, p proto.PeerID, k backlog.Key, st *proto.Stored, now time.Time) error {
 	old, seq := st.Record.Seq(), o.NextSeq(p)
-	d, err := o.cfg.Reseal(st, seq)
-	if err != nil {
-		o.DropSeq(p, seq)
-		return fmt.Errorf("sign it anew: %w", err)
-	}
-	sig, proofs := o.sign.SignGroup([][32]byte{d.Leaf})
-	d.Envelope.Signature, d.Envelope.Path, d.Envelope.Index = sig, proofs[0].Path, proofs[0].Index
-	step, err := o.backlog.Prepare(backlog.Edit{Key: k}, func(r *proto.Record) backlog.Action {
+	st.Record.SeqBoot, st.Record.SeqCounter = seq.Boot, seq.Counter
+	rec, err := o.reseal(ctx, k, st, func(r *proto.Record) backlog.Action {
 		if r.Seq() != old || !awaited(k, r) {
 			return backlog.Keep
 		}
 		r.SeqBoot, r.SeqCounter, r.DueMs = seq.Boot, seq.Counter, 0
-		r.BodyBlob = d.Record.GetBodyBlob()
 		r.Move(proto.TaskState_TASK_STATE_PENDING, now, Forgotten)
 		r.Events[len(r.Events)-1].Node = p[:]
 		return backlog.Requeue
 	})
-	if step == nil {
-		o.DropSeq(p, seq)
-		return err
+	if rec == nil {
+		o.DropSeq(p, seq) // else it stays promised: the outcome may be unknown
 	}
-	var b store.Batch
-	rec := step.Record()
-	step.Into(&b)
-	if err = step.Born(&b, &proto.Stored{Envelope: d.Envelope, Key: d.Key[:], Record: rec}); err == nil {
-		err = o.store.Apply(context.WithoutCancel(ctx), &b)
-	}
-	if err != nil {
-		step.Drop()
-		return err // the sequence stays promised: the outcome may be unknown
-	}
-	o.notes.drop(k)
-	o.changed(k, rec)
-	return nil
+	return err
 }

@@ -9,15 +9,15 @@ import (
 )
 
 // resealing seals tasks anew as a node does, for targets that read no body.
-func resealing(st *proto.Stored, seq proto.Seq) (*Draft, error) {
+func resealing(st *proto.Stored) (*Draft, func(), error) {
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	h.Seq = seq
+	h.Seq, h.Created, h.NotAfter = st.Record.Seq(), st.Record.CreatedMs, st.Record.NotAfterMs
 	d := &Draft{Header: h, Record: &proto.Record{}, Envelope: &proto.Envelope{Header: h.Append(nil), Body: []byte("sealed"), Slot: []byte("slot")}}
 	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, h.What)
-	return d, nil
+	return d, func() {}, nil
 }
 
 // I20: a task whose target does not know it any more is sent again, with a sequence

@@ -34,6 +34,7 @@ type Outbox struct {
 	fresh     fresh     // tasks just written, not to be read again
 	hints     hints     // peers that take now what they refused
 	watches   watches   // callers that wait for a task to change
+	stamps    stamps    // whether the times of the tasks agree with the clock
 	keys      *keys.Keys
 }
 
@@ -57,7 +58,7 @@ func Open(s *store.Store, sign Signer, cfg Config) (*Outbox, error) {
 	if o.links, err = readLinks(s, o.boot); err != nil {
 		return nil, fmt.Errorf("open outbox: %w", err)
 	}
-	o.seqs = newSeqs(o.boot)
+	o.seqs, o.stamps = newSeqs(o.boot), newStamps(cfg.Clock, o.bootID)
 	if o.backlog, err = backlog.Open(s, buckets, o.backlogConfig()); err != nil {
 		return nil, fmt.Errorf("open outbox: %w", err)
 	}
@@ -103,6 +104,7 @@ func (o *Outbox) expires(k backlog.Key, r *proto.Record) int64 {
 
 // found takes up an entry that an earlier start left.
 func (o *Outbox) found(k backlog.Key, r *proto.Record) {
+	o.stamps.note(r)
 	if k.Part != backlog.PartTask || r.State != proto.TaskState_TASK_STATE_PENDING {
 		return
 	}
@@ -159,7 +161,11 @@ func (o *Outbox) keepTime(ctx context.Context) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	for {
-		if err := o.expire(ctx); err != nil {
+		timely, err := o.restamp(ctx)
+		if err == nil && timely {
+			err = o.expire(ctx)
+		}
+		if err != nil {
 			o.cfg.Logger.Error("cannot end what is past its time; it is tried again", "err", err)
 		}
 		if _, err := o.backlog.Tidy(ctx); err != nil && ctx.Err() == nil {

@@ -26,6 +26,8 @@ type Draft struct {
 	// Record says what people ask for: kind, class, keys, due, target, labels. The
 	// outbox fills state, peer, sequence and times. A RequestDigest must be there
 	// with an IdempotencyKey; a RedriveOf takes the key over from the first task.
+	// Who took the times of the header long before it hands the draft over says when
+	// with [Outbox.Stamp].
 	Record *proto.Record
 }
 
@@ -170,6 +172,10 @@ func (o *Outbox) prepare(j *job) (err error) {
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
 	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter
 	r.Attempts = 0
+	if r.StampMachine == 0 {
+		o.Stamp(r)
+	}
+	o.stamps.note(r)
 	j.entry = backlog.New{
 		Key:    backlog.Key{ID: h.ID, Part: j.part},
 		Stored: &proto.Stored{Envelope: j.draft.Envelope, Record: r, Key: j.draft.Key[:]},
@@ -267,6 +273,9 @@ func (o *Outbox) answer(j *job, err error) {
 		}
 	} else if err == nil && j.part == backlog.PartTask {
 		o.changed(j.entry.Key, cmp.Or(j.born, j.draft.Record))
+	}
+	if err == nil {
+		o.stamps.note(j.draft.Record) // again: the entries may have been looked at meanwhile
 	}
 	j.err = err
 	j.call.answered()

@@ -802,10 +802,15 @@ type Record struct {
 	Run            string                 `protobuf:"bytes,43,opt,name=run,proto3" json:"run,omitempty"`
 	Step           string                 `protobuf:"bytes,44,opt,name=step,proto3" json:"step,omitempty"`
 	Parent         []byte                 `protobuf:"bytes,45,opt,name=parent,proto3" json:"parent,omitempty"`
-	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`                    // of a task whose queue has its home at the node of the record, at most 128 bytes
-	Require        []string               `protobuf:"bytes,47,rep,name=require,proto3" json:"require,omitempty"`                // of such a task
-	Prefer         []string               `protobuf:"bytes,48,rep,name=prefer,proto3" json:"prefer,omitempty"`                  // of such a task
-	MovesTo        string                 `protobuf:"bytes,49,opt,name=moves_to,json=movesTo,proto3" json:"moves_to,omitempty"` // queue that a task goes to, as a new one, once it has ended as CANCELLED; at most 128 bytes; empty once that is made
+	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`                                     // of a task whose queue has its home at the node of the record, at most 128 bytes
+	Require        []string               `protobuf:"bytes,47,rep,name=require,proto3" json:"require,omitempty"`                                 // of such a task
+	Prefer         []string               `protobuf:"bytes,48,rep,name=prefer,proto3" json:"prefer,omitempty"`                                   // of such a task
+	MovesTo        string                 `protobuf:"bytes,49,opt,name=moves_to,json=movesTo,proto3" json:"moves_to,omitempty"`                  // queue that a task goes to, as a new one, once it has ended as CANCELLED; at most 128 bytes; empty once that is made
+	StampBootMs    int64                  `protobuf:"varint,50,opt,name=stamp_boot_ms,json=stampBootMs,proto3" json:"stamp_boot_ms,omitempty"`   // the boot clock of the home's machine at created_ms: how long ago that is, whatever the wall clock says
+	StampMachine   uint32                 `protobuf:"fixed32,51,opt,name=stamp_machine,json=stampMachine,proto3" json:"stamp_machine,omitempty"` // which start of that machine the boot clock counts from
+	StampDoubted   bool                   `protobuf:"varint,52,opt,name=stamp_doubted,json=stampDoubted,proto3" json:"stamp_doubted,omitempty"`  // the wall clock was doubted at created_ms
+	StampMoved     bool                   `protobuf:"varint,53,opt,name=stamp_moved,json=stampMoved,proto3" json:"stamp_moved,omitempty"`        // created_ms and not_after_ms were set right since: what was signed has others
+	DueNamed       bool                   `protobuf:"varint,54,opt,name=due_named,json=dueNamed,proto3" json:"due_named,omitempty"`              // due_ms was named as a time of the wall clock, and not as a delay
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1183,6 +1188,41 @@ func (x *Record) GetMovesTo() string {
 	return ""
 }
 
+func (x *Record) GetStampBootMs() int64 {
+	if x != nil {
+		return x.StampBootMs
+	}
+	return 0
+}
+
+func (x *Record) GetStampMachine() uint32 {
+	if x != nil {
+		return x.StampMachine
+	}
+	return 0
+}
+
+func (x *Record) GetStampDoubted() bool {
+	if x != nil {
+		return x.StampDoubted
+	}
+	return false
+}
+
+func (x *Record) GetStampMoved() bool {
+	if x != nil {
+		return x.StampMoved
+	}
+	return false
+}
+
+func (x *Record) GetDueNamed() bool {
+	if x != nil {
+		return x.DueNamed
+	}
+	return false
+}
+
 // Stored is a record's birth: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1340,7 +1380,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xc9\f\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xf5\r\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1400,7 +1440,13 @@ const file_task_proto_rawDesc = "" +
 	"\x05queue\x18. \x01(\tR\x05queue\x12\x18\n" +
 	"\arequire\x18/ \x03(\tR\arequire\x12\x16\n" +
 	"\x06prefer\x180 \x03(\tR\x06prefer\x12\x19\n" +
-	"\bmoves_to\x181 \x01(\tR\amovesTo\x1a9\n" +
+	"\bmoves_to\x181 \x01(\tR\amovesTo\x12\"\n" +
+	"\rstamp_boot_ms\x182 \x01(\x03R\vstampBootMs\x12#\n" +
+	"\rstamp_machine\x183 \x01(\aR\fstampMachine\x12#\n" +
+	"\rstamp_doubted\x184 \x01(\bR\fstampDoubted\x12\x1f\n" +
+	"\vstamp_moved\x185 \x01(\bR\n" +
+	"stampMoved\x12\x1b\n" +
+	"\tdue_named\x186 \x01(\bR\bdueNamed\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +

@@ -1,0 +1,298 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"sync"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// The times of a record are those of the wall clock as it was believed then. Beside
+// them stands the boot clock, which never jumps: once the wall clock is not doubted
+// and disagrees with it, the times are set right, and what was signed with others is
+// signed anew (I14). Nothing ends by its time before that has been done.
+
+// How the times of what was signed are told in the events of a task.
+const (
+	timesSet    = "its times are set right: the clock of this node was wrong when it was made"
+	signedAnew  = "signed anew with right times: the clock of this node was wrong when it was made"
+	restampStep = 256 // entries that are looked at together
+)
+
+// A span says how far the wall clock was ahead of the boot clock, at least and at
+// most, when the times of entries were taken. In milliseconds.
+type span struct{ lo, hi int64 }
+
+var noSpan = span{math.MaxInt64, math.MinInt64}
+
+func (s *span) add(off int64) { s.lo, s.hi = min(s.lo, off), max(s.hi, off) }
+
+// near reports whether all of s agrees with a clock that is ahead by off.
+func (s span) near(off int64) bool {
+	limit := clock.DoubtBeyond.Milliseconds()
+	return s == noSpan || off-s.lo <= limit && s.hi-off <= limit
+}
+
+// stamps knows whether the times of all entries that live agree with the clock.
+type stamps struct {
+	machine uint32 // names the start of the machine that boot times count from
+
+	mu      *sync.Mutex
+	span    span // of the entries, and maybe of some that have ended
+	unknown bool // some were made under doubt, before the machine was started anew
+}
+
+func newStamps(c clock.Clock, boot proto.BootID) stamps {
+	name := []byte(c.Machine())
+	if len(name) == 0 {
+		name = boot[:] // the boot clock counts from the start of the process
+	}
+	h := fnv.New32a()
+	h.Write(name)
+	return stamps{machine: max(h.Sum32(), 1), mu: new(sync.Mutex), span: noSpan}
+}
+
+// note takes a record up that lives from now on.
+func (s *stamps) note(r *proto.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case r.StampMachine == s.machine:
+		s.span.add(r.CreatedMs - r.StampBootMs)
+	case r.StampDoubted:
+		s.unknown = true
+	}
+}
+
+// begin forgets what is known, before all entries are noted again.
+func (s *stamps) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.span, s.unknown = noSpan, false
+}
+
+// distrust has all entries looked at again.
+func (s *stamps) distrust() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unknown = true
+}
+
+func (s *stamps) good(off int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.unknown && s.span.near(off)
+}
+
+// Stamp notes in the record of a draft that its times are taken now. [Outbox.Submit]
+// does so unless it was done before.
+func (o *Outbox) Stamp(r *proto.Record) {
+	r.StampBootMs, r.StampMachine = o.cfg.Clock.Boot().Milliseconds(), o.stamps.machine
+	r.StampDoubted = o.cfg.Clock.Doubted()
+}
+
+// A moment is what the clocks say, in milliseconds. The wall clock is not doubted.
+type moment struct {
+	wall, boot int64
+	machine    uint32
+}
+
+// moment returns the present one; ok is false while the wall clock is doubted.
+func (o *Outbox) moment() (m moment, ok bool) {
+	c := o.cfg.Clock
+	m = moment{wall: c.Now().UnixMilli(), boot: c.Boot().Milliseconds(), machine: o.stamps.machine}
+	return m, !c.Doubted()
+}
+
+// timely returns the wall time in Unix milliseconds if the times of all entries agree
+// with it: only then may one end by it.
+func (o *Outbox) timely() (now int64, ok bool) {
+	m, ok := o.moment()
+	return m.wall, ok && o.stamps.good(m.wall-m.boot)
+}
+
+// wrong returns how far the times of r must be moved, in milliseconds; ok is false if
+// they need not be looked at again. Of one that was made under doubt before the machine
+// was started anew nobody knows when that was: if its times cannot be right, its life
+// begins now.
+func (m moment) wrong(r *proto.Record) (by int64, ok bool) {
+	limit := clock.DoubtBeyond.Milliseconds()
+	by = m.wall - r.CreatedMs
+	if r.StampMachine == m.machine {
+		by -= m.boot - r.StampBootMs
+		return by, by > limit || by < -limit
+	}
+	if by >= -limit && m.wall < r.NotAfterMs {
+		by = 0
+	}
+	return by, r.StampDoubted
+}
+
+// move sets the times of r right. What may be elsewhere with its old times does not end
+// before they are over.
+func (m moment) move(r *proto.Record, by int64, elsewhere bool) {
+	r.CreatedMs += by
+	if by > 0 || !elsewhere {
+		r.NotAfterMs += by
+	}
+	if r.DueMs != 0 && !r.DueNamed {
+		r.DueMs += by
+	}
+	if r.StampMachine != m.machine {
+		r.StampBootMs, r.StampMachine = m.boot-(m.wall-r.CreatedMs), m.machine
+	}
+	r.StampDoubted = false
+}
+
+// restamp sets the times of all entries right if they disagree with the clock. It
+// reports whether they agree now.
+func (o *Outbox) restamp(ctx context.Context) (bool, error) {
+	m, ok := o.moment()
+	if !ok || o.stamps.good(m.wall-m.boot) {
+		return ok, nil
+	}
+	o.stamps.begin()
+	keys := o.backlog.Keys(nil, func(it backlog.Item) bool { return !it.State.Terminal() })
+	moved := 0
+	for len(keys) > 0 && ctx.Err() == nil {
+		n := min(len(keys), restampStep)
+		some, err := o.restampSome(ctx, m, keys[:n])
+		moved += some
+		if err != nil {
+			o.stamps.distrust()
+			return false, fmt.Errorf("set the times of tasks right: %w", err)
+		}
+		keys = keys[n:]
+	}
+	if ctx.Err() != nil {
+		return false, nil
+	}
+	if moved > 0 {
+		o.cfg.Logger.Warn("times of tasks were set right: the clock of this machine was wrong when they were made", "count", moved)
+	}
+	_, ok = o.timely()
+	return ok, nil
+}
+
+// restampSome sets the times of some entries right. Tasks that were made under doubt and
+// that nobody has are signed anew at once, others when their target refuses them: what
+// was signed when the clock was believed may well be right, and the clock wrong now.
+func (o *Outbox) restampSome(ctx context.Context, m moment, keys []backlog.Key) (moved int, err error) {
+	edits := make([]backlog.Edit, len(keys))
+	for i, k := range keys {
+		edits[i].Key = k
+	}
+	records, anew := make([]*proto.Record, len(keys)), make([]bool, len(keys))
+	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
+		k := keys[i]
+		by, wrong := m.wrong(r)
+		if !wrong {
+			o.stamps.note(r)
+			return backlog.Keep
+		}
+		task, waits := k.Part == backlog.PartTask, r.State == proto.TaskState_TASK_STATE_PENDING
+		idle := task && waits && !o.maybeSent(k, r)
+		anew[i] = idle && by != 0 && r.StampDoubted
+		m.move(r, by, task && !idle)
+		o.stamps.note(r)
+		if by == 0 || !task {
+			return backlog.Write
+		}
+		moved++
+		records[i] = r
+		r.StampMoved = waits
+		r.AddEvent(&proto.Event{TimeMs: m.wall, State: r.State, Attempt: r.Attempts, Cause: timesSet})
+		if idle {
+			return backlog.Requeue
+		}
+		return backlog.Write
+	})
+	for i, k := range keys {
+		switch {
+		case errs[i] != nil && !errors.Is(errs[i], backlog.ErrNotFound):
+			err = errs[i]
+		case errs[i] != nil || records[i] == nil:
+		case anew[i]:
+			o.signAnew(ctx, k)
+		default:
+			o.changed(k, records[i])
+		}
+	}
+	return moved, err
+}
+
+// timesMoved reports whether the times of a refused task may have been set right since it
+// was signed.
+func (o *Outbox) timesMoved(a *answered) bool {
+	now, ok := o.backlog.Peek(a.item.Key)
+	return ok && a.item.Key.Part == backlog.PartTask && (a.rec.StampMoved || now.Version != a.item.Version)
+}
+
+// signAnew signs a task whose times were set right with these, if its target certainly
+// does not have it. It keeps its sequence, and so its place behind an ordering key. It
+// reports whether it did; the task then waits for its lane again.
+func (o *Outbox) signAnew(ctx context.Context, k backlog.Key) bool {
+	st, err := o.backlog.Stored(k)
+	if err != nil || !st.Record.StampMoved || o.cfg.Reseal == nil {
+		return false
+	}
+	was := st.Record.CreatedMs
+	rec, err := o.reseal(ctx, k, st, func(r *proto.Record) backlog.Action {
+		if r.State != proto.TaskState_TASK_STATE_PENDING || r.CreatedMs != was {
+			return backlog.Keep
+		}
+		r.AddEvent(&proto.Event{TimeMs: o.cfg.Clock.Now().UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: signedAnew})
+		return backlog.Requeue
+	})
+	if err != nil {
+		o.cfg.Logger.Warn("a task with wrong times cannot be signed anew; it is tried again when its target refuses it", "task", k.ID.String(), "err", err)
+	}
+	return rec != nil && err == nil
+}
+
+// reseal signs a task anew with the sequence and times of st.Record, to live as long as
+// before, in one batch with what change makes of its record; rec is nil if change keeps
+// it.
+func (o *Outbox) reseal(ctx context.Context, k backlog.Key, st *proto.Stored, change backlog.Decide) (rec *proto.Record, err error) {
+	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
+	if err != nil {
+		return nil, fmt.Errorf("read its header: %w", err)
+	}
+	notAfter := st.Record.CreatedMs + h.NotAfter - h.Created
+	st.Record.NotAfterMs = notAfter
+	d, done, err := o.cfg.Reseal(st)
+	if err != nil {
+		return nil, fmt.Errorf("sign it anew: %w", err)
+	}
+	defer done()
+	sig, proofs := o.sign.SignGroup([][32]byte{d.Leaf})
+	d.Envelope.Signature, d.Envelope.Path, d.Envelope.Index = sig, proofs[0].Path, proofs[0].Index
+	step, err := o.backlog.Prepare(backlog.Edit{Key: k}, func(r *proto.Record) backlog.Action {
+		r.BodyBlob, r.NotAfterMs, r.StampMoved = d.Record.GetBodyBlob(), notAfter, false
+		return change(r)
+	})
+	if step == nil {
+		return nil, err
+	}
+	var b store.Batch
+	step.Into(&b)
+	rec = step.Record()
+	if err = step.Born(&b, &proto.Stored{Envelope: d.Envelope, Key: d.Key[:], Record: rec}); err == nil {
+		err = o.store.Apply(context.WithoutCancel(ctx), &b)
+	}
+	if err != nil {
+		step.Drop()
+		return rec, err
+	}
+	o.fresh.take(k)
+	o.notes.drop(k)
+	o.changed(k, rec)
+	return rec, nil
+}
