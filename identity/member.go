@@ -22,6 +22,9 @@ const (
 	RoleAdmin   = "admin"   // admits nodes and renews certificates
 )
 
+// MeshRoles lists them.
+func MeshRoles() []string { return []string{RoleSend, RoleWork, RoleRelay, RoleCourier, RoleAdmin} }
+
 // DefaultRoles are those of a node that was not given any.
 func DefaultRoles() []string { return []string{RoleSend, RoleWork, RoleRelay} }
 

@@ -152,8 +152,29 @@ func TestInviteUnderANameThatIsTaken(t *testing.T) {
 			t.Errorf("%q: it warns %q, %v", name, inv.Warning, err)
 		}
 	}
+	for role, warned := range map[string]bool{"work": false, "admin": false, "wrok": true} {
+		inv, err := a.Invite(t.Context(), InviteOptions{Roles: []string{role}})
+		if err != nil || strings.Contains(inv.Warning, "no member has the role "+role) != warned {
+			t.Errorf("role %s: it warns %q, %v", role, inv.Warning, err)
+		}
+	}
 	if _, err := a.Invite(t.Context(), InviteOptions{Name: "a"}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("its own name: %v", err)
+	}
+}
+
+// A handler that allows somebody who is no member is kept, for that may join, and told of.
+func TestAHandlerForNobody(t *testing.T) {
+	a, _ := pair(t, nil)
+	for allow, want := range map[string]string{
+		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is called laptpo", "role:wrok": "no member has the role wrok",
+	} {
+		if err := a.AddHandler(t.Context(), HandlerSpec{Kind: "k", Type: TypeEcho, Allow: []string{allow}}); err != nil {
+			t.Errorf("%s: %v", allow, err)
+		}
+		if h := a.Handlers(); len(h) != 1 || h[0].Warning != want {
+			t.Errorf("%s: %+v, want the warning %q", allow, h, want)
+		}
 	}
 }
 

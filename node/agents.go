@@ -31,7 +31,7 @@ type worker struct {
 // spec turns a handler's description into what the inbox registers.
 func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 	if err := s.Validate(); err != nil {
-		return inbox.Spec{}, err
+		return inbox.Spec{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	timeout, err := s.timeout()
 	if err != nil {
@@ -41,7 +41,7 @@ func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 		timeout = -1
 	}
 	out := inbox.Spec{
-		Kind: s.Kind, Allow: s.Allow, Profile: inbox.Profile(s.Profile), Concurrency: s.Concurrency,
+		Kind: s.Kind, Allow: allowed(s.Allow), Profile: inbox.Profile(s.Profile), Concurrency: s.Concurrency,
 		MaxAttempts: s.MaxAttempts, MaxRetries: s.MaxRetries, OnCrash: inbox.OnCrash(s.OnCrash), Timeout: timeout, MaxBody: uint64(s.MaxBody),
 	}
 	w := worker{node: n, spec: s, files: true}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +31,7 @@ type HandlerSpec struct {
 	Args        bool     `yaml:"args,omitempty" json:"args,omitempty" doc:"the task's arguments are appended"`
 	AllowFlags  bool     `yaml:"allow_flags,omitempty" json:"allow_flags,omitempty" doc:"with args: also arguments that begin with -; default they are refused"`
 	Body        string   `yaml:"body,omitempty" json:"body,omitempty" enum:"stdin,file" doc:"how the program gets the body; default stdin"`
-	Allow       []string `yaml:"allow" json:"allow" doc:"peer:NAME, peer:ID or role:ROLE"`
+	Allow       []string `yaml:"allow" json:"allow" doc:"peer:NAME (or just NAME), peer:ID or role:ROLE"`
 	Profile     string   `yaml:"profile,omitempty" json:"profile,omitempty" enum:"read-only,dev-write,dangerous" doc:"default dev-write; dangerous is allowed peer by peer, never by role"`
 	Timeout     string   `yaml:"timeout,omitempty" json:"timeout,omitempty" doc:"of one run; default 10m, 0 none"`
 	Concurrency int      `yaml:"concurrency,omitempty" json:"concurrency,omitempty" doc:"runs at once; default the node's slots"`
@@ -67,7 +68,7 @@ func validKind(s string) bool {
 // Validate says what is wrong with s, or nothing.
 func (s HandlerSpec) Validate() error {
 	fail := func(format string, a ...any) error {
-		return fmt.Errorf("%w: handler %.40q: %s", ErrInvalid, s.Kind, fmt.Sprintf(format, a...))
+		return fmt.Errorf("handler %.40q: %s", s.Kind, fmt.Sprintf(format, a...))
 	}
 	switch {
 	case !validKind(s.Kind):
@@ -104,7 +105,7 @@ func (s HandlerSpec) Validate() error {
 }
 
 func (s HandlerSpec) validateAllow(fail func(string, ...any) error) error {
-	for _, a := range s.Allow {
+	for _, a := range allowed(s.Allow) {
 		what, who, _ := strings.Cut(a, ":")
 		switch {
 		case what != "peer" && what != "role" || who == "":
@@ -116,6 +117,17 @@ func (s HandlerSpec) validateAllow(fail func(string, ...any) error) error {
 		}
 	}
 	return nil
+}
+
+// allowed writes an allow list in full: a word without a colon is the name of a peer.
+func allowed(list []string) []string {
+	out := slices.Clone(list)
+	for i, a := range out {
+		if !strings.Contains(a, ":") {
+			out[i] = "peer:" + a
+		}
+	}
+	return out
 }
 
 // isPeer reports whether a word may name a peer, by its id or its name.
@@ -133,10 +145,10 @@ func (s HandlerSpec) timeout() (time.Duration, error) {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(s.Timeout)
-	if err == nil && d < 0 {
-		err = errors.New("negative")
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%.40q is no span of time: write it as 90s, 15m or 36h, or 0 for none", s.Timeout)
 	}
-	return d, err
+	return d, nil
 }
 
 func oneOf(s string, words ...string) bool {

@@ -22,7 +22,7 @@ func TestAKindIsAShortWord(t *testing.T) {
 func TestAnAllowListNamesSomebody(t *testing.T) {
 	for allow, good := range map[string]bool{
 		"peer:laptop": true, "role:work": true, "peer:12D3KooWAULqkVkhpk1K2bYTnPmYT4iRayo7JPcfbMPhQ3hWdxRc": true,
-		"peer:*": false, "peer:Laptop": false, "peer:": false, "laptop": false, "*": false, "peer:a b": false,
+		"peer:*": false, "peer:Laptop": false, "peer:": false, "laptop": true, "*": false, "peer:a b": false,
 	} {
 		if err := (HandlerSpec{Kind: "x", Type: TypeEcho, Allow: []string{allow}}).Validate(); (err == nil) != good {
 			t.Errorf("allow %q: %v", allow, err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/identity"
@@ -43,7 +44,7 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	ttl := cmp.Or(o.TTL, defaultTicket)
 	switch {
 	case ttl < 0 || ttl > longestTicket:
-		return Invitation{}, fmt.Errorf("%w: a ticket is valid for at most %s", ErrInvalid, longestTicket)
+		return Invitation{}, fmt.Errorf("%w: ttl %s: a ticket is valid for at most 30 days", ErrInvalid, ttl)
 	case o.Name != "" && !nameRE.MatchString(o.Name):
 		return Invitation{}, fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
 	}
@@ -77,6 +78,11 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	inv := Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles}
 	if o.Name != "" && n.freeName(o.Name, proto.PeerID{}) != nil {
 		inv.Warning = fmt.Sprintf("%s is the name of a node that is known here: only that one is let in with this ticket; for another machine choose another --name", o.Name)
+	}
+	for _, role := range roles {
+		if !n.roleIsKnown(role) {
+			inv.Warning = strings.TrimPrefix(fmt.Sprintf("%s; no member has the role %s, and the mesh itself knows %s: any other counts in allow lists alone", inv.Warning, role, strings.Join(identity.MeshRoles(), ", ")), "; ")
+		}
 	}
 	return inv, nil
 }

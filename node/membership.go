@@ -62,6 +62,9 @@ func Init(o InitOptions) (Identity, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return Identity{}, fmt.Errorf("init: %w", err)
 	}
+	if len(m.Root) > 0 && o.Name != "" && o.Name != m.Name {
+		return Identity{}, fmt.Errorf("init: %w: this node is a member as %s already: its name stays, take another folder (--dir) for another node", ErrRefused, m.Name)
+	}
 	if m.Name == "" || len(m.Root) == 0 && o.Name != "" {
 		if m.Name, err = chooseName(o.Name); err != nil {
 			return Identity{}, fmt.Errorf("init: %w", err)

@@ -495,7 +495,7 @@ func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *p
 	}
 	switch {
 	case v.Leased:
-		b.Cause, b.Fix = fmt.Sprintf("%s has the lease; its result has not come yet", owner), "on "+owner+": balefire-node why "+b.Task
+		b.Cause, b.Fix = fmt.Sprintf("%s has the lease; its result has not come yet", owner), "on "+owner+": balefire-node why "+b.Subject
 		b.Next = new(n.cfg.Clock.Now().Add(v.Left).UTC())
 	case v.State == proto.TaskState_TASK_STATE_RUNNING.Name() || v.State == proto.TaskState_TASK_STATE_INDETERMINATE.Name():
 		b.Cause = fmt.Sprintf("%s may have started it, it may be started once only, and %s says nothing", owner, owner)

@@ -39,7 +39,7 @@ func TestTheOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 			if !slices.Equal(by, []string{"n2", "n3"}) {
 				t.Errorf("it was started by %v, as receipts prove", by)
 			}
-			if b, err := c.nodes[1].node.Why(t.Context(), ref); at == 1 && (err != nil || b.Fix != "on n3: balefire-node why "+b.Task) {
+			if b, err := c.nodes[1].node.Why(t.Context(), ref); at == 1 && (err != nil || b.Fix != "on n3: balefire-node why "+b.Subject) {
 				t.Errorf("why: %+v, %v", b, err)
 			}
 			c.ended(at, []string{ref}, 2*time.Minute)

@@ -5,12 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
@@ -107,6 +114,9 @@ func (n *Node) changePeer(ctx context.Context, ref, action string, change func(p
 func (n *Node) Handlers() []Handler {
 	out := n.registered()
 	for i, h := range out { // it asks the disk, so nobody who changes them waits for it
+		if absent := n.absentees(h.Allow); absent != "" {
+			out[i].Warning = strings.TrimPrefix(h.Warning+"; "+absent, "; ")
+		}
 		if h.Type == TypeCommand && len(h.Exec) > 0 {
 			if err := command.Find(h.Exec[0]); err != nil {
 				out[i].Problem = err.Error()
@@ -114,6 +124,30 @@ func (n *Node) Handlers() []Handler {
 		}
 	}
 	return out
+}
+
+// absentees says which names and roles of an allow list no member has now: they may be
+// mistyped, or of one that has yet to join.
+func (n *Node) absentees(allow []string) string {
+	var lacking []string
+	for _, a := range allow {
+		what, who, _ := strings.Cut(a, ":")
+		switch {
+		case what == "peer" && who != n.self.Name && who != n.keys.Peer().String():
+			if _, err := n.book.Find(who); err != nil && !errors.Is(err, transport.ErrAmbiguous) {
+				lacking = append(lacking, "no member is called "+who)
+			}
+		case what == "role" && !n.roleIsKnown(who):
+			lacking = append(lacking, "no member has the role "+who)
+		}
+	}
+	return strings.Join(lacking, "; ")
+}
+
+// roleIsKnown reports whether a role is one of the mesh's own, or a member has it.
+func (n *Node) roleIsKnown(role string) bool {
+	return slices.Contains(identity.MeshRoles(), role) || slices.Contains(n.self.Roles, role) ||
+		slices.ContainsFunc(n.book.List(), func(p transport.Peer) bool { return p.Member.HasRole(role) })
 }
 
 // registered is Handlers without a look at their programs.
@@ -256,8 +290,15 @@ func (n *Node) Compact(ctx context.Context) error { return n.ground.store.Compac
 
 // Snapshot writes a consistent copy of the store into dir, which must not exist.
 func (n *Node) Snapshot(ctx context.Context, dir string) error {
-	if err := n.ground.store.Snapshot(dir); err != nil {
-		return fmt.Errorf("snapshot: %w", err)
+	if _, err := os.Lstat(dir); err == nil {
+		return fmt.Errorf("%w: %s is there already: name a folder that is not", ErrRefused, dir)
+	}
+	err := n.ground.store.Snapshot(dir)
+	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent is there and belongs to the node's user", ErrRefused, filepath.Dir(dir), err)
+	}
+	if err != nil {
+		return err
 	}
 	return n.note(ctx, "store.snapshot", dir)
 }

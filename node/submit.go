@@ -116,7 +116,7 @@ func (n *Node) checkRequest(r *Request) error {
 	case !validKind(r.Kind):
 		return bad("kind %.60q: it is 1-128 of a-z 0-9 . _ -", r.Kind)
 	case r.TTL < 0 || r.TTL > proto.MaxTTL:
-		return bad("ttl %s: at most %s", r.TTL, proto.MaxTTL)
+		return bad("ttl %s: it is positive, and at most 30 days", r.TTL)
 	case len(r.Key) > proto.MaxKey || len(r.Order) > proto.MaxKey:
 		return bad("a key is longer than %d bytes", proto.MaxKey)
 	case args > proto.MaxArgs || len(r.Args) > 256:
@@ -226,7 +226,7 @@ func (n *Node) settled(d *outbox.Draft, s Submitted, existing *proto.TaskID, err
 func submitted(d *outbox.Draft, to *transport.Peer) Submitted {
 	s := Submitted{
 		ID: d.Header.ID.String(), State: proto.TaskState_TASK_STATE_PENDING.Name(),
-		Target: to.Name, NotAfter: at(d.Header.NotAfter),
+		Target: to.Name, NotAfter: at(d.Header.NotAfter), Due: maybe(d.Record.GetDueMs()),
 	}
 	if s.Target == "" {
 		s.Target = to.Peer.Short()
@@ -242,14 +242,14 @@ func (n *Node) known(id proto.TaskID, s Submitted) Submitted {
 		s.State, s.Waits = "", "it has ended; its record is no longer kept"
 		return s
 	}
-	s.State, s.NotAfter = rec.GetState().Name(), at(rec.GetNotAfterMs())
+	s.State, s.NotAfter, s.Due = rec.GetState().Name(), at(rec.GetNotAfterMs()), maybe(rec.GetDueMs())
 	return s
 }
 
 func submitError(err error) error {
 	switch {
 	case errors.Is(err, outbox.ErrKeyConflict):
-		return fmt.Errorf("submit: %w: %w", ErrKeyConflict, err)
+		return fmt.Errorf("%w%s", ErrKeyConflict, strings.TrimPrefix(err.Error(), outbox.ErrKeyConflict.Error()))
 	case errors.Is(err, outbox.ErrFull), errors.Is(err, store.ErrFull):
 		return fmt.Errorf("submit: %w: %w", ErrFull, err)
 	case errors.Is(err, outbox.ErrClosed), errors.Is(err, store.ErrClosed):

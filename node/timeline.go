@@ -84,7 +84,7 @@ func (n *Node) taskNamed(ctx context.Context, ref string) (proto.TaskID, error) 
 		return id, nil
 	}
 	if b, ok := n.whyLeased(ctx, ref); ok {
-		return proto.ParseTaskID(b.Task)
+		return proto.ParseTaskID(b.Subject)
 	}
 	return n.complete(ref)
 }

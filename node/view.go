@@ -65,12 +65,13 @@ type Affinity struct {
 
 // A Submitted is what Submit returns once the task is on disk.
 type Submitted struct {
-	ID       string    `json:"id"`
-	State    string    `json:"state"`
-	Target   string    `json:"target" doc:"the peer's name"`
-	Known    bool      `json:"known,omitempty" doc:"the idempotency key was used before: this is the first task"`
-	NotAfter time.Time `json:"not_after"`
-	Waits    string    `json:"waits,omitempty" doc:"what it waits for, when it cannot go at once"`
+	ID       string     `json:"id"`
+	State    string     `json:"state"`
+	Target   string     `json:"target" doc:"the peer's name"`
+	Known    bool       `json:"known,omitempty" doc:"the idempotency key was used before: this is the first task"`
+	NotAfter time.Time  `json:"not_after"`
+	Due      *time.Time `json:"due,omitempty" doc:"not before this"`
+	Waits    string     `json:"waits,omitempty" doc:"what it waits for, when it cannot go at once"`
 }
 
 // A Task is a task as people and programs read it.
@@ -219,7 +220,7 @@ type Handler struct {
 	Running     int      `json:"running"`
 	Waiting     int      `json:"waiting"`
 	Problem     string   `json:"problem,omitempty" doc:"why its program cannot be started now"`
-	Warning     string   `json:"warning,omitempty" doc:"what those who may ask for it could do with its program"`
+	Warning     string   `json:"warning,omitempty" doc:"what those who may ask for it could do with its program, and whom it allows that no member is"`
 }
 
 // A Status is this node at a glance.
@@ -257,15 +258,15 @@ type StoreStats struct {
 	Failed    string `json:"failed,omitempty"`
 }
 
-// A Blocker is the one thing that keeps a task from its next step, and what to
-// do about it.
+// A Blocker is the one thing that keeps a task from its next step, or a peer or a queue
+// from its tasks, and what to do about it.
 type Blocker struct {
-	Task  string     `json:"task"`
-	State string     `json:"state"`
-	Cause string     `json:"cause"`
-	Fix   string     `json:"fix,omitempty"`
-	Next  *time.Time `json:"next,omitempty" doc:"when it is tried again by itself"`
-	Steps []string   `json:"steps" doc:"what was looked at, in order"`
+	Subject string     `json:"subject" doc:"a task's id, a peer's name, or queue:NAME"`
+	State   string     `json:"state"`
+	Cause   string     `json:"cause"`
+	Fix     string     `json:"fix,omitempty"`
+	Next    *time.Time `json:"next,omitempty" doc:"when it is tried again by itself"`
+	Steps   []string   `json:"steps" doc:"what was looked at, in order"`
 }
 
 // An Invitation is a ticket and its picture.
@@ -274,7 +275,7 @@ type Invitation struct {
 	QR      string    `json:"qr,omitempty"`
 	Expires time.Time `json:"expires"`
 	Roles   []string  `json:"roles"`
-	Warning string    `json:"warning,omitempty" doc:"why the node that shall have it may not be let in"`
+	Warning string    `json:"warning,omitempty" doc:"why the node that joins with it may be refused, or get other rights than was meant"`
 }
 
 // Purged says what a purge removed, or would remove.

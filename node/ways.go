@@ -29,6 +29,9 @@ func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
 		}
 		out.Punches = append(out.Punches, Punch{Time: h.Time.UTC(), Result: result, Took: h.Took.Round(time.Millisecond).String()})
 	}
+	if p.Blocked {
+		out.Why = p.Label() + " is blocked here: balefire-node peers unblock " + p.Label()
+	}
 	return out, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -11,6 +12,9 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 )
+
+// idRE matches what may be a task's id, or its beginning.
+var idRE = regexp.MustCompile(`^[0-9A-Fa-f-]{6,36}$`)
 
 // Why names the one thing that keeps a task from its next step, or a peer or a queue
 // (queue:NAME) from its tasks, and what to do about it.
@@ -21,6 +25,12 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	if name, ok := strings.CutPrefix(subject, queuePrefix); ok {
 		return n.whyQueue(ctx, name)
 	}
+	if _, ok := n.queues.room.QueueStates()[subject]; ok {
+		return n.whyQueue(ctx, subject)
+	}
+	if !idRE.MatchString(subject) {
+		return Blocker{}, fmt.Errorf("%w: nothing here is called %.60q: name a peer, a queue, or a task by its id or the first 6 characters of it", ErrNotFound, subject)
+	}
 	id, role, rec, err := n.find(subject)
 	if errors.Is(err, ErrNotFound) {
 		if b, ok := n.whyLeased(ctx, subject); ok {
@@ -30,7 +40,7 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	if err != nil {
 		return Blocker{}, err
 	}
-	b := Blocker{Task: id.String(), State: rec.GetState().Name()}
+	b := Blocker{Subject: id.String(), State: rec.GetState().Name()}
 	if c := n.guard.State(); c.Doubted && !rec.GetState().Terminal() {
 		b.Steps = append(b.Steps, doubtText(c))
 	}
@@ -76,10 +86,10 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 		if queue, queued := strings.CutPrefix(target, queuePrefix); queued {
 			does = "gives it to a node when one is free, as the home of queue " + queue
 		}
-		set(fmt.Sprintf("%s has it and %s; its result has not come home yet", name, does), fmt.Sprintf("on %s: balefire-node why %s", name, b.Task))
+		set(fmt.Sprintf("%s has it and %s; its result has not come home yet", name, does), fmt.Sprintf("on %s: balefire-node why %s", name, b.Subject))
 		return
 	case w.State == proto.TaskState_TASK_STATE_INDETERMINATE:
-		set(fmt.Sprintf("%s had accepted it and does not know it any more: it may have run there, and its mode is at_most_once", name), "look whether it ran; balefire-node task cancel "+b.Task+", and task retry if it did not")
+		set(fmt.Sprintf("%s had accepted it and does not know it any more: it may have run there, and its mode is at_most_once", name), "look whether it ran; balefire-node task cancel "+b.Subject+", and task retry if it did not")
 		return
 	case w.Place == "behind":
 		set(fmt.Sprintf("it waits behind %s, which has the same ordering key", w.Behind), "balefire-node why "+w.Behind.String())
@@ -100,7 +110,7 @@ func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(stri
 	case !w.Linked && !n.net.Connected(w.Peer):
 		a := n.absence(p)
 		b.Steps = append(b.Steps, a.steps()...)
-		if b.Next == nil && a.dial.NextDial > 0 {
+		if b.Next == nil && a.redials() {
 			b.Next = new(a.now.Add(a.dial.NextDial).UTC())
 		}
 		set(a.blocker())
@@ -144,7 +154,7 @@ func (n *Node) whyResult(b Blocker, w outbox.Why) Blocker {
 	b.Steps = append(b.Steps, "custody: it ended here; its result is for "+name)
 	if w.State.Terminal() {
 		b.Cause = fmt.Sprintf("%s refused its result for good: %s", name, w.Reason)
-		b.Fix = "look at the task on " + name + ": balefire-node why " + b.Task
+		b.Fix = "look at the task on " + name + ": balefire-node why " + b.Subject
 		return b
 	}
 	if w.Next > 0 {
@@ -206,7 +216,7 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 	case rec.GetState().Terminal():
 		b.Cause = "it has ended here; its result is on its way home or there"
 	case !registered:
-		b.Cause, b.Fix = "no handler for kind "+rec.GetKind()+" is registered any more", "balefire-node handler add "+rec.GetKind()
+		b.Cause, b.Fix = "no handler for kind "+rec.GetKind()+" is registered any more", fmt.Sprintf("balefire-node handler add %s --allow %s -- PROGRAM", rec.GetKind(), n.originName(rec))
 	case n.inbox.Suspended(rec.GetKind()) != "":
 		b.Cause = "its handler cannot be started: " + n.inbox.Suspended(rec.GetKind())
 	case n.inbox.Unwritten(id) != "":
@@ -225,6 +235,12 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 	return b
 }
 
+// originName is what the sender of a task in custody is called.
+func (n *Node) originName(rec *proto.Record) string {
+	name, _ := n.peerNames(rec.GetPeer())
+	return name
+}
+
 func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
 	p, err := n.Peer(ctx, name)
 	if err != nil {
@@ -234,7 +250,7 @@ func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
 	if err != nil {
 		return Blocker{}, err
 	}
-	b := Blocker{Task: p.Name, State: p.State, Steps: []string{fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
+	b := Blocker{Subject: p.Name, State: p.State, Steps: []string{fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
 	a := n.absence(known)
 	switch p.State {
 	case "CONNECTED":
@@ -249,7 +265,7 @@ func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
 		}
 	default:
 		b.Steps = append(b.Steps, a.steps()...)
-		if a.dial.NextDial > 0 {
+		if a.redials() {
 			b.Next = new(a.now.Add(a.dial.NextDial).UTC())
 		}
 		b.Cause, b.Fix = a.blocker()

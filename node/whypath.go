@@ -104,6 +104,11 @@ func (a absence) hanging() (cause, fix string) {
 		"start " + a.name + ", or look at the network between; it is dialled again as soon as the connection is given up"
 }
 
+// redials reports whether this node dials the peer again by itself.
+func (a absence) redials() bool {
+	return a.dial.NextDial > 0 && !a.blocked && !a.revoked && a.expelled[0] == ""
+}
+
 // refusal says who of the two does not want the other, why and when.
 func (a absence) refusal() string {
 	r, who, whom := a.dial.Refused, "this node", a.name

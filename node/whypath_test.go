@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -110,4 +111,34 @@ func TestWhyNamesTheWay(t *testing.T) {
 			return err == nil && strings.HasPrefix(w.Cause, "n1 refused this node ") && strings.Contains(w.Fix, "on n1: ")
 		})
 	})
+}
+
+// A peer that is blocked here is not tried again by itself, and its path says so.
+func TestWhyOfABlockedPeer(t *testing.T) {
+	a, _ := pair(t, nil)
+	if err := a.Block(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	if why, err := a.Why(t.Context(), "b"); err != nil || why.Next != nil || why.Fix != "balefire-node peers unblock b" {
+		t.Errorf("why: %+v, %v", why, err)
+	}
+	if path, err := a.Path(t.Context(), "b"); err != nil || !strings.Contains(path.Why, "b is blocked here") {
+		t.Errorf("path: %+v, %v", path, err)
+	}
+}
+
+// What is nothing here may have been meant as a peer, a queue or a task.
+func TestWhyOfNothing(t *testing.T) {
+	a, _ := pair(t, nil)
+	for subject, want := range map[string]string{"nothing": "nothing here is called", "01a1f": "nothing here is called", "01a1f84f": "no task id begins with", "queue:build": "build"} {
+		if _, err := a.Why(t.Context(), subject); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", subject, err, want)
+		}
+	}
+	if _, err := a.SetQueue(t.Context(), "build", QueueSettings{Home: "here"}); err != nil {
+		t.Fatal(err)
+	}
+	if why, err := a.Why(t.Context(), "build"); err != nil || why.Subject != "queue:build" {
+		t.Errorf("a queue without its prefix: %+v, %v", why, err)
+	}
 }

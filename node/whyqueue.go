@@ -17,7 +17,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 	if err != nil {
 		return Blocker{}, err
 	}
-	b := Blocker{Task: queuePrefix + name, State: "OPEN", Steps: []string{fmt.Sprintf("home: %s, generation %d", q.Home, q.Generation)}}
+	b := Blocker{Subject: queuePrefix + name, State: "OPEN", Steps: []string{fmt.Sprintf("home: %s, generation %d", q.Home, q.Generation)}}
 	if q.Here {
 		b.Steps = append(b.Steps, fmt.Sprintf("tasks: %d wait, %d are owned", q.Waiting, q.Owned))
 	}
@@ -65,7 +65,7 @@ func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker 
 	case past.Going:
 		b.Cause = fmt.Sprintf("its queue went to %s, and it is on its way there", home)
 	default:
-		b.Cause, b.Fix = "it went to "+home+" with its queue", "on "+home+": balefire-node why "+b.Task
+		b.Cause, b.Fix = "it went to "+home+" with its queue", "on "+home+": balefire-node why "+b.Subject
 	}
 	return b
 }
@@ -99,7 +99,7 @@ func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *p
 		}
 		if owner := n.runsOn(rec); owner != "" {
 			b.Steps = append(b.Steps, fmt.Sprintf("lease: %s has started it, as it said itself", owner))
-			b.Cause, b.Fix = owner+" runs it; its result has not come home yet", "on "+owner+": balefire-node why "+b.Task
+			b.Cause, b.Fix = owner+" runs it; its result has not come home yet", "on "+owner+": balefire-node why "+b.Subject
 		}
 		return
 	}
@@ -112,7 +112,7 @@ func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *p
 			return
 		}
 		b.Cause += fmt.Sprintf("%s has it if it was handed over, else it comes when %s is back", home, old)
-		b.Fix = "on " + home + ": balefire-node why " + b.Task
+		b.Fix = "on " + home + ": balefire-node why " + b.Subject
 	}
 }
 
@@ -142,7 +142,7 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
 	}
 	v := found[0]
 	home := n.nameOf(v.Peer)
-	b := Blocker{Task: v.Task.String(), State: v.State, Steps: []string{
+	b := Blocker{Subject: v.Task.String(), State: v.State, Steps: []string{
 		fmt.Sprintf("queue %s: home %s", v.Queue, home),
 		fmt.Sprintf("lease: epoch %s, attempt %d, held by this node", epochText(v.Epoch), v.Attempts),
 	}}

@@ -2,6 +2,7 @@ package proto
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,9 +15,18 @@ func (s TaskState) Name() string { return strings.TrimPrefix(s.String(), "TASK_S
 func ParseTaskState(name string) (TaskState, error) {
 	v, ok := TaskState_value["TASK_STATE_"+strings.ToUpper(name)]
 	if !ok || v == 0 {
-		return 0, fmt.Errorf("unknown task state %.40q", name)
+		return 0, fmt.Errorf("unknown task state %.40q: it is one of %s", name, strings.Join(TaskStateNames(), ", "))
 	}
 	return TaskState(v), nil
+}
+
+// TaskStateNames lists the states as Name writes them, in the order of their numbers.
+func TaskStateNames() []string {
+	var out []string
+	for _, v := range slices.Sorted(maps.Keys(TaskState_name))[1:] {
+		out = append(out, TaskState(v).Name())
+	}
+	return out
 }
 
 // Terminal reports whether a task in this state has ended. Of a state that is not

@@ -38,7 +38,7 @@ func LockDir(dir string) (*DirLock, error) {
 			if holder != 0 {
 				who = fmt.Sprintf("process %d", holder)
 			}
-			return nil, fmt.Errorf("%w: %s belongs to %s; stop it first, or give this one another folder", ErrLocked, dir, who)
+			return nil, fmt.Errorf("%w: %s belongs to %s", ErrLocked, dir, who)
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

@@ -235,7 +235,7 @@ func (n *Node) Receipts(_ context.Context, id string) ([]node.Receipt, error) {
 
 // Why knows what is the matter.
 func (n *Node) Why(_ context.Context, subject string) (node.Blocker, error) {
-	return node.Blocker{Task: subject, State: "PENDING", Cause: "laptop is offline", Steps: []string{"outbox", "path"}}, n.called("Why %s", subject)
+	return node.Blocker{Subject: subject, State: "PENDING", Cause: "laptop is offline", Steps: []string{"outbox", "path"}}, n.called("Why %s", subject)
 }
 
 // Cancel stops a task.

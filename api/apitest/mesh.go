@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,7 +52,7 @@ func (n *Node) Handlers() []node.Handler {
 // AddHandler checks a handler as a node does.
 func (n *Node) AddHandler(_ context.Context, s node.HandlerSpec) error {
 	if err := s.Validate(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", node.ErrInvalid, err)
 	}
 	return n.called("AddHandler %s %s", s.Kind, strings.Join(s.Exec, "+"))
 }

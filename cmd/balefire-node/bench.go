@@ -47,11 +47,11 @@ func benchDeliver(w *world) *cobra.Command {
 		Long: `Send tasks from one node to another and wait for their results, both nodes with
 their own store, every step on disk, sealed and signed. Both run in this process
 and share its processors, so two machines do better. make bench measures more.`,
-		Example:     "  balefire-node bench deliver --for 5s --in-flight 64",
+		Example:     "  balefire-node bench deliver --duration 5s --in-flight 64",
 		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.inflight < 1 || f.inflight > 4096 || f.size < 0 || f.size > 1<<20 || f.span <= 0 {
-				return usage("bench deliver: --in-flight is 1 to 4096, --size at most 1 MiB, --for is positive")
+				return usage("bench deliver: --in-flight is 1 to 4096, --size at most 1 MiB, --duration is positive")
 			}
 			stop := w.patience("measuring")
 			got, err := w.benchDeliver(cmd.Context(), f)
@@ -70,7 +70,8 @@ and share its processors, so two machines do better. make bench measures more.`,
 	fs.StringVar(&f.engine, "engine", node.EngineNuts, "nutsdb or pebble")
 	fs.IntVar(&f.size, "size", 1024, "bytes of a body")
 	fs.IntVar(&f.inflight, "in-flight", 256, "tasks on their way at the same time")
-	fs.DurationVar(&f.span, "for", 5*time.Second, "how long to measure")
+	f.span = 5 * time.Second
+	fs.Var(spanValue{&f.span}, "duration", "how long to measure")
 	return c
 }
 

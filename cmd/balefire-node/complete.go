@@ -1,12 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
 )
 
 // completeTimeout bounds what somebody who pressed the tab key waits for.
@@ -15,7 +22,7 @@ const completeTimeout = time.Second
 // completePeer offers the names of peers for the first argument.
 func (w *world) completePeer(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
@@ -36,13 +43,49 @@ func (w *world) completePeer(cmd *cobra.Command, args []string, _ string) ([]str
 
 // completeTask offers the ids of the last tasks.
 func (w *world) completeTask(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
+		return c.Tasks(ctx, node.Query{Limit: 20})
+	})
+}
+
+// completeLive offers those of the last tasks that have not ended, completeEnded those
+// that have, completeDead those on the shelf of dead letters.
+func (w *world) completeLive(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
+		return c.Tasks(ctx, node.Query{Limit: 20, States: taskStates(func(s proto.TaskState) bool { return !s.Terminal() })})
+	})
+}
+
+func (w *world) completeEnded(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
+		return c.Tasks(ctx, node.Query{Limit: 20, States: taskStates(proto.TaskState.Terminal)})
+	})
+}
+
+func (w *world) completeDead(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
+		return c.DeadLetters(ctx, node.Query{Limit: 20})
+	})
+}
+
+// taskStates are the states that is chooses.
+func taskStates(is func(proto.TaskState) bool) (out []proto.TaskState) {
+	for _, name := range proto.TaskStateNames() {
+		if s, err := proto.ParseTaskState(name); err == nil && is(s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (w *world) taskIDs(cmd *cobra.Command, list func(context.Context, *client.Client) (node.Page[node.Task], error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	page, err := c.Tasks(ctx, node.Query{Limit: 20})
+	page, err := list(ctx, c)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -99,8 +142,17 @@ func (w *world) completeQueueFlag(cmd *cobra.Command, _ []string, _ string) ([]s
 
 // completeTarget offers the peers and the queues that a task may be sent to.
 func (w *world) completeTarget(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	names, how := w.completePeer(cmd, args, begun)
-	if len(args) > 0 || how == cobra.ShellCompDirectiveError {
+	switch len(args) {
+	case 0:
+	case 1:
+		return w.kindsOf(cmd, args[0])
+	case 2:
+		return bodies(begun)
+	default:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names, how := w.completePeer(cmd, nil, begun)
+	if how == cobra.ShellCompDirectiveError {
 		return names, how
 	}
 	queues, err := w.queueNames(cmd.Context(), "queue:")
@@ -108,6 +160,176 @@ func (w *world) completeTarget(cmd *cobra.Command, args []string, begun string) 
 		return names, how // an older node has none
 	}
 	return append(names, queues...), how
+}
+
+// completeSubject offers what why can be asked about.
+func (w *world) completeSubject(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names, _ := w.completeTarget(cmd, nil, begun)
+	ids, how := w.completeTask(cmd, nil, begun)
+	return append(names, ids...), how
+}
+
+// kindsOf offers the kinds that a peer, or some node of a queue, has handlers for.
+func (w *world) kindsOf(cmd *cobra.Command, target string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	c, err := w.node()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var kinds []string
+	if queue, ok := strings.CutPrefix(target, "queue:"); ok {
+		q, err := c.Queue(ctx, queue)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		for _, m := range q.Members {
+			kinds = append(kinds, m.Kinds...)
+		}
+	} else {
+		m, err := c.Member(ctx, target)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		kinds = m.Kinds
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds), cobra.ShellCompDirectiveNoFileComp
+}
+
+// bodies offers - and, behind an @, the files of a folder.
+func bodies(begun string) ([]string, cobra.ShellCompDirective) {
+	path, named := strings.CutPrefix(begun, "@")
+	if !named {
+		return []string{"-\tstandard input", "@\ta file"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	entries, err := os.ReadDir(cmp.Or(filepath.Dir(path), "."))
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	how, folder := cobra.ShellCompDirectiveNoFileComp, path[:strings.LastIndexByte(path, '/')+1]
+	var out []string
+	for _, e := range entries {
+		name := "@" + folder + e.Name()
+		switch {
+		case !strings.HasPrefix(name, begun):
+			continue
+		case e.IsDir():
+			name, how = name+"/", how|cobra.ShellCompDirectiveNoSpace
+		}
+		out = append(out, name)
+	}
+	return out, how
+}
+
+// completeKind offers the kinds of this node's own handlers.
+func (w *world) completeKind(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	c, err := w.node()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	handlers, err := c.Handlers(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var kinds []string
+	for _, h := range handlers {
+		kinds = append(kinds, cobra.CompletionWithDesc(h.Kind, strings.Join(h.Allow, ", ")))
+	}
+	return kinds, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeAllow offers who can stand in an allow list.
+func (w *world) completeAllow(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	names, _ := w.completePeer(cmd, nil, begun)
+	for _, role := range meshRoles {
+		names = append(names, "role:"+role)
+	}
+	return afterComma(names, begun), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCondition offers what wait can wait for.
+func (w *world) completeCondition(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	prefix, names := "", []string{"ready", "peer=", "task="}
+	switch kind, _, named := strings.Cut(begun, "="); {
+	case named && kind == "peer":
+		prefix = "peer="
+		names, _ = w.completePeer(cmd, nil, "")
+	case named && kind == "task":
+		prefix = "task="
+		names, _ = w.completeLive(cmd, nil, "")
+	}
+	for i := range names {
+		names[i] = prefix + names[i]
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// afterComma offers words for the last item of a list with commas.
+func afterComma(words []string, begun string) []string {
+	head := begun[:strings.LastIndexByte(begun, ',')+1]
+	var out []string
+	for _, word := range words {
+		out = append(out, head+word)
+	}
+	return out
+}
+
+// meshRoles are the roles that every mesh knows.
+var meshRoles = []string{"send", "work", "relay", "courier", "admin"}
+
+// completeFlags completes the flags of c and all below it that have few values.
+func (w *world) completeFlags(c *cobra.Command) {
+	for flag, values := range map[string][]string{
+		"output": formats, "color": {"auto", "always", "never"}, "class": {"critical", "high", "normal", "low"}, "state": lower(proto.TaskStateNames()),
+		"role": {node.RoleHome, node.RoleOwner}, "roles": meshRoles, "on-crash": {"retry", "probe", "park"}, "profile": {"read-only", "dev-write", "dangerous"},
+		"on-overflow": {"fail", "cut"}, "on-dead": {"skip", "block"}, "dedupe": {"content"}, "log-level": {"debug", "info", "warn", "error"}, "sort": sortNames(),
+		"engine": {node.EngineNuts, node.EnginePebble},
+	} {
+		w.completeFlag(c, flag, func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+			return afterComma(values, begun), cobra.ShellCompDirectiveNoFileComp
+		})
+	}
+	w.completeFlag(c, "peer", w.completePeerFlag)
+	w.completeFlag(c, "allow", w.completeAllow)
+	switch c.CommandPath() {
+	case "balefire-node handler add":
+		offer(c, "type", node.TypeCommand, node.TypeDiscard, node.TypeEcho, node.TypeSHA256)
+		offer(c, "body", "stdin", "file")
+	case "balefire-node wait":
+		w.completeFlag(c, "for", w.completeCondition)
+	}
+	if c.LocalFlags().Lookup("state") != nil { // it lists tasks
+		w.completeFlag(c, "kind", func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+			return w.completeKind(cmd, nil, begun)
+		})
+	}
+	for _, sub := range c.Commands() {
+		w.completeFlags(sub)
+	}
+}
+
+// completeFlag completes a flag of c, if it has that and does not do it itself.
+func (w *world) completeFlag(c *cobra.Command, flag string, with cobra.CompletionFunc) {
+	if c.LocalNonPersistentFlags().Lookup(flag) != nil || c.PersistentFlags().Lookup(flag) != nil {
+		_ = c.RegisterFlagCompletionFunc(flag, with) // it does it itself
+	}
+}
+
+func lower(words []string) []string {
+	out := make([]string, len(words))
+	for i, word := range words {
+		out[i] = strings.ToLower(word)
+	}
+	return out
 }
 
 // queueNames returns the names of the queues, each behind a prefix.

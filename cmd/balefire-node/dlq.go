@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -52,6 +53,7 @@ func (w *world) deadLetters(ctx context.Context, f *queryFlags) (node.Page[node.
 
 func dlqShow(w *world) *cobra.Command {
 	c := taskShow(w)
+	c.ValidArgsFunction = w.completeDead
 	c.Short, c.Example = "Show a dead letter with everything that happened to it", "  balefire-node dlq show 01a1f84f"
 	return c
 }
@@ -62,13 +64,16 @@ func dlqRetry(w *world) *cobra.Command {
 	c := &cobra.Command{
 		Use: "retry [ID...]", Short: "Do dead letters once more, as new tasks",
 		Long:    "Submit dead letters again, each as a new task that remembers which one it\nrepeats: those with these ids, or those that the flags choose, at most 1000 at once.",
-		Example: "  balefire-node dlq retry 01a1f84f\n  balefire-node dlq retry --peer laptop --since 1h --dry-run", Args: taskIDs(0, 1000),
+		Example: "  balefire-node dlq retry 01a1f84f\n  balefire-node dlq retry --peer laptop --since 1h --dry-run", Args: taskIDs(0, 1000), ValidArgsFunction: w.completeDead,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := f.query(w.clock.Now())
 			if err != nil {
 				return err
 			}
 			r.IDs, r.Filter = args, api.FilterOf(q)
+			if len(args) == 0 && !r.All && reflect.ValueOf(r.Filter).IsZero() {
+				return usage("nothing says which dead letters: give ids, flags that choose some, or --all")
+			}
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()
 			c, err := w.node()

@@ -52,7 +52,7 @@ numbers begin anew then. It ends with 6 when --timeout is over.`,
 		},
 	}
 	c.Flags().BoolVarP(&e.follow, "follow", "f", false, "go on as things happen")
-	c.Flags().Uint64Var(&e.after, "since", 0, "only what came after the event of this number")
+	c.Flags().Uint64Var(&e.after, "after", 0, "only what came after the event of this number")
 	c.Flags().StringVar(&e.kind, "kind", "", "only kinds that begin so, as peer. or path.changed")
 	return c
 }

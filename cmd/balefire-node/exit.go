@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/balefire/balefire/api"
@@ -100,13 +102,18 @@ func complain(w *world, path string, err error) {
 	if err.Error() == "" {
 		return
 	}
-	text := err.Error()
+	text := strings.TrimPrefix(err.Error(), node.ErrInvalid.Error()+": ")
 	if text == context.DeadlineExceeded.Error() {
 		text = fmt.Sprintf("the node did not answer within %s: ask again, or with a longer --timeout", w.flags.timeout)
 	}
 	fmt.Fprintf(w.err, "%s %s\n", w.paint(red, "error:"), clean(text))
 	if p, ok := errors.AsType[*api.Problem](err); ok && fixes[p.Code] != "" {
 		fmt.Fprintf(w.err, "  %s\n", fixes[p.Code])
+	}
+	if p, perr := w.places(); perr == nil && errors.Is(err, fs.ErrPermission) && strings.Contains(text, p.Dir) {
+		if _, other := errors.AsType[*fs.PathError](err); other {
+			fmt.Fprintf(w.err, "  this process is user %d, and may not use the node's folder: run it as the owner of the folder, or: chown -R %d %s\n", os.Geteuid(), os.Geteuid(), p.Dir)
+		}
 	}
 	coded, ok := errors.AsType[*codedError](err)
 	if ok && coded.code == exitUsage || fromCobra(err) {

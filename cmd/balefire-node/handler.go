@@ -29,7 +29,7 @@ A program that writes more than --max-output is stopped and fails for good, unle
 --on-overflow cut says that the beginning is enough. A handler of the profile
 dangerous must be named under dangerous in this node's own configuration file.`,
 		Example: `  balefire-node handler add uname --allow laptop -- uname
-  balefire-node handler add ingest --allow role:work --exec /usr/local/bin/ingest --timeout 1h
+  balefire-node handler add ingest --allow role:work --exec /usr/local/bin/ingest --run-timeout 1h
   balefire-node handler add ping --type echo --allow role:work`,
 		Args: between(1, -1, "a kind, and after -- the program with its arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,11 +40,6 @@ dangerous must be named under dangerous in this node's own configuration file.`,
 				return usage("handler add takes one kind; the program follows --")
 			}
 			s.Kind = args[0]
-			for i, a := range s.Allow {
-				if !strings.Contains(a, ":") {
-					s.Allow[i] = "peer:" + a
-				}
-			}
 			return w.addHandler(cmd, s)
 		},
 	}
@@ -54,7 +49,7 @@ dangerous must be named under dangerous in this node's own configuration file.`,
 
 func (w *world) addHandler(cmd *cobra.Command, s node.HandlerSpec) error {
 	if err := s.Validate(); err != nil {
-		return err
+		return usage("%w", err)
 	}
 	ctx, cancel := w.within(cmd.Context())
 	defer cancel()
@@ -90,7 +85,7 @@ func addHandlerFlags(c *cobra.Command, s *node.HandlerSpec) {
 	f.BoolVar(&s.AllowFlags, "allow-flags", false, "with --args: take also arguments that begin with -")
 	f.StringVar(&s.Body, "body", "", "how the program gets the body: stdin or file (default stdin)")
 	f.StringVar(&s.Profile, "profile", "", "read-only, dev-write or dangerous (default dev-write)")
-	f.Var(limitValue{&s.Timeout}, "timeout", "limit of one run, as 90s or 1d, 0 for none (default 10m)")
+	f.Var(limitValue{&s.Timeout}, "run-timeout", "limit of one run, as 90s or 1d, 0 for none (default 10m)")
 	f.IntVar(&s.Concurrency, "concurrency", 0, "runs at the same time (default the node's slots)")
 	f.IntVar(&s.MaxAttempts, "max-attempts", 0, "runs before it is a dead letter (default 3)")
 	f.IntVar(&s.MaxRetries, "max-retries", 0, "attempts that a sender may ask for with --retries (default those of --max-attempts)")
@@ -132,7 +127,7 @@ func handlerRemove(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm KIND", Short: "Remove a handler",
 		Long:    "Remove a handler that was added by command. Its waiting tasks stay until there\nis one again or their time is over.",
-		Example: "  balefire-node handler rm uname", Args: exactly(1, "the kind of a handler"),
+		Example: "  balefire-node handler rm uname", Args: exactly(1, "the kind of a handler"), ValidArgsFunction: w.completeKind,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()

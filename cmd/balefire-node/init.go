@@ -60,6 +60,10 @@ for a ticket: balefire-node join.`,
 }
 
 func tellInit(out *paper, p config.Paths, id node.Identity) {
+	if out.world.flags.quiet {
+		out.line("%s", id.ID)
+		return
+	}
 	done := "already here"
 	if id.Created {
 		done = "new key"

@@ -18,7 +18,7 @@ func inviteCommand(w *world) *cobra.Command {
 joins must reach this one while it does. The ticket is a secret: whoever has it
 first becomes a member.`,
 		Example: `  balefire-node invite --name field-10 --ttl 24h --qr
-  balefire-node invite --role work | ssh field-10 balefire-node join -`,
+  balefire-node invite --roles work | ssh field-10 balefire-node join -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
@@ -52,7 +52,7 @@ first becomes a member.`,
 	f := c.Flags()
 	f.StringVar(&o.Name, "name", "", "name that the new node gets (default: its own wish)")
 	f.StringVar(&ttl, "ttl", "1h", "how long the ticket is valid, at most 30d")
-	f.StringSliceVar(&o.Roles, "role", nil, "role of the new node (default send, work, relay)")
+	f.StringSliceVar(&o.Roles, "roles", nil, "roles of the new node (default send, work, relay)")
 	f.BoolVar(&qr, "qr", false, "show the ticket as a picture too")
 	return c
 }

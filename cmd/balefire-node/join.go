@@ -115,6 +115,10 @@ func (w *world) join(cmd *cobra.Command, listen []string, doing string, ask func
 		return err
 	}
 	return w.show(view{value: j, human: func(out *paper) {
+		if w.flags.quiet {
+			out.line("%s", j.Name)
+			return
+		}
 		out.line("%s is a member of mesh %s, invited by %s", j.Name, j.Mesh, j.Inviter)
 		out.line("next: balefire-node run")
 	}})

@@ -288,7 +288,7 @@ tells its own; -o jsonl is for putting those of several together.`,
 		},
 	}
 	fs := c.Flags()
-	fs.Uint64Var(&after, "since", 0, "only what came after the event of this number")
+	fs.Uint64Var(&after, "after", 0, "only what came after the event of this number")
 	fs.StringVar(&task, "task", "", "only of this task: its id or the beginning of it")
 	fs.StringVar(&queue, "queue", "", "only of this queue")
 	fs.StringVar(&kind, "kind", "", "only kinds that begin so, as granted or moved_")

@@ -347,7 +347,7 @@ func TestEventsOfThePast(t *testing.T) {
 		return n
 	}
 	local := apitest.Start.Local().Format("15:04:05.000")
-	code, out, errs := command(t, page(), "events", "--since", "4", "-o", "wide")
+	code, out, errs := command(t, page(), "events", "--after", "4", "-o", "wide")
 	if code != exitOK || errs != "" {
 		t.Errorf("%d, %q", code, errs)
 	}

@@ -38,7 +38,7 @@ func tellPath(p *paper, r node.PathReport) {
 	}
 	p.line("")
 	if len(r.Candidates) == 0 {
-		p.line("no way to it is known: it tells its addresses when it connects")
+		p.line("no way to it is being tried")
 	} else {
 		t := newTable(col(""), col("WAY"), col("STATE"), num("RTT"), num("LOSS"), num("RATE"), num("SCORE"), num("SINCE"), col("ADDRESS"), wideOnly("TERMS"))
 		for _, c := range r.Candidates {

@@ -1,6 +1,70 @@
 package main
 
-import "time"
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+// addWatch gives a command the flag that shows it again and again.
+func (w *world) addWatch(c *cobra.Command) {
+	var every time.Duration
+	once := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if !cmd.Flags().Changed("watch") {
+			return once(cmd, args)
+		}
+		if !w.forPeople() && w.flags.output != formatJSONL {
+			return usage("--watch never ends, so it has no %s: take table, wide or jsonl", w.flags.output)
+		}
+		if every < watchLeast {
+			return usage("--watch=%s: it is at least %s", every, watchLeast)
+		}
+		return w.again(cmd.Context(), every, func() error { return once(cmd, args) })
+	}
+	c.Flags().Var(spanValue{&every}, "watch", "show it again and again until Ctrl-C, as often as this says")
+	c.Flags().Lookup("watch").NoOptDefVal = "2s"
+}
+
+// watchLeast is the shortest time between two looks.
+const watchLeast = 200 * time.Millisecond
+
+// again shows something until ctx is done, over what a terminal showed before. That the
+// node is away for a moment does not end it.
+func (w *world) again(ctx context.Context, every time.Duration, show func() error) error {
+	screen, notes := w.out, w.err
+	defer func() { w.out, w.err = screen, notes }()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for shown := false; ; shown = true {
+		var page bytes.Buffer
+		if w.out = &page; w.outTTY {
+			page.WriteString("\x1b[H\x1b[2J")
+			w.err = &page
+		}
+		err := show()
+		switch {
+		case err != nil && !(shown && isAny(err, client.ErrNodeDown, node.ErrDraining, api.ErrStarting, context.DeadlineExceeded)):
+			return err
+		case err != nil:
+			page.WriteString("… " + clean(err.Error()) + "\n")
+		}
+		if _, err := screen.Write(page.Bytes()); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
 
 // patience says every two seconds that something goes on, until it is stopped.
 func (w *world) patience(what string) (stop func()) {

@@ -12,20 +12,13 @@ import (
 
 func peersCommand(w *world) *cobra.Command {
 	c := group("peers", "Look at the other machines of the mesh",
-		"Look at the other machines that this node knows, and decide about them here.\nA peer is named by its name or its id. Without a verb: the list.",
+		"Look at the other machines that this node knows, and decide about them here.\nA peer is named by its name or its id.",
 		peersList(w), peersShow(w), peersPending(w), peersAccept(w), peersName(w),
 		peersAct(w, "block", "Refuse everything from a peer and send it nothing", "blocked: nothing goes to it or comes from it", false, (*client.Client).Block),
 		peersAct(w, "unblock", "Allow a blocked peer again", "allowed again", false, (*client.Client).Unblock),
 		peersAct(w, "forget", "Remove what is known about a peer", "forgotten; it comes back when it is introduced again", true, (*client.Client).Forget),
 		peersRevoke(w))
 	c.Example = "  balefire-node peers\n  balefire-node peers show laptop\n  balefire-node peers pending"
-	unknown := c.RunE
-	c.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return unknown(cmd, args)
-		}
-		return w.listPeers(cmd)
-	}
 	return c
 }
 

@@ -18,7 +18,7 @@ import (
 type queryFlags struct {
 	states        []string
 	before, since string
-	all           bool
+	all, paged    bool
 	sort          string
 	reverse       bool
 	q             node.Query
@@ -33,7 +33,10 @@ var sorts = map[string]func(a, b node.Task) int{
 	"attempts": func(a, b node.Task) int { return cmp.Compare(a.Attempts, b.Attempts) },
 }
 
-const sortAge = "age"
+const (
+	sortAge  = "age"
+	maxLimit = 1000 // entries of a page
+)
 
 // sortNames are the values of --sort.
 func sortNames() []string { return append([]string{sortAge}, slices.Sorted(maps.Keys(sorts))...) }
@@ -53,13 +56,67 @@ func (f *queryFlags) add(c *cobra.Command, list bool) {
 	fs.StringVar(&f.q.Label, "label", "", "only those with this label, as key=value")
 	fs.StringVar(&f.before, "before", "", "only those older than this: 7d, or a time")
 	fs.StringVar(&f.since, "since", "", "only those younger than this: 1h, or a time")
-	if list {
+	if f.paged = list; list {
 		fs.IntVar(&f.q.Limit, "limit", 50, "entries of a page, at most 1000")
 		fs.StringVar(&f.q.Cursor, "cursor", "", "continue after this page")
 		fs.BoolVar(&f.all, "all", false, "all pages")
 		fs.StringVar(&f.sort, "sort", sortAge, "sort what is listed by "+oneOfWords(sortNames())+"; by age the newest is first")
 		fs.BoolVar(&f.reverse, "reverse", false, "the other way round: by age the oldest first")
 	}
+}
+
+// chosen reports whether any flag chooses tasks.
+func (f *queryFlags) chosen(cmd *cobra.Command) bool {
+	for _, flag := range []string{"state", "role", "peer", "kind", "label", "before", "since"} {
+		if cmd.Flags().Changed(flag) {
+			return true
+		}
+	}
+	return false
+}
+
+// ids returns the tasks that are named, or those that the flags choose among such with a
+// state that may be.
+func (f *queryFlags) ids(cmd *cobra.Command, w *world, named []string, may func(proto.TaskState) bool) ([]string, error) {
+	switch {
+	case len(named) > 0 && f.chosen(cmd):
+		return nil, usage("ids and flags that choose tasks: give one of them")
+	case len(named) > 0:
+		return named, nil
+	case !f.chosen(cmd):
+		return nil, usage("nothing says which tasks: give ids, or flags that choose some as --peer, --kind or --since")
+	}
+	q, err := f.query(w.clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	if len(q.States) == 0 {
+		q.States = taskStates(may)
+	}
+	for _, s := range q.States {
+		if !may(s) {
+			return nil, usage("--state %s: %s takes only %s", s.Name(), cmd.CommandPath(), stateWords(taskStates(may)))
+		}
+	}
+	c, err := w.node()
+	if err != nil {
+		return nil, err
+	}
+	f.all = true
+	page, err := f.pages(cmd.Context(), w, q, c.Tasks)
+	var ids []string
+	for _, t := range page.Items {
+		ids = append(ids, t.ID)
+	}
+	return ids, err
+}
+
+func stateWords(states []proto.TaskState) string {
+	var names []string
+	for _, s := range states {
+		names = append(names, s.Name())
+	}
+	return strings.Join(names, ", ")
 }
 
 // query reads the flags.
@@ -78,6 +135,9 @@ func (f *queryFlags) query(now time.Time) (node.Query, error) {
 	if f.sort != "" && !slices.Contains(sortNames(), f.sort) {
 		return q, usage("--sort %.20q: it is %s", f.sort, oneOfWords(sortNames()))
 	}
+	if f.paged && (q.Limit < 1 || q.Limit > maxLimit) {
+		return q, usage("--limit %d: it is 1 to %d entries of one page; --all takes all pages", q.Limit, maxLimit)
+	}
 	q.Oldest = f.reverse && f.sort == sortAge
 	var err error
 	if q.Before, err = longAgo("before", f.before, now); err != nil {
@@ -92,7 +152,7 @@ func (f *queryFlags) pages(ctx context.Context, w *world, q node.Query, fetch fu
 	ctx, cancel := w.within(ctx)
 	defer cancel()
 	if f.all {
-		q.Limit = 1000
+		q.Limit = maxLimit
 	}
 	page, err := fetch(ctx, q)
 	for f.all && err == nil && page.Next != "" {

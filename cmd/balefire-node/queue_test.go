@@ -276,7 +276,7 @@ NUMBER  TIME                 KIND        TASK                QUEUE   PEER    EPO
      3  %s  seized      -                   photos  laptop  -      -
 `, at(-time.Minute), at(-time.Second), at(0)))
 	for args, numbers := range map[string]string{
-		"--since 2": "3", "--queue build": "12", "--task 01A1F84F": "12", "--kind owner_": "2", "--kind gone": "",
+		"--after 2": "3", "--queue build": "12", "--task 01A1F84F": "12", "--kind owner_": "2", "--kind gone": "",
 	} {
 		_, out, _ := command(t, apitest.New(), append(strings.Fields("mesh ownership-events -o jsonl"), strings.Fields(args)...)...)
 		got := ""

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -35,10 +36,34 @@ type paper struct {
 }
 
 func (p *paper) line(format string, a ...any) {
-	fmt.Fprintln(p.out, clean(fmt.Sprintf(format, a...)))
+	text := clean(fmt.Sprintf(format, a...))
+	if strings.HasPrefix(text, "! ") {
+		text = p.world.tint(yellow, text)
+	}
+	fmt.Fprintln(p.out, text)
 }
 
-func (p *paper) table(t *table) { t.write(p.out, p.wide) }
+func (p *paper) table(t *table) {
+	t.write(p.out, p.wide, p.world.columns(), func(cell, text string) string {
+		if style := stateColor(cell); style != "" {
+			return p.world.tint(style, text)
+		}
+		return text
+	})
+}
+
+// stateColor is the colour of a cell that is a state; empty: it has none.
+func stateColor(cell string) string {
+	switch cell {
+	case "SUCCESS", "CONNECTED", "ALIVE":
+		return green
+	case "FAILED", "DEAD_LETTER", "TIMEOUT", "EXPIRED", "INDETERMINATE", "DEAD", "REVOKED":
+		return red
+	case "RETRYING", "CANCELLED", "SUSPECT", "BLOCKED", "OFFLINE":
+		return yellow
+	}
+	return ""
+}
 
 // show writes v to standard output in the format that -o names. It is the one
 // place that does.

@@ -23,13 +23,13 @@ func TestTableAlignsWideCharacters(t *testing.T) {
 	tb.row("e\u0301tat", 1234, "y", "")
 	tb.row("laptop", "", "z", "DEAD\nnow")
 	var b bytes.Buffer
-	tb.write(&b, false)
+	tb.write(&b, false, 0, plain)
 	want := "NAME       N  STATE\n烽火台     7  ALIVE\ne\u0301tat    1234  -\nlaptop     -  DEAD now\n"
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
 	b.Reset()
-	tb.write(&b, true)
+	tb.write(&b, true, 0, plain)
 	if !strings.Contains(b.String(), "ID") {
 		t.Errorf("the wide column is missing:\n%s", b.String())
 	}
@@ -228,6 +228,51 @@ func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 		}
 		if got := otherSide(tt.task); got != tt.side {
 			t.Errorf("%+v is %q, want %q", tt.task, got, tt.side)
+		}
+	}
+}
+
+// plain gives no cell a colour.
+func plain(_, text string) string { return text }
+
+// A table for a narrow terminal loses text of its widest columns, and no numbers.
+func TestTableFitsTheTerminal(t *testing.T) {
+	tb := newTable(col("ID"), col("STATE"), num("TRIES"), col("REASON"))
+	tb.row("01a1f84f", "FAILED", 3, "the printer is out of paper, 再试一次 later")
+	for columns, want := range map[int]string{
+		0:  "01a1f84f  FAILED      3  the printer is out of paper, 再试一次 later",
+		60: "01a1f84f  FAILED      3  the printer is out of paper, 再试…",
+		40: "01a1f84f  FAILED      3  the printer is…",
+		10: "01a1f84f  FAILED      3  the print…",
+	} {
+		var b bytes.Buffer
+		tb.write(&b, false, columns, plain)
+		if _, row, _ := strings.Cut(strings.TrimSpace(b.String()), "\n"); row != want || columns > 30 && cells(row) > columns {
+			t.Errorf("%d columns: %q, want %q", columns, row, want)
+		}
+	}
+}
+
+// Colours are where a terminal shows them, or --color says so: states and warnings.
+func TestColours(t *testing.T) {
+	for _, tt := range []struct {
+		color, noColor string
+		tty, want      bool
+	}{{"auto", "", true, true}, {"auto", "", false, false}, {"auto", "1", true, false}, {"always", "1", false, true}, {"never", "", true, false}} {
+		w, out, _ := testWorld()
+		w.flags.color, w.flags.output, w.outTTY = tt.color, formatTable, tt.tty
+		if tt.noColor != "" {
+			w.environ = []string{"NO_COLOR=" + tt.noColor}
+		}
+		err := w.show(view{human: func(p *paper) {
+			p.line("! look at this")
+			tb := newTable(col("STATE"), col("ID"))
+			tb.row("DEAD_LETTER", "1")
+			p.table(tb)
+		}})
+		red, yellow := strings.Contains(out.String(), "\x1b[31mDEAD_LETTER\x1b[0m  1"), strings.Contains(out.String(), "\x1b[33m! look at this\x1b[0m")
+		if err != nil || red != tt.want || yellow != tt.want {
+			t.Errorf("%+v: %q, %v", tt, out, err)
 		}
 	}
 }

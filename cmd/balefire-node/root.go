@@ -3,11 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/balefire/balefire/node/config"
 )
 
 // execute runs one command line and returns its exit code.
@@ -51,7 +56,7 @@ failed, 8 refused in this state, 130 interrupted.`,
 	root.SetIn(w.in)
 	root.SetOut(w.out)
 	root.SetErr(w.err)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
+	root.SetFlagErrorFunc(flagError)
 	w.addGlobals(root)
 	root.AddGroup(&cobra.Group{ID: groupDaily, Title: "Every day:"}, &cobra.Group{ID: groupMesh, Title: "The mesh:"}, &cobra.Group{ID: groupKeep, Title: "Keeping a node:"})
 	addTo(root, groupDaily, sendCommand(w), taskCommand(w), dlqCommand(w), statusCommand(w), whyCommand(w), eventsCommand(w), waitCommand(w), queueCommand(w), scheduleCommand(w))
@@ -68,6 +73,7 @@ failed, 8 refused in this state, 130 interrupted.`,
 		}
 	}
 	checkArgs(root)
+	w.completeFlags(root)
 	return root
 }
 
@@ -88,10 +94,14 @@ func addTo(root *cobra.Command, group string, cmds ...*cobra.Command) {
 func checkArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
-				return usage("%w", err)
+			err := check(cmd, args)
+			switch {
+			case err == nil:
+				return nil
+			case strings.HasPrefix(err.Error(), "unknown command "): // cobra.NoArgs
+				return usage("%s takes no argument, and %.40q is one", cmd.CommandPath(), args[0])
 			}
-			return nil
+			return usage("%w", err)
 		}
 	}
 	for _, sub := range c.Commands() {
@@ -141,13 +151,40 @@ func (w *world) within(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, w.flags.timeout)
 }
 
-// group makes a command that only holds others.
+// flagError says of a flag that cannot be read what may have been meant.
+func flagError(cmd *cobra.Command, err error) error {
+	text := number.ReplaceAllString(err.Error(), "$1 is no number that fits here")
+	if word, ok := strings.CutPrefix(text, "unknown flag: --"); ok {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if like := config.Nearest(word, names); like != "" {
+			text += ": did you mean --" + like + "?"
+		}
+	}
+	return usage("%s", text)
+}
+
+// number matches what the library says of a number that is none.
+var number = regexp.MustCompile(`strconv\.Parse\w+: parsing ("[^"]*"): (invalid syntax|value out of range)`)
+
+// group makes a command that only holds others. Without a verb it lists them, where it
+// can.
 func group(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long,
 		RunE: noCommand,
 	}
 	c.AddCommand(subs...)
+	for _, s := range subs {
+		if s.Name() == "ls" {
+			c.RunE = func(cmd *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return noCommand(cmd, args)
+				}
+				return s.RunE(cmd, nil)
+			}
+		}
+	}
 	return c
 }
 
@@ -163,6 +200,8 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	meant := ""
 	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
 		meant = ": did you mean " + strings.Join(like, " or ") + "?"
+	} else if show, _, err := cmd.Find([]string{"show"}); err == nil && show != cmd {
+		meant = fmt.Sprintf(": to show one: %s %.40s", show.CommandPath(), args[0])
 	}
 	return usage("unknown command %.40q of %s%s", args[0], cmd.CommandPath(), meant)
 }

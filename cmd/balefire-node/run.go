@@ -260,7 +260,7 @@ func (d *daemon) watch(ctx context.Context, hup <-chan os.Signal) error {
 func explain(err error, dir string) error {
 	switch {
 	case errors.Is(err, store.ErrLocked):
-		return fmt.Errorf("%w: another node runs on %s: stop it first, or give this one a folder of its own with --dir", err, dir)
+		return fmt.Errorf("%w: another node runs there: stop it first, or give this one a folder of its own with --dir", err)
 	case errors.Is(err, store.ErrOtherEngine):
 		return fmt.Errorf("%w: set store.engine to the engine that the folder has, or take another folder", err)
 	case errors.Is(err, store.ErrNewerSchema):

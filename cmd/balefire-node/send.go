@@ -2,15 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/proto"
@@ -105,6 +108,10 @@ func (w *world) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 		return err
 	}
 	w.tellSubmitted(s, w.clock.Mono()-start)
+	if len(words) == 2 && w.unread != nil && w.unread() {
+		w.say("! standard input was not sent: write - behind the kind to send it as the body")
+	}
+	w.tellUnserved(ctx, c, f.request)
 	if f.wait {
 		return w.follow(ctx, c, s.ID)
 	}
@@ -115,11 +122,30 @@ func (w *world) tellSubmitted(s node.Submitted, took time.Duration) {
 	switch {
 	case s.Known:
 		w.say("known: the key was used before, this is task %s, %s", s.ID, s.State)
+	case s.Due != nil:
+		w.say("stored on disk for %s in %s; it goes at %s", s.Target, brief(took), clockTime(*s.Due))
 	case s.Waits != "":
 		w.say("stored on disk for %s in %s; it waits: %s", s.Target, brief(took), clean(s.Waits))
 	default:
 		w.say("stored on disk for %s in %s", s.Target, brief(took))
 	}
+}
+
+// tellUnserved says when the peer of a task does nothing of its kind, as far as this node
+// has been told.
+func (w *world) tellUnserved(ctx context.Context, c *client.Client, r node.Request) {
+	if w.flags.quiet || strings.HasPrefix(r.Target, "queue:") {
+		return
+	}
+	m, err := c.Member(ctx, r.Target)
+	if err != nil || m.Phase == "" || slices.Contains(m.Kinds, r.Kind) { // without a phase nothing is known of it
+		return
+	}
+	does := "it has no handlers"
+	if len(m.Kinds) > 0 {
+		does = "it does " + cut(strings.Join(m.Kinds, ", "), 200)
+	}
+	w.say("! %s has no handler for %s now (%s): the task waits until there is one", clean(m.Name), r.Kind, clean(does))
 }
 
 // read turns the flags into the request.
@@ -133,6 +159,9 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	}
 	if r.TTL, err = span("ttl", f.ttl); err != nil {
 		return err
+	}
+	if r.TTL > proto.MaxTTL {
+		return usage("--ttl %s: at most %s", f.ttl, config.Duration(proto.MaxTTL))
 	}
 	if r.Delay, err = span("delay", f.delay); err != nil {
 		return err

@@ -14,10 +14,10 @@ import (
 )
 
 func statusCommand(w *world) *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use: "status", Short: "Show this node at a glance",
 		Long:    "Show this node, what is wrong with it, the mesh around it, its peers, and its tasks\nby state.",
-		Example: "  balefire-node status\n  balefire-node status -o json", Args: cobra.NoArgs,
+		Example: "  balefire-node status\n  balefire-node status -o json", Args: aboutThisNode,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := ask(cmd, w, glance)
 			if err != nil {
@@ -26,6 +26,16 @@ func statusCommand(w *world) *cobra.Command {
 			return w.show(view{value: s, human: func(p *paper) { tellStatus(p, s) }})
 		},
 	}
+	w.addWatch(c)
+	return c
+}
+
+// aboutThisNode is the check that nobody else is named.
+func aboutThisNode(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage("%s is about this node: of another one tells balefire-node peers show %.40s", cmd.CommandPath(), args[0])
+	}
+	return nil
 }
 
 // A glanced is a node together with the mesh around it.

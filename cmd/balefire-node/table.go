@@ -43,7 +43,9 @@ func (t *table) row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-func (t *table) write(w io.Writer, wide bool) {
+// write writes t for a terminal of so many columns; 0: as wide as it gets. paint gives a
+// cell its colour.
+func (t *table) write(w io.Writer, wide bool, columns int, paint func(cell, text string) string) {
 	var shown []int
 	for i, c := range t.columns {
 		if wide || !c.wide {
@@ -57,6 +59,7 @@ func (t *table) write(w io.Writer, wide bool) {
 			widths[i] = max(widths[i], cells(r[i]))
 		}
 	}
+	t.fit(shown, widths, columns)
 	heading := make([]string, len(t.columns))
 	for i, c := range t.columns {
 		heading[i] = c.name
@@ -64,18 +67,61 @@ func (t *table) write(w io.Writer, wide bool) {
 	for _, r := range append([][]string{heading}, t.rows...) {
 		var b strings.Builder
 		for n, i := range shown {
-			pad := strings.Repeat(" ", widths[i]-cells(r[i]))
+			text := shorten(r[i], widths[i])
+			pad := strings.Repeat(" ", widths[i]-cells(text))
+			text = paint(r[i], text)
 			if n > 0 {
 				b.WriteString("  ")
 			}
 			if t.columns[i].right {
-				b.WriteString(pad + r[i])
+				b.WriteString(pad + text)
 			} else {
-				b.WriteString(r[i] + pad)
+				b.WriteString(text + pad)
 			}
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
+}
+
+// leastWidth is how narrow a column of text is made.
+const leastWidth = 10
+
+// fit takes from the widest columns of text what the table has too much.
+func (t *table) fit(shown, widths []int, columns int) {
+	if columns <= 0 {
+		return
+	}
+	excess := 2*(len(shown)-1) - columns
+	for _, i := range shown {
+		excess += widths[i]
+	}
+	for excess > 0 {
+		most := -1
+		for _, i := range shown {
+			if !t.columns[i].right && i > 0 && widths[i] > leastWidth && (most < 0 || widths[i] > widths[most]) {
+				most = i
+			}
+		}
+		if most < 0 {
+			return // it does not get narrower
+		}
+		widths[most]--
+		excess--
+	}
+}
+
+// shorten cuts s so that it takes at most so many cells.
+func shorten(s string, most int) string {
+	if cells(s) <= most {
+		return s
+	}
+	n := 0
+	for i, r := range s {
+		if n += cells(string(r)); n >= most {
+			return s[:i] + "…"
+		}
+	}
+	return s
 }
 
 // cells returns how many cells of a terminal s takes.

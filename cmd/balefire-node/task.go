@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
 )
 
 func taskCommand(w *world) *cobra.Command {
@@ -41,6 +45,7 @@ func taskList(w *world) *cobra.Command {
 		},
 	}
 	f.add(c, true)
+	w.addWatch(c)
 	return c
 }
 
@@ -85,6 +90,9 @@ func taskView(w *world, t node.Task) view {
 		state := fmt.Sprintf("state   %s   attempts %d   epoch %s", t.State, t.Attempts, t.Epoch)
 		if !ended(t) {
 			state += "   ttl " + brief(t.NotAfter.Sub(w.clock.Now())) + " left"
+			if t.Due != nil && t.Due.After(w.clock.Now()) {
+				state += "   not before " + clockTime(*t.Due)
+			}
 		}
 		p.line("%s", state)
 		p.line("body    %s   result %s   receipts %s", size(t.BodySize), resultSize(t), strings.Join(t.Receipts, ", "))
@@ -137,7 +145,7 @@ func taskWatch(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Follow a task to its end and print its result",
 		Long:    "Follow a task to its end and print its result on standard output. The exit code\ntells how it ended, as with send --wait.",
-		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: oneTask, ValidArgsFunction: w.completeTask,
+		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: oneTask, ValidArgsFunction: w.completeLive,
 		Annotations: map[string]string{waits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
@@ -156,7 +164,7 @@ func taskResult(w *world) *cobra.Command {
 	c := &cobra.Command{
 		Use: "result ID", Short: "Fetch the result of a task",
 		Long:    "Write the result of an ended task to standard output or to a file, whole or not\nat all.",
-		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: oneTask, ValidArgsFunction: w.completeTask,
+		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: oneTask, ValidArgsFunction: w.completeEnded,
 		Annotations: map[string]string{waits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
@@ -208,66 +216,117 @@ func writeWhole(path string, r io.Reader) (n int64, err error) {
 }
 
 func taskCancel(w *world) *cobra.Command {
-	var hard bool
+	var f queryFlags
+	var hard, dry bool
 	var reason string
 	c := &cobra.Command{
-		Use: "cancel ID", Short: "Stop a task",
-		Long:    "Stop a task. One that waits never starts; one that runs is asked to end, or with\n--hard killed with all its processes. It is CANCELLED once nothing of it runs.",
-		Example: "  balefire-node task cancel 01a1f84f --hard --reason 'wrong file'", Args: oneTask, ValidArgsFunction: w.completeTask,
+		Use: "cancel [ID...]", Short: "Stop tasks",
+		Long: `Stop tasks: those with these ids, or those that have not ended and that the flags
+choose. One that waits never starts; one that runs is asked to end, or with --hard
+killed with all its processes. It is CANCELLED once nothing of it runs.`,
+		Example: "  balefire-node task cancel 01a1f84f --hard --reason 'wrong file'\n  balefire-node task cancel --peer laptop --kind resize --dry-run", Args: taskIDs(0, -1), ValidArgsFunction: w.completeLive,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.within(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
+			ids, err := f.ids(cmd, w, args, func(s proto.TaskState) bool { return !s.Terminal() })
+			if err != nil || dry {
+				return w.onlyList(ids, err)
 			}
-			t, err := c.Cancel(ctx, args[0], hard, reason)
-			if err != nil {
-				return err
+			if len(args) == 0 && len(ids) > 0 {
+				if err := w.confirm(fmt.Sprintf("cancel %d tasks", len(ids))); err != nil {
+					return err
+				}
 			}
-			return w.show(view{value: t, human: func(p *paper) {
+			return eachTask(cmd, w, "cancel", ids, len(args) == 1, func(ctx context.Context, c *client.Client, id string) (node.Task, error) {
+				return c.Cancel(ctx, id, hard, reason)
+			}, func(p *paper, _ string, t node.Task) {
 				if ended(t) {
 					p.line("task %s is %s", t.ID, t.State)
 					return
 				}
 				p.line("task %s is %s, the stop was asked for", t.ID, t.State)
-			}})
+			})
 		},
 	}
+	f.add(c, false)
 	c.Flags().BoolVar(&hard, "hard", false, "kill it and its processes at once")
 	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	c.Flags().BoolVar(&dry, "dry-run", false, "only list them")
 	return c
 }
 
 func taskRetry(w *world) *cobra.Command {
-	return &cobra.Command{
-		Use: "retry ID...", Short: "Do ended tasks once more, as new ones",
-		Long:    "Submit ended tasks again: each becomes a new task with a new id and the same\nidempotency key, and remembers which one it repeats.",
-		Example: "  balefire-node task retry 01a1f84f", Args: taskIDs(1, -1), ValidArgsFunction: w.completeTask,
-		RunE: func(cmd *cobra.Command, args []string) error { return w.retry(cmd, args) },
+	var f queryFlags
+	var dry bool
+	c := &cobra.Command{
+		Use: "retry [ID...]", Short: "Do ended tasks once more, as new ones",
+		Long: `Submit ended tasks again: those with these ids, or those that ended without
+success and that the flags choose. Each becomes a new task with a new id and the
+same idempotency key, and remembers which one it repeats.`,
+		Example: "  balefire-node task retry 01a1f84f\n  balefire-node task retry --peer laptop --state failed --since 1h --dry-run", Args: taskIDs(0, -1), ValidArgsFunction: w.completeEnded,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids, err := f.ids(cmd, w, args, func(s proto.TaskState) bool { return s.Terminal() && s != proto.TaskState_TASK_STATE_SUCCESS })
+			if err != nil || dry {
+				return w.onlyList(ids, err)
+			}
+			return eachTask(cmd, w, "retry", ids, false, func(ctx context.Context, c *client.Client, id string) (node.Submitted, error) {
+				return c.Retry(ctx, id)
+			}, func(p *paper, id string, s node.Submitted) {
+				p.line("%s is repeated by %s for %s", shortTask(id), s.ID, s.Target)
+			})
+		},
 	}
+	f.add(c, false)
+	c.Flags().BoolVar(&dry, "dry-run", false, "only list them")
+	return c
 }
 
-func (w *world) retry(cmd *cobra.Command, ids []string) error {
-	ctx, cancel := w.within(cmd.Context())
-	defer cancel()
+// onlyList shows what --dry-run is asked for.
+func (w *world) onlyList(ids []string, err error) error {
+	if err != nil {
+		return err
+	}
+	return w.show(view{value: node.Page[string]{Items: append([]string{}, ids...)}, lines: lines(ids), human: func(p *paper) {
+		for _, id := range ids {
+			p.line("%s", id)
+		}
+		w.say("%d tasks", len(ids))
+	}})
+}
+
+// eachTask does the same to one task after the other, until one fails, and shows what was
+// done. One alone is shown as it is, several as a list.
+func eachTask[T any](cmd *cobra.Command, w *world, verb string, ids []string, alone bool, do func(context.Context, *client.Client, string) (T, error), tell func(*paper, string, T)) error {
 	c, err := w.node()
 	if err != nil {
 		return err
 	}
-	var done []node.Submitted
+	done := []T{}
 	for _, id := range ids {
-		s, err := c.Retry(ctx, id)
-		if err != nil {
-			return fmt.Errorf("retry %s (%d of %d done): %w", id, len(done), len(ids), err)
+		ctx, cancel := w.within(cmd.Context())
+		v, failed := do(ctx, c, id)
+		cancel()
+		if failed != nil {
+			if err = failed; len(ids) > 1 {
+				err = fmt.Errorf("%s %s (%d of %d done): %w", verb, id, len(done), len(ids), failed)
+			}
+			break
 		}
-		done = append(done, s)
+		done = append(done, v)
 	}
-	return w.show(view{value: done, lines: lines(done), human: func(p *paper) {
-		for i, s := range done {
-			p.line("%s is repeated by %s for %s", shortTask(ids[i]), s.ID, s.Target)
+	if err != nil && len(done) == 0 {
+		return err
+	}
+	v := view{value: node.Page[T]{Items: done}, lines: lines(done), human: func(p *paper) {
+		for i, d := range done {
+			tell(p, ids[i], d)
 		}
-	}})
+		if len(ids) == 0 {
+			w.say("no task is chosen")
+		}
+	}}
+	if alone && len(done) == 1 {
+		v.value = done[0]
+	}
+	return errors.Join(w.show(v), err)
 }
 
 func taskPurge(w *world) *cobra.Command {

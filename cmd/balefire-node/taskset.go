@@ -21,7 +21,7 @@ func taskSet(w *world) *cobra.Command {
 for the one queue it signs anew for the other, so the task ends as CANCELLED and a
 new one repeats it. One that runs is stopped first; one that ends otherwise
 meanwhile stays as it is.`,
-		Example: "  balefire-node task set 01a1f84f --class critical\n  balefire-node task set 01a1f84f --queue night", Args: oneTask, ValidArgsFunction: w.completeTask,
+		Example: "  balefire-node task set 01a1f84f --class critical\n  balefire-node task set 01a1f84f --queue night", Args: oneTask, ValidArgsFunction: w.completeLive,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case class == "" && queue == "":

@@ -106,14 +106,14 @@ func TestMistypedCommands(t *testing.T) {
 		"help sned":       "did you mean send?",
 		"help task lss":   "did you mean ls?",
 		"completion bsah": "did you mean bash",
-		"queue zzzzzzzz":  `"zzzzzzzz" of balefire-node queue` + "\n",
+		"queue zzzzzzzz":  `"zzzzzzzz" of balefire-node queue: to show one: balefire-node queue show zzzzzzzz`,
 	} {
 		w, out, errs := testWorld()
 		if code := execute(t.Context(), w, strings.Fields(line)); code != exitUsage || out.Len() > 0 || !strings.Contains(errs.String(), want) {
 			t.Errorf("%s: %d, %q, %q; want %q", line, code, out, errs, want)
 		}
 	}
-	for _, line := range []string{"", "help", "help task ls", "task", "completion", "completion fish"} {
+	for _, line := range []string{"", "help", "help task ls", "config", "completion", "completion fish"} {
 		w, out, errs := testWorld()
 		if code := execute(t.Context(), w, strings.Fields(line)); code != exitOK || out.Len() == 0 || errs.Len() > 0 {
 			t.Errorf("%q: %d, %d bytes, %q", line, code, out.Len(), errs)

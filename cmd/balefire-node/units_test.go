@@ -14,16 +14,16 @@ func TestFlagsHaveTheUnitsOfTheConfiguration(t *testing.T) {
 	var s node.HandlerSpec
 	c := &cobra.Command{}
 	addHandlerFlags(c, &s)
-	if err := c.ParseFlags([]string{"--timeout", "1d", "--max-output", "10MiB", "--max-body", "1.5GB"}); err != nil {
+	if err := c.ParseFlags([]string{"--run-timeout", "1d", "--max-output", "10MiB", "--max-body", "1.5GB"}); err != nil {
 		t.Fatal(err)
 	}
 	if s.Timeout != "24h0m0s" || s.MaxOutput != 10<<20 || s.MaxBody != 1_500_000_000 {
 		t.Errorf("timeout %s, output %d, body %d", s.Timeout, s.MaxOutput, s.MaxBody)
 	}
-	if err := c.ParseFlags([]string{"--timeout", "0"}); err != nil || s.Timeout != "0" {
+	if err := c.ParseFlags([]string{"--run-timeout", "0"}); err != nil || s.Timeout != "0" {
 		t.Errorf("no limit: %q, %v", s.Timeout, err)
 	}
-	for _, bad := range [][]string{{"--timeout", "5"}, {"--timeout", "-1s"}, {"--timeout", "soon"}, {"--max-output", "10 MB of it"}, {"--max-body", "-1"}} {
+	for _, bad := range [][]string{{"--run-timeout", "5"}, {"--run-timeout", "-1s"}, {"--run-timeout", "soon"}, {"--max-output", "10 MB of it"}, {"--max-body", "-1"}} {
 		if err := c.ParseFlags(bad); err == nil {
 			t.Errorf("%q was taken", bad)
 		}

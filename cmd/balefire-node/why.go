@@ -8,7 +8,7 @@ func whyCommand(w *world) *cobra.Command {
 	return &cobra.Command{
 		Use: "why TASK|PEER|queue:NAME", Short: "Name the one thing that keeps a task, a peer or a queue back",
 		Long:    "Walk the way of a task, from the disk here to the handler there, and name the\none thing that it waits for, with what to do about it.",
-		Example: "  balefire-node why 01a1f84f\n  balefire-node why laptop\n  balefire-node why queue:build", Args: exactly(1, "the id of a task, its beginning, the name of a peer, or queue:NAME"),
+		Example: "  balefire-node why 01a1f84f\n  balefire-node why laptop\n  balefire-node why queue:build", Args: exactly(1, "the id of a task, its beginning, the name of a peer, or queue:NAME"), ValidArgsFunction: w.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.within(cmd.Context())
 			defer cancel()
@@ -21,7 +21,7 @@ func whyCommand(w *world) *cobra.Command {
 				return err
 			}
 			return w.show(view{value: b, human: func(p *paper) {
-				p.line("%s  %s", b.Task, b.State)
+				p.line("%s  %s", b.Subject, b.State)
 				for _, s := range b.Steps {
 					p.line("  %s", s)
 				}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +24,8 @@ import (
 // and the global flags.
 type world struct {
 	in       io.Reader
-	tty      *os.File // the terminal behind in; nil: none
+	tty      *os.File    // the terminal behind in; nil: none
+	unread   func() bool // reports whether in has something that nobody has read; nil: it is not known
 	out, err io.Writer
 	environ  []string
 	clock    clock.Clock
@@ -73,6 +75,8 @@ func machine() *world {
 	}
 	if w.inTTY {
 		w.tty = os.Stdin
+	} else {
+		w.unread = func() bool { return unread(os.Stdin) }
 	}
 	return w
 }
@@ -201,9 +205,28 @@ func (w *world) confirm(what string) error {
 	return nil
 }
 
-// color wraps text in a colour where the standard error shows colours.
-func (w *world) paint(style, text string) string {
-	on := w.errTTY && w.env("NO_COLOR") == "" && w.env("TERM") != "dumb"
+// paint wraps text in a colour where the standard error shows colours.
+func (w *world) paint(style, text string) string { return w.colored(w.errTTY, style, text) }
+
+// tint does so where the standard output does.
+func (w *world) tint(style, text string) string { return w.colored(w.outTTY, style, text) }
+
+// columns is how wide the terminal of the standard output is; 0: it is none, or nobody
+// knows. COLUMNS says otherwise.
+func (w *world) columns() int {
+	if n, err := strconv.Atoi(w.env("COLUMNS")); err == nil && n > 0 {
+		return n
+	}
+	if w.outTTY {
+		if n, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+func (w *world) colored(on bool, style, text string) string {
+	on = on && w.env("NO_COLOR") == "" && w.env("TERM") != "dumb"
 	switch w.flags.color {
 	case "always":
 		on = true

@@ -247,7 +247,7 @@ func TestBadConfigurations(t *testing.T) {
 		{"handler field twice", "handlers:\n- {kind: a, kind: b, type: echo, allow: [role:work]}", "", "already defined"},
 		{"handler without kind", "handlers:\n- {type: echo, allow: [role:work]}", "", "a kind is 1-128"},
 		{"handler for nobody", "handlers:\n- {kind: a, type: echo}", "", "nobody may use it"},
-		{"handler for a bad rule", "handlers:\n- {kind: a, type: echo, allow: [laptop]}", "", "it is peer:NAME"},
+		{"handler for a bad rule", "handlers:\n- {kind: a, type: echo, allow: [group:x]}", "", "it is peer:NAME"},
 		{"handler without program", "handlers:\n- {kind: a, allow: [role:work]}", "", "no program"},
 		{"handler with a bad timeout", "handlers:\n- {kind: a, type: echo, allow: [role:work], timeout: soon}", "", "timeout"},
 		{"handler with a bad policy", "handlers:\n- {kind: a, type: echo, allow: [role:work], on_crash: pray}", "", "on_crash"},

@@ -176,16 +176,22 @@ func splitList(text string) []string {
 
 // suggest returns ": did you mean …?" for the candidate nearest to word.
 func suggest(word string, candidates []string) string {
+	if best := Nearest(word, candidates); best != "" {
+		return ": did you mean " + best + "?"
+	}
+	return ""
+}
+
+// Nearest returns the candidate that word is most likely a mistyped form of; empty: none
+// is near.
+func Nearest(word string, candidates []string) string {
 	best, least := "", 4
 	for _, c := range candidates {
 		if d := distance(word, c); d < least && d*2 < len(c)+1 {
 			best, least = c, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return ": did you mean " + best + "?"
+	return best
 }
 
 // distance counts the edits that turn a into b.

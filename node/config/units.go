@@ -66,6 +66,9 @@ func (b Bytes) String() string {
 
 // ParseDuration reads a span of time.
 func ParseDuration(text string) (Duration, error) {
+	if strings.HasPrefix(text, "-") {
+		return 0, errors.New(strconv.Quote(text[:min(len(text), 40)]) + " is no span of time: it is positive, as 90s or 7d")
+	}
 	rest, days := text, 0.0
 	if d, after, ok := strings.Cut(text, "d"); ok {
 		n, err := strconv.ParseFloat(d, 64)

@@ -27,5 +27,5 @@ func (e *DamageError) Error() string {
 func (e *DamageError) Unwrap() error { return store.ErrCorrupt }
 
 func lockedError(dir string) error {
-	return fmt.Errorf("%w: another process has %s open: stop the other node, or use another data folder", store.ErrLocked, dir)
+	return fmt.Errorf("%w: another process has %s open", store.ErrLocked, dir)
 }

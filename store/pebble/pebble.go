@@ -89,7 +89,7 @@ func Open(dir string, cfg Config) (*DB, error) {
 		return nil, fmt.Errorf("pebble: lock %s: %w", dir, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s is open in another process, stop that first: %w", store.ErrLocked, dir, err)
+		return nil, fmt.Errorf("%w: another process has %s open: %w", store.ErrLocked, dir, err)
 	}
 	d := &DB{lock: lock, cfg: cfg, watch: newWatch(cfg.Logger)}
 	d.shield = newShield(cfg.FS, dir, d.watch)

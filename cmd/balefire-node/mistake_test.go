@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/proto"
+)
+
+// A mistake is told in words of the command line, with what would be right.
+func TestMistakesAreExplained(t *testing.T) {
+	for line, want := range map[string]string{
+		"send laptop echo --clas high":              "unknown flag: --clas: did you mean --class?",
+		"send laptop echo --zzzzzz high":            "unknown flag: --zzzzzz\n",
+		"send laptop echo --ttl 99d":                "--ttl 99d: at most 30d",
+		"send laptop echo --delay -5s":              `--delay: "-5s" is no span of time: it is positive`,
+		"task ls --state weird":                     `unknown task state "weird": it is one of PENDING, `,
+		"task ls --limit 5000":                      "--limit 5000: it is 1 to 1000 entries of one page; --all takes all pages",
+		"task ls --limit 0":                         "--limit 0: it is 1 to 1000",
+		"task ls --watch=1ms":                       "--watch=1ms: it is at least 200ms",
+		"task ls --watch -o json":                   "--watch never ends, so it has no json",
+		"task cancel":                               "nothing says which tasks",
+		"task cancel 01a1f84f --peer laptop":        "give one of them",
+		"task cancel --state success":               "takes only PENDING",
+		"task retry --state running":                "takes only",
+		"dlq retry":                                 "give ids, flags that choose some, or --all\n",
+		"events --after -1":                         `"-1" is no number that fits here`,
+		"status laptop":                             "status is about this node: of another one tells balefire-node peers show laptop",
+		"netcheck laptop":                           `netcheck takes no argument, and "laptop" is one`,
+		"peers laptop":                              "to show one: balefire-node peers show laptop",
+		"queue build":                               "to show one: balefire-node queue show build",
+		"handler add x --allow laptop":              `handler "x": no program`,
+		"handler add x --allow laptop --max-body x": "is no size: write a number of bytes, or one with a unit as 64MiB",
+	} {
+		n := apitest.New()
+		if code, out, errs := command(t, n, strings.Fields(line)...); code != exitUsage || out != "" || !strings.Contains(errs, want) || strings.Contains(errs, "invalid request: ") {
+			t.Errorf("%s: %d, %q, %q; want %q", line, code, out, errs, want)
+		}
+	}
+}
+
+// A noun without a verb lists.
+func TestANounListsWhatThereIs(t *testing.T) {
+	for noun, want := range map[string]string{"peers": "laptop", "task": "shell", "dlq": "ID", "handler": "KIND", "queue": "QUEUE", "lease": "TASK"} {
+		if code, out, errs := command(t, apitest.New(), noun); code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("%s: %d, %q, %q; want %q", noun, code, out, errs, want)
+		}
+	}
+}
+
+// A choosy node has two tasks, and a laptop that only resizes.
+type choosy struct{ *apitest.Node }
+
+const otherID = "01a1f84f-fb79-727b-b679-7a95fb475003"
+
+func (c choosy) Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
+	page, err := c.Node.Tasks(ctx, q)
+	other := page.Items[0]
+	other.ID, page.Next = otherID, ""
+	page.Items = append(page.Items, other)
+	return page, err
+}
+
+func (c choosy) Member(context.Context, string) (node.Member, error) {
+	return node.Member{Name: "laptop", Phase: "RUNNING", Kinds: []string{"resize", "rotate"}}, nil
+}
+
+func (c choosy) Handlers() []node.Handler {
+	return []node.Handler{{Kind: "disk", Allow: []string{"peer:laptop"}}}
+}
+
+// cancel and retry take the flags that choose tasks, and say first what they would do.
+func TestTasksAreChosenByFlags(t *testing.T) {
+	for _, tt := range []struct {
+		line  string
+		calls []string
+		out   string
+		code  int
+	}{
+		{"task cancel --peer laptop --yes --reason why", []string{"Tasks states=PENDING+ACCEPTED+RUNNING", "Cancel " + apitest.ID, "Cancel " + otherID}, "task " + otherID + " is CANCELLED", exitOK},
+		{"task cancel --peer laptop", []string{"Tasks states"}, "", exitUsage},
+		{"task cancel --peer laptop --state running --dry-run", []string{"Tasks states=RUNNING peer=laptop"}, apitest.ID + "\n" + otherID + "\n", exitOK},
+		{"task cancel " + apitest.ID, []string{"Cancel " + apitest.ID}, "task " + apitest.ID + " is CANCELLED", exitOK},
+		{"task retry --kind shell", []string{"Tasks states=FAILED", "Retry " + apitest.ID, "Retry " + otherID}, "is repeated by", exitOK},
+		{"task retry --kind shell --dry-run -o json", []string{"Tasks "}, `"items": [`, exitOK},
+	} {
+		n := choosy{apitest.New()}
+		code, out, errs := command(t, n, strings.Fields(tt.line)...)
+		calls := n.Calls()
+		if code != tt.code || !strings.Contains(out, tt.out) || len(calls) != len(tt.calls) {
+			t.Errorf("%s: %d, %q, %q, %q", tt.line, code, out, errs, calls)
+			continue
+		}
+		for i, c := range calls {
+			if !strings.HasPrefix(c, tt.calls[i][:min(len(tt.calls[i]), 15)]) {
+				t.Errorf("%s: call %d is %q, want %q", tt.line, i, c, tt.calls[i])
+			}
+		}
+	}
+}
+
+// A kind that the peer does not do is taken, for it may do it tomorrow, and told of; so is
+// a body that nobody read.
+func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
+	for line, want := range map[string]string{
+		"send laptop resize":         "",
+		"send laptop resiez":         "! laptop has no handler for resiez now (it does resize, rotate): the task waits until there is one\n",
+		"send queue:build resiez":    "",
+		"send laptop resiez --quiet": "",
+	} {
+		if code, _, errs := command(t, choosy{apitest.New()}, strings.Fields(line)...); code != exitOK || strings.Contains(errs, "!") != (want != "") || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d, %q, want %q", line, code, errs, want)
+		}
+	}
+	for args, told := range map[string]bool{"send laptop resize": true, "send laptop resize -": false} {
+		socket := socketPath(t)
+		served(t, choosy{apitest.New()}, socket)
+		w, _, errs := testWorld()
+		w.unread = func() bool { return true }
+		if code := execute(t.Context(), w, append(strings.Fields(args), "--socket", socket)); code != exitOK || strings.Contains(errs.String(), "standard input was not sent") != told {
+			t.Errorf("%s: %d, %q", args, code, errs)
+		}
+	}
+}
+
+// --watch shows a page over the one before, also when the node is away for a moment.
+func TestWatchShowsItAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var screen bytes.Buffer
+		w, _, _ := testWorld()
+		w.out, w.outTTY = &screen, true
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		defer stop()
+		n := 0
+		err := w.again(ctx, 2*time.Second, func() error {
+			if n++; n == 2 {
+				return node.ErrDraining
+			}
+			_, err := w.out.Write([]byte("page\n"))
+			return err
+		})
+		const clear = "\x1b[H\x1b[2J"
+		if want := clear + "page\n" + clear + "… " + node.ErrDraining.Error() + "\n" + clear + "page\n"; screen.String() != want || exitCode(ctx, err) != exitInterrupted {
+			t.Errorf("it shows %q, want %q; %v", screen.String(), want, err)
+		}
+		if err := w.again(t.Context(), time.Second, func() error { return node.ErrDraining }); err == nil {
+			t.Error("a node that was never there is waited for")
+		}
+	})
+}
+
+// The tab key offers what may stand there.
+func TestCompletion(t *testing.T) {
+	for line, want := range map[string][]string{
+		"send ":                      {"laptop"},
+		"send laptop ":               {"resize", "rotate"},
+		"send laptop resize @mist":   {"@mistake_test.go"},
+		"send laptop resize @testda": {"@testdata/"},
+		"send laptop resize ":        {"-", "@"},
+		"why ":                       {"laptop", apitest.ID},
+		"handler rm ":                {"disk"},
+		"task show ":                 {apitest.ID, otherID},
+		"task ls --state ":           {"pending", "dead_letter"},
+		"task ls --state failed,":    {"failed,success"},
+		"task ls --kind ":            {"disk"},
+		"task ls --peer ":            {"laptop"},
+		"task ls --role ":            {"home", "owner"},
+		"task ls -o ":                {"table", "yaml"},
+		"status --output j":          {"json", "jsonl"},
+		"send laptop x --class ":     {"critical", "low"},
+		"handler add x --allow ":     {"laptop", "role:work"},
+		"handler add x --on-crash ":  {"probe", "park"},
+		"handler add x --profile ":   {"read-only"},
+		"handler add x --type ":      {"echo"},
+		"invite --roles ":            {"admin"},
+		"wait --for ":                {"ready", "peer="},
+		"wait --for peer=":           {"peer=laptop"},
+		"run --log-level ":           {"debug"},
+	} {
+		socket := socketPath(t)
+		served(t, choosy{apitest.New()}, socket)
+		w, out, _ := testWorld()
+		w.environ = []string{"BALEFIRE_SOCKET=" + socket}
+		words := strings.Fields(line)
+		if strings.HasSuffix(line, " ") {
+			words = append(words, "")
+		}
+		execute(t.Context(), w, append([]string{"__complete"}, words...))
+		var got []string
+		for l := range strings.SplitSeq(out.String(), "\n") {
+			word, _, _ := strings.Cut(l, "\t")
+			got = append(got, word)
+		}
+		for _, x := range want {
+			if !slices.Contains(got, x) {
+				t.Errorf("%q offers %q, and not %q", line, got, x)
+			}
+		}
+	}
+	if states := taskStates(proto.TaskState.Terminal); len(states) < 5 || slices.Contains(states, proto.TaskState_TASK_STATE_RUNNING) {
+		t.Errorf("states that have ended: %v", states)
+	}
+}
