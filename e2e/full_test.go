@@ -110,7 +110,7 @@ func fullDisk(t *testing.T, p *promises, a, b, full *machine, leave int64, meanw
 	free := fill(t, filepath.Dir(full.dir), leave)
 	refused := 0
 	full.until("the full disk is noticed", func() bool {
-		for _, err := range p.submit(t.Context(), a, 10, request) {
+		for _, err := range p.submit(t.Context(), a, 1, request) {
 			if !errors.Is(err, node.ErrFull) && leave > 0 {
 				t.Errorf("a submit to a full disk: %v, want FULL", err)
 			}
