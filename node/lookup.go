@@ -62,7 +62,9 @@ func (l *lookups) run(ctx context.Context) error {
 		case <-tick.C:
 			err = l.askAll()
 		case h := <-l.came:
-			err = l.heard(ctx, h)
+			if err = l.heard(ctx, h); badBytes(err) {
+				l.node.net.Offend(h.from, err)
+			}
 		}
 		if err != nil && ctx.Err() == nil {
 			l.node.log.Warn("what became of accepted tasks could not be asked or answered; it is tried again", "err", err)
@@ -113,7 +115,7 @@ func (l *lookups) send(to proto.PeerID, t proto.MessageType, payload []byte) err
 func (l *lookups) heard(ctx context.Context, h heardLookup) error {
 	if h.msg.GetType() == proto.MessageType_LOOKUP {
 		q := new(proto.Lookup)
-		if err := proto.Decode(h.msg.GetPayload(), q); err != nil {
+		if err := proto.DecodeKnown(h.msg.GetPayload(), q); err != nil {
 			return err
 		}
 		unknown, err := l.node.unknownOf(q.GetTasks())
@@ -127,7 +129,7 @@ func (l *lookups) heard(ctx context.Context, h heardLookup) error {
 		return err
 	}
 	r := new(proto.LookupReply)
-	if err := proto.Decode(h.msg.GetPayload(), r); err != nil {
+	if err := proto.DecodeKnown(h.msg.GetPayload(), r); err != nil {
 		return err
 	}
 	var failed error

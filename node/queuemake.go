@@ -125,7 +125,7 @@ func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAs
 func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
 	if m.GetType() == proto.MessageType_QUEUE_ANSWER {
 		a := new(proto.QueueAnswer)
-		if err := proto.Decode(m.GetPayload(), a); err != nil {
+		if err := proto.DecodeKnown(m.GetPayload(), a); err != nil {
 			return err
 		}
 		qs := &n.queues.admins
@@ -138,7 +138,7 @@ func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
 		return nil
 	}
 	ask := new(proto.QueueAsk)
-	if err := proto.Decode(m.GetPayload(), ask); err != nil {
+	if err := proto.DecodeKnown(m.GetPayload(), ask); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askAdminTime)

@@ -55,7 +55,7 @@ func (q *queues) open() (err error) {
 	q.room, err = ownership.Open(n.ground.store, ownership.Parts{Network: post{n}, Custody: custody{n}, Runner: runner{n}, Asker: runner{n}, Seals: leaseSeals{n}, Mover: mover{n}, Bodies: n.porter}, ownership.Settings{
 		Config: ownership.Config{Random: fillRandom, Deeds: deeds{n}, StallAfter: n.cfg.Limits.StallAfter},
 		Self:   n.keys.Peer(), Boot: n.outbox.Boot(), BootID: n.outbox.BootID(),
-		Events: q.log.events, Orphan: q.log.orphans, Queue: q.spread, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
+		Events: q.log.events, Orphan: q.log.orphans, Queue: q.spread, Offend: n.net.Offend, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
 	})
 	if err == nil {
 		n.porter.open()

@@ -287,7 +287,7 @@ func (s leaseSeals) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Uns
 // resultOf is the task that a sealed result is about, zero if that cannot be read.
 func resultOf(m *proto.Message) (id proto.TaskID) {
 	env := new(proto.Envelope)
-	if proto.Decode(m.GetPayload(), env) != nil {
+	if proto.DecodeKnown(m.GetPayload(), env) != nil {
 		return id
 	}
 	if h, err := proto.ParseHeader(env.GetHeader()); err == nil {

@@ -32,6 +32,7 @@ func (n *Node) sort(ctx context.Context, from proto.PeerID, msgs []*proto.Messag
 	checks := n.checks()
 	for i, m := range msgs {
 		if err := n.sortOne(ctx, in, checks, from, i, m); err != nil {
+			in.offend(err)
 			code := proto.Code_CODE_BAD_FORM
 			if ce, ok := errors.AsType[*identity.CheckError](err); ok {
 				code = ce.Code
@@ -89,11 +90,14 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 // offend notes an error that is the fault of whoever sent the message, and not of what
 // this node does not know.
 func (in *arrived) offend(err error) {
-	for _, e := range []error{proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong} {
-		if errors.Is(err, e) {
-			in.offence = err
-		}
+	if badBytes(err) {
+		in.offence = err
 	}
+}
+
+// badBytes reports whether err is of bytes that no node sends.
+func badBytes(err error) bool {
+	return errors.Is(err, proto.ErrMalformed) || errors.Is(err, proto.ErrTooMany) || errors.Is(err, proto.ErrTooLong)
 }
 
 // openTask checks a DATA frame. Forwarded tasks come with couriers; until then a

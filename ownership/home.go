@@ -29,12 +29,11 @@ type Home struct {
 	queues map[string]*queue
 	order  []*queue // the queues as they were met
 	nodes  map[proto.PeerID]*node
-	peers  []proto.PeerID            // of the nodes, in the order in which they were met
-	made   map[string]proven         // by name: the deeds of queues that this node, an admin, signed first
-	paid   map[proto.PeerID]*account // what homes of queues take up
+	peers  []proto.PeerID // of the nodes, in the order in which they were met
 	moved  map[proto.TaskID]*gone
 	going  *list.List // of *gone: handed over and not answered
 	endings
+	titles
 
 	scan   guard
 	asking []*cell // whose owners are asked by Status at the end of this input
@@ -45,6 +44,12 @@ type Home struct {
 type endings struct {
 	ended map[proto.TaskID]*list.Element
 	ends  *list.List // of *ended, oldest first
+}
+
+// titles say who is the home of what.
+type titles struct {
+	made map[string]proven         // by name: the deeds of queues that this node, an admin, signed first
+	paid map[proto.PeerID]*account // what the queues of each home take up
 }
 
 // marks tell owners which of their old leases they may forget.
@@ -69,7 +74,7 @@ func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	return &Home{
 		cfg: cfg.withDefaults(), self: self, boot: boot, active: true,
 		cells: map[proto.TaskID]*cell{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
-		made: map[string]proven{}, paid: map[proto.PeerID]*account{}, moved: map[proto.TaskID]*gone{}, going: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
+		titles: titles{map[string]proven{}, map[proto.PeerID]*account{}}, moved: map[proto.TaskID]*gone{}, going: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
 	}
 }
 

@@ -2,9 +2,13 @@ package ownership
 
 import (
 	"errors"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -106,4 +110,45 @@ func TestTheLargestRecordsFit(t *testing.T) {
 	if err := s.Apply(t.Context(), &batch); err != nil {
 		t.Errorf("the store refuses a record: %v", err)
 	}
+}
+
+// A message that asks for what the store does not take is dropped and held against its
+// sender: nothing of it is answered or kept, and the room and what runs go on (I8).
+func TestWhatTheStoreRefusesIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoomWorld(t, 3, 20*time.Second)
+		defer w.close()
+		home := w.rooms[0]
+		home.end()
+		home.values = 8 << 10
+		home.start()
+		w.members()
+		for i := range 8 {
+			home.add(i, nil)
+		}
+		time.Sleep(5 * time.Second) // some run
+		state := saidBy("fat", roomPeer(2), 9000)
+		small := saidBy("small", roomPeer(2), 500)
+		w.rooms[2].Post(roomPeer(0), proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{small, state}})
+		given, self := saidBy("given", roomPeer(2), 9000), roomPeer(0)
+		given.Deeds = append(given.Deeds, lie("given", roomPeer(2), Deed{Generation: 2, From: roomPeer(2), To: self, Root: rootBy("given", peerOf(0))}))
+		given.Generation, given.Home = 2, self[:]
+		w.rooms[2].Post(roomPeer(0), proto.MessageType_HANDOFF, &proto.Handoff{Queue: given})
+		time.Sleep(time.Second)
+		known := home.room.QueueStates()
+		if known["fat"] != nil || known["given"] != nil || known["small"] == nil {
+			t.Errorf("it knows %v", slices.Collect(maps.Keys(known)))
+		}
+		if n := home.blamed.Load(); n < 2 {
+			t.Errorf("%d offences are held against the sender, want 2", n)
+		}
+		time.Sleep(time.Minute)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for i := range 8 {
+			if w.starts[roomTask(i)] != 1 || len(w.ends[roomTask(i)]) != 1 {
+				t.Errorf("task %d was started %d times and ended %v", i, w.starts[roomTask(i)], w.ends[roomTask(i)])
+			}
+		}
+	})
 }

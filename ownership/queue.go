@@ -3,6 +3,7 @@ package ownership
 import (
 	"bytes"
 	"container/heap"
+	"fmt"
 	"slices"
 	"time"
 
@@ -365,6 +366,9 @@ func (h *Home) set(q *queue, s *proto.QueueState, change func(*proto.QueueState)
 	s.ChangedMs = later(s, now)
 	if !h.fit(s) { // what a person sets leaves room for deeds
 		return h.errFull(s)
+	}
+	if _, err := proto.Encode(nil, s); err != nil {
+		return fmt.Errorf("queue %s: %w", q.name, err)
 	}
 	if h.queues[q.name] == nil {
 		h.keep(q)

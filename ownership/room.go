@@ -116,12 +116,13 @@ type Settings struct {
 	Boot   uint64       // number of this start
 	BootID proto.BootID // of this start
 
-	Events func([]Event)            // called with what has become durable; must not block
-	Orphan func([]Orphan)           // likewise, results that do not count
-	Queue  func(name string)        // likewise, a queue that has changed
-	Fail   func(point string) error // tests: an error at a point stops the room there, see the Point constants
-	Clock  clock.Clock              // default clock.System()
-	Logger *slog.Logger             // default: none
+	Events func([]Event)             // called with what has become durable; must not block
+	Orphan func([]Orphan)            // likewise, results that do not count
+	Queue  func(name string)         // likewise, a queue that has changed
+	Offend func(proto.PeerID, error) // called with who said what cannot be kept; must not block
+	Fail   func(point string) error  // tests: an error at a point stops the room there, see the Point constants
+	Clock  clock.Clock               // default clock.System()
+	Logger *slog.Logger              // default: none
 }
 
 // A Room drives a [Home] and an [Owner]: it feeds them one input at a time, writes
@@ -143,7 +144,9 @@ type Room struct {
 	done    chan struct{} // closed when Run has returned
 	queues  atomic.Pointer[shown]
 
-	turn turn
+	turn    turn
+	from    proto.PeerID // whose message is looked at; zero: nobody's
+	spoiled bool         // the home knows what the store does not take
 	kept
 }
 
@@ -248,10 +251,16 @@ func (r *Room) Run(ctx context.Context) error {
 		r.tidyOne(id)
 	}
 	for all := true; ; {
-		if err := r.flush(ctx, all); ctx.Err() != nil {
+		if err := r.flush(ctx, all || r.spoiled); ctx.Err() != nil {
 			return nil // what was not written is found at the next start
 		} else if err != nil {
 			return fmt.Errorf("leases: %w", err)
+		}
+		if r.spoiled {
+			if err := r.mend(); err != nil {
+				return fmt.Errorf("leases: %w", err)
+			}
+			continue
 		}
 		if all = false; len(r.self) > 0 {
 			r.hearSelf()
@@ -348,34 +357,22 @@ func asked[T any](ctx context.Context, r *Room, f func() T) (T, error) {
 
 // load gives the machines what is on disk.
 func (r *Room) load() error {
-	leases := map[proto.TaskID]*proto.Lease{}
 	parts, asks := map[proto.TaskID][][]byte{}, map[proto.TaskID][][]byte{}
-	for p, err := range r.store.All(store.Leases, nil, nil) {
-		if err != nil {
-			return err
-		}
-		key := string(p.Key)
-		m, err := r.home.Load(key, p.Val)
-		if err == nil {
-			err = r.owner.Load(key, p.Val)
-		}
-		if err != nil {
-			return fmt.Errorf("the record at %x: %w", key, err)
-		}
+	err := r.loadHome(func(key string, val []byte) error {
 		switch {
-		case m != nil:
-			if id, err := proto.TaskIDFrom(m.Task); err == nil {
-				leases[id] = m
-			}
-		case key[0] == keyPolicy && len(key) == 17 && len(p.Val) == 1:
-			r.policies[proto.TaskID(p.Key[1:])] = Policy(p.Val[0])
+		case key[0] == keyPolicy && len(key) == 17 && len(val) == 1:
+			r.policies[proto.TaskID([]byte(key[1:]))] = Policy(val[0])
 		case key[0] == keyResult && len(key) == 18:
-			id := proto.TaskID(p.Key[1:17])
-			parts[id] = append(parts[id], p.Val)
+			id := proto.TaskID([]byte(key[1:17]))
+			parts[id] = append(parts[id], val)
 		case key[0] == keyProbe && len(key) == 18:
-			id := proto.TaskID(p.Key[1:17])
-			asks[id] = append(asks[id], p.Val)
+			id := proto.TaskID([]byte(key[1:17]))
+			asks[id] = append(asks[id], val)
 		}
+		return r.owner.Load(key, val)
+	})
+	if err != nil {
+		return err
 	}
 	for id, pieces := range asks {
 		g := new(proto.Grant)
@@ -391,6 +388,30 @@ func (r *Room) load() error {
 		}
 		r.results[id] = result{o, len(pieces)}
 	}
+	return nil
+}
+
+// loadHome gives the home what is on disk. also is called with each record.
+func (r *Room) loadHome(also func(key string, val []byte) error) error {
+	leases := map[proto.TaskID]*proto.Lease{}
+	for p, err := range r.store.All(store.Leases, nil, nil) {
+		if err != nil {
+			return err
+		}
+		key := string(p.Key)
+		m, err := r.home.Load(key, p.Val)
+		if err == nil {
+			err = also(key, p.Val)
+		}
+		if err != nil {
+			return fmt.Errorf("the record at %x: %w", key, err)
+		}
+		if m != nil {
+			if id, err := proto.TaskIDFrom(m.Task); err == nil {
+				leases[id] = m
+			}
+		}
+	}
 	tasks, err := r.with.Custody.Tasks()
 	if err != nil {
 		return err
@@ -398,6 +419,20 @@ func (r *Room) load() error {
 	for _, t := range tasks {
 		r.home.Restore(t, leases[t.ID], r.now())
 	}
+	return nil
+}
+
+// mend makes the home anew from what is on disk, as a start of the node does: it knew
+// what the store does not take, and nobody has heard of that. Handlers go on.
+func (r *Room) mend() error {
+	old := r.home
+	r.spoiled, r.home = false, NewHome(r.cfg.Self, r.cfg.Boot, r.cfg.Config)
+	if err := r.loadHome(func(string, []byte) error { return nil }); err != nil {
+		return err
+	}
+	r.home.nodes, r.home.peers, r.home.active = old.nodes, old.peers, old.active
+	r.add(r.home.Begin(r.now()))
+	r.publish()
 	return nil
 }
 

@@ -51,6 +51,8 @@ type roomNode struct {
 	dead   atomic.Bool
 	fail   func(point string) error // of its next start
 	posts  atomic.Int64             // messages to others
+	values int                      // bytes of a value that its store takes; 0: the default
+	blamed atomic.Int64             // offences of others
 }
 
 func roomPeer(i int) (p proto.PeerID) { p[0] = byte(i + 1); return p }
@@ -85,13 +87,14 @@ func (w *roomWorld) members() {
 func (n *roomNode) start() {
 	n.life, n.stops = n.life+1, map[proto.TaskID]chan struct{}{}
 	n.engine = n.engine.Reopen()
-	s, err := store.Open(n.engine, store.Config{Clock: clock.Runtime(), SweepEvery: -1, CompactEvery: -1})
+	s, err := store.Open(n.engine, store.Config{Clock: clock.Runtime(), SweepEvery: -1, CompactEvery: -1, MaxValue: n.values})
 	if err != nil {
 		n.w.t.Fatal(err)
 	}
 	n.store = s
 	cfg := Settings{
 		Config: Config{Random: func(b []byte) { rand.Read(b) }}, Self: roomPeer(n.place), Boot: n.life, BootID: proto.BootID{byte(n.place), byte(n.life)}, Clock: clock.Runtime(), Fail: n.fail,
+		Offend: func(proto.PeerID, error) { n.blamed.Add(1) },
 	}
 	n.room, err = Open(s, Parts{Network: n, Custody: n, Runner: n, Asker: n, Seals: n, Mover: roomMover{}, Bodies: n}, cfg)
 	if err != nil {

@@ -121,8 +121,7 @@ func (r *Room) handoff(from proto.PeerID, m *proto.Handoff, t Task) {
 		return // it is sent again
 	}
 	out := r.home.OnHandoff(from, m, t, r.now())
-	r.add(out)
-	if !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventMovedIn && e.Task == t.ID }) {
+	if !r.add(out) || !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventMovedIn && e.Task == t.ID }) {
 		drop()
 		return
 	}
@@ -199,11 +198,13 @@ func (r *Room) result(from proto.PeerID, u Unsealed) {
 	in := ResultOf(u.Task, u.Outcome)
 	in.Absent = u.Absent
 	ruling, out := r.home.OnResult(from, in, r.now())
+	if !r.add(out) {
+		return
+	}
 	if len(out.Ends) > 0 {
 		r.claims[u.Task] = u.Outcome
 	}
 	r.turn.rulings[from] = append(r.turn.rulings[from], ruling)
-	r.add(out)
 }
 
 // Awaits says what a home would answer to a result whose body is not here: NEED_BODY if

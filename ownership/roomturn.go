@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/balefire/balefire/proto"
@@ -52,8 +53,19 @@ func pieceKey(prefix byte, id proto.TaskID, piece int) string {
 	return taskKey(prefix, id) + string([]byte{byte(piece)})
 }
 
-// add takes what an input asks for into this turn.
-func (r *Room) add(o Output) {
+// add takes what an input asks for into this turn. It reports whether it has: what asks
+// for a record that the store does not take is dropped, with all that would come of it,
+// and held against whoever sent it. See [Room.mend].
+func (r *Room) add(o Output) bool {
+	if err := r.unfit(o.Writes); err != nil {
+		r.spoiled = true
+		r.cfg.Logger.Warn("what a member says is dropped: the store does not take it", "from", r.from.Short(), "err", err)
+		r.turn.out.Events = append(r.turn.out.Events, Event{Kind: EventForged, Peer: r.from, Cause: proto.Clip(err.Error(), 128)})
+		if r.cfg.Offend != nil && !r.from.IsZero() {
+			r.cfg.Offend(r.from, err)
+		}
+		return false
+	}
 	t := &r.turn
 	for _, w := range o.Writes {
 		t.write(w)
@@ -71,6 +83,21 @@ func (r *Room) add(o Output) {
 	t.out.Probes = append(t.out.Probes, o.Probes...)
 	t.out.Gone = append(t.out.Gone, o.Gone...)
 	t.out.Lends = append(t.out.Lends, o.Lends...)
+	return true
+}
+
+// unfit says why the store would refuse one of the writes of the home. Those of the owner
+// have nothing in them that is as large as others want it.
+func (r *Room) unfit(writes []Write) error {
+	for _, w := range writes {
+		if err := r.store.Fits(len(w.Val)); err != nil && w.Key[0] != keyOwner {
+			return fmt.Errorf("it says what cannot be kept: %w", err)
+		}
+		if len(w.Key) > store.MaxKey {
+			return fmt.Errorf("it says what cannot be kept: a key of %d bytes, limit %d", len(w.Key), store.MaxKey)
+		}
+	}
+	return nil
 }
 
 // policyOf writes what the node does about a task if it dies while that runs, with

@@ -42,7 +42,12 @@ func (r *Room) offer(p proto.PeerID, in func()) {
 		return
 	}
 	select {
-	case r.inputs <- func() { r.waiting.leave(p); in() }:
+	case r.inputs <- func() {
+		r.waiting.leave(p)
+		r.from = p
+		in()
+		r.from = proto.PeerID{}
+	}:
 	default:
 		r.waiting.leave(p)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	pb "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
 // Every decoder reads any bytes without a panic, fails with one of its own errors,
@@ -192,6 +193,43 @@ func FuzzTaskID(f *testing.F) {
 			}
 		} else if !errors.Is(err, ErrBadID) {
 			t.Errorf("%v has no type", err)
+		}
+	})
+}
+
+// FuzzEveryMessage decodes any bytes as each message of the package, as others wrote
+// them: also as those that have no target of their own.
+func FuzzEveryMessage(f *testing.F) {
+	all := descriptors()
+	for i, d := range all {
+		f.Add(uint16(i), []byte(nil))
+		for _, m := range goldenMessages() {
+			if m.ProtoReflect().Descriptor() == d {
+				b, err := Encode(nil, m)
+				if err != nil {
+					f.Fatal(err)
+				}
+				f.Add(uint16(i), b)
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, which uint16, b []byte) {
+		typ, err := protoregistry.GlobalTypes.FindMessageByName(all[int(which)%len(all)].FullName())
+		if err != nil {
+			return // an entry of a map
+		}
+		m := typ.New().Interface()
+		if err := DecodeKnown(b, m); err != nil {
+			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooMany) && !errors.Is(err, ErrTooLong) {
+				t.Errorf("%v has no type", err)
+			}
+			return
+		}
+		if len(m.ProtoReflect().GetUnknown()) > 0 || Size(m) > 2*len(b)+64 {
+			t.Errorf("%d bytes became %d, with unknown ones among them: %x", len(b), Size(m), m.ProtoReflect().GetUnknown())
+		}
+		if _, err := Encode(nil, m); err != nil {
+			t.Errorf("read but not written: %v", err)
 		}
 	})
 }

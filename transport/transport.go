@@ -318,6 +318,10 @@ func offence(err error) bool {
 	return false
 }
 
+// Offend counts against p what it said in a message that was taken, as a stream that it
+// broke: who does that often is banned for a while.
+func (t *Transport) Offend(p proto.PeerID, err error) { t.offend(p, "task", err) }
+
 func (t *Transport) offend(p proto.PeerID, stream string, err error) {
 	t.mu.Lock()
 	banned := t.ledger.Offend(p, t.cfg.Clock.Mono())

@@ -86,6 +86,33 @@ func TestLibraryOwners(t *testing.T) {
 	}
 }
 
+// What others wrote is decoded without the fields that nobody knows here: no limit holds
+// for those.
+func TestForeignMessagesAreDecodedWithoutUnknownFields(t *testing.T) {
+	for _, p := range load(t) {
+		for path, f := range p.files {
+			ast.Inspect(f, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok || len(call.Args) != 2 {
+					return true
+				}
+				fun, ok := call.Fun.(*ast.SelectorExpr)
+				if !ok || fun.Sel.Name != "Decode" {
+					return true
+				}
+				arg, ok := call.Args[0].(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				if from, ok := arg.Fun.(*ast.SelectorExpr); ok && (from.Sel.Name == "GetPayload" || from.Sel.Name == "GetDetails") {
+					t.Errorf("%s decodes %s with proto.Decode: proto.DecodeKnown is for what others wrote", path, from.Sel.Name)
+				}
+				return true
+			})
+		}
+	}
+}
+
 func TestPackagesSayWhatTheyPromise(t *testing.T) {
 	banned := []string{"util", "utils", "common", "helper", "helpers", "types", "models", "misc"}
 	for _, p := range load(t) {

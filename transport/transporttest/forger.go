@@ -223,7 +223,7 @@ func (f *Forger) Greet(p proto.PeerID, addrs []string, hello *proto.Hello) error
 		return err
 	}
 	m, answer := new(proto.Message), new(proto.Hello)
-	if err := errors.Join(c.rd.Next(m), proto.Decode(m.GetPayload(), answer)); err != nil {
+	if err := errors.Join(c.rd.Next(m), proto.DecodeKnown(m.GetPayload(), answer)); err != nil {
 		return err
 	}
 	if answer.GetRefusal() != "" {
