@@ -88,7 +88,7 @@ func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string, 
 		return proto.Code_CODE_STALE, "no such task is known here", 0
 	case err != nil:
 		return proto.Code_CODE_INTERNAL, "the task could not be read", 0
-	case rec.GetState().Terminal() || rec.Seq() != h.Seq:
+	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
 		return proto.Code_CODE_STALE, "the result is not awaited", rec.GetState()
 	case string(rec.GetPeer()) == string(from[:]) || n.queues.stood(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), queuePrefix):

@@ -96,6 +96,16 @@ func (n *Node) resultRefused(id proto.TaskID, home proto.PeerID, r *proto.Refusa
 	n.tell(kind, home, fmt.Sprintf("the home of task %s refuses its result: %s: %s", id, r.GetCode().Name(), r.GetDetail()), map[string]string{"task": id.String()})
 }
 
+// resultStale makes an event of a result that does not count.
+func (n *Node) resultStale(id proto.TaskID, home proto.PeerID, r *proto.Refusal) {
+	n.tell("result.stale", home, fmt.Sprintf("the home of task %s has noted its result, which does not count: %s", id, r.GetDetail()), map[string]string{"task": id.String()})
+}
+
+// resultLost makes an event of a result that did not come home in its time.
+func (n *Node) resultLost(id proto.TaskID, home proto.PeerID, reason string) {
+	n.tell("result.dead", home, fmt.Sprintf("the result of task %s did not come home: %s", id, reason), map[string]string{"task": id.String()})
+}
+
 // statements are what this node states about a task with its result: also that
 // it accepted it, since a quick result overtakes the Ack.
 func (n *Node) statements(f *inbox.Finished) [][]byte {

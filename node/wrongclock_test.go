@@ -202,3 +202,30 @@ func TestTasksOfAClockThatWasWrongForLong(t *testing.T) {
 		})
 	}
 }
+
+// I3: a result that comes after its home has called the task EXPIRED by its own clock
+// ends the task as it says.
+func TestResultAfterTheHomeGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := jumping(t, 2, 0)
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		r := takes(10*time.Second, "n1")
+		r.TTL = time.Minute
+		id := home.must(r)
+		time.Sleep(5 * time.Second)
+		w.Unplug(1)
+		time.Sleep(10 * time.Second)
+		if n := target.node.outbox.Results(); n != 1 {
+			t.Errorf("%d results are on their way", n)
+		}
+		target.halt()
+		home.halt()
+		time.Sleep(26 * time.Hour)
+		home.start()
+		home.becomes(id, "EXPIRED", clock.BelieveAfter+time.Minute)
+		w.Plug(1)
+		target.start()
+		home.becomes(id, "SUCCESS", time.Hour)
+	})
+}

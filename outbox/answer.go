@@ -282,13 +282,6 @@ func (l *lane) change(a *answered, r *proto.Record, now time.Time) backlog.Actio
 	return shelve(r)
 }
 
-// dropped logs what a home has said of a result that it does not need.
-func (o *Outbox) dropped(k backlog.Key, home proto.PeerID, r *proto.Refusal) {
-	if k.Part == backlog.PartResult && r.GetCode() == proto.Code_CODE_STALE {
-		o.cfg.Logger.Info("the home of a task does not need its result", "task", k.ID.String(), "home", home.Short(), "detail", r.GetDetail())
-	}
-}
-
 func refusalText(r *proto.Refusal) string {
 	if r.GetDetail() == "" {
 		return "refused by the target: " + r.GetCode().Name()
@@ -336,7 +329,9 @@ func (l *lane) written(a *answered, r *proto.Record) int {
 		if a.ruling.effect == end {
 			o.resultRefused(k, l.peer, a.refusal, note{}, note{}, true)
 		}
-		o.dropped(k, l.peer, a.refusal)
+		if a.ruling.effect == drop {
+			o.unneeded(k, l.peer, a.refusal)
+		}
 		if k.Part == backlog.PartResult && a.ruling.effect == drop && r.BodyBlob != "" {
 			o.cfg.Results.Unneeded(r.BodyBlob)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
 )
 
@@ -33,7 +34,8 @@ type Verdict struct {
 }
 
 // Commit ends tasks with the results that from has sent, in one batch: each by
-// the commit rule, at most once. A result that does not count is answered STALE
+// the commit rule, at most once. A task that had ended by time alone ends as its
+// result says. A result that does not count is answered STALE
 // and noted as an orphan. It returns once everything is durable.
 func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []ResultIn) []Verdict {
 	verdicts := make([]Verdict, len(results))
@@ -104,8 +106,11 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 	if err != nil {
 		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("read the task: %v", err)}
 	}
-	if onResult(r, o.claimOf(r, from, in)).effect == nothing {
+	switch onResult(r, o.claimOf(r, from, in)).effect {
+	case nothing:
 		return Verdict{State: r.State}
+	case accept:
+		return o.commitLate(ctx, k, from, in, now)
 	}
 	stale := Verdict{Code: proto.Code_CODE_STALE, Detail: "the task has ended as " + r.State.Name(), State: r.State}
 	if !addOrphan(r, from, in, now) {
@@ -116,6 +121,41 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("note the late result: %v", err)}
 	}
 	return stale
+}
+
+// commitLate ends a task with its result that was ended by time alone.
+func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerID, in *ResultIn, now time.Time) Verdict {
+	if len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
+		return Verdict{Code: proto.Code_CODE_NEED_BODY, Detail: "the result is larger than a record and has no blob"}
+	}
+	counts := func(r *proto.Record) bool { return onResult(r, o.claimOf(r, from, in)).effect == accept }
+	var done *proto.Record
+	err := o.backlog.Settle(ctx, k, func(r *proto.Record) backlog.Shelf {
+		if counts(r) && shelf(in.Outcome.State) == backlog.ToDone {
+			return backlog.Done
+		}
+		return backlog.Dead
+	}, func(r *proto.Record) {
+		if !counts(r) {
+			return
+		}
+		ended := r.EndedMs
+		r.Status = ""
+		finish(r, from, in, now)
+		if shelf(r.State) == backlog.ToDead {
+			r.EndedMs = ended // its place on the shelf
+		}
+		done = r
+	}, func(*store.Batch) {})
+	switch {
+	case err != nil:
+		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("commit the late result: %v", err)}
+	case done == nil:
+		return Verdict{Code: proto.Code_CODE_BUSY, Detail: "the task changed just now"}
+	}
+	o.cfg.Logger.Warn("a task that had ended by the clock of this node alone ends with its result", "task", k.ID.String(), "state", done.State.Name())
+	o.ended(ctx, k, done)
+	return Verdict{State: done.State}
 }
 
 // finish ends r with a result that counts.
@@ -137,7 +177,7 @@ func finish(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) {
 	}
 	r.Receipts = mergeReceipts(r.Receipts, own(out.Receipts, from, in.ID))
 	r.DueMs, r.Cancel = 0, false
-	r.Move(out.State, now, "result committed")
+	r.Move(out.State, now, committed)
 	if shelf(out.State) == backlog.ToDead {
 		r.Status = StatusNew
 	}

@@ -122,6 +122,11 @@ type ResultHooks struct {
 	// Refused is told of a result that its home refuses, and with over that it has
 	// become a dead letter.
 	Refused func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool)
+	// Stale is told of a result that its home has noted, but does not count: the task
+	// had ended, or was granted anew.
+	Stale func(id proto.TaskID, home proto.PeerID, r *proto.Refusal)
+	// Lost is told of a result that became a dead letter because its time was over.
+	Lost func(id proto.TaskID, home proto.PeerID, reason string)
 }
 
 func (h ResultHooks) withDefaults() ResultHooks {
@@ -130,6 +135,12 @@ func (h ResultHooks) withDefaults() ResultHooks {
 	}
 	if h.Refused == nil {
 		h.Refused = func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) {}
+	}
+	if h.Stale == nil {
+		h.Stale = func(proto.TaskID, proto.PeerID, *proto.Refusal) {}
+	}
+	if h.Lost == nil {
+		h.Lost = func(proto.TaskID, proto.PeerID, string) {}
 	}
 	return h
 }

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"time"
 
@@ -186,10 +187,33 @@ type claim struct {
 	stood  bool // from is, or was, the home of the queue that the task was sent to
 }
 
+// Causes in the events of a task that has ended.
+const (
+	timeOver  = "not_after is over" // by the clock of its home alone
+	committed = "result committed"
+)
+
+// TakesResult reports whether a result of r may still count: r has not ended, or it did
+// by the clock of its home alone, and was not made anew since.
+func TakesResult(r *proto.Record) bool {
+	if !r.State.Terminal() {
+		return true
+	}
+	if r.Status == StatusRedriven {
+		return false
+	}
+	for _, e := range slices.Backward(r.Events) {
+		if e.Cause == timeOver || e.Cause == committed {
+			return e.Cause == timeOver
+		}
+	}
+	return false
+}
+
 // onResult is the commit rule (I3, I4): a result counts only if the task has not
-// ended, and only from its owner with the epoch that was granted, which for a task of
-// a queue is its home, or one that was: no two have a task at once. What was committed
-// once is committed again for the same digest.
+// ended, but by time alone, and only from its owner with the epoch that was granted,
+// which for a task of a queue is its home, or one that was: no two have a task at once.
+// What was committed once is committed again for the same digest.
 func onResult(r *proto.Record, c claim) ruling {
 	sent := bytes.Equal(r.Peer, c.from[:])
 	switch {
@@ -199,7 +223,7 @@ func onResult(r *proto.Record, c claim) ruling {
 		return ruling{effect: wait} // the queue may have moved, and that is not known here yet
 	case !sent && !c.stood:
 		return ruling{effect: drop}
-	case !r.State.Terminal():
+	case TakesResult(r):
 		return ruling{effect: accept}
 	case r.State == c.state && bytes.Equal(r.ResultDigest, c.digest):
 		return ruling{effect: nothing}

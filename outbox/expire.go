@@ -55,7 +55,7 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 				r.Reason = o.expiredBecause(k, r)
 			}
 			r.Status = StatusNew
-			r.Move(rulings[i].state, now, "not_after is over")
+			r.Move(rulings[i].state, now, timeOver)
 			return shelf(rulings[i].state)
 		case drop:
 			return backlog.Drop
@@ -73,6 +73,8 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 			o.backlog.Postpone(k, time.UnixMilli(rulings[i].at))
 		case rulings[i].effect == end && k.Part == backlog.PartTask:
 			o.ended(ctx, k, records[i])
+		case rulings[i].effect == end:
+			o.resultExpired(k, records[i])
 		default:
 			o.notes.drop(k)
 		}

@@ -93,3 +93,23 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 	o.cfg.Logger.Warn(what, "task", k.ID.String(), "home", home.Short(), "code", r.GetCode().Name(), "detail", r.GetDetail())
 	o.cfg.Results.Refused(k.ID, home, r, over)
 }
+
+// resultExpired tells of a result that its home did not take in its time.
+func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
+	home, _ := proto.PeerIDFrom(r.Peer)
+	o.notes.drop(k)
+	if k.Part != backlog.PartResult {
+		return
+	}
+	o.cfg.Logger.Warn("a result did not come home in its time; it is kept as a dead letter", "task", k.ID.String(), "home", home.Short(), "detail", r.Reason)
+	o.cfg.Results.Lost(k.ID, home, r.Reason)
+}
+
+// unneeded tells of a result that a home has noted as one that does not count.
+func (o *Outbox) unneeded(k backlog.Key, home proto.PeerID, r *proto.Refusal) {
+	if k.Part != backlog.PartResult || r.GetCode() != proto.Code_CODE_STALE {
+		return
+	}
+	o.cfg.Logger.Warn("the home of a task does not need its result", "task", k.ID.String(), "home", home.Short(), "state", r.GetState().Name(), "detail", r.GetDetail())
+	o.cfg.Results.Stale(k.ID, home, r)
+}

@@ -88,7 +88,9 @@ func TestRefusedResultIsKept(t *testing.T) {
 
 // A home that has noted a late result needs it no more.
 func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, h *home) {
+	var told []proto.TaskID
+	cfg := Config{Results: ResultHooks{Stale: func(id proto.TaskID, _ proto.PeerID, _ *proto.Refusal) { told = append(told, id) }}}
+	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.say = func(*proto.Message) *proto.Refusal {
 			return &proto.Refusal{Code: proto.Code_CODE_STALE, State: proto.TaskState_TASK_STATE_CANCELLED}
@@ -101,6 +103,26 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 		time.Sleep(time.Second)
 		if _, _, err := h.backlog.Get(backlog.Key{ID: d.Header.ID, Part: backlog.PartResult}); err == nil {
 			t.Error("it is still kept")
+		}
+		if len(told) != 1 || told[0] != d.Header.ID {
+			t.Errorf("told of %v", told)
+		}
+	})
+}
+
+// A result that its home does not take in its time is a dead letter, and that is told.
+func TestResultThatNobodyTakes(t *testing.T) {
+	var told []string
+	cfg := Config{ResultFor: time.Hour, Results: ResultHooks{Lost: func(_ proto.TaskID, _ proto.PeerID, why string) { told = append(told, why) }}}
+	inBubble(t, cfg, func(t *testing.T, h *home) {
+		d := h.resultDraft(newTarget(t).peer(), "")
+		if err := h.PutResult(t.Context(), d, nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(day + time.Hour + time.Minute)
+		list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10)
+		if err != nil || len(list) != 1 || !list[0].Result || len(told) != 1 || !strings.Contains(told[0], "not reached") {
+			t.Errorf("dead letters %v, %v; told %q", list, err, told)
 		}
 	})
 }

@@ -209,6 +209,62 @@ func TestExpiredByTheTargetAlone(t *testing.T) {
 	})
 }
 
+// I2, I3: a result that comes to a task which its home ended by its clock alone ends it,
+// unless the task was made anew since, or somebody else sends it.
+func TestResultAfterTheTimeOfItsTask(t *testing.T) {
+	failed := proto.TaskState_TASK_STATE_FAILED
+	tests := []struct {
+		name    string
+		state   proto.TaskState // of the result
+		redrive bool
+		foreign bool
+		want    proto.TaskState
+		code    proto.Code
+	}{
+		{"success", success, false, false, success, 0},
+		{"a failure", failed, false, false, failed, 0},
+		{"a second word that its time was over", expired, false, false, expired, 0},
+		{"of a task that was made anew", success, true, false, expired, proto.Code_CODE_STALE},
+		{"of another node", success, false, true, expired, proto.Code_CODE_STALE},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, Config{RunLimit: time.Minute}, func(t *testing.T, h *home) {
+				g := newTarget(t)
+				defer h.connect(g)()
+				id := h.submit(g.peer(), time.Hour, func(r *proto.Record) { r.OnDead = "block"; r.OrderingKey = "lane" })
+				behind := h.submit(g.peer(), day, func(r *proto.Record) { r.OnDead = "block"; r.OrderingKey = "lane" })
+				time.Sleep(time.Hour + 10*time.Minute)
+				h.want(id, expired)
+				h.want(behind, pending)
+				if tt.redrive {
+					if err := h.MarkRedriven(t.Context(), id, proto.NewTaskID(time.Now())); err != nil {
+						t.Fatal(err)
+					}
+				}
+				from := g.peer()
+				if tt.foreign {
+					from = newTarget(t).peer()
+				}
+				for range 2 {
+					v := h.Commit(t.Context(), from, []ResultIn{g.result(h, id, tt.state, "late")})
+					if v[0].Code != tt.code || v[0].State != tt.want {
+						t.Errorf("verdict %+v", v[0])
+					}
+				}
+				time.Sleep(time.Minute)
+				h.want(id, tt.want)
+				if r, _ := h.Get(id); (string(r.Result) == "late") != (tt.code == 0) || (len(r.Orphans) > 0) != (tt.code != 0) {
+					t.Errorf("record %v", r)
+				}
+				if free := tt.want == success || tt.redrive; free != (h.state(behind) == accepted) {
+					t.Errorf("the task behind it is %v", h.state(behind).Name())
+				}
+			})
+		})
+	}
+}
+
 // I3: what may be running at its target is not called EXPIRED before its run must
 // be over, also when only the disk knows that it may have been sent.
 func TestExpiryOfWhatMayBeSent(t *testing.T) {
@@ -238,13 +294,22 @@ func TestExpiryOfWhatMayBeSent(t *testing.T) {
 				h.want(id, pending)
 				time.Sleep(proto.Skew)
 				h.want(id, expired)
-				// What the target says after that is an orphan.
-				v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "late")})
-				if v[0].Code != proto.Code_CODE_STALE || v[0].State != expired {
-					t.Errorf("verdict %+v", v[0])
+				// What the target says after that is the truth, once.
+				for i, want := range []struct {
+					body string
+					code proto.Code
+				}{{"late", 0}, {"late", 0}, {"other", proto.Code_CODE_STALE}} {
+					v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, want.body)})
+					if v[0].Code != want.code || v[0].State != success {
+						t.Errorf("verdict %d: %+v", i, v[0])
+					}
 				}
-				if r, _ := h.Get(id); len(r.Orphans) != 1 || r.State != expired || len(r.Result) != 0 {
+				h.crash()
+				if r, _ := h.Get(id); len(r.Orphans) != 1 || r.State != success || string(r.Result) != "late" || r.Status != "" {
 					t.Errorf("record %v", r)
+				}
+				if list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10); err != nil || len(list) != 1 || list[0].ID != later {
+					t.Errorf("dead letters %v, %v", list, err)
 				}
 			})
 		})
