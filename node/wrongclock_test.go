@@ -19,6 +19,7 @@ func jumping(t *testing.T, nodes, place int) (w *world, by *atomic.Int64) {
 	by = new(atomic.Int64)
 	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
 	w = newWorldWith(t, nodes, 1, link, func(s *simulated, cfg *Config) {
+		few(s, cfg)
 		if s.place == place {
 			cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
 		}
@@ -71,7 +72,7 @@ func (l *ledger) runsOf(id string) int {
 
 // wrongBy are the errors of a clock that the tests of I14 go through.
 var wrongBy = []time.Duration{
-	3 * time.Minute, -time.Hour, time.Hour, 240 * time.Hour, 960 * time.Hour, -960 * time.Hour, -20 * 365 * 24 * time.Hour,
+	10 * time.Second, -10 * time.Second, 3 * time.Minute, time.Hour, -time.Hour, 240 * time.Hour, -240 * time.Hour, -20 * 365 * 24 * time.Hour,
 }
 
 // I14: the result of a task comes home however wrong the clock of its target was
@@ -130,6 +131,36 @@ func TestHomeWhoseClockIsWrongForAMoment(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// I14: a clock that is wrong for good, and that a connected node contradicts, ends,
+// forgets and holds up nothing either, also when it has been so for longer than a clock
+// needs that nobody contradicts.
+func TestClockThatIsWrongForGood(t *testing.T) {
+	for _, off := range wrongBy {
+		t.Run(off.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, by := jumping(t, 2, 0)
+				defer w.close()
+				home, other := w.nodes[0], w.nodes[1]
+				ended := home.must(takes(time.Second, "n1"))
+				home.becomes(ended, "SUCCESS", time.Minute)
+				runs, waits := home.must(takes(20*time.Second, "n1")), takes(time.Second, "n1")
+				waits.Delay = clock.BelieveAfter + 3*time.Minute
+				delayed := home.must(waits)
+				time.Sleep(5 * time.Second)
+				by.Store(int64(off))
+				for _, later := range []time.Duration{2 * time.Second, clock.BelieveAfter + time.Minute} {
+					time.Sleep(later)
+					for _, id := range []string{ended, runs, home.must(takes(time.Second, "n1")), home.must(takes(time.Second, "n0"))} {
+						home.becomes(id, "SUCCESS", time.Minute)
+					}
+					other.becomes(other.must(takes(time.Second, "n0")), "SUCCESS", time.Minute)
+				}
+				home.becomes(delayed, "SUCCESS", 5*time.Minute)
+			})
+		})
 	}
 }
 
