@@ -2,8 +2,12 @@ package api
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -16,6 +20,9 @@ func newAPI(mux *http.ServeMux) huma.API {
 	cfg.Info.Description = "What a balefire node answers on its unix socket. Reading is GET and never changes anything. Errors are problem+json with a code and what to do."
 	cfg.DocsPath, cfg.SchemasPath, cfg.OpenAPIPath, cfg.CreateHooks = "", "", "", nil
 	cfg.RejectUnknownQueryParameters = true
+	cfg.Servers = []*huma.Server{{URL: "http://node", Description: "The node's unix socket, as with curl --unix-socket \"$SOCKET\"; balefire-node config path says where it is. The name of the host is of no matter."}}
+	cfg.Info.Description += " A moment is RFC 3339. A span that somebody sets is text, as 90s or 1h30m; one that was measured is a number of seconds, in a field that ends in _seconds. Sizes are bytes. A field that is absent is not known, or there is no such thing. " +
+		"On the same socket /debug/pprof/ has the profiles of Go: index, profile, heap, goroutine, trace and the others of net/http/pprof."
 	return humago.New(documents{mux}, cfg)
 }
 
@@ -56,6 +63,62 @@ func routeDone[I any](s *Server, op huma.Operation, f func(context.Context, *I) 
 // op describes a route.
 func op(method, path, id, tag, summary string) huma.Operation {
 	return huma.Operation{Method: method, Path: path, OperationID: id, Tags: []string{tag}, Summary: summary}
+}
+
+// describeProblems writes into the document what each route may answer instead of what was
+// asked for, by status, with the codes that have it.
+func (s *Server) describeProblems() {
+	doc := s.api.OpenAPI()
+	doc.Components.Responses = map[string]*huma.Response{}
+	problems := schema[Problem](s)
+	for _, path := range doc.Paths {
+		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete} {
+			if o == nil {
+				continue
+			}
+			for _, status := range statuses(o) {
+				name := "Problem" + strconv.Itoa(status)
+				o.Responses[strconv.Itoa(status)] = &huma.Response{Ref: "#/components/responses/" + name}
+				doc.Components.Responses[name] = problemResponse(status, problems)
+			}
+		}
+	}
+}
+
+// statuses are those that an operation may fail with.
+func statuses(o *huma.Operation) []int {
+	if strings.HasPrefix(o.Path, "/healthz") || o.Path == "/metrics" {
+		return []int{503}
+	}
+	out := []int{403, 409, 500, 503, 504} // a node that is denied, refuses, fails, stops, or takes too long
+	if strings.Contains(o.Path, "{") || len(o.Parameters) > 0 || o.RequestBody != nil {
+		out = append(out, 404, 422)
+	}
+	if o.RequestBody != nil {
+		out = append(out, 400, 413, 415)
+	}
+	if o.Method != http.MethodGet {
+		out = append(out, 507)
+	}
+	return out
+}
+
+// problemResponse describes the problems that have a status.
+func problemResponse(status int, schema *huma.Schema) *huma.Response {
+	r := &huma.Response{Content: map[string]*huma.MediaType{problemType: {Schema: schema, Examples: map[string]*huma.Example{}}}}
+	if status == http.StatusBadRequest {
+		r.Description, r.Content[problemType].Examples[string(CodeInvalid)] = "INVALID: The request cannot be read", &huma.Example{Value: unreadable("the body broke off, so nothing was taken")}
+		return r
+	}
+	var words []string
+	for _, c := range slices.Sorted(maps.Keys(codes)) {
+		if codes[c].status == status {
+			words = append(words, string(c)+": "+codes[c].title)
+			r.Content[problemType].Examples[string(c)] = &huma.Example{Value: problem(c, "what failed, and why")}
+		}
+	}
+	r.Description = strings.Join(words, "; ")
+	return r
 }
 
 // content describes a body of one or several content types.

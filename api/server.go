@@ -59,6 +59,7 @@ func New(n Node, cfg Config) *Server {
 	s.routeHandlers()
 	s.routeStore()
 	s.routeHealth()
+	s.describeProblems()
 	spec, err := json.MarshalIndent(s.api.OpenAPI(), "", "  ")
 	if err != nil {
 		panic(fmt.Sprintf("api: describe the routes: %v", err)) // they are the same in every program

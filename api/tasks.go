@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -99,6 +100,7 @@ func (s *Server) routeSubmits() {
 		"With any other content type the content is the task's body, of any size, and the fields stand in the query."
 	one.Parameters = submitParams()
 	one.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[Submit](s), jsonType)}
+	one.RequestBody.Content[jsonType].Example = json.RawMessage(`{"target": "laptop", "kind": "resize", "args": ["800", "600"], "body": "aGVsbG8=", "ttl": "24h", "labels": {"album": "summer"}}`)
 	one.RequestBody.Content["application/octet-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
 	one.Responses = answers[node.Submitted](s, "202", "The task is on disk; Location names it")
 	s.api.OpenAPI().AddOperation(&one)

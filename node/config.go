@@ -77,7 +77,9 @@ type NetConfig struct {
 	NoDHT    bool     // stay out of the mesh's hash table
 	NoMDNS   bool     // do not look around on the LAN
 	PortMap  bool     // ask the router for a port
-	Score    ScoreWeights
+	// OwnMetrics leaves the metrics of libp2p out.
+	OwnMetrics bool
+	Score      ScoreWeights
 }
 
 // ScoreWeights weigh what counts when a relay is chosen. Zero: the default;

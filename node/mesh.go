@@ -274,7 +274,7 @@ func (n *Node) Converge(ctx context.Context) (Convergence, error) {
 			c.Failed = append(c.Failed, name+": it still knows something else: the mesh is changing")
 		}
 	}
-	c.Took = (n.cfg.Clock.Mono() - began).Round(time.Millisecond).String()
+	c.Took = seconds(n.cfg.Clock.Mono() - began)
 	slices.Sort(c.Agree)
 	slices.Sort(c.Failed)
 	return c, nil

@@ -67,3 +67,23 @@ func TestMetricsAreDescribed(t *testing.T) {
 var rare = map[string]bool{
 	"balefire_transport_offences_total": true, "balefire_transport_gossip_repairs_total": true, "balefire_transport_lan_finds_total": true,
 }
+
+// The metrics of libp2p are there unless they are left out.
+func TestMetricsOfLibp2pAreLeftOut(t *testing.T) {
+	a, b := pair(t, func(name string, c *Config) { c.Net.OwnMetrics = name == "a" })
+	for n, want := range map[*live]bool{a: false, b: true} {
+		families, err := n.Registry().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		others := 0
+		for _, f := range families {
+			if !strings.HasPrefix(f.GetName(), "balefire_") {
+				others++
+			}
+		}
+		if (others > 0) != want {
+			t.Errorf("%d metrics of others", others)
+		}
+	}
+}

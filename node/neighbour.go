@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
@@ -48,7 +47,7 @@ func (n *Node) Ping(ctx context.Context, ref string) (Pong, error) {
 		n.net.Want(p.Peer)
 		return Pong{}, fmt.Errorf("%w: %w (balefire-node path %s)", ErrRefused, err, p.Label())
 	}
-	pong := Pong{Peer: p.Label(), RTT: rtt.Round(10 * time.Microsecond).String()}
+	pong := Pong{Peer: p.Label(), RTT: seconds(rtt)}
 	if s := n.statuses()[p.Peer]; s.Connected {
 		pong.Path, pong.Direct, pong.Relay = s.Network+" "+s.Path, s.Direct, n.nameOf(s.Relay)
 	}

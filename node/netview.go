@@ -73,16 +73,16 @@ type Convergence struct {
 	Asked  int      `json:"asked"`
 	Agree  []string `json:"agree"`
 	Failed []string `json:"failed,omitempty" doc:"who did not answer, and why"`
-	Took   string   `json:"took"`
+	Took   float64  `json:"took_seconds"`
 }
 
 // A Pong is the answer to one ping.
 type Pong struct {
-	Peer   string `json:"peer"`
-	RTT    string `json:"rtt"`
-	Path   string `json:"path" doc:"address and protocol of the connection"`
-	Direct bool   `json:"direct"`
-	Relay  string `json:"relay,omitempty" doc:"name of the relay in between"`
+	Peer   string  `json:"peer"`
+	RTT    float64 `json:"rtt_seconds"`
+	Path   string  `json:"path" doc:"address and protocol of the connection"`
+	Direct bool    `json:"direct"`
+	Relay  string  `json:"relay,omitempty" doc:"name of the relay in between"`
 }
 
 // A PathReport explains how this node reaches a peer.
@@ -102,7 +102,7 @@ type PathCandidate struct {
 	Relay     string     `json:"relay,omitempty" doc:"name of the relay in between; empty: direct"`
 	Connected bool       `json:"connected"`
 	InUse     bool       `json:"in_use"`
-	RTT       string     `json:"rtt,omitempty"`
+	RTT       float64    `json:"rtt_seconds,omitempty" doc:"absent: not measured yet"`
 	Loss      float64    `json:"loss" doc:"share of packets or probes, 0 to 1"`
 	Rate      int64      `json:"rate" doc:"bytes a second that were acknowledged while it was busy; 0: not measured"`
 	Score     float64    `json:"score,omitempty"`
@@ -114,7 +114,7 @@ type PathCandidate struct {
 type Punch struct {
 	Time   time.Time `json:"time"`
 	Result string    `json:"result"`
-	Took   string    `json:"took"`
+	Took   float64   `json:"took_seconds"`
 }
 
 // A NetCheck is what this node found out about its own network.

@@ -35,6 +35,20 @@ func (c *crew) made(name string) map[string]int {
 	return times
 }
 
+// observed reports whether a histogram of a node has so many observations.
+func (c *crew) observed(s *simulated, name string, n uint64) bool {
+	families, err := s.node.Registry().Gather()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetHistogram().GetSampleCount() == n
+		}
+	}
+	return false
+}
+
 // once reports an error unless n times had a task, each one.
 func (c *crew) once(name string, n int) {
 	c.t.Helper()
@@ -83,6 +97,9 @@ func TestScheduleMakesTasks(t *testing.T) {
 		c.add("often", "*/10 * * * *", nil)
 		time.Sleep(20*time.Minute + time.Second)
 		c.once("often", 2)
+		if !c.observed(c.nodes[0], "balefire_schedule_lag_seconds", 2) {
+			t.Error("how late the tasks were made is not measured")
+		}
 		all, err := c.nodes[0].node.Schedules(t.Context())
 		if err != nil || len(all) != 1 || all[0].Fired != 2 || all[0].Zone != "UTC" || all[0].Next == nil || time.Until(*all[0].Next) > 10*time.Minute {
 			t.Errorf("shown are %+v: %v", all, err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/balefire/balefire/ownership/schedule"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -37,12 +39,18 @@ type schedules struct {
 	calm time.Duration                // by Boot: nothing is made before, for the clocks jumped
 	sent map[scheduleID]time.Duration // by Boot: when it was offered to its new home last
 	woes map[scheduleID]woe           // of those that cannot be seen to
+	lag  prometheus.Histogram
 }
 
 type scheduleID struct{ queue, name string }
 
 func newSchedules(n *Node) *schedules {
-	return &schedules{node: n, all: map[scheduleID]*proto.Schedule{}, sent: map[scheduleID]time.Duration{}, woes: map[scheduleID]woe{}, asks: make(chan func(), 64), done: make(chan struct{})}
+	s := &schedules{lag: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "balefire_schedule_lag_seconds", Help: "From the time that a schedule names to the making of its task, at the home of its queue.",
+		Buckets: []float64{1, 2, 5, 10, 30, 60, 300, 1800, 7200, 86400},
+	}), node: n, all: map[scheduleID]*proto.Schedule{}, sent: map[scheduleID]time.Duration{}, woes: map[scheduleID]woe{}, asks: make(chan func(), 64), done: make(chan struct{})}
+	n.registry.MustRegister(s.lag)
+	return s
 }
 
 const (
@@ -296,6 +304,7 @@ func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
 		}
 		next.Last, next.LastMs, next.Problem = id[:], m.FiringMs, ""
 		next.Fired++
+		s.lag.Observe(max(s.node.cfg.Clock.Now().Sub(at(m.FiringMs)).Seconds(), 0))
 	case errors.Is(err, ErrInvalid), errors.Is(err, ErrDenied), errors.Is(err, ErrKeyConflict):
 		next.Problem, next.Skipped = proto.Clip(err.Error(), proto.MaxReason), m.Skipped+1
 	default:

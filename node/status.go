@@ -63,13 +63,16 @@ func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
 		v.Direct = s.Direct
 		v.Relay = n.nameOf(s.Relay)
 		if s.RTT > 0 {
-			v.RTT = s.RTT.Round(10 * time.Microsecond).String()
+			v.RTT = seconds(s.RTT)
 		}
 	case !p.Member.NotAfter.IsZero() && n.cfg.Clock.Now().After(p.Member.NotAfter):
 		v.State = "EXPIRED"
 	}
 	return v
 }
+
+// seconds writes a measured span for the API, to ten microseconds.
+func seconds(d time.Duration) float64 { return d.Round(10 * time.Microsecond).Seconds() }
 
 // Block keeps a peer out: its connection ends, and none is made or taken.
 func (n *Node) Block(ctx context.Context, ref string) error {

@@ -45,8 +45,11 @@ func times(r *proto.Record) Times {
 
 func ending(r *proto.Record) Ending {
 	e := Ending{
-		Reason: r.GetReason(), ExitCode: r.GetExitCode(), Stderr: r.GetStderr(), ResultSize: r.GetResultSize(),
+		Reason: r.GetReason(), Stderr: r.GetStderr(), ResultSize: r.GetResultSize(),
 		ResultType: r.GetResultType(), Truncated: r.GetTruncated(), Orphans: len(r.GetOrphans()),
+	}
+	if r.GetExitCode() != 0 || r.GetState().Terminal() && r.GetAttempts() > 0 {
+		e.ExitCode = new(r.GetExitCode())
 	}
 	if d := r.GetResultDigest(); len(d) > 0 {
 		e.ResultHash = "sha256:" + hex.EncodeToString(d)

@@ -109,9 +109,9 @@ type Times struct {
 // Ending is how a task ended, or failed last.
 type Ending struct {
 	Reason     string `json:"reason,omitempty"`
-	ExitCode   int32  `json:"exit_code"`
+	ExitCode   *int32 `json:"exit_code,omitempty" doc:"of the last run; absent: none has ended"`
 	Stderr     string `json:"stderr,omitempty" doc:"the last 4 KiB"`
-	ResultSize uint64 `json:"result_size"`
+	ResultSize uint64 `json:"result_size,omitempty" doc:"bytes; absent: there is none"`
 	ResultHash string `json:"result_digest,omitempty" doc:"algorithm:hex"`
 	ResultType string `json:"result_type,omitempty"`
 	Truncated  bool   `json:"truncated,omitempty" doc:"the handler wrote more than its limit"`
@@ -198,7 +198,7 @@ type Peer struct {
 	Path      string     `json:"path,omitempty" doc:"address and protocol of the connection"`
 	Direct    bool       `json:"direct,omitempty" doc:"nobody stands in between"`
 	Relay     string     `json:"relay,omitempty" doc:"name of the relay in between"`
-	RTT       string     `json:"rtt,omitempty"`
+	RTT       float64    `json:"rtt_seconds,omitempty" doc:"of the connection; absent: not measured yet"`
 	Loss      float64    `json:"loss,omitempty" doc:"share of packets or probes, 0 to 1"`
 	Queued    int        `json:"queued" doc:"tasks and results that wait for it"`
 	LastSeen  *time.Time `json:"last_seen,omitempty"`
@@ -213,7 +213,7 @@ type Handler struct {
 	Exec        []string `json:"exec,omitempty"`
 	Allow       []string `json:"allow"`
 	Profile     string   `json:"profile"`
-	Timeout     string   `json:"timeout"`
+	Timeout     string   `json:"timeout" doc:"of one run, as 10m0s; 0s: none"`
 	Concurrency int      `json:"concurrency"`
 	MaxAttempts int      `json:"max_attempts"`
 	OnCrash     string   `json:"on_crash"`

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/balefire/balefire/transport"
 )
@@ -27,7 +26,7 @@ func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
 		if !h.OK {
 			result = "failed: " + h.Detail
 		}
-		out.Punches = append(out.Punches, Punch{Time: h.Time.UTC(), Result: result, Took: h.Took.Round(time.Millisecond).String()})
+		out.Punches = append(out.Punches, Punch{Time: h.Time.UTC(), Result: result, Took: seconds(h.Took)})
 	}
 	if p.Blocked {
 		out.Why = p.Label() + " is blocked here: balefire-node peers unblock " + p.Label()
@@ -41,7 +40,7 @@ func (n *Node) candidate(c transport.Path) PathCandidate {
 		Loss: max(c.Measured.Loss, 0), Rate: int64(c.Measured.Rate), Score: c.Score.Total,
 	}
 	if c.Measured.RTT > 0 {
-		v.RTT = c.Measured.RTT.Round(10 * time.Microsecond).String()
+		v.RTT = seconds(c.Measured.RTT)
 	}
 	if c.Score.Total != 0 {
 		v.Terms = []string{

@@ -28,6 +28,7 @@ type Config struct {
 	Clock      clock.Clock           // default clock.System()
 	Logger     *slog.Logger          // default: silent
 	Registerer prometheus.Registerer // default: no metrics
+	OwnMetrics bool                  // leave the metrics of libp2p out; default false
 	Limits     admit.Limits          // what a neighbour may cost; default see there
 	Relay      bool                  // serve circuits for members (circuit relay v2); default false
 	Reserve    int                   // relays to keep a place at; default 2; negative: none

@@ -38,7 +38,10 @@ func newHost(keys Keys, g *gater, r dialHints, cfg Config) (host.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
-	p := parts{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, metrics: cfg.Registerer, enter: r.enter, met: r.met}
+	p := parts{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, enter: r.enter, met: r.met}
+	if !cfg.OwnMetrics {
+		p.metrics = cfg.Registerer
+	}
 	if p.listen, err = parseListen(cfg.Listen); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}

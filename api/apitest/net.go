@@ -49,7 +49,7 @@ func (n *Node) PruneMembers(_ context.Context, age time.Duration, limit int, dry
 
 // Converge asks two members.
 func (n *Node) Converge(context.Context) (node.Convergence, error) {
-	return node.Convergence{Asked: 2, Agree: []string{"laptop"}, Failed: []string{"field: no answer within 5s"}, Took: "41ms"}, n.called("Converge")
+	return node.Convergence{Asked: 2, Agree: []string{"laptop"}, Failed: []string{"field: no answer within 5s"}, Took: 0.041}, n.called("Converge")
 }
 
 // Ping answers with the next of Pongs; the last of them stays.
@@ -57,7 +57,7 @@ func (n *Node) Ping(_ context.Context, ref string) (node.Pong, error) {
 	err := n.called("Ping %s", ref)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := node.Pong{Peer: ref, RTT: "42ms", Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true}
+	p := node.Pong{Peer: ref, RTT: 0.042, Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true}
 	if len(n.Pongs) > 0 {
 		p = n.Pongs[0]
 	}
@@ -76,10 +76,10 @@ func (n *Node) Path(_ context.Context, ref string) (node.PathReport, error) {
 	return node.PathReport{
 		Peer: ref, ID: "12D3KooW", Connected: true, Why: "direct, and lost less than any other",
 		Candidates: []node.PathCandidate{
-			{Addr: "/ip4/192.0.2.1/udp/4001/quic-v1", Network: "quic", Connected: true, InUse: true, RTT: "8ms", Loss: 0.004, Rate: 3 << 20, Score: 0.91, Terms: []string{"bandwidth 0.5", "latency 0.45", "loss -0.04"}, Since: &since},
-			{Addr: "/ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit", Network: "quic", Relay: "r1", Connected: true, RTT: "42ms", Score: 0.5},
+			{Addr: "/ip4/192.0.2.1/udp/4001/quic-v1", Network: "quic", Connected: true, InUse: true, RTT: 0.008, Loss: 0.004, Rate: 3 << 20, Score: 0.91, Terms: []string{"bandwidth 0.5", "latency 0.45", "loss -0.04"}, Since: &since},
+			{Addr: "/ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit", Network: "quic", Relay: "r1", Connected: true, RTT: 0.042, Score: 0.5},
 		},
-		Punches: []node.Punch{{Time: since, Result: "direct by quic", Took: "412ms"}},
+		Punches: []node.Punch{{Time: since, Result: "direct by quic", Took: 0.412}},
 	}, n.called("Path %s", ref)
 }
 

@@ -99,7 +99,7 @@ func TestARealFailure(t *testing.T) {
 		t.Fatalf("%v", errs)
 	}
 	task, err := c.Wait(ctx, out[0].ID)
-	if err != nil || task.State != "FAILED" || task.ExitCode != 65 {
+	if err != nil || task.State != "FAILED" || task.ExitCode == nil || *task.ExitCode != 65 {
 		t.Fatalf("%+v, %v", task, err)
 	}
 	for name, ask := range map[string]func() error{

@@ -187,7 +187,7 @@ func (f *follower) end(ctx context.Context, t node.Task) error {
 		}
 	}
 	if good {
-		f.w.say("%s in %s, exit %d", f.w.paint(green, "✓ SUCCESS"), took, t.ExitCode)
+		f.w.say("%s in %s, exit %d", f.w.paint(green, "✓ SUCCESS"), took, exitOf(t))
 		f.tellCut(t)
 		return nil
 	}
@@ -229,10 +229,18 @@ func reasonOf(t node.Task) string {
 	switch {
 	case t.Reason != "":
 		return t.Reason
-	case t.ExitCode != 0:
-		return fmt.Sprintf("exit %d", t.ExitCode)
+	case exitOf(t) != 0:
+		return fmt.Sprintf("exit %d", exitOf(t))
 	}
 	return "no reason was given"
+}
+
+// exitOf is what the last run of a task ended with; 0: no run has ended.
+func exitOf(t node.Task) int32 {
+	if t.ExitCode == nil {
+		return 0
+	}
+	return *t.ExitCode
 }
 
 // endCode is the exit code for a task that ended without success.

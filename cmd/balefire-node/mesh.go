@@ -238,7 +238,7 @@ answer.`,
 				return err
 			}
 			err = w.show(view{value: done, human: func(p *paper) {
-				p.line("%d of %d know the same, after %s", len(done.Agree), done.Asked, done.Took)
+				p.line("%d of %d know the same, after %s", len(done.Agree), done.Asked, lasted(done.Took))
 				for _, f := range done.Failed {
 					p.line("! %s", f)
 				}

@@ -75,8 +75,8 @@ func same(t *testing.T, got, want string) {
 func ago(d time.Duration) *time.Time { return new(apitest.Start.Add(-d)) }
 
 var someMesh = []node.Peer{
-	{Name: "ridge-02", ID: "12D3KooA", State: "CONNECTED", Liveness: "ALIVE", Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true, RTT: "12ms", Loss: 0.001, LastSeen: ago(0), Roles: []string{"work"}},
-	{Name: "field-07", ID: "12D3KooB", State: "CONNECTED", Liveness: "SUSPECT", Path: "quic /ip4/198.51.100.1/udp/4001/quic-v1/p2p/12D3KooR/p2p-circuit", Relay: "pop-sea", RTT: "412ms", Loss: 0.184, Queued: 240, LastSeen: ago(9 * time.Second), Alias: "烽火台"},
+	{Name: "ridge-02", ID: "12D3KooA", State: "CONNECTED", Liveness: "ALIVE", Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true, RTT: 0.012, Loss: 0.001, LastSeen: ago(0), Roles: []string{"work"}},
+	{Name: "field-07", ID: "12D3KooB", State: "CONNECTED", Liveness: "SUSPECT", Path: "quic /ip4/198.51.100.1/udp/4001/quic-v1/p2p/12D3KooR/p2p-circuit", Relay: "pop-sea", RTT: 0.412, Loss: 0.184, Queued: 240, LastSeen: ago(9 * time.Second), Alias: "烽火台"},
 	{Name: "field-08", ID: "12D3KooC", State: "OFFLINE", Liveness: "ALIVE", LastSeen: ago(time.Hour)},
 	{Name: "field-09", ID: "12D3KooD", State: "OFFLINE", Liveness: "DEAD", Queued: 12, LastSeen: ago(41 * time.Minute)},
 	{Name: "field-10", ID: "12D3KooE", State: "OFFLINE", Liveness: "UNKNOWN"},
@@ -155,9 +155,9 @@ func (s status) Status(ctx context.Context) node.Status {
 
 // TestPing holds what is shown of each answer, and how it ends.
 func TestPing(t *testing.T) {
-	relayed := node.Pong{Peer: "laptop", RTT: "42ms", Path: "quic /p2p-circuit", Relay: "r1"}
-	direct := node.Pong{Peer: "laptop", RTT: "8ms", Path: "quic /ip4/1.2.3.4/udp/4001/quic-v1", Direct: true}
-	const viaRelay, straight = "pong from laptop via relay r1  rtt 42ms\n", "pong from laptop direct quic 1.2.3.4:4001  rtt 8ms\n"
+	relayed := node.Pong{Peer: "laptop", RTT: 0.042, Path: "quic /p2p-circuit", Relay: "r1"}
+	direct := node.Pong{Peer: "laptop", RTT: 0.008, Path: "quic /ip4/1.2.3.4/udp/4001/quic-v1", Direct: true}
+	const viaRelay, straight = "pong from laptop via relay r1  rtt 42ms\n", "pong from laptop direct quic 1.2.3.4:4001  rtt 8.0ms\n"
 	tests := []struct {
 		name, args string
 		pongs      []node.Pong
@@ -174,9 +174,9 @@ func TestPing(t *testing.T) {
 		{"never direct in time", "--until-direct --interval 1h --timeout 300ms", []node.Pong{relayed}, nil, exitTimeout, viaRelay, "through r1; see why: balefire-node path laptop"},
 		{"no such peer", "", nil, node.ErrNotFound, exitNotFound, "", "not found"},
 		{"a count that makes no sense", "-c -1", nil, nil, exitUsage, "", "-c -1"},
-		{"json", "-c 2 -o jsonl", []node.Pong{relayed}, nil, exitOK, strings.Repeat(`{"peer":"laptop","rtt":"42ms","path":"quic /p2p-circuit","direct":false,"relay":"r1"}`+"\n", 2), ""},
+		{"json", "-c 2 -o jsonl", []node.Pong{relayed}, nil, exitOK, strings.Repeat(`{"peer":"laptop","rtt_seconds":0.042,"path":"quic /p2p-circuit","direct":false,"relay":"r1"}`+"\n", 2), ""},
 		{"one document of no such peer", "-o json", nil, node.ErrNotFound, exitNotFound, "", "not found"},
-		{"one document", "-c 1 -o yaml", []node.Pong{direct}, nil, exitOK, "items:\n  - peer: laptop\n    rtt: 8ms\n    path: quic /ip4/1.2.3.4/udp/4001/quic-v1\n    direct: true\n", ""},
+		{"one document", "-c 1 -o yaml", []node.Pong{direct}, nil, exitOK, "items:\n  - peer: laptop\n    rtt_seconds: 0.008\n    path: quic /ip4/1.2.3.4/udp/4001/quic-v1\n    direct: true\n", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -214,9 +214,9 @@ func TestPathExplains(t *testing.T) {
 laptop  12D3KooW  connected
 because  direct, and lost less than any other
 
-   WAY          STATE       RTT  LOSS       RATE  SCORE  SINCE  ADDRESS
-*  quic direct  connected   8ms  0.4%  3.0 MiB/s   0.91    60s  /ip4/192.0.2.1/udp/4001/quic-v1
-   relay r1     connected  42ms  0.0%          -    0.5      -  /ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit
+   WAY          STATE        RTT  LOSS       RATE  SCORE  SINCE  ADDRESS
+*  quic direct  connected  8.0ms  0.4%  3.0 MiB/s   0.91    60s  /ip4/192.0.2.1/udp/4001/quic-v1
+   relay r1     connected   42ms  0.0%          -    0.5      -  /ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit
 
 AGO  HOLE PUNCH       TOOK
 60s  direct by quic  412ms

@@ -52,7 +52,7 @@ func tellPath(p *paper, r node.PathReport) {
 	p.line("")
 	t := newTable(num("AGO"), col("HOLE PUNCH"), num("TOOK"))
 	for _, h := range r.Punches {
-		t.row(w.ago(&h.Time), h.Result, h.Took)
+		t.row(w.ago(&h.Time), h.Result, lasted(h.Took))
 	}
 	p.table(t)
 }
@@ -69,7 +69,7 @@ func candidateRow(w *world, c node.PathCandidate) []any {
 	if c.Relay != "" {
 		way = "relay " + c.Relay
 	}
-	rtt, loss, rate, score := c.RTT, "", "", ""
+	rtt, loss, rate, score := lasted(c.RTT), "", "", ""
 	if c.Connected {
 		state, loss = "connected", percent(c.Loss)
 	}

@@ -51,7 +51,7 @@ func peerTable(w *world, peers []node.Peer) *table {
 		if p.State == stateConnected {
 			loss = percent(p.Loss)
 		}
-		t.row(peerName(p), peerState(p), cut(pathWord(p), 48), p.RTT, loss, p.Queued, w.ago(p.LastSeen),
+		t.row(peerName(p), peerState(p), cut(pathWord(p), 48), lasted(p.RTT), loss, p.Queued, w.ago(p.LastSeen),
 			p.Liveness, p.Path, strings.Join(p.Roles, ","), p.ID)
 	}
 	return t
@@ -104,7 +104,7 @@ func peersShow(w *world) *cobra.Command {
 				p.line("%s  %s  %s", peerName(peer), peerState(peer), peer.ID)
 				p.line("roles        %s", strings.Join(peer.Roles, ", "))
 				if peer.Path != "" {
-					p.line("path         %s  %s  rtt %s  loss %s", pathWord(peer), peer.Path, orDash(peer.RTT), percent(peer.Loss))
+					p.line("path         %s  %s  rtt %s  loss %s", pathWord(peer), peer.Path, orDash(lasted(peer.RTT)), percent(peer.Loss))
 				}
 				if peer.Liveness != "" {
 					p.line("members say  %s", peer.Liveness)

@@ -128,9 +128,9 @@ func (g *pinger) verdict(ctx context.Context) error {
 
 func pongLine(p node.Pong) string {
 	if p.Direct {
-		return fmt.Sprintf("pong from %s direct %s  rtt %s", p.Peer, hostPort(p.Path), p.RTT)
+		return fmt.Sprintf("pong from %s direct %s  rtt %s", p.Peer, hostPort(p.Path), lasted(p.RTT))
 	}
-	return fmt.Sprintf("pong from %s via relay %s  rtt %s", p.Peer, orDash(p.Relay), p.RTT)
+	return fmt.Sprintf("pong from %s via relay %s  rtt %s", p.Peer, orDash(p.Relay), lasted(p.RTT))
 }
 
 // hostPort writes a network and a plain multiaddr as people know addresses: quic

@@ -29,6 +29,14 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
+// lasted writes a number of seconds that was measured; nothing for none.
+func lasted(s float64) string {
+	if s <= 0 {
+		return ""
+	}
+	return brief(seconds(s))
+}
+
 // ago writes how long ago t was.
 func (w *world) ago(t *time.Time) string {
 	if t == nil || t.IsZero() {

@@ -40,6 +40,7 @@ type Net struct {
 	DHT      bool     `yaml:"dht" default:"on" doc:"look for members in the mesh's own distributed hash table; nothing public is ever asked"`
 	MDNS     bool     `yaml:"mdns" default:"on" doc:"announce this node and look for members on the LAN"`
 	PortMap  bool     `yaml:"port_map" default:"off" doc:"ask the router for ports, by NAT-PMP and UPnP"`
+	Metrics  bool     `yaml:"libp2p_metrics" default:"on" doc:"show the metrics of libp2p too, which are about half of /metrics"`
 	Score    Score    `yaml:"score" doc:"What counts when a relay is chosen."`
 }
 
@@ -109,7 +110,7 @@ func (c Config) Node(dir string) node.Config {
 		},
 		Net: node.NetConfig{
 			Listen: c.Net.Listen, Announce: c.Net.Announce, Seeds: c.Net.Seeds, NoRelay: !c.Net.Relay, Relays: c.Net.relays(),
-			NoDHT: !c.Net.DHT, NoMDNS: !c.Net.MDNS, PortMap: c.Net.PortMap,
+			NoDHT: !c.Net.DHT, NoMDNS: !c.Net.MDNS, PortMap: c.Net.PortMap, OwnMetrics: !c.Net.Metrics,
 			Score: node.ScoreWeights{Bandwidth: weight(c.Net.Score.Bandwidth), Latency: weight(c.Net.Score.Latency), Loss: weight(c.Net.Score.Loss)},
 		},
 		Mesh: node.MeshConfig{

@@ -1,0 +1,75 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+)
+
+// A program hands a task to the node of its machine, waits for the end and reads the
+// result. Here a stand-in for a node answers; balefire-node config path says where the
+// socket of a real one is.
+func Example() {
+	socket, stop := standIn()
+	defer stop()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := client.New(socket)
+	task, err := c.Submit(ctx, node.Request{
+		Target: "laptop", Kind: "shell", Args: []string{"-s"},
+		Key: "uname-monday", // asked again, it is the same task
+	})
+	if errors.Is(err, client.ErrNodeDown) {
+		fmt.Println("start it: balefire-node run")
+		return
+	}
+	check(err)
+	ended, err := c.Wait(ctx, task.ID)
+	check(err)
+	if ended.State != "SUCCESS" {
+		fmt.Println(ended.State, ended.Reason)
+		return
+	}
+	result, _, err := c.Result(ctx, task.ID)
+	check(err)
+	defer result.Close()
+	text, err := io.ReadAll(result)
+	check(err)
+	fmt.Printf("%s %s", ended.State, text)
+	// Output: SUCCESS Linux
+}
+
+func standIn() (socket string, stop func()) {
+	dir, err := os.MkdirTemp("", "balefire")
+	check(err)
+	socket = filepath.Join(dir, "node.sock")
+	l, err := api.Listen(socket)
+	check(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() {
+		served <- api.New(apitest.New(), api.Config{Logger: slog.New(slog.DiscardHandler)}).Serve(ctx, l)
+	}()
+	return socket, func() {
+		cancel()
+		check(<-served)
+		check(os.RemoveAll(dir))
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
