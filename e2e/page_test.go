@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,12 +18,57 @@ import (
 // language and its text.
 var fenceRE = regexp.MustCompile("(?ms)(?:^<!-- file: ([a-z0-9_.-]+) -->\n)?^```([a-z]+)\n(.*?)^```$")
 
+// promptRE finds what is typed, and the name of the node at which it is.
+var promptRE = regexp.MustCompile(`^([a-z0-9]*)\$ (.*\n)`)
+
 // A typed line is a command of a page and what the page says that it prints.
 type typed struct{ command, want string }
 
+// varying is what differs each time that a page is typed: ids, keys, times.
+var varying = []struct {
+	is   *regexp.Regexp
+	name string
+}{
+	{regexp.MustCompile(`BALE1[A-Z0-9]+`), "TICKET"},
+	{regexp.MustCompile(`12D3KooW\w+(…\w+)?`), "PEER"},
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}(-[0-9a-f]{4}-[0-9a-f]{12})?`), "ID"},
+	{regexp.MustCompile(`\b[0-9a-f]{16,32}\b`), "RANDOM"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?`), "TIME"},
+	{regexp.MustCompile(`\d\d:\d\d:\d\d(\.\d+)?`), "TIME"},
+	{regexp.MustCompile(`\b\d{10}\.\d+`), "EPOCH"},
+	{regexp.MustCompile(`\b(\d+(\.\d+)?(ns|µs|ms|s|m|h))+\b`), "DURATION"},
+	{regexp.MustCompile(` +`), " "},
+	{regexp.MustCompile(` \n`), "\n"},
+}
+
+// even puts the same in place of what varies.
+func even(text string) string {
+	for _, v := range varying {
+		text = v.is.ReplaceAllString(text, v.name)
+	}
+	return text
+}
+
+// printed is what a page says that is printed. An ellipsis stands for anything in a line,
+// and alone in a line for any lines.
+func printed(want string) *regexp.Regexp {
+	var pattern strings.Builder
+	pattern.WriteString("^")
+	for line := range strings.Lines(even(want)) {
+		if line == "…\n" {
+			pattern.WriteString(`(?:.*\n)*?`)
+			continue
+		}
+		pattern.WriteString(strings.ReplaceAll(regexp.QuoteMeta(line), "…", ".*"))
+	}
+	return regexp.MustCompile(pattern.String() + "$")
+}
+
 // typePage writes the files of a page into a fresh folder, types what stands behind $ in
 // its console blocks into one shell, line by line, and compares what is printed there
-// with what the page shows. An ellipsis in the page stands for anything.
+// with what the page shows. What stands behind alpha$ is typed for the node in the
+// folder alpha. The shell has a network of its own, so that ports
+// are free, and what it has started ends with it.
 func typePage(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -39,8 +85,11 @@ func typePage(t *testing.T, page string) {
 			}
 		case language == "console":
 			for line := range strings.Lines(code) {
-				if command, ok := strings.CutPrefix(line, "$ "); ok {
-					lines = append(lines, typed{command: command})
+				if m := promptRE.FindStringSubmatch(line); m != nil {
+					if m[1] != "" {
+						m[2] = "export BALEFIRE_DIR=$PWD/" + m[1] + "\n" + m[2]
+					}
+					lines = append(lines, typed{command: m[2]})
 				} else if len(lines) > 0 {
 					lines[len(lines)-1].want += line
 				}
@@ -51,14 +100,7 @@ func typePage(t *testing.T, page string) {
 		t.Fatalf("%s has nothing to type", page)
 	}
 	for i, got := range typeLines(t, dir, lines) {
-		var pattern strings.Builder
-		for n, part := range strings.Split(lines[i].want, "…") {
-			if n > 0 {
-				pattern.WriteString(".*")
-			}
-			pattern.WriteString(regexp.QuoteMeta(part))
-		}
-		if !regexp.MustCompile("^" + pattern.String() + "$").MatchString(got) {
+		if !printed(lines[i].want).MatchString(even(got)) {
 			t.Errorf("%s\n$ %sprints\n%sthe page shows\n%s", page, lines[i].command, got, lines[i].want)
 		}
 	}
@@ -69,7 +111,7 @@ func typeLines(t *testing.T, dir string, lines []typed) (out []string) {
 	t.Helper()
 	const mark = "== line %d of the page is done ==\n"
 	var script strings.Builder
-	script.WriteString("trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n")
+	script.WriteString("ip link set lo up\n")
 	for i, l := range lines {
 		script.WriteString(l.command)
 		fmt.Fprintf(&script, "printf '%s'\n", fmt.Sprintf(strings.ReplaceAll(mark, "\n", `\n`), i))
@@ -78,7 +120,9 @@ func typeLines(t *testing.T, dir string, lines []typed) (out []string) {
 	if err := os.WriteFile(path, []byte(script.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	bash := exec.CommandContext(t.Context(), "bash", path)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	bash := exec.CommandContext(ctx, "unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child", "bash", path)
 	bash.Dir, bash.WaitDelay = dir, 10*time.Second
 	bash.Env = append(os.Environ(), "PATH="+filepath.Dir(nodeBinary)+":"+os.Getenv("PATH"), "BALEFIRE_STORE_SEGMENT=4MiB")
 	all, err := bash.CombinedOutput()
@@ -98,3 +142,9 @@ func typeLines(t *testing.T, dir string, lines []typed) (out []string) {
 
 // What the page about handlers says is so: its programs run, and print what it shows.
 func TestHandlersPage(t *testing.T) { typePage(t, "../docs/handlers.md") }
+
+// So is what the page about a first task says.
+func TestFirstTaskPage(t *testing.T) { typePage(t, "../docs/first-task.md") }
+
+// So is what the page about shared queues says: owners and homes that die and come back.
+func TestOwnershipPage(t *testing.T) { typePage(t, "../docs/ownership.md") }
