@@ -126,6 +126,55 @@ func TestThreeContainers(t *testing.T) {
 		f.promises.kept(t, f.from, "SUCCESS")
 	}
 	ledger(t, flows)
+	sharedQueue(t, nodes["relay1"], nodes["a1"], nodes["b1"])
+}
+
+// sharedQueue holds S19 and I20 on containers, with the commands of docs/ownership.md:
+// an owner behind a NAT dies with tasks of a queue, then the home of the queue does, and
+// another admin seizes it. Every task ends, what waited for the old home too.
+func sharedQueue(t *testing.T, relay, owner, home *machine) {
+	t.Helper()
+	mesh := func(verb string, args ...string) { script(t, append([]string{"scripts/mesh", verb}, args...)...) }
+	for _, m := range []*machine{relay, owner} {
+		mesh("node", m.name, "handler", "add", "build", "--allow", "role:send", "--on-crash", "retry", "--", "/netlab", "sleep", "3s")
+	}
+	mesh("node", home.name, "queue", "set", "build", "--home", "here")
+	home.able("build", 2)
+	request := node.Request{Target: "queue:build", Kind: "build"}
+	made := newPromises()
+	submit := func(n int) {
+		t.Helper()
+		if errs := made.submit(t.Context(), relay, n, request); errs != nil {
+			t.Fatal(errs[0])
+		}
+	}
+	submit(8)
+	home.until("both have tasks", func() bool {
+		for _, m := range []*machine{relay, owner} {
+			if ls, err := home.Leases(context.Background(), node.LeaseFilter{Owner: m.name}); err != nil || len(ls) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	mesh("kill", owner.name)
+	made.kept(t, relay, "SUCCESS")
+	mesh("start", owner.name)
+	home.able("build", 2)
+	mesh("kill", home.name)
+	submit(1)
+	owner.until("the queue has lost its home", func() bool {
+		q, err := owner.Queue(context.Background(), "build")
+		return err == nil && q.Alarm != nil
+	})
+	mesh("node", owner.name, "queue", "seize", "build", "--from", home.name, "--accept-loss")
+	relay.until("the queue has a home again", func() bool {
+		q, err := relay.Queue(context.Background(), "build")
+		return err == nil && q.Home == owner.name
+	})
+	submit(4)
+	mesh("start", home.name)
+	made.kept(t, relay, "SUCCESS")
 }
 
 // outage holds S27: all seven and both routers end at once and come back at other

@@ -34,8 +34,9 @@ func commands() []command {
 		{"forget", "", "forget all connections, as a router that was restarted", forget},
 		{"health", "", "tell by the exit code whether the router works", health},
 		{"node", "NAME [found]", "be a node: found a mesh, or join with the ticket /tickets/NAME; then run", node},
-		{"invite", "NAME...", "make tickets for nodes that have not joined, and end", invite},
+		{"invite", "NAME[=admin]...", "make tickets for nodes that have not joined, and end", invite},
 		{"mark", "", "be a handler: note the task that it is run for", mark},
+		{"sleep", "DURATION", "be a handler: copy standard input to standard output after a while", sleep},
 		{"marks", "", "print what was noted: a line for each run, with the id of its task", marks},
 	}
 }

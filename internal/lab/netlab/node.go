@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -85,13 +86,18 @@ func await(path string) (string, error) {
 	}
 }
 
-// invite asks the node of this folder for tickets.
+// invite asks the node of this folder for tickets; NAME=admin also makes an admin.
 func invite(names []string) error {
 	for _, name := range names {
+		name, role, _ := strings.Cut(name, "=")
+		ask := []string{"invite", "--name", name}
+		if role != "" {
+			ask = append(ask, "--role", "send,work,relay,"+role)
+		}
 		if _, err := os.Stat(joined(name)); err == nil {
 			continue
 		}
-		ticket, err := tell("", "invite", "--name", name)
+		ticket, err := tell("", ask...)
 		if err != nil {
 			return err
 		}
@@ -129,6 +135,20 @@ func mark([]string) error {
 	}
 	_, err = fmt.Fprintln(f, os.Getenv("BALEFIRE_TASK_ID"))
 	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// sleep answers with what it was sent, after a while: work that takes its time.
+func sleep(args []string) error {
+	if len(args) != 1 {
+		return errors.New("sleep wants one duration, as in: sleep 2s")
+	}
+	d, err := time.ParseDuration(args[0])
+	if err != nil {
+		return err
+	}
+	time.Sleep(d)
+	_, err = io.Copy(os.Stdout, os.Stdin)
+	return err
 }
 
 func marks([]string) error {
