@@ -92,7 +92,7 @@ func invite(names []string) error {
 		name, role, _ := strings.Cut(name, "=")
 		ask := []string{"invite", "--name", name}
 		if role != "" {
-			ask = append(ask, "--role", "send,work,relay,"+role)
+			ask = append(ask, "--roles", "send,work,relay,"+role)
 		}
 		if _, err := os.Stat(joined(name)); err == nil {
 			continue
