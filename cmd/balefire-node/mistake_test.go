@@ -111,7 +111,7 @@ func TestTasksAreChosenByFlags(t *testing.T) {
 func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 	for line, want := range map[string]string{
 		"send laptop resize":         "",
-		"send laptop resiez":         "! laptop has no handler for resiez now (it does resize, rotate): the task waits until there is one\n",
+		"send laptop resiez":         "! laptop has told of no handler for resiez (it does resize, rotate): without one the task waits\n",
 		"send queue:build resiez":    "",
 		"send laptop resiez --quiet": "",
 	} {

@@ -111,7 +111,9 @@ func (w *world) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 	if len(words) == 2 && w.unread != nil && w.unread() {
 		w.say("! standard input was not sent: write - behind the kind to send it as the body")
 	}
-	w.tellUnserved(ctx, c, f.request)
+	if !s.Known {
+		w.tellUnserved(ctx, c, f.request)
+	}
 	if f.wait {
 		return w.follow(ctx, c, s.ID)
 	}
@@ -145,7 +147,7 @@ func (w *world) tellUnserved(ctx context.Context, c *client.Client, r node.Reque
 	if len(m.Kinds) > 0 {
 		does = "it does " + cut(strings.Join(m.Kinds, ", "), 200)
 	}
-	w.say("! %s has no handler for %s now (%s): the task waits until there is one", clean(m.Name), r.Kind, clean(does))
+	w.say("! %s has told of no handler for %s (%s): without one the task waits", clean(m.Name), r.Kind, clean(does))
 }
 
 // read turns the flags into the request.
