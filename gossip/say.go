@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -13,7 +14,8 @@ import (
 
 const (
 	describeEvery = 2 * time.Second // how often the node is asked what it is
-	loadEvery     = 5 * time.Second // between two records that differ in load alone
+	loadEvery     = 5 * time.Second // between two records that differ in work alone
+	measuredEvery = time.Minute     // between two that differ in what was measured alone, which is noise at rest
 	// maxTopic leaves room in a gossip message for what surrounds the rumors.
 	maxTopic = proto.MaxControl - 1<<10
 )
@@ -91,8 +93,7 @@ func (r *Room) describe(ctx context.Context) error {
 func (r *Room) Describe() {
 	own := r.cfg.Own()
 	r.step(func(now time.Duration) []Action {
-		load := loadMatters(r.said.own.Load, own.Load) || hopsMatter(r.said.own.Hops, own.Hops)
-		if r.said.leaving || r.said.own.same(own) && (!load || now-r.said.at < loadEvery) {
+		if r.said.leaving || now-r.said.at < r.said.own.until(own) {
 			return nil
 		}
 		r.said.own, r.said.at = own, now
@@ -106,20 +107,43 @@ func (o Own) same(p Own) bool {
 		slices.Equal(o.Labels, p.Labels) && slices.Equal(o.Kinds, p.Kinds) && slices.Equal(o.Relays, p.Relays) && slices.Equal(o.Addrs, p.Addrs)
 }
 
-// loadMatters reports whether others would decide otherwise with b than with a.
-func loadMatters(a, b *proto.Load) bool {
+// until returns how old a record that said o must be before one is made that says p.
+func (o Own) until(p Own) time.Duration {
+	switch {
+	case !o.same(p):
+		return 0
+	case workMatters(o.Load, p.Load) || !slices.EqualFunc(o.Hops, p.Hops, sameRelay):
+		return loadEvery
+	case machineMatters(o.Load, p.Load) || hopsMatter(o.Hops, p.Hops):
+		return measuredEvery
+	}
+	return math.MaxInt64
+}
+
+// machineMatters reports whether others would decide otherwise with the CPU and memory
+// of b than with those of a.
+func machineMatters(a, b *proto.Load) bool {
+	far := func(x, y uint32) bool { return max(x, y)-min(x, y) >= 100 }
+	return far(a.GetCpuPermille(), b.GetCpuPermille()) || far(a.GetMemoryPermille(), b.GetMemoryPermille())
+}
+
+// workMatters reports whether others would decide otherwise with the work of b than with
+// that of a.
+func workMatters(a, b *proto.Load) bool {
 	far := func(x, y, least uint32) bool { return max(x, y)-min(x, y) >= least }
 	slots := max(b.GetSlots(), 4) / 4
-	return a.GetSlots() != b.GetSlots() || far(a.GetCpuPermille(), b.GetCpuPermille(), 100) || far(a.GetMemoryPermille(), b.GetMemoryPermille(), 100) ||
+	return a.GetSlots() != b.GetSlots() ||
 		(a.GetBusy() < a.GetSlots()) != (b.GetBusy() < b.GetSlots()) || far(a.GetBusy(), b.GetBusy(), slots) ||
 		(a.GetWaiting() == 0) != (b.GetWaiting() == 0) || far(a.GetWaiting(), b.GetWaiting(), 8+max(a.GetWaiting(), b.GetWaiting())/2)
 }
+
+func sameRelay(x, y *proto.Hop) bool { return bytes.Equal(x.GetRelay(), y.GetRelay()) }
 
 // hopsMatter reports whether others would choose relays otherwise with b than with a.
 func hopsMatter(a, b []*proto.Hop) bool {
 	far := func(x, y, least uint32) bool { return max(x, y)-min(x, y) > max(least, min(x, y)/4) }
 	return !slices.EqualFunc(a, b, func(x, y *proto.Hop) bool {
-		return bytes.Equal(x.GetRelay(), y.GetRelay()) && !far(x.GetRttMs(), y.GetRttMs(), 5) &&
+		return sameRelay(x, y) && !far(x.GetRttMs(), y.GetRttMs(), 5) &&
 			!far(x.GetLossPermille(), y.GetLossPermille(), 10) && !far(x.GetRateKibps(), y.GetRateKibps(), 256)
 	})
 }

@@ -49,7 +49,7 @@ func TestHandoffDoesNotAskForTheOriginsCertificate(t *testing.T) {
 				if page, err := c.nodes[0].node.Tasks(t.Context(), Query{Role: RoleOwner}); err != nil || len(page.Items) != 0 {
 					t.Errorf("tasks that moved on are listed at the old home: %+v, %v", page.Items, err)
 				}
-				if got, ok := c.metrics(c.nodes[0])["balefire_tasks{owner,DEAD_LETTER}"]; ok {
+				if got, ok := c.nodes[0].metrics()["balefire_tasks{owner,DEAD_LETTER}"]; ok {
 					t.Errorf("%v tasks that moved on are counted as dead", got)
 				}
 				if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
@@ -146,10 +146,10 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 		if told != 1 {
 			t.Errorf("why tells of %d refused tasks, want one", told)
 		}
-		if got := c.metrics(c.nodes[0])["balefire_queue_tasks{build,going}"]; got != 1 {
+		if got := c.nodes[0].metrics()["balefire_queue_tasks{build,going}"]; got != 1 {
 			t.Errorf("%v tasks are going, want 1", got)
 		}
-		if got := c.metrics(c.nodes[0])["balefire_ownership_events_total{handoff_refused}"]; got != 1 {
+		if got := c.nodes[0].metrics()["balefire_ownership_events_total{handoff_refused}"]; got != 1 {
 			t.Errorf("%v events of refused handoffs, want one for its task", got)
 		}
 		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {

@@ -8,11 +8,12 @@ import (
 )
 
 // metrics returns the values of all gauges and counters of a node, by name and labels.
-func (c *crew) metrics(s *simulated) map[string]float64 {
-	c.t.Helper()
-	families, err := s.node.Registry().Gather()
+func (s *simulated) metrics() map[string]float64 {
+	t := s.world.t
+	t.Helper()
+	families, err := s.get().Registry().Gather()
 	if err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
 	out := map[string]float64{}
 	for _, f := range families {
@@ -37,7 +38,7 @@ func TestQueuesAreMeasured(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		expect := func(s *simulated, want map[string]float64) {
 			t.Helper()
-			got := c.metrics(s)
+			got := s.metrics()
 			for name, v := range want {
 				if x, ok := got[name]; !ok || x != v {
 					t.Errorf("%s: %s is %v (%v), want %v", s.name, name, x, ok, v)
@@ -57,12 +58,12 @@ func TestQueuesAreMeasured(t *testing.T) {
 		c.nodes[2].crash()
 		time.Sleep(time.Minute)
 		expect(c.nodes[0], map[string]float64{"balefire_queue_tasks{build,waiting}": 5, "balefire_leases{ALIVE}": 0, "balefire_ownership_events_total{owner_dead}": 2})
-		if v := c.metrics(c.nodes[0])["balefire_members_oldest_dead_seconds{}"]; v < 30 || v > 60 {
+		if v := c.nodes[0].metrics()["balefire_members_oldest_dead_seconds{}"]; v < 30 || v > 60 {
 			t.Errorf("the dead member is dead for %v s", v)
 		}
 		c.nodes[0].crash()
-		c.await(2*time.Minute, "the last one to see that it is alone", func() bool { return c.metrics(c.nodes[1])["balefire_worker_pauses_total{}"] == 1 })
+		c.await(2*time.Minute, "the last one to see that it is alone", func() bool { return c.nodes[1].metrics()["balefire_worker_pauses_total{}"] == 1 })
 		expect(c.nodes[1], map[string]float64{"balefire_worker_paused{itself}": 1})
-		c.await(time.Minute, "the queue to be homeless", func() bool { return c.metrics(c.nodes[1])["balefire_queues_homeless{}"] == 1 })
+		c.await(time.Minute, "the queue to be homeless", func() bool { return c.nodes[1].metrics()["balefire_queues_homeless{}"] == 1 })
 	})
 }

@@ -1,8 +1,8 @@
 package transport
 
 import (
-	"cmp"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -24,8 +24,31 @@ type Hop struct {
 	Path  route.Path
 }
 
+// told is which ways to relays this node tells. They stay the same while none is better
+// by much for long: each change goes to every member.
+type told struct {
+	mu   sync.Mutex
+	pick route.Picker
+	held []proto.PeerID
+}
+
+// choose returns those of all that are told at now, by the ids of the relays.
+func (t *told) choose(all []Hop, score func(route.Path) float64, now time.Duration) []Hop {
+	there := make([]route.Candidate, len(all))
+	for i, h := range all {
+		there[i] = route.Candidate{Peer: h.Relay, Score: score(h.Path)}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pick.Want = maxHops
+	t.held = t.pick.Pick(t.held, there, now)
+	all = slices.DeleteFunc(all, func(h Hop) bool { return !slices.Contains(t.held, h.Relay) })
+	slices.SortFunc(all, func(a, b Hop) int { return comparePeers(a.Relay, b.Relay) })
+	return all
+}
+
 // Hops returns this node's direct ways to members that relay, by their ids: of
-// many the best.
+// many the best, or those that were it until a moment ago.
 func (t *Transport) Hops() []Hop {
 	var all []Hop
 	for _, r := range t.relays() {
@@ -35,13 +58,8 @@ func (t *Transport) Hops() []Hop {
 			}
 		}
 	}
-	score := func(h Hop) float64 { return t.cfg.Weights.Score(h.Path).Total }
-	slices.SortFunc(all, func(a, b Hop) int {
-		return cmp.Or(cmp.Compare(score(b), score(a)), comparePeers(a.Relay, b.Relay))
-	})
-	all = all[:min(len(all), maxHops)]
-	slices.SortFunc(all, func(a, b Hop) int { return comparePeers(a.Relay, b.Relay) })
-	return all
+	score := func(p route.Path) float64 { return t.cfg.Weights.Score(p).Total }
+	return t.told.choose(all, score, t.cfg.Clock.Mono())
 }
 
 // far returns the way from p to relay r, as p says; zero: it says nothing of it.

@@ -15,8 +15,10 @@ type Candidate struct {
 	Score float64
 }
 
-// A Picker picks the best relays and stays with them: one is changed for a
-// better one only when that was better by the margin for long without a break.
+// A Picker picks the best relays and stays with them: the worst is changed for a
+// better one only when there was one that is better by the margin for long without a
+// break. Which is the worst, or the better one, may change meanwhile: among equals that
+// is chance.
 // The zero value of each field means its default. It is not safe for concurrent
 // use.
 type Picker struct {
@@ -24,8 +26,8 @@ type Picker struct {
 	Margin float64       // of the score; default 0.2
 	Hold   time.Duration // default 1m
 
-	rival, victim proto.PeerID // the change that is considered
-	since         time.Duration
+	tempted bool // there is a better one
+	since   time.Duration
 }
 
 // Pick returns which relays to hold at now, of those that are there. held are
@@ -49,10 +51,10 @@ func (p *Picker) Pick(held []proto.PeerID, there []Candidate, now time.Duration)
 	in = in[:min(len(in), want)]
 	if free := min(want-len(in), len(out)); free > 0 {
 		in = append(in, out[:free]...)
-		p.rival, p.victim = proto.PeerID{}, proto.PeerID{}
+		p.tempted = false
 	} else if p.better(in, out, now) {
 		in[len(in)-1] = out[0]
-		p.rival, p.victim = proto.PeerID{}, proto.PeerID{}
+		p.tempted = false
 	}
 	picked := make([]proto.PeerID, len(in))
 	for i, c := range in {
@@ -63,16 +65,12 @@ func (p *Picker) Pick(held []proto.PeerID, there []Candidate, now time.Duration)
 
 // better reports whether the best of those outside replaces the worst inside now.
 func (p *Picker) better(in, out []Candidate, now time.Duration) bool {
-	if len(in) == 0 || len(out) == 0 {
+	if len(in) == 0 || len(out) == 0 || out[0].Score <= in[len(in)-1].Score+cmp.Or(p.Margin, 0.2) {
+		p.tempted = false
 		return false
 	}
-	worst, rival := in[len(in)-1], out[0]
-	if rival.Score <= worst.Score+cmp.Or(p.Margin, 0.2) {
-		p.rival, p.victim = proto.PeerID{}, proto.PeerID{}
-		return false
-	}
-	if p.rival != rival.Peer || p.victim != worst.Peer {
-		p.rival, p.victim, p.since = rival.Peer, worst.Peer, now
+	if !p.tempted {
+		p.tempted, p.since = true, now
 	}
 	return now-p.since >= cmp.Or(p.Hold, time.Minute)
 }

@@ -32,9 +32,10 @@ const port = 4001
 // A Link is what lies between any two nodes. The zero value is fast and clean.
 type Link struct {
 	Latency time.Duration // one way
+	Jitter  time.Duration // at most so much longer, each packet for itself
 	Mbps    int           // of each node's access, each way; default 1000
 	Loss    float64       // share of packets that vanish, 0 to 1
-	Seed    uint64        // of the loss
+	Seed    uint64        // of loss and jitter
 	OneIP   bool          // all nodes stand behind one address, on ports of their own
 }
 
@@ -71,7 +72,11 @@ func Mesh(t testing.TB, link Link) *Network {
 	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(p *simnet.Packet) time.Duration {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.link.Latency + n.slow[pair(n.nodeAt(p.From), n.nodeAt(p.To))]
+		late := n.link.Latency + n.slow[pair(n.nodeAt(p.From), n.nodeAt(p.To))]
+		if n.link.Jitter > 0 {
+			late += time.Duration(n.rng.Int64N(int64(n.link.Jitter)))
+		}
+		return late
 	}}
 	n.sim.Start()
 	t.Cleanup(n.Close)

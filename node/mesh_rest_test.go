@@ -1,0 +1,45 @@
+package node
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// TestMeshAtRestIsQuiet holds that members say little while nobody does anything, where
+// no two ways are equally long and none is so at all times, as on real machines: what
+// differs by noise alone is told once a minute at most.
+func TestMeshAtRestIsQuiet(t *testing.T) {
+	const size, minutes = 8, 2
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldWith(t, size, 1, transporttest.Link{Latency: time.Millisecond, Jitter: 60 * time.Millisecond, Seed: 1}, nil)
+		defer w.close()
+		for i := range size {
+			for j := range i {
+				w.SetDistance(i, j, time.Duration(w.rng.IntN(40))*time.Millisecond)
+			}
+		}
+		w.await(time.Minute, "the first view", w.whole)
+		time.Sleep(time.Minute)
+		said := func() (n float64) {
+			for _, s := range w.nodes {
+				n += s.metrics()["balefire_gossip_rumors_published_total{}"]
+			}
+			return n
+		}
+		from, before := w.Stats(), said()
+		time.Sleep(minutes * time.Minute)
+		to, after := w.Stats(), said()
+		if before == 0 {
+			t.Fatal("nothing was ever said")
+		}
+		if n := after - before; n > 2*size*minutes { // some ways change for the better
+			t.Errorf("%d nodes at rest said %.0f things in %d minutes", size, n, minutes)
+		}
+		a := (minutes * time.Minute).Seconds() * size
+		t.Logf("%d nodes at rest: %.0f things said; each node sends %.0f bytes and %.1f packets a second", size, after-before,
+			float64(to.Bytes-from.Bytes)/a, float64(to.Sent-from.Sent)/a)
+	})
+}

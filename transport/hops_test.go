@@ -1,0 +1,59 @@
+package transport
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/route"
+)
+
+// Ways to relays that differ by noise alone are told as they were: each change goes to
+// every member.
+func TestToldWaysStay(t *testing.T) {
+	var told told
+	rng := rand.New(rand.NewPCG(1, 1))
+	ways := func(n int) (all []Hop) {
+		for i := range n {
+			all = append(all, Hop{Relay: proto.PeerID{byte(i + 1)}, Path: route.Path{RTT: time.Duration(10+rng.IntN(10)) * time.Millisecond}})
+		}
+		return all
+	}
+	relays := func(hops []Hop) (all []proto.PeerID) {
+		for _, h := range hops {
+			all = append(all, h.Relay)
+		}
+		return all
+	}
+	score := func(p route.Path) float64 { return route.Weights{}.Score(p).Total }
+	first := relays(told.choose(ways(10), score, 0))
+	if len(first) != maxHops {
+		t.Fatalf("%d ways are told, want %d", len(first), maxHops)
+	}
+	now := time.Duration(0)
+	for ; now < 10*time.Minute; now += 2 * time.Second {
+		if got := relays(told.choose(ways(10), score, now)); !slices.Equal(got, first) {
+			t.Fatalf("after %v others are told: %v, were %v", now, got, first)
+		}
+	}
+	gone := slices.DeleteFunc(ways(10), func(h Hop) bool { return h.Relay == first[0] })
+	got := relays(told.choose(gone, score, now))
+	if slices.Contains(got, first[0]) || len(got) != maxHops {
+		t.Errorf("without %v these are told: %v", first[0], got)
+	}
+	better := slices.DeleteFunc(ways(10), func(h Hop) bool { return slices.Contains(got, h.Relay) })[0]
+	for end := now + 2*time.Minute; now < end; now += 2 * time.Second {
+		all := ways(10)
+		for i := range all {
+			if all[i].Path.RTT *= 50; all[i].Relay == better.Relay {
+				all[i].Path.RTT = time.Millisecond
+			}
+		}
+		got = relays(told.choose(all, score, now))
+	}
+	if !slices.Contains(got, better.Relay) {
+		t.Errorf("one that was better by much for minutes is not told: %v", got)
+	}
+}
