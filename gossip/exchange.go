@@ -52,6 +52,11 @@ func (r *Room) exchangeInTime(ctx context.Context, p proto.PeerID) error {
 		defer r.mu.Unlock()
 		delete(r.busy, p)
 	}()
+	return r.Compare(ctx, p)
+}
+
+// Compare exchanges with p, now: then this node knows what p does, revocations included.
+func (r *Room) Compare(ctx context.Context, p proto.PeerID) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
 	_, err := r.exchange(ctx, p)

@@ -78,6 +78,8 @@ type life struct {
 	running  atomic.Bool
 	draining atomic.Bool   // new work is refused
 	adminMet chan struct{} // an admin is connected: see keepIdentity
+
+	comparing atomic.Bool // only admins are let in: see compare
 }
 
 // handlers are what this node does for others, as a person described it.
@@ -156,7 +158,10 @@ func (n *Node) openRooms() (err error) {
 		return err
 	}
 	cfg.Ready, cfg.HeardClock, cfg.Lookup = n.ready, n.guard.Hear, n.lookups.receive
-	if n.net, err = transport.New(n.keys, n.book, n, cfg); err != nil {
+	if err = n.openCompare(); err != nil {
+		return err
+	}
+	if n.net, err = transport.New(n.keys, gate{n.book, n}, n, cfg); err != nil {
 		return err
 	}
 	return n.openGossip()
@@ -185,6 +190,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.keepClock(rooms) })
 	g.Go(func() error { return n.lookups.run(rooms) })
 	g.Go(func() error { return n.keepIdentity(rooms) })
+	g.Go(func() error { return n.compare(rooms) })
 	g.Go(func() error { return n.watchPrograms(rooms) })
 	work, stopWork := context.WithCancel(rooms)
 	g.Go(func() error {

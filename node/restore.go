@@ -204,6 +204,7 @@ func markRestored(cfg Config, part, engine string, lost time.Time) (records int,
 	if err := ownership.MarkRestored(s, &b); err != nil {
 		return records, nil, err
 	}
+	b.Put(store.Meta, compareKey, []byte{1})
 	return records, revoked, s.Apply(context.Background(), &b)
 }
 

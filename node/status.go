@@ -201,6 +201,9 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 		add("%s", cause)
 		add("%s", fix)
 	}
+	if n.comparing.Load() {
+		add("%s", comparingText)
+	}
 	if n.queues.drained.Load() {
 		add("%s", drainedText)
 	}

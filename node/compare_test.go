@@ -1,0 +1,86 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// restored notes in the store of a node that is down that it is a copy of the past.
+func (s *simulated) restored() {
+	s.world.t.Helper()
+	s.engine = s.engine.Reopen()
+	st, err := store.Open(s.engine, store.Config{SweepEvery: -1, CompactEvery: -1})
+	if err != nil {
+		s.world.t.Fatal(err)
+	}
+	var b store.Batch
+	b.Put(store.Meta, compareKey, []byte{1})
+	if err := st.Apply(s.world.t.Context(), &b); err != nil {
+		s.world.t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		s.world.t.Fatal(err)
+	}
+	s.engine = s.engine.Reopen()
+}
+
+// A node that was restored lets nobody but admins in before it knows from one of them who
+// was revoked since the copy was made, also where the revoked one comes first. Where it
+// meets none it goes on after five minutes.
+func TestARestoredNodeComparesFirst(t *testing.T) {
+	for _, meets := range []bool{true, false} {
+		t.Run(map[bool]string{true: "an admin comes", false: "no admin comes"}[meets], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorldWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, few)
+				defer w.close()
+				time.Sleep(10 * time.Second)
+				admin, other, restored := w.nodes[0], w.nodes[1], w.nodes[2]
+				who := other.node.keys.Peer()
+				in := func() bool { return restored.node.net.Connected(who) }
+				restored.halt()
+				if meets {
+					other.halt()
+					if err := admin.node.Revoke(t.Context(), "n1", "test"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				admin.halt()
+				other.start()
+				restored.restored()
+				restored.start()
+				alone := compareFor - 10*time.Second
+				if meets {
+					alone = time.Minute
+				}
+				time.Sleep(alone)
+				if in() {
+					t.Error("it lets a member in that may be revoked")
+				}
+				if st := restored.node.Status(t.Context()); !strings.Contains(strings.Join(st.Warnings, " "), "restored from a copy") {
+					t.Errorf("the status does not say so: %q", st.Warnings)
+				}
+				if meets {
+					admin.start()
+				}
+				time.Sleep(2 * time.Minute)
+				if in() == meets {
+					t.Errorf("connected: %v, revoked: %v", in(), meets)
+				}
+				if meets && (!restored.node.book.Revoked(who) || !restored.node.net.Connected(admin.node.keys.Peer())) {
+					t.Error("it has not heard of the revocation")
+				}
+				restored.halt()
+				restored.start()
+				time.Sleep(time.Second)
+				if restored.node.comparing.Load() {
+					t.Error("it compares at each start")
+				}
+			})
+		})
+	}
+}
