@@ -1,6 +1,12 @@
 # The stage around a binary that the host has built comes first: `make image`
 # needs no base image and no network. `docker build .` builds from source.
 FROM scratch AS prebuilt
+ARG VERSION=dev
+LABEL org.opencontainers.image.title="balefire" \
+      org.opencontainers.image.description="A node of a balefire mesh, which hands tasks to other machines over any network" \
+      org.opencontainers.image.source="https://github.com/balefire/balefire" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION"
 COPY --chown=65532:65532 dist/data /var/lib/balefire
 COPY dist/balefire-node /balefire-node
 ENV HOME=/var/lib/balefire TMPDIR=/var/lib/balefire BALEFIRE_DIR=/var/lib/balefire
@@ -26,6 +32,12 @@ RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/balefire-node ./cm
     CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/netlab ./internal/lab/netlab && mkdir -p /out/data && touch /out/data/.keep
 
 FROM scratch AS bare
+ARG VERSION=dev
+LABEL org.opencontainers.image.title="balefire" \
+      org.opencontainers.image.description="A node of a balefire mesh, which hands tasks to other machines over any network" \
+      org.opencontainers.image.source="https://github.com/balefire/balefire" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION"
 COPY --from=build --chown=65532:65532 /out/data /var/lib/balefire
 COPY --from=build /out/balefire-node /balefire-node
 ENV HOME=/var/lib/balefire TMPDIR=/var/lib/balefire BALEFIRE_DIR=/var/lib/balefire

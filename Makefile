@@ -65,7 +65,7 @@ bench-queues: ## the figures of docs/ownership.md, some five minutes on 2 quiet 
 
 image: build ## a container image FROM scratch around the built binary
 	mkdir -p dist/data && touch dist/data/.keep
-	docker build --target prebuilt -t balefire-node:$(VERSION) .
+	docker build --target prebuilt --build-arg VERSION=$(VERSION) -t balefire-node:$(VERSION) .
 
 mesh: build ## what the mesh of docker-compose.yml is made of
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o dist/netlab ./internal/lab/netlab

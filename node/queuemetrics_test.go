@@ -28,6 +28,20 @@ func (s *simulated) metrics() map[string]float64 {
 	return out
 }
 
+// observed reports whether a histogram of a node has so many observations.
+func (c *crew) observed(s *simulated, name string, n uint64) bool {
+	families, err := s.node.Registry().Gather()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetHistogram().GetSampleCount() == n
+		}
+	}
+	return false
+}
+
 // What waits, who owns, what is homeless and who is paused can be watched.
 func TestQueuesAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

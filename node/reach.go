@@ -25,7 +25,7 @@ func (n *Node) netConfig() (transport.Config, error) {
 	}
 	net := n.cfg.Net
 	c := transport.Config{
-		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, Registerer: n.registry, OwnMetrics: net.OwnMetrics,
+		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, Metrics: transport.Metrics{Registerer: n.registry, OwnMetrics: net.OwnMetrics},
 		Directory: directory{n.book, seeds}, Joiner: n, Bodies: bodies{n},
 		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
 		Weights: route.Weights(net.Score),

@@ -35,20 +35,6 @@ func (c *crew) made(name string) map[string]int {
 	return times
 }
 
-// observed reports whether a histogram of a node has so many observations.
-func (c *crew) observed(s *simulated, name string, n uint64) bool {
-	families, err := s.node.Registry().Gather()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == name {
-			return f.GetMetric()[0].GetHistogram().GetSampleCount() == n
-		}
-	}
-	return false
-}
-
 // once reports an error unless n times had a task, each one.
 func (c *crew) once(name string, n int) {
 	c.t.Helper()

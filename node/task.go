@@ -31,6 +31,9 @@ func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
 		if len(e.GetNode()) > 0 {
 			name, _ = n.peerNames(e.GetNode())
 		}
+		if n := len(t.Events); n > 0 && t.Events[n-1].Node == name && t.Events[n-1].State == e.GetState().Name() && t.Events[n-1].Attempt == e.GetAttempt() && e.GetCause()+t.Events[n-1].Cause == "" {
+			continue // told by this node and by the other one
+		}
 		t.Events = append(t.Events, Event{Time: at(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()})
 	}
 	for _, a := range r.GetHistory() {

@@ -18,28 +18,33 @@ import (
 
 // Config tunes a transport. The zero value of each field means its default.
 type Config struct {
-	Listen     []string              // multiaddrs; default QUIC and TCP on port 4001, IPv4 and IPv6; an empty, not nil, slice: none
-	Announce   []string              // further multiaddrs that others reach this node at; default none
-	Software   string                // name and version that peers are told; default balefire
-	Directory  Directory             // whom to keep connected with; default nobody
-	Joiner     Joiner                // default: no joins
-	Bodies     Bodies                // takes streamed bodies; default: none are taken
-	Sockets    []quicreuse.Option    // QUIC alone over these instead of QUIC and TCP on the machine's: a simulated network
-	Clock      clock.Clock           // default clock.System()
-	Logger     *slog.Logger          // default: silent
-	Registerer prometheus.Registerer // default: no metrics
-	OwnMetrics bool                  // leave the metrics of libp2p out; default false
-	Limits     admit.Limits          // what a neighbour may cost; default see there
-	Relay      bool                  // serve circuits for members (circuit relay v2); default false
-	Reserve    int                   // relays to keep a place at; default 2; negative: none
-	Relays     func() []proto.PeerID // members that may relay and live, best effort, a slice of its own; default: none
-	Weights    route.Weights         // of the score of relays; default see there
-	PortMap    bool                  // ask the router for ports (NAT-PMP, UPnP); default false
-	Observe    func(Event)           // told of changes, one after the other; default nobody
-	Timing     Timing
+	Listen    []string              // multiaddrs; default QUIC and TCP on port 4001, IPv4 and IPv6; an empty, not nil, slice: none
+	Announce  []string              // further multiaddrs that others reach this node at; default none
+	Software  string                // name and version that peers are told; default balefire
+	Directory Directory             // whom to keep connected with; default nobody
+	Joiner    Joiner                // default: no joins
+	Bodies    Bodies                // takes streamed bodies; default: none are taken
+	Sockets   []quicreuse.Option    // QUIC alone over these instead of QUIC and TCP on the machine's: a simulated network
+	Clock     clock.Clock           // default clock.System()
+	Logger    *slog.Logger          // default: silent
+	Limits    admit.Limits          // what a neighbour may cost; default see there
+	Relay     bool                  // serve circuits for members (circuit relay v2); default false
+	Reserve   int                   // relays to keep a place at; default 2; negative: none
+	Relays    func() []proto.PeerID // members that may relay and live, best effort, a slice of its own; default: none
+	Weights   route.Weights         // of the score of relays; default see there
+	PortMap   bool                  // ask the router for ports (NAT-PMP, UPnP); default false
+	Observe   func(Event)           // told of changes, one after the other; default nobody
+	Timing    Timing
 
 	Gossip
+	Metrics
 	Finding
+}
+
+// Metrics say where the transport counts.
+type Metrics struct {
+	Registerer prometheus.Registerer // default: no metrics
+	OwnMetrics bool                  // leave those of libp2p out; default false
 }
 
 // Gossip says who takes what the members tell each other about the mesh.

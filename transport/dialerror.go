@@ -34,7 +34,10 @@ const maxDialCauses = 4
 // plainDial turns libp2p's tree of failed dials into one line; other errors stay.
 func plainDial(err error) error {
 	d, ok := errors.AsType[*swarm.DialError](err)
-	if !ok {
+	switch {
+	case !ok && errors.Is(err, context.DeadlineExceeded):
+		return &dialError{"no answer in time", err}
+	case !ok:
 		return err
 	}
 	var causes []string
@@ -52,6 +55,22 @@ func plainDial(err error) error {
 		causes = append(causes, fmt.Sprintf("and %d more", left))
 	}
 	return &dialError{"no address answers: " + strings.Join(causes, "; "), err}
+}
+
+// plainListen says in one line why none of the addresses can be listened on.
+func plainListen(addrs []string, err error) error {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "cannot assign requested address"):
+		text = "no such address is one of this machine: set net.listen to one that is, or to 0.0.0.0 for all"
+	case strings.Contains(text, "address already in use"):
+		text = "another program uses the port: stop it, or set net.listen to another one"
+	case strings.Contains(text, "permission denied"):
+		text = "this user may not use the port: take one above 1023"
+	default:
+		return fmt.Errorf("listen on %s: %w", strings.Join(addrs, ", "), err)
+	}
+	return fmt.Errorf("listen on %s: %s", strings.Join(addrs, ", "), text)
 }
 
 // dialCause names the cause of one failed dial.

@@ -54,7 +54,7 @@ func newHost(keys Keys, g *gater, r dialHints, cfg Config) (host.Host, error) {
 	}
 	h, err := p.host()
 	if err != nil {
-		return nil, fmt.Errorf("listen on %v: %w", cfg.Listen, err)
+		return nil, plainListen(cfg.Listen, err)
 	}
 	if missing := unbound(cfg.Listen, h.Network().ListenAddresses()); len(missing) > 0 {
 		h.Close()

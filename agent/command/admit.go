@@ -80,7 +80,7 @@ func (h *Handler) Admit(r agent.Run) error {
 // argument into something else than data is a leading dash.
 func (c Config) admitArgs(args []string, goos string) error {
 	if len(args) > 0 && !c.AllowArgs {
-		return fmt.Errorf("%w: this handler takes none", ErrArgs)
+		return fmt.Errorf("%w: this handler takes none: have its owner add it again with args (handler add --args)", ErrArgs)
 	}
 	if len(args) > MaxArgs {
 		return fmt.Errorf("%w: %d arguments, at most %d", ErrArgs, len(args), MaxArgs)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -83,7 +85,7 @@ func auditList(w *world) *cobra.Command {
 		Use: "ls", Short: "List lines of the audit",
 		Long:    "List lines of the audit, the oldest first. Whether they are true is the word of\naudit verify.",
 		Example: "  balefire-node audit ls --since 24h --action command\n  balefire-node audit ls --task 01a1f84f-… -o jsonl", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, err := longAgo("since", since, w.clock.Now())
 			if err != nil {
 				return err
@@ -102,7 +104,7 @@ func auditList(w *world) *cobra.Command {
 			if bad != nil && list == nil {
 				return bad
 			}
-			if err := w.show(auditLines(list)); err != nil {
+			if err := w.show(auditLines(list, w.peerNames(cmd.Context()))); err != nil {
 				return err
 			}
 			return bad
@@ -116,7 +118,24 @@ func auditList(w *world) *cobra.Command {
 	return c
 }
 
-func auditLines(list []node.AuditLine) view {
+// peerNames are the names of the peers by their ids, where the node runs and people read.
+func (w *world) peerNames(ctx context.Context) map[string]string {
+	names := map[string]string{}
+	c, err := w.node()
+	if err != nil || !w.forPeople() {
+		return names
+	}
+	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+	defer cancel()
+	peers, _ := c.Peers(ctx) // else the ids stay
+	for _, p := range peers {
+		names[p.ID] = p.Name
+	}
+	return names
+}
+
+func auditLines(list []node.AuditLine, names map[string]string) view {
+	named := func(id string) string { return cmp.Or(names[id], id) }
 	return view{value: node.Page[node.AuditLine]{Items: list}, lines: lines(list), human: func(p *paper) {
 		t := newTable(num("SEQ"), col("TIME"), col("ACTION"), col("ACTOR"), col("TASK"), wideOnly("ATTEMPT"), num("EXIT"), wideOnly("ARGV"), col("DETAIL"))
 		for _, l := range list {
@@ -126,9 +145,9 @@ func auditLines(list []node.AuditLine) view {
 			}
 			var detail []string
 			for _, k := range slices.Sorted(maps.Keys(l.Detail)) {
-				detail = append(detail, k+"="+l.Detail[k])
+				detail = append(detail, k+"="+named(l.Detail[k]))
 			}
-			t.row(l.Seq, l.Time.Local().Format(time.DateTime), l.Action, cut(l.Actor, 16), cut(l.Task, 13), l.Attempt, exit, strings.Join(l.Argv, " "), strings.Join(detail, " "))
+			t.row(l.Seq, l.Time.Local().Format(time.DateTime), l.Action, cut(named(l.Actor), 16), cut(l.Task, 13), l.Attempt, exit, strings.Join(l.Argv, " "), strings.Join(detail, " "))
 		}
 		p.table(t)
 	}}

@@ -15,7 +15,7 @@ import (
 
 const (
 	followStep = 200 * time.Millisecond // between two looks at a task that has not ended
-	silence    = 2 * time.Second        // a wait says at least this often that it waits
+	silence    = 2 * time.Second        // a wait says after so long that it waits
 )
 
 // A follower watches one task to its end and tells what happens to it.
@@ -24,6 +24,7 @@ type follower struct {
 	client *client.Client
 	start  time.Duration // on the monotonic clock
 	told   time.Duration // when something was said last
+	said   int           // lines that only say that it waits
 	facts  int           // receipts that were told
 	state  string        // at the last look
 	status bool          // the line that is rewritten is on the screen
@@ -92,14 +93,14 @@ func (f *follower) progress(ctx context.Context, t node.Task) {
 	for _, line := range news {
 		f.wipe()
 		f.w.say("→ %s", flat(line))
-		f.told = now
+		f.told, f.said = now, 0
 	}
 	if !ended(t) && f.moving(t.Transfers) {
 		f.told = now
 		return
 	}
-	if len(news) == 0 && now-f.told >= silence && !ended(t) {
-		f.told = now
+	if len(news) == 0 && now-f.told >= f.w.silence(f.said) && !ended(t) {
+		f.told, f.said = now, f.said+1
 		f.waiting(ctx, t, now-f.start)
 	}
 }

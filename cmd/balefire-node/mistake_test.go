@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/apitest"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/journal"
 )
 
 // A mistake is told in words of the command line, with what would be right.
@@ -206,5 +208,57 @@ func TestCompletion(t *testing.T) {
 	}
 	if states := taskStates(proto.TaskState.Terminal); len(states) < 5 || slices.Contains(states, proto.TaskState_TASK_STATE_RUNNING) {
 		t.Errorf("states that have ended: %v", states)
+	}
+}
+
+// What people read of the audit has names, where the node can be asked for them.
+func TestAuditNamesPeers(t *testing.T) {
+	n := apitest.New()
+	socket := socketPath(t)
+	served(t, n, socket)
+	w, out, _ := testWorld()
+	w.flags.output, w.flags.paths.Socket = formatTable, socket
+	list := []node.AuditLine{{Entry: journal.Entry{Actor: "12D3KooW", Action: "peer.block", Detail: map[string]string{"subject": "12D3KooW", "other": "12D3KooX"}}}}
+	if err := w.show(auditLines(list, w.peerNames(t.Context()))); err != nil || !strings.Contains(out.String(), "other=12D3KooX subject=laptop") || strings.Count(out.String(), "laptop") != 2 {
+		t.Errorf("%v: %s", err, out)
+	}
+	w.flags.output = formatJSONL
+	if names := w.peerNames(t.Context()); len(names) > 0 {
+		t.Errorf("programs get names: %v", names)
+	}
+}
+
+// A wait says more rarely that it waits where each line stays.
+func TestSilenceGrowsWhereLinesStay(t *testing.T) {
+	w, _, _ := testWorld()
+	var got []time.Duration
+	for said := range 8 {
+		got = append(got, w.silence(said))
+	}
+	want := []time.Duration{2, 4, 8, 16, 32, 60, 60, 60}
+	for i := range want {
+		want[i] *= time.Second
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("silences are %v", got)
+	}
+	if w.errTTY = true; w.silence(9) != silence {
+		t.Error("a terminal, where the line is written anew, waits longer")
+	}
+}
+
+// An unmade queue is one that nobody knows yet.
+type unmade struct{ *apitest.Node }
+
+func (unmade) Queue(context.Context, string) (node.Queue, error) {
+	return node.Queue{}, node.ErrNotFound
+}
+
+// A queue that was just made is not called changed.
+func TestQueueIsMadeOnce(t *testing.T) {
+	for want, n := range map[string]api.Node{"build: made": unmade{apitest.New()}, "build: changed": apitest.New()} {
+		if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code != exitOK || !strings.Contains(errs, want) {
+			t.Errorf("%d, %q, want %q", code, errs, want)
+		}
 	}
 }

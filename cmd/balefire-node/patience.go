@@ -66,19 +66,29 @@ func (w *world) again(ctx context.Context, every time.Duration, show func() erro
 	}
 }
 
-// patience says every two seconds that something goes on, until it is stopped.
+// silence is how long a wait says nothing after so many lines. In a file or a log, where
+// each line stays, they get rarer.
+func (w *world) silence(said int) time.Duration {
+	if w.errTTY {
+		return silence
+	}
+	return min(silence<<min(said, 10), longSilence)
+}
+
+// longSilence is the longest time that a wait says nothing.
+const longSilence = time.Minute
+
+// patience says now and then that something goes on, until it is stopped.
 func (w *world) patience(what string) (stop func()) {
 	quit, gone := make(chan struct{}), make(chan struct{})
 	start := w.clock.Mono()
 	go func() {
 		defer close(gone)
-		tick := time.NewTicker(silence)
-		defer tick.Stop()
-		for {
+		for said := 0; ; said++ {
 			select {
 			case <-quit:
 				return
-			case <-tick.C:
+			case <-time.After(w.silence(said)):
 				w.say("… %s, %s so far", what, brief(w.clock.Mono()-start))
 			}
 		}

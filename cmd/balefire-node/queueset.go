@@ -75,7 +75,13 @@ others stay away, and strategy ordered takes them in this order.`,
 			if err != nil {
 				return err
 			}
-			return w.changeQueue(cmd, args[0], "changed", func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
+			done := "changed"
+			if f.home != "" {
+				if _, err := askQueue(cmd, w, args[0], (*client.Client).Queue); errors.Is(err, node.ErrNotFound) {
+					done = "made"
+				}
+			}
+			return w.changeQueue(cmd, args[0], done, func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
 				return f.set(ctx, w, c, name, s)
 			})
 		},

@@ -67,11 +67,11 @@ func condition(what string) (check, error) {
 	return nil, usage("--for %.60q: it is ready, peer=NAME or task=ID", what)
 }
 
-// until asks again and again, and says at least every two seconds why not yet.
+// until asks again and again, and says now and then why not yet.
 func (w *world) until(ctx context.Context, c *client.Client, what string, is check) error {
 	ctx, cancel := w.within(ctx)
 	defer cancel()
-	told := w.clock.Mono()
+	told, said := w.clock.Mono(), 0
 	tick := time.NewTicker(followStep)
 	defer tick.Stop()
 	why := "the node has not answered yet"
@@ -88,9 +88,9 @@ func (w *world) until(ctx context.Context, c *client.Client, what string, is che
 		default:
 			why = reason
 		}
-		if now := w.clock.Mono(); now-told >= silence {
+		if now := w.clock.Mono(); now-told >= w.silence(said) {
 			w.say("… waiting for %s: %s", what, clean(why))
-			told = now
+			told, said = now, said+1
 		}
 		select {
 		case <-ctx.Done():
