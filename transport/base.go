@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"net"
+	"reflect"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/event"
@@ -104,17 +105,39 @@ func (p parts) udp(key crypto.PrivKey, m prometheus.Registerer) (*quicreuse.Conn
 	if err != nil {
 		return nil, err
 	}
-	if p.sockets != nil {
-		return quicreuse.NewConnManager(reset, token, p.sockets...)
+	opts := p.sockets
+	if opts == nil {
+		opts = []quicreuse.Option{
+			quicreuse.ConnContext(p.admit),
+			quicreuse.VerifySourceAddress(func(a net.Addr) bool { return p.limits.VerifySourceAddress(a) }),
+		}
+		if m != nil {
+			opts = append(opts, quicreuse.EnableMetrics(m))
+		}
 	}
-	opts := []quicreuse.Option{
-		quicreuse.ConnContext(p.admit),
-		quicreuse.VerifySourceAddress(func(a net.Addr) bool { return p.limits.VerifySourceAddress(a) }),
+	q, err := quicreuse.NewConnManager(reset, token, opts...)
+	if err != nil {
+		return nil, err
 	}
-	if m != nil {
-		opts = append(opts, quicreuse.EnableMetrics(m))
+	q.ClientConfig().InitialPacketSize = firstPacket
+	return q, serveSmall(q)
+}
+
+// firstPacket is the payload in bytes of the packets that a QUIC connection begins with:
+// what each path carries that QUIC can use at all (RFC 9000, section 14), and more than
+// fits through a tunnel is found out later (RFC 8899). quic-go begins with 1280, which
+// with its headers does not pass where IPv6 ends, at 1280.
+const firstPacket = 1200
+
+// serveSmall has connections that others begin use it too. libp2p gives no access to
+// this half of its configuration.
+func serveSmall(q *quicreuse.ConnManager) error {
+	f := reflect.ValueOf(q).Elem().FieldByName("serverConfig")
+	if !f.IsValid() || f.Type() != reflect.TypeFor[*quicgo.Config]() {
+		return errors.New("transport: this version of libp2p keeps the configuration of QUIC's listeners elsewhere")
 	}
-	return quicreuse.NewConnManager(reset, token, opts...)
+	(*quicgo.Config)(f.UnsafePointer()).InitialPacketSize = firstPacket
+	return nil
 }
 
 // admit opens the scope of a connection that begins.

@@ -35,6 +35,7 @@ type Link struct {
 	Jitter  time.Duration // at most so much longer, each packet for itself
 	Mbps    int           // of each node's access, each way; default 1000
 	Loss    float64       // share of packets that vanish, 0 to 1
+	MTU     int           // payloads of UDP with more bytes vanish, and nobody is told; 0: none do
 	Seed    uint64        // of loss and jitter
 	OneIP   bool          // all nodes stand behind one address, on ports of their own
 }
@@ -129,6 +130,9 @@ func (n *Network) SetLoss(p float64) { n.change(func() { n.link.Loss = p }) }
 // SetNodeLoss changes the share of packets from and to node i that vanish, besides
 // those of the link.
 func (n *Network) SetNodeLoss(i int, p float64) { n.change(func() { n.bad[i] = p }) }
+
+// SetMTU changes which packets are too large.
+func (n *Network) SetMTU(bytes int) { n.change(func() { n.link.MTU = bytes }) }
 
 // SetLatency changes how long a packet is on its way.
 func (n *Network) SetLatency(d time.Duration) { n.change(func() { n.link.Latency = d }) }
@@ -235,7 +239,7 @@ func (n *Network) drops(from int, addr net.Addr, size int) bool {
 	n.stats.Sent++
 	n.stats.Bytes += int64(size)
 	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] ||
-		!n.passes(from, to) || n.rng.Float64() < n.link.Loss || n.unlucky(from) || n.unlucky(to)
+		n.link.MTU > 0 && size > n.link.MTU || !n.passes(from, to) || n.rng.Float64() < n.link.Loss || n.unlucky(from) || n.unlucky(to)
 	if lost {
 		n.stats.Dropped++
 	}
