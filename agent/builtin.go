@@ -41,8 +41,9 @@ func (Hash) Run(ctx context.Context, r Run) Result {
 	d := sha256.New()
 	res := pour(ctx, d, r)
 	if res.Outcome == Success {
-		res.Output = hex.AppendEncode(nil, d.Sum(nil))
-		res.OutputSize = int64(len(res.Output))
+		out := NewOutput(r, OutputConfig{})
+		out.Write(hex.AppendEncode(nil, d.Sum(nil)))
+		out.Into(&res)
 	}
 	return res
 }

@@ -42,7 +42,7 @@ func (a *Arrival) birth(st *proto.Stored, r *proto.Record, now time.Time) {
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
 	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter
 	r.IdempotencyKey, r.OrderingKey = c.IdempotencyKey, c.OrderingKey
-	r.MaxAttempts, r.BodySize = c.MaxAttempts, c.BodySize
+	r.MaxAttempts, r.BodySize, r.MaxResult = c.MaxAttempts, c.BodySize, c.MaxResult
 	r.RequestDigest = a.Digest[:]
 	r.Traceparent = c.Traceparent
 	if c.Queue != "" {

@@ -24,6 +24,7 @@ type Leased struct {
 	Size     uint64   // bytes of its body
 	Key      [32]byte // of its content, for a streamed body
 	Body     string   // file of its streamed body; empty: it has none
+	Attempts uint32   // that it asks for; 0: as many as the handler gives
 	Asked    bool     // it ran when the node died: its handler is asked what it did, and starts nothing
 }
 
@@ -53,6 +54,8 @@ type LeaseEnd struct {
 	Cause      proto.ReleaseCause
 	Reason     string
 	RetryAfter time.Duration // 0: the home decides
+
+	MaxAttempts uint32 // that the handler gives the task
 }
 
 // partLease tells the run of a lease from the custody of the same task, which may be
@@ -137,7 +140,7 @@ func (s *shift) seatGranted(stay context.Context) bool {
 		}
 		g.waiting = slices.Delete(g.waiting, i, i+1)
 		c.kind, c.h, c.origin, c.lease = l.Kind, h, l.Origin, &l
-		c.rec = &proto.Record{Kind: l.Kind, Mode: l.Mode, Peer: l.Origin[:], BodyBlob: l.Body}
+		c.rec = &proto.Record{Kind: l.Kind, Mode: l.Mode, Peer: l.Origin[:], BodyBlob: l.Body, MaxAttempts: l.Attempts}
 		c.stored = &proto.Stored{Envelope: l.Envelope, Record: c.rec, Key: l.Key[:]}
 		s.desk.seat(c, false)
 		if l.Asked {
@@ -174,6 +177,7 @@ func (s *shift) runLeased(stay context.Context, c *claim) {
 		ran := s.handle(stay, c)
 		why := s.desk.rise(c)
 		e := leaseEnd(ran, why)
+		e.MaxAttempts = c.h.maxAttempts(c.rec.MaxAttempts)
 		if e.Outcome != nil {
 			e.Outcome.StartedMs, e.Outcome.FinishedMs = began.UnixMilli(), s.cfg.Clock.Now().UnixMilli()
 		}

@@ -61,12 +61,16 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 		if err != nil {
 			return nil, nil, err
 		}
-		code, detail, state := n.awaited(from, &opened.Header)
+		code, detail, rec := n.awaited(from, &opened.Header)
+		if size := resultSize(&opened.Header, nil); code == proto.Code_CODE_NEED_BODY && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
+			sealed, _, _ := opened.Header.Stream()
+			return nil, &proto.OfferReply{Offset: sealed}, nil // its result ends the task without it
+		}
 		leaf := identity.EnvelopeLeaf(o.GetEnvelope().GetHeader(), o.GetEnvelope().GetBody(), proto.WhatResult)
 		// It must get through when there is no room for new work (I13).
 		sink, reply, err := n.takeInto(ctx, n.ground.blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
 		if reply != nil {
-			reply.State = state
+			reply.State = rec.GetState()
 		}
 		return sink, reply, err
 	case proto.MessageType_GRANT:
@@ -80,23 +84,23 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 }
 
 // awaited says NEED_BODY when the home still waits for this result, and how the
-// task stands here; 0: it is not known.
-func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string, proto.TaskState) {
+// task stands here; nil: it is not known.
+func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string, *proto.Record) {
 	rec, err := n.outbox.Get(h.ID)
 	switch {
 	case errors.Is(err, outbox.ErrNotFound):
-		return proto.Code_CODE_STALE, "no such task is known here", 0
+		return proto.Code_CODE_STALE, "no such task is known here", nil
 	case err != nil:
-		return proto.Code_CODE_INTERNAL, "the task could not be read", 0
+		return proto.Code_CODE_INTERNAL, "the task could not be read", nil
 	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
-		return proto.Code_CODE_STALE, "the result is not awaited", rec.GetState()
+		return proto.Code_CODE_STALE, "the result is not awaited", rec
 	case string(rec.GetPeer()) == string(from[:]) || n.queues.stood(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), queuePrefix):
-		return proto.Code_CODE_BUSY, "the sender is not known here as a home of the task's queue, yet", rec.GetState()
+		return proto.Code_CODE_BUSY, "the sender is not known here as a home of the task's queue, yet", rec
 	default:
-		return proto.Code_CODE_STALE, "the result is not awaited", rec.GetState()
+		return proto.Code_CODE_STALE, "the result is not awaited", rec
 	}
-	return proto.Code_CODE_NEED_BODY, "", rec.GetState()
+	return proto.Code_CODE_NEED_BODY, "", rec
 }
 
 // takeIf opens a place for the body when the verdict on its envelope was that

@@ -205,6 +205,12 @@ func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened ide
 	return nil
 }
 
+// resultTooLarge tells of a task that ended since its target sent more than it takes.
+func (n *Node) resultTooLarge(from proto.PeerID, id proto.TaskID, reason string) {
+	n.log.Warn("a result is larger than its task takes: it is refused, and the task is a dead letter", "task", id.String(), "peer", from, "reason", reason)
+	n.tell("task.result_too_large", from, "task "+id.String()+": "+reason, map[string]string{"task": id.String()})
+}
+
 func newContentKey() (key [32]byte) {
 	fillRandom(key[:])
 	return key

@@ -308,6 +308,9 @@ func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Mes
 		in.refuse(in.taskAt[i], v.Code, v.Detail, v.State, uint64(v.RetryAfter.Milliseconds()))
 	}
 	for i, v := range n.outbox.Commit(ctx, from, in.results) {
+		if r := &in.results[i]; r.TooLarge {
+			n.resultTooLarge(from, r.ID, r.Outcome.GetReason())
+		}
 		in.refuse(in.resultAt[i], v.Code, v.Detail, v.State, 0)
 	}
 	if in.mark != nil {

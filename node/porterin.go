@@ -204,6 +204,9 @@ func (p *porter) offeredEnd(ctx context.Context, from proto.PeerID, m *proto.Mes
 		return nil, &proto.OfferReply{Code: proto.Code_CODE_BUSY, Detail: "the node is stopping"}, nil
 	case code == proto.Code_CODE_UNSPECIFIED:
 		return nil, &proto.OfferReply{Code: proto.Code_CODE_DUPLICATE, Detail: "it was committed before"}, nil
+	case code == proto.Code_CODE_TOO_LARGE:
+		sealed, _, _ := h.Stream()
+		return nil, &proto.OfferReply{Offset: sealed}, nil // the result ends the task without it
 	}
 	// The envelope is sealed anew for each try, the body is not.
 	leaf := sha256.Sum256(append(append([]byte("balefire/v1/lease result\x00"), o.GetBodyKey()...), o.GetBodyDigest()...))

@@ -78,7 +78,7 @@ func movedTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
 		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
-		Labels: c.GetRequire(), Prefer: c.GetPrefer(), NotBefore: c.GetNotBeforeMs(), NotAfter: a.Header.NotAfter, MaxAttempts: c.GetMaxAttempts(),
+		Labels: c.GetRequire(), Prefer: c.GetPrefer(), NotBefore: c.GetNotBeforeMs(), NotAfter: a.Header.NotAfter, MaxAttempts: c.GetMaxAttempts(), MaxResult: c.GetMaxResult(),
 	}
 }
 

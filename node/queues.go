@@ -172,7 +172,7 @@ func (q *queues) Ended(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) {
 	if e.Outcome != nil {
 		err = q.room.Finish(ctx, id, e.Outcome)
 	} else {
-		err = q.room.Fail(ctx, id, e.Cause, e.Reason, uint64(e.RetryAfter.Milliseconds()))
+		err = q.room.Fail(ctx, id, &proto.Released{Cause: e.Cause, Reason: e.Reason, RetryAfterMs: uint64(e.RetryAfter.Milliseconds()), MaxAttempts: e.MaxAttempts})
 	}
 	if err != nil && !errors.Is(err, ownership.ErrStopped) {
 		q.node.log.Error("the end of a granted task could not be written", "task", id.String(), "err", err)
@@ -192,7 +192,7 @@ func (q *queues) Probed(ctx context.Context, id proto.TaskID, found inbox.Probe,
 func leaseTask(id proto.TaskID, r *proto.Record) ownership.Task {
 	return ownership.Task{
 		ID: id, Origin: originOf(r), Queue: r.GetQueue(), Kind: r.GetKind(), Class: r.GetClass(), Mode: r.GetMode(), Key: r.GetOrderingKey(), Block: r.GetOnDead() == "block",
-		Labels: r.GetRequire(), Prefer: r.GetPrefer(), NotBefore: r.GetDueMs(), NotAfter: r.GetNotAfterMs(), MaxAttempts: r.GetMaxAttempts(),
+		Labels: r.GetRequire(), Prefer: r.GetPrefer(), NotBefore: r.GetDueMs(), NotAfter: r.GetNotAfterMs(), MaxAttempts: r.GetMaxAttempts(), MaxResult: r.GetMaxResult(),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -354,4 +355,53 @@ func TestQueueHandlerShowsProgress(t *testing.T) {
 			t.Errorf("no id: %v", err)
 		}
 	})
+}
+
+// failing is a handler that always fails and counts.
+type failing struct{ runs *atomic.Int32 }
+
+func (f failing) Run(context.Context, *inbox.Run) *inbox.Ran {
+	f.runs.Add(1)
+	return &inbox.Ran{End: inbox.Retry, Reason: "no luck"}
+}
+
+// A task of a queue has as many attempts as it asks for, and no more than the handler of
+// its owner gives.
+func TestAQueueTaskHasNoMoreAttemptsThanItsHandlerGives(t *testing.T) {
+	for name, tt := range map[string]struct {
+		gives, most int // by the handler
+		asks        uint32
+		want        int32
+	}{
+		"one, and it asks for many":      {1, 0, 9, 1},
+		"one, and it asks for none":      {1, 0, 0, 1},
+		"two, five if it asks":           {2, 5, 9, 5},
+		"two, and it asks for none":      {2, 5, 0, 2},
+		"many, and it asks for fewer":    {9, 0, 2, 2},
+		"many, and its home gives three": {9, 0, 0, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCrew(t, 2, time.Second)
+				defer c.close()
+				f := failing{new(atomic.Int32)}
+				for _, s := range c.nodes {
+					if err := s.node.inbox.Register(inbox.Spec{Kind: "strict", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, MaxAttempts: tt.gives, MaxRetries: tt.most, Handler: f}); err != nil {
+						t.Fatal(err)
+					}
+					s.node.gossip.Describe()
+				}
+				got, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "strict", Bounds: Bounds{Retries: tt.asks}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				task, err := c.nodes[1].node.Wait(ctx, got.ID)
+				if err != nil || task.State != "DEAD_LETTER" || f.runs.Load() != tt.want {
+					t.Errorf("%s (%s) after %d runs, want %d: %v", task.State, task.Reason, f.runs.Load(), tt.want, err)
+				}
+			})
+		})
+	}
 }

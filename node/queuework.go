@@ -167,7 +167,7 @@ func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	if err := checkContent(&h, content); err != nil {
 		return inbox.Leased{}, err
 	}
-	l := inbox.Leased{ID: h.ID, Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Envelope: env, Key: key}
+	l := inbox.Leased{ID: h.ID, Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetMaxAttempts(), Envelope: env, Key: key}
 	switch {
 	case !h.Streamed():
 	case from == n.keys.Peer():

@@ -160,8 +160,12 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 	if streamed || len(outcome.GetBody()) > proto.MaxInlineRecord {
 		// Its body becomes a file before the commit rule is asked, so the file of
 		// another result, or of none, must not be written for it.
-		switch code, detail, _ := n.awaited(from, &opened.Header); code {
+		switch code, detail, rec := n.awaited(from, &opened.Header); code {
 		case proto.Code_CODE_NEED_BODY:
+			if size := resultSize(&opened.Header, outcome); rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
+				outcome.Body, outcome.BodySize = nil, size // see outbox.Commit
+				return outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}, nil
+			}
 		case proto.Code_CODE_STALE:
 			return outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}, nil
 		default:
@@ -169,6 +173,16 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 		}
 	}
 	return n.resultIn(ctx, opened, outcome)
+}
+
+// resultSize is how many bytes a result has: those that it says, or those of its stream.
+func resultSize(h *proto.Header, o *proto.Outcome) uint64 {
+	if sealed, _, streamed := h.Stream(); streamed {
+		if plain, err := identity.PlainSize(int64(sealed)); err == nil {
+			return max(uint64(plain), o.GetBodySize())
+		}
+	}
+	return max(uint64(len(o.GetBody())), o.GetBodySize())
 }
 
 func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Opened, error) {

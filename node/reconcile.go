@@ -29,7 +29,7 @@ func (q *queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[
 			now[v.Task] = true
 		default:
 			q.node.log.Error("a lease was renewed without a handler at work: it goes back", "task", v.Task.String(), "queue", v.Queue)
-			if err := q.room.Fail(ctx, v.Task, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "its handler was gone", 0); err != nil {
+			if err := q.room.Fail(ctx, v.Task, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_CRASHED, Reason: "its handler was gone"}); err != nil {
 				return nil
 			}
 		}

@@ -165,6 +165,7 @@ func record(r *Request, now time.Time) *proto.Record {
 	rec := &proto.Record{
 		Class: cmp.Or(r.Class, proto.Class_CLASS_NORMAL), Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
 		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: r.Mode,
+		MaxResult: uint64(r.MaxResult),
 	}
 	if strings.HasPrefix(r.Target, queuePrefix) {
 		rec.OnDead = "" // a dead head blocks its lane at the queue's home, for all origins

@@ -24,6 +24,9 @@ type ResultIn struct {
 	// Blob names the durable blob that holds the plain result when it is larger
 	// than proto.MaxInlineRecord; Outcome.Body is not kept then.
 	Blob string
+	// TooLarge is set by Commit: the task ended as a dead letter, for the result was
+	// larger than it takes.
+	TooLarge bool
 }
 
 // A Verdict answers a result.
@@ -49,6 +52,9 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 		in := &results[i]
 		records[i] = r
 		rulings[i] = onResult(r, o.claimOf(r, from, in))
+		if rulings[i].effect == accept && in.Outcome.TooLarge(r.MaxResult) {
+			in.Blob, in.TooLarge = "", true
+		}
 		if rulings[i].effect == accept && len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
 			rulings[i].effect = carry
 		}

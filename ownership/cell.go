@@ -26,6 +26,7 @@ type Task struct {
 	NotBefore   int64    // Unix milliseconds, 0: at once
 	NotAfter    int64    // Unix milliseconds: no start after it
 	MaxAttempts uint32   // 0: the home's
+	MaxResult   uint64   // bytes; 0: as many as its handler gives
 	Doubt       Doubt
 	Denied      string // of one that is handed over: why its queue does not take it, empty if it does
 }

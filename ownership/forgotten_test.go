@@ -83,7 +83,7 @@ func TestWhatAHomeForgotIsForgottenInTheEnd(t *testing.T) {
 			return out
 		},
 		"a lease that was given back": func(b *bench) Output {
-			return b.owner.Fail(b.task.ID, proto.ReleaseCause_RELEASE_CAUSE_FAILED, "exit 75", 0, b.now)
+			return b.owner.Fail(b.task.ID, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED, Reason: "exit 75"}, b.now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -52,6 +52,7 @@ type run struct {
 	orphan   bool
 	cause    proto.ReleaseCause
 	reason   string
+	most     uint32 // attempts that the handler gives the task, 0: the home decides
 
 	mem runMem
 }
@@ -113,7 +114,7 @@ func (o *Owner) Load(key string, val []byte) error {
 		if k, ok := claimFrom(m.Claim); ok {
 			r := &run{
 				claim: k, queue: m.Queue, phase: m.Phase, mode: m.Mode, stop: m.OnLostLease == onLostStop, attempt: m.Attempt,
-				notAfter: m.NotAfterMs, state: m.State, digest: m.Digest, orphan: m.Orphan, cause: m.Cause, reason: m.Reason,
+				notAfter: m.NotAfterMs, state: m.State, digest: m.Digest, orphan: m.Orphan, cause: m.Cause, reason: m.Reason, most: m.MaxAttempts,
 			}
 			copy(r.home[:], m.Home)
 			copy(r.giver[:], m.GrantedBy)
@@ -157,7 +158,7 @@ func (o *Owner) forget(r *run) {
 func (o *Owner) put(r *run) {
 	m := &proto.OwnerLease{
 		Claim: r.message(), Home: r.home[:], Queue: r.queue, Phase: r.phase, Mode: r.mode, Attempt: r.attempt, NotAfterMs: r.notAfter,
-		State: r.state, Digest: r.digest, Cause: r.cause, Reason: r.reason, Orphan: r.orphan, GrantedBy: r.giver[:],
+		State: r.state, Digest: r.digest, Cause: r.cause, Reason: r.reason, Orphan: r.orphan, GrantedBy: r.giver[:], MaxAttempts: r.most,
 	}
 	if r.stop {
 		m.OnLostLease = onLostStop
@@ -449,7 +450,7 @@ func (o *Owner) speak(r *run) {
 	case r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED:
 		o.out.Sends = append(o.out.Sends, Send{To: r.home, Type: proto.MessageType_RESULT, Task: r.task, Body: r.outcome()})
 	case r.phase == proto.LeasePhase_LEASE_PHASE_RELEASED:
-		m := &proto.Released{Claim: r.message(), Cause: r.cause, Reason: r.reason, RetryAfterMs: r.mem.retry}
+		m := &proto.Released{Claim: r.message(), Cause: r.cause, Reason: r.reason, RetryAfterMs: r.mem.retry, MaxAttempts: r.most}
 		o.out.send(r.home, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
 	default:
 		return

@@ -242,7 +242,7 @@ func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
 		select {
 		case <-time.After(n.work):
 		case <-stop:
-			_ = room.Fail(context.Background(), id, proto.ReleaseCause_RELEASE_CAUSE_STOPPED, "told to", 0)
+			_ = room.Fail(context.Background(), id, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_STOPPED, Reason: "told to"})
 			return
 		}
 		body := append(fmt.Appendf(nil, "by %d in life %d", n.place, life), make([]byte, max(n.size-64, 0))...)

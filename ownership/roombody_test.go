@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -215,6 +216,36 @@ func TestBodyIsLentToTheOwnerAlone(t *testing.T) {
 			if len(v.lent) != tt.lent || tt.lent == 1 && v.lent[0] != (Lend{vTask, vOwner}) {
 				t.Errorf("lent %v, want %d of %s to its owner", v.lent, tt.lent, vTask)
 			}
+		})
+	}
+}
+
+// The home of a queue takes no larger result than the task does, whether it comes beside
+// its record or ahead of it: the task is a dead letter, without that result.
+func TestAResultIsNotLargerThanItsTaskTakes(t *testing.T) {
+	for name, large := range map[string]bool{"beside": false, "ahead": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newRoomWorld(t, 2, time.Second)
+				defer w.close()
+				w.mu.Lock()
+				w.bodies.large = large
+				w.mu.Unlock()
+				for i, most := range []uint64{0, 5000, 7} {
+					w.rooms[0].add(i, func(x *Task) { x.MaxResult = most })
+				}
+				time.Sleep(time.Minute)
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				for i, want := range []string{"SUCCESS by", "SUCCESS by", "DEAD_LETTER "} {
+					if large && i < 2 {
+						continue // their bodies never come
+					}
+					if got := w.ends[roomTask(i)]; len(got) != 1 || !strings.HasPrefix(got[0], want) || i == 2 && got[0] != want {
+						t.Errorf("task %d ended %q, want %s", i, got, want)
+					}
+				}
+			})
 		})
 	}
 }

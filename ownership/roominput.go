@@ -195,6 +195,11 @@ func (r *Room) grant(from proto.PeerID, m *proto.Grant, code proto.Code) {
 
 // result holds a result against the commit rule.
 func (r *Room) result(from proto.PeerID, u Unsealed) {
+	if c := r.home.cells[u.Task]; c != nil && c.owner == from && u.Outcome.TooLarge(c.task.MaxResult) {
+		u.Absent = false // nobody waits for its body
+		r.cfg.Logger.Warn("a result is larger than its task takes: it is refused, and the task is a dead letter", "task", u.Task.String(), "from", from.Short(), "reason", u.Outcome.GetReason())
+		r.add(Output{Events: []Event{{Kind: EventForged, Task: u.Task, Queue: c.task.Queue, Peer: from, Epoch: c.epoch, Cause: proto.Clip(u.Outcome.GetReason(), 128)}}})
+	}
 	in := ResultOf(u.Task, u.Outcome)
 	in.Absent = u.Absent
 	ruling, out := r.home.OnResult(from, in, r.now())
@@ -208,13 +213,16 @@ func (r *Room) result(from proto.PeerID, u Unsealed) {
 }
 
 // Awaits says what a home would answer to a result whose body is not here: NEED_BODY if
-// it counts as things are now.
+// it counts as things are now, TOO_LARGE if it ends the task without its body.
 func (r *Room) Awaits(ctx context.Context, from proto.PeerID, id proto.TaskID, o *proto.Outcome) (proto.Code, error) {
 	return asked(ctx, r, func() proto.Code {
 		in := ResultOf(id, o)
 		in.Absent = true
 		ruling, out := r.home.OnResult(from, in, r.now())
 		r.add(out)
+		if c := r.home.cells[id]; ruling.Code == proto.Code_CODE_NEED_BODY && c.task.MaxResult > 0 && o.GetBodySize() > c.task.MaxResult {
+			return proto.Code_CODE_TOO_LARGE
+		}
 		return ruling.Code
 	})
 }
@@ -300,10 +308,10 @@ func (r *Room) Probed(ctx context.Context, id proto.TaskID, done, unknown bool, 
 }
 
 // Fail takes the end of a run without a result, and returns once it is durable.
-func (r *Room) Fail(ctx context.Context, id proto.TaskID, cause proto.ReleaseCause, reason string, retryAfterMs uint64) error {
+func (r *Room) Fail(ctx context.Context, id proto.TaskID, why *proto.Released) error {
 	return r.ask(ctx, func() {
 		delete(r.alive, id)
-		r.add(r.owner.Fail(id, cause, reason, retryAfterMs, r.now()))
+		r.add(r.owner.Fail(id, why, r.now()))
 	})
 }
 

@@ -330,7 +330,7 @@ func (h *Home) released(c *cell, from proto.PeerID, m *proto.Released) {
 	c.over(why, h.now.Wall)
 	c.reason, c.released, c.place.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
 	h.shy(c, from, m)
-	to := c.after(m.Cause, h.cfg)
+	to := c.after(m, h.cfg)
 	if m.Cause == proto.ReleaseCause_RELEASE_CAUSE_EXPIRED && h.now.past(c.task.NotAfter-h.cfg.Skew.Milliseconds()) {
 		to = step{state: proto.TaskState_TASK_STATE_EXPIRED, reason: c.reason}
 	}
@@ -377,7 +377,7 @@ type step struct {
 // after decides where a task goes whose owner gave the lease back. A lease that
 // ended by no fault of the task spends nothing; what may have been started once,
 // and may be started once only, goes to a person.
-func (c *cell) after(cause proto.ReleaseCause, cfg Config) step {
+func (c *cell) after(m *proto.Released, cfg Config) step {
 	again := step{state: proto.TaskState_TASK_STATE_RETRYING}
 	dead := func(reason string) step {
 		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, reason: reason}
@@ -386,6 +386,10 @@ func (c *cell) after(cause proto.ReleaseCause, cfg Config) step {
 	if limit == 0 {
 		limit = cfg.MaxAttempts
 	}
+	if most := m.GetMaxAttempts(); most > 0 { // a task has no more than its handler gives
+		limit = min(limit, most)
+	}
+	cause := m.GetCause()
 	switch cause {
 	case proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_EXPIRED:
 		return step{state: proto.TaskState_TASK_STATE_PENDING}

@@ -219,7 +219,7 @@ func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, no
 }
 
 // Fail takes the end of a handler that may be tried again, or that was stopped.
-func (o *Owner) Fail(id proto.TaskID, cause proto.ReleaseCause, reason string, retryAfterMs uint64, now Now) Output {
+func (o *Owner) Fail(id proto.TaskID, why *proto.Released, now Now) Output {
 	o.step(now)
 	r := o.runs[id]
 	if r == nil || !r.mem.alive {
@@ -229,7 +229,8 @@ func (o *Owner) Fail(id proto.TaskID, cause proto.ReleaseCause, reason string, r
 		r.mem.alive = false
 		return o.out
 	}
-	o.release(r, cause, reason, retryAfterMs)
+	r.most = why.GetMaxAttempts()
+	o.release(r, why.GetCause(), why.GetReason(), why.GetRetryAfterMs())
 	return o.out
 }
 

@@ -138,7 +138,7 @@ func (x *simNode) endProc(p *simProc) {
 	switch p.end {
 	case 'f':
 		x.s.w.failedRun(p.task)
-		x.apply(x.owner.Fail(p.task, proto.ReleaseCause_RELEASE_CAUSE_FAILED, "exit 75", 0, now))
+		x.apply(x.owner.Fail(p.task, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED, Reason: "exit 75"}, now))
 	default:
 		state := proto.TaskState_TASK_STATE_SUCCESS
 		if p.end == 'n' {
@@ -168,9 +168,9 @@ func (x *simNode) stopProc(st Stop) {
 			x.apply(out)
 		case "it showed no progress":
 			x.s.w.failedRun(st.Task)
-			x.apply(x.owner.Fail(st.Task, proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT, st.Cause, 0, now))
+			x.apply(x.owner.Fail(st.Task, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT, Reason: st.Cause}, now))
 		default:
-			x.apply(x.owner.Fail(st.Task, proto.ReleaseCause_RELEASE_CAUSE_STOPPED, st.Cause, 0, now))
+			x.apply(x.owner.Fail(st.Task, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_STOPPED, Reason: st.Cause}, now))
 		}
 		x.work()
 	})

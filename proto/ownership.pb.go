@@ -929,6 +929,7 @@ type Released struct {
 	Cause         ReleaseCause           `protobuf:"varint,2,opt,name=cause,proto3,enum=transport.v1.ReleaseCause" json:"cause,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`                                    // at most MaxReason bytes
 	RetryAfterMs  uint64                 `protobuf:"varint,4,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // 0: the home decides
+	MaxAttempts   uint32                 `protobuf:"varint,5,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`      // that the owner's handler gives the task; 0: the home decides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -987,6 +988,13 @@ func (x *Released) GetReason() string {
 func (x *Released) GetRetryAfterMs() uint64 {
 	if x != nil {
 		return x.RetryAfterMs
+	}
+	return 0
+}
+
+func (x *Released) GetMaxAttempts() uint32 {
+	if x != nil {
+		return x.MaxAttempts
 	}
 	return 0
 }
@@ -1813,6 +1821,7 @@ type OwnerLease struct {
 	Reason        string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`                               // RELEASED: at most MaxReason bytes
 	Orphan        bool                   `protobuf:"varint,13,opt,name=orphan,proto3" json:"orphan,omitempty"`                              // FINISHED: the home said that it does not count; it counts again if the task comes back
 	GrantedBy     []byte                 `protobuf:"bytes,14,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`        // PeerID of the home whose settled mark covers the epoch
+	MaxAttempts   uint32                 `protobuf:"varint,15,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"` // RELEASED: that the handler gives the task; 0: the home decides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1943,6 +1952,13 @@ func (x *OwnerLease) GetGrantedBy() []byte {
 		return x.GrantedBy
 	}
 	return nil
+}
+
+func (x *OwnerLease) GetMaxAttempts() uint32 {
+	if x != nil {
+		return x.MaxAttempts
+	}
+	return 0
 }
 
 // QueueState is what nodes agree on about a queue. It counts by its deeds: the lower
@@ -3413,12 +3429,13 @@ const file_ownership_proto_rawDesc = "" +
 	"\fsettled_boot\x18\x04 \x01(\x04R\vsettledBoot\x12'\n" +
 	"\x0fsettled_counter\x18\x05 \x01(\x04R\x0esettledCounter\"=\n" +
 	"\aRelease\x122\n" +
-	"\breleased\x18\x01 \x03(\v2\x16.transport.v1.ReleasedR\breleased\"\xa5\x01\n" +
+	"\breleased\x18\x01 \x03(\v2\x16.transport.v1.ReleasedR\breleased\"\xc8\x01\n" +
 	"\bReleased\x12)\n" +
 	"\x05claim\x18\x01 \x01(\v2\x13.transport.v1.ClaimR\x05claim\x120\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x1a.transport.v1.ReleaseCauseR\x05cause\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12$\n" +
-	"\x0eretry_after_ms\x18\x04 \x01(\x04R\fretryAfterMs\">\n" +
+	"\x0eretry_after_ms\x18\x04 \x01(\x04R\fretryAfterMs\x12!\n" +
+	"\fmax_attempts\x18\x05 \x01(\rR\vmaxAttempts\">\n" +
 	"\fReleaseReply\x12.\n" +
 	"\arulings\x18\x01 \x03(\v2\x14.transport.v1.RulingR\arulings\"V\n" +
 	"\x06Status\x12+\n" +
@@ -3495,7 +3512,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x05owner\x18\x03 \x01(\fR\x05owner\x12\x17\n" +
 	"\atime_ms\x18\x04 \x01(\x03R\x06timeMs\x12\x14\n" +
 	"\x05ended\x18\x05 \x01(\tR\x05ended\x12\x19\n" +
-	"\bended_ms\x18\x06 \x01(\x03R\aendedMs\"\xe1\x03\n" +
+	"\bended_ms\x18\x06 \x01(\x03R\aendedMs\"\x84\x04\n" +
 	"\n" +
 	"OwnerLease\x12)\n" +
 	"\x05claim\x18\x01 \x01(\v2\x13.transport.v1.ClaimR\x05claim\x12\x12\n" +
@@ -3514,7 +3531,8 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12\x16\n" +
 	"\x06orphan\x18\r \x01(\bR\x06orphan\x12\x1d\n" +
 	"\n" +
-	"granted_by\x18\x0e \x01(\fR\tgrantedBy\"\xdc\x06\n" +
+	"granted_by\x18\x0e \x01(\fR\tgrantedBy\x12!\n" +
+	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\"\xdc\x06\n" +
 	"\n" +
 	"QueueState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +

@@ -1,0 +1,108 @@
+package node
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// A target that sends a larger result than its task takes is refused: nothing of it is
+// kept, the task is a dead letter that says so, an event and a line of the log tell of it.
+func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
+	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))
+	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	a := start(t, cfg)
+	f := a.forger("mallory", "send", "work")
+	said := func(body int) *proto.Outcome {
+		b := make([]byte, body)
+		return &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: b, BodySize: uint64(body), BodyDigest: sha256sum(b)}
+	}
+	streamed := func(size uint64) *proto.Outcome {
+		return &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, BodySize: size, BodyDigest: make([]byte, 32)}
+	}
+	for name, tt := range map[string]struct {
+		max     int64
+		outcome *proto.Outcome
+		stream  int64 // bytes; 0: none
+		state   string
+	}{
+		"as much as it takes":              {5000, said(5000), 0, "SUCCESS"},
+		"a byte more":                      {5000, said(5001), 0, "DEAD_LETTER"},
+		"a small one":                      {50, said(51), 0, "DEAD_LETTER"},
+		"a stream":                         {5000, streamed(1 << 30), 1 << 30, "DEAD_LETTER"},
+		"a stream that is said to be less": {5000, streamed(7), 1 << 30, "DEAD_LETTER"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := a.submit(t, Request{Target: "mallory", Kind: "k", Bounds: Bounds{MaxResult: tt.max}})
+			task, err := proto.ParseTaskID(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec, err := a.outbox.Get(task)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := proto.Header{
+				What: proto.WhatResult, Mesh: a.mesh.ID, ID: task, Origin: f.Peer(), Target: a.keys.Peer(), Seq: rec.Seq(),
+				Created: time.Now().UnixMilli(), NotAfter: time.Now().Add(time.Hour).UnixMilli(),
+			}
+			if tt.stream > 0 {
+				h.SetStream(uint64(identity.SealedSize(tt.stream)), proto.ChunkSize)
+			}
+			plain, err := proto.Encode(nil, tt.outcome)
+			if err != nil {
+				t.Fatal(err)
+			}
+			env, _, err := identity.NewSealer(clock.System()).Seal(&h, a.keys.SealingKey(), plain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sig, proofs := f.Keys.SignGroup([][32]byte{identity.EnvelopeLeaf(env.Header, env.Body, h.What)})
+			env.Index, env.Path = proofs[0].Index, proofs[0].Path
+			if tt.stream > 0 {
+				env.Signature = sig
+				m, err := f.Ask(a.keys.Peer(), proto.StreamChunk, f.Frame(proto.MessageType_OFFER, &proto.Offer{Type: proto.MessageType_RESULT, Envelope: env}))
+				reply := new(proto.OfferReply)
+				if err == nil {
+					err = proto.DecodeKnown(m.GetPayload(), reply)
+				}
+				if err != nil || reply.GetOffset() != uint64(identity.SealedSize(tt.stream)) {
+					t.Errorf("its body is wanted from byte %d (%v): %v", reply.GetOffset(), reply.GetCode(), err)
+				}
+				env.Signature = nil
+			}
+			payload, err := proto.Encode(nil, env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Say(a.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.MessageType_RESULT, payload, sig))
+			got := a.ended(t, id, tt.state)
+			if tt.state == "SUCCESS" {
+				return
+			}
+			if !strings.Contains(got.Reason, "TOO_LARGE: its target sent a result of") || got.ResultSize != 0 {
+				t.Errorf("reason %q, %d bytes are kept", got.Reason, got.ResultSize)
+			}
+			for _, blob := range []string{resultBlob(task), arrivingBlob(task)} {
+				if has, _ := a.ground.blobs.Has(blob); has {
+					t.Errorf("%s is kept", blob)
+				}
+			}
+			told := false
+			for _, e := range a.Events(t.Context(), 0, 1000, 0).Items {
+				told = told || e.Kind == "task.result_too_large" && strings.Contains(e.Text, id)
+			}
+			if !told {
+				t.Error("no event tells of it")
+			}
+		})
+	}
+}
