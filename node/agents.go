@@ -251,7 +251,7 @@ func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 		return err
 	}
 	if err := n.inbox.Register(spec); err != nil {
-		return errors.Join(fmt.Errorf("%w: %w", ErrInvalid, err), saveHandlers(n.cfg.Dir, n.handlers.added))
+		return errors.Join(fmt.Errorf("%w: %s", ErrInvalid, strings.TrimPrefix(err.Error(), inbox.ErrSpec.Error()+": ")), saveHandlers(n.cfg.Dir, n.handlers.added))
 	}
 	n.handlers.added = added
 	n.handlers.specs[s.Kind] = s

@@ -301,7 +301,7 @@ func (n *Node) Snapshot(ctx context.Context, dir string) error {
 	}
 	err := n.ground.store.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
-		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent is there and belongs to the node's user", ErrRefused, filepath.Dir(dir), err)
+		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent is there and belongs to the node's user", ErrRefused, filepath.Dir(dir), e)
 	}
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/balefire/balefire/api"
@@ -102,7 +103,7 @@ func complain(w *world, path string, err error) {
 	if err.Error() == "" {
 		return
 	}
-	text := strings.TrimPrefix(err.Error(), node.ErrInvalid.Error()+": ")
+	text := plain(err.Error())
 	if text == context.DeadlineExceeded.Error() {
 		text = fmt.Sprintf("the node did not answer within %s: ask again, or with a longer --timeout", w.flags.timeout)
 	}
@@ -120,6 +121,13 @@ func complain(w *world, path string, err error) {
 		fmt.Fprintf(w.err, "  see: %s --help\n", path)
 	}
 }
+
+// layer matches what an error says for programmers: the package that it is of, and that
+// the request is invalid, which the rest explains.
+var layer = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
+
+// plain is an error without the names of packages.
+func plain(text string) string { return layer.ReplaceAllString(text, "$1") }
 
 // fixes says what to do about a problem in words of the command line; those of
 // the problem itself are for programs. Where the error says it, none is here.

@@ -229,7 +229,7 @@ func ended(t node.Task) bool {
 func reasonOf(t node.Task) string {
 	switch {
 	case t.Reason != "":
-		return t.Reason
+		return plain(t.Reason)
 	case exitOf(t) != 0:
 		return fmt.Sprintf("exit %d", exitOf(t))
 	}

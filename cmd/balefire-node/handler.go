@@ -40,6 +40,9 @@ dangerous must be named under dangerous in this node's own configuration file.`,
 				return usage("handler add takes one kind; the program follows --")
 			}
 			s.Kind = args[0]
+			if cmd.Flags().Changed("timeout") {
+				w.say("! --timeout is how long this command waits: the limit of one run is --run-timeout")
+			}
 			return w.addHandler(cmd, s)
 		},
 	}
@@ -70,7 +73,7 @@ func (w *world) addHandler(cmd *cobra.Command, s node.HandlerSpec) error {
 			w.say("but no task of it can be started yet: %s", h.Problem)
 		}
 		if h.Warning != "" {
-			w.say("warning: %s", h.Warning)
+			w.say("! %s", h.Warning)
 		}
 	}
 	return nil

@@ -48,6 +48,22 @@ func TestMistakesAreExplained(t *testing.T) {
 	}
 }
 
+// Errors are told without the names of packages.
+func TestErrorsArePlain(t *testing.T) {
+	for text, want := range map[string]string{
+		"not found: transport: unknown peer \"laptp\": known are beta":  "not found: unknown peer \"laptp\": known are beta",
+		"join: invalid request: identity: not a ticket":                 "join: not a ticket",
+		"open node: store: folder is in use: /x belongs to process 7":   "open node: folder is in use: /x belongs to process 7",
+		"command: arguments refused: this handler takes none":           "arguments refused: this handler takes none",
+		"open the store: permission denied":                             "open the store: permission denied",
+		"attempts used up: exit code 3, after 2 tries of restore: gone": "attempts used up: exit code 3, after 2 tries of restore: gone",
+	} {
+		if got := plain(text); got != want {
+			t.Errorf("%q is told as %q, want %q", text, got, want)
+		}
+	}
+}
+
 // A noun without a verb lists.
 func TestANounListsWhatThereIs(t *testing.T) {
 	for noun, want := range map[string]string{"peers": "laptop", "task": "shell", "dlq": "ID", "handler": "KIND", "queue": "QUEUE", "lease": "TASK"} {

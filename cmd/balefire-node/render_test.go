@@ -23,13 +23,13 @@ func TestTableAlignsWideCharacters(t *testing.T) {
 	tb.row("e\u0301tat", 1234, "y", "")
 	tb.row("laptop", "", "z", "DEAD\nnow")
 	var b bytes.Buffer
-	tb.write(&b, false, 0, plain)
+	tb.write(&b, false, 0, uncolored)
 	want := "NAME       N  STATE\n烽火台     7  ALIVE\ne\u0301tat    1234  -\nlaptop     -  DEAD now\n"
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
 	b.Reset()
-	tb.write(&b, true, 0, plain)
+	tb.write(&b, true, 0, uncolored)
 	if !strings.Contains(b.String(), "ID") {
 		t.Errorf("the wide column is missing:\n%s", b.String())
 	}
@@ -232,8 +232,8 @@ func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 	}
 }
 
-// plain gives no cell a colour.
-func plain(_, text string) string { return text }
+// uncolored gives no cell a colour.
+func uncolored(_, text string) string { return text }
 
 // A table for a narrow terminal loses text of its widest columns, and no numbers.
 func TestTableFitsTheTerminal(t *testing.T) {
@@ -246,7 +246,7 @@ func TestTableFitsTheTerminal(t *testing.T) {
 		10: "01a1f84f  FAILED      3  the print…",
 	} {
 		var b bytes.Buffer
-		tb.write(&b, false, columns, plain)
+		tb.write(&b, false, columns, uncolored)
 		if _, row, _ := strings.Cut(strings.TrimSpace(b.String()), "\n"); row != want || columns > 30 && cells(row) > columns {
 			t.Errorf("%d columns: %q, want %q", columns, row, want)
 		}
