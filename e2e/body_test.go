@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestLargeBodyCrossesRestarts holds S12 and the limit of memory: a body of 1 GiB
-// arrives whole though either side is killed on the way, goes on where it broke
+// TestLargeBodyCrossesRestarts holds S12, with half its size and three deaths, and the
+// limit of memory: a body of 1 GiB arrives whole though either side is killed on the way, goes on where it broke
 // off, and is never whole in the memory of a node.
 func TestLargeBodyCrossesRestarts(t *testing.T) {
 	const size = 1 << 30

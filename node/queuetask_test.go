@@ -314,7 +314,7 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 }
 
 // A handler that says that it makes progress is left alone while it goes on saying
-// so; when it falls silent it is stopped, and another node does its task.
+// so; when it falls silent it is stopped, and another node does its task (S21).
 func TestQueueHandlerShowsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrew(t, 2, 30*time.Minute)

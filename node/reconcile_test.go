@@ -180,18 +180,28 @@ func TestACutOffNodeTakesNothing(t *testing.T) {
 	})
 }
 
-// A jump of the clocks is told for a while (S29).
+// The clock of a home leaps by minutes and back while tasks run: no lease is taken back,
+// and it is told for a while (S29). One that leaps further is doubted and not gone by.
 func TestAJumpOfTheClocksIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 1, time.Second)
+		w, by := jumping(t, 2, 0)
+		c := newCrewOf(t, w, time.Minute)
 		defer c.close()
-		n := c.nodes[0].node
 		warned := func() bool {
-			return slices.ContainsFunc(n.Status(t.Context()).Warnings, func(w string) bool { return strings.Contains(w, "the clocks jumped") })
+			return slices.ContainsFunc(c.nodes[0].node.Status(t.Context()).Warnings, func(w string) bool { return strings.Contains(w, "the clocks jumped") })
 		}
+		ids := c.give(1, 6)
+		time.Sleep(10 * time.Second)
 		before := warned()
-		n.queues.log.events([]ownership.Event{{Kind: ownership.EventSkipped, Peer: n.keys.Peer(), Cause: "a test"}})
+		for _, off := range []time.Duration{time.Hour, 4 * time.Minute, 0} {
+			by.Store(int64(off))
+			time.Sleep(10 * time.Second)
+		}
 		after := warned()
+		c.ended(1, ids, 5*time.Minute)
+		if n := c.again(); n != 0 {
+			t.Errorf("%d tasks were started again", n)
+		}
 		time.Sleep(jumpShown + time.Minute)
 		if before || !after || warned() {
 			t.Errorf("warned before %v, then %v, an hour later %v", before, after, warned())

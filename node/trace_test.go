@@ -1,9 +1,19 @@
 package node
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"io"
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/transport/transporttest"
 )
 
 // What is no traceparent is replaced by a fresh one: it would break the trace of the
@@ -74,4 +84,128 @@ func TestEveryTaskHasATrace(t *testing.T) {
 			t.Errorf("the key again: %+v, %v; a fresh trace makes it no other request", s, err)
 		}
 	}
+}
+
+// A traced handler notes the trace context that each start of a task is given.
+type traced struct {
+	mu   sync.Mutex
+	seen map[string][]string // by task
+	work time.Duration
+}
+
+func (h *traced) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+	h.mu.Lock()
+	h.seen[r.ID.String()] = append(h.seen[r.ID.String()], r.Content.GetTraceparent())
+	h.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return &inbox.Ran{End: inbox.Stopped, Reason: "stopped"}
+	case <-time.After(h.work):
+		return &inbox.Ran{End: inbox.Success}
+	}
+}
+
+func (h *traced) starts(id string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.seen[id]
+}
+
+// A task of a shared queue has one trace, its own or that of its caller: at its origin,
+// at both homes of a handoff, with the owner that died and with the next one, and in
+// the lines of the log about tasks.
+func TestOneTraceThroughAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := make([]lockedBuffer, 4)
+		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
+		w := newWorldWith(t, 4, 1, link, func(s *simulated, cfg *Config) {
+			few(s, cfg)
+			cfg.Logger = slog.New(slog.NewJSONHandler(&logs[s.place], &slog.HandlerOptions{Level: slog.LevelDebug}))
+		})
+		c := newCrewOf(t, w, time.Second)
+		defer c.close()
+		h := &traced{seen: map[string][]string{}, work: 20 * time.Second}
+		serve := func(s *simulated) {
+			if err := s.node.inbox.Register(inbox.Spec{Kind: "traced", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: h}); err != nil {
+				t.Fatal(err)
+			}
+			s.node.gossip.Describe()
+		}
+		origin, home, next, owner := c.nodes[1], c.nodes[0], c.nodes[2], c.nodes[3]
+		serve(owner)
+		given := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		ids := []string{
+			origin.must(Request{Target: "queue:build", Kind: "traced"}),
+			origin.must(Request{Target: "queue:build", Kind: "traced", Trace: given}),
+		}
+		want := map[string]string{ids[1]: given}
+		c.await(time.Minute, "both to run", func() bool { return len(h.starts(ids[0])) == 1 && len(h.starts(ids[1])) == 1 })
+		for _, s := range []*simulated{origin, home} {
+			for _, id := range ids {
+				task, err := s.node.Task(t.Context(), id)
+				if want[id] == "" {
+					want[id] = task.Trace
+				}
+				if err != nil || !validTrace(task.Trace) || task.Trace != want[id] {
+					t.Errorf("at %s the trace is %q, want %q; %v", s.name, task.Trace, want[id], err)
+				}
+			}
+		}
+		c.handOff(0, 2)
+		owner.crash() // with what it runs
+		serve(origin)
+		for _, id := range ids {
+			origin.becomes(id, "SUCCESS", 5*time.Minute)
+			if task, err := next.node.Task(t.Context(), id); err != nil || task.Trace != want[id] {
+				t.Errorf("at the next home the trace is %q, want %q; %v", task.Trace, want[id], err)
+			}
+			starts := h.starts(id)
+			if len(starts) != 2 || starts[0] != want[id] || starts[1] != want[id] {
+				t.Errorf("its starts had the traces %q, want %q twice", starts, want[id])
+			}
+			for _, s := range []*simulated{origin, next} {
+				traces := logs[s.place].tracesOf(t, id)
+				if trace := strings.Split(want[id], "-")[1]; len(traces) != 1 || traces[trace] == 0 {
+					t.Errorf("the log of %s has the traces %v, want %s alone", s.name, traces, trace)
+				}
+			}
+		}
+		if want[ids[0]] == want[ids[1]] {
+			t.Error("two tasks have one trace")
+		}
+	})
+}
+
+// A lockedBuffer is a log that is written and read at once.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+// tracesOf counts by trace the lines about a change of a task.
+func (b *lockedBuffer) tracesOf(t *testing.T, id string) map[string]int {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := map[string]int{}
+	for line := range bytes.Lines(b.buf.Bytes()) {
+		var l struct {
+			Text  string `json:"msg"`
+			Task  string `json:"task_id"`
+			Trace string `json:"trace_id"`
+		}
+		if err := json.Unmarshal(line, &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Task == id && l.Text == "task" {
+			all[l.Trace]++
+		}
+	}
+	return all
 }

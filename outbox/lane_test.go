@@ -310,7 +310,8 @@ func TestBadAcks(t *testing.T) {
 	}
 }
 
-// S13: a critical task waits for no more than what is already on its way.
+// Of S13, what the home does: a critical task waits for no more than what is already on
+// its way.
 func TestUrgentGoesFirst(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)

@@ -288,5 +288,6 @@ func born(r *proto.Record) *proto.Record {
 		State: proto.TaskState_TASK_STATE_PENDING, Class: r.Class, Peer: r.Peer, Kind: r.Kind, Target: r.Target,
 		SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,
 		IdempotencyKey: r.IdempotencyKey, OrderingKey: r.OrderingKey, Labels: r.Labels, RedriveOf: r.RedriveOf,
+		Traceparent: r.Traceparent,
 	}
 }

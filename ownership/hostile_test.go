@@ -141,7 +141,7 @@ func TestWhoRefusesEachGrantIsLeftAlone(t *testing.T) {
 }
 
 // A task of mode at_most_once whose home does not give leave, for it is gone, gives its
-// slot back when its lease is over (S21), and starts never under that lease.
+// slot back when its lease is over, and starts never under that lease.
 func TestLeaveThatDoesNotComeFreesTheSlot(t *testing.T) {
 	b := newBench(t, func(x *Task) { x.Mode = proto.Mode_MODE_AT_MOST_ONCE })
 	b.owner.OnGrant(homePeer, b.grant, 0, b.now)

@@ -81,7 +81,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 }
 
-// TestChurn holds S52: seven simulated days of puts and deletes take bounded space:
+// TestChurn holds S52 for what this store keeps: seven simulated days of puts and deletes take bounded space:
 // the engine says when it is time and Compact gives the space back. BALEFIRE_CHURN
 // sets the number of records that come and go in them; 60 000 by default.
 func TestChurn(t *testing.T) {

@@ -1,0 +1,61 @@
+package node
+
+import (
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// I15: whole nodes that did many tasks, of a named peer and of a queue, have an hour
+// later as many goroutines as after the first of them, and of their bodies nothing in
+// memory: what is left is what a node remembers of tasks that have ended.
+func TestLoadLeavesNothingBehind(t *testing.T) {
+	load := 600
+	if long {
+		load = 12_000
+	}
+	body := make([]byte, 16<<10) // that does not get smaller when it is compressed
+	_, _ = rand.NewChaCha8([32]byte{}).Read(body)
+	synctest.Test(t, func(t *testing.T) {
+		link := transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 1000, Seed: 1}
+		c := newCrewOf(t, newWorldWith(t, 3, 1, link, func(s *simulated, cfg *Config) {
+			few(s, cfg)
+			cfg.Limits.DoneCount = 100
+		}), 10*time.Millisecond)
+		defer c.close()
+		work := func(tasks int) {
+			for ; tasks > 0; tasks -= 100 {
+				rs := make([]Request, 100)
+				for i := range rs {
+					rs[i] = Request{Target: []string{"queue:build", "n0"}[i%2], Kind: "build", Body: body}
+				}
+				got, errs := c.nodes[1].node.SubmitMany(t.Context(), rs)
+				if err := errors.Join(errs...); err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range got {
+					if task, err := c.nodes[1].node.Wait(t.Context(), s.ID); err != nil || task.State != "SUCCESS" {
+						t.Fatalf("%s is %s: %v", s.ID, task.State, err)
+					}
+				}
+			}
+		}
+		rest := func() (heap int64, routines int) {
+			time.Sleep(time.Hour)
+			return heapNow(), runtime.NumGoroutine()
+		}
+		work(200)
+		before, routines := rest()
+		work(load)
+		after, left := rest()
+		t.Logf("%d KiB and %d goroutines; after %d tasks more %d KiB and %d", before>>10, routines, load, after>>10, left)
+		if after-before > int64(load*len(body)/4) || left > routines+10 {
+			t.Errorf("I15: %d KiB and %d goroutines are left of %d tasks with bodies of %d KiB", (after-before)>>10, left-routines, load, len(body)>>10)
+		}
+	})
+}
