@@ -9,6 +9,7 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
 )
@@ -116,6 +117,53 @@ func TestARevokedHomeIsForgotten(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		c.ended(1, c.give(1, 3), time.Minute)
+	})
+}
+
+// What an admin signed of a queue counts at a node if it came before the revocation of
+// the admin, and is read again after it; what comes first after that does not count.
+func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		admin, node := c.nodes[2].node, c.nodes[1].node
+		sign := func(name string) *proto.Signed {
+			s, err := deeds{admin}.Sign(ownership.Deed{Queue: name, Generation: 1, To: node.keys.Peer(), Admin: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		early, late := sign("early"), sign("late")
+		if _, err := (deeds{node}).Verify(early); err != nil {
+			t.Errorf("before the revocation: %v", err)
+		}
+		if err := node.queues.room.MakeQueue(t.Context(), "early", early, func(*proto.QueueState) {}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if err := c.nodes[0].node.Revoke(t.Context(), "n2", "lost"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if _, err := (deeds{node}).Verify(late); err == nil || !strings.Contains(err.Error(), "revoked") {
+			t.Errorf("after the revocation: %v", err)
+		}
+		if _, err := (deeds{node}).Recall(early); err != nil {
+			t.Errorf("what was seen before the revocation: %v", err)
+		}
+		if err := node.queues.room.MakeQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
+			t.Error("a queue is made by the deed of a revoked admin")
+		}
+		c.nodes[1].halt()
+		c.nodes[1].start()
+		c.serve(c.nodes[1], time.Second)
+		time.Sleep(10 * time.Second)
+		for _, s := range c.nodes[:2] {
+			if q, err := s.node.Queue(t.Context(), "early"); err != nil || q.Home != "n1" {
+				t.Errorf("%s takes %s for the home: %v", s.name, q.Home, err)
+			}
+		}
 	})
 }
 

@@ -124,6 +124,72 @@ func TestAQueueThatWasMadeTwice(t *testing.T) {
 	}
 }
 
+// revokedDeeds are those of a node that knows which admins were revoked.
+type revokedDeeds struct {
+	simDeeds
+	revoked map[proto.PeerID]bool
+}
+
+func (d revokedDeeds) Verify(s *proto.Signed) (Deed, error) {
+	x, err := d.simDeeds.Verify(s)
+	if by, _ := proto.PeerIDFrom(s.GetSigner()); err == nil && x.Admin && d.revoked[by] {
+		err = errors.New("its signer was revoked")
+	}
+	return x, err
+}
+
+// What an admin signed counts where it was seen before the admin was revoked, also when
+// it is said again or the queue moves on; seen first after that it does not, whoever says
+// it, until another admin confirms the home or seizes the queue.
+func TestDeedsOfARevokedAdmin(t *testing.T) {
+	s := newSim(1, sound)
+	admin, other, home, next := peerOf(0), peerOf(1), peerOf(5), peerOf(6)
+	claim := func(home proto.PeerID, generation uint64, deeds ...*proto.Signed) *proto.QueueState {
+		return &proto.QueueState{Name: "q", Home: slices.Clone(home[:]), Generation: generation, Deeds: deeds}
+	}
+	made := signedDeed(t, admin, Deed{Generation: 1, To: home})
+	handed := signedDeed(t, home, Deed{Generation: 2, From: home, To: next})
+	seized := func(by proto.PeerID) *proto.Signed {
+		return signedDeed(t, by, Deed{Generation: 2, From: home, To: other, Seized: true})
+	}
+	confirmed := signedDeed(t, other, Deed{Generation: 2, To: next})
+	on := signedDeed(t, next, Deed{Generation: 3, From: next, To: home})
+	nobody := peerOf(4) // what is not known has its home where it is asked for
+	tests := []struct {
+		name   string
+		before *proto.QueueState // nil: nothing is known
+		after  *proto.QueueState
+		want   proto.PeerID
+	}{
+		{"made, and seen before", claim(home, 1, made), claim(home, 1, made), home},
+		{"made, and seen after", nil, claim(home, 1, made), nobody},
+		{"handed over since, and seen before", claim(home, 1, made), claim(next, 2, made, handed), next},
+		{"handed over since, and seen after", nil, claim(next, 2, made, handed), nobody},
+		{"confirmed by another", nil, claim(next, 2, made, handed, confirmed), next},
+		{"confirmed by another, and handed over", nil, claim(home, 3, made, handed, confirmed, on), home},
+		{"seized by it, and seen before", claim(other, 2, made, seized(admin)), claim(other, 2, made, seized(admin)), other},
+		{"seized by it, and seen after", claim(home, 1, made), claim(other, 2, made, seized(admin)), home},
+		{"seized by another", claim(home, 1, made), claim(other, 2, made, seized(other)), other},
+		{"seized by another, of whom nothing is known", nil, claim(other, 2, made, seized(other)), other},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			deeds := revokedDeeds{simDeeds{s.nodes[4]}, map[proto.PeerID]bool{}}
+			h := NewHome(peerOf(4), 1, Config{Deeds: deeds})
+			if tt.before != nil {
+				h.Learn(tt.before, Now{})
+			}
+			deeds.revoked[admin] = true
+			for range 2 {
+				h.Learn(tt.after, Now{})
+			}
+			if got, _ := h.HomeOf("q"); got != tt.want {
+				t.Errorf("its home is %v, want %v", got[0], tt.want[0])
+			}
+		})
+	}
+}
+
 // A chain of deeds begins with one of an admin, for whoever knows nothing of the queue
 // too, and has no generation beyond the bound: a name cannot be taken for ever.
 func TestAChainBeginsWithAnAdmin(t *testing.T) {

@@ -146,7 +146,8 @@ func knownIn(known []proven, x *proto.Signed) bool {
 // knows reports whether x is a deed of q that was checked before.
 func (q *queue) knows(x *proto.Signed) bool { return knownIn(q.deeds, x) }
 
-// A held is that a node was the home of a queue from a generation on, by deeds of a root.
+// A held says that a node is, or was, the home of a queue from a generation on, by deeds
+// of a root.
 type held struct {
 	generation uint64
 	home       proto.PeerID
@@ -164,7 +165,7 @@ func (at held) by(deeds []proven) (place int, ok bool) {
 	return place, place >= 0
 }
 
-// trim leaves so many deeds as a state has room for: those that prove at, from that of an
+// trim leaves as many deeds as a state has room for: those that prove at, from that of an
 // admin on, and the newest others, by which former homes are known. It reports whether
 // there was room, in number and in bytes, for the former.
 func trim(deeds []proven, at held, room int) (kept []proven, ok bool) {
@@ -201,11 +202,11 @@ func (q *queue) since() (n int) {
 	return n
 }
 
-// A claim that a queue has a home is a state as it was looked at.
+// A said is what a state says of the home of a queue, looked at.
 type said struct {
 	deeds []proven // of it and of what is known, that hold
-	root  Root     // of those that prove it
-	right bool     // they do, or the home that is known says it again
+	root  Root     // of those that prove the home
+	right bool     // they prove it, or it is the home that is known
 }
 
 // weigh looks at what m says of q: an admin made the queue, seized it or confirmed its

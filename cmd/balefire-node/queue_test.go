@@ -387,3 +387,31 @@ func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 		t.Errorf("serve: %v", err)
 	}
 }
+
+// adminless is a node to which an admin comes after it was asked so often.
+type adminless struct {
+	*apitest.Node
+	refusals int
+}
+
+func (n *adminless) SetQueue(ctx context.Context, name string, s node.QueueSettings) (node.Queue, error) {
+	q, err := n.Node.SetQueue(ctx, name, s)
+	if n.refusals--; n.refusals >= 0 {
+		return node.Queue{}, fmt.Errorf("%w: an admin has to sign it", node.ErrNoAdmin)
+	}
+	return q, err
+}
+
+// With --wait the making of a queue goes on asking while no admin is connected, and says
+// once what it waits for; without, it is refused.
+func TestQueueSetWaitsForAnAdmin(t *testing.T) {
+	n := &adminless{apitest.New(), 1}
+	code, _, errs := command(t, n, "queue", "set", "build", "--home", "here", "--wait")
+	if code != exitOK || len(n.Calls()) != 2 || strings.Count(errs, "waiting for an admin") != 1 {
+		t.Errorf("%d, asked %q, %q", code, n.Calls(), errs)
+	}
+	n = &adminless{apitest.New(), 1}
+	if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code == exitOK || len(n.Calls()) != 1 || !strings.Contains(errs, "an admin has to sign it") {
+		t.Errorf("without --wait: %d, asked %q, %q", code, n.Calls(), errs)
+	}
+}
