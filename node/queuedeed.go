@@ -30,12 +30,16 @@ func (d deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 	return n.keys.SignDeedAsAdmin(n.mesh, self.Cert, x)
 }
 
-// Verify reads what was stated. What an admin signed counts if it is seen first before
-// the admin was revoked.
+// Verify reads what was stated. What an admin or a home signed counts if it is seen first
+// before its signer was revoked.
 func (d deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	x, err := d.node.mesh.VerifyDeed(s)
-	if err == nil && !x.Issuer.Peer.IsZero() && d.node.book.Revoked(x.Issuer.Peer) {
+	switch {
+	case err != nil:
+	case !x.Issuer.Peer.IsZero() && d.node.book.Revoked(x.Issuer.Peer):
 		err = fmt.Errorf("deed of queue %s: the admin who signed it was revoked", x.Queue)
+	case !x.Admin && d.node.book.Revoked(x.From):
+		err = fmt.Errorf("deed of queue %s: the home that signed it was revoked", x.Queue)
 	}
 	return deedStated(x), err
 }

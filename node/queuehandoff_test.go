@@ -120,6 +120,34 @@ func TestARevokedHomeIsForgotten(t *testing.T) {
 	})
 }
 
+// A home that has a queue by the word of a member that was revoked since has an admin
+// confirm it: who hears of the queue later believes it.
+func TestAHomeAfterARevokedOneIsConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, 3, time.Second)
+		defer c.close()
+		for at := range 2 {
+			time.Sleep(10 * time.Second)
+			c.handOver(at, at+1, nil)
+		}
+		time.Sleep(10 * time.Second)
+		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Home != "n2" || q.Generation != 3 {
+			t.Fatalf("%+v, %v", q, err)
+		}
+		if err := c.nodes[0].node.Revoke(t.Context(), "n1", "lost"); err != nil {
+			t.Fatal(err)
+		}
+		c.await(3*time.Minute, "the founder to know the word of an admin", func() bool {
+			for _, s := range c.nodes[0].node.queues.room.QueueStates()["build"].GetDeeds() {
+				if d, err := (deeds{c.nodes[0].node}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
+					return true
+				}
+			}
+			return false
+		})
+	})
+}
+
 // What an admin signed of a queue counts at a node if it came before the revocation of
 // the admin, and is read again after it; what comes first after that does not count.
 func TestDeedsBeforeAndAfterARevocation(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,7 +125,7 @@ func TestAQueueThatWasMadeTwice(t *testing.T) {
 	}
 }
 
-// revokedDeeds are those of a node that knows which admins were revoked.
+// revokedDeeds are those of a node that knows who was revoked.
 type revokedDeeds struct {
 	simDeeds
 	revoked map[proto.PeerID]bool
@@ -132,16 +133,16 @@ type revokedDeeds struct {
 
 func (d revokedDeeds) Verify(s *proto.Signed) (Deed, error) {
 	x, err := d.simDeeds.Verify(s)
-	if by, _ := proto.PeerIDFrom(s.GetSigner()); err == nil && x.Admin && d.revoked[by] {
+	if by, _ := proto.PeerIDFrom(s.GetSigner()); err == nil && d.revoked[by] {
 		err = errors.New("its signer was revoked")
 	}
 	return x, err
 }
 
-// What an admin signed counts where it was seen before the admin was revoked, also when
-// it is said again or the queue moves on; seen first after that it does not, whoever says
-// it, until another admin confirms the home or seizes the queue.
-func TestDeedsOfARevokedAdmin(t *testing.T) {
+// What an admin or a home signed counts where it was seen before its signer was revoked,
+// also when it is said again or the queue moves on; seen first after that it does not,
+// whoever says it, until another admin confirms the home or seizes the queue.
+func TestDeedsOfTheRevoked(t *testing.T) {
 	s := newSim(1, sound)
 	admin, other, home, next := peerOf(0), peerOf(1), peerOf(5), peerOf(6)
 	claim := func(home proto.PeerID, generation uint64, deeds ...*proto.Signed) *proto.QueueState {
@@ -170,6 +171,9 @@ func TestDeedsOfARevokedAdmin(t *testing.T) {
 		{"seized by it, and seen before", claim(other, 2, made, seized(admin)), claim(other, 2, made, seized(admin)), other},
 		{"seized by it, and seen after", claim(home, 1, made), claim(other, 2, made, seized(admin)), home},
 		{"seized by another", claim(home, 1, made), claim(other, 2, made, seized(other)), other},
+		{"handed over by a revoked home, and seen before", claim(next, 2, made, handed), claim(next, 2, made, handed), next},
+		{"handed over by a revoked home, and seen after", claim(home, 1, made), claim(next, 2, made, handed), home},
+		{"handed over by a revoked home, and confirmed", claim(home, 1, made), claim(next, 2, made, handed, confirmed), next},
 		{"seized by another, of whom nothing is known", nil, claim(other, 2, made, seized(other)), other},
 	}
 	for _, tt := range tests {
@@ -179,7 +183,7 @@ func TestDeedsOfARevokedAdmin(t *testing.T) {
 			if tt.before != nil {
 				h.Learn(tt.before, Now{})
 			}
-			deeds.revoked[admin] = true
+			deeds.revoked[admin], deeds.revoked[home] = !strings.Contains(tt.name, "a revoked home"), strings.Contains(tt.name, "a revoked home")
 			for range 2 {
 				h.Learn(tt.after, Now{})
 			}
@@ -301,8 +305,8 @@ func TestDeedsOfManyMovesFit(t *testing.T) {
 			if cerr != nil {
 				t.Fatal(cerr)
 			}
-			if _, cerr = at.Confirmed("q", signed, Now{}); cerr != nil || q.since() != 0 {
-				t.Fatalf("%v, %d deeds since", cerr, q.since())
+			if _, cerr = at.Confirmed("q", signed, Now{}); cerr != nil || len(q.since()) != 0 {
+				t.Fatalf("%v, %d deeds since", cerr, len(q.since()))
 			}
 			_, err = at.HandOff("q", to.self, Now{})
 		}

@@ -17,7 +17,7 @@ type Deeds interface {
 	// else as an admin.
 	Sign(d Deed) (*proto.Signed, error)
 	// Verify reads what was stated by somebody who may now: the home until then, or an
-	// admin.
+	// admin. Neither is revoked.
 	Verify(s *proto.Signed) (Deed, error)
 	// Recall reads what Verify has accepted before. It goes on to count, also when its
 	// signer may state nothing more.
@@ -193,13 +193,25 @@ func trim(deeds []proven, at held, room int) (kept []proven, ok bool) {
 	return kept, len(kept) <= proto.MaxDeeds && room >= 0
 }
 
-// since is how many deeds of q follow that of the last admin.
-func (q *queue) since() (n int) {
+// since are the deeds of q that follow that of the last admin, the newest first.
+func (q *queue) since() (handed []proven) {
 	at := held{q.state.GetGeneration(), proto.PeerID(q.state.GetHome()), q.root}
-	for i, ok := at.by(q.deeds); ok && !q.deeds[i].Admin && n < len(q.deeds); i, ok = at.by(q.deeds) {
-		at, n = held{q.deeds[i].Generation - 1, q.deeds[i].From, at.root}, n+1
+	for i, ok := at.by(q.deeds); ok && !q.deeds[i].Admin && len(handed) < len(q.deeds); i, ok = at.by(q.deeds) {
+		d := q.deeds[i]
+		handed, at = append(handed, d), held{d.Generation - 1, d.From, at.root}
 	}
-	return n
+	return handed
+}
+
+// unconfirmed reports whether an admin should confirm the home of q: it changed often
+// since the last one did, or by the word of one that was revoked since, which counts
+// nothing for who hears it first.
+func (h *Home) unconfirmed(q *queue) bool {
+	handed := q.since()
+	return len(handed) >= maxSince || slices.ContainsFunc(handed, func(d proven) bool {
+		_, err := h.cfg.Deeds.Verify(d.signed)
+		return err != nil
+	})
 }
 
 // A said is what a state says of the home of a queue, looked at.

@@ -445,7 +445,7 @@ func (r *Room) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
 	return asked(ctx, r, func() map[string]uint64 {
 		all := map[string]uint64{}
 		for name, q := range r.home.queues {
-			if q.known() && q.here(r.cfg.Self) && q.since() >= maxSince {
+			if q.known() && q.here(r.cfg.Self) && r.home.unconfirmed(q) {
 				all[name] = q.state.Generation
 			}
 		}
