@@ -257,6 +257,7 @@ func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 	n.handlers.specs[s.Kind] = s
 	n.inbox.Suspend(s.Kind, s.problem())
 	n.sayHandlers()
+	n.sayKinds()
 	return n.note(ctx, "handler.add", s.Kind)
 }
 
@@ -278,7 +279,15 @@ func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
 	n.handlers.added = left
 	n.inbox.Unregister(kind)
 	delete(n.handlers.specs, kind)
+	n.sayKinds()
 	return n.note(ctx, "handler.remove", kind)
+}
+
+// sayKinds has the members told at once what this node does.
+func (n *Node) sayKinds() {
+	if n.running.Load() {
+		n.gossip.Describe()
+	}
 }
 
 // Who did what stands in the audit.

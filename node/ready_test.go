@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,31 @@ func (s *simulated) give(t *testing.T, to *simulated, kind string) {
 	if _, err := s.node.Submit(t.Context(), Request{Target: to.name, Kind: kind}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// The others know within a moment what a node does, and does no longer.
+func TestKindsAreToldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+		defer w.close()
+		a, b := w.nodes[0], w.nodes[1]
+		time.Sleep(time.Minute)
+		knows := func(want bool) {
+			t.Helper()
+			time.Sleep(300 * time.Millisecond)
+			if m, err := a.node.Member(t.Context(), b.name); err != nil || slices.Contains(m.Kinds, "fresh") != want {
+				t.Errorf("the other knows %v: %v, want it %v", m.Kinds, err, want)
+			}
+		}
+		if err := b.node.AddHandler(t.Context(), allow("fresh", TypeDiscard)); err != nil {
+			t.Fatal(err)
+		}
+		knows(true)
+		if err := b.node.RemoveHandler(t.Context(), "fresh"); err != nil {
+			t.Fatal(err)
+		}
+		knows(false)
+	})
 }
 
 // A task that was refused for long, because nobody does its kind there, goes as
