@@ -22,7 +22,12 @@ func (l lower) Enabled(ctx context.Context, at slog.Level) bool {
 }
 
 func (l lower) Handle(ctx context.Context, r slog.Record) error {
-	r.Level -= oneLevel
+	if r.Level -= oneLevel; r.Message == "listening failed" { // whether that matters is told by who wants to listen
+		r.Level = slog.LevelDebug
+	}
+	if !l.to.Enabled(ctx, r.Level) {
+		return nil
+	}
 	return l.to.Handle(ctx, r)
 }
 

@@ -18,6 +18,7 @@ func TestLinesOfLibp2p(t *testing.T) {
 	log := slog.New(lower{slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: drop})}).With("logger", "net/identify")
 	log.Info("said daily")
 	log.Warn("it went away")
+	log.Warn("listening failed") // the node says so itself
 	log.WithGroup("g").Error("it broke", "n", 1)
 	if got, want := b.String(), "level=INFO msg=\"it went away\" logger=net/identify\nlevel=WARN msg=\"it broke\" logger=net/identify g.n=1\n"; got != want {
 		t.Errorf("it says\n%swant\n%s", got, want)

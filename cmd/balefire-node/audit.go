@@ -147,7 +147,7 @@ func auditLines(list []node.AuditLine, names map[string]string) view {
 			for _, k := range slices.Sorted(maps.Keys(l.Detail)) {
 				detail = append(detail, k+"="+named(l.Detail[k]))
 			}
-			t.row(l.Seq, l.Time.Local().Format(time.DateTime), l.Action, cut(named(l.Actor), 16), cut(l.Task, 13), l.Attempt, exit, strings.Join(l.Argv, " "), strings.Join(detail, " "))
+			t.row(l.Seq, l.Time.Local().Format(time.DateTime), l.Action, p.cut(named(l.Actor), 16), p.cut(l.Task, 13), l.Attempt, exit, strings.Join(l.Argv, " "), strings.Join(detail, " "))
 		}
 		p.table(t)
 	}}

@@ -43,10 +43,7 @@ func configShow(w *world) *cobra.Command {
 				}
 				t := newTable(col("SETTING"), col("VALUE"), col("SOURCE"), wideOnly("DEFAULT"), wideOnly("MEANING"))
 				for _, s := range settings {
-					value := s.Value
-					if !p.wide {
-						value = cut(value, 60)
-					}
+					value := p.cut(s.Value, 60)
 					t.row(s.Key, value, s.Source, s.Default, s.Doc)
 				}
 				p.table(t)

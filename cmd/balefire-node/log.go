@@ -9,11 +9,20 @@ import (
 
 // logger writes to standard error: text on a terminal, else JSON.
 func (w *world) logger(format string, level slog.Leveler) *slog.Logger {
-	o := &slog.HandlerOptions{Level: level}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: spansAsText}
 	if format == "text" || format == "auto" && w.errTTY {
 		return slog.New(slog.NewTextHandler(w.err, o))
 	}
 	return slog.New(slog.NewJSONHandler(w.err, o))
+}
+
+// spansAsText writes a span of time with its unit, in JSON too, where it is else a number
+// of nanoseconds.
+func spansAsText(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // quietLogger is for a command that opens a part of a node itself: people want

@@ -44,12 +44,24 @@ func (p *paper) line(format string, a ...any) {
 }
 
 func (p *paper) table(t *table) {
-	t.write(p.out, p.wide, p.world.columns(), func(cell, text string) string {
+	columns := p.world.columns()
+	if p.wide {
+		columns = 0
+	}
+	t.write(p.out, p.wide, columns, func(cell, text string) string {
 		if style := stateColor(cell); style != "" {
 			return p.world.tint(style, text)
 		}
 		return text
 	})
+}
+
+// cut shortens text for a table, unless the widest is asked for.
+func (p *paper) cut(text string, n int) string {
+	if p.wide {
+		return text
+	}
+	return cut(text, n)
 }
 
 // stateColor is the colour of a cell that is a state; empty: it has none.

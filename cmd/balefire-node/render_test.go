@@ -253,6 +253,19 @@ func TestTableFitsTheTerminal(t *testing.T) {
 	}
 }
 
+// The widest format cuts nothing off.
+func TestWideCutsNothingOff(t *testing.T) {
+	reason := strings.Repeat("why ", 40)
+	page := node.Page[node.Task]{Items: []node.Task{{ID: "01a1f84f-fb79-727b-b679-7a95fb475002", Ending: node.Ending{Reason: reason}}}}
+	for format, whole := range map[string]bool{formatTable: false, formatWide: true} {
+		w, out, _ := testWorld()
+		w.flags.output, w.environ = format, []string{"COLUMNS=80"}
+		if err := w.show(tasksView(w, page)); err != nil || strings.Contains(out.String(), strings.TrimSpace(reason)) != whole {
+			t.Errorf("%s: %v\n%s", format, err, out)
+		}
+	}
+}
+
 // Colours are where a terminal shows them, or --color says so: states and warnings.
 func TestColours(t *testing.T) {
 	for _, tt := range []struct {

@@ -323,6 +323,17 @@ func TestLogLevel(t *testing.T) {
 	}
 }
 
+// A span of time in the log has its unit, in JSON too.
+func TestLogSpansHaveUnits(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		w, _, errs := testWorld()
+		w.logger(format, slog.LevelInfo).Info("later", "wait", 30*time.Second)
+		if !strings.Contains(errs.String(), "30s") {
+			t.Errorf("%s: %s", format, errs)
+		}
+	}
+}
+
 // TestWaitSaysWhatWasSo holds that a wait whose time is over during a question says what
 // was so before that, and not that a question was broken off.
 func TestWaitSaysWhatWasSo(t *testing.T) {

@@ -54,7 +54,7 @@ func tasksView(w *world, page node.Page[node.Task]) view {
 	return view{value: page, lines: lines(page.Items), human: func(p *paper) {
 		t := newTable(col("ID"), col("STATE"), col("KIND"), col("CLASS"), col("ROLE"), col("PEER"), num("AGE"), num("TRIES"), col("REASON"), wideOnly("FULL ID"), wideOnly("BODY"), wideOnly("KEY"))
 		for _, k := range page.Items {
-			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, cut(plain(k.Reason), 60), k.ID, size(k.BodySize), k.Key)
+			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, p.cut(plain(k.Reason), 60), k.ID, size(k.BodySize), k.Key)
 		}
 		p.table(t)
 		if page.Next != "" {
