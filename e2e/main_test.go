@@ -20,6 +20,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/balefire/balefire/store/storetest/crash"
 )
 
 // nodeBinary is the node under test.
@@ -29,6 +31,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mutantVariable) != "" {
 		os.Exit(runMutant())
 	}
+	crash.Victim(victims)
 	os.Exit(run(m))
 }
 

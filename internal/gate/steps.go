@@ -75,7 +75,7 @@ var soakSteps = slices.Concat([]step{
 },
 	eachProcess(false,
 		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestKillAtPointsOfLeases", "TestTakeover",
-		"TestPowerCut", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
+		"TestPowerCut", "TestDiskLosesPower", "TestDiskLosesWhatIsNotSynced", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
 		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage", "TestFirstTaskPage", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
 		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
@@ -132,6 +132,7 @@ var estimates = map[string]time.Duration{
 	"TestManyFailures":         3 * time.Minute,
 	"TestLinkComesBack":        8 * time.Minute,
 	"TestMeshOfContainers":     4 * time.Minute,
+	"TestDiskLosesPower":       8 * time.Minute,
 }
 
 // choose returns the steps with these names, separated by commas; all if there are

@@ -23,8 +23,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,6 +39,7 @@ type Opener func(dir string) (store.Engine, error)
 // Config describes a run. The zero value of each field means its default.
 type Config struct {
 	Engine       string        // a name given to Main
+	Dir          string        // of the store; default a fresh one
 	Rounds       int           // kills; default 30; BALEFIRE_ROUNDS overrides it
 	Ops          int           // puts a transaction has at most; default 8
 	Value        int           // bytes a value has at most; default 600
@@ -44,6 +47,10 @@ type Config struct {
 	Lanes        int           // goroutines that write, through the front; default 0: one, to the engine itself
 	CompactEvery int           // commits of lane 0 between two compactions; default none
 	Life         time.Duration // a victim lives up to so long after it opened; default 60ms
+
+	// Cut ends a victim and puts what a disk had kept at that moment in the place of its
+	// store; by default the victim is killed, and its store has all that it wrote.
+	Cut func(victim *os.Process) error `json:"-"`
 }
 
 func (c Config) withDefaults() Config {
@@ -70,10 +77,10 @@ type Result struct {
 // state that it must not be in.
 func Run(t *testing.T, cfg Config) Result {
 	t.Helper()
-	seed := rand.Uint64()
-	res, err := run(t.Context(), filepath.Join(t.TempDir(), "store"), seed, cfg.withDefaults())
+	cfg.Dir = cmp.Or(cfg.Dir, filepath.Join(t.TempDir(), "store"))
+	res, err := Try(t.Context(), cfg)
 	if err != nil {
-		t.Fatalf("seed %#x, %+v: %v", seed, res, err)
+		t.Fatal(err)
 	}
 	if res.Acked == 0 {
 		t.Errorf("the victims never wrote: %+v", res)
@@ -82,17 +89,27 @@ func Run(t *testing.T, cfg Config) Result {
 	return res
 }
 
+// Try is Run for whoever wants to see it fail: cfg.Dir is given.
+func Try(ctx context.Context, cfg Config) (Result, error) {
+	seed := rand.Uint64()
+	res, err := run(ctx, cfg.Dir, seed, cfg.withDefaults())
+	if err != nil {
+		return res, fmt.Errorf("seed %#x, %+v: %w", seed, res, err)
+	}
+	return res, nil
+}
+
 // maxLonger bounds how often the victims' life is doubled when none has written.
 const maxLonger = 8
 
 func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, err error) {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	acked := make([]int, max(cfg.Lanes, 1))
+	acked, last := make([]int, max(cfg.Lanes, 1)), make([]int, max(cfg.Lanes, 1))
 	for n := 0; n < cfg.Rounds || res.Acked == 0 && n < cfg.Rounds+maxLonger; n++ {
 		if n >= cfg.Rounds {
 			cfg.Life *= 2 // a slow machine: nobody has lived long enough to write
 		}
-		r := round{job: job{Config: cfg, Dir: dir, Acked: acked}, life: time.Duration(rng.Int64N(int64(cfg.Life)))}
+		r := round{job: job{Config: cfg, Store: dir, Acked: acked, Last: last}, life: time.Duration(rng.Int64N(int64(cfg.Life)))}
 		r.early = rng.IntN(5) == 0
 		found, err := r.run(ctx)
 		if err != nil {
@@ -107,7 +124,7 @@ func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, 
 			res.Ahead += n - acked[i]
 			next := max(n, found.acked[i])
 			res.Acked += next - acked[i]
-			acked[i] = next
+			acked[i], last[i] = next, max(next, found.last[i])
 		}
 	}
 	return res, nil
@@ -116,7 +133,8 @@ func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, 
 // said is what a victim told before it died.
 type said struct {
 	opened []int // transactions it found, by lane
-	acked  []int // last acknowledged transaction, by lane
+	acked  []int // last acknowledged transaction when its end began, by lane
+	last   []int // last acknowledged transaction, by lane
 }
 
 // A round is the life of one victim.
@@ -145,45 +163,98 @@ func (r round) run(ctx context.Context) (*said, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	limit := time.AfterFunc(time.Minute, kill)
+	var heard ears
+	ended := make(chan error, 1)
+	limit := time.AfterFunc(time.Minute, func() {
+		heard.mark()
+		var err error
+		if r.Cut != nil {
+			err = r.Cut(cmd.Process)
+		}
+		kill()
+		ended <- err
+	})
 	if r.early {
 		limit.Reset(r.life / 4)
 	}
-	s, err := listen(out, len(r.Acked), func() {
+	err = heard.listen(out, len(r.Acked), func() {
 		if !r.early {
 			limit.Reset(r.life)
 		}
 	})
-	limit.Stop()
-	killed := ctx.Err() != nil
+	killed := !limit.Stop()
+	if killed {
+		err = errors.Join(err, <-ended)
+	}
+	killed = killed || ctx.Err() != nil
 	kill()
 	if exit := cmd.Wait(); err == nil && !killed {
 		err = fmt.Errorf("the victim ended by itself: %w", cmp.Or(exit, errors.New("exit 0")))
 	}
-	return s, err
+	return heard.all(), err
+}
+
+// ears hear what a victim says.
+type ears struct {
+	mu     sync.Mutex
+	said   *said
+	marked bool
+}
+
+// mark notes that the end begins: what is acknowledged from now on may be lost.
+func (e *ears) mark() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.marked = true; e.said != nil {
+		e.said.acked = slices.Clone(e.said.last)
+	}
+}
+
+// all is what was heard, nil when the victim had not opened the store.
+func (e *ears) all() *said {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.said != nil && !e.marked {
+		e.said.acked = e.said.last
+	}
+	return e.said
+}
+
+// hear notes what one line says.
+func (e *ears) hear(line string, lanes int) (opened bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	word, rest, _ := strings.Cut(line, " ")
+	switch word {
+	case "open":
+		s := &said{acked: make([]int, lanes), last: make([]int, lanes)}
+		if err := json.Unmarshal([]byte(rest), &s.opened); err != nil {
+			return false, err
+		}
+		e.said = s
+		return true, nil
+	case "ack":
+		var lane, n int
+		if _, err := fmt.Sscan(rest, &lane, &n); err == nil && e.said != nil {
+			e.said.last[lane] = n
+		}
+	case "bad":
+		return false, errors.New(rest)
+	}
+	return false, nil
 }
 
 // listen reads what a victim says until its end.
-func listen(out io.Reader, lanes int, opened func()) (*said, error) {
-	var s *said
+func (e *ears) listen(out io.Reader, lanes int, opened func()) error {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
-		word, rest, _ := strings.Cut(lines.Text(), " ")
-		switch word {
-		case "open":
-			s = &said{acked: make([]int, lanes)}
-			if err := json.Unmarshal([]byte(rest), &s.opened); err != nil {
-				return nil, err
-			}
+		open, err := e.hear(lines.Text(), lanes)
+		if err != nil {
+			return err
+		}
+		if open {
 			opened()
-		case "ack":
-			var lane, n int
-			if _, err := fmt.Sscan(rest, &lane, &n); err == nil && s != nil {
-				s.acked[lane] = n
-			}
-		case "bad":
-			return nil, errors.New(rest)
 		}
 	}
-	return s, nil
+	return nil
 }

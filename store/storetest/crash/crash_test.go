@@ -147,14 +147,14 @@ func TestLaneModel(t *testing.T) {
 				got[id(op.Bucket, op.Key)] = op.Val
 			}
 		}
-		if at, err := l.check(got, n); at != n || err != nil {
+		if at, err := l.check(got, n, n); at != n || err != nil {
 			t.Fatalf("after transaction %d: %d, %v", n, at, err)
 		}
 	}
-	if _, err := l.check(got, 61); err == nil {
+	if _, err := l.check(got, 61, 61); err == nil {
 		t.Error("a lost transaction was not noticed")
 	}
-	if _, err := l.check(got, 58); err == nil {
+	if _, err := l.check(got, 58, 58); err == nil {
 		t.Error("a transaction nobody wrote was not noticed")
 	}
 }

@@ -99,12 +99,12 @@ func (l lane) after(n int) map[string][]byte {
 func id(b store.Bucket, key []byte) string { return fmt.Sprintf("%s/%x", b, key) }
 
 // check compares what was found of the lane with what must be there.
-func (l lane) check(found map[string][]byte, acked int) (n int, err error) {
+func (l lane) check(found map[string][]byte, acked, last int) (n int, err error) {
 	if v := found[id(store.Meta, l.metaKey())]; len(v) == 8 {
 		n = int(binary.BigEndian.Uint64(v))
 	}
-	if n < acked || n > acked+1 {
-		return n, fmt.Errorf("lane %d is at transaction %d, but %d was the last acknowledged", l.num, n, acked)
+	if n < acked || n > last+1 {
+		return n, fmt.Errorf("lane %d is at transaction %d, but %d was the last acknowledged", l.num, n, min(max(n, acked), last))
 	}
 	want := l.after(n)
 	for k, v := range want {

@@ -19,16 +19,23 @@ const victimEnv = "BALEFIRE_CRASH_VICTIM"
 // A job is what a victim has to do.
 type job struct {
 	Config
-	Dir   string
-	Acked []int // last acknowledged transaction, by lane
+	Store string // its folder
+	Acked []int  // last transaction that must be there, by lane
+	Last  []int  // last acknowledged transaction, by lane
 }
 
 // Main is to be called by TestMain: it runs the victim when this process is
 // one, otherwise the tests. It does not return.
 func Main(m *testing.M, engines map[string]Opener) {
+	Victim(engines)
+	os.Exit(m.Run())
+}
+
+// Victim runs the victim, and does not return, when this process is one.
+func Victim(engines map[string]Opener) {
 	text, ok := os.LookupEnv(victimEnv)
 	if !ok {
-		os.Exit(m.Run())
+		return
 	}
 	v := &victim{out: os.Stdout}
 	err := json.Unmarshal([]byte(text), &v.job)
@@ -59,7 +66,7 @@ func (v *victim) run(engines map[string]Opener) error {
 	if !ok {
 		return fmt.Errorf("no engine is called %q", v.Engine)
 	}
-	e, err := open(v.Dir)
+	e, err := open(v.Store)
 	if err != nil {
 		return fmt.Errorf("the store does not open: %w", err)
 	}
@@ -114,7 +121,7 @@ func (v *victim) check(t target, lanes []lane) ([]int, error) {
 	at := make([]int, len(lanes))
 	for i, l := range lanes {
 		var err error
-		if at[i], err = l.check(found[i], v.Acked[i]); err != nil {
+		if at[i], err = l.check(found[i], v.Acked[i], v.Last[i]); err != nil {
 			return nil, err
 		}
 	}

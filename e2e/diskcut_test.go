@@ -1,0 +1,225 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/store/pebble"
+	"github.com/balefire/balefire/store/storetest/crash"
+)
+
+// victims are the stores whose disks lose power.
+var victims = map[string]crash.Opener{
+	"nutsdb": func(dir string) (store.Engine, error) { return nuts.Open(dir, nuts.Config{Logger: silent}) },
+	"pebble": func(dir string) (store.Engine, error) { return pebble.Open(dir, pebble.Config{Logger: silent}) },
+	"synced": func(dir string) (store.Engine, error) { return openPlain(dir, (*os.File).Sync) },
+	"unsynced": func(dir string) (store.Engine, error) {
+		return openPlain(dir, func(*os.File) error { return nil })
+	},
+}
+
+var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// TestDiskLosesPower holds I1 and I8 on a real file system: 16 writers commit to a store
+// on an ext4 of its own, whose disk stops at a random moment with what it has; what the
+// system had not sent it by then is lost. Either the process was killed before, or it
+// runs on meanwhile. Each time the store opens by itself on what the disk had and holds
+// every transaction that was acknowledged before, whole. BALEFIRE_POWERCUT_ROUNDS sets
+// how often.
+func TestDiskLosesPower(t *testing.T) {
+	count := rounds(5, 300)
+	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_POWERCUT_ROUNDS")); err == nil && n > 0 {
+		count = n
+	}
+	for _, engine := range engines {
+		for _, kind := range []string{"stopped first", "while it runs"} {
+			t.Run(engine+" "+kind, func(t *testing.T) {
+				d := newDisk(t)
+				cut := d.cut
+				if kind == "stopped first" {
+					cut = func(victim *os.Process) error {
+						if err := victim.Kill(); err != nil {
+							return err
+						}
+						return d.cut(victim)
+					}
+				}
+				crash.Run(t, crash.Config{
+					Engine: engine, Dir: filepath.Join(d.at, "store"), Rounds: count, Lanes: 16, CompactEvery: 60,
+					Life: 300 * time.Millisecond, Cut: cut,
+				})
+			})
+		}
+	}
+}
+
+// The disk of TestDiskLosesPower keeps what was synced, and loses what was not: a log
+// whose commits are not synced survives the death of its process, and not the cut.
+func TestDiskLosesWhatIsNotSynced(t *testing.T) {
+	d := newDisk(t)
+	for _, tt := range []struct {
+		engine string
+		cut    func(*os.Process) error
+		lost   bool
+	}{
+		{"unsynced", nil, false},
+		{"synced", d.cut, false},
+		{"unsynced", d.cut, true},
+	} {
+		c := crash.Config{Engine: tt.engine, Dir: filepath.Join(d.at, tt.engine), Rounds: 8, Life: 200 * time.Millisecond, Cut: tt.cut}
+		if _, err := crash.Try(t.Context(), c); tt.lost != (err != nil && strings.Contains(err.Error(), "was the last acknowledged")) {
+			t.Errorf("%s, cut %v: %v", tt.engine, tt.cut != nil, err)
+		}
+	}
+}
+
+// A plain engine is a log of commits as lines of JSON, in memory when it is open.
+type plain struct {
+	*mem.Engine
+	log  *os.File
+	sync func(*os.File) error
+}
+
+func openPlain(dir string, sync func(*os.File) error) (store.Engine, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	p := &plain{mem.New(), log, sync}
+	for lines := json.NewDecoder(log); ; {
+		var ops []store.Op
+		if err := lines.Decode(&ops); err != nil { // its end, torn or not
+			return p, log.Truncate(lines.InputOffset())
+		}
+		if err := p.Engine.Commit(ops); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (p *plain) Commit(ops []store.Op) error {
+	line, err := json.Marshal(ops)
+	if err != nil {
+		return err
+	}
+	if _, err := p.log.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	if err := p.sync(p.log); err != nil {
+		return err
+	}
+	return p.Engine.Commit(ops)
+}
+
+// A disk is an ext4 in a file of another ext4. While that is frozen the disk keeps what
+// it has, whatever is written to it.
+//
+//	store ── files ──▶ ext4 at "at" ── loop ──▶ N.img on the ext4 at "below" ── loop ──▶ memory
+type disk struct {
+	below, at, copy string
+	images          int
+}
+
+func newDisk(t *testing.T) *disk {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "balefire-disk-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &disk{below: filepath.Join(dir, "below"), at: filepath.Join(dir, "at"), copy: filepath.Join(dir, "copy.img")}
+	t.Cleanup(func() {
+		_ = command("umount", "-l", d.at)
+		_ = command("umount", "-l", d.below)
+		os.RemoveAll(dir)
+	})
+	for _, at := range []string{d.below, d.at} {
+		if err := os.Mkdir(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lower := filepath.Join(dir, "lower.img")
+	for _, argv := range [][]string{
+		{"truncate", "-s", "3G", lower},
+		{"mkfs.ext4", "-q", "-F", "-m", "0", lower},
+		{"mount", "-o", "loop", lower, d.below},
+		{"truncate", "-s", "1G", d.image()},
+		{"mkfs.ext4", "-q", "-F", "-N", "2048", "-J", "size=8", "-E", "lazy_itable_init=0,lazy_journal_init=0", d.image()},
+		{"mount", "-o", diskOptions, d.image(), d.at},
+	} {
+		if err := command(argv...); err != nil {
+			t.Fatalf("this test needs root and loop devices: %v", err)
+		}
+	}
+	return d
+}
+
+// diskOptions have the file system send nothing by itself that nobody asked to be
+// synced, and give up what it does not need.
+const diskOptions = "loop,commit=300,discard"
+
+func (d *disk) image() string { return filepath.Join(d.below, fmt.Sprintf("%d.img", d.images)) }
+
+// cut stops the disk, ends the victim, and has what the disk had in the disk's place.
+func (d *disk) cut(victim *os.Process) (err error) {
+	below, err := os.Open(d.below)
+	if err != nil {
+		return err
+	}
+	defer below.Close()
+	if err := freeze(below, fiFreeze); err != nil {
+		return fmt.Errorf("freeze: %w", err)
+	}
+	err = command("cp", "--sparse=always", d.image(), d.copy)
+	_ = victim.Kill() // it ends when it can write again
+	if err := freeze(below, fiThaw); err != nil {
+		return fmt.Errorf("thaw: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := command("umount", "-l", d.at); err != nil {
+		return err
+	}
+	old := d.image()
+	d.images++
+	if err := command("cp", "--sparse=always", d.copy, d.image()); err != nil {
+		return err
+	}
+	if err := os.Remove(old); err != nil {
+		return err
+	}
+	return command("mount", "-o", diskOptions, d.image(), d.at)
+}
+
+// The requests of ioctl that stop and resume a file system.
+const fiFreeze, fiThaw = 0xc0045877, 0xc0045878
+
+func freeze(f *os.File, how uint) error {
+	return unix.IoctlSetInt(int(f.Fd()), how, 0)
+}
+
+func command(argv ...string) error {
+	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%q: %w: %s", argv, err, out)
+	}
+	return nil
+}
