@@ -137,12 +137,12 @@ func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 			t.Errorf("%s: %d, %q, want %q", line, code, errs, want)
 		}
 	}
-	for args, told := range map[string]bool{"send laptop resize": true, "send laptop resize -": false} {
+	for args, told := range map[string]bool{"send laptop resize": true, "send laptop resize -": false, "send laptop resize -- 800": false} {
 		socket := socketPath(t)
 		served(t, choosy{apitest.New()}, socket)
 		w, _, errs := testWorld()
 		w.unread = func() bool { return true }
-		if code := execute(t.Context(), w, append(strings.Fields(args), "--socket", socket)); code != exitOK || strings.Contains(errs.String(), "standard input was not sent") != told {
+		if code := execute(t.Context(), w, append([]string{"--socket", socket}, strings.Fields(args)...)); code != exitOK || strings.Contains(errs.String(), "standard input was not sent") != told {
 			t.Errorf("%s: %d, %q", args, code, errs)
 		}
 	}

@@ -279,12 +279,12 @@ func TestColours(t *testing.T) {
 		}
 		err := w.show(view{human: func(p *paper) {
 			p.line("! look at this")
-			tb := newTable(col("STATE"), col("ID"))
+			tb := newTable(col("STATE"), col("ID"), num("RETRYING"))
 			tb.row("DEAD_LETTER", "1")
 			p.table(tb)
 		}})
 		red, yellow := strings.Contains(out.String(), "\x1b[31mDEAD_LETTER\x1b[0m  1"), strings.Contains(out.String(), "\x1b[33m! look at this\x1b[0m")
-		if err != nil || red != tt.want || yellow != tt.want {
+		if err != nil || strings.Contains(out.String(), "mRETRYING") || red != tt.want || yellow != tt.want {
 			t.Errorf("%+v: %q, %v", tt, out, err)
 		}
 	}

@@ -108,7 +108,7 @@ func (w *world) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 		return err
 	}
 	w.tellSubmitted(s, w.clock.Mono()-start)
-	if len(words) == 2 && w.unread != nil && w.unread() {
+	if len(args) == 2 && w.unread != nil && w.unread() {
 		w.say("! standard input was not sent: write - behind the kind to send it as the body")
 	}
 	if !s.Known {

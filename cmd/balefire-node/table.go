@@ -64,12 +64,14 @@ func (t *table) write(w io.Writer, wide bool, columns int, paint func(cell, text
 	for i, c := range t.columns {
 		heading[i] = c.name
 	}
-	for _, r := range append([][]string{heading}, t.rows...) {
+	for line, r := range append([][]string{heading}, t.rows...) {
 		var b strings.Builder
 		for n, i := range shown {
 			text := shorten(r[i], widths[i])
 			pad := strings.Repeat(" ", widths[i]-cells(text))
-			text = paint(r[i], text)
+			if line > 0 {
+				text = paint(r[i], text)
+			}
 			if n > 0 {
 				b.WriteString("  ")
 			}
