@@ -59,7 +59,7 @@ func (t *Transport) Hops() []Hop {
 		}
 	}
 	score := func(p route.Path) float64 { return t.cfg.Weights.Score(p).Total }
-	return t.told.choose(all, score, t.cfg.Clock.Mono())
+	return t.reach.hops.choose(all, score, t.cfg.Clock.Mono())
 }
 
 // far returns the way from p to relay r, as p says; zero: it says nothing of it.

@@ -36,6 +36,7 @@ type reach struct {
 	seen     *observed
 	punching *puncher
 	aims     aims
+	hops     told // which ways to relays this node tells
 
 	mu   sync.Mutex
 	held map[proto.PeerID]*reservation

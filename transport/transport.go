@@ -31,7 +31,6 @@ type Transport struct {
 	met   *metrics
 	crew  *crew
 	reach *reach // relays, reservations, hole punching
-	told  told   // which ways to relays this node tells
 
 	open   atomic.Bool   // Run runs: connections are taken
 	opened chan struct{} // closed when it began, or could not
