@@ -31,15 +31,22 @@ func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
 		if len(e.GetNode()) > 0 {
 			name, _ = n.peerNames(e.GetNode())
 		}
-		if n := len(t.Events); n > 0 && t.Events[n-1].Node == name && t.Events[n-1].State == e.GetState().Name() && t.Events[n-1].Attempt == e.GetAttempt() && e.GetCause()+t.Events[n-1].Cause == "" {
-			continue // told by this node and by the other one
+		v := Event{Time: at(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
+		if len(t.Events) == 0 || !v.repeats(t.Events[len(t.Events)-1]) {
+			t.Events = append(t.Events, v)
 		}
-		t.Events = append(t.Events, Event{Time: at(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()})
 	}
 	for _, a := range r.GetHistory() {
 		t.History = append(t.History, Attempt{Number: a.GetNumber(), Started: at(a.GetStartedMs()), Finished: at(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
 	}
 	return t
+}
+
+// repeats reports whether e says nothing that the one before it did not: both sides tell
+// what one of them did, each by its own clock.
+func (e Event) repeats(before Event) bool {
+	e.Time = before.Time
+	return e == before && e.Cause == "" && e.Folded == 0
 }
 
 func times(r *proto.Record) Times {
