@@ -339,8 +339,8 @@ func sameEnvelope(a, b *proto.Envelope) bool {
 	return a.GetIndex() == b.GetIndex()
 }
 
-// The bad-input family "envelope" (S54, I2, I9): 202 203 damaged envelopes a
-// suite, of which none may pass. Each gives a typed refusal; damage to the slot
+// The bad-input family "envelope" (S54, I2, I9): 52 203 damaged envelopes a suite,
+// 202 203 with BALEFIRE_LONG=1, of which none may pass. Each gives a typed refusal; damage to the slot
 // alone never ends a task, because anybody on the way may have done it.
 func TestDamagedEnvelopesAreRefused(t *testing.T) {
 	cases := 52_203

@@ -182,7 +182,7 @@ func TestSubmitRefusesWhatCannotBe(t *testing.T) {
 }
 
 // The same key and request is the same task; another request under it is
-// refused. A redrive of an ended task carries the key on (I6).
+// refused (I6). That a redrive carries the key on is held in outbox.
 func TestIdempotencyKeys(t *testing.T) {
 	a, b := pair(t, nil)
 	dir := t.TempDir()
