@@ -225,9 +225,13 @@ func (p *porter) Forget(id proto.TaskID, o *proto.Outcome) {
 	}
 }
 
-// discard removes a body that nobody needs here, whole or in part.
+// discard removes a body that nobody needs here, whole or in part, unless it is needed
+// again by then.
 func (p *porter) discard(name string) {
 	p.send(func(ctx context.Context) {
+		if p.keeps(name) {
+			return
+		}
 		err := p.node.ground.blobs.Delete(name)
 		if err == nil || errors.Is(err, blob.ErrNotFound) {
 			err = p.node.forgetProgress(ctx, name)

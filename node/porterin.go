@@ -174,14 +174,18 @@ func (p *porter) moved(id proto.TaskID) error {
 	return nil
 }
 
-// fetched lets a task wait for a slot whose body is here.
+// fetched lets a task wait for a slot whose body is here. What came of a body that nobody
+// awaits any more is removed: it could not be while its stream lasted.
 func (p *porter) fetched(id proto.TaskID, whole bool) {
 	p.mu.Lock()
-	a := p.awaits[id]
+	a, needed := p.awaits[id], p.ours[id]
 	if whole {
 		delete(p.awaits, id)
 	}
 	p.mu.Unlock()
+	if !needed {
+		p.discard(grantedBlob(id))
+	}
 	if a == nil || !whole {
 		return
 	}
@@ -220,8 +224,20 @@ func (p *porter) offeredEnd(ctx context.Context, from proto.PeerID, m *proto.Mes
 			p.ends[h.ID] = append(p.ends[h.ID], name)
 		}
 		p.mu.Unlock()
+		sink.ended = func(bool) { p.endCame(h.ID, name) }
 	}
 	return sink, reply, err
+}
+
+// endCame removes what came of a result whose task was let go meanwhile: until its stream
+// ended, which takes a while if the owner is dead, it could not be.
+func (p *porter) endCame(id proto.TaskID, name string) {
+	p.mu.Lock()
+	wanted := slices.Contains(p.ends[id], name)
+	p.mu.Unlock()
+	if !wanted {
+		p.discard(name)
+	}
 }
 
 // offeredHandoff takes the body of a task that an old home hands over.

@@ -232,7 +232,7 @@ func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
 	for _, tt := range []struct{ name, prefix string }{{"in mid-fetch", "run-"}, {"in mid-result", "end-"}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newBigCrew(t, nil)
+				c := newBigCrew(t, few)
 				defer c.close()
 				ids, bodies := c.giveBig(0, 1)
 				var owner int
