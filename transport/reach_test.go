@@ -248,19 +248,19 @@ func TestClientRestarts(t *testing.T) {
 }
 
 // TestLossDoesNotDowngrade holds S41: a direct path that carries acknowledged
-// work stays in use, whatever is lost on it.
+// work stays in use, although a third is lost on it.
 func TestLossDoesNotDowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Cone, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100, Seed: 3})
 		defer m.close()
 		m.await(time.Minute, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
 		before := m.happened(0, transport.EventPath)
-		m.SetLoss(0.3)
+		m.LoseEach(3)
 		for range 120 {
 			m.nodes[0].give(20)
 			time.Sleep(time.Second)
 		}
-		m.SetLoss(0)
+		m.LoseEach(0)
 		m.await(time.Minute, "the rest", func() bool { return m.nodes[0].left() == 0 })
 		if n := m.happened(0, transport.EventPath) - before; n != 0 || !m.direct(0, 1) {
 			t.Errorf("%d changes of the path, direct %v", n, m.direct(0, 1))

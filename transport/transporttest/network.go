@@ -44,17 +44,19 @@ type Link struct {
 type Network struct {
 	sim *simnet.Simnet
 
-	mu    sync.Mutex
-	link  Link
-	rng   *rand.Rand
-	group map[int]int              // node → side of a partition; all others are on side 0
-	cuts  map[[2]int]bool          // one way, from and to
-	down  map[int]bool             // nodes without any network
-	walls map[int]*wall            // nodes behind a NAT
-	bad   map[int]float64          // further loss of single nodes, both ways
-	slow  map[[2]int]time.Duration // further latency between two nodes, the lower first
-	held  map[int][]func()
-	stats Stats
+	mu     sync.Mutex
+	link   Link
+	rng    *rand.Rand
+	group  map[int]int              // node → side of a partition; all others are on side 0
+	cuts   map[[2]int]bool          // one way, from and to
+	down   map[int]bool             // nodes without any network
+	walls  map[int]*wall            // nodes behind a NAT
+	bad    map[int]float64          // further loss of single nodes, both ways
+	slow   map[[2]int]time.Duration // further latency between two nodes, the lower first
+	every  int                      // of each so many packets from one node to another one vanishes; 0: none
+	passed map[[2]int]int           // packets since the last that vanished so
+	held   map[int][]func()
+	stats  Stats
 }
 
 // Stats count packets.
@@ -69,7 +71,7 @@ type Stats struct {
 func Mesh(t testing.TB, link Link) *Network {
 	t.Helper()
 	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, walls: map[int]*wall{},
-		bad: map[int]float64{}, slow: map[[2]int]time.Duration{}, held: map[int][]func(){}}
+		bad: map[int]float64{}, slow: map[[2]int]time.Duration{}, held: map[int][]func(){}, passed: map[[2]int]int{}}
 	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(p *simnet.Packet) time.Duration {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -126,6 +128,11 @@ func (n *Network) nodeAt(a net.Addr) int {
 
 // SetLoss changes the share of packets that vanish.
 func (n *Network) SetLoss(p float64) { n.change(func() { n.link.Loss = p }) }
+
+// LoseEach has one of each n packets from a node to another vanish, in turn: as many as
+// with a loss of 1/n, but never several one after the other, which now and then makes a
+// path silent for as long as a dead one is. 0 ends it.
+func (n *Network) LoseEach(packets int) { n.change(func() { n.every = packets }) }
 
 // SetNodeLoss changes the share of packets from and to node i that vanish, besides
 // those of the link.
@@ -231,6 +238,15 @@ func (n *Network) change(f func()) {
 // unlucky decides about the loss of one node. The caller holds mu.
 func (n *Network) unlucky(i int) bool { p := n.bad[i]; return p > 0 && n.rng.Float64() < p }
 
+// turn decides about the loss of one packet of each so many. The caller holds mu.
+func (n *Network) turn(way [2]int) bool {
+	if n.every == 0 {
+		return false
+	}
+	n.passed[way] = (n.passed[way] + 1) % n.every
+	return n.passed[way] == 0
+}
+
 // drops decides about one packet of some bytes.
 func (n *Network) drops(from int, addr net.Addr, size int) bool {
 	n.mu.Lock()
@@ -239,7 +255,7 @@ func (n *Network) drops(from int, addr net.Addr, size int) bool {
 	n.stats.Sent++
 	n.stats.Bytes += int64(size)
 	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] ||
-		n.link.MTU > 0 && size > n.link.MTU || !n.passes(from, to) || n.rng.Float64() < n.link.Loss || n.unlucky(from) || n.unlucky(to)
+		n.link.MTU > 0 && size > n.link.MTU || !n.passes(from, to) || n.rng.Float64() < n.link.Loss || n.unlucky(from) || n.unlucky(to) || n.turn([2]int{from, to})
 	if lost {
 		n.stats.Dropped++
 	}
