@@ -62,7 +62,7 @@ func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 	s := w.spec
 	cfg := command.Config{
-		Exec: s.Exec, AllowArgs: s.Args, AllowFlags: s.AllowFlags, Env: s.Env, Dir: s.Dir,
+		Exec: s.Exec, AllowArgs: s.Args, AllowFlags: s.AllowFlags, Env: s.Env, Dir: s.Dir, RunAs: s.RunAs,
 		Timeout: -1, MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut, Node: n.keys.Peer().String(),
 	}
 	if s.Body == "file" {
@@ -89,10 +89,14 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
 	}
 	if w.files {
 		var err error
-		if dir, err = w.node.runFolder(r); err != nil {
+		if dir, err = w.node.runFolder(r, w.spec.RunAs != ""); err != nil {
 			return &inbox.Ran{End: inbox.Unready, ExitCode: -1, Reason: err.Error()}
 		}
-		defer os.RemoveAll(dir)
+		defer func() {
+			if err := command.RemoveAll(dir); err != nil {
+				w.node.log.Warn("what a run left in its folder stays until the next start", "task", r.ID.String(), "err", err)
+			}
+		}()
 	}
 	in := w.input(r, dir)
 	in.Room = seat
@@ -167,16 +171,43 @@ func (p prober) Probe(ctx context.Context, r *inbox.Run) inbox.Probe {
 	return inbox.Unknown
 }
 
-func (n *Node) runFolder(r *inbox.Run) (string, error) {
-	dir := filepath.Join(n.cfg.Dir, runDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// runFolder makes a folder for a run, in one that others may pass through but not list if
+// the run is another user's.
+func (n *Node) runFolder(r *inbox.Run, others bool) (string, error) {
+	dir, err := n.runsFolder(others)
+	if err != nil {
 		return "", fmt.Errorf("make a folder for the run: %w", err)
 	}
-	dir, err := os.MkdirTemp(dir, r.ID.String()+"-")
+	dir, err = os.MkdirTemp(dir, r.ID.String()+"-")
 	if err != nil {
 		return "", fmt.Errorf("make a folder for the run: %w", err)
 	}
 	return dir, nil
+}
+
+// runsFolder makes the folder that those of runs are in.
+func (n *Node) runsFolder(others bool) (string, error) {
+	dir := filepath.Join(n.cfg.Dir, runDir)
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil && others {
+		err = os.Chmod(dir, 0o711)
+	}
+	return dir, err
+}
+
+// mayRunAs says why programs of s cannot run as its user.
+func (n *Node) mayRunAs(s HandlerSpec) error {
+	if s.RunAs == "" {
+		return nil
+	}
+	dir, err := n.runsFolder(true)
+	if err == nil {
+		err = command.MayRunAs(s.RunAs, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: handler %s: %w", ErrInvalid, s.Kind, err)
+	}
+	return nil
 }
 
 // ran turns an agent's result into what the inbox decides on.
@@ -241,6 +272,9 @@ func endOf(o agent.Outcome) inbox.End {
 // same kind is replaced.
 func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 	spec, err := n.spec(s)
+	if err == nil {
+		err = n.mayRunAs(s)
+	}
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ type HandlerSpec struct {
 	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output; default 10 MiB"`
 	OnOverflow  string   `yaml:"on_overflow,omitempty" json:"on_overflow,omitempty" enum:"fail,cut" doc:"when a run writes more than max_output, or than the task's max_result: fail (default) stops it and ends the task as FAILED, OUTPUT_TOO_LARGE; cut keeps the beginning and lets it succeed"`
 	Env         []string `yaml:"env,omitempty" json:"env,omitempty" doc:"names of variables of the node that the program sees"`
+	RunAs       string   `yaml:"run_as,omitempty" json:"run_as,omitempty" doc:"USER or USER:GROUP that the program runs as, so that it cannot read the node's keys; Linux, and the node needs CAP_SETUID and CAP_SETGID; default the node's user"`
 	Dir         string   `yaml:"dir,omitempty" json:"dir,omitempty" doc:"working folder; default a fresh one for each run"`
 }
 
@@ -81,6 +82,8 @@ func (s HandlerSpec) Validate() error {
 		return fail("no program: set exec to the program and its arguments")
 	case cmp.Or(s.Type, TypeCommand) != TypeCommand && len(s.Exec) > 0:
 		return fail("type %s runs no program: drop exec", s.Type)
+	case s.RunAs != "" && cmp.Or(s.Type, TypeCommand) != TypeCommand:
+		return fail("type %s runs no program: drop run_as", s.Type)
 	case s.AllowFlags && !s.Args:
 		return fail("allow_flags without args: no argument reaches the program: set args too")
 	case !oneOf(s.Body, "", "stdin", "file"):

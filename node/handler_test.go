@@ -1,6 +1,10 @@
 package node
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -28,4 +32,61 @@ func TestAnAllowListNamesSomebody(t *testing.T) {
 			t.Errorf("allow %q: %v", allow, err)
 		}
 	}
+}
+
+// What a handler runs as is checked when it is added, with what to do.
+func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
+	a := alone(t)
+	for name, tt := range map[string]struct {
+		spec HandlerSpec
+		want string
+	}{
+		"root":             {HandlerSpec{Exec: []string{"true"}, RunAs: "root"}, "run_as"},
+		"nobody's name":    {HandlerSpec{Exec: []string{"true"}, RunAs: "no-such-user-here"}, "run_as"},
+		"what is built in": {HandlerSpec{Type: TypeEcho, RunAs: "nobody"}, "drop run_as"},
+	} {
+		tt.spec.Kind, tt.spec.Allow = "k", []string{"peer:a"}
+		if err := a.AddHandler(t.Context(), tt.spec); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(a.Handlers()) != 0 {
+		t.Errorf("it is there all the same: %+v", a.Handlers())
+	}
+}
+
+// Nobody but the node's user reads anything in its folder, also where others pass through
+// to the folders of their runs.
+func TestOthersReadNothingInTheFolder(t *testing.T) {
+	a := alone(t)
+	if _, err := a.runsFolder(true); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(a.cfg.Dir)
+	if err != nil || len(entries) < 4 {
+		t.Fatal(entries, err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := os.FileMode(0)
+		if e.Name() == runDir {
+			most = 0o011
+		}
+		if runtime.GOOS != "windows" && info.Mode().Perm()&0o077&^most != 0 {
+			t.Errorf("%s has mode %v", e.Name(), info.Mode())
+		}
+	}
+}
+
+// alone starts a node that is a mesh of its own.
+func alone(t *testing.T) *live {
+	t.Helper()
+	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))
+	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	return start(t, cfg)
 }

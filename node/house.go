@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
 )
@@ -97,7 +98,15 @@ func (n *Node) keepHouse(ctx context.Context) error {
 // sweepFiles removes, at the start, what runs left behind and bodies that no
 // record refers to.
 func (n *Node) sweepFiles() error {
-	if err := os.RemoveAll(filepath.Join(n.cfg.Dir, runDir)); err != nil {
+	runs := filepath.Join(n.cfg.Dir, runDir)
+	left, err := os.ReadDir(runs)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	for _, e := range left {
+		err = errors.Join(err, command.RemoveAll(filepath.Join(runs, e.Name())))
+	}
+	if err != nil {
 		return fmt.Errorf("sweep the folders of runs: %w", err)
 	}
 	return n.sweepBodies(context.Background())

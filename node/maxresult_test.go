@@ -1,7 +1,6 @@
 package node
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,11 +14,7 @@ import (
 // A target that sends a larger result than its task takes is refused: nothing of it is
 // kept, the task is a dead letter that says so, an event and a line of the log tell of it.
 func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
-	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))
-	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
-		t.Fatal(err)
-	}
-	a := start(t, cfg)
+	a := alone(t)
 	f := a.forger("mallory", "send", "work")
 	said := func(body int) *proto.Outcome {
 		b := make([]byte, body)

@@ -21,6 +21,11 @@ func (s HandlerSpec) problem() string {
 	if err := command.Find(s.Exec[0]); err != nil {
 		return err.Error()
 	}
+	if s.RunAs != "" {
+		if err := command.MayRunAs(s.RunAs, ""); err != nil {
+			return err.Error()
+		}
+	}
 	return ""
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/agent/command"
@@ -129,17 +130,24 @@ func (o opener) Content(st *proto.Stored) (*proto.Content, error) {
 func (n *Node) openHandlers() error {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
-	if found, err := command.Reap(ctx, n.keys.Peer().String(), time.Second); err != nil {
-		n.log.Warn("processes of an earlier start are still there", "found", found, "err", err)
-	} else if found > 0 {
-		n.log.Info("processes of an earlier start were ended", "count", found)
-	}
 	added, err := loadHandlers(n.cfg.Dir)
 	if err != nil {
 		return err
 	}
+	all := slices.Concat(n.cfg.Handlers, added)
+	var users []string
+	for _, s := range all {
+		if s.RunAs != "" && !slices.Contains(users, s.RunAs) {
+			users = append(users, s.RunAs)
+		}
+	}
+	if found, err := command.Reap(ctx, n.keys.Peer().String(), time.Second, users...); err != nil {
+		n.log.Warn("processes of an earlier start may still be there", "found", found, "err", err)
+	} else if found > 0 {
+		n.log.Info("processes of an earlier start were ended", "count", found)
+	}
 	n.handlers.added = added
-	for _, s := range append(append([]HandlerSpec{}, n.cfg.Handlers...), added...) {
+	for _, s := range all {
 		spec, err := n.spec(s)
 		if err == nil {
 			err = n.inbox.Register(spec)

@@ -59,6 +59,7 @@ type Config struct {
 	Env        []string      // NAME: passed on from the node; NAME=VALUE: set; default see DefaultEnv
 	TaskEnv    []string      // names that a task may set; default none
 	Dir        string        // working directory; default the run's own folder
+	RunAs      string        // USER[:GROUP] that the program runs as; default the node's own. See [MayRunAs]
 	Node       string        // BALEFIRE_NODE, by which Reap finds what a dead node left behind
 	OnStart    func(pid int) // called when the program runs
 }
@@ -142,13 +143,17 @@ func (h *Handler) job(r agent.Run) (*job, error) {
 		return nil, err
 	}
 	j := &job{
-		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], r.Args),
-		dir:  cmp.Or(h.cfg.Dir, r.Dir), mark: newMark(),
+		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], r.Args), mark: newMark(),
 		grace: h.cfg.Grace, kill: r.Kill, onStart: h.cfg.OnStart,
 	}
+	own, err := h.become(j, r.Dir)
+	if err != nil {
+		return nil, err
+	}
+	j.dir = cmp.Or(h.cfg.Dir, own)
 	extra := map[string]string{"BALEFIRE_RUN": j.mark}
 	if h.cfg.PassBody == PassFile {
-		path, err := saveBody(r)
+		path, err := saveBody(r, own, j.account)
 		if err != nil {
 			return nil, fmt.Errorf("save body: %w", err)
 		}
@@ -161,16 +166,33 @@ func (h *Handler) job(r agent.Run) (*job, error) {
 	} else {
 		j.stdin = r.Body
 	}
-	j.env = h.environ(r, extra)
+	j.env = h.environ(r, extra, j.account)
 	return j, nil
 }
 
-// saveBody writes the body into the run's folder and returns its path.
-func saveBody(r agent.Run) (path string, err error) {
-	if r.Dir == "" {
+// become sets the account of j, and returns the folder in that of the run which is for
+// the program: nobody else may read it.
+func (h *Handler) become(j *job, run string) (own string, err error) {
+	if h.cfg.RunAs == "" {
+		return run, nil
+	}
+	if j.account, err = accountOf(h.cfg.RunAs); err != nil || run == "" { // a probe has no folder
+		return run, err
+	}
+	return j.account.folder(run)
+}
+
+// saveBody writes the body into a folder of the run, for the account alone, and returns
+// its path.
+func saveBody(r agent.Run, dir string, a *account) (path string, err error) {
+	if dir == "" {
 		return "", errors.New("the run has no folder")
 	}
-	f, err := os.CreateTemp(r.Dir, "body-*")
+	var f *os.File
+	err = a.as(func() error {
+		f, err = os.CreateTemp(dir, "body-*")
+		return err
+	})
 	if err != nil {
 		return "", err
 	}
@@ -181,7 +203,7 @@ func saveBody(r agent.Run) (path string, err error) {
 		}
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(f.Name()))
+		return "", errors.Join(err, a.as(func() error { return os.Remove(f.Name()) }))
 	}
 	return filepath.Abs(f.Name())
 }

@@ -38,7 +38,7 @@ func own(r agent.Run) map[string]string {
 
 // environ builds the environment of a program: nothing that is not listed, in
 // an order that does not change.
-func (h *Handler) environ(r agent.Run, extra map[string]string) []string {
+func (h *Handler) environ(r agent.Run, extra map[string]string, a *account) []string {
 	env := make(map[string]string)
 	for _, entry := range h.cfg.Env {
 		name, value, set := strings.Cut(entry, "=")
@@ -47,6 +47,13 @@ func (h *Handler) environ(r agent.Run, extra map[string]string) []string {
 		}
 		if set {
 			env[name] = value
+		}
+	}
+	if a != nil {
+		for name, value := range map[string]string{"HOME": a.home, "USER": a.name, "LOGNAME": a.name} {
+			if slices.Contains(h.cfg.Env, name) {
+				env[name] = value
+			}
 		}
 	}
 	maps.Copy(env, r.Env)

@@ -28,6 +28,7 @@ type job struct {
 	env     []string
 	dir     string
 	mark    string    // value of BALEFIRE_RUN
+	account *account  // nil: the node's own
 	stdin   io.Reader // nil: nothing
 	stdout  io.Writer
 	stderr  io.Writer
@@ -61,7 +62,7 @@ func (j *job) run(ctx context.Context) (ended, error) {
 	if err != nil {
 		return ended{}, fmt.Errorf("open pipes: %w", err)
 	}
-	t := newTree(cmd, j.mark)
+	t := newTree(cmd, j.mark, j.account)
 	exited, gone, reaped := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	if err := start(t, exited, gone, reaped); err != nil {
 		p.close()

@@ -34,9 +34,12 @@ func (h *Handler) Probe(ctx context.Context, key string) agent.Verdict {
 	mark := newMark()
 	j := &job{
 		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], []string{ProbeFlag, key}),
-		env:  h.environ(agent.Run{IdempotencyKey: key}, map[string]string{"BALEFIRE_RUN": mark}),
 		dir:  h.cfg.Dir, mark: mark, grace: h.cfg.Grace, stdout: io.Discard, stderr: io.Discard,
 	}
+	if _, err := h.become(j, ""); err != nil {
+		return agent.Unknown
+	}
+	j.env = h.environ(agent.Run{IdempotencyKey: key}, map[string]string{"BALEFIRE_RUN": mark}, j.account)
 	end, err := j.run(ctx)
 	if err != nil || end.cause != nil || end.left > 0 || killed(end.state) != "" {
 		return agent.Unknown

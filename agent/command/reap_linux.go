@@ -10,11 +10,28 @@ import (
 
 // Reap ends the processes that runs of the node left behind when it was
 // killed: all that carry its name as BALEFIRE_NODE. It returns how many it
-// found, once they are gone. Call it at the start, before anything runs (S35).
-func Reap(ctx context.Context, node string, grace time.Duration) (int, error) {
+// found, once they are gone. Call it at the start, before anything runs (S35). runAs are
+// the users that handlers run as besides the node's own: see [Config].
+func Reap(ctx context.Context, node string, grace time.Duration, runAs ...string) (found int, err error) {
 	if node == "" {
 		return 0, errors.New("reap: a node without a name leaves nothing to be found by")
 	}
+	found, err = reap(ctx, node, grace)
+	for _, name := range runAs {
+		a, err2 := accountOf(name)
+		if err2 == nil {
+			err2 = a.as(func() error {
+				n, err := reap(ctx, node, grace)
+				found += n
+				return err
+			})
+		}
+		err = errors.Join(err, err2)
+	}
+	return found, err
+}
+
+func reap(ctx context.Context, node string, grace time.Duration) (int, error) {
 	entry := []byte("BALEFIRE_NODE=" + node)
 	has := func(pid int) bool {
 		if !hasEnv(pid, entry) { // first: it tells almost all

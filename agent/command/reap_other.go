@@ -9,4 +9,4 @@ import (
 
 // Reap does nothing here: on Windows the processes of a run end with the node,
 // and elsewhere the environment of another process cannot be read.
-func Reap(context.Context, string, time.Duration) (int, error) { return 0, nil }
+func Reap(context.Context, string, time.Duration, ...string) (int, error) { return 0, nil }

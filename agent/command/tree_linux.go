@@ -15,8 +15,9 @@ import (
 // those that left it but carry its mark in their environment.
 type tree struct {
 	cmd  *exec.Cmd
-	mark []byte // BALEFIRE_RUN=…
-	born uint64 // when the program started, in ticks since boot
+	as   *account // nil: the node's own
+	mark []byte   // BALEFIRE_RUN=…
+	born uint64   // when the program started, in ticks since boot
 
 	// seen are its processes and when they started. One that is ending has no
 	// environment any more while it still holds its files, and is known by this alone.
@@ -25,12 +26,13 @@ type tree struct {
 
 // newTree prepares cmd: a session of its own, so that it has no terminal and
 // every job of a shell is found, and death with this process.
-func newTree(cmd *exec.Cmd, mark string) *tree {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	return &tree{cmd: cmd, mark: []byte("BALEFIRE_RUN=" + mark), seen: make(map[int]uint64)}
+func newTree(cmd *exec.Cmd, mark string, as *account) *tree {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: as.credential()}
+	return &tree{cmd: cmd, as: as, mark: []byte("BALEFIRE_RUN=" + mark), seen: make(map[int]uint64)}
 }
 
 func (t *tree) start() error {
+	dropAmbient()
 	if err := t.cmd.Start(); err != nil {
 		return err
 	}
@@ -57,7 +59,10 @@ func (t *tree) reap() { _ = t.cmd.Wait() } // an exit code is no error here
 func (t *tree) close() {}
 
 // others counts the processes that are left besides the program.
-func (t *tree) others() int { return len(t.members()) }
+func (t *tree) others() (n int) {
+	_ = t.as.as(func() error { n = len(t.members()); return nil }) // it became the account before
+	return n
+}
 
 // signal asks all processes of t to end, or ends them.
 func (t *tree) signal(hard bool) {
@@ -65,10 +70,13 @@ func (t *tree) signal(hard bool) {
 	if hard {
 		sig = syscall.SIGKILL
 	}
-	_ = syscall.Kill(-t.cmd.Process.Pid, sig) // not reaped: the group is still its own
-	for _, pid := range t.members() {
-		signalIf(pid, sig, t.has)
-	}
+	_ = t.as.as(func() error { // it became the account before
+		_ = syscall.Kill(-t.cmd.Process.Pid, sig) // not reaped: the group is still its own
+		for _, pid := range t.members() {
+			signalIf(pid, sig, t.has)
+		}
+		return nil
+	})
 }
 
 // members lists the living processes of t but the program itself. A process

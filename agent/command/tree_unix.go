@@ -14,7 +14,7 @@ type tree struct {
 }
 
 // newTree prepares cmd: a session of its own.
-func newTree(cmd *exec.Cmd, _ string) *tree {
+func newTree(cmd *exec.Cmd, _ string, _ *account) *tree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return &tree{cmd: cmd}
 }

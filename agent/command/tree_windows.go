@@ -20,7 +20,7 @@ type tree struct {
 }
 
 // newTree prepares cmd: a process group of its own, which can be sent Ctrl-Break.
-func newTree(cmd *exec.Cmd, _ string) *tree {
+func newTree(cmd *exec.Cmd, _ string, _ *account) *tree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
 	return &tree{cmd: cmd}
 }

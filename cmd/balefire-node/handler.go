@@ -97,6 +97,7 @@ func addHandlerFlags(c *cobra.Command, s *node.HandlerSpec) {
 	f.Var(sizeValue{&s.MaxOutput}, "max-output", "output that a run may write, as 64MiB (default 10MiB)")
 	f.StringVar(&s.OnOverflow, "on-overflow", "", "when a run writes more than that: fail or cut (default fail)")
 	f.StringSliceVar(&s.Env, "env", nil, "name of a variable of the node that the program sees (repeatable)")
+	f.StringVar(&s.RunAs, "run-as", "", "USER or USER:GROUP that the program runs as, which cannot read the node's keys (default the node's user)")
 	f.StringVar(&s.Dir, "work-dir", "", "folder to run in (default a fresh one each time)")
 }
 

@@ -191,6 +191,24 @@ func TestUnitKeepsItsSandbox(t *testing.T) {
 	}
 }
 
+// The drop-in for run_as gives two capabilities and lets others pass through, no more.
+func TestDropInForRunAs(t *testing.T) {
+	b, err := os.ReadFile("../../packaging/systemd/run-as.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			got = append(got, line)
+		}
+	}
+	want := []string{"[Service]", "CapabilityBoundingSet=CAP_SETUID CAP_SETGID", "AmbientCapabilities=CAP_SETUID CAP_SETGID", "StateDirectoryMode=0711"}
+	if !slices.Equal(got, want) {
+		t.Errorf("it says %q", got)
+	}
+}
+
 // logLines passes on what is logged, line by line.
 type logLines chan string
 

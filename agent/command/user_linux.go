@@ -1,0 +1,200 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// An account is the user, and the groups, that a program runs as.
+type account struct {
+	uid, gid int
+	groups   []int // besides gid
+	name     string
+	home     string
+}
+
+// accountOf finds USER[:GROUP], by names or by numbers. It refuses those that would have
+// the rights of the node.
+func accountOf(runAs string) (*account, error) {
+	who, group, named := strings.Cut(runAs, ":")
+	a := &account{name: who, home: "/"}
+	u, err := user.Lookup(who)
+	if err != nil {
+		u, err = user.LookupId(who)
+	}
+	switch uid, numeric := strconv.Atoi(who); {
+	case err == nil:
+		a.uid, _ = strconv.Atoi(u.Uid)
+		a.gid, _ = strconv.Atoi(u.Gid)
+		a.name, a.home = u.Username, u.HomeDir
+		ids, err := u.GroupIds()
+		if err != nil {
+			return nil, fmt.Errorf("run_as: the groups of %s: %w", who, err)
+		}
+		for _, id := range ids {
+			if g, err := strconv.Atoi(id); err == nil && g != a.gid {
+				a.groups = append(a.groups, g)
+			}
+		}
+	case numeric == nil && named && uid >= 0:
+		a.uid = uid
+	default:
+		return nil, fmt.Errorf("run_as: there is no user %.100q here: make one, or write UID:GID", who)
+	}
+	if named {
+		if a.gid, err = groupOf(group); err != nil {
+			return nil, err
+		}
+		a.groups = nil
+	}
+	groups := append([]int{a.gid}, a.groups...)
+	switch {
+	case a.uid == 0 || slices.Contains(groups, 0):
+		return nil, fmt.Errorf("run_as: %.100q is root, or of its group: a handler gets no rights that the node does not have", runAs)
+	case a.uid == os.Geteuid():
+		return nil, fmt.Errorf("run_as: %.100q is the node's own user: leave run_as out, or name another one", runAs)
+	case os.Getegid() != 0 && slices.Contains(groups, os.Getegid()):
+		return nil, fmt.Errorf("run_as: %.100q is in the node's own group, which may use the node's socket: write USER:GROUP with another group", runAs)
+	}
+	return a, nil
+}
+
+func groupOf(text string) (int, error) {
+	if g, err := user.LookupGroup(text); err == nil {
+		return strconv.Atoi(g.Gid)
+	}
+	if gid, err := strconv.Atoi(text); err == nil && gid >= 0 {
+		return gid, nil
+	}
+	return 0, fmt.Errorf("run_as: there is no group %.100q here", text)
+}
+
+// MayRunAs says why this node cannot run programs as USER[:GROUP] in folders below dir,
+// and what to do. An empty dir is not looked at.
+func MayRunAs(runAs, dir string) error {
+	a, err := accountOf(runAs)
+	if err != nil {
+		return err
+	}
+	return a.as(func() error {
+		if dir == "" {
+			return nil
+		}
+		if _, err := os.Stat(dir + "/."); err != nil {
+			return fmt.Errorf("run_as: %s cannot reach %s, where runs have their folders: let others pass through, and no more, by chmod 0711 on each folder above it (StateDirectoryMode=0711 in packaging/systemd/run-as.conf): %w", a.name, dir, err)
+		}
+		return nil
+	})
+}
+
+// as calls f with the rights of the account to files and processes, on a thread that ends
+// with it. A nil account is the node's own.
+func (a *account) as(f func() error) error {
+	if a == nil {
+		return f()
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good: nobody else may get this thread
+		err := a.become()
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// become changes the user of this thread alone.
+func (a *account) become() error {
+	if runtime.GOARCH == "386" || runtime.GOARCH == "arm" {
+		return errors.New("run_as needs a machine of 64 bits: leave it out") // the call takes half a number there
+	}
+	const same = ^uintptr(0)
+	_, _, err := unix.RawSyscall(unix.SYS_SETRESGID, same, uintptr(a.gid), same)
+	if err == 0 {
+		_, _, err = unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(a.uid), same)
+	}
+	if err != 0 {
+		return fmt.Errorf("run_as: this node may not become another user: it needs the capabilities CAP_SETUID and CAP_SETGID, which packaging/systemd/run-as.conf gives it: %w", err)
+	}
+	return nil
+}
+
+// credential is how a program is started as a.
+func (a *account) credential() *syscall.Credential {
+	if a == nil {
+		return nil
+	}
+	c := &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+	for _, g := range a.groups {
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c
+}
+
+// own is the folder of the account in that of a run: nobody else sees into it.
+const ownFolder = "w"
+
+// folder makes a folder in that of the run which the account alone may read.
+func (a *account) folder(run string) (string, error) {
+	if run == "" {
+		return "", errors.New("the run has no folder")
+	}
+	dir := filepath.Join(run, ownFolder)
+	if err := os.Chmod(run, 0o733); err != nil { // nobody else knows its name
+		return "", err
+	}
+	err := a.as(func() error { return os.Mkdir(dir, 0o700) })
+	if err := errors.Join(err, os.Chmod(run, 0o711)); err != nil {
+		return "", err
+	}
+	return dir, nil
+}
+
+// RemoveAll removes the folder of a run, also what a program left there that ran as
+// another user.
+func RemoveAll(run string) error {
+	dir := filepath.Join(run, ownFolder)
+	if info, err := os.Lstat(dir); err == nil && info.IsDir() {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+			a := &account{uid: int(st.Uid), gid: int(st.Gid)}
+			if err := a.as(func() error { return empty(dir) }); err != nil {
+				return err
+			}
+		}
+	}
+	return os.RemoveAll(run)
+}
+
+// empty removes what is in a folder whose owner this is, whatever modes that has.
+func empty(dir string) error {
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() {
+			_ = os.Chmod(path, 0o700) // before it is read; what cannot be removed is told below
+		}
+		return nil
+	})
+	left, err2 := os.ReadDir(dir)
+	for _, e := range left {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(err, err2)
+}
+
+// dropAmbient keeps this thread's capabilities from the programs that it starts: only the
+// node needs them.
+func dropAmbient() {
+	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // a kernel that does not know them gives none
+}

@@ -1,0 +1,225 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/balefire/balefire/agent"
+)
+
+// The numbers of users of these tests, which no machine has an account for.
+const nodeUser, taskUser, otherUser = 64201, 64202, 64203
+
+func init() { programs["run-as-node"] = runAsNode }
+
+// A runAsReport is what a node found that ran a program as another user.
+type runAsReport struct {
+	May    string // error of MayRunAs
+	Output string
+	Err    string
+	Stop   string // outcome of a run that was stopped
+	Alive  bool   // and whether a process of it was left
+	Swept  bool   // the folder of the run is gone
+}
+
+// runAsScript says what the program may do: who it is, what capabilities it has, what it
+// reads of its body, of the node's secret, and of the folder of another run. It leaves
+// behind what only it may remove.
+const runAsScript = `id -u; id -g; id -G; grep CapEff /proc/self/status; grep CapAmb /proc/self/status; pwd; cat "$BALEFIRE_BODY_FILE"
+cat "$1" 2>/dev/null || echo no secret; cat "$2"/w/* 2>/dev/null || echo no other run; ls "$2" >/dev/null 2>&1 || echo no list
+mkdir -m 700 sub && echo mine > sub/file && chmod 500 sub; echo $HOME`
+
+// runAsNode is a node without privileges but the capabilities that it has: it runs a
+// program as another user, in the folder args[0].
+func runAsNode(args []string) int {
+	base := args[0]
+	var out runAsReport
+	user := fmt.Sprintf("%d:%d", taskUser, taskUser)
+	if err := MayRunAs(user, base); err != nil {
+		out.May = err.Error()
+		return sayJSON(out)
+	}
+	secret, other, dir := filepath.Join(base, "node.key"), filepath.Join(base, "other"), filepath.Join(base, "run")
+	must := func(err error) {
+		if err != nil {
+			out.Err += err.Error() + "\n"
+		}
+	}
+	must(os.WriteFile(secret, []byte("the key"), 0o600))
+	must(os.Mkdir(other, 0o700))
+	third := &account{uid: otherUser, gid: otherUser}
+	theirs, err := third.folder(other)
+	must(err)
+	must(third.as(func() error { return os.WriteFile(filepath.Join(theirs, "body"), []byte("theirs"), 0o644) }))
+	must(os.Mkdir(dir, 0o700))
+	h, err := New(Config{RunAs: user, Exec: []string{"sh", "-c", runAsScript, "sh", secret, other}, PassBody: PassFile, Env: []string{"PATH", "HOME"}})
+	must(err)
+	res := h.Run(context.Background(), agent.Run{ID: "0198", Dir: dir, Body: strings.NewReader("the body\n")})
+	out.Output, out.Err = string(res.Output), out.Err+res.Err+res.Stderr
+	must(RemoveAll(dir))
+	_, err = os.Lstat(dir)
+	out.Swept = os.IsNotExist(err)
+	must(RemoveAll(other))
+
+	must(os.Mkdir(dir, 0o700))
+	h, err = New(Config{RunAs: user, Exec: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; setsid sleep 1000 & echo $!); sleep 1000"}, Grace: 50 * time.Millisecond})
+	must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { time.Sleep(300 * time.Millisecond); cancel() }()
+	res = h.Run(ctx, agent.Run{ID: "0199", Dir: dir})
+	out.Stop = res.Outcome.String() + " " + res.Err
+	must(third.as(func() error { return nil }))
+	_ = (&account{uid: taskUser, gid: taskUser}).as(func() error {
+		out.Alive = len(processes(func(pid int) bool { return hasEnv(pid, []byte("BALEFIRE_TASK_ID=0199")) })) > 0
+		return nil
+	})
+	return sayJSON(out)
+}
+
+// asNode runs the program run-as-node as a user who has these capabilities alone, and
+// gains none: as the unit of the service does it.
+func asNode(t *testing.T, caps ...uintptr) (out runAsReport) {
+	t.Helper()
+	top, err := os.MkdirTemp("", "run-as-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	self, binary, base := program(t, "run-as-node"), filepath.Join(top, "node"), filepath.Join(top, "base")
+	copyProgram(t, self[0], binary)
+	for _, err := range []error{os.Chmod(top, 0o755), os.Mkdir(base, 0o711), os.Chown(base, nodeUser, nodeUser)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(binary, append(self[1:], base)...)
+	var said, diag bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &said, &diag, base
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nodeUser, Gid: nodeUser}, AmbientCaps: caps}
+	ran := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // it ends with this goroutine: nobody else loses capabilities
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			ran <- err
+			return
+		}
+		for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+			if c != unix.CAP_SETUID && c != unix.CAP_SETGID {
+				_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) // an older kernel knows fewer
+			}
+		}
+		ran <- cmd.Run()
+	}()
+	if err := <-ran; err != nil {
+		t.Fatalf("%v: %s", err, diag.String())
+	}
+	if err := json.Unmarshal(said.Bytes(), &out); err != nil {
+		t.Fatalf("%v: %s", err, said.String())
+	}
+	return out
+}
+
+func copyProgram(t *testing.T, from, to string) {
+	t.Helper()
+	src, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(dst, src); err != nil {
+		t.Fatal(err)
+	}
+	if err := dst.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A handler that runs as another user has no capability of the node, reads its own body
+// and neither the node's key nor what other runs have, is stopped like any other, and what
+// it leaves is removed.
+func TestRunAsAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Log("needs root: what stands without it is in TestRunAsIsRefused")
+		return
+	}
+	out := asNode(t, unix.CAP_SETUID, unix.CAP_SETGID)
+	lines := strings.Split(strings.TrimSpace(out.Output), "\n")
+	id, none := fmt.Sprint(taskUser), strings.Repeat("0", 16)
+	want := []string{id, id, id, "CapEff:\t" + none, "CapAmb:\t" + none, "", "the body", "no secret", "no other run", "no list", "/"}
+	if out.May != "" || out.Err != "" || len(lines) != len(want) {
+		t.Fatalf("may %q, error %q, said %q", out.May, out.Err, lines)
+	}
+	for i, line := range want {
+		if i != 5 && lines[i] != line {
+			t.Errorf("line %d is %q, want %q", i, lines[i], line)
+		}
+	}
+	if !strings.HasSuffix(lines[5], "/run/"+ownFolder) {
+		t.Errorf("it runs in %s", lines[5])
+	}
+	if !out.Swept {
+		t.Error("what it left in its folder stays")
+	}
+	if !strings.HasPrefix(out.Stop, "cancelled") || out.Alive {
+		t.Errorf("stopped, it was %q, and a process is left: %v", out.Stop, out.Alive)
+	}
+	if out := asNode(t); !strings.Contains(out.May, "CAP_SETUID") || !strings.Contains(out.May, "run-as.conf") {
+		t.Errorf("without the capabilities: %q", out.May)
+	}
+}
+
+// What gives a program the rights of the node, or more, is refused, and who does not exist.
+func TestRunAsIsRefused(t *testing.T) {
+	self := os.Geteuid()
+	for runAs, want := range map[string]string{
+		"root":                                 "root",
+		"0:0":                                  "root",
+		fmt.Sprint(taskUser, ":0"):             "root",
+		fmt.Sprint(taskUser):                   "write UID:GID",
+		"no-such-user":                         "there is no user",
+		fmt.Sprint(taskUser, ":-1"):            "there is no group",
+		fmt.Sprint(taskUser, ":no-such-group"): "there is no group",
+		fmt.Sprintf("%d:%d", self, taskUser):   map[bool]string{true: "root", false: "own user"}[self == 0],
+		fmt.Sprintf("%d:%d", -1, taskUser):     "there is no user",
+	} {
+		if err := MayRunAs(strings.ReplaceAll(runAs, " ", ""), ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", runAs, err, want)
+		}
+	}
+	if self != 0 {
+		if err := MayRunAs(fmt.Sprintf("%d:%d", taskUser, taskUser), ""); err == nil || !strings.Contains(err.Error(), "CAP_SETUID") {
+			t.Errorf("without capabilities: %v", err)
+		}
+	}
+}
+
+// A folder that the user cannot reach is named, with what to do.
+func TestRunAsNeedsAFolderThatIsReached(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // it may not become another user at all
+	}
+	dir := filepath.Join(t.TempDir(), "closed", "run")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := MayRunAs(fmt.Sprintf("%d:%d", taskUser, taskUser), dir); err == nil || !strings.Contains(err.Error(), "0711") {
+		t.Errorf("it is reached: %v", err)
+	}
+}
