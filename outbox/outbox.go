@@ -165,7 +165,7 @@ func (o *Outbox) keepTime(ctx context.Context) {
 		if err == nil && timely {
 			err = o.expire(ctx)
 		}
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			o.cfg.Logger.Error("cannot end what is past its time; it is tried again", "err", err)
 		}
 		if _, err := o.backlog.Tidy(ctx); err != nil && ctx.Err() == nil {

@@ -47,6 +47,7 @@ type stamps struct {
 	mu      *sync.Mutex
 	span    span // of the entries, and maybe of some that have ended
 	unknown bool // some were made under doubt, before the machine was started anew
+	looking bool // all entries are looked at: until then nothing is known
 }
 
 func newStamps(c clock.Clock, boot proto.BootID) stamps {
@@ -71,24 +72,24 @@ func (s *stamps) note(r *proto.Record) {
 	}
 }
 
-// begin forgets what is known, before all entries are noted again.
+// begin forgets what is known: all entries are noted again until end.
 func (s *stamps) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.span, s.unknown = noSpan, false
+	s.span, s.unknown, s.looking = noSpan, false, true
 }
 
-// distrust has all entries looked at again.
-func (s *stamps) distrust() {
+// end says whether all were; else they are looked at again.
+func (s *stamps) end(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unknown = true
+	s.looking, s.unknown = false, s.unknown || !all
 }
 
 func (s *stamps) good(off int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.unknown && s.span.near(off)
+	return !s.looking && !s.unknown && s.span.near(off)
 }
 
 // Stamp notes in the record of a draft that its times are taken now. [Outbox.Submit]
@@ -159,26 +160,29 @@ func (o *Outbox) restamp(ctx context.Context) (bool, error) {
 		return ok, nil
 	}
 	o.stamps.begin()
-	keys := o.backlog.Keys(nil, func(it backlog.Item) bool { return !it.State.Terminal() })
-	moved := 0
-	for len(keys) > 0 && ctx.Err() == nil {
-		n := min(len(keys), restampStep)
-		some, err := o.restampSome(ctx, m, keys[:n])
-		moved += some
-		if err != nil {
-			o.stamps.distrust()
-			return false, fmt.Errorf("set the times of tasks right: %w", err)
-		}
-		keys = keys[n:]
-	}
-	if ctx.Err() != nil {
-		return false, nil
-	}
+	moved, err := o.restampAll(ctx, m)
+	o.stamps.end(err == nil)
 	if moved > 0 {
 		o.cfg.Logger.Warn("times of tasks were set right: the clock of this machine was wrong when they were made", "count", moved)
 	}
+	if err != nil {
+		return false, fmt.Errorf("set the times of tasks right: %w", err)
+	}
 	_, ok = o.timely()
 	return ok, nil
+}
+
+func (o *Outbox) restampAll(ctx context.Context, m moment) (moved int, err error) {
+	keys := o.backlog.Keys(nil, func(it backlog.Item) bool { return !it.State.Terminal() })
+	for len(keys) > 0 && err == nil {
+		if err = ctx.Err(); err != nil {
+			break
+		}
+		n, some := min(len(keys), restampStep), 0
+		some, err = o.restampSome(ctx, m, keys[:n])
+		moved, keys = moved+some, keys[n:]
+	}
+	return moved, err
 }
 
 // restampSome sets the times of some entries right. Tasks that were made under doubt and
@@ -216,6 +220,8 @@ func (o *Outbox) restampSome(ctx context.Context, m moment, keys []backlog.Key) 
 	})
 	for i, k := range keys {
 		switch {
+		case errors.Is(errs[i], store.ErrCorrupt):
+			o.cfg.Logger.Error("a record of the outbox cannot be read: its times stay", "entry", k.String(), "err", errs[i])
 		case errs[i] != nil && !errors.Is(errs[i], backlog.ErrNotFound):
 			err = errs[i]
 		case errs[i] != nil || records[i] == nil:

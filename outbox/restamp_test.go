@@ -310,3 +310,25 @@ func TestCancelUnderAWrongClock(t *testing.T) {
 		}
 	})
 }
+
+// While the times of all entries are looked at nothing ends by one.
+func TestNothingEndsWhileTimesAreSetRight(t *testing.T) {
+	s := newStamps(clock.Runtime(), proto.BootID{1})
+	s.note(&proto.Record{StampMachine: s.machine, CreatedMs: 5000, StampBootMs: 2000})
+	if !s.good(3000) || s.good(3000+10*60*1000) {
+		t.Error("what is known is not what was noted")
+	}
+	s.begin()
+	if s.good(3000) {
+		t.Error("all is well before all were looked at")
+	}
+	s.end(false)
+	if s.good(3000) {
+		t.Error("all is well although not all were looked at")
+	}
+	s.begin()
+	s.end(true)
+	if !s.good(3000) {
+		t.Error("it is not well although all were looked at")
+	}
+}
