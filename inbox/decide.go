@@ -123,7 +123,8 @@ type ending struct {
 type prospect struct {
 	record        *proto.Record
 	now           int64
-	doubted       bool // the wall clock is: nothing ends by it
+	until         int64 // its home's word on the end of its time, if that is later
+	doubted       bool  // the wall clock is: nothing ends by it
 	handled       bool
 	allowed       bool // its origin may ask for its kind now (I17)
 	keyDone       bool // a task of its (origin, key) has succeeded
@@ -134,13 +135,13 @@ type prospect struct {
 
 // next decides what the turn of a task means.
 func (p *prospect) next() (turn, ending) {
-	r := p.record
+	r, over := p.record, p.now > max(p.record.NotAfterMs, p.until)
 	switch {
 	case p.restored && p.keyDone:
 		return turnFirst, ending{}
 	case p.restored:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, restoredReason}
-	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled && p.now > r.NotAfterMs && !p.doubted:
+	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled && over && !p.doubted:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, "indeterminate: the process died while it ran, and its handler is gone"}
 	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled:
 		return turnLeave, ending{}
@@ -151,9 +152,9 @@ func (p *prospect) next() (turn, ending) {
 	case r.Cancel:
 		s := cancelledStep(r)
 		return turnEnd, ending{s.state, s.reason}
-	case p.now > r.NotAfterMs && p.doubted:
+	case over && p.doubted:
 		return turnLeave, ending{}
-	case p.now > r.NotAfterMs:
+	case over:
 		return turnEnd, ending{proto.TaskState_TASK_STATE_EXPIRED, expiredReason(r)}
 	case !p.handled:
 		return turnLeave, ending{}

@@ -81,6 +81,7 @@ func TestNext(t *testing.T) {
 		{"no handler any more", prospect{}, turnLeave, 0},
 		{"grant withdrawn", prospect{handled: true}, turnEnd, deadLetter},
 		{"past its time", prospect{now: 1001, handled: true, allowed: true}, turnEnd, expired},
+		{"past its time, but not by its home", prospect{now: 1001, until: 1001, handled: true, allowed: true}, turnRun, 0},
 		{"past its time by a doubted clock", prospect{now: 1001, doubted: true, handled: true, allowed: true}, turnLeave, 0},
 		{"found running without a handler, past its time by a doubted clock", prospect{record: &proto.Record{State: running}, now: 1001, doubted: true}, turnLeave, 0},
 		{"past its time without a handler", prospect{now: 1001}, turnEnd, expired},

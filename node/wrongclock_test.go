@@ -260,3 +260,33 @@ func TestResultAfterTheHomeGaveUp(t *testing.T) {
 		home.becomes(id, "SUCCESS", time.Hour)
 	})
 }
+
+// I14: tasks for the home itself that wait for a slot when its clock is set right, at last,
+// do not expire by that.
+func TestOwnTasksOutliveAWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var by atomic.Int64
+		w := newWorldWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
+			few(s, cfg)
+			if s.place == 0 {
+				cfg.Limits.Slots = 1
+				cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
+			}
+		})
+		defer w.close()
+		home := w.nodes[0]
+		w.nodes[1].halt()
+		by.Store(int64(-10 * 24 * time.Hour))
+		time.Sleep(clock.BelieveAfter + time.Minute)
+		var ids []string
+		for range 3 {
+			ids = append(ids, home.must(takes(10*time.Minute, "n0")))
+		}
+		time.Sleep(time.Minute)
+		by.Store(0)
+		w.nodes[1].start() // whose clock agrees
+		for _, id := range ids {
+			home.becomes(id, "SUCCESS", time.Hour)
+		}
+	})
+}

@@ -99,6 +99,16 @@ func (o *Outbox) Stamp(r *proto.Record) {
 	r.StampDoubted = o.cfg.Clock.Doubted()
 }
 
+// Until returns when the time of a task of this home ends, in Unix milliseconds; known is
+// false while the wall clock is doubted, or times are being set right by it.
+func (o *Outbox) Until(id proto.TaskID) (ms int64, known bool) {
+	if _, ok := o.timely(); !ok {
+		return 0, false
+	}
+	r, _, err := o.backlog.Get(backlog.TaskKey(id))
+	return r.GetNotAfterMs(), err == nil || errors.Is(err, backlog.ErrNotFound)
+}
+
 // A moment is what the clocks say, in milliseconds. The wall clock is not doubted.
 type moment struct {
 	wall, boot int64
