@@ -38,7 +38,7 @@ type flood struct {
 var guesses = []protocol.ID{
 	"/meshsub/1.2.0", "/floodsub/1.0.0", "/libp2p/circuit/relay/0.2.0/hop", "/libp2p/circuit/relay/0.2.0/stop", "/libp2p/dcutr",
 	"/libp2p/autonat/2/dial-request", "/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0", "/ipfs/kad/1.0.0",
-	proto.StreamTask, proto.StreamChunk, proto.StreamSync,
+	proto.StreamTask, proto.StreamChunk, proto.StreamSync, proto.StreamEcho,
 }
 
 // attack has a host that is no member connect again and again, open streams of every

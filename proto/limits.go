@@ -54,4 +54,5 @@ const (
 	StreamChunk = "/balefire/chunk/1"
 	StreamSync  = "/balefire/sync/1"
 	StreamJoin  = "/balefire/join/1"
+	StreamEcho  = "/balefire/echo/1"
 )

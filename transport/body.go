@@ -205,7 +205,10 @@ func (o *outgoing) waitFor(ctx context.Context, least int64) int64 {
 func (o *outgoing) listen() {
 	o.stream.lead = o.stream.timing.Frame
 	c := o.stream.conn
-	for mark := c.clock.Mono(); ; {
+	mark := c.clock.Mono()
+	c.owed.body(mark, 1)
+	defer func() { c.owed.body(c.clock.Mono(), -1) }()
+	for {
 		offset, err := o.next()
 		now := c.clock.Mono()
 		o.mu.Lock()
@@ -218,6 +221,7 @@ func (o *outgoing) listen() {
 			c.gauge.carried(int(offset-o.acked), now-mark)
 			o.acked, mark = offset, now
 			o.flow.to(offset)
+			c.owed.body(now, 0)
 		}
 		over := o.err != nil || o.acked == o.size
 		o.mu.Unlock()

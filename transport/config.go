@@ -149,4 +149,5 @@ const (
 	streamChunk = proto.StreamChunk
 	streamJoin  = proto.StreamJoin
 	streamSync  = proto.StreamSync
+	streamEcho  = proto.StreamEcho
 )

@@ -35,6 +35,8 @@ type conn struct {
 	spoke    atomic.Bool         // a whole message of it was read
 	inflight atomic.Int32        // frames of ours without an Ack
 	syncing  atomic.Int32        // sync streams that are served
+	owed     owed
+	hole     blackHole
 }
 
 // A service is what a connection is used for and how well it does.
@@ -51,6 +53,7 @@ func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
 	c := &conn{
 		raw: raw, peer: p, inbound: raw.Stat().Direction == network.DirInbound, clock: clk,
 		ready: make(chan struct{}), gone: make(chan struct{}), ctl: make(chan *proto.Message, 16),
+		owed: owed{begins: make(chan struct{}, 1)},
 	}
 	c.since = clk.Mono()
 	c.touch()

@@ -37,15 +37,29 @@ func (t *Transport) beat(ctx context.Context, c *conn, s *stream) error {
 	tick := time.NewTimer(t.cfg.Timing.Busy)
 	defer tick.Stop()
 	p := pulse{probed: c.heard()}
+	var last echoes
 	for {
 		var m *proto.Message
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case m = <-c.ctl:
+		case <-c.owed.begins:
+			tick.Reset(holeEvery)
 		case <-tick.C:
-			tick.Reset(min(t.cfg.Timing.beat(c), t.cfg.Timing.Busy))
+			every := min(t.cfg.Timing.beat(c), t.cfg.Timing.Busy)
 			now := c.clock.Mono()
+			if _, owes := c.owed.since(now); owes {
+				every = min(every, holeEvery)
+			}
+			tick.Reset(every)
+			g := c.glance(&last)
+			if g.moved { // what it received it has acknowledged
+				c.touch()
+			}
+			if err := t.lookForHole(ctx, c, g, now); err != nil {
+				return err
+			}
 			switch p.next(now, c.heard(), t.cfg.Timing.beat(c)) {
 			case lost:
 				return errSilent

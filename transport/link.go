@@ -111,6 +111,7 @@ func (l *Link) queue(m *proto.Message) error {
 		if l.win.len() == 0 {
 			l.watchAcks(len(out) - before)
 			l.mark = now
+			l.conn.owed.link(now, true)
 		}
 		l.win.add(len(out)-before, now)
 		l.conn.inflight.Store(int32(l.win.len()))
@@ -180,6 +181,7 @@ func (l *Link) run(ctx context.Context) {
 	cancel()
 	wg.Wait()
 	l.conn.inflight.Store(0)
+	l.conn.owed.link(0, false)
 }
 
 // end notes why the link ended; the first reason counts.
@@ -267,6 +269,7 @@ func (l *Link) release(a *proto.Ack) error {
 	l.conn.gauge.carried(before-l.win.bytes, now-l.mark)
 	l.mark = now
 	l.conn.inflight.Store(int32(l.win.len()))
+	l.conn.owed.link(now, l.win.len() > 0)
 	notify(l.room)
 	return nil
 }

@@ -1,10 +1,12 @@
 package transport_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
@@ -19,4 +21,62 @@ func TestSmallestPath(t *testing.T) {
 		m.await(10*time.Second, "the tasks", func() bool { return m.nodes[0].left() == 0 })
 		m.check(20)
 	})
+}
+
+// A path that comes to swallow packets of the size it carried is left for a new
+// connection, which begins with small ones.
+func TestPathShrinks(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		tasks, size int
+	}{{"small tasks", 200, 100}, {"a body", 1, 250_000}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 20, MTU: 1472})
+				defer m.close()
+				m.size = tt.size
+				m.await(10*time.Second, "connected", m.connected)
+				m.nodes[0].give(tt.tasks)
+				m.await(20*time.Second, "tasks before", func() bool { return m.nodes[0].left() == 0 })
+				time.Sleep(20 * time.Second)
+				m.SetMTU(1300)
+				m.nodes[0].give(tt.tasks)
+				took := m.await(5*time.Minute, "tasks on the smaller path", func() bool { return m.nodes[0].left() == 0 })
+				t.Logf("after %v", took)
+				if took > 5*time.Second {
+					t.Errorf("the tasks took %v on a path that has shrunk, want at most 5s", took)
+				}
+				m.check(2 * tt.tasks)
+			})
+		})
+	}
+}
+
+// A slow path that is full is no black hole, nor is a disk that is slow.
+func TestSlowIsNoBlackHole(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		mbps   float64
+		commit time.Duration
+	}{{"64 kbit/s", 0.064, 0}, {"a slow disk", 20, 15 * time.Second}} {
+		for seed := range upTo(3, 100) {
+			t.Run(fmt.Sprint(tt.name, " ", seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					link := transporttest.Link{Latency: 60 * time.Millisecond, Jitter: 5 * time.Millisecond, Mbps: tt.mbps, Seed: uint64(seed)}
+					m := newSimWith(t, 2, link, func(_ *simNode, cfg *transport.Config) { cfg.Timing.Ack = 10 * time.Minute })
+					defer m.close()
+					m.size, m.commit = 60_000, tt.commit
+					m.await(time.Minute, "connected", m.connected)
+					time.Sleep(5 * time.Second) // if both dialled, one connection goes
+					links := m.nodes[0].links.Load()
+					m.nodes[0].give(10)
+					took := m.await(20*time.Minute, "all bytes", func() bool { return m.nodes[0].left() == 0 })
+					if n := m.nodes[0].links.Load() - links; n != 0 {
+						t.Errorf("within %v the link was made anew %d times", took, n)
+					}
+					m.check(10)
+				})
+			})
+		}
+	}
 }

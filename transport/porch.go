@@ -72,7 +72,7 @@ func swarmOf(n network.Network) *swarm.Swarm {
 // use besides. AutoNAT answers from an identity that is made for it alone.
 var (
 	forStrangers = []protocol.ID{streamCtl, streamJoin, autonatv2.DialBackProtocol}
-	forLapsed    = []protocol.ID{streamTask, streamChunk, streamSync}
+	forLapsed    = []protocol.ID{streamTask, streamChunk, streamSync, streamEcho}
 )
 
 // errNotServed is why a name on a stream is not looked at.

@@ -87,6 +87,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	t.host.Network().Notify(&network.NotifyBundle{ConnectedF: t.connected, DisconnectedF: t.disconnected})
 	t.host.SetStreamHandler(streamCtl, t.handleCtl)
 	t.host.SetStreamHandler(streamTask, t.handler("task", proto.MaxFrame, t.serveTasks))
+	t.host.SetStreamHandler(streamEcho, t.handler("echo", proto.MaxControl, t.serveEcho))
 	if cfg.Bodies != nil {
 		t.host.SetStreamHandler(streamChunk, t.handler("chunk", proto.MaxFrame, t.serveBody))
 	}

@@ -33,7 +33,7 @@ const port = 4001
 type Link struct {
 	Latency time.Duration // one way
 	Jitter  time.Duration // at most so much longer, each packet for itself
-	Mbps    int           // of each node's access, each way; default 1000
+	Mbps    float64       // of each node's access, each way; default 1000
 	Loss    float64       // share of packets that vanish, 0 to 1
 	MTU     int           // payloads of UDP with more bytes vanish, and nobody is told; 0: none do
 	Seed    uint64        // of loss and jitter

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"net"
+	"sync"
+	"syscall"
 
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/marcopolo/simnet"
@@ -21,8 +23,26 @@ func (n *Network) sockets(i int) []quicreuse.Option {
 func (n *Network) plug(i int, a *net.UDPAddr) net.PacketConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	rate := simnet.LinkSettings{BitsPerSecond: cmp.Or(n.link.Mbps, 1000) * simnet.Mibps}
-	return &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate, Uplink: rate}), n, i}
+	rate := simnet.LinkSettings{BitsPerSecond: int(cmp.Or(n.link.Mbps, 1000) * simnet.Mibps)}
+	w := &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate, Uplink: rate}), n, i}
+	if n.link.MTU > 0 {
+		return unfragmented{w}
+	}
+	return w
+}
+
+// An unfragmented is a wire for which QUIC looks for the largest packet that passes: it
+// does that where it can have the system set a flag, here that of a socket nobody uses.
+type unfragmented struct{ *wire }
+
+var idle = sync.OnceValues(func() (*net.UDPConn, error) { return net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) })
+
+func (unfragmented) SyscallConn() (syscall.RawConn, error) {
+	s, err := idle()
+	if err != nil {
+		return nil, err
+	}
+	return s.SyscallConn()
 }
 
 // A wire is one node's socket.

@@ -1,0 +1,226 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A path may come to carry less than it did, when a tunnel begins or another provider
+// takes over, and what would tell of it is lost. QUIC goes on to send packets of the old
+// size, and all of them vanish: a black hole (RFC 8899, section 4.3). It is looked for
+// while an acknowledgement is late, with PINGs that fill packets. If none is answered,
+// and QUIC hears of hardly any packet that it was received, the connection is given up
+// for a new one, which begins with small packets.
+
+const (
+	fullPing   = 3000 // bytes; it fills two packets, whatever the path carries
+	fullPings  = 3
+	holeEvery  = 500 * time.Millisecond // between two looks, and two full PINGs
+	leastLate  = time.Second            // an acknowledgement is late then at the earliest
+	leastHole  = 1500 * time.Millisecond
+	leastAgain = 5 * time.Second // before it is looked for again where there was none
+)
+
+// errBlackHole ends a connection on which nothing of full size passes.
+var errBlackHole = errors.New("transport: the path swallows packets of full size")
+
+// owed is since when a connection is owed acknowledgements, of frames and of bodies.
+type owed struct {
+	begins chan struct{} // told when something is owed after nothing was looked for
+
+	mu     sync.Mutex
+	looked bool          // that the heartbeat knows of it
+	links  time.Duration // monotonic time of the last acknowledgement, or since there is anything to acknowledge; 0: nothing
+	bodies time.Duration // likewise
+	sent   int           // bodies that are being sent
+}
+
+// link notes that frames wait for an acknowledgement, or none do.
+func (o *owed) link(now time.Duration, waits bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.links = 0; waits {
+		o.links = max(now, 1)
+		o.tell()
+	}
+}
+
+// body notes that a body begins (1), goes on (0) or ends (-1).
+func (o *owed) body(now time.Duration, more int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sent += more
+	if o.bodies = 0; o.sent > 0 {
+		o.bodies = max(now, 1)
+		o.tell()
+	}
+}
+
+// tell wakes the heartbeat. The caller holds mu.
+func (o *owed) tell() {
+	if !o.looked {
+		o.looked = true
+		notify(o.begins)
+	}
+}
+
+// since returns how long what is owed is owed; ok is false if nothing is: then the next
+// thing that is owed is told.
+func (o *owed) since(now time.Duration) (d time.Duration, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.links > 0 {
+		d, ok = now-o.links, true
+	}
+	if o.bodies > 0 {
+		d, ok = max(d, now-o.bodies), true
+	}
+	o.looked = ok
+	return d, ok
+}
+
+// A blackHole finds out whether full packets pass.
+type blackHole struct {
+	mu    sync.Mutex
+	fulls int           // full PINGs without an answer
+	since time.Duration // since when the last one is waited for
+	again time.Duration // not to be looked for before
+
+	moved int // since then: steps since whose last one QUIC heard that packets were received
+}
+
+// step decides at now what is done: send a full PING, or give the connection up. rtt is
+// the longest round trip of late; moved says that packets were received since the last step.
+func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, moved bool) beat {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if moved {
+		b.moved++
+	}
+	switch {
+	case late < max(leastLate, 4*rtt):
+		b.fulls = 0
+		return rest
+	case now < b.again:
+		return rest
+	case b.fulls < fullPings:
+		b.fulls++
+		b.begin(now)
+		return probe
+	}
+	waits := max(leastHole, 6*rtt)
+	switch {
+	case now-b.since < waits:
+		return rest
+	case b.moved > int(waits/heartbeat): // a slow path: more than heartbeats passes
+		b.begin(now)
+		return rest
+	}
+	return lost
+}
+
+func (b *blackHole) begin(now time.Duration) { b.since, b.moved = now, 0 }
+
+// passed notes the answer to a full PING, which took so long: for a while nothing is
+// looked for, so that a slow path does not carry this alone.
+func (b *blackHole) passed(now, took time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fulls, b.again = 0, now+max(leastAgain, 10*took)
+}
+
+// A glance is what QUIC knows of a connection. Of TCP and of circuits nothing is known.
+type glance struct {
+	known bool
+	rtt   time.Duration // the last round trip, or the mean one if that is longer: it grows with the queues on the path
+	moved bool          // the other side has received packets since the last glance
+}
+
+// echoes are QUIC's figures of round trips: one of them changes with each packet of which
+// it hears that it was received.
+type echoes [3]time.Duration
+
+// glance looks at c; last is what it keeps for the next time.
+func (c *conn) glance(last *echoes) (g glance) {
+	var q *quic.Conn
+	if !c.direct() || !c.raw.As(&q) {
+		return g
+	}
+	s := q.ConnectionStats()
+	now := echoes{s.LatestRTT, s.SmoothedRTT, s.MeanDeviation}
+	g = glance{known: true, rtt: max(s.SmoothedRTT, s.LatestRTT), moved: now != *last}
+	*last = now
+	return g
+}
+
+// lookForHole takes a step on c.
+func (t *Transport) lookForHole(ctx context.Context, c *conn, g glance, now time.Duration) error {
+	late, owes := c.owed.since(now)
+	if !owes || !g.known {
+		return nil
+	}
+	switch c.hole.step(now, late, max(time.Duration(c.rtt.Load()), g.rtt), t.cfg.Timing.Busy, g.moved) {
+	case lost:
+		t.quit(c)
+		return errBlackHole
+	case probe:
+		t.crew.hand(func(context.Context) { t.pingFull(ctx, c) })
+	}
+	return nil
+}
+
+// quit closes the direct connections to the peer of c: they go the same way.
+func (t *Transport) quit(c *conn) {
+	t.mu.Lock()
+	all := slices.Clone(t.neighbour(c.peer).conns)
+	t.mu.Unlock()
+	for _, o := range all {
+		if o != c && o.direct() {
+			o.raw.Close()
+		}
+	}
+}
+
+// pingFull sends a full PING and waits for its answer, on a stream of its own: what
+// vanishes holds up all behind it on its stream.
+func (t *Transport) pingFull(ctx context.Context, c *conn) {
+	began := c.clock.Mono()
+	s, err := openStream(ctx, c, streamEcho, proto.MaxControl, t.cfg.Timing)
+	if err != nil {
+		return
+	}
+	defer s.Reset()
+	defer s.unblock(ctx)()
+	s.lead = t.cfg.Timing.Ack
+	if err = s.send(&proto.Message{Type: proto.MessageType_PING, Payload: make([]byte, fullPing)}); err == nil {
+		_, err = s.expect(proto.MessageType_PONG)
+	}
+	if err == nil {
+		now := c.clock.Mono()
+		c.hole.passed(now, now-began)
+	}
+}
+
+// serveEcho answers a full PING.
+func (t *Transport) serveEcho(_ context.Context, s *stream) error {
+	s.lead = t.cfg.Timing.Hello
+	m := new(proto.Message)
+	if err := s.next(m); err != nil {
+		return err
+	}
+	if m.GetType() != proto.MessageType_PING || len(m.GetPayload()) > fullPing {
+		return fmt.Errorf("%w: message type %d with %d bytes on an echo stream", ErrProtocol, m.GetType(), len(m.GetPayload()))
+	}
+	if err := s.send(&proto.Message{Type: proto.MessageType_PONG}); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return s.finish()
+}
