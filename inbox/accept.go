@@ -156,6 +156,10 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	for n, i := range g.take {
 		a, b := &arrivals[i], &births[n]
 		a.birth(&b.stored, &b.record, now)
+		if b.record.OrderingKey != "" && b.record.Queue == "" {
+			h := in.handlers.find(b.record.Kind)
+			b.record.SharedLane = h != nil && h.SharedLanes
+		}
 		news[n] = backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
 		if slices.Contains(g.barred, i) {
 			lift := in.lift(&news[n])

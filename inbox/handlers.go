@@ -44,6 +44,7 @@ type Spec struct {
 	Concurrency int           // runs at a time; default as many as there are slots
 	MaxAttempts int           // ended runs before a task is dead, unless it asks for fewer; default 3
 	MaxRetries  int           // ended runs that a task may ask for; default MaxAttempts
+	SharedLanes bool          // tasks of all origins with one ordering key follow each other; default: those of each origin
 	OnCrash     OnCrash       // default park: nothing is repeated that nobody called repeatable
 	Timeout     time.Duration // of one run; default 10 min; negative: none
 	MaxBody     uint64        // bytes of the plain body; default: no limit

@@ -226,10 +226,14 @@ func expiresAt(_ backlog.Key, r *proto.Record) int64 {
 	return r.NotAfterMs + 1
 }
 
-// laneOf puts the tasks of one ordering key of one origin in line (I10).
+// laneOf puts the tasks of one ordering key of one origin in line, or those of all origins
+// where their handler says so (I10).
 func laneOf(_ backlog.Key, r *proto.Record) string {
 	if r.OrderingKey == "" || r.Queue != "" {
 		return ""
+	}
+	if r.SharedLane {
+		return "\x00" + r.Kind + "\x00" + r.OrderingKey
 	}
 	return string(r.Peer) + r.OrderingKey
 }

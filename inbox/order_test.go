@@ -295,3 +295,39 @@ func TestStartedNotice(t *testing.T) {
 		}
 	})
 }
+
+// Of two origins with one ordering key one task is at work at a time where the handler has
+// its lanes shared, over a restart too, and two where it has not (I10).
+func TestLanesOfAHandler(t *testing.T) {
+	for shared, want := range map[bool]int{false: 2, true: 1} {
+		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
+			active, most, runs := 0, 0, 0
+			s, spec := does(nil)
+			s.f = func(context.Context, *Run) *Ran {
+				locked(func() {
+					active, runs = active+1, runs+1
+					most = max(most, active)
+				})
+				time.Sleep(time.Second)
+				locked(func() { active-- })
+				return &Ran{End: Success}
+			}
+			spec.SharedLanes = shared
+			bubble(t, Config{Slots: 8}, []Spec{spec}, func(r *rig) {
+				var as []Arrival
+				for i := range 6 {
+					as = append(as, r.task(withOrder("a"), func(a *Arrival) { a.From, a.Header.Origin = proto.PeerID{byte(i%2 + 1)}, proto.PeerID{byte(i%2 + 1)} }))
+				}
+				r.accept(0, as...)
+				r.restart()
+				r.run()
+				wait(time.Minute)
+				locked(func() {
+					if most != want || runs != 6 {
+						t.Errorf("%d were at work at a time, want %d; %d ran", most, want, runs)
+					}
+				})
+			})
+		})
+	}
+}

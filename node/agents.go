@@ -42,7 +42,7 @@ func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 	}
 	out := inbox.Spec{
 		Kind: s.Kind, Allow: allowed(s.Allow), Profile: inbox.Profile(s.Profile), Concurrency: s.Concurrency,
-		MaxAttempts: s.MaxAttempts, MaxRetries: s.MaxRetries, OnCrash: inbox.OnCrash(s.OnCrash), Timeout: timeout, MaxBody: uint64(s.MaxBody),
+		MaxAttempts: s.MaxAttempts, MaxRetries: s.MaxRetries, SharedLanes: s.Lanes == LanesShared, OnCrash: inbox.OnCrash(s.OnCrash), Timeout: timeout, MaxBody: uint64(s.MaxBody),
 	}
 	w := worker{node: n, spec: s, files: true}
 	switch cmp.Or(s.Type, TypeCommand) {

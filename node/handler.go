@@ -37,6 +37,7 @@ type HandlerSpec struct {
 	Concurrency int      `yaml:"concurrency,omitempty" json:"concurrency,omitempty" doc:"runs at once; default the node's slots"`
 	MaxAttempts int      `yaml:"max_attempts,omitempty" json:"max_attempts,omitempty" doc:"default 3"`
 	MaxRetries  int      `yaml:"max_retries,omitempty" json:"max_retries,omitempty" doc:"attempts that a task may ask for with --retries; default max_attempts"`
+	Lanes       string   `yaml:"lanes,omitempty" json:"lanes,omitempty" enum:"origin,shared" doc:"whose tasks with one ordering key follow each other: those of each origin (default), or shared: those of all; of tasks for this node by its name, a queue has its own rule"`
 	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"when a run was cut off; default park: nothing is repeated that nobody called repeatable; probe runs exec --check KEY: 0 done, 10 not done"`
 	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default no limit but the node's"`
 	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output; default 10 MiB"`
@@ -92,6 +93,8 @@ func (s HandlerSpec) Validate() error {
 		return fail("on_overflow %.40q: it is fail or cut", s.OnOverflow)
 	case !oneOf(s.Profile, "", "read-only", "dev-write", "dangerous"):
 		return fail("profile %.40q: it is read-only, dev-write or dangerous", s.Profile)
+	case !oneOf(s.Lanes, "", LanesOrigin, LanesShared):
+		return fail("lanes %.40q: they are origin or shared", s.Lanes)
 	case !oneOf(s.OnCrash, "", "retry", "probe", "park"):
 		return fail("on_crash %.40q: it is retry, probe or park", s.OnCrash)
 	case s.OnCrash == "probe" && cmp.Or(s.Type, TypeCommand) != TypeCommand:

@@ -90,6 +90,9 @@ func (c *cell) leased() bool {
 	return c.epoch != (proto.Seq{}) && !c.released && !c.place.lapsed
 }
 
+// began reports whether c may have been started, or may be now.
+func (c *cell) began() bool { return !c.free() || c.attempts+c.abandons > 0 }
+
 // free reports whether certainly nobody is at work on c.
 func (c *cell) free() bool { return c.epoch == (proto.Seq{}) || c.released }
 

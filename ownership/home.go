@@ -222,7 +222,7 @@ func (h *Home) insert(c *cell) {
 	c.place.queue = h.queue(c.task.Queue)
 	if c.task.Key != "" {
 		c.place.lane = c.place.queue.lane(c.place.queue.laneOf(&c.task))
-		c.place.lane.tasks = append(c.place.lane.tasks, c)
+		c.place.lane.add(c)
 	}
 	h.settle(c)
 }
@@ -234,9 +234,7 @@ func (h *Home) remove(c *cell) {
 	c.place.queue.unready(c)
 	h.count(c, false)
 	if l := c.place.lane; l != nil {
-		if at := slices.Index(l.tasks, c); at >= 0 {
-			l.tasks = slices.Delete(l.tasks, at, at+1)
-		}
+		l.remove(c)
 		h.wake(c.place.queue, l)
 	}
 }
@@ -253,16 +251,30 @@ func (h *Home) wake(q *queue, l *lane) {
 	}
 }
 
-// settle puts c where it belongs after a change: among the ready ones, those that
-// wait for a time, or nowhere.
+// settle puts c where it belongs after a change, and with it those of its lane whose turn
+// it may be now, or not any more.
 func (h *Home) settle(c *cell) {
+	h.settleOne(c)
+	if !c.sharesLane() {
+		return
+	}
+	for _, x := range slices.Clone(c.place.lane.heads()) {
+		waits := x.place.look > h.now.Mono && h.untilDue(x) > 0
+		if x != c && !waits && (x.place.ready != nil) != h.next(x) {
+			h.settleOne(x)
+		}
+	}
+}
+
+// settleOne puts c among the ready ones, those that wait for a time, or nowhere.
+func (h *Home) settleOne(c *cell) {
 	q := c.place.queue
 	q.unready(c)
 	h.count(c, c.leased())
 	switch {
 	case c.leased(), c.state.Terminal(), c.permitted() && h.cfg.flaw != onceReclaimed, c.cancel && !c.free():
 		return
-	case c.place.lane != nil && !c.place.lane.next(c, h.cfg.flaw):
+	case !h.next(c):
 		return
 	case !q.here(h.self):
 		return

@@ -38,8 +38,8 @@ func note(granted map[byte]bool, o Output) {
 }
 
 // An ordering key is that of its origin: a head whose kind nobody serves, or that is not
-// due, holds up the tasks of that origin alone, and each origin's go one after the other.
-// Where the lanes of the queue are shared it holds up all (I10).
+// due, holds up the tasks of that origin alone, and each origin's go one after the other,
+// also where the lanes of the queue are shared (I10).
 func TestALaneIsOfItsOrigin(t *testing.T) {
 	for name, head := range map[string]func(*Task){
 		"a kind that nobody serves": func(x *Task) { x.Kind = "nosuchkind" },
@@ -48,9 +48,60 @@ func TestALaneIsOfItsOrigin(t *testing.T) {
 		if _, granted, _ := laneBench(t, false, head); len(granted) != 1 || !granted[3] {
 			t.Errorf("%s: granted are %v, want the first of the other origin", name, granted)
 		}
-		if _, granted, _ := laneBench(t, true, head); len(granted) != 0 {
-			t.Errorf("%s, lanes shared: granted are %v, want none", name, granted)
+		if _, granted, _ := laneBench(t, true, head); len(granted) != 1 || !granted[3] {
+			t.Errorf("%s, lanes shared: granted are %v, want the first of the other origin", name, granted)
 		}
+	}
+	if _, granted, _ := laneBench(t, true, func(*Task) {}); len(granted) != 1 || !granted[1] {
+		t.Errorf("lanes shared, a head that can start: granted are %v, want that alone", granted)
+	}
+}
+
+// In a shared lane one task is at work at a time, whichever passed a head that could not
+// start. That head goes next once it can, and those of one origin keep their order (I10).
+func TestASharedLaneHasOneAtWork(t *testing.T) {
+	for name, tt := range map[string]struct {
+		head func(*Task)
+		can  func(h *Home, now *Now) Output
+	}{
+		"a kind that nobody serves": {func(x *Task) { x.Kind = "late" }, func(h *Home, now *Now) Output {
+			return h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k", "late"}, Slots: 9}}, *now)
+		}},
+		"not due": {func(x *Task) { x.NotBefore = 1_700_000_000_000 + 3000 }, func(h *Home, now *Now) Output { return Output{} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, granted, now := laneBench(t, true, tt.head)
+			pass := func(d time.Duration) {
+				now.Wall, now.Mono, now.Boot = now.Wall+d.Milliseconds(), now.Mono+d, now.Boot+d
+				note(granted, h.Tick(now))
+			}
+			end := func(i byte) {
+				t.Helper()
+				c := h.cells[proto.TaskID{i}]
+				if c == nil || !granted[i] {
+					t.Fatalf("task %d is not at work: granted are %v", i, granted)
+				}
+				claim := c.claim().message()
+				claim.BootId = bootA[:]
+				note(granted, h.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: claim}}}, now))
+				_, o := h.OnResult(ownerPeer, Result{Claim: claim, State: proto.TaskState_TASK_STATE_SUCCESS, Digest: []byte{1}}, now)
+				note(granted, o)
+			}
+			note(granted, tt.can(h, &now))
+			for range 5 {
+				pass(time.Second)
+			}
+			if len(granted) != 1 || !granted[3] {
+				t.Fatalf("granted are %v, want the one that passed alone", granted)
+			}
+			for i, id := range []byte{3, 1, 2, 4} {
+				end(id)
+				pass(time.Second)
+				if len(granted) != min(i+2, 4) {
+					t.Fatalf("after task %d granted are %v", id, granted)
+				}
+			}
+		})
 	}
 }
 

@@ -70,11 +70,86 @@ type lane struct {
 	blocked bool         // its last head died, and a person must say that it goes on
 	died    proto.TaskID // that head, as far as it is known
 	last    *gone        // of its tasks that went to another home
+	first   []*cell      // of each origin, in the order of birth; nil: to be made anew
 }
 
-// next reports whether it is c's turn.
-func (l *lane) next(c *cell, f flaw) bool {
-	return !l.blocked && len(l.tasks) > 0 && (l.tasks[0] == c || f == laneEarly && len(l.tasks) > 1 && l.tasks[1] == c)
+// sharesLane reports whether c is in a lane with the tasks of all origins.
+func (c *cell) sharesLane() bool {
+	return c.place.lane != nil && c.place.queue.state.GetSharedLanes()
+}
+
+// heads are the first tasks of each origin.
+func (l *lane) heads() []*cell {
+	if l.first == nil {
+		met := map[proto.PeerID]bool{}
+		for _, c := range l.tasks {
+			if !met[c.task.Origin] {
+				met[c.task.Origin] = true
+				l.first = append(l.first, c)
+			}
+		}
+	}
+	return l.first
+}
+
+// add puts c behind all others.
+func (l *lane) add(c *cell) {
+	l.tasks = append(l.tasks, c)
+	if l.first != nil && !slices.ContainsFunc(l.first, func(x *cell) bool { return x.task.Origin == c.task.Origin }) {
+		l.first = append(l.first, c)
+	}
+}
+
+func (l *lane) remove(c *cell) {
+	if at := slices.Index(l.tasks, c); at >= 0 {
+		l.tasks = slices.Delete(l.tasks, at, at+1)
+	}
+	if slices.Contains(l.first, c) {
+		l.first = nil
+	}
+}
+
+// next reports whether it is c's turn in its lane.
+func (h *Home) next(c *cell) bool {
+	l, f := c.place.lane, h.cfg.flaw
+	switch {
+	case l == nil:
+		return true
+	case l.blocked || len(l.tasks) == 0:
+		return false
+	case c.sharesLane():
+		return slices.Contains(h.turns(l), c)
+	}
+	return l.tasks[0] == c || f == laneEarly && len(l.tasks) > 1 && l.tasks[1] == c
+}
+
+// turns are the tasks of a shared lane whose turn it is, of which one is granted: one that
+// began, until it has ended, or else the first that can. A head that never began and that
+// cannot, for it is not due or nobody serves it, holds up those of its origin alone: it
+// takes its place among the others when it can.
+func (h *Home) turns(l *lane) (all []*cell) {
+	for _, c := range l.heads() {
+		if c.began() {
+			return []*cell{c}
+		}
+	}
+	for _, c := range l.heads() {
+		if all = append(all, c); h.untilDue(c) == 0 && h.served(c) {
+			break
+		}
+	}
+	return all
+}
+
+// served reports whether a member is there that could take c when it has room.
+func (h *Home) served(c *cell) bool {
+	q := c.place.queue
+	if q.stale {
+		h.remake(q)
+	}
+	return slices.ContainsFunc(q.members, func(m *dispatch.Member) bool {
+		return m.Alive && contains(m.Kinds, c.task.Kind) && !slices.ContainsFunc(c.task.Labels, func(l string) bool { return !contains(m.Labels, l) })
+	})
 }
 
 // queue returns the queue of a name.
@@ -144,7 +219,7 @@ func (h *Home) regroup(q *queue) {
 		}
 		was := c.place.lane
 		l := q.lane(q.laneOf(&c.task))
-		l.tasks = append(l.tasks, c)
+		l.add(c)
 		if c.place.lane = l; was.blocked && !l.blocked {
 			l.blocked, l.died = true, was.died
 			h.out.put(blockKey(q.name, l.key), blockOf(q.name, l))

@@ -178,7 +178,7 @@ func (r *Room) Task(ctx context.Context, id proto.TaskID) (v TaskView, known boo
 		}
 		now, q := r.now(), c.place.queue
 		v := &TaskView{
-			LeaseView: c.view(now), Leased: c.leased(), Paused: q.state.GetPaused(), Turn: c.place.lane == nil || c.place.lane.next(c, sound), Active: r.home.active,
+			LeaseView: c.view(now), Leased: c.leased(), Paused: q.state.GetPaused(), Turn: r.home.next(c), Active: r.home.active,
 			Blocked: c.place.lane != nil && c.place.lane.blocked, Class: c.task.Class,
 			Due: r.home.untilDue(c), Reason: c.reason, Grants: slices.Clone(c.grants),
 		}

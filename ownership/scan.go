@@ -46,6 +46,9 @@ func (h *Home) scanAll() {
 		c := e.Value.(*cell)
 		e = e.Next()
 		h.look(c, skip)
+		if l := c.place.lane; c.sharesLane() && len(l.heads()) > 1 && l.heads()[0] == c {
+			h.settle(c) // others may serve its kind now, or nobody any more
+		}
 	}
 	h.forget()
 	h.yieldAll()

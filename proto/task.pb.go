@@ -812,6 +812,7 @@ type Record struct {
 	StampMoved     bool                   `protobuf:"varint,53,opt,name=stamp_moved,json=stampMoved,proto3" json:"stamp_moved,omitempty"`        // created_ms and not_after_ms were set right since: what was signed has others
 	DueNamed       bool                   `protobuf:"varint,54,opt,name=due_named,json=dueNamed,proto3" json:"due_named,omitempty"`              // due_ms was named as a time of the wall clock, and not as a delay
 	MaxResult      uint64                 `protobuf:"varint,55,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`           // bytes of the result that the task takes; 0: as many as its handler gives
+	SharedLane     bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`        // its handler has the tasks of all origins with one ordering key follow each other
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1231,6 +1232,13 @@ func (x *Record) GetMaxResult() uint64 {
 	return 0
 }
 
+func (x *Record) GetSharedLane() bool {
+	if x != nil {
+		return x.SharedLane
+	}
+	return false
+}
+
 // Stored is a record's birth: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1388,7 +1396,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\x94\x0e\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xb5\x0e\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1456,7 +1464,9 @@ const file_task_proto_rawDesc = "" +
 	"stampMoved\x12\x1b\n" +
 	"\tdue_named\x186 \x01(\bR\bdueNamed\x12\x1d\n" +
 	"\n" +
-	"max_result\x187 \x01(\x04R\tmaxResult\x1a9\n" +
+	"max_result\x187 \x01(\x04R\tmaxResult\x12\x1f\n" +
+	"\vshared_lane\x188 \x01(\bR\n" +
+	"sharedLane\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +

@@ -92,6 +92,7 @@ func addHandlerFlags(c *cobra.Command, s *node.HandlerSpec) {
 	f.IntVar(&s.Concurrency, "concurrency", 0, "runs at the same time (default the node's slots)")
 	f.IntVar(&s.MaxAttempts, "max-attempts", 0, "runs before it is a dead letter (default 3)")
 	f.IntVar(&s.MaxRetries, "max-retries", 0, "attempts that a sender may ask for with --retries (default those of --max-attempts)")
+	f.StringVar(&s.Lanes, "lanes", "", "whose tasks with one --order-key follow each other: origin (those of each), or shared (those of all) (default origin)")
 	f.StringVar(&s.OnCrash, "on-crash", "", "when a run was cut off: retry, probe or park (default park)")
 	f.Var(sizeValue{&s.MaxBody}, "max-body", "largest body, as 64MiB (default the node's limit)")
 	f.Var(sizeValue{&s.MaxOutput}, "max-output", "output that a run may write, as 64MiB (default 10MiB)")
