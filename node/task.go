@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -32,7 +33,7 @@ func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
 			name, _ = n.peerNames(e.GetNode())
 		}
 		v := Event{Time: at(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
-		if len(t.Events) == 0 || !v.repeats(t.Events[len(t.Events)-1]) {
+		if !v.repeats(t.Events) {
 			t.Events = append(t.Events, v)
 		}
 	}
@@ -42,11 +43,18 @@ func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
 	return t
 }
 
-// repeats reports whether e says nothing that the one before it did not: both sides tell
-// what one of them did, each by its own clock.
-func (e Event) repeats(before Event) bool {
-	e.Time = before.Time
-	return e == before && e.Cause == "" && e.Folded == 0
+// repeats reports whether e says nothing that those before it did not, back to the last
+// one with a cause: both sides tell what one of them did, each by its own clock.
+func (e Event) repeats(before []Event) bool {
+	for _, b := range slices.Backward(before) {
+		if e.Cause+b.Cause != "" || e.Folded+b.Folded > 0 {
+			return false
+		}
+		if e.Time = b.Time; e == b {
+			return true
+		}
+	}
+	return false
 }
 
 func times(r *proto.Record) Times {

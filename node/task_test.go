@@ -30,16 +30,20 @@ func TestEventsOfBothSidesAreOne(t *testing.T) {
 	at := func(ms int, e Event) Event { e.Time = time.UnixMilli(int64(ms)); return e }
 	accepted, running := Event{Node: "b", State: "ACCEPTED"}, Event{Node: "b", State: "RUNNING", Attempt: 1}
 	for _, tt := range []struct {
-		name      string
-		before, e Event
-		want      bool
+		name   string
+		before []Event
+		e      Event
+		want   bool
 	}{
-		{"the same by another clock", at(2, accepted), at(1, accepted), true},
-		{"another state", at(1, accepted), at(1, running), false},
-		{"another attempt", at(1, running), at(1, Event{Node: "b", State: "RUNNING", Attempt: 2}), false},
-		{"another node", at(1, accepted), at(1, Event{Node: "c", State: "ACCEPTED"}), false},
-		{"with a cause", at(1, Event{Node: "b", State: "RETRYING", Cause: "exit 1"}), at(2, Event{Node: "b", State: "RETRYING", Cause: "exit 1"}), false},
-		{"entries that were left out", Event{Folded: 3}, Event{Folded: 3}, false},
+		{"the first", nil, at(1, accepted), false},
+		{"the same by another clock", []Event{at(2, accepted)}, at(1, accepted), true},
+		{"the same, and one between", []Event{at(2, accepted), at(3, running)}, at(1, accepted), true},
+		{"once more after a failure", []Event{at(2, running), {Node: "b", State: "RETRYING", Cause: "exit 1"}}, at(4, running), false},
+		{"another state", []Event{at(1, accepted)}, at(1, running), false},
+		{"another attempt", []Event{at(1, running)}, at(1, Event{Node: "b", State: "RUNNING", Attempt: 2}), false},
+		{"another node", []Event{at(1, accepted)}, at(1, Event{Node: "c", State: "ACCEPTED"}), false},
+		{"with a cause", []Event{{Node: "b", State: "RETRYING", Cause: "exit 1"}}, Event{Node: "b", State: "RETRYING", Cause: "exit 1"}, false},
+		{"entries that were left out", []Event{{Folded: 3}}, Event{Folded: 3}, false},
 	} {
 		if got := tt.e.repeats(tt.before); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
