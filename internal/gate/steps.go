@@ -65,7 +65,7 @@ var soakSteps = slices.Concat([]step{
 	long("many keys, Pebble", "./store/pebble", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),
 	long("meshes", "./transport", 2*time.Minute, "BALEFIRE_LONG=1", "TestAFloodEnds", "TestEverybodyIsInTheTopic", "TestBurstOfRumors",
 		"TestManyBehindOneAddress", "TestSymmetricStaysRelayed", "TestBigBodyThroughRelay", "TestWhoKnowsOneFindsAll", "TestShiftIsSteady",
-		"TestWhoRelaysForNobodyIsNotAsked"),
+		"TestWhoRelaysForNobodyIsNotAsked", "TestSlowIsNoBlackHole"),
 	long("damaged envelopes", "./identity", time.Minute, "BALEFIRE_LONG=1", "TestDamagedEnvelopesAreRefused"),
 	long("histories of homes", "./outbox", 2*time.Minute, "BALEFIRE_ROUNDS=400", "TestModel"),
 	quick("a stop of the window", "./api/client", "BALEFIRE_LONG=1", "TestAStopEndsWaiting"),
