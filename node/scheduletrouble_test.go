@@ -4,12 +4,14 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // A schedule that cannot be seen to is told of when that begins and when the reason
 // changes, not every second.
 func TestScheduleTroubleIsSaidOnce(t *testing.T) {
-	s := newSchedules(nil)
+	s := newSchedules(&Node{registry: prometheus.NewRegistry()})
 	full, gone := errors.New("full"), errors.New("gone")
 	for i, step := range []struct {
 		at   time.Duration
