@@ -62,7 +62,7 @@ var soakSteps = slices.Concat([]step{
 	long("the stuck one", "./ownership", 2*time.Minute, "BALEFIRE_LONG=1", "TestTheStuckOneIsFound"),
 	long("churn", "./store/nuts", 3*time.Minute, "BALEFIRE_CHURN=1000000", "TestChurn"),
 	long("many keys", "./store/nuts", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),
-	long("many keys, Pebble", "./store/pebble", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),
+	long("many keys on Pebble", "./store/pebble", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),
 	long("meshes", "./transport", 2*time.Minute, "BALEFIRE_LONG=1", "TestAFloodEnds", "TestEverybodyIsInTheTopic", "TestBurstOfRumors",
 		"TestManyBehindOneAddress", "TestSymmetricStaysRelayed", "TestBigBodyThroughRelay", "TestWhoKnowsOneFindsAll", "TestShiftIsSteady",
 		"TestWhoRelaysForNobodyIsNotAsked", "TestSlowIsNoBlackHole"),
