@@ -235,8 +235,8 @@ func (s *shift) await(c *claim) {
 func (in *Inbox) judge(c *claim, keyDone bool) (turn, ending) {
 	keyBusy, suspect := in.desk.busy(c)
 	p := prospect{record: c.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: c.h != nil, keyDone: keyDone, keyBusy: keyBusy, suspectActive: suspect, restored: mayHaveRun(c.rec, in.restored)}
-	if p.now > c.rec.NotAfterMs && c.origin == in.cfg.Self && in.cfg.Until != nil {
-		until, known := in.cfg.Until(c.key.ID)
+	if p.now > c.rec.NotAfterMs && c.origin == in.cfg.Self && in.with.Until != nil {
+		until, known := in.with.Until(c.key.ID)
 		p.until, p.doubted = until, p.doubted || !known
 	}
 	if c.h != nil {

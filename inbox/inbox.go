@@ -61,6 +61,10 @@ type Parts struct {
 	Files   Files
 	Queues  Queues
 	Leases  Leases
+	// Until says when the time of a task that was made at this node ends, in Unix
+	// milliseconds: later than was signed if the clock was wrong then. known is false
+	// while that cannot be said. Default: as was signed.
+	Until func(proto.TaskID) (ms int64, known bool)
 }
 
 // A Finished is a task that has ended here, on its way home.
@@ -100,10 +104,6 @@ type Config struct {
 	GracefulTimeout time.Duration // for handlers to end by themselves when Run ends; default 15s
 	Dangerous       []string      // kinds that may have the profile dangerous
 
-	// Until says when the time of a task that was made at this node ends, in Unix
-	// milliseconds: later than was signed if the clock was wrong then. known is false
-	// while that cannot be said. Default: as was signed.
-	Until     func(proto.TaskID) (ms int64, known bool)
 	OnStarted func(Started)                             // called once for a run that lasts more than a second; must not block
 	OnChange  func(proto.TaskID, *proto.Record)         // called after each durable change; must not block nor keep the record
 	Fail      func(point string, id proto.TaskID) error // tests: an error at a point stops the inbox there, see the Point constants

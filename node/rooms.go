@@ -79,7 +79,7 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n, newStamp(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues}
+	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n, newStamp(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues, Until: n.outbox.Until}
 }
 
 func (n *Node) inboxConfig() inbox.Config {
@@ -87,7 +87,7 @@ func (n *Node) inboxConfig() inbox.Config {
 	return inbox.Config{
 		Self: n.keys.Peer(), Mesh: n.mesh.ID, BootID: n.outbox.BootID(),
 		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: l.MaxInboxBytes, MaxKept: 10 * l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
-		Dangerous: n.cfg.Dangerous, Until: n.outbox.Until, OnStarted: n.sendStarted, OnChange: n.ownerChanged,
+		Dangerous: n.cfg.Dangerous, OnStarted: n.sendStarted, OnChange: n.ownerChanged,
 		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
 		Logger: n.log, Clock: n.cfg.Clock, Progress: n.reading("tasks in custody"),
 	}
