@@ -20,6 +20,7 @@ type note struct {
 	since  time.Duration // boot time of that break
 	denied bool          // after the last start the target said that it does not have it
 	rewrap bool          // its slot must be made anew
+	told   bool          // that a result is refused again and again
 }
 
 // sureAfter is how long after a break a refusal is the target's word on what the

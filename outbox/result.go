@@ -82,8 +82,11 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 	if k.Part != backlog.PartResult {
 		return
 	}
-	_, ends := r.GetCode().Ends()
-	if !over && !(ends && before.code != r.GetCode()) && now.tries != tellAfter {
+	lasts := false // and that is news; links that broke count as tries too
+	if !over && now.tries >= tellAfter {
+		o.notes.update(k, func(n *note) { lasts, n.told = !n.told, true })
+	}
+	if _, ends := r.GetCode().Ends(); !over && !lasts && !(ends && before.code != r.GetCode()) {
 		return
 	}
 	what := "the home of a task refuses its result; it is offered again"

@@ -126,3 +126,35 @@ func TestResultThatNobodyTakes(t *testing.T) {
 		}
 	})
 }
+
+// That a result is refused again and again is told once, also when the link broke at the
+// try at which that is told.
+func TestRefusalThatLastsIsTold(t *testing.T) {
+	told := 0
+	cfg := Config{Results: ResultHooks{Refused: func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) { told++ }}}
+	inBubble(t, cfg, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		g.saying(proto.Code_CODE_BUSY)
+		d := h.resultDraft(g.peer(), "")
+		if err := h.PutResult(t.Context(), d, nil); err != nil {
+			t.Fatal(err)
+		}
+		k := resultKey(d.Header.ID)
+		cut := h.connect(g)
+		for h.notes.get(k).tries < tellAfter-1 {
+			time.Sleep(time.Second)
+		}
+		g.deafen(true)
+		time.Sleep(10 * time.Minute)
+		cut()
+		g.deafen(false)
+		if n := h.notes.get(k); n.tries != tellAfter || told != 0 {
+			t.Fatalf("%d tries, told %d times: nothing is tested", n.tries, told)
+		}
+		defer h.connect(g)()
+		time.Sleep(time.Hour)
+		if told != 1 {
+			t.Errorf("told %d times", told)
+		}
+	})
+}
