@@ -37,6 +37,8 @@ require (
 
 require github.com/coreos/go-systemd/v22 v22.7.0
 
+require filippo.io/age v1.2.1
+
 require (
 	filippo.io/bigmod v0.1.1-0.20260103110540-f8a47775ebe5 // indirect
 	filippo.io/keygen v1.0.0 // indirect

@@ -216,8 +216,9 @@ type handling interface {
 type storing interface {
 	StoreStats() node.StoreStats
 	Compact(ctx context.Context) error
-	// Snapshot writes a copy that opens as a store into dir, which must not exist.
-	Snapshot(ctx context.Context, dir string) error
+	// Snapshot writes a copy that opens as a store into dir, which must not exist; with a
+	// key it is a file that the private part of that key alone opens.
+	Snapshot(ctx context.Context, dir, toKey string) error
 }
 
 type watching interface {

@@ -10,7 +10,8 @@ import (
 
 // A Snapshot says where a copy of the store goes, or went.
 type Snapshot struct {
-	Dir string `json:"dir" minLength:"1" doc:"absolute path of a folder that does not exist yet, on the node's machine"`
+	Dir   string `json:"dir" minLength:"1" doc:"absolute path of a folder that does not exist yet, on the node's machine; with to_key of a file"`
+	ToKey string `json:"to_key,omitempty" doc:"public key, age1…: the copy is a file that its private key alone opens"`
 }
 
 func (s *Server) routeStore() {
@@ -33,13 +34,13 @@ func (s *Server) routeStore() {
 	copied := op("POST", "/v1/store/snapshot", "snapshotStore", "store", "Copy the store while the node runs")
 	copied.DefaultStatus = http.StatusCreated
 	route(s, copied, func(ctx context.Context, in *snapshot) (Snapshot, error) {
-		return in.Body, s.snapshot(ctx, in.Body.Dir)
+		return in.Body, s.snapshot(ctx, in.Body)
 	})
 }
 
-func (s *Server) snapshot(ctx context.Context, dir string) error {
-	if !filepath.IsAbs(dir) {
-		return problem(CodeInvalid, "dir %.200q: an absolute path is expected, the node runs in another folder than you", dir)
+func (s *Server) snapshot(ctx context.Context, to Snapshot) error {
+	if !filepath.IsAbs(to.Dir) {
+		return problem(CodeInvalid, "dir %.200q: an absolute path is expected, the node runs in another folder than you", to.Dir)
 	}
-	return s.node.Snapshot(ctx, dir)
+	return s.node.Snapshot(ctx, to.Dir, to.ToKey)
 }

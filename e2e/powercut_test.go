@@ -108,7 +108,7 @@ func TestBitFlip(t *testing.T) {
 			}
 			saved := filepath.Join(shortDir(t), "a")
 			if engine == "pebble" {
-				if err := a.Snapshot(t.Context(), saved); err != nil {
+				if err := a.Snapshot(t.Context(), saved, ""); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -36,7 +36,8 @@ type RestoreReport struct {
 	Revoked []string  `json:"revoked"`         // members whose revocation the copy does not know; they stay revoked
 }
 
-// RestoreStore puts a copy of snapshot, which [Node.Snapshot] has written, in the
+// RestoreStore puts a copy of snapshot, which [Node.Snapshot] has written, and which the
+// private key opens if it is sealed, in the
 // place of the store of the stopped node in cfg.Dir. The copy is checked first;
 // the store that was there is moved aside, nothing is deleted. A crash on the way
 // leaves the old store or the whole new one.
@@ -44,7 +45,7 @@ type RestoreReport struct {
 // The node starts with a higher boot number than ever before (I5), takes every
 // task that the copy holds for one that may have been sent, and starts none that
 // was made before the old store's last write: it may have run already (I6).
-func RestoreStore(cfg Config, snapshot string) (_ RestoreReport, err error) {
+func RestoreStore(cfg Config, snapshot, private string) (_ RestoreReport, err error) {
 	cfg = cfg.withDefaults()
 	lock, err := store.LockDir(cfg.Dir)
 	if err != nil {
@@ -54,6 +55,11 @@ func RestoreStore(cfg Config, snapshot string) (_ RestoreReport, err error) {
 	if err := settleRestore(cfg.Dir); err != nil {
 		return RestoreReport{}, err
 	}
+	snapshot, drop, err := openSnapshot(cfg, snapshot, private)
+	if err != nil {
+		return RestoreReport{}, err
+	}
+	defer func() { err = errors.Join(err, drop()) }()
 	name, err := engineOfSnapshot(snapshot)
 	if err != nil {
 		return RestoreReport{}, err

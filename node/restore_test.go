@@ -59,7 +59,7 @@ func newPast(t *testing.T, engine string) *past {
 		return err == nil && strings.Contains(why.Cause, "NO_HANDLER") && p.starts(t) != ""
 	}, func() string { return "the tasks are not there" })
 	for i, n := range []*live{a, b} {
-		if err := n.Snapshot(t.Context(), p.snaps[i]); err != nil {
+		if err := n.Snapshot(t.Context(), p.snaps[i], ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,7 +88,7 @@ func (p *past) starts(t *testing.T) string {
 
 func (p *past) restore(t *testing.T, which int, cfg Config) {
 	t.Helper()
-	r, err := RestoreStore(cfg, p.snaps[which])
+	r, err := RestoreStore(cfg, p.snaps[which], "")
 	if err != nil || r.Records == 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -241,12 +241,12 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	f.Close()
 	for name, dir := range map[string]string{"no snapshot": t.TempDir(), "a damaged one": torn} {
-		if _, err := RestoreStore(cfg, dir); err == nil {
+		if _, err := RestoreStore(cfg, dir, ""); err == nil {
 			t.Errorf("%s is restored", name)
 		}
 	}
 	running := start(t, cfg)
-	if _, err := RestoreStore(cfg, p.snaps[1]); err == nil {
+	if _, err := RestoreStore(cfg, p.snaps[1], ""); err == nil {
 		t.Error("the store of a running node is replaced")
 	}
 	if !slices.ContainsFunc(running.Handlers(), func(h Handler) bool { return h.Kind == "later" }) {
@@ -270,11 +270,11 @@ func TestARestoredOwnerDoesNotKnowWhatItStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	snap := filepath.Join(t.TempDir(), "snap")
-	if err := a.Snapshot(t.Context(), snap); err != nil {
+	if err := a.Snapshot(t.Context(), snap, ""); err != nil {
 		t.Fatal(err)
 	}
 	a.halt()
-	r, err := RestoreStore(a.cfg, snap)
+	r, err := RestoreStore(a.cfg, snap, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,11 +307,11 @@ func TestARestoredHomeStartsNothingTwice(t *testing.T) {
 	often := a.submit(t, Request{Target: "queue:q", Kind: "nobody"})
 	eventually(t, func() bool { return inCustody(a) == 2 }, func() string { return "the queue has not taken them" })
 	snap := filepath.Join(t.TempDir(), "snap")
-	if err := a.Snapshot(t.Context(), snap); err != nil {
+	if err := a.Snapshot(t.Context(), snap, ""); err != nil {
 		t.Fatal(err)
 	}
 	a.halt()
-	if _, err := RestoreStore(a.cfg, snap); err != nil {
+	if _, err := RestoreStore(a.cfg, snap, ""); err != nil {
 		t.Fatal(err)
 	}
 	n := start(t, a.cfg)

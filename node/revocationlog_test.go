@@ -15,14 +15,14 @@ func TestRevocationOutlivesARestore(t *testing.T) {
 	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = EnginePebble, []string{freeAddr(t)} })
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
 	snap := filepath.Join(t.TempDir(), "snap")
-	if err := a.Snapshot(t.Context(), snap); err != nil {
+	if err := a.Snapshot(t.Context(), snap, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.Revoke(t.Context(), "b", "test"); err != nil {
 		t.Fatal(err)
 	}
 	a.halt()
-	r, err := RestoreStore(a.cfg, snap)
+	r, err := RestoreStore(a.cfg, snap, "")
 	if err != nil || !slices.Equal(r.Revoked, []string{"b"}) {
 		t.Fatalf("%+v, %v", r, err)
 	}

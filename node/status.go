@@ -294,10 +294,17 @@ func (n *Node) StoreStats() StoreStats {
 // Compact gives the space of deleted records back to the disk now.
 func (n *Node) Compact(ctx context.Context) error { return n.ground.store.Compact(ctx) }
 
-// Snapshot writes a consistent copy of the store into dir, which must not exist.
-func (n *Node) Snapshot(ctx context.Context, dir string) error {
+// Snapshot writes a consistent copy of the store into dir, which must not exist. With a
+// key, the public one of [NewSnapshotKey], it is a file that the private one opens.
+func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 	if _, err := os.Lstat(dir); err == nil {
 		return fmt.Errorf("%w: %s is there already: name a folder that is not", ErrRefused, dir)
+	}
+	if toKey != "" {
+		if err := n.sealedSnapshot(ctx, dir, toKey); err != nil {
+			return err
+		}
+		return n.note(ctx, "store.snapshot", dir+" for "+toKey)
 	}
 	err := n.ground.store.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {

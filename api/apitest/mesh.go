@@ -77,7 +77,7 @@ func (n *Node) StoreStats() node.StoreStats {
 func (n *Node) Compact(context.Context) error { return n.called("Compact") }
 
 // Snapshot copies nothing.
-func (n *Node) Snapshot(_ context.Context, dir string) error { return n.called("Snapshot %s", dir) }
+func (n *Node) Snapshot(_ context.Context, dir, _ string) error { return n.called("Snapshot %s", dir) }
 
 // Healthy answers Err.
 func (n *Node) Healthy() error { return n.called("Healthy") }

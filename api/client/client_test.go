@@ -152,7 +152,7 @@ func TestEveryMethod(t *testing.T) {
 		{"Why", "Why " + id, func() (any, error) { return c.Why(ctx, id) }},
 		{"StoreStats", "", func() (any, error) { return c.StoreStats(ctx) }},
 		{"Compact", "Compact", func() (any, error) { return nil, c.Compact(ctx) }},
-		{"Snapshot", "Snapshot /backup/1", func() (any, error) { return nil, c.Snapshot(ctx, "/backup/1") }},
+		{"Snapshot", "Snapshot /backup/1", func() (any, error) { return nil, c.Snapshot(ctx, "/backup/1", "") }},
 		{"Healthy", "Healthy", func() (any, error) { return nil, c.Healthy(ctx) }},
 		{"Ready", "Ready", func() (any, error) { return nil, c.Ready(ctx) }},
 		{"Metrics", "", func() (any, error) { return c.Metrics(ctx) }},

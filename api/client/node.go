@@ -91,8 +91,9 @@ func (c *Client) Compact(ctx context.Context) error {
 }
 
 // Snapshot copies the store into dir, an absolute path that must not exist.
-func (c *Client) Snapshot(ctx context.Context, dir string) error {
-	_, err := post[api.Snapshot](ctx, c, "/v1/store/snapshot", api.Snapshot{Dir: dir})
+// With a key, the public one of store key, it is a file that the private one opens.
+func (c *Client) Snapshot(ctx context.Context, dir, toKey string) error {
+	_, err := post[api.Snapshot](ctx, c, "/v1/store/snapshot", api.Snapshot{Dir: dir, ToKey: toKey})
 	return err
 }
 

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -17,7 +19,7 @@ import (
 func storeCommand(w *world) *cobra.Command {
 	return group("store", "Look at the store, check it, copy it, save it",
 		"Look at the store of the running node, copy it or give back its space; check or\nsave the store of a stopped one. The command line never opens the store of a\nrunning node: it asks the node.",
-		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeRestore(w), storeMigrate(w), storeSalvage(w))
+		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeKey(w), storeRestore(w), storeMigrate(w), storeSalvage(w))
 }
 
 func storeStats(w *world) *cobra.Command {
@@ -107,7 +109,8 @@ func storeCompact(w *world) *cobra.Command {
 }
 
 func storeSnapshot(w *world) *cobra.Command {
-	return storeAct(w, "snapshot DIR", "Copy the store of the running node into a new folder", "  balefire-node store snapshot /backup/balefire-$(date +%F)", exactly(1, "a folder that does not exist"),
+	var toKey string
+	cmd := storeAct(w, "snapshot DIR", "Copy the store of the running node into a new folder", "  balefire-node store snapshot /backup/balefire-$(date +%F)\n  balefire-node store snapshot /backup/balefire.age --to-key age1…", exactly(1, "a folder that does not exist"),
 		func(ctx context.Context, args []string) (string, error) {
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
@@ -117,8 +120,38 @@ func storeSnapshot(w *world) *cobra.Command {
 			if err != nil {
 				return "", err
 			}
-			return "the copy is in " + dir, c.Snapshot(ctx, dir)
+			return "the copy is in " + dir, c.Snapshot(ctx, dir, toKey)
 		})
+	cmd.Flags().StringVar(&toKey, "to-key", "", "write one file that the private part of this key alone opens: what store key printed")
+	return cmd
+}
+
+func storeKey(w *world) *cobra.Command {
+	return &cobra.Command{
+		Use: "key FILE", Short: "Make a key for sealed snapshots",
+		Long: `Make a key for snapshots that are sealed. The private part is written to a new
+FILE, which opens them: keep it where the node's disk is not. The public part is
+printed: give it to store snapshot --to-key.`,
+		Example: "  balefire-node store key /media/stick/balefire-snapshots.key", Args: exactly(1, "a file that does not exist"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			public, private, err := node.NewSnapshotKey()
+			if err != nil {
+				return err
+			}
+			f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteString(private + "\n")
+			if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+				return err
+			}
+			key := struct {
+				Public string `json:"public"`
+			}{public}
+			return w.show(view{value: key, human: func(p *paper) { p.line("%s", public) }})
+		},
+	}
 }
 
 // storeAct is a command that lets the running node do something that may take
@@ -163,7 +196,8 @@ func storeSalvage(w *world) *cobra.Command {
 }
 
 func storeRestore(w *world) *cobra.Command {
-	return &cobra.Command{
+	var keyFile string
+	cmd := &cobra.Command{
 		Use: "restore SNAPSHOT", Short: "Put a snapshot in the place of a stopped node's store",
 		Long: `Check a snapshot and put a copy of it in the place of the store of a stopped node.
 The store that was there is moved aside, nothing is deleted. What the node did
@@ -183,10 +217,18 @@ too: a member that was revoked after the snapshot stays out.`,
 			if !exists(args[0]) {
 				return fmt.Errorf("%w: there is no folder %s: name the one that store snapshot wrote", node.ErrNotFound, args[0])
 			}
+			private := ""
+			if keyFile != "" {
+				b, err := os.ReadFile(keyFile)
+				if err != nil {
+					return fmt.Errorf("read the key of the snapshot: %w", err)
+				}
+				private = strings.TrimSpace(string(b))
+			}
 			cfg := l.Node(p.Dir)
 			cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
 			stop := w.patience("checking and copying the snapshot")
-			r, err := node.RestoreStore(cfg, args[0])
+			r, err := node.RestoreStore(cfg, args[0], private)
 			stop()
 			if err != nil {
 				return explain(err, p.Dir)
@@ -202,6 +244,8 @@ too: a member that was revoked after the snapshot stays out.`,
 			}})
 		},
 	}
+	cmd.Flags().StringVar(&keyFile, "key-file", "", "file with the key that opens a sealed snapshot: what store key wrote")
+	return cmd
 }
 
 func storeMigrate(w *world) *cobra.Command {

@@ -30,6 +30,7 @@ var floors = map[string]int{
 // owners says which packages alone may import a library (by path prefix).
 var owners = map[string][]string{
 	"google.golang.org/protobuf":                              {"proto"},
+	"filippo.io/age":                                          {"node"},
 	"github.com/libp2p":                                       {"transport"},
 	"github.com/multiformats":                                 {"transport"},
 	"github.com/quic-go":                                      {"transport"},

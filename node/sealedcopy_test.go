@@ -1,0 +1,131 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"filippo.io/age"
+)
+
+// sealedTree is a sealed archive of files, and its private key.
+func sealedTree(t testing.TB, files map[string]string) (sealed []byte, private string) {
+	t.Helper()
+	public, private, err := NewSnapshotKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := age.ParseX25519Recipient(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	if err := sealTree(t.Context(), &out, dir, to); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes(), private
+}
+
+// FuzzUnsealTree opens what is damaged: cut short anywhere, or with any bit changed it is
+// refused, with an error that says so, and nothing is written outside of the folder.
+func FuzzUnsealTree(f *testing.F) {
+	files := map[string]string{"CURRENT": "1", "gen/1/data": strings.Repeat("record ", 20_000)}
+	sealed, private := sealedTree(f, files)
+	for _, at := range []int{0, 1, 100, 200, 300, len(sealed) / 2, len(sealed) - 1} {
+		f.Add(at, byte(1), false)
+		f.Add(at, byte(0x80), true)
+	}
+	f.Fuzz(func(t *testing.T, at int, flip byte, cut bool) {
+		if at < 0 || at >= len(sealed) || flip == 0 {
+			return
+		}
+		bad := bytes.Clone(sealed)
+		if bad[at] ^= flip; cut {
+			bad = bytes.Clone(sealed[:at])
+		}
+		dir := t.TempDir()
+		err := unsealTree(filepath.Join(dir, "in"), bytes.NewReader(bad), private)
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("changed at byte %d of %d (cut %v): %v", at, len(sealed), cut, err)
+		}
+		if left, _ := os.ReadDir(dir); len(left) > 1 {
+			t.Errorf("it wrote %v", left)
+		}
+	})
+}
+
+// What was sealed is opened as it was, by its key alone.
+func TestASealedSnapshotIsOpenedByItsKey(t *testing.T) {
+	files := map[string]string{"CURRENT": "1", "gen/1/data": strings.Repeat("record ", 20_000), "gen/1/empty": ""}
+	sealed, private := sealedTree(t, files)
+	if bytes.Contains(sealed, []byte("record record")) || bytes.Contains(sealed, []byte("CURRENT")) {
+		t.Error("it can be read as it is")
+	}
+	dir, got := filepath.Join(t.TempDir(), "in"), map[string]string{}
+	if err := unsealTree(dir, bytes.NewReader(sealed), private); err != nil {
+		t.Fatal(err)
+	}
+	for name := range files {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[name] = string(b)
+	}
+	if !maps.Equal(got, files) {
+		t.Error("it is not what was sealed")
+	}
+	_, other, err := NewSnapshotKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{other: "sealed for another key", "age1abc": "no private key", "": "no private key"} {
+		if err := unsealTree(filepath.Join(t.TempDir(), "in"), bytes.NewReader(sealed), key); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("key %.10q: %v", key, err)
+		}
+	}
+}
+
+// A node is restored from a sealed snapshot; without its key, and with a folder and a key,
+// it says what to do, and leaves the store and no copy.
+func TestRestoreOfASealedSnapshot(t *testing.T) {
+	a := alone(t)
+	public, private, err := NewSnapshotKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "copy.age")
+	if err := a.Snapshot(t.Context(), file, "age1nonsense"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "store key") {
+		t.Errorf("with no key: %v", err)
+	}
+	if err := a.Snapshot(t.Context(), file, public); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	a.halt()
+	if _, err := RestoreStore(a.cfg, file, ""); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "--key-file") {
+		t.Errorf("without the key: %v", err)
+	}
+	if _, err := RestoreStore(a.cfg, filepath.Dir(file), private); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a folder with a key: %v", err)
+	}
+	if r, err := RestoreStore(a.cfg, file, private); err != nil || r.Records == 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := os.Stat(filepath.Join(a.cfg.Dir, snapshotPart)); !os.IsNotExist(err) {
+		t.Errorf("an open copy is left: %v", err)
+	}
+}
