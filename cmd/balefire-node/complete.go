@@ -19,26 +19,32 @@ import (
 // completeTimeout bounds what somebody who pressed the tab key waits for.
 const completeTimeout = time.Second
 
-// completePeer offers the names of peers for the first argument.
-func (w *world) completePeer(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+// offerOf offers a word for each thing that the node lists.
+func offerOf[T any](w *world, cmd *cobra.Command, list func(*client.Client, context.Context) ([]T, error), word func(T) string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	peers, err := c.Peers(ctx)
+	all, err := list(c, ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	var names []string
-	for _, p := range peers {
-		names = append(names, cobra.CompletionWithDesc(p.Name, p.State))
+	var words []string
+	for _, v := range all {
+		words = append(words, word(v))
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completePeer offers the names of peers for the first argument.
+func (w *world) completePeer(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return offerOf(w, cmd, (*client.Client).Peers,
+		func(p node.Peer) string { return cobra.CompletionWithDesc(p.Name, p.State) })
 }
 
 // completeTask offers the ids of the last tasks.
@@ -79,21 +85,10 @@ func taskStates(is func(proto.TaskState) bool) (out []proto.TaskState) {
 }
 
 func (w *world) taskIDs(cmd *cobra.Command, list func(context.Context, *client.Client) (node.Page[node.Task], error)) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	page, err := list(ctx, c)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var ids []string
-	for _, t := range page.Items {
-		ids = append(ids, cobra.CompletionWithDesc(t.ID, t.Kind+" "+t.State))
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+	return offerOf(w, cmd, func(c *client.Client, ctx context.Context) ([]node.Task, error) {
+		page, err := list(ctx, c)
+		return page.Items, err
+	}, func(t node.Task) string { return cobra.CompletionWithDesc(t.ID, t.Kind+" "+t.State) })
 }
 
 // completeWish offers the codes of the machines that ask to be let in.
@@ -101,21 +96,8 @@ func (w *world) completeWish(cmd *cobra.Command, args []string, _ string) ([]str
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	wishes, err := c.Wishes(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var codes []string
-	for _, v := range wishes {
-		codes = append(codes, cobra.CompletionWithDesc(v.Code, v.Name))
-	}
-	return codes, cobra.ShellCompDirectiveNoFileComp
+	return offerOf(w, cmd, (*client.Client).Wishes,
+		func(v node.Wish) string { return cobra.CompletionWithDesc(v.Code, v.Name) })
 }
 
 // completePeerFlag offers the names of peers for a flag.
@@ -230,21 +212,8 @@ func (w *world) completeKind(cmd *cobra.Command, args []string, _ string) ([]str
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	handlers, err := c.Handlers(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var kinds []string
-	for _, h := range handlers {
-		kinds = append(kinds, cobra.CompletionWithDesc(h.Kind, strings.Join(h.Allow, ", ")))
-	}
-	return kinds, cobra.ShellCompDirectiveNoFileComp
+	return offerOf(w, cmd, (*client.Client).Handlers,
+		func(h node.Handler) string { return cobra.CompletionWithDesc(h.Kind, strings.Join(h.Allow, ", ")) })
 }
 
 // completeAllow offers who can stand in an allow list.
