@@ -152,7 +152,7 @@ func TestInviteUnderANameThatIsTaken(t *testing.T) {
 			t.Errorf("%q: it warns %q, %v", name, inv.Warning, err)
 		}
 	}
-	for role, warned := range map[string]bool{"work": false, "admin": false, "wrok": true} {
+	for role, warned := range map[string]bool{"work": false, "admin": false, "wrk": true} {
 		inv, err := a.Invite(t.Context(), InviteOptions{Roles: []string{role}})
 		if err != nil || strings.Contains(inv.Warning, "no member has the role "+role) != warned {
 			t.Errorf("role %s: it warns %q, %v", role, inv.Warning, err)
@@ -167,7 +167,7 @@ func TestInviteUnderANameThatIsTaken(t *testing.T) {
 func TestAHandlerForNobody(t *testing.T) {
 	a, _ := pair(t, nil)
 	for allow, want := range map[string]string{
-		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is called laptpo", "role:wrok": "no member has the role wrok",
+		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is called laptpo", "role:wrk": "no member has the role wrk",
 	} {
 		if err := a.AddHandler(t.Context(), HandlerSpec{Kind: "k", Type: TypeEcho, Allow: []string{allow}}); err != nil {
 			t.Errorf("%s: %v", allow, err)

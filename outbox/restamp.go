@@ -188,7 +188,8 @@ func (o *Outbox) restampAll(ctx context.Context, m moment) (moved int, err error
 		if err = ctx.Err(); err != nil {
 			break
 		}
-		n, some := min(len(keys), restampStep), 0
+		var some int
+		n := min(len(keys), restampStep)
 		some, err = o.restampSome(ctx, m, keys[:n])
 		moved, keys = moved+some, keys[n:]
 	}

@@ -19,7 +19,7 @@ import (
 // A mistake is told in words of the command line, with what would be right.
 func TestMistakesAreExplained(t *testing.T) {
 	for line, want := range map[string]string{
-		"send laptop echo --clas high":              "unknown flag: --clas: did you mean --class?",
+		"send laptop echo --clss high":              "unknown flag: --clss: did you mean --class?",
 		"send laptop echo --zzzzzz high":            "unknown flag: --zzzzzz\n",
 		"send laptop echo --ttl 99d":                "--ttl 99d: at most 30d",
 		"send laptop echo --delay -5s":              `--delay: "-5s" is no span of time: it is positive`,

@@ -17,8 +17,11 @@ type Many struct {
 	Long bool // BALEFIRE_KEYS is set: opening takes at most a minute
 }
 
-// ManyKey and ManyValue are the sizes of a key and a value of Many.
-const ManyKey, ManyValue = 65, 48
+// Sizes in bytes of what FillMany puts.
+const (
+	ManyKey   = 65
+	ManyValue = 48
+)
 
 // FillMany puts the keys into an engine that open opens, and closes it.
 func FillMany(t *testing.T, open func() (store.Engine, error)) (m Many) {
