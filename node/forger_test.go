@@ -31,6 +31,7 @@ func (w *world) forger(name string, roles ...string) *transporttest.Forger {
 func (l *live) forger(name string, roles ...string) *transporttest.Forger {
 	l.t.Helper()
 	f := transporttest.NewForger(l.t, rootIn(l.t, l.cfg.Dir), name, roles...)
+	<-l.net.Opened()
 	f.Meet(l.keys.Peer(), l.net.Addrs())
 	return f
 }

@@ -70,51 +70,6 @@ func TestStrangerGetsNoRelay(t *testing.T) {
 	t.Logf("%d of 300 streams were refused at once", refused)
 }
 
-// TestWiden holds that further connections stand beside the first, carry streams
-// of who made them, and end with it.
-func TestWiden(t *testing.T) {
-	b := start(t, 2, nil)
-	a := start(t, 1, nil)
-	l := link(t, a, b)
-	before := a.Peers()[0].Path
-	for _, want := range []int{3, 5} {
-		if n, err := a.Widen(t.Context(), b.Peer(), want-a.width(b.Peer())); err != nil || n != want {
-			t.Fatalf("%d, %v, want %d", n, err, want)
-		}
-	}
-	eventually(t, "the other side knows", func() bool { return b.Peers()[0].Widened == 5 })
-	if s := a.Peers()[0]; s.Widened != 5 || s.Path != before {
-		t.Errorf("%+v", s)
-	}
-	if r := a.Paths(b.Peer()); len(r.Paths) < 6 || !r.Paths[0].InUse || r.Paths[0].Wide || !r.Paths[5].Wide {
-		t.Errorf("%+v", r)
-	}
-	a.mu.Lock()
-	wide := a.neighbours[b.Peer()].wide[0]
-	a.mu.Unlock()
-	s, err := openStream(t.Context(), wide, streamTask, proto.MaxFrame, a.cfg.Timing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.send(data(1)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.expect(proto.MessageType_ACK); err != nil {
-		t.Errorf("a stream on a further connection: %v", err)
-	}
-	s.Reset()
-	if n, err := a.Widen(t.Context(), b.Peer(), 100); err != nil || n != maxWide {
-		t.Errorf("%d, %v", n, err)
-	}
-	a.Disconnect(b.Peer())
-	eventually(t, "all ended", func() bool { return a.width(b.Peer()) == 0 && b.width(a.Peer()) == 0 })
-	<-l.Done()
-	eventually(t, "the connection is gone", func() bool { return a.best(b.Peer()) == nil })
-	if _, err := a.Widen(t.Context(), b.Peer(), 1); !errors.Is(err, errCannotWiden) {
-		t.Errorf("without a connection: %v", err)
-	}
-}
-
 // TestMove holds S41: a link that moves ends when all that it took is
 // acknowledged, takes nothing more meanwhile, and loses no answer.
 func TestMove(t *testing.T) {

@@ -43,7 +43,6 @@ type conn struct {
 type service struct {
 	since   time.Duration // monotonic; when it was made
 	gauge   gauge
-	wide    bool        // made by Widen
 	settled atomic.Bool // the hello ended
 	vital   atomic.Bool // circuits hang on it: its end is to be noticed soon
 	evicted bool        // its place is another's; guarded by the transport's mu

@@ -194,7 +194,7 @@ func (t *Transport) sendHello(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok {
 		return t.sendAs(s, &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.revocationOf(s.conn.peer)})
 	}
-	h, err := t.ownHello(s.conn.wide)
+	h, err := t.ownHello()
 	if err != nil {
 		return err
 	}
@@ -215,18 +215,14 @@ func (t *Transport) sendAs(s *stream, h *proto.Hello) error {
 	return err
 }
 
-// ownHello makes this node's hello, of a further connection when wide is set.
-func (t *Transport) ownHello(wide bool) (*proto.Hello, error) {
+// ownHello makes this node's hello.
+func (t *Transport) ownHello() (*proto.Hello, error) {
 	h := t.gate.Hello()
 	if h == nil {
 		return nil, errNoMember
 	}
 	h.Addrs, h.Software = t.Addrs(), t.cfg.Software
 	h.Addrs = h.Addrs[:min(len(h.Addrs), maxAddrs)]
-	h.Features = append(h.Features, featureWiden)
-	if wide {
-		h.Features = append(h.Features, featureWide)
-	}
 	return h, nil
 }
 

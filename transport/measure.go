@@ -119,7 +119,6 @@ func (t *Transport) verifiedConns() (all []*conn) {
 	defer t.mu.Unlock()
 	for _, n := range t.neighbours {
 		all = append(all, n.conns...)
-		all = append(all, n.wide...)
 	}
 	return all
 }

@@ -78,7 +78,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 // there yet has no rate.
 func (m *metrics) zero() {
 	for _, network := range []string{"quic", "tcp"} {
-		for _, path := range []string{"direct", "relay", "wide"} {
+		for _, path := range []string{"direct", "relay"} {
 			m.connections.WithLabelValues(path, network)
 		}
 	}

@@ -32,7 +32,6 @@ type neighbour struct {
 	dialling  int        // calls of connect
 	verdict   error      // why the last connection was not verified, since one of them began
 	measured  route.Path // of the last direct connection that ended
-	wide      []*conn    // further ones for bulk, beside conns
 	path      *conn      // that was the best one when somebody looked last
 	upgrading bool       // upgrade runs
 	nudge     chan struct{}
@@ -53,10 +52,6 @@ func (t *Transport) neighbour(p proto.PeerID) *neighbour {
 
 // join adds a verified connection. The caller holds mu.
 func (t *Transport) join(n *neighbour, c *conn) {
-	if c.isWide() {
-		t.joinWide(n, c)
-		return
-	}
 	for _, old := range n.conns {
 		switch {
 		case !bytes.Equal(old.hello.GetBootId(), c.hello.GetBootId()):
@@ -87,9 +82,7 @@ func (t *Transport) leave(c *conn) {
 	}
 	i := slices.Index(n.conns, c)
 	if i < 0 {
-		if !t.leaveWide(n, c) {
-			t.forget(n)
-		}
+		t.forget(n)
 		return
 	}
 	n.conns = slices.Delete(n.conns, i, i+1)
@@ -102,9 +95,6 @@ func (t *Transport) leave(c *conn) {
 	}
 	t.repath(n)
 	if len(n.conns) == 0 {
-		for _, c := range n.wide {
-			t.crew.hand(func(context.Context) { c.raw.Close() })
-		}
 		t.host.ConnManager().Unprotect(toLibp2p(n.peer), "member")
 		n.dial = t.cfg.Timing.first(t.cfg.Clock.Mono(), rand.Float64())
 		t.log.Info("disconnected", "peer", c.peer)
@@ -247,7 +237,6 @@ type PeerStatus struct {
 	Relay     proto.PeerID  // through whom, when it is not direct
 	Loss      float64       // share of packets lost, 0 to 1, where it can be known
 	Rate      float64       // bytes a second that the path was seen to carry; 0: unknown
-	Widened   int           // further connections for bulk
 }
 
 // Peers returns all neighbours that were ever connected or dialled, by id.
@@ -277,7 +266,7 @@ func (t *Transport) status(n *neighbour) PeerStatus {
 	s.Path, s.Network, s.Direct, s.Inbound = c.raw.RemoteMultiaddr().String(), c.network(), c.direct(), c.inbound
 	s.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
 	measured := c.gauge.path()
-	s.Loss, s.Rate, s.Widened = measured.Loss, measured.Rate, len(n.wide)
+	s.Loss, s.Rate = measured.Loss, measured.Rate
 	s.RTT, s.InFlight, s.Software = time.Duration(c.rtt.Load()), int(c.inflight.Load()), c.hello.GetSoftware()
 	return s
 }
@@ -285,7 +274,7 @@ func (t *Transport) status(n *neighbour) PeerStatus {
 // heard returns when the last byte came over any connection with n, monotonic. The
 // caller holds mu.
 func (n *neighbour) heard() (last time.Duration) {
-	for _, c := range append(n.conns[:len(n.conns):len(n.conns)], n.wide...) {
+	for _, c := range n.conns {
 		last = max(last, c.heard())
 	}
 	return last

@@ -22,7 +22,6 @@ type Path struct {
 	Connected bool
 	InUse     bool // new streams use it
 	Inbound   bool // the peer dialled
-	Wide      bool // one of the further connections for bulk
 	Measured  route.Path
 	Score     route.Score   // of Measured; of a candidate through a relay, what both sides measured to the relay
 	Age       time.Duration // of the connection
@@ -42,16 +41,16 @@ func (t *Transport) Paths(p proto.PeerID) PathReport {
 	r := PathReport{Peer: p}
 	t.mu.Lock()
 	n := t.neighbours[p]
-	var conns, wide []*conn
+	var conns []*conn
 	var best *conn
 	var lastErr error
 	if n != nil {
-		conns, wide, best, lastErr = slices.Clone(n.conns), slices.Clone(n.wide), n.best(), n.lastErr
+		conns, best, lastErr = slices.Clone(n.conns), n.best(), n.lastErr
 	}
 	t.mu.Unlock()
-	for _, c := range append(conns, wide...) {
+	for _, c := range conns {
 		path := t.pathOfConn(c)
-		path.InUse, path.Wide = c == best, slices.Contains(wide, c)
+		path.InUse = c == best
 		r.Paths = append(r.Paths, path)
 	}
 	slices.SortStableFunc(r.Paths, func(a, b Path) int { return cmp.Compare(b.rank(), a.rank()) })
@@ -68,8 +67,6 @@ func (p Path) rank() int {
 	switch {
 	case p.InUse:
 		return 3
-	case p.Wide:
-		return 0
 	case p.Direct:
 		return 2
 	}

@@ -181,7 +181,7 @@ func (t *Transport) acquainted(ctx context.Context, id peer.ID) error {
 // identify has libp2p exchange with the other end of c, a member, what each
 // listens to and where it sees the other.
 func (t *Transport) identify(c *conn) {
-	if h, ok := t.host.(interface{ IDService() identify.IDService }); ok && !c.isWide() && t.standing(c.peer) {
+	if h, ok := t.host.(interface{ IDService() identify.IDService }); ok && t.standing(c.peer) {
 		h.IDService().IdentifyWait(c.raw)
 	}
 }

@@ -93,7 +93,7 @@ func (t *Transport) Tell() { t.sayHello() }
 
 // sayHello tells all neighbours where this node is reached now.
 func (t *Transport) sayHello() {
-	h, err := t.ownHello(false)
+	h, err := t.ownHello()
 	if err != nil {
 		return
 	}

@@ -131,6 +131,9 @@ func (t *Transport) begin(ctx context.Context) (stop func(), err error) {
 	return t.beReached()
 }
 
+// Opened is closed when Run has begun to take connections, or could not.
+func (t *Transport) Opened() <-chan struct{} { return t.opened }
+
 // Close frees what New took. After Run it does nothing.
 func (t *Transport) Close() error { return t.host.Close() }
 

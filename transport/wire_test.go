@@ -589,7 +589,7 @@ func TestMetrics(t *testing.T) {
 			b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Listen = []string{listen} })
 			link(t, a, b)
 			got := measured(t, r)
-			for _, path := range []string{"direct", "relay", "wide"} {
+			for _, path := range []string{"direct", "relay"} {
 				for _, n := range []string{"quic", "tcp"} {
 					want := 0.0
 					if path == "direct" && n == network {
