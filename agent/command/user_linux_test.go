@@ -78,7 +78,19 @@ func runAsNode(args []string) int {
 	h, err = New(Config{RunAs: user, Exec: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; setsid sleep 1000 & echo $!); sleep 1000"}, Grace: 50 * time.Millisecond})
 	must(err)
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { time.Sleep(300 * time.Millisecond); cancel() }()
+	go func() {
+		defer cancel()
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		over := time.After(patience)
+		for asleep() < 2 { // both of them are deaf then
+			select {
+			case <-tick.C:
+			case <-over:
+				return
+			}
+		}
+	}()
 	res = h.Run(ctx, agent.Run{ID: "0199", Dir: dir})
 	out.Stop = res.Outcome.String() + " " + res.Err
 	must(third.as(func() error { return nil }))
@@ -87,6 +99,18 @@ func runAsNode(args []string) int {
 		return nil
 	})
 	return sayJSON(out)
+}
+
+// asleep counts the sleeps of run 0199.
+func asleep() (n int) {
+	_ = (&account{uid: taskUser, gid: taskUser}).as(func() error {
+		n = len(processes(func(pid int) bool {
+			name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			return err == nil && string(name) == "sleep\n" && hasEnv(pid, []byte("BALEFIRE_TASK_ID=0199"))
+		}))
+		return nil
+	})
+	return n
 }
 
 // asNode runs the program run-as-node as a user who has these capabilities alone, and
