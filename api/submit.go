@@ -61,10 +61,10 @@ func SubmitOf(r node.Request) Submit {
 		Body: r.Body, Type: r.Type, Labels: r.Labels, Trace: r.Trace, Retries: r.Retries, Result: r.MaxResult,
 		Require: r.Require, Prefer: r.Prefer,
 	}
-	if r.Class != proto.Class_CLASS_UNSPECIFIED {
+	if r.Class != proto.ClassUnspecified {
 		s.Class = r.Class.Name()
 	}
-	if r.Mode != proto.Mode_MODE_UNSPECIFIED {
+	if r.Mode != proto.ModeUnspecified {
 		s.Mode = r.Mode.Name()
 	}
 	if r.TTL != 0 {

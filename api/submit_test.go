@@ -19,7 +19,7 @@ import (
 
 func TestDecodeSubmit(t *testing.T) {
 	const base = `"target":"laptop","kind":"shell"`
-	least := node.Request{Target: "laptop", Kind: "shell", Class: proto.Class_CLASS_NORMAL}
+	least := node.Request{Target: "laptop", Kind: "shell", Class: proto.Normal}
 	with := func(f func(*node.Request)) node.Request {
 		r := least
 		f(&r)
@@ -33,7 +33,7 @@ func TestDecodeSubmit(t *testing.T) {
 	}{
 		{"the least", `{` + base + `}`, least, "", 0},
 		{"white space", " \n\t{ \"target\" : \"laptop\" ,\r\n\"kind\":\"shell\" } ", least, "", 0},
-		{"a class in capitals", `{` + base + `,"class":"CRITICAL"}`, with(func(r *node.Request) { r.Class = proto.Class_CLASS_CRITICAL }), "", 0},
+		{"a class in capitals", `{` + base + `,"class":"CRITICAL"}`, with(func(r *node.Request) { r.Class = proto.Critical }), "", 0},
 		{"durations", `{` + base + `,"ttl":"36h","delay":"1m30s"}`, with(func(r *node.Request) { r.TTL, r.Delay = 36*time.Hour, 90*time.Second }), "", 0},
 		{"a time", `{` + base + `,"at":"2026-11-20T12:00:00Z"}`, with(func(r *node.Request) { r.At = apitest.Start }), "", 0},
 		{"a body", `{` + base + `,"body":"AAH/"}`, with(func(r *node.Request) { r.Body = []byte{0, 1, 0xff} }), "", 0},
@@ -284,7 +284,7 @@ func TestBatch(t *testing.T) {
 // fuzz target.
 func TestRequestsRoundTrip(t *testing.T) {
 	r := node.Request{
-		Target: "l", Kind: "k", Class: proto.Class_CLASS_LOW, Mode: proto.Mode_MODE_AT_MOST_ONCE, TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
+		Target: "l", Kind: "k", Class: proto.Low, Mode: proto.AtMostOnce, TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
 		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Bounds: node.Bounds{Retries: 4294967295, MaxResult: 9},
 		Affinity: node.Affinity{Require: []string{"gpu=yes"}, Prefer: []string{"fast", "x y"}},
 	}

@@ -45,17 +45,17 @@ func TestQuantile(t *testing.T) {
 
 // A task may come to its state before the submitter knows its id.
 func TestWatchMissesNoTask(t *testing.T) {
-	const good = proto.TaskState_TASK_STATE_ACCEPTED
+	const good = proto.Accepted
 	w, early, late := newWatch(), proto.TaskID{1}, proto.TaskID{2}
 	w.changed(early, good) // nobody waits yet: not kept
 	w.expect(good)
-	w.changed(early, proto.TaskState_TASK_STATE_PENDING)
+	w.changed(early, proto.Pending)
 	w.changed(early, good)
 	c := make(chan proto.TaskState, 2)
 	w.wait(early, c)
 	w.wait(late, c)
-	w.changed(late, proto.TaskState_TASK_STATE_FAILED)
-	if a, b := <-c, <-c; a != good || b != proto.TaskState_TASK_STATE_FAILED {
+	w.changed(late, proto.Failed)
+	if a, b := <-c, <-c; a != good || b != proto.Failed {
 		t.Errorf("told %v and %v", a, b)
 	}
 	if len(w.early)+len(w.waits) != 0 {

@@ -70,9 +70,9 @@ func (c *child) load(l load) (answer, error) {
 	rand.Read(r.body)
 	switch l.Until {
 	case accepted:
-		r.good = proto.TaskState_TASK_STATE_ACCEPTED
+		r.good = proto.Accepted
 	case ended:
-		r.good = proto.TaskState_TASK_STATE_SUCCESS
+		r.good = proto.Success
 	}
 	c.watch.expect(r.good)
 	defer c.watch.expect(0)

@@ -213,7 +213,7 @@ func dieWorking(t *testing.T, x *trio, point string) {
 
 // dieOnce does it with tasks that ask for leave to start.
 func dieOnce(t *testing.T, x *trio, point string) {
-	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build", Mode: proto.Mode_MODE_AT_MOST_ONCE})
+	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce})
 }
 
 // dieGivingBack does it with tasks that fail the first time.
@@ -225,7 +225,7 @@ func dying(t *testing.T, x *trio, point string, r node.Request) {
 	m := x.victim(point)
 	d := x.deskBeside(m)
 	p := d.often
-	if r.Mode == proto.Mode_MODE_AT_MOST_ONCE {
+	if r.Mode == proto.AtMostOnce {
 		p = d.once
 	}
 	if errs := p.submit(t.Context(), d.machine, 3, r); errs != nil {

@@ -62,7 +62,7 @@ func (d *desk) count() int { return len(d.often.all()) + len(d.once.all()) }
 func (d *desk) submit(ctx context.Context, total int) {
 	r := node.Request{Target: "queue:build", Kind: "build"}
 	once, slow := r, r
-	once.Mode, slow.Kind = proto.Mode_MODE_AT_MOST_ONCE, "slow"
+	once.Mode, slow.Kind = proto.AtMostOnce, "slow"
 	for ctx.Err() == nil && d.count() < total {
 		try, done := context.WithTimeout(ctx, 10*time.Second) // it may be stopped, or gone
 		d.often.submit(try, d.machine, 89, r)

@@ -84,8 +84,8 @@ func (p *promises) kept(t *testing.T, home *machine, want string) {
 
 // live are the states of a task that has not ended.
 var live = []proto.TaskState{
-	proto.TaskState_TASK_STATE_PENDING, proto.TaskState_TASK_STATE_SENT, proto.TaskState_TASK_STATE_ACCEPTED,
-	proto.TaskState_TASK_STATE_RUNNING, proto.TaskState_TASK_STATE_RETRYING,
+	proto.Pending, proto.Sent, proto.Accepted,
+	proto.Running, proto.Retrying,
 }
 
 // idle waits until nothing that this home knows of is left to do: also a task

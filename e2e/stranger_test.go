@@ -121,7 +121,7 @@ func (v *villain) message(change func(*proto.Header, *proto.Content)) *proto.Mes
 	}
 	body := []byte("work")
 	sum := sha256.Sum256(body)
-	c := &proto.Content{Kind: "mark", Class: proto.Class_CLASS_NORMAL, Body: body, BodySize: uint64(len(body)), BodyDigest: sum[:]}
+	c := &proto.Content{Kind: "mark", Class: proto.Normal, Body: body, BodySize: uint64(len(body)), BodyDigest: sum[:]}
 	if change != nil {
 		change(&h, c)
 	}
@@ -147,7 +147,7 @@ func (v *villain) sign(env *proto.Envelope) *proto.Message {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	return &proto.Message{Id: "x", Type: proto.MessageType_DATA, Payload: payload, Signature: sig}
+	return &proto.Message{Id: "x", Type: proto.TypeData, Payload: payload, Signature: sig}
 }
 
 // say sends one message and returns the code of the answer: 0 when it was taken,
@@ -190,7 +190,7 @@ func TestBadFramesOverARealSocket(t *testing.T) {
 		t.Fatalf("a good task: %s, %v", code, err)
 	}
 	b.until("it runs", func() bool { return len(b.left()) == 2 })
-	taken := map[proto.Code]bool{0: true, proto.Code_CODE_DUPLICATE: true}
+	taken := map[proto.Code]bool{0: true, proto.CodeDuplicate: true}
 	for range 100 {
 		if code, err := v.say(good); !taken[code] || err != nil {
 			t.Fatalf("a replay: %s, %v", code, err)
@@ -203,19 +203,19 @@ func TestBadFramesOverARealSocket(t *testing.T) {
 		m    *proto.Message
 		want proto.Code // 0: any refusal
 	}{
-		{"the signature of another", foreign, proto.Code_CODE_BAD_SIGNATURE},
+		{"the signature of another", foreign, proto.CodeBadSignature},
 		{"a bent payload", bent(v.message(nil), 10), 0},
-		{"no payload", &proto.Message{Id: "x", Type: proto.MessageType_DATA}, 0},
-		{"random bytes", &proto.Message{Id: "x", Type: proto.MessageType_DATA, Payload: []byte(rand.Text()), Signature: good.Signature}, 0},
-		{"an unknown type", &proto.Message{Id: "x", Type: 99, Payload: good.Payload}, proto.Code_CODE_UNKNOWN_VERSION},
-		{"an unknown kind", v.message(func(_ *proto.Header, c *proto.Content) { c.Kind = "nobody-does-this" }), proto.Code_CODE_NO_HANDLER},
+		{"no payload", &proto.Message{Id: "x", Type: proto.TypeData}, 0},
+		{"random bytes", &proto.Message{Id: "x", Type: proto.TypeData, Payload: []byte(rand.Text()), Signature: good.Signature}, 0},
+		{"an unknown type", &proto.Message{Id: "x", Type: 99, Payload: good.Payload}, proto.CodeUnknownVersion},
+		{"an unknown kind", v.message(func(_ *proto.Header, c *proto.Content) { c.Kind = "nobody-does-this" }), proto.CodeNoHandler},
 		{"too late", v.message(func(h *proto.Header, _ *proto.Content) {
 			h.Created, h.NotAfter = h.Created-7_200_000, h.Created-3_600_000
-		}), proto.Code_CODE_EXPIRED},
+		}), proto.CodeExpired},
 		{"in the name of another", v.message(func(h *proto.Header, _ *proto.Content) { h.Origin = v.victim.Peer }), 0},
 		{"for another", v.message(func(h *proto.Header, _ *proto.Content) { h.Target = v.keys.Peer() }), 0},
 		{"of another mesh", v.message(func(h *proto.Header, _ *proto.Content) { h.Mesh[0] ^= 1 }), 0},
-		{"a body that is not the one of its digest", v.message(func(_ *proto.Header, c *proto.Content) { c.Body = []byte("evil") }), proto.Code_CODE_BAD_FORM},
+		{"a body that is not the one of its digest", v.message(func(_ *proto.Header, c *proto.Content) { c.Body = []byte("evil") }), proto.CodeBadForm},
 		{"a kind that is a path", v.message(func(_ *proto.Header, c *proto.Content) { c.Kind = "../../bin/sh" }), 0},
 	}
 	for _, tt := range bad {

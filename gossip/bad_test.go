@@ -51,7 +51,7 @@ func (v *victim) hear(h *home, rumors ...*proto.Rumor) {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	v.room.hear(context.Background(), guest{from: h.keys.Peer(), kind: proto.MessageType_PROBE, bytes: b})
+	v.room.hear(context.Background(), guest{from: h.keys.Peer(), kind: proto.TypeProbe, bytes: b})
 }
 
 // record is one of h in some incarnation above its first.
@@ -62,7 +62,7 @@ func (v *victim) record(h *home, n, revision uint64) *proto.Rumor {
 func (v *victim) recordOf(k *identity.Keys, mesh identity.Mesh, incarnation, revision uint64) *proto.Rumor {
 	p := k.Peer()
 	s, err := k.SignNode(&proto.NodeRecord{
-		Mesh: mesh.ID[:], Peer: p[:], Boot: 1000, Incarnation: incarnation, Revision: revision, State: proto.NodeState_NODE_STATE_RUNNING,
+		Mesh: mesh.ID[:], Peer: p[:], Boot: 1000, Incarnation: incarnation, Revision: revision, State: proto.NodeRunning,
 	})
 	if err != nil {
 		v.t.Fatal(err)
@@ -128,14 +128,14 @@ func TestFalseStatementsAreNotBelieved(t *testing.T) {
 		{"record of a stranger with a certificate of another mesh", spy, false},
 		{"record of a stranger with a member's certificate", borrowed, false},
 		{"record with an issuer", issued, false},
-		{"accusation by a stranger", v.accuse(stranger, b, first, proto.Liveness_LIVENESS_DEAD), false},
+		{"accusation by a stranger", v.accuse(stranger, b, first, proto.Dead), false},
 		{"nothing", &proto.Rumor{}, false},
-		{"both", &proto.Rumor{Record: v.record(v.a, 5, 1).Record, Accusation: v.accuse(v.a.keys, b, first, proto.Liveness_LIVENESS_DEAD).Accusation}, false},
-		{"accusation of an incarnation that was never", v.accuse(v.a.keys, b, first+7, proto.Liveness_LIVENESS_DEAD), true},
-		{"accusation of the highest incarnation", v.accuse(v.a.keys, b, 1<<64-1, proto.Liveness_LIVENESS_DEAD), true},
-		{"accusation of a past incarnation", v.accuse(v.a.keys, b, first-1, proto.Liveness_LIVENESS_DEAD), true},
-		{"accusation of nobody", v.accuse(v.a.keys, proto.PeerID{1, 2, 3}, first, proto.Liveness_LIVENESS_DEAD), true},
-		{"accusation of the victim in the highest incarnation", v.accuse(v.a.keys, v.me.keys.Peer(), 1<<64-1, proto.Liveness_LIVENESS_DEAD), true},
+		{"both", &proto.Rumor{Record: v.record(v.a, 5, 1).Record, Accusation: v.accuse(v.a.keys, b, first, proto.Dead).Accusation}, false},
+		{"accusation of an incarnation that was never", v.accuse(v.a.keys, b, first+7, proto.Dead), true},
+		{"accusation of the highest incarnation", v.accuse(v.a.keys, b, 1<<64-1, proto.Dead), true},
+		{"accusation of a past incarnation", v.accuse(v.a.keys, b, first-1, proto.Dead), true},
+		{"accusation of nobody", v.accuse(v.a.keys, proto.PeerID{1, 2, 3}, first, proto.Dead), true},
+		{"accusation of the victim in the highest incarnation", v.accuse(v.a.keys, v.me.keys.Peer(), 1<<64-1, proto.Dead), true},
 		{"an old record again", v.record(v.a, 0, 1), true},
 	}
 	for _, tt := range tests {
@@ -170,7 +170,7 @@ func (v *victim) state() (all []string) {
 // No bit of a message of the topic can be changed in a way that says something else.
 func TestFlippedRumorsSayNothingElse(t *testing.T) {
 	v := newVictim(t)
-	data := v.topic(v.record(v.a, 3, 4), v.accuse(v.a.keys, v.b.keys.Peer(), identity.Incarnation(1000), proto.Liveness_LIVENESS_SUSPECT))
+	data := v.topic(v.record(v.a, 3, 4), v.accuse(v.a.keys, v.b.keys.Peer(), identity.Incarnation(1000), proto.Suspect))
 	if !v.valid(v.a.keys.Peer(), data) {
 		t.Fatal("the good one is not valid")
 	}
@@ -180,7 +180,7 @@ func TestFlippedRumorsSayNothingElse(t *testing.T) {
 		if h, err := v.room.read(v.a.keys.Peer(), data, v.room.ears.member); err == nil {
 			passed++ // an unknown field, or one statement that is now unknown to it
 			for _, n := range h.news {
-				if n.By != v.a.keys.Peer() || n.accuses() && (n.Peer != v.b.keys.Peer() || n.Liveness != proto.Liveness_LIVENESS_SUSPECT) ||
+				if n.By != v.a.keys.Peer() || n.accuses() && (n.Peer != v.b.keys.Peer() || n.Liveness != proto.Suspect) ||
 					!n.accuses() && n.Record.GetRevision() != 4 {
 					t.Fatalf("bit %d: %+v", bit, n)
 				}
@@ -204,7 +204,7 @@ func TestFloodsAreBounded(t *testing.T) {
 	}
 	start := heap()
 	for i := range uint64(300) { // b refutes each time, a accuses each time
-		v.hear(v.a, v.accuse(v.a.keys, b, identity.Incarnation(1000)+i, proto.Liveness_LIVENESS_DEAD))
+		v.hear(v.a, v.accuse(v.a.keys, b, identity.Incarnation(1000)+i, proto.Dead))
 		if m, _ := v.room.Member(b); m.Status == Dead {
 			t.Fatal("one member alone killed another")
 		}
@@ -226,9 +226,9 @@ func TestFloodsAreBounded(t *testing.T) {
 		t.Errorf("%d members after ten thousand unknown ones", n)
 	}
 	for i := range 100_000 { // nobody listens: the door is shut in time
-		v.room.Control(v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_PROBE, Payload: make([]byte, 1+i%2000)})
+		v.room.Control(v.a.keys.Peer(), &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, 1+i%2000)})
 	}
-	v.room.Control(b, &proto.Message{Type: proto.MessageType_PROBE})
+	v.room.Control(b, &proto.Message{Type: proto.TypeProbe})
 	if n := len(v.room.door.waiting); n != maxWaitingPeer+1 {
 		t.Errorf("%d messages wait: of a flood %d may, and another's one must", n, maxWaitingPeer)
 	}
@@ -249,14 +249,14 @@ func TestBadSyncsAreRefused(t *testing.T) {
 		from proto.PeerID
 		m    *proto.Message
 	}{
-		{"of a stranger", v.strangerKey.Peer(), &proto.Message{Type: proto.MessageType_SYNC}},
-		{"of another type", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNCED}},
-		{"damaged", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: []byte{0xff}}},
-		{"too long", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: make([]byte, proto.MaxControl+1)}},
-		{"half a peer", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(&proto.SyncRequest{After: []byte{1}})}},
-		{"out of order", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(2), line(1)}})}},
-		{"twice the same", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(2), line(2)}})}},
-		{"beyond its range", v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(9)}, Until: line(5).Peer})}},
+		{"of a stranger", v.strangerKey.Peer(), &proto.Message{Type: proto.TypeSync}},
+		{"of another type", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSynced}},
+		{"damaged", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: []byte{0xff}}},
+		{"too long", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: make([]byte, proto.MaxControl+1)}},
+		{"half a peer", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(&proto.SyncRequest{After: []byte{1}})}},
+		{"out of order", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(2), line(1)}})}},
+		{"twice the same", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(2), line(2)}})}},
+		{"beyond its range", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(9)}, Until: line(5).Peer})}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestBadSyncsAreRefused(t *testing.T) {
 	for i := range proto.MaxDigests { // all unknown: it wants some, and allocates no rows
 		q.Digests = append(q.Digests, &proto.Digest{Peer: append(make([]byte, 30), byte(i>>8)+1, byte(i)), Incarnation: 1<<64 - 1})
 	}
-	reply, err := v.room.Sync(t.Context(), v.a.keys.Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: encode(q)})
+	reply, err := v.room.Sync(t.Context(), v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(q)})
 	var r proto.SyncReply
 	if err != nil || proto.Decode(reply.GetPayload(), &r) != nil || len(r.GetWanted()) > proto.MaxRumors || !r.GetMore() || len(v.room.Members()) != 2 {
 		t.Errorf("a digest of unknown nodes: %v, %v", &r, err)
@@ -290,15 +290,15 @@ func FuzzRoom(f *testing.F) {
 		from := v.a.keys.Peer()
 		switch kind % 4 {
 		case 0:
-			v.room.hear(t.Context(), guest{from: from, kind: proto.MessageType_PROBE, bytes: b})
+			v.room.hear(t.Context(), guest{from: from, kind: proto.TypeProbe, bytes: b})
 		case 1:
-			v.room.hear(t.Context(), guest{from: from, kind: proto.MessageType_PROBED, bytes: b})
+			v.room.hear(t.Context(), guest{from: from, kind: proto.TypeProbed, bytes: b})
 		case 2:
 			if v.valid(from, b) {
 				v.room.hearTopic(t.Context(), guest{from: from, bytes: b})
 			}
 		case 3:
-			m, err := v.room.Sync(t.Context(), from, &proto.Message{Type: proto.MessageType_SYNC, Payload: b})
+			m, err := v.room.Sync(t.Context(), from, &proto.Message{Type: proto.TypeSync, Payload: b})
 			if err == nil && len(m.GetPayload()) > proto.MaxControl {
 				t.Fatalf("an answer of %d bytes", len(m.GetPayload()))
 			}

@@ -145,7 +145,7 @@ func TestReturnsWaitForNewWork(t *testing.T) {
 	}
 	record := func() { p.core.own.incarnation++; p.core.own.news = p.Record(p.core.own.incarnation, 1) }
 	accuse := func() {
-		at.core.Heard(s.now, s.nodes[2].id, []*News{s.nodes[2].Accuse(p.id, m.incarnation, proto.Liveness_LIVENESS_SUSPECT)})
+		at.core.Heard(s.now, s.nodes[2].id, []*News{s.nodes[2].Accuse(p.id, m.incarnation, proto.Suspect)})
 	}
 	accuse()
 	if m.status != Suspect || m.eligible(s.now) {
@@ -179,7 +179,7 @@ func TestAPauseIsNoticedByWhateverComesFirst(t *testing.T) {
 		at, before, after := s.nodes[0], s.nodes[1], s.nodes[2]
 		accuse := func(now time.Duration, by, of *simNode) {
 			m := at.core.members[of.id]
-			at.core.Heard(now, by.id, []*News{by.Accuse(of.id, m.incarnation, proto.Liveness_LIVENESS_SUSPECT)})
+			at.core.Heard(now, by.id, []*News{by.Accuse(of.id, m.incarnation, proto.Suspect)})
 		}
 		left := func(now time.Duration, of *simNode) time.Duration {
 			return at.core.members[of.id].suspicion.deadline - now
@@ -227,7 +227,7 @@ func TestARefutationIsSaidTwice(t *testing.T) {
 		}
 	}
 	was := c.own.incarnation
-	count(c.Heard(s.now, s.nodes[1].id, []*News{s.nodes[1].Accuse(c.self, was, proto.Liveness_LIVENESS_SUSPECT)}))
+	count(c.Heard(s.now, s.nodes[1].id, []*News{s.nodes[1].Accuse(c.self, was, proto.Suspect)}))
 	for now := s.now; now < s.now+time.Second; now = max(c.Next(), now+time.Millisecond) {
 		count(c.Tick(now))
 	}
@@ -262,7 +262,7 @@ func TestMembersAreBounded(t *testing.T) {
 	if alarms != 1 || c.counts.Refused != 2*(made-most+9) {
 		t.Errorf("%d alarms, %d refused", alarms, c.counts.Refused)
 	}
-	ans, _ := c.Answer(s.now, s.nodes[1].id, &Ask{Lines: []Line{{Peer: proto.PeerID{10}, Incarnation: 1, Liveness: proto.Liveness_LIVENESS_ALIVE}}, After: proto.PeerID{9, 255, 255, 255}})
+	ans, _ := c.Answer(s.now, s.nodes[1].id, &Ask{Lines: []Line{{Peer: proto.PeerID{10}, Incarnation: 1, Liveness: proto.Alive}}, After: proto.PeerID{9, 255, 255, 255}})
 	if len(ans.Wanted) != 0 {
 		t.Errorf("it asks for %d of whom it has no room", len(ans.Wanted))
 	}

@@ -69,7 +69,7 @@ func (c *Core) digest() *digest {
 		return c.known
 	}
 	d := &digest{lines: make([]Line, 0, len(c.members)+1)}
-	d.lines = append(d.lines, Line{c.self, c.own.incarnation, c.own.revision, proto.Liveness_LIVENESS_ALIVE})
+	d.lines = append(d.lines, Line{c.self, c.own.incarnation, c.own.revision, proto.Alive})
 	for _, m := range c.members {
 		if m.status != Unknown {
 			d.lines = append(d.lines, Line{m.id, m.incarnation, m.revision(), m.status.liveness()})
@@ -90,7 +90,7 @@ func (c *Core) Root() [32]byte {
 	h := sha256.New()
 	var b [32 + 8 + 8 + 1]byte
 	for _, l := range d.lines {
-		if l.Liveness == proto.Liveness_LIVENESS_DEAD {
+		if l.Liveness == proto.Dead {
 			continue // each node forgets those at another time
 		}
 		copy(b[:], l.Peer[:])
@@ -176,8 +176,8 @@ func (c *Core) unknownLine(ans *Answer, theirs Line) {
 			return // there is no row for it
 		}
 		ans.Wanted = append(ans.Wanted, theirs.Peer)
-	case theirs.Liveness != proto.Liveness_LIVENESS_DEAD:
-		ans.News = append(ans.News, c.voice.Accuse(theirs.Peer, theirs.Incarnation, proto.Liveness_LIVENESS_DEAD))
+	case theirs.Liveness != proto.Dead:
+		ans.News = append(ans.News, c.voice.Accuse(theirs.Peer, theirs.Incarnation, proto.Dead))
 	}
 }
 

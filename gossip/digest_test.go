@@ -35,14 +35,14 @@ func TestExchangeMakesTwoNodesEqual(t *testing.T) {
 			s.run(2 * time.Second)
 			a, b := s.nodes[0].core, s.nodes[1].core
 			for i := range n {
-				p := &simNode{s: s, id: simID(i + 2), boot: 5, state: proto.NodeState_NODE_STATE_RUNNING}
+				p := &simNode{s: s, id: simID(i + 2), boot: 5, state: proto.NodeRunning}
 				for _, c := range []*Core{a, b} {
 					if r.IntN(3) > 0 { // who knows what, and how much of it
 						c.Heard(s.now, s.nodes[0].id, []*News{p.Record(p.boot<<20+uint64(r.IntN(3)), 1+uint64(r.IntN(3)))})
 					}
 					if m := c.members[p.id]; m != nil && r.IntN(10) == 0 {
 						by := &simNode{id: simID(5000 + i)} // each has its own, so that none is silenced
-						c.suspect(s.now, m, by.id, by.Accuse(p.id, m.incarnation, proto.Liveness_LIVENESS_SUSPECT))
+						c.suspect(s.now, m, by.id, by.Accuse(p.id, m.incarnation, proto.Suspect))
 					}
 				}
 			}

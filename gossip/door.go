@@ -66,7 +66,7 @@ func (d *door) all() []guest {
 
 // Control takes a PROBE or PROBED that from itself sent. It does not block.
 func (r *Room) Control(from proto.PeerID, m *proto.Message) {
-	if t := m.GetType(); t != proto.MessageType_PROBE && t != proto.MessageType_PROBED {
+	if t := m.GetType(); t != proto.TypeProbe && t != proto.TypeProbed {
 		r.met.refused.Inc()
 		return
 	}
@@ -118,7 +118,7 @@ func (r *Room) hear(ctx context.Context, g guest) {
 	var missed bool
 	var to []byte
 	var err error
-	if g.kind == proto.MessageType_PROBE {
+	if g.kind == proto.TypeProbe {
 		var m proto.Probe
 		err = proto.DecodeKnown(g.bytes, &m)
 		number, to, rumors = m.GetNumber(), m.GetTarget(), m.GetRumors()
@@ -136,7 +136,7 @@ func (r *Room) hear(ctx context.Context, g guest) {
 	}
 	news, lacking := r.believe(ctx, rumors)
 	r.step(func(now time.Duration) []Action {
-		if g.kind == proto.MessageType_PROBE {
+		if g.kind == proto.TypeProbe {
 			return r.core.Probe(now, g.from, number, target, news)
 		}
 		return r.core.Reply(now, g.from, number, target, missed, news)

@@ -100,12 +100,12 @@ func (r *Room) stepOf(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*
 	}
 	ctx, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
-	m, err := r.net.Exchange(ctx, p, &proto.Message{Type: proto.MessageType_SYNC, Payload: payload})
+	m, err := r.net.Exchange(ctx, p, &proto.Message{Type: proto.TypeSync, Payload: payload})
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), err)
 	}
 	var reply proto.SyncReply
-	if m.GetType() != proto.MessageType_SYNCED || len(m.GetPayload()) > proto.MaxControl {
+	if m.GetType() != proto.TypeSynced || len(m.GetPayload()) > proto.MaxControl {
 		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), errSync)
 	}
 	if err := proto.DecodeKnown(m.GetPayload(), &reply); err != nil {
@@ -180,7 +180,7 @@ func (r *Room) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*
 		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errStranger)
 	}
 	var q proto.SyncRequest
-	if m.GetType() != proto.MessageType_SYNC || len(m.GetPayload()) > proto.MaxControl {
+	if m.GetType() != proto.TypeSync || len(m.GetPayload()) > proto.MaxControl {
 		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errForm)
 	}
 	if err := proto.DecodeKnown(m.GetPayload(), &q); err != nil {
@@ -209,7 +209,7 @@ func (r *Room) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*
 	if err != nil {
 		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
 	}
-	return &proto.Message{Type: proto.MessageType_SYNCED, Payload: payload}, nil
+	return &proto.Message{Type: proto.TypeSynced, Payload: payload}, nil
 }
 
 // askOf reads a request but for its rumors.

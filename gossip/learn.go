@@ -47,7 +47,7 @@ func (c *Core) accusation(now time.Duration, from proto.PeerID, n *News) {
 		}
 	case n.Incarnation < m.incarnation || m.gone() || n.By == c.self:
 		c.counts.Old++
-	case c.t.Plain && n.Liveness == proto.Liveness_LIVENESS_DEAD:
+	case c.t.Plain && n.Liveness == proto.Dead:
 		c.condemn(now, m, n)
 	case m.status == Suspect && m.suspicion.has(n.By):
 		c.counts.Old++
@@ -79,7 +79,7 @@ func (c *Core) recorded(now time.Duration, n *News) {
 	c.known = nil
 	c.rumors.add(n)
 	switch {
-	case n.Record.GetState() == proto.NodeState_NODE_STATE_STOPPED:
+	case n.Record.GetState() == proto.NodeStopped:
 		c.change(now, m, Left, n.Peer)
 	case newer && m.status != Alive:
 		c.change(now, m, Alive, n.Peer)

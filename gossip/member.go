@@ -32,7 +32,7 @@ func (m *member) revision() uint64 {
 
 func (m *member) state() proto.NodeState {
 	if m.record == nil {
-		return proto.NodeState_NODE_STATE_UNSPECIFIED
+		return proto.NodeUnspecified
 	}
 	return m.record.Record.GetState()
 }
@@ -42,7 +42,7 @@ func (m *member) gone() bool { return m.status == Dead || m.status == Left }
 
 // eligible reports whether m may have new work.
 func (m *member) eligible(now time.Duration) bool {
-	return m.status == Alive && now >= m.recover && m.state() == proto.NodeState_NODE_STATE_RUNNING
+	return m.status == Alive && now >= m.recover && m.state() == proto.NodeRunning
 }
 
 // A path is what probes measured of the way to a member.

@@ -32,13 +32,13 @@ func (s Status) String() string {
 func (s Status) liveness() proto.Liveness {
 	switch s {
 	case Alive:
-		return proto.Liveness_LIVENESS_ALIVE
+		return proto.Alive
 	case Suspect:
-		return proto.Liveness_LIVENESS_SUSPECT
+		return proto.Suspect
 	case Dead, Left:
-		return proto.Liveness_LIVENESS_DEAD
+		return proto.Dead
 	}
-	return proto.Liveness_LIVENESS_UNSPECIFIED
+	return proto.LivenessUnspecified
 }
 
 // News is one statement about a node whose signature holds: a record of the node
@@ -52,7 +52,7 @@ type News struct {
 	Rumor       *proto.Rumor      // the signed form, to be handed on
 }
 
-func (n *News) accuses() bool { return n.Liveness != proto.Liveness_LIVENESS_UNSPECIFIED }
+func (n *News) accuses() bool { return n.Liveness != proto.LivenessUnspecified }
 
 // A Voice signs what the core decides to say.
 type Voice interface {

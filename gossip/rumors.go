@@ -80,7 +80,7 @@ func (c *Core) piggybackTo(p proto.PeerID) []*News {
 		}
 	}
 	if inc, buried := c.graves.of[p]; buried {
-		return []*News{c.voice.Accuse(p, inc, proto.Liveness_LIVENESS_DEAD)}
+		return []*News{c.voice.Accuse(p, inc, proto.Dead)}
 	}
 	return c.rumors.take(nil, proto.MaxPiggyback, transmits(c.alive+1))
 }

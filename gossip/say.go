@@ -41,11 +41,11 @@ func (v voice) Record(incarnation, revision uint64) *News {
 		StartedMs: own.Started.UnixMilli(), TimeMs: r.cfg.Clock.Now().UnixMilli(),
 		Labels: own.Labels[:min(len(own.Labels), 32)], Kinds: own.Kinds[:min(len(own.Kinds), 64)], Addrs: own.Addrs[:min(len(own.Addrs), 16)],
 	}
-	if rec.State == proto.NodeState_NODE_STATE_UNSPECIFIED {
-		rec.State = proto.NodeState_NODE_STATE_RUNNING
+	if rec.State == proto.NodeUnspecified {
+		rec.State = proto.NodeRunning
 	}
 	if r.said.leaving {
-		rec.State = proto.NodeState_NODE_STATE_STOPPED
+		rec.State = proto.NodeStopped
 	}
 	for _, p := range own.Relays[:min(len(own.Relays), 4)] {
 		rec.Relays = append(rec.Relays, p[:])
@@ -162,11 +162,11 @@ func message(a *Action) func() (*proto.Message, error) {
 		}
 		var payload []byte
 		var err error
-		kind := proto.MessageType_PROBE
+		kind := proto.TypeProbe
 		if do == DoProbe {
 			payload, err = proto.Encode(nil, &proto.Probe{Number: number, Target: to, Rumors: rumors})
 		} else {
-			kind = proto.MessageType_PROBED
+			kind = proto.TypeProbed
 			payload, err = proto.Encode(nil, &proto.ProbeReply{Number: number, Target: to, Missed: missed, Rumors: rumors})
 		}
 		return &proto.Message{Type: kind, Payload: payload}, err

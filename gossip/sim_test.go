@@ -97,7 +97,7 @@ func (s *sim) add() *simNode {
 // start begins a life of n: it is connected to everybody that is up and not cut off.
 func (s *sim) start(n *simNode) {
 	n.boot++
-	n.up, n.paused, n.held, n.state = true, false, nil, proto.NodeState_NODE_STATE_RUNNING
+	n.up, n.paused, n.held, n.state = true, false, nil, proto.NodeRunning
 	n.core = NewCore(n.id, n.boot<<20, s.now, s.t, n, rand.New(rand.NewPCG(s.rand.Uint64(), 1)))
 	n.tickAt = never
 	for _, o := range s.nodes {
@@ -144,7 +144,7 @@ func (s *sim) kill(n *simNode) {
 
 // stop ends a life with a word.
 func (s *sim) stop(n *simNode) {
-	n.state = proto.NodeState_NODE_STATE_STOPPED
+	n.state = proto.NodeStopped
 	s.act(n, n.core.Revise(s.now))
 	s.kill(n)
 }

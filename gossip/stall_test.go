@@ -16,9 +16,9 @@ func TestLargeMessagesLeaveRoomForOthers(t *testing.T) {
 	v := newVictim(t)
 	a, b := v.a.keys.Peer(), v.b.keys.Peer()
 	for range 2 * maxWaitingPeer { // nobody listens
-		v.room.Control(a, &proto.Message{Type: proto.MessageType_PROBE, Payload: make([]byte, proto.MaxControl)})
+		v.room.Control(a, &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, proto.MaxControl)})
 	}
-	v.room.Control(b, &proto.Message{Type: proto.MessageType_PROBE, Payload: make([]byte, 100)})
+	v.room.Control(b, &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, 100)})
 	if !slices.ContainsFunc(v.room.door.waiting, func(g guest) bool { return g.from == b }) {
 		t.Errorf("of %d messages that wait none is of the second member", len(v.room.door.waiting))
 	}
@@ -32,7 +32,7 @@ func TestOneAccuserPausesNobody(t *testing.T) {
 	liar, victim := s.nodes[1], s.nodes[0]
 	poor := 0
 	for range 300 {
-		s.act(victim, victim.core.Heard(s.now, liar.id, []*News{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Liveness_LIVENESS_SUSPECT)}))
+		s.act(victim, victim.core.Heard(s.now, liar.id, []*News{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Suspect)}))
 		s.run(time.Second)
 		if victim.core.Poor(s.now) {
 			poor++
@@ -59,7 +59,7 @@ func TestTwoAccusersPauseNobody(t *testing.T) {
 				if !answers {
 					victim.core.members[liar.id].path.replied = 0
 				}
-				s.act(victim, victim.core.Heard(s.now, liar.id, []*News{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Liveness_LIVENESS_SUSPECT)}))
+				s.act(victim, victim.core.Heard(s.now, liar.id, []*News{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Suspect)}))
 			}
 			s.run(time.Second)
 			if victim.core.Poor(s.now) {
@@ -139,7 +139,7 @@ func (s *stalled) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message
 		}
 	}
 	payload, err := proto.Encode(nil, &proto.SyncReply{Wanted: [][]byte{after}, More: true})
-	return &proto.Message{Type: proto.MessageType_SYNCED, Payload: payload}, err
+	return &proto.Message{Type: proto.TypeSynced, Payload: payload}, err
 }
 
 // Members that never come to the end of an exchange keep nobody from the others.

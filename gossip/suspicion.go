@@ -36,7 +36,7 @@ func (c *Core) suspect(now time.Duration, m *member, by proto.PeerID, news *News
 		c.counts.Confirmations++
 	}
 	if news == nil {
-		news = c.voice.Accuse(m.id, m.incarnation, proto.Liveness_LIVENESS_SUSPECT)
+		news = c.voice.Accuse(m.id, m.incarnation, proto.Suspect)
 		c.do(Action{Do: DoPublish, News: []*News{news}})
 	}
 	s.by = append(s.by, news)
@@ -74,7 +74,7 @@ func (c *Core) condemn(now time.Duration, m *member, news *News) {
 	}
 	c.change(now, m, Dead, by)
 	if news == nil {
-		news = c.voice.Accuse(m.id, m.incarnation, proto.Liveness_LIVENESS_DEAD)
+		news = c.voice.Accuse(m.id, m.incarnation, proto.Dead)
 		if s == nil || verdicts(s.by) < 3 { // more would tell nobody anything
 			c.do(Action{Do: DoPublish, News: []*News{news}})
 		}
@@ -86,7 +86,7 @@ func (c *Core) condemn(now time.Duration, m *member, news *News) {
 // verdicts counts the accusations that say DEAD.
 func verdicts(by []*News) (n int) {
 	for _, a := range by {
-		if a.Liveness == proto.Liveness_LIVENESS_DEAD {
+		if a.Liveness == proto.Dead {
 			n++
 		}
 	}

@@ -65,10 +65,10 @@ func (c *Checks) Check(env *proto.Envelope) (Opened, error) {
 		return Opened{}, err
 	}
 	if h.Mesh != c.Mesh.ID {
-		return Opened{}, refuse(proto.Code_CODE_DENIED, "it is of mesh %s, this is %s", h.Mesh, c.Mesh.ID)
+		return Opened{}, refuse(proto.CodeDenied, "it is of mesh %s, this is %s", h.Mesh, c.Mesh.ID)
 	}
 	if h.Target != c.Self {
-		return Opened{}, refuse(proto.Code_CODE_DENIED, "it is for %s, this is %s", h.Target.Short(), c.Self.Short())
+		return Opened{}, refuse(proto.CodeDenied, "it is for %s, this is %s", h.Target.Short(), c.Self.Short())
 	}
 	if c.Member != nil {
 		if err := c.checkOrigin(&h); err != nil {
@@ -81,17 +81,17 @@ func (c *Checks) Check(env *proto.Envelope) (Opened, error) {
 	proof := Proof{Index: env.GetIndex(), Path: env.GetPath()}
 	leaf := EnvelopeLeaf(env.GetHeader(), env.GetBody(), h.What)
 	if err := c.Verifier.Verify(h.Origin, leaf, proof, env.GetSignature()); err != nil {
-		return Opened{}, refuse(proto.Code_CODE_BAD_SIGNATURE, "from %s: %w", h.Origin.Short(), err)
+		return Opened{}, refuse(proto.CodeBadSignature, "from %s: %w", h.Origin.Short(), err)
 	}
 	if c.Keys.outdated(env.GetSlot(), c.Now) {
-		return Opened{}, refuse(proto.Code_CODE_BAD_KEY, "from %s: sealed to a key that was replaced long ago", h.Origin.Short())
+		return Opened{}, refuse(proto.CodeBadKey, "from %s: sealed to a key that was replaced long ago", h.Origin.Short())
 	}
 	content, key, err := c.Keys.Open(env, &h)
 	switch {
 	case errors.Is(err, ErrBadKey):
-		return Opened{}, refuse(proto.Code_CODE_BAD_KEY, "from %s: %w", h.Origin.Short(), err)
+		return Opened{}, refuse(proto.CodeBadKey, "from %s: %w", h.Origin.Short(), err)
 	case err != nil:
-		return Opened{}, refuse(proto.Code_CODE_BAD_FORM, "from %s: %w", h.Origin.Short(), err)
+		return Opened{}, refuse(proto.CodeBadForm, "from %s: %w", h.Origin.Short(), err)
 	}
 	return Opened{Header: h, Content: content, Key: key}, nil
 }
@@ -101,28 +101,28 @@ func checkForm(env *proto.Envelope) (proto.Header, error) {
 	var none proto.Header
 	switch {
 	case len(env.GetHeader()) > proto.MaxHeader:
-		return none, refuse(proto.Code_CODE_TOO_LARGE, "a header of %d bytes, the limit is %d", len(env.GetHeader()), proto.MaxHeader)
+		return none, refuse(proto.CodeTooLarge, "a header of %d bytes, the limit is %d", len(env.GetHeader()), proto.MaxHeader)
 	case len(env.GetBody()) > proto.MaxSealed:
-		return none, refuse(proto.Code_CODE_TOO_LARGE, "a body of %d bytes, the limit is %d", len(env.GetBody()), proto.MaxSealed)
+		return none, refuse(proto.CodeTooLarge, "a body of %d bytes, the limit is %d", len(env.GetBody()), proto.MaxSealed)
 	}
 	h, err := proto.ParseHeader(env.GetHeader())
 	if errors.Is(err, proto.ErrCritical) || errors.Is(err, proto.ErrVersion) {
-		return none, refuse(proto.Code_CODE_UNKNOWN_VERSION, "%w", err)
+		return none, refuse(proto.CodeUnknownVersion, "%w", err)
 	} else if err != nil {
-		return none, refuse(proto.Code_CODE_BAD_FORM, "%w", err)
+		return none, refuse(proto.CodeBadForm, "%w", err)
 	}
 	if _, err := suiteOf(h.Suite); err != nil {
-		return none, refuse(proto.Code_CODE_UNKNOWN_VERSION, "%w", err)
+		return none, refuse(proto.CodeUnknownVersion, "%w", err)
 	}
 	if int(h.SealedLen) != len(env.GetBody()) || h.SealedLen < sealOverhead {
-		return none, refuse(proto.Code_CODE_BAD_FORM, "a body of %d bytes, the header says %d", len(env.GetBody()), h.SealedLen)
+		return none, refuse(proto.CodeBadForm, "a body of %d bytes, the header says %d", len(env.GetBody()), h.SealedLen)
 	}
 	if h.ID.IsZero() {
-		return none, refuse(proto.Code_CODE_BAD_FORM, "it has no id")
+		return none, refuse(proto.CodeBadForm, "it has no id")
 	}
 	if size, chunk, ok := h.Stream(); ok {
 		if _, err := PlainSize(int64(size)); err != nil || chunk != proto.ChunkSize {
-			return none, refuse(proto.Code_CODE_BAD_FORM, "no stream has %d bytes in chunks of %d", size, chunk)
+			return none, refuse(proto.CodeBadForm, "no stream has %d bytes in chunks of %d", size, chunk)
 		}
 	}
 	return h, nil
@@ -132,18 +132,18 @@ func checkForm(env *proto.Envelope) (proto.Header, error) {
 func (c *Checks) checkOrigin(h *proto.Header) error {
 	m, ok := c.Member(h.Origin)
 	if !ok {
-		return &CheckError{proto.Code_CODE_DENIED, strangerError(h.Origin)}
+		return &CheckError{proto.CodeDenied, strangerError(h.Origin)}
 	}
 	role := RoleSend
 	if h.What == proto.WhatResult {
 		role = RoleWork
 	}
 	if !m.HasRole(role) {
-		return refuse(proto.Code_CODE_DENIED, "%q does not have the role %q", m.Name, role)
+		return refuse(proto.CodeDenied, "%q does not have the role %q", m.Name, role)
 	}
 	if err := checkTime(m.NotBefore, m.NotAfter, c.Now); err != nil {
 		// It may be renewed any moment, so the task waits.
-		return refuse(proto.Code_CODE_BUSY, "the certificate of %q: %w", m.Name, err)
+		return refuse(proto.CodeBusy, "the certificate of %q: %w", m.Name, err)
 	}
 	return nil
 }
@@ -158,16 +158,16 @@ func (c *Checks) checkTime(h *proto.Header) error {
 	now, skew := c.Now.UnixMilli(), proto.Skew.Milliseconds()
 	switch {
 	case h.NotAfter-h.Created > proto.MaxTTL.Milliseconds():
-		return refuse(proto.Code_CODE_BAD_FORM, "it lives longer than %d days", int(proto.MaxTTL.Hours()/24))
+		return refuse(proto.CodeBadForm, "it lives longer than %d days", int(proto.MaxTTL.Hours()/24))
 	case h.NotAfter <= now-skew && c.Doubted:
-		return refuse(proto.Code_CODE_BUSY, "it ended %s by a clock that is doubted here: later it may pass", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
+		return refuse(proto.CodeBusy, "it ended %s by a clock that is doubted here: later it may pass", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
 	case h.NotAfter <= now-skew:
-		return refuse(proto.Code_CODE_EXPIRED, "it ended %s", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
+		return refuse(proto.CodeExpired, "it ended %s", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
 	case h.NotAfter <= c.Floor:
-		return refuse(proto.Code_CODE_EXPIRED, "it ended before the floor of what is remembered here")
+		return refuse(proto.CodeExpired, "it ended before the floor of what is remembered here")
 	case h.Created > now+skew:
 		// A clock is wrong, here or there: later it may pass.
-		return refuse(proto.Code_CODE_BUSY, "it is from the future, %s: compare the clocks", time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
+		return refuse(proto.CodeBusy, "it is from the future, %s: compare the clocks", time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -53,9 +53,9 @@ func named(tb testing.TB, p *pair) []inbound {
 	as := func(edit func(*proto.Header)) *proto.Envelope { return by(p.origin, edit) }
 	none := func(*proto.Header) {}
 	ms := func(d time.Duration) int64 { return today.Add(d).UnixMilli() }
-	denied, form, expiredCode := proto.Code_CODE_DENIED, proto.Code_CODE_BAD_FORM, proto.Code_CODE_EXPIRED
-	badSignature, badKey, busy := proto.Code_CODE_BAD_SIGNATURE, proto.Code_CODE_BAD_KEY, proto.Code_CODE_BUSY
-	unknown, large := proto.Code_CODE_UNKNOWN_VERSION, proto.Code_CODE_TOO_LARGE
+	denied, form, expiredCode := proto.CodeDenied, proto.CodeBadForm, proto.CodeExpired
+	badSignature, badKey, busy := proto.CodeBadSignature, proto.CodeBadKey, proto.CodeBusy
+	unknown, large := proto.CodeUnknownVersion, proto.CodeTooLarge
 
 	all := []inbound{
 		{"none", nil, form},
@@ -206,7 +206,7 @@ func TestADoubtedClockRefusesNothingForGood(t *testing.T) {
 	env := p.seal(t, h, []byte("x"))
 	sign(p.origin, env)
 	c := p.checks()
-	for doubted, want := range map[bool]proto.Code{true: proto.Code_CODE_BUSY, false: proto.Code_CODE_EXPIRED} {
+	for doubted, want := range map[bool]proto.Code{true: proto.CodeBusy, false: proto.CodeExpired} {
 		c.Doubted = doubted
 		if _, err := c.Check(env); err == nil || codeOf(t, err) != want {
 			t.Errorf("doubted %v: %v, want %v", doubted, err, want)
@@ -228,7 +228,7 @@ func TestFloorRefusesWhatMayHaveBeenSeen(t *testing.T) {
 	c.Floor = end
 	c.Now = today.AddDate(-10, 0, 0)
 	p.members[p.origin.Peer()] = Member{Roles: DefaultRoles(), NotAfter: today}
-	if _, err := c.Check(env); err == nil || codeOf(t, err) != proto.Code_CODE_EXPIRED {
+	if _, err := c.Check(env); err == nil || codeOf(t, err) != proto.CodeExpired {
 		t.Errorf("it ends at the floor, the clock was set back: %v", err)
 	}
 }
@@ -247,12 +247,12 @@ func TestChecksAreInOrder(t *testing.T) {
 		code  proto.Code
 		spoil func()
 	}{
-		{proto.Code_CODE_BAD_SIGNATURE, func() {}},
-		{proto.Code_CODE_EXPIRED, func() { c.Floor = h.NotAfter }},
-		{proto.Code_CODE_DENIED, func() { c.Member = func(proto.PeerID) (Member, bool) { return Member{}, false } }},
-		{proto.Code_CODE_DENIED, func() { c.Self[0]++; c.Member = nil }},
-		{proto.Code_CODE_DENIED, func() { c.Mesh.ID[0]++ }},
-		{proto.Code_CODE_BAD_FORM, func() { env.Body = nil }},
+		{proto.CodeBadSignature, func() {}},
+		{proto.CodeExpired, func() { c.Floor = h.NotAfter }},
+		{proto.CodeDenied, func() { c.Member = func(proto.PeerID) (Member, bool) { return Member{}, false } }},
+		{proto.CodeDenied, func() { c.Self[0]++; c.Member = nil }},
+		{proto.CodeDenied, func() { c.Mesh.ID[0]++ }},
+		{proto.CodeBadForm, func() { env.Body = nil }},
 	}
 	for i, step := range steps { // each breaks what is checked before the last
 		step.spoil()
@@ -369,7 +369,7 @@ func TestDamagedEnvelopesAreRefused(t *testing.T) {
 						env := j.make()
 						_, err := c.Check(env)
 						refused, typed := errors.AsType[*CheckError](err)
-						if !typed || j.slotOnly && refused.Code != proto.Code_CODE_BAD_KEY {
+						if !typed || j.slotOnly && refused.Code != proto.CodeBadKey {
 							accepted.Add(1)
 							t.Errorf("slot only %v: %v, of %v", j.slotOnly, err, env)
 						}

@@ -109,7 +109,7 @@ func codeOf(tb testing.TB, err error) proto.Code {
 	if !ok {
 		tb.Fatalf("error is %T %v, want a *CheckError", err, err)
 	}
-	if refused.Code == proto.Code_CODE_UNSPECIFIED || refused.Error() == "" {
+	if refused.Code == proto.CodeOK || refused.Error() == "" {
 		tb.Fatalf("a refusal without code or words: %v", refused)
 	}
 	return refused.Code

@@ -66,7 +66,7 @@ func checkNode(r *proto.NodeRecord, signer proto.PeerID) error {
 		return fmt.Errorf("%w: incarnation %d does not follow from boot %d", ErrBadRecord, inc, boot)
 	case r.GetRevision() == 0:
 		return fmt.Errorf("%w: no revision", ErrBadRecord)
-	case r.GetState() < proto.NodeState_NODE_STATE_STARTING || r.GetState() > proto.NodeState_NODE_STATE_DRAINING:
+	case r.GetState() < proto.NodeStarting || r.GetState() > proto.NodeDraining:
 		return fmt.Errorf("%w: state %d", ErrBadRecord, r.GetState())
 	}
 	for _, relay := range r.GetRelays() {
@@ -126,7 +126,7 @@ func checkAccusation(a *proto.Accusation, signer proto.PeerID) error {
 		return fmt.Errorf("%w: a mesh id of %d bytes", ErrBadRecord, len(a.GetMesh()))
 	case a.GetIncarnation() == 0:
 		return fmt.Errorf("%w: no incarnation", ErrBadRecord)
-	case a.GetLiveness() != proto.Liveness_LIVENESS_SUSPECT && a.GetLiveness() != proto.Liveness_LIVENESS_DEAD:
+	case a.GetLiveness() != proto.Suspect && a.GetLiveness() != proto.Dead:
 		return fmt.Errorf("%w: liveness %d", ErrBadRecord, a.GetLiveness())
 	}
 	return nil

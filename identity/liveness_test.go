@@ -43,14 +43,14 @@ func (w *witness) node() *proto.NodeRecord {
 	peer := w.keys.Peer()
 	return &proto.NodeRecord{
 		Mesh: w.mesh.ID[:], Peer: peer[:], Boot: 1000, Incarnation: Incarnation(1000) + 2, Revision: 3,
-		State: proto.NodeState_NODE_STATE_RUNNING, Kinds: []string{"shell"},
+		State: proto.NodeRunning, Kinds: []string{"shell"},
 	}
 }
 
 func (w *witness) accuse() *proto.Accusation {
 	accuser, peer := w.keys.Peer(), w.other.Peer()
 	return &proto.Accusation{
-		Mesh: w.mesh.ID[:], Accuser: accuser[:], Peer: peer[:], Incarnation: Incarnation(9), Liveness: proto.Liveness_LIVENESS_SUSPECT,
+		Mesh: w.mesh.ID[:], Accuser: accuser[:], Peer: peer[:], Incarnation: Incarnation(9), Liveness: proto.Suspect,
 	}
 }
 
@@ -157,7 +157,7 @@ func TestBadLivenessStatementsAreRefused(t *testing.T) {
 		{"accusation of nobody", accuse(func(a *proto.Accusation) { a.Peer = nil }), ErrBadRecord},
 		{"accusation by another", accuse(func(a *proto.Accusation) { a.Accuser = other[:] }), ErrBadRecord},
 		{"accusation in another mesh", accuse(func(a *proto.Accusation) { a.Mesh = make([]byte, 16) }), ErrWrongMesh},
-		{"accusation of being alive", accuse(func(a *proto.Accusation) { a.Liveness = proto.Liveness_LIVENESS_ALIVE }), ErrBadRecord},
+		{"accusation of being alive", accuse(func(a *proto.Accusation) { a.Liveness = proto.Alive }), ErrBadRecord},
 		{"accusation without incarnation", accuse(func(a *proto.Accusation) { a.Incarnation = 0 }), ErrBadRecord},
 		{"revocation of nothing", revoked(func(r *proto.Revocation) { r.Peer = nil }), ErrBadRecord},
 		{"revocation of two things", revoked(func(r *proto.Revocation) { r.Serial = make([]byte, 16) }), ErrBadRecord},

@@ -56,7 +56,7 @@ func TestBadPackingIsRefused(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		_, err := c.Check(env)
 		runtime.ReadMemStats(&after)
-		if err == nil || codeOf(t, err) != proto.Code_CODE_BAD_FORM || !errors.Is(err, ErrOpen) {
+		if err == nil || codeOf(t, err) != proto.CodeBadForm || !errors.Is(err, ErrOpen) {
 			t.Errorf("%s: %v, want BAD_FORM", name, err)
 		}
 		if n := after.TotalAlloc - before.TotalAlloc; n > 4<<20+8*uint64(len(plain)) {

@@ -29,7 +29,7 @@ func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
 			case <-f.landed:
 			case <-ctx.Done():
 				for _, i := range undecided {
-					verdicts[i] = refuse(proto.Code_CODE_INTERNAL, "the node stopped before it could look at the task")
+					verdicts[i] = refuse(proto.CodeInternal, "the node stopped before it could look at the task")
 				}
 				return verdicts
 			}
@@ -250,16 +250,16 @@ var errNoFiles = errors.New("inbox: this node keeps no bodies larger than a reco
 func (in *Inbox) refusal(a *Arrival, err error) Verdict {
 	switch {
 	case errors.Is(err, backlog.ErrFull):
-		return refuse(proto.Code_CODE_FULL, "as many tasks wait here as may")
+		return refuse(proto.CodeFull, "as many tasks wait here as may")
 	case errors.Is(err, store.ErrNoMemory):
-		return refuse(proto.Code_CODE_FULL, "what is kept there takes up as much memory as it may")
+		return refuse(proto.CodeFull, "what is kept there takes up as much memory as it may")
 	case errors.Is(err, store.ErrFull):
-		return refuse(proto.Code_CODE_FULL, "the disk is below its reserve")
+		return refuse(proto.CodeFull, "the disk is below its reserve")
 	case errors.Is(err, store.ErrTooLarge), errors.Is(err, errNoFiles):
-		return refuse(proto.Code_CODE_TOO_LARGE, "the task does not fit into a record here")
+		return refuse(proto.CodeTooLarge, "the task does not fit into a record here")
 	case errors.Is(err, backlog.ErrExists):
-		return refuse(proto.Code_CODE_BUSY, "another task with the same id is here")
+		return refuse(proto.CodeBusy, "another task with the same id is here")
 	}
 	in.cfg.Logger.Error("a task could not be taken in", "task", a.Header.ID.String(), "err", err)
-	return refuse(proto.Code_CODE_INTERNAL, "the task could not be written")
+	return refuse(proto.CodeInternal, "the task could not be written")
 }

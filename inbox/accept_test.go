@@ -129,16 +129,16 @@ func TestRefusalsWriteNothing(t *testing.T) {
 	spec.MaxBody = 10
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		before := r.store.Counters().Ops
-		r.accept(proto.Code_CODE_NO_HANDLER, r.task(withKind("else")))
-		r.accept(proto.Code_CODE_DENIED, r.task(func(a *Arrival) { a.Header.Origin = other }))
-		r.accept(proto.Code_CODE_DENIED, r.task(func(a *Arrival) { a.Header.Origin = proto.PeerID{77} }))
-		r.accept(proto.Code_CODE_TOO_LARGE, r.task(withBody("eleven bytes")))
-		r.accept(proto.Code_CODE_NEED_BODY, r.task(func(a *Arrival) { a.Header.SetStream(9, proto.ChunkSize) }))
+		r.accept(proto.CodeNoHandler, r.task(withKind("else")))
+		r.accept(proto.CodeDenied, r.task(func(a *Arrival) { a.Header.Origin = other }))
+		r.accept(proto.CodeDenied, r.task(func(a *Arrival) { a.Header.Origin = proto.PeerID{77} }))
+		r.accept(proto.CodeTooLarge, r.task(withBody("eleven bytes")))
+		r.accept(proto.CodeNeedBody, r.task(func(a *Arrival) { a.Header.SetStream(9, proto.ChunkSize) }))
 		late := r.task(withTTL(time.Second))
 		wait(2 * time.Second)
-		r.accept(proto.Code_CODE_EXPIRED, late)
+		r.accept(proto.CodeExpired, late)
 		r.in.Drain(true)
-		r.accept(proto.Code_CODE_DRAINING, r.task())
+		r.accept(proto.CodeDraining, r.task())
 		r.in.Drain(false)
 		if n := r.store.Counters().Ops - before; n != 0 {
 			t.Errorf("%d operations", n)
@@ -152,7 +152,7 @@ func TestOneBadAmongGood(t *testing.T) {
 	_, spec := does(succeed)
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		vs := r.in.Accept(t.Context(), []Arrival{r.task(), r.task(withKind("else")), r.task()})
-		for i, want := range []proto.Code{0, proto.Code_CODE_NO_HANDLER, 0} {
+		for i, want := range []proto.Code{0, proto.CodeNoHandler, 0} {
 			if vs[i].Code != want {
 				t.Errorf("arrival %d: %s, want %s", i, vs[i].Code.Name(), want.Name())
 			}
@@ -170,13 +170,13 @@ func TestSettled(t *testing.T) {
 		r.run()
 		wait(time.Second)
 		r.in.Settle(home, a.Header.Seq)
-		r.in.Settle(home, proto.Seq{Boot: 0, Counter: 99})                                                      // an old one, late
-		if v := r.in.Accept(t.Context(), []Arrival{a})[0]; v.Code != 0 && v.Code != proto.Code_CODE_DUPLICATE { // by whether the mark is on disk yet
+		r.in.Settle(home, proto.Seq{Boot: 0, Counter: 99})                                                // an old one, late
+		if v := r.in.Accept(t.Context(), []Arrival{a})[0]; v.Code != 0 && v.Code != proto.CodeDuplicate { // by whether the mark is on disk yet
 			t.Errorf("a copy that comes with the mark: %s", v.Code.Name())
 		}
 		wait(time.Second)
 		for range 2 {
-			r.accept(proto.Code_CODE_DUPLICATE, a)
+			r.accept(proto.CodeDuplicate, a)
 			if v := r.accept(0, b)[0]; v.State != succeeded {
 				t.Errorf("copy of a finished task: state %s", v.State.Name())
 			}
@@ -197,7 +197,7 @@ func TestSettled(t *testing.T) {
 			t.Errorf("%d ids kept, want none", n)
 		}
 		for _, x := range []Arrival{a, b, c} {
-			r.accept(proto.Code_CODE_DUPLICATE, x)
+			r.accept(proto.CodeDuplicate, x)
 			if s.starts(x.Header.ID) != 1 {
 				t.Errorf("%d starts", s.starts(x.Header.ID))
 			}
@@ -221,16 +221,16 @@ func TestReplayAfterDays(t *testing.T) {
 				wait(time.Second)
 				wall.Advance(after)
 				wait(ageEvery + time.Second)
-				r.accept(proto.Code_CODE_EXPIRED, short)
+				r.accept(proto.CodeExpired, short)
 				r.accept(0, long) // still remembered
 				if n := r.in.Status().Ids; n != 1 {
 					t.Errorf("%d ids kept, want 1", n)
 				}
 				wall.SetWall(begin) // the floor holds under any clock
-				r.accept(proto.Code_CODE_EXPIRED, short)
+				r.accept(proto.CodeExpired, short)
 				r.restart()
 				r.run()
-				r.accept(proto.Code_CODE_EXPIRED, short)
+				r.accept(proto.CodeExpired, short)
 				r.accept(0, long)
 				wait(time.Minute)
 				if s.starts(short.Header.ID) != 1 || s.starts(long.Header.ID) != 1 {
@@ -250,7 +250,7 @@ func TestIdsFull(t *testing.T) {
 		r.accept(0, a, b, c)
 		r.run()
 		wait(time.Second)
-		r.accept(proto.Code_CODE_BUSY, d)
+		r.accept(proto.CodeBusy, d)
 		r.accept(0, a)
 		r.in.Settle(home, a.Header.Seq)
 		wait(time.Second)
@@ -264,7 +264,7 @@ func TestCapacity(t *testing.T) {
 	_, spec := does(succeed)
 	bubble(t, Config{MaxTasks: 2}, []Spec{spec}, func(r *rig) {
 		vs := r.in.Accept(t.Context(), []Arrival{r.task(), r.task(), r.task()})
-		if !vs[0].Accepted() || !vs[1].Accepted() || vs[2].Code != proto.Code_CODE_FULL {
+		if !vs[0].Accepted() || !vs[1].Accepted() || vs[2].Code != proto.CodeFull {
 			t.Errorf("verdicts %+v", vs)
 		}
 		r.run()
@@ -299,7 +299,7 @@ func TestDiskFull(t *testing.T) {
 		free = 0
 		mu.Unlock()
 		wait(time.Minute)
-		r.accept(proto.Code_CODE_FULL, b)
+		r.accept(proto.CodeFull, b)
 		r.accept(0, a) // it is here
 		r.run()
 		wait(time.Second)
@@ -328,7 +328,7 @@ func TestImposter(t *testing.T) {
 			"other sequence": func(x *Arrival) {},
 		} {
 			x := r.task(func(x *Arrival) { x.Header.ID = a.Header.ID }, change)
-			if v := r.in.Accept(t.Context(), []Arrival{x})[0]; v.Code != proto.Code_CODE_BUSY {
+			if v := r.in.Accept(t.Context(), []Arrival{x})[0]; v.Code != proto.CodeBusy {
 				t.Errorf("%s: %s", name, v.Code.Name())
 			}
 		}

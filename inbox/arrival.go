@@ -28,7 +28,7 @@ type Verdict struct {
 }
 
 // Accepted reports whether the task is in custody here.
-func (v Verdict) Accepted() bool { return v.Code == proto.Code_CODE_UNSPECIFIED }
+func (v Verdict) Accepted() bool { return v.Code == proto.CodeOK }
 
 func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code, Detail: detail} }
 
@@ -56,7 +56,7 @@ func (a *Arrival) birth(st *proto.Stored, r *proto.Record, now time.Time) {
 		e := a.Envelope
 		st.Envelope = &proto.Envelope{Header: e.Header, Slot: e.Slot, Path: e.Path, Index: e.Index, Signature: e.Signature}
 	}
-	r.Move(proto.TaskState_TASK_STATE_ACCEPTED, now, "")
+	r.Move(proto.Accepted, now, "")
 }
 
 // maxSealedRecord is the largest sealed body that stays in the record: a body of

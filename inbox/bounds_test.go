@@ -20,7 +20,7 @@ func TestRefusedArrivalLeavesNoFile(t *testing.T) {
 		kept := r.task(big)
 		r.accept(0, kept)
 		refused := r.task(big)
-		r.accept(proto.Code_CODE_FULL, refused)
+		r.accept(proto.CodeFull, refused)
 		if r.bodies.Has(BodyName(refused.Header.ID)) {
 			t.Error("the body of a refused task is kept")
 		}
@@ -64,7 +64,7 @@ func TestCancelWhoseStreamBreaksEndsOnce(t *testing.T) {
 		if n := h.starts(a.Header.ID); n != 0 {
 			r.t.Errorf("%d starts after %+v", n, v)
 		}
-		r.expect(a, proto.TaskState_TASK_STATE_CANCELLED)
+		r.expect(a, proto.Cancelled)
 	})
 }
 

@@ -21,8 +21,8 @@ func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID,
 		origin, state, ok := in.known.state(id)
 		switch {
 		case ok && origin != from:
-			return refuse(proto.Code_CODE_DENIED, "the task is another node's")
-		case state == proto.TaskState_TASK_STATE_DEAD_LETTER && in.with.Queues != nil:
+			return refuse(proto.CodeDenied, "the task is another node's")
+		case state == proto.DeadLetter && in.with.Queues != nil:
 			return in.cancelQueued(ctx, id) // it may have moved with its queue
 		case state.Terminal():
 			return ended(state)
@@ -47,14 +47,14 @@ func (in *Inbox) cancelHere(ctx context.Context, k backlog.Key, hard bool) Verdi
 }
 
 func ended(state proto.TaskState) Verdict {
-	return Verdict{Code: proto.Code_CODE_DUPLICATE, State: state, Detail: "the task has ended here already"}
+	return Verdict{Code: proto.CodeDuplicate, State: state, Detail: "the task has ended here already"}
 }
 
 // cancelWaiting ends a task that nobody works on. One that was running when the
 // process died is left to its handler's policy: what it did is not known.
 func (in *Inbox) cancelWaiting(ctx context.Context, c *claim) Verdict {
 	err := in.load(c)
-	if errors.Is(err, backlog.ErrNotFound) || err == nil && c.rec.State == proto.TaskState_TASK_STATE_RUNNING {
+	if errors.Is(err, backlog.ErrNotFound) || err == nil && c.rec.State == proto.Running {
 		in.release(c)
 		return in.cancelClaimed(ctx, c.key, false)
 	}
@@ -69,7 +69,7 @@ func (in *Inbox) cancelWaiting(ctx context.Context, c *claim) Verdict {
 	in.cfg.Logger.Error("a task could not be cancelled", "task", c.key.String(), "err", err)
 	in.release(c)
 	in.queue.Release(c.key, 0)
-	return refuse(proto.Code_CODE_INTERNAL, "the end of the task could not be written")
+	return refuse(proto.CodeInternal, "the end of the task could not be written")
 }
 
 // cancelClaimed notes the wish in the task's record and tells whoever works on it.
@@ -88,13 +88,13 @@ func (in *Inbox) cancelClaimed(ctx context.Context, k backlog.Key, hard bool) Ve
 		return ended(state)
 	case errs[0] != nil:
 		in.cfg.Logger.Error("a wish to cancel could not be written", "task", k.String(), "err", errs[0])
-		return refuse(proto.Code_CODE_INTERNAL, "the wish could not be written")
+		return refuse(proto.CodeInternal, "the wish could not be written")
 	case state.Terminal():
 		return ended(state)
 	}
 	if c := in.desk.find(k); c != nil {
 		in.desk.stop(c, stopCancel, hard)
-	} else if c := in.desk.claim(k); c != nil && state != proto.TaskState_TASK_STATE_RUNNING {
+	} else if c := in.desk.claim(k); c != nil && state != proto.Running {
 		return in.cancelWaiting(ctx, c) // its run ended just now, and it was to be tried again
 	} else if c != nil {
 		in.release(c)
@@ -109,22 +109,22 @@ func barKey(id proto.TaskID) backlog.Key { return backlog.Key{ID: id, Part: back
 // does nothing, when the task is arriving.
 func (in *Inbox) bar(ctx context.Context, from proto.PeerID, id proto.TaskID) (v Verdict, arriving bool) {
 	if in.known.count() >= in.cfg.MaxKept {
-		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may"), false
+		return refuse(proto.CodeBusy, "this node keeps as many task ids as it may"), false
 	}
 	now := in.cfg.Clock.Now()
 	r := &proto.Record{Peer: from[:], CreatedMs: now.UnixMilli(), NotAfterMs: now.Add(proto.MaxTTL).UnixMilli(), Cancel: true}
-	r.Move(proto.TaskState_TASK_STATE_CANCELLED, now, "cancelled before it arrived")
+	r.Move(proto.Cancelled, now, "cancelled before it arrived")
 	switch in.known.bar(id, from, r.NotAfterMs) {
 	case barHere:
 		return Verdict{}, true
 	case barFull:
-		return refuse(proto.Code_CODE_BUSY, "this node keeps as many of your wishes to cancel as it may"), false
+		return refuse(proto.CodeBusy, "this node keeps as many of your wishes to cancel as it may"), false
 	}
 	errs := in.queue.Add(ctx, []backlog.New{{Key: barKey(id), Stored: &proto.Stored{Record: r}, Vital: true}})
 	if err := errs[0]; err != nil && !errors.Is(err, backlog.ErrExists) {
 		in.known.unbar(id)
 		in.cfg.Logger.Error("a wish to cancel could not be written", "task", id.String(), "err", err)
-		return refuse(proto.Code_CODE_INTERNAL, "the wish could not be written"), false
+		return refuse(proto.CodeInternal, "the wish could not be written"), false
 	}
 	return Verdict{}, false
 }

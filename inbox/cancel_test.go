@@ -29,7 +29,7 @@ func TestCancelBeforeStart(t *testing.T) {
 		r.accept(0, a)
 		r.mustCancel(a, false, 0)
 		r.expect(a, cancelled)
-		if v := r.mustCancel(a, false, proto.Code_CODE_DUPLICATE); v.State != cancelled {
+		if v := r.mustCancel(a, false, proto.CodeDuplicate); v.State != cancelled {
 			t.Errorf("again: %s", v.State.Name())
 		}
 		r.restart()
@@ -247,7 +247,7 @@ func TestBarsAreForgotten(t *testing.T) {
 		r.expect(a, cancelled)
 		m.Advance(time.Hour)
 		wait(ageEvery + time.Second)
-		r.accept(proto.Code_CODE_EXPIRED, b)
+		r.accept(proto.CodeExpired, b)
 		if st := r.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 {
 			t.Errorf("left: %+v", st)
 		}
@@ -259,7 +259,7 @@ func TestCancelOfAnother(t *testing.T) {
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a := r.task()
 		r.accept(0, a)
-		if v := r.in.Cancel(t.Context(), other, a.Header.ID, true); v.Code != proto.Code_CODE_DENIED {
+		if v := r.in.Cancel(t.Context(), other, a.Header.ID, true); v.Code != proto.CodeDenied {
 			t.Errorf("%s", v.Code.Name())
 		}
 		r.run()

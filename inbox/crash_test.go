@@ -74,7 +74,7 @@ func TestCrashPolicies(t *testing.T) {
 		{"probe: not done", OnCrashProbe, NotDone, 0, succeeded, 2},
 		{"probe: unknown", OnCrashProbe, Unknown, 0, deadLetter, 1},
 		{"park", OnCrashPark, Unknown, 0, deadLetter, 1},
-		{"retry, but at most once", OnCrashRetry, Unknown, proto.Mode_MODE_AT_MOST_ONCE, deadLetter, 1},
+		{"retry, but at most once", OnCrashRetry, Unknown, proto.AtMostOnce, deadLetter, 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestGracefulStop(t *testing.T) {
 		begin := time.Now()
 		r.cancel()
 		wait(time.Second)
-		r.accept(proto.Code_CODE_DRAINING, waiting)
+		r.accept(proto.CodeDraining, waiting)
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
 		}

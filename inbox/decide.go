@@ -56,29 +56,29 @@ func (s *sight) verdict() Verdict {
 	case s.known == same:
 		return Verdict{State: s.first}
 	case s.seq.Compare(s.mark) <= 0:
-		return refuse(proto.Code_CODE_DUPLICATE, "its origin has settled this sequence number: it was accepted, refused or ended before")
+		return refuse(proto.CodeDuplicate, "its origin has settled this sequence number: it was accepted, refused or ended before")
 	case s.notAfter <= s.floor:
-		return refuse(proto.Code_CODE_EXPIRED, "it is older than what this node still remembers")
+		return refuse(proto.CodeExpired, "it is older than what this node still remembers")
 	case s.now > s.notAfter && s.doubted:
-		return refuse(proto.Code_CODE_BUSY, "its time has passed, but the clock of this node is doubted: it is set right, or believed in some minutes")
+		return refuse(proto.CodeBusy, "its time has passed, but the clock of this node is doubted: it is set right, or believed in some minutes")
 	case s.now > s.notAfter && s.restored:
-		return refuse(proto.Code_CODE_EXPIRED, "its time had passed when it arrived"+restoredAside)
+		return refuse(proto.CodeExpired, "its time had passed when it arrived"+restoredAside)
 	case s.now > s.notAfter:
-		return refuse(proto.Code_CODE_EXPIRED, "its time had passed when it arrived")
+		return refuse(proto.CodeExpired, "its time had passed when it arrived")
 	case s.known == imposter:
-		return refuse(proto.Code_CODE_BUSY, "another task with the same id is here")
+		return refuse(proto.CodeBusy, "another task with the same id is here")
 	case s.draining:
-		return refuse(proto.Code_CODE_DRAINING, "the node is stopping")
+		return refuse(proto.CodeDraining, "the node is stopping")
 	case s.full && s.known != barred:
-		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may")
+		return refuse(proto.CodeBusy, "this node keeps as many task ids as it may")
 	case s.unfair && s.known != barred:
-		return refuse(proto.Code_CODE_BUSY, "you hold your share of the tasks that this node keeps; the rest is for others")
+		return refuse(proto.CodeBusy, "you hold your share of the tasks that this node keeps; the rest is for others")
 	case s.keysFull && s.known != barred:
-		return refuse(proto.Code_CODE_BUSY, "this node remembers as many idempotency keys as it may")
+		return refuse(proto.CodeBusy, "this node remembers as many idempotency keys as it may")
 	case s.keysUnfair && s.known != barred:
-		return refuse(proto.Code_CODE_BUSY, "you hold your share of the idempotency keys that this node remembers; the rest is for others: send without a key, or wait until some are forgotten")
+		return refuse(proto.CodeBusy, "you hold your share of the idempotency keys that this node remembers; the rest is for others: send without a key, or wait until some are forgotten")
 	case s.oversize:
-		return refuse(proto.Code_CODE_TOO_LARGE, "what stands beside its stream is larger than a record here takes: send the arguments in the body")
+		return refuse(proto.CodeTooLarge, "what stands beside its stream is larger than a record here takes: send the arguments in the body")
 	case s.known == barred: // taken in to be told CANCELLED: no handler will see it
 		return Verdict{}
 	case s.queue != nil && !s.queue.Accepted():
@@ -86,17 +86,17 @@ func (s *sight) verdict() Verdict {
 	case s.queue != nil && !s.noBody:
 		return Verdict{}
 	case s.queue != nil:
-		return refuse(proto.Code_CODE_NEED_BODY, "the streamed body is not here")
+		return refuse(proto.CodeNeedBody, "the streamed body is not here")
 	case !s.handled:
-		return refuse(proto.Code_CODE_NO_HANDLER, "no handler for this kind")
+		return refuse(proto.CodeNoHandler, "no handler for this kind")
 	case !s.allowed:
-		return refuse(proto.Code_CODE_DENIED, "the handler's allow list does not name the origin")
+		return refuse(proto.CodeDenied, "the handler's allow list does not name the origin")
 	case s.tooLarge:
-		return refuse(proto.Code_CODE_TOO_LARGE, "the body is larger than the handler takes")
+		return refuse(proto.CodeTooLarge, "the body is larger than the handler takes")
 	case s.absent != "":
-		return refuse(proto.Code_CODE_NO_HANDLER, "its handler cannot be started: "+s.absent)
+		return refuse(proto.CodeNoHandler, "its handler cannot be started: "+s.absent)
 	case s.noBody:
-		return refuse(proto.Code_CODE_NEED_BODY, "the streamed body is not here")
+		return refuse(proto.CodeNeedBody, "the streamed body is not here")
 	}
 	return Verdict{}
 }
@@ -140,12 +140,12 @@ func (p *prospect) next() (turn, ending) {
 	case p.restored && p.keyDone:
 		return turnFirst, ending{}
 	case p.restored:
-		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, restoredReason}
-	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled && over && !p.doubted:
-		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, "indeterminate: the process died while it ran, and its handler is gone"}
-	case r.State == proto.TaskState_TASK_STATE_RUNNING && !p.handled:
+		return turnEnd, ending{proto.DeadLetter, restoredReason}
+	case r.State == proto.Running && !p.handled && over && !p.doubted:
+		return turnEnd, ending{proto.DeadLetter, "indeterminate: the process died while it ran, and its handler is gone"}
+	case r.State == proto.Running && !p.handled:
 		return turnLeave, ending{}
-	case r.State == proto.TaskState_TASK_STATE_RUNNING:
+	case r.State == proto.Running:
 		return turnRecover, ending{}
 	case p.keyDone:
 		return turnFirst, ending{}
@@ -155,11 +155,11 @@ func (p *prospect) next() (turn, ending) {
 	case over && p.doubted:
 		return turnLeave, ending{}
 	case over:
-		return turnEnd, ending{proto.TaskState_TASK_STATE_EXPIRED, expiredReason(r)}
+		return turnEnd, ending{proto.Expired, expiredReason(r)}
 	case !p.handled:
 		return turnLeave, ending{}
 	case !p.allowed:
-		return turnEnd, ending{proto.TaskState_TASK_STATE_DEAD_LETTER, "denied: the handler's allow list no longer names the origin"}
+		return turnEnd, ending{proto.DeadLetter, "denied: the handler's allow list no longer names the origin"}
 	case p.keyBusy, suspicious(r) && p.suspectActive:
 		return turnAwait, ending{}
 	}
@@ -173,7 +173,7 @@ func suspicious(r *proto.Record) bool { return r.Abandons >= 2 }
 
 // cancelledStep is the end of a task that is cancelled while it does not run.
 func cancelledStep(r *proto.Record) step {
-	s := step{state: proto.TaskState_TASK_STATE_CANCELLED, reason: "cancelled before it started"}
+	s := step{state: proto.Cancelled, reason: "cancelled before it started"}
 	if starts(r) > 0 {
 		s.reason = "cancelled between two starts"
 	}
@@ -224,34 +224,34 @@ type limits struct {
 // A success stands also when the handler had been told to stop: its effect
 // has happened (I6).
 func (l limits) after(rec *proto.Record, ran *Ran, why stop, r float64) step {
-	once := rec.Mode == proto.Mode_MODE_AT_MOST_ONCE
+	once := rec.Mode == proto.AtMostOnce
 	switch {
 	case ran.End == Success:
-		return step{state: proto.TaskState_TASK_STATE_SUCCESS, reason: cutReason(ran), spent: true}
+		return step{state: proto.Success, reason: cutReason(ran), spent: true}
 	case ran.End == unusable:
-		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, reason: ran.Reason}
+		return step{state: proto.DeadLetter, reason: ran.Reason}
 	case ran.End == Fail && why == notStopped:
-		return step{state: proto.TaskState_TASK_STATE_FAILED, reason: reasonOr(ran, "the handler refused the task for good"), spent: true}
+		return step{state: proto.Failed, reason: reasonOr(ran, "the handler refused the task for good"), spent: true}
 	case why == stopCancel:
-		return step{state: proto.TaskState_TASK_STATE_CANCELLED, reason: "cancelled while it ran", spent: true}
+		return step{state: proto.Cancelled, reason: "cancelled while it ran", spent: true}
 	case why == stopNode && once:
-		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, reason: "indeterminate: the node stopped while it ran, and its mode is at_most_once", spent: true}
+		return step{state: proto.DeadLetter, reason: "indeterminate: the node stopped while it ran, and its mode is at_most_once", spent: true}
 	case why == stopNode:
-		return step{state: proto.TaskState_TASK_STATE_ACCEPTED, reason: "the node stopped while it ran"}
+		return step{state: proto.Accepted, reason: "the node stopped while it ran"}
 	}
 	if ran.End == Unready && why == notStopped {
-		return step{state: proto.TaskState_TASK_STATE_RETRYING, reason: reasonOr(ran, "nothing could be started"), wait: l.backoff(unreadyAs, r)}
+		return step{state: proto.Retrying, reason: reasonOr(ran, "nothing could be started"), wait: l.backoff(unreadyAs, r)}
 	}
 	if ran.End == NoRoom && why == notStopped {
 		return l.starved(rec, ran, r)
 	}
 	last := rec.Attempts+1 >= l.maxAttempts || once
-	s := step{state: proto.TaskState_TASK_STATE_RETRYING, spent: true, reason: reasonOr(ran, "the handler failed")}
+	s := step{state: proto.Retrying, spent: true, reason: reasonOr(ran, "the handler failed")}
 	switch {
 	case why == stopTimeout && last:
-		s.state, s.reason = proto.TaskState_TASK_STATE_TIMEOUT, reasonOr(ran, "the last attempt ran out of time")
+		s.state, s.reason = proto.Timeout, reasonOr(ran, "the last attempt ran out of time")
 	case last:
-		s.state = proto.TaskState_TASK_STATE_DEAD_LETTER
+		s.state = proto.DeadLetter
 	case why == stopTimeout:
 		s.reason = reasonOr(ran, "the attempt ran out of time")
 		fallthrough
@@ -263,13 +263,13 @@ func (l limits) after(rec *proto.Record, ran *Ran, why stop, r float64) step {
 
 // starved decides about a task that was stopped because its output found no room.
 func (l limits) starved(rec *proto.Record, ran *Ran, r float64) step {
-	s := step{state: proto.TaskState_TASK_STATE_RETRYING, reason: reasonOr(ran, "its output found no room"), lost: true, wait: l.backoff(rec.Abandons+1, r)}
+	s := step{state: proto.Retrying, reason: reasonOr(ran, "its output found no room"), lost: true, wait: l.backoff(rec.Abandons+1, r)}
 	switch {
-	case rec.Mode == proto.Mode_MODE_AT_MOST_ONCE:
-		s.state, s.wait = proto.TaskState_TASK_STATE_DEAD_LETTER, 0
+	case rec.Mode == proto.AtMostOnce:
+		s.state, s.wait = proto.DeadLetter, 0
 		s.reason = "indeterminate: its mode is at_most_once, and it was stopped: " + s.reason
 	case rec.Abandons+1 >= l.maxAbandons:
-		s.state, s.wait = proto.TaskState_TASK_STATE_DEAD_LETTER, 0
+		s.state, s.wait = proto.DeadLetter, 0
 		s.reason = "abandoned too often: " + s.reason
 	}
 	return s
@@ -297,21 +297,21 @@ func reasonOr(ran *Ran, otherwise string) string {
 // recovered decides about a task that was running when the process died (I7).
 // probe is the handler's word where its policy is to be asked.
 func (l limits) recovered(rec *proto.Record, policy OnCrash, probe Probe, r float64) step {
-	if rec.Mode == proto.Mode_MODE_AT_MOST_ONCE {
-		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, lost: true,
+	if rec.Mode == proto.AtMostOnce {
+		return step{state: proto.DeadLetter, lost: true,
 			reason: "indeterminate: the process died while it ran, and its mode is at_most_once"}
 	}
 	switch {
 	case policy == OnCrashProbe && probe == Done:
-		return step{state: proto.TaskState_TASK_STATE_SUCCESS, lost: true}
+		return step{state: proto.Success, lost: true}
 	case policy == OnCrashPark, policy == OnCrashProbe && probe == Unknown:
-		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, lost: true,
+		return step{state: proto.DeadLetter, lost: true,
 			reason: "indeterminate: the process died while it ran, and on_crash is " + string(policy)}
 	case rec.Abandons+1 >= l.maxAbandons:
-		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, lost: true,
+		return step{state: proto.DeadLetter, lost: true,
 			reason: "the process died each time it ran"}
 	}
-	return step{state: proto.TaskState_TASK_STATE_RETRYING, lost: true,
+	return step{state: proto.Retrying, lost: true,
 		wait: l.backoff(rec.Abandons+1, r), reason: "the process died while it ran"}
 }
 

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	accepted   = proto.TaskState_TASK_STATE_ACCEPTED
-	running    = proto.TaskState_TASK_STATE_RUNNING
-	retrying   = proto.TaskState_TASK_STATE_RETRYING
-	succeeded  = proto.TaskState_TASK_STATE_SUCCESS
-	failed     = proto.TaskState_TASK_STATE_FAILED
-	timedOut   = proto.TaskState_TASK_STATE_TIMEOUT
-	deadLetter = proto.TaskState_TASK_STATE_DEAD_LETTER
-	cancelled  = proto.TaskState_TASK_STATE_CANCELLED
-	expired    = proto.TaskState_TASK_STATE_EXPIRED
+	accepted   = proto.Accepted
+	running    = proto.Running
+	retrying   = proto.Retrying
+	succeeded  = proto.Success
+	failed     = proto.Failed
+	timedOut   = proto.Timeout
+	deadLetter = proto.DeadLetter
+	cancelled  = proto.Cancelled
+	expired    = proto.Expired
 )
 
 // TestVerdict is the table of what Accept answers (I8, I12, I17, S04, S18, S30).
@@ -36,24 +36,24 @@ func TestVerdict(t *testing.T) {
 		{"the same again although settled", with(func(s *sight) { s.known = same; s.mark = s.seq }), 0},
 		{"the same again after its handler went", with(func(s *sight) { s.known, s.handled = same, false }), 0},
 		{"the same again while draining", with(func(s *sight) { s.known, s.draining = same, true }), 0},
-		{"another with its id", with(func(s *sight) { s.known = imposter }), proto.Code_CODE_BUSY},
+		{"another with its id", with(func(s *sight) { s.known = imposter }), proto.CodeBusy},
 		{"cancelled before it arrived", with(func(s *sight) { s.known, s.handled, s.full = barred, false, true }), 0},
-		{"cancelled before it arrived, and settled", with(func(s *sight) { s.known, s.mark = barred, s.seq }), proto.Code_CODE_DUPLICATE},
-		{"settled", with(func(s *sight) { s.mark = s.seq }), proto.Code_CODE_DUPLICATE},
-		{"settled by a later boot", with(func(s *sight) { s.mark = proto.Seq{Boot: 6} }), proto.Code_CODE_DUPLICATE},
+		{"cancelled before it arrived, and settled", with(func(s *sight) { s.known, s.mark = barred, s.seq }), proto.CodeDuplicate},
+		{"settled", with(func(s *sight) { s.mark = s.seq }), proto.CodeDuplicate},
+		{"settled by a later boot", with(func(s *sight) { s.mark = proto.Seq{Boot: 6} }), proto.CodeDuplicate},
 		{"one above the mark", with(func(s *sight) { s.mark = proto.Seq{Boot: 5, Counter: 6} }), 0},
-		{"at the floor", with(func(s *sight) { s.floor = 1000 }), proto.Code_CODE_EXPIRED},
+		{"at the floor", with(func(s *sight) { s.floor = 1000 }), proto.CodeExpired},
 		{"above the floor", with(func(s *sight) { s.floor = 999 }), 0},
 		{"its last millisecond", with(func(s *sight) { s.now = 1000 }), 0},
-		{"past its time", with(func(s *sight) { s.now = 1001 }), proto.Code_CODE_EXPIRED},
-		{"past its time by a doubted clock", with(func(s *sight) { s.now, s.doubted = 1001, true }), proto.Code_CODE_BUSY},
-		{"draining", with(func(s *sight) { s.draining = true }), proto.Code_CODE_DRAINING},
-		{"no handler", with(func(s *sight) { s.handled = false }), proto.Code_CODE_NO_HANDLER},
-		{"not allowed", with(func(s *sight) { s.allowed = false }), proto.Code_CODE_DENIED},
-		{"too large", with(func(s *sight) { s.tooLarge = true }), proto.Code_CODE_TOO_LARGE},
-		{"more beside its stream than a record takes", with(func(s *sight) { s.oversize = true }), proto.Code_CODE_TOO_LARGE},
-		{"body not here", with(func(s *sight) { s.noBody = true }), proto.Code_CODE_NEED_BODY},
-		{"no room for another id", with(func(s *sight) { s.full = true }), proto.Code_CODE_BUSY},
+		{"past its time", with(func(s *sight) { s.now = 1001 }), proto.CodeExpired},
+		{"past its time by a doubted clock", with(func(s *sight) { s.now, s.doubted = 1001, true }), proto.CodeBusy},
+		{"draining", with(func(s *sight) { s.draining = true }), proto.CodeDraining},
+		{"no handler", with(func(s *sight) { s.handled = false }), proto.CodeNoHandler},
+		{"not allowed", with(func(s *sight) { s.allowed = false }), proto.CodeDenied},
+		{"too large", with(func(s *sight) { s.tooLarge = true }), proto.CodeTooLarge},
+		{"more beside its stream than a record takes", with(func(s *sight) { s.oversize = true }), proto.CodeTooLarge},
+		{"body not here", with(func(s *sight) { s.noBody = true }), proto.CodeNeedBody},
+		{"no room for another id", with(func(s *sight) { s.full = true }), proto.CodeBusy},
 		{"a copy when there is no room", with(func(s *sight) { s.full, s.known = true, same }), 0},
 	}
 	for _, tt := range tests {
@@ -118,7 +118,7 @@ func TestNext(t *testing.T) {
 
 // TestAfter is the table of where a run leads (I6, I11, S32).
 func TestAfter(t *testing.T) {
-	once := proto.Mode_MODE_AT_MOST_ONCE
+	once := proto.AtMostOnce
 	tests := []struct {
 		name     string
 		attempts uint32
@@ -176,7 +176,7 @@ func TestNoRoomIsAnAbandon(t *testing.T) {
 		abandons uint32
 		mode     proto.Mode
 		want     proto.TaskState
-	}{{0, 0, retrying}, {1, 0, retrying}, {2, 0, deadLetter}, {0, proto.Mode_MODE_AT_MOST_ONCE, deadLetter}} {
+	}{{0, 0, retrying}, {1, 0, retrying}, {2, 0, deadLetter}, {0, proto.AtMostOnce, deadLetter}} {
 		s := l.after(&proto.Record{Abandons: tt.abandons, Mode: tt.mode}, &Ran{End: NoRoom, Reason: "NO_ROOM"}, notStopped, 0.5)
 		if s.state != tt.want || s.spent || !s.lost || (s.wait > 0) != (tt.want == retrying) || !strings.Contains(s.reason, "NO_ROOM") {
 			t.Errorf("%+v after %d abandons: want %s", s, tt.abandons, tt.want.Name())
@@ -190,7 +190,7 @@ func TestNoRoomIsAnAbandon(t *testing.T) {
 
 // TestRecovered is the table of what a death while running means (I7, S16).
 func TestRecovered(t *testing.T) {
-	once := proto.Mode_MODE_AT_MOST_ONCE
+	once := proto.AtMostOnce
 	tests := []struct {
 		name     string
 		mode     proto.Mode

@@ -174,7 +174,7 @@ func (s *shift) round(stay context.Context) (took bool) {
 // interrupted sees to the tasks that were running when the process died, before
 // any other is started: some other may have the same idempotency key.
 func (s *shift) interrupted(stay context.Context) {
-	keys := s.queue.Keys(nil, func(i backlog.Item) bool { return i.State == proto.TaskState_TASK_STATE_RUNNING })
+	keys := s.queue.Keys(nil, func(i backlog.Item) bool { return i.State == proto.Running })
 	for _, k := range keys {
 		if item, ok := s.queue.Peek(k); ok {
 			if c := s.consider(stay, item); c != nil {
@@ -325,7 +325,7 @@ func (s *shift) expire(stay context.Context) {
 
 // recover sees to a task that was running when the process died (I7).
 func (s *shift) recover(stay context.Context, c *claim) {
-	if c.h.OnCrash == OnCrashProbe && c.rec.Mode != proto.Mode_MODE_AT_MOST_ONCE {
+	if c.h.OnCrash == OnCrashProbe && c.rec.Mode != proto.AtMostOnce {
 		if key, _ := s.desk.busy(c); key {
 			s.await(c)
 			return

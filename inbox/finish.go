@@ -51,7 +51,7 @@ func (in *Inbox) endAsFirst(ctx context.Context, c *claim, first *success) error
 	if len(r.Result) == 0 && r.ResultSize > 0 {
 		reason += "; its result is with that task"
 	}
-	return in.finish(ctx, c, step{state: proto.TaskState_TASK_STATE_SUCCESS, reason: reason}, ran, false)
+	return in.finish(ctx, c, step{state: proto.Success, reason: reason}, ran, false)
 }
 
 // Waits between two tries to write an end.
@@ -65,8 +65,8 @@ const (
 // happened, so it is not run again; it is no success either, since nobody can have
 // what it made.
 func withoutResult(to step, ran *Ran, err error) (step, *Ran, bool) {
-	if to.state == proto.TaskState_TASK_STATE_SUCCESS {
-		to.state = proto.TaskState_TASK_STATE_FAILED
+	if to.state == proto.Success {
+		to.state = proto.Failed
 	}
 	why := fmt.Sprintf("RESULT_LOST: the handler ended with %d, but its result of %d bytes could not be kept: %v", ran.ExitCode, ran.Size, err)
 	if to.reason != "" {
@@ -138,7 +138,7 @@ func (in *Inbox) tryFinish(ctx context.Context, c *claim, to step, ran *Ran, kee
 		return err
 	}
 	var kept []byte
-	if keep && to.state == proto.TaskState_TASK_STATE_SUCCESS && rec.IdempotencyKey != "" {
+	if keep && to.state == proto.Success && rec.IdempotencyKey != "" {
 		kept, err = successOf(c.key.ID, rec, ran).encode()
 	}
 	if err == nil {

@@ -158,7 +158,7 @@ func (k *known) maskOf(a *Arrival) mask {
 	_, i := k.originOf(a.Header.Origin)
 	return mask{
 		size: a.size(), seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]),
-		origin: i, state: proto.TaskState_TASK_STATE_ACCEPTED,
+		origin: i, state: proto.Accepted,
 	}
 }
 

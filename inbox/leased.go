@@ -77,17 +77,17 @@ func (in *Inbox) Leasable(kind string, origin proto.PeerID, vouchers []proto.Pee
 	in.granted.mu.Unlock()
 	switch {
 	case in.desk.draining():
-		return proto.Code_CODE_DRAINING
+		return proto.CodeDraining
 	case h == nil, in.handlers.absent(kind) != "":
-		return proto.Code_CODE_NO_HANDLER
+		return proto.CodeNoHandler
 	case !h.allowsAll(origin, vouchers, in.with.Members):
-		return proto.Code_CODE_DENIED
+		return proto.CodeDenied
 	case h.MaxBody > 0 && body > h.MaxBody:
-		return proto.Code_CODE_TOO_LARGE
+		return proto.CodeTooLarge
 	case waiting >= in.cfg.Slots:
-		return proto.Code_CODE_BUSY
+		return proto.CodeBusy
 	}
-	return proto.Code_CODE_UNSPECIFIED
+	return proto.CodeOK
 }
 
 // Lease lets a granted task wait for a slot of its kind. One that waits already is
@@ -199,7 +199,7 @@ func (s *shift) askLeased(stay context.Context, c *claim) {
 	if s.desk.rise(c) == stopNode {
 		return // asked again at the next start
 	}
-	done := outcomeOf(&Ran{End: Success}, proto.TaskState_TASK_STATE_SUCCESS, "")
+	done := outcomeOf(&Ran{End: Success}, proto.Success, "")
 	s.with.Leases.Probed(stay, c.key.ID, found, done.Outcome)
 }
 
@@ -208,7 +208,7 @@ func (s *shift) askLeased(stay context.Context, c *claim) {
 const refusedFor = time.Minute
 
 func unstarted(reason string) LeaseEnd {
-	return LeaseEnd{Cause: proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, Reason: reason, RetryAfter: refusedFor}
+	return LeaseEnd{Cause: proto.Unstarted, Reason: reason, RetryAfter: refusedFor}
 }
 
 // leaseEnd decides what a home is told of a run. How often it is tried again is for
@@ -219,27 +219,27 @@ func leaseEnd(ran *Ran, why stop) LeaseEnd {
 	}
 	switch {
 	case ran.End == Success:
-		return outcomeOf(ran, proto.TaskState_TASK_STATE_SUCCESS, cutReason(ran))
+		return outcomeOf(ran, proto.Success, cutReason(ran))
 	case ran.End == unusable:
-		return outcomeOf(ran, proto.TaskState_TASK_STATE_DEAD_LETTER, ran.Reason)
+		return outcomeOf(ran, proto.DeadLetter, ran.Reason)
 	case why == stopCancel:
-		return outcomeOf(ran, proto.TaskState_TASK_STATE_CANCELLED, "cancelled while it ran")
+		return outcomeOf(ran, proto.Cancelled, "cancelled while it ran")
 	case why == stopNode:
-		return LeaseEnd{Cause: proto.ReleaseCause_RELEASE_CAUSE_STOPPED, Reason: "the node stopped while it ran"}
+		return LeaseEnd{Cause: proto.CauseStopped, Reason: "the node stopped while it ran"}
 	case why == stopLease:
-		return LeaseEnd{Cause: proto.ReleaseCause_RELEASE_CAUSE_STOPPED, Reason: "its lease was lost while it ran"}
+		return LeaseEnd{Cause: proto.CauseStopped, Reason: "its lease was lost while it ran"}
 	case why == stopTimeout:
-		return back(proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT, "the attempt ran out of time")
+		return back(proto.CauseTimeout, "the attempt ran out of time")
 	case ran.End == Fail:
-		return outcomeOf(ran, proto.TaskState_TASK_STATE_FAILED, reasonOr(ran, "the handler refused the task for good"))
+		return outcomeOf(ran, proto.Failed, reasonOr(ran, "the handler refused the task for good"))
 	case ran.End == NoRoom: // an abandon, as a death is
-		return back(proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "its output found no room")
+		return back(proto.CauseCrashed, "its output found no room")
 	case ran.End == Unready:
-		e := back(proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "nothing could be started")
+		e := back(proto.Unstarted, "nothing could be started")
 		e.RetryAfter = refusedFor / 4
 		return e
 	}
-	return back(proto.ReleaseCause_RELEASE_CAUSE_FAILED, "the handler failed")
+	return back(proto.CauseFailed, "the handler failed")
 }
 
 func outcomeOf(ran *Ran, state proto.TaskState, reason string) LeaseEnd {

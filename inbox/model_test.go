@@ -235,8 +235,8 @@ func (h *history) arrive(s *sent) {
 	switch {
 	case v.Accepted():
 		s.accepted, s.over = true, true
-	case ends || v.Code == proto.Code_CODE_DUPLICATE:
-		if v.Code == proto.Code_CODE_DUPLICATE && !s.settled {
+	case ends || v.Code == proto.CodeDuplicate:
+		if v.Code == proto.CodeDuplicate && !s.settled {
 			h.wrongf("task %s: DUPLICATE, but it was not settled", s.a.Header.ID)
 		}
 		s.over = true

@@ -85,13 +85,13 @@ func (in *Inbox) roomFor(a *Arrival) Verdict {
 	defer k.mu.Unlock()
 	switch {
 	case in.desk.draining():
-		return refuse(proto.Code_CODE_DRAINING, "the node is stopping")
+		return refuse(proto.CodeDraining, "the node is stopping")
 	case in.store.Full():
 		return in.refusal(a, store.ErrFull)
 	case k.size() >= in.cfg.MaxKept:
-		return refuse(proto.Code_CODE_BUSY, "this node keeps as many task ids as it may")
+		return refuse(proto.CodeBusy, "this node keeps as many task ids as it may")
 	case !k.fair(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes):
-		return refuse(proto.Code_CODE_BUSY, "its origin holds its share of the tasks that this node keeps; the rest is for others")
+		return refuse(proto.CodeBusy, "its origin holds its share of the tasks that this node keeps; the rest is for others")
 	}
 	return Verdict{}
 }
@@ -131,7 +131,7 @@ func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) err
 		if x.State.Terminal() {
 			return backlog.Keep
 		}
-		x.Move(proto.TaskState_TASK_STATE_DEAD_LETTER, in.cfg.Clock.Now(), text("moved, with its queue, to "+home, 128))
+		x.Move(proto.DeadLetter, in.cfg.Clock.Now(), text("moved, with its queue, to "+home, 128))
 		x.Status = statusMoved
 		x.Reason = text("not dead: it moved, with its queue, to "+home, proto.MaxReason)
 		records[i] = x

@@ -99,19 +99,19 @@ func TestClasses(t *testing.T) {
 		return &Ran{End: Success}
 	})
 	bubble(t, Config{Slots: 1}, []Spec{spec}, func(r *rig) {
-		r.accept(0, r.task(withClass(proto.Class_CLASS_LOW)), r.task(withClass(proto.Class_CLASS_LOW)))
+		r.accept(0, r.task(withClass(proto.Low)), r.task(withClass(proto.Low)))
 		var flood []Arrival
 		for range 400 {
-			flood = append(flood, r.task(withClass(proto.Class_CLASS_HIGH)))
+			flood = append(flood, r.task(withClass(proto.High)))
 		}
 		r.accept(0, flood...)
-		r.accept(0, r.task(withClass(proto.Class_CLASS_CRITICAL)))
+		r.accept(0, r.task(withClass(proto.Critical)))
 		r.run()
 		wait(time.Minute)
-		if len(order) != 403 || order[0] != proto.Class_CLASS_CRITICAL {
+		if len(order) != 403 || order[0] != proto.Critical {
 			t.Fatalf("%d ran, first %s", len(order), order[0].Name())
 		}
-		if i := slices.Index(order, proto.Class_CLASS_LOW); i > 100 {
+		if i := slices.Index(order, proto.Low); i > 100 {
 			t.Errorf("the first low one came as number %d", i)
 		}
 	})

@@ -39,7 +39,7 @@ func (in *Inbox) admit(a *Arrival) *Verdict {
 	if queue == "" {
 		return nil
 	}
-	v := refuse(proto.Code_CODE_NO_HANDLER, "this node keeps no shared queues")
+	v := refuse(proto.CodeNoHandler, "this node keeps no shared queues")
 	if in.with.Queues != nil {
 		v = in.with.Queues.Admit(queue, a.Header.Origin)
 	}
@@ -139,7 +139,7 @@ func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcom
 // it is done once more is for a person to say.
 func lostResult(o *proto.Outcome) *proto.Outcome {
 	return &proto.Outcome{
-		State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: text(strings.TrimSuffix("it ended as "+o.State.Name()+", and its result was lost at the home of its queue: "+o.Reason, ": "), proto.MaxReason),
+		State: proto.DeadLetter, Reason: text(strings.TrimSuffix("it ended as "+o.State.Name()+", and its result was lost at the home of its queue: "+o.Reason, ": "), proto.MaxReason),
 		ExitCode: o.ExitCode, Attempts: o.Attempts, Events: o.Events, StartedMs: o.StartedMs,
 	}
 }
@@ -229,11 +229,11 @@ func (in *Inbox) finishedQueued(id proto.TaskID, origin proto.PeerID, r *proto.R
 // cancelQueued has the queue of a task end it.
 func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
 	if in.with.Queues == nil {
-		return refuse(proto.Code_CODE_BUSY, "this node keeps no shared queues")
+		return refuse(proto.CodeBusy, "this node keeps no shared queues")
 	}
 	v, known, err := in.with.Queues.Cancel(ctx, id)
 	if err != nil {
-		return refuse(proto.Code_CODE_INTERNAL, "the wish could not be written: "+err.Error())
+		return refuse(proto.CodeInternal, "the wish could not be written: "+err.Error())
 	}
 	if known {
 		return v
@@ -241,7 +241,7 @@ func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
 	if _, state, ok := in.known.state(id); !ok || state.Terminal() {
 		return ended(state)
 	}
-	return refuse(proto.Code_CODE_BUSY, "its queue does not know it yet")
+	return refuse(proto.CodeBusy, "its queue does not know it yet")
 }
 
 // queued reports whether a task in custody is one of a queue.

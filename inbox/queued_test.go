@@ -43,7 +43,7 @@ func endQueued(t *testing.T, refuse refusal, body string, check func(r *rig, a A
 		r.in.with.Results = refusing{r.results, refuse, body}
 		began := r.cfg.Clock.Now()
 		written := false
-		o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: []byte("made")}
+		o := &proto.Outcome{State: proto.Success, Body: []byte("made")}
 		if err := r.in.EndQueued(r.t.Context(), a.Header.ID, o, func(*store.Batch) { written = true }); err != nil || !written {
 			t.Errorf("it has not ended: %v", err)
 		}
@@ -84,7 +84,7 @@ func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
 // fall silent.
 func TestALostResultIsTold(t *testing.T) {
 	took := endQueued(t, always(errors.New("the body of the result is gone")), "made", func(r *rig, a Arrival) {
-		if o := r.expect(a, proto.TaskState_TASK_STATE_DEAD_LETTER); len(o.Body) != 0 {
+		if o := r.expect(a, proto.DeadLetter); len(o.Body) != 0 {
 			t.Errorf("with the result %q", o.Body)
 		}
 	})
@@ -103,7 +103,7 @@ func TestAResultWaitsForAFile(t *testing.T) {
 		return &fs.PathError{Op: "open", Path: "result", Err: syscall.EMFILE}
 	})
 	took := endQueued(t, short, "", func(r *rig, a Arrival) {
-		if o := r.expect(a, proto.TaskState_TASK_STATE_SUCCESS); string(o.Body) != "made" {
+		if o := r.expect(a, proto.Success); string(o.Body) != "made" {
 			t.Errorf("with the result %q", o.Body)
 		}
 	})
@@ -137,7 +137,7 @@ func TestAKeyInAQueueTakesNoPlace(t *testing.T) {
 		for n := range 3 {
 			a := keyed(n)
 			r.accept(0, a)
-			o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS}
+			o := &proto.Outcome{State: proto.Success}
 			if err := r.in.EndQueued(r.t.Context(), a.Header.ID, o, func(*store.Batch) {}); err != nil {
 				t.Fatal(err)
 			}

@@ -12,7 +12,7 @@ func startRecord(r *proto.Record, boot proto.BootID, now time.Time) {
 	n := starts(r) + 1
 	r.BootId, r.DueMs = boot[:], 0
 	r.History = fold(append(r.History, &proto.Attempt{Number: n, StartedMs: now.UnixMilli()}))
-	r.Move(proto.TaskState_TASK_STATE_RUNNING, now, "")
+	r.Move(proto.Running, now, "")
 	r.Events[len(r.Events)-1].Attempt = n
 }
 

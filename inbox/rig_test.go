@@ -147,7 +147,7 @@ func (r *rig) task(change ...func(*Arrival)) Arrival {
 			Seq:     proto.Seq{Boot: 1, Counter: r.counter},
 			Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
 		},
-		Content: &proto.Content{Kind: "work", Class: proto.Class_CLASS_NORMAL, Body: []byte("body")},
+		Content: &proto.Content{Kind: "work", Class: proto.Normal, Body: []byte("body")},
 	}
 	for _, f := range change {
 		f(&a)

@@ -50,14 +50,14 @@ func TestFloodOfOneLeavesRoomForOthers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, tt.cfg, []Spec{spec}, func(r *rig) {
 				taken, v := r.flood(200, withBody(tt.body))
-				if v.Code != proto.Code_CODE_BUSY || len(taken) < tt.least || len(taken) > 95 {
+				if v.Code != proto.CodeBusy || len(taken) < tt.least || len(taken) > 95 {
 					t.Errorf("%d of one origin were accepted, then %s %q", len(taken), v.Code.Name(), v.Detail)
 				}
 				for range tt.others {
 					r.accept(0, r.task(from(other), withBody(tt.body)))
 				}
 				r.crash()
-				r.accept(proto.Code_CODE_BUSY, r.task(withBody(tt.body)))
+				r.accept(proto.CodeBusy, r.task(withBody(tt.body)))
 				r.accept(0, taken[0]) // a copy of what is here takes up nothing
 				r.accept(0, r.task(from(other), withBody(tt.body)))
 			})
@@ -114,7 +114,7 @@ func TestKeysOfOneLeaveKeysToOthers(t *testing.T) {
 		fresh := func(a *Arrival) { n++; a.Content.IdempotencyKey = fmt.Sprint("key ", n) }
 		r.run()
 		taken, v := r.flood(200, fresh)
-		if v.Code != proto.Code_CODE_BUSY || !strings.Contains(v.Detail, "your share of the idempotency keys") || len(taken) != 90 {
+		if v.Code != proto.CodeBusy || !strings.Contains(v.Detail, "your share of the idempotency keys") || len(taken) != 90 {
 			t.Errorf("%d keys of one origin were accepted, then %s %q", len(taken), v.Code.Name(), v.Detail)
 		}
 		r.accept(0, r.task())
@@ -128,7 +128,7 @@ func TestKeysOfOneLeaveKeysToOthers(t *testing.T) {
 		r.restart()
 		r.run()
 		wait(time.Minute)
-		r.accept(proto.Code_CODE_BUSY, r.task(fresh))
+		r.accept(proto.CodeBusy, r.task(fresh))
 		r.accept(0, r.task(from(other), fresh))
 		r.accept(0, r.task(withKey(taken[0].Content.IdempotencyKey))) // it has a place already
 	})
@@ -158,21 +158,21 @@ func TestSlotsAreSharedByOrigins(t *testing.T) {
 	class := func(c proto.Class) func(*Arrival) { return func(a *Arrival) { a.Content.Class = c } }
 	bubble(t, Config{Slots: slots}, []Spec{spec}, func(r *rig) {
 		for range 40 {
-			r.accept(0, r.task(class(proto.Class_CLASS_CRITICAL)))
+			r.accept(0, r.task(class(proto.Critical)))
 		}
 		r.run()
 		wait(time.Second)
 		if most[home] != slots {
 			t.Errorf("alone it has %d of %d slots", most[home], slots)
 		}
-		urgent := r.task(from(other), class(proto.Class_CLASS_CRITICAL))
+		urgent := r.task(from(other), class(proto.Critical))
 		r.accept(0, urgent)
 		wait(61 * time.Second)
 		if running[other] != 1 {
 			t.Fatalf("with one slot free after the other %d tasks of the second origin run", running[other])
 		}
 		for range 8 {
-			r.accept(0, r.task(from(other), class(proto.Class_CLASS_LOW)))
+			r.accept(0, r.task(from(other), class(proto.Low)))
 		}
 		wait(2 * time.Minute)
 		if running[home] != slots-1 || running[other] != 1 {
@@ -180,7 +180,7 @@ func TestSlotsAreSharedByOrigins(t *testing.T) {
 		}
 		before := len(order)
 		for range 8 {
-			r.accept(0, r.task(from(other), class(proto.Class_CLASS_CRITICAL)))
+			r.accept(0, r.task(from(other), class(proto.Critical)))
 		}
 		wait(4 * time.Minute)
 		count := map[proto.PeerID]int{}

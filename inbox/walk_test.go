@@ -150,10 +150,10 @@ func TestASuspendedKindTakesNothing(t *testing.T) {
 		if !r.in.Suspend(spec.Kind, "program gone") || r.in.Suspend(spec.Kind, "program gone") {
 			t.Error("Suspend does not tell what is new")
 		}
-		if v := r.accept(proto.Code_CODE_NO_HANDLER, b); !strings.Contains(v[0].Detail, "program gone") {
+		if v := r.accept(proto.CodeNoHandler, b); !strings.Contains(v[0].Detail, "program gone") {
 			t.Errorf("refused with %q", v[0].Detail)
 		}
-		if code := r.in.Leasable(spec.Kind, home, nil, 0); code != proto.Code_CODE_NO_HANDLER {
+		if code := r.in.Leasable(spec.Kind, home, nil, 0); code != proto.CodeNoHandler {
 			t.Errorf("a grant is answered with %v", code)
 		}
 		r.run()
@@ -201,7 +201,7 @@ func TestStuckResultsHoldNobodyUp(t *testing.T) {
 		r.results.stuck = "stuck"
 		var as []Arrival
 		for range maxConcluding + 100 {
-			as = append(as, r.task(withKind("stuck"), withClass(proto.Class_CLASS_CRITICAL)))
+			as = append(as, r.task(withKind("stuck"), withClass(proto.Critical)))
 		}
 		r.accept(0, as...)
 		r.run()
@@ -296,7 +296,7 @@ func TestLargeBodies(t *testing.T) {
 			a.Header.SetStream(uint64(len(big)), proto.ChunkSize)
 		})
 		r.accept(0, spilled)
-		r.accept(proto.Code_CODE_NEED_BODY, streamed)
+		r.accept(proto.CodeNeedBody, streamed)
 		r.bodies.Put(BodyName(streamed.Header.ID), []byte(big))
 		r.accept(0, streamed)
 		if !r.in.Holds(BodyName(spilled.Header.ID)) || !r.in.Holds(BodyName(streamed.Header.ID)) || r.in.Holds("in-else") || r.in.Holds("out-1") {
@@ -328,7 +328,7 @@ func errText(err error) string {
 func TestWhatStandsBesideAStreamIsBounded(t *testing.T) {
 	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		for args, want := range map[int]proto.Code{MaxBesideStream - 1<<10: 0, MaxBesideStream + 1: proto.Code_CODE_TOO_LARGE, 60_000: proto.Code_CODE_TOO_LARGE} {
+		for args, want := range map[int]proto.Code{MaxBesideStream - 1<<10: 0, MaxBesideStream + 1: proto.CodeTooLarge, 60_000: proto.CodeTooLarge} {
 			a := r.task(func(a *Arrival) {
 				a.Content.Args = []string{strings.Repeat("a", args)}
 				*a = seal(t, *a)

@@ -27,7 +27,7 @@ func TestAccusersAreNamed(t *testing.T) {
 			t.Helper()
 			by, mesh := f.Peer(), f.Mesh.ID
 			details, err := proto.Encode(nil, &proto.Accusation{
-				Mesh: mesh[:], Peer: self[:], Accuser: by[:], Incarnation: home.gossip.Summary().Incarnation, Liveness: proto.Liveness_LIVENESS_SUSPECT,
+				Mesh: mesh[:], Peer: self[:], Accuser: by[:], Incarnation: home.gossip.Summary().Incarnation, Liveness: proto.Suspect,
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -26,7 +26,7 @@ type bodies struct{ node *Node }
 func (b bodies) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (transport.BodySink, *proto.OfferReply) {
 	sink, reply, err := b.node.offered(ctx, from, o)
 	if err != nil {
-		code := proto.Code_CODE_BAD_FORM
+		code := proto.CodeBadForm
 		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
 			code = ce.Code
 		}
@@ -46,23 +46,23 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 	}
 	m := &proto.Message{Type: o.GetType(), Payload: env, Signature: o.GetEnvelope().GetSignature()}
 	switch o.GetType() {
-	case proto.MessageType_DATA:
+	case proto.TypeData:
 		a, err := n.openTask(n.checks(), from, m)
 		if err != nil {
 			return nil, nil, err
 		}
 		v := n.inbox.Accept(ctx, []inbox.Arrival{a})[0]
-		if a.Content.GetQueue() != "" && v.Code == proto.Code_CODE_NEED_BODY {
+		if a.Content.GetQueue() != "" && v.Code == proto.CodeNeedBody {
 			return n.porter.admit(ctx, &a)
 		}
 		return n.takeIf(ctx, v.Code, v.Detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
-	case proto.MessageType_RESULT:
+	case proto.TypeResult:
 		_, opened, err := n.openEnvelope(n.checks(), from, m, proto.WhatResult)
 		if err != nil {
 			return nil, nil, err
 		}
 		code, detail, rec := n.awaited(from, &opened.Header)
-		if size := resultSize(&opened.Header, nil); code == proto.Code_CODE_NEED_BODY && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
+		if size := resultSize(&opened.Header, nil); code == proto.CodeNeedBody && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
 			sealed, _, _ := opened.Header.Stream()
 			return nil, &proto.OfferReply{Offset: sealed}, nil // its result ends the task without it
 		}
@@ -73,11 +73,11 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 			reply.State = rec.GetState()
 		}
 		return sink, reply, err
-	case proto.MessageType_GRANT:
+	case proto.TypeGrant:
 		return n.porter.offeredGrant(ctx, from, o.GetEnvelope())
-	case proto.MessageType_ENDED:
+	case proto.TypeEnded:
 		return n.porter.offeredEnd(ctx, from, m)
-	case proto.MessageType_HANDOFF:
+	case proto.TypeHandoff:
 		return n.porter.offeredHandoff(ctx, from, o.GetEnvelope())
 	}
 	return nil, nil, badForm("a body for a message of type %s", o.GetType())
@@ -89,18 +89,18 @@ func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string, 
 	rec, err := n.outbox.Get(h.ID)
 	switch {
 	case errors.Is(err, outbox.ErrNotFound):
-		return proto.Code_CODE_STALE, "no such task is known here", nil
+		return proto.CodeStale, "no such task is known here", nil
 	case err != nil:
-		return proto.Code_CODE_INTERNAL, "the task could not be read", nil
+		return proto.CodeInternal, "the task could not be read", nil
 	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
-		return proto.Code_CODE_STALE, "the result is not awaited", rec
+		return proto.CodeStale, "the result is not awaited", rec
 	case string(rec.GetPeer()) == string(from[:]) || n.queues.stood(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), queuePrefix):
-		return proto.Code_CODE_BUSY, "the sender is not known here as a home of the task's queue, yet", rec
+		return proto.CodeBusy, "the sender is not known here as a home of the task's queue, yet", rec
 	default:
-		return proto.Code_CODE_STALE, "the result is not awaited", rec
+		return proto.CodeStale, "the result is not awaited", rec
 	}
-	return proto.Code_CODE_NEED_BODY, "", rec
+	return proto.CodeNeedBody, "", rec
 }
 
 // takeIf opens a place for the body when the verdict on its envelope was that
@@ -117,28 +117,28 @@ func (n *Node) takeInto(ctx context.Context, dir *blob.Dir, code proto.Code, det
 	if !streamed {
 		return nil, nil, badForm("the envelope has no streamed body")
 	}
-	if code == proto.Code_CODE_UNSPECIFIED {
+	if code == proto.CodeOK {
 		return nil, &proto.OfferReply{Offset: size}, nil
 	}
-	if code != proto.Code_CODE_NEED_BODY {
+	if code != proto.CodeNeedBody {
 		return nil, &proto.OfferReply{Code: code, Detail: detail}, nil
 	}
 	if has, err := n.ground.blobs.Has(name); err == nil && has {
 		return nil, &proto.OfferReply{Offset: size}, nil
 	}
-	full := &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: "no room for the body"}
+	full := &proto.OfferReply{Code: proto.CodeFull, Detail: "no room for the body"}
 	if dir == n.ground.blobs && n.ground.store.Full() {
 		return nil, full, nil
 	}
 	a, err := n.arrive(ctx, dir.Of(string(h.Origin[:])), name, int64(size), progress{notAfter: h.NotAfter, leaf: leaf, origin: h.Origin})
 	switch {
 	case errors.Is(err, blob.ErrShare):
-		return nil, &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: "you hold your share of the room for bodies; the rest is for others"}, nil
+		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: "you hold your share of the room for bodies; the rest is for others"}, nil
 	case errors.Is(err, blob.ErrFull), errors.Is(err, blob.ErrTooLarge):
 		return nil, full, nil
 	case err != nil:
 		n.log.Error("a body cannot be taken", "blob", name, "err", err)
-		return nil, &proto.OfferReply{Code: proto.Code_CODE_INTERNAL, Detail: "the body cannot be kept"}, nil
+		return nil, &proto.OfferReply{Code: proto.CodeInternal, Detail: "the body cannot be kept"}, nil
 	}
 	return a, &proto.OfferReply{Offset: uint64(a.w.Offset())}, nil
 }
@@ -256,9 +256,9 @@ func (a *arriving) Write(p []byte) (int, error) {
 	k, err := a.w.Write(p)
 	switch {
 	case errors.Is(err, blob.ErrShare):
-		err = &transport.CodeError{Code: proto.Code_CODE_FULL, Detail: "you hold your share of the room for bodies; the rest is for others"}
+		err = &transport.CodeError{Code: proto.CodeFull, Detail: "you hold your share of the room for bodies; the rest is for others"}
 	case errors.Is(err, blob.ErrFull):
-		err = &transport.CodeError{Code: proto.Code_CODE_FULL, Detail: "no room for the rest of the body"}
+		err = &transport.CodeError{Code: proto.CodeFull, Detail: "no room for the rest of the body"}
 	}
 	return k, err
 }

@@ -78,7 +78,7 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := a.outbox.Commit(t.Context(), b.keys.Peer(), []outbox.ResultIn{{ID: tid, Seq: rec.Seq(), Outcome: &proto.Outcome{State: proto.TaskState_TASK_STATE_FAILED}}})
+	v := a.outbox.Commit(t.Context(), b.keys.Peer(), []outbox.ResultIn{{ID: tid, Seq: rec.Seq(), Outcome: &proto.Outcome{State: proto.Failed}}})
 	if v[0].Code != 0 {
 		t.Fatal(v)
 	}
@@ -101,7 +101,7 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 	tid, _ := proto.ParseTaskID(id)
 	other := bytes.Repeat([]byte("x"), 20_000)
 	sum := sha256sum(other)
-	a.openForged(t, b, tid, &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: other, BodySize: 20_000, BodyDigest: sum})
+	a.openForged(t, b, tid, &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
 	r, _, err := a.Result(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 	blobs := func() int { return a.ground.blobs.Usage().Blobs }
 	eventually(t, func() bool { return blobs() == 1 }, func() string { return fmt.Sprintf("%d blobs, want the result's alone", blobs()) })
 	for range 3 {
-		a.openForged(t, b, proto.NewTaskID(time.Now()), &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: other, BodySize: 20_000, BodyDigest: sum})
+		a.openForged(t, b, proto.NewTaskID(time.Now()), &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
 	}
 	if n := blobs(); n != 1 {
 		t.Errorf("%d blobs after results that nobody awaits, 1 before", n)

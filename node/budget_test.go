@@ -56,7 +56,7 @@ func TestWriteBudgetOfATask(t *testing.T) {
 // accepted waits until n tasks of a home are with their owner.
 func accepted(t *testing.T, a *live, n int) {
 	t.Helper()
-	eventually(t, func() bool { return a.outbox.Stats().ByState[proto.TaskState_TASK_STATE_ACCEPTED] == n }, func() string {
+	eventually(t, func() bool { return a.outbox.Stats().ByState[proto.Accepted] == n }, func() string {
 		return fmt.Sprintf("want %d tasks accepted, there are %v", n, a.outbox.Stats().ByState)
 	})
 }

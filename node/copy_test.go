@@ -27,7 +27,7 @@ func TestCopyOfATaskInCustodyIsKnownAfterItsTime(t *testing.T) {
 	}
 	defer later.Close()
 	msg := a.task(t, later, time.Minute)
-	for i, want := range []proto.Code{0, proto.Code_CODE_DUPLICATE} {
+	for i, want := range []proto.Code{0, proto.CodeDuplicate} {
 		ans, err := later.Receive(t.Context(), a.keys.Peer(), []*proto.Message{msg})
 		if err != nil {
 			t.Fatal(err)
@@ -51,11 +51,11 @@ func (l *live) task(t *testing.T, to *Node, ttl time.Duration) *proto.Message {
 		What: proto.WhatTask, Mesh: l.mesh.ID, ID: proto.NewTaskID(now), Origin: l.keys.Peer(), Target: to.keys.Peer(),
 		Seq: l.outbox.NextSeq(to.keys.Peer()), Created: now.UnixMilli(), NotAfter: now.Add(ttl).UnixMilli(),
 	}}
-	plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Class_CLASS_NORMAL})
+	plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Normal})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l.frame(t, to, d, plain, proto.MessageType_DATA)
+	return l.frame(t, to, d, plain, proto.TypeData)
 }
 
 // TestPaddingIsNotKept holds that what stands in a frame outside of what was signed takes

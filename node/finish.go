@@ -111,7 +111,7 @@ func (n *Node) resultLost(id proto.TaskID, home proto.PeerID, reason string) {
 func (n *Node) statements(f *inbox.Finished) [][]byte {
 	accepted := n.cfg.Clock.Now().UnixMilli()
 	for _, e := range f.Outcome.GetEvents() {
-		if e.GetState() == proto.TaskState_TASK_STATE_ACCEPTED {
+		if e.GetState() == proto.Accepted {
 			accepted = e.GetTimeMs()
 			break
 		}
@@ -163,7 +163,7 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Opened, outcome *pr
 	in := outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}
 	for _, rc := range outcome.GetReceipts() {
 		if _, err := identity.VerifyReceipt(n.verifier, rc); err != nil {
-			return in, &identity.CheckError{Code: proto.Code_CODE_BAD_SIGNATURE, Err: err}
+			return in, &identity.CheckError{Code: proto.CodeBadSignature, Err: err}
 		}
 	}
 	if _, _, streamed := opened.Header.Stream(); streamed {
@@ -175,7 +175,7 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Opened, outcome *pr
 	if len(outcome.GetBody()) > proto.MaxInlineRecord {
 		in.Blob = resultBlob(in.ID)
 		if err := n.ground.blobs.Essential().Put(in.Blob, outcome.GetBody()); err != nil {
-			return in, &identity.CheckError{Code: proto.Code_CODE_INTERNAL, Err: n.bodyError(err)}
+			return in, &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
 		}
 	}
 	return in, nil
@@ -191,15 +191,15 @@ func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened ide
 		return nil
 	}
 	if has, err := n.ground.blobs.Has(arrived); err != nil || !has {
-		return &identity.CheckError{Code: proto.Code_CODE_NEED_BODY, Err: errors.New("the result's body is not here yet")}
+		return &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("the result's body is not here yet")}
 	}
 	err := n.unseal(ctx, in, arrived, opened)
 	switch {
 	case errors.Is(err, errForgedBody):
 		n.forgetArrived(arrived)
-		return &identity.CheckError{Code: proto.Code_CODE_BAD_FORM, Err: err}
+		return &identity.CheckError{Code: proto.CodeBadForm, Err: err}
 	case err != nil: // the disk, or the time: it is offered again
-		return &identity.CheckError{Code: proto.Code_CODE_INTERNAL, Err: n.bodyError(err)}
+		return &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
 	}
 	n.forgetArrived(arrived)
 	return nil
@@ -245,7 +245,7 @@ func (n *Node) tellStarted(to proto.PeerID, receipts *proto.Receipts) {
 	}
 	payload, err := proto.Encode(nil, receipts)
 	if err == nil {
-		err = n.net.SendCtl(to, &proto.Message{Type: proto.MessageType_STARTED, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
+		err = n.net.SendCtl(to, &proto.Message{Type: proto.TypeStarted, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
 	}
 	if err != nil && !errors.Is(err, transport.ErrNotConnected) {
 		n.log.Debug("a start could not be told", "peer", to, "err", err)

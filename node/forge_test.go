@@ -23,7 +23,7 @@ func (l *live) openForged(t *testing.T, from *live, id proto.TaskID, out *proto.
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := from.frame(t, l.Node, d, plain, proto.MessageType_RESULT)
+	m := from.frame(t, l.Node, d, plain, proto.TypeResult)
 	if _, err := l.Receive(t.Context(), from.keys.Peer(), []*proto.Message{m}); err != nil {
 		t.Fatal(err)
 	}

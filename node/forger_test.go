@@ -60,18 +60,18 @@ func TestAForgerIsAMember(t *testing.T) {
 			t.Fatalf("the node takes it for %+v, %v", m, ok)
 		}
 		bad := testutil.ToFloat64(n.queues.log.bad.WithLabelValues("renew"))
-		f.Say(n.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.MessageType_RENEW, []byte("no renewal"), nil))
+		f.Say(n.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeRenew, []byte("no renewal"), nil))
 		if got := testutil.ToFloat64(n.queues.log.bad.WithLabelValues("renew")); got != bad+1 {
 			t.Errorf("%v bad messages were counted, want %v", got, bad+1)
 		}
 		told := false
 		for _, h := range f.Heard() {
-			told = told || h.From == n.keys.Peer() && h.Message.GetType() == proto.MessageType_QUEUES
+			told = told || h.From == n.keys.Peer() && h.Message.GetType() == proto.TypeQueues
 		}
 		if !told {
 			t.Error("it was not told of the queue")
 		}
-		if m, err := f.Ask(n.keys.Peer(), proto.StreamSync, f.Frame(proto.MessageType_SYNC, new(proto.SyncRequest))); err != nil || m.GetType() != proto.MessageType_SYNCED {
+		if m, err := f.Ask(n.keys.Peer(), proto.StreamSync, f.Frame(proto.TypeSync, new(proto.SyncRequest))); err != nil || m.GetType() != proto.TypeSynced {
 			t.Errorf("a sync is answered with %v, %v", m, err)
 		}
 		if err := f.Publish([]byte("no rumor")); err != nil {

@@ -37,7 +37,7 @@ func TestNoMessageEndsANode(t *testing.T) {
 			t.Errorf("a queue that no admin made is known, with %d bytes", proto.Size(s))
 		}
 		for _, stream := range []string{proto.StreamChunk, proto.StreamSync} {
-			for _, typ := range []proto.MessageType{proto.MessageType_OFFER, proto.MessageType_SYNC} {
+			for _, typ := range []proto.MessageType{proto.TypeOffer, proto.TypeSync} {
 				f.Say(to, stream, transporttest.FrameOf(typ, transporttest.Padding(large[0]), nil))
 				time.Sleep(time.Minute)
 				if !f.Connected(to) {
@@ -61,22 +61,22 @@ func hostileFrames(t *testing.T, f *transporttest.Forger, to proto.PeerID) (all 
 	state := &proto.QueueState{Name: "fat", Generation: 1, Home: self[:]}
 	id := make([]byte, 16)
 	lease := func() *proto.Lease {
-		return &proto.Lease{Task: id, Queue: "fat", State: proto.TaskState_TASK_STATE_PENDING, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
+		return &proto.Lease{Task: id, Queue: "fat", State: proto.Pending, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
 	}
-	all = append(all, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{state}}))
+	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{state}}))
 	for _, n := range large[:2] {
 		fat := withUnknown(t, state, n, new(proto.QueueState))
-		all = append(all, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{fat}}))
-		all = append(all, f.Frame(proto.MessageType_HANDOFF, &proto.Handoff{Queue: fat}))
-		all = append(all, f.Frame(proto.MessageType_HANDOFF, &proto.Handoff{Lease: withUnknown(t, lease(), n, new(proto.Lease)), Queue: state}))
-		all = append(all, f.Frame(proto.MessageType_SCHEDULE, &proto.Schedule{Queue: "fat", Name: "n", Generation: 2, Gone: true}, transporttest.Padding(n)...))
+		all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{fat}}))
+		all = append(all, f.Frame(proto.TypeHandoff, &proto.Handoff{Queue: fat}))
+		all = append(all, f.Frame(proto.TypeHandoff, &proto.Handoff{Lease: withUnknown(t, lease(), n, new(proto.Lease)), Queue: state}))
+		all = append(all, f.Frame(proto.TypeSchedule, &proto.Schedule{Queue: "fat", Name: "n", Generation: 2, Gone: true}, transporttest.Padding(n)...))
 	}
-	all = append(all, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{fatChain(t, f, "chain", 31, 3<<10)}}))
-	all = append(all, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{fatChain(t, f, "short", 31, 900)}}))
+	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{fatChain(t, f, "chain", 31, 3<<10)}}))
+	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{fatChain(t, f, "short", 31, 900)}}))
 	// The longest names are no key of the store.
 	name := strings.Repeat("q", 128)
 	long := &proto.QueueState{Name: name, Generation: 2, Home: to[:], Deeds: []*proto.Signed{deedOf(t, f, name, 2, to, 0)}}
-	return append(all, f.Frame(proto.MessageType_HANDOFF, &proto.Handoff{Queue: long, Blocks: []*proto.LaneBlock{{Queue: name, Key: strings.Repeat("k", 256), Task: id}}}))
+	return append(all, f.Frame(proto.TypeHandoff, &proto.Handoff{Queue: long, Blocks: []*proto.LaneBlock{{Queue: name, Key: strings.Repeat("k", 256), Task: id}}}))
 }
 
 // withUnknown returns m as one who knows n bytes more of it sends it, in into.
@@ -133,7 +133,7 @@ func FuzzReceivers(f *testing.F) {
 		&proto.Handoff{Queue: &proto.QueueState{Name: "q", Generation: 2, Home: self[:]}, Blocks: []*proto.LaneBlock{{Queue: "q", Key: "k"}}},
 		&proto.Renew{Claims: []*proto.Claim{{Task: make([]byte, 16), Token: make([]byte, 16)}}},
 		&proto.Schedule{Queue: "q", Name: "s", Generation: 2, Gone: true}, &proto.Rumors{Root: make([]byte, 32)}, &proto.Probe{Number: 1},
-		&proto.SyncRequest{After: self[:]}, &proto.Offer{Type: proto.MessageType_HANDOFF, Envelope: new(proto.Envelope)}, &proto.JoinRequest{Name: "x"},
+		&proto.SyncRequest{After: self[:]}, &proto.Offer{Type: proto.TypeHandoff, Envelope: new(proto.Envelope)}, &proto.JoinRequest{Name: "x"},
 		&proto.Envelope{Header: []byte("header"), Body: []byte("body")}, &proto.Receipts{Receipts: []*proto.Receipt{{Statement: []byte("x")}}},
 	} {
 		payload, err := proto.Encode(nil, b)
@@ -166,22 +166,22 @@ func FuzzReceivers(f *testing.F) {
 
 // onTaskStreams are the bodies of what comes on task streams.
 var onTaskStreams = map[proto.MessageType]proto.Body{
-	proto.MessageType_DATA: new(proto.Envelope), proto.MessageType_RESULT: new(proto.Envelope), proto.MessageType_ENDED: new(proto.Envelope),
-	proto.MessageType_CANCEL: new(proto.Cancel), proto.MessageType_WITHDRAW: new(proto.Cancel), proto.MessageType_MARK: new(proto.Mark),
-	proto.MessageType_GRANT: new(proto.Grant), proto.MessageType_GRANTED: new(proto.Granted), proto.MessageType_START: new(proto.Start), proto.MessageType_PERMIT: new(proto.Permit),
-	proto.MessageType_RENEW: new(proto.Renew), proto.MessageType_RENEWED: new(proto.Renewed), proto.MessageType_RELEASE: new(proto.Release), proto.MessageType_RELEASED: new(proto.ReleaseReply),
-	proto.MessageType_STATUS: new(proto.Status), proto.MessageType_STATUS_REPLY: new(proto.StatusReply), proto.MessageType_COMMITTED: new(proto.Committed),
-	proto.MessageType_HANDOFF: new(proto.Handoff), proto.MessageType_HANDED_OFF: new(proto.HandedOff), proto.MessageType_QUEUES: new(proto.QueueStates),
-	proto.MessageType_SCHEDULE: new(proto.Schedule), proto.MessageType_SCHEDULED: new(proto.Scheduled), proto.MessageType_TIMELINE: new(proto.TimelineAsk), proto.MessageType_TIMELINE_REPLY: new(proto.TimelineReply),
-	proto.MessageType_QUEUE_ASK: new(proto.QueueAsk), proto.MessageType_QUEUE_ANSWER: new(proto.QueueAnswer),
+	proto.TypeData: new(proto.Envelope), proto.TypeResult: new(proto.Envelope), proto.TypeEnded: new(proto.Envelope),
+	proto.TypeCancel: new(proto.Cancel), proto.TypeWithdraw: new(proto.Cancel), proto.TypeMark: new(proto.Mark),
+	proto.TypeGrant: new(proto.Grant), proto.TypeGranted: new(proto.Granted), proto.TypeStart: new(proto.Start), proto.TypePermit: new(proto.Permit),
+	proto.TypeRenew: new(proto.Renew), proto.TypeRenewed: new(proto.Renewed), proto.TypeRelease: new(proto.Release), proto.TypeReleased: new(proto.ReleaseReply),
+	proto.TypeStatus: new(proto.Status), proto.TypeStatusReply: new(proto.StatusReply), proto.TypeCommitted: new(proto.Committed),
+	proto.TypeHandoff: new(proto.Handoff), proto.TypeHandedOff: new(proto.HandedOff), proto.TypeQueues: new(proto.QueueStates),
+	proto.TypeSchedule: new(proto.Schedule), proto.TypeScheduled: new(proto.Scheduled), proto.TypeTimeline: new(proto.TimelineAsk), proto.TypeTimelineReply: new(proto.TimelineReply),
+	proto.TypeQueueAsk: new(proto.QueueAsk), proto.TypeQueueAnswer: new(proto.QueueAnswer),
 }
 
 // elsewhere is what comes on other streams, where a message that is malformed breaks the
 // protocol: see transport.FuzzControl and gossip.FuzzRoom.
 var elsewhere = []proto.MessageType{
-	proto.MessageType_PING, proto.MessageType_PONG, proto.MessageType_ACK, proto.MessageType_HELLO, proto.MessageType_STARTED, proto.MessageType_JOIN, proto.MessageType_JOINED,
-	proto.MessageType_OFFER, proto.MessageType_OFFERED, proto.MessageType_CHUNK, proto.MessageType_CHUNKED, proto.MessageType_PROBE, proto.MessageType_PROBED,
-	proto.MessageType_SYNC, proto.MessageType_SYNCED, proto.MessageType_READY, proto.MessageType_LOOKUP, proto.MessageType_LOOKUP_REPLY,
+	proto.TypePing, proto.TypePong, proto.TypeAck, proto.TypeHello, proto.TypeStarted, proto.TypeJoin, proto.TypeJoined,
+	proto.TypeOffer, proto.TypeOffered, proto.TypeChunk, proto.TypeChunked, proto.TypeProbe, proto.TypeProbed,
+	proto.TypeSync, proto.TypeSynced, proto.TypeReady, proto.TypeLookup, proto.TypeLookupReply,
 }
 
 // Every type of message is fuzzed.
@@ -208,16 +208,16 @@ func (l *live) fuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payl
 			}
 		}
 	}
-	for _, typ := range []proto.MessageType{proto.MessageType_LOOKUP, proto.MessageType_LOOKUP_REPLY} {
+	for _, typ := range []proto.MessageType{proto.TypeLookup, proto.TypeLookupReply} {
 		err := newLookups(l.Node).heard(ctx, heardLookup{from, &proto.Message{Type: typ, Payload: payload}})
-		if bad := proto.DecodeKnown(payload, new(proto.Lookup)); typ == proto.MessageType_LOOKUP && bad != nil && !badBytes(err) {
+		if bad := proto.DecodeKnown(payload, new(proto.Lookup)); typ == proto.TypeLookup && bad != nil && !badBytes(err) {
 			t.Errorf("%s: %v is no offence", typ, err)
 		}
 	}
 	r := rumors{l.Node}
-	r.Control(from, &proto.Message{Type: proto.MessageType_PROBE, Payload: payload})
-	r.Control(from, &proto.Message{Type: proto.MessageType_PROBED, Payload: payload})
-	_, _ = r.Sync(ctx, from, &proto.Message{Type: proto.MessageType_SYNC, Payload: payload}) // refused, as it may be
+	r.Control(from, &proto.Message{Type: proto.TypeProbe, Payload: payload})
+	r.Control(from, &proto.Message{Type: proto.TypeProbed, Payload: payload})
+	_, _ = r.Sync(ctx, from, &proto.Message{Type: proto.TypeSync, Payload: payload}) // refused, as it may be
 	if _, ok := r.Valid(from, payload); ok {
 		r.Heard(from, payload)
 	}

@@ -65,7 +65,7 @@ func (h *house) drop(name string) {
 // letters are made anew.
 func (h *house) dropEnded(r *proto.Record) {
 	s := r.GetState()
-	if r.GetBodyBlob() != "" && r.GetMovesTo() == "" && (s == proto.TaskState_TASK_STATE_SUCCESS || s == proto.TaskState_TASK_STATE_CANCELLED) {
+	if r.GetBodyBlob() != "" && r.GetMovesTo() == "" && (s == proto.Success || s == proto.Cancelled) {
 		h.drop(r.GetBodyBlob())
 	}
 }

@@ -90,7 +90,7 @@ func (l *lookups) askAll() (err error) {
 		if n > 0 {
 			payload, eerr := proto.Encode(nil, &proto.Lookup{Tasks: idBytes(a.left[:n])})
 			err = errors.Join(err, eerr)
-			if eerr == nil && l.send(p, proto.MessageType_LOOKUP, payload) == nil {
+			if eerr == nil && l.send(p, proto.TypeLookup, payload) == nil {
 				a.left = a.left[n:]
 			}
 		}
@@ -113,7 +113,7 @@ func (l *lookups) send(to proto.PeerID, t proto.MessageType, payload []byte) err
 
 // heard answers a question, or acts on an answer.
 func (l *lookups) heard(ctx context.Context, h heardLookup) error {
-	if h.msg.GetType() == proto.MessageType_LOOKUP {
+	if h.msg.GetType() == proto.TypeLookup {
 		q := new(proto.Lookup)
 		if err := proto.DecodeKnown(h.msg.GetPayload(), q); err != nil {
 			return err
@@ -124,7 +124,7 @@ func (l *lookups) heard(ctx context.Context, h heardLookup) error {
 		}
 		payload, err := proto.Encode(nil, &proto.LookupReply{Unknown: unknown})
 		if err == nil {
-			_ = l.send(h.from, proto.MessageType_LOOKUP_REPLY, payload) // else it asks again
+			_ = l.send(h.from, proto.TypeLookupReply, payload) // else it asks again
 		}
 		return err
 	}

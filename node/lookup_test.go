@@ -26,7 +26,7 @@ func TestTargetThatForgot(t *testing.T) {
 			twice = append(twice, home.must(r))
 		}
 		r := takes(10*time.Minute, "n1")
-		r.Mode = proto.Mode_MODE_AT_MOST_ONCE
+		r.Mode = proto.AtMostOnce
 		once := home.must(r)
 		kept := home.must(takes(10*time.Minute, "n1"))
 		for _, id := range append(twice, once, kept) {

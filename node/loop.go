@@ -64,7 +64,7 @@ func (l *loop) receive(ctx context.Context) error {
 func (l *loop) ack(msgs []*proto.Message, refusals []*proto.Refusal) *proto.Ack {
 	a := &proto.Ack{From: l.number + 1}
 	for i, m := range msgs {
-		if m.GetType() == proto.MessageType_MARK {
+		if m.GetType() == proto.TypeMark {
 			continue
 		}
 		l.number++
@@ -108,7 +108,7 @@ func (l *loop) Answers(ctx context.Context) (*proto.Ack, error) {
 // copyBody gives a streamed body to this node itself.
 func (n *Node) copyBody(ctx context.Context, offer *proto.Offer, b *blob.Blob) error {
 	sink, reply := bodies{n}.Offer(ctx, n.keys.Peer(), offer)
-	if reply.GetCode() != proto.Code_CODE_UNSPECIFIED {
+	if reply.GetCode() != proto.CodeOK {
 		return &transport.CodeError{Code: reply.GetCode(), Detail: reply.GetDetail(), State: reply.GetState()}
 	}
 	if sink == nil {

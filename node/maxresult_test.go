@@ -18,10 +18,10 @@ func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
 	f := a.forger("mallory", "send", "work")
 	said := func(body int) *proto.Outcome {
 		b := make([]byte, body)
-		return &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: b, BodySize: uint64(body), BodyDigest: sha256sum(b)}
+		return &proto.Outcome{State: proto.Success, Body: b, BodySize: uint64(body), BodyDigest: sha256sum(b)}
 	}
 	streamed := func(size uint64) *proto.Outcome {
-		return &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, BodySize: size, BodyDigest: make([]byte, 32)}
+		return &proto.Outcome{State: proto.Success, BodySize: size, BodyDigest: make([]byte, 32)}
 	}
 	for name, tt := range map[string]struct {
 		max     int64
@@ -64,7 +64,7 @@ func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
 			env.Index, env.Path = proofs[0].Index, proofs[0].Path
 			if tt.stream > 0 {
 				env.Signature = sig
-				m, err := f.Ask(a.keys.Peer(), proto.StreamChunk, f.Frame(proto.MessageType_OFFER, &proto.Offer{Type: proto.MessageType_RESULT, Envelope: env}))
+				m, err := f.Ask(a.keys.Peer(), proto.StreamChunk, f.Frame(proto.TypeOffer, &proto.Offer{Type: proto.TypeResult, Envelope: env}))
 				reply := new(proto.OfferReply)
 				if err == nil {
 					err = proto.DecodeKnown(m.GetPayload(), reply)
@@ -78,7 +78,7 @@ func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.Say(a.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.MessageType_RESULT, payload, sig))
+			f.Say(a.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeResult, payload, sig))
 			got := a.ended(t, id, tt.state)
 			if tt.state == "SUCCESS" {
 				return

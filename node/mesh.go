@@ -98,7 +98,7 @@ func (n *Node) own() gossip.Own {
 		State: n.phase(), Started: n.started, Priority: uint32(n.cfg.Mesh.Priority), Kinds: n.kinds(), Load: n.load(),
 		Labels: n.cfg.Mesh.Labels, Relays: n.net.Reservations(), Open: n.open(), Version: n.cfg.Version,
 	}
-	if o.State == proto.NodeState_NODE_STATE_RUNNING {
+	if o.State == proto.NodeRunning {
 		o.Hops = hopsOut(n.net.Hops())
 	}
 	for _, a := range n.reachable() { // loopback comes last
@@ -113,13 +113,13 @@ func (n *Node) own() gossip.Own {
 func (n *Node) phase() proto.NodeState {
 	switch {
 	case n.draining.Load():
-		return proto.NodeState_NODE_STATE_STOPPING
+		return proto.NodeStopping
 	case n.queues.drained.Load():
-		return proto.NodeState_NODE_STATE_DRAINING
+		return proto.NodeDraining
 	case n.running.Load():
-		return proto.NodeState_NODE_STATE_RUNNING
+		return proto.NodeRunning
 	}
-	return proto.NodeState_NODE_STATE_STARTING
+	return proto.NodeStarting
 }
 
 // kinds are those of the tasks that this node works on.
@@ -135,7 +135,7 @@ func (n *Node) kinds() (all []string) {
 // load is how much this node has to do.
 func (n *Node) load() *proto.Load {
 	st := n.inbox.Status()
-	l := &proto.Load{Slots: uint32(st.Slots), Busy: uint32(st.Used), Waiting: uint32(st.Backlog.ByState[proto.TaskState_TASK_STATE_ACCEPTED])}
+	l := &proto.Load{Slots: uint32(st.Slots), Busy: uint32(st.Used), Waiting: uint32(st.Backlog.ByState[proto.Accepted])}
 	look := n.machine.load
 	if n.cfg.Simulated.Load != nil {
 		look = n.cfg.Simulated.Load

@@ -190,7 +190,7 @@ func (l *ledger) opened(place int, n *Node) {
 // it was tried before.
 func durable(n *Node, id proto.TaskID) bool {
 	rec, err := n.inbox.Get(id)
-	return err != nil || rec.GetState().Terminal() || rec.GetState() == proto.TaskState_TASK_STATE_RETRYING
+	return err != nil || rec.GetState().Terminal() || rec.GetState() == proto.Retrying
 }
 
 // kept holds a home to its word about one task: it is there, and what ended
@@ -235,7 +235,7 @@ func (l *ledger) sample(nodes []*simulated) (open int) {
 func (l *ledger) held(home, owner *Node, id proto.TaskID) {
 	accepted := func() bool {
 		rec, err := home.outbox.Get(id)
-		return err == nil && (rec.GetState() == proto.TaskState_TASK_STATE_ACCEPTED || rec.GetState() == proto.TaskState_TASK_STATE_RUNNING)
+		return err == nil && (rec.GetState() == proto.Accepted || rec.GetState() == proto.Running)
 	}
 	if owner == nil || !accepted() {
 		return
@@ -317,7 +317,7 @@ func (l *ledger) settled(n *Node, id proto.TaskID, e *entry) {
 	switch e.end {
 	case 0:
 		l.t.Errorf("I20: %s is still %s: %s", id, rec.GetState().Name(), rec.GetReason())
-	case proto.TaskState_TASK_STATE_SUCCESS:
+	case proto.Success:
 		if successes != 1 {
 			l.t.Errorf("I6: %s is SUCCESS after %d successful runs", id, successes)
 		}
@@ -326,10 +326,10 @@ func (l *ledger) settled(n *Node, id proto.TaskID, e *entry) {
 		if rec.GetReason() == "" {
 			l.t.Errorf("I11: %s ended %s without a reason", id, e.end.Name())
 		}
-		if successes > 0 && e.end != proto.TaskState_TASK_STATE_EXPIRED {
+		if successes > 0 && e.end != proto.Expired {
 			l.t.Errorf("I6: %s ended %s although it ran with success", id, e.end.Name())
 		}
-		if e.end == proto.TaskState_TASK_STATE_FAILED && len(rec.GetHistory()) == 0 {
+		if e.end == proto.Failed && len(rec.GetHistory()) == 0 {
 			l.t.Errorf("I11: %s failed without a list of attempts", id)
 		}
 	}

@@ -87,5 +87,5 @@ func (l *ledger) capture(n *Node, ref string) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.entry(id).envelope = &proto.Message{Id: ref, Type: proto.MessageType_DATA, Payload: payload, Signature: env.Signature}
+	l.entry(id).envelope = &proto.Message{Id: ref, Type: proto.TypeData, Payload: payload, Signature: env.Signature}
 }

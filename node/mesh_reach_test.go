@@ -17,7 +17,7 @@ import (
 func (s *simulated) submit(to *simulated, number int) proto.TaskID {
 	w := s.world
 	w.t.Helper()
-	p := plan{class: proto.Class_CLASS_NORMAL, body: fmt.Appendf(nil, "0 0 false %d;", number)}
+	p := plan{class: proto.Normal, body: fmt.Appendf(nil, "0 0 false %d;", number)}
 	got, err := s.get().Submit(w.t.Context(), p.request(to.name))
 	w.ledger.submitted(s.place, to.place, p, got, err)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *simulated) state(id proto.TaskID) proto.TaskState {
 
 // accepted reports whether the target has taken a task.
 func (s *simulated) accepted(id proto.TaskID) bool {
-	return s.state(id) >= proto.TaskState_TASK_STATE_ACCEPTED
+	return s.state(id) >= proto.Accepted
 }
 
 // way is how s is connected with another.

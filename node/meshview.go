@@ -53,7 +53,7 @@ func (n *Node) Member(ctx context.Context, ref string) (Member, error) {
 func (n *Node) selfMember() Member {
 	own := n.own()
 	m := Member{
-		Name: n.self.Name, ID: n.keys.Peer().String(), Self: true, State: gossip.Alive.String(), Eligible: !n.gossip.SelfPaused() && own.State == proto.NodeState_NODE_STATE_RUNNING,
+		Name: n.self.Name, ID: n.keys.Peer().String(), Self: true, State: gossip.Alive.String(), Eligible: !n.gossip.SelfPaused() && own.State == proto.NodeRunning,
 		Boot: n.outbox.Boot(), Phase: phase(own.State), Started: &own.Started, Priority: own.Priority, Load: loadView(own.Load),
 		Labels: own.Labels, Kinds: own.Kinds, Roles: n.self.Roles, Version: own.Version, Connected: true,
 	}

@@ -55,19 +55,19 @@ func TestOwedResultIsNoExpiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := func() proto.Code {
-		_, err := b.openTask(b.checks(), h.Origin, &proto.Message{Type: proto.MessageType_DATA, Payload: payload, Signature: env.Signature})
+		_, err := b.openTask(b.checks(), h.Origin, &proto.Message{Type: proto.TypeData, Payload: payload, Signature: env.Signature})
 		ce, ok := errors.AsType[*identity.CheckError](err)
 		if !ok {
 			t.Fatalf("it is not refused: %v", err)
 		}
 		return ce.Code
 	}
-	if got := again(); got != proto.Code_CODE_DUPLICATE {
+	if got := again(); got != proto.CodeDuplicate {
 		t.Errorf("while its result is owed the answer is %v", got)
 	}
 	a = start(t, a.cfg)
 	eventually(t, func() bool { return !b.outbox.Owes(id) }, func() string { return "the result is still owed" })
-	if got := again(); got != proto.Code_CODE_EXPIRED {
+	if got := again(); got != proto.CodeExpired {
 		t.Errorf("afterwards the answer is %v", got)
 	}
 	a.ended(t, ref, "SUCCESS")

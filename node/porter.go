@@ -167,10 +167,10 @@ func (p *porter) given(name string) bool {
 
 // Lend offers the body of a task whose cell is here to its owner.
 func (p *porter) Lend(id proto.TaskID, owner proto.PeerID) {
-	p.once(errand{proto.MessageType_GRANT, id, owner}, func(ctx context.Context) {
+	p.once(errand{proto.TypeGrant, id, owner}, func(ctx context.Context) {
 		env, err := custody{p.node}.Envelope(id, owner)
 		if err == nil {
-			err = p.carry(ctx, owner, proto.MessageType_GRANT, env, inbox.BodyName(id))
+			err = p.carry(ctx, owner, proto.TypeGrant, env, inbox.BodyName(id))
 		}
 		if err != nil && ctx.Err() == nil {
 			p.node.log.Debug("the body of a granted task could not be brought to its owner", "task", id.String(), "owner", owner, "err", err)
@@ -187,7 +187,7 @@ func (p *porter) Carry(to proto.PeerID, t proto.MessageType, id proto.TaskID, e 
 		return
 	}
 	name := inbox.BodyName(id)
-	if t == proto.MessageType_ENDED {
+	if t == proto.TypeEnded {
 		p.mu.Lock()
 		name = p.own[id]
 		p.mu.Unlock()

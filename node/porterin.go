@@ -29,11 +29,11 @@ func (p *porter) admit(ctx context.Context, a *inbox.Arrival) (*arriving, *proto
 	}
 	p.mu.Unlock()
 	if full {
-		return nil, &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: fmt.Sprintf("%d large bodies of tasks for queues are here, as many as may be", limit)}, nil
+		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: fmt.Sprintf("%d large bodies of tasks for queues are here, as many as may be", limit)}, nil
 	}
-	sink, reply, err := p.node.takeIf(ctx, proto.Code_CODE_NEED_BODY, "", inbox.BodyName(id), &a.Header, a.Digest)
+	sink, reply, err := p.node.takeIf(ctx, proto.CodeNeedBody, "", inbox.BodyName(id), &a.Header, a.Digest)
 	if sink == nil {
-		p.came(id, err == nil && reply.GetCode() == proto.Code_CODE_UNSPECIFIED)
+		p.came(id, err == nil && reply.GetCode() == proto.CodeOK)
 		return nil, reply, err
 	}
 	sink.ended = func(whole bool) { p.came(id, whole) }
@@ -85,13 +85,13 @@ func (p *porter) roomFor(l inbox.Leased) proto.Code {
 	size, u := identity.SealedSize(int64(l.Size)), p.node.ground.blobs.Usage()
 	switch {
 	case l.Body == "" || l.Body == inbox.BodyName(l.ID):
-		return proto.Code_CODE_UNSPECIFIED
+		return proto.CodeOK
 	case size > p.node.cfg.Store.MaxBlob:
-		return proto.Code_CODE_TOO_LARGE
+		return proto.CodeTooLarge
 	case p.node.ground.store.Full() || u.MaxTotal > 0 && u.Bytes+size > u.MaxTotal:
-		return proto.Code_CODE_FULL
+		return proto.CodeFull
 	}
-	return proto.Code_CODE_UNSPECIFIED
+	return proto.CodeOK
 }
 
 // await lets a granted task wait for a slot once its body is here. It is called by the
@@ -133,7 +133,7 @@ func (p *porter) ran(id proto.TaskID) {
 }
 
 // errUnawaited refuses the bytes of a body that nobody waits for any more.
-var errUnawaited = &transport.CodeError{Code: proto.Code_CODE_STALE, Detail: "the body is not awaited here"}
+var errUnawaited = &transport.CodeError{Code: proto.CodeStale, Detail: "the body is not awaited here"}
 
 // offeredGrant takes the body of a task that this node was granted, from its home.
 func (p *porter) offeredGrant(ctx context.Context, from proto.PeerID, env *proto.Envelope) (*arriving, *proto.OfferReply, error) {
@@ -152,11 +152,11 @@ func (p *porter) offeredGrant(ctx context.Context, from proto.PeerID, env *proto
 	if leaf != identity.EnvelopeLeaf(a.lease.Envelope.GetHeader(), a.lease.Envelope.GetBody(), proto.WhatTask) {
 		return nil, stale, nil
 	}
-	sink, reply, err := p.node.takeIf(ctx, proto.Code_CODE_NEED_BODY, "", a.lease.Body, &h, leaf)
+	sink, reply, err := p.node.takeIf(ctx, proto.CodeNeedBody, "", a.lease.Body, &h, leaf)
 	if sink != nil {
 		sink.moved = func() error { return p.moved(h.ID) }
 		sink.ended = func(whole bool) { p.fetched(h.ID, whole) }
-	} else if err == nil && reply.GetCode() == proto.Code_CODE_UNSPECIFIED {
+	} else if err == nil && reply.GetCode() == proto.CodeOK {
 		p.fetched(h.ID, true)
 	}
 	return sink, reply, err
@@ -205,10 +205,10 @@ func (p *porter) offeredEnd(ctx context.Context, from proto.PeerID, m *proto.Mes
 	code, err := p.node.queues.room.Awaits(ctx, from, h.ID, o)
 	switch {
 	case err != nil:
-		return nil, &proto.OfferReply{Code: proto.Code_CODE_BUSY, Detail: "the node is stopping"}, nil
-	case code == proto.Code_CODE_UNSPECIFIED:
-		return nil, &proto.OfferReply{Code: proto.Code_CODE_DUPLICATE, Detail: "it was committed before"}, nil
-	case code == proto.Code_CODE_TOO_LARGE:
+		return nil, &proto.OfferReply{Code: proto.CodeBusy, Detail: "the node is stopping"}, nil
+	case code == proto.CodeOK:
+		return nil, &proto.OfferReply{Code: proto.CodeDuplicate, Detail: "it was committed before"}, nil
+	case code == proto.CodeTooLarge:
 		sealed, _, _ := h.Stream()
 		return nil, &proto.OfferReply{Offset: sealed}, nil // the result ends the task without it
 	}
@@ -246,13 +246,13 @@ func (p *porter) offeredHandoff(ctx context.Context, from proto.PeerID, env *pro
 	if err != nil {
 		return nil, nil, err
 	}
-	code, detail := proto.Code_CODE_NEED_BODY, ""
+	code, detail := proto.CodeNeedBody, ""
 	may, err := p.node.queues.room.MayMove(ctx, from, movedTask(&a))
 	switch {
 	case err != nil:
-		code, detail = proto.Code_CODE_BUSY, "the node is stopping"
+		code, detail = proto.CodeBusy, "the node is stopping"
 	case !may || !p.node.queues.stands(queuePrefix+a.Content.GetQueue(), p.node.keys.Peer()):
-		code, detail = proto.Code_CODE_BUSY, "the sender is not known here as a home of the queue that goes to this node, yet"
+		code, detail = proto.CodeBusy, "the sender is not known here as a home of the queue that goes to this node, yet"
 	}
 	return p.node.takeIf(ctx, code, detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
 }
@@ -269,13 +269,13 @@ func (p *porter) absent(from proto.PeerID, m *proto.Message, id proto.TaskID, o 
 	switch {
 	case spoilt >= maxSpoilt:
 		sum := sha256.Sum256(nil)
-		o.State, o.Reason = proto.TaskState_TASK_STATE_DEAD_LETTER, "its result is not the one its digest says (I9)"
+		o.State, o.Reason = proto.DeadLetter, "its result is not the one its digest says (I9)"
 		o.Body, o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite = nil, 0, sum[:], nil, 0
 		return false
 	case right && has:
 		return false
 	case has:
-		p.once(errand{proto.MessageType_RESULT, id, from}, func(ctx context.Context) { p.look(ctx, from, m, id, name, o) })
+		p.once(errand{proto.TypeResult, id, from}, func(ctx context.Context) { p.look(ctx, from, m, id, name, o) })
 	}
 	return true
 }
@@ -332,10 +332,10 @@ func (p *porter) pack(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) in
 			e.File = ""
 			return e
 		case ctx.Err() != nil:
-			return inbox.LeaseEnd{Cause: proto.ReleaseCause_RELEASE_CAUSE_STOPPED, Reason: "the node stopped before the result was kept"}
+			return inbox.LeaseEnd{Cause: proto.CauseStopped, Reason: "the node stopped before the result was kept"}
 		case try == packTries:
 			why := fmt.Sprintf("its result of %d bytes could not be kept: %v", e.Outcome.GetBodySize(), err)
-			return inbox.LeaseEnd{Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED, Reason: proto.Clip(why, proto.MaxReason)}
+			return inbox.LeaseEnd{Cause: proto.CauseFailed, Reason: proto.Clip(why, proto.MaxReason)}
 		}
 		p.node.log.Warn("a large result could not be kept; tried again", "task", id.String(), "try", try, "err", err)
 		t := time.NewTimer(pause)

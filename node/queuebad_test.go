@@ -29,9 +29,9 @@ func TestBadOwnershipIsCounted(t *testing.T) {
 		bad, unheeded := home.queues.log.bad.WithLabelValues("renew"), home.queues.log.count.WithLabelValues("unheeded")
 		before := testutil.ToFloat64(unheeded)
 		ans, err := home.Receive(t.Context(), from, []*proto.Message{
-			{Type: proto.MessageType_RENEW, Payload: []byte("no renewal")},
-			{Type: proto.MessageType_RENEW, Payload: encode(&proto.Renew{Claims: []*proto.Claim{{Task: id[:3]}}})},
-			{Type: proto.MessageType_RENEW, Payload: encode(&proto.Renew{Claims: []*proto.Claim{claim}})},
+			{Type: proto.TypeRenew, Payload: []byte("no renewal")},
+			{Type: proto.TypeRenew, Payload: encode(&proto.Renew{Claims: []*proto.Claim{{Task: id[:3]}}})},
+			{Type: proto.TypeRenew, Payload: encode(&proto.Renew{Claims: []*proto.Claim{claim}})},
 		})
 		if err != nil || len(ans.Refusals) > 0 {
 			t.Fatalf("%v, %v: nobody waits for an answer", ans, err)

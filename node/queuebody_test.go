@@ -480,7 +480,7 @@ func TestQueueBodiesNobodyAskedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		forged := &proto.Outcome{
-			State: proto.TaskState_TASK_STATE_SUCCESS, BodySize: bigBody, BodyDigest: make([]byte, 32), BodyKey: make([]byte, 32), BodySuite: 1,
+			State: proto.Success, BodySize: bigBody, BodyDigest: make([]byte, 32), BodyKey: make([]byte, 32), BodySuite: 1,
 			EpochBoot: 1, EpochCounter: 1, LeaseToken: make([]byte, 16), BootId: make([]byte, 16),
 		}
 		sealed, err := leaseSeals{third.node}.Seal(home.peer(), []ownership.Sealing{{Task: id, Outcome: forged}})
@@ -493,12 +493,12 @@ func TestQueueBodiesNobodyAskedFor(t *testing.T) {
 			offer    *proto.Offer
 			want     proto.Code
 		}{
-			{"a task that was not granted", other, home, &proto.Offer{Type: proto.MessageType_GRANT, Envelope: env}, proto.Code_CODE_STALE},
-			{"a task of a queue whose home this node is not", other, home, &proto.Offer{Type: proto.MessageType_HANDOFF, Envelope: env}, proto.Code_CODE_BUSY},
-			{"a handoff of one that never was the home", other, third, &proto.Offer{Type: proto.MessageType_HANDOFF, Envelope: env}, proto.Code_CODE_BUSY},
-			{"a result under no lease", home, third, &proto.Offer{Type: proto.MessageType_ENDED, Envelope: sealed[0]}, proto.Code_CODE_STALE},
-			{"a result of another", home, other, &proto.Offer{Type: proto.MessageType_ENDED, Envelope: sealed[0]}, proto.Code_CODE_BAD_FORM},
-			{"a body for what has none", home, third, &proto.Offer{Type: proto.MessageType_RENEW, Envelope: env}, proto.Code_CODE_BAD_FORM},
+			{"a task that was not granted", other, home, &proto.Offer{Type: proto.TypeGrant, Envelope: env}, proto.CodeStale},
+			{"a task of a queue whose home this node is not", other, home, &proto.Offer{Type: proto.TypeHandoff, Envelope: env}, proto.CodeBusy},
+			{"a handoff of one that never was the home", other, third, &proto.Offer{Type: proto.TypeHandoff, Envelope: env}, proto.CodeBusy},
+			{"a result under no lease", home, third, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeStale},
+			{"a result of another", home, other, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeBadForm},
+			{"a body for what has none", home, third, &proto.Offer{Type: proto.TypeRenew, Envelope: env}, proto.CodeBadForm},
 		}
 		for _, tt := range tests {
 			sink, reply := taker(tt.at).Offer(t.Context(), tt.from.peer(), tt.offer)

@@ -20,7 +20,7 @@ func forgedTask(t *testing.T, f *transporttest.Forger, n *Node, queue, order str
 	t.Helper()
 	now := time.Now()
 	sum := sha256.Sum256(nil)
-	content, err := proto.Encode(nil, &proto.Content{Kind: "build", Class: proto.Class_CLASS_NORMAL, Queue: queue, OrderingKey: order, BodyDigest: sum[:]})
+	content, err := proto.Encode(nil, &proto.Content{Kind: "build", Class: proto.Normal, Queue: queue, OrderingKey: order, BodyDigest: sum[:]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestAMemberTakesNoQueue(t *testing.T) {
 				q.Deeds = append(q.Deeds, s)
 			}
 			for _, s := range c.nodes {
-				f.Say(s.node.keys.Peer(), proto.StreamTask, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{q}}))
+				f.Say(s.node.keys.Peer(), proto.StreamTask, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{q}}))
 			}
 		}
 		time.Sleep(5 * time.Second)
@@ -93,8 +93,8 @@ func TestAMemberTakesNoQueue(t *testing.T) {
 			t.Errorf("an admin cannot make the queue: %v", err)
 		}
 		id, env := forgedTask(t, f, home, "build", "lane")
-		lease := &proto.Lease{Task: id[:], Queue: "build", State: proto.TaskState_TASK_STATE_PENDING, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
-		f.Say(home.keys.Peer(), proto.StreamTask, f.Frame(proto.MessageType_HANDOFF, &proto.Handoff{
+		lease := &proto.Lease{Task: id[:], Queue: "build", State: proto.Pending, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
+		f.Say(home.keys.Peer(), proto.StreamTask, f.Frame(proto.TypeHandoff, &proto.Handoff{
 			Lease: lease, Task: &proto.Stored{Envelope: env}, Blocks: []*proto.LaneBlock{{Queue: "build", Key: "lane-a"}, {Queue: "build", Key: "lane-b"}},
 		}))
 		time.Sleep(5 * time.Second)
@@ -161,11 +161,11 @@ func TestGrantsGoByTheRules(t *testing.T) {
 			want   proto.Code
 		}{
 			"as it was signed":              {home.keys.Peer(), func(*proto.Grant) {}, 0},
-			"with another mode":             {home.keys.Peer(), func(g *proto.Grant) { g.Mode = proto.Mode_MODE_AT_MOST_ONCE }, proto.Code_CODE_BAD_FORM},
-			"with a later end":              {home.keys.Peer(), func(g *proto.Grant) { g.NotAfterMs += 1000 }, proto.Code_CODE_BAD_FORM},
-			"of another queue":              {home.keys.Peer(), func(g *proto.Grant) { g.Queue = "other" }, proto.Code_CODE_DENIED},
-			"by who was never the home":     {c.nodes[2].node.keys.Peer(), func(*proto.Grant) {}, proto.Code_CODE_DENIED},
-			"by a node without a role work": {s.node.keys.Peer(), func(*proto.Grant) {}, proto.Code_CODE_DENIED},
+			"with another mode":             {home.keys.Peer(), func(g *proto.Grant) { g.Mode = proto.AtMostOnce }, proto.CodeBadForm},
+			"with a later end":              {home.keys.Peer(), func(g *proto.Grant) { g.NotAfterMs += 1000 }, proto.CodeBadForm},
+			"of another queue":              {home.keys.Peer(), func(g *proto.Grant) { g.Queue = "other" }, proto.CodeDenied},
+			"by who was never the home":     {c.nodes[2].node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
+			"by a node without a role work": {s.node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
 		} {
 			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", NotAfterMs: h.NotAfter, Envelope: env}
 			tt.change(g)

@@ -281,7 +281,7 @@ func (s *shop) use(ctx context.Context) {
 		}
 		r := Request{Target: "queue:build", Kind: "build", Body: fmt.Appendf(nil, "%v %d", once, ms)}
 		if once {
-			r.Mode = proto.Mode_MODE_AT_MOST_ONCE
+			r.Mode = proto.AtMostOnce
 		}
 		got, err := n.Submit(ctx, r)
 		if err != nil {

@@ -75,7 +75,7 @@ func load(n int) (rs []Request) {
 			}
 		}
 		if i%4 == 0 {
-			r.Mode = proto.Mode_MODE_AT_MOST_ONCE
+			r.Mode = proto.AtMostOnce
 		}
 		r.Body = fmt.Appendf(nil, "%s %d %d %v", lane, i+1, 20+i*37%300, i%29 == 7)
 		rs = append(rs, r)

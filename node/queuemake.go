@@ -107,7 +107,7 @@ func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAs
 		defer qs.mu.Unlock()
 		delete(qs.open, ask.Number)
 	}()
-	post{n}.Post(to, proto.MessageType_QUEUE_ASK, ask)
+	post{n}.Post(to, proto.TypeQueueAsk, ask)
 	timer := time.NewTimer(askAdminTime)
 	defer timer.Stop()
 	select {
@@ -123,7 +123,7 @@ func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAs
 // receiveMaking answers a member that asks this node, as an admin, to sign, or takes the
 // answer of an admin.
 func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
-	if m.GetType() == proto.MessageType_QUEUE_ANSWER {
+	if m.GetType() == proto.TypeQueueAnswer {
 		a := new(proto.QueueAnswer)
 		if err := proto.DecodeKnown(m.GetPayload(), a); err != nil {
 			return err
@@ -148,7 +148,7 @@ func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
 	if answer.Deed = deed; err != nil {
 		answer.Reason = proto.Clip(err.Error(), proto.MaxReason)
 	}
-	post{n}.Post(from, proto.MessageType_QUEUE_ANSWER, answer)
+	post{n}.Post(from, proto.TypeQueueAnswer, answer)
 	return nil
 }
 

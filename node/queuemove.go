@@ -29,7 +29,7 @@ func (m mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 	case string(a.Header.ID[:]) != string(h.GetLease().GetTask()) || a.Content.GetQueue() != h.GetLease().GetQueue():
 		return a, badForm("it is not the task of its cell")
 	case a.Header.Streamed() && !inboxBodies(m).Has(inbox.BodyName(a.Header.ID)):
-		return a, &identity.CheckError{Code: proto.Code_CODE_NEED_BODY, Err: errors.New("its body is not here yet")}
+		return a, &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("its body is not here yet")}
 	}
 	return a, nil
 }
@@ -67,7 +67,7 @@ func (m mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error
 		return ownership.Task{}, fmt.Errorf("a task that %s hands over: %w", from.Short(), err)
 	}
 	t := movedTask(&a)
-	if v := m.node.queues.Admit(a.Content.GetQueue(), a.Header.Origin); v.Code == proto.Code_CODE_DENIED {
+	if v := m.node.queues.Admit(a.Content.GetQueue(), a.Header.Origin); v.Code == proto.CodeDenied {
 		t.Denied = v.Detail
 	}
 	return t, nil

@@ -497,7 +497,7 @@ func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *p
 	case v.Leased:
 		b.Cause, b.Fix = fmt.Sprintf("%s has the lease; its result has not come yet", owner), "on "+owner+": balefire-node why "+b.Subject
 		b.Next = new(n.cfg.Clock.Now().Add(v.Left).UTC())
-	case v.State == proto.TaskState_TASK_STATE_RUNNING.Name() || v.State == proto.TaskState_TASK_STATE_INDETERMINATE.Name():
+	case v.State == proto.Running.Name() || v.State == proto.Indeterminate.Name():
 		b.Cause = fmt.Sprintf("%s may have started it, it may be started once only, and %s says nothing", owner, owner)
 	case v.Paused:
 		b.Cause, b.Fix = "the queue is paused", "balefire-node queue resume "+rec.GetQueue()
@@ -546,7 +546,7 @@ func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
 	if err != nil || !known {
 		return
 	}
-	running := v.Leased && r.GetState() == proto.TaskState_TASK_STATE_RUNNING // its owner has said so
+	running := v.Leased && r.GetState() == proto.Running // its owner has said so
 	t.State, t.Attempts, t.Abandons, t.Epoch = v.State, v.Attempts, v.Abandons, epochText(v.Epoch)
 	if running {
 		t.State = r.GetState().Name()

@@ -83,7 +83,7 @@ func (n *Node) MoveTask(ctx context.Context, ref, queue string) (Submitted, erro
 	case goes == queue: // it was asked for before
 	case rec.GetState().Terminal():
 		return Submitted{}, fmt.Errorf("%w: task %s has ended as %s: only one that waits can go to another queue", ErrRefused, id, rec.GetState().Name())
-	case rec.GetMode() == proto.Mode_MODE_AT_MOST_ONCE:
+	case rec.GetMode() == proto.AtMostOnce:
 		return Submitted{}, fmt.Errorf("%w: task %s may start only once, and may have: cancel it, see what it did, and send it anew", ErrRefused, id)
 	case rec.GetTarget() == target:
 		return Submitted{}, fmt.Errorf("%w: task %s is in queue %s already", ErrRefused, id, queue)
@@ -153,7 +153,7 @@ func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (S
 	if err != nil {
 		return Submitted{}, err
 	}
-	if rec.GetState() != proto.TaskState_TASK_STATE_CANCELLED || rec.GetRedrivenAs() != "" || goes != queue {
+	if rec.GetState() != proto.Cancelled || rec.GetRedrivenAs() != "" || goes != queue {
 		err := n.outbox.ForgetMove(ctx, id)
 		n.moves.done(id)
 		return Submitted{}, errors.Join(fmt.Errorf("%w: task %s ended as %s meanwhile", ErrRefused, id, rec.GetState().Name()), err)

@@ -119,11 +119,11 @@ func (q *queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
 	s := q.room.QueueStates()[name]
 	switch {
 	case s == nil:
-		return inbox.Verdict{Code: proto.Code_CODE_NO_HANDLER, Detail: "this node knows no such queue"}
+		return inbox.Verdict{Code: proto.CodeNoHandler, Detail: "this node knows no such queue"}
 	case s.GetDraining():
-		return inbox.Verdict{Code: proto.Code_CODE_DRAINING, Detail: "the queue takes no new tasks"}
+		return inbox.Verdict{Code: proto.CodeDraining, Detail: "the queue takes no new tasks"}
 	case len(s.GetAllow()) > 0 && !inbox.Allowed(s.GetAllow(), origin, members{q.node.book}):
-		return inbox.Verdict{Code: proto.Code_CODE_DENIED, Detail: "the queue's allow list does not name the origin"}
+		return inbox.Verdict{Code: proto.CodeDenied, Detail: "the queue's allow list does not name the origin"}
 	}
 	return inbox.Verdict{}
 }
@@ -141,7 +141,7 @@ func (q *queues) Taken(id proto.TaskID, r *proto.Record) {
 func (q *queues) Cancel(ctx context.Context, id proto.TaskID) (v inbox.Verdict, known bool, err error) {
 	where, err := q.room.Cancel(ctx, id)
 	if where == ownership.StandingMoved {
-		v = inbox.Verdict{Code: proto.Code_CODE_BUSY, Detail: "it moved with its queue, and the wish goes after it"}
+		v = inbox.Verdict{Code: proto.CodeBusy, Detail: "it moved with its queue, and the wish goes after it"}
 	}
 	return v, where != ownership.StandingUnknown, err
 }
@@ -275,7 +275,7 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 			_, sealable := n.book.KeyRecord(m.Peer)
 			_, member := n.book.Member(m.Peer) // one whose certificate may be renewed keeps what it has, and gets nothing new
 			all = append(all, ownership.Node{Member: dispatch.Member{
-				Peer: m.Peer, Alive: m.Eligible && sealable && n.works(m.Peer), Draining: !member || r.GetState() != proto.NodeState_NODE_STATE_RUNNING,
+				Peer: m.Peer, Alive: m.Eligible && sealable && n.works(m.Peer), Draining: !member || r.GetState() != proto.NodeRunning,
 				Kinds: r.GetKinds(), Labels: r.GetLabels(), Slots: int(r.GetLoad().GetSlots()), Busy: int(r.GetLoad().GetBusy()),
 				Load: r.GetLoad().GetCpuPermille(), Priority: r.GetPriority(),
 			}})
@@ -314,7 +314,7 @@ func (q *queues) selfNode() ownership.Node {
 	n := q.node
 	load := n.load()
 	return ownership.Node{Member: dispatch.Member{
-		Peer: n.keys.Peer(), Alive: n.running.Load() && n.works(n.keys.Peer()), Draining: n.phase() != proto.NodeState_NODE_STATE_RUNNING,
+		Peer: n.keys.Peer(), Alive: n.running.Load() && n.works(n.keys.Peer()), Draining: n.phase() != proto.NodeRunning,
 		Kinds: n.kinds(), Labels: n.cfg.Mesh.Labels, Slots: int(load.Slots), Busy: int(load.Busy),
 		Load: load.CpuPermille, Priority: uint32(n.cfg.Mesh.Priority),
 	}}
@@ -357,7 +357,7 @@ const toldAtOnce = 2
 
 func (q *queues) tell(p proto.PeerID, states []*proto.QueueState) {
 	for some := range slices.Chunk(states, toldAtOnce) {
-		post{q.node}.Post(p, proto.MessageType_QUEUES, &proto.QueueStates{Queues: some})
+		post{q.node}.Post(p, proto.TypeQueues, &proto.QueueStates{Queues: some})
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // once, while the task waits.
 func (n *Node) SetClass(ctx context.Context, ref, class string) (Task, error) {
 	c, err := proto.ParseClass(class)
-	if err != nil || c == proto.Class_CLASS_UNSPECIFIED {
+	if err != nil || c == proto.ClassUnspecified {
 		return Task{}, fmt.Errorf("%w: class %.20q: it is critical, high, normal or low", ErrInvalid, class)
 	}
 	id, _, rec, err := n.find(ref)

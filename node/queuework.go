@@ -81,7 +81,7 @@ func (c custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, als
 		switch {
 		case g.GetEnded() != ownership.EndedByResult:
 			a.ExitCode = 0
-		case e.State == proto.TaskState_TASK_STATE_SUCCESS:
+		case e.State == proto.Success:
 			a.Error = ""
 		default:
 			a.Error = proto.Clip(out.Reason, 128)
@@ -98,7 +98,7 @@ func grantEvent(g *proto.Granting, number uint32, owner string) *proto.Event {
 	if g.GetEnded() != "" {
 		cause += "; over: " + g.GetEnded()
 	}
-	return &proto.Event{TimeMs: g.GetTimeMs(), State: proto.TaskState_TASK_STATE_ACCEPTED, Attempt: number, Cause: proto.Clip(cause, 128)}
+	return &proto.Event{TimeMs: g.GetTimeMs(), State: proto.Accepted, Attempt: number, Cause: proto.Clip(cause, 128)}
 }
 
 // runner has the inbox run what is granted to this node.
@@ -113,13 +113,13 @@ func (r runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
 			return ce.Code
 		}
-		return proto.Code_CODE_BAD_FORM
+		return proto.CodeBadForm
 	}
 	switch {
 	case r.node.draining.Load() || r.node.queues.drained.Load():
-		return proto.Code_CODE_DRAINING
+		return proto.CodeDraining
 	case from != r.node.keys.Peer() && r.node.gossip.SelfPaused():
-		return proto.Code_CODE_BUSY // it takes itself for ill or cut off (I16)
+		return proto.CodeBusy // it takes itself for ill or cut off (I16)
 	}
 	if code := r.node.porter.roomFor(l); code != 0 {
 		return code
@@ -185,7 +185,7 @@ func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	return l, nil
 }
 
-func atMostOnce(m proto.Mode) bool { return m == proto.Mode_MODE_AT_MOST_ONCE }
+func atMostOnce(m proto.Mode) bool { return m == proto.AtMostOnce }
 
 // checkContent holds the body of a task, or what its header says of the stream, against
 // its signed size and digest (I9).
@@ -201,7 +201,7 @@ func checkContent(h *proto.Header, c *proto.Content) error {
 }
 
 func deniedGrant(why string) error {
-	return &identity.CheckError{Code: proto.Code_CODE_DENIED, Err: errors.New(why)}
+	return &identity.CheckError{Code: proto.CodeDenied, Err: errors.New(why)}
 }
 
 // Wait lets a task wait for a slot.
@@ -326,7 +326,7 @@ func (s leaseSeals) open(from proto.PeerID, m *proto.Message) (*proto.Header, *p
 		return nil, nil, badForm("no suite has the number %d", o.GetBodySuite())
 	}
 	if _, err := identity.NewStreamOpener([32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult); err != nil {
-		return nil, nil, &identity.CheckError{Code: proto.Code_CODE_UNKNOWN_VERSION, Err: err}
+		return nil, nil, &identity.CheckError{Code: proto.CodeUnknownVersion, Err: err}
 	}
 	return h, o, nil
 }

@@ -21,7 +21,7 @@ type turnedAway struct {
 
 // note takes up that p was refused with code.
 func (t *turnedAway) note(p proto.PeerID, code proto.Code) {
-	if code != proto.Code_CODE_FULL && code != proto.Code_CODE_BUSY {
+	if code != proto.CodeFull && code != proto.CodeBusy {
 		return
 	}
 	t.Lock()
@@ -72,7 +72,7 @@ func (n *Node) sayReady(r *proto.Ready, peers []proto.PeerID) {
 			n.ready(p, r)
 			continue
 		}
-		err := n.net.SendCtl(p, &proto.Message{Type: proto.MessageType_READY, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
+		err := n.net.SendCtl(p, &proto.Message{Type: proto.TypeReady, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
 		if err != nil && !errors.Is(err, transport.ErrNotConnected) {
 			n.log.Debug("a peer could not be told to go on", "peer", p, "err", err)
 		}
@@ -91,10 +91,10 @@ func (n *Node) ready(from proto.PeerID, r *proto.Ready) {
 func (n *Node) hurry(from proto.PeerID, r *proto.Ready) {
 	var codes []proto.Code
 	if r.GetHandlers() {
-		codes = append(codes, proto.Code_CODE_NO_HANDLER)
+		codes = append(codes, proto.CodeNoHandler)
 	}
 	if r.GetRoom() {
-		codes = append(codes, proto.Code_CODE_FULL, proto.Code_CODE_BUSY, proto.Code_CODE_DRAINING)
+		codes = append(codes, proto.CodeFull, proto.CodeBusy, proto.CodeDraining)
 	}
 	n.outbox.Hurry(from, codes...)
 }

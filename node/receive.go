@@ -33,7 +33,7 @@ func (n *Node) sort(ctx context.Context, from proto.PeerID, msgs []*proto.Messag
 	for i, m := range msgs {
 		if err := n.sortOne(ctx, in, checks, from, i, m); err != nil {
 			in.offend(err)
-			code := proto.Code_CODE_BAD_FORM
+			code := proto.CodeBadForm
 			if ce, ok := errors.AsType[*identity.CheckError](err); ok {
 				code = ce.Code
 			}
@@ -45,28 +45,28 @@ func (n *Node) sort(ctx context.Context, from proto.PeerID, msgs []*proto.Messag
 
 func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks, from proto.PeerID, i int, m *proto.Message) error {
 	switch m.GetType() {
-	case proto.MessageType_DATA:
+	case proto.TypeData:
 		a, err := n.openTask(checks, from, m)
 		if err == nil {
 			in.tasks, in.taskAt = append(in.tasks, a), append(in.taskAt, i)
 		}
 		return err
-	case proto.MessageType_RESULT:
+	case proto.TypeResult:
 		r, err := n.openResult(ctx, checks, from, m)
 		if err == nil {
 			in.results, in.resultAt = append(in.results, r), append(in.resultAt, i)
 		}
 		return err
-	case proto.MessageType_CANCEL:
+	case proto.TypeCancel:
 		return n.receiveCancel(ctx, in, from, i, m)
-	case proto.MessageType_MARK:
+	case proto.TypeMark:
 		var mark proto.Mark
 		if err := proto.DecodeKnown(m.GetPayload(), &mark); err != nil {
 			return err
 		}
 		in.mark = &proto.Seq{Boot: mark.GetBoot(), Counter: mark.GetCounter()}
 		return nil
-	case proto.MessageType_SCHEDULE, proto.MessageType_SCHEDULED:
+	case proto.TypeSchedule, proto.TypeScheduled:
 		if err := n.schedules.receive(from, m); err != nil { // nobody waits for an answer
 			in.offend(err)
 			n.log.Debug("a message about a schedule is dropped", "from", from, "err", err)
@@ -74,9 +74,9 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 		return nil
 	}
 	receive := n.queues.room.Receive
-	if t := m.GetType(); t == proto.MessageType_TIMELINE || t == proto.MessageType_TIMELINE_REPLY {
+	if t := m.GetType(); t == proto.TypeTimeline || t == proto.TypeTimelineReply {
 		receive = n.receiveTimeline
-	} else if t == proto.MessageType_QUEUE_ASK || t == proto.MessageType_QUEUE_ANSWER {
+	} else if t == proto.TypeQueueAsk || t == proto.TypeQueueAnswer {
 		receive = n.receiveMaking
 	}
 	if err := receive(from, m); err != nil { // of ownership: nobody waits for an answer
@@ -128,7 +128,7 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 // already, when it is: it was accepted in its time, and its result tells its end.
 func (n *Node) unlessHere(from proto.PeerID, m *proto.Message, refused error) error {
 	ce, ok := errors.AsType[*identity.CheckError](refused)
-	if !ok || ce.Code != proto.Code_CODE_EXPIRED && ce.Code != proto.Code_CODE_DENIED {
+	if !ok || ce.Code != proto.CodeExpired && ce.Code != proto.CodeDenied {
 		return refused
 	}
 	env := new(proto.Envelope)
@@ -144,7 +144,7 @@ func (n *Node) unlessHere(from proto.PeerID, m *proto.Message, refused error) er
 	if !here && !n.outbox.Owes(h.ID) {
 		return refused
 	}
-	return &identity.CheckError{Code: proto.Code_CODE_DUPLICATE, Err: errors.New("it was accepted before its time was over")}
+	return &identity.CheckError{Code: proto.CodeDuplicate, Err: errors.New("it was accepted before its time was over")}
 }
 
 func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from proto.PeerID, m *proto.Message) (outbox.ResultIn, error) {
@@ -161,12 +161,12 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 		// Its body becomes a file before the commit rule is asked, so the file of
 		// another result, or of none, must not be written for it.
 		switch code, detail, rec := n.awaited(from, &opened.Header); code {
-		case proto.Code_CODE_NEED_BODY:
+		case proto.CodeNeedBody:
 			if size := resultSize(&opened.Header, outcome); rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
 				outcome.Body, outcome.BodySize = nil, size // see outbox.Commit
 				return outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}, nil
 			}
-		case proto.Code_CODE_STALE:
+		case proto.CodeStale:
 			return outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}, nil
 		default:
 			return outbox.ResultIn{}, &identity.CheckError{Code: code, Err: errors.New(detail)}
@@ -199,7 +199,7 @@ func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto
 	case opened.Header.What != what:
 		return nil, opened, badForm("a %d in a message of type %s", opened.Header.What, m.GetType())
 	case opened.Header.Origin != from:
-		return nil, opened, &identity.CheckError{Code: proto.Code_CODE_DENIED, Err: fmt.Errorf("made by %s, handed over by %s: this node takes none from couriers", opened.Header.Origin.Short(), from.Short())}
+		return nil, opened, &identity.CheckError{Code: proto.CodeDenied, Err: fmt.Errorf("made by %s, handed over by %s: this node takes none from couriers", opened.Header.Origin.Short(), from.Short())}
 	}
 	return env, opened, nil
 }
@@ -219,7 +219,7 @@ func (n *Node) receiveCancel(ctx context.Context, in *arrived, from proto.PeerID
 }
 
 func (in *arrived) refuse(at int, code proto.Code, detail string, state proto.TaskState, retry uint64) {
-	if code != proto.Code_CODE_UNSPECIFIED {
+	if code != proto.CodeOK {
 		in.refusals[at] = &proto.Refusal{Number: uint64(at), Code: code, Detail: proto.Clip(detail, 256), State: state, RetryAfterMs: retry}
 	}
 }
@@ -255,5 +255,5 @@ func (n *Node) checks() *identity.Checks {
 }
 
 func badForm(format string, args ...any) error {
-	return &identity.CheckError{Code: proto.Code_CODE_BAD_FORM, Err: fmt.Errorf(format, args...)}
+	return &identity.CheckError{Code: proto.CodeBadForm, Err: fmt.Errorf(format, args...)}
 }

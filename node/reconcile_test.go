@@ -34,7 +34,7 @@ func TestRecoverTakesBackWhatALostOwnerHas(t *testing.T) {
 		c.only(2, 5)
 		home := c.nodes[0].node
 		ids := c.give(1, 4)
-		once, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Mode: proto.Mode_MODE_AT_MOST_ONCE})
+		once, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,12 +169,12 @@ func TestACutOffNodeTakesNothing(t *testing.T) {
 		}
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(2*time.Minute, "the cut to be noticed", alone.gossip.SelfPaused)
-		if code := check(); code != proto.Code_CODE_BUSY {
+		if code := check(); code != proto.CodeBusy {
 			t.Errorf("a grant is answered with %s", code.Name())
 		}
 		c.Heal()
 		c.await(2*time.Minute, "the heal to be noticed", func() bool { return !alone.gossip.SelfPaused() })
-		if code := check(); code == proto.Code_CODE_BUSY || code == proto.Code_CODE_BAD_FORM {
+		if code := check(); code == proto.CodeBusy || code == proto.CodeBadForm {
 			t.Errorf("after the heal a grant is answered with %s", code.Name())
 		}
 	})

@@ -16,7 +16,7 @@ import (
 func (n *Node) closeRuns(ctx context.Context) error {
 	cut := map[string]bool{}
 	running := func(id proto.TaskID, r *proto.Record) bool {
-		if r.GetState() == proto.TaskState_TASK_STATE_RUNNING {
+		if r.GetState() == proto.Running {
 			cut[id.String()] = true
 		}
 		return false

@@ -259,7 +259,7 @@ func TestRestoreRefuses(t *testing.T) {
 func TestARestoredOwnerDoesNotKnowWhatItStarted(t *testing.T) {
 	a, _ := pair(t, nil)
 	claim := &proto.Claim{Task: make([]byte, 16), Token: make([]byte, 16), EpochBoot: 1}
-	val, err := proto.Encode(nil, &proto.OwnerLease{Claim: claim, Phase: proto.LeasePhase_LEASE_PHASE_RECEIVED})
+	val, err := proto.Encode(nil, &proto.OwnerLease{Claim: claim, Phase: proto.LeaseReceived})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ func TestARestoredOwnerDoesNotKnowWhatItStarted(t *testing.T) {
 	if val, err = s.Get(store.Leases, key); err == nil {
 		err = proto.Decode(val, m)
 	}
-	if err != nil || m.Cause != proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN {
+	if err != nil || m.Cause != proto.CauseUnknown {
 		t.Errorf("it goes back as %v, %v", m.Cause, err)
 	}
 }
@@ -303,7 +303,7 @@ func TestARestoredHomeStartsNothingTwice(t *testing.T) {
 	if _, err := a.SetQueue(t.Context(), "q", QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
-	once := a.submit(t, Request{Target: "queue:q", Kind: "nobody", Mode: proto.Mode_MODE_AT_MOST_ONCE})
+	once := a.submit(t, Request{Target: "queue:q", Kind: "nobody", Mode: proto.AtMostOnce})
 	often := a.submit(t, Request{Target: "queue:q", Kind: "nobody"})
 	eventually(t, func() bool { return inCustody(a) == 2 }, func() string { return "the queue has not taken them" })
 	snap := filepath.Join(t.TempDir(), "snap")

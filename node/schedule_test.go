@@ -169,7 +169,7 @@ func TestScheduleIsRemovedAfterItWasTaken(t *testing.T) {
 			t.Helper()
 			b, err := proto.Encode(nil, &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: generation})
 			if err == nil {
-				err = home.schedules.receive(c.nodes[from].node.keys.Peer(), &proto.Message{Type: proto.MessageType_SCHEDULE, Payload: b})
+				err = home.schedules.receive(c.nodes[from].node.keys.Peer(), &proto.Message{Type: proto.TypeSchedule, Payload: b})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -285,7 +285,7 @@ func TestScheduleThatWasRemovedDoesNotComeBack(t *testing.T) {
 		back.Generation, back.Vouchers = 3, [][]byte{self[:]}
 		b, err := proto.Encode(nil, back)
 		if err == nil {
-			err = first.node.schedules.receive(other, &proto.Message{Type: proto.MessageType_SCHEDULE, Payload: b})
+			err = first.node.schedules.receive(other, &proto.Message{Type: proto.TypeSchedule, Payload: b})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -664,13 +664,13 @@ func TestScheduleFromNowhere(t *testing.T) {
 		} {
 			m := good()
 			change(m)
-			if err := send(m, proto.MessageType_SCHEDULE); err == nil {
+			if err := send(m, proto.TypeSchedule); err == nil {
 				t.Errorf("%s: it was taken", name)
 			}
 		}
 		unknown := good()
 		unknown.Queue = "nowhere"
-		for _, err := range []error{send(unknown, proto.MessageType_SCHEDULE), send(&proto.Scheduled{Queue: "build", Name: "n", Generation: 9}, proto.MessageType_SCHEDULED)} {
+		for _, err := range []error{send(unknown, proto.TypeSchedule), send(&proto.Scheduled{Queue: "build", Name: "n", Generation: 9}, proto.TypeScheduled)} {
 			if err != nil {
 				t.Error(err)
 			}
@@ -678,14 +678,14 @@ func TestScheduleFromNowhere(t *testing.T) {
 		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("kept are %+v: %v", all, err)
 		}
-		if err := send(good(), proto.MessageType_SCHEDULE); err != nil {
+		if err := send(good(), proto.TypeSchedule); err != nil {
 			t.Error(err)
 		}
 		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("who never was the home of the queue handed over %+v: %v", all, err)
 		}
 		c.add("n", "@daily", func(s *ScheduleSpec) { s.Kind = "mine" })
-		if err := send(good(), proto.MessageType_SCHEDULE); err != nil {
+		if err := send(good(), proto.TypeSchedule); err != nil {
 			t.Error(err)
 		}
 		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Kind != "mine" {

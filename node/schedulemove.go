@@ -20,13 +20,13 @@ func (s *schedules) send(m *proto.Schedule) {
 	s.sent[scheduleID{m.Queue, m.Name}] = max(c.Boot(), 1)
 	out := copySchedule(m)
 	out.Going = nil
-	post{s.node}.Post(home, proto.MessageType_SCHEDULE, out)
+	post{s.node}.Post(home, proto.TypeSchedule, out)
 }
 
 // receive takes a message about a schedule.
 func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 	var in func()
-	if m.GetType() == proto.MessageType_SCHEDULED {
+	if m.GetType() == proto.TypeScheduled {
 		r := new(proto.Scheduled)
 		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return err
@@ -113,7 +113,7 @@ func twins(a, b *proto.Schedule) bool {
 
 // answer says that m is here, or that it is gone.
 func (s *schedules) answer(to proto.PeerID, m *proto.Schedule) {
-	post{s.node}.Post(to, proto.MessageType_SCHEDULED, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: m.Gone})
+	post{s.node}.Post(to, proto.TypeScheduled, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: m.Gone})
 }
 
 // take keeps a schedule that an old home hands over. Who handed it over vouches for

@@ -51,8 +51,8 @@ type ScheduledTask struct {
 }
 
 var missedWords = map[string]proto.MissedRuns{
-	"": proto.MissedRuns_MISSED_RUNS_SKIP, "skip": proto.MissedRuns_MISSED_RUNS_SKIP,
-	"run-once": proto.MissedRuns_MISSED_RUNS_ONCE, "run-all": proto.MissedRuns_MISSED_RUNS_ALL,
+	"": proto.MissedSkip, "skip": proto.MissedSkip,
+	"run-once": proto.MissedOnce, "run-all": proto.MissedAll,
 }
 
 const defaultMissedCap = 10
@@ -166,11 +166,11 @@ func (n *Node) scheduleOf(s ScheduleSpec) (*proto.Schedule, error) {
 	m := &proto.Schedule{
 		Queue: s.Queue, Name: s.Name, Cron: s.Cron, Zone: cmp.Or(s.Zone, "UTC"), Missed: missed, TtlMs: ttl.Milliseconds(), MarkMs: n.cfg.Clock.Now().UnixMilli(),
 		Task: &proto.Content{
-			Kind: s.Kind, Class: cmp.Or(class, proto.Class_CLASS_NORMAL), OrderingKey: s.Order, OnDead: s.OnDead, Args: s.Args, Body: s.Body, ContentType: s.Type,
+			Kind: s.Kind, Class: cmp.Or(class, proto.Normal), OrderingKey: s.Order, OnDead: s.OnDead, Args: s.Args, Body: s.Body, ContentType: s.Type,
 			Labels: s.Labels, Require: s.Require, Prefer: s.Prefer, MaxAttempts: s.Retries,
 		},
 	}
-	if missed == proto.MissedRuns_MISSED_RUNS_ALL {
+	if missed == proto.MissedAll {
 		m.MissedCap = uint32(cmp.Or(s.MissedCap, defaultMissedCap))
 	}
 	if err := checkSchedule(m); err != nil {

@@ -340,9 +340,9 @@ func fingerprint(m *proto.Schedule) string {
 
 func missedOf(m proto.MissedRuns) schedule.Missed {
 	switch m {
-	case proto.MissedRuns_MISSED_RUNS_ONCE:
+	case proto.MissedOnce:
 		return schedule.Once
-	case proto.MissedRuns_MISSED_RUNS_ALL:
+	case proto.MissedAll:
 		return schedule.All
 	}
 	return schedule.Skip

@@ -17,18 +17,18 @@ func TestStreamIsAsLongAsItsTaskSays(t *testing.T) {
 	if err := b.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	for says, want := range map[uint64]proto.Code{1 << 30: proto.Code_CODE_TOO_LARGE, 10: proto.Code_CODE_BAD_FORM} {
+	for says, want := range map[uint64]proto.Code{1 << 30: proto.CodeTooLarge, 10: proto.CodeBadForm} {
 		now := time.Now()
 		d := &outbox.Draft{Header: proto.Header{
 			What: proto.WhatTask, Mesh: a.mesh.ID, ID: proto.NewTaskID(now), Origin: a.keys.Peer(), Target: b.keys.Peer(),
 			Seq: a.outbox.NextSeq(b.keys.Peer()), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
 		}}
 		d.Header.SetStream(uint64(identity.SealedSize(1<<30)), proto.ChunkSize)
-		plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Class_CLASS_NORMAL, BodySize: says, BodyDigest: sha256sum(nil)})
+		plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Normal, BodySize: says, BodyDigest: sha256sum(nil)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := a.frame(t, b.Node, d, plain, proto.MessageType_DATA)
+		m := a.frame(t, b.Node, d, plain, proto.TypeData)
 		env := new(proto.Envelope)
 		if err := proto.Decode(m.Payload, env); err != nil {
 			t.Fatal(err)

@@ -151,7 +151,7 @@ func TestAnOldRecordLeadsNowhere(t *testing.T) {
 		t.Helper()
 		r := &proto.NodeRecord{
 			Mesh: n.mesh.ID[:], Peer: id[:], Incarnation: identity.Incarnation(boot), Revision: 1, Boot: boot,
-			State: proto.NodeState_NODE_STATE_RUNNING, Addrs: []string{addr},
+			State: proto.NodeRunning, Addrs: []string{addr},
 		}
 		s, err := b.keys.SignNode(r)
 		if err != nil {
@@ -161,7 +161,7 @@ func TestAnOldRecordLeadsNowhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.gossip.Sync(t.Context(), id, &proto.Message{Type: proto.MessageType_SYNC, Payload: q}); err != nil {
+		if _, err := n.gossip.Sync(t.Context(), id, &proto.Message{Type: proto.TypeSync, Payload: q}); err != nil {
 			t.Fatal(err)
 		}
 		n.heed(id)

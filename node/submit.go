@@ -125,7 +125,7 @@ func (n *Node) checkRequest(r *Request) error {
 		return bad("a body of %d bytes, the limit is %d: send it as a file or a stream", len(r.Body), n.cfg.Limits.Payload)
 	case !oneOf(r.OnDead, "", "skip", "block"):
 		return bad("on_dead %.20q: it is skip or block", r.OnDead)
-	case r.Mode < 0 || r.Mode > proto.Mode_MODE_AT_MOST_ONCE:
+	case r.Mode < 0 || r.Mode > proto.AtMostOnce:
 		return bad("mode %d: it is at_least_once or at_most_once", r.Mode)
 	case r.MaxResult < 0:
 		return bad("max_result %d: it is a number of bytes", r.MaxResult)
@@ -148,7 +148,7 @@ func goodLabels(list []string) bool {
 
 // fillContent fills the empty c with what the target must know of r.
 func fillContent(c *proto.Content, r *Request) {
-	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, cmp.Or(r.Class, proto.Class_CLASS_NORMAL), r.Type, r.Trace
+	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, cmp.Or(r.Class, proto.Normal), r.Type, r.Trace
 	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
 	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, r.Mode, uint64(r.MaxResult)
 	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.vouchers
@@ -163,7 +163,7 @@ func fillContent(c *proto.Content, r *Request) {
 
 func record(r *Request, now time.Time) *proto.Record {
 	rec := &proto.Record{
-		Class: cmp.Or(r.Class, proto.Class_CLASS_NORMAL), Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
+		Class: cmp.Or(r.Class, proto.Normal), Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
 		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: r.Mode,
 		MaxResult: uint64(r.MaxResult),
 	}
@@ -226,7 +226,7 @@ func (n *Node) settled(d *outbox.Draft, s Submitted, existing *proto.TaskID, err
 
 func submitted(d *outbox.Draft, to *transport.Peer) Submitted {
 	s := Submitted{
-		ID: d.Header.ID.String(), State: proto.TaskState_TASK_STATE_PENDING.Name(),
+		ID: d.Header.ID.String(), State: proto.Pending.Name(),
 		Target: to.Name, NotAfter: at(d.Header.NotAfter), Due: maybe(d.Record.GetDueMs()),
 	}
 	if s.Target == "" {

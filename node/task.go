@@ -80,7 +80,7 @@ func marks(r *proto.Record) Marks {
 		Key: r.GetIdempotencyKey(), Order: r.GetOrderingKey(), Trace: r.GetTraceparent(), Labels: r.GetLabels(),
 		RedrivenAs: r.GetRedrivenAs(), Status: r.GetStatus(), Cancel: r.GetCancel() && !r.GetState().Terminal(),
 	}
-	if r.GetMode() == proto.Mode_MODE_AT_MOST_ONCE {
+	if r.GetMode() == proto.AtMostOnce {
 		m.Mode = r.GetMode().Name()
 	}
 	if id, err := proto.TaskIDFrom(r.GetRedriveOf()); err == nil {

@@ -11,13 +11,13 @@ import (
 // A task that has not run has no exit code and no result, in the API neither.
 func TestExitCodeIsOfARun(t *testing.T) {
 	for want, r := range map[string]*proto.Record{
-		`{}`:                                       {State: proto.TaskState_TASK_STATE_PENDING},
-		`{"reason":"exit code 3","exit_code":3}`:   {State: proto.TaskState_TASK_STATE_RETRYING, Attempts: 1, ExitCode: 3, Reason: "exit code 3"},
-		`{"exit_code":0,"result_size":5}`:          {State: proto.TaskState_TASK_STATE_SUCCESS, Attempts: 1, ResultSize: 5},
-		`{"reason":"its time is over"}`:            {State: proto.TaskState_TASK_STATE_EXPIRED, Reason: "its time is over"},
-		`{"reason":"killed","exit_code":-1}`:       {State: proto.TaskState_TASK_STATE_TIMEOUT, Attempts: 2, ExitCode: -1, Reason: "killed"},
-		`{"reason":"exit code 65","exit_code":65}`: {State: proto.TaskState_TASK_STATE_FAILED, Attempts: 1, ExitCode: 65, Reason: "exit code 65"},
-		`{"reason":"it was denied","exit_code":0}`: {State: proto.TaskState_TASK_STATE_CANCELLED, Attempts: 1, Reason: "it was denied"},
+		`{}`:                                       {State: proto.Pending},
+		`{"reason":"exit code 3","exit_code":3}`:   {State: proto.Retrying, Attempts: 1, ExitCode: 3, Reason: "exit code 3"},
+		`{"exit_code":0,"result_size":5}`:          {State: proto.Success, Attempts: 1, ResultSize: 5},
+		`{"reason":"its time is over"}`:            {State: proto.Expired, Reason: "its time is over"},
+		`{"reason":"killed","exit_code":-1}`:       {State: proto.Timeout, Attempts: 2, ExitCode: -1, Reason: "killed"},
+		`{"reason":"exit code 65","exit_code":65}`: {State: proto.Failed, Attempts: 1, ExitCode: 65, Reason: "exit code 65"},
+		`{"reason":"it was denied","exit_code":0}`: {State: proto.Cancelled, Attempts: 1, Reason: "it was denied"},
 	} {
 		if got, err := json.Marshal(ending(r)); err != nil || string(got) != want {
 			t.Errorf("%s: %s, %v", want, got, err)

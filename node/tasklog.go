@@ -33,7 +33,7 @@ func taskAttrs(role string, id proto.TaskID, peer string, r *proto.Record) []slo
 	if trace := strings.Split(r.GetTraceparent(), "-"); len(trace) == 4 {
 		attrs = append(attrs, slog.String("trace_id", trace[1]))
 	}
-	if r.GetReason() != "" && r.GetState() != proto.TaskState_TASK_STATE_RUNNING {
+	if r.GetReason() != "" && r.GetState() != proto.Running {
 		attrs = append(attrs, slog.String("err", proto.Clip(r.GetReason(), maxLogged)))
 	}
 	return attrs
@@ -45,21 +45,21 @@ const maxLogged = 256
 // taskEvent names what has just happened to a task.
 func taskEvent(role string, r *proto.Record) string {
 	switch s := r.GetState(); s {
-	case proto.TaskState_TASK_STATE_PENDING:
+	case proto.Pending:
 		if len(r.GetEvents()) > 1 {
 			return "task.deferred"
 		}
 		return "task.submitted"
-	case proto.TaskState_TASK_STATE_ACCEPTED:
+	case proto.Accepted:
 		if role == RoleHome {
 			return "task.accepted"
 		}
 		return "task.received"
-	case proto.TaskState_TASK_STATE_RUNNING:
+	case proto.Running:
 		return "task.started"
-	case proto.TaskState_TASK_STATE_RETRYING:
+	case proto.Retrying:
 		return "task.retry"
-	case proto.TaskState_TASK_STATE_DEAD_LETTER:
+	case proto.DeadLetter:
 		return "task.dead"
 	default:
 		if s.Terminal() {
@@ -76,7 +76,7 @@ func taskTook(role string, r *proto.Record) (took time.Duration, ok bool) {
 		return time.Duration(r.GetEndedMs()-r.GetCreatedMs()) * time.Millisecond, r.GetState().Terminal() && r.GetCreatedMs() > 0
 	}
 	runs := r.GetHistory()
-	if len(runs) == 0 || r.GetState() != proto.TaskState_TASK_STATE_RETRYING && !r.GetState().Terminal() {
+	if len(runs) == 0 || r.GetState() != proto.Retrying && !r.GetState().Terminal() {
 		return 0, false
 	}
 	last := runs[len(runs)-1]

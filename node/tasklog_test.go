@@ -25,7 +25,7 @@ func TestKeysOfATaskLineAreStable(t *testing.T) {
 	id := proto.NewTaskID(time.UnixMilli(1_700_000_000_000))
 	record := func(s proto.TaskState, set func(*proto.Record)) *proto.Record {
 		r := &proto.Record{
-			State: s, Kind: "shell", Class: proto.Class_CLASS_HIGH, CreatedMs: 1000, Attempts: 2,
+			State: s, Kind: "shell", Class: proto.High, CreatedMs: 1000, Attempts: 2,
 			Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 		}
 		if s.Terminal() {
@@ -46,14 +46,14 @@ func TestKeysOfATaskLineAreStable(t *testing.T) {
 		r                 *proto.Record
 		took              int64
 	}{
-		{RoleHome, "task.submitted", common, record(proto.TaskState_TASK_STATE_PENDING, nil), 0},
-		{RoleHome, "task.accepted", common, record(proto.TaskState_TASK_STATE_ACCEPTED, nil), 0},
-		{RoleOwner, "task.received", common, record(proto.TaskState_TASK_STATE_ACCEPTED, nil), 0},
-		{RoleOwner, "task.started", common, record(proto.TaskState_TASK_STATE_RUNNING, ran), 0},
-		{RoleOwner, "task.retry", common + " duration_ms err", record(proto.TaskState_TASK_STATE_RETRYING, ran), 250},
-		{RoleOwner, "task.ended", common + " duration_ms", record(proto.TaskState_TASK_STATE_SUCCESS, func(r *proto.Record) { ran(r); r.Reason = "" }), 250},
-		{RoleHome, "task.ended", common + " duration_ms", record(proto.TaskState_TASK_STATE_SUCCESS, nil), 2500},
-		{RoleHome, "task.dead", common + " duration_ms err", record(proto.TaskState_TASK_STATE_DEAD_LETTER, ran), 2500},
+		{RoleHome, "task.submitted", common, record(proto.Pending, nil), 0},
+		{RoleHome, "task.accepted", common, record(proto.Accepted, nil), 0},
+		{RoleOwner, "task.received", common, record(proto.Accepted, nil), 0},
+		{RoleOwner, "task.started", common, record(proto.Running, ran), 0},
+		{RoleOwner, "task.retry", common + " duration_ms err", record(proto.Retrying, ran), 250},
+		{RoleOwner, "task.ended", common + " duration_ms", record(proto.Success, func(r *proto.Record) { ran(r); r.Reason = "" }), 250},
+		{RoleHome, "task.ended", common + " duration_ms", record(proto.Success, nil), 2500},
+		{RoleHome, "task.dead", common + " duration_ms err", record(proto.DeadLetter, ran), 2500},
 	} {
 		attrs := taskAttrs(tt.role, id, "laptop", tt.r)
 		var keys []string

@@ -60,7 +60,7 @@ func (n *Node) lost(id proto.TaskID) error {
 	switch {
 	case err != nil || !known:
 		return fmt.Errorf("%w: task %s: it was never here, or its record is older than what is kept", ErrNotFound, id)
-	case p.State == proto.TaskState_TASK_STATE_UNSPECIFIED:
+	case p.State == proto.StateUnspecified:
 		return fmt.Errorf("%w: task %s went with its queue: ask %s, or the node where it was made", ErrNotFound, id, peer)
 	case p.Peer.IsZero():
 		return fmt.Errorf("%w: task %s ended here as %s, and nobody had it: the node where it was made has its record", ErrNotFound, id, p.State.Name())
@@ -303,7 +303,7 @@ func (n *Node) Receipts(ctx context.Context, ref string) ([]Receipt, error) {
 // states it again when it is asked.
 func (n *Node) storedReceipt(id proto.TaskID, rec *proto.Record) *proto.Receipt {
 	s := proto.Statement{
-		Fact: proto.FactStored, State: proto.TaskState_TASK_STATE_PENDING, Mesh: n.mesh.ID, Task: id,
+		Fact: proto.FactStored, State: proto.Pending, Mesh: n.mesh.ID, Task: id,
 		Node: n.keys.Peer(), Time: rec.GetCreatedMs(), Epoch: rec.Seq(),
 	}
 	return n.keys.Receipts([][]byte{s.Append(nil)})[0]

@@ -181,7 +181,7 @@ func (qs *questions) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (
 	defer qs.end(number)
 	ask.Number = number
 	for _, p := range members {
-		post{n}.Post(p, proto.MessageType_TIMELINE, ask)
+		post{n}.Post(p, proto.TypeTimeline, ask)
 	}
 	timer := time.NewTimer(timelineTime)
 	defer timer.Stop()
@@ -235,7 +235,7 @@ func (qs *questions) answered(from proto.PeerID, r *proto.TimelineReply) {
 
 // receiveTimeline answers the question of a member, or takes the answer of one.
 func (n *Node) receiveTimeline(from proto.PeerID, m *proto.Message) error {
-	if m.GetType() == proto.MessageType_TIMELINE_REPLY {
+	if m.GetType() == proto.TypeTimelineReply {
 		r := new(proto.TimelineReply)
 		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return err
@@ -247,6 +247,6 @@ func (n *Node) receiveTimeline(from proto.PeerID, m *proto.Message) error {
 	if err := proto.DecodeKnown(m.GetPayload(), ask); err != nil {
 		return err
 	}
-	post{n}.Post(from, proto.MessageType_TIMELINE_REPLY, n.queues.log.reply(ask))
+	post{n}.Post(from, proto.TypeTimelineReply, n.queues.log.reply(ask))
 	return nil
 }

@@ -357,7 +357,7 @@ func TestAtMostOnceIsStartedOnce(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	r := Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 75"}, Mode: proto.Mode_MODE_AT_MOST_ONCE}
+	r := Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 75"}, Mode: proto.AtMostOnce}
 	id := a.submit(t, r)
 	a.ended(t, id, "DEAD_LETTER")
 	got, err := a.Task(t.Context(), id)

@@ -61,7 +61,7 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 		return n.whyQueued(ctx, b, id, cell), nil // its queue's home is here, too
 	}
 	n.whyHome(&b, w, rec.GetTarget())
-	if moving := n.transfers(id); len(moving) > 0 && !w.State.Terminal() && (w.Place == "taken" || w.State != proto.TaskState_TASK_STATE_PENDING) {
+	if moving := n.transfers(id); len(moving) > 0 && !w.State.Terminal() && (w.Place == "taken" || w.State != proto.Pending) {
 		b.Cause, b.Fix = moving[0].String(), ""
 	}
 	n.whyHomeless(ctx, &b, w, rec)
@@ -80,7 +80,7 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 	case w.State.Terminal():
 		set("it has ended: "+orWord(w.Reason, w.State.Name()), fixEnded(w.State))
 		return
-	case w.State == proto.TaskState_TASK_STATE_ACCEPTED || w.State == proto.TaskState_TASK_STATE_RUNNING:
+	case w.State == proto.Accepted || w.State == proto.Running:
 		step("custody: %s has it (receipt accepted)", name)
 		does := "works on it when a slot is free"
 		if queue, queued := strings.CutPrefix(target, queuePrefix); queued {
@@ -88,7 +88,7 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 		}
 		set(fmt.Sprintf("%s has it and %s; its result has not come home yet", name, does), fmt.Sprintf("on %s: balefire-node why %s", name, b.Subject))
 		return
-	case w.State == proto.TaskState_TASK_STATE_INDETERMINATE:
+	case w.State == proto.Indeterminate:
 		set(fmt.Sprintf("%s had accepted it and does not know it any more: it may have run there, and its mode is at_most_once", name), "look whether it ran; balefire-node task cancel "+b.Subject+", and task retry if it did not")
 		return
 	case w.Place == "behind":
@@ -176,25 +176,25 @@ func (n *Node) viaRelay(p proto.PeerID) string {
 
 func fixRefused(c proto.Code, detail, name, kind, self string) string {
 	switch c {
-	case proto.Code_CODE_BUSY:
+	case proto.CodeBusy:
 		if strings.Contains(detail, "compare the clocks") {
 			return "set the clocks of this machine and of " + name + " right"
 		}
-	case proto.Code_CODE_NO_HANDLER:
+	case proto.CodeNoHandler:
 		if strings.HasPrefix(detail, "its handler cannot be started") {
 			return "install the program on " + name + ", or correct the handler there"
 		}
 		return "on " + name + ": balefire-node handler add " + kind + " --allow " + self + " -- PROGRAM"
-	case proto.Code_CODE_FULL:
+	case proto.CodeFull:
 		return "free disk or finish work on " + name
-	case proto.Code_CODE_DRAINING:
+	case proto.CodeDraining:
 		return "it goes by itself when " + name + " has started again"
 	}
 	return ""
 }
 
 func fixEnded(s proto.TaskState) string {
-	if s == proto.TaskState_TASK_STATE_DEAD_LETTER || s == proto.TaskState_TASK_STATE_FAILED || s == proto.TaskState_TASK_STATE_TIMEOUT {
+	if s == proto.DeadLetter || s == proto.Failed || s == proto.Timeout {
 		return "mend the cause, then: balefire-node task retry ID"
 	}
 	return ""
@@ -221,7 +221,7 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 		b.Cause = "its handler cannot be started: " + n.inbox.Suspended(rec.GetKind())
 	case n.inbox.Unwritten(id) != "":
 		b.Cause, b.Fix = "its handler has ended, and its end cannot be written: "+n.inbox.Unwritten(id), "free disk on this machine"
-	case rec.GetState() == proto.TaskState_TASK_STATE_RUNNING:
+	case rec.GetState() == proto.Running:
 		b.Cause = "its handler is running"
 	case where.Word == "behind":
 		b.Cause = "it waits behind " + where.Behind.String() + ", which has the same ordering key"

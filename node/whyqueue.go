@@ -57,7 +57,7 @@ func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker 
 	case past.Refused != "":
 		b.Steps = append(b.Steps, "handoff: on its way to "+home)
 		b.Cause, b.Fix = fmt.Sprintf("its queue went to %s, which refuses to take it: %s", home, past.Refused), "balefire-node path "+home
-		if strings.HasPrefix(past.Refused, proto.Code_CODE_FULL.Name()) {
+		if strings.HasPrefix(past.Refused, proto.CodeFull.Name()) {
 			b.Fix = "free disk or finish work on " + home
 		}
 	case past.Going && !n.net.Connected(past.Peer):
@@ -118,11 +118,11 @@ func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *p
 
 // runsOn is the name of the owner that a task runs at, as far as its origin was told.
 func (n *Node) runsOn(rec *proto.Record) string {
-	if rec.GetState() != proto.TaskState_TASK_STATE_RUNNING {
+	if rec.GetState() != proto.Running {
 		return ""
 	}
 	for _, e := range slices.Backward(rec.GetEvents()) {
-		if e.GetState() == proto.TaskState_TASK_STATE_RUNNING {
+		if e.GetState() == proto.Running {
 			name, _ := n.peerNames(e.GetNode())
 			return name
 		}
@@ -150,13 +150,13 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
 	_, _, gone := n.gone(v.Peer)
 	st := n.inbox.Status()
 	switch {
-	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_STARTED) && v.Lapsed:
+	case v.State == phaseName(proto.LeaseStarted) && v.Lapsed:
 		b.Cause, b.Fix = "its handler is running; its lease could not be renewed, so its result counts only if nobody else was given the task", "balefire-node path "+home
-	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_STARTED):
+	case v.State == phaseName(proto.LeaseStarted):
 		b.Cause = "its handler is running"
-	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_RECEIVED) && v.Fetching:
+	case v.State == phaseName(proto.LeaseReceived) && v.Fetching:
 		b.Cause, b.Fix = "its body, which is large, is on its way here from "+home, "balefire-node path "+home
-	case v.State == phaseName(proto.LeasePhase_LEASE_PHASE_RECEIVED):
+	case v.State == phaseName(proto.LeaseReceived):
 		b.Cause = fmt.Sprintf("it waits for a slot: %d of %d are busy", st.Used, st.Slots)
 	case v.Unknown:
 		b.Cause = fmt.Sprintf("its end is kept here, and %s, its home, does not know the task: it may have been restored from an older copy; it is kept until a day after the task's time", home)

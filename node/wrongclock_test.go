@@ -30,7 +30,7 @@ func jumping(t *testing.T, nodes, place int) (w *world, by *atomic.Int64) {
 
 // takes is a task that runs for d.
 func takes(d time.Duration, target string) Request {
-	p := plan{takes: d, class: proto.Class_CLASS_NORMAL}
+	p := plan{takes: d, class: proto.Normal}
 	p.body = fmt.Appendf(nil, "%d 0 false %d;", d, time.Now().UnixNano())
 	return p.request(target)
 }

@@ -57,7 +57,7 @@ func (l *lane) match(dst []answered, ack *proto.Ack) ([]answered, error) {
 	batch := dst[from:]
 	first, last := ack.UpTo-uint64(len(flights))+1, uint64(0)
 	for _, r := range ack.Refusals {
-		if r.Number < first || r.Number > ack.UpTo || r.Number <= last || r.Code == proto.Code_CODE_UNSPECIFIED {
+		if r.Number < first || r.Number > ack.UpTo || r.Number <= last || r.Code == proto.CodeOK {
 			return l.unland(dst[:from], flights), fmt.Errorf("%w: refusal of frame %d in an answer to %d-%d", ErrBadAck, r.Number, first, ack.UpTo)
 		}
 		last = r.Number
@@ -99,7 +99,7 @@ func (l *lane) unland(dst []answered, flights []flight) []answered {
 // An Ack signs those of its accepted DATA frames, in the order of the frames.
 func AcceptedStatement(mesh proto.MeshID, id proto.TaskID, target proto.PeerID, seq proto.Seq, timeMs int64) proto.Statement {
 	return proto.Statement{
-		Fact: proto.FactAccepted, State: proto.TaskState_TASK_STATE_ACCEPTED,
+		Fact: proto.FactAccepted, State: proto.Accepted,
 		Mesh: mesh, Task: id, Node: target, Time: timeMs, Epoch: seq,
 	}
 }
@@ -179,8 +179,8 @@ func (l *lane) rule(a *answered) {
 		a.ruling = onRefusal(k.Part, refusal{
 			code: a.refusal.Code, attempts: int(a.rec.Attempts), limit: l.o.cfg.MaxAttempts,
 			cancel: a.rec.Cancel || l.o.wantsCancel(k), sure: l.o.sure(k, a.rec),
-			over:    a.refusal.Code == proto.Code_CODE_EXPIRED && l.o.over(k),
-			unknown: a.refusal.State == proto.TaskState_TASK_STATE_UNSPECIFIED,
+			over:    a.refusal.Code == proto.CodeExpired && l.o.over(k),
+			unknown: a.refusal.State == proto.StateUnspecified,
 		})
 	case k.Part == backlog.PartTask:
 		a.ruling = ruling{effect: accept}
@@ -219,7 +219,7 @@ func (o *Outbox) wantsCancel(k backlog.Key) bool {
 // with wrong times, and may be refused for them, is signed anew.
 func (l *lane) unwritten(ctx context.Context, a *answered) {
 	o, k := l.o, a.item.Key
-	timed := a.refusal.Code == proto.Code_CODE_EXPIRED || a.refusal.Code == proto.Code_CODE_BUSY
+	timed := a.refusal.Code == proto.CodeExpired || a.refusal.Code == proto.CodeBusy
 	if timed && o.timesMoved(a) && o.sure(k, a.rec) && o.signAnew(ctx, k) {
 		l.mu.Lock()
 		delete(l.arrived, k)
@@ -247,7 +247,7 @@ func (o *Outbox) refused(k backlog.Key, rec *proto.Record, r *proto.Refusal) not
 	return o.notes.update(k, func(n *note) {
 		n.tries++
 		n.code, n.detail, n.at = r.Code, proto.Clip(r.Detail, 256), o.cfg.Clock.Now()
-		n.rewrap = n.rewrap || r.Code == proto.Code_CODE_BAD_KEY
+		n.rewrap = n.rewrap || r.Code == proto.CodeBadKey
 		if sure {
 			n.broke, n.denied = false, true
 		}
@@ -276,7 +276,7 @@ func (l *lane) change(a *answered, r *proto.Record, now time.Time) backlog.Actio
 	}
 	r.Reason = proto.Clip(refusalText(a.refusal), proto.MaxReason)
 	r.Move(a.ruling.state, now, refusalText(a.refusal))
-	if a.ruling.state == proto.TaskState_TASK_STATE_DEAD_LETTER && r.Status == "" {
+	if a.ruling.state == proto.DeadLetter && r.Status == "" {
 		r.Status = StatusNew
 	}
 	return shelve(r)
@@ -294,7 +294,7 @@ func (l *lane) accepted(a *answered, r *proto.Record, now time.Time) backlog.Act
 	if a.receipt != nil {
 		r.Receipts = append(r.Receipts, a.receipt)
 	}
-	if r.State != proto.TaskState_TASK_STATE_PENDING {
+	if r.State != proto.Pending {
 		if a.receipt == nil {
 			return backlog.Keep
 		}
@@ -305,7 +305,7 @@ func (l *lane) accepted(a *answered, r *proto.Record, now time.Time) backlog.Act
 		cause = "known there already"
 	}
 	r.DueMs = 0
-	r.Move(proto.TaskState_TASK_STATE_ACCEPTED, now, cause)
+	r.Move(proto.Accepted, now, cause)
 	r.Events[len(r.Events)-1].Node = l.peer[:]
 	return backlog.Write
 }

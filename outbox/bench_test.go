@@ -34,7 +34,7 @@ func (m *mirror) Send(ctx context.Context, msgs []*proto.Message) error {
 	ack := &proto.Ack{From: m.n + 1, Time: time.Now().UnixMilli()}
 	var statements [][]byte
 	for _, msg := range msgs {
-		if msg.Type != proto.MessageType_DATA {
+		if msg.Type != proto.TypeData {
 			continue
 		}
 		m.n++
@@ -102,7 +102,7 @@ func BenchmarkAccepted(b *testing.B) {
 				d := &Draft{Header: proto.Header{
 					What: proto.WhatTask, Suite: 1, ID: proto.NewTaskID(now), Origin: keys.Peer(), Target: m.Peer(),
 					Seq: o.NextSeq(m.Peer()), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
-				}, Record: &proto.Record{Kind: "bench", Class: proto.Class_CLASS_NORMAL}}
+				}, Record: &proto.Record{Kind: "bench", Class: proto.Normal}}
 				d.Envelope = &proto.Envelope{Header: d.Header.Append(nil), Body: body, Slot: body[:100]}
 				d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, body, proto.WhatTask)
 				if _, err := o.Submit(ctx, d); err != nil {

@@ -95,7 +95,7 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 		Key:   backlog.Key{ID: k.ID, Part: backlog.PartCancel},
 		Vital: true,
 		Stored: &proto.Stored{Record: &proto.Record{
-			State: proto.TaskState_TASK_STATE_PENDING, Class: proto.Class_CLASS_CRITICAL, Peer: r.Peer,
+			State: proto.Pending, Class: proto.Critical, Peer: r.Peer,
 			SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,
 			StampBootMs: r.StampBootMs, StampMachine: r.StampMachine, StampDoubted: r.StampDoubted,
 			Cancel: true, CancelHard: r.CancelHard, Reason: r.Reason,
@@ -141,7 +141,7 @@ func (l *lane) cancelMessage(it backlog.Item) (*proto.Message, *proto.Record, er
 		drop := func(int, *proto.Record) backlog.Action { return backlog.Drop }
 		return nil, nil, l.o.backlog.Change(context.Background(), []backlog.Edit{{Key: it.Key}}, drop)[0]
 	}
-	if task.State == proto.TaskState_TASK_STATE_PENDING {
+	if task.State == proto.Pending {
 		l.o.backlog.Release(it.Key, cancelPause)
 		return nil, nil, nil
 	}
@@ -154,7 +154,7 @@ func (l *lane) cancelMessage(it backlog.Item) (*proto.Message, *proto.Record, er
 		return nil, nil, fmt.Errorf("encode it: %w", err)
 	}
 	return &proto.Message{
-		Id: it.Key.ID.String(), Type: proto.MessageType_CANCEL, Payload: payload,
+		Id: it.Key.ID.String(), Type: proto.TypeCancel, Payload: payload,
 		Timestamp: l.o.cfg.Clock.Now().UnixNano(),
 	}, st.Record, nil
 }

@@ -76,7 +76,7 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 		case errors.Is(err, backlog.ErrNotFound):
 			verdicts[i] = o.late(ctx, from, &results[i], now)
 		default:
-			verdicts[i] = Verdict{Code: proto.Code_CODE_INTERNAL, Detail: "the result could not be written: " + err.Error()}
+			verdicts[i] = Verdict{Code: proto.CodeInternal, Detail: "the result could not be written: " + err.Error()}
 		}
 	}
 	return verdicts
@@ -93,13 +93,13 @@ func (o *Outbox) committed(ctx context.Context, k backlog.Key, r *proto.Record, 
 		o.ended(ctx, k, r)
 		return Verdict{State: r.State}
 	case carry:
-		return Verdict{Code: proto.Code_CODE_NEED_BODY, Detail: "the result is larger than a record and has no blob", State: r.State}
+		return Verdict{Code: proto.CodeNeedBody, Detail: "the result is larger than a record and has no blob", State: r.State}
 	case nothing:
 		return Verdict{State: r.State}
 	case wait:
-		return Verdict{Code: proto.Code_CODE_BUSY, Detail: "the sender is not known here as a home of the task's queue, yet", State: r.State}
+		return Verdict{Code: proto.CodeBusy, Detail: "the sender is not known here as a home of the task's queue, yet", State: r.State}
 	}
-	return Verdict{Code: proto.Code_CODE_STALE, Detail: "not the owner, or not the epoch, of this task", State: r.State}
+	return Verdict{Code: proto.CodeStale, Detail: "not the owner, or not the epoch, of this task", State: r.State}
 }
 
 // late answers a result whose task has ended, or is not known here.
@@ -107,10 +107,10 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 	k := backlog.TaskKey(in.ID)
 	r, _, err := o.backlog.Get(k)
 	if errors.Is(err, backlog.ErrNotFound) {
-		return Verdict{Code: proto.Code_CODE_STALE, Detail: "no such task here"}
+		return Verdict{Code: proto.CodeStale, Detail: "no such task here"}
 	}
 	if err != nil {
-		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("read the task: %v", err)}
+		return Verdict{Code: proto.CodeInternal, Detail: fmt.Sprintf("read the task: %v", err)}
 	}
 	switch onResult(r, o.claimOf(r, from, in)).effect {
 	case nothing:
@@ -118,13 +118,13 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 	case accept:
 		return o.commitLate(ctx, k, from, in, now)
 	}
-	stale := Verdict{Code: proto.Code_CODE_STALE, Detail: "the task has ended as " + r.State.Name(), State: r.State}
+	stale := Verdict{Code: proto.CodeStale, Detail: "the task has ended as " + r.State.Name(), State: r.State}
 	if !addOrphan(r, from, in, now) {
 		return stale
 	}
 	err = o.backlog.Revise(ctx, k, func(r *proto.Record) { addOrphan(r, from, in, now) })
 	if err != nil && !errors.Is(err, backlog.ErrNotFound) {
-		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("note the late result: %v", err)}
+		return Verdict{Code: proto.CodeInternal, Detail: fmt.Sprintf("note the late result: %v", err)}
 	}
 	return stale
 }
@@ -132,7 +132,7 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 // commitLate ends a task with its result that was ended by time alone.
 func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerID, in *ResultIn, now time.Time) Verdict {
 	if len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
-		return Verdict{Code: proto.Code_CODE_NEED_BODY, Detail: "the result is larger than a record and has no blob"}
+		return Verdict{Code: proto.CodeNeedBody, Detail: "the result is larger than a record and has no blob"}
 	}
 	counts := func(r *proto.Record) bool { return onResult(r, o.claimOf(r, from, in)).effect == accept }
 	var done *proto.Record
@@ -155,9 +155,9 @@ func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerI
 	}, func(*store.Batch) {})
 	switch {
 	case err != nil:
-		return Verdict{Code: proto.Code_CODE_INTERNAL, Detail: fmt.Sprintf("commit the late result: %v", err)}
+		return Verdict{Code: proto.CodeInternal, Detail: fmt.Sprintf("commit the late result: %v", err)}
 	case done == nil:
-		return Verdict{Code: proto.Code_CODE_BUSY, Detail: "the task changed just now"}
+		return Verdict{Code: proto.CodeBusy, Detail: "the task changed just now"}
 	}
 	o.cfg.Logger.Warn("a task that had ended by the clock of this node alone ends with its result", "task", k.ID.String(), "state", done.State.Name())
 	o.ended(ctx, k, done)
@@ -262,12 +262,12 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 	records := make([]*proto.Record, len(edits))
 	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		s := states[i]
-		if r.State == proto.TaskState_TASK_STATE_PENDING || r.State.Terminal() || !o.startsHere(r, from, &s) {
+		if r.State == proto.Pending || r.State.Terminal() || !o.startsHere(r, from, &s) {
 			return backlog.Keep
 		}
 		records[i] = r
 		r.Attempts = max(r.Attempts, s.Attempt)
-		r.Move(proto.TaskState_TASK_STATE_RUNNING, now, "")
+		r.Move(proto.Running, now, "")
 		r.Events[len(r.Events)-1].Node = s.Node[:]
 		if len(r.Receipts) < proto.MaxAttempts {
 			r.Receipts = append(r.Receipts, kept[i])
@@ -287,7 +287,7 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 func (o *Outbox) startsHere(r *proto.Record, from proto.PeerID, s *proto.Statement) bool {
 	addressee := string(r.Peer) == string(from[:])
 	if s.Node == from && addressee && r.Seq() == s.Epoch {
-		return r.State != proto.TaskState_TASK_STATE_RUNNING || r.Attempts < s.Attempt
+		return r.State != proto.Running || r.Attempts < s.Attempt
 	}
 	if !strings.HasPrefix(r.Target, queuePrefix) || !addressee && !o.stood(r, from) {
 		return false

@@ -68,23 +68,23 @@ func onRefusal(part backlog.Part, f refusal) ruling {
 	case backlog.PartCancel:
 		return onCancelRefused(f)
 	}
-	if state, ends := f.code.Ends(); ends && (f.code != proto.Code_CODE_EXPIRED || f.over) {
+	if state, ends := f.code.Ends(); ends && (f.code != proto.CodeExpired || f.over) {
 		return ruling{effect: end, state: state}
 	}
 	switch f.code {
-	case proto.Code_CODE_DUPLICATE:
+	case proto.CodeDuplicate:
 		return ruling{effect: accept}
-	case proto.Code_CODE_NEED_BODY:
+	case proto.CodeNeedBody:
 		return ruling{effect: carry}
 	}
 	if f.cancel && f.sure {
-		return ruling{effect: end, state: proto.TaskState_TASK_STATE_CANCELLED}
+		return ruling{effect: end, state: proto.Cancelled}
 	}
-	if f.code != proto.Code_CODE_INTERNAL {
+	if f.code != proto.CodeInternal {
 		return ruling{effect: wait}
 	}
 	if f.attempts+1 >= f.limit {
-		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
+		return ruling{effect: end, state: proto.DeadLetter}
 	}
 	return ruling{effect: spend}
 }
@@ -96,17 +96,17 @@ func onRefusal(part backlog.Part, f refusal) ruling {
 // DENIED, for a clock may be set right and a certificate renewed.
 func onResultRefused(f refusal) ruling {
 	switch f.code {
-	case proto.Code_CODE_DUPLICATE:
+	case proto.CodeDuplicate:
 		return ruling{effect: drop}
-	case proto.Code_CODE_STALE:
+	case proto.CodeStale:
 		if !f.unknown {
 			return ruling{effect: drop}
 		}
-		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
-	case proto.Code_CODE_NEED_BODY:
+		return ruling{effect: end, state: proto.DeadLetter}
+	case proto.CodeNeedBody:
 		return ruling{effect: carry}
-	case proto.Code_CODE_BAD_SIGNATURE, proto.Code_CODE_BAD_FORM, proto.Code_CODE_TOO_LARGE:
-		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
+	case proto.CodeBadSignature, proto.CodeBadForm, proto.CodeTooLarge:
+		return ruling{effect: end, state: proto.DeadLetter}
 	}
 	return ruling{effect: wait}
 }
@@ -118,7 +118,7 @@ func onCancelRefused(f refusal) ruling {
 		return ruling{effect: drop}
 	}
 	switch f.code {
-	case proto.Code_CODE_DUPLICATE, proto.Code_CODE_STALE, proto.Code_CODE_NO_HANDLER:
+	case proto.CodeDuplicate, proto.CodeStale, proto.CodeNoHandler:
 		return ruling{effect: drop}
 	}
 	return ruling{effect: wait}
@@ -141,12 +141,12 @@ func (l limits) lastWord(notAfter int64) int64 {
 // and the skew of the clocks must be over.
 func onTime(part backlog.Part, r *proto.Record, now int64, maybeSent bool, l limits) ruling {
 	last := l.lastWord(r.NotAfterMs)
-	expired := ruling{effect: end, state: proto.TaskState_TASK_STATE_EXPIRED}
+	expired := ruling{effect: end, state: proto.Expired}
 	switch {
 	case r.State.Terminal():
 		return ruling{effect: nothing}
-	case r.State == proto.TaskState_TASK_STATE_INDETERMINATE && now >= last:
-		return ruling{effect: end, state: proto.TaskState_TASK_STATE_DEAD_LETTER}
+	case r.State == proto.Indeterminate && now >= last:
+		return ruling{effect: end, state: proto.DeadLetter}
 	case part == backlog.PartResult:
 		if until := r.NotAfterMs + l.result.Milliseconds(); now < until {
 			return ruling{effect: delay, at: until}
@@ -158,7 +158,7 @@ func onTime(part backlog.Part, r *proto.Record, now int64, maybeSent bool, l lim
 		return ruling{effect: delay, at: last}
 	case now >= last:
 		return expired
-	case r.State != proto.TaskState_TASK_STATE_PENDING || maybeSent:
+	case r.State != proto.Pending || maybeSent:
 		return ruling{effect: delay, at: last}
 	case now >= r.NotAfterMs:
 		return expired
@@ -172,8 +172,8 @@ func onCancel(r *proto.Record, maybeSent bool) ruling {
 	switch {
 	case r.State.Terminal():
 		return ruling{effect: nothing}
-	case r.State == proto.TaskState_TASK_STATE_PENDING && !maybeSent, r.State == proto.TaskState_TASK_STATE_INDETERMINATE:
-		return ruling{effect: end, state: proto.TaskState_TASK_STATE_CANCELLED}
+	case r.State == proto.Pending && !maybeSent, r.State == proto.Indeterminate:
+		return ruling{effect: end, state: proto.Cancelled}
 	}
 	return ruling{effect: carry}
 }
@@ -234,7 +234,7 @@ func onResult(r *proto.Record, c claim) ruling {
 // shelve is where a record that has ended is kept. One that goes to another queue is kept
 // whole until its successor is made.
 func shelve(r *proto.Record) backlog.Action {
-	if r.State == proto.TaskState_TASK_STATE_CANCELLED && r.MovesTo != "" {
+	if r.State == proto.Cancelled && r.MovesTo != "" {
 		return backlog.ToDead
 	}
 	return shelf(r.State)
@@ -243,7 +243,7 @@ func shelve(r *proto.Record) backlog.Action {
 // shelf returns where a task that ended in this state is kept: what went as
 // somebody wanted among the done, the rest for a person to look at.
 func shelf(s proto.TaskState) backlog.Action {
-	if s == proto.TaskState_TASK_STATE_SUCCESS || s == proto.TaskState_TASK_STATE_CANCELLED {
+	if s == proto.Success || s == proto.Cancelled {
 		return backlog.ToDone
 	}
 	return backlog.ToDead

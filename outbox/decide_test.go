@@ -42,22 +42,22 @@ func TestRefusals(t *testing.T) {
 		code                 proto.Code
 		task, result, cancel ruling
 	}{
-		{proto.Code_CODE_NO_HANDLER, keep, keep, ruling{effect: drop}},
-		{proto.Code_CODE_FULL, keep, keep, keep},
-		{proto.Code_CODE_BUSY, keep, keep, keep},
-		{proto.Code_CODE_DRAINING, keep, keep, keep},
-		{proto.Code_CODE_BAD_KEY, keep, keep, keep},
-		{proto.Code_CODE_UNKNOWN_VERSION, keep, keep, keep},
-		{proto.Code_CODE_EXPIRED, ends(expired), keep, ruling{effect: drop}},
-		{proto.Code_CODE_DENIED, ends(dead), keep, ruling{effect: drop}},
-		{proto.Code_CODE_BAD_SIGNATURE, ends(dead), ends(dead), ruling{effect: drop}},
-		{proto.Code_CODE_TOO_LARGE, ends(dead), ends(dead), ruling{effect: drop}},
-		{proto.Code_CODE_BAD_FORM, ends(dead), ends(dead), ruling{effect: drop}},
-		{proto.Code_CODE_DUPLICATE, ruling{effect: accept}, ruling{effect: drop}, ruling{effect: drop}},
-		{proto.Code_CODE_STALE, keep, ruling{effect: drop}, ruling{effect: drop}},
-		{proto.Code_CODE_MOVED, keep, keep, keep},
-		{proto.Code_CODE_NEED_BODY, ruling{effect: carry}, ruling{effect: carry}, keep},
-		{proto.Code_CODE_INTERNAL, ruling{effect: spend}, keep, keep},
+		{proto.CodeNoHandler, keep, keep, ruling{effect: drop}},
+		{proto.CodeFull, keep, keep, keep},
+		{proto.CodeBusy, keep, keep, keep},
+		{proto.CodeDraining, keep, keep, keep},
+		{proto.CodeBadKey, keep, keep, keep},
+		{proto.CodeUnknownVersion, keep, keep, keep},
+		{proto.CodeExpired, ends(expired), keep, ruling{effect: drop}},
+		{proto.CodeDenied, ends(dead), keep, ruling{effect: drop}},
+		{proto.CodeBadSignature, ends(dead), ends(dead), ruling{effect: drop}},
+		{proto.CodeTooLarge, ends(dead), ends(dead), ruling{effect: drop}},
+		{proto.CodeBadForm, ends(dead), ends(dead), ruling{effect: drop}},
+		{proto.CodeDuplicate, ruling{effect: accept}, ruling{effect: drop}, ruling{effect: drop}},
+		{proto.CodeStale, keep, ruling{effect: drop}, ruling{effect: drop}},
+		{proto.CodeMoved, keep, keep, keep},
+		{proto.CodeNeedBody, ruling{effect: carry}, ruling{effect: carry}, keep},
+		{proto.CodeInternal, ruling{effect: spend}, keep, keep},
 		{proto.Code(999), keep, keep, keep},
 	}
 	for code := range proto.Code_name {
@@ -79,14 +79,14 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if got := onRefusal(backlog.PartTask, refusal{code: proto.Code_CODE_EXPIRED, limit: 10}); got != keep {
+	if got := onRefusal(backlog.PartTask, refusal{code: proto.CodeExpired, limit: 10}); got != keep {
 		t.Errorf("EXPIRED by the target's clock alone: %+v", got)
 	}
-	last := refusal{code: proto.Code_CODE_INTERNAL, attempts: 9, limit: 10}
+	last := refusal{code: proto.CodeInternal, attempts: 9, limit: 10}
 	if got := onRefusal(backlog.PartTask, last); got != ends(dead) {
 		t.Errorf("the last attempt: %+v", got)
 	}
-	busy := refusal{code: proto.Code_CODE_BUSY, limit: 10, cancel: true, sure: true}
+	busy := refusal{code: proto.CodeBusy, limit: 10, cancel: true, sure: true}
 	if got := onRefusal(backlog.PartTask, busy); got != ends(cancelled) {
 		t.Errorf("a task that is to be cancelled and is certainly not there: %+v", got)
 	}

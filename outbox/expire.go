@@ -87,13 +87,13 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 func (o *Outbox) expiredBecause(k backlog.Key, r *proto.Record) string {
 	n := o.notes.get(k)
 	switch {
-	case k.Part == backlog.PartResult && n.code == proto.Code_CODE_UNSPECIFIED:
+	case k.Part == backlog.PartResult && n.code == proto.CodeOK:
 		return "its time is over; its home was not reached"
-	case k.Part == backlog.PartTask && r.State == proto.TaskState_TASK_STATE_RUNNING:
+	case k.Part == backlog.PartTask && r.State == proto.Running:
 		return "its time is over, and that of its longest run; its target had started it, and no result came"
-	case k.Part == backlog.PartTask && r.State != proto.TaskState_TASK_STATE_PENDING:
+	case k.Part == backlog.PartTask && r.State != proto.Pending:
 		return "its time is over, and that of its longest run; its target had accepted it, and no result came"
-	case n.code != proto.Code_CODE_UNSPECIFIED:
+	case n.code != proto.CodeOK:
 		return proto.Clip("its time is over; the last answer was "+n.code.Name()+": "+n.detail, proto.MaxReason)
 	case n.detail != "":
 		return proto.Clip("its time is over; the last try failed: "+n.detail, proto.MaxReason)

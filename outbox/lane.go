@@ -179,7 +179,7 @@ func (l *lane) mark(ctx context.Context, least int) error {
 	if err != nil {
 		return fmt.Errorf("encode the settled mark: %w", err)
 	}
-	return l.link.Send(ctx, []*proto.Message{{Type: proto.MessageType_MARK, Payload: payload}})
+	return l.link.Send(ctx, []*proto.Message{{Type: proto.TypeMark, Payload: payload}})
 }
 
 // startBodies sends the streamed bodies that wait, a few at a time.
@@ -212,7 +212,7 @@ func (l *lane) body(ctx context.Context, it backlog.Item) error {
 	if err == nil {
 		return nil
 	}
-	if no, ok := errors.AsType[BodyRefusal](err); ok && no.Refusal().GetCode() != proto.Code_CODE_NEED_BODY {
+	if no, ok := errors.AsType[BodyRefusal](err); ok && no.Refusal().GetCode() != proto.CodeNeedBody {
 		return l.follow(ctx, []answered{{flight: flight{it, st.Record}, refusal: no.Refusal()}})
 	}
 	l.failed(it, "send its body: "+err.Error())
@@ -225,9 +225,9 @@ func (l *lane) offer(ctx context.Context, it backlog.Item, st *proto.Stored) err
 	if err != nil {
 		return err
 	}
-	kind := proto.MessageType_DATA
+	kind := proto.TypeData
 	if it.Key.Part == backlog.PartResult {
-		kind = proto.MessageType_RESULT
+		kind = proto.TypeResult
 	}
 	return l.o.cfg.Bodies.Send(ctx, l.peer, &proto.Offer{Envelope: env, Type: kind}, st.Record.BodyBlob)
 }

@@ -56,7 +56,7 @@ func (b *testBodies) Send(_ context.Context, _ proto.PeerID, o *proto.Offer, nam
 		return refusedBody{b.no}
 	}
 	if b.slot != "" && string(o.Envelope.Slot) != b.slot {
-		return refusedBody{&proto.Refusal{Code: proto.Code_CODE_BAD_KEY}}
+		return refusedBody{&proto.Refusal{Code: proto.CodeBadKey}}
 	}
 	b.sent = append(b.sent, fmt.Sprint(o.Type, " ", name))
 	return nil
@@ -91,7 +91,7 @@ func TestLargeBodies(t *testing.T) {
 		asked := map[string]int{}
 		g.say = func(m *proto.Message) *proto.Refusal {
 			if asked[m.Id]++; asked[m.Id] == 1 && m.Id != "" && bodies.count() > 0 {
-				return &proto.Refusal{Code: proto.Code_CODE_NEED_BODY}
+				return &proto.Refusal{Code: proto.CodeNeedBody}
 			}
 			return nil
 		}
@@ -130,8 +130,8 @@ func TestRefusedBody(t *testing.T) {
 		code proto.Code
 		want proto.TaskState
 	}{
-		{proto.Code_CODE_EXPIRED, pending}, {proto.Code_CODE_DENIED, dead}, {proto.Code_CODE_TOO_LARGE, dead},
-		{proto.Code_CODE_DUPLICATE, accepted}, {proto.Code_CODE_FULL, pending}, {proto.Code_CODE_NEED_BODY, pending},
+		{proto.CodeExpired, pending}, {proto.CodeDenied, dead}, {proto.CodeTooLarge, dead},
+		{proto.CodeDuplicate, accepted}, {proto.CodeFull, pending}, {proto.CodeNeedBody, pending},
 	}
 	for _, tt := range tests {
 		t.Run(tt.code.Name(), func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestBadKeyIsWrappedAnew(t *testing.T) {
 		g.say = func(m *proto.Message) *proto.Refusal {
 			var env proto.Envelope
 			if err := proto.Decode(m.Payload, &env); err != nil || string(env.Slot) != "new" {
-				return &proto.Refusal{Code: proto.Code_CODE_BAD_KEY}
+				return &proto.Refusal{Code: proto.CodeBadKey}
 			}
 			return nil
 		}
@@ -193,7 +193,7 @@ func TestBadKeyIsWrappedAnew(t *testing.T) {
 func TestResultsGoHome(t *testing.T) {
 	inBubble(t, Config{ResultFor: time.Hour}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.Code_CODE_INTERNAL)
+		g.saying(proto.CodeInternal)
 		also := func(b *store.Batch) { b.Put(store.Inbox, []byte("task"), []byte("done")) }
 		d := h.resultDraft(g.peer(), "")
 		if err := h.PutResult(t.Context(), d, also); err != nil {
@@ -222,9 +222,9 @@ func TestResultsGoHome(t *testing.T) {
 		if st := h.Stats(); st.Live != 0 {
 			t.Errorf("a committed result is still here: %+v", st)
 		}
-		for _, code := range []proto.Code{proto.Code_CODE_STALE, proto.Code_CODE_DUPLICATE} {
+		for _, code := range []proto.Code{proto.CodeStale, proto.CodeDuplicate} {
 			g.say = func(*proto.Message) *proto.Refusal {
-				return &proto.Refusal{Code: code, State: proto.TaskState_TASK_STATE_CANCELLED}
+				return &proto.Refusal{Code: code, State: proto.Cancelled}
 			}
 			if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
 				t.Fatal(err)
@@ -234,7 +234,7 @@ func TestResultsGoHome(t *testing.T) {
 				t.Errorf("after %v: %+v", code.Name(), st)
 			}
 		}
-		g.saying(proto.Code_CODE_BAD_FORM)
+		g.saying(proto.CodeBadForm)
 		if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -275,13 +275,13 @@ func TestBadAcks(t *testing.T) {
 			return &proto.Ack{From: 1, UpTo: 1, Time: 5, Signature: newTarget(g.t).keys.SignAck([][]byte{statement(g, d)})}
 		}},
 		{"with a refusal of another frame", func(*target, *Draft) *proto.Ack {
-			return &proto.Ack{From: 1, UpTo: 1, Refusals: []*proto.Refusal{{Number: 2, Code: proto.Code_CODE_DENIED}}}
+			return &proto.Ack{From: 1, UpTo: 1, Refusals: []*proto.Refusal{{Number: 2, Code: proto.CodeDenied}}}
 		}},
 		{"with a refusal that is none", func(*target, *Draft) *proto.Ack {
 			return &proto.Ack{From: 1, UpTo: 1, Refusals: []*proto.Refusal{{Number: 1}}}
 		}},
 		{"with a frame refused twice", func(*target, *Draft) *proto.Ack {
-			return &proto.Ack{From: 1, UpTo: 1, Refusals: []*proto.Refusal{{Number: 1, Code: proto.Code_CODE_BUSY}, {Number: 1, Code: proto.Code_CODE_DENIED}}}
+			return &proto.Ack{From: 1, UpTo: 1, Refusals: []*proto.Refusal{{Number: 1, Code: proto.CodeBusy}, {Number: 1, Code: proto.CodeDenied}}}
 		}},
 	}
 	for _, tt := range tests {
@@ -319,7 +319,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 		for range 1000 {
 			drafts = append(drafts, h.draft(g.peer(), day, nil))
 		}
-		drafts = append(drafts, h.draft(g.peer(), day, func(r *proto.Record) { r.Class = proto.Class_CLASS_CRITICAL }))
+		drafts = append(drafts, h.draft(g.peer(), day, func(r *proto.Record) { r.Class = proto.Critical }))
 		h.mustSubmit(drafts...)
 		w := &wire{g: g, frames: make(chan []*proto.Message), acks: make(chan *proto.Ack)}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -407,7 +407,7 @@ func TestListsAndShelves(t *testing.T) {
 			"a kind":   {Query{Kind: "kind-1"}, 3},
 			"a peer":   {Query{Peer: g.peer()}, 9},
 			"no peer":  {Query{Peer: proto.PeerID{9}}, 0},
-			"a class":  {Query{Class: proto.Class_CLASS_LOW}, 0},
+			"a class":  {Query{Class: proto.Low}, 0},
 			"too late": {Query{Before: time.Now().Add(-time.Hour)}, 0},
 			"a match":  {Query{Match: func(id proto.TaskID, _ *proto.Record) bool { return id == ids[8] }}, 1},
 		} {
@@ -458,7 +458,7 @@ func TestRunTidiesTheShelves(t *testing.T) {
 	cfg := Config{Retention: Retention{MaxDead: 10, Archive: func(_ context.Context, list []backlog.Archived) error { archived += len(list); return nil }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.Code_CODE_DENIED)
+		g.saying(proto.CodeDenied)
 		defer h.connect(g)()
 		var drafts []*Draft
 		for range 1000 {

@@ -18,14 +18,14 @@ const Forgotten = "forgotten: its target does not know it any more"
 // the task and owes its result.
 func awaited(k backlog.Key, r *proto.Record) bool {
 	return k.Part == backlog.PartTask && !strings.HasPrefix(r.Target, queuePrefix) &&
-		(r.State == proto.TaskState_TASK_STATE_ACCEPTED || r.State == proto.TaskState_TASK_STATE_RUNNING)
+		(r.State == proto.Accepted || r.State == proto.Running)
 }
 
 // Awaited returns the tasks that p was sent by name, has accepted, and owes the
 // results of.
 func (o *Outbox) Awaited(p proto.PeerID) (ids []proto.TaskID, err error) {
 	states := o.backlog.GroupCounts(string(p[:])).ByState
-	if states[proto.TaskState_TASK_STATE_ACCEPTED]+states[proto.TaskState_TASK_STATE_RUNNING] == 0 {
+	if states[proto.Accepted]+states[proto.Running] == 0 {
 		return nil, nil
 	}
 	for cursor := []byte(nil); ; {
@@ -61,7 +61,7 @@ func (o *Outbox) Forget(ctx context.Context, p proto.PeerID, id proto.TaskID) (b
 	switch r := st.Record; {
 	case string(r.Peer) != string(p[:]) || !awaited(k, r):
 		return false, nil
-	case r.Mode == proto.Mode_MODE_AT_MOST_ONCE:
+	case r.Mode == proto.AtMostOnce:
 		err = o.doubtful(ctx, p, k, r.Seq(), now)
 	case now.UnixMilli() >= r.NotAfterMs || o.cfg.Reseal == nil:
 		return false, nil // it may not start any more: its time ends it
@@ -83,7 +83,7 @@ func (o *Outbox) doubtful(ctx context.Context, p proto.PeerID, k backlog.Key, se
 			return backlog.Keep
 		}
 		r.Reason = "indeterminate: its target does not know it any more and may have run it, and its mode is at_most_once"
-		r.Move(proto.TaskState_TASK_STATE_INDETERMINATE, now, Forgotten)
+		r.Move(proto.Indeterminate, now, Forgotten)
 		r.Events[len(r.Events)-1].Node = p[:]
 		rec = r
 		return backlog.Write
@@ -103,7 +103,7 @@ func (o *Outbox) again(ctx context.Context, p proto.PeerID, k backlog.Key, st *p
 			return backlog.Keep
 		}
 		r.SeqBoot, r.SeqCounter, r.DueMs = seq.Boot, seq.Counter, 0
-		r.Move(proto.TaskState_TASK_STATE_PENDING, now, Forgotten)
+		r.Move(proto.Pending, now, Forgotten)
 		r.Events[len(r.Events)-1].Node = p[:]
 		return backlog.Requeue
 	})

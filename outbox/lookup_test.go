@@ -24,8 +24,8 @@ func resealing(st *proto.Stored) (*Draft, func(), error) {
 // above the settled mark, also over a crash; one of mode at_most_once is
 // INDETERMINATE until its late result, a person or its time ends it.
 func TestForgottenTask(t *testing.T) {
-	const indeterminate = proto.TaskState_TASK_STATE_INDETERMINATE
-	once := func(r *proto.Record) { r.Mode = proto.Mode_MODE_AT_MOST_ONCE }
+	const indeterminate = proto.Indeterminate
+	once := func(r *proto.Record) { r.Mode = proto.AtMostOnce }
 	inBubble(t, Config{Sealing: Sealing{Reseal: resealing}}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		cut := h.connect(g)

@@ -46,7 +46,7 @@ func history(t *testing.T, h *home, rnd *rand.Rand) {
 			if rnd.IntN(10) > 0 {
 				return nil
 			}
-			codes := []proto.Code{proto.Code_CODE_BUSY, proto.Code_CODE_FULL, proto.Code_CODE_DRAINING, proto.Code(55)}
+			codes := []proto.Code{proto.CodeBusy, proto.CodeFull, proto.CodeDraining, proto.Code(55)}
 			return &proto.Refusal{Code: codes[rnd.IntN(len(codes))]}
 		}
 	}

@@ -64,7 +64,7 @@ func (n *notes) refusedAs(codes []proto.Code) map[backlog.Key]bool {
 	defer n.mu.Unlock()
 	out := map[backlog.Key]bool{}
 	for k, p := range n.all {
-		if p.code != proto.Code_CODE_UNSPECIFIED && slices.Contains(codes, p.code) {
+		if p.code != proto.CodeOK && slices.Contains(codes, p.code) {
 			out[k] = true
 		}
 	}

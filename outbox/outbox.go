@@ -88,7 +88,7 @@ func (o *Outbox) backlogConfig() backlog.Config {
 
 // parked: a task that the other side has waits for its result, not for a lane.
 func parked(k backlog.Key, r *proto.Record) bool {
-	return k.Part == backlog.PartTask && r.State != proto.TaskState_TASK_STATE_PENDING
+	return k.Part == backlog.PartTask && r.State != proto.Pending
 }
 
 // expires returns when the time of an entry must be looked at.
@@ -96,7 +96,7 @@ func (o *Outbox) expires(k backlog.Key, r *proto.Record) int64 {
 	switch {
 	case k.Part == backlog.PartResult:
 		return r.NotAfterMs + o.limits.result.Milliseconds()
-	case k.Part == backlog.PartTask && r.State == proto.TaskState_TASK_STATE_PENDING:
+	case k.Part == backlog.PartTask && r.State == proto.Pending:
 		return r.NotAfterMs
 	}
 	return o.limits.lastWord(r.NotAfterMs)
@@ -105,7 +105,7 @@ func (o *Outbox) expires(k backlog.Key, r *proto.Record) int64 {
 // found takes up an entry that an earlier start left.
 func (o *Outbox) found(k backlog.Key, r *proto.Record) {
 	o.stamps.note(r)
-	if k.Part != backlog.PartTask || r.State != proto.TaskState_TASK_STATE_PENDING {
+	if k.Part != backlog.PartTask || r.State != proto.Pending {
 		return
 	}
 	if p, err := proto.PeerIDFrom(r.Peer); err == nil {

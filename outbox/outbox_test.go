@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	pending   = proto.TaskState_TASK_STATE_PENDING
-	sent      = proto.TaskState_TASK_STATE_SENT
-	accepted  = proto.TaskState_TASK_STATE_ACCEPTED
-	running   = proto.TaskState_TASK_STATE_RUNNING
-	success   = proto.TaskState_TASK_STATE_SUCCESS
-	failed    = proto.TaskState_TASK_STATE_FAILED
-	dead      = proto.TaskState_TASK_STATE_DEAD_LETTER
-	cancelled = proto.TaskState_TASK_STATE_CANCELLED
-	expired   = proto.TaskState_TASK_STATE_EXPIRED
+	pending   = proto.Pending
+	sent      = proto.Sent
+	accepted  = proto.Accepted
+	running   = proto.Running
+	success   = proto.Success
+	failed    = proto.Failed
+	dead      = proto.DeadLetter
+	cancelled = proto.Cancelled
+	expired   = proto.Expired
 )
 
 var testMesh = proto.MeshID{1, 2, 3}
@@ -108,7 +108,7 @@ func (h *home) draft(target proto.PeerID, ttl time.Duration, set func(*proto.Rec
 	d := &Draft{Header: proto.Header{
 		What: proto.WhatTask, Suite: 1, Mesh: testMesh, ID: proto.NewTaskID(now), Origin: h.keys.Peer(), Target: target,
 		Seq: h.NextSeq(target), Created: now.UnixMilli(), NotAfter: now.Add(ttl).UnixMilli(),
-	}, Record: &proto.Record{Kind: "test", Class: proto.Class_CLASS_NORMAL}}
+	}, Record: &proto.Record{Kind: "test", Class: proto.Normal}}
 	if set != nil {
 		set(d.Record)
 	}
@@ -252,7 +252,7 @@ func (g *target) receive(w *wire, msgs []*proto.Message) *proto.Ack {
 	ack := &proto.Ack{From: w.n + 1, Time: time.Now().UnixMilli()}
 	var statements [][]byte
 	for _, m := range msgs {
-		if m.Type == proto.MessageType_MARK {
+		if m.Type == proto.TypeMark {
 			g.marked(m)
 			continue
 		}
@@ -292,7 +292,7 @@ func (g *target) take(m *proto.Message, statements *[][]byte, now int64) *proto.
 			return r
 		}
 	}
-	if m.Type == proto.MessageType_CANCEL {
+	if m.Type == proto.TypeCancel {
 		c := new(proto.Cancel)
 		if err := proto.Decode(m.Payload, c); err != nil {
 			g.t.Error(err)
@@ -312,7 +312,7 @@ func (g *target) take(m *proto.Message, statements *[][]byte, now int64) *proto.
 		g.t.Error(err)
 	}
 	what := byte(proto.WhatTask)
-	if m.Type == proto.MessageType_RESULT {
+	if m.Type == proto.TypeResult {
 		what = proto.WhatResult
 	}
 	leaf := identity.EnvelopeLeaf(env.Header, env.Body, what)

@@ -63,9 +63,9 @@ func (l *lane) message(it backlog.Item) (*proto.Message, *proto.Record, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode it: %w", err)
 	}
-	kind := proto.MessageType_DATA
+	kind := proto.TypeData
 	if it.Key.Part == backlog.PartResult {
-		kind = proto.MessageType_RESULT
+		kind = proto.TypeResult
 	}
 	return &proto.Message{
 		Id: it.Key.ID.String(), Type: kind, Payload: payload, Signature: env.Signature,

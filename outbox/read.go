@@ -26,11 +26,11 @@ func (o *Outbox) Get(id proto.TaskID) (*proto.Record, error) {
 
 // show sets the state that only memory knows.
 func (o *Outbox) show(k backlog.Key, r *proto.Record) {
-	if r.State != proto.TaskState_TASK_STATE_PENDING {
+	if r.State != proto.Pending {
 		return
 	}
 	if where, ok := o.backlog.Where(k); ok && where.Word == "taken" {
-		r.State = proto.TaskState_TASK_STATE_SENT
+		r.State = proto.Sent
 	}
 }
 
@@ -230,7 +230,7 @@ func (o *Outbox) why(k backlog.Key, r *proto.Record) Why {
 // Waiting returns how many entries wait for a link to the peer or an answer of
 // it: whether it is worth dialling.
 func (o *Outbox) Waiting(p proto.PeerID) int {
-	return o.backlog.GroupCounts(string(p[:])).ByState[proto.TaskState_TASK_STATE_PENDING]
+	return o.backlog.GroupCounts(string(p[:])).ByState[proto.Pending]
 }
 
 // Unended counts the tasks for a peer that have not ended, by the target that was

@@ -212,7 +212,7 @@ func (o *Outbox) restampSome(ctx context.Context, m moment, keys []backlog.Key) 
 			o.stamps.note(r)
 			return backlog.Keep
 		}
-		task, waits := k.Part == backlog.PartTask, r.State == proto.TaskState_TASK_STATE_PENDING
+		task, waits := k.Part == backlog.PartTask, r.State == proto.Pending
 		idle := task && waits && !o.maybeSent(k, r)
 		anew[i] = idle && by != 0 && r.StampDoubted
 		m.move(r, by, task && !idle)
@@ -262,7 +262,7 @@ func (o *Outbox) signAnew(ctx context.Context, k backlog.Key) bool {
 	}
 	was := st.Record.CreatedMs
 	rec, err := o.reseal(ctx, k, st, func(r *proto.Record) backlog.Action {
-		if r.State != proto.TaskState_TASK_STATE_PENDING || r.CreatedMs != was {
+		if r.State != proto.Pending || r.CreatedMs != was {
 			return backlog.Keep
 		}
 		r.AddEvent(&proto.Event{TimeMs: o.cfg.Clock.Now().UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: signedAnew})

@@ -46,7 +46,7 @@ func newWrongHome(t *testing.T, off time.Duration) *wrongHome {
 		checks := identity.Checks{Mesh: identity.Mesh{ID: testMesh}, Self: h.g.peer(), Now: time.Now(), Verifier: h.g.verifier}
 		env.Signature = m.Signature
 		var no *identity.CheckError
-		if _, err := checks.Check(&env); errors.As(err, &no) && (no.Code == proto.Code_CODE_EXPIRED || no.Code == proto.Code_CODE_BUSY) {
+		if _, err := checks.Check(&env); errors.As(err, &no) && (no.Code == proto.CodeExpired || no.Code == proto.CodeBusy) {
 			return &proto.Refusal{Code: no.Code, Detail: no.Error()}
 		}
 		return nil

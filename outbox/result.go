@@ -110,7 +110,7 @@ func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
 
 // unneeded tells of a result that a home has noted as one that does not count.
 func (o *Outbox) unneeded(k backlog.Key, home proto.PeerID, r *proto.Refusal) {
-	if k.Part != backlog.PartResult || r.GetCode() != proto.Code_CODE_STALE {
+	if k.Part != backlog.PartResult || r.GetCode() != proto.CodeStale {
 		return
 	}
 	o.cfg.Logger.Warn("the home of a task does not need its result", "task", k.ID.String(), "home", home.Short(), "state", r.GetState().Name(), "detail", r.GetDetail())

@@ -23,12 +23,12 @@ func TestRefusedResultIsKept(t *testing.T) {
 		dead bool // it becomes a dead letter
 		told bool // on the first refusal
 	}{
-		{"EXPIRED", proto.Code_CODE_EXPIRED, false, true},
-		{"DENIED", proto.Code_CODE_DENIED, false, true},
-		{"BUSY", proto.Code_CODE_BUSY, false, false},
-		{"BAD_SIGNATURE", proto.Code_CODE_BAD_SIGNATURE, true, true},
-		{"TOO_LARGE", proto.Code_CODE_TOO_LARGE, true, true},
-		{"STALE for a task that is not known", proto.Code_CODE_STALE, true, true},
+		{"EXPIRED", proto.CodeExpired, false, true},
+		{"DENIED", proto.CodeDenied, false, true},
+		{"BUSY", proto.CodeBusy, false, false},
+		{"BAD_SIGNATURE", proto.CodeBadSignature, true, true},
+		{"TOO_LARGE", proto.CodeTooLarge, true, true},
+		{"STALE for a task that is not known", proto.CodeStale, true, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.say = func(*proto.Message) *proto.Refusal {
-			return &proto.Refusal{Code: proto.Code_CODE_STALE, State: proto.TaskState_TASK_STATE_CANCELLED}
+			return &proto.Refusal{Code: proto.CodeStale, State: proto.Cancelled}
 		}
 		d := h.resultDraft(g.peer(), "")
 		if err := h.PutResult(t.Context(), d, nil); err != nil {
@@ -134,7 +134,7 @@ func TestRefusalThatLastsIsTold(t *testing.T) {
 	cfg := Config{Results: ResultHooks{Refused: func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) { told++ }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.Code_CODE_BUSY)
+		g.saying(proto.CodeBusy)
 		d := h.resultDraft(g.peer(), "")
 		if err := h.PutResult(t.Context(), d, nil); err != nil {
 			t.Fatal(err)

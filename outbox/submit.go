@@ -167,7 +167,7 @@ func (o *Outbox) giveBack(j *job) {
 // and commits has little left to do for each task.
 func (o *Outbox) prepare(j *job) (err error) {
 	h, r := &j.draft.Header, j.draft.Record
-	r.State = proto.TaskState_TASK_STATE_PENDING
+	r.State = proto.Pending
 	r.Peer = h.Target[:]
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
 	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter
@@ -285,7 +285,7 @@ func (o *Outbox) answer(j *job, err error) {
 // events and receipts. What is copied here nobody changes.
 func born(r *proto.Record) *proto.Record {
 	return &proto.Record{
-		State: proto.TaskState_TASK_STATE_PENDING, Class: r.Class, Peer: r.Peer, Kind: r.Kind, Target: r.Target,
+		State: proto.Pending, Class: r.Class, Peer: r.Peer, Kind: r.Kind, Target: r.Target,
 		SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,
 		IdempotencyKey: r.IdempotencyKey, OrderingKey: r.OrderingKey, Labels: r.Labels, RedriveOf: r.RedriveOf,
 		Traceparent: r.Traceparent,

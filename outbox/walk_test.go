@@ -39,11 +39,11 @@ func TestRefusedTask(t *testing.T) {
 		code proto.Code
 		want proto.TaskState
 	}{
-		{proto.Code_CODE_NO_HANDLER, pending}, {proto.Code_CODE_FULL, pending}, {proto.Code_CODE_BUSY, pending},
-		{proto.Code_CODE_DRAINING, pending}, {proto.Code_CODE_BAD_KEY, pending},
-		{proto.Code_CODE_UNKNOWN_VERSION, pending}, {proto.Code(77), pending},
-		{proto.Code_CODE_EXPIRED, pending}, {proto.Code_CODE_DENIED, dead}, {proto.Code_CODE_BAD_SIGNATURE, dead},
-		{proto.Code_CODE_TOO_LARGE, dead}, {proto.Code_CODE_BAD_FORM, dead}, {proto.Code_CODE_DUPLICATE, accepted},
+		{proto.CodeNoHandler, pending}, {proto.CodeFull, pending}, {proto.CodeBusy, pending},
+		{proto.CodeDraining, pending}, {proto.CodeBadKey, pending},
+		{proto.CodeUnknownVersion, pending}, {proto.Code(77), pending},
+		{proto.CodeExpired, pending}, {proto.CodeDenied, dead}, {proto.CodeBadSignature, dead},
+		{proto.CodeTooLarge, dead}, {proto.CodeBadForm, dead}, {proto.CodeDuplicate, accepted},
 	}
 	for _, tt := range tests {
 		t.Run(tt.code.Name(), func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestRefusedTask(t *testing.T) {
 func TestInternalSpendsAttempts(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.Code_CODE_INTERNAL)
+		g.saying(proto.CodeInternal)
 		id := h.submit(g.peer(), day, nil)
 		cut := h.connect(g)
 		time.Sleep(4 * time.Second)
@@ -197,13 +197,13 @@ func TestExpiryOfWhatWasNeverSent(t *testing.T) {
 func TestExpiredByTheTargetAlone(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.Code_CODE_EXPIRED)
+		g.saying(proto.CodeExpired)
 		id := h.submit(g.peer(), time.Hour, nil)
 		defer h.connect(g)()
 		time.Sleep(time.Hour - proto.Skew - time.Minute)
 		h.want(id, pending)
 		time.Sleep(proto.Skew)
-		h.Hurry(g.peer(), proto.Code_CODE_EXPIRED)
+		h.Hurry(g.peer(), proto.CodeExpired)
 		time.Sleep(time.Minute)
 		h.want(id, expired)
 	})
@@ -212,7 +212,7 @@ func TestExpiredByTheTargetAlone(t *testing.T) {
 // I2, I3: a result that comes to a task which its home ended by its clock alone ends it,
 // unless the task was made anew since, or somebody else sends it.
 func TestResultAfterTheTimeOfItsTask(t *testing.T) {
-	failed := proto.TaskState_TASK_STATE_FAILED
+	failed := proto.Failed
 	tests := []struct {
 		name    string
 		state   proto.TaskState // of the result
@@ -224,8 +224,8 @@ func TestResultAfterTheTimeOfItsTask(t *testing.T) {
 		{"success", success, false, false, success, 0},
 		{"a failure", failed, false, false, failed, 0},
 		{"a second word that its time was over", expired, false, false, expired, 0},
-		{"of a task that was made anew", success, true, false, expired, proto.Code_CODE_STALE},
-		{"of another node", success, false, true, expired, proto.Code_CODE_STALE},
+		{"of a task that was made anew", success, true, false, expired, proto.CodeStale},
+		{"of another node", success, false, true, expired, proto.CodeStale},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -298,7 +298,7 @@ func TestExpiryOfWhatMayBeSent(t *testing.T) {
 				for i, want := range []struct {
 					body string
 					code proto.Code
-				}{{"late", 0}, {"late", 0}, {"other", proto.Code_CODE_STALE}} {
+				}{{"late", 0}, {"late", 0}, {"other", proto.CodeStale}} {
 					v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, want.body)})
 					if v[0].Code != want.code || v[0].State != success {
 						t.Errorf("verdict %d: %+v", i, v[0])
@@ -406,7 +406,7 @@ func TestForeignResults(t *testing.T) {
 			"another epoch": h.Commit(t.Context(), g.peer(), []ResultIn{bad}),
 			"another task":  h.Commit(t.Context(), g.peer(), []ResultIn{unknown}),
 		} {
-			if v[0].Code != proto.Code_CODE_STALE {
+			if v[0].Code != proto.CodeStale {
 				t.Errorf("%s: %+v", name, v[0])
 			}
 		}
@@ -419,7 +419,7 @@ func TestForeignResults(t *testing.T) {
 			t.Errorf("%d orphans, %d events", len(r.Orphans), len(r.Events))
 		}
 		v := h.Commit(t.Context(), g.peer(), []ResultIn{good, g.result(h, id, success, "other")})
-		if v[0].Code != 0 || v[1].Code != proto.Code_CODE_STALE {
+		if v[0].Code != 0 || v[1].Code != proto.CodeStale {
 			t.Errorf("two results of one task: %+v", v)
 		}
 		if r, _ := h.Get(id); string(r.Result) != "out" {
@@ -428,7 +428,7 @@ func TestForeignResults(t *testing.T) {
 		big := g.result(h, h.submit(g.peer(), day, nil), success, strings.Repeat("x", proto.MaxInlineRecord+1))
 		synctest.Wait()
 		big.Seq = g.tasks[big.ID].Seq
-		if v := h.Commit(t.Context(), g.peer(), []ResultIn{big}); v[0].Code != proto.Code_CODE_NEED_BODY {
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{big}); v[0].Code != proto.CodeNeedBody {
 			t.Errorf("a large result without a blob: %+v", v[0])
 		}
 		big.Blob = "result-1"

@@ -107,13 +107,13 @@ func TestBadClaimsChangeNothing(t *testing.T) {
 			return b.home.OnRenew(from, &proto.Renew{Claims: []*proto.Claim{k}}, b.now)
 		},
 		"release": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
-			return b.home.OnRelease(from, &proto.Release{Released: []*proto.Released{{Claim: k, Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED}}}, b.now)
+			return b.home.OnRelease(from, &proto.Release{Released: []*proto.Released{{Claim: k, Cause: proto.CauseFailed}}}, b.now)
 		},
 		"status": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
 			return b.home.OnStatusReply(from, &proto.StatusReply{Held: []*proto.Held{{Claim: k}}}, b.now)
 		},
 		"result": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
-			_, out := b.home.OnResult(from, Result{Claim: k, State: proto.TaskState_TASK_STATE_SUCCESS, Digest: []byte("x")}, b.now)
+			_, out := b.home.OnResult(from, Result{Claim: k, State: proto.Success, Digest: []byte("x")}, b.now)
 			return out
 		},
 	}
@@ -140,27 +140,27 @@ func TestBadClaimsChangeNothing(t *testing.T) {
 // The right claim does count: the table above is not empty talk.
 func TestTheRightClaimCounts(t *testing.T) {
 	b := newBench(t, nil)
-	r, out := b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.TaskState_TASK_STATE_SUCCESS, Digest: []byte("one")}, b.now)
-	if r.Code != 0 || len(out.Ends) != 1 || out.Ends[0].State != proto.TaskState_TASK_STATE_SUCCESS {
+	r, out := b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.Success, Digest: []byte("one")}, b.now)
+	if r.Code != 0 || len(out.Ends) != 1 || out.Ends[0].State != proto.Success {
 		t.Fatalf("ruling %v, ends %v", r, out.Ends)
 	}
-	r, out = b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.TaskState_TASK_STATE_SUCCESS, Digest: []byte("one")}, b.now)
+	r, out = b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.Success, Digest: []byte("one")}, b.now)
 	if r.Code != 0 || len(out.Ends) != 0 {
 		t.Errorf("the same result again: %v, ends %v", r, out.Ends)
 	}
-	r, out = b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.TaskState_TASK_STATE_SUCCESS, Digest: []byte("two")}, b.now)
-	if r.Code != proto.Code_CODE_STALE || len(out.Ends) != 0 || len(out.Orphans) != 1 {
+	r, out = b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.Success, Digest: []byte("two")}, b.now)
+	if r.Code != proto.CodeStale || len(out.Ends) != 0 || len(out.Orphans) != 1 {
 		t.Errorf("another result: %v, ends %v, orphans %v", r, out.Ends, out.Orphans)
 	}
 }
 
 // A result that is not one, or comes before any grant, ends nothing.
 func TestResultsThatAreNone(t *testing.T) {
-	for _, s := range []proto.TaskState{0, proto.TaskState_TASK_STATE_PENDING, proto.TaskState_TASK_STATE_RUNNING, proto.TaskState_TASK_STATE_INDETERMINATE, 99} {
+	for _, s := range []proto.TaskState{0, proto.Pending, proto.Running, proto.Indeterminate, 99} {
 		t.Run(s.String(), func(t *testing.T) {
 			b := newBench(t, nil)
 			r, out := b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: s}, b.now)
-			if r.Code != proto.Code_CODE_BAD_FORM || len(out.Ends) != 0 {
+			if r.Code != proto.CodeBadForm || len(out.Ends) != 0 {
 				t.Errorf("ruling %v, ends %v", r, out.Ends)
 			}
 		})
@@ -170,8 +170,8 @@ func TestResultsThatAreNone(t *testing.T) {
 		h.Add(Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", NotAfter: 1 << 60}, Now{})
 		k := &proto.Claim{Task: make([]byte, 16), Token: make([]byte, 16), BootId: bootA[:]}
 		k.Task[0] = 7
-		r, out := h.OnResult(ownerPeer, Result{Claim: k, State: proto.TaskState_TASK_STATE_SUCCESS}, Now{})
-		if r.Code != proto.Code_CODE_STALE || len(out.Ends) != 0 {
+		r, out := h.OnResult(ownerPeer, Result{Claim: k, State: proto.Success}, Now{})
+		if r.Code != proto.CodeStale || len(out.Ends) != 0 {
 			t.Errorf("ruling %v, ends %v", r, out.Ends)
 		}
 	})
@@ -182,7 +182,7 @@ func TestResultsThatAreNone(t *testing.T) {
 func TestForgedWordsToAnOwner(t *testing.T) {
 	moved := func(b *bench, change func(*proto.Ruling)) *proto.Ruling {
 		k, _ := claimFrom(b.claim())
-		r := k.ruling(proto.Code_CODE_MOVED)
+		r := k.ruling(proto.CodeMoved)
 		r.Home, r.Generation = otherPeer[:], 2
 		change(r)
 		return r
@@ -231,7 +231,7 @@ func TestForgedWordsToAnOwner(t *testing.T) {
 		})
 	}
 	t.Run("leave from a stranger", func(t *testing.T) {
-		b := newBench(t, func(x *Task) { x.Mode = proto.Mode_MODE_AT_MOST_ONCE })
+		b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 		b.owner.OnGrant(homePeer, b.grant, 0, b.now)
 		b.owner.Ready(b.task.ID, b.now)
 		k, _ := claimFrom(b.claim())
@@ -279,7 +279,7 @@ func TestHandoffsThatMustNotCount(t *testing.T) {
 	for name, change := range map[string]func(*proto.Handoff, *Task){
 		"first generation": func(m *proto.Handoff, _ *Task) { m.Lease.Generation = 1 },
 		"another task":     func(_ *proto.Handoff, x *Task) { x.ID[5]++ },
-		"ended already":    func(m *proto.Handoff, _ *Task) { m.Lease.State = proto.TaskState_TASK_STATE_SUCCESS },
+		"ended already":    func(m *proto.Handoff, _ *Task) { m.Lease.State = proto.Success },
 		"uses up epochs":   func(m *proto.Handoff, _ *Task) { m.Lease.EpochBoot = 1<<64 - 1 },
 		"nothing in it":    func(m *proto.Handoff, _ *Task) { m.Lease = nil },
 		"out of its order": func(m *proto.Handoff, _ *Task) { m.Behind = make([]byte, 16) },
@@ -303,7 +303,7 @@ func TestHandoffsThatMustNotCount(t *testing.T) {
 		if len(to.cells) != 1 {
 			t.Fatalf("%d cells", len(to.cells))
 		}
-		_, out := to.OnResult(ownerPeer, Result{Claim: claimOf(to.cells[task.ID]), State: proto.TaskState_TASK_STATE_SUCCESS, Digest: []byte("x")}, now)
+		_, out := to.OnResult(ownerPeer, Result{Claim: claimOf(to.cells[task.ID]), State: proto.Success, Digest: []byte("x")}, now)
 		if len(out.Ends) != 1 {
 			t.Fatal("the owner's result did not count at the new home")
 		}
@@ -349,7 +349,7 @@ func TestDamagedRecords(t *testing.T) {
 // Whatever the new home has settled of its own epochs: the answer is kept, so that
 // the grant, when it comes after all, starts nothing (I3, I6).
 func TestAGrantThatComesAfterItsNewHomeAsked(t *testing.T) {
-	b := newBench(t, func(x *Task) { x.Mode = proto.Mode_MODE_AT_MOST_ONCE })
+	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	b.owner.settle(otherPeer, proto.Seq{Boot: 1000, Counter: 9}) // its epochs are above those of the old home
 	k := b.claim()
 	k.BootId, k.Generation = nil, 2
@@ -370,10 +370,10 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	b.owner.Begin(func(proto.TaskID) Policy { return PolicyRetry }, b.now)
 	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
 	b.owner.Ready(b.task.ID, b.now)
-	b.owner.Finish(b.task.ID, proto.TaskState_TASK_STATE_SUCCESS, []byte("done"), b.now)
+	b.owner.Finish(b.task.ID, proto.Success, []byte("done"), b.now)
 	r, _ := claimFrom(b.claim())
-	over := r.ruling(proto.Code_CODE_STALE)
-	over.State = proto.TaskState_TASK_STATE_CANCELLED
+	over := r.ruling(proto.CodeStale)
+	over.State = proto.Cancelled
 	b.owner.OnResultAnswer(homePeer, over, b.now)
 	b.owner.settle(homePeer, r.epoch) // what it was granted next is not taken yet, and holds the mark here
 	wait := func(d time.Duration) {
@@ -393,7 +393,7 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	}
 	k, _ := claimFrom(b.grant.Claim)
 	k.boot = bootA
-	b.owner.OnReleaseReply(homePeer, &proto.ReleaseReply{Rulings: []*proto.Ruling{k.ruling(proto.Code_CODE_STALE)}}, b.now)
+	b.owner.OnReleaseReply(homePeer, &proto.ReleaseReply{Rulings: []*proto.Ruling{k.ruling(proto.CodeStale)}}, b.now)
 	b.owner.settle(homePeer, k.epoch)
 	wait(b.owner.cfg.Linger + 2*time.Second)
 	if len(b.owner.runs) > 0 {
@@ -405,7 +405,7 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 // owner started it under the later lease: to who asks about the earlier one it says that
 // this is over once it is, so that no lane there stands still for ever (I20).
 func TestALeaseOfTwoHomesIsOverForBoth(t *testing.T) {
-	b := newBench(t, func(x *Task) { x.Mode = proto.Mode_MODE_AT_MOST_ONCE })
+	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	earlier := b.claim()
 	earlier.EpochBoot--
 	says := func() proto.ReleaseCause {
@@ -414,7 +414,7 @@ func TestALeaseOfTwoHomesIsOverForBoth(t *testing.T) {
 				return m.Released[0].Cause
 			}
 		}
-		return proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED
+		return proto.CauseUnspecified
 	}
 	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
 	b.owner.Ready(b.task.ID, b.now)
@@ -422,22 +422,22 @@ func TestALeaseOfTwoHomesIsOverForBoth(t *testing.T) {
 	if out := b.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{r.ruling(0)}}, b.now); len(out.Starts) != 1 {
 		t.Fatal("it was not started")
 	}
-	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED {
+	if got := says(); got != proto.CauseUnspecified {
 		t.Errorf("while it runs: %v", got)
 	}
-	b.owner.Finish(b.task.ID, proto.TaskState_TASK_STATE_SUCCESS, []byte("done"), b.now)
-	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED {
+	b.owner.Finish(b.task.ID, proto.Success, []byte("done"), b.now)
+	if got := says(); got != proto.CauseUnspecified {
 		t.Errorf("while its result is on its way: %v", got)
 	}
-	over := r.ruling(proto.Code_CODE_STALE)
-	over.State = proto.TaskState_TASK_STATE_CANCELLED
+	over := r.ruling(proto.CodeStale)
+	over.State = proto.Cancelled
 	b.owner.OnResultAnswer(homePeer, over, b.now)
-	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_PARKED {
+	if got := says(); got != proto.CauseParked {
 		t.Errorf("when nobody takes its result: %v", got)
 	}
 	run := b.owner.runs[b.task.ID]
-	run.phase, run.orphan = proto.LeasePhase_LEASE_PHASE_RELEASED, false // as after a crash, and the other home never hears of it
-	if got := says(); got != proto.ReleaseCause_RELEASE_CAUSE_PARKED {
+	run.phase, run.orphan = proto.LeaseReleased, false // as after a crash, and the other home never hears of it
+	if got := says(); got != proto.CauseParked {
 		t.Errorf("when its other home is gone for good: %v", got)
 	}
 }
@@ -460,7 +460,7 @@ func TestATaskThatCameBackIsAwaitedByNobody(t *testing.T) {
 	}
 	first := proto.TaskID{7, 0}
 	old.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: first[:], Generation: 2}}}, now)
-	back := &proto.Handoff{Lease: &proto.Lease{Task: first[:], Queue: "q", State: proto.TaskState_TASK_STATE_PENDING, Generation: 3, NotAfterMs: tasks[first].NotAfter}}
+	back := &proto.Handoff{Lease: &proto.Lease{Task: first[:], Queue: "q", State: proto.Pending, Generation: 3, NotAfterMs: tasks[first].NotAfter}}
 	old.OnHandoff(otherPeer, back, tasks[first], now)
 	if old.cells[first] == nil && old.moved[first].gen < 4 {
 		t.Fatal("it did not come back: nothing is tested")

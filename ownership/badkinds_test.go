@@ -11,7 +11,7 @@ var badMessageList = slices.Concat(badResults, badGrants, badAnswers, badMoves, 
 
 var badResults = []badMessage{
 	withBody("that names no end", ofEarly, vOwner, badForm, nil, func(v *victim) proto.Body {
-		return v.result(v.claim(), func(o *proto.Outcome) { o.State = proto.TaskState_TASK_STATE_RUNNING })
+		return v.result(v.claim(), func(o *proto.Outcome) { o.State = proto.Running })
 	}),
 	withBody("of no state", ofEarly, vOwner, badForm, nil, func(v *victim) proto.Body {
 		return v.result(v.claim(), func(o *proto.Outcome) { o.State = 0 })
@@ -19,19 +19,19 @@ var badResults = []badMessage{
 	withBody("of a state that is not known", ofEarly, vOwner, badForm, nil, func(v *victim) proto.Body {
 		return v.result(v.claim(), func(o *proto.Outcome) { o.State = 99 })
 	}),
-	withBody("after the first", ofTwo, vOwner, refusal{code: proto.Code_CODE_STALE, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("after the first", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
 		return v.result(v.claim(), func(o *proto.Outcome) { o.BodyDigest = slices.Repeat([]byte{2}, 32) })
 	}),
-	withBody("without a digest", ofTwo, vOwner, refusal{code: proto.Code_CODE_STALE, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("without a digest", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
 		return v.result(v.claim(), func(o *proto.Outcome) { o.BodyDigest = nil })
 	}),
-	withBody("the same digest as another end", ofTwo, vOwner, refusal{code: proto.Code_CODE_STALE, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
-		return v.result(v.claim(), func(o *proto.Outcome) { o.State = proto.TaskState_TASK_STATE_FAILED })
+	withBody("the same digest as another end", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+		return v.result(v.claim(), func(o *proto.Outcome) { o.State = proto.Failed })
 	}),
-	withBody("the same by another member", ofTwo, vOther, refusal{code: proto.Code_CODE_STALE, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("the same by another member", ofTwo, vOther, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
 		return v.result(v.claim(), nil)
 	}),
-	withBody("the same under another epoch", ofTwo, vOwner, refusal{code: proto.Code_CODE_STALE, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("the same under another epoch", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
 		k := v.claim()
 		k.EpochCounter++
 		return v.result(k, nil)
@@ -44,18 +44,18 @@ var badResults = []badMessage{
 	withBody("a renewal of a lease that another has by now", ofEpoch, vOwner, stale, grantAnew, func(v *victim) proto.Body {
 		return &proto.Renew{Number: 1, Claims: []*proto.Claim{v.claim()}}
 	}),
-	withBody("a release of what has ended", ofEpoch, vOwner, refusal{code: proto.Code_CODE_STALE, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
-		return &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.ReleaseCause_RELEASE_CAUSE_CRASHED}}}
+	withBody("a release of what has ended", ofEpoch, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+		return &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.CauseCrashed}}}
 	}),
 	withBody("a start that needs no leave", ofEarly, vOwner, badForm, nil, func(v *victim) proto.Body { return &proto.Start{Claims: []*proto.Claim{v.claim()}} }),
 	withBody("declined by another member", ofOwner, vOther, none, nil, func(v *victim) proto.Body {
-		return &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim(), Code: proto.Code_CODE_BUSY}}}
+		return &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim(), Code: proto.CodeBusy}}}
 	}),
 	withBody("declined after it was taken", ofEpoch, vOwner, none, nil, func(v *victim) proto.Body {
-		return &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim(), Code: proto.Code_CODE_BUSY}}}
+		return &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim(), Code: proto.CodeBusy}}}
 	}),
 	withBody("declined for an epoch that uses up the numbers", ofEpoch, vOwner, atDoor, nil, func(v *victim) proto.Body {
-		return &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim(), Code: proto.Code_CODE_STALE, SeenBoot: 1<<64 - 1}}}
+		return &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim(), Code: proto.CodeStale, SeenBoot: 1<<64 - 1}}}
 	}),
 }
 
@@ -68,8 +68,8 @@ func grantOf(v *victim, change func(*proto.Grant)) proto.Body {
 }
 
 var (
-	staleGrant = refusal{code: proto.Code_CODE_STALE, event: EventRefused}
-	otherGrant = refusal{code: proto.Code_CODE_STALE, event: EventForged}
+	staleGrant = refusal{code: proto.CodeStale, event: EventRefused}
+	otherGrant = refusal{code: proto.CodeStale, event: EventForged}
 )
 
 var badGrants = []badMessage{
@@ -85,7 +85,7 @@ var badGrants = []badMessage{
 	withBody("of another home with the same generation", ofGrant, vOther, otherGrant, nil, func(v *victim) proto.Body {
 		return grantOf(v, func(*proto.Grant) {})
 	}),
-	withBody("for an earlier start", ofGrant, vFar, refusal{code: proto.Code_CODE_BUSY, event: EventUnheeded}, nil, func(v *victim) proto.Body {
+	withBody("for an earlier start", ofGrant, vFar, refusal{code: proto.CodeBusy, event: EventUnheeded}, nil, func(v *victim) proto.Body {
 		return grantOf(v, func(g *proto.Grant) { g.Claim.Task, g.Claim.BootId = filled(0x55), vCloneBoot[:] })
 	}),
 	withBody("that its home has settled", ofGrant, vFar, staleGrant, func(v *victim) {
@@ -93,7 +93,7 @@ var badGrants = []badMessage{
 	}, func(v *victim) proto.Body {
 		return grantOf(v, func(g *proto.Grant) { g.Claim.Task = filled(0x55) })
 	}),
-	withBody("of who may not grant it", ofGrant, vStranger, refusal{code: proto.Code_CODE_DENIED, event: EventUnheeded}, func(v *victim) { v.code = proto.Code_CODE_DENIED }, func(v *victim) proto.Body {
+	withBody("of who may not grant it", ofGrant, vStranger, refusal{code: proto.CodeDenied, event: EventUnheeded}, func(v *victim) { v.code = proto.CodeDenied }, func(v *victim) proto.Body {
 		return grantOf(v, func(g *proto.Grant) { g.Claim.Task = filled(0x55) })
 	}),
 	withBody("a late copy of one that is over", ofGrant, vFar, refusal{event: EventRefused}, func(v *victim) {
@@ -131,10 +131,10 @@ var badAnswers = []badMessage{
 		return &proto.Committed{Rulings: v.answer(0, func(r *proto.Ruling) { r.BootId = vCloneBoot[:] })}
 	}),
 	withBody("lost by the word of who is not the home", ofAnswer, vOther, none, nil, func(v *victim) proto.Body {
-		return &proto.Renewed{Number: 1, Rulings: v.answer(proto.Code_CODE_STALE, nil)}
+		return &proto.Renewed{Number: 1, Rulings: v.answer(proto.CodeStale, nil)}
 	}),
 	withBody("lost by the word about another token", ofAnswer, vFar, none, nil, func(v *victim) proto.Body {
-		return &proto.Permit{Rulings: v.answer(proto.Code_CODE_STALE, func(r *proto.Ruling) { r.Token = filled(9) })}
+		return &proto.Permit{Rulings: v.answer(proto.CodeStale, func(r *proto.Ruling) { r.Token = filled(9) })}
 	}),
 	withBody("what was not given back is taken back", ofAnswer, vFar, none, nil, func(v *victim) proto.Body {
 		return &proto.ReleaseReply{Rulings: v.answer(0, nil)}
@@ -165,7 +165,7 @@ var badAnswers = []badMessage{
 
 // movedTo is a MOVED in an answer to leave that was asked for.
 func movedTo(change func(*proto.Ruling)) func(v *victim) proto.Body {
-	return func(v *victim) proto.Body { return &proto.Permit{Rulings: v.answer(proto.Code_CODE_MOVED, change)} }
+	return func(v *victim) proto.Body { return &proto.Permit{Rulings: v.answer(proto.CodeMoved, change)} }
 }
 
 var badMoves = []badMessage{
@@ -229,7 +229,7 @@ var badHandoffs = []badMessage{
 		return v.handoff(func(m *proto.Handoff) { m.Task = nil })
 	}),
 	withBody("a task that has ended", ofForgery, vFar, atDoor, nil, func(v *victim) proto.Body {
-		return v.handoff(func(m *proto.Handoff) { m.Lease.State = proto.TaskState_TASK_STATE_SUCCESS })
+		return v.handoff(func(m *proto.Handoff) { m.Lease.State = proto.Success })
 	}),
 	withBody("epochs that use up the numbers", ofForgery, vFar, atDoor, nil, func(v *victim) proto.Body {
 		return v.handoff(func(m *proto.Handoff) { m.Lease.EpochBoot = 1<<64 - 1 })
@@ -269,28 +269,28 @@ var badHandoffs = []badMessage{
 }
 
 var badForms = []badMessage{
-	raw("a renewal that is cut short", atDoor, proto.MessageType_RENEW, func(v *victim) []byte {
+	raw("a renewal that is cut short", atDoor, proto.TypeRenew, func(v *victim) []byte {
 		b := encoded(v, &proto.Renew{Number: 1, Claims: []*proto.Claim{v.claim()}})
 		return b[:len(b)-1]
 	}),
-	raw("more claims than one message may have", tooMany, proto.MessageType_RENEW, func(v *victim) []byte {
+	raw("more claims than one message may have", tooMany, proto.TypeRenew, func(v *victim) []byte {
 		return slices.Repeat(encoded(v, &proto.Renew{Claims: []*proto.Claim{v.claim()}}), proto.MaxGroup+1)
 	}),
-	raw("two claims of one grant", atDoor, proto.MessageType_GRANT, func(v *victim) []byte {
+	raw("two claims of one grant", atDoor, proto.TypeGrant, func(v *victim) []byte {
 		return slices.Repeat(encoded(v, &proto.Grant{Claim: v.given()}), 2)
 	}),
-	raw("a claim that is a number", atDoor, proto.MessageType_START, func(*victim) []byte { return []byte{1 << 3, 1} }),
-	raw("a claim that is a group", atDoor, proto.MessageType_START, func(*victim) []byte { return []byte{1<<3 | 3, 1<<3 | 4} }),
-	raw("a queue's name that is no text", atDoor, proto.MessageType_GRANT, func(v *victim) []byte {
+	raw("a claim that is a number", atDoor, proto.TypeStart, func(*victim) []byte { return []byte{1 << 3, 1} }),
+	raw("a claim that is a group", atDoor, proto.TypeStart, func(*victim) []byte { return []byte{1<<3 | 3, 1<<3 | 4} }),
+	raw("a queue's name that is no text", atDoor, proto.TypeGrant, func(v *victim) []byte {
 		return append(encoded(v, &proto.Grant{Claim: v.given()}), field(2, []byte{0xff, 0xfe})...)
 	}),
-	raw("a long token", tooLong, proto.MessageType_RENEW, func(*victim) []byte { return field(2, field(4, make([]byte, 17))) }),
-	raw("a long boot id", tooLong, proto.MessageType_RENEW, func(*victim) []byte { return field(2, field(5, make([]byte, 17))) }),
-	raw("a long task id", tooLong, proto.MessageType_STATUS, func(*victim) []byte { return field(1, field(1, make([]byte, 32))) }),
-	raw("a result that is not sealed", atDoor, proto.MessageType_ENDED, func(*victim) []byte { return []byte("a result") }),
-	raw("a message of another room", atDoor, proto.MessageType_DATA, func(*victim) []byte { return nil }),
-	raw("an empty grant", atDoor, proto.MessageType_GRANT, func(*victim) []byte { return nil }),
-	raw("a predecessor of a wrong size", atDoor, proto.MessageType_HANDOFF, func(v *victim) []byte {
+	raw("a long token", tooLong, proto.TypeRenew, func(*victim) []byte { return field(2, field(4, make([]byte, 17))) }),
+	raw("a long boot id", tooLong, proto.TypeRenew, func(*victim) []byte { return field(2, field(5, make([]byte, 17))) }),
+	raw("a long task id", tooLong, proto.TypeStatus, func(*victim) []byte { return field(1, field(1, make([]byte, 32))) }),
+	raw("a result that is not sealed", atDoor, proto.TypeEnded, func(*victim) []byte { return []byte("a result") }),
+	raw("a message of another room", atDoor, proto.TypeData, func(*victim) []byte { return nil }),
+	raw("an empty grant", atDoor, proto.TypeGrant, func(*victim) []byte { return nil }),
+	raw("a predecessor of a wrong size", atDoor, proto.TypeHandoff, func(v *victim) []byte {
 		return append(encoded(v, v.handoff(nil)), field(2, []byte{1})...)
 	}),
 }

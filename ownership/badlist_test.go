@@ -37,10 +37,10 @@ const (
 )
 
 var (
-	stale    = refusal{code: proto.Code_CODE_STALE, event: EventConflict}
-	unknown  = refusal{code: proto.Code_CODE_BUSY, event: EventUnheeded}
+	stale    = refusal{code: proto.CodeStale, event: EventConflict}
+	unknown  = refusal{code: proto.CodeBusy, event: EventUnheeded}
 	none     = refusal{event: EventUnheeded}
-	badForm  = refusal{code: proto.Code_CODE_BAD_FORM, event: EventUnheeded}
+	badForm  = refusal{code: proto.CodeBadForm, event: EventUnheeded}
 	atDoor   = refusal{err: proto.ErrMalformed}
 	tooLong  = refusal{err: proto.ErrTooLong}
 	tooMany  = refusal{err: proto.ErrTooMany}
@@ -83,7 +83,7 @@ var claimIn = []struct {
 	{"START", true, func(k *proto.Claim) proto.Body { return &proto.Start{Claims: []*proto.Claim{k}} }},
 	{"RENEW", true, func(k *proto.Claim) proto.Body { return &proto.Renew{Number: 1, Claims: []*proto.Claim{k}} }},
 	{"RELEASE", true, func(k *proto.Claim) proto.Body {
-		return &proto.Release{Released: []*proto.Released{{Claim: k, Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED}}}
+		return &proto.Release{Released: []*proto.Released{{Claim: k, Cause: proto.CauseFailed}}}
 	}},
 	{"STATUS_REPLY", false, func(k *proto.Claim) proto.Body { return &proto.StatusReply{Held: []*proto.Held{{Claim: k}}} }},
 }
@@ -122,7 +122,7 @@ func endIt(v *victim) { v.good(vOwner, v.result(v.claim(), nil)) }
 
 // giveBack has the owner give the lease back, and nobody take it.
 func giveBack(v *victim) {
-	v.good(vOwner, &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED}}})
+	v.good(vOwner, &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.Unstarted}}})
 }
 
 // grantAnew has the task granted to another node.
@@ -144,7 +144,7 @@ func grantAnew(v *victim) {
 func finishMine(v *victim) {
 	r := v.room
 	r.add(r.owner.Ready(v.mine, r.now()))
-	_, out := r.owner.Finish(v.mine, proto.TaskState_TASK_STATE_SUCCESS, filled(1), r.now())
+	_, out := r.owner.Finish(v.mine, proto.Success, filled(1), r.now())
 	r.add(out)
 	v.turn()
 }
@@ -251,7 +251,7 @@ func TestGoodMessagesCount(t *testing.T) {
 	for _, in := range claimIn {
 		v := newVictim(t)
 		if in.name == "START" {
-			v.room.home.cells[v.task].task.Mode = proto.Mode_MODE_AT_MOST_ONCE
+			v.room.home.cells[v.task].task.Mode = proto.AtMostOnce
 		}
 		before := v.state()
 		v.good(vOwner, in.body(v.claim()))
@@ -265,7 +265,7 @@ func TestGoodMessagesCount(t *testing.T) {
 		t.Error("the result did not count")
 	}
 	v = newVictim(t)
-	v.good(vFar, &proto.Permit{Rulings: v.answer(proto.Code_CODE_MOVED, nil)})
+	v.good(vFar, &proto.Permit{Rulings: v.answer(proto.CodeMoved, nil)})
 	if v.room.owner.runs[v.mine].home != vOther {
 		t.Error("the home did not move")
 	}

@@ -163,7 +163,7 @@ func (v *victim) given() *proto.Claim {
 func (v *victim) answer(code proto.Code, change func(*proto.Ruling)) []*proto.Ruling {
 	k := v.given()
 	r := &proto.Ruling{Task: k.Task, EpochBoot: k.EpochBoot, EpochCounter: k.EpochCounter, Token: k.Token, BootId: k.BootId, Code: code, Generation: 2}
-	if code == proto.Code_CODE_MOVED {
+	if code == proto.CodeMoved {
 		r.Home, r.Generation = vOther[:], 3
 	}
 	if change != nil {
@@ -188,10 +188,10 @@ func (v *victim) turn() {
 }
 
 var messageTypes = map[string]proto.MessageType{
-	"Grant": proto.MessageType_GRANT, "Granted": proto.MessageType_GRANTED, "Start": proto.MessageType_START, "Permit": proto.MessageType_PERMIT,
-	"Renew": proto.MessageType_RENEW, "Renewed": proto.MessageType_RENEWED, "Release": proto.MessageType_RELEASE, "ReleaseReply": proto.MessageType_RELEASED,
-	"Status": proto.MessageType_STATUS, "StatusReply": proto.MessageType_STATUS_REPLY, "Committed": proto.MessageType_COMMITTED, "Handoff": proto.MessageType_HANDOFF,
-	"HandedOff": proto.MessageType_HANDED_OFF, "QueueStates": proto.MessageType_QUEUES, "Cancel": proto.MessageType_WITHDRAW, "Envelope": proto.MessageType_ENDED,
+	"Grant": proto.TypeGrant, "Granted": proto.TypeGranted, "Start": proto.TypeStart, "Permit": proto.TypePermit,
+	"Renew": proto.TypeRenew, "Renewed": proto.TypeRenewed, "Release": proto.TypeRelease, "ReleaseReply": proto.TypeReleased,
+	"Status": proto.TypeStatus, "StatusReply": proto.TypeStatusReply, "Committed": proto.TypeCommitted, "Handoff": proto.TypeHandoff,
+	"HandedOff": proto.TypeHandedOff, "QueueStates": proto.TypeQueues, "Cancel": proto.TypeWithdraw, "Envelope": proto.TypeEnded,
 }
 
 // wire is a message as it comes. What cannot be encoded, for no node could send it,
@@ -222,7 +222,7 @@ func (v *victim) good(from proto.PeerID, body proto.Body) {
 
 // result is what an owner brings home, sealed.
 func (v *victim) result(k *proto.Claim, change func(*proto.Outcome)) proto.Body {
-	o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, BodyDigest: slices.Repeat([]byte{1}, 32), BootId: k.BootId, LeaseToken: k.Token, EpochBoot: k.EpochBoot, EpochCounter: k.EpochCounter}
+	o := &proto.Outcome{State: proto.Success, BodyDigest: slices.Repeat([]byte{1}, 32), BootId: k.BootId, LeaseToken: k.Token, EpochBoot: k.EpochBoot, EpochCounter: k.EpochCounter}
 	if change != nil {
 		change(o)
 	}
@@ -236,7 +236,7 @@ func (v *victim) result(k *proto.Claim, change func(*proto.Outcome)) proto.Body 
 // handoff is a task that far's home hands over to the victim, to be changed.
 func (v *victim) handoff(change func(*proto.Handoff)) *proto.Handoff {
 	m := &proto.Handoff{
-		Lease: &proto.Lease{Task: vGiven[:], Queue: "far", State: proto.TaskState_TASK_STATE_PENDING, Generation: 3, NotAfterMs: 1 << 50},
+		Lease: &proto.Lease{Task: vGiven[:], Queue: "far", State: proto.Pending, Generation: 3, NotAfterMs: 1 << 50},
 		Task:  &proto.Stored{Envelope: &proto.Envelope{Header: vGiven[:]}},
 	}
 	if change != nil {
@@ -322,7 +322,7 @@ func (v *victim) refused(from proto.PeerID, m *proto.Message, want refusal) {
 	}
 	if codes := v.codes(from); want.code != 0 && !slices.Contains(codes, want.code) {
 		t.Errorf("it is answered with %v, want %v", codes, want.code)
-	} else if slices.Contains(codes, proto.Code_CODE_UNSPECIFIED) {
+	} else if slices.Contains(codes, proto.CodeOK) {
 		t.Errorf("it counts: %v", codes)
 	}
 	counted := err != nil // at the door, see node.sortOne

@@ -42,7 +42,7 @@ const (
 	HereBefore       // it was here then
 )
 
-func (t *Task) once() bool { return t.Mode == proto.Mode_MODE_AT_MOST_ONCE }
+func (t *Task) once() bool { return t.Mode == proto.AtMostOnce }
 
 // A cell is the one place where it is decided about a task. What is above place is
 // on disk once a grant was made.
@@ -99,7 +99,7 @@ func (c *cell) free() bool { return c.epoch == (proto.Seq{}) || c.released }
 // permitted reports whether the handler of an at_most_once task may have been
 // started.
 func (c *cell) permitted() bool {
-	return !c.released && (c.state == proto.TaskState_TASK_STATE_RUNNING || c.state == proto.TaskState_TASK_STATE_INDETERMINATE)
+	return !c.released && (c.state == proto.Running || c.state == proto.Indeterminate)
 }
 
 // fits is the commit rule for any word of an owner: it counts only from the node
@@ -159,7 +159,7 @@ func cellOf(t Task, m *proto.Lease) *cell {
 		attempts: m.Attempts, abandons: m.Abandons, released: m.Released, cancel: m.Cancel, reason: m.Reason,
 		grants: m.Grants, moves: m.Moves, class: m.Class,
 	}
-	if c.class != proto.Class_CLASS_UNSPECIFIED {
+	if c.class != proto.ClassUnspecified {
 		c.task.Class = c.class
 	}
 	copy(c.owner[:], m.Owner)

@@ -380,7 +380,7 @@ func TestAHomeThatForgotIsRefusedInPeace(t *testing.T) {
 	b := newBench(t, nil)
 	k := b.claim()
 	k.BootId = bootA[:]
-	seen := &proto.Taken{Claim: k, Code: proto.Code_CODE_STALE, SeenBoot: 1}
+	seen := &proto.Taken{Claim: k, Code: proto.CodeStale, SeenBoot: 1}
 	out := b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{seen}}, b.now)
 	if len(out.Sends) != 0 {
 		t.Errorf("it is granted the task again at once: %v", out.Sends)

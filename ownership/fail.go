@@ -59,7 +59,7 @@ var passages = []passage{
 	{PointFinish, PointFinished, func(t *turn) bool {
 		return slices.ContainsFunc(t.order, func(key string) bool { return key[0] == keyResult && t.writes[key] != nil })
 	}},
-	{PointRelease, PointReleased, sends(proto.MessageType_RELEASE)},
+	{PointRelease, PointReleased, sends(proto.TypeRelease)},
 	{PointYield, PointYielded, saw(EventYielded)},
 	{PointMove, PointMoved, saw(EventMovedOut)},
 	{PointLetGo, PointGone, func(t *turn) bool { return len(t.out.Gone) > 0 }},

@@ -56,7 +56,7 @@ func dieAtPoint(t *testing.T, place int, point string, visit int) {
 	for i := range tasks {
 		w.rooms[0].add(i, func(t *Task) {
 			if once(i) {
-				t.Mode = proto.Mode_MODE_AT_MOST_ONCE
+				t.Mode = proto.AtMostOnce
 			}
 		})
 		time.Sleep(500 * time.Millisecond)

@@ -18,7 +18,7 @@ func TestATaskThatFailedGoesToAnother(t *testing.T) {
 		}
 		b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: b.claim()}}}, b.now)
 		b.home.OnStart(ownerPeer, &proto.Start{Claims: []*proto.Claim{b.claim()}}, b.now)
-		b.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: b.claim(), Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED, Reason: "broken"}}}, b.now)
+		b.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: b.claim(), Cause: proto.CauseFailed, Reason: "broken"}}}, b.now)
 		c := b.cell()
 		if c.attempts != 1 {
 			t.Fatalf("%d attempts, want the failed one", c.attempts)

@@ -47,7 +47,7 @@ func (b *bench) exchange(h *Home, out Output) int {
 // to start it either: the slot is free again when the lease is over, whatever it answers
 // to renewals.
 func TestAHomeThatForgotFreesTheSlot(t *testing.T) {
-	b := newBench(t, func(x *Task) { x.Mode = proto.Mode_MODE_AT_MOST_ONCE })
+	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
 	h := NewHome(homePeer, 200, Config{})
 	b.exchange(h, b.owner.Ready(b.task.ID, b.now))
@@ -55,7 +55,7 @@ func TestAHomeThatForgotFreesTheSlot(t *testing.T) {
 		b.later(time.Second)
 		b.exchange(h, b.owner.Tick(b.now))
 	}
-	if got := b.owner.runs[b.task.ID].phase; got != proto.LeasePhase_LEASE_PHASE_RELEASED {
+	if got := b.owner.runs[b.task.ID].phase; got != proto.LeaseReleased {
 		t.Errorf("after four leases it still holds its slot: it is %v", got)
 	}
 }
@@ -79,11 +79,11 @@ func TestAHomeThatForgotRenewsNothing(t *testing.T) {
 func TestWhatAHomeForgotIsForgottenInTheEnd(t *testing.T) {
 	for name, end := range map[string]func(b *bench) Output{
 		"a result": func(b *bench) Output {
-			_, out := b.owner.Finish(b.task.ID, proto.TaskState_TASK_STATE_SUCCESS, []byte("d"), b.now)
+			_, out := b.owner.Finish(b.task.ID, proto.Success, []byte("d"), b.now)
 			return out
 		},
 		"a lease that was given back": func(b *bench) Output {
-			return b.owner.Fail(b.task.ID, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED, Reason: "exit 75"}, b.now)
+			return b.owner.Fail(b.task.ID, &proto.Released{Cause: proto.CauseFailed, Reason: "exit 75"}, b.now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestWhatAHomeForgotIsForgottenInTheEnd(t *testing.T) {
 			for begin := b.now.Boot; b.now.Boot-begin < 2*time.Hour; b.later(time.Second) { // until an hour after its time
 				said += b.exchange(h, b.owner.Tick(b.now))
 			}
-			if r := b.owner.runs[b.task.ID]; r == nil || r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED {
+			if r := b.owner.runs[b.task.ID]; r == nil || r.phase == proto.LeaseClosed {
 				t.Fatal("it was thrown away while the task may come back")
 			}
 			if said == 0 {

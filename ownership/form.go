@@ -117,7 +117,7 @@ func (f *form) rulings(all []*proto.Ruling) {
 		f.size("token", m.GetToken(), idSize)
 		f.size("boot id", m.GetBootId(), idSize)
 		f.boot(m.GetEpochBoot())
-		if m.GetCode() == proto.Code_CODE_MOVED {
+		if m.GetCode() == proto.CodeMoved {
 			f.size("new home", m.GetHome(), peerSize)
 		}
 	}

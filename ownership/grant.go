@@ -98,7 +98,7 @@ func (h *Home) grant(c *cell, p proto.PeerID) {
 	if n := h.nodes[p]; n != nil {
 		c.boot = n.BootID
 	}
-	c.state, c.released = proto.TaskState_TASK_STATE_ACCEPTED, false
+	c.state, c.released = proto.Accepted, false
 	c.place.lapsed, c.place.taken, c.place.silent = false, false, 0
 	c.place.until = h.now.Mono + h.period(c)
 	c.granted(h.now.Wall)
@@ -120,7 +120,7 @@ func (h *Home) sendGrant(c *cell) {
 		Claim: c.claim().message(), Queue: c.task.Queue, LeaseMs: uint32(h.period(c).Milliseconds()), Mode: c.task.Mode,
 		OnLostLease: c.place.queue.state.GetOnLostLease(), Attempt: c.attempts + c.abandons + 1, NotAfterMs: c.task.NotAfter,
 	}
-	h.out.send(c.owner, proto.MessageType_GRANT, g)
+	h.out.send(c.owner, proto.TypeGrant, g)
 }
 
 // markOwners reckons for each owner the highest epoch so that no grant up to it

@@ -276,7 +276,7 @@ func (h *Home) resendGone() {
 		m := &proto.Handoff{Queue: h.stateOf(q), Blocks: q.blocks()}
 		var to proto.PeerID
 		copy(to[:], q.state.Home)
-		h.out.send(to, proto.MessageType_HANDOFF, m)
+		h.out.send(to, proto.TypeHandoff, m)
 	}
 	for e := h.going.Front(); e != nil; e = e.Next() {
 		g := e.Value.(*gone)
@@ -294,7 +294,7 @@ func (h *Home) resendGone() {
 		if q := h.queue(g.queue); q.state != nil && !q.told { // whoever takes the task knows whose the queue is
 			m.Queue = h.stateOf(q)
 		}
-		h.out.send(g.home, proto.MessageType_HANDOFF, m)
+		h.out.send(g.home, proto.TypeHandoff, m)
 	}
 }
 
@@ -362,7 +362,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 		}
 		reply.Task, reply.Generation = slices.Clone(t.ID[:]), m.Lease.Generation
 	}
-	o.send(from, proto.MessageType_HANDED_OFF, &proto.HandedOff{Moved: append([]*proto.Moved{reply}, lanes...)})
+	o.send(from, proto.TypeHandedOff, &proto.HandedOff{Moved: append([]*proto.Moved{reply}, lanes...)})
 	return h.done()
 }
 
@@ -404,14 +404,14 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	h.put(c)
 	h.event(EventMovedIn, c, from, "")
 	if c.cancel && c.free() && h.cfg.flaw != cancelForgotten {
-		h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
+		h.end(c, End{State: proto.Cancelled, Reason: "cancelled before it started"})
 		return true
 	}
 	if t.Denied != "" { // what the queue does not take does not come in by another home either
 		if !c.free() {
 			h.sendCancel(c)
 		}
-		h.end(c, End{State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: "DENIED: " + t.Denied})
+		h.end(c, End{State: proto.DeadLetter, Reason: "DENIED: " + t.Denied})
 		return true
 	}
 	if c.cancel && !c.free() {
@@ -481,7 +481,7 @@ func (h *Home) handoffRefused(from proto.PeerID, a *proto.HandoffRefused) {
 		return
 	}
 	cause := proto.Clip(strings.TrimSuffix(a.Code.Name()+": "+a.Reason, ": "), proto.MaxReason)
-	if a.Code == proto.Code_CODE_NEED_BODY || cause == g.refused {
+	if a.Code == proto.CodeNeedBody || cause == g.refused {
 		return
 	}
 	g.refused = cause

@@ -41,7 +41,7 @@ func TestALaneThatIsBlockedDuringAHandoff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	died := &proto.Released{Claim: claim, Cause: proto.ReleaseCause_RELEASE_CAUSE_PARKED, Reason: "its node died"}
+	died := &proto.Released{Claim: claim, Cause: proto.CauseParked, Reason: "its node died"}
 	old.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{died}}, now)
 	if len(old.queue("q").blocks()) != 1 {
 		t.Fatal("the lane does not stand still: nothing is tested")

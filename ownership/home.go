@@ -163,7 +163,7 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	if h.ended[t.ID] != nil || h.moved[t.ID] != nil || h.cells[t.ID] != nil {
 		return
 	}
-	c := &cell{task: t, state: proto.TaskState_TASK_STATE_PENDING, gen: 1}
+	c := &cell{task: t, state: proto.Pending, gen: 1}
 	if m != nil {
 		c = cellOf(t, m)
 		if c.epoch.Boot >= h.boot && h.cfg.flaw != epochVolatile {
@@ -200,7 +200,7 @@ func markKey(p proto.PeerID) string { return string(rune(keyMark)) + string(p[:]
 func (h *Home) Add(t Task, now Now) Output {
 	h.step(now)
 	if h.cells[t.ID] == nil && h.ended[t.ID] == nil && h.moved[t.ID] == nil {
-		c := &cell{task: t, state: proto.TaskState_TASK_STATE_PENDING, gen: 1}
+		c := &cell{task: t, state: proto.Pending, gen: 1}
 		c.place.until = now.Mono + h.cfg.Lease // for a doubtful one
 		h.insert(c)
 	}
@@ -328,7 +328,7 @@ func (h *Home) end(c *cell, e End) {
 		task: c.task.ID, gen: c.gen, state: e.State, epoch: c.epoch, owner: c.owner, digest: e.Digest,
 		notAfter: c.task.NotAfter, handed: c.gen > 1,
 	})
-	good := e.State == proto.TaskState_TASK_STATE_SUCCESS || e.State == proto.TaskState_TASK_STATE_CANCELLED
+	good := e.State == proto.Success || e.State == proto.Cancelled
 	if l := c.place.lane; l != nil && c.task.Block && !good && h.cfg.flaw != blockIgnored {
 		l.blocked, l.died = true, c.task.ID
 		c.place.queue.lanes[l.key] = l
@@ -435,14 +435,14 @@ func (h *Home) cancel(id proto.TaskID) Standing {
 		g.lease.Cancel = true // in case that the new home does not have it yet
 		h.out.put(taskKey(keyMoved, id), g.record())
 	}
-	h.out.send(g.home, proto.MessageType_CANCEL, &proto.Cancel{Task: slices.Clone(id[:]), Reason: "cancelled at an earlier home"})
+	h.out.send(g.home, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(id[:]), Reason: "cancelled at an earlier home"})
 	return StandingMoved
 }
 
 func (h *Home) cancelCell(c *cell) {
 	switch {
 	case c.free():
-		h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
+		h.end(c, End{State: proto.Cancelled, Reason: "cancelled before it started"})
 	case !c.cancel:
 		c.cancel = true
 		h.put(c)
@@ -470,7 +470,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 
 func (h *Home) sendCancel(c *cell) {
 	c.place.asked = h.now.Mono
-	h.out.send(c.owner, proto.MessageType_CANCEL, &proto.Cancel{Task: slices.Clone(c.task.ID[:]), Reason: "cancelled at its home"})
+	h.out.send(c.owner, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(c.task.ID[:]), Reason: "cancelled at its home"})
 }
 
 // Reclass changes the class of a task, which counts while it waits. It reports

@@ -67,7 +67,7 @@ func TestTasksOfInventedQueues(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	for i := range 9 {
 		task := Task{ID: proto.TaskID{byte(i)}, Sent: otherPeer, Queue: fmt.Sprint("made-up-", i), Kind: "k", NotAfter: time.Hour.Milliseconds()}
-		lease := (&cell{task: task, state: proto.TaskState_TASK_STATE_PENDING, gen: 2}).record()
+		lease := (&cell{task: task, state: proto.Pending, gen: 2}).record()
 		h.OnHandoff(otherPeer, &proto.Handoff{Lease: lease}, task, Now{})
 	}
 	if len(h.queues) != 0 || len(h.cells) != 0 {
@@ -120,7 +120,7 @@ func TestWhoRefusesEachGrantIsLeftAlone(t *testing.T) {
 			grants := 0
 			for range 60 {
 				k := claimOf(b.cell())
-				refused := &proto.Taken{Claim: k, Code: proto.Code_CODE_STALE, SeenBoot: seen.Boot + b.cell().epoch.Boot, SeenCounter: seen.Counter}
+				refused := &proto.Taken{Claim: k, Code: proto.CodeStale, SeenBoot: seen.Boot + b.cell().epoch.Boot, SeenCounter: seen.Counter}
 				for _, s := range b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{refused}}, b.now).Sends {
 					if _, ok := s.Body.(*proto.Grant); ok {
 						t.Fatal("it is granted the task again at once")
@@ -143,18 +143,18 @@ func TestWhoRefusesEachGrantIsLeftAlone(t *testing.T) {
 // A task of mode at_most_once whose home does not give leave, for it is gone, gives its
 // slot back when its lease is over, and starts never under that lease.
 func TestLeaveThatDoesNotComeFreesTheSlot(t *testing.T) {
-	b := newBench(t, func(x *Task) { x.Mode = proto.Mode_MODE_AT_MOST_ONCE })
+	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
 	b.owner.Ready(b.task.ID, b.now)
 	lease := time.Duration(b.grant.LeaseMs) * time.Millisecond
 	for waited := time.Duration(0); waited <= lease+time.Second; waited += time.Second {
-		if waited < lease && b.owner.runs[b.task.ID].phase != proto.LeasePhase_LEASE_PHASE_RECEIVED {
+		if waited < lease && b.owner.runs[b.task.ID].phase != proto.LeaseReceived {
 			t.Fatalf("it was given back %v before its lease was over", lease-waited)
 		}
 		b.now.Boot += time.Second
 		b.owner.Tick(b.now)
 	}
-	if got := b.owner.runs[b.task.ID]; got.phase != proto.LeasePhase_LEASE_PHASE_RELEASED || got.cause != proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED {
+	if got := b.owner.runs[b.task.ID]; got.phase != proto.LeaseReleased || got.cause != proto.Unstarted {
 		t.Errorf("it is %v (%v): its slot waits for ever", got.phase, got.cause)
 	}
 	k, _ := claimFrom(b.claim())
@@ -204,7 +204,7 @@ func TestAStrangersQuestionTakesNoLease(t *testing.T) {
 		"that runs":  func(b *bench) { b.owner.Ready(b.task.ID, b.now) },
 		"that finished": func(b *bench) {
 			b.owner.Ready(b.task.ID, b.now)
-			b.owner.Finish(b.task.ID, proto.TaskState_TASK_STATE_SUCCESS, nil, b.now)
+			b.owner.Finish(b.task.ID, proto.Success, nil, b.now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -229,8 +229,8 @@ func TestAStrangersQuestionTakesNoLease(t *testing.T) {
 // that right, gets what was done, though this node would not take the task now.
 func TestAStrangersGrantTakesNoLease(t *testing.T) {
 	for code, want := range map[proto.Code]proto.PeerID{
-		proto.Code_CODE_DENIED: homePeer, proto.Code_CODE_BAD_FORM: homePeer, proto.Code_CODE_BAD_SIGNATURE: homePeer,
-		proto.Code_CODE_UNSPECIFIED: otherPeer, proto.Code_CODE_BUSY: otherPeer, proto.Code_CODE_DRAINING: otherPeer,
+		proto.CodeDenied: homePeer, proto.CodeBadForm: homePeer, proto.CodeBadSignature: homePeer,
+		proto.CodeOK: otherPeer, proto.CodeBusy: otherPeer, proto.CodeDraining: otherPeer,
 	} {
 		t.Run(code.Name(), func(t *testing.T) {
 			b := newBench(t, nil)

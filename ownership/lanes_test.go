@@ -84,7 +84,7 @@ func TestASharedLaneHasOneAtWork(t *testing.T) {
 				claim := c.claim().message()
 				claim.BootId = bootA[:]
 				note(granted, h.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: claim}}}, now))
-				_, o := h.OnResult(ownerPeer, Result{Claim: claim, State: proto.TaskState_TASK_STATE_SUCCESS, Digest: []byte{1}}, now)
+				_, o := h.OnResult(ownerPeer, Result{Claim: claim, State: proto.Success, Digest: []byte{1}}, now)
 				note(granted, o)
 			}
 			note(granted, tt.can(h, &now))

@@ -129,11 +129,11 @@ func TestWhatTheStoreRefusesIsDropped(t *testing.T) {
 		time.Sleep(5 * time.Second) // some run
 		state := saidBy("fat", roomPeer(2), 9000)
 		small := saidBy("small", roomPeer(2), 500)
-		w.rooms[2].Post(roomPeer(0), proto.MessageType_QUEUES, &proto.QueueStates{Queues: []*proto.QueueState{small, state}})
+		w.rooms[2].Post(roomPeer(0), proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{small, state}})
 		given, self := saidBy("given", roomPeer(2), 9000), roomPeer(0)
 		given.Deeds = append(given.Deeds, lie("given", roomPeer(2), Deed{Generation: 2, From: roomPeer(2), To: self, Root: rootBy("given", peerOf(0))}))
 		given.Generation, given.Home = 2, self[:]
-		w.rooms[2].Post(roomPeer(0), proto.MessageType_HANDOFF, &proto.Handoff{Queue: given})
+		w.rooms[2].Post(roomPeer(0), proto.TypeHandoff, &proto.Handoff{Queue: given})
 		time.Sleep(time.Second)
 		known := home.room.QueueStates()
 		if known["fat"] != nil || known["given"] != nil || known["small"] == nil {

@@ -184,9 +184,9 @@ func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
 		switch r.phase {
-		case proto.LeasePhase_LEASE_PHASE_RECEIVED:
-			o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "the node was started anew", 0)
-		case proto.LeasePhase_LEASE_PHASE_STARTED:
+		case proto.LeaseReceived:
+			o.release(r, proto.Unstarted, "the node was started anew", 0)
+		case proto.LeaseStarted:
 			if o.cfg.flaw != crashSilent {
 				o.crashed(r, policy(r.task))
 			}
@@ -200,15 +200,15 @@ func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 func (o *Owner) crashed(r *run, p Policy) {
 	o.event(EventCrashed, r, "the node died while the handler ran")
 	switch {
-	case r.mode == proto.Mode_MODE_AT_MOST_ONCE:
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "the node died while it ran", 0)
+	case r.mode == proto.AtMostOnce:
+		o.release(r, proto.CauseCrashed, "the node died while it ran", 0)
 	case p == PolicyProbe:
 		r.mem.probing = true
 		o.out.Probes = append(o.out.Probes, r.task)
 	case p == PolicyPark:
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_PARKED, "the node died while it ran", 0)
+		o.release(r, proto.CauseParked, "the node died while it ran", 0)
 	default:
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "the node died while it ran", 0)
+		o.release(r, proto.CauseCrashed, "the node died while it ran", 0)
 	}
 }
 
@@ -217,17 +217,17 @@ func (o *Owner) crashed(r *run, p Policy) {
 func (o *Owner) Probed(id proto.TaskID, done, unknown bool, digest []byte, now Now) Output {
 	out := o.step(now)
 	r := o.runs[id]
-	if r == nil || r.phase != proto.LeasePhase_LEASE_PHASE_STARTED || r.mem.alive {
+	if r == nil || r.phase != proto.LeaseStarted || r.mem.alive {
 		return *out
 	}
 	r.mem.probing = false
 	switch {
 	case unknown:
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_PARKED, "the node died while it ran, and its handler cannot tell how far it came", 0)
+		o.release(r, proto.CauseParked, "the node died while it ran, and its handler cannot tell how far it came", 0)
 	case done:
-		o.finish(r, proto.TaskState_TASK_STATE_SUCCESS, digest)
+		o.finish(r, proto.Success, digest)
 	default:
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "the node died while it ran; its handler says that nothing was done", 0)
+		o.release(r, proto.CauseCrashed, "the node died while it ran; its handler says that nothing was done", 0)
 	}
 	return *out
 }
@@ -246,15 +246,15 @@ func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now 
 	switch {
 	case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch != k.epoch):
 		o.unheeded(k.task, from, k.epoch, "a grant for an earlier start of this node")
-		o.decline(from, k, proto.Code_CODE_BUSY, "it was meant for an earlier start of this node", proto.Seq{})
+		o.decline(from, k, proto.CodeBusy, "it was meant for an earlier start of this node", proto.Seq{})
 	case r == nil && k.epoch.Compare(o.marks[from]) <= 0:
 		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: "its home has settled this epoch"})
-		o.decline(from, k, proto.Code_CODE_STALE, "an old copy", proto.Seq{})
-	case r == nil && code != proto.Code_CODE_UNSPECIFIED:
+		o.decline(from, k, proto.CodeStale, "an old copy", proto.Seq{})
+	case r == nil && code != proto.CodeOK:
 		o.unheeded(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())
 		o.decline(from, k, code, "", proto.Seq{})
 	case o.no[k.task] == k.epoch && (r == nil || r.epoch != k.epoch):
-		o.decline(from, k, proto.Code_CODE_BUSY, "it was declined before", proto.Seq{})
+		o.decline(from, k, proto.CodeBusy, "it was declined before", proto.Seq{})
 	case r == nil:
 		o.take(from, k, m)
 	default:
@@ -272,7 +272,7 @@ func (o *Owner) decline(from proto.PeerID, k claim, code proto.Code, detail stri
 	}
 	k.boot = o.boot
 	t := &proto.Taken{Claim: k.message(), Code: code, Detail: detail, SeenBoot: seen.Boot, SeenCounter: seen.Counter}
-	o.out.send(from, proto.MessageType_GRANTED, &proto.Granted{Taken: []*proto.Taken{t}})
+	o.out.send(from, proto.TypeGranted, &proto.Granted{Taken: []*proto.Taken{t}})
 }
 
 // maxDeclined is how many declined epochs are remembered. Taking one after all is
@@ -285,14 +285,14 @@ func (o *Owner) accept(r *run) {
 }
 
 func (o *Owner) accepted(r *run) {
-	o.out.send(r.home, proto.MessageType_GRANTED, &proto.Granted{Taken: []*proto.Taken{{Claim: r.message()}}})
+	o.out.send(r.home, proto.TypeGranted, &proto.Granted{Taken: []*proto.Taken{{Claim: r.message()}}})
 }
 
 // take notes a lease.
 func (o *Owner) take(from proto.PeerID, k claim, m *proto.Grant) {
 	k.boot = o.boot
 	r := &run{
-		claim: k, home: from, giver: from, queue: proto.Clip(m.Queue, 128), phase: proto.LeasePhase_LEASE_PHASE_RECEIVED, mode: m.Mode,
+		claim: k, home: from, giver: from, queue: proto.Clip(m.Queue, 128), phase: proto.LeaseReceived, mode: m.Mode,
 		stop: m.OnLostLease == onLostStop, attempt: m.Attempt, notAfter: m.NotAfterMs,
 	}
 	r.mem.until = o.now.Boot + msec(uint64(m.LeaseMs))
@@ -306,31 +306,31 @@ func (o *Owner) take(from proto.PeerID, k claim, m *proto.Grant) {
 func (o *Owner) again(r *run, from proto.PeerID, k claim, m *proto.Grant, code proto.Code) {
 	k.boot = o.boot
 	lower := k.epoch.Compare(r.epoch) < 0 && o.cfg.flaw != lowerGrantTaken || k.gen < r.gen && o.cfg.flaw != generationUnchecked
-	closed := r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED
+	closed := r.phase == proto.LeaseClosed
 	switch {
 	case lower:
 		o.event(EventRefused, r, "a higher epoch, or a later home, is known here")
-		o.decline(from, k, proto.Code_CODE_STALE, "a higher epoch is known here", r.epoch)
+		o.decline(from, k, proto.CodeStale, "a higher epoch is known here", r.epoch)
 	case k.epoch == r.epoch && (k.token != r.token || from != r.home && k.gen <= r.gen):
 		o.event(EventForged, r, "another grant of the same epoch")
-		o.decline(from, k, proto.Code_CODE_STALE, "another grant of this epoch is known here", r.epoch)
+		o.decline(from, k, proto.CodeStale, "another grant of this epoch is known here", r.epoch)
 	case k.epoch == r.epoch:
 		o.sameEpoch(r, from, k)
 	case from != r.home && !mayGrant(code):
 		o.decline(from, k, code, "", proto.Seq{})
-	case r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED, r.mem.alive, r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && r.boot == o.boot:
+	case r.phase == proto.LeaseFinished, r.mem.alive, r.phase == proto.LeaseReceived && r.boot == o.boot:
 		o.adopt(r, from, k, m)
 	case once(r):
 		r.claim, r.home, r.giver = k, from, from
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, "it was started here before", 0)
-	case closed && r.state == proto.TaskState_TASK_STATE_SUCCESS:
+		o.release(r, proto.CauseCrashed, "it was started here before", 0)
+	case closed && r.state == proto.Success:
 		// Its result counted once; a home that grants it again has lost that. Or it did not
 		// count, and this is an old grant: then that home says so.
 		r.claim, r.home, r.giver, r.orphan = k, from, from, false
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_PARKED, "it succeeded here before, and its home has forgotten", 0)
-	case r.phase == proto.LeasePhase_LEASE_PHASE_STARTED: // its process died; a probe may be under way
-		o.decline(from, k, proto.Code_CODE_BUSY, "an earlier start is being looked at", proto.Seq{})
-	case code != proto.Code_CODE_UNSPECIFIED:
+		o.release(r, proto.CauseParked, "it succeeded here before, and its home has forgotten", 0)
+	case r.phase == proto.LeaseStarted: // its process died; a probe may be under way
+		o.decline(from, k, proto.CodeBusy, "an earlier start is being looked at", proto.Seq{})
+	case code != proto.CodeOK:
 		o.decline(from, k, code, "", proto.Seq{})
 	default: // released or closed: a lease like a new one
 		o.forget(r)
@@ -342,7 +342,7 @@ func (o *Owner) again(r *run, from proto.PeerID, k claim, m *proto.Grant, code p
 // has a lease here goes to no other home for a grant that is none.
 func mayGrant(code proto.Code) bool {
 	switch code {
-	case proto.Code_CODE_UNSPECIFIED, proto.Code_CODE_BUSY, proto.Code_CODE_DRAINING, proto.Code_CODE_NO_HANDLER:
+	case proto.CodeOK, proto.CodeBusy, proto.CodeDraining, proto.CodeNoHandler:
 		return true
 	}
 	return false
@@ -351,11 +351,11 @@ func mayGrant(code proto.Code) bool {
 // startedOnce reports whether the handler of r was ever started here.
 func startedOnce(r *run) bool {
 	switch r.phase {
-	case proto.LeasePhase_LEASE_PHASE_STARTED, proto.LeasePhase_LEASE_PHASE_FINISHED:
+	case proto.LeaseStarted, proto.LeaseFinished:
 		return true
-	case proto.LeasePhase_LEASE_PHASE_RELEASED, proto.LeasePhase_LEASE_PHASE_CLOSED:
+	case proto.LeaseReleased, proto.LeaseClosed:
 		switch r.cause {
-		case proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_EXPIRED, proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN:
+		case proto.Unstarted, proto.CauseExpired, proto.CauseUnknown:
 			return false // a home that granted it anew had given no leave
 		}
 		return true
@@ -367,12 +367,12 @@ func startedOnce(r *run) bool {
 func (o *Owner) sameEpoch(r *run, from proto.PeerID, k claim) {
 	o.follow(r, from, k.gen)
 	switch r.phase {
-	case proto.LeasePhase_LEASE_PHASE_RELEASED, proto.LeasePhase_LEASE_PHASE_FINISHED:
+	case proto.LeaseReleased, proto.LeaseFinished:
 		r.mem.sent = 0
 		o.speak(r)
-	case proto.LeasePhase_LEASE_PHASE_CLOSED:
+	case proto.LeaseClosed:
 		if o.cfg.flaw == closedForgotten {
-			r.phase = proto.LeasePhase_LEASE_PHASE_RECEIVED
+			r.phase = proto.LeaseReceived
 			r.boot = o.boot
 			o.accept(r)
 			o.out.Waits = append(o.out.Waits, r.task)
@@ -390,11 +390,11 @@ func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
 		o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: k.epoch, Attempt: m.Attempt})
 	}
 	r.claim, r.home, r.giver, r.orphan = k, from, from, false
-	if r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED {
-		r.phase = proto.LeasePhase_LEASE_PHASE_STARTED // it is being stopped, and says so under this epoch
+	if r.phase == proto.LeaseClosed {
+		r.phase = proto.LeaseStarted // it is being stopped, and says so under this epoch
 	}
 	r.mem.until, r.mem.warned, r.mem.sent = o.now.Boot+msec(uint64(m.LeaseMs)), false, 0
-	if r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED {
+	if r.phase == proto.LeaseReceived {
 		r.attempt = m.Attempt
 	} else {
 		o.event(EventAdopted, r, "")
@@ -428,7 +428,7 @@ func (o *Owner) settle(home proto.PeerID, mark proto.Seq) {
 // release gives r back. That is on disk before it is said: this epoch will never be
 // started here.
 func (o *Owner) release(r *run, cause proto.ReleaseCause, reason string, retry uint64) {
-	r.phase, r.cause, r.reason = proto.LeasePhase_LEASE_PHASE_RELEASED, cause, proto.Clip(reason, proto.MaxReason)
+	r.phase, r.cause, r.reason = proto.LeaseReleased, cause, proto.Clip(reason, proto.MaxReason)
 	r.mem.alive, r.mem.asked, r.mem.retry, r.mem.sent = false, false, retry, 0
 	o.put(r)
 	o.speak(r)
@@ -436,7 +436,7 @@ func (o *Owner) release(r *run, cause proto.ReleaseCause, reason string, retry u
 
 // finish notes a result.
 func (o *Owner) finish(r *run, state proto.TaskState, digest []byte) {
-	r.phase, r.state, r.digest = proto.LeasePhase_LEASE_PHASE_FINISHED, state, bytes.Clone(digest)
+	r.phase, r.state, r.digest = proto.LeaseFinished, state, bytes.Clone(digest)
 	r.mem.alive, r.mem.sent = false, 0
 	o.put(r)
 	o.speak(r)
@@ -447,11 +447,11 @@ func (o *Owner) speak(r *run) {
 	switch {
 	case r.mem.sent > 0 && o.now.Boot-r.mem.sent < o.pause(r):
 		return
-	case r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED:
-		o.out.Sends = append(o.out.Sends, Send{To: r.home, Type: proto.MessageType_RESULT, Task: r.task, Body: r.outcome()})
-	case r.phase == proto.LeasePhase_LEASE_PHASE_RELEASED:
+	case r.phase == proto.LeaseFinished:
+		o.out.Sends = append(o.out.Sends, Send{To: r.home, Type: proto.TypeResult, Task: r.task, Body: r.outcome()})
+	case r.phase == proto.LeaseReleased:
 		m := &proto.Released{Claim: r.message(), Cause: r.cause, Reason: r.reason, RetryAfterMs: r.mem.retry, MaxAttempts: r.most}
-		o.out.send(r.home, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
+		o.out.send(r.home, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 	default:
 		return
 	}

@@ -274,8 +274,8 @@ func (q *queue) idle() bool {
 }
 
 func classOf(c proto.Class) int {
-	if c < proto.Class_CLASS_CRITICAL || c > proto.Class_CLASS_LOW {
-		c = proto.Class_CLASS_NORMAL
+	if c < proto.Critical || c > proto.Low {
+		c = proto.Normal
 	}
 	return int(c) - 1
 }

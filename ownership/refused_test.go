@@ -12,14 +12,14 @@ import (
 // (I20). Who has no lease changes nothing by that.
 func TestARefusedResultEndsItsLease(t *testing.T) {
 	for mode, want := range map[proto.Mode]proto.TaskState{
-		proto.Mode_MODE_AT_LEAST_ONCE: proto.TaskState_TASK_STATE_RETRYING,
-		proto.Mode_MODE_AT_MOST_ONCE:  proto.TaskState_TASK_STATE_DEAD_LETTER,
+		proto.AtLeastOnce: proto.Retrying,
+		proto.AtMostOnce:  proto.DeadLetter,
 	} {
 		b := newBench(t, func(x *Task) { x.Mode = mode })
 		b.exchange(b.home, b.owner.OnGrant(homePeer, b.grant, 0, b.now))
 		b.exchange(b.home, b.owner.Ready(b.task.ID, b.now))
 		b.home.OnRenew(ownerPeer, &proto.Renew{Claims: []*proto.Claim{b.owner.runs[b.task.ID].message()}}, b.now)
-		b.owner.Finish(b.task.ID, proto.TaskState_TASK_STATE_SUCCESS, []byte("x"), b.now)
+		b.owner.Finish(b.task.ID, proto.Success, []byte("x"), b.now)
 		c := b.cell()
 		if out := b.home.RefuseResult(otherPeer, b.task.ID, "it lies", b.now); len(out.Sends)+len(out.Writes) != 0 || c.released {
 			t.Fatal("who has no lease ends it")
@@ -59,7 +59,7 @@ func TestADeniedTaskEndsAsItIsHandedOver(t *testing.T) {
 		}
 		o := to.OnHandoff(homePeer, m, task, b.now)
 		for _, e := range o.Ends {
-			if e.Task == task.ID && e.State == proto.TaskState_TASK_STATE_DEAD_LETTER {
+			if e.Task == task.ID && e.State == proto.DeadLetter {
 				ended++
 			}
 		}

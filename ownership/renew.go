@@ -28,10 +28,10 @@ func (o *Owner) Tick(now Now) Output {
 func (o *Owner) pace() {
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
-		if r.mem.asked && r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && o.now.Boot >= r.mem.until { // its slot is for others
-			o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "its home gave no leave to start before the lease was over", 0)
+		if r.mem.asked && r.phase == proto.LeaseReceived && o.now.Boot >= r.mem.until { // its slot is for others
+			o.release(r, proto.Unstarted, "its home gave no leave to start before the lease was over", 0)
 		}
-		if !r.mem.alive || r.phase != proto.LeasePhase_LEASE_PHASE_STARTED {
+		if !r.mem.alive || r.phase != proto.LeaseStarted {
 			continue
 		}
 		if r.mem.paces && !r.mem.stalled && o.now.Boot-r.mem.moved >= o.cfg.StallAfter {
@@ -58,7 +58,7 @@ func (o *Owner) resend() {
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
 		o.speak(r)
-		if r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && r.mem.asked && o.now.Boot-r.mem.sent >= o.cfg.Heartbeat {
+		if r.phase == proto.LeaseReceived && r.mem.asked && o.now.Boot-r.mem.sent >= o.cfg.Heartbeat {
 			o.askLeave(r)
 		}
 	}
@@ -79,9 +79,9 @@ func (o *Owner) renew() {
 		switch {
 		case r.orphan, r.mem.stalled && o.cfg.flaw != stallRenewed:
 			continue
-		case r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && r.boot == o.boot,
-			r.phase == proto.LeasePhase_LEASE_PHASE_STARTED && (r.mem.alive || r.mem.probing),
-			r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED:
+		case r.phase == proto.LeaseReceived && r.boot == o.boot,
+			r.phase == proto.LeaseStarted && (r.mem.alive || r.mem.probing),
+			r.phase == proto.LeaseFinished:
 			k := renewable{r.home, r.queue}
 			if all[k] == nil {
 				order = append(order, k)
@@ -107,7 +107,7 @@ func (o *Owner) sendRenew(home proto.PeerID, claims []claim) {
 	}
 	open := append(o.renews[home], renewal{o.number, o.now.Boot, claims})
 	o.renews[home] = open[max(len(open)-keptRenewals, 0):]
-	o.out.send(home, proto.MessageType_RENEW, m)
+	o.out.send(home, proto.TypeRenew, m)
 }
 
 // Fetch notes that the body of a task that was granted here is awaited, or no more.
@@ -127,8 +127,8 @@ func (o *Owner) Fetch(id proto.TaskID, on bool, now Now) Output {
 // Return gives a lease back that was not started, and will not be.
 func (o *Owner) Return(id proto.TaskID, reason string, retryAfterMs uint64, now Now) Output {
 	out := o.step(now)
-	if r := o.runs[id]; r != nil && r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && !r.mem.asked {
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, reason, retryAfterMs)
+	if r := o.runs[id]; r != nil && r.phase == proto.LeaseReceived && !r.mem.asked {
+		o.release(r, proto.Unstarted, reason, retryAfterMs)
 	}
 	return *out
 }
@@ -145,7 +145,7 @@ func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 	}
 	refused := map[string]bool{}
 	for _, x := range m.GetRulings() {
-		if x.GetCode() != proto.Code_CODE_UNSPECIFIED {
+		if x.GetCode() != proto.CodeOK {
 			refused[string(x.GetTask())] = true
 		}
 	}
@@ -158,7 +158,7 @@ func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 	}
 	o.renews[from] = slices.Delete(open, at, at+1)
 	for _, x := range m.GetRulings() {
-		if r := o.ruled(from, x); r != nil && r.phase != proto.LeasePhase_LEASE_PHASE_RELEASED {
+		if r := o.ruled(from, x); r != nil && r.phase != proto.LeaseReleased {
 			o.refused(r, x)
 		}
 	}
@@ -175,7 +175,7 @@ func (o *Owner) sweep() {
 	var old []*run
 	for e := o.live.Front(); e != nil && len(old) < maxSwept; e = e.Next() {
 		r := e.Value.(*run)
-		if r.phase != proto.LeasePhase_LEASE_PHASE_CLOSED || r.mem.alive {
+		if r.phase != proto.LeaseClosed || r.mem.alive {
 			continue
 		}
 		if r.mem.closed == 0 {
@@ -210,8 +210,8 @@ func (o *Owner) sweep() {
 func (o *Owner) Stop(now Now) Output {
 	out := o.step(now)
 	for e := o.live.Front(); e != nil; e = e.Next() {
-		if r := e.Value.(*run); r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED {
-			o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "the node is stopping", 0)
+		if r := e.Value.(*run); r.phase == proto.LeaseReceived {
+			o.release(r, proto.Unstarted, "the node is stopping", 0)
 		}
 	}
 	return *out

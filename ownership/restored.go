@@ -35,10 +35,10 @@ func Restored(key string, val []byte) ([]byte, error) {
 	if err := proto.Decode(val, m); err != nil {
 		return nil, err
 	}
-	if m.Phase != proto.LeasePhase_LEASE_PHASE_RECEIVED {
+	if m.Phase != proto.LeaseReceived {
 		return val, nil
 	}
-	m.Phase, m.Cause = proto.LeasePhase_LEASE_PHASE_RELEASED, proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN
+	m.Phase, m.Cause = proto.LeaseReleased, proto.CauseUnknown
 	m.Reason = "this node was restored from an older copy"
 	return proto.Encode(nil, m)
 }

@@ -32,10 +32,10 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 		mode  proto.Mode
 		again bool
 	}{
-		{"at_most_once, from before the grant", false, proto.Mode_MODE_AT_MOST_ONCE, false},
-		{"at_most_once, from before the start", true, proto.Mode_MODE_AT_MOST_ONCE, false},
-		{"at_least_once, from before the grant", false, proto.Mode_MODE_AT_LEAST_ONCE, true},
-		{"at_least_once, from before the start", true, proto.Mode_MODE_AT_LEAST_ONCE, true},
+		{"at_most_once, from before the grant", false, proto.AtMostOnce, false},
+		{"at_most_once, from before the start", true, proto.AtMostOnce, false},
+		{"at_least_once, from before the grant", false, proto.AtLeastOnce, true},
+		{"at_least_once, from before the start", true, proto.AtLeastOnce, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t, func(x *Task) { x.Mode = tt.mode })
@@ -89,7 +89,7 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 			if granted != tt.again {
 				t.Errorf("it was granted again: %v, want %v", granted, tt.again)
 			}
-			if e := b.home.ended[b.task.ID]; !tt.again && (e == nil || e.Value.(*ended).state != proto.TaskState_TASK_STATE_DEAD_LETTER) {
+			if e := b.home.ended[b.task.ID]; !tt.again && (e == nil || e.Value.(*ended).state != proto.DeadLetter) {
 				t.Error("it is for nobody to decide")
 			}
 		})
@@ -101,7 +101,7 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 // for a person, unless its queue turns out to have another home; any other is granted
 // anew, and so is one that an old home handed over since.
 func TestAHomeThatForgotAStart(t *testing.T) {
-	once, often := proto.Mode_MODE_AT_MOST_ONCE, proto.Mode_MODE_AT_LEAST_ONCE
+	once, often := proto.AtMostOnce, proto.AtLeastOnce
 	for _, tt := range []struct {
 		name    string
 		doubt   Doubt
@@ -120,7 +120,7 @@ func TestAHomeThatForgotAStart(t *testing.T) {
 			now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 			task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: tt.mode, Doubt: tt.doubt, NotAfter: now.Wall + time.Hour.Milliseconds()}
 			h := NewHome(homePeer, 100, Config{})
-			h.Restore(task, &proto.Lease{Task: task.ID[:], Generation: tt.gen, State: proto.TaskState_TASK_STATE_PENDING}, now)
+			h.Restore(task, &proto.Lease{Task: task.ID[:], Generation: tt.gen, State: proto.Pending}, now)
 			outs := []Output{h.Begin(now), h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, now)}
 			for _, o := range outs {
 				if len(o.Ends) > 0 {
@@ -131,8 +131,8 @@ func TestAHomeThatForgotAStart(t *testing.T) {
 			outs = append(outs, h.Tick(now))
 			granted, dead := false, false
 			for _, o := range outs {
-				granted = granted || slices.ContainsFunc(o.Sends, func(s Send) bool { return s.Type == proto.MessageType_GRANT })
-				dead = dead || slices.ContainsFunc(o.Ends, func(e End) bool { return e.State == proto.TaskState_TASK_STATE_DEAD_LETTER })
+				granted = granted || slices.ContainsFunc(o.Sends, func(s Send) bool { return s.Type == proto.TypeGrant })
+				dead = dead || slices.ContainsFunc(o.Ends, func(e End) bool { return e.State == proto.DeadLetter })
 			}
 			if granted != tt.granted || dead == tt.granted {
 				t.Errorf("it is granted: %v, a dead letter: %v", granted, dead)
@@ -144,7 +144,7 @@ func TestAHomeThatForgotAStart(t *testing.T) {
 // What a restored home is in doubt about moves on when its queue has another home.
 func TestADoubtThatMovesOn(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
-	task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: proto.Mode_MODE_AT_MOST_ONCE, Doubt: HereBefore, NotAfter: now.Wall + time.Hour.Milliseconds()}
+	task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: proto.AtMostOnce, Doubt: HereBefore, NotAfter: now.Wall + time.Hour.Milliseconds()}
 	h := NewHome(homePeer, 100, Config{})
 	h.SetQueue(func(*proto.QueueState) {}, now, "q")
 	h.Restore(task, nil, now)
@@ -162,8 +162,8 @@ func TestADoubtThatMovesOn(t *testing.T) {
 // for: it is taken as "I do not know", and nobody dies of it.
 func TestACauseOfANewerVersion(t *testing.T) {
 	for mode, want := range map[proto.Mode]proto.TaskState{
-		proto.Mode_MODE_AT_LEAST_ONCE: proto.TaskState_TASK_STATE_PENDING,
-		proto.Mode_MODE_AT_MOST_ONCE:  proto.TaskState_TASK_STATE_DEAD_LETTER,
+		proto.AtLeastOnce: proto.Pending,
+		proto.AtMostOnce:  proto.DeadLetter,
 	} {
 		b := newBench(t, func(x *Task) { x.Mode = mode })
 		b.exchange(b.home, b.owner.OnGrant(homePeer, b.grant, 0, b.now))

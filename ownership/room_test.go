@@ -242,12 +242,12 @@ func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
 		select {
 		case <-time.After(n.work):
 		case <-stop:
-			_ = room.Fail(context.Background(), id, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_STOPPED, Reason: "told to"})
+			_ = room.Fail(context.Background(), id, &proto.Released{Cause: proto.CauseStopped, Reason: "told to"})
 			return
 		}
 		body := append(fmt.Appendf(nil, "by %d in life %d", n.place, life), make([]byte, max(n.size-64, 0))...)
 		sum := sha256.Sum256(body)
-		o := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: body, BodyDigest: sum[:]}
+		o := &proto.Outcome{State: proto.Success, Body: body, BodyDigest: sum[:]}
 		if n.w.bodies.large {
 			o.BodyKey = sum[:]
 		}
@@ -264,7 +264,7 @@ func (n *roomNode) Probe(_ proto.PeerID, g *proto.Grant) {
 	n.runs.Go(func() {
 		body := []byte("asked")
 		sum := sha256.Sum256(body)
-		_ = room.Probed(context.Background(), id, wasDone(id), false, &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, Body: body, BodyDigest: sum[:]})
+		_ = room.Probed(context.Background(), id, wasDone(id), false, &proto.Outcome{State: proto.Success, Body: body, BodyDigest: sum[:]})
 	})
 }
 

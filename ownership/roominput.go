@@ -12,28 +12,28 @@ import (
 
 // bodies makes the empty body of a message.
 var bodies = map[proto.MessageType]func() proto.Body{
-	proto.MessageType_GRANT:        func() proto.Body { return new(proto.Grant) },
-	proto.MessageType_GRANTED:      func() proto.Body { return new(proto.Granted) },
-	proto.MessageType_START:        func() proto.Body { return new(proto.Start) },
-	proto.MessageType_PERMIT:       func() proto.Body { return new(proto.Permit) },
-	proto.MessageType_RENEW:        func() proto.Body { return new(proto.Renew) },
-	proto.MessageType_RENEWED:      func() proto.Body { return new(proto.Renewed) },
-	proto.MessageType_RELEASE:      func() proto.Body { return new(proto.Release) },
-	proto.MessageType_RELEASED:     func() proto.Body { return new(proto.ReleaseReply) },
-	proto.MessageType_STATUS:       func() proto.Body { return new(proto.Status) },
-	proto.MessageType_STATUS_REPLY: func() proto.Body { return new(proto.StatusReply) },
-	proto.MessageType_COMMITTED:    func() proto.Body { return new(proto.Committed) },
-	proto.MessageType_HANDOFF:      func() proto.Body { return new(proto.Handoff) },
-	proto.MessageType_HANDED_OFF:   func() proto.Body { return new(proto.HandedOff) },
-	proto.MessageType_QUEUES:       func() proto.Body { return new(proto.QueueStates) },
-	proto.MessageType_WITHDRAW:     func() proto.Body { return new(proto.Cancel) },
+	proto.TypeGrant:       func() proto.Body { return new(proto.Grant) },
+	proto.TypeGranted:     func() proto.Body { return new(proto.Granted) },
+	proto.TypeStart:       func() proto.Body { return new(proto.Start) },
+	proto.TypePermit:      func() proto.Body { return new(proto.Permit) },
+	proto.TypeRenew:       func() proto.Body { return new(proto.Renew) },
+	proto.TypeRenewed:     func() proto.Body { return new(proto.Renewed) },
+	proto.TypeRelease:     func() proto.Body { return new(proto.Release) },
+	proto.TypeReleased:    func() proto.Body { return new(proto.ReleaseReply) },
+	proto.TypeStatus:      func() proto.Body { return new(proto.Status) },
+	proto.TypeStatusReply: func() proto.Body { return new(proto.StatusReply) },
+	proto.TypeCommitted:   func() proto.Body { return new(proto.Committed) },
+	proto.TypeHandoff:     func() proto.Body { return new(proto.Handoff) },
+	proto.TypeHandedOff:   func() proto.Body { return new(proto.HandedOff) },
+	proto.TypeQueues:      func() proto.Body { return new(proto.QueueStates) },
+	proto.TypeWithdraw:    func() proto.Body { return new(proto.Cancel) },
 }
 
 // Receive takes a message of a node that was authenticated as from. What finds no
 // room is dropped: it is said again. An error is the sender's fault.
 func (r *Room) Receive(from proto.PeerID, m *proto.Message) error {
 	var in func()
-	if m.GetType() == proto.MessageType_ENDED {
+	if m.GetType() == proto.TypeEnded {
 		u, err := r.with.Seals.Unseal(from, m)
 		if err != nil {
 			r.refuseResult(from, u, err)
@@ -66,7 +66,7 @@ func (r *Room) Receive(from proto.PeerID, m *proto.Message) error {
 // for what it says: it would bring it again and again, and hold the task meanwhile.
 func (r *Room) refuseResult(from proto.PeerID, u Unsealed, err error) {
 	switch codeOf(err) {
-	case proto.Code_CODE_DENIED, proto.Code_CODE_BAD_FORM, proto.Code_CODE_UNKNOWN_VERSION, proto.Code_CODE_TOO_LARGE:
+	case proto.CodeDenied, proto.CodeBadForm, proto.CodeUnknownVersion, proto.CodeTooLarge:
 	default:
 		return // it may count when it is said again
 	}
@@ -85,7 +85,7 @@ func codeOf(err error) proto.Code {
 	}](err); ok {
 		return c.Refusal()
 	}
-	return proto.Code_CODE_UNSPECIFIED
+	return proto.CodeOK
 }
 
 // receiveHandoff takes a task, or word of a queue, from an old home.
@@ -94,7 +94,7 @@ func (r *Room) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error) {
 	if m.Lease != nil {
 		if t, err = r.with.Mover.Check(from, m); err != nil {
 			if _, bad := proto.TaskIDFrom(m.Lease.Task); bad == nil {
-				r.with.Network.Post(from, proto.MessageType_HANDED_OFF, refusedHandoff(m.Lease, err))
+				r.with.Network.Post(from, proto.TypeHandedOff, refusedHandoff(m.Lease, err))
 			}
 			return err
 		}
@@ -117,7 +117,7 @@ func (r *Room) handoff(from proto.PeerID, m *proto.Handoff, t Task) {
 	into, drop, err := r.with.Mover.Adopt(m)
 	if err != nil {
 		r.cfg.Logger.Warn("a task that was handed over cannot be taken", "task", t.ID.String(), "from", from.Short(), "err", err)
-		r.add(Output{Sends: []Send{{To: from, Type: proto.MessageType_HANDED_OFF, Body: refusedHandoff(m.Lease, err)}}})
+		r.add(Output{Sends: []Send{{To: from, Type: proto.TypeHandedOff, Body: refusedHandoff(m.Lease, err)}}})
 		return // it is sent again
 	}
 	out := r.home.OnHandoff(from, m, t, r.now())
@@ -134,7 +134,7 @@ func (r *Room) handoff(from proto.PeerID, m *proto.Handoff, t Task) {
 
 // refusedHandoff tells an old home why a task of its was not taken.
 func refusedHandoff(l *proto.Lease, err error) *proto.HandedOff {
-	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: cmp.Or(codeOf(err), proto.Code_CODE_BAD_FORM), Reason: proto.Clip(err.Error(), proto.MaxReason)}
+	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: cmp.Or(codeOf(err), proto.CodeBadForm), Reason: proto.Clip(err.Error(), proto.MaxReason)}
 	return &proto.HandedOff{Refused: []*proto.HandoffRefused{x}}
 }
 
@@ -220,8 +220,8 @@ func (r *Room) Awaits(ctx context.Context, from proto.PeerID, id proto.TaskID, o
 		in.Absent = true
 		ruling, out := r.home.OnResult(from, in, r.now())
 		r.add(out)
-		if c := r.home.cells[id]; ruling.Code == proto.Code_CODE_NEED_BODY && c.task.MaxResult > 0 && o.GetBodySize() > c.task.MaxResult {
-			return proto.Code_CODE_TOO_LARGE
+		if c := r.home.cells[id]; ruling.Code == proto.CodeNeedBody && c.task.MaxResult > 0 && o.GetBodySize() > c.task.MaxResult {
+			return proto.CodeTooLarge
 		}
 		return ruling.Code
 	})
@@ -250,7 +250,7 @@ func (r *Room) Ready(ctx context.Context, id proto.TaskID, p Policy) (Start, boo
 	start := make(chan Start, 1)
 	in := func() {
 		x := r.owner.runs[id]
-		if x == nil || x.phase != proto.LeasePhase_LEASE_PHASE_RECEIVED || r.ready[id] != nil {
+		if x == nil || x.phase != proto.LeaseReceived || r.ready[id] != nil {
 			close(start)
 			return
 		}

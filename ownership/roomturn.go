@@ -140,10 +140,10 @@ func (r *Room) tidy() {
 
 func (r *Room) tidyOne(id proto.TaskID) {
 	x := r.owner.runs[id]
-	if _, ok := r.results[id]; ok && (x == nil || x.phase != proto.LeasePhase_LEASE_PHASE_FINISHED) {
+	if _, ok := r.results[id]; ok && (x == nil || x.phase != proto.LeaseFinished) {
 		r.dropResult(id)
 	}
-	if _, ok := r.policies[id]; !ok || x != nil && (x.mem.alive || x.phase == proto.LeasePhase_LEASE_PHASE_STARTED || x.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED) {
+	if _, ok := r.policies[id]; !ok || x != nil && (x.mem.alive || x.phase == proto.LeaseStarted || x.phase == proto.LeaseReceived) {
 		return
 	}
 	delete(r.policies, id)
@@ -246,7 +246,7 @@ func (r *Room) act(t *turn) {
 	}
 	for p, all := range t.rulings {
 		for some := range slices.Chunk(all, proto.MaxGroup) {
-			r.send(Send{To: p, Type: proto.MessageType_COMMITTED, Body: &proto.Committed{Rulings: some}})
+			r.send(Send{To: p, Type: proto.TypeCommitted, Body: &proto.Committed{Rulings: some}})
 		}
 	}
 	for _, id := range t.out.Waits {
@@ -302,7 +302,7 @@ func (r *Room) letGo(ids []proto.TaskID) {
 // release lets go who waits for a task that will not start here.
 func (r *Room) release() {
 	for id := range r.grants {
-		if x := r.owner.runs[id]; x != nil && x.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED {
+		if x := r.owner.runs[id]; x != nil && x.phase == proto.LeaseReceived {
 			continue
 		}
 		delete(r.grants, id)
@@ -344,8 +344,8 @@ func (r *Room) send(s Send) {
 		r.self = append(r.self, selfSent{s.Type, body, s.Task})
 		return
 	}
-	if s.Type == proto.MessageType_CANCEL { // a stream has that for tasks of a named node
-		s.Type = proto.MessageType_WITHDRAW
+	if s.Type == proto.TypeCancel { // a stream has that for tasks of a named node
+		s.Type = proto.TypeWithdraw
 	}
 	r.with.Network.Post(s.To, s.Type, body)
 }
@@ -363,7 +363,7 @@ func (r *Room) carryHandoff(to proto.PeerID, m *proto.Handoff) {
 		return
 	}
 	id := proto.TaskID(m.GetLease().GetTask())
-	r.with.Bodies.Carry(to, proto.MessageType_HANDOFF, id, now.GetTask().GetEnvelope(), func() { r.with.Network.Post(to, proto.MessageType_HANDOFF, now) })
+	r.with.Bodies.Carry(to, proto.TypeHandoff, id, now.GetTask().GetEnvelope(), func() { r.with.Network.Post(to, proto.TypeHandoff, now) })
 }
 
 // whole is the outcome of a finished run under the lease that lease names.
@@ -384,7 +384,7 @@ func (r *Room) sendResults(home proto.PeerID, all []Sealing) {
 		return
 	}
 	for i, e := range sealed {
-		r.with.Bodies.Carry(home, proto.MessageType_ENDED, all[i].Task, e, func() { r.with.Network.Post(home, proto.MessageType_ENDED, e) })
+		r.with.Bodies.Carry(home, proto.TypeEnded, all[i].Task, e, func() { r.with.Network.Post(home, proto.TypeEnded, e) })
 	}
 }
 

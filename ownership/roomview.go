@@ -42,7 +42,7 @@ func (r *Room) Leases(ctx context.Context, match func(LeaseView) bool, limit int
 			}
 		}
 		for e := r.owner.live.Front(); e != nil; e = e.Next() {
-			if x := e.Value.(*run); x.phase != proto.LeasePhase_LEASE_PHASE_CLOSED {
+			if x := e.Value.(*run); x.phase != proto.LeaseClosed {
 				take(x.view(now))
 			}
 		}
@@ -206,9 +206,9 @@ func (r *Room) Idle(ctx context.Context) (running, unsaid int, err error) {
 		n.running = len(r.alive)
 		for e := r.owner.live.Front(); e != nil; e = e.Next() {
 			switch x := e.Value.(*run); x.phase {
-			case proto.LeasePhase_LEASE_PHASE_RELEASED:
+			case proto.LeaseReleased:
 				n.unsaid++
-			case proto.LeasePhase_LEASE_PHASE_FINISHED:
+			case proto.LeaseFinished:
 				if !x.orphan { // a result that does not count is kept for long
 					n.unsaid++
 				}

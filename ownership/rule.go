@@ -14,15 +14,15 @@ import (
 // if its word counts. c is nil unless the cell is here.
 func (h *Home) rule(from proto.PeerID, k claim) (c *cell, r *proto.Ruling) {
 	c = h.cells[k.task]
-	r = k.ruling(proto.Code_CODE_UNSPECIFIED)
+	r = k.ruling(proto.CodeOK)
 	switch {
 	case c == nil:
 		h.elsewhere(k, r)
-		if r.Code != proto.Code_CODE_MOVED {
+		if r.Code != proto.CodeMoved {
 			h.unheeded(k.task, from, k.epoch, "its cell is not here")
 		}
 	case !c.fits(from, k, h.cfg.flaw):
-		r.Code, r.State, r.Generation = proto.Code_CODE_STALE, c.state, c.gen
+		r.Code, r.State, r.Generation = proto.CodeStale, c.state, c.gen
 		cause := "an older lease"
 		if k.epoch.Compare(c.epoch) >= 0 {
 			cause = "not a lease that was given"
@@ -46,17 +46,17 @@ func (h *Home) unheeded(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cau
 // elsewhere answers about a task whose cell is not here.
 func (h *Home) elsewhere(k claim, r *proto.Ruling) {
 	if g := h.moved[k.task]; g != nil {
-		r.Code, r.Home, r.Generation = proto.Code_CODE_MOVED, slices.Clone(g.home[:]), g.gen
+		r.Code, r.Home, r.Generation = proto.CodeMoved, slices.Clone(g.home[:]), g.gen
 		return
 	}
 	if e := h.ended[k.task]; e != nil {
 		x := e.Value.(*ended)
-		r.Code, r.State, r.Generation = proto.Code_CODE_STALE, x.state, x.gen
+		r.Code, r.State, r.Generation = proto.CodeStale, x.state, x.gen
 		return
 	}
 	// It may be on its way here from an old home, or have been forgotten: the owner
 	// keeps what it has.
-	r.Code = proto.Code_CODE_BUSY
+	r.Code = proto.CodeBusy
 }
 
 // heard notes a sign of life of the owner of c: its lease goes on, also one that was
@@ -68,8 +68,8 @@ func (h *Home) heard(c *cell) {
 		c.place.lapsed = false
 		h.event(EventRevived, c, c.owner, "")
 	}
-	if c.state == proto.TaskState_TASK_STATE_INDETERMINATE {
-		c.state = proto.TaskState_TASK_STATE_RUNNING
+	if c.state == proto.Indeterminate {
+		c.state = proto.Running
 		h.put(c)
 	}
 	h.settle(c)
@@ -83,8 +83,8 @@ func (h *Home) OnGranted(from proto.PeerID, m *proto.Granted, now Now) Output {
 		if !ok {
 			continue
 		}
-		if t.Code == proto.Code_CODE_UNSPECIFIED {
-			if c, r := h.rule(from, k); r.Code == proto.Code_CODE_UNSPECIFIED {
+		if t.Code == proto.CodeOK {
+			if c, r := h.rule(from, k); r.Code == proto.CodeOK {
 				h.heard(c)
 				h.event(EventTaken, c, from, "")
 			}
@@ -104,14 +104,14 @@ func (h *Home) declined(from proto.PeerID, k claim, t *proto.Taken) {
 		return
 	}
 	seen := proto.Seq{Boot: t.SeenBoot, Counter: t.SeenCounter}
-	if t.Code == proto.Code_CODE_STALE && seen.Compare(k.epoch) >= 0 && seen.Boot < maxBoot {
+	if t.Code == proto.CodeStale && seen.Compare(k.epoch) >= 0 && seen.Boot < maxBoot {
 		h.raise(seen.Boot)
 	}
 	h.event(EventDeclined, c, from, t.Code.Name()+": "+t.Detail)
 	c.over("declined: "+t.Code.Name(), h.now.Wall)
-	c.state, c.released, c.place.lapsed = proto.TaskState_TASK_STATE_PENDING, true, false
+	c.state, c.released, c.place.lapsed = proto.Pending, true, false
 	if c.cancel && h.cfg.flaw != cancelForgotten {
-		h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
+		h.end(c, End{State: proto.Cancelled, Reason: "cancelled before it started"})
 		return
 	}
 	h.put(c)
@@ -120,14 +120,14 @@ func (h *Home) declined(from proto.PeerID, k claim, t *proto.Taken) {
 		wait = min(wait, msec(t.RetryAfterMs))
 	}
 	switch t.Code {
-	case proto.Code_CODE_STALE:
+	case proto.CodeStale:
 		if seen.Compare(k.epoch) < 0 || h.boot <= seen.Boot { // it knows a later home, which this one has forgotten, or says what cannot be
 			wait = h.cfg.Lease
 		} else {
 			wait = h.cfg.Heartbeat // the next epoch is above what it knows
 		}
 		h.shun(from, c.task.Kind, wait)
-	case proto.Code_CODE_DRAINING:
+	case proto.CodeDraining:
 		h.shun(from, "", wait)
 	default:
 		h.shun(from, c.task.Kind, wait)
@@ -160,18 +160,18 @@ func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
 			continue
 		}
 		c, r := h.rule(from, k)
-		if r.Code == proto.Code_CODE_UNSPECIFIED && c.cancel && !c.permitted() {
-			r.Code, r.State = proto.Code_CODE_STALE, proto.TaskState_TASK_STATE_CANCELLED
-			h.end(c, End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled before it started"})
+		if r.Code == proto.CodeOK && c.cancel && !c.permitted() {
+			r.Code, r.State = proto.CodeStale, proto.Cancelled
+			h.end(c, End{State: proto.Cancelled, Reason: "cancelled before it started"})
 		}
-		if r.Code == proto.Code_CODE_UNSPECIFIED && !c.task.once() {
-			r.Code, r.State = proto.Code_CODE_BAD_FORM, c.state // with leave nobody would take it back from a dead owner
+		if r.Code == proto.CodeOK && !c.task.once() {
+			r.Code, r.State = proto.CodeBadForm, c.state // with leave nobody would take it back from a dead owner
 			h.unheeded(k.task, from, k.epoch, "it needs no leave to start")
 		}
-		if r.Code == proto.Code_CODE_UNSPECIFIED {
+		if r.Code == proto.CodeOK {
 			h.heard(c)
 			if !c.permitted() {
-				c.state = proto.TaskState_TASK_STATE_RUNNING
+				c.state = proto.Running
 				if h.cfg.flaw != permitVolatile {
 					h.put(c)
 				}
@@ -181,7 +181,7 @@ func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
 		reply.Rulings = append(reply.Rulings, r)
 	}
 	if len(reply.Rulings) > 0 {
-		o.send(from, proto.MessageType_PERMIT, reply)
+		o.send(from, proto.TypePermit, reply)
 	}
 	return h.done()
 }
@@ -197,7 +197,7 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 			continue
 		}
 		c, r := h.rule(from, k)
-		if r.Code == proto.Code_CODE_UNSPECIFIED || h.cfg.flaw == renewUnchecked && c != nil {
+		if r.Code == proto.CodeOK || h.cfg.flaw == renewUnchecked && c != nil {
 			h.heard(c)
 			if cm.GetFetch() {
 				o.Lends = append(o.Lends, Lend{Task: k.task, Owner: from})
@@ -205,17 +205,17 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 			if p := h.period(c); period == 0 || p < period {
 				period = p
 			}
-			if r.Code == proto.Code_CODE_UNSPECIFIED && k.gen >= c.gen {
+			if r.Code == proto.CodeOK && k.gen >= c.gen {
 				continue
 			}
-			r.Code = proto.Code_CODE_UNSPECIFIED // it counts, and tells the generation
+			r.Code = proto.CodeOK // it counts, and tells the generation
 		}
 		reply.Rulings = append(reply.Rulings, r)
 	}
 	reply.LeaseMs = uint32(cmp.Or(period, h.cfg.Lease).Milliseconds())
 	s := h.settledFor(from)
 	reply.SettledBoot, reply.SettledCounter = s.Boot, s.Counter
-	o.send(from, proto.MessageType_RENEWED, reply)
+	o.send(from, proto.TypeRenewed, reply)
 	return h.done()
 }
 
@@ -235,30 +235,30 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 	h.step(now)
 	k, ok := claimFrom(in.Claim)
 	if !ok || !in.State.Terminal() {
-		r := k.ruling(proto.Code_CODE_BAD_FORM)
+		r := k.ruling(proto.CodeBadForm)
 		h.unheeded(k.task, from, k.epoch, "it is no result")
 		return r, h.done()
 	}
 	c, r := h.rule(from, k)
 	switch {
 	case c == nil:
-		if e := h.ended[k.task]; e != nil && r.Code == proto.Code_CODE_STALE {
+		if e := h.ended[k.task]; e != nil && r.Code == proto.CodeStale {
 			x := e.Value.(*ended)
 			same := x.epoch == k.epoch && x.owner == from && x.state == in.State && x.digest != nil && bytes.Equal(x.digest, in.Digest)
 			switch {
 			case same:
-				r.Code = proto.Code_CODE_UNSPECIFIED
+				r.Code = proto.CodeOK
 			case h.cfg.flaw == endedAgain && x.epoch.Compare(k.epoch) <= 0:
-				r.Code, x.state, x.digest = proto.Code_CODE_UNSPECIFIED, in.State, bytes.Clone(in.Digest)
+				r.Code, x.state, x.digest = proto.CodeOK, in.State, bytes.Clone(in.Digest)
 				h.out.Ends = append(h.out.Ends, End{Task: k.task, State: in.State, Digest: in.Digest, From: from, Epoch: k.epoch})
 			default:
 				h.orphan(from, k, in)
 			}
 		}
-	case r.Code == proto.Code_CODE_UNSPECIFIED && in.Absent:
-		r.Code = proto.Code_CODE_NEED_BODY
+	case r.Code == proto.CodeOK && in.Absent:
+		r.Code = proto.CodeNeedBody
 		h.heard(c)
-	case r.Code == proto.Code_CODE_UNSPECIFIED:
+	case r.Code == proto.CodeOK:
 		if c.place.lapsed {
 			h.event(EventLate, c, from, "nobody else was granted it")
 		}
@@ -268,7 +268,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 			digest = []byte{}
 		}
 		h.end(c, End{State: in.State, Reason: in.Reason, Digest: digest, From: from, Epoch: k.epoch})
-	case r.Code == proto.Code_CODE_STALE:
+	case r.Code == proto.CodeStale:
 		h.orphan(from, k, in)
 	}
 	return r, h.done()
@@ -291,11 +291,11 @@ func (h *Home) RefuseResult(from proto.PeerID, id proto.TaskID, cause string, no
 		return h.done()
 	}
 	k := c.claim()
-	r := k.ruling(proto.Code_CODE_STALE)
+	r := k.ruling(proto.CodeStale)
 	r.State, r.Generation = c.state, c.gen
-	o.send(from, proto.MessageType_COMMITTED, &proto.Committed{Rulings: []*proto.Ruling{r}})
+	o.send(from, proto.TypeCommitted, &proto.Committed{Rulings: []*proto.Ruling{r}})
 	h.shun(from, "", h.cfg.MaxBackoff)
-	h.released(c, from, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_CRASHED, Reason: "its result is refused: " + cause})
+	h.released(c, from, &proto.Released{Cause: proto.CauseCrashed, Reason: "its result is refused: " + cause})
 	return h.done()
 }
 
@@ -310,15 +310,15 @@ func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
 		}
 		c, r := h.rule(from, k)
 		if h.cfg.flaw == releaseUnchecked && c != nil {
-			r.Code = proto.Code_CODE_UNSPECIFIED
+			r.Code = proto.CodeOK
 		}
-		if r.Code == proto.Code_CODE_UNSPECIFIED {
+		if r.Code == proto.CodeOK {
 			h.released(c, from, rm)
 		}
 		reply.Rulings = append(reply.Rulings, r)
 	}
 	if len(reply.Rulings) > 0 {
-		o.send(from, proto.MessageType_RELEASED, reply)
+		o.send(from, proto.TypeReleased, reply)
 	}
 	return h.done()
 }
@@ -331,13 +331,13 @@ func (h *Home) released(c *cell, from proto.PeerID, m *proto.Released) {
 	c.reason, c.released, c.place.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
 	h.shy(c, from, m)
 	to := c.after(m, h.cfg)
-	if m.Cause == proto.ReleaseCause_RELEASE_CAUSE_EXPIRED && h.now.past(c.task.NotAfter-h.cfg.Skew.Milliseconds()) {
-		to = step{state: proto.TaskState_TASK_STATE_EXPIRED, reason: c.reason}
+	if m.Cause == proto.CauseExpired && h.now.past(c.task.NotAfter-h.cfg.Skew.Milliseconds()) {
+		to = step{state: proto.Expired, reason: c.reason}
 	}
 	c.attempts += to.attempts
 	c.abandons += to.abandons
-	if c.cancel && to.state != proto.TaskState_TASK_STATE_DEAD_LETTER {
-		to = step{state: proto.TaskState_TASK_STATE_CANCELLED, reason: "cancelled"}
+	if c.cancel && to.state != proto.DeadLetter {
+		to = step{state: proto.Cancelled, reason: "cancelled"}
 	}
 	if to.state.Terminal() {
 		h.end(c, End{State: to.state, Reason: cmp.Or(to.reason, c.reason)})
@@ -355,12 +355,12 @@ func (h *Home) released(c *cell, from proto.PeerID, m *proto.Released) {
 // once again.
 func (h *Home) shy(c *cell, from proto.PeerID, m *proto.Released) {
 	switch m.Cause {
-	case proto.ReleaseCause_RELEASE_CAUSE_STOPPED:
+	case proto.CauseStopped:
 		h.shun(from, c.task.Kind, h.cfg.Heartbeat)
-	case proto.ReleaseCause_RELEASE_CAUSE_EXPIRED: // its clock and ours are far apart
+	case proto.CauseExpired: // its clock and ours are far apart
 		c.place.due = h.now.Mono + h.cfg.Lease
 		h.shun(from, c.task.Kind, h.cfg.Lease)
-	case proto.ReleaseCause_RELEASE_CAUSE_FAILED, proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT, proto.ReleaseCause_RELEASE_CAUSE_CRASHED, proto.ReleaseCause_RELEASE_CAUSE_PARKED:
+	case proto.CauseFailed, proto.CauseTimeout, proto.CauseCrashed, proto.CauseParked:
 		c.place.failed = from
 	default:
 		h.shun(from, c.task.Kind, min(max(msec(m.RetryAfterMs), h.cfg.Heartbeat), h.cfg.MaxBackoff))
@@ -378,9 +378,9 @@ type step struct {
 // ended by no fault of the task spends nothing; what may have been started once,
 // and may be started once only, goes to a person.
 func (c *cell) after(m *proto.Released, cfg Config) step {
-	again := step{state: proto.TaskState_TASK_STATE_RETRYING}
+	again := step{state: proto.Retrying}
 	dead := func(reason string) step {
-		return step{state: proto.TaskState_TASK_STATE_DEAD_LETTER, reason: reason}
+		return step{state: proto.DeadLetter, reason: reason}
 	}
 	limit := c.task.MaxAttempts
 	if limit == 0 {
@@ -391,25 +391,25 @@ func (c *cell) after(m *proto.Released, cfg Config) step {
 	}
 	cause := m.GetCause()
 	switch cause {
-	case proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, proto.ReleaseCause_RELEASE_CAUSE_EXPIRED:
-		return step{state: proto.TaskState_TASK_STATE_PENDING}
-	case proto.ReleaseCause_RELEASE_CAUSE_STOPPED:
+	case proto.CauseUnspecified, proto.Unstarted, proto.CauseExpired:
+		return step{state: proto.Pending}
+	case proto.CauseStopped:
 		if c.task.once() {
 			return dead("indeterminate: its node stopped while it ran, and its mode is at_most_once")
 		}
-		return step{state: proto.TaskState_TASK_STATE_PENDING}
-	case proto.ReleaseCause_RELEASE_CAUSE_FAILED, proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT:
+		return step{state: proto.Pending}
+	case proto.CauseFailed, proto.CauseTimeout:
 		again.attempts = 1
 		if !c.task.once() && c.attempts+1 < limit {
 			return again
 		}
-		again.state = proto.TaskState_TASK_STATE_DEAD_LETTER
-		if cause == proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT {
-			again.state = proto.TaskState_TASK_STATE_TIMEOUT
+		again.state = proto.DeadLetter
+		if cause == proto.CauseTimeout {
+			again.state = proto.Timeout
 		}
 		again.reason = "attempts used up: " + c.reason
 		return again
-	case proto.ReleaseCause_RELEASE_CAUSE_CRASHED:
+	case proto.CauseCrashed:
 		switch {
 		case c.task.once():
 			return dead("indeterminate: its node died while it ran, and its mode is at_most_once")
@@ -418,13 +418,13 @@ func (c *cell) after(m *proto.Released, cfg Config) step {
 		}
 		again.abandons = 1
 		return again
-	case proto.ReleaseCause_RELEASE_CAUSE_PARKED:
+	case proto.CauseParked:
 		return dead("indeterminate: its node died while it ran, and its handler asks for a person then")
 	default: // its node does not know, or says what this one has no word for
-		if c.task.once() && c.state != proto.TaskState_TASK_STATE_ACCEPTED && cfg.flaw != startForgotten {
+		if c.task.once() && c.state != proto.Accepted && cfg.flaw != startForgotten {
 			return dead("indeterminate: its node had leave to start it, does not know of it any more, and its mode is at_most_once")
 		}
-		return step{state: proto.TaskState_TASK_STATE_PENDING}
+		return step{state: proto.Pending}
 	}
 }
 
@@ -433,7 +433,7 @@ func (h *Home) OnStatusReply(from proto.PeerID, m *proto.StatusReply, now Now) O
 	h.step(now)
 	for _, s := range m.GetHeld() {
 		if k, ok := claimFrom(s.GetClaim()); ok {
-			if c, r := h.rule(from, k); r.Code == proto.Code_CODE_UNSPECIFIED {
+			if c, r := h.rule(from, k); r.Code == proto.CodeOK {
 				h.heard(c)
 			}
 		}

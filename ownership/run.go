@@ -29,13 +29,13 @@ func ResultOf(id proto.TaskID, m *proto.Outcome) Result {
 func (o *Owner) Ready(id proto.TaskID, now Now) Output {
 	out := o.step(now)
 	r := o.runs[id]
-	if r == nil || r.phase != proto.LeasePhase_LEASE_PHASE_RECEIVED {
+	if r == nil || r.phase != proto.LeaseReceived {
 		return *out
 	}
 	switch {
 	case o.now.Wall > r.notAfter:
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_EXPIRED, "its time was over before it could start", 0)
-	case r.mode == proto.Mode_MODE_AT_MOST_ONCE && o.cfg.flaw != permitSkipped:
+		o.release(r, proto.CauseExpired, "its time was over before it could start", 0)
+	case r.mode == proto.AtMostOnce && o.cfg.flaw != permitSkipped:
 		r.mem.asked = true
 		o.askLeave(r)
 	default:
@@ -46,12 +46,12 @@ func (o *Owner) Ready(id proto.TaskID, now Now) Output {
 
 func (o *Owner) askLeave(r *run) {
 	r.mem.sent = max(o.now.Boot, 1)
-	o.out.send(r.home, proto.MessageType_START, &proto.Start{Claims: []*proto.Claim{r.message()}})
+	o.out.send(r.home, proto.TypeStart, &proto.Start{Claims: []*proto.Claim{r.message()}})
 }
 
 // start notes the start before the handler sees the task.
 func (o *Owner) start(r *run) {
-	r.phase, r.mem.alive, r.mem.asked, r.mem.moved = proto.LeasePhase_LEASE_PHASE_STARTED, true, false, o.now.Boot
+	r.phase, r.mem.alive, r.mem.asked, r.mem.moved = proto.LeaseStarted, true, false, o.now.Boot
 	if o.cfg.flaw != startVolatile {
 		o.put(r)
 	}
@@ -70,14 +70,14 @@ func (o *Owner) ruled(from proto.PeerID, m *proto.Ruling) *run {
 		return nil
 	}
 	r.gen = max(r.gen, generationOf(m))
-	if m.Code != proto.Code_CODE_BUSY {
+	if m.Code != proto.CodeBusy {
 		r.mem.unknown = 0
 	}
 	return r
 }
 
 func generationOf(m *proto.Ruling) uint64 {
-	if m.Code == proto.Code_CODE_MOVED {
+	if m.Code == proto.CodeMoved {
 		return 0
 	}
 	return m.Generation
@@ -87,9 +87,9 @@ func generationOf(m *proto.Ruling) uint64 {
 // answer was one of those.
 func (o *Owner) refused(r *run, m *proto.Ruling) bool {
 	switch m.Code {
-	case proto.Code_CODE_UNSPECIFIED:
+	case proto.CodeOK:
 		return false
-	case proto.Code_CODE_MOVED:
+	case proto.CodeMoved:
 		p, err := proto.PeerIDFrom(m.Home)
 		if err != nil || m.Generation <= r.gen {
 			o.unheeded(r.task, r.home, r.epoch, "no later home")
@@ -101,9 +101,9 @@ func (o *Owner) refused(r *run, m *proto.Ruling) bool {
 				o.askLeave(r)
 			}
 		}
-	case proto.Code_CODE_STALE:
+	case proto.CodeStale:
 		o.lost(r, m.State)
-	case proto.Code_CODE_BUSY:
+	case proto.CodeBusy:
 		o.unknown(r)
 	}
 	return true // everything else: it is asked again
@@ -116,7 +116,7 @@ func (o *Owner) unknown(r *run) {
 	if r.mem.unknown == 0 {
 		r.mem.unknown = max(o.now.Boot, 1)
 	}
-	ended := r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED || r.phase == proto.LeasePhase_LEASE_PHASE_RELEASED
+	ended := r.phase == proto.LeaseFinished || r.phase == proto.LeaseReleased
 	if ended && o.now.Boot-r.mem.unknown >= o.cfg.Linger && o.now.past(o.cfg.lastWord(r.notAfter)+(o.cfg.Skew+keptUnknown).Milliseconds()) {
 		o.event(EventLost, r, "its home has forgotten the task, whose time is over")
 		o.close(r, false)
@@ -131,13 +131,13 @@ const keptUnknown = 24 * time.Hour
 // is stopped. A success is kept while the task lives, and while a later grant may still
 // be on its way: if it comes back here it is not run again (I6).
 func (o *Owner) lost(r *run, state proto.TaskState) {
-	if r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED || r.orphan && !state.Terminal() {
+	if r.phase == proto.LeaseClosed || r.orphan && !state.Terminal() {
 		return
 	}
 	o.event(EventLost, r, "the home says that it is over")
 	r.mem.asked = false
 	switch {
-	case r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED && !state.Terminal() && o.cfg.flaw != lostDropped:
+	case r.phase == proto.LeaseFinished && !state.Terminal() && o.cfg.flaw != lostDropped:
 		r.orphan = true
 		o.put(r)
 		return
@@ -145,22 +145,22 @@ func (o *Owner) lost(r *run, state proto.TaskState) {
 		r.mem.stopped = true
 		o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the lease was lost: another node was granted the task, or it has ended"})
 	}
-	r.orphan = r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED && r.state == proto.TaskState_TASK_STATE_SUCCESS
-	o.close(r, r.phase == proto.LeasePhase_LEASE_PHASE_FINISHED && o.cfg.flaw == lostDropped)
+	r.orphan = r.phase == proto.LeaseFinished && r.state == proto.Success
+	o.close(r, r.phase == proto.LeaseFinished && o.cfg.flaw == lostDropped)
 }
 
 // close keeps of a lease that it was here. lose forgets how it ended.
 func (o *Owner) close(r *run, lose bool) {
 	switch {
-	case r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED:
-		r.cause = proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED
-	case r.phase == proto.LeasePhase_LEASE_PHASE_STARTED:
-		r.cause = proto.ReleaseCause_RELEASE_CAUSE_STOPPED
+	case r.phase == proto.LeaseReceived:
+		r.cause = proto.Unstarted
+	case r.phase == proto.LeaseStarted:
+		r.cause = proto.CauseStopped
 	}
-	if r.phase != proto.LeasePhase_LEASE_PHASE_FINISHED || lose {
+	if r.phase != proto.LeaseFinished || lose {
 		r.state = 0
 	}
-	r.phase, r.digest = proto.LeasePhase_LEASE_PHASE_CLOSED, nil
+	r.phase, r.digest = proto.LeaseClosed, nil
 	o.put(r)
 }
 
@@ -172,7 +172,7 @@ func (o *Owner) OnPermit(from proto.PeerID, m *proto.Permit, now Now) Output {
 		if r == nil || o.refused(r, x) {
 			continue
 		}
-		if r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && r.mem.asked {
+		if r.phase == proto.LeaseReceived && r.mem.asked {
 			o.start(r)
 		} else {
 			o.unheeded(r.task, from, r.epoch, "leave that was not asked for, or had before")
@@ -203,14 +203,14 @@ func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, no
 	switch {
 	case r == nil || !r.mem.alive:
 		return false, o.out
-	case r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED && state == proto.TaskState_TASK_STATE_SUCCESS:
+	case r.phase == proto.LeaseClosed && state == proto.Success:
 		// Its lease was lost while it ran: if the task comes back here it is not
 		// run again.
 		o.finish(r, state, digest)
 		r.orphan = true
 		o.put(r)
 		return true, o.out
-	case r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED:
+	case r.phase == proto.LeaseClosed:
 		r.mem.alive = false
 		return false, o.out
 	}
@@ -225,7 +225,7 @@ func (o *Owner) Fail(id proto.TaskID, why *proto.Released, now Now) Output {
 	if r == nil || !r.mem.alive {
 		return o.out
 	}
-	if r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED {
+	if r.phase == proto.LeaseClosed {
 		r.mem.alive = false
 		return o.out
 	}
@@ -241,7 +241,7 @@ func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Outp
 	switch {
 	case r == nil:
 		return *out
-	case r.phase != proto.LeasePhase_LEASE_PHASE_FINISHED:
+	case r.phase != proto.LeaseFinished:
 		o.unheeded(r.task, from, r.epoch, "an answer to a result that is not on its way")
 		return *out
 	case o.refused(r, m):
@@ -259,11 +259,11 @@ func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now
 		if r == nil {
 			continue
 		}
-		if r.phase != proto.LeasePhase_LEASE_PHASE_RELEASED {
+		if r.phase != proto.LeaseReleased {
 			o.unheeded(r.task, from, r.epoch, "an answer to what was not given back, or was answered")
 			continue
 		}
-		if x.Code == proto.Code_CODE_MOVED || x.Code == proto.Code_CODE_BUSY {
+		if x.Code == proto.CodeMoved || x.Code == proto.CodeBusy {
 			o.refused(r, x)
 			continue
 		}
@@ -285,8 +285,8 @@ func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 		return *out
 	}
 	switch {
-	case r.phase == proto.LeasePhase_LEASE_PHASE_RECEIVED && !r.mem.asked:
-		o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNSTARTED, "cancelled before it started", 0)
+	case r.phase == proto.LeaseReceived && !r.mem.asked:
+		o.release(r, proto.Unstarted, "cancelled before it started", 0)
 	case r.mem.alive && !r.mem.stopped:
 		r.mem.stopped = true
 		out.Stops = append(out.Stops, Stop{Task: id, Cause: "cancelled", Cancel: true})
@@ -308,19 +308,19 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		switch {
 		case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch.Compare(k.epoch) < 0):
 			// It was for an earlier start of this node, and no grant of that is taken.
-			m := &proto.Released{Claim: k.message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN, Reason: "it was meant for an earlier start of this node"}
-			out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
-		case r != nil && r.epoch.Compare(k.epoch) < 0 && r.home != from && r.phase != proto.LeasePhase_LEASE_PHASE_CLOSED:
+			m := &proto.Released{Claim: k.message(), Cause: proto.CauseUnknown, Reason: "it was meant for an earlier start of this node"}
+			out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
+		case r != nil && r.epoch.Compare(k.epoch) < 0 && r.home != from && r.phase != proto.LeaseClosed:
 			// Whoever is the home now is told of by the one that is known here.
-		case r == nil || r.epoch.Compare(k.epoch) < 0 && !r.mem.alive && r.phase != proto.LeasePhase_LEASE_PHASE_FINISHED:
+		case r == nil || r.epoch.Compare(k.epoch) < 0 && !r.mem.alive && r.phase != proto.LeaseFinished:
 			o.never(from, k, r)
 		case r.epoch.Compare(k.epoch) < 0: // the grant is on its way, and will be adopted
 			o.adopt(r, from, o.mine(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
 			reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
-		case r.epoch.Compare(k.epoch) > 0 && once(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeasePhase_LEASE_PHASE_CLOSED || r.phase == proto.LeasePhase_LEASE_PHASE_RELEASED):
+		case r.epoch.Compare(k.epoch) > 0 && once(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeaseClosed || r.phase == proto.LeaseReleased):
 			// Two homes have it: one had its disk put back. It runs for neither any more.
-			m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_PARKED, Reason: "this node started it under a later lease"}
-			out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
+			m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.CauseParked, Reason: "this node started it under a later lease"}
+			out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 		case r.epoch != k.epoch || r.token != k.token:
 			o.unheeded(k.task, from, k.epoch, "a question about another lease")
 		default:
@@ -330,10 +330,10 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 				continue
 			}
 			switch r.phase {
-			case proto.LeasePhase_LEASE_PHASE_RELEASED:
+			case proto.LeaseReleased:
 				r.mem.sent = 0
 				o.speak(r)
-			case proto.LeasePhase_LEASE_PHASE_CLOSED:
+			case proto.LeaseClosed:
 				o.reopen(r)
 			default:
 				reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
@@ -342,7 +342,7 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		}
 	}
 	if len(reply.Held) > 0 {
-		out.send(from, proto.MessageType_STATUS_REPLY, reply)
+		out.send(from, proto.TypeStatusReply, reply)
 	}
 	return *out
 }
@@ -353,7 +353,7 @@ func (o *Owner) mine(k claim) claim {
 }
 
 // once reports whether r was started, and may be once only.
-func once(r *run) bool { return startedOnce(r) && r.mode == proto.Mode_MODE_AT_MOST_ONCE }
+func once(r *run) bool { return startedOnce(r) && r.mode == proto.AtMostOnce }
 
 // never notes that an epoch will not be started here.
 func (o *Owner) never(from proto.PeerID, k claim, old *run) {
@@ -361,24 +361,24 @@ func (o *Owner) never(from proto.PeerID, k claim, old *run) {
 		if once(old) {
 			return
 		}
-		if old.state == proto.TaskState_TASK_STATE_SUCCESS {
+		if old.state == proto.Success {
 			old.claim, old.home, old.giver, old.orphan = o.bound(k), from, from, false
-			o.release(old, proto.ReleaseCause_RELEASE_CAUSE_PARKED, "it succeeded here before, and its home has forgotten", 0)
+			o.release(old, proto.CauseParked, "it succeeded here before, and its home has forgotten", 0)
 			return
 		}
 		o.forget(old)
 	}
 	if old == nil && k.gen <= 1 && k.epoch.Compare(o.marks[from]) <= 0 { // it gave the epoch itself: a copy of its grant is refused anyway
-		m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN, Reason: "this node does not have the lease"}
-		o.out.send(from, proto.MessageType_RELEASE, &proto.Release{Released: []*proto.Released{m}})
+		m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.CauseUnknown, Reason: "this node does not have the lease"}
+		o.out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 		return
 	}
 	if o.noted[from] >= maxNoted {
 		return // it asks again, or counts the lease as lost
 	}
-	r := &run{claim: o.bound(k), home: from, giver: from, phase: proto.LeasePhase_LEASE_PHASE_RECEIVED}
+	r := &run{claim: o.bound(k), home: from, giver: from, phase: proto.LeaseReceived}
 	o.add(r)
-	o.release(r, proto.ReleaseCause_RELEASE_CAUSE_UNKNOWN, "this node does not have the lease", 0)
+	o.release(r, proto.CauseUnknown, "this node does not have the lease", 0)
 }
 
 // maxNoted is of how many leases that this node never had it notes that for one node
@@ -399,8 +399,8 @@ func (o *Owner) reopen(r *run) {
 		return // its handler is being stopped, and tells then
 	}
 	cause, why := r.cause, "it was given back before"
-	if r.state == proto.TaskState_TASK_STATE_SUCCESS || cause == proto.ReleaseCause_RELEASE_CAUSE_UNSPECIFIED {
-		cause, why = proto.ReleaseCause_RELEASE_CAUSE_PARKED, "it ended here before, and its home has forgotten"
+	if r.state == proto.Success || cause == proto.CauseUnspecified {
+		cause, why = proto.CauseParked, "it ended here before, and its home has forgotten"
 	}
 	o.release(r, cause, why, 0)
 }

@@ -59,10 +59,10 @@ func (h *Home) look(c *cell, skip bool) {
 	late := h.now.past(h.cfg.lastWord(c.task.NotAfter))
 	switch {
 	case c.doubtful() && !c.leased() && !c.permitted() && c.place.queue.here(h.self) && h.now.Mono >= c.place.until:
-		h.end(c, End{State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
+		h.end(c, End{State: proto.DeadLetter, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
 	case c.free(), h.cfg.flaw == expiredEarly && !c.leased():
 		if h.now.past(c.task.NotAfter) && !skip {
-			h.end(c, End{State: proto.TaskState_TASK_STATE_EXPIRED, Reason: "its time was over before it could start; last: " + c.reason})
+			h.end(c, End{State: proto.Expired, Reason: "its time was over before it could start; last: " + c.reason})
 		}
 		return
 	case c.leased() && h.now.Mono >= c.place.until:
@@ -90,16 +90,16 @@ func (h *Home) look(c *cell, skip bool) {
 }
 
 func lostCancelled() End {
-	return End{State: proto.TaskState_TASK_STATE_CANCELLED, Reason: "cancelled; its owner was lost"}
+	return End{State: proto.Cancelled, Reason: "cancelled; its owner was lost"}
 }
 
 // outlive ends a task whose owner will not say any more what became of it (I3).
 func (h *Home) outlive(c *cell) {
 	if c.task.once() && c.permitted() {
-		h.end(c, End{State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"})
+		h.end(c, End{State: proto.DeadLetter, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"})
 		return
 	}
-	h.end(c, End{State: proto.TaskState_TASK_STATE_EXPIRED, Reason: "its time is over, and its owner was lost"})
+	h.end(c, End{State: proto.Expired, Reason: "its time is over, and its owner was lost"})
 }
 
 // lapse takes a lease back. Nothing is written until somebody else is granted the
@@ -117,7 +117,7 @@ func (h *Home) lapse(c *cell, kind EventKind, cause string) {
 		h.end(c, lostCancelled())
 		return
 	case c.place.taken && c.abandons+1 >= h.cfg.MaxAbandons:
-		h.end(c, End{State: proto.TaskState_TASK_STATE_DEAD_LETTER, Reason: "abandoned too often: its nodes died, or lost it, each time"})
+		h.end(c, End{State: proto.DeadLetter, Reason: "abandoned too often: its nodes died, or lost it, each time"})
 		return
 	case !c.place.taken:
 		h.shun(c.owner, "", h.cfg.Scan) // it did not even answer
@@ -129,8 +129,8 @@ func (h *Home) lapse(c *cell, kind EventKind, cause string) {
 // and says so when it stays away.
 func (h *Home) silence(c *cell) {
 	h.ask(c)
-	if c.state == proto.TaskState_TASK_STATE_RUNNING && c.place.silent > 0 && !h.out.full() && h.now.Mono-c.place.silent >= 4*h.cfg.Lease {
-		c.state = proto.TaskState_TASK_STATE_INDETERMINATE
+	if c.state == proto.Running && c.place.silent > 0 && !h.out.full() && h.now.Mono-c.place.silent >= 4*h.cfg.Lease {
+		c.state = proto.Indeterminate
 		c.reason = "its owner has not been heard of since its lease ran out"
 		h.put(c)
 		h.event(EventIndeterminate, c, c.owner, c.reason)
@@ -151,7 +151,7 @@ func (h *Home) sendAsked(moved bool) {
 		if s == nil || len(s.Claims) >= proto.MaxGroup {
 			s = &proto.Status{QueueMoved: moved}
 			byOwner[c.owner] = s
-			h.out.send(c.owner, proto.MessageType_STATUS, s)
+			h.out.send(c.owner, proto.TypeStatus, s)
 		}
 		c.place.asked = h.now.Mono
 		s.Claims = append(s.Claims, c.claim().message())

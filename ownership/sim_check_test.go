@@ -226,7 +226,7 @@ func (w *world) ended(x *simNode, e End) {
 		return
 	}
 	t.end, t.endedAt = &e, w.s.now
-	if e.Reason == "" && e.State != proto.TaskState_TASK_STATE_SUCCESS && e.Digest == nil {
+	if e.Reason == "" && e.State != proto.Success && e.Digest == nil {
 		w.fail("I11: %v ended as %v without a reason", e.Task, e.State)
 	}
 	if e.Digest == nil {
@@ -237,7 +237,7 @@ func (w *world) ended(x *simNode, e End) {
 		if limit == 0 {
 			limit = 3
 		}
-		if len(e.Reason) > 8 && e.Reason[:8] == "attempts" && t.failures < limit && t.Mode != proto.Mode_MODE_AT_MOST_ONCE {
+		if len(e.Reason) > 8 && e.Reason[:8] == "attempts" && t.failures < limit && t.Mode != proto.AtMostOnce {
 			w.fail("I11: %v used up its attempts after %d failures", e.Task, t.failures)
 		}
 		return
@@ -264,7 +264,7 @@ func (w *world) started(x *simNode, st Start) {
 	for _, n := range t.starts {
 		all += n
 	}
-	if all > 1 && t.Mode == proto.Mode_MODE_AT_MOST_ONCE && !t.undecided {
+	if all > 1 && t.Mode == proto.AtMostOnce && !t.undecided {
 		w.fail("I6: %v starts %d times, and its mode is at_most_once", st.Task, all)
 	}
 	if t.rolled {
@@ -283,7 +283,7 @@ func (w *world) started(x *simNode, st Start) {
 	if t.starts[x.i] > limit+t.excused[x.i]+t.lapses {
 		w.fail("I6: %d starts of %v on node %d", t.starts[x.i], st.Task, x.i)
 	}
-	if t.Mode == proto.Mode_MODE_AT_MOST_ONCE && !w.permitted(st) {
+	if t.Mode == proto.AtMostOnce && !w.permitted(st) {
 		w.fail("I6: %v starts without leave on any disk", st.Task)
 	}
 	if t.Key != "" {
@@ -305,7 +305,7 @@ func (w *world) permitted(st Start) bool {
 			} else if v := x.disk[k]; v == nil || proto.Decode(v, m) != nil {
 				continue
 			}
-			if m.EpochBoot == st.Epoch.Boot && m.EpochCounter == st.Epoch.Counter && (m.State == proto.TaskState_TASK_STATE_RUNNING || m.State == proto.TaskState_TASK_STATE_INDETERMINATE || m.State.Terminal()) {
+			if m.EpochBoot == st.Epoch.Boot && m.EpochCounter == st.Epoch.Counter && (m.State == proto.Running || m.State == proto.Indeterminate || m.State.Terminal()) {
 				return true
 			}
 		}
@@ -328,7 +328,7 @@ func (w *world) inOrder(t *simTask) {
 			w.fail("I10: %v starts before %v of its lane has ended", t.ID, id)
 			return
 		}
-		good := p.end.State == proto.TaskState_TASK_STATE_SUCCESS || p.end.State == proto.TaskState_TASK_STATE_CANCELLED
+		good := p.end.State == proto.Success || p.end.State == proto.Cancelled
 		if p.Block && !good && w.freed[t.Queue+t.Key] < p.blockedAt {
 			w.fail("I10: %v starts although its lane stands still since the end of %v", t.ID, id)
 			return
@@ -369,9 +369,9 @@ func (w *world) written(x *simNode, wr Write) {
 	}
 	t.seen[x.i] = e
 	switch {
-	case m.Phase == proto.LeasePhase_LEASE_PHASE_STARTED:
+	case m.Phase == proto.LeaseStarted:
 		t.noted[x.i] = e
-	case m.Phase == proto.LeasePhase_LEASE_PHASE_FINISHED && m.State == proto.TaskState_TASK_STATE_SUCCESS:
+	case m.Phase == proto.LeaseFinished && m.State == proto.Success:
 		t.success[x.i] = 1
 	}
 }
@@ -532,14 +532,14 @@ func (w *world) offered(x *simNode, id proto.TaskID, m *proto.Outcome) {
 
 // answered notes a home's answer to a result.
 func (w *world) answered(x *simNode, _ proto.PeerID, m *proto.Ruling) {
-	if m.Code != proto.Code_CODE_UNSPECIFIED && m.Code != proto.Code_CODE_STALE {
+	if m.Code != proto.CodeOK && m.Code != proto.CodeStale {
 		return
 	}
 	i, ok := w.open[regKey(x.peer, proto.TaskID(m.Task), proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter})]
 	if !ok || !w.history[i].Output.(regOutput).unknown {
 		return
 	}
-	w.history[i].Output = regOutput{ok: m.Code == proto.Code_CODE_UNSPECIFIED}
+	w.history[i].Output = regOutput{ok: m.Code == proto.CodeOK}
 	w.history[i].Return = int64(w.s.now) + 1
 }
 
@@ -611,7 +611,7 @@ func (w *world) finish() {
 			if proto.Decode(v, m) != nil {
 				continue
 			}
-			if started := m.Phase == proto.LeasePhase_LEASE_PHASE_STARTED; started && x.procs[id] == nil {
+			if started := m.Phase == proto.LeaseStarted; started && x.procs[id] == nil {
 				w.fail("I7, S38: node %d says that %v runs, and nothing runs", x.i, id)
 			}
 		}

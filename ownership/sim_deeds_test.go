@@ -72,9 +72,9 @@ func (s *sim) usurper() {
 		lie(Deed{})
 	}
 	if s.chance(2) {
-		x.receive(liar.peer, Send{Type: proto.MessageType_SYNC, Body: m})
+		x.receive(liar.peer, Send{Type: proto.TypeSync, Body: m})
 	} else {
-		x.receive(liar.peer, Send{Type: proto.MessageType_HANDOFF, Body: &proto.Handoff{Queue: m}})
+		x.receive(liar.peer, Send{Type: proto.TypeHandoff, Body: &proto.Handoff{Queue: m}})
 	}
 	if x.home.queues[name].had(liar.peer) {
 		s.w.fail("usurper: node %d believes that node %d is the home of %s", x.i, liar.i, name)
@@ -86,8 +86,8 @@ func (s *sim) usurper() {
 		}
 		l := copyLease(c.record())
 		l.Generation += 5
-		l.State, l.Owner = proto.TaskState_TASK_STATE_ACCEPTED, slices.Clone(liar.peer[:])
-		x.receive(liar.peer, Send{Type: proto.MessageType_HANDOFF, Body: &proto.Handoff{Lease: l}})
+		l.State, l.Owner = proto.Accepted, slices.Clone(liar.peer[:])
+		x.receive(liar.peer, Send{Type: proto.TypeHandoff, Body: &proto.Handoff{Lease: l}})
 		if x.home.cells[c.task.ID] != c {
 			s.w.fail("usurper: node %d handed %v to node %d, and never had it", liar.i, c.task.ID, x.i)
 		}

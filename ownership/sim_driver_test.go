@@ -13,9 +13,9 @@ func (x *simNode) receive(from proto.PeerID, m Send) {
 	now, h, o := x.clock(), x.home, x.owner
 	switch b := m.Body.(type) {
 	case *proto.Grant:
-		code := proto.Code_CODE_UNSPECIFIED
+		code := proto.CodeOK
 		if len(x.waiting) >= 4 {
-			code = proto.Code_CODE_BUSY
+			code = proto.CodeBusy
 		}
 		x.apply(o.OnGrant(from, b, code, now))
 		x.work()
@@ -41,10 +41,10 @@ func (x *simNode) receive(from proto.PeerID, m Send) {
 		in := ResultOf(m.Task, b)
 		x.fenced([]*proto.Claim{in.Claim}, func() Output {
 			r, out := h.OnResult(from, in, now)
-			if r.Code == proto.Code_CODE_STALE {
+			if r.Code == proto.CodeStale {
 				x.s.w.sometimes("stale result")
 			}
-			out.send(from, proto.MessageType_ACK, r)
+			out.send(from, proto.TypeAck, r)
 			return out
 		})
 	case *proto.Ruling:
@@ -63,7 +63,7 @@ func (x *simNode) receive(from proto.PeerID, m Send) {
 		_, out := h.Learn(b, now)
 		x.apply(out)
 		if q := h.queues[b.Name]; q.state != nil && (b.Generation < q.state.Generation || b.Generation == q.state.Generation && string(b.Home) < string(q.state.Home)) {
-			x.s.send(x, from, Send{Type: proto.MessageType_SYNC, Body: q.state})
+			x.s.send(x, from, Send{Type: proto.TypeSync, Body: q.state})
 		}
 	default:
 		panic(fmt.Sprintf("%T", b))
@@ -88,11 +88,11 @@ func (x *simNode) handoff(from proto.PeerID, b *proto.Handoff) {
 func (x *simNode) work() {
 	x.asking = slices.DeleteFunc(x.asking, func(id proto.TaskID) bool {
 		r := x.owner.runs[id]
-		return r == nil || r.phase != proto.LeasePhase_LEASE_PHASE_RECEIVED || x.procs[id] != nil
+		return r == nil || r.phase != proto.LeaseReceived || x.procs[id] != nil
 	})
 	x.waiting = slices.DeleteFunc(x.waiting, func(id proto.TaskID) bool {
 		r := x.owner.runs[id]
-		return r == nil || r.phase != proto.LeasePhase_LEASE_PHASE_RECEIVED
+		return r == nil || r.phase != proto.LeaseReceived
 	})
 	for len(x.waiting) > 0 && len(x.procs)+len(x.asking) < simSlots {
 		id := x.waiting[0]
@@ -138,11 +138,11 @@ func (x *simNode) endProc(p *simProc) {
 	switch p.end {
 	case 'f':
 		x.s.w.failedRun(p.task)
-		x.apply(x.owner.Fail(p.task, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_FAILED, Reason: "exit 75"}, now))
+		x.apply(x.owner.Fail(p.task, &proto.Released{Cause: proto.CauseFailed, Reason: "exit 75"}, now))
 	default:
-		state := proto.TaskState_TASK_STATE_SUCCESS
+		state := proto.Success
 		if p.end == 'n' {
-			state = proto.TaskState_TASK_STATE_FAILED
+			state = proto.Failed
 		}
 		val := x.s.w.value(x, p.task)
 		_, out := x.owner.Finish(p.task, state, val, now)
@@ -164,13 +164,13 @@ func (x *simNode) stopProc(st Stop) {
 		now := x.clock()
 		switch st.Cause {
 		case "cancelled":
-			_, out := x.owner.Finish(st.Task, proto.TaskState_TASK_STATE_CANCELLED, x.s.w.value(x, st.Task), now)
+			_, out := x.owner.Finish(st.Task, proto.Cancelled, x.s.w.value(x, st.Task), now)
 			x.apply(out)
 		case "it showed no progress":
 			x.s.w.failedRun(st.Task)
-			x.apply(x.owner.Fail(st.Task, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_TIMEOUT, Reason: st.Cause}, now))
+			x.apply(x.owner.Fail(st.Task, &proto.Released{Cause: proto.CauseTimeout, Reason: st.Cause}, now))
 		default:
-			x.apply(x.owner.Fail(st.Task, &proto.Released{Cause: proto.ReleaseCause_RELEASE_CAUSE_STOPPED, Reason: st.Cause}, now))
+			x.apply(x.owner.Fail(st.Task, &proto.Released{Cause: proto.CauseStopped, Reason: st.Cause}, now))
 		}
 		x.work()
 	})

@@ -57,7 +57,7 @@ func (s *sim) submit(i int) {
 	t.ID[6], t.ID[8], t.ID[15] = 0x70, 0x80, byte(i)
 	t.Queue, t.Kind = simQueues[s.rng.IntN(len(simQueues))], "k"
 	if s.chance(4) {
-		t.Mode = proto.Mode_MODE_AT_MOST_ONCE
+		t.Mode = proto.AtMostOnce
 	}
 	if s.chance(2) {
 		t.Key = [...]string{"x", "y"}[s.rng.IntN(2)]
@@ -336,8 +336,8 @@ func (s *sim) impostor() {
 		}
 		if e := x.home.ends.Back(); e != nil && s.chance(4) { // another result for what has ended
 			old := e.Value.(*ended)
-			out := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, BodyDigest: []byte("forgery"), BootId: make([]byte, 16), LeaseToken: make([]byte, 16), EpochBoot: old.epoch.Boot, EpochCounter: old.epoch.Counter}
-			x.receive(old.owner, Send{Type: proto.MessageType_RESULT, Task: old.task, Body: out})
+			out := &proto.Outcome{State: proto.Success, BodyDigest: []byte("forgery"), BootId: make([]byte, 16), LeaseToken: make([]byte, 16), EpochBoot: old.epoch.Boot, EpochCounter: old.epoch.Counter}
+			x.receive(old.owner, Send{Type: proto.TypeResult, Task: old.task, Body: out})
 			return
 		}
 		for e := x.home.live.Front(); e != nil; e = e.Next() {
@@ -367,8 +367,8 @@ func (s *sim) impostor() {
 			}
 			s.w.sometimes("impostor")
 			m := k.message()
-			out := &proto.Outcome{State: proto.TaskState_TASK_STATE_SUCCESS, BodyDigest: []byte("forgery"), BootId: m.BootId, LeaseToken: m.Token, EpochBoot: m.EpochBoot, EpochCounter: m.EpochCounter}
-			x.receive(from, Send{Type: proto.MessageType_RESULT, Task: k.task, Body: out})
+			out := &proto.Outcome{State: proto.Success, BodyDigest: []byte("forgery"), BootId: m.BootId, LeaseToken: m.Token, EpochBoot: m.EpochBoot, EpochCounter: m.EpochCounter}
+			x.receive(from, Send{Type: proto.TypeResult, Task: k.task, Body: out})
 			return
 		}
 	}

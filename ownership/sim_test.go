@@ -402,7 +402,7 @@ func (x *simNode) gossip() {
 	to := x.s.nodes[x.s.rng.IntN(len(x.s.nodes))]
 	for _, name := range simQueues {
 		if q := x.home.Queue(name); q != nil && to != x {
-			x.s.send(x, to.peer, Send{Type: proto.MessageType_SYNC, Body: q})
+			x.s.send(x, to.peer, Send{Type: proto.TypeSync, Body: q})
 		}
 	}
 }
@@ -436,7 +436,7 @@ func (x *simNode) apply(out Output, more ...func(*simBatch)) {
 		b.early = true
 		x.sendAll(out.Sends, 0)
 	case handoffEarly:
-		x.sendAll(out.Sends, proto.MessageType_HANDOFF)
+		x.sendAll(out.Sends, proto.TypeHandoff)
 	}
 	if len(out.Writes)+len(out.Ends)+len(b.tasks) == 0 && len(x.queue) == 0 {
 		x.release(b)
@@ -524,7 +524,7 @@ func (x *simNode) persist(b *simBatch) {
 func (x *simNode) release(b *simBatch) {
 	if !b.early {
 		for _, m := range b.out.Sends {
-			if x.s.flaw != handoffEarly || m.Type != proto.MessageType_HANDOFF {
+			if x.s.flaw != handoffEarly || m.Type != proto.TypeHandoff {
 				x.s.send(x, m.To, m)
 			}
 		}
@@ -545,7 +545,7 @@ func (x *simNode) release(b *simBatch) {
 		x.after(50*time.Millisecond, func() {
 			unknown := x.s.chance(4)
 			done, val := false, []byte(nil)
-			if r := x.owner.runs[id]; !unknown && r != nil && r.phase == proto.LeasePhase_LEASE_PHASE_STARTED {
+			if r := x.owner.runs[id]; !unknown && r != nil && r.phase == proto.LeaseStarted {
 				done, val = x.s.w.effectOf(x, id)
 			}
 			x.apply(x.owner.Probed(id, done, unknown, val, x.clock()))

@@ -94,7 +94,7 @@ func TestACellThatWasShippedCounts(t *testing.T) {
 	h := NewHome(homePeer, 200, Config{})
 	h.Restore(b.task, m, b.now)
 	b.now.Mono += time.Second
-	_, out := h.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.TaskState_TASK_STATE_SUCCESS, Digest: []byte("x")}, b.now)
+	_, out := h.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.Success, Digest: []byte("x")}, b.now)
 	if len(out.Ends) != 1 {
 		t.Fatal("the result does not count")
 	}

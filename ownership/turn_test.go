@@ -95,7 +95,7 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		drive(t, h, Output{}, 24*time.Hour, func() bool { return len(h.moved) == 0 })
 	})
 	t.Run("an owner of all is silent", func(t *testing.T) {
-		h := filled(proto.Mode_MODE_AT_MOST_ONCE)
+		h := filled(proto.AtMostOnce)
 		for at := time.Duration(0); leased(h) < many; at += time.Second {
 			h.SetNode(giant, after(at))
 		}
@@ -105,7 +105,7 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		}
 		open := func() (n int) {
 			for _, c := range h.cells {
-				if c.state != proto.TaskState_TASK_STATE_INDETERMINATE {
+				if c.state != proto.Indeterminate {
 					n++
 				}
 			}
@@ -230,18 +230,18 @@ func TestTasksThatEndAsTheyCome(t *testing.T) {
 				n.room.with.Mover, n.room.with.Custody = mover, mover
 				task := Task{ID: roomTask(1), Sent: roomPeer(0), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
 				k := claim{task: task.ID, epoch: proto.Seq{Boot: 1, Counter: 1}, token: Token{1}, boot: proto.BootID{9}, gen: 2}
-				c := &cell{task: task, state: proto.TaskState_TASK_STATE_PENDING, gen: 2}
+				c := &cell{task: task, state: proto.Pending, gen: 2}
 				if how == "cancelled on its way" {
 					c.cancel = true
 				} else {
-					c.state, c.epoch, c.owner, c.token, c.boot = proto.TaskState_TASK_STATE_RUNNING, k.epoch, roomPeer(0), k.token, k.boot
+					c.state, c.epoch, c.owner, c.token, c.boot = proto.Running, k.epoch, roomPeer(0), k.token, k.boot
 				}
 				mover.task = task
 				if err := n.room.ask(t.Context(), func() {
 					n.room.handoff(roomPeer(0), &proto.Handoff{Lease: c.record()}, task)
 					if !c.cancel {
 						n.room.result(roomPeer(0), Unsealed{Task: task.ID, Outcome: &proto.Outcome{
-							State: proto.TaskState_TASK_STATE_SUCCESS, BootId: k.boot[:], LeaseToken: k.token[:], EpochBoot: k.epoch.Boot, EpochCounter: k.epoch.Counter,
+							State: proto.Success, BootId: k.boot[:], LeaseToken: k.token[:], EpochBoot: k.epoch.Boot, EpochCounter: k.epoch.Counter,
 						}})
 					}
 				}); err != nil {

@@ -16,7 +16,7 @@ func TestOneMemberDoesNotFillTheRoom(t *testing.T) {
 		t.Helper()
 		payload, err := proto.Encode(nil, body)
 		if err == nil {
-			err = v.room.Receive(from, &proto.Message{Type: proto.MessageType_RENEW, Payload: payload})
+			err = v.room.Receive(from, &proto.Message{Type: proto.TypeRenew, Payload: payload})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +59,7 @@ func TestWhoLeavesEarlyReadsNothing(t *testing.T) {
 		"Task":    func(ctx context.Context) { v.room.Task(ctx, id) },
 		"Past":    func(ctx context.Context) { v.room.Past(ctx, proto.TaskID{9}) },
 		"Cancel":  func(ctx context.Context) { v.room.Cancel(ctx, proto.TaskID{9}) },
-		"Reclass": func(ctx context.Context) { v.room.Reclass(ctx, id, proto.Class_CLASS_HIGH) },
+		"Reclass": func(ctx context.Context) { v.room.Reclass(ctx, id, proto.High) },
 		"Unblock": func(ctx context.Context) { v.room.Unblock(ctx, "q", "k") },
 		"Recover": func(ctx context.Context) { v.room.Recover(ctx, proto.TaskID{9}) },
 		"Seize":   func(ctx context.Context) { v.room.Seize(ctx, "far", vFar) },

@@ -290,7 +290,7 @@ func sample(t testing.TB) *Message {
 	}
 	return &Message{
 		Id:        "01890000-0000-7000-8000-000000000000",
-		Type:      MessageType_DATA,
+		Type:      TypeData,
 		Payload:   b,
 		Timestamp: 1_700_000_000_000_000_000,
 		Metadata:  map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},

@@ -44,7 +44,7 @@ func raw(b []byte) []byte {
 
 // ping returns a message that is told apart by i.
 func ping(i int) *Message {
-	return &Message{Id: fmt.Sprint("m", i), Type: MessageType_PING, Timestamp: int64(i), Payload: []byte{byte(i), 1, 2}}
+	return &Message{Id: fmt.Sprint("m", i), Type: TypePing, Timestamp: int64(i), Payload: []byte{byte(i), 1, 2}}
 }
 
 // frames returns n frames and the places where each begins, and the last ends.

@@ -6,9 +6,9 @@ import pb "google.golang.org/protobuf/proto"
 // may run a task.
 func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[string]pb.Message {
 	claim := &Claim{Task: seq(0x20, 16), EpochBoot: 1_700_000_000, EpochCounter: 7, Token: seq(0x40, 16), BootId: seq(0x60, 16), Generation: 2}
-	ruling := &Ruling{Task: seq(0x20, 16), EpochBoot: 1, EpochCounter: 2, Code: Code_CODE_MOVED, Home: seq(3, 32), Generation: 4, State: TaskState_TASK_STATE_SUCCESS, Token: seq(5, 16), BootId: seq(6, 16)}
+	ruling := &Ruling{Task: seq(0x20, 16), EpochBoot: 1, EpochCounter: 2, Code: CodeMoved, Home: seq(3, 32), Generation: 4, State: Success, Token: seq(5, 16), BootId: seq(6, 16)}
 	lease := &Lease{
-		Task: seq(0x20, 16), Queue: "build", State: TaskState_TASK_STATE_ACCEPTED, EpochBoot: 1, EpochCounter: 2, Generation: 3, Owner: seq(4, 32),
+		Task: seq(0x20, 16), Queue: "build", State: Accepted, EpochBoot: 1, EpochCounter: 2, Generation: 3, Owner: seq(4, 32),
 		BootId: seq(5, 16), Token: seq(6, 16), Attempts: 1, Abandons: 2, Released: true, Cancel: true, Reason: "busy", Digest: seq(7, 32), NotAfterMs: 9,
 		Grants: []*Granting{{EpochBoot: 1, EpochCounter: 1, Owner: seq(8, 32), TimeMs: 10, Ended: "lapsed"}}, Moves: []*Receipt{receipt}, Shipped: 11,
 	}
@@ -20,28 +20,28 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 	}
 	return map[string]pb.Message{
 		"grant": &Grant{
-			Claim: claim, Queue: "build", LeaseMs: 15_000, Mode: Mode_MODE_AT_MOST_ONCE, OnLostLease: "stop", Attempt: 2,
+			Claim: claim, Queue: "build", LeaseMs: 15_000, Mode: AtMostOnce, OnLostLease: "stop", Attempt: 2,
 			NotAfterMs: 3, SettledBoot: 4, SettledCounter: 5, Envelope: envelope,
 		},
-		"granted":         &Granted{Taken: []*Taken{{Claim: claim, Code: Code_CODE_STALE, Detail: "seen", SeenBoot: 1, SeenCounter: 2, RetryAfterMs: 3}}},
+		"granted":         &Granted{Taken: []*Taken{{Claim: claim, Code: CodeStale, Detail: "seen", SeenBoot: 1, SeenCounter: 2, RetryAfterMs: 3}}},
 		"start":           &Start{Claims: []*Claim{claim}},
 		"permit":          &Permit{Rulings: []*Ruling{ruling}},
 		"renew":           &Renew{Number: 5, Claims: []*Claim{claim}},
 		"renew_fetch":     &Renew{Number: 6, Claims: []*Claim{{Task: seq(0x20, 16), EpochBoot: 1, EpochCounter: 2, Token: seq(0x40, 16), BootId: seq(0x60, 16), Generation: 2, Fetch: true}}},
-		"ended_stream":    &Outcome{State: TaskState_TASK_STATE_SUCCESS, BodySize: 5 << 20, BodyDigest: seq(7, 32), LeaseToken: seq(0x40, 16), BodyKey: seq(9, 32), BodySuite: 1},
+		"ended_stream":    &Outcome{State: Success, BodySize: 5 << 20, BodyDigest: seq(7, 32), LeaseToken: seq(0x40, 16), BodyKey: seq(9, 32), BodySuite: 1},
 		"renewed":         &Renewed{Number: 5, LeaseMs: 15_000, Rulings: []*Ruling{ruling}, SettledBoot: 1, SettledCounter: 2},
-		"release":         &Release{Released: []*Released{{Claim: claim, Cause: ReleaseCause_RELEASE_CAUSE_FAILED, Reason: "exit 75", RetryAfterMs: 6, MaxAttempts: 1}}},
+		"release":         &Release{Released: []*Released{{Claim: claim, Cause: CauseFailed, Reason: "exit 75", RetryAfterMs: 6, MaxAttempts: 1}}},
 		"release_reply":   &ReleaseReply{Rulings: []*Ruling{ruling}},
 		"lease_status":    &Status{Claims: []*Claim{claim}, QueueMoved: true},
-		"lease_held":      &StatusReply{Held: []*Held{{Claim: claim, Phase: LeasePhase_LEASE_PHASE_STARTED}}},
+		"lease_held":      &StatusReply{Held: []*Held{{Claim: claim, Phase: LeaseStarted}}},
 		"handoff":         &Handoff{Lease: lease, Behind: seq(9, 16), BehindGeneration: 3, Task: stored, Blocks: []*LaneBlock{{Queue: "build", Key: "repo", Task: seq(0x20, 16)}}},
 		"handoff_queue":   &Handoff{Queue: queue},
 		"committed":       &Committed{Rulings: []*Ruling{ruling}},
 		"queue_states":    &QueueStates{Queues: []*QueueState{queue, {Name: "test", Allow: []string{"role:send"}, Draining: true}}},
-		"lease_classed":   &Lease{Task: seq(0x20, 16), Queue: "build", Class: Class_CLASS_CRITICAL},
+		"lease_classed":   &Lease{Task: seq(0x20, 16), Queue: "build", Class: Critical},
 		"queue_content":   &Content{Kind: "build", Queue: "build", Require: []string{"gpu=yes"}, Prefer: []string{"os=linux", "fast"}},
-		"queue_asked":     &Record{State: TaskState_TASK_STATE_ACCEPTED, Kind: "build", Queue: "build", Require: []string{"gpu=yes"}, Prefer: []string{"fast"}},
-		"queue_record":    &Record{State: TaskState_TASK_STATE_ACCEPTED, Kind: "build", Queue: "build"},
+		"queue_asked":     &Record{State: Accepted, Kind: "build", Queue: "build", Require: []string{"gpu=yes"}, Prefer: []string{"fast"}},
+		"queue_record":    &Record{State: Accepted, Kind: "build", Queue: "build"},
 		"handed_off":      &HandedOff{Moved: []*Moved{{Task: seq(0x20, 16), Queue: "build", Home: seq(1, 32), Generation: 2, NotAfterMs: 3, Lease: lease, Behind: seq(5, 16), Key: "repo", Blocked: true}}},
 		"queue_ask":       &QueueAsk{Number: 5, Queue: "build", Generation: 2},
 		"queue_answer":    &QueueAnswer{Number: 5, Deed: &Signed{Details: []byte("deed"), Signer: seq(1, 32), Signature: seq(2, 64)}, Reason: "no"},
@@ -51,17 +51,17 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"lane_of_origin":  &LaneBlock{Queue: "build", Key: "repo", Origin: seq(1, 32)},
 		"moved_lane":      &Moved{Task: seq(0x20, 16), Queue: "build", Key: "repo", Origin: seq(1, 32)},
 		"grant_over":      &Granting{EpochBoot: 1, EpochCounter: 2, Owner: seq(1, 32), TimeMs: 3, Ended: "result", EndedMs: 4},
-		"handoff_refused": &HandedOff{Refused: []*HandoffRefused{{Task: seq(0x20, 16), Generation: 2, Code: Code_CODE_FULL, Reason: "no room"}}},
-		"stamps":          &Record{State: TaskState_TASK_STATE_PENDING, Kind: "build", Target: "laptop", StampBootMs: 1, StampMachine: 2, StampDoubted: true, StampMoved: true, DueNamed: true, MaxResult: 1 << 20, SharedLane: true},
-		"queue_moves":     &Record{State: TaskState_TASK_STATE_CANCELLED, Kind: "build", Target: "queue:build", MovesTo: "night"},
+		"handoff_refused": &HandedOff{Refused: []*HandoffRefused{{Task: seq(0x20, 16), Generation: 2, Code: CodeFull, Reason: "no room"}}},
+		"stamps":          &Record{State: Pending, Kind: "build", Target: "laptop", StampBootMs: 1, StampMachine: 2, StampDoubted: true, StampMoved: true, DueNamed: true, MaxResult: 1 << 20, SharedLane: true},
+		"queue_moves":     &Record{State: Cancelled, Kind: "build", Target: "queue:build", MovesTo: "night"},
 		"owner_lease": &OwnerLease{
-			Claim: claim, Home: seq(1, 32), Queue: "build", Phase: LeasePhase_LEASE_PHASE_FINISHED, Mode: Mode_MODE_AT_LEAST_ONCE, OnLostLease: "continue", Attempt: 1,
-			NotAfterMs: 2, State: TaskState_TASK_STATE_SUCCESS, Digest: seq(2, 32), Cause: ReleaseCause_RELEASE_CAUSE_CRASHED, Reason: "power cut", Orphan: true, GrantedBy: seq(3, 32), MaxAttempts: 2,
+			Claim: claim, Home: seq(1, 32), Queue: "build", Phase: LeaseFinished, Mode: AtLeastOnce, OnLostLease: "continue", Attempt: 1,
+			NotAfterMs: 2, State: Success, Digest: seq(2, 32), Cause: CauseCrashed, Reason: "power cut", Orphan: true, GrantedBy: seq(3, 32), MaxAttempts: 2,
 		},
 		"timeline_ask":   &TimelineAsk{Number: 5, Task: seq(0x20, 16), Queue: "build", Limit: 512},
 		"timeline_reply": &TimelineReply{Number: 5, More: true, Lines: []*TimelineLine{{Number: 6, TimeMs: 7, Kind: "granted", Task: seq(0x20, 16), Queue: "build", Peer: seq(1, 32), EpochBoot: 1, EpochCounter: 2, Cause: "a cause"}}},
 		"schedule": &Schedule{
-			Queue: "build", Name: "nightly", Cron: "30 2 * * *", Zone: "Europe/Paris", Missed: MissedRuns_MISSED_RUNS_ALL, MissedCap: 3,
+			Queue: "build", Name: "nightly", Cron: "30 2 * * *", Zone: "Europe/Paris", Missed: MissedAll, MissedCap: 3,
 			Task: &Content{Kind: "shell", Args: []string{"make"}, Vouchers: [][]byte{seq(3, 32)}}, TtlMs: 4, Paused: true, MarkMs: 5, FiringMs: 6, Generation: 7,
 			Going: seq(1, 32), Vouchers: [][]byte{seq(2, 32)}, Gone: true, Fired: 8, Skipped: 9, Last: seq(0x20, 16), LastMs: 10, ChangedMs: 11, Problem: "full",
 		},

@@ -75,7 +75,7 @@ func goldenHeader() Header {
 
 func goldenStatement() Statement {
 	s := Statement{
-		Fact: FactDone, State: TaskState_TASK_STATE_SUCCESS, Algorithm: 1,
+		Fact: FactDone, State: Success, Algorithm: 1,
 		Time: 1_700_000_001_234, Epoch: Seq{7, 8}, Attempt: 3,
 	}
 	copy(s.Mesh[:], seq(0x10, 16))
@@ -93,19 +93,19 @@ func goldenMessages() map[string]pb.Message {
 	header, statement := goldenHeader(), goldenStatement()
 	envelope := &Envelope{Header: header.Append(nil), Body: seq(9, 40), Slot: seq(10, 110), Path: seq(11, 96), Index: 5}
 	receipt := &Receipt{Statement: statement.Append(nil), Path: seq(1, 64), Index: 2, Signature: seq(2, 64)}
-	events := []*Event{{TimeMs: 1, Node: seq(1, 32), State: TaskState_TASK_STATE_RUNNING, Attempt: 1, Cause: "started", Folded: 2}}
+	events := []*Event{{TimeMs: 1, Node: seq(1, 32), State: Running, Attempt: 1, Cause: "started", Folded: 2}}
 	attempts := []*Attempt{{Number: 1, StartedMs: 2, FinishedMs: 3, ExitCode: 75, Error: "busy"}}
 	all := goldenGossip(keyRecord, &KnownPeer{Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip6/::1/tcp/7420"}})
 	maps.Copy(all, goldenOwnership(envelope, &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)}, receipt))
 	maps.Copy(all, map[string]pb.Message{
 		"message": &Message{
-			Id: "018bcfe5-6800-7000-8000-000000000001", Type: MessageType_DATA, Payload: seq(1, 20),
+			Id: "018bcfe5-6800-7000-8000-000000000001", Type: TypeData, Payload: seq(1, 20),
 			Timestamp: 1_700_000_000_000_000_000, Metadata: map[string]string{"traceparent": "00-01-02-01"}, Signature: seq(2, 64),
 		},
 		"envelope": envelope,
 		"ack": &Ack{
 			UpTo: 300, From: 290, Time: 1_700_000_000_000, Signature: seq(3, 64),
-			Refusals: []*Refusal{{Number: 295, Code: Code_CODE_DUPLICATE, Detail: "known", State: TaskState_TASK_STATE_SUCCESS}, {Number: 299, Code: Code_CODE_BUSY, RetryAfterMs: 500, Home: seq(5, 32), Generation: 3}},
+			Refusals: []*Refusal{{Number: 295, Code: CodeDuplicate, Detail: "known", State: Success}, {Number: 299, Code: CodeBusy, RetryAfterMs: 500, Home: seq(5, 32), Generation: 3}},
 		},
 		"mark":  &Mark{Boot: 1_700_000_000, Counter: 77},
 		"ready": &Ready{Handlers: true, Room: true},
@@ -135,19 +135,19 @@ func goldenMessages() map[string]pb.Message {
 		"join_refused": &JoinReply{Refusal: "the ticket has expired"},
 		"join_pending": &JoinReply{Pending: true},
 		"join_later":   &JoinReply{Refusal: "many ask", WaitMs: 2000},
-		"offer":        &Offer{Envelope: envelope, Type: MessageType_RESULT},
-		"offered":      &OfferReply{Code: Code_CODE_FULL, Detail: "disk", Offset: 1 << 20, State: TaskState_TASK_STATE_SUCCESS},
+		"offer":        &Offer{Envelope: envelope, Type: TypeResult},
+		"offered":      &OfferReply{Code: CodeFull, Detail: "disk", Offset: 1 << 20, State: Success},
 		"chunk":        &Chunk{Offset: 1 << 33, Data: seq(1, 30), Sha256: seq(2, 32)},
-		"chunked":      &ChunkReply{Offset: 1 << 33, Code: Code_CODE_TOO_LARGE, Detail: "gone"},
+		"chunked":      &ChunkReply{Offset: 1 << 33, Code: CodeTooLarge, Detail: "gone"},
 		"content": &Content{
-			Kind: "shell", Class: Class_CLASS_HIGH, Queue: "build", Agent: "codex", Namespace: "ci", Mode: Mode_MODE_AT_MOST_ONCE, ReplyTo: "laptop",
+			Kind: "shell", Class: High, Queue: "build", Agent: "codex", Namespace: "ci", Mode: AtMostOnce, ReplyTo: "laptop",
 			IdempotencyKey: "once", OrderingKey: "repo", NotBeforeMs: 5, ContentType: "text/plain", SenderAgent: "a", ReceiverAgent: "b", MessageType: "note",
 			Parent: seq(1, 16), Run: "run", Step: "step", RedriveOf: seq(2, 16), Traceparent: "00-01-02-01", Args: []string{"uname", "-a", ""},
 			Body: []byte("body"), BodySize: 4, BodyDigest: seq(3, 32), Labels: map[string]string{"os": "linux"}, HomeGeneration: 2, MaxAttempts: 5, MaxResult: 1 << 20, OnDead: "block",
-			Attachments: []*Attachment{{Name: "log", Size: 9, Digest: seq(4, 32), Class: Class_CLASS_LOW, ContentType: "text/plain"}},
+			Attachments: []*Attachment{{Name: "log", Size: 9, Digest: seq(4, 32), Class: Low, ContentType: "text/plain"}},
 		},
 		"outcome": &Outcome{
-			State: TaskState_TASK_STATE_FAILED, BootId: seq(1, 16), EpochBoot: 2, EpochCounter: 3, ExitCode: -1, Reason: "killed", Stderr: "oh", Body: []byte("out"),
+			State: Failed, BootId: seq(1, 16), EpochBoot: 2, EpochCounter: 3, ExitCode: -1, Reason: "killed", Stderr: "oh", Body: []byte("out"),
 			BodySize: 3, BodyDigest: seq(2, 32), ContentType: "text/plain", Truncated: true, Attempts: attempts, Events: events, Receipts: []*Receipt{receipt},
 			StartedMs: 10, FinishedMs: 20, LeaseToken: seq(6, 16),
 		},
@@ -162,14 +162,14 @@ func goldenGossip(signed *Signed, known *KnownPeer) map[string]pb.Message {
 	return map[string]pb.Message{
 		"node": &NodeRecord{
 			Mesh: seq(0x10, 16), Peer: seq(0x30, 32), Incarnation: 1_700_000_000<<20 + 3, Revision: 4, Boot: 1_700_000_000,
-			State: NodeState_NODE_STATE_RUNNING, StartedMs: 1_700_000_000_000, Priority: 5, Labels: []string{"os=linux", "gpu"},
+			State: NodeRunning, StartedMs: 1_700_000_000_000, Priority: 5, Labels: []string{"os=linux", "gpu"},
 			Kinds: []string{"shell", "build"}, Relays: [][]byte{seq(0x40, 32)}, Addrs: []string{"/ip4/192.0.2.1/udp/7420/quic-v1"},
 			Version: "1.0", TimeMs: 1_700_000_000_001, Open: true, Load: &Load{CpuPermille: 250, MemoryPermille: 500, Slots: 8, Busy: 3, Waiting: 2},
 		},
 		"hops": &NodeRecord{Peer: seq(0x30, 32), Hops: []*Hop{{Relay: seq(0x40, 32), RttMs: 20, LossPermille: 5, RateKibps: 1024}}},
 		"accusation": &Accusation{
 			Mesh: seq(0x10, 16), Peer: seq(0x30, 32), Accuser: seq(0x40, 32), Incarnation: 1_700_000_000 << 20,
-			Liveness: Liveness_LIVENESS_SUSPECT, TimeMs: 1_700_000_000_002,
+			Liveness: Suspect, TimeMs: 1_700_000_000_002,
 		},
 		"revocation":      &Revocation{Mesh: seq(0x10, 16), Peer: seq(0x30, 32), Serial: seq(0x60, 16), TimeMs: 1_700_000_000_003},
 		"rumors":          &Rumors{Rumors: rumors, Root: seq(1, 32)},
@@ -177,7 +177,7 @@ func goldenGossip(signed *Signed, known *KnownPeer) map[string]pb.Message {
 		"probe":           &Probe{Number: 300, Target: seq(0x30, 32), Rumors: rumors[:1]},
 		"probed":          &ProbeReply{Number: 300, Target: seq(0x30, 32), Missed: true, Rumors: rumors[1:2]},
 		"sync": &SyncRequest{
-			Digests: []*Digest{{Peer: seq(0x30, 32), Incarnation: 1_700_000_000 << 20, Revision: 4, Liveness: Liveness_LIVENESS_DEAD}},
+			Digests: []*Digest{{Peer: seq(0x30, 32), Incarnation: 1_700_000_000 << 20, Revision: 4, Liveness: Dead}},
 			After:   seq(0x20, 32), Until: seq(0x40, 32), Rumors: rumors, Revocations: [][]byte{seq(0x50, 32)},
 		},
 		"synced": &SyncReply{Rumors: rumors, Wanted: [][]byte{seq(0x30, 32)}, More: true, Root: seq(1, 32)},
@@ -186,12 +186,12 @@ func goldenGossip(signed *Signed, known *KnownPeer) map[string]pb.Message {
 
 func goldenRecord(events []*Event, attempts []*Attempt, receipt *Receipt) *Record {
 	return &Record{
-		State: TaskState_TASK_STATE_DEAD_LETTER, Class: Class_CLASS_LOW, Peer: seq(0x50, 32), Kind: "shell", SeqBoot: 1, SeqCounter: 2,
+		State: DeadLetter, Class: Low, Peer: seq(0x50, 32), Kind: "shell", SeqBoot: 1, SeqCounter: 2,
 		CreatedMs: 3, NotAfterMs: 4, DueMs: 5, Attempts: 6, Abandons: 7, Events: events, Receipts: []*Receipt{receipt}, History: attempts,
 		Reason: "attempts used up", Stderr: "oh", ExitCode: 75, ResultDigest: seq(1, 32), ResultSize: 3, Result: []byte("out"), ResultBlob: "ab/cd",
 		ResultType: "text/plain", Truncated: true, IdempotencyKey: "once", OrderingKey: "repo", Cancel: true, CancelHard: true, RedriveOf: seq(2, 16),
 		BodyBlob: "ef/01", BodySize: 8, EndedMs: 9, BootId: seq(3, 16), Traceparent: "00-01-02-01", RequestDigest: seq(4, 32),
-		Labels: map[string]string{"os": "linux"}, Mode: Mode_MODE_AT_LEAST_ONCE, Target: "queue:build", Status: "seen", RedrivenAs: "018b",
+		Labels: map[string]string{"os": "linux"}, Mode: AtLeastOnce, Target: "queue:build", Status: "seen", RedrivenAs: "018b",
 		Orphans: []*Receipt{receipt}, OnDead: "skip", MaxAttempts: 3, Run: "run", Step: "step", Parent: seq(5, 16),
 	}
 }

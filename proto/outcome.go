@@ -13,7 +13,7 @@ func (o *Outcome) TooLarge(max uint64) bool {
 		return false
 	}
 	sum := sha256.Sum256(nil)
-	o.State = TaskState_TASK_STATE_DEAD_LETTER
+	o.State = DeadLetter
 	o.Reason = fmt.Sprintf("TOO_LARGE: its target sent a result of %d bytes, the task takes %d (max_result)", o.GetBodySize(), max)
 	o.Body, o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite, o.ContentType, o.Truncated = nil, 0, sum[:], nil, 0, "", false
 	return true

@@ -32,13 +32,13 @@ func TaskStateNames() []string {
 // Terminal reports whether a task in this state has ended. Of a state that is not
 // known here nobody can say that.
 func (s TaskState) Terminal() bool {
-	return s >= TaskState_TASK_STATE_SUCCESS && s <= TaskState_TASK_STATE_EXPIRED
+	return s >= Success && s <= Expired
 }
 
 // Name returns the class as people and the API read it: critical, high, ….
 func (c Class) Name() string {
-	if c == Class_CLASS_UNSPECIFIED {
-		c = Class_CLASS_NORMAL
+	if c == ClassUnspecified {
+		c = Normal
 	}
 	return strings.ToLower(strings.TrimPrefix(c.String(), "CLASS_"))
 }
@@ -46,7 +46,7 @@ func (c Class) Name() string {
 // ParseClass reads what Name writes; empty means normal.
 func ParseClass(name string) (Class, error) {
 	if name == "" {
-		return Class_CLASS_NORMAL, nil
+		return Normal, nil
 	}
 	v, ok := Class_value["CLASS_"+strings.ToUpper(name)]
 	if !ok || v == 0 {
@@ -57,8 +57,8 @@ func ParseClass(name string) (Class, error) {
 
 // Name returns the mode as people and the API read it.
 func (m Mode) Name() string {
-	if m == Mode_MODE_UNSPECIFIED {
-		m = Mode_MODE_AT_LEAST_ONCE
+	if m == ModeUnspecified {
+		m = AtLeastOnce
 	}
 	return strings.ToLower(strings.TrimPrefix(m.String(), "MODE_"))
 }
@@ -66,7 +66,7 @@ func (m Mode) Name() string {
 // ParseMode reads what Name writes; empty means at_least_once.
 func ParseMode(name string) (Mode, error) {
 	if name == "" {
-		return Mode_MODE_AT_LEAST_ONCE, nil
+		return AtLeastOnce, nil
 	}
 	v, ok := Mode_value["MODE_"+strings.ToUpper(name)]
 	if !ok || v == 0 {
@@ -77,7 +77,7 @@ func ParseMode(name string) (Mode, error) {
 
 // Name returns the code as people and the API read it: NO_HANDLER, BUSY, ….
 func (c Code) Name() string {
-	if c == Code_CODE_UNSPECIFIED {
+	if c == CodeOK {
 		return "OK"
 	}
 	return strings.TrimPrefix(c.String(), "CODE_")
@@ -88,12 +88,12 @@ func (c Code) Name() string {
 // STALE and MOVED say what became of it.
 func (c Code) Ends() (TaskState, bool) {
 	switch c {
-	case Code_CODE_EXPIRED:
-		return TaskState_TASK_STATE_EXPIRED, true
-	case Code_CODE_DENIED, Code_CODE_BAD_SIGNATURE, Code_CODE_TOO_LARGE, Code_CODE_BAD_FORM:
-		return TaskState_TASK_STATE_DEAD_LETTER, true
+	case CodeExpired:
+		return Expired, true
+	case CodeDenied, CodeBadSignature, CodeTooLarge, CodeBadForm:
+		return DeadLetter, true
 	}
-	return TaskState_TASK_STATE_UNSPECIFIED, false
+	return StateUnspecified, false
 }
 
 // Seq returns the record's signed sequence, the epoch of a task for a named node.

@@ -17,7 +17,7 @@ func TestAddEventFolds(t *testing.T) {
 		r := new(Record)
 		n := rapid.IntRange(0, 200).Draw(t, "events")
 		for i := range n {
-			r.AddEvent(&Event{TimeMs: int64(i), State: TaskState_TASK_STATE_RUNNING, Cause: "as it was"})
+			r.AddEvent(&Event{TimeMs: int64(i), State: Running, Cause: "as it was"})
 		}
 		checkFolded(t, r, n)
 	})
@@ -70,13 +70,13 @@ func TestAddEventCountsFoldedOnes(t *testing.T) {
 func TestMove(t *testing.T) {
 	r := &Record{Attempts: 2}
 	now := time.UnixMilli(5000)
-	r.Move(TaskState_TASK_STATE_RUNNING, now, "started")
-	if r.EndedMs != 0 || r.State != TaskState_TASK_STATE_RUNNING {
+	r.Move(Running, now, "started")
+	if r.EndedMs != 0 || r.State != Running {
 		t.Errorf("%v", r)
 	}
-	r.Move(TaskState_TASK_STATE_FAILED, now.Add(time.Second), "exit 65 \xff"+strings.Repeat("é", 200))
+	r.Move(Failed, now.Add(time.Second), "exit 65 \xff"+strings.Repeat("é", 200))
 	last := r.Events[len(r.Events)-1]
-	if r.EndedMs != 6000 || last.TimeMs != 6000 || last.Attempt != 2 || last.State != TaskState_TASK_STATE_FAILED {
+	if r.EndedMs != 6000 || last.TimeMs != 6000 || last.Attempt != 2 || last.State != Failed {
 		t.Errorf("%v", r)
 	}
 	if len(last.Cause) > 128 || !utf8.ValidString(last.Cause) || !strings.HasPrefix(last.Cause, "exit 65 ") {
@@ -121,7 +121,7 @@ func TestNames(t *testing.T) {
 	if TaskState(99).Terminal() || TaskState(-1).Terminal() {
 		t.Error("an unknown state counts as an end")
 	}
-	for name, want := range map[string]Class{"": Class_CLASS_NORMAL, "critical": Class_CLASS_CRITICAL, "HIGH": Class_CLASS_HIGH, "low": Class_CLASS_LOW} {
+	for name, want := range map[string]Class{"": Normal, "critical": Critical, "HIGH": High, "low": Low} {
 		if got, err := ParseClass(name); err != nil || got != want {
 			t.Errorf("class %q is %v: %v", name, got, err)
 		}
@@ -131,15 +131,15 @@ func TestNames(t *testing.T) {
 			t.Errorf("class %q is known", name)
 		}
 	}
-	for name, want := range map[string]Mode{"": Mode_MODE_AT_LEAST_ONCE, "at_least_once": Mode_MODE_AT_LEAST_ONCE, "at_most_once": Mode_MODE_AT_MOST_ONCE} {
+	for name, want := range map[string]Mode{"": AtLeastOnce, "at_least_once": AtLeastOnce, "at_most_once": AtMostOnce} {
 		if got, err := ParseMode(name); err != nil || got != want || name != "" && got.Name() != name {
 			t.Errorf("mode %q is %v: %v", name, got, err)
 		}
 	}
-	if _, err := ParseMode("unspecified"); err == nil || Mode_MODE_UNSPECIFIED.Name() != "at_least_once" {
-		t.Errorf("mode unspecified: %v, named %s", err, Mode_MODE_UNSPECIFIED.Name())
+	if _, err := ParseMode("unspecified"); err == nil || ModeUnspecified.Name() != "at_least_once" {
+		t.Errorf("mode unspecified: %v, named %s", err, ModeUnspecified.Name())
 	}
-	if Class_CLASS_UNSPECIFIED.Name() != "normal" || Code_CODE_UNSPECIFIED.Name() != "OK" || Code_CODE_NO_HANDLER.Name() != "NO_HANDLER" {
+	if ClassUnspecified.Name() != "normal" || CodeOK.Name() != "OK" || CodeNoHandler.Name() != "NO_HANDLER" {
 		t.Error("names of zero values")
 	}
 }
@@ -147,11 +147,11 @@ func TestNames(t *testing.T) {
 // The end states of the refusals are those of the table in the design.
 func TestRefusalsThatEndATask(t *testing.T) {
 	want := map[Code]TaskState{
-		Code_CODE_EXPIRED:       TaskState_TASK_STATE_EXPIRED,
-		Code_CODE_DENIED:        TaskState_TASK_STATE_DEAD_LETTER,
-		Code_CODE_BAD_SIGNATURE: TaskState_TASK_STATE_DEAD_LETTER,
-		Code_CODE_TOO_LARGE:     TaskState_TASK_STATE_DEAD_LETTER,
-		Code_CODE_BAD_FORM:      TaskState_TASK_STATE_DEAD_LETTER,
+		CodeExpired:      Expired,
+		CodeDenied:       DeadLetter,
+		CodeBadSignature: DeadLetter,
+		CodeTooLarge:     DeadLetter,
+		CodeBadForm:      DeadLetter,
 	}
 	for n := range Code_name {
 		got, ends := Code(n).Ends()

@@ -11,7 +11,7 @@ import (
 // What is put together in two steps is, byte for byte, what is encoded in one.
 func TestUnsignedIsEncodedAsOneStored(t *testing.T) {
 	full := &Record{
-		State: TaskState_TASK_STATE_PENDING, Class: Class_CLASS_LOW, Peer: seq(1, 32), Kind: "build", SeqBoot: 1 << 40, SeqCounter: 9,
+		State: Pending, Class: Low, Peer: seq(1, 32), Kind: "build", SeqBoot: 1 << 40, SeqCounter: 9,
 		CreatedMs: 5, NotAfterMs: 1 << 50, Events: []*Event{{TimeMs: 5, Cause: "submitted"}}, Target: "laptop", Labels: map[string]string{"a": "b"},
 	}
 	tests := []struct {

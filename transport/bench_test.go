@@ -17,7 +17,7 @@ func BenchmarkFrames(b *testing.B) {
 			prepare := func(_ *testNode, cfg *Config) { cfg.Listen = listen }
 			x, y := start(b, 1, prepare), start(b, 2, prepare)
 			l := link(b, x, y)
-			m := &proto.Message{Type: proto.MessageType_DATA, Id: "0198e0a0-0000-7000-8000-000000000000", Payload: make([]byte, 1300)}
+			m := &proto.Message{Type: proto.TypeData, Id: "0198e0a0-0000-7000-8000-000000000000", Payload: make([]byte, 1300)}
 			group := make([]*proto.Message, 64)
 			for i := range group {
 				group[i] = m

@@ -200,8 +200,8 @@ func (t *Transport) pingFull(ctx context.Context, c *conn) {
 	defer s.Reset()
 	defer s.unblock(ctx)()
 	s.lead = t.cfg.Timing.Ack
-	if err = s.send(&proto.Message{Type: proto.MessageType_PING, Payload: make([]byte, fullPing)}); err == nil {
-		_, err = s.expect(proto.MessageType_PONG)
+	if err = s.send(&proto.Message{Type: proto.TypePing, Payload: make([]byte, fullPing)}); err == nil {
+		_, err = s.expect(proto.TypePong)
 	}
 	if err == nil {
 		now := c.clock.Mono()
@@ -216,10 +216,10 @@ func (t *Transport) serveEcho(_ context.Context, s *stream) error {
 	if err := s.next(m); err != nil {
 		return err
 	}
-	if m.GetType() != proto.MessageType_PING || len(m.GetPayload()) > fullPing {
+	if m.GetType() != proto.TypePing || len(m.GetPayload()) > fullPing {
 		return fmt.Errorf("%w: message type %d with %d bytes on an echo stream", ErrProtocol, m.GetType(), len(m.GetPayload()))
 	}
-	if err := s.send(&proto.Message{Type: proto.MessageType_PONG}); err != nil {
+	if err := s.send(&proto.Message{Type: proto.TypePong}); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
 	return s.finish()

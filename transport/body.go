@@ -117,17 +117,17 @@ func (s *stream) offer(offer *proto.Offer, size int64) (offset int64, err error)
 	if err != nil {
 		return 0, err
 	}
-	if err := s.send(&proto.Message{Type: proto.MessageType_OFFER, Payload: b}); err != nil {
+	if err := s.send(&proto.Message{Type: proto.TypeOffer, Payload: b}); err != nil {
 		return 0, err
 	}
-	if b, err = s.expect(proto.MessageType_OFFERED); err != nil {
+	if b, err = s.expect(proto.TypeOffered); err != nil {
 		return 0, err
 	}
 	var r proto.OfferReply
 	if err := proto.DecodeKnown(b, &r); err != nil {
 		return 0, err
 	}
-	if r.GetCode() != proto.Code_CODE_UNSPECIFIED {
+	if r.GetCode() != proto.CodeOK {
 		return 0, &CodeError{r.GetCode(), r.GetDetail(), r.GetState()}
 	}
 	if r.GetOffset() > uint64(size) {
@@ -177,7 +177,7 @@ func (o *outgoing) write(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := o.stream.send(&proto.Message{Type: proto.MessageType_CHUNK, Payload: b}); err != nil {
+		if err := o.stream.send(&proto.Message{Type: proto.TypeChunk, Payload: b}); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 		at += n
@@ -233,7 +233,7 @@ func (o *outgoing) listen() {
 }
 
 func (o *outgoing) next() (int64, error) {
-	b, err := o.stream.expect(proto.MessageType_CHUNKED)
+	b, err := o.stream.expect(proto.TypeChunked)
 	if err != nil {
 		return 0, err
 	}
@@ -241,7 +241,7 @@ func (o *outgoing) next() (int64, error) {
 	if err := proto.DecodeKnown(b, &r); err != nil {
 		return 0, err
 	}
-	if r.GetCode() != proto.Code_CODE_UNSPECIFIED {
+	if r.GetCode() != proto.CodeOK {
 		return 0, &CodeError{Code: r.GetCode(), Detail: r.GetDetail()}
 	}
 	return int64(min(r.GetOffset(), 1<<62)), nil

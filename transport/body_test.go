@@ -66,7 +66,7 @@ func (s *shelf) Offer(_ context.Context, _ proto.PeerID, o *proto.Offer) (BodySi
 		err = w.Truncate(s.durable[name])
 	}
 	if err != nil {
-		return nil, &proto.OfferReply{Code: proto.Code_CODE_INTERNAL, Detail: err.Error()}
+		return nil, &proto.OfferReply{Code: proto.CodeInternal, Detail: err.Error()}
 	}
 	s.open++
 	s.most = max(s.most, s.open)
@@ -125,7 +125,7 @@ func (s *shelfSink) End(whole bool) error {
 func offerOf(id byte, size int64) *proto.Offer {
 	h := proto.Header{What: proto.WhatTask, Suite: 1, ID: proto.TaskID{id}, Created: 1, NotAfter: 2}
 	h.SetStream(uint64(size), proto.MaxChunk)
-	return &proto.Offer{Envelope: &proto.Envelope{Header: h.Append(nil)}, Type: proto.MessageType_DATA}
+	return &proto.Offer{Envelope: &proto.Envelope{Header: h.Append(nil)}, Type: proto.TypeData}
 }
 
 func randomBody(n int) []byte {
@@ -193,7 +193,7 @@ func TestBodyResumesAtEveryChunk(t *testing.T) {
 		s.mu.Unlock()
 		err := a.SendBody(t.Context(), b.Peer(), o, bytes.NewReader(body), size)
 		refused, ok := errors.AsType[*CodeError](err)
-		if !ok || refused.Code != proto.Code_CODE_INTERNAL {
+		if !ok || refused.Code != proto.CodeInternal {
 			t.Fatalf("a broken sink: %v", err)
 		}
 	}
@@ -262,9 +262,9 @@ func TestBodyRefusals(t *testing.T) {
 	send := func(o *proto.Offer, size int64) error {
 		return a.SendBody(t.Context(), b.Peer(), o, bytes.NewReader(make([]byte, size)), size)
 	}
-	s.refuse = &proto.OfferReply{Code: proto.Code_CODE_FULL, Detail: "no room"}
+	s.refuse = &proto.OfferReply{Code: proto.CodeFull, Detail: "no room"}
 	err := send(offerOf(1, 100), 100)
-	if r, ok := errors.AsType[*CodeError](err); !ok || r.Code != proto.Code_CODE_FULL || r.Detail != "no room" {
+	if r, ok := errors.AsType[*CodeError](err); !ok || r.Code != proto.CodeFull || r.Detail != "no room" {
 		t.Errorf("refused: %v", err)
 	}
 	if err := send(offerOf(1, 100), 99); err == nil {

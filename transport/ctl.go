@@ -65,7 +65,7 @@ func (t *Transport) beat(ctx context.Context, c *conn, s *stream) error {
 				return errSilent
 			case probe:
 				c.gauge.pinged(p.misses > 0)
-				m = &proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(now, nil)}
+				m = &proto.Message{Type: proto.TypePing, Payload: c.pings.start(now, nil)}
 			}
 		}
 		if m == nil {
@@ -122,7 +122,7 @@ func (t *Transport) hearClock(c *conn, stamp int64, rtt time.Duration) {
 // HeardClock.
 func (t *Transport) AskClocks() {
 	for _, c := range t.verifiedConns() {
-		c.post(&proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(c.clock.Mono(), nil)})
+		c.post(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 	}
 }
 
@@ -130,28 +130,28 @@ func (t *Transport) AskClocks() {
 // this stream is answered but a PING.
 func (t *Transport) control(c *conn, m *proto.Message) error {
 	switch m.GetType() {
-	case proto.MessageType_PING:
+	case proto.TypePing:
 		if len(m.GetPayload()) > maxPing {
 			return fmt.Errorf("%w: a PING of %d bytes", ErrProtocol, len(m.GetPayload()))
 		}
-		pong := &proto.Message{Type: proto.MessageType_PONG, Payload: m.GetPayload()}
+		pong := &proto.Message{Type: proto.TypePong, Payload: m.GetPayload()}
 		if !t.cfg.Clock.Doubted() {
 			pong.Timestamp = t.cfg.Clock.Now().UnixNano()
 		}
 		c.post(pong)
-	case proto.MessageType_PONG:
+	case proto.TypePong:
 		if rtt, ok := c.pings.finish(m.GetPayload(), c.clock.Mono()); ok {
 			c.rtt.Store(int64(rtt))
 			c.gauge.answered(rtt)
 			t.hearClock(c, m.GetTimestamp(), rtt)
 		}
-	case proto.MessageType_STARTED:
+	case proto.TypeStarted:
 		r := new(proto.Receipts)
 		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 		t.recv.Started(c.peer, r)
-	case proto.MessageType_READY:
+	case proto.TypeReady:
 		r := new(proto.Ready)
 		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
@@ -159,15 +159,15 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		if t.cfg.Ready != nil {
 			t.cfg.Ready(c.peer, r)
 		}
-	case proto.MessageType_LOOKUP, proto.MessageType_LOOKUP_REPLY:
+	case proto.TypeLookup, proto.TypeLookupReply:
 		if t.cfg.Lookup != nil {
 			t.cfg.Lookup(c.peer, m)
 		}
-	case proto.MessageType_PROBE, proto.MessageType_PROBED:
+	case proto.TypeProbe, proto.TypeProbed:
 		if t.cfg.Control != nil {
 			t.cfg.Control(c.peer, m)
 		}
-	case proto.MessageType_HELLO:
+	case proto.TypeHello:
 		h := new(proto.Hello)
 		if err := proto.DecodeKnown(m.GetPayload(), h); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)

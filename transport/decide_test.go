@@ -238,7 +238,7 @@ func TestWindowFollowsThePath(t *testing.T) {
 
 func TestCheckAck(t *testing.T) {
 	refusal := func(n uint64, c proto.Code) *proto.Refusal { return &proto.Refusal{Number: n, Code: c} }
-	full := proto.Code_CODE_FULL
+	full := proto.CodeFull
 	tests := []struct {
 		name string
 		ack  *proto.Ack
@@ -282,22 +282,22 @@ func TestAckFor(t *testing.T) {
 		number, index := first, uint64(0)
 		for range rapid.IntRange(1, 40).Draw(t, "messages") {
 			typ := rapid.SampledFrom([]proto.MessageType{
-				proto.MessageType_DATA, proto.MessageType_RESULT, proto.MessageType_CANCEL, proto.MessageType_MARK, 77}).Draw(t, "type")
+				proto.TypeData, proto.TypeResult, proto.TypeCancel, proto.TypeMark, 77}).Draw(t, "type")
 			group = append(group, &proto.Message{Type: typ})
 			refuse := rapid.Bool().Draw(t, "refuse")
 			switch {
 			case typ == 77:
-				want[number] = proto.Code_CODE_UNKNOWN_VERSION
+				want[number] = proto.CodeUnknownVersion
 			case refuse:
-				a.Refusals = append(a.Refusals, &proto.Refusal{Number: index, Code: proto.Code_CODE_FULL})
-				if typ != proto.MessageType_MARK {
-					want[number] = proto.Code_CODE_FULL
+				a.Refusals = append(a.Refusals, &proto.Refusal{Number: index, Code: proto.CodeFull})
+				if typ != proto.TypeMark {
+					want[number] = proto.CodeFull
 				}
 			}
 			if typ != 77 {
 				index++
 			}
-			if typ != proto.MessageType_MARK {
+			if typ != proto.TypeMark {
 				number++
 			}
 		}
@@ -317,7 +317,7 @@ func TestAckFor(t *testing.T) {
 		if number > first && checkAck(ack, first, number-1) != nil && number-first <= proto.MaxGroup {
 			t.Fatalf("its own Ack is refused: %v", checkAck(ack, first, number-1))
 		}
-		a.Refusals = append(a.Refusals, &proto.Refusal{Number: index, Code: proto.Code_CODE_FULL})
+		a.Refusals = append(a.Refusals, &proto.Refusal{Number: index, Code: proto.CodeFull})
 		if _, err := ackFor(first, group, a); err == nil {
 			t.Fatal("a refusal of nothing was passed over: its task would count as accepted")
 		}

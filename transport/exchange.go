@@ -26,7 +26,7 @@ func (t *Transport) Exchange(ctx context.Context, p proto.PeerID, m *proto.Messa
 }
 
 func (t *Transport) exchangeOnce(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error) {
-	if m.GetType() != proto.MessageType_SYNC {
+	if m.GetType() != proto.TypeSync {
 		return nil, fmt.Errorf("message type %d is not one of a sync stream", m.GetType())
 	}
 	c := t.best(p)
@@ -50,7 +50,7 @@ func (t *Transport) exchangeOnce(ctx context.Context, p proto.PeerID, m *proto.M
 		t.blame(p, "sync", err)
 		return nil, fmt.Errorf("read: %w", err)
 	}
-	if reply.GetType() != proto.MessageType_SYNCED {
+	if reply.GetType() != proto.TypeSynced {
 		err := fmt.Errorf("%w: message type %d answers a SYNC", ErrProtocol, reply.GetType())
 		t.blame(p, "sync", err)
 		return nil, err
@@ -74,7 +74,7 @@ func (t *Transport) serveSync(ctx context.Context, s *stream) error {
 	if err := s.next(m); err != nil {
 		return err
 	}
-	if m.GetType() != proto.MessageType_SYNC {
+	if m.GetType() != proto.TypeSync {
 		return fmt.Errorf("%w: message type %d on a sync stream", ErrProtocol, m.GetType())
 	}
 	reply, err := t.cfg.Sync(ctx, s.conn.peer, m)

@@ -383,7 +383,7 @@ func TestPublishWithoutGossip(t *testing.T) {
 // and that a handler that fails costs the stream only.
 func TestExchange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sync := &proto.Message{Type: proto.MessageType_SYNC, Payload: []byte("what do you know")}
+		sync := &proto.Message{Type: proto.TypeSync, Payload: []byte("what do you know")}
 		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
 			if n.id == 2 {
 				return // serves none
@@ -393,11 +393,11 @@ func TestExchange(t *testing.T) {
 				case "fail":
 					return nil, errors.New("busy")
 				case "much":
-					return &proto.Message{Type: proto.MessageType_SYNCED, Payload: make([]byte, proto.MaxControl)}, nil
+					return &proto.Message{Type: proto.TypeSynced, Payload: make([]byte, proto.MaxControl)}, nil
 				case "odd":
-					return &proto.Message{Type: proto.MessageType_PONG}, nil
+					return &proto.Message{Type: proto.TypePong}, nil
 				}
-				return &proto.Message{Type: proto.MessageType_SYNCED, Payload: append([]byte(from.Short()), m.GetPayload()...)}, nil
+				return &proto.Message{Type: proto.TypeSynced, Payload: append([]byte(from.Short()), m.GetPayload()...)}, nil
 			}
 		})
 		defer m.close()
@@ -409,14 +409,14 @@ func TestExchange(t *testing.T) {
 			}
 		}
 		for _, payload := range []string{"fail", "much", "odd"} {
-			if r, err := m.nodes[0].Exchange(t.Context(), m.nodes[1].Peer(), &proto.Message{Type: proto.MessageType_SYNC, Payload: []byte(payload)}); err == nil {
+			if r, err := m.nodes[0].Exchange(t.Context(), m.nodes[1].Peer(), &proto.Message{Type: proto.TypeSync, Payload: []byte(payload)}); err == nil {
 				t.Errorf("%s is answered with %v", payload, r)
 			}
 		}
 		if _, err := m.nodes[0].Exchange(t.Context(), m.nodes[2].Peer(), sync); err == nil {
 			t.Error("a node that serves no syncs answers")
 		}
-		if _, err := m.nodes[0].Exchange(t.Context(), m.nodes[1].Peer(), &proto.Message{Type: proto.MessageType_PING}); err == nil {
+		if _, err := m.nodes[0].Exchange(t.Context(), m.nodes[1].Peer(), &proto.Message{Type: proto.TypePing}); err == nil {
 			t.Error("a PING is taken for a sync")
 		}
 		if _, err := m.nodes[0].Exchange(t.Context(), simKeys(9).Peer(), sync); !errors.Is(err, transport.ErrNotConnected) {
@@ -445,7 +445,7 @@ func TestControl(t *testing.T) {
 		defer m.close()
 		m.await(10*time.Second, "they meet", m.connected)
 		to := m.nodes[1].Peer()
-		for _, kind := range []proto.MessageType{proto.MessageType_PROBE, proto.MessageType_PROBED} {
+		for _, kind := range []proto.MessageType{proto.TypeProbe, proto.TypeProbed} {
 			if err := m.nodes[0].SendCtl(to, &proto.Message{Type: kind, Payload: []byte("x")}); err != nil {
 				t.Fatal(err)
 			}
@@ -453,7 +453,7 @@ func TestControl(t *testing.T) {
 				t.Errorf("heard %v", got)
 			}
 		}
-		if err := m.nodes[1].SendCtl(m.nodes[0].Peer(), &proto.Message{Type: proto.MessageType_PROBE}); err != nil {
+		if err := m.nodes[1].SendCtl(m.nodes[0].Peer(), &proto.Message{Type: proto.TypeProbe}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)

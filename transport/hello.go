@@ -233,7 +233,7 @@ func helloMessage(h *proto.Hello) (*proto.Message, error) {
 	if err != nil {
 		return nil, fmt.Errorf("own hello: %w", err)
 	}
-	return &proto.Message{Type: proto.MessageType_HELLO, Payload: b}, nil
+	return &proto.Message{Type: proto.TypeHello, Payload: b}, nil
 }
 
 func readHello(s *stream) (*proto.Hello, error) {
@@ -248,7 +248,7 @@ func readHello(s *stream) (*proto.Hello, error) {
 	if err := proto.DecodeKnown(b, &m); err != nil {
 		return nil, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
 	}
-	if m.GetType() != proto.MessageType_HELLO {
+	if m.GetType() != proto.TypeHello {
 		return nil, fmt.Errorf("%w: message type %d before the hello", ErrProtocol, m.GetType())
 	}
 	h := new(proto.Hello)

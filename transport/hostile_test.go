@@ -39,7 +39,7 @@ func inMesh(t *testing.T, n byte, admits ...byte) (*testNode, *countRumors) {
 		cfg.Rumors, cfg.DHT = rumors, true
 		cfg.Timing.Hello = 3 * time.Second
 		cfg.Sync = func(context.Context, proto.PeerID, *proto.Message) (*proto.Message, error) {
-			return &proto.Message{Type: proto.MessageType_SYNCED}, nil
+			return &proto.Message{Type: proto.TypeSynced}, nil
 		}
 		node.gate.admit = func(_ *proto.Hello, p proto.PeerID) error {
 			for _, a := range admits {

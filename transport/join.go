@@ -50,7 +50,7 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 	reading, cancel := context.WithTimeout(ctx, t.cfg.Timing.Hello)
 	defer cancel()
 	stop := s.unblock(reading)
-	b, err := s.expect(proto.MessageType_JOIN)
+	b, err := s.expect(proto.TypeJoin)
 	stop()
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func answerJoin(s *stream, reply *proto.JoinReply) error {
 	if err != nil {
 		return err
 	}
-	if err := s.send(&proto.Message{Type: proto.MessageType_JOINED, Payload: b}); err != nil {
+	if err := s.send(&proto.Message{Type: proto.TypeJoined, Payload: b}); err != nil {
 		return err
 	}
 	s.CloseWrite()
@@ -249,10 +249,10 @@ func (t *Transport) askJoin(ctx context.Context, c *conn, r *proto.JoinRequest) 
 	if _, err := s.rw.Read(nil); err != nil { // the end of the negotiation: it serves joins
 		return nil, false, err
 	}
-	if err := s.send(&proto.Message{Type: proto.MessageType_JOIN, Payload: b}); err != nil {
+	if err := s.send(&proto.Message{Type: proto.TypeJoin, Payload: b}); err != nil {
 		return nil, true, err
 	}
-	if b, err = s.expect(proto.MessageType_JOINED); err != nil {
+	if b, err = s.expect(proto.TypeJoined); err != nil {
 		return nil, true, err
 	}
 	reply = new(proto.JoinReply)

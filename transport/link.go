@@ -123,12 +123,12 @@ func (l *Link) queue(m *proto.Message) error {
 // numbered reports whether frames of this type count in a task stream's order.
 // Those of ownership do not: whoever says them says them again until they are
 // answered.
-func numbered(t proto.MessageType) bool { return t != proto.MessageType_MARK && !ofOwnership(t) }
+func numbered(t proto.MessageType) bool { return t != proto.TypeMark && !ofOwnership(t) }
 
 // ofOwnership reports whether a type is one of those by which nodes agree on who
 // may run a task, also one that only a newer node knows.
 func ofOwnership(t proto.MessageType) bool {
-	return t >= proto.MessageType_GRANT && t < lastOfOwnership || t >= proto.MessageType_QUEUE_ASK && t < lastOfQueues
+	return t >= proto.TypeGrant && t < lastOfOwnership || t >= proto.TypeQueueAsk && t < lastOfQueues
 }
 
 const (
@@ -237,7 +237,7 @@ func (l *Link) readAcks(ctx context.Context) error {
 		if err := l.stream.rd.Next(&m); err != nil {
 			return l.readError(err)
 		}
-		if m.GetType() != proto.MessageType_ACK {
+		if m.GetType() != proto.TypeAck {
 			return fmt.Errorf("%w: a message of type %d instead", ErrBadAck, m.GetType())
 		}
 		a := new(proto.Ack)

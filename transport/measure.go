@@ -104,7 +104,7 @@ func (t *Transport) measureAll(ctx context.Context) {
 		for _, c := range t.verifiedConns() {
 			c.measure()
 			if c.direct() && slices.Contains(relays, c.peer) { // the next sample has an echo
-				c.post(&proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(c.clock.Mono(), nil)})
+				c.post(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 			}
 			if t.spare(c) {
 				t.log.Info("the relayed path is closed: a better one serves", "peer", c.peer, "path", pathOf(c))

@@ -221,7 +221,7 @@ func (n *simNode) sendAll(ctx context.Context, l *transport.Link, next int) erro
 		n.mu.Unlock()
 		var msgs []*proto.Message
 		for ; next < total; next++ {
-			msgs = append(msgs, &proto.Message{Type: proto.MessageType_DATA, Id: fmt.Sprint(n.id, "/", next), Payload: make([]byte, cmp.Or(n.mesh.size, 1000))})
+			msgs = append(msgs, &proto.Message{Type: proto.TypeData, Id: fmt.Sprint(n.id, "/", next), Payload: make([]byte, cmp.Or(n.mesh.size, 1000))})
 		}
 		if err := l.Send(ctx, msgs); err != nil {
 			return err

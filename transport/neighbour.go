@@ -114,7 +114,7 @@ func (t *Transport) forget(n *neighbour) {
 // connects anew has perhaps lost it.
 func (t *Transport) doubt(ctx context.Context, c *conn) {
 	before := c.heard()
-	c.post(&proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(c.clock.Mono(), nil)})
+	c.post(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 	timer := time.NewTimer(t.cfg.Timing.Busy)
 	defer timer.Stop()
 	select {
@@ -316,7 +316,7 @@ func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, er
 		return 0, fmt.Errorf("ping: %w to %s", ErrNotConnected, p)
 	}
 	done := make(chan time.Duration, 1)
-	if err := c.post(&proto.Message{Type: proto.MessageType_PING, Payload: c.pings.start(c.clock.Mono(), done)}); err != nil {
+	if err := c.post(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), done)}); err != nil {
 		return 0, fmt.Errorf("ping: %w", err)
 	}
 	select {

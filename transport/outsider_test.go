@@ -245,7 +245,7 @@ func TestWhatAStrangerLearns(t *testing.T) {
 	c.Close()
 
 	hello := &proto.Hello{Certificate: &proto.Signed{Details: []byte("x")}, Boot: 1, BootId: make([]byte, 16)}
-	join, err := proto.AppendFrame(nil, &proto.Message{Type: proto.MessageType_JOIN})
+	join, err := proto.AppendFrame(nil, &proto.Message{Type: proto.TypeJoin})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func joined(t *testing.T, refusal string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err = proto.AppendFrame(nil, &proto.Message{Type: proto.MessageType_JOINED, Payload: b}); err != nil {
+	if b, err = proto.AppendFrame(nil, &proto.Message{Type: proto.TypeJoined, Payload: b}); err != nil {
 		t.Fatal(err)
 	}
 	return b

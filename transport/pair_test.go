@@ -181,7 +181,7 @@ func link(t testing.TB, a, b *testNode) *Link {
 }
 
 func data(n int) *proto.Message {
-	return &proto.Message{Type: proto.MessageType_DATA, Id: fmt.Sprint(n), Payload: []byte("task")}
+	return &proto.Message{Type: proto.TypeData, Id: fmt.Sprint(n), Payload: []byte("task")}
 }
 
 func TestFramesArriveInOrderAndAreAcknowledged(t *testing.T) {
@@ -196,7 +196,7 @@ func TestFramesArriveInOrderAndAreAcknowledged(t *testing.T) {
 			for i, m := range msgs {
 				got = append(got, m.GetId())
 				if m.GetId() == "77" {
-					a.Refusals = append(a.Refusals, &proto.Refusal{Number: uint64(i), Code: proto.Code_CODE_FULL})
+					a.Refusals = append(a.Refusals, &proto.Refusal{Number: uint64(i), Code: proto.CodeFull})
 				}
 			}
 			return a, nil

@@ -60,13 +60,13 @@ func TestPostsArriveBesideTasks(t *testing.T) {
 }
 
 func renewal(id string) *proto.Message {
-	return &proto.Message{Type: proto.MessageType_RENEW, Id: id, Payload: []byte{}}
+	return &proto.Message{Type: proto.TypeRenew, Id: id, Payload: []byte{}}
 }
 
 // A post never waits: what does not fit behind a slow path is refused.
 func TestPostsAreBounded(t *testing.T) {
 	l := &Link{dirty: make(chan struct{}, 1)}
-	big := &proto.Message{Type: proto.MessageType_GRANT, Payload: make([]byte, 300<<10)}
+	big := &proto.Message{Type: proto.TypeGrant, Payload: make([]byte, 300<<10)}
 	var err error
 	n := 0
 	for ; err == nil && n < 100; n++ {

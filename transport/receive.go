@@ -79,7 +79,7 @@ func readTasks(ctx context.Context, s *stream, q *intake) error {
 // misplaced reports whether a type is known and does not belong on a task stream.
 func misplaced(t proto.MessageType) bool {
 	switch t {
-	case proto.MessageType_DATA, proto.MessageType_RESULT, proto.MessageType_CANCEL, proto.MessageType_MARK:
+	case proto.TypeData, proto.TypeResult, proto.TypeCancel, proto.TypeMark:
 		return false
 	}
 	return !unknown(t) && !ofOwnership(t)
@@ -111,7 +111,7 @@ func ackFor(number uint64, group []*proto.Message, a Answer) (*proto.Ack, error)
 	for _, m := range group {
 		var r *proto.Refusal
 		if unknown(m.GetType()) {
-			r = &proto.Refusal{Code: proto.Code_CODE_UNKNOWN_VERSION, Detail: fmt.Sprintf("message type %d", m.GetType())}
+			r = &proto.Refusal{Code: proto.CodeUnknownVersion, Detail: fmt.Sprintf("message type %d", m.GetType())}
 		} else {
 			if len(refusals) > 0 && refusals[0].GetNumber() == index {
 				r, refusals = refusals[0], refusals[1:]
@@ -139,7 +139,7 @@ func (s *stream) sendAck(a *proto.Ack) error {
 	if err != nil {
 		return err
 	}
-	return s.send(&proto.Message{Type: proto.MessageType_ACK, Payload: b})
+	return s.send(&proto.Message{Type: proto.TypeAck, Payload: b})
 }
 
 // turn lets the newest task stream of a peer in after the one before it has

@@ -55,7 +55,7 @@ type incoming struct {
 // serveBody takes one streamed body.
 func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	s.lead = t.cfg.Timing.Write
-	b, err := s.expect(proto.MessageType_OFFER)
+	b, err := s.expect(proto.TypeOffer)
 	if err != nil {
 		return err
 	}
@@ -65,15 +65,15 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	}
 	h, size, _, err := bodyOf(offer)
 	if err != nil {
-		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.offered(&proto.OfferReply{Code: proto.Code_CODE_BAD_FORM, Detail: proto.Clip(err.Error(), maxReason)}))
+		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.offered(&proto.OfferReply{Code: proto.CodeBadForm, Detail: proto.Clip(err.Error(), maxReason)}))
 	}
 	if !t.takeBody(s.conn.peer, 1) {
-		return s.refuse(&proto.OfferReply{Code: proto.Code_CODE_BUSY, Detail: "two bodies are on their way already"})
+		return s.refuse(&proto.OfferReply{Code: proto.CodeBusy, Detail: "two bodies are on their way already"})
 	}
 	release := sync.OnceFunc(func() { t.takeBody(s.conn.peer, -1) })
 	defer release()
 	sink, reply := t.cfg.Bodies.Offer(ctx, s.conn.peer, offer)
-	if sink == nil || reply.GetCode() != proto.Code_CODE_UNSPECIFIED {
+	if sink == nil || reply.GetCode() != proto.CodeOK {
 		return s.refuse(reply)
 	}
 	s.lead = t.cfg.Timing.Frame
@@ -105,7 +105,7 @@ func (s *stream) offered(r *proto.OfferReply) error {
 	if err != nil {
 		return err
 	}
-	return s.send(&proto.Message{Type: proto.MessageType_OFFERED, Payload: b})
+	return s.send(&proto.Message{Type: proto.TypeOffered, Payload: b})
 }
 
 // refuse ends a stream with a reply after which nothing is sent.
@@ -145,7 +145,7 @@ func (i *incoming) run() error {
 }
 
 func (i *incoming) step() error {
-	b, err := i.stream.expect(proto.MessageType_CHUNK)
+	b, err := i.stream.expect(proto.TypeChunk)
 	if err != nil {
 		return err
 	}
@@ -195,11 +195,11 @@ func (i *incoming) tell(err error) error {
 	refused, ok := errors.AsType[*CodeError](err)
 	switch {
 	case ok:
-		r.Code, r.Detail = cmp.Or(refused.Code, proto.Code_CODE_INTERNAL), proto.Clip(refused.Detail, maxReason)
+		r.Code, r.Detail = cmp.Or(refused.Code, proto.CodeInternal), proto.Clip(refused.Detail, maxReason)
 	case offence(err) && !errors.Is(err, errSlow):
-		r.Code, r.Detail = proto.Code_CODE_BAD_FORM, proto.Clip(err.Error(), maxReason)
+		r.Code, r.Detail = proto.CodeBadForm, proto.Clip(err.Error(), maxReason)
 	case err != nil:
-		r.Code, r.Detail = proto.Code_CODE_INTERNAL, "the body could not be kept"
+		r.Code, r.Detail = proto.CodeInternal, "the body could not be kept"
 	}
 	return i.reply(r)
 }
@@ -209,5 +209,5 @@ func (i *incoming) reply(r *proto.ChunkReply) error {
 	if err != nil {
 		return err
 	}
-	return i.stream.send(&proto.Message{Type: proto.MessageType_CHUNKED, Payload: b})
+	return i.stream.send(&proto.Message{Type: proto.TypeChunked, Payload: b})
 }

@@ -118,7 +118,7 @@ func TestNothingBeforeTheHello(t *testing.T) {
 	a := start(t, 1, nil)
 	c := knock(t, a, b)
 	for _, s := range []*rawStream{raw(t, c, streamTask), raw(t, c, streamChunk)} {
-		if err := s.ends(frame(t, proto.MessageType_DATA, []byte("x"))); isTimeout(err) || err == nil {
+		if err := s.ends(frame(t, proto.TypeData, []byte("x"))); isTimeout(err) || err == nil {
 			t.Errorf("%v, want the stream to be reset", err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestBadHellos(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return frame(t, proto.MessageType_HELLO, b)
+		return frame(t, proto.TypeHello, b)
 	}
 	tests := []struct {
 		name string
@@ -161,9 +161,9 @@ func TestBadHellos(t *testing.T) {
 		{"an empty frame", []byte{0}},
 		{"a frame above the limit", []byte{0x81, 0x80, 0x04}},
 		{"no message", []byte{2, 0xff, 0xff}},
-		{"something else than a hello", frame(t, proto.MessageType_PING, []byte("x"))},
-		{"a hello that is none", frame(t, proto.MessageType_HELLO, []byte{0xff})},
-		{"a hello that is too large", frame(t, proto.MessageType_HELLO, make([]byte, maxHello))},
+		{"something else than a hello", frame(t, proto.TypePing, []byte("x"))},
+		{"a hello that is none", frame(t, proto.TypeHello, []byte{0xff})},
+		{"a hello that is too large", frame(t, proto.TypeHello, make([]byte, maxHello))},
 		{"another version", hello(&proto.Hello{Version: 2})},
 	}
 	for i, tt := range tests {
@@ -262,8 +262,8 @@ func TestBadTaskFrames(t *testing.T) {
 	link(t, a, b)
 	bad := [][]byte{
 		{0}, {0x80, 0x00}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02},
-		{0x81, 0x80, 0x18}, {2, 0xff, 0xff}, frame(t, proto.MessageType_HELLO, []byte("x")),
-		frame(t, proto.MessageType_ACK, []byte("x")), frame(t, proto.MessageType_PING, []byte("x")), frame(t, proto.MessageType_CHUNK, []byte("x")),
+		{0x81, 0x80, 0x18}, {2, 0xff, 0xff}, frame(t, proto.TypeHello, []byte("x")),
+		frame(t, proto.TypeAck, []byte("x")), frame(t, proto.TypePing, []byte("x")), frame(t, proto.TypeChunk, []byte("x")),
 	}
 	c := a.best(b.Peer())
 	for i := 0; !c.raw.IsClosed(); i++ {
@@ -324,7 +324,7 @@ func TestUnknownTypesAreRefusedNotLost(t *testing.T) {
 			refused[r.GetNumber()] = r.GetCode()
 		}
 	}
-	if len(refused) != 1 || refused[2] != proto.Code_CODE_UNKNOWN_VERSION {
+	if len(refused) != 1 || refused[2] != proto.CodeUnknownVersion {
 		t.Errorf("refused: %v", refused)
 	}
 }
@@ -396,7 +396,7 @@ func TestAMessageThatCannotBeSent(t *testing.T) {
 	b := start(t, 2, nil)
 	a := start(t, 1, nil)
 	l := link(t, a, b)
-	huge := &proto.Message{Type: proto.MessageType_DATA, Payload: make([]byte, proto.MaxFrame)}
+	huge := &proto.Message{Type: proto.TypeData, Payload: make([]byte, proto.MaxFrame)}
 	err := l.Send(t.Context(), []*proto.Message{data(1), huge, data(2)})
 	if !errors.Is(err, proto.ErrFrameTooLarge) || !strings.Contains(err.Error(), "2 of 3") {
 		t.Errorf("Send = %v", err)
@@ -418,7 +418,7 @@ func TestControlMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.SendCtl(a.Peer(), &proto.Message{Type: proto.MessageType_STARTED, Payload: payload}); err != nil {
+	if err := b.SendCtl(a.Peer(), &proto.Message{Type: proto.TypeStarted, Payload: payload}); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-a.recv.started; string(got.GetReceipts()[0].GetStatement()) != "started" {
@@ -509,7 +509,7 @@ func TestAGroupOfRefusals(t *testing.T) {
 			<-hold
 			var a Answer
 			for i := range msgs {
-				a.Refusals = append(a.Refusals, &proto.Refusal{Number: uint64(i), Code: proto.Code_CODE_DENIED, Detail: strings.Repeat("no ", 500)})
+				a.Refusals = append(a.Refusals, &proto.Refusal{Number: uint64(i), Code: proto.CodeDenied, Detail: strings.Repeat("no ", 500)})
 			}
 			return a, nil
 		}
@@ -619,10 +619,10 @@ func FuzzControl(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(int32(proto.MessageType_HELLO), hello)
-	f.Add(int32(proto.MessageType_PING), make([]byte, pingSize))
-	f.Add(int32(proto.MessageType_PONG), make([]byte, pingSize))
-	f.Add(int32(proto.MessageType_STARTED), []byte{0x0a, 0x00})
+	f.Add(int32(proto.TypeHello), hello)
+	f.Add(int32(proto.TypePing), make([]byte, pingSize))
+	f.Add(int32(proto.TypePong), make([]byte, pingSize))
+	f.Add(int32(proto.TypeStarted), []byte{0x0a, 0x00})
 	f.Add(int32(99), []byte{1})
 	f.Fuzz(func(t *testing.T, typ int32, payload []byte) {
 		r := &testReceiver{started: make(chan *proto.Receipts, 1)}

@@ -91,7 +91,7 @@ func (n *Node) called(format string, a ...any) error {
 func (n *Node) task(id string) node.Task {
 	sum := sha256.Sum256(n.Output)
 	return node.Task{
-		ID: id, State: proto.TaskState_TASK_STATE_SUCCESS.Name(), Role: node.RoleHome, Kind: "shell", Class: "normal",
+		ID: id, State: proto.Success.Name(), Role: node.RoleHome, Kind: "shell", Class: "normal",
 		Target: "laptop", Peer: "laptop", PeerID: "12D3KooW", Attempts: 1, Epoch: "7.1", BodySize: 3,
 		Receipts: []string{"stored", "accepted", "started", "done"},
 		Events:   []node.Event{{Time: Start, Node: "here", State: "PENDING"}},

@@ -62,7 +62,7 @@ func TestEveryMethod(t *testing.T) {
 	c, _ := serve(t, n)
 	ctx, id := t.Context(), apitest.ID
 	q := node.Query{
-		States: []proto.TaskState{proto.TaskState_TASK_STATE_PENDING, proto.TaskState_TASK_STATE_SENT}, Role: "home", Peer: "p & q", Kind: "k",
+		States: []proto.TaskState{proto.Pending, proto.Sent}, Role: "home", Peer: "p & q", Kind: "k",
 		Label: "a=b c", Before: apitest.Start, After: apitest.Start.Add(-time.Hour), Cursor: "x/y+z", Limit: 7,
 	}
 	const chosen = "states=PENDING+SENT role=home peer=p & q kind=k label=a=b c cursor=x/y+z before=2026-11-20T12:00:00Z after=2026-11-20T11:00:00Z limit=7"
@@ -203,11 +203,11 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	full := node.Request{
-		Target: "laptop", Kind: "shell", Class: proto.Class_CLASS_CRITICAL, Mode: proto.Mode_MODE_AT_MOST_ONCE, TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
+		Target: "laptop", Kind: "shell", Class: proto.Critical, Mode: proto.AtMostOnce, TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
 		Key: "a key, \"quoted\" & ünï", Order: "o", OnDead: "block", Args: []string{"-a", "", "two words", "a,b"}, Body: []byte{0, 1, 0xff},
 		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Bounds: node.Bounds{Retries: 9},
 	}
-	later := node.Request{Target: "laptop", Kind: "shell", At: apitest.Start.Add(1234567 * time.Nanosecond), Class: proto.Class_CLASS_NORMAL}
+	later := node.Request{Target: "laptop", Kind: "shell", At: apitest.Start.Add(1234567 * time.Nanosecond), Class: proto.Normal}
 	if _, err := c.Submit(t.Context(), full); err != nil {
 		t.Fatal(err)
 	}

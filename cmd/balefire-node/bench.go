@@ -133,7 +133,7 @@ func (m *meter) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.State != proto.TaskState_TASK_STATE_SUCCESS.Name() {
+	if t.State != proto.Success.Name() {
 		return fmt.Errorf("task %s is %s: %s", t.ID, t.State, reasonOf(t))
 	}
 	m.mu.Lock()

@@ -168,7 +168,7 @@ func (d *demo) finish(ctx context.Context, id, want string) error {
 	if err != nil {
 		return fmt.Errorf("wait for %s, which is %s: %w", id, t.State, err)
 	}
-	if t.State != proto.TaskState_TASK_STATE_SUCCESS.Name() {
+	if t.State != proto.Success.Name() {
 		return fmt.Errorf("task %s is %s: %s", id, t.State, reasonOf(t))
 	}
 	r, _, err := d.pair.sender.node.Result(ctx, id)

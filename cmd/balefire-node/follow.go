@@ -177,7 +177,7 @@ func (f *follower) end(ctx context.Context, t node.Task) error {
 	if t.Ended != nil {
 		took = brief(t.Ended.Sub(t.Created))
 	}
-	good := t.State == proto.TaskState_TASK_STATE_SUCCESS.Name()
+	good := t.State == proto.Success.Name()
 	if !f.w.forPeople() {
 		if err := f.w.show(taskView(f.w, t)); err != nil {
 			return err

@@ -222,7 +222,7 @@ func TestCompletion(t *testing.T) {
 			}
 		}
 	}
-	if states := taskStates(proto.TaskState.Terminal); len(states) < 5 || slices.Contains(states, proto.TaskState_TASK_STATE_RUNNING) {
+	if states := taskStates(proto.TaskState.Terminal); len(states) < 5 || slices.Contains(states, proto.Running) {
 		t.Errorf("states that have ended: %v", states)
 	}
 }

@@ -152,7 +152,7 @@ func TestSendFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := f.request
-	if r.Class != proto.Class_CLASS_HIGH || r.TTL != 48*time.Hour || r.Delay != 90*time.Second || r.Key != "auto" || r.Labels["c"] != "d=e" {
+	if r.Class != proto.High || r.TTL != 48*time.Hour || r.Delay != 90*time.Second || r.Key != "auto" || r.Labels["c"] != "d=e" {
 		t.Errorf("request = %+v", r)
 	}
 	for text, want := range map[string]time.Time{

@@ -157,7 +157,7 @@ func (f *sendFlags) read(now time.Time) (err error) {
 		return usage("--class: %w", err)
 	}
 	if f.once {
-		r.Mode = proto.Mode_MODE_AT_MOST_ONCE
+		r.Mode = proto.AtMostOnce
 	}
 	if r.TTL, err = span("ttl", f.ttl); err != nil {
 		return err

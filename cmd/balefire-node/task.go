@@ -263,7 +263,7 @@ success and that the flags choose. Each becomes a new task with a new id and the
 same idempotency key, and remembers which one it repeats.`,
 		Example: "  balefire-node task retry 01a1f84f\n  balefire-node task retry --peer laptop --state failed --since 1h --dry-run", Args: taskIDs(0, -1), ValidArgsFunction: w.completeEnded,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ids, err := f.ids(cmd, w, args, func(s proto.TaskState) bool { return s.Terminal() && s != proto.TaskState_TASK_STATE_SUCCESS })
+			ids, err := f.ids(cmd, w, args, func(s proto.TaskState) bool { return s.Terminal() && s != proto.Success })
 			if err != nil || dry {
 				return w.onlyList(ids, err)
 			}

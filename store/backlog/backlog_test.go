@@ -61,7 +61,7 @@ func (w *world) task(group string, c proto.Class) New {
 	return New{Key: TaskKey(id), Stored: &proto.Stored{
 		Envelope: &proto.Envelope{Header: []byte("header"), Body: make([]byte, 100)},
 		Record: &proto.Record{
-			State: proto.TaskState_TASK_STATE_PENDING, Class: c, Peer: []byte(group),
+			State: proto.Pending, Class: c, Peer: []byte(group),
 			SeqBoot: 1, SeqCounter: w.n, CreatedMs: w.clock.Clock().Now().UnixMilli(),
 		},
 	}}
@@ -97,7 +97,7 @@ func (w *world) end(k Key, state proto.TaskState) {
 	w.t.Helper()
 	w.change(k, func(r *proto.Record) Action {
 		r.Move(state, w.clock.Clock().Now(), "test")
-		if state == proto.TaskState_TASK_STATE_SUCCESS {
+		if state == proto.Success {
 			return ToDone
 		}
 		return ToDead
@@ -113,13 +113,13 @@ func (w *world) takeAll(group string) []Key {
 }
 
 const (
-	pending  = proto.TaskState_TASK_STATE_PENDING
-	accepted = proto.TaskState_TASK_STATE_ACCEPTED
-	success  = proto.TaskState_TASK_STATE_SUCCESS
-	failed   = proto.TaskState_TASK_STATE_FAILED
+	pending  = proto.Pending
+	accepted = proto.Accepted
+	success  = proto.Success
+	failed   = proto.Failed
 )
 
-var classNormal = proto.Class_CLASS_NORMAL
+var classNormal = proto.Normal
 
 func TestEntryWalksFromAddToDone(t *testing.T) {
 	w := newWorld(t, Config{})
@@ -297,8 +297,8 @@ func TestPausedGroupCostsNothing(t *testing.T) {
 
 func TestTakeAnyAsksWhoIsEligible(t *testing.T) {
 	w := newWorld(t, Config{})
-	w.addOne("busy", proto.Class_CLASS_CRITICAL, nil)
-	k := w.addOne("free", proto.Class_CLASS_LOW, nil)
+	w.addOne("busy", proto.Critical, nil)
+	k := w.addOne("free", proto.Low, nil)
 	it, ok := w.TakeAny(func(g string) bool { return g == "free" }, nil)
 	if !ok || it.Key != k {
 		t.Errorf("took %v, %v", it.Key, ok)

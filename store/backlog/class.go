@@ -14,7 +14,7 @@ const (
 
 // classIndex maps a class to its index; unknown ones are normal.
 func classIndex(c proto.Class) int {
-	if c < proto.Class_CLASS_CRITICAL || c > proto.Class_CLASS_LOW {
+	if c < proto.Critical || c > proto.Low {
 		return normal
 	}
 	return int(c) - 1

@@ -49,7 +49,7 @@ func TestLowIsNeverStarved(t *testing.T) {
 		flood = append(flood, w.task("p", proto.Class(i%3+1)))
 	}
 	for range 30 {
-		lows = append(lows, w.task("p", proto.Class_CLASS_LOW))
+		lows = append(lows, w.task("p", proto.Low))
 	}
 	w.add(flood...)
 	w.add(lows...)
@@ -59,7 +59,7 @@ func TestLowIsNeverStarved(t *testing.T) {
 		if !ok {
 			t.Fatal("nothing to take")
 		}
-		if it.Class == proto.Class_CLASS_LOW {
+		if it.Class == proto.Low {
 			since = 0
 			taken++
 			continue

@@ -248,9 +248,9 @@ func TestNothingIsTooOldByADoubtedClock(t *testing.T) {
 	w.cfg.Clock = clock.NewGuard(clock.Wrong(w.clock.Clock(), func() time.Duration { return off })).Clock()
 	w.reopen()
 	soon := func(r *proto.Record) { r.NotAfterMs = w.clock.Clock().Now().Add(time.Minute).UnixMilli() }
-	done, dead, live := w.addOne("a", proto.Class_CLASS_NORMAL, nil), w.addOne("a", proto.Class_CLASS_NORMAL, nil), w.addOne("a", proto.Class_CLASS_NORMAL, soon)
-	w.end(done, proto.TaskState_TASK_STATE_SUCCESS)
-	w.end(dead, proto.TaskState_TASK_STATE_FAILED)
+	done, dead, live := w.addOne("a", proto.Normal, nil), w.addOne("a", proto.Normal, nil), w.addOne("a", proto.Normal, soon)
+	w.end(done, proto.Success)
+	w.end(dead, proto.Failed)
 	off = 240 * time.Hour
 	w.clock.Advance(5 * time.Minute)
 	if _, ok := w.NextExpiry(); ok || len(w.TakeExpired(nil, 10, time.Second)) > 0 {

@@ -41,10 +41,10 @@ import (
 //	f := transporttest.NewForger(t, root, "mallory")          // real sockets, on loopback
 //	f := transporttest.NewForgerOn(t, root, "mallory", w, 7)  // node 7 of a simulated network; f.Close before the bubble ends
 //	f.Meet(node.Peer(), node.Addrs())                         // hello: from now on the node takes it for a member
-//	f.Say(node.Peer(), proto.StreamTask, f.Frame(proto.MessageType_QUEUES, &proto.QueueStates{…}))
-//	f.Say(node.Peer(), proto.StreamTask, f.Frame(proto.MessageType_RENEW, m, Padding(70_000)...)) // with a field that nobody knows
+//	f.Say(node.Peer(), proto.StreamTask, f.Frame(proto.TypeQueues, &proto.QueueStates{…}))
+//	f.Say(node.Peer(), proto.StreamTask, f.Frame(proto.TypeRenew, m, Padding(70_000)...)) // with a field that nobody knows
 //	f.Say(node.Peer(), proto.StreamSync, []byte{…})           // not even a frame
-//	reply, err := f.Ask(node.Peer(), proto.StreamSync, f.Frame(proto.MessageType_SYNC, &proto.SyncRequest{…}))
+//	reply, err := f.Ask(node.Peer(), proto.StreamSync, f.Frame(proto.TypeSync, &proto.SyncRequest{…}))
 //	f.Publish(rumor)                                          // on the gossip topic
 //
 // Keys sign whatever a node of that identity could sign: envelopes, deeds, records,
@@ -219,7 +219,7 @@ func (f *Forger) Greet(p proto.PeerID, addrs []string, hello *proto.Hello) error
 	if err != nil {
 		return err
 	}
-	if _, err := c.Write(f.Frame(proto.MessageType_HELLO, hello)); err != nil {
+	if _, err := c.Write(f.Frame(proto.TypeHello, hello)); err != nil {
 		return err
 	}
 	m, answer := new(proto.Message), new(proto.Hello)
@@ -243,11 +243,11 @@ func (f *Forger) converse(p proto.PeerID, c *rawStream) {
 		if err := c.rd.Next(m); err != nil {
 			return
 		}
-		if m.GetType() != proto.MessageType_PING {
+		if m.GetType() != proto.TypePing {
 			f.hear(p, m)
 			continue
 		}
-		m.Type = proto.MessageType_PONG
+		m.Type = proto.TypePong
 		b, err := proto.AppendFrame(nil, m)
 		if err != nil {
 			return

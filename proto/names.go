@@ -1,0 +1,155 @@
+package proto
+
+// The enumerated values under the names that Go code uses.
+
+// The states of a task: see [TaskState].
+const (
+	StateUnspecified = TaskState_TASK_STATE_UNSPECIFIED
+	Pending          = TaskState_TASK_STATE_PENDING
+	Sent             = TaskState_TASK_STATE_SENT
+	Accepted         = TaskState_TASK_STATE_ACCEPTED
+	Running          = TaskState_TASK_STATE_RUNNING
+	Retrying         = TaskState_TASK_STATE_RETRYING
+	WaitingApproval  = TaskState_TASK_STATE_WAITING_APPROVAL
+	Indeterminate    = TaskState_TASK_STATE_INDETERMINATE
+	Success          = TaskState_TASK_STATE_SUCCESS
+	Failed           = TaskState_TASK_STATE_FAILED
+	Timeout          = TaskState_TASK_STATE_TIMEOUT
+	DeadLetter       = TaskState_TASK_STATE_DEAD_LETTER
+	Cancelled        = TaskState_TASK_STATE_CANCELLED
+	Expired          = TaskState_TASK_STATE_EXPIRED
+)
+
+// The classes of priority: see [Class].
+const (
+	ClassUnspecified = Class_CLASS_UNSPECIFIED
+	Critical         = Class_CLASS_CRITICAL
+	High             = Class_CLASS_HIGH
+	Normal           = Class_CLASS_NORMAL
+	Low              = Class_CLASS_LOW
+)
+
+// How often a task may take effect: see [Mode].
+const (
+	ModeUnspecified = Mode_MODE_UNSPECIFIED
+	AtLeastOnce     = Mode_MODE_AT_LEAST_ONCE
+	AtMostOnce      = Mode_MODE_AT_MOST_ONCE
+)
+
+// What an answer says, CodeOK for yes: see [Code].
+const (
+	CodeOK             = Code_CODE_UNSPECIFIED
+	CodeNoHandler      = Code_CODE_NO_HANDLER
+	CodeFull           = Code_CODE_FULL
+	CodeBusy           = Code_CODE_BUSY
+	CodeDraining       = Code_CODE_DRAINING
+	CodeBadKey         = Code_CODE_BAD_KEY
+	CodeUnknownVersion = Code_CODE_UNKNOWN_VERSION
+	CodeExpired        = Code_CODE_EXPIRED
+	CodeDenied         = Code_CODE_DENIED
+	CodeBadSignature   = Code_CODE_BAD_SIGNATURE
+	CodeTooLarge       = Code_CODE_TOO_LARGE
+	CodeBadForm        = Code_CODE_BAD_FORM
+	CodeDuplicate      = Code_CODE_DUPLICATE
+	CodeStale          = Code_CODE_STALE
+	CodeMoved          = Code_CODE_MOVED
+	CodeNeedBody       = Code_CODE_NEED_BODY
+	CodeInternal       = Code_CODE_INTERNAL
+)
+
+// The types of a Message: see [MessageType].
+const (
+	TypePing          = MessageType_PING
+	TypePong          = MessageType_PONG
+	TypeData          = MessageType_DATA
+	TypeAck           = MessageType_ACK
+	TypeHello         = MessageType_HELLO
+	TypeResult        = MessageType_RESULT
+	TypeCancel        = MessageType_CANCEL
+	TypeMark          = MessageType_MARK
+	TypeStarted       = MessageType_STARTED
+	TypeJoin          = MessageType_JOIN
+	TypeJoined        = MessageType_JOINED
+	TypeOffer         = MessageType_OFFER
+	TypeOffered       = MessageType_OFFERED
+	TypeChunk         = MessageType_CHUNK
+	TypeChunked       = MessageType_CHUNKED
+	TypeProbe         = MessageType_PROBE
+	TypeProbed        = MessageType_PROBED
+	TypeSync          = MessageType_SYNC
+	TypeSynced        = MessageType_SYNCED
+	TypeGrant         = MessageType_GRANT
+	TypeGranted       = MessageType_GRANTED
+	TypeStart         = MessageType_START
+	TypePermit        = MessageType_PERMIT
+	TypeRenew         = MessageType_RENEW
+	TypeRenewed       = MessageType_RENEWED
+	TypeRelease       = MessageType_RELEASE
+	TypeReleased      = MessageType_RELEASED
+	TypeStatus        = MessageType_STATUS
+	TypeStatusReply   = MessageType_STATUS_REPLY
+	TypeHandoff       = MessageType_HANDOFF
+	TypeHandedOff     = MessageType_HANDED_OFF
+	TypeEnded         = MessageType_ENDED
+	TypeCommitted     = MessageType_COMMITTED
+	TypeQueues        = MessageType_QUEUES
+	TypeWithdraw      = MessageType_WITHDRAW
+	TypeSchedule      = MessageType_SCHEDULE
+	TypeScheduled     = MessageType_SCHEDULED
+	TypeTimeline      = MessageType_TIMELINE
+	TypeTimelineReply = MessageType_TIMELINE_REPLY
+	TypeReady         = MessageType_READY
+	TypeLookup        = MessageType_LOOKUP
+	TypeLookupReply   = MessageType_LOOKUP_REPLY
+	TypeQueueAsk      = MessageType_QUEUE_ASK
+	TypeQueueAnswer   = MessageType_QUEUE_ANSWER
+)
+
+// What a node says of itself: see [NodeState].
+const (
+	NodeUnspecified = NodeState_NODE_STATE_UNSPECIFIED
+	NodeStarting    = NodeState_NODE_STATE_STARTING
+	NodeRunning     = NodeState_NODE_STATE_RUNNING
+	NodeStopping    = NodeState_NODE_STATE_STOPPING
+	NodeStopped     = NodeState_NODE_STATE_STOPPED
+	NodeDraining    = NodeState_NODE_STATE_DRAINING
+)
+
+// What members think of a member: see [Liveness].
+const (
+	LivenessUnspecified = Liveness_LIVENESS_UNSPECIFIED
+	Alive               = Liveness_LIVENESS_ALIVE
+	Suspect             = Liveness_LIVENESS_SUSPECT
+	Dead                = Liveness_LIVENESS_DEAD
+)
+
+// Why a lease was released: see [ReleaseCause].
+const (
+	CauseUnspecified = ReleaseCause_RELEASE_CAUSE_UNSPECIFIED
+	Unstarted        = ReleaseCause_RELEASE_CAUSE_UNSTARTED
+	CauseStopped     = ReleaseCause_RELEASE_CAUSE_STOPPED
+	CauseFailed      = ReleaseCause_RELEASE_CAUSE_FAILED
+	CauseTimeout     = ReleaseCause_RELEASE_CAUSE_TIMEOUT
+	CauseCrashed     = ReleaseCause_RELEASE_CAUSE_CRASHED
+	CauseParked      = ReleaseCause_RELEASE_CAUSE_PARKED
+	CauseExpired     = ReleaseCause_RELEASE_CAUSE_EXPIRED
+	CauseUnknown     = ReleaseCause_RELEASE_CAUSE_UNKNOWN
+)
+
+// How far a lease has come at its owner: see [LeasePhase].
+const (
+	LeaseUnspecified = LeasePhase_LEASE_PHASE_UNSPECIFIED
+	LeaseReceived    = LeasePhase_LEASE_PHASE_RECEIVED
+	LeaseStarted     = LeasePhase_LEASE_PHASE_STARTED
+	LeaseFinished    = LeasePhase_LEASE_PHASE_FINISHED
+	LeaseReleased    = LeasePhase_LEASE_PHASE_RELEASED
+	LeaseClosed      = LeasePhase_LEASE_PHASE_CLOSED
+)
+
+// What becomes of the runs of a schedule that were missed: see [MissedRuns].
+const (
+	MissedUnspecified = MissedRuns_MISSED_RUNS_UNSPECIFIED
+	MissedSkip        = MissedRuns_MISSED_RUNS_SKIP
+	MissedOnce        = MissedRuns_MISSED_RUNS_ONCE
+	MissedAll         = MissedRuns_MISSED_RUNS_ALL
+)
