@@ -22,7 +22,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		"send laptop echo --clss high":              "unknown flag: --clss: did you mean --class?",
 		"send laptop echo --zzzzzz high":            "unknown flag: --zzzzzz\n",
 		"send laptop echo --ttl 99d":                "--ttl 99d: at most 30d",
-		"send laptop echo --delay -5s":              `--delay: "-5s" is no span of time: it is positive`,
+		"send laptop echo --delay -5s":              `--delay: "-5s" is not a valid duration: it must be positive`,
 		"task ls --state weird":                     `unknown task state "weird": it is one of PENDING, `,
 		"task ls --limit 5000":                      "--limit 5000: it is 1 to 1000 entries of one page; --all takes all pages",
 		"task ls --limit 0":                         "--limit 0: it is 1 to 1000",
@@ -39,7 +39,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		"peers laptop":                              "to show one: balefire-node peers show laptop",
 		"queue build":                               "to show one: balefire-node queue show build",
 		"handler add x --allow laptop":              `handler "x": no program`,
-		"handler add x --allow laptop --max-body x": "is no size: write a number of bytes, or one with a unit as 64MiB",
+		"handler add x --allow laptop --max-body x": "is not a size: write a number of bytes or one with a unit, such as 64MiB",
 	} {
 		n := apitest.New()
 		if code, out, errs := command(t, n, strings.Fields(line)...); code != exitUsage || out != "" || !strings.Contains(errs, want) || strings.Contains(errs, "invalid request: ") {

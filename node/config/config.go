@@ -7,100 +7,101 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A Config is everything that a file may say about a node. The tags are the
-// whole truth about a setting: its name, its default, its limits, its meaning.
+// A Config holds every setting that a configuration file may contain. The
+// struct tags are the only definition of a setting: its name, its default, its
+// limits and its description.
 type Config struct {
-	Store     Store              `yaml:"store" doc:"The store below the node's folder."`
+	Store     Store              `yaml:"store" doc:"The store in the node's folder."`
 	Net       Net                `yaml:"net" doc:"How peers reach this node."`
-	Mesh      Mesh               `yaml:"mesh" doc:"How this node stands among the others."`
-	Queues    Queues             `yaml:"queues" doc:"What this node does about shared queues as an admin."`
+	Mesh      Mesh               `yaml:"mesh" doc:"This node as a member of the mesh."`
+	Queues    Queues             `yaml:"queues" doc:"What this node does for shared queues as an admin."`
 	API       API                `yaml:"api" doc:"How programs on this machine reach this node."`
-	Limits    Limits             `yaml:"limits" doc:"How much a node takes and keeps."`
-	Log       Log                `yaml:"log" doc:"What a node tells about itself."`
-	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handler may have the profile dangerous; nothing else can allow that, no command and no peer"`
-	Handlers  []node.HandlerSpec `yaml:"handlers" doc:"What this node does for others."`
+	Limits    Limits             `yaml:"limits" doc:"How much a node accepts and stores."`
+	Log       Log                `yaml:"log" doc:"What a node logs."`
+	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handlers may have the profile dangerous; only this list allows it, no command and no peer can"`
+	Handlers  []node.HandlerSpec `yaml:"handlers" doc:"The work that this node does for its peers."`
 }
 
-// Store chooses the store.
+// Store selects and limits the store.
 type Store struct {
-	Engine   string `yaml:"engine" default:"nutsdb" enum:"nutsdb,pebble" doc:"engine that keeps the store; fixed once the folder has one"`
-	Reserve  Bytes  `yaml:"reserve" said:"the larger of 256 MiB and 5 % of the disk" doc:"free disk below which new work is refused; results, ends and deletes go on"`
-	Segment  Bytes  `yaml:"segment" default:"64MiB" min:"1MiB" max:"1GiB" doc:"size of one file of a nutsdb store; fixed once the folder has one"`
-	MaxBlob  Bytes  `yaml:"max_blob" default:"100GiB" min:"1MiB" doc:"largest body or result that is streamed"`
-	MaxBlobs Bytes  `yaml:"max_blobs" said:"half of the free disk" doc:"all streamed bodies and results together"`
+	Engine   string `yaml:"engine" default:"nutsdb" enum:"nutsdb,pebble" doc:"storage engine; fixed once the folder contains a store"`
+	Reserve  Bytes  `yaml:"reserve" defaultText:"the larger of 256 MiB and 5 % of the disk" doc:"free disk space below which new work is refused; results, final states and deletions are still stored"`
+	Segment  Bytes  `yaml:"segment" default:"64MiB" min:"1MiB" max:"1GiB" doc:"size of one file of a nutsdb store; fixed once the folder contains a store"`
+	MaxBlob  Bytes  `yaml:"max_blob" default:"100GiB" min:"1MiB" doc:"largest streamed body or result"`
+	MaxBlobs Bytes  `yaml:"max_blobs" defaultText:"half of the free disk" doc:"total size of all streamed bodies and results"`
 }
 
-// Net says how peers reach this node.
+// Net configures how peers reach this node.
 type Net struct {
 	Listen   []string `yaml:"listen" default:"/ip4/0.0.0.0/udp/4001/quic-v1,/ip4/0.0.0.0/tcp/4001,/ip6/::/udp/4001/quic-v1,/ip6/::/tcp/4001" doc:"addresses to listen on"`
-	Announce []string `yaml:"announce" said:"none" doc:"further addresses that peers are told and tickets carry, as of a forwarded port"`
-	Seeds    []string `yaml:"seeds" said:"none" doc:"members that are dialled besides those that the node knows: addresses that end in /p2p/ and an id"`
-	Relay    bool     `yaml:"relay" default:"on" doc:"carry connections between members that cannot reach each other, if the certificate has the role relay"`
-	Relays   int      `yaml:"relays" default:"2" min:"0" max:"4" doc:"relays to hold a place at, the best-scored members"`
-	DHT      bool     `yaml:"dht" default:"on" doc:"look for members in the mesh's own distributed hash table; nothing public is ever asked"`
+	Announce []string `yaml:"announce" defaultText:"none" doc:"additional addresses to announce to peers and include in tickets, such as a forwarded port"`
+	Seeds    []string `yaml:"seeds" defaultText:"none" doc:"members to dial in addition to those that the node knows: addresses that end in /p2p/ and a peer id"`
+	Relay    bool     `yaml:"relay" default:"on" doc:"relay connections between members that cannot reach each other, if the certificate has the role relay"`
+	Relays   int      `yaml:"relays" default:"2" min:"0" max:"4" doc:"number of relay reservations to hold, at the members with the best scores"`
+	DHT      bool     `yaml:"dht" default:"on" doc:"look for members in the mesh's own distributed hash table; public nodes are never queried"`
 	MDNS     bool     `yaml:"mdns" default:"on" doc:"announce this node and look for members on the LAN"`
-	PortMap  bool     `yaml:"port_map" default:"off" doc:"ask the router for ports, by NAT-PMP and UPnP"`
-	Metrics  bool     `yaml:"libp2p_metrics" default:"on" doc:"show the metrics of libp2p too, which are about half of /metrics"`
-	Score    Score    `yaml:"score" doc:"What counts when a relay is chosen."`
+	PortMap  bool     `yaml:"port_map" default:"off" doc:"ask the router for port mappings with NAT-PMP and UPnP"`
+	Metrics  bool     `yaml:"libp2p_metrics" default:"on" doc:"include the metrics of libp2p, about half of /metrics"`
+	Score    Score    `yaml:"score" doc:"How relays are scored."`
 }
 
-// Score weighs what counts when a relay is chosen.
+// Score holds the weights of the relay score.
 type Score struct {
 	Bandwidth float64 `yaml:"bandwidth" default:"1" doc:"weight of the measured bandwidth"`
-	Latency   float64 `yaml:"latency" default:"1" doc:"weight of one over the round trip"`
-	Loss      float64 `yaml:"loss" default:"2" doc:"weight of the measured loss, which is taken away"`
+	Latency   float64 `yaml:"latency" default:"1" doc:"weight of the inverse of the round-trip time"`
+	Loss      float64 `yaml:"loss" default:"2" doc:"weight of the measured loss, which is subtracted"`
 }
 
-// Mesh says how this node stands among the others.
+// Mesh configures this node as a member of the mesh.
 type Mesh struct {
-	ProbeInterval  Duration `yaml:"probe_interval" default:"1s" min:"100ms" max:"1m" doc:"between two probes of other members, one member each; longer by itself when the network is bad"`
-	ProbeTimeout   Duration `yaml:"probe_timeout" default:"500ms" min:"50ms" max:"30s" doc:"for the answer, before other members are asked to probe; grows with the measured round trip"`
-	SyncInterval   Duration `yaml:"sync_interval" default:"30s" min:"1s" max:"1h" doc:"between two comparisons of what members know; a new connection compares at once"`
-	SuspectRecover Duration `yaml:"suspect_recover" default:"5s" min:"0s" max:"1h" doc:"how long a member that was suspected has to be alive before shared queues give it work"`
-	DeadRecover    Duration `yaml:"dead_recover" default:"30s" min:"0s" max:"1h" doc:"the same for one that was dead"`
-	PruneAge       Duration `yaml:"prune_age" default:"30d" min:"1m" max:"3650d" doc:"after which the row of a dead member goes; its address, certificate and tasks stay"`
-	PruneLimit     int      `yaml:"prune_limit" default:"100" min:"1" max:"10000" doc:"rows that go at once"`
-	PruneInterval  Duration `yaml:"prune_interval" default:"1h" min:"1m" max:"30d" doc:"between two looks for such rows"`
-	Priority       int      `yaml:"priority" default:"100" min:"1" max:"1000000" doc:"of this node when the home of a queue is chosen; higher is preferred"`
-	Labels         []string `yaml:"labels" said:"none" doc:"words or key=value pairs that members are told, to choose this node by"`
+	ProbeInterval  Duration `yaml:"probe_interval" default:"1s" min:"100ms" max:"1m" doc:"time between two probes; each probe checks one member; raised automatically on a bad network"`
+	ProbeTimeout   Duration `yaml:"probe_timeout" default:"500ms" min:"50ms" max:"30s" doc:"wait for the answer to a probe before other members are asked to probe; grows with the measured round-trip time"`
+	SyncInterval   Duration `yaml:"sync_interval" default:"30s" min:"1s" max:"1h" doc:"time between two state comparisons with other members; a new connection triggers one at once"`
+	SuspectRecover Duration `yaml:"suspect_recover" default:"5s" min:"0s" max:"1h" doc:"how long a formerly suspected member must be alive before shared queues give it work"`
+	DeadRecover    Duration `yaml:"dead_recover" default:"30s" min:"0s" max:"1h" doc:"the same for a formerly dead member"`
+	PruneAge       Duration `yaml:"prune_age" default:"30d" min:"1m" max:"3650d" doc:"age at which the row of a dead member is removed; its address, certificate and tasks stay"`
+	PruneLimit     int      `yaml:"prune_limit" default:"100" min:"1" max:"10000" doc:"rows removed in one pass"`
+	PruneInterval  Duration `yaml:"prune_interval" default:"1h" min:"1m" max:"30d" doc:"time between two passes"`
+	Priority       int      `yaml:"priority" default:"100" min:"1" max:"1000000" doc:"priority of this node when the home of a queue is chosen; higher is preferred"`
+	Labels         []string `yaml:"labels" defaultText:"none" doc:"words or key=value pairs announced to members, by which this node can be selected"`
 }
 
-// Queues says what this node does about shared queues as an admin.
+// Queues configures what this node does for shared queues as an admin.
 type Queues struct {
-	MadeBy []string `yaml:"made_by" said:"role:work" doc:"members for whom this node, where it is an admin, signs that they made a queue: role:ROLE, peer:NAME, peer:ID or *; they need the role work besides; empty: nobody"`
+	MadeBy []string `yaml:"made_by" defaultText:"role:work" doc:"members whose new queues this node confirms with its signature if it is an admin: role:ROLE, peer:NAME, peer:ID or *; they also need the role work; empty: none"`
 }
 
-// API says how programs on this machine reach this node.
+// API configures how programs on this machine reach this node.
 type API struct {
-	Socket string `yaml:"socket" said:"node.sock in the run folder, see above" doc:"path of the unix socket"`
+	Socket string `yaml:"socket" defaultText:"node.sock in the runtime folder; see Places" doc:"path of the Unix socket"`
 }
 
-// Limits bound what a node takes and keeps.
+// Limits bounds what a node accepts and stores.
 type Limits struct {
-	MaxPending      int      `yaml:"max_pending" said:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"tasks that this node is home of and that have not ended; a submit beyond it is refused with FULL"`
-	MaxPendingBytes Bytes    `yaml:"max_pending_bytes" said:"two thirds of memory_limit: 256 MiB" min:"1MiB" doc:"their bodies in the store together"`
-	MaxInbox        int      `yaml:"max_inbox" said:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"tasks taken over from peers and not finished; one of the peers may hold nine times as many as are free; their records take two thirds of memory_limit at most"`
-	PayloadMax      Bytes    `yaml:"payload_max" default:"10MiB" min:"1KiB" max:"256MiB" doc:"largest body given inline to the API; a larger one is sent as a file or a stream"`
-	QueueBodies     int      `yaml:"queue_bodies" default:"1024" min:"1" max:"1000000" doc:"tasks of shared queues with a body above 256 KiB that this node keeps as their home at a time; more are refused with FULL, and come when there is room"`
-	Slots           int      `yaml:"slots" said:"twice the cores, at least 4" max:"10000" doc:"handlers that run at the same time"`
-	GracefulTimeout Duration `yaml:"graceful_timeout" said:"15s (Windows 5s)" max:"1h" doc:"how long a stop waits for running handlers"`
-	StallAfter      Duration `yaml:"stall_after" default:"5m" min:"5s" max:"720h" doc:"how long a handler of a shared queue that declares progress may show none before it is stopped and its task goes elsewhere"`
-	IdempotencyTTL  Duration `yaml:"idempotency_ttl" default:"7d" min:"1m" max:"30d" doc:"how long an idempotency key is remembered while the node runs: here since the submit and while its task lives, where the task ran since its success"`
-	MaxKeys         int      `yaml:"max_keys" said:"200000 (pebble: 1000000) with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"idempotency keys that are remembered, of tasks made here and of successes here; a task with a new key beyond it is refused with FULL, or BUSY"`
+	MaxPending      int      `yaml:"max_pending" defaultText:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"unfinished tasks whose home is this node; a submit beyond the limit is refused with FULL"`
+	MaxPendingBytes Bytes    `yaml:"max_pending_bytes" defaultText:"two thirds of memory_limit: 256 MiB" min:"1MiB" doc:"total size of their bodies in the store"`
+	MaxInbox        int      `yaml:"max_inbox" defaultText:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"unfinished tasks accepted from peers; one peer may use up to nine times the number of free places; the records take at most two thirds of memory_limit"`
+	PayloadMax      Bytes    `yaml:"payload_max" default:"10MiB" min:"1KiB" max:"256MiB" doc:"largest inline body in an API request; send a larger one as a file or a stream"`
+	QueueBodies     int      `yaml:"queue_bodies" default:"1024" min:"1" max:"1000000" doc:"tasks of shared queues with a body above 256 KiB that this node stores at a time as their home; more are refused with FULL and retried by the sender"`
+	Slots           int      `yaml:"slots" defaultText:"twice the number of cores, at least 4" max:"10000" doc:"handlers that run at the same time"`
+	GracefulTimeout Duration `yaml:"graceful_timeout" defaultText:"15s (Windows 5s)" max:"1h" doc:"how long a shutdown waits for running handlers"`
+	StallAfter      Duration `yaml:"stall_after" default:"5m" min:"5s" max:"720h" doc:"how long a handler that declares progress may report none, in a shared queue, before it is stopped and its task is given to another node"`
+	IdempotencyTTL  Duration `yaml:"idempotency_ttl" default:"7d" min:"1m" max:"30d" doc:"how long an idempotency key is remembered while the node runs: on the submitting node from the submit on and until its task ends, on the executing node from the success on"`
+	MaxKeys         int      `yaml:"max_keys" defaultText:"200000 (pebble: 1000000) with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"idempotency keys that are remembered, for tasks submitted here and for successes here; a task with a new key beyond the limit is refused with FULL or BUSY"`
 	DoneAge         Duration `yaml:"done_age" default:"24h" min:"1m" max:"365d" doc:"how long the records of finished tasks are kept"`
-	DoneCount       int      `yaml:"done_count" said:"50000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many of them"`
-	DeadAge         Duration `yaml:"dead_age" default:"30d" min:"1m" max:"3650d" doc:"how long dead letters stay on the shelf before they are archived to a file"`
-	DeadCount       int      `yaml:"dead_count" said:"10000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many of them"`
-	MemoryLimit     Bytes    `yaml:"memory_limit" said:"5/8 of the control group's limit or 1/2 of the RAM and 384 MiB at most" doc:"memory that the node aims to stay below: with three quarters of it in use new work is refused with FULL; none switches that off, and GOMEMLIMIT in the environment goes before it.; the defaults above that name it are in proportion to it"`
+	DoneCount       int      `yaml:"done_count" defaultText:"50000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many records of finished tasks are kept"`
+	DeadAge         Duration `yaml:"dead_age" default:"30d" min:"1m" max:"3650d" doc:"how long dead letters stay in the store before they are archived to a file"`
+	DeadCount       int      `yaml:"dead_count" defaultText:"10000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many dead letters stay in the store"`
+	MemoryLimit     Bytes    `yaml:"memory_limit" defaultText:"5/8 of the cgroup's limit or 1/2 of the RAM, at most 384 MiB" doc:"memory that the node aims to stay below: when three quarters of it are in use, new work is refused with FULL; none disables the limit; GOMEMLIMIT in the environment takes precedence; the defaults above that mention it scale with it"`
 }
 
-// Log says what a node tells about itself.
+// Log configures what a node logs.
 type Log struct {
-	Level  string `yaml:"level" default:"info" enum:"debug,info,warn,error" doc:"least severity that is written; tasks are told one by one at debug only; reloaded by SIGHUP without a stop"`
+	Level  string `yaml:"level" default:"info" enum:"debug,info,warn,error" doc:"lowest level that is written; single tasks are logged at debug only; SIGHUP reloads it without a restart"`
 	Format string `yaml:"format" default:"auto" enum:"auto,text,json" doc:"auto: text on a terminal, else JSON"`
 }
 
-// Node returns what node.New wants to know of a node in dir.
+// Node returns the configuration for node.New of a node in dir.
 func (c Config) Node(dir string) node.Config {
 	return node.Config{
 		Dir: dir,
@@ -132,7 +133,8 @@ func (c Config) Node(dir string) node.Config {
 	}
 }
 
-// relays returns how many relays to hold a place at, as the node wants to know it.
+// relays returns the number of relay reservations in the form of
+// node.NetConfig, where zero means the default and -1 none.
 func (n Net) relays() int {
 	if n.Relays == 0 {
 		return -1
@@ -140,7 +142,8 @@ func (n Net) relays() int {
 	return n.Relays
 }
 
-// weight returns a weight as the node wants to know it, where zero is the default.
+// weight returns w in the form of node.ScoreWeights, where zero means the
+// default and -1 no weight.
 func weight(w float64) float64 {
 	if w == 0 {
 		return -1
@@ -148,7 +151,7 @@ func weight(w float64) float64 {
 	return w
 }
 
-// Severity returns the least severity that is written.
+// Severity returns the lowest level that is written.
 func (l Log) Severity() slog.Level {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {

@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/configuration.md")
 
-// write makes a folder with a config.yaml and returns the file's path.
+// write creates a folder with a config.yaml and returns the file's path.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -44,7 +44,7 @@ func source(t *testing.T, l *Loaded, key string) string {
 	return ""
 }
 
-func TestNothingIsNeeded(t *testing.T) {
+func TestDefaultsWithoutAFile(t *testing.T) {
 	l, err := Load(Source{File: filepath.Join(t.TempDir(), "config.yaml")})
 	if err != nil {
 		t.Fatal(err)
@@ -65,11 +65,11 @@ func TestNothingIsNeeded(t *testing.T) {
 
 func TestANamedFileMustExist(t *testing.T) {
 	if _, err := Load(Source{File: filepath.Join(t.TempDir(), "none.yaml"), Required: true}); err == nil {
-		t.Error("a file that somebody named is missing, and nobody is told")
+		t.Error("a missing file that was named explicitly is no error")
 	}
 }
 
-func TestTheLaterOneWins(t *testing.T) {
+func TestLaterSourceWins(t *testing.T) {
 	path := write(t, "store: {engine: pebble}\nlimits:\n  slots: 3\n  max_pending: 7\nlog: {level: debug}\n")
 	confd := filepath.Join(filepath.Dir(path), "conf.d")
 	for name, text := range map[string]string{
@@ -103,11 +103,11 @@ func TestTheLaterOneWins(t *testing.T) {
 	}
 }
 
-// someID is the id of no node that lives.
+// someID is a valid peer id that no node in the tests has.
 const someID = "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
 
-// TestEverySettingReachesTheNode sets each setting to something that is not its
-// default and looks whether node.Config, or its own field, changes.
+// TestEverySettingReachesTheNode sets each setting to a value that is not its
+// default and checks that node.Config, or its own field, changes.
 func TestEverySettingReachesTheNode(t *testing.T) {
 	for _, s := range specs() {
 		before := load(t, "")
@@ -136,7 +136,7 @@ func TestEverySettingReachesTheNode(t *testing.T) {
 			text = "9s"
 		}
 		env := s.env() + "=" + text
-		if s.key == "store.max_blobs" { // it may not be less than max_blob
+		if s.key == "store.max_blobs" { // must not be less than max_blob
 			env = "BALEFIRE_STORE_MAX_BLOBS=1TiB"
 		}
 		after := load(t, "", env)
@@ -174,74 +174,74 @@ dangerous: [wipe]
 	}
 }
 
-// TestBadConfigurations is the family "config" of the bad inputs: each is
-// refused, with the place and a hint.
+// TestBadConfigurations covers invalid configurations: each is rejected with its
+// location and a hint.
 func TestBadConfigurations(t *testing.T) {
 	tests := []struct{ name, text, env, want string }{
 		{"unknown section", "nett: {}", "", `:1: unknown setting "nett": did you mean net?`},
 		{"unknown setting", "net:\n  listne: []", "", `:2: unknown setting "net.listne": did you mean net.listen?`},
-		{"unknown setting without a likeness", "limits:\n  zzzzzzzz: 1", "", `:2: unknown setting "limits.zzzzzzzz"`},
+		{"unknown setting without a similar one", "limits:\n  zzzzzzzz: 1", "", `:2: unknown setting "limits.zzzzzzzz"`},
 		{"setting in the wrong section", "slots: 4", "", `:1: unknown setting "slots"`},
 		{"upper case", "Store: {engine: pebble}", "", `unknown setting "Store": did you mean store?`},
-		{"setting twice", "limits:\n  slots: 1\n  slots: 2", "", ":3: limits.slots is written twice"},
-		{"section twice", "log: {level: info}\nlog: {level: debug}", "", ":2: log is written twice"},
-		{"dotted key", "net.listen: [/ip4/1.2.3.4/tcp/1/x]", "", "it is tcp/PORT"},
-		{"a list for everything", "- a", "", "a configuration is written as lines of key: value"},
-		{"a word for everything", "hello", "", "a configuration is written as lines of key: value"},
-		{"a word for a section", "net: yes", "", "net is written as lines of key: value"},
-		{"a list for a section", "limits: [1]", "", "limits is written as lines of key: value"},
+		{"setting twice", "limits:\n  slots: 1\n  slots: 2", "", ":3: limits.slots is set twice"},
+		{"section twice", "log: {level: info}\nlog: {level: debug}", "", ":2: log is set twice"},
+		{"dotted key", "net.listen: [/ip4/1.2.3.4/tcp/1/x]", "", "must be tcp/PORT"},
+		{"a list for everything", "- a", "", "a configuration file must be a mapping: lines of key: value"},
+		{"a word for everything", "hello", "", "a configuration file must be a mapping: lines of key: value"},
+		{"a word for a section", "net: yes", "", "net must be a mapping: lines of key: value"},
+		{"a list for a section", "limits: [1]", "", "limits must be a mapping: lines of key: value"},
 		{"two documents", "log: {level: info}\n---\nlog: {level: debug}", "", ":2: a second document"},
 		{"tabs", "log:\n\tlevel: info", "", "line 2"},
-		{"no end", "log: {level: ", "", "line 1"},
+		{"truncated", "log: {level: ", "", "line 1"},
 		{"not text", "\x00\x01\x02", "", "control characters"},
 		{"bad utf-8", "log: {level: \xff\xfe}", "", "UTF-8"},
 		{"unknown alias", "log: {level: *x}", "", "unknown anchor"},
 		{"merge key", "log:\n  <<: {level: info}", "", `unknown setting "log.<<"`},
-		{"key is a list", "[a]: 1", "", "a key is a word"},
-		{"empty key", "'': 1", "", "a key is a word"},
-		{"number is a word", "limits: {slots: many}", "", `:1: limits.slots: "many" is no whole number`},
-		{"number with a fraction", "limits: {slots: 1.5}", "", "no whole number"},
-		{"number too large for the machine", "limits: {slots: 99999999999999999999}", "", "no whole number"},
-		{"number too large", "limits: {slots: 10001}", "", "10001 is too much: at most 10000"},
+		{"key is a list", "[a]: 1", "", "a key must be a non-empty word"},
+		{"empty key", "'': 1", "", "a key must be a non-empty word"},
+		{"number is a word", "limits: {slots: many}", "", `:1: limits.slots: "many" is not a whole number`},
+		{"number with a fraction", "limits: {slots: 1.5}", "", "not a whole number"},
+		{"number too large for the machine", "limits: {slots: 99999999999999999999}", "", "not a whole number"},
+		{"number too large", "limits: {slots: 10001}", "", "10001 is too large: at most 10000"},
 		{"number negative", "limits: {slots: -1}", "", "-1 is negative"},
-		{"number zero", "limits: {max_pending: 0}", "", "0 is too little: 1 to 10000000"},
-		{"number is a list", "limits: {slots: [1]}", "", "limits.slots is a single value"},
-		{"number is a mapping", "limits: {slots: {a: 1}}", "", "limits.slots is a single value"},
-		{"size without sense", "store: {reserve: lots}", "", `"lots" is no size`},
-		{"size with a wrong unit", "store: {reserve: 5 PB}", "", "no size"},
-		{"size negative", "store: {reserve: -5}", "", "no size"},
-		{"size overflows", "store: {reserve: 9999999999 TiB}", "", "no size"},
-		{"size not a number", "store: {reserve: NaNGiB}", "", "no size"},
-		{"size none where it means nothing", "store: {max_blob: none}", "", "none is negative"},
-		{"segment too small", "store: {segment: 1KiB}", "", "1KiB is too little: 1MiB to 1GiB"},
-		{"segment too large", "store: {segment: 2GiB}", "", "2GiB is too much: 1MiB to 1GiB"},
-		{"blobs smaller than a blob", "store: {max_blob: 2GiB, max_blobs: 1GiB}", "", "one body of that size would never fit"},
-		{"payload too large", "limits: {payload_max: 1GiB}", "", "1GiB is too much: 1KiB to 256MiB"},
-		{"duration without unit", "limits: {done_age: 30}", "", `"30" is no span of time`},
-		{"duration negative", "limits: {done_age: -1h}", "", "no span of time"},
-		{"duration overflows", "limits: {done_age: 9999999d}", "", "no span of time"},
-		{"duration overflows as hours", "limits: {done_age: 99999999999h}", "", "no span of time"},
-		{"duration too short", "limits: {done_age: 1s}", "", "1s is too little: 1m to 365d"},
-		{"idempotency beyond the longest ttl", "limits: {idempotency_ttl: 31d}", "", "31d is too much: 1m to 30d"},
+		{"number zero", "limits: {max_pending: 0}", "", "0 is too small: 1 to 10000000"},
+		{"number is a list", "limits: {slots: [1]}", "", "limits.slots must be a single value"},
+		{"number is a mapping", "limits: {slots: {a: 1}}", "", "limits.slots must be a single value"},
+		{"size that is a word", "store: {reserve: lots}", "", `"lots" is not a size`},
+		{"size with a wrong unit", "store: {reserve: 5 PB}", "", "not a size"},
+		{"size negative", "store: {reserve: -5}", "", "not a size"},
+		{"size overflows", "store: {reserve: 9999999999 TiB}", "", "not a size"},
+		{"size not a number", "store: {reserve: NaNGiB}", "", "not a size"},
+		{"size none where it is not allowed", "store: {max_blob: none}", "", "none is negative"},
+		{"segment too small", "store: {segment: 1KiB}", "", "1KiB is too small: 1MiB to 1GiB"},
+		{"segment too large", "store: {segment: 2GiB}", "", "2GiB is too large: 1MiB to 1GiB"},
+		{"blobs smaller than a blob", "store: {max_blob: 2GiB, max_blobs: 1GiB}", "", "a body of that size would never fit"},
+		{"payload too large", "limits: {payload_max: 1GiB}", "", "1GiB is too large: 1KiB to 256MiB"},
+		{"duration without unit", "limits: {done_age: 30}", "", `"30" is not a duration`},
+		{"duration negative", "limits: {done_age: -1h}", "", "not a valid duration"},
+		{"duration overflows", "limits: {done_age: 9999999d}", "", "not a duration"},
+		{"duration overflows as hours", "limits: {done_age: 99999999999h}", "", "not a duration"},
+		{"duration too short", "limits: {done_age: 1s}", "", "1s is too small: 1m to 365d"},
+		{"idempotency beyond the longest ttl", "limits: {idempotency_ttl: 31d}", "", "31d is too large: 1m to 30d"},
 		{"unknown engine", "store: {engine: nutsdb2}", "", `"nutsdb2" is not one of nutsdb, pebble: did you mean nutsdb?`},
 		{"unknown level", "log: {level: loud}", "", `"loud" is not one of debug, info, warn, error`},
 		{"unknown format", "log: {format: xml}", "", "not one of auto, text, json"},
 		{"no listener", "net: {listen: []}", "", "the list is empty"},
-		{"listener is a word", "net: {listen: /ip4/0.0.0.0/tcp/1}", "", "net.listen is a list"},
-		{"listener is host and port", "net: {listen: ['0.0.0.0:4001']}", "", "an address is written in parts"},
-		{"listener is a number", "net: {listen: [4001]}", "", "net.listen is a list of words"},
-		{"listener on a name", "net: {listen: [/dns4/example.org/tcp/4001]}", "", "a name cannot be listened on"},
-		{"listener on a bad ip", "net: {listen: [/ip4/300.0.0.1/tcp/4001]}", "", "no IPv4 address"},
-		{"listener of the other family", "net: {listen: [/ip6/127.0.0.1/tcp/4001]}", "", "no IPv6 address"},
-		{"listener on a bad port", "net: {listen: [/ip4/127.0.0.1/tcp/70000]}", "", "the port is a number"},
+		{"listener is a word", "net: {listen: /ip4/0.0.0.0/tcp/1}", "", "net.listen must be a list"},
+		{"listener is host and port", "net: {listen: ['0.0.0.0:4001']}", "", "not a multiaddr"},
+		{"listener is a number", "net: {listen: [4001]}", "", "net.listen must be a list of words"},
+		{"listener on a name", "net: {listen: [/dns4/example.org/tcp/4001]}", "", "cannot listen on a name"},
+		{"listener on a bad ip", "net: {listen: [/ip4/300.0.0.1/tcp/4001]}", "", "not an IPv4 address"},
+		{"listener of the other family", "net: {listen: [/ip6/127.0.0.1/tcp/4001]}", "", "not an IPv6 address"},
+		{"listener on a bad port", "net: {listen: [/ip4/127.0.0.1/tcp/70000]}", "", "the port must be a number"},
 		{"listener on bare udp", "net: {listen: [/ip4/127.0.0.1/udp/4001]}", "", "udp/PORT/quic-v1"},
-		{"listener of an unknown kind", "net: {listen: [/unix/tmp/a/b]}", "", "it begins with ip4 or ip6"},
-		{"announced port zero", "net: {announce: [/ip4/1.2.3.4/tcp/0]}", "", "the port is a number"},
-		{"socket is relative", "api: {socket: node.sock}", "", "write the whole path"},
-		{"socket too long", "api: {socket: /" + strings.Repeat("x", 120) + "}", "", "at most 103"},
-		{"dangerous is no kind", "dangerous: ['Wipe All']", "", "is no kind"},
-		{"handlers is a mapping", "handlers: {a: b}", "", "handlers is a list"},
-		{"handler is a word", "handlers: [echo]", "", "a handler is written as lines"},
+		{"listener of an unknown kind", "net: {listen: [/unix/tmp/a/b]}", "", "must begin with ip4 or ip6"},
+		{"announced port zero", "net: {announce: [/ip4/1.2.3.4/tcp/0]}", "", "the port must be a number"},
+		{"socket is relative", "api: {socket: node.sock}", "", "must be an absolute path"},
+		{"socket too long", "api: {socket: /" + strings.Repeat("x", 120) + "}", "", "the limit for a socket path is 103"},
+		{"dangerous is not a kind", "dangerous: ['Wipe All']", "", "is not a kind"},
+		{"handlers is a mapping", "handlers: {a: b}", "", "handlers must be a list"},
+		{"handler is a word", "handlers: [echo]", "", "a handler must be a mapping"},
 		{"handler with an unknown field", "handlers:\n- kind: a\n  exce: [x]\n  allow: [role:work]", "", `:3: unknown setting "exce" of a handler: did you mean exec?`},
 		{"handler with a wrong type", "handlers:\n- {kind: a, exec: 7, allow: [role:work]}", "", "handler: "},
 		{"handler field twice", "handlers:\n- {kind: a, kind: b, type: echo, allow: [role:work]}", "", "already defined"},
@@ -251,11 +251,11 @@ func TestBadConfigurations(t *testing.T) {
 		{"handler without program", "handlers:\n- {kind: a, allow: [role:work]}", "", "no program"},
 		{"handler with a bad timeout", "handlers:\n- {kind: a, type: echo, allow: [role:work], timeout: soon}", "", "timeout"},
 		{"handler with a bad policy", "handlers:\n- {kind: a, type: echo, allow: [role:work], on_crash: pray}", "", "on_crash"},
-		{"handler twice", "handlers:\n- {kind: a, type: echo, allow: [role:work]}\n- {kind: a, type: echo, allow: [role:work]}", "", ":3: handler \"a\" is already described at"},
-		{"dangerous handler that is not named", "handlers:\n- {kind: a, exec: [x], allow: [peer:b], profile: dangerous}", "", "add a to the list dangerous"},
+		{"handler twice", "handlers:\n- {kind: a, type: echo, allow: [role:work]}\n- {kind: a, type: echo, allow: [role:work]}", "", ":3: handler \"a\" is already defined at"},
+		{"dangerous handler that is not listed", "handlers:\n- {kind: a, exec: [x], allow: [peer:b], profile: dangerous}", "", "add a to the list dangerous"},
 		{"dangerous handler for a role", "handlers:\n- {kind: a, exec: [x], allow: [role:work], profile: dangerous}\ndangerous: [a]", "", "peer by peer"},
 		{"variable of no setting", "", "BALEFIRE_NET_LISTNE=x", "BALEFIRE_NET_LISTNE: no such setting: did you mean BALEFIRE_NET_LISTEN?"},
-		{"variable with a bad value", "", "BALEFIRE_LIMITS_SLOTS=x", `BALEFIRE_LIMITS_SLOTS: "x" is no whole number`},
+		{"variable with a bad value", "", "BALEFIRE_LIMITS_SLOTS=x", `BALEFIRE_LIMITS_SLOTS: "x" is not a whole number`},
 		{"variable beyond its limit", "", "BALEFIRE_LOG_LEVEL=loud", "BALEFIRE_LOG_LEVEL: log.level"},
 		{"empty variable", "", "BALEFIRE_NET_LISTEN=", "the list is empty"},
 	}
@@ -268,10 +268,10 @@ func TestBadConfigurations(t *testing.T) {
 			}
 			_, err := Load(src)
 			if err == nil {
-				t.Fatal("it was accepted")
+				t.Fatal("the configuration was accepted")
 			}
 			if !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error is\n\t%v\nwant in it\n\t%s", err, tt.want)
+				t.Errorf("error is\n\t%v\nwant it to contain\n\t%s", err, tt.want)
 			}
 			if tt.env == "" && !strings.Contains(err.Error(), path) {
 				t.Errorf("the error does not name the file: %v", err)
@@ -279,26 +279,26 @@ func TestBadConfigurations(t *testing.T) {
 		})
 	}
 	if len(tests) < 60 {
-		t.Errorf("%d bad configurations, 60 are the rule", len(tests))
+		t.Errorf("%d invalid configurations, want at least 60", len(tests))
 	}
 }
 
-func TestEverythingWrongIsToldAtOnce(t *testing.T) {
+func TestAllErrorsAreReported(t *testing.T) {
 	_, err := Load(Source{File: write(t, "nett: 1\nlimits: {slots: x}\nlog: {tone: info}\n")})
 	if n := len(strings.Split(err.Error(), "\n")); n != 3 {
-		t.Errorf("%d of 3 mistakes are told: %v", n, err)
+		t.Errorf("%d of 3 errors are reported: %v", n, err)
 	}
 }
 
-func TestAHugeFileIsNotRead(t *testing.T) {
+func TestHugeFileIsRejected(t *testing.T) {
 	_, err := Load(Source{File: write(t, strings.Repeat("# nothing\n", maxFile/5))})
 	if err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") {
 		t.Errorf("err = %v", err)
 	}
 }
 
-// A handler's program sees BALEFIRE_TASK_ID and the like: they are no settings.
-func TestOtherVariablesAreLeftAlone(t *testing.T) {
+// Variables such as BALEFIRE_TASK_ID, which a handler's program gets, are not settings.
+func TestOtherVariablesAreIgnored(t *testing.T) {
 	load(t, "", "BALEFIRE_TASK_ID=x", "BALEFIRE_DIR=/d", "BALEFIRE_ATTEMPT=1", "BALEFIRE_FAILPOINT=x")
 }
 
@@ -311,11 +311,11 @@ func TestStarterIsValid(t *testing.T) {
 	plain := strings.NewReplacer("# net:", "net:", "#   listen", "  listen", "# store:", "store:", "#   engine", "  engine", "# handlers:", "handlers:",
 		"#   - kind", "  - kind", "#     exec", "    exec", "#     args", "    args", "#     allow", "    allow").Replace(Starter(nil))
 	if l = load(t, plain); len(l.Handlers) != 1 || source(t, l, "net.listen") == "default" {
-		t.Errorf("what the starter comments out is not what it says: %+v", l.Config)
+		t.Errorf("the starter with its comments enabled gives %+v", l.Config)
 	}
 }
 
-// docs/configuration.md is what this package writes, to the letter.
+// docs/configuration.md equals the output of Markdown.
 func TestDocsAreCurrent(t *testing.T) {
 	path := filepath.Join("..", "..", "docs", "configuration.md")
 	if *update {
@@ -332,19 +332,19 @@ func TestDocsAreCurrent(t *testing.T) {
 	}
 }
 
-func TestDocsNameEverything(t *testing.T) {
+func TestDocsDescribeEverySetting(t *testing.T) {
 	text := Markdown()
 	for _, s := range specs() {
 		if !strings.Contains(text, "`"+s.key+"`") {
 			t.Errorf("%s is not described", s.key)
 		}
 		if s.tag.Get("doc") == "" {
-			t.Errorf("%s has no meaning", s.key)
+			t.Errorf("%s has no description", s.key)
 		}
 	}
-	for _, s := range seeds {
+	for _, s := range seedSettings {
 		if _, ok := find(s.key); s.key != "" && !ok {
-			t.Errorf("the table of the seeds names %s, which is no setting", s.key)
+			t.Errorf("seedSettings names %s, which is not a setting", s.key)
 		}
 	}
 }

@@ -11,26 +11,26 @@ import (
 	"strings"
 )
 
-const maxFile = 1 << 20 // bytes of one configuration file
+const maxFile = 1 << 20 // limit of one configuration file in bytes
 
-// A Source says where a configuration is read from.
+// A Source describes where to read a configuration from.
 type Source struct {
-	File     string   // the YAML file; its neighbour conf.d is read after it
-	Required bool     // a missing File is an error: somebody named it
-	Environ  []string // NAME=value, as os.Environ returns it
+	File     string   // the YAML file; conf.d in the same folder is read after it
+	Required bool     // a missing File is an error, because it was named explicitly
+	Environ  []string // NAME=value, as returned by os.Environ
 }
 
 // A Loaded is a valid configuration with the origin of each of its values.
 type Loaded struct {
 	Config
-	Files []string // that were read, in this order
+	Files []string // the files read, in order
 
-	origin   map[string]string // by key; absent: default
-	handlers map[string]string // by kind
+	origin   map[string]string // origin of a value by key; absent: default
+	handlers map[string]string // origin of a handler by kind
 }
 
-// Load reads, merges and checks a configuration. The error names everything
-// that is wrong with it, each with its place.
+// Load reads, merges and validates a configuration. The error lists every
+// problem with its location.
 func Load(src Source) (*Loaded, error) {
 	l := &Loaded{origin: map[string]string{}, handlers: map[string]string{}}
 	if err := l.defaults(); err != nil {
@@ -65,7 +65,7 @@ func (l *Loaded) defaults() error {
 	return nil
 }
 
-// files lists the files that exist, the main one first.
+// files lists the existing files, the main one first.
 func (src Source) files() ([]string, error) {
 	if src.File == "" {
 		return nil, nil
@@ -101,15 +101,15 @@ func (l *Loaded) file(path string) error {
 		return fmt.Errorf("read configuration %s: %w", path, err)
 	}
 	if len(b) > maxFile {
-		return fmt.Errorf("%s: larger than 1 MiB: that is no configuration", path)
+		return fmt.Errorf("%s: larger than 1 MiB: not a configuration file", path)
 	}
 	l.Files = append(l.Files, path)
 	return l.merge(path, b)
 }
 
-// environment takes over what BALEFIRE_… variables say. A variable that begins
-// like a setting but names none is refused: it is a typing error. Others, as
-// those that a handler's program gets, are not settings.
+// environment applies the BALEFIRE_… variables. A variable that starts with the
+// name of a section but names no setting is rejected as a typo. All others,
+// such as those set for a handler's program, are ignored.
 func (l *Loaded) environment(environ []string) error {
 	var errs []error
 	for _, e := range slices.Sorted(slices.Values(environ)) {
@@ -131,7 +131,7 @@ func (l *Loaded) environment(environ []string) error {
 	return errors.Join(errs...)
 }
 
-// looksLikeSetting reports whether a variable begins with a section's name.
+// looksLikeSetting reports whether the name of a variable starts with a section's name.
 func looksLikeSetting(name string) bool {
 	return slices.ContainsFunc(specs(), func(s spec) bool {
 		section, _, ok := strings.Cut(s.key, ".")
@@ -147,15 +147,15 @@ func envNames() []string {
 	return out
 }
 
-// Settings lists every setting with its value and where that comes from.
+// Settings lists every setting with its value and source.
 func (l *Loaded) Settings() []Setting {
 	var out []Setting
 	for _, s := range specs() {
-		set := Setting{Key: s.key, Value: s.text(&l.Config), Source: "default", Default: s.fallback(), Env: s.env(), Doc: s.tag.Get("doc")}
+		set := Setting{Key: s.key, Value: s.text(&l.Config), Source: "default", Default: s.defaultText(), Env: s.env(), Doc: s.tag.Get("doc")}
 		if from, ok := l.origin[s.key]; ok {
 			set.Source = from
 		} else if s.tag.Get("default") == "" {
-			set.Value = set.Default // worked out by the node
+			set.Value = set.Default // computed by the node
 		}
 		out = append(out, set)
 	}
@@ -167,8 +167,8 @@ func (l *Loaded) Settings() []Setting {
 	return out
 }
 
-// Changed lists the keys that differ between two configurations. Values are not
-// told: they may be private.
+// Changed lists the keys whose values differ between two configurations. It
+// leaves the values out because they may be private.
 func (l *Loaded) Changed(other *Loaded) []string {
 	before, keys := map[string]string{}, []string{}
 	for _, s := range l.Settings() {

@@ -15,8 +15,9 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// merge reads one file over what is known. Lists replace each other, except
-// handlers and dangerous, which add up: each file of conf.d may bring its own.
+// merge applies one file on top of the current values. A list replaces the
+// earlier one, except handlers and dangerous, which accumulate so that each file
+// in conf.d can add its own entries.
 func (l *Loaded) merge(path string, b []byte) error {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	var doc, more yaml.Node
@@ -27,7 +28,7 @@ func (l *Loaded) merge(path string, b []byte) error {
 		return fmt.Errorf("%s: %s", path, yamlText(err))
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s:%d: a second document: a configuration is one", path, more.Line)
+		return fmt.Errorf("%s:%d: a second document: a configuration file contains one", path, more.Line)
 	}
 	m := merger{loaded: l, path: path}
 	if len(doc.Content) == 1 {
@@ -41,7 +42,7 @@ func yamlText(err error) string {
 	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n  ", " "), "yaml: ")
 }
 
-// A merger takes over one file and collects what is wrong with it.
+// A merger applies one file and collects its errors.
 type merger struct {
 	loaded *Loaded
 	path   string
@@ -57,12 +58,12 @@ func (m *merger) section(n *yaml.Node, prefix string) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return
 	}
-	where := "a configuration"
+	where := "a configuration file"
 	if prefix != "" {
 		where = strings.TrimSuffix(prefix, ".")
 	}
 	if n.Kind != yaml.MappingNode {
-		m.fail(n, "%s is written as lines of key: value", where)
+		m.fail(n, "%s must be a mapping: lines of key: value", where)
 		return
 	}
 	seen := map[string]bool{}
@@ -70,7 +71,7 @@ func (m *merger) section(n *yaml.Node, prefix string) {
 		k, v := n.Content[i], n.Content[i+1]
 		key := prefix + k.Value
 		if seen[key] {
-			m.fail(k, "%s is written twice", key)
+			m.fail(k, "%s is set twice", key)
 			continue
 		}
 		seen[key] = true
@@ -82,7 +83,7 @@ func (m *merger) value(key string, k, v *yaml.Node) {
 	s, isSetting := find(key)
 	switch {
 	case k.Kind != yaml.ScalarNode || k.Value == "":
-		m.fail(k, "a key is a word")
+		m.fail(k, "a key must be a non-empty word")
 	case key == handlersKey:
 		m.handlers(v)
 	case isSetting:
@@ -100,12 +101,12 @@ func (m *merger) setting(s spec, v *yaml.Node) {
 	}
 	switch {
 	case v.Kind == yaml.ScalarNode && v.Tag == "!!null":
-		return // nothing said
+		return // not set
 	case v.Kind == yaml.SequenceNode && s.isList():
 		items := make([]string, 0, len(v.Content))
 		for _, item := range v.Content {
 			if item.Kind != yaml.ScalarNode || item.Tag != "!!str" {
-				m.fail(item, "%s is a list of words", s.key)
+				m.fail(item, "%s must be a list of words", s.key)
 				return
 			}
 			items = append(items, item.Value)
@@ -115,10 +116,10 @@ func (m *merger) setting(s spec, v *yaml.Node) {
 		}
 		s.setList(&m.loaded.Config, items)
 	case s.isList():
-		m.fail(v, "%s is a list: write one entry a line, each after a dash", s.key)
+		m.fail(v, "%s must be a list: write one entry per line, each after a dash", s.key)
 		return
 	case v.Kind != yaml.ScalarNode:
-		m.fail(v, "%s is a single value", s.key)
+		m.fail(v, "%s must be a single value", s.key)
 		return
 	default:
 		if err := s.set(&m.loaded.Config, v.Value); err != nil {
@@ -134,7 +135,7 @@ func (m *merger) handlers(v *yaml.Node) {
 		return
 	}
 	if v.Kind != yaml.SequenceNode {
-		m.fail(v, "handlers is a list: write each handler after a dash")
+		m.fail(v, "handlers must be a list: write each handler after a dash")
 		return
 	}
 	for _, item := range v.Content {
@@ -147,7 +148,7 @@ func (m *merger) handlers(v *yaml.Node) {
 			continue
 		}
 		if first, ok := m.loaded.handlers[h.Kind]; ok {
-			m.fail(item, "handler %.60q is already described at %s", h.Kind, first)
+			m.fail(item, "handler %.60q is already defined at %s", h.Kind, first)
 			continue
 		}
 		m.loaded.handlers[h.Kind] = fmt.Sprintf("%s:%d", m.path, item.Line)
@@ -155,13 +156,13 @@ func (m *merger) handlers(v *yaml.Node) {
 	}
 }
 
-// knownFields reports whether item is a mapping of fields that a handler has.
+// knownFields reports whether item is a mapping with only the fields of a handler.
 func (m *merger) knownFields(item *yaml.Node) bool {
 	if item.Kind == yaml.AliasNode {
 		item = item.Alias
 	}
 	if item.Kind != yaml.MappingNode {
-		m.fail(item, "a handler is written as lines of key: value, the first one after the dash")
+		m.fail(item, "a handler must be a mapping: lines of key: value, the first one after the dash")
 		return false
 	}
 	good := true
@@ -186,7 +187,7 @@ func handlerFields() []string {
 func handlerText(h node.HandlerSpec) string {
 	b, err := json.Marshal(h)
 	if err != nil {
-		return err.Error() // plain strings and numbers: it cannot fail
+		return err.Error() // cannot happen: strings and numbers only
 	}
 	return string(b)
 }
@@ -195,7 +196,7 @@ func isSection(key string) bool {
 	return slices.ContainsFunc(specs(), func(s spec) bool { return strings.HasPrefix(s.key, key+".") })
 }
 
-// keys lists every word that may follow: settings and sections.
+// keys lists the names of all settings and sections.
 func keys() []string {
 	out := []string{handlersKey}
 	for _, s := range specs() {

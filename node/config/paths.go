@@ -6,21 +6,21 @@ import (
 	"path/filepath"
 )
 
-// Paths are the three places of a node on a machine.
+// Paths holds the three paths of a node on a machine.
 type Paths struct {
 	Dir    string `json:"dir" doc:"the node's folder: keys, store, bodies"`
 	File   string `json:"config"`
 	Socket string `json:"socket"`
-	// Named is true when somebody named the file: then it must exist.
+	// Named reports whether File was given explicitly: then it must exist.
 	Named bool `json:"-"`
 }
 
-// A Machine is what places depend on.
+// A Machine describes the environment that the paths depend on.
 type Machine struct {
 	Env    func(name string) string
-	Root   bool                   // the system's places, not the user's
-	Home   string                 // of the user
-	Exists func(path string) bool // asked for sockets only
+	Root   bool                   // use the system's paths, not the user's
+	Home   string                 // home directory of the user
+	Exists func(path string) bool // called for the identity and sockets only
 }
 
 const (
@@ -29,17 +29,17 @@ const (
 	systemSock = "/run/balefire/node.sock"
 )
 
-// Locate finds the places of a node. Flags come first, then BALEFIRE_DIR,
-// BALEFIRE_CONFIG and BALEFIRE_SOCKET, then what a service manager says, then
-// the customs of the system. A folder that somebody named holds everything:
-// so two nodes live on one machine by --dir alone.
+// Locate returns the paths of a node. Flags take precedence, then BALEFIRE_DIR,
+// BALEFIRE_CONFIG and BALEFIRE_SOCKET, then the variables of a service manager,
+// then the conventions of the system. An explicit folder contains all three, so
+// --dir alone is enough to run two nodes on one machine.
 func Locate(m Machine, flags Paths) (Paths, error) {
 	p := Paths{Dir: cmp.Or(flags.Dir, m.Env("BALEFIRE_DIR")), File: cmp.Or(flags.File, m.Env("BALEFIRE_CONFIG")), Socket: cmp.Or(flags.Socket, m.Env("BALEFIRE_SOCKET"))}
 	named := p.Dir
 	p.Named = p.File != ""
 	p.Dir = cmp.Or(p.Dir, m.Env("STATE_DIRECTORY"), m.system("/var/lib/balefire"), m.user("XDG_STATE_HOME", ".local/state"))
 	if p.Dir == "" {
-		return Paths{}, errors.New("no place for the node's folder: this user has no home; give one with --dir or BALEFIRE_DIR")
+		return Paths{}, errors.New("no location for the node's folder: this user has no home directory; name a folder with --dir or BALEFIRE_DIR")
 	}
 	var err error
 	if p.Dir, err = filepath.Abs(p.Dir); err != nil {
@@ -56,8 +56,8 @@ func Locate(m Machine, flags Paths) (Paths, error) {
 	return p, nil
 }
 
-// socket is where a node listens when nothing names it. A user without a node
-// of its own is led to the system's.
+// socket returns the default path of the socket. For a user without a node of
+// their own it is the socket of the system's node.
 func (m Machine) socket(named, dir string) string {
 	own := cmp.Or(join(named, socketName), join(m.Env("RUNTIME_DIRECTORY"), socketName), m.system(systemSock))
 	if own != "" {
@@ -80,17 +80,17 @@ func (m Machine) system(path string) string {
 	return ""
 }
 
-func (m Machine) user(variable, below string) string {
+func (m Machine) user(variable, subdir string) string {
 	if base := m.Env(variable); filepath.IsAbs(base) {
 		return filepath.Join(base, "balefire")
 	}
 	if m.Home == "" {
 		return ""
 	}
-	return filepath.Join(m.Home, below, "balefire")
+	return filepath.Join(m.Home, subdir, "balefire")
 }
 
-// join is filepath.Join, but nothing below nothing.
+// join is filepath.Join, except that an empty dir yields an empty path.
 func join(dir, name string) string {
 	if dir == "" {
 		return ""

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -9,7 +10,7 @@ import (
 	"sync"
 )
 
-// A Setting is one value of a configuration and where it comes from.
+// A Setting is one value of a configuration with its source.
 type Setting struct {
 	Key     string `json:"key"`
 	Value   string `json:"value"`
@@ -19,24 +20,22 @@ type Setting struct {
 	Doc     string `json:"doc"`
 }
 
-// A spec is what the tags of Config say about one setting.
+// A spec describes one setting by the tags of its field in Config.
 type spec struct {
-	key   string // net.listen
-	index []int  // of the field
+	key   string // for example net.listen
+	index []int  // of the field, for FieldByIndex
 	tag   reflect.StructTag
 }
 
 func (s spec) env() string { return "BALEFIRE_" + strings.ToUpper(strings.ReplaceAll(s.key, ".", "_")) }
 
-// fallback is the default in words: its value, or what the node works out.
-func (s spec) fallback() string {
-	if said := s.tag.Get("said"); said != "" {
-		return said
-	}
-	return s.tag.Get("default")
+// defaultText returns the default for display: its value, or a description of
+// how the node computes it.
+func (s spec) defaultText() string {
+	return cmp.Or(s.tag.Get("defaultText"), s.tag.Get("default"))
 }
 
-// limits says in words what a value may be.
+// limits describes the allowed values.
 func (s spec) limits() string {
 	low, high, enum := s.tag.Get("min"), s.tag.Get("max"), s.tag.Get("enum")
 	switch {
@@ -52,8 +51,8 @@ func (s spec) limits() string {
 	return ""
 }
 
-// specs lists the settings of Config in the order of its fields. The handlers
-// are none: they are a list of things, not a value.
+// specs lists the settings of Config in the order of its fields. It leaves out
+// the handlers, which are a list of structs and not a value.
 var specs = sync.OnceValue(func() []spec {
 	return collect(reflect.TypeFor[Config](), "", nil)
 })
@@ -83,7 +82,7 @@ func find(key string) (spec, bool) {
 	return specs()[i], true
 }
 
-// set reads text into the setting's field of c.
+// set parses text into the setting's field of c.
 func (s spec) set(c *Config, text string) error {
 	f := reflect.ValueOf(c).Elem().FieldByIndex(s.index)
 	switch f.Interface().(type) {
@@ -92,7 +91,7 @@ func (s spec) set(c *Config, text string) error {
 	case int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return fmt.Errorf("%.40q is no whole number", text)
+			return fmt.Errorf("%.40q is not a whole number", text)
 		}
 		f.SetInt(int64(n))
 	case Bytes:
@@ -116,21 +115,21 @@ func (s spec) set(c *Config, text string) error {
 	case float64:
 		n, err := strconv.ParseFloat(text, 64)
 		if err != nil || n != n || n < 0 || n > maxNumber {
-			return fmt.Errorf("%.40q is no number from 0 to %d", text, maxNumber)
+			return fmt.Errorf("%.40q is not a number from 0 to %d", text, maxNumber)
 		}
 		f.SetFloat(n)
 	case []string:
 		s.setList(c, splitList(text))
 	default:
-		panic("config: no reader for settings of type " + f.Type().String())
+		panic("config: no parser for settings of type " + f.Type().String())
 	}
 	return nil
 }
 
-// maxNumber bounds the numbers that are not whole.
+// maxNumber is the upper limit of floating-point settings.
 const maxNumber = 1_000_000
 
-// parseSwitch reads on and off, and what YAML calls them.
+// parseSwitch parses on, off and the YAML words for them.
 func parseSwitch(text string) (bool, error) {
 	switch text {
 	case "on", "true", "yes":
@@ -149,7 +148,7 @@ func (s spec) isList() bool {
 	return reflect.TypeFor[Config]().FieldByIndex(s.index).Type.Kind() == reflect.Slice
 }
 
-// text writes the setting's value in c as set reads it.
+// text formats the setting's value in c in the form that set parses.
 func (s spec) text(c *Config) string {
 	switch v := reflect.ValueOf(c).Elem().FieldByIndex(s.index).Interface().(type) {
 	case []string:
@@ -174,7 +173,7 @@ func splitList(text string) []string {
 	return out
 }
 
-// suggest returns ": did you mean …?" for the candidate nearest to word.
+// suggest returns ": did you mean …?" with the candidate nearest to word, if any.
 func suggest(word string, candidates []string) string {
 	if best := Nearest(word, candidates); best != "" {
 		return ": did you mean " + best + "?"
@@ -182,8 +181,8 @@ func suggest(word string, candidates []string) string {
 	return ""
 }
 
-// Nearest returns the candidate that word is most likely a mistyped form of; empty: none
-// is near.
+// Nearest returns the candidate that word is most likely a typo of, or "" if
+// none is close enough.
 func Nearest(word string, candidates []string) string {
 	best, least := "", 4
 	for _, c := range candidates {
@@ -194,7 +193,7 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// distance counts the edits that turn a into b.
+// distance returns the edit distance of a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Starter returns the text of a first configuration file: everything at its
-// default and written down as a comment, but the addresses when there are any.
+// Starter returns the text of a first configuration file with examples of the
+// defaults as comments and, if any are given, the listen addresses.
 func Starter(listen []string) string {
 	var b strings.Builder
-	b.WriteString("# balefire-node configuration. What is commented out is the default.\n" +
-		"# Every setting is described in docs/configuration.md; check a change with:\n" +
+	b.WriteString("# balefire-node configuration. Values in comments are the defaults.\n" +
+		"# docs/configuration.md describes every setting; check a change with:\n" +
 		"#   balefire-node config validate\n")
 	if len(listen) > 0 {
 		b.WriteString("\nnet:\n  listen:\n")
@@ -22,9 +22,10 @@ func Starter(listen []string) string {
 	}
 	b.WriteString(`
 # store:
-#   engine: nutsdb        # or pebble; fixed once the folder has one
+#   engine: nutsdb        # or pebble; fixed once the folder contains a store
 
-# What this machine does for others. Nobody may do what is not allowed here.
+# The work that this machine does for its peers. Without an allow rule nobody
+# may use a handler.
 # handlers:
 #   - kind: uname
 #     exec: [uname]

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Bytes is a size. It is written as a number or with a unit: 64MiB, 1.5GB. The
-// word none is -1.
+// Bytes is a size in bytes, written as a number with or without a unit: 64MiB,
+// 1.5GB. The word none stands for -1.
 type Bytes int64
 
-// Duration is a span of time. It is written as Go does, with d for days: 90s,
-// 1h30m, 7d.
+// Duration is a [time.Duration] whose text form also has d for days: 90s, 1h30m,
+// 7d.
 type Duration time.Duration
 
 var sizes = []struct {
@@ -25,7 +25,7 @@ var sizes = []struct {
 	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1},
 }
 
-// ParseBytes reads a size.
+// ParseBytes parses a size.
 func ParseBytes(text string) (Bytes, error) {
 	number, factor := strings.TrimSpace(text), 1.0
 	if number == "none" {
@@ -40,18 +40,18 @@ func ParseBytes(text string) (Bytes, error) {
 	if factor == 1 {
 		n, err := strconv.ParseInt(number, 10, 64)
 		if err != nil || n < 0 {
-			return 0, fmt.Errorf("%.40q is no size: write a number of bytes, or one with a unit as 64MiB", text)
+			return 0, fmt.Errorf("%.40q is not a size: write a number of bytes or one with a unit, such as 64MiB", text)
 		}
 		return Bytes(n), nil
 	}
 	n, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(n >= 0) || n*factor >= math.MaxInt64 {
-		return 0, fmt.Errorf("%.40q is no size: write a number of bytes, or one with a unit as 64MiB", text)
+		return 0, fmt.Errorf("%.40q is not a size: write a number of bytes or one with a unit, such as 64MiB", text)
 	}
 	return Bytes(n * factor), nil
 }
 
-// String writes b with the largest unit that divides it.
+// String formats b with the largest unit that divides it.
 func (b Bytes) String() string {
 	if b < 0 {
 		return "none"
@@ -64,10 +64,10 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
-// ParseDuration reads a span of time.
+// ParseDuration parses a duration, which must not be negative.
 func ParseDuration(text string) (Duration, error) {
 	if strings.HasPrefix(text, "-") {
-		return 0, errors.New(strconv.Quote(text[:min(len(text), 40)]) + " is no span of time: it is positive, as 90s or 7d")
+		return 0, errors.New(strconv.Quote(text[:min(len(text), 40)]) + " is not a valid duration: it must be positive, such as 90s or 7d")
 	}
 	rest, days := text, 0.0
 	if d, after, ok := strings.Cut(text, "d"); ok {
@@ -87,10 +87,10 @@ func ParseDuration(text string) (Duration, error) {
 }
 
 func errDuration(text string) error {
-	return errors.New(strconv.Quote(text[:min(len(text), 40)]) + " is no span of time: write it as 90s, 15m, 1h30m or 7d")
+	return errors.New(strconv.Quote(text[:min(len(text), 40)]) + " is not a duration: write it as 90s, 15m, 1h30m or 7d")
 }
 
-// String writes whole days as days and drops what is zero at the end.
+// String formats whole days as days and drops trailing zero units.
 func (d Duration) String() string {
 	const day = Duration(24 * time.Hour)
 	if d > day && d%day == 0 {

@@ -37,16 +37,16 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
-// What is written is read as the same value.
+// Formatting a value and parsing the result returns the same value.
 func TestUnitsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Bytes(rapid.Int64Range(0, 1<<50).Draw(t, "bytes"))
 		if got, err := ParseBytes(b.String()); err != nil || got != b {
-			t.Fatalf("%d is written %s and read %d, %v", b, b, got, err)
+			t.Fatalf("%d is formatted as %s and parsed as %d, %v", b, b, got, err)
 		}
 		d := Duration(rapid.Int64Range(0, int64(90000*time.Hour)).Draw(t, "duration"))
 		if got, err := ParseDuration(d.String()); err != nil || got != d {
-			t.Fatalf("%d is written %s and read %d, %v", d, d, got, err)
+			t.Fatalf("%d is formatted as %s and parsed as %d, %v", d, d, got, err)
 		}
 	})
 }

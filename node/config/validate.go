@@ -15,22 +15,22 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// maxSocket is what the smallest of the systems takes as the path of a socket.
+// maxSocket is the longest path of a Unix socket, in bytes, that all supported
+// systems accept.
 const maxSocket = 103
 
-// maxLabels is how many labels members are told.
+// maxLabels is the highest number of labels that a node announces.
 const maxLabels = 32
 
 var labelRE = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._/=-]{0,127}$`)
 
 var kindRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
 
-// Validate says everything that is wrong with l, each problem with the place
-// that it comes from and what would be right.
+// Validate reports every problem of l with its location and a hint.
 func (l *Loaded) Validate() error {
 	var errs []error
 	for _, s := range specs() {
-		if _, said := l.origin[s.key]; !said {
+		if _, ok := l.origin[s.key]; !ok {
 			continue
 		}
 		if err := s.check(&l.Config); err != nil {
@@ -40,7 +40,7 @@ func (l *Loaded) Validate() error {
 	for _, h := range l.Handlers {
 		err := h.Validate()
 		if err == nil && h.Profile == "dangerous" && !slices.Contains(l.Dangerous, h.Kind) {
-			err = fmt.Errorf("handler %q is dangerous: add %s to the list dangerous of this configuration as well", h.Kind, h.Kind)
+			err = fmt.Errorf("handler %q is dangerous: also add %s to the list dangerous of this configuration", h.Kind, h.Kind)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", l.handlers[h.Kind], err))
@@ -49,8 +49,8 @@ func (l *Loaded) Validate() error {
 	return errors.Join(errs...)
 }
 
-// check compares the value with the limits in the tags, then asks the one check
-// that the setting may have of its own.
+// check compares the value with the limits in the tags and then runs the check
+// of the setting itself, if it has one.
 func (s spec) check(c *Config) error {
 	f := reflect.ValueOf(c).Elem().FieldByIndex(s.index)
 	switch v := f.Interface().(type) {
@@ -78,7 +78,7 @@ func (s spec) check(c *Config) error {
 		return checkKinds(c.Dangerous)
 	case "store.max_blobs":
 		if c.Store.MaxBlobs > 0 && c.Store.MaxBlobs < c.Store.MaxBlob {
-			return fmt.Errorf("%s is less than store.max_blob, %s: one body of that size would never fit", c.Store.MaxBlobs, c.Store.MaxBlob)
+			return fmt.Errorf("%s is less than store.max_blob, %s: a body of that size would never fit", c.Store.MaxBlobs, c.Store.MaxBlob)
 		}
 	}
 	return nil
@@ -98,35 +98,35 @@ func (s spec) checkRange(f reflect.Value) error {
 		return fmt.Errorf("%v is negative", f.Interface())
 	}
 	if b, ok := bound("min", &low); ok && n < b {
-		return fmt.Errorf("%v is too little: %s", f.Interface(), s.limits())
+		return fmt.Errorf("%v is too small: %s", f.Interface(), s.limits())
 	}
 	if b, ok := bound("max", &high); ok && n > b {
-		return fmt.Errorf("%v is too much: %s", f.Interface(), s.limits())
+		return fmt.Errorf("%v is too large: %s", f.Interface(), s.limits())
 	}
 	return nil
 }
 
 func checkAddrs(addrs []string, announced bool) error {
 	if len(addrs) == 0 && !announced {
-		return errors.New("the list is empty: a node that listens nowhere is reached by nobody")
+		return errors.New("the list is empty: peers cannot reach a node without a listen address")
 	}
 	for _, a := range addrs {
 		if err := checkAddr(a, announced); err != nil {
-			return fmt.Errorf("%.100q: %w, as /ip4/0.0.0.0/udp/4001/quic-v1 or /ip4/0.0.0.0/tcp/4001", a, err)
+			return fmt.Errorf("%.100q: %w, for example /ip4/0.0.0.0/udp/4001/quic-v1 or /ip4/0.0.0.0/tcp/4001", a, err)
 		}
 	}
 	return nil
 }
 
-// checkSeeds looks at the form of members' addresses.
+// checkSeeds checks the format of members' addresses.
 func checkSeeds(seeds []string) error {
 	for _, s := range seeds {
 		addr, id, found := strings.Cut(s, "/p2p/")
 		if _, err := proto.ParsePeerID(id); !found || err != nil {
-			return fmt.Errorf("%.150q: it ends in /p2p/ and the id of a node, as `balefire-node status -o wide` shows it", s)
+			return fmt.Errorf("%.150q: it must end in /p2p/ and the id of a node, which `balefire-node status -o wide` prints", s)
 		}
 		if err := checkAddr(addr, true); err != nil {
-			return fmt.Errorf("%.150q: %w, as /ip4/192.0.2.1/udp/4001/quic-v1/p2p/12D3Koo…", s, err)
+			return fmt.Errorf("%.150q: %w, for example /ip4/192.0.2.1/udp/4001/quic-v1/p2p/12D3Koo…", s, err)
 		}
 	}
 	return nil
@@ -138,45 +138,45 @@ func checkLabels(labels []string) error {
 	}
 	for _, l := range labels {
 		if !labelRE.MatchString(l) {
-			return fmt.Errorf("%.150q is no label: it is a word or key=value of a-z A-Z 0-9 . _ / -, 128 bytes at most", l)
+			return fmt.Errorf("%.150q is not a label: use a word or key=value of a-z A-Z 0-9 . _ / -, at most 128 bytes", l)
 		}
 	}
 	return nil
 }
 
-// checkAddr looks at the form of a multiaddr; whether the machine has the
-// address is found out by listening.
+// checkAddr checks the format of a multiaddr. Whether the machine has the
+// address turns out when the node listens.
 func checkAddr(addr string, announced bool) error {
 	parts := strings.Split(addr, "/")
 	if len(parts) < 5 || parts[0] != "" {
-		return errors.New("an address is written in parts")
+		return errors.New("not a multiaddr")
 	}
 	ip, err := netip.ParseAddr(parts[2])
 	switch parts[1] {
 	case "ip4":
 		if err != nil || !ip.Is4() {
-			return errors.New("the second part is no IPv4 address")
+			return errors.New("the second part is not an IPv4 address")
 		}
 	case "ip6":
 		if err != nil || !ip.Is6() {
-			return errors.New("the second part is no IPv6 address")
+			return errors.New("the second part is not an IPv6 address")
 		}
 	case "dns", "dns4", "dns6":
 		if !announced {
-			return errors.New("a name cannot be listened on: give an address")
+			return errors.New("cannot listen on a name: use an IP address")
 		}
 	default:
-		return fmt.Errorf("%.20q: it begins with ip4 or ip6", parts[1])
+		return fmt.Errorf("%.20q: must begin with ip4 or ip6", parts[1])
 	}
 	port, err := strconv.ParseUint(parts[4], 10, 16)
 	if err != nil || announced && port == 0 {
-		return errors.New("the port is a number up to 65535")
+		return errors.New("the port must be a number up to 65535")
 	}
 	switch form := parts[3] + "/" + strings.Join(parts[5:], "/"); form {
 	case "tcp/", "udp/quic-v1":
 		return nil
 	default:
-		return fmt.Errorf("%.40q: it is tcp/PORT or udp/PORT/quic-v1", cmp.Or(strings.Join(parts[3:], "/"), "nothing"))
+		return fmt.Errorf("%.40q: must be tcp/PORT or udp/PORT/quic-v1", cmp.Or(strings.Join(parts[3:], "/"), "nothing"))
 	}
 }
 
@@ -185,9 +185,9 @@ func checkSocket(path string) error {
 	case path == "":
 		return errors.New("the path is empty")
 	case !filepath.IsAbs(path):
-		return fmt.Errorf("%.80q: write the whole path, from the root", path)
+		return fmt.Errorf("%.80q: must be an absolute path", path)
 	case len(path) > maxSocket:
-		return fmt.Errorf("%d bytes long, a socket's path has at most %d: choose a shorter one", len(path), maxSocket)
+		return fmt.Errorf("%d bytes long, the limit for a socket path is %d: choose a shorter one", len(path), maxSocket)
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func checkSocket(path string) error {
 func checkKinds(kinds []string) error {
 	for _, k := range kinds {
 		if !kindRE.MatchString(k) {
-			return fmt.Errorf("%.40q is no kind: it is 1-128 of a-z 0-9 . _ -", k)
+			return fmt.Errorf("%.40q is not a kind: use 1-128 of a-z 0-9 . _ -", k)
 		}
 	}
 	return nil
