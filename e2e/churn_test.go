@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -100,7 +99,7 @@ func tellsItsReading(t *testing.T, a *machine, pending int) {
 // logged returns all that the node has said.
 func (m *machine) logged() string {
 	m.t.Helper()
-	b, err := os.ReadFile(filepath.Join(m.dir, "log"))
+	b, err := os.ReadFile(m.logs)
 	if err != nil {
 		m.t.Fatal(err)
 	}

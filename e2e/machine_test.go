@@ -45,6 +45,7 @@ type machine struct {
 	env     []string // further variables of it
 
 	cmd  *exec.Cmd
+	logs string // the file with its log, not on the disk of the node: that may be full
 	log  *os.File
 	gone chan struct{} // closed when the process has ended
 }
@@ -194,7 +195,10 @@ func (m *machine) run(argv []string, env ...string) {
 	m.t.Helper()
 	m.life++
 	var err error
-	if m.log, err = os.OpenFile(filepath.Join(m.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+	if m.logs == "" {
+		m.logs = filepath.Join(m.t.TempDir(), "log")
+	}
+	if m.log, err = os.OpenFile(m.logs, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		m.t.Fatal(err)
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -307,7 +311,7 @@ func (m *machine) pause() {
 
 // tail returns the end of what the node said.
 func (m *machine) tail() string {
-	b, err := os.ReadFile(filepath.Join(m.dir, "log"))
+	b, err := os.ReadFile(m.logs)
 	if err != nil {
 		return err.Error()
 	}

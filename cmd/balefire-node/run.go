@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,7 @@ import (
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/journal"
 )
 
 const (
@@ -110,7 +112,7 @@ func (d *daemon) run(ctx context.Context) error {
 	return d.keep(ctx, func() error { return d.once(ctx, hup) })
 }
 
-// keep opens the node again after its store failed, later and later, and at
+// keep opens the node again after its disk failed, later and later, and at
 // once when the configuration has changed. Any other end is the end.
 func (d *daemon) keep(ctx context.Context, once func() error) error {
 	wait := firstReopen
@@ -128,14 +130,14 @@ func (d *daemon) keep(ctx context.Context, once func() error) error {
 			d.log.Error("the node does not open with the new configuration: the old one is used again", "err", err)
 			d.loaded, d.paths, d.before = d.before, d.at, nil
 			continue
-		case !isAny(err, store.ErrFailed, store.ErrUnknown):
+		case !passes(err):
 			return err
 		}
 		if d.w.clock.Mono()-opened > lastReopen {
 			wait = firstReopen
 		}
-		d.log.Error("the store failed: it is opened again", "err", err, "in", wait)
-		tellManager(d.log, statusLine("the store failed, it is opened again: "+err.Error()))
+		d.log.Error("the disk failed: the node is opened again", "err", err, "in", wait)
+		tellManager(d.log, statusLine("the disk failed, the node is opened again: "+err.Error()))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -148,7 +150,13 @@ func (d *daemon) keep(ctx context.Context, once func() error) error {
 // fallsBack reports whether a changed configuration, with which no node has run yet, is
 // given up for the one before: it does not open with it.
 func (d *daemon) fallsBack(err error) bool {
-	return d.before != nil && !d.ran.Load() && !isAny(err, store.ErrFailed, store.ErrUnknown, context.Canceled)
+	return d.before != nil && !d.ran.Load() && !passes(err) && !errors.Is(err, context.Canceled)
+}
+
+// passes reports whether err is a failure of the disk, after which the node is opened
+// again: a store or an audit log that failed, or no space left for a file.
+func passes(err error) bool {
+	return isAny(err, store.ErrFailed, store.ErrUnknown, journal.ErrFailed, journal.ErrUnknown, syscall.ENOSPC, syscall.EDQUOT)
 }
 
 // ctxless drops the error that only says that the node was told to stop.
@@ -203,7 +211,7 @@ func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 	g.Go(func() error { return d.watch(ctx, hup) })
 	<-ctx.Done()
 	d.running.Store(nil)
-	if err := context.Cause(ctx); !errors.Is(err, errReload) && !d.fallsBack(err) && !isAny(err, store.ErrFailed, store.ErrUnknown) { // else it is opened again
+	if err := context.Cause(ctx); !errors.Is(err, errReload) && !d.fallsBack(err) && !passes(err) { // else it is opened again
 		tellManager(d.log, stateStopping, statusLine("stops"))
 	}
 	if d.ran.Load() {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/journal"
 )
 
 // A store that fails is opened again by itself, with longer and longer pauses; a
@@ -36,10 +38,14 @@ func TestKeepOpensAgain(t *testing.T) {
 				return fmt.Errorf("node: %w", store.ErrFailed)
 			case 3:
 				return errReload
+			case 5:
+				return fmt.Errorf("write the audit: %w", journal.ErrFailed)
+			case 6:
+				return fmt.Errorf("listen: %w", &os.PathError{Op: "bind", Path: "node.sock", Err: syscall.ENOSPC})
 			}
 			return broken
 		})
-		want := []time.Duration{0, time.Second, 3 * time.Second, 3 * time.Second, 7 * time.Second}
+		want := []time.Duration{0, time.Second, 3 * time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second, 31 * time.Second}
 		if !errors.Is(err, broken) || !slices.Equal(at, want) {
 			t.Errorf("opened at %v, want %v; ended with %v", at, want, err)
 		}
