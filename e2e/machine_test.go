@@ -134,7 +134,7 @@ const (
 // nextPort starts somewhere else in every run, for runs beside each other.
 var nextPort = func() *atomic.Int64 {
 	var n atomic.Int64
-	n.Store(int64(os.Getpid() % ports))
+	n.Store(int64(os.Getpid() * 257 % ports)) // processes that start one after the other are far from each other
 	return &n
 }()
 

@@ -54,8 +54,12 @@ func TestLoadLeavesNothingBehind(t *testing.T) {
 		work(load)
 		after, left := rest()
 		t.Logf("%d KiB and %d goroutines; after %d tasks more %d KiB and %d", before>>10, routines, load, after>>10, left)
-		if after-before > int64(load*len(body)/4) || left > routines+10 {
-			t.Errorf("I15: %d KiB and %d goroutines are left of %d tasks with bodies of %d KiB", (after-before)>>10, left-routines, load, len(body)>>10)
+		if left > routines+10 {
+			t.Errorf("I15: %d goroutines are left of %d tasks", left-routines, load)
+		}
+		// How much is garbage that was not collected yet matters beside few tasks.
+		if long && after-before > int64(load*len(body)/4) {
+			t.Errorf("I15: %d KiB are left of %d tasks with bodies of %d KiB", (after-before)>>10, load, len(body)>>10)
 		}
 	})
 }

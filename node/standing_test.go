@@ -58,7 +58,8 @@ func TestTheRevokedAreNotIntroduced(t *testing.T) {
 	}
 }
 
-// Who is revoked is put out and does not come back.
+// A revoked member is disconnected and does not come back. A dial that the other side had
+// begun before may look like a connection to the revoked member for a moment.
 func TestTheRevokedArePutOut(t *testing.T) {
 	a, b := pair(t, nil)
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "it never came: they are connected" })
@@ -66,9 +67,13 @@ func TestTheRevokedArePutOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() bool { return !a.net.Connected(b.keys.Peer()) && !b.net.Connected(a.keys.Peer()) }, func() string { return "it never came: it is put out" })
-	if err := b.net.Dial(within(t, 10*time.Second), a.keys.Peer(), a.net.Addrs()); err == nil {
-		t.Error("who was revoked is let in again")
-	}
+	eventually(t, func() bool {
+		err := b.net.Dial(within(t, 10*time.Second), a.keys.Peer(), a.net.Addrs())
+		if a.net.Connected(b.keys.Peer()) {
+			t.Error("a revoked member is connected again")
+		}
+		return err != nil
+	}, func() string { return "the dials of a revoked member succeed" })
 }
 
 // Nobody but who has the root key ends an admin, and is told so before anything is
