@@ -13,28 +13,28 @@ import (
 // returns what to do about it. The actions are good until the next input. It is not
 // safe for concurrent use.
 type Core struct {
-	self  proto.PeerID
-	t     Tuning
-	voice Voice
-	rand  *rand.Rand
-	out   []Action
+	self   proto.PeerID
+	t      Tuning
+	signer Signer
+	rand   *rand.Rand
+	out    []Action
 
-	members map[proto.PeerID]*member
-	graves  graves
-	own     own
-	probing probing
-	rumors  rumors
-	trust   trust
+	members         map[proto.PeerID]*member
+	tombstones      tombstones
+	own             own
+	probing         probing
+	rumors          rumors
+	accusationLimit accusationLimit
 
 	census
-	suspects   []*member     // whose time to refute runs
-	recovering []*member     // back, but without new work yet
-	syncs      syncs         // exchanges that are due
-	timers     timers        // what comes back regularly
-	counts     Counts        // what happened
-	known      *digest       // of the digest; nil: to be made again
-	heardAt    time.Duration // when any node last spoke to this one
-	isolated   bool          // as the last event said
+	suspects     []*member     // whose time to refute runs
+	recovering   []*member     // back, but without new work yet
+	syncs        syncs         // exchanges that are due
+	timers       timers        // what comes back regularly
+	counts       Counts        // what happened
+	cachedDigest *digest       // of the digest; nil: to be made again
+	lastHeard    time.Duration // when any node last spoke to this one
+	isolated     bool          // as the last event said
 }
 
 // census counts the members that are ALIVE or SUSPECT, and those that said that they
@@ -48,7 +48,7 @@ type census struct {
 type own struct {
 	incarnation uint64
 	revision    uint64
-	news        *News
+	record      *Update
 	health      int                      // 0 is good, maxHealth is bad: multiplies own timeouts
 	accusers    map[proto.PeerID]accuser // of this node itself, of the last minute
 	accused     time.Duration            // when it last was, by enough others; 0: never
@@ -57,8 +57,8 @@ type own struct {
 // timers holds when what comes back regularly is due.
 type timers struct {
 	root, sync, prune time.Duration
-	again             time.Duration // the node says once more that it is alive
-	ran               time.Duration // when the last input came
+	reannounce        time.Duration // the node says once more that it is alive
+	lastInput         time.Duration // when the last input came
 	next              time.Duration // the earliest of everything: when Tick wants to be called
 }
 
@@ -73,22 +73,22 @@ type Counts struct {
 	Suppressed                             uint64
 	Pruned, StaleDead                      uint64 // rows forgotten; news refused because of a forgotten row
 	Pauses                                 uint64 // of this node, noticed by itself
-	Silenced                               uint64 // accusations that were ignored: too many by one accuser
-	Old                                    uint64 // news that was known
-	Unheard                                uint64 // accusations of an incarnation that is not known here
+	Throttled                              uint64 // accusations that were ignored: too many by one accuser
+	Stale                                  uint64 // news that was known
+	UnknownIncarnation                     uint64 // accusations of an incarnation that is not known here
 	Refused                                uint64 // members for whom there was no row
 }
 
 // NewCore returns a core that knows only itself. boot makes its incarnation higher than
 // that of any earlier start.
-func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning, v Voice, r *rand.Rand) *Core {
-	c := &Core{self: self, t: t.withDefaults(), voice: v, rand: r, members: make(map[proto.PeerID]*member)}
+func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning, v Signer, r *rand.Rand) *Core {
+	c := &Core{self: self, t: t.withDefaults(), signer: v, rand: r, members: make(map[proto.PeerID]*member)}
 	c.own = own{incarnation: incarnation, revision: 1, accusers: make(map[proto.PeerID]accuser)}
-	c.own.news = v.Record(incarnation, 1)
-	c.graves.init()
+	c.own.record = v.Record(incarnation, 1)
+	c.tombstones.init()
 	c.rumors.init()
-	c.trust.init()
-	c.heardAt, c.timers.ran, c.timers.again = now, now, never
+	c.accusationLimit.init()
+	c.lastHeard, c.timers.lastInput, c.timers.reannounce = now, now, never
 	c.timers.root = now + c.jitter(c.t.SyncInterval)
 	c.timers.sync = now + c.jitter(c.t.SyncInterval)
 	c.timers.prune = now + c.t.PruneInterval
@@ -109,24 +109,24 @@ func (c *Core) jitter(d time.Duration) time.Duration {
 // whichever it is: what it brings may have waited as long.
 func (c *Core) begin(now time.Duration) {
 	c.out = c.out[:0]
-	late := now - max(c.timers.next, c.timers.ran)
-	c.timers.ran = now
+	late := now - max(c.timers.next, c.timers.lastInput)
+	c.timers.lastInput = now
 	if late > c.t.ProbeInterval/2 && !c.t.Plain {
-		c.paused(now, late)
+		c.afterPause(now, late)
 	}
 }
 
 func (c *Core) end(now time.Duration) []Action {
 	if cut := c.Isolated(now); cut != c.isolated {
 		c.isolated = cut
-		c.tell(Event{What: Cut, Peer: c.self, On: cut, Incarnation: c.own.incarnation})
+		c.emit(Event{Kind: Isolation, Peer: c.self, On: cut, Incarnation: c.own.incarnation})
 	}
 	c.plan()
 	return c.out
 }
 
 func (c *Core) do(a Action)  { c.out = append(c.out, a) }
-func (c *Core) tell(e Event) { c.out = append(c.out, Action{Do: DoTell, Event: &e}) }
+func (c *Core) emit(e Event) { c.out = append(c.out, Action{Kind: DoEvent, Event: &e}) }
 
 // Tick does what is due at now.
 func (c *Core) Tick(now time.Duration) []Action {
@@ -136,19 +136,19 @@ func (c *Core) Tick(now time.Duration) []Action {
 	c.tickRecovering(now)
 	if now >= c.timers.root {
 		c.timers.root = now + c.t.SyncInterval*9/10 + c.jitter(c.t.SyncInterval/5)
-		c.do(Action{Do: DoRoot})
+		c.do(Action{Kind: DoRoot})
 	}
 	if now >= c.timers.sync {
 		c.timers.sync = now + c.t.SyncInterval*9/10 + c.jitter(c.t.SyncInterval/5)
-		c.syncSomebody(now)
+		c.syncRandom(now)
 	}
 	if now >= c.timers.prune {
 		c.timers.prune = now + c.t.PruneInterval
 		c.prune(now, c.t.PruneAge, c.t.PruneLimit)
 	}
-	if now >= c.timers.again {
-		c.timers.again = never
-		c.do(Action{Do: DoPublish, News: []*News{c.own.news}})
+	if now >= c.timers.reannounce {
+		c.timers.reannounce = never
+		c.do(Action{Kind: DoPublish, Updates: []*Update{c.own.record}})
 	}
 	c.tickSyncs(now)
 	return c.end(now)
@@ -156,28 +156,28 @@ func (c *Core) Tick(now time.Duration) []Action {
 
 // plan sets when Tick wants to be called.
 func (c *Core) plan() {
-	next := min(c.timers.root, c.timers.sync, c.timers.prune, c.timers.again, c.probing.next(), c.syncs.next())
+	next := min(c.timers.root, c.timers.sync, c.timers.prune, c.timers.reannounce, c.probing.next(), c.syncs.next())
 	for _, m := range c.suspects {
 		next = min(next, m.suspicion.deadline)
 	}
 	for _, m := range c.recovering {
-		next = min(next, m.recover)
+		next = min(next, m.eligibleAt)
 	}
 	c.timers.next = next
 }
 
-// paused makes up for a time in which this node did not run: what it waited for could
+// afterPause makes up for a time in which this node did not run: what it waited for could
 // not be read, so nobody else is to blame, and what waits at the door comes first. The
 // others may have missed it: it says that it is alive before they ask.
-func (c *Core) paused(now, late time.Duration) {
+func (c *Core) afterPause(now, late time.Duration) {
 	c.counts.Pauses++
 	grace := late + c.t.ProbeInterval
 	for _, m := range c.suspects {
 		m.suspicion.start += grace
 		m.suspicion.deadline += grace
 	}
-	c.probing.shift(grace)
-	c.worse(1 + int(late/(4*c.t.ProbeInterval)))
+	c.probing.postpone(grace)
+	c.degrade(1 + int(late/(4*c.t.ProbeInterval)))
 	if late > 2*c.t.ProbeInterval {
 		c.refute(now)
 	}
@@ -204,7 +204,7 @@ func (c *Core) Connected(now time.Duration, p proto.PeerID) []Action {
 	c.begin(now)
 	if m := c.row(p); m != nil {
 		m.connected = true
-		c.wantSync(now, m, true)
+		c.requestSync(now, m, true)
 	}
 	return c.end(now)
 }
@@ -223,16 +223,16 @@ func (c *Core) Busy(now time.Duration, p proto.PeerID, busy bool) []Action {
 	c.begin(now)
 	if m := c.members[p]; m != nil && m.busy != busy {
 		m.busy = busy
-		c.probing.busy(m, busy)
+		c.probing.setBusy(m, busy)
 	}
 	return c.end(now)
 }
 
-// Heard takes news that came by the topic or in an exchange, from somebody.
-func (c *Core) Heard(now time.Duration, from proto.PeerID, news []*News) []Action {
+// Updates takes news that came by the topic or in an exchange, from somebody.
+func (c *Core) Updates(now time.Duration, from proto.PeerID, updates []*Update) []Action {
 	c.begin(now)
-	c.spoke(now, from)
-	c.learn(now, from, news)
+	c.heardFrom(now, from)
+	c.learn(now, from, updates)
 	return c.end(now)
 }
 
@@ -241,31 +241,31 @@ func (c *Core) Heard(now time.Duration, from proto.PeerID, news []*News) []Actio
 func (c *Core) Revise(now time.Duration) []Action {
 	c.begin(now)
 	c.own.revision++
-	c.speak()
+	c.announce()
 	return c.end(now)
 }
 
-// speak signs the node's own record and spreads it.
-func (c *Core) speak() {
-	c.own.news = c.voice.Record(c.own.incarnation, c.own.revision)
-	c.known = nil
-	c.rumors.add(c.own.news)
-	c.do(Action{Do: DoPublish, News: []*News{c.own.news}})
+// announce signs the node's own record and spreads it.
+func (c *Core) announce() {
+	c.own.record = c.signer.Record(c.own.incarnation, c.own.revision)
+	c.cachedDigest = nil
+	c.rumors.add(c.own.record)
+	c.do(Action{Kind: DoPublish, Updates: []*Update{c.own.record}})
 }
 
 // refute says that this node is alive, and soon once more: one word may be lost, and
 // who misses it comes to the wrong verdict.
 func (c *Core) refute(now time.Duration) {
 	c.own.incarnation++
-	c.speak()
+	c.announce()
 	if !c.t.Plain {
-		c.timers.again = now + c.t.ProbeInterval/10
+		c.timers.reannounce = now + c.t.ProbeInterval/10
 	}
 }
 
-// spoke notes that p itself sent something.
-func (c *Core) spoke(now time.Duration, p proto.PeerID) {
-	c.heardAt = now
+// heardFrom notes that p itself sent something.
+func (c *Core) heardFrom(now time.Duration, p proto.PeerID) {
+	c.lastHeard = now
 	if m := c.members[p]; m != nil {
 		m.path.heard = now
 	}
@@ -278,7 +278,7 @@ func (c *Core) row(p proto.PeerID) *member {
 		return m
 	}
 	if len(c.members) >= c.t.MaxMembers {
-		c.refuse(p)
+		c.rejectMember(p)
 		return nil
 	}
 	m = &member{id: p}
@@ -286,11 +286,11 @@ func (c *Core) row(p proto.PeerID) *member {
 	return m
 }
 
-// refuse tells, once until there is room again, that members are not watched.
-func (c *Core) refuse(p proto.PeerID) {
+// rejectMember tells, once until there is room again, that members are not watched.
+func (c *Core) rejectMember(p proto.PeerID) {
 	c.counts.Refused++
 	if !c.full {
 		c.full = true
-		c.tell(Event{What: Alarm, Peer: p, Cause: fmt.Sprintf("%d members are known, the most that are: further ones are not watched and get no shared work; forget those that are gone, and revoke the admin who lets too many in", len(c.members))})
+		c.emit(Event{Kind: Alarm, Peer: p, Cause: fmt.Sprintf("%d members are known, the most that are: further ones are not watched and get no shared work; forget those that are gone, and revoke the admin who lets too many in", len(c.members))})
 	}
 }

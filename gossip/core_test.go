@@ -13,19 +13,19 @@ func TestTwentyNodesConverge(t *testing.T) {
 	var join, kill, root []time.Duration
 	for seed := range uint64(20) {
 		s := newSim(seed, 20, Tuning{})
-		if d := s.until(10*time.Second, func() bool { return s.agree(asItIs) }); d >= 5*time.Second {
+		if d := s.until(10*time.Second, func() bool { return s.agree(actualStatus) }); d >= 5*time.Second {
 			t.Fatalf("seed %d: twenty nodes found each other in %v", seed, d)
 		}
 		s.run(time.Duration(seed) * time.Second)
 		s.start(s.add())
-		d := s.until(10*time.Second, func() bool { return s.agree(asItIs) })
+		d := s.until(10*time.Second, func() bool { return s.agree(actualStatus) })
 		join = append(join, d)
 		root = append(root, s.until(2*time.Minute, s.equal))
 		s.run(time.Minute)
 		s.kill(s.nodes[int(seed)%20])
-		kill = append(kill, s.until(time.Minute, func() bool { return s.agree(asItIs) }))
+		kill = append(kill, s.until(time.Minute, func() bool { return s.agree(actualStatus) }))
 	}
-	t.Logf("join: %v; kill: %v; roots equal after %v more", spread(join), spread(kill), spread(root))
+	t.Logf("join: %v; kill: %v; roots equal after %v more", durations(join), durations(kill), durations(root))
 	if w := worst(join); w > 5*time.Second {
 		t.Errorf("a join took %v", w)
 	}
@@ -77,15 +77,15 @@ func TestProbesDoNotGrowWithTheMesh(t *testing.T) {
 func TestTwoHundredNodesConverge(t *testing.T) {
 	const size = 200
 	s := newSim(4, size, Tuning{})
-	first := s.until(time.Minute, func() bool { return s.agree(asItIs) && s.equal() })
+	first := s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() })
 	sent := s.messages
 	s.run(time.Minute)
 	rate := float64(s.messages-sent) / size / 60
 	s.start(s.add())
-	join := s.until(time.Minute, func() bool { return s.agree(asItIs) && s.equal() })
+	join := s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() })
 	s.kill(s.nodes[77])
 	sent = s.messages
-	kill := s.until(time.Minute, func() bool { return s.agree(asItIs) })
+	kill := s.until(time.Minute, func() bool { return s.agree(actualStatus) })
 	t.Logf("all know all after %v; then %.1f messages a node and second; a join after %v; a death after %v, %.1f messages a node until then",
 		first, rate, join, kill, float64(s.messages-sent)/size)
 	if first > 10*time.Second || join > 5*time.Second || kill > 20*time.Second || rate > 3 {
@@ -95,7 +95,7 @@ func TestTwoHundredNodesConverge(t *testing.T) {
 
 // A peer with work for it is probed more often, and its death is seen sooner; the pace of
 // the others stays.
-func TestWorkMakesProbesQuicker(t *testing.T) {
+func TestBusyPeersAreProbedMoreOften(t *testing.T) {
 	var idle, busy []time.Duration
 	for seed := range uint64(20) {
 		for _, work := range []bool{false, true} {
@@ -113,7 +113,7 @@ func TestWorkMakesProbesQuicker(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("suspected by the one with work: %v; without: %v", spread(busy), spread(idle))
+	t.Logf("suspected by the one with work: %v; without: %v", durations(busy), durations(idle))
 	if mean(busy) >= mean(idle) {
 		t.Errorf("work made it slower: %v, idle %v", mean(busy), mean(idle))
 	}
@@ -123,7 +123,7 @@ func TestWorkMakesProbesQuicker(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	play := func() (Counts, [32]byte, uint64) {
 		s := newSim(9, 9, Tuning{PruneAge: 10 * time.Minute})
-		storm(s, time.Hour)
+		randomFaults(s, time.Hour)
 		return s.counts(), s.nodes[0].core.Root(), s.steps
 	}
 	c1, r1, n1 := play()
@@ -135,7 +135,7 @@ func TestSameSeedSameRun(t *testing.T) {
 
 // Who comes back is alive at once for delivery, and has new work only after a while: 5
 // seconds after a suspicion, 30 after it was called dead; a flap begins the time anew.
-func TestReturnsWaitForNewWork(t *testing.T) {
+func TestReturningNodesGetNoWorkAtFirst(t *testing.T) {
 	s := newSim(1, 3, Tuning{})
 	s.run(10 * time.Second)
 	at, p := s.nodes[0], s.nodes[1]
@@ -143,35 +143,35 @@ func TestReturnsWaitForNewWork(t *testing.T) {
 	if !m.eligible(s.now) {
 		t.Fatal("a node that never fell may have no work")
 	}
-	record := func() { p.core.own.incarnation++; p.core.own.news = p.Record(p.core.own.incarnation, 1) }
+	record := func() { p.core.own.incarnation++; p.core.own.record = p.Record(p.core.own.incarnation, 1) }
 	accuse := func() {
-		at.core.Heard(s.now, s.nodes[2].id, []*News{s.nodes[2].Accuse(p.id, m.incarnation, proto.Suspect)})
+		at.core.Updates(s.now, s.nodes[2].id, []*Update{s.nodes[2].Accuse(p.id, m.incarnation, proto.Suspect)})
 	}
 	accuse()
 	if m.status != Suspect || m.eligible(s.now) {
 		t.Fatalf("accused: %v", m.status)
 	}
 	record()
-	at.core.Heard(s.now, p.id, []*News{p.core.own.news})
+	at.core.Updates(s.now, p.id, []*Update{p.core.own.record})
 	if m.status != Alive || m.eligible(s.now) || m.eligible(s.now+4999*time.Millisecond) || !m.eligible(s.now+5*time.Second) {
-		t.Errorf("refuted: %v, until %v", m.status, m.recover-s.now)
+		t.Errorf("refuted: %v, until %v", m.status, m.eligibleAt-s.now)
 	}
 	accuse() // within the five seconds
 	if c := at.core.counts; c.Suppressed != 1 || m.flaps != 1 {
 		t.Errorf("a flap was not counted: %+v", c)
 	}
-	at.core.condemn(s.now, m, nil)
+	at.core.declareDead(s.now, m, nil)
 	record()
-	at.core.Heard(s.now, p.id, []*News{p.core.own.news})
+	at.core.Updates(s.now, p.id, []*Update{p.core.own.record})
 	if m.status != Alive || m.eligible(s.now+29*time.Second) || !m.eligible(s.now+30*time.Second) {
-		t.Errorf("back from the dead: %v, until %v", m.status, m.recover-s.now)
+		t.Errorf("back from the dead: %v, until %v", m.status, m.eligibleAt-s.now)
 	}
 }
 
 // Whatever comes first after a pause of this node, a tick or what waited at its door:
 // the time to refute goes on where it stood, what begins after the pause is not put off
 // by it, and accusers that are heard then do not take back what the pause gave.
-func TestAPauseIsNoticedByWhateverComesFirst(t *testing.T) {
+func TestPauseIsDetectedByFirstInput(t *testing.T) {
 	const pause = 20 * time.Second
 	for _, first := range []string{"a tick", "a rumor"} {
 		s := newSim(1, 12, Tuning{})
@@ -179,7 +179,7 @@ func TestAPauseIsNoticedByWhateverComesFirst(t *testing.T) {
 		at, before, after := s.nodes[0], s.nodes[1], s.nodes[2]
 		accuse := func(now time.Duration, by, of *simNode) {
 			m := at.core.members[of.id]
-			at.core.Heard(now, by.id, []*News{by.Accuse(of.id, m.incarnation, proto.Suspect)})
+			at.core.Updates(now, by.id, []*Update{by.Accuse(of.id, m.incarnation, proto.Suspect)})
 		}
 		left := func(now time.Duration, of *simNode) time.Duration {
 			return at.core.members[of.id].suspicion.deadline - now
@@ -214,20 +214,20 @@ func TestAPauseIsNoticedByWhateverComesFirst(t *testing.T) {
 
 // A node that has to say that it is alive says so twice: who misses it once comes to a
 // wrong verdict.
-func TestARefutationIsSaidTwice(t *testing.T) {
+func TestRefutationIsPublishedTwice(t *testing.T) {
 	s := newSim(1, 5, Tuning{})
 	s.run(20 * time.Second)
 	c := s.nodes[0].core
 	said := 0
 	count := func(actions []Action) {
 		for _, a := range actions {
-			if a.Do == DoPublish && a.News[0].Record.GetIncarnation() == c.own.incarnation {
+			if a.Kind == DoPublish && a.Updates[0].Record.GetIncarnation() == c.own.incarnation {
 				said++
 			}
 		}
 	}
 	was := c.own.incarnation
-	count(c.Heard(s.now, s.nodes[1].id, []*News{s.nodes[1].Accuse(c.self, was, proto.Suspect)}))
+	count(c.Updates(s.now, s.nodes[1].id, []*Update{s.nodes[1].Accuse(c.self, was, proto.Suspect)}))
 	for now := s.now; now < s.now+time.Second; now = max(c.Next(), now+time.Millisecond) {
 		count(c.Tick(now))
 	}
@@ -245,7 +245,7 @@ func TestMembersAreBounded(t *testing.T) {
 	at := s.nodes[0]
 	alarms := 0
 	s.events = func(n *simNode, e *Event) {
-		if n == at && e.What == Alarm {
+		if n == at && e.Kind == Alarm {
 			alarms++
 		}
 	}
@@ -253,7 +253,7 @@ func TestMembersAreBounded(t *testing.T) {
 		p := proto.PeerID{9, byte(i), byte(i >> 8)}
 		made := &simNode{s: s, id: p, boot: 1}
 		s.act(at, at.core.Introduced(s.now, p))
-		s.act(at, at.core.Heard(s.now, s.nodes[1].id, []*News{made.Record(1<<20, 1)}))
+		s.act(at, at.core.Updates(s.now, s.nodes[1].id, []*Update{made.Record(1<<20, 1)}))
 	}
 	c := at.core
 	if len(c.members) != most || len(c.probing.ring) != most || len(c.digest().lines) != most+1 || len(c.rumors.waiting) > maxRumors {

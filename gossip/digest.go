@@ -17,16 +17,16 @@ type Line struct {
 	Liveness    proto.Liveness
 }
 
-// worse ranks liveness: who was called dead is not shown alive by who missed it.
-func (l Line) worse(o Line) bool { return l.Liveness > o.Liveness }
+// supersedes ranks liveness: who was called dead is not shown alive by who missed it.
+func (l Line) supersedes(o Line) bool { return l.Liveness > o.Liveness }
 
 // An Ask begins an exchange, or goes on with it: the lines that the asker has of the
 // peers behind After, up to and with Until.
 type Ask struct {
-	Lines []Line
-	After proto.PeerID // zero: from the first
-	Until proto.PeerID // zero: to the last
-	News  []*News      // that the last answer asked for
+	Lines   []Line
+	After   proto.PeerID // zero: from the first
+	Until   proto.PeerID // zero: to the last
+	Updates []*Update    // that the last answer asked for
 }
 
 // covers reports whether p is in the range of a.
@@ -37,17 +37,17 @@ func (a *Ask) covers(p proto.PeerID) bool {
 // An Answer gives what the asker lacks and wants what it knows better, both in order
 // of peers. More says that there is more behind the last of them, and of Ended.
 type Answer struct {
-	News   []*News
-	Wanted []proto.PeerID
-	Ended  proto.PeerID // the last id of a revocation that came with it; zero: none did
-	More   bool
+	Updates        []*Update
+	Wanted         []proto.PeerID
+	LastRevocation proto.PeerID // the last id of a revocation that came with it; zero: none did
+	More           bool
 }
 
-// last returns the peer up to which the answer is complete.
-func (a *Answer) last() proto.PeerID {
-	last := a.Ended
-	if n := len(a.News); n > 0 && a.News[n-1].Peer.Compare(last) > 0 {
-		last = a.News[n-1].Peer
+// lastKey returns the peer up to which the answer is complete.
+func (a *Answer) lastKey() proto.PeerID {
+	last := a.LastRevocation
+	if n := len(a.Updates); n > 0 && a.Updates[n-1].Peer.Compare(last) > 0 {
+		last = a.Updates[n-1].Peer
 	}
 	if n := len(a.Wanted); n > 0 && a.Wanted[n-1].Compare(last) > 0 {
 		last = a.Wanted[n-1]
@@ -65,8 +65,8 @@ type digest struct {
 
 // digest returns what this node knows, itself included, in order of peers.
 func (c *Core) digest() *digest {
-	if c.known != nil {
-		return c.known
+	if c.cachedDigest != nil {
+		return c.cachedDigest
 	}
 	d := &digest{lines: make([]Line, 0, len(c.members)+1)}
 	d.lines = append(d.lines, Line{c.self, c.own.incarnation, c.own.revision, proto.Alive})
@@ -76,7 +76,7 @@ func (c *Core) digest() *digest {
 		}
 	}
 	slices.SortFunc(d.lines, func(a, b Line) int { return a.Peer.Compare(b.Peer) })
-	c.known = d
+	c.cachedDigest = d
 	return d
 }
 
@@ -118,22 +118,22 @@ func (c *Core) Ask(after proto.PeerID, wanted []proto.PeerID) *Ask {
 		a.Until = a.Lines[proto.MaxDigests-1].Peer
 	}
 	for _, p := range wanted {
-		if news := c.newsOf(p); len(a.News)+len(news) <= proto.MaxRumors {
-			a.News = append(a.News, news...)
+		if updates := c.updatesFor(p); len(a.Updates)+len(updates) <= proto.MaxRumors {
+			a.Updates = append(a.Updates, updates...)
 		}
 	}
 	return a
 }
 
-// freshlyDead is how long a dead node is told of to who never heard of it.
-const freshlyDead = 10 * time.Minute
+// recentlyDead is how long a dead node is told of to who never heard of it.
+const recentlyDead = 10 * time.Minute
 
 // Answer takes the ask of another node: it learns what it brings, and returns what the
 // asker lacks.
 func (c *Core) Answer(now time.Duration, from proto.PeerID, a *Ask) (*Answer, []Action) {
 	c.begin(now)
-	c.spoke(now, from)
-	c.learn(now, from, a.News)
+	c.heardFrom(now, from)
+	c.learn(now, from, a.Updates)
 	if m := c.members[from]; m != nil {
 		m.synced = now
 	}
@@ -149,100 +149,100 @@ func (c *Core) Answer(now time.Duration, from proto.PeerID, a *Ask) (*Answer, []
 			break
 		}
 		// No room for the largest step: its record and some accusations.
-		if len(ans.News) > proto.MaxRumors-4 || len(ans.Wanted) >= proto.MaxRumors {
+		if len(ans.Updates) > proto.MaxRumors-4 || len(ans.Wanted) >= proto.MaxRumors {
 			ans.More = true
 			break
 		}
 		switch {
 		case !have || len(rest) > 0 && rest[0].Peer.Compare(mine[at].Peer) < 0:
-			c.unknownLine(ans, rest[0])
+			c.answerUnknown(ans, rest[0])
 			rest = rest[1:]
 		case len(rest) == 0 || mine[at].Peer.Compare(rest[0].Peer) < 0:
-			c.lackingLine(now, ans, mine[at])
+			c.answerMissing(now, ans, mine[at])
 			at++
 		default:
-			c.compareLine(ans, mine[at], rest[0])
+			c.answerKnown(ans, mine[at], rest[0])
 			at, rest = at+1, rest[1:]
 		}
 	}
 	return ans, c.end(now)
 }
 
-// unknownLine answers a line of a node that has no row here.
-func (c *Core) unknownLine(ans *Answer, theirs Line) {
+// answerUnknown answers a line of a node that has no row here.
+func (c *Core) answerUnknown(ans *Answer, theirs Line) {
 	switch {
-	case !c.graves.covers(theirs.Peer, theirs.Incarnation):
+	case !c.tombstones.covers(theirs.Peer, theirs.Incarnation):
 		if c.members[theirs.Peer] == nil && len(c.members) >= c.t.MaxMembers {
 			return // there is no row for it
 		}
 		ans.Wanted = append(ans.Wanted, theirs.Peer)
 	case theirs.Liveness != proto.Dead:
-		ans.News = append(ans.News, c.voice.Accuse(theirs.Peer, theirs.Incarnation, proto.Dead))
+		ans.Updates = append(ans.Updates, c.signer.Accuse(theirs.Peer, theirs.Incarnation, proto.Dead))
 	}
 }
 
-// lackingLine answers for a row that the asker does not have.
-func (c *Core) lackingLine(now time.Duration, ans *Answer, mine Line) {
-	if m := c.members[mine.Peer]; m != nil && m.gone() && now-m.since > freshlyDead {
+// answerMissing answers for a row that the asker does not have.
+func (c *Core) answerMissing(now time.Duration, ans *Answer, mine Line) {
+	if m := c.members[mine.Peer]; m != nil && m.gone() && now-m.since > recentlyDead {
 		return // the asker may have pruned it, and cares no more
 	}
-	ans.News = append(ans.News, c.newsOf(mine.Peer)...)
+	ans.Updates = append(ans.Updates, c.updatesFor(mine.Peer)...)
 }
 
-// compareLine answers a line that both have.
-func (c *Core) compareLine(ans *Answer, mine, theirs Line) {
+// answerKnown answers a line that both have.
+func (c *Core) answerKnown(ans *Answer, mine, theirs Line) {
 	newer := mine.Incarnation > theirs.Incarnation ||
-		mine.Incarnation == theirs.Incarnation && (mine.Revision > theirs.Revision || mine.worse(theirs))
+		mine.Incarnation == theirs.Incarnation && (mine.Revision > theirs.Revision || mine.supersedes(theirs))
 	older := mine.Incarnation < theirs.Incarnation ||
-		mine.Incarnation == theirs.Incarnation && (mine.Revision < theirs.Revision || theirs.worse(mine))
+		mine.Incarnation == theirs.Incarnation && (mine.Revision < theirs.Revision || theirs.supersedes(mine))
 	if newer {
-		ans.News = append(ans.News, c.newsOf(mine.Peer)...)
+		ans.Updates = append(ans.Updates, c.updatesFor(mine.Peer)...)
 	}
 	if older {
 		ans.Wanted = append(ans.Wanted, mine.Peer)
 	}
 }
 
-// newsOf returns what is known of p: its record and, if it is not well, who says so.
-func (c *Core) newsOf(p proto.PeerID) []*News {
+// updatesFor returns what is known of p: its record and, if it is not well, who says so.
+func (c *Core) updatesFor(p proto.PeerID) []*Update {
 	if p == c.self {
-		return []*News{c.own.news}
+		return []*Update{c.own.record}
 	}
 	m := c.members[p]
 	if m == nil || m.record == nil {
 		return nil
 	}
-	news := []*News{m.record}
+	updates := []*Update{m.record}
 	if m.suspicion != nil {
-		news = append(news, m.suspicion.by[:min(len(m.suspicion.by), 3)]...)
+		updates = append(updates, m.suspicion.by[:min(len(m.suspicion.by), 3)]...)
 	}
-	return news
+	return updates
 }
 
 // Answered takes the answer to an ask. It returns how the exchange goes on; nil: it is
 // complete.
 func (c *Core) Answered(now time.Duration, from proto.PeerID, a *Ask, ans *Answer) (*Ask, []Action) {
 	c.begin(now)
-	c.spoke(now, from)
-	c.learn(now, from, ans.News)
+	c.heardFrom(now, from)
+	c.learn(now, from, ans.Updates)
 	if m := c.members[from]; m != nil {
 		m.synced = now
 	}
 	var next *Ask
 	switch {
-	case ans.More && ans.last().Compare(a.After) > 0:
-		next = c.Ask(ans.last(), ans.Wanted)
+	case ans.More && ans.lastKey().Compare(a.After) > 0:
+		next = c.Ask(ans.lastKey(), ans.Wanted)
 	case !a.Until.IsZero():
 		next = c.Ask(a.Until, ans.Wanted)
 	case len(ans.Wanted) > 0:
 		// Only what was asked for: the lines are compared to the end already.
-		next = c.Ask(last, ans.Wanted)
+		next = c.Ask(maxPeerID, ans.Wanted)
 	}
 	return next, c.end(now)
 }
 
-// last is behind every peer.
-var last = func() (p proto.PeerID) {
+// maxPeerID is behind every peer.
+var maxPeerID = func() (p proto.PeerID) {
 	for i := range p {
 		p[i] = 0xff
 	}

@@ -8,17 +8,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// mend lets a and b exchange until they are done and returns the steps it took.
-func mend(t *testing.T, now time.Duration, a, b *Core) int {
+// syncCores lets a and b exchange until they are done and returns the steps it took.
+func syncCores(t *testing.T, now time.Duration, a, b *Core) int {
 	t.Helper()
 	steps := 0
 	for ask := a.Ask(proto.PeerID{}, nil); ask != nil; steps++ {
-		if len(ask.Lines) > proto.MaxDigests || len(ask.News) > proto.MaxRumors || steps > 500 {
-			t.Fatalf("step %d: %d lines, %d news", steps, len(ask.Lines), len(ask.News))
+		if len(ask.Lines) > proto.MaxDigests || len(ask.Updates) > proto.MaxRumors || steps > 500 {
+			t.Fatalf("step %d: %d lines, %d news", steps, len(ask.Lines), len(ask.Updates))
 		}
 		ans, _ := b.Answer(now, a.self, ask)
-		if len(ans.News) > proto.MaxRumors || len(ans.Wanted) > proto.MaxRumors {
-			t.Fatalf("step %d: %d news, %d wanted", steps, len(ans.News), len(ans.Wanted))
+		if len(ans.Updates) > proto.MaxRumors || len(ans.Wanted) > proto.MaxRumors {
+			t.Fatalf("step %d: %d news, %d wanted", steps, len(ans.Updates), len(ans.Wanted))
 		}
 		ask, _ = a.Answered(now, b.self, ask, ans)
 	}
@@ -38,7 +38,7 @@ func TestExchangeMakesTwoNodesEqual(t *testing.T) {
 				p := &simNode{s: s, id: simID(i + 2), boot: 5, state: proto.NodeRunning}
 				for _, c := range []*Core{a, b} {
 					if r.IntN(3) > 0 { // who knows what, and how much of it
-						c.Heard(s.now, s.nodes[0].id, []*News{p.Record(p.boot<<20+uint64(r.IntN(3)), 1+uint64(r.IntN(3)))})
+						c.Updates(s.now, s.nodes[0].id, []*Update{p.Record(p.boot<<20+uint64(r.IntN(3)), 1+uint64(r.IntN(3)))})
 					}
 					if m := c.members[p.id]; m != nil && r.IntN(10) == 0 {
 						by := &simNode{id: simID(5000 + i)} // each has its own, so that none is silenced
@@ -46,14 +46,14 @@ func TestExchangeMakesTwoNodesEqual(t *testing.T) {
 					}
 				}
 			}
-			steps := mend(t, s.now, a, b)
+			steps := syncCores(t, s.now, a, b)
 			if a.Root() != b.Root() {
-				mend(t, s.now, a, b) // a suspicion of an incarnation that the other did not know yet
+				syncCores(t, s.now, a, b) // a suspicion of an incarnation that the other did not know yet
 			}
 			if a.Root() != b.Root() {
 				t.Errorf("%d rows, seed %d: they differ after %d steps", n, seed, steps)
 			}
-			if again := mend(t, s.now, a, b); again > n/proto.MaxDigests+1 {
+			if again := syncCores(t, s.now, a, b); again > n/proto.MaxDigests+1 {
 				t.Errorf("%d rows, seed %d: %d steps with nothing to say", n, seed, again)
 			}
 			if seed == 0 {
@@ -65,7 +65,7 @@ func TestExchangeMakesTwoNodesEqual(t *testing.T) {
 
 // A rumor rides on probes a bounded number of times, at most eight a message, and a
 // newer statement takes the place of an older one.
-func TestRumorsAreToldABoundedNumberOfTimes(t *testing.T) {
+func TestRumorsAreSentABoundedNumberOfTimes(t *testing.T) {
 	var r rumors
 	r.init()
 	n := &simNode{id: simID(1), boot: 1}
@@ -77,13 +77,13 @@ func TestRumorsAreToldABoundedNumberOfTimes(t *testing.T) {
 	if len(r.waiting) > maxRumors {
 		t.Errorf("%d rumors wait", len(r.waiting))
 	}
-	told := map[*News]int{}
+	told := map[*Update]int{}
 	for range 10_000 {
-		news := r.take(nil, proto.MaxPiggyback, transmits(20))
-		if len(news) > proto.MaxPiggyback {
-			t.Fatalf("%d rumors in a message", len(news))
+		updates := r.take(nil, proto.MaxPiggyback, transmits(20))
+		if len(updates) > proto.MaxPiggyback {
+			t.Fatalf("%d rumors in a message", len(updates))
 		}
-		for _, n := range news {
+		for _, n := range updates {
 			told[n]++
 		}
 	}

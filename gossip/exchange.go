@@ -30,14 +30,14 @@ const (
 
 var errSync = errors.New("gossip: not an answer to a sync")
 
-// exchanges begins those that the core asks for.
-func (r *Room) exchanges(ctx context.Context) error {
+// exchangeLoop begins those that the core asks for.
+func (r *Runner) exchangeLoop(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case p := <-r.syncs:
-			if err := r.exchangeInTime(ctx, p); err != nil && ctx.Err() == nil {
+			if err := r.exchangeOnce(ctx, p); err != nil && ctx.Err() == nil {
 				r.met.syncs.WithLabelValues("failed").Inc()
 				r.log.Debug("an exchange did not come to its end", "peer", p, "error", err)
 			}
@@ -45,18 +45,18 @@ func (r *Room) exchanges(ctx context.Context) error {
 	}
 }
 
-// exchangeInTime is exchange within exchangeTime. Another one with p may begin after it.
-func (r *Room) exchangeInTime(ctx context.Context, p proto.PeerID) error {
+// exchangeOnce is exchange within exchangeTime. Another one with p may begin after it.
+func (r *Runner) exchangeOnce(ctx context.Context, p proto.PeerID) error {
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.busy, p)
+		delete(r.syncing, p)
 	}()
 	return r.Compare(ctx, p)
 }
 
 // Compare exchanges with p, now: then this node knows what p does, revocations included.
-func (r *Room) Compare(ctx context.Context, p proto.PeerID) error {
+func (r *Runner) Compare(ctx context.Context, p proto.PeerID) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
 	_, err := r.exchange(ctx, p)
@@ -65,13 +65,13 @@ func (r *Room) Compare(ctx context.Context, p proto.PeerID) error {
 
 // exchange compares what the two know, step by step, until both know the same. It
 // reports whether they did at its end.
-func (r *Room) exchange(ctx context.Context, p proto.PeerID) (bool, error) {
+func (r *Runner) exchange(ctx context.Context, p proto.PeerID) (bool, error) {
 	r.mu.Lock()
 	ask := r.core.Ask(proto.PeerID{}, nil)
 	r.mu.Unlock()
 	var revoked []*proto.Rumor
 	for range maxSteps {
-		ans, wanted, theirs, err := r.stepOf(ctx, p, ask, revoked)
+		ans, wanted, theirs, err := r.exchangeStep(ctx, p, ask, revoked)
 		if err != nil {
 			return false, err
 		}
@@ -80,20 +80,20 @@ func (r *Room) exchange(ctx context.Context, p proto.PeerID) (bool, error) {
 			next, actions = r.core.Answered(now, p, ask, ans)
 			return actions
 		})
-		if revoked = r.ended.rumors(wanted); next == nil && len(revoked) > 0 {
-			next = &Ask{After: last}
+		if revoked = r.revoked.rumors(wanted); next == nil && len(revoked) > 0 {
+			next = &Ask{After: maxPeerID}
 		}
 		if next == nil {
 			r.met.syncs.WithLabelValues("complete").Inc()
-			return r.agrees(theirs), nil
+			return r.sameRoot(theirs), nil
 		}
 		ask = next
 	}
 	return false, fmt.Errorf("exchange with %s: no end after %d steps", p.Short(), maxSteps)
 }
 
-// stepOf sends one ask and reads what answers it.
-func (r *Room) stepOf(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*proto.Rumor) (ans *Answer, wanted [][32]byte, root []byte, err error) {
+// exchangeStep sends one ask and reads what answers it.
+func (r *Runner) exchangeStep(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*proto.Rumor) (ans *Answer, wanted [][32]byte, root []byte, err error) {
 	payload, err := proto.Encode(nil, r.request(ask, revoked))
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), err)
@@ -112,10 +112,10 @@ func (r *Room) stepOf(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*
 		return nil, nil, nil, fmt.Errorf("exchange with %s: %w", p.Short(), err)
 	}
 	ans = &Answer{More: reply.GetMore()}
-	ans.News, _ = r.believe(ctx, reply.GetRumors())
+	ans.Updates, _ = r.verifyRumors(ctx, reply.GetRumors())
 	for _, rumor := range reply.GetRumors() {
 		if s := rumor.GetRevocation(); s != nil {
-			ans.Ended = later(ans.Ended, identity.RevocationID(s))
+			ans.LastRevocation = maxPeer(ans.LastRevocation, identity.RevocationID(s))
 		}
 	}
 	for _, w := range reply.GetWanted() {
@@ -123,8 +123,8 @@ func (r *Room) stepOf(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*
 		if err != nil {
 			return nil, nil, nil, fmt.Errorf("exchange with %s: %w: %w", p.Short(), errSync, err)
 		}
-		if r.ended.knows(id) {
-			wanted, ans.Ended = append(wanted, id), later(ans.Ended, id)
+		if r.revoked.knows(id) {
+			wanted, ans.LastRevocation = append(wanted, id), maxPeer(ans.LastRevocation, id)
 		} else {
 			ans.Wanted = append(ans.Wanted, id)
 		}
@@ -132,26 +132,26 @@ func (r *Room) stepOf(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*
 	return ans, wanted, reply.GetRoot(), nil
 }
 
-func later(a, b proto.PeerID) proto.PeerID {
+func maxPeer(a, b proto.PeerID) proto.PeerID {
 	if b.Compare(a) > 0 {
 		return b
 	}
 	return a
 }
 
-// agrees reports whether this node knows the same as one whose root is theirs.
-func (r *Room) agrees(theirs []byte) bool {
+// sameRoot reports whether this node knows the same as one whose root is theirs.
+func (r *Runner) sameRoot(theirs []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	root := r.root()
 	equal := bytes.Equal(theirs, root[:])
-	r.compared(r.now(), equal)
+	r.rootCompared(r.now(), equal)
 	return equal
 }
 
 // request returns the message of an ask that fits.
-func (r *Room) request(ask *Ask, revoked []*proto.Rumor) *proto.SyncRequest {
-	m := &proto.SyncRequest{Rumors: revoked, Revocations: r.ended.narrow(ask)}
+func (r *Runner) request(ask *Ask, revoked []*proto.Rumor) *proto.SyncRequest {
+	m := &proto.SyncRequest{Rumors: revoked, Revocations: r.revoked.limitAsk(ask)}
 	if !ask.After.IsZero() {
 		m.After = ask.After[:]
 	}
@@ -163,8 +163,8 @@ func (r *Room) request(ask *Ask, revoked []*proto.Rumor) *proto.SyncRequest {
 		m.Digests = append(m.Digests, &proto.Digest{Peer: l.Peer[:], Incarnation: l.Incarnation, Revision: l.Revision, Liveness: l.Liveness})
 	}
 	size := proto.Size(m)
-	for _, n := range ask.News {
-		rumor := r.introduced(n)
+	for _, n := range ask.Updates {
+		rumor := r.withIntroduction(n)
 		if size += proto.Size(rumor) + 8; size > maxTopic || len(m.Rumors) >= proto.MaxRumors {
 			break // it is wanted again the next time
 		}
@@ -174,14 +174,14 @@ func (r *Room) request(ask *Ask, revoked []*proto.Rumor) *proto.SyncRequest {
 }
 
 // Sync answers a SYNC of a member with a SYNCED.
-func (r *Room) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
-	if !r.ears.member(from, nil) {
+func (r *Runner) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
+	if !r.verifier.member(from, nil) {
 		r.met.strangers.Inc()
 		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errStranger)
 	}
 	var q proto.SyncRequest
 	if m.GetType() != proto.TypeSync || len(m.GetPayload()) > proto.MaxControl {
-		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errForm)
+		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errMalformed)
 	}
 	if err := proto.DecodeKnown(m.GetPayload(), &q); err != nil {
 		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
@@ -193,11 +193,11 @@ func (r *Room) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*
 	ended := make([][32]byte, 0, len(q.GetRevocations()))
 	for _, b := range q.GetRevocations() {
 		if len(b) != 32 {
-			return nil, fmt.Errorf("sync of %s: %w: a revocation's id of %d bytes", from.Short(), errForm, len(b))
+			return nil, fmt.Errorf("sync of %s: %w: a revocation's id of %d bytes", from.Short(), errMalformed, len(b))
 		}
 		ended = append(ended, [32]byte(b))
 	}
-	ask.News, _ = r.believe(ctx, q.GetRumors())
+	ask.Updates, _ = r.verifyRumors(ctx, q.GetRumors())
 	var ans *Answer
 	var root [32]byte
 	r.step(func(now time.Duration) (actions []Action) {
@@ -224,7 +224,7 @@ func askOf(q *proto.SyncRequest) (*Ask, error) {
 		}
 		p, err := proto.PeerIDFrom(e.from)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errForm, err)
+			return nil, fmt.Errorf("%w: %w", errMalformed, err)
 		}
 		*e.to = p
 	}
@@ -232,7 +232,7 @@ func askOf(q *proto.SyncRequest) (*Ask, error) {
 	for _, d := range q.GetDigests() {
 		p, err := proto.PeerIDFrom(d.GetPeer())
 		if err != nil || p.Compare(before) <= 0 || !ask.covers(p) {
-			return nil, fmt.Errorf("%w: the digests are not in order", errForm)
+			return nil, fmt.Errorf("%w: the digests are not in order", errMalformed)
 		}
 		before = p
 		ask.Lines = append(ask.Lines, Line{p, d.GetIncarnation(), d.GetRevision(), d.GetLiveness()})
@@ -240,22 +240,22 @@ func askOf(q *proto.SyncRequest) (*Ask, error) {
 	return ask, nil
 }
 
-// compared notes how long it took from a difference to equality. r.mu is held.
-func (r *Room) compared(now time.Duration, same bool) {
+// rootCompared notes how long it took from a difference to equality. r.mu is held.
+func (r *Runner) rootCompared(now time.Duration, same bool) {
 	switch {
-	case !same && r.differs == 0:
-		r.differs = now
-	case same && r.differs > 0:
-		r.met.converged.Observe((now - r.differs).Seconds())
-		r.differs = 0
+	case !same && r.differsSince == 0:
+		r.differsSince = now
+	case same && r.differsSince > 0:
+		r.met.converged.Observe((now - r.differsSince).Seconds())
+		r.differsSince = 0
 	}
 }
 
 // root returns the hash over all that this node knows, revocations included. r.mu is
 // held.
-func (r *Room) root() [32]byte {
+func (r *Runner) root() [32]byte {
 	root := r.core.Root()
-	ended := r.ended.root()
+	ended := r.revoked.root()
 	if ended == ([32]byte{}) {
 		return root
 	}
@@ -272,7 +272,7 @@ type Agreement struct {
 
 // Converge exchanges with every node that is not gone, now, and returns who agrees. Of
 // those that were never heard it tries the connected ones.
-func (r *Room) Converge(ctx context.Context) []Agreement {
+func (r *Runner) Converge(ctx context.Context) []Agreement {
 	var all []Agreement
 	var mu sync.Mutex
 	var g errgroup.Group

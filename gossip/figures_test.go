@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// spread is how a figure is written: median and worst.
-type spread []time.Duration
+// durations is how a figure is written: median and worst.
+type durations []time.Duration
 
-func (s spread) String() string {
+func (s durations) String() string {
 	if len(s) == 0 {
 		return "none"
 	}

@@ -19,17 +19,17 @@ type trial struct {
 	counts   Counts
 }
 
-// weather runs twenty nodes for d: a tenth of the messages is lost, two nodes at a time
+// runFaults runs twenty nodes for d: a tenth of the messages is lost, two nodes at a time
 // stand still for 1 to 30 seconds, and every three minutes one dies and comes back a
 // minute later.
-func weather(seed uint64, d time.Duration, t Tuning) trial {
+func runFaults(seed uint64, d time.Duration, t Tuning) trial {
 	s := newSim(seed, 20, t)
 	s.loss = 0.1
 	s.run(30 * time.Second)
 	r := trial{hours: d.Hours()}
 	died := map[*simNode]time.Duration{}
 	s.events = func(at *simNode, e *Event) {
-		if e.What != Changed || e.To != Dead {
+		if e.Kind != Changed || e.To != Dead {
 			return
 		}
 		r.verdicts++
@@ -89,7 +89,7 @@ func trials(seeds int, d time.Duration, t Tuning) trial {
 	for w := range 2 {
 		wg.Go(func() {
 			for seed := w; seed < seeds; seed += 2 {
-				r := weather(uint64(seed), d, t)
+				r := runFaults(uint64(seed), d, t)
 				mu.Lock()
 				all.add(r)
 				mu.Unlock()
@@ -104,7 +104,7 @@ func trials(seeds int, d time.Duration, t Tuning) trial {
 // of Lifeguard give twenty times fewer false verdicts, and see a death at most half as
 // late again. It is 4 virtual hours of each, or BALEFIRE_GOSSIP_HOURS in meshes that run
 // for five.
-func TestLifeguardIsRightMoreOften(t *testing.T) {
+func TestLifeguardHasFewerFalseVerdicts(t *testing.T) {
 	seeds, each, enough := 4, time.Hour, 100
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_GOSSIP_HOURS")); err == nil {
 		seeds, each, enough = (n+4)/5, 5*time.Hour, 200
@@ -116,7 +116,7 @@ func TestLifeguardIsRightMoreOften(t *testing.T) {
 		trial
 	}{{"plain", plain}, {"lifeguard", ours}} {
 		t.Logf("%s: %.0f h, %d verdicts, %d false (%.2f an hour), detection mean %v, %v; %.1f messages a node and second; %+v", r.name, r.hours, r.verdicts,
-			r.wrong, float64(r.wrong)/r.hours, mean(r.detect), spread(r.detect), float64(r.messages)/r.hours/3600/20, r.counts)
+			r.wrong, float64(r.wrong)/r.hours, mean(r.detect), durations(r.detect), float64(r.messages)/r.hours/3600/20, r.counts)
 	}
 	if plain.wrong < 20*ours.wrong || plain.wrong < enough {
 		t.Errorf("%d false verdicts, %d with plain SWIM", ours.wrong, plain.wrong)

@@ -14,9 +14,9 @@ type member struct {
 	busy        bool // there is work for it
 	recovering  bool // is in Core.recovering
 	incarnation uint64
-	record      *News         // newest
+	record      *Update       // newest
 	since       time.Duration // of status
-	recover     time.Duration // new work is kept away until then
+	eligibleAt  time.Duration // new work is kept away until then
 	flaps       int           // within that time
 	synced      time.Duration // when the last exchange with it was; 0: never
 	suspicion   *suspicion    // of a suspect and, as the proof of the verdict, of the dead
@@ -42,25 +42,25 @@ func (m *member) gone() bool { return m.status == Dead || m.status == Left }
 
 // eligible reports whether m may have new work.
 func (m *member) eligible(now time.Duration) bool {
-	return m.status == Alive && now >= m.recover && m.state() == proto.NodeRunning
+	return m.status == Alive && now >= m.eligibleAt && m.state() == proto.NodeRunning
 }
 
 // A path is what probes measured of the way to a member.
 type path struct {
-	rtt, vary time.Duration // smoothed, as TCP does it; 0: not measured
-	loss      float64       // of direct probes, smoothed
-	heard     time.Duration // when it last spoke to this node; 0: never
-	replied   time.Duration // when it answered the last direct probe; 0: it did not
+	rtt, rttvar time.Duration // smoothed, as TCP does it; 0: not measured
+	loss        float64       // of direct probes, smoothed
+	heard       time.Duration // when it last spoke to this node; 0: never
+	replied     time.Duration // when it answered the last direct probe; 0: it did not
 }
 
 // answered takes a round trip into account.
 func (p *path) answered(rtt time.Duration) {
 	p.loss *= 15.0 / 16
 	if p.rtt == 0 {
-		p.rtt, p.vary = max(rtt, 1), rtt/2
+		p.rtt, p.rttvar = max(rtt, 1), rtt/2
 		return
 	}
-	p.vary += ((p.rtt - rtt).Abs() - p.vary) / 4
+	p.rttvar += ((p.rtt - rtt).Abs() - p.rttvar) / 4
 	p.rtt = max(p.rtt+(rtt-p.rtt)/8, 1)
 }
 
@@ -69,7 +69,7 @@ func (p *path) missed() { p.loss, p.replied = p.loss+(1-p.loss)/16, 0 }
 
 // timeout returns how long to wait for an answer over p.
 func (p *path) timeout(least time.Duration) time.Duration {
-	return min(max(least, p.rtt+4*p.vary), maxTimeout)
+	return min(max(least, p.rtt+4*p.rttvar), maxTimeout)
 }
 
 // maxTimeout bounds what a measured path can make of a timeout.

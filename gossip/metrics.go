@@ -9,12 +9,12 @@ import (
 
 // metrics count what the room does. They work without a registry.
 type metrics struct {
-	rtt, age, converged                      prometheus.Histogram
-	heard, said, refused, strangers, dropped prometheus.Counter
-	syncs                                    *prometheus.CounterVec
+	rtt, age, converged                              prometheus.Histogram
+	accepted, published, refused, strangers, dropped prometheus.Counter
+	syncs                                            *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer, r *Room) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, r *Runner) (*metrics, error) {
 	histogram := func(name, help string, first float64) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "balefire_gossip_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(first, 2, 14)})
 	}
@@ -25,8 +25,8 @@ func newMetrics(reg prometheus.Registerer, r *Room) (*metrics, error) {
 		rtt:       histogram("probe_rtt_seconds", "Round trips of direct probes.", 0.0005),
 		age:       histogram("rumor_age_seconds", "Age of records when they arrive, by two clocks.", 0.001),
 		converged: histogram("convergence_seconds", "From the sight of a difference to another node until both know the same.", 0.01),
-		heard:     counter("rumors_heard_total", "Statements that were believed."),
-		said:      counter("rumors_published_total", "Statements of this node that were published."),
+		accepted:  counter("rumors_heard_total", "Statements that were believed."),
+		published: counter("rumors_published_total", "Statements of this node that were published."),
 		refused:   counter("rumors_refused_total", "Messages and statements that were malformed or forged."),
 		strangers: counter("rumors_strangers_total", "Messages and statements by nodes that are not known as members."),
 		dropped:   counter("messages_dropped_total", "Messages for which there was no room."),
@@ -38,19 +38,19 @@ func newMetrics(reg prometheus.Registerer, r *Room) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	return m, errors.Join(reg.Register(m.rtt), reg.Register(m.age), reg.Register(m.converged), reg.Register(m.heard), reg.Register(m.said),
-		reg.Register(m.refused), reg.Register(m.strangers), reg.Register(m.dropped), reg.Register(m.syncs), reg.Register(view{r}))
+	return m, errors.Join(reg.Register(m.rtt), reg.Register(m.age), reg.Register(m.converged), reg.Register(m.accepted), reg.Register(m.published),
+		reg.Register(m.refused), reg.Register(m.strangers), reg.Register(m.dropped), reg.Register(m.syncs), reg.Register(coreCollector{r}))
 }
 
-// arrived notes how old a record is when it comes.
-func (m *metrics) arrived(now time.Time, n *News) {
+// recordAge notes how old a record is when it comes.
+func (m *metrics) recordAge(now time.Time, n *Update) {
 	if at := n.Record.GetTimeMs(); at > 0 {
 		m.age.Observe(max(0, now.Sub(time.UnixMilli(at)).Seconds()))
 	}
 }
 
-// A view shows the core's own counts.
-type view struct{ r *Room }
+// A coreCollector shows the core's own counts.
+type coreCollector struct{ r *Runner }
 
 var (
 	descMembers  = prometheus.NewDesc("balefire_gossip_members", "Other nodes, by what is believed of them.", []string{"state"}, nil)
@@ -65,14 +65,14 @@ var (
 )
 
 // Describe and Collect make a view a prometheus.Collector.
-func (v view) Describe(ch chan<- *prometheus.Desc) {
+func (v coreCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descMembers, descHealth, descIsolated, descProbes, descRefuted, descOwn, descVerdicts, descFlaps, descPruned} {
 		ch <- d
 	}
 }
 
 // Collect reads the core.
-func (v view) Collect(ch chan<- prometheus.Metric) {
+func (v coreCollector) Collect(ch chan<- prometheus.Metric) {
 	s := v.r.Summary()
 	count := func(d *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)

@@ -12,24 +12,24 @@ const (
 	never = time.Duration(math.MaxInt64)
 	// maxHealth is the worst score of local health, as Lifeguard has it.
 	maxHealth = 8
-	// poorHealth is a score at which a node takes itself for the one that is ill.
-	poorHealth = 5
-	// maxChores bounds the probes that a node makes for others at a time.
-	maxChores = 64
+	// degradedHealth is a score at which a node takes itself for the one that is ill.
+	degradedHealth = 5
+	// maxIndirectProbes bounds the probes that a node makes for others at a time.
+	maxIndirectProbes = 64
 )
 
 // probing is the round of probes of a core.
 type probing struct {
-	number uint64
-	due    time.Duration // the next direct probe
-	turn   uint          // counts probes: every second one goes to the busy, if there are any
-	ring   []*member     // in random order; each is probed once a round
-	at     int
-	queue  []*member // busy ones, in turn
-	open   []*probe
-	chores []chore
+	number    uint64
+	due       time.Duration // the next direct probe
+	count     uint          // counts probes: every second one goes to the busy, if there are any
+	ring      []*member     // in random order; each is probed once a round
+	at        int
+	busyQueue []*member // busy ones, in turn
+	pending   []*probe
+	indirect  []indirectProbe
 
-	measured []time.Duration // round trips, until they are read
+	rtts []time.Duration // round trips, until they are read
 }
 
 // A probe waits for an answer of its target.
@@ -43,38 +43,38 @@ type probe struct {
 	helpers []*member     // of these, who has not answered that it hears nothing either
 }
 
-// A chore is a probe that a helper makes for another node.
-type chore struct {
-	number uint64 // of this node's probe
-	asker  proto.PeerID
-	theirs uint64 // number of the asker's
-	target proto.PeerID
-	sent   time.Duration
-	end    time.Duration
+// A indirectProbe is a probe that a helper makes for another node.
+type indirectProbe struct {
+	number      uint64 // of this node's probe
+	asker       proto.PeerID
+	askerNumber uint64 // number of the asker's
+	target      proto.PeerID
+	sent        time.Duration
+	end         time.Duration
 }
 
 // next returns when something of p is due.
 func (p *probing) next() time.Duration {
 	next := p.due
-	for _, o := range p.open {
+	for _, o := range p.pending {
 		next = min(next, o.ask, o.end)
 	}
-	for i := range p.chores {
-		next = min(next, p.chores[i].end)
+	for i := range p.indirect {
+		next = min(next, p.indirect[i].end)
 	}
 	return next
 }
 
-// shift moves what p waits for.
-func (p *probing) shift(d time.Duration) {
-	for _, o := range p.open {
+// postpone moves what p waits for.
+func (p *probing) postpone(d time.Duration) {
+	for _, o := range p.pending {
 		o.end += d
 		if o.ask != never {
 			o.ask += d
 		}
 	}
-	for i := range p.chores {
-		p.chores[i].end += d
+	for i := range p.indirect {
+		p.indirect[i].end += d
 	}
 }
 
@@ -83,33 +83,33 @@ func (p *probing) add(m *member, at int) {
 	last := len(p.ring) - 1
 	p.ring[at], p.ring[last] = p.ring[last], p.ring[at]
 	if m.busy {
-		p.queue = append(p.queue, m)
+		p.busyQueue = append(p.busyQueue, m)
 	}
 }
 
 func (p *probing) remove(m *member) {
 	is := func(o *member) bool { return o == m }
 	p.ring = slices.DeleteFunc(p.ring, is)
-	p.queue = slices.DeleteFunc(p.queue, is)
-	p.open = slices.DeleteFunc(p.open, func(o *probe) bool { return o.target == m })
+	p.busyQueue = slices.DeleteFunc(p.busyQueue, is)
+	p.pending = slices.DeleteFunc(p.pending, func(o *probe) bool { return o.target == m })
 }
 
-func (p *probing) busy(m *member, busy bool) {
-	p.queue = slices.DeleteFunc(p.queue, func(o *member) bool { return o == m })
+func (p *probing) setBusy(m *member, busy bool) {
+	p.busyQueue = slices.DeleteFunc(p.busyQueue, func(o *member) bool { return o == m })
 	if busy {
-		p.queue = append(p.queue, m)
+		p.busyQueue = append(p.busyQueue, m)
 	}
 }
 
 // tickProbes asks helpers, gives up, answers for chores and begins the next probe.
 func (c *Core) tickProbes(now time.Duration) {
 	p := &c.probing
-	for i := 0; i < len(p.open); {
-		o := p.open[i]
+	for i := 0; i < len(p.pending); {
+		o := p.pending[i]
 		switch {
 		case now >= o.end:
-			p.open = slices.Delete(p.open, i, i+1)
-			c.failed(now, o)
+			p.pending = slices.Delete(p.pending, i, i+1)
+			c.probeFailed(now, o)
 			continue
 		case now >= o.ask:
 			o.ask = never
@@ -117,11 +117,11 @@ func (c *Core) tickProbes(now time.Duration) {
 		}
 		i++
 	}
-	p.chores = slices.DeleteFunc(p.chores, func(ch chore) bool {
+	p.indirect = slices.DeleteFunc(p.indirect, func(ch indirectProbe) bool {
 		if now < ch.end {
 			return false
 		}
-		c.do(Action{Do: DoReply, Peer: ch.asker, Number: ch.theirs, Target: ch.target, Missed: true})
+		c.do(Action{Kind: DoReply, Peer: ch.asker, Number: ch.askerNumber, Target: ch.target, Missed: true})
 		return true
 	})
 	if now >= p.due {
@@ -134,7 +134,7 @@ func (c *Core) tickProbes(now time.Duration) {
 // well or nobody has work for anybody, shorter when there is some.
 func (c *Core) interval() time.Duration {
 	d := c.t.ProbeInterval
-	if len(c.probing.queue) > 0 {
+	if len(c.probing.busyQueue) > 0 {
 		d /= 2 // every second probe is for those with work, the others keep their pace
 	}
 	return d * time.Duration(1+c.health())
@@ -147,9 +147,9 @@ func (c *Core) health() int {
 	return c.own.health
 }
 
-// worse and better move the local health.
-func (c *Core) worse(n int) { c.own.health = min(c.own.health+n, maxHealth) }
-func (c *Core) better()     { c.own.health = max(c.own.health-1, 0) }
+// degrade and better move the local health.
+func (c *Core) degrade(n int) { c.own.health = min(c.own.health+n, maxHealth) }
+func (c *Core) improve()      { c.own.health = max(c.own.health-1, 0) }
 
 // probe sends one direct probe.
 func (c *Core) probe(now time.Duration) {
@@ -162,8 +162,8 @@ func (c *Core) probe(now time.Duration) {
 	c.probing.number++
 	o := &probe{number: c.probing.number, target: m, sent: now, ask: now + timeout}
 	o.end = now + max(3*timeout, c.t.ProbeInterval*time.Duration(1+c.health()))
-	c.probing.open = append(c.probing.open, o)
-	c.do(Action{Do: DoProbe, Peer: m.id, Number: o.number, News: c.piggyback(m)})
+	c.probing.pending = append(c.probing.pending, o)
+	c.do(Action{Kind: DoProbe, Peer: m.id, Number: o.number, Updates: c.piggyback(m)})
 }
 
 // nextTarget returns whom to probe: now and then a suspect, so that it hears of the
@@ -171,15 +171,15 @@ func (c *Core) probe(now time.Duration) {
 // else the next of the round.
 func (c *Core) nextTarget() *member {
 	p := &c.probing
-	p.turn++
+	p.count++
 	if n := len(c.suspects); n > 0 && !c.t.Plain && c.rand.IntN(max(c.alive, 1)) < 3 {
 		if m := c.suspects[c.rand.IntN(n)]; !c.isProbed(m) {
 			return m
 		}
 	}
-	if len(p.queue) > 0 && p.turn%2 == 0 {
-		m := p.queue[0]
-		p.queue = append(p.queue[1:], m)
+	if len(p.busyQueue) > 0 && p.count%2 == 0 {
+		m := p.busyQueue[0]
+		p.busyQueue = append(p.busyQueue[1:], m)
 		if m.status != Left && !c.isProbed(m) {
 			return m
 		}
@@ -199,7 +199,7 @@ func (c *Core) nextTarget() *member {
 }
 
 func (c *Core) isProbed(m *member) bool {
-	return slices.ContainsFunc(c.probing.open, func(o *probe) bool { return o.target == m })
+	return slices.ContainsFunc(c.probing.pending, func(o *probe) bool { return o.target == m })
 }
 
 // askHelpers has others probe the target of o.
@@ -207,7 +207,7 @@ func (c *Core) askHelpers(o *probe) {
 	for _, h := range c.pick(c.t.Helpers, func(m *member) bool { return m.status == Alive && m != o.target }) {
 		o.asked, o.helpers = o.asked+1, append(o.helpers, h)
 		c.counts.Indirect++
-		c.do(Action{Do: DoProbe, Peer: h.id, Target: o.target.id, Number: o.number, News: c.piggyback(h)})
+		c.do(Action{Kind: DoProbe, Peer: h.id, Target: o.target.id, Number: o.number, Updates: c.piggyback(h)})
 	}
 }
 
@@ -229,16 +229,16 @@ func (c *Core) pick(n int, fit func(*member) bool) []*member {
 	return picked
 }
 
-// failed takes note that nobody reached the target of o. Helpers that said that they
+// probeFailed takes note that nobody reached the target of o. Helpers that said that they
 // did not either clear this node; those that said nothing make it doubt itself.
-func (c *Core) failed(now time.Duration, o *probe) {
+func (c *Core) probeFailed(now time.Duration, o *probe) {
 	c.counts.Misses++
 	o.target.path.missed()
 	switch {
 	case o.asked == 0:
-		c.worse(1)
+		c.degrade(1)
 	case len(o.helpers) > 0:
-		c.worse(len(o.helpers))
+		c.degrade(len(o.helpers))
 	}
 	if o.target.status == Alive || o.target.status == Suspect {
 		c.suspect(now, o.target, c.self, nil)
@@ -246,14 +246,14 @@ func (c *Core) failed(now time.Duration, o *probe) {
 }
 
 // Probe answers another node's probe: for itself, or by probing target in turn.
-func (c *Core) Probe(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, news []*News) []Action {
+func (c *Core) Probe(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, updates []*Update) []Action {
 	c.begin(now)
-	c.spoke(now, from)
-	c.learn(now, from, news)
+	c.heardFrom(now, from)
+	c.learn(now, from, updates)
 	switch {
 	case target.IsZero() || target == c.self:
-		c.do(Action{Do: DoReply, Peer: from, Target: target, Number: number, News: c.piggybackTo(from)})
-	case len(c.probing.chores) < maxChores && target != from && c.members[target] != nil:
+		c.do(Action{Kind: DoReply, Peer: from, Target: target, Number: number, Updates: c.piggybackTo(from)})
+	case len(c.probing.indirect) < maxIndirectProbes && target != from && c.members[target] != nil:
 		c.help(now, from, number, c.members[target])
 	}
 	return c.end(now)
@@ -265,22 +265,22 @@ func (c *Core) help(now time.Duration, from proto.PeerID, number uint64, target 
 	c.probing.number++
 	// The answer that there was none has to be back before the asker gives up.
 	wait := target.path.timeout(c.t.ProbeTimeout) * 4 / 5
-	c.probing.chores = append(c.probing.chores, chore{
-		number: c.probing.number, asker: from, theirs: number, target: target.id, sent: now, end: now + wait,
+	c.probing.indirect = append(c.probing.indirect, indirectProbe{
+		number: c.probing.number, asker: from, askerNumber: number, target: target.id, sent: now, end: now + wait,
 	})
-	c.do(Action{Do: DoProbe, Peer: target.id, Number: c.probing.number, News: c.piggyback(target)})
+	c.do(Action{Kind: DoProbe, Peer: target.id, Number: c.probing.number, Updates: c.piggyback(target)})
 }
 
 // Reply takes the answer to a probe.
-func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, missed bool, news []*News) []Action {
+func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, missed bool, updates []*Update) []Action {
 	c.begin(now)
-	c.spoke(now, from)
-	c.learn(now, from, news)
+	c.heardFrom(now, from)
+	c.learn(now, from, updates)
 	if target.IsZero() || target == from {
 		c.answered(now, from, number)
 		return c.end(now)
 	}
-	for i, o := range c.probing.open {
+	for i, o := range c.probing.pending {
 		if o.number != number || o.target.id != target {
 			continue
 		}
@@ -292,10 +292,10 @@ func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target
 			o.helpers = slices.Delete(o.helpers, at, at+1)
 			break
 		}
-		c.probing.open = slices.Delete(c.probing.open, i, i+1)
+		c.probing.pending = slices.Delete(c.probing.pending, i, i+1)
 		o.target.path.missed() // the direct way
 		c.counts.Acks++
-		c.better()
+		c.improve()
 		break
 	}
 	return c.end(now)
@@ -303,23 +303,23 @@ func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target
 
 // answered takes the answer of from itself to a probe of this node.
 func (c *Core) answered(now time.Duration, from proto.PeerID, number uint64) {
-	for i, o := range c.probing.open {
+	for i, o := range c.probing.pending {
 		if o.number == number && o.target.id == from {
-			c.probing.open = slices.Delete(c.probing.open, i, i+1)
+			c.probing.pending = slices.Delete(c.probing.pending, i, i+1)
 			o.target.path.answered(now - o.sent)
 			o.target.path.replied = now
-			if len(c.probing.measured) < maxMeasured {
-				c.probing.measured = append(c.probing.measured, now-o.sent)
+			if len(c.probing.rtts) < maxRTTs {
+				c.probing.rtts = append(c.probing.rtts, now-o.sent)
 			}
 			c.counts.Acks++
-			c.better()
+			c.improve()
 			return
 		}
 	}
-	for i, ch := range c.probing.chores {
+	for i, ch := range c.probing.indirect {
 		if ch.number == number && ch.target == from {
-			c.probing.chores = slices.Delete(c.probing.chores, i, i+1)
-			c.do(Action{Do: DoReply, Peer: ch.asker, Number: ch.theirs, Target: ch.target, News: c.piggybackTo(ch.asker)})
+			c.probing.indirect = slices.Delete(c.probing.indirect, i, i+1)
+			c.do(Action{Kind: DoReply, Peer: ch.asker, Number: ch.askerNumber, Target: ch.target, Updates: c.piggybackTo(ch.asker)})
 			return
 		}
 	}

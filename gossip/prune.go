@@ -14,25 +14,25 @@ import (
 func (c *Core) Prune(now, age time.Duration, limit int, dry bool) ([]proto.PeerID, []Action) {
 	c.begin(now)
 	if dry {
-		return ids(c.stale(now, age, limit)), c.end(now)
+		return ids(c.prunable(now, age, limit)), c.end(now)
 	}
 	return ids(c.prune(now, age, limit)), c.end(now)
 }
 
 func (c *Core) prune(now, age time.Duration, limit int) []*member {
-	stale := c.stale(now, age, limit)
+	stale := c.prunable(now, age, limit)
 	for _, m := range stale {
 		c.counts.Pruned++
-		c.graves.dig(m.id, m.incarnation)
+		c.tombstones.add(m.id, m.incarnation)
 		c.remove(m)
 		c.row(m.id) // it is a member of the mesh still, of which nothing was heard
-		c.tell(Event{What: Pruned, Peer: m.id, From: m.status, Incarnation: m.incarnation, After: now - m.since})
+		c.emit(Event{Kind: Pruned, Peer: m.id, From: m.status, Incarnation: m.incarnation, After: now - m.since})
 	}
 	return stale
 }
 
-// stale returns the rows that may be forgotten.
-func (c *Core) stale(now, age time.Duration, limit int) []*member {
+// prunable returns the rows that may be forgotten.
+func (c *Core) prunable(now, age time.Duration, limit int) []*member {
 	var stale []*member
 	for _, m := range c.members {
 		if m.gone() && now-m.since > age {
@@ -54,14 +54,14 @@ func (c *Core) remove(m *member) {
 	c.suspects = slices.DeleteFunc(c.suspects, is)
 	c.recovering = slices.DeleteFunc(c.recovering, is)
 	c.rumors.drop(m.id)
-	delete(c.trust.of, m.id)
+	delete(c.accusationLimit.byPeer, m.id)
 	switch m.status {
 	case Alive, Suspect:
 		c.alive--
 	case Left:
 		c.left--
 	}
-	c.known = nil
+	c.cachedDigest = nil
 }
 
 func ids(rows []*member) []proto.PeerID {

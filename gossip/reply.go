@@ -6,9 +6,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A part of a reply is all that it says of one node, or of one revocation. They share
+// A replyPart of a reply is all that it says of one node, or of one revocation. They share
 // the space of keys that an exchange goes through in order.
-type part struct {
+type replyPart struct {
 	key    proto.PeerID
 	rumors []*proto.Rumor
 	wanted bool
@@ -17,10 +17,10 @@ type part struct {
 // reply returns the message of an answer, and of the revocations that the asker lacks
 // or knows alone, in order. It ends before the first part that does not fit: the asker
 // goes on behind the last one in it.
-func (r *Room) reply(ask *Ask, ans *Answer, ended [][32]byte, root [32]byte) *proto.SyncReply {
+func (r *Runner) reply(ask *Ask, ans *Answer, ended [][32]byte, root [32]byte) *proto.SyncReply {
 	m := &proto.SyncReply{More: ans.More, Root: root[:]}
 	size := proto.Size(m)
-	for _, p := range r.parts(ask, ans, ended) {
+	for _, p := range r.replyParts(ask, ans, ended) {
 		for _, rumor := range p.rumors {
 			size += proto.Size(rumor) + 8
 		}
@@ -39,14 +39,14 @@ func (r *Room) reply(ask *Ask, ans *Answer, ended [][32]byte, root [32]byte) *pr
 	return m
 }
 
-// parts returns what is to be said, in order of keys.
-func (r *Room) parts(ask *Ask, ans *Answer, ended [][32]byte) []*part {
-	var parts []*part
-	of := make(map[proto.PeerID]*part)
-	at := func(key proto.PeerID) *part {
+// replyParts returns what is to be said, in order of keys.
+func (r *Runner) replyParts(ask *Ask, ans *Answer, ended [][32]byte) []*replyPart {
+	var parts []*replyPart
+	of := make(map[proto.PeerID]*replyPart)
+	at := func(key proto.PeerID) *replyPart {
 		p := of[key]
 		if p == nil {
-			p = &part{key: key}
+			p = &replyPart{key: key}
 			of[key] = p
 			parts = append(parts, p)
 		}
@@ -56,10 +56,10 @@ func (r *Room) parts(ask *Ask, ans *Answer, ended [][32]byte) []*part {
 	for _, l := range ask.Lines {
 		known[l.Peer] = true
 	}
-	for _, n := range ans.News {
+	for _, n := range ans.Updates {
 		rumor := n.Rumor
 		if !known[n.Peer] {
-			rumor = r.introduced(n)
+			rumor = r.withIntroduction(n)
 		}
 		p := at(n.Peer)
 		p.rumors = append(p.rumors, rumor)
@@ -67,12 +67,12 @@ func (r *Room) parts(ask *Ask, ans *Answer, ended [][32]byte) []*part {
 	for _, id := range ans.Wanted {
 		at(id).wanted = true
 	}
-	until := last
+	until := maxPeerID
 	if ans.More {
-		until = ans.last() // the asker goes on behind it
+		until = ans.lastKey() // the asker goes on behind it
 	}
-	lacking, unknown := r.ended.compare(ask, ended)
-	for _, e := range lacking {
+	missing, unknown := r.revoked.diff(ask, ended)
+	for _, e := range missing {
 		if id := proto.PeerID(e.ID()); id.Compare(until) <= 0 {
 			p := at(id)
 			p.rumors = append(p.rumors, &proto.Rumor{Revocation: e.Signed})
@@ -85,6 +85,6 @@ func (r *Room) parts(ask *Ask, ans *Answer, ended [][32]byte) []*part {
 			}
 		}
 	}
-	slices.SortFunc(parts, func(a, b *part) int { return a.key.Compare(b.key) })
+	slices.SortFunc(parts, func(a, b *replyPart) int { return a.key.Compare(b.key) })
 	return parts
 }

@@ -11,56 +11,56 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// revoked is what the room knows of revocations: those that the Directory keeps. It is
+// revokedSet is what the room knows of revocations: those that the Directory keeps. It is
 // safe for concurrent use.
-type revoked struct {
+type revokedSet struct {
 	mu  sync.Mutex
 	set identity.Revocations
 }
 
 // loadRevoked reads what the Directory keeps.
-func (r *Room) loadRevoked() {
+func (r *Runner) loadRevoked() {
 	keeper, ok := r.dir.(Revoker)
 	if !ok {
 		return
 	}
 	for _, s := range keeper.Revocations() {
 		if e, err := r.mesh.VerifyRevocation(s); err == nil {
-			r.ended.add(e)
+			r.revoked.add(e)
 		}
 	}
 }
 
 // add takes r, and returns which others it made void.
-func (e *revoked) add(r identity.Revocation) (void []identity.Revocation) {
+func (e *revokedSet) add(r identity.Revocation) (void []identity.Revocation) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, void = e.set.Add(r)
 	return void
 }
 
-func (e *revoked) root() [32]byte { e.mu.Lock(); defer e.mu.Unlock(); return e.set.Sum() }
+func (e *revokedSet) root() [32]byte { e.mu.Lock(); defer e.mu.Unlock(); return e.set.Sum() }
 
-func (e *revoked) count() int { e.mu.Lock(); defer e.mu.Unlock(); all, _ := e.set.Len(); return all }
+func (e *revokedSet) count() int { e.mu.Lock(); defer e.mu.Unlock(); all, _ := e.set.Len(); return all }
 
-func (e *revoked) knows(id [32]byte) bool { e.mu.Lock(); defer e.mu.Unlock(); return e.set.Has(id) }
+func (e *revokedSet) knows(id [32]byte) bool { e.mu.Lock(); defer e.mu.Unlock(); return e.set.Has(id) }
 
 // void reports whether r counts for nothing, as far as is known here.
-func (e *revoked) void(r identity.Revocation) bool {
+func (e *revokedSet) void(r identity.Revocation) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.set.Void(r)
 }
 
-// ends reports whether m was revoked.
-func (e *revoked) ends(m identity.Member) bool {
+// revokes reports whether m was revoked.
+func (e *revokedSet) revokes(m identity.Member) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.set.Revokes(m)
 }
 
 // rumors returns the revocations with these ids.
-func (e *revoked) rumors(ids [][32]byte) (all []*proto.Rumor) {
+func (e *revokedSet) rumors(ids [][32]byte) (all []*proto.Rumor) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, id := range ids {
@@ -71,9 +71,9 @@ func (e *revoked) rumors(ids [][32]byte) (all []*proto.Rumor) {
 	return all
 }
 
-// narrow returns the ids in the range of a. When they are more than a message holds, a
+// limitAsk returns the ids in the range of a. When they are more than a message holds, a
 // ends with the last that does: the exchange goes on behind it.
-func (e *revoked) narrow(a *Ask) [][]byte {
+func (e *revokedSet) limitAsk(a *Ask) [][]byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ids := e.set.IDs(a.After, a.Until)
@@ -91,10 +91,10 @@ func (e *revoked) narrow(a *Ask) [][]byte {
 	return all
 }
 
-// compare holds the ids of an asker against those known here in the same range: what it
+// diff holds the ids of an asker against those known here in the same range: what it
 // lacks, no more than one over what a reply holds, and the ids that are not known here,
 // both in order.
-func (e *revoked) compare(a *Ask, theirs [][32]byte) (lacking []identity.Revocation, unknown [][32]byte) {
+func (e *revokedSet) diff(a *Ask, theirs [][32]byte) (missing []identity.Revocation, unknown [][32]byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	have := make(map[[32]byte]bool, len(theirs))
@@ -104,61 +104,61 @@ func (e *revoked) compare(a *Ask, theirs [][32]byte) (lacking []identity.Revocat
 		}
 	}
 	for _, id := range e.set.IDs(a.After, a.Until) {
-		if r, ok := e.set.Get(id); ok && !have[id] && len(lacking) <= proto.MaxRumors {
-			lacking = append(lacking, r)
+		if r, ok := e.set.Get(id); ok && !have[id] && len(missing) <= proto.MaxRumors {
+			missing = append(missing, r)
 		}
 	}
-	return lacking, unknown
+	return missing, unknown
 }
 
 // Revoke takes a revocation, keeps it and spreads it.
-func (r *Room) Revoke(ctx context.Context, s *proto.Signed) error {
+func (r *Runner) Revoke(ctx context.Context, s *proto.Signed) error {
 	e, err := r.mesh.VerifyRevocation(s)
 	if err != nil {
 		return fmt.Errorf("revoke: %w", err)
 	}
-	if r.ended.void(e) {
+	if r.revoked.void(e) {
 		return fmt.Errorf("revoke: %w: this admin was revoked itself", identity.ErrNotAdmin)
 	}
-	if err := r.end(ctx, e); err != nil {
+	if err := r.applyRevocation(ctx, e); err != nil {
 		return fmt.Errorf("revoke: %w", err)
 	}
-	if err := r.say(ctx, &proto.Rumors{Rumors: []*proto.Rumor{{Revocation: s}}}); err != nil {
+	if err := r.broadcast(ctx, &proto.Rumors{Rumors: []*proto.Rumor{{Revocation: s}}}); err != nil {
 		r.log.Debug("a revocation was not published: the exchanges carry it", "error", err)
 	}
 	return nil
 }
 
-// endSigned takes a revocation that came from somewhere.
-func (r *Room) endSigned(ctx context.Context, s *proto.Signed) {
+// receiveRevocation takes a revocation that came from somewhere.
+func (r *Runner) receiveRevocation(ctx context.Context, s *proto.Signed) {
 	e, err := r.mesh.VerifyRevocation(s)
 	if err != nil {
 		r.met.refused.Inc()
 		return
 	}
-	if err := r.end(ctx, e); err != nil {
+	if err := r.applyRevocation(ctx, e); err != nil {
 		r.log.Warn("a revocation was not kept: it comes again", "error", err)
 	}
 }
 
-// end keeps e, and forgets whom it names. One that counts for nothing is passed over:
+// applyRevocation keeps e, and forgets whom it names. One that counts for nothing is passed over:
 // who brought it will hear why.
-func (r *Room) end(ctx context.Context, e identity.Revocation) error {
+func (r *Runner) applyRevocation(ctx context.Context, e identity.Revocation) error {
 	keeper, ok := r.dir.(Revoker)
 	if !ok {
 		return fmt.Errorf("%w: this node keeps no revocations", identity.ErrBadRecord)
 	}
-	if r.ended.knows(e.ID()) || r.ended.void(e) {
+	if r.revoked.knows(e.ID()) || r.revoked.void(e) {
 		return nil
 	}
 	if err := keeper.Revoke(ctx, e.Signed); err != nil {
 		return err
 	}
-	if void := r.ended.add(e); len(void) > 0 {
+	if void := r.revoked.add(e); len(void) > 0 {
 		r.alarm(e.Peer, fmt.Sprintf("an admin was revoked, and with it the %d revocations that it signed: look whom it put out, and revoke again who should stay out", len(void)))
 	}
 	for _, m := range r.Members() {
-		if (e.Peer.IsZero() || e.Peer == m.Peer) && !r.ears.member(m.Peer, nil) {
+		if (e.Peer.IsZero() || e.Peer == m.Peer) && !r.verifier.member(m.Peer, nil) {
 			r.step(func(now time.Duration) []Action { return r.core.Forgotten(now, m.Peer) })
 		}
 	}
@@ -166,7 +166,7 @@ func (r *Room) end(ctx context.Context, e identity.Revocation) error {
 }
 
 // alarm tells people of what needs them.
-func (r *Room) alarm(p proto.PeerID, cause string) {
+func (r *Runner) alarm(p proto.PeerID, cause string) {
 	r.log.Warn(cause, "peer", p)
-	r.out.event(Event{What: Alarm, Peer: p, Cause: cause})
+	r.out.event(Event{Kind: Alarm, Peer: p, Cause: cause})
 }

@@ -9,42 +9,42 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// keep gives h a revocation as if it had been on its disk.
-func (h *home) keep(s *proto.Signed, err error) {
-	h.town.t.Helper()
+// addRevocation gives h a revocation as if it had been on its disk.
+func (h *testNode) addRevocation(s *proto.Signed, err error) {
+	h.mesh.t.Helper()
 	if err == nil {
-		err = h.Revoke(h.town.t.Context(), s)
+		err = h.Revoke(h.mesh.t.Context(), s)
 	}
 	if err != nil {
-		h.town.t.Fatal(err)
+		h.mesh.t.Fatal(err)
 	}
 }
 
 // Two nodes that each know of hundreds of revocations which the other lacks, more than
 // a message names, know all of them after one exchange, and a third that knew none.
-func TestAThousandRevocationsAreCompared(t *testing.T) {
+func TestThousandRevocationsSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTown(t, 3)
-		w.meetAll()
+		w := newTestMesh(t, 3)
+		w.introduceAll()
 		for i := range 1000 {
 			s, err := w.root.Revoke(identity.Revocation{Peer: proto.PeerID{byte(i), byte(i >> 8), 1}}, time.Now())
 			for h := range 2 {
 				if i%3 == h || i%3 == 2 {
-					w.order[h].keep(s, err)
+					w.order[h].addRevocation(s, err)
 				}
 			}
 		}
 		w.start()
-		defer w.end()
+		defer w.stop()
 		w.wait(5*time.Second, "1000 revocations are known to all", func() bool {
 			for _, h := range w.order {
-				if h.room.Summary().Revocations != 1000 {
+				if h.runner.Summary().Revocations != 1000 {
 					return false
 				}
 			}
 			return w.equal()
 		})
-		for _, a := range w.order[2].room.Converge(t.Context()) {
+		for _, a := range w.order[2].runner.Converge(t.Context()) {
 			if !a.Same || a.Err != nil {
 				t.Errorf("no agreement with %s: %+v", a.Peer.Short(), a)
 			}
@@ -54,36 +54,36 @@ func TestAThousandRevocationsAreCompared(t *testing.T) {
 
 // Records and revocations share the keys that an exchange goes through in order: where
 // both sides lack many of both, no step passes over what another step does not bring.
-func TestRecordsAndRevocationsAreComparedTogether(t *testing.T) {
+func TestRecordsAndRevocationsSyncTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const others, ended = 120, 700
-		w := newTown(t, 2)
+		w := newTestMesh(t, 2)
 		for range others {
 			w.add()
 		}
-		w.meetAll()
-		v := &victim{town: w}
+		w.introduceAll()
+		v := &receiver{testMesh: w}
 		for i := range ended {
 			s, err := w.root.Revoke(identity.Revocation{Peer: proto.PeerID{byte(i), byte(i >> 8), 1}}, time.Now())
-			w.order[i%2].keep(s, err)
+			w.order[i%2].addRevocation(s, err)
 		}
 		for i, h := range w.order[:2] {
 			var err error
-			if h.room, err = Open(h.keys, w.mesh, h, h, Config{Boot: 1000, Seed: 1}); err != nil {
+			if h.runner, err = Open(h.keys, w.mesh, h, h, Config{Boot: 1000, Seed: 1}); err != nil {
 				t.Fatal(err)
 			}
 			h.up = true
 			for at := 2 + i; at < len(w.order); at += 2 {
-				news, _ := h.room.believe(t.Context(), []*proto.Rumor{v.record(w.order[at], 0, 1)})
-				h.room.step(func(now time.Duration) []Action { return h.room.core.Heard(now, w.order[at].keys.Peer(), news) })
+				updates, _ := h.runner.verifyRumors(t.Context(), []*proto.Rumor{v.record(w.order[at], 0, 1)})
+				h.runner.step(func(now time.Duration) []Action { return h.runner.core.Updates(now, w.order[at].keys.Peer(), updates) })
 			}
 		}
-		a, b := w.order[0].room, w.order[1].room
+		a, b := w.order[0].runner, w.order[1].runner
 		same, err := a.exchange(t.Context(), w.order[1].keys.Peer())
 		if err != nil || !same {
 			t.Errorf("after one exchange they agree: %v, %v", same, err)
 		}
-		for _, r := range []*Room{a, b} {
+		for _, r := range []*Runner{a, b} {
 			if s := r.Summary(); s.Revocations != ended || s.ByStatus[Alive] != others+1 {
 				t.Errorf("%d revocations, %d alive", s.Revocations, s.ByStatus[Alive])
 			}
@@ -94,17 +94,17 @@ func TestRecordsAndRevocationsAreComparedTogether(t *testing.T) {
 // A mesh in which the key of an admin was stolen: what the thief revoked while the
 // founder was away is void where the founder's word comes, which is everywhere, and who
 // was put out is alive again.
-func TestTheFounderUndoesWhatAThiefRevoked(t *testing.T) {
+func TestFounderVoidsRevocationsByThief(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTown(t, 5)
+		w := newTestMesh(t, 5)
 		thief := identity.NewKeys(seeded(99), time.Now())
 		own, err := w.root.IssueMember(identity.Member{Peer: thief.Peer(), Name: "admin", Roles: []string{identity.RoleAdmin}}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.meetAll()
+		w.introduceAll()
 		w.start()
-		defer w.end()
+		defer w.stop()
 		time.Sleep(5 * time.Second)
 		founder, victim := w.order[0], w.order[4]
 		founder.stop()
@@ -112,42 +112,42 @@ func TestTheFounderUndoesWhatAThiefRevoked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.order[1].room.Revoke(t.Context(), s); err != nil {
+		if err := w.order[1].runner.Revoke(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 		w.wait(5*time.Second, "the victim is out", func() bool {
-			return w.order[1].sees(victim) == Unknown && w.order[2].sees(victim) == Unknown && w.order[3].sees(victim) == Unknown
+			return w.order[1].status(victim) == Unknown && w.order[2].status(victim) == Unknown && w.order[3].status(victim) == Unknown
 		})
-		founder.keep(w.root.Revoke(identity.Revocation{Peer: thief.Peer()}, time.Now()))
+		founder.addRevocation(w.root.Revoke(identity.Revocation{Peer: thief.Peer()}, time.Now()))
 		founder.start()
 		w.wait(10*time.Second, "the founder's word is known", func() bool {
 			for _, h := range w.order {
-				if h.room.Summary().Revocations != 1 || h.room.ended.knows(identity.RevocationID(s)) {
+				if h.runner.Summary().Revocations != 1 || h.runner.revoked.knows(identity.RevocationID(s)) {
 					return false
 				}
 			}
 			return true
 		})
 		for _, h := range w.order[:4] {
-			h.room.Connected(victim.keys.Peer(), true) // it is dialled again
-			victim.room.Connected(h.keys.Peer(), true)
+			h.runner.Connected(victim.keys.Peer(), true) // it is dialled again
+			victim.runner.Connected(h.keys.Peer(), true)
 		}
 		w.wait(10*time.Second, "the victim is back", func() bool { return w.all(victim, Alive) && w.equal() })
-		if !w.order[1].alarmed() {
+		if !w.order[1].hasAlarm() {
 			t.Error("nobody was told that revocations are void")
 		}
-		if err := w.order[1].room.Revoke(t.Context(), s); err == nil {
+		if err := w.order[1].runner.Revoke(t.Context(), s); err == nil {
 			t.Error("the thief's word is taken again")
 		}
 	})
 }
 
-// alarmed reports whether h was told of an alarm.
-func (h *home) alarmed() bool {
+// hasAlarm reports whether h was told of an alarm.
+func (h *testNode) hasAlarm() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range h.events {
-		if e.What == Alarm {
+		if e.Kind == Alarm {
 			return true
 		}
 	}

@@ -17,60 +17,60 @@ type rumors struct {
 }
 
 type rumor struct {
-	news *News
-	sent int
+	update *Update
+	sent   int
 }
 
 func (r *rumors) init() { r.waiting = make([]rumor, 0, 16) }
 
 // add takes n up and drops what it makes void.
-func (r *rumors) add(n *News) {
+func (r *rumors) add(n *Update) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(o rumor) bool {
-		return o.news.Peer == n.Peer && (o.news.Incarnation < n.Incarnation || o.news.By == n.By)
+		return o.update.Peer == n.Peer && (o.update.Incarnation < n.Incarnation || o.update.By == n.By)
 	})
 	if len(r.waiting) >= maxRumors {
 		r.waiting = r.waiting[:maxRumors-1]
 	}
-	r.waiting = slices.Insert(r.waiting, 0, rumor{news: n})
+	r.waiting = slices.Insert(r.waiting, 0, rumor{update: n})
 }
 
 // drop forgets the news of p.
 func (r *rumors) drop(p proto.PeerID) {
-	r.waiting = slices.DeleteFunc(r.waiting, func(o rumor) bool { return o.news.Peer == p || o.news.By == p })
+	r.waiting = slices.DeleteFunc(r.waiting, func(o rumor) bool { return o.update.Peer == p || o.update.By == p })
 }
 
 // take appends up to room of them to news and counts it.
-func (r *rumors) take(news []*News, room, limit int) []*News {
-	n := min(room, len(r.waiting))
+func (r *rumors) take(updates []*Update, runner, limit int) []*Update {
+	n := min(runner, len(r.waiting))
 	if n <= 0 {
-		return news
+		return updates
 	}
 	head := make([]rumor, 0, proto.MaxPiggyback)
 	for _, o := range r.waiting[:n] {
-		if !slices.Contains(news, o.news) {
-			news = append(news, o.news)
+		if !slices.Contains(updates, o.update) {
+			updates = append(updates, o.update)
 		}
 		if o.sent++; o.sent < limit {
 			head = append(head, o)
 		}
 	}
 	r.waiting = append(slices.Delete(r.waiting, 0, n), head...)
-	return news
+	return updates
 }
 
 // piggyback returns what rides on a message to m: at the front what is said of m, so
 // that it can answer, and news.
-func (c *Core) piggyback(m *member) []*News {
-	var news []*News
+func (c *Core) piggyback(m *member) []*Update {
+	var updates []*Update
 	if m.suspicion != nil && !c.t.Plain && len(m.suspicion.by) > 0 {
-		news = append(news, m.suspicion.by[0])
+		updates = append(updates, m.suspicion.by[0])
 	}
-	return c.rumors.take(news, proto.MaxPiggyback-len(news), transmits(c.alive+1))
+	return c.rumors.take(updates, proto.MaxPiggyback-len(updates), transmits(c.alive+1))
 }
 
 // piggybackTo is piggyback for somebody who may be unknown, or forgotten: who is in a
 // grave is told that it is dead, so that it can come back with a higher incarnation.
-func (c *Core) piggybackTo(p proto.PeerID) []*News {
+func (c *Core) piggybackTo(p proto.PeerID) []*Update {
 	if m := c.members[p]; m != nil {
 		if m.status == Dead && c.t.Plain { // SWIM has no other way back
 			return m.suspicion.by[:1]
@@ -79,76 +79,76 @@ func (c *Core) piggybackTo(p proto.PeerID) []*News {
 			return c.piggyback(m)
 		}
 	}
-	if inc, buried := c.graves.of[p]; buried {
-		return []*News{c.voice.Accuse(p, inc, proto.Dead)}
+	if inc, buried := c.tombstones.byPeer[p]; buried {
+		return []*Update{c.signer.Accuse(p, inc, proto.Dead)}
 	}
 	return c.rumors.take(nil, proto.MaxPiggyback, transmits(c.alive+1))
 }
 
-// maxGraves bounds how many forgotten nodes are remembered by their incarnation.
-const maxGraves = 4096
+// maxTombstones bounds how many forgotten nodes are remembered by their incarnation.
+const maxTombstones = 4096
 
-// graves remembers the last incarnation of nodes whose rows were pruned: an old record
+// tombstones remembers the last incarnation of nodes whose rows were pruned: an old record
 // that still goes round does not bring them back.
-type graves struct {
-	of    map[proto.PeerID]uint64
-	order []proto.PeerID // the oldest first
+type tombstones struct {
+	byPeer map[proto.PeerID]uint64
+	order  []proto.PeerID // the oldest first
 }
 
-func (g *graves) init() { g.of = make(map[proto.PeerID]uint64) }
+func (g *tombstones) init() { g.byPeer = make(map[proto.PeerID]uint64) }
 
-func (g *graves) dig(p proto.PeerID, incarnation uint64) {
-	g.open(p)
-	if len(g.order) >= maxGraves {
-		delete(g.of, g.order[0])
+func (g *tombstones) add(p proto.PeerID, incarnation uint64) {
+	g.remove(p)
+	if len(g.order) >= maxTombstones {
+		delete(g.byPeer, g.order[0])
 		g.order = g.order[1:]
 	}
-	g.of[p] = incarnation
+	g.byPeer[p] = incarnation
 	g.order = append(g.order, p)
 }
 
-func (g *graves) open(p proto.PeerID) {
-	if _, ok := g.of[p]; ok {
-		delete(g.of, p)
+func (g *tombstones) remove(p proto.PeerID) {
+	if _, ok := g.byPeer[p]; ok {
+		delete(g.byPeer, p)
 		g.order = slices.DeleteFunc(g.order, func(o proto.PeerID) bool { return o == p })
 	}
 }
 
-func (g *graves) covers(p proto.PeerID, incarnation uint64) bool {
-	inc, ok := g.of[p]
+func (g *tombstones) covers(p proto.PeerID, incarnation uint64) bool {
+	inc, ok := g.byPeer[p]
 	return ok && incarnation <= inc
 }
 
 // What one accuser may say: so many accusations at once, and one more each time that
 // trustEvery has passed. Who accuses more is ill, or lies.
 const (
-	trustBurst = 32
-	trustEvery = 2 * time.Second
+	accusationBurst = 32
+	accusationEvery = 2 * time.Second
 )
 
-// trust bounds the accusations of each node that are listened to.
-type trust struct {
-	of map[proto.PeerID]credit
+// accusationLimit bounds the accusations of each node that are listened to.
+type accusationLimit struct {
+	byPeer map[proto.PeerID]tokenBucket
 }
 
-type credit struct {
-	left float64
-	at   time.Duration
+type tokenBucket struct {
+	tokens float64
+	at     time.Duration
 }
 
-func (t *trust) init() { t.of = make(map[proto.PeerID]credit) }
+func (t *accusationLimit) init() { t.byPeer = make(map[proto.PeerID]tokenBucket) }
 
-func (t *trust) take(now time.Duration, p proto.PeerID) bool {
-	c, ok := t.of[p]
+func (t *accusationLimit) allow(now time.Duration, p proto.PeerID) bool {
+	c, ok := t.byPeer[p]
 	if !ok {
-		c = credit{left: trustBurst, at: now}
+		c = tokenBucket{tokens: accusationBurst, at: now}
 	}
-	c.left = min(trustBurst, c.left+float64(now-c.at)/float64(trustEvery))
+	c.tokens = min(accusationBurst, c.tokens+float64(now-c.at)/float64(accusationEvery))
 	c.at = now
-	ok = c.left >= 1
+	ok = c.tokens >= 1
 	if ok {
-		c.left--
+		c.tokens--
 	}
-	t.of[p] = c
+	t.byPeer[p] = c
 	return ok
 }

@@ -12,7 +12,7 @@ import (
 
 // One node has 60 % loss (S26): the others do not lose each other, and it notices by
 // itself that it should take nothing new.
-func TestOneBadLinkDoesNotUnsettleOthers(t *testing.T) {
+func TestOneBadLinkDoesNotAffectOthers(t *testing.T) {
 	var wrong, right int
 	paused, looks := 0, 0
 	for seed := range uint64(6) {
@@ -21,7 +21,7 @@ func TestOneBadLinkDoesNotUnsettleOthers(t *testing.T) {
 		s.bad[0] = 0.6
 		s.events = func(at *simNode, e *Event) {
 			switch {
-			case e.What != Changed || e.To != Dead:
+			case e.Kind != Changed || e.To != Dead:
 			case at.i != 0 && e.Peer != s.nodes[0].id:
 				wrong++
 			case at.i != 0:
@@ -31,7 +31,7 @@ func TestOneBadLinkDoesNotUnsettleOthers(t *testing.T) {
 		for range 600 {
 			s.run(time.Second)
 			looks++
-			if s.nodes[0].core.Poor(s.now) {
+			if s.nodes[0].core.Degraded(s.now) {
 				paused++
 			}
 			for _, n := range s.nodes[1:] {
@@ -69,7 +69,7 @@ func TestPrunedNodesReturn(t *testing.T) {
 			if m := n.core.members[gone.id]; m == nil || m.status != Unknown {
 				t.Fatalf("restart %v: node %d did not prune it", restart, n.i)
 			}
-			n.core.Heard(s.now, s.nodes[0].id, []*News{old})
+			n.core.Updates(s.now, s.nodes[0].id, []*Update{old})
 			if m := n.core.members[gone.id]; m.status != Unknown {
 				t.Fatalf("restart %v: an old record brought it back to node %d", restart, n.i)
 			}
@@ -79,7 +79,7 @@ func TestPrunedNodesReturn(t *testing.T) {
 		} else {
 			s.partition(nil)
 		}
-		if d := s.until(time.Minute, func() bool { return s.agree(asItIs) && s.equal() }); d >= 20*time.Second {
+		if d := s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() }); d >= 20*time.Second {
 			t.Errorf("restart %v: back after %v", restart, d)
 		} else {
 			t.Logf("restart %v: back after %v", restart, d)
@@ -92,7 +92,7 @@ func TestPrunedNodesReturn(t *testing.T) {
 
 // Partitions, one-way cuts and a total outage heal without a hand, and a farewell is
 // believed at once.
-func TestCutsHeal(t *testing.T) {
+func TestPartitionsHeal(t *testing.T) {
 	cuts := map[string]func(a, b int) bool{
 		"two halves":       func(a, b int) bool { return (a < 6) != (b < 6) },
 		"one deaf":         func(a, b int) bool { return b == 3 },
@@ -114,13 +114,13 @@ func TestCutsHeal(t *testing.T) {
 				if name == "everybody alone" && !s.nodes[0].core.Isolated(s.now) {
 					t.Error("a node that hears nobody does not say so")
 				}
-				if name == "one deaf" && !s.nodes[3].core.Poor(s.now) {
+				if name == "one deaf" && !s.nodes[3].core.Degraded(s.now) {
 					t.Error("a deaf node takes itself for well")
 				}
 				s.partition(nil)
-				took = append(took, s.until(5*time.Minute, func() bool { return s.agree(asItIs) && s.equal() }))
+				took = append(took, s.until(5*time.Minute, func() bool { return s.agree(actualStatus) && s.equal() }))
 			}
-			t.Logf("healed after %v", spread(took))
+			t.Logf("healed after %v", durations(took))
 			if worst(took) > 90*time.Second {
 				t.Errorf("healed after %v", worst(took))
 			}
@@ -154,7 +154,7 @@ func TestTotalOutage(t *testing.T) {
 	for _, n := range s.nodes {
 		s.start(n)
 	}
-	if d := s.until(time.Minute, func() bool { return s.agree(asItIs) && s.equal() }); d > 5*time.Second {
+	if d := s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() }); d > 5*time.Second {
 		t.Errorf("all seven are back after %v", d)
 	}
 }
@@ -162,7 +162,7 @@ func TestTotalOutage(t *testing.T) {
 // Dead becomes alive only by a higher incarnation, at every node, whatever happens
 // (I16); nobody's incarnation ever goes back; who flapped waits. 80 virtual hours, or
 // BALEFIRE_GOSSIP_HOURS, over seeds, sizes and kinds of weather.
-func TestManyHours(t *testing.T) {
+func TestInvariantsHoldForManyHours(t *testing.T) {
 	seeds := 20
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_GOSSIP_HOURS")); err == nil {
 		seeds = max(n/4, seeds)
@@ -176,9 +176,9 @@ func TestManyHours(t *testing.T) {
 			for seed := w; seed < seeds; seed += 2 {
 				n := 3 + seed%5
 				s := newSim(uint64(seed), n, Tuning{PruneAge: 20 * time.Minute})
-				watch(t, s)
+				checkIncarnations(t, s)
 				d := 4 * time.Hour
-				storm(s, d)
+				randomFaults(s, d)
 				mu.Lock()
 				all.add(s.counts())
 				hours += d.Hours()
@@ -192,7 +192,7 @@ func TestManyHours(t *testing.T) {
 		"indirect probes": all.Indirect, "helpers": all.Helped, "missed probes": all.Misses, "suspicions": all.Suspicions,
 		"confirmations": all.Confirmations, "verdicts": all.Verdicts, "refutations": all.Refutations, "own refutations": all.OwnRefutations,
 		"returns": all.Returns, "suppressed": all.Suppressed, "pruned": all.Pruned,
-		"pauses": all.Pauses, "old news": all.Old, "accusations of the unheard": all.Unheard,
+		"pauses": all.Pauses, "old news": all.Stale, "accusations of the unheard": all.UnknownIncarnation,
 	} {
 		if n == 0 {
 			t.Errorf("in all these hours there was no case of: %s", name)
@@ -200,8 +200,8 @@ func TestManyHours(t *testing.T) {
 	}
 }
 
-// watch fails t when a node breaks I16.
-func watch(t *testing.T, s *sim) {
+// checkIncarnations fails t when a node breaks I16.
+func checkIncarnations(t *testing.T, s *sim) {
 	type pair struct{ at, of proto.PeerID }
 	seen := map[pair]uint64{}
 	life := map[proto.PeerID]uint64{}
@@ -215,7 +215,7 @@ func watch(t *testing.T, s *sim) {
 			life[at.id] = at.boot
 		}
 		k := pair{at.id, e.Peer}
-		if e.What == Changed {
+		if e.Kind == Changed {
 			if e.From == Dead && e.To == Alive && e.Incarnation <= seen[k] {
 				t.Errorf("at %v node %d: %x came back from the dead with incarnation %d, it died with %d", s.now, at.i, e.Peer[:2], e.Incarnation, seen[k])
 			}
@@ -230,8 +230,8 @@ func watch(t *testing.T, s *sim) {
 	}
 }
 
-// storm lets d pass with faults of all kinds, one after another, and calm between them.
-func storm(s *sim, d time.Duration) {
+// randomFaults lets d pass with faults of all kinds, one after another, and calm between them.
+func randomFaults(s *sim, d time.Duration) {
 	end := s.now + d
 	for s.now < end {
 		n := s.nodes[s.rand.IntN(len(s.nodes))]

@@ -56,20 +56,20 @@ const (
 )
 
 type simEvent struct {
-	at     time.Duration
-	seq    uint64
-	kind   simKind
-	missed bool
-	to     *simNode
-	boot   uint64 // of to when the event is for this life alone; 0: any
-	from   *simNode
-	number uint64
-	target proto.PeerID
-	root   [32]byte
-	news   []*News
-	ask    *Ask
-	answer *Answer
-	do     func()
+	at      time.Duration
+	seq     uint64
+	kind    simKind
+	missed  bool
+	to      *simNode
+	boot    uint64 // of to when the event is for this life alone; 0: any
+	from    *simNode
+	number  uint64
+	target  proto.PeerID
+	root    [32]byte
+	updates []*Update
+	ask     *Ask
+	answer  *Answer
+	do      func()
 }
 
 func simID(i int) (p proto.PeerID) {
@@ -195,14 +195,14 @@ func (s *sim) partition(f func(from, to int) bool) {
 }
 
 // Record and Accuse make n a Voice that signs nothing.
-func (n *simNode) Record(incarnation, revision uint64) *News {
-	return &News{Peer: n.id, By: n.id, Incarnation: incarnation, Record: &proto.NodeRecord{
+func (n *simNode) Record(incarnation, revision uint64) *Update {
+	return &Update{Peer: n.id, By: n.id, Incarnation: incarnation, Record: &proto.NodeRecord{
 		Incarnation: incarnation, Revision: revision, Boot: n.boot, State: n.state,
 	}}
 }
 
-func (n *simNode) Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *News {
-	return &News{Peer: p, By: n.id, Incarnation: incarnation, Liveness: l}
+func (n *simNode) Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *Update {
+	return &Update{Peer: p, By: n.id, Incarnation: incarnation, Liveness: l}
 }
 
 // find returns the node with an id.
@@ -211,18 +211,18 @@ func (s *sim) find(p proto.PeerID) *simNode { return s.nodes[int(p[31])+int(p[1]
 // act does what a core asks for.
 func (s *sim) act(n *simNode, actions []Action) {
 	for i := range actions {
-		switch a := &actions[i]; a.Do {
+		switch a := &actions[i]; a.Kind {
 		case DoProbe, DoReply:
 			s.messages++
 			kind := simProbe
-			if a.Do == DoReply {
+			if a.Kind == DoReply {
 				kind = simReply
 			}
-			s.send(n, s.find(a.Peer), simEvent{kind: kind, number: a.Number, target: a.Target, missed: a.Missed, news: a.News}, true)
+			s.send(n, s.find(a.Peer), simEvent{kind: kind, number: a.Number, target: a.Target, missed: a.Missed, updates: a.Updates}, true)
 		case DoPublish:
 			for _, o := range s.nodes {
 				if o != n && o.up {
-					s.send(n, o, simEvent{kind: simRumors, news: a.News}, true)
+					s.send(n, o, simEvent{kind: simRumors, updates: a.Updates}, true)
 				}
 			}
 		case DoRoot:
@@ -233,7 +233,7 @@ func (s *sim) act(n *simNode, actions []Action) {
 			}
 		case DoSync:
 			s.send(n, s.find(a.Peer), simEvent{kind: simAsk, ask: n.core.Ask(proto.PeerID{}, nil)}, false)
-		case DoTell:
+		case DoEvent:
 			if s.events != nil {
 				s.events(n, a.Event)
 			}
@@ -319,13 +319,13 @@ func (s *sim) deliver(e *simEvent) {
 	n, from := e.to, e.from
 	switch e.kind {
 	case simProbe:
-		s.act(n, n.core.Probe(s.now, from.id, e.number, e.target, e.news))
+		s.act(n, n.core.Probe(s.now, from.id, e.number, e.target, e.updates))
 	case simReply:
-		s.act(n, n.core.Reply(s.now, from.id, e.number, e.target, e.missed, e.news))
+		s.act(n, n.core.Reply(s.now, from.id, e.number, e.target, e.missed, e.updates))
 	case simRumors:
-		s.act(n, n.core.Heard(s.now, from.id, e.news))
+		s.act(n, n.core.Updates(s.now, from.id, e.updates))
 	case simRoot:
-		s.act(n, n.core.Rooted(s.now, from.id, n.core.Root() == e.root))
+		s.act(n, n.core.RootReceived(s.now, from.id, n.core.Root() == e.root))
 	case simAsk:
 		ans, actions := n.core.Answer(s.now, from.id, e.ask)
 		s.send(n, from, simEvent{kind: simAnswer, ask: e.ask, answer: ans}, false)
@@ -359,8 +359,8 @@ func (s *sim) agree(f func(n *simNode) Status) bool {
 	return true
 }
 
-// asItIs says that who is up is alive, and who is not is dead.
-func asItIs(n *simNode) Status {
+// actualStatus says that who is up is alive, and who is not is dead.
+func actualStatus(n *simNode) Status {
 	if n.up {
 		return Alive
 	}
@@ -417,9 +417,9 @@ func (c *Counts) add(o Counts) {
 	c.Pruned += o.Pruned
 	c.StaleDead += o.StaleDead
 	c.Pauses += o.Pauses
-	c.Silenced += o.Silenced
-	c.Old += o.Old
-	c.Unheard += o.Unheard
+	c.Throttled += o.Throttled
+	c.Stale += o.Stale
+	c.UnknownIncarnation += o.UnknownIncarnation
 	c.Refused += o.Refused
 }
 

@@ -13,28 +13,28 @@ import (
 
 // Messages as large as they may be, of one member, leave room for those of others.
 func TestLargeMessagesLeaveRoomForOthers(t *testing.T) {
-	v := newVictim(t)
+	v := newReceiver(t)
 	a, b := v.a.keys.Peer(), v.b.keys.Peer()
 	for range 2 * maxWaitingPeer { // nobody listens
-		v.room.Control(a, &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, proto.MaxControl)})
+		v.runner.Control(a, &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, proto.MaxControl)})
 	}
-	v.room.Control(b, &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, 100)})
-	if !slices.ContainsFunc(v.room.door.waiting, func(g guest) bool { return g.from == b }) {
-		t.Errorf("of %d messages that wait none is of the second member", len(v.room.door.waiting))
+	v.runner.Control(b, &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, 100)})
+	if !slices.ContainsFunc(v.runner.in.waiting, func(g inMsg) bool { return g.from == b }) {
+		t.Errorf("of %d messages that wait none is of the second member", len(v.runner.in.waiting))
 	}
 }
 
 // One member that accuses another again and again, as soon as it has refuted that, does
 // not make it take itself for ill: it goes on to claim work.
-func TestOneAccuserPausesNobody(t *testing.T) {
+func TestOneAccuserCannotPauseANode(t *testing.T) {
 	s := newSim(1, 6, Tuning{})
 	s.run(time.Minute)
 	liar, victim := s.nodes[1], s.nodes[0]
 	poor := 0
 	for range 300 {
-		s.act(victim, victim.core.Heard(s.now, liar.id, []*News{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Suspect)}))
+		s.act(victim, victim.core.Updates(s.now, liar.id, []*Update{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Suspect)}))
 		s.run(time.Second)
-		if victim.core.Poor(s.now) {
+		if victim.core.Degraded(s.now) {
 			poor++
 		}
 	}
@@ -49,7 +49,7 @@ func TestOneAccuserPausesNobody(t *testing.T) {
 // Nor do two, as often as they like: whoever answers this node's probes, or was answered
 // before, says nothing new. Two that answer nothing are heard once, until they have been
 // silent for a minute.
-func TestTwoAccusersPauseNobody(t *testing.T) {
+func TestTwoAccusersCannotPauseANode(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		s := newSim(1, 6, Tuning{})
 		s.run(time.Minute)
@@ -59,10 +59,10 @@ func TestTwoAccusersPauseNobody(t *testing.T) {
 				if !answers {
 					victim.core.members[liar.id].path.replied = 0
 				}
-				s.act(victim, victim.core.Heard(s.now, liar.id, []*News{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Suspect)}))
+				s.act(victim, victim.core.Updates(s.now, liar.id, []*Update{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Suspect)}))
 			}
 			s.run(time.Second)
-			if victim.core.Poor(s.now) {
+			if victim.core.Degraded(s.now) {
 				poor++
 			}
 		}
@@ -77,7 +77,7 @@ func TestTwoAccusersPauseNobody(t *testing.T) {
 
 // A member that says of a dead one that it answers is heard where it was asked to help,
 // and nowhere else: the death is found.
-func TestOnlyHelpersAnswerForOthers(t *testing.T) {
+func TestOnlyHelpersCanVouchForATarget(t *testing.T) {
 	s := newSim(2, 20, Tuning{})
 	s.run(time.Minute)
 	liar, dead := s.nodes[1], s.nodes[2]
@@ -90,7 +90,7 @@ func TestOnlyHelpersAnswerForOthers(t *testing.T) {
 			if n == liar || n == dead {
 				continue
 			}
-			for _, o := range slices.Clone(n.core.probing.open) {
+			for _, o := range slices.Clone(n.core.probing.pending) {
 				if o.target.id != dead.id || o.ask != never {
 					continue
 				}
@@ -106,22 +106,22 @@ func TestOnlyHelpersAnswerForOthers(t *testing.T) {
 	}
 }
 
-// A stalled network is one whose exchanges with some nodes go on and on: each step is
+// A stalledNet network is one whose exchanges with some nodes go on and on: each step is
 // answered at the last moment, and there is always more.
-type stalled struct {
-	*home
+type stalledNet struct {
+	*testNode
 	slow map[proto.PeerID]bool
 
 	mu    sync.Mutex
 	asked map[proto.PeerID]int
 }
 
-func (s *stalled) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error) {
+func (s *stalledNet) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error) {
 	s.mu.Lock()
 	s.asked[p]++
 	s.mu.Unlock()
 	if !s.slow[p] {
-		return s.home.Exchange(ctx, p, m)
+		return s.testNode.Exchange(ctx, p, m)
 	}
 	select {
 	case <-time.After(stepTime - time.Second):
@@ -146,37 +146,37 @@ func (s *stalled) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message
 func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 	for _, liars := range []int{1, maxExchanges - 1, maxExchanges + 1} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newTown(t, liars+3)
-			w.meetAll()
+			w := newTestMesh(t, liars+3)
+			w.introduceAll()
 			me, good := w.order[0], w.order[liars+2].keys.Peer()
 			for _, h := range w.order[1:] {
 				h.start()
 			}
-			net := &stalled{home: me, slow: map[proto.PeerID]bool{}, asked: map[proto.PeerID]int{}}
+			net := &stalledNet{testNode: me, slow: map[proto.PeerID]bool{}, asked: map[proto.PeerID]int{}}
 			for _, h := range w.order[1 : 1+liars] {
 				net.slow[h.keys.Peer()] = true
 			}
-			room, err := Open(me.keys, w.mesh, net, me, Config{Boot: 1, Seed: 1})
+			runner, err := Open(me.keys, w.mesh, net, me, Config{Boot: 1, Seed: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
-			me.stand(room, true)
+			me.setRunner(runner, true)
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			wg.Go(func() { room.Run(ctx) })
+			wg.Go(func() { runner.Run(ctx) })
 			for _, h := range w.order[1:] {
-				room.Connected(h.keys.Peer(), true)
+				runner.Connected(h.keys.Peer(), true)
 			}
 			time.Sleep(time.Minute)
 			before, turns := net.count(good), 12
 			for range turns { // minutes in which the liars always know something else
 				for range 60 {
 					for p := range net.slow {
-						room.rooted(p, [32]byte{1})
+						runner.compareRoot(p, [32]byte{1})
 					}
 					time.Sleep(time.Second)
 				}
-				room.rooted(good, [32]byte{1})
+				runner.compareRoot(good, [32]byte{1})
 			}
 			time.Sleep(time.Minute)
 			want := turns / 2 // an exchange that the other begins does as well
@@ -188,10 +188,10 @@ func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 			}
 			cancel()
 			wg.Wait()
-			me.stand(room, false)
-			w.end()
+			me.setRunner(runner, false)
+			w.stop()
 		})
 	}
 }
 
-func (s *stalled) count(p proto.PeerID) int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked[p] }
+func (s *stalledNet) count(p proto.PeerID) int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked[p] }

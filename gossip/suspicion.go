@@ -13,16 +13,16 @@ type suspicion struct {
 	start     time.Duration
 	deadline  time.Duration
 	low, high time.Duration
-	k         int     // others that must agree for low
-	by        []*News // one of each accuser, at most k+2; at the front the first
+	k         int       // others that must agree for low
+	by        []*Update // one of each accuser, at most k+2; at the front the first
 }
 
 func (s *suspicion) has(p proto.PeerID) bool {
-	return slices.ContainsFunc(s.by, func(n *News) bool { return n.By == p })
+	return slices.ContainsFunc(s.by, func(n *Update) bool { return n.By == p })
 }
 
 // suspect takes an accusation of m by by. news is nil when this node makes it.
-func (c *Core) suspect(now time.Duration, m *member, by proto.PeerID, news *News) {
+func (c *Core) suspect(now time.Duration, m *member, by proto.PeerID, updates *Update) {
 	s := m.suspicion
 	if s == nil || m.status != Suspect {
 		s = c.newSuspicion(now, m)
@@ -35,13 +35,13 @@ func (c *Core) suspect(now time.Duration, m *member, by proto.PeerID, news *News
 	} else {
 		c.counts.Confirmations++
 	}
-	if news == nil {
-		news = c.voice.Accuse(m.id, m.incarnation, proto.Suspect)
-		c.do(Action{Do: DoPublish, News: []*News{news}})
+	if updates == nil {
+		updates = c.signer.Accuse(m.id, m.incarnation, proto.Suspect)
+		c.do(Action{Kind: DoPublish, Updates: []*Update{updates}})
 	}
-	s.by = append(s.by, news)
+	s.by = append(s.by, updates)
 	s.deadline = s.start + refuteIn(s.low, s.high, len(s.by)-1, s.k)
-	c.rumors.add(news)
+	c.rumors.add(updates)
 }
 
 func (c *Core) newSuspicion(now time.Duration, m *member) *suspicion {
@@ -57,34 +57,34 @@ func (c *Core) newSuspicion(now time.Duration, m *member) *suspicion {
 func (c *Core) tickSuspects(now time.Duration) {
 	for i := 0; i < len(c.suspects); {
 		if m := c.suspects[i]; now >= m.suspicion.deadline {
-			c.condemn(now, m, nil) // takes it from the list
+			c.declareDead(now, m, nil) // takes it from the list
 		} else {
 			i++
 		}
 	}
 }
 
-// condemn calls m dead. news is nil when this node came to the verdict.
-func (c *Core) condemn(now time.Duration, m *member, news *News) {
+// declareDead calls m dead. news is nil when this node came to the verdict.
+func (c *Core) declareDead(now time.Duration, m *member, updates *Update) {
 	s := m.suspicion
 	c.counts.Verdicts++
 	by := c.self
-	if news != nil {
-		by = news.By
+	if updates != nil {
+		by = updates.By
 	}
 	c.change(now, m, Dead, by)
-	if news == nil {
-		news = c.voice.Accuse(m.id, m.incarnation, proto.Dead)
+	if updates == nil {
+		updates = c.signer.Accuse(m.id, m.incarnation, proto.Dead)
 		if s == nil || verdicts(s.by) < 3 { // more would tell nobody anything
-			c.do(Action{Do: DoPublish, News: []*News{news}})
+			c.do(Action{Kind: DoPublish, Updates: []*Update{updates}})
 		}
 	}
-	m.suspicion = &suspicion{start: now, deadline: never, by: []*News{news}}
-	c.rumors.add(news)
+	m.suspicion = &suspicion{start: now, deadline: never, by: []*Update{updates}}
+	c.rumors.add(updates)
 }
 
 // verdicts counts the accusations that say DEAD.
-func verdicts(by []*News) (n int) {
+func verdicts(by []*Update) (n int) {
 	for _, a := range by {
 		if a.Liveness == proto.Dead {
 			n++
@@ -114,24 +114,24 @@ func (c *Core) change(now time.Duration, m *member, to Status, by proto.PeerID) 
 	if from == Unknown {
 		c.probing.add(m, c.rand.IntN(len(c.probing.ring)+1))
 	}
-	if from != to && (to == Suspect || to == Dead) && now < m.recover {
+	if from != to && (to == Suspect || to == Dead) && now < m.eligibleAt {
 		m.flaps++
 		c.counts.Suppressed++
-		c.tell(Event{What: Suppressed, Peer: m.id, From: from, To: to, Incarnation: m.incarnation})
+		c.emit(Event{Kind: Suppressed, Peer: m.id, From: from, To: to, Incarnation: m.incarnation})
 	}
 	m.status, m.since = to, now
-	c.known = nil
+	c.cachedDigest = nil
 	if to != Suspect && to != Dead {
 		m.suspicion = nil
 	}
-	c.dwell(now, m, from)
+	c.startRecovery(now, m, from)
 	if from != to {
-		c.tell(Event{What: Changed, Peer: m.id, From: from, To: to, By: by, Incarnation: m.incarnation, After: after})
+		c.emit(Event{Kind: Changed, Peer: m.id, From: from, To: to, By: by, Incarnation: m.incarnation, After: after})
 	}
 }
 
-// dwell keeps new work away from a node that came back, for a while.
-func (c *Core) dwell(now time.Duration, m *member, from Status) {
+// startRecovery keeps new work away from a node that came back, for a while.
+func (c *Core) startRecovery(now time.Duration, m *member, from Status) {
 	if m.status != Alive || from == Unknown || from == Left {
 		return
 	}
@@ -142,7 +142,7 @@ func (c *Core) dwell(now time.Duration, m *member, from Status) {
 	} else {
 		c.counts.Refutations++
 	}
-	m.recover = max(m.recover, now+wait)
+	m.eligibleAt = max(m.eligibleAt, now+wait)
 	if !m.recovering {
 		m.recovering = true
 		c.recovering = append(c.recovering, m)
@@ -152,12 +152,12 @@ func (c *Core) dwell(now time.Duration, m *member, from Status) {
 // tickRecovering tells of those that may have new work again.
 func (c *Core) tickRecovering(now time.Duration) {
 	c.recovering = slices.DeleteFunc(c.recovering, func(m *member) bool {
-		if now < m.recover {
+		if now < m.eligibleAt {
 			return false
 		}
 		m.recovering, m.flaps = false, 0
 		if m.eligible(now) {
-			c.tell(Event{What: Eligible, Peer: m.id, From: m.status, To: m.status, Incarnation: m.incarnation})
+			c.emit(Event{Kind: Eligible, Peer: m.id, From: m.status, To: m.status, Incarnation: m.incarnation})
 		}
 		return true
 	})
@@ -173,9 +173,9 @@ type accuser struct {
 	counted time.Duration // when its word last counted; 0: never
 }
 
-// count takes an accusation of this node into account: enough others who say so, and may
+// countAccusation takes an accusation of this node into account: enough others who say so, and may
 // be right, make it doubt itself.
-func (c *Core) count(now time.Duration, n *News) {
+func (c *Core) countAccusation(now time.Duration, n *Update) {
 	a := accuser{last: now, counted: c.own.accusers[n.By].counted}
 	if c.credible(now, n) {
 		a.counted = now
@@ -199,7 +199,7 @@ func (c *Core) count(now time.Duration, n *News) {
 // that it has, or had until a moment ago, by a node that lives, and that did not answer
 // when this one probed it last. Who goes on and on is answered each time, hears the
 // answer, and says nothing new.
-func (c *Core) credible(now time.Duration, n *News) bool {
+func (c *Core) credible(now time.Duration, n *Update) bool {
 	m := c.members[n.By]
 	switch {
 	case n.Incarnation+1 < c.own.incarnation || c.own.accusers[n.By].last > 0:
@@ -207,7 +207,7 @@ func (c *Core) credible(now time.Duration, n *News) bool {
 	case m == nil || m.status != Alive || m.path.replied > 0 && now-m.path.replied <= accuserMemory:
 		return false
 	}
-	return c.trust.take(now, n.By)
+	return c.accusationLimit.allow(now, n.By)
 }
 
 // Accusers returns who accused this node within the last minute, in order of their ids.
@@ -221,24 +221,24 @@ func (c *Core) Accusers(now time.Duration) (all []proto.PeerID) {
 	return all
 }
 
-// accused takes an accusation of this node itself, and refutes it: only its own
+// handleSelfAccusation takes an accusation of this node itself, and refutes it: only its own
 // incarnation can be raised by it, and only it can raise its own.
-func (c *Core) accused(now time.Duration, n *News) {
+func (c *Core) handleSelfAccusation(now time.Duration, n *Update) {
 	if n.Incarnation > c.own.incarnation {
-		c.tell(Event{What: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "accuses an incarnation that this node never had"})
+		c.emit(Event{Kind: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "accuses an incarnation that this node never had"})
 		return
 	}
 	again := c.own.accusers[n.By].last > 0
-	c.count(now, n)
+	c.countAccusation(now, n)
 	if n.Incarnation < c.own.incarnation {
 		return // answered already
 	}
 	c.counts.OwnRefutations++
 	if !again { // who goes on and on says nothing new of this node's health
-		c.worse(1)
+		c.degrade(1)
 	}
 	c.refute(now)
-	c.tell(Event{What: Refuted, Peer: c.self, By: n.By, Incarnation: c.own.incarnation})
+	c.emit(Event{Kind: Refuted, Peer: c.self, By: n.By, Incarnation: c.own.incarnation})
 }
 
 // Isolated reports whether this node is suspected itself, or hears from nobody though
@@ -251,7 +251,7 @@ func (c *Core) Isolated(now time.Duration) bool {
 	if c.own.accused > 0 && now-c.own.accused < c.t.SuspectRecover {
 		return true
 	}
-	silent := now - c.heardAt
+	silent := now - c.lastHeard
 	if silent <= time.Duration(c.t.SuspicionMult)*c.t.ProbeInterval {
 		return false
 	}
@@ -259,8 +259,8 @@ func (c *Core) Isolated(now time.Duration) bool {
 	return silent > low
 }
 
-// Poor reports whether this node is isolated, or its own probes fail so often that it
+// Degraded reports whether this node is isolated, or its own probes fail so often that it
 // takes itself for the one that is ill.
-func (c *Core) Poor(now time.Duration) bool {
-	return c.Isolated(now) || c.health() >= poorHealth && len(c.members) > 1
+func (c *Core) Degraded(now time.Duration) bool {
+	return c.Isolated(now) || c.health() >= degradedHealth && len(c.members) > 1
 }

@@ -17,12 +17,12 @@ const (
 
 // syncs holds the exchanges that are due.
 type syncs struct {
-	queue []wish
+	queue []pendingSync
 	gap   time.Duration // not before
 }
 
-// A wish is an exchange to come.
-type wish struct {
+// A pendingSync is an exchange to come.
+type pendingSync struct {
 	m     *member
 	since time.Duration // what came from m after that fulfils it
 	due   time.Duration
@@ -36,15 +36,15 @@ func (s *syncs) next() time.Duration {
 	return next
 }
 
-// wantSync asks for an exchange with m. fresh says that there is a new reason.
-func (c *Core) wantSync(now time.Duration, m *member, fresh bool) {
+// requestSync asks for an exchange with m. fresh says that there is a new reason.
+func (c *Core) requestSync(now time.Duration, m *member, fresh bool) {
 	if !fresh && m.synced > 0 && now-m.synced < syncAgain {
 		return
 	}
-	if slices.ContainsFunc(c.syncs.queue, func(w wish) bool { return w.m == m }) {
+	if slices.ContainsFunc(c.syncs.queue, func(w pendingSync) bool { return w.m == m }) {
 		return
 	}
-	c.syncs.queue = append(c.syncs.queue, wish{m: m, since: now, due: now + c.jitter(syncSpread)})
+	c.syncs.queue = append(c.syncs.queue, pendingSync{m: m, since: now, due: now + c.jitter(syncSpread)})
 	if m.status == Unknown {
 		c.timers.sync = min(c.timers.sync, now+syncSoon)
 	}
@@ -61,16 +61,16 @@ func (c *Core) tickSyncs(now time.Duration) {
 		case now >= w.due && now >= s.gap:
 			s.queue = slices.Delete(s.queue, i, i+1)
 			s.gap = now + syncGap
-			c.do(Action{Do: DoSync, Peer: w.m.id})
+			c.do(Action{Kind: DoSync, Peer: w.m.id})
 		default:
 			i++
 		}
 	}
 }
 
-// syncSomebody asks for an exchange with a random node: with one that was never heard
+// syncRandom asks for an exchange with a random node: with one that was never heard
 // if it is connected, now and then with a dead one, else with one that is alive.
-func (c *Core) syncSomebody(now time.Duration) {
+func (c *Core) syncRandom(now time.Duration) {
 	var unheard, dead []*member
 	for _, m := range c.members {
 		switch {
@@ -83,35 +83,35 @@ func (c *Core) syncSomebody(now time.Duration) {
 	byID := func(a, b *member) int { return a.id.Compare(b.id) }
 	if len(unheard) > 0 {
 		slices.SortFunc(unheard, byID) // the order of a map is not of the seed
-		c.wantSync(now, unheard[c.rand.IntN(len(unheard))], false)
+		c.requestSync(now, unheard[c.rand.IntN(len(unheard))], false)
 		c.timers.sync = min(c.timers.sync, now+syncSoon)
 		return
 	}
 	if len(dead) > 0 && c.rand.IntN(4) == 0 {
 		slices.SortFunc(dead, byID)
-		c.wantSync(now, dead[c.rand.IntN(len(dead))], false)
+		c.requestSync(now, dead[c.rand.IntN(len(dead))], false)
 		return
 	}
 	for _, m := range c.pick(1, func(m *member) bool { return m.status == Alive }) {
-		c.wantSync(now, m, false)
+		c.requestSync(now, m, false)
 	}
 }
 
-// Rooted takes the root that another node published. A difference is mended directly.
-func (c *Core) Rooted(now time.Duration, from proto.PeerID, same bool) []Action {
+// RootReceived takes the root that another node published. A difference is mended directly.
+func (c *Core) RootReceived(now time.Duration, from proto.PeerID, same bool) []Action {
 	c.begin(now)
-	c.spoke(now, from)
+	c.heardFrom(now, from)
 	if m := c.members[from]; m != nil && !same {
-		c.wantSync(now, m, false)
+		c.requestSync(now, m, false)
 	}
 	return c.end(now)
 }
 
-// Lacking says that from knows of somebody that could not be verified here.
-func (c *Core) Lacking(now time.Duration, from proto.PeerID) []Action {
+// NeedsSync says that from knows of somebody that could not be verified here.
+func (c *Core) NeedsSync(now time.Duration, from proto.PeerID) []Action {
 	c.begin(now)
 	if m := c.members[from]; m != nil {
-		c.wantSync(now, m, false)
+		c.requestSync(now, m, false)
 	}
 	return c.end(now)
 }

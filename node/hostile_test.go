@@ -177,7 +177,7 @@ var onTaskStreams = map[proto.MessageType]proto.Body{
 }
 
 // elsewhere is what comes on other streams, where a message that is malformed breaks the
-// protocol: see transport.FuzzControl and gossip.FuzzRoom.
+// protocol: see transport.FuzzControl and gossip.FuzzRunner.
 var elsewhere = []proto.MessageType{
 	proto.TypePing, proto.TypePong, proto.TypeAck, proto.TypeHello, proto.TypeStarted, proto.TypeJoin, proto.TypeJoined,
 	proto.TypeOffer, proto.TypeOffered, proto.TypeChunk, proto.TypeChunked, proto.TypeProbe, proto.TypeProbed,

@@ -27,7 +27,7 @@ func (n *Node) openGossip() (err error) {
 			SuspectRecover: m.SuspectRecover, DeadRecover: m.DeadRecover,
 			PruneAge: m.PruneAge, PruneInterval: m.PruneInterval, PruneLimit: m.PruneLimit,
 		},
-		Boot: n.outbox.Boot(), Own: n.own, Changed: n.memberChanged,
+		Boot: n.outbox.Boot(), Self: n.own, Changed: n.memberChanged,
 		Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry,
 	}
 	if n.cfg.Simulated.Gossip != nil {
@@ -82,7 +82,7 @@ func (r rumors) Valid(author proto.PeerID, data []byte) (number uint64, ok bool)
 }
 
 // Heard takes a valid message.
-func (r rumors) Heard(author proto.PeerID, data []byte) { r.node.gossip.Heard(author, data) }
+func (r rumors) Heard(author proto.PeerID, data []byte) { r.node.gossip.Topic(author, data) }
 
 // Control takes probes and their answers.
 func (r rumors) Control(from proto.PeerID, m *proto.Message) { r.node.gossip.Control(from, m) }
@@ -93,8 +93,8 @@ func (r rumors) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (
 }
 
 // own is what this node tells the others of itself.
-func (n *Node) own() gossip.Own {
-	o := gossip.Own{
+func (n *Node) own() gossip.Self {
+	o := gossip.Self{
 		State: n.phase(), Started: n.started, Priority: uint32(n.cfg.Mesh.Priority), Kinds: n.kinds(), Load: n.load(),
 		Labels: n.cfg.Mesh.Labels, Relays: n.net.Reservations(), Open: n.open(), Version: n.cfg.Version,
 	}
@@ -147,7 +147,7 @@ func (n *Node) load() *proto.Load {
 // memberChanged hears what happens to members.
 func (n *Node) memberChanged(e gossip.Event) {
 	text, fields := e.Cause, map[string]string{}
-	if e.What == gossip.Changed {
+	if e.Kind == gossip.Changed {
 		fields["from"], fields["to"] = e.From.String(), e.To.String()
 		if text == "" {
 			text = e.From.String() + " → " + e.To.String()
@@ -156,10 +156,10 @@ func (n *Node) memberChanged(e gossip.Event) {
 	if !e.By.IsZero() {
 		fields["by"] = n.nameOf(e.By)
 	}
-	n.tell("member."+e.What.String(), e.Peer, orWord(text, e.What.String()), fields)
+	n.tell("member."+e.Kind.String(), e.Peer, orWord(text, e.Kind.String()), fields)
 	n.queues.heard(e)
 	switch {
-	case e.What == gossip.Described, e.What == gossip.Changed && e.To == gossip.Alive:
+	case e.Kind == gossip.Described, e.Kind == gossip.Changed && e.To == gossip.Alive:
 		n.heed(e.Peer)
 		n.net.Want(e.Peer) // it is reached elsewhere now, perhaps
 	}

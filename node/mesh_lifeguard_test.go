@@ -39,7 +39,7 @@ func weather(t *testing.T, size int, seed uint64, d time.Duration, plain bool) (
 		note := func(by *simulated, e gossip.Event) {
 			v.mu.Lock()
 			defer v.mu.Unlock()
-			if !begun || e.What != gossip.Changed || e.To != gossip.Dead {
+			if !begun || e.Kind != gossip.Changed || e.To != gossip.Dead {
 				return
 			}
 			r.verdicts++

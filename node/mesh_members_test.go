@@ -84,7 +84,7 @@ func (v *verdicts) watch(s *simulated, cfg *Config) {
 	cfg.Simulated.Gossip = func(c *gossip.Config) {
 		next := c.Changed
 		c.Changed = func(e gossip.Event) {
-			if e.What == gossip.Changed && e.To == gossip.Dead {
+			if e.Kind == gossip.Changed && e.To == gossip.Dead {
 				v.mu.Lock()
 				v.dead[[2]string{s.name, s.world.nameOf(e.Peer)}]++
 				v.called = append(v.called, time.Now())

@@ -35,7 +35,7 @@ type Node struct {
 
 	book      *transport.Book
 	net       *transport.Transport
-	gossip    *gossip.Room
+	gossip    *gossip.Runner
 	outbox    *outbox.Outbox
 	inbox     *inbox.Inbox
 	queues    *queues

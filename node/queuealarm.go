@@ -112,7 +112,7 @@ func (n *Node) queueAlarms(ctx context.Context) (all []*QueueAlarm) {
 // warnHome tells when the home of queues goes, and when it is back.
 func (q *queues) warnHome(e gossip.Event) {
 	gone, was := e.To == gossip.Dead || e.To == gossip.Left, e.From == gossip.Dead || e.From == gossip.Left
-	if e.What != gossip.Changed || gone == was {
+	if e.Kind != gossip.Changed || gone == was {
 		return
 	}
 	var names []string

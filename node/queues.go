@@ -204,7 +204,7 @@ func originOf(r *proto.Record) (p proto.PeerID) {
 
 // heard takes news of a member.
 func (q *queues) heard(e gossip.Event) {
-	if e.What == gossip.Changed && (e.To == gossip.Dead || e.To == gossip.Left) {
+	if e.Kind == gossip.Changed && (e.To == gossip.Dead || e.To == gossip.Left) {
 		q.room.Dead(e.Peer)
 	}
 	q.warnHome(e)

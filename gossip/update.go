@@ -41,9 +41,9 @@ func (s Status) liveness() proto.Liveness {
 	return proto.LivenessUnspecified
 }
 
-// News is one statement about a node whose signature holds: a record of the node
+// Update is one statement about a node whose signature holds: a record of the node
 // itself, or an accusation by another. It is never changed once it was made.
-type News struct {
+type Update struct {
 	Peer        proto.PeerID // whom it is about
 	By          proto.PeerID // who says it: Peer itself, or the accuser
 	Incarnation uint64
@@ -52,68 +52,68 @@ type News struct {
 	Rumor       *proto.Rumor      // the signed form, to be handed on
 }
 
-func (n *News) accuses() bool { return n.Liveness != proto.LivenessUnspecified }
+func (n *Update) accuses() bool { return n.Liveness != proto.LivenessUnspecified }
 
-// A Voice signs what the core decides to say.
-type Voice interface {
+// A Signer signs what the core decides to say.
+type Signer interface {
 	// Record returns the node's own record as it is now.
-	Record(incarnation, revision uint64) *News
+	Record(incarnation, revision uint64) *Update
 	// Accuse returns the node's statement that another did not answer.
-	Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *News
+	Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *Update
 }
 
-// Do says what an action asks for.
-type Do uint8
+// ActionKind says what an action asks for.
+type ActionKind uint8
 
 // What the core asks its holder to do.
 const (
-	DoProbe   Do = iota // send a Probe to Peer
-	DoReply             // send a ProbeReply to Peer
-	DoPublish           // publish News on the topic
-	DoRoot              // publish the root of the digest
-	DoSync              // exchange digests with Peer
-	DoTell              // tell whoever listens of Event
+	DoProbe   ActionKind = iota // send a Probe to Peer
+	DoReply                     // send a ProbeReply to Peer
+	DoPublish                   // publish News on the topic
+	DoRoot                      // publish the root of the digest
+	DoSync                      // exchange digests with Peer
+	DoEvent                     // tell whoever listens of Event
 )
 
 // An Action is something to be done. Of its fields those that Do needs are set.
 type Action struct {
-	Do     Do
-	Missed bool // of a reply: the helper did not hear from Target
-	Peer   proto.PeerID
-	Target proto.PeerID // of a probe that a helper makes, and of its reply; zero: Peer itself
-	Number uint64
-	News   []*News
-	Event  *Event
+	Kind    ActionKind
+	Missed  bool // of a reply: the helper did not hear from Target
+	Peer    proto.PeerID
+	Target  proto.PeerID // of a probe that a helper makes, and of its reply; zero: Peer itself
+	Number  uint64
+	Updates []*Update
+	Event   *Event
 }
 
-// What says what happened to a member.
-type What uint8
+// EventKind says what happened to a member.
+type EventKind uint8
 
 // Kinds of events.
 const (
-	Changed    What = iota // its status is another
-	Eligible               // it may have new work again: the time after its return is over
-	Suppressed             // it flapped within that time, which begins anew
-	Described              // its record changed in something that matters
-	Pruned                 // it was dead for long and is forgotten
-	Refuted                // this node was accused, and answered
-	Cut                    // this node takes itself for isolated, or no longer: see On
-	Alarm                  // somebody said what cannot be true: see Cause
+	Changed    EventKind = iota // its status is another
+	Eligible                    // it may have new work again: the time after its return is over
+	Suppressed                  // it flapped within that time, which begins anew
+	Described                   // its record changed in something that matters
+	Pruned                      // it was dead for long and is forgotten
+	Refuted                     // this node was accused, and answered
+	Isolation                   // this node takes itself for isolated, or no longer: see On
+	Alarm                       // somebody said what cannot be true: see Cause
 )
 
-var whatNames = [...]string{"changed", "eligible", "suppressed", "described", "pruned", "refuted", "isolated", "alarm"}
+var eventKindNames = [...]string{"changed", "eligible", "suppressed", "described", "pruned", "refuted", "isolated", "alarm"}
 
 // String returns the word for people.
-func (w What) String() string {
-	if int(w) < len(whatNames) {
-		return whatNames[w]
+func (w EventKind) String() string {
+	if int(w) < len(eventKindNames) {
+		return eventKindNames[w]
 	}
 	return "unknown"
 }
 
 // An Event is something that people and other rooms may want to know.
 type Event struct {
-	What        What
+	Kind        EventKind
 	Peer        proto.PeerID
 	From, To    Status
 	On          bool // of Cut

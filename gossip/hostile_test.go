@@ -14,52 +14,52 @@ import (
 // The bad-input family "gossip/membership": whatever a member or a stranger says, nothing
 // that is false is believed, and memory is bounded.
 
-// A victim is a room that does not run: what it hears, it hears in the test.
-type victim struct {
-	*town
-	room        *Room
-	me, a, b    *home // the victim, and two members
-	other       *town // another mesh
-	strangers   int   // that were made up so far
+// A receiver is a room that does not run: what it hears, it hears in the test.
+type receiver struct {
+	*testMesh
+	runner      *Runner
+	me, a, b    *testNode // the victim, and two members
+	other       *testMesh // another mesh
+	strangers   int       // that were made up so far
 	strangerKey *identity.Keys
 }
 
-func newVictim(tb testing.TB) *victim {
-	v := &victim{town: newTown(tb, 3), strangerKey: identity.NewKeys(seeded(99), time.Now())}
-	v.meetAll()
+func newReceiver(tb testing.TB) *receiver {
+	v := &receiver{testMesh: newTestMesh(tb, 3), strangerKey: identity.NewKeys(seeded(99), time.Now())}
+	v.introduceAll()
 	v.me, v.a, v.b = v.order[0], v.order[1], v.order[2]
-	v.other = newTown(tb, 0)
+	v.other = newTestMesh(tb, 0)
 	v.other.root = identity.NewRoot(seeded(77))
 	v.other.mesh = v.other.root.Mesh()
-	room, err := Open(v.me.keys, v.mesh, v.me, v.me, Config{Boot: 1001, Seed: 1})
+	runner, err := Open(v.me.keys, v.mesh, v.me, v.me, Config{Boot: 1001, Seed: 1})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	v.room, v.me.room = room, room
-	for _, h := range []*home{v.a, v.b} {
-		v.hear(h, v.record(h, 0, 1))
+	v.runner, v.me.runner = runner, runner
+	for _, h := range []*testNode{v.a, v.b} {
+		v.receive(h, v.record(h, 0, 1))
 	}
-	if len(room.Members()) != 2 || room.Members()[0].Status != Alive {
-		tb.Fatalf("the members are not known: %+v", room.Members())
+	if len(runner.Members()) != 2 || runner.Members()[0].Status != Alive {
+		tb.Fatalf("the members are not known: %+v", runner.Members())
 	}
 	return v
 }
 
-// hear gives rumors to the room as a probe of h.
-func (v *victim) hear(h *home, rumors ...*proto.Rumor) {
+// receive gives rumors to the room as a probe of h.
+func (v *receiver) receive(h *testNode, rumors ...*proto.Rumor) {
 	b, err := proto.Encode(nil, &proto.Probe{Number: 1, Rumors: rumors})
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	v.room.hear(context.Background(), guest{from: h.keys.Peer(), kind: proto.TypeProbe, bytes: b})
+	v.runner.receive(context.Background(), inMsg{from: h.keys.Peer(), kind: proto.TypeProbe, payload: b})
 }
 
 // record is one of h in some incarnation above its first.
-func (v *victim) record(h *home, n, revision uint64) *proto.Rumor {
+func (v *receiver) record(h *testNode, n, revision uint64) *proto.Rumor {
 	return v.recordOf(h.keys, v.mesh, identity.Incarnation(1000)+n, revision)
 }
 
-func (v *victim) recordOf(k *identity.Keys, mesh identity.Mesh, incarnation, revision uint64) *proto.Rumor {
+func (v *receiver) recordOf(k *identity.Keys, mesh identity.Mesh, incarnation, revision uint64) *proto.Rumor {
 	p := k.Peer()
 	s, err := k.SignNode(&proto.NodeRecord{
 		Mesh: mesh.ID[:], Peer: p[:], Boot: 1000, Incarnation: incarnation, Revision: revision, State: proto.NodeRunning,
@@ -70,7 +70,7 @@ func (v *victim) recordOf(k *identity.Keys, mesh identity.Mesh, incarnation, rev
 	return &proto.Rumor{Record: s}
 }
 
-func (v *victim) accuse(k *identity.Keys, of proto.PeerID, incarnation uint64, l proto.Liveness) *proto.Rumor {
+func (v *receiver) accuse(k *identity.Keys, of proto.PeerID, incarnation uint64, l proto.Liveness) *proto.Rumor {
 	p := k.Peer()
 	s, err := k.SignAccusation(&proto.Accusation{Mesh: v.mesh.ID[:], Peer: of[:], Accuser: p[:], Incarnation: incarnation, Liveness: l})
 	if err != nil {
@@ -80,13 +80,13 @@ func (v *victim) accuse(k *identity.Keys, of proto.PeerID, incarnation uint64, l
 }
 
 // valid reports whether v would pass on what author published.
-func (v *victim) valid(author proto.PeerID, data []byte) bool {
-	_, ok := v.room.Valid(author, data)
+func (v *receiver) valid(author proto.PeerID, data []byte) bool {
+	_, ok := v.runner.Valid(author, data)
 	return ok
 }
 
-// topic is a message of the topic.
-func (v *victim) topic(rumors ...*proto.Rumor) []byte {
+// topicData is a message of the topic.
+func (v *receiver) topicData(rumors ...*proto.Rumor) []byte {
 	b, err := proto.Encode(nil, &proto.Rumors{Rumors: rumors})
 	if err != nil {
 		v.t.Fatal(err)
@@ -94,8 +94,8 @@ func (v *victim) topic(rumors ...*proto.Rumor) []byte {
 	return b
 }
 
-func TestFalseStatementsAreNotBelieved(t *testing.T) {
-	v := newVictim(t)
+func TestInvalidStatementsHaveNoEffect(t *testing.T) {
+	v := newReceiver(t)
 	a, b := v.a.keys.Peer(), v.b.keys.Peer()
 	first := identity.Incarnation(1000)
 	forged := v.record(v.b, 5, 1)
@@ -140,19 +140,19 @@ func TestFalseStatementsAreNotBelieved(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			before, mine := fmt.Sprint(v.state()), v.room.Summary().Incarnation
-			if data := v.topic(tt.rumor); v.valid(a, data) != tt.topic {
+			before, mine := fmt.Sprint(v.state()), v.runner.Summary().Incarnation
+			if data := v.topicData(tt.rumor); v.valid(a, data) != tt.topic {
 				t.Errorf("valid on the topic: %v", !tt.topic)
 			} else {
-				v.room.hearTopic(t.Context(), guest{from: a, bytes: data})
+				v.runner.receiveTopic(t.Context(), inMsg{from: a, payload: data})
 			}
 			if tt.name != "record of another, published" { // which is true, when it is handed on
-				v.hear(v.a, tt.rumor)
+				v.receive(v.a, tt.rumor)
 			}
 			if after := fmt.Sprint(v.state()); after != before {
 				t.Errorf("it was believed:\n%s\n%s", before, after)
 			}
-			if v.room.Summary().Incarnation != mine {
+			if v.runner.Summary().Incarnation != mine {
 				t.Error("the victim raised its incarnation")
 			}
 		})
@@ -160,26 +160,26 @@ func TestFalseStatementsAreNotBelieved(t *testing.T) {
 }
 
 // state is what the victim believes, without times.
-func (v *victim) state() (all []string) {
-	for _, m := range v.room.Members() {
+func (v *receiver) state() (all []string) {
+	for _, m := range v.runner.Members() {
 		all = append(all, fmt.Sprint(m.Peer.Short(), m.Status, m.Incarnation, m.Record.GetRevision()))
 	}
 	return all
 }
 
 // No bit of a message of the topic can be changed in a way that says something else.
-func TestFlippedRumorsSayNothingElse(t *testing.T) {
-	v := newVictim(t)
-	data := v.topic(v.record(v.a, 3, 4), v.accuse(v.a.keys, v.b.keys.Peer(), identity.Incarnation(1000), proto.Suspect))
+func TestBitFlipsForgeNoStatement(t *testing.T) {
+	v := newReceiver(t)
+	data := v.topicData(v.record(v.a, 3, 4), v.accuse(v.a.keys, v.b.keys.Peer(), identity.Incarnation(1000), proto.Suspect))
 	if !v.valid(v.a.keys.Peer(), data) {
 		t.Fatal("the good one is not valid")
 	}
 	passed := 0
 	for bit := range len(data) * 8 {
 		data[bit/8] ^= 1 << (bit % 8)
-		if h, err := v.room.read(v.a.keys.Peer(), data, v.room.ears.member); err == nil {
+		if h, err := v.runner.readTopic(v.a.keys.Peer(), data, v.runner.verifier.member); err == nil {
 			passed++ // an unknown field, or one statement that is now unknown to it
-			for _, n := range h.news {
+			for _, n := range h.updates {
 				if n.By != v.a.keys.Peer() || n.accuses() && (n.Peer != v.b.keys.Peer() || n.Liveness != proto.Suspect) ||
 					!n.accuses() && n.Record.GetRevision() != 4 {
 					t.Fatalf("bit %d: %+v", bit, n)
@@ -194,7 +194,7 @@ func TestFlippedRumorsSayNothingElse(t *testing.T) {
 // A member that accuses everybody, again and again, kills nobody and is not listened to
 // for long; what ten thousand nodes that nobody knows say of themselves leaves nothing.
 func TestFloodsAreBounded(t *testing.T) {
-	v := newVictim(t)
+	v := newReceiver(t)
 	b := v.b.keys.Peer()
 	heap := func() uint64 {
 		runtime.GC()
@@ -204,13 +204,13 @@ func TestFloodsAreBounded(t *testing.T) {
 	}
 	start := heap()
 	for i := range uint64(300) { // b refutes each time, a accuses each time
-		v.hear(v.a, v.accuse(v.a.keys, b, identity.Incarnation(1000)+i, proto.Dead))
-		if m, _ := v.room.Member(b); m.Status == Dead {
+		v.receive(v.a, v.accuse(v.a.keys, b, identity.Incarnation(1000)+i, proto.Dead))
+		if m, _ := v.runner.Member(b); m.Status == Dead {
 			t.Fatal("one member alone killed another")
 		}
-		v.hear(v.b, v.record(v.b, i+1, 1))
+		v.receive(v.b, v.record(v.b, i+1, 1))
 	}
-	if c := v.room.Summary().Counts; c.Silenced < 200 {
+	if c := v.runner.Summary().Counts; c.Throttled < 200 {
 		t.Errorf("a flood of accusations was listened to: %+v", c)
 	}
 	for range 10_000 / 8 {
@@ -220,16 +220,16 @@ func TestFloodsAreBounded(t *testing.T) {
 			v.strangers++
 			rumors = append(rumors, &proto.Rumor{Record: s})
 		}
-		v.hear(v.a, rumors...)
+		v.receive(v.a, rumors...)
 	}
-	if n := len(v.room.Members()); n != 2 {
+	if n := len(v.runner.Members()); n != 2 {
 		t.Errorf("%d members after ten thousand unknown ones", n)
 	}
 	for i := range 100_000 { // nobody listens: the door is shut in time
-		v.room.Control(v.a.keys.Peer(), &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, 1+i%2000)})
+		v.runner.Control(v.a.keys.Peer(), &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, 1+i%2000)})
 	}
-	v.room.Control(b, &proto.Message{Type: proto.TypeProbe})
-	if n := len(v.room.door.waiting); n != maxWaitingPeer+1 {
+	v.runner.Control(b, &proto.Message{Type: proto.TypeProbe})
+	if n := len(v.runner.in.waiting); n != maxWaitingPeer+1 {
 		t.Errorf("%d messages wait: of a flood %d may, and another's one must", n, maxWaitingPeer)
 	}
 	grown := int64(heap()) - int64(start)
@@ -241,7 +241,7 @@ func TestFloodsAreBounded(t *testing.T) {
 }
 
 func TestBadSyncsAreRefused(t *testing.T) {
-	v := newVictim(t)
+	v := newReceiver(t)
 	line := func(n byte) *proto.Digest { return &proto.Digest{Peer: append(make([]byte, 31), n)} }
 	encode := func(q *proto.SyncRequest) []byte { b, _ := proto.Encode(nil, q); return b }
 	tests := []struct {
@@ -260,7 +260,7 @@ func TestBadSyncsAreRefused(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if reply, err := v.room.Sync(t.Context(), tt.from, tt.m); err == nil {
+			if reply, err := v.runner.Sync(t.Context(), tt.from, tt.m); err == nil {
 				t.Errorf("answered: %v", reply)
 			}
 		})
@@ -269,41 +269,41 @@ func TestBadSyncsAreRefused(t *testing.T) {
 	for i := range proto.MaxDigests { // all unknown: it wants some, and allocates no rows
 		q.Digests = append(q.Digests, &proto.Digest{Peer: append(make([]byte, 30), byte(i>>8)+1, byte(i)), Incarnation: 1<<64 - 1})
 	}
-	reply, err := v.room.Sync(t.Context(), v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(q)})
+	reply, err := v.runner.Sync(t.Context(), v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(q)})
 	var r proto.SyncReply
-	if err != nil || proto.Decode(reply.GetPayload(), &r) != nil || len(r.GetWanted()) > proto.MaxRumors || !r.GetMore() || len(v.room.Members()) != 2 {
+	if err != nil || proto.Decode(reply.GetPayload(), &r) != nil || len(r.GetWanted()) > proto.MaxRumors || !r.GetMore() || len(v.runner.Members()) != 2 {
 		t.Errorf("a digest of unknown nodes: %v, %v", &r, err)
 	}
 }
 
 // Any bytes may come as a probe, as its answer, on the topic and in a sync.
-func FuzzRoom(f *testing.F) {
-	v := newVictim(f)
+func FuzzRunner(f *testing.F) {
+	v := newReceiver(f)
 	probe, _ := proto.Encode(nil, &proto.Probe{Number: 7, Rumors: []*proto.Rumor{v.record(v.b, 1, 1)}})
 	reply, _ := proto.Encode(nil, &proto.ProbeReply{Number: 7, Missed: true})
 	sync, _ := proto.Encode(nil, &proto.SyncRequest{After: make([]byte, 32)})
 	f.Add(uint8(0), probe)
 	f.Add(uint8(1), reply)
-	f.Add(uint8(2), v.topic(v.record(v.a, 1, 1)))
+	f.Add(uint8(2), v.topicData(v.record(v.a, 1, 1)))
 	f.Add(uint8(3), sync)
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
 		from := v.a.keys.Peer()
 		switch kind % 4 {
 		case 0:
-			v.room.hear(t.Context(), guest{from: from, kind: proto.TypeProbe, bytes: b})
+			v.runner.receive(t.Context(), inMsg{from: from, kind: proto.TypeProbe, payload: b})
 		case 1:
-			v.room.hear(t.Context(), guest{from: from, kind: proto.TypeProbed, bytes: b})
+			v.runner.receive(t.Context(), inMsg{from: from, kind: proto.TypeProbed, payload: b})
 		case 2:
 			if v.valid(from, b) {
-				v.room.hearTopic(t.Context(), guest{from: from, bytes: b})
+				v.runner.receiveTopic(t.Context(), inMsg{from: from, payload: b})
 			}
 		case 3:
-			m, err := v.room.Sync(t.Context(), from, &proto.Message{Type: proto.TypeSync, Payload: b})
+			m, err := v.runner.Sync(t.Context(), from, &proto.Message{Type: proto.TypeSync, Payload: b})
 			if err == nil && len(m.GetPayload()) > proto.MaxControl {
 				t.Fatalf("an answer of %d bytes", len(m.GetPayload()))
 			}
 		}
-		if n := len(v.room.Members()); n != 2 {
+		if n := len(v.runner.Members()); n != 2 {
 			t.Fatalf("%d members", n)
 		}
 	})

@@ -17,35 +17,35 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A town is a mesh of rooms over a network in memory, inside a synctest bubble.
-type town struct {
+// A testMesh is a mesh of rooms over a network in memory, inside a synctest bubble.
+type testMesh struct {
 	t     testing.TB
 	root  *identity.Root
 	mesh  identity.Mesh
 	mu    sync.Mutex
-	homes map[proto.PeerID]*home
-	order []*home
+	nodes map[proto.PeerID]*testNode
+	order []*testNode
 	rand  *rand.Rand
 	loss  float64
-	cut   func(a, b *home) bool
+	cut   func(a, b *testNode) bool
 }
 
-// A home is one node of a town: its room, its network and its directory.
-type home struct {
-	town *town
-	keys *identity.Keys
-	cert *proto.Signed
-	room *Room
-	boot uint64
-	stop func()
+// A testNode is one node of a town: its room, its network and its directory.
+type testNode struct {
+	mesh   *testMesh
+	keys   *identity.Keys
+	cert   *proto.Signed
+	runner *Runner
+	boot   uint64
+	stop   func()
 
-	mu     sync.Mutex
-	up     bool
-	known  map[proto.PeerID]*proto.KnownPeer
-	ended  identity.Revocations
-	events []Event
-	own    Own
-	said   []uint64 // numbers of what it published
+	mu        sync.Mutex
+	up        bool
+	known     map[proto.PeerID]*proto.KnownPeer
+	revoked   identity.Revocations
+	events    []Event
+	self      Self
+	published []uint64 // numbers of what it published
 }
 
 func seeded(n uint64) *rand.ChaCha8 {
@@ -54,20 +54,20 @@ func seeded(n uint64) *rand.ChaCha8 {
 	return rand.NewChaCha8(seed)
 }
 
-func newTown(tb testing.TB, n int) *town {
+func newTestMesh(tb testing.TB, n int) *testMesh {
 	tb.Helper()
-	town := &town{t: tb, root: identity.NewRoot(seeded(0)), homes: map[proto.PeerID]*home{}, rand: rand.New(rand.NewPCG(1, 1))}
-	town.mesh = town.root.Mesh()
+	w := &testMesh{t: tb, root: identity.NewRoot(seeded(0)), nodes: map[proto.PeerID]*testNode{}, rand: rand.New(rand.NewPCG(1, 1))}
+	w.mesh = w.root.Mesh()
 	for range n {
-		town.add()
+		w.add()
 	}
-	return town
+	return w
 }
 
 // add admits a node that knows everybody but is known to nobody.
-func (w *town) add() *home {
+func (w *testMesh) add() *testNode {
 	w.t.Helper()
-	h := &home{town: w, keys: identity.NewKeys(seeded(uint64(len(w.order))+1), time.Now()), known: map[proto.PeerID]*proto.KnownPeer{}, boot: 1000}
+	h := &testNode{mesh: w, keys: identity.NewKeys(seeded(uint64(len(w.order))+1), time.Now()), known: map[proto.PeerID]*proto.KnownPeer{}, boot: 1000}
 	cert, err := w.root.IssueMember(identity.Member{Peer: h.keys.Peer(), Name: "node"}, time.Now())
 	if err != nil {
 		w.t.Fatal(err)
@@ -77,12 +77,12 @@ func (w *town) add() *home {
 	for _, o := range w.order {
 		h.known[o.keys.Peer()] = o.known[o.keys.Peer()]
 	}
-	w.homes[h.keys.Peer()] = h
+	w.nodes[h.keys.Peer()] = h
 	w.order = append(w.order, h)
 	return h
 }
 
-func (w *town) meetAll() {
+func (w *testMesh) introduceAll() {
 	for _, h := range w.order {
 		for _, o := range w.order {
 			h.known[o.keys.Peer()] = o.known[o.keys.Peer()]
@@ -91,57 +91,57 @@ func (w *town) meetAll() {
 }
 
 // start runs the room of h and connects it with all that are up.
-func (h *home) start() {
+func (h *testNode) start() {
 	h.boot++
-	room, err := Open(h.keys, h.town.mesh, h, h, Config{
+	runner, err := Open(h.keys, h.mesh.mesh, h, h, Config{
 		Boot: h.boot, Clock: clock.Runtime(), Seed: h.boot, Registerer: prometheus.NewRegistry(),
-		Own:     func() Own { h.mu.Lock(); defer h.mu.Unlock(); return h.own },
+		Self:    func() Self { h.mu.Lock(); defer h.mu.Unlock(); return h.self },
 		Changed: func(e Event) { h.mu.Lock(); defer h.mu.Unlock(); h.events = append(h.events, e) },
 	})
 	if err != nil {
-		h.town.t.Fatal(err)
+		h.mesh.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	h.stand(room, true)
+	h.setRunner(runner, true)
 	h.stop = func() {
-		h.stand(room, false)
+		h.setRunner(runner, false)
 		cancel()
 		<-done
 	}
 	go func() {
 		defer close(done)
-		if err := room.Run(ctx); !errors.Is(err, context.Canceled) {
-			h.town.t.Errorf("run: %v", err)
+		if err := runner.Run(ctx); !errors.Is(err, context.Canceled) {
+			h.mesh.t.Errorf("run: %v", err)
 		}
 	}()
 	for p := range h.known {
-		room.Introduced(p)
+		runner.Introduced(p)
 	}
-	for _, o := range h.town.order {
+	for _, o := range h.mesh.order {
 		if o != h && o.isUp() {
-			room.Connected(o.keys.Peer(), true)
-			o.room.Connected(h.keys.Peer(), true)
+			runner.Connected(o.keys.Peer(), true)
+			o.runner.Connected(h.keys.Peer(), true)
 		}
 	}
 }
 
-// stand tells the others which room h has, and whether it is up.
-func (h *home) stand(room *Room, up bool) {
+// setRunner tells the others which room h has, and whether it is up.
+func (h *testNode) setRunner(runner *Runner, up bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.room, h.up = room, up
+	h.runner, h.up = runner, up
 }
 
-func (h *home) isUp() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.up }
+func (h *testNode) isUp() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.up }
 
-func (w *town) start() {
+func (w *testMesh) start() {
 	for _, h := range w.order {
 		h.start()
 	}
 }
 
-func (w *town) end() {
+func (w *testMesh) stop() {
 	for _, h := range w.order {
 		if h.isUp() {
 			h.stop()
@@ -149,69 +149,69 @@ func (w *town) end() {
 	}
 }
 
-// way returns the other end when something gets there.
-func (h *home) way(p proto.PeerID, lossy bool) *home {
-	h.town.mu.Lock()
-	defer h.town.mu.Unlock()
-	o := h.town.homes[p]
-	if o == nil || !o.isUp() || !h.isUp() || h.town.cut != nil && h.town.cut(h, o) || lossy && h.town.rand.Float64() < h.town.loss {
+// peer returns the other end when something gets there.
+func (h *testNode) peer(p proto.PeerID, lossy bool) *testNode {
+	h.mesh.mu.Lock()
+	defer h.mesh.mu.Unlock()
+	o := h.mesh.nodes[p]
+	if o == nil || !o.isUp() || !h.isUp() || h.mesh.cut != nil && h.mesh.cut(h, o) || lossy && h.mesh.rand.Float64() < h.mesh.loss {
 		return nil
 	}
 	return o
 }
 
-var errGone = errors.New("no way")
+var errUnreachable = errors.New("no way")
 
-func (h *home) SendCtl(p proto.PeerID, m *proto.Message) error {
-	if o := h.way(p, true); o != nil {
-		time.AfterFunc(10*time.Millisecond, func() { o.room.Control(h.keys.Peer(), m) })
+func (h *testNode) SendCtl(p proto.PeerID, m *proto.Message) error {
+	if o := h.peer(p, true); o != nil {
+		time.AfterFunc(10*time.Millisecond, func() { o.runner.Control(h.keys.Peer(), m) })
 	}
 	return nil
 }
 
-func (h *home) Publish(_ context.Context, data []byte) error {
+func (h *testNode) Publish(_ context.Context, data []byte) error {
 	var m proto.Rumors
 	if err := proto.Decode(data, &m); err != nil {
 		return err
 	}
 	h.mu.Lock()
-	h.said = append(h.said, m.GetNumber())
+	h.published = append(h.published, m.GetNumber())
 	h.mu.Unlock()
-	for _, o := range h.town.order {
-		if o == h || h.way(o.keys.Peer(), true) == nil {
+	for _, o := range h.mesh.order {
+		if o == h || h.peer(o.keys.Peer(), true) == nil {
 			continue
 		}
 		time.AfterFunc(15*time.Millisecond, func() {
-			if _, ok := o.room.Valid(h.keys.Peer(), data); ok {
-				o.room.Heard(h.keys.Peer(), data)
+			if _, ok := o.runner.Valid(h.keys.Peer(), data); ok {
+				o.runner.Topic(h.keys.Peer(), data)
 			}
 		})
 	}
 	return nil
 }
 
-func (h *home) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error) {
+func (h *testNode) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error) {
 	time.Sleep(20 * time.Millisecond)
-	o := h.way(p, false)
+	o := h.peer(p, false)
 	if o == nil {
-		return nil, errGone
+		return nil, errUnreachable
 	}
-	return o.room.Sync(ctx, h.keys.Peer(), m)
+	return o.runner.Sync(ctx, h.keys.Peer(), m)
 }
 
-func (h *home) Member(p proto.PeerID) (identity.Member, bool) {
+func (h *testNode) Member(p proto.PeerID) (identity.Member, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.known[p]
 	if k == nil {
 		return identity.Member{}, false
 	}
-	m, err := h.town.mesh.VerifyMember(k.GetCertificate(), time.Now())
-	return m, err == nil && !h.ended.Revokes(m)
+	m, err := h.mesh.mesh.VerifyMember(k.GetCertificate(), time.Now())
+	return m, err == nil && !h.revoked.Revokes(m)
 }
 
-func (h *home) Learn(_ context.Context, k *proto.KnownPeer) error {
-	m, err := h.town.mesh.VerifyMember(k.GetCertificate(), time.Now())
+func (h *testNode) Learn(_ context.Context, k *proto.KnownPeer) error {
+	m, err := h.mesh.mesh.VerifyMember(k.GetCertificate(), time.Now())
 	if err == nil {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -220,43 +220,43 @@ func (h *home) Learn(_ context.Context, k *proto.KnownPeer) error {
 	return err
 }
 
-func (h *home) Introduce(p proto.PeerID) *proto.KnownPeer {
+func (h *testNode) Introduce(p proto.PeerID) *proto.KnownPeer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.known[p]
 }
 
-func (h *home) Revoke(_ context.Context, s *proto.Signed) error {
+func (h *testNode) Revoke(_ context.Context, s *proto.Signed) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r, err := h.town.mesh.VerifyRevocation(s)
+	r, err := h.mesh.mesh.VerifyRevocation(s)
 	if err == nil {
-		h.ended.Add(r)
+		h.revoked.Add(r)
 	}
 	return err
 }
 
-func (h *home) Revocations() []*proto.Signed {
+func (h *testNode) Revocations() []*proto.Signed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []*proto.Signed
-	for _, id := range h.ended.IDs([32]byte{}, [32]byte{}) {
-		r, _ := h.ended.Get(id)
+	for _, id := range h.revoked.IDs([32]byte{}, [32]byte{}) {
+		r, _ := h.revoked.Get(id)
 		all = append(all, r.Signed)
 	}
 	return all
 }
 
-// sees returns what h believes of o.
-func (h *home) sees(o *home) Status {
-	m, _ := h.room.Member(o.keys.Peer())
+// status returns what h believes of o.
+func (h *testNode) status(o *testNode) Status {
+	m, _ := h.runner.Member(o.keys.Peer())
 	return m.Status
 }
 
 // all reports whether every node that is up believes status of o.
-func (w *town) all(o *home, want Status) bool {
+func (w *testMesh) all(o *testNode, want Status) bool {
 	for _, h := range w.order {
-		if h != o && h.isUp() && h.sees(o) != want {
+		if h != o && h.isUp() && h.status(o) != want {
 			return false
 		}
 	}
@@ -264,13 +264,13 @@ func (w *town) all(o *home, want Status) bool {
 }
 
 // equal reports whether all that are up know the same.
-func (w *town) equal() bool {
+func (w *testMesh) equal() bool {
 	var first *Summary
 	for _, h := range w.order {
 		if !h.isUp() {
 			continue
 		}
-		if s := h.room.Summary(); first == nil {
+		if s := h.runner.Summary(); first == nil {
 			first = &s
 		} else if s.Root != first.Root {
 			return false
@@ -279,7 +279,7 @@ func (w *town) equal() bool {
 	return true
 }
 
-func (w *town) wait(limit time.Duration, what string, ok func() bool) {
+func (w *testMesh) wait(limit time.Duration, what string, ok func() bool) {
 	w.t.Helper()
 	start := time.Now()
 	for !ok() {
@@ -293,12 +293,12 @@ func (w *town) wait(limit time.Duration, what string, ok func() bool) {
 
 // Rooms find each other, see a death, a return, a farewell and a newcomer that only one
 // of them was introduced to.
-func TestRoomsFollowEachOther(t *testing.T) {
+func TestRunnersTrackMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTown(t, 6)
-		w.meetAll()
+		w := newTestMesh(t, 6)
+		w.introduceAll()
 		w.start()
-		defer w.end()
+		defer w.stop()
 		w.wait(5*time.Second, "six nodes know each other", func() bool {
 			for _, h := range w.order {
 				if !w.all(h, Alive) {
@@ -312,21 +312,21 @@ func TestRoomsFollowEachOther(t *testing.T) {
 		w.wait(15*time.Second, "a death", func() bool { return w.all(last, Dead) })
 		last.start()
 		w.wait(5*time.Second, "its return", func() bool { return w.all(last, Alive) })
-		if m, _ := w.order[0].room.Member(last.keys.Peer()); m.Eligible {
+		if m, _ := w.order[0].runner.Member(last.keys.Peer()); m.Eligible {
 			t.Error("a node that came back may have new work at once")
 		}
 		time.Sleep(31 * time.Second)
-		if m, _ := w.order[0].room.Member(last.keys.Peer()); !m.Eligible {
+		if m, _ := w.order[0].runner.Member(last.keys.Peer()); !m.Eligible {
 			t.Error("half a minute later it may not")
 		}
-		if err := last.room.Leave(t.Context()); err != nil {
+		if err := last.runner.Leave(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		w.wait(time.Second, "a farewell", func() bool { return w.all(last, Left) })
 		last.stop()
 		w.add().start()
 		w.wait(5*time.Second, "a newcomer that introduces itself", func() bool { return w.all(w.order[6], Alive) })
-		for _, a := range w.order[6].room.Converge(t.Context()) {
+		for _, a := range w.order[6].runner.Converge(t.Context()) {
 			if !a.Same || a.Err != nil {
 				t.Errorf("the newcomer does not agree with %s: %+v", a.Peer.Short(), a)
 			}
@@ -336,24 +336,24 @@ func TestRoomsFollowEachOther(t *testing.T) {
 
 // What was missed is mended: records that nobody heard, after a partition that each side
 // took for the death of the other (I16).
-func TestRoomsMendAfterAPartition(t *testing.T) {
+func TestRunnersConvergeAfterPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTown(t, 8)
-		w.meetAll()
+		w := newTestMesh(t, 8)
+		w.introduceAll()
 		w.loss = 0.05
 		w.start()
-		defer w.end()
+		defer w.stop()
 		time.Sleep(10 * time.Second)
-		side := func(h *home) bool { return slices.Index(w.order, h) < 3 }
+		side := func(h *testNode) bool { return slices.Index(w.order, h) < 3 }
 		w.mu.Lock()
-		w.cut = func(a, b *home) bool { return side(a) != side(b) }
+		w.cut = func(a, b *testNode) bool { return side(a) != side(b) }
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
-		if w.order[0].sees(w.order[7]) != Dead || w.order[7].sees(w.order[0]) != Dead || w.order[0].sees(w.order[1]) != Alive {
+		if w.order[0].status(w.order[7]) != Dead || w.order[7].status(w.order[0]) != Dead || w.order[0].status(w.order[1]) != Alive {
 			t.Error("the partition was not seen")
 		}
 		w.order[0].mu.Lock()
-		w.order[0].own = Own{Kinds: []string{"build"}, Labels: []string{"gpu"}}
+		w.order[0].self = Self{Kinds: []string{"build"}, Labels: []string{"gpu"}}
 		w.order[0].mu.Unlock()
 		time.Sleep(5 * time.Second)
 		w.mu.Lock()
@@ -362,7 +362,7 @@ func TestRoomsMendAfterAPartition(t *testing.T) {
 		for _, a := range w.order {
 			for _, b := range w.order {
 				if a != b {
-					a.room.Connected(b.keys.Peer(), true)
+					a.runner.Connected(b.keys.Peer(), true)
 				}
 			}
 		}
@@ -375,7 +375,7 @@ func TestRoomsMendAfterAPartition(t *testing.T) {
 			return true
 		})
 		w.wait(40*time.Second, "all know the same", w.equal)
-		m, _ := w.order[7].room.Member(w.order[0].keys.Peer())
+		m, _ := w.order[7].runner.Member(w.order[0].keys.Peer())
 		if len(m.Record.GetKinds()) != 1 || len(m.Record.GetLabels()) != 1 {
 			t.Errorf("what was described during the partition is not known: %v", m.Record)
 		}
@@ -383,52 +383,52 @@ func TestRoomsMendAfterAPartition(t *testing.T) {
 }
 
 // A node that hears from nobody says so, and a mesh of two never does (I16).
-func TestIsolationIsNoticed(t *testing.T) {
+func TestIsolationIsDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []int{2, 3} {
-			w := newTown(t, n)
-			w.meetAll()
+			w := newTestMesh(t, n)
+			w.introduceAll()
 			w.start()
 			time.Sleep(10 * time.Second)
 			lonely := w.order[0]
-			if lonely.room.Isolated() {
+			if lonely.runner.Isolated() {
 				t.Errorf("%d nodes: isolated among others", n)
 			}
 			w.mu.Lock()
-			w.cut = func(a, b *home) bool { return a == lonely || b == lonely }
+			w.cut = func(a, b *testNode) bool { return a == lonely || b == lonely }
 			w.mu.Unlock()
 			time.Sleep(20 * time.Second)
-			if got := lonely.room.Isolated(); got != (n > 2) {
+			if got := lonely.runner.Isolated(); got != (n > 2) {
 				t.Errorf("%d nodes: isolated is %v", n, got)
 			}
 			w.mu.Lock()
 			w.cut = nil
 			w.mu.Unlock()
 			for _, o := range w.order[1:] {
-				lonely.room.Connected(o.keys.Peer(), true)
-				o.room.Connected(lonely.keys.Peer(), true)
+				lonely.runner.Connected(o.keys.Peer(), true)
+				o.runner.Connected(lonely.keys.Peer(), true)
 			}
-			w.wait(20*time.Second, "back among others", func() bool { return !lonely.room.SelfPaused() && w.all(lonely, Alive) })
-			w.end()
+			w.wait(20*time.Second, "back among others", func() bool { return !lonely.runner.SelfPaused() && w.all(lonely, Alive) })
+			w.stop()
 		}
 	})
 }
 
 // The numbers of what a node publishes rise, over its starts too, with its boot number and
 // no clock.
-func TestNumbersRiseOverStarts(t *testing.T) {
+func TestMessageNumbersRiseAcrossRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTown(t, 2)
-		w.meetAll()
+		w := newTestMesh(t, 2)
+		w.introduceAll()
 		w.start()
-		defer w.end()
+		defer w.stop()
 		h := w.order[0]
 		var highest uint64
 		for range 3 {
 			time.Sleep(time.Minute)
 			h.mu.Lock()
-			said := h.said
-			h.said = nil
+			said := h.published
+			h.published = nil
 			h.mu.Unlock()
 			if len(said) < 3 {
 				t.Fatalf("%d messages in a minute", len(said))
@@ -449,10 +449,10 @@ func TestNumbersRiseOverStarts(t *testing.T) {
 // known of its node for good (DESIGN section 6).
 func TestRevocationsAreFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTown(t, 5)
-		w.meetAll()
+		w := newTestMesh(t, 5)
+		w.introduceAll()
 		w.start()
-		defer w.end()
+		defer w.stop()
 		time.Sleep(5 * time.Second)
 		away, thief := w.order[3], w.order[4]
 		away.stop()
@@ -460,24 +460,24 @@ func TestRevocationsAreFinal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.order[0].room.Revoke(t.Context(), s); err != nil {
+		if err := w.order[0].runner.Revoke(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
 		for _, h := range w.order[:3] {
-			if _, known := h.room.Member(thief.keys.Peer()); known || h.room.Summary().Revocations != 1 {
+			if _, known := h.runner.Member(thief.keys.Peer()); known || h.runner.Summary().Revocations != 1 {
 				t.Error("a revoked node is known still")
 			}
 		}
 		away.start()
-		w.wait(10*time.Second, "who was away knows", func() bool { return away.room.Summary().Revocations == 1 })
+		w.wait(10*time.Second, "who was away knows", func() bool { return away.runner.Summary().Revocations == 1 })
 		time.Sleep(2 * time.Minute)
 		for _, h := range w.order[:4] {
-			if _, known := h.room.Member(thief.keys.Peer()); known {
+			if _, known := h.runner.Member(thief.keys.Peer()); known {
 				t.Error("a revoked node came back")
 			}
 		}
-		if err := w.order[0].room.Revoke(t.Context(), thief.cert); !errors.Is(err, identity.ErrSignature) {
+		if err := w.order[0].runner.Revoke(t.Context(), thief.cert); !errors.Is(err, identity.ErrSignature) {
 			t.Errorf("a certificate revokes: %v", err)
 		}
 	})

@@ -70,12 +70,12 @@ func (c *Core) Health() int { return c.own.health }
 // Incarnation returns the node's own.
 func (c *Core) Incarnation() uint64 { return c.own.incarnation }
 
-// maxMeasured bounds the round trips that wait to be read.
-const maxMeasured = 64
+// maxRTTs bounds the round trips that wait to be read.
+const maxRTTs = 64
 
-// Measured returns the round trips of probes since it was last asked.
-func (c *Core) Measured() []time.Duration {
-	all := c.probing.measured
-	c.probing.measured = c.probing.measured[:0]
+// RTTs returns the round trips of probes since it was last asked.
+func (c *Core) RTTs() []time.Duration {
+	all := c.probing.rtts
+	c.probing.rtts = c.probing.rtts[:0]
 	return all
 }

@@ -20,21 +20,21 @@ const (
 	maxTopic = proto.MaxControl - 1<<10
 )
 
-// saying is what the node last said of itself.
-type saying struct {
-	own     Own
+// selfRecord is what the node last said of itself.
+type selfRecord struct {
+	info    Self
 	at      time.Duration
 	leaving bool
 }
 
-// A voice signs what the room's core says. The room's lock is held.
-type voice struct{ r *Room }
+// A recordSigner signs what the room's core says. The room's lock is held.
+type recordSigner struct{ r *Runner }
 
 // Record returns the node's own record as it is now. A list that would make it too long
 // is cut.
-func (v voice) Record(incarnation, revision uint64) *News {
+func (v recordSigner) Record(incarnation, revision uint64) *Update {
 	r := v.r
-	self, own := r.keys.Peer(), r.said.own
+	self, own := r.keys.Peer(), r.self.info
 	rec := &proto.NodeRecord{
 		Mesh: r.mesh.ID[:], Peer: self[:], Incarnation: incarnation, Revision: revision, Boot: r.cfg.Boot,
 		State: own.State, Open: own.Open, Priority: own.Priority, Load: own.Load, Version: own.Version[:min(len(own.Version), 128)],
@@ -44,7 +44,7 @@ func (v voice) Record(incarnation, revision uint64) *News {
 	if rec.State == proto.NodeUnspecified {
 		rec.State = proto.NodeRunning
 	}
-	if r.said.leaving {
+	if r.self.leaving {
 		rec.State = proto.NodeStopped
 	}
 	for _, p := range own.Relays[:min(len(own.Relays), 4)] {
@@ -60,11 +60,11 @@ func (v voice) Record(incarnation, revision uint64) *News {
 	if err != nil {
 		panic("gossip: " + err.Error()) // nothing is left in it that others chose
 	}
-	return &News{Peer: self, By: self, Incarnation: incarnation, Record: rec, Rumor: &proto.Rumor{Record: s}}
+	return &Update{Peer: self, By: self, Incarnation: incarnation, Record: rec, Rumor: &proto.Rumor{Record: s}}
 }
 
 // Accuse returns the node's statement that another did not answer.
-func (v voice) Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *News {
+func (v recordSigner) Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *Update {
 	self := v.r.keys.Peer()
 	s, err := v.r.keys.SignAccusation(&proto.Accusation{
 		Mesh: v.r.mesh.ID[:], Peer: p[:], Accuser: self[:], Incarnation: incarnation, Liveness: l, TimeMs: v.r.cfg.Clock.Now().UnixMilli(),
@@ -72,11 +72,11 @@ func (v voice) Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *New
 	if err != nil {
 		panic("gossip: " + err.Error()) // the core accuses others of what they were
 	}
-	return &News{Peer: p, By: self, Incarnation: incarnation, Liveness: l, Rumor: &proto.Rumor{Accusation: s}}
+	return &Update{Peer: p, By: self, Incarnation: incarnation, Liveness: l, Rumor: &proto.Rumor{Accusation: s}}
 }
 
-// describe asks the node what it is, and says so when that is news.
-func (r *Room) describe(ctx context.Context) error {
+// describeLoop asks the node what it is, and says so when that is news.
+func (r *Runner) describeLoop(ctx context.Context) error {
 	every := time.NewTicker(describeEvery)
 	defer every.Stop()
 	for {
@@ -90,46 +90,46 @@ func (r *Room) describe(ctx context.Context) error {
 }
 
 // Describe asks Config.Own now, instead of within two seconds.
-func (r *Room) Describe() {
-	own := r.cfg.Own()
+func (r *Runner) Describe() {
+	own := r.cfg.Self()
 	r.step(func(now time.Duration) []Action {
-		if r.said.leaving || now-r.said.at < r.said.own.until(own) {
+		if r.self.leaving || now-r.self.at < r.self.info.minAge(own) {
 			return nil
 		}
-		r.said.own, r.said.at = own, now
+		r.self.info, r.self.at = own, now
 		return r.core.Revise(now)
 	})
 }
 
-// same reports whether o and p differ in nothing but load and what was measured.
-func (o Own) same(p Own) bool {
+// sameExceptLoad reports whether o and p differ in nothing but load and what was measured.
+func (o Self) sameExceptLoad(p Self) bool {
 	return o.State == p.State && o.Open == p.Open && o.Priority == p.Priority && o.Version == p.Version && o.Started.Equal(p.Started) &&
 		slices.Equal(o.Labels, p.Labels) && slices.Equal(o.Kinds, p.Kinds) && slices.Equal(o.Relays, p.Relays) && slices.Equal(o.Addrs, p.Addrs)
 }
 
-// until returns how old a record that said o must be before one is made that says p.
-func (o Own) until(p Own) time.Duration {
+// minAge returns how old a record that said o must be before one is made that says p.
+func (o Self) minAge(p Self) time.Duration {
 	switch {
-	case !o.same(p):
+	case !o.sameExceptLoad(p):
 		return 0
-	case workMatters(o.Load, p.Load) || !slices.EqualFunc(o.Hops, p.Hops, sameRelay):
+	case workChanged(o.Load, p.Load) || !slices.EqualFunc(o.Hops, p.Hops, sameRelay):
 		return loadEvery
-	case machineMatters(o.Load, p.Load) || hopsMatter(o.Hops, p.Hops):
+	case machineChanged(o.Load, p.Load) || hopsChanged(o.Hops, p.Hops):
 		return measuredEvery
 	}
 	return math.MaxInt64
 }
 
-// machineMatters reports whether others would decide otherwise with the CPU and memory
+// machineChanged reports whether others would decide otherwise with the CPU and memory
 // of b than with those of a.
-func machineMatters(a, b *proto.Load) bool {
+func machineChanged(a, b *proto.Load) bool {
 	far := func(x, y uint32) bool { return max(x, y)-min(x, y) >= 100 }
 	return far(a.GetCpuPermille(), b.GetCpuPermille()) || far(a.GetMemoryPermille(), b.GetMemoryPermille())
 }
 
-// workMatters reports whether others would decide otherwise with the work of b than with
+// workChanged reports whether others would decide otherwise with the work of b than with
 // that of a.
-func workMatters(a, b *proto.Load) bool {
+func workChanged(a, b *proto.Load) bool {
 	far := func(x, y, least uint32) bool { return max(x, y)-min(x, y) >= least }
 	slots := max(b.GetSlots(), 4) / 4
 	return a.GetSlots() != b.GetSlots() ||
@@ -139,8 +139,8 @@ func workMatters(a, b *proto.Load) bool {
 
 func sameRelay(x, y *proto.Hop) bool { return bytes.Equal(x.GetRelay(), y.GetRelay()) }
 
-// hopsMatter reports whether others would choose relays otherwise with b than with a.
-func hopsMatter(a, b []*proto.Hop) bool {
+// hopsChanged reports whether others would choose relays otherwise with b than with a.
+func hopsChanged(a, b []*proto.Hop) bool {
 	far := func(x, y, least uint32) bool { return max(x, y)-min(x, y) > max(least, min(x, y)/4) }
 	return !slices.EqualFunc(a, b, func(x, y *proto.Hop) bool {
 		return sameRelay(x, y) && !far(x.GetRttMs(), y.GetRttMs(), 5) &&
@@ -148,11 +148,11 @@ func hopsMatter(a, b []*proto.Hop) bool {
 	})
 }
 
-// message returns what makes the message of a probe or reply, outside the room's lock.
-func message(a *Action) func() (*proto.Message, error) {
-	do, number, missed, target := a.Do, a.Number, a.Missed, a.Target
-	rumors := make([]*proto.Rumor, 0, len(a.News))
-	for _, n := range a.News {
+// probeMessage returns what makes the message of a probe or reply, outside the room's lock.
+func probeMessage(a *Action) func() (*proto.Message, error) {
+	do, number, missed, target := a.Kind, a.Number, a.Missed, a.Target
+	rumors := make([]*proto.Rumor, 0, len(a.Updates))
+	for _, n := range a.Updates {
 		rumors = append(rumors, n.Rumor)
 	}
 	return func() (*proto.Message, error) {
@@ -173,14 +173,14 @@ func message(a *Action) func() (*proto.Message, error) {
 	}
 }
 
-// send sends probes and replies.
-func (r *Room) send(ctx context.Context) error {
+// sendLoop sends probes and replies.
+func (r *Runner) sendLoop(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case l := <-r.out.letters:
-			m, err := l.message()
+		case l := <-r.out.messages:
+			m, err := l.encode()
 			if err == nil {
 				err = r.net.SendCtl(l.to, m)
 			}
@@ -191,23 +191,23 @@ func (r *Room) send(ctx context.Context) error {
 	}
 }
 
-// publish brings news to the topic.
-func (r *Room) publish(ctx context.Context) error {
+// publishLoop brings news to the topic.
+func (r *Runner) publishLoop(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-r.out.spread:
+		case <-r.out.publishReady:
 		}
-		if err := r.spread(ctx); err != nil {
+		if err := r.publishPending(ctx); err != nil {
 			r.log.Debug("rumors were not published", "error", err)
 		}
 	}
 }
 
-// spread publishes what waits.
-func (r *Room) spread(ctx context.Context) error {
-	news, root := r.out.take()
+// publishPending publishes what waits.
+func (r *Runner) publishPending(ctx context.Context) error {
+	updates, root := r.out.take()
 	var known []byte
 	if root {
 		r.mu.Lock()
@@ -215,28 +215,28 @@ func (r *Room) spread(ctx context.Context) error {
 		r.mu.Unlock()
 		known = sum[:]
 	}
-	for len(news) > 0 || known != nil {
+	for len(updates) > 0 || known != nil {
 		m := &proto.Rumors{Root: known}
 		size := 0
-		for len(news) > 0 && len(m.Rumors) < proto.MaxRumors {
-			rumor := r.introduced(news[0])
+		for len(updates) > 0 && len(m.Rumors) < proto.MaxRumors {
+			rumor := r.withIntroduction(updates[0])
 			if size += proto.Size(rumor) + 8; size > maxTopic {
 				break
 			}
-			m.Rumors, news = append(m.Rumors, rumor), news[1:]
+			m.Rumors, updates = append(m.Rumors, rumor), updates[1:]
 		}
-		if err := r.say(ctx, m); err != nil {
+		if err := r.broadcast(ctx, m); err != nil {
 			return fmt.Errorf("publish rumors: %w", err)
 		}
-		r.met.said.Add(float64(len(m.Rumors)))
+		r.met.published.Add(float64(len(m.Rumors)))
 		known = nil
 	}
 	return nil
 }
 
-// say publishes m under the next number. Others remember the numbers that they heard of
+// broadcast publishes m under the next number. Others remember the numbers that they heard of
 // a node, and hear none twice: they follow from the boot number, which no clock sets back.
-func (r *Room) say(ctx context.Context, m *proto.Rumors) error {
+func (r *Runner) broadcast(ctx context.Context, m *proto.Rumors) error {
 	m.Number = r.number.Add(1)
 	data, err := proto.Encode(nil, m)
 	if err != nil {
@@ -245,12 +245,12 @@ func (r *Room) say(ctx context.Context, m *proto.Rumors) error {
 	return r.net.Publish(ctx, data)
 }
 
-// perBoot is how many messages of one start have numbers below those of the next.
-const perBoot = 1 << 30
+// numbersPerBoot is how many messages of one start have numbers below those of the next.
+const numbersPerBoot = 1 << 30
 
-// introduced returns the rumor of n; if it is a record, with who the node is: those that
+// withIntroduction returns the rumor of n; if it is a record, with who the node is: those that
 // never heard of it believe nothing else.
-func (r *Room) introduced(n *News) *proto.Rumor {
+func (r *Runner) withIntroduction(n *Update) *proto.Rumor {
 	if n.Rumor.GetRecord() == nil {
 		return n.Rumor
 	}
@@ -264,23 +264,23 @@ func (r *Room) introduced(n *News) *proto.Rumor {
 // Leave says that the node stops, to the topic and to some others directly, and
 // returns when these have heard it or ctx ends: what is only on its way then goes
 // down with the connections. Nothing else is said of the node after that.
-func (r *Room) Leave(ctx context.Context) error {
-	var word *News
+func (r *Runner) Leave(ctx context.Context) error {
+	var word *Update
 	var to []proto.PeerID
 	r.step(func(now time.Duration) (actions []Action) {
-		if r.said.leaving {
+		if r.self.leaving {
 			return nil
 		}
-		r.said.leaving = true
+		r.self.leaving = true
 		actions = r.core.Revise(now)
-		word, to = r.core.farewell()
+		word, to = r.core.finalRecord()
 		return actions
 	})
-	err := r.spread(ctx)
+	err := r.publishPending(ctx)
 	var wg sync.WaitGroup
 	for _, p := range to {
 		wg.Go(func() {
-			if _, _, _, err := r.stepOf(ctx, p, &Ask{After: last, News: []*News{word}}, nil); err != nil {
+			if _, _, _, err := r.exchangeStep(ctx, p, &Ask{After: maxPeerID, Updates: []*Update{word}}, nil); err != nil {
 				r.log.Debug("the stop was not told", "peer", p, "error", err)
 			}
 		})
@@ -289,9 +289,9 @@ func (r *Room) Leave(ctx context.Context) error {
 	return err
 }
 
-// farewell returns the node's last record and some others to tell it to: they may
+// finalRecord returns the node's last record and some others to tell it to: they may
 // know this node though it has not heard of them yet.
-func (c *Core) farewell() (word *News, to []proto.PeerID) {
+func (c *Core) finalRecord() (word *Update, to []proto.PeerID) {
 	for p, m := range c.members {
 		if m.connected && !m.gone() {
 			to = append(to, p)
@@ -299,5 +299,5 @@ func (c *Core) farewell() (word *News, to []proto.PeerID) {
 	}
 	slices.SortFunc(to, proto.PeerID.Compare)
 	c.rand.Shuffle(len(to), func(i, j int) { to[i], to[j] = to[j], to[i] })
-	return c.own.news, to[:min(len(to), 8)]
+	return c.own.record, to[:min(len(to), 8)]
 }

@@ -46,8 +46,8 @@ type Revoker interface {
 	Revocations() []*proto.Signed
 }
 
-// Own is what the node says of itself.
-type Own struct {
+// Self is what the node says of itself.
+type Self struct {
 	State    proto.NodeState // default RUNNING
 	Started  time.Time
 	Priority uint32
@@ -65,7 +65,7 @@ type Own struct {
 type Config struct {
 	Tuning
 	Boot       uint64                // number of this start; must be set, and rise
-	Own        func() Own            // is asked every 2 seconds; default: a running node that serves nothing
+	Self       func() Self           // is asked every 2 seconds; default: a running node that serves nothing
 	Changed    func(Event)           // hears what happens, in order; may call the room; default nobody
 	Clock      clock.Clock           // default clock.System()
 	Logger     *slog.Logger          // default: silent
@@ -76,8 +76,8 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Tuning = c.Tuning.withDefaults()
 	c.Boot = max(c.Boot, 1)
-	if c.Own == nil {
-		c.Own = func() Own { return Own{} }
+	if c.Self == nil {
+		c.Self = func() Self { return Self{} }
 	}
 	if c.Changed == nil {
 		c.Changed = func(Event) {}
@@ -90,44 +90,44 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// A Room is a Core with a clock, keys and a network. It is safe for concurrent use.
-type Room struct {
-	keys   *identity.Keys
-	mesh   identity.Mesh
-	net    Network
-	dir    Directory
-	cfg    Config
-	log    *slog.Logger
-	met    *metrics
-	ears   *ears
-	ended  revoked
-	number atomic.Uint64 // of the last message of the topic
+// A Runner is a Core with a clock, keys and a network. It is safe for concurrent use.
+type Runner struct {
+	keys     *identity.Keys
+	mesh     identity.Mesh
+	net      Network
+	dir      Directory
+	cfg      Config
+	log      *slog.Logger
+	met      *metrics
+	verifier *verifier
+	revoked  revokedSet
+	number   atomic.Uint64 // of the last message of the topic
 
-	mu      sync.Mutex
-	core    *Core
-	said    saying
-	differs time.Duration         // when a root first was another than this node's; 0: they are equal
-	busy    map[proto.PeerID]bool // an exchange with it waits or goes on
+	mu           sync.Mutex
+	core         *Core
+	self         selfRecord
+	differsSince time.Duration         // when a root first was another than this node's; 0: they are equal
+	syncing      map[proto.PeerID]bool // an exchange with it waits or goes on
 
-	door  door
+	in    inQueue
 	out   outgoing
 	wake  chan struct{} // the core wants its Tick at another time
 	syncs chan proto.PeerID
 }
 
 // Open returns the room of a node that knows nobody yet. It starts nothing: see Run.
-func Open(keys *identity.Keys, mesh identity.Mesh, net Network, dir Directory, cfg Config) (*Room, error) {
+func Open(keys *identity.Keys, mesh identity.Mesh, net Network, dir Directory, cfg Config) (*Runner, error) {
 	cfg = cfg.withDefaults()
-	r := &Room{
+	r := &Runner{
 		keys: keys, mesh: mesh, net: net, dir: dir, cfg: cfg, log: cfg.Logger,
-		busy: make(map[proto.PeerID]bool), wake: make(chan struct{}, 1), syncs: make(chan proto.PeerID, 64),
+		syncing: make(map[proto.PeerID]bool), wake: make(chan struct{}, 1), syncs: make(chan proto.PeerID, 64),
 	}
-	r.door.init()
+	r.in.init()
 	r.out.init()
-	r.ears = newEars(mesh, dir)
-	r.number.Store(cfg.Boot * perBoot)
-	r.said.own = cfg.Own()
-	r.core = NewCore(keys.Peer(), identity.Incarnation(cfg.Boot), r.now(), cfg.Tuning, voice{r}, rand.New(rand.NewPCG(cfg.Seed, 1)))
+	r.verifier = newVerifier(mesh, dir)
+	r.number.Store(cfg.Boot * numbersPerBoot)
+	r.self.info = cfg.Self()
+	r.core = NewCore(keys.Peer(), identity.Incarnation(cfg.Boot), r.now(), cfg.Tuning, recordSigner{r}, rand.New(rand.NewPCG(cfg.Seed, 1)))
 	r.loadRevoked()
 	var err error
 	r.met, err = newMetrics(cfg.Registerer, r)
@@ -135,26 +135,26 @@ func Open(keys *identity.Keys, mesh identity.Mesh, net Network, dir Directory, c
 }
 
 // now is the core's time. It is never 0.
-func (r *Room) now() time.Duration { return r.cfg.Clock.Mono() + time.Second }
+func (r *Runner) now() time.Duration { return r.cfg.Clock.Mono() + time.Second }
 
 // Run probes, listens and mends until ctx is done.
-func (r *Room) Run(ctx context.Context) error {
+func (r *Runner) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.tick(ctx) })
-	g.Go(func() error { return r.listen(ctx) })
-	g.Go(func() error { return r.describe(ctx) })
-	g.Go(func() error { return r.out.tell(ctx, r.cfg.Changed, r.instead) })
-	g.Go(func() error { return r.publish(ctx) })
-	g.Go(func() error { return r.send(ctx) })
+	g.Go(func() error { return r.receiveLoop(ctx) })
+	g.Go(func() error { return r.describeLoop(ctx) })
+	g.Go(func() error { return r.out.deliverEvents(ctx, r.cfg.Changed, r.currentState) })
+	g.Go(func() error { return r.publishLoop(ctx) })
+	g.Go(func() error { return r.sendLoop(ctx) })
 	for range maxExchanges {
-		g.Go(func() error { return r.exchanges(ctx) })
+		g.Go(func() error { return r.exchangeLoop(ctx) })
 	}
 	r.step(func(now time.Duration) []Action { return r.core.Revise(now) }) // its first word
 	return g.Wait()
 }
 
 // tick calls the core when it wants to be called.
-func (r *Room) tick(ctx context.Context) error {
+func (r *Runner) tick(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -173,15 +173,15 @@ func (r *Room) tick(ctx context.Context) error {
 }
 
 // step gives an input to the core and has done what it asks for.
-func (r *Room) step(input func(now time.Duration) []Action) {
+func (r *Runner) step(input func(now time.Duration) []Action) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.core.Next()
 	actions := input(r.now())
 	for i := range actions {
-		r.act(&actions[i])
+		r.perform(&actions[i])
 	}
-	for _, rtt := range r.core.Measured() {
+	for _, rtt := range r.core.RTTs() {
 		r.met.rtt.Observe(rtt.Seconds())
 	}
 	if r.core.Next() < before {
@@ -189,25 +189,25 @@ func (r *Room) step(input func(now time.Duration) []Action) {
 	}
 }
 
-// act has one action done, by whoever does such. r.mu is held.
-func (r *Room) act(a *Action) {
-	switch a.Do {
+// perform has one action done, by whoever does such. r.mu is held.
+func (r *Runner) perform(a *Action) {
+	switch a.Kind {
 	case DoProbe, DoReply:
-		r.out.send(letter{to: a.Peer, message: message(a)})
+		r.out.send(outMsg{to: a.Peer, encode: probeMessage(a)})
 	case DoPublish:
-		r.out.publish(a.News, false)
+		r.out.publish(a.Updates, false)
 	case DoRoot:
 		r.out.publish(nil, true)
 	case DoSync:
-		if r.busy[a.Peer] {
+		if r.syncing[a.Peer] {
 			return // there will be another reason
 		}
 		select {
 		case r.syncs <- a.Peer:
-			r.busy[a.Peer] = true
+			r.syncing[a.Peer] = true
 		default:
 		}
-	case DoTell:
+	case DoEvent:
 		r.out.event(*a.Event)
 	}
 }
@@ -220,17 +220,17 @@ func signal(c chan struct{}) {
 }
 
 // Introduced says that p is a member of the mesh. Tell it of each at the start.
-func (r *Room) Introduced(p proto.PeerID) {
+func (r *Runner) Introduced(p proto.PeerID) {
 	r.step(func(now time.Duration) []Action { return r.core.Introduced(now, p) })
 }
 
 // Forgotten says that p is no member any more.
-func (r *Room) Forgotten(p proto.PeerID) {
+func (r *Runner) Forgotten(p proto.PeerID) {
 	r.step(func(now time.Duration) []Action { return r.core.Forgotten(now, p) })
 }
 
 // Connected says whether messages can go to p.
-func (r *Room) Connected(p proto.PeerID, on bool) {
+func (r *Runner) Connected(p proto.PeerID, on bool) {
 	r.step(func(now time.Duration) []Action {
 		if on {
 			return r.core.Connected(now, p)
@@ -239,9 +239,9 @@ func (r *Room) Connected(p proto.PeerID, on bool) {
 	})
 }
 
-// Reachable says to whom messages can go now, all of them: what [Room.Connected] did not
+// Reachable says to whom messages can go now, all of them: what [Runner.Connected] did not
 // tell is made up for. Call it now and then.
-func (r *Room) Reachable(all []proto.PeerID) {
+func (r *Runner) Reachable(all []proto.PeerID) {
 	on := make(map[proto.PeerID]bool, len(all))
 	for _, p := range all {
 		on[p] = true
@@ -253,26 +253,26 @@ func (r *Room) Reachable(all []proto.PeerID) {
 		delete(on, m.Peer)
 	}
 	for p := range on {
-		if r.ears.member(p, nil) {
+		if r.verifier.member(p, nil) {
 			r.Connected(p, true)
 		}
 	}
 }
 
 // Busy says whether there is work for p: it is probed more often then.
-func (r *Room) Busy(p proto.PeerID, busy bool) {
+func (r *Runner) Busy(p proto.PeerID, busy bool) {
 	r.step(func(now time.Duration) []Action { return r.core.Busy(now, p, busy) })
 }
 
 // Members returns all others that are known, in order of their ids.
-func (r *Room) Members() []Member {
+func (r *Runner) Members() []Member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Members(r.now())
 }
 
 // Member returns what is known of p; false: nothing.
-func (r *Room) Member(p proto.PeerID) (Member, bool) {
+func (r *Runner) Member(p proto.PeerID) (Member, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Member(r.now(), p)
@@ -280,7 +280,7 @@ func (r *Room) Member(p proto.PeerID) (Member, bool) {
 
 // Isolated reports whether this node is suspected itself, or hears from nobody though it
 // knows two others or more. It must claim nothing new then (I16).
-func (r *Room) Isolated() bool {
+func (r *Runner) Isolated() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Isolated(r.now())
@@ -288,14 +288,14 @@ func (r *Room) Isolated() bool {
 
 // SelfPaused reports whether this node should not claim new work: it is isolated, or its
 // own probes fail so often that it takes itself for the one that is ill.
-func (r *Room) SelfPaused() bool {
+func (r *Runner) SelfPaused() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.Poor(r.now())
+	return r.core.Degraded(r.now())
 }
 
 // Accusers returns who accused this node within the last minute.
-func (r *Room) Accusers() []proto.PeerID {
+func (r *Runner) Accusers() []proto.PeerID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Accusers(r.now())
@@ -303,7 +303,7 @@ func (r *Room) Accusers() []proto.PeerID {
 
 // Prune forgets up to limit nodes that are dead, or have left, for longer than age, and
 // returns them; dryRun only tells.
-func (r *Room) Prune(age time.Duration, limit int, dryRun bool) []proto.PeerID {
+func (r *Runner) Prune(age time.Duration, limit int, dryRun bool) []proto.PeerID {
 	var pruned []proto.PeerID
 	r.step(func(now time.Duration) (actions []Action) {
 		pruned, actions = r.core.Prune(now, age, limit, dryRun)
@@ -326,13 +326,13 @@ type Summary struct {
 }
 
 // Summary returns the mesh at a glance.
-func (r *Room) Summary() Summary {
+func (r *Runner) Summary() Summary {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	s := Summary{
 		Counts: r.core.Counts(), ByStatus: make(map[Status]int), Health: r.core.Health(), Isolated: r.core.Isolated(now),
-		SelfPaused: r.core.Poor(now), Incarnation: r.core.Incarnation(), Root: r.root(), Revocations: r.ended.count(),
+		SelfPaused: r.core.Degraded(now), Incarnation: r.core.Incarnation(), Root: r.root(), Revocations: r.revoked.count(),
 	}
 	for _, m := range r.core.members {
 		s.ByStatus[m.status]++

@@ -13,37 +13,37 @@ import (
 
 // Why a rumor is not believed.
 var (
-	// errForm is of a rumor that is none, or not of the one who brings it.
-	errForm = errors.New("gossip: not one statement, or not the author's own")
+	// errMalformed is of a rumor that is none, or not of the one who brings it.
+	errMalformed = errors.New("gossip: not one statement, or not the author's own")
 	// errStranger is of a rumor by a node that is no member, as far as is known here.
 	errStranger = errors.New("gossip: the speaker is not known as a member")
 )
 
-// ears tell true rumors from false ones. They remember what they verified: the same
+// verifier tell true rumors from false ones. They remember what they verified: the same
 // statement comes from many sides, and a signature costs as much as a hundred digests.
 // They are safe for concurrent use.
-type ears struct {
+type verifier struct {
 	mesh identity.Mesh
 	dir  Directory
 
-	mu         sync.Mutex
-	young, old map[[32]byte]*News // by the digest of what was signed and the signature
+	mu               sync.Mutex
+	recent, previous map[[32]byte]*Update // by the digest of what was signed and the signature
 }
 
 // maxVerified bounds how many statements are remembered: at least so many, at most
 // twice.
 const maxVerified = 2048
 
-func newEars(mesh identity.Mesh, dir Directory) *ears {
-	return &ears{mesh: mesh, dir: dir, young: make(map[[32]byte]*News)}
+func newVerifier(mesh identity.Mesh, dir Directory) *verifier {
+	return &verifier{mesh: mesh, dir: dir, recent: make(map[[32]byte]*Update)}
 }
 
-// news returns the statement of a rumor that is a record or an accusation. The speaker
+// update returns the statement of a rumor that is a record or an accusation. The speaker
 // must be a member, or be introduced as one by known. The cheap checks come first.
-func (e *ears) news(rumor *proto.Rumor, known func(p proto.PeerID, k *proto.KnownPeer) bool) (*News, error) {
+func (e *verifier) update(rumor *proto.Rumor, known func(p proto.PeerID, k *proto.KnownPeer) bool) (*Update, error) {
 	record, accusation := rumor.GetRecord(), rumor.GetAccusation()
 	if (record == nil) == (accusation == nil) || rumor.GetRevocation() != nil {
-		return nil, errForm
+		return nil, errMalformed
 	}
 	s := record
 	if s == nil {
@@ -51,7 +51,7 @@ func (e *ears) news(rumor *proto.Rumor, known func(p proto.PeerID, k *proto.Know
 	}
 	speaker, err := proto.PeerIDFrom(s.GetSigner())
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errForm, err)
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	if !known(speaker, rumor.GetIntroduction()) {
 		return nil, errStranger
@@ -68,20 +68,20 @@ func (e *ears) news(rumor *proto.Rumor, known func(p proto.PeerID, k *proto.Know
 }
 
 // verify checks the signature of one of the two.
-func (e *ears) verify(record, accusation *proto.Signed) (*News, error) {
+func (e *verifier) verify(record, accusation *proto.Signed) (*Update, error) {
 	if record != nil {
 		r, err := e.mesh.VerifyNode(record)
 		if err != nil {
 			return nil, err
 		}
 		p := proto.PeerID(r.GetPeer())
-		return &News{Peer: p, By: p, Incarnation: r.GetIncarnation(), Record: r, Rumor: &proto.Rumor{Record: record}}, nil
+		return &Update{Peer: p, By: p, Incarnation: r.GetIncarnation(), Record: r, Rumor: &proto.Rumor{Record: record}}, nil
 	}
 	a, err := e.mesh.VerifyAccusation(accusation)
 	if err != nil {
 		return nil, err
 	}
-	return &News{
+	return &Update{
 		Peer: proto.PeerID(a.GetPeer()), By: proto.PeerID(a.GetAccuser()), Incarnation: a.GetIncarnation(),
 		Liveness: a.GetLiveness(), Rumor: &proto.Rumor{Accusation: accusation},
 	}, nil
@@ -101,26 +101,26 @@ func fingerprint(s *proto.Signed) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-func (e *ears) get(key [32]byte) *News {
+func (e *verifier) get(key [32]byte) *Update {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.young[key]; n != nil {
+	if n := e.recent[key]; n != nil {
 		return n
 	}
-	return e.old[key]
+	return e.previous[key]
 }
 
-func (e *ears) put(key [32]byte, n *News) {
+func (e *verifier) put(key [32]byte, n *Update) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.young) >= maxVerified {
-		e.old, e.young = e.young, make(map[[32]byte]*News)
+	if len(e.recent) >= maxVerified {
+		e.previous, e.recent = e.recent, make(map[[32]byte]*Update)
 	}
-	e.young[key] = n
+	e.recent[key] = n
 }
 
 // member reports whether p is one. It believes no introduction.
-func (e *ears) member(p proto.PeerID, _ *proto.KnownPeer) bool {
+func (e *verifier) member(p proto.PeerID, _ *proto.KnownPeer) bool {
 	_, ok := e.dir.Member(p)
 	return ok
 }
@@ -130,9 +130,9 @@ func (e *ears) member(p proto.PeerID, _ *proto.KnownPeer) bool {
 // that holds, the author a member. It is safe for concurrent use, and remembers
 // nothing but signatures that it verified. number is the author's of the message; 0: it
 // has none.
-func (r *Room) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
-	h, err := r.read(author, data, func(p proto.PeerID, k *proto.KnownPeer) bool {
-		return p == author && (r.ears.member(p, nil) || r.introduces(p, k))
+func (r *Runner) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
+	h, err := r.readTopic(author, data, func(p proto.PeerID, k *proto.KnownPeer) bool {
+		return p == author && (r.verifier.member(p, nil) || r.validIntroduction(p, k))
 	})
 	if err != nil {
 		r.met.refused.Inc()
@@ -142,25 +142,25 @@ func (r *Room) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) 
 	return h.number, true
 }
 
-// introduces reports whether k is a valid certificate of p that was not revoked.
-func (r *Room) introduces(p proto.PeerID, k *proto.KnownPeer) bool {
+// validIntroduction reports whether k is a valid certificate of p that was not revoked.
+func (r *Runner) validIntroduction(p proto.PeerID, k *proto.KnownPeer) bool {
 	m, err := r.mesh.VerifyMember(k.GetCertificate(), r.cfg.Clock.Now())
-	return err == nil && m.Peer == p && !r.ended.ends(m)
+	return err == nil && m.Peer == p && !r.revoked.revokes(m)
 }
 
-// read returns what a message of the topic holds, if all of it is good.
-func (r *Room) read(author proto.PeerID, data []byte, known func(proto.PeerID, *proto.KnownPeer) bool) (*heard, error) {
+// readTopic returns what a message of the topic holds, if all of it is good.
+func (r *Runner) readTopic(author proto.PeerID, data []byte, known func(proto.PeerID, *proto.KnownPeer) bool) (*topicMsg, error) {
 	if len(data) > proto.MaxControl {
-		return nil, fmt.Errorf("%w: %d bytes", errForm, len(data))
+		return nil, fmt.Errorf("%w: %d bytes", errMalformed, len(data))
 	}
 	var m proto.Rumors
 	if err := proto.DecodeKnown(data, &m); err != nil {
 		return nil, err
 	}
 	if n := len(m.GetRoot()); n != 0 && n != 32 || n == 0 && len(m.GetRumors()) == 0 {
-		return nil, fmt.Errorf("%w: a root of %d bytes", errForm, n)
+		return nil, fmt.Errorf("%w: a root of %d bytes", errMalformed, n)
 	}
-	h := &heard{root: m.GetRoot(), number: m.GetNumber()}
+	h := &topicMsg{root: m.GetRoot(), number: m.GetNumber()}
 	speaks := len(m.GetRumors()) > 0
 	for _, rumor := range m.GetRumors() {
 		if rumor.GetRevocation() != nil {
@@ -168,61 +168,61 @@ func (r *Room) read(author proto.PeerID, data []byte, known func(proto.PeerID, *
 			if err != nil {
 				return nil, err
 			}
-			h.ended = append(h.ended, ended)
-			speaks = speaks && r.ears.member(author, nil)
+			h.revocations = append(h.revocations, ended)
+			speaks = speaks && r.verifier.member(author, nil)
 			continue
 		}
-		n, err := r.ears.news(rumor, known)
+		n, err := r.verifier.update(rumor, known)
 		if err != nil {
 			return nil, err
 		}
-		h.news = append(h.news, n)
+		h.updates = append(h.updates, n)
 	}
-	if !speaks && !r.ears.member(author, nil) {
+	if !speaks && !r.verifier.member(author, nil) {
 		return nil, errStranger
 	}
 	return h, nil
 }
 
-// heard is what a message of the topic holds.
-type heard struct {
-	news   []*News
-	ended  []identity.Revocation
-	root   []byte
-	number uint64
+// topicMsg is what a message of the topic holds.
+type topicMsg struct {
+	updates     []*Update
+	revocations []identity.Revocation
+	root        []byte
+	number      uint64
 }
 
-// believe returns the news of rumors that can be verified here, in their order. It
+// verifyRumors returns the news of rumors that can be verified here, in their order. It
 // learns who is introduced. lacking says that a speaker or a subject is not known: the
 // one that brought it knows more.
-func (r *Room) believe(ctx context.Context, rumors []*proto.Rumor) (news []*News, lacking bool) {
+func (r *Runner) verifyRumors(ctx context.Context, rumors []*proto.Rumor) (updates []*Update, missing bool) {
 	for _, rumor := range rumors {
 		if rumor.GetRevocation() != nil {
-			r.endSigned(ctx, rumor.GetRevocation())
+			r.receiveRevocation(ctx, rumor.GetRevocation())
 			continue
 		}
-		n, err := r.ears.news(rumor, func(p proto.PeerID, k *proto.KnownPeer) bool {
-			if r.ears.member(p, nil) {
+		n, err := r.verifier.update(rumor, func(p proto.PeerID, k *proto.KnownPeer) bool {
+			if r.verifier.member(p, nil) {
 				return true
 			}
-			if !r.introduces(p, k) || r.dir.Learn(ctx, k) != nil {
+			if !r.validIntroduction(p, k) || r.dir.Learn(ctx, k) != nil {
 				return false
 			}
-			return r.ears.member(p, nil)
+			return r.verifier.member(p, nil)
 		})
 		switch {
 		case errors.Is(err, errStranger):
-			lacking = true
+			missing = true
 			r.met.strangers.Inc()
 		case err != nil:
 			r.met.refused.Inc()
-		case n.accuses() && n.Peer != r.keys.Peer() && !r.ears.member(n.Peer, nil):
-			lacking = true
+		case n.accuses() && n.Peer != r.keys.Peer() && !r.verifier.member(n.Peer, nil):
+			missing = true
 		default:
-			r.met.heard.Inc()
-			r.met.arrived(r.cfg.Clock.Now(), n)
-			news = append(news, n)
+			r.met.accepted.Inc()
+			r.met.recordAge(r.cfg.Clock.Now(), n)
+			updates = append(updates, n)
 		}
 	}
-	return news, lacking
+	return updates, missing
 }
