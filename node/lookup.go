@@ -138,7 +138,7 @@ func (l *lookups) heard(ctx context.Context, h heardLookup) error {
 		if err != nil {
 			return err
 		}
-		counted, err := l.node.outbox.Forget(ctx, h.from, id)
+		counted, err := l.node.outbox.HandleUnknown(ctx, h.from, id)
 		failed = errors.Join(failed, err)
 		if counted {
 			l.node.tell("task.forgotten", h.from, fmt.Sprintf("the target of task %s does not know it any more", id), map[string]string{"task": id.String()})

@@ -37,7 +37,7 @@ func TestTargetThatForgot(t *testing.T) {
 		target.start()
 		for _, id := range append(twice, kept) {
 			task := home.becomes(id, "SUCCESS", 3*time.Hour)
-			forgotten := slices.ContainsFunc(task.Events, func(e Event) bool { return e.Cause == outbox.Forgotten })
+			forgotten := slices.ContainsFunc(task.Events, func(e Event) bool { return e.Cause == outbox.CauseForgotten })
 			if forgotten == (id == kept) {
 				t.Errorf("events of %s: %+v", id, task.Events)
 			}

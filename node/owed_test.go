@@ -41,7 +41,7 @@ func TestOwedResultIsNoExpiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.halt()
-	eventually(t, func() bool { return b.outbox.Owes(id) }, func() string { return "it has not ended" })
+	eventually(t, func() bool { return b.outbox.HasPendingResult(id) }, func() string { return "it has not ended" })
 	env := st.GetEnvelope()
 	h, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {
@@ -66,7 +66,7 @@ func TestOwedResultIsNoExpiry(t *testing.T) {
 		t.Errorf("while its result is owed the answer is %v", got)
 	}
 	a = start(t, a.cfg)
-	eventually(t, func() bool { return !b.outbox.Owes(id) }, func() string { return "the result is still owed" })
+	eventually(t, func() bool { return !b.outbox.HasPendingResult(id) }, func() string { return "the result is still owed" })
 	if got := again(); got != proto.CodeExpired {
 		t.Errorf("afterwards the answer is %v", got)
 	}

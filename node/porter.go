@@ -220,7 +220,7 @@ func (p *porter) Forget(id proto.TaskID, o *proto.Outcome) {
 		delete(p.own, id)
 	}
 	p.mu.Unlock()
-	if !p.node.outbox.Owes(id) {
+	if !p.node.outbox.HasPendingResult(id) {
 		p.node.house.drop(name)
 	}
 }

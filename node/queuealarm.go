@@ -63,7 +63,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 	if !since.IsZero() {
 		a.Since = new(since.UTC())
 	}
-	waiting, err := n.outbox.Unended(home)
+	waiting, err := n.outbox.LiveByTarget(home)
 	if err != nil {
 		n.log.Warn("tasks that wait for a home cannot be counted", "home", a.Home, "err", err)
 	}

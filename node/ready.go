@@ -96,5 +96,5 @@ func (n *Node) hurry(from proto.PeerID, r *proto.Ready) {
 	if r.GetRoom() {
 		codes = append(codes, proto.CodeFull, proto.CodeBusy, proto.CodeDraining)
 	}
-	n.outbox.Hurry(from, codes...)
+	n.outbox.RetryNow(from, codes...)
 }

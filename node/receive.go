@@ -141,7 +141,7 @@ func (n *Node) unlessHere(from proto.PeerID, m *proto.Message, refused error) er
 	}
 	rec, err := n.inbox.Get(h.ID)
 	here := err == nil && bytes.Equal(rec.GetPeer(), from[:]) && rec.Seq() == h.Seq
-	if !here && !n.outbox.Owes(h.ID) {
+	if !here && !n.outbox.HasPendingResult(h.ID) {
 		return refused
 	}
 	return &identity.CheckError{Code: proto.CodeDuplicate, Err: errors.New("it was accepted before its time was over")}

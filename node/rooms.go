@@ -29,7 +29,7 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: bodyFiles{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, Stood: func(target string, from proto.PeerID) bool { return n.queues.stood(target, from) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.house.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
+		Bodies: bodyFiles{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, from proto.PeerID) bool { return n.queues.stood(target, from) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.house.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.reading("tasks of this home"),
 	}
 }
@@ -79,7 +79,7 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n, newStamp(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues, Until: n.outbox.Until}
+	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n, newStamp(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues, Until: n.outbox.NotAfter}
 }
 
 func (n *Node) inboxConfig() inbox.Config {

@@ -9,30 +9,30 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// An answered is a flight with what the other side said about it.
-type answered struct {
-	flight
-	refusal *proto.Refusal // nil: it is durable there
-	receipt *proto.Receipt // of an accepted task
-	ruling  ruling
+// An answeredEntry is a flight with what the other side said about it.
+type answeredEntry struct {
+	sentEntry
+	refusal  *proto.Refusal // nil: it is durable there
+	receipt  *proto.Receipt // of an accepted task
+	decision decision
 }
 
-// answer writes down what acknowledgements say. Those that came while the last
+// processAcks writes down what acknowledgements say. Those that came while the last
 // were being written are written together.
-func (l *lane) answer(ctx context.Context) error {
+func (ps *peerSender) processAcks(ctx context.Context) error {
 	for {
 		select {
-		case ack := <-l.acks:
-			all, err := l.match(nil, ack)
+		case ack := <-ps.acks:
+			all, err := ps.matchAck(nil, ack)
 			for more := true; more && err == nil; {
 				select {
-				case ack := <-l.acks:
-					all, err = l.match(all, ack)
+				case ack := <-ps.acks:
+					all, err = ps.matchAck(all, ack)
 				default:
 					more = false
 				}
 			}
-			if ferr := l.follow(ctx, all); ferr != nil {
+			if ferr := ps.apply(ctx, all); ferr != nil {
 				return ferr
 			}
 			if err != nil {
@@ -44,54 +44,54 @@ func (l *lane) answer(ctx context.Context) error {
 	}
 }
 
-// match takes the flights that ack answers out of the air and appends them to dst.
-func (l *lane) match(dst []answered, ack *proto.Ack) ([]answered, error) {
-	flights, err := l.land(ack)
-	if err != nil || len(flights) == 0 {
+// matchAck takes the flights that ack answers out of the air and appends them to dst.
+func (ps *peerSender) matchAck(dst []answeredEntry, ack *proto.Ack) ([]answeredEntry, error) {
+	entries, err := ps.takeAcked(ack)
+	if err != nil || len(entries) == 0 {
 		return dst, err
 	}
 	from := len(dst)
-	for _, f := range flights {
-		dst = append(dst, answered{flight: f})
+	for _, f := range entries {
+		dst = append(dst, answeredEntry{sentEntry: f})
 	}
 	batch := dst[from:]
-	first, last := ack.UpTo-uint64(len(flights))+1, uint64(0)
+	first, last := ack.UpTo-uint64(len(entries))+1, uint64(0)
 	for _, r := range ack.Refusals {
 		if r.Number < first || r.Number > ack.UpTo || r.Number <= last || r.Code == proto.CodeOK {
-			return l.unland(dst[:from], flights), fmt.Errorf("%w: refusal of frame %d in an answer to %d-%d", ErrBadAck, r.Number, first, ack.UpTo)
+			return ps.requeue(dst[:from], entries), fmt.Errorf("%w: refusal of frame %d in an answer to %d-%d", ErrBadAck, r.Number, first, ack.UpTo)
 		}
 		last = r.Number
 		batch[r.Number-first].refusal = r
 	}
-	if err := l.receipts(batch, ack); err != nil {
-		return l.unland(dst[:from], flights), err
+	if err := ps.receipts(batch, ack); err != nil {
+		return ps.requeue(dst[:from], entries), err
 	}
 	return dst, nil
 }
 
-// land returns the flights that ack answers: all up to ack.UpTo.
-func (l *lane) land(ack *proto.Ack) ([]flight, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ack.UpTo < l.first {
+// takeAcked returns the flights that ack answers: all up to ack.UpTo.
+func (ps *peerSender) takeAcked(ack *proto.Ack) ([]sentEntry, error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ack.UpTo < ps.first {
 		return nil, nil // said before
 	}
-	n := ack.UpTo - l.first + 1
-	if n > uint64(len(l.flying)) || ack.From != 0 && ack.From != l.first {
-		return nil, fmt.Errorf("%w: frames %d-%d, of %d-%d that were sent", ErrBadAck, ack.From, ack.UpTo, l.first, l.first+uint64(len(l.flying))-1)
+	n := ack.UpTo - ps.first + 1
+	if n > uint64(len(ps.inflight)) || ack.From != 0 && ack.From != ps.first {
+		return nil, fmt.Errorf("%w: frames %d-%d, of %d-%d that were sent", ErrBadAck, ack.From, ack.UpTo, ps.first, ps.first+uint64(len(ps.inflight))-1)
 	}
-	flights := l.flying[:n:n]
-	l.flying = l.flying[n:]
-	l.first = ack.UpTo + 1
-	return flights, nil
+	entries := ps.inflight[:n:n]
+	ps.inflight = ps.inflight[n:]
+	ps.first = ack.UpTo + 1
+	return entries, nil
 }
 
-// unland puts flights back into the air, for an answer that cannot be believed.
-func (l *lane) unland(dst []answered, flights []flight) []answered {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.first -= uint64(len(flights))
-	l.flying = append(flights[:len(flights):len(flights)], l.flying...)
+// requeue puts flights back into the air, for an answer that cannot be believed.
+func (ps *peerSender) requeue(dst []answeredEntry, entries []sentEntry) []answeredEntry {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.first -= uint64(len(entries))
+	ps.inflight = append(entries[:len(entries):len(entries)], ps.inflight...)
 	return dst
 }
 
@@ -106,93 +106,93 @@ func AcceptedStatement(mesh proto.MeshID, id proto.TaskID, target proto.PeerID, 
 
 // receipts derives the receipt of each accepted task from the signature of the
 // Ack: what it must have stated is known here.
-func (l *lane) receipts(batch []answered, ack *proto.Ack) error {
+func (ps *peerSender) receipts(batch []answeredEntry, ack *proto.Ack) error {
 	var statements [][]byte
-	var whose []int
+	var index []int
 	buf := make([]byte, 0, len(batch)*proto.StatementSize)
 	for i := range batch {
 		a := &batch[i]
 		if a.refusal != nil || a.item.Key.Part != backlog.PartTask {
 			continue
 		}
-		s := AcceptedStatement(l.o.cfg.Mesh, a.item.Key.ID, l.peer, a.rec.Seq(), ack.Time)
+		s := AcceptedStatement(ps.o.cfg.Mesh, a.item.Key.ID, ps.peer, a.rec.Seq(), ack.Time)
 		from := len(buf)
 		buf = s.Append(buf)
-		statements, whose = append(statements, buf[from:len(buf):len(buf)]), append(whose, i)
+		statements, index = append(statements, buf[from:len(buf):len(buf)]), append(index, i)
 	}
 	if len(statements) == 0 {
 		return nil
 	}
-	list, err := l.o.cfg.Verifier.AckReceipts(l.peer, statements, ack.Signature)
+	list, err := ps.o.cfg.Verifier.AckReceipts(ps.peer, statements, ack.Signature)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBadAck, err)
 	}
 	for i, r := range list {
-		batch[whose[i]].receipt = r
+		batch[index[i]].receipt = r
 	}
 	return nil
 }
 
-// follow does what the answers ask for: one batch for all that is written.
-func (l *lane) follow(ctx context.Context, all []answered) error {
-	edits, whose := make([]backlog.Edit, 0, len(all)), make([]int, 0, len(all))
+// apply does what the answers ask for: one batch for all that is written.
+func (ps *peerSender) apply(ctx context.Context, all []answeredEntry) error {
+	edits, index := make([]backlog.Edit, 0, len(all)), make([]int, 0, len(all))
 	for i := range all {
 		a := &all[i]
-		l.rule(a)
-		if a.ruling.effect == wait || a.ruling.effect == carry {
-			l.unwritten(ctx, a)
+		ps.decide(a)
+		if a.decision.action == retry || a.decision.action == sendBodyFirst {
+			ps.postpone(ctx, a)
 			continue
 		}
 		edits = append(edits, backlog.Edit{Key: a.item.Key, Held: a.rec, Version: a.item.Version})
-		whose = append(whose, i)
+		index = append(index, i)
 	}
-	now := l.o.cfg.Clock.Now()
+	now := ps.o.cfg.Clock.Now()
 	records := make([]*proto.Record, len(edits))
-	errs := l.o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
+	errs := ps.o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		records[i] = r
-		return l.change(&all[whose[i]], r, now)
+		return ps.applyDecision(&all[index[i]], r, now)
 	})
 	moved := 0
 	for i, err := range errs {
-		a := &all[whose[i]]
+		a := &all[index[i]]
 		if err != nil {
-			if l.o.store.Err() != nil {
+			if ps.o.store.Err() != nil {
 				return fmt.Errorf("write down what was answered: %w", err)
 			}
-			l.o.notes.drop(a.item.Key) // it ended meanwhile
+			ps.o.deliveries.drop(a.item.Key) // it ended meanwhile
 			continue
 		}
-		moved += l.written(a, records[i])
+		moved += ps.afterWrite(a, records[i])
 	}
-	l.mu.Lock()
-	l.moved += moved
-	l.mu.Unlock()
-	signal(l.kick)
+	ps.mu.Lock()
+	ps.settled += moved
+	ps.mu.Unlock()
+	signal(ps.wake)
 	return nil
 }
 
-// rule decides about one answer.
-func (l *lane) rule(a *answered) {
+// decide decides about one answer.
+func (ps *peerSender) decide(a *answeredEntry) {
 	k := a.item.Key
 	switch {
 	case a.refusal != nil:
-		a.ruling = onRefusal(k.Part, refusal{
-			code: a.refusal.Code, attempts: int(a.rec.Attempts), limit: l.o.cfg.MaxAttempts,
-			cancel: a.rec.Cancel || l.o.wantsCancel(k), sure: l.o.sure(k, a.rec),
-			over:    a.refusal.Code == proto.CodeExpired && l.o.over(k),
+		a.decision = onRefusal(k.Part, refusal{
+			code: a.refusal.Code, attempts: int(a.rec.Attempts), limit: ps.o.cfg.MaxAttempts,
+			cancel: a.rec.Cancel || ps.o.wantsCancel(k), certainlyNotDelivered: ps.o.certainlyNotDelivered(k, a.rec),
+			expired: a.refusal.Code == proto.CodeExpired && ps.o.pastNotAfter(k),
 			unknown: a.refusal.State == proto.StateUnspecified,
 		})
 	case k.Part == backlog.PartTask:
-		a.ruling = ruling{effect: accept}
+		a.decision = decision{action: accept}
 	default:
-		a.ruling = ruling{effect: drop}
+		a.decision = decision{action: drop}
 	}
 }
 
-// over reports whether the time of a task is over by this node's clock, which nobody
+// pastNotAfter reports whether the time of a task is over by this node's clock, which nobody
 // doubts, and by which the times of the task are right.
-func (o *Outbox) over(k backlog.Key) bool {
-	now, ok := o.timely()
+func (o *Outbox) pastNotAfter(k backlog.Key) bool {
+	now, ok := o.trustedNow()
 	if !ok {
 		return false
 	}
@@ -200,13 +200,13 @@ func (o *Outbox) over(k backlog.Key) bool {
 	return err == nil && now >= r.NotAfterMs-proto.Skew.Milliseconds()
 }
 
-// sure reports whether nothing that an earlier link carried can still arrive.
-func (o *Outbox) sure(k backlog.Key, r *proto.Record) bool {
-	n, now := o.notes.get(k), o.cfg.Clock.Boot()
-	if p, err := proto.PeerIDFrom(r.Peer); err == nil && now-o.started < sureAfter && !n.denied && o.links.before(p, r.Seq()) {
+// certainlyNotDelivered reports whether nothing that an earlier link carried can still arrive.
+func (o *Outbox) certainlyNotDelivered(k backlog.Key, r *proto.Record) bool {
+	n, now := o.deliveries.get(k), o.cfg.Clock.Boot()
+	if p, err := proto.PeerIDFrom(r.Peer); err == nil && now-o.started < inTransitMax && !n.notReceived && o.links.maybeSentBefore(p, r.Seq()) {
 		return false
 	}
-	return !n.broke || now-n.since >= sureAfter
+	return !n.linkBroke || now-n.brokeAt >= inTransitMax
 }
 
 // wantsCancel reports whether a person wants the task stopped.
@@ -215,26 +215,26 @@ func (o *Outbox) wantsCancel(k backlog.Key) bool {
 	return ok
 }
 
-// unwritten lets a refused entry wait, which memory alone knows. A task that was signed
+// postpone lets a refused entry wait, which memory alone knows. A task that was signed
 // with wrong times, and may be refused for them, is signed anew.
-func (l *lane) unwritten(ctx context.Context, a *answered) {
-	o, k := l.o, a.item.Key
+func (ps *peerSender) postpone(ctx context.Context, a *answeredEntry) {
+	o, k := ps.o, a.item.Key
 	timed := a.refusal.Code == proto.CodeExpired || a.refusal.Code == proto.CodeBusy
-	if timed && o.timesMoved(a) && o.sure(k, a.rec) && o.signAnew(ctx, k) {
-		l.mu.Lock()
-		delete(l.arrived, k)
-		l.mu.Unlock()
+	if timed && o.timesMoved(a) && o.certainlyNotDelivered(k, a.rec) && o.resignWithNewTimes(ctx, k) {
+		ps.mu.Lock()
+		delete(ps.arrivedBodies, k)
+		ps.mu.Unlock()
 		return
 	}
-	before := o.notes.get(k)
+	before := o.deliveries.get(k)
 	n := o.refused(k, a.rec, a.refusal)
-	if a.ruling.effect == carry {
-		l.wantBody(a.item)
+	if a.decision.action == sendBodyFirst {
+		ps.queueBody(a.item)
 		return
 	}
-	o.resultRefused(k, l.peer, a.refusal, before, n, false)
-	if o.hints.fresh(l.peer, a.refusal.Code, o.cfg.Clock.Boot()) {
-		o.backlog.Release(k, o.soon())
+	o.resultRefused(k, ps.peer, a.refusal, before, n, false)
+	if o.hints.recent(ps.peer, a.refusal.Code, o.cfg.Clock.Boot()) {
+		o.backlog.Release(k, o.jitter())
 		return
 	}
 	wait := max(o.backoff(n.tries), min(time.Duration(a.refusal.RetryAfterMs)*time.Millisecond, o.cfg.MaxBackoff))
@@ -242,44 +242,44 @@ func (l *lane) unwritten(ctx context.Context, a *answered) {
 }
 
 // refused notes a refusal.
-func (o *Outbox) refused(k backlog.Key, rec *proto.Record, r *proto.Refusal) note {
-	sure := o.sure(k, rec)
-	return o.notes.update(k, func(n *note) {
+func (o *Outbox) refused(k backlog.Key, rec *proto.Record, r *proto.Refusal) deliveryState {
+	sure := o.certainlyNotDelivered(k, rec)
+	return o.deliveries.update(k, func(n *deliveryState) {
 		n.tries++
 		n.code, n.detail, n.at = r.Code, proto.Clip(r.Detail, 256), o.cfg.Clock.Now()
 		n.rewrap = n.rewrap || r.Code == proto.CodeBadKey
 		if sure {
-			n.broke, n.denied = false, true
+			n.linkBroke, n.notReceived = false, true
 		}
 	})
 }
 
-// change applies an answer to the record as it is now.
-func (l *lane) change(a *answered, r *proto.Record, now time.Time) backlog.Action {
-	switch a.ruling.effect {
+// applyDecision applies an answer to the record as it is now.
+func (ps *peerSender) applyDecision(a *answeredEntry, r *proto.Record, now time.Time) backlog.Action {
+	switch a.decision.action {
 	case accept:
-		return l.accepted(a, r, now)
+		return ps.accepted(a, r, now)
 	case drop:
 		if a.item.Key.Part == backlog.PartCancel && r.CancelHard && !a.rec.CancelHard {
 			return backlog.Keep // it was asked for again, harder
 		}
 		return backlog.Drop
-	case spend:
+	case spendAttempt:
 		r.Attempts++
 		r.Reason = proto.Clip(a.refusal.Code.Name()+": "+a.refusal.Detail, proto.MaxReason)
-		r.DueMs = now.Add(l.o.backoff(int(r.Attempts))).UnixMilli()
-		r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: l.peer[:], State: r.State, Attempt: r.Attempts, Cause: proto.Clip("failed at the target: "+a.refusal.Detail, 128)})
+		r.DueMs = now.Add(ps.o.backoff(int(r.Attempts))).UnixMilli()
+		r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: ps.peer[:], State: r.State, Attempt: r.Attempts, Cause: proto.Clip("failed at the target: "+a.refusal.Detail, 128)})
 		return backlog.Requeue
 	}
 	if r.State.Terminal() {
 		return backlog.Keep
 	}
 	r.Reason = proto.Clip(refusalText(a.refusal), proto.MaxReason)
-	r.Move(a.ruling.state, now, refusalText(a.refusal))
-	if a.ruling.state == proto.DeadLetter && r.Status == "" {
+	r.Move(a.decision.state, now, refusalText(a.refusal))
+	if a.decision.state == proto.DeadLetter && r.Status == "" {
 		r.Status = StatusNew
 	}
-	return shelve(r)
+	return endAction(r)
 }
 
 func refusalText(r *proto.Refusal) string {
@@ -290,7 +290,7 @@ func refusalText(r *proto.Refusal) string {
 }
 
 // accepted notes that the target has the task. It may be running already.
-func (l *lane) accepted(a *answered, r *proto.Record, now time.Time) backlog.Action {
+func (ps *peerSender) accepted(a *answeredEntry, r *proto.Record, now time.Time) backlog.Action {
 	if a.receipt != nil {
 		r.Receipts = append(r.Receipts, a.receipt)
 	}
@@ -306,38 +306,38 @@ func (l *lane) accepted(a *answered, r *proto.Record, now time.Time) backlog.Act
 	}
 	r.DueMs = 0
 	r.Move(proto.Accepted, now, cause)
-	r.Events[len(r.Events)-1].Node = l.peer[:]
+	r.Events[len(r.Events)-1].Node = ps.peer[:]
 	return backlog.Write
 }
 
-// written follows up on an answer that is on disk. It returns 1 when the task
+// afterWrite follows up on an answer that is on disk. It returns 1 when the task
 // will not be sent again.
-func (l *lane) written(a *answered, r *proto.Record) int {
-	o, k := l.o, a.item.Key
-	if a.ruling.effect == spend {
+func (ps *peerSender) afterWrite(a *answeredEntry, r *proto.Record) int {
+	o, k := ps.o, a.item.Key
+	if a.decision.action == spendAttempt {
 		o.refused(k, r, a.refusal)
 		o.changed(k, r)
 		return 0
 	}
-	o.notes.drop(k)
+	o.deliveries.drop(k)
 	if r.BodyBlob != "" {
-		l.mu.Lock()
-		delete(l.arrived, k)
-		l.mu.Unlock()
+		ps.mu.Lock()
+		delete(ps.arrivedBodies, k)
+		ps.mu.Unlock()
 	}
 	if k.Part != backlog.PartTask {
-		if a.ruling.effect == end {
-			o.resultRefused(k, l.peer, a.refusal, note{}, note{}, true)
+		if a.decision.action == end {
+			o.resultRefused(k, ps.peer, a.refusal, deliveryState{}, deliveryState{}, true)
 		}
-		if a.ruling.effect == drop {
-			o.unneeded(k, l.peer, a.refusal)
+		if a.decision.action == drop {
+			o.resultStale(k, ps.peer, a.refusal)
 		}
-		if k.Part == backlog.PartResult && a.ruling.effect == drop && r.BodyBlob != "" {
+		if k.Part == backlog.PartResult && a.decision.action == drop && r.BodyBlob != "" {
 			o.cfg.Results.Unneeded(r.BodyBlob)
 		}
 		return 0
 	}
-	o.seqs.settle(l.peer, r.Seq())
+	o.seqs.settle(ps.peer, r.Seq())
 	o.changed(k, r)
 	return 1
 }

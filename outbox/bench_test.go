@@ -12,16 +12,16 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// A mirror is a link that accepts everything at once.
-type mirror struct {
+// A ackingLink is a link that accepts everything at once.
+type ackingLink struct {
 	keys *identity.Keys
 	acks chan *proto.Ack
 	n    uint64
 }
 
-func (m *mirror) Peer() proto.PeerID { return m.keys.Peer() }
+func (m *ackingLink) Peer() proto.PeerID { return m.keys.Peer() }
 
-func (m *mirror) Answers(ctx context.Context) (*proto.Ack, error) {
+func (m *ackingLink) Answers(ctx context.Context) (*proto.Ack, error) {
 	select {
 	case a := <-m.acks:
 		return a, nil
@@ -30,7 +30,7 @@ func (m *mirror) Answers(ctx context.Context) (*proto.Ack, error) {
 	}
 }
 
-func (m *mirror) Send(ctx context.Context, msgs []*proto.Message) error {
+func (m *ackingLink) Send(ctx context.Context, msgs []*proto.Message) error {
 	ack := &proto.Ack{From: m.n + 1, Time: time.Now().UnixMilli()}
 	var statements [][]byte
 	for _, msg := range msgs {
@@ -87,7 +87,7 @@ func BenchmarkAccepted(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { o.Run(ctx) })
-	m := &mirror{keys: identity.NewKeys(nil, time.Now()), acks: make(chan *proto.Ack, 16)}
+	m := &ackingLink{keys: identity.NewKeys(nil, time.Now()), acks: make(chan *proto.Ack, 16)}
 	wg.Go(func() { o.Serve(ctx, m) })
 	body := make([]byte, 1<<10)
 	b.ReportAllocs()

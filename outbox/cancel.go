@@ -30,14 +30,14 @@ func (o *Outbox) cancel(ctx context.Context, id proto.TaskID, hard bool, reason,
 	}
 	k, now := backlog.TaskKey(id), o.cfg.Clock.Now()
 	reason = proto.Clip(reason, proto.MaxReason)
-	rule := ruling{effect: nothing}
+	decision := decision{action: noChange}
 	step, err := o.backlog.Prepare(backlog.Edit{Key: k}, func(r *proto.Record) backlog.Action {
-		switch rule = onCancel(r, o.maybeSent(k, r)); rule.effect {
+		switch decision = onCancel(r, o.maybeSent(k, r)); decision.action {
 		case end:
 			r.Reason, r.MovesTo = reason, queue
-			r.Move(rule.state, now, "cancelled before it was sent")
-			return shelve(r)
-		case carry:
+			r.Move(decision.state, now, "cancelled before it was sent")
+			return endAction(r)
+		case sendBodyFirst:
 			if !r.Cancel || hard && !r.CancelHard {
 				r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: "asked to stop"})
 			}
@@ -55,7 +55,7 @@ func (o *Outbox) cancel(ctx context.Context, id proto.TaskID, hard bool, reason,
 	if step == nil {
 		return o.cancelEnded(k)
 	}
-	if rule.effect == end {
+	if decision.action == end {
 		return o.cancelHere(ctx, k, step, also)
 	}
 	return o.cancelThere(ctx, k, step, also)
@@ -91,7 +91,7 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 		also(b)
 	}
 	r := step.Record()
-	wish := backlog.New{
+	cancel := backlog.New{
 		Key:   backlog.Key{ID: k.ID, Part: backlog.PartCancel},
 		Vital: true,
 		Stored: &proto.Stored{Record: &proto.Record{
@@ -103,10 +103,10 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 		With: into,
 	}
 	o.stamps.note(r)
-	err := o.backlog.Add(ctx, []backlog.New{wish})[0]
+	err := o.backlog.Add(ctx, []backlog.New{cancel})[0]
 	o.stamps.note(r) // again: the entries may have been looked at meanwhile
 	if errors.Is(err, backlog.ErrExists) {
-		err = o.cancelAgain(ctx, wish.Key, step, into)
+		err = o.cancelAgain(ctx, cancel.Key, step, into)
 	}
 	if err != nil {
 		step.Drop()
@@ -117,13 +117,13 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 }
 
 // cancelAgain writes a wish over an earlier one that is still on its way.
-func (o *Outbox) cancelAgain(ctx context.Context, wish backlog.Key, step *backlog.Step, into func(*store.Batch)) error {
+func (o *Outbox) cancelAgain(ctx context.Context, cancel backlog.Key, step *backlog.Step, into func(*store.Batch)) error {
 	var b store.Batch
 	into(&b)
 	if err := o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		return err
 	}
-	err := o.backlog.Change(ctx, []backlog.Edit{{Key: wish}}, func(_ int, r *proto.Record) backlog.Action {
+	err := o.backlog.Change(ctx, []backlog.Edit{{Key: cancel}}, func(_ int, r *proto.Record) backlog.Action {
 		r.CancelHard, r.Reason, r.DueMs = step.Record().CancelHard, step.Record().Reason, 0
 		return backlog.Requeue
 	})[0]
@@ -135,17 +135,17 @@ func (o *Outbox) cancelAgain(ctx context.Context, wish backlog.Key, step *backlo
 
 // cancelMessage makes the message that asks an owner to stop a task; nil while
 // the task itself is not answered, for an owner that does not have it would say so.
-func (l *lane) cancelMessage(it backlog.Item) (*proto.Message, *proto.Record, error) {
-	task, live := l.o.backlog.Peek(backlog.TaskKey(it.Key.ID))
+func (ps *peerSender) cancelMessage(it backlog.Item) (*proto.Message, *proto.Record, error) {
+	task, live := ps.o.backlog.Peek(backlog.TaskKey(it.Key.ID))
 	if !live {
 		drop := func(int, *proto.Record) backlog.Action { return backlog.Drop }
-		return nil, nil, l.o.backlog.Change(context.Background(), []backlog.Edit{{Key: it.Key}}, drop)[0]
+		return nil, nil, ps.o.backlog.Change(context.Background(), []backlog.Edit{{Key: it.Key}}, drop)[0]
 	}
 	if task.State == proto.Pending {
-		l.o.backlog.Release(it.Key, cancelPause)
+		ps.o.backlog.Release(it.Key, cancelPause)
 		return nil, nil, nil
 	}
-	st, err := l.o.backlog.Read(it)
+	st, err := ps.o.backlog.Read(it)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read it: %w", err)
 	}
@@ -155,6 +155,6 @@ func (l *lane) cancelMessage(it backlog.Item) (*proto.Message, *proto.Record, er
 	}
 	return &proto.Message{
 		Id: it.Key.ID.String(), Type: proto.TypeCancel, Payload: payload,
-		Timestamp: l.o.cfg.Clock.Now().UnixNano(),
+		Timestamp: ps.o.cfg.Clock.Now().UnixNano(),
 	}, st.Record, nil
 }

@@ -18,7 +18,7 @@ func (h *home) cancel(id proto.TaskID, hard bool, want proto.TaskState) {
 	}
 }
 
-func (g *target) wishes() []*proto.Cancel {
+func (g *target) cancelRequests() []*proto.Cancel {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.cancels
@@ -34,8 +34,8 @@ func TestCancelWhatWasNeverSent(t *testing.T) {
 		h.want(id, cancelled)
 		defer h.connect(g)()
 		time.Sleep(time.Minute)
-		if taken, _ := g.count(); taken != 0 || len(g.wishes()) != 0 {
-			t.Errorf("%d sent, %d wishes", taken, len(g.wishes()))
+		if taken, _ := g.count(); taken != 0 || len(g.cancelRequests()) != 0 {
+			t.Errorf("%d sent, %d wishes", taken, len(g.cancelRequests()))
 		}
 		if state, err := h.Cancel(t.Context(), id, false, ""); !errors.Is(err, ErrEnded) || state != cancelled {
 			t.Errorf("once more: %v, %v", state.Name(), err)
@@ -60,18 +60,18 @@ func TestCancelWhatIsElsewhere(t *testing.T) {
 		cut()
 		h.cancel(id, false, accepted)
 		h.crash()
-		g.saying(proto.CodeBusy)
+		g.respondWith(proto.CodeBusy)
 		cut = h.connect(g)
 		time.Sleep(10 * time.Second)
-		g.saying(0)
+		g.respondWith(0)
 		time.Sleep(time.Minute)
-		if w := g.wishes(); len(w) != 1 || w[0].Hard || w[0].Reason != "enough" || proto.TaskID(w[0].Task) != id {
+		if w := g.cancelRequests(); len(w) != 1 || w[0].Hard || w[0].Reason != "enough" || proto.TaskID(w[0].Task) != id {
 			t.Fatalf("wishes %v", w)
 		}
 		h.want(id, accepted)
 		h.cancel(id, true, accepted)
 		synctest.Wait()
-		if w := g.wishes(); len(w) != 2 || !w[1].Hard {
+		if w := g.cancelRequests(); len(w) != 2 || !w[1].Hard {
 			t.Fatalf("wishes %v", w)
 		}
 		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, cancelled, "")}); v[0].Code != 0 {
@@ -112,18 +112,18 @@ func TestCancelledTooLate(t *testing.T) {
 func TestCancelWhatMayBeSent(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.deafen(true)
+		g.setDropAcks(true)
 		id := h.submit(g.peer(), day, nil)
 		cut := h.connect(g)
 		time.Sleep(time.Second)
 		h.cancel(id, false, pending)
 		cut()
 		h.cancel(id, false, pending)
-		g.deafen(false)
+		g.setDropAcks(false)
 		defer h.connect(g)()
 		time.Sleep(5 * time.Second)
 		h.want(id, accepted)
-		if w := g.wishes(); len(w) != 1 {
+		if w := g.cancelRequests(); len(w) != 1 {
 			t.Errorf("%d wishes", len(w))
 		}
 	})
@@ -134,15 +134,15 @@ func TestCancelWhatMayBeSent(t *testing.T) {
 func TestCancelWhatIsRefused(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.deafen(true)
+		g.setDropAcks(true)
 		id := h.submit(g.peer(), day, nil)
 		h.connect(g)()
 		broken := h.connect(g)
 		time.Sleep(time.Second)
 		broken()
 		h.cancel(id, false, pending)
-		g.deafen(false)
-		g.saying(proto.CodeBusy)
+		g.setDropAcks(false)
+		g.respondWith(proto.CodeBusy)
 		defer h.connect(g)()
 		time.Sleep(30 * time.Second)
 		h.want(id, pending)
@@ -158,7 +158,7 @@ func TestCancelNotHeard(t *testing.T) {
 		id := h.submit(g.peer(), day, nil)
 		defer h.connect(g)()
 		synctest.Wait()
-		g.saying(proto.CodeStale)
+		g.respondWith(proto.CodeStale)
 		h.cancel(id, false, accepted)
 		synctest.Wait()
 		h.want(id, accepted)
@@ -181,16 +181,16 @@ func TestCancelHarderMeanwhile(t *testing.T) {
 		synctest.Wait()
 		cut()
 		h.cancel(d.Header.ID, false, accepted)
-		w := &wire{g: g, frames: make(chan []*proto.Message, 16), acks: make(chan *proto.Ack, 1)}
+		w := &fakeLink{g: g, frames: make(chan []*proto.Message, 16), acks: make(chan *proto.Ack, 1)}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Serve(ctx, w) }()
 		<-w.frames // the soft wish
 		h.cancel(d.Header.ID, true, accepted)
 		w.acks <- &proto.Ack{From: 1, UpTo: 1}
-		var wish proto.Cancel
-		if err := proto.Decode((<-w.frames)[0].Payload, &wish); err != nil || !wish.Hard {
-			t.Errorf("then came %v, %v", &wish, err)
+		var req proto.Cancel
+		if err := proto.Decode((<-w.frames)[0].Payload, &req); err != nil || !req.Hard {
+			t.Errorf("then came %v, %v", &req, err)
 		}
 		w.acks <- &proto.Ack{From: 2, UpTo: 2}
 		synctest.Wait()

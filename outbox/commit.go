@@ -29,8 +29,8 @@ type ResultIn struct {
 	TooLarge bool
 }
 
-// A Verdict answers a result.
-type Verdict struct {
+// A ResultAnswer answers a result.
+type ResultAnswer struct {
 	Code   proto.Code // CODE_UNSPECIFIED: committed, now or before
 	Detail string
 	State  proto.TaskState // of the task
@@ -40,28 +40,28 @@ type Verdict struct {
 // the commit rule, at most once. A task that had ended by time alone ends as its
 // result says. A result that does not count is answered STALE
 // and noted as an orphan. It returns once everything is durable.
-func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []ResultIn) []Verdict {
-	verdicts := make([]Verdict, len(results))
+func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []ResultIn) []ResultAnswer {
+	answers := make([]ResultAnswer, len(results))
 	edits := make([]backlog.Edit, len(results))
 	for i := range results {
 		edits[i].Key = backlog.TaskKey(results[i].ID)
 	}
 	now := o.cfg.Clock.Now()
-	records, rulings := make([]*proto.Record, len(results)), make([]ruling, len(results))
+	records, decisions := make([]*proto.Record, len(results)), make([]decision, len(results))
 	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		in := &results[i]
 		records[i] = r
-		rulings[i] = onResult(r, o.claimOf(r, from, in))
-		if rulings[i].effect == accept && in.Outcome.TooLarge(r.MaxResult) {
+		decisions[i] = onResult(r, o.assertionOf(r, from, in))
+		if decisions[i].action == accept && in.Outcome.TooLarge(r.MaxResult) {
 			in.Blob, in.TooLarge = "", true
 		}
-		if rulings[i].effect == accept && len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
-			rulings[i].effect = carry
+		if decisions[i].action == accept && len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
+			decisions[i].action = sendBodyFirst
 		}
-		switch rulings[i].effect {
+		switch decisions[i].action {
 		case accept:
-			finish(r, from, in, now)
-			return shelve(r)
+			applyResult(r, from, in, now)
+			return endAction(r)
 		case drop:
 			if addOrphan(r, from, in, now) {
 				return backlog.Write
@@ -72,72 +72,72 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 	for i, err := range errs {
 		switch {
 		case err == nil:
-			verdicts[i] = o.committed(ctx, edits[i].Key, records[i], rulings[i])
+			answers[i] = o.committed(ctx, edits[i].Key, records[i], decisions[i])
 		case errors.Is(err, backlog.ErrNotFound):
-			verdicts[i] = o.late(ctx, from, &results[i], now)
+			answers[i] = o.late(ctx, from, &results[i], now)
 		default:
-			verdicts[i] = Verdict{Code: proto.CodeInternal, Detail: "the result could not be written: " + err.Error()}
+			answers[i] = ResultAnswer{Code: proto.CodeInternal, Detail: "the result could not be written: " + err.Error()}
 		}
 	}
-	return verdicts
+	return answers
 }
 
-func (o *Outbox) claimOf(r *proto.Record, from proto.PeerID, in *ResultIn) claim {
-	return claim{stood: o.stood(r, from), from: from, seq: in.Seq, state: in.Outcome.GetState(), digest: in.Outcome.GetBodyDigest()}
+func (o *Outbox) assertionOf(r *proto.Record, from proto.PeerID, in *ResultIn) assertion {
+	return assertion{wasHome: o.wasHome(r, from), from: from, seq: in.Seq, state: in.Outcome.GetState(), digest: in.Outcome.GetBodyDigest()}
 }
 
 // committed answers a result whose task was live, and follows up.
-func (o *Outbox) committed(ctx context.Context, k backlog.Key, r *proto.Record, rule ruling) Verdict {
-	switch rule.effect {
+func (o *Outbox) committed(ctx context.Context, k backlog.Key, r *proto.Record, decision decision) ResultAnswer {
+	switch decision.action {
 	case accept:
 		o.ended(ctx, k, r)
-		return Verdict{State: r.State}
-	case carry:
-		return Verdict{Code: proto.CodeNeedBody, Detail: "the result is larger than a record and has no blob", State: r.State}
-	case nothing:
-		return Verdict{State: r.State}
-	case wait:
-		return Verdict{Code: proto.CodeBusy, Detail: "the sender is not known here as a home of the task's queue, yet", State: r.State}
+		return ResultAnswer{State: r.State}
+	case sendBodyFirst:
+		return ResultAnswer{Code: proto.CodeNeedBody, Detail: "the result is larger than a record and has no blob", State: r.State}
+	case noChange:
+		return ResultAnswer{State: r.State}
+	case retry:
+		return ResultAnswer{Code: proto.CodeBusy, Detail: "the sender is not known here as a home of the task's queue, yet", State: r.State}
 	}
-	return Verdict{Code: proto.CodeStale, Detail: "not the owner, or not the epoch, of this task", State: r.State}
+	return ResultAnswer{Code: proto.CodeStale, Detail: "not the owner, or not the epoch, of this task", State: r.State}
 }
 
 // late answers a result whose task has ended, or is not known here.
-func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now time.Time) Verdict {
+func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now time.Time) ResultAnswer {
 	k := backlog.TaskKey(in.ID)
 	r, _, err := o.backlog.Get(k)
 	if errors.Is(err, backlog.ErrNotFound) {
-		return Verdict{Code: proto.CodeStale, Detail: "no such task here"}
+		return ResultAnswer{Code: proto.CodeStale, Detail: "no such task here"}
 	}
 	if err != nil {
-		return Verdict{Code: proto.CodeInternal, Detail: fmt.Sprintf("read the task: %v", err)}
+		return ResultAnswer{Code: proto.CodeInternal, Detail: fmt.Sprintf("read the task: %v", err)}
 	}
-	switch onResult(r, o.claimOf(r, from, in)).effect {
-	case nothing:
-		return Verdict{State: r.State}
+	switch onResult(r, o.assertionOf(r, from, in)).action {
+	case noChange:
+		return ResultAnswer{State: r.State}
 	case accept:
 		return o.commitLate(ctx, k, from, in, now)
 	}
-	stale := Verdict{Code: proto.CodeStale, Detail: "the task has ended as " + r.State.Name(), State: r.State}
+	stale := ResultAnswer{Code: proto.CodeStale, Detail: "the task has ended as " + r.State.Name(), State: r.State}
 	if !addOrphan(r, from, in, now) {
 		return stale
 	}
 	err = o.backlog.Revise(ctx, k, func(r *proto.Record) { addOrphan(r, from, in, now) })
 	if err != nil && !errors.Is(err, backlog.ErrNotFound) {
-		return Verdict{Code: proto.CodeInternal, Detail: fmt.Sprintf("note the late result: %v", err)}
+		return ResultAnswer{Code: proto.CodeInternal, Detail: fmt.Sprintf("note the late result: %v", err)}
 	}
 	return stale
 }
 
 // commitLate ends a task with its result that was ended by time alone.
-func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerID, in *ResultIn, now time.Time) Verdict {
+func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerID, in *ResultIn, now time.Time) ResultAnswer {
 	if len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
-		return Verdict{Code: proto.CodeNeedBody, Detail: "the result is larger than a record and has no blob"}
+		return ResultAnswer{Code: proto.CodeNeedBody, Detail: "the result is larger than a record and has no blob"}
 	}
-	counts := func(r *proto.Record) bool { return onResult(r, o.claimOf(r, from, in)).effect == accept }
+	counts := func(r *proto.Record) bool { return onResult(r, o.assertionOf(r, from, in)).action == accept }
 	var done *proto.Record
 	err := o.backlog.Settle(ctx, k, func(r *proto.Record) backlog.Shelf {
-		if counts(r) && shelf(in.Outcome.State) == backlog.ToDone {
+		if counts(r) && endActionFor(in.Outcome.State) == backlog.ToDone {
 			return backlog.Done
 		}
 		return backlog.Dead
@@ -147,25 +147,25 @@ func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerI
 		}
 		ended := r.EndedMs
 		r.Status = ""
-		finish(r, from, in, now)
-		if shelf(r.State) == backlog.ToDead {
+		applyResult(r, from, in, now)
+		if endActionFor(r.State) == backlog.ToDead {
 			r.EndedMs = ended // its place on the shelf
 		}
 		done = r
 	}, func(*store.Batch) {})
 	switch {
 	case err != nil:
-		return Verdict{Code: proto.CodeInternal, Detail: fmt.Sprintf("commit the late result: %v", err)}
+		return ResultAnswer{Code: proto.CodeInternal, Detail: fmt.Sprintf("commit the late result: %v", err)}
 	case done == nil:
-		return Verdict{Code: proto.CodeBusy, Detail: "the task changed just now"}
+		return ResultAnswer{Code: proto.CodeBusy, Detail: "the task changed just now"}
 	}
 	o.cfg.Logger.Warn("a task that had ended by the clock of this node alone ends with its result", "task", k.ID.String(), "state", done.State.Name())
 	o.ended(ctx, k, done)
-	return Verdict{State: done.State}
+	return ResultAnswer{State: done.State}
 }
 
-// finish ends r with a result that counts.
-func finish(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) {
+// applyResult ends r with a result that counts.
+func applyResult(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) {
 	out := in.Outcome
 	for _, e := range out.Events {
 		e.Node = from[:]
@@ -181,16 +181,16 @@ func finish(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) {
 	if n := len(out.Attempts); n > 0 {
 		r.Attempts = out.Attempts[n-1].Number
 	}
-	r.Receipts = mergeReceipts(r.Receipts, own(out.Receipts, from, in.ID))
+	r.Receipts = mergeReceipts(r.Receipts, receiptsFrom(out.Receipts, from, in.ID))
 	r.DueMs, r.Cancel = 0, false
-	r.Move(out.State, now, committed)
-	if shelf(out.State) == backlog.ToDead {
+	r.Move(out.State, now, causeCommitted)
+	if endActionFor(out.State) == backlog.ToDead {
 		r.Status = StatusNew
 	}
 }
 
-// own keeps the receipts that state something about this task by this node.
-func own(list []*proto.Receipt, node proto.PeerID, id proto.TaskID) []*proto.Receipt {
+// receiptsFrom keeps the receipts that state something about this task by this node.
+func receiptsFrom(list []*proto.Receipt, node proto.PeerID, id proto.TaskID) []*proto.Receipt {
 	var out []*proto.Receipt
 	for _, rc := range list {
 		if s, err := proto.ParseStatement(rc.GetStatement()); err == nil && s.Node == node && s.Task == id && len(out) < 4 {
@@ -262,7 +262,7 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 	records := make([]*proto.Record, len(edits))
 	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		s := states[i]
-		if r.State == proto.Pending || r.State.Terminal() || !o.startsHere(r, from, &s) {
+		if r.State == proto.Pending || r.State.Terminal() || !o.acceptsStart(r, from, &s) {
 			return backlog.Keep
 		}
 		records[i] = r
@@ -281,15 +281,15 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 	}
 }
 
-// startsHere reports whether a start that from tells of is news about r: of the node
+// acceptsStart reports whether a start that from tells of is news about r: of the node
 // that r was sent to, or of any node, when from is, or was, the home of the queue that r was
 // sent to, under a later lease than the start before.
-func (o *Outbox) startsHere(r *proto.Record, from proto.PeerID, s *proto.Statement) bool {
+func (o *Outbox) acceptsStart(r *proto.Record, from proto.PeerID, s *proto.Statement) bool {
 	addressee := string(r.Peer) == string(from[:])
 	if s.Node == from && addressee && r.Seq() == s.Epoch {
 		return r.State != proto.Running || r.Attempts < s.Attempt
 	}
-	if !strings.HasPrefix(r.Target, queuePrefix) || !addressee && !o.stood(r, from) {
+	if !strings.HasPrefix(r.Target, queuePrefix) || !addressee && !o.wasHome(r, from) {
 		return false
 	}
 	return !slices.ContainsFunc(r.Receipts, func(rc *proto.Receipt) bool {
@@ -298,8 +298,8 @@ func (o *Outbox) startsHere(r *proto.Record, from proto.PeerID, s *proto.Stateme
 	})
 }
 
-func (o *Outbox) stood(r *proto.Record, from proto.PeerID) bool {
-	return o.cfg.Stood != nil && o.cfg.Stood(r.Target, from)
+func (o *Outbox) wasHome(r *proto.Record, from proto.PeerID) bool {
+	return o.cfg.WasHome != nil && o.cfg.WasHome(r.Target, from)
 }
 
 // queuePrefix begins a target that is a shared queue.
@@ -308,8 +308,8 @@ const queuePrefix = "queue:"
 // ended follows up on a task that has ended: it will not be sent again, and
 // nobody needs to be asked to stop it.
 func (o *Outbox) ended(ctx context.Context, k backlog.Key, r *proto.Record) {
-	o.notes.drop(k)
-	o.fresh.take(k)
+	o.deliveries.drop(k)
+	o.submitted.take(k)
 	if p, err := proto.PeerIDFrom(r.Peer); err == nil && k.Part == backlog.PartTask {
 		o.seqs.settle(p, r.Seq())
 	}

@@ -86,10 +86,10 @@ type Config struct {
 	Retention   Retention
 
 	Bodies Bodies // default: none, large bodies cannot be sent
-	// Stood reports whether from is, or was, the home of the queue that a task was sent
+	// WasHome reports whether from is, or was, the home of the queue that a task was sent
 	// to: the queue may have moved since, also while the result was on its way. Default:
 	// nobody was.
-	Stood func(target string, from proto.PeerID) bool
+	WasHome func(target string, from proto.PeerID) bool
 	Sealing
 	// Changed is told of every change of a task of this home, after it is durable.
 	// It must be quick and must not keep or change r.

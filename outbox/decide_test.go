@@ -36,28 +36,28 @@ func TestBackoff(t *testing.T) {
 
 // The table of refusals, code by code, also for one that is not known here.
 func TestRefusals(t *testing.T) {
-	keep := ruling{effect: wait}
-	ends := func(s proto.TaskState) ruling { return ruling{effect: end, state: s} }
+	keep := decision{action: retry}
+	ends := func(s proto.TaskState) decision { return decision{action: end, state: s} }
 	tests := []struct {
 		code                 proto.Code
-		task, result, cancel ruling
+		task, result, cancel decision
 	}{
-		{proto.CodeNoHandler, keep, keep, ruling{effect: drop}},
+		{proto.CodeNoHandler, keep, keep, decision{action: drop}},
 		{proto.CodeFull, keep, keep, keep},
 		{proto.CodeBusy, keep, keep, keep},
 		{proto.CodeDraining, keep, keep, keep},
 		{proto.CodeBadKey, keep, keep, keep},
 		{proto.CodeUnknownVersion, keep, keep, keep},
-		{proto.CodeExpired, ends(expired), keep, ruling{effect: drop}},
-		{proto.CodeDenied, ends(dead), keep, ruling{effect: drop}},
-		{proto.CodeBadSignature, ends(dead), ends(dead), ruling{effect: drop}},
-		{proto.CodeTooLarge, ends(dead), ends(dead), ruling{effect: drop}},
-		{proto.CodeBadForm, ends(dead), ends(dead), ruling{effect: drop}},
-		{proto.CodeDuplicate, ruling{effect: accept}, ruling{effect: drop}, ruling{effect: drop}},
-		{proto.CodeStale, keep, ruling{effect: drop}, ruling{effect: drop}},
+		{proto.CodeExpired, ends(expired), keep, decision{action: drop}},
+		{proto.CodeDenied, ends(dead), keep, decision{action: drop}},
+		{proto.CodeBadSignature, ends(dead), ends(dead), decision{action: drop}},
+		{proto.CodeTooLarge, ends(dead), ends(dead), decision{action: drop}},
+		{proto.CodeBadForm, ends(dead), ends(dead), decision{action: drop}},
+		{proto.CodeDuplicate, decision{action: accept}, decision{action: drop}, decision{action: drop}},
+		{proto.CodeStale, keep, decision{action: drop}, decision{action: drop}},
 		{proto.CodeMoved, keep, keep, keep},
-		{proto.CodeNeedBody, ruling{effect: carry}, ruling{effect: carry}, keep},
-		{proto.CodeInternal, ruling{effect: spend}, keep, keep},
+		{proto.CodeNeedBody, decision{action: sendBodyFirst}, decision{action: sendBodyFirst}, keep},
+		{proto.CodeInternal, decision{action: spendAttempt}, keep, keep},
 		{proto.Code(999), keep, keep, keep},
 	}
 	for code := range proto.Code_name {
@@ -71,8 +71,8 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.code.Name(), func(t *testing.T) {
-			f := refusal{code: tt.code, attempts: 3, limit: 10, sure: true, over: true}
-			for part, want := range map[backlog.Part]ruling{backlog.PartTask: tt.task, backlog.PartResult: tt.result, backlog.PartCancel: tt.cancel} {
+			f := refusal{code: tt.code, attempts: 3, limit: 10, certainlyNotDelivered: true, expired: true}
+			for part, want := range map[backlog.Part]decision{backlog.PartTask: tt.task, backlog.PartResult: tt.result, backlog.PartCancel: tt.cancel} {
 				if got := onRefusal(part, f); got != want {
 					t.Errorf("%v: %+v, want %+v", part, got, want)
 				}
@@ -86,11 +86,11 @@ func TestRefusals(t *testing.T) {
 	if got := onRefusal(backlog.PartTask, last); got != ends(dead) {
 		t.Errorf("the last attempt: %+v", got)
 	}
-	busy := refusal{code: proto.CodeBusy, limit: 10, cancel: true, sure: true}
+	busy := refusal{code: proto.CodeBusy, limit: 10, cancel: true, certainlyNotDelivered: true}
 	if got := onRefusal(backlog.PartTask, busy); got != ends(cancelled) {
 		t.Errorf("a task that is to be cancelled and is certainly not there: %+v", got)
 	}
-	busy.sure = false
+	busy.certainlyNotDelivered = false
 	if got := onRefusal(backlog.PartTask, busy); got != keep {
 		t.Errorf("a task that is to be cancelled and may be there: %+v", got)
 	}
@@ -103,14 +103,14 @@ func TestTimeEndsOnlyWhatCannotRun(t *testing.T) {
 	l := limits{run: 24 * time.Hour, result: 30 * 24 * time.Hour}
 	last := notAfter + (24*time.Hour + proto.Skew).Milliseconds()
 	months := notAfter + (30 * 24 * time.Hour).Milliseconds()
-	over, later := ruling{effect: end, state: expired}, func(at int64) ruling { return ruling{effect: delay, at: at} }
+	over, later := decision{action: end, state: expired}, func(at int64) decision { return decision{action: recheckLater, at: at} }
 	tests := []struct {
 		name  string
 		part  backlog.Part
 		state proto.TaskState
 		now   int64
 		sent  bool
-		want  ruling
+		want  decision
 	}{
 		{"never sent, in time", backlog.PartTask, pending, notAfter - 1, false, later(notAfter)},
 		{"never sent, over", backlog.PartTask, pending, notAfter, false, over},
@@ -120,17 +120,17 @@ func TestTimeEndsOnlyWhatCannotRun(t *testing.T) {
 		{"accepted, over", backlog.PartTask, accepted, notAfter, false, later(last)},
 		{"running, over", backlog.PartTask, running, last - 1, false, later(last)},
 		{"running, long over", backlog.PartTask, running, last, false, over},
-		{"ended", backlog.PartTask, success, last, false, ruling{effect: nothing}},
+		{"ended", backlog.PartTask, success, last, false, decision{action: noChange}},
 		{"a result in its time", backlog.PartResult, pending, last, false, later(months)},
 		{"a result that nobody took", backlog.PartResult, pending, months, false, over},
 		{"a wish to cancel in its time", backlog.PartCancel, pending, last - 1, false, later(last)},
-		{"a wish to cancel, over", backlog.PartCancel, pending, last, false, ruling{effect: drop}},
+		{"a wish to cancel, over", backlog.PartCancel, pending, last, false, decision{action: drop}},
 		{"the wall clock at zero", backlog.PartTask, pending, 0, true, later(last)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &proto.Record{State: tt.state, NotAfterMs: notAfter}
-			if got := onTime(tt.part, r, tt.now, tt.sent, l); got != tt.want {
+			if got := onDeadline(tt.part, r, tt.now, tt.sent, l); got != tt.want {
 				t.Errorf("ruling %+v, want %+v", got, tt.want)
 			}
 		})
@@ -145,25 +145,25 @@ func TestCommitRule(t *testing.T) {
 	tests := []struct {
 		name  string
 		state proto.TaskState
-		claim claim
-		want  effect
+		claim assertion
+		want  action
 	}{
-		{"accepted", accepted, claim{owner, epoch, success, digest, false}, accept},
-		{"running", running, claim{owner, epoch, failed, digest, false}, accept},
-		{"pending, the ack was lost", pending, claim{owner, epoch, success, digest, false}, accept},
-		{"another peer", accepted, claim{other, epoch, success, digest, false}, drop},
-		{"an older epoch", accepted, claim{owner, older, success, digest, false}, drop},
-		{"an epoch never granted", accepted, claim{owner, proto.Seq{Boot: 6, Counter: 1}, success, digest, false}, drop},
-		{"not an end", accepted, claim{owner, epoch, running, digest, false}, drop},
-		{"no state", accepted, claim{owner, epoch, 0, digest, false}, drop},
-		{"the queue's home, which is another now", accepted, claim{other, epoch, success, digest, true}, accept},
-		{"the queue's home, after the end", success, claim{other, epoch, failed, digest, true}, drop},
-		{"the same again", success, claim{owner, epoch, success, digest, false}, nothing},
-		{"the same state, another digest", success, claim{owner, epoch, success, another, false}, drop},
-		{"another state, the same digest", success, claim{owner, epoch, failed, digest, false}, drop},
-		{"the same again from another peer", success, claim{other, epoch, success, digest, false}, drop},
-		{"after it expired", expired, claim{owner, epoch, success, digest, false}, drop},
-		{"after it was cancelled", cancelled, claim{owner, epoch, success, digest, false}, drop},
+		{"accepted", accepted, assertion{owner, epoch, success, digest, false}, accept},
+		{"running", running, assertion{owner, epoch, failed, digest, false}, accept},
+		{"pending, the ack was lost", pending, assertion{owner, epoch, success, digest, false}, accept},
+		{"another peer", accepted, assertion{other, epoch, success, digest, false}, drop},
+		{"an older epoch", accepted, assertion{owner, older, success, digest, false}, drop},
+		{"an epoch never granted", accepted, assertion{owner, proto.Seq{Boot: 6, Counter: 1}, success, digest, false}, drop},
+		{"not an end", accepted, assertion{owner, epoch, running, digest, false}, drop},
+		{"no state", accepted, assertion{owner, epoch, 0, digest, false}, drop},
+		{"the queue's home, which is another now", accepted, assertion{other, epoch, success, digest, true}, accept},
+		{"the queue's home, after the end", success, assertion{other, epoch, failed, digest, true}, drop},
+		{"the same again", success, assertion{owner, epoch, success, digest, false}, noChange},
+		{"the same state, another digest", success, assertion{owner, epoch, success, another, false}, drop},
+		{"another state, the same digest", success, assertion{owner, epoch, failed, digest, false}, drop},
+		{"the same again from another peer", success, assertion{other, epoch, success, digest, false}, drop},
+		{"after it expired", expired, assertion{owner, epoch, success, digest, false}, drop},
+		{"after it was cancelled", cancelled, assertion{owner, epoch, success, digest, false}, drop},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -171,8 +171,8 @@ func TestCommitRule(t *testing.T) {
 			if tt.state == success {
 				r.ResultDigest = digest
 			}
-			if got := onResult(r, tt.claim); got.effect != tt.want {
-				t.Errorf("effect %v, want %v", got.effect, tt.want)
+			if got := onResult(r, tt.claim); got.action != tt.want {
+				t.Errorf("effect %v, want %v", got.action, tt.want)
 			}
 		})
 	}
@@ -183,18 +183,18 @@ func TestCancelRule(t *testing.T) {
 		name  string
 		state proto.TaskState
 		sent  bool
-		want  effect
+		want  action
 	}{
 		{"never sent", pending, false, end},
-		{"may be sent", pending, true, carry},
-		{"accepted", accepted, false, carry},
-		{"running", running, false, carry},
-		{"ended", success, false, nothing},
+		{"may be sent", pending, true, sendBodyFirst},
+		{"accepted", accepted, false, sendBodyFirst},
+		{"running", running, false, sendBodyFirst},
+		{"ended", success, false, noChange},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := onCancel(&proto.Record{State: tt.state}, tt.sent); got.effect != tt.want {
-				t.Errorf("effect %v, want %v", got.effect, tt.want)
+			if got := onCancel(&proto.Record{State: tt.state}, tt.sent); got.action != tt.want {
+				t.Errorf("effect %v, want %v", got.action, tt.want)
 			}
 		})
 	}

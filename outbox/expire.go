@@ -12,15 +12,15 @@ import (
 // expireAtOnce is how many entries are looked at together, lookAgain when an
 // entry is looked at again whose end could not be written.
 const (
-	expireAtOnce = 256
-	lookAgain    = time.Minute
+	expireBatch = 256
+	expireRetry = time.Minute
 )
 
 // expire ends what is past its time.
 func (o *Outbox) expire(ctx context.Context) error {
 	var items []backlog.Item
 	for ctx.Err() == nil {
-		items = o.backlog.TakeExpired(items[:0], expireAtOnce, lookAgain)
+		items = o.backlog.TakeExpired(items[:0], expireBatch, expireRetry)
 		if len(items) == 0 {
 			return nil
 		}
@@ -34,7 +34,7 @@ func (o *Outbox) expire(ctx context.Context) error {
 // expireSome rules on entries whose time may be over. If the clock has jumped since
 // they were taken they are looked at again.
 func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
-	ms, ok := o.timely()
+	ms, ok := o.trustedNow()
 	if !ok {
 		return nil
 	}
@@ -43,20 +43,20 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 		edits[i].Key = it.Key
 	}
 	now := time.UnixMilli(ms)
-	records, rulings := make([]*proto.Record, len(items)), make([]ruling, len(items))
+	records, decisions := make([]*proto.Record, len(items)), make([]decision, len(items))
 	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		k := edits[i].Key
 		sent := k.Part == backlog.PartTask && o.maybeSent(k, r)
 		records[i] = r
-		rulings[i] = onTime(k.Part, r, ms, sent, o.limits)
-		switch rulings[i].effect {
+		decisions[i] = onDeadline(k.Part, r, ms, sent, o.limits)
+		switch decisions[i].action {
 		case end:
 			if r.Reason == "" {
 				r.Reason = o.expiredBecause(k, r)
 			}
 			r.Status = StatusNew
-			r.Move(rulings[i].state, now, timeOver)
-			return shelf(rulings[i].state)
+			r.Move(decisions[i].state, now, causeExpired)
+			return endActionFor(decisions[i].state)
 		case drop:
 			return backlog.Drop
 		}
@@ -69,14 +69,14 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 		case errors.Is(err, backlog.ErrNotFound):
 		case err != nil:
 			failed = err
-		case rulings[i].effect == delay:
-			o.backlog.Postpone(k, time.UnixMilli(rulings[i].at))
-		case rulings[i].effect == end && k.Part == backlog.PartTask:
+		case decisions[i].action == recheckLater:
+			o.backlog.Postpone(k, time.UnixMilli(decisions[i].at))
+		case decisions[i].action == end && k.Part == backlog.PartTask:
 			o.ended(ctx, k, records[i])
-		case rulings[i].effect == end:
+		case decisions[i].action == end:
 			o.resultExpired(k, records[i])
 		default:
-			o.notes.drop(k)
+			o.deliveries.drop(k)
 		}
 	}
 	return failed
@@ -85,7 +85,7 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 // expiredBecause says what an entry waited for until its time was over, by what is
 // proven about it.
 func (o *Outbox) expiredBecause(k backlog.Key, r *proto.Record) string {
-	n := o.notes.get(k)
+	n := o.deliveries.get(k)
 	switch {
 	case k.Part == backlog.PartResult && n.code == proto.CodeOK:
 		return "its time is over; its home was not reached"

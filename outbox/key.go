@@ -43,10 +43,10 @@ func keyName(key string) []byte {
 	return sum[:]
 }
 
-// holdKey takes the place of the key of a new task and reports whether it did: a
+// reserveKey takes the place of the key of a new task and reports whether it did: a
 // key that is there already needs none. When there is no place left it returns
 // ErrFull, for forgetting another key early would let its effect happen twice.
-func (o *Outbox) holdKey(r *proto.Record) (held bool, err error) {
+func (o *Outbox) reserveKey(r *proto.Record) (reserved bool, err error) {
 	if len(r.RedriveOf) == 0 && o.keys.TryHold("") {
 		return true, nil
 	}
@@ -61,8 +61,8 @@ func (o *Outbox) holdKey(r *proto.Record) (held bool, err error) {
 	return false, fmt.Errorf("%w: %d idempotency keys are remembered, as many as may be; submit without a key, wait until some are forgotten, or raise the limit", ErrFull, o.keys.Max())
 }
 
-// keyHeld says what became of a place that was held.
-func (o *Outbox) keyHeld(made bool) {
+// settleKey says what became of a place that was held.
+func (o *Outbox) settleKey(made bool) {
 	if made {
 		o.keys.Made("")
 	} else {
@@ -70,9 +70,9 @@ func (o *Outbox) keyHeld(made bool) {
 	}
 }
 
-// claimKey binds an idempotency key to a task, in the task's own batch, and the
+// bindKey binds an idempotency key to a task, in the task's own batch, and the
 // task that it is a redrive of.
-func (o *Outbox) claimKey(id proto.TaskID, r *proto.Record) func(*store.Batch) {
+func (o *Outbox) bindKey(id proto.TaskID, r *proto.Record) func(*store.Batch) {
 	return func(b *store.Batch) {
 		if len(r.RedriveOf) > 0 {
 			b.Put(store.Dedup, redriveKey(r.RedriveOf), id[:])

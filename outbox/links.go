@@ -91,7 +91,7 @@ func (o *Outbox) linkDown(p proto.PeerID) {
 	if !last {
 		return
 	}
-	o.fresh.forget(p)
+	o.submitted.forget(p)
 	if err := o.writeLink(context.Background(), p, false, sent); err != nil {
 		// What stands there says "up", which is the careful answer.
 		o.cfg.Logger.Warn("cannot note that a link is down", "peer", p.Short(), "err", err)
@@ -110,8 +110,8 @@ func (o *Outbox) writeLink(ctx context.Context, p proto.PeerID, up bool, sent pr
 	return o.store.Apply(ctx, &b)
 }
 
-// sending notes the highest sequence that is about to be sent to p.
-func (ls *links) sending(p proto.PeerID, seq proto.Seq) {
+// noteSending notes the highest sequence that is about to be sent to p.
+func (ls *links) noteSending(p proto.PeerID, seq proto.Seq) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if l := ls.peers[p]; l != nil && l.sent.Compare(seq) < 0 {
@@ -127,9 +127,9 @@ func (ls *links) up(p proto.PeerID) bool {
 	return l != nil && l.count > 0
 }
 
-// before reports whether an earlier start may have sent the task of this
+// maybeSentBefore reports whether an earlier start may have sent the task of this
 // sequence to p.
-func (ls *links) before(p proto.PeerID, seq proto.Seq) bool {
+func (ls *links) maybeSentBefore(p proto.PeerID, seq proto.Seq) bool {
 	switch {
 	case seq.Boot >= ls.boot:
 		return false

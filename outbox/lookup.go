@@ -11,8 +11,8 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// Forgotten is what the event of a task says whose target does not know it any more.
-const Forgotten = "forgotten: its target does not know it any more"
+// CauseForgotten is what the event of a task says whose target does not know it any more.
+const CauseForgotten = "forgotten: its target does not know it any more"
 
 // awaited reports whether the target of r, which was named, has said that it has
 // the task and owes its result.
@@ -42,13 +42,13 @@ func (o *Outbox) Awaited(p proto.PeerID) (ids []proto.TaskID, err error) {
 	}
 }
 
-// Forget takes the word of p that it does not know a task that it had accepted: it
+// HandleUnknown takes the word of p that it does not know a task that it had accepted: it
 // was restored from an older copy, or has lost the record. What may run twice is
 // signed anew, with a sequence that the target has not settled, and sent again: a
 // target that knows that it was restored runs nothing that it may have run before.
 // What may not is INDETERMINATE, for a late result or a person to end. It reports
 // whether the word counted.
-func (o *Outbox) Forget(ctx context.Context, p proto.PeerID, id proto.TaskID) (bool, error) {
+func (o *Outbox) HandleUnknown(ctx context.Context, p proto.PeerID, id proto.TaskID) (bool, error) {
 	k := backlog.TaskKey(id)
 	st, err := o.backlog.Stored(k)
 	if errors.Is(err, ErrNotFound) {
@@ -62,11 +62,11 @@ func (o *Outbox) Forget(ctx context.Context, p proto.PeerID, id proto.TaskID) (b
 	case string(r.Peer) != string(p[:]) || !awaited(k, r):
 		return false, nil
 	case r.Mode == proto.AtMostOnce:
-		err = o.doubtful(ctx, p, k, r.Seq(), now)
+		err = o.makeIndeterminate(ctx, p, k, r.Seq(), now)
 	case now.UnixMilli() >= r.NotAfterMs || o.cfg.Reseal == nil:
 		return false, nil // it may not start any more: its time ends it
 	default:
-		err = o.again(ctx, p, k, st, now)
+		err = o.resubmit(ctx, p, k, st, now)
 	}
 	if err != nil {
 		return false, fmt.Errorf("task %s is forgotten by its target: %w", id, err)
@@ -75,15 +75,15 @@ func (o *Outbox) Forget(ctx context.Context, p proto.PeerID, id proto.TaskID) (b
 	return true, nil
 }
 
-// doubtful makes a task INDETERMINATE.
-func (o *Outbox) doubtful(ctx context.Context, p proto.PeerID, k backlog.Key, seq proto.Seq, now time.Time) error {
+// makeIndeterminate makes a task INDETERMINATE.
+func (o *Outbox) makeIndeterminate(ctx context.Context, p proto.PeerID, k backlog.Key, seq proto.Seq, now time.Time) error {
 	var rec *proto.Record
 	errs := o.backlog.Change(ctx, []backlog.Edit{{Key: k}}, func(_ int, r *proto.Record) backlog.Action {
 		if r.Seq() != seq || !awaited(k, r) {
 			return backlog.Keep
 		}
 		r.Reason = "indeterminate: its target does not know it any more and may have run it, and its mode is at_most_once"
-		r.Move(proto.Indeterminate, now, Forgotten)
+		r.Move(proto.Indeterminate, now, CauseForgotten)
 		r.Events[len(r.Events)-1].Node = p[:]
 		rec = r
 		return backlog.Write
@@ -94,8 +94,8 @@ func (o *Outbox) doubtful(ctx context.Context, p proto.PeerID, k backlog.Key, se
 	return errs[0]
 }
 
-// again signs a task anew and has it sent.
-func (o *Outbox) again(ctx context.Context, p proto.PeerID, k backlog.Key, st *proto.Stored, now time.Time) error {
+// resubmit signs a task anew and has it sent.
+func (o *Outbox) resubmit(ctx context.Context, p proto.PeerID, k backlog.Key, st *proto.Stored, now time.Time) error {
 	old, seq := st.Record.Seq(), o.NextSeq(p)
 	st.Record.SeqBoot, st.Record.SeqCounter = seq.Boot, seq.Counter
 	rec, err := o.reseal(ctx, k, st, func(r *proto.Record) backlog.Action {
@@ -103,7 +103,7 @@ func (o *Outbox) again(ctx context.Context, p proto.PeerID, k backlog.Key, st *p
 			return backlog.Keep
 		}
 		r.SeqBoot, r.SeqCounter, r.DueMs = seq.Boot, seq.Counter, 0
-		r.Move(proto.Pending, now, Forgotten)
+		r.Move(proto.Pending, now, CauseForgotten)
 		r.Events[len(r.Events)-1].Node = p[:]
 		return backlog.Requeue
 	})

@@ -40,13 +40,13 @@ func TestForgottenTask(t *testing.T) {
 		cut()
 		stranger := newTarget(t)
 		for _, id := range append(all, queued) {
-			if counted, err := h.Forget(t.Context(), stranger.peer(), id); counted || err != nil {
+			if counted, err := h.HandleUnknown(t.Context(), stranger.peer(), id); counted || err != nil {
 				t.Fatalf("the word of another node counts: %v", err)
 			}
-			if counted, err := h.Forget(t.Context(), g.peer(), id); counted != (id != queued) || err != nil {
+			if counted, err := h.HandleUnknown(t.Context(), g.peer(), id); counted != (id != queued) || err != nil {
 				t.Fatalf("forgotten: %v, %v", counted, err)
 			}
-			if counted, err := h.Forget(t.Context(), g.peer(), id); counted || err != nil {
+			if counted, err := h.HandleUnknown(t.Context(), g.peer(), id); counted || err != nil {
 				t.Fatalf("forgotten a second time: %v, %v", counted, err)
 			}
 		}
@@ -60,7 +60,7 @@ func TestForgottenTask(t *testing.T) {
 		defer h.connect(g)()
 		time.Sleep(time.Minute)
 		h.want(twice, accepted)
-		if r, _ := h.Get(twice); r.Seq() != g.tasks[twice].Seq || len(r.Events) < 4 || r.Events[len(r.Events)-2].Cause != Forgotten {
+		if r, _ := h.Get(twice); r.Seq() != g.tasks[twice].Seq || len(r.Events) < 4 || r.Events[len(r.Events)-2].Cause != CauseForgotten {
 			t.Errorf("record %+v", r)
 		}
 		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, late, success, "late")}); v[0].Code != 0 {

@@ -33,16 +33,16 @@ func rounds(t *testing.T, n int) int {
 func TestModel(t *testing.T) {
 	for seed := range rounds(t, 16) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			inBubble(t, Config{}, func(t *testing.T, h *home) { history(t, h, rand.New(rand.NewPCG(uint64(seed), 1))) })
+			inBubble(t, Config{}, func(t *testing.T, h *home) { runHistory(t, h, rand.New(rand.NewPCG(uint64(seed), 1))) })
 		})
 	}
 }
 
-func history(t *testing.T, h *home, rnd *rand.Rand) {
+func runHistory(t *testing.T, h *home, rnd *rand.Rand) {
 	targets := []*target{newTarget(t), newTarget(t)}
 	for _, g := range targets {
 		rnd := rand.New(rand.NewPCG(rnd.Uint64(), 2)) // say runs beside the rest
-		g.say = func(*proto.Message) *proto.Refusal {
+		g.respond = func(*proto.Message) *proto.Refusal {
 			if rnd.IntN(10) > 0 {
 				return nil
 			}
@@ -82,7 +82,7 @@ func history(t *testing.T, h *home, rnd *rand.Rand) {
 		case 5:
 			cut(i)
 		case 6:
-			g.deafen(rnd.IntN(2) == 0)
+			g.setDropAcks(rnd.IntN(2) == 0)
 		case 7:
 			if rnd.IntN(5) > 0 {
 				break
@@ -98,8 +98,8 @@ func history(t *testing.T, h *home, rnd *rand.Rand) {
 	}
 	for i, g := range targets {
 		cut(i)
-		g.deafen(false)
-		g.saying(0)
+		g.setDropAcks(false)
+		g.respondWith(0)
 		cuts[i] = h.connect(g)
 		defer cut(i)
 	}

@@ -25,17 +25,17 @@ type Outbox struct {
 	bootID  proto.BootID
 	started time.Duration // boot time of Open
 
-	intake    intake    // drafts that wait for the next group
-	encodings sync.Pool // of *[]byte, for what is encoded before it is signed
-	calls     sync.Pool // of *call, that nobody waits for
-	seqs      seqs      // what was promised to each target
-	links     links     // who is linked, and what may have been sent
-	notes     notes     // what memory alone knows of deliveries
-	fresh     fresh     // tasks just written, not to be read again
-	hints     hints     // peers that take now what they refused
-	watches   watches   // callers that wait for a task to change
-	stamps    stamps    // whether the times of the tasks agree with the clock
-	keys      *keys.Keys
+	queue      submitQueue    // drafts that wait for the next group
+	encodings  sync.Pool      // of *[]byte, for what is encoded before it is signed
+	calls      sync.Pool      // of *call, that nobody waits for
+	seqs       seqs           // what was promised to each target
+	links      links          // who is linked, and what may have been sent
+	deliveries deliveryStates // what memory alone knows of deliveries
+	submitted  submitCache    // tasks just written, not to be read again
+	hints      retryHints     // peers that take now what they refused
+	watches    watches        // callers that wait for a task to change
+	stamps     stamps         // whether the times of the tasks agree with the clock
+	keys       *keys.Keys
 }
 
 // buckets are those of the tasks of this home.
@@ -48,8 +48,8 @@ func Open(s *store.Store, sign Signer, cfg Config) (*Outbox, error) {
 	o := &Outbox{
 		store: s, sign: sign, cfg: cfg,
 		limits: limits{run: cfg.RunLimit, result: cfg.ResultFor}, started: cfg.Clock.Boot(),
-		intake: newIntake(), encodings: sync.Pool{New: func() any { return new([]byte) }}, calls: sync.Pool{New: newCall},
-		notes: newNotes(), fresh: newFresh(), watches: newWatches(), hints: newHints(),
+		queue: newSubmitQueue(), encodings: sync.Pool{New: func() any { return new([]byte) }}, calls: sync.Pool{New: newCall},
+		deliveries: newDeliveryStates(), submitted: newSubmitCache(), watches: newWatches(), hints: newRetryHints(),
 	}
 	var err error
 	if o.boot, o.bootID, err = raiseBoot(s, cfg.Clock.Now()); err != nil {
@@ -99,7 +99,7 @@ func (o *Outbox) expires(k backlog.Key, r *proto.Record) int64 {
 	case k.Part == backlog.PartTask && r.State == proto.Pending:
 		return r.NotAfterMs
 	}
-	return o.limits.lastWord(r.NotAfterMs)
+	return o.limits.giveUpAt(r.NotAfterMs)
 }
 
 // found takes up an entry that an earlier start left.
@@ -141,8 +141,8 @@ func (o *Outbox) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	wg.Go(func() { o.intake.run(ctx, o.cfg.Clock.Mono, o.begin) })
-	wg.Go(func() { o.keepTime(ctx) })
+	wg.Go(func() { o.queue.run(ctx, o.cfg.Clock.Mono, o.beginGroup) })
+	wg.Go(func() { o.expireAndTidy(ctx) })
 	wg.Go(func() { o.keys.Run(ctx) })
 	select {
 	case <-ctx.Done():
@@ -156,13 +156,13 @@ func (o *Outbox) Run(ctx context.Context) error {
 	return nil
 }
 
-// keepTime ends what is past its time and keeps the shelves within their bounds.
-func (o *Outbox) keepTime(ctx context.Context) {
+// expireAndTidy ends what is past its time and keeps the shelves within their bounds.
+func (o *Outbox) expireAndTidy(ctx context.Context) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	for {
-		timely, err := o.restamp(ctx)
-		if err == nil && timely {
+		trusted, err := o.restamp(ctx)
+		if err == nil && trusted {
 			err = o.expire(ctx)
 		}
 		if err != nil && ctx.Err() == nil {

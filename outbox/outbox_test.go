@@ -159,8 +159,8 @@ func (h *home) want(id proto.TaskID, want proto.TaskState) {
 type target struct {
 	t    *testing.T
 	keys *identity.Keys
-	// say answers a message; nil accepts everything.
-	say func(m *proto.Message) *proto.Refusal
+	// respond answers a message; nil accepts everything.
+	respond func(m *proto.Message) *proto.Refusal
 
 	mu       sync.Mutex
 	tasks    map[proto.TaskID]proto.Header
@@ -169,7 +169,7 @@ type target struct {
 	cancels  []*proto.Cancel
 	results  []proto.TaskID
 	mark     proto.Seq
-	deaf     bool // acknowledgements are lost
+	dropAcks bool // acknowledgements are lost
 	verifier *identity.Verifier
 }
 
@@ -179,8 +179,8 @@ func newTarget(t *testing.T) *target {
 
 func (g *target) peer() proto.PeerID { return g.keys.Peer() }
 
-// A wire is a link to a target.
-type wire struct {
+// A fakeLink is a link to a target.
+type fakeLink struct {
 	g      *target
 	frames chan []*proto.Message
 	acks   chan *proto.Ack
@@ -188,11 +188,11 @@ type wire struct {
 	silent bool
 }
 
-var errWire = errors.New("the wire is cut")
+var errLinkCut = errors.New("the wire is cut")
 
-func (w *wire) Peer() proto.PeerID { return w.g.peer() }
+func (w *fakeLink) Peer() proto.PeerID { return w.g.peer() }
 
-func (w *wire) Send(ctx context.Context, msgs []*proto.Message) error {
+func (w *fakeLink) Send(ctx context.Context, msgs []*proto.Message) error {
 	select {
 	case w.frames <- msgs:
 		return nil
@@ -201,11 +201,11 @@ func (w *wire) Send(ctx context.Context, msgs []*proto.Message) error {
 	}
 }
 
-func (w *wire) Answers(ctx context.Context) (*proto.Ack, error) {
+func (w *fakeLink) Answers(ctx context.Context) (*proto.Ack, error) {
 	select {
 	case a, ok := <-w.acks:
 		if !ok {
-			return nil, errWire
+			return nil, errLinkCut
 		}
 		return a, nil
 	case <-ctx.Done():
@@ -216,7 +216,7 @@ func (w *wire) Answers(ctx context.Context) (*proto.Ack, error) {
 // connect serves the target until the returned function cuts the link.
 func (h *home) connect(g *target) (cut func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &wire{g: g, frames: make(chan []*proto.Message, 16), acks: make(chan *proto.Ack, 16)}
+	w := &fakeLink{g: g, frames: make(chan []*proto.Message, 16), acks: make(chan *proto.Ack, 16)}
 	var wg sync.WaitGroup
 	o := h.Outbox
 	wg.Go(func() { g.run(ctx, w) })
@@ -228,7 +228,7 @@ func (h *home) connect(g *target) (cut func()) {
 	return sync.OnceFunc(func() { cancel(); wg.Wait() })
 }
 
-func (g *target) run(ctx context.Context, w *wire) {
+func (g *target) run(ctx context.Context, w *fakeLink) {
 	for {
 		select {
 		case msgs := <-w.frames:
@@ -246,7 +246,7 @@ func (g *target) run(ctx context.Context, w *wire) {
 }
 
 // receive takes a group of frames and answers it.
-func (g *target) receive(w *wire, msgs []*proto.Message) *proto.Ack {
+func (g *target) receive(w *fakeLink, msgs []*proto.Message) *proto.Ack {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ack := &proto.Ack{From: w.n + 1, Time: time.Now().UnixMilli()}
@@ -264,7 +264,7 @@ func (g *target) receive(w *wire, msgs []*proto.Message) *proto.Ack {
 		}
 	}
 	ack.UpTo = w.n
-	w.silent = w.silent || g.deaf // a stream that lost a word is lost
+	w.silent = w.silent || g.dropAcks // a stream that lost a word is lost
 	if ack.UpTo < ack.From || w.silent {
 		return nil
 	}
@@ -287,8 +287,8 @@ func (g *target) marked(m *proto.Message) {
 }
 
 func (g *target) take(m *proto.Message, statements *[][]byte, now int64) *proto.Refusal {
-	if g.say != nil {
-		if r := g.say(m); r != nil {
+	if g.respond != nil {
+		if r := g.respond(m); r != nil {
 			return r
 		}
 	}

@@ -15,18 +15,18 @@ const cancelPause = time.Second
 
 // pack makes messages of taken entries and notes that they fly. Entries that
 // cannot be sent now are left out and looked after.
-func (l *lane) pack(items []backlog.Item) []*proto.Message {
+func (ps *peerSender) pack(items []backlog.Item) []*proto.Message {
 	msgs := make([]*proto.Message, 0, len(items))
-	flights := make([]flight, 0, len(items))
+	entries := make([]sentEntry, 0, len(items))
 	var top proto.Seq
 	for _, it := range items {
-		msg, rec, err := l.message(it)
+		msg, rec, err := ps.message(it)
 		switch {
 		case errors.Is(err, backlog.ErrNotFound):
 			continue // it ended after it was taken
 		case err != nil:
-			l.o.cfg.Logger.Error("cannot send; it is tried again later", "entry", it.Key, "err", err)
-			l.failed(it, err.Error())
+			ps.o.cfg.Logger.Error("cannot send; it is tried again later", "entry", it.Key, "err", err)
+			ps.retryLater(it, err.Error())
 			continue
 		case msg == nil:
 			continue // it does not go out now
@@ -34,28 +34,28 @@ func (l *lane) pack(items []backlog.Item) []*proto.Message {
 		if seq := rec.Seq(); it.Key.Part == backlog.PartTask && top.Compare(seq) < 0 {
 			top = seq
 		}
-		msgs, flights = append(msgs, msg), append(flights, flight{it, rec})
+		msgs, entries = append(msgs, msg), append(entries, sentEntry{it, rec})
 	}
-	l.o.links.sending(l.peer, top)
-	l.mu.Lock()
-	l.flying = append(l.flying, flights...)
-	l.mu.Unlock()
+	ps.o.links.noteSending(ps.peer, top)
+	ps.mu.Lock()
+	ps.inflight = append(ps.inflight, entries...)
+	ps.mu.Unlock()
 	return msgs
 }
 
 // message makes the message of one entry; nil when it does not go out now.
-func (l *lane) message(it backlog.Item) (*proto.Message, *proto.Record, error) {
+func (ps *peerSender) message(it backlog.Item) (*proto.Message, *proto.Record, error) {
 	if it.Key.Part == backlog.PartCancel {
-		return l.cancelMessage(it)
+		return ps.cancelMessage(it)
 	}
-	st := l.o.fresh.take(it.Key)
+	st := ps.o.submitted.take(it.Key)
 	if st == nil || it.Version > 0 {
 		var err error
-		if st, err = l.o.backlog.Read(it); err != nil {
+		if st, err = ps.o.backlog.Read(it); err != nil {
 			return nil, nil, fmt.Errorf("read it: %w", err)
 		}
 	}
-	env, err := l.envelope(it, st)
+	env, err := ps.envelope(it, st)
 	if env == nil || err != nil {
 		return nil, nil, err
 	}
@@ -69,17 +69,17 @@ func (l *lane) message(it backlog.Item) (*proto.Message, *proto.Record, error) {
 	}
 	return &proto.Message{
 		Id: it.Key.ID.String(), Type: kind, Payload: payload, Signature: env.Signature,
-		Timestamp: l.o.cfg.Clock.Now().UnixNano(),
+		Timestamp: ps.o.cfg.Clock.Now().UnixNano(),
 	}, st.Record, nil
 }
 
-// wrapped returns the envelope of an entry, its key wrapped anew when the peer
+// rewrapped returns the envelope of an entry, its key wrapped anew when the peer
 // could not read it.
-func (l *lane) wrapped(it backlog.Item, st *proto.Stored) (*proto.Envelope, error) {
-	if !l.o.notes.get(it.Key).rewrap || l.o.cfg.Rewrap == nil {
+func (ps *peerSender) rewrapped(it backlog.Item, st *proto.Stored) (*proto.Envelope, error) {
+	if !ps.o.deliveries.get(it.Key).rewrap || ps.o.cfg.Rewrap == nil {
 		return st.Envelope, nil
 	}
-	env, err := l.o.cfg.Rewrap(st)
+	env, err := ps.o.cfg.Rewrap(st)
 	if err != nil {
 		return nil, fmt.Errorf("wrap its key anew: %w", err)
 	}
@@ -88,8 +88,8 @@ func (l *lane) wrapped(it backlog.Item, st *proto.Stored) (*proto.Envelope, erro
 
 // envelope returns the envelope of an entry with its body; nil when a streamed
 // body must go first.
-func (l *lane) envelope(it backlog.Item, st *proto.Stored) (*proto.Envelope, error) {
-	env, err := l.wrapped(it, st)
+func (ps *peerSender) envelope(it backlog.Item, st *proto.Stored) (*proto.Envelope, error) {
+	env, err := ps.rewrapped(it, st)
 	if err != nil || st.Record.BodyBlob == "" {
 		return env, err
 	}
@@ -98,13 +98,13 @@ func (l *lane) envelope(it backlog.Item, st *proto.Stored) (*proto.Envelope, err
 		return nil, fmt.Errorf("read its header: %w", err)
 	}
 	if _, _, streamed := h.Stream(); streamed {
-		if l.hasBody(it) {
+		if ps.bodyArrived(it) {
 			return env, nil
 		}
-		l.wantBody(it)
+		ps.queueBody(it)
 		return nil, nil
 	}
-	body, err := l.o.cfg.Bodies.Load(st.Record.BodyBlob)
+	body, err := ps.o.cfg.Bodies.Load(st.Record.BodyBlob)
 	if err != nil {
 		return nil, fmt.Errorf("load its body: %w", err)
 	}

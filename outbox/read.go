@@ -40,8 +40,8 @@ func (o *Outbox) Stored(id proto.TaskID) (*proto.Stored, error) {
 	return o.backlog.Stored(backlog.TaskKey(id))
 }
 
-// Owes reports whether the result of a task that ran here is on its way home.
-func (o *Outbox) Owes(id proto.TaskID) bool {
+// HasPendingResult reports whether the result of a task that ran here is on its way home.
+func (o *Outbox) HasPendingResult(id proto.TaskID) bool {
 	_, ok := o.backlog.Peek(backlog.Key{ID: id, Part: backlog.PartResult})
 	return ok
 }
@@ -122,8 +122,8 @@ type watch struct {
 
 func newWatches() watches { return watches{mu: new(sync.Mutex), all: map[proto.TaskID]*watch{}} }
 
-// join returns what is closed at the next change of the task, and how to leave.
-func (w *watches) join(id proto.TaskID) (changed <-chan struct{}, leave func()) {
+// subscribe returns what is closed at the next change of the task, and how to leave.
+func (w *watches) subscribe(id proto.TaskID) (changed <-chan struct{}, unsubscribe func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	x := w.all[id]
@@ -141,7 +141,7 @@ func (w *watches) join(id proto.TaskID) (changed <-chan struct{}, leave func()) 
 	}
 }
 
-func (w *watches) ring(id proto.TaskID) {
+func (w *watches) notify(id proto.TaskID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if x := w.all[id]; x != nil {
@@ -155,7 +155,7 @@ func (o *Outbox) changed(k backlog.Key, r *proto.Record) {
 	if k.Part != backlog.PartTask {
 		return
 	}
-	o.watches.ring(k.ID)
+	o.watches.notify(k.ID)
 	o.cfg.Changed(k.ID, r)
 }
 
@@ -168,17 +168,17 @@ func (o *Outbox) Wait(ctx context.Context, id proto.TaskID) (*proto.Record, erro
 // ended is returned in any case.
 func (o *Outbox) WaitState(ctx context.Context, id proto.TaskID, good func(*proto.Record) bool) (*proto.Record, error) {
 	for {
-		changed, leave := o.watches.join(id)
+		changed, unsubscribe := o.watches.subscribe(id)
 		r, err := o.Get(id)
 		if err != nil || r.State.Terminal() || good(r) {
-			leave()
+			unsubscribe()
 			return r, err
 		}
 		select {
 		case <-changed:
-			leave()
+			unsubscribe()
 		case <-ctx.Done():
-			leave()
+			unsubscribe()
 			return r, fmt.Errorf("wait for %s, which is %s: %w", id, r.State.Name(), ctx.Err())
 		}
 	}
@@ -215,7 +215,7 @@ func (o *Outbox) Why(id proto.TaskID) (Why, error) {
 
 func (o *Outbox) why(k backlog.Key, r *proto.Record) Why {
 	where, _ := o.backlog.Where(k)
-	n := o.notes.get(k)
+	n := o.deliveries.get(k)
 	w := Why{
 		Kind: r.Kind, State: r.State, Place: where.Word, Next: where.Wait, Behind: where.Behind, Held: where.Held,
 		Tries: n.tries, Code: n.code, Detail: n.detail, At: n.at,
@@ -233,9 +233,9 @@ func (o *Outbox) Waiting(p proto.PeerID) int {
 	return o.backlog.GroupCounts(string(p[:])).ByState[proto.Pending]
 }
 
-// Unended counts the tasks for a peer that have not ended, by the target that was
+// LiveByTarget counts the tasks for a peer that have not ended, by the target that was
 // written.
-func (o *Outbox) Unended(p proto.PeerID) (map[string]int, error) {
+func (o *Outbox) LiveByTarget(p proto.PeerID) (map[string]int, error) {
 	counts := map[string]int{}
 	if c := o.backlog.GroupCounts(string(p[:])); len(c.ByState) == 0 {
 		return counts, nil

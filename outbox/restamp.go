@@ -21,33 +21,33 @@ import (
 
 // How the times of what was signed are told in the events of a task.
 const (
-	timesSet    = "its times are set right: the clock of this node was wrong when it was made"
-	signedAnew  = "signed anew with right times: the clock of this node was wrong when it was made"
-	restampStep = 256 // entries that are looked at together
+	causeTimesCorrected = "its times are set right: the clock of this node was wrong when it was made"
+	causeResigned       = "signed anew with right times: the clock of this node was wrong when it was made"
+	restampStep         = 256 // entries that are looked at together
 )
 
-// A span says how far the wall clock was ahead of the boot clock, at least and at
+// A offsetRange says how far the wall clock was ahead of the boot clock, at least and at
 // most, when the times of entries were taken. In milliseconds.
-type span struct{ lo, hi int64 }
+type offsetRange struct{ lo, hi int64 }
 
-var noSpan = span{math.MaxInt64, math.MinInt64}
+var emptyRange = offsetRange{math.MaxInt64, math.MinInt64}
 
-func (s *span) add(off int64) { s.lo, s.hi = min(s.lo, off), max(s.hi, off) }
+func (s *offsetRange) add(off int64) { s.lo, s.hi = min(s.lo, off), max(s.hi, off) }
 
-// near reports whether all of s agrees with a clock that is ahead by off.
-func (s span) near(off int64) bool {
+// agrees reports whether all of s agrees with a clock that is ahead by off.
+func (s offsetRange) agrees(off int64) bool {
 	limit := clock.DoubtBeyond.Milliseconds()
-	return s == noSpan || off-s.lo <= limit && s.hi-off <= limit
+	return s == emptyRange || off-s.lo <= limit && s.hi-off <= limit
 }
 
 // stamps knows whether the times of all entries that live agree with the clock.
 type stamps struct {
 	machine uint32 // names the start of the machine that boot times count from
 
-	mu      *sync.Mutex
-	span    span // of the entries, and maybe of some that have ended
-	unknown bool // some were made under doubt, before the machine was started anew
-	looking bool // all entries are looked at: until then nothing is known
+	mu       *sync.Mutex
+	offsets  offsetRange // of the entries, and maybe of some that have ended
+	unknown  bool        // some were made under doubt, before the machine was started anew
+	scanning bool        // all entries are looked at: until then nothing is known
 }
 
 func newStamps(c clock.Clock, boot proto.BootID) stamps {
@@ -57,7 +57,7 @@ func newStamps(c clock.Clock, boot proto.BootID) stamps {
 	}
 	h := fnv.New32a()
 	h.Write(name)
-	return stamps{machine: max(h.Sum32(), 1), mu: new(sync.Mutex), span: noSpan}
+	return stamps{machine: max(h.Sum32(), 1), mu: new(sync.Mutex), offsets: emptyRange}
 }
 
 // note takes a record up that lives from now on.
@@ -66,7 +66,7 @@ func (s *stamps) note(r *proto.Record) {
 	defer s.mu.Unlock()
 	switch {
 	case r.StampMachine == s.machine:
-		s.span.add(r.CreatedMs - r.StampBootMs)
+		s.offsets.add(r.CreatedMs - r.StampBootMs)
 	case r.StampDoubted:
 		s.unknown = true
 	}
@@ -76,20 +76,20 @@ func (s *stamps) note(r *proto.Record) {
 func (s *stamps) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.span, s.unknown, s.looking = noSpan, false, true
+	s.offsets, s.unknown, s.scanning = emptyRange, false, true
 }
 
 // end says whether all were; else they are looked at again.
 func (s *stamps) end(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looking, s.unknown = false, s.unknown || !all
+	s.scanning, s.unknown = false, s.unknown || !all
 }
 
-func (s *stamps) good(off int64) bool {
+func (s *stamps) consistent(off int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.looking && !s.unknown && s.span.near(off)
+	return !s.scanning && !s.unknown && s.offsets.agrees(off)
 }
 
 // Stamp notes in the record of a draft that its times are taken now. [Outbox.Submit]
@@ -99,41 +99,41 @@ func (o *Outbox) Stamp(r *proto.Record) {
 	r.StampDoubted = o.cfg.Clock.Doubted()
 }
 
-// Until returns when the time of a task of this home ends, in Unix milliseconds; known is
+// NotAfter returns when the time of a task of this home ends, in Unix milliseconds; known is
 // false while the wall clock is doubted, or times are being set right by it.
-func (o *Outbox) Until(id proto.TaskID) (ms int64, known bool) {
-	if _, ok := o.timely(); !ok {
+func (o *Outbox) NotAfter(id proto.TaskID) (ms int64, known bool) {
+	if _, ok := o.trustedNow(); !ok {
 		return 0, false
 	}
 	r, _, err := o.backlog.Get(backlog.TaskKey(id))
 	return r.GetNotAfterMs(), err == nil || errors.Is(err, backlog.ErrNotFound)
 }
 
-// A moment is what the clocks say, in milliseconds. The wall clock is not doubted.
-type moment struct {
+// A clockReading is what the clocks say, in milliseconds. The wall clock is not doubted.
+type clockReading struct {
 	wall, boot int64
 	machine    uint32
 }
 
-// moment returns the present one; ok is false while the wall clock is doubted.
-func (o *Outbox) moment() (m moment, ok bool) {
+// clockReading returns the present one; ok is false while the wall clock is doubted.
+func (o *Outbox) readClock() (m clockReading, ok bool) {
 	c := o.cfg.Clock
-	m = moment{wall: c.Now().UnixMilli(), boot: c.Boot().Milliseconds(), machine: o.stamps.machine}
+	m = clockReading{wall: c.Now().UnixMilli(), boot: c.Boot().Milliseconds(), machine: o.stamps.machine}
 	return m, !c.Doubted()
 }
 
-// timely returns the wall time in Unix milliseconds if the times of all entries agree
+// trustedNow returns the wall time in Unix milliseconds if the times of all entries agree
 // with it: only then may one end by it.
-func (o *Outbox) timely() (now int64, ok bool) {
-	m, ok := o.moment()
-	return m.wall, ok && o.stamps.good(m.wall-m.boot)
+func (o *Outbox) trustedNow() (now int64, ok bool) {
+	m, ok := o.readClock()
+	return m.wall, ok && o.stamps.consistent(m.wall-m.boot)
 }
 
-// wrong returns how far the times of r must be moved, in milliseconds; ok is false if
+// timeError returns how far the times of r must be moved, in milliseconds; ok is false if
 // they need not be looked at again. Of one that was made under doubt before the machine
 // was started anew nobody knows when that was: if its times cannot be right, its life
 // begins now.
-func (m moment) wrong(r *proto.Record) (by int64, ok bool) {
+func (m clockReading) timeError(r *proto.Record) (by int64, ok bool) {
 	limit := clock.DoubtBeyond.Milliseconds()
 	by = m.wall - r.CreatedMs
 	if r.StampMachine == m.machine {
@@ -146,9 +146,9 @@ func (m moment) wrong(r *proto.Record) (by int64, ok bool) {
 	return by, r.StampDoubted
 }
 
-// move sets the times of r right. What may be elsewhere with its old times does not end
+// shift sets the times of r right. What may be elsewhere with its old times does not end
 // before they are over.
-func (m moment) move(r *proto.Record, by int64, elsewhere bool) {
+func (m clockReading) shift(r *proto.Record, by int64, elsewhere bool) {
 	r.CreatedMs += by
 	if by > 0 || !elsewhere {
 		r.NotAfterMs += by
@@ -165,8 +165,8 @@ func (m moment) move(r *proto.Record, by int64, elsewhere bool) {
 // restamp sets the times of all entries right if they disagree with the clock. It
 // reports whether they agree now.
 func (o *Outbox) restamp(ctx context.Context) (bool, error) {
-	m, ok := o.moment()
-	if !ok || o.stamps.good(m.wall-m.boot) {
+	m, ok := o.readClock()
+	if !ok || o.stamps.consistent(m.wall-m.boot) {
 		return ok, nil
 	}
 	o.stamps.begin()
@@ -178,11 +178,11 @@ func (o *Outbox) restamp(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("set the times of tasks right: %w", err)
 	}
-	_, ok = o.timely()
+	_, ok = o.trustedNow()
 	return ok, nil
 }
 
-func (o *Outbox) restampAll(ctx context.Context, m moment) (moved int, err error) {
+func (o *Outbox) restampAll(ctx context.Context, m clockReading) (moved int, err error) {
 	keys := o.backlog.Keys(nil, func(it backlog.Item) bool { return !it.State.Terminal() })
 	for len(keys) > 0 && err == nil {
 		if err = ctx.Err(); err != nil {
@@ -199,23 +199,23 @@ func (o *Outbox) restampAll(ctx context.Context, m moment) (moved int, err error
 // restampSome sets the times of some entries right. Tasks that were made under doubt and
 // that nobody has are signed anew at once, others when their target refuses them: what
 // was signed when the clock was believed may well be right, and the clock wrong now.
-func (o *Outbox) restampSome(ctx context.Context, m moment, keys []backlog.Key) (moved int, err error) {
+func (o *Outbox) restampSome(ctx context.Context, m clockReading, keys []backlog.Key) (moved int, err error) {
 	edits := make([]backlog.Edit, len(keys))
 	for i, k := range keys {
 		edits[i].Key = k
 	}
-	records, anew := make([]*proto.Record, len(keys)), make([]bool, len(keys))
+	records, resign := make([]*proto.Record, len(keys)), make([]bool, len(keys))
 	errs := o.backlog.Change(ctx, edits, func(i int, r *proto.Record) backlog.Action {
 		k := keys[i]
-		by, wrong := m.wrong(r)
+		by, wrong := m.timeError(r)
 		if !wrong {
 			o.stamps.note(r)
 			return backlog.Keep
 		}
 		task, waits := k.Part == backlog.PartTask, r.State == proto.Pending
 		idle := task && waits && !o.maybeSent(k, r)
-		anew[i] = idle && by != 0 && r.StampDoubted
-		m.move(r, by, task && !idle)
+		resign[i] = idle && by != 0 && r.StampDoubted
+		m.shift(r, by, task && !idle)
 		o.stamps.note(r)
 		if by == 0 || !task {
 			return backlog.Write
@@ -223,7 +223,7 @@ func (o *Outbox) restampSome(ctx context.Context, m moment, keys []backlog.Key) 
 		moved++
 		records[i] = r
 		r.StampMoved = waits
-		r.AddEvent(&proto.Event{TimeMs: m.wall, State: r.State, Attempt: r.Attempts, Cause: timesSet})
+		r.AddEvent(&proto.Event{TimeMs: m.wall, State: r.State, Attempt: r.Attempts, Cause: causeTimesCorrected})
 		if idle {
 			return backlog.Requeue
 		}
@@ -236,8 +236,8 @@ func (o *Outbox) restampSome(ctx context.Context, m moment, keys []backlog.Key) 
 		case errs[i] != nil && !errors.Is(errs[i], backlog.ErrNotFound):
 			err = errs[i]
 		case errs[i] != nil || records[i] == nil:
-		case anew[i]:
-			o.signAnew(ctx, k)
+		case resign[i]:
+			o.resignWithNewTimes(ctx, k)
 		default:
 			o.changed(k, records[i])
 		}
@@ -247,15 +247,15 @@ func (o *Outbox) restampSome(ctx context.Context, m moment, keys []backlog.Key) 
 
 // timesMoved reports whether the times of a refused task may have been set right since it
 // was signed.
-func (o *Outbox) timesMoved(a *answered) bool {
+func (o *Outbox) timesMoved(a *answeredEntry) bool {
 	now, ok := o.backlog.Peek(a.item.Key)
 	return ok && a.item.Key.Part == backlog.PartTask && (a.rec.StampMoved || now.Version != a.item.Version)
 }
 
-// signAnew signs a task whose times were set right with these, if its target certainly
+// resignWithNewTimes signs a task whose times were set right with these, if its target certainly
 // does not have it. It keeps its sequence, and so its place behind an ordering key. It
 // reports whether it did; the task then waits for its lane again.
-func (o *Outbox) signAnew(ctx context.Context, k backlog.Key) bool {
+func (o *Outbox) resignWithNewTimes(ctx context.Context, k backlog.Key) bool {
 	st, err := o.backlog.Stored(k)
 	if err != nil || !st.Record.StampMoved || o.cfg.Reseal == nil {
 		return false
@@ -265,7 +265,7 @@ func (o *Outbox) signAnew(ctx context.Context, k backlog.Key) bool {
 		if r.State != proto.Pending || r.CreatedMs != was {
 			return backlog.Keep
 		}
-		r.AddEvent(&proto.Event{TimeMs: o.cfg.Clock.Now().UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: signedAnew})
+		r.AddEvent(&proto.Event{TimeMs: o.cfg.Clock.Now().UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: causeResigned})
 		return backlog.Requeue
 	})
 	if err != nil {
@@ -308,8 +308,8 @@ func (o *Outbox) reseal(ctx context.Context, k backlog.Key, st *proto.Stored, ch
 		step.Drop()
 		return rec, err
 	}
-	o.fresh.take(k)
-	o.notes.drop(k)
+	o.submitted.take(k)
+	o.deliveries.drop(k)
 	o.changed(k, rec)
 	return rec, nil
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A wrongHome is a home whose clock, which is guarded, is ahead of the truth by off.
+// A skewedHome is a home whose clock, which is guarded, is ahead of the truth by off.
 // Its target's clock is right.
-type wrongHome struct {
+type skewedHome struct {
 	*home
 	off   atomic.Int64
 	guard *clock.Guard
@@ -25,9 +25,9 @@ type wrongHome struct {
 
 var errNoKey = errors.New("the sealing key is not known")
 
-// newWrongHome starts a home that believes the clock of its machine, which is wrong.
-func newWrongHome(t *testing.T, off time.Duration) *wrongHome {
-	h := &wrongHome{}
+// newSkewedHome starts a home that believes the clock of its machine, which is wrong.
+func newSkewedHome(t *testing.T, off time.Duration) *skewedHome {
+	h := &skewedHome{}
 	h.home = newHome(t, Config{Sealing: Sealing{Reseal: func(st *proto.Stored) (*Draft, func(), error) {
 		if h.fails.Load() {
 			return nil, nil, errNoKey
@@ -38,7 +38,7 @@ func newWrongHome(t *testing.T, off time.Duration) *wrongHome {
 	h.fits = off < 0 && off > -day
 	h.restart("m1")
 	h.g = newTarget(t)
-	h.g.say = func(m *proto.Message) *proto.Refusal {
+	h.g.respond = func(m *proto.Message) *proto.Refusal {
 		var env proto.Envelope
 		if err := proto.Decode(m.Payload, &env); err != nil {
 			t.Error(err)
@@ -55,7 +55,7 @@ func newWrongHome(t *testing.T, off time.Duration) *wrongHome {
 }
 
 // restart starts the node on a machine whose start has this name.
-func (h *wrongHome) restart(machine string) {
+func (h *skewedHome) restart(machine string) {
 	var stamp []byte
 	if h.guard != nil {
 		stamp = h.guard.Stamp()
@@ -77,8 +77,8 @@ func (h *wrongHome) restart(machine string) {
 	h.crash()
 }
 
-// put submits a task with the times of the home's clock; with a delay it is due then.
-func (h *wrongHome) put(delay time.Duration) proto.TaskID {
+// submitDelayed submits a task with the times of the home's clock; with a delay it is due then.
+func (h *skewedHome) submitDelayed(delay time.Duration) proto.TaskID {
 	h.t.Helper()
 	now := h.time.Now()
 	d := h.draft(h.g.peer(), day, func(r *proto.Record) {
@@ -97,9 +97,9 @@ func (h *wrongHome) put(delay time.Duration) proto.TaskID {
 	return d.Header.ID
 }
 
-// right fails the test unless the target took the task with the times that it was made
+// checkTimes fails the test unless the target took the task with the times that it was made
 // at by a right clock.
-func (h *wrongHome) right(id proto.TaskID, made time.Time) {
+func (h *skewedHome) checkTimes(id proto.TaskID, made time.Time) {
 	h.t.Helper()
 	synctest.Wait()
 	h.want(id, accepted)
@@ -122,83 +122,83 @@ func TestRestamp(t *testing.T) {
 	wrong := []time.Duration{time.Hour, -time.Hour, 10 * day, -10 * day, -20 * 365 * day}
 	tests := []struct {
 		name string
-		walk func(t *testing.T, h *wrongHome, set func())
+		walk func(t *testing.T, h *skewedHome, set func())
 	}{
-		{"made when the clock was believed", func(t *testing.T, h *wrongHome, set func()) {
+		{"made when the clock was believed", func(t *testing.T, h *skewedHome, set func()) {
 			made := time.Now()
-			id := h.put(0)
+			id := h.submitDelayed(0)
 			set()
 			defer h.connect(h.g)()
 			time.Sleep(time.Minute)
 			if !h.fits {
-				h.right(id, made)
+				h.checkTimes(id, made)
 			} else if r, _ := h.Get(id); time.UnixMilli(r.CreatedMs).Sub(made).Abs() > time.Second {
 				t.Errorf("it is said to be made at %v", time.UnixMilli(r.CreatedMs))
 			}
 		}},
-		{"made under doubt", func(t *testing.T, h *wrongHome, set func()) {
+		{"made under doubt", func(t *testing.T, h *skewedHome, set func()) {
 			h.off.Store(0)
 			time.Sleep(time.Second)
 			made := time.Now()
-			id, later := h.put(0), h.put(2*time.Hour)
+			id, later := h.submitDelayed(0), h.submitDelayed(2*time.Hour)
 			set()
 			time.Sleep(2 * time.Second)
 			defer h.connect(h.g)()
 			time.Sleep(time.Minute)
-			h.right(id, made)
+			h.checkTimes(id, made)
 			time.Sleep(2*time.Hour - time.Until(made).Abs() - 10*time.Second)
 			h.want(later, pending)
 			time.Sleep(20 * time.Second)
-			h.right(later, made)
+			h.checkTimes(later, made)
 		}},
-		{"offered under doubt, and refused", func(t *testing.T, h *wrongHome, set func()) {
+		{"offered under doubt, and refused", func(t *testing.T, h *skewedHome, set func()) {
 			h.off.Store(0)
 			defer h.connect(h.g)()
 			made := time.Now()
-			id := h.put(0)
+			id := h.submitDelayed(0)
 			time.Sleep(8 * time.Minute)
 			if h.fits {
 				return
 			}
 			set()
 			time.Sleep(6 * time.Minute)
-			h.right(id, made)
+			h.checkTimes(id, made)
 		}},
-		{"maybe on its way", func(t *testing.T, h *wrongHome, set func()) {
+		{"maybe on its way", func(t *testing.T, h *skewedHome, set func()) {
 			h.off.Store(0)
-			h.g.deafen(true)
+			h.g.setDropAcks(true)
 			cut := h.connect(h.g)
 			made := time.Now()
-			id := h.put(0)
+			id := h.submitDelayed(0)
 			time.Sleep(time.Second)
 			cut()
 			if h.fits {
 				return
 			}
 			set()
-			h.g.deafen(false)
+			h.g.setDropAcks(false)
 			defer h.connect(h.g)()
 			time.Sleep(10 * time.Minute)
-			h.right(id, made)
+			h.checkTimes(id, made)
 		}},
-		{"a restart in between", func(t *testing.T, h *wrongHome, set func()) {
+		{"a restart in between", func(t *testing.T, h *skewedHome, set func()) {
 			h.off.Store(0)
 			time.Sleep(time.Second)
 			made := time.Now()
-			id := h.put(0)
+			id := h.submitDelayed(0)
 			h.restart("m1")
 			set()
 			time.Sleep(2 * time.Second)
 			h.restart("m1")
 			defer h.connect(h.g)()
 			time.Sleep(time.Minute)
-			h.right(id, made)
+			h.checkTimes(id, made)
 		}},
-		{"a crash before it was signed anew", func(t *testing.T, h *wrongHome, set func()) {
+		{"a crash before it was signed anew", func(t *testing.T, h *skewedHome, set func()) {
 			h.off.Store(0)
 			time.Sleep(time.Second)
 			made := time.Now()
-			id := h.put(0)
+			id := h.submitDelayed(0)
 			h.fails.Store(true)
 			set()
 			time.Sleep(2 * time.Second)
@@ -210,7 +210,7 @@ func TestRestamp(t *testing.T) {
 			defer h.connect(h.g)()
 			time.Sleep(5 * time.Minute) // until nothing of the first start can be on its way
 			if !h.fits {
-				h.right(id, made)
+				h.checkTimes(id, made)
 			}
 		}},
 	}
@@ -218,7 +218,7 @@ func TestRestamp(t *testing.T) {
 		for _, off := range wrong {
 			t.Run(tt.name+" "+off.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					h := newWrongHome(t, off)
+					h := newSkewedHome(t, off)
 					defer func() { h.stop() }()
 					time.Sleep(time.Minute)
 					tt.walk(t, h, func() {
@@ -237,12 +237,12 @@ func TestRestampAfterTheMachineWasOff(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, -time.Hour, 10 * day, -20 * 365 * day} {
 		t.Run(off.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newWrongHome(t, off)
+				h := newSkewedHome(t, off)
 				defer func() { h.stop() }()
 				time.Sleep(time.Minute)
 				h.off.Store(0)
 				time.Sleep(time.Second)
-				id := h.put(0)
+				id := h.submitDelayed(0)
 				h.restart("m2")
 				h.guard.Hear(time.Now())
 				time.Sleep(2 * time.Second)
@@ -263,12 +263,12 @@ func TestRestampAfterTheMachineWasOff(t *testing.T) {
 // I3: what its target has with times that are too late may start until these are over.
 func TestWhatIsElsewhereKeepsItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newWrongHome(t, 10*day)
+		h := newSkewedHome(t, 10*day)
 		defer func() { h.stop() }()
-		h.g.say = nil // its clock is as wrong
+		h.g.respond = nil // its clock is as wrong
 		defer h.connect(h.g)()
 		made := time.Now()
-		id := h.put(0)
+		id := h.submitDelayed(0)
 		time.Sleep(time.Minute)
 		h.off.Store(0)
 		h.guard.Hear(time.Now())
@@ -287,11 +287,11 @@ func TestWhatIsElsewhereKeepsItsTime(t *testing.T) {
 // A wish to cancel is not forgotten when the times of its task are set right.
 func TestCancelUnderAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newWrongHome(t, -20*365*day)
+		h := newSkewedHome(t, -20*365*day)
 		defer func() { h.stop() }()
-		h.g.say = nil
+		h.g.respond = nil
 		cut := h.connect(h.g)
-		id := h.put(0)
+		id := h.submitDelayed(0)
 		time.Sleep(time.Minute)
 		h.want(id, accepted)
 		cut()
@@ -315,20 +315,20 @@ func TestCancelUnderAWrongClock(t *testing.T) {
 func TestNothingEndsWhileTimesAreSetRight(t *testing.T) {
 	s := newStamps(clock.Runtime(), proto.BootID{1})
 	s.note(&proto.Record{StampMachine: s.machine, CreatedMs: 5000, StampBootMs: 2000})
-	if !s.good(3000) || s.good(3000+10*60*1000) {
+	if !s.consistent(3000) || s.consistent(3000+10*60*1000) {
 		t.Error("what is known is not what was noted")
 	}
 	s.begin()
-	if s.good(3000) {
+	if s.consistent(3000) {
 		t.Error("all is well before all were looked at")
 	}
 	s.end(false)
-	if s.good(3000) {
+	if s.consistent(3000) {
 		t.Error("all is well although not all were looked at")
 	}
 	s.begin()
 	s.end(true)
-	if !s.good(3000) {
+	if !s.consistent(3000) {
 		t.Error("it is not well although all were looked at")
 	}
 }

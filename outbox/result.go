@@ -49,7 +49,7 @@ type RefusedResult struct {
 // RefusedResults returns results that are refused, in the order of their ids, at
 // most limit of them, and how many there are.
 func (o *Outbox) RefusedResults(limit int) (list []RefusedResult, count int) {
-	for k, n := range o.notes.refusedResults() {
+	for k, n := range o.deliveries.refusedResults() {
 		list = append(list, RefusedResult{ID: k.ID, Code: n.code, Detail: n.detail, At: n.at})
 	}
 	slices.SortFunc(list, func(a, b RefusedResult) int { return a.ID.Compare(b.ID) })
@@ -64,10 +64,10 @@ func (o *Outbox) RefusedResults(limit int) (list []RefusedResult, count int) {
 }
 
 // refusedResults returns the notes of refused results that a person is told of.
-func (n *notes) refusedResults() map[backlog.Key]note {
+func (n *deliveryStates) refusedResults() map[backlog.Key]deliveryState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := map[backlog.Key]note{}
+	out := map[backlog.Key]deliveryState{}
 	for k, p := range n.all {
 		if _, ends := p.code.Ends(); k.Part == backlog.PartResult && (ends || p.code != 0 && p.tries >= tellAfter) {
 			out[k] = *p
@@ -78,13 +78,13 @@ func (n *notes) refusedResults() map[backlog.Key]note {
 
 // resultRefused tells that a result was refused: once for each reason that does
 // not pass by itself, once for others that last, and when it ends.
-func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusal, before, now note, over bool) {
+func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusal, before, now deliveryState, over bool) {
 	if k.Part != backlog.PartResult {
 		return
 	}
 	lasts := false // and that is news; links that broke count as tries too
 	if !over && now.tries >= tellAfter {
-		o.notes.update(k, func(n *note) { lasts, n.told = !n.told, true })
+		o.deliveries.update(k, func(n *deliveryState) { lasts, n.reported = !n.reported, true })
 	}
 	if _, ends := r.GetCode().Ends(); !over && !lasts && !(ends && before.code != r.GetCode()) {
 		return
@@ -100,7 +100,7 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 // resultExpired tells of a result that its home did not take in its time.
 func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
 	home, _ := proto.PeerIDFrom(r.Peer)
-	o.notes.drop(k)
+	o.deliveries.drop(k)
 	if k.Part != backlog.PartResult {
 		return
 	}
@@ -108,8 +108,8 @@ func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
 	o.cfg.Results.Lost(k.ID, home, r.Reason)
 }
 
-// unneeded tells of a result that a home has noted as one that does not count.
-func (o *Outbox) unneeded(k backlog.Key, home proto.PeerID, r *proto.Refusal) {
+// resultStale tells of a result that a home has noted as one that does not count.
+func (o *Outbox) resultStale(k backlog.Key, home proto.PeerID, r *proto.Refusal) {
 	if k.Part != backlog.PartResult || r.GetCode() != proto.CodeStale {
 		return
 	}

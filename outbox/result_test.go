@@ -39,7 +39,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 			inBubble(t, cfg, func(t *testing.T, h *home) {
 				g := newTarget(t)
 				say := true
-				g.say = func(*proto.Message) *proto.Refusal {
+				g.respond = func(*proto.Message) *proto.Refusal {
 					if !say {
 						return nil
 					}
@@ -75,7 +75,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 				say = false
 				g.mu.Unlock()
 				time.Sleep(10 * time.Minute)
-				if h.Owes(d.Header.ID) || len(g.results) != 1 {
+				if h.HasPendingResult(d.Header.ID) || len(g.results) != 1 {
 					t.Error("it did not come home")
 				}
 				if _, n := h.RefusedResults(1); n != 0 {
@@ -92,7 +92,7 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 	cfg := Config{Results: ResultHooks{Stale: func(id proto.TaskID, _ proto.PeerID, _ *proto.Refusal) { told = append(told, id) }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.say = func(*proto.Message) *proto.Refusal {
+		g.respond = func(*proto.Message) *proto.Refusal {
 			return &proto.Refusal{Code: proto.CodeStale, State: proto.Cancelled}
 		}
 		d := h.resultDraft(g.peer(), "")
@@ -134,21 +134,21 @@ func TestRefusalThatLastsIsTold(t *testing.T) {
 	cfg := Config{Results: ResultHooks{Refused: func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) { told++ }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.CodeBusy)
+		g.respondWith(proto.CodeBusy)
 		d := h.resultDraft(g.peer(), "")
 		if err := h.PutResult(t.Context(), d, nil); err != nil {
 			t.Fatal(err)
 		}
 		k := resultKey(d.Header.ID)
 		cut := h.connect(g)
-		for h.notes.get(k).tries < tellAfter-1 {
+		for h.deliveries.get(k).tries < tellAfter-1 {
 			time.Sleep(time.Second)
 		}
-		g.deafen(true)
+		g.setDropAcks(true)
 		time.Sleep(10 * time.Minute)
 		cut()
-		g.deafen(false)
-		if n := h.notes.get(k); n.tries != tellAfter || told != 0 {
+		g.setDropAcks(false)
+		if n := h.deliveries.get(k); n.tries != tellAfter || told != 0 {
 			t.Fatalf("%d tries, told %d times: nothing is tested", n.tries, told)
 		}
 		defer h.connect(g)()

@@ -12,32 +12,32 @@ import (
 // serves all targets, so that the sequences of this home also order its tasks
 // among each other; towards one target they rise with gaps, and a gap is settled.
 type seqs struct {
-	mu     *sync.Mutex
-	last   proto.Seq
-	tracks map[proto.PeerID]*track
+	mu      *sync.Mutex
+	last    proto.Seq
+	targets map[proto.PeerID]*targetSeqs
 }
 
-// A track holds what is outstanding towards one target, ascending. What is
+// A targetSeqs holds what is outstanding towards one target, ascending. What is
 // settled leaves it when it comes to the front.
-type track struct {
-	slots   []slot
+type targetSeqs struct {
+	entries []seqEntry
 	settled int // slots that are settled
 }
 
-type slot struct {
+type seqEntry struct {
 	seq  proto.Seq
 	done bool
 }
 
 func newSeqs(boot uint64) seqs {
-	return seqs{mu: new(sync.Mutex), last: proto.Seq{Boot: boot}, tracks: map[proto.PeerID]*track{}}
+	return seqs{mu: new(sync.Mutex), last: proto.Seq{Boot: boot}, targets: map[proto.PeerID]*targetSeqs{}}
 }
 
-func (s *seqs) track(p proto.PeerID) *track {
-	t := s.tracks[p]
+func (s *seqs) targetOf(p proto.PeerID) *targetSeqs {
+	t := s.targets[p]
 	if t == nil {
-		t = new(track)
-		s.tracks[p] = t
+		t = new(targetSeqs)
+		s.targets[p] = t
 	}
 	return t
 }
@@ -46,16 +46,16 @@ func (s *seqs) track(p proto.PeerID) *track {
 func (s *seqs) found(p proto.PeerID, seq proto.Seq) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.track(p)
-	t.slots = append(t.slots, slot{seq: seq})
+	t := s.targetOf(p)
+	t.entries = append(t.entries, seqEntry{seq: seq})
 }
 
 // sort orders what was found.
 func (s *seqs) sort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range s.tracks {
-		slices.SortFunc(t.slots, func(a, b slot) int { return a.seq.Compare(b.seq) })
+	for _, t := range s.targets {
+		slices.SortFunc(t.entries, func(a, b seqEntry) int { return a.seq.Compare(b.seq) })
 	}
 }
 
@@ -63,8 +63,8 @@ func (s *seqs) next(p proto.PeerID) proto.Seq {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last.Counter++
-	t := s.track(p)
-	t.slots = append(t.slots, slot{seq: s.last})
+	t := s.targetOf(p)
+	t.entries = append(t.entries, seqEntry{seq: s.last})
 	return s.last
 }
 
@@ -72,33 +72,33 @@ func (s *seqs) next(p proto.PeerID) proto.Seq {
 func (s *seqs) settle(p proto.PeerID, seq proto.Seq) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.tracks[p]
+	t := s.targets[p]
 	if t == nil {
 		return
 	}
-	i := sort.Search(len(t.slots), func(i int) bool { return t.slots[i].seq.Compare(seq) >= 0 })
-	if i == len(t.slots) || t.slots[i].seq != seq || t.slots[i].done {
+	i := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].seq.Compare(seq) >= 0 })
+	if i == len(t.entries) || t.entries[i].seq != seq || t.entries[i].done {
 		return
 	}
-	t.slots[i].done = true
+	t.entries[i].done = true
 	t.settled++
 	t.trim()
-	if len(t.slots) == 0 {
-		delete(s.tracks, p)
+	if len(t.entries) == 0 {
+		delete(s.targets, p)
 	}
 }
 
 // trim drops what is settled from the front, and from everywhere once it is the
 // larger part: one old task must not make those behind it cost memory.
-func (t *track) trim() {
+func (t *targetSeqs) trim() {
 	n := 0
-	for n < len(t.slots) && t.slots[n].done {
+	for n < len(t.entries) && t.entries[n].done {
 		n++
 	}
-	t.slots = t.slots[n:]
+	t.entries = t.entries[n:]
 	t.settled -= n
-	if t.settled > 1024 && t.settled > len(t.slots)/2 {
-		t.slots = slices.Clip(slices.DeleteFunc(t.slots, func(s slot) bool { return s.done }))
+	if t.settled > 1024 && t.settled > len(t.entries)/2 {
+		t.entries = slices.Clip(slices.DeleteFunc(t.entries, func(s seqEntry) bool { return s.done }))
 		t.settled = 0
 	}
 }
@@ -107,11 +107,11 @@ func (t *track) trim() {
 func (s *seqs) mark(p proto.PeerID) proto.Seq {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.tracks[p]
-	if t == nil || len(t.slots) == 0 {
+	t := s.targets[p]
+	if t == nil || len(t.entries) == 0 {
 		return s.last
 	}
-	m := t.slots[0].seq
+	m := t.entries[0].seq
 	if m.Counter == 0 {
 		return proto.Seq{}
 	}
@@ -123,8 +123,8 @@ func (s *seqs) mark(p proto.PeerID) proto.Seq {
 func (s *seqs) count(p proto.PeerID) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.tracks[p]; t != nil {
-		return len(t.slots) - t.settled
+	if t := s.targets[p]; t != nil {
+		return len(t.entries) - t.settled
 	}
 	return 0
 }

@@ -80,7 +80,7 @@ func TestOldTaskDoesNotHoldMemory(t *testing.T) {
 	for range 100_000 {
 		s.settle(p, s.next(p))
 	}
-	if n := len(s.tracks[p].slots); n > 4096 {
+	if n := len(s.targets[p].entries); n > 4096 {
 		t.Errorf("%d slots for one outstanding task", n)
 	}
 	if m := s.mark(p); m != (proto.Seq{Boot: 1}) {

@@ -33,17 +33,17 @@ type Draft struct {
 
 // A job is one draft on its way into the store.
 type job struct {
-	draft    *Draft
-	part     backlog.Part
-	also     func(*store.Batch)
-	entry    backlog.New    // what is written
-	unsigned proto.Unsigned // its encoding, but for the signature
-	born     *proto.Record  // as it was, when somebody else may change the draft's
-	existing *proto.TaskID
-	encoding *[]byte // of unsigned, to be used again
-	holds    bool    // the place of an idempotency key
-	err      error
-	call     *call
+	draft       *Draft
+	part        backlog.Part
+	extra       func(*store.Batch)
+	entry       backlog.New    // what is written
+	unsigned    proto.Unsigned // its encoding, but for the signature
+	initial     *proto.Record  // as it was, when somebody else may change the draft's
+	existing    *proto.TaskID
+	encoding    *[]byte // of unsigned, to be used again
+	reservedKey bool    // the place of an idempotency key
+	err         error
+	call        *call
 }
 
 // A call is what one caller waits for.
@@ -70,7 +70,7 @@ func (c *call) answered() {
 // It needs a running [Outbox.Run].
 func (o *Outbox) Submit(ctx context.Context, d *Draft) (existing *proto.TaskID, err error) {
 	j := &job{draft: d, part: backlog.PartTask}
-	if err := o.hand(ctx, []*job{j}); err != nil {
+	if err := o.enqueue(ctx, []*job{j}); err != nil {
 		return nil, err
 	}
 	return j.existing, j.err
@@ -84,7 +84,7 @@ func (o *Outbox) SubmitMany(ctx context.Context, drafts []*Draft) (existing []*p
 		jobs[i] = &job{draft: d, part: backlog.PartTask}
 	}
 	existing, errs = make([]*proto.TaskID, len(drafts)), make([]error, len(drafts))
-	err := o.hand(ctx, jobs)
+	err := o.enqueue(ctx, jobs)
 	for i, j := range jobs {
 		if err != nil {
 			errs[i] = err
@@ -100,30 +100,30 @@ func (o *Outbox) SubmitMany(ctx context.Context, drafts []*Draft) (existing []*p
 // so that the end of the task and its result are one step; nil for none. It
 // passes when the outbox or the disk is full.
 func (o *Outbox) PutResult(ctx context.Context, d *Draft, also func(*store.Batch)) error {
-	j := &job{draft: d, part: backlog.PartResult, also: also}
-	if err := o.hand(ctx, []*job{j}); err != nil {
+	j := &job{draft: d, part: backlog.PartResult, extra: also}
+	if err := o.enqueue(ctx, []*job{j}); err != nil {
 		return err
 	}
 	return j.err
 }
 
-// hand queues jobs and waits until they are answered.
-func (o *Outbox) hand(ctx context.Context, jobs []*job) error {
+// enqueue queues jobs and waits until they are answered.
+func (o *Outbox) enqueue(ctx context.Context, jobs []*job) error {
 	c := o.calls.Get().(*call)
 	ready := 0
 	for _, j := range jobs {
 		if j.err = o.prepare(j); j.err != nil {
-			o.giveBack(j)
+			o.releaseJob(j)
 			continue
 		}
 		j.call = c
 		ready++
 	}
 	c.left.Store(int32(ready))
-	if ready > 0 && !o.intake.push(jobs) {
+	if ready > 0 && !o.queue.push(jobs) {
 		for _, j := range jobs {
 			if j.err == nil {
-				o.giveBack(j)
+				o.releaseJob(j)
 			}
 		}
 		return ErrClosed
@@ -151,13 +151,13 @@ func (c *call) await(ctx context.Context) bool {
 	}
 }
 
-// giveBack drops the sequence of a task that was never written, and the place of
+// releaseJob drops the sequence of a task that was never written, and the place of
 // its key.
-func (o *Outbox) giveBack(j *job) {
+func (o *Outbox) releaseJob(j *job) {
 	if j.part == backlog.PartTask {
 		o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
 	}
-	if j.holds {
+	if j.reservedKey {
 		o.keys.Free("")
 	}
 }
@@ -180,17 +180,17 @@ func (o *Outbox) prepare(j *job) (err error) {
 		Key:    backlog.Key{ID: h.ID, Part: j.part},
 		Stored: &proto.Stored{Envelope: j.draft.Envelope, Record: r, Key: j.draft.Key[:]},
 		Vital:  j.part != backlog.PartTask,
-		With:   j.also,
+		With:   j.extra,
 	}
 	if j.part == backlog.PartTask {
 		r.AddEvent(&proto.Event{TimeMs: h.Created, State: r.State, Cause: "submitted"})
 		if r.IdempotencyKey != "" {
-			if j.holds, err = o.holdKey(r); err != nil {
+			if j.reservedKey, err = o.reserveKey(r); err != nil {
 				return err
 			}
 		}
 		if r.IdempotencyKey != "" || len(r.RedriveOf) > 0 {
-			j.entry.With = o.claimKey(h.ID, r)
+			j.entry.With = o.bindKey(h.ID, r)
 		}
 	}
 	j.encoding = o.encodings.Get().(*[]byte)
@@ -211,15 +211,15 @@ type group struct {
 	errs   []error // once it is written
 }
 
-// begin signs jobs together and hands them to the store.
-func (o *Outbox) begin(jobs []*job) writing {
+// beginGroup signs jobs together and hands them to the store.
+func (o *Outbox) beginGroup(jobs []*job) pendingGroup {
 	leaves := make([][32]byte, len(jobs))
 	for i, j := range jobs {
 		leaves[i] = j.draft.Leaf
 	}
 	sig, proofs := o.sign.SignGroup(leaves)
 	news := make([]backlog.New, len(jobs))
-	buf := o.intake.buf[:0]
+	buf := o.queue.buf[:0]
 	for i, j := range jobs {
 		from := len(buf)
 		buf = j.unsigned.Append(buf, proofs[i].Path, proofs[i].Index, sig)
@@ -229,12 +229,12 @@ func (o *Outbox) begin(jobs []*job) writing {
 			o.encodings.Put(j.encoding)
 		}
 		if j.part == backlog.PartTask && o.links.up(j.draft.Header.Target) {
-			o.makeFresh(j, sig, proofs[i])
+			o.cacheSubmitted(j, sig, proofs[i])
 		}
 		news[i] = j.entry
 	}
-	if o.intake.buf = buf; cap(buf) > maxKeptBuf {
-		o.intake.buf = nil
+	if o.queue.buf = buf; cap(buf) > maxKeptBuf {
+		o.queue.buf = nil
 	}
 	return &group{o: o, jobs: slices.Clone(jobs), adding: o.backlog.Begin(news)}
 }
@@ -249,22 +249,22 @@ func (g *group) answer() {
 	}
 }
 
-// makeFresh keeps a task for the lane that will send it. From then on the lane
+// cacheSubmitted keeps a task for the lane that will send it. From then on the lane
 // may change its record.
-func (o *Outbox) makeFresh(j *job, sig []byte, proof identity.Proof) {
+func (o *Outbox) cacheSubmitted(j *job, sig []byte, proof identity.Proof) {
 	env := j.draft.Envelope
 	env.Signature, env.Index, env.Path = sig, proof.Index, slices.Clone(proof.Path) // which is one piece with the others'
-	j.born = born(j.draft.Record)
-	o.fresh.put(j.entry.Key, j.entry.Stored)
+	j.initial = initialRecord(j.draft.Record)
+	o.submitted.put(j.entry.Key, j.entry.Stored)
 }
 
 // answer tells the caller of a job how it went.
 func (o *Outbox) answer(j *job, err error) {
-	if j.holds {
-		o.keyHeld(err == nil)
+	if j.reservedKey {
+		o.settleKey(err == nil)
 	}
 	if err != nil && j.part == backlog.PartTask {
-		o.fresh.take(j.entry.Key)
+		o.submitted.take(j.entry.Key)
 		if errors.Is(err, store.ErrConflict) {
 			j.existing, err = o.keyOwner(j.draft.Record)
 		}
@@ -272,7 +272,7 @@ func (o *Outbox) answer(j *job, err error) {
 			o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
 		}
 	} else if err == nil && j.part == backlog.PartTask {
-		o.changed(j.entry.Key, cmp.Or(j.born, j.draft.Record))
+		o.changed(j.entry.Key, cmp.Or(j.initial, j.draft.Record))
 	}
 	if err == nil {
 		o.stamps.note(j.draft.Record) // again: the entries may have been looked at meanwhile
@@ -281,9 +281,9 @@ func (o *Outbox) answer(j *job, err error) {
 	j.call.answered()
 }
 
-// born is r as it was at birth: a lane may have it already, and changes its state,
+// initialRecord is r as it was at birth: a lane may have it already, and changes its state,
 // events and receipts. What is copied here nobody changes.
-func born(r *proto.Record) *proto.Record {
+func initialRecord(r *proto.Record) *proto.Record {
 	return &proto.Record{
 		State: proto.Pending, Class: r.Class, Peer: r.Peer, Kind: r.Kind, Target: r.Target,
 		SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,

@@ -17,20 +17,20 @@ import (
 
 const day = 24 * time.Hour
 
-// saying makes a target answer every message with a refusal.
-func (g *target) saying(code proto.Code) {
+// respondWith makes a target answer every message with a refusal.
+func (g *target) respondWith(code proto.Code) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.say = func(*proto.Message) *proto.Refusal { return &proto.Refusal{Code: code, Detail: "because"} }
+	g.respond = func(*proto.Message) *proto.Refusal { return &proto.Refusal{Code: code, Detail: "because"} }
 	if code == 0 {
-		g.say = nil
+		g.respond = nil
 	}
 }
 
-func (g *target) deafen(deaf bool) {
+func (g *target) setDropAcks(deaf bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.deaf = deaf
+	g.dropAcks = deaf
 }
 
 // What the table of refusals says becomes of a task, and Why shows it.
@@ -49,7 +49,7 @@ func TestRefusedTask(t *testing.T) {
 		t.Run(tt.code.Name(), func(t *testing.T) {
 			inBubble(t, Config{}, func(t *testing.T, h *home) {
 				g := newTarget(t)
-				g.saying(tt.code)
+				g.respondWith(tt.code)
 				id := h.submit(g.peer(), day, nil)
 				before := h.store.Counters().Ops
 				defer h.connect(g)()
@@ -71,7 +71,7 @@ func TestRefusedTask(t *testing.T) {
 				if ops := h.store.Counters().Ops - before; ops != 1 { // the link
 					t.Errorf("%d operations for %d refusals that spend nothing", ops, why.Tries)
 				}
-				g.saying(0)
+				g.respondWith(0)
 				time.Sleep(10 * time.Minute)
 				h.want(id, accepted)
 			})
@@ -83,7 +83,7 @@ func TestRefusedTask(t *testing.T) {
 func TestInternalSpendsAttempts(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.CodeInternal)
+		g.respondWith(proto.CodeInternal)
 		id := h.submit(g.peer(), day, nil)
 		cut := h.connect(g)
 		time.Sleep(4 * time.Second)
@@ -143,7 +143,7 @@ func TestFullWhileOffline(t *testing.T) {
 func TestLostAcks(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.deafen(true)
+		g.setDropAcks(true)
 		var ids []proto.TaskID
 		for range 20 {
 			ids = append(ids, h.submit(g.peer(), day, nil))
@@ -156,7 +156,7 @@ func TestLostAcks(t *testing.T) {
 			time.Sleep(time.Second)
 			h.want(ids[0], pending)
 		}
-		g.deafen(false)
+		g.setDropAcks(false)
 		defer h.connect(g)()
 		time.Sleep(2 * time.Second)
 		for _, id := range ids {
@@ -197,13 +197,13 @@ func TestExpiryOfWhatWasNeverSent(t *testing.T) {
 func TestExpiredByTheTargetAlone(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.CodeExpired)
+		g.respondWith(proto.CodeExpired)
 		id := h.submit(g.peer(), time.Hour, nil)
 		defer h.connect(g)()
 		time.Sleep(time.Hour - proto.Skew - time.Minute)
 		h.want(id, pending)
 		time.Sleep(proto.Skew)
-		h.Hurry(g.peer(), proto.CodeExpired)
+		h.RetryNow(g.peer(), proto.CodeExpired)
 		time.Sleep(time.Minute)
 		h.want(id, expired)
 	})
@@ -272,7 +272,7 @@ func TestExpiryOfWhatMayBeSent(t *testing.T) {
 		t.Run("crash "+crash, func(t *testing.T) {
 			inBubble(t, Config{}, func(t *testing.T, h *home) {
 				g := newTarget(t)
-				g.deafen(true)
+				g.setDropAcks(true)
 				id := h.submit(g.peer(), time.Hour, nil)
 				cut := h.connect(g)
 				time.Sleep(time.Second)
@@ -367,7 +367,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 func TestResultOvertakesTheAck(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.deafen(true)
+		g.setDropAcks(true)
 		id := h.submit(g.peer(), day, nil)
 		cut := h.connect(g)
 		time.Sleep(time.Second)
@@ -375,7 +375,7 @@ func TestResultOvertakesTheAck(t *testing.T) {
 			t.Fatalf("verdict %+v", v[0])
 		}
 		cut()
-		g.deafen(false)
+		g.setDropAcks(false)
 		defer h.connect(g)()
 		time.Sleep(time.Hour)
 		h.want(id, success)
@@ -401,7 +401,7 @@ func TestForeignResults(t *testing.T) {
 		bad.Seq.Counter++
 		unknown := good
 		unknown.ID = proto.NewTaskID(time.Now())
-		for name, v := range map[string][]Verdict{
+		for name, v := range map[string][]ResultAnswer{
 			"another peer":  h.Commit(t.Context(), proto.PeerID{9}, []ResultIn{good}),
 			"another epoch": h.Commit(t.Context(), g.peer(), []ResultIn{bad}),
 			"another task":  h.Commit(t.Context(), g.peer(), []ResultIn{unknown}),

@@ -2,25 +2,27 @@ package outbox
 
 import "sync"
 
-// An intake queues jobs for the one goroutine that signs them and hands them to
+// An submitQueue queues jobs for the one goroutine that signs them and hands them to
 // the store: see pace.
-type intake struct {
-	mu     *sync.Mutex
-	jobs   []*job
-	closed bool
-	want   int // how many jobs the other side waits for
-	wake   chan struct{}
-	buf    []byte // records of the group that is signed; of the signing goroutine alone
+type submitQueue struct {
+	mu        *sync.Mutex
+	jobs      []*job
+	closed    bool
+	threshold int // how many jobs the other side waits for
+	wake      chan struct{}
+	buf       []byte // records of the group that is signed; of the signing goroutine alone
 }
 
 // maxKeptBuf is the largest buffer that is kept for the next group.
 const maxKeptBuf = 2 << 20
 
-func newIntake() intake { return intake{mu: new(sync.Mutex), want: 1, wake: make(chan struct{}, 1)} }
+func newSubmitQueue() submitQueue {
+	return submitQueue{mu: new(sync.Mutex), threshold: 1, wake: make(chan struct{}, 1)}
+}
 
 // push queues those of jobs that have no error yet, and reports whether the intake
 // is open.
-func (q *intake) push(jobs []*job) bool {
+func (q *submitQueue) push(jobs []*job) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
@@ -32,17 +34,17 @@ func (q *intake) push(jobs []*job) bool {
 			q.jobs = append(q.jobs, j)
 		}
 	}
-	if before < q.want && len(q.jobs) >= q.want {
+	if before < q.threshold && len(q.jobs) >= q.threshold {
 		signal(q.wake)
 	}
 	return true
 }
 
-// ripe returns a channel that gets a token once n jobs wait, until the next call.
-func (q *intake) ripe(n int) <-chan struct{} {
+// ready returns a channel that gets a token once n jobs wait, until the next call.
+func (q *submitQueue) ready(n int) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.want = n
+	q.threshold = n
 	select {
 	case <-q.wake: // of an earlier call
 	default:
@@ -54,7 +56,7 @@ func (q *intake) ripe(n int) <-chan struct{} {
 }
 
 // take moves the first n jobs into dst, which it overwrites.
-func (q *intake) take(dst []*job, n int) []*job {
+func (q *submitQueue) take(dst []*job, n int) []*job {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	dst = append(dst[:0], q.jobs[:n]...)
@@ -64,14 +66,14 @@ func (q *intake) take(dst []*job, n int) []*job {
 	return dst
 }
 
-func (q *intake) size() int {
+func (q *submitQueue) size() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.jobs)
 }
 
 // close lets nothing more in.
-func (q *intake) close() {
+func (q *submitQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true

@@ -9,14 +9,14 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A writing is a group on its way to the disk.
-type writing interface {
+// A pendingGroup is a group on its way to the disk.
+type pendingGroup interface {
 	size() int // jobs
 	wait()     // until it is on disk, or refused
 	answer()   // its callers, after that
 }
 
-// A pace says when the jobs that wait become the next group. The disk sets it, so
+// A batcher says when the jobs that wait become the next group. The disk sets it, so
 // that under load many tasks share one signature and one fsync:
 //
 //	idle      a group is whatever waits
@@ -24,15 +24,15 @@ type writing interface {
 //	          once it is as large: then the disk never waits for a signature
 //	slow      the next group is made once the last is answered and those who were
 //	          answered had a moment to queue again: the larger group is worth more
-type pace struct {
-	flying []int // jobs of the groups that are not on disk yet, the oldest first
-	slow   bool  // the last commit was
-	skip   int   // slow commits after which nobody is waited for
-	misses int   // how often in a row few came, roughly doubled each time
+type batcher struct {
+	inflight []int // jobs of the groups that are not on disk yet, the oldest first
+	slow     bool  // the last commit was
+	skip     int   // slow commits after which nobody is waited for
+	misses   int   // how often in a row few came, roughly doubled each time
 }
 
-// A commit is how one group was written.
-type commit struct {
+// A commitTiming is how one group was written.
+type commitTiming struct {
 	jobs int
 	took time.Duration
 }
@@ -44,43 +44,43 @@ const (
 	slowJob    = 10 * time.Microsecond
 )
 
-func (c commit) slow() bool { return c.took > slowCommit+time.Duration(c.jobs)*slowJob }
+func (c commitTiming) slow() bool { return c.took > slowCommit+time.Duration(c.jobs)*slowJob }
 
-// maxFlying is how many groups are on their way to the disk.
-const maxFlying = 2
+// maxInflight is how many groups are on their way to the disk.
+const maxInflight = 2
 
-// want returns how many jobs have to wait to become a group now.
-func (p *pace) want() int {
+// threshold returns how many jobs have to wait to become a group now.
+func (p *batcher) threshold() int {
 	switch {
-	case len(p.flying) == 0:
+	case len(p.inflight) == 0:
 		return 1
-	case len(p.flying) == maxFlying:
+	case len(p.inflight) == maxInflight:
 		return math.MaxInt
 	case p.slow:
 		return proto.MaxGroup
 	}
-	return min(p.flying[0], proto.MaxGroup)
+	return min(p.inflight[0], proto.MaxGroup)
 }
 
 // size returns how many of those that wait become the group: beside another only
 // half of all that are known, so that groups grow equally large and not one large
 // and one small.
-func (p *pace) size(waiting int) int {
-	if len(p.flying) == 0 || waiting >= proto.MaxGroup {
+func (p *batcher) size(waiting int) int {
+	if len(p.inflight) == 0 || waiting >= proto.MaxGroup {
 		return min(waiting, proto.MaxGroup)
 	}
-	return min(waiting, (waiting+p.flying[0]+1)/2)
+	return min(waiting, (waiting+p.inflight[0]+1)/2)
 }
 
-func (p *pace) begun(jobs int) { p.flying = append(p.flying, jobs) }
+func (p *batcher) started(jobs int) { p.inflight = append(p.inflight, jobs) }
 
-// ended notes that the oldest group is on disk, and returns how long those who
+// written notes that the oldest group is on disk, and returns how long those who
 // were answered are waited for.
-func (p *pace) ended(c commit) time.Duration {
-	p.flying = append(p.flying[:0], p.flying[1:]...)
+func (p *batcher) written(c commitTiming) time.Duration {
+	p.inflight = append(p.inflight[:0], p.inflight[1:]...)
 	p.slow = c.slow()
 	switch {
-	case !p.slow || len(p.flying) > 0:
+	case !p.slow || len(p.inflight) > 0:
 		return 0
 	case p.skip > 0:
 		p.skip--
@@ -91,7 +91,7 @@ func (p *pace) ended(c commit) time.Duration {
 
 // gathered notes how many came of those who were waited for. Where they do not
 // come they are waited for less and less often.
-func (p *pace) gathered(came, answered int) {
+func (p *batcher) gathered(came, answered int) {
 	if 2*came >= answered {
 		p.misses = 0
 		return
@@ -102,23 +102,23 @@ func (p *pace) gathered(came, answered int) {
 
 // run begins group after group until ctx is done; then it closes the intake and
 // writes what is in it.
-func (q *intake) run(ctx context.Context, mono func() time.Duration, begin func([]*job) writing) {
-	var p pace
+func (q *submitQueue) run(ctx context.Context, mono func() time.Duration, begin func([]*job) pendingGroup) {
+	var p batcher
 	var jobs []*job
 	var answering sync.WaitGroup
-	begun, ended := make(chan writing, maxFlying), make(chan commit, maxFlying)
-	answering.Go(func() { settle(begun, ended, mono) })
+	begun, ended := make(chan pendingGroup, maxInflight), make(chan commitTiming, maxInflight)
+	answering.Go(func() { answerGroups(begun, ended, mono) })
 	defer answering.Wait()
 	defer close(begun)
 	for done := ctx.Done(); done != nil || q.size() > 0; {
 		select {
-		case <-q.ripe(p.want()):
+		case <-q.ready(p.threshold()):
 			jobs = q.take(jobs, p.size(q.size()))
-			p.begun(len(jobs))
+			p.started(len(jobs))
 			begun <- begin(jobs)
 			clear(jobs)
 		case c := <-ended:
-			if limit := p.ended(c); limit > 0 {
+			if limit := p.written(c); limit > 0 {
 				p.gathered(q.gather(c.jobs, limit), c.jobs)
 			}
 		case <-done:
@@ -128,14 +128,14 @@ func (q *intake) run(ctx context.Context, mono func() time.Duration, begin func(
 	}
 }
 
-// settle waits for the groups that were begun, one after the other, and answers
+// answerGroups waits for the groups that were begun, one after the other, and answers
 // them. After a quick commit it says first that it has ended, after a slow one
 // when all were answered: see pace.
-func settle(begun <-chan writing, ended chan<- commit, mono func() time.Duration) {
+func answerGroups(begun <-chan pendingGroup, ended chan<- commitTiming, mono func() time.Duration) {
 	for w := range begun {
 		start := mono()
 		w.wait()
-		c := commit{w.size(), mono() - start}
+		c := commitTiming{w.size(), mono() - start}
 		if c.slow() {
 			w.answer()
 			ended <- c
@@ -147,12 +147,12 @@ func settle(begun <-chan writing, ended chan<- commit, mono func() time.Duration
 }
 
 // gather waits for as many jobs as there were answered, and returns how many came.
-func (q *intake) gather(answered int, limit time.Duration) int {
+func (q *submitQueue) gather(answered int, limit time.Duration) int {
 	before := q.size()
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
-	case <-q.ripe(before + answered):
+	case <-q.ready(before + answered):
 	case <-t.C:
 	}
 	return q.size() - before

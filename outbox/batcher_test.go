@@ -15,22 +15,22 @@ import (
 func TestWhenAGroupBegins(t *testing.T) {
 	tests := []struct {
 		name    string
-		pace    pace
+		pace    batcher
 		want    int // jobs that must wait
 		waiting int
 		size    int
 	}{
-		{"nothing is written: whatever waits", pace{}, 1, 5, 5},
-		{"nothing is written: as many as one signature takes", pace{}, 1, 2 * proto.MaxGroup, proto.MaxGroup},
-		{"beside another of its size", pace{flying: []int{8}}, 8, 8, 8},
-		{"beside a small one: half of all", pace{flying: []int{2}}, 2, 12, 7},
-		{"beside another: as many as one signature takes", pace{flying: []int{proto.MaxGroup}}, proto.MaxGroup, proto.MaxGroup + 9, proto.MaxGroup},
-		{"beside a slow one: only a full one", pace{flying: []int{8}, slow: true}, proto.MaxGroup, proto.MaxGroup, proto.MaxGroup},
-		{"two are enough", pace{flying: []int{8, 8}}, math.MaxInt, 0, 0},
+		{"nothing is written: whatever waits", batcher{}, 1, 5, 5},
+		{"nothing is written: as many as one signature takes", batcher{}, 1, 2 * proto.MaxGroup, proto.MaxGroup},
+		{"beside another of its size", batcher{inflight: []int{8}}, 8, 8, 8},
+		{"beside a small one: half of all", batcher{inflight: []int{2}}, 2, 12, 7},
+		{"beside another: as many as one signature takes", batcher{inflight: []int{proto.MaxGroup}}, proto.MaxGroup, proto.MaxGroup + 9, proto.MaxGroup},
+		{"beside a slow one: only a full one", batcher{inflight: []int{8}, slow: true}, proto.MaxGroup, proto.MaxGroup, proto.MaxGroup},
+		{"two are enough", batcher{inflight: []int{8, 8}}, math.MaxInt, 0, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := tt.pace.want(); got != tt.want {
+			if got := tt.pace.threshold(); got != tt.want {
 				t.Errorf("want() = %d, want %d", got, tt.want)
 			}
 			if got := tt.pace.size(tt.waiting); tt.size > 0 && got != tt.size {
@@ -41,10 +41,10 @@ func TestWhenAGroupBegins(t *testing.T) {
 }
 
 func TestOnlyWhoComesBackIsWaitedFor(t *testing.T) {
-	var p pace
-	slow := commit{jobs: 100, took: 9 * time.Millisecond}
-	end := func(c commit) time.Duration { p.begun(c.jobs); return p.ended(c) }
-	if got := end(commit{jobs: 100, took: 2 * time.Millisecond}); got != 0 {
+	var p batcher
+	slow := commitTiming{jobs: 100, took: 9 * time.Millisecond}
+	end := func(c commitTiming) time.Duration { p.started(c.jobs); return p.written(c) }
+	if got := end(commitTiming{jobs: 100, took: 2 * time.Millisecond}); got != 0 {
 		t.Errorf("after 20 us a job somebody is waited for: %v", got)
 	}
 	waits := 0
@@ -72,26 +72,26 @@ func TestOnlyWhoComesBackIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A disk writes groups of jobs in the time that a test says.
-type disk struct {
+// A fakeDisk writes groups of jobs in the time that a test says.
+type fakeDisk struct {
 	mu     sync.Mutex
 	groups []int // as they were begun
 	write  func()
 }
 
 type diskGroup struct {
-	d    *disk
+	d    *fakeDisk
 	jobs []*job
 }
 
-func (d *disk) begin(jobs []*job) writing {
+func (d *fakeDisk) begin(jobs []*job) pendingGroup {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.groups = append(d.groups, len(jobs))
 	return &diskGroup{d, slices.Clone(jobs)}
 }
 
-func (d *disk) begun() []int {
+func (d *fakeDisk) begun() []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.groups)
@@ -107,7 +107,7 @@ func (g *diskGroup) answer() {
 
 // put queues one job and returns what is closed with its answer, nil when the
 // intake is closed.
-func put(q *intake) <-chan struct{} {
+func put(q *submitQueue) <-chan struct{} {
 	c := newCall().(*call)
 	c.left.Store(1)
 	if !q.push([]*job{{call: c}}) {
@@ -118,9 +118,9 @@ func put(q *intake) <-chan struct{} {
 
 // withIntake runs f beside an intake over d, whose clock is that of the bubble,
 // and ends the intake.
-func withIntake(t *testing.T, d *disk, f func(q *intake)) {
+func withIntake(t *testing.T, d *fakeDisk, f func(q *submitQueue)) {
 	synctest.Test(t, func(t *testing.T) {
-		q, begin := newIntake(), time.Now()
+		q, begin := newSubmitQueue(), time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { q.run(ctx, func() time.Duration { return time.Since(begin) }, d.begin) })
@@ -135,8 +135,8 @@ func withIntake(t *testing.T, d *disk, f func(q *intake)) {
 
 func TestTheNextGroupIsSignedWhileTheLastIsWritten(t *testing.T) {
 	var written chan struct{}
-	d := &disk{write: func() { <-written }}
-	withIntake(t, d, func(q *intake) {
+	d := &fakeDisk{write: func() { <-written }}
+	withIntake(t, d, func(q *submitQueue) {
 		written = make(chan struct{}, 4)
 		check := func(when string, want ...int) {
 			t.Helper()
@@ -169,8 +169,8 @@ func TestTheNextGroupIsSignedWhileTheLastIsWritten(t *testing.T) {
 }
 
 func TestWhatWaitsAtTheEndIsWritten(t *testing.T) {
-	d := &disk{write: func() { time.Sleep(time.Millisecond) }}
-	withIntake(t, d, func(q *intake) {
+	d := &fakeDisk{write: func() { time.Sleep(time.Millisecond) }}
+	withIntake(t, d, func(q *submitQueue) {
 		for range 5 * proto.MaxGroup {
 			put(q)
 		}
@@ -186,8 +186,8 @@ func TestWhatWaitsAtTheEndIsWritten(t *testing.T) {
 
 func TestASlowDiskWaitsForThoseWhoWereAnswered(t *testing.T) {
 	const callers, rounds = 8, 20
-	d := &disk{write: func() { time.Sleep(10 * time.Millisecond) }}
-	withIntake(t, d, func(q *intake) {
+	d := &fakeDisk{write: func() { time.Sleep(10 * time.Millisecond) }}
+	withIntake(t, d, func(q *submitQueue) {
 		var wg sync.WaitGroup
 		for i := range callers {
 			wg.Go(func() {

@@ -89,7 +89,7 @@ func TestLargeBodies(t *testing.T) {
 	inBubble(t, Config{Bodies: bodies}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		asked := map[string]int{}
-		g.say = func(m *proto.Message) *proto.Refusal {
+		g.respond = func(m *proto.Message) *proto.Refusal {
 			if asked[m.Id]++; asked[m.Id] == 1 && m.Id != "" && bodies.count() > 0 {
 				return &proto.Refusal{Code: proto.CodeNeedBody}
 			}
@@ -151,7 +151,7 @@ func TestRefusedBody(t *testing.T) {
 	}
 }
 
-func wrapAnew(st *proto.Stored) (*proto.Envelope, error) {
+func rewrapSlot(st *proto.Stored) (*proto.Envelope, error) {
 	e := st.Envelope
 	return &proto.Envelope{Header: e.Header, Body: e.Body, Slot: []byte("new"), Path: e.Path, Index: e.Index, Signature: e.Signature}, nil
 }
@@ -159,7 +159,7 @@ func wrapAnew(st *proto.Stored) (*proto.Envelope, error) {
 // BAD_KEY of an offered body: the next offer has the new slot too.
 func TestBadKeyOfABodyIsWrappedAnew(t *testing.T) {
 	bodies := &testBodies{slot: "new"}
-	inBubble(t, Config{Bodies: bodies, Sealing: Sealing{Rewrap: wrapAnew}}, func(t *testing.T, h *home) {
+	inBubble(t, Config{Bodies: bodies, Sealing: Sealing{Rewrap: rewrapSlot}}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		d := h.blobDraft(g.peer(), "stream", nil, true)
 		h.mustSubmit(d)
@@ -171,10 +171,10 @@ func TestBadKeyOfABodyIsWrappedAnew(t *testing.T) {
 
 // BAD_KEY: the key is wrapped anew, and the task goes out with the new slot.
 func TestBadKeyIsWrappedAnew(t *testing.T) {
-	cfg := Config{Sealing: Sealing{Rewrap: wrapAnew}}
+	cfg := Config{Sealing: Sealing{Rewrap: rewrapSlot}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.say = func(m *proto.Message) *proto.Refusal {
+		g.respond = func(m *proto.Message) *proto.Refusal {
 			var env proto.Envelope
 			if err := proto.Decode(m.Payload, &env); err != nil || string(env.Slot) != "new" {
 				return &proto.Refusal{Code: proto.CodeBadKey}
@@ -193,7 +193,7 @@ func TestBadKeyIsWrappedAnew(t *testing.T) {
 func TestResultsGoHome(t *testing.T) {
 	inBubble(t, Config{ResultFor: time.Hour}, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.CodeInternal)
+		g.respondWith(proto.CodeInternal)
 		also := func(b *store.Batch) { b.Put(store.Inbox, []byte("task"), []byte("done")) }
 		d := h.resultDraft(g.peer(), "")
 		if err := h.PutResult(t.Context(), d, also); err != nil {
@@ -213,7 +213,7 @@ func TestResultsGoHome(t *testing.T) {
 		if n := h.Waiting(g.peer()); n != 1 || len(h.Peers()) != 1 {
 			t.Errorf("%d wait", n)
 		}
-		g.saying(0)
+		g.respondWith(0)
 		cut = h.connect(g)
 		synctest.Wait()
 		if len(g.results) != 1 || g.results[0] != d.Header.ID {
@@ -223,7 +223,7 @@ func TestResultsGoHome(t *testing.T) {
 			t.Errorf("a committed result is still here: %+v", st)
 		}
 		for _, code := range []proto.Code{proto.CodeStale, proto.CodeDuplicate} {
-			g.say = func(*proto.Message) *proto.Refusal {
+			g.respond = func(*proto.Message) *proto.Refusal {
 				return &proto.Refusal{Code: code, State: proto.Cancelled}
 			}
 			if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
@@ -234,7 +234,7 @@ func TestResultsGoHome(t *testing.T) {
 				t.Errorf("after %v: %+v", code.Name(), st)
 			}
 		}
-		g.saying(proto.CodeBadForm)
+		g.respondWith(proto.CodeBadForm)
 		if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func TestBadAcks(t *testing.T) {
 				g := newTarget(t)
 				d := h.draft(g.peer(), day, nil)
 				h.mustSubmit(d)
-				w := &wire{g: g, frames: make(chan []*proto.Message, 16), acks: make(chan *proto.Ack, 1)}
+				w := &fakeLink{g: g, frames: make(chan []*proto.Message, 16), acks: make(chan *proto.Ack, 1)}
 				done := make(chan error, 1)
 				go func() { done <- h.Serve(t.Context(), w) }()
 				<-w.frames
@@ -321,13 +321,13 @@ func TestUrgentGoesFirst(t *testing.T) {
 		}
 		drafts = append(drafts, h.draft(g.peer(), day, func(r *proto.Record) { r.Class = proto.Critical }))
 		h.mustSubmit(drafts...)
-		w := &wire{g: g, frames: make(chan []*proto.Message), acks: make(chan *proto.Ack)}
+		w := &fakeLink{g: g, frames: make(chan []*proto.Message), acks: make(chan *proto.Ack)}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Serve(ctx, w) }()
 		first := <-w.frames
 		urgent := drafts[1000].Header.ID.String()
-		if len(first) > takeAtOnce || first[0].Id != urgent {
+		if len(first) > maxSendBatch || first[0].Id != urgent {
 			t.Errorf("%d frames at first, the first is %s", len(first), first[0].Id)
 		}
 		cancel()
@@ -362,8 +362,8 @@ func TestFlappingLink(t *testing.T) {
 		if m := h.Mark(g.peer()); g.mark != m || m.Counter != 3000 {
 			t.Errorf("mark %v at the target, %v here", g.mark, m)
 		}
-		if len(h.notes.all) != 0 || len(h.fresh.all) != 0 || len(h.seqs.tracks) != 0 { // I15
-			t.Errorf("left: %d notes, %d fresh, %d tracks", len(h.notes.all), len(h.fresh.all), len(h.seqs.tracks))
+		if len(h.deliveries.all) != 0 || len(h.submitted.all) != 0 || len(h.seqs.targets) != 0 { // I15
+			t.Errorf("left: %d notes, %d fresh, %d tracks", len(h.deliveries.all), len(h.submitted.all), len(h.seqs.targets))
 		}
 	})
 }
@@ -458,7 +458,7 @@ func TestRunTidiesTheShelves(t *testing.T) {
 	cfg := Config{Retention: Retention{MaxDead: 10, Archive: func(_ context.Context, list []backlog.Archived) error { archived += len(list); return nil }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
-		g.saying(proto.CodeDenied)
+		g.respondWith(proto.CodeDenied)
 		defer h.connect(g)()
 		var drafts []*Draft
 		for range 1000 {

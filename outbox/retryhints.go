@@ -1,0 +1,49 @@
+package outbox
+
+import (
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// retryHintTTL is how long a refusal is not believed after the peer has said that it
+// takes such tasks now: the hint overtakes refusals that are on their way.
+const retryHintTTL = 2 * time.Second
+
+// retryHints holds the boot time of each peer's last hint about a code.
+type retryHints struct {
+	mu *sync.Mutex
+	at map[retryHint]time.Duration
+}
+
+type retryHint struct {
+	peer proto.PeerID
+	code proto.Code
+}
+
+func newRetryHints() retryHints {
+	return retryHints{mu: new(sync.Mutex), at: map[retryHint]time.Duration{}}
+}
+
+// put notes a hint and forgets those that have had their time.
+func (h *retryHints) put(p proto.PeerID, codes []proto.Code, now time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k, at := range h.at {
+		if now-at >= retryHintTTL {
+			delete(h.at, k)
+		}
+	}
+	for _, c := range codes {
+		h.at[retryHint{p, c}] = now
+	}
+}
+
+// recent reports whether the peer gave a hint about the code a moment ago.
+func (h *retryHints) recent(p proto.PeerID, c proto.Code, now time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, ok := h.at[retryHint{p, c}]
+	return ok && now-at < retryHintTTL
+}

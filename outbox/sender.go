@@ -1,0 +1,315 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// A Link is an open task stream to one peer.
+type Link interface {
+	// Peer is who is at the other end, authenticated.
+	Peer() proto.PeerID
+	// Send sends messages in order and returns once they are on their way; it
+	// blocks while too much is unanswered. DATA, RESULT and CANCEL are numbered
+	// from 1 on each link, a MARK is not.
+	Send(ctx context.Context, msgs []*proto.Message) error
+	// Answers returns the next acknowledgement, in the order in which they came.
+	Answers(ctx context.Context) (*proto.Ack, error)
+}
+
+// Sizes and times of a lane.
+const (
+	maxSendBatch    = 64                     // entries, so that an urgent one waits for few others
+	maxActiveBodies = 2                      // streamed bodies under way
+	maxQueuedBodies = 16                     // streamed bodies that wait in the lane for that
+	bodyRetryDelay  = time.Second            // of one more than that
+	maxQueuedAcks   = 64                     // acknowledgements that wait to be written down together
+	markEvery       = 256                    // settled tasks between two marks
+	idleMarkDelay   = 100 * time.Millisecond // of nothing to send, after which a mark is due
+	pollEvery       = 5 * time.Second        // at most between two looks at the clock
+	retrySpread     = 500 * time.Millisecond // over which retries are spread when a link comes up
+)
+
+// A peerSender carries the entries of one peer over one link.
+type peerSender struct {
+	o     *Outbox
+	link  Link
+	peer  proto.PeerID
+	group string
+	items []backlog.Item
+	acks  chan *proto.Ack
+	wake  chan struct{} // something happened that the sender should look at
+
+	mu            sync.Mutex
+	inflight      []sentEntry    // sent and not answered, in the order of their numbers
+	first         uint64         // number of flying[0]
+	bodies        []backlog.Item // wait for their streamed body to be sent
+	bodySent      []backlog.Item // whose streamed body is on the other side
+	arrivedBodies map[backlog.Key]bool
+	activeBodies  int // bodies under way
+	settled       int // tasks settled since the last mark
+}
+
+// A sentEntry is an entry that was sent.
+type sentEntry struct {
+	item backlog.Item
+	rec  *proto.Record // as it was then
+}
+
+// Serve carries what is there for link.Peer() until the link or ctx ends, and
+// returns why. What was not answered by then waits for the next link.
+func (o *Outbox) Serve(ctx context.Context, link Link) error {
+	p := link.Peer()
+	if err := o.linkUp(ctx, p); err != nil {
+		return err
+	}
+	defer o.linkDown(p)
+	ps := &peerSender{
+		o: o, link: link, peer: p, group: string(p[:]), first: 1,
+		acks: make(chan *proto.Ack, maxQueuedAcks), wake: make(chan struct{}, 1), arrivedBodies: map[backlog.Key]bool{},
+	}
+	defer ps.release()
+	o.backlog.Hurry(ps.group, func(backlog.Key) time.Duration { return o.jitter() })
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return ps.receiveAcks(ctx) })
+	g.Go(func() error { return ps.processAcks(ctx) })
+	g.Go(func() error { return ps.send(ctx, g) })
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("outbox: link to %s: %w", p.Short(), err)
+	}
+	return nil
+}
+
+// receiveAcks takes acknowledgements off the link.
+func (ps *peerSender) receiveAcks(ctx context.Context) error {
+	for {
+		ack, err := ps.link.Answers(ctx)
+		if err != nil {
+			return err
+		}
+		select {
+		case ps.acks <- ack:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// send sends what is due, the most urgent first, and waits when nothing is.
+func (ps *peerSender) send(ctx context.Context, g *errgroup.Group) error {
+	for {
+		ps.startBodies(ctx, g)
+		items := ps.nextItems()
+		if len(items) == 0 {
+			if err := ps.waitForWork(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if msgs := ps.pack(items); len(msgs) > 0 {
+			if err := ps.link.Send(ctx, msgs); err != nil {
+				return err
+			}
+		}
+		if err := ps.sendMark(ctx, markEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// nextItems returns what to send next: first what has its body on the other side.
+func (ps *peerSender) nextItems() []backlog.Item {
+	ps.mu.Lock()
+	ps.items = append(ps.items[:0], ps.bodySent...)
+	ps.bodySent = ps.bodySent[:0]
+	ps.mu.Unlock()
+	if len(ps.items) == 0 {
+		ps.items = ps.o.backlog.Take(ps.items, ps.group, maxSendBatch)
+	}
+	return ps.items
+}
+
+// waitForWork waits until there may be something to send. A quiet lane sends its mark.
+func (ps *peerSender) waitForWork(ctx context.Context) error {
+	wait := pollEvery
+	if next, ok := ps.o.backlog.Next(ps.group); ok {
+		wait = min(wait, next)
+	}
+	ps.mu.Lock()
+	quiet := ps.settled > 0
+	ps.mu.Unlock()
+	if quiet {
+		wait = min(wait, idleMarkDelay)
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ps.o.backlog.Wake(ps.group):
+	case <-ps.wake:
+	case <-t.C:
+		return ps.sendMark(ctx, 1)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// sendMark sends the settled mark when at least so many tasks were settled since the
+// last one.
+func (ps *peerSender) sendMark(ctx context.Context, least int) error {
+	ps.mu.Lock()
+	due := ps.settled >= least
+	if due {
+		ps.settled = 0
+	}
+	ps.mu.Unlock()
+	if !due {
+		return nil
+	}
+	m := ps.o.Mark(ps.peer)
+	payload, err := proto.Encode(nil, &proto.Mark{Boot: m.Boot, Counter: m.Counter})
+	if err != nil {
+		return fmt.Errorf("encode the settled mark: %w", err)
+	}
+	return ps.link.Send(ctx, []*proto.Message{{Type: proto.TypeMark, Payload: payload}})
+}
+
+// startBodies sends the streamed bodies that wait, a few at a time.
+func (ps *peerSender) startBodies(ctx context.Context, g *errgroup.Group) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for ps.activeBodies < maxActiveBodies && len(ps.bodies) > 0 {
+		it := ps.bodies[0]
+		ps.bodies = ps.bodies[1:]
+		ps.activeBodies++
+		g.Go(func() error { return ps.sendBody(ctx, it) })
+	}
+}
+
+// sendBody sends one streamed body. When it fails the entry waits for another try,
+// when the peer will not take it that is an answer; the link goes on.
+func (ps *peerSender) sendBody(ctx context.Context, it backlog.Item) error {
+	st, err := ps.o.backlog.Read(it)
+	if err == nil {
+		err = ps.sendOffer(ctx, it, st)
+	}
+	ps.mu.Lock()
+	ps.activeBodies--
+	if err == nil {
+		ps.bodySent = append(ps.bodySent, it)
+		ps.arrivedBodies[it.Key] = true
+	}
+	ps.mu.Unlock()
+	defer signal(ps.wake)
+	if err == nil {
+		return nil
+	}
+	if no, ok := errors.AsType[BodyRefusal](err); ok && no.Refusal().GetCode() != proto.CodeNeedBody {
+		return ps.apply(ctx, []answeredEntry{{sentEntry: sentEntry{it, st.Record}, refusal: no.Refusal()}})
+	}
+	ps.retryLater(it, "send its body: "+err.Error())
+	return nil
+}
+
+// sendOffer shows the envelope of a streamed body and sends it.
+func (ps *peerSender) sendOffer(ctx context.Context, it backlog.Item, st *proto.Stored) error {
+	env, err := ps.rewrapped(it, st)
+	if err != nil {
+		return err
+	}
+	kind := proto.TypeData
+	if it.Key.Part == backlog.PartResult {
+		kind = proto.TypeResult
+	}
+	return ps.o.cfg.Bodies.Send(ctx, ps.peer, &proto.Offer{Envelope: env, Type: kind}, st.Record.BodyBlob)
+}
+
+// queueBody has the streamed body of an entry sent first.
+func (ps *peerSender) queueBody(it backlog.Item) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	delete(ps.arrivedBodies, it.Key)
+	if len(ps.bodies) >= maxQueuedBodies {
+		ps.o.backlog.Release(it.Key, bodyRetryDelay)
+		return
+	}
+	ps.bodies = append(ps.bodies, it)
+	signal(ps.wake)
+}
+
+// bodyArrived reports whether the streamed body of an entry is on the other side.
+func (ps *peerSender) bodyArrived(it backlog.Item) bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.arrivedBodies[it.Key]
+}
+
+// retryLater lets an entry wait after a failure that was not the peer's word.
+func (ps *peerSender) retryLater(it backlog.Item, why string) {
+	o := ps.o
+	n := o.deliveries.update(it.Key, func(n *deliveryState) {
+		n.tries++
+		n.code, n.detail, n.at = 0, why, o.cfg.Clock.Now()
+	})
+	o.backlog.Release(it.Key, o.backoff(n.tries))
+}
+
+func (o *Outbox) backoff(tries int) time.Duration {
+	return backoff(o.cfg.BaseBackoff, o.cfg.MaxBackoff, tries, o.cfg.Rand())
+}
+
+// release gives back what was not answered when the link ended. The target may
+// have it, which is noted before anybody can take it again.
+func (ps *peerSender) release() {
+	ps.mu.Lock()
+	inflight := ps.inflight
+	idle := append(ps.bodies, ps.bodySent...)
+	ps.inflight, ps.bodies, ps.bodySent = nil, nil, nil
+	ps.mu.Unlock()
+	o := ps.o
+	now, boot := o.cfg.Clock.Now(), o.cfg.Clock.Boot()
+	for _, f := range inflight {
+		n := o.deliveries.update(f.item.Key, func(n *deliveryState) {
+			n.tries++
+			n.code, n.detail, n.at = 0, "the link broke before it was answered", now
+			n.linkBroke, n.brokeAt = true, boot
+		})
+		o.backlog.Release(f.item.Key, o.backoff(n.tries))
+	}
+	for _, it := range idle {
+		o.backlog.Release(it.Key, 0)
+	}
+	o.backlog.Resume(ps.group) // rings for a lane that has replaced this one
+}
+
+// jitter returns the wait of one of many entries that become due together.
+func (o *Outbox) jitter() time.Duration { return time.Duration(o.cfg.Rand() * float64(retrySpread)) }
+
+// RetryNow sends what p refused with one of these codes soon, instead of after a
+// backoff, because p has said that it takes it now. It is a hint: what is refused
+// again waits as before.
+func (o *Outbox) RetryNow(p proto.PeerID, codes ...proto.Code) {
+	o.hints.put(p, codes, o.cfg.Clock.Boot())
+	refused := o.deliveries.refusedAs(codes)
+	o.backlog.Hurry(string(p[:]), func(k backlog.Key) time.Duration {
+		if !refused[k] {
+			return -1
+		}
+		return o.jitter()
+	})
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
