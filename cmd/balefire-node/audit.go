@@ -14,13 +14,13 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func auditCommand(w *world) *cobra.Command {
+func auditCommand(w *app) *cobra.Command {
 	return group("audit", "Look at the audit and check its chain",
 		"The audit says what was run here for whom and what was decided by whom. Its lines\nare chained by hashes. These commands read the node's folder, whether the node\nruns or not, and change nothing.",
 		auditVerify(w), auditList(w))
 }
 
-func auditVerify(w *world) *cobra.Command {
+func auditVerify(w *app) *cobra.Command {
 	var known []string
 	c := &cobra.Command{
 		Use: "verify", Short: "Check that the audit is what was written",
@@ -32,11 +32,11 @@ Whoever can rewrite the whole folder can make a new chain. Against that keep the
 head that this command shows on another machine, and give it back later.`,
 		Example: "  balefire-node audit verify\n  balefire-node audit verify --dir /var/lib/balefire --known 1042:9f86d081884c7d65…", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p, err := w.folder()
+			p, err := w.nodeFolder()
 			if err != nil {
 				return err
 			}
-			stop := w.patience("reading the audit")
+			stop := w.showWaiting("reading the audit")
 			r, err := node.VerifyAudit(p.Dir, known...)
 			stop()
 			if err != nil {
@@ -45,14 +45,14 @@ head that this command shows on another machine, and give it back later.`,
 			if err := w.show(auditView(r)); err != nil || r.Sound {
 				return err
 			}
-			return fmt.Errorf("the audit is not what was written, first at %s: keep a copy of the folder as it is, and find out who changed it", breachPlace(r.Breaches[0]))
+			return fmt.Errorf("the audit is not what was written, first at %s: keep a copy of the folder as it is, and find out who changed it", breachLocation(r.Breaches[0]))
 		},
 	}
 	c.Flags().StringArrayVar(&known, "known", nil, "a head that was kept elsewhere, SEQ:HASH; may be given again")
 	return c
 }
 
-func breachPlace(b node.AuditBreach) string {
+func breachLocation(b node.AuditBreach) string {
 	if b.Line == 0 {
 		return b.File
 	}
@@ -60,12 +60,12 @@ func breachPlace(b node.AuditBreach) string {
 }
 
 func auditView(r node.AuditReport) view {
-	return view{value: r, human: func(p *paper) {
+	return view{value: r, human: func(p *printer) {
 		state := "sound"
 		if !r.Sound {
 			state = "BROKEN"
 		}
-		p.line("%s  %d lines in %d files, %s", state, r.Lines, r.Files, size(r.Bytes))
+		p.line("%s  %d lines in %d files, %s", state, r.Lines, r.Files, formatSize(r.Bytes))
 		if r.Head != "" {
 			p.line("head  %s", r.Head)
 		}
@@ -73,12 +73,12 @@ func auditView(r node.AuditReport) view {
 			p.line("%d bytes of an unfinished write at the end: the next start cuts them off", r.Torn)
 		}
 		for _, b := range r.Breaches {
-			p.line("%s: %s", breachPlace(b), b.Reason)
+			p.line("%s: %s", breachLocation(b), b.Reason)
 		}
 	}}
 }
 
-func auditList(w *world) *cobra.Command {
+func auditList(w *app) *cobra.Command {
 	var q node.AuditQuery
 	var since string
 	c := &cobra.Command{
@@ -86,7 +86,7 @@ func auditList(w *world) *cobra.Command {
 		Long:    "List lines of the audit, the oldest first. Whether they are true is the word of\naudit verify.",
 		Example: "  balefire-node audit ls --since 24h --action command\n  balefire-node audit ls --task 01a1f84f-… -o jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			at, err := longAgo("since", since, w.clock.Now())
+			at, err := parsePast("since", since, w.clock.Now())
 			if err != nil {
 				return err
 			}
@@ -94,11 +94,11 @@ func auditList(w *world) *cobra.Command {
 			if q.Limit < 0 {
 				return usage("limit %d: it is 0 or more", q.Limit)
 			}
-			p, err := w.folder()
+			p, err := w.nodeFolder()
 			if err != nil {
 				return err
 			}
-			stop := w.patience("reading the audit")
+			stop := w.showWaiting("reading the audit")
 			list, bad := node.ReadAudit(p.Dir, q)
 			stop()
 			if bad != nil && list == nil {
@@ -119,10 +119,10 @@ func auditList(w *world) *cobra.Command {
 }
 
 // peerNames are the names of the peers by their ids, where the node runs and people read.
-func (w *world) peerNames(ctx context.Context) map[string]string {
+func (w *app) peerNames(ctx context.Context) map[string]string {
 	names := map[string]string{}
 	c, err := w.node()
-	if err != nil || !w.forPeople() {
+	if err != nil || !w.humanOutput() {
 		return names
 	}
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
@@ -136,7 +136,7 @@ func (w *world) peerNames(ctx context.Context) map[string]string {
 
 func auditLines(list []node.AuditLine, names map[string]string) view {
 	named := func(id string) string { return cmp.Or(names[id], id) }
-	return view{value: node.Page[node.AuditLine]{Items: list}, lines: lines(list), human: func(p *paper) {
+	return view{value: node.Page[node.AuditLine]{Items: list}, lines: lines(list), human: func(p *printer) {
 		t := newTable(num("SEQ"), col("TIME"), col("ACTION"), col("ACTOR"), col("TASK"), wideOnly("ATTEMPT"), num("EXIT"), wideOnly("ARGV"), col("DETAIL"))
 		for _, l := range list {
 			exit := ""

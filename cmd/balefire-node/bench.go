@@ -15,7 +15,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func benchCommand(w *world) *cobra.Command {
+func benchCommand(w *app) *cobra.Command {
 	return group("bench", "Measure what this machine can do",
 		"Measure with two nodes in this process, on loopback, in a temporary folder that is\nremoved at the end. It does not touch the node that runs here.", benchDeliver(w))
 }
@@ -28,8 +28,8 @@ type benchFlags struct {
 	span     time.Duration
 }
 
-// A figure is what was measured: whole tasks, from submit to the result at home.
-type figure struct {
+// A benchResult is what was measured: whole tasks, from submit to the result at home.
+type benchResult struct {
 	Engine   string  `json:"engine"`
 	Tasks    int     `json:"tasks"`
 	Seconds  float64 `json:"seconds"`
@@ -40,7 +40,7 @@ type figure struct {
 	P99      float64 `json:"p99_seconds"`
 }
 
-func benchDeliver(w *world) *cobra.Command {
+func benchDeliver(w *app) *cobra.Command {
 	var f benchFlags
 	c := &cobra.Command{
 		Use: "deliver", Short: "Measure whole tasks a second: sent, run, and the result home",
@@ -48,20 +48,20 @@ func benchDeliver(w *world) *cobra.Command {
 their own store, every step on disk, sealed and signed. Both run in this process
 and share its processors, so two machines do better. make bench measures more.`,
 		Example:     "  balefire-node bench deliver --duration 5s --in-flight 64",
-		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.inflight < 1 || f.inflight > 4096 || f.size < 0 || f.size > 1<<20 || f.span <= 0 {
 				return usage("bench deliver: --in-flight is 1 to 4096, --size at most 1 MiB, --duration is positive")
 			}
-			stop := w.patience("measuring")
+			stop := w.showWaiting("measuring")
 			got, err := w.benchDeliver(cmd.Context(), f)
 			stop()
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: got, human: func(p *paper) {
+			return w.show(view{value: got, human: func(p *printer) {
 				t := newTable(col("ENGINE"), num("TASKS/S"), num("TASKS"), num("TIME"), num("BODY"), num("IN FLIGHT"), num("P50"), num("P99"))
-				t.row(got.Engine, fmt.Sprintf("%.0f", got.Rate), got.Tasks, fmt.Sprintf("%.1fs", got.Seconds), size(got.Size), got.InFlight, brief(seconds(got.P50)), brief(seconds(got.P99)))
+				t.row(got.Engine, fmt.Sprintf("%.0f", got.Rate), got.Tasks, fmt.Sprintf("%.1fs", got.Seconds), formatSize(got.Size), got.InFlight, formatDuration(seconds(got.P50)), formatDuration(seconds(got.P99)))
 				p.table(t)
 			}})
 		},
@@ -77,15 +77,15 @@ and share its processors, so two machines do better. make bench measures more.`,
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-func (w *world) benchDeliver(ctx context.Context, f benchFlags) (_ figure, err error) {
+func (w *app) benchDeliver(ctx context.Context, f benchFlags) (_ benchResult, err error) {
 	p, err := newPair(ctx, f.engine, w.quietLogger(), node.HandlerSpec{Kind: "discard", Type: node.TypeDiscard, Allow: []string{"peer:alpha"}, Concurrency: f.inflight})
 	if err != nil {
-		return figure{}, fmt.Errorf("bench: %w", err)
+		return benchResult{}, fmt.Errorf("bench: %w", err)
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	m := meter{world: w, from: p.sender.node, request: node.Request{Target: p.receiverN, Kind: "discard", Body: make([]byte, f.size)}}
+	m := meter{world: w, from: p.sender.node, request: node.Request{Target: p.receiverName, Kind: "discard", Body: make([]byte, f.size)}}
 	if err := m.once(ctx); err != nil { // the nodes meet
-		return figure{}, fmt.Errorf("bench: %w", err)
+		return benchResult{}, fmt.Errorf("bench: %w", err)
 	}
 	m.took = nil
 	start := w.clock.Mono()
@@ -101,12 +101,12 @@ func (w *world) benchDeliver(ctx context.Context, f benchFlags) (_ figure, err e
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return figure{}, fmt.Errorf("bench: %w", err)
+		return benchResult{}, fmt.Errorf("bench: %w", err)
 	}
 	took := (w.clock.Mono() - start).Seconds()
 	slices.Sort(m.took)
 	n := len(m.took)
-	return figure{
+	return benchResult{
 		Engine: f.engine, Tasks: n, Seconds: took, Rate: float64(n) / took, Size: f.size, InFlight: f.inflight,
 		P50: m.took[n/2].Seconds(), P99: m.took[n*99/100].Seconds(),
 	}, nil
@@ -114,7 +114,7 @@ func (w *world) benchDeliver(ctx context.Context, f benchFlags) (_ figure, err e
 
 // A meter sends tasks and notes how long each took.
 type meter struct {
-	world   *world
+	world   *app
 	from    *node.Node
 	request node.Request
 

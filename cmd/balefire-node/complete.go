@@ -19,8 +19,8 @@ import (
 // completeTimeout bounds what somebody who pressed the tab key waits for.
 const completeTimeout = time.Second
 
-// offerOf offers a word for each thing that the node lists.
-func offerOf[T any](w *world, cmd *cobra.Command, list func(*client.Client, context.Context) ([]T, error), word func(T) string) ([]string, cobra.ShellCompDirective) {
+// completeFrom offers a word for each thing that the node lists.
+func completeFrom[T any](w *app, cmd *cobra.Command, list func(*client.Client, context.Context) ([]T, error), word func(T) string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	c, err := w.node()
@@ -39,16 +39,16 @@ func offerOf[T any](w *world, cmd *cobra.Command, list func(*client.Client, cont
 }
 
 // completePeer offers the names of peers for the first argument.
-func (w *world) completePeer(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completePeer(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return offerOf(w, cmd, (*client.Client).Peers,
+	return completeFrom(w, cmd, (*client.Client).Peers,
 		func(p node.Peer) string { return cobra.CompletionWithDesc(p.Name, p.State) })
 }
 
 // completeTask offers the ids of the last tasks.
-func (w *world) completeTask(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeTask(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
 		return c.Tasks(ctx, node.Query{Limit: 20})
 	})
@@ -56,19 +56,19 @@ func (w *world) completeTask(cmd *cobra.Command, _ []string, _ string) ([]string
 
 // completeLive offers those of the last tasks that have not ended, completeEnded those
 // that have, completeDead those on the shelf of dead letters.
-func (w *world) completeLive(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeLive(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
 		return c.Tasks(ctx, node.Query{Limit: 20, States: taskStates(func(s proto.TaskState) bool { return !s.Terminal() })})
 	})
 }
 
-func (w *world) completeEnded(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeEnded(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
 		return c.Tasks(ctx, node.Query{Limit: 20, States: taskStates(proto.TaskState.Terminal)})
 	})
 }
 
-func (w *world) completeDead(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeDead(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
 		return c.DeadLetters(ctx, node.Query{Limit: 20})
 	})
@@ -84,29 +84,29 @@ func taskStates(is func(proto.TaskState) bool) (out []proto.TaskState) {
 	return out
 }
 
-func (w *world) taskIDs(cmd *cobra.Command, list func(context.Context, *client.Client) (node.Page[node.Task], error)) ([]string, cobra.ShellCompDirective) {
-	return offerOf(w, cmd, func(c *client.Client, ctx context.Context) ([]node.Task, error) {
+func (w *app) taskIDs(cmd *cobra.Command, list func(context.Context, *client.Client) (node.Page[node.Task], error)) ([]string, cobra.ShellCompDirective) {
+	return completeFrom(w, cmd, func(c *client.Client, ctx context.Context) ([]node.Task, error) {
 		page, err := list(ctx, c)
 		return page.Items, err
 	}, func(t node.Task) string { return cobra.CompletionWithDesc(t.ID, t.Kind+" "+t.State) })
 }
 
-// completeWish offers the codes of the machines that ask to be let in.
-func (w *world) completeWish(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+// completeJoinRequest offers the codes of the machines that ask to be let in.
+func (w *app) completeJoinRequest(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return offerOf(w, cmd, (*client.Client).Wishes,
+	return completeFrom(w, cmd, (*client.Client).Wishes,
 		func(v node.Wish) string { return cobra.CompletionWithDesc(v.Code, v.Name) })
 }
 
 // completePeerFlag offers the names of peers for a flag.
-func (w *world) completePeerFlag(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completePeerFlag(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	return w.completePeer(cmd, nil, begun)
 }
 
 // completeQueue offers the names of shared queues for the first argument.
-func (w *world) completeQueue(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeQueue(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -114,7 +114,7 @@ func (w *world) completeQueue(cmd *cobra.Command, args []string, begun string) (
 }
 
 // completeQueueFlag does so for a flag.
-func (w *world) completeQueueFlag(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeQueueFlag(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	names, err := w.queueNames(cmd.Context(), "")
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
@@ -123,7 +123,7 @@ func (w *world) completeQueueFlag(cmd *cobra.Command, _ []string, _ string) ([]s
 }
 
 // completeTarget offers the peers and the queues that a task may be sent to.
-func (w *world) completeTarget(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeTarget(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	switch len(args) {
 	case 0:
 	case 1:
@@ -145,7 +145,7 @@ func (w *world) completeTarget(cmd *cobra.Command, args []string, begun string) 
 }
 
 // completeSubject offers what why can be asked about.
-func (w *world) completeSubject(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeSubject(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -155,7 +155,7 @@ func (w *world) completeSubject(cmd *cobra.Command, args []string, begun string)
 }
 
 // kindsOf offers the kinds that a peer, or some node of a queue, has handlers for.
-func (w *world) kindsOf(cmd *cobra.Command, target string) ([]string, cobra.ShellCompDirective) {
+func (w *app) kindsOf(cmd *cobra.Command, target string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	c, err := w.node()
@@ -208,16 +208,16 @@ func bodies(begun string) ([]string, cobra.ShellCompDirective) {
 }
 
 // completeKind offers the kinds of this node's own handlers.
-func (w *world) completeKind(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeKind(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return offerOf(w, cmd, (*client.Client).Handlers,
+	return completeFrom(w, cmd, (*client.Client).Handlers,
 		func(h node.Handler) string { return cobra.CompletionWithDesc(h.Kind, strings.Join(h.Allow, ", ")) })
 }
 
 // completeAllow offers who can stand in an allow list.
-func (w *world) completeAllow(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeAllow(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	names, _ := w.completePeer(cmd, nil, begun)
 	for _, role := range meshRoles {
 		names = append(names, "role:"+role)
@@ -226,7 +226,7 @@ func (w *world) completeAllow(cmd *cobra.Command, _ []string, begun string) ([]s
 }
 
 // completeCondition offers what wait can wait for.
-func (w *world) completeCondition(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (w *app) completeCondition(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	prefix, names := "", []string{"ready", "peer=", "task="}
 	switch kind, _, named := strings.Cut(begun, "="); {
 	case named && kind == "peer":
@@ -256,7 +256,7 @@ func afterComma(words []string, begun string) []string {
 var meshRoles = []string{"send", "work", "relay", "courier", "admin"}
 
 // completeFlags completes the flags of c and all below it that have few values.
-func (w *world) completeFlags(c *cobra.Command) {
+func (w *app) completeFlags(c *cobra.Command) {
 	for flag, values := range map[string][]string{
 		"output": formats, "color": {"auto", "always", "never"}, "class": {"critical", "high", "normal", "low"}, "state": lower(proto.TaskStateNames()),
 		"role": {node.RoleHome, node.RoleOwner}, "roles": meshRoles, "on-crash": {"retry", "probe", "park"}, "profile": {"read-only", "dev-write", "dangerous"},
@@ -271,8 +271,8 @@ func (w *world) completeFlags(c *cobra.Command) {
 	w.completeFlag(c, "allow", w.completeAllow)
 	switch c.CommandPath() {
 	case "balefire-node handler add":
-		offer(c, "type", node.TypeCommand, node.TypeDiscard, node.TypeEcho, node.TypeSHA256)
-		offer(c, "body", "stdin", "file")
+		completeWords(c, "type", node.TypeCommand, node.TypeDiscard, node.TypeEcho, node.TypeSHA256)
+		completeWords(c, "body", "stdin", "file")
 	case "balefire-node wait":
 		w.completeFlag(c, "for", w.completeCondition)
 	}
@@ -287,7 +287,7 @@ func (w *world) completeFlags(c *cobra.Command) {
 }
 
 // completeFlag completes a flag of c, if it has that and does not do it itself.
-func (w *world) completeFlag(c *cobra.Command, flag string, with cobra.CompletionFunc) {
+func (w *app) completeFlag(c *cobra.Command, flag string, with cobra.CompletionFunc) {
 	if c.LocalNonPersistentFlags().Lookup(flag) != nil || c.PersistentFlags().Lookup(flag) != nil {
 		_ = c.RegisterFlagCompletionFunc(flag, with) // it does it itself
 	}
@@ -302,7 +302,7 @@ func lower(words []string) []string {
 }
 
 // queueNames returns the names of the queues, each behind a prefix.
-func (w *world) queueNames(ctx context.Context, prefix string) ([]string, error) {
+func (w *app) queueNames(ctx context.Context, prefix string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
 	c, err := w.node()

@@ -6,7 +6,7 @@ import (
 	"github.com/balefire/balefire/node/config"
 )
 
-func configCommand(w *world) *cobra.Command {
+func configCommand(w *app) *cobra.Command {
 	docs := &cobra.Command{
 		Use: "docs", Short: "Write docs/configuration.md", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -19,7 +19,7 @@ func configCommand(w *world) *cobra.Command {
 		configShow(w), configPath(w), configValidate(w), docs)
 }
 
-func configShow(w *world) *cobra.Command {
+func configShow(w *app) *cobra.Command {
 	var effective bool
 	c := &cobra.Command{
 		Use: "show", Short: "Show the settings and where they come from",
@@ -36,9 +36,9 @@ func configShow(w *world) *cobra.Command {
 					settings = append(settings, s)
 				}
 			}
-			return w.show(view{value: settings, lines: lines(settings), human: func(p *paper) {
+			return w.show(view{value: settings, lines: lines(settings), human: func(p *printer) {
 				if len(settings) == 0 {
-					w.say("nothing is set, everything is at its default: --effective shows it")
+					w.infof("nothing is set, everything is at its default: --effective shows it")
 					return
 				}
 				t := newTable(col("SETTING"), col("VALUE"), col("SOURCE"), wideOnly("DEFAULT"), wideOnly("MEANING"))
@@ -54,23 +54,23 @@ func configShow(w *world) *cobra.Command {
 	return c
 }
 
-func configPath(w *world) *cobra.Command {
+func configPath(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "path", Short: "Show where this node's things are",
 		Example: "  balefire-node config path", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p, err := w.whereabouts()
+			p, err := w.locateConfigured()
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: p, human: func(out *paper) {
+			return w.show(view{value: p, human: func(out *printer) {
 				out.line("folder         %s\nconfiguration  %s\nsocket         %s", p.Dir, p.File, p.Socket)
 			}})
 		},
 	}
 }
 
-func configValidate(w *world) *cobra.Command {
+func configValidate(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "validate", Short: "Check the configuration without starting anything",
 		Example: "  balefire-node config validate --config ./new.yaml", Args: cobra.NoArgs,
@@ -80,11 +80,11 @@ func configValidate(w *world) *cobra.Command {
 				return err
 			}
 			if len(l.Files) == 0 {
-				w.say("there is no %s: everything is at its default", p.File)
+				w.infof("there is no %s: everything is at its default", p.File)
 				return nil
 			}
 			for _, f := range l.Files {
-				w.say("%s: good", f)
+				w.infof("%s: good", f)
 			}
 			return nil
 		},

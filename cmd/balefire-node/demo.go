@@ -18,7 +18,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func demoCommand(w *world) *cobra.Command {
+func demoCommand(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "demo [FILE]", Short: "See two nodes work, in one process, in a few seconds",
 		Long: `Run a mesh of two nodes in this process, on loopback, in a temporary folder that
@@ -26,7 +26,7 @@ is removed at the end. One sends a file (this program itself, unless another is
 named) and the other hashes it. Then the receiver is stopped, a second task is
 sent, the receiver is started again, and the task arrives and runs once.`,
 		Example:     "  balefire-node demo\n  balefire-node demo ~/holiday.mp4",
-		Annotations: map[string]string{waits: "yes"},
+		Annotations: map[string]string{annotationWaits: "yes"},
 		Args:        between(0, 1, "at most one file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := os.Executable()
@@ -36,7 +36,7 @@ sent, the receiver is started again, and the task arrives and runs once.`,
 			if err != nil {
 				return err
 			}
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			return w.demo(ctx, path)
 		},
@@ -45,12 +45,12 @@ sent, the receiver is started again, and the task arrives and runs once.`,
 
 // A demo tells its story on standard output: that is its data.
 type demo struct {
-	w     *world
+	w     *app
 	pair  *pair
 	start time.Duration
 }
 
-func (w *world) demo(ctx context.Context, path string) (err error) {
+func (w *app) demo(ctx context.Context, path string) (err error) {
 	d := &demo{w: w, start: w.clock.Mono()}
 	sha := node.HandlerSpec{Kind: "hash", Type: node.TypeSHA256, Allow: []string{"peer:alpha"}}
 	if d.pair, err = newPair(ctx, node.EngineNuts, w.quietLogger(), sha); err != nil {
@@ -68,7 +68,7 @@ func (w *world) demo(ctx context.Context, path string) (err error) {
 }
 
 func (d *demo) tell(format string, a ...any) {
-	fmt.Fprintf(d.w.out, "%6s  %s\n", brief(d.w.clock.Mono()-d.start), clean(fmt.Sprintf(format, a...)))
+	fmt.Fprintf(d.w.out, "%6s  %s\n", formatDuration(d.w.clock.Mono()-d.start), sanitize(fmt.Sprintf(format, a...)))
 }
 
 // sendFile has a file hashed by the other node and shows the proofs.
@@ -87,11 +87,11 @@ func (d *demo) sendFile(ctx context.Context, path string) error {
 		return err
 	}
 	alpha := d.pair.sender.node
-	s, err := alpha.Submit(ctx, node.Request{Target: d.pair.receiverN, Kind: "hash", Stream: f})
+	s, err := alpha.Submit(ctx, node.Request{Target: d.pair.receiverName, Kind: "hash", Stream: f})
 	if err != nil {
 		return err
 	}
-	d.tell("alpha has %s (%s) on disk for beta: task %s", path, size(n), s.ID)
+	d.tell("alpha has %s (%s) on disk for beta: task %s", path, formatSize(n), s.ID)
 	if err := d.finish(ctx, s.ID, hex.EncodeToString(sum.Sum(nil))); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 	d.tell("beta is stopped")
 	body := []byte("sent while nobody was there")
 	sum := sha256.Sum256(body)
-	s, err := alpha.node.Submit(ctx, node.Request{Target: d.pair.receiverN, Kind: "hash", Body: body})
+	s, err := alpha.node.Submit(ctx, node.Request{Target: d.pair.receiverName, Kind: "hash", Body: body})
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func starts(receipts []node.Receipt) (n int) {
 
 // finish waits for a task's end and compares its result.
 func (d *demo) finish(ctx context.Context, id, want string) error {
-	stop := d.w.patience("waiting for the result")
+	stop := d.w.showWaiting("waiting for the result")
 	t, err := d.pair.sender.node.Wait(ctx, id)
 	stop()
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func dlqCommand(w *world) *cobra.Command {
+func dlqCommand(w *app) *cobra.Command {
 	return group("dlq", "Look at dead letters and decide about them",
 		"Dead letters are tasks that will not be tried again by themselves. Each says why,\nwith its attempts and the last words of its program.",
 		dlqList(w), dlqShow(w), dlqRetry(w), dlqPurge(w), dlqExport(w))
 }
 
-func dlqList(w *world) *cobra.Command {
+func dlqList(w *app) *cobra.Command {
 	var f queryFlags
 	c := &cobra.Command{
 		Use: "ls", Short: "List the dead letters, the newest first",
@@ -39,7 +39,7 @@ func dlqList(w *world) *cobra.Command {
 	return c
 }
 
-func (w *world) deadLetters(ctx context.Context, f *queryFlags) (node.Page[node.Task], error) {
+func (w *app) deadLetters(ctx context.Context, f *queryFlags) (node.Page[node.Task], error) {
 	q, err := f.query(w.clock.Now())
 	if err != nil {
 		return node.Page[node.Task]{}, err
@@ -51,14 +51,14 @@ func (w *world) deadLetters(ctx context.Context, f *queryFlags) (node.Page[node.
 	return f.pages(ctx, w, q, c.DeadLetters)
 }
 
-func dlqShow(w *world) *cobra.Command {
+func dlqShow(w *app) *cobra.Command {
 	c := taskShow(w)
 	c.ValidArgsFunction = w.completeDead
 	c.Short, c.Example = "Show a dead letter with everything that happened to it", "  balefire-node dlq show 01a1f84f"
 	return c
 }
 
-func dlqRetry(w *world) *cobra.Command {
+func dlqRetry(w *app) *cobra.Command {
 	var f queryFlags
 	r := api.Redrive{}
 	c := &cobra.Command{
@@ -74,7 +74,7 @@ func dlqRetry(w *world) *cobra.Command {
 			if len(args) == 0 && !r.All && reflect.ValueOf(r.Filter).IsZero() {
 				return usage("nothing says which dead letters: give ids, flags that choose some, or --all")
 			}
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -84,7 +84,7 @@ func dlqRetry(w *world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return w.tellRedriven(done)
+			return w.printRedriven(done)
 		},
 	}
 	f.add(c, false)
@@ -93,8 +93,8 @@ func dlqRetry(w *world) *cobra.Command {
 	return c
 }
 
-func (w *world) tellRedriven(done api.Redriven) error {
-	err := w.show(view{value: done, lines: lines(done.Items), human: func(p *paper) {
+func (w *app) printRedriven(done api.Redriven) error {
+	err := w.show(view{value: done, lines: lines(done.Items), human: func(p *printer) {
 		t := newTable(col("DEAD LETTER"), col("REPEATED BY"), col("PROBLEM"))
 		for _, i := range done.Items {
 			row := []any{i.ID, "", ""}
@@ -109,7 +109,7 @@ func (w *world) tellRedriven(done api.Redriven) error {
 		p.table(t)
 	}})
 	if done.More {
-		w.say("there are more than fit into one request: run it again")
+		w.infof("there are more than fit into one request: run it again")
 	}
 	if err == nil && done.Failed > 0 {
 		err = fmt.Errorf("%d of %d were not repeated", done.Failed, len(done.Items))
@@ -117,7 +117,7 @@ func (w *world) tellRedriven(done api.Redriven) error {
 	return err
 }
 
-func dlqPurge(w *world) *cobra.Command {
+func dlqPurge(w *app) *cobra.Command {
 	var f queryFlags
 	var dry bool
 	c := &cobra.Command{
@@ -144,7 +144,7 @@ func dlqPurge(w *world) *cobra.Command {
 // deadStates are the ends that lie on the shelf of dead letters.
 var deadStates = []string{"FAILED", "TIMEOUT", "DEAD_LETTER", "EXPIRED"}
 
-func dlqExport(w *world) *cobra.Command {
+func dlqExport(w *app) *cobra.Command {
 	var f queryFlags
 	var out string
 	c := &cobra.Command{
@@ -171,7 +171,7 @@ func dlqExport(w *world) *cobra.Command {
 					return fmt.Errorf("export: %w", err)
 				}
 			}
-			w.say("%d dead letters", len(page.Items))
+			w.infof("%d dead letters", len(page.Items))
 			return nil
 		},
 	}

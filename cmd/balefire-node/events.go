@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	eventWait = 30 * time.Second       // one question of a follower
-	eventPage = 1000                   // events of one answer
-	comeBack  = 500 * time.Millisecond // between two looks for a node that is away
+	eventWait      = 30 * time.Second       // one question of a follower
+	eventPage      = 1000                   // events of one answer
+	reconnectDelay = 500 * time.Millisecond // between two looks for a node that is away
 )
 
-func eventsCommand(w *world) *cobra.Command {
+func eventsCommand(w *app) *cobra.Command {
 	e := watcher{w: w}
 	c := &cobra.Command{
 		Use: "events", Short: "Show what happened on this node, and follow it",
@@ -33,12 +33,12 @@ line tells when some were dropped before the next one.
 With --follow it goes on as things happen, also when the node is started again:
 numbers begin anew then. It ends with 6 when --timeout is over.`,
 		Example:     "  balefire-node events --kind peer.\n  balefire-node events --follow -o jsonl",
-		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if e.follow && !w.forPeople() && w.flags.output != formatJSONL {
+			if e.follow && !w.humanOutput() && w.flags.output != formatJSONL {
 				return usage("--follow never ends, so it has no %s: take table or jsonl", w.flags.output)
 			}
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -46,7 +46,7 @@ numbers begin anew then. It ends with 6 when --timeout is over.`,
 			}
 			e.client = c
 			if !e.follow {
-				return e.past(ctx)
+				return e.printPast(ctx)
 			}
 			return e.run(ctx)
 		},
@@ -59,18 +59,18 @@ numbers begin anew then. It ends with 6 when --timeout is over.`,
 
 // A watcher shows the events of one node.
 type watcher struct {
-	w      *world
+	w      *app
 	client *client.Client
 	follow bool
 	after  uint64
 	kind   string
 
-	boot   uint64 // of the node at the last look; 0: none yet
-	headed bool   // the heading of the table is there
+	boot        uint64 // of the node at the last look; 0: none yet
+	headerShown bool   // the heading of the table is there
 }
 
-// past shows what there is, in one document where the format is one.
-func (e *watcher) past(ctx context.Context) error {
+// printPast shows what there is, in one document where the format is one.
+func (e *watcher) printPast(ctx context.Context) error {
 	all := node.EventPage{Items: []node.NodeEvent{}}
 	for {
 		page, err := e.client.EventPage(ctx, e.after, eventPage, 0)
@@ -81,17 +81,17 @@ func (e *watcher) past(ctx context.Context) error {
 			all.Boot, all.Missed = page.Boot, page.Missed
 		}
 		e.after, all.Next = page.Next, page.Next
-		if e.w.forPeople() || e.w.flags.output == formatJSONL {
+		if e.w.humanOutput() || e.w.flags.output == formatJSONL {
 			if err := e.print(page); err != nil {
 				return err
 			}
 		}
-		all.Items = append(all.Items, e.chosen(page.Items)...)
+		all.Items = append(all.Items, e.filter(page.Items)...)
 		if len(page.Items) < eventPage {
 			break
 		}
 	}
-	if e.w.forPeople() || e.w.flags.output == formatJSONL {
+	if e.w.humanOutput() || e.w.flags.output == formatJSONL {
 		return nil
 	}
 	return e.w.show(view{value: all})
@@ -105,17 +105,17 @@ func (e *watcher) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil && e.boot != 0 && isAway(err):
-			if now := e.w.clock.Mono(); told < 0 || now-told >= 10*silence {
-				e.w.say("… the node is away: waiting for it")
+		case err != nil && e.boot != 0 && isUnreachable(err):
+			if now := e.w.clock.Mono(); told < 0 || now-told >= 10*quietInterval {
+				e.w.infof("… the node is away: waiting for it")
 				told = now
 			}
-			pause(ctx, comeBack)
+			pause(ctx, reconnectDelay)
 			continue
 		case err != nil:
 			return err
 		case e.boot != 0 && page.Boot != e.boot:
-			e.w.say("… the node was started anew: numbers begin again")
+			e.w.infof("… the node was started anew: numbers begin again")
 			e.boot, e.after = page.Boot, 0
 			continue
 		}
@@ -126,13 +126,13 @@ func (e *watcher) run(ctx context.Context) error {
 	}
 }
 
-// isAway reports whether the node stops, has stopped, or died while it answered.
-func isAway(err error) bool {
+// isUnreachable reports whether the node stops, has stopped, or died while it answered.
+func isUnreachable(err error) bool {
 	_, said := errors.AsType[*api.Problem](err)
 	return !said || isAny(err, client.ErrNodeDown, node.ErrDraining)
 }
 
-func (e *watcher) chosen(events []node.NodeEvent) []node.NodeEvent {
+func (e *watcher) filter(events []node.NodeEvent) []node.NodeEvent {
 	if e.kind == "" {
 		return events
 	}
@@ -147,7 +147,7 @@ func (e *watcher) chosen(events []node.NodeEvent) []node.NodeEvent {
 
 // print shows a page, its gap first.
 func (e *watcher) print(page node.EventPage) error {
-	events := e.chosen(page.Items)
+	events := e.filter(page.Items)
 	all := lines(events)
 	if page.Missed > 0 {
 		all = append([]any{api.Missed{Missed: page.Missed}}, all...)
@@ -155,16 +155,16 @@ func (e *watcher) print(page node.EventPage) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return e.w.show(view{value: page, lines: all, human: func(p *paper) {
-		if !e.headed {
+	return e.w.show(view{value: page, lines: all, human: func(p *printer) {
+		if !e.headerShown {
 			p.line("%s", eventLine("SEQ", "TIME", "KIND", "PEER", "WHAT"))
-			e.headed = true
+			e.headerShown = true
 		}
 		if page.Missed > 0 {
 			p.line("… %d events were dropped here", page.Missed)
 		}
 		for _, v := range events {
-			p.line("%s", eventLine(fmt.Sprint(v.Seq), v.Time.Local().Format("15:04:05.000"), v.Kind, orDash(v.Peer), what(v, p.wide)))
+			p.line("%s", eventLine(fmt.Sprint(v.Seq), v.Time.Local().Format("15:04:05.000"), v.Kind, orDash(v.Peer), eventText(v, p.wide)))
 		}
 	}})
 }
@@ -174,10 +174,10 @@ func eventLine(seq, at, kind, peer, text string) string {
 	return fmt.Sprintf("%6s  %-12s  %s  %s  %s", seq, at, padded(kind, 20), padded(peer, 12), text)
 }
 
-func padded(s string, n int) string { return s + strings.Repeat(" ", max(n-cells(s), 0)) }
+func padded(s string, n int) string { return s + strings.Repeat(" ", max(n-displayWidth(s), 0)) }
 
-// what is the text of an event on one line, with its fields where there is room.
-func what(v node.NodeEvent, wide bool) string {
+// eventText is the text of an event on one line, with its fields where there is room.
+func eventText(v node.NodeEvent, wide bool) string {
 	text := strings.ReplaceAll(v.Text, "\n", " ")
 	if v.Task != "" {
 		text += "  task " + shortTask(v.Task)

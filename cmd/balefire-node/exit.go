@@ -50,8 +50,8 @@ func usage(format string, a ...any) error {
 	return &codedError{exitUsage, fmt.Errorf(format, a...)}
 }
 
-// quietly ends with a code whose reason was told already.
-func quietly(code int) error { return &codedError{code: code} }
+// silentExit ends with a code whose reason was told already.
+func silentExit(code int) error { return &codedError{code: code} }
 
 // exitCode turns an error into what the process ends with.
 func exitCode(ctx context.Context, err error) int {
@@ -73,7 +73,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitTimeout
 	case isAny(err, node.ErrRefused, node.ErrKeyConflict, node.ErrFull, node.ErrDraining, api.ErrStarting, node.ErrPaired, store.ErrLocked):
 		return exitRefused
-	case errors.Is(err, node.ErrInvalid), fromCobra(err):
+	case errors.Is(err, node.ErrInvalid), isCobraError(err):
 		return exitUsage
 	}
 	return exitError
@@ -88,8 +88,8 @@ func isAny(err error, targets ...error) bool {
 	return false
 }
 
-// fromCobra recognises the errors that cobra makes itself and gives no type.
-func fromCobra(err error) bool {
+// isCobraError recognises the errors that cobra makes itself and gives no type.
+func isCobraError(err error) bool {
 	for _, start := range []string{"unknown command ", "required flag(s) ", "if any flags in the group ", "invalid argument "} {
 		if strings.HasPrefix(err.Error(), start) {
 			return true
@@ -98,40 +98,40 @@ func fromCobra(err error) bool {
 	return false
 }
 
-// complain tells a person why the command failed and what to do.
-func complain(w *world, path string, err error) {
+// printError tells a person why the command failed and what to do.
+func printError(w *app, path string, err error) {
 	if err.Error() == "" {
 		return
 	}
-	text := plain(err.Error())
+	text := stripPackages(err.Error())
 	if text == context.DeadlineExceeded.Error() {
 		text = fmt.Sprintf("the node did not answer within %s: ask again, or with a longer --timeout", w.flags.timeout)
 	}
-	fmt.Fprintf(w.err, "%s %s\n", w.paint(red, "error:"), clean(text))
-	if p, ok := errors.AsType[*api.Problem](err); ok && fixes[p.Code] != "" {
-		fmt.Fprintf(w.err, "  %s\n", fixes[p.Code])
+	fmt.Fprintf(w.err, "%s %s\n", w.colorStderr(red, "error:"), sanitize(text))
+	if p, ok := errors.AsType[*api.Problem](err); ok && hints[p.Code] != "" {
+		fmt.Fprintf(w.err, "  %s\n", hints[p.Code])
 	}
-	if p, perr := w.places(); perr == nil && errors.Is(err, fs.ErrPermission) && strings.Contains(text, p.Dir) {
+	if p, perr := w.locate(); perr == nil && errors.Is(err, fs.ErrPermission) && strings.Contains(text, p.Dir) {
 		if _, other := errors.AsType[*fs.PathError](err); other {
 			fmt.Fprintf(w.err, "  this process is user %d, and may not use the node's folder: run it as the owner of the folder, or: chown -R %d %s\n", os.Geteuid(), os.Geteuid(), p.Dir)
 		}
 	}
 	coded, ok := errors.AsType[*codedError](err)
-	if ok && coded.code == exitUsage || fromCobra(err) {
+	if ok && coded.code == exitUsage || isCobraError(err) {
 		fmt.Fprintf(w.err, "  see: %s --help\n", path)
 	}
 }
 
-// layer matches what an error says for programmers: the package that it is of, and that
+// packagePrefix matches what an error says for programmers: the package that it is of, and that
 // the request is invalid, which the rest explains.
-var layer = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
+var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
 
-// plain is an error without the names of packages.
-func plain(text string) string { return layer.ReplaceAllString(text, "$1") }
+// stripPackages is an error without the names of packages.
+func stripPackages(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
 
-// fixes says what to do about a problem in words of the command line; those of
+// hints says what to do about a problem in words of the command line; those of
 // the problem itself are for programs. Where the error says it, none is here.
-var fixes = map[api.Code]string{
+var hints = map[api.Code]string{
 	api.CodeInternal:    "look into the node's log; if it stays, restart the node: no task is lost",
 	api.CodeUnhealthy:   "look into the node's log, and at: balefire-node status",
 	api.CodeDraining:    "nothing was taken: do it again when the node has started (balefire-node wait --for ready)",

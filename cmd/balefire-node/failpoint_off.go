@@ -6,7 +6,7 @@ import "github.com/balefire/balefire/clock"
 
 // failpoint is for builds with the tag failpoint alone: a node that people run
 // cannot be told to stop in the middle.
-func failpoint(*world) func(string) error { return nil }
+func failpoint(*app) func(string) error { return nil }
 
 // timeOf returns the machine's own clock: only a build for tests has wrong ones.
-func timeOf(w *world) clock.Clock { return w.clock }
+func timeOf(w *app) clock.Clock { return w.clock }

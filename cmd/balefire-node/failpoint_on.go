@@ -15,7 +15,7 @@ import (
 // failpoint kills the process at the n-th visit of the point that
 // BALEFIRE_FAILPOINT names (POINT or POINT:N), as a power cut would: nothing is
 // closed, nothing is flushed. With POINT:N:error the visit fails instead.
-func failpoint(w *world) func(string) error {
+func failpoint(w *app) func(string) error {
 	name, rest, _ := strings.Cut(w.env("BALEFIRE_FAILPOINT"), ":")
 	if name == "" {
 		return nil
@@ -39,16 +39,16 @@ func failpoint(w *world) func(string) error {
 
 // timeOf returns a clock that is wrong by the duration in the file that
 // BALEFIRE_CLOCK_FILE names; what is written there counts within lookEvery.
-func timeOf(w *world) clock.Clock {
+func timeOf(w *app) clock.Clock {
 	path := w.env("BALEFIRE_CLOCK_FILE")
 	if path == "" {
 		return w.clock
 	}
 	var looked, by atomic.Int64
-	looked.Store(-int64(lookEvery))
+	looked.Store(-int64(pollInterval))
 	return clock.Wrong(w.clock, func() time.Duration {
 		now, last := int64(w.clock.Mono()), looked.Load()
-		if now-last >= int64(lookEvery) && looked.CompareAndSwap(last, now) {
+		if now-last >= int64(pollInterval) && looked.CompareAndSwap(last, now) {
 			if b, err := os.ReadFile(path); err == nil {
 				if d, err := time.ParseDuration(strings.TrimSpace(string(b))); err == nil {
 					by.Store(int64(d))
@@ -59,7 +59,7 @@ func timeOf(w *world) clock.Clock {
 	})
 }
 
-const lookEvery = 50 * time.Millisecond
+const pollInterval = 50 * time.Millisecond
 
 var errFailpoint = failpointError{}
 

@@ -14,38 +14,38 @@ import (
 )
 
 const (
-	followStep = 200 * time.Millisecond // between two looks at a task that has not ended
-	silence    = 2 * time.Second        // a wait says after so long that it waits
+	followInterval = 200 * time.Millisecond // between two looks at a task that has not ended
+	quietInterval  = 2 * time.Second        // a wait says after so long that it waits
 )
 
 // A follower watches one task to its end and tells what happens to it.
 type follower struct {
-	w      *world
-	client *client.Client
-	start  time.Duration // on the monotonic clock
-	told   time.Duration // when something was said last
-	said   int           // lines that only say that it waits
-	facts  int           // receipts that were told
-	state  string        // at the last look
-	status bool          // the line that is rewritten is on the screen
-	moved  time.Duration // when a line was told of one; 0: never
+	w            *app
+	client       *client.Client
+	start        time.Duration // on the monotonic clock
+	lastNotice   time.Duration // when something was said last
+	notices      int           // lines that only say that it waits
+	receipts     int           // receipts that were told
+	state        string        // at the last look
+	statusShown  bool          // the line that is rewritten is on the screen
+	lastTransfer time.Duration // when a line was told of one; 0: never
 }
 
 // follow waits for a task to end and prints its result. Its error carries the
 // exit code that tells how the task ended.
-func (w *world) follow(ctx context.Context, c *client.Client, id string) error {
+func (w *app) follow(ctx context.Context, c *client.Client, id string) error {
 	now := w.clock.Mono()
-	f := &follower{w: w, client: c, start: now, told: now}
+	f := &follower{w: w, client: c, start: now, lastNotice: now}
 	t, err := f.wait(ctx, id)
-	f.wipe()
+	f.clearStatus()
 	switch {
 	case err == nil:
-		return f.end(context.WithoutCancel(ctx), t)
+		return f.finish(context.WithoutCancel(ctx), t)
 	case errors.Is(err, context.DeadlineExceeded):
-		return &codedError{exitTimeout, f.still(context.WithoutCancel(ctx), id)}
+		return &codedError{exitTimeout, f.timeoutError(context.WithoutCancel(ctx), id)}
 	case ctx.Err() != nil:
-		w.say("the task goes on without you; follow it: balefire-node task watch %s", id)
-		return quietly(exitInterrupted)
+		w.infof("the task goes on without you; follow it: balefire-node task watch %s", id)
+		return silentExit(exitInterrupted)
 	}
 	return err
 }
@@ -60,7 +60,7 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 		over <- err
 	}()
 	defer func() { cancel(); <-over }()
-	tick := time.NewTicker(followStep)
+	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	waiting := over
 	for {
@@ -89,34 +89,34 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 // progress says what is new about a task, or that there is nothing new.
 func (f *follower) progress(ctx context.Context, t node.Task) {
 	now := f.w.clock.Mono()
-	news := f.news(t)
+	news := f.changes(t)
 	for _, line := range news {
-		f.wipe()
-		f.w.say("→ %s", flat(line))
-		f.told, f.said = now, 0
+		f.clearStatus()
+		f.w.infof("→ %s", sanitizeLine(line))
+		f.lastNotice, f.notices = now, 0
 	}
-	if !ended(t) && f.moving(t.Transfers) {
-		f.told = now
+	if !ended(t) && f.showTransfers(t.Transfers) {
+		f.lastNotice = now
 		return
 	}
-	if len(news) == 0 && now-f.told >= f.w.silence(f.said) && !ended(t) {
-		f.told, f.said = now, f.said+1
-		f.waiting(ctx, t, now-f.start)
+	if len(news) == 0 && now-f.lastNotice >= f.w.nextNotice(f.notices) && !ended(t) {
+		f.lastNotice, f.notices = now, f.notices+1
+		f.showWaiting(ctx, t, now-f.start)
 	}
 }
 
-// news returns what happened since the last look: what nodes have signed, and
+// changes returns what happened since the last look: what nodes have signed, and
 // that an attempt failed.
-func (f *follower) news(t node.Task) (out []string) {
-	for _, fact := range t.Receipts[min(f.facts, len(t.Receipts)):] {
+func (f *follower) changes(t node.Task) (out []string) {
+	for _, fact := range t.Receipts[min(f.receipts, len(t.Receipts)):] {
 		switch fact {
 		case "accepted":
 			out = append(out, "accepted by "+t.Peer)
 		case "started":
-			out = append(out, fmt.Sprintf("running at %s, attempt %d", runner(t), max(t.Attempts, 1)))
+			out = append(out, fmt.Sprintf("running at %s, attempt %d", executor(t), max(t.Attempts, 1)))
 		}
 	}
-	f.facts = max(f.facts, len(t.Receipts))
+	f.receipts = max(f.receipts, len(t.Receipts))
 	if t.State != f.state && (t.State == "RETRYING" || t.State == "WAITING_APPROVAL" || t.State == "INDETERMINATE") {
 		out = append(out, strings.ToLower(t.State)+" at "+t.Peer+": "+reasonOf(t))
 	}
@@ -124,9 +124,9 @@ func (f *follower) news(t node.Task) (out []string) {
 	return out
 }
 
-// runner is the node that a task was started at last, as far as this one was told: of
+// executor is the node that a task was started at last, as far as this one was told: of
 // a task of a queue it is not the home, which took it over.
-func runner(t node.Task) string {
+func executor(t node.Task) string {
 	for _, e := range slices.Backward(t.Events) {
 		if e.State == stateRunning {
 			return e.Node
@@ -135,10 +135,10 @@ func runner(t node.Task) string {
 	return t.Peer
 }
 
-// waiting says that the task has not ended and why. On a terminal the line is
+// showWaiting says that the task has not ended and why. On a terminal the line is
 // written over the one before.
-func (f *follower) waiting(ctx context.Context, t node.Task, since time.Duration) {
-	text := "waiting for " + brief(since)
+func (f *follower) showWaiting(ctx context.Context, t node.Task, since time.Duration) {
+	text := "waiting for " + formatDuration(since)
 	if b, err := f.client.Why(ctx, t.ID); err == nil && b.Cause != "" && t.State != stateRunning {
 		text += ": " + b.Cause
 	}
@@ -146,24 +146,24 @@ func (f *follower) waiting(ctx context.Context, t node.Task, since time.Duration
 		return
 	}
 	if !f.w.errTTY {
-		f.w.say("… %s", flat(text))
+		f.w.infof("… %s", sanitizeLine(text))
 		return
 	}
-	fmt.Fprintf(f.w.err, "\r\x1b[K… %.100s", flat(text))
-	f.status = true
+	fmt.Fprintf(f.w.err, "\r\x1b[K… %.100s", sanitizeLine(text))
+	f.statusShown = true
 }
 
-func (f *follower) wipe() {
-	if f.status {
+func (f *follower) clearStatus() {
+	if f.statusShown {
 		fmt.Fprint(f.w.err, "\r\x1b[K")
-		f.status = false
+		f.statusShown = false
 	}
 }
 
-// still is the error of a wait that is over before the task is.
-func (f *follower) still(ctx context.Context, id string) error {
+// timeoutError is the error of a wait that is over before the task is.
+func (f *follower) timeoutError(ctx context.Context, id string) error {
 	text := fmt.Sprintf("the waiting is over, the task is safe: it is %s", strings.ToLower(f.state))
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, quietInterval)
 	defer cancel()
 	if b, err := f.client.Why(ctx, id); err == nil && b.Cause != "" {
 		text += "; " + b.Cause
@@ -171,14 +171,14 @@ func (f *follower) still(ctx context.Context, id string) error {
 	return fmt.Errorf("%s. Follow it: balefire-node task watch %s", text, id)
 }
 
-// end prints the result of an ended task.
-func (f *follower) end(ctx context.Context, t node.Task) error {
-	took := brief(f.w.clock.Mono() - f.start)
+// finish prints the result of an ended task.
+func (f *follower) finish(ctx context.Context, t node.Task) error {
+	took := formatDuration(f.w.clock.Mono() - f.start)
 	if t.Ended != nil {
-		took = brief(t.Ended.Sub(t.Created))
+		took = formatDuration(t.Ended.Sub(t.Created))
 	}
 	good := t.State == proto.Success.Name()
-	if !f.w.forPeople() {
+	if !f.w.humanOutput() {
 		if err := f.w.show(taskView(f.w, t)); err != nil {
 			return err
 		}
@@ -188,16 +188,16 @@ func (f *follower) end(ctx context.Context, t node.Task) error {
 		}
 	}
 	if good {
-		f.w.say("%s in %s, exit %d", f.w.paint(green, "✓ SUCCESS"), took, exitOf(t))
-		f.tellCut(t)
+		f.w.infof("%s in %s, exit %d", f.w.colorStderr(green, "✓ SUCCESS"), took, exitOf(t))
+		f.warnTruncated(t)
 		return nil
 	}
 	if t.Stderr != "" && !f.w.flags.quiet {
-		fmt.Fprintln(f.w.err, quoted(t.Stderr))
+		fmt.Fprintln(f.w.err, quoteLines(t.Stderr))
 	}
-	f.w.say("%s after %s: %s", f.w.paint(red, "✗ "+t.State), took, flat(reasonOf(t)))
-	f.tellCut(t)
-	return quietly(endCode(t))
+	f.w.infof("%s after %s: %s", f.w.colorStderr(red, "✗ "+t.State), took, sanitizeLine(reasonOf(t)))
+	f.warnTruncated(t)
+	return silentExit(endCode(t))
 }
 
 func (f *follower) result(ctx context.Context, t node.Task) error {
@@ -212,10 +212,10 @@ func (f *follower) result(ctx context.Context, t node.Task) error {
 	return nil
 }
 
-// tellCut says that a result is not all that the handler wrote.
-func (f *follower) tellCut(t node.Task) {
+// warnTruncated says that a result is not all that the handler wrote.
+func (f *follower) warnTruncated(t node.Task) {
 	if t.Truncated {
-		f.w.say("%s: it is the first %s, and the handler wrote more", f.w.paint(yellow, "! the result is cut off"), size(t.ResultSize))
+		f.w.infof("%s: it is the first %s, and the handler wrote more", f.w.colorStderr(yellow, "! the result is cut off"), formatSize(t.ResultSize))
 	}
 }
 
@@ -229,7 +229,7 @@ func ended(t node.Task) bool {
 func reasonOf(t node.Task) string {
 	switch {
 	case t.Reason != "":
-		return plain(t.Reason)
+		return stripPackages(t.Reason)
 	case exitOf(t) != 0:
 		return fmt.Sprintf("exit %d", exitOf(t))
 	}

@@ -8,13 +8,13 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func handlerCommand(w *world) *cobra.Command {
+func handlerCommand(w *app) *cobra.Command {
 	return group("handler", "Say what this machine does for others",
 		"A handler is what this node does for a kind of task, and who may ask for it.\nNothing is done for anybody who is not allowed by name or role.",
 		handlerAdd(w), handlerList(w), handlerRemove(w))
 }
 
-func handlerAdd(w *world) *cobra.Command {
+func handlerAdd(w *app) *cobra.Command {
 	var s node.HandlerSpec
 	c := &cobra.Command{
 		Use: "add KIND --allow PEER|role:ROLE [--exec PROGRAM | -- PROGRAM ARG...]", Short: "Add a handler, or replace it",
@@ -41,7 +41,7 @@ dangerous must be named under dangerous in this node's own configuration file.`,
 			}
 			s.Kind = args[0]
 			if cmd.Flags().Changed("timeout") {
-				w.say("! --timeout is how long this command waits: the limit of one run is --run-timeout")
+				w.infof("! --timeout is how long this command waits: the limit of one run is --run-timeout")
 			}
 			return w.addHandler(cmd, s)
 		},
@@ -50,11 +50,11 @@ dangerous must be named under dangerous in this node's own configuration file.`,
 	return c
 }
 
-func (w *world) addHandler(cmd *cobra.Command, s node.HandlerSpec) error {
+func (w *app) addHandler(cmd *cobra.Command, s node.HandlerSpec) error {
 	if err := s.Validate(); err != nil {
 		return usage("%w", err)
 	}
-	ctx, cancel := w.within(cmd.Context())
+	ctx, cancel := w.withTimeout(cmd.Context())
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
@@ -63,17 +63,17 @@ func (w *world) addHandler(cmd *cobra.Command, s node.HandlerSpec) error {
 	if err := c.AddHandler(ctx, s); err != nil {
 		return err
 	}
-	w.say("handler %s is there for %s", s.Kind, strings.Join(s.Allow, ", "))
+	w.infof("handler %s is there for %s", s.Kind, strings.Join(s.Allow, ", "))
 	hs, _ := c.Handlers(ctx) // it is there whether or not this can be asked
 	for _, h := range hs {
 		switch {
 		case h.Kind != s.Kind:
 			continue
 		case h.Problem != "": // it may be installed later
-			w.say("but no task of it can be started yet: %s", h.Problem)
+			w.infof("but no task of it can be started yet: %s", h.Problem)
 		}
 		if h.Warning != "" {
-			w.say("! %s", h.Warning)
+			w.infof("! %s", h.Warning)
 		}
 	}
 	return nil
@@ -102,12 +102,12 @@ func addHandlerFlags(c *cobra.Command, s *node.HandlerSpec) {
 	f.StringVar(&s.Dir, "work-dir", "", "folder to run in (default a fresh one each time)")
 }
 
-func handlerList(w *world) *cobra.Command {
+func handlerList(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the handlers",
 		Example: "  balefire-node handler ls", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -117,7 +117,7 @@ func handlerList(w *world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Handler]{Items: hs}, lines: lines(hs), human: func(p *paper) {
+			return w.show(view{value: node.Page[node.Handler]{Items: hs}, lines: lines(hs), human: func(p *printer) {
 				t := newTable(col("KIND"), col("TYPE"), col("ALLOW"), num("RUNNING"), num("WAITING"), col("ON CRASH"), col("EXEC"), wideOnly("PROFILE"), wideOnly("TIMEOUT"), wideOnly("ATTEMPTS"))
 				for _, h := range hs {
 					t.row(h.Kind, h.Type, strings.Join(h.Allow, ","), h.Running, h.Waiting, h.OnCrash, strings.Join(h.Exec, " "), h.Profile, h.Timeout, h.MaxAttempts)
@@ -128,13 +128,13 @@ func handlerList(w *world) *cobra.Command {
 	}
 }
 
-func handlerRemove(w *world) *cobra.Command {
+func handlerRemove(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm KIND", Short: "Remove a handler",
 		Long:    "Remove a handler that was added by command. Its waiting tasks stay until there\nis one again or their time is over.",
 		Example: "  balefire-node handler rm uname", Args: exactly(1, "the kind of a handler"), ValidArgsFunction: w.completeKind,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -143,7 +143,7 @@ func handlerRemove(w *world) *cobra.Command {
 			if err := c.RemoveHandler(ctx, args[0]); err != nil {
 				return err
 			}
-			w.say("handler %s is gone", args[0])
+			w.infof("handler %s is gone", args[0])
 			return nil
 		},
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/balefire/balefire/node/config"
 )
 
-func initCommand(w *world) *cobra.Command {
+func initCommand(w *app) *cobra.Command {
 	var o node.InitOptions
 	var listen []string
 	c := &cobra.Command{
@@ -30,11 +30,11 @@ for a ticket: balefire-node join.`,
   balefire-node init --dir ./two --listen 127.0.0.1:4002`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p, err := w.places()
+			p, err := w.locate()
 			if err != nil {
 				return err
 			}
-			if _, err := listenIn(p.File, listen); err != nil {
+			if _, err := listenAddrs(p.File, listen); err != nil {
 				return err
 			}
 			o.Dir = p.Dir
@@ -47,9 +47,9 @@ for a ticket: balefire-node join.`,
 				return err
 			}
 			if wrote {
-				w.say("configuration: %s", p.File)
+				w.infof("configuration: %s", p.File)
 			}
-			return w.show(view{value: id, human: func(out *paper) { tellInit(out, p, id) }})
+			return w.show(view{value: id, human: func(out *printer) { printInit(out, p, id) }})
 		},
 	}
 	f := c.Flags()
@@ -59,7 +59,7 @@ for a ticket: balefire-node join.`,
 	return c
 }
 
-func tellInit(out *paper, p config.Paths, id node.Identity) {
+func printInit(out *printer, p config.Paths, id node.Identity) {
 	if out.world.flags.quiet {
 		out.line("%s", id.ID)
 		return
@@ -68,7 +68,7 @@ func tellInit(out *paper, p config.Paths, id node.Identity) {
 	if id.Created {
 		done = "new key"
 	}
-	out.line("%s  %s  %s in %s", id.Name, short(id.ID), done, p.Dir)
+	out.line("%s  %s  %s in %s", id.Name, shortID(id.ID), done, p.Dir)
 	if id.Mesh == "" {
 		out.line("next: balefire-node join TICKET    (a ticket comes from: balefire-node invite, on a machine of the mesh)")
 		return
@@ -84,7 +84,7 @@ func addListen(c *cobra.Command, listen *[]string) {
 
 // writeConfig makes a configuration file where there is none.
 func writeConfig(path string, listen []string) (wrote bool, err error) {
-	addrs, err := listenIn(path, listen)
+	addrs, err := listenAddrs(path, listen)
 	if err != nil {
 		return false, err
 	}
@@ -102,9 +102,9 @@ func writeConfig(path string, listen []string) (wrote bool, err error) {
 	return true, errors.Join(err, f.Close())
 }
 
-// listenIn returns the addresses for a configuration file that is to be made. One that
+// listenAddrs returns the addresses for a configuration file that is to be made. One that
 // is there is not changed.
-func listenIn(path string, listen []string) ([]string, error) {
+func listenAddrs(path string, listen []string) ([]string, error) {
 	addrs, err := multiaddrs(listen)
 	if err == nil && len(listen) > 0 && exists(path) {
 		err = usage("%s is there already and is not changed: set net.listen in it", path)
@@ -137,8 +137,8 @@ func multiaddrs(listen []string) ([]string, error) {
 	return out, nil
 }
 
-// short is an id as people recognise it.
-func short(id string) string {
+// shortID is an id as people recognise it.
+func shortID(id string) string {
 	if len(id) <= 16 {
 		return id
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func inviteCommand(w *world) *cobra.Command {
+func inviteCommand(w *app) *cobra.Command {
 	var o node.InviteOptions
 	var ttl string
 	var qr bool
@@ -22,10 +22,10 @@ first becomes a member.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if o.TTL, err = span("ttl", ttl); err != nil {
+			if o.TTL, err = parseSpan("ttl", ttl); err != nil {
 				return err
 			}
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -35,13 +35,13 @@ first becomes a member.`,
 			if err != nil {
 				return err
 			}
-			if w.forPeople() {
-				w.say("valid until %s, for one machine. On that machine:\n  balefire-node join -      then paste the ticket", clockTime(inv.Expires))
+			if w.humanOutput() {
+				w.infof("valid until %s, for one machine. On that machine:\n  balefire-node join -      then paste the ticket", formatTime(inv.Expires))
 			}
 			if inv.Warning != "" {
-				w.say("%s", inv.Warning)
+				w.infof("%s", inv.Warning)
 			}
-			return w.show(view{value: inv, human: func(p *paper) {
+			return w.show(view{value: inv, human: func(p *printer) {
 				p.line("%s", inv.Ticket)
 				if qr {
 					p.line("%s", inv.QR)
@@ -57,5 +57,5 @@ first becomes a member.`,
 	return c
 }
 
-// clockTime writes a moment for people.
-func clockTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04 MST") }
+// formatTime writes a moment for people.
+func formatTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04 MST") }

@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-func joinCommand(w *world) *cobra.Command {
+func joinCommand(w *app) *cobra.Command {
 	var name, code, file string
 	var listen []string
 	var lan bool
@@ -48,7 +48,7 @@ with 6 when --timeout is over.`,
 				}
 				return w.join(cmd, listen, "waiting to be let in", func(ctx context.Context, cfg node.Config) (node.Joined, error) {
 					return node.JoinLAN(ctx, cfg, node.LANOptions{
-						Name: name, Code: code, Progress: func(text string) { w.say("%s", clean(text)) },
+						Name: name, Code: code, Progress: func(text string) { w.infof("%s", sanitize(text)) },
 						Agree: func(code, mesh string) error {
 							return w.confirm(fmt.Sprintf("join mesh %s of the member with the code %s", mesh, code))
 						},
@@ -66,7 +66,7 @@ with 6 when --timeout is over.`,
 			return w.join(cmd, listen, "asking the inviter", func(ctx context.Context, cfg node.Config) (node.Joined, error) {
 				j, err := node.Join(ctx, cfg, ticket, name)
 				if err != nil {
-					err = notJoined(err)
+					err = joinHint(err)
 				}
 				return j, err
 			})
@@ -81,8 +81,8 @@ with 6 when --timeout is over.`,
 }
 
 // join makes this stopped node a member in the way that ask goes.
-func (w *world) join(cmd *cobra.Command, listen []string, doing string, ask func(context.Context, node.Config) (node.Joined, error)) (err error) {
-	p, err := w.places()
+func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(context.Context, node.Config) (node.Joined, error)) (err error) {
+	p, err := w.locate()
 	if err != nil {
 		return err
 	}
@@ -104,17 +104,17 @@ func (w *world) join(cmd *cobra.Command, listen []string, doing string, ask func
 	if err != nil {
 		return err
 	}
-	ctx, cancel := w.within(cmd.Context())
+	ctx, cancel := w.withTimeout(cmd.Context())
 	defer cancel()
 	cfg := l.Node(p.Dir)
 	cfg.Version, cfg.Logger = version, w.quietLogger()
-	stop := w.patience(doing)
+	stop := w.showWaiting(doing)
 	j, err := ask(ctx, cfg)
 	stop()
 	if err != nil {
 		return err
 	}
-	return w.show(view{value: j, human: func(out *paper) {
+	return w.show(view{value: j, human: func(out *printer) {
 		if w.flags.quiet {
 			out.line("%s", j.Name)
 			return
@@ -124,8 +124,8 @@ func (w *world) join(cmd *cobra.Command, listen []string, doing string, ask func
 	}})
 }
 
-// notJoined adds what to do to an error that only says that nobody answered.
-func notJoined(err error) error {
+// joinHint adds what to do to an error that only says that nobody answered.
+func joinHint(err error) error {
 	if isAny(err, node.ErrInvalid, node.ErrRefused, node.ErrPaired, store.ErrLocked, context.Canceled) {
 		return err
 	}
@@ -133,7 +133,7 @@ func notJoined(err error) error {
 }
 
 // ticketFrom reads a ticket from a file, or from the arguments.
-func (w *world) ticketFrom(ctx context.Context, file string, args []string) (string, error) {
+func (w *app) ticketFrom(ctx context.Context, file string, args []string) (string, error) {
 	if file == "" {
 		return w.ticket(ctx, args[0])
 	}
@@ -146,14 +146,14 @@ func (w *world) ticketFrom(ctx context.Context, file string, args []string) (str
 }
 
 // ticket reads a ticket from standard input where it is given as -.
-func (w *world) ticket(ctx context.Context, arg string) (string, error) {
+func (w *app) ticket(ctx context.Context, arg string) (string, error) {
 	if arg != "-" {
 		return arg, nil
 	}
 	if w.inTTY {
-		w.say("paste the ticket, it is not shown:")
+		w.infof("paste the ticket, it is not shown:")
 	}
-	in, err := w.hidden(ctx)
+	in, err := w.readHidden(ctx)
 	if err != nil {
 		return "", fmt.Errorf("read the ticket: %w", err)
 	}

@@ -16,14 +16,14 @@ import (
 // maxLeases is how many leases one answer holds at most.
 const maxLeases = 1000
 
-func leaseCommand(w *world) *cobra.Command {
+func leaseCommand(w *app) *cobra.Command {
 	return group("lease", "Look at who owns which task of a shared queue",
 		`A lease is the right of one node to run one task of a shared queue. The home of the
 queue gives it, its owner renews it while the handler lives.`,
 		leaseList(w), leaseShow(w), leaseConflicts(w), leaseRelease(w))
 }
 
-func leaseList(w *world) *cobra.Command {
+func leaseList(w *app) *cobra.Command {
 	var f node.LeaseFilter
 	c := &cobra.Command{
 		Use: "ls", Short: "List the leases that this node gave, then those that it has",
@@ -35,15 +35,15 @@ commit while nobody else has the task.`,
 			if f.Limit < 1 || f.Limit > maxLeases {
 				return usage("--limit %d: it is 1 to %d", f.Limit, maxLeases)
 			}
-			ls, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Lease, error) { return c.Leases(ctx, f) })
+			ls, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Lease, error) { return c.Leases(ctx, f) })
 			if err != nil {
 				return err
 			}
-			if err := w.show(view{value: node.Page[node.Lease]{Items: ls}, lines: lines(ls), human: func(p *paper) { p.table(leaseTable(w, ls)) }}); err != nil {
+			if err := w.show(view{value: node.Page[node.Lease]{Items: ls}, lines: lines(ls), human: func(p *printer) { p.table(leaseTable(w, ls)) }}); err != nil {
 				return err
 			}
 			if len(ls) == f.Limit {
-				w.say("there may be more: choose with --queue or --owner, or raise --limit")
+				w.infof("there may be more: choose with --queue or --owner, or raise --limit")
 			}
 			return nil
 		},
@@ -53,31 +53,31 @@ commit while nobody else has the task.`,
 	fs.StringVar(&f.Owner, "owner", "", "only those of this owner: a name or an id")
 	fs.StringVar(&f.Role, "role", "", "home: given by this node; owner: that it has (default both)")
 	fs.IntVar(&f.Limit, "limit", 50, "at most so many")
-	offer(c, "role", node.RoleHome, node.RoleOwner)
+	completeWords(c, "role", node.RoleHome, node.RoleOwner)
 	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags are there
 	_ = c.RegisterFlagCompletionFunc("owner", w.completePeerFlag)
 	return c
 }
 
-func leaseTable(w *world, ls []node.Lease) *table {
+func leaseTable(w *app, ls []node.Lease) *table {
 	t := newTable(col("TASK"), col("QUEUE"), col("KIND"), col("ROLE"), col("PEER"), col("STATE"), col("EPOCH"), num("ENDS IN"),
 		wideOnly("HELD FOR"), wideOnly("ATTEMPTS"), wideOnly("ABANDONS"), wideOnly("CANCEL"), wideOnly("PEER ID"))
 	for _, l := range ls {
-		t.row(shortTask(l.Task), l.Queue, l.Kind, l.Role, l.Peer, l.State, l.Epoch, w.leaseEnd(l),
-			w.ago(l.Granted), l.Attempts, l.Abandons, yes(l.Cancel), l.PeerID)
+		t.row(shortTask(l.Task), l.Queue, l.Kind, l.Role, l.Peer, l.State, l.Epoch, w.formatLeaseEnd(l),
+			w.ago(l.Granted), l.Attempts, l.Abandons, yesNo(l.Cancel), l.PeerID)
 	}
 	return t
 }
 
-// leaseEnd says when a lease ends, or that it is over.
-func (w *world) leaseEnd(l node.Lease) string {
+// formatLeaseEnd says when a lease ends, or that it is over.
+func (w *app) formatLeaseEnd(l node.Lease) string {
 	switch {
 	case l.Lapsed:
 		return "over"
 	case l.Until == nil:
 		return ""
 	}
-	return brief(l.Until.Sub(w.clock.Now()))
+	return formatDuration(l.Until.Sub(w.clock.Now()))
 }
 
 // A leaseReport is what a node knows of the lease of one task.
@@ -86,7 +86,7 @@ type leaseReport struct {
 	Conflicts []node.LeaseConflict `json:"conflicts"`
 }
 
-func leaseShow(w *world) *cobra.Command {
+func leaseShow(w *app) *cobra.Command {
 	var queue string
 	c := &cobra.Command{
 		Use: "show TASK", Short: "Show the lease of one task, and claims to it that did not count",
@@ -94,13 +94,13 @@ func leaseShow(w *world) *cobra.Command {
 itself has two: the one that it gave and the one that it has.`,
 		Example: "  balefire-node lease show 01a1f84f", Args: oneTask, ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) (leaseReport, error) {
-				return leaseOf(ctx, c, queue, strings.ToLower(args[0]))
+			r, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (leaseReport, error) {
+				return findLease(ctx, c, queue, strings.ToLower(args[0]))
 			})
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: r, human: func(p *paper) { tellLease(p, r) }})
+			return w.show(view{value: r, human: func(p *printer) { printLease(p, r) }})
 		},
 	}
 	c.Flags().StringVar(&queue, "queue", "", "look in this queue alone: of more than 1000 leases only the first are looked at")
@@ -108,8 +108,8 @@ itself has two: the one that it gave and the one that it has.`,
 	return c
 }
 
-// leaseOf finds the lease of the task that a person named by the begin of its id.
-func leaseOf(ctx context.Context, c *client.Client, queue, task string) (leaseReport, error) {
+// findLease finds the lease of the task that a person named by the begin of its id.
+func findLease(ctx context.Context, c *client.Client, queue, task string) (leaseReport, error) {
 	var r leaseReport
 	ls, err := c.Leases(ctx, node.LeaseFilter{Queue: queue, Limit: maxLeases})
 	if err != nil {
@@ -134,7 +134,7 @@ func leaseOf(ctx context.Context, c *client.Client, queue, task string) (leaseRe
 	return r, err
 }
 
-func tellLease(p *paper, r leaseReport) {
+func printLease(p *printer, r leaseReport) {
 	w := p.world
 	for i, l := range r.Leases {
 		if i > 0 {
@@ -154,7 +154,7 @@ func tellLease(p *paper, r leaseReport) {
 		row("state", l.State)
 		row("epoch", l.Epoch)
 		row("held for", w.ago(l.Granted))
-		row("ends in", w.leaseEnd(l))
+		row("ends in", w.formatLeaseEnd(l))
 		p.line("%-9s %d, leases lost %d", "attempts", l.Attempts, l.Abandons)
 		if l.Cancel {
 			row("cancel", "was asked for")
@@ -166,7 +166,7 @@ func tellLease(p *paper, r leaseReport) {
 	}
 }
 
-func leaseConflicts(w *world) *cobra.Command {
+func leaseConflicts(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "conflicts", Short: "List the newest claims that did not count",
 		Long: `List the newest claims to tasks that did not count, oldest first: a node that was
@@ -174,18 +174,18 @@ gone for too long and came back with a result, or one that said what it may not.
 None of them had an effect.`,
 		Example: "  balefire-node lease conflicts -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cs, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.LeaseConflict, error) {
+			cs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.LeaseConflict, error) {
 				return c.LeaseConflicts(ctx)
 			})
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.LeaseConflict]{Items: cs}, lines: lines(cs), human: func(p *paper) { p.table(conflictTable(w, cs)) }})
+			return w.show(view{value: node.Page[node.LeaseConflict]{Items: cs}, lines: lines(cs), human: func(p *printer) { p.table(conflictTable(w, cs)) }})
 		},
 	}
 }
 
-func conflictTable(w *world, cs []node.LeaseConflict) *table {
+func conflictTable(w *app, cs []node.LeaseConflict) *table {
 	t := newTable(num("AGO"), col("TASK"), col("QUEUE"), col("CLAIMED BY"), col("EPOCH"), col("RESULT"), col("CAUSE"), wideOnly("DIGEST"), wideOnly("PEER ID"))
 	for _, c := range cs {
 		t.row(w.ago(&c.Time), shortTask(c.Task), c.Queue, c.Peer, c.Epoch, c.State, c.Cause, c.Digest, c.PeerID)
@@ -193,7 +193,7 @@ func conflictTable(w *world, cs []node.LeaseConflict) *table {
 	return t
 }
 
-func leaseRelease(w *world) *cobra.Command {
+func leaseRelease(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "release TASK", Short: "Take the lease of one task back by hand",
 		Long: `Take the lease of one task back, on the home of its queue: the task waits again and
@@ -205,17 +205,17 @@ It spends no attempt.`,
 			if err := w.confirm("release " + args[0]); err != nil {
 				return err
 			}
-			l, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Lease, error) { return c.ReleaseLease(ctx, args[0]) })
+			l, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Lease, error) { return c.ReleaseLease(ctx, args[0]) })
 			if err != nil {
 				return err
 			}
-			w.say("%s: taken back from %s", clean(l.Task), clean(l.Peer))
-			return w.show(view{value: l, human: func(p *paper) { tellLease(p, leaseReport{Leases: []node.Lease{l}}) }})
+			w.infof("%s: taken back from %s", sanitize(l.Task), sanitize(l.Peer))
+			return w.show(view{value: l, human: func(p *printer) { printLease(p, leaseReport{Leases: []node.Lease{l}}) }})
 		},
 	}
 }
 
-func meshRecover(w *world) *cobra.Command {
+func meshRecover(w *app) *cobra.Command {
 	var owner string
 	var dry bool
 	c := &cobra.Command{
@@ -228,13 +228,13 @@ attempt is spent. What may have been started, and may be started once only, stay
 		Example: "  balefire-node mesh recover\n  balefire-node mesh recover --owner field-09 --yes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dry = dry || !w.flags.yes
-			r, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Recovered, error) {
+			r, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Recovered, error) {
 				return c.RecoverLeases(ctx, owner, dry)
 			})
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: r, human: func(p *paper) { tellRecovered(p, r) }})
+			return w.show(view{value: r, human: func(p *printer) { printRecovered(p, r) }})
 		},
 	}
 	c.Flags().StringVar(&owner, "owner", "", "what this node has, which must not be alive: a name or an id")
@@ -243,7 +243,7 @@ attempt is spent. What may have been started, and may be started once only, stay
 	return c
 }
 
-func tellRecovered(p *paper, r node.Recovered) {
+func printRecovered(p *printer, r node.Recovered) {
 	did := "took back"
 	if r.DryRun {
 		did = "would take back"
@@ -257,14 +257,14 @@ func tellRecovered(p *paper, r node.Recovered) {
 		p.table(leaseTable(p.world, r.Kept))
 	}
 	if r.DryRun && len(r.Taken) > 0 && !p.world.flags.yes {
-		p.world.say("to take them back, add --yes")
+		p.world.infof("to take them back, add --yes")
 	}
 }
 
 // ownershipPage is how many events one answer holds.
 const ownershipPage = 1000
 
-func meshOwnershipEvents(w *world) *cobra.Command {
+func meshOwnershipEvents(w *app) *cobra.Command {
 	var after uint64
 	var task, queue, kind string
 	c := &cobra.Command{
@@ -274,8 +274,8 @@ whom, leases that ended, results that came too late, queues that moved. Each nod
 tells its own; -o jsonl is for putting those of several together.`,
 		Example: "  balefire-node mesh ownership-events --task 01a1f84f\n  balefire-node mesh ownership-events --queue build -o jsonl > here.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.OwnershipEvent, error) {
-				return allOwnership(ctx, c, after)
+			all, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.OwnershipEvent, error) {
+				return allOwnershipEvents(ctx, c, after)
 			})
 			if err != nil {
 				return err
@@ -284,7 +284,7 @@ tells its own; -o jsonl is for putting those of several together.`,
 			all = slices.DeleteFunc(all, func(e node.OwnershipEvent) bool {
 				return !strings.HasPrefix(e.Task, task) || queue != "" && e.Queue != queue || !strings.HasPrefix(e.Kind, kind)
 			})
-			return w.show(view{value: node.Page[node.OwnershipEvent]{Items: all}, lines: lines(all), human: func(p *paper) { p.table(ownershipTable(all)) }})
+			return w.show(view{value: node.Page[node.OwnershipEvent]{Items: all}, lines: lines(all), human: func(p *printer) { p.table(ownershipTable(all)) }})
 		},
 	}
 	fs := c.Flags()
@@ -297,9 +297,9 @@ tells its own; -o jsonl is for putting those of several together.`,
 	return c
 }
 
-// allOwnership reads what there is behind a number. What happens meanwhile is read
+// allOwnershipEvents reads what there is behind a number. What happens meanwhile is read
 // to the end of a page.
-func allOwnership(ctx context.Context, c *client.Client, after uint64) ([]node.OwnershipEvent, error) {
+func allOwnershipEvents(ctx context.Context, c *client.Client, after uint64) ([]node.OwnershipEvent, error) {
 	all := []node.OwnershipEvent{}
 	for {
 		page, err := c.OwnershipEvents(ctx, after, ownershipPage)

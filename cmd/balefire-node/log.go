@@ -8,7 +8,7 @@ import (
 )
 
 // logger writes to standard error: text on a terminal, else JSON.
-func (w *world) logger(format string, level slog.Leveler) *slog.Logger {
+func (w *app) logger(format string, level slog.Leveler) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: spansAsText}
 	if format == "text" || format == "auto" && w.errTTY {
 		return slog.New(slog.NewTextHandler(w.err, o))
@@ -27,7 +27,7 @@ func spansAsText(_ []string, a slog.Attr) slog.Attr {
 
 // quietLogger is for a command that opens a part of a node itself: people want
 // to know what is wrong, not how it goes.
-func (w *world) quietLogger() *slog.Logger {
+func (w *app) quietLogger() *slog.Logger {
 	level := slog.LevelWarn
 	if w.flags.verbose {
 		level = slog.LevelDebug

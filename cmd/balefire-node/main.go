@@ -9,7 +9,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := execute(ctx, machine(), os.Args[1:])
+	code := execute(ctx, newApp(), os.Args[1:])
 	stop()
 	os.Exit(code)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func meshCommand(w *world) *cobra.Command {
+func meshCommand(w *app) *cobra.Command {
 	return group("mesh", "Look at the mesh as a whole",
 		"Look at the members of the mesh as this node sees them, how far all agree about\nthem, and tidy up.",
 		meshMembers(w), meshSummary(w), meshPrune(w), meshConverge(w), meshRecover(w), meshOwnershipEvents(w), meshTimeline(w))
 }
 
-func meshMembers(w *world) *cobra.Command {
+func meshMembers(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "members [MEMBER]", Short: "List the members, or show one",
 		Long: `List every member: ALIVE, SUSPECT when it does not answer, DEAD when nobody reaches
@@ -29,22 +29,22 @@ only when it has stayed for a while.`,
 		ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				m, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.Member, error) { return c.Member(ctx, args[0]) })
+				m, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Member, error) { return c.Member(ctx, args[0]) })
 				if err != nil {
 					return err
 				}
-				return w.show(view{value: m, human: func(p *paper) { tellMember(p, m) }})
+				return w.show(view{value: m, human: func(p *printer) { printMember(p, m) }})
 			}
-			ms, err := ask(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Member, error) { return c.Members(ctx) })
+			ms, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Member, error) { return c.Members(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Member]{Items: ms}, lines: lines(ms), human: func(p *paper) { p.table(memberTable(w, ms)) }})
+			return w.show(view{value: node.Page[node.Member]{Items: ms}, lines: lines(ms), human: func(p *printer) { p.table(memberTable(w, ms)) }})
 		},
 	}
 }
 
-func memberTable(w *world, ms []node.Member) *table {
+func memberTable(w *app, ms []node.Member) *table {
 	t := newTable(col("MEMBER"), col("STATE"), num("FOR"), col("WORK"), col("PATH"), col("PHASE"), num("LOAD"), col("RELAYS"),
 		num("ACCUSERS"), wideOnly("ROLES"), wideOnly("KINDS"), wideOnly("LABELS"), wideOnly("VERSION"), wideOnly("ID"))
 	for _, m := range ms {
@@ -55,7 +55,7 @@ func memberTable(w *world, ms []node.Member) *table {
 		if m.Accusers > 0 {
 			accusers = fmt.Sprint(m.Accusers)
 		}
-		t.row(name, m.State, w.ago(m.Since), yes(m.Eligible), memberPath(m), strings.ToLower(m.Phase), loadWord(m.Load), strings.Join(m.Relays, ","),
+		t.row(name, m.State, w.ago(m.Since), yesNo(m.Eligible), memberPath(m), strings.ToLower(m.Phase), formatLoad(m.Load), strings.Join(m.Relays, ","),
 			accusers, strings.Join(m.Roles, ","), strings.Join(m.Kinds, ","), strings.Join(m.Labels, ","), m.Version, m.ID)
 	}
 	return t
@@ -68,14 +68,14 @@ func memberPath(m node.Member) string {
 	return m.Path
 }
 
-func loadWord(l *node.Load) string {
+func formatLoad(l *node.Load) string {
 	if l == nil {
 		return ""
 	}
 	return fmt.Sprintf("%d/%d", l.Busy, l.Slots)
 }
 
-func tellMember(p *paper, m node.Member) {
+func printMember(p *printer, m node.Member) {
 	w := p.world
 	p.line("%s  %s  %s", m.Name, m.State, m.ID)
 	row := func(name, text string) {
@@ -84,7 +84,7 @@ func tellMember(p *paper, m node.Member) {
 		}
 	}
 	row("for", w.ago(m.Since))
-	row("work", yes(m.Eligible))
+	row("work", yesNo(m.Eligible))
 	row("path", memberPath(m))
 	if m.Accusers > 0 {
 		row("accusers", fmt.Sprintf("%d say that it does not answer", m.Accusers))
@@ -103,7 +103,7 @@ func tellMember(p *paper, m node.Member) {
 	row("boot", fmt.Sprintf("%d, incarnation %d", m.Boot, m.Incarnation))
 }
 
-func meshSummary(w *world) *cobra.Command {
+func meshSummary(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "summary", Short: "Show the mesh at a glance, risks first",
 		Long: `Show how many members there are in which state, how they are reached, whether this
@@ -111,32 +111,32 @@ node is cut off, and how many of the others know the same as it does. What a per
 should look at comes first.`,
 		Example: "  balefire-node mesh summary", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.MeshSummary, error) { return c.MeshSummary(ctx) })
+			s, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.MeshSummary, error) { return c.MeshSummary(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: s, human: func(p *paper) { tellMesh(p, s) }})
+			return w.show(view{value: s, human: func(p *printer) { printMesh(p, s) }})
 		},
 	}
 }
 
-func tellMesh(p *paper, s node.MeshSummary) {
+func printMesh(p *printer, s node.MeshSummary) {
 	for _, r := range s.Risks {
 		p.line("! %s", r)
 	}
 	p.line("mesh      %s", s.Mesh)
-	p.line("members   %s", membersWord(s))
-	p.line("paths     %s", pathsWord(s))
-	if word := standing(s); word != "" {
+	p.line("members   %s", formatMembers(s))
+	p.line("paths     %s", formatPaths(s))
+	if word := nodeProblem(s); word != "" {
 		p.line("this node %s", word)
 	}
 	p.line("digest    %.12s  (members with the same know the same: balefire-node mesh converge)", orDash(s.Root))
-	p.line("health    %d%s", s.LocalHealth, healthWord(s.LocalHealth))
+	p.line("health    %d%s", s.LocalHealth, formatHealth(s.LocalHealth))
 	p.line("since start: %d false suspicions taken back, %d changes held back by dwell windows", s.Refuted, s.Suppressed)
 }
 
-// membersWord counts the members by state.
-func membersWord(s node.MeshSummary) string {
+// formatMembers counts the members by state.
+func formatMembers(s node.MeshSummary) string {
 	parts := []string{}
 	for _, state := range []string{"ALIVE", "SUSPECT", "DEAD", "LEFT", "UNKNOWN"} {
 		if n := s.States[state]; n > 0 {
@@ -149,12 +149,12 @@ func membersWord(s node.MeshSummary) string {
 	return fmt.Sprintf("%d: %s", s.Members, strings.Join(parts, ", "))
 }
 
-func pathsWord(s node.MeshSummary) string {
+func formatPaths(s node.MeshSummary) string {
 	return fmt.Sprintf("%d direct, %d relayed", s.Direct, s.Relayed)
 }
 
-// standing says what is wrong with this node's own place in the mesh.
-func standing(s node.MeshSummary) string {
+// nodeProblem says what is wrong with this node's own place in the mesh.
+func nodeProblem(s node.MeshSummary) string {
 	switch {
 	case s.Isolated && len(s.Accusers) > 0:
 		return "is isolated: " + strings.Join(s.Accusers, " and ") + " say that it does not answer, and it claims nothing new from shared queues"
@@ -166,14 +166,14 @@ func standing(s node.MeshSummary) string {
 	return ""
 }
 
-func healthWord(n int) string {
+func formatHealth(n int) string {
 	if n == 0 {
 		return ": good"
 	}
 	return ": this node or its network is slow, so it is slower to accuse others"
 }
 
-func meshPrune(w *world) *cobra.Command {
+func meshPrune(w *app) *cobra.Command {
 	var older string
 	var limit int
 	var dry bool
@@ -184,7 +184,7 @@ first. It only says which ones they are, unless --yes is given. A member that co
 back is known again: this takes no membership away.`,
 		Example: "  balefire-node mesh prune --older-than 30d\n  balefire-node mesh prune --older-than 30d --limit 10 --yes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			age, err := span("older-than", older)
+			age, err := parseSpan("older-than", older)
 			if err != nil {
 				return err
 			}
@@ -200,14 +200,14 @@ back is known again: this takes no membership away.`,
 	return c
 }
 
-func (w *world) pruneMembers(cmd *cobra.Command, age time.Duration, limit int, dry bool) error {
-	done, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.Pruned, error) {
+func (w *app) pruneMembers(cmd *cobra.Command, age time.Duration, limit int, dry bool) error {
+	done, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Pruned, error) {
 		return c.PruneMembers(ctx, age, limit, dry)
 	})
 	if err != nil {
 		return err
 	}
-	return w.show(view{value: done, human: func(p *paper) {
+	return w.show(view{value: done, human: func(p *printer) {
 		did := "removed"
 		if done.DryRun {
 			did = "would remove"
@@ -217,12 +217,12 @@ func (w *world) pruneMembers(cmd *cobra.Command, age time.Duration, limit int, d
 			p.line("  %s", m)
 		}
 		if done.DryRun && len(done.Members) > 0 && !w.flags.yes {
-			w.say("to remove them, add --yes")
+			w.infof("to remove them, add --yes")
 		}
 	}})
 }
 
-func meshConverge(w *world) *cobra.Command {
+func meshConverge(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "converge", Short: "Exchange what is known with every connected member, now",
 		Long: `Let this node exchange what it knows of the members with every one that it is
@@ -231,14 +231,14 @@ this is for somebody who does not want to wait. It ends with 1 when a member did
 answer.`,
 		Example: "  balefire-node mesh converge", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			stop := w.patience("asking the members")
-			done, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.Convergence, error) { return c.Converge(ctx) })
+			stop := w.showWaiting("asking the members")
+			done, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Convergence, error) { return c.Converge(ctx) })
 			stop()
 			if err != nil {
 				return err
 			}
-			err = w.show(view{value: done, human: func(p *paper) {
-				p.line("%d of %d know the same, after %s", len(done.Agree), done.Asked, lasted(done.Took))
+			err = w.show(view{value: done, human: func(p *printer) {
+				p.line("%d of %d know the same, after %s", len(done.Agree), done.Asked, formatSeconds(done.Took))
 				for _, f := range done.Failed {
 					p.line("! %s", f)
 				}

@@ -58,7 +58,7 @@ func TestErrorsArePlain(t *testing.T) {
 		"open the store: permission denied":                             "open the store: permission denied",
 		"attempts used up: exit code 3, after 2 tries of restore: gone": "attempts used up: exit code 3, after 2 tries of restore: gone",
 	} {
-		if got := plain(text); got != want {
+		if got := stripPackages(text); got != want {
 			t.Errorf("%q is told as %q, want %q", text, got, want)
 		}
 	}
@@ -73,12 +73,12 @@ func TestANounListsWhatThereIs(t *testing.T) {
 	}
 }
 
-// A choosy node has two tasks, and a laptop that only resizes.
-type choosy struct{ *apitest.Node }
+// A filterNode node has two tasks, and a laptop that only resizes.
+type filterNode struct{ *apitest.Node }
 
 const otherID = "01a1f84f-fb79-727b-b679-7a95fb475003"
 
-func (c choosy) Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
+func (c filterNode) Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
 	page, err := c.Node.Tasks(ctx, q)
 	other := page.Items[0]
 	other.ID, page.Next = otherID, ""
@@ -86,11 +86,11 @@ func (c choosy) Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], 
 	return page, err
 }
 
-func (c choosy) Member(context.Context, string) (node.Member, error) {
+func (c filterNode) Member(context.Context, string) (node.Member, error) {
 	return node.Member{Name: "laptop", Phase: "RUNNING", Kinds: []string{"resize", "rotate"}}, nil
 }
 
-func (c choosy) Handlers() []node.Handler {
+func (c filterNode) Handlers() []node.Handler {
 	return []node.Handler{{Kind: "disk", Allow: []string{"peer:laptop"}}}
 }
 
@@ -109,7 +109,7 @@ func TestTasksAreChosenByFlags(t *testing.T) {
 		{"task retry --kind shell", []string{"Tasks states=FAILED", "Retry " + apitest.ID, "Retry " + otherID}, "is repeated by", exitOK},
 		{"task retry --kind shell --dry-run -o json", []string{"Tasks "}, `"items": [`, exitOK},
 	} {
-		n := choosy{apitest.New()}
+		n := filterNode{apitest.New()}
 		code, out, errs := command(t, n, strings.Fields(tt.line)...)
 		calls := n.Calls()
 		if code != tt.code || !strings.Contains(out, tt.out) || len(calls) != len(tt.calls) {
@@ -133,15 +133,15 @@ func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 		"send queue:build resiez":    "",
 		"send laptop resiez --quiet": "",
 	} {
-		if code, _, errs := command(t, choosy{apitest.New()}, strings.Fields(line)...); code != exitOK || strings.Contains(errs, "!") != (want != "") || !strings.Contains(errs, want) {
+		if code, _, errs := command(t, filterNode{apitest.New()}, strings.Fields(line)...); code != exitOK || strings.Contains(errs, "!") != (want != "") || !strings.Contains(errs, want) {
 			t.Errorf("%s: %d, %q, want %q", line, code, errs, want)
 		}
 	}
 	for args, told := range map[string]bool{"send laptop resize": true, "send laptop resize -": false, "send laptop resize -- 800": false} {
 		socket := socketPath(t)
-		served(t, choosy{apitest.New()}, socket)
+		newServedNode(t, filterNode{apitest.New()}, socket)
 		w, _, errs := testWorld()
-		w.unread = func() bool { return true }
+		w.hasUnread = func() bool { return true }
 		if code := execute(t.Context(), w, append([]string{"--socket", socket}, strings.Fields(args)...)); code != exitOK || strings.Contains(errs.String(), "standard input was not sent") != told {
 			t.Errorf("%s: %d, %q", args, code, errs)
 		}
@@ -157,7 +157,7 @@ func TestWatchShowsItAgain(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 		defer stop()
 		n := 0
-		err := w.again(ctx, 2*time.Second, func() error {
+		err := w.repeat(ctx, 2*time.Second, func() error {
 			if n++; n == 2 {
 				return node.ErrDraining
 			}
@@ -168,7 +168,7 @@ func TestWatchShowsItAgain(t *testing.T) {
 		if want := clear + "page\n" + clear + "… " + node.ErrDraining.Error() + "\n" + clear + "page\n"; screen.String() != want || exitCode(ctx, err) != exitInterrupted {
 			t.Errorf("it shows %q, want %q; %v", screen.String(), want, err)
 		}
-		if err := w.again(t.Context(), time.Second, func() error { return node.ErrDraining }); err == nil {
+		if err := w.repeat(t.Context(), time.Second, func() error { return node.ErrDraining }); err == nil {
 			t.Error("a node that was never there is waited for")
 		}
 	})
@@ -203,7 +203,7 @@ func TestCompletion(t *testing.T) {
 		"run --log-level ":           {"debug"},
 	} {
 		socket := socketPath(t)
-		served(t, choosy{apitest.New()}, socket)
+		newServedNode(t, filterNode{apitest.New()}, socket)
 		w, out, _ := testWorld()
 		w.environ = []string{"BALEFIRE_SOCKET=" + socket}
 		words := strings.Fields(line)
@@ -231,7 +231,7 @@ func TestCompletion(t *testing.T) {
 func TestAuditNamesPeers(t *testing.T) {
 	n := apitest.New()
 	socket := socketPath(t)
-	served(t, n, socket)
+	newServedNode(t, n, socket)
 	w, out, _ := testWorld()
 	w.flags.output, w.flags.paths.Socket = formatTable, socket
 	list := []node.AuditLine{{Entry: journal.Entry{Actor: "12D3KooW", Action: "peer.block", Detail: map[string]string{"subject": "12D3KooW", "other": "12D3KooX"}}}}
@@ -249,7 +249,7 @@ func TestSilenceGrowsWhereLinesStay(t *testing.T) {
 	w, _, _ := testWorld()
 	var got []time.Duration
 	for said := range 8 {
-		got = append(got, w.silence(said))
+		got = append(got, w.nextNotice(said))
 	}
 	want := []time.Duration{2, 4, 8, 16, 32, 60, 60, 60}
 	for i := range want {
@@ -258,21 +258,21 @@ func TestSilenceGrowsWhereLinesStay(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("silences are %v", got)
 	}
-	if w.errTTY = true; w.silence(9) != silence {
+	if w.errTTY = true; w.nextNotice(9) != quietInterval {
 		t.Error("a terminal, where the line is written anew, waits longer")
 	}
 }
 
-// An unmade queue is one that nobody knows yet.
-type unmade struct{ *apitest.Node }
+// An missingQueue queue is one that nobody knows yet.
+type missingQueue struct{ *apitest.Node }
 
-func (unmade) Queue(context.Context, string) (node.Queue, error) {
+func (missingQueue) Queue(context.Context, string) (node.Queue, error) {
 	return node.Queue{}, node.ErrNotFound
 }
 
 // A queue that was just made is not called changed.
 func TestQueueIsMadeOnce(t *testing.T) {
-	for want, n := range map[string]api.Node{"build: made": unmade{apitest.New()}, "build: changed": apitest.New()} {
+	for want, n := range map[string]api.Node{"build: made": missingQueue{apitest.New()}, "build: changed": apitest.New()} {
 		if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code != exitOK || !strings.Contains(errs, want) {
 			t.Errorf("%d, %q, want %q", code, errs, want)
 		}

@@ -28,8 +28,8 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "node.sock")
 }
 
-// served opens the window of n at a socket, until the test ends or stop is called.
-func served(t *testing.T, n api.Node, socket string) (stop func()) {
+// newServedNode opens the window of n at a socket, until the test ends or stop is called.
+func newServedNode(t *testing.T, n api.Node, socket string) (stop func()) {
 	t.Helper()
 	l, err := api.Listen(socket)
 	if err != nil {
@@ -57,7 +57,7 @@ func served(t *testing.T, n api.Node, socket string) (stop func()) {
 func command(t *testing.T, n api.Node, args ...string) (code int, out, errs string) {
 	t.Helper()
 	socket := socketPath(t)
-	served(t, n, socket)
+	newServedNode(t, n, socket)
 	w, o, e := testWorld()
 	w.clock = clock.NewManual(apitest.Start).Clock()
 	code = execute(t.Context(), w, append(args, "--socket", socket))
@@ -74,7 +74,7 @@ func same(t *testing.T, got, want string) {
 
 func ago(d time.Duration) *time.Time { return new(apitest.Start.Add(-d)) }
 
-var someMesh = []node.Peer{
+var testSummary = []node.Peer{
 	{Name: "ridge-02", ID: "12D3KooA", State: "CONNECTED", Liveness: "ALIVE", Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true, RTT: 0.012, Loss: 0.001, LastSeen: ago(0), Roles: []string{"work"}},
 	{Name: "field-07", ID: "12D3KooB", State: "CONNECTED", Liveness: "SUSPECT", Path: "quic /ip4/198.51.100.1/udp/4001/quic-v1/p2p/12D3KooR/p2p-circuit", Relay: "pop-sea", RTT: 0.412, Loss: 0.184, Queued: 240, LastSeen: ago(9 * time.Second), Alias: "烽火台"},
 	{Name: "field-08", ID: "12D3KooC", State: "OFFLINE", Liveness: "ALIVE", LastSeen: ago(time.Hour)},
@@ -86,7 +86,7 @@ var someMesh = []node.Peer{
 // TestPeersAreOneTable holds the table of peers, and that peers alone is the list.
 func TestPeersAreOneTable(t *testing.T) {
 	n := apitest.New()
-	n.Known = someMesh
+	n.Known = testSummary
 	want := `
 PEER               STATE      PATH             RTT   LOSS  QUEUED  LAST SEEN
 ridge-02           CONNECTED  quic direct     12ms   0.1%       0         0s
@@ -109,7 +109,7 @@ field-11           BLOCKED    -                  -      -       0          -
 	if _, out, _ := command(t, n, "peers", "-o", "wide"); !strings.Contains(out, "p2p-circuit") || !strings.Contains(out, "MEMBER") {
 		t.Errorf("wide:\n%s", out)
 	}
-	if _, out, _ := command(t, n, "peers", "-o", "jsonl"); strings.Count(out, "\n") != len(someMesh) || !strings.Contains(out, `"liveness":"SUSPECT"`) {
+	if _, out, _ := command(t, n, "peers", "-o", "jsonl"); strings.Count(out, "\n") != len(testSummary) || !strings.Contains(out, `"liveness":"SUSPECT"`) {
 		t.Errorf("jsonl:\n%s", out)
 	}
 }
@@ -117,7 +117,7 @@ field-11           BLOCKED    -                  -      -       0          -
 // TestStatusTellsWarningsFirstAndOnce holds the order of the status.
 func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
 	n := status{apitest.New()}
-	n.Known = someMesh[:1]
+	n.Known = testSummary[:1]
 	n.Mesh = &node.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []string{"2 dead letters (balefire-node dlq ls)", "one relay carries all"}}
 	code, out, errs := command(t, n, "status")
 	if code != exitOK || errs != "" {
@@ -315,7 +315,7 @@ func TestTheGate(t *testing.T) {
 			n := apitest.New()
 			args := strings.Fields(tt.args)
 			socket := socketPath(t)
-			served(t, n, socket)
+			newServedNode(t, n, socket)
 			w, out, errs := testWorld()
 			w.clock, w.environ = clock.NewManual(apitest.Start).Clock(), []string{"BALEFIRE_SOCKET=" + socket}
 			if args[0] == "__complete" {
@@ -377,7 +377,7 @@ func TestFollowingSurvivesARestart(t *testing.T) {
 	socket := socketPath(t)
 	first, second := apitest.New(), apitest.New()
 	first.Happens, second.Happens = make(chan node.EventPage), make(chan node.EventPage)
-	stop := served(t, first, socket)
+	stop := newServedNode(t, first, socket)
 	w, _, _ := testWorld()
 	out, errs := make(lineWriter, 100), make(lineWriter, 100)
 	w.out, w.err = out, errs
@@ -388,7 +388,7 @@ func TestFollowingSurvivesARestart(t *testing.T) {
 	out.want(t, `{"seq":5,`)
 	stop()
 	errs.want(t, "the node is away")
-	served(t, second, socket)
+	newServedNode(t, second, socket)
 	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(6)}, Next: 6} // asked for what comes after 5
 	errs.want(t, "numbers begin again")
 	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}

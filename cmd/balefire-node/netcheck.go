@@ -12,23 +12,23 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func netcheckCommand(w *world) *cobra.Command {
+func netcheckCommand(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "netcheck", Short: "Show what this machine's network allows",
 		Long: `Show what the node found out about its network by working in it: what it means and
 what to do about it first, then what was seen. It asks nobody outside the mesh.`,
 		Example: "  balefire-node netcheck\n  balefire-node netcheck -o json", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.NetCheck, error) { return c.NetCheck(ctx) })
+			n, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.NetCheck, error) { return c.NetCheck(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: n, human: func(p *paper) { tellNet(p, n) }})
+			return w.show(view{value: n, human: func(p *printer) { printNet(p, n) }})
 		},
 	}
 }
 
-func tellNet(p *paper, n node.NetCheck) {
+func printNet(p *printer, n node.NetCheck) {
 	for _, f := range n.Findings {
 		p.line("! %s", f)
 	}
@@ -36,10 +36,10 @@ func tellNet(p *paper, n node.NetCheck) {
 		p.line("nothing is in the way")
 	}
 	p.line("")
-	p.line("QUIC (UDP)    %s", seen(n.UDP))
-	p.line("TCP           %s", seen(n.TCP))
-	p.line("IPv6          %s", yes(n.IPv6))
-	p.line("NAT           %s", natWords(n.NAT))
+	p.line("QUIC (UDP)    %s", connectionSeen(n.UDP))
+	p.line("TCP           %s", connectionSeen(n.TCP))
+	p.line("IPv6          %s", yesNo(n.IPv6))
+	p.line("NAT           %s", natTexts(n.NAT))
 	for _, o := range n.Observed {
 		p.line("seen at       %s  by %s", o.Addr, strings.Join(o.By, ", "))
 	}
@@ -49,8 +49,8 @@ func tellNet(p *paper, n node.NetCheck) {
 	if n.Public != "" {
 		p.line("from outside  %s", n.Public)
 	}
-	tellRelays(p, n)
-	p.line("mDNS          %s%s", cmp.Or(n.MDNS, "off"), strangers(n.Strangers))
+	printRelays(p, n)
+	p.line("mDNS          %s%s", cmp.Or(n.MDNS, "off"), nonMembers(n.Strangers))
 	if n.DHT < 0 {
 		p.line("DHT           off")
 	} else {
@@ -67,28 +67,28 @@ func tellNet(p *paper, n node.NetCheck) {
 	}
 }
 
-func tellRelays(p *paper, n node.NetCheck) {
+func printRelays(p *printer, n node.NetCheck) {
 	for _, r := range n.Reservations {
-		p.line("relay         %s  reserved for %s  score %s", r.Relay, brief(r.Until.Sub(p.world.clock.Now())), threeDigits(r.Score))
+		p.line("relay         %s  reserved for %s  score %s", r.Relay, formatDuration(r.Until.Sub(p.world.clock.Now())), formatScore(r.Score))
 	}
 	if len(n.Reservations) == 0 {
 		p.line("relay         none reserved")
 	}
 	if r := n.Relaying; r != nil {
-		p.line("relays        %d reservations, %d circuits, %s carried for others", r.Reservations, r.Circuits, size(r.Bytes))
+		p.line("relays        %d reservations, %d circuits, %s carried for others", r.Reservations, r.Circuits, formatSize(r.Bytes))
 	}
 }
 
-// seen says whether a kind of connection is there. That there is none says little
+// connectionSeen says whether a kind of connection is there. That there is none says little
 // of the network when nobody was dialled that way.
-func seen(b bool) string {
+func connectionSeen(b bool) string {
 	if b {
 		return "works"
 	}
 	return "no connection uses it now"
 }
 
-func natWords(kind string) string {
+func natTexts(kind string) string {
 	switch kind {
 	case "none":
 		return "none: others reach this machine at its own address"
@@ -100,7 +100,7 @@ func natWords(kind string) string {
 	return "unknown: too few peers have told where they see this machine"
 }
 
-func strangers(n int) string {
+func nonMembers(n int) string {
 	if n == 0 {
 		return ""
 	}

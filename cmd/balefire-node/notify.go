@@ -9,8 +9,8 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// tellManager tells the service manager how the node is, where there is one.
-func tellManager(log *slog.Logger, states ...string) {
+// notifyManager tells the service manager how the node is, where there is one.
+func notifyManager(log *slog.Logger, states ...string) {
 	if _, err := sd.SdNotify(false, strings.Join(states, "\n")); err != nil {
 		log.Warn("the service manager could not be told", "err", err)
 	}
@@ -41,7 +41,7 @@ func (d *daemon) watchdog(ctx context.Context) {
 		if n := d.running.Load(); n != nil { // one that is being opened takes its time
 			n.Status(ctx)
 		}
-		tellManager(d.log, sd.SdNotifyWatchdog)
+		notifyManager(d.log, sd.SdNotifyWatchdog)
 		select {
 		case <-ctx.Done():
 			return

@@ -4,13 +4,13 @@ package main
 
 import "os"
 
-// reloadSignals is a signal that never comes: Notify without one would take all.
-func reloadSignals() []os.Signal { return []os.Signal{never{}} }
+// reloadSignals is a signal that is never sent: Notify without arguments would relay every signal.
+func reloadSignals() []os.Signal { return []os.Signal{neverSignal{}} }
 
-type never struct{}
+type neverSignal struct{}
 
-func (never) Signal()        {}
-func (never) String() string { return "never" }
+func (neverSignal) Signal()        {}
+func (neverSignal) String() string { return "never" }
 
-// unread is not known here.
-func unread(*os.File) bool { return false }
+// hasUnread always reports false on these systems.
+func hasUnread(*os.File) bool { return false }

@@ -17,13 +17,13 @@ import (
 // A pair is two nodes of a new mesh in this process, on loopback, with NutsDB
 // in a temporary folder. demo and bench try the real thing on it.
 type pair struct {
-	dir                string
-	sender, receiver   *local
-	senderN, receiverN string // their names
+	dir                      string
+	sender, receiver         *localNode
+	senderName, receiverName string // their names
 }
 
-// A local is a node in this process that can be stopped and started.
-type local struct {
+// A localNode is a node in this process that can be stopped and started.
+type localNode struct {
 	cfg    node.Config
 	node   *node.Node
 	cancel context.CancelFunc
@@ -33,7 +33,7 @@ type local struct {
 // newPair makes, joins and starts both. The receiver serves handlers for the
 // sender.
 func newPair(ctx context.Context, engine string, log *slog.Logger, handlers ...node.HandlerSpec) (_ *pair, err error) {
-	p := &pair{senderN: "alpha", receiverN: "beta"}
+	p := &pair{senderName: "alpha", receiverName: "beta"}
 	if p.dir, err = os.MkdirTemp("", "balefire-"); err != nil {
 		return nil, err
 	}
@@ -42,35 +42,35 @@ func newPair(ctx context.Context, engine string, log *slog.Logger, handlers ...n
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if p.sender, err = p.local(p.senderN, engine, log); err != nil {
+	if p.sender, err = p.newNode(p.senderName, engine, log); err != nil {
 		return nil, err
 	}
-	if p.receiver, err = p.local(p.receiverN, engine, log); err != nil {
+	if p.receiver, err = p.newNode(p.receiverName, engine, log); err != nil {
 		return nil, err
 	}
 	p.receiver.cfg.Handlers = handlers
-	if _, err := node.Init(node.InitOptions{Dir: p.sender.cfg.Dir, Name: p.senderN, NewMesh: true}); err != nil {
+	if _, err := node.Init(node.InitOptions{Dir: p.sender.cfg.Dir, Name: p.senderName, NewMesh: true}); err != nil {
 		return nil, err
 	}
 	if err := p.sender.start(ctx); err != nil {
 		return nil, err
 	}
-	inv, err := p.sender.node.Invite(ctx, node.InviteOptions{Name: p.receiverN})
+	inv, err := p.sender.node.Invite(ctx, node.InviteOptions{Name: p.receiverName})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := node.Join(ctx, p.receiver.cfg, inv.Ticket, p.receiverN); err != nil {
+	if _, err := node.Join(ctx, p.receiver.cfg, inv.Ticket, p.receiverName); err != nil {
 		return nil, err
 	}
 	return p, p.receiver.start(ctx)
 }
 
-func (p *pair) local(name, engine string, log *slog.Logger) (*local, error) {
+func (p *pair) newNode(name, engine string, log *slog.Logger) (*localNode, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	return &local{cfg: node.Config{
+	return &localNode{cfg: node.Config{
 		Dir: filepath.Join(p.dir, name), Logger: log, Version: version, Store: node.StoreConfig{Engine: engine, Segment: 8 << 20},
 		Net: node.NetConfig{Listen: []string{fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", port), fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port)}},
 	}}, nil
@@ -79,7 +79,7 @@ func (p *pair) local(name, engine string, log *slog.Logger) (*local, error) {
 // close stops both nodes and leaves nothing behind.
 func (p *pair) close() error {
 	var errs []error
-	for _, l := range []*local{p.receiver, p.sender} {
+	for _, l := range []*localNode{p.receiver, p.sender} {
 		if l != nil {
 			errs = append(errs, l.stop())
 		}
@@ -98,7 +98,7 @@ func freePort() (int, error) {
 }
 
 // start opens and runs the node and returns when it is ready.
-func (l *local) start(ctx context.Context) (err error) {
+func (l *localNode) start(ctx context.Context) (err error) {
 	if l.node, err = node.New(l.cfg); err != nil {
 		return err
 	}
@@ -120,11 +120,11 @@ func (l *local) start(ctx context.Context) (err error) {
 }
 
 // stop stops the node gracefully.
-func (l *local) stop() error {
+func (l *localNode) stop() error {
 	if l.cancel == nil {
 		return nil
 	}
 	l.cancel()
 	l.cancel = nil
-	return ctxless(<-l.done)
+	return dropCanceled(<-l.done)
 }

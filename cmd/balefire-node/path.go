@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func pathCommand(w *world) *cobra.Command {
+func pathCommand(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "path PEER", Short: "Explain how a peer is reached, and why so",
 		Long: `Show every way to a peer that this node knows, with what was measured on it and how
@@ -18,21 +18,21 @@ it scores; which one is used, and why; and what became of the attempts to get pa
 the NATs between the two.`,
 		Example: "  balefire-node path laptop\n  balefire-node path laptop -o wide", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.PathReport, error) { return c.Path(ctx, args[0]) })
+			r, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.PathReport, error) { return c.Path(ctx, args[0]) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: r, human: func(p *paper) { tellPath(p, r) }})
+			return w.show(view{value: r, human: func(p *printer) { tellPath(p, r) }})
 		},
 	}
 }
 
-func tellPath(p *paper, r node.PathReport) {
+func tellPath(p *printer, r node.PathReport) {
 	w, state := p.world, "not connected"
 	if r.Connected {
 		state = "connected"
 	}
-	p.line("%s  %s  %s", r.Peer, short(r.ID), state)
+	p.line("%s  %s  %s", r.Peer, shortID(r.ID), state)
 	if r.Why != "" {
 		p.line("because  %s", r.Why)
 	}
@@ -52,15 +52,15 @@ func tellPath(p *paper, r node.PathReport) {
 	p.line("")
 	t := newTable(num("AGO"), col("HOLE PUNCH"), num("TOOK"))
 	for _, h := range r.Punches {
-		t.row(w.ago(&h.Time), h.Result, lasted(h.Took))
+		t.row(w.ago(&h.Time), h.Result, formatSeconds(h.Took))
 	}
 	p.table(t)
 }
 
-func candidateRow(w *world, c node.PathCandidate) []any {
+func candidateRow(w *app, c node.PathCandidate) []any {
 	addr := c.Addr
 	if !w.wide() {
-		addr = cut(addr, 64)
+		addr = truncate(addr, 64)
 	}
 	used, way, state := " ", c.Network+" direct", "known"
 	if c.InUse {
@@ -69,15 +69,15 @@ func candidateRow(w *world, c node.PathCandidate) []any {
 	if c.Relay != "" {
 		way = "relay " + c.Relay
 	}
-	rtt, loss, rate, score := lasted(c.RTT), "", "", ""
+	rtt, loss, rate, score := formatSeconds(c.RTT), "", "", ""
 	if c.Connected {
 		state, loss = "connected", percent(c.Loss)
 	}
 	if c.Rate > 0 {
-		rate = size(c.Rate) + "/s"
+		rate = formatSize(c.Rate) + "/s"
 	}
 	if c.Score != 0 {
-		score = threeDigits(c.Score)
+		score = formatScore(c.Score)
 	}
 	return []any{used, way, state, rtt, loss, rate, score, w.ago(c.Since), addr, strings.Join(c.Terms, ", ")}
 }

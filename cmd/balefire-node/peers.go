@@ -10,19 +10,19 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func peersCommand(w *world) *cobra.Command {
+func peersCommand(w *app) *cobra.Command {
 	c := group("peers", "Look at the other machines of the mesh",
 		"Look at the other machines that this node knows, and decide about them here.\nA peer is named by its name or its id.",
 		peersList(w), peersShow(w), peersPending(w), peersAccept(w), peersName(w),
-		peersAct(w, "block", "Refuse everything from a peer and send it nothing", "blocked: nothing goes to it or comes from it", false, (*client.Client).Block),
-		peersAct(w, "unblock", "Allow a blocked peer again", "allowed again", false, (*client.Client).Unblock),
-		peersAct(w, "forget", "Remove what is known about a peer", "forgotten; it comes back when it is introduced again", true, (*client.Client).Forget),
+		peerAction(w, "block", "Refuse everything from a peer and send it nothing", "blocked: nothing goes to it or comes from it", false, (*client.Client).Block),
+		peerAction(w, "unblock", "Allow a blocked peer again", "allowed again", false, (*client.Client).Unblock),
+		peerAction(w, "forget", "Remove what is known about a peer", "forgotten; it comes back when it is introduced again", true, (*client.Client).Forget),
 		peersRevoke(w))
 	c.Example = "  balefire-node peers\n  balefire-node peers show laptop\n  balefire-node peers pending"
 	return c
 }
 
-func peersList(w *world) *cobra.Command {
+func peersList(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the peers",
 		Long: `List the peers: how each is reached now, how fast, what is lost on the way, what
@@ -35,15 +35,15 @@ reaches, LEFT one that said goodbye.`,
 	}
 }
 
-func (w *world) listPeers(cmd *cobra.Command) error {
-	peers, err := ask(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Peer, error) { return c.Peers(ctx) })
+func (w *app) listPeers(cmd *cobra.Command) error {
+	peers, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Peer, error) { return c.Peers(ctx) })
 	if err != nil {
 		return err
 	}
-	return w.show(view{value: node.Page[node.Peer]{Items: peers}, lines: lines(peers), human: func(p *paper) { p.table(peerTable(w, peers)) }})
+	return w.show(view{value: node.Page[node.Peer]{Items: peers}, lines: lines(peers), human: func(p *printer) { p.table(peerTable(w, peers)) }})
 }
 
-func peerTable(w *world, peers []node.Peer) *table {
+func peerTable(w *app, peers []node.Peer) *table {
 	t := newTable(col("PEER"), col("STATE"), col("PATH"), num("RTT"), num("LOSS"), num("QUEUED"), num("LAST SEEN"),
 		wideOnly("MEMBER"), wideOnly("ADDRESS"), wideOnly("ROLES"), wideOnly("ID"))
 	for _, p := range peers {
@@ -51,7 +51,7 @@ func peerTable(w *world, peers []node.Peer) *table {
 		if p.State == stateConnected {
 			loss = percent(p.Loss)
 		}
-		t.row(peerName(p), peerState(p), cut(pathWord(p), 48), lasted(p.RTT), loss, p.Queued, w.ago(p.LastSeen),
+		t.row(peerName(p), peerState(p), truncate(formatPath(p), 48), formatSeconds(p.RTT), loss, p.Queued, w.ago(p.LastSeen),
 			p.Liveness, p.Path, strings.Join(p.Roles, ","), p.ID)
 	}
 	return t
@@ -79,8 +79,8 @@ func peerState(p node.Peer) string {
 	return p.State
 }
 
-// pathWord says in two words how a peer is reached.
-func pathWord(p node.Peer) string {
+// formatPath says in two words how a peer is reached.
+func formatPath(p node.Peer) string {
 	network, _, _ := strings.Cut(p.Path, " ")
 	switch {
 	case p.Relay != "":
@@ -91,20 +91,20 @@ func pathWord(p node.Peer) string {
 	return p.Path
 }
 
-func peersShow(w *world) *cobra.Command {
+func peersShow(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "show PEER", Short: "Show one peer",
 		Example: "  balefire-node peers show laptop", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			peer, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.Peer, error) { return c.Peer(ctx, args[0]) })
+			peer, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Peer, error) { return c.Peer(ctx, args[0]) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: peer, human: func(p *paper) {
+			return w.show(view{value: peer, human: func(p *printer) {
 				p.line("%s  %s  %s", peerName(peer), peerState(peer), peer.ID)
 				p.line("roles        %s", strings.Join(peer.Roles, ", "))
 				if peer.Path != "" {
-					p.line("path         %s  %s  rtt %s  loss %s", pathWord(peer), peer.Path, orDash(lasted(peer.RTT)), percent(peer.Loss))
+					p.line("path         %s  %s  rtt %s  loss %s", formatPath(peer), peer.Path, orDash(formatSeconds(peer.RTT)), percent(peer.Loss))
 				}
 				if peer.Liveness != "" {
 					p.line("members say  %s", peer.Liveness)
@@ -114,7 +114,7 @@ func peersShow(w *world) *cobra.Command {
 					p.line("last seen    %s ago", w.ago(peer.LastSeen))
 				}
 				if peer.CertUntil != nil {
-					p.line("certificate  until %s", clockTime(*peer.CertUntil))
+					p.line("certificate  until %s", formatTime(*peer.CertUntil))
 				}
 				for _, a := range peer.Addrs {
 					p.line("address      %s", a)
@@ -124,8 +124,8 @@ func peersShow(w *world) *cobra.Command {
 	}
 }
 
-// peersAct is a command that changes what this node thinks of one peer.
-func peersAct(w *world, verb, doc, done string, final bool, act func(*client.Client, context.Context, string) error) *cobra.Command {
+// peerAction is a command that changes what this node thinks of one peer.
+func peerAction(w *app, verb, doc, done string, final bool, act func(*client.Client, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " PEER", Short: doc,
 		Example: "  balefire-node peers " + verb + " laptop", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
@@ -135,14 +135,14 @@ func peersAct(w *world, verb, doc, done string, final bool, act func(*client.Cli
 					return err
 				}
 			}
-			if err := tell(cmd, w, func(ctx context.Context, c *client.Client) error { return act(c, ctx, args[0]) }); err != nil {
+			if err := do(cmd, w, func(ctx context.Context, c *client.Client) error { return act(c, ctx, args[0]) }); err != nil {
 				return err
 			}
-			w.say("%s is %s", args[0], done)
+			w.infof("%s is %s", args[0], done)
 			return nil
 		},
 	}
 }
 
 // wide reports whether the widest table is asked for.
-func (w *world) wide() bool { return w.flags.output == formatWide }
+func (w *app) wide() bool { return w.flags.output == formatWide }

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	pingCount    = 4               // without -c
-	pingPatience = 5 * time.Second // for one answer
+	pingCount   = 4               // without -c
+	pingTimeout = 5 * time.Second // for one answer
 )
 
-func pingCommand(w *world) *cobra.Command {
+func pingCommand(w *app) *cobra.Command {
 	g := pinger{w: w}
 	c := &cobra.Command{
 		Use: "ping PEER", Short: "Ask a peer for an answer, and see the way that it takes",
@@ -32,7 +32,7 @@ With --until-direct it goes on until the answer comes without a relay in between
 which takes a moment when both sides sit behind NATs, and ends with 0 then. It ends
 with 6 when --timeout or -c is over before: path PEER says why.`,
 		Example:     "  balefire-node ping laptop\n  balefire-node ping laptop --until-direct --timeout 30s",
-		Annotations: map[string]string{waits: "yes"}, Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
+		Annotations: map[string]string{annotationWaits: "yes"}, Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case g.count < 0:
@@ -53,19 +53,19 @@ with 6 when --timeout or -c is over before: path PEER says why.`,
 
 // A pinger asks one peer for answers.
 type pinger struct {
-	w        *world
+	w        *app
 	count    int // 0: without end
 	interval time.Duration
 	direct   bool // end with the first that came direct
 
 	peer   string
 	client *client.Client
-	pongs  asOne[node.Pong]
+	pongs  collector[node.Pong]
 	start  time.Duration // on the monotonic clock
 }
 
 func (g *pinger) run(cmd *cobra.Command, peer string) (err error) {
-	ctx, cancel := g.w.within(cmd.Context())
+	ctx, cancel := g.w.withTimeout(cmd.Context())
 	defer cancel()
 	if g.client, err = g.w.node(); err != nil {
 		return err
@@ -83,16 +83,16 @@ func (g *pinger) loop(ctx context.Context) error {
 		pong, err := g.once(ctx)
 		switch {
 		case ctx.Err() != nil:
-		case err != nil && hopeless(err):
+		case err != nil && isPermanent(err):
 			return err
 		case err != nil:
-			g.w.say("no pong from %s: %s", g.peer, clean(err.Error()))
+			g.w.infof("no pong from %s: %s", g.peer, sanitize(err.Error()))
 		default:
-			if err := g.pongs.add(pong, func(p *paper) { p.line("%s", pongLine(pong)) }); err != nil {
+			if err := g.pongs.add(pong, func(p *printer) { p.line("%s", pongLine(pong)) }); err != nil {
 				return err
 			}
 			if g.direct && pong.Direct {
-				g.w.say("direct path after %s", brief(g.w.clock.Mono()-g.start))
+				g.w.infof("direct path after %s", formatDuration(g.w.clock.Mono()-g.start))
 				return nil
 			}
 		}
@@ -100,37 +100,37 @@ func (g *pinger) loop(ctx context.Context) error {
 			break
 		}
 	}
-	return g.verdict(ctx)
+	return g.result(ctx)
 }
 
 // once asks once, and says that it does when the answer is long in coming.
 func (g *pinger) once(ctx context.Context) (node.Pong, error) {
-	ctx, cancel := context.WithTimeout(ctx, pingPatience)
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	defer g.w.patience("waiting for a pong from " + g.peer)()
+	defer g.w.showWaiting("waiting for a pong from " + g.peer)()
 	return g.client.Ping(ctx, g.peer)
 }
 
-// verdict is how a run ended that did not find what it waited for.
-func (g *pinger) verdict(ctx context.Context) error {
+// result is how a run ended that did not find what it waited for.
+func (g *pinger) result(ctx context.Context) error {
 	hint := "see why: balefire-node path " + g.peer
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err()
 	case len(g.pongs.items) == 0:
-		return &codedError{exitTimeout, fmt.Errorf("no pong from %s in %s; %s", g.peer, brief(g.w.clock.Mono()-g.start), hint)}
+		return &codedError{exitTimeout, fmt.Errorf("no pong from %s in %s; %s", g.peer, formatDuration(g.w.clock.Mono()-g.start), hint)}
 	case g.direct:
 		last := g.pongs.items[len(g.pongs.items)-1]
-		return &codedError{exitTimeout, fmt.Errorf("no direct path to %s in %s: it is reached through %s; %s", g.peer, brief(g.w.clock.Mono()-g.start), cmp.Or(last.Relay, "a relay"), hint)}
+		return &codedError{exitTimeout, fmt.Errorf("no direct path to %s in %s: it is reached through %s; %s", g.peer, formatDuration(g.w.clock.Mono()-g.start), cmp.Or(last.Relay, "a relay"), hint)}
 	}
 	return nil
 }
 
 func pongLine(p node.Pong) string {
 	if p.Direct {
-		return fmt.Sprintf("pong from %s direct %s  rtt %s", p.Peer, hostPort(p.Path), lasted(p.RTT))
+		return fmt.Sprintf("pong from %s direct %s  rtt %s", p.Peer, hostPort(p.Path), formatSeconds(p.RTT))
 	}
-	return fmt.Sprintf("pong from %s via relay %s  rtt %s", p.Peer, orDash(p.Relay), lasted(p.RTT))
+	return fmt.Sprintf("pong from %s via relay %s  rtt %s", p.Peer, orDash(p.Relay), formatSeconds(p.RTT))
 }
 
 // hostPort writes a network and a plain multiaddr as people know addresses: quic

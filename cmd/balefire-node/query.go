@@ -60,7 +60,7 @@ func (f *queryFlags) add(c *cobra.Command, list bool) {
 		fs.IntVar(&f.q.Limit, "limit", 50, "entries of a page, at most 1000")
 		fs.StringVar(&f.q.Cursor, "cursor", "", "continue after this page")
 		fs.BoolVar(&f.all, "all", false, "all pages")
-		fs.StringVar(&f.sort, "sort", sortAge, "sort what is listed by "+oneOfWords(sortNames())+"; by age the newest is first")
+		fs.StringVar(&f.sort, "sort", sortAge, "sort what is listed by "+joinOr(sortNames())+"; by age the newest is first")
 		fs.BoolVar(&f.reverse, "reverse", false, "the other way round: by age the oldest first")
 	}
 }
@@ -77,7 +77,7 @@ func (f *queryFlags) chosen(cmd *cobra.Command) bool {
 
 // ids returns the tasks that are named, or those that the flags choose among such with a
 // state that may be.
-func (f *queryFlags) ids(cmd *cobra.Command, w *world, named []string, may func(proto.TaskState) bool) ([]string, error) {
+func (f *queryFlags) ids(cmd *cobra.Command, w *app, named []string, may func(proto.TaskState) bool) ([]string, error) {
 	switch {
 	case len(named) > 0 && f.chosen(cmd):
 		return nil, usage("ids and flags that choose tasks: give one of them")
@@ -95,7 +95,7 @@ func (f *queryFlags) ids(cmd *cobra.Command, w *world, named []string, may func(
 	}
 	for _, s := range q.States {
 		if !may(s) {
-			return nil, usage("--state %s: %s takes only %s", s.Name(), cmd.CommandPath(), stateWords(taskStates(may)))
+			return nil, usage("--state %s: %s takes only %s", s.Name(), cmd.CommandPath(), joinStates(taskStates(may)))
 		}
 	}
 	c, err := w.node()
@@ -111,7 +111,7 @@ func (f *queryFlags) ids(cmd *cobra.Command, w *world, named []string, may func(
 	return ids, err
 }
 
-func stateWords(states []proto.TaskState) string {
+func joinStates(states []proto.TaskState) string {
 	var names []string
 	for _, s := range states {
 		names = append(names, s.Name())
@@ -133,23 +133,23 @@ func (f *queryFlags) query(now time.Time) (node.Query, error) {
 		return q, usage("--role %.20q: it is home or owner", q.Role)
 	}
 	if f.sort != "" && !slices.Contains(sortNames(), f.sort) {
-		return q, usage("--sort %.20q: it is %s", f.sort, oneOfWords(sortNames()))
+		return q, usage("--sort %.20q: it is %s", f.sort, joinOr(sortNames()))
 	}
 	if f.paged && (q.Limit < 1 || q.Limit > maxLimit) {
 		return q, usage("--limit %d: it is 1 to %d entries of one page; --all takes all pages", q.Limit, maxLimit)
 	}
 	q.Oldest = f.reverse && f.sort == sortAge
 	var err error
-	if q.Before, err = longAgo("before", f.before, now); err != nil {
+	if q.Before, err = parsePast("before", f.before, now); err != nil {
 		return q, err
 	}
-	q.After, err = longAgo("since", f.since, now)
+	q.After, err = parsePast("since", f.since, now)
 	return q, err
 }
 
 // pages fetches one page of a list, or all of them as one.
-func (f *queryFlags) pages(ctx context.Context, w *world, q node.Query, fetch func(context.Context, node.Query) (node.Page[node.Task], error)) (node.Page[node.Task], error) {
-	ctx, cancel := w.within(ctx)
+func (f *queryFlags) pages(ctx context.Context, w *app, q node.Query, fetch func(context.Context, node.Query) (node.Page[node.Task], error)) (node.Page[node.Task], error) {
+	ctx, cancel := w.withTimeout(ctx)
 	defer cancel()
 	if f.all {
 		q.Limit = maxLimit
@@ -173,8 +173,8 @@ func (f *queryFlags) pages(ctx context.Context, w *world, q node.Query, fetch fu
 	return page, err
 }
 
-// oneOfWords writes a choice: a, b or c.
-func oneOfWords(words []string) string {
+// joinOr writes a choice: a, b or c.
+func joinOr(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func queueCommand(w *world) *cobra.Command {
+func queueCommand(w *app) *cobra.Command {
 	return group("queue", "Look at shared queues, set them and move their homes",
 		`A shared queue is worked on by whichever node can: send queue:NAME KIND. Its home
 is the one node that decides who runs what; settings are made there.`,
@@ -21,48 +21,48 @@ is the one node that decides who runs what; settings are made there.`,
 		queuePause(w), queueResume(w), queueUnblock(w), queueDrain(w), queueHandOff(w), queueSeize(w))
 }
 
-// askShared is ask for what only a node answers that knows shared queues.
-func askShared[T any](cmd *cobra.Command, w *world, question func(context.Context, *client.Client) (T, error)) (T, error) {
-	v, err := ask(cmd, w, question)
+// callShared is ask for what only a node answers that knows shared queues.
+func callShared[T any](cmd *cobra.Command, w *app, question func(context.Context, *client.Client) (T, error)) (T, error) {
+	v, err := call(cmd, w, question)
 	if p, ok := errors.AsType[*api.Problem](err); ok && p.Unrouted() {
 		return v, &codedError{exitNotFound, errors.New("this node knows no shared queues: the program that runs is older than this command; start the node again with this version")}
 	}
 	return v, err
 }
 
-// askQueue puts one question about one queue.
-func askQueue(cmd *cobra.Command, w *world, name string, question func(*client.Client, context.Context, string) (node.Queue, error)) (node.Queue, error) {
-	return askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Queue, error) { return question(c, ctx, name) })
+// callQueue puts one question about one queue.
+func callQueue(cmd *cobra.Command, w *app, name string, question func(*client.Client, context.Context, string) (node.Queue, error)) (node.Queue, error) {
+	return callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Queue, error) { return question(c, ctx, name) })
 }
 
 var oneQueue = exactly(1, "the name of a queue")
 
-func queueList(w *world) *cobra.Command {
+func queueList(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the shared queues that this node knows",
 		Long: `List the shared queues that this node knows. How many tasks wait and are owned is
 known at the home of a queue alone: elsewhere there is a dash.`,
 		Example: "  balefire-node queue ls\n  balefire-node queue ls -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			qs, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Queue, error) { return c.Queues(ctx) })
+			qs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Queue, error) { return c.Queues(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Queue]{Items: qs}, lines: lines(qs), human: func(p *paper) { p.table(queueTable(w, qs)) }})
+			return w.show(view{value: node.Page[node.Queue]{Items: qs}, lines: lines(qs), human: func(p *printer) { p.table(queueTable(w, qs)) }})
 		},
 	}
 }
 
-func queueTable(w *world, qs []node.Queue) *table {
+func queueTable(w *app, qs []node.Queue) *table {
 	t := newTable(col("QUEUE"), col("HOME"), col("STATE"), col("STRATEGY"), num("WAITING"), num("OWNED"), num("MEMBERS"),
 		wideOnly("GOING"), wideOnly("LIMIT"), wideOnly("PER NODE"), wideOnly("GENERATION"), wideOnly("CHANGED"), wideOnly("HOME ID"))
 	for _, q := range qs {
 		var waiting, owned, members, going any = "", "", "", ""
 		if q.Here {
-			waiting, owned, members, going = q.Waiting, q.Owned, workers(q.Members), q.Going
+			waiting, owned, members, going = q.Waiting, q.Owned, availableMembers(q.Members), q.Going
 		}
 		t.row(q.Name, homeName(q), queueState(q), q.Strategy, waiting, owned, members,
-			going, limitWord(q.Concurrency), limitWord(q.NodeConcurrency), q.Generation, w.ago(q.Changed), q.HomeID)
+			going, formatLimit(q.Concurrency), formatLimit(q.NodeConcurrency), q.Generation, w.ago(q.Changed), q.HomeID)
 	}
 	return t
 }
@@ -88,8 +88,8 @@ func queueState(q node.Queue) string {
 	return "open"
 }
 
-// workers counts the members that may be given work.
-func workers(ms []node.QueueMember) int {
+// availableMembers counts the members that may be given work.
+func availableMembers(ms []node.QueueMember) int {
 	n := 0
 	for _, m := range ms {
 		if m.Alive && !m.Draining {
@@ -99,31 +99,31 @@ func workers(ms []node.QueueMember) int {
 	return n
 }
 
-// limitWord writes a limit; 0 is none.
-func limitWord(n int) string {
+// formatLimit writes a limit; 0 is none.
+func formatLimit(n int) string {
 	if n == 0 {
 		return ""
 	}
 	return fmt.Sprint(n)
 }
 
-func queueShow(w *world) *cobra.Command {
+func queueShow(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "show QUEUE", Short: "Show a queue: what waits, its rules and who works on it",
 		Long: `Show where the home of a queue is, what waits there, its rules and its members. When
 its home is gone this says so first: what waits for it, and what can be done.`,
 		Example: "  balefire-node queue show build\n  balefire-node queue show build -o yaml", Args: oneQueue, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q, err := askQueue(cmd, w, args[0], (*client.Client).Queue)
+			q, err := callQueue(cmd, w, args[0], (*client.Client).Queue)
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: q, human: func(p *paper) { tellQueue(p, q) }})
+			return w.show(view{value: q, human: func(p *printer) { printQueue(p, q) }})
 		},
 	}
 }
 
-func tellQueue(p *paper, q node.Queue) {
+func printQueue(p *printer, q node.Queue) {
 	w := p.world
 	if a := q.Alarm; a != nil {
 		p.line("! %s", a.Text)
@@ -136,17 +136,17 @@ func tellQueue(p *paper, q node.Queue) {
 		row("seized", "from %s, which is no home any more: when it comes back it hands over what it has", q.SeizedFrom)
 	}
 	if q.Here {
-		row("tasks", "%d waiting  %d owned%s", q.Waiting, q.Owned, goingWord(q.Going))
+		row("tasks", "%d waiting  %d owned%s", q.Waiting, q.Owned, formatMoving(q.Going))
 	} else {
-		row("tasks", "are known at its home alone%s", goingWord(q.Going))
+		row("tasks", "are known at its home alone%s", formatMoving(q.Going))
 	}
 	row("strategy", "%s", q.Strategy)
-	tellLimits(row, q.QueueRules)
+	printLimits(row, q.QueueRules)
 	if len(q.Homes) > 0 {
 		row("homes", "%s: the first that is there", strings.Join(q.Homes, ", "))
 	}
 	for _, m := range q.MemberRules {
-		row("member", "%s", m.Node+ruleWord(m))
+		row("member", "%s", m.Node+formatRule(m))
 	}
 	if len(q.Labels) > 0 {
 		row("labels", "%s", strings.Join(q.Labels, ", "))
@@ -166,31 +166,31 @@ func tellQueue(p *paper, q node.Queue) {
 	}
 }
 
-func goingWord(n int) string {
+func formatMoving(n int) string {
 	if n == 0 {
 		return ""
 	}
 	return fmt.Sprintf("  %d on their way to another home", n)
 }
 
-// tellLimits writes how much of a queue may be owned, and for how long.
-func tellLimits(row func(string, string, ...any), r node.QueueRules) {
-	if word := bounds(r.Concurrency, r.NodeConcurrency); word != "" {
+// printLimits writes how much of a queue may be owned, and for how long.
+func printLimits(row func(string, string, ...any), r node.QueueRules) {
+	if word := formatLimits(r.Concurrency, r.NodeConcurrency); word != "" {
 		row("limit", "%s", word)
 	}
 	for _, k := range r.Kinds {
-		row("limit", "%s: %s", k.Kind, bounds(k.Concurrency, k.NodeConcurrency))
+		row("limit", "%s: %s", k.Kind, formatLimits(k.Concurrency, k.NodeConcurrency))
 	}
 	if r.LeaseMs > 0 {
-		row("lease", "%s", millis(r.LeaseMs))
+		row("lease", "%s", formatMillis(r.LeaseMs))
 	}
 	if r.OnLostLease != "" {
 		row("lost lease", "%s", r.OnLostLease)
 	}
 }
 
-// ruleWord writes what counts for one member alone.
-func ruleWord(m node.MemberRule) (word string) {
+// formatRule writes what counts for one member alone.
+func formatRule(m node.MemberRule) (word string) {
 	for _, x := range []struct {
 		name   string
 		number int
@@ -205,8 +205,8 @@ func ruleWord(m node.MemberRule) (word string) {
 	return word
 }
 
-// bounds writes the limits of a queue or of a kind in it.
-func bounds(all, each int) string {
+// formatLimits writes the limits of a queue or of a kind in it.
+func formatLimits(all, each int) string {
 	var parts []string
 	if all > 0 {
 		parts = append(parts, fmt.Sprintf("%d at a time", all))
@@ -217,7 +217,7 @@ func bounds(all, each int) string {
 	return strings.Join(parts, ", ")
 }
 
-func queueMembers(w *world) *cobra.Command {
+func queueMembers(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "members QUEUE", Short: "List the nodes that could work on a queue",
 		Long: `List the nodes that have handlers for a queue, as its home sees them. OWNED is how
@@ -225,7 +225,7 @@ many tasks of this queue each has, BUSY how many of its slots are at work, for
 anybody. A node is away until it has been back for long enough to be trusted.`,
 		Example: "  balefire-node queue members build -o wide", Args: oneQueue, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q, err := askQueue(cmd, w, args[0], (*client.Client).Queue)
+			q, err := callQueue(cmd, w, args[0], (*client.Client).Queue)
 			if err != nil {
 				return err
 			}
@@ -233,11 +233,11 @@ anybody. A node is away until it has been back for long enough to be trusted.`,
 			if ms == nil {
 				ms = []node.QueueMember{}
 			}
-			if err := w.show(view{value: node.Page[node.QueueMember]{Items: ms}, lines: lines(ms), human: func(p *paper) { p.table(memberRows(ms)) }}); err != nil {
+			if err := w.show(view{value: node.Page[node.QueueMember]{Items: ms}, lines: lines(ms), human: func(p *printer) { p.table(memberRows(ms)) }}); err != nil {
 				return err
 			}
 			if !q.Here {
-				w.say("its home knows the members: ask on %s", clean(q.Home))
+				w.infof("its home knows the members: ask on %s", sanitize(q.Home))
 			}
 			return nil
 		},

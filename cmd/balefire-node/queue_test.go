@@ -307,10 +307,10 @@ func (h *history) OwnershipEvents(_ context.Context, after uint64, limit int) []
 	return out
 }
 
-// homeless is a node that knows a queue whose home is dead.
-type homeless struct{ *apitest.Node }
+// deadHome is a node that knows a queue whose home is dead.
+type deadHome struct{ *apitest.Node }
 
-func (h homeless) Queue(ctx context.Context, name string) (node.Queue, error) {
+func (h deadHome) Queue(ctx context.Context, name string) (node.Queue, error) {
 	q, err := h.Node.Queue(ctx, name)
 	q.Alarm = &node.QueueAlarm{Home: "laptop", State: "DEAD", Since: ago(41 * time.Minute), Waiting: 4, Text: "queue photos: its home laptop is dead", Fix: "start laptop again"}
 	return q, err
@@ -318,7 +318,7 @@ func (h homeless) Queue(ctx context.Context, name string) (node.Queue, error) {
 
 // TestAQueueWhoseHomeIsDeadSaysSoFirst holds the alarm of queue show.
 func TestAQueueWhoseHomeIsDeadSaysSoFirst(t *testing.T) {
-	code, out, _ := command(t, homeless{apitest.New()}, "queue", "show", "photos")
+	code, out, _ := command(t, deadHome{apitest.New()}, "queue", "show", "photos")
 	if want := "! queue photos: its home laptop is dead\n! start laptop again\nphotos  home dead\n"; code != exitOK || !strings.HasPrefix(out, want) {
 		t.Errorf("%d\n%s", code, out)
 	}
@@ -340,7 +340,7 @@ func TestQueueNamesAreOffered(t *testing.T) {
 		"queue show build":                ":4\n",
 	} {
 		socket := socketPath(t)
-		stop := served(t, apitest.New(), socket)
+		stop := newServedNode(t, apitest.New(), socket)
 		w, out, _ := testWorld()
 		w.environ = []string{"BALEFIRE_SOCKET=" + socket}
 		if code := execute(t.Context(), w, append(append([]string{"__complete"}, strings.Fields(args)...), "")); code != exitOK || !strings.Contains(out.String(), want) {
@@ -388,13 +388,13 @@ func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 	}
 }
 
-// adminless is a node to which an admin comes after it was asked so often.
-type adminless struct {
+// noAdmin is a node to which an admin comes after it was asked so often.
+type noAdmin struct {
 	*apitest.Node
 	refusals int
 }
 
-func (n *adminless) SetQueue(ctx context.Context, name string, s node.QueueSettings) (node.Queue, error) {
+func (n *noAdmin) SetQueue(ctx context.Context, name string, s node.QueueSettings) (node.Queue, error) {
 	q, err := n.Node.SetQueue(ctx, name, s)
 	if n.refusals--; n.refusals >= 0 {
 		return node.Queue{}, fmt.Errorf("%w: an admin has to sign it", node.ErrNoAdmin)
@@ -405,12 +405,12 @@ func (n *adminless) SetQueue(ctx context.Context, name string, s node.QueueSetti
 // With --wait the making of a queue goes on asking while no admin is connected, and says
 // once what it waits for; without, it is refused.
 func TestQueueSetWaitsForAnAdmin(t *testing.T) {
-	n := &adminless{apitest.New(), 1}
+	n := &noAdmin{apitest.New(), 1}
 	code, _, errs := command(t, n, "queue", "set", "build", "--home", "here", "--wait")
 	if code != exitOK || n.refusals != -1 || strings.Count(errs, "waiting for an admin") != 1 {
 		t.Errorf("%d, asked %q, %q", code, n.Calls(), errs)
 	}
-	n = &adminless{apitest.New(), 1}
+	n = &noAdmin{apitest.New(), 1}
 	if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code == exitOK || n.refusals != 0 || !strings.Contains(errs, "an admin has to sign it") {
 		t.Errorf("without --wait: %d, asked %q, %q", code, n.Calls(), errs)
 	}

@@ -25,28 +25,28 @@ type queueFlags struct {
 	wait                        bool
 }
 
-// askAgain is the pause between two questions whether an admin is connected.
-const askAgain = 2 * time.Second
+// adminPollInterval is the pause between two questions whether an admin is connected.
+const adminPollInterval = 2 * time.Second
 
 // set changes the queue. With --wait it asks again while no admin is connected.
-func (f *queueFlags) set(ctx context.Context, w *world, c *client.Client, name string, s node.QueueSettings) (node.Queue, error) {
+func (f *queueFlags) set(ctx context.Context, w *app, c *client.Client, name string, s node.QueueSettings) (node.Queue, error) {
 	for told := false; ; told = true {
 		q, err := c.SetQueue(ctx, name, s)
 		if p, ok := errors.AsType[*api.Problem](err); !f.wait || !ok || p.Code != api.CodeNoAdmin {
 			return q, err
 		}
 		if !told {
-			w.say("waiting for an admin to be connected, who signs that queue %s is made", clean(name))
+			w.infof("waiting for an admin to be connected, who signs that queue %s is made", sanitize(name))
 		}
 		select {
-		case <-time.After(askAgain):
+		case <-time.After(adminPollInterval):
 		case <-ctx.Done():
 			return q, err
 		}
 	}
 }
 
-func queueSet(w *world) *cobra.Command {
+func queueSet(w *app) *cobra.Command {
 	var f queueFlags
 	c := &cobra.Command{
 		Use: "set QUEUE", Short: "Change the rules of a queue, or make one",
@@ -77,7 +77,7 @@ others stay away, and strategy ordered takes them in this order.`,
 			}
 			done := "changed"
 			if f.home != "" {
-				if _, err := askQueue(cmd, w, args[0], (*client.Client).Queue); errors.Is(err, node.ErrNotFound) {
+				if _, err := callQueue(cmd, w, args[0], (*client.Client).Queue); errors.Is(err, node.ErrNotFound) {
 					done = "made"
 				}
 			}
@@ -100,10 +100,10 @@ others stay away, and strategy ordered takes them in this order.`,
 	fs.StringVar(&f.lease, "lease", "", "of a grant without a renewal, as 15s; 0: the node's setting")
 	fs.StringVar(&f.lost, "on-lost-lease", "", "what a handler does whose lease cannot be renewed: continue or stop")
 	fs.StringVar(&f.lanes, "lanes", "", "whose tasks with one --order-key follow each other: origin (those of each), or shared (those of all)")
-	offer(c, "lanes", node.LanesOrigin, node.LanesShared)
-	offer(c, "strategy", strategies...)
-	offer(c, "on-lost-lease", "continue", "stop")
-	offer(c, "home", "here")
+	completeWords(c, "lanes", node.LanesOrigin, node.LanesShared)
+	completeWords(c, "strategy", strategies...)
+	completeWords(c, "on-lost-lease", "continue", "stop")
+	completeWords(c, "home", "here")
 	_ = c.RegisterFlagCompletionFunc("member", w.completePeerFlag) // the flag is there
 	return c
 }
@@ -111,8 +111,8 @@ others stay away, and strategy ordered takes them in this order.`,
 // strategies are the ways to choose who is given a task.
 var strategies = []string{"ordered", "round_robin", "priority", "least_loaded"}
 
-// offer completes a flag with words.
-func offer(c *cobra.Command, flag string, words ...string) {
+// completeWords completes a flag with words.
+func completeWords(c *cobra.Command, flag string, words ...string) {
 	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there: it was just made
 }
 
@@ -127,9 +127,9 @@ func (f *queueFlags) settings(given func(flag string) bool) (node.QueueSettings,
 		"concurrency":      func() { s.Concurrency = &f.concurrency },
 		"node-concurrency": func() { s.NodeConcurrency = &f.each },
 		"kind":             func() { s.Kinds, err = kindLimits(f.kinds) },
-		"labels":           func() { s.Labels = full(f.labels) },
-		"allow":            func() { s.Allow = full(f.allow) },
-		"homes":            func() { s.Homes = full(f.homes) },
+		"labels":           func() { s.Labels = nonNil(f.labels) },
+		"allow":            func() { s.Allow = nonNil(f.allow) },
+		"homes":            func() { s.Homes = nonNil(f.homes) },
 		"member":           func() { s.MemberRules, bad = memberRules(f.members) },
 		"lease":            func() { s.LeaseMs = new(int) },
 		"on-lost-lease":    func() { s.OnLostLease = &f.lost },
@@ -149,7 +149,7 @@ func (f *queueFlags) settings(given func(flag string) bool) (node.QueueSettings,
 		return s, usage("a concurrency is 0 or more")
 	}
 	if s.LeaseMs != nil && f.lease != "0" {
-		d, err := span("lease", f.lease)
+		d, err := parseSpan("lease", f.lease)
 		if err != nil {
 			return s, err
 		}
@@ -161,8 +161,8 @@ func (f *queueFlags) settings(given func(flag string) bool) (node.QueueSettings,
 	return s, nil
 }
 
-// full is a list that stands in the request even when it is empty.
-func full(list []string) *[]string {
+// nonNil is a list that stands in the request even when it is empty.
+func nonNil(list []string) *[]string {
 	if list == nil {
 		list = []string{}
 	}
@@ -182,7 +182,7 @@ func kindLimits(texts []string) (*[]node.KindLimit, error) {
 		}
 		l := node.KindLimit{Kind: text[:i]}
 		all, each, both := strings.Cut(text[i+1:], "/")
-		if !count(all, &l.Concurrency) || both && !count(each, &l.NodeConcurrency) {
+		if !parseCount(all, &l.Concurrency) || both && !parseCount(each, &l.NodeConcurrency) {
 			return nil, usage("--kind %.60q: a limit is a number, 0 for none", text)
 		}
 		if slices.ContainsFunc(out, func(o node.KindLimit) bool { return o.Kind == l.Kind }) {
@@ -207,11 +207,11 @@ func memberRules(texts []string) (*[]node.MemberRule, error) {
 			good := false
 			switch what {
 			case "weight":
-				good = count(number, &r.Weight)
+				good = parseCount(number, &r.Weight)
 			case "priority":
-				good = count(number, &r.Priority)
+				good = parseCount(number, &r.Priority)
 			case "limit":
-				good = count(number, &r.Concurrency)
+				good = parseCount(number, &r.Concurrency)
 			case "drain":
 				r.Draining, good = true, number == ""
 			case "":
@@ -226,27 +226,27 @@ func memberRules(texts []string) (*[]node.MemberRule, error) {
 	return &out, nil
 }
 
-// count reads a number that is 0 or more.
-func count(text string, to *int) bool {
+// parseCount reads a number that is 0 or more.
+func parseCount(text string, to *int) bool {
 	n, err := strconv.ParseUint(text, 10, 31)
 	*to = int(n)
 	return err == nil
 }
 
-// millis writes a number of milliseconds.
-func millis(n int) string { return brief(time.Duration(n) * time.Millisecond) }
+// formatMillis writes a number of milliseconds.
+func formatMillis(n int) string { return formatDuration(time.Duration(n) * time.Millisecond) }
 
 // changeQueue does something with a queue and shows what it is then.
-func (w *world) changeQueue(cmd *cobra.Command, name, done string, change func(*client.Client, context.Context, string) (node.Queue, error)) error {
-	q, err := askQueue(cmd, w, name, change)
+func (w *app) changeQueue(cmd *cobra.Command, name, done string, change func(*client.Client, context.Context, string) (node.Queue, error)) error {
+	q, err := callQueue(cmd, w, name, change)
 	if err != nil {
 		return err
 	}
-	w.say("%s: %s", clean(q.Name), done)
-	return w.show(view{value: q, human: func(p *paper) { tellQueue(p, q) }})
+	w.infof("%s: %s", sanitize(q.Name), done)
+	return w.show(view{value: q, human: func(p *printer) { printQueue(p, q) }})
 }
 
-func queuePause(w *world) *cobra.Command {
+func queuePause(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "pause QUEUE", Short: "Grant nothing more from a queue",
 		Long:    "Grant nothing more from a queue until it is resumed. What is owned goes on; new\ntasks are taken and wait. It is done on the home of the queue.",
@@ -257,7 +257,7 @@ func queuePause(w *world) *cobra.Command {
 	}
 }
 
-func queueResume(w *world) *cobra.Command {
+func queueResume(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume QUEUE", Short: "Grant from a paused queue again",
 		Example: "  balefire-node queue resume build", Args: oneQueue, ValidArgsFunction: w.completeQueue,
@@ -267,7 +267,7 @@ func queueResume(w *world) *cobra.Command {
 	}
 }
 
-func queueDrain(w *world) *cobra.Command {
+func queueDrain(w *app) *cobra.Command {
 	var off bool
 	c := &cobra.Command{
 		Use: "drain QUEUE", Short: "Take no new tasks into a queue, and work on those that are in it",
@@ -287,7 +287,7 @@ func queueDrain(w *world) *cobra.Command {
 	return c
 }
 
-func queueHandOff(w *world) *cobra.Command {
+func queueHandOff(w *app) *cobra.Command {
 	var to string
 	c := &cobra.Command{
 		Use: "handoff QUEUE", Short: "Give a queue whose home is here to another home",
@@ -306,7 +306,7 @@ home is now. Without --to the best node that is there becomes the home.`,
 	return c
 }
 
-func queueSeize(w *world) *cobra.Command {
+func queueSeize(w *app) *cobra.Command {
 	var from string
 	var accept bool
 	c := &cobra.Command{

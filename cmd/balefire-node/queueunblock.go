@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func queueUnblock(w *world) *cobra.Command {
+func queueUnblock(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "unblock QUEUE KEY", Short: "Let the tasks of one ordering key go on behind one that died",
 		Long: `Let the tasks of one ordering key go on that stand still: the one before them died,
@@ -17,7 +17,7 @@ and its on_dead is block. queue show names such keys. It is done on the home of 
 queue.`,
 		Example: "  balefire-node queue unblock build repo-7", Args: exactly(2, "the name of a queue and an ordering key"), ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return w.changeQueue(cmd, args[0], "the tasks of "+clean(args[1])+" go on", func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
+			return w.changeQueue(cmd, args[0], "the tasks of "+sanitize(args[1])+" go on", func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
 				return c.UnblockLane(ctx, name, args[1])
 			})
 		},

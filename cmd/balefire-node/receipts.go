@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func taskReceipts(w *world) *cobra.Command {
+func taskReceipts(w *app) *cobra.Command {
 	var verify bool
 	c := &cobra.Command{
 		Use: "receipts ID|@FILE", Short: "Show the signed statements about a task",
@@ -32,7 +32,7 @@ that were exported with -o json can be checked from the file, on any machine.`,
 			}
 			bad := 0
 			if verify {
-				bad = verifyAll(about(args[0]), receipts)
+				bad = verifyAll(parseReceiptsArg(args[0]), receipts)
 			}
 			if err := w.show(receiptsView(receipts)); err != nil {
 				return err
@@ -43,7 +43,7 @@ that were exported with -o json can be checked from the file, on any machine.`,
 			case bad > 0:
 				return fmt.Errorf("%d of %d receipts do not hold", bad, len(receipts))
 			case verify:
-				w.say("%d receipts hold", len(receipts))
+				w.infof("%d receipts hold", len(receipts))
 			}
 			return nil
 		},
@@ -52,11 +52,11 @@ that were exported with -o json can be checked from the file, on any machine.`,
 	return c
 }
 
-func (w *world) receipts(cmd *cobra.Command, from string) ([]node.Receipt, error) {
+func (w *app) receipts(cmd *cobra.Command, from string) ([]node.Receipt, error) {
 	if path, ok := strings.CutPrefix(from, "@"); ok {
 		return readReceipts(path)
 	}
-	ctx, cancel := w.within(cmd.Context())
+	ctx, cancel := w.withTimeout(cmd.Context())
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
@@ -65,8 +65,8 @@ func (w *world) receipts(cmd *cobra.Command, from string) ([]node.Receipt, error
 	return c.Receipts(ctx, from)
 }
 
-// about is the task that receipts must be of: a file says it itself.
-func about(arg string) string {
+// parseReceiptsArg is the task that receipts must be of: a file says it itself.
+func parseReceiptsArg(arg string) string {
 	if strings.HasPrefix(arg, "@") {
 		return ""
 	}
@@ -100,7 +100,7 @@ func verifyAll(id string, receipts []node.Receipt) (bad int) {
 			err = fmt.Errorf("the proof is about task %s", s.Task)
 		default:
 			id = s.Task.String()
-			proven(r, s)
+			fromStatement(r, s)
 		}
 		r.Verified, r.Problem = err == nil, ""
 		if err != nil {
@@ -134,8 +134,8 @@ func verifyOne(v *identity.Verifier, r *node.Receipt) (proto.Statement, error) {
 	return s, nil
 }
 
-// proven writes what a statement says into r.
-func proven(r *node.Receipt, s proto.Statement) {
+// fromStatement writes what a statement says into r.
+func fromStatement(r *node.Receipt, s proto.Statement) {
 	r.Time, r.Attempt = time.UnixMilli(s.Time).UTC(), s.Attempt
 	r.Epoch = fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter)
 	r.State, r.Digest = "", ""
@@ -148,7 +148,7 @@ func proven(r *node.Receipt, s proto.Statement) {
 }
 
 func receiptsView(receipts []node.Receipt) view {
-	return view{value: node.Page[node.Receipt]{Items: receipts}, lines: lines(receipts), human: func(p *paper) {
+	return view{value: node.Page[node.Receipt]{Items: receipts}, lines: lines(receipts), human: func(p *printer) {
 		t := newTable(col("FACT"), col("NODE"), col("TIME"), num("TRY"), col("STATE"), col("HOLDS"), wideOnly("EPOCH"), wideOnly("DIGEST"), wideOnly("NODE ID"))
 		for _, r := range receipts {
 			holds := "yes"

@@ -23,45 +23,45 @@ var formats = []string{formatTable, formatWide, formatJSON, formatJSONL, formatY
 
 // A view is something to show: the same thing for programs and for people.
 type view struct {
-	value any            // for json and yaml
-	lines []any          // for jsonl, one line each; nil: value is the one line
-	human func(p *paper) // for table and wide
+	value any              // for json and yaml
+	lines []any            // for jsonl, one line each; nil: value is the one line
+	human func(p *printer) // for table and wide
 }
 
-// A paper is what a view for people is written on.
-type paper struct {
+// A printer is what a view for people is written on.
+type printer struct {
 	out   io.Writer
 	wide  bool
-	world *world
+	world *app
 }
 
-func (p *paper) line(format string, a ...any) {
-	text := clean(fmt.Sprintf(format, a...))
+func (p *printer) line(format string, a ...any) {
+	text := sanitize(fmt.Sprintf(format, a...))
 	if strings.HasPrefix(text, "! ") {
-		text = p.world.tint(yellow, text)
+		text = p.world.colorStdout(yellow, text)
 	}
 	fmt.Fprintln(p.out, text)
 }
 
-func (p *paper) table(t *table) {
-	columns := p.world.columns()
+func (p *printer) table(t *table) {
+	columns := p.world.terminalWidth()
 	if p.wide {
 		columns = 0
 	}
 	t.write(p.out, p.wide, columns, func(cell, text string) string {
 		if style := stateColor(cell); style != "" {
-			return p.world.tint(style, text)
+			return p.world.colorStdout(style, text)
 		}
 		return text
 	})
 }
 
 // cut shortens text for a table, unless the widest is asked for.
-func (p *paper) cut(text string, n int) string {
+func (p *printer) cut(text string, n int) string {
 	if p.wide {
 		return text
 	}
-	return cut(text, n)
+	return truncate(text, n)
 }
 
 // stateColor is the colour of a cell that is a state; empty: it has none.
@@ -79,7 +79,7 @@ func stateColor(cell string) string {
 
 // show writes v to standard output in the format that -o names. It is the one
 // place that does.
-func (w *world) show(v view) error {
+func (w *app) show(v view) error {
 	var buf bytes.Buffer
 	var err error
 	switch w.flags.output {
@@ -94,7 +94,7 @@ func (w *world) show(v view) error {
 	case formatYAML:
 		err = writeYAML(&buf, v.value)
 	default:
-		v.human(&paper{out: &buf, wide: w.flags.output == formatWide, world: w})
+		v.human(&printer{out: &buf, wide: w.flags.output == formatWide, world: w})
 	}
 	if err != nil {
 		return fmt.Errorf("show the answer: %w", err)
@@ -105,8 +105,8 @@ func (w *world) show(v view) error {
 	return nil
 }
 
-// forPeople reports whether the output is read by a person.
-func (w *world) forPeople() bool {
+// humanOutput reports whether the output is read by a person.
+func (w *app) humanOutput() bool {
 	return w.flags.output == formatTable || w.flags.output == formatWide
 }
 
@@ -134,7 +134,7 @@ func writeJSON(w io.Writer, v any, indent string) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	_, err := w.Write(escaped(b.Bytes()))
+	_, err := w.Write(escapeControls(b.Bytes()))
 	return err
 }
 
@@ -146,7 +146,7 @@ func writeYAML(w io.Writer, v any) error {
 		return err
 	}
 	var doc yaml.Node
-	if err := yaml.Unmarshal(escaped(b), &doc); err != nil {
+	if err := yaml.Unmarshal(escapeControls(b), &doc); err != nil {
 		return err
 	}
 	blockStyle(&doc)

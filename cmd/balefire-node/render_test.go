@@ -45,7 +45,7 @@ func TestCleanTakesControlOut(t *testing.T) {
 		"lines\nand\ttabs":  "lines\nand\ttabs",
 		"bell\x07 null\x00": "bell\uFFFD null\uFFFD",
 	} {
-		if got := clean(in); got != want {
+		if got := sanitize(in); got != want {
 			t.Errorf("clean(%q) = %q, want %q", in, got, want)
 		}
 	}
@@ -53,7 +53,7 @@ func TestCleanTakesControlOut(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	items := []node.Submitted{{ID: "1", State: "PENDING", Target: "<a & b>"}, {ID: "2", State: "SENT", Target: "no: 'yaml'"}}
-	v := view{value: node.Page[node.Submitted]{Items: items}, lines: lines(items), human: func(p *paper) {
+	v := view{value: node.Page[node.Submitted]{Items: items}, lines: lines(items), human: func(p *printer) {
 		p.line("wide %v", p.wide)
 	}}
 	for format, want := range map[string]string{
@@ -100,7 +100,7 @@ func TestExitCodes(t *testing.T) {
 		{"draining", t.Context(), problem(node.ErrDraining), exitRefused},
 		{"second daemon", t.Context(), fmt.Errorf("open: %w", store.ErrLocked), exitRefused},
 		{"interrupted", stopped, context.Canceled, exitInterrupted},
-		{"told already", t.Context(), quietly(exitFailed), exitFailed},
+		{"told already", t.Context(), silentExit(exitFailed), exitFailed},
 	}
 	for _, tt := range tests {
 		if got := exitCode(tt.ctx, tt.err); got != tt.want {
@@ -134,13 +134,13 @@ func TestNews(t *testing.T) {
 		{"PENDING", "stored"}, {"PENDING", "stored"}, {"ACCEPTED", "stored accepted"}, {"RUNNING", "stored accepted started"},
 		{"RETRYING", "stored accepted started"}, {"RETRYING", "stored accepted started"}, {"SUCCESS", "stored accepted started done"},
 	} {
-		got = append(got, f.news(node.Task{State: s.state, Peer: "laptop", Attempts: 1, Receipts: strings.Fields(s.receipts), Ending: node.Ending{Reason: "exit code 75"}})...)
+		got = append(got, f.changes(node.Task{State: s.state, Peer: "laptop", Attempts: 1, Receipts: strings.Fields(s.receipts), Ending: node.Ending{Reason: "exit code 75"}})...)
 	}
 	want := "accepted by laptop|running at laptop, attempt 1|retrying at laptop: exit code 75"
 	if strings.Join(got, "|") != want {
 		t.Errorf("told %s, want %s", strings.Join(got, "|"), want)
 	}
-	if all := new(follower).news(node.Task{State: "SUCCESS", Peer: "p", Receipts: []string{"stored", "accepted", "started", "done"}}); len(all) != 2 {
+	if all := new(follower).changes(node.Task{State: "SUCCESS", Peer: "p", Receipts: []string{"stored", "accepted", "started", "done"}}); len(all) != 2 {
 		t.Errorf("a fast task tells %v", all)
 	}
 }
@@ -160,7 +160,7 @@ func TestSendFlags(t *testing.T) {
 		"13:00":                now.Add(23 * time.Hour),
 		"2026-12-01T00:00:00Z": time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC),
 	} {
-		if got, err := moment(text, now); err != nil || !got.Equal(want) {
+		if got, err := parseTime(text, now); err != nil || !got.Equal(want) {
 			t.Errorf("at %s = %v, %v", text, got, err)
 		}
 	}
@@ -171,12 +171,12 @@ func TestWords(t *testing.T) {
 		-time.Second: "0s", 250 * time.Microsecond: "250µs", 2400 * time.Microsecond: "2.4ms", 86 * time.Millisecond: "86ms", 5900 * time.Millisecond: "5.9s",
 		41 * time.Second: "41s", 41 * time.Minute: "41m", 25 * time.Hour: "25h00m", 76 * time.Hour: "3d4h",
 	} {
-		if got := brief(d); got != want {
+		if got := formatDuration(d); got != want {
 			t.Errorf("brief(%v) = %s, want %s", d, got, want)
 		}
 	}
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 300 << 20: "300 MiB"} {
-		if got := size(n); got != want {
+		if got := formatSize(n); got != want {
 			t.Errorf("size(%d) = %s, want %s", n, got, want)
 		}
 	}
@@ -204,8 +204,8 @@ func TestPaint(t *testing.T) {
 		{true, "auto", nil, true}, {false, "auto", nil, false}, {true, "auto", []string{"NO_COLOR=1"}, false}, {true, "auto", []string{"TERM=dumb"}, false},
 		{false, "always", nil, true}, {true, "never", nil, false},
 	} {
-		w := &world{errTTY: tt.tty, environ: tt.environ, flags: globals{color: tt.flag}}
-		if got := w.paint(red, "x") != "x"; got != tt.colored {
+		w := &app{errTTY: tt.tty, environ: tt.environ, flags: globals{color: tt.flag}}
+		if got := w.colorStderr(red, "x") != "x"; got != tt.colored {
 			t.Errorf("%+v: coloured = %v", tt, got)
 		}
 	}
@@ -223,7 +223,7 @@ func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 		{node.Task{Role: "home", Target: "laptop", Peer: "laptop"}, "laptop", "to laptop"},
 		{node.Task{Role: "owner", Peer: "harbor"}, "harbor", "from harbor"},
 	} {
-		if got := runner(tt.task); got != tt.runner {
+		if got := executor(tt.task); got != tt.runner {
 			t.Errorf("%+v runs at %s, want %s", tt.task, got, tt.runner)
 		}
 		if got := otherSide(tt.task); got != tt.side {
@@ -247,7 +247,7 @@ func TestTableFitsTheTerminal(t *testing.T) {
 	} {
 		var b bytes.Buffer
 		tb.write(&b, false, columns, uncolored)
-		if _, row, _ := strings.Cut(strings.TrimSpace(b.String()), "\n"); row != want || columns > 30 && cells(row) > columns {
+		if _, row, _ := strings.Cut(strings.TrimSpace(b.String()), "\n"); row != want || columns > 30 && displayWidth(row) > columns {
 			t.Errorf("%d columns: %q, want %q", columns, row, want)
 		}
 	}
@@ -277,7 +277,7 @@ func TestColours(t *testing.T) {
 		if tt.noColor != "" {
 			w.environ = []string{"NO_COLOR=" + tt.noColor}
 		}
-		err := w.show(view{human: func(p *paper) {
+		err := w.show(view{human: func(p *printer) {
 			p.line("! look at this")
 			tb := newTable(col("STATE"), col("ID"), num("RETRYING"))
 			tb.row("DEAD_LETTER", "1")

@@ -16,20 +16,20 @@ import (
 )
 
 // execute runs one command line and returns its exit code.
-func execute(ctx context.Context, w *world, args []string) int {
+func execute(ctx context.Context, w *app, args []string) int {
 	w.in = interruptible(ctx, w.in)
 	root := newRoot(w)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	code := exitCode(ctx, err)
 	if err != nil && (code != exitInterrupted || !errors.Is(err, context.Canceled)) {
-		complain(w, cmd.CommandPath(), err)
+		printError(w, cmd.CommandPath(), err)
 	}
 	return code
 }
 
 // newRoot builds the tree of commands over w.
-func newRoot(w *world) *cobra.Command {
+func newRoot(w *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "balefire-node",
 		Short: "Hand work to other machines, over any network, and get the result",
@@ -49,7 +49,7 @@ failed, 8 refused in this state, 130 interrupted.`,
 		Example: `  balefire-node send laptop resize @photo.jpg --wait -- 800 600
   balefire-node send laptop ingest @photo.tar
   balefire-node why 01a1f84f`,
-		SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs, RunE: noCommand,
+		SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs, RunE: unknownCommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return w.checkFlags(cmd) },
 	}
 	root.Version = readBuild().String() // a template of its own would link text/template, 6 MB
@@ -58,10 +58,10 @@ failed, 8 refused in this state, 130 interrupted.`,
 	root.SetErr(w.err)
 	root.SetFlagErrorFunc(flagError)
 	w.addGlobals(root)
-	root.AddGroup(&cobra.Group{ID: groupDaily, Title: "Every day:"}, &cobra.Group{ID: groupMesh, Title: "The mesh:"}, &cobra.Group{ID: groupKeep, Title: "Keeping a node:"})
+	root.AddGroup(&cobra.Group{ID: groupDaily, Title: "Every day:"}, &cobra.Group{ID: groupMesh, Title: "The mesh:"}, &cobra.Group{ID: groupMaintenance, Title: "Keeping a node:"})
 	addTo(root, groupDaily, sendCommand(w), taskCommand(w), dlqCommand(w), statusCommand(w), whyCommand(w), eventsCommand(w), waitCommand(w), queueCommand(w), scheduleCommand(w))
 	addTo(root, groupMesh, initCommand(w), runCommand(w), inviteCommand(w), joinCommand(w), peersCommand(w), pingCommand(w), pathCommand(w), netcheckCommand(w), meshCommand(w), leaseCommand(w), handlerCommand(w), drainCommand(w), stopCommand(w))
-	addTo(root, groupKeep, configCommand(w), storeCommand(w), auditCommand(w), healthCommand(w), benchCommand(w), demoCommand(w), versionCommand(w))
+	addTo(root, groupMaintenance, configCommand(w), storeCommand(w), auditCommand(w), healthCommand(w), benchCommand(w), demoCommand(w), versionCommand(w))
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(nil...)
 	for _, c := range root.Commands() {
@@ -69,7 +69,7 @@ failed, 8 refused in this state, 130 interrupted.`,
 		case "help":
 			c.Run, c.RunE = nil, helpFor
 		case "completion":
-			c.Args, c.RunE = cobra.ArbitraryArgs, noCommand
+			c.Args, c.RunE = cobra.ArbitraryArgs, unknownCommand
 		}
 	}
 	checkArgs(root)
@@ -78,9 +78,9 @@ failed, 8 refused in this state, 130 interrupted.`,
 }
 
 const (
-	groupDaily = "daily"
-	groupMesh  = "mesh"
-	groupKeep  = "keep"
+	groupDaily       = "daily"
+	groupMesh        = "mesh"
+	groupMaintenance = "keep"
 )
 
 func addTo(root *cobra.Command, group string, cmds ...*cobra.Command) {
@@ -109,7 +109,7 @@ func checkArgs(c *cobra.Command) {
 	}
 }
 
-func (w *world) addGlobals(root *cobra.Command) {
+func (w *app) addGlobals(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(&w.flags.paths.Dir, "dir", "", "the node's folder (BALEFIRE_DIR)")
 	f.StringVar(&w.flags.paths.File, "config", "", "configuration file (BALEFIRE_CONFIG)")
@@ -122,7 +122,7 @@ func (w *world) addGlobals(root *cobra.Command) {
 	f.BoolVar(&w.flags.yes, "yes", false, "agree to what cannot be undone")
 }
 
-func (w *world) checkFlags(cmd *cobra.Command) error {
+func (w *app) checkFlags(cmd *cobra.Command) error {
 	switch {
 	case !slices.Contains(formats, w.flags.output):
 		return usage("output %.20q: it is table, wide, json, jsonl or yaml", w.flags.output)
@@ -131,20 +131,20 @@ func (w *world) checkFlags(cmd *cobra.Command) error {
 	case w.flags.timeout < 0:
 		return usage("timeout %s: it is positive", w.flags.timeout)
 	}
-	if !cmd.Flags().Changed("timeout") && cmd.Annotations[waits] == "" {
-		w.flags.timeout = questionTimeout
+	if !cmd.Flags().Changed("timeout") && cmd.Annotations[annotationWaits] == "" {
+		w.flags.timeout = requestTimeout
 	}
 	return nil
 }
 
-// questionTimeout bounds what a running node answers at once.
-const questionTimeout = 30 * time.Second
+// requestTimeout bounds what a running node answers at once.
+const requestTimeout = 30 * time.Second
 
-// waits marks the commands that may wait as long as it takes.
-const waits = "waits"
+// annotationWaits marks the commands that may wait as long as it takes.
+const annotationWaits = "waits"
 
-// within bounds ctx by --timeout.
-func (w *world) within(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeout bounds ctx by --timeout.
+func (w *app) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.flags.timeout == 0 {
 		return context.WithCancel(ctx)
 	}
@@ -153,7 +153,7 @@ func (w *world) within(ctx context.Context) (context.Context, context.CancelFunc
 
 // flagError says of a flag that cannot be read what may have been meant.
 func flagError(cmd *cobra.Command, err error) error {
-	text := number.ReplaceAllString(err.Error(), "$1 is no number that fits here")
+	text := numberError.ReplaceAllString(err.Error(), "$1 is no number that fits here")
 	if word, ok := strings.CutPrefix(text, "unknown flag: --"); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -164,22 +164,22 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usage("%s", text)
 }
 
-// number matches what the library says of a number that is none.
-var number = regexp.MustCompile(`strconv\.Parse\w+: parsing ("[^"]*"): (invalid syntax|value out of range)`)
+// numberError matches what the library says of a number that is none.
+var numberError = regexp.MustCompile(`strconv\.Parse\w+: parsing ("[^"]*"): (invalid syntax|value out of range)`)
 
 // group makes a command that only holds others. Without a verb it lists them, where it
 // can.
 func group(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long,
-		RunE: noCommand,
+		RunE: unknownCommand,
 	}
 	c.AddCommand(subs...)
 	for _, s := range subs {
 		if s.Name() == "ls" {
 			c.RunE = func(cmd *cobra.Command, args []string) error {
 				if len(args) > 0 {
-					return noCommand(cmd, args)
+					return unknownCommand(cmd, args)
 				}
 				return s.RunE(cmd, nil)
 			}
@@ -188,9 +188,9 @@ func group(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// noCommand runs a command that only holds others: it shows its help, and names what
+// unknownCommand runs a command that only holds others: it shows its help, and names what
 // may have been meant by a word that is none of them.
-func noCommand(cmd *cobra.Command, args []string) error {
+func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
@@ -210,7 +210,7 @@ func noCommand(cmd *cobra.Command, args []string) error {
 func helpFor(cmd *cobra.Command, words []string) error {
 	c, rest, err := cmd.Root().Find(words)
 	if err == nil && len(rest) > 0 {
-		err = noCommand(c, rest)
+		err = unknownCommand(c, rest)
 	}
 	if err != nil {
 		return err

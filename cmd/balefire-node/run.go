@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	firstReopen = time.Second // after a store failure
-	lastReopen  = time.Minute
+	minReopenDelay = time.Second // after a store failure
+	maxReopenDelay = time.Minute
 )
 
-func runCommand(w *world) *cobra.Command {
+func runCommand(w *app) *cobra.Command {
 	var level string
 	c := &cobra.Command{
 		Use: "run", Short: "Run this machine's node until it is told to stop",
@@ -39,7 +39,7 @@ limits.graceful_timeout, and no attempt of a task is spent. SIGHUP reads the
 configuration again. When the disk fails, the node opens its store again by
 itself.`,
 		Example:     "  balefire-node run\n  balefire-node run --dir ./two --log-level debug",
-		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := w.setLevel(level); err != nil {
 				return err
@@ -57,7 +57,7 @@ itself.`,
 
 // setLevel puts what --log-level says, unless it is empty, in the place of what the
 // environment does.
-func (w *world) setLevel(level string) error {
+func (w *app) setLevel(level string) error {
 	const name = "BALEFIRE_LOG_LEVEL="
 	switch level {
 	case "":
@@ -73,20 +73,20 @@ func (w *world) setLevel(level string) error {
 // A daemon keeps a node open: it opens it again after its store failed, and
 // when a changed configuration asks for that.
 type daemon struct {
-	w      *world
+	w      *app
 	paths  config.Paths
 	loaded *config.Loaded
 	level  *slog.LevelVar
 	log    *slog.Logger
 	open   func(node.Config) (*node.Node, error)
 
-	running atomic.Pointer[node.Node] // nil while it is opened or stops
-	before  *config.Loaded            // that a node has run with, while one that changed was not tried yet
-	at      config.Paths              // of before
-	ran     atomic.Bool               // a node runs, or ran, with loaded
+	running       atomic.Pointer[node.Node] // nil while it is opened or stops
+	previous      *config.Loaded            // that a node has run with, while one that changed was not tried yet
+	previousPaths config.Paths              // of before
+	hasRun        atomic.Bool               // a node runs, or ran, with loaded
 }
 
-func newDaemon(w *world, l *config.Loaded, p config.Paths) *daemon {
+func newDaemon(w *app, l *config.Loaded, p config.Paths) *daemon {
 	d := &daemon{w: w, paths: p, loaded: l, level: new(slog.LevelVar), open: node.New}
 	d.level.Set(l.Log.Severity())
 	d.log = w.logger(l.Log.Format, d.level)
@@ -109,48 +109,48 @@ func (d *daemon) run(ctx context.Context) error {
 	beat.Go(func() { d.watchdog(beating) })
 	defer beat.Wait()
 	defer stop()
-	return d.keep(ctx, func() error { return d.once(ctx, hup) })
+	return d.supervise(ctx, func() error { return d.runOnce(ctx, hup) })
 }
 
-// keep opens the node again after its disk failed, later and later, and at
+// supervise opens the node again after its disk failed, later and later, and at
 // once when the configuration has changed. Any other end is the end.
-func (d *daemon) keep(ctx context.Context, once func() error) error {
-	wait := firstReopen
+func (d *daemon) supervise(ctx context.Context, once func() error) error {
+	wait := minReopenDelay
 	for {
 		opened := d.w.clock.Mono()
 		err := once()
 		switch {
 		case ctx.Err() != nil:
-			return ctxless(err)
+			return dropCanceled(err)
 		case errors.Is(err, errStopped):
 			return nil
 		case errors.Is(err, errReload):
 			continue
-		case d.fallsBack(err):
+		case d.revertConfig(err):
 			d.log.Error("the node does not open with the new configuration: the old one is used again", "err", err)
-			d.loaded, d.paths, d.before = d.before, d.at, nil
+			d.loaded, d.paths, d.previous = d.previous, d.previousPaths, nil
 			continue
 		case !passes(err):
 			return err
 		}
-		if d.w.clock.Mono()-opened > lastReopen {
-			wait = firstReopen
+		if d.w.clock.Mono()-opened > maxReopenDelay {
+			wait = minReopenDelay
 		}
 		d.log.Error("the disk failed: the node is opened again", "err", err, "in", wait)
-		tellManager(d.log, statusLine("the disk failed, the node is opened again: "+err.Error()))
+		notifyManager(d.log, statusLine("the disk failed, the node is opened again: "+err.Error()))
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(wait):
 		}
-		wait = min(2*wait, lastReopen)
+		wait = min(2*wait, maxReopenDelay)
 	}
 }
 
-// fallsBack reports whether a changed configuration, with which no node has run yet, is
+// revertConfig reports whether a changed configuration, with which no node has run yet, is
 // given up for the one before: it does not open with it.
-func (d *daemon) fallsBack(err error) bool {
-	return d.before != nil && !d.ran.Load() && !passes(err) && !errors.Is(err, context.Canceled)
+func (d *daemon) revertConfig(err error) bool {
+	return d.previous != nil && !d.hasRun.Load() && !passes(err) && !errors.Is(err, context.Canceled)
 }
 
 // passes reports whether err is a failure of the disk, after which the node is opened
@@ -159,18 +159,18 @@ func passes(err error) bool {
 	return isAny(err, store.ErrFailed, store.ErrUnknown, journal.ErrFailed, journal.ErrUnknown, syscall.ENOSPC, syscall.EDQUOT)
 }
 
-// ctxless drops the error that only says that the node was told to stop.
-func ctxless(err error) error {
+// dropCanceled drops the error that only says that the node was told to stop.
+func dropCanceled(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
 }
 
-// once opens the node and runs it with its window until ctx is done or one of
+// runOnce opens the node and runs it with its window until ctx is done or one of
 // them fails. The window is there first: a large store takes its time.
-func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
-	d.ran.Store(false)
+func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
+	d.hasRun.Store(false)
 	cfg := d.loaded.Node(d.paths.Dir)
 	cfg.Version, cfg.Logger, cfg.Clock, cfg.Fail = version, d.log, timeOf(d.w), failpoint(d.w)
 	asked := make(chan struct{})
@@ -178,11 +178,11 @@ func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 	win := api.NewWindow(api.Config{Payload: cfg.Limits.Payload, Logger: d.log})
 	cfg.Opening = func(text string) {
 		win.Tell(text)
-		tellManager(d.log, statusLine(text))
+		notifyManager(d.log, statusLine(text))
 	}
 	l, err := api.Listen(d.paths.Socket)
 	if err != nil {
-		return d.unheard(cfg, err)
+		return d.explainListenError(cfg, err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -198,42 +198,42 @@ func (d *daemon) once(ctx context.Context, hup <-chan os.Signal) error {
 		defer stopServing() // the window stays open until the node has stopped
 		n, err := d.open(cfg)
 		if err != nil {
-			return explain(err, d.paths.Dir)
+			return explainOpenError(err, d.paths.Dir)
 		}
-		d.ran.Store(true)
+		d.hasRun.Store(true)
 		win.Open(n)
 		d.log.Info("the node runs", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
 		d.running.Store(n)
-		tellManager(d.log, stateReady, statusLine("runs as "+n.Name()))
+		notifyManager(d.log, stateReady, statusLine("runs as "+n.Name()))
 		return n.Run(ctx)
 	})
 	g.Go(func() error { return win.Serve(serving, l) })
-	g.Go(func() error { return d.watch(ctx, hup) })
+	g.Go(func() error { return d.watchReload(ctx, hup) })
 	<-ctx.Done()
 	d.running.Store(nil)
-	if err := context.Cause(ctx); !errors.Is(err, errReload) && !d.fallsBack(err) && !passes(err) { // else it is opened again
-		tellManager(d.log, stateStopping, statusLine("stops"))
+	if err := context.Cause(ctx); !errors.Is(err, errReload) && !d.revertConfig(err) && !passes(err) { // else it is opened again
+		notifyManager(d.log, stateStopping, statusLine("stops"))
 	}
-	if d.ran.Load() {
+	if d.hasRun.Load() {
 		d.log.Info("the node stops")
 	}
 	return g.Wait()
 }
 
-// unheard explains why the socket cannot be had: when another process holds the
+// explainListenError explains why the socket cannot be had: when another process holds the
 // folder, that is the reason.
-func (d *daemon) unheard(cfg node.Config, because error) error {
+func (d *daemon) explainListenError(cfg node.Config, because error) error {
 	n, err := d.open(cfg)
 	if err != nil {
-		return explain(err, d.paths.Dir)
+		return explainOpenError(err, d.paths.Dir)
 	}
 	return errors.Join(because, n.Close())
 }
 
-// watch reads the configuration again at each signal. What can be changed at
+// watchReload reads the configuration again at each signal. What can be changed at
 // once is; for the rest the node is stopped gracefully and opened again. A
 // configuration that is wrong changes nothing.
-func (d *daemon) watch(ctx context.Context, hup <-chan os.Signal) error {
+func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -253,19 +253,19 @@ func (d *daemon) watch(ctx context.Context, hup <-chan os.Signal) error {
 			restart = restart || key != "log.level"
 		}
 		if restart {
-			d.before, d.at = d.loaded, d.paths
+			d.previous, d.previousPaths = d.loaded, d.paths
 		}
 		d.loaded, d.paths = fresh, paths
-		tellManager(d.log, stateReloading, statusLine("takes a changed configuration"))
+		notifyManager(d.log, stateReloading, statusLine("takes a changed configuration"))
 		if restart {
 			return errReload
 		}
-		tellManager(d.log, stateReady, statusLine("runs with a changed configuration"))
+		notifyManager(d.log, stateReady, statusLine("runs with a changed configuration"))
 	}
 }
 
-// explain adds to an error of opening what to do about it.
-func explain(err error, dir string) error {
+// explainOpenError adds to an error of opening what to do about it.
+func explainOpenError(err error, dir string) error {
 	switch {
 	case errors.Is(err, store.ErrLocked):
 		return fmt.Errorf("%w: another node runs there: stop it first, or give this one a folder of its own with --dir", err)

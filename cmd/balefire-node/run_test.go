@@ -31,7 +31,7 @@ func TestKeepOpensAgain(t *testing.T) {
 		start := time.Now()
 		var at []time.Duration
 		broken := errors.New("the key is gone")
-		err := d.keep(t.Context(), func() error {
+		err := d.supervise(t.Context(), func() error {
 			at = append(at, time.Since(start).Round(time.Second))
 			switch len(at) {
 			case 1, 2, 4:
@@ -58,7 +58,7 @@ func TestKeepStopsWhenTold(t *testing.T) {
 		d := &daemon{w: w, log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		if err := d.keep(ctx, func() error { return store.ErrFailed }); err != nil {
+		if err := d.supervise(ctx, func() error { return store.ErrFailed }); err != nil {
 			t.Errorf("stopped while it waited: %v", err)
 		}
 	})
@@ -103,7 +103,7 @@ func TestReload(t *testing.T) {
 	d := newDaemon(w, l, p)
 	ctx, cancel := context.WithCancel(t.Context())
 	hup, done := make(chan os.Signal), make(chan error, 1)
-	go func() { done <- d.keep(ctx, func() error { return d.once(ctx, hup) }) }()
+	go func() { done <- d.supervise(ctx, func() error { return d.runOnce(ctx, hup) }) }()
 	c := client.New(p.Socket)
 	defer c.Close()
 	slots := func() int {
@@ -286,7 +286,7 @@ func TestStartingNodeSaysSo(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- d.once(ctx, nil) }()
+	go func() { done <- d.runOnce(ctx, nil) }()
 	<-begun
 	for _, tt := range []struct {
 		args string
@@ -312,7 +312,7 @@ func TestStartingNodeSaysSo(t *testing.T) {
 		t.Errorf("status of the ready node: %s", says)
 	}
 	cancel()
-	if err := ctxless(<-done); err != nil {
+	if err := dropCanceled(<-done); err != nil {
 		t.Error(err)
 	}
 }
@@ -372,7 +372,7 @@ func TestWaitSaysWhatWasSo(t *testing.T) {
 			w, _, _ := testWorld()
 			w.flags.timeout = time.Minute
 			whys := c.whys
-			err := w.until(t.Context(), nil, "task=1", func(ctx context.Context, _ *client.Client) (bool, string, error) {
+			err := w.waitUntil(t.Context(), nil, "task=1", func(ctx context.Context, _ *client.Client) (bool, string, error) {
 				if len(whys) == 0 {
 					<-ctx.Done()
 					return false, "it is ", fmt.Errorf("ask: %w", ctx.Err())

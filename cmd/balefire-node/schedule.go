@@ -11,7 +11,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func scheduleCommand(w *world) *cobra.Command {
+func scheduleCommand(w *app) *cobra.Command {
 	return group("schedule", "Have tasks made for a queue by the clock",
 		`A schedule makes a task for a queue each time that it is due, once in the whole
 mesh. The home of the queue keeps it and makes the tasks; it goes along when the
@@ -25,7 +25,7 @@ type scheduleFlags struct {
 	labels []string
 }
 
-func scheduleAdd(w *world) *cobra.Command {
+func scheduleAdd(w *app) *cobra.Command {
 	var f scheduleFlags
 	c := &cobra.Command{
 		Use: "add QUEUE NAME CRON KIND [@FILE | -] [-- ARG...]", Short: "Have a task made each time that CRON says",
@@ -58,12 +58,12 @@ the newest --missed-cap of them.`,
 	fs.StringArrayVar(&f.spec.Prefer, "prefer", nil, "a label that the node should have (repeatable)")
 	fs.StringVar(&f.spec.Type, "type", "", "content type of the body")
 	fs.Uint32Var(&f.spec.Retries, "retries", 0, "attempts that the handler may make (default its own)")
-	offer(c, "missed", "skip", "run-once", "run-all")
-	offer(c, "class", "critical", "high", "normal", "low")
+	completeWords(c, "missed", "skip", "run-once", "run-all")
+	completeWords(c, "class", "critical", "high", "normal", "low")
 	return c
 }
 
-func (w *world) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) error {
+func (w *app) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) error {
 	words := args
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 		words, f.spec.Args = args[:dash], args[dash:]
@@ -84,7 +84,7 @@ func (w *world) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string)
 	}
 	if len(words) == 5 {
 		var r node.Request
-		file, err := w.body(words[4], &r)
+		file, err := w.openBody(words[4], &r)
 		if err != nil {
 			return err
 		}
@@ -94,16 +94,16 @@ func (w *world) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string)
 		}
 		f.spec.Body = r.Body
 	}
-	s, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Schedule, error) { return c.AddSchedule(ctx, f.spec) })
+	s, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Schedule, error) { return c.AddSchedule(ctx, f.spec) })
 	if err != nil {
 		return err
 	}
-	w.say("%s: is due next at %s", clean(s.Name), nextWord(s))
-	return w.show(view{value: s, human: func(p *paper) { p.table(scheduleTable(w, []node.Schedule{s})) }})
+	w.infof("%s: is due next at %s", sanitize(s.Name), formatNext(s))
+	return w.show(view{value: s, human: func(p *printer) { p.table(scheduleTable(w, []node.Schedule{s})) }})
 }
 
-// nextWord writes when a schedule is due, in its own zone's name.
-func nextWord(s node.Schedule) string {
+// formatNext writes when a schedule is due, in its own zone's name.
+func formatNext(s node.Schedule) string {
 	switch {
 	case s.Paused:
 		return "paused"
@@ -115,7 +115,7 @@ func nextWord(s node.Schedule) string {
 	return s.Next.Format("2006-01-02 15:04 MST")
 }
 
-func scheduleTable(w *world, all []node.Schedule) *table {
+func scheduleTable(w *app, all []node.Schedule) *table {
 	t := newTable(col("QUEUE"), col("NAME"), col("CRON"), col("ZONE"), col("KIND"), col("NEXT"), num("FIRED"), num("SKIPPED"), col("LAST"),
 		wideOnly("MISSED"), wideOnly("LAST TASK"), wideOnly("PROBLEM"))
 	for _, s := range all {
@@ -123,51 +123,51 @@ func scheduleTable(w *world, all []node.Schedule) *table {
 		if s.MissedCap > 0 {
 			missed += fmt.Sprintf(" %d", s.MissedCap)
 		}
-		t.row(s.Queue, s.Name, s.Cron, s.Zone, s.Kind, nextWord(s), int(s.Fired), int(s.Skipped), w.ago(s.Last), missed, s.LastTask, s.Problem)
+		t.row(s.Queue, s.Name, s.Cron, s.Zone, s.Kind, formatNext(s), int(s.Fired), int(s.Skipped), w.ago(s.Last), missed, s.LastTask, s.Problem)
 	}
 	return t
 }
 
-func scheduleList(w *world) *cobra.Command {
+func scheduleList(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the schedules that this node keeps",
 		Long: `List the schedules that this node keeps: those of the queues whose home it is, and
 those on their way to another home. Times are in UTC.`,
 		Example: "  balefire-node schedule ls\n  balefire-node schedule ls -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Schedule, error) { return c.Schedules(ctx) })
+			all, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Schedule, error) { return c.Schedules(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Schedule]{Items: all}, lines: lines(all), human: func(p *paper) { p.table(scheduleTable(w, all)) }})
+			return w.show(view{value: node.Page[node.Schedule]{Items: all}, lines: lines(all), human: func(p *printer) { p.table(scheduleTable(w, all)) }})
 		},
 	}
 }
 
 var oneSchedule = exactly(2, "the names of a queue and of its schedule")
 
-func scheduleRemove(w *world) *cobra.Command {
+func scheduleRemove(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm QUEUE NAME", Short: "Remove a schedule; the tasks that it made stay",
 		Example: "  balefire-node schedule rm build nightly", Args: oneSchedule, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return tell(cmd, w, func(ctx context.Context, c *client.Client) error { return c.RemoveSchedule(ctx, args[0], args[1]) })
+			return do(cmd, w, func(ctx context.Context, c *client.Client) error { return c.RemoveSchedule(ctx, args[0], args[1]) })
 		},
 	}
 }
 
-func schedulePause(w *world, on bool) *cobra.Command {
+func schedulePause(w *app, on bool) *cobra.Command {
 	c := &cobra.Command{
 		Use: "pause QUEUE NAME", Short: "Have a schedule make nothing until it is resumed",
 		Example: "  balefire-node schedule pause build nightly", Args: oneSchedule, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Schedule, error) {
+			s, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Schedule, error) {
 				return c.PauseSchedule(ctx, args[0], args[1], on)
 			})
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: s, human: func(p *paper) { p.table(scheduleTable(w, []node.Schedule{s})) }})
+			return w.show(view{value: s, human: func(p *printer) { p.table(scheduleTable(w, []node.Schedule{s})) }})
 		},
 	}
 	if !on {

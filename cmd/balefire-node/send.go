@@ -33,7 +33,7 @@ type sendFlags struct {
 	request               node.Request
 }
 
-func sendCommand(w *world) *cobra.Command {
+func sendCommand(w *app) *cobra.Command {
 	var f sendFlags
 	c := &cobra.Command{
 		Use:   "send PEER KIND [@FILE | -] [-- ARG...]",
@@ -49,7 +49,7 @@ it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
 		Example: `  balefire-node send laptop resize @photo.jpg --wait -- 800 600
   balefire-node send laptop ingest @photos.tar --class low --ttl 24h
   pg_dump shop | balefire-node send backup store - --key shop-$(date +%F)`,
-		Annotations: map[string]string{waits: "yes"},
+		Annotations: map[string]string{annotationWaits: "yes"},
 		Args:        between(2, -1, "a peer and a kind: send PEER KIND [@FILE | -] [-- ARG...]"),
 
 		ValidArgsFunction: w.completeTarget,
@@ -77,7 +77,7 @@ it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
 	return c
 }
 
-func (w *world) send(cmd *cobra.Command, f *sendFlags, args []string) error {
+func (w *app) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 	words := args
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 		words, f.request.Args = args[:dash], args[dash:]
@@ -90,13 +90,13 @@ func (w *world) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 		return err
 	}
 	if len(words) == 3 {
-		file, err := w.body(words[2], &f.request)
+		file, err := w.openBody(words[2], &f.request)
 		if err != nil {
 			return err
 		}
 		defer file.Close()
 	}
-	ctx, cancel := w.within(cmd.Context())
+	ctx, cancel := w.withTimeout(cmd.Context())
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
@@ -107,35 +107,35 @@ func (w *world) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	w.tellSubmitted(s, w.clock.Mono()-start)
-	if len(args) == 2 && w.unread != nil && w.unread() {
-		w.say("! standard input was not sent: write - behind the kind to send it as the body")
+	w.printSubmitted(s, w.clock.Mono()-start)
+	if len(args) == 2 && w.hasUnread != nil && w.hasUnread() {
+		w.infof("! standard input was not sent: write - behind the kind to send it as the body")
 	}
 	if !s.Known {
-		w.tellUnserved(ctx, c, f.request)
+		w.warnUnserved(ctx, c, f.request)
 	}
 	if f.wait {
 		return w.follow(ctx, c, s.ID)
 	}
-	return w.show(view{value: s, human: func(p *paper) { p.line("%s", s.ID) }})
+	return w.show(view{value: s, human: func(p *printer) { p.line("%s", s.ID) }})
 }
 
-func (w *world) tellSubmitted(s node.Submitted, took time.Duration) {
+func (w *app) printSubmitted(s node.Submitted, took time.Duration) {
 	switch {
 	case s.Known:
-		w.say("known: the key was used before, this is task %s, %s", s.ID, s.State)
+		w.infof("known: the key was used before, this is task %s, %s", s.ID, s.State)
 	case s.Due != nil:
-		w.say("stored on disk for %s in %s; it goes at %s", s.Target, brief(took), clockTime(*s.Due))
+		w.infof("stored on disk for %s in %s; it goes at %s", s.Target, formatDuration(took), formatTime(*s.Due))
 	case s.Waits != "":
-		w.say("stored on disk for %s in %s; it waits: %s", s.Target, brief(took), clean(s.Waits))
+		w.infof("stored on disk for %s in %s; it waits: %s", s.Target, formatDuration(took), sanitize(s.Waits))
 	default:
-		w.say("stored on disk for %s in %s", s.Target, brief(took))
+		w.infof("stored on disk for %s in %s", s.Target, formatDuration(took))
 	}
 }
 
-// tellUnserved says when the peer of a task does nothing of its kind, as far as this node
+// warnUnserved says when the peer of a task does nothing of its kind, as far as this node
 // has been told.
-func (w *world) tellUnserved(ctx context.Context, c *client.Client, r node.Request) {
+func (w *app) warnUnserved(ctx context.Context, c *client.Client, r node.Request) {
 	if w.flags.quiet || strings.HasPrefix(r.Target, "queue:") {
 		return
 	}
@@ -145,9 +145,9 @@ func (w *world) tellUnserved(ctx context.Context, c *client.Client, r node.Reque
 	}
 	does := "it has no handlers"
 	if len(m.Kinds) > 0 {
-		does = "it does " + cut(strings.Join(m.Kinds, ", "), 200)
+		does = "it does " + truncate(strings.Join(m.Kinds, ", "), 200)
 	}
-	w.say("! %s has told of no handler for %s (%s): without one the task waits", clean(m.Name), r.Kind, clean(does))
+	w.infof("! %s has told of no handler for %s (%s): without one the task waits", sanitize(m.Name), r.Kind, sanitize(does))
 }
 
 // read turns the flags into the request.
@@ -159,19 +159,19 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	if f.once {
 		r.Mode = proto.AtMostOnce
 	}
-	if r.TTL, err = span("ttl", f.ttl); err != nil {
+	if r.TTL, err = parseSpan("ttl", f.ttl); err != nil {
 		return err
 	}
 	if r.TTL > proto.MaxTTL {
 		return usage("--ttl %s: at most %s", f.ttl, config.Duration(proto.MaxTTL))
 	}
-	if r.Delay, err = span("delay", f.delay); err != nil {
+	if r.Delay, err = parseSpan("delay", f.delay); err != nil {
 		return err
 	}
-	if r.At, err = moment(f.at, now); err != nil {
+	if r.At, err = parseTime(f.at, now); err != nil {
 		return err
 	}
-	if r.MaxResult, err = bytesOf("max-result", f.result); err != nil {
+	if r.MaxResult, err = parseSize("max-result", f.result); err != nil {
 		return err
 	}
 	switch f.dedupe {
@@ -194,8 +194,8 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	return nil
 }
 
-// span reads a flag that is a positive span of time.
-func span(flag, text string) (time.Duration, error) {
+// parseSpan reads a flag that is a positive span of time.
+func parseSpan(flag, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
@@ -209,8 +209,8 @@ func span(flag, text string) (time.Duration, error) {
 	return time.Duration(d), nil
 }
 
-// bytesOf reads a flag that is a size; empty is 0.
-func bytesOf(flag, text string) (int64, error) {
+// parseSize reads a flag that is a size; empty is 0.
+func parseSize(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
@@ -224,8 +224,8 @@ func bytesOf(flag, text string) (int64, error) {
 	return int64(n), nil
 }
 
-// moment reads a time: complete, or an hour of today or tomorrow.
-func moment(text string, now time.Time) (time.Time, error) {
+// parseTime reads a time: complete, or an hour of today or tomorrow.
+func parseTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -243,9 +243,9 @@ func moment(text string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// body opens what a task carries. A small one is read at once, so that it goes
+// openBody opens what a task carries. A small one is read at once, so that it goes
 // inside the request.
-func (w *world) body(word string, r *node.Request) (io.Closer, error) {
+func (w *app) openBody(word string, r *node.Request) (io.Closer, error) {
 	src, file := w.in, io.NopCloser(nil)
 	switch path, named := strings.CutPrefix(word, "@"); {
 	case named:
@@ -260,7 +260,7 @@ func (w *world) body(word string, r *node.Request) (io.Closer, error) {
 	case word != "-":
 		return nil, usage("body %.60q: write @FILE for a file, - for standard input, or arguments after --", word)
 	case w.inTTY:
-		w.say("reading the body from the terminal, end it with Ctrl-D")
+		w.infof("reading the body from the terminal, end it with Ctrl-D")
 	}
 	head, err := io.ReadAll(io.LimitReader(src, inlineBody+1))
 	switch {

@@ -13,52 +13,52 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func statusCommand(w *world) *cobra.Command {
+func statusCommand(w *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "status", Short: "Show this node at a glance",
 		Long:    "Show this node, what is wrong with it, the mesh around it, its peers, and its tasks\nby state.",
-		Example: "  balefire-node status\n  balefire-node status -o json", Args: aboutThisNode,
+		Example: "  balefire-node status\n  balefire-node status -o json", Args: thisNodeOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := ask(cmd, w, glance)
+			s, err := call(cmd, w, getStatus)
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: s, human: func(p *paper) { tellStatus(p, s) }})
+			return w.show(view{value: s, human: func(p *printer) { printStatus(p, s) }})
 		},
 	}
 	w.addWatch(c)
 	return c
 }
 
-// aboutThisNode is the check that nobody else is named.
-func aboutThisNode(cmd *cobra.Command, args []string) error {
+// thisNodeOnly is the check that nobody else is named.
+func thisNodeOnly(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usage("%s is about this node: of another one tells balefire-node peers show %.40s", cmd.CommandPath(), args[0])
 	}
 	return nil
 }
 
-// A glanced is a node together with the mesh around it.
-type glanced struct {
+// A statusReport is a node together with the mesh around it.
+type statusReport struct {
 	node.Status
 	Summary *node.MeshSummary `json:"summary,omitempty"`
 }
 
-func glance(ctx context.Context, c *client.Client) (glanced, error) {
+func getStatus(ctx context.Context, c *client.Client) (statusReport, error) {
 	s, err := c.Status(ctx)
 	if err != nil {
-		return glanced{}, err
+		return statusReport{}, err
 	}
 	m, err := c.MeshSummary(ctx)
 	if errors.Is(err, node.ErrNotFound) { // a node that is older than this program
-		return glanced{Status: s}, nil
+		return statusReport{Status: s}, nil
 	}
-	return glanced{Status: s, Summary: &m}, err
+	return statusReport{Status: s, Summary: &m}, err
 }
 
-func tellStatus(p *paper, s glanced) {
+func printStatus(p *printer, s statusReport) {
 	w := p.world
-	p.line("%s  %s  running %s  %s  store %s %s", s.Name, short(s.ID), w.ago(&s.Started), s.Version, s.Store.Engine, size(s.Store.DiskBytes))
+	p.line("%s  %s  running %s  %s  store %s %s", s.Name, shortID(s.ID), w.ago(&s.Started), s.Version, s.Store.Engine, formatSize(s.Store.DiskBytes))
 	if p.wide {
 		p.line("id %s\nmesh %s", s.ID, s.Mesh)
 		if id, err := proto.ParsePeerID(s.ID); err == nil {
@@ -68,7 +68,7 @@ func tellStatus(p *paper, s glanced) {
 			p.line("listens on %s", a)
 		}
 	}
-	tellWarnings(p, s)
+	printWarnings(p, s)
 	p.line("")
 	if len(s.Peers) == 0 {
 		p.line("no peers yet: balefire-node invite makes a ticket for one")
@@ -97,9 +97,9 @@ func tellStatus(p *paper, s glanced) {
 	p.line("%s", fmt.Sprintf("%d of %d slots busy, %d results on their way home", s.Busy, s.Slots, s.Results))
 }
 
-// tellWarnings tells what a person should look at, each once, and then the mesh in
+// printWarnings tells what a person should look at, each once, and then the mesh in
 // a line.
-func tellWarnings(p *paper, s glanced) {
+func printWarnings(p *printer, s statusReport) {
 	warnings := s.Warnings
 	if s.Summary != nil {
 		warnings = append(slices.Clip(warnings), s.Summary.Risks...)
@@ -112,9 +112,9 @@ func tellWarnings(p *paper, s glanced) {
 	if s.Summary == nil {
 		return
 	}
-	if word := standing(*s.Summary); word != "" {
+	if word := nodeProblem(*s.Summary); word != "" {
 		p.line("! this node %s", word)
 	}
 	p.line("")
-	p.line("members %s   paths %s", membersWord(*s.Summary), pathsWord(*s.Summary))
+	p.line("members %s   paths %s", formatMembers(*s.Summary), formatPaths(*s.Summary))
 }

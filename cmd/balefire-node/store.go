@@ -16,18 +16,18 @@ import (
 	"github.com/balefire/balefire/node/config"
 )
 
-func storeCommand(w *world) *cobra.Command {
+func storeCommand(w *app) *cobra.Command {
 	return group("store", "Look at the store, check it, copy it, save it",
 		"Look at the store of the running node, copy it or give back its space; check or\nsave the store of a stopped one. The command line never opens the store of a\nrunning node: it asks the node.",
 		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeKey(w), storeRestore(w), storeMigrate(w), storeSalvage(w))
 }
 
-func storeStats(w *world) *cobra.Command {
+func storeStats(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "stats", Short: "Show the sizes of the running node's store",
 		Example: "  balefire-node store stats -o json", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -37,10 +37,10 @@ func storeStats(w *world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: s, human: func(p *paper) {
+			return w.show(view{value: s, human: func(p *printer) {
 				p.line("engine   %s, schema %d", s.Engine, s.Schema)
-				p.line("on disk  %s, of it live %s in %d records; bodies %s", size(s.DiskBytes), size(s.LiveBytes), s.Keys, size(s.BlobBytes))
-				p.line("free     %s, reserve %s", size(s.FreeBytes), size(s.Reserve))
+				p.line("on disk  %s, of it live %s in %d records; bodies %s", formatSize(s.DiskBytes), formatSize(s.LiveBytes), s.Keys, formatSize(s.BlobBytes))
+				p.line("free     %s, reserve %s", formatSize(s.FreeBytes), formatSize(s.Reserve))
 				p.line("commits  %d", s.Commits)
 				if s.Full {
 					p.line("! %s", s.Refuses)
@@ -53,19 +53,19 @@ func storeStats(w *world) *cobra.Command {
 	}
 }
 
-func storeCheck(w *world) *cobra.Command {
+func storeCheck(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Read the whole store of a stopped node",
 		Long:    "Read the whole store of a stopped node and report damage. It changes nothing.\nThe exit code is 1 when there is damage.",
 		Example: "  balefire-node store check --dir /var/lib/balefire", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p, err := w.folder()
+			p, err := w.nodeFolder()
 			if err != nil {
 				return err
 			}
 			r, err := node.CheckStore(p.Dir)
 			if err != nil {
-				return explain(err, p.Dir)
+				return explainOpenError(err, p.Dir)
 			}
 			if err := w.show(reportView(r)); err != nil || r.Clean {
 				return err
@@ -75,9 +75,9 @@ func storeCheck(w *world) *cobra.Command {
 	}
 }
 
-// folder finds the places of a node whose folder is there.
-func (w *world) folder() (config.Paths, error) {
-	p, err := w.places()
+// nodeFolder finds the places of a node whose folder is there.
+func (w *app) nodeFolder() (config.Paths, error) {
+	p, err := w.locate()
 	if err == nil && !exists(p.Dir) {
 		err = fmt.Errorf("%w: there is no folder %s: name the node's folder with --dir", node.ErrNotFound, p.Dir)
 	}
@@ -85,7 +85,7 @@ func (w *world) folder() (config.Paths, error) {
 }
 
 func reportView(r node.StoreReport) view {
-	return view{value: r, human: func(p *paper) {
+	return view{value: r, human: func(p *printer) {
 		state := "clean"
 		if !r.Clean {
 			state = "DAMAGED"
@@ -97,8 +97,8 @@ func reportView(r node.StoreReport) view {
 	}}
 }
 
-func storeCompact(w *world) *cobra.Command {
-	return storeAct(w, "compact", "Give back the space of what was removed", "  balefire-node store compact", cobra.NoArgs,
+func storeCompact(w *app) *cobra.Command {
+	return storeAction(w, "compact", "Give back the space of what was removed", "  balefire-node store compact", cobra.NoArgs,
 		func(ctx context.Context, args []string) (string, error) {
 			c, err := w.node()
 			if err != nil {
@@ -108,9 +108,9 @@ func storeCompact(w *world) *cobra.Command {
 		})
 }
 
-func storeSnapshot(w *world) *cobra.Command {
+func storeSnapshot(w *app) *cobra.Command {
 	var toKey string
-	cmd := storeAct(w, "snapshot DIR", "Copy the store of the running node into a new folder", "  balefire-node store snapshot /backup/balefire-$(date +%F)\n  balefire-node store snapshot /backup/balefire.age --to-key age1…", exactly(1, "a folder that does not exist"),
+	cmd := storeAction(w, "snapshot DIR", "Copy the store of the running node into a new folder", "  balefire-node store snapshot /backup/balefire-$(date +%F)\n  balefire-node store snapshot /backup/balefire.age --to-key age1…", exactly(1, "a folder that does not exist"),
 		func(ctx context.Context, args []string) (string, error) {
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
@@ -126,7 +126,7 @@ func storeSnapshot(w *world) *cobra.Command {
 	return cmd
 }
 
-func storeKey(w *world) *cobra.Command {
+func storeKey(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "key FILE", Short: "Make a key for sealed snapshots",
 		Long: `Make a key for snapshots that are sealed. The private part is written to a new
@@ -149,53 +149,53 @@ printed: give it to store snapshot --to-key.`,
 			key := struct {
 				Public string `json:"public"`
 			}{public}
-			return w.show(view{value: key, human: func(p *paper) { p.line("%s", public) }})
+			return w.show(view{value: key, human: func(p *printer) { p.line("%s", public) }})
 		},
 	}
 }
 
-// storeAct is a command that lets the running node do something that may take
+// storeAction is a command that lets the running node do something that may take
 // long, and says so meanwhile.
-func storeAct(w *world, use, short, example string, args cobra.PositionalArgs, act func(context.Context, []string) (string, error)) *cobra.Command {
+func storeAction(w *app, use, short, example string, args cobra.PositionalArgs, act func(context.Context, []string) (string, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Example: example, Args: args,
-		Annotations: map[string]string{waits: "yes"},
+		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
-			stop := w.patience(short)
+			stop := w.showWaiting(short)
 			done, err := act(ctx, args)
 			stop()
 			if err == nil {
-				w.say("%s", done)
+				w.infof("%s", done)
 			}
 			return err
 		},
 	}
 }
 
-func storeSalvage(w *world) *cobra.Command {
+func storeSalvage(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "salvage DIR", Short: "Copy what can still be read of a damaged store",
 		Long:    "Copy every committed record that can still be read from the store of a stopped\nnode into a new node folder. The damaged one stays as it is.",
 		Example: "  balefire-node store salvage /var/lib/balefire-new --dir /var/lib/balefire", Args: exactly(1, "a folder that does not exist"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := w.folder()
+			p, err := w.nodeFolder()
 			if err != nil {
 				return err
 			}
-			stop := w.patience("reading what can be read")
+			stop := w.showWaiting("reading what can be read")
 			r, err := node.SalvageStore(p.Dir, args[0])
 			stop()
 			if err != nil {
-				return explain(err, p.Dir)
+				return explainOpenError(err, p.Dir)
 			}
 			return w.show(reportView(r))
 		},
 	}
 }
 
-func storeRestore(w *world) *cobra.Command {
+func storeRestore(w *app) *cobra.Command {
 	var keyFile string
 	cmd := &cobra.Command{
 		Use: "restore SNAPSHOT", Short: "Put a snapshot in the place of a stopped node's store",
@@ -205,13 +205,13 @@ after the snapshot is not known to it then: a task that may have run already is
 not started again, but ends as a dead letter. Revocations are kept beside the keys
 too: a member that was revoked after the snapshot stays out.`,
 		Example: "  balefire-node store restore /backup/balefire-2026-11-20 --dir /var/lib/balefire", Args: exactly(1, "the folder that store snapshot wrote"),
-		Annotations: map[string]string{waits: "yes"},
+		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			l, p, err := w.config()
 			if err != nil {
 				return err
 			}
-			if _, err := w.folder(); err != nil {
+			if _, err := w.nodeFolder(); err != nil {
 				return err
 			}
 			if !exists(args[0]) {
@@ -227,13 +227,13 @@ too: a member that was revoked after the snapshot stays out.`,
 			}
 			cfg := l.Node(p.Dir)
 			cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
-			stop := w.patience("checking and copying the snapshot")
+			stop := w.showWaiting("checking and copying the snapshot")
 			r, err := node.RestoreStore(cfg, args[0], private)
 			stop()
 			if err != nil {
-				return explain(err, p.Dir)
+				return explainOpenError(err, p.Dir)
 			}
-			return w.show(view{value: r, human: func(p *paper) {
+			return w.show(view{value: r, human: func(p *printer) {
 				p.line("%s  %d records restored", r.Engine, r.Records)
 				p.line("the store that was there is in %s", r.Aside)
 				if len(r.Revoked) > 0 {
@@ -248,7 +248,7 @@ too: a member that was revoked after the snapshot stays out.`,
 	return cmd
 }
 
-func storeMigrate(w *world) *cobra.Command {
+func storeMigrate(w *app) *cobra.Command {
 	var to string
 	c := &cobra.Command{
 		Use: "migrate --to ENGINE", Short: "Convert the store of a stopped node to the other engine",
@@ -257,7 +257,7 @@ aside, nothing is deleted. A store that needs more memory than there is, is read
 from its log: the conversion to pebble takes some 100 MiB for any size. Set
 store.engine in the configuration to the new engine before the next start.`,
 		Example:     "  balefire-node store migrate --to pebble --dir /var/lib/balefire",
-		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if to == "" {
 				return usage("--to is missing: it is %s or %s", node.EngineNuts, node.EnginePebble)
@@ -266,18 +266,18 @@ store.engine in the configuration to the new engine before the next start.`,
 			if err != nil {
 				return err
 			}
-			if _, err := w.folder(); err != nil {
+			if _, err := w.nodeFolder(); err != nil {
 				return err
 			}
 			cfg := l.Node(p.Dir)
 			cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
-			stop := w.patience("converting the store")
+			stop := w.showWaiting("converting the store")
 			r, err := node.MigrateStore(cfg, to)
 			stop()
 			if err != nil {
-				return explain(err, p.Dir)
+				return explainOpenError(err, p.Dir)
 			}
-			return w.show(view{value: r, human: func(p *paper) {
+			return w.show(view{value: r, human: func(p *printer) {
 				p.line("%s to %s  %d records", r.From, r.To, r.Records)
 				p.line("the store that was there is in %s", r.Aside)
 				p.line("set store.engine: %s in the configuration before the next start", r.To)

@@ -34,7 +34,7 @@ func (t *table) row(cells ...any) {
 	row := make([]string, len(t.columns))
 	for i := range row {
 		if i < len(cells) {
-			row[i] = clean(strings.ReplaceAll(fmt.Sprint(cells[i]), "\n", " "))
+			row[i] = sanitize(strings.ReplaceAll(fmt.Sprint(cells[i]), "\n", " "))
 		}
 		if row[i] == "" {
 			row[i] = "-"
@@ -54,9 +54,9 @@ func (t *table) write(w io.Writer, wide bool, columns int, paint func(cell, text
 	}
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
-		widths[i] = cells(c.name)
+		widths[i] = displayWidth(c.name)
 		for _, r := range t.rows {
-			widths[i] = max(widths[i], cells(r[i]))
+			widths[i] = max(widths[i], displayWidth(r[i]))
 		}
 	}
 	t.fit(shown, widths, columns)
@@ -68,7 +68,7 @@ func (t *table) write(w io.Writer, wide bool, columns int, paint func(cell, text
 		var b strings.Builder
 		for n, i := range shown {
 			text := shorten(r[i], widths[i])
-			pad := strings.Repeat(" ", widths[i]-cells(text))
+			pad := strings.Repeat(" ", widths[i]-displayWidth(text))
 			if line > 0 {
 				text = paint(r[i], text)
 			}
@@ -85,8 +85,8 @@ func (t *table) write(w io.Writer, wide bool, columns int, paint func(cell, text
 	}
 }
 
-// leastWidth is how narrow a column of text is made.
-const leastWidth = 10
+// minColumnWidth is how narrow a column of text is made.
+const minColumnWidth = 10
 
 // fit takes from the widest columns of text what the table has too much.
 func (t *table) fit(shown, widths []int, columns int) {
@@ -100,7 +100,7 @@ func (t *table) fit(shown, widths []int, columns int) {
 	for excess > 0 {
 		most := -1
 		for _, i := range shown {
-			if !t.columns[i].right && i > 0 && widths[i] > leastWidth && (most < 0 || widths[i] > widths[most]) {
+			if !t.columns[i].right && i > 0 && widths[i] > minColumnWidth && (most < 0 || widths[i] > widths[most]) {
 				most = i
 			}
 		}
@@ -114,20 +114,20 @@ func (t *table) fit(shown, widths []int, columns int) {
 
 // shorten cuts s so that it takes at most so many cells.
 func shorten(s string, most int) string {
-	if cells(s) <= most {
+	if displayWidth(s) <= most {
 		return s
 	}
 	n := 0
 	for i, r := range s {
-		if n += cells(string(r)); n >= most {
+		if n += displayWidth(string(r)); n >= most {
 			return s[:i] + "…"
 		}
 	}
 	return s
 }
 
-// cells returns how many cells of a terminal s takes.
-func cells(s string) int {
+// displayWidth returns how many cells of a terminal s takes.
+func displayWidth(s string) int {
 	n := 0
 	for _, r := range s {
 		switch {

@@ -17,13 +17,13 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func taskCommand(w *world) *cobra.Command {
+func taskCommand(w *app) *cobra.Command {
 	return group("task", "Look at tasks and act on them",
 		"Look at the tasks that this node sent or took over, follow them, stop them,\nrepeat them, fetch their results and the proofs of what happened. A task is named\nby its id or the beginning of it, as long as that is unique.",
 		taskList(w), taskShow(w), taskWatch(w), taskResult(w), taskReceipts(w), taskCancel(w), taskSet(w), taskProgress(w), taskRetry(w), taskPurge(w))
 }
 
-func taskList(w *world) *cobra.Command {
+func taskList(w *app) *cobra.Command {
 	var f queryFlags
 	c := &cobra.Command{
 		Use: "ls", Short: "List tasks, the newest first",
@@ -50,25 +50,25 @@ func taskList(w *world) *cobra.Command {
 }
 
 // tasksView shows a page of tasks.
-func tasksView(w *world, page node.Page[node.Task]) view {
-	return view{value: page, lines: lines(page.Items), human: func(p *paper) {
+func tasksView(w *app, page node.Page[node.Task]) view {
+	return view{value: page, lines: lines(page.Items), human: func(p *printer) {
 		t := newTable(col("ID"), col("STATE"), col("KIND"), col("CLASS"), col("ROLE"), col("PEER"), num("AGE"), num("TRIES"), col("REASON"), wideOnly("FULL ID"), wideOnly("BODY"), wideOnly("KEY"))
 		for _, k := range page.Items {
-			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, p.cut(plain(k.Reason), 60), k.ID, size(k.BodySize), k.Key)
+			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, p.cut(stripPackages(k.Reason), 60), k.ID, formatSize(k.BodySize), k.Key)
 		}
 		p.table(t)
 		if page.Next != "" {
-			w.say("there are more: --cursor %s, or --all", page.Next)
+			w.infof("there are more: --cursor %s, or --all", page.Next)
 		}
 	}}
 }
 
-func taskShow(w *world) *cobra.Command {
+func taskShow(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show a task with everything that happened to it",
 		Example: "  balefire-node task show 01a1f84f", Args: oneTask, ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -84,26 +84,26 @@ func taskShow(w *world) *cobra.Command {
 }
 
 // taskView shows one task, its facts first, then its events.
-func taskView(w *world, t node.Task) view {
-	return view{value: t, human: func(p *paper) {
+func taskView(w *app, t node.Task) view {
+	return view{value: t, human: func(p *printer) {
 		p.line("task    %s   kind %s   class %s   %s", t.ID, t.Kind, t.Class, otherSide(t))
 		state := fmt.Sprintf("state   %s   attempts %d   epoch %s", t.State, t.Attempts, t.Epoch)
 		if !ended(t) {
-			state += "   ttl " + brief(t.NotAfter.Sub(w.clock.Now())) + " left"
+			state += "   ttl " + formatDuration(t.NotAfter.Sub(w.clock.Now())) + " left"
 			if t.Due != nil && t.Due.After(w.clock.Now()) {
-				state += "   not before " + clockTime(*t.Due)
+				state += "   not before " + formatTime(*t.Due)
 			}
 		}
 		p.line("%s", state)
-		p.line("body    %s   result %s   receipts %s", size(t.BodySize), resultSize(t), strings.Join(t.Receipts, ", "))
+		p.line("body    %s   result %s   receipts %s", formatSize(t.BodySize), resultSize(t), strings.Join(t.Receipts, ", "))
 		for _, x := range t.Transfers {
 			p.line("moving  %s", x)
 		}
 		for _, m := range []struct{ name, text string }{
-			{"reason", plain(t.Reason)}, {"key", t.Key}, {"order", t.Order}, {"trace", t.Trace}, {"again", t.RedriveOf}, {"then", t.RedrivenAs},
+			{"reason", stripPackages(t.Reason)}, {"key", t.Key}, {"order", t.Order}, {"trace", t.Trace}, {"again", t.RedriveOf}, {"then", t.RedrivenAs},
 		} {
 			if m.text != "" {
-				p.line("%-7s %s", m.name, flat(m.text))
+				p.line("%-7s %s", m.name, sanitizeLine(m.text))
 			}
 		}
 		events := newTable(col("TIME"), col("NODE"), col("STATE"), num("TRY"), col("DETAIL"))
@@ -116,7 +116,7 @@ func taskView(w *world, t node.Task) view {
 		}
 		p.table(events)
 		if t.Stderr != "" {
-			p.line("stderr:\n%s", quoted(t.Stderr))
+			p.line("stderr:\n%s", quoteLines(t.Stderr))
 		}
 	}}
 }
@@ -124,9 +124,9 @@ func taskView(w *world, t node.Task) view {
 // resultSize is the size of a result, and whether that is all of it.
 func resultSize(t node.Task) string {
 	if t.Truncated {
-		return size(t.ResultSize) + " (cut off: the handler wrote more)"
+		return formatSize(t.ResultSize) + " (cut off: the handler wrote more)"
 	}
-	return size(t.ResultSize)
+	return formatSize(t.ResultSize)
 }
 
 // otherSide says for whom a task is, or from whom it came. One for a queue is at the
@@ -141,14 +141,14 @@ func otherSide(t node.Task) string {
 	return "to " + t.Peer
 }
 
-func taskWatch(w *world) *cobra.Command {
+func taskWatch(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Follow a task to its end and print its result",
 		Long:    "Follow a task to its end and print its result on standard output. The exit code\ntells how it ended, as with send --wait.",
 		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: oneTask, ValidArgsFunction: w.completeLive,
-		Annotations: map[string]string{waits: "yes"},
+		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -159,15 +159,15 @@ func taskWatch(w *world) *cobra.Command {
 	}
 }
 
-func taskResult(w *world) *cobra.Command {
+func taskResult(w *app) *cobra.Command {
 	var out string
 	c := &cobra.Command{
 		Use: "result ID", Short: "Fetch the result of a task",
 		Long:    "Write the result of an ended task to standard output or to a file, whole or not\nat all.",
 		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: oneTask, ValidArgsFunction: w.completeEnded,
-		Annotations: map[string]string{waits: "yes"},
+		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -179,16 +179,16 @@ func taskResult(w *world) *cobra.Command {
 			}
 			defer r.Close()
 			if t.Truncated {
-				defer w.say("! the result is cut off: the handler wrote more")
+				defer w.infof("! the result is cut off: the handler wrote more")
 			}
 			if out == "" {
 				return w.writeResult(args[0], r)
 			}
-			n, err := writeWhole(out, r)
+			n, err := writeFileAtomic(out, r)
 			if err != nil {
 				return fmt.Errorf("write the result: %w", err)
 			}
-			w.say("%s, %s, of task %s", out, size(n), shortTask(t.ID))
+			w.infof("%s, %s, of task %s", out, formatSize(n), shortTask(t.ID))
 			return nil
 		},
 	}
@@ -196,8 +196,8 @@ func taskResult(w *world) *cobra.Command {
 	return c
 }
 
-// writeWhole writes a file beside its place and moves it there when it is whole.
-func writeWhole(path string, r io.Reader) (n int64, err error) {
+// writeFileAtomic writes a file beside its place and moves it there when it is whole.
+func writeFileAtomic(path string, r io.Reader) (n int64, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".balefire-*")
 	if err != nil {
 		return 0, err
@@ -215,7 +215,7 @@ func writeWhole(path string, r io.Reader) (n int64, err error) {
 	return n, err
 }
 
-func taskCancel(w *world) *cobra.Command {
+func taskCancel(w *app) *cobra.Command {
 	var f queryFlags
 	var hard, dry bool
 	var reason string
@@ -228,7 +228,7 @@ killed with all its processes. It is CANCELLED once nothing of it runs.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := f.ids(cmd, w, args, func(s proto.TaskState) bool { return !s.Terminal() })
 			if err != nil || dry {
-				return w.onlyList(ids, err)
+				return w.printDryRun(ids, err)
 			}
 			if len(args) == 0 && len(ids) > 0 {
 				if err := w.confirm(fmt.Sprintf("cancel %d tasks", len(ids))); err != nil {
@@ -237,7 +237,7 @@ killed with all its processes. It is CANCELLED once nothing of it runs.`,
 			}
 			return eachTask(cmd, w, "cancel", ids, len(args) == 1, func(ctx context.Context, c *client.Client, id string) (node.Task, error) {
 				return c.Cancel(ctx, id, hard, reason)
-			}, func(p *paper, _ string, t node.Task) {
+			}, func(p *printer, _ string, t node.Task) {
 				if ended(t) {
 					p.line("task %s is %s", t.ID, t.State)
 					return
@@ -253,7 +253,7 @@ killed with all its processes. It is CANCELLED once nothing of it runs.`,
 	return c
 }
 
-func taskRetry(w *world) *cobra.Command {
+func taskRetry(w *app) *cobra.Command {
 	var f queryFlags
 	var dry bool
 	c := &cobra.Command{
@@ -265,11 +265,11 @@ same idempotency key, and remembers which one it repeats.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := f.ids(cmd, w, args, func(s proto.TaskState) bool { return s.Terminal() && s != proto.Success })
 			if err != nil || dry {
-				return w.onlyList(ids, err)
+				return w.printDryRun(ids, err)
 			}
 			return eachTask(cmd, w, "retry", ids, false, func(ctx context.Context, c *client.Client, id string) (node.Submitted, error) {
 				return c.Retry(ctx, id)
-			}, func(p *paper, id string, s node.Submitted) {
+			}, func(p *printer, id string, s node.Submitted) {
 				p.line("%s is repeated by %s for %s", shortTask(id), s.ID, s.Target)
 			})
 		},
@@ -279,29 +279,29 @@ same idempotency key, and remembers which one it repeats.`,
 	return c
 }
 
-// onlyList shows what --dry-run is asked for.
-func (w *world) onlyList(ids []string, err error) error {
+// printDryRun shows what --dry-run is asked for.
+func (w *app) printDryRun(ids []string, err error) error {
 	if err != nil {
 		return err
 	}
-	return w.show(view{value: node.Page[string]{Items: append([]string{}, ids...)}, lines: lines(ids), human: func(p *paper) {
+	return w.show(view{value: node.Page[string]{Items: append([]string{}, ids...)}, lines: lines(ids), human: func(p *printer) {
 		for _, id := range ids {
 			p.line("%s", id)
 		}
-		w.say("%d tasks", len(ids))
+		w.infof("%d tasks", len(ids))
 	}})
 }
 
 // eachTask does the same to one task after the other, until one fails, and shows what was
 // done. One alone is shown as it is, several as a list.
-func eachTask[T any](cmd *cobra.Command, w *world, verb string, ids []string, alone bool, do func(context.Context, *client.Client, string) (T, error), tell func(*paper, string, T)) error {
+func eachTask[T any](cmd *cobra.Command, w *app, verb string, ids []string, alone bool, do func(context.Context, *client.Client, string) (T, error), tell func(*printer, string, T)) error {
 	c, err := w.node()
 	if err != nil {
 		return err
 	}
 	done := []T{}
 	for _, id := range ids {
-		ctx, cancel := w.within(cmd.Context())
+		ctx, cancel := w.withTimeout(cmd.Context())
 		v, failed := do(ctx, c, id)
 		cancel()
 		if failed != nil {
@@ -315,12 +315,12 @@ func eachTask[T any](cmd *cobra.Command, w *world, verb string, ids []string, al
 	if err != nil && len(done) == 0 {
 		return err
 	}
-	v := view{value: node.Page[T]{Items: done}, lines: lines(done), human: func(p *paper) {
+	v := view{value: node.Page[T]{Items: done}, lines: lines(done), human: func(p *printer) {
 		for i, d := range done {
 			tell(p, ids[i], d)
 		}
 		if len(ids) == 0 {
-			w.say("no task is chosen")
+			w.infof("no task is chosen")
 		}
 	}}
 	if alone && len(done) == 1 {
@@ -329,7 +329,7 @@ func eachTask[T any](cmd *cobra.Command, w *world, verb string, ids []string, al
 	return errors.Join(w.show(v), err)
 }
 
-func taskPurge(w *world) *cobra.Command {
+func taskPurge(w *app) *cobra.Command {
 	var f queryFlags
 	var dry bool
 	c := &cobra.Command{
@@ -343,7 +343,7 @@ func taskPurge(w *world) *cobra.Command {
 	return c
 }
 
-func (w *world) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
+func (w *app) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 	q, err := f.query(w.clock.Now())
 	if err != nil {
 		return err
@@ -353,7 +353,7 @@ func (w *world) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 			return err
 		}
 	}
-	ctx, cancel := w.within(cmd.Context())
+	ctx, cancel := w.withTimeout(cmd.Context())
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
@@ -363,7 +363,7 @@ func (w *world) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 	if err != nil {
 		return err
 	}
-	return w.show(view{value: done, human: func(p *paper) {
+	return w.show(view{value: done, human: func(p *printer) {
 		did := "removed"
 		if done.DryRun {
 			did = "would remove"
@@ -376,8 +376,8 @@ func (w *world) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 // first random digits.
 func shortTask(id string) string { return id[:min(len(id), 18)] }
 
-// cut shortens text for a table.
-func cut(text string, n int) string {
+// truncate shortens text for a table.
+func truncate(text string, n int) string {
 	r := []rune(text)
 	if len(r) <= n {
 		return text
@@ -385,15 +385,15 @@ func cut(text string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// longAgo reads a moment in the past: a span before now, or a time.
-func longAgo(flag, text string, now time.Time) (time.Time, error) {
+// parsePast reads a moment in the past: a span before now, or a time.
+func parsePast(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t, nil
 	}
-	d, err := span(flag, text)
+	d, err := parseSpan(flag, text)
 	if err != nil {
 		return time.Time{}, usage("--%s %.40q: write it as 7d, 90m or 2006-01-02T15:04:05Z07:00", flag, text)
 	}

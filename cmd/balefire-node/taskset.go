@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func taskSet(w *world) *cobra.Command {
+func taskSet(w *app) *cobra.Command {
 	var class, queue string
 	c := &cobra.Command{
 		Use: "set ID --class CLASS | --queue QUEUE", Short: "Change a task that waits in a shared queue",
@@ -27,19 +27,19 @@ meanwhile stays as it is.`,
 			case class == "" && queue == "":
 				return usage("nothing to set: give --class or --queue")
 			case class != "":
-				t, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.Task, error) { return c.SetClass(ctx, args[0], class) })
+				t, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Task, error) { return c.SetClass(ctx, args[0], class) })
 				if err != nil {
 					return err
 				}
-				return w.show(view{value: t, human: func(p *paper) { p.line("task %s has class %s", t.ID, t.Class) }})
+				return w.show(view{value: t, human: func(p *printer) { p.line("task %s has class %s", t.ID, t.Class) }})
 			}
-			s, err := ask(cmd, w, func(ctx context.Context, c *client.Client) (node.Submitted, error) {
+			s, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Submitted, error) {
 				return c.MoveTask(ctx, args[0], queue)
 			})
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: s, human: func(p *paper) {
+			return w.show(view{value: s, human: func(p *printer) {
 				p.line("%s goes on as %s in queue %s", shortTask(args[0]), s.ID, queue)
 			}})
 		},
@@ -47,11 +47,11 @@ meanwhile stays as it is.`,
 	c.Flags().StringVar(&class, "class", "", "critical, high, normal or low")
 	c.Flags().StringVar(&queue, "queue", "", "name of the other queue")
 	c.MarkFlagsMutuallyExclusive("class", "queue")
-	offer(c, "class", "critical", "high", "normal", "low")
+	completeWords(c, "class", "critical", "high", "normal", "low")
 	return c
 }
 
-func taskProgress(w *world) *cobra.Command {
+func taskProgress(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "progress [ID]", Short: "Say, from a handler, that its task makes progress",
 		Long: `Say that the handler of a task of a shared queue makes progress. A program that a
@@ -67,7 +67,7 @@ progress for so long is stopped, and its task is given to another node.`,
 			if id == "" {
 				return usage("no task: name one, or call it from a program that a handler runs")
 			}
-			return tell(cmd, w, func(ctx context.Context, c *client.Client) error { return c.Progress(ctx, id) })
+			return do(cmd, w, func(ctx context.Context, c *client.Client) error { return c.Progress(ctx, id) })
 		},
 	}
 }

@@ -14,7 +14,7 @@ import (
 // timelineClock is how a merged timeline shows times: nodes differ by less than a second.
 const timelineClock = "15:04:05.000"
 
-func meshTimeline(w *world) *cobra.Command {
+func meshTimeline(w *app) *cobra.Command {
 	var q node.TimelineQuery
 	c := &cobra.Command{
 		Use: "timeline --task TASK | --queue QUEUE", Short: "Show what all nodes saw happen to the leases of a task or a queue",
@@ -29,18 +29,18 @@ of its present start in memory. -o jsonl is for keeping it.`,
 				return usage("name one task with --task, or one queue with --queue")
 			}
 			q.Task = strings.ToLower(q.Task)
-			t, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Timeline, error) { return c.Timeline(ctx, q) })
+			t, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Timeline, error) { return c.Timeline(ctx, q) })
 			if err != nil {
 				return err
 			}
-			if err := w.show(view{value: t, lines: lines(t.Items), human: func(p *paper) { p.table(timelineTable(t)) }}); err != nil {
+			if err := w.show(view{value: t, lines: lines(t.Items), human: func(p *printer) { p.table(timelineTable(t)) }}); err != nil {
 				return err
 			}
 			if len(t.Silent) > 0 {
-				w.say("without %s: not connected, or no answer", clean(strings.Join(t.Silent, ", ")))
+				w.infof("without %s: not connected, or no answer", sanitize(strings.Join(t.Silent, ", ")))
 			}
 			if t.More {
-				w.say("older events were left out")
+				w.infof("older events were left out")
 			}
 			return nil
 		},

@@ -15,9 +15,9 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-func testWorld() (*world, *bytes.Buffer, *bytes.Buffer) {
+func testWorld() (*app, *bytes.Buffer, *bytes.Buffer) {
 	out, err := new(bytes.Buffer), new(bytes.Buffer)
-	return &world{in: strings.NewReader(""), out: out, err: err, clock: clock.System()}, out, err
+	return &app{in: strings.NewReader(""), out: out, err: err, clock: clock.System()}, out, err
 }
 
 // walk visits every command that somebody may type.
@@ -61,8 +61,8 @@ func TestTree(t *testing.T) {
 			t.Errorf("%s: nothing says what %s is", path, strings.TrimSpace(bare))
 		}
 		for line := range strings.SplitSeq(c.Long+"\n"+c.Short, "\n") {
-			if cells(line) > 84 {
-				t.Errorf("%s: a line of its help is %d wide: %s", path, cells(line), line)
+			if displayWidth(line) > 84 {
+				t.Errorf("%s: a line of its help is %d wide: %s", path, displayWidth(line), line)
 			}
 		}
 	})

@@ -60,14 +60,14 @@ func buildOf(linked string, info *debug.BuildInfo) build {
 // String is what version and --version print behind the name of the program.
 func (b build) String() string { return fmt.Sprintf("%s  %s  %s", b.Version, b.Platform, b.Go) }
 
-func versionCommand(w *world) *cobra.Command {
+func versionCommand(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Show what this binary is",
 		Long:    "Show the version of this binary, the Go it was built with, and the commit where the\nbuild noted one.",
 		Example: "  balefire-node version -o json", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := readBuild()
-			return w.show(view{value: b, human: func(p *paper) { p.line("balefire-node %s", b) }})
+			return w.show(view{value: b, human: func(p *printer) { p.line("balefire-node %s", b) }})
 		},
 	}
 }

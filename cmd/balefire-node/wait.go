@@ -13,13 +13,13 @@ import (
 	"github.com/balefire/balefire/api/client"
 )
 
-func waitCommand(w *world) *cobra.Command {
+func waitCommand(w *app) *cobra.Command {
 	var what string
 	c := &cobra.Command{
 		Use: "wait --for ready|peer=NAME|task=ID", Short: "Wait until something is so",
 		Long:        "Wait until the node is ready, a peer is connected, or a task has ended. It ends\nwith 6 when --timeout is over. A node that does not run yet is waited for.",
 		Example:     "  balefire-node wait --for ready --timeout 30s\n  balefire-node wait --for peer=laptop && balefire-node send laptop ping --wait",
-		Annotations: map[string]string{waits: "yes"}, Args: cobra.NoArgs,
+		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			check, err := condition(what)
 			if err != nil {
@@ -29,7 +29,7 @@ func waitCommand(w *world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return w.until(cmd.Context(), c, what, check)
+			return w.waitUntil(cmd.Context(), c, what, check)
 		},
 	}
 	c.Flags().StringVar(&what, "for", "ready", "ready, peer=NAME or task=ID")
@@ -67,12 +67,12 @@ func condition(what string) (check, error) {
 	return nil, usage("--for %.60q: it is ready, peer=NAME or task=ID", what)
 }
 
-// until asks again and again, and says now and then why not yet.
-func (w *world) until(ctx context.Context, c *client.Client, what string, is check) error {
-	ctx, cancel := w.within(ctx)
+// waitUntil asks again and again, and says now and then why not yet.
+func (w *app) waitUntil(ctx context.Context, c *client.Client, what string, is check) error {
+	ctx, cancel := w.withTimeout(ctx)
 	defer cancel()
 	told, said := w.clock.Mono(), 0
-	tick := time.NewTicker(followStep)
+	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	why := "the node has not answered yet"
 	for {
@@ -88,8 +88,8 @@ func (w *world) until(ctx context.Context, c *client.Client, what string, is che
 		default:
 			why = reason
 		}
-		if now := w.clock.Mono(); now-told >= w.silence(said) {
-			w.say("… waiting for %s: %s", what, clean(why))
+		if now := w.clock.Mono(); now-told >= w.nextNotice(said) {
+			w.infof("… waiting for %s: %s", what, sanitize(why))
 			told, said = now, said+1
 		}
 		select {

@@ -4,13 +4,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func whyCommand(w *world) *cobra.Command {
+func whyCommand(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "why TASK|PEER|queue:NAME", Short: "Name the one thing that keeps a task, a peer or a queue back",
 		Long:    "Walk the way of a task, from the disk here to the handler there, and name the\none thing that it waits for, with what to do about it.",
 		Example: "  balefire-node why 01a1f84f\n  balefire-node why laptop\n  balefire-node why queue:build", Args: exactly(1, "the id of a task, its beginning, the name of a peer, or queue:NAME"), ValidArgsFunction: w.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.within(cmd.Context())
+			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
 			c, err := w.node()
 			if err != nil {
@@ -20,7 +20,7 @@ func whyCommand(w *world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: b, human: func(p *paper) {
+			return w.show(view{value: b, human: func(p *printer) {
 				p.line("%s  %s", b.Subject, b.State)
 				for _, s := range b.Steps {
 					p.line("  %s", s)
@@ -32,7 +32,7 @@ func whyCommand(w *world) *cobra.Command {
 					p.line("to do    %s", b.Fix)
 				}
 				if b.Next != nil {
-					p.line("by itself it is tried again in %s", brief(b.Next.Sub(w.clock.Now())))
+					p.line("by itself it is tried again in %s", formatDuration(b.Next.Sub(w.clock.Now())))
 				}
 			}})
 		},

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// brief writes a span of time in two or three digits.
-func brief(d time.Duration) string {
+// formatDuration writes a span of time in two or three digits.
+func formatDuration(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "0s"
@@ -29,24 +29,24 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// lasted writes a number of seconds that was measured; nothing for none.
-func lasted(s float64) string {
+// formatSeconds writes a number of seconds that was measured; nothing for none.
+func formatSeconds(s float64) string {
 	if s <= 0 {
 		return ""
 	}
-	return brief(seconds(s))
+	return formatDuration(seconds(s))
 }
 
 // ago writes how long ago t was.
-func (w *world) ago(t *time.Time) string {
+func (w *app) ago(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
 	}
-	return brief(w.clock.Now().Sub(*t))
+	return formatDuration(w.clock.Now().Sub(*t))
 }
 
-// size writes a number of bytes in three digits.
-func size[N int64 | uint64 | int](n N) string {
+// formatSize writes a number of bytes in three digits.
+func formatSize[N int64 | uint64 | int](n N) string {
 	f, unit := float64(n), "B"
 	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
 		if f < 1024 {
@@ -71,13 +71,13 @@ func orDash(s string) string {
 	return s
 }
 
-// yes writes a truth for people.
-func yes(b bool) string {
+// yesNo writes a truth for people.
+func yesNo(b bool) string {
 	if b {
 		return "yes"
 	}
 	return "no"
 }
 
-// threeDigits writes a score so that two of them can be told apart.
-func threeDigits(f float64) string { return strconv.FormatFloat(f, 'g', 3, 64) }
+// formatScore writes a score so that two of them can be told apart.
+func formatScore(f float64) string { return strconv.FormatFloat(f, 'g', 3, 64) }

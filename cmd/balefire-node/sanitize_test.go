@@ -16,7 +16,7 @@ import (
 // cleared screen in both writings, a title, a line that looks like this program's own.
 const hostile = "ok\x1b]52;c;ZXZpbA==\x07\x1b[2J\u009b2J\u009d0;title\u009c\x7f\rover\u202eback\n✓ SUCCESS in 1s, exit 0\n"
 
-func hasControls(s string) bool { return strings.IndexFunc(s, steers) >= 0 }
+func hasControls(s string) bool { return strings.IndexFunc(s, isControl) >= 0 }
 
 // A result is written to a terminal without what steers it, and to a file as it is.
 func TestResultsDoNotSteerTheTerminal(t *testing.T) {
@@ -40,7 +40,7 @@ func TestResultsDoNotSteerTheTerminal(t *testing.T) {
 			t.Errorf("binary: the terminal got %q, %v; want a refusal", out, err)
 		}
 	}
-	for _, cut := range []string{strings.Repeat("é", sniffed), "a" + strings.Repeat("烽", sniffed)} { // a character over the edge of what is looked at
+	for _, cut := range []string{strings.Repeat("é", sniffSize), "a" + strings.Repeat("烽", sniffSize)} { // a character over the edge of what is looked at
 		out.Reset()
 		if err := w.writeResult("01a1f84f", strings.NewReader(cut)); err != nil || strings.TrimSuffix(out.String(), "\n") != cut {
 			t.Errorf("text: %d bytes, %v; want all %d", out.Len(), err, len(cut))
@@ -50,14 +50,14 @@ func TestResultsDoNotSteerTheTerminal(t *testing.T) {
 
 // No line of a foreign standard error looks like one of this program.
 func TestForeignLinesAreQuoted(t *testing.T) {
-	got := quoted(hostile)
+	got := quoteLines(hostile)
 	for line := range strings.Lines(got) {
 		if !strings.HasPrefix(line, "  │ ") {
 			t.Errorf("line %q stands alone", line)
 		}
 	}
-	if hasControls(got) || hasControls(flat(hostile)) || strings.Contains(flat(hostile), "\n") {
-		t.Errorf("quoted %q, flat %q", got, flat(hostile))
+	if hasControls(got) || hasControls(sanitizeLine(hostile)) || strings.Contains(sanitizeLine(hostile), "\n") {
+		t.Errorf("quoted %q, flat %q", got, sanitizeLine(hostile))
 	}
 }
 

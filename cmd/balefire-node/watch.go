@@ -13,31 +13,31 @@ import (
 )
 
 // addWatch gives a command the flag that shows it again and again.
-func (w *world) addWatch(c *cobra.Command) {
+func (w *app) addWatch(c *cobra.Command) {
 	var every time.Duration
 	once := c.RunE
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("watch") {
 			return once(cmd, args)
 		}
-		if !w.forPeople() && w.flags.output != formatJSONL {
+		if !w.humanOutput() && w.flags.output != formatJSONL {
 			return usage("--watch never ends, so it has no %s: take table, wide or jsonl", w.flags.output)
 		}
-		if every < watchLeast {
-			return usage("--watch=%s: it is at least %s", every, watchLeast)
+		if every < minWatchInterval {
+			return usage("--watch=%s: it is at least %s", every, minWatchInterval)
 		}
-		return w.again(cmd.Context(), every, func() error { return once(cmd, args) })
+		return w.repeat(cmd.Context(), every, func() error { return once(cmd, args) })
 	}
 	c.Flags().Var(spanValue{&every}, "watch", "show it again and again until Ctrl-C, as often as this says")
 	c.Flags().Lookup("watch").NoOptDefVal = "2s"
 }
 
-// watchLeast is the shortest time between two looks.
-const watchLeast = 200 * time.Millisecond
+// minWatchInterval is the shortest time between two looks.
+const minWatchInterval = 200 * time.Millisecond
 
-// again shows something until ctx is done, over what a terminal showed before. That the
+// repeat shows something until ctx is done, over what a terminal showed before. That the
 // node is away for a moment does not end it.
-func (w *world) again(ctx context.Context, every time.Duration, show func() error) error {
+func (w *app) repeat(ctx context.Context, every time.Duration, show func() error) error {
 	screen, notes := w.out, w.err
 	defer func() { w.out, w.err = screen, notes }()
 	tick := time.NewTicker(every)
@@ -53,7 +53,7 @@ func (w *world) again(ctx context.Context, every time.Duration, show func() erro
 		case err != nil && !(shown && isAny(err, client.ErrNodeDown, node.ErrDraining, api.ErrStarting, context.DeadlineExceeded)):
 			return err
 		case err != nil:
-			page.WriteString("… " + clean(err.Error()) + "\n")
+			page.WriteString("… " + sanitize(err.Error()) + "\n")
 		}
 		if _, err := screen.Write(page.Bytes()); err != nil {
 			return err
@@ -66,20 +66,20 @@ func (w *world) again(ctx context.Context, every time.Duration, show func() erro
 	}
 }
 
-// silence is how long a wait says nothing after so many lines. In a file or a log, where
+// nextNotice is how long a wait says nothing after so many lines. In a file or a log, where
 // each line stays, they get rarer.
-func (w *world) silence(said int) time.Duration {
+func (w *app) nextNotice(said int) time.Duration {
 	if w.errTTY {
-		return silence
+		return quietInterval
 	}
-	return min(silence<<min(said, 10), longSilence)
+	return min(quietInterval<<min(said, 10), maxQuietInterval)
 }
 
-// longSilence is the longest time that a wait says nothing.
-const longSilence = time.Minute
+// maxQuietInterval is the longest time that a wait says nothing.
+const maxQuietInterval = time.Minute
 
-// patience says now and then that something goes on, until it is stopped.
-func (w *world) patience(what string) (stop func()) {
+// showWaiting says now and then that something goes on, until it is stopped.
+func (w *app) showWaiting(what string) (stop func()) {
 	quit, gone := make(chan struct{}), make(chan struct{})
 	start := w.clock.Mono()
 	go func() {
@@ -88,8 +88,8 @@ func (w *world) patience(what string) (stop func()) {
 			select {
 			case <-quit:
 				return
-			case <-time.After(w.silence(said)):
-				w.say("… %s, %s so far", what, brief(w.clock.Mono()-start))
+			case <-time.After(w.nextNotice(said)):
+				w.infof("… %s, %s so far", what, formatDuration(w.clock.Mono()-start))
 			}
 		}
 	}()

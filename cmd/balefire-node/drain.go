@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-func drainCommand(w *world) *cobra.Command {
+func drainCommand(w *app) *cobra.Command {
 	var off, wait bool
 	c := &cobra.Command{
 		Use: "drain", Short: "Have this node be given nothing new, and hand over its queues",
@@ -23,19 +23,19 @@ is go to the best nodes that are there. What runs here goes on. With --wait it e
 when nothing of that is left to do; asked again it tells how far it is. With --off
 the node takes work again, as it does after a start.`,
 		Example: "  balefire-node drain\n  balefire-node drain --wait --timeout 10s\n  balefire-node drain --off", Args: cobra.NoArgs,
-		Annotations: map[string]string{waits: "yes"},
+		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if off && wait {
 				return usage("--wait with --off: there is nothing to wait for")
 			}
-			d, err := askShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Drained, error) { return c.Drain(ctx, !off) })
+			d, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Drained, error) { return c.Drain(ctx, !off) })
 			if err == nil && wait {
-				d, err = w.drained(cmd, d)
+				d, err = w.waitDrained(cmd, d)
 			}
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: d, human: func(p *paper) { tellDrained(p, d) }})
+			return w.show(view{value: d, human: func(p *printer) { printDrained(p, d) }})
 		},
 	}
 	c.Flags().BoolVar(&off, "off", false, "take work again")
@@ -43,23 +43,23 @@ the node takes work again, as it does after a start.`,
 	return c
 }
 
-// drained waits until a node that drains has nothing left to do.
-func (w *world) drained(cmd *cobra.Command, d node.Drained) (node.Drained, error) {
+// waitDrained waits until a node that drains has nothing left to do.
+func (w *app) waitDrained(cmd *cobra.Command, d node.Drained) (node.Drained, error) {
 	c, err := w.node()
 	if err != nil {
 		return d, err
 	}
-	err = w.until(cmd.Context(), c, "the node to be drained", func(ctx context.Context, c *client.Client) (bool, string, error) {
+	err = w.waitUntil(cmd.Context(), c, "the node to be drained", func(ctx context.Context, c *client.Client) (bool, string, error) {
 		next, err := c.Drain(ctx, true)
 		if err == nil {
 			d = next
 		}
-		return err == nil && d.Running+d.Going+len(d.Kept) == 0, drainedWord(d), err
+		return err == nil && d.Running+d.Going+len(d.Kept) == 0, drainSummary(d), err
 	})
 	return d, err
 }
 
-func drainedWord(d node.Drained) string {
+func drainSummary(d node.Drained) string {
 	word := fmt.Sprintf("%d handlers at work, %d tasks and queues on their way to another home", d.Running, d.Going)
 	if len(d.Kept) > 0 {
 		word += ", nobody there to take over " + strings.Join(d.Kept, ", ")
@@ -67,15 +67,15 @@ func drainedWord(d node.Drained) string {
 	return word
 }
 
-func tellDrained(p *paper, d node.Drained) {
+func printDrained(p *printer, d node.Drained) {
 	if !d.On {
 		p.line("this node takes work again")
 		return
 	}
-	p.line("this node is given nothing new: %s", drainedWord(d))
+	p.line("this node is given nothing new: %s", drainSummary(d))
 }
 
-func stopCommand(w *world) *cobra.Command {
+func stopCommand(w *app) *cobra.Command {
 	var handoff bool
 	c := &cobra.Command{
 		Use: "stop", Short: "Stop the node of this machine, with --handoff after it has handed over its queues",
@@ -87,7 +87,7 @@ over it does not stop, and says so. Without it its queues wait until it is back.
 
 A service manager that restarts whatever has ended starts it again.`,
 		Example: "  balefire-node stop\n  balefire-node stop --handoff --timeout 1m", Args: cobra.NoArgs,
-		Annotations: map[string]string{waits: "yes"},
+		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := w.node()
 			if err != nil {
@@ -97,26 +97,26 @@ A service manager that restarts whatever has ended starts it again.`,
 			if err != nil {
 				return err
 			}
-			end := w.patience("stopping")
+			end := w.showWaiting("stopping")
 			defer end()
 			if err := c.Stop(cmd.Context(), handoff, w.flags.timeout); err != nil {
 				return err
 			}
-			return w.stopped(cmd.Context(), c, before.Started)
+			return w.waitStopped(cmd.Context(), c, before.Started)
 		},
 	}
 	c.Flags().BoolVar(&handoff, "handoff", false, "first hand over the homes of its queues")
 	return c
 }
 
-// stopped waits until the node that was started then is gone.
-func (w *world) stopped(ctx context.Context, c *client.Client, started time.Time) error {
-	tick := time.NewTicker(followStep)
+// waitStopped waits until the node that was started then is gone.
+func (w *app) waitStopped(ctx context.Context, c *client.Client, started time.Time) error {
+	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	for {
 		s, err := c.Status(ctx)
 		if errors.Is(err, client.ErrNodeDown) || err == nil && !s.Started.Equal(started) {
-			w.say("the node has stopped")
+			w.infof("the node has stopped")
 			return nil
 		}
 		select {

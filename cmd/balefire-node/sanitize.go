@@ -10,29 +10,31 @@ import (
 	"unicode/utf8"
 )
 
-// steers reports whether a character steers a terminal: controls of ASCII and C1, which
+// isControl reports whether a character steers a terminal: controls of ASCII and C1, which
 // begin escape sequences, and those that turn the direction of text.
-func steers(r rune) bool {
+func isControl(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }
 
-// clean takes what steers a terminal out of text that somebody else wrote.
-func clean(s string) string {
+// sanitize takes what steers a terminal out of text that somebody else wrote.
+func sanitize(s string) string {
 	return strings.Map(func(r rune) rune {
-		if steers(r) {
+		if isControl(r) {
 			return utf8.RuneError
 		}
 		return r
 	}, s)
 }
 
-// flat is clean text on one line: it forges no other.
-func flat(s string) string { return strings.ReplaceAll(clean(strings.TrimSpace(s)), "\n", " ") }
+// sanitizeLine is clean text on one line: it forges no other.
+func sanitizeLine(s string) string {
+	return strings.ReplaceAll(sanitize(strings.TrimSpace(s)), "\n", " ")
+}
 
-// quoted is clean text of somebody else, each line behind a bar that no line of this
+// quoteLines is clean text of somebody else, each line behind a bar that no line of this
 // program has.
-func quoted(s string) string {
-	return "  │ " + strings.ReplaceAll(clean(strings.TrimRight(s, "\n")), "\n", "\n  │ ")
+func quoteLines(s string) string {
+	return "  │ " + strings.ReplaceAll(sanitize(strings.TrimRight(s, "\n")), "\n", "\n  │ ")
 }
 
 // errBinary refuses to write a result to a terminal.
@@ -40,18 +42,18 @@ func errBinary(id string) error {
 	return fmt.Errorf("the result is no text, so it is not written to the terminal: balefire-node task result %s --out FILE", shortTask(id))
 }
 
-// sniffed is how much of a result is looked at before it is written to a terminal.
-const sniffed = 8 << 10
+// sniffSize is how much of a result is looked at before it is written to a terminal.
+const sniffSize = 8 << 10
 
 // writeResult writes the result of a task to standard output: as it is to a file or a
 // pipe. On a terminal what would steer that is replaced, and what is no text refused.
-func (w *world) writeResult(id string, r io.Reader) error {
+func (w *app) writeResult(id string, r io.Reader) error {
 	if !w.outTTY {
 		_, err := io.Copy(w.out, r)
 		return err
 	}
-	in, out := bufio.NewReaderSize(r, sniffed), bufio.NewWriter(w.out)
-	head, err := in.Peek(sniffed)
+	in, out := bufio.NewReaderSize(r, sniffSize), bufio.NewWriter(w.out)
+	head, err := in.Peek(sniffSize)
 	if err != nil && err != io.EOF {
 		return err
 	}
@@ -67,7 +69,7 @@ func (w *world) writeResult(id string, r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if steers(c) && c != '\r' {
+		if isControl(c) && c != '\r' {
 			c = utf8.RuneError
 		}
 		if c == '\r' { // it would write over the line
@@ -86,10 +88,10 @@ func (w *world) writeResult(id string, r io.Reader) error {
 	return out.Flush()
 }
 
-// escaped writes what steers a terminal in a document of JSON as JSON can: it is there
+// escapeControls writes what steers a terminal in a document of JSON as JSON can: it is there
 // in strings alone.
-func escaped(doc []byte) []byte {
-	unsafe := func(r rune) bool { return steers(r) || r == 0xFEFF || r == 0xFFFE || r == 0xFFFF } // the last three no YAML may have
+func escapeControls(doc []byte) []byte {
+	unsafe := func(r rune) bool { return isControl(r) || r == 0xFEFF || r == 0xFFFE || r == 0xFFFF } // the last three no YAML may have
 	if bytes.IndexFunc(doc, unsafe) < 0 {
 		return doc
 	}

@@ -22,7 +22,7 @@ func TestABarSaysHowFarABodyIs(t *testing.T) {
 		{"a narrow terminal", node.Transfer{What: "body", Direction: "out", Peer: "laptop", Bytes: 1 << 20, Size: 1 << 20}, 50, "body to laptop 100 %  1.0 MiB/1.0 MiB"},
 		{"a name that steers the terminal", node.Transfer{What: "body", Direction: "out", Peer: "a\x1b[2J", Bytes: 2, Size: 0}, 40, "body to a\uFFFD[2J   0 %  2 B/0 B"},
 	} {
-		if got := barOf(tt.x, tt.columns); got != tt.want {
+		if got := progressBar(tt.x, tt.columns); got != tt.want {
 			t.Errorf("%s:\n%q, want\n%q", tt.name, got, tt.want)
 		}
 	}

@@ -20,19 +20,19 @@ import (
 	"github.com/balefire/balefire/node/config"
 )
 
-// A world is what a command may touch: its streams, the environment, the time
+// A app is what a command may touch: its streams, the environment, the time
 // and the global flags.
-type world struct {
-	in       io.Reader
-	tty      *os.File    // the terminal behind in; nil: none
-	unread   func() bool // reports whether in has something that nobody has read; nil: it is not known
-	out, err io.Writer
-	environ  []string
-	clock    clock.Clock
-	inTTY    bool
-	errTTY   bool
-	outTTY   bool
-	flags    globals
+type app struct {
+	in        io.Reader
+	tty       *os.File    // the terminal behind in; nil: none
+	hasUnread func() bool // reports whether in has something that nobody has read; nil: it is not known
+	out, err  io.Writer
+	environ   []string
+	clock     clock.Clock
+	inTTY     bool
+	errTTY    bool
+	outTTY    bool
+	flags     globals
 }
 
 // globals are the flags that every command has.
@@ -67,22 +67,22 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// machine is the world that the process was started in.
-func machine() *world {
-	w := &world{
+// newApp is the world that the process was started in.
+func newApp() *app {
+	w := &app{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(),
 		inTTY: isTerminal(os.Stdin), errTTY: isTerminal(os.Stderr), outTTY: isTerminal(os.Stdout),
 	}
 	if w.inTTY {
 		w.tty = os.Stdin
 	} else {
-		w.unread = func() bool { return unread(os.Stdin) }
+		w.hasUnread = func() bool { return hasUnread(os.Stdin) }
 	}
 	return w
 }
 
-// hidden reads a line that the terminal, if there is one, does not show.
-func (w *world) hidden(ctx context.Context) (io.Reader, error) {
+// readHidden reads a line that the terminal, if there is one, does not show.
+func (w *app) readHidden(ctx context.Context) (io.Reader, error) {
 	if w.tty == nil {
 		return w.in, nil
 	}
@@ -111,7 +111,7 @@ func (w *world) hidden(ctx context.Context) (io.Reader, error) {
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // env returns a variable of the environment, empty if there is none.
-func (w *world) env(name string) string {
+func (w *app) env(name string) string {
 	for _, e := range w.environ {
 		if v, ok := strings.CutPrefix(e, name+"="); ok {
 			return v
@@ -120,8 +120,8 @@ func (w *world) env(name string) string {
 	return ""
 }
 
-// places finds the node's folder, configuration and socket.
-func (w *world) places() (config.Paths, error) {
+// locate finds the node's folder, configuration and socket.
+func (w *app) locate() (config.Paths, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
 		home = "" // a service may have none
@@ -143,8 +143,8 @@ func exists(path string) bool {
 
 // config reads the configuration of the node and where it lives. A socket that
 // the configuration names counts, unless a flag or the environment names one.
-func (w *world) config() (*config.Loaded, config.Paths, error) {
-	p, err := w.places()
+func (w *app) config() (*config.Loaded, config.Paths, error) {
+	p, err := w.locate()
 	if err != nil {
 		return nil, p, err
 	}
@@ -160,25 +160,25 @@ func (w *world) config() (*config.Loaded, config.Paths, error) {
 
 // node returns a client of the node that runs on this machine. A configuration
 // that cannot be read does not keep anybody from asking a running node.
-func (w *world) node() (*client.Client, error) {
-	p, err := w.whereabouts()
+func (w *app) node() (*client.Client, error) {
+	p, err := w.locateConfigured()
 	if err != nil {
 		return nil, err
 	}
 	return client.New(p.Socket), nil
 }
 
-// whereabouts is places with the socket that the configuration names, where that can be
+// locateConfigured is places with the socket that the configuration names, where that can be
 // read.
-func (w *world) whereabouts() (config.Paths, error) {
+func (w *app) locateConfigured() (config.Paths, error) {
 	if _, p, err := w.config(); err == nil {
 		return p, nil
 	}
-	return w.places()
+	return w.locate()
 }
 
-// say tells a person what goes on, on standard error. It is no data.
-func (w *world) say(format string, a ...any) {
+// infof tells a person what goes on, on standard error. It is no data.
+func (w *app) infof(format string, a ...any) {
 	if !w.flags.quiet {
 		fmt.Fprintf(w.err, format+"\n", a...)
 	}
@@ -186,7 +186,7 @@ func (w *world) say(format string, a ...any) {
 
 // confirm asks before something is destroyed. Without a terminal only --yes
 // agrees.
-func (w *world) confirm(what string) error {
+func (w *app) confirm(what string) error {
 	if w.flags.yes {
 		return nil
 	}
@@ -205,15 +205,15 @@ func (w *world) confirm(what string) error {
 	return nil
 }
 
-// paint wraps text in a colour where the standard error shows colours.
-func (w *world) paint(style, text string) string { return w.colored(w.errTTY, style, text) }
+// colorStderr wraps text in a colour where the standard error shows colours.
+func (w *app) colorStderr(style, text string) string { return w.colored(w.errTTY, style, text) }
 
-// tint does so where the standard output does.
-func (w *world) tint(style, text string) string { return w.colored(w.outTTY, style, text) }
+// colorStdout does so where the standard output does.
+func (w *app) colorStdout(style, text string) string { return w.colored(w.outTTY, style, text) }
 
-// columns is how wide the terminal of the standard output is; 0: it is none, or nobody
+// terminalWidth is how wide the terminal of the standard output is; 0: it is none, or nobody
 // knows. COLUMNS says otherwise.
-func (w *world) columns() int {
+func (w *app) terminalWidth() int {
 	if n, err := strconv.Atoi(w.env("COLUMNS")); err == nil && n > 0 {
 		return n
 	}
@@ -225,7 +225,7 @@ func (w *world) columns() int {
 	return 0
 }
 
-func (w *world) colored(on bool, style, text string) string {
+func (w *app) colored(on bool, style, text string) string {
 	on = on && w.env("NO_COLOR") == "" && w.env("TERM") != "dumb"
 	switch w.flags.color {
 	case "always":

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/node"
+)
+
+// barCells is how many cells a bar takes.
+const barCells = 24
+
+// progressBar draws how far a body is, for a terminal that has so many columns. A library for this
+// costs the binary 200 KB, most of what its limit leaves.
+func progressBar(x node.Transfer, columns int) string {
+	share := 0.0
+	if x.Size > 0 {
+		share = min(float64(x.Bytes)/float64(x.Size), 1)
+	}
+	full := int(share * barCells)
+	way := "from"
+	if x.Direction == "out" {
+		way = "to"
+	}
+	text := fmt.Sprintf("%s %s %s %3d %% ", x.What, way, sanitize(x.Peer), int(share*100))
+	tail := fmt.Sprintf(" %s/%s", formatSize(x.Bytes), formatSize(x.Size))
+	if x.Rate > 0 {
+		tail += fmt.Sprintf("  %s/s", formatSize(int64(x.Rate)))
+	}
+	if x.Left > 0 {
+		tail += "  " + formatDuration(time.Duration(x.Left*float64(time.Second))) + " left"
+	}
+	if displayWidth(text)+barCells+displayWidth(tail) <= columns {
+		text += "[" + strings.Repeat("=", full) + strings.Repeat(" ", barCells-full) + "]"
+	}
+	return text + tail
+}
+
+// showTransfers shows the first body that is on its way, and reports whether there is one. On a
+// terminal it is a bar that is drawn anew; elsewhere a line each 10 seconds.
+func (f *follower) showTransfers(all []node.Transfer) bool {
+	if len(all) == 0 || f.w.flags.quiet {
+		return false
+	}
+	if f.w.errTTY {
+		fmt.Fprintf(f.w.err, "\r\x1b[K%s", progressBar(all[0], barColumns))
+		f.statusShown = true
+		return true
+	}
+	if now := f.w.clock.Mono(); f.lastTransfer == 0 || now-f.lastTransfer >= transferLogInterval {
+		f.lastTransfer = now
+		f.w.infof("… %s", sanitize(all[0].String()))
+	}
+	return true
+}
+
+const (
+	transferLogInterval = 10 * time.Second // between two lines about a body that is on its way
+	barColumns          = 100
+)
