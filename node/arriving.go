@@ -94,7 +94,7 @@ func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string, 
 		return proto.CodeInternal, "the task could not be read", nil
 	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
 		return proto.CodeStale, "the result is not awaited", rec
-	case string(rec.GetPeer()) == string(from[:]) || n.queues.stood(rec.GetTarget(), from):
+	case string(rec.GetPeer()) == string(from[:]) || n.queues.wasHome(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), queuePrefix):
 		return proto.CodeBusy, "the sender is not known here as a home of the task's queue, yet", rec
 	default:

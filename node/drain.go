@@ -30,23 +30,23 @@ func (n *Node) Drain(ctx context.Context, on bool) (Drained, error) {
 	if d.Going, err = n.queues.leaving(ctx); err != nil {
 		return d, err
 	}
-	d.Running, _, err = n.queues.room.Idle(ctx)
+	d.Running, _, err = n.queues.driver.Unfinished(ctx)
 	return d, err
 }
 
 // leaving counts what this node is still to bring to other homes: tasks, schedules, and
 // queues that their new homes do not know of yet.
 func (q *queues) leaving(ctx context.Context) (count int, err error) {
-	for name, s := range q.room.QueueStates() {
+	for name, s := range q.driver.QueueStates() {
 		if q.here(s) {
 			continue
 		}
-		v, err := q.room.Queue(ctx, name)
+		v, err := q.driver.Queue(ctx, name)
 		if err != nil {
 			return count, err
 		}
 		count += v.Waiting + v.Owned + v.Going
-		if v.Untold {
+		if v.Unannounced {
 			count++
 		}
 	}

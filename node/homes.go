@@ -36,7 +36,7 @@ func (n *Node) HandOffQueue(ctx context.Context, name, to string) (Queue, error)
 // givenHome is the next home of a queue by a person's word, empty for the best.
 func (n *Node) givenHome(name, to string) (proto.PeerID, error) {
 	if to == "" {
-		next, ok := nextHome(n.queues.room.QueueStates()[name].GetNextHomes(), n.homeCandidates())
+		next, ok := nextHome(n.queues.driver.QueueStates()[name].GetNextHomes(), n.homeCandidates())
 		if !ok {
 			return next, fmt.Errorf("%w: %s: name one with --to, or wait", ErrRefused, noHome)
 		}
@@ -64,7 +64,7 @@ func (n *Node) handOff(ctx context.Context, actor, name string, to proto.PeerID)
 	if err := n.noteOf(ctx, actor, "queue.handoff", name+" to "+to.String()); err != nil {
 		return err
 	}
-	if err := n.queues.room.HandOff(ctx, name, to); err != nil {
+	if err := n.queues.driver.HandOff(ctx, name, to); err != nil {
 		return fmt.Errorf("hand over queue %s: %w", name, err)
 	}
 	return nil

@@ -33,7 +33,7 @@ func TestNoMessageEndsANode(t *testing.T) {
 			f.Say(to, proto.StreamTask, frame)
 			time.Sleep(time.Minute) // what is held against it is forgiven
 		}
-		if s, known := home.queues.room.QueueStates()["fat"]; known {
+		if s, known := home.queues.driver.QueueStates()["fat"]; known {
 			t.Errorf("a queue that no admin made is known, with %d bytes", proto.Size(s))
 		}
 		for _, stream := range []string{proto.StreamChunk, proto.StreamSync} {
@@ -151,7 +151,7 @@ func FuzzReceivers(f *testing.F) {
 				victim.fuzzed(t, ctx, self, slices.Concat(payload, transporttest.Padding(n)))
 			}
 		}
-		_, _, err := victim.queues.room.Idle(ctx)
+		_, _, err := victim.queues.driver.Unfinished(ctx)
 		if err != nil {
 			t.Fatalf("the room of leases does not answer: %v", err)
 		}

@@ -24,7 +24,7 @@ func (n *Node) leaseRisks(ctx context.Context) []LeaseRisk {
 	if len(shaky) == 0 {
 		return []LeaseRisk{}
 	}
-	_, err := n.queues.room.Leases(ctx, func(v ownership.LeaseView) bool {
+	_, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool {
 		state, ok := shaky[v.Peer]
 		if !v.Home || !ok {
 			return false

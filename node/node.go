@@ -179,7 +179,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.outbox.Run(rooms) })
 	g.Go(func() error { return n.net.Run(rooms) })
 	g.Go(func() error { return n.gossip.Run(rooms) })
-	g.Go(func() error { return n.queues.room.Run(rooms) })
+	g.Go(func() error { return n.queues.driver.Run(rooms) })
 	g.Go(func() error { return n.queues.watch(rooms) })
 	g.Go(func() error { return n.porter.run(rooms) })
 	g.Go(func() error { return n.schedules.run(rooms) })

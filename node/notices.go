@@ -64,7 +64,7 @@ func (n *Node) passStarted(ctx context.Context, from proto.PeerID, receipts []*p
 		if err != nil || r.GetQueue() == "" || r.GetState().Terminal() {
 			continue
 		}
-		v, known, err := n.queues.room.Task(ctx, s.Task)
+		v, known, err := n.queues.driver.Task(ctx, s.Task)
 		origin, malformed := proto.PeerIDFrom(r.GetPeer())
 		if err != nil || malformed != nil || !known || v.Peer != from || v.Epoch != s.Epoch {
 			continue

@@ -74,13 +74,13 @@ func newPorter(n *Node) *porter {
 
 // open learns which bodies the room needs. The room does not run yet.
 func (p *porter) open() {
-	room := p.node.queues.room
+	room := p.node.queues.driver
 	room.Results(func(id proto.TaskID, o *proto.Outcome) {
 		if key := o.GetBodyKey(); len(key) > 0 {
 			p.own[id] = leasedBlob(id, key)
 		}
 	})
-	room.Asking(func(id proto.TaskID) { p.ours[id] = true })
+	room.PendingProbes(func(id proto.TaskID) { p.ours[id] = true })
 }
 
 // run does errands until ctx is done.
@@ -165,8 +165,8 @@ func (p *porter) given(name string) bool {
 	return !p.node.inbox.Holds(inbox.BodyName(id))
 }
 
-// Lend offers the body of a task whose cell is here to its owner.
-func (p *porter) Lend(id proto.TaskID, owner proto.PeerID) {
+// Offer offers the body of a task whose cell is here to its owner.
+func (p *porter) Offer(id proto.TaskID, owner proto.PeerID) {
 	p.once(errand{proto.TypeGrant, id, owner}, func(ctx context.Context) {
 		env, err := custody{p.node}.Envelope(id, owner)
 		if err == nil {
@@ -178,9 +178,9 @@ func (p *porter) Lend(id proto.TaskID, owner proto.PeerID) {
 	})
 }
 
-// Carry brings the body of an envelope to a peer, if it has one, and then calls after:
+// SendBodyFirst brings the body of an envelope to a peer, if it has one, and then calls after:
 // also when the peer wants no body, for it says why in answer to the message itself.
-func (p *porter) Carry(to proto.PeerID, t proto.MessageType, id proto.TaskID, e *proto.Envelope, after func()) {
+func (p *porter) SendBodyFirst(to proto.PeerID, t proto.MessageType, id proto.TaskID, e *proto.Envelope, after func()) {
 	h, err := proto.ParseHeader(e.GetHeader())
 	if err != nil || !h.Streamed() {
 		after()
@@ -252,7 +252,7 @@ func (p *porter) scan(ctx context.Context) {
 			stalled = append(stalled, a)
 			continue
 		}
-		p.send(func(context.Context) { p.node.queues.room.Fetch(id, true) })
+		p.send(func(context.Context) { p.node.queues.driver.Fetch(id, true) })
 	}
 	for id, since := range p.coming {
 		if since > 0 && now-since > comingFor {
@@ -273,7 +273,7 @@ func (p *porter) scan(ctx context.Context) {
 			p.node.queues.Probed(ctx, id, inbox.Unknown, new(proto.Outcome))
 			continue
 		}
-		err := p.node.queues.room.Return(ctx, id, why, uint64(fetchAgain.Milliseconds()))
+		err := p.node.queues.driver.Return(ctx, id, why, uint64(fetchAgain.Milliseconds()))
 		if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
 			p.node.log.Warn("a task whose body does not come could not be given back", "task", id.String(), "err", err)
 		}

@@ -102,7 +102,7 @@ func (p *porter) await(l inbox.Leased, queue string) {
 		p.ours[l.ID] = true
 		if !(inboxBodies{p.node}).Has(l.Body) {
 			p.awaits[l.ID] = &awaited{lease: l, queue: queue, moved: p.node.cfg.Clock.Mono()}
-			p.send(func(context.Context) { p.node.queues.room.Fetch(l.ID, true) })
+			p.send(func(context.Context) { p.node.queues.driver.Fetch(l.ID, true) })
 			p.mu.Unlock()
 			return
 		}
@@ -189,7 +189,7 @@ func (p *porter) fetched(id proto.TaskID, whole bool) {
 	if a == nil || !whole {
 		return
 	}
-	p.node.queues.room.Fetch(id, false)
+	p.node.queues.driver.Fetch(id, false)
 	p.node.inbox.Lease(a.lease)
 }
 
@@ -202,7 +202,7 @@ func (p *porter) offeredEnd(ctx context.Context, from proto.PeerID, m *proto.Mes
 	if !h.Streamed() {
 		return nil, nil, badForm("the envelope has no streamed body")
 	}
-	code, err := p.node.queues.room.Awaits(ctx, from, h.ID, o)
+	code, err := p.node.queues.driver.PreviewResult(ctx, from, h.ID, o)
 	switch {
 	case err != nil:
 		return nil, &proto.OfferReply{Code: proto.CodeBusy, Detail: "the node is stopping"}, nil
@@ -247,7 +247,7 @@ func (p *porter) offeredHandoff(ctx context.Context, from proto.PeerID, env *pro
 		return nil, nil, err
 	}
 	code, detail := proto.CodeNeedBody, ""
-	may, err := p.node.queues.room.MayMove(ctx, from, movedTask(&a))
+	may, err := p.node.queues.driver.MayHandOff(ctx, from, movedTask(&a))
 	switch {
 	case err != nil:
 		code, detail = proto.CodeBusy, "the node is stopping"
@@ -298,7 +298,7 @@ func (p *porter) look(ctx context.Context, from proto.PeerID, m *proto.Message, 
 		p.looked[id] = name
 		p.mu.Unlock()
 	}
-	if err := p.node.queues.room.Receive(from, m); err != nil {
+	if err := p.node.queues.driver.Receive(from, m); err != nil {
 		p.node.log.Debug("a result is dropped", "task", id.String(), "from", from, "err", err)
 	}
 }

@@ -68,7 +68,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 		n.log.Warn("tasks that wait for a home cannot be counted", "home", a.Home, "err", err)
 	}
 	a.Waiting = waiting[queuePrefix+s.GetName()]
-	held, err := n.queues.room.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
+	held, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
 	if err == nil {
 		a.Held = len(held)
 	}
@@ -100,7 +100,7 @@ func (a *QueueAlarm) sentence(queue string, now time.Time) string {
 
 // queueAlarms are those of all queues, by the queues' names.
 func (n *Node) queueAlarms(ctx context.Context) (all []*QueueAlarm) {
-	states := n.queues.room.QueueStates()
+	states := n.queues.driver.QueueStates()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		if a := n.homeAlarm(ctx, states[name]); a != nil {
 			all = append(all, a)
@@ -116,7 +116,7 @@ func (q *queues) warnHome(e gossip.Event) {
 		return
 	}
 	var names []string
-	for name, s := range q.room.QueueStates() {
+	for name, s := range q.driver.QueueStates() {
 		if string(s.GetHome()) == string(e.Peer[:]) {
 			names = append(names, name)
 		}

@@ -483,7 +483,7 @@ func TestQueueBodiesNobodyAskedFor(t *testing.T) {
 			State: proto.Success, BodySize: bigBody, BodyDigest: make([]byte, 32), BodyKey: make([]byte, 32), BodySuite: 1,
 			EpochBoot: 1, EpochCounter: 1, LeaseToken: make([]byte, 16), BootId: make([]byte, 16),
 		}
-		sealed, err := leaseSeals{third.node}.Seal(home.peer(), []ownership.Sealing{{Task: id, Outcome: forged}})
+		sealed, err := leaseSeals{third.node}.Seal(home.peer(), []ownership.SealRequest{{Task: id, Outcome: forged}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,8 +44,8 @@ func (d deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	return deedStated(x), err
 }
 
-// Recall reads what counted when it was seen first.
-func (d deeds) Recall(s *proto.Signed) (ownership.Deed, error) {
+// ReadVerified reads what counted when it was seen first.
+func (d deeds) ReadVerified(s *proto.Signed) (ownership.Deed, error) {
 	x, err := d.node.mesh.VerifyDeed(s)
 	return deedStated(x), err
 }

@@ -107,7 +107,7 @@ func TestARevokedHomeIsForgotten(t *testing.T) {
 		c.nodes[1].start()
 		time.Sleep(10 * time.Second)
 		for _, s := range c.nodes[:2] {
-			q := s.node.queues.room.QueueStates()["build"]
+			q := s.node.queues.driver.QueueStates()["build"]
 			if len(q.GetDeeds())+len(q.GetLabels()) != 0 || q.GetGeneration() != 2 || len(q.GetRoot()) == 0 || proto.Size(q) > 90 {
 				t.Errorf("%s keeps %v", s.name, q)
 			}
@@ -138,7 +138,7 @@ func TestAHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.await(3*time.Minute, "the founder to know the word of an admin", func() bool {
-			for _, s := range c.nodes[0].node.queues.room.QueueStates()["build"].GetDeeds() {
+			for _, s := range c.nodes[0].node.queues.driver.QueueStates()["build"].GetDeeds() {
 				if d, err := (deeds{c.nodes[0].node}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
 					return true
 				}
@@ -166,7 +166,7 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 		if _, err := (deeds{node}).Verify(early); err != nil {
 			t.Errorf("before the revocation: %v", err)
 		}
-		if err := node.queues.room.MakeQueue(t.Context(), "early", early, func(*proto.QueueState) {}); err != nil {
+		if err := node.queues.driver.CreateQueue(t.Context(), "early", early, func(*proto.QueueState) {}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -177,10 +177,10 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 		if _, err := (deeds{node}).Verify(late); err == nil || !strings.Contains(err.Error(), "revoked") {
 			t.Errorf("after the revocation: %v", err)
 		}
-		if _, err := (deeds{node}).Recall(early); err != nil {
+		if _, err := (deeds{node}).ReadVerified(early); err != nil {
 			t.Errorf("what was seen before the revocation: %v", err)
 		}
-		if err := node.queues.room.MakeQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
+		if err := node.queues.driver.CreateQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
 			t.Error("a queue is made by the deed of a revoked admin")
 		}
 		c.nodes[1].halt()

@@ -160,9 +160,9 @@ func (n *Node) signFor(ctx context.Context, from proto.PeerID, ask *proto.QueueA
 	case !queueRE.MatchString(ask.GetQueue()):
 		return nil, fmt.Errorf("%.80q is no name of a queue", ask.GetQueue())
 	case ask.GetGeneration() > 1:
-		return n.queues.room.Confirm(ctx, ask.GetQueue(), ask.GetGeneration(), from)
+		return n.queues.driver.Confirm(ctx, ask.GetQueue(), ask.GetGeneration(), from)
 	}
-	deed, err := n.queues.room.SignFor(ctx, ask.GetQueue(), from)
+	deed, err := n.queues.driver.SignCreation(ctx, ask.GetQueue(), from)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (q *queues) confirmHomes(ctx context.Context) {
 		return
 	}
 	q.admins.confirm = now
-	all, err := q.room.Unconfirmed(ctx)
+	all, err := q.driver.Unconfirmed(ctx)
 	if err != nil || len(all) == 0 {
 		return
 	}
@@ -189,12 +189,12 @@ func (q *queues) confirmHomes(ctx context.Context) {
 		var deed *proto.Signed
 		var err error
 		if self := n.keys.Peer(); n.mayMake(self) == nil {
-			deed, err = q.room.Confirm(ctx, name, generation, self)
+			deed, err = q.driver.Confirm(ctx, name, generation, self)
 		} else {
 			deed, err = n.askAdmins(ctx, name, generation)
 		}
 		if err == nil {
-			err = q.room.Confirmed(ctx, name, deed)
+			err = q.driver.Confirmed(ctx, name, deed)
 		}
 		if err != nil && ctx.Err() == nil {
 			n.log.Info("no admin has confirmed the home of a queue yet; its next changes of homes need that", "queue", name, "err", err)

@@ -55,7 +55,7 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	if c, err := m.queues.room.Counts(ctx); err == nil {
+	if c, err := m.queues.driver.Counts(ctx); err == nil {
 		for _, s := range m.queues.hereStates("") {
 			q := c.Queues[s.GetName()]
 			gauge(descQueueTasks, float64(q.Waiting), s.GetName(), "waiting")
@@ -75,7 +75,7 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	homeless := 0
-	for _, s := range m.queues.room.QueueStates() {
+	for _, s := range m.queues.driver.QueueStates() {
 		if home, err := proto.PeerIDFrom(s.GetHome()); err == nil {
 			if _, _, gone := n.gone(home); gone {
 				homeless++

@@ -101,8 +101,8 @@ func (m mover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), er
 	return into, ad.Drop, nil
 }
 
-// Gone lets go of tasks that their new home has.
-func (m mover) Gone(ids []proto.TaskID, home proto.PeerID) {
+// HandedOff lets go of tasks that their new home has.
+func (m mover) HandedOff(ids []proto.TaskID, home proto.PeerID) {
 	name, _ := m.node.peerNames(home[:])
 	if err := m.node.inbox.Moved(context.Background(), ids, name); err != nil {
 		m.node.log.Warn("tasks that moved are still kept here", "tasks", len(ids), "err", err)
@@ -134,7 +134,7 @@ func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error)
 	if err := n.note(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
 		return q, err
 	}
-	if err := n.queues.room.Seize(ctx, name, p.Peer); err != nil {
+	if err := n.queues.driver.Seize(ctx, name, p.Peer); err != nil {
 		return q, fmt.Errorf("seize queue %s: %w", name, err)
 	}
 	return n.Queue(ctx, name)

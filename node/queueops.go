@@ -25,7 +25,7 @@ import (
 // Queues lists the shared queues that this node knows, by name.
 func (n *Node) Queues(ctx context.Context) []Queue {
 	out := []Queue{}
-	states := n.queues.room.QueueStates()
+	states := n.queues.driver.QueueStates()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		out = append(out, n.queueView(ctx, states[name]))
 	}
@@ -34,7 +34,7 @@ func (n *Node) Queues(ctx context.Context) []Queue {
 
 // Queue returns one of them.
 func (n *Node) Queue(ctx context.Context, name string) (Queue, error) {
-	s := n.queues.room.QueueStates()[name]
+	s := n.queues.driver.QueueStates()[name]
 	if s == nil {
 		_, err := n.queues.homeOf(name)
 		return Queue{}, err
@@ -58,7 +58,7 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 		q.Kinds = append(q.Kinds, KindLimit{Kind: k.GetKind(), Concurrency: int(k.GetConcurrency()), NodeConcurrency: int(k.GetNodeConcurrency())})
 	}
 	q.Homes, q.MemberRules = n.nodeRules(s)
-	v, err := n.queues.room.Queue(ctx, s.GetName())
+	v, err := n.queues.driver.Queue(ctx, s.GetName())
 	if err != nil {
 		return q
 	}
@@ -68,9 +68,9 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 		return q // what is left here is on its way
 	}
 	for _, l := range v.Blocked {
-		x := BlockedLane{Key: l.Key, Waiting: l.Waits}
-		if !l.Died.IsZero() {
-			x.Died = l.Died.String()
+		x := BlockedLane{Key: l.Key, Waiting: l.Waiting}
+		if !l.DeadHead.IsZero() {
+			x.Died = l.DeadHead.String()
 		}
 		if !l.Origin.IsZero() {
 			x.Origin = n.nameOf(l.Origin)
@@ -107,13 +107,13 @@ func (n *Node) SetQueue(ctx context.Context, name string, s QueueSettings) (Queu
 		return Queue{}, err
 	}
 	var deed *proto.Signed
-	if n.queues.room.QueueStates()[name] == nil {
+	if n.queues.driver.QueueStates()[name] == nil {
 		if deed, err = n.makeQueue(ctx, name); err != nil {
 			return Queue{}, fmt.Errorf("queue set: %w", err)
 		}
 	}
-	switch err := n.queues.room.MakeQueue(ctx, name, deed, change); {
-	case errors.Is(err, ownership.ErrMade):
+	switch err := n.queues.driver.CreateQueue(ctx, name, deed, change); {
+	case errors.Is(err, ownership.ErrNameTaken):
 		return Queue{}, fmt.Errorf("queue set: %w: %w", ErrRefused, err)
 	case err != nil:
 		return Queue{}, fmt.Errorf("queue set: %w", err)
@@ -128,7 +128,7 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 	bad := func(format string, a ...any) error {
 		return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, a...))
 	}
-	state := n.queues.room.QueueStates()[name]
+	state := n.queues.driver.QueueStates()[name]
 	self := n.keys.Peer()
 	switch {
 	case !queueRE.MatchString(name):
@@ -240,7 +240,7 @@ func (n *Node) Leases(ctx context.Context, f LeaseFilter) ([]Lease, error) {
 		}
 		return (f.Queue == "" || f.Queue == v.Queue) && (f.Role == "" || v.Home == (f.Role == RoleHome)) && (f.Owner == "" || holder == owner)
 	}
-	found, err := n.queues.room.Leases(ctx, match, limit)
+	found, err := n.queues.driver.Leases(ctx, match, limit)
 	out := make([]Lease, len(found))
 	for i, v := range found {
 		out[i] = n.leaseView(v)
@@ -273,14 +273,14 @@ func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
 			return Lease{}, err
 		}
 	}
-	before, known, err := n.queues.room.Task(ctx, id)
+	before, known, err := n.queues.driver.Task(ctx, id)
 	if err != nil {
 		return Lease{}, err
 	}
 	if !known {
 		return Lease{}, fmt.Errorf("%w: no task %s is in a queue whose home is here: its home releases its lease", ErrNotFound, id)
 	}
-	done, err := n.queues.room.Recover(ctx, id)
+	done, err := n.queues.driver.Recover(ctx, id)
 	if err != nil {
 		return Lease{}, err
 	}
@@ -290,7 +290,7 @@ func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
 	if err := n.note(ctx, "lease.release", id.String()); err != nil {
 		return Lease{}, err
 	}
-	after, known, err := n.queues.room.Task(ctx, id)
+	after, known, err := n.queues.driver.Task(ctx, id)
 	if !known {
 		after = before
 	}
@@ -313,7 +313,7 @@ func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Re
 		}
 		lost = map[proto.PeerID]bool{p.Peer: true}
 	}
-	found, err := n.queues.room.Leases(ctx, func(v ownership.LeaseView) bool { return v.Home && lost[v.Peer] && !v.Lapsed }, maxHeld)
+	found, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool { return v.Home && lost[v.Peer] && !v.Lapsed }, maxHeld)
 	if err != nil {
 		return r, err
 	}
@@ -325,7 +325,7 @@ func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Re
 	for _, v := range found {
 		done := !v.Permitted
 		if done && !dryRun {
-			if done, err = n.queues.room.Recover(ctx, v.Task); err != nil {
+			if done, err = n.queues.driver.Recover(ctx, v.Task); err != nil {
 				return r, err
 			}
 		}
@@ -431,7 +431,7 @@ func (l *ownershipLog) events(all []ownership.Event) {
 	defer l.mu.Unlock()
 	for _, e := range all {
 		l.count.WithLabelValues(e.Kind.String()).Inc()
-		if e.Kind == ownership.EventUnheeded {
+		if e.Kind == ownership.EventIgnored {
 			continue // late copies are many, and tell nobody anything
 		}
 		l.last++
@@ -484,7 +484,7 @@ func (l *ownershipLog) orphans(all []ownership.Orphan) {
 
 // whyQueued looks at a task of a queue whose home is here.
 func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
-	v, known, err := n.queues.room.Task(ctx, id)
+	v, known, err := n.queues.driver.Task(ctx, id)
 	if err != nil || !known {
 		return n.whyLeft(ctx, b, id)
 	}
@@ -506,19 +506,19 @@ func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *p
 	case v.Blocked:
 		b.Cause = "the task before it with its ordering key died, and on_dead is block"
 		b.Fix = fmt.Sprintf("balefire-node queue unblock %s %s", rec.GetQueue(), rec.GetOrderingKey())
-	case !v.Turn:
+	case !v.AtHead:
 		b.Cause = "another task with its ordering key is before it"
 	case v.Due > 0:
 		b.Cause, b.Next = "the last attempt failed: "+orWord(v.Reason, "no reason given")+"; it waits for the next", new(n.cfg.Clock.Now().Add(v.Due).UTC())
-	case v.Serve == 0:
+	case v.Serving == 0:
 		b.Cause, b.Fix = "no member that is alive serves kind "+rec.GetKind(), "balefire-node handler add "+rec.GetKind()+" on a node that shall"
 		if len(rec.GetRequire()) > 0 {
 			b.Cause, b.Fix = b.Cause+" and has the labels "+strings.Join(rec.GetRequire(), ", "), "set mesh.labels on a node that shall, or "+b.Fix
 		}
-	case v.Could == 0 && v.Shy > 0:
-		b.Cause = fmt.Sprintf("%d of %d members that serve its kind did not take it just now: %s", v.Shy, v.Serve, lastGrant(v.Grants))
-	case v.Could == 0:
-		b.Cause, b.Fix = fmt.Sprintf("all %d members that serve its kind are busy, or a limit of the queue is reached", v.Serve), "balefire-node queue show "+rec.GetQueue()
+	case v.Available == 0 && v.BackedOff > 0:
+		b.Cause = fmt.Sprintf("%d of %d members that serve its kind did not take it just now: %s", v.BackedOff, v.Serving, lastGrant(v.Grants))
+	case v.Available == 0:
+		b.Cause, b.Fix = fmt.Sprintf("all %d members that serve its kind are busy, or a limit of the queue is reached", v.Serving), "balefire-node queue show "+rec.GetQueue()
 	default:
 		b.Cause = "it is granted next"
 	}
@@ -542,7 +542,7 @@ func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
 	defer cancel()
-	v, known, err := n.queues.room.Task(ctx, id)
+	v, known, err := n.queues.driver.Task(ctx, id)
 	if err != nil || !known {
 		return
 	}

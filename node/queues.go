@@ -30,10 +30,10 @@ const queuePrefix = "queue:"
 //	Accept ─▶ Taken ─▶ room ── GRANT ─▶ owner's room ─▶ Wait ─▶ slot ─▶ Ready ─▶ handler
 //	origin ◀─ PutResult ◀─ End ◀─ room ◀──── ENDED ──── Finish ◀──────────────────┘
 type queues struct {
-	node  *Node
-	room  *ownership.Room
-	log   *ownershipLog
-	meter *queueMeter
+	node   *Node
+	driver *ownership.Driver
+	log    *ownershipLog
+	meter  *queueMeter
 
 	questions questions     // to other nodes
 	admins    adminAsks     // questions to admins
@@ -52,10 +52,10 @@ func newQueues(n *Node) *queues {
 // open opens the room. It starts nothing.
 func (q *queues) open() (err error) {
 	n := q.node
-	q.room, err = ownership.Open(n.ground.store, ownership.Parts{Network: post{n}, Custody: custody{n}, Runner: runner{n}, Asker: runner{n}, Seals: leaseSeals{n}, Mover: mover{n}, Bodies: n.porter}, ownership.Settings{
+	q.driver, err = ownership.Open(n.ground.store, ownership.Parts{Network: post{n}, Custody: custody{n}, Runner: runner{n}, Prober: runner{n}, Sealer: leaseSeals{n}, Mover: mover{n}, Bodies: n.porter}, ownership.Settings{
 		Config: ownership.Config{Random: fillRandom, Deeds: deeds{n}, StallAfter: n.cfg.Limits.StallAfter},
 		Self:   n.keys.Peer(), Boot: n.outbox.Boot(), BootID: n.outbox.BootID(),
-		Events: q.log.events, Orphan: q.log.orphans, Queue: q.spread, Offend: n.net.Offend, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
+		Events: q.log.events, Orphan: q.log.orphans, Queue: q.spread, OnMisbehavior: n.net.Offend, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
 	})
 	if err == nil {
 		n.porter.open()
@@ -64,7 +64,7 @@ func (q *queues) open() (err error) {
 }
 
 // stop gives back what waits here and was not started: the node stops.
-func (q *queues) stop() { q.room.Stop() }
+func (q *queues) stop() { q.driver.Stop() }
 
 const (
 	lastWords     = time.Second           // for what homes are still to be told at a stop
@@ -79,7 +79,7 @@ func (q *queues) settled(ctx context.Context) {
 	tick := time.NewTicker(lastWordsStep)
 	defer tick.Stop()
 	for {
-		if _, unsaid, err := q.room.Idle(ctx); err != nil || unsaid == 0 {
+		if _, unsaid, err := q.driver.Unfinished(ctx); err != nil || unsaid == 0 {
 			return
 		}
 		select {
@@ -92,7 +92,7 @@ func (q *queues) settled(ctx context.Context) {
 
 // homeOf returns the home of a queue.
 func (q *queues) homeOf(name string) (home proto.PeerID, err error) {
-	s := q.room.QueueStates()[name]
+	s := q.driver.QueueStates()[name]
 	if s == nil {
 		return home, fmt.Errorf("%w: no queue %.128q is known here: on the node that shall be its home: balefire-node queue set NAME --home here; others learn of it when they are connected with that node", ErrNotFound, name)
 	}
@@ -102,21 +102,21 @@ func (q *queues) homeOf(name string) (home proto.PeerID, err error) {
 // stands reports whether from is the home of the queue that a target names.
 func (q *queues) stands(target string, from proto.PeerID) bool {
 	name, ok := strings.CutPrefix(target, queuePrefix)
-	return ok && string(q.room.QueueStates()[name].GetHome()) == string(from[:])
+	return ok && string(q.driver.QueueStates()[name].GetHome()) == string(from[:])
 }
 
-// stood reports whether from is, or was, the home of the queue that a task was sent to:
+// wasHome reports whether from is, or was, the home of the queue that a task was sent to:
 // what a home has ended stays so when the queue moves on before the origin hears of it.
-func (q *queues) stood(target string, from proto.PeerID) bool {
+func (q *queues) wasHome(target string, from proto.PeerID) bool {
 	name, ok := strings.CutPrefix(target, queuePrefix)
-	return ok && q.room.Had(name, from)
+	return ok && q.driver.WasHome(name, from)
 }
 
 // Admit says whether a task of origin may enter a queue here. One whose home is
 // elsewhere by now takes it too, through this node: the task is signed for this one,
 // and its origin could not send it to the other.
 func (q *queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
-	s := q.room.QueueStates()[name]
+	s := q.driver.QueueStates()[name]
 	switch {
 	case s == nil:
 		return inbox.Verdict{Code: proto.CodeNoHandler, Detail: "this node knows no such queue"}
@@ -132,18 +132,18 @@ func (q *queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
 func (q *queues) Taken(id proto.TaskID, r *proto.Record) {
 	q.node.porter.hold(id, r)
 	t := leaseTask(id, r)
-	t.Doubt = q.node.doubt(r)
-	q.room.Add(t, r.GetCancel())
+	t.MayHaveRun = q.node.mayHaveRun(r)
+	q.driver.Add(t, r.GetCancel())
 }
 
 // Cancel asks for the end of a task of a queue. Until one that moved has ended its
 // origin says the wish again, and each time it goes after the task.
 func (q *queues) Cancel(ctx context.Context, id proto.TaskID) (v inbox.Verdict, known bool, err error) {
-	where, err := q.room.Cancel(ctx, id)
-	if where == ownership.StandingMoved {
+	where, err := q.driver.Cancel(ctx, id)
+	if where == ownership.LocationMoved {
 		v = inbox.Verdict{Code: proto.CodeBusy, Detail: "it moved with its queue, and the wish goes after it"}
 	}
-	return v, where != ownership.StandingUnknown, err
+	return v, where != ownership.LocationUnknown, err
 }
 
 // Ready says that a slot is free for what was granted to this node.
@@ -155,7 +155,7 @@ func (q *queues) Ready(ctx context.Context, id proto.TaskID, onCrash inbox.OnCra
 	case inbox.OnCrashProbe:
 		p = ownership.PolicyProbe
 	}
-	s, ok := q.room.Ready(ctx, id, p)
+	s, ok := q.driver.Ready(ctx, id, p)
 	if !ok {
 		q.node.porter.ran(id)
 	}
@@ -170,9 +170,9 @@ func (q *queues) Ended(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) {
 	}
 	defer q.node.porter.ran(id)
 	if e.Outcome != nil {
-		err = q.room.Finish(ctx, id, e.Outcome)
+		err = q.driver.Finish(ctx, id, e.Outcome)
 	} else {
-		err = q.room.Fail(ctx, id, &proto.Released{Cause: e.Cause, Reason: e.Reason, RetryAfterMs: uint64(e.RetryAfter.Milliseconds()), MaxAttempts: e.MaxAttempts})
+		err = q.driver.Fail(ctx, id, &proto.Released{Cause: e.Cause, Reason: e.Reason, RetryAfterMs: uint64(e.RetryAfter.Milliseconds()), MaxAttempts: e.MaxAttempts})
 	}
 	if err != nil && !errors.Is(err, ownership.ErrStopped) {
 		q.node.log.Error("the end of a granted task could not be written", "task", id.String(), "err", err)
@@ -182,7 +182,7 @@ func (q *queues) Ended(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) {
 // Probed takes what the handler says of a task that ran when the node died.
 func (q *queues) Probed(ctx context.Context, id proto.TaskID, found inbox.Probe, o *proto.Outcome) {
 	defer q.node.porter.ran(id)
-	err := q.room.Probed(ctx, id, found == inbox.Done, found == inbox.Unknown, o)
+	err := q.driver.Probed(ctx, id, found == inbox.Done, found == inbox.Unknown, o)
 	if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
 		q.node.log.Error("what a handler says of a granted task could not be written", "task", id.String(), "err", err)
 	}
@@ -205,7 +205,7 @@ func originOf(r *proto.Record) (p proto.PeerID) {
 // heard takes news of a member.
 func (q *queues) heard(e gossip.Event) {
 	if e.Kind == gossip.Changed && (e.To == gossip.Dead || e.To == gossip.Left) {
-		q.room.Dead(e.Peer)
+		q.driver.Dead(e.Peer)
 	}
 	q.warnHome(e)
 	q.look()
@@ -268,7 +268,7 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 		q.meter.pauses.Inc()
 	}
 	q.paused = paused
-	q.room.SetActive(!paused)
+	q.driver.SetActive(!paused)
 	all := []ownership.Node{q.selfNode()}
 	for _, m := range n.gossip.Members() {
 		if r := m.Record; r != nil {
@@ -284,13 +284,13 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 	for _, x := range all {
 		if old, ok := told[x.Peer]; !ok || !reflect.DeepEqual(old, x) {
 			told[x.Peer] = x
-			q.room.SetNode(x)
+			q.driver.SetNode(x)
 		}
 	}
 	for p := range told {
 		if !slices.ContainsFunc(all, func(x ownership.Node) bool { return x.Peer == p }) { // forgotten, or revoked
 			delete(told, p)
-			q.room.SetNode(ownership.Node{Member: dispatch.Member{Peer: p}})
+			q.driver.SetNode(ownership.Node{Member: dispatch.Member{Peer: p}})
 		}
 	}
 	q.dropRevoked()
@@ -299,13 +299,13 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 // dropRevoked has the room drop what nodes said of queues that were revoked since.
 func (q *queues) dropRevoked() {
 	done := map[string]bool{}
-	for _, s := range q.room.QueueStates() {
+	for _, s := range q.driver.QueueStates() {
 		p, err := proto.PeerIDFrom(s.GetHome())
 		if err != nil || len(s.GetRoot()) > 0 || done[string(p[:])] || q.here(s) || !q.node.book.Revoked(p) {
 			continue
 		}
 		done[string(p[:])] = true
-		q.room.Revoked(p)
+		q.driver.Revoked(p)
 	}
 }
 
@@ -336,7 +336,7 @@ func (q *queues) spread(name string) {
 func (q *queues) greet(p proto.PeerID) { q.tell(p, q.hereStates("")) }
 
 func (q *queues) hereStates(name string) (states []*proto.QueueState) {
-	for _, s := range q.room.QueueStates() {
+	for _, s := range q.driver.QueueStates() {
 		if q.here(s) && (name == "" || s.GetName() == name) {
 			states = append(states, s)
 		}

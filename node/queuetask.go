@@ -19,7 +19,7 @@ func (n *Node) SetClass(ctx context.Context, ref, class string) (Task, error) {
 	if err != nil {
 		return Task{}, err
 	}
-	known, err := n.queues.room.Reclass(ctx, id, c)
+	known, err := n.queues.driver.SetClass(ctx, id, c)
 	switch queue, queued := strings.CutPrefix(rec.GetTarget(), queuePrefix); {
 	case err != nil:
 		return Task{}, fmt.Errorf("set the class of %s: %w", id, err)
@@ -50,7 +50,7 @@ func (n *Node) Progress(ctx context.Context, task string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %.60q is no task id: a program finds its own in BALEFIRE_TASK_ID", ErrInvalid, task)
 	}
-	known, err := n.queues.room.Progress(ctx, id)
+	known, err := n.queues.driver.Progress(ctx, id)
 	if err == nil && !known {
 		err = fmt.Errorf("%w: no handler works here on task %s of a shared queue", ErrNotFound, id)
 	}
@@ -67,7 +67,7 @@ func (n *Node) UnblockLane(ctx context.Context, name, key string) (Queue, error)
 	if !q.Here {
 		return q, fmt.Errorf("%w: the home of queue %s is %s: unblock it there", ErrRefused, name, q.Home)
 	}
-	stood, err := n.queues.room.Unblock(ctx, name, key)
+	stood, err := n.queues.driver.Unblock(ctx, name, key)
 	switch {
 	case err != nil:
 		return q, fmt.Errorf("unblock %.60q of queue %s: %w", key, name, err)

@@ -24,21 +24,21 @@ func (c custody) Tasks() ([]ownership.Task, error) {
 	all := make([]ownership.Task, len(found))
 	for i, l := range found {
 		all[i] = leaseTask(l.Key.ID, l.Record)
-		all[i].Doubt = c.node.doubt(l.Record)
+		all[i].MayHaveRun = c.node.mayHaveRun(l.Record)
 		c.node.porter.hold(l.Key.ID, l.Record)
 	}
 	return all, nil
 }
 
-// doubt says whether a task may have run in what this node's store has lost.
-func (n *Node) doubt(r *proto.Record) ownership.Doubt {
+// mayHaveRun says whether a task may have run in what this node's store has lost.
+func (n *Node) mayHaveRun(r *proto.Record) ownership.MayHaveRun {
 	switch may, here := n.inbox.MayHaveRun(r); {
 	case here:
-		return ownership.HereBefore
+		return ownership.PresentBeforeLoss
 	case may:
-		return ownership.MadeBefore
+		return ownership.CreatedBeforeLoss
 	}
-	return ownership.NoDoubt
+	return ownership.CertainlyNotRun
 }
 
 // Envelope returns a task as it was signed, with its slot for p.
@@ -157,7 +157,7 @@ func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 		return inbox.Leased{}, badForm("it is not the task of its claim")
 	case content.GetQueue() == "" || content.GetQueue() != g.GetQueue():
 		return inbox.Leased{}, deniedGrant("its origin did not send it to this queue")
-	case !n.queues.room.Had(g.GetQueue(), from):
+	case !n.queues.driver.WasHome(g.GetQueue(), from):
 		return inbox.Leased{}, deniedGrant("it comes from a node that was never the home of the queue, as far as is known here")
 	case check && !n.works(from):
 		return inbox.Leased{}, deniedGrant("the home of a queue needs the role work")
@@ -237,7 +237,7 @@ func (r runner) Stop(id proto.TaskID, cancelled bool) {
 type leaseSeals struct{ node *Node }
 
 // Seal seals outcomes for a home and signs them together.
-func (s leaseSeals) Seal(home proto.PeerID, all []ownership.Sealing) ([]*proto.Envelope, error) {
+func (s leaseSeals) Seal(home proto.PeerID, all []ownership.SealRequest) ([]*proto.Envelope, error) {
 	n := s.node
 	to, ok := n.book.KeyRecord(home)
 	if !ok {

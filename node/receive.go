@@ -73,7 +73,7 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 		}
 		return nil
 	}
-	receive := n.queues.room.Receive
+	receive := n.queues.driver.Receive
 	if t := m.GetType(); t == proto.TypeTimeline || t == proto.TypeTimelineReply {
 		receive = n.receiveTimeline
 	} else if t == proto.TypeQueueAsk || t == proto.TypeQueueAnswer {

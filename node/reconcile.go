@@ -14,10 +14,10 @@ import (
 // that have none now: a handler may just have begun or ended.
 func (q *queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[proto.TaskID]bool {
 	for p := range q.node.lostOwners() {
-		q.room.Dead(p)
+		q.driver.Dead(p)
 	}
 	started := phaseName(proto.LeaseStarted)
-	found, err := q.room.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started }, maxHeld)
+	found, err := q.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started }, maxHeld)
 	if err != nil {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (q *queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[
 			now[v.Task] = true
 		default:
 			q.node.log.Error("a lease was renewed without a handler at work: it goes back", "task", v.Task.String(), "queue", v.Queue)
-			if err := q.room.Fail(ctx, v.Task, &proto.Released{Cause: proto.CauseCrashed, Reason: "its handler was gone"}); err != nil {
+			if err := q.driver.Fail(ctx, v.Task, &proto.Released{Cause: proto.CauseCrashed, Reason: "its handler was gone"}); err != nil {
 				return nil
 			}
 		}

@@ -89,7 +89,7 @@ func TestALeaseWithoutAHandlerGoesBack(t *testing.T) {
 		}
 		var id proto.TaskID
 		c.await(5*time.Second, "a task to wait for a slot", func() bool {
-			found, err := owner.queues.room.Leases(t.Context(), func(v ownership.LeaseView) bool { return !v.Home && v.State == "RECEIVED" }, 2)
+			found, err := owner.queues.driver.Leases(t.Context(), func(v ownership.LeaseView) bool { return !v.Home && v.State == "RECEIVED" }, 2)
 			if err != nil || len(found) != 1 || owner.inbox.Status().Used != 1 {
 				return false
 			}
@@ -98,7 +98,7 @@ func TestALeaseWithoutAHandlerGoesBack(t *testing.T) {
 		})
 		ids := []string{id.String()}
 		owner.inbox.StopLease(id, false) // as if it had been forgotten between slot and handler
-		if _, ok := owner.queues.room.Ready(t.Context(), id, ownership.PolicyRetry); !ok {
+		if _, ok := owner.queues.driver.Ready(t.Context(), id, ownership.PolicyRetry); !ok {
 			t.Fatal("the lease cannot be started")
 		}
 		lost := time.Now()

@@ -29,7 +29,7 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: bodyFiles{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, from proto.PeerID) bool { return n.queues.stood(target, from) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.house.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
+		Bodies: bodyFiles{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, from proto.PeerID) bool { return n.queues.wasHome(target, from) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.house.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.reading("tasks of this home"),
 	}
 }

@@ -70,7 +70,7 @@ func (s *schedules) receiveGone(from proto.PeerID, m *proto.Schedule) error {
 // taken any more. The home that it went on to is told, and from is answered when that
 // has. What a person added since is another's.
 func (s *schedules) takeBack(from proto.PeerID, m *proto.Schedule) {
-	if !hadQueue(s.node.queues.room.QueueStates()[m.Queue], from) {
+	if !hadQueue(s.node.queues.driver.QueueStates()[m.Queue], from) {
 		return
 	}
 	old := s.all[scheduleID{m.Queue, m.Name}]
@@ -120,7 +120,7 @@ func (s *schedules) answer(to proto.PeerID, m *proto.Schedule) {
 // it: a handler must allow each of them, for one could have changed what it asks for.
 func (s *schedules) take(from proto.PeerID, m *proto.Schedule) {
 	id := scheduleID{m.Queue, m.Name}
-	if !hadQueue(s.node.queues.room.QueueStates()[m.Queue], from) {
+	if !hadQueue(s.node.queues.driver.QueueStates()[m.Queue], from) {
 		return // word of the queue is on its way, or it is no old home: then it may say so again for ever
 	}
 	old, self := s.all[id], s.node.keys.Peer()

@@ -169,7 +169,7 @@ func (s *schedules) tick(ctx context.Context) {
 	self := s.node.keys.Peer()
 	for _, id := range s.sorted() {
 		m := s.all[id]
-		home := s.node.queues.room.QueueStates()[id.queue].GetHome()
+		home := s.node.queues.driver.QueueStates()[id.queue].GetHome()
 		var err error
 		switch {
 		case m.Gone:
@@ -225,7 +225,7 @@ func (s *schedules) trouble(id scheduleID, err error, now time.Duration) bool {
 func (s *schedules) leaving(ctx context.Context) (count int, err error) {
 	err = s.ask(ctx, func() {
 		for id, m := range s.all {
-			if q := s.node.queues.room.QueueStates()[id.queue]; !m.Gone && q != nil && !s.node.queues.here(q) {
+			if q := s.node.queues.driver.QueueStates()[id.queue]; !m.Gone && q != nil && !s.node.queues.here(q) {
 				count++
 			}
 		}

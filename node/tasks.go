@@ -55,7 +55,7 @@ func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 func (n *Node) lost(id proto.TaskID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
 	defer cancel()
-	p, known, err := n.queues.room.Past(ctx, id)
+	p, known, err := n.queues.driver.FormerTask(ctx, id)
 	peer, _ := n.peerNames(p.Peer[:])
 	switch {
 	case err != nil || !known:

@@ -25,7 +25,7 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	if name, ok := strings.CutPrefix(subject, queuePrefix); ok {
 		return n.whyQueue(ctx, name)
 	}
-	if _, ok := n.queues.room.QueueStates()[subject]; ok {
+	if _, ok := n.queues.driver.QueueStates()[subject]; ok {
 		return n.whyQueue(ctx, subject)
 	}
 	if !idRE.MatchString(subject) {

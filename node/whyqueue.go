@@ -49,7 +49,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 
 // whyLeft looks at a task in custody here whose home is not here any more.
 func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker {
-	past, known, err := n.queues.room.Past(ctx, id)
+	past, known, err := n.queues.driver.FormerTask(ctx, id)
 	home := n.nameOf(past.Peer)
 	switch {
 	case err != nil || !known || past.State.Terminal():
@@ -87,7 +87,7 @@ func (n *Node) farHome(b *Blocker, name string) bool {
 // the home that has it, or shall have it, is gone.
 func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *proto.Record) {
 	name, queued := strings.CutPrefix(rec.GetTarget(), queuePrefix)
-	s := n.queues.room.QueueStates()[name]
+	s := n.queues.driver.QueueStates()[name]
 	if !queued || s == nil || w.State.Terminal() {
 		return
 	}
@@ -136,7 +136,7 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
 		return Blocker{}, false
 	}
 	ref = strings.ToLower(ref)
-	found, err := n.queues.room.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && strings.HasPrefix(v.Task.String(), ref) }, 2)
+	found, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && strings.HasPrefix(v.Task.String(), ref) }, 2)
 	if err != nil || len(found) != 1 {
 		return Blocker{}, false
 	}
@@ -146,7 +146,7 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
 		fmt.Sprintf("queue %s: home %s", v.Queue, home),
 		fmt.Sprintf("lease: epoch %s, attempt %d, held by this node", epochText(v.Epoch), v.Attempts),
 	}}
-	alarm := n.homeAlarm(ctx, n.queues.room.QueueStates()[v.Queue])
+	alarm := n.homeAlarm(ctx, n.queues.driver.QueueStates()[v.Queue])
 	_, _, gone := n.gone(v.Peer)
 	st := n.inbox.Status()
 	switch {

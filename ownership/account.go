@@ -9,54 +9,54 @@ import (
 
 // What the queues of one home may take up at every other node.
 const (
-	maxQueuesOf = 4096     // names
-	maxGivenBy  = 1024     // of them that one other node handed over
-	freeOfQueue = 1 << 10  // bytes of each state: it has its name by a deed of an admin, and room for that
-	maxSaidOf   = 64 << 10 // bytes beyond that of all states together
+	maxQueuesPerHome  = 4096     // names
+	maxQueuesFromPeer = 1024     // of them that one other node handed over
+	freeStateBytes    = 1 << 10  // bytes of each state: it has its name by a deed of an admin, and room for that
+	maxStateBytes     = 64 << 10 // bytes beyond that of all states together
 )
 
-// An account is what the queues of one home take up.
-type account struct {
-	names int
-	said  int // bytes of their states beyond freeOfQueue of each
+// An homeUsage is what the queues of one home take up.
+type homeUsage struct {
+	queues     int
+	stateBytes int // bytes of their states beyond freeOfQueue of each
 }
 
 // charge has the account of the home that m names pay for m, which becomes the state of q.
 func (h *Home) charge(q *queue, m *proto.QueueState) {
-	if a := h.paid[q.payer]; q.known() && a != nil {
-		if a.names, a.said = a.names-1, a.said-q.said; a.names == 0 {
-			delete(h.paid, q.payer)
+	if a := h.usage[q.chargedTo]; q.known() && a != nil {
+		if a.queues, a.stateBytes = a.queues-1, a.stateBytes-q.stateBytes; a.queues == 0 {
+			delete(h.usage, q.chargedTo)
 		}
 	}
-	q.payer, q.said = proto.PeerID(m.Home), max(proto.Size(m)-freeOfQueue, 0)
-	a := h.paid[q.payer]
+	q.chargedTo, q.stateBytes = proto.PeerID(m.Home), max(proto.Size(m)-freeStateBytes, 0)
+	a := h.usage[q.chargedTo]
 	if a == nil {
-		a = new(account)
-		h.paid[q.payer] = a
+		a = new(homeUsage)
+		h.usage[q.chargedTo] = a
 	}
-	a.names, a.said = a.names+1, a.said+q.said
+	a.queues, a.stateBytes = a.queues+1, a.stateBytes+q.stateBytes
 }
 
 // allowance is how large the state of a queue may be beside the others of its home, and
 // whether that node may be the home of it at all.
 func (h *Home) allowance(name string, home proto.PeerID) (size int, ok bool) {
 	said, names := 0, 0
-	if a := h.paid[home]; a != nil {
-		said, names = a.said, a.names
+	if a := h.usage[home]; a != nil {
+		said, names = a.stateBytes, a.queues
 	}
-	if q := h.queues[name]; q.known() && q.payer == home {
-		said, names = said-q.said, names-1
+	if q := h.queues[name]; q.known() && q.chargedTo == home {
+		said, names = said-q.stateBytes, names-1
 	}
-	return min(freeOfQueue+max(maxSaidOf-said, 0), proto.MaxQueueState), names < maxQueuesOf
+	return min(freeStateBytes+max(maxStateBytes-said, 0), proto.MaxQueueState), names < maxQueuesPerHome
 }
 
 // errFull says why a state is too large for what its home may take up.
 func (h *Home) errFull(s *proto.QueueState) error {
 	home := proto.PeerID(s.Home)
 	if size, ok := h.allowance(s.Name, home); !ok {
-		return fmt.Errorf("%s is the home of %d queues, as many as a node may be", home.Short(), maxQueuesOf)
+		return fmt.Errorf("%s is the home of %d queues, as many as a node may be", home.Short(), maxQueuesPerHome)
 	} else if size < proto.MaxQueueState {
-		return fmt.Errorf("the queues of %s have settings of %d bytes together, as many as a node may say: name fewer members, labels and kinds, or give queues to another home", home.Short(), maxSaidOf)
+		return fmt.Errorf("the queues of %s have settings of %d bytes together, as many as a node may say: name fewer members, labels and kinds, or give queues to another home", home.Short(), maxStateBytes)
 	}
 	return errTooManyMoves
 }
@@ -64,14 +64,14 @@ func (h *Home) errFull(s *proto.QueueState) error {
 // Revoked says that p was revoked. What it said of queues goes. Of each queue whose home it was stays who that is, the generation and the
 // root: nobody else becomes the home but by what an admin has signed.
 func (h *Home) Revoked(p proto.PeerID, now Now) Output {
-	h.step(now)
+	h.beginInput(now)
 	for _, q := range h.order {
-		if !q.known() || q.payer != p || p == h.self {
+		if !q.known() || q.chargedTo != p || p == h.self {
 			continue
 		}
 		s := &proto.QueueState{Name: q.name, Generation: q.state.Generation, Home: p[:], Root: slices.Clone(q.root[:])}
-		h.take(q, s)
+		h.setState(q, s)
 		h.out.put(queueKey(q.name), s)
 	}
-	return h.done()
+	return h.endInput()
 }

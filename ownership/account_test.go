@@ -49,11 +49,11 @@ func keptOf(h *Home, home proto.PeerID) (names, size int) {
 // However many queues an admin gave a member, and whatever it says of them: each costs
 // others 1 KiB, and all that it says beyond that 64 KiB.
 func TestWhatAMemberSaysOfQueuesIsBounded(t *testing.T) {
-	const bound = maxQueuesOf*freeOfQueue + maxSaidOf
+	const bound = maxQueuesPerHome*freeStateBytes + maxStateBytes
 	for name, settings := range map[string]int{"nothing": 0, "a little": 900, "much": 4000} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(homePeer, 1, Config{})
-			for i := range maxQueuesOf + 9 {
+			for i := range maxQueuesPerHome + 9 {
 				_, out := h.Learn(saidBy(fmt.Sprint("fat-", i), otherPeer, settings), Now{})
 				for _, w := range out.Writes {
 					if len(w.Val) > proto.MaxQueueState {
@@ -62,8 +62,8 @@ func TestWhatAMemberSaysOfQueuesIsBounded(t *testing.T) {
 				}
 			}
 			names, size := keptOf(h, otherPeer)
-			if names > maxQueuesOf || size > bound || settings <= freeOfQueue/2 && names != maxQueuesOf {
-				t.Errorf("%d queues of it are kept, with %d bytes: the bounds are %d and %d", names, size, maxQueuesOf, bound)
+			if names > maxQueuesPerHome || size > bound || settings <= freeStateBytes/2 && names != maxQueuesPerHome {
+				t.Errorf("%d queues of it are kept, with %d bytes: the bounds are %d and %d", names, size, maxQueuesPerHome, bound)
 			}
 			said := 0
 			for i := range names { // as it says them again and again, each a little larger
@@ -76,13 +76,13 @@ func TestWhatAMemberSaysOfQueuesIsBounded(t *testing.T) {
 			if h.Learn(saidBy("mine", ownerPeer, 4000), Now{}); h.Queue("mine") == nil {
 				t.Error("it takes the room of another member")
 			}
-			a, n, rest := h.paid[otherPeer], 0, 0
+			a, n, rest := h.usage[otherPeer], 0, 0
 			for _, q := range h.queues {
-				if q.payer == otherPeer {
-					n, rest = n+1, rest+max(proto.Size(q.state)-freeOfQueue, 0)
+				if q.chargedTo == otherPeer {
+					n, rest = n+1, rest+max(proto.Size(q.state)-freeStateBytes, 0)
 				}
 			}
-			if a.names != n || a.said != rest {
+			if a.queues != n || a.stateBytes != rest {
 				t.Errorf("its account says %+v, it is %d names and %d bytes", *a, n, rest)
 			}
 		})
@@ -96,12 +96,12 @@ func TestAHomeKeepsTheBoundItself(t *testing.T) {
 	var err error
 	made := 0
 	for ; err == nil && made < 9; made++ {
-		_, err = h.Make(fmt.Sprint("own-", made), settle(20000), nil, Now{})
+		_, err = h.CreateQueue(fmt.Sprint("own-", made), settle(20000), nil, Now{})
 	}
 	if made != 4 || !strings.Contains(fmt.Sprint(err), "65536 bytes together") {
 		t.Errorf("queue %d is refused: %v", made, err)
 	}
-	if _, err := h.Make("small", func(*proto.QueueState) {}, nil, Now{}); err != nil {
+	if _, err := h.CreateQueue("small", func(*proto.QueueState) {}, nil, Now{}); err != nil {
 		t.Errorf("a queue without settings: %v", err)
 	}
 	for i := range 3 {
@@ -132,7 +132,7 @@ func TestChainsFoldWhenThereIsNoRoom(t *testing.T) {
 			t.Fatalf("generation %d is not believed: %v", g, out.Events)
 		}
 	}
-	if n, size := len(h.queues["q"].deeds), proto.Size(h.Queue("q")); n == 30 || size > freeOfQueue+1500 {
+	if n, size := len(h.queues["q"].deeds), proto.Size(h.Queue("q")); n == 30 || size > freeStateBytes+1500 {
 		t.Errorf("%d deeds are kept, the state has %d bytes", n, size)
 	}
 }
@@ -159,7 +159,7 @@ func TestWhatARevokedHomeSaidGoes(t *testing.T) {
 		if home, gen := h.HomeOf("q"); home != otherPeer || gen != 1 {
 			t.Errorf("%s: generation %d of %s", name, gen, home.Short())
 		}
-		if _, _, err := h.SignFor("q", ownerPeer, Now{}); !errors.Is(err, ErrMade) {
+		if _, _, err := h.SignCreation("q", ownerPeer, Now{}); !errors.Is(err, ErrNameTaken) {
 			t.Errorf("%s: another node makes it: %v", name, err)
 		}
 		forged := signedDeed(t, ownerPeer, Deed{Generation: 2, From: ownerPeer, To: ownerPeer})

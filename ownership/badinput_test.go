@@ -50,7 +50,7 @@ func newBench(t *testing.T, change func(*Task)) *bench {
 	return b
 }
 
-func (b *bench) cell() *cell { return b.home.cells[b.task.ID] }
+func (b *bench) cell() *taskState { return b.home.cells[b.task.ID] }
 
 // claim is the claim that counts.
 func (b *bench) claim() *proto.Claim {
@@ -122,11 +122,11 @@ func TestBadClaimsChangeNothing(t *testing.T) {
 			t.Run(what+" with "+name, func(t *testing.T) {
 				b := newBench(t, nil)
 				b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: b.claim()}}}, b.now)
-				before, until := b.cell().record().String(), b.cell().place.until
+				before, until := b.cell().record().String(), b.cell().mem.leaseUntil
 				b.now.Mono += time.Second
 				bad := badClaims(b)[name]
 				out := say(b, bad.from, bad.claim)
-				if c := b.cell(); c == nil || c.record().String() != before || c.place.until != until {
+				if ts := b.cell(); ts == nil || ts.record().String() != before || ts.mem.leaseUntil != until {
 					t.Error("it changed the task")
 				}
 				if len(out.Writes)+len(out.Ends) != 0 {
@@ -316,25 +316,25 @@ func TestHandoffsThatMustNotCount(t *testing.T) {
 		h, m, task, now := handed()
 		done := &proto.HandedOff{Moved: []*proto.Moved{{Task: task.ID[:], Generation: m.Lease.Generation}}}
 		h.OnHandedOff(ownerPeer, done, now)
-		if h.Going() != 1 {
+		if h.PendingHandoffs() != 1 {
 			t.Error("the old home believed it")
 		}
 		h.OnHandedOff(otherPeer, done, now)
-		if h.Going() != 0 {
+		if h.PendingHandoffs() != 0 {
 			t.Error("the old home did not believe the new one")
 		}
 	})
 }
 
-func claimOf(c *cell) *proto.Claim {
-	k := c.claim()
+func claimOf(ts *taskState) *proto.Claim {
+	k := ts.claim()
 	k.boot = bootA
 	return k.message()
 }
 
 // Damaged records are errors, never a panic.
 func TestDamagedRecords(t *testing.T) {
-	for _, prefix := range []byte{keyLease, keyMoved, keyOwner, keyQueue, keyBlock, keyMark, keyPast} {
+	for _, prefix := range []byte{keyLease, keyMoved, keyOwner, keyQueue, keyBlock, keyHomeBoot, keyWatermark} {
 		t.Run(fmt.Sprintf("%c", prefix), func(t *testing.T) {
 			h, o := NewHome(homePeer, 1, Config{}), NewOwner(homePeer, bootA, Config{})
 			_, err := h.Load(taskKey(prefix, proto.TaskID{1}), []byte{0xff})
@@ -350,7 +350,7 @@ func TestDamagedRecords(t *testing.T) {
 // the grant, when it comes after all, starts nothing (I3, I6).
 func TestAGrantThatComesAfterItsNewHomeAsked(t *testing.T) {
 	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
-	b.owner.settle(otherPeer, proto.Seq{Boot: 1000, Counter: 9}) // its epochs are above those of the old home
+	b.owner.raiseWatermark(otherPeer, proto.Seq{Boot: 1000, Counter: 9}) // its epochs are above those of the old home
 	k := b.claim()
 	k.BootId, k.Generation = nil, 2
 	out := b.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, b.now)
@@ -375,7 +375,7 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	over := r.ruling(proto.CodeStale)
 	over.State = proto.Cancelled
 	b.owner.OnResultAnswer(homePeer, over, b.now)
-	b.owner.settle(homePeer, r.epoch) // what it was granted next is not taken yet, and holds the mark here
+	b.owner.raiseWatermark(homePeer, r.epoch) // what it was granted next is not taken yet, and holds the mark here
 	wait := func(d time.Duration) {
 		for range d / time.Second {
 			b.now.Wall, b.now.Mono, b.now.Boot = b.now.Wall+1000, b.now.Mono+time.Second, b.now.Boot+time.Second
@@ -394,8 +394,8 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	k, _ := claimFrom(b.grant.Claim)
 	k.boot = bootA
 	b.owner.OnReleaseReply(homePeer, &proto.ReleaseReply{Rulings: []*proto.Ruling{k.ruling(proto.CodeStale)}}, b.now)
-	b.owner.settle(homePeer, k.epoch)
-	wait(b.owner.cfg.Linger + 2*time.Second)
+	b.owner.raiseWatermark(homePeer, k.epoch)
+	wait(b.owner.cfg.MessageLifetime + 2*time.Second)
 	if len(b.owner.runs) > 0 {
 		t.Error("it is never forgotten")
 	}
@@ -484,8 +484,8 @@ func TestATaskThatCameBackIsAwaitedByNobody(t *testing.T) {
 			}
 		}
 	}
-	if len(to.cells) != len(tasks) || old.Going() > 0 {
-		t.Errorf("%d of %d tasks have arrived, %d are on their way", len(to.cells), len(tasks), old.Going())
+	if len(to.cells) != len(tasks) || old.PendingHandoffs() > 0 {
+		t.Errorf("%d of %d tasks have arrived, %d are on their way", len(to.cells), len(tasks), old.PendingHandoffs())
 	}
 }
 
@@ -502,7 +502,7 @@ func TestNotBeforeFollowsTheWallClock(t *testing.T) {
 	for range 60 {
 		b.now.Wall, b.now.Mono, b.now.Boot = b.now.Wall+1000, b.now.Mono+time.Second, b.now.Boot+time.Second
 		b.home.Tick(b.now)
-		if c := b.home.cells[late.ID]; c.epoch != (proto.Seq{}) {
+		if ts := b.home.cells[late.ID]; ts.epoch != (proto.Seq{}) {
 			if b.now.Wall < late.NotBefore {
 				t.Error("it was granted before its time")
 			}

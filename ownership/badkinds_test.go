@@ -19,19 +19,19 @@ var badResults = []badMessage{
 	withBody("of a state that is not known", ofEarly, vOwner, badForm, nil, func(v *victim) proto.Body {
 		return v.result(v.claim(), func(o *proto.Outcome) { o.State = 99 })
 	}),
-	withBody("after the first", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("after the first", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventIgnored}, endIt, func(v *victim) proto.Body {
 		return v.result(v.claim(), func(o *proto.Outcome) { o.BodyDigest = slices.Repeat([]byte{2}, 32) })
 	}),
-	withBody("without a digest", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("without a digest", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventIgnored}, endIt, func(v *victim) proto.Body {
 		return v.result(v.claim(), func(o *proto.Outcome) { o.BodyDigest = nil })
 	}),
-	withBody("the same digest as another end", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("the same digest as another end", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventIgnored}, endIt, func(v *victim) proto.Body {
 		return v.result(v.claim(), func(o *proto.Outcome) { o.State = proto.Failed })
 	}),
-	withBody("the same by another member", ofTwo, vOther, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("the same by another member", ofTwo, vOther, refusal{code: proto.CodeStale, event: EventIgnored}, endIt, func(v *victim) proto.Body {
 		return v.result(v.claim(), nil)
 	}),
-	withBody("the same under another epoch", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("the same under another epoch", ofTwo, vOwner, refusal{code: proto.CodeStale, event: EventIgnored}, endIt, func(v *victim) proto.Body {
 		k := v.claim()
 		k.EpochCounter++
 		return v.result(k, nil)
@@ -44,7 +44,7 @@ var badResults = []badMessage{
 	withBody("a renewal of a lease that another has by now", ofEpoch, vOwner, stale, grantAnew, func(v *victim) proto.Body {
 		return &proto.Renew{Number: 1, Claims: []*proto.Claim{v.claim()}}
 	}),
-	withBody("a release of what has ended", ofEpoch, vOwner, refusal{code: proto.CodeStale, event: EventUnheeded}, endIt, func(v *victim) proto.Body {
+	withBody("a release of what has ended", ofEpoch, vOwner, refusal{code: proto.CodeStale, event: EventIgnored}, endIt, func(v *victim) proto.Body {
 		return &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.CauseCrashed}}}
 	}),
 	withBody("a start that needs no leave", ofEarly, vOwner, badForm, nil, func(v *victim) proto.Body { return &proto.Start{Claims: []*proto.Claim{v.claim()}} }),
@@ -85,15 +85,15 @@ var badGrants = []badMessage{
 	withBody("of another home with the same generation", ofGrant, vOther, otherGrant, nil, func(v *victim) proto.Body {
 		return grantOf(v, func(*proto.Grant) {})
 	}),
-	withBody("for an earlier start", ofGrant, vFar, refusal{code: proto.CodeBusy, event: EventUnheeded}, nil, func(v *victim) proto.Body {
+	withBody("for an earlier start", ofGrant, vFar, refusal{code: proto.CodeBusy, event: EventIgnored}, nil, func(v *victim) proto.Body {
 		return grantOf(v, func(g *proto.Grant) { g.Claim.Task, g.Claim.BootId = filled(0x55), vCloneBoot[:] })
 	}),
 	withBody("that its home has settled", ofGrant, vFar, staleGrant, func(v *victim) {
-		v.room.owner.settle(vFar, proto.Seq{Boot: 60})
+		v.room.owner.raiseWatermark(vFar, proto.Seq{Boot: 60})
 	}, func(v *victim) proto.Body {
 		return grantOf(v, func(g *proto.Grant) { g.Claim.Task = filled(0x55) })
 	}),
-	withBody("of who may not grant it", ofGrant, vStranger, refusal{code: proto.CodeDenied, event: EventUnheeded}, func(v *victim) { v.code = proto.CodeDenied }, func(v *victim) proto.Body {
+	withBody("of who may not grant it", ofGrant, vStranger, refusal{code: proto.CodeDenied, event: EventIgnored}, func(v *victim) { v.code = proto.CodeDenied }, func(v *victim) proto.Body {
 		return grantOf(v, func(g *proto.Grant) { g.Claim.Task = filled(0x55) })
 	}),
 	withBody("a late copy of one that is over", ofGrant, vFar, refusal{event: EventRefused}, func(v *victim) {
@@ -216,7 +216,7 @@ var badHandoffs = []badMessage{
 	withBody("a task that has ended here", ofLoop, vFar, none, func(v *victim) {
 		takeIt(v)
 		_, out := v.room.home.Cancel(vGiven, v.room.now())
-		v.room.add(out)
+		v.room.merge(out)
 		v.turn()
 	}, func(v *victim) proto.Body { return v.handoff(func(m *proto.Handoff) { m.Lease.Generation = 4 }) }),
 	withBody("of the first generation", ofGen, vFar, atDoor, nil, func(v *victim) proto.Body { return v.handoff(func(m *proto.Handoff) { m.Lease.Generation = 1 }) }),

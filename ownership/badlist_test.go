@@ -38,9 +38,9 @@ const (
 
 var (
 	stale    = refusal{code: proto.CodeStale, event: EventConflict}
-	unknown  = refusal{code: proto.CodeBusy, event: EventUnheeded}
-	none     = refusal{event: EventUnheeded}
-	badForm  = refusal{code: proto.CodeBadForm, event: EventUnheeded}
+	unknown  = refusal{code: proto.CodeBusy, event: EventIgnored}
+	none     = refusal{event: EventIgnored}
+	badForm  = refusal{code: proto.CodeBadForm, event: EventIgnored}
 	atDoor   = refusal{err: proto.ErrMalformed}
 	tooLong  = refusal{err: proto.ErrTooLong}
 	tooMany  = refusal{err: proto.ErrTooMany}
@@ -127,25 +127,25 @@ func giveBack(v *victim) {
 
 // grantAnew has the task granted to another node.
 func grantAnew(v *victim) {
-	r := v.room
-	n := r.home.nodes[vOwner].Node
+	d := v.room
+	n := d.home.nodes[vOwner].Node
 	n.Alive = false
-	r.add(r.home.SetNode(n, r.now()))
+	d.merge(d.home.SetNode(n, d.now()))
 	n.Peer, n.Alive = vOther, true
-	r.add(r.home.SetNode(n, r.now()))
-	r.add(r.home.Dead(vOwner, r.now()))
+	d.merge(d.home.SetNode(n, d.now()))
+	d.merge(d.home.Dead(vOwner, d.now()))
 	v.turn()
-	if c := r.home.cells[v.task]; c.owner != vOther {
+	if ts := d.home.cells[v.task]; ts.owner != vOther {
 		v.t.Fatal("it was not granted anew")
 	}
 }
 
 // finishMine has the victim finish the task that it was granted.
 func finishMine(v *victim) {
-	r := v.room
-	r.add(r.owner.Ready(v.mine, r.now()))
-	_, out := r.owner.Finish(v.mine, proto.Success, filled(1), r.now())
-	r.add(out)
+	d := v.room
+	d.merge(d.owner.Ready(v.mine, d.now()))
+	_, out := d.owner.Finish(v.mine, proto.Success, filled(1), d.now())
+	d.merge(out)
 	v.turn()
 }
 
@@ -155,7 +155,7 @@ func handOver(v *victim) {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	v.room.add(out)
+	v.room.merge(out)
 	v.turn()
 }
 

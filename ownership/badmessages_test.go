@@ -21,7 +21,7 @@ import (
 // task of the queue far, whose home is another node. What it sends the test reads.
 type victim struct {
 	t      *testing.T
-	room   *Room
+	room   *Driver
 	store  *store.Store
 	posts  []posted
 	events []Event
@@ -31,7 +31,7 @@ type victim struct {
 	lease  *proto.Claim // of task, as its owner says it
 	has    *proto.Grant // of mine
 	sent   proto.PeerID // the home that tasks of handoffs were sent to
-	lent   []Lend       // bodies that were offered
+	lent   []BodyOffer  // bodies that were offered
 	code   proto.Code   // what the runner says to grants
 }
 
@@ -64,7 +64,7 @@ func (v *victim) Check(proto.PeerID, *proto.Grant) proto.Code { return v.code }
 func (v *victim) Wait(proto.PeerID, *proto.Grant)             {}
 func (v *victim) Stop(proto.TaskID, bool)                     {}
 func (v *victim) Probe(proto.PeerID, *proto.Grant)            {}
-func (v *victim) Seal(_ proto.PeerID, all []Sealing) ([]*proto.Envelope, error) {
+func (v *victim) Seal(_ proto.PeerID, all []SealRequest) ([]*proto.Envelope, error) {
 	return make([]*proto.Envelope, len(all)), nil
 }
 func (v *victim) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
@@ -78,17 +78,17 @@ func (v *victim) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
 	}
 	return Unsealed{Task: id, Outcome: o}, proto.Decode(e.GetBody(), o)
 }
-func (v *victim) Lend(id proto.TaskID, owner proto.PeerID) {
-	v.lent = append(v.lent, Lend{id, owner})
+func (v *victim) Offer(id proto.TaskID, owner proto.PeerID) {
+	v.lent = append(v.lent, BodyOffer{id, owner})
 }
-func (v *victim) Carry(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
+func (v *victim) SendBodyFirst(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
 	after()
 }
 func (v *victim) Forget(proto.TaskID, *proto.Outcome) {}
 func (v *victim) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 	return func(*store.Batch) {}, func() {}, nil
 }
-func (v *victim) Gone([]proto.TaskID, proto.PeerID) {}
+func (v *victim) HandedOff([]proto.TaskID, proto.PeerID) {}
 
 // vMover checks handoffs: the envelope of a task names it.
 type vMover struct{ *victim }
@@ -107,21 +107,21 @@ func newVictim(t *testing.T) *victim {
 	}
 	t.Cleanup(func() { s.Close() })
 	v.store = s
-	v.room, err = Open(s, Parts{Network: v, Custody: v, Runner: v, Asker: v, Seals: v, Mover: vMover{v}, Bodies: v}, Settings{
-		Config: Config{Random: func(b []byte) { rand.Read(b) }, Deeds: simDeeds{newSim(1, sound).nodes[0]}},
+	v.room, err = Open(s, Parts{Network: v, Custody: v, Runner: v, Prober: v, Sealer: v, Mover: vMover{v}, Bodies: v}, Settings{
+		Config: Config{Random: func(b []byte) { rand.Read(b) }, Deeds: simDeeds{newSim(1, noMutation).nodes[0]}},
 		Self:   vSelf, Boot: 100, BootID: vBoot, Clock: clock.System(), Events: func(all []Event) { v.events = append(v.events, all...) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := v.room
-	r.add(r.home.Begin(r.now()))
-	r.add(r.owner.Begin(r.policy, r.now()))
-	r.add(r.home.SetQueue(func(*proto.QueueState) {}, r.now(), "q"))
-	r.add(r.home.SetNode(Node{Member: dispatch.Member{Peer: vOwner, Alive: true, Kinds: []string{"k"}, Slots: 1}}, r.now()))
-	later := r.now().Wall + time.Hour.Milliseconds()
-	r.add(r.home.Add(Task{ID: v.task, Sent: vSelf, Queue: "q", Kind: "k", NotAfter: later}, r.now()))
-	r.add(r.home.Add(Task{ID: v.waits, Sent: vSelf, Queue: "q", Kind: "nobody", NotAfter: later}, r.now()))
+	d := v.room
+	d.merge(d.home.Begin(d.now()))
+	d.merge(d.owner.Begin(d.policy, d.now()))
+	d.merge(d.home.SetQueue(func(*proto.QueueState) {}, d.now(), "q"))
+	d.merge(d.home.SetNode(Node{Member: dispatch.Member{Peer: vOwner, Alive: true, Kinds: []string{"k"}, Slots: 1}}, d.now()))
+	later := d.now().Wall + time.Hour.Milliseconds()
+	d.merge(d.home.Add(Task{ID: v.task, Sent: vSelf, Queue: "q", Kind: "k", NotAfter: later}, d.now()))
+	d.merge(d.home.Add(Task{ID: v.waits, Sent: vSelf, Queue: "q", Kind: "nobody", NotAfter: later}, d.now()))
 	v.turn()
 	for _, p := range v.posts {
 		if g, ok := p.body.(*proto.Grant); ok {
@@ -180,10 +180,10 @@ func (v *victim) turn() {
 		if err := v.room.flush(v.t.Context(), true); err != nil {
 			v.t.Fatal(err)
 		}
-		if len(v.room.self) == 0 && len(v.room.inputs) == 0 {
+		if len(v.room.selfSent) == 0 && len(v.room.inputs) == 0 {
 			return
 		}
-		v.room.hearSelf()
+		v.room.handleSelfSent()
 	}
 }
 
@@ -256,14 +256,14 @@ func (v *victim) state() (all []string) {
 		}
 	}
 	h, o := v.room.home, v.room.owner
-	for id, c := range h.cells {
-		all = append(all, fmt.Sprintf("cell %x: %v until %v taken %v lapsed %v", id[:2], c.record(), c.place.until, c.place.taken, c.place.lapsed))
+	for id, ts := range h.cells {
+		all = append(all, fmt.Sprintf("cell %x: %v until %v taken %v lapsed %v", id[:2], ts.record(), ts.mem.leaseUntil, ts.mem.acked, ts.mem.lapsed))
 	}
-	for id, g := range h.moved {
-		all = append(all, fmt.Sprintf("moved %x: %v", id[:2], g.record()))
+	for id, entry := range h.moved {
+		all = append(all, fmt.Sprintf("moved %x: %v", id[:2], entry.record()))
 	}
 	for id, e := range h.ended {
-		all = append(all, fmt.Sprintf("ended %x: %v", id[:2], *e.Value.(*ended)))
+		all = append(all, fmt.Sprintf("ended %x: %v", id[:2], *e.Value.(*endedTask)))
 	}
 	for name, q := range h.queues {
 		if q.state != nil {
@@ -274,9 +274,9 @@ func (v *victim) state() (all []string) {
 		}
 	}
 	for id, r := range o.runs {
-		all = append(all, fmt.Sprintf("run %x: %v home %d phase %v until %v alive %v stopped %v", id[:2], r.message(), r.home[0], r.phase, r.mem.until, r.mem.alive, r.mem.stopped))
+		all = append(all, fmt.Sprintf("run %x: %v home %d phase %v until %v alive %v stopped %v", id[:2], r.message(), r.home[0], r.phase, r.mem.leaseUntil, r.mem.alive, r.mem.stopped))
 	}
-	all = append(all, fmt.Sprintf("epochs of %d, marks %v", h.boot, o.marks))
+	all = append(all, fmt.Sprintf("epochs of %d, marks %v", h.boot, o.watermarks))
 	slices.Sort(all)
 	return all
 }

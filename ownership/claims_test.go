@@ -41,7 +41,7 @@ func signedDeed(t *testing.T, by proto.PeerID, d Deed) *proto.Signed {
 // Nobody becomes the home of a queue that another has, but by a deed of that home, one
 // home after the other, or of an admin.
 func TestClaimsToAQueue(t *testing.T) {
-	s := newSim(1, sound)
+	s := newSim(1, noMutation)
 	admin, home, next, third, liar := peerOf(0), peerOf(1), peerOf(2), peerOf(3), peerOf(6)
 	claim := func(home proto.PeerID, generation uint64, deeds ...*proto.Signed) *proto.QueueState {
 		return &proto.QueueState{Name: "q", Home: home[:], Generation: generation, Deeds: deeds}
@@ -93,7 +93,7 @@ func TestClaimsToAQueue(t *testing.T) {
 // lower root, whatever is heard first, also if the other was handed on or seized since;
 // whoever meets both is told of a conflict. What nobody made is not known.
 func TestAQueueThatWasMadeTwice(t *testing.T) {
-	s := newSim(1, sound)
+	s := newSim(1, noMutation)
 	one, two := peerOf(0), peerOf(1)
 	low, high := madeBy("q", one, peerOf(5)), madeBy("q", two, peerOf(6))
 	lower, higher := rootBy("q", one), rootBy("q", two)
@@ -143,7 +143,7 @@ func (d revokedDeeds) Verify(s *proto.Signed) (Deed, error) {
 // also when it is said again or the queue moves on; seen first after that it does not,
 // whoever says it, until another admin confirms the home or seizes the queue.
 func TestDeedsOfTheRevoked(t *testing.T) {
-	s := newSim(1, sound)
+	s := newSim(1, noMutation)
 	admin, other, home, next := peerOf(0), peerOf(1), peerOf(5), peerOf(6)
 	claim := func(home proto.PeerID, generation uint64, deeds ...*proto.Signed) *proto.QueueState {
 		return &proto.QueueState{Name: "q", Home: slices.Clone(home[:]), Generation: generation, Deeds: deeds}
@@ -197,7 +197,7 @@ func TestDeedsOfTheRevoked(t *testing.T) {
 // A chain of deeds begins with one of an admin, for whoever knows nothing of the queue
 // too, and has no generation beyond the bound: a name cannot be taken for ever.
 func TestAChainBeginsWithAnAdmin(t *testing.T) {
-	s := newSim(1, sound)
+	s := newSim(1, noMutation)
 	admin, home, next := peerOf(0), peerOf(5), peerOf(6)
 	hand := func(g uint64) *proto.Signed { return lie("q", home, Deed{Generation: g, From: home, To: next}) }
 	made := lie("q", admin, Deed{Generation: 1, To: home})
@@ -227,7 +227,7 @@ func TestAChainBeginsWithAnAdmin(t *testing.T) {
 			}
 			x := NewHome(peerOf(1), 1, Config{Deeds: simDeeds{s.nodes[1]}}) // an admin can make it
 			x.Learn(&proto.QueueState{Name: "q", Home: next[:], Generation: tt.generation, Deeds: tt.deeds}, Now{})
-			if _, err := x.Make("q", func(*proto.QueueState) {}, nil, Now{}); err != nil {
+			if _, err := x.CreateQueue("q", func(*proto.QueueState) {}, nil, Now{}); err != nil {
 				t.Errorf("an admin cannot make it: %v", err)
 			}
 			h.Learn(x.Queue("q"), Now{})
@@ -241,16 +241,16 @@ func TestAChainBeginsWithAnAdmin(t *testing.T) {
 // An admin signs that a queue is made once for a name, also after a restart, and of so
 // many for one member. Without a deed there is no queue.
 func TestAnAdminSignsANameOnce(t *testing.T) {
-	s := newSim(1, sound)
+	s := newSim(1, noMutation)
 	admin := func() *Home { return NewHome(peerOf(0), 1, Config{Deeds: simDeeds{s.nodes[0]}}) }
 	h := admin()
-	first, out, err := h.SignFor("q", peerOf(5), Now{})
+	first, out, err := h.SignCreation("q", peerOf(5), Now{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := admin()
 	for _, w := range out.Writes {
-		if w.Key[0] != keyMade {
+		if w.Key[0] != keyCreation {
 			continue // what it knows of the queue may be lost: the note counts
 		}
 		if _, err := again.Load(w.Key, w.Val); err != nil {
@@ -258,27 +258,27 @@ func TestAnAdminSignsANameOnce(t *testing.T) {
 		}
 	}
 	for name, x := range map[string]*Home{"in the same start": h, "after a restart": again} {
-		if d, _, err := x.SignFor("q", peerOf(5), Now{}); err != nil || !bytes.Equal(d.Details, first.Details) {
+		if d, _, err := x.SignCreation("q", peerOf(5), Now{}); err != nil || !bytes.Equal(d.Details, first.Details) {
 			t.Errorf("%s, to the same member: %v", name, err)
 		}
-		if _, _, err := x.SignFor("q", peerOf(6), Now{}); !errors.Is(err, ErrMade) {
+		if _, _, err := x.SignCreation("q", peerOf(6), Now{}); !errors.Is(err, ErrNameTaken) {
 			t.Errorf("%s, to another: %v", name, err)
 		}
-		if _, err := x.Make("q", func(*proto.QueueState) {}, nil, Now{}); !errors.Is(err, ErrMade) {
+		if _, err := x.CreateQueue("q", func(*proto.QueueState) {}, nil, Now{}); !errors.Is(err, ErrNameTaken) {
 			t.Errorf("%s, to itself: %v", name, err)
 		}
 	}
-	for i := range MaxNames + 1 {
-		_, _, err := h.SignFor(fmt.Sprint("name-", i), peerOf(7), Now{})
-		if want := i < MaxNames; (err == nil) != want {
+	for i := range MaxQueuesPerMember + 1 {
+		_, _, err := h.SignCreation(fmt.Sprint("name-", i), peerOf(7), Now{})
+		if want := i < MaxQueuesPerMember; (err == nil) != want {
 			t.Fatalf("name %d of one member: %v", i+1, err)
 		}
 	}
 	member := NewHome(peerOf(6), 1, Config{Deeds: simDeeds{s.nodes[6]}})
-	if _, err := member.Make("q", func(*proto.QueueState) {}, nil, Now{}); err == nil || len(member.queues) != 0 {
+	if _, err := member.CreateQueue("q", func(*proto.QueueState) {}, nil, Now{}); err == nil || len(member.queues) != 0 {
 		t.Errorf("a member makes a queue alone: %v; %d queues are left", err, len(member.queues))
 	}
-	if _, err := member.Make("q", func(*proto.QueueState) {}, first, Now{}); err == nil || len(member.queues) != 0 {
+	if _, err := member.CreateQueue("q", func(*proto.QueueState) {}, first, Now{}); err == nil || len(member.queues) != 0 {
 		t.Errorf("by the deed of another: %v; %d queues are left", err, len(member.queues))
 	}
 }
@@ -287,7 +287,7 @@ func TestAnAdminSignsANameOnce(t *testing.T) {
 // follow: an admin confirms the home before there are more than fit, and without one the
 // handoff is refused.
 func TestDeedsOfManyMovesFit(t *testing.T) {
-	s := newSim(1, sound)
+	s := newSim(1, noMutation)
 	homes := []*Home{NewHome(peerOf(5), 1, Config{Deeds: simDeeds{s.nodes[5]}}), NewHome(peerOf(6), 1, Config{Deeds: simDeeds{s.nodes[6]}})}
 	for _, h := range homes {
 		h.Learn(madeBy("q", peerOf(0), peerOf(5)), Now{})
@@ -305,8 +305,8 @@ func TestDeedsOfManyMovesFit(t *testing.T) {
 			if cerr != nil {
 				t.Fatal(cerr)
 			}
-			if _, cerr = at.Confirmed("q", signed, Now{}); cerr != nil || len(q.since()) != 0 {
-				t.Fatalf("%v, %d deeds since", cerr, len(q.since()))
+			if _, cerr = at.Confirmed("q", signed, Now{}); cerr != nil || len(q.sinceAdmin()) != 0 {
+				t.Fatalf("%v, %d deeds since", cerr, len(q.sinceAdmin()))
 			}
 			_, err = at.HandOff("q", to.self, Now{})
 		}

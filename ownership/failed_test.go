@@ -19,12 +19,12 @@ func TestATaskThatFailedGoesToAnother(t *testing.T) {
 		b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: b.claim()}}}, b.now)
 		b.home.OnStart(ownerPeer, &proto.Start{Claims: []*proto.Claim{b.claim()}}, b.now)
 		b.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: b.claim(), Cause: proto.CauseFailed, Reason: "broken"}}}, b.now)
-		c := b.cell()
-		if c.attempts != 1 {
-			t.Fatalf("%d attempts, want the failed one", c.attempts)
+		ts := b.cell()
+		if ts.attempts != 1 {
+			t.Fatalf("%d attempts, want the failed one", ts.attempts)
 		}
 		for range 10 {
-			if b.now.Wall, b.now.Mono, b.now.Boot = b.now.Wall+1000, b.now.Mono+time.Second, b.now.Boot+time.Second; c.leased() {
+			if b.now.Wall, b.now.Mono, b.now.Boot = b.now.Wall+1000, b.now.Mono+time.Second, b.now.Boot+time.Second; ts.leased() {
 				break
 			}
 			b.home.Tick(b.now)
@@ -33,8 +33,8 @@ func TestATaskThatFailedGoesToAnother(t *testing.T) {
 		if others > 0 {
 			want = otherPeer
 		}
-		if !c.leased() || c.owner != want {
-			t.Errorf("with %d others: leased %v by %s, want %s", others, c.leased(), c.owner.Short(), want.Short())
+		if !ts.leased() || ts.owner != want {
+			t.Errorf("with %d others: leased %v by %s, want %s", others, ts.leased(), ts.owner.Short(), want.Short())
 		}
 	}
 }

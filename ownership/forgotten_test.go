@@ -65,11 +65,11 @@ func TestAHomeThatForgotRenewsNothing(t *testing.T) {
 	b := newBench(t, nil)
 	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
 	b.owner.Ready(b.task.ID, b.now)
-	until := b.owner.runs[b.task.ID].mem.until
+	until := b.owner.runs[b.task.ID].mem.leaseUntil
 	h := NewHome(homePeer, 200, Config{})
 	b.later(3 * time.Second)
 	b.exchange(h, b.owner.Tick(b.now))
-	if got := b.owner.runs[b.task.ID].mem.until; got != until {
+	if got := b.owner.runs[b.task.ID].mem.leaseUntil; got != until {
 		t.Errorf("it goes on for %v more", got-until)
 	}
 }

@@ -68,7 +68,7 @@ func TestALaneThatIsBlockedDuringAHandoff(t *testing.T) {
 	if to.cells[proto.TaskID{7, 2}] == nil || len(to.queue("q").blocks()) != 1 {
 		t.Errorf("the next of the lane is there: %v; lanes that stand still: %v", to.cells[proto.TaskID{7, 2}] != nil, to.queue("q").blocks())
 	}
-	if q := old.queue("q"); len(q.blocks()) != 0 || !q.told {
-		t.Errorf("the old home keeps %v, and knows that it was told: %v", q.blocks(), q.told)
+	if q := old.queue("q"); len(q.blocks()) != 0 || !q.announced {
+		t.Errorf("the old home keeps %v, and knows that it was told: %v", q.blocks(), q.announced)
 	}
 }

@@ -24,20 +24,20 @@ type Home struct {
 	counter uint64 // of the newest epoch
 	active  bool   // this node believes that it is neither suspect nor isolated
 
-	cells  map[proto.TaskID]*cell
-	live   *list.List // of *cell, in the order of birth
-	queues map[string]*queue
-	order  []*queue // the queues as they were met
-	nodes  map[proto.PeerID]*node
-	peers  []proto.PeerID // of the nodes, in the order in which they were met
-	moved  map[proto.TaskID]*gone
-	going  *list.List // of *gone: handed over and not answered
+	cells    map[proto.TaskID]*taskState
+	live     *list.List // of *cell, in the order of birth
+	queues   map[string]*queue
+	order    []*queue // the queues as they were met
+	nodes    map[proto.PeerID]*node
+	peers    []proto.PeerID // of the nodes, in the order in which they were met
+	moved    map[proto.TaskID]*handoffEntry
+	handoffs *list.List // of *gone: handed over and not answered
 	endings
-	titles
+	homeIndex
 
-	scan   guard
-	asking []*cell // whose owners are asked by Status at the end of this input
-	marks
+	scan           clockGuard
+	statusRequests []*taskState // whose owners are asked by Status at the end of this input
+	watermarks
 }
 
 // endings are the tasks that ended here, as far as they are remembered.
@@ -46,52 +46,52 @@ type endings struct {
 	ends  *list.List // of *ended, oldest first
 }
 
-// titles say who is the home of what.
-type titles struct {
-	made map[string]proven         // by name: the deeds of queues that this node, an admin, signed first
-	paid map[proto.PeerID]*account // what the queues of each home take up
+// homeIndex say who is the home of what.
+type homeIndex struct {
+	creations map[string]proof            // by name: the deeds of queues that this node, an admin, signed first
+	usage     map[proto.PeerID]*homeUsage // what the queues of each home take up
 }
 
-// marks tell owners which of their old leases they may forget.
-type marks struct {
-	settled map[proto.PeerID]proto.Seq
-	newest  proto.Seq     // of those who are not in settled
-	swept   time.Duration // when old notes were looked for
+// watermarks tell owners which of their old leases they may forget.
+type watermarks struct {
+	ownerWatermarks map[proto.PeerID]proto.Seq
+	newestEpoch     proto.Seq     // of those who are not in settled
+	sweptAt         time.Duration // when old notes were looked for
 }
 
-// A guard watches the clocks between two scans.
-type guard struct {
+// A clockGuard watches the clocks between two scans.
+type clockGuard struct {
 	last Now
-	met  bool
+	seen bool
 }
 
 // NewHome returns the home of node self, whose start has the number boot. Epochs of
 // an earlier start are below those of this one.
 func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
-	if cfg.flaw == epochVolatile {
+	if cfg.mutation == epochVolatile {
 		boot = 1
 	}
 	return &Home{
 		cfg: cfg.withDefaults(), self: self, boot: boot, active: true,
-		cells: map[proto.TaskID]*cell{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
-		titles: titles{map[string]proven{}, map[proto.PeerID]*account{}}, moved: map[proto.TaskID]*gone{}, going: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
+		cells: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
+		homeIndex: homeIndex{map[string]proof{}, map[proto.PeerID]*homeUsage{}}, moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
 	}
 }
 
-// step begins an input.
-func (h *Home) step(now Now) *Output {
+// beginInput begins an input.
+func (h *Home) beginInput(now Now) *Output {
 	h.now, h.out = now, Output{}
 	return &h.out
 }
 
-// done ends an input: what became free is granted.
-func (h *Home) done() Output {
+// endInput ends an input: what became free is granted.
+func (h *Home) endInput() Output {
 	h.grantAll()
 	return h.out
 }
 
-func (h *Home) event(kind EventKind, c *cell, peer proto.PeerID, cause string) {
-	h.out.Events = append(h.out.Events, Event{Kind: kind, Task: c.task.ID, Queue: c.task.Queue, Peer: peer, Epoch: c.epoch, Cause: cause})
+func (h *Home) event(kind EventKind, ts *taskState, peer proto.PeerID, cause string) {
+	h.out.Events = append(h.out.Events, Event{Kind: kind, Task: ts.task.ID, Queue: ts.task.Queue, Peer: peer, Epoch: ts.epoch, Cause: cause})
 }
 
 // Load takes a record of the bucket of leases that was found at start, but for the
@@ -109,9 +109,9 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 		if !m.State.Terminal() {
 			return m, nil
 		}
-		e := &ended{
+		e := &endedTask{
 			gen: m.Generation, state: m.State, epoch: proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter},
-			digest: m.Digest, notAfter: m.NotAfterMs, handed: m.Generation > 1,
+			digest: m.Digest, notAfter: m.NotAfterMs, fromHandoff: m.Generation > 1,
 		}
 		copy(e.task[:], m.Task)
 		copy(e.owner[:], m.Owner)
@@ -127,14 +127,14 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		h.take(h.queue(m.Name), m)
-	case keyMade:
+		h.setState(h.queue(m.Name), m)
+	case keyCreation:
 		m := new(proto.Signed)
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		for _, d := range h.recall([]*proto.Signed{m}) {
-			h.made[d.Queue] = d
+		for _, d := range h.proofs([]*proto.Signed{m}) {
+			h.creations[d.Queue] = d
 		}
 	case keyBlock:
 		m := new(proto.LaneBlock)
@@ -143,13 +143,13 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 		}
 		l := h.queue(m.Queue).lane(laneKeyFrom(m.Origin, m.Key))
 		l.blocked = true
-		copy(l.died[:], m.Task)
-	case keyMark:
+		copy(l.deadHead[:], m.Task)
+	case keyHomeBoot:
 		m := new(proto.HomeMark)
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		if string(m.Home) == string(h.self[:]) && h.cfg.flaw != epochVolatile {
+		if string(m.Home) == string(h.self[:]) && h.cfg.mutation != epochVolatile {
 			h.boot = max(h.boot, m.Boot+1)
 		}
 	}
@@ -163,183 +163,183 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	if h.ended[t.ID] != nil || h.moved[t.ID] != nil || h.cells[t.ID] != nil {
 		return
 	}
-	c := &cell{task: t, state: proto.Pending, gen: 1}
+	ts := &taskState{task: t, state: proto.Pending, gen: 1}
 	if m != nil {
-		c = cellOf(t, m)
-		if c.epoch.Boot >= h.boot && h.cfg.flaw != epochVolatile {
-			h.boot, h.counter = c.epoch.Boot+1, 0 // a disk that is older than its clock says
+		ts = taskStateOf(t, m)
+		if ts.epoch.Boot >= h.boot && h.cfg.mutation != epochVolatile {
+			h.boot, h.counter = ts.epoch.Boot+1, 0 // a disk that is older than its clock says
 		}
 	}
-	c.place.taken = true // its owner is asked, the grant is not sent again
-	c.place.until = now.Mono + h.period(c)
-	if h.cfg.flaw == periodSkipped {
-		c.place.until = now.Mono
+	ts.mem.acked = true // its owner is asked, the grant is not sent again
+	ts.mem.leaseUntil = now.Mono + h.period(ts)
+	if h.cfg.mutation == periodSkipped {
+		ts.mem.leaseUntil = now.Mono
 	}
-	h.insert(c)
+	h.insert(ts)
 }
 
 // Begin makes the number of this start durable and asks the owners of all leases
 // what they do (RUNNING without an owner, S20). It comes after the last Restore.
 func (h *Home) Begin(now Now) Output {
-	o := h.step(now)
-	o.put(markKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
-	h.scan = guard{last: now, met: true}
-	h.relink()
+	o := h.beginInput(now)
+	o.put(homeBootKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
+	h.scan = clockGuard{last: now, seen: true}
+	h.restoreLaneTails()
 	for e := h.live.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*cell); c.leased() {
-			h.ask(c)
+		if ts := e.Value.(*taskState); ts.leased() {
+			h.requestStatus(ts)
 		}
 	}
-	h.sendAsked(true)
-	return h.done()
+	h.sendStatusRequests(true)
+	return h.endInput()
 }
 
-func markKey(p proto.PeerID) string { return string(rune(keyMark)) + string(p[:]) }
+func homeBootKey(p proto.PeerID) string { return string(rune(keyHomeBoot)) + string(p[:]) }
 
 // Add takes a task whose record is durable here. One that is known is left alone.
 func (h *Home) Add(t Task, now Now) Output {
-	h.step(now)
+	h.beginInput(now)
 	if h.cells[t.ID] == nil && h.ended[t.ID] == nil && h.moved[t.ID] == nil {
-		c := &cell{task: t, state: proto.Pending, gen: 1}
-		c.place.until = now.Mono + h.cfg.Lease // for a doubtful one
-		h.insert(c)
+		ts := &taskState{task: t, state: proto.Pending, gen: 1}
+		ts.mem.leaseUntil = now.Mono + h.cfg.Lease // for a doubtful one
+		h.insert(ts)
 	}
-	return h.done()
+	return h.endInput()
 }
 
-// doubtful reports whether c may be started once only and may have been, which this
+// mayHaveRun reports whether c may be started once only and may have been, which this
 // home would know if its store were not restored from an older copy. It is not granted:
 // a scan ends it, a lease after it was taken up: an owner may bring its result till then,
 // and members may say that its queue has another home.
-func (c *cell) doubtful() bool {
-	return c.task.once() && (c.task.Doubt == HereBefore || c.task.Doubt == MadeBefore && c.gen == 1)
+func (ts *taskState) mayHaveRun() bool {
+	return ts.task.atMostOnce() && (ts.task.MayHaveRun == PresentBeforeLoss || ts.task.MayHaveRun == CreatedBeforeLoss && ts.gen == 1)
 }
 
 // insert puts a cell in its places.
-func (h *Home) insert(c *cell) {
-	h.cells[c.task.ID] = c
-	c.place.live = h.live.PushBack(c)
-	c.place.queue = h.queue(c.task.Queue)
-	if c.task.Key != "" {
-		c.place.lane = c.place.queue.lane(c.place.queue.laneOf(&c.task))
-		c.place.lane.add(c)
+func (h *Home) insert(ts *taskState) {
+	h.cells[ts.task.ID] = ts
+	ts.mem.live = h.live.PushBack(ts)
+	ts.mem.queue = h.queue(ts.task.Queue)
+	if ts.task.Key != "" {
+		ts.mem.lane = ts.mem.queue.lane(ts.mem.queue.laneOf(&ts.task))
+		ts.mem.lane.add(ts)
 	}
-	h.settle(c)
+	h.reschedule(ts)
 }
 
 // remove takes a cell out of its places and lets the next of its lane come.
-func (h *Home) remove(c *cell) {
-	delete(h.cells, c.task.ID)
-	h.live.Remove(c.place.live)
-	c.place.queue.unready(c)
-	h.count(c, false)
-	if l := c.place.lane; l != nil {
-		l.remove(c)
-		h.wake(c.place.queue, l)
+func (h *Home) remove(ts *taskState) {
+	delete(h.cells, ts.task.ID)
+	h.live.Remove(ts.mem.live)
+	ts.mem.queue.unready(ts)
+	h.updateUsage(ts, false)
+	if l := ts.mem.lane; l != nil {
+		l.remove(ts)
+		h.rescheduleHead(ts.mem.queue, l)
 	}
 }
 
-// wake settles the head of a lane.
-func (h *Home) wake(q *queue, l *lane) {
+// rescheduleHead settles the head of a lane.
+func (h *Home) rescheduleHead(q *queue, l *lane) {
 	if len(l.tasks) > 0 {
-		h.settle(l.tasks[0])
-		if h.cfg.flaw == laneEarly && len(l.tasks) > 1 {
-			h.settle(l.tasks[1])
+		h.reschedule(l.tasks[0])
+		if h.cfg.mutation == laneEarly && len(l.tasks) > 1 {
+			h.reschedule(l.tasks[1])
 		}
-	} else if !l.blocked && (l.last == nil || l.last.lease == nil) {
+	} else if !l.blocked && (l.lastMoved == nil || l.lastMoved.lease == nil) {
 		delete(q.lanes, l.key)
 	}
 }
 
-// settle puts c where it belongs after a change, and with it those of its lane whose turn
+// reschedule puts c where it belongs after a change, and with it those of its lane whose turn
 // it may be now, or not any more.
-func (h *Home) settle(c *cell) {
-	h.settleOne(c)
-	if !c.sharesLane() {
+func (h *Home) reschedule(ts *taskState) {
+	h.rescheduleOne(ts)
+	if !ts.sharesLane() {
 		return
 	}
-	for _, x := range slices.Clone(c.place.lane.heads()) {
-		waits := x.place.look > h.now.Mono && h.untilDue(x) > 0
-		if x != c && !waits && (x.place.ready != nil) != h.next(x) {
-			h.settleOne(x)
+	for _, x := range slices.Clone(ts.mem.lane.heads()) {
+		waits := x.mem.recheckAt > h.now.Mono && h.untilDue(x) > 0
+		if x != ts && !waits && (x.mem.ready != nil) != h.isNext(x) {
+			h.rescheduleOne(x)
 		}
 	}
 }
 
-// settleOne puts c among the ready ones, those that wait for a time, or nowhere.
-func (h *Home) settleOne(c *cell) {
-	q := c.place.queue
-	q.unready(c)
-	h.count(c, c.leased())
+// rescheduleOne puts c among the ready ones, those that wait for a time, or nowhere.
+func (h *Home) rescheduleOne(ts *taskState) {
+	q := ts.mem.queue
+	q.unready(ts)
+	h.updateUsage(ts, ts.leased())
 	switch {
-	case c.leased(), c.state.Terminal(), c.permitted() && h.cfg.flaw != onceReclaimed, c.cancel && !c.free():
+	case ts.leased(), ts.state.Terminal(), ts.permitted() && h.cfg.mutation != onceReclaimed, ts.cancel && !ts.free():
 		return
-	case !h.next(c):
+	case !h.isNext(ts):
 		return
-	case !q.here(h.self):
+	case !q.isHome(h.self):
 		return
-	case h.untilDue(c) > 0:
-		q.wait(c, h.now.Mono+min(h.untilDue(c), h.cfg.Lease)) // the wall clock may be wrong now: it is asked again
+	case h.untilDue(ts) > 0:
+		q.wait(ts, h.now.Mono+min(h.untilDue(ts), h.cfg.Lease)) // the wall clock may be wrong now: it is asked again
 		return
 	}
-	q.makeReady(c)
+	q.makeReady(ts)
 }
 
 // untilDue is how long c must not be granted yet: after a failed attempt by the
 // monotonic clock, before its first one by the wall clock.
-func (h *Home) untilDue(c *cell) time.Duration {
-	d := c.place.due - h.now.Mono
-	if c.epoch == (proto.Seq{}) {
-		d = max(d, time.Duration(c.task.NotBefore-h.now.Wall)*time.Millisecond)
+func (h *Home) untilDue(ts *taskState) time.Duration {
+	d := ts.mem.dueAt - h.now.Mono
+	if ts.epoch == (proto.Seq{}) {
+		d = max(d, time.Duration(ts.task.NotBefore-h.now.Wall)*time.Millisecond)
 	}
 	return max(d, 0)
 }
 
-// count keeps the usage of c's queue.
-func (h *Home) count(c *cell, owned bool) {
-	if owned != c.place.owned {
-		c.place.owned = owned
+// updateUsage keeps the usage of c's queue.
+func (h *Home) updateUsage(ts *taskState, owned bool) {
+	if owned != ts.mem.counted {
+		ts.mem.counted = owned
 		n := -1
 		if owned {
 			n = 1
 		}
-		c.place.queue.usage.Add(c.owner, c.task.Kind, n)
+		ts.mem.queue.usage.Add(ts.owner, ts.task.Kind, n)
 	}
 }
 
 // put writes c.
-func (h *Home) put(c *cell) { h.out.put(taskKey(keyLease, c.task.ID), c.record()) }
+func (h *Home) put(ts *taskState) { h.out.put(taskKey(keyLease, ts.task.ID), ts.record()) }
 
 // end ends c in the batch of this output.
-func (h *Home) end(c *cell, e End) {
-	if c.state.Terminal() {
+func (h *Home) end(ts *taskState, e End) {
+	if ts.state.Terminal() {
 		return
 	}
-	e.Task, e.Queue, e.Grants = c.task.ID, c.task.Queue, c.grants
+	e.Task, e.Queue, e.Grants = ts.task.ID, ts.task.Queue, ts.grants
 	e.Reason = proto.Clip(e.Reason, proto.MaxReason)
-	h.remove(c)
-	c.state, c.reason = e.State, e.Reason
-	m := c.record()
+	h.remove(ts)
+	ts.state, ts.reason = e.State, e.Reason
+	m := ts.record()
 	m.Digest = e.Digest
-	h.out.put(taskKey(keyLease, c.task.ID), m)
+	h.out.put(taskKey(keyLease, ts.task.ID), m)
 	h.out.Ends = append(h.out.Ends, e)
-	h.event(EventEnded, c, e.From, strings.TrimSuffix(e.State.Name()+": "+e.Reason, ": "))
-	h.remember(&ended{
-		task: c.task.ID, gen: c.gen, state: e.State, epoch: c.epoch, owner: c.owner, digest: e.Digest,
-		notAfter: c.task.NotAfter, handed: c.gen > 1,
+	h.event(EventEnded, ts, e.From, strings.TrimSuffix(e.State.Name()+": "+e.Reason, ": "))
+	h.remember(&endedTask{
+		task: ts.task.ID, gen: ts.gen, state: e.State, epoch: ts.epoch, owner: ts.owner, digest: e.Digest,
+		notAfter: ts.task.NotAfter, fromHandoff: ts.gen > 1,
 	})
 	good := e.State == proto.Success || e.State == proto.Cancelled
-	if l := c.place.lane; l != nil && c.task.Block && !good && h.cfg.flaw != blockIgnored {
-		l.blocked, l.died = true, c.task.ID
-		c.place.queue.lanes[l.key] = l
-		c.place.queue.told = false
+	if l := ts.mem.lane; l != nil && ts.task.Block && !good && h.cfg.mutation != blockIgnored {
+		l.blocked, l.deadHead = true, ts.task.ID
+		ts.mem.queue.lanes[l.key] = l
+		ts.mem.queue.announced = false
 		for _, t := range l.tasks {
-			c.place.queue.unready(t)
+			ts.mem.queue.unready(t)
 		}
-		key := blockKey(c.task.Queue, l.key)
+		key := blockKey(ts.task.Queue, l.key)
 		h.out.Ends[len(h.out.Ends)-1].block = key
-		h.out.put(key, blockOf(c.task.Queue, l))
-		h.event(EventBlocked, c, c.owner, "its head ended as "+e.State.Name())
+		h.out.put(key, blockOf(ts.task.Queue, l))
+		h.event(EventBlocked, ts, ts.owner, "its head ended as "+e.State.Name())
 	}
 }
 
@@ -351,7 +351,7 @@ func blockKey(queue string, k laneKey) string {
 
 // remember keeps an end, so that a late result is answered, and a late handoff
 // raises nobody from the dead.
-func (h *Home) remember(e *ended) {
+func (h *Home) remember(e *endedTask) {
 	if old := h.ended[e.task]; old != nil {
 		h.ends.Remove(old)
 	}
@@ -363,9 +363,9 @@ func (h *Home) remember(e *ended) {
 func (h *Home) forget() {
 	over := h.ends.Len() - h.cfg.KeepEnded
 	for e := h.ends.Front(); e != nil && over > -64 && !h.out.full(); {
-		x, next := e.Value.(*ended), e.Next()
+		x, next := e.Value.(*endedTask), e.Next()
 		dead := h.now.past(x.notAfter + h.cfg.Skew.Milliseconds())
-		if dead || over > 0 && !x.handed {
+		if dead || over > 0 && !x.fromHandoff {
 			h.ends.Remove(e)
 			delete(h.ended, x.task)
 			h.out.drop(taskKey(keyLease, x.task))
@@ -379,7 +379,7 @@ func (h *Home) forget() {
 // Unblock lets the lanes of an ordering key that stand still go on, of whatever origin. A
 // person asked for it. It reports whether there is one here.
 func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
-	h.step(now)
+	h.beginInput(now)
 	q, stood := h.queues[queue], false
 	if q == nil {
 		return false, h.out
@@ -390,115 +390,115 @@ func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
 			stood = true
 		}
 	}
-	return stood, h.done()
+	return stood, h.endInput()
 }
 
 func (h *Home) unblock(q *queue, l *lane) {
 	l.blocked = false
 	h.out.drop(blockKey(q.name, l.key))
-	h.wake(q, l)
+	h.rescheduleHead(q, l)
 }
 
-// A Standing says where the cell of a task is, as far as a home knows.
-type Standing byte
+// A Location says where the cell of a task is, as far as a home knows.
+type Location byte
 
 // The standings.
 const (
-	StandingUnknown Standing = iota // not here, or ended
-	StandingHere
-	StandingMoved // at another home
+	LocationUnknown Location = iota // not here, or ended
+	LocationHere
+	LocationMoved // at another home
 )
 
 // Cancel ends a task that nobody works on, and has the owner of any other asked to
 // stop. A wish for a task that went to another home follows it there; it must be
 // said again until the task has ended, for on the way it may be lost.
-func (h *Home) Cancel(id proto.TaskID, now Now) (Standing, Output) {
-	h.step(now)
+func (h *Home) Cancel(id proto.TaskID, now Now) (Location, Output) {
+	h.beginInput(now)
 	where := h.cancel(id)
-	return where, h.done()
+	return where, h.endInput()
 }
 
-func (h *Home) cancel(id proto.TaskID) Standing {
-	if c := h.cells[id]; c != nil {
-		h.cancelCell(c)
-		return StandingHere
+func (h *Home) cancel(id proto.TaskID) Location {
+	if ts := h.cells[id]; ts != nil {
+		h.cancelTask(ts)
+		return LocationHere
 	}
-	g := h.moved[id]
-	if g == nil || h.cfg.flaw == cancelLost {
-		return StandingUnknown
+	entry := h.moved[id]
+	if entry == nil || h.cfg.mutation == cancelLost {
+		return LocationUnknown
 	}
-	if g.wished > 0 && h.now.Mono-g.wished < h.cfg.Heartbeat {
-		return StandingMoved
+	if entry.cancelSent > 0 && h.now.Mono-entry.cancelSent < h.cfg.Heartbeat {
+		return LocationMoved
 	}
-	g.wished = max(h.now.Mono, 1)
-	if g.lease != nil && !g.lease.Cancel {
-		g.lease.Cancel = true // in case that the new home does not have it yet
-		h.out.put(taskKey(keyMoved, id), g.record())
+	entry.cancelSent = max(h.now.Mono, 1)
+	if entry.lease != nil && !entry.lease.Cancel {
+		entry.lease.Cancel = true // in case that the new home does not have it yet
+		h.out.put(taskKey(keyMoved, id), entry.record())
 	}
-	h.out.send(g.home, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(id[:]), Reason: "cancelled at an earlier home"})
-	return StandingMoved
+	h.out.send(entry.home, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(id[:]), Reason: "cancelled at an earlier home"})
+	return LocationMoved
 }
 
-func (h *Home) cancelCell(c *cell) {
+func (h *Home) cancelTask(ts *taskState) {
 	switch {
-	case c.free():
-		h.end(c, End{State: proto.Cancelled, Reason: "cancelled before it started"})
-	case !c.cancel:
-		c.cancel = true
-		h.put(c)
-		h.settle(c)
-		h.sendCancel(c)
+	case ts.free():
+		h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
+	case !ts.cancel:
+		ts.cancel = true
+		h.put(ts)
+		h.reschedule(ts)
+		h.sendCancel(ts)
 	}
 }
 
 // OnCancel takes a wish that followed its task from an earlier home.
 func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
-	h.step(now)
+	h.beginInput(now)
 	id, err := proto.TaskIDFrom(m.GetTask())
 	if err != nil {
-		return h.done()
+		return h.endInput()
 	}
-	c, g := h.cells[id], h.moved[id]
+	ts, entry := h.cells[id], h.moved[id]
 	switch {
-	case c != nil && h.mayMove(from, c.task), g != nil && h.queues[g.queue].had(from):
+	case ts != nil && h.mayHandOff(from, ts.task), entry != nil && h.queues[entry.queue].wasHome(from):
 		h.cancel(id)
-	case c != nil || g != nil:
-		h.unheeded(id, from, proto.Seq{}, "a wish to cancel of who was never its home")
+	case ts != nil || entry != nil:
+		h.ignored(id, from, proto.Seq{}, "a wish to cancel of who was never its home")
 	}
-	return h.done()
+	return h.endInput()
 }
 
-func (h *Home) sendCancel(c *cell) {
-	c.place.asked = h.now.Mono
-	h.out.send(c.owner, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(c.task.ID[:]), Reason: "cancelled at its home"})
+func (h *Home) sendCancel(ts *taskState) {
+	ts.mem.sentAt = h.now.Mono
+	h.out.send(ts.owner, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(ts.task.ID[:]), Reason: "cancelled at its home"})
 }
 
-// Reclass changes the class of a task, which counts while it waits. It reports
+// SetClass changes the class of a task, which counts while it waits. It reports
 // whether the task is here and has not ended.
-func (h *Home) Reclass(id proto.TaskID, class proto.Class, now Now) (bool, Output) {
-	h.step(now)
-	c := h.cells[id]
-	if c == nil {
+func (h *Home) SetClass(id proto.TaskID, class proto.Class, now Now) (bool, Output) {
+	h.beginInput(now)
+	ts := h.cells[id]
+	if ts == nil {
 		return false, h.out
 	}
-	c.place.queue.unready(c)
-	c.class, c.task.Class = class, class
-	h.put(c)
-	h.settle(c)
-	return true, h.done()
+	ts.mem.queue.unready(ts)
+	ts.class, ts.task.Class = class, class
+	h.put(ts)
+	h.reschedule(ts)
+	return true, h.endInput()
 }
 
 // SetActive says whether this node believes that it is neither suspect nor
 // isolated. A home that is not active grants to itself alone and takes no lease back (I16).
 func (h *Home) SetActive(on bool, now Now) Output {
-	h.step(now)
+	h.beginInput(now)
 	h.active = on
-	return h.done()
+	return h.endInput()
 }
 
 // period is the lease of c.
-func (h *Home) period(c *cell) time.Duration {
-	if q := h.queues[c.task.Queue]; q != nil && q.state.GetLeaseMs() > 0 {
+func (h *Home) period(ts *taskState) time.Duration {
+	if q := h.queues[ts.task.Queue]; q != nil && q.state.GetLeaseMs() > 0 {
 		return time.Duration(q.state.LeaseMs) * time.Millisecond
 	}
 	return h.cfg.Lease

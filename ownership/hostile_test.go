@@ -44,12 +44,12 @@ func TestQueuesThatAreGivenAway(t *testing.T) {
 	}{
 		"without a deed":          {func(i int) *proto.Handoff { return given(i) }, 0},
 		"by the deed of another":  {func(i int) *proto.Handoff { return given(i, deed(i, ownerPeer, homePeer)) }, 0},
-		"by the deed of the home": {func(i int) *proto.Handoff { return given(i, deed(i, otherPeer, homePeer)) }, maxGivenBy},
+		"by the deed of the home": {func(i int) *proto.Handoff { return given(i, deed(i, otherPeer, homePeer)) }, maxQueuesFromPeer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(homePeer, 1, Config{})
 			said := 0
-			for i := range maxGivenBy + 9 {
+			for i := range maxQueuesFromPeer + 9 {
 				said += len(h.OnHandoff(otherPeer, tt.handoff(i), Task{}, Now{}).Sends)
 			}
 			if said != tt.want {
@@ -67,7 +67,7 @@ func TestTasksOfInventedQueues(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	for i := range 9 {
 		task := Task{ID: proto.TaskID{byte(i)}, Sent: otherPeer, Queue: fmt.Sprint("made-up-", i), Kind: "k", NotAfter: time.Hour.Milliseconds()}
-		lease := (&cell{task: task, state: proto.Pending, gen: 2}).record()
+		lease := (&taskState{task: task, state: proto.Pending, gen: 2}).record()
 		h.OnHandoff(otherPeer, &proto.Handoff{Lease: lease}, task, Now{})
 	}
 	if len(h.queues) != 0 || len(h.cells) != 0 {
@@ -90,7 +90,7 @@ func TestSettingsFollowEachOtherUnderAnyClock(t *testing.T) {
 // home of no more than a bound.
 func TestTalkOfQueuesIsBounded(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
-	for i := range 3 * maxQueuesOf {
+	for i := range 3 * maxQueuesPerHome {
 		name := fmt.Sprint("talk-", i)
 		h.OnHandoff(otherPeer, &proto.Handoff{Blocks: []*proto.LaneBlock{{Queue: name, Key: "k"}}}, Task{}, Now{})
 		h.Learn(&proto.QueueState{Name: name, Home: otherPeer[:], Generation: 7}, Now{}) // has no deed
@@ -98,11 +98,11 @@ func TestTalkOfQueuesIsBounded(t *testing.T) {
 	if len(h.queues) != 0 || len(h.order) != 0 {
 		t.Errorf("%d queues are kept that do not exist", len(h.queues))
 	}
-	for i := range maxQueuesOf + 9 {
+	for i := range maxQueuesPerHome + 9 {
 		h.Learn(madeBy(fmt.Sprint("made-", i), peerOf(0), otherPeer), Now{})
 	}
-	if len(h.queues) != maxQueuesOf || len(h.order) != maxQueuesOf {
-		t.Errorf("%d queues of one node, want %d", len(h.queues), maxQueuesOf)
+	if len(h.queues) != maxQueuesPerHome || len(h.order) != maxQueuesPerHome {
+		t.Errorf("%d queues of one node, want %d", len(h.queues), maxQueuesPerHome)
 	}
 	h.SetQueue(func(*proto.QueueState) {}, Now{}, "own")
 	h.Learn(madeBy("third", peerOf(0), ownerPeer), Now{})
@@ -174,14 +174,14 @@ func TestQuestionsAboutNoLeasesAreBounded(t *testing.T) {
 		k := &proto.Claim{Task: id[:], EpochBoot: 9, EpochCounter: uint64(i), Token: make([]byte, 16), Generation: 2}
 		o.OnStatus(from, &proto.Status{Claims: []*proto.Claim{k}}, now)
 	}
-	for i := range 3 * maxNoted {
+	for i := range 3 * maxUnknownLeases {
 		ask(otherPeer, i)
 	}
-	if len(o.runs) != maxNoted {
-		t.Errorf("%d leases are noted, want %d", len(o.runs), maxNoted)
+	if len(o.runs) != maxUnknownLeases {
+		t.Errorf("%d leases are noted, want %d", len(o.runs), maxUnknownLeases)
 	}
 	ask(homePeer, 1)
-	if len(o.runs) != maxNoted+1 {
+	if len(o.runs) != maxUnknownLeases+1 {
 		t.Error("another node is not answered any more")
 	}
 	for _, r := range o.runs { // all are answered: their places are free again
@@ -191,8 +191,8 @@ func TestQuestionsAboutNoLeasesAreBounded(t *testing.T) {
 		now.Boot += time.Hour
 		o.Tick(now)
 	}
-	if len(o.runs)+len(o.noted) != 0 {
-		t.Errorf("%d leases and %d askers are kept", len(o.runs), len(o.noted))
+	if len(o.runs)+len(o.unknownLeases) != 0 {
+		t.Errorf("%d leases and %d askers are kept", len(o.runs), len(o.unknownLeases))
 	}
 }
 
@@ -255,10 +255,10 @@ func TestLanesThatMovedAreForgotten(t *testing.T) {
 	if _, err := b.home.HandOff("q", otherPeer, b.now); err != nil {
 		t.Fatal(err)
 	}
-	for id, g := range b.home.moved {
-		b.home.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: id[:], Generation: g.gen}}}, b.now)
+	for id, entry := range b.home.moved {
+		b.home.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: id[:], Generation: entry.gen}}}, b.now)
 	}
-	if n := len(b.home.queue("q").lanes); n != 0 || b.home.Going() != 0 {
-		t.Errorf("%d lanes are kept; %d tasks are still to go", n, b.home.Going())
+	if n := len(b.home.queue("q").lanes); n != 0 || b.home.PendingHandoffs() != 0 {
+		t.Errorf("%d lanes are kept; %d tasks are still to go", n, b.home.PendingHandoffs())
 	}
 }

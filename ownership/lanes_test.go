@@ -77,11 +77,11 @@ func TestASharedLaneHasOneAtWork(t *testing.T) {
 			}
 			end := func(i byte) {
 				t.Helper()
-				c := h.cells[proto.TaskID{i}]
-				if c == nil || !granted[i] {
+				ts := h.cells[proto.TaskID{i}]
+				if ts == nil || !granted[i] {
 					t.Fatalf("task %d is not at work: granted are %v", i, granted)
 				}
-				claim := c.claim().message()
+				claim := ts.claim().message()
 				claim.BootId = bootA[:]
 				note(granted, h.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: claim}}}, now))
 				_, o := h.OnResult(ownerPeer, Result{Claim: claim, State: proto.Success, Digest: []byte{1}}, now)
@@ -119,7 +119,7 @@ func TestLanesAreRegrouped(t *testing.T) {
 	}
 	q := h.queue("q")
 	l := q.lanes[laneKey{key: "customer-7"}]
-	l.blocked, l.died = true, proto.TaskID{9}
+	l.blocked, l.deadHead = true, proto.TaskID{9}
 	note(granted, h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = false }, now, "q"))
 	if blocks := q.blocks(); len(blocks) != 2 {
 		t.Errorf("%d lanes stand still, want those of both origins", len(blocks))

@@ -43,11 +43,11 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 		"a lease":                    &proto.Handoff{Lease: lease},
 		"the task of a lane's block": &proto.Handoff{Queue: state(nil), Blocks: []*proto.LaneBlock{{Queue: "q", Key: "k", Task: make([]byte, 15)}}},
 	} {
-		if err := checkForm(m); !errors.Is(err, proto.ErrMalformed) {
+		if err := validate(m); !errors.Is(err, proto.ErrMalformed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := checkForm(&proto.QueueStates{Queues: []*proto.QueueState{state(deeds(32, 900))}}); err != nil {
+	if err := validate(&proto.QueueStates{Queues: []*proto.QueueState{state(deeds(32, 900))}}); err != nil {
 		t.Errorf("a state of %d bytes: %v", proto.Size(state(deeds(32, 900))), err)
 	}
 }
@@ -87,13 +87,13 @@ func TestTheLargestRecordsFit(t *testing.T) {
 	b := newBench(t, func(x *Task) {
 		x.Queue, x.Key, x.Block = strings.Repeat("q", 128), strings.Repeat("k", proto.MaxKey), true
 	})
-	c := b.cell()
+	ts := b.cell()
 	for range proto.MaxAttempts {
-		c.grants = append(c.grants, &proto.Granting{EpochBoot: math.MaxUint64, EpochCounter: math.MaxUint64, Owner: ownerPeer[:], TimeMs: math.MaxInt64, Ended: strings.Repeat("e", 128)})
+		ts.grants = append(ts.grants, &proto.Granting{EpochBoot: math.MaxUint64, EpochCounter: math.MaxUint64, Owner: ownerPeer[:], TimeMs: math.MaxInt64, Ended: strings.Repeat("e", 128)})
 	}
-	c.grants = c.grants[len(c.grants)-proto.MaxAttempts:]
-	c.reason = strings.Repeat("r", proto.MaxReason)
-	if n := proto.Size(c.record()); n > proto.MaxLease {
+	ts.grants = ts.grants[len(ts.grants)-proto.MaxAttempts:]
+	ts.reason = strings.Repeat("r", proto.MaxReason)
+	if n := proto.Size(ts.record()); n > proto.MaxLease {
 		t.Errorf("a lease of %d bytes, others take %d", n, proto.MaxLease)
 	}
 	s, err := store.Open(mem.New(), store.Config{SweepEvery: -1, CompactEvery: -1})
@@ -105,8 +105,8 @@ func TestTheLargestRecordsFit(t *testing.T) {
 		t.Error(err)
 	}
 	var batch store.Batch
-	batch.Put(store.Leases, []byte(blockKey(c.task.Queue, laneKey{ownerPeer, c.task.Key})), nil)
-	batch.Put(store.Leases, []byte(queueKey(c.task.Queue)), make([]byte, proto.MaxQueueState))
+	batch.Put(store.Leases, []byte(blockKey(ts.task.Queue, laneKey{ownerPeer, ts.task.Key})), nil)
+	batch.Put(store.Leases, []byte(queueKey(ts.task.Queue)), make([]byte, proto.MaxQueueState))
 	if err := s.Apply(t.Context(), &batch); err != nil {
 		t.Errorf("the store refuses a record: %v", err)
 	}

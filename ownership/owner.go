@@ -14,19 +14,19 @@ import (
 // After [NewOwner] it is given what is on disk ([Owner.Load]), then [Owner.Begin]
 // once, then inputs.
 type Owner struct {
-	cfg    Config
-	self   proto.PeerID
-	boot   proto.BootID
-	now    Now
-	out    Output // of the input that is looked at
-	runs   map[proto.TaskID]*run
-	live   *list.List // of *run, in the order in which they came
-	marks  map[proto.PeerID]proto.Seq
-	renews map[proto.PeerID][]renewal
-	number uint64                     // of the newest Renew
-	beaten time.Duration              // when leases were renewed last, by Boot
-	no     map[proto.TaskID]proto.Seq // epochs that were declined: a copy of the grant is declined too
-	noted  map[proto.PeerID]int       // leases that this node never had and that a node asked about
+	cfg           Config
+	self          proto.PeerID
+	boot          proto.BootID
+	now           Now
+	out           Output // of the input that is looked at
+	runs          map[proto.TaskID]*run
+	live          *list.List // of *run, in the order in which they came
+	watermarks    map[proto.PeerID]proto.Seq
+	openRenews    map[proto.PeerID][]renewal
+	number        uint64                     // of the newest Renew
+	renewedAt     time.Duration              // when leases were renewed last, by Boot
+	declined      map[proto.TaskID]proto.Seq // epochs that were declined: a copy of the grant is declined too
+	unknownLeases map[proto.PeerID]int       // leases that this node never had and that a node asked about
 }
 
 // A renewal is a Renew that was not answered.
@@ -39,53 +39,53 @@ type renewal struct {
 // A run is a lease of this node. What is above mem is on disk.
 type run struct {
 	claim
-	home     proto.PeerID
-	giver    proto.PeerID // whose settled mark covers the epoch
-	queue    string
-	phase    proto.LeasePhase
-	mode     proto.Mode
-	stop     bool // when the lease may be over the handler stops
-	attempt  uint32
-	notAfter int64
-	state    proto.TaskState // of the result
-	digest   []byte
-	orphan   bool
-	cause    proto.ReleaseCause
-	reason   string
-	most     uint32 // attempts that the handler gives the task, 0: the home decides
+	home        proto.PeerID
+	grantedBy   proto.PeerID // whose settled mark covers the epoch
+	queue       string
+	phase       proto.LeasePhase
+	mode        proto.Mode
+	stop        bool // when the lease may be over the handler stops
+	attempt     uint32
+	notAfter    int64
+	state       proto.TaskState // of the result
+	digest      []byte
+	orphan      bool
+	cause       proto.ReleaseCause
+	reason      string
+	maxAttempts uint32 // attempts that the handler gives the task, 0: the home decides
 
 	mem runMem
 }
 
 // A runMem is what memory keeps of a run.
 type runMem struct {
-	at      *list.Element
-	alive   bool // a handler of this process works on it
-	probing bool // or is asked what an earlier one has done
-	asked   bool // leave to start was asked for
-	warned  bool
-	stalled bool
-	stopped bool
-	fetches bool          // the body of the task is awaited
-	paces   bool          // the handler declares progress
-	until   time.Duration // the lease lasts so long at least, by Boot
-	moved   time.Duration // progress was seen last, by Boot
-	sent    time.Duration // what waits for an answer was sent last, by Boot
-	closed  time.Duration // since when it is closed, by Boot
-	unknown time.Duration // since when its home says that it knows nothing of the task, by Boot
-	retry   uint64        // of a release, milliseconds
-	asker   proto.PeerID  // who asked about a lease that this node never had
+	elem            *list.Element
+	alive           bool // a handler of this process works on it
+	probing         bool // or is asked what an earlier one has done
+	permitRequested bool // leave to start was asked for
+	warned          bool
+	stalled         bool
+	stopped         bool
+	fetching        bool          // the body of the task is awaited
+	reportsProgress bool          // the handler declares progress
+	leaseUntil      time.Duration // the lease lasts so long at least, by Boot
+	progressAt      time.Duration // progress was seen last, by Boot
+	sentAt          time.Duration // what waits for an answer was sent last, by Boot
+	closedAt        time.Duration // since when it is closed, by Boot
+	unknownSince    time.Duration // since when its home says that it knows nothing of the task, by Boot
+	retryAfterMs    uint64        // of a release, milliseconds
+	askedBy         proto.PeerID  // who asked about a lease that this node never had
 }
 
 // NewOwner returns the owner of node self in the start with this boot id.
 func NewOwner(self proto.PeerID, boot proto.BootID, cfg Config) *Owner {
 	return &Owner{
 		cfg: cfg.withDefaults(), self: self, boot: boot, runs: map[proto.TaskID]*run{}, live: list.New(),
-		marks: map[proto.PeerID]proto.Seq{}, renews: map[proto.PeerID][]renewal{}, no: map[proto.TaskID]proto.Seq{}, noted: map[proto.PeerID]int{},
+		watermarks: map[proto.PeerID]proto.Seq{}, openRenews: map[proto.PeerID][]renewal{}, declined: map[proto.TaskID]proto.Seq{}, unknownLeases: map[proto.PeerID]int{},
 	}
 }
 
-func (o *Owner) step(now Now) *Output {
+func (o *Owner) beginInput(now Now) *Output {
 	o.now, o.out = now, Output{}
 	return &o.out
 }
@@ -94,9 +94,9 @@ func (o *Owner) event(kind EventKind, r *run, cause string) {
 	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.task, Queue: r.queue, Peer: r.home, Epoch: r.epoch, Cause: cause})
 }
 
-// unheeded counts what changes nothing.
-func (o *Owner) unheeded(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
-	o.out.Events = append(o.out.Events, Event{Kind: EventUnheeded, Task: id, Peer: from, Epoch: epoch, Cause: cause})
+// ignored counts what changes nothing.
+func (o *Owner) ignored(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
+	o.out.Events = append(o.out.Events, Event{Kind: EventIgnored, Task: id, Peer: from, Epoch: epoch, Cause: cause})
 }
 
 // Load takes a record of the bucket of leases that was found at start. It reports
@@ -114,19 +114,19 @@ func (o *Owner) Load(key string, val []byte) error {
 		if k, ok := claimFrom(m.Claim); ok {
 			r := &run{
 				claim: k, queue: m.Queue, phase: m.Phase, mode: m.Mode, stop: m.OnLostLease == onLostStop, attempt: m.Attempt,
-				notAfter: m.NotAfterMs, state: m.State, digest: m.Digest, orphan: m.Orphan, cause: m.Cause, reason: m.Reason, most: m.MaxAttempts,
+				notAfter: m.NotAfterMs, state: m.State, digest: m.Digest, orphan: m.Orphan, cause: m.Cause, reason: m.Reason, maxAttempts: m.MaxAttempts,
 			}
 			copy(r.home[:], m.Home)
-			copy(r.giver[:], m.GrantedBy)
+			copy(r.grantedBy[:], m.GrantedBy)
 			o.add(r)
 		}
-	case keyPast:
+	case keyWatermark:
 		m := new(proto.HomeMark)
 		if err := proto.Decode(val, m); err != nil {
 			return err
 		}
 		if p, err := proto.PeerIDFrom(m.Home); err == nil {
-			o.marks[p] = proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter}
+			o.watermarks[p] = proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter}
 		}
 	}
 	return nil
@@ -138,19 +138,19 @@ const onLostStop = "stop"
 
 func (o *Owner) add(r *run) {
 	o.runs[r.task] = r
-	r.mem.at = o.live.PushBack(r)
+	r.mem.elem = o.live.PushBack(r)
 	if r.notAfter == 0 {
-		r.mem.asker = r.giver
-		o.noted[r.giver]++
+		r.mem.askedBy = r.grantedBy
+		o.unknownLeases[r.grantedBy]++
 	}
 }
 
 func (o *Owner) forget(r *run) {
-	o.live.Remove(r.mem.at)
+	o.live.Remove(r.mem.elem)
 	delete(o.runs, r.task)
-	if p := r.mem.asker; !p.IsZero() {
-		if o.noted[p]--; o.noted[p] == 0 {
-			delete(o.noted, p)
+	if p := r.mem.askedBy; !p.IsZero() {
+		if o.unknownLeases[p]--; o.unknownLeases[p] == 0 {
+			delete(o.unknownLeases, p)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func (o *Owner) forget(r *run) {
 func (o *Owner) put(r *run) {
 	m := &proto.OwnerLease{
 		Claim: r.message(), Home: r.home[:], Queue: r.queue, Phase: r.phase, Mode: r.mode, Attempt: r.attempt, NotAfterMs: r.notAfter,
-		State: r.state, Digest: r.digest, Cause: r.cause, Reason: r.reason, Orphan: r.orphan, GrantedBy: r.giver[:], MaxAttempts: r.most,
+		State: r.state, Digest: r.digest, Cause: r.cause, Reason: r.reason, Orphan: r.orphan, GrantedBy: r.grantedBy[:], MaxAttempts: r.maxAttempts,
 	}
 	if r.stop {
 		m.OnLostLease = onLostStop
@@ -180,19 +180,19 @@ const (
 // process. What had not been started goes back for nothing, what was running as the
 // policy of its handler says, and results go on their way again.
 func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
 		switch r.phase {
 		case proto.LeaseReceived:
 			o.release(r, proto.Unstarted, "the node was started anew", 0)
 		case proto.LeaseStarted:
-			if o.cfg.flaw != crashSilent {
+			if o.cfg.mutation != crashSilent {
 				o.crashed(r, policy(r.task))
 			}
 		}
 	}
-	o.resend()
+	o.resendAll()
 	return *out
 }
 
@@ -215,7 +215,7 @@ func (o *Owner) crashed(r *run, p Policy) {
 // Probed takes the answer of a handler that was asked: done with the digest of its
 // result, not done, or unknown.
 func (o *Owner) Probed(id proto.TaskID, done, unknown bool, digest []byte, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	r := o.runs[id]
 	if r == nil || r.phase != proto.LeaseStarted || r.mem.alive {
 		return *out
@@ -236,39 +236,39 @@ func (o *Owner) Probed(id proto.TaskID, done, unknown bool, digest []byte, now N
 // want it now, and nothing is noted then. The answer leaves once the lease is on
 // disk.
 func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	k, ok := claimFrom(m.GetClaim())
 	if !ok {
 		return *out
 	}
-	o.settle(from, proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter})
+	o.raiseWatermark(from, proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter})
 	r := o.runs[k.task]
 	switch {
 	case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch != k.epoch):
-		o.unheeded(k.task, from, k.epoch, "a grant for an earlier start of this node")
+		o.ignored(k.task, from, k.epoch, "a grant for an earlier start of this node")
 		o.decline(from, k, proto.CodeBusy, "it was meant for an earlier start of this node", proto.Seq{})
-	case r == nil && k.epoch.Compare(o.marks[from]) <= 0:
+	case r == nil && k.epoch.Compare(o.watermarks[from]) <= 0:
 		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: "its home has settled this epoch"})
 		o.decline(from, k, proto.CodeStale, "an old copy", proto.Seq{})
 	case r == nil && code != proto.CodeOK:
-		o.unheeded(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())
+		o.ignored(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())
 		o.decline(from, k, code, "", proto.Seq{})
-	case o.no[k.task] == k.epoch && (r == nil || r.epoch != k.epoch):
+	case o.declined[k.task] == k.epoch && (r == nil || r.epoch != k.epoch):
 		o.decline(from, k, proto.CodeBusy, "it was declined before", proto.Seq{})
 	case r == nil:
-		o.take(from, k, m)
+		o.takeLease(from, k, m)
 	default:
-		o.again(r, from, k, m, code)
+		o.regrant(r, from, k, m, code)
 	}
 	return *out
 }
 
 func (o *Owner) decline(from proto.PeerID, k claim, code proto.Code, detail string, seen proto.Seq) {
-	if len(o.no) >= maxDeclined {
-		clear(o.no)
+	if len(o.declined) >= maxDeclined {
+		clear(o.declined)
 	}
-	if k.epoch.Compare(o.no[k.task]) > 0 {
-		o.no[k.task] = k.epoch
+	if k.epoch.Compare(o.declined[k.task]) > 0 {
+		o.declined[k.task] = k.epoch
 	}
 	k.boot = o.boot
 	t := &proto.Taken{Claim: k.message(), Code: code, Detail: detail, SeenBoot: seen.Boot, SeenCounter: seen.Counter}
@@ -279,33 +279,33 @@ func (o *Owner) decline(from proto.PeerID, k claim, code proto.Code, detail stri
 // only work in vain: its home has granted the task anew.
 const maxDeclined = 4096
 
-func (o *Owner) accept(r *run) {
+func (o *Owner) storeAndAck(r *run) {
 	o.put(r)
-	o.accepted(r)
+	o.ack(r)
 }
 
-func (o *Owner) accepted(r *run) {
+func (o *Owner) ack(r *run) {
 	o.out.send(r.home, proto.TypeGranted, &proto.Granted{Taken: []*proto.Taken{{Claim: r.message()}}})
 }
 
-// take notes a lease.
-func (o *Owner) take(from proto.PeerID, k claim, m *proto.Grant) {
+// takeLease notes a lease.
+func (o *Owner) takeLease(from proto.PeerID, k claim, m *proto.Grant) {
 	k.boot = o.boot
 	r := &run{
-		claim: k, home: from, giver: from, queue: proto.Clip(m.Queue, 128), phase: proto.LeaseReceived, mode: m.Mode,
+		claim: k, home: from, grantedBy: from, queue: proto.Clip(m.Queue, 128), phase: proto.LeaseReceived, mode: m.Mode,
 		stop: m.OnLostLease == onLostStop, attempt: m.Attempt, notAfter: m.NotAfterMs,
 	}
-	r.mem.until = o.now.Boot + msec(uint64(m.LeaseMs))
+	r.mem.leaseUntil = o.now.Boot + msec(uint64(m.LeaseMs))
 	o.add(r)
-	o.accept(r)
+	o.storeAndAck(r)
 	o.out.Waits = append(o.out.Waits, r.task)
 }
 
-// again takes a grant for a task that is known here. A higher epoch of a task that
+// regrant takes a grant for a task that is known here. A higher epoch of a task that
 // runs, or has a result, is adopted: nothing is started twice.
-func (o *Owner) again(r *run, from proto.PeerID, k claim, m *proto.Grant, code proto.Code) {
+func (o *Owner) regrant(r *run, from proto.PeerID, k claim, m *proto.Grant, code proto.Code) {
 	k.boot = o.boot
-	lower := k.epoch.Compare(r.epoch) < 0 && o.cfg.flaw != lowerGrantTaken || k.gen < r.gen && o.cfg.flaw != generationUnchecked
+	lower := k.epoch.Compare(r.epoch) < 0 && o.cfg.mutation != lowerGrantTaken || k.gen < r.gen && o.cfg.mutation != generationUnchecked
 	closed := r.phase == proto.LeaseClosed
 	switch {
 	case lower:
@@ -316,17 +316,17 @@ func (o *Owner) again(r *run, from proto.PeerID, k claim, m *proto.Grant, code p
 		o.decline(from, k, proto.CodeStale, "another grant of this epoch is known here", r.epoch)
 	case k.epoch == r.epoch:
 		o.sameEpoch(r, from, k)
-	case from != r.home && !mayGrant(code):
+	case from != r.home && !mayRegrant(code):
 		o.decline(from, k, code, "", proto.Seq{})
 	case r.phase == proto.LeaseFinished, r.mem.alive, r.phase == proto.LeaseReceived && r.boot == o.boot:
 		o.adopt(r, from, k, m)
-	case once(r):
-		r.claim, r.home, r.giver = k, from, from
+	case startedOnce(r):
+		r.claim, r.home, r.grantedBy = k, from, from
 		o.release(r, proto.CauseCrashed, "it was started here before", 0)
 	case closed && r.state == proto.Success:
 		// Its result counted once; a home that grants it again has lost that. Or it did not
 		// count, and this is an old grant: then that home says so.
-		r.claim, r.home, r.giver, r.orphan = k, from, from, false
+		r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false
 		o.release(r, proto.CauseParked, "it succeeded here before, and its home has forgotten", 0)
 	case r.phase == proto.LeaseStarted: // its process died; a probe may be under way
 		o.decline(from, k, proto.CodeBusy, "an earlier start is being looked at", proto.Seq{})
@@ -334,13 +334,13 @@ func (o *Owner) again(r *run, from proto.PeerID, k claim, m *proto.Grant, code p
 		o.decline(from, k, code, "", proto.Seq{})
 	default: // released or closed: a lease like a new one
 		o.forget(r)
-		o.take(from, k, m)
+		o.takeLease(from, k, m)
 	}
 }
 
-// mayGrant reports whether a grant with this code is at least from who may give one: what
+// mayRegrant reports whether a grant with this code is at least from who may give one: what
 // has a lease here goes to no other home for a grant that is none.
-func mayGrant(code proto.Code) bool {
+func mayRegrant(code proto.Code) bool {
 	switch code {
 	case proto.CodeOK, proto.CodeBusy, proto.CodeDraining, proto.CodeNoHandler:
 		return true
@@ -348,8 +348,8 @@ func mayGrant(code proto.Code) bool {
 	return false
 }
 
-// startedOnce reports whether the handler of r was ever started here.
-func startedOnce(r *run) bool {
+// everStarted reports whether the handler of r was ever started here.
+func everStarted(r *run) bool {
 	switch r.phase {
 	case proto.LeaseStarted, proto.LeaseFinished:
 		return true
@@ -365,63 +365,63 @@ func startedOnce(r *run) bool {
 
 // sameEpoch answers a copy of a grant.
 func (o *Owner) sameEpoch(r *run, from proto.PeerID, k claim) {
-	o.follow(r, from, k.gen)
+	o.followHome(r, from, k.gen)
 	switch r.phase {
 	case proto.LeaseReleased, proto.LeaseFinished:
-		r.mem.sent = 0
-		o.speak(r)
+		r.mem.sentAt = 0
+		o.resend(r)
 	case proto.LeaseClosed:
-		if o.cfg.flaw == closedForgotten {
+		if o.cfg.mutation == closedForgotten {
 			r.phase = proto.LeaseReceived
 			r.boot = o.boot
-			o.accept(r)
+			o.storeAndAck(r)
 			o.out.Waits = append(o.out.Waits, r.task)
 			return
 		}
 		o.event(EventRefused, r, "it is over here")
 	default:
-		o.accepted(r)
+		o.ack(r)
 	}
 }
 
 // adopt lets what is done already count under a newer grant.
 func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
-	if o.cfg.flaw == adoptStarts && r.mem.alive {
+	if o.cfg.mutation == adoptStarts && r.mem.alive {
 		o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: k.epoch, Attempt: m.Attempt})
 	}
-	r.claim, r.home, r.giver, r.orphan = k, from, from, false
+	r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false
 	if r.phase == proto.LeaseClosed {
 		r.phase = proto.LeaseStarted // it is being stopped, and says so under this epoch
 	}
-	r.mem.until, r.mem.warned, r.mem.sent = o.now.Boot+msec(uint64(m.LeaseMs)), false, 0
+	r.mem.leaseUntil, r.mem.warned, r.mem.sentAt = o.now.Boot+msec(uint64(m.LeaseMs)), false, 0
 	if r.phase == proto.LeaseReceived {
 		r.attempt = m.Attempt
 	} else {
 		o.event(EventAdopted, r, "")
 	}
-	o.accept(r)
-	o.speak(r)
-	if r.mem.asked {
-		o.askLeave(r)
+	o.storeAndAck(r)
+	o.resend(r)
+	if r.mem.permitRequested {
+		o.requestPermit(r)
 	}
 }
 
-// follow notes that the home of r is elsewhere now. Whoever says so knows epoch and
+// followHome notes that the home of r is elsewhere now. Whoever says so knows epoch and
 // token, or is the home that r had.
-func (o *Owner) follow(r *run, home proto.PeerID, gen uint64) {
+func (o *Owner) followHome(r *run, home proto.PeerID, gen uint64) {
 	if gen <= r.gen || home == r.home {
 		r.gen = max(r.gen, gen)
 		return
 	}
-	r.gen, r.home, r.mem.sent = gen, home, 0
+	r.gen, r.home, r.mem.sentAt = gen, home, 0
 	o.put(r)
 	o.event(EventHomeMoved, r, "")
 }
 
-// settle notes that a home will send no grant up to mark again.
-func (o *Owner) settle(home proto.PeerID, mark proto.Seq) {
-	if mark.Compare(o.marks[home]) > 0 && mark.Boot <= maxBoot {
-		o.marks[home] = mark
+// raiseWatermark notes that a home will send no grant up to mark again.
+func (o *Owner) raiseWatermark(home proto.PeerID, mark proto.Seq) {
+	if mark.Compare(o.watermarks[home]) > 0 && mark.Boot <= maxBoot {
+		o.watermarks[home] = mark
 	}
 }
 
@@ -429,38 +429,38 @@ func (o *Owner) settle(home proto.PeerID, mark proto.Seq) {
 // started here.
 func (o *Owner) release(r *run, cause proto.ReleaseCause, reason string, retry uint64) {
 	r.phase, r.cause, r.reason = proto.LeaseReleased, cause, proto.Clip(reason, proto.MaxReason)
-	r.mem.alive, r.mem.asked, r.mem.retry, r.mem.sent = false, false, retry, 0
+	r.mem.alive, r.mem.permitRequested, r.mem.retryAfterMs, r.mem.sentAt = false, false, retry, 0
 	o.put(r)
-	o.speak(r)
+	o.resend(r)
 }
 
 // finish notes a result.
 func (o *Owner) finish(r *run, state proto.TaskState, digest []byte) {
 	r.phase, r.state, r.digest = proto.LeaseFinished, state, bytes.Clone(digest)
-	r.mem.alive, r.mem.sent = false, 0
+	r.mem.alive, r.mem.sentAt = false, 0
 	o.put(r)
-	o.speak(r)
+	o.resend(r)
 }
 
-// speak says what is to be answered.
-func (o *Owner) speak(r *run) {
+// resend says what is to be answered.
+func (o *Owner) resend(r *run) {
 	switch {
-	case r.mem.sent > 0 && o.now.Boot-r.mem.sent < o.pause(r):
+	case r.mem.sentAt > 0 && o.now.Boot-r.mem.sentAt < o.resendInterval(r):
 		return
 	case r.phase == proto.LeaseFinished:
 		o.out.Sends = append(o.out.Sends, Send{To: r.home, Type: proto.TypeResult, Task: r.task, Body: r.outcome()})
 	case r.phase == proto.LeaseReleased:
-		m := &proto.Released{Claim: r.message(), Cause: r.cause, Reason: r.reason, RetryAfterMs: r.mem.retry, MaxAttempts: r.most}
+		m := &proto.Released{Claim: r.message(), Cause: r.cause, Reason: r.reason, RetryAfterMs: r.mem.retryAfterMs, MaxAttempts: r.maxAttempts}
 		o.out.send(r.home, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 	default:
 		return
 	}
-	r.mem.sent = max(o.now.Boot, 1)
+	r.mem.sentAt = max(o.now.Boot, 1)
 }
 
-// pause is how long r waits for an answer. A result that does not count is offered
+// resendInterval is how long r waits for an answer. A result that does not count is offered
 // now and then: the task may come back.
-func (o *Owner) pause(r *run) time.Duration {
+func (o *Owner) resendInterval(r *run) time.Duration {
 	if r.orphan {
 		return 4 * o.cfg.Lease
 	}

@@ -35,4 +35,4 @@ func (plainDeeds) Verify(s *proto.Signed) (d Deed, err error) {
 	return d, err
 }
 
-func (p plainDeeds) Recall(s *proto.Signed) (Deed, error) { return p.Verify(s) }
+func (p plainDeeds) ReadVerified(s *proto.Signed) (Deed, error) { return p.Verify(s) }

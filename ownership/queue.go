@@ -13,24 +13,24 @@ import (
 
 // A queue is what a home keeps of a queue in memory.
 type queue struct {
-	name     string
-	state    *proto.QueueState // nil: nothing was ever said about it, and it is at home here
-	deeds    []proven          // of state, those that hold
-	root     Root              // of the deeds that prove state
-	strategy dispatch.Strategy
-	mix      dispatch.Mix
-	usage    *dispatch.Usage
-	limits   dispatch.Limits
-	ready    [4]ready // by class
-	waiting  dueHeap
-	lanes    map[laneKey]*lane
-	members  []*dispatch.Member // made from state and nodes
-	stale    bool               // members are to be made anew
-	told     bool               // its home, another node, knows that it is
-	gave     bool               // this node was its home before, in this start
-	asked    time.Duration      // when it was told last
-	payer    proto.PeerID       // whose account the state is in
-	said     int                // and what it takes up there
+	name         string
+	state        *proto.QueueState // nil: nothing was ever said about it, and it is at home here
+	deeds        []proof           // of state, those that hold
+	root         Root              // of the deeds that prove state
+	strategy     dispatch.Strategy
+	mix          dispatch.Mix
+	usage        *dispatch.Usage
+	limits       dispatch.Limits
+	ready        [4]readyQueue // by class
+	delayed      delayHeap
+	lanes        map[laneKey]*lane
+	members      []*dispatch.Member // made from state and nodes
+	membersStale bool               // members are to be made anew
+	announced    bool               // its home, another node, knows that it is
+	handedOff    bool               // this node was its home before, in this start
+	announcedAt  time.Duration      // when it was told last
+	chargedTo    proto.PeerID       // whose account the state is in
+	stateBytes   int                // and what it takes up there
 }
 
 // A laneKey names a lane: the tasks of one origin with one ordering key, or, where the
@@ -65,76 +65,76 @@ func laneKeyFrom(origin []byte, key string) (k laneKey) {
 // A lane is the tasks of one laneKey, in the order of birth: the first one alone may be
 // granted.
 type lane struct {
-	key     laneKey
-	tasks   []*cell
-	blocked bool         // its last head died, and a person must say that it goes on
-	died    proto.TaskID // that head, as far as it is known
-	last    *gone        // of its tasks that went to another home
-	first   []*cell      // of each origin, in the order of birth; nil: to be made anew
+	key         laneKey
+	tasks       []*taskState
+	blocked     bool          // its last head died, and a person must say that it goes on
+	deadHead    proto.TaskID  // that head, as far as it is known
+	lastMoved   *handoffEntry // of its tasks that went to another home
+	cachedHeads []*taskState  // of each origin, in the order of birth; nil: to be made anew
 }
 
 // sharesLane reports whether c is in a lane with the tasks of all origins.
-func (c *cell) sharesLane() bool {
-	return c.place.lane != nil && c.place.queue.state.GetSharedLanes()
+func (ts *taskState) sharesLane() bool {
+	return ts.mem.lane != nil && ts.mem.queue.state.GetSharedLanes()
 }
 
 // heads are the first tasks of each origin.
-func (l *lane) heads() []*cell {
-	if l.first == nil {
+func (l *lane) heads() []*taskState {
+	if l.cachedHeads == nil {
 		met := map[proto.PeerID]bool{}
-		for _, c := range l.tasks {
-			if !met[c.task.Origin] {
-				met[c.task.Origin] = true
-				l.first = append(l.first, c)
+		for _, ts := range l.tasks {
+			if !met[ts.task.Origin] {
+				met[ts.task.Origin] = true
+				l.cachedHeads = append(l.cachedHeads, ts)
 			}
 		}
 	}
-	return l.first
+	return l.cachedHeads
 }
 
 // add puts c behind all others.
-func (l *lane) add(c *cell) {
-	l.tasks = append(l.tasks, c)
-	if l.first != nil && !slices.ContainsFunc(l.first, func(x *cell) bool { return x.task.Origin == c.task.Origin }) {
-		l.first = append(l.first, c)
+func (l *lane) add(ts *taskState) {
+	l.tasks = append(l.tasks, ts)
+	if l.cachedHeads != nil && !slices.ContainsFunc(l.cachedHeads, func(x *taskState) bool { return x.task.Origin == ts.task.Origin }) {
+		l.cachedHeads = append(l.cachedHeads, ts)
 	}
 }
 
-func (l *lane) remove(c *cell) {
-	if at := slices.Index(l.tasks, c); at >= 0 {
+func (l *lane) remove(ts *taskState) {
+	if at := slices.Index(l.tasks, ts); at >= 0 {
 		l.tasks = slices.Delete(l.tasks, at, at+1)
 	}
-	if slices.Contains(l.first, c) {
-		l.first = nil
+	if slices.Contains(l.cachedHeads, ts) {
+		l.cachedHeads = nil
 	}
 }
 
-// next reports whether it is c's turn in its lane.
-func (h *Home) next(c *cell) bool {
-	l, f := c.place.lane, h.cfg.flaw
+// isNext reports whether it is c's turn in its lane.
+func (h *Home) isNext(ts *taskState) bool {
+	l, mut := ts.mem.lane, h.cfg.mutation
 	switch {
 	case l == nil:
 		return true
 	case l.blocked || len(l.tasks) == 0:
 		return false
-	case c.sharesLane():
-		return slices.Contains(h.turns(l), c)
+	case ts.sharesLane():
+		return slices.Contains(h.sharedLaneHeads(l), ts)
 	}
-	return l.tasks[0] == c || f == laneEarly && len(l.tasks) > 1 && l.tasks[1] == c
+	return l.tasks[0] == ts || mut == laneEarly && len(l.tasks) > 1 && l.tasks[1] == ts
 }
 
-// turns are the tasks of a shared lane whose turn it is, of which one is granted: one that
+// sharedLaneHeads are the tasks of a shared lane whose turn it is, of which one is granted: one that
 // began, until it has ended, or else the first that can. A head that never began and that
 // cannot, for it is not due or nobody serves it, holds up those of its origin alone: it
 // takes its place among the others when it can.
-func (h *Home) turns(l *lane) (all []*cell) {
-	for _, c := range l.heads() {
-		if c.began() {
-			return []*cell{c}
+func (h *Home) sharedLaneHeads(l *lane) (all []*taskState) {
+	for _, ts := range l.heads() {
+		if ts.mayHaveStarted() {
+			return []*taskState{ts}
 		}
 	}
-	for _, c := range l.heads() {
-		if all = append(all, c); h.untilDue(c) == 0 && h.served(c) {
+	for _, ts := range l.heads() {
+		if all = append(all, ts); h.untilDue(ts) == 0 && h.served(ts) {
 			break
 		}
 	}
@@ -142,13 +142,13 @@ func (h *Home) turns(l *lane) (all []*cell) {
 }
 
 // served reports whether a member is there that could take c when it has room.
-func (h *Home) served(c *cell) bool {
-	q := c.place.queue
-	if q.stale {
-		h.remake(q)
+func (h *Home) served(ts *taskState) bool {
+	q := ts.mem.queue
+	if q.membersStale {
+		h.rebuildMembers(q)
 	}
 	return slices.ContainsFunc(q.members, func(m *dispatch.Member) bool {
-		return m.Alive && contains(m.Kinds, c.task.Kind) && !slices.ContainsFunc(c.task.Labels, func(l string) bool { return !contains(m.Labels, l) })
+		return m.Alive && contains(m.Kinds, ts.task.Kind) && !slices.ContainsFunc(ts.task.Labels, func(l string) bool { return !contains(m.Labels, l) })
 	})
 }
 
@@ -157,33 +157,33 @@ func (h *Home) queue(name string) *queue {
 	q := h.queues[name]
 	if q == nil {
 		q = newQueue(name)
-		h.keep(q)
+		h.addQueue(q)
 	}
 	return q
 }
 
 func newQueue(name string) *queue {
-	q := &queue{name: name, usage: dispatch.NewUsage(), lanes: map[laneKey]*lane{}, stale: true}
+	q := &queue{name: name, usage: dispatch.NewUsage(), lanes: map[laneKey]*lane{}, membersStale: true}
 	q.strategy, _ = dispatch.New("")
 	return q
 }
 
-func (h *Home) keep(q *queue) {
+func (h *Home) addQueue(q *queue) {
 	h.queues[q.name] = q
 	h.order = append(h.order, q)
 }
 
-// take makes m the state of q.
-func (h *Home) take(q *queue, m *proto.QueueState) {
+// setState makes m the state of q.
+func (h *Home) setState(q *queue, m *proto.QueueState) {
 	h.charge(q, m)
-	q.deeds, q.root = h.recall(m.Deeds), h.rootOf(m, q)
+	q.deeds, q.root = h.proofs(m.Deeds), h.rootOf(m, q)
 	if s, err := dispatch.New(m.Strategy); err == nil && s.Name() != q.strategy.Name() {
 		q.strategy = s
 	}
 	moved := q.state != nil && q.state.GetSharedLanes() != m.GetSharedLanes()
-	q.state, q.stale = m, true
+	q.state, q.membersStale = m, true
 	if moved {
-		h.regroup(q)
+		h.regroupLanes(q)
 	}
 	q.limits = dispatch.Limits{Queue: int(m.Concurrency), Node: int(m.NodeConcurrency), Kinds: map[string]dispatch.KindLimit{}}
 	for _, k := range m.Kinds {
@@ -194,7 +194,7 @@ func (h *Home) take(q *queue, m *proto.QueueState) {
 // rootOf is the root of the deeds that prove m, which was taken for q.
 func (h *Home) rootOf(m *proto.QueueState, q *queue) (root Root) {
 	found := false
-	for _, d := range h.recall(m.Deeds) {
+	for _, d := range h.proofs(m.Deeds) {
 		if d.Generation == m.Generation && string(d.To[:]) == string(m.Home) && (!found || bytes.Compare(d.Root[:], root[:]) < 0) {
 			root, found = d.Root, true
 		}
@@ -207,21 +207,21 @@ func (h *Home) rootOf(m *proto.QueueState, q *queue) (root Root) {
 	return root
 }
 
-// regroup puts the tasks of q into the lanes that they belong to by its rules of now. Those
+// regroupLanes puts the tasks of q into the lanes that they belong to by its rules of now. Those
 // of a lane that stood still go on standing still.
-func (h *Home) regroup(q *queue) {
+func (h *Home) regroupLanes(q *queue) {
 	old := q.lanes
 	q.lanes = map[laneKey]*lane{}
 	for e := h.live.Front(); e != nil; e = e.Next() {
-		c := e.Value.(*cell)
-		if c.place.queue != q || c.place.lane == nil {
+		ts := e.Value.(*taskState)
+		if ts.mem.queue != q || ts.mem.lane == nil {
 			continue
 		}
-		was := c.place.lane
-		l := q.lane(q.laneOf(&c.task))
-		l.add(c)
-		if c.place.lane = l; was.blocked && !l.blocked {
-			l.blocked, l.died = true, was.died
+		was := ts.mem.lane
+		l := q.lane(q.laneOf(&ts.task))
+		l.add(ts)
+		if ts.mem.lane = l; was.blocked && !l.blocked {
+			l.blocked, l.deadHead = true, was.deadHead
 			h.out.put(blockKey(q.name, l.key), blockOf(q.name, l))
 		}
 	}
@@ -229,27 +229,27 @@ func (h *Home) regroup(q *queue) {
 		if l.blocked && (q.lanes[k] == nil || !q.lanes[k].blocked) {
 			h.out.drop(blockKey(q.name, k))
 		}
-		if l.last != nil && l.last.lease != nil { // its last is on its way to another home
+		if l.lastMoved != nil && l.lastMoved.lease != nil { // its last is on its way to another home
 			now := q.lane(laneKey{key: k.key})
 			if !q.state.GetSharedLanes() {
-				now = q.lane(l.last.laneKey())
+				now = q.lane(l.lastMoved.laneKey())
 			}
-			now.last = l.last
+			now.lastMoved = l.lastMoved
 		}
 	}
 	for _, l := range q.lanes {
-		for _, c := range l.tasks {
-			h.settle(c)
+		for _, ts := range l.tasks {
+			h.reschedule(ts)
 		}
 	}
 }
 
 func blockOf(queue string, l *lane) *proto.LaneBlock {
-	return &proto.LaneBlock{Queue: queue, Key: l.key.key, Origin: l.key.originBytes(), Task: slices.Clone(l.died[:])}
+	return &proto.LaneBlock{Queue: queue, Key: l.key.key, Origin: l.key.originBytes(), Task: slices.Clone(l.deadHead[:])}
 }
 
-// here reports whether self is the home of q.
-func (q *queue) here(self proto.PeerID) bool {
+// isHome reports whether self is the home of q.
+func (q *queue) isHome(self proto.PeerID) bool {
 	return q.state == nil || len(q.state.Home) == 0 || string(q.state.Home) == string(self[:])
 }
 
@@ -270,7 +270,7 @@ func (q *queue) idle() bool {
 			return false
 		}
 	}
-	return len(q.waiting) == 0
+	return len(q.delayed) == 0
 }
 
 func classOf(c proto.Class) int {
@@ -280,49 +280,49 @@ func classOf(c proto.Class) int {
 	return int(c) - 1
 }
 
-func (q *queue) makeReady(c *cell) {
-	c.place.class = classOf(c.task.Class)
-	q.ready[c.place.class].push(c)
+func (q *queue) makeReady(ts *taskState) {
+	ts.mem.class = classOf(ts.task.Class)
+	q.ready[ts.mem.class].push(ts)
 }
 
-func (q *queue) unready(c *cell) {
-	if c.place.ready != nil {
-		q.ready[c.place.class].remove(c)
+func (q *queue) unready(ts *taskState) {
+	if ts.mem.ready != nil {
+		q.ready[ts.mem.class].remove(ts)
 	}
 }
 
 // wait lets c be settled again at a time of Mono.
-func (q *queue) wait(c *cell, at time.Duration) {
-	c.place.look = at
-	heap.Push(&q.waiting, dueCell{at, c})
+func (q *queue) wait(ts *taskState, at time.Duration) {
+	ts.mem.recheckAt = at
+	heap.Push(&q.delayed, delayedTask{at, ts})
 }
 
-// A dueHeap orders cells by when they are looked at again. An entry may be out of date: it is
+// A delayHeap orders cells by when they are looked at again. An entry may be out of date: it is
 // looked at again then.
-type dueHeap []dueCell
+type delayHeap []delayedTask
 
-type dueCell struct {
+type delayedTask struct {
 	due  time.Duration
-	cell *cell
+	task *taskState
 }
 
-func (d dueHeap) Len() int           { return len(d) }
-func (d dueHeap) Less(i, j int) bool { return d[i].due < d[j].due }
-func (d dueHeap) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
-func (d *dueHeap) Push(x any)        { *d = append(*d, x.(dueCell)) }
-func (d *dueHeap) Pop() any {
+func (d delayHeap) Len() int           { return len(d) }
+func (d delayHeap) Less(i, j int) bool { return d[i].due < d[j].due }
+func (d delayHeap) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d *delayHeap) Push(x any)        { *d = append(*d, x.(delayedTask)) }
+func (d *delayHeap) Pop() any {
 	old := *d
 	x := old[len(old)-1]
 	*d = old[:len(old)-1]
 	return x
 }
 
-// ripen settles what has become due.
-func (h *Home) ripen(q *queue) {
-	for len(q.waiting) > 0 && q.waiting[0].due <= h.now.Mono {
-		d := heap.Pop(&q.waiting).(dueCell)
-		if h.cells[d.cell.task.ID] == d.cell && d.cell.place.look == d.due {
-			h.settle(d.cell)
+// promoteDue settles what has become due.
+func (h *Home) promoteDue(q *queue) {
+	for len(q.delayed) > 0 && q.delayed[0].due <= h.now.Mono {
+		d := heap.Pop(&q.delayed).(delayedTask)
+		if h.cells[d.task.task.ID] == d.task && d.task.mem.recheckAt == d.due {
+			h.reschedule(d.task)
 		}
 	}
 }
@@ -336,56 +336,56 @@ type Node struct {
 
 type node struct {
 	Node
-	shy map[string]time.Duration // by kind, empty for all: nothing is granted before this time of Mono
+	backoff map[string]time.Duration // by kind, empty for all: nothing is granted before this time of Mono
 }
 
 // SetNode says what is known about a node now.
 func (h *Home) SetNode(n Node, now Now) Output {
-	h.step(now)
+	h.beginInput(now)
 	old := h.nodes[n.Peer]
 	if old == nil {
-		old = &node{shy: map[string]time.Duration{}}
+		old = &node{backoff: map[string]time.Duration{}}
 		h.nodes[n.Peer] = old
 		h.peers = append(h.peers, n.Peer)
 	}
 	old.Node = n
 	for _, q := range h.order {
-		q.stale = true
+		q.membersStale = true
 	}
-	return h.done()
+	return h.endInput()
 }
 
-// shun keeps a node from tasks of a kind, or of all, for a while.
-func (h *Home) shun(p proto.PeerID, kind string, d time.Duration) {
+// backOff keeps a node from tasks of a kind, or of all, for a while.
+func (h *Home) backOff(p proto.PeerID, kind string, d time.Duration) {
 	if n := h.nodes[p]; n != nil {
-		n.shy[kind] = h.now.Mono + d
+		n.backoff[kind] = h.now.Mono + d
 	}
 }
 
 // candidates returns who may be asked to own c. The node whose run of it failed is
 // asked only when there is no other.
-func (h *Home) candidates(q *queue, c *cell) []dispatch.Candidate {
-	if q.stale {
-		h.remake(q)
+func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
+	if q.membersStale {
+		h.rebuildMembers(q)
 	}
-	all := dispatch.Eligible(nil, c.wants(), q.members, q.usage, q.limits)
+	all := dispatch.Eligible(nil, ts.dispatchTask(), q.members, q.usage, q.limits)
 	kept := all[:0]
 	for _, d := range all {
 		n := h.nodes[d.Peer]
-		if h.now.Mono >= n.shy[c.task.Kind] && h.now.Mono >= n.shy[""] {
+		if h.now.Mono >= n.backoff[ts.task.Kind] && h.now.Mono >= n.backoff[""] {
 			kept = append(kept, d)
 		}
 	}
-	isLast := func(d dispatch.Candidate) bool { return d.Peer == c.place.failed }
+	isLast := func(d dispatch.Candidate) bool { return d.Peer == ts.mem.lastFailed }
 	if len(kept) > 1 && slices.ContainsFunc(kept, isLast) {
 		kept = slices.DeleteFunc(kept, isLast)
 	}
 	return kept
 }
 
-// remake joins what the queue and what the nodes say of its members.
-func (h *Home) remake(q *queue) {
-	q.stale, q.members = false, nil
+// rebuildMembers joins what the queue and what the nodes say of its members.
+func (h *Home) rebuildMembers(q *queue) {
+	q.membersStale, q.members = false, nil
 	add := func(p proto.PeerID, said *proto.QueueMember) {
 		n := h.nodes[p]
 		if n == nil {
@@ -431,31 +431,31 @@ func contains(list []string, s string) bool {
 // waits under the new ones; nothing that is owned is touched. One that is not known is
 // made, if this node is an admin; else nothing is.
 func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Output {
-	out, _ := h.Make(name, change, nil, now)
+	out, _ := h.CreateQueue(name, change, nil, now)
 	return out
 }
 
 // set changes the state of q, which is s until then.
 func (h *Home) set(q *queue, s *proto.QueueState, change func(*proto.QueueState), now Now) error {
 	change(s)
-	s.ChangedMs = later(s, now)
-	if !h.fit(s) { // what a person sets leaves room for deeds
+	s.ChangedMs = nextChangedMs(s, now)
+	if !h.trimToFit(s) { // what a person sets leaves room for deeds
 		return h.errFull(s)
 	}
 	if _, err := proto.Encode(nil, s); err != nil {
 		return fmt.Errorf("queue %s: %w", q.name, err)
 	}
 	if h.queues[q.name] == nil {
-		h.keep(q)
+		h.addQueue(q)
 	}
-	h.take(q, s)
+	h.setState(q, s)
 	h.out.put(queueKey(q.name), s)
 	return nil
 }
 
-// later is when s is changed, after all that was said of it before, whatever the clock
+// nextChangedMs is when s is changed, after all that was said of it before, whatever the clock
 // shows: the latest is believed.
-func later(s *proto.QueueState, now Now) int64 { return max(now.Wall, s.ChangedMs+1) }
+func nextChangedMs(s *proto.QueueState, now Now) int64 { return max(now.Wall, s.ChangedMs+1) }
 
 func queueKey(name string) string { return string(rune(keyQueue)) + name }
 

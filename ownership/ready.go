@@ -6,52 +6,52 @@ import (
 	"strings"
 )
 
-// A ready holds the tasks of one class that may be granted now, in the order in
+// A readyQueue holds the tasks of one class that may be granted now, in the order in
 // which they came. It keeps those of each shape apart, so that any number of tasks
 // that nobody can take now are passed over at once.
-type ready struct {
-	shapes map[string]*list.List // of *cell
-	came   uint64                // number of the newest
+type readyQueue struct {
+	shapes  map[string]*list.List // of *cell
+	lastSeq uint64                // number of the newest
 }
 
-func (r *ready) push(c *cell) {
+func (r *readyQueue) push(ts *taskState) {
 	if r.shapes == nil {
 		r.shapes = map[string]*list.List{}
 	}
-	shape := shapeOf(c)
+	shape := shapeOf(ts)
 	l := r.shapes[shape]
 	if l == nil {
 		l = list.New()
 		r.shapes[shape] = l
 	}
-	r.came++
-	c.place.came, c.place.ready = r.came, l.PushBack(c)
+	r.lastSeq++
+	ts.mem.readySeq, ts.mem.ready = r.lastSeq, l.PushBack(ts)
 }
 
-func (r *ready) remove(c *cell) {
-	shape := shapeOf(c)
+func (r *readyQueue) remove(ts *taskState) {
+	shape := shapeOf(ts)
 	l := r.shapes[shape]
-	l.Remove(c.place.ready)
-	c.place.ready = nil
+	l.Remove(ts.mem.ready)
+	ts.mem.ready = nil
 	if l.Len() == 0 {
 		delete(r.shapes, shape)
 	}
 }
 
-// firstNotIn returns the first that is of none of the shapes.
-func (r *ready) firstNotIn(passed []string) (first *cell) {
+// firstExcept returns the first that is of none of the shapes.
+func (r *readyQueue) firstExcept(skipped []string) (first *taskState) {
 	for shape, l := range r.shapes {
-		if c := l.Front().Value.(*cell); (first == nil || c.place.came < first.place.came) && !slices.Contains(passed, shape) {
-			first = c
+		if ts := l.Front().Value.(*taskState); (first == nil || ts.mem.readySeq < first.mem.readySeq) && !slices.Contains(skipped, shape) {
+			first = ts
 		}
 	}
 	return first
 }
 
 // shapeOf is equal for tasks that the same nodes can take.
-func shapeOf(c *cell) string {
-	if len(c.task.Labels)+len(c.task.Prefer) == 0 {
-		return c.task.Kind
+func shapeOf(ts *taskState) string {
+	if len(ts.task.Labels)+len(ts.task.Prefer) == 0 {
+		return ts.task.Kind
 	}
-	return c.task.Kind + "\x00" + strings.Join(c.task.Labels, "\x00") + "\x01" + strings.Join(c.task.Prefer, "\x00")
+	return ts.task.Kind + "\x00" + strings.Join(ts.task.Labels, "\x00") + "\x01" + strings.Join(ts.task.Prefer, "\x00")
 }

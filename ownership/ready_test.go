@@ -16,24 +16,24 @@ import (
 // first of those that are not passed over.
 func TestReadyKeepsTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var r ready
-		var model []*cell
+		var r readyQueue
+		var model []*taskState
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			if len(model) > 0 && rapid.Bool().Draw(t, "remove") {
 				at := rapid.IntRange(0, len(model)-1).Draw(t, "at")
 				r.remove(model[at])
 				model = slices.Delete(model, at, at+1)
 			} else {
-				c := &cell{task: Task{Kind: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "kind"), Labels: rapid.SampledFrom([][]string{nil, {"gpu"}}).Draw(t, "labels")}}
-				r.push(c)
-				model = append(model, c)
+				ts := &taskState{task: Task{Kind: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "kind"), Labels: rapid.SampledFrom([][]string{nil, {"gpu"}}).Draw(t, "labels")}}
+				r.push(ts)
+				model = append(model, ts)
 			}
 			passed := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "a\x00gpu\x01"}), 0, 3).Draw(t, "passed")
-			var want *cell
-			if at := slices.IndexFunc(model, func(c *cell) bool { return !slices.Contains(passed, shapeOf(c)) }); at >= 0 {
+			var want *taskState
+			if at := slices.IndexFunc(model, func(ts *taskState) bool { return !slices.Contains(passed, shapeOf(ts)) }); at >= 0 {
 				want = model[at]
 			}
-			if got := r.firstNotIn(passed); got != want {
+			if got := r.firstExcept(passed); got != want {
 				t.Fatalf("of %d the first is %v, want %v", len(model), got, want)
 			}
 		}

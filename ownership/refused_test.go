@@ -20,13 +20,13 @@ func TestARefusedResultEndsItsLease(t *testing.T) {
 		b.exchange(b.home, b.owner.Ready(b.task.ID, b.now))
 		b.home.OnRenew(ownerPeer, &proto.Renew{Claims: []*proto.Claim{b.owner.runs[b.task.ID].message()}}, b.now)
 		b.owner.Finish(b.task.ID, proto.Success, []byte("x"), b.now)
-		c := b.cell()
-		if out := b.home.RefuseResult(otherPeer, b.task.ID, "it lies", b.now); len(out.Sends)+len(out.Writes) != 0 || c.released {
+		ts := b.cell()
+		if out := b.home.RefuseResult(otherPeer, b.task.ID, "it lies", b.now); len(out.Sends)+len(out.Writes) != 0 || ts.released {
 			t.Fatal("who has no lease ends it")
 		}
 		out := b.home.RefuseResult(ownerPeer, b.task.ID, "DENIED", b.now)
-		if c.state != want || !c.released {
-			t.Errorf("mode %v: the task is %v, want %v", mode, c.state, want)
+		if ts.state != want || !ts.released {
+			t.Errorf("mode %v: the task is %v, want %v", mode, ts.state, want)
 		}
 		told := false
 		for _, s := range out.Sends {
@@ -73,7 +73,7 @@ func TestADeniedTaskEndsAsItIsHandedOver(t *testing.T) {
 		t.Errorf("it ended %d times, %d tasks are there", ended, len(to.cells))
 	}
 	b.now.Mono += time.Minute
-	if b.home.Going() != 0 {
+	if b.home.PendingHandoffs() != 0 {
 		t.Error("the old home keeps it")
 	}
 }

@@ -7,42 +7,42 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// keptRenewals is how many unanswered Renews of a home are remembered.
-const keptRenewals = 256
+// maxOpenRenews is how many unanswered Renews of a home are remembered.
+const maxOpenRenews = 256
 
 // Tick is called about once a second. It renews what handlers work on, says again
 // what was not answered, and has handlers stopped whose lease may be over.
 func (o *Owner) Tick(now Now) Output {
-	out := o.step(now)
-	o.pace()
-	o.resend()
-	if o.beaten == 0 || now.Boot-o.beaten >= o.cfg.Heartbeat {
-		o.beaten = max(now.Boot, 1)
+	out := o.beginInput(now)
+	o.checkHandlers()
+	o.resendAll()
+	if o.renewedAt == 0 || now.Boot-o.renewedAt >= o.cfg.Heartbeat {
+		o.renewedAt = max(now.Boot, 1)
 		o.renew()
 	}
 	o.sweep()
 	return *out
 }
 
-// pace looks at the handlers: does each make progress, and is its lease still good.
-func (o *Owner) pace() {
+// checkHandlers looks at the handlers: does each make progress, and is its lease still good.
+func (o *Owner) checkHandlers() {
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
-		if r.mem.asked && r.phase == proto.LeaseReceived && o.now.Boot >= r.mem.until { // its slot is for others
+		if r.mem.permitRequested && r.phase == proto.LeaseReceived && o.now.Boot >= r.mem.leaseUntil { // its slot is for others
 			o.release(r, proto.Unstarted, "its home gave no leave to start before the lease was over", 0)
 		}
 		if !r.mem.alive || r.phase != proto.LeaseStarted {
 			continue
 		}
-		if r.mem.paces && !r.mem.stalled && o.now.Boot-r.mem.moved >= o.cfg.StallAfter {
+		if r.mem.reportsProgress && !r.mem.stalled && o.now.Boot-r.mem.progressAt >= o.cfg.StallAfter {
 			r.mem.stalled = true
-			o.event(EventStalled, r, "no progress for "+(o.now.Boot-r.mem.moved).Round(time.Second).String())
-			if o.cfg.flaw != stallRenewed && !r.mem.stopped {
+			o.event(EventStalled, r, "no progress for "+(o.now.Boot-r.mem.progressAt).Round(time.Second).String())
+			if o.cfg.mutation != stallRenewed && !r.mem.stopped {
 				r.mem.stopped = true
 				o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "it showed no progress"})
 			}
 		}
-		if !r.mem.warned && o.now.Boot >= r.mem.until-o.cfg.Margin {
+		if !r.mem.warned && o.now.Boot >= r.mem.leaseUntil-o.cfg.Margin {
 			r.mem.warned = true
 			o.event(EventLost, r, "it could not be renewed")
 			if r.stop && !r.mem.stopped {
@@ -53,36 +53,36 @@ func (o *Owner) pace() {
 	}
 }
 
-// resend says again what was not answered.
-func (o *Owner) resend() {
+// resendAll says again what was not answered.
+func (o *Owner) resendAll() {
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
-		o.speak(r)
-		if r.phase == proto.LeaseReceived && r.mem.asked && o.now.Boot-r.mem.sent >= o.cfg.Heartbeat {
-			o.askLeave(r)
+		o.resend(r)
+		if r.phase == proto.LeaseReceived && r.mem.permitRequested && o.now.Boot-r.mem.sentAt >= o.cfg.Heartbeat {
+			o.requestPermit(r)
 		}
 	}
 }
 
-// A renewable is what one Renew is about: leases of one queue last as long.
-type renewable struct {
+// A renewGroup is what one Renew is about: leases of one queue last as long.
+type renewGroup struct {
 	home  proto.PeerID
 	queue string
 }
 
 // renew sends one Renew, or as many as fit, for each queue to its home.
 func (o *Owner) renew() {
-	var order []renewable // in which they were met
-	all := map[renewable][]claim{}
+	var order []renewGroup // in which they were met
+	all := map[renewGroup][]claim{}
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
 		switch {
-		case r.orphan, r.mem.stalled && o.cfg.flaw != stallRenewed:
+		case r.orphan, r.mem.stalled && o.cfg.mutation != stallRenewed:
 			continue
 		case r.phase == proto.LeaseReceived && r.boot == o.boot,
 			r.phase == proto.LeaseStarted && (r.mem.alive || r.mem.probing),
 			r.phase == proto.LeaseFinished:
-			k := renewable{r.home, r.queue}
+			k := renewGroup{r.home, r.queue}
 			if all[k] == nil {
 				order = append(order, k)
 			}
@@ -103,22 +103,22 @@ func (o *Owner) sendRenew(home proto.PeerID, claims []claim) {
 	m := &proto.Renew{Number: o.number, Claims: make([]*proto.Claim, len(claims))}
 	for i, k := range claims {
 		m.Claims[i] = k.message()
-		m.Claims[i].Fetch = o.runs[k.task].mem.fetches
+		m.Claims[i].Fetch = o.runs[k.task].mem.fetching
 	}
-	open := append(o.renews[home], renewal{o.number, o.now.Boot, claims})
-	o.renews[home] = open[max(len(open)-keptRenewals, 0):]
+	open := append(o.openRenews[home], renewal{o.number, o.now.Boot, claims})
+	o.openRenews[home] = open[max(len(open)-maxOpenRenews, 0):]
 	o.out.send(home, proto.TypeRenew, m)
 }
 
 // Fetch notes that the body of a task that was granted here is awaited, or no more.
 // The home is asked for it at once, and then with each renewal.
 func (o *Owner) Fetch(id proto.TaskID, on bool, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	r := o.runs[id]
-	if r == nil || r.mem.fetches == on {
+	if r == nil || r.mem.fetching == on {
 		return *out
 	}
-	if r.mem.fetches = on; on {
+	if r.mem.fetching = on; on {
 		o.sendRenew(r.home, []claim{r.claim})
 	}
 	return *out
@@ -126,8 +126,8 @@ func (o *Owner) Fetch(id proto.TaskID, on bool, now Now) Output {
 
 // Return gives a lease back that was not started, and will not be.
 func (o *Owner) Return(id proto.TaskID, reason string, retryAfterMs uint64, now Now) Output {
-	out := o.step(now)
-	if r := o.runs[id]; r != nil && r.phase == proto.LeaseReceived && !r.mem.asked {
+	out := o.beginInput(now)
+	if r := o.runs[id]; r != nil && r.phase == proto.LeaseReceived && !r.mem.permitRequested {
 		o.release(r, proto.Unstarted, reason, retryAfterMs)
 	}
 	return *out
@@ -136,11 +136,11 @@ func (o *Owner) Return(id proto.TaskID, reason string, retryAfterMs uint64, now 
 // OnRenewed takes the answer to a Renew: every lease that it does not refuse lasts a
 // period from when the Renew was sent.
 func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
-	out := o.step(now)
-	open := o.renews[from]
+	out := o.beginInput(now)
+	open := o.openRenews[from]
 	at := slices.IndexFunc(open, func(r renewal) bool { return r.number == m.GetNumber() })
 	if at < 0 {
-		o.unheeded(proto.TaskID{}, from, proto.Seq{}, "an answer to no renewal, or answered before")
+		o.ignored(proto.TaskID{}, from, proto.Seq{}, "an answer to no renewal, or answered before")
 		return *out
 	}
 	refused := map[string]bool{}
@@ -151,54 +151,54 @@ func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 	}
 	for _, k := range open[at].claims {
 		if r := o.runs[k.task]; r != nil && r.epoch == k.epoch && r.home == from && !refused[string(k.task[:])] {
-			r.mem.until = max(r.mem.until, open[at].sent+msec(uint64(m.GetLeaseMs())))
-			r.mem.warned = r.mem.warned && o.now.Boot >= r.mem.until-o.cfg.Margin
-			r.mem.unknown = 0
+			r.mem.leaseUntil = max(r.mem.leaseUntil, open[at].sent+msec(uint64(m.GetLeaseMs())))
+			r.mem.warned = r.mem.warned && o.now.Boot >= r.mem.leaseUntil-o.cfg.Margin
+			r.mem.unknownSince = 0
 		}
 	}
-	o.renews[from] = slices.Delete(open, at, at+1)
+	o.openRenews[from] = slices.Delete(open, at, at+1)
 	for _, x := range m.GetRulings() {
-		if r := o.ruled(from, x); r != nil && r.phase != proto.LeaseReleased {
-			o.refused(r, x)
+		if r := o.runForRuling(from, x); r != nil && r.phase != proto.LeaseReleased {
+			o.handleRefusal(r, x)
 		}
 	}
-	o.settle(from, proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter})
+	o.raiseWatermark(from, proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter})
 	return *out
 }
 
-// maxSwept is how many closed leases one tick forgets. A node ends fewer in a second.
-const maxSwept = 16_384
+// maxSweep is how many closed leases one tick forgets. A node ends fewer in a second.
+const maxSweep = 16_384
 
 // sweep forgets closed leases of which every copy of the grant is refused, and with
 // them writes the mark that refuses (I12).
 func (o *Owner) sweep() {
 	var old []*run
-	for e := o.live.Front(); e != nil && len(old) < maxSwept; e = e.Next() {
+	for e := o.live.Front(); e != nil && len(old) < maxSweep; e = e.Next() {
 		r := e.Value.(*run)
 		if r.phase != proto.LeaseClosed || r.mem.alive {
 			continue
 		}
-		if r.mem.closed == 0 {
-			r.mem.closed = max(o.now.Boot, 1)
+		if r.mem.closedAt == 0 {
+			r.mem.closedAt = max(o.now.Boot, 1)
 		}
 		switch {
 		case r.gen > 1, r.orphan: // copies of grants of its earlier homes, or later grants, may live, and marks say nothing about those
-			if o.now.Boot-r.mem.closed < o.cfg.Linger {
+			if o.now.Boot-r.mem.closedAt < o.cfg.MessageLifetime {
 				continue
 			}
-			o.settle(r.giver, r.epoch)
-		case o.now.past(o.cfg.lastWord(r.notAfter) + o.cfg.Skew.Milliseconds()):
-			o.settle(r.giver, r.epoch) // whatever the clock says, no copy of the grant is taken again
+			o.raiseWatermark(r.grantedBy, r.epoch)
+		case o.now.past(o.cfg.resultDeadline(r.notAfter) + o.cfg.Skew.Milliseconds()):
+			o.raiseWatermark(r.grantedBy, r.epoch) // whatever the clock says, no copy of the grant is taken again
 		}
-		if r.epoch.Compare(o.marks[r.giver]) <= 0 {
+		if r.epoch.Compare(o.watermarks[r.grantedBy]) <= 0 {
 			old = append(old, r)
 		}
 	}
 	written := map[proto.PeerID]bool{}
 	for _, r := range old {
-		if mark := o.marks[r.giver]; !written[r.giver] && mark != (proto.Seq{}) {
-			written[r.giver] = true
-			o.out.put(string(rune(keyPast))+string(r.giver[:]), &proto.HomeMark{Home: r.giver[:], SettledBoot: mark.Boot, SettledCounter: mark.Counter})
+		if mark := o.watermarks[r.grantedBy]; !written[r.grantedBy] && mark != (proto.Seq{}) {
+			written[r.grantedBy] = true
+			o.out.put(string(rune(keyWatermark))+string(r.grantedBy[:]), &proto.HomeMark{Home: r.grantedBy[:], SettledBoot: mark.Boot, SettledCounter: mark.Counter})
 		}
 		o.forget(r)
 		o.out.drop(taskKey(keyOwner, r.task))
@@ -208,7 +208,7 @@ func (o *Owner) sweep() {
 // Stop gives back, at a graceful stop, what waits here. Handlers are stopped by the
 // driver, which tells the end of each by [Owner.Fail] with STOPPED.
 func (o *Owner) Stop(now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		if r := e.Value.(*run); r.phase == proto.LeaseReceived {
 			o.release(r, proto.Unstarted, "the node is stopping", 0)

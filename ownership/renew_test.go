@@ -40,10 +40,10 @@ func TestARenewedLeaseLastsAsItsQueueSays(t *testing.T) {
 	}
 	for name, id := range at {
 		want := lease[name]
-		if got := o.runs[id].mem.until - now.Boot; got != want {
+		if got := o.runs[id].mem.leaseUntil - now.Boot; got != want {
 			t.Errorf("%s: the owner has it for %v, want %v", name, got, want)
 		}
-		if got := h.cells[id].place.until - now.Mono; got != want {
+		if got := h.cells[id].mem.leaseUntil - now.Mono; got != want {
 			t.Errorf("%s: the home gave it for %v, want %v", name, got, want)
 		}
 	}

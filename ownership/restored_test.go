@@ -89,7 +89,7 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 			if granted != tt.again {
 				t.Errorf("it was granted again: %v, want %v", granted, tt.again)
 			}
-			if e := b.home.ended[b.task.ID]; !tt.again && (e == nil || e.Value.(*ended).state != proto.DeadLetter) {
+			if e := b.home.ended[b.task.ID]; !tt.again && (e == nil || e.Value.(*endedTask).state != proto.DeadLetter) {
 				t.Error("it is for nobody to decide")
 			}
 		})
@@ -104,21 +104,21 @@ func TestAHomeThatForgotAStart(t *testing.T) {
 	once, often := proto.AtMostOnce, proto.AtLeastOnce
 	for _, tt := range []struct {
 		name    string
-		doubt   Doubt
+		doubt   MayHaveRun
 		mode    proto.Mode
 		gen     uint64
 		granted bool
 	}{
-		{"at_most_once, in the copy", HereBefore, once, 1, false},
-		{"at_most_once, made before the loss", MadeBefore, once, 1, false},
-		{"at_least_once", HereBefore, often, 1, true},
-		{"at_most_once, made since", NoDoubt, once, 1, true},
-		{"at_most_once, handed over before the loss", HereBefore, once, 2, false},
-		{"at_most_once, handed over since", MadeBefore, once, 2, true},
+		{"at_most_once, in the copy", PresentBeforeLoss, once, 1, false},
+		{"at_most_once, made before the loss", CreatedBeforeLoss, once, 1, false},
+		{"at_least_once", PresentBeforeLoss, often, 1, true},
+		{"at_most_once, made since", CertainlyNotRun, once, 1, true},
+		{"at_most_once, handed over before the loss", PresentBeforeLoss, once, 2, false},
+		{"at_most_once, handed over since", CreatedBeforeLoss, once, 2, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
-			task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: tt.mode, Doubt: tt.doubt, NotAfter: now.Wall + time.Hour.Milliseconds()}
+			task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: tt.mode, MayHaveRun: tt.doubt, NotAfter: now.Wall + time.Hour.Milliseconds()}
 			h := NewHome(homePeer, 100, Config{})
 			h.Restore(task, &proto.Lease{Task: task.ID[:], Generation: tt.gen, State: proto.Pending}, now)
 			outs := []Output{h.Begin(now), h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, now)}
@@ -144,7 +144,7 @@ func TestAHomeThatForgotAStart(t *testing.T) {
 // What a restored home is in doubt about moves on when its queue has another home.
 func TestADoubtThatMovesOn(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
-	task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: proto.AtMostOnce, Doubt: HereBefore, NotAfter: now.Wall + time.Hour.Milliseconds()}
+	task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: proto.AtMostOnce, MayHaveRun: PresentBeforeLoss, NotAfter: now.Wall + time.Hour.Milliseconds()}
 	h := NewHome(homePeer, 100, Config{})
 	h.SetQueue(func(*proto.QueueState) {}, now, "q")
 	h.Restore(task, nil, now)
@@ -171,10 +171,10 @@ func TestACauseOfANewerVersion(t *testing.T) {
 		if !b.owner.runs[b.task.ID].mem.alive {
 			t.Fatal("it does not run")
 		}
-		c := b.cell()
+		ts := b.cell()
 		b.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: b.claim(), Cause: 99}}}, b.now)
-		if c.state != want {
-			t.Errorf("a task of mode %v is %v", mode, c.state)
+		if ts.state != want {
+			t.Errorf("a task of mode %v is %v", mode, ts.state)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func ResultOf(id proto.TaskID, m *proto.Outcome) Result {
 // Ready says that a slot is free for a task that waits here. The start comes as a
 // [Start] once it may happen: at once, or when the home has given leave.
 func (o *Owner) Ready(id proto.TaskID, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	r := o.runs[id]
 	if r == nil || r.phase != proto.LeaseReceived {
 		return *out
@@ -35,43 +35,43 @@ func (o *Owner) Ready(id proto.TaskID, now Now) Output {
 	switch {
 	case o.now.Wall > r.notAfter:
 		o.release(r, proto.CauseExpired, "its time was over before it could start", 0)
-	case r.mode == proto.AtMostOnce && o.cfg.flaw != permitSkipped:
-		r.mem.asked = true
-		o.askLeave(r)
+	case r.mode == proto.AtMostOnce && o.cfg.mutation != permitSkipped:
+		r.mem.permitRequested = true
+		o.requestPermit(r)
 	default:
 		o.start(r)
 	}
 	return *out
 }
 
-func (o *Owner) askLeave(r *run) {
-	r.mem.sent = max(o.now.Boot, 1)
+func (o *Owner) requestPermit(r *run) {
+	r.mem.sentAt = max(o.now.Boot, 1)
 	o.out.send(r.home, proto.TypeStart, &proto.Start{Claims: []*proto.Claim{r.message()}})
 }
 
 // start notes the start before the handler sees the task.
 func (o *Owner) start(r *run) {
-	r.phase, r.mem.alive, r.mem.asked, r.mem.moved = proto.LeaseStarted, true, false, o.now.Boot
-	if o.cfg.flaw != startVolatile {
+	r.phase, r.mem.alive, r.mem.permitRequested, r.mem.progressAt = proto.LeaseStarted, true, false, o.now.Boot
+	if o.cfg.mutation != startVolatile {
 		o.put(r)
 	}
 	o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: r.epoch, Attempt: r.attempt})
 	o.event(EventStarted, r, "")
 }
 
-// ruled finds the run that a ruling is about: the answer to what this very lease
+// runForRuling finds the run that a ruling is about: the answer to what this very lease
 // said, from its home.
-func (o *Owner) ruled(from proto.PeerID, m *proto.Ruling) *run {
+func (o *Owner) runForRuling(from proto.PeerID, m *proto.Ruling) *run {
 	id, err := proto.TaskIDFrom(m.GetTask())
 	r := o.runs[id]
 	if err != nil || r == nil || r.home != from || r.epoch != (proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}) ||
 		string(m.Token) != string(r.token[:]) || string(m.BootId) != string(r.boot[:]) {
-		o.unheeded(id, from, proto.Seq{Boot: m.GetEpochBoot(), Counter: m.GetEpochCounter()}, "an answer to what this lease did not say, or not of its home")
+		o.ignored(id, from, proto.Seq{Boot: m.GetEpochBoot(), Counter: m.GetEpochCounter()}, "an answer to what this lease did not say, or not of its home")
 		return nil
 	}
 	r.gen = max(r.gen, generationOf(m))
 	if m.Code != proto.CodeBusy {
-		r.mem.unknown = 0
+		r.mem.unknownSince = 0
 	}
 	return r
 }
@@ -83,61 +83,61 @@ func generationOf(m *proto.Ruling) uint64 {
 	return m.Generation
 }
 
-// refused does what an answer asks for that is not yes. It reports whether the
+// handleRefusal does what an answer asks for that is not yes. It reports whether the
 // answer was one of those.
-func (o *Owner) refused(r *run, m *proto.Ruling) bool {
+func (o *Owner) handleRefusal(r *run, m *proto.Ruling) bool {
 	switch m.Code {
 	case proto.CodeOK:
 		return false
 	case proto.CodeMoved:
 		p, err := proto.PeerIDFrom(m.Home)
 		if err != nil || m.Generation <= r.gen {
-			o.unheeded(r.task, r.home, r.epoch, "no later home")
+			o.ignored(r.task, r.home, r.epoch, "no later home")
 		}
 		if err == nil {
-			o.follow(r, p, m.Generation)
-			o.speak(r)
-			if r.mem.asked {
-				o.askLeave(r)
+			o.followHome(r, p, m.Generation)
+			o.resend(r)
+			if r.mem.permitRequested {
+				o.requestPermit(r)
 			}
 		}
 	case proto.CodeStale:
-		o.lost(r, m.State)
+		o.loseLease(r, m.State)
 	case proto.CodeBusy:
-		o.unknown(r)
+		o.homeUnknown(r)
 	}
 	return true // everything else: it is asked again
 }
 
-// unknown notes that the home of r knows nothing of the task. It may be on its way
+// homeUnknown notes that the home of r knows nothing of the task. It may be on its way
 // there, or come back from its origin: what is to be said of it is kept until no home
 // can have it any more.
-func (o *Owner) unknown(r *run) {
-	if r.mem.unknown == 0 {
-		r.mem.unknown = max(o.now.Boot, 1)
+func (o *Owner) homeUnknown(r *run) {
+	if r.mem.unknownSince == 0 {
+		r.mem.unknownSince = max(o.now.Boot, 1)
 	}
 	ended := r.phase == proto.LeaseFinished || r.phase == proto.LeaseReleased
-	if ended && o.now.Boot-r.mem.unknown >= o.cfg.Linger && o.now.past(o.cfg.lastWord(r.notAfter)+(o.cfg.Skew+keptUnknown).Milliseconds()) {
+	if ended && o.now.Boot-r.mem.unknownSince >= o.cfg.MessageLifetime && o.now.past(o.cfg.resultDeadline(r.notAfter)+(o.cfg.Skew+unknownRetention).Milliseconds()) {
 		o.event(EventLost, r, "its home has forgotten the task, whose time is over")
 		o.close(r, false)
 	}
 }
 
-// keptUnknown is how long after the time of a task its end is kept for a home that does
+// unknownRetention is how long after the time of a task its end is kept for a home that does
 // not know the task: one that was down on the way of the task to another may come back.
-const keptUnknown = 24 * time.Hour
+const unknownRetention = 24 * time.Hour
 
-// lost ends a lease that is over by the word of its home. A handler that still runs
+// loseLease ends a lease that is over by the word of its home. A handler that still runs
 // is stopped. A success is kept while the task lives, and while a later grant may still
 // be on its way: if it comes back here it is not run again (I6).
-func (o *Owner) lost(r *run, state proto.TaskState) {
+func (o *Owner) loseLease(r *run, state proto.TaskState) {
 	if r.phase == proto.LeaseClosed || r.orphan && !state.Terminal() {
 		return
 	}
 	o.event(EventLost, r, "the home says that it is over")
-	r.mem.asked = false
+	r.mem.permitRequested = false
 	switch {
-	case r.phase == proto.LeaseFinished && !state.Terminal() && o.cfg.flaw != lostDropped:
+	case r.phase == proto.LeaseFinished && !state.Terminal() && o.cfg.mutation != lostDropped:
 		r.orphan = true
 		o.put(r)
 		return
@@ -146,7 +146,7 @@ func (o *Owner) lost(r *run, state proto.TaskState) {
 		o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the lease was lost: another node was granted the task, or it has ended"})
 	}
 	r.orphan = r.phase == proto.LeaseFinished && r.state == proto.Success
-	o.close(r, r.phase == proto.LeaseFinished && o.cfg.flaw == lostDropped)
+	o.close(r, r.phase == proto.LeaseFinished && o.cfg.mutation == lostDropped)
 }
 
 // close keeps of a lease that it was here. lose forgets how it ended.
@@ -166,16 +166,16 @@ func (o *Owner) close(r *run, lose bool) {
 
 // OnPermit takes a home's leave to start.
 func (o *Owner) OnPermit(from proto.PeerID, m *proto.Permit, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	for _, x := range m.GetRulings() {
-		r := o.ruled(from, x)
-		if r == nil || o.refused(r, x) {
+		r := o.runForRuling(from, x)
+		if r == nil || o.handleRefusal(r, x) {
 			continue
 		}
-		if r.phase == proto.LeaseReceived && r.mem.asked {
+		if r.phase == proto.LeaseReceived && r.mem.permitRequested {
 			o.start(r)
 		} else {
-			o.unheeded(r.task, from, r.epoch, "leave that was not asked for, or had before")
+			o.ignored(r.task, from, r.epoch, "leave that was not asked for, or had before")
 		}
 	}
 	return *out
@@ -189,7 +189,7 @@ func (o *Owner) Progress(id proto.TaskID, now Now) bool {
 	if r == nil || !r.mem.alive {
 		return false
 	}
-	r.mem.paces, r.mem.moved, r.mem.stalled = true, now.Boot, false
+	r.mem.reportsProgress, r.mem.progressAt, r.mem.stalled = true, now.Boot, false
 	return true
 }
 
@@ -198,7 +198,7 @@ func (o *Owner) Progress(id proto.TaskID, now Now) bool {
 // the lease is over already nothing goes home, and the driver's result is dropped:
 // kept is false.
 func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, now Now) (kept bool, out Output) {
-	o.step(now)
+	o.beginInput(now)
 	r := o.runs[id]
 	switch {
 	case r == nil || !r.mem.alive:
@@ -220,7 +220,7 @@ func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, no
 
 // Fail takes the end of a handler that may be tried again, or that was stopped.
 func (o *Owner) Fail(id proto.TaskID, why *proto.Released, now Now) Output {
-	o.step(now)
+	o.beginInput(now)
 	r := o.runs[id]
 	if r == nil || !r.mem.alive {
 		return o.out
@@ -229,22 +229,22 @@ func (o *Owner) Fail(id proto.TaskID, why *proto.Released, now Now) Output {
 		r.mem.alive = false
 		return o.out
 	}
-	r.most = why.GetMaxAttempts()
+	r.maxAttempts = why.GetMaxAttempts()
 	o.release(r, why.GetCause(), why.GetReason(), why.GetRetryAfterMs())
 	return o.out
 }
 
 // OnResultAnswer takes a home's answer to a result: code zero is COMMITTED.
 func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Output {
-	out := o.step(now)
-	r := o.ruled(from, m)
+	out := o.beginInput(now)
+	r := o.runForRuling(from, m)
 	switch {
 	case r == nil:
 		return *out
 	case r.phase != proto.LeaseFinished:
-		o.unheeded(r.task, from, r.epoch, "an answer to a result that is not on its way")
+		o.ignored(r.task, from, r.epoch, "an answer to a result that is not on its way")
 		return *out
-	case o.refused(r, m):
+	case o.handleRefusal(r, m):
 		return *out
 	}
 	o.close(r, false)
@@ -253,18 +253,18 @@ func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Outp
 
 // OnReleaseReply takes a home's answer to what was given back.
 func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	for _, x := range m.GetRulings() {
-		r := o.ruled(from, x)
+		r := o.runForRuling(from, x)
 		if r == nil {
 			continue
 		}
 		if r.phase != proto.LeaseReleased {
-			o.unheeded(r.task, from, r.epoch, "an answer to what was not given back, or was answered")
+			o.ignored(r.task, from, r.epoch, "an answer to what was not given back, or was answered")
 			continue
 		}
 		if x.Code == proto.CodeMoved || x.Code == proto.CodeBusy {
-			o.refused(r, x)
+			o.handleRefusal(r, x)
 			continue
 		}
 		o.close(r, false)
@@ -274,18 +274,18 @@ func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now
 
 // OnCancel stops a task that its home wants stopped.
 func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	id, err := proto.TaskIDFrom(m.GetTask())
 	r := o.runs[id]
 	if err != nil || r == nil {
 		return *out
 	}
 	if r.home != from {
-		o.unheeded(id, from, r.epoch, "a wish to cancel of who is not its home")
+		o.ignored(id, from, r.epoch, "a wish to cancel of who is not its home")
 		return *out
 	}
 	switch {
-	case r.phase == proto.LeaseReceived && !r.mem.asked:
+	case r.phase == proto.LeaseReceived && !r.mem.permitRequested:
 		o.release(r, proto.Unstarted, "cancelled before it started", 0)
 	case r.mem.alive && !r.mem.stopped:
 		r.mem.stopped = true
@@ -297,7 +297,7 @@ func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 // OnStatus answers what became of leases. Of one that is not known here it is noted
 // that it will never be started, before that is said.
 func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
-	out := o.step(now)
+	out := o.beginInput(now)
 	reply := new(proto.StatusReply)
 	for _, cm := range m.GetClaims() {
 		k, ok := claimFrom(cm)
@@ -313,31 +313,31 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		case r != nil && r.epoch.Compare(k.epoch) < 0 && r.home != from && r.phase != proto.LeaseClosed:
 			// Whoever is the home now is told of by the one that is known here.
 		case r == nil || r.epoch.Compare(k.epoch) < 0 && !r.mem.alive && r.phase != proto.LeaseFinished:
-			o.never(from, k, r)
+			o.neverStart(from, k, r)
 		case r.epoch.Compare(k.epoch) < 0: // the grant is on its way, and will be adopted
-			o.adopt(r, from, o.mine(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
+			o.adopt(r, from, o.atThisBoot(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
 			reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
-		case r.epoch.Compare(k.epoch) > 0 && once(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeaseClosed || r.phase == proto.LeaseReleased):
+		case r.epoch.Compare(k.epoch) > 0 && startedOnce(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeaseClosed || r.phase == proto.LeaseReleased):
 			// Two homes have it: one had its disk put back. It runs for neither any more.
-			m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.CauseParked, Reason: "this node started it under a later lease"}
+			m := &proto.Released{Claim: o.withBoot(k).message(), Cause: proto.CauseParked, Reason: "this node started it under a later lease"}
 			out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 		case r.epoch != k.epoch || r.token != k.token:
-			o.unheeded(k.task, from, k.epoch, "a question about another lease")
+			o.ignored(k.task, from, k.epoch, "a question about another lease")
 		default:
-			o.follow(r, from, k.gen)
+			o.followHome(r, from, k.gen)
 			if r.home != from {
-				o.unheeded(k.task, from, k.epoch, "a question of who is not its home")
+				o.ignored(k.task, from, k.epoch, "a question of who is not its home")
 				continue
 			}
 			switch r.phase {
 			case proto.LeaseReleased:
-				r.mem.sent = 0
-				o.speak(r)
+				r.mem.sentAt = 0
+				o.resend(r)
 			case proto.LeaseClosed:
-				o.reopen(r)
+				o.answerClosed(r)
 			default:
 				reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
-				o.speak(r)
+				o.resend(r)
 			}
 		}
 	}
@@ -347,54 +347,54 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 	return *out
 }
 
-func (o *Owner) mine(k claim) claim {
+func (o *Owner) atThisBoot(k claim) claim {
 	k.boot = o.boot
 	return k
 }
 
-// once reports whether r was started, and may be once only.
-func once(r *run) bool { return startedOnce(r) && r.mode == proto.AtMostOnce }
+// startedOnce reports whether r was started, and may be once only.
+func startedOnce(r *run) bool { return everStarted(r) && r.mode == proto.AtMostOnce }
 
-// never notes that an epoch will not be started here.
-func (o *Owner) never(from proto.PeerID, k claim, old *run) {
+// neverStart notes that an epoch will not be started here.
+func (o *Owner) neverStart(from proto.PeerID, k claim, old *run) {
 	if old != nil {
-		if once(old) {
+		if startedOnce(old) {
 			return
 		}
 		if old.state == proto.Success {
-			old.claim, old.home, old.giver, old.orphan = o.bound(k), from, from, false
+			old.claim, old.home, old.grantedBy, old.orphan = o.withBoot(k), from, from, false
 			o.release(old, proto.CauseParked, "it succeeded here before, and its home has forgotten", 0)
 			return
 		}
 		o.forget(old)
 	}
-	if old == nil && k.gen <= 1 && k.epoch.Compare(o.marks[from]) <= 0 { // it gave the epoch itself: a copy of its grant is refused anyway
-		m := &proto.Released{Claim: o.bound(k).message(), Cause: proto.CauseUnknown, Reason: "this node does not have the lease"}
+	if old == nil && k.gen <= 1 && k.epoch.Compare(o.watermarks[from]) <= 0 { // it gave the epoch itself: a copy of its grant is refused anyway
+		m := &proto.Released{Claim: o.withBoot(k).message(), Cause: proto.CauseUnknown, Reason: "this node does not have the lease"}
 		o.out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 		return
 	}
-	if o.noted[from] >= maxNoted {
+	if o.unknownLeases[from] >= maxUnknownLeases {
 		return // it asks again, or counts the lease as lost
 	}
-	r := &run{claim: o.bound(k), home: from, giver: from, phase: proto.LeaseReceived}
+	r := &run{claim: o.withBoot(k), home: from, grantedBy: from, phase: proto.LeaseReceived}
 	o.add(r)
 	o.release(r, proto.CauseUnknown, "this node does not have the lease", 0)
 }
 
-// maxNoted is of how many leases that this node never had it notes that for one node
+// maxUnknownLeases is of how many leases that this node never had it notes that for one node
 // that asks: any member can ask about leases that nobody gave.
-const maxNoted = 4096
+const maxUnknownLeases = 4096
 
-// bound is k for the start of this node that it is for.
-func (o *Owner) bound(k claim) claim {
+// withBoot is k for the start of this node that it is for.
+func (o *Owner) withBoot(k claim) claim {
 	if k.boot == (proto.BootID{}) {
 		k.boot = o.boot
 	}
 	return k
 }
 
-// reopen says again what a home wants to know that has lost the answer.
-func (o *Owner) reopen(r *run) {
+// answerClosed says again what a home wants to know that has lost the answer.
+func (o *Owner) answerClosed(r *run) {
 	if r.mem.alive {
 		return // its handler is being stopped, and tells then
 	}

@@ -13,20 +13,20 @@ func msec(n uint64) time.Duration {
 // Tick is called about once a second. It sends again what was not answered, and
 // every scan interval takes back the leases that are over.
 func (h *Home) Tick(now Now) Output {
-	h.step(now)
+	h.beginInput(now)
 	h.resend()
-	if !h.scan.met || now.Mono-h.scan.last.Mono >= h.cfg.Scan || now.Boot-h.scan.last.Boot >= h.cfg.Scan {
+	if !h.scan.seen || now.Mono-h.scan.last.Mono >= h.cfg.Scan || now.Boot-h.scan.last.Boot >= h.cfg.Scan {
 		h.scanAll()
 	}
-	h.sendAsked(false)
-	return h.done()
+	h.sendStatusRequests(false)
+	return h.endInput()
 }
 
 // jumped reports whether the clocks have gone apart since the last scan, or this
 // node stood still: what owners sent meanwhile may not have been read yet.
 func (h *Home) jumped() bool {
 	last := h.scan.last
-	if !h.scan.met || h.cfg.flaw == jumpUnguarded {
+	if !h.scan.seen || h.cfg.mutation == jumpUnguarded {
 		return false
 	}
 	mono, boot := h.now.Mono-last.Mono, h.now.Boot-last.Boot
@@ -37,55 +37,55 @@ func (h *Home) jumped() bool {
 // scanAll looks at every live task.
 func (h *Home) scanAll() {
 	skip := h.jumped()
-	h.scan = guard{last: h.now, met: true}
-	h.markOwners()
+	h.scan = clockGuard{last: h.now, seen: true}
+	h.computeWatermarks()
 	if skip {
 		h.out.Events = append(h.out.Events, Event{Kind: EventSkipped, Peer: h.self, Cause: "the clocks jumped, or the node stood still: no lease is taken back in this round"})
 	}
 	for e := h.live.Front(); e != nil; {
-		c := e.Value.(*cell)
+		ts := e.Value.(*taskState)
 		e = e.Next()
-		h.look(c, skip)
-		if l := c.place.lane; c.sharesLane() && len(l.heads()) > 1 && l.heads()[0] == c {
-			h.settle(c) // others may serve its kind now, or nobody any more
+		h.checkTask(ts, skip)
+		if l := ts.mem.lane; ts.sharesLane() && len(l.heads()) > 1 && l.heads()[0] == ts {
+			h.reschedule(ts) // others may serve its kind now, or nobody any more
 		}
 	}
 	h.forget()
-	h.yieldAll()
+	h.moveOut()
 }
 
-// look decides about one task at a scan.
-func (h *Home) look(c *cell, skip bool) {
-	late := h.now.past(h.cfg.lastWord(c.task.NotAfter))
+// checkTask decides about one task at a scan.
+func (h *Home) checkTask(ts *taskState, skip bool) {
+	late := h.now.past(h.cfg.resultDeadline(ts.task.NotAfter))
 	switch {
-	case c.doubtful() && !c.leased() && !c.permitted() && c.place.queue.here(h.self) && h.now.Mono >= c.place.until:
-		h.end(c, End{State: proto.DeadLetter, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
-	case c.free(), h.cfg.flaw == expiredEarly && !c.leased():
-		if h.now.past(c.task.NotAfter) && !skip {
-			h.end(c, End{State: proto.Expired, Reason: "its time was over before it could start; last: " + c.reason})
+	case ts.mayHaveRun() && !ts.leased() && !ts.permitted() && ts.mem.queue.isHome(h.self) && h.now.Mono >= ts.mem.leaseUntil:
+		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
+	case ts.free(), h.cfg.mutation == expiredEarly && !ts.leased():
+		if h.now.past(ts.task.NotAfter) && !skip {
+			h.end(ts, End{State: proto.Expired, Reason: "its time was over before it could start; last: " + ts.reason})
 		}
 		return
-	case c.leased() && h.now.Mono >= c.place.until:
+	case ts.leased() && h.now.Mono >= ts.mem.leaseUntil:
 		if skip || !h.mayReclaim() {
-			c.place.until = max(c.place.until, h.now.Mono+h.cfg.Scan)
-			h.ask(c)
+			ts.mem.leaseUntil = max(ts.mem.leaseUntil, h.now.Mono+h.cfg.Scan)
+			h.requestStatus(ts)
 			return
 		}
-		h.lapse(c, EventLapsed, "no renewal came")
-	case c.leased():
-		if h.now.Mono+h.cfg.Lease/2 >= c.place.until {
-			h.ask(c)
+		h.lapse(ts, EventLapsed, "no renewal came")
+	case ts.leased():
+		if h.now.Mono+h.cfg.Lease/2 >= ts.mem.leaseUntil {
+			h.requestStatus(ts)
 		}
 		return
 	}
 	switch {
-	case c.state.Terminal():
+	case ts.state.Terminal():
 	case late && !skip:
-		h.outlive(c)
-	case c.permitted():
-		h.silence(c)
-	case c.cancel && !skip:
-		h.end(c, lostCancelled())
+		h.endOutlived(ts)
+	case ts.permitted():
+		h.checkSilent(ts)
+	case ts.cancel && !skip:
+		h.end(ts, lostCancelled())
 	}
 }
 
@@ -93,118 +93,118 @@ func lostCancelled() End {
 	return End{State: proto.Cancelled, Reason: "cancelled; its owner was lost"}
 }
 
-// outlive ends a task whose owner will not say any more what became of it (I3).
-func (h *Home) outlive(c *cell) {
-	if c.task.once() && c.permitted() {
-		h.end(c, End{State: proto.DeadLetter, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"})
+// endOutlived ends a task whose owner will not say any more what became of it (I3).
+func (h *Home) endOutlived(ts *taskState) {
+	if ts.task.atMostOnce() && ts.permitted() {
+		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"})
 		return
 	}
-	h.end(c, End{State: proto.Expired, Reason: "its time is over, and its owner was lost"})
+	h.end(ts, End{State: proto.Expired, Reason: "its time is over, and its owner was lost"})
 }
 
 // lapse takes a lease back. Nothing is written until somebody else is granted the
 // task: until then its owner's word still counts.
-func (h *Home) lapse(c *cell, kind EventKind, cause string) {
-	h.event(kind, c, c.owner, cause)
-	c.place.lapsed = true
+func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
+	h.event(kind, ts, ts.owner, cause)
+	ts.mem.lapsed = true
 	switch {
-	case c.permitted() && h.cfg.flaw != onceReclaimed:
-		if c.place.silent == 0 {
-			c.place.silent = max(h.now.Mono, 1)
+	case ts.permitted() && h.cfg.mutation != onceReclaimed:
+		if ts.mem.silentSince == 0 {
+			ts.mem.silentSince = max(h.now.Mono, 1)
 		}
-		h.ask(c)
-	case c.cancel:
-		h.end(c, lostCancelled())
+		h.requestStatus(ts)
+	case ts.cancel:
+		h.end(ts, lostCancelled())
 		return
-	case c.place.taken && c.abandons+1 >= h.cfg.MaxAbandons:
-		h.end(c, End{State: proto.DeadLetter, Reason: "abandoned too often: its nodes died, or lost it, each time"})
+	case ts.mem.acked && ts.abandons+1 >= h.cfg.MaxAbandons:
+		h.end(ts, End{State: proto.DeadLetter, Reason: "abandoned too often: its nodes died, or lost it, each time"})
 		return
-	case !c.place.taken:
-		h.shun(c.owner, "", h.cfg.Scan) // it did not even answer
+	case !ts.mem.acked:
+		h.backOff(ts.owner, "", h.cfg.Scan) // it did not even answer
 	}
-	h.settle(c)
+	h.reschedule(ts)
 }
 
-// silence asks an owner again that may have started what may be started once only,
+// checkSilent asks an owner again that may have started what may be started once only,
 // and says so when it stays away.
-func (h *Home) silence(c *cell) {
-	h.ask(c)
-	if c.state == proto.Running && c.place.silent > 0 && !h.out.full() && h.now.Mono-c.place.silent >= 4*h.cfg.Lease {
-		c.state = proto.Indeterminate
-		c.reason = "its owner has not been heard of since its lease ran out"
-		h.put(c)
-		h.event(EventIndeterminate, c, c.owner, c.reason)
+func (h *Home) checkSilent(ts *taskState) {
+	h.requestStatus(ts)
+	if ts.state == proto.Running && ts.mem.silentSince > 0 && !h.out.full() && h.now.Mono-ts.mem.silentSince >= 4*h.cfg.Lease {
+		ts.state = proto.Indeterminate
+		ts.reason = "its owner has not been heard of since its lease ran out"
+		h.put(ts)
+		h.event(EventIndeterminate, ts, ts.owner, ts.reason)
 	}
 }
 
-// ask lets the owner of c be asked what it does.
-func (h *Home) ask(c *cell) { h.asking = append(h.asking, c) }
+// requestStatus lets the owner of c be asked what it does.
+func (h *Home) requestStatus(ts *taskState) { h.statusRequests = append(h.statusRequests, ts) }
 
-// sendAsked sends one Status to each owner that is asked.
-func (h *Home) sendAsked(moved bool) {
+// sendStatusRequests sends one Status to each owner that is asked.
+func (h *Home) sendStatusRequests(moved bool) {
 	byOwner := map[proto.PeerID]*proto.Status{}
-	for _, c := range h.asking {
-		if c.released || c.state.Terminal() || h.cells[c.task.ID] != c {
+	for _, ts := range h.statusRequests {
+		if ts.released || ts.state.Terminal() || h.cells[ts.task.ID] != ts {
 			continue
 		}
-		s := byOwner[c.owner]
+		s := byOwner[ts.owner]
 		if s == nil || len(s.Claims) >= proto.MaxGroup {
 			s = &proto.Status{QueueMoved: moved}
-			byOwner[c.owner] = s
-			h.out.send(c.owner, proto.TypeStatus, s)
+			byOwner[ts.owner] = s
+			h.out.send(ts.owner, proto.TypeStatus, s)
 		}
-		c.place.asked = h.now.Mono
-		s.Claims = append(s.Claims, c.claim().message())
+		ts.mem.sentAt = h.now.Mono
+		s.Claims = append(s.Claims, ts.claim().message())
 	}
-	h.asking = h.asking[:0]
+	h.statusRequests = h.statusRequests[:0]
 }
 
 // resend sends grants and wishes to cancel again that were not answered, and
 // handoffs.
 func (h *Home) resend() {
 	for e := h.live.Front(); e != nil; e = e.Next() {
-		c := e.Value.(*cell)
-		if h.now.Mono-c.place.asked < h.cfg.Heartbeat || c.free() {
+		ts := e.Value.(*taskState)
+		if h.now.Mono-ts.mem.sentAt < h.cfg.Heartbeat || ts.free() {
 			continue
 		}
 		switch {
-		case c.cancel && !c.place.lapsed:
-			h.sendCancel(c)
-		case c.leased() && !c.place.taken:
-			h.sendGrant(c)
+		case ts.cancel && !ts.mem.lapsed:
+			h.sendCancel(ts)
+		case ts.leased() && !ts.mem.acked:
+			h.sendGrant(ts)
 		}
 	}
-	h.resendGone()
+	h.resendHandoffs()
 }
 
 // mayReclaim reports whether this home may take leases back (I16).
-func (h *Home) mayReclaim() bool { return h.active || h.cfg.flaw == isolatedReclaims }
+func (h *Home) mayReclaim() bool { return h.active || h.cfg.mutation == isolatedReclaims }
 
 // Dead says that a node is dead, as membership sees it. Its leases are taken back
 // at once: if it lives after all, the epoch fences it. What may have been started
 // once, and may be once only, waits for its lease and its owner's word.
 func (h *Home) Dead(p proto.PeerID, now Now) Output {
-	h.step(now)
+	h.beginInput(now)
 	if !h.mayReclaim() {
 		return h.out
 	}
 	for e := h.live.Front(); e != nil; {
-		c := e.Value.(*cell)
+		ts := e.Value.(*taskState)
 		e = e.Next()
-		if c.leased() && c.owner == p && !c.permitted() {
-			h.lapse(c, EventDead, "its owner is dead")
+		if ts.leased() && ts.owner == p && !ts.permitted() {
+			h.lapse(ts, EventDead, "its owner is dead")
 		}
 	}
-	return h.done()
+	return h.endInput()
 }
 
 // Recover takes one lease back by a person's hand, as Dead does.
 func (h *Home) Recover(id proto.TaskID, now Now) (bool, Output) {
-	h.step(now)
-	c := h.cells[id]
-	if c == nil || !c.leased() || c.permitted() {
+	h.beginInput(now)
+	ts := h.cells[id]
+	if ts == nil || !ts.leased() || ts.permitted() {
 		return false, h.out
 	}
-	h.lapse(c, EventDead, "taken back by hand")
-	return true, h.done()
+	h.lapse(ts, EventDead, "taken back by hand")
+	return true, h.endInput()
 }

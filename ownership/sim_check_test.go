@@ -141,7 +141,7 @@ func (w *world) event(x *simNode, e Event) {
 		// Expired only when it cannot run, or its last word must be over (I3).
 		if t.Task.ID == e.Task && !t.rolled && len(e.Cause) >= 7 && e.Cause[:7] == "EXPIRED" {
 			y := w.s.nodeOf(t.owner)
-			if y != nil && y.up && y.procs[e.Task] != nil && y.owner.runs[e.Task] != nil && y.owner.runs[e.Task].epoch == t.epoch && x.clock().Wall <= w.s.cfg.withDefaults().lastWord(t.NotAfter) {
+			if y != nil && y.up && y.procs[e.Task] != nil && y.owner.runs[e.Task] != nil && y.owner.runs[e.Task].epoch == t.epoch && x.clock().Wall <= w.s.cfg.withDefaults().resultDeadline(t.NotAfter) {
 				w.fail("I3: %v expired while it runs on node %d", e.Task, y.i)
 			}
 		}
@@ -156,22 +156,22 @@ func (w *world) idles(x *simNode) {
 	}
 	h := x.home
 	for _, q := range h.order {
-		if !q.here(h.self) || q.state.GetPaused() || !q.usage.Room(q.limits) {
+		if !q.isHome(h.self) || q.state.GetPaused() || !q.usage.BelowLimit(q.limits) {
 			continue
 		}
-		var first [4]*cell
+		var first [4]*taskState
 		var waits [4]bool
 		for class := range first {
-			first[class] = q.ready[class].firstNotIn(nil)
+			first[class] = q.ready[class].firstExcept(nil)
 			waits[class] = first[class] != nil
 		}
 		class := q.mix.Next(waits)
 		if class < 0 {
 			continue
 		}
-		c := first[class]
-		if !c.doubtful() && h.now.Wall <= c.task.NotAfter && slices.ContainsFunc(h.candidates(q, c), func(d dispatch.Candidate) bool { return d.Peer == h.self }) {
-			w.fail("I16: node %d takes itself for suspect, and does not give %v to itself", x.i, c.task.ID)
+		ts := first[class]
+		if !ts.mayHaveRun() && h.now.Wall <= ts.task.NotAfter && slices.ContainsFunc(h.candidates(q, ts), func(d dispatch.Candidate) bool { return d.Peer == h.self }) {
+			w.fail("I16: node %d takes itself for suspect, and does not give %v to itself", x.i, ts.task.ID)
 		}
 	}
 }
@@ -394,21 +394,21 @@ func (w *world) value(x *simNode, id proto.TaskID) []byte {
 // fenced holds I4: a claim below the newest durable grant changes no record.
 func (x *simNode) fenced(claims []*proto.Claim, input func() Output) {
 	type before struct {
-		c     *cell
+		c     *taskState
 		until time.Duration
 		state proto.TaskState
 	}
 	var old []before
 	for _, m := range claims {
 		k, ok := claimFrom(m)
-		c := x.home.cells[k.task]
-		if ok && c != nil && !x.s.w.tasks[k.task].rolled && k.epoch.Compare(x.s.w.tasks[k.task].epoch) < 0 {
-			old = append(old, before{c, c.place.until, c.state})
+		ts := x.home.cells[k.task]
+		if ok && ts != nil && !x.s.w.tasks[k.task].rolled && k.epoch.Compare(x.s.w.tasks[k.task].epoch) < 0 {
+			old = append(old, before{ts, ts.mem.leaseUntil, ts.state})
 		}
 	}
 	out := input()
 	for _, b := range old {
-		if x.home.cells[b.c.task.ID] == b.c && (b.c.place.until > b.until || b.c.state != b.state) && !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventGranted && e.Task == b.c.task.ID }) {
+		if x.home.cells[b.c.task.ID] == b.c && (b.c.mem.leaseUntil > b.until || b.c.state != b.state) && !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventGranted && e.Task == b.c.task.ID }) {
 			x.s.w.fail("I4: an older claim changed the lease of %v on node %d", b.c.task.ID, x.i)
 		}
 		for _, e := range out.Ends {
@@ -565,7 +565,7 @@ func (w *world) disputed() bool {
 		over, waits := false, false
 		for _, x := range w.s.nodes {
 			over = over || x.clock().Wall > t.NotAfter
-			waits = waits || x.home.cells[id] != nil && x.clock().Wall <= w.s.cfg.lastWord(t.NotAfter)
+			waits = waits || x.home.cells[id] != nil && x.clock().Wall <= w.s.cfg.resultDeadline(t.NotAfter)
 		}
 		if over && waits {
 			return true
@@ -643,14 +643,14 @@ func (w *world) homes(name string) (out string) {
 // where says where a task is, for whoever replays a seed.
 func (w *world) where(id proto.TaskID) (out string) {
 	for _, x := range w.s.nodes {
-		if c := x.home.cells[id]; c != nil {
-			if l := c.place.lane; l != nil {
+		if ts := x.home.cells[id]; ts != nil {
+			if l := ts.mem.lane; l != nil {
 				out += fmt.Sprintf("[lane blocked %v, %d tasks, first %v] ", l.blocked, len(l.tasks), l.tasks[0].task.ID)
 			}
-			out += fmt.Sprintf("[cell at %d: %v epoch %v gen %d owner %d released %v lapsed %v taken %v cancel %v ready %v] ", x.i, c.state.Name(), c.epoch, c.gen, c.owner[0]-1, c.released, c.place.lapsed, c.place.taken, c.cancel, c.place.ready != nil)
+			out += fmt.Sprintf("[cell at %d: %v epoch %v gen %d owner %d released %v lapsed %v taken %v cancel %v ready %v] ", x.i, ts.state.Name(), ts.epoch, ts.gen, ts.owner[0]-1, ts.released, ts.mem.lapsed, ts.mem.acked, ts.cancel, ts.mem.ready != nil)
 		}
-		if g := x.home.moved[id]; g != nil {
-			out += fmt.Sprintf("[moved at %d to %d gen %d open %v] ", x.i, int(g.home[0])-1, g.gen, g.lease != nil)
+		if entry := x.home.moved[id]; entry != nil {
+			out += fmt.Sprintf("[moved at %d to %d gen %d open %v] ", x.i, int(entry.home[0])-1, entry.gen, entry.lease != nil)
 		}
 		if e := x.home.ended[id]; e != nil {
 			out += fmt.Sprintf("[ended at %d] ", x.i)

@@ -36,7 +36,7 @@ func (d simDeeds) Verify(s *proto.Signed) (Deed, error) {
 	return x, nil
 }
 
-func (d simDeeds) Recall(s *proto.Signed) (Deed, error) { return d.Verify(s) }
+func (d simDeeds) ReadVerified(s *proto.Signed) (Deed, error) { return d.Verify(s) }
 
 // usurper has a node that is neither admin nor home claim a queue, or hand over a
 // task of it that it never had, with all that it can make up.
@@ -44,7 +44,7 @@ func (s *sim) usurper() {
 	liar, x := s.nodes[len(s.nodes)-1], s.nodes[s.rng.IntN(len(s.nodes)-1)]
 	name := simQueues[s.rng.IntN(len(simQueues))]
 	q := x.home.queues[name]
-	if !x.up || x.paused || q == nil || q.state == nil || q.had(liar.peer) {
+	if !x.up || x.paused || q == nil || q.state == nil || q.wasHome(liar.peer) {
 		return
 	}
 	s.w.sometimes("usurper")
@@ -76,20 +76,20 @@ func (s *sim) usurper() {
 	} else {
 		x.receive(liar.peer, Send{Type: proto.TypeHandoff, Body: &proto.Handoff{Queue: m}})
 	}
-	if x.home.queues[name].had(liar.peer) {
+	if x.home.queues[name].wasHome(liar.peer) {
 		s.w.fail("usurper: node %d believes that node %d is the home of %s", x.i, liar.i, name)
 	}
 	for e := x.home.live.Front(); e != nil; e = e.Next() {
-		c := e.Value.(*cell)
-		if c.task.Queue != name || s.w.tasks[c.task.ID].Sent == liar.peer {
+		ts := e.Value.(*taskState)
+		if ts.task.Queue != name || s.w.tasks[ts.task.ID].Sent == liar.peer {
 			continue
 		}
-		l := copyLease(c.record())
+		l := copyLease(ts.record())
 		l.Generation += 5
 		l.State, l.Owner = proto.Accepted, slices.Clone(liar.peer[:])
 		x.receive(liar.peer, Send{Type: proto.TypeHandoff, Body: &proto.Handoff{Lease: l}})
-		if x.home.cells[c.task.ID] != c {
-			s.w.fail("usurper: node %d handed %v to node %d, and never had it", liar.i, c.task.ID, x.i)
+		if x.home.cells[ts.task.ID] != ts {
+			s.w.fail("usurper: node %d handed %v to node %d, and never had it", liar.i, ts.task.ID, x.i)
 		}
 		return
 	}

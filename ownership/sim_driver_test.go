@@ -48,7 +48,7 @@ func (x *simNode) receive(from proto.PeerID, m Send) {
 			return out
 		})
 	case *proto.Ruling:
-		if o.ruled(from, b) != nil {
+		if o.runForRuling(from, b) != nil {
 			x.s.w.answered(x, from, b)
 		}
 		x.apply(o.OnResultAnswer(from, b, now))
@@ -78,7 +78,7 @@ func (x *simNode) handoff(from proto.PeerID, b *proto.Handoff) {
 	had := x.home.cells[t.ID]
 	out := x.home.OnHandoff(from, b, t, x.clock())
 	x.apply(out, func(batch *simBatch) {
-		if c := x.home.cells[t.ID]; b.Lease != nil && c != nil && c != had {
+		if ts := x.home.cells[t.ID]; b.Lease != nil && ts != nil && ts != had {
 			batch.tasks = append(batch.tasks, simRecord{t.ID, 'h'})
 		}
 	})

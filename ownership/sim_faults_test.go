@@ -17,8 +17,8 @@ const (
 )
 
 // simulate runs one seed.
-func simulate(seed uint64, f flaw) *world {
-	s := newSim(seed, f)
+func simulate(seed uint64, mut mutation) *world {
+	s := newSim(seed, mut)
 	s.faults = true
 	for i := range simTasks {
 		s.at(s.between(0, simFaults), func() { s.submit(i) })
@@ -335,35 +335,35 @@ func (s *sim) impostor() {
 			continue
 		}
 		if e := x.home.ends.Back(); e != nil && s.chance(4) { // another result for what has ended
-			old := e.Value.(*ended)
+			old := e.Value.(*endedTask)
 			out := &proto.Outcome{State: proto.Success, BodyDigest: []byte("forgery"), BootId: make([]byte, 16), LeaseToken: make([]byte, 16), EpochBoot: old.epoch.Boot, EpochCounter: old.epoch.Counter}
 			x.receive(old.owner, Send{Type: proto.TypeResult, Task: old.task, Body: out})
 			return
 		}
 		for e := x.home.live.Front(); e != nil; e = e.Next() {
-			c := e.Value.(*cell)
-			if c.epoch == (proto.Seq{}) {
+			ts := e.Value.(*taskState)
+			if ts.epoch == (proto.Seq{}) {
 				continue
 			}
-			k, from := c.claim(), c.owner
+			k, from := ts.claim(), ts.owner
 			if k.boot == (proto.BootID{}) {
 				k.boot[0] = 1
 			}
 			switch s.rng.IntN(4) {
 			case 0:
 				from = s.nodes[(int(from[0])+s.rng.IntN(5))%len(s.nodes)].peer
-				if from == c.owner {
+				if from == ts.owner {
 					continue
 				}
 			case 1:
 				k.token[3]++
 			case 2:
-				if c.boot == (proto.BootID{}) {
+				if ts.boot == (proto.BootID{}) {
 					continue
 				}
 				k.boot[3]++
 			case 3:
-				k.epoch = before(k.epoch)
+				k.epoch = precedingEpoch(k.epoch)
 			}
 			s.w.sometimes("impostor")
 			m := k.message()

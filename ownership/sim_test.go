@@ -18,7 +18,7 @@ import (
 // A sim is one run.
 type sim struct {
 	rng    *rand.Rand
-	flaw   flaw
+	flaw   mutation
 	now    time.Duration // true time
 	events simEvents
 	seq    int64
@@ -177,11 +177,11 @@ func (s *sim) nodeOf(p proto.PeerID) *simNode {
 	return nil
 }
 
-func newSim(seed uint64, f flaw) *sim {
-	s := &sim{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), flaw: f}
+func newSim(seed uint64, mut mutation) *sim {
+	s := &sim{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), flaw: mut}
 	s.cfg = Config{
 		Lease: 8 * time.Second, Heartbeat: 2 * time.Second, Scan: 3 * time.Second, Margin: time.Second, MaxBackoff: 5 * time.Second,
-		RunLimit: 30 * time.Second, Skew: 20 * time.Second, StallAfter: 6 * time.Second, HandoffWindow: 4, Linger: 60 * time.Second, flaw: f,
+		RunLimit: 30 * time.Second, Skew: 20 * time.Second, StallAfter: 6 * time.Second, HandoffWindow: 4, MessageLifetime: 60 * time.Second, mutation: mut,
 	}
 	s.cfg.Random = func(b []byte) {
 		for i := range b {
@@ -424,11 +424,11 @@ func (x *simNode) apply(out Output, more ...func(*simBatch)) {
 	s := x.s
 	for _, e := range out.Events {
 		s.w.event(x, e)
-		if c := x.home.cells[e.Task]; e.Kind == EventGranted && c != nil {
-			b.grants = append(b.grants, simGrant{e.Task, c.epoch, c.owner, c.token, s.now})
+		if ts := x.home.cells[e.Task]; e.Kind == EventGranted && ts != nil {
+			b.grants = append(b.grants, simGrant{e.Task, ts.epoch, ts.owner, ts.token, s.now})
 		}
 	}
-	for _, id := range out.Gone {
+	for _, id := range out.HandedOff {
 		b.tasks = append(b.tasks, simRecord{id, 'd'})
 	}
 	switch s.flaw {

@@ -45,7 +45,7 @@ func TestRecordsOfAStandbyAreKept(t *testing.T) {
 	}
 	same("after a start", again.Queue("far"))
 
-	far := NewHome(vFar, 7, Config{Deeds: simDeeds{newSim(1, sound).nodes[1]}})
+	far := NewHome(vFar, 7, Config{Deeds: simDeeds{newSim(1, noMutation).nodes[1]}})
 	if _, err := far.Load(queueKey("far"), val); err != nil {
 		t.Fatal(err)
 	}
@@ -121,12 +121,12 @@ func TestRecordsOfAStandbyLieAside(t *testing.T) {
 	if err := v.store.Apply(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(v.store, v.room.with, v.room.cfg)
+	d, err := Open(v.store, v.room.parts, v.room.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.home.cells) != 0 || len(r.owner.runs) != 1 {
-		t.Errorf("%d cells and %d leases, want those of the node alone", len(r.home.cells), len(r.owner.runs))
+	if len(d.home.cells) != 0 || len(d.owner.runs) != 1 {
+		t.Errorf("%d cells and %d leases, want those of the node alone", len(d.home.cells), len(d.owner.runs))
 	}
 	for _, k := range [][]byte{key, append(slices.Clone(key), taskKey(keyLease, vGiven)...)} {
 		if _, err := v.store.Get(store.Leases, k); err != nil {

@@ -87,8 +87,8 @@ func TestTheStuckOneIsFound(t *testing.T) {
 	if stall := (Config{}).withDefaults().StallAfter; found < stall || found > stall+2*step || events != 1 {
 		t.Errorf("the stuck one was found after %v, with %d events; want %v", found, events, stall)
 	}
-	for id, c := range h.cells {
-		if lost := c.place.lapsed || c.abandons > 0; lost != (id == stuck) {
+	for id, ts := range h.cells {
+		if lost := ts.mem.lapsed || ts.abandons > 0; lost != (id == stuck) {
 			t.Errorf("%s: its home took the lease back: %v", id, lost)
 		}
 	}

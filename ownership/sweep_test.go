@@ -25,7 +25,7 @@ func TestOwnerForgetsAsFastAsItEnds(t *testing.T) {
 	if len(o.runs) != tasks {
 		t.Fatalf("%d leases are kept, want %d", len(o.runs), tasks)
 	}
-	o.settle(homePeer, proto.Seq{Boot: 1, Counter: tasks})
+	o.raiseWatermark(homePeer, proto.Seq{Boot: 1, Counter: tasks})
 	for range 2 {
 		now.Wall, now.Mono, now.Boot = now.Wall+1000, now.Mono+time.Second, now.Boot+time.Second
 		o.Tick(now)

@@ -174,8 +174,8 @@ func TestASwitchUnderLoadLosesNothing(t *testing.T) {
 				owned[waiting[0]] = p
 				waiting = waiting[1:]
 				u.Add(p, "build", 1)
-				if u.On(p) > 2 || u.All() > 6 {
-					t.Fatalf("%d on one node, %d in all", u.On(p), u.All())
+				if u.OwnedBy(p) > 2 || u.All() > 6 {
+					t.Fatalf("%d on one node, %d in all", u.OwnedBy(p), u.All())
 				}
 			}
 			if len(waiting)+len(owned)+len(done) != total {
@@ -192,7 +192,7 @@ func TestMix(t *testing.T) {
 	all := [4]bool{true, true, true, true}
 	for range 1200 {
 		c := m.Next(all)
-		m.Took(c, all)
+		m.Granted(c, all)
 		got[c]++
 	}
 	if want := [4]int{1080, 80, 30, 10}; got != want {
@@ -209,7 +209,7 @@ func TestMix(t *testing.T) {
 				if got := m.Next(only); got != c {
 					t.Fatalf("class %d, want %d", got, c)
 				}
-				m.Took(c, only)
+				m.Granted(c, only)
 			}
 		})
 	}

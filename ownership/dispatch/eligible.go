@@ -78,11 +78,11 @@ func bump[K comparable](m map[K]int, k K, n int) {
 // All returns how many tasks are owned.
 func (u *Usage) All() int { return u.all }
 
-// On returns how many of them p owns.
-func (u *Usage) On(p proto.PeerID) int { return u.node[p] }
+// OwnedBy returns how many of them p owns.
+func (u *Usage) OwnedBy(p proto.PeerID) int { return u.node[p] }
 
-// Room reports whether the queue's own limit lets any task be granted.
-func (u *Usage) Room(l Limits) bool { return l.Queue <= 0 || u.all < l.Queue }
+// BelowLimit reports whether the queue's own limit lets any task be granted.
+func (u *Usage) BelowLimit(l Limits) bool { return l.Queue <= 0 || u.all < l.Queue }
 
 // A Candidate is a member that may be given the task.
 type Candidate struct {
@@ -95,7 +95,7 @@ type Candidate struct {
 // preferred labels alone if there are any. It appends to dst.
 func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) []Candidate {
 	k := l.Kinds[t.Kind]
-	if !u.Room(l) || k.Queue > 0 && u.kind[t.Kind] >= k.Queue {
+	if !u.BelowLimit(l) || k.Queue > 0 && u.kind[t.Kind] >= k.Queue {
 		return dst
 	}
 	from, preferred := len(dst), 0

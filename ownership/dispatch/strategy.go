@@ -112,7 +112,7 @@ type Mix struct {
 }
 
 // Next returns the class to grant from, 0 critical to 3 low; waits says which have
-// something. It returns -1 when none has. Nothing changes until [Mix.Took].
+// something. It returns -1 when none has. Nothing changes until [Mix.Granted].
 func (m *Mix) Next(waits [4]bool) int {
 	others := waits[1] || waits[2] || waits[3]
 	switch {
@@ -132,8 +132,8 @@ func (m *Mix) Next(waits [4]bool) int {
 
 var mixWeights = [4]int{0, 8, 3, 1}
 
-// Took says that a task of the class was granted, while waits waited.
-func (m *Mix) Took(class int, waits [4]bool) {
+// Granted says that a task of the class was granted, while waits waited.
+func (m *Mix) Granted(class int, waits [4]bool) {
 	if class == 0 {
 		m.run = min(m.run+1, 9)
 		return

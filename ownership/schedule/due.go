@@ -26,9 +26,9 @@ const (
 
 // Due returns the times after mark and up to now that a task is to be made for, oldest
 // first, and how many are left out: missed ones, as m says and limit bounds.
-func (p Plan) Due(mark, now time.Time, m Missed, limit int) (fire []time.Time, left int) {
-	if back := now.Add(-Horizon); mark.Before(back) {
-		mark = back
+func (p Plan) Due(after, now time.Time, m Missed, limit int) (fire []time.Time, skipped int) {
+	if back := now.Add(-Horizon); after.Before(back) {
+		after = back
 	}
 	keep := 0
 	switch m {
@@ -38,19 +38,19 @@ func (p Plan) Due(mark, now time.Time, m Missed, limit int) (fire []time.Time, l
 		keep = min(max(limit, 1), MaxCap)
 	}
 	var missed []time.Time
-	for t := p.Next(mark); !t.IsZero() && !t.After(now); t = p.Next(t) {
+	for t := p.Next(after); !t.IsZero() && !t.After(now); t = p.Next(t) {
 		if now.Sub(t) <= Late {
 			fire = append(fire, t)
 			continue
 		}
 		missed = append(missed, t)
 		if len(missed) > keep+1024 {
-			left += len(missed) - keep
+			skipped += len(missed) - keep
 			missed = slices.Clone(missed[len(missed)-keep:])
 		}
 	}
 	if n := len(missed) - keep; n > 0 {
-		left, missed = left+n, missed[n:]
+		skipped, missed = skipped+n, missed[n:]
 	}
-	return append(missed, fire...), left
+	return append(missed, fire...), skipped
 }

@@ -63,7 +63,7 @@ func (p Plan) Next(t time.Time) time.Time {
 		if wall = p.spec.Next(wall); wall.IsZero() {
 			return time.Time{}
 		}
-		if at := p.moment(wall); at.After(t) {
+		if at := p.instant(wall); at.After(t) {
 			return at
 		}
 	}
@@ -75,9 +75,9 @@ func (p Plan) wall(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
-// moment is when the clock on the wall shows this for the first time, or jumps over
+// instant is when the clock on the wall shows this for the first time, or jumps over
 // it.
-func (p Plan) moment(wall time.Time) time.Time {
+func (p Plan) instant(wall time.Time) time.Time {
 	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), 0, 0, p.zone)
 	begin, end := at.ZoneBounds()
 	switch shown := p.wall(at); {

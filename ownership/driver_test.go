@@ -43,7 +43,7 @@ type roomNode struct {
 	work   time.Duration
 	size   int // that the result has more
 	policy Policy
-	room   *Room
+	room   *Driver
 	stop   context.CancelFunc
 	done   chan error
 	runs   sync.WaitGroup
@@ -94,17 +94,17 @@ func (n *roomNode) start() {
 	n.store = s
 	cfg := Settings{
 		Config: Config{Random: func(b []byte) { rand.Read(b) }}, Self: roomPeer(n.place), Boot: n.life, BootID: proto.BootID{byte(n.place), byte(n.life)}, Clock: clock.Runtime(), Fail: n.fail,
-		Offend: func(proto.PeerID, error) { n.blamed.Add(1) },
+		OnMisbehavior: func(proto.PeerID, error) { n.blamed.Add(1) },
 	}
-	n.room, err = Open(s, Parts{Network: n, Custody: n, Runner: n, Asker: n, Seals: n, Mover: roomMover{}, Bodies: n}, cfg)
+	n.room, err = Open(s, Parts{Network: n, Custody: n, Runner: n, Prober: n, Sealer: n, Mover: roomMover{}, Bodies: n}, cfg)
 	if err != nil {
 		n.w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	n.stop, n.done = cancel, make(chan error, 1)
-	room, done := n.room, n.done
+	driver, done := n.room, n.done
 	n.dead.Store(false) // from now on others see the new room
-	go func() { done <- room.Run(ctx) }()
+	go func() { done <- driver.Run(ctx) }()
 }
 
 // crash ends the node as a power cut does.
@@ -201,7 +201,7 @@ func (n *roomNode) End(ctx context.Context, e End, o *proto.Outcome, also func(*
 	return err
 }
 
-func (n *roomNode) Seal(_ proto.PeerID, all []Sealing) (sealed []*proto.Envelope, err error) {
+func (n *roomNode) Seal(_ proto.PeerID, all []SealRequest) (sealed []*proto.Envelope, err error) {
 	for _, x := range all {
 		b, err := proto.Encode(nil, x.Outcome)
 		if err != nil {
@@ -224,16 +224,16 @@ func (n *roomNode) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
 func (n *roomNode) Check(proto.PeerID, *proto.Grant) proto.Code { return 0 }
 
 func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
-	id, room, life := proto.TaskID(g.GetClaim().GetTask()), n.room, n.life
+	id, driver, life := proto.TaskID(g.GetClaim().GetTask()), n.room, n.life
 	stop := make(chan struct{})
 	n.w.mu.Lock()
 	n.stops[id] = stop
 	n.w.mu.Unlock()
 	n.runs.Go(func() {
-		if !n.fetch(room, id, stop) {
+		if !n.fetch(driver, id, stop) {
 			return
 		}
-		if _, ok := room.Ready(context.Background(), id, n.policy); !ok {
+		if _, ok := driver.Ready(context.Background(), id, n.policy); !ok {
 			return
 		}
 		n.w.mu.Lock()
@@ -242,7 +242,7 @@ func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
 		select {
 		case <-time.After(n.work):
 		case <-stop:
-			_ = room.Fail(context.Background(), id, &proto.Released{Cause: proto.CauseStopped, Reason: "told to"})
+			_ = driver.Fail(context.Background(), id, &proto.Released{Cause: proto.CauseStopped, Reason: "told to"})
 			return
 		}
 		body := append(fmt.Appendf(nil, "by %d in life %d", n.place, life), make([]byte, max(n.size-64, 0))...)
@@ -251,20 +251,20 @@ func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
 		if n.w.bodies.large {
 			o.BodyKey = sum[:]
 		}
-		_ = room.Finish(context.Background(), id, o)
+		_ = driver.Finish(context.Background(), id, o)
 	})
 }
 
 // Probe says what the handler remembers: half of the tasks are done.
 func (n *roomNode) Probe(_ proto.PeerID, g *proto.Grant) {
-	id, room := proto.TaskID(g.GetClaim().GetTask()), n.room
+	id, driver := proto.TaskID(g.GetClaim().GetTask()), n.room
 	if string(g.GetEnvelope().GetHeader()) != string(id[:]) || len(g.GetEnvelope().GetBody()) != roomBody {
 		n.w.t.Errorf("the handler is asked about %s with another task", id)
 	}
 	n.runs.Go(func() {
 		body := []byte("asked")
 		sum := sha256.Sum256(body)
-		_ = room.Probed(context.Background(), id, wasDone(id), false, &proto.Outcome{State: proto.Success, Body: body, BodyDigest: sum[:]})
+		_ = driver.Probed(context.Background(), id, wasDone(id), false, &proto.Outcome{State: proto.Success, Body: body, BodyDigest: sum[:]})
 	})
 }
 
@@ -452,7 +452,7 @@ func (roomMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return Task
 func (roomMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 	return nil, nil, proto.ErrMalformed
 }
-func (roomMover) Gone([]proto.TaskID, proto.PeerID) {}
+func (roomMover) HandedOff([]proto.TaskID, proto.PeerID) {}
 
 // A handler that can tell is asked about what ran when its node died: what is done
 // ends with that, and is not run again; the rest is (I7).

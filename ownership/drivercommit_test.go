@@ -69,8 +69,8 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		}
 	}
 	leased := func(h *Home) (n int) {
-		for _, c := range h.cells {
-			if c.leased() {
+		for _, ts := range h.cells {
+			if ts.leased() {
 				n++
 			}
 		}
@@ -88,8 +88,8 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		}
 		drive(t, h, out, 0, func() bool { return len(h.cells) == 0 })
 		taken := new(proto.HandedOff)
-		for id, g := range h.moved {
-			taken.Moved = append(taken.Moved, &proto.Moved{Task: slices.Clone(id[:]), Generation: g.gen})
+		for id, entry := range h.moved {
+			taken.Moved = append(taken.Moved, &proto.Moved{Task: slices.Clone(id[:]), Generation: entry.gen})
 		}
 		h.OnHandedOff(otherPeer, taken, begin)
 		drive(t, h, Output{}, 24*time.Hour, func() bool { return len(h.moved) == 0 })
@@ -99,13 +99,13 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		for at := time.Duration(0); leased(h) < many; at += time.Second {
 			h.SetNode(giant, after(at))
 		}
-		for _, c := range h.cells {
-			k := claimOf(c)
+		for _, ts := range h.cells {
+			k := claimOf(ts)
 			h.OnStart(ownerPeer, &proto.Start{Claims: []*proto.Claim{k}}, after(time.Minute))
 		}
 		open := func() (n int) {
-			for _, c := range h.cells {
-				if c.state != proto.Indeterminate {
+			for _, ts := range h.cells {
+				if ts.state != proto.Indeterminate {
 					n++
 				}
 			}
@@ -163,7 +163,7 @@ func TestManyEndsAtOnce(t *testing.T) {
 		defer w.close()
 		n, many := w.rooms[0], 5000
 		c := &slowCustody{roomNode: n}
-		n.room.with.Custody = c
+		n.room.parts.Custody = c
 		ctx := t.Context()
 		if err := n.room.SetQueue(ctx, "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
 			t.Fatal(err)
@@ -175,8 +175,8 @@ func TestManyEndsAtOnce(t *testing.T) {
 		if got := c.ends.Load(); got != int64(many) {
 			t.Errorf("%d of %d tasks ended", got, many)
 		}
-		if got := c.most.Load(); got > maxHands {
-			t.Errorf("%d ends were written at the same time, want at most %d", got, maxHands)
+		if got := c.most.Load(); got > maxParallelBatches {
+			t.Errorf("%d ends were written at the same time, want at most %d", got, maxParallelBatches)
 		}
 	})
 }
@@ -223,24 +223,24 @@ func TestTasksThatEndAsTheyCome(t *testing.T) {
 				self := roomPeer(1)
 				given.Home, given.Generation = self[:], 2
 				given.Deeds = append(given.Deeds, lie("q", roomPeer(0), Deed{Generation: 2, From: roomPeer(0), To: self}))
-				if err := n.room.ask(t.Context(), func() { _, o := n.room.home.Learn(given, n.room.now()); n.room.add(o) }); err != nil {
+				if err := n.room.do(t.Context(), func() { _, o := n.room.home.Learn(given, n.room.now()); n.room.merge(o) }); err != nil {
 					t.Fatal(err)
 				}
 				mover := &takingMover{roomNode: n}
-				n.room.with.Mover, n.room.with.Custody = mover, mover
+				n.room.parts.Mover, n.room.parts.Custody = mover, mover
 				task := Task{ID: roomTask(1), Sent: roomPeer(0), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
 				k := claim{task: task.ID, epoch: proto.Seq{Boot: 1, Counter: 1}, token: Token{1}, boot: proto.BootID{9}, gen: 2}
-				c := &cell{task: task, state: proto.Pending, gen: 2}
+				ts := &taskState{task: task, state: proto.Pending, gen: 2}
 				if how == "cancelled on its way" {
-					c.cancel = true
+					ts.cancel = true
 				} else {
-					c.state, c.epoch, c.owner, c.token, c.boot = proto.Running, k.epoch, roomPeer(0), k.token, k.boot
+					ts.state, ts.epoch, ts.owner, ts.token, ts.boot = proto.Running, k.epoch, roomPeer(0), k.token, k.boot
 				}
 				mover.task = task
-				if err := n.room.ask(t.Context(), func() {
-					n.room.handoff(roomPeer(0), &proto.Handoff{Lease: c.record()}, task)
-					if !c.cancel {
-						n.room.result(roomPeer(0), Unsealed{Task: task.ID, Outcome: &proto.Outcome{
+				if err := n.room.do(t.Context(), func() {
+					n.room.handleHandoff(roomPeer(0), &proto.Handoff{Lease: ts.record()}, task)
+					if !ts.cancel {
+						n.room.handleResult(roomPeer(0), Unsealed{Task: task.ID, Outcome: &proto.Outcome{
 							State: proto.Success, BootId: k.boot[:], LeaseToken: k.token[:], EpochBoot: k.epoch.Boot, EpochCounter: k.epoch.Counter,
 						}})
 					}
@@ -263,7 +263,7 @@ type takingMover struct {
 }
 
 func (m *takingMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return m.task, nil }
-func (m *takingMover) Gone([]proto.TaskID, proto.PeerID)                {}
+func (m *takingMover) HandedOff([]proto.TaskID, proto.PeerID)           {}
 func (m *takingMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 	into := func(b *store.Batch) {
 		cells := b.Len()

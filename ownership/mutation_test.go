@@ -5,17 +5,17 @@ import (
 	"testing"
 )
 
-// mutantSeeds is how many seeds may pass before a rule that is left out is missed,
+// mutationSeeds is how many seeds may pass before a rule that is left out is missed,
 // where a hundred are not enough.
-var mutantSeeds = map[flaw]uint64{expiredEarly: 500, cancelLost: 500, cancelForgotten: 500, adoptStarts: 500, abandonSpends: 500}
+var mutationSeeds = map[mutation]uint64{expiredEarly: 500, cancelLost: 500, cancelForgotten: 500, adoptStarts: 500, abandonSpends: 500}
 
 // TestEveryRuleIsMissed leaves out one rule of the core, or of its driver, at a time:
 // the simulator must see it.
 func TestEveryRuleIsMissed(t *testing.T) {
-	for f := epochUnchecked; f < flaws; f++ {
-		t.Run(f.String(), func(t *testing.T) {
+	for mut := epochUnchecked; mut < mutationCount; mut++ {
+		t.Run(mut.String(), func(t *testing.T) {
 			t.Parallel()
-			limit := mutantSeeds[f]
+			limit := mutationSeeds[mut]
 			if limit == 0 {
 				limit = 100
 			}
@@ -23,7 +23,7 @@ func TestEveryRuleIsMissed(t *testing.T) {
 				limit *= 10
 			}
 			for seed := range limit {
-				if w := simulate(1_000_000+seed, f); w.failed != "" {
+				if w := simulate(1_000_000+seed, mut); w.failed != "" {
 					t.Logf("missed at seed %d: %.160s", seed, w.failed)
 					return
 				}

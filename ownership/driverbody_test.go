@@ -43,7 +43,7 @@ func (b *roomBodies) wanted(set int) int {
 	return b.fetch
 }
 
-func (n *roomNode) Lend(id proto.TaskID, _ proto.PeerID) {
+func (n *roomNode) Offer(id proto.TaskID, _ proto.PeerID) {
 	b := &n.w.bodies
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +53,7 @@ func (n *roomNode) Lend(id proto.TaskID, _ proto.PeerID) {
 	b.lent[id]++
 }
 
-func (n *roomNode) Carry(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
+func (n *roomNode) SendBodyFirst(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
 	after()
 }
 
@@ -68,15 +68,15 @@ func (n *roomNode) Forget(id proto.TaskID, _ *proto.Outcome) {
 }
 
 // fetch waits for the body of a task; false: it came not.
-func (n *roomNode) fetch(room *Room, id proto.TaskID, stop chan struct{}) bool {
+func (n *roomNode) fetch(driver *Driver, id proto.TaskID, stop chan struct{}) bool {
 	b := &n.w.bodies
 	if b.wanted(0) == 0 {
 		return true
 	}
-	room.Fetch(id, true)
+	driver.Fetch(id, true)
 	for {
 		if want := b.wanted(0); want > 0 && b.asked(id) >= want {
-			room.Fetch(id, false)
+			driver.Fetch(id, false)
 			return true
 		}
 		select {
@@ -213,7 +213,7 @@ func TestBodyIsLentToTheOwnerAlone(t *testing.T) {
 			k.Fetch = true
 			tt.change(k)
 			v.good(tt.from, &proto.Renew{Number: 1, Claims: []*proto.Claim{k}})
-			if len(v.lent) != tt.lent || tt.lent == 1 && v.lent[0] != (Lend{vTask, vOwner}) {
+			if len(v.lent) != tt.lent || tt.lent == 1 && v.lent[0] != (BodyOffer{vTask, vOwner}) {
 				t.Errorf("lent %v, want %d of %s to its owner", v.lent, tt.lent, vTask)
 			}
 		})

@@ -27,17 +27,17 @@ type Token [16]byte
 // ends call for. Everything else happens once that batch, and those of all earlier
 // outputs, are durable.
 type Output struct {
-	Writes  []Write
-	Ends    []End
-	Sends   []Send
-	Orphans []Orphan
-	Events  []Event
-	Waits   []proto.TaskID // leases that are on disk and wait for a slot: [Owner.Ready]
-	Starts  []Start        // handlers to start
-	Stops   []Stop         // handlers to stop; their end is told to the [Owner] as ever
-	Gone    []proto.TaskID // whose records their new homes have: they may be deleted here
-	Probes  []proto.TaskID // ask the handler whether its effect has happened: [Owner.Probed]
-	Lends   []Lend         // bodies that owners wait for
+	Writes     []Write
+	Ends       []End
+	Sends      []Send
+	Orphans    []Orphan
+	Events     []Event
+	Waits      []proto.TaskID // leases that are on disk and wait for a slot: [Owner.Ready]
+	Starts     []Start        // handlers to start
+	Stops      []Stop         // handlers to stop; their end is told to the [Owner] as ever
+	HandedOff  []proto.TaskID // whose records their new homes have: they may be deleted here
+	Probes     []proto.TaskID // ask the handler whether its effect has happened: [Owner.Probed]
+	BodyOffers []BodyOffer    // bodies that owners wait for
 
 	bytes int // of the writes
 }
@@ -51,7 +51,7 @@ func (o *Output) full() bool { return o.bytes >= maxOutput }
 
 // Empty reports whether nothing is asked for.
 func (o *Output) Empty() bool {
-	return len(o.Writes)+len(o.Ends)+len(o.Sends)+len(o.Orphans)+len(o.Events)+len(o.Waits)+len(o.Starts)+len(o.Stops)+len(o.Gone)+len(o.Probes)+len(o.Lends) == 0
+	return len(o.Writes)+len(o.Ends)+len(o.Sends)+len(o.Orphans)+len(o.Events)+len(o.Waits)+len(o.Starts)+len(o.Stops)+len(o.HandedOff)+len(o.Probes)+len(o.BodyOffers) == 0
 }
 
 // A Write puts a record into the bucket of leases, or deletes it when Val is nil.
@@ -98,8 +98,8 @@ type Orphan struct {
 	Digest []byte
 }
 
-// A Lend tells to offer the body of a task to its owner, which waits for it.
-type Lend struct {
+// A BodyOffer tells to offer the body of a task to its owner, which waits for it.
+type BodyOffer struct {
 	Task  proto.TaskID
 	Owner proto.PeerID
 }
@@ -160,7 +160,7 @@ const (
 	EventHomeMoved // the owner speaks to another home from now on
 	EventForged    // alarm: a member said what it has no right to say
 	EventNotTaken  // alarm: the new home refuses a task that is handed over; it is sent again
-	EventUnheeded  // what came changes nothing: a late copy, or no word of who may say it; counted alone
+	EventIgnored   // what came changes nothing: a late copy, or no word of who may say it; counted alone
 )
 
 var eventNames = [...]string{
@@ -170,7 +170,7 @@ var eventNames = [...]string{
 	EventMovedIn: "moved_in", EventSeized: "seized", EventYielded: "yielded", EventBlocked: "lane_blocked",
 	EventSkipped: "reclaim_skipped", EventAdopted: "adopted", EventStarted: "started", EventLost: "lease_lost",
 	EventStalled: "stalled", EventRefused: "old_grant_refused", EventCrashed: "crashed", EventHomeMoved: "home_moved",
-	EventForged: "forged", EventNotTaken: "handoff_refused", EventUnheeded: "unheeded",
+	EventForged: "forged", EventNotTaken: "handoff_refused", EventIgnored: "unheeded",
 }
 
 // String names the kind as people and the API read it.
@@ -183,14 +183,14 @@ func (k EventKind) String() string {
 
 // Prefixes of the keys in the bucket of leases.
 const (
-	keyLease = 't' // + task id: the cell of a task, here or ended here
-	keyMoved = 'v' // + task id: where its cell went
-	keyOwner = 'o' // + task id: a lease of this node
-	keyQueue = 'q' // + name
-	keyBlock = 'b' // + SHA-256 of queue, zero, origin, ordering key
-	keyMark  = 'h' // + PeerID of this node: the boot number of its epochs
-	keyMade  = 'd' // + name: the deed by which this node, an admin, has signed that a queue is made
-	keyPast  = 's' // + PeerID of a home: the epochs that it will not send again
+	keyLease     = 't' // + task id: the cell of a task, here or ended here
+	keyMoved     = 'v' // + task id: where its cell went
+	keyOwner     = 'o' // + task id: a lease of this node
+	keyQueue     = 'q' // + name
+	keyBlock     = 'b' // + SHA-256 of queue, zero, origin, ordering key
+	keyHomeBoot  = 'h' // + PeerID of this node: the boot number of its epochs
+	keyCreation  = 'd' // + name: the deed by which this node, an admin, has signed that a queue is made
+	keyWatermark = 's' // + PeerID of a home: the epochs that it will not send again
 
 	keyShipped = 'w' // + PeerID of a home + one of these keys: kept free for what a standby is given
 )

@@ -38,7 +38,7 @@ func TestOneMemberDoesNotFillTheRoom(t *testing.T) {
 	for len(v.room.inputs) > 0 {
 		(<-v.room.inputs)()
 	}
-	if n := len(v.room.waiting.of); n != 0 {
+	if n := len(v.room.quota.byPeer); n != 0 {
 		t.Errorf("when nothing waits, something of %d members is counted", n)
 	}
 	if flood(); len(v.room.inputs) != waits {
@@ -57,9 +57,9 @@ func TestWhoLeavesEarlyReadsNothing(t *testing.T) {
 		"Counts":  func(ctx context.Context) { v.room.Counts(ctx) },
 		"Queue":   func(ctx context.Context) { v.room.Queue(ctx, "q") },
 		"Task":    func(ctx context.Context) { v.room.Task(ctx, id) },
-		"Past":    func(ctx context.Context) { v.room.Past(ctx, proto.TaskID{9}) },
+		"Past":    func(ctx context.Context) { v.room.FormerTask(ctx, proto.TaskID{9}) },
 		"Cancel":  func(ctx context.Context) { v.room.Cancel(ctx, proto.TaskID{9}) },
-		"Reclass": func(ctx context.Context) { v.room.Reclass(ctx, id, proto.High) },
+		"Reclass": func(ctx context.Context) { v.room.SetClass(ctx, id, proto.High) },
 		"Unblock": func(ctx context.Context) { v.room.Unblock(ctx, "q", "k") },
 		"Recover": func(ctx context.Context) { v.room.Recover(ctx, proto.TaskID{9}) },
 		"Seize":   func(ctx context.Context) { v.room.Seize(ctx, "far", vFar) },

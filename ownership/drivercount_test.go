@@ -71,7 +71,7 @@ func TestRoomsSurviveWhatWasNotWrittenYet(t *testing.T) {
 		if n := w.starts[roomTask(0)]; n != 1 {
 			t.Errorf("it was started %d times", n)
 		}
-		if running, unsaid, err := owner.room.Idle(t.Context()); running+unsaid > 0 || err != nil {
+		if running, unsaid, err := owner.room.Unfinished(t.Context()); running+unsaid > 0 || err != nil {
 			t.Errorf("%d runs and %d results are left: %v", running, unsaid, err)
 		}
 	})

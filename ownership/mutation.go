@@ -1,11 +1,11 @@
 package ownership
 
-// A flaw is a rule left out. There is none but in tests, which leave out each rule
+// A mutation is a rule left out. There is none but in tests, which leave out each rule
 // in turn to show that the simulator misses it: only they can set the field.
-type flaw byte
+type mutation byte
 
 const (
-	sound flaw = iota
+	noMutation mutation = iota
 	epochUnchecked
 	epochVolatile
 	ownerUnchecked
@@ -37,7 +37,7 @@ const (
 	cancelLost
 	cancelForgotten
 	claimUnproven
-	moverUnproven
+	handoffUnproven
 	startForgotten
 	isolatedGrants
 	isolatedReclaims
@@ -45,10 +45,10 @@ const (
 	bootUnclocked // the driver counts starts on its disk alone
 	ackEarly      // the driver sends before the fsync
 	handoffEarly  // the driver sends handoffs before the fsync
-	flaws         // their number
+	mutationCount // their number
 )
 
-var flawNames = [flaws]string{
+var mutationNames = [mutationCount]string{
 	"none", "epoch check dropped", "epoch not persisted", "owner not compared", "boot id not compared", "token not compared",
 	"renewal not fenced", "release not fenced", "an ended task ends again", "epoch used again", "lane released early",
 	"on_dead: block ignored", "abandon spends an attempt", "expired while it may run", "started without leave",
@@ -61,4 +61,4 @@ var flawNames = [flaws]string{
 	"isolated home grants to another", "isolated home takes a lease back", "isolated home refuses itself", "boot number without the clock", "ack before fsync", "handoff before fsync",
 }
 
-func (f flaw) String() string { return flawNames[f] }
+func (mut mutation) String() string { return mutationNames[mut] }

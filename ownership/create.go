@@ -1,0 +1,122 @@
+package ownership
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// MaxQueuesPerMember is of how many queues an admin signs that one other member made them.
+const MaxQueuesPerMember = 64
+
+// ErrNameTaken is returned for the making of a queue whose name is taken.
+var ErrNameTaken = errors.New("ownership: the name is taken")
+
+// CreateQueue makes a queue whose home is here, by a deed that an admin has signed, or with nil
+// by one that this node signs as an admin. Without a deed there is no queue.
+func (h *Home) CreateQueue(name string, change func(*proto.QueueState), signed *proto.Signed, now Now) (Output, error) {
+	h.beginInput(now)
+	if q := h.queues[name]; q.known() {
+		if !q.isHome(h.self) {
+			return h.endInput(), fmt.Errorf("%w: the home of queue %s is another node", ErrNameTaken, name)
+		}
+		err := h.set(q, h.stateOf(q), change, now)
+		return h.endInput(), err
+	}
+	if signed == nil {
+		var err error
+		if signed, err = h.signCreation(name, h.self); err != nil {
+			return h.endInput(), err
+		}
+	}
+	q := newQueue(name)
+	s := h.stateOf(q)
+	s.Deeds = []*proto.Signed{signed}
+	x := h.assess(q, s)
+	if !x.valid {
+		return h.endInput(), fmt.Errorf("the deed of queue %s does not make it this node's", name)
+	}
+	if waits := h.queues[name]; waits != nil {
+		q = waits
+	}
+	err := h.set(q, s, change, now)
+	return h.endInput(), err
+}
+
+// SignCreation signs as an admin that a queue is made and p is its home, once for a name. It is
+// durable before the deed leaves: asked again by the same node it is the same deed.
+func (h *Home) SignCreation(name string, p proto.PeerID, now Now) (*proto.Signed, Output, error) {
+	h.beginInput(now)
+	signed, err := h.signCreation(name, p)
+	if err == nil && !h.queues[name].known() && p != h.self {
+		h.learn(&proto.QueueState{Name: name, Generation: 1, Home: p[:], Deeds: []*proto.Signed{signed}})
+	}
+	return signed, h.endInput(), err
+}
+
+// signCreation signs that p made a queue, and notes that.
+func (h *Home) signCreation(name string, p proto.PeerID) (*proto.Signed, error) {
+	if old, ok := h.creations[name]; ok {
+		if old.To == p {
+			return old.signed, nil
+		}
+		return nil, fmt.Errorf("%w: this admin has signed that %s made queue %s", ErrNameTaken, old.To.Short(), name)
+	}
+	if q := h.queues[name]; q.known() {
+		return nil, fmt.Errorf("%w: queue %s has a home, %s", ErrNameTaken, name, proto.PeerID(q.state.Home).Short())
+	}
+	names := 0
+	for _, d := range h.creations {
+		if d.To == p {
+			names++
+		}
+	}
+	if names >= MaxQueuesPerMember && p != h.self {
+		return nil, fmt.Errorf("%s has made %d queues, as many as one member may", p.Short(), names)
+	}
+	signed, err := h.cfg.Deeds.Sign(Deed{Queue: name, Generation: 1, To: p, Admin: true})
+	if err != nil {
+		return nil, err
+	}
+	d, err := h.cfg.Deeds.ReadVerified(signed)
+	if err != nil {
+		return nil, err
+	}
+	h.creations[name] = proof{d, signed}
+	h.out.put(creationKey(name), signed)
+	return signed, nil
+}
+
+func creationKey(name string) string { return string(rune(keyCreation)) + name }
+
+// Confirm signs as an admin that p is the home of a queue, as its deeds have proven here:
+// a chain of deeds may begin with that, and need not go back further.
+func (h *Home) Confirm(name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
+	q := h.queues[name]
+	if !q.known() || q.state.Generation != generation || string(q.state.Home) != string(p[:]) {
+		return nil, fmt.Errorf("%s is not known here as the home of queue %s in generation %d", p.Short(), name, generation)
+	}
+	return h.cfg.Deeds.Sign(Deed{Queue: name, Generation: generation, To: p, Root: q.root, Admin: true})
+}
+
+// Confirmed adds to a queue whose home is here what an admin has signed about that.
+func (h *Home) Confirmed(name string, signed *proto.Signed, now Now) (Output, error) {
+	o := h.beginInput(now)
+	q := h.queues[name]
+	d, err := h.cfg.Deeds.Verify(signed)
+	if err != nil {
+		return h.endInput(), err
+	}
+	if !q.known() || !q.isHome(h.self) || !d.Admin || d.Queue != name || d.Generation != q.state.Generation || d.To != h.self || d.Root != q.root {
+		return h.endInput(), fmt.Errorf("what was signed is not about the home of queue %s as it is", name)
+	}
+	s := h.stateOf(q)
+	if err := h.addDeed(s, signed); err != nil {
+		return h.endInput(), err
+	}
+	s.ChangedMs = nextChangedMs(s, now)
+	h.setState(q, s)
+	o.put(queueKey(name), s)
+	return h.endInput(), nil
+}

@@ -1,0 +1,513 @@
+package ownership
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// bodies makes the empty body of a message.
+var bodies = map[proto.MessageType]func() proto.Body{
+	proto.TypeGrant:       func() proto.Body { return new(proto.Grant) },
+	proto.TypeGranted:     func() proto.Body { return new(proto.Granted) },
+	proto.TypeStart:       func() proto.Body { return new(proto.Start) },
+	proto.TypePermit:      func() proto.Body { return new(proto.Permit) },
+	proto.TypeRenew:       func() proto.Body { return new(proto.Renew) },
+	proto.TypeRenewed:     func() proto.Body { return new(proto.Renewed) },
+	proto.TypeRelease:     func() proto.Body { return new(proto.Release) },
+	proto.TypeReleased:    func() proto.Body { return new(proto.ReleaseReply) },
+	proto.TypeStatus:      func() proto.Body { return new(proto.Status) },
+	proto.TypeStatusReply: func() proto.Body { return new(proto.StatusReply) },
+	proto.TypeCommitted:   func() proto.Body { return new(proto.Committed) },
+	proto.TypeHandoff:     func() proto.Body { return new(proto.Handoff) },
+	proto.TypeHandedOff:   func() proto.Body { return new(proto.HandedOff) },
+	proto.TypeQueues:      func() proto.Body { return new(proto.QueueStates) },
+	proto.TypeWithdraw:    func() proto.Body { return new(proto.Cancel) },
+}
+
+// Receive takes a message of a node that was authenticated as from. What finds no
+// room is dropped: it is said again. An error is the sender's fault.
+func (d *Driver) Receive(from proto.PeerID, m *proto.Message) error {
+	var in func()
+	if m.GetType() == proto.TypeEnded {
+		u, err := d.parts.Sealer.Unseal(from, m)
+		if err != nil {
+			d.refuseResult(from, u, err)
+			return err
+		}
+		in = func() { d.handleResult(from, u) }
+	} else {
+		make := bodies[m.GetType()]
+		if make == nil {
+			return fmt.Errorf("%w: a message of type %s", proto.ErrMalformed, m.GetType())
+		}
+		body := make()
+		if err := proto.DecodeKnown(m.GetPayload(), body); err != nil {
+			return err
+		}
+		if err := validate(body); err != nil {
+			return err
+		}
+		if h, ok := body.(*proto.Handoff); ok {
+			return d.receiveHandoff(from, h)
+		}
+		code := d.grantCode(from, body)
+		in = func() { d.handleMessage(from, m.GetType(), body, code) }
+	}
+	d.enqueueFrom(from, in)
+	return nil
+}
+
+// refuseResult ends the lease of a node whose result is refused for good, for who it is or
+// for what it says: it would bring it again and again, and hold the task meanwhile.
+func (d *Driver) refuseResult(from proto.PeerID, u Unsealed, err error) {
+	switch refusalCode(err) {
+	case proto.CodeDenied, proto.CodeBadForm, proto.CodeUnknownVersion, proto.CodeTooLarge:
+	default:
+		return // it may count when it is said again
+	}
+	if u.Task.IsZero() {
+		return
+	}
+	cause := err.Error()
+	d.enqueueFrom(from, func() { d.merge(d.home.RefuseResult(from, u.Task, cause, d.now())) })
+}
+
+// refusalCode is the code that a refused message is answered with.
+func refusalCode(err error) proto.Code {
+	if c, ok := errors.AsType[interface {
+		error
+		Refusal() proto.Code
+	}](err); ok {
+		return c.Refusal()
+	}
+	return proto.CodeOK
+}
+
+// receiveHandoff takes a task, or word of a queue, from an old home.
+func (d *Driver) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error) {
+	var t Task
+	if m.Lease != nil {
+		if t, err = d.parts.Mover.Check(from, m); err != nil {
+			if _, bad := proto.TaskIDFrom(m.Lease.Task); bad == nil {
+				d.parts.Network.Post(from, proto.TypeHandedOff, refusedHandoff(m.Lease, err))
+			}
+			return err
+		}
+	}
+	d.enqueueFrom(from, func() { d.handleHandoff(from, m, t) })
+	return nil
+}
+
+// handleHandoff gives m to the home, with the custody of its task. Whoever hands over names
+// this node as the new home of the queue: it never had the right to name another.
+func (d *Driver) handleHandoff(from proto.PeerID, m *proto.Handoff, t Task) {
+	if m.Queue != nil && string(m.Queue.GetHome()) != string(d.cfg.Self[:]) {
+		d.merge(Output{Events: []Event{{Kind: EventIgnored, Queue: m.Queue.GetName(), Peer: from, Cause: "it went on to another home"}}})
+		m.Queue = nil
+	}
+	if m.Lease == nil {
+		d.merge(d.home.OnHandoff(from, m, t, d.now()))
+		return
+	}
+	into, drop, err := d.parts.Mover.Adopt(m)
+	if err != nil {
+		d.cfg.Logger.Warn("a task that was handed over cannot be taken", "task", t.ID.String(), "from", from.Short(), "err", err)
+		d.merge(Output{Sends: []Send{{To: from, Type: proto.TypeHandedOff, Body: refusedHandoff(m.Lease, err)}}})
+		return // it is sent again
+	}
+	out := d.home.OnHandoff(from, m, t, d.now())
+	if !d.merge(out) || !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventMovedIn && e.Task == t.ID }) {
+		drop()
+		return
+	}
+	key := taskKey(keyLease, t.ID)
+	at := slices.IndexFunc(out.Writes, func(w Write) bool { return w.Key == key })
+	d.pending.arrived[key] = out.Writes[at].Val // it may have ended in the same moment: it was cancelled on its way
+	d.pending.with = append(d.pending.with, into)
+	d.pending.bytes += len(m.GetTask().GetEnvelope().GetHeader()) + len(m.GetTask().GetEnvelope().GetBody())
+}
+
+// refusedHandoff tells an old home why a task of its was not taken.
+func refusedHandoff(l *proto.Lease, err error) *proto.HandedOff {
+	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: cmp.Or(refusalCode(err), proto.CodeBadForm), Reason: proto.Clip(err.Error(), proto.MaxReason)}
+	return &proto.HandedOff{Refused: []*proto.HandoffRefused{x}}
+}
+
+// handleMessage gives a message to the machine that it is for.
+func (d *Driver) handleMessage(from proto.PeerID, t proto.MessageType, body proto.Body, code proto.Code) {
+	now := d.now()
+	switch m := body.(type) {
+	case *proto.Grant:
+		d.handleGrant(from, m, code)
+	case *proto.Granted:
+		d.merge(d.home.OnGranted(from, m, now))
+	case *proto.Start:
+		d.merge(d.home.OnStart(from, m, now))
+	case *proto.Permit:
+		d.merge(d.owner.OnPermit(from, m, now))
+	case *proto.Renew:
+		d.merge(d.home.OnRenew(from, m, now))
+	case *proto.Renewed:
+		d.merge(d.owner.OnRenewed(from, m, now))
+	case *proto.Release:
+		d.merge(d.home.OnRelease(from, m, now))
+	case *proto.ReleaseReply:
+		d.merge(d.owner.OnReleaseReply(from, m, now))
+	case *proto.Status:
+		d.merge(d.owner.OnStatus(from, m, now))
+	case *proto.StatusReply:
+		d.merge(d.home.OnStatusReply(from, m, now))
+	case *proto.Cancel:
+		d.merge(d.owner.OnCancel(from, m, now))
+		d.merge(d.home.OnCancel(from, m, now))
+	case *proto.HandedOff:
+		d.merge(d.home.OnHandedOff(from, m, now))
+	case *proto.Committed:
+		for _, x := range m.GetRulings() {
+			d.merge(d.owner.OnResultAnswer(from, x, now))
+		}
+	case *proto.QueueStates:
+		for _, q := range m.GetQueues() {
+			if string(q.GetHome()) != string(from[:]) { // a node speaks for its own queues alone
+				d.merge(Output{Events: []Event{{Kind: EventForged, Queue: q.GetName(), Peer: from, Cause: "it speaks for a queue of another home"}}})
+				continue
+			}
+			_, o := d.home.Learn(q, now)
+			d.merge(o)
+		}
+	default:
+		d.cfg.Logger.Debug("a message that is not taken here", "type", t.String(), "from", from.Short())
+	}
+}
+
+func (d *Driver) handleGrant(from proto.PeerID, m *proto.Grant, code proto.Code) {
+	o := d.owner.OnGrant(from, m, code, d.now())
+	for _, id := range o.Waits {
+		d.grants[id] = receivedGrant{from, m}
+	}
+	d.merge(o)
+}
+
+// handleResult holds a result against the commit rule.
+func (d *Driver) handleResult(from proto.PeerID, u Unsealed) {
+	if ts := d.home.cells[u.Task]; ts != nil && ts.owner == from && u.Outcome.TooLarge(ts.task.MaxResult) {
+		u.Absent = false // nobody waits for its body
+		d.cfg.Logger.Warn("a result is larger than its task takes: it is refused, and the task is a dead letter", "task", u.Task.String(), "from", from.Short(), "reason", u.Outcome.GetReason())
+		d.merge(Output{Events: []Event{{Kind: EventForged, Task: u.Task, Queue: ts.task.Queue, Peer: from, Epoch: ts.epoch, Cause: proto.Clip(u.Outcome.GetReason(), 128)}}})
+	}
+	in := ResultOf(u.Task, u.Outcome)
+	in.Absent = u.Absent
+	ruling, out := d.home.OnResult(from, in, d.now())
+	if !d.merge(out) {
+		return
+	}
+	if len(out.Ends) > 0 {
+		d.receivedResults[u.Task] = u.Outcome
+	}
+	d.pending.rulings[from] = append(d.pending.rulings[from], ruling)
+}
+
+// PreviewResult says what a home would answer to a result whose body is not here: NEED_BODY if
+// it counts as things are now, TOO_LARGE if it ends the task without its body.
+func (d *Driver) PreviewResult(ctx context.Context, from proto.PeerID, id proto.TaskID, o *proto.Outcome) (proto.Code, error) {
+	return call(ctx, d, func() proto.Code {
+		in := ResultOf(id, o)
+		in.Absent = true
+		ruling, out := d.home.OnResult(from, in, d.now())
+		d.merge(out)
+		if ts := d.home.cells[id]; ruling.Code == proto.CodeNeedBody && ts.task.MaxResult > 0 && o.GetBodySize() > ts.task.MaxResult {
+			return proto.CodeTooLarge
+		}
+		return ruling.Code
+	})
+}
+
+// MayHandOff reports whether from may hand a task over: it was sent to it, or from is or
+// was the home of its queue.
+func (d *Driver) MayHandOff(ctx context.Context, from proto.PeerID, t Task) (bool, error) {
+	return call(ctx, d, func() bool { return d.home.mayHandOff(from, t) })
+}
+
+// Fetch says that the body of a task that was granted here is awaited, or no more.
+func (d *Driver) Fetch(id proto.TaskID, on bool) {
+	d.enqueue(context.Background(), func() { d.merge(d.owner.Fetch(id, on, d.now())) })
+}
+
+// Return gives a lease back that was not started, and returns once that is durable.
+func (d *Driver) Return(ctx context.Context, id proto.TaskID, reason string, retryAfterMs uint64) error {
+	return d.do(ctx, func() { d.merge(d.owner.Return(id, reason, retryAfterMs, d.now())) })
+}
+
+// Ready says that a slot is free for a granted task, and waits for its start. It
+// reports false when it must not start here any more. p is what its handler wants if
+// the node dies while it runs.
+func (d *Driver) Ready(ctx context.Context, id proto.TaskID, p Policy) (Start, bool) {
+	start := make(chan Start, 1)
+	in := func() {
+		x := d.owner.runs[id]
+		if x == nil || x.phase != proto.LeaseReceived || d.startWaiters[id] != nil {
+			close(start)
+			return
+		}
+		d.startWaiters[id], d.policies[id] = start, p
+		if p == PolicyProbe {
+			d.keepProbe(id, d.grants[id].msg)
+		}
+		d.merge(d.owner.Ready(id, d.now()))
+	}
+	if !d.enqueue(ctx, in) {
+		return Start{}, false
+	}
+	select {
+	case s, ok := <-start:
+		return s, ok
+	case <-d.done:
+		return Start{}, false
+	}
+}
+
+// Finish takes the result of a run, and returns once it is durable.
+func (d *Driver) Finish(ctx context.Context, id proto.TaskID, o *proto.Outcome) error {
+	b, err := proto.Encode(nil, o)
+	if err != nil {
+		return fmt.Errorf("result of %s: %w", id, err)
+	}
+	return d.do(ctx, func() {
+		delete(d.running, id)
+		kept, out := d.owner.Finish(id, o.GetState(), o.GetBodyDigest(), d.now())
+		if kept {
+			d.keepResult(id, o, b)
+		} else {
+			d.pending.done[id] = o
+		}
+		d.merge(out)
+	})
+}
+
+// Probed takes the answer to [Prober.Probe], and returns once it is durable: done with
+// the result that goes home, which may be empty, not done, or unknown.
+func (d *Driver) Probed(ctx context.Context, id proto.TaskID, done, unknown bool, o *proto.Outcome) error {
+	b, err := proto.Encode(nil, o)
+	if err != nil {
+		return fmt.Errorf("result of %s: %w", id, err)
+	}
+	return d.do(ctx, func() {
+		if x := d.owner.runs[id]; x == nil || !x.mem.probing {
+			return
+		}
+		d.merge(d.owner.Probed(id, done, unknown, o.GetBodyDigest(), d.now()))
+		if done && !unknown {
+			d.keepResult(id, o, b)
+		}
+	})
+}
+
+// Fail takes the end of a run without a result, and returns once it is durable.
+func (d *Driver) Fail(ctx context.Context, id proto.TaskID, why *proto.Released) error {
+	return d.do(ctx, func() {
+		delete(d.running, id)
+		d.merge(d.owner.Fail(id, why, d.now()))
+	})
+}
+
+// Add takes a task that is durable here. It returns at once.
+func (d *Driver) Add(t Task, cancel bool) {
+	d.enqueue(context.Background(), func() {
+		d.merge(d.home.Add(t, d.now()))
+		if cancel {
+			_, o := d.home.Cancel(t.ID, d.now())
+			d.merge(o)
+		}
+	})
+}
+
+// Cancel asks for the end of a task. If its cell is here it returns once that is
+// durable; a wish for one that moved is sent after it, and must be said again.
+func (d *Driver) Cancel(ctx context.Context, id proto.TaskID) (Location, error) {
+	return call(ctx, d, func() Location {
+		where, o := d.home.Cancel(id, d.now())
+		d.merge(o)
+		return where
+	})
+}
+
+// SetNode says what is known about a node.
+func (d *Driver) SetNode(n Node) {
+	d.enqueue(context.Background(), func() {
+		n.Busy = max(n.Busy-d.owned(n.Peer), 0)
+		d.merge(d.home.SetNode(n, d.now()))
+	})
+}
+
+// owned is how many leases this home gave to p: what p says of its slots counts them
+// too.
+func (d *Driver) owned(p proto.PeerID) (n int) {
+	for _, q := range d.home.queues {
+		n += q.usage.OwnedBy(p)
+	}
+	return n
+}
+
+// Dead says that a node is gone.
+func (d *Driver) Dead(p proto.PeerID) {
+	d.enqueue(context.Background(), func() { d.merge(d.home.Dead(p, d.now())) })
+}
+
+// Revoked says that a node was revoked: what it said of queues goes.
+func (d *Driver) Revoked(p proto.PeerID) {
+	d.enqueue(context.Background(), func() { d.merge(d.home.Revoked(p, d.now())) })
+}
+
+// SetActive says whether this node may grant to others and take back leases (I16).
+func (d *Driver) SetActive(on bool) {
+	d.enqueue(context.Background(), func() {
+		if on != d.home.active {
+			d.merge(d.home.SetActive(on, d.now()))
+		}
+	})
+}
+
+// Stop gives back what waits here for a slot, at a graceful stop.
+func (d *Driver) Stop() {
+	d.enqueue(context.Background(), func() { d.merge(d.owner.Stop(d.now())) })
+}
+
+// ErrElsewhere is returned for a wish about a queue whose home is another node.
+var ErrElsewhere = errors.New("ownership: the home of the queue is another node")
+
+// SetQueue changes a queue whose home is here, or makes it as an admin, and returns once
+// that is durable.
+func (d *Driver) SetQueue(ctx context.Context, name string, change func(*proto.QueueState)) error {
+	return d.CreateQueue(ctx, name, nil, change)
+}
+
+// CreateQueue is SetQueue with the deed of an admin, by which the queue is made.
+func (d *Driver) CreateQueue(ctx context.Context, name string, deed *proto.Signed, change func(*proto.QueueState)) error {
+	refused, err := call(ctx, d, func() error {
+		o, refused := d.home.CreateQueue(name, change, deed, d.now())
+		d.merge(o)
+		return refused
+	})
+	if errors.Is(refused, ErrNameTaken) && d.QueueStates()[name] != nil {
+		refused = ErrElsewhere // it went while this was asked for
+	}
+	return errors.Join(err, refused)
+}
+
+// SignCreation signs as an admin that p made a queue, and returns once that is durable.
+func (d *Driver) SignCreation(ctx context.Context, name string, p proto.PeerID) (*proto.Signed, error) {
+	return d.signed(ctx, func() (*proto.Signed, error) {
+		s, o, refused := d.home.SignCreation(name, p, d.now())
+		d.merge(o)
+		return s, refused
+	})
+}
+
+// Confirm signs as an admin that p is the home of a queue, as it is known here.
+func (d *Driver) Confirm(ctx context.Context, name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
+	return d.signed(ctx, func() (*proto.Signed, error) { return d.home.Confirm(name, generation, p) })
+}
+
+func (d *Driver) signed(ctx context.Context, sign func() (*proto.Signed, error)) (*proto.Signed, error) {
+	type answer struct {
+		signed  *proto.Signed
+		refused error
+	}
+	a, err := call(ctx, d, func() (a answer) { a.signed, a.refused = sign(); return a })
+	if err = errors.Join(err, a.refused); err != nil {
+		return nil, err
+	}
+	return a.signed, nil
+}
+
+// Confirmed adds to a queue whose home is here what an admin has signed about that.
+func (d *Driver) Confirmed(ctx context.Context, name string, deed *proto.Signed) error {
+	refused, err := call(ctx, d, func() error {
+		o, refused := d.home.Confirmed(name, deed, d.now())
+		d.merge(o)
+		return refused
+	})
+	return errors.Join(err, refused)
+}
+
+// maxSince is how many changes of its home may follow what an admin has signed of a queue
+// before one is asked to confirm the home.
+const maxSince = proto.MaxDeeds / 2
+
+// Unconfirmed returns the queues whose home is here and which an admin should confirm,
+// with their generations.
+func (d *Driver) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
+	return call(ctx, d, func() map[string]uint64 {
+		all := map[string]uint64{}
+		for name, q := range d.home.queues {
+			if q.known() && q.isHome(d.cfg.Self) && d.home.unconfirmed(q) {
+				all[name] = q.state.Generation
+			}
+		}
+		return all
+	})
+}
+
+// HandOff gives a queue whose home is here, and all that is in it, to another home. It
+// returns once the queue is the other's; its tasks follow.
+func (d *Driver) HandOff(ctx context.Context, name string, to proto.PeerID) error {
+	refused, err := call(ctx, d, func() error {
+		o, refused := d.home.HandOff(name, to, d.now())
+		d.merge(o)
+		return refused
+	})
+	return errors.Join(err, refused)
+}
+
+// Seize makes this node the home of a queue whose home is gone, and returns once that
+// is durable.
+func (d *Driver) Seize(ctx context.Context, name string, from proto.PeerID) error {
+	refused, err := call(ctx, d, func() error {
+		o, refused := d.home.Seize(name, from, d.now())
+		d.merge(o)
+		return refused
+	})
+	return errors.Join(err, refused)
+}
+
+// SetClass gives a task whose cell is here another class, and returns once that is
+// durable. It reports whether the cell is here and has not ended.
+func (d *Driver) SetClass(ctx context.Context, id proto.TaskID, class proto.Class) (known bool, err error) {
+	return call(ctx, d, func() bool {
+		known, o := d.home.SetClass(id, class, d.now())
+		d.merge(o)
+		return known
+	})
+}
+
+// Unblock lets a lane of a queue go on, and returns once that is durable. It reports
+// whether there is one here that stood still.
+func (d *Driver) Unblock(ctx context.Context, queue, key string) (stood bool, err error) {
+	return call(ctx, d, func() bool {
+		stood, o := d.home.Unblock(queue, key, d.now())
+		d.merge(o)
+		return stood
+	})
+}
+
+// Progress notes that the handler of a lease of this node has made some. From its
+// first word on it must go on doing so, or the lease is not renewed. It reports
+// whether there is such a handler.
+func (d *Driver) Progress(ctx context.Context, id proto.TaskID) (known bool, err error) {
+	return call(ctx, d, func() bool { return d.owner.Progress(id, d.now()) })
+}
+
+// Recover takes one lease back by hand. It reports whether there was one that may be
+// taken back.
+func (d *Driver) Recover(ctx context.Context, id proto.TaskID) (done bool, err error) {
+	return call(ctx, d, func() bool {
+		done, o := d.home.Recover(id, d.now())
+		d.merge(o)
+		return done
+	})
+}

@@ -1,0 +1,248 @@
+package ownership
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/ownership/dispatch"
+	"github.com/balefire/balefire/proto"
+)
+
+// A LeaseView is a lease as this node sees it: one that it gave, or one that it has.
+type LeaseView struct {
+	Task               proto.TaskID
+	Queue, Kind        string
+	Home               bool         // this node gave it
+	Peer               proto.PeerID // the other side
+	State              string       // of the task at its home; how far it came at its owner
+	Epoch              proto.Seq
+	Attempts, Abandons uint32
+	Cancel, Lapsed     bool
+	Permitted          bool          // at its home: it may have been started, and may be once only
+	Fetching           bool          // at its owner: its body is awaited
+	Unknown            bool          // at its owner: its home says that it does not know the task
+	Left               time.Duration // until it ends unless it is renewed
+	GrantedMs          int64         // Unix milliseconds; 0: not known here
+}
+
+// Leases returns those that match, nil all: the ones that this node gave, then the
+// ones that it has.
+func (d *Driver) Leases(ctx context.Context, match func(LeaseView) bool, limit int) ([]LeaseView, error) {
+	return call(ctx, d, func() (all []LeaseView) {
+		take := func(v LeaseView) {
+			if len(all) < limit && (match == nil || match(v)) {
+				all = append(all, v)
+			}
+		}
+		now := d.now()
+		for e := d.home.live.Front(); e != nil; e = e.Next() {
+			if ts := e.Value.(*taskState); !ts.free() {
+				take(ts.view(now))
+			}
+		}
+		for e := d.owner.live.Front(); e != nil; e = e.Next() {
+			if x := e.Value.(*run); x.phase != proto.LeaseClosed {
+				take(x.view(now))
+			}
+		}
+		return all
+	})
+}
+
+func (ts *taskState) view(now Now) LeaseView {
+	v := LeaseView{
+		Task: ts.task.ID, Queue: ts.task.Queue, Kind: ts.task.Kind, Home: true, Peer: ts.owner, State: ts.state.Name(), Epoch: ts.epoch,
+		Attempts: ts.attempts, Abandons: ts.abandons, Cancel: ts.cancel, Lapsed: ts.mem.lapsed, Permitted: ts.permitted(), Left: ts.mem.leaseUntil - now.Mono,
+	}
+	if n := len(ts.grants); n > 0 {
+		v.GrantedMs = ts.grants[n-1].TimeMs
+	}
+	return v
+}
+
+func (x *run) view(now Now) LeaseView {
+	phase := x.phase.String()[len("LEASE_PHASE_"):]
+	return LeaseView{Task: x.task, Queue: x.queue, Peer: x.home, State: phase, Epoch: x.epoch, Attempts: x.attempt, Cancel: x.mem.stopped, Lapsed: now.Boot >= x.mem.leaseUntil, Left: x.mem.leaseUntil - now.Boot, Fetching: x.mem.fetching, Unknown: x.mem.unknownSince > 0}
+}
+
+// A QueueView is a queue as its home sees it.
+type QueueView struct {
+	Waiting, Owned, Going int
+	Unannounced           bool // it was given away, and its new home has not said that it knows
+	Members               []MemberView
+	Blocked               []LaneView // lanes that stand still, by their keys
+}
+
+// A LaneView is a lane that stands still because its head died.
+type LaneView struct {
+	Key      string
+	Origin   proto.PeerID // zero: of all origins
+	DeadHead proto.TaskID // zero: not known any more
+	Waiting  int          // tasks in it
+}
+
+// A MemberView is a node that could work on a queue.
+type MemberView struct {
+	dispatch.Member
+	Owned int
+}
+
+// Counts are the tasks whose cells are here, by queue, and the leases that are not over,
+// by owner.
+type Counts struct {
+	Queues map[string]QueueView // without members
+	Owners map[proto.PeerID]int
+}
+
+// Counts counts everything at once.
+func (d *Driver) Counts(ctx context.Context) (Counts, error) {
+	return call(ctx, d, func() Counts {
+		c := Counts{map[string]QueueView{}, map[proto.PeerID]int{}}
+		for e := d.home.live.Front(); e != nil; e = e.Next() {
+			x := e.Value.(*taskState)
+			v := c.Queues[x.task.Queue]
+			if x.leased() {
+				v.Owned++
+				c.Owners[x.owner]++
+			} else {
+				v.Waiting++
+			}
+			c.Queues[x.task.Queue] = v
+		}
+		for e := d.home.handoffs.Front(); e != nil; e = e.Next() {
+			entry := e.Value.(*handoffEntry)
+			v := c.Queues[entry.queue]
+			v.Going++
+			c.Queues[entry.queue] = v
+		}
+		return c
+	})
+}
+
+// Queue looks at a queue.
+func (d *Driver) Queue(ctx context.Context, name string) (QueueView, error) {
+	return call(ctx, d, func() (v QueueView) {
+		q := d.home.queues[name]
+		if q == nil {
+			return v
+		}
+		if q.membersStale {
+			d.home.rebuildMembers(q)
+		}
+		for e := d.home.live.Front(); e != nil; e = e.Next() {
+			switch ts := e.Value.(*taskState); {
+			case ts.mem.queue != q:
+			case ts.leased():
+				v.Owned++
+			default:
+				v.Waiting++
+			}
+		}
+		v.Unannounced = q.handedOff && !q.announced && !q.isHome(d.cfg.Self)
+		for e := d.home.handoffs.Front(); e != nil; e = e.Next() {
+			if e.Value.(*handoffEntry).queue == name {
+				v.Going++
+			}
+		}
+		for _, m := range q.members {
+			v.Members = append(v.Members, MemberView{*m, q.usage.OwnedBy(m.Peer)})
+		}
+		for _, b := range q.blocks() {
+			l := q.lanes[laneKeyFrom(b.Origin, b.Key)]
+			v.Blocked = append(v.Blocked, LaneView{Key: b.Key, Origin: l.key.origin, DeadHead: l.deadHead, Waiting: len(l.tasks)})
+		}
+		return v
+	})
+}
+
+// A TaskView is what the home of a task knows of it beside its record.
+type TaskView struct {
+	LeaseView
+	Leased, Paused, AtHead, Active bool // Turn: it is its turn in its lane; Active: this node may grant
+	Blocked                        bool // its lane stands still: its head died
+	Class                          proto.Class
+	Due                            time.Duration
+	Reason                         string
+	Grants                         []*proto.Granting
+	Serving, Available             int // members that serve its kind; those that have room now
+	BackedOff                      int // of those that serve it, how many asked for a pause
+}
+
+// Task looks at a task whose cell is here.
+func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known bool, err error) {
+	found, err := call(ctx, d, func() *TaskView {
+		ts := d.home.cells[id]
+		if ts == nil {
+			return nil
+		}
+		now, q := d.now(), ts.mem.queue
+		v := &TaskView{
+			LeaseView: ts.view(now), Leased: ts.leased(), Paused: q.state.GetPaused(), AtHead: d.home.isNext(ts), Active: d.home.active,
+			Blocked: ts.mem.lane != nil && ts.mem.lane.blocked, Class: ts.task.Class,
+			Due: d.home.untilDue(ts), Reason: ts.reason, Grants: slices.Clone(ts.grants),
+		}
+		v.Available = len(d.home.candidates(q, ts))
+		for _, m := range q.members {
+			if m.Alive && !m.Draining && slices.Contains(m.Kinds, ts.task.Kind) && !slices.ContainsFunc(ts.task.Labels, func(l string) bool { return !contains(m.Labels, l) }) {
+				v.Serving++
+				if n := d.home.nodes[m.Peer]; n != nil && (now.Mono < n.backoff[ts.task.Kind] || now.Mono < n.backoff[""]) {
+					v.BackedOff++
+				}
+			}
+		}
+		return v
+	})
+	if found == nil {
+		return v, false, err
+	}
+	return *found, true, err
+}
+
+// Unfinished counts what this node still has as an owner: handlers at work, and ends of
+// leases that their homes have not answered.
+func (d *Driver) Unfinished(ctx context.Context) (running, unanswered int, err error) {
+	n, err := call(ctx, d, func() (n struct{ running, unsaid int }) {
+		n.running = len(d.running)
+		for e := d.owner.live.Front(); e != nil; e = e.Next() {
+			switch x := e.Value.(*run); x.phase {
+			case proto.LeaseReleased:
+				n.unsaid++
+			case proto.LeaseFinished:
+				if !x.orphan { // a result that does not count is kept for long
+					n.unsaid++
+				}
+			}
+		}
+		return n
+	})
+	return n.running, n.unsaid, err
+}
+
+// A FormerTask is what this node remembers of a task of a queue that is not here any more.
+type FormerTask struct {
+	State proto.TaskState // how it ended here; unspecified: it went to another home
+	Peer  proto.PeerID    // who had its newest lease, zero if nobody ever; or the other home
+	Epoch proto.Seq       // of that lease
+
+	Going   bool   // it is on its way to the other home, which has not answered yet
+	Refused string // why that home did not take it when it was sent last; empty: it did not say
+}
+
+// FormerTask looks for a task that ended here, or went to another home.
+func (d *Driver) FormerTask(ctx context.Context, id proto.TaskID) (p FormerTask, known bool, err error) {
+	found, err := call(ctx, d, func() *FormerTask {
+		if entry := d.home.moved[id]; entry != nil {
+			return &FormerTask{Peer: entry.home, Going: entry.lease != nil, Refused: entry.refused}
+		}
+		if e := d.home.ended[id]; e != nil {
+			x := e.Value.(*endedTask)
+			return &FormerTask{State: x.state, Peer: x.owner, Epoch: x.epoch}
+		}
+		return nil
+	})
+	if found == nil {
+		return p, false, err
+	}
+	return *found, true, err
+}
