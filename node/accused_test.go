@@ -82,7 +82,7 @@ func TestTheLastNodeServesItsOwnQueue(t *testing.T) {
 			t.Errorf("it did %d of 5 tasks itself", by[0])
 		}
 		b, err := home.whyQueue(t.Context(), "build")
-		if err != nil || !strings.Contains(b.Cause, "grants to nobody but itself") || !strings.Contains(b.Cause, "hears from nobody") {
+		if err != nil || !strings.Contains(b.Cause, "grants only to itself") || !strings.Contains(b.Cause, "receives nothing from any member") {
 			t.Errorf("why says %q, %v", b.Cause, err)
 		}
 	})

@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// A machine knows how busy this computer is, where its system says so (Linux).
+// A machine measures the CPU and memory load of this computer. It works on Linux only.
 type machine struct {
 	mu         sync.Mutex
-	read       time.Time
-	busy, all  uint64 // ticks of all cores since the computer was started
-	cpu, taken uint32 // permille
+	read       time.Time // last measurement
+	busy, all  uint64    // ticks of all cores since the computer was started
+	cpu, taken uint32    // permille
 }
 
-// loadEvery is the least time over which the use of the cores is taken.
+// loadEvery is the minimum interval between two measurements of the CPU load.
 const loadEvery = time.Second
 
-// load returns the use of all cores and of the memory, in permille; 0 where it
-// is not known.
+// load returns the CPU and memory use in permille, or 0 where it is unknown.
 func (m *machine) load() (cpu, memory uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,13 +46,13 @@ func (m *machine) look() {
 	}
 }
 
-// ticks reads the first line of /proc/stat: user, nice, system, idle, iowait and
-// others (proc(5)).
+// ticks parses the first line of /proc/stat: user, nice, system, idle, iowait and others
+// (proc(5)).
 func ticks(stat []byte) (busy, all uint64) {
 	line, _, _ := bytes.Cut(stat, []byte("\n"))
 	for i, f := range bytes.Fields(line) {
 		n, err := strconv.ParseUint(string(f), 10, 64)
-		if i == 0 || i > 8 || err != nil { // guest time is in user time already
+		if i == 0 || i > 8 || err != nil { // user time already includes guest time
 			continue
 		}
 		all += n
@@ -64,7 +63,7 @@ func ticks(stat []byte) (busy, all uint64) {
 	return busy, all
 }
 
-// kilobytes reads one row of /proc/meminfo.
+// kilobytes parses one row of /proc/meminfo.
 func kilobytes(info []byte, row string) uint64 {
 	_, rest, ok := bytes.Cut(info, []byte(row))
 	if fields := bytes.Fields(rest); ok && len(fields) > 0 {

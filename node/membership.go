@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Errors of a folder that cannot run a node yet.
+// Errors for a folder that cannot run a node yet.
 var (
 	ErrNotInitialised = errors.New("no node in this folder")
 	ErrUnpaired       = errors.New("this node belongs to no mesh")
@@ -25,7 +25,7 @@ var (
 
 var nameRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// An Identity is what Init found or made.
+// An Identity is the result of Init.
 type Identity struct {
 	Name    string `json:"name"`
 	ID      string `json:"id"`
@@ -33,27 +33,27 @@ type Identity struct {
 	Created bool   `json:"created"`
 }
 
-// InitOptions say what Init makes.
+// InitOptions configures Init.
 type InitOptions struct {
 	Dir     string
-	Name    string // default: the machine's, made a label
-	NewMesh bool   // make this node the first of a new mesh, and keep its root key
+	Name    string // default: the host name, converted to a valid node name
+	NewMesh bool   // create a mesh with this node as its first member and keep its root key here
 	Clock   clock.Clock
 }
 
-// membership is the file that says which mesh a node belongs to.
+// membership is the content of the file that states which mesh a node belongs to.
 type membership struct {
 	Name        string `json:"name"`
 	Root        []byte `json:"root,omitempty"`        // the mesh root's public key
 	Certificate []byte `json:"certificate,omitempty"` // proto.Signed
-	// AfterGrace says that the node issued the certificate to itself when the one
-	// before was long over by its clock: if that clock was wrong, the next start issues
-	// one again.
+	// AfterGrace is set if the node issued the certificate to itself because the
+	// previous one had expired, including its grace period, by the local clock. If that
+	// clock was wrong, the next start issues another one.
 	AfterGrace bool `json:"after_grace,omitempty"`
 }
 
-// Init makes a node's keys in an empty folder, and the root of a new mesh where
-// that is asked for. Done twice it changes nothing; a key is never overwritten.
+// Init creates a node's keys in an empty folder and, if requested, the root key of a new
+// mesh. It is idempotent and never overwrites a key.
 func Init(o InitOptions) (Identity, error) {
 	if o.Clock.IsZero() {
 		o.Clock = clock.System()
@@ -63,7 +63,7 @@ func Init(o InitOptions) (Identity, error) {
 		return Identity{}, fmt.Errorf("init: %w", err)
 	}
 	if len(m.Root) > 0 && o.Name != "" && o.Name != m.Name {
-		return Identity{}, fmt.Errorf("init: %w: this node is a member as %s already: its name stays, take another folder (--dir) for another node", ErrRefused, m.Name)
+		return Identity{}, fmt.Errorf("init: %w: this node is already a member named %s and cannot be renamed: use another folder (--dir) for another node", ErrRefused, m.Name)
 	}
 	if m.Name == "" || len(m.Root) == 0 && o.Name != "" {
 		if m.Name, err = chooseName(o.Name); err != nil {
@@ -89,7 +89,7 @@ func Init(o InitOptions) (Identity, error) {
 	return id, nil
 }
 
-// found makes a mesh whose first member and admin is this node.
+// found creates a mesh whose first member and admin is this node.
 func (m *membership) found(dir string, keys *identity.Keys, now time.Time) error {
 	root, err := identity.LoadRoot(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -120,7 +120,7 @@ func ensureKeys(dir string, clk clock.Clock) (keys *identity.Keys, created bool,
 	return keys, false, err
 }
 
-// load reads everything that a node needs to be itself.
+// loadIdentity loads the keys, the mesh and the certificate of the node in dir.
 func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, identity.Member, error) {
 	keys, err := identity.LoadKeys(filepath.Join(dir, identityDir))
 	if errors.Is(err, os.ErrNotExist) {
@@ -134,7 +134,7 @@ func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, ide
 		return nil, identity.Mesh{}, identity.Member{}, err
 	}
 	if len(m.Root) == 0 {
-		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: run balefire-node join TICKET, or init --new-mesh to begin one", ErrUnpaired)
+		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: run balefire-node join TICKET, or init --new-mesh to create a mesh", ErrUnpaired)
 	}
 	mesh, err := m.mesh()
 	if err != nil {
@@ -151,18 +151,19 @@ func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, ide
 		}
 		return loadIdentity(dir, now)
 	}
-	if err != nil && !self.Grace && !errors.Is(err, identity.ErrNotYet) { // a clock that is behind keeps no node from its work
+	if err != nil && !self.Grace && !errors.Is(err, identity.ErrNotYet) { // a slow clock must not keep a node from starting
 		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: %w", err)
 	}
 	if self.Peer != keys.Peer() {
-		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: it is of %s, this node's key is of %s: the two files do not belong together", self.Peer, keys.Peer())
+		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: issued to %s, but this node's key is %s: the two files do not belong together", self.Peer, keys.Peer())
 	}
 	return keys, mesh, self, nil
 }
 
-// reissue writes a new certificate for self where why, the error of the old one, would
-// keep the node from starting, and this folder holds the root key of the mesh: nobody
-// else could renew the founder, and it could renew nobody.
+// reissue writes a new certificate for self if why, the error of the old one, would keep
+// the node from starting and this folder contains the root key of the mesh. Only the
+// root key can renew the certificate of the first member, and an expired admin cannot
+// renew others.
 func (m membership) reissue(dir string, mesh identity.Mesh, self identity.Member, why error, now time.Time) (bool, error) {
 	over := errors.Is(why, identity.ErrExpired) && !self.Grace
 	if !over && !(m.AfterGrace && errors.Is(why, identity.ErrNotYet)) {
@@ -204,7 +205,7 @@ func readMembership(dir string) (membership, error) {
 		return m, err
 	}
 	if err := json.Unmarshal(b, &m); err != nil {
-		return m, fmt.Errorf("read %s: %w: restore it from a backup, or remove it and join again", path, err)
+		return m, fmt.Errorf("read %s: %w: restore it from a backup or remove it and join again", path, err)
 	}
 	return m, nil
 }
@@ -217,17 +218,17 @@ func (m membership) write(dir string) error {
 	return writeFile(filepath.Join(dir, identityDir, membershipFile), append(b, '\n'), 0o600)
 }
 
-// chooseName returns want, or the machine's name made a label.
+// chooseName returns want, or a valid node name derived from the host name.
 func chooseName(want string) (string, error) {
 	if want != "" {
 		if !nameRE.MatchString(want) {
-			return "", fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -, with a letter or digit at both ends", ErrInvalid, want)
+			return "", fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -, starting and ending with a letter or digit", ErrInvalid, want)
 		}
 		return want, nil
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("no name given and the machine has none: %w", err)
+		return "", fmt.Errorf("no name given and the host name is unknown: %w", err)
 	}
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	host = strings.Trim(regexp.MustCompile(`[^a-z0-9-]+`).ReplaceAllString(host, "-"), "-")

@@ -18,7 +18,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// openGossip opens the room that knows who is alive, and tells it who could be.
+// openGossip opens the gossip subsystem and introduces the known members to it.
 func (n *Node) openGossip() (err error) {
 	m := n.cfg.Mesh
 	cfg := gossip.Config{
@@ -45,14 +45,14 @@ func (n *Node) openGossip() (err error) {
 	return nil
 }
 
-// A roll is who is a member. Whoever is struck off it is put out.
+// A roll is the member directory of gossip. It disconnects a member that is revoked.
 type roll struct {
 	*transport.Book
 	net  *transport.Transport
 	kept *revocationLog
 }
 
-// Revoke keeps a revocation and ends the connections with whom it names.
+// Revoke stores a revocation and closes the connections to the revoked member.
 func (r roll) Revoke(ctx context.Context, s *proto.Signed) error {
 	if err := r.Book.Revoke(ctx, s); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (r roll) Revoke(ctx context.Context, s *proto.Signed) error {
 	if err := r.kept.add(s); err != nil {
 		return err
 	}
-	for _, p := range r.List() { // also one whose hello is under way: it is not connected yet
+	for _, p := range r.List() { // includes a peer that is not connected yet because its hello is in progress
 		if r.Revoked(p.Peer) {
 			r.net.Disconnect(p.Peer)
 		}
@@ -68,31 +68,30 @@ func (r roll) Revoke(ctx context.Context, s *proto.Signed) error {
 	return nil
 }
 
-// Member returns who p is in the mesh. That a person blocked it here is no matter of
-// the others: what is known of its life is compared with them, or they would never
-// agree.
+// Member returns p's entry in the mesh. It ignores a local block: members compare their
+// liveness state, and would never agree if a block hid a member.
 func (r roll) Member(p proto.PeerID) (identity.Member, bool) { return r.Enrolled(p) }
 
-// rumors hands what the transport hears to the room, which is opened after it.
+// rumors passes what the transport receives to gossip, which is opened later.
 type rumors struct{ node *Node }
 
-// Valid decides whether a message is passed on, and returns its number.
+// Valid reports whether a message may be forwarded, and returns its number.
 func (r rumors) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
 	return r.node.gossip.Valid(author, data)
 }
 
-// Heard takes a valid message.
+// Heard processes a valid message.
 func (r rumors) Heard(author proto.PeerID, data []byte) { r.node.gossip.Topic(author, data) }
 
-// Control takes probes and their answers.
+// Control processes probes and their answers.
 func (r rumors) Control(from proto.PeerID, m *proto.Message) { r.node.gossip.Control(from, m) }
 
-// Sync answers a comparison of what two nodes know.
+// Sync answers a state comparison of another member.
 func (r rumors) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
 	return r.node.gossip.Sync(ctx, from, m)
 }
 
-// own is what this node tells the others of itself.
+// own returns what this node announces about itself.
 func (n *Node) own() gossip.Self {
 	o := gossip.Self{
 		State: n.phase(), Started: n.started, Priority: uint32(n.cfg.Mesh.Priority), Kinds: n.kinds(), Load: n.load(),
@@ -101,7 +100,7 @@ func (n *Node) own() gossip.Self {
 	if o.State == proto.NodeRunning {
 		o.Hops = hopsOut(n.net.Hops())
 	}
-	for _, a := range n.reachable() { // loopback comes last
+	for _, a := range n.reachable() { // loopback addresses come last
 		if !strings.Contains(a, "/p2p-circuit") && (loopback(a) == 0 || len(o.Addrs) == 0 || loopback(o.Addrs[0]) == 1) {
 			o.Addrs = append(o.Addrs, a)
 		}
@@ -109,7 +108,7 @@ func (n *Node) own() gossip.Self {
 	return o
 }
 
-// phase is how far this node is in its life.
+// phase returns the phase of this node's life cycle.
 func (n *Node) phase() proto.NodeState {
 	switch {
 	case n.draining.Load():
@@ -122,7 +121,7 @@ func (n *Node) phase() proto.NodeState {
 	return proto.NodeStarting
 }
 
-// kinds are those of the tasks that this node works on.
+// kinds returns the kinds of tasks that this node can run now.
 func (n *Node) kinds() (all []string) {
 	for _, s := range n.inbox.Specs() {
 		if n.inbox.Suspended(s.Kind) == "" {
@@ -132,7 +131,7 @@ func (n *Node) kinds() (all []string) {
 	return all
 }
 
-// load is how much this node has to do.
+// load returns the current load of this node.
 func (n *Node) load() *proto.Load {
 	st := n.inbox.Status()
 	l := &proto.Load{Slots: uint32(st.Slots), Busy: uint32(st.Used), Waiting: uint32(st.Backlog.ByState[proto.Accepted])}
@@ -144,7 +143,7 @@ func (n *Node) load() *proto.Load {
 	return l
 }
 
-// memberChanged hears what happens to members.
+// memberChanged handles an event of gossip about a member.
 func (n *Node) memberChanged(e gossip.Event) {
 	text, fields := e.Cause, map[string]string{}
 	if e.Kind == gossip.Changed {
@@ -161,30 +160,31 @@ func (n *Node) memberChanged(e gossip.Event) {
 	switch {
 	case e.Kind == gossip.Described, e.Kind == gossip.Changed && e.To == gossip.Alive:
 		n.heed(e.Peer)
-		n.net.Want(e.Peer) // it is reached elsewhere now, perhaps
+		n.net.Want(e.Peer) // its address may have changed
 	}
 }
 
-// leave tells the others that this node stops, so that nobody has to find out.
+// leave announces to the other members that this node stops, so that they need not
+// detect it.
 func (n *Node) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	if err := n.gossip.Leave(ctx); err != nil {
-		n.log.Debug("the others were not told of the stop", "err", err)
+		n.log.Debug("could not announce the stop to the other members", "err", err)
 	}
 }
 
-// leaveTimeout bounds the last word of a node.
+// leaveTimeout bounds the announcement of a stop.
 const leaveTimeout = time.Second
 
-// heed keeps where a member says that it is reached.
+// heed stores the addresses that a member announces.
 func (n *Node) heed(p proto.PeerID) {
 	m, ok := n.gossip.Member(p)
 	if !ok || m.Record == nil {
 		return
 	}
 	if known, _ := n.book.Get(p); m.Record.GetBoot() < known.Boot {
-		return // of an earlier start of it: somebody says it again
+		return // from an earlier start of the member, repeated by another one
 	}
 	var relays []proto.PeerID
 	for _, b := range m.Record.GetRelays() {
@@ -196,15 +196,15 @@ func (n *Node) heed(p proto.PeerID) {
 	defer cancel()
 	err := n.book.Told(ctx, p, m.Record.GetAddrs(), relays)
 	if err != nil && !errors.Is(err, transport.ErrUnknownPeer) && !errors.Is(err, store.ErrClosed) {
-		n.log.Warn("where a member is reached could not be kept", "peer", p, "err", err)
+		n.log.Warn("could not store the addresses of a member", "peer", p, "err", err)
 	}
 }
 
-// heedTimeout bounds a write that news wait behind.
+// heedTimeout bounds a write that delays the processing of further events.
 const heedTimeout = 5 * time.Second
 
-// watchWork tells the room for whom there is work: they are probed more often. It also
-// tells who is connected: an event that says so may have been dropped.
+// watchWork tells gossip which members have work waiting, so that they are probed more
+// often, and which are connected, because a connection event may have been dropped.
 func (n *Node) watchWork(ctx context.Context) error {
 	t := time.NewTicker(workEvery)
 	defer t.Stop()
@@ -225,8 +225,8 @@ func (n *Node) watchWork(ctx context.Context) error {
 
 const workEvery = 2 * time.Second
 
-// crowded tells, once until there is room again, that no more members are let in. It
-// reports whether that is so.
+// crowded reports whether the directory is full, so that no more members are admitted.
+// It warns once each time the directory becomes full.
 func (n *Node) crowded(told bool) bool {
 	full := n.book.Count() >= transport.MaxPeers
 	if full && !told {
@@ -236,15 +236,15 @@ func (n *Node) crowded(told bool) bool {
 	return full
 }
 
-// crowdedText is for people.
-var crowdedText = fmt.Sprintf("%d peers are known, the most that are: new ones are refused until some are forgotten (balefire-node peers forget); if you did not let so many in, revoke the admin who did", transport.MaxPeers)
+// crowdedText is the warning for an operator.
+var crowdedText = fmt.Sprintf("%d peers are known, which is the limit: new ones are refused until some are forgotten (balefire-node peers forget); if you did not admit that many, revoke the admin who did", transport.MaxPeers)
 
-// PruneMembers forgets what is known of the life of members that are dead for longer
-// than age (0: mesh.prune_age), at most limit of them (0: mesh.prune_limit). Their
-// addresses, certificates and tasks stay.
+// PruneMembers removes the liveness state of at most limit members (0: mesh.prune_limit)
+// that have been dead for longer than age (0: mesh.prune_age). Their addresses,
+// certificates and tasks stay.
 func (n *Node) PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (Pruned, error) {
 	if age < 0 || limit < 0 {
-		return Pruned{}, fmt.Errorf("%w: an age and a limit are not negative", ErrInvalid)
+		return Pruned{}, fmt.Errorf("%w: age and limit must not be negative", ErrInvalid)
 	}
 	out := Pruned{Members: []string{}, DryRun: dryRun}
 	age, limit = cmp.Or(age, n.cfg.Mesh.PruneAge), cmp.Or(limit, n.cfg.Mesh.PruneLimit)
@@ -257,8 +257,8 @@ func (n *Node) PruneMembers(ctx context.Context, age time.Duration, limit int, d
 	return out, n.note(ctx, "mesh.prune", fmt.Sprint(out.Members))
 }
 
-// Converge compares what is known of the members with everybody who is connected,
-// now, and returns who agrees afterwards.
+// Converge compares the member state with every connected member now, and returns which
+// of them agree afterwards.
 func (n *Node) Converge(ctx context.Context) (Convergence, error) {
 	began := n.cfg.Clock.Mono()
 	c := Convergence{Agree: []string{}}
@@ -271,7 +271,7 @@ func (n *Node) Converge(ctx context.Context) (Convergence, error) {
 		case a.Same:
 			c.Agree = append(c.Agree, name)
 		default:
-			c.Failed = append(c.Failed, name+": it still knows something else: the mesh is changing")
+			c.Failed = append(c.Failed, name+": its state still differs: the mesh is changing")
 		}
 	}
 	c.Took = seconds(n.cfg.Clock.Mono() - began)
@@ -280,8 +280,8 @@ func (n *Node) Converge(ctx context.Context) (Convergence, error) {
 	return c, nil
 }
 
-// Revoke ends the membership of a peer in the whole mesh, for good. This node must
-// be able to admit others.
+// Revoke permanently ends the membership of a peer in the whole mesh. This node must be
+// an admin or have the root key.
 func (n *Node) Revoke(ctx context.Context, ref, reason string) error {
 	p, err := n.otherOf(ref)
 	if err != nil {
@@ -292,9 +292,9 @@ func (n *Node) Revoke(ctx context.Context, ref, reason string) error {
 	if root, rerr := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); rerr == nil && root.Mesh().ID == n.mesh.ID {
 		s, err = root.Revoke(what, now)
 	} else if p.Member.HasRole(identity.RoleAdmin) {
-		return fmt.Errorf("%w: %s is an admin, and only the mesh's root key ends an admin: run it on the node that began the mesh", ErrDenied, ref)
+		return fmt.Errorf("%w: %s is an admin, and only the mesh's root key can revoke an admin: run this on the node that created the mesh", ErrDenied, ref)
 	} else if s, err = n.keys.Revoke(n.mesh, n.book.Self().Member.Cert, what, now); err != nil {
-		return fmt.Errorf("%w: this node may not revoke: run it on the node that began the mesh, or on one with the admin role: %w", ErrDenied, err)
+		return fmt.Errorf("%w: this node may not revoke: run this on the node that created the mesh or on one with the admin role: %w", ErrDenied, err)
 	}
 	if err != nil {
 		return fmt.Errorf("revoke: %w", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// Members lists all members that are known, this node first, then by name.
+// Members lists all known members, this node first, then by name.
 func (n *Node) Members(ctx context.Context) []Member {
 	status := n.statuses()
 	known := map[proto.PeerID]gossip.Member{}
@@ -36,7 +36,7 @@ func (n *Node) statuses() map[proto.PeerID]transport.PeerStatus {
 	return all
 }
 
-// Member returns one of them, by name or id.
+// Member returns one member by name or id.
 func (n *Node) Member(ctx context.Context, ref string) (Member, error) {
 	p, err := n.peerOf(ref)
 	if err != nil {
@@ -47,7 +47,7 @@ func (n *Node) Member(ctx context.Context, ref string) (Member, error) {
 			return m, nil
 		}
 	}
-	return Member{}, fmt.Errorf("%w: %s is no member now", ErrNotFound, p.Label())
+	return Member{}, fmt.Errorf("%w: %s is currently not a member", ErrNotFound, p.Label())
 }
 
 func (n *Node) selfMember() Member {
@@ -102,7 +102,7 @@ func loadView(l *proto.Load) *Load {
 	}
 }
 
-// MeshSummary is the mesh at a glance.
+// MeshSummary summarizes the state of the mesh.
 func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
 	g := n.gossip.Summary()
 	s := MeshSummary{
@@ -137,10 +137,10 @@ func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
 	return s
 }
 
-// drainedText says that a person drained this node.
-const drainedText = "this node is drained: it is given no new work of shared queues (balefire-node drain --off)"
+// drainedText is the risk shown while an operator has drained this node.
+const drainedText = "this node is drained: it gets no new work from shared queues (balefire-node drain --off)"
 
-// maxDeadNamed is how many dead members a line names.
+// maxDeadNamed limits how many dead members are named in one line.
 const maxDeadNamed = 5
 
 func deadText(dead []string) string {
@@ -151,8 +151,8 @@ func deadText(dead []string) string {
 	return fmt.Sprintf("%s dead: %s (balefire-node why %s)", counted(len(dead), "member is", "members are"), named, dead[0])
 }
 
-// expelled says that this node was revoked, and what to do; empty: it was not, as far as
-// is known here.
+// expelled returns the fact that this node was revoked, and what to do; both are empty
+// if no revocation is known here.
 func (n *Node) expelled() (cause, fix string) {
 	r, revoked := n.book.RevocationOf(n.keys.Peer())
 	if !revoked {
@@ -162,42 +162,42 @@ func (n *Node) expelled() (cause, fix string) {
 	if r.Admin() {
 		by = n.nameOf(r.Issuer.Peer)
 	}
-	return fmt.Sprintf("this node was revoked by %s on %s: nothing is sent or taken any more", by, r.At.UTC().Format(time.DateTime)),
-		"ask for a ticket and join with a new key: balefire-node join TICKET --dir NEW-FOLDER"
+	return fmt.Sprintf("this node was revoked by %s on %s: it no longer sends or accepts anything", by, r.At.UTC().Format(time.DateTime)),
+		"get a ticket and join with a new key: balefire-node join TICKET --dir NEW-FOLDER"
 }
 
-// pausedWhy says why this node claims nothing new.
+// pausedWhy explains why this node claims no new tasks.
 func (n *Node) pausedWhy() string {
 	if s := n.gossip.Summary(); !s.Isolated {
-		return fmt.Sprintf("has no answer to many of its probes (local health %d of 8)", s.Health)
+		return fmt.Sprintf("gets no answer to many of its probes (local health %d of 8)", s.Health)
 	}
 	return n.cutOff()
 }
 
-// cutOff says why this node takes itself for cut off.
+// cutOff explains why this node considers itself isolated.
 func (n *Node) cutOff() string {
 	var names []string
 	for _, p := range n.gossip.Accusers() {
 		names = append(names, orWord(n.nameOf(p), p.String()))
 	}
 	if len(names) > 0 {
-		return "is said by " + strings.Join(names, " and ") + " not to answer"
+		return "does not answer according to " + strings.Join(names, " and ")
 	}
-	return "hears from nobody"
+	return "receives nothing from any member"
 }
 
-// meshRisks says what of the mesh a person should look at.
+// meshRisks lists what an operator should look at in the mesh.
 func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
 	if text, _ := n.expelled(); text != "" {
-		return append(risks, text) // all else follows from it
+		return append(risks, text) // everything else follows from it
 	}
 	if n.queues.drained.Load() {
 		risks = append(risks, drainedText)
 	}
 	if s.Isolated {
-		risks = append(risks, "this node "+n.cutOff()+": look at its network (balefire-node netcheck)")
+		risks = append(risks, "this node "+n.cutOff()+": check its network (balefire-node netcheck)")
 	} else if s.Paused {
-		risks = append(risks, "this node's own probes fail: it claims nothing new from shared queues until they do not (balefire-node netcheck)")
+		risks = append(risks, "this node's own probes fail: it claims nothing new from shared queues until they succeed (balefire-node netcheck)")
 	}
 	if len(dead) > 0 {
 		risks = append(risks, deadText(dead))
@@ -210,7 +210,7 @@ func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
 		}
 	}
 	if s.Members > 2 && s.States[gossip.Dead.String()]*2 >= s.Members {
-		risks = append(risks, fmt.Sprintf("%d of %d members are dead: this node may be on the small side of a split", s.States[gossip.Dead.String()], s.Members))
+		risks = append(risks, fmt.Sprintf("%d of %d members are dead: this node may be in the minority of a network partition", s.States[gossip.Dead.String()], s.Members))
 	}
 	return risks
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A meter counts what happens to tasks and shows how many there are.
+// A meter exports the metrics of tasks, slots and peers.
 type meter struct {
 	node    *Node
 	changes *prometheus.CounterVec
@@ -20,7 +20,7 @@ type meter struct {
 	info    *prometheus.Desc
 }
 
-// taskBuckets suit tasks of a millisecond and of a day.
+// taskBuckets covers tasks that take from a millisecond to a day.
 var taskBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}
 
 func newMeter(n *Node) *meter {
@@ -30,26 +30,26 @@ func newMeter(n *Node) *meter {
 	m := &meter{
 		node: n,
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "balefire_task_changes_total", Help: "Durable changes of tasks, by what this node is to them and the state they came to.",
+			Name: "balefire_task_changes_total", Help: "Durable state changes of tasks, by the role of this node and the new state.",
 		}, []string{"role", "state"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "balefire_task_duration_seconds", Help: "From the making of a task to its end, at its home.", Buckets: taskBuckets,
+			Name: "balefire_task_duration_seconds", Help: "Time from the creation of a task to its end, measured at its home.", Buckets: taskBuckets,
 		}, []string{"class"}),
 		runs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "balefire_run_duration_seconds", Help: "Runs of handlers of this node, failed ones too.", Buckets: taskBuckets,
+			Name: "balefire_run_duration_seconds", Help: "Duration of handler runs on this node, including failed ones.", Buckets: taskBuckets,
 		}, []string{"kind"}),
-		dead:   desc("dead_letters", "Tasks of this home that are not tried again by themselves."),
-		expiry: desc("certificate_expiry_timestamp_seconds", "When the certificate of this node ends, as Unix time."),
-		tasks:  desc("tasks", "Tasks that have not ended, by what this node is to them and their state.", "role", "state"),
-		slots:  desc("handler_slots", "Handlers that may run at once, and those that do.", "use"),
-		peers:  desc("peers", "Known peers, by whether they are connected.", "connected"),
+		dead:   desc("dead_letters", "Tasks with this home that are not retried automatically."),
+		expiry: desc("certificate_expiry_timestamp_seconds", "Unix time at which the certificate of this node expires."),
+		tasks:  desc("tasks", "Unfinished tasks, by the role of this node and their state.", "role", "state"),
+		slots:  desc("handler_slots", "Handler slots, all and busy.", "use"),
+		peers:  desc("peers", "Known peers, connected and not.", "connected"),
 		info:   desc("build_info", "1, with the version as a label.", "version"),
 	}
 	n.registry.MustRegister(m, m.changes, m.latency, m.runs)
 	return m
 }
 
-// taskChanged counts a change of a task that is on disk.
+// taskChanged counts a state change of a task that is durable.
 func (m *meter) taskChanged(role string, r *proto.Record) {
 	m.changes.WithLabelValues(role, r.GetState().Name()).Inc()
 	took, ok := taskTook(role, r)
@@ -62,14 +62,14 @@ func (m *meter) taskChanged(role string, r *proto.Record) {
 	}
 }
 
-// Describe tells the collector's families.
+// Describe implements [prometheus.Collector].
 func (m *meter) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.tasks, m.dead, m.slots, m.peers, m.expiry, m.info} {
 		ch <- d
 	}
 }
 
-// Collect reads the rooms' own counts.
+// Collect reads the counts of the subsystems.
 func (m *meter) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
@@ -86,7 +86,7 @@ func (m *meter) Collect(ch chan<- prometheus.Metric) {
 	in := m.node.inbox.Status()
 	for state, n := range in.Backlog.ByState {
 		if state.Terminal() {
-			continue // it is remembered until its origin has settled it, or went on with its queue
+			continue // kept until its origin has settled it, or because it moved with its queue
 		}
 		gauge(m.tasks, n, RoleOwner, state.Name())
 	}

@@ -11,18 +11,18 @@ import (
 	"github.com/balefire/balefire/store/pebble"
 )
 
-// A MigrateReport says what a migration did.
+// A MigrateReport is the result of a migration.
 type MigrateReport struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
 	Records int    `json:"records"`
-	Aside   string `json:"aside" doc:"where the store of the old engine is now"`
+	Aside   string `json:"aside" doc:"path that the store of the old engine was moved to"`
 }
 
-// MigrateStore copies the store of the stopped node in cfg.Dir to the engine called
-// to and puts the copy in its place; the old store is moved aside. A NutsDB store
-// is read from its log, so that the memory it takes does not grow with the store.
-// A crash on the way leaves the old store or the whole new one.
+// MigrateStore copies the store of the stopped node in cfg.Dir to the engine named by to
+// and puts the copy in its place; the old store is moved aside. A NutsDB store is read
+// from its log, so that memory use does not grow with the size of the store. A crash in
+// between leaves either the old store or the complete new one.
 func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
 	TuneRuntime(cfg.Limits.MemoryLimit)
 	cfg = cfg.withDefaults()
@@ -41,9 +41,9 @@ func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
 	r := MigrateReport{From: from, To: to}
 	switch {
 	case to != EngineNuts && to != EnginePebble:
-		return r, fmt.Errorf("%w: store engine %.40q: it is %s or %s", ErrInvalid, to, EngineNuts, EnginePebble)
+		return r, fmt.Errorf("%w: store engine %.40q: must be %s or %s", ErrInvalid, to, EngineNuts, EnginePebble)
 	case to == from:
-		return r, fmt.Errorf("%w: the store is one of %s already", ErrInvalid, to)
+		return r, fmt.Errorf("%w: the store already uses %s", ErrInvalid, to)
 	}
 	part := filepath.Join(cfg.Dir, restorePart)
 	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restored))); err != nil {
@@ -59,8 +59,8 @@ func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
 	return r, err
 }
 
-// copyEngine copies every record of the node's store to an engine below the
-// folder of the copy, and returns how many it has.
+// copyEngine copies every record of the node's store to a new engine in the folder of
+// the copy, and returns the number of records.
 func copyEngine(cfg Config, from, to string) (records int, err error) {
 	src := filepath.Join(cfg.Dir, storeDir, from)
 	dst, err := openEngineIn(filepath.Join(cfg.Dir, restorePart), to, cfg)
@@ -79,7 +79,7 @@ func copyEngine(cfg Config, from, to string) (records int, err error) {
 	return countRecords(dst)
 }
 
-// copyPebble copies page by page, as long as the copy fits into memory.
+// copyPebble copies page by page and fails if the copy does not fit in memory.
 func copyPebble(cfg Config, dir string, dst store.Engine) (err error) {
 	src, err := pebble.Open(dir, pebbleConfig(cfg))
 	if err != nil {
@@ -94,16 +94,16 @@ func copyPebble(cfg Config, dir string, dst store.Engine) (err error) {
 			needed += nuts.MemoryOf(len(p.Key), len(p.Val))
 		}
 		if limit > 0 && needed > limit {
-			return fmt.Errorf("%w: NutsDB keeps every record in memory, and these need more than the %d MiB that the node may use: stay with pebble, or raise limits.memory_limit", store.ErrNeedsMemory, limit>>20)
+			return fmt.Errorf("%w: NutsDB keeps every record in memory, and these need more than the %d MiB that the node may use: keep pebble or raise limits.memory_limit", store.ErrNeedsMemory, limit>>20)
 		}
 		return dst.Commit(ops)
 	})
 }
 
-// pageRecords is how many records are copied in one commit.
+// pageRecords is the number of records copied in one commit.
 const pageRecords = 256
 
-// eachPage calls fn with all records of e, some at a time.
+// eachPage calls fn with all records of e, one page at a time.
 func eachPage(e store.Engine, fn func(store.Bucket, []store.Pair) error) error {
 	for _, b := range store.Buckets() {
 		for start := []byte(nil); ; {

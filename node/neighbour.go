@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// peerOf finds a peer, or this node, for a person's word.
+// peerOf finds a peer, or this node, by name or id.
 func (n *Node) peerOf(ref string) (transport.Peer, error) {
 	p, err := n.book.Find(ref)
 	if err != nil {
@@ -17,7 +17,7 @@ func (n *Node) peerOf(ref string) (transport.Peer, error) {
 	return p, nil
 }
 
-// otherOf finds a peer for a person's word, and not this node.
+// otherOf finds a peer by name or id and rejects this node itself.
 func (n *Node) otherOf(ref string) (transport.Peer, error) {
 	p, err := n.peerOf(ref)
 	if err == nil && p.Peer == n.keys.Peer() {
@@ -26,7 +26,7 @@ func (n *Node) otherOf(ref string) (transport.Peer, error) {
 	return p, err
 }
 
-// nameOf returns what a person calls a peer; of nobody, nothing.
+// nameOf returns the display name of a peer, or "" for the zero id.
 func (n *Node) nameOf(p proto.PeerID) string {
 	if p.IsZero() {
 		return ""
@@ -35,8 +35,8 @@ func (n *Node) nameOf(p proto.PeerID) string {
 	return name
 }
 
-// Ping measures the time to a peer and back, over the path in use. A peer that is
-// not connected is dialled at once, but not waited for.
+// Ping measures the round-trip time to a peer over the path in use. If the peer is not
+// connected, Ping starts a dial but does not wait for it.
 func (n *Node) Ping(ctx context.Context, ref string) (Pong, error) {
 	p, err := n.otherOf(ref)
 	if err != nil {
@@ -54,10 +54,10 @@ func (n *Node) Ping(ctx context.Context, ref string) (Pong, error) {
 	return pong, nil
 }
 
-// Rename gives a peer a name that only this node uses, or takes it away.
+// Rename gives a peer a name that only this node uses, or removes it.
 func (n *Node) Rename(ctx context.Context, ref, name string) error {
 	if name != "" && !nameRE.MatchString(name) {
-		return fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, name)
+		return fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", ErrInvalid, name)
 	}
 	return n.changePeer(ctx, ref, "peer.name", func(p proto.PeerID) error {
 		if err := n.book.Rename(ctx, p, name); err != nil {

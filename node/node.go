@@ -22,8 +22,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A Node is one machine's part of the mesh. Its methods are safe for concurrent
-// use.
+// A Node is one machine in the mesh. Its methods are safe for concurrent use.
 type Node struct {
 	cfg    Config
 	log    *slog.Logger
@@ -82,17 +81,16 @@ type life struct {
 	comparing atomic.Bool // only admins are let in: see compare
 }
 
-// handlers are what this node does for others, as a person described it.
+// handlers holds the configured handlers of this node.
 type handlers struct {
 	sync.Mutex               // held while they change
-	added      []HandlerSpec // by AddHandler: they are kept in a file
+	added      []HandlerSpec // by AddHandler, stored in a file
 	specs      map[string]HandlerSpec
 	outputs    *outputs
 }
 
-// New opens the node in cfg.Dir: its keys, its store and every room, with what
-// they remember. It starts nothing: see [Node.Run]. A node that is not run must
-// be closed.
+// New opens the node in cfg.Dir: its keys, its store and every subsystem with its stored
+// state. It starts nothing: see [Node.Run]. A node that is not run must be closed.
 func New(cfg Config) (_ *Node, err error) {
 	TuneRuntime(cfg.Limits.MemoryLimit)
 	cfg = cfg.withDefaults()
@@ -117,14 +115,14 @@ func New(cfg Config) (_ *Node, err error) {
 	if err = n.resumeClock(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
 	}
-	n.started = cfg.Clock.Now() // the first word to the others says so
+	n.started = cfg.Clock.Now() // announced with the first message
 	if err = n.openRooms(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
 	}
 	return n, nil
 }
 
-// openRooms opens what stands on the ground, the ones that others need first.
+// openRooms opens the subsystems in the order of their dependencies.
 func (n *Node) openRooms() (err error) {
 	s := n.ground.store
 	if n.book, err = transport.OpenBook(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock); err != nil {
@@ -167,9 +165,9 @@ func (n *Node) openRooms() (err error) {
 	return n.openGossip()
 }
 
-// Run is the node's life: it returns when ctx is done and everything has
-// stopped, or when a part of it failed. A stop spends no attempt of any task: it
-// lets handlers end in time, then what is to be written be written, then closes.
+// Run runs the node. It returns when ctx is done and everything has stopped, or when a
+// subsystem failed. A shutdown uses up no attempt of any task: it waits a bounded time
+// for the handlers, lets pending writes finish and then closes everything.
 func (n *Node) Run(ctx context.Context) error {
 	defer n.running.Store(false)
 	n.log.Info("this node is a member", "name", n.self.Name, "id", n.keys.Peer().String(), "mesh", n.mesh.ID.String(), "certificate_until", n.self.NotAfter)
@@ -220,7 +218,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(err, n.Close())
 }
 
-// Close frees what New took. After Run it does nothing.
+// Close releases what New acquired. After Run it does nothing.
 func (n *Node) Close() error {
 	var err error
 	if n.net != nil {
@@ -229,12 +227,12 @@ func (n *Node) Close() error {
 	return errors.Join(err, n.ground.Close())
 }
 
-// Submit takes a task for another node. When it returns, the task is on disk
-// here and will not be lost (I1): it ends in one of the states of a task, whatever
-// happens to this machine or the other.
+// Submit accepts a task for another node. When it returns, the task is on disk here and
+// cannot be lost (I1): it reaches one of the final states of a task, whatever happens to
+// this machine or the other one.
 //
-// This is the way out: seal, sign with all that queued meanwhile, one commit.
-// The outbox sends it when there is a path (see [Node.Linked]).
+// This is the outbound path: seal, sign together with all tasks that queued meanwhile,
+// one commit. The outbox sends the task when there is a path (see [Node.Linked]).
 func (n *Node) Submit(ctx context.Context, r Request) (Submitted, error) {
 	d, to, err := n.draft(ctx, &r)
 	if err != nil {
@@ -244,8 +242,8 @@ func (n *Node) Submit(ctx context.Context, r Request) (Submitted, error) {
 	return n.settled(d, submitted(d, to), existing, err)
 }
 
-// SubmitMany submits many tasks with as few commits as they fit into. Each has
-// its own result or error.
+// SubmitMany submits many tasks with as few commits as possible. Each has its own result
+// or error.
 func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []error) {
 	out, errs := make([]Submitted, len(rs)), make([]error, len(rs))
 	drafts, at := make([]*outbox.Draft, 0, len(rs)), make([]int, 0, len(rs))
@@ -265,40 +263,40 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 	return out, errs
 }
 
-// put writes a draft, between the two points at which a test may stop the node.
+// put stores a draft, between the two failpoints of a submit.
 func (n *Node) put(ctx context.Context, d *outbox.Draft) (existing *proto.TaskID, err error) {
 	if err := n.cfg.Fail(PointSealed); err != nil {
 		return nil, err
 	}
 	existing, err = n.outbox.Submit(ctx, d)
-	_ = n.cfg.Fail(PointStored) // it is on disk: there is nothing left that could fail
+	_ = n.cfg.Fail(PointStored) // the tasks are on disk: nothing can fail any more
 	return existing, err
 }
 
-// putMany is put for many drafts.
+// putMany is put for several drafts.
 func (n *Node) putMany(ctx context.Context, drafts []*outbox.Draft) (existing []*proto.TaskID, errs []error) {
 	if err := n.cfg.Fail(PointSealed); err != nil {
 		return make([]*proto.TaskID, len(drafts)), slices.Repeat([]error{err}, len(drafts))
 	}
 	existing, errs = n.outbox.SubmitMany(ctx, drafts)
-	_ = n.cfg.Fail(PointStored) // it is on disk: there is nothing left that could fail
+	_ = n.cfg.Fail(PointStored) // the tasks are on disk: nothing can fail any more
 	return existing, errs
 }
 
-// Linked is the way out to one neighbour, as long as there is a path to it: the
-// outbox sends what is there for it and takes the answers.
+// Linked serves one connected peer as long as there is a path to it: the outbox sends
+// what waits for the peer and processes its answers.
 func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
 	n.queues.greet(l.Peer())
 	return n.outbox.Serve(ctx, l)
 }
 
-// Receive takes a group of frames of one neighbour: checks each, gives tasks to
-// the inbox and results to the outbox, and returns after what they accepted is
-// durable (I8). What it accepted, it signs receipts for.
+// Receive processes a group of frames of one peer. It checks each frame, passes tasks to
+// the inbox and results to the outbox, and returns once everything they accepted is
+// durable (I8). It signs receipts for what it accepted.
 //
-// This is the way in. From the inbox a task goes to its handler (worker.Run), and
-// its end comes back through results.PutResult: one batch with the RESULT, which
-// takes the way out of this node and the way in of its home.
+// This is the inbound path. From the inbox a task goes to its handler (worker.Run); its
+// end comes back through results.PutResult in one batch with the RESULT, which takes the
+// outbound path of this node and the inbound path of its home.
 func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
 	if err := n.cfg.Fail(PointReceive); err != nil {
 		return transport.Answer{}, err

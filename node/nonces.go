@@ -8,14 +8,14 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// nonces keep what the transport heard of each author over restarts.
+// nonces stores the replay state of the transport for each author across restarts.
 type nonces struct{ store *store.Store }
 
-const noncePrefix = 'n' // in Peers, then the author's id
+const noncePrefix = 'n' // in bucket Peers, followed by the author's id
 
 func nonceKey(p proto.PeerID) []byte { return append([]byte{noncePrefix}, p[:]...) }
 
-// Get returns what was kept for p, nil for nothing.
+// Get returns the value stored for p, or nil.
 func (n nonces) Get(_ context.Context, p proto.PeerID) ([]byte, error) {
 	b, err := n.store.Get(store.Peers, nonceKey(p))
 	if errors.Is(err, store.ErrNotFound) {
@@ -24,7 +24,7 @@ func (n nonces) Get(_ context.Context, p proto.PeerID) ([]byte, error) {
 	return b, err
 }
 
-// Put keeps a value for each of these peers, all or none.
+// Put stores all values or none.
 func (n nonces) Put(ctx context.Context, all map[proto.PeerID][]byte) error {
 	if len(all) == 0 {
 		return nil

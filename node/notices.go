@@ -8,26 +8,26 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Started takes the word of an owner that a task of ours is running.
+// Started receives an owner's notice that a task of this node is running.
 func (n *Node) Started(from proto.PeerID, r *proto.Receipts) {
 	select {
 	case n.notices <- notice{from: from, receipts: r}:
-	default: // a courtesy: the result will tell
+	default: // dropping it is harmless: the result will follow
 	}
 }
 
-// A notice is what an owner said of a task that runs, or that it takes more now. The heartbeat waits behind
-// it, so it is written down by somebody else.
+// A notice is a message of an owner: a task has started, or the owner can accept more.
+// It is stored by another goroutine so that it does not delay the heartbeat.
 type notice struct {
 	from     proto.PeerID
 	receipts *proto.Receipts
-	ready    *proto.Ready // nil: it is the receipts
+	ready    *proto.Ready // nil: the notice contains receipts
 }
 
 const maxNotices = 256
 
-// genuine returns the receipts whose signatures hold: what is kept as a proof
-// must be one.
+// genuine returns the receipts with valid signatures, because a stored receipt serves as
+// proof.
 func (n *Node) genuine(list []*proto.Receipt) []*proto.Receipt {
 	return slices.DeleteFunc(list, func(rc *proto.Receipt) bool {
 		_, err := identity.VerifyReceipt(n.verifier, rc)
@@ -52,8 +52,9 @@ func (n *Node) takeNotices(ctx context.Context) error {
 	}
 }
 
-// passStarted tells the origins of tasks of queues whose home is here that an owner has
-// started them. What is not of the owner of the newest lease is dropped.
+// passStarted forwards an owner's notice of the start to the origins of tasks of queues
+// whose home is this node. It drops notices that are not from the owner of the newest
+// lease.
 func (n *Node) passStarted(ctx context.Context, from proto.PeerID, receipts []*proto.Receipt) {
 	for _, rc := range receipts {
 		s, err := proto.ParseStatement(rc.GetStatement())

@@ -18,8 +18,8 @@ import (
 	"github.com/balefire/balefire/store/pebble"
 )
 
-// A ground is what a node stands on: its folder, locked, with all that keeps
-// bytes in it. It is also opened by commands that work on a stopped node.
+// A ground is the locked folder of a node with its stores. Commands that work on a
+// stopped node open it too.
 type ground struct {
 	lock    *store.DirLock
 	store   *store.Store
@@ -27,9 +27,9 @@ type ground struct {
 	journal *journal.Journal
 }
 
-// openGround opens what is below cfg.Dir. A second process is refused.
-// told hears when new work is refused because the disk or memory is full, and
-// when it is taken again; nil for nobody.
+// openGround opens the storage in cfg.Dir. A second process is refused. told is called
+// when new work is refused because the disk or memory is full, and when it is accepted
+// again; it may be nil.
 func openGround(cfg Config, reg prometheus.Registerer, told func(why error)) (_ *ground, err error) {
 	g := new(ground)
 	defer func() {
@@ -70,7 +70,7 @@ func storeConfig(cfg Config, reg prometheus.Registerer) store.Config {
 	return c
 }
 
-// Close closes what was opened, in the opposite order.
+// Close closes everything in reverse order.
 func (g *ground) Close() error {
 	var errs []error
 	if g.journal != nil {
@@ -88,13 +88,12 @@ func (g *ground) Close() error {
 	return errors.Join(errs...)
 }
 
-// openEngine opens the engine that the configuration names, and refuses a
-// folder that another engine wrote.
+// openEngine opens the configured engine and refuses a folder written by another engine.
 func openEngine(cfg Config) (store.Engine, error) {
 	dir := filepath.Join(cfg.Dir, storeDir)
 	name := cmp.Or(cfg.Store.Engine, EngineNuts)
 	if name != EngineNuts && name != EnginePebble {
-		return nil, fmt.Errorf("%w: store engine %.40q: it is %s or %s", ErrInvalid, name, EngineNuts, EnginePebble)
+		return nil, fmt.Errorf("%w: store engine %.40q: must be %s or %s", ErrInvalid, name, EngineNuts, EnginePebble)
 	}
 	if err := store.MarkEngine(dir, name); err != nil {
 		return nil, err
@@ -102,7 +101,7 @@ func openEngine(cfg Config) (store.Engine, error) {
 	return openEngineIn(dir, name, cfg)
 }
 
-// openEngineIn opens the named engine below the folder of a store.
+// openEngineIn opens the named engine in the folder of a store.
 func openEngineIn(dir, name string, cfg Config) (store.Engine, error) {
 	dir = filepath.Join(dir, name)
 	log := cmp.Or(cfg.Logger, slog.Default())
@@ -115,8 +114,8 @@ func openEngineIn(dir, name string, cfg Config) (store.Engine, error) {
 	})
 }
 
-// pebbleConfig gives Pebble its part of the memory limit: less of it on a small
-// machine, its own defaults from 384 MiB on.
+// pebbleConfig gives Pebble its share of the memory limit: less on a small machine, its
+// own defaults from 384 MiB on.
 func pebbleConfig(cfg Config) pebble.Config {
 	c := pebble.Config{Logger: cmp.Or(cfg.Logger, slog.Default())}
 	if limit := memoryLimit(cfg.Limits.MemoryLimit); limit > 0 {
@@ -125,8 +124,8 @@ func pebbleConfig(cfg Config) pebble.Config {
 	return c
 }
 
-// logProgress logs how far the opening of a large store is, so that nobody takes
-// it for hung (S50).
+// logProgress logs the progress of opening a large store, so that nobody mistakes it for
+// a hang (S50).
 func logProgress(log *slog.Logger, cfg Config) func(done, total int64) {
 	clk := cfg.Clock
 	if clk.IsZero() {
@@ -134,7 +133,7 @@ func logProgress(log *slog.Logger, cfg Config) func(done, total int64) {
 	}
 	start := clk.Mono()
 	return func(done, total int64) {
-		cfg.tellOpening("%d of %d MiB of the store are read", done>>20, total>>20)
+		cfg.tellOpening("read %d of %d MiB of the store", done>>20, total>>20)
 		if took := clk.Mono() - start; took.Seconds() >= 1 {
 			log.Info("opening the store", "read_mib", done>>20, "total_mib", total>>20)
 		}
@@ -147,7 +146,7 @@ func (c Config) tellOpening(format string, a ...any) {
 	}
 }
 
-// A StoreReport says what a check or a salvage found.
+// A StoreReport is the result of a check or a salvage.
 type StoreReport struct {
 	Engine  string   `json:"engine"`
 	Records int      `json:"records"`
@@ -155,7 +154,7 @@ type StoreReport struct {
 	Notes   []string `json:"notes,omitempty"`
 }
 
-// CheckStore reads the whole store of a stopped node and changes nothing.
+// CheckStore reads the whole store of a stopped node without changing anything.
 func CheckStore(dir string) (StoreReport, error) {
 	lock, err := store.LockDir(dir)
 	if err != nil {
@@ -176,8 +175,8 @@ func CheckStore(dir string) (StoreReport, error) {
 	return nutsReport(r), nil
 }
 
-// SalvageStore copies every committed record that can still be read out of the
-// store of the stopped node in dir into a fresh node folder at dst.
+// SalvageStore copies every committed record that is still readable from the store of
+// the stopped node in dir to a new node folder at dst.
 func SalvageStore(dir, dst string) (StoreReport, error) {
 	lock, err := store.LockDir(dir)
 	if err != nil {
@@ -189,7 +188,7 @@ func SalvageStore(dir, dst string) (StoreReport, error) {
 		return StoreReport{}, err
 	}
 	if name != EngineNuts {
-		return StoreReport{}, fmt.Errorf("%w: salvage knows the files of %s; a damaged %s store is restored from a snapshot", ErrInvalid, EngineNuts, name)
+		return StoreReport{}, fmt.Errorf("%w: salvage supports %s only; restore a damaged %s store from a snapshot", ErrInvalid, EngineNuts, name)
 	}
 	if err := store.MarkEngine(filepath.Join(dst, storeDir), name); err != nil {
 		return StoreReport{}, err
@@ -201,7 +200,7 @@ func SalvageStore(dir, dst string) (StoreReport, error) {
 	return nutsReport(r), nil
 }
 
-// engineOf reads which engine wrote the store below dir.
+// engineOf returns the engine that wrote the store in dir.
 func engineOf(dir string) (string, error) {
 	for _, name := range []string{EngineNuts, EnginePebble} {
 		if _, err := os.Stat(filepath.Join(dir, storeDir, name)); err == nil {

@@ -10,24 +10,25 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// outputs share the disk above the reserve among the outputs of all runs. Each byte
-// of them counts twice: the end of a task seals its output into a blob before the
-// file goes, and must find room for that.
+// outputs divides the disk space above the reserve among the outputs of all runs. Each
+// byte counts twice: the end of a task seals its output into a blob before the file is
+// removed, which needs the same space again.
 type outputs struct {
-	space func() (free, reserve int64, ok bool) // not ok: nobody knows, and nothing is refused
+	space func() (free, reserve int64, ok bool) // not ok: unknown, and nothing is refused
 
 	mu      sync.Mutex
-	taken   int64                 // about to be written
-	written int64                 // in files of runs, and in those that wait to be sealed
-	files   map[string]int64      // sizes of those that wait, by path
-	hungry  map[proto.TaskID]bool // tasks that were stopped because there was no room
+	taken   int64                 // reserved, not written yet
+	written int64                 // in files of runs and in files that wait to be sealed
+	files   map[string]int64      // sizes of the files that wait, by path
+	hungry  map[proto.TaskID]bool // tasks stopped for lack of disk space
 }
 
 func newOutputs(space func() (free, reserve int64, ok bool)) *outputs {
 	return &outputs{space: space, files: map[string]int64{}, hungry: map[proto.TaskID]bool{}}
 }
 
-// outputSpace asks for the disk of this node; a simulated one has none.
+// outputSpace returns a function that measures the disk of this node; a simulated node
+// has none.
 func (n *Node) outputSpace() func() (free, reserve int64, ok bool) {
 	disk := store.DiskSpace(n.cfg.Dir)
 	return func() (free, reserve int64, ok bool) {
@@ -40,11 +41,11 @@ func (n *Node) outputSpace() func() (free, reserve int64, ok bool) {
 	}
 }
 
-// maxHungry bounds what is remembered of tasks that found no room. One that is
-// forgotten is stopped once more.
+// maxHungry bounds the number of remembered tasks that were stopped for lack of space. A
+// forgotten one is only stopped once more.
 const maxHungry = 4096
 
-// A seat is the room of one run.
+// A seat is the disk quota of one run.
 type seat struct {
 	all  *outputs
 	size int64 // written; guarded by all.mu
@@ -54,7 +55,7 @@ var _ agent.Room = (*seat)(nil)
 
 func (o *outputs) seat() *seat { return &seat{all: o} }
 
-// Take asks for n more bytes above the reserve.
+// Take reserves n more bytes above the disk reserve.
 func (s *seat) Take(n int64) bool {
 	o := s.all
 	o.mu.Lock()
@@ -66,7 +67,7 @@ func (s *seat) Take(n int64) bool {
 	return true
 }
 
-// Wrote notes what became of bytes that were taken.
+// Wrote records how many of the reserved bytes were written.
 func (s *seat) Wrote(taken, written int64) {
 	o := s.all
 	o.mu.Lock()
@@ -76,7 +77,7 @@ func (s *seat) Wrote(taken, written int64) {
 	s.size += written
 }
 
-// keep hands the output over to the end of its task, which removes the file.
+// keep transfers the output to the end of its task, which removes the file.
 func (s *seat) keep(path string) {
 	o := s.all
 	o.mu.Lock()
@@ -85,7 +86,7 @@ func (s *seat) keep(path string) {
 	s.size = 0
 }
 
-// leave gives back what the run had that is removed with its folder.
+// leave releases the space of output that is removed with the folder of the run.
 func (s *seat) leave() {
 	o := s.all
 	o.mu.Lock()
@@ -94,8 +95,8 @@ func (s *seat) leave() {
 	s.size = 0
 }
 
-// fits reports whether n more bytes of output, and the copies of all that there is,
-// find room above the reserve.
+// fits reports whether n more bytes of output, and the sealed copies of all output, fit
+// above the reserve.
 func (o *outputs) fits(n int64) bool {
 	free, reserve, ok := o.space()
 	if !ok {
@@ -113,7 +114,7 @@ func (o *outputs) fits(n int64) bool {
 	return free-2*(o.taken+n)-o.written >= reserve
 }
 
-// starved notes that the run of a task was stopped for want of room.
+// starved records that the run of a task was stopped for lack of disk space.
 func (o *outputs) starved(id proto.TaskID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -123,8 +124,8 @@ func (o *outputs) starved(id proto.TaskID) {
 	o.hungry[id] = true
 }
 
-// waits says why a task that was stopped for want of room must wait still: it is
-// started again when there is room for all that it may write.
+// waits returns the reason why a task that was stopped for lack of space must still
+// wait: it restarts when there is space for everything that it may write.
 func (o *outputs) waits(id proto.TaskID, limit int64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -132,7 +133,7 @@ func (o *outputs) waits(id proto.TaskID, limit int64) error {
 	case !o.hungry[id]:
 		return nil
 	case !o.fits(limit):
-		return fmt.Errorf("NO_ROOM: it was stopped when the disk was at its reserve, and starts again when there is room for %d bytes of output twice", limit)
+		return fmt.Errorf("NO_ROOM: stopped when the disk reached its reserve; restarts when there is space for twice %d bytes of output", limit)
 	}
 	delete(o.hungry, id)
 	return nil

@@ -1,14 +1,14 @@
 package node
 
-// The steps of a task's walk at which Config.Fail is asked, beside those of the
-// inbox. A test build dies there instead: every commit has one before and one
+// The failpoints on the path of a task at which Config.Fail is called, in addition to
+// those of the inbox. A test build exits there: every commit has one before and one
 // after it.
 const (
-	PointSealed   = "submit/sealed"  // nothing of the tasks is on disk
-	PointStored   = "submit/stored"  // they are on disk, the submitter has not been told
-	PointRedriven = "redrive/stored" // a task was made anew, the old one does not say so
-	PointMoving   = "move/cancelled" // a task was cancelled to go to another queue, nobody waits for its end
-	PointReceive  = "receive"        // a group of frames has arrived, nothing of it is on disk
-	PointAccepted = "accepted"       // what was accepted of it is on disk, the ack has not left
-	PointResult   = "result/sealed"  // a task has ended, neither its end nor its result is on disk
+	PointSealed   = "submit/sealed"  // the tasks are not on disk
+	PointStored   = "submit/stored"  // the tasks are on disk, the caller has no answer yet
+	PointRedriven = "redrive/stored" // the new task is on disk, the old one is not marked as redriven
+	PointMoving   = "move/cancelled" // a task was cancelled to move to another queue, its end is not awaited yet
+	PointReceive  = "receive"        // a group of frames has arrived and is not on disk
+	PointAccepted = "accepted"       // the accepted ones are on disk, the ack is not sent
+	PointResult   = "result/sealed"  // a task has ended, its end and its result are not on disk
 )

@@ -15,53 +15,53 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A porter brings the bodies of tasks of queues, and of their results, that are too
-// large for a message. Each goes over a chunk stream to whoever needs it, before the
-// record that says that it has it; who offered it keeps it until then.
+// A porter transfers the bodies of queue tasks and of their results that are too large
+// for a message. Each goes over a chunk stream to the node that needs it, before the
+// record that refers to it is committed there; the sender keeps it until then.
 //
-//	origin ── DATA ──▶ home ── GRANT ──▶ owner, when that asks (Claim.fetch)
+//	origin ── DATA ──▶ home ── GRANT ──▶ owner, when the owner asks (Claim.fetch)
 //	                   home ◀── ENDED ── owner, before the result counts
-//	             old home ── HANDOFF ──▶ new home, before that has the task
+//	             old home ── HANDOFF ──▶ new home, before it has the task
 type porter struct {
 	node *Node
 	jobs chan func(context.Context)
 
 	mu     sync.Mutex
 	busy   map[errand]bool
-	awaits map[proto.TaskID]*awaited      // bodies of what was granted to this node
-	ours   map[proto.TaskID]bool          // tasks granted to this node whose body is here for that
-	own    map[proto.TaskID]string        // results of runs here, by file
-	ends   map[proto.TaskID][]string      // results of others that came here, whole or not, by file
-	looked map[proto.TaskID]string        // those that are whole and right
-	spoilt map[string]int                 // results that were not what they say, by file
-	held   map[proto.TaskID]bool          // tasks in custody of a queue here
-	coming map[proto.TaskID]time.Duration // tasks whose body comes, or came at that monotonic time
+	awaits map[proto.TaskID]*awaited      // bodies of tasks granted to this node, still to come
+	ours   map[proto.TaskID]bool          // tasks granted to this node whose body is stored here for the run
+	own    map[proto.TaskID]string        // file of the result of a run on this node
+	ends   map[proto.TaskID][]string      // files of results received here, complete or not
+	looked map[proto.TaskID]string        // file of the result that is complete and verified
+	spoilt map[string]int                 // failed verifications of a result, by file
+	held   map[proto.TaskID]bool          // tasks of queues with a large body stored here
+	coming map[proto.TaskID]time.Duration // 0: the body is arriving; else the monotonic time of its arrival
 }
 
-// An errand is a body on its way.
+// An errand identifies one transfer of a body.
 type errand struct {
 	typ  proto.MessageType
 	task proto.TaskID
 	peer proto.PeerID
 }
 
-// An awaited body is that of a task that waits here for a slot.
+// An awaited is a granted task that waits for its body before it can wait for a slot.
 type awaited struct {
 	lease inbox.Leased
 	queue string
-	moved time.Duration // bytes came last, monotonic
+	moved time.Duration // monotonic time of the latest progress
 }
 
 const (
-	maxErrands   = 4096             // that may wait to be begun; what finds no place is said again
-	porterScan   = 5 * time.Second  // between two looks at what is awaited
-	fetchStall   = 5 * time.Minute  // a body of which nothing comes for so long is awaited no more
-	fetchAgain   = 30 * time.Second // after which its home may grant such a task to this node again
-	comingFor    = time.Minute      // a task follows its body within this, or holds no place
-	packTries    = 6                // to keep a result for which there is no room
-	packPause    = time.Second      // after the first of them; it doubles
-	maxSpoilt    = 2                // times that a result may turn out to be another
-	maxRemembers = 4096             // results of others that were looked through
+	maxErrands   = 4096             // transfers that may wait to start; a dropped one is requested again
+	porterScan   = 5 * time.Second  // interval between checks of awaited bodies
+	fetchStall   = 5 * time.Minute  // without progress for this long, a body is given up
+	fetchAgain   = 30 * time.Second // time until the home may grant such a task to this node again
+	comingFor    = time.Minute      // time in which a task must follow its body to keep its place
+	packTries    = 6                // attempts to store a result when there is no space
+	packPause    = time.Second      // pause after the first attempt; it doubles each time
+	maxSpoilt    = 2                // failed verifications until a result is rejected
+	maxRemembers = 4096             // bound of each of the maps looked and spoilt
 )
 
 func newPorter(n *Node) *porter {
@@ -72,7 +72,7 @@ func newPorter(n *Node) *porter {
 	}
 }
 
-// open learns which bodies the room needs. The room does not run yet.
+// open reads which bodies the ownership subsystem needs, before that runs.
 func (p *porter) open() {
 	room := p.node.queues.driver
 	room.Results(func(id proto.TaskID, o *proto.Outcome) {
@@ -83,7 +83,7 @@ func (p *porter) open() {
 	room.PendingProbes(func(id proto.TaskID) { p.ours[id] = true })
 }
 
-// run does errands until ctx is done.
+// run runs transfers until ctx is done.
 func (p *porter) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -101,7 +101,7 @@ func (p *porter) run(ctx context.Context) error {
 	}
 }
 
-// send has a job done soon, if there is room for one.
+// send queues a job and reports whether there was room for it.
 func (p *porter) send(job func(context.Context)) bool {
 	select {
 	case p.jobs <- job:
@@ -111,7 +111,7 @@ func (p *porter) send(job func(context.Context)) bool {
 	}
 }
 
-// once has a job done unless the same errand is under way.
+// once queues a job unless the same transfer is in progress.
 func (p *porter) once(e errand, job func(context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,8 +131,8 @@ func (p *porter) once(e errand, job func(context.Context)) {
 	}
 }
 
-// taskOf returns the task whose lease a file is about; granted: it is its body, else a
-// result.
+// taskOf returns the task to whose lease a file belongs. granted is true for the body of
+// the task and false for a result.
 func taskOf(name string) (id proto.TaskID, granted, ok bool) {
 	text, granted := strings.CutPrefix(name, grantedPrefix)
 	if !granted {
@@ -144,7 +144,7 @@ func taskOf(name string) (id proto.TaskID, granted, ok bool) {
 	return id, granted, err == nil
 }
 
-// keeps reports whether a file is one that a lease needs: a sweep must leave it.
+// keeps reports whether a lease needs the file, so that a sweep must keep it.
 func (p *porter) keeps(name string) bool {
 	id, granted, ok := taskOf(name)
 	p.mu.Lock()
@@ -152,8 +152,8 @@ func (p *porter) keeps(name string) bool {
 	return ok && (granted && p.ours[id] || !granted && (p.own[id] == name || p.looked[id] == name))
 }
 
-// given reports whether nobody awaits the rest of a body any more: of a task that this
-// node does not have any more, or of a result of one that has ended here.
+// given reports whether the rest of a body is no longer awaited: the task is no longer
+// on this node, or the result belongs to a task that has ended here.
 func (p *porter) given(name string) bool {
 	id, granted, ok := taskOf(name)
 	if !ok {
@@ -165,7 +165,7 @@ func (p *porter) given(name string) bool {
 	return !p.node.inbox.Holds(inbox.BodyName(id))
 }
 
-// Offer offers the body of a task whose cell is here to its owner.
+// Offer sends the body of a task whose home is this node to its owner.
 func (p *porter) Offer(id proto.TaskID, owner proto.PeerID) {
 	p.once(errand{proto.TypeGrant, id, owner}, func(ctx context.Context) {
 		env, err := custody{p.node}.Envelope(id, owner)
@@ -173,13 +173,14 @@ func (p *porter) Offer(id proto.TaskID, owner proto.PeerID) {
 			err = p.carry(ctx, owner, proto.TypeGrant, env, inbox.BodyName(id))
 		}
 		if err != nil && ctx.Err() == nil {
-			p.node.log.Debug("the body of a granted task could not be brought to its owner", "task", id.String(), "owner", owner, "err", err)
+			p.node.log.Debug("could not send the body of a granted task to its owner", "task", id.String(), "owner", owner, "err", err)
 		}
 	})
 }
 
-// SendBodyFirst brings the body of an envelope to a peer, if it has one, and then calls after:
-// also when the peer wants no body, for it says why in answer to the message itself.
+// SendBodyFirst sends the body of an envelope to a peer, if it has one, and then calls
+// after. It also calls after when the peer refuses the body, because the peer states its
+// reason in the answer to the message itself.
 func (p *porter) SendBodyFirst(to proto.PeerID, t proto.MessageType, id proto.TaskID, e *proto.Envelope, after func()) {
 	h, err := proto.ParseHeader(e.GetHeader())
 	if err != nil || !h.Streamed() {
@@ -198,7 +199,7 @@ func (p *porter) SendBodyFirst(to proto.PeerID, t proto.MessageType, id proto.Ta
 			after()
 		}
 		if err != nil && ctx.Err() == nil {
-			p.node.log.Debug("a body could not be brought", "for", t.String(), "task", id.String(), "to", to, "err", err)
+			p.node.log.Debug("could not send a body", "for", t.String(), "task", id.String(), "to", to, "err", err)
 		}
 	})
 }
@@ -207,8 +208,8 @@ func (p *porter) carry(ctx context.Context, to proto.PeerID, t proto.MessageType
 	return bodyFiles{p.node}.Send(ctx, to, &proto.Offer{Type: t, Envelope: e}, name)
 }
 
-// Forget lets the result of a run here go that is not needed any more. If this node is
-// the home of its task too the outbox has it now.
+// Forget removes the result of a run on this node that is no longer needed. If this node
+// is also the home of the task, the outbox has it now.
 func (p *porter) Forget(id proto.TaskID, o *proto.Outcome) {
 	key := o.GetBodyKey()
 	if len(key) == 0 {
@@ -225,8 +226,7 @@ func (p *porter) Forget(id proto.TaskID, o *proto.Outcome) {
 	}
 }
 
-// discard removes a body that nobody needs here, whole or in part, unless it is needed
-// again by then.
+// discard removes a complete or partial body, unless it is needed again by then.
 func (p *porter) discard(name string) {
 	p.send(func(ctx context.Context) {
 		if p.keeps(name) {
@@ -237,12 +237,13 @@ func (p *porter) discard(name string) {
 			err = p.node.forgetProgress(ctx, name)
 		}
 		if err != nil {
-			p.node.log.Debug("a body that nobody needs is left to the sweep", "blob", name, "err", err)
+			p.node.log.Debug("could not remove an unneeded body; the sweep will", "blob", name, "err", err)
 		}
 	})
 }
 
-// scan gives back what waits in vain for its body, and asks again for the others.
+// scan returns tasks whose body does not arrive to their homes, and requests the other
+// awaited bodies again.
 func (p *porter) scan(ctx context.Context) {
 	now := p.node.cfg.Clock.Mono()
 	var stalled []*awaited
@@ -267,15 +268,15 @@ func (p *porter) scan(ctx context.Context) {
 	}
 	p.mu.Unlock()
 	for _, a := range stalled {
-		id, why := a.lease.ID, fmt.Sprintf("nothing of its body came for %s", fetchStall)
-		if a.lease.Asked { // its handler cannot be asked without it
+		id, why := a.lease.ID, fmt.Sprintf("no bytes of its body arrived for %s", fetchStall)
+		if a.lease.Asked { // its handler cannot be probed without the body
 			p.stop(id)
 			p.node.queues.Probed(ctx, id, inbox.Unknown, new(proto.Outcome))
 			continue
 		}
 		err := p.node.queues.driver.Return(ctx, id, why, uint64(fetchAgain.Milliseconds()))
 		if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
-			p.node.log.Warn("a task whose body does not come could not be given back", "task", id.String(), "err", err)
+			p.node.log.Warn("could not return a task whose body does not arrive", "task", id.String(), "err", err)
 		}
 		p.stop(id)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// admit opens a place for the body of a task for a queue here, while fewer are held
-// than may be.
+// admit accepts the body of a task for a queue here, unless the limit of such bodies is
+// reached.
 func (p *porter) admit(ctx context.Context, a *inbox.Arrival) (*arriving, *proto.OfferReply, error) {
 	id, limit := a.Header.ID, p.node.cfg.Limits.QueueBodies
 	p.mu.Lock()
@@ -29,7 +29,7 @@ func (p *porter) admit(ctx context.Context, a *inbox.Arrival) (*arriving, *proto
 	}
 	p.mu.Unlock()
 	if full {
-		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: fmt.Sprintf("%d large bodies of tasks for queues are here, as many as may be", limit)}, nil
+		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: fmt.Sprintf("%d large bodies of queue tasks are stored here, which is the limit", limit)}, nil
 	}
 	sink, reply, err := p.node.takeIf(ctx, proto.CodeNeedBody, "", inbox.BodyName(id), &a.Header, a.Digest)
 	if sink == nil {
@@ -40,7 +40,7 @@ func (p *porter) admit(ctx context.Context, a *inbox.Arrival) (*arriving, *proto
 	return sink, reply, err
 }
 
-// came notes that the body of a task is here, or that its stream ended before.
+// came records that the body of a task is complete, or that its stream ended early.
 func (p *porter) came(id proto.TaskID, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,7 +49,7 @@ func (p *porter) came(id proto.TaskID, whole bool) {
 	}
 }
 
-// hold counts a task of a queue here, if its body is a large one.
+// hold counts a task of a queue if its body is large.
 func (p *porter) hold(id proto.TaskID, r *proto.Record) {
 	if r.GetBodyBlob() != "" && r.GetBodySize() > proto.MaxInlineBody {
 		p.holdOne(id)
@@ -63,8 +63,8 @@ func (p *porter) holdOne(id proto.TaskID) {
 	p.held[id] = true
 }
 
-// letGo forgets a task that has ended here with the result in a file, or without one, or
-// has gone to another home. Results of other runs of it are needed no more.
+// letGo forgets a task that has ended here with the result in file result, if not empty,
+// or that has moved to another home. Results of its other runs are discarded.
 func (p *porter) letGo(id proto.TaskID, result string) {
 	p.mu.Lock()
 	others := p.ends[id]
@@ -80,7 +80,8 @@ func (p *porter) letGo(id proto.TaskID, result string) {
 	}
 }
 
-// roomFor says why a task with a large body cannot be taken now; zero: it can.
+// roomFor returns the reason why a task with a large body cannot be accepted now, or
+// CodeOK.
 func (p *porter) roomFor(l inbox.Leased) proto.Code {
 	size, u := identity.SealedSize(int64(l.Size)), p.node.ground.blobs.Usage()
 	switch {
@@ -94,8 +95,8 @@ func (p *porter) roomFor(l inbox.Leased) proto.Code {
 	return proto.CodeOK
 }
 
-// await lets a granted task wait for a slot once its body is here. It is called by the
-// room.
+// await lets a granted task wait for a slot once its body is here. The ownership
+// subsystem calls it.
 func (p *porter) await(l inbox.Leased, queue string) {
 	if l.Body != "" && l.Body != inbox.BodyName(l.ID) {
 		p.mu.Lock()
@@ -111,7 +112,8 @@ func (p *porter) await(l inbox.Leased, queue string) {
 	p.node.inbox.Lease(l)
 }
 
-// stop awaits the body of a task no more, and lets it go unless a handler is at work.
+// stop no longer waits for the body of a task, and discards it unless a handler is using
+// it.
 func (p *porter) stop(id proto.TaskID) {
 	p.mu.Lock()
 	delete(p.awaits, id)
@@ -121,7 +123,7 @@ func (p *porter) stop(id proto.TaskID) {
 	}
 }
 
-// ran lets the body of a task go that was granted here and is over.
+// ran discards the body of a task whose run here is over.
 func (p *porter) ran(id proto.TaskID) {
 	p.mu.Lock()
 	had := p.ours[id]
@@ -132,10 +134,10 @@ func (p *porter) ran(id proto.TaskID) {
 	}
 }
 
-// errUnawaited refuses the bytes of a body that nobody waits for any more.
+// errUnawaited refuses a body that is no longer awaited.
 var errUnawaited = &transport.CodeError{Code: proto.CodeStale, Detail: "the body is not awaited here"}
 
-// offeredGrant takes the body of a task that this node was granted, from its home.
+// offeredGrant accepts the body of a task granted to this node, from its home.
 func (p *porter) offeredGrant(ctx context.Context, from proto.PeerID, env *proto.Envelope) (*arriving, *proto.OfferReply, error) {
 	h, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {
@@ -162,7 +164,7 @@ func (p *porter) offeredGrant(ctx context.Context, from proto.PeerID, env *proto
 	return sink, reply, err
 }
 
-// moved notes that bytes of an awaited body came.
+// moved records that bytes of an awaited body arrived.
 func (p *porter) moved(id proto.TaskID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,8 +176,8 @@ func (p *porter) moved(id proto.TaskID) error {
 	return nil
 }
 
-// fetched lets a task wait for a slot whose body is here. What came of a body that nobody
-// awaits any more is removed: it could not be while its stream lasted.
+// fetched lets a task wait for a slot if its body is complete. A body that is no longer
+// needed is removed only now, because it cannot be removed during its stream.
 func (p *porter) fetched(id proto.TaskID, whole bool) {
 	p.mu.Lock()
 	a, needed := p.awaits[id], p.ours[id]
@@ -193,7 +195,7 @@ func (p *porter) fetched(id proto.TaskID, whole bool) {
 	p.node.inbox.Lease(a.lease)
 }
 
-// offeredEnd takes the result of a lease, if it would count as things are now (I4).
+// offeredEnd accepts the result of a lease if it would count in the current state (I4).
 func (p *porter) offeredEnd(ctx context.Context, from proto.PeerID, m *proto.Message) (*arriving, *proto.OfferReply, error) {
 	h, o, err := leaseSeals{p.node}.open(from, m)
 	if err != nil {
@@ -207,16 +209,16 @@ func (p *porter) offeredEnd(ctx context.Context, from proto.PeerID, m *proto.Mes
 	case err != nil:
 		return nil, &proto.OfferReply{Code: proto.CodeBusy, Detail: "the node is stopping"}, nil
 	case code == proto.CodeOK:
-		return nil, &proto.OfferReply{Code: proto.CodeDuplicate, Detail: "it was committed before"}, nil
+		return nil, &proto.OfferReply{Code: proto.CodeDuplicate, Detail: "the result is already committed"}, nil
 	case code == proto.CodeTooLarge:
 		sealed, _, _ := h.Stream()
-		return nil, &proto.OfferReply{Offset: sealed}, nil // the result ends the task without it
+		return nil, &proto.OfferReply{Offset: sealed}, nil // the result ends the task without its body
 	}
-	// The envelope is sealed anew for each try, the body is not.
+	// Each try seals the envelope again, but not the body.
 	leaf := sha256.Sum256(append(append([]byte("balefire/v1/lease result\x00"), o.GetBodyKey()...), o.GetBodyDigest()...))
 	name := leasedBlob(h.ID, o.GetBodyKey())
-	// It must get through when there is no room for new work: with it the body of its task
-	// goes (I13).
+	// It must be accepted even if there is no space for new work, because it frees the
+	// body of its task (I13).
 	sink, reply, err := p.node.takeInto(ctx, p.node.ground.blobs.Essential(), code, "the result does not count here: "+code.Name(), name, h, leaf)
 	if sink != nil {
 		p.mu.Lock()
@@ -229,8 +231,8 @@ func (p *porter) offeredEnd(ctx context.Context, from proto.PeerID, m *proto.Mes
 	return sink, reply, err
 }
 
-// endCame removes what came of a result whose task was let go meanwhile: until its stream
-// ended, which takes a while if the owner is dead, it could not be.
+// endCame removes a result whose task was dropped in the meantime. That is impossible
+// before its stream ends, which takes a while if the owner is dead.
 func (p *porter) endCame(id proto.TaskID, name string) {
 	p.mu.Lock()
 	wanted := slices.Contains(p.ends[id], name)
@@ -240,7 +242,7 @@ func (p *porter) endCame(id proto.TaskID, name string) {
 	}
 }
 
-// offeredHandoff takes the body of a task that an old home hands over.
+// offeredHandoff accepts the body of a task that an old home hands over.
 func (p *porter) offeredHandoff(ctx context.Context, from proto.PeerID, env *proto.Envelope) (*arriving, *proto.OfferReply, error) {
 	a, err := mover{p.node}.opened(env)
 	if err != nil {
@@ -252,14 +254,15 @@ func (p *porter) offeredHandoff(ctx context.Context, from proto.PeerID, env *pro
 	case err != nil:
 		code, detail = proto.CodeBusy, "the node is stopping"
 	case !may || !p.node.queues.stands(queuePrefix+a.Content.GetQueue(), p.node.keys.Peer()):
-		code, detail = proto.CodeBusy, "the sender is not known here as a home of the queue that goes to this node, yet"
+		code, detail = proto.CodeBusy, "this node does not know yet that the sender hands the queue over to it"
 	}
 	return p.node.takeIf(ctx, code, detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
 }
 
-// absent reports whether the body of a result is missing, or was not looked through.
-// What is here is looked through, and then the result is received again. A result that
-// is not what it says, also the second time, ends its task with that (I9).
+// absent reports whether the body of a result is missing or not verified yet. If the
+// body is here, absent starts the verification, after which the result is received
+// again. If a result fails verification maxSpoilt times, its task ends with that reason
+// (I9).
 func (p *porter) absent(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
 	name := leasedBlob(id, o.GetBodyKey())
 	p.mu.Lock()
@@ -269,7 +272,7 @@ func (p *porter) absent(from proto.PeerID, m *proto.Message, id proto.TaskID, o 
 	switch {
 	case spoilt >= maxSpoilt:
 		sum := sha256.Sum256(nil)
-		o.State, o.Reason = proto.DeadLetter, "its result is not the one its digest says (I9)"
+		o.State, o.Reason = proto.DeadLetter, "its result does not match its digest (I9)"
 		o.Body, o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite = nil, 0, sum[:], nil, 0
 		return false
 	case right && has:
@@ -280,30 +283,30 @@ func (p *porter) absent(from proto.PeerID, m *proto.Message, id proto.TaskID, o 
 	return true
 }
 
-// look reads the body of a result through, and has the result received again.
+// look verifies the body of a result and then passes the result on again.
 func (p *porter) look(ctx context.Context, from proto.PeerID, m *proto.Message, id proto.TaskID, name string, o *proto.Outcome) {
 	err := p.digest(ctx, name, o)
 	switch {
 	case errors.Is(err, errForgedBody):
-		p.node.log.Error("the body of a result is not what it says", "task", id.String(), "from", from)
+		p.node.log.Error("the body of a result does not match its digest", "task", id.String(), "from", from)
 		p.mu.Lock()
 		p.spoilt[name]++
 		p.mu.Unlock()
 		p.node.forgetArrived(name)
 	case err != nil:
-		p.node.log.Debug("the body of a result could not be read", "task", id.String(), "err", err)
-		return // it is sent again
+		p.node.log.Debug("could not read the body of a result", "task", id.String(), "err", err)
+		return // the owner sends it again
 	default:
 		p.mu.Lock()
 		p.looked[id] = name
 		p.mu.Unlock()
 	}
 	if err := p.node.queues.driver.Receive(from, m); err != nil {
-		p.node.log.Debug("a result is dropped", "task", id.String(), "from", from, "err", err)
+		p.node.log.Debug("result dropped", "task", id.String(), "from", from, "err", err)
 	}
 }
 
-// digest holds the sealed body of a result against its signed size and digest.
+// digest checks the sealed body of a result against its signed size and digest.
 func (p *porter) digest(ctx context.Context, name string, o *proto.Outcome) error {
 	r, err := openSealed(p.node.ground.blobs, name, [32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult)
 	if err != nil {
@@ -321,8 +324,8 @@ func (p *porter) digest(ctx context.Context, name string, o *proto.Outcome) erro
 	return nil
 }
 
-// pack seals the result of a run that is in a file, for whoever is its home when it is
-// taken. Without room for it the run has failed, and may be tried again.
+// pack seals the file with the result of a run, for whichever node is the home when the
+// result is sent. If it cannot be stored, the run has failed and may be retried.
 func (p *porter) pack(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) inbox.LeaseEnd {
 	pause := packPause
 	for try := 1; ; try++ {
@@ -332,12 +335,12 @@ func (p *porter) pack(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) in
 			e.File = ""
 			return e
 		case ctx.Err() != nil:
-			return inbox.LeaseEnd{Cause: proto.CauseStopped, Reason: "the node stopped before the result was kept"}
+			return inbox.LeaseEnd{Cause: proto.CauseStopped, Reason: "the node stopped before the result was stored"}
 		case try == packTries:
-			why := fmt.Sprintf("its result of %d bytes could not be kept: %v", e.Outcome.GetBodySize(), err)
+			why := fmt.Sprintf("its result of %d bytes could not be stored: %v", e.Outcome.GetBodySize(), err)
 			return inbox.LeaseEnd{Cause: proto.CauseFailed, Reason: proto.Clip(why, proto.MaxReason)}
 		}
-		p.node.log.Warn("a large result could not be kept; tried again", "task", id.String(), "try", try, "err", err)
+		p.node.log.Warn("could not store a large result; will retry", "task", id.String(), "try", try, "err", err)
 		t := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():

@@ -8,12 +8,11 @@ import (
 	"github.com/balefire/balefire/agent/command"
 )
 
-// programsEvery is how often this node looks whether the programs of its handlers are
-// there.
+// programsEvery is the interval between checks whether the programs of the handlers
+// exist.
 const programsEvery = 10 * time.Second
 
-// problem tells why the program of a handler cannot be started now; empty: it can, or
-// the handler needs none.
+// problem returns the reason why the program of a handler cannot be started now, or "".
 func (s HandlerSpec) problem() string {
 	if cmp.Or(s.Type, TypeCommand) != TypeCommand || len(s.Exec) == 0 {
 		return ""
@@ -29,8 +28,8 @@ func (s HandlerSpec) problem() string {
 	return ""
 }
 
-// watchPrograms takes the kinds whose programs are missing out of what this node offers,
-// and puts them back when they are there.
+// watchPrograms withdraws the kinds whose programs are missing from the kinds that this
+// node offers, and restores them when the programs are back.
 func (n *Node) watchPrograms(ctx context.Context) error {
 	tick := time.NewTicker(programsEvery)
 	defer tick.Stop()
@@ -53,7 +52,7 @@ func (n *Node) lookForPrograms() {
 			continue
 		}
 		if why != "" {
-			n.log.Warn("a handler cannot be started; its kind is not offered until it can", "kind", kind, "err", why)
+			n.log.Warn("a handler cannot be started; its kind is not offered until then", "kind", kind, "err", why)
 			continue
 		}
 		n.log.Info("a handler can be started again", "kind", kind)

@@ -13,23 +13,23 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A QueueAlarm says that the home of a queue is gone, what waits for it as far as this
-// node knows, and what a person can do.
+// A QueueAlarm reports that the home of a queue is lost, how many tasks wait for it as
+// far as this node knows, and what an operator can do.
 type QueueAlarm struct {
 	Home    string     `json:"home"`
-	State   string     `json:"state" enum:"DEAD,LEFT,UNKNOWN,REVOKED" doc:"of that node; UNKNOWN: nothing was heard of it since this node started"`
+	State   string     `json:"state" enum:"DEAD,LEFT,UNKNOWN,REVOKED" doc:"state of that node; UNKNOWN: nothing has been received about it since this node started"`
 	Since   *time.Time `json:"since,omitempty"`
-	Waiting int        `json:"waiting" doc:"tasks of this node that have not ended and wait for it"`
-	Held    int        `json:"held" doc:"tasks of the queue that run here, or whose results are kept here for it"`
-	Text    string     `json:"text" doc:"all of that in a sentence"`
+	Waiting int        `json:"waiting" doc:"unfinished tasks of this node that wait for it"`
+	Held    int        `json:"held" doc:"tasks of the queue that run here or whose results are stored here for it"`
+	Text    string     `json:"text" doc:"summary in one sentence"`
 	Fix     string     `json:"fix"`
 }
 
-// quietStart is how long a node that has just started waits for a home that it knows
-// before it says that it is gone.
+// quietStart is how long a node that has just started waits for a known home before it
+// reports it as lost.
 const quietStart = time.Minute
 
-// gone reports whether p, the home of a queue, is gone, and since when.
+// gone reports whether p, the home of a queue, is lost, and since when.
 func (n *Node) gone(p proto.PeerID) (state string, since time.Time, gone bool) {
 	now := n.cfg.Clock.Now()
 	m, known := n.gossip.Member(p)
@@ -49,7 +49,7 @@ func (n *Node) gone(p proto.PeerID) (state string, since time.Time, gone bool) {
 	return "", since, false
 }
 
-// homeAlarm is the alarm of a queue, nil while its home is there.
+// homeAlarm returns the alarm of a queue, or nil while its home is reachable.
 func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 	home, err := proto.PeerIDFrom(s.GetHome())
 	if err != nil {
@@ -65,7 +65,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 	}
 	waiting, err := n.outbox.LiveByTarget(home)
 	if err != nil {
-		n.log.Warn("tasks that wait for a home cannot be counted", "home", a.Home, "err", err)
+		n.log.Warn("could not count the tasks that wait for a home", "home", a.Home, "err", err)
 	}
 	a.Waiting = waiting[queuePrefix+s.GetName()]
 	held, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
@@ -73,32 +73,32 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 		a.Held = len(held)
 	}
 	a.Text = a.sentence(s.GetName(), n.cfg.Clock.Now())
-	a.Fix = fmt.Sprintf("start %s again: nothing is lost then; if it is gone for good, on the node that shall be the home: balefire-node queue seize %s --from %s --accept-loss", a.Home, s.GetName(), a.Home)
+	a.Fix = fmt.Sprintf("start %s again: then nothing is lost; if it is lost permanently, run on the node that should become the home: balefire-node queue seize %s --from %s --accept-loss", a.Home, s.GetName(), a.Home)
 	return a
 }
 
-// maxHeld bounds what is counted of leases.
+// maxHeld bounds how many leases are counted.
 const maxHeld = 1 << 20
 
 func (a *QueueAlarm) sentence(queue string, now time.Time) string {
-	word := map[string]string{"DEAD": "is dead", "LEFT": "has left", "UNKNOWN": "was not heard of", "REVOKED": "is no member any more"}[a.State]
+	word := map[string]string{"DEAD": "is dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
 	if a.Since != nil {
 		ago := now.Sub(*a.Since).Round(time.Second).String()
 		if word += " for " + ago; a.State == "LEFT" {
 			word = "left " + ago + " ago"
 		}
 	}
-	text := fmt.Sprintf("queue %s: its home %s %s, so nothing of it is granted", queue, a.Home, word)
+	text := fmt.Sprintf("queue %s: its home %s %s, so none of its tasks is granted", queue, a.Home, word)
 	if a.Waiting > 0 {
 		text += fmt.Sprintf("; %s for %s", counted(a.Waiting, "task of this node waits", "tasks of this node wait"), a.Home)
 	}
 	if a.Held > 0 {
-		text += fmt.Sprintf("; %d run here or keep their results for it", a.Held)
+		text += fmt.Sprintf("; %d run here or have results waiting here for it", a.Held)
 	}
 	return text
 }
 
-// queueAlarms are those of all queues, by the queues' names.
+// queueAlarms returns the alarms of all queues, sorted by queue name.
 func (n *Node) queueAlarms(ctx context.Context) (all []*QueueAlarm) {
 	states := n.queues.driver.QueueStates()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
@@ -109,7 +109,7 @@ func (n *Node) queueAlarms(ctx context.Context) (all []*QueueAlarm) {
 	return all
 }
 
-// warnHome tells when the home of queues goes, and when it is back.
+// warnHome reports when the home of queues is lost and when it is back.
 func (q *queues) warnHome(e gossip.Event) {
 	gone, was := e.To == gossip.Dead || e.To == gossip.Left, e.From == gossip.Dead || e.From == gossip.Left
 	if e.Kind != gossip.Changed || gone == was {
@@ -127,8 +127,8 @@ func (q *queues) warnHome(e gossip.Event) {
 	slices.Sort(names)
 	kind, text := "queue.home_back", "the home of "+strings.Join(names, ", ")+" is back"
 	if gone {
-		kind, text = "queue.home_gone", "the home of "+strings.Join(names, ", ")+" is "+strings.ToLower(e.To.String())+": nothing of that is granted until it is back"
-		q.node.log.Warn("the home of queues is gone", "home", q.node.nameOf(e.Peer), "queues", names, "state", e.To.String())
+		kind, text = "queue.home_gone", "the home of "+strings.Join(names, ", ")+" is "+strings.ToLower(e.To.String())+": none of their tasks is granted until it is back"
+		q.node.log.Warn("the home of queues is lost", "home", q.node.nameOf(e.Peer), "queues", names, "state", e.To.String())
 	}
 	q.node.tell(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// deeds make and check, with the keys of this node, what proves who is the home of a
-// queue.
+// deeds signs and verifies, with the keys of this node, the deeds that prove who is the
+// home of a queue.
 type deeds struct{ node *Node }
 
-// Sign states that a queue is handed over, as its home; that it is made or seized, or
-// that its home is confirmed, with the root key where it is here, else as an admin.
+// Sign signs a deed. As the home of the queue it signs a handoff; with the root key if
+// it is stored here, otherwise as an admin, it signs the creation or seizure of a queue
+// or the confirmation of its home.
 func (d deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 	n, x := d.node, identity.Deed{Queue: o.Queue, Generation: o.Generation, From: o.From, To: o.To, Seized: o.Seized, Root: o.Root}
 	if !o.Admin {
@@ -25,13 +26,13 @@ func (d deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 	}
 	self := n.book.Self().Member
 	if !self.HasRole(identity.RoleAdmin) {
-		return nil, fmt.Errorf("%w: it needs the admin role, which this node does not have: do it on one that has", ErrDenied)
+		return nil, fmt.Errorf("%w: this needs the admin role, which this node does not have: run it on a node with that role", ErrDenied)
 	}
 	return n.keys.SignDeedAsAdmin(n.mesh, self.Cert, x)
 }
 
-// Verify reads what was stated. What an admin or a home signed counts if it is seen first
-// before its signer was revoked.
+// Verify checks a deed and returns its content. A deed signed by an admin or a home is
+// valid only if it is first seen before its signer was revoked.
 func (d deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	x, err := d.node.mesh.VerifyDeed(s)
 	switch {
@@ -44,7 +45,7 @@ func (d deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	return deedStated(x), err
 }
 
-// ReadVerified reads what counted when it was seen first.
+// ReadVerified returns the content of a deed that was valid when it was first seen.
 func (d deeds) ReadVerified(s *proto.Signed) (ownership.Deed, error) {
 	x, err := d.node.mesh.VerifyDeed(s)
 	return deedStated(x), err

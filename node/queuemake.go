@@ -13,33 +13,34 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrNoAdmin is returned for the making of a queue that no admin could be asked to sign.
+// ErrNoAdmin is returned when no admin is connected who could sign the creation of a
+// queue.
 var ErrNoAdmin = errors.New("no admin is connected")
 
 const (
-	askAdminTime = 5 * time.Second // for the answer of one admin
-	maxAdminAsks = 64              // questions to admins that are open at once
+	askAdminTime = 5 * time.Second // timeout for the answer of one admin
+	maxAdminAsks = 64              // limit of open questions to admins
 )
 
-// adminAsks are the questions of this node to admins that are open.
+// adminAsks holds the open questions of this node to admins.
 type adminAsks struct {
 	mu      sync.Mutex
 	last    uint64
 	open    map[uint64]*adminAsk
-	confirm time.Duration // when admins were asked last to confirm homes, by Mono
+	confirm time.Duration // monotonic time of the latest request to confirm homes
 }
 
 type adminAsk struct {
 	of     proto.PeerID
-	answer chan *proto.QueueAnswer // has room for one
+	answer chan *proto.QueueAnswer // buffer of one
 }
 
-// mayMake reports whether this node, as an admin, signs that p made a queue.
+// mayMake returns nil if this node, as an admin, may sign the creation of a queue by p.
 func (n *Node) mayMake(p proto.PeerID) error {
 	m, member := n.book.Member(p)
 	switch {
 	case !n.book.Self().Member.HasRole(identity.RoleAdmin):
-		return errors.New("it is no admin")
+		return errors.New("it is not an admin")
 	case !member || !m.HasRole(identity.RoleWork):
 		return errors.New("the home of a queue needs the role work")
 	case !inbox.Allowed(n.cfg.Queues.MadeBy, p, members{n.book}):
@@ -48,8 +49,8 @@ func (n *Node) mayMake(p proto.PeerID) error {
 	return nil
 }
 
-// makeQueue returns the deed by which this node makes a queue, signed by a connected
-// admin; nil where this node is an admin and signs itself.
+// makeQueue returns the deed by which this node creates a queue, signed by a connected
+// admin. It returns nil if this node is an admin itself, which signs later.
 func (n *Node) makeQueue(ctx context.Context, name string) (*proto.Signed, error) {
 	self := n.book.Self().Member
 	if !self.HasRole(identity.RoleWork) {
@@ -61,8 +62,8 @@ func (n *Node) makeQueue(ctx context.Context, name string) (*proto.Signed, error
 	return n.askAdmins(ctx, name, 1)
 }
 
-// askAdmins asks the connected admins one after the other to sign that this node is the
-// home of a queue.
+// askAdmins asks the connected admins one by one to sign that this node is the home of a
+// queue.
 func (n *Node) askAdmins(ctx context.Context, name string, generation uint64) (*proto.Signed, error) {
 	var refusals []string
 	for _, p := range n.book.List() {
@@ -82,18 +83,18 @@ func (n *Node) askAdmins(ctx context.Context, name string, generation uint64) (*
 		}
 	}
 	if len(refusals) > 0 {
-		return nil, fmt.Errorf("%w: no admin signs that queue %s is made here: %s", ErrRefused, name, strings.Join(refusals, "; "))
+		return nil, fmt.Errorf("%w: no admin signs the creation of queue %s on this node: %s", ErrRefused, name, strings.Join(refusals, "; "))
 	}
-	return nil, fmt.Errorf("%w: an admin has to sign that queue %s is made, and this node is none: connect one and ask again, or with --wait; or on an admin: balefire-node queue set %s --home here, and then balefire-node queue handoff %s --to %s", ErrNoAdmin, name, name, name, n.self.Name)
+	return nil, fmt.Errorf("%w: an admin must sign the creation of queue %s, and this node is not one: connect to an admin and retry, or use --wait; or run on an admin: balefire-node queue set %s --home here, and then balefire-node queue handoff %s --to %s", ErrNoAdmin, name, name, name, n.self.Name)
 }
 
-// askAdmin puts one question to one admin; nil: no answer came in time.
+// askAdmin sends one question to one admin and returns nil if no answer arrives in time.
 func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAsk) (*proto.QueueAnswer, error) {
 	qs, x := &n.queues.admins, &adminAsk{of: to, answer: make(chan *proto.QueueAnswer, 1)}
 	qs.mu.Lock()
 	if len(qs.open) >= maxAdminAsks {
 		qs.mu.Unlock()
-		return nil, fmt.Errorf("%w: too many queues are being made", ErrRefused)
+		return nil, fmt.Errorf("%w: too many queues are being created", ErrRefused)
 	}
 	if qs.open == nil {
 		qs.open = map[uint64]*adminAsk{}
@@ -120,8 +121,8 @@ func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAs
 	}
 }
 
-// receiveMaking answers a member that asks this node, as an admin, to sign, or takes the
-// answer of an admin.
+// receiveMaking answers a member that asks this node, as an admin, for a signature, or
+// processes the answer of an admin.
 func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
 	if m.GetType() == proto.TypeQueueAnswer {
 		a := new(proto.QueueAnswer)
@@ -152,13 +153,13 @@ func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
 	return nil
 }
 
-// signFor signs as an admin what a member asks for.
+// signFor signs, as an admin, what a member asks for.
 func (n *Node) signFor(ctx context.Context, from proto.PeerID, ask *proto.QueueAsk) (*proto.Signed, error) {
 	switch err := n.mayMake(from); {
 	case err != nil:
 		return nil, err
 	case !queueRE.MatchString(ask.GetQueue()):
-		return nil, fmt.Errorf("%.80q is no name of a queue", ask.GetQueue())
+		return nil, fmt.Errorf("%.80q is not a valid queue name", ask.GetQueue())
 	case ask.GetGeneration() > 1:
 		return n.queues.driver.Confirm(ctx, ask.GetQueue(), ask.GetGeneration(), from)
 	}
@@ -169,11 +170,12 @@ func (n *Node) signFor(ctx context.Context, from proto.PeerID, ask *proto.QueueA
 	return deed, n.noteOf(ctx, actorSystem, "queue.sign", ask.GetQueue()+" made by "+from.String())
 }
 
-// confirmEvery is how often admins are asked to confirm homes.
+// confirmEvery is the interval at which admins are asked to confirm homes.
 const confirmEvery = time.Minute
 
-// confirmHomes has an admin confirm the queues whose home is here and changed often since
-// the last word of one: their deeds would not fit into one state any more.
+// confirmHomes asks an admin to confirm the queues whose home is here and whose home has
+// changed often since the latest confirmation, because their chain of deeds would exceed
+// the limit of a queue state.
 func (q *queues) confirmHomes(ctx context.Context) {
 	n := q.node
 	now := max(n.cfg.Clock.Mono(), 1)
@@ -197,7 +199,7 @@ func (q *queues) confirmHomes(ctx context.Context) {
 			err = q.driver.Confirmed(ctx, name, deed)
 		}
 		if err != nil && ctx.Err() == nil {
-			n.log.Info("no admin has confirmed the home of a queue yet; its next changes of homes need that", "queue", name, "err", err)
+			n.log.Info("no admin has confirmed the home of a queue yet; further handoffs need that", "queue", name, "err", err)
 		}
 	}
 }

@@ -10,45 +10,45 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A queueMeter shows shared queues, the leases that this node gave, and when it paused
-// itself.
+// A queueMeter exports the metrics of shared queues, of the leases that this node
+// granted, and of its pauses.
 type queueMeter struct {
 	queues *queues
 	pauses prometheus.Counter
 }
 
 var (
-	descQueueTasks = prometheus.NewDesc("balefire_queue_tasks", "Tasks of queues at this node: waiting and owned where their home is here, and going to another home.", []string{"queue", "state"}, nil)
-	descHomeless   = prometheus.NewDesc("balefire_queues_homeless", "Known queues whose home is gone.", nil, nil)
-	descLeases     = prometheus.NewDesc("balefire_leases", "Leases that this node gave and that are not over, by what is believed of their owners.", []string{"owner"}, nil)
-	descPaused     = prometheus.NewDesc("balefire_worker_paused", "1 while this node takes nothing new of shared queues: by itself, because it is cut off or ill, or by a person, who drains it.", []string{"by"}, nil)
-	descStarved    = prometheus.NewDesc("balefire_low_starved_total", "Times a task of class low was taken because it had waited for too long.", []string{"role"}, nil)
-	descOldestDead = prometheus.NewDesc("balefire_members_oldest_dead_seconds", "How long the member that is dead for the longest has been dead; 0: none is.", nil, nil)
+	descQueueTasks = prometheus.NewDesc("balefire_queue_tasks", "Tasks of queues at this node: waiting and owned if their home is here, and going to another home.", []string{"queue", "state"}, nil)
+	descHomeless   = prometheus.NewDesc("balefire_queues_homeless", "Known queues whose home is lost.", nil, nil)
+	descLeases     = prometheus.NewDesc("balefire_leases", "Active leases granted by this node, by the member state of their owners.", []string{"owner"}, nil)
+	descPaused     = prometheus.NewDesc("balefire_worker_paused", "1 while this node takes nothing new from shared queues: by itself, because it is isolated or slow, or by a person who drains it.", []string{"by"}, nil)
+	descStarved    = prometheus.NewDesc("balefire_low_starved_total", "Times a task of class low was taken because it had waited too long.", []string{"role"}, nil)
+	descOldestDead = prometheus.NewDesc("balefire_members_oldest_dead_seconds", "How long the longest-dead member has been dead; 0: no member is dead.", nil, nil)
 )
 
 func newQueueMeter(q *queues) *queueMeter {
 	m := &queueMeter{queues: q, pauses: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "balefire_worker_pauses_total", Help: "Times this node began to take nothing new of shared queues by itself.",
+		Name: "balefire_worker_pauses_total", Help: "Times this node stopped by itself to take new tasks from shared queues.",
 	})}
 	q.node.registry.MustRegister(m, m.pauses)
 	return m
 }
 
-// Describe tells the collector's families.
+// Describe implements [prometheus.Collector].
 func (m *queueMeter) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descQueueTasks, descHomeless, descLeases, descPaused, descStarved, descOldestDead} {
 		ch <- d
 	}
 }
 
-// countTime bounds what a collection waits for the room.
+// countTime bounds how long a collection waits for the ownership subsystem.
 const countTime = time.Second
 
-// Collect reads the rooms' own counts.
+// Collect reads the counts of the subsystems.
 func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 	n := m.queues.node
 	if !n.running.Load() {
-		return // the room does not answer
+		return // the ownership subsystem does not run
 	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -63,7 +63,7 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 			gauge(descQueueTasks, float64(q.Going), s.GetName(), "going")
 			delete(c.Queues, s.GetName())
 		}
-		for name, q := range c.Queues { // their homes are elsewhere: all that is left here has to go there
+		for name, q := range c.Queues { // homes on other nodes: all tasks that are still here must move there
 			gauge(descQueueTasks, float64(q.Waiting+q.Owned+q.Going), name, "going")
 		}
 		byState := map[string]int{}
@@ -96,7 +96,7 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.inbox.Status().Backlog.Starved), RoleOwner)
 }
 
-// standing is what is believed of p, also of this node itself.
+// standing returns the member state of p, which may be this node itself.
 func (n *Node) standing(p proto.PeerID) gossip.Status {
 	if p == n.keys.Peer() {
 		return gossip.Alive

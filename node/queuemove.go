@@ -13,28 +13,28 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// mover brings the custody of tasks from one home of a queue to the next.
+// mover transfers tasks from one home of a queue to the next.
 type mover struct{ node *Node }
 
-// arrival checks a task that an old home hands over. That its time may be over does
-// not matter: it was accepted in its time, and it must end here. For the same reason
-// the membership of its origin is not checked again: its certificate may have been
-// renewed, have ended or have been revoked since, and a task that no home takes never
-// ends. Whoever is granted the task checks its origin as of then.
+// arrival checks a task that an old home hands over. It accepts an expired task: it was
+// accepted in time and must end here. For the same reason it does not check the
+// membership of the origin again: the certificate may have been renewed, expired or
+// revoked since, and a task that no home accepts never ends. The node that is granted
+// the task checks the origin as of the creation of the task.
 func (m mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 	a, err := m.opened(h.GetTask().GetEnvelope())
 	switch {
 	case err != nil:
 		return a, err
 	case string(a.Header.ID[:]) != string(h.GetLease().GetTask()) || a.Content.GetQueue() != h.GetLease().GetQueue():
-		return a, badForm("it is not the task of its cell")
+		return a, badForm("it does not match its lease")
 	case a.Header.Streamed() && !inboxBodies(m).Has(inbox.BodyName(a.Header.ID)):
 		return a, &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("its body is not here yet")}
 	}
 	return a, nil
 }
 
-// opened checks and reads what the origin of a task has sealed.
+// opened checks and decodes the sealed envelope of a task's origin.
 func (m mover) opened(env *proto.Envelope) (inbox.Arrival, error) {
 	n := m.node
 	header, err := proto.ParseHeader(env.GetHeader())
@@ -52,7 +52,7 @@ func (m mover) opened(env *proto.Envelope) (inbox.Arrival, error) {
 		return inbox.Arrival{}, err
 	}
 	if header.What != proto.WhatTask || content.GetQueue() == "" {
-		return inbox.Arrival{}, badForm("it is no task of a queue")
+		return inbox.Arrival{}, badForm("it is not a task of a queue")
 	}
 	return inbox.Arrival{
 		Header: header, Content: content, Envelope: env, Key: opened.Key,
@@ -60,7 +60,7 @@ func (m mover) opened(env *proto.Envelope) (inbox.Arrival, error) {
 	}, checkContent(&header, content)
 }
 
-// Check checks a task and reads what it is.
+// Check checks a task and decodes it.
 func (m mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error) {
 	a, err := m.arrival(h)
 	if err != nil {
@@ -73,7 +73,7 @@ func (m mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error
 	return t, nil
 }
 
-// movedTask is a task that an old home hands over, as the machine knows it.
+// movedTask converts a task that an old home hands over for the ownership subsystem.
 func movedTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
@@ -82,7 +82,7 @@ func movedTask(a *inbox.Arrival) ownership.Task {
 	}
 }
 
-// Adopt prepares to take custody of it.
+// Adopt prepares to accept a task that is handed over.
 func (m mover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), err error) {
 	a, err := m.arrival(h)
 	if err != nil {
@@ -101,20 +101,20 @@ func (m mover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), er
 	return into, ad.Drop, nil
 }
 
-// HandedOff lets go of tasks that their new home has.
+// HandedOff removes tasks that their new home has accepted.
 func (m mover) HandedOff(ids []proto.TaskID, home proto.PeerID) {
 	name, _ := m.node.peerNames(home[:])
 	if err := m.node.inbox.Moved(context.Background(), ids, name); err != nil {
-		m.node.log.Warn("tasks that moved are still kept here", "tasks", len(ids), "err", err)
+		m.node.log.Warn("could not remove tasks that moved", "tasks", len(ids), "err", err)
 	}
 	for _, id := range ids {
 		m.node.porter.letGo(id, "")
 	}
 }
 
-// SeizeQueue makes this node, an admin, the home of a queue whose home, from, is gone for
-// good or does not do what it should. What only that node knows is lost until it comes
-// back: then, or at once if it is connected, it hands that over.
+// SeizeQueue makes this node, an admin, the home of a queue whose home, from, is
+// permanently lost or does not do what it should. State that only that node has is lost
+// until it comes back: then, or at once if it is connected, it hands the state over.
 func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
@@ -125,7 +125,7 @@ func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error)
 	case err != nil:
 		return q, err
 	case q.Here:
-		return q, fmt.Errorf("%w: the home of queue %s is here already", ErrRefused, name)
+		return q, fmt.Errorf("%w: this node already is the home of queue %s", ErrRefused, name)
 	case q.HomeID != p.Peer.String():
 		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", ErrRefused, name, q.Home, p.Label())
 	case !n.works(n.keys.Peer()):

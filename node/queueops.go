@@ -22,7 +22,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Queues lists the shared queues that this node knows, by name.
+// Queues lists the known shared queues by name.
 func (n *Node) Queues(ctx context.Context) []Queue {
 	out := []Queue{}
 	states := n.queues.driver.QueueStates()
@@ -32,7 +32,7 @@ func (n *Node) Queues(ctx context.Context) []Queue {
 	return out
 }
 
-// Queue returns one of them.
+// Queue returns one queue.
 func (n *Node) Queue(ctx context.Context, name string) (Queue, error) {
 	s := n.queues.driver.QueueStates()[name]
 	if s == nil {
@@ -65,7 +65,7 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 	q.QueueCounts = QueueCounts{Waiting: v.Waiting, Owned: v.Owned, Going: v.Going}
 	if !q.Here {
 		q.Alarm = n.homeAlarm(ctx, s)
-		return q // what is left here is on its way
+		return q // the tasks that are still here are moving to the home
 	}
 	for _, l := range v.Blocked {
 		x := BlockedLane{Key: l.Key, Waiting: l.Waiting}
@@ -88,16 +88,18 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 	return q
 }
 
-// Whose tasks with one ordering key follow each other.
+// Values of QueueRules.Lanes: which tasks with the same ordering key run one after the
+// other.
 const (
-	LanesOrigin = "origin" // those of each origin
-	LanesShared = "shared" // those of all origins
+	LanesOrigin = "origin" // tasks of the same origin
+	LanesShared = "shared" // tasks of all origins
 )
 
-// queueRE is what a queue may be called.
+// queueRE matches valid queue names.
 var queueRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// SetQueue changes the settings of a queue whose home is here, or makes it.
+// SetQueue changes the settings of a queue whose home is this node, or creates the
+// queue.
 func (n *Node) SetQueue(ctx context.Context, name string, s QueueSettings) (Queue, error) {
 	if err := n.checkQueue(name, s); err != nil {
 		return Queue{}, err
@@ -132,9 +134,9 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 	self := n.keys.Peer()
 	switch {
 	case !queueRE.MatchString(name):
-		return bad("queue %.80q: it is 1-63 of a-z 0-9 . _ -", name)
+		return bad("queue %.80q: use 1-63 of a-z 0-9 . _ -", name)
 	case !oneOf(s.Home, "", "here"):
-		return bad("home %.60q: it is here, or is changed by queue handoff", s.Home)
+		return bad("home %.60q: must be here; use queue handoff to move it to another node", s.Home)
 	case state == nil && s.Home == "":
 		_, err := n.queues.homeOf(name)
 		return err
@@ -142,22 +144,22 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 		home, _ := n.peerNames(state.GetHome())
 		return fmt.Errorf("%w: the home of queue %s is %s: set it there", ErrRefused, name, home)
 	case s.OnLostLease != nil && !oneOf(*s.OnLostLease, "", "continue", "stop"):
-		return bad("on_lost_lease %.20q: it is continue or stop", *s.OnLostLease)
+		return bad("on_lost_lease %.20q: must be continue or stop", *s.OnLostLease)
 	case s.Lanes != nil && !oneOf(*s.Lanes, LanesOrigin, LanesShared):
-		return bad("lanes %.20q: they are origin or shared", *s.Lanes)
+		return bad("lanes %.20q: must be origin or shared", *s.Lanes)
 	case negative(s.Concurrency) || negative(s.NodeConcurrency):
-		return bad("a limit is not negative")
+		return bad("limits must not be negative")
 	case s.LeaseMs != nil && *s.LeaseMs != 0 && (*s.LeaseMs < 5000 || *s.LeaseMs > 3_600_000):
-		return bad("a lease lasts 5 seconds to an hour")
+		return bad("a lease must last from 5 seconds to an hour")
 	}
 	if s.Strategy != nil {
 		if _, err := dispatch.New(*s.Strategy); err != nil {
-			return bad("strategy %.40q: it is one of %s", *s.Strategy, strings.Join(dispatch.Names(), ", "))
+			return bad("strategy %.40q: must be one of %s", *s.Strategy, strings.Join(dispatch.Names(), ", "))
 		}
 	}
 	for _, list := range []*[]string{s.Labels, s.Allow} {
 		if list != nil && !goodLabels(*list) {
-			return bad("labels and allow have at most 32 entries of 1 to 128 bytes")
+			return bad("labels and allow may have at most 32 entries of 1 to 128 bytes")
 		}
 	}
 	if s.Allow != nil {
@@ -168,7 +170,7 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 	if s.Kinds != nil {
 		for _, k := range *s.Kinds {
 			if len(*s.Kinds) > 64 || !validKind(k.Kind) || k.Concurrency < 0 || k.NodeConcurrency < 0 {
-				return bad("at most 64 limits of kinds, none negative, each with the name of a kind")
+				return bad("at most 64 limits of kinds are allowed, each with a valid kind and no negative number")
 			}
 		}
 	}
@@ -177,7 +179,7 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 
 func negative(n *int) bool { return n != nil && (*n < 0 || *n > 1<<20) }
 
-// apply changes the state of a queue.
+// apply applies the settings to the state of a queue.
 func (s QueueSettings) apply(q *proto.QueueState) {
 	number := func(to *uint32, v *int) {
 		if v != nil {
@@ -216,14 +218,14 @@ func (s QueueSettings) apply(q *proto.QueueState) {
 	}
 }
 
-// Leases lists leases that this node gave, then those that it has.
+// Leases lists the leases that this node granted, then those that it owns.
 func (n *Node) Leases(ctx context.Context, f LeaseFilter) ([]Lease, error) {
 	limit, err := pageSize(f.Limit)
 	if err != nil {
 		return nil, err
 	}
 	if !oneOf(f.Role, "", RoleHome, RoleOwner) {
-		return nil, fmt.Errorf("%w: role %.20q: it is home or owner", ErrInvalid, f.Role)
+		return nil, fmt.Errorf("%w: role %.20q: must be home or owner", ErrInvalid, f.Role)
 	}
 	var owner proto.PeerID
 	if f.Owner != "" {
@@ -265,7 +267,7 @@ func (n *Node) leaseView(v ownership.LeaseView) Lease {
 
 func epochText(s proto.Seq) string { return fmt.Sprintf("%d.%d", s.Boot, s.Counter) }
 
-// ReleaseLease takes the lease of one task back by a person's hand.
+// ReleaseLease revokes the lease of one task on behalf of an operator.
 func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
 	id, err := proto.ParseTaskID(task)
 	if err != nil {
@@ -278,14 +280,14 @@ func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
 		return Lease{}, err
 	}
 	if !known {
-		return Lease{}, fmt.Errorf("%w: no task %s is in a queue whose home is here: its home releases its lease", ErrNotFound, id)
+		return Lease{}, fmt.Errorf("%w: task %s is not in a queue whose home is this node: release the lease on its home", ErrNotFound, id)
 	}
 	done, err := n.queues.driver.Recover(ctx, id)
 	if err != nil {
 		return Lease{}, err
 	}
 	if !done {
-		return n.leaseView(before.LeaseView), fmt.Errorf("%w: task %s has no lease that may be taken back: nobody has one, or it may have been started and may be started once only", ErrRefused, id)
+		return n.leaseView(before.LeaseView), fmt.Errorf("%w: task %s has no lease that can be revoked: no node owns it, or it may have been started and must not start twice", ErrRefused, id)
 	}
 	if err := n.note(ctx, "lease.release", id.String()); err != nil {
 		return Lease{}, err
@@ -297,9 +299,10 @@ func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
 	return n.leaseView(after.LeaseView), err
 }
 
-// RecoverLeases takes back at once what owners have that are dead or have left, or with a
-// name what that one has, which must not be alive; dryRun only tells. What may have been
-// started, and may be started once only, stays: its owner's word is waited for.
+// RecoverLeases revokes at once the leases of owners that are dead or have left, or
+// those of the named owner, which must not be alive; with dryRun it only lists them. The
+// lease of a task that may have been started and must not start twice is kept: its home
+// waits for the owner.
 func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Recovered, error) {
 	r := Recovered{DryRun: dryRun, Taken: []Lease{}, Kept: []Lease{}}
 	lost := n.lostOwners()
@@ -309,7 +312,7 @@ func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Re
 			return r, err
 		}
 		if m, ok := n.gossip.Member(p.Peer); ok && m.Status == gossip.Alive {
-			return r, fmt.Errorf("%w: %s is alive: balefire-node lease release takes back the lease of one task", ErrRefused, p.Label())
+			return r, fmt.Errorf("%w: %s is alive: use balefire-node lease release to revoke the lease of one task", ErrRefused, p.Label())
 		}
 		lost = map[proto.PeerID]bool{p.Peer: true}
 	}
@@ -338,7 +341,7 @@ func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Re
 	return r, nil
 }
 
-// lostOwners are the members that are dead, or have left.
+// lostOwners returns the members that are dead or have left.
 func (n *Node) lostOwners() map[proto.PeerID]bool {
 	lost := map[proto.PeerID]bool{}
 	for _, m := range n.gossip.Members() {
@@ -349,7 +352,7 @@ func (n *Node) lostOwners() map[proto.PeerID]bool {
 	return lost
 }
 
-// LeaseConflicts lists the newest claims that did not count, oldest first.
+// LeaseConflicts lists the newest rejected claims, oldest first.
 func (n *Node) LeaseConflicts(ctx context.Context) []LeaseConflict {
 	l := n.queues.log
 	l.mu.Lock()
@@ -357,8 +360,7 @@ func (n *Node) LeaseConflicts(ctx context.Context) []LeaseConflict {
 	return append([]LeaseConflict{}, l.conflicts...)
 }
 
-// OwnershipEvents returns up to limit events with a number above after, oldest
-// first.
+// OwnershipEvents returns up to limit events with a number above after, oldest first.
 func (n *Node) OwnershipEvents(ctx context.Context, after uint64, limit int) []OwnershipEvent {
 	l := n.queues.log
 	l.mu.Lock()
@@ -371,7 +373,7 @@ func (n *Node) OwnershipEvents(ctx context.Context, after uint64, limit int) []O
 	return out
 }
 
-// An ownershipLog keeps the newest of what happened to leases, in memory.
+// An ownershipLog keeps the newest ownership events and conflicts in memory.
 type ownershipLog struct {
 	node  *Node
 	count *prometheus.CounterVec
@@ -381,8 +383,8 @@ type ownershipLog struct {
 	mu        sync.Mutex
 	last      uint64
 	kept      []keptEvent
-	skipped   time.Time // when no lease was taken back because the clocks had jumped
-	refused   string    // queue, home and cause of the refused handoff that was logged last
+	skipped   time.Time // latest time that no lease was revoked because the clocks had jumped
+	refused   string    // queue, home and cause of the refused handoff logged last
 	conflicts []LeaseConflict
 }
 
@@ -393,17 +395,17 @@ const (
 
 func newOwnershipLog(n *Node) *ownershipLog {
 	l := &ownershipLog{node: n, count: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "balefire_ownership_events_total", Help: "What happened to leases that this node gave or has, by kind.",
+		Name: "balefire_ownership_events_total", Help: "Events of the leases that this node granted or owns, by kind.",
 	}, []string{"kind"}), said: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "balefire_ownership_messages_total", Help: "Messages of ownership that this node sent to others, by type.",
+		Name: "balefire_ownership_messages_total", Help: "Ownership messages sent by this node, by type.",
 	}, []string{"type"}), bad: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "balefire_ownership_refused_total", Help: "Messages of ownership that were refused whole, by type: damaged, or not signed by who may.",
+		Name: "balefire_ownership_refused_total", Help: "Ownership messages rejected because they were damaged or not signed by an authorized node, by type.",
 	}, []string{"type"})}
 	n.registry.MustRegister(l.count, l.said, l.bad)
 	return l
 }
 
-// keep appends to a list that is halved when it is full.
+// keep appends to a list and drops the older half when the list is full.
 func keep[T any](list []T, x T, most int) []T {
 	if len(list) >= most {
 		list = append(list[:0:0], list[len(list)-most/2:]...)
@@ -411,7 +413,7 @@ func keep[T any](list []T, x T, most int) []T {
 	return append(list, x)
 }
 
-// view is a line as people read it.
+// view converts an event for the API.
 func (l *ownershipLog) view(k keptEvent) OwnershipEvent {
 	e := k.event
 	x := OwnershipEvent{Number: k.number, Time: k.time, Kind: e.Kind.String(), Queue: e.Queue, Epoch: epochText(e.Epoch), Cause: e.Cause}
@@ -424,7 +426,7 @@ func (l *ownershipLog) view(k keptEvent) OwnershipEvent {
 	return x
 }
 
-// events notes what has become durable.
+// events records events that have become durable.
 func (l *ownershipLog) events(all []ownership.Event) {
 	now := l.node.cfg.Clock.Now().UTC()
 	l.mu.Lock()
@@ -432,7 +434,7 @@ func (l *ownershipLog) events(all []ownership.Event) {
 	for _, e := range all {
 		l.count.WithLabelValues(e.Kind.String()).Inc()
 		if e.Kind == ownership.EventIgnored {
-			continue // late copies are many, and tell nobody anything
+			continue // late copies are frequent and of no interest
 		}
 		l.last++
 		k := keptEvent{l.last, now, e}
@@ -446,9 +448,9 @@ func (l *ownershipLog) events(all []ownership.Event) {
 		case ownership.EventConflict:
 			l.conflicts = keep(l.conflicts, LeaseConflict{Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause}, maxConflicts)
 		case ownership.EventNotTaken:
-			if why := x.Queue + x.PeerID + x.Cause; l.refused != why { // many tasks are refused for one reason
+			if why := x.Queue + x.PeerID + x.Cause; l.refused != why { // many tasks may be refused for the same reason
 				l.refused = why
-				l.node.log.Warn("the new home of a queue does not take its tasks; they are sent again", "queue", x.Queue, "home", x.Peer, "task", x.Task, "cause", x.Cause)
+				l.node.log.Warn("the new home of a queue refuses its tasks; they will be sent again", "queue", x.Queue, "home", x.Peer, "task", x.Task, "cause", x.Cause)
 				l.node.tell("ownership."+x.Kind, e.Peer, x.Cause, map[string]string{"task": x.Task, "queue": x.Queue})
 			}
 		case ownership.EventSkipped, ownership.EventForged, ownership.EventBlocked:
@@ -457,23 +459,24 @@ func (l *ownershipLog) events(all []ownership.Event) {
 	}
 }
 
-// jumpShown is how long a jump of the clocks is told.
+// jumpShown is how long a jump of the clocks is reported.
 const jumpShown = time.Hour
 
-// jumped is when the clocks jumped last, zero: not in this start.
+// jumped returns the time of the latest jump of the clocks, or zero if there was none
+// since the start.
 func (l *ownershipLog) jumped() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.skipped
 }
 
-// orphans notes results that did not count.
+// orphans records results that were rejected.
 func (l *ownershipLog) orphans(all []ownership.Orphan) {
 	now := l.node.cfg.Clock.Now().UTC()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, o := range all {
-		c := LeaseConflict{Time: now, Task: o.Task.String(), Epoch: epochText(o.Epoch), State: o.State.Name(), Cause: "a result that does not count"}
+		c := LeaseConflict{Time: now, Task: o.Task.String(), Epoch: epochText(o.Epoch), State: o.State.Name(), Cause: "a result that was rejected"}
 		if len(o.Digest) > 0 {
 			c.Digest = "sha256:" + hex.EncodeToString(o.Digest)
 		}
@@ -482,41 +485,41 @@ func (l *ownershipLog) orphans(all []ownership.Orphan) {
 	}
 }
 
-// whyQueued looks at a task of a queue whose home is here.
+// whyQueued explains the state of a task of a queue whose home is this node.
 func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 	v, known, err := n.queues.driver.Task(ctx, id)
 	if err != nil || !known {
 		return n.whyLeft(ctx, b, id)
 	}
 	owner, _ := n.peerNames(v.Peer[:])
-	b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home here, cell %s, %d attempts, %d leases lost", rec.GetQueue(), v.State, v.Attempts, v.Abandons))
+	b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home here, state %s, %d attempts, %d leases lost", rec.GetQueue(), v.State, v.Attempts, v.Abandons))
 	if n := len(v.Grants); n > 0 {
 		b.Steps = append(b.Steps, fmt.Sprintf("lease: epoch %s, %s", epochText(v.Epoch), owner))
 	}
 	switch {
 	case v.Leased:
-		b.Cause, b.Fix = fmt.Sprintf("%s has the lease; its result has not come yet", owner), "on "+owner+": balefire-node why "+b.Subject
+		b.Cause, b.Fix = fmt.Sprintf("%s has the lease; its result has not arrived yet", owner), "on "+owner+": balefire-node why "+b.Subject
 		b.Next = new(n.cfg.Clock.Now().Add(v.Left).UTC())
 	case v.State == proto.Running.Name() || v.State == proto.Indeterminate.Name():
-		b.Cause = fmt.Sprintf("%s may have started it, it may be started once only, and %s says nothing", owner, owner)
+		b.Cause = fmt.Sprintf("%s may have started it, it must not start twice, and %s does not answer", owner, owner)
 	case v.Paused:
 		b.Cause, b.Fix = "the queue is paused", "balefire-node queue resume "+rec.GetQueue()
 	case !v.Active:
-		b.Cause, b.Fix = "this node takes itself for cut off: it "+n.pausedWhy()+", and grants to nobody but itself", "balefire-node netcheck"
+		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pausedWhy()+", and grants only to itself", "balefire-node netcheck"
 	case v.Blocked:
-		b.Cause = "the task before it with its ordering key died, and on_dead is block"
+		b.Cause = "an earlier task with the same ordering key is a dead letter, and on_dead is block"
 		b.Fix = fmt.Sprintf("balefire-node queue unblock %s %s", rec.GetQueue(), rec.GetOrderingKey())
 	case !v.AtHead:
-		b.Cause = "another task with its ordering key is before it"
+		b.Cause = "an earlier task with the same ordering key has not ended"
 	case v.Due > 0:
-		b.Cause, b.Next = "the last attempt failed: "+orWord(v.Reason, "no reason given")+"; it waits for the next", new(n.cfg.Clock.Now().Add(v.Due).UTC())
+		b.Cause, b.Next = "the last attempt failed: "+orWord(v.Reason, "no reason given")+"; it waits for the next one", new(n.cfg.Clock.Now().Add(v.Due).UTC())
 	case v.Serving == 0:
-		b.Cause, b.Fix = "no member that is alive serves kind "+rec.GetKind(), "balefire-node handler add "+rec.GetKind()+" on a node that shall"
+		b.Cause, b.Fix = "no live member serves kind "+rec.GetKind(), "balefire-node handler add "+rec.GetKind()+" on a node that should"
 		if len(rec.GetRequire()) > 0 {
-			b.Cause, b.Fix = b.Cause+" and has the labels "+strings.Join(rec.GetRequire(), ", "), "set mesh.labels on a node that shall, or "+b.Fix
+			b.Cause, b.Fix = b.Cause+" and has the labels "+strings.Join(rec.GetRequire(), ", "), "set mesh.labels on a node that should, or "+b.Fix
 		}
 	case v.Available == 0 && v.BackedOff > 0:
-		b.Cause = fmt.Sprintf("%d of %d members that serve its kind did not take it just now: %s", v.BackedOff, v.Serving, lastGrant(v.Grants))
+		b.Cause = fmt.Sprintf("%d of %d members that serve its kind refused it recently: %s", v.BackedOff, v.Serving, lastGrant(v.Grants))
 	case v.Available == 0:
 		b.Cause, b.Fix = fmt.Sprintf("all %d members that serve its kind are busy, or a limit of the queue is reached", v.Serving), "balefire-node queue show "+rec.GetQueue()
 	default:
@@ -532,10 +535,11 @@ func lastGrant(grants []*proto.Granting) string {
 	return "no answer"
 }
 
-// leaseTimeout bounds a look at the room for what is only shown.
+// leaseTimeout bounds a query to the ownership subsystem for display.
 const leaseTimeout = 2 * time.Second
 
-// withGrants adds to a task of a queue whose home is here what its cell says.
+// withGrants adds the lease state to the view of a task of a queue whose home is this
+// node.
 func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
 	if r.GetQueue() == "" && !strings.HasPrefix(r.GetTarget(), queuePrefix) || r.GetState().Terminal() {
 		return
@@ -546,7 +550,7 @@ func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
 	if err != nil || !known {
 		return
 	}
-	running := v.Leased && r.GetState() == proto.Running // its owner has said so
+	running := v.Leased && r.GetState() == proto.Running // reported by its owner
 	t.State, t.Attempts, t.Abandons, t.Epoch = v.State, v.Attempts, v.Abandons, epochText(v.Epoch)
 	if running {
 		t.State = r.GetState().Name()

@@ -12,16 +12,16 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// moveWait is how long the end of a task is awaited that goes to another queue.
+// moveWait is how long MoveTask waits for the end of a task that moves to another queue.
 const moveWait = 30 * time.Second
 
-// moves are the tasks of this node that are cancelled to go to another queue, and whose
-// successors are not made yet. The store has them too: what a caller does not wait for,
-// or a crash cut off, is finished by [Node.finishMoves].
+// moves holds the tasks of this node that are cancelled to move to another queue and
+// whose successors do not exist yet. They are in the store too: [Node.finishMoves]
+// completes a move that its caller did not wait for or that a crash interrupted.
 type moves struct {
 	mu   sync.Mutex
 	to   map[proto.TaskID]string
-	told map[proto.TaskID]string // why one could not be finished, as it was logged
+	told map[proto.TaskID]string // reason logged last why a move could not be completed
 }
 
 func (m *moves) set(id proto.TaskID, queue string) {
@@ -43,7 +43,7 @@ func (m *moves) all() map[proto.TaskID]string {
 	return maps.Clone(m.to)
 }
 
-// news reports whether cause is another one than the last of its task.
+// news reports whether cause differs from the previous one of its task.
 func (m *moves) news(id proto.TaskID, cause string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,11 +52,11 @@ func (m *moves) news(id proto.TaskID, cause string) bool {
 	return !known
 }
 
-// MoveTask takes a task of this node out of where it waits and puts it into a queue,
-// as a new task: its origin signed it for the one, and signs it for the other. One
-// that runs is stopped first; one that ends otherwise meanwhile stays as it is. That it
-// goes to the queue is durable with the cancellation: the new task is made once the old
-// one is CANCELLED, whether or not the caller waits for that or asks again.
+// MoveTask moves a waiting task of this node to a queue. The task becomes a new one,
+// because its origin signed the old one for its old target. A running task is stopped
+// first; if it ends some other way in the meantime, it stays as it is. The move is
+// durable with the cancellation: the new task is created once the old one is CANCELLED,
+// whether or not the caller waits for that or asks again.
 func (n *Node) MoveTask(ctx context.Context, ref, queue string) (Submitted, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
@@ -75,18 +75,18 @@ func (n *Node) MoveTask(ctx context.Context, ref, queue string) (Submitted, erro
 	case err != nil:
 		return Submitted{}, err
 	case role == RoleOwner:
-		return Submitted{}, fmt.Errorf("%w: a task is put into another queue where it was made: ask %s", ErrRefused, n.view(id, role, rec).Peer)
+		return Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", ErrRefused, n.view(id, role, rec).Peer)
 	case made:
 		return as, nil
 	case goes != "" && goes != queue:
-		return Submitted{}, fmt.Errorf("%w: task %s is on its way to queue %s", ErrRefused, id, goes)
-	case goes == queue: // it was asked for before
+		return Submitted{}, fmt.Errorf("%w: task %s is already moving to queue %s", ErrRefused, id, goes)
+	case goes == queue: // requested before
 	case rec.GetState().Terminal():
-		return Submitted{}, fmt.Errorf("%w: task %s has ended as %s: only one that waits can go to another queue", ErrRefused, id, rec.GetState().Name())
+		return Submitted{}, fmt.Errorf("%w: task %s has ended as %s: only an unfinished task can move to another queue", ErrRefused, id, rec.GetState().Name())
 	case rec.GetMode() == proto.AtMostOnce:
-		return Submitted{}, fmt.Errorf("%w: task %s may start only once, and may have: cancel it, see what it did, and send it anew", ErrRefused, id)
+		return Submitted{}, fmt.Errorf("%w: task %s must not start twice, and may have started: cancel it, check its effects, and send it again", ErrRefused, id)
 	case rec.GetTarget() == target:
-		return Submitted{}, fmt.Errorf("%w: task %s is in queue %s already", ErrRefused, id, queue)
+		return Submitted{}, fmt.Errorf("%w: task %s is already in queue %s", ErrRefused, id, queue)
 	default:
 		if err := n.cancelInto(ctx, id, rec, queue); err != nil {
 			return Submitted{}, err
@@ -95,12 +95,13 @@ func (n *Node) MoveTask(ctx context.Context, ref, queue string) (Submitted, erro
 	wait, cancel := context.WithTimeout(ctx, moveWait)
 	defer cancel()
 	if _, err = n.outbox.Wait(wait, id); err != nil {
-		return Submitted{}, fmt.Errorf("%w: task %s was asked to stop and has not yet: once it is CANCELLED it goes to queue %s by itself: %w", ErrRefused, id, queue, err)
+		return Submitted{}, fmt.Errorf("%w: task %s has been asked to stop but has not stopped yet: it moves to queue %s automatically once it is CANCELLED: %w", ErrRefused, id, queue, err)
 	}
 	return n.finishMove(ctx, id, queue)
 }
 
-// movedAs returns what a task became in a queue, if it went there before.
+// movedAs returns the successor of a task in a queue, if the task has already moved
+// there.
 func (n *Node) movedAs(rec *proto.Record, queue string) (s Submitted, made bool, err error) {
 	if rec.GetRedrivenAs() == "" {
 		return s, false, nil
@@ -116,16 +117,17 @@ func (n *Node) movedAs(rec *proto.Record, queue string) (s Submitted, made bool,
 	return n.known(as, Submitted{Target: next.GetTarget()}), true, nil
 }
 
-// cancelInto cancels a task that is to go to a queue. Its content must be there for that.
+// cancelInto cancels a task that is to move to a queue. It fails if the content of the
+// task is not available.
 func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) error {
 	_, done, err := n.again(id, rec)
 	if err != nil {
 		return err
 	}
 	done()
-	_, err = n.outbox.CancelInto(ctx, id, queue, "a person puts it into queue "+queue)
+	_, err = n.outbox.CancelInto(ctx, id, queue, "moved to queue "+queue+" by an operator")
 	if errors.Is(err, outbox.ErrEnded) {
-		return fmt.Errorf("%w: task %s has ended meanwhile", ErrRefused, id)
+		return fmt.Errorf("%w: task %s has ended in the meantime", ErrRefused, id)
 	}
 	if err != nil {
 		return err
@@ -137,8 +139,8 @@ func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Recor
 	return n.cfg.Fail(PointMoving)
 }
 
-// finishMove makes the successor of a task that has ended, once: of two who do that at
-// the same time the second finds it.
+// finishMove creates the successor of a task that has ended, only once: a concurrent
+// second caller finds the existing one.
 func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (Submitted, error) {
 	n.redriving.Lock()
 	defer n.redriving.Unlock()
@@ -156,9 +158,9 @@ func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (S
 	if rec.GetState() != proto.Cancelled || rec.GetRedrivenAs() != "" || goes != queue {
 		err := n.outbox.ForgetMove(ctx, id)
 		n.moves.done(id)
-		return Submitted{}, errors.Join(fmt.Errorf("%w: task %s ended as %s meanwhile", ErrRefused, id, rec.GetState().Name()), err)
+		return Submitted{}, errors.Join(fmt.Errorf("%w: task %s ended as %s in the meantime", ErrRefused, id, rec.GetState().Name()), err)
 	}
-	as, there, err := n.outbox.RedrivenAs(id) // and the process died then
+	as, there, err := n.outbox.RedrivenAs(id) // the process may have died after creating it
 	s := Submitted{}
 	switch {
 	case err != nil:
@@ -167,18 +169,18 @@ func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (S
 		s = n.known(as, s)
 	default:
 		if s, as, err = n.makeInQueue(ctx, id, rec, queue); err != nil {
-			return s, fmt.Errorf("task %s is cancelled, and could not be put into queue %s; that is tried again: %w", id, queue, err)
+			return s, fmt.Errorf("task %s is cancelled but could not be moved to queue %s yet; this will be retried: %w", id, queue, err)
 		}
 	}
 	if err := n.outbox.MarkRedriven(ctx, id, as); err != nil {
-		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked: %w", as, err)
+		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
 	n.moves.done(id)
 	return s, n.note(ctx, "task.set", id.String()+" as "+s.ID+" in "+queuePrefix+queue)
 }
 
-// makeInQueue submits what a cancelled task asked for to a queue. The idempotency key
-// goes on to mean the request that it came with.
+// makeInQueue submits the request of a cancelled task to a queue. The idempotency key
+// stays bound to the original request.
 func (n *Node) makeInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s Submitted, as proto.TaskID, err error) {
 	r, done, err := n.again(id, rec)
 	if err != nil {
@@ -195,14 +197,14 @@ func (n *Node) makeInQueue(ctx context.Context, id proto.TaskID, rec *proto.Reco
 	return s, as, n.cfg.Fail(PointRedriven)
 }
 
-// finishMoves makes the successors of the tasks that have ended since they were
-// cancelled to go to another queue.
+// finishMoves creates the successors of the moving tasks that have ended since they were
+// cancelled.
 func (n *Node) finishMoves(ctx context.Context) {
 	for id, queue := range n.moves.all() {
 		rec, err := n.outbox.Get(id)
 		switch {
 		case errors.Is(err, outbox.ErrNotFound):
-			n.log.Error("a task that was to go to another queue is not kept any more", "task", id.String(), "queue", queue)
+			n.log.Error("a task that should move to another queue is no longer stored", "task", id.String(), "queue", queue)
 			if err := n.outbox.ForgetMove(ctx, id); err == nil {
 				n.moves.done(id)
 			}
@@ -211,12 +213,12 @@ func (n *Node) finishMoves(ctx context.Context) {
 			continue
 		}
 		if _, err = n.finishMove(ctx, id, queue); err != nil && ctx.Err() == nil && n.moves.news(id, err.Error()) {
-			n.log.Warn("a task has not gone to its new queue yet", "task", id.String(), "queue", queue, "err", err)
+			n.log.Warn("could not move a task to its new queue yet", "task", id.String(), "queue", queue, "err", err)
 		}
 	}
 }
 
-// loadMoves reads what an earlier start of the node has not finished.
+// loadMoves loads the moves that an earlier start of the node has not completed.
 func (n *Node) loadMoves() (err error) {
 	n.moves.told = map[proto.TaskID]string{}
 	n.moves.to, err = n.outbox.Moves()

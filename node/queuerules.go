@@ -8,23 +8,23 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A MemberRule is what a queue says of one node. When a queue has any, the nodes that
-// are named work on it and nobody else, and that is their order.
+// A MemberRule is the setting of a queue for one node. If a queue has any, only the
+// named nodes work on it, in that order.
 type MemberRule struct {
 	Node        string `json:"node" minLength:"1" maxLength:"128" doc:"name or id"`
-	Weight      int    `json:"weight,omitempty" doc:"share in a round, and of the load; 0: 1"`
-	Priority    int    `json:"priority,omitempty" doc:"higher first; 0: the node's own"`
-	Concurrency int    `json:"concurrency,omitempty" doc:"tasks of this queue at a time; 0: the queue's limit for each node"`
-	Draining    bool   `json:"draining,omitempty" doc:"is given nothing new of this queue"`
+	Weight      int    `json:"weight,omitempty" doc:"relative share of the tasks; 0: 1"`
+	Priority    int    `json:"priority,omitempty" doc:"higher goes first; 0: the node's own priority"`
+	Concurrency int    `json:"concurrency,omitempty" doc:"limit of tasks of this queue at a time; 0: the queue's limit for each node"`
+	Draining    bool   `json:"draining,omitempty" doc:"gets no new tasks from this queue"`
 }
 
 const (
-	maxHomes   = 32      // of a queue's list; proto.QueueState.next_homes
-	maxRules   = 64      // of single nodes; proto.QueueState.members
-	maxRuleNum = 1 << 20 // of a limit, a weight or a priority
+	maxHomes   = 32      // limit of proto.QueueState.next_homes
+	maxRules   = 64      // limit of proto.QueueState.members
+	maxRuleNum = 1 << 20 // highest limit, weight and priority
 )
 
-// change is what s asks for, with the names of nodes turned into ids.
+// change returns a function that applies s, with the names of nodes resolved to ids.
 func (n *Node) change(s QueueSettings) (func(*proto.QueueState), error) {
 	var homes []string
 	var rules []*proto.QueueMember
@@ -50,7 +50,7 @@ func (n *Node) change(s QueueSettings) (func(*proto.QueueState), error) {
 	}, nil
 }
 
-// homeOrder turns the names of nodes into the list that a queue keeps.
+// homeOrder resolves the names of nodes to the ids stored in a queue.
 func (n *Node) homeOrder(names []string) ([]string, error) {
 	if len(names) > maxHomes {
 		return nil, fmt.Errorf("%w: homes: %d nodes: at most %d", ErrInvalid, len(names), maxHomes)
@@ -62,7 +62,7 @@ func (n *Node) homeOrder(names []string) ([]string, error) {
 			return nil, fmt.Errorf("homes: %w", err)
 		}
 		if ids[i] = p.Peer.String(); slices.Contains(ids[:i], ids[i]) {
-			return nil, fmt.Errorf("%w: homes: %s is there twice", ErrInvalid, name)
+			return nil, fmt.Errorf("%w: homes: %s is listed twice", ErrInvalid, name)
 		}
 	}
 	return ids, nil
@@ -80,21 +80,21 @@ func (n *Node) memberRules(rules []MemberRule) ([]*proto.QueueMember, error) {
 		}
 		for _, number := range []int{r.Weight, r.Priority, r.Concurrency} {
 			if number < 0 || number > maxRuleNum {
-				return nil, fmt.Errorf("%w: members: %s: a number is 0 to %d", ErrInvalid, r.Node, maxRuleNum)
+				return nil, fmt.Errorf("%w: members: %s: numbers must be from 0 to %d", ErrInvalid, r.Node, maxRuleNum)
 			}
 		}
 		m := &proto.QueueMember{
 			Peer: p.Peer[:], Weight: uint32(r.Weight), Priority: uint32(r.Priority), Concurrency: uint32(r.Concurrency), Draining: r.Draining,
 		}
 		if slices.ContainsFunc(out, func(o *proto.QueueMember) bool { return string(o.Peer) == string(m.Peer) }) {
-			return nil, fmt.Errorf("%w: members: %s is there twice", ErrInvalid, r.Node)
+			return nil, fmt.Errorf("%w: members: %s is listed twice", ErrInvalid, r.Node)
 		}
 		out = append(out, m)
 	}
 	return out, nil
 }
 
-// nodeRules are the rules of a queue that name nodes, as people read them.
+// nodeRules returns the rules of a queue that refer to nodes, with names for display.
 func (n *Node) nodeRules(s *proto.QueueState) (homes []string, rules []MemberRule) {
 	for _, id := range s.GetNextHomes() {
 		if p, err := proto.ParsePeerID(id); err == nil {

@@ -20,12 +20,12 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// queuePrefix begins a target that is a shared queue.
+// queuePrefix is the prefix of a target that is a shared queue.
 const queuePrefix = "queue:"
 
-// queues joins the room of leases with the others: the tasks whose queues have
-// their home here are in the custody of the inbox, which runs what is granted to this
-// node too; gossip says who could work.
+// queues connects the ownership subsystem with the others: the inbox stores the tasks
+// of queues whose home is this node, and also runs the tasks granted to this node;
+// gossip reports which members could work.
 //
 //	Accept ─▶ Taken ─▶ room ── GRANT ─▶ owner's room ─▶ Wait ─▶ slot ─▶ Ready ─▶ handler
 //	origin ◀─ PutResult ◀─ End ◀─ room ◀──── ENDED ──── Finish ◀──────────────────┘
@@ -35,12 +35,12 @@ type queues struct {
 	log    *ownershipLog
 	meter  *queueMeter
 
-	questions questions     // to other nodes
+	questions questions     // open questions to other nodes
 	admins    adminAsks     // questions to admins
-	drained   atomic.Bool   // a person wants that this node is given nothing new
-	moving    sync.Mutex    // held while homes are handed over
-	paused    bool          // this node takes nothing by itself; the watcher's own
-	changed   chan struct{} // holds a token when the members may have changed
+	drained   atomic.Bool   // an operator wants this node to get nothing new
+	moving    sync.Mutex    // held during handoffs
+	paused    bool          // this node has paused itself; used by watch only
+	changed   chan struct{} // receives a token when the members may have changed
 }
 
 func newQueues(n *Node) *queues {
@@ -49,7 +49,7 @@ func newQueues(n *Node) *queues {
 	return q
 }
 
-// open opens the room. It starts nothing.
+// open opens the ownership subsystem. It starts nothing.
 func (q *queues) open() (err error) {
 	n := q.node
 	q.driver, err = ownership.Open(n.ground.store, ownership.Parts{Network: post{n}, Custody: custody{n}, Runner: runner{n}, Prober: runner{n}, Sealer: leaseSeals{n}, Mover: mover{n}, Bodies: n.porter}, ownership.Settings{
@@ -63,16 +63,16 @@ func (q *queues) open() (err error) {
 	return err
 }
 
-// stop gives back what waits here and was not started: the node stops.
+// stop returns the tasks that wait here and were not started, because the node stops.
 func (q *queues) stop() { q.driver.Stop() }
 
 const (
-	lastWords     = time.Second           // for what homes are still to be told at a stop
-	lastWordsStep = 20 * time.Millisecond // between two looks whether they were
+	lastWords     = time.Second           // how long a stop waits until the homes know all results
+	lastWordsStep = 20 * time.Millisecond // interval between checks of that
 )
 
-// settled waits a little at a stop until the homes know how the runs here ended: else
-// they would find out by themselves, and have them run again.
+// settled waits a bounded time at a stop until the homes know how the runs here ended.
+// Otherwise they would find out later and run the tasks again.
 func (q *queues) settled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lastWords)
 	defer cancel()
@@ -94,7 +94,7 @@ func (q *queues) settled(ctx context.Context) {
 func (q *queues) homeOf(name string) (home proto.PeerID, err error) {
 	s := q.driver.QueueStates()[name]
 	if s == nil {
-		return home, fmt.Errorf("%w: no queue %.128q is known here: on the node that shall be its home: balefire-node queue set NAME --home here; others learn of it when they are connected with that node", ErrNotFound, name)
+		return home, fmt.Errorf("%w: queue %.128q is not known here: create it on the node that should be its home with balefire-node queue set NAME --home here; other nodes learn of it when they connect to that node", ErrNotFound, name)
 	}
 	return proto.PeerIDFrom(s.GetHome())
 }
@@ -105,30 +105,30 @@ func (q *queues) stands(target string, from proto.PeerID) bool {
 	return ok && string(q.driver.QueueStates()[name].GetHome()) == string(from[:])
 }
 
-// wasHome reports whether from is, or was, the home of the queue that a task was sent to:
-// what a home has ended stays so when the queue moves on before the origin hears of it.
+// wasHome reports whether from is, or was, the home of the queue that a task was sent
+// to: the end of a task stays valid if the queue moves before the origin learns of it.
 func (q *queues) wasHome(target string, from proto.PeerID) bool {
 	name, ok := strings.CutPrefix(target, queuePrefix)
 	return ok && q.driver.WasHome(name, from)
 }
 
-// Admit says whether a task of origin may enter a queue here. One whose home is
-// elsewhere by now takes it too, through this node: the task is signed for this one,
-// and its origin could not send it to the other.
+// Admit decides whether a task of origin may enter a queue here. A node that is no
+// longer the home accepts the task too and passes it on: the task is signed for this
+// node, and its origin cannot send it to another one.
 func (q *queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
 	s := q.driver.QueueStates()[name]
 	switch {
 	case s == nil:
-		return inbox.Verdict{Code: proto.CodeNoHandler, Detail: "this node knows no such queue"}
+		return inbox.Verdict{Code: proto.CodeNoHandler, Detail: "this node does not know the queue"}
 	case s.GetDraining():
-		return inbox.Verdict{Code: proto.CodeDraining, Detail: "the queue takes no new tasks"}
+		return inbox.Verdict{Code: proto.CodeDraining, Detail: "the queue accepts no new tasks"}
 	case len(s.GetAllow()) > 0 && !inbox.Allowed(s.GetAllow(), origin, members{q.node.book}):
 		return inbox.Verdict{Code: proto.CodeDenied, Detail: "the queue's allow list does not name the origin"}
 	}
 	return inbox.Verdict{}
 }
 
-// Taken gives the room a task that is on disk.
+// Taken passes a task that is on disk to the ownership subsystem.
 func (q *queues) Taken(id proto.TaskID, r *proto.Record) {
 	q.node.porter.hold(id, r)
 	t := leaseTask(id, r)
@@ -136,17 +136,17 @@ func (q *queues) Taken(id proto.TaskID, r *proto.Record) {
 	q.driver.Add(t, r.GetCancel())
 }
 
-// Cancel asks for the end of a task of a queue. Until one that moved has ended its
-// origin says the wish again, and each time it goes after the task.
+// Cancel requests the end of a task of a queue. Until a task that moved has ended, its
+// origin repeats the request, and each time it is forwarded to the new home.
 func (q *queues) Cancel(ctx context.Context, id proto.TaskID) (v inbox.Verdict, known bool, err error) {
 	where, err := q.driver.Cancel(ctx, id)
 	if where == ownership.LocationMoved {
-		v = inbox.Verdict{Code: proto.CodeBusy, Detail: "it moved with its queue, and the wish goes after it"}
+		v = inbox.Verdict{Code: proto.CodeBusy, Detail: "it moved with its queue; the request is forwarded"}
 	}
 	return v, where != ownership.LocationUnknown, err
 }
 
-// Ready says that a slot is free for what was granted to this node.
+// Ready reports that a slot is free for a task granted to this node.
 func (q *queues) Ready(ctx context.Context, id proto.TaskID, onCrash inbox.OnCrash) (inbox.LeaseStart, bool) {
 	p := ownership.PolicyPark
 	switch onCrash {
@@ -162,7 +162,7 @@ func (q *queues) Ready(ctx context.Context, id proto.TaskID, onCrash inbox.OnCra
 	return inbox.LeaseStart{Epoch: s.Epoch, Attempt: s.Attempt}, ok
 }
 
-// Ended takes the end of it.
+// Ended handles the end of a run.
 func (q *queues) Ended(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) {
 	var err error
 	if e.File != "" {
@@ -175,20 +175,20 @@ func (q *queues) Ended(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) {
 		err = q.driver.Fail(ctx, id, &proto.Released{Cause: e.Cause, Reason: e.Reason, RetryAfterMs: uint64(e.RetryAfter.Milliseconds()), MaxAttempts: e.MaxAttempts})
 	}
 	if err != nil && !errors.Is(err, ownership.ErrStopped) {
-		q.node.log.Error("the end of a granted task could not be written", "task", id.String(), "err", err)
+		q.node.log.Error("could not store the end of a granted task", "task", id.String(), "err", err)
 	}
 }
 
-// Probed takes what the handler says of a task that ran when the node died.
+// Probed handles the result of probing a task that was running when the node died.
 func (q *queues) Probed(ctx context.Context, id proto.TaskID, found inbox.Probe, o *proto.Outcome) {
 	defer q.node.porter.ran(id)
 	err := q.driver.Probed(ctx, id, found == inbox.Done, found == inbox.Unknown, o)
 	if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
-		q.node.log.Error("what a handler says of a granted task could not be written", "task", id.String(), "err", err)
+		q.node.log.Error("could not store the probe result of a granted task", "task", id.String(), "err", err)
 	}
 }
 
-// leaseTask is a task as its home's machine knows it.
+// leaseTask converts the record of a task for the ownership subsystem.
 func leaseTask(id proto.TaskID, r *proto.Record) ownership.Task {
 	return ownership.Task{
 		ID: id, Origin: originOf(r), Queue: r.GetQueue(), Kind: r.GetKind(), Class: r.GetClass(), Mode: r.GetMode(), Key: r.GetOrderingKey(), Block: r.GetOnDead() == "block",
@@ -196,13 +196,13 @@ func leaseTask(id proto.TaskID, r *proto.Record) ownership.Task {
 	}
 }
 
-// originOf is the origin of a task in custody here, zero if its record names none.
+// originOf returns the origin of a task stored here, or zero if its record names none.
 func originOf(r *proto.Record) (p proto.PeerID) {
 	copy(p[:], r.GetPeer())
 	return p
 }
 
-// heard takes news of a member.
+// heard handles an event of gossip about a member.
 func (q *queues) heard(e gossip.Event) {
 	if e.Kind == gossip.Changed && (e.To == gossip.Dead || e.To == gossip.Left) {
 		q.driver.Dead(e.Peer)
@@ -219,12 +219,13 @@ func (q *queues) look() {
 }
 
 const (
-	memberEvery = time.Second      // between two looks at who could work
-	spreadEvery = 30 * time.Second // between two tellings of what queues have their home here
-	scanEvery   = 5 * time.Second  // between two looks for what has come apart
+	memberEvery = time.Second      // interval between updates of the members
+	spreadEvery = 30 * time.Second // interval between announcements of the queues of this node
+	scanEvery   = 5 * time.Second  // interval between reconciliations
 )
 
-// watch tells the room who could work, and others of the queues that are here.
+// watch tells the ownership subsystem which members could work, and announces the queues
+// of this node to others.
 func (q *queues) watch(ctx context.Context) error {
 	members, spread, scan := time.NewTicker(memberEvery), time.NewTicker(spreadEvery), time.NewTicker(scanEvery)
 	defer members.Stop()
@@ -249,9 +250,9 @@ func (q *queues) watch(ctx context.Context) error {
 	}
 }
 
-// works reports whether p may be given tasks of queues, and be the home of one: what it
-// says of results would be refused without the role work. Its certificate may have ended,
-// if it can be renewed.
+// works reports whether p may be granted tasks of queues and be the home of one: its
+// results would be rejected without the role work. An expired certificate is accepted if
+// it can be renewed.
 func (n *Node) works(p proto.PeerID) bool {
 	if p == n.keys.Peer() {
 		return n.book.Self().Member.HasRole(identity.RoleWork)
@@ -260,7 +261,7 @@ func (n *Node) works(p proto.PeerID) bool {
 	return member && m.HasRole(identity.RoleWork)
 }
 
-// tellMembers tells the room what has changed of the members.
+// tellMembers tells the ownership subsystem what has changed about the members.
 func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 	n := q.node
 	paused := n.gossip.SelfPaused()
@@ -273,7 +274,7 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 	for _, m := range n.gossip.Members() {
 		if r := m.Record; r != nil {
 			_, sealable := n.book.KeyRecord(m.Peer)
-			_, member := n.book.Member(m.Peer) // one whose certificate may be renewed keeps what it has, and gets nothing new
+			_, member := n.book.Member(m.Peer) // a member whose certificate can be renewed keeps its tasks and gets no new ones
 			all = append(all, ownership.Node{Member: dispatch.Member{
 				Peer: m.Peer, Alive: m.Eligible && sealable && n.works(m.Peer), Draining: !member || r.GetState() != proto.NodeRunning,
 				Kinds: r.GetKinds(), Labels: r.GetLabels(), Slots: int(r.GetLoad().GetSlots()), Busy: int(r.GetLoad().GetBusy()),
@@ -288,7 +289,7 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 		}
 	}
 	for p := range told {
-		if !slices.ContainsFunc(all, func(x ownership.Node) bool { return x.Peer == p }) { // forgotten, or revoked
+		if !slices.ContainsFunc(all, func(x ownership.Node) bool { return x.Peer == p }) { // forgotten or revoked
 			delete(told, p)
 			q.driver.SetNode(ownership.Node{Member: dispatch.Member{Peer: p}})
 		}
@@ -296,7 +297,7 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 	q.dropRevoked()
 }
 
-// dropRevoked has the room drop what nodes said of queues that were revoked since.
+// dropRevoked drops the queue states of homes that were revoked since.
 func (q *queues) dropRevoked() {
 	done := map[string]bool{}
 	for _, s := range q.driver.QueueStates() {
@@ -309,7 +310,8 @@ func (q *queues) dropRevoked() {
 	}
 }
 
-// selfNode is this node as a member. Its own queues it works on, cut off or not.
+// selfNode returns this node as a member. It works on its own queues even when it is
+// isolated.
 func (q *queues) selfNode() ownership.Node {
 	n := q.node
 	load := n.load()
@@ -320,8 +322,8 @@ func (q *queues) selfNode() ownership.Node {
 	}}
 }
 
-// spread tells everybody who is connected of a queue whose home is here, of all with
-// an empty name.
+// spread announces a queue whose home is this node, or all such queues if name is empty,
+// to all connected peers.
 func (q *queues) spread(name string) {
 	if states := q.hereStates(name); len(states) > 0 {
 		for _, s := range q.node.net.Peers() {
@@ -332,7 +334,7 @@ func (q *queues) spread(name string) {
 	}
 }
 
-// greet tells a new neighbour of the queues that are here.
+// greet announces the queues of this node to a new peer.
 func (q *queues) greet(p proto.PeerID) { q.tell(p, q.hereStates("")) }
 
 func (q *queues) hereStates(name string) (states []*proto.QueueState) {
@@ -351,8 +353,8 @@ func (q *queues) here(s *proto.QueueState) bool {
 	return string(s.GetHome()) == string(self[:])
 }
 
-// toldAtOnce is how many queues one message tells of: with all their deeds they fit
-// into a frame of control.
+// toldAtOnce is the number of queues in one message: with all their deeds they fit into
+// a control frame.
 const toldAtOnce = 2
 
 func (q *queues) tell(p proto.PeerID, states []*proto.QueueState) {
@@ -361,10 +363,11 @@ func (q *queues) tell(p proto.PeerID, states []*proto.QueueState) {
 	}
 }
 
-// post is the network of the room.
+// post sends the messages of the ownership subsystem.
 type post struct{ node *Node }
 
-// Post sends a message over the present link, or has one made for the next.
+// Post sends a message over the current link, or requests a connection for the next
+// attempt.
 func (p post) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
 	n := p.node
 	payload, err := proto.Encode(nil, body)
@@ -375,7 +378,7 @@ func (p post) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
 	case errors.Is(err, transport.ErrNotConnected):
 		n.net.Want(to)
 	case err != nil:
-		n.log.Debug("a message of ownership was not sent", "type", t.String(), "to", to, "err", err)
+		n.log.Debug("could not send an ownership message", "type", t.String(), "to", to, "err", err)
 	default:
 		n.queues.log.said.WithLabelValues(strings.ToLower(t.String())).Inc()
 	}

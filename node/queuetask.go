@@ -8,12 +8,12 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// SetClass gives a task of a queue whose home is here another class. It counts at
-// once, while the task waits.
+// SetClass changes the class of a task of a queue whose home is this node. It takes
+// effect at once while the task waits.
 func (n *Node) SetClass(ctx context.Context, ref, class string) (Task, error) {
 	c, err := proto.ParseClass(class)
 	if err != nil || c == proto.ClassUnspecified {
-		return Task{}, fmt.Errorf("%w: class %.20q: it is critical, high, normal or low", ErrInvalid, class)
+		return Task{}, fmt.Errorf("%w: class %.20q: must be critical, high, normal or low", ErrInvalid, class)
 	}
 	id, _, rec, err := n.find(ref)
 	if err != nil {
@@ -42,23 +42,23 @@ func (n *Node) SetClass(ctx context.Context, ref, class string) (Task, error) {
 	return n.Task(ctx, id.String())
 }
 
-// Progress notes that the handler of a granted task made some. From then on it must
-// say so again before the stall limit is over: else it is stopped, and its lease is
-// not renewed.
+// Progress records that the handler of a granted task made progress. From then on the
+// handler must report progress again within the stall limit; otherwise it is stopped and
+// its lease is not renewed.
 func (n *Node) Progress(ctx context.Context, task string) error {
 	id, err := proto.ParseTaskID(task)
 	if err != nil {
-		return fmt.Errorf("%w: %.60q is no task id: a program finds its own in BALEFIRE_TASK_ID", ErrInvalid, task)
+		return fmt.Errorf("%w: %.60q is not a task id: a program gets its own in BALEFIRE_TASK_ID", ErrInvalid, task)
 	}
 	known, err := n.queues.driver.Progress(ctx, id)
 	if err == nil && !known {
-		err = fmt.Errorf("%w: no handler works here on task %s of a shared queue", ErrNotFound, id)
+		err = fmt.Errorf("%w: no handler on this node runs task %s of a shared queue", ErrNotFound, id)
 	}
 	return err
 }
 
-// UnblockLane lets the tasks of one ordering key go on that stand still because the
-// one before them died.
+// UnblockLane releases the tasks of one ordering key that are blocked because an earlier
+// one became a dead letter.
 func (n *Node) UnblockLane(ctx context.Context, name, key string) (Queue, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
@@ -72,7 +72,7 @@ func (n *Node) UnblockLane(ctx context.Context, name, key string) (Queue, error)
 	case err != nil:
 		return q, fmt.Errorf("unblock %.60q of queue %s: %w", key, name, err)
 	case !stood:
-		return q, fmt.Errorf("%w: no tasks of queue %s with the ordering key %.60q stand still", ErrNotFound, name, key)
+		return q, fmt.Errorf("%w: no tasks of queue %s with the ordering key %.60q are blocked", ErrNotFound, name, key)
 	}
 	if err := n.note(ctx, "queue.unblock", name+" "+key); err != nil {
 		return q, err

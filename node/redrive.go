@@ -41,7 +41,7 @@ func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
 		return s, err
 	}
 	if err := n.outbox.MarkRedriven(ctx, id, as); err != nil {
-		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked: %w", as, err)
+		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
 	return s, n.note(ctx, "task.redrive", id.String()+" as "+s.ID)
 }

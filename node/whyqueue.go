@@ -36,7 +36,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 	case !q.Here:
 		b.Cause, b.Fix = "nothing that is known here: its home knows what waits", "on "+q.Home+": balefire-node why queue:"+name
 	case n.gossip.SelfPaused():
-		b.Cause, b.Fix = "this node takes itself for cut off: it "+n.pausedWhy()+", and grants to nobody but itself", "balefire-node netcheck"
+		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pausedWhy()+", and grants only to itself", "balefire-node netcheck"
 	case q.Waiting == 0:
 		b.Cause = "nothing waits"
 	case able == 0:

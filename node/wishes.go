@@ -183,7 +183,7 @@ func (n *Node) wish(ctx context.Context, from proto.PeerID, r *proto.JoinRequest
 		return nil, fmt.Errorf("this member may not admit others: ask another one")
 	}
 	if !nameRE.MatchString(r.GetName()) {
-		return nil, fmt.Errorf("name %.80q: it is 1-63 of a-z 0-9 and -", r.GetName())
+		return nil, fmt.Errorf("name %.80q: use 1-63 of a-z 0-9 and -", r.GetName())
 	}
 	origin, addr := n.net.Origin(from)
 	x := n.wishes.note(from, origin, addr, r, n.cfg.Clock.Now())
@@ -220,7 +220,7 @@ func (n *Node) Wishes(ctx context.Context) []Wish {
 // anybody may ask by that name.
 func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, error) {
 	if o.Name != "" && !nameRE.MatchString(o.Name) {
-		return Peer{}, fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
+		return Peer{}, fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
 	}
 	asking := n.wishes.list(n.cfg.Clock.Now())
 	i := slices.IndexFunc(asking, func(x *wish) bool { return plainCode(x.Code) == plainCode(ref) || x.ID == ref })
