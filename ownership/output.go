@@ -192,7 +192,6 @@ const (
 	keyCreation  = 'd' // + name: the deed by which this node, an admin, has signed that a queue is made
 	keyWatermark = 's' // + PeerID of a home: the epochs that it will not send again
 
-	keyShipped = 'w' // + PeerID of a home + one of these keys: kept free for what a standby is given
 )
 
 func taskKey(prefix byte, id proto.TaskID) string { return string(prefix) + string(id[:]) }

@@ -135,10 +135,6 @@ func (v *validator) queue(q *proto.QueueState) {
 	for _, x := range q.GetDeeds() {
 		v.deed(x)
 	}
-	for _, x := range q.GetVotes() {
-		v.deed(x)
-	}
-	v.deed(q.GetAppointed())
 }
 
 func (v *validator) deed(x *proto.Signed) {

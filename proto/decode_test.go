@@ -219,7 +219,7 @@ func TestBadProtobuf(t *testing.T) {
 func TestUnknownFieldsOfOthersAreDropped(t *testing.T) {
 	unknown := bytesField(40, make([]byte, 70_000))
 	details := join([]byte("signed"), bytesField(40, []byte("later")))
-	state := join(bytesField(1, []byte("q")), bytesField(22, join(bytesField(1, details), unknown)), unknown)
+	state := join(bytesField(1, []byte("q")), bytesField(18, join(bytesField(1, details), unknown)), unknown)
 	var m QueueStates
 	if err := DecodeKnown(join(bytesField(1, state), unknown), &m); err != nil {
 		t.Fatal(err)

@@ -10,12 +10,12 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 	lease := &Lease{
 		Task: seq(0x20, 16), Queue: "build", State: Accepted, EpochBoot: 1, EpochCounter: 2, Generation: 3, Owner: seq(4, 32),
 		BootId: seq(5, 16), Token: seq(6, 16), Attempts: 1, Abandons: 2, Released: true, Cancel: true, Reason: "busy", Digest: seq(7, 32), NotAfterMs: 9,
-		Grants: []*Granting{{EpochBoot: 1, EpochCounter: 1, Owner: seq(8, 32), TimeMs: 10, Ended: "lapsed"}}, Moves: []*Receipt{receipt}, Shipped: 11,
+		Grants: []*Granting{{EpochBoot: 1, EpochCounter: 1, Owner: seq(8, 32), TimeMs: 10, Ended: "lapsed"}}, Moves: []*Receipt{receipt},
 	}
 	queue := &QueueState{
 		Name: "build", Generation: 3, Home: seq(1, 32), Strategy: "least_loaded", Paused: true, Concurrency: 9, NodeConcurrency: 2, Labels: []string{"os=linux"},
 		Members: []*QueueMember{{Peer: seq(2, 32), Weight: 3, Priority: 4, Concurrency: 5, Draining: true}}, Kinds: []*KindLimit{{Kind: "llm", Concurrency: 2, NodeConcurrency: 1}},
-		LeaseMs: 15_000, OnLostLease: "stop", SeizedFrom: seq(3, 32), Standby: seq(4, 32), Witness: seq(5, 32), Term: 6, Shipped: 7, ChangedMs: 8, NextHomes: []string{"12D3"},
+		LeaseMs: 15_000, OnLostLease: "stop", SeizedFrom: seq(3, 32), ChangedMs: 8, NextHomes: []string{"12D3"},
 		Deeds: []*Signed{{Details: []byte("deed"), Signature: seq(6, 64), Signer: seq(3, 32)}},
 	}
 	return map[string]pb.Message{
@@ -70,14 +70,6 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"scheduled_gone": &Scheduled{Queue: "build", Name: "nightly", Generation: 7, Gone: true},
 		"lane_block":     &LaneBlock{Queue: "build", Key: "repo", Task: seq(0x20, 16)},
 		"deed":           &Deed{Mesh: seq(1, 16), Queue: "build", Generation: 4, From: seq(2, 32), To: seq(3, 32), Seized: true},
-		"deed_appoints":  &Deed{Mesh: seq(1, 16), Queue: "build", Generation: 4, From: seq(3, 32), To: seq(3, 32), Standby: seq(4, 32), Witness: seq(5, 32)},
-		"deed_vote":      &Deed{Mesh: seq(1, 16), Queue: "build", Generation: 5, From: seq(3, 32), To: seq(4, 32), Term: 7},
-		"queue_voted": &QueueState{
-			Name: "build", Generation: 5, Home: seq(4, 32), Standby: seq(4, 32), Witness: seq(5, 32), Term: 7, Shipped: 9, Voted: seq(4, 32),
-			Appointed: &Signed{Details: []byte("appointed"), Signature: seq(6, 64), Signer: seq(3, 32)},
-			Votes:     []*Signed{{Details: []byte("vote"), Signature: seq(6, 64), Signer: seq(4, 32)}, {Details: []byte("vote"), Signature: seq(7, 64), Signer: seq(5, 32)}},
-		},
-		"home_mark_shipped": &HomeMark{Home: seq(1, 32), Shipped: 9},
-		"home_mark":         &HomeMark{Home: seq(1, 32), Boot: 2, SettledBoot: 3, SettledCounter: 4},
+		"home_mark":      &HomeMark{Home: seq(1, 32), Boot: 2, SettledBoot: 3, SettledCounter: 4},
 	}
 }

@@ -1543,8 +1543,7 @@ type Lease struct {
 	NotAfterMs    int64                  `protobuf:"varint,16,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
 	Grants        []*Granting            `protobuf:"bytes,17,rep,name=grants,proto3" json:"grants,omitempty"`                        // at most 16, the middle ones left out
 	Moves         []*Receipt             `protobuf:"bytes,18,rep,name=moves,proto3" json:"moves,omitempty"`                          // statements of the homes that it had, oldest first, at most 16
-	Shipped       uint64                 `protobuf:"varint,19,opt,name=shipped,proto3" json:"shipped,omitempty"`                     // number of the batch in which a standby was given this; 0: there is none
-	Class         Class                  `protobuf:"varint,20,opt,name=class,proto3,enum=transport.v1.Class" json:"class,omitempty"` // that a person gave it while it waited; unspecified: the one of its content
+	Class         Class                  `protobuf:"varint,19,opt,name=class,proto3,enum=transport.v1.Class" json:"class,omitempty"` // that a person gave it while it waited; unspecified: the one of its content
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1703,13 +1702,6 @@ func (x *Lease) GetMoves() []*Receipt {
 		return x.Moves
 	}
 	return nil
-}
-
-func (x *Lease) GetShipped() uint64 {
-	if x != nil {
-		return x.Shipped
-	}
-	return 0
 }
 
 func (x *Lease) GetClass() Class {
@@ -1978,20 +1970,13 @@ type QueueState struct {
 	LeaseMs         uint32                 `protobuf:"varint,11,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`                        // 0: the node's setting
 	OnLostLease     string                 `protobuf:"bytes,12,opt,name=on_lost_lease,json=onLostLease,proto3" json:"on_lost_lease,omitempty"`           // continue (default) or stop
 	SeizedFrom      []byte                 `protobuf:"bytes,13,opt,name=seized_from,json=seizedFrom,proto3" json:"seized_from,omitempty"`                // PeerID of the home that a person gave up
-	Standby         []byte                 `protobuf:"bytes,14,opt,name=standby,proto3" json:"standby,omitempty"`                                        // PeerID of the node that is given each batch before it counts; empty: none
-	Witness         []byte                 `protobuf:"bytes,15,opt,name=witness,proto3" json:"witness,omitempty"`                                        // PeerID of the third vote on who is home; empty: none
-	Term            uint64                 `protobuf:"varint,16,opt,name=term,proto3" json:"term,omitempty"`                                             // of the newest vote on who is home
-	Shipped         uint64                 `protobuf:"varint,17,opt,name=shipped,proto3" json:"shipped,omitempty"`                                       // number of the last batch that the standby was given
-	ChangedMs       int64                  `protobuf:"varint,18,opt,name=changed_ms,json=changedMs,proto3" json:"changed_ms,omitempty"`                  // Unix milliseconds, for people
-	NextHomes       []string               `protobuf:"bytes,19,rep,name=next_homes,json=nextHomes,proto3" json:"next_homes,omitempty"`                   // PeerIDs as text in the order in which they shall take over, at most 32 of 128 bytes
-	Allow           []string               `protobuf:"bytes,20,rep,name=allow,proto3" json:"allow,omitempty"`                                            // who may submit: peer:NAME, peer:ID, role:ROLE, *; empty: every member with the role send; at most 32 of 128 bytes
-	Draining        bool                   `protobuf:"varint,21,opt,name=draining,proto3" json:"draining,omitempty"`                                     // takes no new tasks
-	Deeds           []*Signed              `protobuf:"bytes,22,rep,name=deeds,proto3" json:"deeds,omitempty"`                                            // how it came to this home, oldest first, at most 32: see Deed
-	SharedLanes     bool                   `protobuf:"varint,26,opt,name=shared_lanes,json=sharedLanes,proto3" json:"shared_lanes,omitempty"`            // tasks of all origins with one ordering key follow each other; else those of each origin
-	Voted           []byte                 `protobuf:"bytes,23,opt,name=voted,proto3" json:"voted,omitempty"`                                            // on the disk of standby and witness alone: PeerID that this node voted for in term
-	Appointed       *Signed                `protobuf:"bytes,24,opt,name=appointed,proto3" json:"appointed,omitempty"`                                    // by the home: the Deed that names standby and witness
-	Votes           []*Signed              `protobuf:"bytes,25,rep,name=votes,proto3" json:"votes,omitempty"`                                            // that made this node the home, at most 3: Deeds with a term
-	Root            []byte                 `protobuf:"bytes,27,opt,name=root,proto3" json:"root,omitempty"`                                              // on disk alone, in the place of the deeds of a home that was revoked: what they have in common, 32 bytes; see Deed
+	ChangedMs       int64                  `protobuf:"varint,14,opt,name=changed_ms,json=changedMs,proto3" json:"changed_ms,omitempty"`                  // Unix milliseconds, for people
+	NextHomes       []string               `protobuf:"bytes,15,rep,name=next_homes,json=nextHomes,proto3" json:"next_homes,omitempty"`                   // PeerIDs as text in the order in which they shall take over, at most 32 of 128 bytes
+	Allow           []string               `protobuf:"bytes,16,rep,name=allow,proto3" json:"allow,omitempty"`                                            // who may submit: peer:NAME, peer:ID, role:ROLE, *; empty: every member with the role send; at most 32 of 128 bytes
+	Draining        bool                   `protobuf:"varint,17,opt,name=draining,proto3" json:"draining,omitempty"`                                     // takes no new tasks
+	Deeds           []*Signed              `protobuf:"bytes,18,rep,name=deeds,proto3" json:"deeds,omitempty"`                                            // how it came to this home, oldest first, at most 32: see Deed
+	SharedLanes     bool                   `protobuf:"varint,19,opt,name=shared_lanes,json=sharedLanes,proto3" json:"shared_lanes,omitempty"`            // tasks of all origins with one ordering key follow each other; else those of each origin
+	Root            []byte                 `protobuf:"bytes,20,opt,name=root,proto3" json:"root,omitempty"`                                              // on disk alone, in the place of the deeds of a home that was revoked: what they have in common, 32 bytes; see Deed
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2117,34 +2102,6 @@ func (x *QueueState) GetSeizedFrom() []byte {
 	return nil
 }
 
-func (x *QueueState) GetStandby() []byte {
-	if x != nil {
-		return x.Standby
-	}
-	return nil
-}
-
-func (x *QueueState) GetWitness() []byte {
-	if x != nil {
-		return x.Witness
-	}
-	return nil
-}
-
-func (x *QueueState) GetTerm() uint64 {
-	if x != nil {
-		return x.Term
-	}
-	return 0
-}
-
-func (x *QueueState) GetShipped() uint64 {
-	if x != nil {
-		return x.Shipped
-	}
-	return 0
-}
-
 func (x *QueueState) GetChangedMs() int64 {
 	if x != nil {
 		return x.ChangedMs
@@ -2187,27 +2144,6 @@ func (x *QueueState) GetSharedLanes() bool {
 	return false
 }
 
-func (x *QueueState) GetVoted() []byte {
-	if x != nil {
-		return x.Voted
-	}
-	return nil
-}
-
-func (x *QueueState) GetAppointed() *Signed {
-	if x != nil {
-		return x.Appointed
-	}
-	return nil
-}
-
-func (x *QueueState) GetVotes() []*Signed {
-	if x != nil {
-		return x.Votes
-	}
-	return nil
-}
-
 func (x *QueueState) GetRoot() []byte {
 	if x != nil {
 		return x.Root
@@ -2226,10 +2162,7 @@ type Deed struct {
 	From          []byte                 `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`              // PeerID of the home until then; empty when the queue is made, or its home confirmed
 	To            []byte                 `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`                  // PeerID of the home from then on
 	Seized        bool                   `protobuf:"varint,6,opt,name=seized,proto3" json:"seized,omitempty"`         // from is gone, and an admin gives up what it knows
-	Standby       []byte                 `protobuf:"bytes,7,opt,name=standby,proto3" json:"standby,omitempty"`        // as the home appoints it, from and to are the home: PeerID of the node that is given each batch before it counts; empty: none
-	Witness       []byte                 `protobuf:"bytes,8,opt,name=witness,proto3" json:"witness,omitempty"`        // likewise: PeerID of the third vote; empty: none
-	Term          uint64                 `protobuf:"varint,9,opt,name=term,proto3" json:"term,omitempty"`             // a vote: to is the home once two of from, standby and witness have signed that; 0: no vote
-	Root          []byte                 `protobuf:"bytes,10,opt,name=root,proto3" json:"root,omitempty"`             // of a generation above 1: SHA-256 of the queue's name and the key that signed its first deed, 32 bytes: the lower wins where two admins made one queue
+	Root          []byte                 `protobuf:"bytes,7,opt,name=root,proto3" json:"root,omitempty"`              // of a generation above 1: SHA-256 of the queue's name and the key that signed its first deed, 32 bytes: the lower wins where two admins made one queue
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2304,27 +2237,6 @@ func (x *Deed) GetSeized() bool {
 		return x.Seized
 	}
 	return false
-}
-
-func (x *Deed) GetStandby() []byte {
-	if x != nil {
-		return x.Standby
-	}
-	return nil
-}
-
-func (x *Deed) GetWitness() []byte {
-	if x != nil {
-		return x.Witness
-	}
-	return nil
-}
-
-func (x *Deed) GetTerm() uint64 {
-	if x != nil {
-		return x.Term
-	}
-	return 0
 }
 
 func (x *Deed) GetRoot() []byte {
@@ -3001,7 +2913,6 @@ type HomeMark struct {
 	Boot           uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`                                  // own: the boot number of its epochs
 	SettledBoot    uint64                 `protobuf:"varint,3,opt,name=settled_boot,json=settledBoot,proto3" json:"settled_boot,omitempty"` // of another: grants up to here that are not known are old copies
 	SettledCounter uint64                 `protobuf:"varint,4,opt,name=settled_counter,json=settledCounter,proto3" json:"settled_counter,omitempty"`
-	Shipped        uint64                 `protobuf:"varint,5,opt,name=shipped,proto3" json:"shipped,omitempty"` // of another whose standby this node is: number of its last batch that is on disk here
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -3060,13 +2971,6 @@ func (x *HomeMark) GetSettledBoot() uint64 {
 func (x *HomeMark) GetSettledCounter() uint64 {
 	if x != nil {
 		return x.SettledCounter
-	}
-	return 0
-}
-
-func (x *HomeMark) GetShipped() uint64 {
-	if x != nil {
-		return x.Shipped
 	}
 	return 0
 }
@@ -3478,7 +3382,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x03key\x18\b \x01(\tR\x03key\x12\x18\n" +
 	"\ablocked\x18\t \x01(\bR\ablocked\x12\x16\n" +
 	"\x06origin\x18\n" +
-	" \x01(\fR\x06origin\"\xe9\x04\n" +
+	" \x01(\fR\x06origin\"\xcf\x04\n" +
 	"\x05Lease\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\fR\x04task\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12-\n" +
@@ -3502,9 +3406,8 @@ const file_ownership_proto_rawDesc = "" +
 	"\fnot_after_ms\x18\x10 \x01(\x03R\n" +
 	"notAfterMs\x12.\n" +
 	"\x06grants\x18\x11 \x03(\v2\x16.transport.v1.GrantingR\x06grants\x12+\n" +
-	"\x05moves\x18\x12 \x03(\v2\x15.transport.v1.ReceiptR\x05moves\x12\x18\n" +
-	"\ashipped\x18\x13 \x01(\x04R\ashipped\x12)\n" +
-	"\x05class\x18\x14 \x01(\x0e2\x13.transport.v1.ClassR\x05class\"\xae\x01\n" +
+	"\x05moves\x18\x12 \x03(\v2\x15.transport.v1.ReceiptR\x05moves\x12)\n" +
+	"\x05class\x18\x13 \x01(\x0e2\x13.transport.v1.ClassR\x05class\"\xae\x01\n" +
 	"\bGranting\x12\x1d\n" +
 	"\n" +
 	"epoch_boot\x18\x01 \x01(\x04R\tepochBoot\x12#\n" +
@@ -3532,7 +3435,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06orphan\x18\r \x01(\bR\x06orphan\x12\x1d\n" +
 	"\n" +
 	"granted_by\x18\x0e \x01(\fR\tgrantedBy\x12!\n" +
-	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\"\xdc\x06\n" +
+	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\"\x84\x05\n" +
 	"\n" +
 	"QueueState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
@@ -3551,23 +3454,16 @@ const file_ownership_proto_rawDesc = "" +
 	"\blease_ms\x18\v \x01(\rR\aleaseMs\x12\"\n" +
 	"\ron_lost_lease\x18\f \x01(\tR\vonLostLease\x12\x1f\n" +
 	"\vseized_from\x18\r \x01(\fR\n" +
-	"seizedFrom\x12\x18\n" +
-	"\astandby\x18\x0e \x01(\fR\astandby\x12\x18\n" +
-	"\awitness\x18\x0f \x01(\fR\awitness\x12\x12\n" +
-	"\x04term\x18\x10 \x01(\x04R\x04term\x12\x18\n" +
-	"\ashipped\x18\x11 \x01(\x04R\ashipped\x12\x1d\n" +
+	"seizedFrom\x12\x1d\n" +
 	"\n" +
-	"changed_ms\x18\x12 \x01(\x03R\tchangedMs\x12\x1d\n" +
+	"changed_ms\x18\x0e \x01(\x03R\tchangedMs\x12\x1d\n" +
 	"\n" +
-	"next_homes\x18\x13 \x03(\tR\tnextHomes\x12\x14\n" +
-	"\x05allow\x18\x14 \x03(\tR\x05allow\x12\x1a\n" +
-	"\bdraining\x18\x15 \x01(\bR\bdraining\x12*\n" +
-	"\x05deeds\x18\x16 \x03(\v2\x14.transport.v1.SignedR\x05deeds\x12!\n" +
-	"\fshared_lanes\x18\x1a \x01(\bR\vsharedLanes\x12\x14\n" +
-	"\x05voted\x18\x17 \x01(\fR\x05voted\x122\n" +
-	"\tappointed\x18\x18 \x01(\v2\x14.transport.v1.SignedR\tappointed\x12*\n" +
-	"\x05votes\x18\x19 \x03(\v2\x14.transport.v1.SignedR\x05votes\x12\x12\n" +
-	"\x04root\x18\x1b \x01(\fR\x04root\"\xe8\x01\n" +
+	"next_homes\x18\x0f \x03(\tR\tnextHomes\x12\x14\n" +
+	"\x05allow\x18\x10 \x03(\tR\x05allow\x12\x1a\n" +
+	"\bdraining\x18\x11 \x01(\bR\bdraining\x12*\n" +
+	"\x05deeds\x18\x12 \x03(\v2\x14.transport.v1.SignedR\x05deeds\x12!\n" +
+	"\fshared_lanes\x18\x13 \x01(\bR\vsharedLanes\x12\x12\n" +
+	"\x04root\x18\x14 \x01(\fR\x04root\"\xa0\x01\n" +
 	"\x04Deed\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\fR\x04mesh\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1e\n" +
@@ -3576,12 +3472,8 @@ const file_ownership_proto_rawDesc = "" +
 	"generation\x12\x12\n" +
 	"\x04from\x18\x04 \x01(\fR\x04from\x12\x0e\n" +
 	"\x02to\x18\x05 \x01(\fR\x02to\x12\x16\n" +
-	"\x06seized\x18\x06 \x01(\bR\x06seized\x12\x18\n" +
-	"\astandby\x18\a \x01(\fR\astandby\x12\x18\n" +
-	"\awitness\x18\b \x01(\fR\awitness\x12\x12\n" +
-	"\x04term\x18\t \x01(\x04R\x04term\x12\x12\n" +
-	"\x04root\x18\n" +
-	" \x01(\fR\x04root\"X\n" +
+	"\x06seized\x18\x06 \x01(\bR\x06seized\x12\x12\n" +
+	"\x04root\x18\a \x01(\fR\x04root\"X\n" +
 	"\bQueueAsk\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1e\n" +
@@ -3630,13 +3522,12 @@ const file_ownership_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
 	"\x04task\x18\x03 \x01(\fR\x04task\x12\x16\n" +
-	"\x06origin\x18\x04 \x01(\fR\x06origin\"\x98\x01\n" +
+	"\x06origin\x18\x04 \x01(\fR\x06origin\"~\n" +
 	"\bHomeMark\x12\x12\n" +
 	"\x04home\x18\x01 \x01(\fR\x04home\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12!\n" +
 	"\fsettled_boot\x18\x03 \x01(\x04R\vsettledBoot\x12'\n" +
-	"\x0fsettled_counter\x18\x04 \x01(\x04R\x0esettledCounter\x12\x18\n" +
-	"\ashipped\x18\x05 \x01(\x04R\ashipped\"\xe6\x04\n" +
+	"\x0fsettled_counter\x18\x04 \x01(\x04R\x0esettledCounter\"\xe6\x04\n" +
 	"\bSchedule\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -3804,19 +3695,17 @@ var file_ownership_proto_depIdxs = []int32{
 	34, // 37: transport.v1.QueueState.members:type_name -> transport.v1.QueueMember
 	35, // 38: transport.v1.QueueState.kinds:type_name -> transport.v1.KindLimit
 	47, // 39: transport.v1.QueueState.deeds:type_name -> transport.v1.Signed
-	47, // 40: transport.v1.QueueState.appointed:type_name -> transport.v1.Signed
-	47, // 41: transport.v1.QueueState.votes:type_name -> transport.v1.Signed
-	47, // 42: transport.v1.QueueAnswer.deed:type_name -> transport.v1.Signed
-	4,  // 43: transport.v1.Committed.rulings:type_name -> transport.v1.Ruling
-	25, // 44: transport.v1.QueueStates.queues:type_name -> transport.v1.QueueState
-	33, // 45: transport.v1.TimelineReply.lines:type_name -> transport.v1.TimelineLine
-	2,  // 46: transport.v1.Schedule.missed:type_name -> transport.v1.MissedRuns
-	48, // 47: transport.v1.Schedule.task:type_name -> transport.v1.Content
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	47, // 40: transport.v1.QueueAnswer.deed:type_name -> transport.v1.Signed
+	4,  // 41: transport.v1.Committed.rulings:type_name -> transport.v1.Ruling
+	25, // 42: transport.v1.QueueStates.queues:type_name -> transport.v1.QueueState
+	33, // 43: transport.v1.TimelineReply.lines:type_name -> transport.v1.TimelineLine
+	2,  // 44: transport.v1.Schedule.missed:type_name -> transport.v1.MissedRuns
+	48, // 45: transport.v1.Schedule.task:type_name -> transport.v1.Content
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_ownership_proto_init() }

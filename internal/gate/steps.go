@@ -80,7 +80,7 @@ var soakSteps = slices.Concat([]step{
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
 		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
 		"TestNoHandlerTakesNothing", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
-		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts", "TestVersionsMix",
+		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts",
 		"TestMeshOfContainers", "TestThreeContainers"),
 	eachProcess(true,
 		"TestMutantsAnswerTooEarly", "TestLinkComesBack", "TestLinkComesBackOverTCP", "TestAddressChanges",
