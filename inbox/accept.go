@@ -20,13 +20,13 @@ func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
 		undecided[i] = i
 	}
 	for len(undecided) > 0 {
-		g := &group{flight: &flight{landed: make(chan struct{})}}
-		others := in.sight(arrivals, verdicts, undecided, g)
+		g := &acceptGroup{commit: &commitGroup{done: make(chan struct{})}}
+		others := in.classify(arrivals, verdicts, undecided, g)
 		in.commit(ctx, arrivals, verdicts, g)
 		undecided = g.later
-		for _, f := range others {
+		for _, cg := range others {
 			select {
-			case <-f.landed:
+			case <-cg.done:
 			case <-ctx.Done():
 				for _, i := range undecided {
 					verdicts[i] = refuse(proto.CodeInternal, "the node stopped before it could look at the task")
@@ -38,57 +38,57 @@ func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
 	return verdicts
 }
 
-// A group is what one commit of Accept takes in.
-type group struct {
-	flight *flight
-	take   []int // arrivals to write
-	later  []int // copies of what is being written: looked at again afterwards
-	barred []int // of take: cancelled before they arrived
+// An acceptGroup is what one commit of Accept takes in.
+type acceptGroup struct {
+	commit    *commitGroup
+	take      []int // arrivals to write
+	later     []int // copies of what is being written: looked at again afterwards
+	cancelled []int // of take: cancelled before they arrived
 }
 
-// sight decides about the arrivals in undecided and sorts those that are to be
+// classify decides about the arrivals in undecided and sorts those that are to be
 // written, or looked at later, into g. It returns the flights to wait for.
-func (in *Inbox) sight(arrivals []Arrival, verdicts []Verdict, undecided []int, g *group) (others []*flight) {
-	s := sight{wall: wall{in.nowMs(), in.cfg.Clock.Doubted()}, draining: in.desk.draining()}
+func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []int, g *acceptGroup) (others []*commitGroup) {
+	input := acceptInput{wallTime: wallTime{in.nowMs(), in.cfg.Clock.Doubted()}, draining: in.slots.draining()}
 	g.take = make([]int, 0, len(undecided))
-	grants := grants{in: in}
-	k := in.known
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	grants := allowCache{in: in}
+	idx := in.dedup
+	idx.mu.Lock()
+	defer idx.mu.Unlock()
 	for _, i := range undecided {
 		a := &arrivals[i]
-		if f := k.look(a, &s); f != nil {
+		if cg := idx.lookUp(a, &input); cg != nil {
 			g.later = append(g.later, i)
-			if f != g.flight {
-				others = append(others, f)
+			if cg != g.commit {
+				others = append(others, cg)
 			}
 			continue
 		}
-		s.seq, s.notAfter = a.Header.Seq, a.Header.NotAfter
-		s.restored = in.restored > 0 && a.Header.Created <= in.restored
-		s.full = k.size() >= in.cfg.MaxKept
-		s.unfair = !k.fair(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes)
-		s.keysFull, s.keysUnfair = in.keysFull(a)
-		s.queue = nil
-		if s.known == stranger {
-			s.queue = in.admit(a)
+		input.seq, input.notAfter = a.Header.Seq, a.Header.NotAfter
+		input.restored = in.restored > 0 && a.Header.Created <= in.restored
+		input.full = idx.sizeLocked() >= in.cfg.MaxKept
+		input.overShare = !idx.hasShare(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes)
+		input.keysFull, input.keysOverShare = in.keysFull(a)
+		input.queue = nil
+		if input.idStatus == idNew {
+			input.queue = in.admit(a)
 		}
-		if s.known == stranger && s.queue == nil {
-			s.handled, s.allowed, s.tooLarge = grants.of(a)
-			s.absent = in.handlers.absent(a.Content.Kind)
+		if input.idStatus == idNew && input.queue == nil {
+			input.handled, input.allowed, input.tooLarge = grants.check(a)
+			input.absent = in.handlers.suspendedReason(a.Content.Kind)
 		}
-		s.oversize = a.oversized()
-		s.noBody = s.known == stranger && (s.queue != nil || s.allowed) && a.streamed() && (in.with.Bodies == nil || !in.with.Bodies.Has(BodyName(a.Header.ID)))
-		if verdicts[i] = s.verdict(); !verdicts[i].Accepted() || s.known == same {
+		input.oversize = a.oversized()
+		input.noBody = input.idStatus == idNew && (input.queue != nil || input.allowed) && a.streamed() && (in.parts.Bodies == nil || !in.parts.Bodies.Has(BodyName(a.Header.ID)))
+		if verdicts[i] = input.verdict(); !verdicts[i].Accepted() || input.idStatus == idDuplicate {
 			continue
 		}
-		k.depart(a, g.flight)
+		idx.startCommit(a, g.commit)
 		g.take = append(g.take, i)
 		if a.mayKeepKey() {
 			in.keys.Hold(string(a.Header.Origin[:])) // until its task has ended: see keyEnded
 		}
-		if s.known == barred {
-			g.barred = append(g.barred, i)
+		if input.idStatus == idCancelled {
+			g.cancelled = append(g.cancelled, i)
 		}
 	}
 	return others
@@ -117,9 +117,9 @@ func (a *Arrival) mayKeepKey() bool {
 	return a.Content.GetIdempotencyKey() != "" && a.Content.GetQueue() == ""
 }
 
-// grants remembers the last answer of the allow list: a group mostly comes from
+// allowCache remembers the last answer of the allow list: a group mostly comes from
 // one origin and for one kind.
-type grants struct {
+type allowCache struct {
 	in      *Inbox
 	asked   bool
 	origin  proto.PeerID
@@ -128,22 +128,22 @@ type grants struct {
 	allowed bool
 }
 
-func (g *grants) of(a *Arrival) (handled, allowed, tooLarge bool) {
-	if !g.asked || g.origin != a.Header.Origin || g.kind != a.Content.Kind {
-		g.asked, g.origin, g.kind = true, a.Header.Origin, a.Content.Kind
-		g.h = g.in.handlers.find(g.kind)
-		g.allowed = g.h != nil && g.h.allows(g.origin, g.in.with.Members)
+func (cache *allowCache) check(a *Arrival) (handled, allowed, tooLarge bool) {
+	if !cache.asked || cache.origin != a.Header.Origin || cache.kind != a.Content.Kind {
+		cache.asked, cache.origin, cache.kind = true, a.Header.Origin, a.Content.Kind
+		cache.h = cache.in.handlers.find(cache.kind)
+		cache.allowed = cache.h != nil && cache.h.allows(cache.origin, cache.in.parts.Members)
 	}
-	if g.h == nil {
+	if cache.h == nil {
 		return false, false, false
 	}
-	return true, g.allowed, g.h.MaxBody > 0 && a.Content.BodySize > g.h.MaxBody
+	return true, cache.allowed, cache.h.MaxBody > 0 && a.Content.BodySize > cache.h.MaxBody
 }
 
 // commit writes the arrivals in g.take and says in verdicts what became of them.
-func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verdict, g *group) {
+func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verdict, g *acceptGroup) {
 	if len(g.take) == 0 {
-		in.known.land(g.flight, arrivals, nil, nil)
+		in.dedup.finishCommit(g.commit, arrivals, nil, nil)
 		return
 	}
 	news := make([]backlog.New, len(g.take))
@@ -155,18 +155,18 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	now := in.cfg.Clock.Now()
 	for n, i := range g.take {
 		a, b := &arrivals[i], &births[n]
-		a.birth(&b.stored, &b.record, now)
+		a.initialRecord(&b.stored, &b.record, now)
 		if b.record.OrderingKey != "" && b.record.Queue == "" {
 			h := in.handlers.find(b.record.Kind)
 			b.record.SharedLane = h != nil && h.SharedLanes
 		}
 		news[n] = backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
-		if slices.Contains(g.barred, i) {
-			lift := in.lift(&news[n])
+		if slices.Contains(g.cancelled, i) {
+			lift := in.replaceTombstone(&news[n])
 			defer lift()
 		}
-		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil && a.spilled() {
-			errs[n] = in.spill(a)
+		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil && a.offloaded() {
+			errs[n] = in.offload(a)
 		}
 	}
 	if errors.Join(errs...) == nil {
@@ -175,9 +175,9 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		in.addSome(ctx, news, errs)
 	}
 	for n, i := range g.take {
-		in.unspill(&arrivals[i], errs[n])
+		in.removeOffloaded(&arrivals[i], errs[n])
 	}
-	in.known.land(g.flight, arrivals, g.take, errs)
+	in.dedup.finishCommit(g.commit, arrivals, g.take, errs)
 	for n, i := range g.take {
 		err := errs[n]
 		if err != nil && arrivals[i].mayKeepKey() {
@@ -188,19 +188,19 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		}
 		if err != nil {
 			verdicts[i] = in.refusal(&arrivals[i], err)
-		} else if r := &births[n].record; r.Queue != "" && in.with.Queues != nil {
-			in.with.Queues.Taken(arrivals[i].Header.ID, r)
+		} else if r := &births[n].record; r.Queue != "" && in.parts.Queues != nil {
+			in.parts.Queues.Taken(arrivals[i].Header.ID, r)
 		}
 	}
 }
 
-// lift makes a task that was cancelled before it arrived one that is to end as
+// replaceTombstone makes a task that was cancelled before it arrived one that is to end as
 // CANCELLED, and lets what barred it go with its birth. The caller calls done
 // when that was written, or was not.
-func (in *Inbox) lift(n *backlog.New) (done func()) {
+func (in *Inbox) replaceTombstone(n *backlog.New) (done func()) {
 	n.Stored.Record.Cancel = true
 	n.Vital = true
-	st, err := in.queue.Prepare(in.unseen(barKey(n.Key.ID)), func(*proto.Record) backlog.Action { return backlog.Drop })
+	st, err := in.queue.Prepare(in.editUnread(tombstoneKey(n.Key.ID)), func(*proto.Record) backlog.Action { return backlog.Drop })
 	if err != nil {
 		return func() {}
 	}
@@ -222,24 +222,24 @@ func (in *Inbox) addSome(ctx context.Context, news []backlog.New, errs []error) 
 	}
 }
 
-// spill keeps a sealed body that is too large for a record as a file, durable
+// offload keeps a sealed body that is too large for a record as a file, durable
 // before the record that names it.
-func (in *Inbox) spill(a *Arrival) error {
-	if in.with.Files == nil {
+func (in *Inbox) offload(a *Arrival) error {
+	if in.parts.Files == nil {
 		return errNoFiles
 	}
-	return in.with.Files.Put(BodyName(a.Header.ID), a.Envelope.Body)
+	return in.parts.Files.Put(BodyName(a.Header.ID), a.Envelope.Body)
 }
 
-// unspill removes the file of an arrival that was certainly not taken in.
-func (in *Inbox) unspill(a *Arrival, err error) {
+// removeOffloaded removes the file of an arrival that was certainly not taken in.
+func (in *Inbox) removeOffloaded(a *Arrival, err error) {
 	switch {
-	case err == nil, !a.spilled(), in.with.Files == nil:
+	case err == nil, !a.offloaded(), in.parts.Files == nil:
 		return
 	case errors.Is(err, backlog.ErrExists), errors.Is(err, store.ErrFailed), errors.Is(err, store.ErrUnknown):
 		return // it may be needed
 	}
-	if err := in.with.Files.Delete(BodyName(a.Header.ID)); err != nil {
+	if err := in.parts.Files.Delete(BodyName(a.Header.ID)); err != nil {
 		in.cfg.Logger.Warn("the body of a refused task could not be removed", "task", a.Header.ID.String(), "err", err)
 	}
 }

@@ -32,9 +32,9 @@ func (v Verdict) Accepted() bool { return v.Code == proto.CodeOK }
 
 func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code, Detail: detail} }
 
-// birth returns what is written of an arrival, with the name of the file of its
+// initialRecord returns what is written of an arrival, with the name of the file of its
 // sealed body if that is not in the record.
-func (a *Arrival) birth(st *proto.Stored, r *proto.Record, now time.Time) {
+func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, now time.Time) {
 	c, h := a.Content, &a.Header
 	*st = proto.Stored{Envelope: a.Envelope, Record: r, Key: a.Key[:]}
 	r.Class, r.Kind, r.Mode = c.Class, c.Kind, c.Mode
@@ -49,10 +49,10 @@ func (a *Arrival) birth(st *proto.Stored, r *proto.Record, now time.Time) {
 		r.Queue, r.OnDead, r.DueMs = c.Queue, c.OnDead, c.NotBeforeMs
 		r.Require, r.Prefer = c.Require, c.Prefer
 	}
-	if a.streamed() || a.spilled() {
+	if a.streamed() || a.offloaded() {
 		r.BodyBlob = BodyName(h.ID)
 	}
-	if a.spilled() {
+	if a.offloaded() {
 		e := a.Envelope
 		st.Envelope = &proto.Envelope{Header: e.Header, Slot: e.Slot, Path: e.Path, Index: e.Index, Signature: e.Signature}
 	}
@@ -66,20 +66,20 @@ const maxSealedRecord = proto.MaxInlineRecord + 1<<10
 // streamed reports whether the body came, or will come, as a stream.
 func (a *Arrival) streamed() bool { return a.Header.Streamed() }
 
-// spilled reports whether the sealed body is too large for a record. What stands beside a
+// offloaded reports whether the sealed body is too large for a record. What stands beside a
 // stream must not be: its file is the stream.
-func (a *Arrival) spilled() bool {
+func (a *Arrival) offloaded() bool {
 	return !a.streamed() && len(a.Envelope.GetBody()) > maxSealedRecord
 }
 
-// MaxBesideStream is the largest sealed content of a task whose body is a stream: with all
+// MaxStreamContent is the largest sealed content of a task whose body is a stream: with all
 // that its record may come to hold it fits into one value of the store. A record that
 // cannot be written any more would never end.
-const MaxBesideStream = 32 << 10
+const MaxStreamContent = 32 << 10
 
 // oversized reports whether a record could not hold what stands beside a stream.
 func (a *Arrival) oversized() bool {
-	return a.streamed() && len(a.Envelope.GetBody()) > MaxBesideStream
+	return a.streamed() && len(a.Envelope.GetBody()) > MaxStreamContent
 }
 
 // BodyName is the name of the file of a task's body: the sealed stream, or a

@@ -12,26 +12,26 @@ import (
 // was looked at: nobody would wake it (I20).
 func TestNobodyWaitsForWhatHasEnded(t *testing.T) {
 	for _, suspect := range []bool{false, true} {
-		d := newDesk(4)
-		claim := func(n byte) *claim {
-			c := d.claim(backlog.TaskKey(proto.TaskID{n}))
-			if c.rec = new(proto.Record); suspect {
-				c.rec.Abandons = 2
+		s := newSlots(4)
+		claim := func(n byte) *job {
+			j := s.take(backlog.TaskKey(proto.TaskID{n}))
+			if j.rec = new(proto.Record); suspect {
+				j.rec.Abandons = 2
 			} else {
-				c.idem = "key"
+				j.idem = "key"
 			}
-			return c
+			return j
 		}
 		first, second, third := claim(1), claim(2), claim(3)
-		d.seat(first, suspect)
-		if !d.await(second) {
+		s.acquire(first, suspect)
+		if !s.await(second) {
 			t.Error("it does not wait for what runs")
 		}
-		d.release(second)
-		if woken := d.release(first); !slices.Equal(woken, []backlog.Key{second.key}) {
+		s.drop(second)
+		if woken := s.drop(first); !slices.Equal(woken, []backlog.Key{second.key}) {
 			t.Errorf("woken were %v", woken)
 		}
-		if d.await(third) {
+		if s.await(third) {
 			t.Error("it waits for what has ended")
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // A file whose record could not be written is not left behind (I13).
 func TestRefusedArrivalLeavesNoFile(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	bubble(t, Config{MaxTasks: 1}, []Spec{spec}, func(r *rig) {
 		big := withBody(strings.Repeat("x", 20_000))
 		kept := r.task(big)
@@ -32,7 +32,7 @@ func TestRefusedArrivalLeavesNoFile(t *testing.T) {
 
 // Wishes to cancel what never was cost their sender alone.
 func TestCancelsOfNothingAreBounded(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	bubble(t, Config{MaxKept: 2000}, []Spec{spec}, func(r *rig) {
 		codes := map[string]int{}
 		for range 3000 {
@@ -48,13 +48,13 @@ func TestCancelsOfNothingAreBounded(t *testing.T) {
 // A wish to cancel whose stream breaks while its end is written ends the task or
 // does not, and nothing in between: no handler starts after that (I6).
 func TestCancelWhoseStreamBreaksEndsOnce(t *testing.T) {
-	h, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	h, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a := r.task()
 		r.accept(0, a)
 		r.in.Unregister("work") // it waits
 		ctx, cancel := context.WithCancel(r.t.Context())
-		r.in.with.Results = breaking{r.results, cancel}
+		r.in.parts.Results = breaking{r.results, cancel}
 		r.run()
 		v := r.in.Cancel(ctx, home, a.Header.ID, false)
 		if err := r.in.Register(spec); err != nil {

@@ -17,19 +17,19 @@ import (
 func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID, hard bool) Verdict {
 	ctx = context.WithoutCancel(ctx) // of an end that is half written nobody knows whether it counts
 	for {
-		in.known.landed(id)
-		origin, state, ok := in.known.state(id)
+		in.dedup.waitCommit(id)
+		origin, state, ok := in.dedup.state(id)
 		switch {
 		case ok && origin != from:
 			return refuse(proto.CodeDenied, "the task is another node's")
-		case state == proto.DeadLetter && in.with.Queues != nil:
+		case state == proto.DeadLetter && in.parts.Queues != nil:
 			return in.cancelQueued(ctx, id) // it may have moved with its queue
 		case state.Terminal():
 			return ended(state)
 		case ok:
 			return in.cancelHere(ctx, backlog.TaskKey(id), hard)
 		}
-		if v, arriving := in.bar(ctx, from, id); !arriving {
+		if v, arriving := in.addTombstone(ctx, from, id); !arriving {
 			return v
 		}
 	}
@@ -40,8 +40,8 @@ func (in *Inbox) cancelHere(ctx context.Context, k backlog.Key, hard bool) Verdi
 	if in.queued(k.ID) {
 		return in.cancelQueued(ctx, k.ID)
 	}
-	if c := in.desk.claim(k); c != nil {
-		return in.cancelWaiting(ctx, c)
+	if j := in.slots.take(k); j != nil {
+		return in.cancelWaiting(ctx, j)
 	}
 	return in.cancelClaimed(ctx, k, hard)
 }
@@ -52,23 +52,23 @@ func ended(state proto.TaskState) Verdict {
 
 // cancelWaiting ends a task that nobody works on. One that was running when the
 // process died is left to its handler's policy: what it did is not known.
-func (in *Inbox) cancelWaiting(ctx context.Context, c *claim) Verdict {
-	err := in.load(c)
-	if errors.Is(err, backlog.ErrNotFound) || err == nil && c.rec.State == proto.Running {
-		in.release(c)
-		return in.cancelClaimed(ctx, c.key, false)
+func (in *Inbox) cancelWaiting(ctx context.Context, j *job) Verdict {
+	err := in.load(j)
+	if errors.Is(err, backlog.ErrNotFound) || err == nil && j.rec.State == proto.Running {
+		in.dropJob(j)
+		return in.cancelClaimed(ctx, j.key, false)
 	}
 	if err == nil {
-		err = in.tryFinish(ctx, c, cancelledStep(c.rec), &Ran{}, false)
+		err = in.tryFinish(ctx, j, cancelledStep(j.rec), &Result{}, false)
 	}
 	if err == nil {
-		in.dropBody(c)
-		in.release(c)
+		in.dropBody(j)
+		in.dropJob(j)
 		return Verdict{}
 	}
-	in.cfg.Logger.Error("a task could not be cancelled", "task", c.key.String(), "err", err)
-	in.release(c)
-	in.queue.Release(c.key, 0)
+	in.cfg.Logger.Error("a task could not be cancelled", "task", j.key.String(), "err", err)
+	in.dropJob(j)
+	in.queue.Release(j.key, 0)
 	return refuse(proto.CodeInternal, "the end of the task could not be written")
 }
 
@@ -84,7 +84,7 @@ func (in *Inbox) cancelClaimed(ctx context.Context, k backlog.Key, hard bool) Ve
 	})
 	switch {
 	case errors.Is(errs[0], backlog.ErrNotFound):
-		_, state, _ = in.known.state(k.ID)
+		_, state, _ = in.dedup.state(k.ID)
 		return ended(state)
 	case errs[0] != nil:
 		in.cfg.Logger.Error("a wish to cancel could not be written", "task", k.String(), "err", errs[0])
@@ -92,37 +92,37 @@ func (in *Inbox) cancelClaimed(ctx context.Context, k backlog.Key, hard bool) Ve
 	case state.Terminal():
 		return ended(state)
 	}
-	if c := in.desk.find(k); c != nil {
-		in.desk.stop(c, stopCancel, hard)
-	} else if c := in.desk.claim(k); c != nil && state != proto.Running {
-		return in.cancelWaiting(ctx, c) // its run ended just now, and it was to be tried again
-	} else if c != nil {
-		in.release(c)
+	if j := in.slots.find(k); j != nil {
+		in.slots.stop(j, stopCancel, hard)
+	} else if j := in.slots.take(k); j != nil && state != proto.Running {
+		return in.cancelWaiting(ctx, j) // its run ended just now, and it was to be tried again
+	} else if j != nil {
+		in.dropJob(j)
 	}
 	return Verdict{}
 }
 
-// barKey names the entry of a wish for a task that has not arrived.
-func barKey(id proto.TaskID) backlog.Key { return backlog.Key{ID: id, Part: backlog.PartCancel} }
+// tombstoneKey names the entry of a wish for a task that has not arrived.
+func tombstoneKey(id proto.TaskID) backlog.Key { return backlog.Key{ID: id, Part: backlog.PartCancel} }
 
-// bar keeps the wish to cancel a task that is not here. It reports true, and
+// addTombstone keeps the wish to cancel a task that is not here. It reports true, and
 // does nothing, when the task is arriving.
-func (in *Inbox) bar(ctx context.Context, from proto.PeerID, id proto.TaskID) (v Verdict, arriving bool) {
-	if in.known.count() >= in.cfg.MaxKept {
+func (in *Inbox) addTombstone(ctx context.Context, from proto.PeerID, id proto.TaskID) (v Verdict, arriving bool) {
+	if in.dedup.size() >= in.cfg.MaxKept {
 		return refuse(proto.CodeBusy, "this node keeps as many task ids as it may"), false
 	}
 	now := in.cfg.Clock.Now()
 	r := &proto.Record{Peer: from[:], CreatedMs: now.UnixMilli(), NotAfterMs: now.Add(proto.MaxTTL).UnixMilli(), Cancel: true}
 	r.Move(proto.Cancelled, now, "cancelled before it arrived")
-	switch in.known.bar(id, from, r.NotAfterMs) {
-	case barHere:
+	switch in.dedup.addTombstone(id, from, r.NotAfterMs) {
+	case tombstoneArrived:
 		return Verdict{}, true
-	case barFull:
+	case tombstoneRefused:
 		return refuse(proto.CodeBusy, "this node keeps as many of your wishes to cancel as it may"), false
 	}
-	errs := in.queue.Add(ctx, []backlog.New{{Key: barKey(id), Stored: &proto.Stored{Record: r}, Vital: true}})
+	errs := in.queue.Add(ctx, []backlog.New{{Key: tombstoneKey(id), Stored: &proto.Stored{Record: r}, Vital: true}})
 	if err := errs[0]; err != nil && !errors.Is(err, backlog.ErrExists) {
-		in.known.unbar(id)
+		in.dedup.removeTombstone(id)
 		in.cfg.Logger.Error("a wish to cancel could not be written", "task", id.String(), "err", err)
 		return refuse(proto.CodeInternal, "the wish could not be written"), false
 	}

@@ -48,26 +48,26 @@ func TestCancelRunning(t *testing.T) {
 	tests := []struct {
 		name string
 		hard bool
-		f    func(context.Context, *Run) *Ran
+		f    func(context.Context, *Run) *Result
 		want proto.TaskState
 	}{
-		{"soft", false, func(ctx context.Context, _ *Run) *Ran {
+		{"soft", false, func(ctx context.Context, _ *Run) *Result {
 			<-ctx.Done()
 			time.Sleep(3 * time.Second)
-			return &Ran{End: Crashed, Reason: errText(context.Cause(ctx))}
+			return &Result{Outcome: Crashed, Reason: errText(context.Cause(ctx))}
 		}, cancelled},
-		{"soft, it succeeds all the same", false, func(ctx context.Context, _ *Run) *Ran {
+		{"soft, it succeeds all the same", false, func(ctx context.Context, _ *Run) *Result {
 			<-ctx.Done()
 			time.Sleep(3 * time.Second)
-			return &Ran{End: Success}
+			return &Result{Outcome: Success}
 		}, succeeded},
-		{"hard", true, func(ctx context.Context, r *Run) *Ran {
+		{"hard", true, func(ctx context.Context, r *Run) *Result {
 			<-r.Kill
 			if !errors.Is(context.Cause(ctx), ErrCancelled) {
-				return &Ran{End: Success}
+				return &Result{Outcome: Success}
 			}
 			time.Sleep(3 * time.Second)
-			return &Ran{End: Stopped}
+			return &Result{Outcome: Stopped}
 		}, cancelled},
 	}
 	for _, tt := range tests {
@@ -95,7 +95,7 @@ func TestCancelRunning(t *testing.T) {
 
 // TestCancelThenKill holds that a soft wish can be made hard.
 func TestCancelThenKill(t *testing.T) {
-	_, spec := does(func(_ context.Context, r *Run) *Ran { <-r.Kill; return &Ran{End: Stopped} })
+	_, spec := does(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Stopped} })
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a := r.task()
 		r.accept(0, a)
@@ -120,7 +120,7 @@ func TestCancelThenKill(t *testing.T) {
 func TestCancelSurvivesCrash(t *testing.T) {
 	s, spec := does(blocks)
 	bubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(r *rig) {
-		s.f = func(_ context.Context, r *Run) *Ran { <-r.Kill; return &Ran{End: Stopped} }
+		s.f = func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Stopped} }
 		a := r.task()
 		r.accept(0, a)
 		r.run()
@@ -140,10 +140,10 @@ func TestCancelSurvivesCrash(t *testing.T) {
 // TestCancelWinsOverRetry holds that a wish that comes while a run that ran out
 // of time ends is fulfilled at once, also when the handler is gone meanwhile.
 func TestCancelWinsOverRetry(t *testing.T) {
-	s, spec := does(func(ctx context.Context, _ *Run) *Ran {
+	s, spec := does(func(ctx context.Context, _ *Run) *Result {
 		<-ctx.Done()
 		time.Sleep(10 * time.Second)
-		return &Ran{End: Stopped}
+		return &Result{Outcome: Stopped}
 	})
 	spec.Timeout = time.Second
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
@@ -163,7 +163,7 @@ func TestCancelWinsOverRetry(t *testing.T) {
 // TestCancelBetweenAttempts holds that a task that waits for its next attempt
 // ends at once.
 func TestCancelBetweenAttempts(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Retry, Reason: "not yet"} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Retry, Reason: "not yet"} })
 	spec.MaxAttempts = 100
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a := r.task()

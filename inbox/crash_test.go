@@ -12,7 +12,7 @@ import (
 )
 
 // blocks is a handler that runs until it is told to end.
-func blocks(ctx context.Context, _ *Run) *Ran { <-ctx.Done(); return &Ran{End: Stopped} }
+func blocks(ctx context.Context, _ *Run) *Result { <-ctx.Done(); return &Result{Outcome: Stopped} }
 
 // TestStopAfterEachStep stops the process before and after each physical step of
 // a task and starts it anew (S01, I1, I6, I7): the task ends once, in success,
@@ -123,16 +123,16 @@ func TestPoison(t *testing.T) {
 	s, spec := does(nil)
 	var poison proto.TaskID
 	var deadly chan struct{}
-	s.f = func(ctx context.Context, r *Run) *Ran {
+	s.f = func(ctx context.Context, r *Run) *Result {
 		if r.ID == poison {
 			deadly <- struct{}{}
 			return blocks(ctx, r)
 		}
 		select {
 		case <-time.After(10 * time.Second):
-			return &Ran{End: Success}
+			return &Result{Outcome: Success}
 		case <-ctx.Done():
-			return &Ran{End: Stopped}
+			return &Result{Outcome: Stopped}
 		}
 	}
 	bubble(t, Config{Slots: 4}, []Spec{spec}, func(r *rig) {
@@ -167,16 +167,16 @@ func TestPoison(t *testing.T) {
 func TestGracefulStop(t *testing.T) {
 	var r0 *rig
 	s, spec := does(nil)
-	s.f = func(ctx context.Context, r *Run) *Ran {
+	s.f = func(ctx context.Context, r *Run) *Result {
 		if string(r.Content.Body) == "quick" {
 			time.Sleep(5 * time.Second)
-			return &Ran{End: Success}
+			return &Result{Outcome: Success}
 		}
 		<-ctx.Done()
 		if !errors.Is(context.Cause(ctx), ErrStopping) {
 			r0.t.Errorf("told to end because %v", context.Cause(ctx))
 		}
-		return &Ran{End: Crashed, ExitCode: 143}
+		return &Result{Outcome: Crashed, ExitCode: 143}
 	}
 	bubble(t, Config{GracefulTimeout: 10 * time.Second}, []Spec{spec}, func(r *rig) {
 		r0 = r
@@ -212,7 +212,7 @@ func TestGracefulStop(t *testing.T) {
 // TestStubbornHandler holds that a handler that ignores the request to end is
 // told to end at once after a grace, and that Run waits for it.
 func TestStubbornHandler(t *testing.T) {
-	_, spec := does(func(_ context.Context, r *Run) *Ran { <-r.Kill; return &Ran{End: Crashed} })
+	_, spec := does(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Crashed} })
 	bubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(r *rig) {
 		a := r.task()
 		r.accept(0, a)
@@ -234,7 +234,7 @@ func TestStubbornHandler(t *testing.T) {
 // TestStoreFails holds that Run ends with the failure of the store, and that
 // what was on disk goes on from there.
 func TestStoreFails(t *testing.T) {
-	s, spec := does(func(context.Context, *Run) *Ran { time.Sleep(time.Second); return &Ran{End: Success} })
+	s, spec := does(func(context.Context, *Run) *Result { time.Sleep(time.Second); return &Result{Outcome: Success} })
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a := r.task()
 		r.accept(0, a)

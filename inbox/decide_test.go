@@ -24,37 +24,37 @@ const (
 
 // TestVerdict is the table of what Accept answers (I8, I12, I17, S04, S18, S30).
 func TestVerdict(t *testing.T) {
-	good := sight{seq: proto.Seq{Boot: 5, Counter: 7}, notAfter: 1000, wall: wall{now: 900}, handled: true, allowed: true}
-	with := func(f func(*sight)) sight { s := good; f(&s); return s }
+	good := acceptInput{seq: proto.Seq{Boot: 5, Counter: 7}, notAfter: 1000, wallTime: wallTime{now: 900}, handled: true, allowed: true}
+	with := func(f func(*acceptInput)) acceptInput { input := good; f(&input); return input }
 	tests := []struct {
 		name string
-		s    sight
+		s    acceptInput
 		want proto.Code
 	}{
 		{"a new task", good, 0},
-		{"the same again", with(func(s *sight) { s.known = same }), 0},
-		{"the same again although settled", with(func(s *sight) { s.known = same; s.mark = s.seq }), 0},
-		{"the same again after its handler went", with(func(s *sight) { s.known, s.handled = same, false }), 0},
-		{"the same again while draining", with(func(s *sight) { s.known, s.draining = same, true }), 0},
-		{"another with its id", with(func(s *sight) { s.known = imposter }), proto.CodeBusy},
-		{"cancelled before it arrived", with(func(s *sight) { s.known, s.handled, s.full = barred, false, true }), 0},
-		{"cancelled before it arrived, and settled", with(func(s *sight) { s.known, s.mark = barred, s.seq }), proto.CodeDuplicate},
-		{"settled", with(func(s *sight) { s.mark = s.seq }), proto.CodeDuplicate},
-		{"settled by a later boot", with(func(s *sight) { s.mark = proto.Seq{Boot: 6} }), proto.CodeDuplicate},
-		{"one above the mark", with(func(s *sight) { s.mark = proto.Seq{Boot: 5, Counter: 6} }), 0},
-		{"at the floor", with(func(s *sight) { s.floor = 1000 }), proto.CodeExpired},
-		{"above the floor", with(func(s *sight) { s.floor = 999 }), 0},
-		{"its last millisecond", with(func(s *sight) { s.now = 1000 }), 0},
-		{"past its time", with(func(s *sight) { s.now = 1001 }), proto.CodeExpired},
-		{"past its time by a doubted clock", with(func(s *sight) { s.now, s.doubted = 1001, true }), proto.CodeBusy},
-		{"draining", with(func(s *sight) { s.draining = true }), proto.CodeDraining},
-		{"no handler", with(func(s *sight) { s.handled = false }), proto.CodeNoHandler},
-		{"not allowed", with(func(s *sight) { s.allowed = false }), proto.CodeDenied},
-		{"too large", with(func(s *sight) { s.tooLarge = true }), proto.CodeTooLarge},
-		{"more beside its stream than a record takes", with(func(s *sight) { s.oversize = true }), proto.CodeTooLarge},
-		{"body not here", with(func(s *sight) { s.noBody = true }), proto.CodeNeedBody},
-		{"no room for another id", with(func(s *sight) { s.full = true }), proto.CodeBusy},
-		{"a copy when there is no room", with(func(s *sight) { s.full, s.known = true, same }), 0},
+		{"the same again", with(func(input *acceptInput) { input.idStatus = idDuplicate }), 0},
+		{"the same again although settled", with(func(input *acceptInput) { input.idStatus = idDuplicate; input.mark = input.seq }), 0},
+		{"the same again after its handler went", with(func(input *acceptInput) { input.idStatus, input.handled = idDuplicate, false }), 0},
+		{"the same again while draining", with(func(input *acceptInput) { input.idStatus, input.draining = idDuplicate, true }), 0},
+		{"another with its id", with(func(input *acceptInput) { input.idStatus = idConflict }), proto.CodeBusy},
+		{"cancelled before it arrived", with(func(input *acceptInput) { input.idStatus, input.handled, input.full = idCancelled, false, true }), 0},
+		{"cancelled before it arrived, and settled", with(func(input *acceptInput) { input.idStatus, input.mark = idCancelled, input.seq }), proto.CodeDuplicate},
+		{"settled", with(func(input *acceptInput) { input.mark = input.seq }), proto.CodeDuplicate},
+		{"settled by a later boot", with(func(input *acceptInput) { input.mark = proto.Seq{Boot: 6} }), proto.CodeDuplicate},
+		{"one above the mark", with(func(input *acceptInput) { input.mark = proto.Seq{Boot: 5, Counter: 6} }), 0},
+		{"at the floor", with(func(input *acceptInput) { input.floor = 1000 }), proto.CodeExpired},
+		{"above the floor", with(func(input *acceptInput) { input.floor = 999 }), 0},
+		{"its last millisecond", with(func(input *acceptInput) { input.now = 1000 }), 0},
+		{"past its time", with(func(input *acceptInput) { input.now = 1001 }), proto.CodeExpired},
+		{"past its time by a doubted clock", with(func(input *acceptInput) { input.now, input.doubted = 1001, true }), proto.CodeBusy},
+		{"draining", with(func(input *acceptInput) { input.draining = true }), proto.CodeDraining},
+		{"no handler", with(func(input *acceptInput) { input.handled = false }), proto.CodeNoHandler},
+		{"not allowed", with(func(input *acceptInput) { input.allowed = false }), proto.CodeDenied},
+		{"too large", with(func(input *acceptInput) { input.tooLarge = true }), proto.CodeTooLarge},
+		{"more beside its stream than a record takes", with(func(input *acceptInput) { input.oversize = true }), proto.CodeTooLarge},
+		{"body not here", with(func(input *acceptInput) { input.noBody = true }), proto.CodeNeedBody},
+		{"no room for another id", with(func(input *acceptInput) { input.full = true }), proto.CodeBusy},
+		{"a copy when there is no room", with(func(input *acceptInput) { input.full, input.idStatus = true, idDuplicate }), 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -73,31 +73,31 @@ func TestVerdict(t *testing.T) {
 func TestNext(t *testing.T) {
 	tests := []struct {
 		name  string
-		p     prospect
-		want  turn
+		p     startInput
+		want  action
 		state proto.TaskState
 	}{
-		{"runs", prospect{handled: true, allowed: true}, turnRun, 0},
-		{"no handler any more", prospect{}, turnLeave, 0},
-		{"grant withdrawn", prospect{handled: true}, turnEnd, deadLetter},
-		{"past its time", prospect{now: 1001, handled: true, allowed: true}, turnEnd, expired},
-		{"past its time, but not by its home", prospect{now: 1001, until: 1001, handled: true, allowed: true}, turnRun, 0},
-		{"past its time by a doubted clock", prospect{now: 1001, doubted: true, handled: true, allowed: true}, turnLeave, 0},
-		{"found running without a handler, past its time by a doubted clock", prospect{record: &proto.Record{State: running}, now: 1001, doubted: true}, turnLeave, 0},
-		{"past its time without a handler", prospect{now: 1001}, turnEnd, expired},
-		{"its last millisecond", prospect{now: 1000, handled: true, allowed: true}, turnRun, 0},
-		{"cancelled", prospect{record: &proto.Record{Cancel: true}, handled: true, allowed: true}, turnEnd, cancelled},
-		{"cancelled without a handler", prospect{record: &proto.Record{Cancel: true}}, turnEnd, cancelled},
-		{"its key has succeeded", prospect{handled: true, allowed: true, keyDone: true}, turnFirst, 0},
-		{"its key runs", prospect{handled: true, allowed: true, keyBusy: true}, turnAwait, 0},
-		{"found running", prospect{record: &proto.Record{State: running}, handled: true, allowed: true}, turnRecover, 0},
-		{"found running, denied now", prospect{record: &proto.Record{State: running}, handled: true}, turnRecover, 0},
-		{"found running without a handler", prospect{record: &proto.Record{State: running}}, turnLeave, 0},
-		{"found running without a handler, past its time", prospect{record: &proto.Record{State: running}, now: 1001}, turnEnd, deadLetter},
-		{"interrupted twice, another such runs", prospect{record: &proto.Record{Abandons: 2}, handled: true, allowed: true, suspectActive: true}, turnAwait, 0},
-		{"interrupted once, a suspect runs", prospect{record: &proto.Record{Abandons: 1}, handled: true, allowed: true, suspectActive: true}, turnRun, 0},
-		{"never interrupted, a suspect runs", prospect{handled: true, allowed: true, suspectActive: true}, turnRun, 0},
-		{"interrupted twice, alone", prospect{record: &proto.Record{Abandons: 2}, handled: true, allowed: true}, turnRun, 0},
+		{"runs", startInput{handled: true, allowed: true}, actionRun, 0},
+		{"no handler any more", startInput{}, actionSkip, 0},
+		{"grant withdrawn", startInput{handled: true}, actionEnd, deadLetter},
+		{"past its time", startInput{now: 1001, handled: true, allowed: true}, actionEnd, expired},
+		{"past its time, but not by its home", startInput{now: 1001, deadline: 1001, handled: true, allowed: true}, actionRun, 0},
+		{"past its time by a doubted clock", startInput{now: 1001, doubted: true, handled: true, allowed: true}, actionSkip, 0},
+		{"found running without a handler, past its time by a doubted clock", startInput{record: &proto.Record{State: running}, now: 1001, doubted: true}, actionSkip, 0},
+		{"past its time without a handler", startInput{now: 1001}, actionEnd, expired},
+		{"its last millisecond", startInput{now: 1000, handled: true, allowed: true}, actionRun, 0},
+		{"cancelled", startInput{record: &proto.Record{Cancel: true}, handled: true, allowed: true}, actionEnd, cancelled},
+		{"cancelled without a handler", startInput{record: &proto.Record{Cancel: true}}, actionEnd, cancelled},
+		{"its key has succeeded", startInput{handled: true, allowed: true, keyDone: true}, actionEndAsFirst, 0},
+		{"its key runs", startInput{handled: true, allowed: true, keyBusy: true}, actionWait, 0},
+		{"found running", startInput{record: &proto.Record{State: running}, handled: true, allowed: true}, actionRecover, 0},
+		{"found running, denied now", startInput{record: &proto.Record{State: running}, handled: true}, actionRecover, 0},
+		{"found running without a handler", startInput{record: &proto.Record{State: running}}, actionSkip, 0},
+		{"found running without a handler, past its time", startInput{record: &proto.Record{State: running}, now: 1001}, actionEnd, deadLetter},
+		{"interrupted twice, another such runs", startInput{record: &proto.Record{Abandons: 2}, handled: true, allowed: true, quarantineBusy: true}, actionWait, 0},
+		{"interrupted once, a suspect runs", startInput{record: &proto.Record{Abandons: 1}, handled: true, allowed: true, quarantineBusy: true}, actionRun, 0},
+		{"never interrupted, a suspect runs", startInput{handled: true, allowed: true, quarantineBusy: true}, actionRun, 0},
+		{"interrupted twice, alone", startInput{record: &proto.Record{Abandons: 2}, handled: true, allowed: true}, actionRun, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestNext(t *testing.T) {
 			if got != tt.want || end.state != tt.state {
 				t.Errorf("turn %d, %s; want %d, %s", got, end.state.Name(), tt.want, tt.state.Name())
 			}
-			if got == turnEnd && end.reason == "" {
+			if got == actionEnd && end.reason == "" {
 				t.Error("an end without a reason (I11)")
 			}
 		})
@@ -123,7 +123,7 @@ func TestAfter(t *testing.T) {
 		name     string
 		attempts uint32
 		mode     proto.Mode
-		end      End
+		end      Outcome
 		why      stop
 		want     proto.TaskState
 		spent    bool
@@ -154,14 +154,14 @@ func TestAfter(t *testing.T) {
 	l := limits{maxAttempts: 3, maxAbandons: 10, baseBackoff: time.Second, maxBackoff: time.Minute}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := l.after(&proto.Record{Attempts: tt.attempts, Mode: tt.mode}, &Ran{End: tt.end, Reason: reasonFor(tt.end)}, tt.why, 0.5)
-			if s.state != tt.want || s.spent != tt.spent || s.lost {
-				t.Errorf("got %s, spent %v; want %s, %v", s.state.Name(), s.spent, tt.want.Name(), tt.spent)
+			got := l.after(&proto.Record{Attempts: tt.attempts, Mode: tt.mode}, &Result{Outcome: tt.end, Reason: reasonFor(tt.end)}, tt.why, 0.5)
+			if got.state != tt.want || got.spent != tt.spent || got.abandoned {
+				t.Errorf("got %s, spent %v; want %s, %v", got.state.Name(), got.spent, tt.want.Name(), tt.spent)
 			}
-			if (s.wait > 0) != (s.state == retrying) {
-				t.Errorf("%s waits %s", s.state.Name(), s.wait)
+			if (got.wait > 0) != (got.state == retrying) {
+				t.Errorf("%s waits %s", got.state.Name(), got.wait)
 			}
-			if s.state != succeeded && s.reason == "" {
+			if got.state != succeeded && got.reason == "" {
 				t.Error("no reason (I11)")
 			}
 		})
@@ -177,14 +177,14 @@ func TestNoRoomIsAnAbandon(t *testing.T) {
 		mode     proto.Mode
 		want     proto.TaskState
 	}{{0, 0, retrying}, {1, 0, retrying}, {2, 0, deadLetter}, {0, proto.AtMostOnce, deadLetter}} {
-		s := l.after(&proto.Record{Abandons: tt.abandons, Mode: tt.mode}, &Ran{End: NoRoom, Reason: "NO_ROOM"}, notStopped, 0.5)
-		if s.state != tt.want || s.spent || !s.lost || (s.wait > 0) != (tt.want == retrying) || !strings.Contains(s.reason, "NO_ROOM") {
-			t.Errorf("%+v after %d abandons: want %s", s, tt.abandons, tt.want.Name())
+		got := l.after(&proto.Record{Abandons: tt.abandons, Mode: tt.mode}, &Result{Outcome: NoRoom, Reason: "NO_ROOM"}, notStopped, 0.5)
+		if got.state != tt.want || got.spent || !got.abandoned || (got.wait > 0) != (tt.want == retrying) || !strings.Contains(got.reason, "NO_ROOM") {
+			t.Errorf("%+v after %d abandons: want %s", t, tt.abandons, tt.want.Name())
 		}
 	}
-	s := l.after(&proto.Record{}, &Ran{End: Success, Truncated: true, Reason: "cut off after 5 bytes"}, notStopped, 0)
-	if s.state != succeeded || s.reason != "cut off after 5 bytes" {
-		t.Errorf("%+v, want a success that says that it is cut", s)
+	got := l.after(&proto.Record{}, &Result{Outcome: Success, Truncated: true, Reason: "cut off after 5 bytes"}, notStopped, 0)
+	if got.state != succeeded || got.reason != "cut off after 5 bytes" {
+		t.Errorf("%+v, want a success that says that it is cut", t)
 	}
 }
 
@@ -214,11 +214,11 @@ func TestRecovered(t *testing.T) {
 	l := limits{maxAttempts: 3, maxAbandons: 10, baseBackoff: time.Second, maxBackoff: time.Minute}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := l.recovered(&proto.Record{Mode: tt.mode, Abandons: tt.abandons}, tt.policy, tt.probe, 0)
-			if s.state != tt.want || !s.lost || s.spent {
-				t.Errorf("got %+v, want %s, an abandon and no attempt", s, tt.want.Name())
+			got := l.afterCrash(&proto.Record{Mode: tt.mode, Abandons: tt.abandons}, tt.policy, tt.probe, 0)
+			if got.state != tt.want || !got.abandoned || got.spent {
+				t.Errorf("got %+v, want %s, an abandon and no attempt", t, tt.want.Name())
 			}
-			if s.state == deadLetter && s.reason == "" {
+			if got.state == deadLetter && got.reason == "" {
 				t.Error("no reason (I11)")
 			}
 		})
@@ -249,7 +249,7 @@ func TestExpiredReasonNamesTheLastFailure(t *testing.T) {
 	}
 }
 
-func reasonFor(e End) string {
+func reasonFor(e Outcome) string {
 	if e == unusable {
 		return "damaged"
 	}

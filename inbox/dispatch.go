@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	again      = 100 * time.Millisecond // a task that somebody else is ending is looked at again
-	longest    = time.Minute            // between two looks, whatever the clocks say
-	expireStep = 64                     // tasks past their time that are ended at once
-	expireNext = 10 * time.Second       // one for which nothing can be done is looked at again
+	busyRetry   = 100 * time.Millisecond // a task that somebody else is ending is looked at again
+	maxIdle     = time.Minute            // between two looks, whatever the clocks say
+	expireBatch = 64                     // tasks past their time that are ended at once
+	skipRetry   = 10 * time.Second       // one for which nothing can be done is looked at again
 )
 
-// A shift is one run of the inbox: its work goes on while Run stops, and ends
+// A runner is one run of the inbox: its work goes on while Run stops, and ends
 // with the first error, which is a failure of the store.
-type shift struct {
+type runner struct {
 	*Inbox
 	fail context.CancelCauseFunc
 }
@@ -34,22 +34,22 @@ type shift struct {
 func (in *Inbox) Run(ctx context.Context) error {
 	work, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	stay, leave := context.WithCancel(context.WithoutCancel(ctx))
-	defer leave()
-	s := &shift{Inbox: in, fail: fail}
-	var tending sync.WaitGroup
-	tending.Go(func() {
-		if err := in.tidy(stay); err != nil {
+	jobCtx, stopJobs := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopJobs()
+	rn := &runner{Inbox: in, fail: fail}
+	var background sync.WaitGroup
+	background.Go(func() {
+		if err := in.maintain(jobCtx); err != nil {
 			fail(err)
 		}
 	})
-	tending.Go(func() { in.watch(stay) })
-	tending.Go(func() { in.keys.Run(stay) })
-	s.dispatch(work, stay)
-	in.desk.halt()
+	background.Go(func() { in.watch(jobCtx) })
+	background.Go(func() { in.keys.Run(jobCtx) })
+	rn.dispatch(work, jobCtx)
+	in.slots.halt()
 	in.close()
-	leave()
-	tending.Wait()
+	stopJobs()
+	background.Wait()
 	if err := context.Cause(work); err != context.Cause(ctx) {
 		return fmt.Errorf("inbox: %w", err)
 	}
@@ -59,10 +59,10 @@ func (in *Inbox) Run(ctx context.Context) error {
 // close waits until every handler has returned, and tells them to.
 func (in *Inbox) close() {
 	done := make(chan struct{})
-	go func() { in.desk.working.Wait(); close(done) }()
-	for _, c := range in.desk.running() {
-		if c.lease != nil {
-			in.desk.stop(c, stopNode, false) // another node goes on with it at once
+	go func() { in.slots.working.Wait(); close(done) }()
+	for _, j := range in.slots.running() {
+		if j.lease != nil {
+			in.slots.stop(j, stopNode, false) // another node goes on with it at once
 		}
 	}
 	for _, step := range []struct {
@@ -76,8 +76,8 @@ func (in *Inbox) close() {
 			return
 		case <-t.C:
 		}
-		for _, c := range in.desk.running() {
-			in.desk.stop(c, stopNode, step.hard)
+		for _, j := range in.slots.running() {
+			in.slots.stop(j, stopNode, step.hard)
 		}
 	}
 	<-done
@@ -88,29 +88,29 @@ func (in *Inbox) close() {
 const stopGrace = 5 * time.Second
 
 // spawn lets f work beside the dispatcher. Run waits for it.
-func (s *shift) spawn(f func() error) {
-	s.desk.working.Go(func() {
+func (rn *runner) spawn(f func() error) {
+	rn.slots.working.Go(func() {
 		if err := f(); err != nil {
-			s.fail(err)
+			rn.fail(err)
 		}
 	})
 }
 
 // dispatch hands out tasks until ctx ends. What it starts lives in stay.
-func (s *shift) dispatch(ctx, stay context.Context) {
-	s.interrupted(stay)
+func (rn *runner) dispatch(ctx, jobCtx context.Context) {
+	rn.recoverInterrupted(jobCtx)
 	for ctx.Err() == nil {
-		s.expire(stay)
-		if s.round(stay) {
+		rn.expire(jobCtx)
+		if rn.round(jobCtx) {
 			continue
 		}
-		t := time.NewTimer(s.untilNext())
+		t := time.NewTimer(rn.untilNext())
 		select {
 		case <-ctx.Done():
-		case <-s.store.Failed():
-			s.fail(s.store.Err())
-		case <-s.queue.WakeAny():
-		case <-s.desk.free:
+		case <-rn.store.Failed():
+			rn.fail(rn.store.Err())
+		case <-rn.queue.WakeAny():
+		case <-rn.slots.freed:
 		case <-t.C:
 		}
 		t.Stop()
@@ -118,160 +118,160 @@ func (s *shift) dispatch(ctx, stay context.Context) {
 }
 
 // untilNext returns how long nothing will be due.
-func (s *shift) untilNext() time.Duration {
-	wait := longest
-	if s.desk.room() {
-		if d, ok := s.queue.NextAny(s.eligible); ok {
+func (rn *runner) untilNext() time.Duration {
+	wait := maxIdle
+	if rn.slots.available() {
+		if d, ok := rn.queue.NextAny(rn.eligible); ok {
 			wait = min(wait, d)
 		}
 	}
-	if at, ok := s.queue.NextExpiry(); ok && s.desk.spare() > 0 {
-		wait = min(wait, at.Sub(s.cfg.Clock.Now())+time.Millisecond)
+	if at, ok := rn.queue.NextExpiry(); ok && rn.slots.spareFinishing() > 0 {
+		wait = min(wait, at.Sub(rn.cfg.Clock.Now())+time.Millisecond)
 	}
 	return max(wait, time.Millisecond)
 }
 
 // eligible reports whether a task of the kind may be started now.
-func (s *shift) eligible(kind string) bool {
+func (rn *runner) eligible(kind string) bool {
 	switch {
 	case kind == toCancel:
 		return true
-	case ofQueue(kind):
+	case isQueueGroup(kind):
 		return false
 	}
-	h := s.handlers.find(kind)
-	return h != nil && s.handlers.absent(kind) == "" && (h.Concurrency == 0 || s.desk.kindUsed(kind) < h.Concurrency)
+	h := rn.handlers.find(kind)
+	return h != nil && rn.handlers.suspendedReason(kind) == "" && (h.Concurrency == 0 || rn.slots.kindUsed(kind) < h.Concurrency)
 }
 
 // round takes what may be started, writes all the starts in one commit and lets
 // the handlers go. It reports whether it took anything.
-func (s *shift) round(stay context.Context) (took bool) {
-	var starts []*claim
-	for s.desk.room() {
-		seated := s.seatGranted(stay)
-		took = took || seated
-		if !s.desk.room() {
+func (rn *runner) round(jobCtx context.Context) (took bool) {
+	var starts []*job
+	for rn.slots.available() {
+		granted := rn.startGranted(jobCtx)
+		took = took || granted
+		if !rn.slots.available() {
 			break
 		}
-		item, ok := s.queue.TakeAny(s.eligible, s.desk.sated)
-		if !ok && seated {
+		item, ok := rn.queue.TakeAny(rn.eligible, rn.slots.atOriginLimit)
+		if !ok && granted {
 			continue
 		}
 		if !ok {
 			break
 		}
 		took = true
-		if c := s.consider(stay, item); c != nil {
-			starts = append(starts, c)
+		if j := rn.decide(jobCtx, item); j != nil {
+			starts = append(starts, j)
 		}
 	}
 	if len(starts) > 0 {
-		s.start(stay, starts)
+		rn.start(jobCtx, starts)
 	}
 	return took
 }
 
-// interrupted sees to the tasks that were running when the process died, before
+// recoverInterrupted sees to the tasks that were running when the process died, before
 // any other is started: some other may have the same idempotency key.
-func (s *shift) interrupted(stay context.Context) {
-	keys := s.queue.Keys(nil, func(i backlog.Item) bool { return i.State == proto.Running })
+func (rn *runner) recoverInterrupted(jobCtx context.Context) {
+	keys := rn.queue.Keys(nil, func(i backlog.Item) bool { return i.State == proto.Running })
 	for _, k := range keys {
-		if item, ok := s.queue.Peek(k); ok {
-			if c := s.consider(stay, item); c != nil {
-				s.start(stay, []*claim{c})
+		if item, ok := rn.queue.Peek(k); ok {
+			if j := rn.decide(jobCtx, item); j != nil {
+				rn.start(jobCtx, []*job{j})
 			}
 		}
 	}
 }
 
-// consider decides what the turn of a task means. It returns the claim of one
+// decide decides what the turn of a task means. It returns the claim of one
 // that is to be started; all else it sees to.
-func (s *shift) consider(stay context.Context, item backlog.Item) *claim {
-	c := s.desk.claim(item.Key)
-	if c == nil {
-		s.queue.Release(item.Key, again)
+func (rn *runner) decide(jobCtx context.Context, item backlog.Item) *job {
+	j := rn.slots.take(item.Key)
+	if j == nil {
+		rn.queue.Release(item.Key, busyRetry)
 		return nil
 	}
-	s.known.landed(item.Key.ID)
-	if err := s.load(c); err != nil {
-		s.unreadable(c, err)
+	rn.dedup.waitCommit(item.Key.ID)
+	if err := rn.load(j); err != nil {
+		rn.unreadable(j, err)
 		return nil
 	}
-	first, err := s.firstOf(c)
+	first, err := rn.firstOf(j)
 	if err != nil {
-		s.unreadable(c, err)
+		rn.unreadable(j, err)
 		return nil
 	}
-	what, end := s.judge(c, first != nil)
+	what, end := rn.evaluate(j, first != nil)
 	switch what {
-	case turnRun:
-		s.desk.seat(c, suspicious(c.rec))
-		return c
-	case turnRecover:
-		s.recover(stay, c)
-	case turnEnd:
-		s.spawn(func() error { return s.end(stay, c, end) })
-	case turnFirst:
-		s.spawn(func() error { return s.endAsFirst(stay, c, first) })
-	case turnAwait:
-		s.await(c)
-	case turnLeave:
-		s.release(c)
-		s.queue.Release(item.Key, expireNext)
+	case actionRun:
+		rn.slots.acquire(j, needsQuarantine(j.rec))
+		return j
+	case actionRecover:
+		rn.recover(jobCtx, j)
+	case actionEnd:
+		rn.spawn(func() error { return rn.end(jobCtx, j, end) })
+	case actionEndAsFirst:
+		rn.spawn(func() error { return rn.endAsFirst(jobCtx, j, first) })
+	case actionWait:
+		rn.await(j)
+	case actionSkip:
+		rn.dropJob(j)
+		rn.queue.Release(item.Key, skipRetry)
 	}
 	return nil
 }
 
 // await gives up a claim until what it must wait for has ended.
-func (s *shift) await(c *claim) {
-	waits := s.desk.await(c)
-	s.release(c)
+func (rn *runner) await(j *job) {
+	waits := rn.slots.await(j)
+	rn.dropJob(j)
 	if !waits {
-		s.queue.Release(c.key, 0)
+		rn.queue.Release(j.key, 0)
 	}
 }
 
-// judge gathers what is known of a claimed task and decides.
-func (in *Inbox) judge(c *claim, keyDone bool) (turn, ending) {
-	keyBusy, suspect := in.desk.busy(c)
-	p := prospect{record: c.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: c.h != nil, keyDone: keyDone, keyBusy: keyBusy, suspectActive: suspect, restored: mayHaveRun(c.rec, in.restored)}
-	if p.now > c.rec.NotAfterMs && c.origin == in.cfg.Self && in.with.Until != nil {
-		until, known := in.with.Until(c.key.ID)
-		p.until, p.doubted = until, p.doubted || !known
+// evaluate gathers what is known of a claimed task and decides.
+func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
+	keyBusy, suspect := in.slots.busy(j)
+	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: suspect, restored: mayHaveRun(j.rec, in.restored)}
+	if input.now > j.rec.NotAfterMs && j.origin == in.cfg.Self && in.parts.Deadline != nil {
+		until, known := in.parts.Deadline(j.key.ID)
+		input.deadline, input.doubted = until, input.doubted || !known
 	}
-	if c.h != nil {
-		p.allowed = c.h.allows(c.origin, in.with.Members)
+	if j.h != nil {
+		input.allowed = j.h.allows(j.origin, in.parts.Members)
 	}
-	return p.next()
+	return input.next()
 }
 
 // load reads a claimed task.
-func (in *Inbox) load(c *claim) error {
-	item, ok := in.queue.Peek(c.key)
+func (in *Inbox) load(j *job) error {
+	item, ok := in.queue.Peek(j.key)
 	if !ok {
-		return fmt.Errorf("%w: %v", backlog.ErrNotFound, c.key)
+		return fmt.Errorf("%w: %v", backlog.ErrNotFound, j.key)
 	}
 	st, err := in.queue.Read(item)
 	if err != nil {
 		return err
 	}
-	c.stored, c.rec, c.version = st, st.Record, item.Version
-	c.kind, c.h = c.rec.Kind, in.handlers.find(c.rec.Kind)
-	c.origin, _ = proto.PeerIDFrom(c.rec.Peer)
-	c.epoch = c.rec.Seq()
-	c.attempt = starts(c.rec) + 1
-	if c.rec.IdempotencyKey != "" {
-		c.idem = string(c.rec.Peer) + c.rec.IdempotencyKey
+	j.stored, j.rec, j.version = st, st.Record, item.Version
+	j.kind, j.h = j.rec.Kind, in.handlers.find(j.rec.Kind)
+	j.origin, _ = proto.PeerIDFrom(j.rec.Peer)
+	j.epoch = j.rec.Seq()
+	j.attempt = starts(j.rec) + 1
+	if j.rec.IdempotencyKey != "" {
+		j.idem = string(j.rec.Peer) + j.rec.IdempotencyKey
 	}
 	return nil
 }
 
 // firstOf returns the success of the task's idempotency key, nil if there is none.
-func (in *Inbox) firstOf(c *claim) (*success, error) {
-	if c.idem == "" {
+func (in *Inbox) firstOf(j *job) (*success, error) {
+	if j.idem == "" {
 		return nil, nil
 	}
-	b, err := in.keys.Get(successKey(c.origin, c.rec.IdempotencyKey))
+	b, err := in.keys.Get(successKey(j.origin, j.rec.IdempotencyKey))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
@@ -284,115 +284,115 @@ func (in *Inbox) firstOf(c *claim) (*success, error) {
 
 // unreadable leaves a task alone that cannot be read; it was ended meanwhile, or
 // its record is damaged.
-func (s *shift) unreadable(c *claim, err error) {
-	s.release(c)
+func (rn *runner) unreadable(j *job, err error) {
+	rn.dropJob(j)
 	switch {
 	case errors.Is(err, backlog.ErrNotFound):
-	case errors.Is(err, store.ErrClosed), s.store.Err() != nil:
-		s.fail(fmt.Errorf("read a task: %w", err))
+	case errors.Is(err, store.ErrClosed), rn.store.Err() != nil:
+		rn.fail(fmt.Errorf("read a task: %w", err))
 	default:
-		s.cfg.Logger.Error("a task in custody cannot be read and is left until the next start", "task", c.key.String(), "err", err)
+		rn.cfg.Logger.Error("a task in custody cannot be read and is left until the next start", "task", j.key.String(), "err", err)
 	}
 }
 
-// release ends a claim and has those looked at that waited for it.
-func (in *Inbox) release(c *claim) {
-	for _, k := range in.desk.release(c) {
+// dropJob ends a claim and has those looked at that waited for it.
+func (in *Inbox) dropJob(j *job) {
+	for _, k := range in.slots.drop(j) {
 		in.queue.Release(k, 0)
 	}
 }
 
 // expire ends tasks whose time has passed before a start.
-func (s *shift) expire(stay context.Context) {
-	n := min(expireStep, s.desk.spare())
-	for _, item := range s.queue.TakeExpired(nil, n, expireNext) {
-		c := s.desk.claim(item.Key)
-		if c == nil {
+func (rn *runner) expire(jobCtx context.Context) {
+	n := min(expireBatch, rn.slots.spareFinishing())
+	for _, item := range rn.queue.TakeExpired(nil, n, skipRetry) {
+		j := rn.slots.take(item.Key)
+		if j == nil {
 			continue // it runs: not_after bounds the start alone
 		}
-		if err := s.load(c); err != nil {
-			s.unreadable(c, err)
+		if err := rn.load(j); err != nil {
+			rn.unreadable(j, err)
 			continue
 		}
-		switch what, end := s.judge(c, false); what {
-		case turnEnd:
-			s.spawn(func() error { return s.end(stay, c, end) })
+		switch what, end := rn.evaluate(j, false); what {
+		case actionEnd:
+			rn.spawn(func() error { return rn.end(jobCtx, j, end) })
 		default:
-			s.release(c) // its turn comes
+			rn.dropJob(j) // its turn comes
 		}
 	}
 }
 
 // recover sees to a task that was running when the process died (I7).
-func (s *shift) recover(stay context.Context, c *claim) {
-	if c.h.OnCrash == OnCrashProbe && c.rec.Mode != proto.AtMostOnce {
-		if key, _ := s.desk.busy(c); key {
-			s.await(c)
+func (rn *runner) recover(jobCtx context.Context, j *job) {
+	if j.h.OnCrash == OnCrashProbe && j.rec.Mode != proto.AtMostOnce {
+		if key, _ := rn.slots.busy(j); key {
+			rn.await(j)
 			return
 		}
-		s.desk.seat(c, false)
-		s.spawn(func() error { return s.probe(stay, c) })
+		rn.slots.acquire(j, false)
+		rn.spawn(func() error { return rn.probe(jobCtx, j) })
 		return
 	}
-	to := s.limits.recovered(c.rec, c.h.OnCrash, Unknown, s.cfg.Rand())
-	s.spawn(func() error {
-		defer s.release(c)
-		return s.conclude(stay, c, to, &Ran{})
+	to := rn.limits.afterCrash(j.rec, j.h.OnCrash, Unknown, rn.cfg.Rand())
+	rn.spawn(func() error {
+		defer rn.dropJob(j)
+		return rn.conclude(jobCtx, j, to, &Result{})
 	})
 }
 
 // start makes the starts durable, in one commit, and calls the handlers.
-func (s *shift) start(stay context.Context, starts []*claim) {
-	now := s.cfg.Clock.Now()
+func (rn *runner) start(jobCtx context.Context, starts []*job) {
+	now := rn.cfg.Clock.Now()
 	edits := make([]backlog.Edit, len(starts))
-	for i, c := range starts {
-		edits[i] = backlog.Edit{Key: c.key, Held: c.rec, Version: c.version}
-		if err := s.cfg.Fail(PointStart, c.key.ID); err != nil {
-			s.abort(starts, err)
+	for i, j := range starts {
+		edits[i] = backlog.Edit{Key: j.key, Held: j.rec, Version: j.version}
+		if err := rn.cfg.Fail(PointStart, j.key.ID); err != nil {
+			rn.abort(starts, err)
 			return
 		}
 	}
-	errs := s.queue.Change(stay, edits, func(i int, r *proto.Record) backlog.Action {
-		starts[i].started(r, s.cfg.BootID, now)
+	errs := rn.queue.Change(jobCtx, edits, func(i int, r *proto.Record) backlog.Action {
+		starts[i].started(r, rn.cfg.BootID, now)
 		return backlog.Write
 	})
-	for i, c := range starts {
+	for i, j := range starts {
 		err := errs[i]
 		if err == nil {
-			s.changed(c.key.ID, c.rec)
-			err = s.cfg.Fail(PointStarted, c.key.ID)
+			rn.changed(j.key.ID, j.rec)
+			err = rn.cfg.Fail(PointStarted, j.key.ID)
 		}
 		if err != nil {
-			s.abort([]*claim{c}, err)
+			rn.abort([]*job{j}, err)
 			continue
 		}
-		s.spawn(func() error { return s.work(stay, c) })
+		rn.spawn(func() error { return rn.work(jobCtx, j) })
 	}
 }
 
 // started notes a start in r, the record that is written.
-func (c *claim) started(r *proto.Record, boot proto.BootID, now time.Time) {
-	if r == c.rec {
-		c.version++
+func (j *job) started(r *proto.Record, boot proto.BootID, now time.Time) {
+	if r == j.rec {
+		j.version++
 	} else {
-		c.rec, c.version = r, 0 // it was changed since it was read
+		j.rec, j.version = r, 0 // it was changed since it was read
 	}
 	startRecord(r, boot, now)
 }
 
 // abort gives up what could not be started. Unless the task is gone, the store
 // has failed.
-func (s *shift) abort(starts []*claim, err error) {
-	for _, c := range starts {
-		s.release(c)
+func (rn *runner) abort(starts []*job, err error) {
+	for _, j := range starts {
+		rn.dropJob(j)
 	}
 	if !errors.Is(err, backlog.ErrNotFound) {
-		s.fail(fmt.Errorf("start: %w", err))
+		rn.fail(fmt.Errorf("start: %w", err))
 	}
 }
 
 // changed tells whoever watches that a record has changed on disk.
 func (in *Inbox) changed(id proto.TaskID, r *proto.Record) {
-	in.known.moved(id, r.State)
+	in.dedup.setState(id, r.State)
 	in.cfg.OnChange(id, r)
 }

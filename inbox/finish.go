@@ -14,44 +14,44 @@ import (
 )
 
 // conclude makes durable where a claimed task goes after a run.
-func (in *Inbox) conclude(ctx context.Context, c *claim, to step, ran *Ran) error {
+func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *Result) error {
 	if to.state.Terminal() {
-		return in.finish(ctx, c, to, ran, true)
+		return in.finish(ctx, j, to, res, true)
 	}
 	var rec *proto.Record
-	errs := in.queue.Change(ctx, []backlog.Edit{{Key: c.key}}, func(_ int, r *proto.Record) backlog.Action {
-		to.apply(r, ran, in.cfg.Clock.Now())
+	errs := in.queue.Change(ctx, []backlog.Edit{{Key: j.key}}, func(_ int, r *proto.Record) backlog.Action {
+		to.apply(r, res, in.cfg.Clock.Now())
 		rec = r
 		return backlog.Requeue
 	})
 	if errs[0] != nil {
 		return fmt.Errorf("note the end of a run: %w", errs[0])
 	}
-	in.changed(c.key.ID, rec)
+	in.changed(j.key.ID, rec)
 	if rec.Cancel {
-		c.version = 0
-		return in.finish(ctx, c, cancelledStep(rec), &Ran{}, false)
+		j.version = 0
+		return in.finish(ctx, j, cancelledStep(rec), &Result{}, false)
 	}
 	return nil
 }
 
 // end finishes a claimed task without a start.
-func (in *Inbox) end(ctx context.Context, c *claim, e ending) error {
-	defer in.release(c)
-	return in.finish(ctx, c, step{state: e.state, reason: e.reason}, &Ran{}, false)
+func (in *Inbox) end(ctx context.Context, j *job, e ending) error {
+	defer in.dropJob(j)
+	return in.finish(ctx, j, transition{state: e.state, reason: e.reason}, &Result{}, false)
 }
 
 // endAsFirst finishes a claimed task with the outcome of the first success of
 // its idempotency key.
-func (in *Inbox) endAsFirst(ctx context.Context, c *claim, first *success) error {
-	defer in.release(c)
+func (in *Inbox) endAsFirst(ctx context.Context, j *job, first *success) error {
+	defer in.dropJob(j)
 	r := first.record
-	ran := &Ran{End: Success, ExitCode: r.ExitCode, Output: r.Result, ContentType: r.ResultType, Truncated: r.Truncated}
+	res := &Result{Outcome: Success, ExitCode: r.ExitCode, Output: r.Result, ContentType: r.ResultType, Truncated: r.Truncated}
 	reason := "not run: task " + first.id.String() + " had the same idempotency key and succeeded"
 	if len(r.Result) == 0 && r.ResultSize > 0 {
 		reason += "; its result is with that task"
 	}
-	return in.finish(ctx, c, step{state: proto.Success, reason: reason}, ran, false)
+	return in.finish(ctx, j, transition{state: proto.Success, reason: reason}, res, false)
 }
 
 // Waits between two tries to write an end.
@@ -64,16 +64,16 @@ const (
 // withoutResult is how a task ends whose result could not be kept. Its effect has
 // happened, so it is not run again; it is no success either, since nobody can have
 // what it made.
-func withoutResult(to step, ran *Ran, err error) (step, *Ran, bool) {
+func withoutResult(to transition, res *Result, err error) (transition, *Result, bool) {
 	if to.state == proto.Success {
 		to.state = proto.Failed
 	}
-	why := fmt.Sprintf("RESULT_LOST: the handler ended with %d, but its result of %d bytes could not be kept: %v", ran.ExitCode, ran.Size, err)
+	why := fmt.Sprintf("RESULT_LOST: the handler ended with %d, but its result of %d bytes could not be kept: %v", res.ExitCode, res.Size, err)
 	if to.reason != "" {
 		why += "; before that: " + to.reason
 	}
 	to.reason = why
-	return to, &Ran{End: Fail, ExitCode: ran.ExitCode, Truncated: true, Stderr: ran.Stderr, Reason: why}, false
+	return to, &Result{Outcome: Fail, ExitCode: res.ExitCode, Truncated: true, Stderr: res.Stderr, Reason: why}, false
 }
 
 func (in *Inbox) removeResult(path string) {
@@ -86,48 +86,48 @@ func (in *Inbox) removeResult(path string) {
 // are one batch. keep says that a success is remembered for its idempotency key.
 // It tries until that is done, the store has failed or the node stops; a task
 // left behind so is still running on disk, and judged at the next start.
-func (in *Inbox) finish(ctx context.Context, c *claim, to step, ran *Ran, keep bool) error {
+func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *Result, keep bool) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		err := in.tryFinish(ctx, c, to, ran, keep)
-		if errors.Is(err, ErrNoRoom) && ran.File != "" && wait >= giveUpAt { // it holds the very room that it needs
-			in.cfg.Logger.Error("the result of a task is given up: there is no room for it", "task", c.key.String(), "bytes", ran.Size, "err", err)
-			in.removeResult(ran.File)
-			to, ran, keep = withoutResult(to, ran, err)
-			err = in.tryFinish(ctx, c, to, ran, keep)
+		err := in.tryFinish(ctx, j, to, res, keep)
+		if errors.Is(err, ErrNoRoom) && res.File != "" && wait >= giveUpAt { // it holds the very room that it needs
+			in.cfg.Logger.Error("the result of a task is given up: there is no room for it", "task", j.key.String(), "bytes", res.Size, "err", err)
+			in.removeResult(res.File)
+			to, res, keep = withoutResult(to, res, err)
+			err = in.tryFinish(ctx, j, to, res, keep)
 		}
 		switch {
 		case err == nil:
-			in.dropBody(c)
-			return in.cfg.Fail(PointFinished, c.key.ID)
+			in.dropBody(j)
+			return in.cfg.Fail(PointFinished, j.key.ID)
 		case in.store.Err() != nil:
 			return fmt.Errorf("finish: %w", in.store.Err())
-		case in.desk.halted():
-			in.cfg.Logger.Error("the end of a task could not be written before the node stopped", "task", c.key.String(), "err", err)
+		case in.slots.halted():
+			in.cfg.Logger.Error("the end of a task could not be written before the node stopped", "task", j.key.String(), "err", err)
 			return nil
 		}
-		in.cfg.Logger.Warn("the end of a task could not be written; tried again", "task", c.key.String(), "wait", wait, "err", err)
-		in.desk.unwritten(c, err)
-		c.version = 0 // the record in hand is changed already
-		in.desk.stall(true)
-		in.desk.rest(ctx, wait)
-		in.desk.stall(false)
+		in.cfg.Logger.Warn("the end of a task could not be written; tried again", "task", j.key.String(), "wait", wait, "err", err)
+		in.slots.setWriteError(j, err)
+		j.version = 0 // the record in hand is changed already
+		in.slots.setStalled(true)
+		in.slots.sleep(ctx, wait)
+		in.slots.setStalled(false)
 	}
 }
 
 // tryFinish is one try to finish.
-func (in *Inbox) tryFinish(ctx context.Context, c *claim, to step, ran *Ran, keep bool) error {
+func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Result, keep bool) error {
 	now := in.cfg.Clock.Now()
-	origin := c.origin
-	remember := in.known.keeps(origin, c.epoch)
-	edit := backlog.Edit{Key: c.key}
-	if c.version > 0 {
-		edit.Held, edit.Version = c.rec, c.version
+	origin := j.origin
+	remember := in.dedup.mustRemember(origin, j.epoch)
+	edit := backlog.Edit{Key: j.key}
+	if j.version > 0 {
+		edit.Held, edit.Version = j.rec, j.version
 	}
 	var f *Finished
 	var rec *proto.Record
 	st, err := in.queue.Prepare(edit, func(r *proto.Record) backlog.Action {
-		to.apply(r, ran, now)
-		rec, f = r, in.finished(c.key.ID, origin, r, ran, now)
+		to.apply(r, res, now)
+		rec, f = r, in.finished(j.key.ID, origin, r, res, now)
 		r.Stderr = "" // it is on its way home
 		if remember {
 			return backlog.Shed
@@ -139,17 +139,17 @@ func (in *Inbox) tryFinish(ctx context.Context, c *claim, to step, ran *Ran, kee
 	}
 	var kept []byte
 	if keep && to.state == proto.Success && rec.IdempotencyKey != "" {
-		kept, err = successOf(c.key.ID, rec, ran).encode()
+		kept, err = successOf(j.key.ID, rec, res).encode()
 	}
 	if err == nil {
-		err = in.with.Results.PutResult(ctx, f, func(b *store.Batch) {
+		err = in.parts.Results.PutResult(ctx, f, func(b *store.Batch) {
 			st.Into(b)
 			if kept != nil {
 				in.keys.Put(b, successKey(origin, rec.IdempotencyKey), kept)
 			}
-			m := mask{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
+			e := entry{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
 			b.After(func() {
-				in.known.finished(c.key.ID, m, origin, remember)
+				in.dedup.setFinished(j.key.ID, e, origin, remember)
 				in.keyEnded(rec, kept != nil)
 			})
 		})
@@ -158,7 +158,7 @@ func (in *Inbox) tryFinish(ctx context.Context, c *claim, to step, ran *Ran, kee
 		st.Drop()
 		return err
 	}
-	in.cfg.OnChange(c.key.ID, rec)
+	in.cfg.OnChange(j.key.ID, rec)
 	return nil
 }
 
@@ -174,21 +174,21 @@ func (in *Inbox) keyEnded(rec *proto.Record, made bool) {
 }
 
 // successOf is what is kept of a success for its idempotency key.
-func successOf(id proto.TaskID, rec *proto.Record, ran *Ran) success {
+func successOf(id proto.TaskID, rec *proto.Record, res *Result) success {
 	r := &proto.Record{ExitCode: rec.ExitCode, ResultSize: rec.ResultSize, ResultDigest: rec.ResultDigest, ResultType: rec.ResultType, Truncated: rec.Truncated}
-	if len(ran.Output) <= proto.MaxInlineRecord {
-		r.Result = ran.Output
+	if len(res.Output) <= proto.MaxInlineRecord {
+		r.Result = res.Output
 	}
 	return success{id: id, record: r}
 }
 
 // finished makes what goes home of a task that has ended with rec, and notes the
 // result in rec.
-func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Record, ran *Ran, now time.Time) *Finished {
-	digest, size := sha256.Sum256(ran.Output), uint64(len(ran.Output))
-	if ran.File != "" {
-		copy(digest[:], ran.Digest)
-		size = ran.Size
+func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Record, res *Result, now time.Time) *Finished {
+	digest, size := sha256.Sum256(res.Output), uint64(len(res.Output))
+	if res.File != "" {
+		copy(digest[:], res.Digest)
+		size = res.Size
 	}
 	rec.ResultDigest, rec.ResultSize = digest[:], size
 	o := &proto.Outcome{
@@ -198,12 +198,12 @@ func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Recor
 		Attempts: rec.History, Events: rec.Events[max(len(rec.Events)-maxOutcomeEvents, 0):],
 		FinishedMs: now.UnixMilli(),
 	}
-	if ran.File == "" {
-		o.Body = ran.Output
+	if res.File == "" {
+		o.Body = res.Output
 	}
 	f := &Finished{
 		ID: id, Origin: origin, Kind: rec.Kind, Class: rec.Class, Seq: rec.Seq(), NotAfter: rec.NotAfterMs,
-		Outcome: o, File: ran.File,
+		Outcome: o, File: res.File,
 	}
 	if n := len(rec.History); n > 0 {
 		last := rec.History[n-1]
@@ -230,13 +230,13 @@ func (in *Inbox) statement(id proto.TaskID, rec *proto.Record, what proto.Fact, 
 
 // dropBody removes the file of a body that nobody needs any more. One that stays
 // behind is swept: see [Inbox.Holds].
-func (in *Inbox) dropBody(c *claim) { in.dropBlob(c.key.ID, c.rec.BodyBlob) }
+func (in *Inbox) dropBody(j *job) { in.dropBlob(j.key.ID, j.rec.BodyBlob) }
 
 func (in *Inbox) dropBlob(id proto.TaskID, name string) {
-	if name == "" || in.with.Files == nil {
+	if name == "" || in.parts.Files == nil {
 		return
 	}
-	if err := in.with.Files.Delete(name); err != nil {
+	if err := in.parts.Files.Delete(name); err != nil {
 		in.cfg.Logger.Warn("the body of a finished task could not be removed", "task", id.String(), "err", err)
 	}
 }

@@ -25,7 +25,7 @@ type Handler interface {
 	// Run does the task and returns when nothing of it runs any more, also when
 	// ctx is cancelled. context.Cause(ctx) says why: [ErrTimeout],
 	// [ErrCancelled], [ErrStopping] or [ErrLeaseLost]. It never returns nil.
-	Run(ctx context.Context, r *Run) *Ran
+	Run(ctx context.Context, r *Run) *Result
 }
 
 // A Prober is a handler that can tell whether an earlier start, of which the end
@@ -46,9 +46,9 @@ type Run struct {
 	Kill     <-chan struct{} // closed when the handler must end at once, without grace
 }
 
-// A Ran is how a run ended.
-type Ran struct {
-	End         End
+// A Result is how a run ended.
+type Result struct {
+	Outcome     Outcome
 	ExitCode    int32
 	Output      []byte // the result, cut after proto.MaxInlineBody; larger ones go into File
 	File        string // a file with the result, which the receiver of the result removes
@@ -60,20 +60,20 @@ type Ran struct {
 	Reason      string // why it did not succeed, or why its output was cut
 }
 
-// An End is the kind of a run's end.
-type End byte
+// An Outcome is the kind of a run's end.
+type Outcome byte
 
 // The ends of a run.
 const (
-	Success End = iota + 1
-	Retry       // not this time: tried again while attempts are left
-	Fail        // no for good
-	Crashed     // the handler died: as Retry
-	Stopped     // it ended because it was told to, and had no effect that it would call success
-	Unready     // nothing was started, and that is not the task's doing: tried later, no attempt is spent
-	NoRoom      // stopped, since its output found no room on the disk: an abandon
+	Success Outcome = iota + 1
+	Retry           // not this time: tried again while attempts are left
+	Fail            // no for good
+	Crashed         // the handler died: as Retry
+	Stopped         // it ended because it was told to, and had no effect that it would call success
+	Unready         // nothing was started, and that is not the task's doing: tried later, no attempt is spent
+	NoRoom          // stopped, since its output found no room on the disk: an abandon
 
-	unusable End = 255 // the task cannot be given to any handler, now or later
+	unusable Outcome = 255 // the task cannot be given to any handler, now or later
 )
 
 // A Probe is the answer of a [Prober].

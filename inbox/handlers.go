@@ -79,7 +79,7 @@ type Members interface {
 type registry struct {
 	mu        sync.Mutex
 	byKind    atomic.Pointer[map[string]*handler] // never changed, only replaced
-	away      sync.Map                            // kind to why its handler cannot be started now
+	suspended sync.Map                            // kind to why its handler cannot be started now
 	dangerous []string
 }
 
@@ -92,9 +92,9 @@ func newRegistry(dangerous []string) *registry {
 // find returns the handler of a kind, nil if there is none.
 func (g *registry) find(kind string) *handler { return (*g.byKind.Load())[kind] }
 
-// absent tells why nothing of a kind can be started now; empty: it can.
-func (g *registry) absent(kind string) string {
-	if why, ok := g.away.Load(kind); ok {
+// suspendedReason tells why nothing of a kind can be started now; empty: it can.
+func (g *registry) suspendedReason(kind string) string {
+	if why, ok := g.suspended.Load(kind); ok {
 		return why.(string)
 	}
 	return ""
@@ -210,8 +210,8 @@ func Allowed(list []string, origin proto.PeerID, m Members) bool {
 }
 
 // allowsAll is allows for the origin of a task and all who vouch for it.
-func (h *handler) allowsAll(origin proto.PeerID, vouchers []proto.PeerID, m Members) bool {
-	return h.allows(origin, m) && !slices.ContainsFunc(vouchers, func(p proto.PeerID) bool { return !h.allows(p, m) })
+func (h *handler) allowsAll(origin proto.PeerID, delegates []proto.PeerID, m Members) bool {
+	return h.allows(origin, m) && !slices.ContainsFunc(delegates, func(p proto.PeerID) bool { return !h.allows(p, m) })
 }
 
 // allows reports whether the origin may ask for the kind. Who is no member may
@@ -236,9 +236,9 @@ func (h *handler) allows(origin proto.PeerID, m Members) bool {
 
 // maxAttempts of a task: as many as it asks for, up to what the handler allows; else
 // the handler's.
-func (h *handler) maxAttempts(wished uint32) uint32 {
-	if wished > 0 {
-		return min(wished, uint32(h.MaxRetries))
+func (h *handler) maxAttempts(requested uint32) uint32 {
+	if requested > 0 {
+		return min(requested, uint32(h.MaxRetries))
 	}
 	return uint32(h.MaxAttempts)
 }

@@ -25,11 +25,11 @@ func (m members) Member(p proto.PeerID) (string, []string, bool) {
 }
 
 // a handlerFunc is a handler that is a function.
-type handlerFunc func(context.Context, *Run) *Ran
+type handlerFunc func(context.Context, *Run) *Result
 
-func (f handlerFunc) Run(ctx context.Context, r *Run) *Ran { return f(ctx, r) }
+func (f handlerFunc) Run(ctx context.Context, r *Run) *Result { return f(ctx, r) }
 
-func succeed(context.Context, *Run) *Ran { return &Ran{End: Success} }
+func succeed(context.Context, *Run) *Result { return &Result{Outcome: Success} }
 
 // TestAllows holds the default deny and the three kinds of rules (I17).
 func TestAllows(t *testing.T) {

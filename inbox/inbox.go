@@ -61,10 +61,10 @@ type Parts struct {
 	Files   Files
 	Queues  Queues
 	Leases  Leases
-	// Until says when the time of a task that was made at this node ends, in Unix
+	// Deadline says when the time of a task that was made at this node ends, in Unix
 	// milliseconds: later than was signed if the clock was wrong then. known is false
 	// while that cannot be said. Default: as was signed.
-	Until func(proto.TaskID) (ms int64, known bool)
+	Deadline func(proto.TaskID) (ms int64, known bool)
 }
 
 // A Finished is a task that has ended here, on its way home.
@@ -151,15 +151,15 @@ func (c Config) withDefaults() Config {
 // concurrent use.
 type Inbox struct {
 	store    *store.Store
-	with     Parts
+	parts    Parts
 	cfg      Config
 	limits   limits
 	queue    *backlog.Backlog
 	handlers *registry
-	known    *known
+	dedup    *dedupIndex
 	keys     *keys.Keys // successes of idempotency keys; each task with a key in custody holds a place
-	desk     *desk
-	granted  *granted
+	slots    *slots
+	leases   *leaseQueue
 	dirty    chan struct{} // holds a token when an origin has settled more
 	restored int64         // Unix milliseconds: until then memory was lost with an older store; 0: never
 }
@@ -173,10 +173,10 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	}
 	cfg = cfg.withDefaults()
 	in := &Inbox{
-		store: s, with: with, cfg: cfg,
+		store: s, parts: with, cfg: cfg,
 		limits:   limits{maxAbandons: uint32(cfg.MaxAbandons), baseBackoff: cfg.BaseBackoff, maxBackoff: cfg.MaxBackoff},
-		handlers: newRegistry(cfg.Dangerous), known: newKnown(cfg.MaxKept / 4),
-		desk: newDesk(cfg.Slots), granted: new(granted), dirty: make(chan struct{}, 1),
+		handlers: newRegistry(cfg.Dangerous), dedup: newDedupIndex(cfg.MaxKept / 4),
+		slots: newSlots(cfg.Slots), leases: new(leaseQueue), dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
 		Group: groupOf, Lane: laneOf, Expires: expiresAt, Party: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },
@@ -196,7 +196,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	if err := in.remember(); err != nil {
+	if err := in.loadIndex(); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	return in, nil
@@ -238,8 +238,8 @@ func laneOf(_ backlog.Key, r *proto.Record) string {
 	return string(r.Peer) + r.OrderingKey
 }
 
-// remember rebuilds the memory of ids, marks and the floor.
-func (in *Inbox) remember() error {
+// loadIndex rebuilds the memory of ids, marks and the floor.
+func (in *Inbox) loadIndex() error {
 	for cursor := []byte(nil); ; {
 		page, next, err := in.queue.List(backlog.Live, cursor, 1000, nil)
 		if err != nil {
@@ -248,10 +248,10 @@ func (in *Inbox) remember() error {
 		for _, l := range page {
 			if l.Key.Part == backlog.PartCancel {
 				from, _ := proto.PeerIDFrom(l.Record.Peer)
-				in.known.bar(l.Key.ID, from, l.Record.NotAfterMs)
+				in.dedup.addTombstone(l.Key.ID, from, l.Record.NotAfterMs)
 				continue
 			}
-			in.known.found(l.Key.ID, l.Record, l.Size)
+			in.dedup.load(l.Key.ID, l.Record, l.Size)
 			if l.Record.IdempotencyKey != "" && l.Record.Queue == "" && !l.Record.State.Terminal() {
 				in.keys.Hold(string(l.Record.Peer))
 			}
@@ -261,15 +261,15 @@ func (in *Inbox) remember() error {
 		}
 		cursor = next
 	}
-	for p, err := range in.store.All(store.Dedup, []byte{prefixMark}, []byte{prefixMark + 1}) {
+	for p, err := range in.store.All(store.Dedup, []byte{prefixWatermark}, []byte{prefixWatermark + 1}) {
 		if err != nil {
 			return err
 		}
-		from, mark, err := parseMark(p)
+		from, mark, err := parseWatermark(p)
 		if err != nil {
 			return err
 		}
-		in.known.marked(from, mark)
+		in.dedup.loadWatermark(from, mark)
 	}
 	var err error
 	if in.restored, err = readRestored(in.store); err != nil {
@@ -282,7 +282,7 @@ func (in *Inbox) remember() error {
 	if err != nil {
 		return err
 	}
-	in.known.floor, err = parseFloor(b)
+	in.dedup.floor, err = parseFloor(b)
 	return err
 }
 
@@ -294,14 +294,14 @@ func (in *Inbox) Register(s Spec) error {
 		return err
 	}
 	in.handlers.put(h)
-	in.desk.ring()
+	in.slots.notify()
 	return nil
 }
 
 // Unregister stops taking tasks of a kind and reports whether it was registered.
 // Those in custody wait for the kind to come back, or for their time to pass.
 func (in *Inbox) Unregister(kind string) bool {
-	in.handlers.away.Delete(kind)
+	in.handlers.suspended.Delete(kind)
 	return in.handlers.remove(kind)
 }
 
@@ -309,34 +309,34 @@ func (in *Inbox) Unregister(kind string) bool {
 // again. Meanwhile nothing of the kind is accepted or started, as if it had no handler,
 // and no attempt is spent. It reports whether that is new.
 func (in *Inbox) Suspend(kind, why string) bool {
-	was := in.handlers.absent(kind)
+	was := in.handlers.suspendedReason(kind)
 	if why == "" {
-		in.handlers.away.Delete(kind)
+		in.handlers.suspended.Delete(kind)
 	} else {
-		in.handlers.away.Store(kind, why)
+		in.handlers.suspended.Store(kind, why)
 	}
 	if was != "" && why == "" {
-		in.desk.ring()
+		in.slots.notify()
 	}
 	return was != why
 }
 
 // Suspended tells why nothing of a kind can be started now; empty: it can, or has no
 // handler.
-func (in *Inbox) Suspended(kind string) string { return in.handlers.absent(kind) }
+func (in *Inbox) Suspended(kind string) string { return in.handlers.suspendedReason(kind) }
 
 // Specs returns how kinds are handled, ordered by kind.
 func (in *Inbox) Specs() []Spec { return in.handlers.specs() }
 
 // Drain refuses new tasks from now on, or with false takes them again. Tasks in
 // custody are worked on.
-func (in *Inbox) Drain(on bool) { in.desk.drain(on) }
+func (in *Inbox) Drain(on bool) { in.slots.drain(on) }
 
-// Room reports whether there is room again after tasks were refused for lack of
+// HasRoom reports whether there is room again after tasks were refused for lack of
 // it: a fifth of what may be is free, so that nobody is called for one place, and
 // everybody's share has room, too.
-func (in *Inbox) Room() bool {
-	return !in.desk.draining() && in.queue.Stats().Live <= in.cfg.MaxTasks/5*4+in.cfg.MaxTasks%5*4/5 && in.known.count() <= in.cfg.MaxKept/5*4
+func (in *Inbox) HasRoom() bool {
+	return !in.slots.draining() && in.queue.Stats().Live <= in.cfg.MaxTasks/5*4+in.cfg.MaxTasks%5*4/5 && in.dedup.size() <= in.cfg.MaxKept/5*4
 }
 
 func (in *Inbox) nowMs() int64 { return in.cfg.Clock.Now().UnixMilli() }
@@ -344,10 +344,10 @@ func (in *Inbox) nowMs() int64 { return in.cfg.Clock.Now().UnixMilli() }
 // Knows reports whether the id is remembered here: in custody, being taken in, or
 // finished and not settled.
 func (in *Inbox) Knows(id proto.TaskID) bool {
-	k := in.known
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, here := k.ids[id]
-	_, coming := k.flights[id]
+	idx := in.dedup
+	idx.mu.Lock()
+	defer idx.mu.Unlock()
+	_, here := idx.ids[id]
+	_, coming := idx.committing[id]
 	return here || coming
 }

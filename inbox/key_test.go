@@ -20,7 +20,10 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 	for _, years := range []int{10, -10} {
 		t.Run(fmt.Sprint(years), func(t *testing.T) {
 			var runs atomic.Int32
-			_, spec := does(func(context.Context, *Run) *Ran { runs.Add(1); return &Ran{End: Success, Output: []byte("the effect")} })
+			_, spec := does(func(context.Context, *Run) *Result {
+				runs.Add(1)
+				return &Result{Outcome: Success, Output: []byte("the effect")}
+			})
 			m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 			bubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(r *rig) {
 				pass := func(d time.Duration) {
@@ -66,7 +69,7 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 // TestSuccessOfAnEarlierVersion holds I6 over an upgrade: a success that was kept
 // until a wall time is found and kept on.
 func TestSuccessOfAnEarlierVersion(t *testing.T) {
-	script, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success, Output: []byte("again")} })
+	script, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success, Output: []byte("again")} })
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		old := success{id: proto.NewTaskID(time.Now()), record: &proto.Record{Result: []byte("the effect")}}
 		val, err := old.encode()
@@ -94,12 +97,12 @@ func TestSuccessOfAnEarlierVersion(t *testing.T) {
 // a new key is told BUSY and nothing is forgotten, also over a restart. What ends
 // without a success gives its place back.
 func TestNoMoreSuccessesThanMay(t *testing.T) {
-	_, spec := does(func(_ context.Context, r *Run) *Ran {
+	_, spec := does(func(_ context.Context, r *Run) *Result {
 		time.Sleep(10 * time.Millisecond) // what ends in the millisecond in which the count begins is counted twice until the next
 		if r.Content.IdempotencyKey == "bad" {
-			return &Ran{End: Fail, ExitCode: 65}
+			return &Result{Outcome: Fail, ExitCode: 65}
 		}
-		return &Ran{End: Success, Output: []byte("the effect")}
+		return &Result{Outcome: Success, Output: []byte("the effect")}
 	})
 	bubble(t, Config{Keys: keys.Limits{Max: 2}}, []Spec{spec}, func(r *rig) {
 		a, bad := r.task(withKey("a")), r.task(withKey("bad"))

@@ -14,18 +14,18 @@ import (
 // A Leased is a task of a shared queue whose home has granted it to this node. It is
 // checked: signed by its origin for the queue, sealed for this node.
 type Leased struct {
-	ID       proto.TaskID
-	Kind     string
-	Origin   proto.PeerID
-	Home     proto.PeerID // who granted it
-	Mode     proto.Mode
-	Vouchers []proto.PeerID // whom the handler must allow besides
-	Envelope *proto.Envelope
-	Size     uint64   // bytes of its body
-	Key      [32]byte // of its content, for a streamed body
-	Body     string   // file of its streamed body; empty: it has none
-	Attempts uint32   // that it asks for; 0: as many as the handler gives
-	Asked    bool     // it ran when the node died: its handler is asked what it did, and starts nothing
+	ID        proto.TaskID
+	Kind      string
+	Origin    proto.PeerID
+	Home      proto.PeerID // who granted it
+	Mode      proto.Mode
+	Delegates []proto.PeerID // whom the handler must allow besides
+	Envelope  *proto.Envelope
+	Size      uint64   // bytes of its body
+	Key       [32]byte // of its content, for a streamed body
+	Body      string   // file of its streamed body; empty: it has none
+	Attempts  uint32   // that it asks for; 0: as many as the handler gives
+	ProbeOnly bool     // it ran when the node died: its handler is asked what it did, and starts nothing
 }
 
 // Leases says when a granted task may start, and takes its end.
@@ -62,25 +62,25 @@ type LeaseEnd struct {
 // here too.
 const partLease backlog.Part = 0x6c
 
-// granted are the leases that wait for a slot, in the order in which they came.
-type granted struct {
+// leaseQueue are the leases that wait for a slot, in the order in which they came.
+type leaseQueue struct {
 	mu      sync.Mutex
 	waiting []Leased
 }
 
 // Leasable reports whether this node would run a task of a kind, with a body of so many
 // bytes, for origin now, and for all who vouch for it: zero, or why not.
-func (in *Inbox) Leasable(kind string, origin proto.PeerID, vouchers []proto.PeerID, body uint64) proto.Code {
+func (in *Inbox) Leasable(kind string, origin proto.PeerID, delegates []proto.PeerID, body uint64) proto.Code {
 	h := in.handlers.find(kind)
-	in.granted.mu.Lock()
-	waiting := len(in.granted.waiting)
-	in.granted.mu.Unlock()
+	in.leases.mu.Lock()
+	waiting := len(in.leases.waiting)
+	in.leases.mu.Unlock()
 	switch {
-	case in.desk.draining():
+	case in.slots.draining():
 		return proto.CodeDraining
-	case h == nil, in.handlers.absent(kind) != "":
+	case h == nil, in.handlers.suspendedReason(kind) != "":
 		return proto.CodeNoHandler
-	case !h.allowsAll(origin, vouchers, in.with.Members):
+	case !h.allowsAll(origin, delegates, in.parts.Members):
 		return proto.CodeDenied
 	case h.MaxBody > 0 && body > h.MaxBody:
 		return proto.CodeTooLarge
@@ -93,60 +93,60 @@ func (in *Inbox) Leasable(kind string, origin proto.PeerID, vouchers []proto.Pee
 // Lease lets a granted task wait for a slot of its kind. One that waits already is
 // left where it is.
 func (in *Inbox) Lease(l Leased) {
-	g := in.granted
+	g := in.leases
 	g.mu.Lock()
 	if !slices.ContainsFunc(g.waiting, func(x Leased) bool { return x.ID == l.ID }) {
 		g.waiting = append(g.waiting, l)
 	}
 	g.mu.Unlock()
-	in.desk.ring()
+	in.slots.notify()
 }
 
 // StopLease ends the wait or the run of a granted task; cancelled: because a person
 // wants that.
 func (in *Inbox) StopLease(id proto.TaskID, cancelled bool) {
-	g := in.granted
+	g := in.leases
 	g.mu.Lock()
 	g.waiting = slices.DeleteFunc(g.waiting, func(x Leased) bool { return x.ID == id })
 	g.mu.Unlock()
-	if c := in.desk.find(backlog.Key{ID: id, Part: partLease}); c != nil {
+	if j := in.slots.find(backlog.Key{ID: id, Part: partLease}); j != nil {
 		why := stopLease
 		if cancelled {
 			why = stopCancel
 		}
-		in.desk.stop(c, why, false)
+		in.slots.stop(j, why, false)
 	}
 }
 
 // Working reports whether a granted task has a slot here: from before its start until
 // its end has been taken.
 func (in *Inbox) Working(id proto.TaskID) bool {
-	return in.desk.find(backlog.Key{ID: id, Part: partLease}) != nil
+	return in.slots.find(backlog.Key{ID: id, Part: partLease}) != nil
 }
 
-// seatGranted gives a slot to the first lease that may have one now.
-func (s *shift) seatGranted(stay context.Context) bool {
-	g := s.granted
+// startGranted gives a slot to the first lease that may have one now.
+func (rn *runner) startGranted(jobCtx context.Context) bool {
+	g := rn.leases
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i, l := range g.waiting {
-		h := s.handlers.find(l.Kind)
-		if h != nil && s.handlers.absent(l.Kind) == "" && !s.eligible(l.Kind) {
+		h := rn.handlers.find(l.Kind)
+		if h != nil && rn.handlers.suspendedReason(l.Kind) == "" && !rn.eligible(l.Kind) {
 			continue
 		}
-		c := s.desk.claim(backlog.Key{ID: l.ID, Part: partLease})
-		if c == nil {
+		j := rn.slots.take(backlog.Key{ID: l.ID, Part: partLease})
+		if j == nil {
 			continue // an earlier run of it is still ending
 		}
 		g.waiting = slices.Delete(g.waiting, i, i+1)
-		c.kind, c.h, c.origin, c.lease = l.Kind, h, l.Origin, &l
-		c.rec = &proto.Record{Kind: l.Kind, Mode: l.Mode, Peer: l.Origin[:], BodyBlob: l.Body, MaxAttempts: l.Attempts}
-		c.stored = &proto.Stored{Envelope: l.Envelope, Record: c.rec, Key: l.Key[:]}
-		s.desk.seat(c, false)
-		if l.Asked {
-			s.spawn(func() error { s.askLeased(stay, c); return nil })
+		j.kind, j.h, j.origin, j.lease = l.Kind, h, l.Origin, &l
+		j.rec = &proto.Record{Kind: l.Kind, Mode: l.Mode, Peer: l.Origin[:], BodyBlob: l.Body, MaxAttempts: l.Attempts}
+		j.stored = &proto.Stored{Envelope: l.Envelope, Record: j.rec, Key: l.Key[:]}
+		rn.slots.acquire(j, false)
+		if l.ProbeOnly {
+			rn.spawn(func() error { rn.askLeased(jobCtx, j); return nil })
 		} else {
-			s.spawn(func() error { s.runLeased(stay, c); return nil })
+			rn.spawn(func() error { rn.runLeased(jobCtx, j); return nil })
 		}
 		return true
 	}
@@ -154,53 +154,53 @@ func (s *shift) seatGranted(stay context.Context) bool {
 }
 
 // runLeased runs a granted task once its home, and the disk, say that it may start.
-func (s *shift) runLeased(stay context.Context, c *claim) {
-	defer s.release(c)
+func (rn *runner) runLeased(jobCtx context.Context, j *job) {
+	defer rn.dropJob(j)
 	policy := OnCrashPark
-	if c.h != nil {
-		policy = c.h.OnCrash
+	if j.h != nil {
+		policy = j.h.OnCrash
 	}
-	start, ok := s.with.Leases.Ready(stay, c.key.ID, policy)
+	start, ok := rn.parts.Leases.Ready(jobCtx, j.key.ID, policy)
 	if !ok {
 		return
 	}
-	c.epoch, c.attempt = start.Epoch, start.Attempt
-	began := s.cfg.Clock.Now()
+	j.epoch, j.attempt = start.Epoch, start.Attempt
+	began := rn.cfg.Clock.Now()
 	switch {
-	case c.h == nil:
-		s.with.Leases.Ended(stay, c.key.ID, unstarted("the node has no handler for "+c.kind+" any more"))
-	case s.handlers.absent(c.kind) != "":
-		s.with.Leases.Ended(stay, c.key.ID, unstarted(text(s.handlers.absent(c.kind), proto.MaxReason)))
-	case !c.h.allowsAll(c.origin, c.lease.Vouchers, s.with.Members):
-		s.with.Leases.Ended(stay, c.key.ID, unstarted("denied: the handler's allow list does not name the origin"))
+	case j.h == nil:
+		rn.parts.Leases.Ended(jobCtx, j.key.ID, unstarted("the node has no handler for "+j.kind+" any more"))
+	case rn.handlers.suspendedReason(j.kind) != "":
+		rn.parts.Leases.Ended(jobCtx, j.key.ID, unstarted(text(rn.handlers.suspendedReason(j.kind), proto.MaxReason)))
+	case !j.h.allowsAll(j.origin, j.lease.Delegates, rn.parts.Members):
+		rn.parts.Leases.Ended(jobCtx, j.key.ID, unstarted("denied: the handler's allow list does not name the origin"))
 	default:
-		ran := s.handle(stay, c)
-		why := s.desk.rise(c)
-		e := leaseEnd(ran, why)
-		e.MaxAttempts = c.h.maxAttempts(c.rec.MaxAttempts)
+		res := rn.handle(jobCtx, j)
+		why := rn.slots.release(j)
+		e := leaseEnd(res, why)
+		e.MaxAttempts = j.h.maxAttempts(j.rec.MaxAttempts)
 		if e.Outcome != nil {
-			e.Outcome.StartedMs, e.Outcome.FinishedMs = began.UnixMilli(), s.cfg.Clock.Now().UnixMilli()
+			e.Outcome.StartedMs, e.Outcome.FinishedMs = began.UnixMilli(), rn.cfg.Clock.Now().UnixMilli()
 		}
-		s.with.Leases.Ended(stay, c.key.ID, e)
-		if ran.File != "" {
-			s.removeResult(ran.File)
+		rn.parts.Leases.Ended(jobCtx, j.key.ID, e)
+		if res.File != "" {
+			rn.removeResult(res.File)
 		}
 	}
 }
 
 // askLeased asks the handler of a granted task that ran when the node died whether it
 // had its effect (I7).
-func (s *shift) askLeased(stay context.Context, c *claim) {
-	defer s.release(c)
+func (rn *runner) askLeased(jobCtx context.Context, j *job) {
+	defer rn.dropJob(j)
 	found := Unknown
-	if c.h != nil && c.h.OnCrash == OnCrashProbe {
-		found = s.ask(stay, c)
+	if j.h != nil && j.h.OnCrash == OnCrashProbe {
+		found = rn.ask(jobCtx, j)
 	}
-	if s.desk.rise(c) == stopNode {
+	if rn.slots.release(j) == stopNode {
 		return // asked again at the next start
 	}
-	done := outcomeOf(&Ran{End: Success}, proto.Success, "")
-	s.with.Leases.Probed(stay, c.key.ID, found, done.Outcome)
+	done := outcomeOf(&Result{Outcome: Success}, proto.Success, "")
+	rn.parts.Leases.Probed(jobCtx, j.key.ID, found, done.Outcome)
 }
 
 // refusedFor is how long a node that cannot start what it was granted is not asked
@@ -213,28 +213,28 @@ func unstarted(reason string) LeaseEnd {
 
 // leaseEnd decides what a home is told of a run. How often it is tried again is for
 // the home to say. A success stands also when the handler had been told to stop.
-func leaseEnd(ran *Ran, why stop) LeaseEnd {
+func leaseEnd(res *Result, why stop) LeaseEnd {
 	back := func(cause proto.ReleaseCause, otherwise string) LeaseEnd {
-		return LeaseEnd{Cause: cause, Reason: text(reasonOr(ran, otherwise), proto.MaxReason)}
+		return LeaseEnd{Cause: cause, Reason: text(reasonOr(res, otherwise), proto.MaxReason)}
 	}
 	switch {
-	case ran.End == Success:
-		return outcomeOf(ran, proto.Success, cutReason(ran))
-	case ran.End == unusable:
-		return outcomeOf(ran, proto.DeadLetter, ran.Reason)
+	case res.Outcome == Success:
+		return outcomeOf(res, proto.Success, cutReason(res))
+	case res.Outcome == unusable:
+		return outcomeOf(res, proto.DeadLetter, res.Reason)
 	case why == stopCancel:
-		return outcomeOf(ran, proto.Cancelled, "cancelled while it ran")
+		return outcomeOf(res, proto.Cancelled, "cancelled while it ran")
 	case why == stopNode:
 		return LeaseEnd{Cause: proto.CauseStopped, Reason: "the node stopped while it ran"}
 	case why == stopLease:
 		return LeaseEnd{Cause: proto.CauseStopped, Reason: "its lease was lost while it ran"}
 	case why == stopTimeout:
 		return back(proto.CauseTimeout, "the attempt ran out of time")
-	case ran.End == Fail:
-		return outcomeOf(ran, proto.Failed, reasonOr(ran, "the handler refused the task for good"))
-	case ran.End == NoRoom: // an abandon, as a death is
+	case res.Outcome == Fail:
+		return outcomeOf(res, proto.Failed, reasonOr(res, "the handler refused the task for good"))
+	case res.Outcome == NoRoom: // an abandon, as a death is
 		return back(proto.CauseCrashed, "its output found no room")
-	case ran.End == Unready:
+	case res.Outcome == Unready:
 		e := back(proto.Unstarted, "nothing could be started")
 		e.RetryAfter = refusedFor / 4
 		return e
@@ -242,15 +242,15 @@ func leaseEnd(ran *Ran, why stop) LeaseEnd {
 	return back(proto.CauseFailed, "the handler failed")
 }
 
-func outcomeOf(ran *Ran, state proto.TaskState, reason string) LeaseEnd {
-	if ran.File != "" {
-		e := outcomeOf(&Ran{ExitCode: ran.ExitCode, Stderr: ran.Stderr, ContentType: ran.ContentType, Truncated: ran.Truncated}, state, reason)
-		e.Outcome.BodySize, e.Outcome.BodyDigest, e.File = ran.Size, ran.Digest, ran.File
+func outcomeOf(res *Result, state proto.TaskState, reason string) LeaseEnd {
+	if res.File != "" {
+		e := outcomeOf(&Result{ExitCode: res.ExitCode, Stderr: res.Stderr, ContentType: res.ContentType, Truncated: res.Truncated}, state, reason)
+		e.Outcome.BodySize, e.Outcome.BodyDigest, e.File = res.Size, res.Digest, res.File
 		return e
 	}
-	sum := sha256.Sum256(ran.Output)
+	sum := sha256.Sum256(res.Output)
 	return LeaseEnd{Outcome: &proto.Outcome{
-		State: state, ExitCode: ran.ExitCode, Reason: text(reason, proto.MaxReason), Stderr: tail(ran.Stderr, proto.MaxStderr),
-		Body: ran.Output, BodySize: uint64(len(ran.Output)), BodyDigest: sum[:], ContentType: text(ran.ContentType, 128), Truncated: ran.Truncated,
+		State: state, ExitCode: res.ExitCode, Reason: text(reason, proto.MaxReason), Stderr: tail(res.Stderr, proto.MaxStderr),
+		Body: res.Output, BodySize: uint64(len(res.Output)), BodyDigest: sum[:], ContentType: text(res.ContentType, 128), Truncated: res.Truncated,
 	}}
 }

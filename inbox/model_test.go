@@ -132,7 +132,7 @@ func (h *history) bury() {
 }
 
 // handle does what the body of the task says.
-func (h *history) handle(ctx context.Context, r *Run) *Ran {
+func (h *history) handle(ctx context.Context, r *Run) *Result {
 	id, key := r.ID, r.Content.IdempotencyKey
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,14 +149,14 @@ func (h *history) handle(ctx context.Context, r *Run) *Ran {
 		}
 		h.mu.Lock()
 		if ctx.Err() != nil {
-			return &Ran{End: Stopped}
+			return &Result{Outcome: Stopped}
 		}
 	case body == "fail":
-		return &Ran{End: Fail}
+		return &Result{Outcome: Fail}
 	case body == "retry" && h.starts[id] < 2:
-		return &Ran{End: Retry}
+		return &Result{Outcome: Retry}
 	}
-	return &Ran{End: Success}
+	return &Result{Outcome: Success}
 }
 
 // changed counts the successes that are on disk: one that the process did not

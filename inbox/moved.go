@@ -23,7 +23,7 @@ type Adoption struct {
 	in     *Inbox
 	step   *backlog.Step // nil: the task is in custody already
 	id     proto.TaskID
-	mask   mask
+	entry  entry
 	origin proto.PeerID
 }
 
@@ -37,19 +37,19 @@ func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 	}
 	var st proto.Stored
 	var r proto.Record
-	a.birth(&st, &r, in.cfg.Clock.Now())
+	a.initialRecord(&st, &r, in.cfg.Clock.Now())
 	if a.oversized() {
-		return nil, fmt.Errorf("%w: %d bytes beside its stream, the limit is %d", store.ErrTooLarge, len(a.Envelope.GetBody()), MaxBesideStream)
+		return nil, fmt.Errorf("%w: %d bytes beside its stream, the limit is %d", store.ErrTooLarge, len(a.Envelope.GetBody()), MaxStreamContent)
 	}
-	if a.spilled() {
-		if err := in.spill(a); err != nil {
+	if a.offloaded() {
+		if err := in.offload(a); err != nil {
 			return nil, err
 		}
 	}
 	ad := &Adoption{in: in, id: a.Header.ID, origin: a.Header.Origin}
-	ad.mask = mask{seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]), state: r.State, size: a.size()}
+	ad.entry = entry{seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]), state: r.State, size: a.size()}
 	reserve := in.queue.Reserve
-	if in.known.gone(a.Header.ID) {
+	if in.dedup.movedOn(a.Header.ID) {
 		reserve = in.queue.Replace
 	}
 	var err error
@@ -80,17 +80,17 @@ func (in *Inbox) roomFor(a *Arrival) Verdict {
 	if _, live := in.queue.Peek(backlog.TaskKey(a.Header.ID)); live {
 		return Verdict{}
 	}
-	k := in.known
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	idx := in.dedup
+	idx.mu.Lock()
+	defer idx.mu.Unlock()
 	switch {
-	case in.desk.draining():
+	case in.slots.draining():
 		return refuse(proto.CodeDraining, "the node is stopping")
 	case in.store.Full():
 		return in.refusal(a, store.ErrFull)
-	case k.size() >= in.cfg.MaxKept:
+	case idx.sizeLocked() >= in.cfg.MaxKept:
 		return refuse(proto.CodeBusy, "this node keeps as many task ids as it may")
-	case !k.fair(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes):
+	case !idx.hasShare(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes):
 		return refuse(proto.CodeBusy, "its origin holds its share of the tasks that this node keeps; the rest is for others")
 	}
 	return Verdict{}
@@ -103,11 +103,11 @@ func (a *Adoption) Into(b *store.Batch) {
 	}
 	a.step.Into(b)
 	b.After(func() {
-		k := a.in.known
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		_, a.mask.origin = k.originOf(a.origin)
-		k.put(a.id, a.mask)
+		idx := a.in.dedup
+		idx.mu.Lock()
+		defer idx.mu.Unlock()
+		_, a.entry.origin = idx.originOf(a.origin)
+		idx.put(a.id, a.entry)
 	})
 }
 
@@ -145,8 +145,8 @@ func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) err
 			continue
 		}
 		origin, _ := proto.PeerIDFrom(r.Peer)
-		in.known.finished(ids[i], mask{
-			seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State, away: true,
+		in.dedup.setFinished(ids[i], entry{
+			seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State, movedOn: true,
 		}, origin, true)
 		in.dropBlob(ids[i], r.BodyBlob)
 	}

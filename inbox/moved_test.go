@@ -26,10 +26,10 @@ func TestWhatMovedLeavesRoom(t *testing.T) {
 			wait(time.Minute)
 		}
 		for again := range 2 {
-			if k := r.in.known; k.away != most/4 || k.held.ids != len(k.ids)-k.away {
-				t.Errorf("start %d: %d are away, and %+v is held, of %d", again, k.away, k.held, len(k.ids))
+			if idx := r.in.dedup; idx.moved != most/4 || idx.usage.ids != len(idx.ids)-idx.moved {
+				t.Errorf("start %d: %d are away, and %+v is held, of %d", again, idx.moved, idx.usage, len(idx.ids))
 			}
-			if n := r.in.known.count(); n > 1 {
+			if n := r.in.dedup.size(); n > 1 {
 				t.Errorf("start %d: what moved takes up the room of %d", again, n)
 			}
 			r.accept(0, r.task(queued))

@@ -18,7 +18,7 @@ func TestOrder(t *testing.T) {
 	var log []string
 	active := map[string]int{}
 	s, spec := does(nil)
-	s.f = func(_ context.Context, r *Run) *Ran {
+	s.f = func(_ context.Context, r *Run) *Result {
 		k := r.Content.OrderingKey
 		locked(func() {
 			if active[k]++; active[k] > 1 && k != "" {
@@ -31,9 +31,9 @@ func TestOrder(t *testing.T) {
 			log = append(log, k+string(r.Content.Body))
 		})
 		if string(r.Content.Body) == "bad" {
-			return &Ran{End: Retry}
+			return &Result{Outcome: Retry}
 		}
-		return &Ran{End: Success}
+		return &Result{Outcome: Success}
 	}
 	second := spec
 	second.Kind = "second"
@@ -72,11 +72,11 @@ func TestOrder(t *testing.T) {
 
 // TestOrderIsPerHome holds that a key of one home says nothing to another home.
 func TestOrderIsPerHome(t *testing.T) {
-	_, spec := does(func(ctx context.Context, r *Run) *Ran {
+	_, spec := does(func(ctx context.Context, r *Run) *Result {
 		if r.Origin == home {
 			return blocks(ctx, r)
 		}
-		return &Ran{End: Success}
+		return &Result{Outcome: Success}
 	})
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a, b := r.task(withOrder("k")), r.task(withOrder("k"), func(a *Arrival) { a.Header.Origin = other })
@@ -94,9 +94,9 @@ func TestOrderIsPerHome(t *testing.T) {
 // under a flood of high.
 func TestClasses(t *testing.T) {
 	var order []proto.Class
-	_, spec := does(func(_ context.Context, r *Run) *Ran {
+	_, spec := does(func(_ context.Context, r *Run) *Result {
 		locked(func() { order = append(order, r.Content.Class) })
-		return &Ran{End: Success}
+		return &Result{Outcome: Success}
 	})
 	bubble(t, Config{Slots: 1}, []Spec{spec}, func(r *rig) {
 		r.accept(0, r.task(withClass(proto.Low)), r.task(withClass(proto.Low)))
@@ -121,7 +121,7 @@ func TestClasses(t *testing.T) {
 func TestConcurrency(t *testing.T) {
 	now, most := map[string]int{}, map[string]int{}
 	s, spec := does(nil)
-	s.f = func(_ context.Context, r *Run) *Ran {
+	s.f = func(_ context.Context, r *Run) *Result {
 		count := func(n int) {
 			for _, k := range []string{r.Content.Kind, "all"} {
 				now[k] += n
@@ -131,7 +131,7 @@ func TestConcurrency(t *testing.T) {
 		locked(func() { count(1) })
 		time.Sleep(time.Second)
 		locked(func() { count(-1) })
-		return &Ran{End: Success}
+		return &Result{Outcome: Success}
 	}
 	narrow := spec
 	narrow.Kind, narrow.Concurrency = "narrow", 2
@@ -162,13 +162,13 @@ func TestConcurrency(t *testing.T) {
 // the first runs, and takes over its outcome.
 func TestIdempotencyKey(t *testing.T) {
 	var runs atomic.Int32
-	_, spec := does(func(context.Context, *Run) *Ran {
+	_, spec := does(func(context.Context, *Run) *Result {
 		n := runs.Add(1)
 		time.Sleep(time.Second)
 		if n == 1 {
-			return &Ran{End: Fail, ExitCode: 65}
+			return &Result{Outcome: Fail, ExitCode: 65}
 		}
-		return &Ran{End: Success, Output: []byte("the effect"), ContentType: "text/plain"}
+		return &Result{Outcome: Success, Output: []byte("the effect"), ContentType: "text/plain"}
 	})
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a, b, c := r.task(withKey("k")), r.task(withKey("k")), r.task(withKey("k"))
@@ -200,8 +200,8 @@ func TestIdempotencyKey(t *testing.T) {
 // TestIdempotencyKeyOfLargeResult holds that the second task ends in success when
 // the first one's result is too large to be kept.
 func TestIdempotencyKeyOfLargeResult(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran {
-		return &Ran{End: Success, File: "out", Size: 1 << 20, Digest: make([]byte, 32)}
+	_, spec := does(func(context.Context, *Run) *Result {
+		return &Result{Outcome: Success, File: "out", Size: 1 << 20, Digest: make([]byte, 32)}
 	})
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a, b := r.task(withKey("k")), r.task(withKey("k"))
@@ -221,7 +221,7 @@ func TestIdempotencyKeyOfLargeResult(t *testing.T) {
 // nothing behind here once they are settled.
 func TestManyFailures(t *testing.T) {
 	const n = 5000
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Fail, Reason: "no"} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Fail, Reason: "no"} })
 	bubble(t, Config{Slots: 16}, []Spec{spec}, func(r *rig) {
 		r.run()
 		var last Arrival
@@ -254,9 +254,9 @@ func TestManyFailures(t *testing.T) {
 // TestTimeoutCountsSuspendedTime holds I14: a machine that slept does not lend a
 // handler its sleep.
 func TestTimeoutCountsSuspendedTime(t *testing.T) {
-	_, spec := does(func(ctx context.Context, _ *Run) *Ran {
+	_, spec := does(func(ctx context.Context, _ *Run) *Result {
 		<-ctx.Done()
-		return &Ran{End: Stopped, Reason: errText(context.Cause(ctx))}
+		return &Result{Outcome: Stopped, Reason: errText(context.Cause(ctx))}
 	})
 	spec.Timeout, spec.MaxAttempts = 30*time.Minute, 1
 	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -276,11 +276,11 @@ func TestTimeoutCountsSuspendedTime(t *testing.T) {
 // TestStartedNotice holds that the origin is told once of a run that lasts.
 func TestStartedNotice(t *testing.T) {
 	var told []Started
-	_, spec := does(func(_ context.Context, r *Run) *Ran {
+	_, spec := does(func(_ context.Context, r *Run) *Result {
 		if string(r.Content.Body) == "long" {
 			time.Sleep(time.Minute)
 		}
-		return &Ran{End: Success}
+		return &Result{Outcome: Success}
 	})
 	bubble(t, Config{OnStarted: func(s Started) { told = append(told, s) }}, []Spec{spec}, func(r *rig) {
 		short, long := r.task(), r.task(withBody("long"))
@@ -303,14 +303,14 @@ func TestLanesOfAHandler(t *testing.T) {
 		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
 			active, most, runs := 0, 0, 0
 			s, spec := does(nil)
-			s.f = func(context.Context, *Run) *Ran {
+			s.f = func(context.Context, *Run) *Result {
 				locked(func() {
 					active, runs = active+1, runs+1
 					most = max(most, active)
 				})
 				time.Sleep(time.Second)
 				locked(func() { active-- })
-				return &Ran{End: Success}
+				return &Result{Outcome: Success}
 			}
 			spec.SharedLanes = shared
 			bubble(t, Config{Slots: 8}, []Spec{spec}, func(r *rig) {

@@ -40,8 +40,8 @@ func (in *Inbox) admit(a *Arrival) *Verdict {
 		return nil
 	}
 	v := refuse(proto.CodeNoHandler, "this node keeps no shared queues")
-	if in.with.Queues != nil {
-		v = in.with.Queues.Admit(queue, a.Header.Origin)
+	if in.parts.Queues != nil {
+		v = in.parts.Queues.Admit(queue, a.Header.Origin)
 	}
 	return &v
 }
@@ -63,12 +63,12 @@ func (in *Inbox) Queued() ([]backlog.Listed, error) {
 			break
 		}
 	}
-	slices.SortStableFunc(all, func(a, b backlog.Listed) int { return int(cameMs(a.Record) - cameMs(b.Record)) })
+	slices.SortStableFunc(all, func(a, b backlog.Listed) int { return int(arrivedMs(a.Record) - arrivedMs(b.Record)) })
 	return all, nil
 }
 
-// cameMs is when a task came here.
-func cameMs(r *proto.Record) int64 {
+// arrivedMs is when a task came here.
+func arrivedMs(r *proto.Record) int64 {
 	if len(r.Events) > 0 {
 		return r.Events[0].TimeMs
 	}
@@ -83,10 +83,10 @@ func (in *Inbox) QueuedTask(id proto.TaskID) (*proto.Stored, error) {
 		return nil, err
 	}
 	if st.Envelope != nil && len(st.Envelope.Body) == 0 && st.Record.BodyBlob != "" {
-		if in.with.Files == nil {
+		if in.parts.Files == nil {
 			return nil, errNoFiles
 		}
-		if st.Envelope.Body, err = in.with.Files.Get(st.Record.BodyBlob); err != nil {
+		if st.Envelope.Body, err = in.parts.Files.Get(st.Record.BodyBlob); err != nil {
 			return nil, err
 		}
 	}
@@ -116,11 +116,11 @@ func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcom
 		case err == nil || in.store.Err() != nil || ctx.Err() != nil:
 			return err
 		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE): // the result is there, and can be read later
-			if in.desk.halted() {
+			if in.slots.halted() {
 				return err
 			}
 			in.cfg.Logger.Error("the end of a task of a queue waits until a file can be opened: close some, or raise the limit of open files", "task", id.String(), "wait", wait, "err", err)
-			in.desk.rest(ctx, wait)
+			in.slots.sleep(ctx, wait)
 			wait, try = min(2*wait, fileRetry), try-1
 		case errors.Is(err, ErrNoOrigin) || try > endTries:
 			in.cfg.Logger.Error("a task of a queue ends without a result for its origin: that could not be sealed", "task", id.String(), "err", err)
@@ -130,7 +130,7 @@ func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcom
 			o = lostResult(o)
 		default:
 			in.cfg.Logger.Warn("the end of a task of a queue could not be written; tried again", "task", id.String(), "try", try, "err", err)
-			in.desk.rest(ctx, firstRetry)
+			in.slots.sleep(ctx, firstRetry)
 		}
 	}
 }
@@ -145,14 +145,14 @@ func lostResult(o *proto.Outcome) *proto.Outcome {
 }
 
 func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch), tell bool) error {
-	in.known.landed(id)
+	in.dedup.waitCommit(id)
 	now := in.cfg.Clock.Now()
 	var f *Finished
 	var rec *proto.Record
 	var remember bool
 	st, err := in.queue.Prepare(backlog.Edit{Key: backlog.TaskKey(id)}, func(r *proto.Record) backlog.Action {
 		origin, _ := proto.PeerIDFrom(r.Peer)
-		remember = in.known.keeps(origin, r.Seq())
+		remember = in.dedup.mustRemember(origin, r.Seq())
 		rec, f = r, in.finishedQueued(id, origin, r, o, now)
 		if remember {
 			return backlog.Shed
@@ -170,11 +170,11 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 	into := func(b *store.Batch) {
 		st.Into(b)
 		also(b)
-		m := mask{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
-		b.After(func() { in.known.finished(id, m, f.Origin, remember) })
+		e := entry{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
+		b.After(func() { in.dedup.setFinished(id, e, f.Origin, remember) })
 	}
 	if tell {
-		err = in.with.Results.PutResult(context.WithoutCancel(ctx), f, into)
+		err = in.parts.Results.PutResult(context.WithoutCancel(ctx), f, into)
 	} else {
 		var b store.Batch
 		into(&b)
@@ -228,17 +228,17 @@ func (in *Inbox) finishedQueued(id proto.TaskID, origin proto.PeerID, r *proto.R
 
 // cancelQueued has the queue of a task end it.
 func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
-	if in.with.Queues == nil {
+	if in.parts.Queues == nil {
 		return refuse(proto.CodeBusy, "this node keeps no shared queues")
 	}
-	v, known, err := in.with.Queues.Cancel(ctx, id)
+	v, known, err := in.parts.Queues.Cancel(ctx, id)
 	if err != nil {
 		return refuse(proto.CodeInternal, "the wish could not be written: "+err.Error())
 	}
 	if known {
 		return v
 	}
-	if _, state, ok := in.known.state(id); !ok || state.Terminal() {
+	if _, state, ok := in.dedup.state(id); !ok || state.Terminal() {
 		return ended(state)
 	}
 	return refuse(proto.CodeBusy, "its queue does not know it yet")
@@ -250,4 +250,4 @@ func (in *Inbox) queued(id proto.TaskID) bool {
 	return err == nil && r.Queue != ""
 }
 
-func ofQueue(group string) bool { return strings.HasPrefix(group, queueGroup) }
+func isQueueGroup(group string) bool { return strings.HasPrefix(group, queueGroup) }

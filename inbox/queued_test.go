@@ -40,7 +40,7 @@ func endQueued(t *testing.T, refuse refusal, body string, check func(r *rig, a A
 		r.run()
 		a := r.task(func(a *Arrival) { a.Content.Queue = "q" })
 		r.accept(0, a)
-		r.in.with.Results = refusing{r.results, refuse, body}
+		r.in.parts.Results = refusing{r.results, refuse, body}
 		began := r.cfg.Clock.Now()
 		written := false
 		o := &proto.Outcome{State: proto.Success, Body: []byte("made")}

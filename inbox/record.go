@@ -11,7 +11,7 @@ import (
 func startRecord(r *proto.Record, boot proto.BootID, now time.Time) {
 	n := starts(r) + 1
 	r.BootId, r.DueMs = boot[:], 0
-	r.History = fold(append(r.History, &proto.Attempt{Number: n, StartedMs: now.UnixMilli()}))
+	r.History = trimHistory(append(r.History, &proto.Attempt{Number: n, StartedMs: now.UnixMilli()}))
 	r.Move(proto.Running, now, "")
 	r.Events[len(r.Events)-1].Attempt = n
 }
@@ -19,8 +19,8 @@ func startRecord(r *proto.Record, boot proto.BootID, now time.Time) {
 // starts is the number of starts that have ended and count.
 func starts(r *proto.Record) uint32 { return r.Attempts + r.Abandons }
 
-// fold keeps the first attempts and the newest.
-func fold(h []*proto.Attempt) []*proto.Attempt {
+// trimHistory keeps the first attempts and the newest.
+func trimHistory(h []*proto.Attempt) []*proto.Attempt {
 	if len(h) <= proto.MaxAttempts {
 		return h
 	}
@@ -29,30 +29,30 @@ func fold(h []*proto.Attempt) []*proto.Attempt {
 }
 
 // apply notes in r where the task goes after ran.
-func (s step) apply(r *proto.Record, ran *Ran, now time.Time) {
+func (t transition) apply(r *proto.Record, res *Result, now time.Time) {
 	n := starts(r) + 1
-	if s.spent {
+	if t.spent {
 		r.Attempts++
 	}
-	if s.lost {
+	if t.abandoned {
 		r.Abandons++
 	}
 	if len(r.History) > 0 {
 		if a := r.History[len(r.History)-1]; a.FinishedMs == 0 {
-			a.FinishedMs, a.ExitCode, a.Error = now.UnixMilli(), ran.ExitCode, text(s.reason, 256)
+			a.FinishedMs, a.ExitCode, a.Error = now.UnixMilli(), res.ExitCode, text(t.reason, 256)
 		}
 	}
-	r.Reason, r.ExitCode, r.Stderr = text(s.reason, proto.MaxReason), ran.ExitCode, tail(ran.Stderr, proto.MaxStderr)
-	r.Truncated, r.ResultType = ran.Truncated, text(ran.ContentType, 128)
+	r.Reason, r.ExitCode, r.Stderr = text(t.reason, proto.MaxReason), res.ExitCode, tail(res.Stderr, proto.MaxStderr)
+	r.Truncated, r.ResultType = res.Truncated, text(res.ContentType, 128)
 	r.DueMs = 0
-	if s.wait > 0 {
-		r.DueMs = now.Add(s.wait).UnixMilli()
+	if t.wait > 0 {
+		r.DueMs = now.Add(t.wait).UnixMilli()
 	}
-	cause := s.reason
-	if s.lost {
+	cause := t.reason
+	if t.abandoned {
 		cause = "abandoned: " + cause
 	}
-	r.Move(s.state, now, text(cause, 128))
+	r.Move(t.state, now, text(cause, 128))
 	r.Events[len(r.Events)-1].Attempt = n
 }
 

@@ -19,14 +19,14 @@ import (
 // and in the Meta bucket the floor: Unix milliseconds, 8 bytes. All numbers are
 // big endian.
 const (
-	prefixMark       = 'm'
+	prefixWatermark  = 'm'
 	prefixSuccess    = 'S'
 	prefixOldSuccess = 's'
 )
 
 var floorKey = []byte("inbox/floor")
 
-func markKey(p proto.PeerID) []byte { return append([]byte{prefixMark}, p[:]...) }
+func watermarkKey(p proto.PeerID) []byte { return append([]byte{prefixWatermark}, p[:]...) }
 
 // successKey is what the success of a key is kept under in the inbox's keys.
 func successKey(p proto.PeerID, key string) []byte {
@@ -45,8 +45,8 @@ func seqFrom(b []byte) proto.Seq {
 	return proto.Seq{Boot: binary.BigEndian.Uint64(b), Counter: binary.BigEndian.Uint64(b[8:])}
 }
 
-// parseMark reads a settled mark from its pair.
-func parseMark(p store.Pair) (from proto.PeerID, mark proto.Seq, err error) {
+// parseWatermark reads a settled mark from its pair.
+func parseWatermark(p store.Pair) (from proto.PeerID, mark proto.Seq, err error) {
 	if len(p.Key) != 1+len(from) || len(p.Val) != 16 {
 		return from, mark, fmt.Errorf("%w: the settled mark at %x", store.ErrCorrupt, p.Key)
 	}

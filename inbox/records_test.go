@@ -20,7 +20,7 @@ func TestRecordsComeBack(t *testing.T) {
 		var p proto.PeerID
 		copy(p[:], rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "peer"))
 		seq := proto.Seq{Boot: rapid.Uint64().Draw(t, "boot"), Counter: rapid.Uint64().Draw(t, "counter")}
-		from, mark, err := parseMark(store.Pair{Key: markKey(p), Val: appendSeq(nil, seq)})
+		from, mark, err := parseWatermark(store.Pair{Key: watermarkKey(p), Val: appendSeq(nil, seq)})
 		if err != nil || from != p || mark != seq {
 			t.Fatalf("mark: %v %v %v", from, mark, err)
 		}
@@ -45,7 +45,7 @@ func TestRecordsComeBack(t *testing.T) {
 // that the scope of an idempotency key is its origin.
 func TestKeysDoNotCollide(t *testing.T) {
 	seen := map[string]bool{}
-	for _, k := range [][]byte{markKey(home), markKey(other), successKey(home, "k"), successKey(home, "l"), successKey(other, "k"), floorKey} {
+	for _, k := range [][]byte{watermarkKey(home), watermarkKey(other), successKey(home, "k"), successKey(home, "l"), successKey(other, "k"), floorKey} {
 		if seen[string(k)] || len(k) > store.MaxKey {
 			t.Errorf("key %x", k)
 		}
@@ -54,17 +54,17 @@ func TestKeysDoNotCollide(t *testing.T) {
 }
 
 func FuzzMark(f *testing.F) {
-	f.Add(markKey(home), appendSeq(nil, proto.Seq{Boot: 1, Counter: 2}))
+	f.Add(watermarkKey(home), appendSeq(nil, proto.Seq{Boot: 1, Counter: 2}))
 	f.Add([]byte("m"), []byte{})
 	f.Fuzz(func(t *testing.T, key, val []byte) {
-		from, mark, err := parseMark(store.Pair{Key: key, Val: val})
+		from, mark, err := parseWatermark(store.Pair{Key: key, Val: val})
 		if err != nil {
 			if !errors.Is(err, store.ErrCorrupt) {
 				t.Errorf("error %v", err)
 			}
 			return
 		}
-		if !bytes.Equal(markKey(from)[1:], key[1:]) || !bytes.Equal(appendSeq(nil, mark), val) {
+		if !bytes.Equal(watermarkKey(from)[1:], key[1:]) || !bytes.Equal(appendSeq(nil, mark), val) {
 			t.Error("read something else than what was written")
 		}
 	})
@@ -116,8 +116,8 @@ func TestLongHistoryFitsARecord(t *testing.T) {
 	limit := limits{maxAttempts: 1 << 20, maxAbandons: 10, baseBackoff: 1, maxBackoff: 1}
 	for range 100 {
 		startRecord(r, proto.BootID{}, at(1))
-		ran := &Ran{End: Retry, ExitCode: 75, Reason: strings.Repeat("long ", 1000), Stderr: strings.Repeat("\xff", 9000)}
-		limit.after(r, ran, notStopped, 0).apply(r, ran, at(2))
+		res := &Result{Outcome: Retry, ExitCode: 75, Reason: strings.Repeat("long ", 1000), Stderr: strings.Repeat("\xff", 9000)}
+		limit.after(r, res, notStopped, 0).apply(r, res, at(2))
 	}
 	if len(r.History) != proto.MaxAttempts || r.History[0].Number != 1 || r.History[proto.MaxAttempts-1].Number != 100 || r.Attempts != 100 {
 		t.Errorf("history %v", r.History)

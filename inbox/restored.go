@@ -54,10 +54,10 @@ func mayHaveRun(r *proto.Record, lost int64) bool {
 // MayHaveRun reports whether a task in custody here may have been run in what a store has
 // lost that was restored from a copy, and whether it was here when that was lost.
 func (in *Inbox) MayHaveRun(r *proto.Record) (may, here bool) {
-	return mayHaveRun(r, in.restored), in.restored > 0 && cameMs(r) <= in.restored
+	return mayHaveRun(r, in.restored), in.restored > 0 && arrivedMs(r) <= in.restored
 }
 
 const (
 	restoredReason = "indeterminate: this node was restored from an older copy, and may have run the task before"
-	restoredAside  = "; this node was restored from an older copy since, and may have run it before"
+	restoredNote   = "; this node was restored from an older copy since, and may have run it before"
 )

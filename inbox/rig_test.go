@@ -324,17 +324,17 @@ type script struct {
 	mu    sync.Mutex
 	runs  []Run
 	wins  map[proto.TaskID]int // successful runs
-	f     func(ctx context.Context, r *Run) *Ran
+	f     func(ctx context.Context, r *Run) *Result
 	probe func(r *Run) Probe
 }
 
-func (s *script) Run(ctx context.Context, r *Run) *Ran {
+func (s *script) Run(ctx context.Context, r *Run) *Result {
 	s.mu.Lock()
 	s.runs = append(s.runs, *r)
 	f := s.f
 	s.mu.Unlock()
-	ran := f(ctx, r)
-	if ran.End == Success {
+	res := f(ctx, r)
+	if res.Outcome == Success {
 		s.mu.Lock()
 		if s.wins == nil {
 			s.wins = map[proto.TaskID]int{}
@@ -342,7 +342,7 @@ func (s *script) Run(ctx context.Context, r *Run) *Ran {
 		s.wins[r.ID]++
 		s.mu.Unlock()
 	}
-	return ran
+	return res
 }
 
 func (s *script) Probe(_ context.Context, r *Run) Probe { return s.probe(r) }
@@ -360,7 +360,7 @@ func (s *script) starts(id proto.TaskID) (n int) {
 
 // does returns a handler that does f, and a spec of kind "work" for it that
 // anybody may ask for.
-func does(f func(ctx context.Context, r *Run) *Ran) (*script, Spec) {
+func does(f func(ctx context.Context, r *Run) *Result) (*script, Spec) {
 	s := &script{f: f}
 	return s, Spec{Kind: "work", Handler: s, Allow: []string{"*"}, OnCrash: OnCrashRetry}
 }

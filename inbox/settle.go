@@ -22,14 +22,14 @@ const (
 // a task is refused unless it is here; what has finished is forgotten once the
 // mark is on disk, which [Inbox.Run] sees to. A mark never goes back.
 func (in *Inbox) Settle(from proto.PeerID, seq proto.Seq) {
-	if !in.known.settle(from, seq) {
+	if !in.dedup.settle(from, seq) {
 		return
 	}
 	signal(in.dirty)
 }
 
-// tidy writes marks and forgets, until ctx ends.
-func (in *Inbox) tidy(ctx context.Context) error {
+// maintain writes marks and forgets, until ctx ends.
+func (in *Inbox) maintain(ctx context.Context) error {
 	age := time.NewTicker(ageEvery)
 	defer age.Stop()
 	for {
@@ -64,7 +64,7 @@ func pause(ctx context.Context, d time.Duration) {
 // A process that dies in between has a mark that covers more than it needs to.
 func (in *Inbox) forgetSettled(ctx context.Context) error {
 	for {
-		steps := in.known.unsettled(settleStep)
+		steps := in.dedup.nextSettlements(settleStep)
 		if len(steps) == 0 {
 			return nil
 		}
@@ -74,7 +74,7 @@ func (in *Inbox) forgetSettled(ctx context.Context) error {
 			if e == nil {
 				e = in.forget(ctx, taskKeys(s.ids))
 			}
-			in.known.settledOnDisk(s, err, e)
+			in.dedup.applySettlement(s, err, e)
 			err = errors.Join(err, e)
 		}
 		if err != nil {
@@ -89,8 +89,8 @@ func (in *Inbox) writeMarks(ctx context.Context, steps []settlement) error {
 	}
 	var b store.Batch
 	for _, s := range steps {
-		if s.moved {
-			b.Put(store.Dedup, markKey(s.origin.peer), appendSeq(nil, s.mark))
+		if s.raised {
+			b.Put(store.Dedup, watermarkKey(s.origin.peer), appendSeq(nil, s.watermark))
 		}
 	}
 	if b.Len() > 0 {
@@ -108,8 +108,8 @@ func (in *Inbox) forgetOld(ctx context.Context) error {
 	if in.cfg.Clock.Doubted() {
 		return nil
 	}
-	s := in.known.old(in.nowMs())
-	if len(s.ids)+len(s.bars) == 0 {
+	s := in.dedup.agedEntries(in.nowMs())
+	if len(s.ids)+len(s.tombstones) == 0 {
 		return nil
 	}
 	var b store.Batch
@@ -117,14 +117,14 @@ func (in *Inbox) forgetOld(ctx context.Context) error {
 	if err := in.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		return fmt.Errorf("raise the floor: %w", err)
 	}
-	in.known.raise(s.floor)
+	in.dedup.raiseFloor(s.floor)
 	keys := taskKeys(s.ids)
-	for _, id := range s.bars {
-		keys = append(keys, barKey(id))
+	for _, id := range s.tombstones {
+		keys = append(keys, tombstoneKey(id))
 	}
 	err := in.forget(ctx, keys)
 	if err == nil {
-		in.known.dropped(s)
+		in.dedup.dropAged(s)
 	}
 	return err
 }
@@ -143,7 +143,7 @@ func (in *Inbox) forget(ctx context.Context, keys []backlog.Key) error {
 		n := min(len(keys), settleStep)
 		edits := make([]backlog.Edit, n)
 		for i, k := range keys[:n] {
-			edits[i] = in.unseen(k)
+			edits[i] = in.editUnread(k)
 		}
 		drop := func(int, *proto.Record) backlog.Action { return backlog.Drop }
 		for _, err := range in.queue.Change(ctx, edits, drop) {
@@ -156,11 +156,11 @@ func (in *Inbox) forget(ctx context.Context, keys []backlog.Key) error {
 	return nil
 }
 
-// unread stands for the record of an entry that is deleted.
-var unread = new(proto.Record)
+// noRecord stands for the record of an entry that is deleted.
+var noRecord = new(proto.Record)
 
-// unseen names an entry whose record nobody needs to read, to delete it.
-func (in *Inbox) unseen(k backlog.Key) backlog.Edit {
+// editUnread names an entry whose record nobody needs to read, to delete it.
+func (in *Inbox) editUnread(k backlog.Key) backlog.Edit {
 	at, _ := in.queue.Peek(k)
-	return backlog.Edit{Key: k, Held: unread, Version: at.Version}
+	return backlog.Edit{Key: k, Held: noRecord, Version: at.Version}
 }

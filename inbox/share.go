@@ -2,61 +2,61 @@ package inbox
 
 import "github.com/balefire/balefire/proto"
 
-// shareOfFree is how many times what is free one origin may hold. An origin that is
+// shareFactor is how many times what is free one origin may hold. An origin that is
 // alone here has nine tenths of the room; one that floods leaves a tenth to the
 // others, of which the next one may take nine tenths, and so on: nobody shuts
 // anybody out. Shared-memory switches divide their buffers like this (dynamic
 // thresholds, Choudhury and Hahne 1998).
-const shareOfFree = 9
+const shareFactor = 9
 
-// held is what one origin, or all together, take up here.
-type held struct {
+// usage is what one origin, or all together, take up here.
+type usage struct {
 	ids   int   // live, being written, and finished but not settled
 	live  int   // tasks in custody that have not ended
 	bytes int64 // of their envelopes
 }
 
-// within reports whether who holds o of what all hold may take up one more of
+// belowShare reports whether who holds o of what all hold may take up one more of
 // limit. Where nothing is free it is not the share that refuses.
-func within[T int | int64](o, all, limit T) bool {
+func belowShare[T int | int64](o, all, limit T) bool {
 	free := limit - all
-	return free <= 0 || o < shareOfFree*free
+	return free <= 0 || o < shareFactor*free
 }
 
-// fair reports whether the origin of a has a share left for it. The caller holds mu.
-func (k *known) fair(a *Arrival, maxIDs, maxTasks int, maxBytes int64) bool {
-	o, _ := k.originOf(a.Header.Origin)
-	return within(o.held.ids, k.size(), maxIDs) && within(o.held.live, k.held.live, maxTasks) && within(o.held.bytes, k.held.bytes, maxBytes)
+// hasShare reports whether the origin of a has a share left for it. The caller holds mu.
+func (idx *dedupIndex) hasShare(a *Arrival, maxIDs, maxTasks int, maxBytes int64) bool {
+	o, _ := idx.originOf(a.Header.Origin)
+	return belowShare(o.usage.ids, idx.sizeLocked(), maxIDs) && belowShare(o.usage.live, idx.usage.live, maxTasks) && belowShare(o.usage.bytes, idx.usage.bytes, maxBytes)
 }
 
 // put keeps an id, or what is new of it. The caller holds mu.
-func (k *known) put(id proto.TaskID, m mask) {
-	if old, ok := k.ids[id]; ok {
-		k.hold(old, -1)
+func (idx *dedupIndex) put(id proto.TaskID, e entry) {
+	if old, ok := idx.ids[id]; ok {
+		idx.addUsage(old, -1)
 	}
-	k.hold(m, 1)
-	k.ids[id] = m
+	idx.addUsage(e, 1)
+	idx.ids[id] = e
 }
 
 // drop forgets an id. The caller holds mu.
-func (k *known) drop(id proto.TaskID) {
-	if m, ok := k.ids[id]; ok {
-		k.hold(m, -1)
-		delete(k.ids, id)
+func (idx *dedupIndex) drop(id proto.TaskID) {
+	if e, ok := idx.ids[id]; ok {
+		idx.addUsage(e, -1)
+		delete(idx.ids, id)
 	}
 }
 
-// hold counts an id in or, with -1, out.
-func (k *known) hold(m mask, n int) {
-	if m.away {
-		k.away += n
+// addUsage counts an id in or, with -1, out.
+func (idx *dedupIndex) addUsage(e entry, n int) {
+	if e.movedOn {
+		idx.moved += n
 		return
 	}
-	for _, h := range []*held{&k.held, &k.origins[m.origin].held} {
+	for _, h := range []*usage{&idx.usage, &idx.origins[e.origin].usage} {
 		h.ids += n
-		if !m.state.Terminal() {
+		if !e.state.Terminal() {
 			h.live += n
-			h.bytes += int64(n) * int64(m.size)
+			h.bytes += int64(n) * int64(e.size)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (k *known) hold(m mask, n int) {
 // size is how much of the room for records a takes up: what is kept apart counts
 // there.
 func (a *Arrival) size() uint32 {
-	if a.spilled() {
+	if a.offloaded() {
 		return uint32(len(a.Envelope.GetHeader()))
 	}
 	return uint32(len(a.Envelope.GetHeader()) + len(a.Envelope.GetBody()))

@@ -35,7 +35,7 @@ func (r *rig) flood(most int, change ...func(*Arrival)) (taken []Arrival, last V
 // in custody, their bytes or the ids that are kept, it is told BUSY while others
 // are taken in, also after a start.
 func TestFloodOfOneLeavesRoomForOthers(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	for _, tt := range []struct {
 		name   string
 		cfg    Config
@@ -68,7 +68,7 @@ func TestFloodOfOneLeavesRoomForOthers(t *testing.T) {
 // TestShareComesBack: what has ended, and what could not be written, takes up no
 // share.
 func TestShareComesBack(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	bubble(t, Config{MaxTasks: 20}, []Spec{spec}, func(r *rig) {
 		first, _ := r.flood(30)
 		r.run()
@@ -79,8 +79,8 @@ func TestShareComesBack(t *testing.T) {
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
 		}
-		if k := r.in.known; k.held.live != 0 || k.held.bytes != 0 || k.held.ids != len(k.ids) {
-			t.Errorf("%+v is held by %d ids that have ended", k.held, len(k.ids))
+		if idx := r.in.dedup; idx.usage.live != 0 || idx.usage.bytes != 0 || idx.usage.ids != len(idx.ids) {
+			t.Errorf("%+v is held by %d ids that have ended", idx.usage, len(idx.ids))
 		}
 	})
 }
@@ -98,7 +98,7 @@ func TestWithin(t *testing.T) {
 		{9, 99, 100, false},
 		{200, 100, 100, true}, // all is full: not for the share to say
 	} {
-		if got := within(tt.o, tt.all, tt.limit); got != tt.want {
+		if got := belowShare(tt.o, tt.all, tt.limit); got != tt.want {
 			t.Errorf("within(%d, %d, %d) = %v", tt.o, tt.all, tt.limit, got)
 		}
 	}
@@ -108,7 +108,7 @@ func TestWithin(t *testing.T) {
 // after another is told BUSY, in words that name its share, before the keys of
 // others are refused; tasks without a key are taken in; so it is after a restart.
 func TestKeysOfOneLeaveKeysToOthers(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	bubble(t, Config{Keys: keys.Limits{Max: 100}}, []Spec{spec}, func(r *rig) {
 		n := 0
 		fresh := func(a *Arrival) { n++; a.Content.IdempotencyKey = fmt.Sprint("key ", n) }
@@ -142,7 +142,7 @@ func TestSlotsAreSharedByOrigins(t *testing.T) {
 	var mu sync.Mutex
 	running, most := map[proto.PeerID]int{}, map[proto.PeerID]int{}
 	var order []proto.PeerID
-	_, spec := does(func(_ context.Context, run *Run) *Ran {
+	_, spec := does(func(_ context.Context, run *Run) *Result {
 		p := run.Origin
 		mu.Lock()
 		running[p]++
@@ -153,7 +153,7 @@ func TestSlotsAreSharedByOrigins(t *testing.T) {
 		mu.Lock()
 		running[p]--
 		mu.Unlock()
-		return &Ran{End: Success}
+		return &Result{Outcome: Success}
 	})
 	class := func(c proto.Class) func(*Arrival) { return func(a *Arrival) { a.Content.Class = c } }
 	bubble(t, Config{Slots: slots}, []Spec{spec}, func(r *rig) {

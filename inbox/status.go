@@ -28,8 +28,8 @@ type KindStatus struct {
 
 // Status counts what is there.
 func (in *Inbox) Status() Status {
-	s := Status{Slots: in.cfg.Slots, Draining: in.desk.draining(), Ids: in.known.count(), Backlog: in.queue.Stats()}
-	kinds := slices.DeleteFunc(in.queue.Groups(), ofQueue)
+	s := Status{Slots: in.cfg.Slots, Draining: in.slots.draining(), Ids: in.dedup.size(), Backlog: in.queue.Stats()}
+	kinds := slices.DeleteFunc(in.queue.Groups(), isQueueGroup)
 	for _, spec := range in.Specs() {
 		if !slices.Contains(kinds, spec.Kind) {
 			kinds = append(kinds, spec.Kind)
@@ -37,7 +37,7 @@ func (in *Inbox) Status() Status {
 	}
 	for _, k := range kinds {
 		live := in.queue.GroupCounts(k).Live
-		ks := KindStatus{Kind: k, Registered: in.handlers.find(k) != nil, Running: in.desk.kindUsed(k)}
+		ks := KindStatus{Kind: k, Registered: in.handlers.find(k) != nil, Running: in.slots.kindUsed(k)}
 		ks.Waiting = max(live-ks.Running, 0)
 		s.Used += ks.Running
 		if ks.Registered || live > 0 && k != toCancel {
@@ -51,13 +51,13 @@ func (in *Inbox) Status() Status {
 // Unwritten tells why the end of a task, whose handler has returned, could not be
 // written so far; empty: there is no such end.
 func (in *Inbox) Unwritten(id proto.TaskID) string {
-	in.desk.mu.Lock()
-	defer in.desk.mu.Unlock()
-	return in.desk.stuck[backlog.TaskKey(id)]
+	in.slots.mu.Lock()
+	defer in.slots.mu.Unlock()
+	return in.slots.writeErrors[backlog.TaskKey(id)]
 }
 
-// A Doing is a handler at work.
-type Doing struct {
+// A RunningTask is a handler at work.
+type RunningTask struct {
 	ID      proto.TaskID
 	Kind    string
 	Origin  proto.PeerID
@@ -67,14 +67,14 @@ type Doing struct {
 }
 
 // Running returns the handlers at work, the oldest first.
-func (in *Inbox) Running() []Doing {
-	claims := in.desk.running()
-	out := make([]Doing, len(claims))
-	for i, c := range claims {
-		out[i] = Doing{ID: c.key.ID, Kind: c.kind, Origin: c.origin, Attempt: c.attempt}
-		in.desk.mu.Lock()
-		out[i].Since, out[i].Stopped = c.began, c.why.String()
-		in.desk.mu.Unlock()
+func (in *Inbox) Running() []RunningTask {
+	claims := in.slots.running()
+	out := make([]RunningTask, len(claims))
+	for i, j := range claims {
+		out[i] = RunningTask{ID: j.key.ID, Kind: j.kind, Origin: j.origin, Attempt: j.attempt}
+		in.slots.mu.Lock()
+		out[i].Since, out[i].Stopped = j.began, j.why.String()
+		in.slots.mu.Unlock()
 	}
 	return out
 }
@@ -120,7 +120,7 @@ func (in *Inbox) OriginOf(name string) (origin proto.PeerID, ok bool) {
 	if err != nil {
 		return origin, false
 	}
-	in.known.landed(id)
-	origin, state, ok := in.known.state(id)
+	in.dedup.waitCommit(id)
+	origin, state, ok := in.dedup.state(id)
 	return origin, ok && !state.Terminal()
 }

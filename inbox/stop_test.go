@@ -9,7 +9,7 @@ import (
 
 // An end that cannot be written does not hold up the stop of the node (S32).
 func TestStuckEndDoesNotHoldUpTheStop(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		r.results.fail(errors.New("the key of the home is not known"))
 		r.accept(0, r.task())

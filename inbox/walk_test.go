@@ -17,10 +17,10 @@ import (
 // TestWalk follows a task from its arrival to its result.
 func TestWalk(t *testing.T) {
 	var got string
-	s, spec := does(func(_ context.Context, r *Run) *Ran {
+	s, spec := does(func(_ context.Context, r *Run) *Result {
 		b, _ := io.ReadAll(r.Body)
 		got = string(b)
-		return &Ran{End: Success, Output: []byte("done"), ContentType: "text/plain"}
+		return &Result{Outcome: Success, Output: []byte("done"), ContentType: "text/plain"}
 	})
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a := r.task()
@@ -58,9 +58,9 @@ func TestWalk(t *testing.T) {
 // with a growing wait, and that the end tells each attempt (I11).
 func TestRetriesThenDead(t *testing.T) {
 	var at []time.Time
-	_, spec := does(func(context.Context, *Run) *Ran {
+	_, spec := does(func(context.Context, *Run) *Result {
 		at = append(at, time.Now())
-		return &Ran{End: Retry, ExitCode: 75, Reason: "not yet", Stderr: strings.Repeat("x", 5000) + "the end"}
+		return &Result{Outcome: Retry, ExitCode: 75, Reason: "not yet", Stderr: strings.Repeat("x", 5000) + "the end"}
 	})
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a := r.task()
@@ -83,14 +83,14 @@ func TestRetriesThenDead(t *testing.T) {
 func TestEndsWithoutRetry(t *testing.T) {
 	tests := []struct {
 		name string
-		f    func(context.Context, *Run) *Ran
+		f    func(context.Context, *Run) *Result
 		set  func(*Spec)
 		want proto.TaskState
 	}{
-		{"a no for good", func(context.Context, *Run) *Ran { return &Ran{End: Fail, ExitCode: 65} }, nil, failed},
-		{"a panic", func(context.Context, *Run) *Ran { panic("boom") }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
-		{"nothing returned", func(context.Context, *Run) *Ran { return nil }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
-		{"out of time", func(ctx context.Context, _ *Run) *Ran { <-ctx.Done(); return &Ran{End: Stopped} }, func(s *Spec) { s.MaxAttempts, s.Timeout = 1, time.Second }, timedOut},
+		{"a no for good", func(context.Context, *Run) *Result { return &Result{Outcome: Fail, ExitCode: 65} }, nil, failed},
+		{"a panic", func(context.Context, *Run) *Result { panic("boom") }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
+		{"nothing returned", func(context.Context, *Run) *Result { return nil }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
+		{"out of time", func(ctx context.Context, _ *Run) *Result { <-ctx.Done(); return &Result{Outcome: Stopped} }, func(s *Spec) { s.MaxAttempts, s.Timeout = 1, time.Second }, timedOut},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -114,8 +114,8 @@ func TestEndsWithoutRetry(t *testing.T) {
 // the task ends without. It is not run again (I6), and the file is gone.
 func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "result")
-	s, spec := does(func(context.Context, *Run) *Ran {
-		return &Ran{End: Success, File: path, Size: 1000, Digest: make([]byte, 32)}
+	s, spec := does(func(context.Context, *Run) *Result {
+		return &Result{Outcome: Success, File: path, Size: 1000, Digest: make([]byte, 32)}
 	})
 	if err := os.WriteFile(path, make([]byte, 1000), 0o600); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestStuckResultsHoldNobodyUp(t *testing.T) {
 	bubble(t, Config{}, []Spec{spec, stuck}, func(r *rig) {
 		r.results.stuck = "stuck"
 		var as []Arrival
-		for range maxConcluding + 100 {
+		for range maxFinishing + 100 {
 			as = append(as, r.task(withKind("stuck"), withClass(proto.Critical)))
 		}
 		r.accept(0, as...)
@@ -223,8 +223,8 @@ func TestStuckResultsHoldNobodyUp(t *testing.T) {
 // TestLongOutputIsCut holds that a handler that returns more than a frame takes
 // still ends.
 func TestLongOutputIsCut(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran {
-		return &Ran{End: Success, Output: make([]byte, proto.MaxInlineBody+1)}
+	_, spec := does(func(context.Context, *Run) *Result {
+		return &Result{Outcome: Success, Output: make([]byte, proto.MaxInlineBody+1)}
 	})
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		a := r.task()
@@ -283,10 +283,10 @@ func TestIntegrity(t *testing.T) {
 func TestLargeBodies(t *testing.T) {
 	big := strings.Repeat("0123456789", 2000)
 	var got []string
-	_, spec := does(func(_ context.Context, r *Run) *Ran {
+	_, spec := does(func(_ context.Context, r *Run) *Result {
 		b, err := io.ReadAll(r.Body)
 		locked(func() { got = append(got, string(b)) })
-		return &Ran{End: Success, Reason: errText(err)}
+		return &Result{Outcome: Success, Reason: errText(err)}
 	})
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
 		spilled := r.task(withBody(big))
@@ -326,9 +326,9 @@ func errText(err error) string {
 // TestWhatStandsBesideAStreamIsBounded holds that a task is refused, by whom it was sent or
 // handed over, whose record would grow until the store does not take it.
 func TestWhatStandsBesideAStreamIsBounded(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Ran { return &Ran{End: Success} })
+	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		for args, want := range map[int]proto.Code{MaxBesideStream - 1<<10: 0, MaxBesideStream + 1: proto.CodeTooLarge, 60_000: proto.CodeTooLarge} {
+		for args, want := range map[int]proto.Code{MaxStreamContent - 1<<10: 0, MaxStreamContent + 1: proto.CodeTooLarge, 60_000: proto.CodeTooLarge} {
 			a := r.task(func(a *Arrival) {
 				a.Content.Args = []string{strings.Repeat("a", args)}
 				*a = seal(t, *a)

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	noticeAfter = time.Second            // a run that lasts so long is told to its origin
+	notifyAfter = time.Second            // a run that lasts so long is told to its origin
 	watchEvery  = 500 * time.Millisecond // between two looks at what runs
 )
 
@@ -17,53 +17,53 @@ const (
 // While nothing runs it sleeps.
 func (in *Inbox) watch(ctx context.Context) {
 	for {
-		if in.desk.quiet() {
+		if in.slots.idle() {
 			select {
 			case <-ctx.Done():
-			case <-in.desk.begun:
+			case <-in.slots.begun:
 			}
 		}
 		pause(ctx, watchEvery)
 		if ctx.Err() != nil {
 			return
 		}
-		late, lasting := in.desk.look(in.cfg.Clock.Boot())
-		for _, c := range late {
-			in.desk.stop(c, stopTimeout, false)
+		late, lasting := in.slots.due(in.cfg.Clock.Boot())
+		for _, j := range late {
+			in.slots.stop(j, stopTimeout, false)
 		}
-		for _, c := range lasting {
-			in.notice(c)
+		for _, j := range lasting {
+			in.notifyStarted(j)
 		}
 	}
 }
 
-// look returns the runs that are out of time, and those that have lasted long
+// due returns the runs that are out of time, and those that have lasted long
 // enough to be told of for the first time.
-func (d *desk) look(boot time.Duration) (late, lasting []*claim) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, c := range d.claims {
-		if !c.slot || c.began.IsZero() {
+func (s *slots) due(boot time.Duration) (late, lasting []*job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.jobs {
+		if !j.slot || j.began.IsZero() {
 			continue
 		}
-		if c.limit > 0 && boot >= c.limit {
-			late = append(late, c)
+		if j.limit > 0 && boot >= j.limit {
+			late = append(late, j)
 		}
-		if c.noticed > 0 && boot >= c.noticed {
-			c.noticed = 0
-			lasting = append(lasting, c)
+		if j.notifyAt > 0 && boot >= j.notifyAt {
+			j.notifyAt = 0
+			lasting = append(lasting, j)
 		}
 	}
 	return late, lasting
 }
 
-func (in *Inbox) notice(c *claim) {
-	s := Started{Origin: c.origin, Statement: proto.Statement{
-		Fact: proto.FactStarted, Mesh: in.cfg.Mesh, Task: c.key.ID, Node: in.cfg.Self,
-		Time: c.began.UnixMilli(), Epoch: c.epoch, Attempt: c.attempt,
+func (in *Inbox) notifyStarted(j *job) {
+	s := Started{Origin: j.origin, Statement: proto.Statement{
+		Fact: proto.FactStarted, Mesh: in.cfg.Mesh, Task: j.key.ID, Node: in.cfg.Self,
+		Time: j.began.UnixMilli(), Epoch: j.epoch, Attempt: j.attempt,
 	}}
-	if c.lease != nil {
-		s.Home = c.lease.Home
+	if j.lease != nil {
+		s.Home = j.lease.Home
 	}
 	in.cfg.OnStarted(s)
 }

@@ -14,84 +14,84 @@ import (
 )
 
 // work calls the handler of a started task and sees where that leads.
-func (s *shift) work(stay context.Context, c *claim) error {
-	defer s.release(c)
-	ran := s.handle(stay, c)
-	why := s.desk.rise(c)
-	if err := s.cfg.Fail(PointFinish, c.key.ID); err != nil {
+func (rn *runner) work(jobCtx context.Context, j *job) error {
+	defer rn.dropJob(j)
+	res := rn.handle(jobCtx, j)
+	why := rn.slots.release(j)
+	if err := rn.cfg.Fail(PointFinish, j.key.ID); err != nil {
 		return err
 	}
-	l := s.limits
-	l.maxAttempts = c.h.maxAttempts(c.rec.MaxAttempts)
-	return s.conclude(stay, c, l.after(c.rec, ran, why, s.cfg.Rand()), ran)
+	l := rn.limits
+	l.maxAttempts = j.h.maxAttempts(j.rec.MaxAttempts)
+	return rn.conclude(jobCtx, j, l.after(j.rec, res, why, rn.cfg.Rand()), res)
 }
 
 // probe asks the handler of an interrupted task whether it had its effect.
-func (s *shift) probe(stay context.Context, c *claim) error {
-	defer s.release(c)
-	found := s.ask(stay, c)
-	if s.desk.rise(c) == stopNode {
+func (rn *runner) probe(jobCtx context.Context, j *job) error {
+	defer rn.dropJob(j)
+	found := rn.ask(jobCtx, j)
+	if rn.slots.release(j) == stopNode {
 		return nil // asked again at the next start
 	}
-	to := s.limits.recovered(c.rec, c.h.OnCrash, found, s.cfg.Rand())
-	return s.conclude(stay, c, to, &Ran{End: Success})
+	to := rn.limits.afterCrash(j.rec, j.h.OnCrash, found, rn.cfg.Rand())
+	return rn.conclude(jobCtx, j, to, &Result{Outcome: Success})
 }
 
 // ask is one call of a handler's probe.
-func (s *shift) ask(stay context.Context, c *claim) (found Probe) {
-	ctx, done := s.attach(stay, c)
+func (rn *runner) ask(jobCtx context.Context, j *job) (found Probe) {
+	ctx, done := rn.attach(jobCtx, j)
 	defer done()
-	r, ended := s.prepare(ctx, c)
+	r, ended := rn.prepare(ctx, j)
 	if ended != nil {
 		return Unknown
 	}
 	defer r.close()
-	if !s.begin(c) {
+	if !rn.begin(j) {
 		return Unknown
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			s.cfg.Logger.Error("a probe panicked", "task", c.key.String(), "panic", p)
+			rn.cfg.Logger.Error("a probe panicked", "task", j.key.String(), "panic", p)
 			found = Unknown
 		}
 	}()
-	return c.h.Handler.(Prober).Probe(ctx, &r.Run)
+	return j.h.Handler.(Prober).Probe(ctx, &r.Run)
 }
 
 // handle is one run of the handler. A panic in it is its death.
-func (s *shift) handle(stay context.Context, c *claim) (ran *Ran) {
-	ctx, done := s.attach(stay, c)
+func (rn *runner) handle(jobCtx context.Context, j *job) (res *Result) {
+	ctx, done := rn.attach(jobCtx, j)
 	defer done()
-	r, ended := s.prepare(ctx, c)
+	r, ended := rn.prepare(ctx, j)
 	if ended != nil {
 		return ended
 	}
 	defer r.close()
-	if !s.begin(c) {
-		return &Ran{End: Stopped}
+	if !rn.begin(j) {
+		return &Result{Outcome: Stopped}
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			ran = &Ran{End: Crashed, Reason: fmt.Sprintf("the handler panicked: %v", p), Stderr: string(debug.Stack())}
+			res = &Result{Outcome: Crashed, Reason: fmt.Sprintf("the handler panicked: %v", p), Stderr: string(debug.Stack())}
 		}
 	}()
-	if ran = c.h.Handler.Run(ctx, &r.Run); ran == nil {
-		ran = &Ran{End: Crashed, Reason: "the handler returned nothing"}
+	if res = j.h.Handler.Run(ctx, &r.Run); res == nil {
+		res = &Result{Outcome: Crashed, Reason: "the handler returned nothing"}
 	}
-	if len(ran.Output) > proto.MaxInlineBody {
-		ran.Output, ran.Truncated = ran.Output[:proto.MaxInlineBody], true
+	if len(res.Output) > proto.MaxInlineBody {
+		res.Output, res.Truncated = res.Output[:proto.MaxInlineBody], true
 	}
-	return ran
+	return res
 }
 
 // attach makes the context of a run, done already when the run was told to end.
 // The caller calls done when the handler has returned.
-func (s *shift) attach(stay context.Context, c *claim) (ctx context.Context, done func()) {
-	ctx, cancel := context.WithCancelCause(stay)
-	s.desk.attach(c, cancel)
+func (rn *runner) attach(jobCtx context.Context, j *job) (ctx context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(jobCtx)
+	rn.slots.attach(j, cancel)
 	return ctx, func() {
-		if c.timer != nil {
-			c.timer.Stop()
+		if j.timer != nil {
+			j.timer.Stop()
 		}
 		cancel(nil)
 	}
@@ -99,12 +99,12 @@ func (s *shift) attach(stay context.Context, c *claim) (ctx context.Context, don
 
 // begin starts the time of a run. It reports false when the run was told to end
 // before that.
-func (s *shift) begin(c *claim) bool {
-	if !s.desk.begin(c, s.cfg.Clock.Now(), s.cfg.Clock.Boot()) {
+func (rn *runner) begin(j *job) bool {
+	if !rn.slots.begin(j, rn.cfg.Clock.Now(), rn.cfg.Clock.Boot()) {
 		return false
 	}
-	if t := c.h.Timeout; t > 0 {
-		c.timer = time.AfterFunc(t, func() { s.desk.stop(c, stopTimeout, false) })
+	if t := j.h.Timeout; t > 0 {
+		j.timer = time.AfterFunc(t, func() { rn.slots.stop(j, stopTimeout, false) })
 	}
 	return true
 }
@@ -123,41 +123,41 @@ func (p *prepared) close() {
 
 // prepare opens what the handler is given and checks the body against its signed
 // digest (I9). ended is how the run ends when that cannot be done.
-func (in *Inbox) prepare(ctx context.Context, c *claim) (r *prepared, ended *Ran) {
-	content, err := in.content(c)
+func (in *Inbox) prepare(ctx context.Context, j *job) (r *prepared, ended *Result) {
+	content, err := in.content(j)
 	if err != nil {
-		return nil, &Ran{End: Retry, Reason: fmt.Sprintf("the task cannot be opened: %v", err)}
+		return nil, &Result{Outcome: Retry, Reason: fmt.Sprintf("the task cannot be opened: %v", err)}
 	}
 	r = &prepared{Run: Run{
-		ID: c.key.ID, Attempt: c.attempt, Epoch: c.epoch, Origin: c.origin,
-		Content: content, BodySize: int64(content.BodySize), Kill: c.kill,
+		ID: j.key.ID, Attempt: j.attempt, Epoch: j.epoch, Origin: j.origin,
+		Content: content, BodySize: int64(content.BodySize), Kill: j.kill,
 	}}
-	err = in.body(ctx, c, content, r)
+	err = in.body(ctx, j, content, r)
 	switch {
 	case errors.Is(err, errFetchAgain):
-		return nil, &Ran{End: Unready, Reason: err.Error()}
+		return nil, &Result{Outcome: Unready, Reason: err.Error()}
 	case errors.Is(err, errIntegrity):
-		return nil, &Ran{End: unusable, Reason: err.Error()}
+		return nil, &Result{Outcome: unusable, Reason: err.Error()}
 	case err != nil:
-		return nil, &Ran{End: Retry, Reason: fmt.Sprintf("the body cannot be read: %v", err)}
+		return nil, &Result{Outcome: Retry, Reason: fmt.Sprintf("the body cannot be read: %v", err)}
 	}
 	return r, nil
 }
 
 // content opens the sealed content of a task.
-func (in *Inbox) content(c *claim) (*proto.Content, error) {
-	st := c.stored
-	if st.Envelope != nil && len(st.Envelope.Body) == 0 && c.rec.BodyBlob != "" && !streamed(st.Envelope) {
-		if in.with.Files == nil {
+func (in *Inbox) content(j *job) (*proto.Content, error) {
+	st := j.stored
+	if st.Envelope != nil && len(st.Envelope.Body) == 0 && j.rec.BodyBlob != "" && !streamed(st.Envelope) {
+		if in.parts.Files == nil {
 			return nil, errNoFiles
 		}
-		b, err := in.with.Files.Get(c.rec.BodyBlob)
+		b, err := in.parts.Files.Get(j.rec.BodyBlob)
 		if err != nil {
 			return nil, err
 		}
 		st.Envelope.Body = b
 	}
-	return in.with.Opener.Content(st)
+	return in.parts.Opener.Content(st)
 }
 
 // streamed reports whether the body of an envelope is a stream.
@@ -175,24 +175,24 @@ var errFetchAgain = errors.New("inbox: the body is not here any more")
 
 // body gives the run its body, once all of it has the signed digest. A streamed
 // one is read twice: the handler must not see a byte of another.
-func (in *Inbox) body(ctx context.Context, c *claim, content *proto.Content, r *prepared) error {
-	if !streamed(c.stored.Envelope) {
+func (in *Inbox) body(ctx context.Context, j *job, content *proto.Content, r *prepared) error {
+	if !streamed(j.stored.Envelope) {
 		if err := checkDigest(content, sha256.Sum256(content.Body), len(content.Body)); err != nil {
 			return err
 		}
 		r.Body = bytes.NewReader(content.Body)
 		return nil
 	}
-	if in.with.Bodies == nil {
+	if in.parts.Bodies == nil {
 		return errNoFiles
 	}
-	if c.lease != nil && !in.with.Bodies.Has(c.rec.BodyBlob) {
+	if j.lease != nil && !in.parts.Bodies.Has(j.rec.BodyBlob) {
 		return errFetchAgain
 	}
-	if err := in.digest(ctx, c, content); err != nil {
+	if err := in.digest(ctx, j, content); err != nil {
 		return err
 	}
-	rc, err := in.open(c)
+	rc, err := in.open(j)
 	if err != nil {
 		return err
 	}
@@ -200,39 +200,39 @@ func (in *Inbox) body(ctx context.Context, c *claim, content *proto.Content, r *
 	return nil
 }
 
-func (in *Inbox) open(c *claim) (io.ReadCloser, error) {
-	h, err := proto.ParseHeader(c.stored.Envelope.Header)
+func (in *Inbox) open(j *job) (io.ReadCloser, error) {
+	h, err := proto.ParseHeader(j.stored.Envelope.Header)
 	if err != nil {
 		return nil, err
 	}
-	return in.with.Bodies.Open(c.rec.BodyBlob, [32]byte(c.stored.Key), h.Suite)
+	return in.parts.Bodies.Open(j.rec.BodyBlob, [32]byte(j.stored.Key), h.Suite)
 }
 
 // digest reads a streamed body through once.
-func (in *Inbox) digest(ctx context.Context, c *claim, content *proto.Content) error {
-	if len(c.stored.Key) != 32 {
+func (in *Inbox) digest(ctx context.Context, j *job, content *proto.Content) error {
+	if len(j.stored.Key) != 32 {
 		return fmt.Errorf("%w: it has no key", errIntegrity)
 	}
-	rc, err := in.open(c)
+	rc, err := in.open(j)
 	if err != nil {
 		return err
 	}
 	defer rc.Close()
 	sum := sha256.New()
-	n, err := io.Copy(sum, untilDone{ctx, rc})
+	n, err := io.Copy(sum, ctxReader{ctx, rc})
 	if err != nil {
 		return err
 	}
 	return checkDigest(content, [32]byte(sum.Sum(nil)), int(n))
 }
 
-// untilDone reads until its context is done.
-type untilDone struct {
+// ctxReader reads until its context is done.
+type ctxReader struct {
 	context.Context
 	io.Reader
 }
 
-func (u untilDone) Read(p []byte) (int, error) {
+func (u ctxReader) Read(p []byte) (int, error) {
 	if err := u.Err(); err != nil {
 		return 0, context.Cause(u)
 	}

@@ -81,16 +81,16 @@ func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 }
 
 // Run starts the agent once and returns when nothing of it runs any more.
-func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	dir, seat := "", w.node.handlers.outputs.seat()
 	defer seat.leave()
 	if err := w.node.handlers.outputs.waits(r.ID, w.maxOutput(r)); err != nil {
-		return &inbox.Ran{End: inbox.Unready, ExitCode: -1, Reason: err.Error()}
+		return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: err.Error()}
 	}
 	if w.files {
 		var err error
 		if dir, err = w.node.runFolder(r, w.spec.RunAs != ""); err != nil {
-			return &inbox.Ran{End: inbox.Unready, ExitCode: -1, Reason: err.Error()}
+			return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: err.Error()}
 		}
 		defer func() {
 			if err := command.RemoveAll(dir); err != nil {
@@ -101,7 +101,7 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
 	in := w.input(r, dir)
 	in.Room = seat
 	if err := w.audit(ctx, "command.start", in, nil); err != nil {
-		return &inbox.Ran{End: inbox.Unready, ExitCode: -1, Reason: fmt.Sprintf("the audit could not be written, so nothing was started: %v", err)}
+		return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: fmt.Sprintf("the audit could not be written, so nothing was started: %v", err)}
 	}
 	res := agent.Call(ctx, w.agent, in)
 	if err := w.audit(context.WithoutCancel(ctx), "command.end", in, &res); err != nil {
@@ -211,12 +211,12 @@ func (n *Node) mayRunAs(s HandlerSpec) error {
 }
 
 // ran turns an agent's result into what the inbox decides on.
-func (n *Node) ran(r *inbox.Run, seat *seat, res agent.Result) *inbox.Ran {
-	out := &inbox.Ran{
-		End: endOf(res.Outcome), ExitCode: int32(res.Code), Output: res.Output, ContentType: "application/octet-stream",
+func (n *Node) ran(r *inbox.Run, seat *seat, res agent.Result) *inbox.Result {
+	out := &inbox.Result{
+		Outcome: endOf(res.Outcome), ExitCode: int32(res.Code), Output: res.Output, ContentType: "application/octet-stream",
 		Truncated: res.Truncated, Stderr: strings.ToValidUTF8(res.Stderr, "?"), Reason: res.Err,
 	}
-	if res.OutputFile == "" || out.End == inbox.NoRoom || out.End == inbox.Unready {
+	if res.OutputFile == "" || out.Outcome == inbox.NoRoom || out.Outcome == inbox.Unready {
 		out.Output = nil // of a run that is made once more
 		if res.OutputFile == "" {
 			out.Output = res.Output
@@ -224,13 +224,13 @@ func (n *Node) ran(r *inbox.Run, seat *seat, res agent.Result) *inbox.Ran {
 		return out
 	}
 	if err := n.keepOutput(r, seat, res, out); err != nil {
-		return &inbox.Ran{End: inbox.Retry, ExitCode: int32(res.Code), Reason: fmt.Sprintf("keep the result: %v", err), Stderr: out.Stderr}
+		return &inbox.Result{Outcome: inbox.Retry, ExitCode: int32(res.Code), Reason: fmt.Sprintf("keep the result: %v", err), Stderr: out.Stderr}
 	}
 	return out
 }
 
 // keepOutput moves a large result out of the run's folder, which goes away.
-func (n *Node) keepOutput(r *inbox.Run, seat *seat, res agent.Result, out *inbox.Ran) error {
+func (n *Node) keepOutput(r *inbox.Run, seat *seat, res agent.Result, out *inbox.Result) error {
 	out.File = filepath.Join(n.cfg.Dir, runDir, r.ID.String()+".out")
 	if err := os.Rename(res.OutputFile, out.File); err != nil {
 		return err
@@ -250,7 +250,7 @@ func (n *Node) keepOutput(r *inbox.Run, seat *seat, res agent.Result, out *inbox
 	return nil
 }
 
-func endOf(o agent.Outcome) inbox.End {
+func endOf(o agent.Outcome) inbox.Outcome {
 	switch o {
 	case agent.Success:
 		return inbox.Success

@@ -143,8 +143,8 @@ func (n *Node) spill(d *outbox.Draft) error {
 		return nil
 	}
 	if d.Header.Streamed() { // its file is the body
-		if len(d.Envelope.Body) > inbox.MaxBesideStream {
-			return fmt.Errorf("%w: with a body of more than %d bytes the rest of a task has at most %d: send long arguments in the body", ErrInvalid, proto.MaxInlineBody, inbox.MaxBesideStream)
+		if len(d.Envelope.Body) > inbox.MaxStreamContent {
+			return fmt.Errorf("%w: with a body of more than %d bytes the rest of a task has at most %d: send long arguments in the body", ErrInvalid, proto.MaxInlineBody, inbox.MaxStreamContent)
 		}
 		return nil
 	}

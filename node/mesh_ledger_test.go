@@ -56,7 +56,7 @@ type run struct {
 	attempt     uint32
 	open        bool
 	lost        bool // a crash or a stop took it away before its end was durable
-	end         inbox.End
+	end         inbox.Outcome
 	body        string // hash of what the handler read
 }
 
@@ -136,7 +136,7 @@ func (l *ledger) start(place, life int, r *inbox.Run, body []byte) *run {
 	return now
 }
 
-func (l *ledger) finish(ctx context.Context, r *run, in *inbox.Run, end inbox.End) {
+func (l *ledger) finish(ctx context.Context, r *run, in *inbox.Run, end inbox.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.open, r.end = false, end
@@ -382,30 +382,30 @@ type worked struct {
 }
 
 // Run implements [inbox.Handler].
-func (w worked) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+func (w worked) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return &inbox.Ran{End: inbox.Retry, Reason: err.Error()}
+		return &inbox.Result{Outcome: inbox.Retry, Reason: err.Error()}
 	}
 	noted := w.ledger.start(w.place, w.life, r, body)
 	ran := w.work(ctx, r, planOf(body))
-	w.ledger.finish(ctx, noted, r, ran.End)
+	w.ledger.finish(ctx, noted, r, ran.Outcome)
 	return ran
 }
 
-func (w worked) work(ctx context.Context, r *inbox.Run, p plan) *inbox.Ran {
+func (w worked) work(ctx context.Context, r *inbox.Run, p plan) *inbox.Result {
 	t := time.NewTimer(p.takes)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-ctx.Done():
-		return &inbox.Ran{End: inbox.Stopped, Reason: context.Cause(ctx).Error()}
+		return &inbox.Result{Outcome: inbox.Stopped, Reason: context.Cause(ctx).Error()}
 	}
 	switch {
 	case p.refuses:
-		return &inbox.Ran{End: inbox.Fail, ExitCode: 65, Reason: "the plan says no"}
+		return &inbox.Result{Outcome: inbox.Fail, ExitCode: 65, Reason: "the plan says no"}
 	case int(r.Attempt) <= p.fails:
-		return &inbox.Ran{End: inbox.Retry, ExitCode: 75, Reason: "the plan says later"}
+		return &inbox.Result{Outcome: inbox.Retry, ExitCode: 75, Reason: "the plan says later"}
 	}
-	return &inbox.Ran{End: inbox.Success, Output: p.answer()}
+	return &inbox.Result{Outcome: inbox.Success, Output: p.answer()}
 }

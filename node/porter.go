@@ -269,7 +269,7 @@ func (p *porter) scan(ctx context.Context) {
 	p.mu.Unlock()
 	for _, a := range stalled {
 		id, why := a.lease.ID, fmt.Sprintf("no bytes of its body arrived for %s", fetchStall)
-		if a.lease.Asked { // its handler cannot be probed without the body
+		if a.lease.ProbeOnly { // its handler cannot be probed without the body
 			p.stop(id)
 			p.node.queues.Probed(ctx, id, inbox.Unknown, new(proto.Outcome))
 			continue

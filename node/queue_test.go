@@ -85,20 +85,20 @@ type crewHandler struct {
 }
 
 // Run works and says where.
-func (h crewHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+func (h crewHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	h.crew.mu.Lock()
 	at := len(h.crew.runs[r.ID])
 	h.crew.runs[r.ID] = append(h.crew.runs[r.ID], crewRun{place: h.place, epoch: r.Epoch, began: time.Now()})
 	h.crew.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return &inbox.Ran{End: inbox.Stopped, Reason: context.Cause(ctx).Error()}
+		return &inbox.Result{Outcome: inbox.Stopped, Reason: context.Cause(ctx).Error()}
 	case <-time.After(h.work):
 	}
 	h.crew.mu.Lock()
 	h.crew.runs[r.ID][at].ended = true
 	h.crew.mu.Unlock()
-	return &inbox.Ran{End: inbox.Success, Output: fmt.Appendf(nil, "%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)}
+	return &inbox.Result{Outcome: inbox.Success, Output: fmt.Appendf(nil, "%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)}
 }
 
 // give submits tasks for the queue at a node and returns their ids.

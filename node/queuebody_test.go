@@ -31,7 +31,7 @@ type bigHandler struct {
 }
 
 // Run copies a chunk at a time.
-func (h bigHandler) Run(_ context.Context, r *inbox.Run) *inbox.Ran {
+func (h bigHandler) Run(_ context.Context, r *inbox.Run) *inbox.Result {
 	h.crew.mu.Lock()
 	at := len(h.crew.runs[r.ID])
 	h.crew.runs[r.ID] = append(h.crew.runs[r.ID], crewRun{place: h.place, epoch: r.Epoch})
@@ -39,15 +39,15 @@ func (h bigHandler) Run(_ context.Context, r *inbox.Run) *inbox.Ran {
 	name := filepath.Join(h.dir, fmt.Sprintf("%s-%d-%d", r.ID, h.place, at))
 	f, err := os.Create(name)
 	if err != nil {
-		return &inbox.Ran{End: inbox.Retry, Reason: err.Error()}
+		return &inbox.Result{Outcome: inbox.Retry, Reason: err.Error()}
 	}
 	defer f.Close()
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, sum), turned{r.Body})
 	if err != nil {
-		return &inbox.Ran{End: inbox.Retry, Reason: err.Error()}
+		return &inbox.Result{Outcome: inbox.Retry, Reason: err.Error()}
 	}
-	return &inbox.Ran{End: inbox.Success, File: name, Size: uint64(n), Digest: sum.Sum(nil)}
+	return &inbox.Result{Outcome: inbox.Success, File: name, Size: uint64(n), Digest: sum.Sum(nil)}
 }
 
 // turned has each byte inverted.

@@ -126,25 +126,25 @@ type shopHand struct {
 }
 
 // Run works for as long as the body says.
-func (h shopHand) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+func (h shopHand) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	var once bool
 	var ms int
 	body, err := io.ReadAll(r.Body)
 	if _, serr := fmt.Sscan(string(body), &once, &ms); err != nil || serr != nil {
-		return &inbox.Ran{End: inbox.Fail, Reason: "the body cannot be read"}
+		return &inbox.Result{Outcome: inbox.Fail, Reason: "the body cannot be read"}
 	}
 	h.begin(r, once)
 	defer h.end(r)
 	select {
 	case <-ctx.Done():
-		return &inbox.Ran{End: inbox.Stopped, Reason: context.Cause(ctx).Error()}
+		return &inbox.Result{Outcome: inbox.Stopped, Reason: context.Cause(ctx).Error()}
 	case <-time.After(time.Duration(ms) * time.Millisecond):
 	}
 	out := fmt.Sprintf("%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)
 	h.shop.mu.Lock()
 	defer h.shop.mu.Unlock()
 	h.shop.done[r.ID].results[out] = true
-	return &inbox.Ran{End: inbox.Success, Output: []byte(out)}
+	return &inbox.Result{Outcome: inbox.Success, Output: []byte(out)}
 }
 
 // begin notes a start, and holds that it may be.

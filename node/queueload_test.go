@@ -26,13 +26,13 @@ type loom struct {
 }
 
 // Run reads "LANE NUMBER MILLISECONDS dies".
-func (l *loom) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+func (l *loom) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	var lane string
 	var number, ms int
 	var dies bool
 	body, err := io.ReadAll(r.Body)
 	if _, serr := fmt.Sscan(string(body), &lane, &number, &ms, &dies); err != nil || serr != nil {
-		return &inbox.Ran{End: inbox.Fail, Reason: "the body cannot be read"}
+		return &inbox.Result{Outcome: inbox.Fail, Reason: "the body cannot be read"}
 	}
 	l.mu.Lock()
 	if l.runs[r.ID]++; l.runs[r.ID] > 1 {
@@ -47,16 +47,16 @@ func (l *loom) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
 	l.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return &inbox.Ran{End: inbox.Stopped}
+		return &inbox.Result{Outcome: inbox.Stopped}
 	case <-time.After(time.Duration(ms) * time.Millisecond):
 	}
 	l.mu.Lock()
 	l.busy[lane] = false
 	l.mu.Unlock()
 	if dies {
-		return &inbox.Ran{End: inbox.Fail, Reason: "it was to die"}
+		return &inbox.Result{Outcome: inbox.Fail, Reason: "it was to die"}
 	}
-	return &inbox.Ran{End: inbox.Success}
+	return &inbox.Result{Outcome: inbox.Success}
 }
 
 // load is what the test submits: every third task has no lane, the others are of six

@@ -22,7 +22,7 @@ type diary struct {
 }
 
 // Run notes the effect half way through.
-func (d *diary) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+func (d *diary) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	time.AfterFunc(d.work/2, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()

@@ -263,8 +263,8 @@ func (c *crew) fail(s *simulated) {
 
 type refusing struct{}
 
-func (refusing) Run(context.Context, *inbox.Run) *inbox.Ran {
-	return &inbox.Ran{End: inbox.Fail, Reason: "never"}
+func (refusing) Run(context.Context, *inbox.Run) *inbox.Result {
+	return &inbox.Result{Outcome: inbox.Fail, Reason: "never"}
 }
 
 // A lane whose head died stands still until a person lets it go on, also after the
@@ -360,9 +360,9 @@ func TestQueueHandlerShowsProgress(t *testing.T) {
 // failing is a handler that always fails and counts.
 type failing struct{ runs *atomic.Int32 }
 
-func (f failing) Run(context.Context, *inbox.Run) *inbox.Ran {
+func (f failing) Run(context.Context, *inbox.Run) *inbox.Result {
 	f.runs.Add(1)
-	return &inbox.Ran{End: inbox.Retry, Reason: "no luck"}
+	return &inbox.Result{Outcome: inbox.Retry, Reason: "no luck"}
 }
 
 // A task of a queue has as many attempts as it asks for, and no more than the handler of

@@ -124,7 +124,7 @@ func (r runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 	if code := r.node.porter.roomFor(l); code != 0 {
 		return code
 	}
-	return r.node.inbox.Leasable(l.Kind, l.Origin, l.Vouchers, l.Size)
+	return r.node.inbox.Leasable(l.Kind, l.Origin, l.Delegates, l.Size)
 }
 
 // open reads what a grant is about, and with check holds it against the signature of
@@ -180,7 +180,7 @@ func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 		if err != nil {
 			return inbox.Leased{}, badForm("who vouches for it is no peer")
 		}
-		l.Vouchers = append(l.Vouchers, p)
+		l.Delegates = append(l.Delegates, p)
 	}
 	return l, nil
 }
@@ -223,7 +223,7 @@ func (r runner) Probe(from proto.PeerID, g *proto.Grant) {
 		go r.node.queues.Probed(context.Background(), id, inbox.Unknown, new(proto.Outcome)) // this is called by the room, which takes the answer
 		return
 	}
-	l.Asked = true
+	l.ProbeOnly = true
 	r.node.porter.await(l, g.GetQueue())
 }
 

@@ -55,7 +55,7 @@ func (n *Node) sayHandlers() {
 
 // sayRoom tells those who were turned away that there is room again, once there is.
 func (n *Node) sayRoom() {
-	if !n.ground.store.Full() && n.inbox.Room() {
+	if !n.ground.store.Full() && n.inbox.HasRoom() {
 		n.sayReady(&proto.Ready{Room: true}, n.house.turned.all())
 	}
 }

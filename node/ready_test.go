@@ -14,12 +14,12 @@ import (
 // A gated handler ends when its gate is opened.
 type gated chan struct{}
 
-func (g gated) Run(ctx context.Context, _ *inbox.Run) *inbox.Ran {
+func (g gated) Run(ctx context.Context, _ *inbox.Run) *inbox.Result {
 	select {
 	case <-g:
-		return &inbox.Ran{End: inbox.Success}
+		return &inbox.Result{Outcome: inbox.Success}
 	case <-ctx.Done():
-		return &inbox.Ran{End: inbox.Stopped}
+		return &inbox.Result{Outcome: inbox.Stopped}
 	}
 }
 

@@ -93,15 +93,15 @@ type traced struct {
 	work time.Duration
 }
 
-func (h *traced) Run(ctx context.Context, r *inbox.Run) *inbox.Ran {
+func (h *traced) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	h.mu.Lock()
 	h.seen[r.ID.String()] = append(h.seen[r.ID.String()], r.Content.GetTraceparent())
 	h.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return &inbox.Ran{End: inbox.Stopped, Reason: "stopped"}
+		return &inbox.Result{Outcome: inbox.Stopped, Reason: "stopped"}
 	case <-time.After(h.work):
-		return &inbox.Ran{End: inbox.Success}
+		return &inbox.Result{Outcome: inbox.Success}
 	}
 }
 

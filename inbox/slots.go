@@ -1,0 +1,323 @@
+package inbox
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// maxFinishing is how many tasks may be ending at a time: their slots are free
+// again, their ends are being written.
+const maxFinishing = 512
+
+// A job is one task that somebody is working on. Nobody else starts, ends or
+// cancels it meanwhile.
+type job struct {
+	key     backlog.Key
+	kind    string
+	version uint32        // of rec in the backlog
+	stored  *proto.Stored // as read when its turn came
+	rec     *proto.Record // the caller's own copy
+	h       *handler
+	origin  proto.PeerID
+	epoch   proto.Seq
+	attempt uint32      // of the start that this claim leads to
+	idem    string      // (origin, idempotency key), empty: none
+	timer   *time.Timer // of the run, nil: none; the worker's own
+	lease   *Leased     // its home is another's to say; nil: of a task in custody here
+
+	// Guarded by desk.mu:
+	slot     bool // it holds a slot
+	why      stop // the first reason to end
+	cancel   context.CancelCauseFunc
+	kill     chan struct{} // closed: end at once
+	killed   bool
+	began    time.Time     // wall time of the start; zero: the handler has not been called
+	limit    time.Duration // boot time at which it is out of time; 0: none
+	notifyAt time.Duration // boot time after which the origin is told that it runs; 0: was told
+}
+
+// A slots knows who works on what. It changes nothing on disk.
+type slots struct {
+	limit int
+
+	mu                   sync.Mutex
+	jobs                 map[backlog.Key]*job
+	used                 int                  // slots
+	kinds                map[string]int       // slots by kind
+	origins              map[proto.PeerID]int // and by origin
+	finishing            int                  // claims without a slot
+	keys                 map[string]*job
+	waitingForKey        map[string][]backlog.Key // taken, wait for the end of the claim with their key
+	writeErrors          map[backlog.Key]string   // why the end of a task could not be written at the last try
+	quarantined          *job
+	waitingForQuarantine []backlog.Key // taken, wait for the suspect to end
+	drainingOn           bool
+	stopped              bool
+	halting              chan struct{} // closed with stopped
+	freed                chan struct{} // holds a token when a slot came free or a handler was registered
+	begun                chan struct{} // holds a token when a handler was called
+	working              sync.WaitGroup
+}
+
+func newSlots(limit int) *slots {
+	return &slots{
+		limit: limit, jobs: map[backlog.Key]*job{}, kinds: map[string]int{}, origins: map[proto.PeerID]int{},
+		keys: map[string]*job{}, writeErrors: map[backlog.Key]string{}, waitingForKey: map[string][]backlog.Key{},
+		freed: make(chan struct{}, 1), begun: make(chan struct{}, 1), halting: make(chan struct{}),
+	}
+}
+
+func (s *slots) notify() { signal(s.freed) }
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// idle reports whether no task holds a slot.
+func (s *slots) idle() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.used == 0 }
+
+func (s *slots) drain(on bool) { s.mu.Lock(); defer s.mu.Unlock(); s.drainingOn = on }
+
+func (s *slots) draining() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.drainingOn || s.stopped }
+
+// spareFinishing returns how many more tasks may be ended at the same time.
+func (s *slots) spareFinishing() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maxFinishing - s.finishing
+}
+
+// available reports whether another task may be taken.
+func (s *slots) available() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.stopped && s.used < s.limit && s.finishing < maxFinishing
+}
+
+// kindUsed returns the number of slots that tasks of a kind hold.
+func (s *slots) kindUsed(kind string) int { s.mu.Lock(); defer s.mu.Unlock(); return s.kinds[kind] }
+
+// atOriginLimit reports whether an origin, named by the bytes of its id, holds all slots but
+// one: the last is for whoever else waits.
+func (s *slots) atOriginLimit(origin string) bool {
+	p, err := proto.PeerIDFrom([]byte(origin))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return err == nil && s.limit > 1 && s.origins[p] >= s.limit-1
+}
+
+// take makes the caller the only one who works on the task, or returns nil.
+func (s *slots) take(k backlog.Key) *job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.jobs[k] != nil {
+		return nil
+	}
+	j := &job{key: k, kill: make(chan struct{})}
+	s.jobs[k] = j
+	s.finishing++
+	return j
+}
+
+// find returns the claim on a task, nil if nobody works on it.
+func (s *slots) find(k backlog.Key) *job { s.mu.Lock(); defer s.mu.Unlock(); return s.jobs[k] }
+
+// busy tells whether the key of c is taken, and whether a suspect runs.
+func (s *slots) busy(j *job) (key, suspect bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return j.idem != "" && s.keys[j.idem] != nil, s.quarantined != nil
+}
+
+// await lets the task of c wait for the end of the claim that holds its key, or
+// of the suspect. It reports false when that has ended since it was looked for:
+// nobody would wake the task. The caller releases c.
+func (s *slots) await(j *job) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case j.idem != "" && s.keys[j.idem] != nil:
+		s.waitingForKey[j.idem] = append(s.waitingForKey[j.idem], j.key)
+	case s.quarantined != nil && needsQuarantine(j.rec):
+		s.waitingForQuarantine = append(s.waitingForQuarantine, j.key)
+	default:
+		return false
+	}
+	return true
+}
+
+// acquire gives c a slot, its key and, if it is suspicious, the place of the
+// suspect. Only the dispatcher seats, so that what busy said still holds.
+func (s *slots) acquire(j *job, suspect bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j.idem != "" {
+		s.keys[j.idem] = j
+	}
+	if suspect {
+		s.quarantined = j
+	}
+	j.slot = true
+	s.finishing--
+	s.used++
+	s.kinds[j.kind]++
+	s.origins[j.origin]++
+}
+
+// attach gives c the cancel function of its run, and calls it at once when c was
+// told to end before that.
+func (s *slots) attach(j *job, cancel context.CancelCauseFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j.cancel = cancel
+	if j.why != notStopped {
+		cancel(j.why.cause())
+	}
+}
+
+// begin notes that the handler of c is about to be called. It reports false when
+// c was told to end before that.
+func (s *slots) begin(j *job, now time.Time, boot time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j.why != notStopped {
+		return false
+	}
+	j.began, j.notifyAt = now, boot+notifyAfter
+	if t := j.h.Timeout; t > 0 {
+		j.limit = boot + t
+	}
+	signal(s.begun)
+	return true
+}
+
+// stop tells c to end; hard: at once. The first reason counts.
+func (s *slots) stop(j *job, why stop, hard bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j.why == notStopped {
+		j.why = why
+		if j.cancel != nil {
+			j.cancel(why.cause())
+		}
+	}
+	if hard && !j.killed {
+		j.killed = true
+		close(j.kill)
+	}
+}
+
+// release frees the slot of c, whose handler has returned, and says why it was told
+// to end.
+func (s *slots) release(j *job) stop {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.freeSlot(j)
+	s.finishing++
+	return j.why
+}
+
+func (s *slots) freeSlot(j *job) {
+	if !j.slot {
+		return
+	}
+	j.slot = false
+	s.used--
+	if s.kinds[j.kind]--; s.kinds[j.kind] == 0 {
+		delete(s.kinds, j.kind)
+	}
+	if s.origins[j.origin]--; s.origins[j.origin] == 0 {
+		delete(s.origins, j.origin)
+	}
+	s.notify()
+}
+
+// drop ends the claim and returns the tasks that waited for it.
+func (s *slots) drop(j *job) (waiters []backlog.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j.slot {
+		s.freeSlot(j)
+	} else {
+		s.finishing--
+	}
+	delete(s.jobs, j.key)
+	delete(s.writeErrors, j.key)
+	if j.idem != "" && s.keys[j.idem] == j {
+		delete(s.keys, j.idem)
+		waiters = s.waitingForKey[j.idem]
+		delete(s.waitingForKey, j.idem)
+	}
+	if s.quarantined == j {
+		s.quarantined = nil
+		waiters = append(waiters, s.waitingForQuarantine...)
+		s.waitingForQuarantine = nil
+	}
+	s.notify()
+	return waiters
+}
+
+// setWriteError notes why the end of c could not be written.
+func (s *slots) setWriteError(j *job, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writeErrors[j.key] = err.Error()
+}
+
+// setStalled says that the end of c cannot be written now, and with false that it is
+// tried again: what stalls does not keep others from ending.
+func (s *slots) setStalled(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if on {
+		s.finishing--
+		s.notify()
+	} else {
+		s.finishing++
+	}
+}
+
+// running returns the claims whose handlers run, in the order of their starts.
+func (s *slots) running() []*job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*job
+	for _, j := range s.jobs {
+		if j.slot {
+			out = append(out, j)
+		}
+	}
+	slices.SortFunc(out, func(a, b *job) int { return a.began.Compare(b.began) })
+	return out
+}
+
+func (s *slots) halted() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.stopped }
+
+// sleep waits for d, or the end of ctx, or until the node stops.
+func (s *slots) sleep(ctx context.Context, wait time.Duration) {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-s.halting:
+	case <-t.C:
+	}
+}
+
+// halt stops taking tasks.
+func (s *slots) halt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.stopped = true
+		close(s.halting)
+	}
+}
