@@ -75,8 +75,8 @@ func (r *Runner) Control(from proto.PeerID, m *proto.Message) {
 	}
 }
 
-// Topic takes a message of the topic that is valid. It does not block.
-func (r *Runner) Topic(author proto.PeerID, data []byte) {
+// TopicMessage takes a message of the topic that is valid. It does not block.
+func (r *Runner) TopicMessage(author proto.PeerID, data []byte) {
 	if author == r.keys.Peer() {
 		return
 	}

@@ -183,7 +183,7 @@ func (h *testNode) Publish(_ context.Context, data []byte) error {
 		}
 		time.AfterFunc(15*time.Millisecond, func() {
 			if _, ok := o.runner.Valid(h.keys.Peer(), data); ok {
-				o.runner.Topic(h.keys.Peer(), data)
+				o.runner.TopicMessage(h.keys.Peer(), data)
 			}
 		})
 	}

@@ -20,7 +20,7 @@ func (w *world) forger(name string, roles ...string) *transporttest.Forger {
 	f := transporttest.NewForgerOn(w.t, rootIn(w.t, w.nodes[0].dir), name, w.Network, 200+len(name), roles...)
 	for _, s := range w.nodes {
 		if n := s.get(); n != nil {
-			f.Meet(n.keys.Peer(), n.net.Addrs())
+			f.Connect(n.keys.Peer(), n.net.Addrs())
 		}
 	}
 	return f
@@ -32,7 +32,7 @@ func (l *live) forger(name string, roles ...string) *transporttest.Forger {
 	l.t.Helper()
 	f := transporttest.NewForger(l.t, rootIn(l.t, l.cfg.Dir), name, roles...)
 	<-l.net.Opened()
-	f.Meet(l.keys.Peer(), l.net.Addrs())
+	f.Connect(l.keys.Peer(), l.net.Addrs())
 	return f
 }
 
@@ -60,12 +60,12 @@ func TestAForgerIsAMember(t *testing.T) {
 			t.Fatalf("the node takes it for %+v, %v", m, ok)
 		}
 		bad := testutil.ToFloat64(n.queues.log.bad.WithLabelValues("renew"))
-		f.Say(n.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeRenew, []byte("no renewal"), nil))
+		f.Send(n.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeRenew, []byte("no renewal"), nil))
 		if got := testutil.ToFloat64(n.queues.log.bad.WithLabelValues("renew")); got != bad+1 {
 			t.Errorf("%v bad messages were counted, want %v", got, bad+1)
 		}
 		told := false
-		for _, h := range f.Heard() {
+		for _, h := range f.Received() {
 			told = told || h.From == n.keys.Peer() && h.Message.GetType() == proto.TypeQueues
 		}
 		if !told {

@@ -30,7 +30,7 @@ func TestNoMessageEndsANode(t *testing.T) {
 		to := home.keys.Peer()
 		time.Sleep(10 * time.Second)
 		for _, frame := range hostileFrames(t, f, to) {
-			f.Say(to, proto.StreamTask, frame)
+			f.Send(to, proto.StreamTask, frame)
 			time.Sleep(time.Minute) // what is held against it is forgiven
 		}
 		if s, known := home.queues.driver.QueueStates()["fat"]; known {
@@ -38,10 +38,10 @@ func TestNoMessageEndsANode(t *testing.T) {
 		}
 		for _, stream := range []string{proto.StreamChunk, proto.StreamSync} {
 			for _, typ := range []proto.MessageType{proto.TypeOffer, proto.TypeSync} {
-				f.Say(to, stream, transporttest.FrameOf(typ, transporttest.Padding(large[0]), nil))
+				f.Send(to, stream, transporttest.FrameOf(typ, transporttest.Padding(large[0]), nil))
 				time.Sleep(time.Minute)
 				if !f.Connected(to) {
-					f.Meet(to, home.net.Addrs())
+					f.Connect(to, home.net.Addrs())
 				}
 			}
 		}
@@ -202,7 +202,7 @@ func (l *live) fuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payl
 		if err != nil {
 			t.Errorf("%s: the stream ends: %v", typ, err)
 		}
-		if body := onTaskStreams[typ]; body != nil && a.Offence == nil {
+		if body := onTaskStreams[typ]; body != nil && a.Offense == nil {
 			if err := proto.DecodeKnown(payload, body.ProtoReflect().New().Interface()); err != nil {
 				t.Errorf("%s: no offence: %v", typ, err)
 			}
@@ -219,7 +219,7 @@ func (l *live) fuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payl
 	r.Control(from, &proto.Message{Type: proto.TypeProbed, Payload: payload})
 	_, _ = r.Sync(ctx, from, &proto.Message{Type: proto.TypeSync, Payload: payload}) // refused, as it may be
 	if _, ok := r.Valid(from, payload); ok {
-		r.Heard(from, payload)
+		r.Receive(from, payload)
 	}
 	var o proto.Offer
 	if proto.DecodeKnown(payload, &o) == nil {

@@ -78,7 +78,7 @@ func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.Say(a.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeResult, payload, sig))
+			f.Send(a.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeResult, payload, sig))
 			got := a.ended(t, id, tt.state)
 			if tt.state == "SUCCESS" {
 				return

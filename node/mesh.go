@@ -80,8 +80,8 @@ func (r rumors) Valid(author proto.PeerID, data []byte) (number uint64, ok bool)
 	return r.node.gossip.Valid(author, data)
 }
 
-// Heard processes a valid message.
-func (r rumors) Heard(author proto.PeerID, data []byte) { r.node.gossip.Topic(author, data) }
+// Receive processes a valid message of the topic.
+func (r rumors) Receive(author proto.PeerID, data []byte) { r.node.gossip.TopicMessage(author, data) }
 
 // Control processes probes and their answers.
 func (r rumors) Control(from proto.PeerID, m *proto.Message) { r.node.gossip.Control(from, m) }
@@ -194,7 +194,7 @@ func (n *Node) heed(p proto.PeerID) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), heedTimeout)
 	defer cancel()
-	err := n.book.Told(ctx, p, m.Record.GetAddrs(), relays)
+	err := n.book.UpdateAddrs(ctx, p, m.Record.GetAddrs(), relays)
 	if err != nil && !errors.Is(err, transport.ErrUnknownPeer) && !errors.Is(err, store.ErrClosed) {
 		n.log.Warn("could not store the addresses of a member", "peer", p, "err", err)
 	}

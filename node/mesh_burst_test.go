@@ -16,14 +16,14 @@ import (
 // A slowEar is who listens to the gossip topic, and stands still for a while when a burst
 // begins: what came meanwhile is heard all at once.
 type slowEar struct {
-	transport.Rumors
+	transport.TopicHandler
 	stand time.Duration
 
 	mu    sync.Mutex
 	heard int // revocations that the topic brought
 }
 
-func (e *slowEar) Heard(author proto.PeerID, data []byte) {
+func (e *slowEar) Receive(author proto.PeerID, data []byte) {
 	var m proto.Rumors
 	if proto.Decode(data, &m) == nil && len(m.GetRumors()) > 0 && m.GetRumors()[0].GetRevocation() != nil {
 		e.mu.Lock()
@@ -34,7 +34,7 @@ func (e *slowEar) Heard(author proto.PeerID, data []byte) {
 			time.Sleep(e.stand)
 		}
 	}
-	e.Rumors.Heard(author, data)
+	e.TopicHandler.Receive(author, data)
 }
 
 // lost returns how many of n revocations the topic did not bring into the room: not to
@@ -73,8 +73,8 @@ func TestABurstIsMendedByComparison(t *testing.T) {
 			configure := cfg.Simulated.Transport
 			cfg.Simulated.Transport = func(c *transport.Config) {
 				configure(c)
-				ear := &slowEar{Rumors: c.Rumors, stand: 3 * time.Second}
-				c.Rumors = ear
+				ear := &slowEar{TopicHandler: c.Topic, stand: 3 * time.Second}
+				c.Topic = ear
 				mu.Lock()
 				defer mu.Unlock()
 				ears[s.name] = ear

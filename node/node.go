@@ -155,7 +155,7 @@ func (n *Node) openRooms() (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Ready, cfg.HeardClock, cfg.Lookup = n.ready, n.guard.Hear, n.lookups.receive
+	cfg.Ready, cfg.PeerClock, cfg.Lookup = n.ready, n.guard.Hear, n.lookups.receive
 	if err = n.openCompare(); err != nil {
 		return err
 	}

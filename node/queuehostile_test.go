@@ -77,7 +77,7 @@ func TestAMemberTakesNoQueue(t *testing.T) {
 				q.Deeds = append(q.Deeds, s)
 			}
 			for _, s := range c.nodes {
-				f.Say(s.node.keys.Peer(), proto.StreamTask, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{q}}))
+				f.Send(s.node.keys.Peer(), proto.StreamTask, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{q}}))
 			}
 		}
 		time.Sleep(5 * time.Second)
@@ -94,7 +94,7 @@ func TestAMemberTakesNoQueue(t *testing.T) {
 		}
 		id, env := forgedTask(t, f, home, "build", "lane")
 		lease := &proto.Lease{Task: id[:], Queue: "build", State: proto.Pending, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
-		f.Say(home.keys.Peer(), proto.StreamTask, f.Frame(proto.TypeHandoff, &proto.Handoff{
+		f.Send(home.keys.Peer(), proto.StreamTask, f.Frame(proto.TypeHandoff, &proto.Handoff{
 			Lease: lease, Task: &proto.Stored{Envelope: env}, Blocks: []*proto.LaneBlock{{Queue: "build", Key: "lane-a"}, {Queue: "build", Key: "lane-b"}},
 		}))
 		time.Sleep(5 * time.Second)

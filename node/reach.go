@@ -25,15 +25,15 @@ func (n *Node) netConfig() (transport.Config, error) {
 	}
 	net := n.cfg.Net
 	c := transport.Config{
-		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, Metrics: transport.Metrics{Registerer: n.registry, OwnMetrics: net.OwnMetrics},
+		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: net.OwnMetrics},
 		Directory: directory{n.book, seeds}, Joiner: n, Bodies: bodies{n},
 		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
-		Weights: route.Weights(net.Score),
-		Observe: n.observed,
-		Finding: transport.Finding{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.sighted},
+		Weights:         route.Weights(net.Score),
+		Observe:         n.observed,
+		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.sighted},
 	}
 	r := rumors{n}
-	c.Gossip = transport.Gossip{Control: r.Control, Sync: r.Sync, Rumors: r, Nonces: nonces{n.ground.store}, Hops: n.hops}
+	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.ground.store}, Hops: n.hops}
 	if n.cfg.Simulated.Transport != nil {
 		n.cfg.Simulated.Transport(&c)
 	}

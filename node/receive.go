@@ -226,7 +226,7 @@ func (in *arrived) refuse(at int, code proto.Code, detail string, state proto.Ta
 
 // answer signs one receipt for each task that was accepted.
 func (n *Node) answer(from proto.PeerID, in *arrived) transport.Answer {
-	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli(), Offence: in.offence}
+	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli(), Offense: in.offence}
 	var statements [][]byte
 	for i, t := range in.tasks {
 		if in.refusals[in.taskAt[i]] == nil {

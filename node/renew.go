@@ -76,7 +76,7 @@ func (n *Node) rotate() error {
 			return err
 		}
 		n.log.Info("a new sealing key was made", "number", n.keys.SealingKey().Seq)
-		n.net.Tell()
+		n.net.BroadcastHello()
 	}
 	removed, err := n.keys.Expire(now)
 	if removed > 0 {
@@ -142,7 +142,7 @@ func (n *Node) renewed(old identity.Member, cert *proto.Signed) error {
 		return err
 	}
 	n.log.Info("this node's certificate was renewed", "until", self.NotAfter)
-	n.net.Tell()
+	n.net.BroadcastHello()
 	return nil
 }
 

@@ -21,166 +21,166 @@ import (
 // for a new one, which begins with small packets.
 
 const (
-	fullPing   = 3000 // bytes; it fills two packets, whatever the path carries
-	fullPings  = 3
-	holeEvery  = 500 * time.Millisecond // between two looks, and two full PINGs
-	leastLate  = time.Second            // an acknowledgement is late then at the earliest
-	leastHole  = 1500 * time.Millisecond
-	leastAgain = 5 * time.Second // before it is looked for again where there was none
+	fullPing       = 3000 // bytes; it fills two packets, whatever the path carries
+	fullPings      = 3
+	holeCheckEvery = 500 * time.Millisecond // between two looks, and two full PINGs
+	minLate        = time.Second            // an acknowledgement is late then at the earliest
+	minHoleWait    = 1500 * time.Millisecond
+	minHoleRetry   = 5 * time.Second // before it is looked for again where there was none
 )
 
 // errBlackHole ends a connection on which nothing of full size passes.
 var errBlackHole = errors.New("transport: the path swallows packets of full size")
 
-// owed is since when a connection is owed acknowledgements, of frames and of bodies.
-type owed struct {
-	begins chan struct{} // told when something is owed after nothing was looked for
+// pendingAcks is since when a connection is owed acknowledgements, of frames and of bodies.
+type pendingAcks struct {
+	wake chan struct{} // told when something is owed after nothing was looked for
 
-	mu     sync.Mutex
-	looked bool          // that the heartbeat knows of it
-	links  time.Duration // monotonic time of the last acknowledgement, or since there is anything to acknowledge; 0: nothing
-	bodies time.Duration // likewise
-	sent   int           // bodies that are being sent
+	mu        sync.Mutex
+	watched   bool          // that the heartbeat knows of it
+	linkSince time.Duration // monotonic time of the last acknowledgement, or since there is anything to acknowledge; 0: nothing
+	bodySince time.Duration // likewise
+	bodyCount int           // bodies that are being sent
 }
 
-// link notes that frames wait for an acknowledgement, or none do.
-func (o *owed) link(now time.Duration, waits bool) {
+// setLink notes that frames wait for an acknowledgement, or none do.
+func (o *pendingAcks) setLink(now time.Duration, waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.links = 0; waits {
-		o.links = max(now, 1)
-		o.tell()
+	if o.linkSince = 0; waits {
+		o.linkSince = max(now, 1)
+		o.wakeHeartbeat()
 	}
 }
 
-// body notes that a body begins (1), goes on (0) or ends (-1).
-func (o *owed) body(now time.Duration, more int) {
+// addBody notes that a body begins (1), goes on (0) or ends (-1).
+func (o *pendingAcks) addBody(now time.Duration, more int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sent += more
-	if o.bodies = 0; o.sent > 0 {
-		o.bodies = max(now, 1)
-		o.tell()
+	o.bodyCount += more
+	if o.bodySince = 0; o.bodyCount > 0 {
+		o.bodySince = max(now, 1)
+		o.wakeHeartbeat()
 	}
 }
 
-// tell wakes the heartbeat. The caller holds mu.
-func (o *owed) tell() {
-	if !o.looked {
-		o.looked = true
-		notify(o.begins)
+// wakeHeartbeat wakes the heartbeat. The caller holds mu.
+func (o *pendingAcks) wakeHeartbeat() {
+	if !o.watched {
+		o.watched = true
+		notify(o.wake)
 	}
 }
 
 // since returns how long what is owed is owed; ok is false if nothing is: then the next
 // thing that is owed is told.
-func (o *owed) since(now time.Duration) (d time.Duration, ok bool) {
+func (o *pendingAcks) since(now time.Duration) (d time.Duration, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.links > 0 {
-		d, ok = now-o.links, true
+	if o.linkSince > 0 {
+		d, ok = now-o.linkSince, true
 	}
-	if o.bodies > 0 {
-		d, ok = max(d, now-o.bodies), true
+	if o.bodySince > 0 {
+		d, ok = max(d, now-o.bodySince), true
 	}
-	o.looked = ok
+	o.watched = ok
 	return d, ok
 }
 
 // A blackHole finds out whether full packets pass.
 type blackHole struct {
-	mu    sync.Mutex
-	fulls int           // full PINGs without an answer
-	since time.Duration // since when the last one is waited for
-	again time.Duration // not to be looked for before
+	mu         sync.Mutex
+	unanswered int           // full PINGs without an answer
+	since      time.Duration // since when the last one is waited for
+	notBefore  time.Duration // not to be looked for before
 
-	moved int // since then: steps since whose last one QUIC heard that packets were received
+	progress int // since then: steps since whose last one QUIC heard that packets were received
 }
 
 // step decides at now what is done: send a full PING, or give the connection up. rtt is
 // the longest round trip of late; moved says that packets were received since the last step.
-func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, moved bool) beat {
+func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, moved bool) heartbeatAction {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if moved {
-		b.moved++
+		b.progress++
 	}
 	switch {
-	case late < max(leastLate, 4*rtt):
-		b.fulls = 0
-		return rest
-	case now < b.again:
-		return rest
-	case b.fulls < fullPings:
-		b.fulls++
+	case late < max(minLate, 4*rtt):
+		b.unanswered = 0
+		return noAction
+	case now < b.notBefore:
+		return noAction
+	case b.unanswered < fullPings:
+		b.unanswered++
 		b.begin(now)
-		return probe
+		return sendPing
 	}
-	waits := max(leastHole, 6*rtt)
+	waits := max(minHoleWait, 6*rtt)
 	switch {
 	case now-b.since < waits:
-		return rest
-	case b.moved > int(waits/heartbeat): // a slow path: more than heartbeats passes
+		return noAction
+	case b.progress > int(waits/heartbeat): // a slow path: more than heartbeats passes
 		b.begin(now)
-		return rest
+		return noAction
 	}
-	return lost
+	return giveUp
 }
 
-func (b *blackHole) begin(now time.Duration) { b.since, b.moved = now, 0 }
+func (b *blackHole) begin(now time.Duration) { b.since, b.progress = now, 0 }
 
 // passed notes the answer to a full PING, which took so long: for a while nothing is
 // looked for, so that a slow path does not carry this alone.
 func (b *blackHole) passed(now, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.fulls, b.again = 0, now+max(leastAgain, 10*took)
+	b.unanswered, b.notBefore = 0, now+max(minHoleRetry, 10*took)
 }
 
-// A glance is what QUIC knows of a connection. Of TCP and of circuits nothing is known.
-type glance struct {
-	known bool
-	rtt   time.Duration // the last round trip, or the mean one if that is longer: it grows with the queues on the path
-	moved bool          // the other side has received packets since the last glance
+// A quicStats is what QUIC knows of a connection. Of TCP and of circuits nothing is known.
+type quicStats struct {
+	known    bool
+	rtt      time.Duration // the last round trip, or the mean one if that is longer: it grows with the queues on the path
+	progress bool          // the other side has received packets since the last glance
 }
 
-// echoes are QUIC's figures of round trips: one of them changes with each packet of which
+// rttSample are QUIC's figures of round trips: one of them changes with each packet of which
 // it hears that it was received.
-type echoes [3]time.Duration
+type rttSample [3]time.Duration
 
-// glance looks at c; last is what it keeps for the next time.
-func (c *conn) glance(last *echoes) (g glance) {
+// quicStats looks at c; last is what it keeps for the next time.
+func (c *conn) quicStats(last *rttSample) (g quicStats) {
 	var q *quic.Conn
 	if !c.direct() || !c.raw.As(&q) {
 		return g
 	}
 	s := q.ConnectionStats()
-	now := echoes{s.LatestRTT, s.SmoothedRTT, s.MeanDeviation}
-	g = glance{known: true, rtt: max(s.SmoothedRTT, s.LatestRTT), moved: now != *last}
+	now := rttSample{s.LatestRTT, s.SmoothedRTT, s.MeanDeviation}
+	g = quicStats{known: true, rtt: max(s.SmoothedRTT, s.LatestRTT), progress: now != *last}
 	*last = now
 	return g
 }
 
-// lookForHole takes a step on c.
-func (t *Transport) lookForHole(ctx context.Context, c *conn, g glance, now time.Duration) error {
-	late, owes := c.owed.since(now)
+// checkBlackHole takes a step on c.
+func (t *Transport) checkBlackHole(ctx context.Context, c *conn, g quicStats, now time.Duration) error {
+	late, owes := c.pendingAcks.since(now)
 	if !owes || !g.known {
 		return nil
 	}
-	switch c.hole.step(now, late, max(time.Duration(c.rtt.Load()), g.rtt), t.cfg.Timing.Busy, g.moved) {
-	case lost:
-		t.quit(c)
+	switch c.hole.step(now, late, max(time.Duration(c.rtt.Load()), g.rtt), t.cfg.Timing.Busy, g.progress) {
+	case giveUp:
+		t.closeDirect(c)
 		return errBlackHole
-	case probe:
-		t.crew.hand(func(context.Context) { t.pingFull(ctx, c) })
+	case sendPing:
+		t.group.start(func(context.Context) { t.sendFullPing(ctx, c) })
 	}
 	return nil
 }
 
-// quit closes the direct connections to the peer of c: they go the same way.
-func (t *Transport) quit(c *conn) {
+// closeDirect closes the direct connections to the peer of c: they go the same way.
+func (t *Transport) closeDirect(c *conn) {
 	t.mu.Lock()
-	all := slices.Clone(t.neighbour(c.peer).conns)
+	all := slices.Clone(t.peer(c.peer).conns)
 	t.mu.Unlock()
 	for _, o := range all {
 		if o != c && o.direct() {
@@ -189,9 +189,9 @@ func (t *Transport) quit(c *conn) {
 	}
 }
 
-// pingFull sends a full PING and waits for its answer, on a stream of its own: what
+// sendFullPing sends a full PING and waits for its answer, on a stream of its own: what
 // vanishes holds up all behind it on its stream.
-func (t *Transport) pingFull(ctx context.Context, c *conn) {
+func (t *Transport) sendFullPing(ctx context.Context, c *conn) {
 	began := c.clock.Mono()
 	s, err := openStream(ctx, c, streamEcho, proto.MaxControl, t.cfg.Timing)
 	if err != nil {
@@ -199,7 +199,7 @@ func (t *Transport) pingFull(ctx context.Context, c *conn) {
 	}
 	defer s.Reset()
 	defer s.unblock(ctx)()
-	s.lead = t.cfg.Timing.Ack
+	s.idleTimeout = t.cfg.Timing.Ack
 	if err = s.send(&proto.Message{Type: proto.TypePing, Payload: make([]byte, fullPing)}); err == nil {
 		_, err = s.expect(proto.TypePong)
 	}
@@ -211,7 +211,7 @@ func (t *Transport) pingFull(ctx context.Context, c *conn) {
 
 // serveEcho answers a full PING.
 func (t *Transport) serveEcho(_ context.Context, s *stream) error {
-	s.lead = t.cfg.Timing.Hello
+	s.idleTimeout = t.cfg.Timing.Hello
 	m := new(proto.Message)
 	if err := s.next(m); err != nil {
 		return err

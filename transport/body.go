@@ -43,7 +43,7 @@ type outgoing struct {
 	mu    sync.Mutex
 	acked int64 // durable over there
 	err   error
-	news  chan struct{}
+	wake  chan struct{}
 }
 
 // SendBody streams the sealed body of an offer to p and returns nil once all of
@@ -68,7 +68,7 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 		return ErrNotConnected
 	}
 	t.mu.Lock()
-	slots := t.neighbour(p).bodies
+	slots := t.peer(p).bodies
 	t.mu.Unlock()
 	select {
 	case slots <- struct{}{}:
@@ -83,12 +83,12 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 		return err
 	}
 	defer s.unblock(ctx)()
-	s.lead = t.cfg.Timing.Ack
+	s.idleTimeout = t.cfg.Timing.Ack
 	offset, err := s.offer(offer, size)
 	if err == nil && offset < size {
 		f := t.reach.flows.begin(h, p, true, size, offset)
 		defer f.end()
-		o := &outgoing{stream: s, body: body, size: size, piece: piece, flow: f, acked: offset, news: make(chan struct{}, 1)}
+		o := &outgoing{stream: s, body: body, size: size, piece: piece, flow: f, acked: offset, wake: make(chan struct{}, 1)}
 		err = o.run(ctx)
 	}
 	if err != nil {
@@ -142,7 +142,7 @@ func (o *outgoing) run(ctx context.Context) error {
 	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		o.listen()
+		o.readAcks()
 		cancel()
 	})
 	err := o.write(ctx)
@@ -195,19 +195,19 @@ func (o *outgoing) waitFor(ctx context.Context, least int64) int64 {
 			return acked
 		}
 		select {
-		case <-o.news:
+		case <-o.wake:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// listen takes acknowledgements until the last one or an error.
-func (o *outgoing) listen() {
-	o.stream.lead = o.stream.timing.Frame
+// readAcks takes acknowledgements until the last one or an error.
+func (o *outgoing) readAcks() {
+	o.stream.idleTimeout = o.stream.timing.Frame
 	c := o.stream.conn
 	mark := c.clock.Mono()
-	c.owed.body(mark, 1)
-	defer func() { c.owed.body(c.clock.Mono(), -1) }()
+	c.pendingAcks.addBody(mark, 1)
+	defer func() { c.pendingAcks.addBody(c.clock.Mono(), -1) }()
 	for {
 		offset, err := o.next()
 		now := c.clock.Mono()
@@ -218,14 +218,14 @@ func (o *outgoing) listen() {
 		case offset < o.acked || offset > o.size:
 			o.err = fmt.Errorf("%w: byte %d acknowledged after %d", ErrProtocol, offset, o.acked)
 		default:
-			c.gauge.carried(int(offset-o.acked), now-mark)
+			c.meter.addBytes(int(offset-o.acked), now-mark)
 			o.acked, mark = offset, now
-			o.flow.to(offset)
-			c.owed.body(now, 0)
+			o.flow.advance(offset)
+			c.pendingAcks.addBody(now, 0)
 		}
 		over := o.err != nil || o.acked == o.size
 		o.mu.Unlock()
-		notify(o.news)
+		notify(o.wake)
 		if over {
 			return
 		}

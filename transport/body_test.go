@@ -17,9 +17,9 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// A shelf keeps streamed bodies in files, as a node does, with the durable
+// A bodyStore keeps streamed bodies in files, as a node does, with the durable
 // offset on record. It fails when it is told to.
-type shelf struct {
+type bodyStore struct {
 	dir *blob.Dir
 
 	mu       sync.Mutex
@@ -34,14 +34,14 @@ type shelf struct {
 	ended    chan bool // told of each end
 }
 
-func newShelf(t testing.TB) *shelf {
+func newBodyStore(t testing.TB) *bodyStore {
 	t.Helper()
 	d, err := blob.Open(t.TempDir(), blob.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	return &shelf{dir: d, durable: make(map[string]int64)}
+	return &bodyStore{dir: d, durable: make(map[string]int64)}
 }
 
 func nameOf(o *proto.Offer) string {
@@ -49,7 +49,7 @@ func nameOf(o *proto.Offer) string {
 	return fmt.Sprintf("%x", sum[:8])
 }
 
-func (s *shelf) Offer(_ context.Context, _ proto.PeerID, o *proto.Offer) (BodySink, *proto.OfferReply) {
+func (s *bodyStore) Offer(_ context.Context, _ proto.PeerID, o *proto.Offer) (BodySink, *proto.OfferReply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.offers++
@@ -70,18 +70,18 @@ func (s *shelf) Offer(_ context.Context, _ proto.PeerID, o *proto.Offer) (BodySi
 	}
 	s.open++
 	s.most = max(s.most, s.open)
-	return &shelfSink{s, w, name}, &proto.OfferReply{Offset: uint64(s.durable[name])}
+	return &bodyStoreSink{s, w, name}, &proto.OfferReply{Offset: uint64(s.durable[name])}
 }
 
-type shelfSink struct {
-	*shelf
+type bodyStoreSink struct {
+	*bodyStore
 	w    *blob.Writer
 	name string
 }
 
 var errBroken = errors.New("the sink broke")
 
-func (s *shelfSink) Write(p []byte) (int, error) {
+func (s *bodyStoreSink) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hold != nil {
@@ -98,7 +98,7 @@ func (s *shelfSink) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (s *shelfSink) Sync() (int64, error) {
+func (s *bodyStoreSink) Sync() (int64, error) {
 	if err := s.w.Sync(); err != nil {
 		return 0, err
 	}
@@ -108,7 +108,7 @@ func (s *shelfSink) Sync() (int64, error) {
 	return s.w.Offset(), nil
 }
 
-func (s *shelfSink) End(whole bool) error {
+func (s *bodyStoreSink) End(whole bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open--
@@ -135,18 +135,18 @@ func randomBody(n int) []byte {
 	return b
 }
 
-func withBodies(s *shelf) func(*testNode, *Config) {
+func withBodies(s *bodyStore) func(*testNode, *Config) {
 	return func(_ *testNode, cfg *Config) { cfg.Bodies = s }
 }
 
 // kept returns how many bytes of a body are durable.
-func (s *shelf) kept(o *proto.Offer) int64 {
+func (s *bodyStore) kept(o *proto.Offer) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.durable[nameOf(o)]
 }
 
-func (s *shelf) check(t *testing.T, o *proto.Offer, want []byte) {
+func (s *bodyStore) check(t *testing.T, o *proto.Offer, want []byte) {
 	t.Helper()
 	b, err := s.dir.Open(nameOf(o))
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *shelf) check(t *testing.T, o *proto.Offer, want []byte) {
 func TestBodyCrosses(t *testing.T) {
 	for _, size := range []int{1, 1000, proto.MaxChunk, proto.MaxChunk + 1, 9<<20 + 17} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			s := newShelf(t)
+			s := newBodyStore(t)
 			a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 			link(t, a, b)
 			body, o := randomBody(size), offerOf(1, int64(size))
@@ -181,7 +181,7 @@ func TestBodyCrosses(t *testing.T) {
 // TestBodyResumesAtEveryChunk breaks a transfer behind each chunk and goes on,
 // on the same connection (S12).
 func TestBodyResumesAtEveryChunk(t *testing.T) {
-	s := newShelf(t)
+	s := newBodyStore(t)
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 	link(t, a, b)
 	const chunks = 9
@@ -203,16 +203,16 @@ func TestBodyResumesAtEveryChunk(t *testing.T) {
 	s.check(t, o, body)
 }
 
-// TestBodyOutlivesRestarts stops one side, then the other, in the middle (S12).
-func TestBodyOutlivesRestarts(t *testing.T) {
-	s := newShelf(t)
+// TestBodyResumesAfterRestart stops one side, then the other, in the middle (S12).
+func TestBodyResumesAfterRestart(t *testing.T) {
+	s := newBodyStore(t)
 	size := int64(24 << 20)
 	body, o := randomBody(int(size)), offerOf(1, size)
 	for round := range 3 {
 		a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 		link(t, a, b)
 		stop := []*testNode{a, b}[round%2]
-		source := &watched{ReaderAt: bytes.NewReader(body), at: int64(round+1) * size / 4, reached: func() {
+		source := &trackingReader{ReaderAt: bytes.NewReader(body), at: int64(round+1) * size / 4, reached: func() {
 			eventually(t, "a part is durable", func() bool { return s.kept(o) > 0 })
 			stop.stop() // before the next byte is read
 		}}
@@ -235,8 +235,8 @@ func TestBodyOutlivesRestarts(t *testing.T) {
 	s.check(t, o, body)
 }
 
-// watched tells when a byte of the body is read.
-type watched struct {
+// trackingReader tells when a byte of the body is read.
+type trackingReader struct {
 	io.ReaderAt
 	at      int64
 	reached func()
@@ -245,7 +245,7 @@ type watched struct {
 	first   int64
 }
 
-func (w *watched) ReadAt(p []byte, off int64) (int, error) {
+func (w *trackingReader) ReadAt(p []byte, off int64) (int, error) {
 	if !w.begun {
 		w.begun, w.first = true, off
 	}
@@ -256,7 +256,7 @@ func (w *watched) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func TestBodyRefusals(t *testing.T) {
-	s := newShelf(t)
+	s := newBodyStore(t)
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 	link(t, a, b)
 	send := func(o *proto.Offer, size int64) error {
@@ -289,7 +289,7 @@ func TestBodyRefusals(t *testing.T) {
 
 // TestTwoBodiesAtOnce holds the bound on what travels to a peer.
 func TestTwoBodiesAtOnce(t *testing.T) {
-	s := newShelf(t)
+	s := newBodyStore(t)
 	s.hold = make(chan struct{})
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 	link(t, a, b)
@@ -339,10 +339,10 @@ func TestBadChunks(t *testing.T) {
 	}
 }
 
-// TestABodyThatStallsEnds holds that a sender which goes silent in the middle
+// TestStalledBodyIsAborted holds that a sender which goes silent in the middle
 // does not keep a slot and a file open for ever (S54).
-func TestABodyThatStallsEnds(t *testing.T) {
-	s := newShelf(t)
+func TestStalledBodyIsAborted(t *testing.T) {
+	s := newBodyStore(t)
 	s.ended = make(chan bool, 1)
 	a := start(t, 1, nil)
 	b := start(t, 2, func(_ *testNode, cfg *Config) {
@@ -351,7 +351,7 @@ func TestABodyThatStallsEnds(t *testing.T) {
 	})
 	link(t, a, b)
 	unblock, done := make(chan struct{}), make(chan error, 1)
-	source := &watched{ReaderAt: bytes.NewReader(make([]byte, 1<<20)), at: proto.MaxChunk, reached: func() { <-unblock }}
+	source := &trackingReader{ReaderAt: bytes.NewReader(make([]byte, 1<<20)), at: proto.MaxChunk, reached: func() { <-unblock }}
 	go func() { done <- a.SendBody(t.Context(), b.Peer(), offerOf(1, 1<<20), source, 1<<20) }()
 	if whole := <-s.ended; whole {
 		t.Error("a body that stalled is whole")
@@ -364,7 +364,7 @@ func TestABodyThatStallsEnds(t *testing.T) {
 
 // TestBodyOverBrokenLinks cuts the connection twenty times on the way (S12).
 func TestBodyOverBrokenLinks(t *testing.T) {
-	s := newShelf(t)
+	s := newBodyStore(t)
 	a := start(t, 1, nil)
 	b := start(t, 2, func(_ *testNode, cfg *Config) {
 		cfg.Bodies, cfg.Limits.Conns = s, admit.Rate{PerSecond: 1000, Burst: 1000}
@@ -377,7 +377,7 @@ func TestBodyOverBrokenLinks(t *testing.T) {
 		for a.Dial(t.Context(), b.Peer(), b.Addrs()) != nil && t.Context().Err() == nil {
 			// the old connection was about to end
 		}
-		source := &watched{ReaderAt: bytes.NewReader(body), at: int64(tries+1) * size / cuts, reached: func() { a.Disconnect(b.Peer()) }}
+		source := &trackingReader{ReaderAt: bytes.NewReader(body), at: int64(tries+1) * size / cuts, reached: func() { a.Disconnect(b.Peer()) }}
 		sent = a.SendBody(t.Context(), b.Peer(), o, source, size) == nil
 	}
 	if tries < cuts/2 {

@@ -122,7 +122,7 @@ func (b *Book) enroll(mesh identity.Mesh, cert *proto.Signed) error {
 	defer b.mu.Unlock()
 	b.mesh = mesh
 	b.self = &Peer{Peer: m.Peer}
-	b.self.certified(m, cert)
+	b.self.setCertificate(m, cert)
 	return nil
 }
 
@@ -209,9 +209,9 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 	switch {
 	case m.Peer != p.Peer:
 		return fmt.Errorf("the certificate is of %s", m.Peer)
-	case b.ended(m):
+	case b.isRevoked(m):
 		return ErrRevoked
-	case !sameDetails(p.cert, cert) && b.disowned(mesh, cert):
+	case !sameDetails(p.cert, cert) && b.issuerRevoked(mesh, cert):
 		return fmt.Errorf("%w: that of the admin who issued this one", ErrRevoked)
 	}
 	k, err := identity.VerifyKeyRecord(key, p.Peer, now)
@@ -225,7 +225,7 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 		p.KeyRecord, p.key = k, key
 	}
 	if newer(m, p.Member) {
-		p.certified(m, cert)
+		p.setCertificate(m, cert)
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (b *Book) LearnWith(ctx context.Context, k *proto.KnownPeer, also func(*sto
 	if m.Peer == b.keys.Peer() {
 		return nil
 	}
-	addrs := elsewhere(m.Peer, k.GetAddrs(), b.amongLocals())
+	addrs := remoteAddrs(m.Peer, k.GetAddrs(), b.allowLoopback())
 	err = b.changeWith(ctx, m.Peer, also, func(p *Peer) error {
 		if err := b.check(p, k.GetCertificate(), k.GetKeyRecord(), false); err != nil {
 			return err

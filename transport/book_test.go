@@ -149,10 +149,10 @@ func TestHelloFamilies(t *testing.T) {
 // errAny stands for any error.
 var errAny = errors.New("some error")
 
-// TestBootNeverGoesBack holds I5 and S51: a store restored from yesterday under
+// TestBootNumberNeverDecreases holds I5 and S51: a store restored from yesterday under
 // a clock set back, and a twin with the same key, are refused, also after a
 // restart of the node that refuses.
-func TestBootNeverGoesBack(t *testing.T) {
+func TestBootNumberNeverDecreases(t *testing.T) {
 	c := newBookCase(t)
 	admit := func(boot uint64, id byte) error {
 		c.hello.Boot, c.hello.BootId = boot, slices.Repeat([]byte{id}, 16)
@@ -179,7 +179,7 @@ func TestBootNeverGoesBack(t *testing.T) {
 	}
 }
 
-func TestBookOutlivesARestart(t *testing.T) {
+func TestBookSurvivesRestart(t *testing.T) {
 	c := newBookCase(t)
 	ctx, id := t.Context(), c.peer.Peer()
 	blocked := identity.NewKeys(nil, birth).Peer()
@@ -333,7 +333,7 @@ func TestEnroll(t *testing.T) {
 	}
 }
 
-func TestMembershipEndsWithTheCertificate(t *testing.T) {
+func TestMembershipEndsWithCertificate(t *testing.T) {
 	c := newBookCase(t)
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
 		t.Fatal(err)
@@ -375,10 +375,10 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// TestAClockThatIsBehind holds I14: a node whose clock was set back before its own
+// TestClockBehind holds I14: a node whose clock was set back before its own
 // certificate begins starts, still knows whom it knew, and lets them in with what it
 // knew. What it never saw is compared with the clock.
-func TestAClockThatIsBehind(t *testing.T) {
+func TestClockBehind(t *testing.T) {
 	c := newBookCase(t)
 	id := c.peer.Peer()
 	if err := c.book.Admit(c.hello, id); err != nil {
@@ -405,7 +405,7 @@ func TestAClockThatIsBehind(t *testing.T) {
 
 // Whoever makes up members, as one with the key of an admin can, does not fill the
 // memory of others: beyond MaxPeers a new one is refused, and who is known is served on.
-func TestTheBookIsBounded(t *testing.T) {
+func TestBookIsBounded(t *testing.T) {
 	c := newBookCase(t)
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
 		t.Fatal(err)

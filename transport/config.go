@@ -36,36 +36,36 @@ type Config struct {
 	Observe   func(Event)           // told of changes, one after the other; default nobody
 	Timing    Timing
 
-	Gossip
-	Metrics
-	Finding
+	GossipConfig
+	MetricsConfig
+	DiscoveryConfig
 }
 
-// Metrics say where the transport counts.
-type Metrics struct {
+// MetricsConfig say where the transport counts.
+type MetricsConfig struct {
 	Registerer prometheus.Registerer // default: no metrics
 	OwnMetrics bool                  // leave those of libp2p out; default false
 }
 
-// Gossip says who takes what the members tell each other about the mesh.
-type Gossip struct {
+// GossipConfig says who takes what the members tell each other about the mesh.
+type GossipConfig struct {
 	Ready   func(from proto.PeerID, r *proto.Ready)                                                // takes a peer's hint that it takes what it refused before; must not block; default: dropped
 	Control func(from proto.PeerID, m *proto.Message)                                              // takes PROBE and PROBED of ctl streams; must not block; default: dropped
 	Sync    func(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) // answers a SYNC with a SYNCED; default: sync streams are refused
-	Rumors  Rumors                                                                                 // what the topic says; default: no topic is joined
+	Topic   TopicHandler                                                                           // what the topic says; default: no topic is joined
 	Hops    func(p proto.PeerID) []Hop                                                             // what p says of its ways to relays, best effort; default: nothing
 	Nonces  Nonces                                                                                 // keeps what was heard already over restarts; default: memory
 
 	// Lookup takes LOOKUP and LOOKUP_REPLY of ctl streams; must not block; default:
 	// dropped.
 	Lookup func(from proto.PeerID, m *proto.Message)
-	// HeardClock takes what the clock of a connected member says now, which that
+	// PeerClock takes what the clock of a connected member says now, which that
 	// member does not doubt; must not block; default: dropped.
-	HeardClock func(time.Time)
+	PeerClock func(time.Time)
 }
 
-// Finding says how peers are looked for, besides the Directory.
-type Finding struct {
+// DiscoveryConfig says how peers are looked for, besides the Directory.
+type DiscoveryConfig struct {
 	DHT     bool           // take part in the mesh's Kademlia DHT; default no
 	MDNS    bool           // announce this node and look around on the LAN; default no
 	MeshTag string         // text that names the mesh, never told in clear; default balefire
@@ -75,14 +75,14 @@ type Finding struct {
 
 // Timing holds a transport's times. The zero value of each field means its default.
 type Timing struct {
-	Hello   time.Duration // for both hellos; default 5s
-	Busy    time.Duration // between heartbeats while frames are unacknowledged; default 2s
-	Idle    time.Duration // between heartbeats otherwise; default 10s
-	Ack     time.Duration // without an Ack while frames are unacknowledged; default 30s, more for many bytes
-	Frame   time.Duration // for a frame that has begun; default 2m
-	Write   time.Duration // for one write of at most 64 KiB; default 30s
-	Redial  time.Duration // first pause between two dials of a peer; default 1s
-	Longest time.Duration // longest such pause; default 60s
+	Hello     time.Duration // for both hellos; default 5s
+	Busy      time.Duration // between heartbeats while frames are unacknowledged; default 2s
+	Idle      time.Duration // between heartbeats otherwise; default 10s
+	Ack       time.Duration // without an Ack while frames are unacknowledged; default 30s, more for many bytes
+	Frame     time.Duration // for a frame that has begun; default 2m
+	Write     time.Duration // for one write of at most 64 KiB; default 30s
+	Redial    time.Duration // first pause between two dials of a peer; default 1s
+	MaxRedial time.Duration // longest such pause; default 60s
 }
 
 // Bounds that no one needs to tune.
@@ -138,7 +138,7 @@ func (t Timing) withDefaults() Timing {
 	t.Frame = cmp.Or(t.Frame, 2*time.Minute)
 	t.Write = cmp.Or(t.Write, 30*time.Second)
 	t.Redial = cmp.Or(t.Redial, time.Second)
-	t.Longest = cmp.Or(t.Longest, time.Minute)
+	t.MaxRedial = cmp.Or(t.MaxRedial, time.Minute)
 	return t
 }
 

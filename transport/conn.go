@@ -23,36 +23,36 @@ type conn struct {
 	err   error         // why it is not welcome; set before ready is closed
 	hello *proto.Hello  // the other side's, when it is; set before ready is closed
 
-	service
-	pings    pings
-	ctl      chan *proto.Message // frames that wait for the ctl stream
-	heardAt  atomic.Int64        // monotonic nanoseconds of the last sign of life
-	rtt      atomic.Int64        // nanoseconds, of the last heartbeat; 0: not yet
-	waiting  atomic.Int32        // streams that wait for the hello
-	greeted  atomic.Bool         // a ctl stream is there already
-	yielded  atomic.Bool         // both sides dialled, and the other one says hello first
-	joining  atomic.Bool         // a join was asked for already
-	spoke    atomic.Bool         // a whole message of it was read
-	inflight atomic.Int32        // frames of ours without an Ack
-	syncing  atomic.Int32        // sync streams that are served
-	owed     owed
-	hole     blackHole
+	connState
+	pings       pings
+	ctl         chan *proto.Message // frames that wait for the ctl stream
+	lastHeard   atomic.Int64        // monotonic nanoseconds of the last sign of life
+	rtt         atomic.Int64        // nanoseconds, of the last heartbeat; 0: not yet
+	waiting     atomic.Int32        // streams that wait for the hello
+	hasCtl      atomic.Bool         // a ctl stream is there already
+	yielded     atomic.Bool         // both sides dialled, and the other one says hello first
+	joining     atomic.Bool         // a join was asked for already
+	gotMessage  atomic.Bool         // a whole message of it was read
+	inflight    atomic.Int32        // frames of ours without an Ack
+	syncing     atomic.Int32        // sync streams that are served
+	pendingAcks pendingAcks
+	hole        blackHole
 }
 
-// A service is what a connection is used for and how well it does.
-type service struct {
-	since   time.Duration // monotonic; when it was made
-	gauge   gauge
-	settled atomic.Bool // the hello ended
-	vital   atomic.Bool // circuits hang on it: its end is to be noticed soon
-	evicted bool        // its place is another's; guarded by the transport's mu
+// A connState is what a connection is used for and how well it does.
+type connState struct {
+	since            time.Duration // monotonic; when it was made
+	meter            connMeter
+	helloDone        atomic.Bool // the hello ended
+	holdsReservation atomic.Bool // circuits hang on it: its end is to be noticed soon
+	evicted          bool        // its place is another's; guarded by the transport's mu
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
 	c := &conn{
 		raw: raw, peer: p, inbound: raw.Stat().Direction == network.DirInbound, clock: clk,
 		ready: make(chan struct{}), gone: make(chan struct{}), ctl: make(chan *proto.Message, 16),
-		owed: owed{begins: make(chan struct{}, 1)},
+		pendingAcks: pendingAcks{wake: make(chan struct{}, 1)},
 	}
 	c.since = clk.Mono()
 	c.touch()
@@ -60,9 +60,9 @@ func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
 }
 
 // touch notes a sign of life.
-func (c *conn) touch() { c.heardAt.Store(int64(c.clock.Mono())) }
+func (c *conn) touch() { c.lastHeard.Store(int64(c.clock.Mono())) }
 
-func (c *conn) heard() time.Duration { return time.Duration(c.heardAt.Load()) }
+func (c *conn) heard() time.Duration { return time.Duration(c.lastHeard.Load()) }
 
 // verified reports whether both sides said hello and liked it.
 func (c *conn) verified() bool {
@@ -74,8 +74,8 @@ func (c *conn) verified() bool {
 	}
 }
 
-// post queues m for the ctl stream. It is dropped when much waits there.
-func (c *conn) post(m *proto.Message) error {
+// queueCtl queues m for the ctl stream. It is dropped when much waits there.
+func (c *conn) queueCtl(m *proto.Message) error {
 	select {
 	case c.ctl <- m:
 		return nil

@@ -17,54 +17,54 @@ var errSilent = errors.New("transport: the peer is silent")
 // maxPing bounds what a PING may have sent back.
 const maxPing = 1 << 10
 
-// converse keeps the ctl stream until the connection ends, and returns why.
-func (t *Transport) converse(ctx context.Context, c *conn, s *stream) error {
+// serveCtl keeps the ctl stream until the connection ends, and returns why.
+func (t *Transport) serveCtl(ctx context.Context, c *conn, s *stream) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		cancel(t.beat(ctx, c, s))
+		cancel(t.heartbeatLoop(ctx, c, s))
 		s.Reset()
 	})
-	err := t.listen(ctx, c, s)
+	err := t.readCtl(ctx, c, s)
 	cancel(err)
 	s.Reset()
 	wg.Wait()
 	return context.Cause(ctx)
 }
 
-// beat sends what waits for the ctl stream and probes a peer that is silent.
-func (t *Transport) beat(ctx context.Context, c *conn, s *stream) error {
+// heartbeatLoop sends what waits for the ctl stream and probes a peer that is silent.
+func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error {
 	tick := time.NewTimer(t.cfg.Timing.Busy)
 	defer tick.Stop()
-	p := pulse{probed: c.heard()}
-	var last echoes
+	p := heartbeat{lastPing: c.heard()}
+	var last rttSample
 	for {
 		var m *proto.Message
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case m = <-c.ctl:
-		case <-c.owed.begins:
-			tick.Reset(holeEvery)
+		case <-c.pendingAcks.wake:
+			tick.Reset(holeCheckEvery)
 		case <-tick.C:
-			every := min(t.cfg.Timing.beat(c), t.cfg.Timing.Busy)
+			every := min(t.cfg.Timing.heartbeatEvery(c), t.cfg.Timing.Busy)
 			now := c.clock.Mono()
-			if _, owes := c.owed.since(now); owes {
-				every = min(every, holeEvery)
+			if _, owes := c.pendingAcks.since(now); owes {
+				every = min(every, holeCheckEvery)
 			}
 			tick.Reset(every)
-			g := c.glance(&last)
-			if g.moved { // what it received it has acknowledged
+			g := c.quicStats(&last)
+			if g.progress { // what it received it has acknowledged
 				c.touch()
 			}
-			if err := t.lookForHole(ctx, c, g, now); err != nil {
+			if err := t.checkBlackHole(ctx, c, g, now); err != nil {
 				return err
 			}
-			switch p.next(now, c.heard(), t.cfg.Timing.beat(c)) {
-			case lost:
+			switch p.next(now, c.heard(), t.cfg.Timing.heartbeatEvery(c)) {
+			case giveUp:
 				return errSilent
-			case probe:
-				c.gauge.pinged(p.misses > 0)
+			case sendPing:
+				c.meter.addPing(p.misses > 0)
 				m = &proto.Message{Type: proto.TypePing, Payload: c.pings.start(now, nil)}
 			}
 		}
@@ -77,14 +77,14 @@ func (t *Transport) beat(ctx context.Context, c *conn, s *stream) error {
 	}
 }
 
-// listen takes what the other side says on the ctl stream.
-func (t *Transport) listen(ctx context.Context, c *conn, s *stream) error {
+// readCtl takes what the other side says on the ctl stream.
+func (t *Transport) readCtl(ctx context.Context, c *conn, s *stream) error {
 	for {
 		m := new(proto.Message)
 		if err := s.next(m); err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
-		if err := t.pace(ctx, c.peer); err != nil {
+		if err := t.throttle(ctx, c.peer); err != nil {
 			return err
 		}
 		if err := t.control(c, m); err != nil {
@@ -93,8 +93,8 @@ func (t *Transport) listen(ctx context.Context, c *conn, s *stream) error {
 	}
 }
 
-// pace lets a peer that says more than a node has to say wait.
-func (t *Transport) pace(ctx context.Context, p proto.PeerID) error {
+// throttle lets a peer that says more than a node has to say wait.
+func (t *Transport) throttle(ctx context.Context, p proto.PeerID) error {
 	for !t.allow(p, admit.Control) {
 		pause := time.NewTimer(100 * time.Millisecond)
 		select {
@@ -107,14 +107,14 @@ func (t *Transport) pace(ctx context.Context, p proto.PeerID) error {
 	return nil
 }
 
-// longestEcho is the longest round trip by which a clock is compared.
-const longestEcho = time.Minute
+// maxClockRTT is the longest round trip by which a clock is compared.
+const maxClockRTT = time.Minute
 
 // hearClock tells what the clock of a member says, by its PONG. A member that
 // doubts its own clock says nothing.
 func (t *Transport) hearClock(c *conn, stamp int64, rtt time.Duration) {
-	if stamp > 0 && rtt < longestEcho && c.verified() && t.cfg.HeardClock != nil {
-		t.cfg.HeardClock(time.Unix(0, stamp).Add(rtt / 2))
+	if stamp > 0 && rtt < maxClockRTT && c.verified() && t.cfg.PeerClock != nil {
+		t.cfg.PeerClock(time.Unix(0, stamp).Add(rtt / 2))
 	}
 }
 
@@ -122,7 +122,7 @@ func (t *Transport) hearClock(c *conn, stamp int64, rtt time.Duration) {
 // HeardClock.
 func (t *Transport) AskClocks() {
 	for _, c := range t.verifiedConns() {
-		c.post(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
+		c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 	}
 }
 
@@ -138,11 +138,11 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		if !t.cfg.Clock.Doubted() {
 			pong.Timestamp = t.cfg.Clock.Now().UnixNano()
 		}
-		c.post(pong)
+		c.queueCtl(pong)
 	case proto.TypePong:
 		if rtt, ok := c.pings.finish(m.GetPayload(), c.clock.Mono()); ok {
 			c.rtt.Store(int64(rtt))
-			c.gauge.answered(rtt)
+			c.meter.addRTT(rtt)
 			t.hearClock(c, m.GetTimestamp(), rtt)
 		}
 	case proto.TypeStarted:
@@ -172,7 +172,7 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		if err := proto.DecodeKnown(m.GetPayload(), h); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		return t.welcome(c, h)
+		return t.admitHello(c, h)
 	default:
 		if !unknown(m.GetType()) {
 			return fmt.Errorf("%w: message type %d on a ctl stream", ErrProtocol, m.GetType())

@@ -14,31 +14,31 @@ import (
 
 var timing = Timing{}.withDefaults()
 
-func TestPulse(t *testing.T) {
+func TestHeartbeat(t *testing.T) {
 	const s = time.Second
 	type step struct {
 		now, heard time.Duration
 		busy       bool
-		want       beat
+		want       heartbeatAction
 	}
 	tests := []struct {
 		name  string
 		steps []step
 	}{
 		{"a quiet connection is probed every ten seconds", []step{
-			{9 * s, 0, false, rest}, {10 * s, 0, false, probe}, {12 * s, 11 * s, false, rest}, {20 * s, 11 * s, false, rest}, {21 * s, 11 * s, false, probe}}},
+			{9 * s, 0, false, noAction}, {10 * s, 0, false, sendPing}, {12 * s, 11 * s, false, noAction}, {20 * s, 11 * s, false, noAction}, {21 * s, 11 * s, false, sendPing}}},
 		{"three probes without an answer end it", []step{
-			{10 * s, 0, false, probe}, {20 * s, 0, false, probe}, {30 * s, 0, false, probe}, {40 * s, 0, false, lost}}},
+			{10 * s, 0, false, sendPing}, {20 * s, 0, false, sendPing}, {30 * s, 0, false, sendPing}, {40 * s, 0, false, giveUp}}},
 		{"with frames in flight it takes seconds", []step{
-			{2 * s, 0, true, probe}, {4 * s, 0, true, probe}, {6 * s, 0, true, probe}, {8 * s, 0, true, lost}}},
+			{2 * s, 0, true, sendPing}, {4 * s, 0, true, sendPing}, {6 * s, 0, true, sendPing}, {8 * s, 0, true, giveUp}}},
 		{"anything heard starts it anew (S41)", []step{
-			{2 * s, 0, true, probe}, {4 * s, 0, true, probe}, {6 * s, 5 * s, true, rest}, {7 * s, 5 * s, true, probe}, {9 * s, 5 * s, true, probe}, {11 * s, 5 * s, true, probe}, {13 * s, 5 * s, true, lost}}},
+			{2 * s, 0, true, sendPing}, {4 * s, 0, true, sendPing}, {6 * s, 5 * s, true, noAction}, {7 * s, 5 * s, true, sendPing}, {9 * s, 5 * s, true, sendPing}, {11 * s, 5 * s, true, sendPing}, {13 * s, 5 * s, true, giveUp}}},
 		{"work after a long silence is no reason to give up", []step{
-			{9 * s, 0, false, rest}, {9 * s, 0, true, probe}, {11 * s, 0, true, probe}, {12 * s, 12 * s, true, rest}}},
+			{9 * s, 0, false, noAction}, {9 * s, 0, true, sendPing}, {11 * s, 0, true, sendPing}, {12 * s, 12 * s, true, noAction}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var p pulse
+			var p heartbeat
 			for i, st := range tt.steps {
 				every := timing.Idle
 				if st.busy {
@@ -52,18 +52,18 @@ func TestPulse(t *testing.T) {
 	}
 }
 
-// TestAskingDies holds that the DHT is asked soon for a peer that was lost just now,
+// TestDHTQueriesBackOff holds that the DHT is asked soon for a peer that was lost just now,
 // and seldom for one that is gone, and that a small mesh is not searched for ever.
-func TestAskingDies(t *testing.T) {
-	if (redial{tries: 1}).asks(time.Hour) {
+func TestDHTQueriesBackOff(t *testing.T) {
+	if (redialState{tries: 1}).shouldAskDHT(time.Hour) {
 		t.Error("one failure, and the DHT is asked")
 	}
 	for _, tt := range []struct{ absence, within, most time.Duration }{
-		{time.Minute, time.Minute, 15 * time.Second}, {time.Hour, time.Hour, askLeast}, {24 * time.Hour, time.Hour, askLeast},
+		{time.Minute, time.Minute, 15 * time.Second}, {time.Hour, time.Hour, maxAskPause}, {24 * time.Hour, time.Hour, maxAskPause},
 	} {
-		d, last, asked := redial{tries: 2}, time.Duration(0), 0
+		d, last, asked := redialState{tries: 2}, time.Duration(0), 0
 		for now := time.Second; now <= tt.absence; now += time.Second {
-			if !d.asks(now) {
+			if !d.shouldAskDHT(now) {
 				continue
 			}
 			if last > 0 && now-last > tt.most+time.Second {
@@ -79,12 +79,12 @@ func TestAskingDies(t *testing.T) {
 		}
 	}
 	var spent time.Duration
-	looks := 0
-	for ; spent < time.Hour; looks++ {
-		spent += lookPause(looks, 2)
+	searches := 0
+	for ; spent < time.Hour; searches++ {
+		spent += searchPause(searches, 2)
 	}
-	if looks > youth+40 || lookPause(youth-1, 2) != firstLook || lookPause(100, 2) != lookEvery || lookPause(youth, maxDials) != lookEvery {
-		t.Errorf("%d looks in an hour of a mesh of three", looks)
+	if searches > earlySearches+40 || searchPause(earlySearches-1, 2) != firstSearch || searchPause(100, 2) != searchEvery || searchPause(earlySearches, maxDials) != searchEvery {
+		t.Errorf("%d looks in an hour of a mesh of three", searches)
 	}
 }
 
@@ -119,32 +119,32 @@ func TestRedial(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Hour
 		r := rapid.Float64Range(0, 0.999).Draw(t, "r")
-		d := timing.first(now, r)
+		d := timing.firstDial(now, r)
 		if d.due < now || d.due > now+timing.Redial {
 			t.Fatalf("first try after %v", d.due-now)
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "tries") {
 			now = d.due + rapid.SampledFrom([]time.Duration{0, shortDial, longDial}).Draw(t, "took")
 			d.busy = true
-			d = timing.failed(d, now, r)
-			pause, absent := d.due-now, now-d.since
-			if d.busy || pause < timing.Redial/3 || pause > timing.Longest {
+			d = timing.afterFailure(d, now, r)
+			pause, absent := d.due-now, now-d.lostAt
+			if d.busy || pause < timing.Redial/3 || pause > timing.MaxRedial {
 				t.Fatalf("pause %v", pause)
 			}
 			if absent <= time.Minute && pause > 2*time.Second {
 				t.Fatalf("a pause of %v after %v", pause, absent)
 			}
-			hurried := timing.hurry(d, now)
+			hurried := timing.wake(d, now)
 			if hurried.due > max(now, hurried.started+timing.Redial) {
 				t.Fatalf("wanted, and dialled in %v", hurried.due-now)
 			}
 		}
 	})
-	d := redial{since: 0, busy: true, tries: 9}
-	if d = timing.hurry(d, time.Hour); !d.wanted {
+	d := redialState{lostAt: 0, busy: true, tries: 9}
+	if d = timing.wake(d, time.Hour); !d.wanted {
 		t.Error("work that came up during a try is forgotten")
 	}
-	if d = timing.failed(d, time.Hour, 0.999); d.due > time.Hour+timing.Redial || d.wanted {
+	if d = timing.afterFailure(d, time.Hour, 0.999); d.due > time.Hour+timing.Redial || d.wanted {
 		t.Errorf("tried again after %v though work waits", d.due-time.Hour)
 	}
 }
@@ -324,8 +324,8 @@ func TestAckFor(t *testing.T) {
 	})
 }
 
-func TestIntake(t *testing.T) {
-	q := newIntake()
+func TestGroupBuffer(t *testing.T) {
+	q := newGroupBuffer()
 	go func() {
 		for i := range 2000 {
 			if err := q.put(t.Context(), data(i), 10_000); err != nil {
@@ -343,7 +343,7 @@ func TestIntake(t *testing.T) {
 			}
 			return
 		}
-		if len(group) > proto.MaxGroup || (len(group)-1)*10_000 > intakeBytes {
+		if len(group) > proto.MaxGroup || (len(group)-1)*10_000 > maxGroupBytes {
 			t.Fatalf("a group of %d", len(group))
 		}
 		for _, m := range group {

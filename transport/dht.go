@@ -26,33 +26,33 @@ import (
 
 const (
 	lookupTimeout = 5 * time.Second  // for one question to the DHT
-	tableEvery    = 2 * time.Second  // between two looks at the table
-	lookEvery     = 2 * time.Minute  // between two searches for all members
-	firstLook     = 5 * time.Second  // while it is young; then twice as long each time, if it found few
-	askLeast      = 10 * time.Minute // between two questions for a peer that is lost for long
-	youth         = 6                // looks
-	tellEvery     = time.Hour        // between two announcements: they are kept for a day
-	retellEvery   = 30 * time.Second // after one that failed
+	dhtEvery      = 2 * time.Second  // between two looks at the table
+	searchEvery   = 2 * time.Minute  // between two searches for all members
+	firstSearch   = 5 * time.Second  // while it is young; then twice as long each time, if it found few
+	maxAskPause   = 10 * time.Minute // between two questions for a peer that is lost for long
+	earlySearches = 6                // looks
+	announceEvery = time.Hour        // between two announcements: they are kept for a day
+	announceRetry = 30 * time.Second // after one that failed
 )
 
-// A table is this node's part of the mesh's own Kademlia DHT. Members alone are
+// A memberDHT is this node's part of the mesh's own Kademlia DHT. Members alone are
 // in it and asked by it. What it answers are hints: who is found there shows its
 // certificate like everybody.
-type table struct {
+type memberDHT struct {
 	t      *Transport
-	circle *circle
+	host   *memberHost
 	dht    *dht.IpfsDHT
 	finder *routing.RoutingDiscovery
 	name   string // under which all members announce themselves
 	key    []byte // of that name
 
-	looked, told time.Duration // monotonic; 0: never
-	looks        int
-	toldOK       bool
+	lastSearch, lastAnnounce time.Duration // monotonic; 0: never
+	searches                 int
+	announced                bool
 }
 
-func newTable(t *Transport, c *circle) (*table, error) {
-	w := &table{t: t, circle: c, name: "balefire/members/" + meshName(t.cfg.MeshTag)}
+func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
+	w := &memberDHT{t: t, host: c, name: "balefire/members/" + meshName(t.cfg.MeshTag)}
 	sum := sha256.Sum256([]byte(w.name))
 	var err error
 	if w.key, err = multihash.Encode(sum[:], multihash.SHA2_256); err != nil {
@@ -62,7 +62,7 @@ func newTable(t *Transport, c *circle) (*table, error) {
 		dht.Mode(dht.ModeServer),
 		dht.ProtocolPrefix(protocol.ID("/balefire/"+meshName(t.cfg.MeshTag))),
 		dht.DisableValues(),
-		dht.BootstrapPeersFunc(w.contacts),
+		dht.BootstrapPeersFunc(w.bootstrapPeers),
 		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return t.verified(p) }),
 		dht.QueryFilter(func(_ any, info peer.AddrInfo) bool { return w.askable(info.ID) }),
 		dht.AddressFilter(w.plausible),
@@ -76,14 +76,14 @@ func newTable(t *Transport, c *circle) (*table, error) {
 }
 
 // close ends the DHT. The host must still be there.
-func (w *table) close() {
+func (w *memberDHT) close() {
 	if err := w.dht.Close(); err != nil {
 		w.t.log.Debug("the DHT ends", "why", err)
 	}
 }
 
-// contacts returns some known members to begin with.
-func (w *table) contacts() []peer.AddrInfo {
+// bootstrapPeers returns some known members to begin with.
+func (w *memberDHT) bootstrapPeers() []peer.AddrInfo {
 	if w.t.cfg.Directory == nil {
 		return nil
 	}
@@ -99,19 +99,19 @@ func (w *table) contacts() []peer.AddrInfo {
 }
 
 // askable reports whether a lookup may go on with p, of whom another member told.
-func (w *table) askable(id peer.ID) bool {
+func (w *memberDHT) askable(id peer.ID) bool {
 	p, err := fromLibp2p(id)
 	return err == nil && !w.t.gate.Blocked(p)
 }
 
 // plausible keeps the addresses that can lead to another machine.
-func (w *table) plausible(addrs []ma.Multiaddr) []ma.Multiaddr {
+func (w *memberDHT) plausible(addrs []ma.Multiaddr) []ma.Multiaddr {
 	return plausible(w.t.host.Addrs(), addrs)
 }
 
 // inspect looks at a request before it is served. One that is too much, or asks
 // to keep what no member asks for, loses its key: the DHT then refuses it.
-func (w *table) inspect(_ context.Context, s network.Stream, req *pb.Message) {
+func (w *memberDHT) inspect(_ context.Context, s network.Stream, req *pb.Message) {
 	p, err := fromLibp2p(s.Conn().RemotePeer())
 	switch {
 	case err != nil || !w.t.allow(p, admit.Lookup):
@@ -119,7 +119,7 @@ func (w *table) inspect(_ context.Context, s network.Stream, req *pb.Message) {
 		w.t.met.refused.Inc()
 	case req.GetType() == pb.Message_ADD_PROVIDER && string(req.GetKey()) != string(w.key):
 		req.Key = nil
-		w.t.crew.hand(func(context.Context) {
+		w.t.group.start(func(context.Context) {
 			w.t.offend(p, "dht", fmt.Errorf("%w: a record under a strange key", ErrProtocol))
 		})
 	case len(req.GetProviderPeers()) > 1:
@@ -129,13 +129,13 @@ func (w *table) inspect(_ context.Context, s network.Stream, req *pb.Message) {
 
 // run looks after the table, announces this node and looks for members that are
 // not known yet, until ctx ends.
-func (w *table) run(ctx context.Context) {
-	tick := time.NewTicker(tableEvery)
+func (w *memberDHT) run(ctx context.Context) {
+	tick := time.NewTicker(dhtEvery)
 	defer tick.Stop()
 	for {
 		w.sweep()
 		if size := w.dht.RoutingTable().Size(); size > 0 {
-			w.tend(ctx, size)
+			w.maintain(ctx, size)
 		}
 		select {
 		case <-ctx.Done():
@@ -146,60 +146,60 @@ func (w *table) run(ctx context.Context) {
 }
 
 // sweep removes who is no member any more.
-func (w *table) sweep() {
+func (w *memberDHT) sweep() {
 	rt := w.dht.RoutingTable()
 	for _, id := range rt.ListPeers() {
-		if p, err := fromLibp2p(id); err != nil || !w.t.standing(p) {
+		if p, err := fromLibp2p(id); err != nil || !w.t.activeMember(p) {
 			rt.RemovePeer(id)
 		}
 	}
 	w.t.met.tableSize.Set(float64(rt.Size()))
 }
 
-// tend announces this node and looks for others, each when it is time.
-func (w *table) tend(ctx context.Context, size int) {
+// maintain announces this node and looks for others, each when it is time.
+func (w *memberDHT) maintain(ctx context.Context, size int) {
 	now := w.t.cfg.Clock.Mono()
-	pause := tellEvery
-	if !w.toldOK {
-		pause = retellEvery
+	pause := announceEvery
+	if !w.announced {
+		pause = announceRetry
 	}
-	if w.told == 0 || now-w.told >= pause {
-		w.told = now
+	if w.lastAnnounce == 0 || now-w.lastAnnounce >= pause {
+		w.lastAnnounce = now
 		_, err := w.finder.Advertise(ctx, w.name)
-		w.toldOK = err == nil
+		w.announced = err == nil
 		if err != nil && ctx.Err() == nil {
 			w.t.log.Debug("not announced in the DHT", "why", err)
 		}
 	}
-	if w.looked == 0 || now-w.looked >= lookPause(w.looks, size) {
-		w.looked = now
-		w.looks++
-		w.look(ctx)
+	if w.lastSearch == 0 || now-w.lastSearch >= searchPause(w.searches, size) {
+		w.lastSearch = now
+		w.searches++
+		w.search(ctx)
 	}
 }
 
-// lookPause is how long after the last of so many looks the next one comes, with a
+// searchPause is how long after the last of so many looks the next one comes, with a
 // table of that size: soon while it is young, and in a small mesh later and later.
-func lookPause(looks, size int) time.Duration {
+func searchPause(searches, size int) time.Duration {
 	switch {
-	case looks < youth:
-		return firstLook
+	case searches < earlySearches:
+		return firstSearch
 	case size < maxDials:
-		return min(lookEvery, firstLook<<min(looks-youth, 10))
+		return min(searchEvery, firstSearch<<min(searches-earlySearches, 10))
 	}
-	return lookEvery
+	return searchEvery
 }
 
-// look finds the members that announce themselves and says hello to those who
+// search finds the members that announce themselves and says hello to those who
 // are not known.
-func (w *table) look(ctx context.Context) {
+func (w *memberDHT) search(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 4*lookupTimeout)
 	defer cancel()
 	found, err := util.FindPeers(ctx, w.finder, w.name)
 	if err != nil {
 		return
 	}
-	known := w.t.known()
+	known := w.t.knownPeers()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxDials)
@@ -211,13 +211,13 @@ func (w *table) look(ctx context.Context) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			w.circle.Connect(ctx, info)
+			w.host.Connect(ctx, info)
 		})
 	}
 }
 
-// known returns whom the directory has addresses of.
-func (t *Transport) known() map[proto.PeerID]bool {
+// knownPeers returns whom the directory has addresses of.
+func (t *Transport) knownPeers() map[proto.PeerID]bool {
 	all := make(map[proto.PeerID]bool)
 	if t.cfg.Directory != nil {
 		for _, c := range t.cfg.Directory.Contacts() {
@@ -233,7 +233,7 @@ var ErrNoDHT = errors.New("transport: no DHT: the transport does not run, or it 
 // FindAddrs asks the members where p is. Who is found is dialled on the way. The
 // answer is hearsay: the addresses need not lead to p.
 func (t *Transport) FindAddrs(ctx context.Context, p proto.PeerID) ([]string, error) {
-	w := t.disc.table.Load()
+	w := t.disc.dht.Load()
 	if w == nil {
 		return nil, ErrNoDHT
 	}
@@ -248,24 +248,24 @@ func (t *Transport) FindAddrs(ctx context.Context, p proto.PeerID) ([]string, er
 	}
 	addrs := w.plausible(t.host.Peerstore().Addrs(id))
 	if len(addrs) == 0 {
-		return nil, fmt.Errorf("find %s: %w", p.Short(), errors.Join(err, errNowhere))
+		return nil, fmt.Errorf("find %s: %w", p.Short(), errors.Join(err, errNoAddr))
 	}
 	return addrStrings(addrs), nil
 }
 
-var errNowhere = errors.New("no member knows where it is")
+var errNoAddr = errors.New("no member knows where it is")
 
-// asks reports whether the DHT is asked, at now, for a peer that is dialled for so
+// shouldAskDHT reports whether the DHT is asked, at now, for a peer that is dialled for so
 // long in vain: after two failures, then at each try, and later and later when the
 // peer is lost for long.
-func (d redial) asks(now time.Duration) bool {
-	return d.tries >= 2 && (d.asked == 0 || now-d.asked >= min(askLeast, (now-d.since)/4))
+func (d redialState) shouldAskDHT(now time.Duration) bool {
+	return d.tries >= 2 && (d.asked == 0 || now-d.asked >= min(maxAskPause, (now-d.lostAt)/4))
 }
 
-// fresh returns the addresses to dial a contact at. After some failures at those
+// freshAddrs returns the addresses to dial a contact at. After some failures at those
 // that are known the DHT is asked: the peer has perhaps moved.
-func (t *Transport) fresh(ctx context.Context, c Contact, asks bool) []string {
-	if !asks || t.disc.table.Load() == nil {
+func (t *Transport) freshAddrs(ctx context.Context, c Contact, asks bool) []string {
+	if !asks || t.disc.dht.Load() == nil {
 		return c.Addrs
 	}
 	ctx, cancel := context.WithTimeout(ctx, shortDial)

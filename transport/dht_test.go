@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// star has every node take part in the DHT and know node 0 alone.
-func star(n *simNode, cfg *transport.Config) {
+// starTopology has every node take part in the DHT and know node 0 alone.
+func starTopology(n *simNode, cfg *transport.Config) {
 	cfg.DHT = true
 	if n.id > 0 {
 		n.knows = []int{0}
@@ -32,11 +32,11 @@ func (m *sim) allTabled() bool {
 	return true
 }
 
-// TestWhoKnowsOneFindsAll holds that 14 members, 20 in the long form, who each know the
+// TestOneContactFindsAllMembers holds that 14 members, 20 in the long form, who each know the
 // address of one all meet, through the DHT.
-func TestWhoKnowsOneFindsAll(t *testing.T) {
+func TestOneContactFindsAllMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newSimWith(t, upTo(14, 20), transporttest.Link{Latency: 10 * time.Millisecond}, star)
+		m := newSimWith(t, scaled(14, 20), transporttest.Link{Latency: 10 * time.Millisecond}, starTopology)
 		defer m.close()
 		t.Logf("all are connected after %v", m.await(time.Minute, "a full mesh", m.connected))
 		t.Logf("all tables are full %v later", m.await(time.Minute, "full tables", m.allTabled))
@@ -88,7 +88,7 @@ func TestStrangersAreNotInTheDHT(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no certificate of this mesh")
 		m := newSimWith(t, 5, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
-			star(n, cfg)
+			starTopology(n, cfg)
 			if n.id != 4 {
 				n.admit = func(p proto.PeerID) error {
 					if p == simKeys(4).Peer() {

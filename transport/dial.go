@@ -26,7 +26,7 @@ const (
 )
 
 // timeout bounds the next try.
-func (d redial) timeout() time.Duration {
+func (d redialState) timeout() time.Duration {
 	if d.tries%3 == 2 {
 		return longDial
 	}
@@ -36,32 +36,32 @@ func (d redial) timeout() time.Duration {
 // scanEvery is how often the directory is read for new contacts.
 const scanEvery = 5 * time.Second
 
-// A redial is when a peer is dialled next.
-type redial struct {
+// A redialState is when a peer is dialled next.
+type redialState struct {
 	due     time.Duration // monotonic
 	started time.Duration // of the last try
-	since   time.Duration // unconnected since
+	lostAt  time.Duration // unconnected since
 	asked   time.Duration // when the DHT was asked last for it; 0: not yet
 	tries   int           // in a row that failed
 	busy    bool          // a try runs
 	wanted  bool          // work came up while it ran
 }
 
-// first returns the redial of a peer that is unconnected from now on. Even the
+// firstDial returns the redial of a peer that is unconnected from now on. Even the
 // first try is spread: fifty nodes that lost the same link come back one by one
 // (S46). r is random in [0, 1).
-func (t Timing) first(now time.Duration, r float64) redial {
-	return redial{due: now + time.Duration(r*float64(t.Redial)), since: now, started: now - t.Redial}
+func (t Timing) firstDial(now time.Duration, r float64) redialState {
+	return redialState{due: now + time.Duration(r*float64(t.Redial)), lostAt: now, started: now - t.Redial}
 }
 
-// failed sets the time of the next try after one ended at now. The pause grows
+// afterFailure sets the time of the next try after one ended at now. The pause grows
 // with the absence, not with the tries alone: a link that was down for 40
 // seconds is found again within two (S07), one that was down for days costs a
 // try a minute.
-func (t Timing) failed(d redial, now time.Duration, r float64) redial {
+func (t Timing) afterFailure(d redialState, now time.Duration, r float64) redialState {
 	d.tries++
 	d.busy = false
-	pause := min(t.Longest, t.Redial<<min(d.tries-1, 16), max(t.Redial, (now-d.since)/30))
+	pause := min(t.MaxRedial, t.Redial<<min(d.tries-1, 16), max(t.Redial, (now-d.lostAt)/30))
 	if d.wanted {
 		d.wanted, d.tries, pause = false, 0, t.Redial
 	}
@@ -69,15 +69,15 @@ func (t Timing) failed(d redial, now time.Duration, r float64) redial {
 	return d
 }
 
-// hurry makes the next try come at once, but not within Redial of the last.
-func (t Timing) hurry(d redial, now time.Duration) redial {
+// wake makes the next try come at once, but not within Redial of the last.
+func (t Timing) wake(d redialState, now time.Duration) redialState {
 	d.due = min(d.due, max(now, d.started+t.Redial))
 	d.wanted = d.busy
 	return d
 }
 
-// redialAll keeps every contact of the directory connected until ctx ends.
-func (t *Transport) redialAll(ctx context.Context) {
+// redialLoop keeps every contact of the directory connected until ctx ends.
+func (t *Transport) redialLoop(ctx context.Context) {
 	if t.cfg.Directory == nil {
 		return
 	}
@@ -91,7 +91,7 @@ func (t *Transport) redialAll(ctx context.Context) {
 				select {
 				case slots <- struct{}{}:
 					defer func() { <-slots }()
-					t.try(ctx, c)
+					t.dialContact(ctx, c)
 				case <-ctx.Done():
 				}
 			})
@@ -102,7 +102,7 @@ func (t *Transport) redialAll(ctx context.Context) {
 			timer.Stop()
 			return
 		case <-timer.C:
-		case <-t.redial:
+		case <-t.redialWake:
 			timer.Stop()
 		}
 	}
@@ -111,22 +111,22 @@ func (t *Transport) redialAll(ctx context.Context) {
 // dueContacts returns who is to be dialled now, marked busy, and how long to
 // wait until somebody else is.
 func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.Duration) {
-	expelled := t.expelled()
+	expelled := t.selfRevoked()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.cfg.Clock.Mono()
 	pause = scanEvery
 	for _, c := range contacts {
-		n := t.neighbour(c.Peer)
+		n := t.peer(c.Peer)
 		if c.Peer == t.self || len(n.conns) > 0 || n.dial.busy || len(c.Addrs)+len(c.Relays) == 0 {
 			continue
 		}
-		if n.dial == (redial{}) {
-			n.dial = t.cfg.Timing.first(now, rand.Float64())
+		if n.dial == (redialState{}) {
+			n.dial = t.cfg.Timing.firstDial(now, rand.Float64())
 		}
 		wait := n.dial.due - now
 		if expelled && n.dial.tries > 0 {
-			wait = max(wait, n.dial.started+expelledRedial-now)
+			wait = max(wait, n.dial.started+revokedRedial-now)
 		}
 		if wait > 0 {
 			pause = min(pause, wait)
@@ -138,44 +138,44 @@ func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.D
 	return due, pause
 }
 
-func (t *Transport) try(ctx context.Context, c Contact) {
+func (t *Transport) dialContact(ctx context.Context, c Contact) {
 	t.mu.Lock()
-	n := t.neighbour(c.Peer)
-	last, asks := n.dial, n.dial.asks(t.cfg.Clock.Mono())
+	n := t.peer(c.Peer)
+	last, asks := n.dial, n.dial.shouldAskDHT(t.cfg.Clock.Mono())
 	if asks {
 		n.dial.asked = t.cfg.Clock.Mono()
 	}
 	t.mu.Unlock()
-	c.Addrs = t.fresh(ctx, c, asks)
+	c.Addrs = t.freshAddrs(ctx, c, asks)
 	dialing, cancel := context.WithTimeout(ctx, last.timeout())
 	err := t.connect(dialing, c, last.tries > 0)
 	cancel()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n = t.neighbour(c.Peer)
+	n = t.peer(c.Peer)
 	n.dial.busy = false
 	if err == nil {
 		return
 	}
 	n.lastErr, n.failedAt = err, t.cfg.Clock.Now()
-	n.dial = t.cfg.Timing.failed(n.dial, t.cfg.Clock.Mono(), rand.Float64())
+	n.dial = t.cfg.Timing.afterFailure(n.dial, t.cfg.Clock.Mono(), rand.Float64())
 	t.log.Debug("dial failed", "peer", c.Peer, "tries", n.dial.tries, "why", err)
-	notify(t.redial)
+	notify(t.redialWake)
 }
 
 // Want says that work waits for p: it is dialled at once if it is not connected.
 func (t *Transport) Want(p proto.PeerID) {
 	t.mu.Lock()
-	n := t.neighbour(p)
+	n := t.peer(p)
 	was := n.dial
 	wake := len(n.conns) == 0
-	if wake && was != (redial{}) {
-		n.dial = t.cfg.Timing.hurry(was, t.cfg.Clock.Mono())
+	if wake && was != (redialState{}) {
+		n.dial = t.cfg.Timing.wake(was, t.cfg.Clock.Mono())
 		wake = n.dial.due != was.due // else the next try is known already
 	}
 	t.mu.Unlock()
 	if wake {
-		notify(t.redial)
+		notify(t.redialWake)
 	}
 }
 
@@ -193,13 +193,13 @@ func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) er
 // connect dials c and waits for the hello. failed says that its plain addresses
 // did not do before.
 func (t *Transport) connect(ctx context.Context, c Contact, failed bool) error {
-	t.setDialling(c.Peer, 1)
-	defer t.setDialling(c.Peer, -1)
+	t.addDialing(c.Peer, 1)
+	defer t.addDialing(c.Peer, -1)
 	circuits := t.circuitsTo(c, failed)
 	if len(circuits) > 0 && !failed { // the best relay alone, as long as nothing speaks against it
 		best, _ := relayOf(circuits[0])
 		circuits = slices.DeleteFunc(circuits, func(a ma.Multiaddr) bool { r, _ := relayOf(a); return r != best })
-		defer t.reach.aims.set(c.Peer, aim{relay: best})()
+		defer t.reach.dialTargets.set(c.Peer, dialTarget{relay: best})()
 	}
 	if err := t.dialAll(ctx, c, circuits); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (t *Transport) dialAll(ctx context.Context, c Contact, circuits []ma.Multia
 	ended := make(chan error, 1+len(far))
 	wg.Go(func() { ended <- t.dialHost(ctx, c.Peer, c.Addrs, near...) })
 	for r, addrs := range far {
-		wg.Go(func() { ended <- t.dialBehind(ctx, c.Peer, r, addrs) })
+		wg.Go(func() { ended <- t.dialViaNewRelay(ctx, c.Peer, r, addrs) })
 	}
 	var failures []error
 	for range 1 + len(far) {
@@ -243,8 +243,8 @@ func (t *Transport) dialAll(ctx context.Context, c Contact, circuits []ma.Multia
 	return errors.Join(failures...)
 }
 
-// dialBehind meets a relay at addrs and dials p over it.
-func (t *Transport) dialBehind(ctx context.Context, p, relay proto.PeerID, addrs []string) error {
+// dialViaNewRelay meets a relay at addrs and dials p over it.
+func (t *Transport) dialViaNewRelay(ctx context.Context, p, relay proto.PeerID, addrs []string) error {
 	err := t.dialHost(ctx, relay, addrs)
 	if err == nil {
 		err = t.awaitHello(ctx, relay)
@@ -279,7 +279,7 @@ func (t *Transport) dialHost(ctx context.Context, p proto.PeerID, addrs []string
 	if sw := swarmOf(t.host.Network()); sw != nil {
 		sw.Backoff().Clear(id)
 	}
-	return plainDial(t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: append(slices.DeleteFunc(list, isCircuit), circuits...)}))
+	return describeDialError(t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: append(slices.DeleteFunc(list, isCircuit), circuits...)}))
 }
 
 // awaitHello returns when a connection to p is verified, or when none of those
@@ -291,14 +291,14 @@ func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
 	for {
 		c := t.nextConn(p, seen)
 		if c == nil {
-			return t.verdict(p)
+			return t.helloError(p)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.ready:
 		case <-c.gone:
-			if c.greeted.Load() { // its end is told before its verdict
+			if c.hasCtl.Load() { // its end is told before its verdict
 				select {
 				case <-c.ready:
 				case <-ctx.Done():
@@ -311,25 +311,25 @@ func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
 	}
 }
 
-// verdict returns why p is not connected.
-func (t *Transport) verdict(p proto.PeerID) error {
+// helloError returns why p is not connected.
+func (t *Transport) helloError(p proto.PeerID) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.neighbours[p]; n != nil && n.verdict != nil {
-		return n.verdict
+	if n := t.peers[p]; n != nil && n.helloErr != nil {
+		return n.helloErr
 	}
 	return errors.New("the connection ended before the hello: the other side may have this node blocked or banned, or it stops")
 }
 
-// setDialling counts the callers that wait for a connection with p.
-func (t *Transport) setDialling(p proto.PeerID, by int) {
+// addDialing counts the callers that wait for a connection with p.
+func (t *Transport) addDialing(p proto.PeerID, by int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.neighbour(p)
-	if n.dialling == 0 {
-		n.verdict = nil
+	n := t.peer(p)
+	if n.dialing == 0 {
+		n.helloErr = nil
 	}
-	n.dialling += by
+	n.dialing += by
 	t.forget(n)
 }
 

@@ -31,8 +31,8 @@ func (e *dialError) Unwrap() error { return e.err }
 // maxDialCauses bounds how many addresses a dialError names.
 const maxDialCauses = 4
 
-// plainDial turns libp2p's tree of failed dials into one line; other errors stay.
-func plainDial(err error) error {
+// describeDialError turns libp2p's tree of failed dials into one line; other errors stay.
+func describeDialError(err error) error {
 	d, ok := errors.AsType[*swarm.DialError](err)
 	switch {
 	case !ok && errors.Is(err, context.DeadlineExceeded):
@@ -57,8 +57,8 @@ func plainDial(err error) error {
 	return &dialError{"no address answers: " + strings.Join(causes, "; "), err}
 }
 
-// plainListen says in one line why none of the addresses can be listened on.
-func plainListen(addrs []string, err error) error {
+// describeListenError says in one line why none of the addresses can be listened on.
+func describeListenError(addrs []string, err error) error {
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "cannot assign requested address"):

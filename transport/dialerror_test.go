@@ -9,22 +9,22 @@ import (
 )
 
 // A dial that is given up in time says so, in words.
-func TestADialThatTakesTooLong(t *testing.T) {
-	err := plainDial(fmt.Errorf("dial: %w", context.DeadlineExceeded))
+func TestDialTimeoutError(t *testing.T) {
+	err := describeDialError(fmt.Errorf("dial: %w", context.DeadlineExceeded))
 	if err.Error() != "no answer in time" || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnreached) {
 		t.Errorf("%v", err)
 	}
 }
 
 // What cannot be listened on is told once, with what to set.
-func TestAddressesThatCannotBeListenedOn(t *testing.T) {
+func TestListenErrors(t *testing.T) {
 	for said, want := range map[string]string{
 		"bind: cannot assign requested address": "no such address is one of this machine: set net.listen",
 		"bind: address already in use":          "another program uses the port",
 		"bind: permission denied":               "take one above 1023",
 		"something else":                        "something else",
 	} {
-		err := plainListen([]string{"/ip4/192.0.2.1/tcp/1"}, fmt.Errorf("failed to listen on any addresses: [listen tcp4 192.0.2.1:1: %s listen udp4 192.0.2.1:1: %s]", said, said))
+		err := describeListenError([]string{"/ip4/192.0.2.1/tcp/1"}, fmt.Errorf("failed to listen on any addresses: [listen tcp4 192.0.2.1:1: %s listen udp4 192.0.2.1:1: %s]", said, said))
 		if !strings.HasPrefix(err.Error(), "listen on /ip4/192.0.2.1/tcp/1: ") || !strings.Contains(err.Error(), want) || want != said && strings.Contains(err.Error(), "bind") {
 			t.Errorf("%s: %v", said, err)
 		}

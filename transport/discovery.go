@@ -17,11 +17,11 @@ import (
 // A discovery is what a transport knows of its mesh besides its neighbours.
 // What it starts ends before the host is closed.
 type discovery struct {
-	circle *circle
-	bus    atomic.Pointer[bus]   // nil: no topic is joined
-	table  atomic.Pointer[table] // nil: no DHT
-	lan    *lan                  // nil: not looked for anybody there
-	cancel context.CancelFunc
+	members *memberHost
+	topic   atomic.Pointer[gossipTopic] // nil: no topic is joined
+	dht     atomic.Pointer[memberDHT]   // nil: no DHT
+	lan     *lan                        // nil: not looked for anybody there
+	cancel  context.CancelFunc
 
 	mu        sync.Mutex
 	strangers strangers
@@ -32,7 +32,7 @@ func (d *discovery) init(t *Transport) (err error) {
 	if t.cfg.MDNS {
 		d.lan = newLAN(t)
 	}
-	d.circle, err = newCircle(t)
+	d.members, err = newMemberHost(t)
 	return err
 }
 
@@ -40,25 +40,25 @@ func (d *discovery) init(t *Transport) (err error) {
 // error stop ends what was begun.
 func (d *discovery) start(ctx context.Context, t *Transport) error {
 	ctx, d.cancel = context.WithCancel(ctx)
-	t.crew.hand(d.circle.run)
-	if t.cfg.Rumors != nil {
-		b, err := newBus(ctx, t, d.circle)
+	t.group.start(d.members.run)
+	if t.cfg.Topic != nil {
+		b, err := newGossipTopic(ctx, t, d.members)
 		if err != nil {
 			return fmt.Errorf("gossip: %w", err)
 		}
-		d.bus.Store(b)
-		t.crew.hand(b.run)
+		d.topic.Store(b)
+		t.group.start(b.run)
 	}
 	if t.cfg.DHT {
-		w, err := newTable(t, d.circle)
+		w, err := newMemberDHT(t, d.members)
 		if err != nil {
 			return fmt.Errorf("DHT: %w", err)
 		}
-		d.table.Store(w)
-		t.crew.hand(w.run)
+		d.dht.Store(w)
+		t.group.start(w.run)
 	}
 	if d.lan != nil {
-		t.crew.hand(d.lan.run)
+		t.group.start(d.lan.run)
 	}
 	return nil
 }
@@ -66,11 +66,11 @@ func (d *discovery) start(ctx context.Context, t *Transport) error {
 // stop ends what was started, while the host is still there.
 func (d *discovery) stop() {
 	d.cancel()
-	if w := d.table.Load(); w != nil {
+	if w := d.dht.Load(); w != nil {
 		w.close()
 	}
 	if d.lan != nil {
-		d.lan.endWatchers() // it may never have run
+		d.lan.closeWatchers() // it may never have run
 	}
 }
 
@@ -98,10 +98,10 @@ func (t *Transport) Discovery() Discovery {
 	if l := t.disc.lan; l != nil {
 		d.LAN = l.status()
 	}
-	if b := t.disc.bus.Load(); b != nil {
+	if b := t.disc.topic.Load(); b != nil {
 		d.TopicPeers = len(b.topic.ListPeers())
 	}
-	if w := t.disc.table.Load(); w != nil {
+	if w := t.disc.dht.Load(); w != nil {
 		d.TablePeers = w.dht.RoutingTable().Size()
 	}
 	t.disc.mu.Lock()
@@ -114,14 +114,14 @@ func (t *Transport) Discovery() Discovery {
 // were tried lately.
 var errTooMany = errors.New("transport: too many unknown peers at once")
 
-// meet says hello to a peer that was found, at the addresses where it was. One
+// tryHello says hello to a peer that was found, at the addresses where it was. One
 // that is not known may be a member all the same.
-func (t *Transport) meet(ctx context.Context, p proto.PeerID, addrs []string) error {
-	known := t.isMember(p) || t.known()[p]
+func (t *Transport) tryHello(ctx context.Context, p proto.PeerID, addrs []string) error {
+	known := t.isMember(p) || t.knownPeers()[p]
 	now := t.cfg.Clock.Mono()
 	t.disc.mu.Lock()
-	x := t.disc.strangers.see(p, now)
-	if !x.near {
+	x := t.disc.strangers.note(p, now)
+	if !x.onLAN {
 		x.Seen, x.Addrs = t.cfg.Clock.Now(), addrs
 	}
 	ok := x.begin(now)
@@ -144,9 +144,9 @@ func (t *Transport) meet(ctx context.Context, p proto.PeerID, addrs []string) er
 		x.trying = false // who asked for it went away: that says nothing of p
 		return err
 	}
-	longest := longestRetry
+	longest := maxRetry
 	if known {
-		longest = lanLongest
+		longest = lanMaxRetry
 	}
 	x.failed(t.cfg.Clock.Mono(), err, longest)
 	refused, is := errors.AsType[*RefusedError](err)

@@ -45,9 +45,9 @@ func (k EventKind) String() string {
 // maxEvents bounds the events that wait for the observer.
 const maxEvents = 1024
 
-// observe hands e to the observer, in order and later: the caller may hold any
+// emit hands e to the observer, in order and later: the caller may hold any
 // lock. What an observer cannot take in is dropped.
-func (t *Transport) observe(e Event) {
+func (t *Transport) emit(e Event) {
 	if t.cfg.Observe == nil {
 		return
 	}
@@ -58,8 +58,8 @@ func (t *Transport) observe(e Event) {
 	}
 }
 
-// tell calls the observer until ctx ends.
-func (t *Transport) tell(ctx context.Context) {
+// eventLoop calls the observer until ctx ends.
+func (t *Transport) eventLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -41,18 +41,18 @@ func (t *Transport) exchangeOnce(ctx context.Context, p proto.PeerID, m *proto.M
 	}
 	defer s.Reset()
 	defer s.unblock(ctx)()
-	s.lead = exchangeTimeout
+	s.idleTimeout = exchangeTimeout
 	if err := s.sendControl(m); err != nil {
 		return nil, fmt.Errorf("write: %w", err)
 	}
 	reply := new(proto.Message)
 	if err := s.next(reply); err != nil {
-		t.blame(p, "sync", err)
+		t.streamEnded(p, "sync", err)
 		return nil, fmt.Errorf("read: %w", err)
 	}
 	if reply.GetType() != proto.TypeSynced {
 		err := fmt.Errorf("%w: message type %d answers a SYNC", ErrProtocol, reply.GetType())
-		t.blame(p, "sync", err)
+		t.streamEnded(p, "sync", err)
 		return nil, err
 	}
 	return reply, nil
@@ -69,7 +69,7 @@ func (t *Transport) serveSync(ctx context.Context, s *stream) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	defer s.unblock(ctx)()
-	s.lead = t.cfg.Timing.Hello
+	s.idleTimeout = t.cfg.Timing.Hello
 	m := new(proto.Message)
 	if err := s.next(m); err != nil {
 		return err

@@ -23,10 +23,10 @@ func (deafBus) Subscribe(any, ...event.SubscriptionOpt) (event.Subscription, err
 	return nil, errSpoiled
 }
 
-// fullOf is a host that has no resources left for services.
-type fullOf struct{ host.Host }
+// hostWithFullNetwork is a host that has no resources left for services.
+type hostWithFullNetwork struct{ host.Host }
 
-func (h fullOf) Network() network.Network { return fullNetwork{h.Host.Network()} }
+func (h hostWithFullNetwork) Network() network.Network { return fullNetwork{h.Host.Network()} }
 
 type fullNetwork struct{ network.Network }
 
@@ -36,9 +36,9 @@ type noServices struct{ *network.NullResourceManager }
 
 func (noServices) ViewService(string, func(network.ServiceScope) error) error { return errSpoiled }
 
-// TestRunEndsWhatItBegan holds that whichever step of Run fails, what was begun before
+// TestRunStopsWhatItStarted holds that whichever step of Run fails, what was begun before
 // it has ended when Run returns, the host is closed and nothing runs any more.
-func TestRunEndsWhatItBegan(t *testing.T) {
+func TestRunStopsWhatItStarted(t *testing.T) {
 	tests := []struct {
 		name  string
 		spoil func(*Transport)
@@ -48,8 +48,8 @@ func TestRunEndsWhatItBegan(t *testing.T) {
 	}{
 		{"gossip", func(tr *Transport) { tr.host.Peerstore().RemovePeer(tr.host.ID()) }, false, false, "transport: gossip: "},
 		{"gossip, when its part of libp2p runs already", func(*Transport) {}, true, false, "transport: gossip: "},
-		{"the DHT", func(tr *Transport) { tr.disc.circle.bus = deafBus{tr.disc.circle.bus} }, false, true, "transport: DHT: "},
-		{"the relay service", func(tr *Transport) { tr.host = fullOf{tr.host} }, false, false, "transport: relay service: "},
+		{"the DHT", func(tr *Transport) { tr.disc.members.bus = deafBus{tr.disc.members.bus} }, false, true, "transport: DHT: "},
+		{"the relay service", func(tr *Transport) { tr.host = hostWithFullNetwork{tr.host} }, false, false, "transport: relay service: "},
 	}
 	// gossipsub makes an address book of its own first of all, and closes it with what
 	// it starts last: when it fails in between that stays, with one goroutine.
@@ -60,7 +60,7 @@ func TestRunEndsWhatItBegan(t *testing.T) {
 			cfg := Config{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}}
 			cfg.DHT, cfg.MDNS, cfg.Relay = true, true, true
 			if !tt.quiet {
-				cfg.Rumors = new(countRumors)
+				cfg.Topic = new(countRumors)
 			}
 			tr, err := New(newTestKeys(1), &testGate{boot: 1}, newTestReceiver(), cfg)
 			if err != nil {
@@ -101,7 +101,7 @@ func TestRunEndsWhatItBegan(t *testing.T) {
 			case <-ctx.Done():
 				t.Error("who looks for meshes is not told of the end")
 			}
-			if tr.crew.hand(func(context.Context) {}) {
+			if tr.group.start(func(context.Context) {}) {
 				t.Error("work is taken that nobody does")
 			}
 			known := []goleak.Option{before}

@@ -28,25 +28,25 @@ func (f Flow) Left() time.Duration {
 	return time.Duration(float64(f.Size-f.Done) / f.Rate * float64(time.Second)).Round(time.Second)
 }
 
-// rateOver is how long the rate of a flow looks back: twice that at most.
-const rateOver = 5 * time.Second
+// rateWindow is how long the rate of a flow looks back: twice that at most.
+const rateWindow = 5 * time.Second
 
-// flowTold is how long a body is on its way between two events that tell of it.
-const flowTold = 10 * time.Second
+// flowReportEvery is how long a body is on its way between two events that tell of it.
+const flowReportEvery = 10 * time.Second
 
 // A flow counts a body while it is on its way.
 type flow struct {
-	all   *flows
-	about Flow
+	flows *flows
+	info  Flow
 	done  atomic.Int64
 
-	mu    sync.Mutex // guards the rate
-	began time.Duration
-	told  time.Duration
-	marks [2]mark // done at the begin of the span before, and of this one
+	mu       sync.Mutex // guards the rate
+	began    time.Duration
+	reported time.Duration
+	samples  [2]flowSample // done at the begin of the span before, and of this one
 }
 
-type mark struct {
+type flowSample struct {
 	at   time.Duration
 	done int64
 }
@@ -55,7 +55,7 @@ type mark struct {
 type flows struct {
 	mono func() time.Duration
 	met  *metrics
-	tell func(Event)
+	emit func(Event)
 
 	mu  sync.Mutex
 	all map[*flow]bool
@@ -63,67 +63,67 @@ type flows struct {
 
 // begin counts a body that goes on at byte done.
 func (fs *flows) begin(h proto.Header, p proto.PeerID, out bool, size, done int64) *flow {
-	f := &flow{all: fs, about: Flow{Task: h.ID, Result: h.What == proto.WhatResult, Peer: p, Out: out, Size: size}, began: fs.mono()}
-	f.told = f.began
+	f := &flow{flows: fs, info: Flow{Task: h.ID, Result: h.What == proto.WhatResult, Peer: p, Out: out, Size: size}, began: fs.mono()}
+	f.reported = f.began
 	f.done.Store(done)
-	f.marks = [2]mark{{f.began, done}, {f.began, done}}
+	f.samples = [2]flowSample{{f.began, done}, {f.began, done}}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.all == nil {
 		fs.all = map[*flow]bool{}
 	}
 	fs.all[f] = true
-	f.observe(EventBodyBegan)
+	f.emit(EventBodyBegan)
 	return f
 }
 
-// observe tells how far the body is.
-func (f *flow) observe(kind EventKind) {
-	v := f.now()
-	f.all.tell(Event{Peer: v.Peer, Kind: kind, Flow: &v})
+// emit tells how far the body is.
+func (f *flow) emit(kind EventKind) {
+	v := f.snapshot()
+	f.flows.emit(Event{Peer: v.Peer, Kind: kind, Flow: &v})
 }
 
-// to notes that so many bytes are durable.
-func (f *flow) to(done int64) {
+// advance notes that so many bytes are durable.
+func (f *flow) advance(done int64) {
 	before := f.done.Swap(done)
 	direction := "in"
-	if f.about.Out {
+	if f.info.Out {
 		direction = "out"
 	}
-	f.all.met.bodies.WithLabelValues(direction).Add(float64(max(done-before, 0)))
-	if f.look(f.all.mono(), done) {
-		f.observe(EventBodyMoves)
+	f.flows.met.bodies.WithLabelValues(direction).Add(float64(max(done-before, 0)))
+	if f.sample(f.flows.mono(), done) {
+		f.emit(EventBodyMoves)
 	}
 }
 
-// look notes where the body is now and reports whether it is time to tell.
-func (f *flow) look(now time.Duration, done int64) bool {
+// sample notes where the body is now and reports whether it is time to tell.
+func (f *flow) sample(now time.Duration, done int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now-f.marks[1].at >= rateOver {
-		f.marks[0], f.marks[1] = f.marks[1], mark{now, done}
+	if now-f.samples[1].at >= rateWindow {
+		f.samples[0], f.samples[1] = f.samples[1], flowSample{now, done}
 	}
-	if now-f.told < flowTold {
+	if now-f.reported < flowReportEvery {
 		return false
 	}
-	f.told = now
+	f.reported = now
 	return true
 }
 
 // end forgets a flow.
 func (f *flow) end() {
-	f.observe(EventBodyEnded)
-	f.all.mu.Lock()
-	defer f.all.mu.Unlock()
-	delete(f.all.all, f)
+	f.emit(EventBodyEnded)
+	f.flows.mu.Lock()
+	defer f.flows.mu.Unlock()
+	delete(f.flows.all, f)
 }
 
-// now is how far a flow is.
-func (f *flow) now() Flow {
-	v, at := f.about, f.all.mono()
+// snapshot is how far a flow is.
+func (f *flow) snapshot() Flow {
+	v, at := f.info, f.flows.mono()
 	v.Done, v.For = f.done.Load(), at-f.began
 	f.mu.Lock()
-	from := f.marks[0]
+	from := f.samples[0]
 	f.mu.Unlock()
 	if took := at - from.at; took > 0 {
 		v.Rate = float64(v.Done-from.done) / took.Seconds()
@@ -137,7 +137,7 @@ func (t *Transport) Flows() []Flow {
 	defer t.reach.flows.mu.Unlock()
 	out := make([]Flow, 0, len(t.reach.flows.all))
 	for f := range t.reach.flows.all {
-		out = append(out, f.now())
+		out = append(out, f.snapshot())
 	}
 	return out
 }

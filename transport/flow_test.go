@@ -12,32 +12,32 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestAFlowKnowsItsRate holds that the rate of a body is that of the last seconds, of which
+// TestFlowRate holds that the rate of a body is that of the last seconds, of which
 // follows when it is there, and that bytes of an earlier try count in neither.
-func TestAFlowKnowsItsRate(t *testing.T) {
+func TestFlowRate(t *testing.T) {
 	met, err := newMetrics(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var now time.Duration
 	var told []EventKind
-	fs := flows{mono: func() time.Duration { return now }, met: met, tell: func(e Event) { told = append(told, e.Kind) }}
+	fs := flows{mono: func() time.Duration { return now }, met: met, emit: func(e Event) { told = append(told, e.Kind) }}
 	f := fs.begin(proto.Header{ID: proto.TaskID{1}}, proto.PeerID{2}, true, 1000, 400)
-	if v := f.now(); v.Rate != 0 || v.Left() != 0 || v.Done != 400 {
+	if v := f.snapshot(); v.Rate != 0 || v.Left() != 0 || v.Done != 400 {
 		t.Errorf("at the begin: %+v", v)
 	}
 	for range 4 {
 		now += time.Second
-		f.to(f.done.Load() + 100)
+		f.advance(f.done.Load() + 100)
 	}
-	if v := f.now(); v.Rate != 100 || v.Left() != 2*time.Second || v.For != 4*time.Second {
+	if v := f.snapshot(); v.Rate != 100 || v.Left() != 2*time.Second || v.For != 4*time.Second {
 		t.Errorf("after 4 s: %+v", v)
 	}
 	for range 20 { // the line stands still
 		now += time.Second
-		f.to(f.done.Load())
+		f.advance(f.done.Load())
 	}
-	if v := f.now(); v.Rate != 0 || v.Left() != 0 || v.Done != 800 {
+	if v := f.snapshot(); v.Rate != 0 || v.Left() != 0 || v.Done != 800 {
 		t.Errorf("after a halt of 20 s: %+v", v)
 	}
 	if n := testutil.ToFloat64(met.bodies.WithLabelValues("out")); n != 400 {
@@ -52,10 +52,10 @@ func TestAFlowKnowsItsRate(t *testing.T) {
 	}
 }
 
-// TestABodyOnItsWayIsShown holds that both sides tell how far a streamed body is while it
+// TestFlowsListBodiesInTransit holds that both sides tell how far a streamed body is while it
 // is on its way, and forget it when it is there.
-func TestABodyOnItsWayIsShown(t *testing.T) {
-	s := newShelf(t)
+func TestFlowsListBodiesInTransit(t *testing.T) {
+	s := newBodyStore(t)
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 	link(t, a, b)
 	const size = 12 << 20

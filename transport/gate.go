@@ -46,7 +46,7 @@ type Answer struct {
 	Refusals  []*proto.Refusal // Number is the index in the group, ascending; all else was accepted
 	Time      int64            // of the acceptance, Unix milliseconds
 	Signature []byte           // over the root of the receipts
-	Offence   error            // the last message of the group that no node sends; nil: there was none
+	Offense   error            // the last message of the group that no node sends; nil: there was none
 }
 
 // A Joiner answers nodes that hold a ticket and no certificate yet.

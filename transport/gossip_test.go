@@ -35,7 +35,7 @@ func (l *rumorLog) Valid(author proto.PeerID, data []byte) (number uint64, ok bo
 	return number, l.valid == nil || l.valid(author, data)
 }
 
-func (l *rumorLog) Heard(author proto.PeerID, data []byte) {
+func (l *rumorLog) Receive(author proto.PeerID, data []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.heard == nil {
@@ -61,7 +61,7 @@ func (l *rumorLog) from(author proto.PeerID) (different, twice int) {
 }
 
 // gossiping has every node listen to the topic.
-func gossiping(n *simNode, cfg *transport.Config) { cfg.Rumors = &n.gossip }
+func gossiping(n *simNode, cfg *transport.Config) { cfg.Topic = &n.gossip }
 
 // allGossip reports whether all nodes are gossip peers of all others.
 func (m *sim) allGossip() bool {
@@ -80,11 +80,11 @@ func publish(t *testing.T, n *simNode, data string) {
 	}
 }
 
-// TestEverybodyIsInTheTopic holds that each of 12 members, 20 in the long form, becomes
+// TestAllMembersJoinTopic holds that each of 12 members, 20 in the long form, becomes
 // a gossip peer of all others.
-func TestEverybodyIsInTheTopic(t *testing.T) {
+func TestAllMembersJoinTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newSimWith(t, upTo(12, 20), transporttest.Link{Latency: 10 * time.Millisecond}, gossiping)
+		m := newSimWith(t, scaled(12, 20), transporttest.Link{Latency: 10 * time.Millisecond}, gossiping)
 		defer m.close()
 		t.Logf("all are in the topic after %v", m.await(time.Minute, "a topic of all", m.allGossip))
 	})
@@ -94,7 +94,7 @@ func TestEverybodyIsInTheTopic(t *testing.T) {
 // once: each member hears all of them, once.
 func TestBurstOfRumors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nodes, burst := upTo(5, 8), 2000
+		nodes, burst := scaled(5, 8), 2000
 		m := newSimWith(t, nodes, transporttest.Link{Latency: 10 * time.Millisecond}, gossiping)
 		defer m.close()
 		m.await(time.Minute, "the topic", m.allGossip)
@@ -146,13 +146,13 @@ func copies(t *testing.T, r *prometheus.Registry) (heard, again float64) {
 	return heard, again
 }
 
-// TestAFloodEnds holds S44: in a dense mesh of 16, or 20, where every node floods at once, every
+// TestFloodIsLimited holds S44: in a dense mesh of 16, or 20, where every node floods at once, every
 // node hears every payload once, a link carries each about once, and a payload does not
 // go on from node to node: when all have heard it nothing moves any more. gossipsub has
 // no hop count; that each node passes a payload on once, at most, is what bounds its way.
-func TestAFloodEnds(t *testing.T) {
+func TestFloodIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nodes, each := upTo(16, 20), upTo(3, 8)
+		nodes, each := scaled(16, 20), scaled(3, 8)
 		regs := make([]*prometheus.Registry, nodes)
 		m := newSimWith(t, nodes, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
 			gossiping(n, cfg)
@@ -190,12 +190,12 @@ func TestAFloodEnds(t *testing.T) {
 	})
 }
 
-// TestNothingIsHeardBeforeTheHello holds that gossip waits for the certificates:
+// TestNoGossipBeforeHello holds that gossip waits for the certificates:
 // a peer that verifies the others late hears nothing before, and all after.
-func TestNothingIsHeardBeforeTheHello(t *testing.T) {
+func TestNoGossipBeforeHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
-			cfg.Rumors = &n.gossip
+			cfg.Topic = &n.gossip
 			cfg.Timing.Hello = 30 * time.Second
 			if n.id == 2 {
 				slow := time.Now().Add(20 * time.Second)
@@ -232,13 +232,13 @@ func TestNothingIsHeardBeforeTheHello(t *testing.T) {
 	})
 }
 
-// TestRefusedPeerHearsNothing holds that who is refused by one side is no gossip
+// TestRefusedPeerGetsNoGossip holds that who is refused by one side is no gossip
 // peer, and becomes one when he is let in.
-func TestRefusedPeerHearsNothing(t *testing.T) {
+func TestRefusedPeerGetsNoGossip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		m := newSimWith(t, 2, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
-			cfg.Rumors = &n.gossip
+			cfg.Topic = &n.gossip
 			if n.id == 0 {
 				n.admit = func(proto.PeerID) error {
 					if !open.Load() {
@@ -264,12 +264,12 @@ func TestRefusedPeerHearsNothing(t *testing.T) {
 	})
 }
 
-// TestInvalidRumorsEndWhereTheyArrive holds that what one node finds invalid is
+// TestInvalidRumorsAreNotForwarded holds that what one node finds invalid is
 // not passed on by it.
-func TestInvalidRumorsEndWhereTheyArrive(t *testing.T) {
+func TestInvalidRumorsAreNotForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
-			cfg.Rumors = &n.gossip
+			cfg.Topic = &n.gossip
 			n.gossip.valid = func(_ proto.PeerID, data []byte) bool { return string(data) != "garbage" }
 		})
 		defer m.close()
@@ -308,9 +308,9 @@ func TestLargestRumor(t *testing.T) {
 	})
 }
 
-// TestGossipOutlivesRestarts holds that members who restart, or whose link was
+// TestGossipSurvivesRestarts holds that members who restart, or whose link was
 // cut, are gossip peers again.
-func TestGossipOutlivesRestarts(t *testing.T) {
+func TestGossipSurvivesRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 5, transporttest.Link{Latency: 20 * time.Millisecond}, gossiping)
 		defer m.close()
@@ -330,22 +330,22 @@ func TestGossipOutlivesRestarts(t *testing.T) {
 	})
 }
 
-// A farAhead disk remembers of everybody a message of libp2p's number in the far future,
+// A futureNonces disk remembers of everybody a message of libp2p's number in the far future,
 // as of authors whose clocks were ahead.
-type farAhead struct{}
+type futureNonces struct{}
 
-func (farAhead) Get(context.Context, proto.PeerID) ([]byte, error) {
+func (futureNonces) Get(context.Context, proto.PeerID) ([]byte, error) {
 	return binary.BigEndian.AppendUint64(nil, 1<<62), nil
 }
 
-func (farAhead) Put(context.Context, map[proto.PeerID][]byte) error { return nil }
+func (futureNonces) Put(context.Context, map[proto.PeerID][]byte) error { return nil }
 
-// TestAnAuthorIsHeardWhateverItsClockWas holds that a node whose clock was set back is
+// TestAuthorIsAcceptedAfterClockChange holds that a node whose clock was set back is
 // heard by who heard it before, by the number that it gives its messages itself.
-func TestAnAuthorIsHeardWhateverItsClockWas(t *testing.T) {
+func TestAuthorIsAcceptedAfterClockChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
-			cfg.Rumors, cfg.Nonces = &n.gossip, farAhead{}
+			cfg.Topic, cfg.Nonces = &n.gossip, futureNonces{}
 			n.gossip.number = func(data []byte) (number uint64) {
 				fmt.Sscanf(string(data), "%d", &number)
 				return number

@@ -30,10 +30,10 @@ func (e *RefusedError) Error() string {
 // reasonGated is what the end of a connection by the other side's gate means.
 const reasonGated = "its gate ends the connection: it has this node blocked or banned, or it stops"
 
-// refusal returns err as the word of one side that it does not want the other; nil:
+// asRefusal returns err as the word of one side that it does not want the other; nil:
 // it is something else. A gate ends a connection before the hello and says so where
 // the network carries the reason, as QUIC does.
-func refusal(p proto.PeerID, err error) *RefusedError {
+func asRefusal(p proto.PeerID, err error) *RefusedError {
 	if r, ok := errors.AsType[*RefusedError](err); ok {
 		return r
 	}
@@ -43,23 +43,23 @@ func refusal(p proto.PeerID, err error) *RefusedError {
 	return nil
 }
 
-// errSaidNothing is why an inbound connection is closed.
-var errSaidNothing = errors.New("it said nothing")
+// errNoHello is why an inbound connection is closed.
+var errNoHello = errors.New("it said nothing")
 
 // noHelloEvery is how often the log is told again that a peer, or strangers at an
 // address, were refused for one reason; in between the lines are debug.
 const (
-	noHelloEvery  = time.Hour
-	maxNoHelloLog = 256
+	refusalLogEvery = time.Hour
+	maxRefusalLog   = 256
 )
 
-// A noHello is a refusal that the log was told of.
-type noHello struct{ who, why string }
+// A refusalKey is a refusal that the log was told of.
+type refusalKey struct{ who, why string }
 
-// tellNoHello tells the log that c ends without a hello. A foreign mesh on the LAN and a
+// logNoHello tells the log that c ends without a hello. A foreign mesh on the LAN and a
 // revoked machine try for ever, with many connections; a stranger has as many keys as it
 // likes, so what comes in is known by its address.
-func (t *Transport) tellNoHello(c *conn, err error) {
+func (t *Transport) logNoHello(c *conn, err error) {
 	why := err.Error()
 	if r, ok := errors.AsType[*RefusedError](err); ok {
 		why = r.Reason
@@ -69,7 +69,7 @@ func (t *Transport) tellNoHello(c *conn, err error) {
 		who = originOf(c.raw.RemoteMultiaddr())
 	}
 	level := slog.LevelInfo
-	if !t.refusals.first(noHello{who, why}, t.cfg.Clock.Mono()) {
+	if !t.refusals.first(refusalKey{who, why}, t.cfg.Clock.Mono()) {
 		level = slog.LevelDebug
 	}
 	t.log.Log(context.Background(), level, "no hello", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
@@ -77,21 +77,21 @@ func (t *Transport) tellNoHello(c *conn, err error) {
 
 // A refusalLog knows which refusals the log was told of lately.
 type refusalLog struct {
-	mu   sync.Mutex
-	told map[noHello]time.Duration // monotonic
+	mu     sync.Mutex
+	logged map[refusalKey]time.Duration // monotonic
 }
 
 // first reports whether the log was not told of r for a while, and notes it.
-func (l *refusalLog) first(r noHello, now time.Duration) bool {
+func (l *refusalLog) first(r refusalKey, now time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at, ok := l.told[r]; ok && now-at < noHelloEvery {
+	if at, ok := l.logged[r]; ok && now-at < refusalLogEvery {
 		return false
 	}
-	if l.told == nil || len(l.told) >= maxNoHelloLog {
-		l.told = make(map[noHello]time.Duration)
+	if l.logged == nil || len(l.logged) >= maxRefusalLog {
+		l.logged = make(map[refusalKey]time.Duration)
 	}
-	l.told[r] = now
+	l.logged[r] = now
 	return true
 }
 
@@ -104,14 +104,14 @@ const reasonNoMesh = "this node is in no mesh yet"
 // maxReason bounds what is told about a refusal.
 const maxReason = 256
 
-// greet says hello first, as the side that dialled, and keeps the ctl stream
+// initiateHello says hello first, as the side that dialled, and keeps the ctl stream
 // up until the connection ends.
-func (t *Transport) greet(ctx context.Context, c *conn) {
+func (t *Transport) initiateHello(ctx context.Context, c *conn) {
 	var h *proto.Hello
 	s, err := openStream(ctx, c, streamCtl, proto.MaxControl, t.cfg.Timing)
 	if err == nil {
 		defer s.unblock(ctx)()
-		h, err = t.exchange(s, true)
+		h, err = t.exchangeHellos(s, true)
 	}
 	if c.yielded.Load() { // the answer to the other side's hello counts
 		if s != nil {
@@ -119,24 +119,24 @@ func (t *Transport) greet(ctx context.Context, c *conn) {
 		}
 		return
 	}
-	t.talk(ctx, c, s, h, err)
+	t.finishHello(ctx, c, s, h, err)
 }
 
-// answer says hello second.
-func (t *Transport) answer(ctx context.Context, c *conn, s *stream) {
+// respondHello says hello second.
+func (t *Transport) respondHello(ctx context.Context, c *conn, s *stream) {
 	defer s.unblock(ctx)()
-	h, err := t.exchange(s, false)
-	t.talk(ctx, c, s, h, err)
+	h, err := t.exchangeHellos(s, false)
+	t.finishHello(ctx, c, s, h, err)
 }
 
-// talk ends the hello and, when it went well, has the conversation that follows.
-func (t *Transport) talk(ctx context.Context, c *conn, s *stream, h *proto.Hello, err error) {
+// finishHello ends the hello and, when it went well, has the conversation that follows.
+func (t *Transport) finishHello(ctx context.Context, c *conn, s *stream, h *proto.Hello, err error) {
 	switch {
-	case !t.settle(c, h, err):
+	case !t.endHello(c, h, err):
 		err = fmt.Errorf("%w: a second hello", ErrProtocol)
 	case err == nil:
 		t.identify(c)
-		err = t.converse(ctx, c, s)
+		err = t.serveCtl(ctx, c, s)
 	}
 	if errors.Is(err, ErrProtocol) {
 		t.offend(c.peer, "ctl", err)
@@ -145,26 +145,26 @@ func (t *Transport) talk(ctx context.Context, c *conn, s *stream, h *proto.Hello
 	c.raw.Close()
 }
 
-// exchange carries the hellos over s in the time that is set for both and
+// exchangeHellos carries the hellos over s in the time that is set for both and
 // returns the other side's.
-func (t *Transport) exchange(s *stream, first bool) (*proto.Hello, error) {
+func (t *Transport) exchangeHellos(s *stream, first bool) (*proto.Hello, error) {
 	if err := s.SetDeadline(time.Now().Add(t.cfg.Timing.Hello)); err != nil {
 		return nil, err
 	}
 	if first {
-		if err := t.sayFirst(s); err != nil {
+		if err := t.sendFirstHello(s); err != nil {
 			return nil, err
 		}
 	}
 	h, err := readHello(s)
-	s.conn.spoke.Store(true)
+	s.conn.gotMessage.Store(true)
 	if err == nil && !first && len(h.GetChallenge()) > 0 {
 		h, err = t.answerChallenge(s, h)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if reason := t.welcome(s.conn, h); reason != nil {
+	if reason := t.admitHello(s.conn, h); reason != nil {
 		return nil, t.refuse(s, reason)
 	}
 	if !first {
@@ -175,13 +175,13 @@ func (t *Transport) exchange(s *stream, first bool) (*proto.Hello, error) {
 	return h, s.SetDeadline(time.Time{})
 }
 
-// sayFirst sends the first hello. One who is not known proves before that it is of
+// sendFirstHello sends the first hello. One who is not known proves before that it is of
 // this mesh.
-func (t *Transport) sayFirst(s *stream) error {
+func (t *Transport) sendFirstHello(s *stream) error {
 	if t.gate.Hello() == nil {
 		return errNoMember
 	}
-	if !t.knows(s.conn.peer) {
+	if !t.isKnown(s.conn.peer) {
 		if err := t.challenge(s); err != nil {
 			return err
 		}
@@ -192,17 +192,17 @@ func (t *Transport) sayFirst(s *stream) error {
 // sendHello sends this node's hello, or why the other side is not welcome.
 func (t *Transport) sendHello(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok {
-		return t.sendAs(s, &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.revocationOf(s.conn.peer)})
+		return t.writeHello(s, &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.revocationOf(s.conn.peer)})
 	}
 	h, err := t.ownHello()
 	if err != nil {
 		return err
 	}
-	return t.sendAs(s, h)
+	return t.writeHello(s, h)
 }
 
-// sendAs sends h, of this version.
-func (t *Transport) sendAs(s *stream, h *proto.Hello) error {
+// writeHello sends h, of this version.
+func (t *Transport) writeHello(s *stream, h *proto.Hello) error {
 	m, err := helloMessage(h)
 	if err != nil {
 		return err
@@ -258,9 +258,9 @@ func readHello(s *stream) (*proto.Hello, error) {
 	return h, nil
 }
 
-// welcome decides about the other side's hello. Its error is a RefusedError.
-func (t *Transport) welcome(c *conn, h *proto.Hello) error {
-	if err := t.mayTalk(c, h); err != nil {
+// admitHello decides about the other side's hello. Its error is a RefusedError.
+func (t *Transport) admitHello(c *conn, h *proto.Hello) error {
+	if err := t.precheckHello(c, h); err != nil {
 		return err
 	}
 	h.Addrs = usable(h.GetAddrs(), c.raw.RemoteMultiaddr(), maxAddrs)
@@ -270,12 +270,12 @@ func (t *Transport) welcome(c *conn, h *proto.Hello) error {
 	return nil
 }
 
-// mayTalk decides about the other side by what needs no certificate. Its error is a
+// precheckHello decides about the other side by what needs no certificate. Its error is a
 // RefusedError.
-func (t *Transport) mayTalk(c *conn, h *proto.Hello) error {
+func (t *Transport) precheckHello(c *conn, h *proto.Hello) error {
 	switch {
 	case h.GetRefusal() != "":
-		return t.refusedBy(c, h)
+		return t.refusalFrom(c, h)
 	case h.GetVersion() != proto.Version:
 		return &RefusedError{c.peer, fmt.Sprintf("it speaks version %d of the protocol, this node speaks %d", h.GetVersion(), proto.Version), false}
 	case t.gate.Hello() == nil:
@@ -288,18 +288,18 @@ func (t *Transport) mayTalk(c *conn, h *proto.Hello) error {
 	return nil
 }
 
-// settle ends the hello of c: err is nil when both sides are content. It reports
+// endHello ends the hello of c: err is nil when both sides are content. It reports
 // false when it was ended before.
-func (t *Transport) settle(c *conn, h *proto.Hello, err error) bool {
-	if c.settled.Swap(true) {
+func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
+	if c.helloDone.Swap(true) {
 		return false
 	}
 	c.hello, c.err = h, err
 	close(c.ready)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.neighbours[c.peer]; n != nil && err != nil {
-		n.lastErr, n.verdict, n.failedAt = err, err, t.cfg.Clock.Now()
+	if n := t.peers[c.peer]; n != nil && err != nil {
+		n.lastErr, n.helloErr, n.failedAt = err, err, t.cfg.Clock.Now()
 	}
 	select {
 	case <-c.gone:
@@ -308,15 +308,15 @@ func (t *Transport) settle(c *conn, h *proto.Hello, err error) bool {
 	}
 	if err != nil {
 		t.met.refused.Inc()
-		t.tellNoHello(c, err)
+		t.logNoHello(c, err)
 		return true
 	}
-	t.join(t.neighbour(c.peer), c)
+	t.join(t.peer(c.peer), c)
 	return true
 }
 
-// expect closes an inbound connection that says no hello in time.
-func (t *Transport) expect(ctx context.Context, c *conn) {
+// expectHello closes an inbound connection that says no hello in time.
+func (t *Transport) expectHello(ctx context.Context, c *conn) {
 	timer := time.NewTimer(t.cfg.Timing.Hello)
 	defer timer.Stop()
 	select {
@@ -325,7 +325,7 @@ func (t *Transport) expect(ctx context.Context, c *conn) {
 	case <-ctx.Done():
 	case <-timer.C:
 		if !c.joining.Load() {
-			t.tellNoHello(c, errSaidNothing)
+			t.logNoHello(c, errNoHello)
 			c.raw.Close()
 		}
 	}

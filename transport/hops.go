@@ -24,16 +24,16 @@ type Hop struct {
 	Path  route.Path
 }
 
-// told is which ways to relays this node tells. They stay the same while none is better
+// hopPicker is which ways to relays this node tells. They stay the same while none is better
 // by much for long: each change goes to every member.
-type told struct {
-	mu   sync.Mutex
-	pick route.Picker
-	held []proto.PeerID
+type hopPicker struct {
+	mu     sync.Mutex
+	pick   route.Picker
+	picked []proto.PeerID
 }
 
 // choose returns those of all that are told at now, by the ids of the relays.
-func (t *told) choose(all []Hop, score func(route.Path) float64, now time.Duration) []Hop {
+func (t *hopPicker) choose(all []Hop, score func(route.Path) float64, now time.Duration) []Hop {
 	there := make([]route.Candidate, len(all))
 	for i, h := range all {
 		there[i] = route.Candidate{Peer: h.Relay, Score: score(h.Path)}
@@ -41,8 +41,8 @@ func (t *told) choose(all []Hop, score func(route.Path) float64, now time.Durati
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pick.Want = maxHops
-	t.held = t.pick.Pick(t.held, there, now)
-	all = slices.DeleteFunc(all, func(h Hop) bool { return !slices.Contains(t.held, h.Relay) })
+	t.picked = t.pick.Pick(t.picked, there, now)
+	all = slices.DeleteFunc(all, func(h Hop) bool { return !slices.Contains(t.picked, h.Relay) })
 	slices.SortFunc(all, func(a, b Hop) int { return comparePeers(a.Relay, b.Relay) })
 	return all
 }
@@ -53,7 +53,7 @@ func (t *Transport) Hops() []Hop {
 	var all []Hop
 	for _, r := range t.relays() {
 		if c := t.best(r); c != nil && c.direct() && r != t.self {
-			if p := c.gauge.path(); p != (route.Path{}) {
+			if p := c.meter.path(); p != (route.Path{}) {
 				all = append(all, Hop{r, p})
 			}
 		}
@@ -62,8 +62,8 @@ func (t *Transport) Hops() []Hop {
 	return t.reach.hops.choose(all, score, t.cfg.Clock.Mono())
 }
 
-// far returns the way from p to relay r, as p says; zero: it says nothing of it.
-func (t *Transport) far(p, r proto.PeerID) route.Path {
+// farHop returns the way from p to relay r, as p says; zero: it says nothing of it.
+func (t *Transport) farHop(p, r proto.PeerID) route.Path {
 	if t.cfg.Hops == nil {
 		return route.Path{}
 	}
@@ -75,54 +75,54 @@ func (t *Transport) far(p, r proto.PeerID) route.Path {
 	return route.Path{}
 }
 
-// near returns the way from here to relay r, as far as it was measured, and what
+// nearHop returns the way from here to relay r, as far as it was measured, and what
 // is taken off the score of each way over it: one that must be dialled first, or
 // that is silent when it should not be, stands behind.
-func (t *Transport) near(r proto.PeerID) (p route.Path, off float64) {
+func (t *Transport) nearHop(r proto.PeerID) (p route.Path, off float64) {
 	c := t.best(r)
 	if c == nil || !c.direct() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if n := t.neighbours[r]; n != nil {
+		if n := t.peers[r]; n != nil {
 			p = n.measured
 		}
-		return p, unmet
+		return p, dialPenalty
 	}
-	if c.vital.Load() && c.clock.Mono()-c.heard() > silence {
-		off = mute
+	if c.holdsReservation.Load() && c.clock.Mono()-c.heard() > silentAfter {
+		off = silentPenalty
 	}
-	return c.gauge.path(), off
+	return c.meter.path(), off
 }
 
 // scoreOf returns how good the path to a relay is.
 func (t *Transport) scoreOf(r proto.PeerID) float64 {
-	p, off := t.near(r)
+	p, off := t.nearHop(r)
 	return t.cfg.Weights.Score(p).Total - off
 }
 
 // scoreVia returns how good the whole way to p over relay r is.
 func (t *Transport) scoreVia(r, p proto.PeerID) float64 {
-	near, off := t.near(r)
-	return t.cfg.Weights.Score(route.Join(near, t.far(p, r))).Total - off
+	near, off := t.nearHop(r)
+	return t.cfg.Weights.Score(route.Join(near, t.farHop(p, r))).Total - off
 }
 
-// An outlook is who needs a relay to come to this node, and their ways to relays.
-type outlook struct {
+// An relayDemand is who needs a relay to come to this node, and their ways to relays.
+type relayDemand struct {
 	made time.Duration
 	hops [][]Hop // of each
 }
 
-// maxOutlook bounds the peers for whom relays are chosen.
-const maxOutlook = 64
+// maxDemand bounds the peers for whom relays are chosen.
+const maxDemand = 64
 
-// lookOut returns the hops of the contacts that no direct connection leads to.
-func (t *Transport) lookOut() (o outlook) {
+// relayDemand returns the hops of the contacts that no direct connection leads to.
+func (t *Transport) relayDemand() (o relayDemand) {
 	o.made = t.cfg.Clock.Mono()
 	if t.cfg.Directory == nil || t.cfg.Hops == nil {
 		return o
 	}
 	for _, c := range t.cfg.Directory.Contacts() {
-		if conn := t.best(c.Peer); conn != nil && conn.direct() || len(o.hops) == maxOutlook {
+		if conn := t.best(c.Peer); conn != nil && conn.direct() || len(o.hops) == maxDemand {
 			continue
 		}
 		if h := t.cfg.Hops(c.Peer); len(h) > 0 {
@@ -135,8 +135,8 @@ func (t *Transport) lookOut() (o outlook) {
 // scoreFor returns how good a place at relay r is: the mean of the whole ways
 // that those in o would have over it to this node, or of the way to it when there
 // are none.
-func (t *Transport) scoreFor(r proto.PeerID, o outlook) float64 {
-	near, off := t.near(r)
+func (t *Transport) scoreFor(r proto.PeerID, o relayDemand) float64 {
+	near, off := t.nearHop(r)
 	if len(o.hops) == 0 {
 		return t.cfg.Weights.Score(near).Total - off
 	}

@@ -12,8 +12,8 @@ import (
 
 // Ways to relays that differ by noise alone are told as they were: each change goes to
 // every member.
-func TestToldWaysStay(t *testing.T) {
-	var told told
+func TestAnnouncedHopsAreStable(t *testing.T) {
+	var told hopPicker
 	rng := rand.New(rand.NewPCG(1, 1))
 	ways := func(n int) (all []Hop) {
 		for i := range n {

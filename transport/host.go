@@ -18,18 +18,18 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// dialHints are what a host asks its transport.
-type dialHints struct {
-	score  func(proto.PeerID) float64 // of a relay
-	others func() []ma.Multiaddr      // at which this node is reached besides those that libp2p knows
-	router *atomic.Pointer[portMap]   // takes what the router gives
-	enter  func(network.Stream) network.Stream
-	met    func(context.Context, peer.ID) error
+// hostHooks are what a host asks its transport.
+type hostHooks struct {
+	score        func(proto.PeerID) float64 // of a relay
+	extraAddrs   func() []ma.Multiaddr      // at which this node is reached besides those that libp2p knows
+	router       *atomic.Pointer[portMap]   // takes what the router gives
+	filterStream func(network.Stream) network.Stream
+	awaitHello   func(context.Context, peer.ID) error
 }
 
 // newHost makes the libp2p host. It listens at once: the gate holds everybody
 // off until Run.
-func newHost(keys Keys, g *gater, r dialHints, cfg Config) (host.Host, error) {
+func newHost(keys Keys, g *gater, r hostHooks, cfg Config) (host.Host, error) {
 	key, err := crypto.UnmarshalEd25519PrivateKey(keys.PrivateKey())
 	if err != nil {
 		return nil, fmt.Errorf("node key: %w", err)
@@ -38,23 +38,23 @@ func newHost(keys Keys, g *gater, r dialHints, cfg Config) (host.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
-	p := parts{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, enter: r.enter, met: r.met}
+	p := hostBuilder{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, filterStream: r.filterStream, awaitHello: r.awaitHello}
 	if !cfg.OwnMetrics {
 		p.metrics = cfg.Registerer
 	}
 	if p.listen, err = parseListen(cfg.Listen); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	p.addrs = func(own []ma.Multiaddr) []ma.Multiaddr { return slices.Concat(announce, own, r.others()) }
+	p.addrs = func(own []ma.Multiaddr) []ma.Multiaddr { return slices.Concat(announce, own, r.extraAddrs()) }
 	if cfg.PortMap {
-		p.nat = mapPorts(r.router, cfg.Clock)
+		p.nat = portMapper(r.router, cfg.Clock)
 	}
 	if p.limits, p.conns, err = bounds(); err != nil {
 		return nil, err
 	}
-	h, err := p.host()
+	h, err := p.build()
 	if err != nil {
-		return nil, plainListen(cfg.Listen, err)
+		return nil, describeListenError(cfg.Listen, err)
 	}
 	if missing := unbound(cfg.Listen, h.Network().ListenAddresses()); len(missing) > 0 {
 		h.Close()
@@ -114,17 +114,17 @@ func isTCP(a ma.Multiaddr) bool { _, err := a.ValueForProtocol(ma.P_TCP); return
 // A gater keeps out whom the gate blocks or the ledger bans, before a stream is
 // opened. Who passes it still has to say hello.
 type gater struct {
-	wanted func(peer.ID) bool                              // set by Run; until then nobody is
-	aimed  func(p proto.PeerID, circuit ma.Multiaddr) bool // whether p may be dialled there now
+	mayConnect     func(peer.ID) bool                              // set by Run; until then nobody is
+	mayDialCircuit func(p proto.PeerID, circuit ma.Multiaddr) bool // whether p may be dialled there now
 }
 
-func (g *gater) InterceptPeerDial(p peer.ID) bool            { return g.wanted(p) }
+func (g *gater) InterceptPeerDial(p peer.ID) bool            { return g.mayConnect(p) }
 func (g *gater) InterceptAccept(network.ConnMultiaddrs) bool { return true }
 func (g *gater) InterceptAddrDial(id peer.ID, a ma.Multiaddr) bool {
 	p, err := fromLibp2p(id)
-	return err == nil && g.wanted(id) && (!isCircuit(a) || g.aimed(p, a))
+	return err == nil && g.mayConnect(id) && (!isCircuit(a) || g.mayDialCircuit(p, a))
 }
 func (g *gater) InterceptSecured(_ network.Direction, p peer.ID, _ network.ConnMultiaddrs) bool {
-	return g.wanted(p)
+	return g.mayConnect(p)
 }
 func (g *gater) InterceptUpgraded(network.Conn) (bool, control.DisconnectReason) { return true, 0 }

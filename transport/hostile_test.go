@@ -29,14 +29,14 @@ import (
 type countRumors struct{ heard atomic.Int64 }
 
 func (c *countRumors) Valid(proto.PeerID, []byte) (uint64, bool) { return 0, true }
-func (c *countRumors) Heard(proto.PeerID, []byte)                { c.heard.Add(1) }
+func (c *countRumors) Receive(proto.PeerID, []byte)              { c.heard.Add(1) }
 
 // inMesh starts a member with everything on, that admits the others of admits.
 func inMesh(t *testing.T, n byte, admits ...byte) (*testNode, *countRumors) {
 	t.Helper()
 	rumors := new(countRumors)
 	return start(t, n, func(node *testNode, cfg *Config) {
-		cfg.Rumors, cfg.DHT = rumors, true
+		cfg.Topic, cfg.DHT = rumors, true
 		cfg.Timing.Hello = 3 * time.Second
 		cfg.Sync = func(context.Context, proto.PeerID, *proto.Message) (*proto.Message, error) {
 			return &proto.Message{Type: proto.TypeSynced}, nil
@@ -73,7 +73,7 @@ func TestStrangerGetsNothing(t *testing.T) {
 	defer h.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
-	sub, topic := eavesdrop(t, ctx, h)
+	sub, topic := subscribeRaw(t, ctx, h)
 	table, err := dht.New(h, dht.Mode(dht.ModeServer), dht.ProtocolPrefix(protocol.ID("/balefire/"+meshName("balefire"))), dht.DisableValues())
 	if err != nil {
 		t.Fatal(err)
@@ -108,8 +108,8 @@ func TestStrangerGetsNothing(t *testing.T) {
 		}
 	}
 	for _, n := range []*testNode{a, b} {
-		w := n.disc.table.Load()
-		if slices.Contains(w.dht.RoutingTable().ListPeers(), h.ID()) || slices.Contains(n.disc.bus.Load().topic.ListPeers(), h.ID()) {
+		w := n.disc.dht.Load()
+		if slices.Contains(w.dht.RoutingTable().ListPeers(), h.ID()) || slices.Contains(n.disc.topic.Load().topic.ListPeers(), h.ID()) {
 			t.Error("the stranger is in a table")
 		}
 	}
@@ -121,8 +121,8 @@ func TestStrangerGetsNothing(t *testing.T) {
 	}
 }
 
-// eavesdrop subscribes to the mesh's topic.
-func eavesdrop(t *testing.T, ctx context.Context, h host.Host) (*pubsub.Subscription, *pubsub.Topic) {
+// subscribeRaw subscribes to the mesh's topic.
+func subscribeRaw(t *testing.T, ctx context.Context, h host.Host) (*pubsub.Subscription, *pubsub.Topic) {
 	t.Helper()
 	ps, err := pubsub.NewGossipSub(ctx, h, pubsub.WithFloodPublish(true))
 	if err != nil {
@@ -192,7 +192,7 @@ func TestBadInputOfTheDHT(t *testing.T) {
 	link(t, honest, victim)
 	link(t, evil, victim)
 	eventually(t, "the honest one is in the table", func() bool { return victim.Discovery().TablePeers == 1 })
-	key := victim.disc.table.Load().key
+	key := victim.disc.dht.Load().key
 	self, other := []byte(evil.host.ID()), []byte(honest.host.ID())
 	addr := evil.host.Addrs()[0].Bytes()
 	add := func(key, id []byte, addrs ...[]byte) *pb.Message {
@@ -233,7 +233,7 @@ func TestBadInputOfTheDHT(t *testing.T) {
 	before := heap()
 	conn := evil.host.Network().ConnsToPeer(victim.host.ID())[0]
 	for _, tt := range tests {
-		s := raw(t, conn, dhtProtocol())
+		s := openRaw(t, conn, dhtProtocol())
 		if _, err := s.rw.Write(tt.send); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -251,7 +251,7 @@ func TestBadInputOfTheDHT(t *testing.T) {
 	if grown := heap() - before; grown > 16<<20 {
 		t.Errorf("bad input costs %d MiB", grown>>20)
 	}
-	w := victim.disc.table.Load()
+	w := victim.disc.dht.Load()
 	for _, id := range w.dht.RoutingTable().ListPeers() {
 		if id == evil.host.ID() {
 			t.Error("who takes no part in the DHT is in the table")

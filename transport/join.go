@@ -30,12 +30,12 @@ func (t *Transport) handleJoin(raw network.Stream) {
 		raw.Reset()
 		return
 	}
-	ok := t.crew.hand(func(ctx context.Context) {
+	ok := t.group.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 		defer cancel()
 		s := newStream(raw, raw, c, proto.MaxControl, t.cfg.Timing)
 		defer s.unblock(ctx)()
-		t.blame(c.peer, "join", t.serveJoin(ctx, s))
+		t.streamEnded(c.peer, "join", t.serveJoin(ctx, s))
 		if !c.verified() {
 			raw.Conn().Close()
 		}
@@ -55,17 +55,17 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 	if err != nil {
 		return err
 	}
-	c.spoke.Store(true)
+	c.gotMessage.Store(true)
 	r := new(proto.JoinRequest)
 	if err := proto.DecodeKnown(b, r); err != nil {
 		return err
 	}
 	if !t.mayJoin(c, r) {
 		t.met.refused.Inc()
-		return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins, WaitMs: uint32(joinTurn.Milliseconds())})
+		return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins, WaitMs: uint32(joinRetryAfter.Milliseconds())})
 	}
 	reply := &proto.JoinReply{Refusal: "a ticket is needed from another network than this member's: ask for one"}
-	if mayAsk(r, c.verified(), t.cfg.Sockets != nil || near(c.raw.RemoteMultiaddr(), ownNetworks())) {
+	if mayRequestJoin(r, c.verified(), t.cfg.Sockets != nil || onLocalNetwork(c.raw.RemoteMultiaddr(), ownNetworks())) {
 		reply = t.cfg.Joiner.Join(ctx, c.peer, r)
 	}
 	return answerJoin(s, reply)
@@ -90,7 +90,7 @@ func (t *Transport) mayJoin(c *conn, r *proto.JoinRequest) bool {
 // after how long they ask again.
 const (
 	reasonManyJoins = "too many ask to join at once: try again in ten seconds; the ticket is still good"
-	joinTurn        = 2 * time.Second
+	joinRetryAfter  = 2 * time.Second
 )
 
 func answerJoin(s *stream, reply *proto.JoinReply) error {
@@ -107,16 +107,16 @@ func answerJoin(s *stream, reply *proto.JoinReply) error {
 	return err
 }
 
-// mayAsk reports whether r is looked at: it shows a ticket, is a member's, who asks for
+// mayRequestJoin reports whether r is looked at: it shows a ticket, is a member's, who asks for
 // its renewal, or comes from near.
-func mayAsk(r *proto.JoinRequest, member, near bool) bool {
+func mayRequestJoin(r *proto.JoinRequest, member, near bool) bool {
 	return len(r.GetTicketId()) > 0 || member || near
 }
 
-// near reports whether remote, to which there is a connection, is on a network of
+// onLocalNetwork reports whether remote, to which there is a connection, is on a network of
 // this machine: a private address, or one of those networks. Only there can a node be
 // seen by the person who is to let it in without a ticket.
-func near(remote ma.Multiaddr, own []*net.IPNet) bool {
+func onLocalNetwork(remote ma.Multiaddr, own []*net.IPNet) bool {
 	if isCircuit(remote) {
 		return false
 	}
@@ -156,7 +156,7 @@ func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter pro
 		case err != nil || reply.GetWaitMs() == 0 || len(r.GetTicketId()) == 0:
 			return reply, err
 		}
-		turn := min(time.Duration(reply.GetWaitMs())*time.Millisecond, maxJoinTurn)
+		turn := min(time.Duration(reply.GetWaitMs())*time.Millisecond, maxJoinWait)
 		if !pause(ctx, turn/2+rand.N(turn)) || !timeLeft(ctx, joinPause) {
 			return reply, nil
 		}
@@ -191,16 +191,16 @@ func timeLeft(ctx context.Context, d time.Duration) bool {
 	return !limited || time.Until(end) > d
 }
 
-// maxJoinTurn bounds how long a member may have others wait before they ask again.
-const maxJoinTurn = 10 * time.Second
+// maxJoinWait bounds how long a member may have others wait before they ask again.
+const maxJoinWait = 10 * time.Second
 
 // joinTries is how often a join is begun: a member that saw this node on the LAN
 // says hello to it, and takes that connection away again when it is refused. And a
 // member that has just been started listens a moment before it lets anybody in.
 const (
-	joinTries = 3
-	joinPause = 300 * time.Millisecond
-	joinQuick = 2 * time.Second // what fails later than that was not there
+	joinTries    = 3
+	joinPause    = 300 * time.Millisecond
+	joinFastFail = 2 * time.Second // what fails later than that was not there
 )
 
 // joinOnce asks on one connection. ended says that the connection, and not the
@@ -208,7 +208,7 @@ const (
 func (t *Transport) joinOnce(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (reply *proto.JoinReply, again bool, err error) {
 	began := time.Now()
 	if err := t.dialHost(ctx, inviter, addrs); err != nil {
-		return nil, time.Since(began) < joinQuick, err
+		return nil, time.Since(began) < joinFastFail, err
 	}
 	c := t.nextConn(inviter, nil)
 	if c == nil {

@@ -18,15 +18,15 @@ import (
 const joinService = "_balefire-join._udp"
 
 const (
-	lanTick     = time.Second
-	lanPause    = 2 * time.Second  // between two starts, for changes that come in a row
-	lanRetry    = 10 * time.Second // after a start that failed
-	lanRenewal  = 5 * time.Minute  // it finds each node once: a restart finds it again, and forgets what others filled it with
-	lanMemory   = 3 * lanRenewal   // after it a node that is not seen again is gone
-	lanLongest  = 30 * time.Second // between two dials of a member
-	lanWaiting  = 64               // sights that wait
-	lanAtOnce   = 4                // dials
-	lanWatchers = 64               // what a caller of FindMeshes may be behind
+	lanTick      = time.Second
+	lanPause     = 2 * time.Second  // between two starts, for changes that come in a row
+	lanRetry     = 10 * time.Second // after a start that failed
+	lanRenewal   = 5 * time.Minute  // it finds each node once: a restart finds it again, and forgets what others filled it with
+	lanMemory    = 3 * lanRenewal   // after it a node that is not seen again is gone
+	lanMaxRetry  = 30 * time.Second // between two dials of a member
+	lanQueue     = 64               // sights that wait
+	lanMaxDials  = 4                // dials
+	watcherQueue = 64               // what a caller of FindMeshes may be behind
 )
 
 // A lan announces this node on the LAN by mDNS and looks who else does. A member
@@ -38,10 +38,10 @@ const (
 //	                 ├─▶ sights ─ unknown ─▶ hello ─ welcome ▶ connected
 //	join service  ───┘                            └ refused ▶ Seen, later again
 type lan struct {
-	t      *Transport
-	start  func(name string) (io.Closer, error)
-	sights chan peer.AddrInfo
-	slots  chan struct{}
+	t     *Transport
+	start func(name string) (io.Closer, error)
+	found chan peer.AddrInfo
+	slots chan struct{}
 
 	mu       sync.Mutex
 	state    string // up, or why not
@@ -50,7 +50,7 @@ type lan struct {
 
 func newLAN(t *Transport) *lan {
 	l := &lan{
-		t: t, sights: make(chan peer.AddrInfo, lanWaiting), slots: make(chan struct{}, lanAtOnce),
+		t: t, found: make(chan peer.AddrInfo, lanQueue), slots: make(chan struct{}, lanMaxDials),
 		state: "not started", watchers: make(map[*watcher]bool),
 	}
 	l.start = l.startMDNS
@@ -69,7 +69,7 @@ func (l *lan) startMDNS(name string) (io.Closer, error) {
 // HandlePeerFound takes a sight from mDNS. It never blocks.
 func (l *lan) HandlePeerFound(info peer.AddrInfo) {
 	select {
-	case l.sights <- info:
+	case l.found <- info:
 	default:
 	}
 }
@@ -87,7 +87,7 @@ func (l *lan) run(ctx context.Context) {
 	var up []io.Closer
 	defer func() {
 		closeAll(up)
-		l.endWatchers()
+		l.closeWatchers()
 	}()
 	changes := l.addressChanges(ctx)
 	tick := time.NewTicker(lanTick)
@@ -106,8 +106,8 @@ func (l *lan) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case info := <-l.sights:
-			l.note(info)
+		case info := <-l.found:
+			l.addFound(info)
 		case _, ok := <-changes:
 			if !ok {
 				changes = nil
@@ -116,7 +116,7 @@ func (l *lan) run(ctx context.Context) {
 			}
 		case <-tick.C:
 		}
-		l.pursue()
+		l.dialDue()
 	}
 }
 
@@ -168,8 +168,8 @@ func (l *lan) status() string {
 	return l.state
 }
 
-// note remembers a sight.
-func (l *lan) note(info peer.AddrInfo) {
+// addFound remembers a sight.
+func (l *lan) addFound(info peer.AddrInfo) {
 	p, err := fromLibp2p(info.ID)
 	if err != nil || p == l.t.self || l.t.gate.Blocked(p) {
 		return
@@ -180,14 +180,14 @@ func (l *lan) note(info peer.AddrInfo) {
 	}
 	d := &l.t.disc
 	d.mu.Lock()
-	x := d.strangers.see(p, l.t.cfg.Clock.Mono())
-	x.Addrs, x.Seen, x.near = addrs, l.t.cfg.Clock.Now(), true
+	x := d.strangers.note(p, l.t.cfg.Clock.Mono())
+	x.Addrs, x.Seen, x.onLAN = addrs, l.t.cfg.Clock.Now(), true
 	d.mu.Unlock()
-	l.tellWatchers(Found{p, addrs})
+	l.notifyWatchers(Found{p, addrs})
 }
 
-// pursue dials whom it is time to dial.
-func (l *lan) pursue() {
+// dialDue dials whom it is time to dial.
+func (l *lan) dialDue() {
 	if l.t.gate.Hello() == nil {
 		return // nothing to show yet
 	}
@@ -199,9 +199,9 @@ func (l *lan) pursue() {
 	for _, s := range due {
 		select {
 		case l.slots <- struct{}{}:
-			if !l.t.crew.hand(func(ctx context.Context) {
+			if !l.t.group.start(func(ctx context.Context) {
 				defer func() { <-l.slots }()
-				l.approach(ctx, s)
+				l.greet(ctx, s)
 			}) {
 				<-l.slots
 			}
@@ -211,28 +211,28 @@ func (l *lan) pursue() {
 	}
 }
 
-// approach says hello to a node that was seen, and tells of it if that fails.
-func (l *lan) approach(ctx context.Context, s Stranger) {
-	known := l.t.isMember(s.Peer) || l.t.known()[s.Peer]
+// greet says hello to a node that was seen, and tells of it if that fails.
+func (l *lan) greet(ctx context.Context, s Stranger) {
+	known := l.t.isMember(s.Peer) || l.t.knownPeers()[s.Peer]
 	ctx, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
-	err := l.t.meet(ctx, s.Peer, s.Addrs)
+	err := l.t.tryHello(ctx, s.Peer, s.Addrs)
 	switch {
 	case err == nil && known:
 		l.t.met.lanFinds.WithLabelValues("member").Inc()
 	case err == nil:
 		l.t.met.lanFinds.WithLabelValues("new member").Inc()
 	case !known && !errors.Is(err, context.Canceled):
-		l.tell(s.Peer)
+		l.report(s.Peer)
 	}
 }
 
-// tell says who was seen, now and then.
-func (l *lan) tell(p proto.PeerID) {
+// report says who was seen, now and then.
+func (l *lan) report(p proto.PeerID) {
 	d := &l.t.disc
 	d.mu.Lock()
 	x := d.strangers[p]
-	if x == nil || x.trying || !x.tell(l.t.cfg.Clock.Mono()) {
+	if x == nil || x.trying || !x.shouldReport(l.t.cfg.Clock.Mono()) {
 		d.mu.Unlock()
 		return
 	}
@@ -252,15 +252,15 @@ type Found struct {
 
 // A watcher is one call of FindMeshes.
 type watcher struct {
-	found chan Found
-	told  map[proto.PeerID]bool
+	found    chan Found
+	reported map[proto.PeerID]bool
 }
 
 // FindMeshes returns the nodes that are seen on the LAN, each once, until ctx or
 // the transport ends and the channel is closed. Ask one with [Transport.RequestJoin]
 // and an empty ticket; another node without a mesh refuses. Config.MDNS must be set.
 func (t *Transport) FindMeshes(ctx context.Context) <-chan Found {
-	w := &watcher{found: make(chan Found, lanWatchers), told: make(map[proto.PeerID]bool)}
+	w := &watcher{found: make(chan Found, watcherQueue), reported: make(map[proto.PeerID]bool)}
 	l := t.disc.lan
 	if l == nil {
 		close(w.found)
@@ -277,34 +277,34 @@ func (t *Transport) FindMeshes(ctx context.Context) <-chan Found {
 	}
 	l.watchers[w] = true
 	for _, s := range seen {
-		w.tell(Found{s.Peer, s.Addrs})
+		w.notify(Found{s.Peer, s.Addrs})
 	}
 	l.mu.Unlock()
-	context.AfterFunc(ctx, func() { l.endWatcher(w) })
+	context.AfterFunc(ctx, func() { l.closeWatcher(w) })
 	return w.found
 }
 
-// tell hands f on, once. The caller holds the lan's mu.
-func (w *watcher) tell(f Found) {
-	if w.told[f.Peer] || len(w.told) >= maxStrangers {
+// notify hands f on, once. The caller holds the lan's mu.
+func (w *watcher) notify(f Found) {
+	if w.reported[f.Peer] || len(w.reported) >= maxStrangers {
 		return
 	}
 	select {
 	case w.found <- f:
-		w.told[f.Peer] = true
+		w.reported[f.Peer] = true
 	default:
 	}
 }
 
-func (l *lan) tellWatchers(f Found) {
+func (l *lan) notifyWatchers(f Found) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for w := range l.watchers {
-		w.tell(f)
+		w.notify(f)
 	}
 }
 
-func (l *lan) endWatcher(w *watcher) {
+func (l *lan) closeWatcher(w *watcher) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.watchers[w] {
@@ -313,7 +313,7 @@ func (l *lan) endWatcher(w *watcher) {
 	}
 }
 
-func (l *lan) endWatchers() {
+func (l *lan) closeWatchers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for w := range l.watchers {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // runLANPeer is on the LAN and says whenever it is connected with others.
 func runLANPeer(number int) {
 	n := &simNode{mesh: new(sim), id: number, boot: 1}
-	tr, err := transport.New(simKeys(number), n, n, transport.Config{Finding: transport.Finding{MDNS: true}})
+	tr, err := transport.New(simKeys(number), n, n, transport.Config{DiscoveryConfig: transport.DiscoveryConfig{MDNS: true}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -96,9 +96,9 @@ func awaitLine(t *testing.T, lines <-chan string, want string, within time.Durat
 	}
 }
 
-// TestNodesMeetOnTheLAN holds that two nodes which know no address of
+// TestNodesFindEachOtherOnLAN holds that two nodes which know no address of
 // each other meet by mDNS, also when one got another address since it started.
-func TestNodesMeetOnTheLAN(t *testing.T) {
+func TestNodesFindEachOtherOnLAN(t *testing.T) {
 	lan := lab.New(t).Net("lan", "10.9.0.0/24")
 	first, second := lan.Host("first", lab.At{Addr: "10.9.0.1"}), lan.Host("second", lab.At{Addr: "10.9.0.2"})
 	a := lanPeer(t, first, 1)

@@ -49,9 +49,9 @@ func (n *testNode) sees(b *testNode) {
 	n.disc.lan.HandlePeerFound(peer.AddrInfo{ID: toLibp2p(b.Peer()), Addrs: b.host.Addrs()})
 }
 
-// TestMemberOnTheLANIsDialled holds that a member which is seen on the LAN needs
+// TestLANMemberIsDialed holds that a member which is seen on the LAN needs
 // no address in the book, and one that nobody introduced needs its certificate only.
-func TestMemberOnTheLANIsDialled(t *testing.T) {
+func TestLANMemberIsDialed(t *testing.T) {
 	a := onLAN(t, 1, nil)
 	b := onLAN(t, 2, nil)
 	a.sees(b)
@@ -61,9 +61,9 @@ func TestMemberOnTheLANIsDialled(t *testing.T) {
 	}
 }
 
-// TestStrangerOnTheLAN holds that a node of another mesh is told of, once, with
+// TestStrangerOnLAN holds that a node of another mesh is told of, once, with
 // the reason, and is not asked again and again.
-func TestStrangerOnTheLAN(t *testing.T) {
+func TestStrangerOnLAN(t *testing.T) {
 	var mu sync.Mutex
 	var seen []Stranger
 	b := start(t, 2, nil)
@@ -75,7 +75,7 @@ func TestStrangerOnTheLAN(t *testing.T) {
 			seen = append(seen, s)
 		}
 	})
-	for range 3 * lanWaiting {
+	for range 3 * lanQueue {
 		a.sees(b)
 	}
 	eventually(t, "it is told of", func() bool {
@@ -95,14 +95,14 @@ func TestStrangerOnTheLAN(t *testing.T) {
 	}
 }
 
-// doorkeeper lets a node in without a ticket once a person said so.
-type doorkeeper struct {
+// testJoiner lets a node in without a ticket once a person said so.
+type testJoiner struct {
 	mu      sync.Mutex
 	asked   []*proto.JoinRequest
 	accepts bool
 }
 
-func (d *doorkeeper) Join(_ context.Context, from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
+func (d *testJoiner) Join(_ context.Context, from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, r)
@@ -112,11 +112,11 @@ func (d *doorkeeper) Join(_ context.Context, from proto.PeerID, r *proto.JoinReq
 	return &proto.JoinReply{Certificate: &proto.Signed{Details: []byte(from.String())}}
 }
 
-// TestJoinFromTheLAN holds that a node without a mesh finds a member on the LAN,
+// TestJoinFromLAN holds that a node without a mesh finds a member on the LAN,
 // asks it without a ticket, waits for a person and is let in; and that the
 // member hears of the wish.
-func TestJoinFromTheLAN(t *testing.T) {
-	keeper := new(doorkeeper)
+func TestJoinFromLAN(t *testing.T) {
+	keeper := new(testJoiner)
 	wishes := make(chan Stranger, 16)
 	member := onLAN(t, 1, func(n *testNode, cfg *Config) {
 		cfg.Joiner = keeper
@@ -183,9 +183,9 @@ func TestFindMeshesEnds(t *testing.T) {
 	}
 }
 
-// TestLANComesAndGoes holds that a LAN which cannot be looked at is said, not
+// TestLANRestarts holds that a LAN which cannot be looked at is said, not
 // fatal, and that no half of it stays up.
-func TestLANComesAndGoes(t *testing.T) {
+func TestLANRestarts(t *testing.T) {
 	var open atomic.Int32
 	bad := errors.New("no supported interface")
 	fail := ""
@@ -221,28 +221,28 @@ func TestStrangersAreBounded(t *testing.T) {
 	for i := range 10_000 {
 		var p proto.PeerID
 		binary.BigEndian.PutUint32(p[:], uint32(i))
-		s.see(p, time.Duration(i)).near = true
+		s.note(p, time.Duration(i)).onLAN = true
 	}
 	if len(s) != maxStrangers || len(s.list()) != maxStrangers {
 		t.Errorf("%d strangers are remembered, the limit is %d", len(s), maxStrangers)
 	}
 	now := time.Hour
 	p := newTestKeys(1).Peer()
-	x := s.see(p, now)
-	x.near = true
+	x := s.note(p, now)
+	x.onLAN = true
 	tries, told := 0, 0
 	for end := now + time.Hour; now < end; now += time.Second {
-		s.see(p, now)
+		s.note(p, now)
 		for _, d := range s.due(now) {
 			if y := s[d.Peer]; d.Peer == p && y.begin(now) {
 				if y.begin(now) {
 					t.Fatal("two hellos at once")
 				}
 				tries++
-				y.failed(now, errStranger, longestRetry)
+				y.failed(now, errStranger, maxRetry)
 			}
 		}
-		if x.tell(now) {
+		if x.shouldReport(now) {
 			told++
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLinesOfLibp2p holds that what libp2p says is one level less important here.
-func TestLinesOfLibp2p(t *testing.T) {
+// TestLibp2pLogLevels holds that what libp2p says is one level less important here.
+func TestLibp2pLogLevels(t *testing.T) {
 	var b bytes.Buffer
 	drop := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

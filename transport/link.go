@@ -34,15 +34,15 @@ type Link struct {
 
 	sending sync.Mutex // held by Send
 
-	mu    sync.Mutex
-	win   *window
-	out   []byte        // encoded frames that wait for the writer
-	dirty chan struct{} // out is not empty
-	room  chan struct{} // the window opened, or out was taken
-	done  chan struct{}
-	err   error         // set before done is closed
-	mark  time.Duration // since when the frames in flight were not looked at
-	moves *time.Timer   // set: no more is sent, the link ends when all is acknowledged, or then
+	mu        sync.Mutex
+	win       *window
+	out       []byte        // encoded frames that wait for the writer
+	dirty     chan struct{} // out is not empty
+	room      chan struct{} // the window opened, or out was taken
+	done      chan struct{}
+	err       error         // set before done is closed
+	ackMark   time.Duration // since when the frames in flight were not looked at
+	moveTimer *time.Timer   // set: no more is sent, the link ends when all is acknowledged, or then
 }
 
 func newLink(c *conn, s *stream, cfg Config) *Link {
@@ -80,7 +80,7 @@ func (l *Link) Send(ctx context.Context, msgs []*proto.Message) error {
 func (l *Link) waitOpen(ctx context.Context) error {
 	for {
 		l.mu.Lock()
-		ok, err := l.moves == nil && l.win.open() && len(l.out) < minBytes, l.err
+		ok, err := l.moveTimer == nil && l.win.open() && len(l.out) < minBytes, l.err
 		l.mu.Unlock()
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrLinkDown, err)
@@ -109,9 +109,9 @@ func (l *Link) queue(m *proto.Message) error {
 	if numbered(m.GetType()) {
 		now := l.cfg.Clock.Mono()
 		if l.win.len() == 0 {
-			l.watchAcks(len(out) - before)
-			l.mark = now
-			l.conn.owed.link(now, true)
+			l.setAckDeadline(len(out) - before)
+			l.ackMark = now
+			l.conn.pendingAcks.setLink(now, true)
 		}
 		l.win.add(len(out)-before, now)
 		l.conn.inflight.Store(int32(l.win.len()))
@@ -123,17 +123,17 @@ func (l *Link) queue(m *proto.Message) error {
 // numbered reports whether frames of this type count in a task stream's order.
 // Those of ownership do not: whoever says them says them again until they are
 // answered.
-func numbered(t proto.MessageType) bool { return t != proto.TypeMark && !ofOwnership(t) }
+func numbered(t proto.MessageType) bool { return t != proto.TypeMark && !isOwnershipType(t) }
 
-// ofOwnership reports whether a type is one of those by which nodes agree on who
+// isOwnershipType reports whether a type is one of those by which nodes agree on who
 // may run a task, also one that only a newer node knows.
-func ofOwnership(t proto.MessageType) bool {
-	return t >= proto.TypeGrant && t < lastOfOwnership || t >= proto.TypeQueueAsk && t < lastOfQueues
+func isOwnershipType(t proto.MessageType) bool {
+	return t >= proto.TypeGrant && t < endOfOwnership || t >= proto.TypeQueueAsk && t < endOfQueues
 }
 
 const (
-	lastOfOwnership = 40
-	lastOfQueues    = 60
+	endOfOwnership = 40
+	endOfQueues    = 60
 )
 
 // Answers returns the next Ack, whose numbers are those of this link's frames.
@@ -181,7 +181,7 @@ func (l *Link) run(ctx context.Context) {
 	cancel()
 	wg.Wait()
 	l.conn.inflight.Store(0)
-	l.conn.owed.link(0, false)
+	l.conn.pendingAcks.setLink(0, false)
 }
 
 // end notes why the link ended; the first reason counts.
@@ -192,8 +192,8 @@ func (l *Link) end(err error) {
 }
 
 func (l *Link) endLocked(err error) {
-	if l.moves != nil {
-		l.moves.Stop()
+	if l.moveTimer != nil {
+		l.moveTimer.Stop()
 	}
 	if l.err == nil {
 		l.err = err
@@ -219,7 +219,7 @@ func (l *Link) writeAll(ctx context.Context) error {
 			return fmt.Errorf("write: %w", err)
 		}
 		l.mu.Lock()
-		l.endMoved()
+		l.endIfMoved()
 		l.mu.Unlock()
 		if spare = buf; cap(buf) > minBytes {
 			spare = nil
@@ -231,7 +231,7 @@ func (l *Link) writeAll(ctx context.Context) error {
 func (l *Link) readAcks(ctx context.Context) error {
 	for {
 		l.mu.Lock()
-		l.watchAcks(0)
+		l.setAckDeadline(0)
 		l.mu.Unlock()
 		var m proto.Message
 		if err := l.stream.rd.Next(&m); err != nil {
@@ -253,7 +253,7 @@ func (l *Link) readAcks(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		l.mu.Lock()
-		l.endMoved()
+		l.endIfMoved()
 		l.mu.Unlock()
 	}
 }
@@ -266,10 +266,10 @@ func (l *Link) release(a *proto.Ack) error {
 	}
 	now, before := l.cfg.Clock.Mono(), l.win.bytes
 	l.win.ack(a.GetUpTo(), now)
-	l.conn.gauge.carried(before-l.win.bytes, now-l.mark)
-	l.mark = now
+	l.conn.meter.addBytes(before-l.win.bytes, now-l.ackMark)
+	l.ackMark = now
 	l.conn.inflight.Store(int32(l.win.len()))
-	l.conn.owed.link(now, l.win.len() > 0)
+	l.conn.pendingAcks.setLink(now, l.win.len() > 0)
 	notify(l.room)
 	return nil
 }
@@ -283,16 +283,16 @@ const moveTime = 10 * time.Second
 func (l *Link) move() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.moves == nil && l.err == nil {
-		l.moves = time.AfterFunc(moveTime, func() { l.end(errMoved) })
-		l.endMoved()
+	if l.moveTimer == nil && l.err == nil {
+		l.moveTimer = time.AfterFunc(moveTime, func() { l.end(errMoved) })
+		l.endIfMoved()
 	}
 }
 
-// endMoved ends a link that moves and has nothing more to wait for. The caller
+// endIfMoved ends a link that moves and has nothing more to wait for. The caller
 // holds mu.
-func (l *Link) endMoved() {
-	if l.moves != nil && l.win.len() == 0 && len(l.out) == 0 {
+func (l *Link) endIfMoved() {
+	if l.moveTimer != nil && l.win.len() == 0 && len(l.out) == 0 {
 		l.endLocked(errMoved)
 	}
 }
@@ -312,9 +312,9 @@ func checkAck(a *proto.Ack, first, last uint64) error {
 	return nil
 }
 
-// watchAcks sets the time by which the next Ack must be here, when one is owed.
+// setAckDeadline sets the time by which the next Ack must be here, when one is owed.
 // The caller holds mu; extra bytes are about to be in flight.
-func (l *Link) watchAcks(extra int) {
+func (l *Link) setAckDeadline(extra int) {
 	if l.win.len() == 0 && extra == 0 {
 		l.stream.SetReadDeadline(time.Time{})
 		return

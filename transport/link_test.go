@@ -20,7 +20,7 @@ func (s stuckStream) Reset() error { <-s.until; return nil }
 
 // Whoever has a link move, which the transport does with its books locked, does not
 // wait for what ending the stream takes.
-func TestALinkMovesWithoutWaitingForItsPath(t *testing.T) {
+func TestLinkMovesWithoutWaitingForDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		raw := stuckStream{until: make(chan struct{})}
 		l := newLink(&conn{}, newStream(raw, nil, nil, 1<<10, Timing{}), Config{})
@@ -45,22 +45,22 @@ func TestALinkMovesWithoutWaitingForItsPath(t *testing.T) {
 }
 
 // The next task stream of a peer does not wait for what ending the one before it takes.
-func TestATurnComesWithoutWaitingForADeadPath(t *testing.T) {
+func TestNewTaskStreamDoesNotWaitForDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &Transport{crew: newCrew(), neighbours: map[proto.PeerID]*neighbour{}}
+		tr := &Transport{group: newTaskGroup(), peers: map[proto.PeerID]*peerState{}}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		go tr.crew.run(ctx, func() {})
+		go tr.group.run(ctx, func() {})
 		raw := stuckStream{until: make(chan struct{})}
 		first, next := newStream(raw, nil, &conn{}, 1<<10, Timing{}), newStream(raw, nil, &conn{}, 1<<10, Timing{})
-		release, err := tr.turn(ctx, first)
+		release, err := tr.acquireTaskStream(ctx, first)
 		if err != nil {
 			t.Fatal(err)
 		}
 		turned := make(chan struct{})
 		go func() {
 			defer close(turned)
-			if _, err := tr.turn(ctx, next); err != nil {
+			if _, err := tr.acquireTaskStream(ctx, next); err != nil {
 				t.Error(err)
 			}
 		}()

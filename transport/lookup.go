@@ -127,7 +127,7 @@ func (b *Book) Enrolled(id proto.PeerID) (identity.Member, bool) {
 	if id == b.self.Peer {
 		p = b.self
 	}
-	revoked := p != nil && b.withdrawn(p.Member)
+	revoked := p != nil && b.isRevokedLocked(p.Member)
 	b.mu.RUnlock()
 	if revoked || !p.valid(b.clock.Now()) {
 		return identity.Member{}, false
@@ -144,7 +144,7 @@ func (b *Book) Renewable(id proto.PeerID) (identity.Member, bool) {
 	if id == b.self.Peer {
 		p = b.self
 	}
-	if p == nil || p.cert == nil || p.Blocked || b.withdrawn(p.Member) || b.clock.Now().After(p.Member.NotAfter.Add(identity.MemberGrace)) {
+	if p == nil || p.cert == nil || p.Blocked || b.isRevokedLocked(p.Member) || b.clock.Now().After(p.Member.NotAfter.Add(identity.MemberGrace)) {
 		return identity.Member{}, false
 	}
 	return p.Member, true
@@ -187,7 +187,7 @@ func (b *Book) KeyRecord(id proto.PeerID) (identity.KeyRecord, bool) {
 // certificate was revoked.
 func (b *Book) Blocked(id proto.PeerID) bool {
 	p := b.find(id)
-	return p != nil && (p.Blocked || b.ended(p.Member))
+	return p != nil && (p.Blocked || b.isRevoked(p.Member))
 }
 
 // Contacts returns whom to stay connected with: everybody who is not blocked
@@ -197,7 +197,7 @@ func (b *Book) Contacts() []Contact {
 	defer b.mu.RUnlock()
 	var all []Contact
 	for id, p := range b.entries {
-		if !p.Blocked && len(p.Addrs)+len(p.Relays) > 0 && !b.withdrawn(p.Member) {
+		if !p.Blocked && len(p.Addrs)+len(p.Relays) > 0 && !b.isRevokedLocked(p.Member) {
 			all = append(all, Contact{Peer: id, Addrs: p.Addrs, Relays: p.Relays})
 		}
 	}

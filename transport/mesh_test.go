@@ -22,8 +22,8 @@ import (
 // long asks for the long form of a test: more nodes, rounds and bytes.
 var long = os.Getenv("BALEFIRE_LONG") != ""
 
-// upTo returns the size of a test: most in the long form, few otherwise.
-func upTo(few, most int) int {
+// scaled returns the size of a test: most in the long form, few otherwise.
+func scaled(few, most int) int {
 	if long {
 		return most
 	}
@@ -360,16 +360,16 @@ func TestReconnect(t *testing.T) {
 // itself refuses the ninth.
 func TestManyBehindOneAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newSim(t, upTo(14, 24), transporttest.Link{Latency: 5 * time.Millisecond, OneIP: true})
+		m := newSim(t, scaled(14, 24), transporttest.Link{Latency: 5 * time.Millisecond, OneIP: true})
 		defer m.close()
 		took := m.await(time.Minute, "a full mesh", m.connected)
 		t.Logf("%v", took)
 	})
 }
 
-// TestHerd holds S46: nodes that lost one neighbour at the same moment come back
+// TestReconnectHerd holds S46: nodes that lost one neighbour at the same moment come back
 // to it one by one.
-func TestHerd(t *testing.T) {
+func TestReconnectHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 16
 		m := newSim(t, nodes, transporttest.Link{Latency: 5 * time.Millisecond})

@@ -99,28 +99,28 @@ func (m *metrics) zero() {
 // maxScored bounds the relays that are told of one by one.
 const maxScored = 16
 
-// A relayView shows the relays that this node is connected with, and what it does
+// A relayCollector shows the relays that this node is connected with, and what it does
 // as one.
-type relayView struct{ t *Transport }
+type relayCollector struct{ t *Transport }
 
 var (
-	descScore  = prometheus.NewDesc("balefire_transport_relay_score", "Score of the path to a relay, of the 16 best that are connected directly.", []string{"relay"}, nil)
-	descPlaces = prometheus.NewDesc("balefire_transport_relay_reservations", "Places that others keep at this node as their relay.", nil, nil)
-	descOpen   = prometheus.NewDesc("balefire_transport_relay_circuits", "Circuits that are open through this node.", nil, nil)
+	descScore        = prometheus.NewDesc("balefire_transport_relay_score", "Score of the path to a relay, of the 16 best that are connected directly.", []string{"relay"}, nil)
+	descReservations = prometheus.NewDesc("balefire_transport_relay_reservations", "Places that others keep at this node as their relay.", nil, nil)
+	descCircuits     = prometheus.NewDesc("balefire_transport_relay_circuits", "Circuits that are open through this node.", nil, nil)
 )
 
 // Describe and Collect make a relayView a prometheus.Collector.
-func (v relayView) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descScore, descPlaces, descOpen} {
+func (v relayCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descScore, descReservations, descCircuits} {
 		ch <- d
 	}
 }
 
 // Collect reads what the transport knows now.
-func (v relayView) Collect(ch chan<- prometheus.Metric) {
+func (v relayCollector) Collect(ch chan<- prometheus.Metric) {
 	served := v.t.reach.served
-	ch <- prometheus.MustNewConstMetric(descPlaces, prometheus.GaugeValue, float64(served.reservations.Load()))
-	ch <- prometheus.MustNewConstMetric(descOpen, prometheus.GaugeValue, float64(served.circuits.Load()))
+	ch <- prometheus.MustNewConstMetric(descReservations, prometheus.GaugeValue, float64(served.reservations.Load()))
+	ch <- prometheus.MustNewConstMetric(descCircuits, prometheus.GaugeValue, float64(served.circuits.Load()))
 	for _, c := range v.t.scored() {
 		ch <- prometheus.MustNewConstMetric(descScore, prometheus.GaugeValue, c.Score, c.Peer.String())
 	}
@@ -129,7 +129,7 @@ func (v relayView) Collect(ch chan<- prometheus.Metric) {
 // scored returns the relays that this node is connected with directly, the best
 // first, at most maxScored.
 func (t *Transport) scored() (all []route.Candidate) {
-	if t.cfg.Relays == nil || !t.open.Load() {
+	if t.cfg.Relays == nil || !t.running.Load() {
 		return nil
 	}
 	for _, p := range t.relays() {

@@ -12,7 +12,7 @@ import (
 
 // Where IPv6 ends, through a tunnel of 1280 bytes that tells nobody what it drops, QUIC
 // connects and tasks go over: 1232 are left for it.
-func TestSmallestPath(t *testing.T) {
+func TestMinimumMTU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 2, transporttest.Link{Latency: 10 * time.Millisecond, MTU: 1280 - 40 - 8})
 		defer m.close()
@@ -25,7 +25,7 @@ func TestSmallestPath(t *testing.T) {
 
 // A path that comes to swallow packets of the size it carried is left for a new
 // connection, which begins with small ones.
-func TestPathShrinks(t *testing.T) {
+func TestShrinkingMTU(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		tasks, size int
@@ -53,13 +53,13 @@ func TestPathShrinks(t *testing.T) {
 }
 
 // A slow path that is full is no black hole, nor is a disk that is slow.
-func TestSlowIsNoBlackHole(t *testing.T) {
+func TestSlowPathIsNotABlackHole(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		mbps   float64
 		commit time.Duration
 	}{{"64 kbit/s", 0.064, 0}, {"a slow disk", 20, 15 * time.Second}} {
-		for seed := range upTo(3, 100) {
+		for seed := range scaled(3, 100) {
 			t.Run(fmt.Sprint(tt.name, " ", seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					link := transporttest.Link{Latency: 60 * time.Millisecond, Jitter: 5 * time.Millisecond, Mbps: tt.mbps, Seed: uint64(seed)}

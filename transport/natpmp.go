@@ -22,10 +22,10 @@ import (
 
 // Times of NAT-PMP.
 const (
-	pmpLife   = time.Hour        // of what is asked for; it is asked for anew after half of that
-	pmpEvery  = 15 * time.Second // how often the router is asked whether it is still the same
-	pmpAnswer = 2 * time.Second  // how long an answer is waited for
-	pmpSlack  = 2                // seconds by which the router's own clock may be behind (RFC 6886, 3.6)
+	pmpLifetime = time.Hour        // of what is asked for; it is asked for anew after half of that
+	pmpEvery    = 15 * time.Second // how often the router is asked whether it is still the same
+	pmpTimeout  = 2 * time.Second  // how long an answer is waited for
+	pmpSlack    = 2                // seconds by which the router's own clock may be behind (RFC 6886, 3.6)
 )
 
 // A pmp is the ports that a router gave by NAT-PMP (RFC 6886).
@@ -37,22 +37,22 @@ type pmp struct {
 	stop    context.CancelFunc
 	done    chan struct{}
 
-	mu    sync.Mutex
-	outer netip.Addr           // of the router; invalid while none has answered
-	given map[innerPort]uint16 // ports of the router
-	ends  time.Duration        // monotonic, of what was given
-	ahead time.Duration        // of the router's clock before ours: it falls when the router begins anew
+	mu          sync.Mutex
+	external    netip.Addr           // of the router; invalid while none has answered
+	mapped      map[localPort]uint16 // ports of the router
+	expires     time.Duration        // monotonic, of what was given
+	epochOffset time.Duration        // of the router's clock before ours: it falls when the router begins anew
 }
 
-// An innerPort is where this node listens.
-type innerPort struct {
+// An localPort is where this node listens.
+type localPort struct {
 	network string // "tcp" or "udp"
 	port    uint16
 }
 
 func newPMP(listen func() []ma.Multiaddr, gateway func() (net.IP, error), every time.Duration, c clock.Clock) *pmp {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &pmp{listen: listen, gateway: gateway, every: every, clock: c, stop: cancel, done: make(chan struct{}), given: make(map[innerPort]uint16)}
+	p := &pmp{listen: listen, gateway: gateway, every: every, clock: c, stop: cancel, done: make(chan struct{}), mapped: make(map[localPort]uint16)}
 	go p.run(ctx)
 	return p
 }
@@ -76,14 +76,14 @@ func gateway() (net.IP, error) {
 
 // GetMapping returns the address that leads to a, nil if there is none.
 func (p *pmp) GetMapping(a ma.Multiaddr) ma.Multiaddr {
-	in, ok := innerPortOf(a)
+	in, ok := localPortOf(a)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	port, mapped := p.given[in]
+	port, mapped := p.mapped[in]
 	if !ok || !mapped {
 		return nil
 	}
-	at := ma.StringCast(fmt.Sprintf("/ip4/%s/%s/%d", p.outer, in.network, port))
+	at := ma.StringCast(fmt.Sprintf("/ip4/%s/%s/%d", p.external, in.network, port))
 	return slices.Concat(at, a[2:])
 }
 
@@ -91,7 +91,7 @@ func (p *pmp) GetMapping(a ma.Multiaddr) ma.Multiaddr {
 func (p *pmp) HasDiscoveredNAT() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.outer.IsValid()
+	return p.external.IsValid()
 }
 
 // Close gives the ports back.
@@ -101,8 +101,8 @@ func (p *pmp) Close() error {
 	return nil
 }
 
-// innerPortOf returns the port of an address that a router could lead to.
-func innerPortOf(a ma.Multiaddr) (in innerPort, ok bool) {
+// localPortOf returns the port of an address that a router could lead to.
+func localPortOf(a ma.Multiaddr) (in localPort, ok bool) {
 	if len(a) < 2 || a[0].Protocol().Code != ma.P_IP4 || manet.IsIPLoopback(a) {
 		return in, false
 	}
@@ -127,36 +127,36 @@ func (p *pmp) run(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	router := natpmp.NewClientWithTimeout(ip, pmpAnswer)
-	for p.look(router) {
+	router := natpmp.NewClientWithTimeout(ip, pmpTimeout)
+	for p.refresh(router) {
 		pause := p.every
-		if len(p.inner()) == 0 {
+		if len(p.localPorts()) == 0 {
 			pause = min(pause, time.Second) // the node is about to listen
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			p.giveBack(router)
+			p.release(router)
 			return
 		case <-timer.C:
 		}
 	}
 }
 
-// look asks the router for what is due and reports whether there still is one.
-func (p *pmp) look(router *natpmp.Client) bool {
+// refresh asks the router for what is due and reports whether there still is one.
+func (p *pmp) refresh(router *natpmp.Client) bool {
 	r, err := router.GetExternalAddress()
 	now := p.clock.Mono()
 	if err != nil {
-		return p.silent(now)
+		return p.noAnswer(now)
 	}
-	if p.changed(r, now) {
-		for in, port := range p.asks() {
-			m, err := router.AddPortMapping(in.network, int(in.port), int(port), int(pmpLife/time.Second))
+	if p.needsMapping(r, now) {
+		for in, port := range p.requests() {
+			m, err := router.AddPortMapping(in.network, int(in.port), int(port), int(pmpLifetime/time.Second))
 			p.mu.Lock()
-			if delete(p.given, in); err == nil {
-				p.given[in] = m.MappedExternalPort
+			if delete(p.mapped, in); err == nil {
+				p.mapped[in] = m.MappedExternalPort
 			}
 			p.mu.Unlock()
 		}
@@ -164,69 +164,69 @@ func (p *pmp) look(router *natpmp.Client) bool {
 	return true
 }
 
-// silent notes that no answer came. What was given lasts until its end.
-func (p *pmp) silent(now time.Duration) bool {
+// noAnswer notes that no answer came. What was given lasts until its end.
+func (p *pmp) noAnswer(now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.outer.IsValid() && now < p.ends {
+	if p.external.IsValid() && now < p.expires {
 		return true
 	}
-	p.outer = netip.Addr{}
-	clear(p.given)
+	p.external = netip.Addr{}
+	clear(p.mapped)
 	return false
 }
 
-// changed notes an answer, and reports whether ports are to be asked for: the first
+// needsMapping notes an answer, and reports whether ports are to be asked for: the first
 // time, of a router that has begun anew or has another address, where this node
 // listens elsewhere, and after half of their life.
-func (p *pmp) changed(r *natpmp.GetExternalAddressResult, now time.Duration) bool {
-	inner := p.inner()
+func (p *pmp) needsMapping(r *natpmp.GetExternalAddressResult, now time.Duration) bool {
+	inner := p.localPorts()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	outer := netip.AddrFrom4(r.ExternalIPAddress)
 	ahead := time.Duration(r.SecondsSinceStartOfEpoc)*time.Second - now
-	again := ahead < p.ahead-pmpSlack*time.Second
-	p.ahead = ahead
-	if !again && outer == p.outer && now < p.ends-pmpLife/2 && !slices.ContainsFunc(inner, func(in innerPort) bool { _, ok := p.given[in]; return !ok }) {
+	again := ahead < p.epochOffset-pmpSlack*time.Second
+	p.epochOffset = ahead
+	if !again && outer == p.external && now < p.expires-pmpLifetime/2 && !slices.ContainsFunc(inner, func(in localPort) bool { _, ok := p.mapped[in]; return !ok }) {
 		return false
 	}
-	if p.outer != outer {
-		clear(p.given)
+	if p.external != outer {
+		clear(p.mapped)
 	}
-	p.outer, p.ends = outer, now+pmpLife
+	p.external, p.expires = outer, now+pmpLifetime
 	return true
 }
 
-// asks returns which port of the router is asked for each port of this node: what it
+// requests returns which port of the router is asked for each port of this node: what it
 // had, or else the same number.
-func (p *pmp) asks() map[innerPort]uint16 {
-	inner := p.inner()
+func (p *pmp) requests() map[localPort]uint16 {
+	inner := p.localPorts()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := make(map[innerPort]uint16)
+	all := make(map[localPort]uint16)
 	for _, in := range inner {
-		if all[in] = p.given[in]; all[in] == 0 {
+		if all[in] = p.mapped[in]; all[in] == 0 {
 			all[in] = in.port
 		}
 	}
 	return all
 }
 
-// inner returns where this node listens.
-func (p *pmp) inner() (all []innerPort) {
+// localPorts returns where this node listens.
+func (p *pmp) localPorts() (all []localPort) {
 	for _, a := range p.listen() {
-		if in, ok := innerPortOf(a); ok && !slices.Contains(all, in) {
+		if in, ok := localPortOf(a); ok && !slices.Contains(all, in) {
 			all = append(all, in)
 		}
 	}
 	return all
 }
 
-// giveBack ends the mappings. What the router does not hear of ends by itself.
-func (p *pmp) giveBack(router *natpmp.Client) {
+// release ends the mappings. What the router does not hear of ends by itself.
+func (p *pmp) release(router *natpmp.Client) {
 	p.mu.Lock()
-	given := maps.Clone(p.given)
-	clear(p.given)
+	given := maps.Clone(p.mapped)
+	clear(p.mapped)
 	p.mu.Unlock()
 	for in := range given {
 		router.AddPortMapping(in.network, int(in.port), 0, 0)

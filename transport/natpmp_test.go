@@ -13,8 +13,8 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-// A pmpRouter answers NAT-PMP on a loopback address.
-type pmpRouter struct {
+// A testRouter answers NAT-PMP on a loopback address.
+type testRouter struct {
 	mu    sync.Mutex
 	began time.Time
 	given map[byte]uint16 // by the request's code: the port inside
@@ -23,14 +23,14 @@ type pmpRouter struct {
 	mute  bool
 }
 
-func newPMPRouter(t *testing.T, addr net.IP) *pmpRouter {
+func newTestRouter(t *testing.T, addr net.IP) *testRouter {
 	t.Helper()
 	c, err := net.ListenPacket("udp4", addr.String()+":5351")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	r := &pmpRouter{began: time.Now().Add(-time.Hour), given: map[byte]uint16{}}
+	r := &testRouter{began: time.Now().Add(-time.Hour), given: map[byte]uint16{}}
 	go func() {
 		buf := make([]byte, 64)
 		for {
@@ -50,7 +50,7 @@ func newPMPRouter(t *testing.T, addr net.IP) *pmpRouter {
 // do not use: NAT-PMP has one port.
 func ownLoopback(n byte) net.IP { return net.IPv4(127, n, byte(os.Getpid()>>8), byte(os.Getpid())) }
 
-func (r *pmpRouter) answer(b []byte, from net.Addr) []byte {
+func (r *testRouter) answer(b []byte, from net.Addr) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mute {
@@ -73,18 +73,18 @@ func (r *pmpRouter) answer(b []byte, from net.Addr) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(out, 40000+inner), life)
 }
 
-func (r *pmpRouter) state() (given, asked int) {
+func (r *testRouter) state() (given, asked int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.given), r.asked
 }
 
-// TestPortsByNATPMP holds that a router gives this node the ports that it listens on,
+// TestNATPMPMapsPorts holds that a router gives this node the ports that it listens on,
 // that they are asked for again of a router which has begun anew and not before, and
 // that they are given back.
-func TestPortsByNATPMP(t *testing.T) {
+func TestNATPMPMapsPorts(t *testing.T) {
 	router := ownLoopback(83)
-	r := newPMPRouter(t, router)
+	r := newTestRouter(t, router)
 	listen := func() []ma.Multiaddr {
 		return []ma.Multiaddr{
 			ma.StringCast("/ip4/0.0.0.0/udp/4001/quic-v1"), ma.StringCast("/ip4/0.0.0.0/tcp/4001"),
@@ -122,11 +122,11 @@ func TestPortsByNATPMP(t *testing.T) {
 	}
 }
 
-// TestNoRouterByNATPMP holds that where no router answers there is none, and the end
+// TestNATPMPWithoutRouter holds that where no router answers there is none, and the end
 // does not wait for it.
-func TestNoRouterByNATPMP(t *testing.T) {
+func TestNATPMPWithoutRouter(t *testing.T) {
 	router := ownLoopback(84)
-	r := newPMPRouter(t, router)
+	r := newTestRouter(t, router)
 	r.mu.Lock()
 	r.mute = true
 	r.mu.Unlock()

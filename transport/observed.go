@@ -28,11 +28,11 @@ type Observation struct {
 // observed is where others see this node. What one says counts while the
 // connection is there on which it was said: a NAT forgets as well.
 type observed struct {
-	mu   sync.Mutex
-	said map[network.Conn]ma.Multiaddr
+	mu     sync.Mutex
+	byConn map[network.Conn]ma.Multiaddr
 }
 
-func newObserved() *observed { return &observed{said: make(map[network.Conn]ma.Multiaddr)} }
+func newObserved() *observed { return &observed{byConn: make(map[network.Conn]ma.Multiaddr)} }
 
 // add notes what the other end of c says and reports whether that is new. Only
 // a connection that we dialled shows what a NAT makes of our address.
@@ -43,14 +43,14 @@ func (o *observed) add(c network.Conn, a ma.Multiaddr) bool {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, known := o.said[c]; !known && len(o.said) >= maxObservers {
+	if _, known := o.byConn[c]; !known && len(o.byConn) >= maxObservers {
 		return false
 	}
 	fresh := true
-	for _, b := range o.said {
+	for _, b := range o.byConn {
 		fresh = fresh && !a.Equal(b)
 	}
-	o.said[c] = a
+	o.byConn[c] = a
 	return fresh
 }
 
@@ -58,7 +58,7 @@ func (o *observed) add(c network.Conn, a ma.Multiaddr) bool {
 func (o *observed) drop(c network.Conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.said, c)
+	delete(o.byConn, c)
 }
 
 // addrs returns the addresses, those that most see first.
@@ -67,7 +67,7 @@ func (o *observed) addrs() []ma.Multiaddr {
 	defer o.mu.Unlock()
 	count := make(map[string]int)
 	byName := make(map[string]ma.Multiaddr)
-	for _, a := range o.said {
+	for _, a := range o.byConn {
 		count[a.String()]++
 		byName[a.String()] = a
 	}
@@ -88,7 +88,7 @@ func (o *observed) list() []Observation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var out []Observation
-	for c, a := range o.said {
+	for c, a := range o.byConn {
 		if p, err := fromLibp2p(c.RemotePeer()); err == nil {
 			out = append(out, Observation{p, a.String()})
 		}

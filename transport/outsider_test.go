@@ -68,8 +68,8 @@ func (o *outsider) connect() network.Conn {
 	return c
 }
 
-// words are what multistream says and hears: each with its length.
-func words(all ...string) (b []byte) {
+// multistreamNames are what multistream says and hears: each with its length.
+func multistreamNames(all ...string) (b []byte) {
 	for _, w := range all {
 		b = append(binary.AppendUvarint(b, uint64(len(w)+1)), w+"\n"...)
 	}
@@ -85,7 +85,7 @@ func (o *outsider) ask(c network.Conn, name protocol.ID, send []byte) []byte {
 		return nil
 	}
 	defer s.Reset()
-	s.Write(append(words(multistream, string(name)), send...))
+	s.Write(append(multistreamNames(multistream, string(name)), send...))
 	told, _ := io.ReadAll(s)
 	return told
 }
@@ -97,7 +97,7 @@ func (o *outsider) take(s network.Stream) {
 	o.streams++
 	first := o.streams == 1
 	o.mu.Unlock()
-	opening := words(multistream, string(streamCtl))
+	opening := multistreamNames(multistream, string(streamCtl))
 	got := make([]byte, len(opening))
 	if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, opening) {
 		o.t.Errorf("the victim opens a stream of %q, %v", got, err)
@@ -147,7 +147,7 @@ func (o *outsider) decode(b []byte) *proto.Hello {
 
 // hellos returns what follows the negotiation of ctl in told.
 func (o *outsider) hellos(told []byte) (all []*proto.Hello) {
-	rest, ok := bytes.CutPrefix(told, words(multistream, string(streamCtl)))
+	rest, ok := bytes.CutPrefix(told, multistreamNames(multistream, string(streamCtl)))
 	if !ok {
 		o.t.Fatalf("ctl is answered with %q", told)
 	}
@@ -161,11 +161,11 @@ func (o *outsider) hellos(told []byte) (all []*proto.Hello) {
 	}
 }
 
-// secretive starts a member of a mesh of two whose every service is on.
-func secretive(t *testing.T) *testNode {
+// startSecretNode starts a member of a mesh of two whose every service is on.
+func startSecretNode(t *testing.T) *testNode {
 	t.Helper()
 	tune := func(_ *testNode, cfg *Config) {
-		cfg.Rumors, cfg.DHT, cfg.Relay, cfg.MeshTag = new(countRumors), true, true, "the secret name of a mesh"
+		cfg.Topic, cfg.DHT, cfg.Relay, cfg.MeshTag = new(countRumors), true, true, "the secret name of a mesh"
 		cfg.Bodies, cfg.Announce = struct{ Bodies }{}, []string{"/ip4/192.0.2.77/tcp/4001"}
 		cfg.Timing.Hello = 3 * time.Second
 		cfg.Joiner = joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "no"} })
@@ -211,11 +211,11 @@ func identifications(t *testing.T, victim *testNode) func() int {
 	}
 }
 
-// TestWhatAStrangerLearns holds to the byte what who dials a node and is no member
+// TestStrangerLearnsNothing holds to the byte what who dials a node and is no member
 // is told: that it speaks ctl, join and AutoNAT's answer, why a hello is refused,
 // and for a challenge a number. No other name is answered, be it served or not.
-func TestWhatAStrangerLearns(t *testing.T) {
-	victim := secretive(t)
+func TestStrangerLearnsNothing(t *testing.T) {
+	victim := startSecretNode(t)
 	identified := identifications(t, victim)
 	o := newOutsider(t, victim)
 
@@ -226,7 +226,7 @@ func TestWhatAStrangerLearns(t *testing.T) {
 		protocol.ID("/balefire/" + meshName("the secret name of a mesh") + "/kad/1.0.0"),
 	})
 	for _, p := range served {
-		if !slices.Contains(names, p) && !slices.Contains(forStrangers, p) {
+		if !slices.Contains(names, p) && !slices.Contains(preHelloProtocols, p) {
 			t.Errorf("%s is served, and not asked for", p)
 		}
 	}
@@ -273,10 +273,10 @@ func TestWhatAStrangerLearns(t *testing.T) {
 		t.Errorf("a hello is answered with %v", told)
 	}
 	o.proofs(asked[1].told, asked[2].told)
-	if want := append(words(multistream, string(streamJoin)), joined(t, "no")...); !bytes.Equal(asked[3].told, want) {
+	if want := append(multistreamNames(multistream, string(streamJoin)), joined(t, "no")...); !bytes.Equal(asked[3].told, want) {
 		t.Errorf("a join is answered with %q, want %q", asked[3].told, want)
 	}
-	if told := asked[4].told; !bytes.Equal(told, words(multistream, autonatv2.DialBackProtocol)) {
+	if told := asked[4].told; !bytes.Equal(told, multistreamNames(multistream, autonatv2.DialBackProtocol)) {
 		t.Errorf("AutoNAT's answer is answered with %q", told)
 	}
 	for _, s := range strangers {
@@ -334,10 +334,10 @@ func joined(t *testing.T, refusal string) []byte {
 	return b
 }
 
-// TestWhatADialledStrangerLearns holds that a node which dials somebody it knows
+// TestDialedStrangerLearnsNothing holds that a node which dials somebody it knows
 // nothing of, as one seen on the LAN, says 32 random bytes and no more, to who
 // does not prove that it is of the mesh.
-func TestWhatADialledStrangerLearns(t *testing.T) {
+func TestDialedStrangerLearnsNothing(t *testing.T) {
 	zero := make([]byte, proofSize)
 	tests := []struct {
 		name   string
@@ -349,7 +349,7 @@ func TestWhatADialledStrangerLearns(t *testing.T) {
 		{"a challenge", &proto.Hello{Challenge: zero}, &proto.Hello{Version: proto.Version, Refusal: reasonNoProof}},
 		{"a refusal", &proto.Hello{Refusal: "no"}, nil},
 	}
-	victim := secretive(t)
+	victim := startSecretNode(t)
 	identified := identifications(t, victim)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -359,7 +359,7 @@ func TestWhatADialledStrangerLearns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = victim.meet(t.Context(), p, addrStrings(o.Addrs()[:1])) // of two it may dial both
+			err = victim.tryHello(t.Context(), p, addrStrings(o.Addrs()[:1])) // of two it may dial both
 			if _, ok := errors.AsType[*RefusedError](err); !ok {
 				t.Errorf("met a stranger: %v", err)
 			}
@@ -381,17 +381,17 @@ func TestWhatADialledStrangerLearns(t *testing.T) {
 	}
 }
 
-// TestUnknownMembersMeet holds that two of one mesh who know nothing of each other
+// TestUnknownMembersConnect holds that two of one mesh who know nothing of each other
 // connect, whoever dials, and two of different meshes do not.
-func TestUnknownMembersMeet(t *testing.T) {
+func TestUnknownMembersConnect(t *testing.T) {
 	of := func(tag string) func(*testNode, *Config) {
 		return func(_ *testNode, cfg *Config) { cfg.MeshTag = tag }
 	}
 	a, b, other := start(t, 1, of("one")), start(t, 2, of("one")), start(t, 3, of("another"))
-	if err := a.meet(t.Context(), b.Peer(), b.Addrs()); err != nil || !a.Connected(b.Peer()) {
+	if err := a.tryHello(t.Context(), b.Peer(), b.Addrs()); err != nil || !a.Connected(b.Peer()) {
 		t.Errorf("two of one mesh: %v", err)
 	}
-	err := a.meet(t.Context(), other.Peer(), other.Addrs())
+	err := a.tryHello(t.Context(), other.Peer(), other.Addrs())
 	if r, ok := errors.AsType[*RefusedError](err); !ok || r.Theirs || r.Reason != reasonNoProof {
 		t.Errorf("two of different meshes: %v", err)
 	}
@@ -402,9 +402,9 @@ func TestUnknownMembersMeet(t *testing.T) {
 	}
 }
 
-// TestProofIsOfItsConnection holds that a proof serves for no other dialler, dialled
+// TestProofIsBoundToConnection holds that a proof serves for no other dialler, dialled
 // node, challenge or mesh.
-func TestProofIsOfItsConnection(t *testing.T) {
+func TestProofIsBoundToConnection(t *testing.T) {
 	a, b := newTestKeys(1).Peer(), newTestKeys(2).Peer()
 	one := prove("mesh", a, b, []byte("challenge"))
 	for _, other := range [][]byte{

@@ -40,7 +40,7 @@ type PathReport struct {
 func (t *Transport) Paths(p proto.PeerID) PathReport {
 	r := PathReport{Peer: p}
 	t.mu.Lock()
-	n := t.neighbours[p]
+	n := t.peers[p]
 	var conns []*conn
 	var best *conn
 	var lastErr error
@@ -59,7 +59,7 @@ func (t *Transport) Paths(p proto.PeerID) PathReport {
 	h.mu.Lock()
 	r.Punches = slices.Clone(h.history[p])
 	h.mu.Unlock()
-	r.Why = why(best, len(conns), r.Punches, lastErr)
+	r.Why = explainPath(best, len(conns), r.Punches, lastErr)
 	return r
 }
 
@@ -76,7 +76,7 @@ func (p Path) rank() int {
 func (t *Transport) pathOfConn(c *conn) Path {
 	p := Path{
 		Addr: pathOf(c), Network: c.network(), Direct: c.direct(), Connected: true, Inbound: c.inbound,
-		Measured: c.gauge.path(), Age: c.clock.Mono() - c.since, Streams: len(c.raw.GetStreams()),
+		Measured: c.meter.path(), Age: c.clock.Mono() - c.since, Streams: len(c.raw.GetStreams()),
 	}
 	p.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
 	p.Measured.RTT = cmp.Or(p.Measured.RTT, time.Duration(c.rtt.Load()))
@@ -98,7 +98,7 @@ func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
 		c := Path{Addr: a.String(), Network: networkOf(a), Direct: !circuit, Relay: relay}
 		if circuit {
 			if hop := t.best(relay); hop != nil {
-				c.Network, c.Measured = hop.network(), route.Join(hop.gauge.path(), t.far(p, relay))
+				c.Network, c.Measured = hop.network(), route.Join(hop.meter.path(), t.farHop(p, relay))
 				c.Score = t.cfg.Weights.Score(c.Measured)
 			}
 		}
@@ -109,8 +109,8 @@ func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
 	return out
 }
 
-// why says in a sentence why the path in use is that.
-func why(best *conn, conns int, punches []Punch, lastErr error) string {
+// explainPath says in a sentence why the path in use is that.
+func explainPath(best *conn, conns int, punches []Punch, lastErr error) string {
 	switch {
 	case best == nil && lastErr != nil:
 		return "not connected: " + lastErr.Error()
@@ -178,7 +178,7 @@ func (t *Transport) Reach() Reach {
 	}
 	r.NAT = guessNAT(r.Observed, own)
 	for p, h := range t.heldRelays() {
-		s := Reservation{Relay: p, Expires: h.until, Score: t.cfg.Weights.Score(h.on.gauge.path())}
+		s := Reservation{Relay: p, Expires: h.until, Score: t.cfg.Weights.Score(h.on.meter.path())}
 		r.Reservations = append(r.Reservations, s)
 	}
 	slices.SortFunc(r.Reservations, func(a, b Reservation) int { return comparePeers(a.Relay, b.Relay) })
@@ -189,7 +189,7 @@ func (t *Transport) Reach() Reach {
 			r.IPv6 = r.IPv6 || isIPv6(c.raw.RemoteMultiaddr())
 		}
 	}
-	if h, ok := t.host.(confirming); ok {
+	if h, ok := t.host.(addrConfirmer); ok {
 		yes, no, _ := h.ConfirmedAddrs()
 		r.Reachable, r.Unreachable = addrStrings(yes), addrStrings(no)
 	}

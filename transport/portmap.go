@@ -15,40 +15,40 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-// routerAgain is how often a router is looked for that did not answer.
-const routerAgain = 5 * time.Minute
+// routerRetry is how often a router is looked for that did not answer.
+const routerRetry = 5 * time.Minute
 
 // A portMap asks the router for ports, by NAT-PMP and by UPnP, and keeps what it got.
 // libp2p's part would ask by NAT-PMP too, but never finds the router: it asks its
 // library for the way to 0.0.0.0, which that one refuses. And it looks for the router
 // once, when it begins, and keeps to that one: in another network it is made anew.
 type portMap struct {
-	make   func() basichost.NATManager
-	listen func() []ma.Multiaddr
+	newManager func() basichost.NATManager
+	listen     func() []ma.Multiaddr
 
-	mu     sync.Mutex
-	part   basichost.NATManager
-	looked time.Duration // monotonic, since when part is there; 0: since the start
-	closed bool
+	mu         sync.Mutex
+	manager    basichost.NATManager
+	lastSearch time.Duration // monotonic, since when part is there; 0: since the start
+	closed     bool
 }
 
-// mapPorts returns what makes this part of the host. What the router gives becomes
+// portMapper returns what makes this part of the host. What the router gives becomes
 // an address of this node by itself.
-func mapPorts(keep *atomic.Pointer[portMap], c clock.Clock) func(network.Network) basichost.NATManager {
+func portMapper(keep *atomic.Pointer[portMap], c clock.Clock) func(network.Network) basichost.NATManager {
 	return func(n network.Network) basichost.NATManager {
 		m := newPortMap(func() basichost.NATManager {
-			return eitherRouter{newPMP(n.ListenAddresses, gateway, pmpEvery, c), basichost.NewNATManager(n)}
+			return routers{newPMP(n.ListenAddresses, gateway, pmpEvery, c), basichost.NewNATManager(n)}
 		}, n.ListenAddresses)
 		keep.Store(m)
 		return m
 	}
 }
 
-// An eitherRouter is a router that is asked in two ways; the first answer counts.
-type eitherRouter [2]basichost.NATManager
+// An routers is a router that is asked in two ways; the first answer counts.
+type routers [2]basichost.NATManager
 
 // GetMapping returns the address that leads to a, nil if there is none.
-func (e eitherRouter) GetMapping(a ma.Multiaddr) ma.Multiaddr {
+func (e routers) GetMapping(a ma.Multiaddr) ma.Multiaddr {
 	if b := e[0].GetMapping(a); b != nil {
 		return b
 	}
@@ -56,15 +56,15 @@ func (e eitherRouter) GetMapping(a ma.Multiaddr) ma.Multiaddr {
 }
 
 // HasDiscoveredNAT reports whether a router answered.
-func (e eitherRouter) HasDiscoveredNAT() bool {
+func (e routers) HasDiscoveredNAT() bool {
 	return e[0].HasDiscoveredNAT() || e[1].HasDiscoveredNAT()
 }
 
 // Close gives the ports back.
-func (e eitherRouter) Close() error { return errors.Join(e[0].Close(), e[1].Close()) }
+func (e routers) Close() error { return errors.Join(e[0].Close(), e[1].Close()) }
 
 func newPortMap(part func() basichost.NATManager, listen func() []ma.Multiaddr) *portMap {
-	return &portMap{make: part, listen: listen, part: part()}
+	return &portMap{newManager: part, listen: listen, manager: part()}
 }
 
 // GetMapping returns the address that leads to a, nil if there is none.
@@ -77,7 +77,7 @@ func (m *portMap) HasDiscoveredNAT() bool { return m.current().HasDiscoveredNAT(
 func (m *portMap) Close() error {
 	m.mu.Lock()
 	m.closed = true
-	part := m.part
+	part := m.manager
 	m.mu.Unlock()
 	return part.Close()
 }
@@ -85,7 +85,7 @@ func (m *portMap) Close() error {
 func (m *portMap) current() basichost.NATManager {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.part
+	return m.manager
 }
 
 // due reports whether the router is to be looked for at now, and notes it: the
@@ -93,25 +93,25 @@ func (m *portMap) current() basichost.NATManager {
 func (m *portMap) due(now time.Duration, moved bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.looked == 0 {
-		m.looked = now
+	if m.lastSearch == 0 {
+		m.lastSearch = now
 	}
-	if !moved && (m.part.HasDiscoveredNAT() || now-m.looked < routerAgain) {
+	if !moved && (m.manager.HasDiscoveredNAT() || now-m.lastSearch < routerRetry) {
 		return false
 	}
-	m.looked = now
+	m.lastSearch = now
 	return true
 }
 
-// renew looks for the router anew. The end of what was there may take some seconds.
-func (m *portMap) renew() {
+// restart looks for the router anew. The end of what was there may take some seconds.
+func (m *portMap) restart() {
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
 		return
 	}
-	old := m.part
-	m.part = m.make()
+	old := m.manager
+	m.manager = m.newManager()
 	m.mu.Unlock()
 	old.Close()
 }
@@ -133,6 +133,6 @@ func (r *reach) mapped() (out []ma.Multiaddr) {
 // findRouter looks for the router anew when it is time to.
 func (t *Transport) findRouter(moved bool) {
 	if m := t.reach.router.Load(); m != nil && m.due(t.cfg.Clock.Mono(), moved) {
-		t.crew.hand(func(context.Context) { m.renew() })
+		t.group.start(func(context.Context) { m.restart() })
 	}
 }

@@ -19,9 +19,9 @@ func (r *fakeRouter) GetMapping(ma.Multiaddr) ma.Multiaddr { return r.addr }
 func (r *fakeRouter) HasDiscoveredNAT() bool               { return r.addr != nil }
 func (r *fakeRouter) Close() error                         { r.closed = true; return nil }
 
-// TestTheRouterIsLookedForAnew holds that another network, and a while without any
+// TestRouterSearchRestarts holds that another network, and a while without any
 // answer, have the router looked for, and nothing else does.
-func TestTheRouterIsLookedForAnew(t *testing.T) {
+func TestRouterSearchRestarts(t *testing.T) {
 	var made []*fakeRouter
 	var next ma.Multiaddr
 	m := newPortMap(func() basichost.NATManager {
@@ -32,10 +32,10 @@ func TestTheRouterIsLookedForAnew(t *testing.T) {
 	r.router.Store(m)
 	step := func(name string, at int64, moved, want bool) {
 		t.Helper()
-		if due := m.due(time.Duration(at)*routerAgain/10, moved); due != want {
+		if due := m.due(time.Duration(at)*routerRetry/10, moved); due != want {
 			t.Errorf("%s: the router is looked for: %v", name, due)
 		} else if due {
-			m.renew()
+			m.restart()
 		}
 	}
 	step("at the start", 1, false, false)
@@ -54,7 +54,7 @@ func TestTheRouterIsLookedForAnew(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
-	m.renew()
+	m.restart()
 	if len(made) != 3 {
 		t.Fatalf("looked for %d times", len(made))
 	}

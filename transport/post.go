@@ -22,7 +22,7 @@ const maxPosted = 4 << 20
 func (t *Transport) Post(p proto.PeerID, msgs ...*proto.Message) error {
 	t.mu.Lock()
 	var l *Link
-	if n := t.neighbours[p]; n != nil {
+	if n := t.peers[p]; n != nil {
 		l = n.link
 	}
 	t.mu.Unlock()
@@ -30,7 +30,7 @@ func (t *Transport) Post(p proto.PeerID, msgs ...*proto.Message) error {
 		return ErrNotConnected
 	}
 	for _, m := range msgs {
-		if !ofOwnership(m.GetType()) {
+		if !isOwnershipType(m.GetType()) {
 			return fmt.Errorf("%w: a message of type %s cannot be posted", ErrProtocol, m.GetType())
 		}
 		if err := l.post(m); err != nil {
@@ -47,7 +47,7 @@ func (l *Link) post(m *proto.Message) error {
 	switch {
 	case l.err != nil:
 		return fmt.Errorf("%w: %w", ErrLinkDown, l.err)
-	case l.moves != nil:
+	case l.moveTimer != nil:
 		return fmt.Errorf("%w: %w", ErrLinkDown, errMoved)
 	case len(l.out) >= maxPosted:
 		return ErrPostFull

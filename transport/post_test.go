@@ -11,7 +11,7 @@ import (
 
 // What is posted arrives in its order among the numbered frames and disturbs none
 // of their Acks.
-func TestPostsArriveBesideTasks(t *testing.T) {
+func TestPostsInterleaveWithTasks(t *testing.T) {
 	got := make(chan *proto.Message, 64)
 	b := start(t, 2, func(n *testNode, _ *Config) {
 		n.recv.receive = func(_ context.Context, _ proto.PeerID, msgs []*proto.Message) (Answer, error) {

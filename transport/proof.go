@@ -38,16 +38,16 @@ func prove(tag string, dialler, dialled proto.PeerID, challenge []byte) []byte {
 	return h.Sum(nil)
 }
 
-// knows reports whether p is a member as far as is known here, or somebody named it.
-func (t *Transport) knows(p proto.PeerID) bool {
-	return t.isMember(p) || t.known()[p]
+// isKnown reports whether p is a member as far as is known here, or somebody named it.
+func (t *Transport) isKnown(p proto.PeerID) bool {
+	return t.isMember(p) || t.knownPeers()[p]
 }
 
 // challenge has the other side prove that it is of this mesh.
 func (t *Transport) challenge(s *stream) error {
 	nonce := make([]byte, proofSize)
 	rand.Read(nonce)
-	if err := t.sendAs(s, &proto.Hello{Challenge: nonce}); err != nil {
+	if err := t.writeHello(s, &proto.Hello{Challenge: nonce}); err != nil {
 		return err
 	}
 	h, err := readHello(s)
@@ -55,7 +55,7 @@ func (t *Transport) challenge(s *stream) error {
 	case err != nil:
 		return err
 	case h.GetRefusal() != "":
-		return t.refusedBy(s.conn, h)
+		return t.refusalFrom(s.conn, h)
 	case hmac.Equal(h.GetProof(), prove(t.cfg.MeshTag, t.self, s.conn.peer, nonce)):
 		return nil
 	}
@@ -65,14 +65,14 @@ func (t *Transport) challenge(s *stream) error {
 // answerChallenge proves that this node is of the mesh, whoever asks, and returns
 // the hello that follows.
 func (t *Transport) answerChallenge(s *stream, h *proto.Hello) (*proto.Hello, error) {
-	if reason := t.mayTalk(s.conn, h); reason != nil {
+	if reason := t.precheckHello(s.conn, h); reason != nil {
 		return nil, t.refuse(s, reason)
 	}
 	if len(h.GetChallenge()) != proofSize {
 		return nil, fmt.Errorf("%w: a challenge of %d bytes", ErrProtocol, len(h.GetChallenge()))
 	}
 	proof := prove(t.cfg.MeshTag, s.conn.peer, t.self, h.GetChallenge())
-	if err := t.sendAs(s, &proto.Hello{Proof: proof}); err != nil {
+	if err := t.writeHello(s, &proto.Hello{Proof: proof}); err != nil {
 		return nil, err
 	}
 	h, err := readHello(s)

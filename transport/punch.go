@@ -29,7 +29,7 @@ const (
 	punchDial   = 4 * time.Second // of one punch
 	directDial  = 3 * time.Second // of the plain addresses
 	maxPunches  = 16              // tries remembered a peer
-	punchAtOnce = 8               // peers
+	maxPunching = 8               // peers
 )
 
 // A Punch is one try to make a direct path.
@@ -51,12 +51,12 @@ type puncher struct {
 }
 
 func newPuncher() *puncher {
-	return &puncher{slots: make(chan struct{}, punchAtOnce), history: make(map[proto.PeerID][]Punch)}
+	return &puncher{slots: make(chan struct{}, maxPunching), history: make(map[proto.PeerID][]Punch)}
 }
 
 // A punchHost is the host as the hole puncher sees it. It takes part for members
 // only and begins nothing by itself: when to try is decided in [Transport.upgrade].
-type punchHost struct{ membersHost }
+type punchHost struct{ guardedHost }
 
 // Network returns a network that tells of no connections.
 func (h *punchHost) Network() network.Network { return quietNetwork{h.Host.Network()} }
@@ -97,15 +97,15 @@ func (t *Transport) watchObserved(ctx context.Context) {
 				return
 			}
 			if seen, ok := e.(event.EvtPeerIdentificationCompleted); ok {
-				t.crew.hand(func(ctx context.Context) { t.wasSeen(ctx, seen.Conn, seen.ObservedAddr) })
+				t.group.start(func(ctx context.Context) { t.addObservation(ctx, seen.Conn, seen.ObservedAddr) })
 			}
 		}
 	}
 }
 
-// wasSeen takes where the other end of raw sees this node, after both hellos: a
+// addObservation takes where the other end of raw sees this node, after both hellos: a
 // stranger's word moves nothing.
-func (t *Transport) wasSeen(ctx context.Context, raw network.Conn, at ma.Multiaddr) {
+func (t *Transport) addObservation(ctx context.Context, raw network.Conn, at ma.Multiaddr) {
 	t.mu.Lock()
 	c := t.conns[raw]
 	t.mu.Unlock()
@@ -115,7 +115,7 @@ func (t *Transport) wasSeen(ctx context.Context, raw network.Conn, at ma.Multiad
 	if err := t.startPunching(at); err != nil {
 		t.log.Warn("no hole punching", "why", err)
 	}
-	t.hurryUpgrades()
+	t.wakeUpgrades()
 }
 
 // startPunching takes part in hole punching from now on. This node was seen at first.
@@ -136,7 +136,7 @@ func (t *Transport) startPunching(first ma.Multiaddr) error {
 		}
 		return []ma.Multiaddr{first}
 	}
-	s, err := holepunch.NewService(&punchHost{membersHost{t.host, t}}, h.IDService(), addrs,
+	s, err := holepunch.NewService(&punchHost{guardedHost{t.host, t}}, h.IDService(), addrs,
 		holepunch.DirectDialTimeout(punchDial), holepunch.WithTracer(punchTracer{t}))
 	if err != nil {
 		return err
@@ -207,13 +207,13 @@ func (t *Transport) punched(id proto.PeerID, p Punch) {
 	r.history[id] = list[max(0, len(list)-maxPunches):]
 	r.mu.Unlock()
 	t.log.Debug("punch", "peer", id, "ok", p.OK, "took", p.Took, "detail", p.Detail)
-	t.observe(Event{Peer: id, Kind: kind, Detail: p.Detail})
+	t.emit(Event{Peer: id, Kind: kind, Detail: p.Detail})
 }
 
 // upgrade looks for a direct path to n, and until there is one for a better relay,
 // until no connection is there at all, or ctx ends.
-func (t *Transport) upgrade(ctx context.Context, n *neighbour) {
-	pick := t.shifter(n.peer)
+func (t *Transport) upgrade(ctx context.Context, n *peerState) {
+	pick := t.relayPicker(n.peer)
 	look := time.NewTicker(measureEvery)
 	defer look.Stop()
 	var next time.Duration // when a direct path is tried again
@@ -237,8 +237,8 @@ func (t *Transport) upgrade(ctx context.Context, n *neighbour) {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-look.C:
-			t.shift(ctx, n, c, pick)
-		case <-n.nudge:
+			t.switchRelay(ctx, n, c, pick)
+		case <-n.wake:
 			tries, next = 0, 0
 		}
 		timer.Stop()
@@ -294,13 +294,13 @@ func (t *Transport) dialDirect(ctx context.Context, p proto.PeerID) error {
 	return nil
 }
 
-// hurryUpgrades has direct paths looked for at once.
-func (t *Transport) hurryUpgrades() {
+// wakeUpgrades has direct paths looked for at once.
+func (t *Transport) wakeUpgrades() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, n := range t.neighbours {
+	for _, n := range t.peers {
 		if n.upgrading {
-			notify(n.nudge)
+			notify(n.wake)
 		}
 	}
 }

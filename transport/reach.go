@@ -6,9 +6,9 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// beReached starts what makes this node reachable. stop ends the relay service;
+// startReach starts what makes this node reachable. stop ends the relay service;
 // the rest ends with Run.
-func (t *Transport) beReached() (stop func(), err error) {
+func (t *Transport) startReach() (stop func(), err error) {
 	stop = func() {}
 	if t.cfg.Relay {
 		end, err := t.startRelay()
@@ -17,11 +17,11 @@ func (t *Transport) beReached() (stop func(), err error) {
 		}
 		stop = end
 	}
-	t.crew.hand(t.reserve)
-	t.crew.hand(t.watchObserved)
-	t.crew.hand(t.measureAll)
+	t.group.start(t.reserve)
+	t.group.start(t.watchObserved)
+	t.group.start(t.measureAll)
 	if t.cfg.Observe != nil {
-		t.crew.hand(t.tell)
+		t.group.start(t.eventLoop)
 	}
 	return stop, nil
 }
@@ -30,7 +30,7 @@ func (t *Transport) beReached() (stop func(), err error) {
 // would have libp2p conceal: it informs, and decides nothing. libp2p asks for
 // them at any time.
 func (r *reach) addrs() (out []ma.Multiaddr) {
-	if h := r.verdicts.Load(); h != nil {
+	if h := r.autonat.Load(); h != nil {
 		_, out, _ = (*h).ConfirmedAddrs()
 	}
 	if p := r.circuits.Load(); p != nil {
@@ -39,20 +39,20 @@ func (r *reach) addrs() (out []ma.Multiaddr) {
 	return out
 }
 
-// confirming is a host that has others try its addresses.
-type confirming interface {
+// addrConfirmer is a host that has others try its addresses.
+type addrConfirmer interface {
 	ConfirmedAddrs() (reachable, unreachable, unknown []ma.Multiaddr)
 }
 
-// repath looks whether the best path to n is another one now: then new streams
+// updatePath looks whether the best path to n is another one now: then new streams
 // use it, open work moves, and those who watch are told. The caller holds mu.
-func (t *Transport) repath(n *neighbour) {
+func (t *Transport) updatePath(n *peerState) {
 	now, before := n.best(), n.path
-	if l := n.link; l != nil && now != nil && better(now, l.conn) {
+	if l := n.link; l != nil && now != nil && shouldMove(now, l.conn) {
 		l.move()
 	}
 	if now != nil && !now.direct() && !n.upgrading {
-		n.upgrading = t.crew.hand(func(ctx context.Context) { t.upgrade(ctx, n) })
+		n.upgrading = t.group.start(func(ctx context.Context) { t.upgrade(ctx, n) })
 	}
 	if now == before {
 		return
@@ -61,19 +61,19 @@ func (t *Transport) repath(n *neighbour) {
 	notify(t.reach.wake)
 	switch {
 	case now == nil:
-		t.observe(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})
+		t.emit(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})
 	case before == nil:
-		t.observe(Event{Peer: n.peer, Kind: EventConnected, Path: pathOf(now)})
+		t.emit(Event{Peer: n.peer, Kind: EventConnected, Path: pathOf(now)})
 	case pathOf(now) != pathOf(before): // else the two dialled each other at once
 		t.met.paths.Inc()
 		t.log.Info("path", "peer", n.peer, "old", pathOf(before), "new", pathOf(now))
-		t.observe(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before) + " → " + pathOf(now)})
+		t.emit(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before) + " → " + pathOf(now)})
 	}
 }
 
-// better reports whether the work on old moves to c, which is in use now: to a
+// shouldMove reports whether the work on old moves to c, which is in use now: to a
 // direct path, or to another relay.
-func better(c, old *conn) bool {
+func shouldMove(c, old *conn) bool {
 	by, _ := relayOf(c.raw.RemoteMultiaddr())
 	before, relayed := relayOf(old.raw.RemoteMultiaddr())
 	return relayed && by != before
@@ -81,18 +81,18 @@ func better(c, old *conn) bool {
 
 func pathOf(c *conn) string { return c.raw.RemoteMultiaddr().String() }
 
-// doubtReservations has every relay asked again whether it keeps the place.
-func (t *Transport) doubtReservations() {
-	t.reach.doubted.Store(int64(t.cfg.Clock.Mono()))
+// refreshReservations has every relay asked again whether it keeps the place.
+func (t *Transport) refreshReservations() {
+	t.reach.refreshBefore.Store(int64(t.cfg.Clock.Mono()))
 	notify(t.reach.wake)
 }
 
-// Tell says hello again to all neighbours: the certificate, the key record, or
+// BroadcastHello says hello again to all neighbours: the certificate, the key record, or
 // where this node is reached, has changed.
-func (t *Transport) Tell() { t.sayHello() }
+func (t *Transport) BroadcastHello() { t.broadcastHello() }
 
-// sayHello tells all neighbours where this node is reached now.
-func (t *Transport) sayHello() {
+// broadcastHello tells all neighbours where this node is reached now.
+func (t *Transport) broadcastHello() {
 	h, err := t.ownHello()
 	if err != nil {
 		return
@@ -103,9 +103,9 @@ func (t *Transport) sayHello() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, n := range t.neighbours {
+	for _, n := range t.peers {
 		for _, c := range n.conns {
-			c.post(m)
+			c.queueCtl(m)
 		}
 	}
 }

@@ -140,7 +140,7 @@ func TestSymmetricStaysRelayed(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Symmetric, wan)
 		defer m.close()
 		m.await(20*time.Second, "first contact", func() bool { return m.nodes[0].Connected(m.nodes[1].Peer()) })
-		rounds := upTo(3, 12)
+		rounds := scaled(3, 12)
 		for range rounds {
 			m.nodes[0].give(100)
 			time.Sleep(10 * time.Minute)
@@ -207,7 +207,7 @@ func TestBigBodyThroughRelay(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Symmetric, wan)
 		defer m.close()
 		m.size = 250_000
-		tasks := upTo(40, 200)
+		tasks := scaled(40, 200)
 		m.nodes[0].give(tasks)
 		took := m.await(5*time.Minute, "all bytes", func() bool { return m.nodes[0].left() == 0 })
 		service := m.nodes[2].Reach().Service
@@ -255,12 +255,12 @@ func TestLossDoesNotDowngrade(t *testing.T) {
 		defer m.close()
 		m.await(time.Minute, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
 		before := m.happened(0, transport.EventPath)
-		m.LoseEach(3)
+		m.DropEvery(3)
 		for range 120 {
 			m.nodes[0].give(20)
 			time.Sleep(time.Second)
 		}
-		m.LoseEach(0)
+		m.DropEvery(0)
 		m.await(time.Minute, "the rest", func() bool { return m.nodes[0].left() == 0 })
 		if n := m.happened(0, transport.EventPath) - before; n != 0 || !m.direct(0, 1) {
 			t.Errorf("%d changes of the path, direct %v", n, m.direct(0, 1))

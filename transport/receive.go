@@ -18,12 +18,12 @@ var ErrProtocol = errors.New("transport: protocol broken")
 // serveTasks takes a peer's task stream: one goroutine reads ahead, this one
 // has each group made durable and acknowledges it.
 func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
-	release, err := t.turn(ctx, s)
+	release, err := t.acquireTaskStream(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer release()
-	q := newIntake()
+	q := newGroupBuffer()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -41,8 +41,8 @@ func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
 			if a, err = t.recv.Receive(ctx, s.conn.peer, known); err != nil {
 				return fmt.Errorf("receive: %w", err)
 			}
-			if a.Offence != nil {
-				t.offend(s.conn.peer, "task", a.Offence)
+			if a.Offense != nil {
+				t.offend(s.conn.peer, "task", a.Offense)
 			}
 		}
 		ack, err := ackFor(number, group, a)
@@ -61,7 +61,7 @@ func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
 }
 
 // readTasks puts frames into q until the stream ends. It never returns nil.
-func readTasks(ctx context.Context, s *stream, q *intake) error {
+func readTasks(ctx context.Context, s *stream, q *groupBuffer) error {
 	for {
 		m := new(proto.Message)
 		if err := s.next(m); err != nil {
@@ -82,7 +82,7 @@ func misplaced(t proto.MessageType) bool {
 	case proto.TypeData, proto.TypeResult, proto.TypeCancel, proto.TypeMark:
 		return false
 	}
-	return !unknown(t) && !ofOwnership(t)
+	return !unknown(t) && !isOwnershipType(t)
 }
 
 // unknown reports whether a newer node must have sent this type.
@@ -142,17 +142,17 @@ func (s *stream) sendAck(a *proto.Ack) error {
 	return s.send(&proto.Message{Type: proto.TypeAck, Payload: b})
 }
 
-// turn lets the newest task stream of a peer in after the one before it has
+// acquireTaskStream lets the newest task stream of a peer in after the one before it has
 // ended: its frames are never received beside or behind those of the next.
-func (t *Transport) turn(ctx context.Context, s *stream) (release func(), err error) {
+func (t *Transport) acquireTaskStream(ctx context.Context, s *stream) (release func(), err error) {
 	t.mu.Lock()
-	n := t.neighbour(s.conn.peer)
+	n := t.peer(s.conn.peer)
 	before := n.incoming
 	n.incoming = s
 	t.mu.Unlock()
 	if before != nil {
 		// over a dead relayed path that waits; its place in receiving is free no sooner
-		t.crew.hand(func(context.Context) { before.Reset() })
+		t.group.start(func(context.Context) { before.Reset() })
 	}
 	select {
 	case n.receiving <- struct{}{}:
@@ -164,7 +164,7 @@ func (t *Transport) turn(ctx context.Context, s *stream) (release func(), err er
 	}
 }
 
-// quiet reports whether a stream ended as streams do, without anybody's fault.
-func quiet(err error) bool {
+// normalEnd reports whether a stream ended as streams do, without anybody's fault.
+func normalEnd(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, context.Canceled)
 }

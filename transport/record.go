@@ -112,7 +112,7 @@ func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*
 	}
 	if s := decodeSigned(r.Certificate); s != nil {
 		if m, err := mesh.VerifyMember(s, now); genuine(err) && m.Peer == id {
-			p.certified(m, s)
+			p.setCertificate(m, s)
 		}
 	}
 	if s := decodeSigned(r.KeyRecord); s != nil {
@@ -124,8 +124,10 @@ func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*
 	return p, nil
 }
 
-// certified takes over a certificate that was verified.
-func (p *Peer) certified(m identity.Member, s *proto.Signed) { p.Member, p.Name, p.cert = m, m.Name, s }
+// setCertificate takes over a certificate that was verified.
+func (p *Peer) setCertificate(m identity.Member, s *proto.Signed) {
+	p.Member, p.Name, p.cert = m, m.Name, s
+}
 
 // genuine reports whether a statement that was accepted once is what it was: a
 // clock that was set back since takes nothing from it.

@@ -34,7 +34,7 @@ func (t *Transport) startRelay() (stop func(), err error) {
 	r.BufferSize = bufferSize
 	r.MaxReservations, r.MaxReservationsPerIP, r.MaxReservationsPerASN = maxReservations, maxReservations, maxReservations
 	r.MaxCircuits = maxCircuits
-	s, err := relayv2.New(&membersHost{t.host, t}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t}),
+	s, err := relayv2.New(&guardedHost{t.host, t}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t}),
 		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), relayv2.WithMetricsTracer(t.reach.served))
 	if err != nil {
 		return nil, fmt.Errorf("relay service: %w", err)
@@ -63,35 +63,35 @@ func (a relayACL) AllowConnect(src peer.ID, _ ma.Multiaddr, dest peer.ID) bool {
 	return a.t.verified(src) && a.t.verified(dest)
 }
 
-// A membersHost is a host for one of libp2p's services that serves verified
+// A guardedHost is a host for one of libp2p's services that serves verified
 // members only: a stranger's stream is reset before a byte of it is read.
-type membersHost struct {
+type guardedHost struct {
 	host.Host
 	t *Transport
 }
 
 // SetStreamHandler serves pid for members.
-func (h *membersHost) SetStreamHandler(pid protocol.ID, serve network.StreamHandler) {
+func (h *guardedHost) SetStreamHandler(pid protocol.ID, serve network.StreamHandler) {
 	h.Host.SetStreamHandler(pid, h.t.guardMembers(serve))
 }
 
-// relayed counts what the relay service does.
-type relayed struct {
+// relayCounters counts what the relay service does.
+type relayCounters struct {
 	circuits     atomic.Int64 // open now
 	reservations atomic.Int64 // held here now
 	bytes        atomic.Uint64
 	total        prometheus.Counter // of the bytes
 }
 
-func (r *relayed) RelayStatus(bool)                        {}
-func (r *relayed) ConnectionOpened()                       { r.circuits.Add(1) }
-func (r *relayed) ConnectionClosed(time.Duration)          { r.circuits.Add(-1) }
-func (r *relayed) ConnectionRequestHandled(circuit.Status) {}
-func (r *relayed) ReservationAllowed(renewal bool) {
+func (r *relayCounters) RelayStatus(bool)                        {}
+func (r *relayCounters) ConnectionOpened()                       { r.circuits.Add(1) }
+func (r *relayCounters) ConnectionClosed(time.Duration)          { r.circuits.Add(-1) }
+func (r *relayCounters) ConnectionRequestHandled(circuit.Status) {}
+func (r *relayCounters) ReservationAllowed(renewal bool) {
 	if !renewal {
 		r.reservations.Add(1)
 	}
 }
-func (r *relayed) ReservationClosed(n int)                  { r.reservations.Add(-int64(n)) }
-func (r *relayed) ReservationRequestHandled(circuit.Status) {}
-func (r *relayed) BytesTransferred(n int)                   { r.bytes.Add(uint64(n)); r.total.Add(float64(n)) }
+func (r *relayCounters) ReservationClosed(n int)                  { r.reservations.Add(-int64(n)) }
+func (r *relayCounters) ReservationRequestHandled(circuit.Status) {}
+func (r *relayCounters) BytesTransferred(n int)                   { r.bytes.Add(uint64(n)); r.total.Add(float64(n)) }

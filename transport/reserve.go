@@ -25,18 +25,18 @@ import (
 // A reach is what makes this node reachable: its reservations, what others see
 // of its addresses, its relay service.
 type reach struct {
-	flows    flows                          // streamed bodies on their way
-	circuits atomic.Pointer[[]ma.Multiaddr] // addresses by way of the relays that hold a place
-	router   atomic.Pointer[portMap]        // nil: no ports are asked for
-	verdicts atomic.Pointer[confirming]     // nil: not yet
-	doubted  atomic.Int64                   // monotonic nanoseconds; older reservations are asked for again
-	wake     chan struct{}                  // relays came, went, or are to be looked at again
-	events   chan Event
-	served   *relayed
-	seen     *observed
-	punching *puncher
-	aims     aims
-	hops     told // which ways to relays this node tells
+	flows         flows                          // streamed bodies on their way
+	circuits      atomic.Pointer[[]ma.Multiaddr] // addresses by way of the relays that hold a place
+	router        atomic.Pointer[portMap]        // nil: no ports are asked for
+	autonat       atomic.Pointer[addrConfirmer]  // nil: not yet
+	refreshBefore atomic.Int64                   // monotonic nanoseconds; older reservations are asked for again
+	wake          chan struct{}                  // relays came, went, or are to be looked at again
+	events        chan Event
+	served        *relayCounters
+	seen          *observed
+	punching      *puncher
+	dialTargets   dialTargets
+	hops          hopPicker // which ways to relays this node tells
 
 	mu   sync.Mutex
 	held map[proto.PeerID]*reservation
@@ -45,7 +45,7 @@ type reach struct {
 func newReach(m *metrics) *reach {
 	return &reach{
 		wake: make(chan struct{}, 1), events: make(chan Event, maxEvents),
-		served: &relayed{total: m.relayed}, seen: newObserved(), punching: newPuncher(),
+		served: &relayCounters{total: m.relayed}, seen: newObserved(), punching: newPuncher(),
 		held: make(map[proto.PeerID]*reservation),
 	}
 }
@@ -80,11 +80,11 @@ var errRefused = errors.New("transport: the relay gives no place")
 
 // A reserver keeps places at the best relays. One goroutine uses it.
 type reserver struct {
-	t     *Transport
-	pick  route.Picker
-	view  outlook
-	tries map[proto.PeerID]*attempt
-	done  chan reserved
+	t      *Transport
+	pick   route.Picker
+	demand relayDemand
+	tries  map[proto.PeerID]*attempt
+	done   chan reserved
 }
 
 // An attempt is when a relay is asked next.
@@ -121,7 +121,7 @@ func (t *Transport) reserve(ctx context.Context) {
 		case <-t.reach.wake:
 		case <-timer.C:
 		case got := <-r.done:
-			r.took(got)
+			r.finished(got)
 		}
 		for _, c := range r.due() {
 			wg.Go(func() {
@@ -141,28 +141,28 @@ func (t *Transport) reserve(ctx context.Context) {
 // relay that is changed for a better one is kept until that one gave a place.
 func (r *reserver) due() []*conn {
 	now := r.t.cfg.Clock.Mono()
-	if r.view.made == 0 || now-r.view.made >= measureEvery {
-		r.view = r.t.lookOut()
+	if r.demand.made == 0 || now-r.demand.made >= measureEvery {
+		r.demand = r.t.relayDemand()
 	}
 	live := make(map[proto.PeerID]*conn)
 	var candidates []route.Candidate
 	for _, p := range r.t.relays() {
 		if c := r.t.best(p); c != nil && c.direct() && p != r.t.self && !r.t.gate.Blocked(p) {
 			live[p] = c
-			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.scoreFor(p, r.view)})
+			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.scoreFor(p, r.demand)})
 		}
 	}
 	held := r.t.heldRelays()
 	for p := range held {
 		if live[p] == nil {
-			r.t.loseReservation(p, "the relay is gone")
+			r.t.dropReservation(p, "the relay is gone")
 			delete(held, p)
 		}
 	}
 	wanted := r.pick.Pick(slices.SortedFunc(maps.Keys(held), comparePeers), candidates, now)
 	for p := range held {
 		if !slices.Contains(wanted, p) && r.replaced(held, wanted) {
-			r.t.loseReservation(p, "a better relay took its place")
+			r.t.dropReservation(p, "a better relay took its place")
 		}
 	}
 	var ask []*conn
@@ -172,7 +172,7 @@ func (r *reserver) due() []*conn {
 			a = &attempt{}
 			r.tries[p] = a
 		}
-		if h := held[p]; h != nil && h.on == live[p] && h.fresh(now, time.Duration(r.t.reach.doubted.Load())) {
+		if h := held[p]; h != nil && h.on == live[p] && h.fresh(now, time.Duration(r.t.reach.refreshBefore.Load())) {
 			continue
 		}
 		if !a.busy && now >= a.due {
@@ -190,8 +190,8 @@ func (r *reserver) replaced(held map[proto.PeerID]*reservation, wanted []proto.P
 	return !slices.ContainsFunc(wanted, func(p proto.PeerID) bool { return held[p] == nil })
 }
 
-// took notes how an attempt ended.
-func (r *reserver) took(got reserved) {
+// finished notes how an attempt ended.
+func (r *reserver) finished(got reserved) {
 	now := r.t.cfg.Clock.Mono()
 	a := r.tries[got.relay]
 	if a == nil {
@@ -203,12 +203,12 @@ func (r *reserver) took(got reserved) {
 		a.due = now + time.Duration((0.5+rand.Float64()/2)*float64(min(reserveLongest, reserveFirst<<min(a.failures-1, 12))))
 		r.t.log.Debug("no reservation", "relay", got.relay, "tries", a.failures, "why", got.err)
 		if h := r.t.heldRelays()[got.relay]; h != nil && h.on != got.on {
-			r.t.loseReservation(got.relay, got.err.Error())
+			r.t.dropReservation(got.relay, got.err.Error())
 		}
 		return
 	}
 	a.failures, a.due = 0, now
-	r.t.keepReservation(got, now)
+	r.t.addReservation(got, now)
 }
 
 // pause is how long nothing is due.
@@ -222,8 +222,8 @@ func (r *reserver) pause() time.Duration {
 	return pause
 }
 
-// keepReservation notes a place at a relay and tells everybody.
-func (t *Transport) keepReservation(got reserved, now time.Duration) {
+// addReservation notes a place at a relay and tells everybody.
+func (t *Transport) addReservation(got reserved, now time.Duration) {
 	t.reach.mu.Lock()
 	before := t.reach.held[got.relay]
 	t.reach.held[got.relay] = &reservation{
@@ -231,20 +231,20 @@ func (t *Transport) keepReservation(got reserved, now time.Duration) {
 	}
 	changed := t.publishCircuits()
 	t.reach.mu.Unlock()
-	got.on.vital.Store(true)
+	got.on.holdsReservation.Store(true)
 	t.host.ConnManager().Protect(toLibp2p(got.relay), "relay")
 	if before == nil {
 		t.met.reservations.Inc()
 		t.log.Info("reserved", "relay", got.relay)
-		t.observe(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
+		t.emit(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
 	}
 	if changed {
-		t.sayHello()
+		t.broadcastHello()
 	}
 }
 
-// loseReservation notes the end of one.
-func (t *Transport) loseReservation(relay proto.PeerID, why string) {
+// dropReservation notes the end of one.
+func (t *Transport) dropReservation(relay proto.PeerID, why string) {
 	t.reach.mu.Lock()
 	h := t.reach.held[relay]
 	delete(t.reach.held, relay)
@@ -253,12 +253,12 @@ func (t *Transport) loseReservation(relay proto.PeerID, why string) {
 	if h == nil {
 		return
 	}
-	h.on.vital.Store(false)
+	h.on.holdsReservation.Store(false)
 	t.host.ConnManager().Unprotect(toLibp2p(relay), "relay")
 	t.met.reservations.Dec()
 	t.log.Info("reservation lost", "relay", relay, "why", why)
-	t.observe(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
-	t.sayHello()
+	t.emit(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
+	t.broadcastHello()
 }
 
 // publishCircuits makes the held places this node's addresses and reports

@@ -33,7 +33,7 @@ func (b *Book) Revoke(ctx context.Context, s *proto.Signed) error {
 	}
 	b.writing.Lock()
 	defer b.writing.Unlock()
-	known, void, err := b.judge(r)
+	known, void, err := b.checkRevocation(r)
 	if err != nil || known {
 		return err
 	}
@@ -62,9 +62,9 @@ func revokedKey(r identity.Revocation) []byte {
 	return append([]byte{revokedPrefix}, id[:]...)
 }
 
-// judge reports whether r is kept already, and what is void when it is taken. It
+// checkRevocation reports whether r is kept already, and what is void when it is taken. It
 // refuses what is void itself, and what there is no room for.
-func (b *Book) judge(r identity.Revocation) (known bool, void []identity.Revocation, err error) {
+func (b *Book) checkRevocation(r identity.Revocation) (known bool, void []identity.Revocation, err error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	all, admins := b.revoked.Len()
@@ -101,7 +101,7 @@ func (b *Book) Revocations() []*proto.Signed {
 // Revoked reports whether the certificate that is known of p was withdrawn.
 func (b *Book) Revoked(p proto.PeerID) bool {
 	e := b.find(p)
-	return e != nil && b.ended(e.Member)
+	return e != nil && b.isRevoked(e.Member)
 }
 
 // RevocationOf returns what ended the membership of p, or of this node; false: nothing
@@ -119,9 +119,9 @@ func (b *Book) RevocationOf(p proto.PeerID) (identity.Revocation, bool) {
 	return b.revoked.By(e.Member)
 }
 
-// Expelled takes what a peer shows as the end of this node's own membership. An error
+// SelfRevoked takes what a peer shows as the end of this node's own membership. An error
 // says that it is not that.
-func (b *Book) Expelled(s *proto.Signed) error {
+func (b *Book) SelfRevoked(s *proto.Signed) error {
 	r, err := b.Mesh().VerifyRevocation(s)
 	if err != nil {
 		return err
@@ -134,26 +134,26 @@ func (b *Book) Expelled(s *proto.Signed) error {
 	return b.Revoke(ctx, s)
 }
 
-// disowned reports whether the admin who issued a genuine certificate was revoked.
+// issuerRevoked reports whether the admin who issued a genuine certificate was revoked.
 // When it was issued only that admin says: its key may be in other hands and date it
 // back. So it counts where it was known before the revocation came, and nowhere else.
-func (b *Book) disowned(mesh identity.Mesh, cert *proto.Signed) bool {
+func (b *Book) issuerRevoked(mesh identity.Mesh, cert *proto.Signed) bool {
 	if cert.GetIssuer() == nil {
 		return false
 	}
 	admin, err := mesh.VerifyMember(cert.GetIssuer(), b.clock.Now())
-	return !acceptable(err) || b.ended(admin)
+	return !acceptable(err) || b.isRevoked(admin)
 }
 
-// ended is withdrawn for who does not hold mu.
-func (b *Book) ended(m identity.Member) bool {
+// isRevoked is withdrawn for who does not hold mu.
+func (b *Book) isRevoked(m identity.Member) bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return b.withdrawn(m)
+	return b.isRevokedLocked(m)
 }
 
-// withdrawn reports whether the certificate of m was revoked. The caller holds mu.
-func (b *Book) withdrawn(m identity.Member) bool {
+// isRevokedLocked reports whether the certificate of m was revoked. The caller holds mu.
+func (b *Book) isRevokedLocked(m identity.Member) bool {
 	return m.Cert != nil && b.revoked.Revokes(m)
 }
 

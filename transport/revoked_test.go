@@ -11,7 +11,7 @@ import (
 
 // A revocation is final: also a later certificate of the same node is refused, and
 // a restart changes nothing.
-func TestARevokedNodeIsNoMember(t *testing.T) {
+func TestRevokedNodeIsNotAMember(t *testing.T) {
 	c := newBookCase(t)
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestARevokedNodeIsNoMember(t *testing.T) {
 // The key of an admin was stolen and the admin revoked: with it nobody else is let
 // in, also not by a certificate that says it is older. Whom the admin let in before,
 // as far as that is known here, stays.
-func TestARevokedAdminLetsNobodyIn(t *testing.T) {
+func TestRevokedAdminCannotAdmit(t *testing.T) {
 	c := newBookCase(t)
 	admin := identity.NewKeys(nil, birth)
 	own, err := c.root.IssueMember(identity.Member{Peer: admin.Peer(), Name: "admin", Roles: []string{identity.RoleAdmin}}, birth)
@@ -93,7 +93,7 @@ func TestARevokedAdminLetsNobodyIn(t *testing.T) {
 
 // With the root's revocation of an admin goes what that admin revoked, before and
 // after a restart, and no admin puts another out.
-func TestARevokedAdminPutsNobodyOut(t *testing.T) {
+func TestRevokedAdminCannotRevoke(t *testing.T) {
 	c := newBookCase(t)
 	thief, other := identity.NewKeys(nil, birth), identity.NewKeys(nil, birth)
 	own := c.admin(t, thief)

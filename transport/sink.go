@@ -54,7 +54,7 @@ type incoming struct {
 
 // serveBody takes one streamed body.
 func (t *Transport) serveBody(ctx context.Context, s *stream) error {
-	s.lead = t.cfg.Timing.Write
+	s.idleTimeout = t.cfg.Timing.Write
 	b, err := s.expect(proto.TypeOffer)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	}
 	h, size, _, err := bodyOf(offer)
 	if err != nil {
-		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.offered(&proto.OfferReply{Code: proto.CodeBadForm, Detail: proto.Clip(err.Error(), maxReason)}))
+		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.sendOfferReply(&proto.OfferReply{Code: proto.CodeBadForm, Detail: proto.Clip(err.Error(), maxReason)}))
 	}
 	if !t.takeBody(s.conn.peer, 1) {
 		return s.refuse(&proto.OfferReply{Code: proto.CodeBusy, Detail: "two bodies are on their way already"})
@@ -76,12 +76,12 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	if sink == nil || reply.GetCode() != proto.CodeOK {
 		return s.refuse(reply)
 	}
-	s.lead = t.cfg.Timing.Frame
+	s.idleTimeout = t.cfg.Timing.Frame
 	offset := int64(reply.GetOffset())
 	f := t.reach.flows.begin(h, s.conn.peer, false, size, offset)
 	defer f.end()
 	i := &incoming{stream: s, sink: sink, release: release, flow: f, size: size, at: offset, synced: offset, last: s.conn.clock.Mono()}
-	if err := s.offered(reply); err != nil {
+	if err := s.sendOfferReply(reply); err != nil {
 		return errors.Join(err, sink.End(false))
 	}
 	return i.run()
@@ -91,7 +91,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 func (t *Transport) takeBody(p proto.PeerID, by int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.neighbour(p)
+	n := t.peer(p)
 	if n.taking+by > maxBodies {
 		return false
 	}
@@ -99,7 +99,7 @@ func (t *Transport) takeBody(p proto.PeerID, by int) bool {
 	return true
 }
 
-func (s *stream) offered(r *proto.OfferReply) error {
+func (s *stream) sendOfferReply(r *proto.OfferReply) error {
 	r.Detail = proto.Clip(r.GetDetail(), maxReason)
 	b, err := proto.Encode(nil, r)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *stream) offered(r *proto.OfferReply) error {
 
 // refuse ends a stream with a reply after which nothing is sent.
 func (s *stream) refuse(r *proto.OfferReply) error {
-	if err := s.offered(r); err != nil {
+	if err := s.sendOfferReply(r); err != nil {
 		return err
 	}
 	return s.finish()
@@ -134,17 +134,17 @@ func (s *stream) finish() error {
 func (i *incoming) run() error {
 	var err error
 	for err == nil && i.at < i.size {
-		err = i.step()
+		err = i.takeChunk()
 	}
 	err = errors.Join(err, i.sink.End(err == nil))
 	i.release() // before the other side sees the end and begins the next one
-	if told := i.tell(err); told != nil {
+	if told := i.sendResult(err); told != nil {
 		return errors.Join(err, told)
 	}
 	return errors.Join(err, i.stream.finish())
 }
 
-func (i *incoming) step() error {
+func (i *incoming) takeChunk() error {
 	b, err := i.stream.expect(proto.TypeChunk)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (i *incoming) step() error {
 		return fmt.Errorf("keep the body: %w", err)
 	}
 	i.last = now
-	i.flow.to(i.synced)
+	i.flow.advance(i.synced)
 	if i.at == i.size {
 		return nil // told when the body has its name
 	}
@@ -189,14 +189,14 @@ func checkChunk(c *proto.Chunk, at, size int64) error {
 	return nil
 }
 
-// tell says how the body ended, as far as the other side can still hear it.
-func (i *incoming) tell(err error) error {
+// sendResult says how the body ended, as far as the other side can still hear it.
+func (i *incoming) sendResult(err error) error {
 	r := &proto.ChunkReply{Offset: uint64(i.synced)}
 	refused, ok := errors.AsType[*CodeError](err)
 	switch {
 	case ok:
 		r.Code, r.Detail = cmp.Or(refused.Code, proto.CodeInternal), proto.Clip(refused.Detail, maxReason)
-	case offence(err) && !errors.Is(err, errSlow):
+	case isOffense(err) && !errors.Is(err, errSlow):
 		r.Code, r.Detail = proto.CodeBadForm, proto.Clip(err.Error(), maxReason)
 	case err != nil:
 		r.Code, r.Detail = proto.CodeInternal, "the body could not be kept"

@@ -14,16 +14,16 @@ import (
 )
 
 // Two dials of a peer at once each have their relay, until they end.
-func TestAimsOfTwoDials(t *testing.T) {
+func TestDialTargetsOfTwoDials(t *testing.T) {
 	p, r1, r2, r3 := newTestKeys(1).Peer(), newTestKeys(2).Peer(), newTestKeys(3).Peer(), newTestKeys(4).Peer()
-	var a aims
+	var a dialTargets
 	allowed := func() (all [3]bool) {
 		for i, r := range []proto.PeerID{r1, r2, r3} {
 			all[i], _ = a.allow(p, r)
 		}
 		return all
 	}
-	first, second := a.set(p, aim{relay: r1}), a.set(p, aim{relay: r2, beside: true})
+	first, second := a.set(p, dialTarget{relay: r1}), a.set(p, dialTarget{relay: r2, additional: true})
 	if got := allowed(); got != [3]bool{true, true, false} {
 		t.Errorf("while both go on: %v", got)
 	}
@@ -35,14 +35,14 @@ func TestAimsOfTwoDials(t *testing.T) {
 		t.Error("the end of one dial took the other's word away that it goes beside a connection")
 	}
 	second()
-	if got := allowed(); got != [3]bool{true, true, true} || len(a.at) != 0 {
-		t.Errorf("when both have ended: %v, %d are remembered", got, len(a.at))
+	if got := allowed(); got != [3]bool{true, true, true} || len(a.byPeer) != 0 {
+		t.Errorf("when both have ended: %v, %d are remembered", got, len(a.byPeer))
 	}
 }
 
 // What is heard of this node's address after hole punching has ended begins it no more:
 // nobody would end it.
-func TestNoPunchingAfterItsEnd(t *testing.T) {
+func TestNoPunchingAfterStop(t *testing.T) {
 	a := start(t, 1, nil)
 	a.stopPunching()
 	if err := a.startPunching(ma.StringCast("/ip4/192.0.2.1/udp/4001/quic-v1")); err != nil {
@@ -55,7 +55,7 @@ func TestNoPunchingAfterItsEnd(t *testing.T) {
 }
 
 // The other side of a punch does not have this node knock at its own doors.
-func TestPunchesLeadToOtherMachines(t *testing.T) {
+func TestPunchRejectsLocalAddresses(t *testing.T) {
 	a := start(t, 1, func(_ *testNode, c *Config) { c.Announce = []string{"/ip4/192.0.2.1/udp/4001/quic-v1"} })
 	door, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -79,7 +79,7 @@ func TestPunchesLeadToOtherMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := network.WithSimultaneousConnect(t.Context(), true, "test")
-	h := &punchHost{membersHost{a.host, a.Transport}}
+	h := &punchHost{guardedHost{a.host, a.Transport}}
 	if err := h.Connect(ctx, peer.AddrInfo{ID: toLibp2p(newTestKeys(2).Peer()), Addrs: []ma.Multiaddr{at}}); err == nil {
 		t.Error("connected with nobody")
 	}
@@ -92,7 +92,7 @@ func TestPunchesLeadToOtherMachines(t *testing.T) {
 
 // A link that moves ends when nothing waits for an answer, also when something that has
 // none was still to be written.
-func TestMovedLinkEndsAfterAPost(t *testing.T) {
+func TestMovedLinkClosesAfterPost(t *testing.T) {
 	b := start(t, 2, nil)
 	a := start(t, 1, nil)
 	l := link(t, a, b)
@@ -104,7 +104,7 @@ func TestMovedLinkEndsAfterAPost(t *testing.T) {
 	l.mu.Unlock()
 	l.move()
 	l.mu.Lock()
-	l.moves.Reset(2 * patience) // the end comes of the write, not of the time that bounds it
+	l.moveTimer.Reset(2 * patience) // the end comes of the write, not of the time that bounds it
 	l.mu.Unlock()
 	notify(l.dirty)
 	select {

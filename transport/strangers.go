@@ -9,10 +9,10 @@ import (
 
 // Bounds of what strangers may cost.
 const (
-	maxStrangers  = 256
-	firstRetry    = 10 * time.Second // after a hello that was refused; doubles
-	longestRetry  = 10 * time.Minute
-	sightingEvery = 30 * time.Second // a sight is told again
+	maxStrangers = 256
+	minRetry     = 10 * time.Second // after a hello that was refused; doubles
+	maxRetry     = 10 * time.Minute
+	reportEvery  = 30 * time.Second // a sight is told again
 )
 
 // A Stranger is a node that was found, on the LAN or in the DHT, and is no member
@@ -33,20 +33,20 @@ type strangers map[proto.PeerID]*stranger
 
 type stranger struct {
 	Stranger
-	retry   time.Duration // monotonic: no hello is tried before
-	pause   time.Duration
-	told    time.Duration // when Seen was told
-	seen    time.Duration
-	trying  bool
-	noticed bool
-	near    bool // seen on the LAN
+	retry      time.Duration // monotonic: no hello is tried before
+	pause      time.Duration
+	reportedAt time.Duration // when Seen was told
+	seen       time.Duration
+	trying     bool
+	reported   bool
+	onLAN      bool // seen on the LAN
 }
 
-// see notes a sight of p at now and returns what is remembered of it.
-func (s strangers) see(p proto.PeerID, now time.Duration) *stranger {
+// note notes a sight of p at now and returns what is remembered of it.
+func (s strangers) note(p proto.PeerID, now time.Duration) *stranger {
 	x := s[p]
 	if x == nil {
-		s.makeRoom()
+		s.evict()
 		x = &stranger{Stranger: Stranger{Peer: p}}
 		s[p] = x
 	}
@@ -54,8 +54,8 @@ func (s strangers) see(p proto.PeerID, now time.Duration) *stranger {
 	return x
 }
 
-// makeRoom forgets who was not seen for the longest.
-func (s strangers) makeRoom() {
+// evict forgets who was not seen for the longest.
+func (s strangers) evict() {
 	for len(s) >= maxStrangers {
 		var oldest *stranger
 		for _, x := range s {
@@ -80,17 +80,17 @@ func (x *stranger) begin(now time.Duration) bool {
 // at the latest.
 func (x *stranger) failed(now time.Duration, err error, longest time.Duration) {
 	x.trying = false
-	x.pause = min(max(firstRetry, 2*x.pause), longest)
+	x.pause = min(max(minRetry, 2*x.pause), longest)
 	x.retry = now + x.pause
 	x.Reason = proto.Clip(err.Error(), maxReason)
 }
 
-// tell reports whether it is time to say, again, that x was seen.
-func (x *stranger) tell(now time.Duration) bool {
-	if x.noticed && now-x.told < sightingEvery {
+// shouldReport reports whether it is time to say, again, that x was seen.
+func (x *stranger) shouldReport(now time.Duration) bool {
+	if x.reported && now-x.reportedAt < reportEvery {
 		return false
 	}
-	x.noticed, x.told = true, now
+	x.reported, x.reportedAt = true, now
 	return true
 }
 
@@ -99,7 +99,7 @@ func (x *stranger) tell(now time.Duration) bool {
 func (s strangers) due(now time.Duration) []Stranger {
 	var all []Stranger
 	for _, x := range s {
-		if x.near && !x.trying && now >= x.retry && now-x.seen < lanMemory {
+		if x.onLAN && !x.trying && now >= x.retry && now-x.seen < lanMemory {
 			all = append(all, x.Stranger)
 		}
 	}

@@ -22,13 +22,13 @@ import (
 // sends a byte a second gives up nothing and would hold memory for days.
 type stream struct {
 	network.Stream
-	rw      io.ReadWriter // the stream, or the negotiation in front of it
-	conn    *conn
-	rd      *proto.Reader
-	timing  Timing
-	between bool // the next read may wait for ever
-	lead    time.Duration
-	out     []byte
+	rw            io.ReadWriter // the stream, or the negotiation in front of it
+	conn          *conn
+	rd            *proto.Reader
+	timing        Timing
+	betweenFrames bool // the next read may wait for ever
+	idleTimeout   time.Duration
+	out           []byte
 }
 
 // errSlow is returned for a frame that is not whole in time.
@@ -62,20 +62,20 @@ type readerFunc func([]byte) (int, error)
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 func (s *stream) read(p []byte) (int, error) {
-	if s.between {
-		s.between = false
+	if s.betweenFrames {
+		s.betweenFrames = false
 		if err := s.SetReadDeadline(s.idleDeadline()); err != nil {
 			return 0, err
 		}
 		n, err := s.rw.Read(p)
-		s.heard(n)
+		s.touch(n)
 		if err == nil {
 			err = s.SetReadDeadline(time.Now().Add(s.timing.Frame))
 		}
 		return n, err
 	}
 	n, err := s.rw.Read(p)
-	s.heard(n)
+	s.touch(n)
 	if isTimeout(err) {
 		err = fmt.Errorf("%w: %w", errSlow, err)
 	}
@@ -84,13 +84,13 @@ func (s *stream) read(p []byte) (int, error) {
 
 // idleDeadline is when the next frame must have begun: never, unless lead says so.
 func (s *stream) idleDeadline() time.Time {
-	if s.lead == 0 {
+	if s.idleTimeout == 0 {
 		return time.Time{}
 	}
-	return time.Now().Add(s.lead)
+	return time.Now().Add(s.idleTimeout)
 }
 
-func (s *stream) heard(n int) {
+func (s *stream) touch(n int) {
 	if n > 0 {
 		s.conn.touch()
 	}
@@ -99,7 +99,7 @@ func (s *stream) heard(n int) {
 // next reads a frame into m. It waits for its begin as long as it takes, or for
 // s.lead when that is set.
 func (s *stream) next(m *proto.Message) error {
-	s.between = s.rd.Buffered() == 0
+	s.betweenFrames = s.rd.Buffered() == 0
 	return s.rd.Next(m)
 }
 

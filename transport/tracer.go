@@ -22,7 +22,7 @@ func (r *rumorTracer) RejectMessage(m *pubsub.Message, reason string) {
 		if err != nil || p == r.t.self {
 			return
 		}
-		r.t.crew.hand(func(context.Context) {
+		r.t.group.start(func(context.Context) {
 			r.t.offend(p, "gossip", fmt.Errorf("%w: a rumor with %s", ErrProtocol, reason))
 		})
 	case pubsub.RejectValidationQueueFull, pubsub.RejectValidationThrottled:

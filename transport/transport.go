@@ -29,19 +29,19 @@ type Transport struct {
 	cfg   Config
 	log   *slog.Logger
 	met   *metrics
-	crew  *crew
+	group *taskGroup
 	reach *reach // relays, reservations, hole punching
 
-	open   atomic.Bool   // Run runs: connections are taken
-	opened chan struct{} // closed when it began, or could not
-	redial chan struct{}
+	running    atomic.Bool   // Run runs: connections are taken
+	opened     chan struct{} // closed when it began, or could not
+	redialWake chan struct{}
 
-	mu         sync.Mutex
-	conns      map[network.Conn]*conn
-	neighbours map[proto.PeerID]*neighbour
-	ledger     *admit.Ledger[proto.PeerID]
-	addresses  *admit.Ledger[string] // of strangers, by originOf
-	joins      map[proto.PeerID]int  // dialled to join: no hello
+	mu       sync.Mutex
+	conns    map[network.Conn]*conn
+	peers    map[proto.PeerID]*peerState
+	ledger   *admit.Ledger[proto.PeerID]
+	byOrigin *admit.Ledger[string] // of strangers, by originOf
+	joins    map[proto.PeerID]int  // dialled to join: no hello
 
 	disc     discovery
 	refusals refusalLog
@@ -53,32 +53,32 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	cfg = cfg.withDefaults()
 	t := &Transport{
 		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger,
-		crew: newCrew(), redial: make(chan struct{}, 1), opened: make(chan struct{}),
-		conns:      make(map[network.Conn]*conn),
-		neighbours: make(map[proto.PeerID]*neighbour),
-		ledger:     admit.NewLedger[proto.PeerID](cfg.Limits),
-		addresses:  admit.NewLedger[string](cfg.Limits),
-		joins:      make(map[proto.PeerID]int),
+		group: newTaskGroup(), redialWake: make(chan struct{}, 1), opened: make(chan struct{}),
+		conns:    make(map[network.Conn]*conn),
+		peers:    make(map[proto.PeerID]*peerState),
+		ledger:   admit.NewLedger[proto.PeerID](cfg.Limits),
+		byOrigin: admit.NewLedger[string](cfg.Limits),
+		joins:    make(map[proto.PeerID]int),
 	}
 	var err error
 	if t.met, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	t.reach = newReach(t.met)
-	t.reach.flows.mono, t.reach.flows.met, t.reach.flows.tell = cfg.Clock.Mono, t.met, t.observe
+	t.reach.flows.mono, t.reach.flows.met, t.reach.flows.emit = cfg.Clock.Mono, t.met, t.emit
 	if cfg.Registerer != nil {
-		if err := cfg.Registerer.Register(relayView{t}); err != nil {
+		if err := cfg.Registerer.Register(relayCollector{t}); err != nil {
 			return nil, fmt.Errorf("transport: %w", err)
 		}
 	}
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	if t.host, err = newHost(keys, &gater{t.wanted, t.aimed}, dialHints{t.scoreOf, t.reach.addrs, &t.reach.router, t.enter, t.acquainted}, cfg); err != nil {
+	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDialCircuit}, hostHooks{t.scoreOf, t.reach.addrs, &t.reach.router, t.filterStream, t.awaitHelloByID}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	if h, ok := t.host.(confirming); ok {
-		t.reach.verdicts.Store(&h)
+	if h, ok := t.host.(addrConfirmer); ok {
+		t.reach.autonat.Store(&h)
 	}
 	if err := t.disc.init(t); err != nil {
 		t.host.Close()
@@ -105,13 +105,13 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 func (t *Transport) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop, err := t.begin(ctx)
+	stop, err := t.startAll(ctx)
 	if err != nil {
 		err = fmt.Errorf("transport: %w", err)
 		cancel() // what has begun ends as it always does
 	}
-	t.crew.run(ctx, func() {
-		t.open.Store(false)
+	t.group.run(ctx, func() {
+		t.running.Store(false)
 		t.disc.stop()
 		stop()
 		t.host.Close()
@@ -119,16 +119,16 @@ func (t *Transport) Run(ctx context.Context) error {
 	return err
 }
 
-// begin starts everything. stop ends what crew and discovery do not, after an error too.
-func (t *Transport) begin(ctx context.Context) (stop func(), err error) {
+// startAll starts everything. stop ends what crew and discovery do not, after an error too.
+func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
 	defer close(t.opened)
 	if err := t.disc.start(ctx, t); err != nil {
 		return func() {}, err
 	}
-	t.open.Store(true)
-	t.crew.hand(t.redialAll)
-	t.crew.hand(t.announce)
-	return t.beReached()
+	t.running.Store(true)
+	t.group.start(t.redialLoop)
+	t.group.start(t.watchNetwork)
+	return t.startReach()
 }
 
 // Opened is closed when Run has begun to take connections, or could not.
@@ -143,10 +143,10 @@ func (t *Transport) Peer() proto.PeerID { return t.self }
 // Addrs returns the multiaddrs that this node listens at or announces.
 func (t *Transport) Addrs() []string { return addrStrings(t.host.Addrs()) }
 
-// wanted reports whether libp2p may go on with a connection to id.
-func (t *Transport) wanted(id peer.ID) bool {
+// mayConnect reports whether libp2p may go on with a connection to id.
+func (t *Transport) mayConnect(id peer.ID) bool {
 	p, err := fromLibp2p(id)
-	if err != nil || !t.open.Load() || t.gate.Blocked(p) && t.revocationOf(p) == nil { // a revoked one is told so
+	if err != nil || !t.running.Load() || t.gate.Blocked(p) && t.revocationOf(p) == nil { // a revoked one is told so
 		return false
 	}
 	t.mu.Lock()
@@ -164,17 +164,17 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 	member := t.isMember(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	welcome := !c.inbound || t.ledger.Allow(p, admit.Conn, t.cfg.Clock.Mono()) && (member || t.place(c))
+	welcome := !c.inbound || t.ledger.Allow(p, admit.Conn, t.cfg.Clock.Mono()) && (member || t.admitStranger(c))
 	t.conns[raw] = c
 	switch {
 	case !welcome:
 		t.met.refused.Inc()
-		t.crew.hand(func(context.Context) { raw.CloseWithError(network.ConnRateLimited) })
+		t.group.start(func(context.Context) { raw.CloseWithError(network.ConnRateLimited) })
 	case c.inbound:
-		t.crew.hand(func(ctx context.Context) { t.expect(ctx, c) })
+		t.group.start(func(ctx context.Context) { t.expectHello(ctx, c) })
 	case t.joins[p] == 0:
-		c.greeted.Store(true)
-		t.crew.hand(func(ctx context.Context) { t.greet(ctx, c) })
+		c.hasCtl.Store(true)
+		t.group.start(func(ctx context.Context) { t.initiateHello(ctx, c) })
 	}
 }
 
@@ -197,24 +197,24 @@ func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
 func (t *Transport) handleCtl(raw network.Stream) {
 	c := t.connOf(raw)
 	switch {
-	case c != nil && !c.inbound && c.greeted.Load():
+	case c != nil && !c.inbound && c.hasCtl.Load():
 		if comparePeers(t.self, c.peer) < 0 {
-			t.crew.hand(func(ctx context.Context) { // ours is the one
+			t.group.start(func(ctx context.Context) { // ours is the one
 				t.awaitVerified(ctx, c)
 				raw.Reset()
 			})
 			return
 		}
-		if c.settled.Load() || c.yielded.Swap(true) {
+		if c.helloDone.Load() || c.yielded.Swap(true) {
 			raw.Reset()
 			return
 		}
-	case c == nil || !c.inbound || c.greeted.Swap(true):
+	case c == nil || !c.inbound || c.hasCtl.Swap(true):
 		raw.Reset()
 		return
 	}
 	s := newStream(raw, raw, c, proto.MaxControl, t.cfg.Timing)
-	if !t.crew.hand(func(ctx context.Context) { t.answer(ctx, c, s) }) {
+	if !t.group.start(func(ctx context.Context) { t.respondHello(ctx, c, s) }) {
 		raw.Reset()
 	}
 }
@@ -223,7 +223,7 @@ func (t *Transport) handleCtl(raw network.Stream) {
 // in with a certificate that ended lately, to have it renewed and for nothing else.
 func (t *Transport) guardMembers(serve network.StreamHandler) network.StreamHandler {
 	return t.guard(func(_ context.Context, c *conn, raw network.Stream) {
-		if !t.standing(c.peer) {
+		if !t.activeMember(c.peer) {
 			t.met.refused.Inc()
 			raw.Reset()
 			return
@@ -238,7 +238,7 @@ func (t *Transport) handler(name string, max int, serve func(context.Context, *s
 		defer raw.Reset()
 		s := newStream(raw, raw, c, max, t.cfg.Timing)
 		defer s.unblock(ctx)()
-		t.blame(c.peer, name, serve(ctx, s))
+		t.streamEnded(c.peer, name, serve(ctx, s))
 	})
 }
 
@@ -253,7 +253,7 @@ func (t *Transport) guard(serve func(context.Context, *conn, network.Stream)) ne
 			return
 		}
 		c.waiting.Add(1)
-		ok := t.crew.hand(func(ctx context.Context) {
+		ok := t.group.start(func(ctx context.Context) {
 			verified := t.awaitVerified(ctx, c)
 			c.waiting.Add(-1)
 			if !verified {
@@ -290,27 +290,27 @@ func (t *Transport) connOf(s network.Stream) *conn {
 	return t.conns[s.Conn()]
 }
 
-func (t *Transport) allow(p proto.PeerID, w admit.What) bool { return t.allowMany(p, w, 1) }
+func (t *Transport) allow(p proto.PeerID, w admit.Kind) bool { return t.allowMany(p, w, 1) }
 
 // allowMany spends n tokens at once.
-func (t *Transport) allowMany(p proto.PeerID, w admit.What, n int) bool {
+func (t *Transport) allowMany(p proto.PeerID, w admit.Kind, n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.ledger.AllowMany(p, w, n, t.cfg.Clock.Mono())
 }
 
-// blame looks at why a stream of p ended: what no honest node does is an offence.
-func (t *Transport) blame(p proto.PeerID, stream string, err error) {
+// streamEnded looks at why a stream of p ended: what no honest node does is an offence.
+func (t *Transport) streamEnded(p proto.PeerID, stream string, err error) {
 	switch {
-	case offence(err):
+	case isOffense(err):
 		t.offend(p, stream, err)
-	case !quiet(err):
+	case !normalEnd(err):
 		t.log.Debug("stream ends", "peer", p, "stream", stream, "why", err)
 	}
 }
 
-// offence reports whether err is the other side's doing and no accident.
-func offence(err error) bool {
+// isOffense reports whether err is the other side's doing and no accident.
+func isOffense(err error) bool {
 	if errors.Is(err, ErrNoAck) {
 		return false // slow, or its disk is
 	}

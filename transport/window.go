@@ -26,7 +26,7 @@ type window struct {
 	next   uint64     // number of the next frame, from 1
 
 	tasksMax, bytesMax int
-	shortest           time.Duration // to an Ack; 0: none yet
+	minRTT             time.Duration // to an Ack; 0: none yet
 	round              uint64        // the limits are measured again by this frame's Ack
 }
 
@@ -68,21 +68,21 @@ func (w *window) ack(upTo uint64, now time.Duration) {
 	}
 	w.head += n
 	took := max(now-last.at, time.Microsecond)
-	if w.shortest == 0 || took < w.shortest {
-		w.shortest = took
+	if w.minRTT == 0 || took < w.minRTT {
+		w.minRTT = took
 	}
 	if upTo < w.round {
 		return // sent under the limits before
 	}
 	w.round = w.next
-	scale := 2 * float64(w.shortest) / float64(took)
-	w.tasksMax = min(max(minTasks, glide(w.tasksMax, last.allTasks, scale)), maxTasks)
-	w.bytesMax = min(max(minBytes, glide(w.bytesMax, last.allSize, scale)), maxBytes)
+	scale := 2 * float64(w.minRTT) / float64(took)
+	w.tasksMax = min(max(minTasks, nextLimit(w.tasksMax, last.allTasks, scale)), maxTasks)
+	w.bytesMax = min(max(minBytes, nextLimit(w.bytesMax, last.allSize, scale)), maxBytes)
 }
 
-// glide moves a limit to used × scale, by a factor of two at most. A moment when
+// nextLimit moves a limit to used × scale, by a factor of two at most. A moment when
 // less than half of it was used says nothing about the path.
-func glide(limit, used int, scale float64) int {
+func nextLimit(limit, used int, scale float64) int {
 	measured := int(scale * float64(used))
 	if measured < limit && used < limit/2 {
 		return limit

@@ -46,8 +46,8 @@ func TestPeerIDs(t *testing.T) {
 	}
 }
 
-// knock connects a's host to b without a hello and returns the connection.
-func knock(t *testing.T, a, b *testNode) network.Conn {
+// rawConnect connects a's host to b without a hello and returns the connection.
+func rawConnect(t *testing.T, a, b *testNode) network.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -62,17 +62,17 @@ func knock(t *testing.T, a, b *testNode) network.Conn {
 	return conns[0]
 }
 
-// raw opens a stream without any of our manners.
-func raw(t *testing.T, c network.Conn, p protocol.ID) *rawStream {
+// openRaw opens a stream without any of our manners.
+func openRaw(t *testing.T, c network.Conn, p protocol.ID) *rawStream {
 	t.Helper()
 	s, err := c.NewStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rawly(s, p)
+	return wrapRaw(s, p)
 }
 
-func rawly(s network.Stream, p protocol.ID) *rawStream {
+func wrapRaw(s network.Stream, p protocol.ID) *rawStream {
 	s.SetDeadline(time.Now().Add(patience))
 	return &rawStream{s, msmux.NewMSSelect(s, p)}
 }
@@ -103,21 +103,21 @@ func frame(t *testing.T, typ proto.MessageType, payload []byte) []byte {
 	return b
 }
 
-// TestNothingBeforeTheHello holds that a connection without a hello carries
+// TestNothingBeforeHello holds that a connection without a hello carries
 // nothing, and does not live long (S54).
-func TestNothingBeforeTheHello(t *testing.T) {
+func TestNothingBeforeHello(t *testing.T) {
 	received := make(chan struct{}, 1)
 	b := start(t, 2, func(n *testNode, cfg *Config) {
 		n.recv.receive = func(context.Context, proto.PeerID, []*proto.Message) (Answer, error) {
 			received <- struct{}{}
 			return Answer{}, nil
 		}
-		cfg.Bodies = newShelf(t)
+		cfg.Bodies = newBodyStore(t)
 		cfg.Timing.Hello = 3 * time.Second
 	})
 	a := start(t, 1, nil)
-	c := knock(t, a, b)
-	for _, s := range []*rawStream{raw(t, c, streamTask), raw(t, c, streamChunk)} {
+	c := rawConnect(t, a, b)
+	for _, s := range []*rawStream{openRaw(t, c, streamTask), openRaw(t, c, streamChunk)} {
 		if err := s.ends(frame(t, proto.TypeData, []byte("x"))); isTimeout(err) || err == nil {
 			t.Errorf("%v, want the stream to be reset", err)
 		}
@@ -170,8 +170,8 @@ func TestBadHellos(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := start(t, 100, func(n *testNode, _ *Config) { n.gate.admit = func(*proto.Hello, proto.PeerID) error { return nil } })
 			a := start(t, byte(i+1), nil)
-			c := knock(t, a, b)
-			s := raw(t, c, streamCtl)
+			c := rawConnect(t, a, b)
+			s := openRaw(t, c, streamCtl)
 			if err := s.ends(tt.send); isTimeout(err) {
 				t.Errorf("the stream ends with %v", err)
 			}
@@ -193,8 +193,8 @@ func (g *testGate) seen() int {
 	return len(g.hellos)
 }
 
-// TestRefusalsAreTold holds that both sides learn why a connection ends.
-func TestRefusalsAreTold(t *testing.T) {
+// TestRefusalReasonIsSent holds that both sides learn why a connection ends.
+func TestRefusalReasonIsSent(t *testing.T) {
 	no := func(*proto.Hello, proto.PeerID) error { return errors.New("the certificate is of another mesh") }
 	tests := []struct {
 		name   string
@@ -271,7 +271,7 @@ func TestBadTaskFrames(t *testing.T) {
 		if err != nil {
 			break // it was closed just now: gone, below, holds that
 		}
-		if err := rawly(s, streamTask).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
+		if err := wrapRaw(s, streamTask).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
 			t.Fatalf("case %d: %v", i, err)
 		}
 	}
@@ -296,7 +296,7 @@ func TestSlowLoris(t *testing.T) {
 	if _, err := l.Answers(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s := raw(t, a.best(b.Peer()).raw, streamTask)
+	s := openRaw(t, a.best(b.Peer()).raw, streamTask)
 	began := time.Now()
 	if err := s.ends([]byte{0xff, 0xff, 0x10, 'x'}); isTimeout(err) {
 		t.Errorf("the stream stays: %v", err)
@@ -329,8 +329,8 @@ func TestUnknownTypesAreRefusedNotLost(t *testing.T) {
 	}
 }
 
-// TestNoAckAfterAnError holds I8: a receiver that failed acknowledges nothing.
-func TestNoAckAfterAnError(t *testing.T) {
+// TestNoAckAfterError holds I8: a receiver that failed acknowledges nothing.
+func TestNoAckAfterError(t *testing.T) {
 	fail := errors.New("the disk is gone")
 	b := start(t, 2, func(n *testNode, _ *Config) {
 		n.recv.receive = func(context.Context, proto.PeerID, []*proto.Message) (Answer, error) { return Answer{}, fail }
@@ -350,8 +350,8 @@ func TestNoAckAfterAnError(t *testing.T) {
 	}
 }
 
-// TestWindowHoldsBack holds that a receiver which is slow stops the sender.
-func TestWindowHoldsBack(t *testing.T) {
+// TestWindowBlocksSender holds that a receiver which is slow stops the sender.
+func TestWindowBlocksSender(t *testing.T) {
 	hold := make(chan struct{})
 	b := start(t, 2, func(n *testNode, _ *Config) {
 		n.recv.receive = func(ctx context.Context, _ proto.PeerID, m []*proto.Message) (Answer, error) {
@@ -471,14 +471,14 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinAtAStart holds that a ticket serves with a member that listens and does not
+// TestJoinDuringStartup holds that a ticket serves with a member that listens and does not
 // take connections yet.
-func TestJoinAtAStart(t *testing.T) {
+func TestJoinDuringStartup(t *testing.T) {
 	joins := joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "no"} })
 	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Joiner = joins })
 	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
-	b.open.Store(false)
-	time.AfterFunc(joinPause/2, func() { b.open.Store(true) })
+	b.running.Store(false)
+	time.AfterFunc(joinPause/2, func() { b.running.Store(true) })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{Name: "laptop"}); err != nil || reply.GetRefusal() != "no" {
@@ -501,8 +501,8 @@ func mustKey(t *testing.T, k testKeys) crypto.PubKey {
 	return key
 }
 
-// TestAGroupOfRefusals holds that the largest Ack there is arrives.
-func TestAGroupOfRefusals(t *testing.T) {
+// TestGroupOfRefusals holds that the largest Ack there is arrives.
+func TestGroupOfRefusals(t *testing.T) {
 	hold := make(chan struct{})
 	b := start(t, 2, func(n *testNode, _ *Config) {
 		n.recv.receive = func(_ context.Context, _ proto.PeerID, msgs []*proto.Message) (Answer, error) {
@@ -558,9 +558,9 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// measured returns the values of all gauges and counters of ours in r, by name and the
+// gathered returns the values of all gauges and counters of ours in r, by name and the
 // values of their labels, in the order of the labels' names.
-func measured(t *testing.T, r prometheus.Gatherer) map[string]float64 {
+func gathered(t *testing.T, r prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := r.Gather()
 	if err != nil {
@@ -588,7 +588,7 @@ func TestMetrics(t *testing.T) {
 			a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Registerer, cfg.Listen = r, []string{listen} })
 			b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Listen = []string{listen} })
 			link(t, a, b)
-			got := measured(t, r)
+			got := gathered(t, r)
 			for _, path := range []string{"direct", "relay"} {
 				for _, n := range []string{"quic", "tcp"} {
 					want := 0.0
@@ -627,7 +627,7 @@ func FuzzControl(f *testing.F) {
 	f.Fuzz(func(t *testing.T, typ int32, payload []byte) {
 		r := &testReceiver{started: make(chan *proto.Receipts, 1)}
 		tr := &Transport{gate: &testGate{}, recv: r, cfg: Config{Clock: clock.System()}}
-		c := &conn{raw: placed{}, clock: clock.System(), ctl: make(chan *proto.Message, 1)}
+		c := &conn{raw: fakeAddrConn{}, clock: clock.System(), ctl: make(chan *proto.Message, 1)}
 		err := tr.control(c, &proto.Message{Type: proto.MessageType(typ), Payload: payload})
 		if unknown(proto.MessageType(typ)) && err != nil {
 			t.Errorf("a type of a newer node: %v", err)
@@ -638,7 +638,7 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
-// placed is a connection from somewhere.
-type placed struct{ network.Conn }
+// fakeAddrConn is a connection from somewhere.
+type fakeAddrConn struct{ network.Conn }
 
-func (placed) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/192.0.2.9/tcp/1") }
+func (fakeAddrConn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/192.0.2.9/tcp/1") }

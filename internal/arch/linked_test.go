@@ -30,7 +30,7 @@ func TestProgramLinksNoTransportThatItDoesNotUse(t *testing.T) {
 	}
 	for _, d := range deps {
 		if slices.Contains(unlinked, d) || strings.HasPrefix(d, "github.com/pion/") {
-			t.Errorf("cmd/balefire-node links %s: make the host from its parts (transport/parts.go)", d)
+			t.Errorf("cmd/balefire-node links %s: make the host from its parts (transport/hostbuilder.go)", d)
 		}
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// What is counted.
-type What int
+// Kind is counted.
+type Kind int
 
 // The things a peer spends tokens on.
 const (
-	Conn    What = iota // connections opened
+	Conn    Kind = iota // connections opened
 	Stream              // streams opened
 	Control             // frames on a ctl stream
 	Join                // join requests
@@ -27,7 +27,7 @@ const (
 	Forward             // rumors it passes on: the same
 	Lookup              // questions to the DHT
 	Unknown             // tries to reach peers that nobody vouched for
-	kinds
+	numKinds
 )
 
 // A Rate fills a bucket: PerSecond tokens, up to Burst.
@@ -46,7 +46,7 @@ type Limits struct {
 	Forwards Rate          // rumors and KiB passed on; default 4096/s, burst 16384
 	Lookups  Rate          // default 50/s, burst 500
 	Unknowns Rate          // default 2/s, burst 64
-	Offences Rate          // forgiven; default 1/30s, 8 at once lead to a ban
+	Offenses Rate          // forgiven; default 1/30s, 8 at once lead to a ban
 	Ban      time.Duration // the first one; each further one doubles; default 10s
 	MaxBan   time.Duration // default 10m
 	Peers    int           // remembered; default 4096
@@ -61,7 +61,7 @@ func (l Limits) withDefaults() Limits {
 	l.Forwards = cmp.Or(l.Forwards, Rate{4096, 16384})
 	l.Lookups = cmp.Or(l.Lookups, Rate{50, 500})
 	l.Unknowns = cmp.Or(l.Unknowns, Rate{2, 64})
-	l.Offences = cmp.Or(l.Offences, Rate{1.0 / 30, 8})
+	l.Offenses = cmp.Or(l.Offenses, Rate{1.0 / 30, 8})
 	l.Ban = cmp.Or(l.Ban, 10*time.Second)
 	l.MaxBan = cmp.Or(l.MaxBan, 10*time.Minute)
 	l.Peers = cmp.Or(l.Peers, 4096)
@@ -72,13 +72,13 @@ func (l Limits) withDefaults() Limits {
 // use. Times are any monotonic reading.
 type Ledger[P comparable] struct {
 	limits   Limits
-	rates    [kinds]Rate
+	rates    [numKinds]Rate
 	accounts map[P]*account
 }
 
 type account struct {
-	buckets  [kinds]bucket
-	offences bucket // full: none
+	buckets  [numKinds]bucket
+	offenses bucket // full: none
 	bans     int    // earned so far; forgotten with the account
 	until    time.Duration
 	seen     time.Duration
@@ -94,7 +94,7 @@ func NewLedger[P comparable](l Limits) *Ledger[P] {
 	l = l.withDefaults()
 	return &Ledger[P]{
 		limits: l,
-		rates: [kinds]Rate{
+		rates: [numKinds]Rate{
 			Conn: l.Conns, Stream: l.Streams, Control: l.Control, Join: l.Joins, Author: l.Authors, Forward: l.Forwards,
 			Lookup: l.Lookups, Unknown: l.Unknowns,
 		},
@@ -104,10 +104,10 @@ func NewLedger[P comparable](l Limits) *Ledger[P] {
 
 // Allow spends one of p's tokens. False: p has none left and is refused. It is
 // no offence by itself.
-func (l *Ledger[P]) Allow(p P, w What, now time.Duration) bool { return l.AllowMany(p, w, 1, now) }
+func (l *Ledger[P]) Allow(p P, w Kind, now time.Duration) bool { return l.AllowMany(p, w, 1, now) }
 
 // AllowMany spends n tokens, or none when there are less.
-func (l *Ledger[P]) AllowMany(p P, w What, n int, now time.Duration) bool {
+func (l *Ledger[P]) AllowMany(p P, w Kind, n int, now time.Duration) bool {
 	return l.account(p, now).buckets[w].take(l.rates[w], n, now)
 }
 
@@ -115,13 +115,13 @@ func (l *Ledger[P]) AllowMany(p P, w What, n int, now time.Duration) bool {
 // earned it a ban.
 func (l *Ledger[P]) Offend(p P, now time.Duration) (banned bool) {
 	a := l.account(p, now)
-	if a.offences.take(l.limits.Offences, 1, now) {
+	if a.offenses.take(l.limits.Offenses, 1, now) {
 		return false
 	}
 	ban := min(l.limits.Ban<<min(a.bans, 16), l.limits.MaxBan)
 	a.bans++
 	a.until = now + ban
-	a.offences = bucket{l.limits.Offences.Burst, now}
+	a.offenses = bucket{l.limits.Offenses.Burst, now}
 	return true
 }
 
@@ -137,8 +137,8 @@ func (l *Ledger[P]) Len() int { return len(l.accounts) }
 func (l *Ledger[P]) account(p P, now time.Duration) *account {
 	a := l.accounts[p]
 	if a == nil {
-		l.makeRoom(now)
-		a = &account{offences: bucket{l.limits.Offences.Burst, now}}
+		l.evict(now)
+		a = &account{offenses: bucket{l.limits.Offenses.Burst, now}}
 		for w, r := range l.rates {
 			a.buckets[w] = bucket{r.Burst, now}
 		}
@@ -148,9 +148,9 @@ func (l *Ledger[P]) account(p P, now time.Duration) *account {
 	return a
 }
 
-// makeRoom forgets the account that was quiet for the longest, of those without
+// evict forgets the account that was quiet for the longest, of those without
 // a ban first: a stranger with many keys cannot wash a ban off.
-func (l *Ledger[P]) makeRoom(now time.Duration) {
+func (l *Ledger[P]) evict(now time.Duration) {
 	if len(l.accounts) < l.limits.Peers {
 		return
 	}

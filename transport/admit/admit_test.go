@@ -69,7 +69,7 @@ func TestBans(t *testing.T) {
 	}
 }
 
-func TestAnOffenceIsForgiven(t *testing.T) {
+func TestOffensesExpire(t *testing.T) {
 	l := NewLedger[string](Limits{})
 	for i := range 1000 {
 		if l.Offend("p", time.Duration(i)*30*time.Second) {

@@ -26,17 +26,17 @@ type Picker struct {
 	Margin float64       // of the score; default 0.2
 	Hold   time.Duration // default 1m
 
-	tempted bool // there is a better one
-	since   time.Duration
+	hasBetter bool // there is a better one
+	since     time.Duration
 }
 
 // Pick returns which relays to hold at now, of those that are there. held are
 // those that were picked before. A place that is empty is filled at once; at
 // most one relay is changed for a better one at a time.
-func (p *Picker) Pick(held []proto.PeerID, there []Candidate, now time.Duration) []proto.PeerID {
+func (p *Picker) Pick(held []proto.PeerID, candidates []Candidate, now time.Duration) []proto.PeerID {
 	want := cmp.Or(p.Want, 2)
 	var in, out []Candidate
-	for _, c := range there {
+	for _, c := range candidates {
 		if slices.Contains(held, c.Peer) {
 			in = append(in, c)
 		} else {
@@ -51,10 +51,10 @@ func (p *Picker) Pick(held []proto.PeerID, there []Candidate, now time.Duration)
 	in = in[:min(len(in), want)]
 	if free := min(want-len(in), len(out)); free > 0 {
 		in = append(in, out[:free]...)
-		p.tempted = false
+		p.hasBetter = false
 	} else if p.better(in, out, now) {
 		in[len(in)-1] = out[0]
-		p.tempted = false
+		p.hasBetter = false
 	}
 	picked := make([]proto.PeerID, len(in))
 	for i, c := range in {
@@ -66,11 +66,11 @@ func (p *Picker) Pick(held []proto.PeerID, there []Candidate, now time.Duration)
 // better reports whether the best of those outside replaces the worst inside now.
 func (p *Picker) better(in, out []Candidate, now time.Duration) bool {
 	if len(in) == 0 || len(out) == 0 || out[0].Score <= in[len(in)-1].Score+cmp.Or(p.Margin, 0.2) {
-		p.tempted = false
+		p.hasBetter = false
 		return false
 	}
-	if !p.tempted {
-		p.tempted, p.since = true, now
+	if !p.hasBetter {
+		p.hasBetter, p.since = true, now
 	}
 	return now-p.since >= cmp.Or(p.Hold, time.Minute)
 }

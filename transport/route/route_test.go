@@ -70,9 +70,9 @@ func TestTermsAreBounded(t *testing.T) {
 	})
 }
 
-// TestJoinedIsWorse holds that a path over a relay is never better than one of
+// TestJoinedPathIsWorse holds that a path over a relay is never better than one of
 // its two parts.
-func TestJoinedIsWorse(t *testing.T) {
+func TestJoinedPathIsWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := genPath(t, "a"), genPath(t, "b")
 		j := Weights{}.Score(Join(a, b)).Total
@@ -124,11 +124,11 @@ func TestPickNeverFlapsUnderNoise(t *testing.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "relays")
 		var held, first []proto.PeerID
 		for step := range 200 {
-			var there []Candidate
+			var candidates []Candidate
 			for i := range n {
-				there = append(there, Candidate{peerNo(i), 1 + rapid.Float64Range(-0.1, 0.1).Draw(t, "score")})
+				candidates = append(candidates, Candidate{peerNo(i), 1 + rapid.Float64Range(-0.1, 0.1).Draw(t, "score")})
 			}
-			held = p.Pick(held, there, time.Duration(step)*30*time.Second)
+			held = p.Pick(held, candidates, time.Duration(step)*30*time.Second)
 			slices.SortFunc(held, func(a, b proto.PeerID) int { return int(a[0]) - int(b[0]) })
 			if step == 0 {
 				first = held
@@ -140,32 +140,32 @@ func TestPickNeverFlapsUnderNoise(t *testing.T) {
 	})
 }
 
-// TestPickHoldsWhatItCan holds that after every pick there are as many as
+// TestPickKeepsHeldRelays holds that after every pick there are as many as
 // wanted, or all that are there, each once, and only those that are there.
-func TestPickHoldsWhatItCan(t *testing.T) {
+func TestPickKeepsHeldRelays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Picker{Want: rapid.IntRange(1, 3).Draw(t, "want")}
 		var held []proto.PeerID
 		for step := range 50 {
-			var there []Candidate
+			var candidates []Candidate
 			for i := range 5 {
 				if rapid.Bool().Draw(t, "there") {
-					there = append(there, Candidate{peerNo(i), rapid.Float64Range(-2, 2).Draw(t, "score")})
+					candidates = append(candidates, Candidate{peerNo(i), rapid.Float64Range(-2, 2).Draw(t, "score")})
 				}
 			}
 			before := held
-			held = p.Pick(held, there, time.Duration(step)*time.Second)
-			if len(held) != min(p.Want, len(there)) {
-				t.Fatalf("%d are held of %d there", len(held), len(there))
+			held = p.Pick(held, candidates, time.Duration(step)*time.Second)
+			if len(held) != min(p.Want, len(candidates)) {
+				t.Fatalf("%d are held of %d there", len(held), len(candidates))
 			}
 			changed := 0
 			for i, h := range held {
-				if !slices.ContainsFunc(there, func(c Candidate) bool { return c.Peer == h }) || slices.Contains(held[:i], h) {
+				if !slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Peer == h }) || slices.Contains(held[:i], h) {
 					t.Fatalf("%v is held", h)
 				}
 			}
 			for _, b := range before {
-				if slices.ContainsFunc(there, func(c Candidate) bool { return c.Peer == b }) && !slices.Contains(held, b) {
+				if slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Peer == b }) && !slices.Contains(held, b) {
 					changed++
 				}
 			}
@@ -176,9 +176,9 @@ func TestPickHoldsWhatItCan(t *testing.T) {
 	})
 }
 
-// TestPickChangesAtLast holds that a relay which is clearly better takes over
+// TestPickReplacesAfterHold holds that a relay which is clearly better takes over
 // after the time, not before, and that a break starts the time anew.
-func TestPickChangesAtLast(t *testing.T) {
+func TestPickReplacesAfterHold(t *testing.T) {
 	p := Picker{Want: 1}
 	old, rival := peerNo(1), peerNo(2)
 	pick := func(at time.Duration, score float64) proto.PeerID {

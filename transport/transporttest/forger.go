@@ -60,23 +60,23 @@ type Forger struct {
 	host    host.Host
 	sockets io.Closer
 	topic   *pubsub.Topic
-	end     context.CancelFunc
+	cancel  context.CancelFunc
 	running sync.WaitGroup
 	once    sync.Once
 
-	mu    sync.Mutex
-	ctl   map[proto.PeerID]*rawStream
-	heard []Heard
+	mu       sync.Mutex
+	ctl      map[proto.PeerID]*rawStream
+	received []Received
 }
 
-// Heard is a message that a node sent to a [Forger], on a ctl or a task stream.
-type Heard struct {
+// Received is a message that a node sent to a [Forger], on a ctl or a task stream.
+type Received struct {
 	From    proto.PeerID
 	Message *proto.Message
 }
 
-// maxHeard is how many messages a Forger keeps; later ones are read and dropped.
-const maxHeard = 4096
+// maxReceived is how many messages a Forger keeps; later ones are read and dropped.
+const maxReceived = 4096
 
 // forgeTimeout bounds what a Forger waits for: it only catches hangs.
 const forgeTimeout = time.Minute
@@ -120,17 +120,17 @@ func newForger(t testing.TB, root *identity.Root, name string, roles []string, a
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	f.end = cancel
+	f.cancel = cancel
 	t.Cleanup(f.Close)
-	f.host.SetStreamHandler(proto.StreamTask, f.listen)
-	if err := f.join(ctx); err != nil {
+	f.host.SetStreamHandler(proto.StreamTask, f.serveTask)
+	if err := f.joinTopic(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-// join subscribes to the gossip topic: who does not is told nothing.
-func (f *Forger) join(ctx context.Context) error {
+// joinTopic subscribes to the gossip topic: who does not is told nothing.
+func (f *Forger) joinTopic(ctx context.Context) error {
 	ps, err := pubsub.NewGossipSub(ctx, f.host, pubsub.WithMessageSignaturePolicy(pubsub.StrictSign), pubsub.WithFloodPublish(true))
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (f *Forger) join(ctx context.Context) error {
 // Close ends the Forger. It may be called more than once.
 func (f *Forger) Close() {
 	f.once.Do(func() {
-		f.end()
+		f.cancel()
 		f.host.Close()
 		f.sockets.Close()
 		f.running.Wait()
@@ -182,23 +182,23 @@ func (f *Forger) Sign(domain string, details []byte) *proto.Signed {
 	}
 }
 
-// Meet dials a node and says hello. It must be the one who dials.
-func (f *Forger) Meet(p proto.PeerID, addrs []string) {
+// Connect dials a node and says hello. It must be the one who dials.
+func (f *Forger) Connect(p proto.PeerID, addrs []string) {
 	f.t.Helper()
-	if err := f.TryMeet(p, addrs); err != nil {
+	if err := f.TryConnect(p, addrs); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-// TryMeet is Meet where the node may refuse.
-func (f *Forger) TryMeet(p proto.PeerID, addrs []string) error {
-	return f.Greet(p, addrs, &proto.Hello{
+// TryConnect is Meet where the node may refuse.
+func (f *Forger) TryConnect(p proto.PeerID, addrs []string) error {
+	return f.SendHello(p, addrs, &proto.Hello{
 		Version: proto.Version, Certificate: f.Cert, KeyRecord: f.Keys.KeyRecord(), Boot: f.Boot, BootId: f.ID[:], Addrs: f.Addrs(),
 	})
 }
 
-// Greet dials a node and says this hello, and listens from then on.
-func (f *Forger) Greet(p proto.PeerID, addrs []string, hello *proto.Hello) error {
+// SendHello dials a node and says this hello, and listens from then on.
+func (f *Forger) SendHello(p proto.PeerID, addrs []string, hello *proto.Hello) error {
 	ctx, cancel := context.WithTimeout(context.Background(), forgeTimeout)
 	defer cancel()
 	id, err := peer.Decode(p.String())
@@ -232,19 +232,19 @@ func (f *Forger) Greet(p proto.PeerID, addrs []string, hello *proto.Hello) error
 	f.mu.Lock()
 	f.ctl[p] = c
 	f.mu.Unlock()
-	f.running.Go(func() { f.converse(p, c) })
+	f.running.Go(func() { f.serveCtl(p, c) })
 	return nil
 }
 
-// converse answers the heartbeats of a node, and keeps what else it says.
-func (f *Forger) converse(p proto.PeerID, c *rawStream) {
+// serveCtl answers the heartbeats of a node, and keeps what else it says.
+func (f *Forger) serveCtl(p proto.PeerID, c *rawStream) {
 	for {
 		m := new(proto.Message)
 		if err := c.rd.Next(m); err != nil {
 			return
 		}
 		if m.GetType() != proto.TypePing {
-			f.hear(p, m)
+			f.record(p, m)
 			continue
 		}
 		m.Type = proto.TypePong
@@ -258,8 +258,8 @@ func (f *Forger) converse(p proto.PeerID, c *rawStream) {
 	}
 }
 
-// listen keeps what a node sends on a task stream. It acknowledges nothing.
-func (f *Forger) listen(s network.Stream) {
+// serveTask keeps what a node sends on a task stream. It acknowledges nothing.
+func (f *Forger) serveTask(s network.Stream) {
 	defer s.Reset()
 	p, err := proto.ParsePeerID(s.Conn().RemotePeer().String())
 	if err != nil {
@@ -271,24 +271,24 @@ func (f *Forger) listen(s network.Stream) {
 		if err := rd.Next(m); err != nil {
 			return
 		}
-		f.hear(p, m)
+		f.record(p, m)
 	}
 }
 
-func (f *Forger) hear(p proto.PeerID, m *proto.Message) {
+func (f *Forger) record(p proto.PeerID, m *proto.Message) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.heard) < maxHeard {
-		f.heard = append(f.heard, Heard{p, m})
+	if len(f.received) < maxReceived {
+		f.received = append(f.received, Received{p, m})
 	}
 }
 
-// Heard returns what nodes have sent to it since the last call: no heartbeats.
-func (f *Forger) Heard() []Heard {
+// Received returns what nodes have sent to it since the last call: no heartbeats.
+func (f *Forger) Received() []Received {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := f.heard
-	f.heard = nil
+	all := f.received
+	f.received = nil
 	return all
 }
 
@@ -323,12 +323,12 @@ func appendBytes(dst []byte, field uint64, b []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-// Say sends frames to a node on a new stream of this protocol and ends it. It returns
+// Send sends frames to a node on a new stream of this protocol and ends it. It returns
 // once the node has ended it too: all was read, unless something was refused. What the
 // node answers is lost: see [Forger.Ask]. A new task stream ends the one before it.
-func (f *Forger) Say(p proto.PeerID, stream string, frames ...[]byte) {
+func (f *Forger) Send(p proto.PeerID, stream string, frames ...[]byte) {
 	f.t.Helper()
-	_, err := f.talk(p, stream, frames, func(s *rawStream) (*proto.Message, error) {
+	_, err := f.exchange(p, stream, frames, func(s *rawStream) (*proto.Message, error) {
 		s.CloseWrite()
 		io.Copy(io.Discard, s.rw)
 		return nil, nil
@@ -341,15 +341,15 @@ func (f *Forger) Say(p proto.PeerID, stream string, frames ...[]byte) {
 // Ask sends frames to a node on a new stream of this protocol and returns the first
 // message that comes back, or how the stream ended without one.
 func (f *Forger) Ask(p proto.PeerID, stream string, frames ...[]byte) (*proto.Message, error) {
-	return f.talk(p, stream, frames, func(s *rawStream) (*proto.Message, error) {
+	return f.exchange(p, stream, frames, func(s *rawStream) (*proto.Message, error) {
 		m := new(proto.Message)
 		return m, proto.NewReader(s.rw, proto.MaxFrame).Next(m)
 	})
 }
 
-// talk sends frames on a new stream and has after do the rest. It fails when the node
+// exchange sends frames on a new stream and has after do the rest. It fails when the node
 // is not connected, or does nothing for a long time.
-func (f *Forger) talk(p proto.PeerID, stream string, frames [][]byte, after func(*rawStream) (*proto.Message, error)) (*proto.Message, error) {
+func (f *Forger) exchange(p proto.PeerID, stream string, frames [][]byte, after func(*rawStream) (*proto.Message, error)) (*proto.Message, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), forgeTimeout)
 	defer cancel()
 	s, err := f.open(ctx, p, stream)
@@ -367,8 +367,8 @@ func (f *Forger) talk(p proto.PeerID, stream string, frames [][]byte, after func
 	return m, cmp.Or(ctx.Err(), err)
 }
 
-// SayCtl sends bytes on the ctl stream, which a node serves one of. It does not wait.
-func (f *Forger) SayCtl(p proto.PeerID, b []byte) error {
+// SendCtl sends bytes on the ctl stream, which a node serves one of. It does not wait.
+func (f *Forger) SendCtl(p proto.PeerID, b []byte) error {
 	f.mu.Lock()
 	c := f.ctl[p]
 	f.mu.Unlock()

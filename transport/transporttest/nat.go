@@ -10,31 +10,31 @@ const (
 	Symmetric             // lets in nobody but open nodes that were written to before: the others aim at a port that is not theirs
 )
 
-// A wall is the NAT in front of a node. Addresses are not rewritten: what
+// A nat is the NAT in front of a node. Addresses are not rewritten: what
 // matters here is who gets through.
-type wall struct {
-	kind    Kind
-	written map[int]bool // whom the node wrote to
+type nat struct {
+	kind      Kind
+	contacted map[int]bool // whom the node wrote to
 }
 
 // Behind puts a node behind a NAT of this kind, which has forgotten everything.
 func (n *Network) Behind(kind Kind, nodes ...int) {
 	n.change(func() {
 		for _, i := range nodes {
-			delete(n.walls, i)
+			delete(n.nats, i)
 			if kind != Open {
-				n.walls[i] = &wall{kind, map[int]bool{}}
+				n.nats[i] = &nat{kind, map[int]bool{}}
 			}
 		}
 	})
 }
 
-// passes reports whether the NATs between two nodes let a packet through, and
+// natAllows reports whether the NATs between two nodes let a packet through, and
 // lets them remember it. The caller holds mu.
-func (n *Network) passes(from, to int) bool {
-	out, in := n.walls[from], n.walls[to]
+func (n *Network) natAllows(from, to int) bool {
+	out, in := n.nats[from], n.nats[to]
 	if out != nil {
-		out.written[to] = true
+		out.contacted[to] = true
 	}
 	switch {
 	case in == nil:
@@ -42,5 +42,5 @@ func (n *Network) passes(from, to int) bool {
 	case out != nil && (out.kind == Symmetric || in.kind == Symmetric):
 		return false
 	}
-	return in.written[from]
+	return in.contacted[from]
 }

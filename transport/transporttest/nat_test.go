@@ -20,15 +20,15 @@ func TestNAT(t *testing.T) {
 		n := Mesh(t, Link{})
 		n.Behind(tt.zero, 0)
 		n.Behind(tt.one, 1)
-		if got := !n.drops(0, n.place(1), 0); got != tt.first {
+		if got := !n.drops(0, n.addrOf(1), 0); got != tt.first {
 			t.Errorf("%s: at first %v", tt.name, got)
 		}
-		n.drops(1, n.place(0), 0)
-		if got := !n.drops(0, n.place(1), 0); got != tt.second {
+		n.drops(1, n.addrOf(0), 0)
+		if got := !n.drops(0, n.addrOf(1), 0); got != tt.second {
 			t.Errorf("%s: then %v", tt.name, got)
 		}
 		n.Behind(Open, 0, 1)
-		if n.drops(0, n.place(1), 0) {
+		if n.drops(0, n.addrOf(1), 0) {
 			t.Errorf("%s: the NATs stay", tt.name)
 		}
 	}

@@ -44,19 +44,19 @@ type Link struct {
 type Network struct {
 	sim *simnet.Simnet
 
-	mu     sync.Mutex
-	link   Link
-	rng    *rand.Rand
-	group  map[int]int              // node → side of a partition; all others are on side 0
-	cuts   map[[2]int]bool          // one way, from and to
-	down   map[int]bool             // nodes without any network
-	walls  map[int]*wall            // nodes behind a NAT
-	bad    map[int]float64          // further loss of single nodes, both ways
-	slow   map[[2]int]time.Duration // further latency between two nodes, the lower first
-	every  int                      // of each so many packets from one node to another one vanishes; 0: none
-	passed map[[2]int]int           // packets since the last that vanished so
-	held   map[int][]func()
-	stats  Stats
+	mu           sync.Mutex
+	link         Link
+	rng          *rand.Rand
+	group        map[int]int              // node → side of a partition; all others are on side 0
+	cuts         map[[2]int]bool          // one way, from and to
+	down         map[int]bool             // nodes without any network
+	nats         map[int]*nat             // nodes behind a NAT
+	nodeLoss     map[int]float64          // further loss of single nodes, both ways
+	extraLatency map[[2]int]time.Duration // further latency between two nodes, the lower first
+	dropEvery    int                      // of each so many packets from one node to another one vanishes; 0: none
+	sinceDrop    map[[2]int]int           // packets since the last that vanished so
+	held         map[int][]func()
+	stats        Stats
 }
 
 // Stats count packets.
@@ -70,12 +70,12 @@ type Stats struct {
 // numbered from 0.
 func Mesh(t testing.TB, link Link) *Network {
 	t.Helper()
-	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, walls: map[int]*wall{},
-		bad: map[int]float64{}, slow: map[[2]int]time.Duration{}, held: map[int][]func(){}, passed: map[[2]int]int{}}
+	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, nats: map[int]*nat{},
+		nodeLoss: map[int]float64{}, extraLatency: map[[2]int]time.Duration{}, held: map[int][]func(){}, sinceDrop: map[[2]int]int{}}
 	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(p *simnet.Packet) time.Duration {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		late := n.link.Latency + n.slow[pair(n.nodeAt(p.From), n.nodeAt(p.To))]
+		late := n.link.Latency + n.extraLatency[pair(n.nodeAt(p.From), n.nodeAt(p.To))]
 		if n.link.Jitter > 0 {
 			late += time.Duration(n.rng.Int64N(int64(n.link.Jitter)))
 		}
@@ -101,12 +101,12 @@ func (n *Network) Configure(i int, cfg *transport.Config) {
 
 // Addr returns the multiaddr of node i.
 func (n *Network) Addr(i int) string {
-	a := n.place(i)
+	a := n.addrOf(i)
 	return fmt.Sprintf("/ip4/%s/udp/%d/quic-v1", a.IP, a.Port)
 }
 
-// place returns where node i stands.
-func (n *Network) place(i int) *net.UDPAddr {
+// addrOf returns where node i stands.
+func (n *Network) addrOf(i int) *net.UDPAddr {
 	if n.link.OneIP {
 		return &net.UDPAddr{IP: net.IPv4(1, 0, 0, 1).To4(), Port: port + i}
 	}
@@ -129,14 +129,14 @@ func (n *Network) nodeAt(a net.Addr) int {
 // SetLoss changes the share of packets that vanish.
 func (n *Network) SetLoss(p float64) { n.change(func() { n.link.Loss = p }) }
 
-// LoseEach has one of each n packets from a node to another vanish, in turn: as many as
+// DropEvery has one of each n packets from a node to another vanish, in turn: as many as
 // with a loss of 1/n, but never several one after the other, which now and then makes a
 // path silent for as long as a dead one is. 0 ends it.
-func (n *Network) LoseEach(packets int) { n.change(func() { n.every = packets }) }
+func (n *Network) DropEvery(packets int) { n.change(func() { n.dropEvery = packets }) }
 
 // SetNodeLoss changes the share of packets from and to node i that vanish, besides
 // those of the link.
-func (n *Network) SetNodeLoss(i int, p float64) { n.change(func() { n.bad[i] = p }) }
+func (n *Network) SetNodeLoss(i int, p float64) { n.change(func() { n.nodeLoss[i] = p }) }
 
 // SetMTU changes which packets are too large.
 func (n *Network) SetMTU(bytes int) { n.change(func() { n.link.MTU = bytes }) }
@@ -146,7 +146,7 @@ func (n *Network) SetLatency(d time.Duration) { n.change(func() { n.link.Latency
 
 // SetDistance adds to the latency between two nodes, each way.
 func (n *Network) SetDistance(a, b int, d time.Duration) {
-	n.change(func() { n.slow[pair(a, b)] = d })
+	n.change(func() { n.extraLatency[pair(a, b)] = d })
 }
 
 func pair(a, b int) [2]int { return [2]int{min(a, b), max(a, b)} }
@@ -198,8 +198,8 @@ func (n *Network) Release(i int) {
 	}
 }
 
-// holds keeps a packet that send sends; false: nobody of the two stands still.
-func (n *Network) holds(from int, to net.Addr, send func()) bool {
+// hold keeps a packet that send sends; false: nobody of the two stands still.
+func (n *Network) hold(from int, to net.Addr, send func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, i := range []int{from, n.nodeAt(to)} {
@@ -235,16 +235,16 @@ func (n *Network) change(f func()) {
 	f()
 }
 
-// unlucky decides about the loss of one node. The caller holds mu.
-func (n *Network) unlucky(i int) bool { p := n.bad[i]; return p > 0 && n.rng.Float64() < p }
+// dropAtNode decides about the loss of one node. The caller holds mu.
+func (n *Network) dropAtNode(i int) bool { p := n.nodeLoss[i]; return p > 0 && n.rng.Float64() < p }
 
-// turn decides about the loss of one packet of each so many. The caller holds mu.
-func (n *Network) turn(way [2]int) bool {
-	if n.every == 0 {
+// dropNth decides about the loss of one packet of each so many. The caller holds mu.
+func (n *Network) dropNth(way [2]int) bool {
+	if n.dropEvery == 0 {
 		return false
 	}
-	n.passed[way] = (n.passed[way] + 1) % n.every
-	return n.passed[way] == 0
+	n.sinceDrop[way] = (n.sinceDrop[way] + 1) % n.dropEvery
+	return n.sinceDrop[way] == 0
 }
 
 // drops decides about one packet of some bytes.
@@ -255,7 +255,7 @@ func (n *Network) drops(from int, addr net.Addr, size int) bool {
 	n.stats.Sent++
 	n.stats.Bytes += int64(size)
 	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] ||
-		n.link.MTU > 0 && size > n.link.MTU || !n.passes(from, to) || n.rng.Float64() < n.link.Loss || n.unlucky(from) || n.unlucky(to) || n.turn([2]int{from, to})
+		n.link.MTU > 0 && size > n.link.MTU || !n.natAllows(from, to) || n.rng.Float64() < n.link.Loss || n.dropAtNode(from) || n.dropAtNode(to) || n.dropNth([2]int{from, to})
 	if lost {
 		n.stats.Dropped++
 	}

@@ -7,7 +7,7 @@ import (
 
 func TestDrops(t *testing.T) {
 	n := Mesh(t, Link{Loss: 0.2, Seed: 3})
-	to := func(i int) net.Addr { return n.place(i) }
+	to := func(i int) net.Addr { return n.addrOf(i) }
 	const packets = 10_000
 	lost := 0
 	for range packets {
@@ -50,28 +50,28 @@ func TestHold(t *testing.T) {
 	n.Hold(1)
 	var got []int
 	for i := range maxHeld + 10 {
-		if !n.holds(0, n.place(1), func() { got = append(got, i) }) {
+		if !n.hold(0, n.addrOf(1), func() { got = append(got, i) }) {
 			t.Fatal("a packet passes who stands still")
 		}
 	}
-	if n.holds(0, n.place(2), nil) || !n.holds(1, n.place(2), func() {}) {
+	if n.hold(0, n.addrOf(2), nil) || !n.hold(1, n.addrOf(2), func() {}) {
 		t.Error("the wrong ones are kept")
 	}
 	n.Release(1)
-	if len(got) != maxHeld || got[0] != 0 || got[maxHeld-1] != maxHeld-1 || n.holds(0, n.place(1), nil) {
+	if len(got) != maxHeld || got[0] != 0 || got[maxHeld-1] != maxHeld-1 || n.hold(0, n.addrOf(1), nil) {
 		t.Errorf("%d arrive", len(got))
 	}
 	n.SetNodeLoss(1, 1)
-	if !n.drops(0, n.place(1), 0) || !n.drops(1, n.place(0), 0) || n.drops(0, n.place(2), 0) {
+	if !n.drops(0, n.addrOf(1), 0) || !n.drops(1, n.addrOf(0), 0) || n.drops(0, n.addrOf(2), 0) {
 		t.Error("the wrong ones lose packets")
 	}
 }
 
-func TestPlaces(t *testing.T) {
+func TestNodeAddresses(t *testing.T) {
 	for _, one := range []bool{false, true} {
 		n := Mesh(t, Link{OneIP: one})
 		for _, i := range []int{0, 1, 254, 255, 256, 1000} {
-			if got := n.nodeAt(n.place(i)); got != i {
+			if got := n.nodeAt(n.addrOf(i)); got != i {
 				t.Errorf("node %d is found as %d", i, got)
 			}
 		}

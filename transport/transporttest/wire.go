@@ -14,30 +14,30 @@ import (
 // sockets makes the simulated wire the socket of node i.
 func (n *Network) sockets(i int) []quicreuse.Option {
 	return []quicreuse.Option{
-		quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.place(i).IP}, nil }),
-		quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.plug(i, a), nil }),
+		quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.addrOf(i).IP}, nil }),
+		quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.newSocket(i, a), nil }),
 	}
 }
 
-// plug connects node i to the wire at address a.
-func (n *Network) plug(i int, a *net.UDPAddr) net.PacketConn {
+// newSocket connects node i to the wire at address a.
+func (n *Network) newSocket(i int, a *net.UDPAddr) net.PacketConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	rate := simnet.LinkSettings{BitsPerSecond: int(cmp.Or(n.link.Mbps, 1000) * simnet.Mibps)}
 	w := &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate, Uplink: rate}), n, i}
 	if n.link.MTU > 0 {
-		return unfragmented{w}
+		return pmtuWire{w}
 	}
 	return w
 }
 
-// An unfragmented is a wire for which QUIC looks for the largest packet that passes: it
+// An pmtuWire is a wire for which QUIC looks for the largest packet that passes: it
 // does that where it can have the system set a flag, here that of a socket nobody uses.
-type unfragmented struct{ *wire }
+type pmtuWire struct{ *wire }
 
 var idle = sync.OnceValues(func() (*net.UDPConn, error) { return net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) })
 
-func (unfragmented) SyscallConn() (syscall.RawConn, error) {
+func (pmtuWire) SyscallConn() (syscall.RawConn, error) {
 	s, err := idle()
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
 // keeps reports whether the network keeps p for later.
 func (w *wire) keeps(p []byte, to net.Addr) bool {
 	later := bytes.Clone(p)
-	return w.net.holds(w.node, to, func() { _, _ = w.SimConn.WriteTo(later, to) }) // who is gone meanwhile gets nothing
+	return w.net.hold(w.node, to, func() { _, _ = w.SimConn.WriteTo(later, to) }) // who is gone meanwhile gets nothing
 }
 
 // source is the one address that a simulated node has.

@@ -24,29 +24,29 @@ func (fakeConn) Stat() network.ConnStats {
 	return network.ConnStats{Stats: network.Stats{Direction: network.DirInbound}}
 }
 
-// A strangerCase is a transport without a network, that strangers come to.
-type strangerCase struct {
+// A slotCase is a transport without a network, that strangers come to.
+type slotCase struct {
 	*Transport
 	clk  *clock.Manual
 	next byte
 }
 
-func newGateway(j Joiner) *strangerCase {
-	g := &strangerCase{clk: clock.NewManual(time.Unix(1_800_000_000, 0))}
+func newSlotCase(j Joiner) *slotCase {
+	g := &slotCase{clk: clock.NewManual(time.Unix(1_800_000_000, 0))}
 	g.Transport = &Transport{
-		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, crew: newCrew(), conns: map[network.Conn]*conn{}, neighbours: map[proto.PeerID]*neighbour{},
-		ledger: admit.NewLedger[proto.PeerID](admit.Limits{}), addresses: admit.NewLedger[string](admit.Limits{}),
+		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, group: newTaskGroup(), conns: map[network.Conn]*conn{}, peers: map[proto.PeerID]*peerState{},
+		ledger: admit.NewLedger[proto.PeerID](admit.Limits{}), byOrigin: admit.NewLedger[string](admit.Limits{}),
 	}
 	return g
 }
 
 // arrive is a connection of a new key from an address; nil: it found no place.
-func (g *strangerCase) arrive(from string) *conn {
+func (g *slotCase) arrive(from string) *conn {
 	g.clk.Advance(10 * time.Millisecond)
 	g.next++
 	raw := &fakeConn{from: ma.StringCast(from)}
 	c := newConn(raw, proto.PeerID{g.next, byte(len(g.conns))}, g.cfg.Clock)
-	if !g.place(c) {
+	if !g.admitStranger(c) {
 		return nil
 	}
 	g.conns[raw] = c
@@ -58,7 +58,7 @@ func (g *strangerCase) arrive(from string) *conn {
 	return c
 }
 
-func (g *strangerCase) leave(c *conn) { delete(g.conns, c.raw) }
+func (g *slotCase) leave(c *conn) { delete(g.conns, c.raw) }
 
 // ticketed admits whoever shows the ticket "good".
 type ticketed struct{ Joiner }
@@ -70,8 +70,8 @@ func (ticketed) HoldsTicket(_ proto.PeerID, r *proto.JoinRequest) bool {
 // One address keeps 90 connections open that say nothing, or begin to, and asks 707
 // times with wrong tickets: it keeps nobody else out, nor who has a ticket at its own
 // address.
-func TestOneAddressKeepsNobodyFromJoining(t *testing.T) {
-	g := newGateway(ticketed{})
+func TestOneAddressCannotBlockJoins(t *testing.T) {
+	g := newSlotCase(ticketed{})
 	const bad, good = "/ip4/198.51.100.7/tcp/4001", "/ip4/203.0.113.%d/tcp/4001"
 	wrong := 0
 	for i := range 15 {
@@ -87,7 +87,7 @@ func TestOneAddressKeepsNobodyFromJoining(t *testing.T) {
 		if c == nil {
 			t.Fatalf("joiner %d finds no place", i)
 		}
-		c.spoke.Store(true)
+		c.gotMessage.Store(true)
 		if !g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("bad")}) {
 			t.Errorf("joiner %d of another address has no turn, though it asks for the first time", i)
 		}
@@ -96,7 +96,7 @@ func TestOneAddressKeepsNobodyFromJoining(t *testing.T) {
 			t.Errorf("who holds a ticket at the same address is kept out")
 		}
 	}
-	if len(g.conns) > maxPlacesOf {
+	if len(g.conns) > maxSlotsPerOrigin {
 		t.Errorf("one address has %d places", len(g.conns))
 	}
 	if wrong > 5+20 { // the burst, and one a second
@@ -106,14 +106,14 @@ func TestOneAddressKeepsNobodyFromJoining(t *testing.T) {
 
 // All places are taken by many addresses: a newcomer gets that of the oldest silent
 // connection of the one that has the most, and never that of one that talks.
-func TestPlacesGoByAddress(t *testing.T) {
-	g := newGateway(nil)
+func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
+	g := newSlotCase(nil)
 	var first *conn
-	for i := range maxUnverified / maxPlacesOf {
-		for k := range maxPlacesOf {
+	for i := range maxUnverified / maxSlotsPerOrigin {
+		for k := range maxSlotsPerOrigin {
 			c := g.arrive(fmt.Sprintf("/ip6/2001:db8:%d:%d::1/udp/4001/quic-v1", i+1, k))
 			if i == 0 && k == 0 {
-				c.spoke.Store(true)
+				c.gotMessage.Store(true)
 				first = c
 			}
 		}
@@ -125,7 +125,7 @@ func TestPlacesGoByAddress(t *testing.T) {
 		t.Errorf("%d places; one that talked is put out: %v", len(g.conns), first.evicted)
 	}
 	for _, c := range g.conns {
-		c.spoke.Store(true)
+		c.gotMessage.Store(true)
 	}
 	if g.arrive("/ip4/192.0.2.2/tcp/4001") != nil {
 		t.Error("one that talks was put out")

@@ -7,60 +7,60 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// intakeBytes bounds what waits for one peer's next group, besides one frame.
-const intakeBytes = 4 << 20
+// maxGroupBytes bounds what waits for one peer's next group, besides one frame.
+const maxGroupBytes = 4 << 20
 
-// An intake collects a peer's frames while the last group is being made
+// An groupBuffer collects a peer's frames while the last group is being made
 // durable: one reader puts, one worker takes all that is there.
-type intake struct {
+type groupBuffer struct {
 	mu    sync.Mutex
-	msgs  []arrived
+	msgs  []bufferedFrame
 	bytes int
 	err   error         // the reader's; set before full is told
-	full  chan struct{} // something is there, or the reader ended
-	empty chan struct{} // there is room again
+	ready chan struct{} // something is there, or the reader ended
+	room  chan struct{} // there is room again
 }
 
-type arrived struct {
+type bufferedFrame struct {
 	msg   *proto.Message
 	bytes int
 }
 
-func newIntake() *intake {
-	return &intake{full: make(chan struct{}, 1), empty: make(chan struct{}, 1)}
+func newGroupBuffer() *groupBuffer {
+	return &groupBuffer{ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
 // put adds m and waits while a whole group is there already.
-func (q *intake) put(ctx context.Context, m *proto.Message, bytes int) error {
+func (q *groupBuffer) put(ctx context.Context, m *proto.Message, bytes int) error {
 	for {
 		q.mu.Lock()
-		if len(q.msgs) < proto.MaxGroup && q.bytes < intakeBytes {
-			q.msgs = append(q.msgs, arrived{m, bytes})
+		if len(q.msgs) < proto.MaxGroup && q.bytes < maxGroupBytes {
+			q.msgs = append(q.msgs, bufferedFrame{m, bytes})
 			q.bytes += bytes
 			q.mu.Unlock()
-			notify(q.full)
+			notify(q.ready)
 			return nil
 		}
 		q.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-q.empty:
+		case <-q.room:
 		}
 	}
 }
 
 // close says that nothing more will be put, and why.
-func (q *intake) close(err error) {
+func (q *groupBuffer) close(err error) {
 	q.mu.Lock()
 	q.err = err
 	q.mu.Unlock()
-	notify(q.full)
+	notify(q.ready)
 }
 
 // take waits for frames and appends all that are there to dst. After close it
 // returns what is left, then the reader's error.
-func (q *intake) take(ctx context.Context, dst []*proto.Message) ([]*proto.Message, error) {
+func (q *groupBuffer) take(ctx context.Context, dst []*proto.Message) ([]*proto.Message, error) {
 	for {
 		q.mu.Lock()
 		msgs, err := q.msgs, q.err
@@ -71,7 +71,7 @@ func (q *intake) take(ctx context.Context, dst []*proto.Message) ([]*proto.Messa
 		q.msgs, q.bytes = msgs[:0], 0
 		q.mu.Unlock()
 		if len(dst) > 0 {
-			notify(q.empty)
+			notify(q.room)
 			return dst, nil
 		}
 		if err != nil {
@@ -80,7 +80,7 @@ func (q *intake) take(ctx context.Context, dst []*proto.Message) ([]*proto.Messa
 		select {
 		case <-ctx.Done():
 			return dst, context.Cause(ctx)
-		case <-q.full:
+		case <-q.ready:
 		}
 	}
 }

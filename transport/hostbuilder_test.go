@@ -22,10 +22,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestHostIsLibp2ps holds what the host is made of against a host that libp2p's
+// TestHostMatchesLibp2p holds what the host is made of against a host that libp2p's
 // own constructor made: the same protocols, and each connection secured and
 // shared alike.
-func TestHostIsLibp2ps(t *testing.T) {
+func TestHostMatchesLibp2p(t *testing.T) {
 	theirs, err := libp2p.New(libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
 		libp2p.DisableMetrics(), libp2p.EnableRelay(), libp2p.EnableAutoNATv2())
 	if err != nil {
@@ -64,14 +64,14 @@ func TestHostIsLibp2ps(t *testing.T) {
 // bareHost returns a host on the loopback that dials everybody.
 func bareHost(t *testing.T, m prometheus.Registerer) host.Host {
 	t.Helper()
-	h, err := bareParts(t, m, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1").host()
+	h, err := bareParts(t, m, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1").build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
-func bareParts(t *testing.T, m prometheus.Registerer, listen ...string) parts {
+func bareParts(t *testing.T, m prometheus.Registerer, listen ...string) hostBuilder {
 	t.Helper()
 	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
 	if err != nil {
@@ -85,26 +85,26 @@ func bareParts(t *testing.T, m prometheus.Registerer, listen ...string) parts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	everybody := &gater{wanted: func(peer.ID) bool { return true }}
-	return parts{key: key, listen: addrs, gater: everybody, limits: limits, conns: conns, ranker: ranker(nil), metrics: m}
+	everybody := &gater{mayConnect: func(peer.ID) bool { return true }}
+	return hostBuilder{key: key, listen: addrs, gater: everybody, limits: limits, conns: conns, ranker: ranker(nil), metrics: m}
 }
 
-func TestHostThatCannotListenEnds(t *testing.T) {
+func TestHostClosesWhenListenFails(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	addr := "/ip4/127.0.0.1/tcp/" + l.Addr().String()[len("127.0.0.1:"):]
-	if h, err := bareParts(t, nil, addr).host(); err == nil {
+	if h, err := bareParts(t, nil, addr).build(); err == nil {
 		h.Close()
 		t.Error("two listen on one port")
 	}
 }
 
-// TestServiceLimitsAreLibp2ps holds our limits of what every host serves against
+// TestServiceLimitsMatchLibp2p holds our limits of what every host serves against
 // libp2p's.
-func TestServiceLimitsAreLibp2ps(t *testing.T) {
+func TestServiceLimitsMatchLibp2p(t *testing.T) {
 	ours, theirs := rcmgr.DefaultLimits, rcmgr.DefaultLimits
 	serviceLimits(&ours)
 	libp2p.SetDefaultServiceLimits(&theirs)
@@ -126,9 +126,9 @@ func TestServiceLimitsAreLibp2ps(t *testing.T) {
 	}
 }
 
-// TestDerivedKeysAreLibp2ps: a node that is updated can still reset the QUIC
+// TestDerivedKeysMatchLibp2p: a node that is updated can still reset the QUIC
 // connections of the one before.
-func TestDerivedKeysAreLibp2ps(t *testing.T) {
+func TestDerivedKeysMatchLibp2p(t *testing.T) {
 	key := bareParts(t, nil).key
 	reset, err := config.PrivKeyToStatelessResetKey(key)
 	if err != nil {

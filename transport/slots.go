@@ -16,8 +16,8 @@ import (
 // go by address, since a new key costs nothing: one address cannot take the places of
 // all others, only those that were its own.
 
-// maxPlacesOf bounds the places of one address; maxUnverified those of all.
-const maxPlacesOf = 4
+// maxSlotsPerOrigin bounds the places of one address; maxUnverified those of all.
+const maxSlotsPerOrigin = 4
 
 // originOf names where a connection comes from: an IPv4 address, a /56 of IPv6, the
 // relay of a circuit.
@@ -46,29 +46,29 @@ func originOf(remote ma.Multiaddr) string {
 	return p.String()
 }
 
-// A taken is a place that a connection holds.
-type taken struct {
+// A strangerSlot is a place that a connection holds.
+type strangerSlot struct {
 	conn   *conn
 	origin string
 }
 
-// place finds a place for c, the connection of a stranger. Where there is none the
+// admitStranger finds a place for c, the connection of a stranger. Where there is none the
 // oldest silent connection of c's own address gives its place, or that of the address
 // that has the most. False: all of them are talking. The caller holds mu.
-func (t *Transport) place(c *conn) bool {
+func (t *Transport) admitStranger(c *conn) bool {
 	own := originOf(c.raw.RemoteMultiaddr())
-	var all []taken
+	var all []strangerSlot
 	count := map[string]int{}
 	for _, x := range t.conns {
-		if n := t.neighbours[x.peer]; x.inbound && !x.verified() && !x.evicted && (n == nil || len(n.conns) == 0) {
+		if n := t.peers[x.peer]; x.inbound && !x.verified() && !x.evicted && (n == nil || len(n.conns) == 0) {
 			o := originOf(x.raw.RemoteMultiaddr())
-			all = append(all, taken{x, o})
+			all = append(all, strangerSlot{x, o})
 			count[o]++
 		}
 	}
 	var victim *conn
 	switch {
-	case count[own] >= maxPlacesOf:
+	case count[own] >= maxSlotsPerOrigin:
 		victim = oldestSilent(all, func(o string) bool { return o == own })
 	case len(all) < maxUnverified:
 		return true
@@ -85,14 +85,14 @@ func (t *Transport) place(c *conn) bool {
 		return false
 	}
 	victim.evicted = true
-	t.crew.hand(func(context.Context) { victim.raw.CloseWithError(network.ConnRateLimited) })
+	t.group.start(func(context.Context) { victim.raw.CloseWithError(network.ConnRateLimited) })
 	return true
 }
 
 // oldestSilent returns the oldest connection of these addresses that has said nothing.
-func oldestSilent(all []taken, of func(origin string) bool) (oldest *conn) {
+func oldestSilent(all []strangerSlot, of func(origin string) bool) (oldest *conn) {
 	for _, x := range all {
-		if of(x.origin) && !x.conn.spoke.Load() && (oldest == nil || x.conn.since < oldest.since) {
+		if of(x.origin) && !x.conn.gotMessage.Load() && (oldest == nil || x.conn.since < oldest.since) {
 			oldest = x.conn
 		}
 	}
@@ -103,7 +103,7 @@ func oldestSilent(all []taken, of func(origin string) bool) (oldest *conn) {
 func (t *Transport) allowAddress(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.addresses.Allow(originOf(c.raw.RemoteMultiaddr()), admit.Join, t.cfg.Clock.Mono())
+	return t.byOrigin.Allow(originOf(c.raw.RemoteMultiaddr()), admit.Join, t.cfg.Clock.Mono())
 }
 
 // Origin returns where the connection with p, of whom a hello may not have been heard,

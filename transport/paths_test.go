@@ -33,7 +33,7 @@ func TestStrangerGetsNoRelay(t *testing.T) {
 	})
 	a := start(t, 1, nil)
 	link(t, start(t, 3, nil), b) // a member, so that there is somebody to lead to
-	raw := knock(t, a, b)
+	raw := rawConnect(t, a, b)
 	c := newConn(raw, b.Peer(), a.cfg.Clock)
 	if addrs, err := a.askReservation(t.Context(), c); err == nil {
 		t.Errorf("a stranger got a place: %v", addrs)
@@ -123,8 +123,8 @@ func TestAddressChange(t *testing.T) {
 	a := start(t, 1, nil)
 	link(t, a, b)
 	a.mu.Lock()
-	gone := a.neighbour(newTestKeys(9).Peer())
-	gone.dial = redial{due: time.Hour * 24 * 365, tries: 40}
+	gone := a.peer(newTestKeys(9).Peer())
+	gone.dial = redialState{due: time.Hour * 24 * 365, tries: 40}
 	a.mu.Unlock()
 	a.addressesChanged()
 	eventually(t, "another hello", func() bool {
@@ -139,13 +139,13 @@ func TestAddressChange(t *testing.T) {
 	}
 }
 
-func TestWatch(t *testing.T) {
+func TestNetworkWatch(t *testing.T) {
 	x, y := ma.StringCast("/ip4/10.0.0.1/tcp/1"), ma.StringCast("/ip4/10.0.0.2/tcp/1")
-	w := watch{addrs: []ma.Multiaddr{x}, interfaces: []string{"a"}}
-	if w.moved([]ma.Multiaddr{x}) || !w.moved([]ma.Multiaddr{x, y}) || w.moved([]ma.Multiaddr{x, y}) {
+	w := networkWatch{addrs: []ma.Multiaddr{x}, interfaces: []string{"a"}}
+	if w.addrsChanged([]ma.Multiaddr{x}) || !w.addrsChanged([]ma.Multiaddr{x, y}) || w.addrsChanged([]ma.Multiaddr{x, y}) {
 		t.Error("a change of addresses is told wrongly")
 	}
-	if w.stirred([]string{"a"}, time.Second) || !w.stirred([]string{"b"}, time.Second) || !w.stirred([]string{"b"}, time.Minute) || w.stirred([]string{"b"}, time.Minute) {
+	if w.localChange([]string{"a"}, time.Second) || !w.localChange([]string{"b"}, time.Second) || !w.localChange([]string{"b"}, time.Minute) || w.localChange([]string{"b"}, time.Minute) {
 		t.Error("a sleep or a change of interfaces is told wrongly")
 	}
 }
@@ -261,14 +261,14 @@ func TestObserved(t *testing.T) {
 	for i := range 200 {
 		o.add(out(), ma.StringCast(fmt.Sprintf("/ip4/11.0.0.3/tcp/%d", i+1)))
 	}
-	if n := len(o.said); n != maxObservers {
+	if n := len(o.byConn); n != maxObservers {
 		t.Errorf("%d are remembered", n)
 	}
 	if a := o.addrs(); len(a) != maxPunchAddrs || a[0].String() != "/ip4/11.0.0.2/tcp/1" {
 		t.Errorf("%v", a)
 	}
 	o.drop(first)
-	if n := len(o.said); n != maxObservers-1 {
+	if n := len(o.byConn); n != maxObservers-1 {
 		t.Errorf("%d are remembered after one left", n)
 	}
 }
@@ -334,7 +334,7 @@ func TestPunchHistory(t *testing.T) {
 			t.Errorf("event %d: %+v", i, e)
 		}
 	}
-	if got := measured(t, r); got["balefire_transport_punches_total failed"] != 20 || got["balefire_transport_punches_total direct"] != 1 {
+	if got := gathered(t, r); got["balefire_transport_punches_total failed"] != 20 || got["balefire_transport_punches_total direct"] != 1 {
 		t.Errorf("counted: %v", got)
 	}
 }
@@ -353,7 +353,7 @@ func TestSlowObserver(t *testing.T) {
 	defer close(stop)
 	a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Observe = func(Event) { <-stop } })
 	for range 2 * maxEvents {
-		a.observe(Event{})
+		a.emit(Event{})
 	}
 	link(t, a, start(t, 2, nil))
 }
@@ -375,7 +375,7 @@ func TestSecondHello(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, err := b.exchange(s, true); err == nil {
+		if h, err := b.exchangeHellos(s, true); err == nil {
 			t.Errorf("a second hello was answered with %v", h)
 		}
 		raw.Reset()

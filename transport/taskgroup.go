@@ -5,22 +5,22 @@ import (
 	"sync"
 )
 
-// A crew runs what libp2p's callbacks start, so that all of it belongs to Run
+// A taskGroup runs what libp2p's callbacks start, so that all of it belongs to Run
 // and has ended when Run returns.
-type crew struct {
-	mu    sync.Mutex
-	queue []func(context.Context)
-	shut  bool
-	wake  chan struct{}
+type taskGroup struct {
+	mu     sync.Mutex
+	queue  []func(context.Context)
+	closed bool
+	wake   chan struct{}
 }
 
-func newCrew() *crew { return &crew{wake: make(chan struct{}, 1)} }
+func newTaskGroup() *taskGroup { return &taskGroup{wake: make(chan struct{}, 1)} }
 
-// hand queues f for run and never blocks. It reports false after the end.
-func (c *crew) hand(f func(context.Context)) bool {
+// start queues f for run and never blocks. It reports false after the end.
+func (c *taskGroup) start(f func(context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.shut {
+	if c.closed {
 		return false
 	}
 	c.queue = append(c.queue, f)
@@ -33,7 +33,7 @@ func (c *crew) hand(f func(context.Context)) bool {
 
 // run starts what was handed in until ctx is done. It then calls unblock, so
 // that everything that waits for the network gives up, and waits for all of it.
-func (c *crew) run(ctx context.Context, unblock func()) {
+func (c *taskGroup) run(ctx context.Context, unblock func()) {
 	var wg sync.WaitGroup
 	for ctx.Err() == nil {
 		c.mu.Lock()
@@ -49,7 +49,7 @@ func (c *crew) run(ctx context.Context, unblock func()) {
 		}
 	}
 	c.mu.Lock()
-	c.shut, c.queue = true, nil
+	c.closed, c.queue = true, nil
 	c.mu.Unlock()
 	unblock()
 	wg.Wait()

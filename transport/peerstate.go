@@ -14,9 +14,9 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// A neighbour is a peer as this node is connected with it. All is guarded by
+// A peerState is a peer as this node is connected with it. All is guarded by
 // the transport's mu.
-type neighbour struct {
+type peerState struct {
 	peer      proto.PeerID
 	conns     []*conn       // verified and open, the oldest first
 	link      *Link         // the outgoing task stream; nil: none
@@ -25,58 +25,58 @@ type neighbour struct {
 	receiving chan struct{} // held while one is received from
 	bodies    chan struct{} // held by each streamed body to it
 	taking    int           // streamed bodies from it
-	dial      redial
+	dial      redialState
 	lastSeen  time.Time // wall time of the last byte over verified connections that ended
 	lastErr   error
 	failedAt  time.Time  // wall time of lastErr
-	dialling  int        // calls of connect
-	verdict   error      // why the last connection was not verified, since one of them began
+	dialing   int        // calls of connect
+	helloErr  error      // why the last connection was not verified, since one of them began
 	measured  route.Path // of the last direct connection that ended
 	path      *conn      // that was the best one when somebody looked last
 	upgrading bool       // upgrade runs
-	nudge     chan struct{}
+	wake      chan struct{}
 }
 
 // maxBodies is how many streamed bodies travel at once to, and from, a peer.
 const maxBodies = 2
 
-// neighbour returns what is known of p. The caller holds mu.
-func (t *Transport) neighbour(p proto.PeerID) *neighbour {
-	n := t.neighbours[p]
+// peerState returns what is known of p. The caller holds mu.
+func (t *Transport) peer(p proto.PeerID) *peerState {
+	n := t.peers[p]
 	if n == nil {
-		n = &neighbour{peer: p, receiving: make(chan struct{}, 1), bodies: make(chan struct{}, maxBodies), nudge: make(chan struct{}, 1)}
-		t.neighbours[p] = n
+		n = &peerState{peer: p, receiving: make(chan struct{}, 1), bodies: make(chan struct{}, maxBodies), wake: make(chan struct{}, 1)}
+		t.peers[p] = n
 	}
 	return n
 }
 
 // join adds a verified connection. The caller holds mu.
-func (t *Transport) join(n *neighbour, c *conn) {
+func (t *Transport) join(n *peerState, c *conn) {
 	for _, old := range n.conns {
 		switch {
 		case !bytes.Equal(old.hello.GetBootId(), c.hello.GetBootId()):
 			// the peer was started anew: whatever it had is gone
-			t.crew.hand(func(context.Context) { old.raw.Close() })
+			t.group.start(func(context.Context) { old.raw.Close() })
 		default:
-			t.crew.hand(func(ctx context.Context) { t.doubt(ctx, old) })
+			t.group.start(func(ctx context.Context) { t.checkAlive(ctx, old) })
 		}
 	}
 	n.conns = append(n.conns, c)
 	n.lastErr = nil
-	n.dial = redial{}
+	n.dial = redialState{}
 	t.host.ConnManager().Protect(toLibp2p(n.peer), "member")
 	t.met.connections.WithLabelValues(c.kind(), c.network()).Inc()
-	t.crew.hand(func(context.Context) { t.disc.circle.introduce(toLibp2p(c.peer)) })
+	t.group.start(func(context.Context) { t.disc.members.announceMember(toLibp2p(c.peer)) })
 	t.log.Info("connected", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "inbound", c.inbound)
-	t.repath(n)
+	t.updatePath(n)
 	if !n.keeper {
-		n.keeper = t.crew.hand(func(ctx context.Context) { t.keepLinked(ctx, n) })
+		n.keeper = t.group.start(func(ctx context.Context) { t.keepLinked(ctx, n) })
 	}
 }
 
 // leave removes a connection that ended. The caller holds mu.
 func (t *Transport) leave(c *conn) {
-	n := t.neighbours[c.peer]
+	n := t.peers[c.peer]
 	if n == nil {
 		return
 	}
@@ -91,30 +91,30 @@ func (t *Transport) leave(c *conn) {
 	}
 	t.met.connections.WithLabelValues(c.kind(), c.network()).Dec()
 	if c.direct() {
-		n.measured = c.gauge.path()
+		n.measured = c.meter.path()
 	}
-	t.repath(n)
+	t.updatePath(n)
 	if len(n.conns) == 0 {
 		t.host.ConnManager().Unprotect(toLibp2p(n.peer), "member")
-		n.dial = t.cfg.Timing.first(t.cfg.Clock.Mono(), rand.Float64())
+		n.dial = t.cfg.Timing.firstDial(t.cfg.Clock.Mono(), rand.Float64())
 		t.log.Info("disconnected", "peer", c.peer)
-		notify(t.redial)
+		notify(t.redialWake)
 	}
 }
 
 // forget drops what is known of a stranger, so that strangers cost no memory.
 // The caller holds mu.
-func (t *Transport) forget(n *neighbour) {
-	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.keeper && n.dialling == 0 && n.dial == (redial{}) {
-		delete(t.neighbours, n.peer)
+func (t *Transport) forget(n *peerState) {
+	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.keeper && n.dialing == 0 && n.dial == (redialState{}) {
+		delete(t.peers, n.peer)
 	}
 }
 
-// doubt closes an old connection unless it shows a sign of life: a peer that
+// checkAlive closes an old connection unless it shows a sign of life: a peer that
 // connects anew has perhaps lost it.
-func (t *Transport) doubt(ctx context.Context, c *conn) {
+func (t *Transport) checkAlive(ctx context.Context, c *conn) {
 	before := c.heard()
-	c.post(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
+	c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 	timer := time.NewTimer(t.cfg.Timing.Busy)
 	defer timer.Stop()
 	select {
@@ -131,14 +131,14 @@ func (t *Transport) doubt(ctx context.Context, c *conn) {
 func (t *Transport) best(p proto.PeerID) *conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.neighbours[p]
+	n := t.peers[p]
 	if n == nil {
 		return nil
 	}
 	return n.best()
 }
 
-func (n *neighbour) best() *conn {
+func (n *peerState) best() *conn {
 	var best *conn
 	for _, c := range n.conns {
 		if best == nil || c.direct() || !best.direct() {
@@ -149,7 +149,7 @@ func (n *neighbour) best() *conn {
 }
 
 // keepLinked keeps a task stream to n open while there is a connection.
-func (t *Transport) keepLinked(ctx context.Context, n *neighbour) {
+func (t *Transport) keepLinked(ctx context.Context, n *peerState) {
 	for failures := 0; ; {
 		t.mu.Lock()
 		c := n.best()
@@ -186,7 +186,7 @@ func linkPause(failures int, r float64) time.Duration {
 }
 
 // linkOnce opens the task stream on c and has it used until it ends.
-func (t *Transport) linkOnce(ctx context.Context, n *neighbour, c *conn) error {
+func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 	s, err := openStream(ctx, c, streamTask, proto.MaxFrame, t.cfg.Timing)
 	if err != nil {
 		return err
@@ -194,7 +194,7 @@ func (t *Transport) linkOnce(ctx context.Context, n *neighbour, c *conn) error {
 	l := newLink(c, s, t.cfg)
 	t.mu.Lock()
 	n.link = l
-	t.repath(n)
+	t.updatePath(n)
 	t.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -209,7 +209,7 @@ func (t *Transport) linkOnce(ctx context.Context, n *neighbour, c *conn) error {
 	t.mu.Lock()
 	n.link = nil
 	t.mu.Unlock()
-	t.blame(c.peer, "link", l.err)
+	t.streamEnded(c.peer, "link", l.err)
 	if errors.Is(l.err, errMoved) {
 		return l.err
 	}
@@ -244,18 +244,18 @@ func (t *Transport) Peers() []PeerStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []PeerStatus
-	for _, n := range t.neighbours {
+	for _, n := range t.peers {
 		all = append(all, t.status(n))
 	}
 	slices.SortFunc(all, func(a, b PeerStatus) int { return bytes.Compare(a.Peer[:], b.Peer[:]) })
 	return all
 }
 
-func (t *Transport) status(n *neighbour) PeerStatus {
+func (t *Transport) status(n *peerState) PeerStatus {
 	s := PeerStatus{Peer: n.peer, LastSeen: n.lastSeen, Linked: n.link != nil}
 	if n.lastErr != nil {
 		s.LastError, s.FailedAt = n.lastErr.Error(), n.failedAt
-		s.Refused = refusal(n.peer, n.lastErr)
+		s.Refused = asRefusal(n.peer, n.lastErr)
 	}
 	c := n.best()
 	if c == nil {
@@ -265,7 +265,7 @@ func (t *Transport) status(n *neighbour) PeerStatus {
 	s.Connected, s.LastSeen = true, t.cfg.Clock.Now().Add(n.heard()-t.cfg.Clock.Mono())
 	s.Path, s.Network, s.Direct, s.Inbound = c.raw.RemoteMultiaddr().String(), c.network(), c.direct(), c.inbound
 	s.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
-	measured := c.gauge.path()
+	measured := c.meter.path()
 	s.Loss, s.Rate = measured.Loss, measured.Rate
 	s.RTT, s.InFlight, s.Software = time.Duration(c.rtt.Load()), int(c.inflight.Load()), c.hello.GetSoftware()
 	return s
@@ -273,7 +273,7 @@ func (t *Transport) status(n *neighbour) PeerStatus {
 
 // heard returns when the last byte came over any connection with n, monotonic. The
 // caller holds mu.
-func (n *neighbour) heard() (last time.Duration) {
+func (n *peerState) heard() (last time.Duration) {
 	for _, c := range n.conns {
 		last = max(last, c.heard())
 	}
@@ -288,7 +288,7 @@ func (t *Transport) ConnectedPeers() []proto.PeerID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []proto.PeerID
-	for p, n := range t.neighbours {
+	for p, n := range t.peers {
 		if len(n.conns) > 0 {
 			all = append(all, p)
 		}
@@ -306,7 +306,7 @@ func (t *Transport) SendCtl(p proto.PeerID, m *proto.Message) error {
 	if c == nil {
 		return fmt.Errorf("%w to %s", ErrNotConnected, p)
 	}
-	return c.post(m)
+	return c.queueCtl(m)
 }
 
 // Ping measures the time to p and back.
@@ -316,7 +316,7 @@ func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, er
 		return 0, fmt.Errorf("ping: %w to %s", ErrNotConnected, p)
 	}
 	done := make(chan time.Duration, 1)
-	if err := c.post(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), done)}); err != nil {
+	if err := c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), done)}); err != nil {
 		return 0, fmt.Errorf("ping: %w", err)
 	}
 	select {

@@ -33,16 +33,16 @@ func (m *memoryNonces) Put(_ context.Context, all map[proto.PeerID][]byte) error
 
 func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// TestSightings holds that each number of an author is new once, in whatever
+// TestReplayWindow holds that each number of an author is new once, in whatever
 // order they come, within what is remembered.
-func TestSightings(t *testing.T) {
+func TestReplayWindow(t *testing.T) {
 	author := newTestKeys(1).Peer()
 	const start = 1_700_000_000_000_000_000
-	s := newSightings(nil)
-	order := rand.New(rand.NewPCG(1, 2)).Perm(sightingBits)
+	s := newReplayGuard(nil)
+	order := rand.New(rand.NewPCG(1, 2)).Perm(replayBits)
 	for round, want := range []bool{true, false} {
 		for _, i := range order {
-			if fresh, err := s.note(t.Context(), author, 0, number(start+uint64(i))); err != nil || fresh != want {
+			if fresh, err := s.accept(t.Context(), author, 0, number(start+uint64(i))); err != nil || fresh != want {
 				t.Fatalf("round %d, number %d: new %v, %v", round, i, fresh, err)
 			}
 		}
@@ -52,34 +52,34 @@ func TestSightings(t *testing.T) {
 		number []byte
 		want   bool
 	}{
-		{"the next", number(start + sightingBits), true},
-		{"the next, again", number(start + sightingBits), false},
+		{"the next", number(start + replayBits), true},
+		{"the next, again", number(start + replayBits), false},
 		{"one that fell out at the end", number(start), false},
-		{"far ahead", number(start + 10*sightingBits), true},
-		{"behind it, not heard", number(start + 10*sightingBits - 5), true},
-		{"behind it, again", number(start + 10*sightingBits - 5), false},
-		{"a place that was heard one round before", number(start + 10*sightingBits - sightingBits + 1), true},
+		{"far ahead", number(start + 10*replayBits), true},
+		{"behind it, not heard", number(start + 10*replayBits - 5), true},
+		{"behind it, again", number(start + 10*replayBits - 5), false},
+		{"a place that was heard one round before", number(start + 10*replayBits - replayBits + 1), true},
 		{"none", nil, false},
 		{"short", []byte{1}, false},
 		{"zero", number(0), false},
 		{"beyond all clocks", number(1<<63 + 1), false},
-		{"after that", number(start + 10*sightingBits + 1), true},
+		{"after that", number(start + 10*replayBits + 1), true},
 	}
 	for _, tt := range tests {
-		if fresh, err := s.note(t.Context(), author, 0, tt.number); err != nil || fresh != tt.want {
+		if fresh, err := s.accept(t.Context(), author, 0, tt.number); err != nil || fresh != tt.want {
 			t.Errorf("%s: new %v, %v, want %v", tt.name, fresh, err, tt.want)
 		}
 	}
 }
 
-// TestSightingsOutliveRestarts holds that what was heard is not new after a
+// TestReplayGuardSurvivesRestart holds that what was heard is not new after a
 // restart, that the writes are few, and that one which fails is made up for.
-func TestSightingsOutliveRestarts(t *testing.T) {
+func TestReplayGuardSurvivesRestart(t *testing.T) {
 	disk := &memoryNonces{kept: map[proto.PeerID][]byte{}}
 	a, b := newTestKeys(1).Peer(), newTestKeys(2).Peer()
-	s := newSightings(disk)
-	hear := func(s *sightings, p proto.PeerID, n uint64) bool {
-		fresh, err := s.note(t.Context(), p, 0, number(n))
+	s := newReplayGuard(disk)
+	hear := func(s *replayGuard, p proto.PeerID, n uint64) bool {
+		fresh, err := s.accept(t.Context(), p, 0, number(n))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,19 +90,19 @@ func TestSightingsOutliveRestarts(t *testing.T) {
 		hear(s, b, n)
 	}
 	disk.err = errors.New("disk full")
-	if err := s.keep(t.Context()); !errors.Is(err, disk.err) {
+	if err := s.persist(t.Context()); !errors.Is(err, disk.err) {
 		t.Errorf("%v, want %v", err, disk.err)
 	}
 	disk.err = nil
 	for range 3 {
-		if err := s.keep(t.Context()); err != nil {
+		if err := s.persist(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if disk.puts != 1 || len(disk.kept) != 2 {
 		t.Errorf("%d writes for %d authors, want one for both", disk.puts, len(disk.kept))
 	}
-	s = newSightings(disk)
+	s = newReplayGuard(disk)
 	for _, tt := range []struct {
 		n    uint64
 		want bool
@@ -112,20 +112,20 @@ func TestSightingsOutliveRestarts(t *testing.T) {
 		}
 	}
 	disk.err = errors.New("broken")
-	if fresh, err := newSightings(disk).note(t.Context(), a, 0, number(9000)); fresh || err == nil {
+	if fresh, err := newReplayGuard(disk).accept(t.Context(), a, 0, number(9000)); fresh || err == nil {
 		t.Errorf("without its disk: new %v, %v", fresh, err)
 	}
 }
 
-// TestAClockSetBackIsNoMatter holds that an author whose clock was ahead, and is set
+// TestReplayGuardIgnoresClockChanges holds that an author whose clock was ahead, and is set
 // right, is heard after its restart by who heard it before, also over a restart of that
 // one, and that nothing old of it is; and that what an older version kept is read.
-func TestAClockSetBackIsNoMatter(t *testing.T) {
+func TestReplayGuardIgnoresClockChanges(t *testing.T) {
 	disk := &memoryNonces{kept: map[proto.PeerID][]byte{}}
 	p, old := newTestKeys(1).Peer(), newTestKeys(2).Peer()
 	disk.kept[old] = number(5000)
 	const ahead, right = 1_900_000_000_000_000_000, 1_700_000_000_000_000_000
-	s := newSightings(disk)
+	s := newReplayGuard(disk)
 	for _, tt := range []struct {
 		name   string
 		of     proto.PeerID
@@ -146,55 +146,55 @@ func TestAClockSetBackIsNoMatter(t *testing.T) {
 		{"of the version after it", old, 9 << 30, 100, true},
 	} {
 		if tt.name == "" {
-			if err := s.keep(t.Context()); err != nil {
+			if err := s.persist(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			s = newSightings(disk)
+			s = newReplayGuard(disk)
 			continue
 		}
-		if fresh, err := s.note(t.Context(), tt.of, tt.own, number(tt.libp2p)); err != nil || fresh != tt.want {
+		if fresh, err := s.accept(t.Context(), tt.of, tt.own, number(tt.libp2p)); err != nil || fresh != tt.want {
 			t.Errorf("%s: new %v, %v, want %v", tt.name, fresh, err, tt.want)
 		}
 	}
 }
 
-// TestSightingsAreBounded holds that many authors do not cost memory for ever.
-func TestSightingsAreBounded(t *testing.T) {
-	s := newSightings(nil)
-	for i := range 2 * maxSightings {
+// TestReplayGuardIsBounded holds that many authors do not cost memory for ever.
+func TestReplayGuardIsBounded(t *testing.T) {
+	s := newReplayGuard(nil)
+	for i := range 2 * maxReplayAuthors {
 		var p proto.PeerID
 		binary.BigEndian.PutUint32(p[:], uint32(i))
-		if fresh, err := s.note(t.Context(), p, 0, number(7)); !fresh || err != nil {
+		if fresh, err := s.accept(t.Context(), p, 0, number(7)); !fresh || err != nil {
 			t.Fatalf("author %d: %v, %v", i, fresh, err)
 		}
 		if i%1000 == 0 {
-			s.keep(t.Context())
+			s.persist(t.Context())
 		}
 	}
-	if len(s.authors) > maxSightings {
-		t.Errorf("%d authors are remembered, the limit is %d", len(s.authors), maxSightings)
+	if len(s.authors) > maxReplayAuthors {
+		t.Errorf("%d authors are remembered, the limit is %d", len(s.authors), maxReplayAuthors)
 	}
 }
 
-// TestAbsence holds when a member that gossip has lost is brought back, and how.
-func TestAbsence(t *testing.T) {
-	var a absence
-	did := map[mend][]time.Duration{}
+// TestGossipRepair holds when a member that gossip has lost is brought back, and how.
+func TestGossipRepair(t *testing.T) {
+	var a gossipRepair
+	did := map[repairAction][]time.Duration{}
 	start := time.Hour
-	for now := start; now <= start+400*time.Second; now += watchEvery {
-		if do := a.next(now); do != wait {
+	for now := start; now <= start+400*time.Second; now += repairEvery {
+		if do := a.next(now); do != repairNone {
 			did[do] = append(did[do], now-start)
 		}
 	}
-	if got := did[reopen]; len(got) < 2 || got[0] != 10*time.Second || got[1] != 20*time.Second {
+	if got := did[repairStreams]; len(got) < 2 || got[0] != 10*time.Second || got[1] != 20*time.Second {
 		t.Errorf("streams are opened anew after %v, want 10s, 20s and so on", got)
 	}
-	if got := did[reconnect]; len(got) != 2 || got[0] != 30*time.Second || got[1] != 30*time.Second+nextMend {
+	if got := did[repairConnection]; len(got) != 2 || got[0] != 30*time.Second || got[1] != 30*time.Second+reconnectPause {
 		t.Errorf("the connection is given up after %v, want 30s and five minutes later", got)
 	}
-	a = absence{}
+	a = gossipRepair{}
 	for i := range 100 { // it comes and goes: nobody looks while it is not connected
-		if do := a.next(start + time.Duration(i)*8*time.Second); do != wait {
+		if do := a.next(start + time.Duration(i)*8*time.Second); do != repairNone {
 			t.Errorf("look %d: %v after short absences", i, do)
 		}
 	}

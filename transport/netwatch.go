@@ -13,24 +13,24 @@ import (
 
 // Times of the watch over this machine's network.
 const (
-	glanceEvery = time.Second
-	slept       = 5 * time.Second // that passed for the machine and not for its programs
+	watchLocalEvery = time.Second
+	sleepThreshold  = 5 * time.Second // that passed for the machine and not for its programs
 )
 
-// announce watches this machine's own addresses and its sleep. When they change
+// watchNetwork watches this machine's own addresses and its sleep. When they change
 // (another Wi-Fi, a wake) the neighbours are told, every connection has to show
 // a sign of life, and whoever is lost is dialled anew, without waiting for the
 // end of its pause (S42).
-func (t *Transport) announce(ctx context.Context) {
+func (t *Transport) watchNetwork(ctx context.Context) {
 	sub, err := t.host.EventBus().Subscribe(new(event.EvtLocalAddressesUpdated))
 	if err != nil {
 		t.log.Warn("address changes go unnoticed", "why", err)
 		return
 	}
 	defer sub.Close()
-	tick := time.NewTicker(glanceEvery)
+	tick := time.NewTicker(watchLocalEvery)
 	defer tick.Stop()
-	w := watch{addrs: t.ownAddrs(), interfaces: t.interfaces(), awake: t.asleep()}
+	w := networkWatch{addrs: t.ownAddrs(), interfaces: t.interfaces(), slept: t.asleep()}
 	for {
 		select {
 		case <-ctx.Done():
@@ -39,11 +39,11 @@ func (t *Transport) announce(ctx context.Context) {
 			if !ok {
 				return
 			}
-			if w.moved(t.ownAddrs()) {
+			if w.addrsChanged(t.ownAddrs()) {
 				t.addressesChanged()
 			}
 		case <-tick.C:
-			moved := w.stirred(t.interfaces(), t.asleep())
+			moved := w.localChange(t.interfaces(), t.asleep())
 			if moved {
 				t.addressesChanged()
 			}
@@ -52,24 +52,24 @@ func (t *Transport) announce(ctx context.Context) {
 	}
 }
 
-// A watch is what was seen last of this machine's network.
-type watch struct {
+// A networkWatch is what was seen last of this machine's network.
+type networkWatch struct {
 	addrs      []ma.Multiaddr // without circuits
 	interfaces []string
-	awake      time.Duration // that the machine slept so far
+	slept      time.Duration // that the machine slept so far
 }
 
-// moved reports whether the listen addresses are others now.
-func (w *watch) moved(addrs []ma.Multiaddr) bool {
+// addrsChanged reports whether the listen addresses are others now.
+func (w *networkWatch) addrsChanged(addrs []ma.Multiaddr) bool {
 	changed := !slices.EqualFunc(w.addrs, addrs, ma.Multiaddr.Equal)
 	w.addrs = addrs
 	return changed
 }
 
-// stirred reports whether the interfaces are others now, or the machine slept.
-func (w *watch) stirred(interfaces []string, asleep time.Duration) bool {
-	changed := !slices.Equal(w.interfaces, interfaces) || asleep-w.awake > slept
-	w.interfaces, w.awake = interfaces, asleep
+// localChange reports whether the interfaces are others now, or the machine slept.
+func (w *networkWatch) localChange(interfaces []string, asleep time.Duration) bool {
+	changed := !slices.Equal(w.interfaces, interfaces) || asleep-w.slept > sleepThreshold
+	w.interfaces, w.slept = interfaces, asleep
 	return changed
 }
 
@@ -99,19 +99,19 @@ func (t *Transport) asleep() time.Duration { return t.cfg.Clock.Boot() - t.cfg.C
 // addressesChanged acts on another network around this machine.
 func (t *Transport) addressesChanged() {
 	t.log.Info("the network of this machine changed", "addrs", addrStrings(t.ownAddrs()))
-	t.sayHello()
+	t.broadcastHello()
 	t.mu.Lock()
 	now := t.cfg.Clock.Mono()
-	for _, n := range t.neighbours {
+	for _, n := range t.peers {
 		for _, c := range n.conns {
-			t.crew.hand(func(ctx context.Context) { t.doubt(ctx, c) })
+			t.group.start(func(ctx context.Context) { t.checkAlive(ctx, c) })
 		}
-		if len(n.conns) == 0 && !n.dial.busy && n.dial != (redial{}) {
-			n.dial = t.cfg.Timing.first(now, rand.Float64())
+		if len(n.conns) == 0 && !n.dial.busy && n.dial != (redialState{}) {
+			n.dial = t.cfg.Timing.firstDial(now, rand.Float64())
 		}
 	}
 	t.mu.Unlock()
-	notify(t.redial)
-	t.doubtReservations()
-	t.hurryUpgrades()
+	notify(t.redialWake)
+	t.refreshReservations()
+	t.wakeUpgrades()
 }

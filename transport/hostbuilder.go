@@ -25,26 +25,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// parts are what a libp2p host is put together from. libp2p's own constructor
+// hostBuilder are what a libp2p host is put together from. libp2p's own constructor
 // would do it too, but links every transport that libp2p has, WebRTC alone 76
 // packages: the order here is that constructor's.
-type parts struct {
-	key     crypto.PrivKey
-	listen  []ma.Multiaddr
-	gater   *gater
-	limits  network.ResourceManager
-	conns   coreconnmgr.ConnManager
-	ranker  network.DialRanker
-	addrs   basichost.AddrsFactory
-	nat     func(network.Network) basichost.NATManager // default: no router is asked
-	sockets []quicreuse.Option                         // see Config.Sockets
-	metrics prometheus.Registerer                      // default: none
-	enter   func(network.Stream) network.Stream        // see porch; default: all streams are served
-	met     func(context.Context, peer.ID) error       // returns after the hello; default: at once
+type hostBuilder struct {
+	key          crypto.PrivKey
+	listen       []ma.Multiaddr
+	gater        *gater
+	limits       network.ResourceManager
+	conns        coreconnmgr.ConnManager
+	ranker       network.DialRanker
+	addrs        basichost.AddrsFactory
+	nat          func(network.Network) basichost.NATManager // default: no router is asked
+	sockets      []quicreuse.Option                         // see Config.Sockets
+	metrics      prometheus.Registerer                      // default: none
+	filterStream func(network.Stream) network.Stream        // see porch; default: all streams are served
+	awaitHello   func(context.Context, peer.ID) error       // returns after the hello; default: at once
 }
 
-// host puts the host together, starts it and listens.
-func (p parts) host() (_ host.Host, err error) {
+// build puts the host together, starts it and listens.
+func (p hostBuilder) build() (_ host.Host, err error) {
 	bus := eventbus.NewBus()
 	opts := []swarm.Option{swarm.WithDialRanker(p.ranker)}
 	if p.metrics != nil {
@@ -52,11 +52,11 @@ func (p parts) host() (_ host.Host, err error) {
 		bus = eventbus.NewBus(eventbus.WithMetricsTracer(eventbus.NewMetricsTracer(eventbus.WithRegisterer(p.metrics))))
 		opts = append(opts, swarm.WithMetricsTracer(swarm.NewMetricsTracer(swarm.WithRegisterer(p.metrics))))
 	}
-	b, err := p.base(p.key, bus, p.metrics, opts...)
+	b, err := p.netStack(p.key, bus, p.metrics, opts...)
 	if err != nil {
 		return nil, err
 	}
-	h := &fullHost{base: b, met: p.met}
+	h := &fullHost{stack: b, awaitHello: p.awaitHello}
 	defer func() {
 		if err != nil && h.BasicHost == nil {
 			b.close()
@@ -78,11 +78,11 @@ func (p parts) host() (_ host.Host, err error) {
 			return nil, err
 		}
 	}
-	net := &porch{Swarm: b.swarm, enter: p.enter}
+	net := &preHelloFilter{Swarm: b.swarm, filterStream: p.filterStream}
 	if h.BasicHost, err = basichost.NewHost(net, set); err != nil {
 		return nil, err
 	}
-	err = errors.Join(addCircuits(h, b), b.swarm.Listen(p.listen...))
+	err = errors.Join(addCircuitDialer(h, b), b.swarm.Listen(p.listen...))
 	if h.observed != nil {
 		h.observed.Start(b.swarm)
 	}
@@ -97,8 +97,8 @@ func (p parts) host() (_ host.Host, err error) {
 }
 
 // autonat answers members that ask whether they are reached, and asks them.
-func (p parts) autonat() (*autonatv2.AutoNAT, error) {
-	d, err := p.dialer()
+func (p hostBuilder) autonat() (*autonatv2.AutoNAT, error) {
+	d, err := p.newDialBackHost()
 	if err != nil {
 		return nil, err
 	}
@@ -114,28 +114,28 @@ func (p parts) autonat() (*autonatv2.AutoNAT, error) {
 	return a, nil
 }
 
-// dialer returns the host that AutoNAT dials back from: it has an identity and
+// newDialBackHost returns the host that AutoNAT dials back from: it has an identity and
 // sockets of its own.
-func (p parts) dialer() (host.Host, error) {
+func (p hostBuilder) newDialBackHost() (host.Host, error) {
 	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
 	if err != nil {
 		return nil, err
 	}
 	bus := eventbus.NewBus()
-	b, err := p.base(key, bus, nil, swarm.WithDialRanker(swarm.NoDelayDialRanker), swarm.WithReadOnlyBlackHoleDetector())
+	b, err := p.netStack(key, bus, nil, swarm.WithDialRanker(swarm.NoDelayDialRanker), swarm.WithReadOnlyBlackHoleDetector())
 	if err != nil {
 		return nil, err
 	}
-	return &dialHost{BlankHost: blankhost.NewBlankHost(b.swarm, blankhost.WithEventBus(bus)), base: b}, nil
+	return &dialBackHost{BlankHost: blankhost.NewBlankHost(b.swarm, blankhost.WithEventBus(bus)), stack: b}, nil
 }
 
 // A fullHost is a host with what it stands on.
 type fullHost struct {
 	*basichost.BasicHost
-	base     base
-	observed *observedaddrs.Manager // nil on a simulated network
-	met      func(context.Context, peer.ID) error
-	end      sync.Once
+	stack      netStack
+	observed   *observedaddrs.Manager // nil on a simulated network
+	awaitHello func(context.Context, peer.ID) error
+	closeOnce  sync.Once
 }
 
 // Connect makes a connection if there is none. It does not identify the peer: that
@@ -157,8 +157,8 @@ func (h *fullHost) NewStream(ctx context.Context, id peer.ID, protocols ...proto
 			return nil, err
 		}
 	}
-	if h.met != nil {
-		if err := h.met(ctx, id); err != nil {
+	if h.awaitHello != nil {
+		if err := h.awaitHello(ctx, id); err != nil {
 			return nil, err
 		}
 	}
@@ -168,24 +168,24 @@ func (h *fullHost) NewStream(ctx context.Context, id peer.ID, protocols ...proto
 // Close ends the host and waits for it: the network first, so that nothing waits
 // for a peer. A second call does nothing.
 func (h *fullHost) Close() (err error) {
-	h.end.Do(func() {
+	h.closeOnce.Do(func() {
 		if h.observed != nil {
 			h.observed.Close()
 		}
-		err = errors.Join(h.base.swarm.Close(), h.base.quic.Close(), h.BasicHost.Close())
+		err = errors.Join(h.stack.swarm.Close(), h.stack.quic.Close(), h.BasicHost.Close())
 	})
 	return err
 }
 
-// A dialHost is a host that only dials.
-type dialHost struct {
+// A dialBackHost is a host that only dials.
+type dialBackHost struct {
 	*blankhost.BlankHost
-	base base
-	end  sync.Once
+	stack     netStack
+	closeOnce sync.Once
 }
 
 // Close ends the host. A second call does nothing.
-func (h *dialHost) Close() (err error) {
-	h.end.Do(func() { err = h.base.close() })
+func (h *dialBackHost) Close() (err error) {
+	h.closeOnce.Do(func() { err = h.stack.close() })
 	return err
 }

@@ -19,27 +19,27 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// A porch is the network as libp2p's own services see it. Whoever is on it has
+// A preHelloFilter is the network as libp2p's own services see it. Whoever is on it has
 // not said hello: no service hears of the connection, and a stream of it comes to
 // them by enter only. So identify, which libp2p would exchange with everybody at
 // once, tells strangers nothing and asks them nothing.
 //
 //	connection ──▶ hello ── welcome ──▶ identify, ping, gossip, DHT, relay, …
 //	                  └──▶ ctl, join, the answer of AutoNAT: nothing else
-type porch struct {
+type preHelloFilter struct {
 	*swarm.Swarm
-	enter    func(network.Stream) network.Stream // the stream to serve, nil: it was ended; default: all are served
-	starting bool                                // libp2p's services begin
+	filterStream func(network.Stream) network.Stream // the stream to serve, nil: it was ended; default: all are served
+	starting     bool                                // libp2p's services begin
 }
 
 // SetStreamHandler has streams served that enter lets in.
-func (p *porch) SetStreamHandler(serve network.StreamHandler) {
-	if p.enter == nil {
+func (p *preHelloFilter) SetStreamHandler(serve network.StreamHandler) {
+	if p.filterStream == nil {
 		p.Swarm.SetStreamHandler(serve)
 		return
 	}
 	p.Swarm.SetStreamHandler(func(s network.Stream) {
-		if s = p.enter(s); s != nil {
+		if s = p.filterStream(s); s != nil {
 			serve(s)
 		}
 	})
@@ -47,22 +47,22 @@ func (p *porch) SetStreamHandler(serve network.StreamHandler) {
 
 // Notify tells n of what happens. Of the services that begin with the host only
 // identify wants to know of new connections, and is told of them by [Transport.identify].
-func (p *porch) Notify(n network.Notifiee) {
-	if p.starting && p.enter != nil {
-		n = unannounced{n}
+func (p *preHelloFilter) Notify(n network.Notifiee) {
+	if p.starting && p.filterStream != nil {
+		n = noConnected{n}
 	}
 	p.Swarm.Notify(n)
 }
 
-// unannounced is told of everything but new connections.
-type unannounced struct{ network.Notifiee }
+// noConnected is told of everything but new connections.
+type noConnected struct{ network.Notifiee }
 
 // Connected does nothing.
-func (unannounced) Connected(network.Network, network.Conn) {}
+func (noConnected) Connected(network.Network, network.Conn) {}
 
 // swarmOf returns what is below n, nil if that is no swarm.
 func swarmOf(n network.Network) *swarm.Swarm {
-	if p, ok := n.(*porch); ok {
+	if p, ok := n.(*preHelloFilter); ok {
 		return p.Swarm
 	}
 	return nil
@@ -71,26 +71,26 @@ func swarmOf(n network.Network) *swarm.Swarm {
 // What is served without a hello, and what a member whose certificate is over may
 // use besides. AutoNAT answers from an identity that is made for it alone.
 var (
-	forStrangers = []protocol.ID{streamCtl, streamJoin, autonatv2.DialBackProtocol}
-	forLapsed    = []protocol.ID{streamTask, streamChunk, streamSync, streamEcho}
+	preHelloProtocols = []protocol.ID{streamCtl, streamJoin, autonatv2.DialBackProtocol}
+	lapsedProtocols   = []protocol.ID{streamTask, streamChunk, streamSync, streamEcho}
 )
 
 // errNotServed is why a name on a stream is not looked at.
 var errNotServed = errors.New("transport: one name is looked at before the hello")
 
-// enter returns the stream to serve, or nil when it was ended. A stream that came
+// filterStream returns the stream to serve, or nil when it was ended. A stream that came
 // before the hello waits for it, unless it is one of those that need none: whoever
 // says none is not even told which names mean something here.
-func (t *Transport) enter(raw network.Stream) network.Stream {
+func (t *Transport) filterStream(raw network.Stream) network.Stream {
 	c := t.connOf(raw)
 	if c == nil {
 		raw.Reset()
 		return nil
 	}
-	if c.verified() && t.standing(c.peer) {
+	if c.verified() && t.activeMember(c.peer) {
 		return raw
 	}
-	s, ok := t.await(c, raw)
+	s, ok := t.filterBeforeHello(c, raw)
 	if !ok {
 		t.met.refused.Inc()
 		raw.Reset()
@@ -99,8 +99,8 @@ func (t *Transport) enter(raw network.Stream) network.Stream {
 	return s
 }
 
-// await is enter for a stream of one who is not known to be a member now.
-func (t *Transport) await(c *conn, raw network.Stream) (network.Stream, bool) {
+// filterBeforeHello is enter for a stream of one who is not known to be a member now.
+func (t *Transport) filterBeforeHello(c *conn, raw network.Stream) (network.Stream, bool) {
 	defer c.waiting.Add(-1)
 	if c.waiting.Add(1) > maxWaiting || !c.verified() && !t.allow(c.peer, admit.Stream) {
 		return nil, false
@@ -109,20 +109,20 @@ func (t *Transport) await(c *conn, raw network.Stream) (network.Stream, bool) {
 	switch {
 	case err != nil:
 		return nil, false
-	case slices.Contains(forStrangers, name):
-		s.one = true
+	case slices.Contains(preHelloProtocols, name):
+		s.oneName = true
 		return s, true
 	}
 	half := t.cfg.Timing.Hello / 2
 	// The first versions ask to join only after this has ended, and that in time.
-	if joins := !c.settles(half) && name == identify.ID && !c.greeted.Load(); joins {
+	if joins := !c.helloEndsWithin(half) && name == identify.ID && !c.hasCtl.Load(); joins {
 		return nil, false
 	}
-	return s, c.settles(half) && c.verified() && (t.standing(c.peer) || slices.Contains(forLapsed, name))
+	return s, c.helloEndsWithin(half) && c.verified() && (t.activeMember(c.peer) || slices.Contains(lapsedProtocols, name))
 }
 
-// settles reports whether the hello of c ends within limit.
-func (c *conn) settles(limit time.Duration) bool {
+// helloEndsWithin reports whether the hello of c ends within limit.
+func (c *conn) helloEndsWithin(limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -135,11 +135,11 @@ func (c *conn) settles(limit time.Duration) bool {
 }
 
 // peek reads which protocol a stream is opened for, and nothing of what follows.
-func peek(raw network.Stream, limit time.Duration) (*peeked, protocol.ID, error) {
+func peek(raw network.Stream, limit time.Duration) (*peekedStream, protocol.ID, error) {
 	if err := raw.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return nil, "", err
 	}
-	s := &peeked{Stream: raw}
+	s := &peekedStream{Stream: raw}
 	both := io.TeeReader(raw, &s.head)
 	if _, err := msmux.ReadNextToken[protocol.ID](both); err != nil { // multistream's own name
 		return nil, "", err
@@ -151,26 +151,26 @@ func peek(raw network.Stream, limit time.Duration) (*peeked, protocol.ID, error)
 	return s, name, raw.SetReadDeadline(time.Time{})
 }
 
-// A peeked stream begins with what was read of it already.
-type peeked struct {
+// A peekedStream stream begins with what was read of it already.
+type peekedStream struct {
 	network.Stream
-	head bytes.Buffer
-	one  bool // no name but the first is looked at
+	head    bytes.Buffer
+	oneName bool // no name but the first is looked at
 }
 
 // Read reads the head first.
-func (s *peeked) Read(p []byte) (int, error) {
+func (s *peekedStream) Read(p []byte) (int, error) {
 	switch {
 	case s.head.Len() > 0:
 		return s.head.Read(p)
-	case s.one && s.Protocol() == "":
+	case s.oneName && s.Protocol() == "":
 		return 0, errNotServed
 	}
 	return s.Stream.Read(p)
 }
 
-// acquainted returns when hellos were exchanged with the peer, or none can be.
-func (t *Transport) acquainted(ctx context.Context, id peer.ID) error {
+// awaitHelloByID returns when hellos were exchanged with the peer, or none can be.
+func (t *Transport) awaitHelloByID(ctx context.Context, id peer.ID) error {
 	p, err := fromLibp2p(id)
 	if err != nil || t.Connected(p) {
 		return err
@@ -181,7 +181,7 @@ func (t *Transport) acquainted(ctx context.Context, id peer.ID) error {
 // identify has libp2p exchange with the other end of c, a member, what each
 // listens to and where it sees the other.
 func (t *Transport) identify(c *conn) {
-	if h, ok := t.host.(interface{ IDService() identify.IDService }); ok && t.standing(c.peer) {
+	if h, ok := t.host.(interface{ IDService() identify.IDService }); ok && t.activeMember(c.peer) {
 		h.IDService().IdentifyWait(c.raw)
 	}
 }

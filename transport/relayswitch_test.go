@@ -12,16 +12,16 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A shiftSim is a mesh of two nodes behind symmetric NATs, 0 and 1, and two
+// A switchSim is a mesh of two nodes behind symmetric NATs, 0 and 1, and two
 // relays, 2 and 3, whose nodes tell each other of their ways to relays.
-type shiftSim struct {
+type switchSim struct {
 	*reachSim
 	mu   sync.Mutex
 	told map[proto.PeerID][]transport.Hop
 }
 
-func newShiftSim(t *testing.T) *shiftSim {
-	s := &shiftSim{told: map[proto.PeerID][]transport.Hop{}}
+func newSwitchSim(t *testing.T) *switchSim {
+	s := &switchSim{told: map[proto.PeerID][]transport.Hop{}}
 	s.reachSim = newReachSimWith(t, 4, transporttest.Symmetric, transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 100}, func(_ *simNode, cfg *transport.Config) {
 		cfg.Hops = func(p proto.PeerID) []transport.Hop {
 			s.mu.Lock()
@@ -36,7 +36,7 @@ func newShiftSim(t *testing.T) *shiftSim {
 }
 
 // live lets time pass in which work goes out and the nodes tell of their ways.
-func (s *shiftSim) live(d time.Duration) (given int) {
+func (s *switchSim) live(d time.Duration) (given int) {
 	for range int(d / time.Second) {
 		s.nodes[0].give(5)
 		given += 5
@@ -52,7 +52,7 @@ func (s *shiftSim) live(d time.Duration) (given int) {
 }
 
 // via returns the relays over which 0 and 1 send each other, -1 for none.
-func (s *shiftSim) via() (ways [2]int) {
+func (s *switchSim) via() (ways [2]int) {
 	for i := range ways {
 		ways[i], _ = s.nodes[0].peerOf(s.status(i, 1-i).Relay)
 	}
@@ -61,7 +61,7 @@ func (s *shiftSim) via() (ways [2]int) {
 
 // near puts relay r near to both nodes, and the other one near to the first alone:
 // by its own half that node would choose the other.
-func (s *shiftSim) near(r int) {
+func (s *switchSim) near(r int) {
 	other := 5 - r
 	s.SetDistance(0, r, 10*time.Millisecond)
 	s.SetDistance(1, r, 10*time.Millisecond)
@@ -69,12 +69,12 @@ func (s *shiftSim) near(r int) {
 	s.SetDistance(1, other, 300*time.Millisecond)
 }
 
-// TestShift holds that the relay is chosen by the whole way: work goes over to the
+// TestRelaySwitch holds that the relay is chosen by the whole way: work goes over to the
 // better relay, goes back when that is the better one for long, and loses nothing
 // and no connection on the way.
-func TestShift(t *testing.T) {
+func TestRelaySwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShiftSim(t)
+		s := newSwitchSim(t)
 		defer s.close()
 		given := 0
 		for _, r := range []int{3, 2, 3} {
@@ -104,15 +104,15 @@ func connectedPaths(r transport.PathReport) (all []transport.Path) {
 	return all
 }
 
-// TestShiftIsSteady holds that relays that are about as good are not changed for
+// TestRelaySwitchIsStable holds that relays that are about as good are not changed for
 // each other, and that a short bad time of one changes nothing.
-func TestShiftIsSteady(t *testing.T) {
+func TestRelaySwitchIsStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShiftSim(t)
+		s := newSwitchSim(t)
 		defer s.close()
 		given := s.live(2 * time.Minute)
 		before, first := s.happened(0, transport.EventPath)+s.happened(1, transport.EventPath), s.via()
-		for round := range upTo(6, 20) {
+		for round := range scaled(6, 20) {
 			s.SetDistance(0, 2, time.Duration(round%3)*time.Millisecond)
 			s.SetDistance(1, 3, time.Duration(round%4)*time.Millisecond)
 			given += s.live(time.Minute)
@@ -128,12 +128,12 @@ func TestShiftIsSteady(t *testing.T) {
 	})
 }
 
-// TestFirstWay holds that a peer is dialled by the relay over which the whole way
+// TestFirstDialUsesBestRelay holds that a peer is dialled by the relay over which the whole way
 // is best, not by the one that is nearest here.
-func TestFirstWay(t *testing.T) {
+func TestFirstDialUsesBestRelay(t *testing.T) {
 	for _, r := range []int{2, 3} {
 		synctest.Test(t, func(t *testing.T) {
-			s := newShiftSim(t)
+			s := newSwitchSim(t)
 			defer s.close()
 			s.near(r)
 			s.live(30 * time.Second)
@@ -147,11 +147,11 @@ func TestFirstWay(t *testing.T) {
 	}
 }
 
-// TestPlaces holds that a node keeps its place at the relay that is good for those
+// TestReservationsFollowScore holds that a node keeps its place at the relay that is good for those
 // who come over it, not at the one that is good for itself.
-func TestPlaces(t *testing.T) {
+func TestReservationsFollowScore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShiftSim(t)
+		s := newSwitchSim(t)
 		defer s.close()
 		s.nodes[1].stop()
 		s.onePlace = true
@@ -168,9 +168,9 @@ func TestPlaces(t *testing.T) {
 	})
 }
 
-// TestAStrangersSight holds that where somebody who is refused sees this node is
+// TestObservationByStrangerIsIgnored holds that where somebody who is refused sees this node is
 // not believed.
-func TestAStrangersSight(t *testing.T) {
+func TestObservationByStrangerIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSimWith(t, 4, transporttest.Symmetric, wan, func(n *simNode, _ *transport.Config) {
 			n.admit = func(p proto.PeerID) error {

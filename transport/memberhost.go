@@ -17,32 +17,32 @@ import (
 // errStranger is returned for a peer with whom no hello was exchanged.
 var errStranger = errors.New("transport: no hello was exchanged with the peer")
 
-// A circle is the host as gossip and the DHT see it: a world of verified
+// A memberHost is the host as gossip and the DHT see it: a world of verified
 // members. For them a peer is connected from its hello on, and not before;
 // streams of others wait for it like those of the transport's own protocols.
 //
 //	libp2p ── identified, protocols, connected ──▶ hello? ── yes ▶ circle's bus ─▶ gossipsub, DHT
 //	                                                 └─ not yet ▶ told again by introduce
-type circle struct {
+type memberHost struct {
 	host.Host
-	t     *Transport
-	bus   event.Bus
-	emits emitters
+	t        *Transport
+	bus      event.Bus
+	emitters emitters
 }
 
 // emitters pass on what happens among members.
 type emitters struct{ identified, protocols, connected, addresses event.Emitter }
 
-func newCircle(t *Transport) (*circle, error) {
-	c := &circle{Host: t.host, t: t, bus: eventbus.NewBus()}
+func newMemberHost(t *Transport) (*memberHost, error) {
+	c := &memberHost{Host: t.host, t: t, bus: eventbus.NewBus()}
 	for _, e := range []struct {
 		to  *event.Emitter
 		typ any
 	}{
-		{&c.emits.identified, new(event.EvtPeerIdentificationCompleted)},
-		{&c.emits.protocols, new(event.EvtPeerProtocolsUpdated)},
-		{&c.emits.connected, new(event.EvtPeerConnectednessChanged)},
-		{&c.emits.addresses, new(event.EvtLocalAddressesUpdated)},
+		{&c.emitters.identified, new(event.EvtPeerIdentificationCompleted)},
+		{&c.emitters.protocols, new(event.EvtPeerProtocolsUpdated)},
+		{&c.emitters.connected, new(event.EvtPeerConnectednessChanged)},
+		{&c.emitters.addresses, new(event.EvtLocalAddressesUpdated)},
 	} {
 		var err error
 		if *e.to, err = c.bus.Emitter(e.typ); err != nil {
@@ -53,7 +53,7 @@ func newCircle(t *Transport) (*circle, error) {
 }
 
 // run passes libp2p's events on until ctx ends.
-func (c *circle) run(ctx context.Context) {
+func (c *memberHost) run(ctx context.Context) {
 	sub, err := c.Host.EventBus().Subscribe([]any{
 		new(event.EvtPeerIdentificationCompleted), new(event.EvtPeerProtocolsUpdated),
 		new(event.EvtPeerConnectednessChanged), new(event.EvtLocalAddressesUpdated),
@@ -71,68 +71,68 @@ func (c *circle) run(ctx context.Context) {
 			if !ok {
 				return
 			}
-			c.pass(ev)
+			c.forward(ev)
 		}
 	}
 }
 
-// pass tells of an event unless it is about a stranger.
-func (c *circle) pass(ev any) {
+// forward tells of an event unless it is about a stranger.
+func (c *memberHost) forward(ev any) {
 	switch ev := ev.(type) {
 	case event.EvtPeerIdentificationCompleted:
 		if c.t.verified(ev.Peer) {
-			c.emits.identified.Emit(ev)
+			c.emitters.identified.Emit(ev)
 		}
 	case event.EvtPeerProtocolsUpdated:
 		if c.t.verified(ev.Peer) {
-			c.emits.protocols.Emit(ev)
+			c.emitters.protocols.Emit(ev)
 		}
 	case event.EvtPeerConnectednessChanged:
 		if ev.Connectedness != network.Connected || c.t.verified(ev.Peer) {
-			c.emits.connected.Emit(ev)
+			c.emitters.connected.Emit(ev)
 		}
 	case event.EvtLocalAddressesUpdated:
-		c.emits.addresses.Emit(ev)
+		c.emitters.addresses.Emit(ev)
 	}
 }
 
-// introduce tells of a member that is verified now. What libp2p said of it
+// announceMember tells of a member that is verified now. What libp2p said of it
 // before was not passed on.
-func (c *circle) introduce(p peer.ID) {
+func (c *memberHost) announceMember(p peer.ID) {
 	protocols, err := c.Peerstore().GetProtocols(p)
 	if err != nil || len(protocols) == 0 {
 		return // not identified yet: libp2p will tell
 	}
-	c.emits.identified.Emit(event.EvtPeerIdentificationCompleted{Peer: p, Protocols: protocols})
+	c.emitters.identified.Emit(event.EvtPeerIdentificationCompleted{Peer: p, Protocols: protocols})
 }
 
 // EventBus returns the bus of what happens among members.
-func (c *circle) EventBus() event.Bus { return c.bus }
+func (c *memberHost) EventBus() event.Bus { return c.bus }
 
 // Network returns the members' part of the network.
-func (c *circle) Network() network.Network { return members{c.Host.Network(), c.t} }
+func (c *memberHost) Network() network.Network { return memberNetwork{c.Host.Network(), c.t} }
 
 // Peerstore returns the addresses of members only: who asks the DHT is told of
 // nobody else.
-func (c *circle) Peerstore() peerstore.Peerstore { return memberStore{c.Host.Peerstore(), c.t} }
+func (c *memberHost) Peerstore() peerstore.Peerstore { return memberPeerstore{c.Host.Peerstore(), c.t} }
 
 // SetStreamHandler serves a protocol to members.
-func (c *circle) SetStreamHandler(id protocol.ID, h network.StreamHandler) {
-	c.Host.SetStreamHandler(id, c.gate(h))
+func (c *memberHost) SetStreamHandler(id protocol.ID, h network.StreamHandler) {
+	c.Host.SetStreamHandler(id, c.guard(h))
 }
 
 // SetStreamHandlerMatch serves protocols to members.
-func (c *circle) SetStreamHandlerMatch(id protocol.ID, match func(protocol.ID) bool, h network.StreamHandler) {
-	c.Host.SetStreamHandlerMatch(id, match, c.gate(h))
+func (c *memberHost) SetStreamHandlerMatch(id protocol.ID, match func(protocol.ID) bool, h network.StreamHandler) {
+	c.Host.SetStreamHandlerMatch(id, match, c.guard(h))
 }
 
-// gate has h called after the hello only.
-func (c *circle) gate(h network.StreamHandler) network.StreamHandler {
+// guard has h called after the hello only.
+func (c *memberHost) guard(h network.StreamHandler) network.StreamHandler {
 	return c.t.guardMembers(h)
 }
 
 // NewStream opens a stream to a member that is connected.
-func (c *circle) NewStream(ctx context.Context, p peer.ID, ids ...protocol.ID) (network.Stream, error) {
+func (c *memberHost) NewStream(ctx context.Context, p peer.ID, ids ...protocol.ID) (network.Stream, error) {
 	if !c.t.verified(p) {
 		return nil, errStranger
 	}
@@ -141,7 +141,7 @@ func (c *circle) NewStream(ctx context.Context, p peer.ID, ids ...protocol.ID) (
 
 // Connect dials and returns after both hellos. Who is told of by others proves
 // by its certificate that it is a member.
-func (c *circle) Connect(ctx context.Context, info peer.AddrInfo) error {
+func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 	p, err := fromLibp2p(info.ID)
 	if err != nil {
 		return err
@@ -154,23 +154,23 @@ func (c *circle) Connect(ctx context.Context, info peer.AddrInfo) error {
 		addrs = c.Host.Peerstore().Addrs(info.ID)
 	}
 	told := addrStrings(addrs[:min(len(addrs), maxAddrs)])
-	if c.t.isMember(p) || c.t.known()[p] {
+	if c.t.isMember(p) || c.t.knownPeers()[p] {
 		return c.t.connect(ctx, Contact{Peer: p, Addrs: told}, false)
 	}
-	return c.t.meet(ctx, p, told)
+	return c.t.tryHello(ctx, p, told)
 }
 
 // Close does nothing: the host is the transport's.
-func (c *circle) Close() error { return nil }
+func (c *memberHost) Close() error { return nil }
 
-// members is the part of the network that has said hello.
-type members struct {
+// memberNetwork is the part of the network that has said hello.
+type memberNetwork struct {
 	network.Network
 	t *Transport
 }
 
 // Connectedness returns Connected for verified members only.
-func (m members) Connectedness(p peer.ID) network.Connectedness {
+func (m memberNetwork) Connectedness(p peer.ID) network.Connectedness {
 	if !m.t.verified(p) {
 		return network.NotConnected
 	}
@@ -178,32 +178,32 @@ func (m members) Connectedness(p peer.ID) network.Connectedness {
 }
 
 // Peers returns the members that are connected.
-func (m members) Peers() []peer.ID {
+func (m memberNetwork) Peers() []peer.ID {
 	return slices.DeleteFunc(m.Network.Peers(), func(p peer.ID) bool { return !m.t.verified(p) })
 }
 
 // Conns returns the connections with members.
-func (m members) Conns() []network.Conn {
+func (m memberNetwork) Conns() []network.Conn {
 	return slices.DeleteFunc(m.Network.Conns(), func(c network.Conn) bool { return !m.t.verified(c.RemotePeer()) })
 }
 
 // ConnsToPeer returns the connections with p if it is a member.
-func (m members) ConnsToPeer(p peer.ID) []network.Conn {
+func (m memberNetwork) ConnsToPeer(p peer.ID) []network.Conn {
 	if !m.t.verified(p) {
 		return nil
 	}
 	return m.Network.ConnsToPeer(p)
 }
 
-// memberStore tells where members are. What was heard of others is kept beneath
+// memberPeerstore tells where members are. What was heard of others is kept beneath
 // it, for dials of this node.
-type memberStore struct {
+type memberPeerstore struct {
 	peerstore.Peerstore
 	t *Transport
 }
 
 // PeerInfo returns the addresses of a member, and none of others.
-func (m memberStore) PeerInfo(id peer.ID) peer.AddrInfo {
+func (m memberPeerstore) PeerInfo(id peer.ID) peer.AddrInfo {
 	p, err := fromLibp2p(id)
 	if err != nil || p != m.t.self && !m.t.isMember(p) {
 		return peer.AddrInfo{ID: id}
@@ -215,5 +215,5 @@ func (m memberStore) PeerInfo(id peer.ID) peer.AddrInfo {
 // it is a member now.
 func (t *Transport) verified(id peer.ID) bool {
 	p, err := fromLibp2p(id)
-	return err == nil && t.Connected(p) && t.standing(p)
+	return err == nil && t.Connected(p) && t.activeMember(p)
 }

@@ -14,16 +14,16 @@ import (
 // maxRelays bounds the relays that a peer may name.
 const maxRelays = 4
 
-// Told takes where a peer says that it is reached now, in a statement of its own
+// UpdateAddrs takes where a peer says that it is reached now, in a statement of its own
 // that came another way than by a hello: its addresses and the relays that it
 // holds a place at. What cannot be an address of it is left out; no addresses at all
 // change nothing but the relays.
-func (b *Book) Told(ctx context.Context, id proto.PeerID, addrs []string, relays []proto.PeerID) error {
+func (b *Book) UpdateAddrs(ctx context.Context, id proto.PeerID, addrs []string, relays []proto.PeerID) error {
 	old := b.find(id)
 	if old == nil {
 		return fmt.Errorf("%w: %s", ErrUnknownPeer, id)
 	}
-	good := elsewhere(id, addrs, slices.ContainsFunc(old.Addrs, isLoopback))
+	good := remoteAddrs(id, addrs, slices.ContainsFunc(old.Addrs, isLoopback))
 	relays = relays[:min(len(relays), maxRelays)]
 	if len(good) == 0 {
 		good = old.announced
@@ -37,10 +37,10 @@ func (b *Book) Told(ctx context.Context, id proto.PeerID, addrs []string, relays
 	})
 }
 
-// elsewhere returns the addresses that can lead to peer id, at most maxAddrs. One of
+// remoteAddrs returns the addresses that can lead to peer id, at most maxAddrs. One of
 // this machine itself, or of its own cable, can do so only when the peer is known to
 // be here: nobody shall have a member knock at its own doors.
-func elsewhere(id proto.PeerID, addrs []string, here bool) (good []string) {
+func remoteAddrs(id proto.PeerID, addrs []string, here bool) (good []string) {
 	for _, s := range addrs {
 		a, err := parseAddrs(id, []string{s})
 		if err != nil || len(good) == maxAddrs || manet.IsIPUnspecified(a[0]) || !here && (manet.IsIPLoopback(a[0]) || manet.IsIP6LinkLocal(a[0])) {
@@ -51,10 +51,10 @@ func elsewhere(id proto.PeerID, addrs []string, here bool) (good []string) {
 	return good
 }
 
-// amongLocals reports whether addresses of this machine may be true of a peer that
+// allowLoopback reports whether addresses of this machine may be true of a peer that
 // is told of: others on this machine said hello, or nobody did so far, and the
 // inviter, whom a person chose, tells.
-func (b *Book) amongLocals() bool {
+func (b *Book) allowLoopback() bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	met := false

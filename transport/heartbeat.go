@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// A beat is what the heartbeat does next.
-type beat int
+// A heartbeatAction is what the heartbeat does next.
+type heartbeatAction int
 
 const (
-	rest  beat = iota // nothing yet
-	probe             // send a PING
-	lost              // the connection is dead
+	noAction heartbeatAction = iota // nothing yet
+	sendPing                        // send a PING
+	giveUp                          // the connection is dead
 )
 
-// A pulse decides when to probe a connection and when to give it up. Anything
+// A heartbeat decides when to probe a connection and when to give it up. Anything
 // heard counts, not only a PONG: a path that carries acknowledged data is alive
 // (S41).
-type pulse struct {
-	probed time.Duration // when the last PING was sent; 0: none
-	misses int           // PINGs in a row after which nothing was heard
+type heartbeat struct {
+	lastPing time.Duration // when the last PING was sent; 0: none
+	misses   int           // PINGs in a row after which nothing was heard
 }
 
-// beat is the time between two heartbeats on c. A connection that circuits hang
+// heartbeatEvery is the time between two heartbeats on c. A connection that circuits hang
 // on is watched closely, unless its round trips are long.
-func (t Timing) beat(c *conn) time.Duration {
+func (t Timing) heartbeatEvery(c *conn) time.Duration {
 	switch {
-	case c.vital.Load():
+	case c.holdsReservation.Load():
 		return max(t.Busy/2, min(2*time.Duration(c.rtt.Load()), t.Busy))
 	case c.inflight.Load() > 0:
 		return t.Busy
@@ -36,20 +36,20 @@ func (t Timing) beat(c *conn) time.Duration {
 }
 
 // next decides at now, when the last sign of life was at heard.
-func (p *pulse) next(now, heard, every time.Duration) beat {
-	if heard >= p.probed {
+func (p *heartbeat) next(now, heard, every time.Duration) heartbeatAction {
+	if heard >= p.lastPing {
 		p.misses = 0
 	}
-	if now-max(p.probed, heard) < every {
-		return rest
+	if now-max(p.lastPing, heard) < every {
+		return noAction
 	}
-	if p.probed > heard {
+	if p.lastPing > heard {
 		if p.misses++; p.misses >= maxMisses {
-			return lost
+			return giveUp
 		}
 	}
-	p.probed = now
-	return probe
+	p.lastPing = now
+	return sendPing
 }
 
 // maxPings bounds the PINGs that wait for their PONG.

@@ -16,11 +16,11 @@ import (
 // A member that may relay and does not is asked for no place, and no circuit by way
 // of it is tried, once it has said what it speaks. The one that relays is found among
 // such, and one that begins to is asked then.
-func TestWhoRelaysForNobodyIsNotAsked(t *testing.T) {
+func TestNonRelaysAreNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 6
 		relays := map[int]bool{2: true}
-		var log journal
+		var log logBuffer
 		m := newSimWith(t, nodes, wan, func(n *simNode, cfg *transport.Config) {
 			cfg.Relay = relays[n.id]
 			cfg.Relays = func() (all []proto.PeerID) {
@@ -41,7 +41,7 @@ func TestWhoRelaysForNobodyIsNotAsked(t *testing.T) {
 		time.Sleep(10 * time.Second) // until it is known what they speak they are asked
 		log.take()
 		m.Partition([]int{0, 1, 2, 3, 4}, []int{5})
-		time.Sleep(time.Duration(upTo(3, 10)) * time.Minute)
+		time.Sleep(time.Duration(scaled(3, 10)) * time.Minute)
 		outage := log.take()
 		m.Heal()
 		m.await(2*time.Minute, "all to be connected", m.connected)
@@ -61,20 +61,20 @@ func TestWhoRelaysForNobodyIsNotAsked(t *testing.T) {
 	})
 }
 
-// A journal keeps what is logged.
-type journal struct {
+// A logBuffer keeps what is logged.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logBuffer) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.buf.Write(p)
 }
 
 // take returns what was logged since it was called last.
-func (j *journal) take() string {
+func (j *logBuffer) take() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	defer j.buf.Reset()

@@ -14,20 +14,20 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A rollGate also knows who is a member without a connection, as the book does.
-type rollGate struct {
+// A memberGate also knows who is a member without a connection, as the book does.
+type memberGate struct {
 	*testGate
 	members map[proto.PeerID]bool
 }
 
-func (g rollGate) Member(p proto.PeerID) (identity.Member, bool) {
+func (g memberGate) Member(p proto.PeerID) (identity.Member, bool) {
 	return identity.Member{Peer: p}, g.members[p]
 }
 
-// startRoll starts a node whose gate knows these members.
-func startRoll(t *testing.T, n byte, prepare func(*Config), members ...byte) *Transport {
+// startWithMembers starts a node whose gate knows these members.
+func startWithMembers(t *testing.T, n byte, prepare func(*Config), members ...byte) *Transport {
 	t.Helper()
-	g := rollGate{&testGate{boot: n}, make(map[proto.PeerID]bool)}
+	g := memberGate{&testGate{boot: n}, make(map[proto.PeerID]bool)}
 	for _, m := range members {
 		g.members[newTestKeys(m).Peer()] = true
 	}
@@ -51,12 +51,12 @@ func startRoll(t *testing.T, n byte, prepare func(*Config), members ...byte) *Tr
 	return tr
 }
 
-// TestStrangersDoNotShutMembersOut holds that the places for connections without
+// TestStrangersCannotCrowdOutMembers holds that the places for connections without
 // a hello are for strangers: who holds all of them keeps no member out.
-func TestStrangersDoNotShutMembersOut(t *testing.T) {
-	b := startRoll(t, 2, func(cfg *Config) { cfg.Timing.Hello = patience }, 1)
+func TestStrangersCannotCrowdOutMembers(t *testing.T) {
+	b := startWithMembers(t, 2, func(cfg *Config) { cfg.Timing.Hello = patience }, 1)
 	to := peer.AddrInfo{ID: b.host.ID(), Addrs: b.host.Addrs()}
-	for range 2 * maxPlacesOf {
+	for range 2 * maxSlotsPerOrigin {
 		h, err := libp2p.New(libp2p.NoListenAddrs, libp2p.DisableMetrics())
 		if err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestStrangersDoNotShutMembersOut(t *testing.T) {
 	eventually(t, "strangers hold every place of their address", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.conns) == maxPlacesOf
+		return len(b.conns) == maxSlotsPerOrigin
 	})
 	a := start(t, 1, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -80,9 +80,9 @@ func TestStrangersDoNotShutMembersOut(t *testing.T) {
 	}
 }
 
-// TestWhoMayAskWithoutATicket holds that nodes elsewhere cannot fill the list of those
+// TestJoinWithoutTicketIsLocalOnly holds that nodes elsewhere cannot fill the list of those
 // who ask on the LAN, nor be taken for one of them.
-func TestWhoMayAskWithoutATicket(t *testing.T) {
+func TestJoinWithoutTicketIsLocalOnly(t *testing.T) {
 	_, office, err := net.ParseCIDR("2001:db8:1:2::/64")
 	if err != nil {
 		t.Fatal(err)
@@ -98,12 +98,12 @@ func TestWhoMayAskWithoutATicket(t *testing.T) {
 		"/ip4/192.168.1.7/tcp/4001" + relay:      false,
 		"/dns/node.example.org/udp/4001/quic-v1": false,
 	} {
-		if got := near(ma.StringCast(addr), []*net.IPNet{office}); got != want {
+		if got := onLocalNetwork(ma.StringCast(addr), []*net.IPNet{office}); got != want {
 			t.Errorf("%s is near: %v", addr, got)
 		}
 	}
 	ticket := &proto.JoinRequest{TicketId: make([]byte, 16)}
-	if mayAsk(&proto.JoinRequest{}, false, false) || !mayAsk(ticket, false, false) || !mayAsk(&proto.JoinRequest{}, true, false) || !mayAsk(&proto.JoinRequest{}, false, true) {
+	if mayRequestJoin(&proto.JoinRequest{}, false, false) || !mayRequestJoin(ticket, false, false) || !mayRequestJoin(&proto.JoinRequest{}, true, false) || !mayRequestJoin(&proto.JoinRequest{}, false, true) {
 		t.Error("from elsewhere: a ticket and a member's renewal are looked at, and nothing else")
 	}
 	if len(ownNetworks()) == 0 {
@@ -111,12 +111,12 @@ func TestWhoMayAskWithoutATicket(t *testing.T) {
 	}
 }
 
-// TestAnEndedCertificateServesForTheHelloOnly holds that who connects with a
+// TestExpiredCertificateAllowsOnlyHello holds that who connects with a
 // certificate that ended lately gets no place at a relay, and is in no table and
 // in no topic: it is let in to have it renewed.
-func TestAnEndedCertificateServesForTheHelloOnly(t *testing.T) {
+func TestExpiredCertificateAllowsOnlyHello(t *testing.T) {
 	heard := new(countRumors)
-	b := startRoll(t, 2, func(cfg *Config) { cfg.Relay, cfg.DHT, cfg.Rumors = true, true, heard }, 3)
+	b := startWithMembers(t, 2, func(cfg *Config) { cfg.Relay, cfg.DHT, cfg.Topic = true, true, heard }, 3)
 	late, _ := inMesh(t, 1, 2, 3)
 	member, _ := inMesh(t, 3, 2, 1)
 	for _, n := range []*testNode{late, member} {

@@ -28,15 +28,15 @@ const (
 // ErrNoGossip is returned by [Transport.Publish] while no topic is joined.
 var ErrNoGossip = errors.New("transport: no gossip: the transport does not run, or no Rumors are configured")
 
-// Rumors is who listens to the gossip topic.
-type Rumors interface {
+// TopicHandler is who listens to the gossip topic.
+type TopicHandler interface {
 	// Valid decides whether a message of a member is passed on, and returns the
 	// author's number of it: that rises over the author's starts, 0 is none. It is
 	// called for each message, by several goroutines: cheap checks first.
 	Valid(author proto.PeerID, data []byte) (number uint64, ok bool)
-	// Heard takes a message that is valid, once, one after another. While it
+	// Receive takes a message that is valid, once, one after another. While it
 	// blocks, others wait and are dropped in the end.
-	Heard(author proto.PeerID, data []byte)
+	Receive(author proto.PeerID, data []byte)
 }
 
 // registry is a [Gate] that also knows members who are not connected.
@@ -44,19 +44,19 @@ type registry interface {
 	Member(p proto.PeerID) (identity.Member, bool)
 }
 
-// A bus is the gossip topic of the mesh. It spreads news fast and promises
+// A gossipTopic is the gossip topic of the mesh. It spreads news fast and promises
 // nothing: what must arrive goes another way.
-type bus struct {
-	t      *Transport
-	circle *circle
-	topic  *pubsub.Topic
-	sub    *pubsub.Subscription
-	seen   *sightings
-	speaks []protocol.ID // protocols of gossip
+type gossipTopic struct {
+	t         *Transport
+	host      *memberHost
+	topic     *pubsub.Topic
+	sub       *pubsub.Subscription
+	replay    *replayGuard
+	protocols []protocol.ID // protocols of gossip
 }
 
-func newBus(ctx context.Context, t *Transport, c *circle) (*bus, error) {
-	b := &bus{t: t, circle: c, seen: newSightings(t.cfg.Nonces), speaks: pubsub.GossipSubDefaultProtocols}
+func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTopic, error) {
+	b := &gossipTopic{t: t, host: c, replay: newReplayGuard(t.cfg.Nonces), protocols: pubsub.GossipSubDefaultProtocols}
 	name := TopicName(t.cfg.MeshTag)
 	ps, err := pubsub.NewGossipSub(ctx, c,
 		pubsub.WithMessageSignaturePolicy(pubsub.StrictSign),
@@ -85,9 +85,9 @@ func newBus(ctx context.Context, t *Transport, c *circle) (*bus, error) {
 }
 
 // run listens until ctx ends.
-func (b *bus) run(ctx context.Context) {
-	b.t.crew.hand(b.watch)
-	b.t.crew.hand(b.keep)
+func (b *gossipTopic) run(ctx context.Context) {
+	b.t.group.start(b.repairLoop)
+	b.t.group.start(b.persistLoop)
 	for {
 		m, err := b.sub.Next(ctx)
 		if err != nil {
@@ -98,39 +98,39 @@ func (b *bus) run(ctx context.Context) {
 			continue
 		}
 		b.t.met.rumors.WithLabelValues("heard").Inc()
-		b.t.cfg.Rumors.Heard(author, m.GetData())
+		b.t.cfg.Topic.Receive(author, m.GetData())
 	}
 }
 
-// keepEvery is how often what was heard is written down.
-const keepEvery = 10 * time.Second
+// persistEvery is how often what was heard is written down.
+const persistEvery = 10 * time.Second
 
-// keep writes down what was heard, so that it is not heard again after a restart.
-func (b *bus) keep(ctx context.Context) {
-	tick := time.NewTicker(keepEvery)
+// persistLoop writes down what was heard, so that it is not heard again after a restart.
+func (b *gossipTopic) persistLoop(ctx context.Context) {
+	tick := time.NewTicker(persistEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			b.keepOnce(last)
+			b.persist(last)
 			return
 		case <-tick.C:
-			b.keepOnce(ctx)
+			b.persist(ctx)
 		}
 	}
 }
 
-func (b *bus) keepOnce(ctx context.Context) {
-	if err := b.seen.keep(ctx); err != nil {
+func (b *gossipTopic) persist(ctx context.Context) {
+	if err := b.replay.persist(ctx); err != nil {
 		b.t.log.Warn("which rumors were heard could not be kept: after a restart some may be heard again", "why", err)
 	}
 }
 
 // inspect looks at what a neighbour sends before any work is done for it. It
 // takes out what is beyond that neighbour's share.
-func (b *bus) inspect(from peer.ID, rpc *pubsub.RPC) error {
+func (b *gossipTopic) inspect(from peer.ID, rpc *pubsub.RPC) error {
 	p, err := fromLibp2p(from)
 	if err != nil || !b.t.Connected(p) {
 		return errStranger
@@ -154,18 +154,18 @@ func share(n int) int { return 1 + n>>10 }
 // validate decides whether a message is heard and passed on. Its signature has
 // been checked. A message that an honest node may have passed on is no offence
 // of the forwarder: it may know less, or more, than this node.
-func (b *bus) validate(ctx context.Context, from peer.ID, m *pubsub.Message) pubsub.ValidationResult {
-	if from == b.circle.ID() {
+func (b *gossipTopic) validate(ctx context.Context, from peer.ID, m *pubsub.Message) pubsub.ValidationResult {
+	if from == b.host.ID() {
 		return pubsub.ValidationAccept
 	}
-	outcome, result := b.judge(ctx, m)
+	outcome, result := b.check(ctx, m)
 	if result != pubsub.ValidationAccept {
 		b.t.met.rumors.WithLabelValues(outcome).Inc()
 	}
 	return result
 }
 
-func (b *bus) judge(ctx context.Context, m *pubsub.Message) (outcome string, result pubsub.ValidationResult) {
+func (b *gossipTopic) check(ctx context.Context, m *pubsub.Message) (outcome string, result pubsub.ValidationResult) {
 	author, err := fromLibp2p(m.GetFrom())
 	data := m.GetData()
 	switch {
@@ -176,11 +176,11 @@ func (b *bus) judge(ctx context.Context, m *pubsub.Message) (outcome string, res
 	case !b.t.allowMany(author, admit.Author, share(len(data))):
 		return "flooded", pubsub.ValidationIgnore
 	}
-	number, ok := b.t.cfg.Rumors.Valid(author, data)
+	number, ok := b.t.cfg.Topic.Valid(author, data)
 	if !ok {
 		return "invalid", pubsub.ValidationReject
 	}
-	switch fresh, err := b.seen.note(ctx, author, number, m.GetSeqno()); {
+	switch fresh, err := b.replay.accept(ctx, author, number, m.GetSeqno()); {
 	case err != nil:
 		b.t.log.Warn("a rumor is dropped: whether it was heard before is not known", "author", author, "why", err)
 		return "unknown", pubsub.ValidationIgnore
@@ -193,14 +193,14 @@ func (b *bus) judge(ctx context.Context, m *pubsub.Message) (outcome string, res
 // isMember reports whether p is a member as far as is known here.
 func (t *Transport) isMember(p proto.PeerID) bool {
 	if _, ok := t.gate.(registry); ok {
-		return t.standing(p)
+		return t.activeMember(p)
 	}
-	return t.standing(p) && t.Connected(p)
+	return t.activeMember(p) && t.Connected(p)
 }
 
-// standing reports whether p, of whom a hello was taken, is a member still: not
+// activeMember reports whether p, of whom a hello was taken, is a member still: not
 // blocked, not revoked, its certificate not over.
-func (t *Transport) standing(p proto.PeerID) bool {
+func (t *Transport) activeMember(p proto.PeerID) bool {
 	if t.gate.Blocked(p) {
 		return false
 	}
@@ -215,7 +215,7 @@ func (t *Transport) standing(p proto.PeerID) bool {
 // Publish tells all members of the mesh, as far as they can be reached at this
 // moment: some may not hear it. At most 64 KiB. This node does not hear itself.
 func (t *Transport) Publish(ctx context.Context, data []byte) error {
-	b := t.disc.bus.Load()
+	b := t.disc.topic.Load()
 	switch {
 	case b == nil:
 		return ErrNoGossip
@@ -229,15 +229,15 @@ func (t *Transport) Publish(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// watchEvery is how often members are looked for that gossip has lost.
-const watchEvery = 2 * time.Second
+// repairEvery is how often members are looked for that gossip has lost.
+const repairEvery = 2 * time.Second
 
-// watch mends what gossipsub does not: it loses a member for good when streams
+// repairLoop mends what gossipsub does not: it loses a member for good when streams
 // die in an unlucky order, or four times in ten minutes.
-func (b *bus) watch(ctx context.Context) {
-	tick := time.NewTicker(watchEvery)
+func (b *gossipTopic) repairLoop(ctx context.Context) {
+	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
-	absences := make(map[proto.PeerID]absence)
+	absences := make(map[proto.PeerID]gossipRepair)
 	for {
 		select {
 		case <-ctx.Done():
@@ -245,62 +245,62 @@ func (b *bus) watch(ctx context.Context) {
 		case <-tick.C:
 		}
 		heard := b.topic.ListPeers()
-		b.expel(heard)
+		b.disconnectFormerMembers(heard)
 		now := b.t.cfg.Clock.Mono()
 		for _, p := range b.missing(heard) {
 			a := absences[p]
 			do := a.next(now)
 			absences[p] = a
-			b.repair(p, do)
+			b.repairPeer(p, do)
 		}
 		for p, a := range absences {
-			if slices.Contains(heard, toLibp2p(p)) || now-a.seen > forgetAbsence {
+			if slices.Contains(heard, toLibp2p(p)) || now-a.checked > forgetAfter {
 				delete(absences, p)
 			}
 		}
 	}
 }
 
-// expel ends the connections with who listens and is no member any more: its
+// disconnectFormerMembers ends the connections with who listens and is no member any more: its
 // certificate is over. It may come back to have it renewed, and hears nothing then.
-func (b *bus) expel(heard []peer.ID) {
+func (b *gossipTopic) disconnectFormerMembers(heard []peer.ID) {
 	for _, id := range heard {
-		if p, err := fromLibp2p(id); err == nil && !b.t.standing(p) {
+		if p, err := fromLibp2p(id); err == nil && !b.t.activeMember(p) {
 			b.t.Disconnect(p)
 		}
 	}
 }
 
 // missing returns the connected members that speak gossip and are not heard.
-func (b *bus) missing(heard []peer.ID) []proto.PeerID {
+func (b *gossipTopic) missing(heard []peer.ID) []proto.PeerID {
 	var lost []proto.PeerID
 	for _, p := range b.t.ConnectedPeers() {
 		id := toLibp2p(p)
-		if slices.Contains(heard, id) || !b.t.standing(p) {
+		if slices.Contains(heard, id) || !b.t.activeMember(p) {
 			continue
 		}
-		if speaks, err := b.circle.Peerstore().SupportsProtocols(id, b.speaks...); err == nil && len(speaks) > 0 {
+		if speaks, err := b.host.Peerstore().SupportsProtocols(id, b.protocols...); err == nil && len(speaks) > 0 {
 			lost = append(lost, p)
 		}
 	}
 	return lost
 }
 
-// repair brings a member back. Its streams of gossip are cheap to open again;
+// repairPeer brings a member back. Its streams of gossip are cheap to open again;
 // the whole connection is given up only when that does not help.
-func (b *bus) repair(p proto.PeerID, how mend) {
+func (b *gossipTopic) repairPeer(p proto.PeerID, how repairAction) {
 	switch how {
-	case reopen:
+	case repairStreams:
 		b.t.met.repairs.WithLabelValues("streams").Inc()
 		for _, c := range b.t.host.Network().ConnsToPeer(toLibp2p(p)) {
 			for _, s := range c.GetStreams() {
-				if slices.Contains(b.speaks, s.Protocol()) && s.Stat().Direction == network.DirInbound {
+				if slices.Contains(b.protocols, s.Protocol()) && s.Stat().Direction == network.DirInbound {
 					s.Reset() // the other side opens it anew and says what it listens to
 				}
 			}
 		}
-		b.circle.introduce(toLibp2p(p))
-	case reconnect:
+		b.host.announceMember(toLibp2p(p))
+	case repairConnection:
 		b.t.met.repairs.WithLabelValues("connection").Inc()
 		b.t.log.Warn("gossip has lost a member that is connected: connecting anew", "peer", p)
 		b.t.Disconnect(p)

@@ -10,11 +10,11 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// TestNoCircleOfRelays holds that two peers, each of which is said to be behind
+// TestRelayDialsDoNotLoop holds that two peers, each of which is said to be behind
 // the other, are not dialled in a circle: each dial would wait for the other, and
 // both outlive the node that began them. The bubble must end empty, whenever the
 // node stops.
-func TestNoCircleOfRelays(t *testing.T) {
+func TestRelayDialsDoNotLoop(t *testing.T) {
 	for _, after := range []time.Duration{700 * time.Millisecond, 1300 * time.Millisecond, 2100 * time.Millisecond, 3700 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

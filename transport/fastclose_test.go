@@ -14,9 +14,9 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// A path is one side of a plain connection. When it is dead, what is written to it
+// A fakePath is one side of a plain connection. When it is dead, what is written to it
 // goes nowhere and waits.
-type path struct {
+type fakePath struct {
 	net.Conn // a pipe
 	hole     net.Conn
 	mu       sync.Mutex
@@ -24,20 +24,20 @@ type path struct {
 	closed   int
 }
 
-func newPaths() [2]*path {
+func newFakePaths() [2]*fakePath {
 	a, b := net.Pipe()
 	from, _ := net.Pipe()
 	to, _ := net.Pipe()
-	return [2]*path{{Conn: a, hole: from}, {Conn: b, hole: to}}
+	return [2]*fakePath{{Conn: a, hole: from}, {Conn: b, hole: to}}
 }
 
-func (p *path) die() {
+func (p *fakePath) die() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dead = true
 }
 
-func (p *path) Write(b []byte) (int, error) {
+func (p *fakePath) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	c := p.Conn
 	if p.dead {
@@ -47,12 +47,12 @@ func (p *path) Write(b []byte) (int, error) {
 	return c.Write(b)
 }
 
-func (p *path) SetWriteDeadline(t time.Time) error {
+func (p *fakePath) SetWriteDeadline(t time.Time) error {
 	p.hole.SetWriteDeadline(t)
 	return p.Conn.SetWriteDeadline(t)
 }
 
-func (p *path) Close() error {
+func (p *fakePath) Close() error {
 	p.mu.Lock()
 	p.closed++
 	p.mu.Unlock()
@@ -60,20 +60,22 @@ func (p *path) Close() error {
 	return p.Conn.Close()
 }
 
-func (*path) LocalMultiaddr() ma.Multiaddr  { return ma.StringCast("/ip4/1.0.0.1/udp/4001/quic-v1") }
-func (*path) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/1.0.0.2/udp/4001/quic-v1") }
+func (*fakePath) LocalMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/1.0.0.1/udp/4001/quic-v1") }
+func (*fakePath) RemoteMultiaddr() ma.Multiaddr {
+	return ma.StringCast("/ip4/1.0.0.2/udp/4001/quic-v1")
+}
 
 // newUpgraded makes a connection of both sides of a plain one, secured and shared.
 // The first dials.
-func newUpgraded(t *testing.T, paths [2]*path) (conns [2]libtransport.CapableConn) {
+func newUpgraded(t *testing.T, paths [2]*fakePath) (conns [2]libtransport.CapableConn) {
 	var sides sync.WaitGroup
-	p := parts{limits: &network.NullResourceManager{}, gater: &gater{wanted: func(peer.ID) bool { return true }}}
+	p := hostBuilder{limits: &network.NullResourceManager{}, gater: &gater{mayConnect: func(peer.ID) bool { return true }}}
 	for i, side := range paths {
 		key, err := crypto.UnmarshalEd25519PrivateKey(newTestKeys(byte(i)).PrivateKey())
 		if err != nil {
 			t.Fatal(err)
 		}
-		up, err := p.upgrade(key)
+		up, err := p.newUpgrader(key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,9 +96,9 @@ func newUpgraded(t *testing.T, paths [2]*path) (conns [2]libtransport.CapableCon
 	return conns
 }
 
-// TestAConnectionEndsAtOnce holds that a connection over a dead path ends without
+// TestConnectionClosesImmediately holds that a connection over a dead path ends without
 // waiting for it: libp2p holds locks meanwhile.
-func TestAConnectionEndsAtOnce(t *testing.T) {
+func TestConnectionClosesImmediately(t *testing.T) {
 	tests := []struct {
 		name   string
 		writes bool                  // when the path dies
@@ -113,7 +115,7 @@ func TestAConnectionEndsAtOnce(t *testing.T) {
 		for side, name := range []string{"the dialler's", "the listener's"} {
 			t.Run(name+" "+tt.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					paths := newPaths()
+					paths := newFakePaths()
 					conns := newUpgraded(t, paths)
 					end, other := conns[side], conns[1-side]
 					defer other.Close()

@@ -18,43 +18,43 @@ type Nonces interface {
 	Put(ctx context.Context, all map[proto.PeerID][]byte) error
 }
 
-// sightingBits is how far behind the newest message of its author another may
+// replayBits is how far behind the newest message of its author another may
 // come and still be heard. Messages overtake each other on the way: libp2p's own
 // validator takes each that was overtaken for a replay.
-const sightingBits = 8192
+const replayBits = 8192
 
-// maxSightings bounds the authors that are remembered in memory.
-const maxSightings = 4096
+// maxReplayAuthors bounds the authors that are remembered in memory.
+const maxReplayAuthors = 4096
 
-// sightings know which messages were heard: of each author the highest number,
+// replayGuard know which messages were heard: of each author the highest number,
 // and which of those below it. gossipsub itself forgets after ten minutes, so
 // that an old message would go round again.
-type sightings struct {
+type replayGuard struct {
 	nonces Nonces
 
 	mu      sync.Mutex
-	authors map[proto.PeerID]*author
+	authors map[proto.PeerID]*authorWindows
 	dirty   map[proto.PeerID]bool
 }
 
-// An author counts its messages over its starts. libp2p counts them too, from the
+// An authorWindows counts its messages over its starts. libp2p counts them too, from the
 // wall clock at the start: who set its clock back would not be heard until the
 // clock is where it was. That count serves for authors of versions without the other.
-type author struct{ own, libp2p sighting }
+type authorWindows struct{ app, libp2p replayWindow }
 
-type sighting struct {
+type replayWindow struct {
 	highest uint64
-	heard   [sightingBits / 64]uint64 // number n is bit n % sightingBits
-	floor   uint64                    // nothing up to it is heard: it was before a restart
+	seen    [replayBits / 64]uint64 // number n is bit n % sightingBits
+	floor   uint64                  // nothing up to it is heard: it was before a restart
 }
 
-func newSightings(n Nonces) *sightings {
-	return &sightings{nonces: n, authors: make(map[proto.PeerID]*author), dirty: make(map[proto.PeerID]bool)}
+func newReplayGuard(n Nonces) *replayGuard {
+	return &replayGuard{nonces: n, authors: make(map[proto.PeerID]*authorWindows), dirty: make(map[proto.PeerID]bool)}
 }
 
-// note takes the numbers of a message, the author's own (0: it has none) and libp2p's,
+// accept takes the numbers of a message, the author's own (0: it has none) and libp2p's,
 // and reports whether it is new.
-func (s *sightings) note(ctx context.Context, p proto.PeerID, own uint64, libp2p []byte) (fresh bool, err error) {
+func (s *replayGuard) accept(ctx context.Context, p proto.PeerID, own uint64, libp2p []byte) (fresh bool, err error) {
 	if len(libp2p) != 8 {
 		return false, nil
 	}
@@ -67,9 +67,9 @@ func (s *sightings) note(ctx context.Context, p proto.PeerID, own uint64, libp2p
 		}
 	}
 	if own > 0 {
-		fresh = a.own.take(own)
+		fresh = a.app.accept(own)
 	} else {
-		fresh = a.libp2p.take(binary.BigEndian.Uint64(libp2p))
+		fresh = a.libp2p.accept(binary.BigEndian.Uint64(libp2p))
 	}
 	if fresh {
 		s.dirty[p] = true
@@ -78,22 +78,22 @@ func (s *sightings) note(ctx context.Context, p proto.PeerID, own uint64, libp2p
 }
 
 // load reads what was kept of an author. The caller holds mu.
-func (s *sightings) load(ctx context.Context, p proto.PeerID) (*author, error) {
-	a := new(author)
+func (s *replayGuard) load(ctx context.Context, p proto.PeerID) (*authorWindows, error) {
+	a := new(authorWindows)
 	if s.nonces != nil {
 		b, err := s.nonces.Get(ctx, p)
 		if err != nil {
 			return nil, fmt.Errorf("read the newest number of %s: %w", p.Short(), err)
 		}
 		if len(b) == 8 || len(b) == 16 { // 8: of a version that kept libp2p's alone
-			a.libp2p.begin(binary.BigEndian.Uint64(b))
+			a.libp2p.restore(binary.BigEndian.Uint64(b))
 		}
 		if len(b) == 16 {
-			a.own.begin(binary.BigEndian.Uint64(b[8:]))
+			a.app.restore(binary.BigEndian.Uint64(b[8:]))
 		}
 	}
 	for p := range s.authors {
-		if len(s.authors) < maxSightings {
+		if len(s.authors) < maxReplayAuthors {
 			break
 		}
 		if !s.dirty[p] || s.nonces == nil {
@@ -104,25 +104,25 @@ func (s *sightings) load(ctx context.Context, p proto.PeerID) (*author, error) {
 	return a, nil
 }
 
-// begin has nothing up to n be new.
-func (a *sighting) begin(n uint64) { a.floor, a.highest = n, n }
+// restore has nothing up to n be new.
+func (a *replayWindow) restore(n uint64) { a.floor, a.highest = n, n }
 
-// take notes number n and reports whether it is new.
-func (a *sighting) take(n uint64) bool {
+// accept notes number n and reports whether it is new.
+func (a *replayWindow) accept(n uint64) bool {
 	switch {
-	case n <= a.floor || n+sightingBits <= a.highest || n > 1<<63:
+	case n <= a.floor || n+replayBits <= a.highest || n > 1<<63:
 		return false
 	case n > a.highest:
-		if n-a.highest >= sightingBits {
-			clear(a.heard[:])
+		if n-a.highest >= replayBits {
+			clear(a.seen[:])
 		} else {
 			for i := a.highest + 1; i <= n; i++ {
-				a.heard[i%sightingBits/64] &^= 1 << (i % 64)
+				a.seen[i%replayBits/64] &^= 1 << (i % 64)
 			}
 		}
 		a.highest = n
 	}
-	word, bit := &a.heard[n%sightingBits/64], uint64(1)<<(n%64)
+	word, bit := &a.seen[n%replayBits/64], uint64(1)<<(n%64)
 	if *word&bit != 0 {
 		return false
 	}
@@ -130,15 +130,15 @@ func (a *sighting) take(n uint64) bool {
 	return true
 }
 
-// keep writes down the highest numbers that changed.
-func (s *sightings) keep(ctx context.Context) error {
+// persist writes down the highest numbers that changed.
+func (s *replayGuard) persist(ctx context.Context) error {
 	s.mu.Lock()
 	dirty := s.dirty
 	s.dirty = make(map[proto.PeerID]bool)
 	all := make(map[proto.PeerID][]byte, len(dirty))
 	for p := range dirty {
 		if a := s.authors[p]; a != nil {
-			all[p] = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, a.libp2p.highest), a.own.highest)
+			all[p] = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, a.libp2p.highest), a.app.highest)
 		}
 	}
 	s.mu.Unlock()

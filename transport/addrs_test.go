@@ -9,9 +9,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func TestAPeersWordAboutItsAddressesIsKept(t *testing.T) {
+func TestUpdateAddrs(t *testing.T) {
 	c := newBookCase(t)
-	if err := c.book.Told(t.Context(), c.peer.Peer(), nil, nil); !errors.Is(err, ErrUnknownPeer) {
+	if err := c.book.UpdateAddrs(t.Context(), c.peer.Peer(), nil, nil); !errors.Is(err, ErrUnknownPeer) {
 		t.Fatalf("of a stranger: %v", err)
 	}
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
@@ -19,7 +19,7 @@ func TestAPeersWordAboutItsAddressesIsKept(t *testing.T) {
 	}
 	relay := proto.PeerID{7}
 	moved := []string{"/ip4/192.0.2.99/udp/4001/quic-v1"}
-	if err := c.book.Told(t.Context(), c.peer.Peer(), append(moved, "nonsense"), []proto.PeerID{relay}); err != nil {
+	if err := c.book.UpdateAddrs(t.Context(), c.peer.Peer(), append(moved, "nonsense"), []proto.PeerID{relay}); err != nil {
 		t.Fatal(err)
 	}
 	c.reopen(t)
@@ -27,7 +27,7 @@ func TestAPeersWordAboutItsAddressesIsKept(t *testing.T) {
 	if !slices.Equal(p.Addrs, moved) || !slices.Equal(p.Relays, []proto.PeerID{relay}) {
 		t.Fatalf("after a restart: %v through %v", p.Addrs, p.Relays)
 	}
-	if err := c.book.Told(t.Context(), c.peer.Peer(), nil, nil); err != nil {
+	if err := c.book.UpdateAddrs(t.Context(), c.peer.Peer(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if p, _ = c.book.Get(c.peer.Peer()); !slices.Equal(p.Addrs, moved) || len(p.Relays) != 0 {
@@ -35,7 +35,7 @@ func TestAPeersWordAboutItsAddressesIsKept(t *testing.T) {
 	}
 }
 
-func TestAnAliasNamesOnePeer(t *testing.T) {
+func TestAliasIsUnique(t *testing.T) {
 	c := newBookCase(t)
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
 		t.Fatal(err)
@@ -65,14 +65,14 @@ func TestAnAliasNamesOnePeer(t *testing.T) {
 
 // A peer that says that it is at 127.0.0.1 would have every member knock at its own
 // doors. One that was met on this machine is there.
-func TestAPeersWordLeadsToOtherMachines(t *testing.T) {
+func TestUpdateAddrsRejectsLocalAddresses(t *testing.T) {
 	c := newBookCase(t)
 	id, far, here := c.peer.Peer(), "/ip4/192.0.2.99/tcp/4001", "/ip4/127.0.0.1/tcp/4001"
 	if err := c.book.Admit(c.hello, id); err != nil {
 		t.Fatal(err)
 	}
 	told := []string{here, "/ip6/::1/tcp/1", "/ip4/0.0.0.0/tcp/1", far}
-	if err := c.book.Told(t.Context(), id, told, nil); err != nil {
+	if err := c.book.UpdateAddrs(t.Context(), id, told, nil); err != nil {
 		t.Fatal(err)
 	}
 	if p, _ := c.book.Get(id); !slices.Equal(p.Addrs, []string{far}) {
@@ -82,7 +82,7 @@ func TestAPeersWordLeadsToOtherMachines(t *testing.T) {
 	if err := c.book.Admit(c.hello, id); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.book.Told(t.Context(), id, []string{here, far}, nil); err != nil {
+	if err := c.book.UpdateAddrs(t.Context(), id, []string{here, far}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if p, _ := c.book.Get(id); !slices.Equal(p.Addrs, []string{here, far}) {
@@ -93,7 +93,7 @@ func TestAPeersWordLeadsToOtherMachines(t *testing.T) {
 // A member that introduces another with addresses of the listener's own machine would
 // have it knock at its own doors. On one machine, and from the inviter at first, they
 // are true.
-func TestAnIntroductionLeadsToOtherMachines(t *testing.T) {
+func TestIntroductionRejectsLocalAddresses(t *testing.T) {
 	far, here := "/ip4/192.0.2.1/tcp/1", "/ip4/127.0.0.1/tcp/1"
 	told := []string{far, here, "/ip6/::1/tcp/1", "/ip4/0.0.0.0/tcp/1", "/ip6/fe80::1/tcp/1"}
 	for _, tt := range []struct {

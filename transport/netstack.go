@@ -27,19 +27,19 @@ import (
 	quicgo "github.com/quic-go/quic-go"
 )
 
-// A base is a swarm with its transports.
-type base struct {
+// A netStack is a swarm with its transports.
+type netStack struct {
 	swarm    *swarm.Swarm
 	upgrader coretransport.Upgrader
 	quic     *quicreuse.ConnManager
 }
 
-func (b base) close() error {
+func (b netStack) close() error {
 	return errors.Join(b.swarm.Close(), b.quic.Close(), b.swarm.Peerstore().Close())
 }
 
-// base makes a swarm that uses QUIC, and TCP where the sockets are the machine's.
-func (p parts) base(key crypto.PrivKey, bus event.Bus, m prometheus.Registerer, opts ...swarm.Option) (b base, err error) {
+// netStack makes a swarm that uses QUIC, and TCP where the sockets are the machine's.
+func (p hostBuilder) netStack(key crypto.PrivKey, bus event.Bus, m prometheus.Registerer, opts ...swarm.Option) (b netStack, err error) {
 	id, err := peer.IDFromPrivateKey(key)
 	if err != nil {
 		return b, err
@@ -51,10 +51,10 @@ func (p parts) base(key crypto.PrivKey, bus event.Bus, m prometheus.Registerer, 
 	if err := errors.Join(book.AddPrivKey(id, key), book.AddPubKey(id, key.GetPublic())); err != nil {
 		return b, err
 	}
-	if b.quic, err = p.udp(key, m); err != nil {
+	if b.quic, err = p.newQUIC(key, m); err != nil {
 		return b, err
 	}
-	if b.upgrader, err = p.upgrade(key); err != nil {
+	if b.upgrader, err = p.newUpgrader(key); err != nil {
 		return b, err
 	}
 	opts = append(opts, swarm.WithConnectionGater(p.gater), swarm.WithResourceManager(p.limits),
@@ -62,13 +62,13 @@ func (p parts) base(key crypto.PrivKey, bus event.Bus, m prometheus.Registerer, 
 	if b.swarm, err = swarm.NewSwarm(id, book, bus, opts...); err != nil {
 		return b, err
 	}
-	if err := p.transports(key, b); err != nil {
+	if err := p.addTransports(key, b); err != nil {
 		return b, errors.Join(err, b.close())
 	}
 	return b, nil
 }
 
-func (p parts) transports(key crypto.PrivKey, b base) error {
+func (p hostBuilder) addTransports(key crypto.PrivKey, b netStack) error {
 	q, err := quic.NewTransport(key, b.quic, nil, p.gater, p.limits)
 	if err != nil {
 		return err
@@ -83,10 +83,10 @@ func (p parts) transports(key crypto.PrivKey, b base) error {
 	return b.swarm.AddTransport(t)
 }
 
-// upgrade makes secure, shared connections of plain ones: TLS before Noise, then
+// newUpgrader makes secure, shared connections of plain ones: TLS before Noise, then
 // yamux. QUIC needs it for circuits only.
-func (p parts) upgrade(key crypto.PrivKey) (coretransport.Upgrader, error) {
-	muxers := []upgrader.StreamMuxer{{ID: yamux.ID, Muxer: tacit{yamux.DefaultTransport}}}
+func (p hostBuilder) newUpgrader(key crypto.PrivKey) (coretransport.Upgrader, error) {
+	muxers := []upgrader.StreamMuxer{{ID: yamux.ID, Muxer: fastCloseMuxer{yamux.DefaultTransport}}}
 	t, err := tls.New(tls.ID, key, muxers)
 	if err != nil {
 		return nil, err
@@ -95,12 +95,12 @@ func (p parts) upgrade(key crypto.PrivKey) (coretransport.Upgrader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return upgrader.New([]sec.SecureTransport{abrupt{t}, abrupt{n}}, muxers, nil, p.limits, p.gater)
+	return upgrader.New([]sec.SecureTransport{fastCloseSecurity{t}, fastCloseSecurity{n}}, muxers, nil, p.limits, p.gater)
 }
 
-// udp opens QUIC's side of the sockets. A connection counts against the limits
+// newQUIC opens QUIC's side of the sockets. A connection counts against the limits
 // from its first packet on.
-func (p parts) udp(key crypto.PrivKey, m prometheus.Registerer) (*quicreuse.ConnManager, error) {
+func (p hostBuilder) newQUIC(key crypto.PrivKey, m prometheus.Registerer) (*quicreuse.ConnManager, error) {
 	reset, token, err := quicKeys(key)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (p parts) udp(key crypto.PrivKey, m prometheus.Registerer) (*quicreuse.Conn
 	opts := p.sockets
 	if opts == nil {
 		opts = []quicreuse.Option{
-			quicreuse.ConnContext(p.admit),
+			quicreuse.ConnContext(p.openScope),
 			quicreuse.VerifySourceAddress(func(a net.Addr) bool { return p.limits.VerifySourceAddress(a) }),
 		}
 		if m != nil {
@@ -119,29 +119,29 @@ func (p parts) udp(key crypto.PrivKey, m prometheus.Registerer) (*quicreuse.Conn
 	if err != nil {
 		return nil, err
 	}
-	q.ClientConfig().InitialPacketSize = firstPacket
-	return q, serveSmall(q)
+	q.ClientConfig().InitialPacketSize = initialPacketSize
+	return q, setServerPacketSize(q)
 }
 
-// firstPacket is the payload in bytes of the packets that a QUIC connection begins with:
+// initialPacketSize is the payload in bytes of the packets that a QUIC connection begins with:
 // what each path carries that QUIC can use at all (RFC 9000, section 14), and more than
 // fits through a tunnel is found out later (RFC 8899). quic-go begins with 1280, which
 // with its headers does not pass where IPv6 ends, at 1280.
-const firstPacket = 1200
+const initialPacketSize = 1200
 
-// serveSmall has connections that others begin use it too. libp2p gives no access to
+// setServerPacketSize has connections that others begin use it too. libp2p gives no access to
 // this half of its configuration.
-func serveSmall(q *quicreuse.ConnManager) error {
+func setServerPacketSize(q *quicreuse.ConnManager) error {
 	f := reflect.ValueOf(q).Elem().FieldByName("serverConfig")
 	if !f.IsValid() || f.Type() != reflect.TypeFor[*quicgo.Config]() {
 		return errors.New("transport: this version of libp2p keeps the configuration of QUIC's listeners elsewhere")
 	}
-	(*quicgo.Config)(f.UnsafePointer()).InitialPacketSize = firstPacket
+	(*quicgo.Config)(f.UnsafePointer()).InitialPacketSize = initialPacketSize
 	return nil
 }
 
-// admit opens the scope of a connection that begins.
-func (p parts) admit(ctx context.Context, c *quicgo.ClientInfo) (context.Context, error) {
+// openScope opens the scope of a connection that begins.
+func (p hostBuilder) openScope(ctx context.Context, c *quicgo.ClientInfo) (context.Context, error) {
 	addr, err := quicreuse.ToQuicMultiaddr(c.RemoteAddr, quicgo.Version1)
 	if err != nil {
 		addr = nil // the limits decide about it
