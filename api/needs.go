@@ -137,7 +137,7 @@ type reach interface {
 }
 
 type wishes interface {
-	Wishes(ctx context.Context) []node.Wish
+	JoinRequests(ctx context.Context) []node.JoinRequest
 	// Accept takes an id, its begin or end, a wished name or a code.
 	Accept(ctx context.Context, ref string, o node.AcceptOptions) (node.Peer, error)
 }

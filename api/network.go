@@ -95,8 +95,8 @@ func (s *Server) routeWays(n reach) {
 
 // routeWishes adds what lets nodes in that ask for it.
 func (s *Server) routeWishes(n wishes) {
-	route(s, op("GET", "/v1/wishes", "listWishes", "peers", "List the nodes on the LAN that ask to be let in"), func(ctx context.Context, _ *struct{}) (node.Page[node.Wish], error) {
-		return list(n.Wishes(ctx)), nil
+	route(s, op("GET", "/v1/wishes", "listWishes", "peers", "List the nodes on the LAN that ask to be let in"), func(ctx context.Context, _ *struct{}) (node.Page[node.JoinRequest], error) {
+		return list(n.JoinRequests(ctx)), nil
 	})
 	type accept struct {
 		ID   string `path:"id" maxLength:"128" doc:"its code, or its whole id"`

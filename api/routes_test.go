@@ -121,7 +121,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/v1/peers/laptop/name", `{"name":"mine"}`, 204, `Rename laptop "mine"`, ""},
 		{"POST", "/v1/peers/laptop/name", `{"name":""}`, 204, `Rename laptop ""`, ""},
 		{"POST", "/v1/peers/laptop/revoke", `{"reason":"stolen"}`, 204, `Revoke laptop "stolen"`, ""},
-		{"GET", "/v1/wishes", "", 200, "Wishes", `"code":"K7QM-2ZPA-77WD"`},
+		{"GET", "/v1/wishes", "", 200, "JoinRequests", `"code":"K7QM-2ZPA-77WD"`},
 		{"POST", "/v1/wishes/K7QM-2ZPA-77WD/accept", "", 200, `Accept K7QM-2ZPA-77WD "" `, `"name":"field-10"`},
 		{"POST", "/v1/wishes/12D3KooX/accept", `{"name":"f","roles":["work","send"]}`, 200, `Accept 12D3KooX "f" work+send`, `"name":"f"`},
 		{"GET", "/v1/members", "", 200, "Members", `"state":"SUSPECT"`},

@@ -14,7 +14,7 @@ import (
 // do not stop what it grants, and that a person is told who they are (I16).
 func TestAccusersAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		liars := []*transporttest.Forger{c.forger("mallory", "send"), c.forger("zed", "send")}
 		home := c.nodes[0].node
@@ -48,7 +48,7 @@ func TestAccusersAreNamed(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			if i == 10 { // what they said first is over
-				c.ended(0, c.give(0, 5), 30*time.Second)
+				c.waitAll(0, c.submitMany(0, 5), 30*time.Second)
 			}
 		}
 		if n := home.gossip.Summary().Counts.OwnRefutations - refuted; n < 60 {
@@ -64,7 +64,7 @@ func TestAccusersAreNamed(t *testing.T) {
 // all gone takes itself for cut off, and does what it can do itself (I16).
 func TestTheLastNodeServesItsOwnQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		c.nodes[1].crash()
 		c.nodes[2].crash()
@@ -78,7 +78,7 @@ func TestTheLastNodeServesItsOwnQueue(t *testing.T) {
 		if s := home.MeshSummary(t.Context()); !s.Isolated || !s.Paused {
 			t.Fatalf("it does not take itself for cut off: %+v", s)
 		}
-		if by := c.ended(0, c.give(0, 5), time.Minute); by[0] != 5 {
+		if by := c.waitAll(0, c.submitMany(0, 5), time.Minute); by[0] != 5 {
 			t.Errorf("it did %d of 5 tasks itself", by[0])
 		}
 		b, err := home.whyQueue(t.Context(), "build")

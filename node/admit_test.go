@@ -122,7 +122,7 @@ func TestNameOfTwoGrantsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		ids = append(ids, keys.Peer())
-		if name, _, ok := (members{a.book}).Member(ids[0]); !ok || (name == "laptop") != (len(ids) == 1) {
+		if name, _, ok := (inboxMembers{a.book}).Member(ids[0]); !ok || (name == "laptop") != (len(ids) == 1) {
 			t.Errorf("with %d of the name: %q, %v", len(ids), name, ok)
 		}
 	}

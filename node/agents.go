@@ -82,9 +82,9 @@ func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 
 // Run starts the agent once and returns when nothing of it runs any more.
 func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
-	dir, seat := "", w.node.handlers.outputs.seat()
-	defer seat.leave()
-	if err := w.node.handlers.outputs.waits(r.ID, w.maxOutput(r)); err != nil {
+	dir, seat := "", w.node.handlers.outputs.newOutput()
+	defer seat.release()
+	if err := w.node.handlers.outputs.mustWait(r.ID, w.maxOutput(r)); err != nil {
 		return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: err.Error()}
 	}
 	if w.files {
@@ -108,9 +108,9 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 		w.node.log.Error("the end of a command could not be written to the audit", "task", in.ID, "err", err)
 	}
 	if res.Outcome == agent.NoRoom {
-		w.node.handlers.outputs.starved(r.ID)
+		w.node.handlers.outputs.noteStarved(r.ID)
 	}
-	return w.node.ran(r, seat, res)
+	return w.node.runResult(r, seat, res)
 }
 
 // maxOutput is how much a run may write: what the handler gives, or the task takes.
@@ -149,7 +149,7 @@ func (w worker) audit(ctx context.Context, action string, in agent.Run, res *age
 	if res != nil {
 		e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()
 	}
-	_, err := w.node.ground.journal.Append(ctx, e)
+	_, err := w.node.storage.journal.Append(ctx, e)
 	return err
 }
 
@@ -210,8 +210,8 @@ func (n *Node) mayRunAs(s HandlerSpec) error {
 	return nil
 }
 
-// ran turns an agent's result into what the inbox decides on.
-func (n *Node) ran(r *inbox.Run, seat *seat, res agent.Result) *inbox.Result {
+// runResult turns an agent's result into what the inbox decides on.
+func (n *Node) runResult(r *inbox.Run, seat *runOutput, res agent.Result) *inbox.Result {
 	out := &inbox.Result{
 		Outcome: endOf(res.Outcome), ExitCode: int32(res.Code), Output: res.Output, ContentType: "application/octet-stream",
 		Truncated: res.Truncated, Stderr: strings.ToValidUTF8(res.Stderr, "?"), Reason: res.Err,
@@ -230,7 +230,7 @@ func (n *Node) ran(r *inbox.Run, seat *seat, res agent.Result) *inbox.Result {
 }
 
 // keepOutput moves a large result out of the run's folder, which goes away.
-func (n *Node) keepOutput(r *inbox.Run, seat *seat, res agent.Result, out *inbox.Result) error {
+func (n *Node) keepOutput(r *inbox.Run, seat *runOutput, res agent.Result, out *inbox.Result) error {
 	out.File = filepath.Join(n.cfg.Dir, runDir, r.ID.String()+".out")
 	if err := os.Rename(res.OutputFile, out.File); err != nil {
 		return err
@@ -246,7 +246,7 @@ func (n *Node) keepOutput(r *inbox.Run, seat *seat, res agent.Result, out *inbox
 		return err
 	}
 	out.Size, out.Digest = uint64(size), sum.Sum(nil)
-	seat.keep(out.File)
+	seat.handOver(out.File)
 	return nil
 }
 
@@ -290,9 +290,9 @@ func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 	n.handlers.added = added
 	n.handlers.specs[s.Kind] = s
 	n.inbox.Suspend(s.Kind, s.problem())
-	n.sayHandlers()
-	n.sayKinds()
-	return n.note(ctx, "handler.add", s.Kind)
+	n.announceHandlers()
+	n.announceKinds()
+	return n.audit(ctx, "handler.add", s.Kind)
 }
 
 // RemoveHandler takes a handler away. Its waiting tasks stay until there is one
@@ -313,12 +313,12 @@ func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
 	n.handlers.added = left
 	n.inbox.Unregister(kind)
 	delete(n.handlers.specs, kind)
-	n.sayKinds()
-	return n.note(ctx, "handler.remove", kind)
+	n.announceKinds()
+	return n.audit(ctx, "handler.remove", kind)
 }
 
-// sayKinds has the members told at once what this node does.
-func (n *Node) sayKinds() {
+// announceKinds has the members told at once what this node does.
+func (n *Node) announceKinds() {
 	if n.running.Load() {
 		n.gossip.Describe()
 	}
@@ -330,13 +330,13 @@ const (
 	actorSystem = "system" // the node itself, by a rule
 )
 
-// note writes a person's action to the audit.
-func (n *Node) note(ctx context.Context, action, what string) error {
-	return n.noteOf(ctx, actorPerson, action, what)
+// audit writes a person's action to the audit.
+func (n *Node) audit(ctx context.Context, action, what string) error {
+	return n.auditAs(ctx, actorPerson, action, what)
 }
 
-func (n *Node) noteOf(ctx context.Context, actor, action, what string) error {
-	_, err := n.ground.journal.Append(ctx, journal.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: map[string]string{"subject": what}})
+func (n *Node) auditAs(ctx context.Context, actor, action, what string) error {
+	_, err := n.storage.journal.Append(ctx, journal.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: map[string]string{"subject": what}})
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", action, err)
 	}

@@ -13,7 +13,7 @@ func TestNoAuditSpendsNoAttempt(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.MaxAttempts = 1 })); err != nil {
 		t.Fatal(err)
 	}
-	b.ground.journal.Close()
+	b.storage.journal.Close()
 	id, err := proto.ParseTaskID(a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"true"}}))
 	if err != nil {
 		t.Fatal(err)

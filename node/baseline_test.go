@@ -16,15 +16,15 @@ import (
 // memory: what is left is what a node remembers of tasks that have ended.
 func TestLoadLeavesNothingBehind(t *testing.T) {
 	load := 600
-	if long {
+	if longRun {
 		load = 12_000
 	}
 	body := make([]byte, 16<<10) // that does not get smaller when it is compressed
 	_, _ = rand.NewChaCha8([32]byte{}).Read(body)
 	synctest.Test(t, func(t *testing.T) {
 		link := transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 1000, Seed: 1}
-		c := newCrewOf(t, newWorldWith(t, 3, 1, link, func(s *simulated, cfg *Config) {
-			few(s, cfg)
+		c := newClusterOf(t, newSimMeshWith(t, 3, 1, link, func(s *simNode, cfg *Config) {
+			smallMesh(s, cfg)
 			cfg.Limits.DoneCount = 100
 		}), 10*time.Millisecond)
 		defer c.close()
@@ -47,7 +47,7 @@ func TestLoadLeavesNothingBehind(t *testing.T) {
 		}
 		rest := func() (heap int64, routines int) {
 			time.Sleep(time.Hour)
-			return heapNow(), runtime.NumGoroutine()
+			return heapInUse(), runtime.NumGoroutine()
 		}
 		work(200)
 		before, routines := rest()
@@ -58,7 +58,7 @@ func TestLoadLeavesNothingBehind(t *testing.T) {
 			t.Errorf("I15: %d goroutines are left of %d tasks", left-routines, load)
 		}
 		// How much is garbage that was not collected yet matters beside few tasks.
-		if long && after-before > int64(load*len(body)/4) {
+		if longRun && after-before > int64(load*len(body)/4) {
 			t.Errorf("I15: %d KiB are left of %d tasks with bodies of %d KiB", (after-before)>>10, load, len(body)>>10)
 		}
 	})

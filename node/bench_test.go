@@ -35,13 +35,13 @@ func benchSubmit(b *testing.B, engine string) {
 	target.halt()
 	body := make([]byte, 1<<10)
 	fill(body)
-	before := home.ground.store.Counters()
+	before := home.storage.store.Counters()
 	b.ReportAllocs()
 	share(b, func(int) error {
 		_, err := home.Submit(context.Background(), Request{Target: "b", Kind: "discard", Body: body})
 		return err
 	})
-	after := home.ground.store.Counters()
+	after := home.storage.store.Counters()
 	b.ReportMetric(float64(after.Bytes-before.Bytes)/float64(b.N), "stored/op")
 	b.ReportMetric(float64(b.N)/float64(after.Groups-before.Groups), "tasks/group")
 	home.halt()

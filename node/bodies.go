@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -36,9 +37,9 @@ const (
 	leasedPrefix  = "end-"
 )
 
-// takeBody puts a request's body where it belongs: into the content when it is
+// placeBody puts a request's body where it belongs: into the content when it is
 // small, else sealed into a blob. It returns the content key of what it sealed.
-func (n *Node) takeBody(ctx context.Context, d *outbox.Draft, c *proto.Content, r *Request) (*[32]byte, error) {
+func (n *Node) placeBody(ctx context.Context, d *outbox.Draft, c *proto.Content, r *Request) (*[32]byte, error) {
 	body := r.Body
 	if r.Stream != nil {
 		head, more, err := readHead(r.Stream)
@@ -51,7 +52,7 @@ func (n *Node) takeBody(ctx context.Context, d *outbox.Draft, c *proto.Content, 
 		body = head
 	}
 	if len(body) > proto.MaxInlineBody {
-		return n.sealStream(ctx, d, c, newBytesReader(body))
+		return n.sealStream(ctx, d, c, bytes.NewReader(body))
 	}
 	sum := sha256.Sum256(body)
 	c.Body, c.BodySize, c.BodyDigest = body, uint64(len(body)), sum[:]
@@ -66,7 +67,7 @@ func readHead(r io.Reader) (head []byte, more io.Reader, err error) {
 	if err != nil || len(head) <= proto.MaxInlineBody {
 		return head, nil, err
 	}
-	return nil, io.MultiReader(newBytesReader(head), r), nil
+	return nil, io.MultiReader(bytes.NewReader(head), r), nil
 }
 
 // sealStream seals a body of any size into a blob, a chunk at a time.
@@ -75,7 +76,7 @@ func (n *Node) sealStream(ctx context.Context, d *outbox.Draft, c *proto.Content
 	rand.Read(key[:])
 	suite := n.suiteOf(d.Header.Target)
 	name := bodyBlob(d.Header.ID)
-	size, sum, err := n.sealInto(ctx, n.ground.blobs, name, key, suite, proto.WhatTask, r)
+	size, sum, err := n.sealInto(ctx, n.storage.blobs, name, key, suite, proto.WhatTask, r)
 	if err != nil {
 		return nil, n.bodyError(err)
 	}
@@ -136,9 +137,9 @@ func (n *Node) bodyError(err error) error {
 	return fmt.Errorf("keep the body: %w", err)
 }
 
-// spill moves a sealed body that is too large for a record into a file that is
+// offload moves a sealed body that is too large for a record into a file that is
 // durable before the record is.
-func (n *Node) spill(d *outbox.Draft) error {
+func (n *Node) offload(d *outbox.Draft) error {
 	if len(d.Envelope.Body) <= maxSealedRecord {
 		return nil
 	}
@@ -148,9 +149,9 @@ func (n *Node) spill(d *outbox.Draft) error {
 		}
 		return nil
 	}
-	name, dir := bodyBlob(d.Header.ID), n.ground.blobs
+	name, dir := bodyBlob(d.Header.ID), n.storage.blobs
 	if d.Header.What == proto.WhatResult {
-		name, dir = outcomeBlob(d.Header.ID), n.ground.blobs.Essential()
+		name, dir = outcomeBlob(d.Header.ID), n.storage.blobs.Essential()
 	}
 	if err := dir.Put(name, d.Envelope.Body); err != nil {
 		return n.bodyError(err)
@@ -165,10 +166,10 @@ const maxSealedRecord = proto.MaxInlineRecord + 1<<10
 // dropBody removes the file of a draft that came to nothing. Once the store has
 // failed nobody knows whether it did: the sweep of the next start will.
 func (n *Node) dropBody(d *outbox.Draft) {
-	if d.Record.GetBodyBlob() == "" || n.ground.store.Err() != nil || strings.HasPrefix(d.Record.GetBodyBlob(), leasedPrefix) {
+	if d.Record.GetBodyBlob() == "" || n.storage.store.Err() != nil || strings.HasPrefix(d.Record.GetBodyBlob(), leasedPrefix) {
 		return // that of a lease is tried again
 	}
-	if err := n.ground.blobs.Delete(d.Record.GetBodyBlob()); err != nil {
+	if err := n.storage.blobs.Delete(d.Record.GetBodyBlob()); err != nil {
 		n.log.Warn("a body that nobody needs could not be removed", "blob", d.Record.GetBodyBlob(), "err", err)
 	}
 }
@@ -179,15 +180,15 @@ func (n *Node) suiteOf(p proto.PeerID) byte {
 	return k.Suite
 }
 
-// bodyFiles gives the outbox the bodies that stand beside its records.
-type bodyFiles struct{ node *Node }
+// outboxBodies gives the outbox the bodies that stand beside its records.
+type outboxBodies struct{ node *Node }
 
 // Load returns a sealed body that fits into a frame.
-func (f bodyFiles) Load(name string) ([]byte, error) { return readBlob(f.node.ground.blobs, name) }
+func (f outboxBodies) Load(name string) ([]byte, error) { return readBlob(f.node.storage.blobs, name) }
 
 // Send streams a sealed body and returns once the peer has it durable.
-func (f bodyFiles) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
-	b, err := f.node.ground.blobs.Open(name)
+func (f outboxBodies) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
+	b, err := f.node.storage.blobs.Open(name)
 	if err != nil {
 		return err
 	}
@@ -217,12 +218,12 @@ func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, o
 	if k := in.Outcome.GetBodyKey(); len(k) == len(key) { // as the owner sealed it
 		key, suite = [32]byte(k), byte(in.Outcome.GetBodySuite())
 	}
-	r, err := openSealed(n.ground.blobs, sealed, key, suite, proto.WhatResult)
+	r, err := openSealed(n.storage.blobs, sealed, key, suite, proto.WhatResult)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	w, err := n.ground.blobs.Essential().Create(in.Blob)
+	w, err := n.storage.blobs.Essential().Create(in.Blob)
 	if err != nil {
 		return err
 	}
@@ -232,7 +233,7 @@ func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, o
 		}
 	}()
 	sum := sha256.New()
-	size, err := io.Copy(io.MultiWriter(w, sum), contextual{ctx, r})
+	size, err := io.Copy(io.MultiWriter(w, sum), contextReader{ctx, r})
 	if err != nil {
 		return err
 	}
@@ -242,10 +243,10 @@ func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, o
 	return w.Commit()
 }
 
-// forgetArrived removes a sealed body that was opened, or is good for nothing.
+// removeSealed removes a sealed body that was opened, or is good for nothing.
 // One that stays is swept.
-func (n *Node) forgetArrived(name string) {
-	if err := n.ground.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
+func (n *Node) removeSealed(name string) {
+	if err := n.storage.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
 		n.log.Warn("a body that was opened could not be removed", "blob", name, "err", err)
 	}
 }
@@ -258,14 +259,14 @@ func checkBody(body []byte, size uint64, digest []byte) error {
 	return nil
 }
 
-// A contextual reader ends with its context.
-type contextual struct {
+// A contextReader reader ends with its context.
+type contextReader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
 // Read reads until the context is done.
-func (c contextual) Read(p []byte) (int, error) {
+func (c contextReader) Read(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err
 	}

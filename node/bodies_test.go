@@ -58,11 +58,11 @@ func TestStreamedTaskThatIsDeniedEnds(t *testing.T) {
 	if err := b.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	a.ended(t, a.submit(t, Request{Target: "b", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
+	a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
 	if err := a.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	a.ended(t, a.submit(t, Request{Target: "a", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
+	a.waitEnd(t, a.submit(t, Request{Target: "a", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
 }
 
 // A large result that comes too late is answered, and then it is no more offered.
@@ -97,11 +97,11 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 	body := make([]byte, 20_000)
 	rand.Read(body)
 	id := a.submit(t, Request{Target: "b", Kind: "echo", Body: body})
-	a.ended(t, id, "SUCCESS")
+	a.waitEnd(t, id, "SUCCESS")
 	tid, _ := proto.ParseTaskID(id)
 	other := bytes.Repeat([]byte("x"), 20_000)
 	sum := sha256sum(other)
-	a.openForged(t, b, tid, &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
+	a.receiveForged(t, b, tid, &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
 	r, _, err := a.Result(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -110,10 +110,10 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, body) {
 		t.Errorf("the committed result has been replaced: %v", err)
 	}
-	blobs := func() int { return a.ground.blobs.Usage().Blobs }
+	blobs := func() int { return a.storage.blobs.Usage().Blobs }
 	eventually(t, func() bool { return blobs() == 1 }, func() string { return fmt.Sprintf("%d blobs, want the result's alone", blobs()) })
 	for range 3 {
-		a.openForged(t, b, proto.NewTaskID(time.Now()), &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
+		a.receiveForged(t, b, proto.NewTaskID(time.Now()), &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
 	}
 	if n := blobs(); n != 1 {
 		t.Errorf("%d blobs after results that nobody awaits, 1 before", n)
@@ -132,7 +132,7 @@ func TestStreamedTaskWithLongArguments(t *testing.T) {
 	long := base64.StdEncoding.EncodeToString(noise)
 	req := Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "wc -c; printf %s \"$0\" | wc -c", long}, Body: make([]byte, 300_000)}
 	id := a.submit(t, req)
-	a.ended(t, id, "SUCCESS")
+	a.waitEnd(t, id, "SUCCESS")
 	r, _, err := a.Result(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestStreamedTaskWithLongArguments(t *testing.T) {
 	if _, err := a.Submit(t.Context(), req); !errors.Is(err, ErrInvalid) {
 		t.Errorf("more than fits beside a stream: %v, want invalid", err)
 	}
-	if u := a.ground.blobs.Usage(); u.Parts != 0 {
+	if u := a.storage.blobs.Usage(); u.Parts != 0 {
 		t.Errorf("%d parts are left of what was refused", u.Parts)
 	}
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +22,6 @@ type chunker struct {
 func newChunker(r io.Reader) *chunker {
 	return &chunker{r: r, cur: make([]byte, 0, proto.ChunkSize), ahead: make([]byte, 0, proto.ChunkSize)}
 }
-
-func newBytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
 
 // next returns the next chunk, valid until the one after. An empty stream is
 // one empty chunk.

@@ -25,14 +25,14 @@ const (
 // compareKey stands in Meta while a node has to compare.
 var compareKey = []byte("node/compare")
 
-// A gate lets in whom the book knows, and while this node compares admins alone.
-type gate struct {
+// A admitter lets in whom the book knows, and while this node compares admins alone.
+type admitter struct {
 	*transport.Book
 	node *Node
 }
 
 // Admit checks the hello of a peer.
-func (g gate) Admit(h *proto.Hello, from proto.PeerID) error {
+func (g admitter) Admit(h *proto.Hello, from proto.PeerID) error {
 	if err := g.Book.Admit(h, from); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (g gate) Admit(h *proto.Hello, from proto.PeerID) error {
 
 // openCompare reads whether this node has to compare, and with whom it could.
 func (n *Node) openCompare() error {
-	_, err := n.ground.store.Get(store.Meta, compareKey)
+	_, err := n.storage.store.Get(store.Meta, compareKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (n *Node) compare(ctx context.Context) error {
 		return nil
 	}
 	n.log.Warn(comparingText)
-	n.tell("node.comparing", proto.PeerID{}, comparingText, nil)
+	n.addEvent("node.comparing", proto.PeerID{}, comparingText, nil)
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	for began := n.cfg.Clock.Boot(); n.cfg.Clock.Boot()-began < compareFor; {
@@ -82,24 +82,24 @@ func (n *Node) compare(ctx context.Context) error {
 		}
 		for _, p := range n.admins() {
 			if n.net.Connected(p) && n.gossip.Compare(ctx, p) == nil {
-				return n.compared("revocations were compared with " + n.nameOf(p) + ": members are let in again")
+				return n.endCompare("revocations were compared with " + n.peerName(p) + ": members are let in again")
 			}
 		}
 	}
-	return n.compared(fmt.Sprintf("no admin was met for %s: members are let in again, also one that was revoked since the copy was made; look at balefire-node peers ls", compareFor))
+	return n.endCompare(fmt.Sprintf("no admin was met for %s: members are let in again, also one that was revoked since the copy was made; look at balefire-node peers ls", compareFor))
 }
 
-// compared lets all members in.
-func (n *Node) compared(how string) error {
+// endCompare lets all members in.
+func (n *Node) endCompare(how string) error {
 	n.comparing.Store(false)
 	n.log.Warn(how)
-	n.tell("node.compared", proto.PeerID{}, how, nil)
+	n.addEvent("node.compared", proto.PeerID{}, how, nil)
 	for _, p := range n.book.List() {
 		n.net.Want(p.Peer)
 	}
 	var b store.Batch
 	b.Delete(store.Meta, compareKey)
-	if err := n.ground.store.Apply(context.Background(), &b); err != nil && n.ground.store.Err() == nil {
+	if err := n.storage.store.Apply(context.Background(), &b); err != nil && n.storage.store.Err() == nil {
 		n.log.Warn("it could not be noted that revocations were compared; the next start does it again", "err", err)
 	}
 	return nil

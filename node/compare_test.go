@@ -10,21 +10,21 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// restored notes in the store of a node that is down that it is a copy of the past.
-func (s *simulated) restored() {
-	s.world.t.Helper()
+// markRestored notes in the store of a node that is down that it is a copy of the past.
+func (s *simNode) markRestored() {
+	s.mesh.t.Helper()
 	s.engine = s.engine.Reopen()
 	st, err := store.Open(s.engine, store.Config{SweepEvery: -1, CompactEvery: -1})
 	if err != nil {
-		s.world.t.Fatal(err)
+		s.mesh.t.Fatal(err)
 	}
 	var b store.Batch
 	b.Put(store.Meta, compareKey, []byte{1})
-	if err := st.Apply(s.world.t.Context(), &b); err != nil {
-		s.world.t.Fatal(err)
+	if err := st.Apply(s.mesh.t.Context(), &b); err != nil {
+		s.mesh.t.Fatal(err)
 	}
 	if err := st.Close(); err != nil {
-		s.world.t.Fatal(err)
+		s.mesh.t.Fatal(err)
 	}
 	s.engine = s.engine.Reopen()
 }
@@ -36,7 +36,7 @@ func TestARestoredNodeComparesFirst(t *testing.T) {
 	for _, meets := range []bool{true, false} {
 		t.Run(map[bool]string{true: "an admin comes", false: "no admin comes"}[meets], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorldWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, few)
+				w := newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh)
 				defer w.close()
 				time.Sleep(10 * time.Second)
 				admin, other, restored := w.nodes[0], w.nodes[1], w.nodes[2]
@@ -51,7 +51,7 @@ func TestARestoredNodeComparesFirst(t *testing.T) {
 				}
 				admin.halt()
 				other.start()
-				restored.restored()
+				restored.markRestored()
 				restored.start()
 				alone := compareFor - 10*time.Second
 				if meets {

@@ -167,9 +167,9 @@ func (l Limits) keys() keys.Limits { return keys.Limits{For: l.IdempotencyTTL, M
 // 0: none), on the engine of that name, and all else.
 func (l Limits) withDefaults(memory int64, engine string) Limits {
 	if memory <= 0 {
-		memory = mostMemory
+		memory = maxDefaultMemory
 	}
-	scaled := func(n int64) int { return int(max(1, min(n*(memory>>10)/(mostMemory>>10), 10_000_000))) }
+	scaled := func(n int64) int { return int(max(1, min(n*(memory>>10)/(maxDefaultMemory>>10), 10_000_000))) }
 	keys := int64(200_000) // on NutsDB each is kept in memory
 	if engine == EnginePebble {
 		keys = 1_000_000

@@ -14,8 +14,8 @@ import (
 func (n *Node) Drain(ctx context.Context, on bool) (Drained, error) {
 	if n.queues.drained.Swap(on) != on {
 		n.gossip.Describe()
-		n.queues.look()
-		if err := n.note(ctx, "node.drain", fmt.Sprint(on)); err != nil {
+		n.queues.wake()
+		if err := n.audit(ctx, "node.drain", fmt.Sprint(on)); err != nil {
 			return Drained{}, err
 		}
 	}
@@ -62,23 +62,23 @@ func (n *Node) Stop(ctx context.Context, handoff bool) error {
 		return fmt.Errorf("%w: this node cannot be stopped by command: stop its process", ErrRefused)
 	}
 	if handoff {
-		if err := n.handAllOver(ctx); err != nil {
+		if err := n.handOffAll(ctx); err != nil {
 			return err
 		}
 	}
-	if err := n.note(ctx, "node.stop", fmt.Sprintf("handoff %v", handoff)); err != nil {
+	if err := n.audit(ctx, "node.stop", fmt.Sprintf("handoff %v", handoff)); err != nil {
 		return err
 	}
 	n.cfg.Stop()
 	return nil
 }
 
-// handOverEvery is the pause between two looks at what is still to go.
-const handOverEvery = 50 * time.Millisecond
+// handOffPoll is the pause between two looks at what is still to go.
+const handOffPoll = 50 * time.Millisecond
 
-func (n *Node) handAllOver(ctx context.Context) error {
+func (n *Node) handOffAll(ctx context.Context) error {
 	drained := n.queues.drained.Load()
-	tick := time.NewTicker(handOverEvery)
+	tick := time.NewTicker(handOffPoll)
 	defer tick.Stop()
 	for {
 		d, err := n.Drain(ctx, true)

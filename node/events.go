@@ -89,11 +89,11 @@ func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Du
 	}
 }
 
-// tell adds an event about a peer.
-func (n *Node) tell(kind string, p proto.PeerID, text string, fields map[string]string) {
+// addEvent adds an event about a peer.
+func (n *Node) addEvent(kind string, p proto.PeerID, text string, fields map[string]string) {
 	e := NodeEvent{Kind: kind, Text: text, Fields: fields}
 	if p != (proto.PeerID{}) {
-		e.Peer, _ = n.peerNames(p[:])
+		e.Peer, _ = n.peerNameID(p[:])
 	}
 	n.events.add(e)
 }

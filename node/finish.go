@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,15 +16,15 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// results seals what the inbox has finished for its home and gives it to the
+// inboxResults seals what the inbox has finished for its home and gives it to the
 // outbox, in one batch with the end of the task.
-type results struct {
-	node  *Node
-	stamp *stamp
+type inboxResults struct {
+	node   *Node
+	signer *receiptSigner
 }
 
 // PutResult makes the end of a task and its result durable together.
-func (r results) PutResult(ctx context.Context, f *inbox.Finished, also func(*store.Batch)) error {
+func (r inboxResults) PutResult(ctx context.Context, f *inbox.Finished, also func(*store.Batch)) error {
 	n := r.node
 	defer r.sign(f)()
 	d, err := n.resultDraft(ctx, f)
@@ -53,13 +54,13 @@ func (r results) PutResult(ctx context.Context, f *inbox.Finished, also func(*st
 
 // sign makes receipts of what f states, and returns what must be called when f is
 // written. One with a large result does not make others wait for it.
-func (r results) sign(f *inbox.Finished) (written func()) {
+func (r inboxResults) sign(f *inbox.Finished) (written func()) {
 	statements := r.node.statements(f)
 	if f.File != "" {
 		f.Outcome.Receipts = r.node.keys.Receipts(statements)
 		return func() {}
 	}
-	f.Outcome.Receipts, written = r.stamp.sign(statements)
+	f.Outcome.Receipts, written = r.signer.sign(statements)
 	return written
 }
 
@@ -76,7 +77,7 @@ func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draf
 			Seq: f.Seq, Created: now.UnixMilli(), NotAfter: now.Add(proto.MaxTTL).UnixMilli(),
 		},
 	}
-	stream, err := n.takeResult(ctx, d, f, key.Suite)
+	stream, err := n.sealResultFile(ctx, d, f, key.Suite)
 	if err != nil {
 		return nil, err
 	}
@@ -93,17 +94,17 @@ func (n *Node) resultRefused(id proto.TaskID, home proto.PeerID, r *proto.Refusa
 	if over {
 		kind = "result.dead"
 	}
-	n.tell(kind, home, fmt.Sprintf("the home of task %s refuses its result: %s: %s", id, r.GetCode().Name(), r.GetDetail()), map[string]string{"task": id.String()})
+	n.addEvent(kind, home, fmt.Sprintf("the home of task %s refuses its result: %s: %s", id, r.GetCode().Name(), r.GetDetail()), map[string]string{"task": id.String()})
 }
 
 // resultStale makes an event of a result that does not count.
 func (n *Node) resultStale(id proto.TaskID, home proto.PeerID, r *proto.Refusal) {
-	n.tell("result.stale", home, fmt.Sprintf("the home of task %s has noted its result, which does not count: %s", id, r.GetDetail()), map[string]string{"task": id.String()})
+	n.addEvent("result.stale", home, fmt.Sprintf("the home of task %s has noted its result, which does not count: %s", id, r.GetDetail()), map[string]string{"task": id.String()})
 }
 
 // resultLost makes an event of a result that did not come home in its time.
 func (n *Node) resultLost(id proto.TaskID, home proto.PeerID, reason string) {
-	n.tell("result.dead", home, fmt.Sprintf("the result of task %s did not come home: %s", id, reason), map[string]string{"task": id.String()})
+	n.addEvent("result.dead", home, fmt.Sprintf("the result of task %s did not come home: %s", id, reason), map[string]string{"task": id.String()})
 }
 
 // statements are what this node states about a task with its result: also that
@@ -124,11 +125,11 @@ func (n *Node) statements(f *inbox.Finished) [][]byte {
 	return out
 }
 
-// takeResult seals a result that is in a file into a blob.
-func (n *Node) takeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finished, suite byte) (*[32]byte, error) {
+// sealResultFile seals a result that is in a file into a blob.
+func (n *Node) sealResultFile(ctx context.Context, d *outbox.Draft, f *inbox.Finished, suite byte) (*[32]byte, error) {
 	if key := f.Outcome.GetBodyKey(); len(key) > 0 { // as its owner sealed it
 		name := leasedBlob(f.ID, key)
-		if has, err := n.ground.blobs.Has(name); err != nil || !has {
+		if has, err := n.storage.blobs.Has(name); err != nil || !has {
 			return nil, errors.Join(errors.New("the body of the result is gone"), err)
 		}
 		d.Record.BodyBlob = name
@@ -144,7 +145,7 @@ func (n *Node) takeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finishe
 	}
 	defer file.Close()
 	key, name := newContentKey(), outcomeBlob(f.ID)
-	size, sum, err := n.sealInto(ctx, n.ground.blobs.Essential(), name, key, suite, proto.WhatResult, file)
+	size, sum, err := n.sealInto(ctx, n.storage.blobs.Essential(), name, key, suite, proto.WhatResult, file)
 	if errors.Is(err, blob.ErrFull) || errors.Is(err, blob.ErrTooLarge) {
 		err = fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
 	}
@@ -174,7 +175,7 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Opened, outcome *pr
 	}
 	if len(outcome.GetBody()) > proto.MaxInlineRecord {
 		in.Blob = resultBlob(in.ID)
-		if err := n.ground.blobs.Essential().Put(in.Blob, outcome.GetBody()); err != nil {
+		if err := n.storage.blobs.Essential().Put(in.Blob, outcome.GetBody()); err != nil {
 			return in, &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
 		}
 	}
@@ -186,29 +187,29 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Opened, outcome *pr
 func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened identity.Opened) error {
 	in.Blob = resultBlob(in.ID)
 	arrived := arrivingBlob(in.ID)
-	if has, err := n.ground.blobs.Has(in.Blob); err == nil && has {
-		n.forgetArrived(arrived)
+	if has, err := n.storage.blobs.Has(in.Blob); err == nil && has {
+		n.removeSealed(arrived)
 		return nil
 	}
-	if has, err := n.ground.blobs.Has(arrived); err != nil || !has {
+	if has, err := n.storage.blobs.Has(arrived); err != nil || !has {
 		return &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("the result's body is not here yet")}
 	}
 	err := n.unseal(ctx, in, arrived, opened)
 	switch {
 	case errors.Is(err, errForgedBody):
-		n.forgetArrived(arrived)
+		n.removeSealed(arrived)
 		return &identity.CheckError{Code: proto.CodeBadForm, Err: err}
 	case err != nil: // the disk, or the time: it is offered again
 		return &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
 	}
-	n.forgetArrived(arrived)
+	n.removeSealed(arrived)
 	return nil
 }
 
 // resultTooLarge tells of a task that ended since its target sent more than it takes.
 func (n *Node) resultTooLarge(from proto.PeerID, id proto.TaskID, reason string) {
 	n.log.Warn("a result is larger than its task takes: it is refused, and the task is a dead letter", "task", id.String(), "peer", from, "reason", reason)
-	n.tell("task.result_too_large", from, "task "+id.String()+": "+reason, map[string]string{"task": id.String()})
+	n.addEvent("task.result_too_large", from, "task "+id.String()+": "+reason, map[string]string{"task": id.String()})
 }
 
 func newContentKey() (key [32]byte) {
@@ -219,9 +220,9 @@ func newContentKey() (key [32]byte) {
 // Result returns the result of a task whose home is here, to be read and closed.
 func (n *Node) result(rec *proto.Record) (resultBody, error) {
 	if rec.GetResultBlob() == "" {
-		return resultBody{Reader: newBytesReader(rec.GetResult())}, nil
+		return resultBody{Reader: bytes.NewReader(rec.GetResult())}, nil
 	}
-	b, err := n.ground.blobs.Open(rec.GetResultBlob())
+	b, err := n.storage.blobs.Open(rec.GetResultBlob())
 	if err != nil {
 		return resultBody{}, fmt.Errorf("result: %w", err)
 	}

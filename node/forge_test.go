@@ -12,8 +12,8 @@ import (
 
 func sha256sum(b []byte) []byte { s := sha256.Sum256(b); return s[:] }
 
-// openForged hands l a result of a task as if `from` had sent it.
-func (l *live) openForged(t *testing.T, from *live, id proto.TaskID, out *proto.Outcome) {
+// receiveForged hands l a result of a task as if `from` had sent it.
+func (l *testNode) receiveForged(t *testing.T, from *testNode, id proto.TaskID, out *proto.Outcome) {
 	t.Helper()
 	d := &outbox.Draft{Header: proto.Header{
 		What: proto.WhatResult, Mesh: l.mesh.ID, ID: id, Origin: from.keys.Peer(), Target: l.keys.Peer(),
@@ -30,7 +30,7 @@ func (l *live) openForged(t *testing.T, from *live, id proto.TaskID, out *proto.
 }
 
 // frame seals and signs what l sends to a peer.
-func (l *live) frame(t *testing.T, to *Node, d *outbox.Draft, plain []byte, kind proto.MessageType) *proto.Message {
+func (l *testNode) frame(t *testing.T, to *Node, d *outbox.Draft, plain []byte, kind proto.MessageType) *proto.Message {
 	t.Helper()
 	key, _ := l.book.KeyRecord(to.keys.Peer())
 	env, _, err := l.sealer.Seal(&d.Header, key, plain)

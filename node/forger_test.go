@@ -15,7 +15,7 @@ import (
 
 // forger makes a member of the world that runs no node, and knows every node that runs.
 // It must be closed before the world is.
-func (w *world) forger(name string, roles ...string) *transporttest.Forger {
+func (w *simMesh) forger(name string, roles ...string) *transporttest.Forger {
 	w.t.Helper()
 	f := transporttest.NewForgerOn(w.t, rootIn(w.t, w.nodes[0].dir), name, w.Network, 200+len(name), roles...)
 	for _, s := range w.nodes {
@@ -28,7 +28,7 @@ func (w *world) forger(name string, roles ...string) *transporttest.Forger {
 
 // forger makes a member of the mesh that l began, which runs no node and is connected
 // with l.
-func (l *live) forger(name string, roles ...string) *transporttest.Forger {
+func (l *testNode) forger(name string, roles ...string) *transporttest.Forger {
 	l.t.Helper()
 	f := transporttest.NewForger(l.t, rootIn(l.t, l.cfg.Dir), name, roles...)
 	<-l.net.Opened()
@@ -50,7 +50,7 @@ func rootIn(t testing.TB, dir string) *identity.Root {
 // reads what it sends on each kind of stream, and tells it what members are told.
 func TestAForgerIsAMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 1, time.Second)
+		c := newCluster(t, 1, time.Second)
 		defer c.close()
 		f := c.forger("mallory", "send")
 		defer f.Close()
@@ -59,9 +59,9 @@ func TestAForgerIsAMember(t *testing.T) {
 		if m, ok := n.book.Member(f.Peer()); !ok || m.Name != "mallory" || !n.net.Connected(f.Peer()) || f.Listeners() != 1 {
 			t.Fatalf("the node takes it for %+v, %v", m, ok)
 		}
-		bad := testutil.ToFloat64(n.queues.log.bad.WithLabelValues("renew"))
+		bad := testutil.ToFloat64(n.queues.log.refusals.WithLabelValues("renew"))
 		f.Send(n.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeRenew, []byte("no renewal"), nil))
-		if got := testutil.ToFloat64(n.queues.log.bad.WithLabelValues("renew")); got != bad+1 {
+		if got := testutil.ToFloat64(n.queues.log.refusals.WithLabelValues("renew")); got != bad+1 {
 			t.Errorf("%v bad messages were counted, want %v", got, bad+1)
 		}
 		told := false

@@ -13,13 +13,13 @@ const (
 	eventRecovered = "store.recovered"
 )
 
-// tellFull says that new work is refused from now on, and why, or that it is taken
+// reportFull says that new work is refused from now on, and why, or that it is taken
 // again. The store calls it once for each change.
-func (n *Node) tellFull(why error) {
+func (n *Node) reportFull(why error) {
 	if why == nil {
 		const text = "new work is taken again: there is room on the disk and in memory"
 		n.log.Info(text)
-		n.tell(eventRecovered, proto.PeerID{}, text, nil)
+		n.addEvent(eventRecovered, proto.PeerID{}, text, nil)
 		return
 	}
 	text, cause := refusal(why), "disk"
@@ -27,7 +27,7 @@ func (n *Node) tellFull(why error) {
 		cause = "memory"
 	}
 	n.log.Warn(text)
-	n.tell(eventFull, proto.PeerID{}, text, map[string]string{"cause": cause})
+	n.addEvent(eventFull, proto.PeerID{}, text, map[string]string{"cause": cause})
 }
 
 // refusal says for a person why new work is refused, "" where it is not.

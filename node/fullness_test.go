@@ -15,9 +15,9 @@ import (
 // again, is one line of the log each and one event each, with the cause.
 func TestFullIsLoggedAndAnEvent(t *testing.T) {
 	var log bytes.Buffer
-	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), ledgers: ledgers{events: newEventLog(clock.NewManual(time.Unix(1e9, 0)).Clock())}}
+	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), events: newEventLog(clock.NewManual(time.Unix(1e9, 0)).Clock())}
 	for _, why := range []error{store.ErrNoDisk, nil, store.ErrNoMemory} {
-		n.tellFull(why)
+		n.reportFull(why)
 	}
 	for _, want := range []string{"level=WARN msg=\"new work is refused: the disk", "level=INFO msg=\"new work is taken again", "level=WARN msg=\"new work is refused: what is kept takes up"} {
 		if strings.Count(log.String(), want) != 1 {

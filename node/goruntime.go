@@ -10,10 +10,10 @@ import (
 	"github.com/balefire/balefire/memory"
 )
 
-// mostMemory is the largest memory limit that a node chooses by itself; a smaller
+// maxDefaultMemory is the largest memory limit that a node chooses by itself; a smaller
 // machine or container gives it less. The limit is soft: the collector works harder
 // near it, and beyond it the node still runs.
-const mostMemory = 384 << 20
+const maxDefaultMemory = 384 << 20
 
 // memoryLimit returns how many bytes the Go runtime of this process aims to stay
 // below when a person asked for memory: what was set before goes first. Less than
@@ -33,7 +33,7 @@ func memoryLimit(memory int64) int64 {
 
 // available is what a node takes of this machine by itself. The limits of control
 // groups rarely change, and a process is not moved: it is asked once.
-var available = sync.OnceValue(func() int64 { return memory.Available().Default(mostMemory) })
+var available = sync.OnceValue(func() int64 { return memory.Available().Default(maxDefaultMemory) })
 
 // minProcs is how many goroutines may run at a time, at least, on however few
 // cores. One that is in an fsync keeps its place for a while, and a compaction of
@@ -57,13 +57,13 @@ func TuneRuntime(memory int64) {
 		debug.SetMemoryLimit(limit)
 	}
 	now := runtime.GOMAXPROCS(0)
-	if n := places(now, runtime.NumCPU()); n != now && os.Getenv("GOMAXPROCS") == "" {
+	if n := goMaxProcs(now, runtime.NumCPU()); n != now && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(n)
 	}
 }
 
-// places returns how many goroutines may run at a time where now may, on cores.
-func places(now, cores int) int {
+// goMaxProcs returns how many goroutines may run at a time where now may, on cores.
+func goMaxProcs(now, cores int) int {
 	if now != cores {
 		return now // somebody wanted it so
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// untuned puts the Go runtime back to what it is like at the start of a process
+// resetRuntime puts the Go runtime back to what it is like at the start of a process
 // until the test ends.
-func untuned(t *testing.T) {
+func resetRuntime(t *testing.T) {
 	memory, procs := debug.SetMemoryLimit(math.MaxInt64), runtime.GOMAXPROCS(runtime.NumCPU())
 	t.Cleanup(func() {
 		debug.SetMemoryLimit(memory)
@@ -38,7 +38,7 @@ func TestTuneRuntime(t *testing.T) {
 		{"more places stay", func(*testing.T) { runtime.GOMAXPROCS(cores + 5) }, 0, available(), cores + 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			untuned(t)
+			resetRuntime(t)
 			c.before(t)
 			TuneRuntime(c.memory)
 			if limit, procs := debug.SetMemoryLimit(-1), runtime.GOMAXPROCS(0); limit != c.limit || procs != c.procs {
@@ -53,7 +53,7 @@ func TestPlaces(t *testing.T) {
 		{1, 1, 4}, {2, 2, 4}, {3, 3, 4}, {4, 4, 4}, {8, 8, 8},
 		{1, 2, 1}, {2, 64, 2}, {6, 2, 6}, // a quota, or somebody's wish
 	} {
-		if got := places(c.now, c.cores); got != c.want {
+		if got := goMaxProcs(c.now, c.cores); got != c.want {
 			t.Errorf("%d at a time on %d cores: %d, want %d", c.now, c.cores, got, c.want)
 		}
 	}

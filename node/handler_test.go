@@ -36,7 +36,7 @@ func TestAnAllowListNamesSomebody(t *testing.T) {
 
 // What a handler runs as is checked when it is added, with what to do.
 func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
-	a := alone(t)
+	a := startAlone(t)
 	for name, tt := range map[string]struct {
 		spec HandlerSpec
 		want string
@@ -58,7 +58,7 @@ func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
 // Nobody but the node's user reads anything in its folder, also where others pass through
 // to the folders of their runs.
 func TestOthersReadNothingInTheFolder(t *testing.T) {
-	a := alone(t)
+	a := startAlone(t)
 	if _, err := a.runsFolder(true); err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func TestOthersReadNothingInTheFolder(t *testing.T) {
 	}
 }
 
-// alone starts a node that is a mesh of its own.
-func alone(t *testing.T) *live {
+// startAlone starts a node that is a mesh of its own.
+func startAlone(t *testing.T) *testNode {
 	t.Helper()
 	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))
 	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {

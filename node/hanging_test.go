@@ -14,8 +14,8 @@ import (
 // was heard when its last byte came.
 func TestAHangingConnectionIsNotBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorldWith(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simulated, cfg *Config) {
-			calm(s, cfg)
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simNode, cfg *Config) {
+			quietMesh(s, cfg)
 			cfg.Mesh.ProbeInterval = time.Second
 		})
 		defer w.close()

@@ -23,7 +23,7 @@ func (n *Node) HandOffQueue(ctx context.Context, name, to string) (Queue, error)
 	if !q.Here {
 		return q, fmt.Errorf("%w: the home of queue %s is %s: hand it over there", ErrRefused, name, q.Home)
 	}
-	next, err := n.givenHome(name, to)
+	next, err := n.requestedHome(name, to)
 	if err != nil {
 		return q, err
 	}
@@ -33,8 +33,8 @@ func (n *Node) HandOffQueue(ctx context.Context, name, to string) (Queue, error)
 	return n.Queue(ctx, name)
 }
 
-// givenHome is the next home of a queue by a person's word, empty for the best.
-func (n *Node) givenHome(name, to string) (proto.PeerID, error) {
+// requestedHome is the next home of a queue by a person's word, empty for the best.
+func (n *Node) requestedHome(name, to string) (proto.PeerID, error) {
 	if to == "" {
 		next, ok := nextHome(n.queues.driver.QueueStates()[name].GetNextHomes(), n.homeCandidates())
 		if !ok {
@@ -42,7 +42,7 @@ func (n *Node) givenHome(name, to string) (proto.PeerID, error) {
 		}
 		return next, nil
 	}
-	p, err := n.peerOf(to)
+	p, err := n.findPeer(to)
 	switch {
 	case err != nil:
 		return p.Peer, err
@@ -50,7 +50,7 @@ func (n *Node) givenHome(name, to string) (proto.PeerID, error) {
 		return p.Peer, fmt.Errorf("%w: the home of queue %s is here already", ErrRefused, name)
 	case !n.net.Connected(p.Peer):
 		return p.Peer, fmt.Errorf("%w: %s is not connected", ErrRefused, p.Label())
-	case !n.works(p.Peer):
+	case !n.mayWork(p.Peer):
 		return p.Peer, fmt.Errorf("%w: the home of a queue needs the role work, which %s does not have", ErrRefused, p.Label())
 	}
 	return p.Peer, nil
@@ -61,7 +61,7 @@ const noHome = "nobody is connected and alive for long enough to be the home"
 
 // handOff gives a queue to its next home, and says who wanted that.
 func (n *Node) handOff(ctx context.Context, actor, name string, to proto.PeerID) error {
-	if err := n.noteOf(ctx, actor, "queue.handoff", name+" to "+to.String()); err != nil {
+	if err := n.auditAs(ctx, actor, "queue.handoff", name+" to "+to.String()); err != nil {
 		return err
 	}
 	if err := n.queues.driver.HandOff(ctx, name, to); err != nil {
@@ -73,7 +73,7 @@ func (n *Node) handOff(ctx context.Context, actor, name string, to proto.PeerID)
 // homeCandidates are the members that may be the home of a queue now.
 func (n *Node) homeCandidates() []gossip.Member {
 	return slices.DeleteFunc(n.gossip.Members(), func(m gossip.Member) bool {
-		return !n.works(m.Peer) || !m.Eligible || m.Record == nil || !n.net.Connected(m.Peer)
+		return !n.mayWork(m.Peer) || !m.Eligible || m.Record == nil || !n.net.Connected(m.Peer)
 	})
 }
 
@@ -103,10 +103,10 @@ func nextHome(order []string, candidates []gossip.Member) (best proto.PeerID, ok
 // loadOf is the share of a node's slots that is taken.
 func loadOf(l *proto.Load) float64 { return float64(l.GetBusy()) / float64(max(l.GetSlots(), 1)) }
 
-// wantedHome is where a queue of node self belongs: with the first of its list that is
+// preferredHome is where a queue of node self belongs: with the first of its list that is
 // there, and with anybody but a node that drains. Without a list, and while nobody of it
 // is there, it stays: ok is false.
-func wantedHome(order []string, self proto.PeerID, drained bool, candidates []gossip.Member) (to proto.PeerID, ok bool) {
+func preferredHome(order []string, self proto.PeerID, drained bool, candidates []gossip.Member) (to proto.PeerID, ok bool) {
 	if drained {
 		return nextHome(order, candidates)
 	}
@@ -130,19 +130,19 @@ func (q *queues) moveHomes(ctx context.Context) (went, stay []string, err error)
 	q.moving.Lock()
 	defer q.moving.Unlock()
 	n, drained := q.node, q.drained.Load()
-	states := slices.DeleteFunc(q.hereStates(""), func(s *proto.QueueState) bool { return !drained && len(s.GetNextHomes()) == 0 })
+	states := slices.DeleteFunc(q.ownStates(""), func(s *proto.QueueState) bool { return !drained && len(s.GetNextHomes()) == 0 })
 	if len(states) == 0 {
 		return nil, nil, nil
 	}
 	candidates := n.homeCandidates()
 	for _, s := range states {
-		to, ok := wantedHome(s.GetNextHomes(), n.keys.Peer(), drained, candidates)
+		to, ok := preferredHome(s.GetNextHomes(), n.keys.Peer(), drained, candidates)
 		switch {
 		case ok:
 			if err := n.handOff(ctx, actorSystem, s.GetName(), to); err != nil {
 				return went, stay, err
 			}
-			n.tell("queue.handed_over", to, "queue "+s.GetName()+": "+n.nameOf(to)+" is its home now", map[string]string{"queue": s.GetName()})
+			n.addEvent("queue.handed_over", to, "queue "+s.GetName()+": "+n.peerName(to)+" is its home now", map[string]string{"queue": s.GetName()})
 			went = append(went, s.GetName())
 		case drained:
 			stay = append(stay, s.GetName())
@@ -151,8 +151,8 @@ func (q *queues) moveHomes(ctx context.Context) (went, stay []string, err error)
 	return went, stay, nil
 }
 
-// settleHomes looks now and then where the queues of this node belong.
-func (q *queues) settleHomes(ctx context.Context) {
+// checkHomes looks now and then where the queues of this node belong.
+func (q *queues) checkHomes(ctx context.Context) {
 	if q.node.draining.Load() {
 		return
 	}

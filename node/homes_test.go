@@ -73,18 +73,18 @@ func TestAQueueBelongsWithTheFirstOfItsList(t *testing.T) {
 		{"and gives it to anybody", list(5), true, there(2), 2},
 		{"but not to nobody", list(5), true, nil, 0},
 	} {
-		got, ok := wantedHome(tt.order, self, tt.drained, tt.all)
+		got, ok := preferredHome(tt.order, self, tt.drained, tt.all)
 		if ok != (tt.want != 0) || got != (proto.PeerID{tt.want}) {
 			t.Errorf("%s: %v, %v, want %d", tt.name, got, ok, tt.want)
 		}
 	}
 }
 
-// homed waits until all nodes agree that a place is the home of the queue.
-func (c *crew) homed(place int, within time.Duration) {
+// waitHome waits until all nodes agree that a place is the home of the queue.
+func (c *cluster) waitHome(place int, within time.Duration) {
 	c.t.Helper()
 	c.await(within, "the queue at "+c.nodes[place].name, func() bool {
-		return !slices.ContainsFunc(c.nodes, func(s *simulated) bool {
+		return !slices.ContainsFunc(c.nodes, func(s *simNode) bool {
 			if s.get() == nil {
 				return false
 			}
@@ -98,25 +98,25 @@ func (c *crew) homed(place int, within time.Duration) {
 // a queue that names it comes back when it takes work again.
 func TestADrainedNodeHandsItsQueuesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 2*time.Second)
+		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
 		home := c.nodes[0].node
 		if _, err := home.SetQueue(t.Context(), "build", QueueSettings{Homes: &[]string{"n0", "n2"}}); err != nil {
 			t.Fatal(err)
 		}
-		ids := c.give(1, 200)
+		ids := c.submitMany(1, 200)
 		time.Sleep(time.Second)
 		d, err := home.Drain(t.Context(), true)
 		if err != nil || !d.On || len(d.Kept) > 0 || d.Going == 0 {
 			t.Fatalf("drained: %+v, %v: want its tasks on their way", d, err)
 		}
-		c.homed(2, 10*time.Second)
+		c.waitHome(2, 10*time.Second)
 		c.await(30*time.Second, "the drained node to be empty", func() bool {
 			d, err := home.Drain(t.Context(), true)
 			return err == nil && d.Running+d.Going == 0
 		})
-		by := c.ended(1, append(ids, c.give(1, 50)...), 2*time.Minute)
-		if n := c.again(); n != 0 {
+		by := c.waitAll(1, append(ids, c.submitMany(1, 50)...), 2*time.Minute)
+		if n := c.reruns(); n != 0 {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
 		if by[1] == 0 || by[2] == 0 {
@@ -125,8 +125,8 @@ func TestADrainedNodeHandsItsQueuesOver(t *testing.T) {
 		if _, err := home.Drain(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
-		c.homed(0, time.Minute)
-		if by := c.ended(1, c.give(1, 200), 2*time.Minute); by[0] == 0 {
+		c.waitHome(0, time.Minute)
+		if by := c.waitAll(1, c.submitMany(1, 200), 2*time.Minute); by[0] == 0 {
 			t.Errorf("run by %v, want the node that takes work again among them", by)
 		}
 	})
@@ -135,7 +135,7 @@ func TestADrainedNodeHandsItsQueuesOver(t *testing.T) {
 // A queue that names its home is handed to it at once when that one comes.
 func TestAQueueGoesToTheHomeItNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		c.nodes[2].crash()
 		time.Sleep(time.Minute)
@@ -144,11 +144,11 @@ func TestAQueueGoesToTheHomeItNames(t *testing.T) {
 			t.Fatalf("homes %v: %v", q.Homes, err)
 		}
 		time.Sleep(time.Minute)
-		c.homed(0, time.Second)
+		c.waitHome(0, time.Second)
 		c.nodes[2].start()
 		c.serve(c.nodes[2], time.Second)
-		c.homed(2, 2*time.Minute) // it must stay for a while before it is trusted
-		c.ended(1, c.give(1, 20), time.Minute)
+		c.waitHome(2, 2*time.Minute) // it must stay for a while before it is trusted
+		c.waitAll(1, c.submitMany(1, 20), time.Minute)
 		for _, bad := range []QueueSettings{{Homes: &[]string{"nobody"}}, {Homes: &[]string{"n1", "n1"}}, {MemberRules: &[]MemberRule{{Node: "n1", Weight: -1}}}} {
 			if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", bad); err == nil {
 				t.Errorf("%+v was taken", bad)
@@ -160,21 +160,21 @@ func TestAQueueGoesToTheHomeItNames(t *testing.T) {
 // What a queue says of single nodes decides who works on it, and how much.
 func TestAQueueHasRulesForSingleNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		rules := []MemberRule{{Node: "n1", Priority: 9, Concurrency: 2}, {Node: "n2", Priority: 3}}
 		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Strategy: new("priority"), MemberRules: &rules})
 		if err != nil || !slices.Equal(q.MemberRules, rules) || len(q.Members) != 2 {
 			t.Fatalf("rules %+v, members %+v: %v", q.MemberRules, q.Members, err)
 		}
-		by := c.ended(1, c.give(1, 10), time.Minute)
+		by := c.waitAll(1, c.submitMany(1, 10), time.Minute)
 		if by[0] != 0 || by[1] < 2 || by[2] == 0 {
 			t.Errorf("run by %v, want two at a time by n1, the rest by n2, none by the home", by)
 		}
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &[]MemberRule{}, Strategy: new("round_robin")}); err != nil {
 			t.Fatal(err)
 		}
-		if by := c.ended(1, c.give(1, 30), time.Minute); len(by) != 3 {
+		if by := c.waitAll(1, c.submitMany(1, 30), time.Minute); len(by) != 3 {
 			t.Errorf("run by %v, want all", by)
 		}
 	})
@@ -184,7 +184,7 @@ func TestAQueueHasRulesForSingleNodes(t *testing.T) {
 // and not while nobody is there to take them over.
 func TestStopHandsQueuesOverFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, 2*time.Second)
+		c := newCluster(t, 2, 2*time.Second)
 		defer c.close()
 		home := c.nodes[0]
 		if err := home.node.Stop(t.Context(), true); !errors.Is(err, ErrRefused) {
@@ -203,8 +203,8 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 		c.nodes[1].start()
 		c.serve(c.nodes[1], 2*time.Second)
 		c.await(2*time.Minute, "the other to be trusted again", func() bool { return len(home.node.homeCandidates()) == 1 })
-		c.add("nightly", "0 2 * * *", nil)
-		ids := c.give(1, 100)
+		c.addSchedule("nightly", "0 2 * * *", nil)
+		ids := c.submitMany(1, 100)
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
@@ -216,8 +216,8 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 		if all, err := c.nodes[1].node.Schedules(t.Context()); err != nil || len(all) != 1 {
 			t.Errorf("the new home has the schedules %+v, %v", all, err)
 		}
-		c.ended(1, append(ids, c.give(1, 10)...), 2*time.Minute)
-		if n := c.again(); n > 32 {
+		c.waitAll(1, append(ids, c.submitMany(1, 10)...), 2*time.Minute)
+		if n := c.reruns(); n > 32 {
 			t.Errorf("%d tasks were started again: only those that ran where it stopped may be", n)
 		}
 	})
@@ -227,13 +227,13 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 // an attempt nor an abandon, and the task is granted anew at once (S32).
 func TestACleanStopSpendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Minute)
+		c := newCluster(t, 3, time.Minute)
 		defer c.close()
 		rules := []MemberRule{{Node: "n2"}}
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
 			t.Fatal(err)
 		}
-		ids := c.give(1, 5)
+		ids := c.submitMany(1, 5)
 		time.Sleep(2 * time.Second)
 		c.nodes[2].halt()
 		stopped := time.Now()
@@ -241,13 +241,13 @@ func TestACleanStopSpendsNothing(t *testing.T) {
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
 			t.Fatal(err)
 		}
-		c.await(time.Second, "the tasks to run elsewhere", func() bool { return c.again() == len(ids) })
+		c.await(time.Second, "the tasks to run elsewhere", func() bool { return c.reruns() == len(ids) })
 		t.Logf("all run again %v after the stop", time.Since(stopped))
 		for _, ref := range ids {
 			if task, err := c.nodes[0].node.Task(t.Context(), ref); err != nil || task.Attempts != 0 || task.Abandons != 0 {
 				t.Errorf("%s: %d attempts, %d abandons, %v", ref, task.Attempts, task.Abandons, err)
 			}
 		}
-		c.ended(1, ids, 2*time.Minute)
+		c.waitAll(1, ids, 2*time.Minute)
 	})
 }

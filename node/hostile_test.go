@@ -14,15 +14,15 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// large are the sizes of what nobody knows behind a message: above a value of the store,
+// paddingSizes are the sizes of what nobody knows behind a message: above a value of the store,
 // and above all that may be in a frame.
-var large = []int{70_000, 300_000, 1 << 20}
+var paddingSizes = []int{70_000, 300_000, 1 << 20}
 
 // TestNoMessageEndsANode holds that nothing that a member says, of whatever size, ends a
 // node or what it does: each message is dropped, and the queue goes on.
 func TestNoMessageEndsANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Second)
+		c := newCluster(t, 2, time.Second)
 		defer c.close()
 		f := c.forger("mallory", "send")
 		defer f.Close()
@@ -38,20 +38,20 @@ func TestNoMessageEndsANode(t *testing.T) {
 		}
 		for _, stream := range []string{proto.StreamChunk, proto.StreamSync} {
 			for _, typ := range []proto.MessageType{proto.TypeOffer, proto.TypeSync} {
-				f.Send(to, stream, transporttest.FrameOf(typ, transporttest.Padding(large[0]), nil))
+				f.Send(to, stream, transporttest.FrameOf(typ, transporttest.Padding(paddingSizes[0]), nil))
 				time.Sleep(time.Minute)
 				if !f.Connected(to) {
 					f.Connect(to, home.net.Addrs())
 				}
 			}
 		}
-		for _, data := range [][]byte{transporttest.Padding(60_000), transporttest.Padding(large[0])} {
+		for _, data := range [][]byte{transporttest.Padding(60_000), transporttest.Padding(paddingSizes[0])} {
 			if err := f.Publish(data); err != nil {
 				t.Error(err)
 			}
 		}
 		time.Sleep(time.Minute)
-		c.ended(1, c.give(1, 3), time.Minute)
+		c.waitAll(1, c.submitMany(1, 3), time.Minute)
 	})
 }
 
@@ -64,18 +64,18 @@ func hostileFrames(t *testing.T, f *transporttest.Forger, to proto.PeerID) (all 
 		return &proto.Lease{Task: id, Queue: "fat", State: proto.Pending, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
 	}
 	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{state}}))
-	for _, n := range large[:2] {
+	for _, n := range paddingSizes[:2] {
 		fat := withUnknown(t, state, n, new(proto.QueueState))
 		all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{fat}}))
 		all = append(all, f.Frame(proto.TypeHandoff, &proto.Handoff{Queue: fat}))
 		all = append(all, f.Frame(proto.TypeHandoff, &proto.Handoff{Lease: withUnknown(t, lease(), n, new(proto.Lease)), Queue: state}))
 		all = append(all, f.Frame(proto.TypeSchedule, &proto.Schedule{Queue: "fat", Name: "n", Generation: 2, Gone: true}, transporttest.Padding(n)...))
 	}
-	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{fatChain(t, f, "chain", 31, 3<<10)}}))
-	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{fatChain(t, f, "short", 31, 900)}}))
+	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{longDeedChain(t, f, "chain", 31, 3<<10)}}))
+	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{longDeedChain(t, f, "short", 31, 900)}}))
 	// The longest names are no key of the store.
 	name := strings.Repeat("q", 128)
-	long := &proto.QueueState{Name: name, Generation: 2, Home: to[:], Deeds: []*proto.Signed{deedOf(t, f, name, 2, to, 0)}}
+	long := &proto.QueueState{Name: name, Generation: 2, Home: to[:], Deeds: []*proto.Signed{signDeed(t, f, name, 2, to, 0)}}
 	return append(all, f.Frame(proto.TypeHandoff, &proto.Handoff{Queue: long, Blocks: []*proto.LaneBlock{{Queue: name, Key: strings.Repeat("k", 256), Task: id}}}))
 }
 
@@ -92,8 +92,8 @@ func withUnknown[M proto.Body](t *testing.T, m M, n int, into M) M {
 	return into
 }
 
-// deedOf is a deed by which f gives a queue to another home, with n bytes that nobody knows.
-func deedOf(t *testing.T, f *transporttest.Forger, queue string, generation uint64, to proto.PeerID, n int) *proto.Signed {
+// signDeed is a deed by which f gives a queue to another home, with n bytes that nobody knows.
+func signDeed(t *testing.T, f *transporttest.Forger, queue string, generation uint64, to proto.PeerID, n int) *proto.Signed {
 	t.Helper()
 	from := f.Peer()
 	m := &proto.Deed{Mesh: f.Mesh.ID[:], Queue: queue, Generation: generation, From: from[:], To: to[:]}
@@ -104,16 +104,16 @@ func deedOf(t *testing.T, f *transporttest.Forger, queue string, generation uint
 	return f.Sign("deed", append(details, transporttest.Padding(n)...))
 }
 
-// fatChain is the state of a queue that f gave away and took back many times, each time by
+// longDeedChain is the state of a queue that f gave away and took back many times, each time by
 // a deed with n bytes that nobody knows.
-func fatChain(t *testing.T, f *transporttest.Forger, queue string, deeds, n int) *proto.QueueState {
+func longDeedChain(t *testing.T, f *transporttest.Forger, queue string, deeds, n int) *proto.QueueState {
 	t.Helper()
 	self := f.Peer()
 	s := &proto.QueueState{Name: queue, Generation: uint64(deeds) + 1, Home: self[:]}
 	for i := range deeds {
 		to := self
 		to[0] ^= 1
-		s.Deeds = append(s.Deeds, deedOf(t, f, queue, uint64(i)+2, to, n))
+		s.Deeds = append(s.Deeds, signDeed(t, f, queue, uint64(i)+2, to, n))
 	}
 	return s
 }
@@ -145,10 +145,10 @@ func FuzzReceivers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		victim.fuzzed(t, ctx, self, payload)
-		for _, n := range large {
+		victim.receiveFuzzed(t, ctx, self, payload)
+		for _, n := range paddingSizes {
 			if n < 1<<20 || len(payload) < 64 { // as much once is enough
-				victim.fuzzed(t, ctx, self, slices.Concat(payload, transporttest.Padding(n)))
+				victim.receiveFuzzed(t, ctx, self, slices.Concat(payload, transporttest.Padding(n)))
 			}
 		}
 		_, _, err := victim.queues.driver.Unfinished(ctx)
@@ -176,9 +176,9 @@ var onTaskStreams = map[proto.MessageType]proto.Body{
 	proto.TypeQueueAsk: new(proto.QueueAsk), proto.TypeQueueAnswer: new(proto.QueueAnswer),
 }
 
-// elsewhere is what comes on other streams, where a message that is malformed breaks the
+// otherStreams is what comes on other streams, where a message that is malformed breaks the
 // protocol: see transport.FuzzControl and gossip.FuzzRunner.
-var elsewhere = []proto.MessageType{
+var otherStreams = []proto.MessageType{
 	proto.TypePing, proto.TypePong, proto.TypeAck, proto.TypeHello, proto.TypeStarted, proto.TypeJoin, proto.TypeJoined,
 	proto.TypeOffer, proto.TypeOffered, proto.TypeChunk, proto.TypeChunked, proto.TypeProbe, proto.TypeProbed,
 	proto.TypeSync, proto.TypeSynced, proto.TypeReady, proto.TypeLookup, proto.TypeLookupReply,
@@ -187,15 +187,15 @@ var elsewhere = []proto.MessageType{
 // Every type of message is fuzzed.
 func TestEveryTypeOfMessageIsFuzzed(t *testing.T) {
 	for typ, name := range proto.MessageType_name {
-		if onTaskStreams[proto.MessageType(typ)] == nil && !slices.Contains(elsewhere, proto.MessageType(typ)) {
+		if onTaskStreams[proto.MessageType(typ)] == nil && !slices.Contains(otherStreams, proto.MessageType(typ)) {
 			t.Errorf("no fuzz target knows what %s has as its body", name)
 		}
 	}
 }
 
-// fuzzed gives a payload to everything that takes one. What is no encoding of the body
+// receiveFuzzed gives a payload to everything that takes one. What is no encoding of the body
 // of a message is held against who sent it.
-func (l *live) fuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payload []byte) {
+func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payload []byte) {
 	for n := range proto.MessageType_name {
 		typ := proto.MessageType(n)
 		a, err := l.Receive(ctx, from, []*proto.Message{{Type: typ, Payload: bytes.Clone(payload), Signature: make([]byte, 64)}})
@@ -209,12 +209,12 @@ func (l *live) fuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payl
 		}
 	}
 	for _, typ := range []proto.MessageType{proto.TypeLookup, proto.TypeLookupReply} {
-		err := newLookups(l.Node).heard(ctx, heardLookup{from, &proto.Message{Type: typ, Payload: payload}})
-		if bad := proto.DecodeKnown(payload, new(proto.Lookup)); typ == proto.TypeLookup && bad != nil && !badBytes(err) {
+		err := newLookups(l.Node).handle(ctx, lookupMessage{from, &proto.Message{Type: typ, Payload: payload}})
+		if bad := proto.DecodeKnown(payload, new(proto.Lookup)); typ == proto.TypeLookup && bad != nil && !malformed(err) {
 			t.Errorf("%s: %v is no offence", typ, err)
 		}
 	}
-	r := rumors{l.Node}
+	r := gossipHandler{l.Node}
 	r.Control(from, &proto.Message{Type: proto.TypeProbe, Payload: payload})
 	r.Control(from, &proto.Message{Type: proto.TypeProbed, Payload: payload})
 	_, _ = r.Sync(ctx, from, &proto.Message{Type: proto.TypeSync, Payload: payload}) // refused, as it may be
@@ -223,7 +223,7 @@ func (l *live) fuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payl
 	}
 	var o proto.Offer
 	if proto.DecodeKnown(payload, &o) == nil {
-		if sink, _ := (bodies{l.Node}).Offer(ctx, from, &o); sink != nil {
+		if sink, _ := (bodyReceiver{l.Node}).Offer(ctx, from, &o); sink != nil {
 			_ = sink.End(false)
 		}
 	}

@@ -30,8 +30,8 @@ type InviteOptions struct {
 	Roles []string      // default send, work, relay
 }
 
-// An issued is an open ticket as the inviter remembers it.
-type issued struct {
+// An issuedTicket is an open ticket as the inviter remembers it.
+type issuedTicket struct {
 	Secret  [16]byte  `json:"secret"`
 	Name    string    `json:"name,omitempty"`
 	Roles   []string  `json:"roles,omitempty"`
@@ -62,13 +62,13 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	for t.Encode() == "" && len(t.Addrs) > 1 { // the best ones that fit
 		t.Addrs = t.Addrs[:len(t.Addrs)-1]
 	}
-	b, err := json.Marshal(issued{Secret: t.Secret, Name: o.Name, Roles: o.Roles, Expires: t.Expires})
+	b, err := json.Marshal(issuedTicket{Secret: t.Secret, Name: o.Name, Roles: o.Roles, Expires: t.Expires})
 	if err != nil {
 		return Invitation{}, err
 	}
 	var batch store.Batch
 	batch.PutUntil(store.Meta, ticketKey(t.ID[:]), b, t.Expires)
-	if err := n.ground.store.Apply(ctx, &batch); err != nil {
+	if err := n.storage.store.Apply(ctx, &batch); err != nil {
 		return Invitation{}, fmt.Errorf("invite: %w", err)
 	}
 	roles := o.Roles
@@ -131,7 +131,7 @@ var errTicket = errors.New("the ticket is not valid: it was used before, has exp
 
 func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	if len(r.GetTicketId()) == 0 {
-		return n.wish(ctx, from, r)
+		return n.requestJoin(ctx, from, r)
 	}
 	key, raw, t, ok := n.ticket(from, r)
 	if !ok {
@@ -155,11 +155,11 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 }
 
 // ticket returns the record of the ticket that from proves to hold, if it still counts.
-func (n *Node) ticket(from proto.PeerID, r *proto.JoinRequest) (key, raw []byte, t issued, ok bool) {
+func (n *Node) ticket(from proto.PeerID, r *proto.JoinRequest) (key, raw []byte, t issuedTicket, ok bool) {
 	key = ticketKey(r.GetTicketId())
-	raw, err := n.ground.store.Get(store.Meta, key)
+	raw, err := n.storage.store.Get(store.Meta, key)
 	if err != nil || json.Unmarshal(raw, &t) != nil {
-		return nil, nil, issued{}, false
+		return nil, nil, issuedTicket{}, false
 	}
 	ok = identity.CheckJoinProof(t.Secret, from, n.keys.Peer(), r.GetProof()) && !n.cfg.Clock.Now().After(t.Expires)
 	return key, raw, t, ok
@@ -179,8 +179,8 @@ func (n *Node) freeName(name string, who proto.PeerID) error {
 	return nil
 }
 
-// letIn admits a node without a ticket.
-func (n *Node) letIn(ctx context.Context, from proto.PeerID, name string, roles []string, known *proto.KnownPeer) (*proto.JoinReply, error) {
+// admitAccepted admits a node without a ticket.
+func (n *Node) admitAccepted(ctx context.Context, from proto.PeerID, name string, roles []string, known *proto.KnownPeer) (*proto.JoinReply, error) {
 	n.admitting.Lock()
 	defer n.admitting.Unlock()
 	if err := n.freeName(name, from); err != nil {

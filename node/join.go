@@ -37,9 +37,9 @@ func Join(ctx context.Context, cfg Config, ticket, name string) (_ Joined, err e
 	if t.Expired(cfg.Clock.Now()) {
 		return Joined{}, fmt.Errorf("join: %w: the ticket expired at %s: ask for a new one", ErrRefused, t.Expires.Format("2006-01-02 15:04 MST"))
 	}
-	undo := fresh(cfg.Dir)
+	undo := trackNewFiles(cfg.Dir)
 	defer func() {
-		if err != nil && certainlyNot(err) {
+		if err != nil && notJoined(err) {
 			undo()
 		}
 	}()
@@ -90,9 +90,9 @@ func atPorts(addrs, listen []string) (at []string) {
 	return at
 }
 
-// fresh notes what is in the folder of a node that is to be. When that is no node yet,
+// trackNewFiles notes what is in the folder of a node that is to be. When that is no node yet,
 // undo removes all that came since.
-func fresh(dir string) (undo func()) {
+func trackNewFiles(dir string) (undo func()) {
 	before := map[string]bool{}
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -115,9 +115,9 @@ func fresh(dir string) (undo func()) {
 	}
 }
 
-// certainlyNot reports whether a join that ended in err left nothing at the inviter: it
+// notJoined reports whether a join that ended in err left nothing at the inviter: it
 // was not reached, or said no. Else it may know the key of this node, which is kept.
-func certainlyNot(err error) bool {
+func notJoined(err error) bool {
 	return errors.Is(err, ErrRefused) || errors.Is(err, transport.ErrUnreached)
 }
 
@@ -129,7 +129,7 @@ type joiner struct {
 }
 
 func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
-	ground, err := openGround(j.cfg, nil, nil)
+	ground, err := openStorage(j.cfg, nil, nil)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
@@ -145,16 +145,16 @@ func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: the inviter answered for another mesh: %w", err)
 	}
-	return j.enrol(ctx, ground.store, m, mesh, reply)
+	return j.enroll(ctx, ground.store, m, mesh, reply)
 }
 
-// enrol keeps what a mesh has answered.
-func (j *joiner) enrol(ctx context.Context, st *store.Store, m membership, mesh identity.Mesh, reply *proto.JoinReply) (Joined, error) {
+// enroll keeps what a mesh has answered.
+func (j *joiner) enroll(ctx context.Context, st *store.Store, m membership, mesh identity.Mesh, reply *proto.JoinReply) (Joined, error) {
 	self, err := mesh.VerifyMember(reply.GetCertificate(), j.cfg.Clock.Now())
 	if err != nil || self.Peer != j.keys.Peer() {
 		return Joined{}, fmt.Errorf("join: the certificate does not admit this node: %w", err)
 	}
-	met, err := j.meet(ctx, st, mesh, reply)
+	met, err := j.learnPeers(ctx, st, mesh, reply)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
@@ -172,7 +172,7 @@ func (j *joiner) enrol(ctx context.Context, st *store.Store, m membership, mesh 
 func (j *joiner) ask(ctx context.Context, name string) (*proto.JoinReply, error) {
 	cfg := transportConfig(j.cfg)
 	cfg.AnyPort = true // another node of this machine may have the usual ones
-	host, err := transport.New(j.keys, stranger{}, stranger{}, cfg)
+	host, err := transport.New(j.keys, unpairedHost{}, unpairedHost{}, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -186,8 +186,8 @@ func (j *joiner) ask(ctx context.Context, name string) (*proto.JoinReply, error)
 	})
 }
 
-// meet remembers the peers that the inviter introduces, itself first.
-func (j *joiner) meet(ctx context.Context, s *store.Store, mesh identity.Mesh, reply *proto.JoinReply) (names []string, err error) {
+// learnPeers remembers the peers that the inviter introduces, itself first.
+func (j *joiner) learnPeers(ctx context.Context, s *store.Store, mesh identity.Mesh, reply *proto.JoinReply) (names []string, err error) {
 	book, err := transport.OpenBook(s, mesh, j.keys, reply.GetCertificate(), j.cfg.Clock)
 	if err != nil {
 		return nil, err
@@ -213,16 +213,16 @@ func (j *joiner) meet(ctx context.Context, s *store.Store, mesh identity.Mesh, r
 	return names, nil
 }
 
-// A stranger is what a node is before it joined: it has nothing to say and
+// A unpairedHost is what a node is before it joined: it has nothing to say and
 // takes nothing.
-type stranger struct{}
+type unpairedHost struct{}
 
-func (stranger) Hello() *proto.Hello                           { return nil }
-func (stranger) Admit(*proto.Hello, proto.PeerID) error        { return ErrUnpaired }
-func (stranger) Blocked(proto.PeerID) bool                     { return false }
-func (stranger) Linked(context.Context, *transport.Link) error { return ErrUnpaired }
-func (stranger) Started(proto.PeerID, *proto.Receipts)         {}
-func (stranger) Receive(context.Context, proto.PeerID, []*proto.Message) (transport.Answer, error) {
+func (unpairedHost) Hello() *proto.Hello                           { return nil }
+func (unpairedHost) Admit(*proto.Hello, proto.PeerID) error        { return ErrUnpaired }
+func (unpairedHost) Blocked(proto.PeerID) bool                     { return false }
+func (unpairedHost) Linked(context.Context, *transport.Link) error { return ErrUnpaired }
+func (unpairedHost) Started(proto.PeerID, *proto.Receipts)         {}
+func (unpairedHost) Receive(context.Context, proto.PeerID, []*proto.Message) (transport.Answer, error) {
 	return transport.Answer{}, ErrUnpaired
 }
 

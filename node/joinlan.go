@@ -45,28 +45,28 @@ func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 	if m.Name, err = chooseName(o.Name); err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
-	ground, err := openGround(cfg, nil, nil)
+	ground, err := openStorage(cfg, nil, nil)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
 	defer ground.Close()
-	l := lanJoiner{cfg: cfg, keys: keys, name: m.Name, o: o, silent: map[proto.PeerID]bool{}}
+	l := lanJoiner{cfg: cfg, keys: keys, name: m.Name, o: o, told: map[proto.PeerID]bool{}}
 	reply, mesh, err := l.ask(ctx)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
 	j := joiner{cfg: cfg, keys: keys}
-	return j.enrol(ctx, ground.store, m, mesh, reply)
+	return j.enroll(ctx, ground.store, m, mesh, reply)
 }
 
 // A lanJoiner asks whoever it finds on the LAN.
 type lanJoiner struct {
-	cfg    Config
-	keys   *identity.Keys
-	name   string
-	o      LANOptions
-	host   *transport.Transport
-	silent map[proto.PeerID]bool // of whom a person was told already
+	cfg  Config
+	keys *identity.Keys
+	name string
+	o    LANOptions
+	host *transport.Transport
+	told map[proto.PeerID]bool // of whom a person was told already
 }
 
 // ask returns the first reply that admits this node.
@@ -74,7 +74,7 @@ func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, e
 	cfg := transportConfig(l.cfg)
 	cfg.MDNS, cfg.AnyPort = true, true
 	var err error
-	if l.host, err = transport.New(l.keys, stranger{}, stranger{}, cfg); err != nil {
+	if l.host, err = transport.New(l.keys, unpairedHost{}, unpairedHost{}, cfg); err != nil {
 		return nil, identity.Mesh{}, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -89,12 +89,12 @@ func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, e
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, identity.Mesh{}, l.nobody(ctx, len(members))
+			return nil, identity.Mesh{}, l.timedOut(ctx, len(members))
 		case f, ok := <-found:
 			if !ok {
 				return nil, identity.Mesh{}, errors.New("the LAN cannot be looked at: there is no interface for multicast")
 			}
-			if l.o.wants(f.Peer) {
+			if l.o.mayAsk(f.Peer) {
 				members[f.Peer] = f.Addrs
 			}
 		case <-tick.C:
@@ -102,19 +102,19 @@ func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, e
 		for p, addrs := range members {
 			reply, mesh, err := l.askOne(ctx, p, addrs)
 			if err == nil && reply != nil {
-				return reply, mesh, l.o.agrees(p, mesh)
+				return reply, mesh, l.o.confirm(p, mesh)
 			}
 		}
 	}
 }
 
-// wants reports whether p may be asked.
-func (o LANOptions) wants(p proto.PeerID) bool {
+// mayAsk reports whether p may be asked.
+func (o LANOptions) mayAsk(p proto.PeerID) bool {
 	return o.Code == "" || plainCode(o.Code) == plainCode(JoinCode(p))
 }
 
-// agrees returns why the mesh of p is not joined after all.
-func (o LANOptions) agrees(p proto.PeerID, mesh identity.Mesh) error {
+// confirm returns why the mesh of p is not joined after all.
+func (o LANOptions) confirm(p proto.PeerID, mesh identity.Mesh) error {
 	if o.Code != "" {
 		return nil
 	}
@@ -133,26 +133,26 @@ func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) 
 	case err != nil:
 		return nil, identity.Mesh{}, err
 	case reply.GetRefusal() != "":
-		l.once(p, fmt.Sprintf("%s refuses: %s", p.Short(), reply.GetRefusal()))
+		l.tellOnce(p, fmt.Sprintf("%s refuses: %s", p.Short(), reply.GetRefusal()))
 		return nil, identity.Mesh{}, ErrRefused
 	case reply.GetPending():
-		l.once(p, fmt.Sprintf("asked %s (code %s); there, a person runs: balefire-node peers accept %s", p.Short(), JoinCode(p), JoinCode(l.keys.Peer())))
+		l.tellOnce(p, fmt.Sprintf("asked %s (code %s); there, a person runs: balefire-node peers accept %s", p.Short(), JoinCode(p), JoinCode(l.keys.Peer())))
 		return nil, identity.Mesh{}, nil
 	}
 	mesh, err := identity.NewMesh(reply.GetRoot())
 	return reply, mesh, err
 }
 
-// once tells a person something about a member, once.
-func (l *lanJoiner) once(p proto.PeerID, text string) {
-	if !l.silent[p] {
-		l.silent[p] = true
+// tellOnce tells a person something about a member, once.
+func (l *lanJoiner) tellOnce(p proto.PeerID, text string) {
+	if !l.told[p] {
+		l.told[p] = true
 		l.o.Progress(text)
 	}
 }
 
-// nobody says what to do when the time was over, or a person gave up.
-func (l *lanJoiner) nobody(ctx context.Context, members int) error {
+// timedOut says what to do when the time was over, or a person gave up.
+func (l *lanJoiner) timedOut(ctx context.Context, members int) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return ctx.Err()
 	}

@@ -9,17 +9,17 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// newLapsing starts three nodes that share a calendar. All serve a kind that takes four
+// newLapseCluster starts three nodes that share a calendar. All serve a kind that takes four
 // minutes; the second is the home of a queue of it.
-func newLapsing(t *testing.T) (*crew, *calendar) {
-	cal := new(calendar)
-	w := newWorldWith(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simulated, cfg *Config) {
+func newLapseCluster(t *testing.T) (*cluster, *sleepClock) {
+	cal := new(sleepClock)
+	w := newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simNode, cfg *Config) {
 		cfg.Clock = clock.Asleep(clock.Runtime(), func() time.Duration { return time.Duration(cal.slept.Load()) })
-		calm(s, cfg)
+		quietMesh(s, cfg)
 	})
-	c := newCrewOf(t, w, 4*time.Minute)
+	c := newClusterOf(t, w, 4*time.Minute)
 	for _, s := range c.nodes {
-		s.ready = func(n *Node) { s.node = n; c.serve(s, 4*time.Minute) }
+		s.beforeRun = func(n *Node) { s.node = n; c.serve(s, 4*time.Minute) }
 	}
 	if _, err := c.nodes[1].node.SetQueue(t.Context(), "late", QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
@@ -28,9 +28,9 @@ func newLapsing(t *testing.T) (*crew, *calendar) {
 	return c, cal
 }
 
-// batch submits one task of each kind of walk from the second node: to another node, to
+// submitBatch submits one task of each kind of walk from the second node: to another node, to
 // itself, to a queue whose home it is.
-func (c *crew) batch(t *testing.T) (ids []string) {
+func (c *cluster) submitBatch(t *testing.T) (ids []string) {
 	t.Helper()
 	for _, to := range []string{c.nodes[2].name, c.nodes[1].name, "queue:late", "queue:late"} {
 		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: to, Kind: "build"})
@@ -42,8 +42,8 @@ func (c *crew) batch(t *testing.T) (ids []string) {
 	return ids
 }
 
-// succeed waits until all tasks of the second node have succeeded.
-func (c *crew) succeed(t *testing.T, ids []string, within time.Duration) {
+// waitSuccess waits until all tasks of the second node have succeeded.
+func (c *cluster) waitSuccess(t *testing.T, ids []string, within time.Duration) {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(10 * time.Second) {
 		open := 0
@@ -72,10 +72,10 @@ func (c *crew) succeed(t *testing.T, ids []string, within time.Duration) {
 // and tasks that run then wait, and succeed when it is back (I11, I20).
 func TestNoTaskIsLostWhileCertificatesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, cal := newLapsing(t)
+		c, cal := newLapseCluster(t)
 		defer c.close()
-		ids := c.batch(t) // the links are there, with all their streams
-		c.succeed(t, ids, 10*time.Minute)
+		ids := c.submitBatch(t) // the links are there, with all their streams
+		c.waitSuccess(t, ids, 10*time.Minute)
 		c.nodes[0].halt()
 		end := c.nodes[2].node.book.Self().Member.NotAfter
 		if e := c.nodes[1].node.book.Self().Member.NotAfter; e.Before(end) {
@@ -83,15 +83,15 @@ func TestNoTaskIsLostWhileCertificatesEnd(t *testing.T) {
 		}
 		cal.sleep(end.Sub(c.nodes[1].node.cfg.Clock.Now()) - 3*time.Minute)
 		time.Sleep(time.Minute)
-		ids = c.batch(t)
+		ids = c.submitBatch(t)
 		time.Sleep(4 * time.Minute)
 		if now := c.nodes[1].node.cfg.Clock.Now(); now.Before(c.nodes[2].node.book.Self().Member.NotAfter) {
 			t.Fatal("the certificates have not ended")
 		}
-		ids = append(ids, c.batch(t)...)
+		ids = append(ids, c.submitBatch(t)...)
 		time.Sleep(10 * time.Minute)
 		c.nodes[0].start()
-		c.succeed(t, ids, 30*time.Minute)
+		c.waitSuccess(t, ids, 30*time.Minute)
 	})
 }
 
@@ -99,7 +99,7 @@ func TestNoTaskIsLostWhileCertificatesEnd(t *testing.T) {
 // is on again, and what is sent in its first moments succeeds.
 func TestMeshOffOverTheEndOfItsCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, cal := newLapsing(t)
+		c, cal := newLapseCluster(t)
 		defer c.close()
 		for _, s := range c.nodes {
 			s.halt()
@@ -109,7 +109,7 @@ func TestMeshOffOverTheEndOfItsCertificates(t *testing.T) {
 			s.start()
 		}
 		time.Sleep(5 * time.Second)
-		ids := c.batch(t)
-		c.succeed(t, ids, 20*time.Minute)
+		ids := c.submitBatch(t)
+		c.waitSuccess(t, ids, 20*time.Minute)
 	})
 }

@@ -15,17 +15,17 @@ import (
 // leaseRisks are the members that are SUSPECT or DEAD and have leases that this node
 // gave, by name.
 func (n *Node) leaseRisks(ctx context.Context) []LeaseRisk {
-	risks, shaky := map[proto.PeerID]*LeaseRisk{}, map[proto.PeerID]string{}
+	risks, unhealthy := map[proto.PeerID]*LeaseRisk{}, map[proto.PeerID]string{}
 	for _, m := range n.gossip.Members() {
 		if m.Status == gossip.Suspect || m.Status == gossip.Dead {
-			shaky[m.Peer] = m.Status.String()
+			unhealthy[m.Peer] = m.Status.String()
 		}
 	}
-	if len(shaky) == 0 {
+	if len(unhealthy) == 0 {
 		return []LeaseRisk{}
 	}
 	_, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool {
-		state, ok := shaky[v.Peer]
+		state, ok := unhealthy[v.Peer]
 		if !v.Home || !ok {
 			return false
 		}
@@ -45,23 +45,23 @@ func (n *Node) leaseRisks(ctx context.Context) []LeaseRisk {
 	}
 	out := make([]LeaseRisk, 0, len(risks))
 	for _, p := range slices.Collect(maps.Keys(risks)) {
-		risks[p].Owner = n.nameOf(p)
+		risks[p].Owner = n.peerName(p)
 		out = append(out, *risks[p])
 	}
 	slices.SortFunc(out, func(a, b LeaseRisk) int { return strings.Compare(a.Owner, b.Owner) })
 	return out
 }
 
-// sentence says all of that to a person, and what happens next.
-func (r LeaseRisk) sentence() string {
-	text := fmt.Sprintf("%s, which is %s, has %s of queues whose home is here", r.Owner, r.State, counted(r.Tasks, "task", "tasks"))
+// summary says all of that to a person, and what happens next.
+func (r LeaseRisk) summary() string {
+	text := fmt.Sprintf("%s, which is %s, has %s of queues whose home is here", r.Owner, r.State, plural(r.Tasks, "task", "tasks"))
 	if r.State == gossip.Suspect.String() {
 		text += ": they go to others once it is DEAD or their leases are over"
 	} else {
 		text += ": they are being given to others"
 	}
 	if r.Once > 0 {
-		text += fmt.Sprintf("; %s once only and may end INDETERMINATE", counted(r.Once, "may be started", "may each be started"))
+		text += fmt.Sprintf("; %s once only and may end INDETERMINATE", plural(r.Once, "may be started", "may each be started"))
 	}
 	return text + " (balefire-node lease ls --role home; balefire-node mesh recover)"
 }

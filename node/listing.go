@@ -14,19 +14,19 @@ import (
 type listing struct {
 	span  backlog.Span
 	limit int
-	lines []listed
+	lines []listItem
 	end   proto.TaskID // one of the pages goes no further: what lies behind may be incomplete
 }
 
-// A listed is one task of a listing. A task that the node sent to itself is two.
-type listed struct {
+// A listItem is one task of a listing. A task that the node sent to itself is two.
+type listItem struct {
 	id     proto.TaskID
 	role   string
 	record *proto.Record
 }
 
 func (l *listing) add(id proto.TaskID, role string, r *proto.Record) {
-	l.lines = append(l.lines, listed{id, role, r})
+	l.lines = append(l.lines, listItem{id, role, r})
 }
 
 // until notes where one of the pages ends; zero: it has all that there is.
@@ -37,8 +37,8 @@ func (l *listing) until(next proto.TaskID) {
 }
 
 // page returns the lines of the merged page and the cursor of the next, "" at the end.
-func (l *listing) page() (lines []listed, next string) {
-	slices.SortFunc(l.lines, func(a, b listed) int {
+func (l *listing) page() (lines []listItem, next string) {
+	slices.SortFunc(l.lines, func(a, b listItem) int {
 		return cmp.Or(l.span.Compare(a.id, b.id), cmp.Compare(a.role, b.role))
 	})
 	for i, x := range l.lines {

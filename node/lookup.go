@@ -14,39 +14,39 @@ import (
 
 // Times of the questions to targets.
 const (
-	lookupEvery = 10 * time.Second // between two looks whom to ask
-	lookupAgain = time.Hour        // between two questions to a target that has run on
+	lookupEvery  = 10 * time.Second // between two looks whom to ask
+	lookupRepeat = time.Hour        // between two questions to a target that has run on
 )
 
 // lookups asks targets which of the tasks that they accepted they still know: when
 // a target has started again, for its store may have been restored or have lost a
 // record, and once an hour.
 type lookups struct {
-	node  *Node
-	came  chan heardLookup // LOOKUP and LOOKUP_REPLY
-	asked map[proto.PeerID]askedLookup
+	node     *Node
+	incoming chan lookupMessage // LOOKUP and LOOKUP_REPLY
+	asked    map[proto.PeerID]lookupState
 }
 
-type heardLookup struct {
+type lookupMessage struct {
 	from proto.PeerID
 	msg  *proto.Message
 }
 
-// An askedLookup says when a target was asked about everything, and which start of it.
-type askedLookup struct {
+// An lookupState says when a target was asked about everything, and which start of it.
+type lookupState struct {
 	boot uint64
 	at   time.Duration
 	left []proto.TaskID // to be asked about yet
 }
 
 func newLookups(n *Node) *lookups {
-	return &lookups{node: n, came: make(chan heardLookup, 64), asked: map[proto.PeerID]askedLookup{}}
+	return &lookups{node: n, incoming: make(chan lookupMessage, 64), asked: map[proto.PeerID]lookupState{}}
 }
 
 // receive takes a message of a ctl stream. What finds no room is asked again.
 func (l *lookups) receive(from proto.PeerID, m *proto.Message) {
 	select {
-	case l.came <- heardLookup{from, m}:
+	case l.incoming <- lookupMessage{from, m}:
 	default:
 	}
 }
@@ -61,8 +61,8 @@ func (l *lookups) run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			err = l.askAll()
-		case h := <-l.came:
-			if err = l.heard(ctx, h); badBytes(err) {
+		case h := <-l.incoming:
+			if err = l.handle(ctx, h); malformed(err) {
 				l.node.net.Offend(h.from, err)
 			}
 		}
@@ -81,10 +81,10 @@ func (l *lookups) askAll() (err error) {
 			continue
 		}
 		a, before := l.asked[p]
-		if !before || a.boot != known.Boot || now-a.at >= lookupAgain {
+		if !before || a.boot != known.Boot || now-a.at >= lookupRepeat {
 			ids, lerr := l.node.outbox.Awaited(p)
 			err = errors.Join(err, lerr)
-			a = askedLookup{boot: known.Boot, at: now, left: ids}
+			a = lookupState{boot: known.Boot, at: now, left: ids}
 		}
 		n := min(len(a.left), proto.MaxLookup)
 		if n > 0 {
@@ -111,14 +111,14 @@ func (l *lookups) send(to proto.PeerID, t proto.MessageType, payload []byte) err
 	return l.node.net.SendCtl(to, &proto.Message{Type: t, Payload: payload, Timestamp: l.node.cfg.Clock.Now().UnixNano()})
 }
 
-// heard answers a question, or acts on an answer.
-func (l *lookups) heard(ctx context.Context, h heardLookup) error {
+// handle answers a question, or acts on an answer.
+func (l *lookups) handle(ctx context.Context, h lookupMessage) error {
 	if h.msg.GetType() == proto.TypeLookup {
 		q := new(proto.Lookup)
 		if err := proto.DecodeKnown(h.msg.GetPayload(), q); err != nil {
 			return err
 		}
-		unknown, err := l.node.unknownOf(q.GetTasks())
+		unknown, err := l.node.unknownTasks(q.GetTasks())
 		if err != nil || len(unknown) == 0 {
 			return err
 		}
@@ -141,14 +141,14 @@ func (l *lookups) heard(ctx context.Context, h heardLookup) error {
 		counted, err := l.node.outbox.HandleUnknown(ctx, h.from, id)
 		failed = errors.Join(failed, err)
 		if counted {
-			l.node.tell("task.forgotten", h.from, fmt.Sprintf("the target of task %s does not know it any more", id), map[string]string{"task": id.String()})
+			l.node.addEvent("task.forgotten", h.from, fmt.Sprintf("the target of task %s does not know it any more", id), map[string]string{"task": id.String()})
 		}
 	}
 	return failed
 }
 
-// unknownOf returns those of the tasks of which this node has neither custody nor a result.
-func (n *Node) unknownOf(tasks [][]byte) (unknown [][]byte, err error) {
+// unknownTasks returns those of the tasks of which this node has neither custody nor a result.
+func (n *Node) unknownTasks(tasks [][]byte) (unknown [][]byte, err error) {
 	for _, b := range tasks[:min(len(tasks), proto.MaxLookup)] {
 		id, err := proto.TaskIDFrom(b)
 		if err != nil {
@@ -182,7 +182,7 @@ func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error
 	env := &proto.Envelope{Header: st.Envelope.Header, Body: st.Envelope.Body}
 	d = &outbox.Draft{Record: &proto.Record{BodyBlob: rec.GetBodyBlob()}}
 	if d.Record.BodyBlob != "" && !h.Streamed() {
-		if env.Body, err = readBlob(n.ground.blobs, d.Record.BodyBlob); err != nil {
+		if env.Body, err = readBlob(n.storage.blobs, d.Record.BodyBlob); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -207,9 +207,9 @@ func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error
 	var name [8]byte // a new one: the old file stays until the record names this one
 	fillRandom(name[:])
 	d.Record.BodyBlob = fmt.Sprintf("%s-%x", bodyBlob(h.ID), name)
-	n.house.draft(d.Record.BodyBlob, true)
-	done = func() { n.house.draft(d.Record.BodyBlob, false) }
-	if err = n.ground.blobs.Put(d.Record.BodyBlob, d.Envelope.Body); err != nil {
+	n.bodyGC.draft(d.Record.BodyBlob, true)
+	done = func() { n.bodyGC.draft(d.Record.BodyBlob, false) }
+	if err = n.storage.blobs.Put(d.Record.BodyBlob, d.Envelope.Body); err != nil {
 		done()
 		return nil, nil, err
 	}

@@ -16,33 +16,33 @@ import (
 // sent again, with bodies of every size; what may not is for a person to decide.
 func TestTargetThatForgot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, _ := jumping(t, 2, 0)
+		w, _ := newJumpingMesh(t, 2, 0)
 		defer w.close()
 		home, target := w.nodes[0], w.nodes[1]
 		var twice []string
 		for _, size := range []int{0, 100_000, 400_000} {
-			r := takes(10*time.Minute, "n1")
+			r := sleepTask(10*time.Minute, "n1")
 			r.Body = append(r.Body, make([]byte, size)...)
-			twice = append(twice, home.must(r))
+			twice = append(twice, home.mustSubmit(r))
 		}
-		r := takes(10*time.Minute, "n1")
+		r := sleepTask(10*time.Minute, "n1")
 		r.Mode = proto.AtMostOnce
-		once := home.must(r)
-		kept := home.must(takes(10*time.Minute, "n1"))
+		once := home.mustSubmit(r)
+		kept := home.mustSubmit(sleepTask(10*time.Minute, "n1"))
 		for _, id := range append(twice, once, kept) {
-			home.becomes(id, "RUNNING", time.Minute)
+			home.waitState(id, "RUNNING", time.Minute)
 		}
 		target.crash()
-		target.lose(t, append(twice, once))
+		target.deleteTasks(t, append(twice, once))
 		target.start()
 		for _, id := range append(twice, kept) {
-			task := home.becomes(id, "SUCCESS", 3*time.Hour)
+			task := home.waitState(id, "SUCCESS", 3*time.Hour)
 			forgotten := slices.ContainsFunc(task.Events, func(e Event) bool { return e.Cause == outbox.CauseForgotten })
 			if forgotten == (id == kept) {
 				t.Errorf("events of %s: %+v", id, task.Events)
 			}
 		}
-		home.becomes(once, "INDETERMINATE", time.Second)
+		home.waitState(once, "INDETERMINATE", time.Second)
 		if why, err := home.node.Why(t.Context(), once); err != nil || why.Fix == "" {
 			t.Errorf("why: %+v, %v", why, err)
 		}
@@ -52,8 +52,8 @@ func TestTargetThatForgot(t *testing.T) {
 	})
 }
 
-// lose deletes what a stopped node has of tasks in its custody.
-func (s *simulated) lose(t *testing.T, refs []string) {
+// deleteTasks deletes what a stopped node has of tasks in its custody.
+func (s *simNode) deleteTasks(t *testing.T, refs []string) {
 	e := s.engine.Reopen()
 	defer func() { s.engine = e }()
 	pairs, err := e.Scan(store.Inbox, nil, nil, 1000)

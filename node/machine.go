@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-// A machine measures the CPU and memory load of this computer. It works on Linux only.
-type machine struct {
-	mu         sync.Mutex
-	read       time.Time // last measurement
-	busy, all  uint64    // ticks of all cores since the computer was started
-	cpu, taken uint32    // permille
+// A machineLoad measures the CPU and memory load of this computer. It works on Linux only.
+type machineLoad struct {
+	mu          sync.Mutex
+	read        time.Time // last measurement
+	busy, all   uint64    // ticks of all cores since the computer was started
+	cpu, memory uint32    // permille
 }
 
 // loadEvery is the minimum interval between two measurements of the CPU load.
 const loadEvery = time.Second
 
 // load returns the CPU and memory use in permille, or 0 where it is unknown.
-func (m *machine) load() (cpu, memory uint32) {
+func (m *machineLoad) load() (cpu, memory uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now := time.Now(); now.Sub(m.read) >= loadEvery {
 		m.read = now
-		m.look()
+		m.sample()
 	}
-	return m.cpu, m.taken
+	return m.cpu, m.memory
 }
 
-func (m *machine) look() {
+func (m *machineLoad) sample() {
 	if b, err := os.ReadFile("/proc/stat"); err == nil {
 		busy, all := ticks(b)
 		if d := all - m.all; m.all > 0 && all > m.all {
@@ -41,7 +41,7 @@ func (m *machine) look() {
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
 		total, free := kilobytes(b, "MemTotal:"), kilobytes(b, "MemAvailable:")
 		if total > 0 && free <= total {
-			m.taken = uint32((total - free) * 1000 / total)
+			m.memory = uint32((total - free) * 1000 / total)
 		}
 	}
 }

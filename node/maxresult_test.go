@@ -14,7 +14,7 @@ import (
 // A target that sends a larger result than its task takes is refused: nothing of it is
 // kept, the task is a dead letter that says so, an event and a line of the log tell of it.
 func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
-	a := alone(t)
+	a := startAlone(t)
 	f := a.forger("mallory", "send", "work")
 	said := func(body int) *proto.Outcome {
 		b := make([]byte, body)
@@ -79,7 +79,7 @@ func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.Send(a.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeResult, payload, sig))
-			got := a.ended(t, id, tt.state)
+			got := a.waitEnd(t, id, tt.state)
 			if tt.state == "SUCCESS" {
 				return
 			}
@@ -87,7 +87,7 @@ func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
 				t.Errorf("reason %q, %d bytes are kept", got.Reason, got.ResultSize)
 			}
 			for _, blob := range []string{resultBlob(task), arrivingBlob(task)} {
-				if has, _ := a.ground.blobs.Has(blob); has {
+				if has, _ := a.storage.blobs.Has(blob); has {
 					t.Errorf("%s is kept", blob)
 				}
 			}

@@ -75,7 +75,7 @@ func Init(o InitOptions) (Identity, error) {
 		return Identity{}, fmt.Errorf("init: %w", err)
 	}
 	if o.NewMesh && len(m.Root) == 0 {
-		if err := m.found(filepath.Join(o.Dir, identityDir), keys, o.Clock.Now()); err != nil {
+		if err := m.foundMesh(filepath.Join(o.Dir, identityDir), keys, o.Clock.Now()); err != nil {
 			return Identity{}, fmt.Errorf("init: %w", err)
 		}
 	}
@@ -89,8 +89,8 @@ func Init(o InitOptions) (Identity, error) {
 	return id, nil
 }
 
-// found creates a mesh whose first member and admin is this node.
-func (m *membership) found(dir string, keys *identity.Keys, now time.Time) error {
+// foundMesh creates a mesh whose first member and admin is this node.
+func (m *membership) foundMesh(dir string, keys *identity.Keys, now time.Time) error {
 	root, err := identity.LoadRoot(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		root, err = identity.CreateRoot(dir)

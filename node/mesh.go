@@ -27,13 +27,13 @@ func (n *Node) openGossip() (err error) {
 			SuspectRecover: m.SuspectRecover, DeadRecover: m.DeadRecover,
 			PruneAge: m.PruneAge, PruneInterval: m.PruneInterval, PruneLimit: m.PruneLimit,
 		},
-		Boot: n.outbox.Boot(), Self: n.own, Changed: n.memberChanged,
+		Boot: n.outbox.Boot(), Self: n.ownRecord, Changed: n.memberChanged,
 		Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry,
 	}
 	if n.cfg.Simulated.Gossip != nil {
 		n.cfg.Simulated.Gossip(&cfg)
 	}
-	n.gossip, err = gossip.Open(n.keys, n.mesh, n.net, roll{n.book, n.net, newRevocationLog(n.cfg.Dir)}, cfg)
+	n.gossip, err = gossip.Open(n.keys, n.mesh, n.net, directory{n.book, n.net, newRevocationLog(n.cfg.Dir)}, cfg)
 	if err != nil {
 		return err
 	}
@@ -45,19 +45,19 @@ func (n *Node) openGossip() (err error) {
 	return nil
 }
 
-// A roll is the member directory of gossip. It disconnects a member that is revoked.
-type roll struct {
+// A directory is the member directory of gossip. It disconnects a member that is revoked.
+type directory struct {
 	*transport.Book
-	net  *transport.Transport
-	kept *revocationLog
+	net         *transport.Transport
+	revocations *revocationLog
 }
 
 // Revoke stores a revocation and closes the connections to the revoked member.
-func (r roll) Revoke(ctx context.Context, s *proto.Signed) error {
+func (r directory) Revoke(ctx context.Context, s *proto.Signed) error {
 	if err := r.Book.Revoke(ctx, s); err != nil {
 		return err
 	}
-	if err := r.kept.add(s); err != nil {
+	if err := r.revocations.add(s); err != nil {
 		return err
 	}
 	for _, p := range r.List() { // includes a peer that is not connected yet because its hello is in progress
@@ -70,35 +70,37 @@ func (r roll) Revoke(ctx context.Context, s *proto.Signed) error {
 
 // Member returns p's entry in the mesh. It ignores a local block: members compare their
 // liveness state, and would never agree if a block hid a member.
-func (r roll) Member(p proto.PeerID) (identity.Member, bool) { return r.Enrolled(p) }
+func (r directory) Member(p proto.PeerID) (identity.Member, bool) { return r.Enrolled(p) }
 
-// rumors passes what the transport receives to gossip, which is opened later.
-type rumors struct{ node *Node }
+// gossipHandler passes what the transport receives to gossip, which is opened later.
+type gossipHandler struct{ node *Node }
 
 // Valid reports whether a message may be forwarded, and returns its number.
-func (r rumors) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
+func (r gossipHandler) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
 	return r.node.gossip.Valid(author, data)
 }
 
 // Receive processes a valid message of the topic.
-func (r rumors) Receive(author proto.PeerID, data []byte) { r.node.gossip.TopicMessage(author, data) }
+func (r gossipHandler) Receive(author proto.PeerID, data []byte) {
+	r.node.gossip.TopicMessage(author, data)
+}
 
 // Control processes probes and their answers.
-func (r rumors) Control(from proto.PeerID, m *proto.Message) { r.node.gossip.Control(from, m) }
+func (r gossipHandler) Control(from proto.PeerID, m *proto.Message) { r.node.gossip.Control(from, m) }
 
 // Sync answers a state comparison of another member.
-func (r rumors) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
+func (r gossipHandler) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
 	return r.node.gossip.Sync(ctx, from, m)
 }
 
-// own returns what this node announces about itself.
-func (n *Node) own() gossip.Self {
+// ownRecord returns what this node announces about itself.
+func (n *Node) ownRecord() gossip.Self {
 	o := gossip.Self{
 		State: n.phase(), Started: n.started, Priority: uint32(n.cfg.Mesh.Priority), Kinds: n.kinds(), Load: n.load(),
 		Labels: n.cfg.Mesh.Labels, Relays: n.net.Reservations(), Open: n.open(), Version: n.cfg.Version,
 	}
 	if o.State == proto.NodeRunning {
-		o.Hops = hopsOut(n.net.Hops())
+		o.Hops = hopsToProto(n.net.Hops())
 	}
 	for _, a := range n.reachable() { // loopback addresses come last
 		if !strings.Contains(a, "/p2p-circuit") && (loopback(a) == 0 || len(o.Addrs) == 0 || loopback(o.Addrs[0]) == 1) {
@@ -153,13 +155,13 @@ func (n *Node) memberChanged(e gossip.Event) {
 		}
 	}
 	if !e.By.IsZero() {
-		fields["by"] = n.nameOf(e.By)
+		fields["by"] = n.peerName(e.By)
 	}
-	n.tell("member."+e.Kind.String(), e.Peer, orWord(text, e.Kind.String()), fields)
-	n.queues.heard(e)
+	n.addEvent("member."+e.Kind.String(), e.Peer, cmp.Or(text, e.Kind.String()), fields)
+	n.queues.memberChanged(e)
 	switch {
 	case e.Kind == gossip.Described, e.Kind == gossip.Changed && e.To == gossip.Alive:
-		n.heed(e.Peer)
+		n.updateAddrs(e.Peer)
 		n.net.Want(e.Peer) // its address may have changed
 	}
 }
@@ -177,8 +179,8 @@ func (n *Node) leave(ctx context.Context) {
 // leaveTimeout bounds the announcement of a stop.
 const leaveTimeout = time.Second
 
-// heed stores the addresses that a member announces.
-func (n *Node) heed(p proto.PeerID) {
+// updateAddrs stores the addresses that a member announces.
+func (n *Node) updateAddrs(p proto.PeerID) {
 	m, ok := n.gossip.Member(p)
 	if !ok || m.Record == nil {
 		return
@@ -192,7 +194,7 @@ func (n *Node) heed(p proto.PeerID) {
 			relays = append(relays, r)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), heedTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), updateAddrsTimeout)
 	defer cancel()
 	err := n.book.UpdateAddrs(ctx, p, m.Record.GetAddrs(), relays)
 	if err != nil && !errors.Is(err, transport.ErrUnknownPeer) && !errors.Is(err, store.ErrClosed) {
@@ -200,8 +202,8 @@ func (n *Node) heed(p proto.PeerID) {
 	}
 }
 
-// heedTimeout bounds a write that delays the processing of further events.
-const heedTimeout = 5 * time.Second
+// updateAddrsTimeout bounds a write that delays the processing of further events.
+const updateAddrsTimeout = 5 * time.Second
 
 // watchWork tells gossip which members have work waiting, so that they are probed more
 // often, and which are connected, because a connection event may have been dropped.
@@ -215,7 +217,7 @@ func (n *Node) watchWork(ctx context.Context) error {
 			return nil
 		case <-t.C:
 			n.gossip.Reachable(n.net.ConnectedPeers())
-			full = n.crowded(full)
+			full = n.checkFullBook(full)
 			for _, p := range n.book.List() {
 				n.gossip.Busy(p.Peer, n.outbox.Waiting(p.Peer) > 0)
 			}
@@ -225,19 +227,19 @@ func (n *Node) watchWork(ctx context.Context) error {
 
 const workEvery = 2 * time.Second
 
-// crowded reports whether the directory is full, so that no more members are admitted.
+// checkFullBook reports whether the directory is full, so that no more members are admitted.
 // It warns once each time the directory becomes full.
-func (n *Node) crowded(told bool) bool {
+func (n *Node) checkFullBook(told bool) bool {
 	full := n.book.Count() >= transport.MaxPeers
 	if full && !told {
-		n.log.Warn(crowdedText)
-		n.tell("member."+gossip.Alarm.String(), n.keys.Peer(), crowdedText, nil)
+		n.log.Warn(fullBookText)
+		n.addEvent("member."+gossip.Alarm.String(), n.keys.Peer(), fullBookText, nil)
 	}
 	return full
 }
 
-// crowdedText is the warning for an operator.
-var crowdedText = fmt.Sprintf("%d peers are known, which is the limit: new ones are refused until some are forgotten (balefire-node peers forget); if you did not admit that many, revoke the admin who did", transport.MaxPeers)
+// fullBookText is the warning for an operator.
+var fullBookText = fmt.Sprintf("%d peers are known, which is the limit: new ones are refused until some are forgotten (balefire-node peers forget); if you did not admit that many, revoke the admin who did", transport.MaxPeers)
 
 // PruneMembers removes the liveness state of at most limit members (0: mesh.prune_limit)
 // that have been dead for longer than age (0: mesh.prune_age). Their addresses,
@@ -249,12 +251,12 @@ func (n *Node) PruneMembers(ctx context.Context, age time.Duration, limit int, d
 	out := Pruned{Members: []string{}, DryRun: dryRun}
 	age, limit = cmp.Or(age, n.cfg.Mesh.PruneAge), cmp.Or(limit, n.cfg.Mesh.PruneLimit)
 	for _, p := range n.gossip.Prune(age, limit, dryRun) {
-		out.Members = append(out.Members, n.nameOf(p))
+		out.Members = append(out.Members, n.peerName(p))
 	}
 	if dryRun || len(out.Members) == 0 {
 		return out, nil
 	}
-	return out, n.note(ctx, "mesh.prune", fmt.Sprint(out.Members))
+	return out, n.audit(ctx, "mesh.prune", fmt.Sprint(out.Members))
 }
 
 // Converge compares the member state with every connected member now, and returns which
@@ -264,7 +266,7 @@ func (n *Node) Converge(ctx context.Context) (Convergence, error) {
 	c := Convergence{Agree: []string{}}
 	for _, a := range n.gossip.Converge(ctx) {
 		c.Asked++
-		name := n.nameOf(a.Peer)
+		name := n.peerName(a.Peer)
 		switch {
 		case a.Err != nil:
 			c.Failed = append(c.Failed, fmt.Sprintf("%s: %v", name, a.Err))
@@ -283,7 +285,7 @@ func (n *Node) Converge(ctx context.Context) (Convergence, error) {
 // Revoke permanently ends the membership of a peer in the whole mesh. This node must be
 // an admin or have the root key.
 func (n *Node) Revoke(ctx context.Context, ref, reason string) error {
-	p, err := n.otherOf(ref)
+	p, err := n.findOtherPeer(ref)
 	if err != nil {
 		return err
 	}
@@ -302,7 +304,7 @@ func (n *Node) Revoke(ctx context.Context, ref, reason string) error {
 	if err := n.gossip.Revoke(ctx, s); err != nil {
 		return fmt.Errorf("revoke: %w", err)
 	}
-	return n.note(ctx, "peer.revoke", p.Peer.String()+" "+reason)
+	return n.audit(ctx, "peer.revoke", p.Peer.String()+" "+reason)
 }
 
 func shortRoot(root [32]byte) string { return hex.EncodeToString(root[:6]) }

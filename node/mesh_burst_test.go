@@ -13,17 +13,17 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A slowEar is who listens to the gossip topic, and stands still for a while when a burst
+// A slowListener is who listens to the gossip topic, and stands still for a while when a burst
 // begins: what came meanwhile is heard all at once.
-type slowEar struct {
+type slowListener struct {
 	transport.TopicHandler
-	stand time.Duration
+	pause time.Duration
 
 	mu    sync.Mutex
 	heard int // revocations that the topic brought
 }
 
-func (e *slowEar) Receive(author proto.PeerID, data []byte) {
+func (e *slowListener) Receive(author proto.PeerID, data []byte) {
 	var m proto.Rumors
 	if proto.Decode(data, &m) == nil && len(m.GetRumors()) > 0 && m.GetRumors()[0].GetRevocation() != nil {
 		e.mu.Lock()
@@ -31,15 +31,15 @@ func (e *slowEar) Receive(author proto.PeerID, data []byte) {
 		first := e.heard == 1
 		e.mu.Unlock()
 		if first {
-			time.Sleep(e.stand)
+			time.Sleep(e.pause)
 		}
 	}
 	e.TopicHandler.Receive(author, data)
 }
 
-// lost returns how many of n revocations the topic did not bring into the room: not to
+// missed returns how many of n revocations the topic did not bring into the room: not to
 // the listener, or there was no room for what it brought.
-func (e *slowEar) lost(t *testing.T, of *Node, n int) int {
+func (e *slowListener) missed(t *testing.T, of *Node, n int) int {
 	t.Helper()
 	families, err := of.Registry().Gather()
 	if err != nil {
@@ -62,26 +62,26 @@ func (e *slowEar) lost(t *testing.T, of *Node, n int) int {
 // of 1 000, or of 10 000 with BALEFIRE_VIRTUAL_HOURS or BALEFIRE_LONG.
 func TestABurstIsMendedByComparison(t *testing.T) {
 	burst := 1000
-	if long || os.Getenv("BALEFIRE_VIRTUAL_HOURS") != "" {
+	if longRun || os.Getenv("BALEFIRE_VIRTUAL_HOURS") != "" {
 		burst = 10_000
 	}
 	synctest.Test(t, func(t *testing.T) {
-		ears := map[string]*slowEar{}
+		listeners := map[string]*slowListener{}
 		var mu sync.Mutex
-		w := newWorldWith(t, 5, 1, lan, func(s *simulated, cfg *Config) {
+		w := newSimMeshWith(t, 5, 1, lanLink, func(s *simNode, cfg *Config) {
 			cfg.Net.NoDHT, cfg.Net.Relays = true, -1
 			configure := cfg.Simulated.Transport
 			cfg.Simulated.Transport = func(c *transport.Config) {
 				configure(c)
-				ear := &slowEar{TopicHandler: c.Topic, stand: 3 * time.Second}
-				c.Topic = ear
+				listener := &slowListener{TopicHandler: c.Topic, pause: 3 * time.Second}
+				c.Topic = listener
 				mu.Lock()
 				defer mu.Unlock()
-				ears[s.name] = ear
+				listeners[s.name] = listener
 			}
 		})
 		defer w.close()
-		w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		founder, away := w.nodes[0], w.nodes[4]
 		root, err := identity.LoadRoot(filepath.Join(founder.dir, identityDir))
 		if err != nil {
@@ -97,7 +97,7 @@ func TestABurstIsMendedByComparison(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		knows := func(nodes ...*simulated) func() bool {
+		knows := func(nodes ...*simNode) func() bool {
 			return func() bool {
 				for _, s := range nodes {
 					if s.get().gossip.Summary().Revocations < burst {
@@ -109,14 +109,14 @@ func TestABurstIsMendedByComparison(t *testing.T) {
 		}
 		took := w.await(10*time.Minute, "a burst", knows(w.nodes[:4]...))
 		for _, s := range w.nodes[1:4] {
-			lost := ears[s.name].lost(t, s.get(), burst)
+			lost := listeners[s.name].missed(t, s.get(), burst)
 			t.Logf("%s: the topic lost %d of %d (%d %%); all are known after %v", s.name, lost, burst, 100*lost/burst, took)
 			if lost < burst/10 {
 				t.Errorf("%s lost %d of %d: nothing is tested", s.name, lost, burst)
 			}
 		}
 		away.start()
-		t.Logf("who was away knows all after %v", w.await(10*time.Minute, "who was away", func() bool { return w.meshed() && knows(away)() }))
+		t.Logf("who was away knows all after %v", w.await(10*time.Minute, "who was away", func() bool { return w.allConnected() && knows(away)() }))
 		w.await(5*time.Minute, "all know the same", func() bool {
 			root := founder.get().gossip.Summary().Root
 			for _, s := range w.nodes {

@@ -13,47 +13,47 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A trial is what one run of whole nodes in bad weather gave.
-type trial struct {
+// A lifeguardRun is what one run of whole nodes in bad weather gave.
+type lifeguardRun struct {
 	hours    float64
-	verdicts int             // DEAD, by anybody about anybody
+	reports  int             // DEAD, by anybody about anybody
 	wrong    int             // about a node that was running, by one that was
-	still    int             // the same by one that stood still: it hears nobody
+	byPaused int             // the same by one that stood still: it hears nobody
 	detect   []time.Duration // from the death of a node until each other one said so
 }
 
-// weather runs whole nodes: a tenth of the packets is lost, one node at a time stands
+// runLifeguard runs whole nodes: a tenth of the packets is lost, one node at a time stands
 // still for 1 to 30 seconds, and every three minutes one dies and comes back a minute
 // later.
-func weather(t *testing.T, size int, seed uint64, d time.Duration, plain bool) (r trial) {
+func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bool) (r lifeguardRun) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		type standing struct {
 			still bool
 			died  time.Time // zero: it is up
 		}
-		var w *world
+		var w *simMesh
 		now := map[string]*standing{} // guarded by v.mu
-		v := &verdicts{dead: map[[2]string]int{}}
+		v := &deathReports{dead: map[[2]string]int{}}
 		begun := false
-		note := func(by *simulated, e gossip.Event) {
+		note := func(by *simNode, e gossip.Event) {
 			v.mu.Lock()
 			defer v.mu.Unlock()
 			if !begun || e.Kind != gossip.Changed || e.To != gossip.Dead {
 				return
 			}
-			r.verdicts++
+			r.reports++
 			switch of := now[w.nameOf(e.Peer)]; {
 			case !of.died.IsZero():
 				r.detect = append(r.detect, time.Since(of.died))
 			case of.still:
 			case now[by.name].still:
-				r.still++
+				r.byPaused++
 			default:
 				r.wrong++
 			}
 		}
-		w = newWorldWith(t, size, seed, transporttest.Link{Latency: 5 * time.Millisecond, Seed: seed}, func(s *simulated, cfg *Config) {
+		w = newSimMeshWith(t, size, seed, transporttest.Link{Latency: 5 * time.Millisecond, Seed: seed}, func(s *simNode, cfg *Config) {
 			cfg.Net.NoDHT, cfg.Net.Relays = true, -1 // they cost the most and say nothing here
 			cfg.Simulated.Gossip = func(c *gossip.Config) {
 				c.Plain = plain
@@ -62,7 +62,7 @@ func weather(t *testing.T, size int, seed uint64, d time.Duration, plain bool) (
 			}
 		})
 		defer w.close()
-		w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		for _, s := range w.nodes {
 			s.peer()
 			now[s.name] = &standing{}
@@ -120,13 +120,13 @@ func TestLifeguardWithWholeNodes(t *testing.T) {
 	if hours, err := strconv.Atoi(os.Getenv("BALEFIRE_VIRTUAL_HOURS")); err == nil {
 		size, each, enough, fewer, slower = 10, time.Duration(hours)*time.Hour/2, 100, 20, 1.5
 	}
-	plain, ours := weather(t, size, 1, each, true), weather(t, size, 1, each, false)
+	plain, ours := runLifeguard(t, size, 1, each, true), runLifeguard(t, size, 1, each, false)
 	for _, r := range []struct {
 		name string
-		trial
+		lifeguardRun
 	}{{"plain", plain}, {"lifeguard", ours}} {
 		slices.Sort(r.detect)
-		t.Logf("%s: %.2f h, %d verdicts, %d false, %d more by who stood still; detection mean %v, median %v, worst %v of %d", r.name, r.hours, r.verdicts, r.wrong, r.still,
+		t.Logf("%s: %.2f h, %d verdicts, %d false, %d more by who stood still; detection mean %v, median %v, worst %v of %d", r.name, r.hours, r.reports, r.wrong, r.byPaused,
 			mean(r.detect), r.detect[len(r.detect)/2], r.detect[len(r.detect)-1], len(r.detect))
 	}
 	if plain.wrong < fewer*ours.wrong || plain.wrong < enough {

@@ -14,14 +14,14 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// lan is what the targets of docs/network.md are stated for.
-var lan = transporttest.Link{Latency: 2 * time.Millisecond, Mbps: 1000}
+// lanLink is what the targets of docs/network.md are stated for.
+var lanLink = transporttest.Link{Latency: 2 * time.Millisecond, Mbps: 1000}
 
-// long asks for the long form of a test: more nodes, rounds and hours.
-var long = os.Getenv("BALEFIRE_LONG") != ""
+// longRun asks for the long form of a test: more nodes, rounds and hours.
+var longRun = os.Getenv("BALEFIRE_LONG") != ""
 
 // await waits until ok, for a while at most, and returns how long it took.
-func (w *world) await(limit time.Duration, what string, ok func() bool) time.Duration {
+func (w *simMesh) await(limit time.Duration, what string, ok func() bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()
 	for !ok() {
@@ -34,34 +34,34 @@ func (w *world) await(limit time.Duration, what string, ok func() bool) time.Dur
 }
 
 // peer is the id of s, up or down.
-func (s *simulated) peer() proto.PeerID {
-	s.world.t.Helper()
+func (s *simNode) peer() proto.PeerID {
+	s.mesh.t.Helper()
 	if s.id.IsZero() {
 		s.id = s.get().keys.Peer()
 	}
 	return s.id
 }
 
-// believed returns what s believes of another.
-func (s *simulated) believed(of *simulated) gossip.Status {
+// statusOf returns what s believes of another.
+func (s *simNode) statusOf(of *simNode) gossip.Status {
 	m, _ := s.get().gossip.Member(of.peer())
 	return m.Status
 }
 
-// allBelieve reports whether everybody who is up believes this of one.
-func (w *world) allBelieve(of *simulated, want gossip.Status) bool {
-	return !slices.ContainsFunc(w.nodes, func(s *simulated) bool {
-		return s != of && s.get() != nil && s.believed(of) != want
+// allSee reports whether everybody who is up believes this of one.
+func (w *simMesh) allSee(of *simNode, want gossip.Status) bool {
+	return !slices.ContainsFunc(w.nodes, func(s *simNode) bool {
+		return s != of && s.get() != nil && s.statusOf(of) != want
 	})
 }
 
-// whole reports whether everybody who is up knows everybody who is up to be alive.
-func (w *world) whole() bool {
-	return !slices.ContainsFunc(w.nodes, func(s *simulated) bool { return s.get() != nil && !w.allBelieve(s, gossip.Alive) })
+// allAlive reports whether everybody who is up knows everybody who is up to be alive.
+func (w *simMesh) allAlive() bool {
+	return !slices.ContainsFunc(w.nodes, func(s *simNode) bool { return s.get() != nil && !w.allSee(s, gossip.Alive) })
 }
 
-// meshed reports whether everybody who is up is connected with everybody who is up.
-func (w *world) meshed() bool {
+// allConnected reports whether everybody who is up is connected with everybody who is up.
+func (w *simMesh) allConnected() bool {
 	for _, a := range w.nodes {
 		for _, b := range w.nodes {
 			if a != b && a.get() != nil && b.get() != nil && !a.get().net.Connected(b.peer()) {
@@ -72,22 +72,22 @@ func (w *world) meshed() bool {
 	return true
 }
 
-// verdicts counts what nodes believe of each other, from the events of the room
+// deathReports counts what nodes believe of each other, from the events of the room
 // that decides it.
-type verdicts struct {
-	mu     sync.Mutex
-	dead   map[[2]string]int // by who, of whom
-	called []time.Time       // when each came
+type deathReports struct {
+	mu    sync.Mutex
+	dead  map[[2]string]int // by who, of whom
+	times []time.Time       // when each came
 }
 
-func (v *verdicts) watch(s *simulated, cfg *Config) {
+func (v *deathReports) watch(s *simNode, cfg *Config) {
 	cfg.Simulated.Gossip = func(c *gossip.Config) {
 		next := c.Changed
 		c.Changed = func(e gossip.Event) {
 			if e.Kind == gossip.Changed && e.To == gossip.Dead {
 				v.mu.Lock()
-				v.dead[[2]string{s.name, s.world.nameOf(e.Peer)}]++
-				v.called = append(v.called, time.Now())
+				v.dead[[2]string{s.name, s.mesh.nameOf(e.Peer)}]++
+				v.times = append(v.times, time.Now())
 				v.mu.Unlock()
 			}
 			next(e)
@@ -96,7 +96,7 @@ func (v *verdicts) watch(s *simulated, cfg *Config) {
 }
 
 // nameOf returns whose id p is.
-func (w *world) nameOf(p proto.PeerID) string {
+func (w *simMesh) nameOf(p proto.PeerID) string {
 	for _, s := range w.nodes {
 		if s.id == p {
 			return s.name
@@ -111,12 +111,12 @@ func (w *world) nameOf(p proto.PeerID) string {
 func TestMembersKnowEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		size := 10
-		if long {
+		if longRun {
 			size = 20
 		}
-		w := newWorld(t, size-1, 1, lan)
+		w := newSimMesh(t, size-1, 1, lanLink)
 		defer w.close()
-		first := w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		first := w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		for _, s := range w.nodes {
 			s.peer()
 		}
@@ -127,8 +127,8 @@ func TestMembersKnowEachOther(t *testing.T) {
 
 		one := w.add()
 		w.join(one)
-		joined := w.await(time.Minute, "a new one is known", func() bool { return w.allBelieve(one, gossip.Alive) })
-		linked := w.await(time.Minute, "all are connected with it", w.meshed)
+		joined := w.await(time.Minute, "a new one is known", func() bool { return w.allSee(one, gossip.Alive) })
+		linked := w.await(time.Minute, "all are connected with it", w.allConnected)
 		if joined > 5*time.Second {
 			t.Errorf("a new member was known to all after %v, want at most 5s", joined)
 		}
@@ -136,7 +136,7 @@ func TestMembersKnowEachOther(t *testing.T) {
 		for _, i := range []int{3, size/2 + 1, size - 1} {
 			time.Sleep(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
 			w.nodes[i].crash()
-			killed = append(killed, w.await(time.Minute, "a dead one is known", func() bool { return w.allBelieve(w.nodes[i], gossip.Dead) }))
+			killed = append(killed, w.await(time.Minute, "a dead one is known", func() bool { return w.allSee(w.nodes[i], gossip.Dead) }))
 		}
 		if d := slices.Max(killed); d > 10*time.Second {
 			t.Errorf("a dead member was known to all after %v, want at most 10s", d)
@@ -146,7 +146,7 @@ func TestMembersKnowEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		revoked := w.await(time.Minute, "a revocation", func() bool {
-			return !slices.ContainsFunc(w.nodes, func(s *simulated) bool {
+			return !slices.ContainsFunc(w.nodes, func(s *simNode) bool {
 				return s != out && s.get() != nil && (!s.get().book.Revoked(out.peer()) || s.get().net.Connected(out.peer()))
 			})
 		})
@@ -165,14 +165,14 @@ func TestMembersKnowEachOther(t *testing.T) {
 // pauses itself.
 func TestOneBadNode(t *testing.T) {
 	size := 6
-	if long {
+	if longRun {
 		size = 8
 	}
 	synctest.Test(t, func(t *testing.T) {
-		v := &verdicts{dead: map[[2]string]int{}}
-		w := newWorldWith(t, size, 1, lan, v.watch)
+		v := &deathReports{dead: map[[2]string]int{}}
+		w := newSimMeshWith(t, size, 1, lanLink, v.watch)
 		defer w.close()
-		w.await(time.Minute, "the first view", w.whole)
+		w.await(time.Minute, "the first view", w.allAlive)
 		bad := w.nodes[size-1]
 		for _, s := range w.nodes {
 			s.peer()
@@ -193,7 +193,7 @@ func TestOneBadNode(t *testing.T) {
 		}
 		w.SetNodeLoss(bad.at, 0)
 		back := w.await(2*time.Minute, "all is well again", func() bool {
-			return w.whole() && w.meshed() && !bad.get().gossip.SelfPaused()
+			return w.allAlive() && w.allConnected() && !bad.get().gossip.SelfPaused()
 		})
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -204,7 +204,7 @@ func TestOneBadNode(t *testing.T) {
 		}
 		t.Logf("it paused itself in %d of %d seconds; verdicts %v; all well %v after the loss ended", paused, looks, v.dead, back)
 		least := looks / 10
-		if long {
+		if longRun {
 			least = looks / 3
 		}
 		if paused < least {
@@ -218,11 +218,11 @@ func TestOneBadNode(t *testing.T) {
 // cut off and kept running.
 func TestPrunedNodeReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorldWith(t, 4, 1, lan, func(_ *simulated, cfg *Config) {
+		w := newSimMeshWith(t, 4, 1, lanLink, func(_ *simNode, cfg *Config) {
 			cfg.Mesh = MeshConfig{PruneAge: 2 * time.Minute, PruneInterval: time.Minute}
 		})
 		defer w.close()
-		w.await(time.Minute, "the first view", w.whole)
+		w.await(time.Minute, "the first view", w.allAlive)
 		gone := w.nodes[3]
 		gone.peer()
 		for _, restart := range []bool{true, false} {
@@ -233,7 +233,7 @@ func TestPrunedNodeReturns(t *testing.T) {
 			}
 			time.Sleep(5 * time.Minute)
 			for _, s := range w.nodes[:3] {
-				if got := s.believed(gone); got != gossip.Unknown {
+				if got := s.statusOf(gone); got != gossip.Unknown {
 					t.Errorf("%s still believes %s of it", s.name, got)
 				}
 			}
@@ -242,7 +242,7 @@ func TestPrunedNodeReturns(t *testing.T) {
 			} else {
 				w.Heal()
 			}
-			back := w.await(2*time.Minute, "it is back", func() bool { return w.whole() && w.meshed() })
+			back := w.await(2*time.Minute, "it is back", func() bool { return w.allAlive() && w.allConnected() })
 			t.Logf("restart %v: back after %v", restart, back)
 			if restart && back > 10*time.Second || back > 90*time.Second {
 				t.Errorf("restart %v: back after %v", restart, back)
@@ -258,20 +258,20 @@ func TestPrunedNodeReturns(t *testing.T) {
 // Through it everybody finds everybody, unaided.
 func TestAllComeBackElsewhere(t *testing.T) {
 	size := 5
-	if long {
+	if longRun {
 		size = 7
 	}
 	for _, seeded := range []bool{false, true} {
 		t.Run(fmt.Sprintf("seeds %v", seeded), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				seed := ""
-				w := newWorldWith(t, size, 1, lan, func(s *simulated, cfg *Config) {
+				w := newSimMeshWith(t, size, 1, lanLink, func(s *simNode, cfg *Config) {
 					if seed != "" && s.place != 2 {
 						cfg.Net.Seeds = []string{seed}
 					}
 				})
 				defer w.close()
-				w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+				w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 				time.Sleep(time.Minute)
 				for _, s := range w.nodes {
 					s.peer()
@@ -289,8 +289,8 @@ func TestAllComeBackElsewhere(t *testing.T) {
 				for _, s := range w.nodes {
 					s.start()
 				}
-				alive := w.await(5*time.Minute, "all are known to live", w.whole)
-				more := w.await(5*time.Minute, "all are connected", w.meshed)
+				alive := w.await(5*time.Minute, "all are known to live", w.allAlive)
+				more := w.await(5*time.Minute, "all are connected", w.allConnected)
 				t.Logf("known after %v, connected after %v", alive, alive+more)
 				if alive+more > time.Minute {
 					t.Errorf("all were back after %v", alive+more)

@@ -70,7 +70,7 @@ func (p plan) answer() []byte {
 }
 
 // capture keeps the frame that carries a task.
-func (l *ledger) capture(n *Node, ref string) {
+func (l *checker) capture(n *Node, ref string) {
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
 		return

@@ -14,12 +14,12 @@ import (
 )
 
 // submit hands a task that takes no time to s, for another node.
-func (s *simulated) submit(to *simulated, number int) proto.TaskID {
-	w := s.world
+func (s *simNode) submit(to *simNode, number int) proto.TaskID {
+	w := s.mesh
 	w.t.Helper()
 	p := plan{class: proto.Normal, body: fmt.Appendf(nil, "0 0 false %d;", number)}
 	got, err := s.get().Submit(w.t.Context(), p.request(to.name))
-	w.ledger.submitted(s.place, to.place, p, got, err)
+	w.checker.submitted(s.place, to.place, p, got, err)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -31,21 +31,21 @@ func (s *simulated) submit(to *simulated, number int) proto.TaskID {
 }
 
 // state is how far a task is at its home.
-func (s *simulated) state(id proto.TaskID) proto.TaskState {
+func (s *simNode) state(id proto.TaskID) proto.TaskState {
 	rec, err := s.get().outbox.Get(id)
 	if err != nil {
-		s.world.t.Fatal(err)
+		s.mesh.t.Fatal(err)
 	}
 	return rec.GetState()
 }
 
 // accepted reports whether the target has taken a task.
-func (s *simulated) accepted(id proto.TaskID) bool {
+func (s *simNode) accepted(id proto.TaskID) bool {
 	return s.state(id) >= proto.Accepted
 }
 
-// way is how s is connected with another.
-func (s *simulated) way(to *simulated) transport.PeerStatus {
+// connection is how s is connected with another.
+func (s *simNode) connection(to *simNode) transport.PeerStatus {
 	for _, p := range s.get().net.Peers() {
 		if p.Peer == to.peer() {
 			return p
@@ -60,10 +60,10 @@ func (s *simulated) way(to *simulated) transport.PeerStatus {
 // fails, none runs twice.
 func TestUpgradeLosesNoTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 4, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
+		w := newSimMesh(t, 4, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
 		defer w.close()
 		a, b := w.nodes[2], w.nodes[3]
-		w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		a.peer()
 		b.peer()
 		w.Behind(transporttest.Symmetric, a.at, b.at)
@@ -78,11 +78,11 @@ func TestUpgradeLosesNoTask(t *testing.T) {
 				}
 				time.Sleep(200 * time.Millisecond)
 			}
-			s := a.way(b)
+			s := a.connection(b)
 			paths = append(paths, fmt.Sprintf("direct %v after %v, %d tasks so far", s.Direct, time.Since(began), sent))
 		}
-		direct := func() bool { return a.way(b).Direct && b.way(a).Direct && a.way(b).Connected }
-		relayed := func() bool { s := a.way(b); return s.Connected && !s.Direct }
+		direct := func() bool { return a.connection(b).Direct && b.connection(a).Direct && a.connection(b).Connected }
+		relayed := func() bool { s := a.connection(b); return s.Connected && !s.Direct }
 		flow(time.Minute, relayed)
 		w.Behind(transporttest.Cone, a.at, b.at)
 		flow(time.Minute, direct)
@@ -91,8 +91,8 @@ func TestUpgradeLosesNoTask(t *testing.T) {
 		w.Behind(transporttest.Cone, a.at, b.at)
 		flow(time.Minute, direct)
 		flow(time.Hour, func() bool { return false })
-		w.await(time.Minute, "the last result", func() bool { return w.ledger.sample(w.nodes) == 0 })
-		counts := w.ledger.audit(w.nodes)
+		w.await(time.Minute, "the last result", func() bool { return w.checker.countOpen(w.nodes) == 0 })
+		counts := w.checker.checkAll(w.nodes)
 		for _, p := range paths {
 			t.Log(p)
 		}
@@ -114,14 +114,14 @@ func TestUpgradeLosesNoTask(t *testing.T) {
 // BALEFIRE_LONG it has 100, and 10 moves instead of 3.
 func TestLinkIsBack(t *testing.T) {
 	outages, slow, moves := 20, 3, 3
-	if long {
+	if longRun {
 		outages, slow, moves = 100, 5, 10
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
+		w := newSimMesh(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
-		w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		b.peer()
 		number := 0
 		wait := func() time.Duration {
@@ -158,8 +158,8 @@ func TestLinkIsBack(t *testing.T) {
 		if worst > 10*time.Second {
 			t.Errorf("at another address the first task took %v, want at most 10s", worst)
 		}
-		w.await(time.Minute, "the last result", func() bool { return w.ledger.sample(w.nodes) == 0 })
-		if counts := w.ledger.audit(w.nodes); counts["SUCCESS"] != number {
+		w.await(time.Minute, "the last result", func() bool { return w.checker.countOpen(w.nodes) == 0 })
+		if counts := w.checker.checkAll(w.nodes); counts["SUCCESS"] != number {
 			t.Errorf("of %d tasks: %v", number, counts)
 		}
 	})
@@ -173,13 +173,13 @@ func TestAllHealAtOnce(t *testing.T) {
 	// meets at the earlier of two even chances within a second; without jitter all
 	// do. With few nodes chance has more say.
 	size, most := 6, 0.8
-	if long {
+	if longRun {
 		size, most = 50, 1.0/3
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var met []time.Time
-		w := newWorldWith(t, size, 1, transporttest.Link{Latency: 10 * time.Millisecond}, func(_ *simulated, cfg *Config) {
+		w := newSimMeshWith(t, size, 1, transporttest.Link{Latency: 10 * time.Millisecond}, func(_ *simNode, cfg *Config) {
 			inner := cfg.Simulated.Transport
 			cfg.Simulated.Transport = func(c *transport.Config) {
 				inner(c)
@@ -197,7 +197,7 @@ func TestAllHealAtOnce(t *testing.T) {
 			}
 		})
 		defer w.close()
-		w.await(2*time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		w.await(2*time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		for i := range w.nodes {
 			w.Unplug(i)
 		}
@@ -207,8 +207,8 @@ func TestAllHealAtOnce(t *testing.T) {
 		mu.Unlock()
 		w.Heal()
 		began := time.Now()
-		linked := w.await(2*time.Minute, "all are connected", w.meshed)
-		alive := linked + w.await(2*time.Minute, "all are known to live", w.whole)
+		linked := w.await(2*time.Minute, "all are connected", w.allConnected)
+		alive := linked + w.await(2*time.Minute, "all are known to live", w.allAlive)
 		mu.Lock()
 		defer mu.Unlock()
 		slices.SortFunc(met, time.Time.Compare)

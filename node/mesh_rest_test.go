@@ -14,14 +14,14 @@ import (
 func TestMeshAtRestIsQuiet(t *testing.T) {
 	const size, minutes = 8, 2
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorldWith(t, size, 1, transporttest.Link{Latency: time.Millisecond, Jitter: 60 * time.Millisecond, Seed: 1}, nil)
+		w := newSimMeshWith(t, size, 1, transporttest.Link{Latency: time.Millisecond, Jitter: 60 * time.Millisecond, Seed: 1}, nil)
 		defer w.close()
 		for i := range size {
 			for j := range i {
 				w.SetDistance(i, j, time.Duration(w.rng.IntN(40))*time.Millisecond)
 			}
 		}
-		w.await(time.Minute, "the first view", w.whole)
+		w.await(time.Minute, "the first view", w.allAlive)
 		time.Sleep(time.Minute)
 		said := func() (n float64) {
 			for _, s := range w.nodes {

@@ -26,16 +26,16 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A flood is what a stranger got done at a node.
-type flood struct {
+// A strangerFlood is what a stranger got done at a node.
+type strangerFlood struct {
 	conns, streams, refused int
 	bytes                   atomic.Int64
 	mu                      sync.Mutex
 	replies                 map[protocol.ID]int
 }
 
-// guesses are names of what a node serves, to members.
-var guesses = []protocol.ID{
+// guessedProtocols are names of what a node serves, to members.
+var guessedProtocols = []protocol.ID{
 	"/meshsub/1.2.0", "/floodsub/1.0.0", "/libp2p/circuit/relay/0.2.0/hop", "/libp2p/circuit/relay/0.2.0/stop", "/libp2p/dcutr",
 	"/libp2p/autonat/2/dial-request", "/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0", "/ipfs/kad/1.0.0",
 	proto.StreamTask, proto.StreamChunk, proto.StreamSync, proto.StreamEcho,
@@ -43,7 +43,7 @@ var guesses = []protocol.ID{
 
 // attack has a host that is no member connect again and again, open streams of every
 // protocol that it can guess, and write as much as it may.
-func (f *flood) attack(ctx context.Context, h host.Host, target peer.AddrInfo, rounds int) {
+func (f *strangerFlood) attack(ctx context.Context, h host.Host, target peer.AddrInfo, rounds int) {
 	for range rounds {
 		h.Peerstore().AddAddrs(target.ID, target.Addrs, time.Minute)
 		c, err := h.Network().DialPeer(ctx, target.ID)
@@ -54,7 +54,7 @@ func (f *flood) attack(ctx context.Context, h host.Host, target peer.AddrInfo, r
 		}
 		f.conns++
 		var all sync.WaitGroup
-		for _, p := range guesses {
+		for _, p := range guessedProtocols {
 			s, err := c.NewStream(ctx)
 			if err != nil {
 				f.refused++
@@ -69,7 +69,7 @@ func (f *flood) attack(ctx context.Context, h host.Host, target peer.AddrInfo, r
 }
 
 // stream writes what it may and counts an answer.
-func (f *flood) stream(s network.Stream, p protocol.ID) {
+func (f *strangerFlood) stream(s network.Stream, p protocol.ID) {
 	defer s.Reset()
 	_ = s.SetDeadline(time.Now().Add(10 * time.Second))
 	rw := msmux.NewMSSelect(s, p)
@@ -88,8 +88,8 @@ func (f *flood) stream(s network.Stream, p protocol.ID) {
 	}
 }
 
-// heapNow is what lives in the heap.
-func heapNow() int64 {
+// heapInUse is what lives in the heap.
+func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -101,13 +101,13 @@ func heapNow() int64 {
 // leave neither memory nor goroutines behind (I15), and the members go on.
 func TestStrangersAtAWholeNode(t *testing.T) {
 	strangers, rounds := 6, 10
-	if long {
+	if longRun {
 		strangers, rounds = 8, 20
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, 1, lan)
+		w := newSimMesh(t, 3, 1, lanLink)
 		defer w.close()
-		w.await(time.Minute, "the first view", func() bool { return w.whole() && w.meshed() })
+		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		time.Sleep(time.Minute)
 		victim := w.nodes[0]
 		id, err := peer.Decode(victim.peer().String())
@@ -115,12 +115,12 @@ func TestStrangersAtAWholeNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		target := peer.AddrInfo{ID: id, Addrs: []ma.Multiaddr{ma.StringCast(w.Addr(victim.at))}}
-		before, routines := heapNow(), runtime.NumGoroutine()
-		all := flood{replies: map[protocol.ID]int{}}
+		before, routines := heapInUse(), runtime.NumGoroutine()
+		all := strangerFlood{replies: map[protocol.ID]int{}}
 		for i := range strangers {
 			var cfg transport.Config
 			w.Configure(50+i, &cfg)
-			h, err := outsider(cfg)
+			h, err := outsideHost(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,9 +128,9 @@ func TestStrangersAtAWholeNode(t *testing.T) {
 			h.Close()
 		}
 		w.nodes[1].submit(victim, 1)
-		w.await(10*time.Second, "a task amid it", func() bool { return w.ledger.sample(w.nodes) == 0 })
+		w.await(10*time.Second, "a task amid it", func() bool { return w.checker.countOpen(w.nodes) == 0 })
 		time.Sleep(3 * time.Minute)
-		grown, left := heapNow()-before, runtime.NumGoroutine()-routines
+		grown, left := heapInUse()-before, runtime.NumGoroutine()-routines
 		t.Logf("%d strangers: %d connections, %d streams, %d refused, %d bytes written; %d KiB and %d goroutines are left",
 			strangers, all.conns, all.streams, all.refused, all.bytes.Load(), grown>>10, left)
 		if grown > 4<<20 || left > 30 {
@@ -142,14 +142,14 @@ func TestStrangersAtAWholeNode(t *testing.T) {
 		if all.conns == 0 || all.streams == 0 || all.bytes.Load() == 0 {
 			t.Error("it proves too little")
 		}
-		if len(victim.get().Members(t.Context())) != 3 || !w.whole() {
+		if len(victim.get().Members(t.Context())) != 3 || !w.allAlive() {
 			t.Error("the mesh is another one")
 		}
 	})
 }
 
-// outsider returns a host of no mesh on the simulated wire.
-func outsider(cfg transport.Config) (host.Host, error) {
+// outsideHost returns a host of no mesh on the simulated wire.
+func outsideHost(cfg transport.Config) (host.Host, error) {
 	return libp2p.New(libp2p.ListenAddrStrings(cfg.Listen...), libp2p.DisableMetrics(), libp2p.DisableIdentifyAddressDiscovery(),
 		libp2p.Transport(quic.NewTransport), libp2p.QUICReuse(newConnManager, cfg.Sockets...))
 }

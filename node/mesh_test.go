@@ -36,32 +36,32 @@ func TestVirtualHours(t *testing.T) {
 }
 
 func virtualHour(t *testing.T, seed uint64, loss float64, long time.Duration, enough int) {
-	w := newWorldWith(t, 3, seed, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50, Seed: seed}, noCircuits)
+	w := newSimMeshWith(t, 3, seed, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50, Seed: seed}, noCircuits)
 	defer w.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, s := range w.nodes {
-		w.users.Go(func() { s.use(ctx, rand.New(rand.NewPCG(seed, uint64(s.place)))) })
+		w.users.Go(func() { s.submitTasks(ctx, rand.New(rand.NewPCG(seed, uint64(s.place)))) })
 	}
 	w.users.Go(func() { w.replay(ctx, rand.New(rand.NewPCG(seed, 77))) })
 	began := time.Now()
 	for time.Since(began) < long {
 		time.Sleep(time.Duration(10+w.rng.IntN(50)) * time.Second)
-		w.trouble(loss)
-		w.ledger.sample(w.nodes)
+		w.injectFault(loss)
+		w.checker.countOpen(w.nodes)
 	}
 	cancel()
 	w.users.Wait()
-	w.rest()
+	w.settle()
 	w.replayAll()
-	counts := w.ledger.audit(w.nodes)
-	t.Logf("%v; %d starts; packets %+v; it took %v to come to rest", counts, w.ledger.starts, w.Stats(), time.Since(began)-long)
+	counts := w.checker.checkAll(w.nodes)
+	t.Logf("%v; %d starts; packets %+v; it took %v to come to rest", counts, w.checker.starts, w.Stats(), time.Since(began)-long)
 	if counts["SUCCESS"] < enough {
 		t.Errorf("only %d tasks succeeded: the hour proves too little", counts["SUCCESS"])
 	}
 }
 
-// trouble changes one thing about the world.
-func (w *world) trouble(loss float64) {
+// injectFault changes one thing about the world.
+func (w *simMesh) injectFault(loss float64) {
 	for _, s := range w.nodes {
 		if s.get() == nil && w.rng.IntN(10) < 7 {
 			s.start()
@@ -89,9 +89,9 @@ func (w *world) trouble(loss float64) {
 	}
 }
 
-// rest ends all trouble and waits until every task has ended: nobody lends a
+// settle ends all trouble and waits until every task has ended: nobody lends a
 // hand (I20).
-func (w *world) rest() {
+func (w *simMesh) settle() {
 	w.t.Helper()
 	w.Heal()
 	w.SetLoss(0)
@@ -100,7 +100,7 @@ func (w *world) rest() {
 		s.start()
 	}
 	for range 60 {
-		if w.ledger.sample(w.nodes) == 0 {
+		if w.checker.countOpen(w.nodes) == 0 {
 			break
 		}
 		time.Sleep(time.Minute)
@@ -108,9 +108,9 @@ func (w *world) rest() {
 	time.Sleep(time.Minute) // the last marks
 }
 
-// use submits tasks as people and programs do, and cancels some.
-func (s *simulated) use(ctx context.Context, rng *rand.Rand) {
-	w := s.world
+// submitTasks submits tasks as people and programs do, and cancels some.
+func (s *simNode) submitTasks(ctx context.Context, rng *rand.Rand) {
+	w := s.mesh
 	for i := 0; ; i++ {
 		select {
 		case <-ctx.Done():
@@ -127,12 +127,12 @@ func (s *simulated) use(ctx context.Context, rng *rand.Rand) {
 		}
 		p := newPlan(rng, i)
 		got, err := n.Submit(ctx, p.request(w.nodes[target].name))
-		w.ledger.submitted(s.place, target, p, got, err)
+		w.checker.submitted(s.place, target, p, got, err)
 		if err != nil {
 			continue
 		}
 		if rng.IntN(10) == 0 {
-			w.ledger.capture(n, got.ID)
+			w.checker.capture(n, got.ID)
 		}
 		if rng.IntN(30) == 0 {
 			_, _ = n.Cancel(ctx, got.ID, rng.IntN(2) == 0, "changed my mind") // it may have ended
@@ -141,41 +141,41 @@ func (s *simulated) use(ctx context.Context, rng *rand.Rand) {
 }
 
 // replay hands frames over again that were sent before, at any later time (I12).
-func (w *world) replay(ctx context.Context, rng *rand.Rand) {
+func (w *simMesh) replay(ctx context.Context, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-time.After(20 * time.Second):
 		}
-		if ids := w.ledger.some(); len(ids) > 0 {
-			w.again(ids[rng.IntN(len(ids))])
+		if ids := w.checker.replayable(); len(ids) > 0 {
+			w.replayOne(ids[rng.IntN(len(ids))])
 		}
 	}
 }
 
 // replayAll hands over every captured frame again, to nodes that have forgotten
 // what they could, and sees that nothing comes of it.
-func (w *world) replayAll() {
+func (w *simMesh) replayAll() {
 	for _, s := range w.nodes {
 		s.halt()
 		s.start()
 	}
-	before := w.ledger.started()
-	for _, id := range w.ledger.some() {
-		w.again(id)
+	before := w.checker.startCount()
+	for _, id := range w.checker.replayable() {
+		w.replayOne(id)
 	}
 	time.Sleep(10 * time.Minute)
-	if after := w.ledger.started(); after != before {
+	if after := w.checker.startCount(); after != before {
 		w.t.Errorf("I12: %d replayed frames were run", after-before)
 	}
-	if open := w.ledger.sample(w.nodes); open > 0 {
+	if open := w.checker.countOpen(w.nodes); open > 0 {
 		w.t.Errorf("I12: %d tasks are open again after a replay", open)
 	}
 }
 
-// again hands a captured frame to the target as its origin would.
-func (w *world) again(id proto.TaskID) {
-	m, from, to := w.ledger.frame(id)
+// replayOne hands a captured frame to the target as its origin would.
+func (w *simMesh) replayOne(id proto.TaskID) {
+	m, from, to := w.checker.frame(id)
 	home, target := w.nodes[from].get(), w.nodes[to].get()
 	if home == nil || target == nil {
 		return

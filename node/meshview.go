@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -38,7 +39,7 @@ func (n *Node) statuses() map[proto.PeerID]transport.PeerStatus {
 
 // Member returns one member by name or id.
 func (n *Node) Member(ctx context.Context, ref string) (Member, error) {
-	p, err := n.peerOf(ref)
+	p, err := n.findPeer(ref)
 	if err != nil {
 		return Member{}, err
 	}
@@ -51,14 +52,14 @@ func (n *Node) Member(ctx context.Context, ref string) (Member, error) {
 }
 
 func (n *Node) selfMember() Member {
-	own := n.own()
+	own := n.ownRecord()
 	m := Member{
 		Name: n.self.Name, ID: n.keys.Peer().String(), Self: true, State: gossip.Alive.String(), Eligible: !n.gossip.SelfPaused() && own.State == proto.NodeRunning,
 		Boot: n.outbox.Boot(), Phase: phase(own.State), Started: &own.Started, Priority: own.Priority, Load: loadView(own.Load),
 		Labels: own.Labels, Kinds: own.Kinds, Roles: n.self.Roles, Version: own.Version, Connected: true,
 	}
 	for _, r := range own.Relays {
-		m.Relays = append(m.Relays, n.nameOf(r))
+		m.Relays = append(m.Relays, n.peerName(r))
 	}
 	return m
 }
@@ -81,10 +82,10 @@ func (n *Node) memberView(p transport.Peer, g gossip.Member, s transport.PeerSta
 	if r == nil {
 		return m
 	}
-	m.Phase, m.Started, m.Priority, m.Load = phase(r.GetState()), new(at(r.GetStartedMs())), r.GetPriority(), loadView(r.GetLoad())
+	m.Phase, m.Started, m.Priority, m.Load = phase(r.GetState()), new(msTime(r.GetStartedMs())), r.GetPriority(), loadView(r.GetLoad())
 	m.Labels, m.Kinds, m.Version = r.GetLabels(), r.GetKinds(), r.GetVersion()
 	for _, b := range r.GetRelays() {
-		name, _ := n.peerNames(b)
+		name, _ := n.peerNameID(b)
 		m.Relays = append(m.Relays, name)
 	}
 	return m
@@ -110,7 +111,7 @@ func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
 		Root: shortRoot(g.Root), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []string{},
 	}
 	for _, p := range n.gossip.Accusers() {
-		s.Accusers = append(s.Accusers, orWord(n.nameOf(p), p.String()))
+		s.Accusers = append(s.Accusers, cmp.Or(n.peerName(p), p.String()))
 	}
 	var dead []string
 	for _, m := range n.Members(ctx) {
@@ -131,7 +132,7 @@ func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
 	slices.Sort(dead)
 	s.Leases = n.leaseRisks(ctx)
 	for _, l := range s.Leases {
-		s.Risks = append(s.Risks, l.sentence())
+		s.Risks = append(s.Risks, l.summary())
 	}
 	s.Risks = append(s.Risks, n.meshRisks(&s, dead)...)
 	return s
@@ -148,37 +149,37 @@ func deadText(dead []string) string {
 	if more := len(dead) - maxDeadNamed; more > 0 {
 		named += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Sprintf("%s dead: %s (balefire-node why %s)", counted(len(dead), "member is", "members are"), named, dead[0])
+	return fmt.Sprintf("%s dead: %s (balefire-node why %s)", plural(len(dead), "member is", "members are"), named, dead[0])
 }
 
-// expelled returns the fact that this node was revoked, and what to do; both are empty
+// selfRevoked returns the fact that this node was revoked, and what to do; both are empty
 // if no revocation is known here.
-func (n *Node) expelled() (cause, fix string) {
+func (n *Node) selfRevoked() (cause, fix string) {
 	r, revoked := n.book.RevocationOf(n.keys.Peer())
 	if !revoked {
 		return "", ""
 	}
 	by := "the mesh's root"
 	if r.Admin() {
-		by = n.nameOf(r.Issuer.Peer)
+		by = n.peerName(r.Issuer.Peer)
 	}
 	return fmt.Sprintf("this node was revoked by %s on %s: it no longer sends or accepts anything", by, r.At.UTC().Format(time.DateTime)),
 		"get a ticket and join with a new key: balefire-node join TICKET --dir NEW-FOLDER"
 }
 
-// pausedWhy explains why this node claims no new tasks.
-func (n *Node) pausedWhy() string {
+// pauseReason explains why this node claims no new tasks.
+func (n *Node) pauseReason() string {
 	if s := n.gossip.Summary(); !s.Isolated {
 		return fmt.Sprintf("gets no answer to many of its probes (local health %d of 8)", s.Health)
 	}
-	return n.cutOff()
+	return n.isolationReason()
 }
 
-// cutOff explains why this node considers itself isolated.
-func (n *Node) cutOff() string {
+// isolationReason explains why this node considers itself isolated.
+func (n *Node) isolationReason() string {
 	var names []string
 	for _, p := range n.gossip.Accusers() {
-		names = append(names, orWord(n.nameOf(p), p.String()))
+		names = append(names, cmp.Or(n.peerName(p), p.String()))
 	}
 	if len(names) > 0 {
 		return "does not answer according to " + strings.Join(names, " and ")
@@ -188,14 +189,14 @@ func (n *Node) cutOff() string {
 
 // meshRisks lists what an operator should look at in the mesh.
 func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
-	if text, _ := n.expelled(); text != "" {
+	if text, _ := n.selfRevoked(); text != "" {
 		return append(risks, text) // everything else follows from it
 	}
 	if n.queues.drained.Load() {
 		risks = append(risks, drainedText)
 	}
 	if s.Isolated {
-		risks = append(risks, "this node "+n.cutOff()+": check its network (balefire-node netcheck)")
+		risks = append(risks, "this node "+n.isolationReason()+": check its network (balefire-node netcheck)")
 	} else if s.Paused {
 		risks = append(risks, "this node's own probes fail: it claims nothing new from shared queues until they succeed (balefire-node netcheck)")
 	}
@@ -205,7 +206,7 @@ func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
 	for _, name := range dead {
 		if p, err := n.book.Find(name); err == nil {
 			if w := n.outbox.Waiting(p.Peer); w > 0 {
-				risks = append(risks, waitsFor(w, name, gossip.Dead.String()))
+				risks = append(risks, waitingText(w, name, gossip.Dead.String()))
 			}
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A meter exports the metrics of tasks, slots and peers.
-type meter struct {
+// A taskMetrics exports the metrics of tasks, slots and peers.
+type taskMetrics struct {
 	node    *Node
 	changes *prometheus.CounterVec
 	latency *prometheus.HistogramVec
@@ -23,11 +23,11 @@ type meter struct {
 // taskBuckets covers tasks that take from a millisecond to a day.
 var taskBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}
 
-func newMeter(n *Node) *meter {
+func newTaskMetrics(n *Node) *taskMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("balefire_"+name, help, labels, nil)
 	}
-	m := &meter{
+	m := &taskMetrics{
 		node: n,
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_task_changes_total", Help: "Durable state changes of tasks, by the role of this node and the new state.",
@@ -50,7 +50,7 @@ func newMeter(n *Node) *meter {
 }
 
 // taskChanged counts a state change of a task that is durable.
-func (m *meter) taskChanged(role string, r *proto.Record) {
+func (m *taskMetrics) taskChanged(role string, r *proto.Record) {
 	m.changes.WithLabelValues(role, r.GetState().Name()).Inc()
 	took, ok := taskTook(role, r)
 	switch {
@@ -63,14 +63,14 @@ func (m *meter) taskChanged(role string, r *proto.Record) {
 }
 
 // Describe implements [prometheus.Collector].
-func (m *meter) Describe(ch chan<- *prometheus.Desc) {
+func (m *taskMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.tasks, m.dead, m.slots, m.peers, m.expiry, m.info} {
 		ch <- d
 	}
 }
 
 // Collect reads the counts of the subsystems.
-func (m *meter) Collect(ch chan<- prometheus.Metric) {
+func (m *taskMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}

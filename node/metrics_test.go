@@ -28,9 +28,9 @@ func TestMetricsAreDescribed(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrewOf(t, newWorld(t, 3, 1, lan), time.Second) // with all that a node has metrics of
+		c := newClusterOf(t, newSimMesh(t, 3, 1, lanLink), time.Second) // with all that a node has metrics of
 		defer c.close()
-		c.give(1, 3)
+		c.submitMany(1, 3)
 		time.Sleep(time.Minute)
 		families, err := c.nodes[0].node.Registry().Gather()
 		if err != nil {
@@ -47,7 +47,7 @@ func TestMetricsAreDescribed(t *testing.T) {
 		for name := range described {
 			_, network, _ := strings.Cut(name, "balefire_transport_")
 			_, members, _ := strings.Cut(name, "balefire_gossip_")
-			if network+members != "" && !there[name] && !rare[name] {
+			if network+members != "" && !there[name] && !eventMetrics[name] {
 				t.Errorf("%s is in the table, and no metric of a node", name)
 			}
 		}
@@ -63,15 +63,15 @@ func TestMetricsAreDescribed(t *testing.T) {
 	})
 }
 
-// rare are the metrics that show when what they count has happened.
-var rare = map[string]bool{
+// eventMetrics are the metrics that show when what they count has happened.
+var eventMetrics = map[string]bool{
 	"balefire_transport_offences_total": true, "balefire_transport_gossip_repairs_total": true, "balefire_transport_lan_finds_total": true,
 }
 
 // The metrics of libp2p are there unless they are left out.
 func TestMetricsOfLibp2pAreLeftOut(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) { c.Net.OwnMetrics = name == "a" })
-	for n, want := range map[*live]bool{a: false, b: true} {
+	for n, want := range map[*testNode]bool{a: false, b: true} {
 		families, err := n.Registry().Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
 		return MigrateReport{}, err
 	}
 	defer lock.Close()
-	if err := settleRestore(cfg.Dir); err != nil {
+	if err := finishRestore(cfg.Dir); err != nil {
 		return MigrateReport{}, err
 	}
 	from, err := engineOf(cfg.Dir)
@@ -46,7 +46,7 @@ func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
 		return r, fmt.Errorf("%w: the store already uses %s", ErrInvalid, to)
 	}
 	part := filepath.Join(cfg.Dir, restorePart)
-	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restored))); err != nil {
+	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restoreDone))); err != nil {
 		return r, fmt.Errorf("migrate: %w", err)
 	}
 	if err := store.MarkEngine(part, to); err != nil {

@@ -61,7 +61,7 @@ func TestStoreMigratesToAndFro(t *testing.T) {
 		}
 		return e.Close()
 	}
-	untuned(t)
+	resetRuntime(t)
 	cfg.Limits.MemoryLimit = 64 << 10
 	if _, err := openEngine(cfg); !errors.Is(err, store.ErrNeedsMemory) {
 		t.Errorf("with %d bytes of memory it opens: %v", cfg.Limits.MemoryLimit, err)

@@ -159,7 +159,7 @@ type Relaying struct {
 }
 
 // A JoinRequest is a request of a node on the LAN to be admitted.
-type Wish struct {
+type JoinRequest struct {
 	Name  string    `json:"name" doc:"requested name"`
 	ID    string    `json:"id"`
 	Code  string    `json:"code" doc:"short form of its key; the requesting node shows the same code"`

@@ -24,9 +24,9 @@ import (
 
 // A Node is one machine in the mesh. Its methods are safe for concurrent use.
 type Node struct {
-	cfg    Config
-	log    *slog.Logger
-	ground *ground
+	cfg     Config
+	log     *slog.Logger
+	storage *storage
 
 	keys *identity.Keys
 	mesh identity.Mesh
@@ -45,40 +45,27 @@ type Node struct {
 	registry *prometheus.Registry
 
 	handlers handlers
-	ledgers
-	turns
-	life
-}
 
-// ledgers are what a node keeps in memory beside its rooms.
-type ledgers struct {
-	names   *names
-	changes *meter
-	notices chan notice // what owners said of running tasks
-	house   *house
-	events  *eventLog
-	porter  *porter
-	machine *machine
-	wishes  *wishes
-	lookups *lookups
-}
+	names        *nameCache
+	metrics      *taskMetrics
+	notices      chan peerNotice
+	bodyGC       *bodyGC
+	events       *eventLog
+	bodyTransfer *bodyTransfer
+	machine      *machineLoad
+	joinRequests *joinRequests
+	lookups      *lookups
 
-// turns are held by one caller at a time.
-type turns struct {
-	admitting sync.Mutex // while a node is let in
-	redriving sync.Mutex // while a task is made anew
-	moves     moves
-}
+	admitting sync.Mutex   // held while a node is admitted
+	redriving sync.Mutex   // held while a task is redriven
+	moves     pendingMoves // to other queues
 
-// life is where a node stands between its start and its end.
-type life struct {
-	guard    *clock.Guard // of the wall clock that everything here goes by
-	started  time.Time
-	running  atomic.Bool
-	draining atomic.Bool   // new work is refused
-	adminMet chan struct{} // an admin is connected: see keepIdentity
-
-	comparing atomic.Bool // only admins are let in: see compare
+	guard          *clock.Guard // of the wall clock
+	started        time.Time
+	running        atomic.Bool
+	draining       atomic.Bool   // new work is refused
+	comparing      atomic.Bool   // only admins are admitted: see compare
+	adminConnected chan struct{} // holds a token when an admin has connected: see keepIdentity
 }
 
 // handlers holds the configured handlers of this node.
@@ -86,7 +73,7 @@ type handlers struct {
 	sync.Mutex               // held while they change
 	added      []HandlerSpec // by AddHandler, stored in a file
 	specs      map[string]HandlerSpec
-	outputs    *outputs
+	outputs    *outputLimiter
 }
 
 // New opens the node in cfg.Dir: its keys, its store and every subsystem with its stored
@@ -96,7 +83,7 @@ func New(cfg Config) (_ *Node, err error) {
 	cfg = cfg.withDefaults()
 	guard := clock.NewGuard(cfg.Clock)
 	cfg.Clock = guard.Clock()
-	n := &Node{cfg: cfg, life: life{guard: guard}, log: cfg.Logger, handlers: handlers{specs: map[string]HandlerSpec{}}, registry: prometheus.NewRegistry()}
+	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, handlers: handlers{specs: map[string]HandlerSpec{}}, registry: prometheus.NewRegistry()}
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
@@ -104,27 +91,27 @@ func New(cfg Config) (_ *Node, err error) {
 		cfg.Logger = slog.New(peerNamer{h, n.nameInLog})
 		n.cfg.Logger, n.log = cfg.Logger, cfg.Logger
 	}
-	n.names, n.changes, n.notices, n.house, n.events = newNames(), newMeter(n), make(chan notice, maxNotices), newHouse(), newEventLog(cfg.Clock)
-	n.porter, n.adminMet = newPorter(n), make(chan struct{}, 1)
-	n.machine, n.wishes, n.lookups = new(machine), newWishes(), newLookups(n)
+	n.names, n.metrics, n.notices, n.bodyGC, n.events = newNameCache(), newTaskMetrics(n), make(chan peerNotice, maxNotices), newBodyGC(), newEventLog(cfg.Clock)
+	n.bodyTransfer, n.adminConnected = newBodyTransfer(n), make(chan struct{}, 1)
+	n.machine, n.joinRequests, n.lookups = new(machineLoad), newJoinRequests(), newLookups(n)
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
-	if n.ground, err = openGround(cfg, n.registry, n.tellFull); err != nil {
+	if n.storage, err = openStorage(cfg, n.registry, n.reportFull); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
-	n.handlers.outputs = newOutputs(n.outputSpace())
+	n.handlers.outputs = newOutputLimiter(n.diskSpace())
 	if err = n.resumeClock(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
 	}
 	n.started = cfg.Clock.Now() // announced with the first message
-	if err = n.openRooms(); err != nil {
+	if err = n.openSubsystems(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
 	}
 	return n, nil
 }
 
-// openRooms opens the subsystems in the order of their dependencies.
-func (n *Node) openRooms() (err error) {
-	s := n.ground.store
+// openSubsystems opens the subsystems in the order of their dependencies.
+func (n *Node) openSubsystems() (err error) {
+	s := n.storage.store
 	if n.book, err = transport.OpenBook(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock); err != nil {
 		return err
 	}
@@ -159,7 +146,7 @@ func (n *Node) openRooms() (err error) {
 	if err = n.openCompare(); err != nil {
 		return err
 	}
-	if n.net, err = transport.New(n.keys, gate{n.book, n}, n, cfg); err != nil {
+	if n.net, err = transport.New(n.keys, admitter{n.book, n}, n, cfg); err != nil {
 		return err
 	}
 	return n.openGossip()
@@ -179,12 +166,12 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.gossip.Run(rooms) })
 	g.Go(func() error { return n.queues.driver.Run(rooms) })
 	g.Go(func() error { return n.queues.watch(rooms) })
-	g.Go(func() error { return n.porter.run(rooms) })
+	g.Go(func() error { return n.bodyTransfer.run(rooms) })
 	g.Go(func() error { return n.schedules.run(rooms) })
 	g.Go(func() error { return n.watchWork(rooms) })
 	g.Go(func() error { return n.serveSelf(rooms) })
-	g.Go(func() error { return n.takeNotices(rooms) })
-	g.Go(func() error { return n.keepHouse(rooms) })
+	g.Go(func() error { return n.handleNotices(rooms) })
+	g.Go(func() error { return n.runBodyGC(rooms) })
 	g.Go(func() error { return n.keepClock(rooms) })
 	g.Go(func() error { return n.lookups.run(rooms) })
 	g.Go(func() error { return n.keepIdentity(rooms) })
@@ -194,7 +181,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error {
 		defer stopRooms()
 		defer n.leave(rooms)
-		defer n.queues.settled(rooms)
+		defer n.queues.waitReported(rooms)
 		return n.inbox.Run(work)
 	})
 	g.Go(func() error {
@@ -207,8 +194,8 @@ func (n *Node) Run(ctx context.Context) error {
 			return nil
 		case <-failed.Done():
 			return nil
-		case <-n.ground.store.Failed():
-			return n.ground.store.Err()
+		case <-n.storage.store.Failed():
+			return n.storage.store.Err()
 		}
 	})
 	err := g.Wait()
@@ -224,7 +211,7 @@ func (n *Node) Close() error {
 	if n.net != nil {
 		err = n.net.Close()
 	}
-	return errors.Join(err, n.ground.Close())
+	return errors.Join(err, n.storage.Close())
 }
 
 // Submit accepts a task for another node. When it returns, the task is on disk here and
@@ -239,7 +226,7 @@ func (n *Node) Submit(ctx context.Context, r Request) (Submitted, error) {
 		return Submitted{}, err
 	}
 	existing, err := n.put(ctx, d)
-	return n.settled(d, submitted(d, to), existing, err)
+	return n.finishSubmit(d, newSubmitted(d, to), existing, err)
 }
 
 // SubmitMany submits many tasks with as few commits as possible. Each has its own result
@@ -254,11 +241,11 @@ func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []err
 			continue
 		}
 		drafts, at = append(drafts, d), append(at, i)
-		out[i] = submitted(d, to)
+		out[i] = newSubmitted(d, to)
 	}
 	existing, failed := n.putMany(ctx, drafts)
 	for j, i := range at {
-		out[i], errs[i] = n.settled(drafts[j], out[i], existing[j], failed[j])
+		out[i], errs[i] = n.finishSubmit(drafts[j], out[i], existing[j], failed[j])
 	}
 	return out, errs
 }
@@ -286,7 +273,7 @@ func (n *Node) putMany(ctx context.Context, drafts []*outbox.Draft) (existing []
 // Linked serves one connected peer as long as there is a path to it: the outbox sends
 // what waits for the peer and processes its answers.
 func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
-	n.queues.greet(l.Peer())
+	n.queues.announceTo(l.Peer())
 	return n.outbox.Serve(ctx, l)
 }
 
@@ -301,7 +288,7 @@ func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Mes
 	if err := n.cfg.Fail(PointReceive); err != nil {
 		return transport.Answer{}, err
 	}
-	in := n.sort(ctx, from, msgs)
+	in := n.sortFrames(ctx, from, msgs)
 	for i, v := range n.inbox.Accept(ctx, in.tasks) {
 		in.refuse(in.taskAt[i], v.Code, v.Detail, v.State, uint64(v.RetryAfter.Milliseconds()))
 	}

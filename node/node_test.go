@@ -26,7 +26,7 @@ func TestTaskCrossesAndItsResultComesHome(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			done, err := a.Wait(within(t, patience), s.ID)
+			done, err := a.Wait(withTimeout(t, testTimeout), s.ID)
 			if err != nil {
 				w, _ := a.Why(t.Context(), s.ID)
 				t.Fatalf("%v: %+v", err, w)
@@ -72,7 +72,7 @@ func TestLargeResultComesHome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, err := a.Wait(within(t, patience), s.ID)
+		done, err := a.Wait(withTimeout(t, testTimeout), s.ID)
 		if err != nil || done.State != "SUCCESS" {
 			t.Fatalf("%d bytes: %v, state %s %s", size, err, done.State, done.Reason)
 		}
@@ -112,7 +112,7 @@ func TestNodeSendsToItself(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, err := a.Wait(within(t, patience), s.ID)
+		done, err := a.Wait(withTimeout(t, testTimeout), s.ID)
 		if err != nil || done.State != "SUCCESS" || done.ResultSize != uint64(size) {
 			t.Fatalf("%v, state %s %s, %d bytes", err, done.State, done.Reason, done.ResultSize)
 		}
@@ -131,7 +131,7 @@ func TestTaskWaitsForItsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, b.cfg)
-	done, err := a.Wait(within(t, patience), s.ID)
+	done, err := a.Wait(withTimeout(t, testTimeout), s.ID)
 	if err != nil || done.State != "SUCCESS" {
 		t.Fatalf("%v, state %s %s", err, done.State, done.Reason)
 	}

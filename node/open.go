@@ -18,20 +18,20 @@ import (
 	"github.com/balefire/balefire/store/pebble"
 )
 
-// A ground is the locked folder of a node with its stores. Commands that work on a
+// A storage is the locked folder of a node with its stores. Commands that work on a
 // stopped node open it too.
-type ground struct {
+type storage struct {
 	lock    *store.DirLock
 	store   *store.Store
 	blobs   *blob.Dir
 	journal *journal.Journal
 }
 
-// openGround opens the storage in cfg.Dir. A second process is refused. told is called
+// openStorage opens the storage in cfg.Dir. A second process is refused. told is called
 // when new work is refused because the disk or memory is full, and when it is accepted
 // again; it may be nil.
-func openGround(cfg Config, reg prometheus.Registerer, told func(why error)) (_ *ground, err error) {
-	g := new(ground)
+func openStorage(cfg Config, reg prometheus.Registerer, onFull func(why error)) (_ *storage, err error) {
+	g := new(storage)
 	defer func() {
 		if err != nil {
 			g.Close()
@@ -40,7 +40,7 @@ func openGround(cfg Config, reg prometheus.Registerer, told func(why error)) (_ 
 	if g.lock, err = store.LockDir(cfg.Dir); err != nil {
 		return nil, err
 	}
-	if err = settleRestore(cfg.Dir); err != nil {
+	if err = finishRestore(cfg.Dir); err != nil {
 		return nil, err
 	}
 	engine := cfg.Simulated.Engine
@@ -50,7 +50,7 @@ func openGround(cfg Config, reg prometheus.Registerer, told func(why error)) (_ 
 		}
 	}
 	scfg := storeConfig(cfg, reg)
-	scfg.Told = told
+	scfg.Told = onFull
 	if g.store, err = store.Open(engine, scfg); err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}
@@ -71,7 +71,7 @@ func storeConfig(cfg Config, reg prometheus.Registerer) store.Config {
 }
 
 // Close closes everything in reverse order.
-func (g *ground) Close() error {
+func (g *storage) Close() error {
 	var errs []error
 	if g.journal != nil {
 		errs = append(errs, g.journal.Close())
@@ -133,14 +133,14 @@ func logProgress(log *slog.Logger, cfg Config) func(done, total int64) {
 	}
 	start := clk.Mono()
 	return func(done, total int64) {
-		cfg.tellOpening("read %d of %d MiB of the store", done>>20, total>>20)
+		cfg.reportOpening("read %d of %d MiB of the store", done>>20, total>>20)
 		if took := clk.Mono() - start; took.Seconds() >= 1 {
 			log.Info("opening the store", "read_mib", done>>20, "total_mib", total>>20)
 		}
 	}
 }
 
-func (c Config) tellOpening(format string, a ...any) {
+func (c Config) reportOpening(format string, a ...any) {
 	if c.Opening != nil {
 		c.Opening(fmt.Sprintf(format, a...))
 	}

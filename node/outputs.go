@@ -10,54 +10,54 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// outputs divides the disk space above the reserve among the outputs of all runs. Each
+// outputLimiter divides the disk space above the reserve among the outputs of all runs. Each
 // byte counts twice: the end of a task seals its output into a blob before the file is
 // removed, which needs the same space again.
-type outputs struct {
+type outputLimiter struct {
 	space func() (free, reserve int64, ok bool) // not ok: unknown, and nothing is refused
 
 	mu      sync.Mutex
 	taken   int64                 // reserved, not written yet
 	written int64                 // in files of runs and in files that wait to be sealed
 	files   map[string]int64      // sizes of the files that wait, by path
-	hungry  map[proto.TaskID]bool // tasks stopped for lack of disk space
+	starved map[proto.TaskID]bool // tasks stopped for lack of disk space
 }
 
-func newOutputs(space func() (free, reserve int64, ok bool)) *outputs {
-	return &outputs{space: space, files: map[string]int64{}, hungry: map[proto.TaskID]bool{}}
+func newOutputLimiter(space func() (free, reserve int64, ok bool)) *outputLimiter {
+	return &outputLimiter{space: space, files: map[string]int64{}, starved: map[proto.TaskID]bool{}}
 }
 
-// outputSpace returns a function that measures the disk of this node; a simulated node
+// diskSpace returns a function that measures the disk of this node; a simulated node
 // has none.
-func (n *Node) outputSpace() func() (free, reserve int64, ok bool) {
+func (n *Node) diskSpace() func() (free, reserve int64, ok bool) {
 	disk := store.DiskSpace(n.cfg.Dir)
 	return func() (free, reserve int64, ok bool) {
 		if n.cfg.Simulated.Engine != nil {
 			return 0, 0, false
 		}
 		free, _, err := disk()
-		_, reserve = n.ground.store.Space()
+		_, reserve = n.storage.store.Space()
 		return free, reserve, err == nil
 	}
 }
 
-// maxHungry bounds the number of remembered tasks that were stopped for lack of space. A
+// maxStarved bounds the number of remembered tasks that were stopped for lack of space. A
 // forgotten one is only stopped once more.
-const maxHungry = 4096
+const maxStarved = 4096
 
-// A seat is the disk quota of one run.
-type seat struct {
-	all  *outputs
-	size int64 // written; guarded by all.mu
+// A runOutput is the disk quota of one run.
+type runOutput struct {
+	limiter *outputLimiter
+	size    int64 // written; guarded by all.mu
 }
 
-var _ agent.Room = (*seat)(nil)
+var _ agent.Room = (*runOutput)(nil)
 
-func (o *outputs) seat() *seat { return &seat{all: o} }
+func (o *outputLimiter) newOutput() *runOutput { return &runOutput{limiter: o} }
 
 // Take reserves n more bytes above the disk reserve.
-func (s *seat) Take(n int64) bool {
-	o := s.all
+func (s *runOutput) Take(n int64) bool {
+	o := s.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.fits(n) {
@@ -68,8 +68,8 @@ func (s *seat) Take(n int64) bool {
 }
 
 // Wrote records how many of the reserved bytes were written.
-func (s *seat) Wrote(taken, written int64) {
-	o := s.all
+func (s *runOutput) Wrote(taken, written int64) {
+	o := s.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.taken -= taken
@@ -77,18 +77,18 @@ func (s *seat) Wrote(taken, written int64) {
 	s.size += written
 }
 
-// keep transfers the output to the end of its task, which removes the file.
-func (s *seat) keep(path string) {
-	o := s.all
+// handOver transfers the output to the end of its task, which removes the file.
+func (s *runOutput) handOver(path string) {
+	o := s.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.files[path] = s.size
 	s.size = 0
 }
 
-// leave releases the space of output that is removed with the folder of the run.
-func (s *seat) leave() {
-	o := s.all
+// release releases the space of output that is removed with the folder of the run.
+func (s *runOutput) release() {
+	o := s.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.written -= s.size
@@ -97,7 +97,7 @@ func (s *seat) leave() {
 
 // fits reports whether n more bytes of output, and the sealed copies of all output, fit
 // above the reserve.
-func (o *outputs) fits(n int64) bool {
+func (o *outputLimiter) fits(n int64) bool {
 	free, reserve, ok := o.space()
 	if !ok {
 		return true
@@ -114,27 +114,27 @@ func (o *outputs) fits(n int64) bool {
 	return free-2*(o.taken+n)-o.written >= reserve
 }
 
-// starved records that the run of a task was stopped for lack of disk space.
-func (o *outputs) starved(id proto.TaskID) {
+// noteStarved records that the run of a task was stopped for lack of disk space.
+func (o *outputLimiter) noteStarved(id proto.TaskID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.hungry) >= maxHungry {
-		clear(o.hungry)
+	if len(o.starved) >= maxStarved {
+		clear(o.starved)
 	}
-	o.hungry[id] = true
+	o.starved[id] = true
 }
 
-// waits returns the reason why a task that was stopped for lack of space must still
+// mustWait returns the reason why a task that was stopped for lack of space must still
 // wait: it restarts when there is space for everything that it may write.
-func (o *outputs) waits(id proto.TaskID, limit int64) error {
+func (o *outputLimiter) mustWait(id proto.TaskID, limit int64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case !o.hungry[id]:
+	case !o.starved[id]:
 		return nil
 	case !o.fits(limit):
 		return fmt.Errorf("NO_ROOM: stopped when the disk reached its reserve; restarts when there is space for twice %d bytes of output", limit)
 	}
-	delete(o.hungry, id)
+	delete(o.starved, id)
 	return nil
 }

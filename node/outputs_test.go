@@ -13,8 +13,8 @@ import (
 // that the end of each task makes of its own (I13).
 func TestOutputsShareTheRoomAboveTheReserve(t *testing.T) {
 	disk := struct{ free, reserve int64 }{free: 1000, reserve: 200}
-	o := newOutputs(func() (int64, int64, bool) { return disk.free, disk.reserve, true })
-	write := func(s *seat, n int64) bool {
+	o := newOutputLimiter(func() (int64, int64, bool) { return disk.free, disk.reserve, true })
+	write := func(s *runOutput, n int64) bool {
 		if !s.Take(n) {
 			return false
 		}
@@ -22,10 +22,10 @@ func TestOutputsShareTheRoomAboveTheReserve(t *testing.T) {
 		s.Wrote(n, n)
 		return true
 	}
-	a, b := o.seat(), o.seat()
+	a, b := o.newOutput(), o.newOutput()
 	total := int64(0)
 	for i := 0; ; i++ {
-		if !write([]*seat{a, b}[i%2], 10) {
+		if !write([]*runOutput{a, b}[i%2], 10) {
 			break
 		}
 		total += 10
@@ -37,20 +37,20 @@ func TestOutputsShareTheRoomAboveTheReserve(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.keep(path)
-	a.leave()
+	a.handOver(path)
+	a.release()
 	if write(b, 10) {
 		t.Error("what waits to be sealed counts no more")
 	}
 	if err := os.Remove(path); err != nil { // sealed: 200 bytes in a blob instead
 		t.Fatal(err)
 	}
-	b.leave() // its folder is removed
+	b.release() // its folder is removed
 	disk.free += 200
 	if !write(b, 300) || write(b, 10) {
 		t.Errorf("%d bytes are free, the reserve is %d: want room for 300, twice, and no more", disk.free, disk.reserve)
 	}
-	b.leave()
+	b.release()
 	disk.free += 300
 	if o.written != 0 || o.taken != 0 || len(o.files) != 0 {
 		t.Errorf("%d written, %d taken, files %v; want nothing left", o.written, o.taken, o.files)
@@ -61,23 +61,23 @@ func TestOutputsShareTheRoomAboveTheReserve(t *testing.T) {
 // room.
 func TestAStarvedTaskWaitsForRoom(t *testing.T) {
 	free := int64(1000)
-	o := newOutputs(func() (int64, int64, bool) { return free, 200, true })
+	o := newOutputLimiter(func() (int64, int64, bool) { return free, 200, true })
 	id, other := proto.TaskID{1}, proto.TaskID{2}
-	if err := o.waits(id, 1e6); err != nil {
+	if err := o.mustWait(id, 1e6); err != nil {
 		t.Errorf("a task that was never stopped waits: %v", err)
 	}
-	o.starved(id)
-	if err := o.waits(id, 401); err == nil || !strings.Contains(err.Error(), "401 bytes") {
+	o.noteStarved(id)
+	if err := o.mustWait(id, 401); err == nil || !strings.Contains(err.Error(), "401 bytes") {
 		t.Errorf("waits = %v, want why", err)
 	}
-	if err := o.waits(other, 1e6); err != nil {
+	if err := o.mustWait(other, 1e6); err != nil {
 		t.Errorf("another task waits: %v", err)
 	}
 	free = 1002
-	if err := o.waits(id, 401); err != nil {
+	if err := o.mustWait(id, 401); err != nil {
 		t.Errorf("with room for it: %v", err)
 	}
-	if err := o.waits(id, 1e6); err != nil {
+	if err := o.mustWait(id, 1e6); err != nil {
 		t.Errorf("it was started since, and is not starved any more: %v", err)
 	}
 }
@@ -100,7 +100,7 @@ func TestOutputThatIsTooLarge(t *testing.T) {
 		{"strict", "FAILED", "OUTPUT_TOO_LARGE: more than 5000 bytes of output (max_result", 5000, 5000},
 		{"head", "SUCCESS", "cut off after 1048576 bytes", 0, 1 << 20},
 	} {
-		task := a.ended(t, a.submit(t, Request{Target: "b", Kind: tt.kind, Bounds: Bounds{MaxResult: tt.max}}), tt.state)
+		task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: tt.kind, Bounds: Bounds{MaxResult: tt.max}}), tt.state)
 		if !strings.Contains(task.Reason, tt.says) || !task.Truncated || task.ResultSize != tt.size || len(task.History) != 1 {
 			t.Errorf("%s %d: %q, truncated %v, %d bytes, %d attempts", tt.kind, tt.max, task.Reason, task.Truncated, task.ResultSize, len(task.History))
 		}
@@ -137,8 +137,8 @@ func TestAMissingProgramIsNotOffered(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\necho here\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b.lookForPrograms()
-	if task := a.ended(t, id, "SUCCESS"); task.Attempts != 1 || len(task.History) != 1 {
+	b.checkPrograms()
+	if task := a.waitEnd(t, id, "SUCCESS"); task.Attempts != 1 || len(task.History) != 1 {
 		t.Errorf("%d attempts, history %+v", task.Attempts, task.History)
 	}
 	if kinds := b.kinds(); len(kinds) != 1 {

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// patience is the longest wait for an event of real nodes. It catches what hangs, and
+// testTimeout is the longest wait for an event of real nodes. It catches what hangs, and
 // judges no speed.
-const patience = 2 * time.Minute
+const testTimeout = 2 * time.Minute
 
 // testListen keeps test nodes off every interface but loopback.
 var testListen = []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}
 
-// A live is a node that runs in a test.
-type live struct {
+// A testNode is a node that runs in a test.
+type testNode struct {
 	*Node
 	t    testing.TB
 	cfg  Config
@@ -36,21 +36,21 @@ func testConfig(t testing.TB, dir string) Config {
 }
 
 // start runs the node in cfg.Dir until the test ends or stop is called.
-func start(t testing.TB, cfg Config) *live {
+func start(t testing.TB, cfg Config) *testNode {
 	t.Helper()
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &live{Node: n, t: t, cfg: cfg, stop: cancel, done: make(chan error, 1)}
+	l := &testNode{Node: n, t: t, cfg: cfg, stop: cancel, done: make(chan error, 1)}
 	go func() { l.done <- n.Run(ctx) }()
 	t.Cleanup(func() { l.halt() })
 	return l
 }
 
 // halt stops the node and returns when nothing of it runs any more.
-func (l *live) halt() {
+func (l *testNode) halt() {
 	l.t.Helper()
 	if l.stop == nil {
 		return
@@ -63,7 +63,7 @@ func (l *live) halt() {
 }
 
 // pair returns two running nodes of one mesh, in folders of their own.
-func pair(t testing.TB, change func(name string, c *Config)) (a, b *live) {
+func pair(t testing.TB, change func(name string, c *Config)) (a, b *testNode) {
 	t.Helper()
 	ca, cb := testConfig(t, filepath.Join(t.TempDir(), "a")), testConfig(t, filepath.Join(t.TempDir(), "b"))
 	if change != nil {
@@ -79,21 +79,21 @@ func pair(t testing.TB, change func(name string, c *Config)) (a, b *live) {
 }
 
 // join makes the stopped node of cfg a member, with a ticket of inviter.
-func join(t testing.TB, inviter *live, cfg Config, name string) {
+func join(t testing.TB, inviter *testNode, cfg Config, name string) {
 	t.Helper()
 	inv, err := inviter.Invite(t.Context(), InviteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if _, err := Join(ctx, cfg, inv.Ticket, name); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// within returns a context that ends after d, or with the test.
-func within(t *testing.T, d time.Duration) context.Context {
+// withTimeout returns a context that ends after d, or with the test.
+func withTimeout(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)

@@ -34,7 +34,7 @@ func (n *Node) watchPrograms(ctx context.Context) error {
 	tick := time.NewTicker(programsEvery)
 	defer tick.Stop()
 	for {
-		n.lookForPrograms()
+		n.checkPrograms()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -43,7 +43,7 @@ func (n *Node) watchPrograms(ctx context.Context) error {
 	}
 }
 
-func (n *Node) lookForPrograms() {
+func (n *Node) checkPrograms() {
 	back := false
 	n.handlers.Lock()
 	for kind, s := range n.handlers.specs {
@@ -60,6 +60,6 @@ func (n *Node) lookForPrograms() {
 	}
 	n.handlers.Unlock()
 	if back {
-		n.sayHandlers()
+		n.announceHandlers()
 	}
 }

@@ -13,7 +13,7 @@ import (
 // together cost less.
 func TestQueueCountsMessagesAndSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 0)
+		c := newCluster(t, 3, 0)
 		defer c.close()
 		owner := c.nodes[2].node.keys.Peer() // neither origin nor home
 		if err := c.nodes[0].node.queues.driver.SetQueue(t.Context(), "build", func(s *proto.QueueState) {
@@ -22,15 +22,15 @@ func TestQueueCountsMessagesAndSyncs(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		c.ended(1, c.give(1, 1), time.Minute)
+		c.waitAll(1, c.submitMany(1, 1), time.Minute)
 		time.Sleep(time.Minute)
 
 		const period = 2 * time.Minute
-		idle := c.spent(func() { time.Sleep(period) })
+		idle := c.costOf(func() { time.Sleep(period) })
 		const tasks = 30
-		alone := c.spent(func() {
+		alone := c.costOf(func() {
 			for range tasks {
-				c.ended(1, c.give(1, 1), time.Minute)
+				c.waitAll(1, c.submitMany(1, 1), time.Minute)
 				time.Sleep(period/tasks - 200*time.Millisecond)
 			}
 		})
@@ -41,7 +41,7 @@ func TestQueueCountsMessagesAndSyncs(t *testing.T) {
 		}
 
 		const many = 400
-		together := c.spent(func() { c.ended(1, c.give(1, many), time.Minute) })
+		together := c.costOf(func() { c.waitAll(1, c.submitMany(1, many), time.Minute) })
 		t.Logf("%d together: %.2f messages and %.2f fsyncs a task", many, float64(together.messages)/many, float64(together.commits)/many)
 		if together.commits >= int64(syncs*many) || together.messages >= int64(messages*many) {
 			t.Errorf("%d tasks together cost %+v, want less than as many alone", many, together)
@@ -52,16 +52,16 @@ func TestQueueCountsMessagesAndSyncs(t *testing.T) {
 // A cost is what all nodes of a crew did.
 type cost struct{ messages, commits int64 }
 
-// spent returns what f costs.
-func (c *crew) spent(f func()) cost {
-	before := c.cost()
+// costOf returns what f costs.
+func (c *cluster) costOf(f func()) cost {
+	before := c.totalCost()
 	f()
-	after := c.cost()
+	after := c.totalCost()
 	return cost{after.messages - before.messages, after.commits - before.commits}
 }
 
-// cost counts messages of ownership, and frames of task streams with their answers.
-func (c *crew) cost() (sum cost) {
+// totalCost counts messages of ownership, and frames of task streams with their answers.
+func (c *cluster) totalCost() (sum cost) {
 	for _, s := range c.nodes {
 		sum.commits += s.node.StoreStats().Commits
 		families, err := s.node.Registry().Gather()

@@ -16,30 +16,30 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A crew is the nodes of a world that work on one queue, whose home is the first.
-type crew struct {
-	*world
+// A cluster is the nodes of a world that work on one queue, whose home is the first.
+type cluster struct {
+	*simMesh
 
 	mu   sync.Mutex
-	runs map[proto.TaskID][]crewRun
+	runs map[proto.TaskID][]clusterRun
 }
 
-// A crewRun is one start of the handler.
-type crewRun struct {
+// A clusterRun is one start of the handler.
+type clusterRun struct {
 	place int
 	epoch proto.Seq
 	began time.Time
 	ended bool
 }
 
-// newCrew starts n nodes that all serve the kind build, and the queue.
-func newCrew(t *testing.T, n int, work time.Duration) *crew {
-	return newCrewOf(t, newWorldWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, few), work)
+// newCluster starts n nodes that all serve the kind build, and the queue.
+func newCluster(t *testing.T, n int, work time.Duration) *cluster {
+	return newClusterOf(t, newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh), work)
 }
 
-// newCrewOf has the nodes of w work on the queue.
-func newCrewOf(t *testing.T, w *world, work time.Duration) *crew {
-	n, c := len(w.nodes), &crew{world: w, runs: map[proto.TaskID][]crewRun{}}
+// newClusterOf has the nodes of w work on the queue.
+func newClusterOf(t *testing.T, w *simMesh, work time.Duration) *cluster {
+	n, c := len(w.nodes), &cluster{simMesh: w, runs: map[proto.TaskID][]clusterRun{}}
 	for _, s := range c.nodes {
 		c.serve(s, work)
 	}
@@ -70,39 +70,39 @@ func newCrewOf(t *testing.T, w *world, work time.Duration) *crew {
 }
 
 // serve lets a node run tasks of the kind build, which take so long.
-func (c *crew) serve(s *simulated, work time.Duration) {
-	spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: crewHandler{c, s.place, work}}
+func (c *cluster) serve(s *simNode, work time.Duration) {
+	spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: clusterHandler{c, s.place, work}}
 	if err := s.node.inbox.Register(spec); err != nil {
 		c.t.Fatal(err)
 	}
 	s.node.gossip.Describe()
 }
 
-type crewHandler struct {
-	crew  *crew
-	place int
-	work  time.Duration
+type clusterHandler struct {
+	cluster *cluster
+	place   int
+	work    time.Duration
 }
 
 // Run works and says where.
-func (h crewHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
-	h.crew.mu.Lock()
-	at := len(h.crew.runs[r.ID])
-	h.crew.runs[r.ID] = append(h.crew.runs[r.ID], crewRun{place: h.place, epoch: r.Epoch, began: time.Now()})
-	h.crew.mu.Unlock()
+func (h clusterHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+	h.cluster.mu.Lock()
+	at := len(h.cluster.runs[r.ID])
+	h.cluster.runs[r.ID] = append(h.cluster.runs[r.ID], clusterRun{place: h.place, epoch: r.Epoch, began: time.Now()})
+	h.cluster.mu.Unlock()
 	select {
 	case <-ctx.Done():
 		return &inbox.Result{Outcome: inbox.Stopped, Reason: context.Cause(ctx).Error()}
 	case <-time.After(h.work):
 	}
-	h.crew.mu.Lock()
-	h.crew.runs[r.ID][at].ended = true
-	h.crew.mu.Unlock()
+	h.cluster.mu.Lock()
+	h.cluster.runs[r.ID][at].ended = true
+	h.cluster.mu.Unlock()
 	return &inbox.Result{Outcome: inbox.Success, Output: fmt.Appendf(nil, "%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)}
 }
 
-// give submits tasks for the queue at a node and returns their ids.
-func (c *crew) give(at, count int) []string {
+// submitMany submits tasks for the queue at a node and returns their ids.
+func (c *cluster) submitMany(at, count int) []string {
 	c.t.Helper()
 	rs := make([]Request, count)
 	for i := range rs {
@@ -119,9 +119,9 @@ func (c *crew) give(at, count int) []string {
 	return ids
 }
 
-// ended waits until all have succeeded at the node that submitted them, each with the
+// waitAll waits until all have succeeded at the node that submitted them, each with the
 // result of one of its runs (I3, I4), and returns how many each node ran to the end.
-func (c *crew) ended(at int, ids []string, within time.Duration) map[int]int {
+func (c *cluster) waitAll(at int, ids []string, within time.Duration) map[int]int {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), within)
 	defer cancel()
@@ -141,13 +141,13 @@ func (c *crew) ended(at int, ids []string, within time.Duration) map[int]int {
 		n, _ := body.Read(buf)
 		text.Write(buf[:n])
 		body.Close()
-		by[c.writer(ref, text.String())]++
+		by[c.placeOfRun(ref, text.String())]++
 	}
 	return by
 }
 
-// writer finds the run that a result is from.
-func (c *crew) writer(ref, result string) int {
+// placeOfRun finds the run that a result is from.
+func (c *cluster) placeOfRun(ref, result string) int {
 	c.t.Helper()
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
@@ -164,8 +164,8 @@ func (c *crew) writer(ref, result string) int {
 	return -1
 }
 
-// again counts starts beyond the first of each task.
-func (c *crew) again() (n int) {
+// reruns counts starts beyond the first of each task.
+func (c *cluster) reruns() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, all := range c.runs {
@@ -178,14 +178,14 @@ func (c *crew) again() (n int) {
 // come to who submitted them (I3, I6).
 func TestQueueRunsOnAllMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 200*time.Millisecond)
+		c := newCluster(t, 3, 200*time.Millisecond)
 		defer c.close()
-		ids := c.give(1, 200)
-		by := c.ended(1, ids, time.Minute)
+		ids := c.submitMany(1, 200)
+		by := c.waitAll(1, ids, time.Minute)
 		if len(by) != 3 {
 			t.Errorf("run by %v, want all three nodes", by)
 		}
-		if n := c.again(); n != 0 {
+		if n := c.reruns(); n != 0 {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
 		if q, _ := c.nodes[0].node.Queue(t.Context(), "build"); q.Waiting+q.Owned != 0 {
@@ -202,13 +202,13 @@ func TestQueueRunsOnAllMembers(t *testing.T) {
 // about to say when it comes back counts for nothing (I4, S19).
 func TestQueueTakesOverFromAKilledOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 5*time.Second)
+		c := newCluster(t, 3, 5*time.Second)
 		defer c.close()
-		ids := c.give(1, 60) // fewer than all have slots
+		ids := c.submitMany(1, 60) // fewer than all have slots
 		time.Sleep(2 * time.Second)
 		c.nodes[2].crash()
 		killed := time.Now()
-		c.ended(1, ids, time.Minute)
+		c.waitAll(1, ids, time.Minute)
 		taken := 0
 		for id, runs := range c.runs {
 			if len(runs) < 2 || runs[0].place != 2 {
@@ -224,7 +224,7 @@ func TestQueueTakesOverFromAKilledOwner(t *testing.T) {
 		}
 		c.nodes[2].start()
 		c.serve(c.nodes[2], time.Second)
-		c.ended(1, c.give(1, 10), time.Minute)
+		c.waitAll(1, c.submitMany(1, 10), time.Minute)
 	})
 }
 
@@ -232,14 +232,14 @@ func TestQueueTakesOverFromAKilledOwner(t *testing.T) {
 // (I3, I4). After the heal nothing is left over.
 func TestQueueHealsAPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 40*time.Second)
+		c := newCluster(t, 3, 40*time.Second)
 		defer c.close()
-		ids := c.give(1, 40)
+		ids := c.submitMany(1, 40)
 		time.Sleep(5 * time.Second)
 		c.Partition([]int{0, 1}, []int{2})
 		time.Sleep(time.Minute)
 		c.Heal()
-		c.ended(1, ids, 10*time.Minute)
+		c.waitAll(1, ids, 10*time.Minute)
 		time.Sleep(5 * time.Minute)
 		for _, s := range c.nodes {
 			ls, err := s.node.Leases(t.Context(), LeaseFilter{})
@@ -254,15 +254,15 @@ func TestQueueHealsAPartition(t *testing.T) {
 // did meanwhile (I1, S20).
 func TestQueueSurvivesTheRestartOfItsHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 5*time.Second)
+		c := newCluster(t, 3, 5*time.Second)
 		defer c.close()
-		ids := c.give(1, 100)
+		ids := c.submitMany(1, 100)
 		time.Sleep(2 * time.Second)
 		c.nodes[0].crash()
 		time.Sleep(20 * time.Second)
 		c.nodes[0].start()
 		c.serve(c.nodes[0], 5*time.Second)
-		c.ended(1, ids, 10*time.Minute)
+		c.waitAll(1, ids, 10*time.Minute)
 		for id, r := range c.runs {
 			if len(r) > 2 || len(r) == 2 && (r[0].place != 0 || r[0].ended) {
 				t.Errorf("%s was started again, %+v: only what the home itself ran was lost", id, r)
@@ -275,18 +275,18 @@ func TestQueueSurvivesTheRestartOfItsHome(t *testing.T) {
 // elsewhere within a second (S32). A drained one is given nothing.
 func TestQueueMovesAtACleanStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 8*time.Second)
+		c := newCluster(t, 3, 8*time.Second)
 		defer c.close()
 		if _, err := c.nodes[1].node.Drain(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
-		ids := c.give(1, 12)
+		ids := c.submitMany(1, 12)
 		time.Sleep(2 * time.Second)
 		stopped := time.Now()
 		c.nodes[2].halt()
 		t.Logf("the stop took %v", time.Since(stopped))
-		by := c.ended(1, ids, time.Minute)
+		by := c.waitAll(1, ids, time.Minute)
 		if by[1] != 0 || by[2] != 0 {
 			t.Errorf("run by %v, want the home alone: the others were drained and stopped", by)
 		}
@@ -304,12 +304,12 @@ func TestQueueMovesAtACleanStop(t *testing.T) {
 // A task of a queue is cancelled while it waits and while it runs.
 func TestQueueCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Minute)
+		c := newCluster(t, 2, time.Minute)
 		defer c.close()
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
-		ids := c.give(1, 2)
+		ids := c.submitMany(1, 2)
 		time.Sleep(3 * time.Second)
 		for _, ref := range ids {
 			if b, err := c.nodes[0].node.Why(t.Context(), ref); err != nil || b.Cause == "" {
@@ -334,14 +334,14 @@ func TestQueueCancels(t *testing.T) {
 // by the new home, and results come to who submitted, from there.
 func TestQueueMovesToAnotherHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 3*time.Second)
+		c := newCluster(t, 3, 3*time.Second)
 		defer c.close()
-		ids := c.give(1, 300)
+		ids := c.submitMany(1, 300)
 		time.Sleep(2 * time.Second)
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, c.give(1, 10)...) // it does not know yet that the queue moves
+		ids = append(ids, c.submitMany(1, 10)...) // it does not know yet that the queue moves
 		moved := time.Now()
 		for {
 			if q, _ := c.nodes[0].node.Queue(t.Context(), "build"); q.Going+q.Waiting+q.Owned == 0 && time.Since(moved) > 10*time.Second {
@@ -352,19 +352,19 @@ func TestQueueMovesToAnotherHome(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		c.ended(1, ids, 5*time.Minute)
-		if n := c.again(); n != 0 {
+		c.waitAll(1, ids, 5*time.Minute)
+		if n := c.reruns(); n != 0 {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
 		q, err := c.nodes[1].node.Queue(t.Context(), "build")
 		if err != nil || q.Home != "n2" || q.Generation != 2 {
 			t.Errorf("the queue is %+v: %v", q, err)
 		}
-		c.ended(1, c.give(1, 10), time.Minute)
+		c.waitAll(1, c.submitMany(1, 10), time.Minute)
 		if q, err = c.nodes[2].node.HandOffQueue(t.Context(), "build", ""); err != nil || q.Here || q.Generation != 3 {
 			t.Errorf("handed over to whoever is best it is %+v: %v", q, err)
 		}
-		c.ended(1, c.give(1, 10), time.Minute)
+		c.waitAll(1, c.submitMany(1, 10), time.Minute)
 	})
 }
 
@@ -373,16 +373,16 @@ func TestQueueMovesToAnotherHome(t *testing.T) {
 // is committed twice (I3).
 func TestQueueIsSeized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 2*time.Second)
+		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
-		old := c.give(1, 20)
+		old := c.submitMany(1, 20)
 		time.Sleep(5 * time.Second)
 		c.nodes[0].crash()
 		time.Sleep(time.Minute)
-		sent := c.give(2, 1) // to n0, which does not get it
+		sent := c.submitMany(2, 1) // to n0, which does not get it
 		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, ErrDenied) {
 			t.Errorf("who is no admin seizes a queue: %v", err)
 		}
@@ -393,14 +393,14 @@ func TestQueueIsSeized(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		c.ended(1, c.give(1, 10), time.Minute)
+		c.waitAll(1, c.submitMany(1, 10), time.Minute)
 		if b, err := c.nodes[2].node.Why(t.Context(), sent[0]); err != nil || !strings.HasSuffix(b.Cause, "comes when n0 is back") || b.Fix != "start n0 again" {
 			t.Errorf("why, of what the old home was given: %+v, %v", b, err)
 		}
 		c.nodes[0].start()
 		c.serve(c.nodes[0], 2*time.Second)
-		c.ended(1, old, 10*time.Minute)
-		c.ended(2, sent, 10*time.Minute)
+		c.waitAll(1, old, 10*time.Minute)
+		c.waitAll(2, sent, 10*time.Minute)
 	})
 }
 
@@ -408,7 +408,7 @@ func TestQueueIsSeized(t *testing.T) {
 // deed with the lower root; the other hands its tasks over, and both show the conflict.
 func TestQueueThatWasMadeTwiceIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(5*time.Minute, "the partition", func() bool { return !c.nodes[2].node.net.Connected(c.nodes[0].node.keys.Peer()) })
@@ -431,7 +431,7 @@ func TestQueueThatWasMadeTwiceIsOne(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		c.Heal()
 		for _, at := range []int{0, 2} {
-			c.ended(at, ids[at], 10*time.Minute)
+			c.waitAll(at, ids[at], 10*time.Minute)
 		}
 		id := c.nodes[2].node.keys.Peer()
 		low, other := identity.DeedRoot("test", c.nodes[0].node.mesh.Root), identity.DeedRoot("test", id[:])

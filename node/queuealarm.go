@@ -29,8 +29,8 @@ type QueueAlarm struct {
 // reports it as lost.
 const quietStart = time.Minute
 
-// gone reports whether p, the home of a queue, is lost, and since when.
-func (n *Node) gone(p proto.PeerID) (state string, since time.Time, gone bool) {
+// homeGone reports whether p, the home of a queue, is lost, and since when.
+func (n *Node) homeGone(p proto.PeerID) (state string, since time.Time, gone bool) {
 	now := n.cfg.Clock.Now()
 	m, known := n.gossip.Member(p)
 	_, member := n.book.Member(p)
@@ -55,11 +55,11 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 	if err != nil {
 		return nil
 	}
-	state, since, gone := n.gone(home)
+	state, since, gone := n.homeGone(home)
 	if !gone {
 		return nil
 	}
-	a := &QueueAlarm{Home: n.nameOf(home), State: state}
+	a := &QueueAlarm{Home: n.peerName(home), State: state}
 	if !since.IsZero() {
 		a.Since = new(since.UTC())
 	}
@@ -72,7 +72,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 	if err == nil {
 		a.Held = len(held)
 	}
-	a.Text = a.sentence(s.GetName(), n.cfg.Clock.Now())
+	a.Text = a.summary(s.GetName(), n.cfg.Clock.Now())
 	a.Fix = fmt.Sprintf("start %s again: then nothing is lost; if it is lost permanently, run on the node that should become the home: balefire-node queue seize %s --from %s --accept-loss", a.Home, s.GetName(), a.Home)
 	return a
 }
@@ -80,7 +80,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 // maxHeld bounds how many leases are counted.
 const maxHeld = 1 << 20
 
-func (a *QueueAlarm) sentence(queue string, now time.Time) string {
+func (a *QueueAlarm) summary(queue string, now time.Time) string {
 	word := map[string]string{"DEAD": "is dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
 	if a.Since != nil {
 		ago := now.Sub(*a.Since).Round(time.Second).String()
@@ -90,7 +90,7 @@ func (a *QueueAlarm) sentence(queue string, now time.Time) string {
 	}
 	text := fmt.Sprintf("queue %s: its home %s %s, so none of its tasks is granted", queue, a.Home, word)
 	if a.Waiting > 0 {
-		text += fmt.Sprintf("; %s for %s", counted(a.Waiting, "task of this node waits", "tasks of this node wait"), a.Home)
+		text += fmt.Sprintf("; %s for %s", plural(a.Waiting, "task of this node waits", "tasks of this node wait"), a.Home)
 	}
 	if a.Held > 0 {
 		text += fmt.Sprintf("; %d run here or have results waiting here for it", a.Held)
@@ -109,8 +109,8 @@ func (n *Node) queueAlarms(ctx context.Context) (all []*QueueAlarm) {
 	return all
 }
 
-// warnHome reports when the home of queues is lost and when it is back.
-func (q *queues) warnHome(e gossip.Event) {
+// alertHome reports when the home of queues is lost and when it is back.
+func (q *queues) alertHome(e gossip.Event) {
 	gone, was := e.To == gossip.Dead || e.To == gossip.Left, e.From == gossip.Dead || e.From == gossip.Left
 	if e.Kind != gossip.Changed || gone == was {
 		return
@@ -128,7 +128,7 @@ func (q *queues) warnHome(e gossip.Event) {
 	kind, text := "queue.home_back", "the home of "+strings.Join(names, ", ")+" is back"
 	if gone {
 		kind, text = "queue.home_gone", "the home of "+strings.Join(names, ", ")+" is "+strings.ToLower(e.To.String())+": none of their tasks is granted until it is back"
-		q.node.log.Warn("the home of queues is lost", "home", q.node.nameOf(e.Peer), "queues", names, "state", e.To.String())
+		q.node.log.Warn("the home of queues is lost", "home", q.node.peerName(e.Peer), "queues", names, "state", e.To.String())
 	}
-	q.node.tell(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
+	q.node.addEvent(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
 }

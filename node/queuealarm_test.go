@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// noted reports whether the audit of a node has an action about a subject.
-func (c *crew) noted(s *simulated, action, subject string) bool {
+// audited reports whether the audit of a node has an action about a subject.
+func (c *cluster) audited(s *simNode, action, subject string) bool {
 	c.t.Helper()
 	found, err := ReadAudit(s.dir, AuditQuery{Action: action})
 	if err != nil {
@@ -23,13 +23,13 @@ func (c *crew) noted(s *simulated, action, subject string) bool {
 // back, and is a member like any other. Nothing counts twice (I3, I5).
 func TestTheHomeOfAQueueIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 40*time.Second)
+		c := newCluster(t, 3, 40*time.Second)
 		defer c.close()
 		rules := []MemberRule{{Node: "n2", Concurrency: 4}}
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
 			t.Fatal(err)
 		}
-		ids := c.give(1, 10)
+		ids := c.submitMany(1, 10)
 		time.Sleep(5 * time.Second)
 		origin, owner := c.nodes[1].node, c.nodes[2].node
 		if q, err := origin.Queue(t.Context(), "build"); err != nil || q.Alarm != nil || len(origin.Status(t.Context()).Warnings) > 0 {
@@ -72,26 +72,26 @@ func TestTheHomeOfAQueueIsGone(t *testing.T) {
 		if q, err = owner.SeizeQueue(t.Context(), "build", "n0"); err != nil || q.Generation != 2 || !q.Here || q.SeizedFrom != "n0" {
 			t.Fatalf("seized it is %+v: %v", q, err)
 		}
-		if !c.noted(c.nodes[2], "queue.seize", "build from ") {
+		if !c.audited(c.nodes[2], "queue.seize", "build from ") {
 			t.Error("I19: the seizure is not in the audit")
 		}
-		c.homed(2, time.Minute)
+		c.waitHome(2, time.Minute)
 		if q, err = origin.Queue(t.Context(), "build"); err != nil || q.Alarm != nil {
 			t.Errorf("the alarm stays: %+v, %v", q.Alarm, err)
 		}
-		c.ended(1, c.give(1, 4), 2*time.Minute)
+		c.waitAll(1, c.submitMany(1, 4), 2*time.Minute)
 
 		c.nodes[0].start()
 		c.serve(c.nodes[0], time.Second)
-		c.homed(2, time.Minute)
-		c.ended(1, ids, 10*time.Minute)
+		c.waitHome(2, time.Minute)
+		c.waitAll(1, ids, 10*time.Minute)
 		if q, err = c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Here || q.Generation != 2 || q.Waiting+q.Owned+q.Going != 0 {
 			t.Errorf("at the old home it is %+v: %v", q, err)
 		}
 		if _, err := owner.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &[]MemberRule{{Node: "n0"}}}); err != nil {
 			t.Fatal(err)
 		}
-		if by := c.ended(1, c.give(1, 5), 2*time.Minute); by[0] != 5 {
+		if by := c.waitAll(1, c.submitMany(1, 5), 2*time.Minute); by[0] != 5 {
 			t.Errorf("run by %v, want the old home as a member", by)
 		}
 	})
@@ -101,7 +101,7 @@ func TestTheHomeOfAQueueIsGone(t *testing.T) {
 // own start, so that nobody calls it dead.
 func TestTheHomeOfAQueueCannotBeReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Second)
+		c := newCluster(t, 2, time.Second)
 		defer c.close()
 		c.nodes[0].crash()
 		c.nodes[1].crash()
@@ -119,13 +119,13 @@ func TestTheHomeOfAQueueCannotBeReached(t *testing.T) {
 // is so.
 func TestLeasesAtRiskAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 40*time.Second)
+		c := newCluster(t, 3, 40*time.Second)
 		defer c.close()
 		home := c.nodes[0].node
 		if s := home.MeshSummary(t.Context()); len(s.Leases) != 0 {
 			t.Errorf("with no lease %+v are at risk", s.Leases)
 		}
-		ids := c.give(1, 12)
+		ids := c.submitMany(1, 12)
 		time.Sleep(3 * time.Second)
 		c.nodes[2].crash()
 		told := false
@@ -151,7 +151,7 @@ func TestLeasesAtRiskAreTold(t *testing.T) {
 		if !told {
 			t.Error("nothing was told of the tasks of a member that was killed")
 		}
-		c.ended(1, ids, 10*time.Minute)
+		c.waitAll(1, ids, 10*time.Minute)
 		if s := home.MeshSummary(t.Context()); len(s.Leases) != 0 {
 			t.Errorf("when all has ended %+v are at risk", s.Leases)
 		}

@@ -14,7 +14,7 @@ import (
 // counted. What comes beside it in the same group counts as ever.
 func TestBadOwnershipIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Second)
+		c := newCluster(t, 2, time.Second)
 		defer c.close()
 		home, from := c.nodes[0].node, c.nodes[1].node.keys.Peer()
 		encode := func(b proto.Body) []byte {
@@ -26,7 +26,7 @@ func TestBadOwnershipIsCounted(t *testing.T) {
 		}
 		id := make([]byte, 16)
 		claim := &proto.Claim{Task: id, EpochBoot: 1, EpochCounter: 1, Token: id, BootId: id}
-		bad, unheeded := home.queues.log.bad.WithLabelValues("renew"), home.queues.log.count.WithLabelValues("unheeded")
+		bad, unheeded := home.queues.log.refusals.WithLabelValues("renew"), home.queues.log.count.WithLabelValues("unheeded")
 		before := testutil.ToFloat64(unheeded)
 		ans, err := home.Receive(t.Context(), from, []*proto.Message{
 			{Type: proto.TypeRenew, Payload: []byte("no renewal")},

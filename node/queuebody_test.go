@@ -21,21 +21,21 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-const bigBody = 1<<20 + 12345 // the last chunk is not whole
+const largeBody = 1<<20 + 12345 // the last chunk is not whole
 
-// A bigHandler returns the body that it is given, turned about, as a large result.
-type bigHandler struct {
-	crew  *crew
-	place int
-	dir   string
+// A largeHandler returns the body that it is given, turned about, as a large result.
+type largeHandler struct {
+	cluster *cluster
+	place   int
+	dir     string
 }
 
 // Run copies a chunk at a time.
-func (h bigHandler) Run(_ context.Context, r *inbox.Run) *inbox.Result {
-	h.crew.mu.Lock()
-	at := len(h.crew.runs[r.ID])
-	h.crew.runs[r.ID] = append(h.crew.runs[r.ID], crewRun{place: h.place, epoch: r.Epoch})
-	h.crew.mu.Unlock()
+func (h largeHandler) Run(_ context.Context, r *inbox.Run) *inbox.Result {
+	h.cluster.mu.Lock()
+	at := len(h.cluster.runs[r.ID])
+	h.cluster.runs[r.ID] = append(h.cluster.runs[r.ID], clusterRun{place: h.place, epoch: r.Epoch})
+	h.cluster.mu.Unlock()
 	name := filepath.Join(h.dir, fmt.Sprintf("%s-%d-%d", r.ID, h.place, at))
 	f, err := os.Create(name)
 	if err != nil {
@@ -43,17 +43,17 @@ func (h bigHandler) Run(_ context.Context, r *inbox.Run) *inbox.Result {
 	}
 	defer f.Close()
 	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, sum), turned{r.Body})
+	n, err := io.Copy(io.MultiWriter(f, sum), invertedReader{r.Body})
 	if err != nil {
 		return &inbox.Result{Outcome: inbox.Retry, Reason: err.Error()}
 	}
 	return &inbox.Result{Outcome: inbox.Success, File: name, Size: uint64(n), Digest: sum.Sum(nil)}
 }
 
-// turned has each byte inverted.
-type turned struct{ r io.Reader }
+// invertedReader has each byte inverted.
+type invertedReader struct{ r io.Reader }
 
-func (t turned) Read(p []byte) (int, error) {
+func (t invertedReader) Read(p []byte) (int, error) {
 	n, err := t.r.Read(p)
 	for i := range p[:n] {
 		p[i] = ^p[i]
@@ -61,31 +61,31 @@ func (t turned) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// newBigCrew starts three nodes whose home of the queue is the first; the others run
+// newLargeCluster starts three nodes whose home of the queue is the first; the others run
 // its tasks. A body takes some five seconds over each link.
-func newBigCrew(t *testing.T, change func(*simulated, *Config)) *crew {
+func newLargeCluster(t *testing.T, change func(*simNode, *Config)) *cluster {
 	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 2, Seed: 1}
-	c := newCrewOf(t, newWorldWith(t, 3, 1, link, change), time.Second)
+	c := newClusterOf(t, newSimMeshWith(t, 3, 1, link, change), time.Second)
 	for _, s := range c.nodes[1:] {
-		c.serveBig(s)
+		c.serveLarge(s)
 	}
 	time.Sleep(3 * time.Second) // until the home knows
 	return c
 }
 
-func (c *crew) serveBig(s *simulated) {
-	spec := inbox.Spec{Kind: "big", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: bigHandler{c, s.place, c.t.TempDir()}}
+func (c *cluster) serveLarge(s *simNode) {
+	spec := inbox.Spec{Kind: "big", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: largeHandler{c, s.place, c.t.TempDir()}}
 	if err := s.node.inbox.Register(spec); err != nil {
 		c.t.Fatal(err)
 	}
 	s.node.gossip.Describe()
 }
 
-// giveBig submits tasks with large bodies at a node.
-func (c *crew) giveBig(at, count int) (ids []string, bodies [][]byte) {
+// submitLarge submits tasks with large bodies at a node.
+func (c *cluster) submitLarge(at, count int) (ids []string, bodies [][]byte) {
 	c.t.Helper()
 	for i := range count {
-		body := make([]byte, bigBody)
+		body := make([]byte, largeBody)
 		rng := rand.NewChaCha8([32]byte{byte(i), byte(at)})
 		rng.Read(body)
 		s, err := c.nodes[at].node.Submit(c.t.Context(), Request{Target: "queue:build", Kind: "big", Stream: bytes.NewReader(body)})
@@ -97,8 +97,8 @@ func (c *crew) giveBig(at, count int) (ids []string, bodies [][]byte) {
 	return ids, bodies
 }
 
-// endedBig waits until all have succeeded, each with its own body turned about.
-func (c *crew) endedBig(at int, ids []string, bodies [][]byte, within time.Duration) {
+// waitLarge waits until all have succeeded, each with its own body turned about.
+func (c *cluster) waitLarge(at int, ids []string, bodies [][]byte, within time.Duration) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), within)
 	defer cancel()
@@ -112,7 +112,7 @@ func (c *crew) endedBig(at int, ids []string, bodies [][]byte, within time.Durat
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		got, err := io.ReadAll(turned{r})
+		got, err := io.ReadAll(invertedReader{r})
 		r.Close()
 		if err != nil || !bytes.Equal(got, bodies[i]) {
 			c.t.Errorf("I9: the result of %s has %d bytes and is another: %v", ref, len(got), err)
@@ -120,8 +120,8 @@ func (c *crew) endedBig(at int, ids []string, bodies [][]byte, within time.Durat
 	}
 }
 
-// bare waits until no node keeps a body but the origin those of the results.
-func (c *crew) bare(origin, results int) {
+// waitNoBodies waits until no node keeps a body but the origin those of the results.
+func (c *cluster) waitNoBodies(origin, results int) {
 	c.t.Helper()
 	c.await(time.Minute, "bodies are still kept that nobody needs", func() bool {
 		for _, s := range c.nodes {
@@ -129,7 +129,7 @@ func (c *crew) bare(origin, results int) {
 			if s.place == origin {
 				want = results
 			}
-			if u := s.node.ground.blobs.Usage(); u.Blobs != want || u.Parts != 0 {
+			if u := s.node.storage.blobs.Usage(); u.Blobs != want || u.Parts != 0 {
 				return false
 			}
 		}
@@ -138,14 +138,14 @@ func (c *crew) bare(origin, results int) {
 }
 
 // parts waits until a file of this kind is on its way into a node, and returns which.
-func (c *crew) part(prefix string, places ...int) int {
+func (c *cluster) waitPart(prefix string, places ...int) int {
 	c.t.Helper()
 	found := -1
 	c.await(time.Minute, "no body "+prefix+" is under way", func() bool {
 		for _, i := range places {
 			names, _ := filepath.Glob(filepath.Join(c.nodes[i].dir, "*", prefix+"*.part"))
 			for _, name := range names {
-				if info, err := os.Stat(name); err == nil && info.Size() > bigBody/4 {
+				if info, err := os.Stat(name); err == nil && info.Size() > largeBody/4 {
 					found = i
 					return true
 				}
@@ -157,7 +157,7 @@ func (c *crew) part(prefix string, places ...int) int {
 }
 
 // starts counts the runs of a task.
-func (c *crew) startsOf(ref string) int {
+func (c *cluster) startsOf(ref string) int {
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
 		c.t.Fatal(err)
@@ -171,11 +171,11 @@ func (c *crew) startsOf(ref string) int {
 // to the home, to the owner and all the way back, and nothing of them stays behind.
 func TestQueueCarriesLargeBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newBigCrew(t, nil)
+		c := newLargeCluster(t, nil)
 		defer c.close()
 		for _, origin := range []int{1, 0} { // an owner is the origin too; the home is
-			ids, bodies := c.giveBig(origin, 3)
-			c.endedBig(origin, ids, bodies, 5*time.Minute)
+			ids, bodies := c.submitLarge(origin, 3)
+			c.waitLarge(origin, ids, bodies, 5*time.Minute)
 			for _, ref := range ids {
 				if n := c.startsOf(ref); n != 1 {
 					t.Errorf("I6: %s was started %d times", ref, n)
@@ -183,7 +183,7 @@ func TestQueueCarriesLargeBodies(t *testing.T) {
 			}
 		}
 		c.await(time.Minute, "bodies are still kept that nobody needs", func() bool {
-			a, b, o := c.nodes[0].node.ground.blobs.Usage(), c.nodes[1].node.ground.blobs.Usage(), c.nodes[2].node.ground.blobs.Usage()
+			a, b, o := c.nodes[0].node.storage.blobs.Usage(), c.nodes[1].node.storage.blobs.Usage(), c.nodes[2].node.storage.blobs.Usage()
 			return a.Blobs == 3 && b.Blobs == 3 && o.Blobs == 0 && a.Parts+b.Parts+o.Parts == 0
 		})
 	})
@@ -192,9 +192,9 @@ func TestQueueCarriesLargeBodies(t *testing.T) {
 // While the body of a task is on its way to its owner, that says so.
 func TestQueueOwnerTellsThatItWaitsForABody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newBigCrew(t, nil)
+		c := newLargeCluster(t, nil)
 		defer c.close()
-		ids, bodies := c.giveBig(0, 1)
+		ids, bodies := c.submitLarge(0, 1)
 		time.Sleep(2 * time.Second)
 		said := ""
 		for _, s := range c.nodes[1:] {
@@ -205,24 +205,24 @@ func TestQueueOwnerTellsThatItWaitsForABody(t *testing.T) {
 		if !strings.Contains(said, "its body, which is large, is on its way here from n0") {
 			t.Errorf("its owner says %q", said)
 		}
-		c.endedBig(0, ids, bodies, 10*time.Minute)
+		c.waitLarge(0, ids, bodies, 10*time.Minute)
 	})
 }
 
 // The home may run a task itself: the body goes nowhere.
 func TestQueueHomeRunsALargeTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newBigCrew(t, nil)
+		c := newLargeCluster(t, nil)
 		defer c.close()
-		c.serveBig(c.nodes[0])
+		c.serveLarge(c.nodes[0])
 		for _, s := range c.nodes[1:] {
 			s.node.inbox.Unregister("big")
 			s.node.gossip.Describe()
 		}
 		time.Sleep(3 * time.Second)
-		ids, bodies := c.giveBig(2, 2)
-		c.endedBig(2, ids, bodies, 5*time.Minute)
-		c.bare(2, 2)
+		ids, bodies := c.submitLarge(2, 2)
+		c.waitLarge(2, ids, bodies, 5*time.Minute)
+		c.waitNoBodies(2, 2)
 	})
 }
 
@@ -232,24 +232,24 @@ func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
 	for _, tt := range []struct{ name, prefix string }{{"in mid-fetch", "run-"}, {"in mid-result", "end-"}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newBigCrew(t, few)
+				c := newLargeCluster(t, smallMesh)
 				defer c.close()
-				ids, bodies := c.giveBig(0, 1)
+				ids, bodies := c.submitLarge(0, 1)
 				var owner int
 				if tt.prefix == "run-" {
-					owner = c.part(tt.prefix, 1, 2)
+					owner = c.waitPart(tt.prefix, 1, 2)
 				} else {
-					c.part(tt.prefix, 0)
+					c.waitPart(tt.prefix, 0)
 					id, _ := proto.ParseTaskID(ids[0])
 					c.mu.Lock()
 					owner = c.runs[id][0].place
 					c.mu.Unlock()
 				}
 				c.nodes[owner].crash()
-				c.endedBig(0, ids, bodies, 5*time.Minute)
+				c.waitLarge(0, ids, bodies, 5*time.Minute)
 				c.nodes[owner].start()
-				c.serveBig(c.nodes[owner])
-				c.bare(0, 1)
+				c.serveLarge(c.nodes[owner])
+				c.waitNoBodies(0, 1)
 			})
 		})
 	}
@@ -264,18 +264,18 @@ func TestQueueHomeDiesWithALargeBody(t *testing.T) {
 	}{{"while it comes", "in-", []int{0}}, {"while the owner fetches it", "run-", []int{1, 2}}, {"while the result comes", "end-", []int{0}}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newBigCrew(t, nil)
+				c := newLargeCluster(t, nil)
 				defer c.close()
-				ids, bodies := c.giveBig(1, 1)
-				c.part(tt.prefix, tt.places...)
+				ids, bodies := c.submitLarge(1, 1)
+				c.waitPart(tt.prefix, tt.places...)
 				c.nodes[0].crash()
 				c.nodes[0].start()
 				c.serve(c.nodes[0], time.Second)
-				c.endedBig(1, ids, bodies, 5*time.Minute)
+				c.waitLarge(1, ids, bodies, 5*time.Minute)
 				if n := c.startsOf(ids[0]); n != 1 {
 					t.Errorf("I6: started %d times", n)
 				}
-				c.bare(1, 1)
+				c.waitNoBodies(1, 1)
 			})
 		})
 	}
@@ -290,20 +290,20 @@ func TestQueueHandsLargeBodiesOver(t *testing.T) {
 	}{{"in peace", -1}, {"the old home dies", 0}, {"the new home dies", 1}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newBigCrew(t, nil)
+				c := newLargeCluster(t, nil)
 				defer c.close()
-				ids, bodies := c.paused(2, 2)
+				ids, bodies := c.submitPaused(2, 2)
 				if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", c.nodes[1].name); err != nil {
 					t.Fatal(err)
 				}
 				if tt.dies >= 0 {
-					c.part("in-", 1)
+					c.waitPart("in-", 1)
 					s := c.nodes[tt.dies]
 					s.crash()
 					s.start()
 					c.serve(s, time.Second)
 					if s.place > 0 {
-						c.serveBig(s)
+						c.serveLarge(s)
 					}
 				}
 				c.await(2*time.Minute, "the new home has not all tasks", func() bool {
@@ -313,8 +313,8 @@ func TestQueueHandsLargeBodiesOver(t *testing.T) {
 				if _, err := c.nodes[1].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
-				c.endedBig(2, ids, bodies, 5*time.Minute)
-				c.bare(2, 2)
+				c.waitLarge(2, ids, bodies, 5*time.Minute)
+				c.waitNoBodies(2, 2)
 			})
 		})
 	}
@@ -328,11 +328,11 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 		change func(*Config)
 	}{
 		{"by number", func(c *Config) { c.Limits.QueueBodies = 1 }},
-		{"by size", func(c *Config) { c.Store.MaxBlobs = 2*bigBody - 1 }},
+		{"by size", func(c *Config) { c.Store.MaxBlobs = 2*largeBody - 1 }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newBigCrew(t, func(s *simulated, cfg *Config) {
+				c := newLargeCluster(t, func(s *simNode, cfg *Config) {
 					if s.place == 0 {
 						tt.change(cfg)
 					}
@@ -341,7 +341,7 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(true)}); err != nil {
 					t.Fatal(err)
 				}
-				ids, bodies := c.giveBig(1, 3)
+				ids, bodies := c.submitLarge(1, 3)
 				c.await(time.Minute, "nothing was refused", func() bool {
 					for _, ref := range ids {
 						if why, err := c.nodes[1].node.Why(t.Context(), ref); err == nil && strings.Contains(fmt.Sprint(why), "FULL") {
@@ -356,20 +356,20 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
-				c.endedBig(1, ids, bodies, 20*time.Minute)
-				c.bare(1, 3)
+				c.waitLarge(1, ids, bodies, 20*time.Minute)
+				c.waitNoBodies(1, 3)
 			})
 		})
 	}
 }
 
-// paused gives the home tasks with large bodies that it grants to nobody yet.
-func (c *crew) paused(at, count int) (ids []string, bodies [][]byte) {
+// submitPaused gives the home tasks with large bodies that it grants to nobody yet.
+func (c *cluster) submitPaused(at, count int) (ids []string, bodies [][]byte) {
 	c.t.Helper()
 	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{Paused: new(true)}); err != nil {
 		c.t.Fatal(err)
 	}
-	ids, bodies = c.giveBig(at, count)
+	ids, bodies = c.submitLarge(at, count)
 	c.await(2*time.Minute, "the home has not all tasks", func() bool {
 		q, err := c.nodes[0].node.Queue(c.t.Context(), "build")
 		return err == nil && q.Waiting == count
@@ -377,7 +377,7 @@ func (c *crew) paused(at, count int) (ids []string, bodies [][]byte) {
 	return ids, bodies
 }
 
-func (c *crew) resume() {
+func (c *cluster) resume() {
 	c.t.Helper()
 	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
 		c.t.Fatal(err)
@@ -388,9 +388,9 @@ func (c *crew) resume() {
 // has it; that spends nothing.
 func TestQueueBodyThatStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newBigCrew(t, nil)
+		c := newLargeCluster(t, nil)
 		defer c.close()
-		ids, bodies := c.paused(0, 1)
+		ids, bodies := c.submitPaused(0, 1)
 		id, err := proto.ParseTaskID(ids[0])
 		if err != nil {
 			t.Fatal(err)
@@ -407,9 +407,9 @@ func TestQueueBodyThatStalls(t *testing.T) {
 		waited := map[int]bool{}
 		c.await(4*fetchStall, "not both owners were asked", func() bool {
 			for _, s := range c.nodes[1:] {
-				p := s.node.porter
+				p := s.node.bodyTransfer
 				p.mu.Lock()
-				if p.awaits[id] != nil {
+				if p.fetching[id] != nil {
 					waited[s.place] = true
 				}
 				p.mu.Unlock()
@@ -419,12 +419,12 @@ func TestQueueBodyThatStalls(t *testing.T) {
 		if err := os.Rename(away, found[0]); err != nil {
 			t.Fatal(err)
 		}
-		c.endedBig(0, ids, bodies, 4*fetchStall)
+		c.waitLarge(0, ids, bodies, 4*fetchStall)
 		task, err := c.nodes[0].node.Task(t.Context(), ids[0])
 		if err != nil || task.Abandons != 0 || c.startsOf(ids[0]) != 1 {
 			t.Errorf("%d abandons and %d starts: %v", task.Abandons, c.startsOf(ids[0]), err)
 		}
-		c.bare(0, 1)
+		c.waitNoBodies(0, 1)
 	})
 }
 
@@ -432,10 +432,10 @@ func TestQueueBodyThatStalls(t *testing.T) {
 // byte of it goes to the origin (I9).
 func TestQueueResultThatIsSpoilt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newBigCrew(t, nil)
+		c := newLargeCluster(t, nil)
 		defer c.close()
-		ids, _ := c.giveBig(0, 1)
-		c.part(leasedPrefix, 0)
+		ids, _ := c.submitLarge(0, 1)
+		c.waitPart(leasedPrefix, 0)
 		spoilt := 0
 		for _, s := range c.nodes[1:] {
 			found, _ := filepath.Glob(filepath.Join(s.dir, "*", leasedPrefix+"*"))
@@ -444,7 +444,7 @@ func TestQueueResultThatIsSpoilt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := f.WriteAt([]byte("spoilt"), bigBody-100); err != nil {
+				if _, err := f.WriteAt([]byte("spoilt"), largeBody-100); err != nil {
 					t.Fatal(err)
 				}
 				f.Close()
@@ -461,7 +461,7 @@ func TestQueueResultThatIsSpoilt(t *testing.T) {
 			t.Errorf("it is %s (%s) with a result of %d bytes: %v", task.State, task.Reason, task.ResultSize, err)
 		}
 		for _, s := range c.nodes[1:] {
-			c.await(time.Minute, "the owner keeps what nobody takes", func() bool { return s.node.ground.blobs.Usage().Bytes == 0 })
+			c.await(time.Minute, "the owner keeps what nobody takes", func() bool { return s.node.storage.blobs.Usage().Bytes == 0 })
 		}
 	})
 }
@@ -470,26 +470,26 @@ func TestQueueResultThatIsSpoilt(t *testing.T) {
 // granted, of a result under no lease, of a queue that does not come to it.
 func TestQueueBodiesNobodyAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newBigCrew(t, nil)
+		c := newLargeCluster(t, nil)
 		defer c.close()
-		ids, bodies := c.paused(0, 1)
+		ids, bodies := c.submitPaused(0, 1)
 		id, _ := proto.ParseTaskID(ids[0])
 		home, other, third := c.nodes[0], c.nodes[1], c.nodes[2]
-		env, err := custody{home.node}.Envelope(id, other.peer())
+		env, err := ownershipCustody{home.node}.Envelope(id, other.peer())
 		if err != nil {
 			t.Fatal(err)
 		}
 		forged := &proto.Outcome{
-			State: proto.Success, BodySize: bigBody, BodyDigest: make([]byte, 32), BodyKey: make([]byte, 32), BodySuite: 1,
+			State: proto.Success, BodySize: largeBody, BodyDigest: make([]byte, 32), BodyKey: make([]byte, 32), BodySuite: 1,
 			EpochBoot: 1, EpochCounter: 1, LeaseToken: make([]byte, 16), BootId: make([]byte, 16),
 		}
-		sealed, err := leaseSeals{third.node}.Seal(home.peer(), []ownership.SealRequest{{Task: id, Outcome: forged}})
+		sealed, err := ownershipSealer{third.node}.Seal(home.peer(), []ownership.SealRequest{{Task: id, Outcome: forged}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tests := []struct {
 			name     string
-			at, from *simulated
+			at, from *simNode
 			offer    *proto.Offer
 			want     proto.Code
 		}{
@@ -501,15 +501,15 @@ func TestQueueBodiesNobodyAskedFor(t *testing.T) {
 			{"a body for what has none", home, third, &proto.Offer{Type: proto.TypeRenew, Envelope: env}, proto.CodeBadForm},
 		}
 		for _, tt := range tests {
-			sink, reply := taker(tt.at).Offer(t.Context(), tt.from.peer(), tt.offer)
+			sink, reply := bodySink(tt.at).Offer(t.Context(), tt.from.peer(), tt.offer)
 			if sink != nil || reply.GetCode() != tt.want {
 				t.Errorf("%s: taken: %v, %s (%s), want %s", tt.name, sink != nil, reply.GetCode().Name(), reply.GetDetail(), tt.want.Name())
 			}
 		}
 		c.resume()
-		c.endedBig(0, ids, bodies, 5*time.Minute)
+		c.waitLarge(0, ids, bodies, 5*time.Minute)
 	})
 }
 
-// taker is what takes the bodies that come to a node.
-func taker(s *simulated) transport.Bodies { return bodies{s.node} }
+// bodySink is what takes the bodies that come to a node.
+func bodySink(s *simNode) transport.Bodies { return bodyReceiver{s.node} }

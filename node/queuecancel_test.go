@@ -14,12 +14,12 @@ import (
 // has moved since: from there it follows the task, and nothing of it runs any more.
 func TestQueueCancelsWhatMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 10*time.Minute)
+		c := newCluster(t, 3, 10*time.Minute)
 		defer c.close()
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
-		ids := c.give(1, 3)
+		ids := c.submitMany(1, 3)
 		time.Sleep(3 * time.Second)
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
@@ -56,18 +56,18 @@ func TestQueueCancelsWhatMoved(t *testing.T) {
 // Tasks that moved with their queue and come back with it are taken back, and run.
 func TestQueueTasksComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 10*time.Second)
+		c := newCluster(t, 3, 10*time.Second)
 		defer c.close()
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
-		ids := c.give(1, 6)
+		ids := c.submitMany(1, 6)
 		for from, to := range []string{"n2", "n1", "n0"} {
 			time.Sleep(5 * time.Second)
 			if _, err := c.nodes[[]int{0, 2, 1}[from]].node.HandOffQueue(t.Context(), "build", to); err != nil {
 				t.Fatal(err)
 			}
 		}
-		c.ended(1, ids, 10*time.Minute)
+		c.waitAll(1, ids, 10*time.Minute)
 	})
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// deeds signs and verifies, with the keys of this node, the deeds that prove who is the
+// ownershipDeeds signs and verifies, with the keys of this node, the deeds that prove who is the
 // home of a queue.
-type deeds struct{ node *Node }
+type ownershipDeeds struct{ node *Node }
 
 // Sign signs a deed. As the home of the queue it signs a handoff; with the root key if
 // it is stored here, otherwise as an admin, it signs the creation or seizure of a queue
 // or the confirmation of its home.
-func (d deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
+func (d ownershipDeeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 	n, x := d.node, identity.Deed{Queue: o.Queue, Generation: o.Generation, From: o.From, To: o.To, Seized: o.Seized, Root: o.Root}
 	if !o.Admin {
 		return n.keys.SignDeed(n.mesh, x)
@@ -33,7 +33,7 @@ func (d deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 
 // Verify checks a deed and returns its content. A deed signed by an admin or a home is
 // valid only if it is first seen before its signer was revoked.
-func (d deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
+func (d ownershipDeeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	x, err := d.node.mesh.VerifyDeed(s)
 	switch {
 	case err != nil:
@@ -42,15 +42,15 @@ func (d deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	case !x.Admin && d.node.book.Revoked(x.From):
 		err = fmt.Errorf("deed of queue %s: the home that signed it was revoked", x.Queue)
 	}
-	return deedStated(x), err
+	return toDeed(x), err
 }
 
 // ReadVerified returns the content of a deed that was valid when it was first seen.
-func (d deeds) ReadVerified(s *proto.Signed) (ownership.Deed, error) {
+func (d ownershipDeeds) ReadVerified(s *proto.Signed) (ownership.Deed, error) {
 	x, err := d.node.mesh.VerifyDeed(s)
-	return deedStated(x), err
+	return toDeed(x), err
 }
 
-func deedStated(x identity.Deed) ownership.Deed {
+func toDeed(x identity.Deed) ownership.Deed {
 	return ownership.Deed{Queue: x.Queue, Generation: x.Generation, From: x.From, To: x.To, Seized: x.Seized, Root: x.Root, Admin: x.Admin}
 }

@@ -18,15 +18,15 @@ import (
 // certificate since they were accepted, and run there (I14, I20).
 func TestHandoffDoesNotAskForTheOriginsCertificate(t *testing.T) {
 	var wrong atomic.Int64 // how far the origin's clock is off
-	right := func(*testing.T, *crew) { wrong.Store(0) }
-	renewed := func(t *testing.T, c *crew) {
+	right := func(*testing.T, *cluster) { wrong.Store(0) }
+	renewed := func(t *testing.T, c *cluster) {
 		time.Sleep(10 * time.Minute) // the new one begins after the tasks were signed
-		c.renew(t, c.nodes[1])
+		c.renewCertificate(t, c.nodes[1])
 	}
 	tests := []struct {
 		name  string
 		wrong time.Duration // of the origin's clock
-		then  func(*testing.T, *crew)
+		then  func(*testing.T, *cluster)
 	}{
 		{"renewed", 0, renewed},
 		{"its clock was an hour behind", -time.Hour, right},
@@ -35,18 +35,18 @@ func TestHandoffDoesNotAskForTheOriginsCertificate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				wrong.Store(0)
-				c := newCrewOf(t, newWorldWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
+				c := newClusterOf(t, newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
 					if s.place == 1 {
 						cfg.Clock = clock.Wrong(cfg.Clock, func() time.Duration { return time.Duration(wrong.Load()) })
 					}
 				}), time.Second)
 				defer c.close()
 				wrong.Store(int64(tt.wrong))
-				c.set(QueueSettings{Paused: new(true)})
-				ids := c.give(1, 5)
-				c.accepted(0, ids)
+				c.setQueue(QueueSettings{Paused: new(true)})
+				ids := c.submitMany(1, 5)
+				c.waitAccepted(0, ids)
 				tt.then(t, c)
-				c.handOver(0, 2, ids)
+				c.handOffAndWait(0, 2, ids)
 				if page, err := c.nodes[0].node.Tasks(t.Context(), Query{Role: RoleOwner}); err != nil || len(page.Items) != 0 {
 					t.Errorf("tasks that moved on are listed at the old home: %+v, %v", page.Items, err)
 				}
@@ -56,7 +56,7 @@ func TestHandoffDoesNotAskForTheOriginsCertificate(t *testing.T) {
 				if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
-				c.ended(1, ids, 5*time.Minute)
+				c.waitAll(1, ids, 5*time.Minute)
 				task, err := c.nodes[1].node.Task(t.Context(), ids[0])
 				if err != nil || len(task.History) != 1 || task.History[0].Error != "" || task.History[0].Finished.Before(task.History[0].Started) {
 					t.Errorf("the attempts are %+v: %v", task.History, err)
@@ -71,21 +71,21 @@ func TestHandoffDoesNotAskForTheOriginsCertificate(t *testing.T) {
 // says so (I20).
 func TestHandoffOfARevokedOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
-		c.set(QueueSettings{Paused: new(true)})
-		ids := c.give(1, 5)
-		own := c.give(0, 5)
-		c.accepted(0, ids)
+		c.setQueue(QueueSettings{Paused: new(true)})
+		ids := c.submitMany(1, 5)
+		own := c.submitMany(0, 5)
+		c.waitAccepted(0, ids)
 		if err := c.nodes[0].node.Revoke(t.Context(), "n1", "lost"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		c.handOver(0, 2, append(ids, own...))
+		c.handOffAndWait(0, 2, append(ids, own...))
 		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
 			t.Fatal(err)
 		}
-		c.ended(0, own, 5*time.Minute)
+		c.waitAll(0, own, 5*time.Minute)
 	})
 }
 
@@ -93,11 +93,11 @@ func TestHandoffOfARevokedOrigin(t *testing.T) {
 // away and one that starts again; an admin seizes the queue, and all know that.
 func TestARevokedHomeIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
-		c.set(QueueSettings{Labels: new([]string{"l"})})
+		c.setQueue(QueueSettings{Labels: new([]string{"l"})})
 		time.Sleep(10 * time.Second)
-		c.handOver(0, 2, nil)
+		c.handOffAndWait(0, 2, nil)
 		time.Sleep(time.Minute) // all have heard of it
 		if err := c.nodes[0].node.Revoke(t.Context(), "n2", "lost"); err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestARevokedHomeIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		c.ended(1, c.give(1, 3), time.Minute)
+		c.waitAll(1, c.submitMany(1, 3), time.Minute)
 	})
 }
 
@@ -124,11 +124,11 @@ func TestARevokedHomeIsForgotten(t *testing.T) {
 // confirm it: who hears of the queue later believes it.
 func TestAHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		for at := range 2 {
 			time.Sleep(10 * time.Second)
-			c.handOver(at, at+1, nil)
+			c.handOffAndWait(at, at+1, nil)
 		}
 		time.Sleep(10 * time.Second)
 		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Home != "n2" || q.Generation != 3 {
@@ -139,7 +139,7 @@ func TestAHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 		}
 		c.await(3*time.Minute, "the founder to know the word of an admin", func() bool {
 			for _, s := range c.nodes[0].node.queues.driver.QueueStates()["build"].GetDeeds() {
-				if d, err := (deeds{c.nodes[0].node}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
+				if d, err := (ownershipDeeds{c.nodes[0].node}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
 					return true
 				}
 			}
@@ -152,18 +152,18 @@ func TestAHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 // the admin, and is read again after it; what comes first after that does not count.
 func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		admin, node := c.nodes[2].node, c.nodes[1].node
 		sign := func(name string) *proto.Signed {
-			s, err := deeds{admin}.Sign(ownership.Deed{Queue: name, Generation: 1, To: node.keys.Peer(), Admin: true})
+			s, err := ownershipDeeds{admin}.Sign(ownership.Deed{Queue: name, Generation: 1, To: node.keys.Peer(), Admin: true})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return s
 		}
 		early, late := sign("early"), sign("late")
-		if _, err := (deeds{node}).Verify(early); err != nil {
+		if _, err := (ownershipDeeds{node}).Verify(early); err != nil {
 			t.Errorf("before the revocation: %v", err)
 		}
 		if err := node.queues.driver.CreateQueue(t.Context(), "early", early, func(*proto.QueueState) {}); err != nil {
@@ -174,10 +174,10 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if _, err := (deeds{node}).Verify(late); err == nil || !strings.Contains(err.Error(), "revoked") {
+		if _, err := (ownershipDeeds{node}).Verify(late); err == nil || !strings.Contains(err.Error(), "revoked") {
 			t.Errorf("after the revocation: %v", err)
 		}
-		if _, err := (deeds{node}).ReadVerified(early); err != nil {
+		if _, err := (ownershipDeeds{node}).ReadVerified(early); err != nil {
 			t.Errorf("what was seen before the revocation: %v", err)
 		}
 		if err := node.queues.driver.CreateQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
@@ -200,15 +200,15 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 // of tasks that are going, and goes there when there is room (I11, I13).
 func TestHandoffWithinTheLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrewOf(t, newWorldWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
+		c := newClusterOf(t, newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
 			if s.place == 2 {
 				cfg.Limits.MaxInbox = 1
 			}
 		}), time.Second)
 		defer c.close()
-		c.set(QueueSettings{Paused: new(true)})
-		ids := c.give(1, 2)
-		c.accepted(0, ids)
+		c.setQueue(QueueSettings{Paused: new(true)})
+		ids := c.submitMany(1, 2)
+		c.waitAccepted(0, ids)
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
@@ -231,12 +231,12 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
 			t.Fatal(err)
 		}
-		c.ended(1, ids, 5*time.Minute)
+		c.waitAll(1, ids, 5*time.Minute)
 	})
 }
 
-// accepted waits until a home has tasks in custody.
-func (c *crew) accepted(home int, ids []string) {
+// waitAccepted waits until a home has tasks in custody.
+func (c *cluster) waitAccepted(home int, ids []string) {
 	c.t.Helper()
 	c.await(time.Minute, "custody at the home", func() bool {
 		for _, id := range ids {
@@ -248,9 +248,9 @@ func (c *crew) accepted(home int, ids []string) {
 	})
 }
 
-// handOver gives the queue to another home, if it is not there yet, and waits until that
+// handOffAndWait gives the queue to another home, if it is not there yet, and waits until that
 // has all tasks.
-func (c *crew) handOver(from, to int, ids []string) {
+func (c *cluster) handOffAndWait(from, to int, ids []string) {
 	c.t.Helper()
 	if q, err := c.nodes[from].node.Queue(c.t.Context(), "build"); err != nil || q.Here {
 		if _, err := c.nodes[from].node.HandOffQueue(c.t.Context(), "build", c.nodes[to].name); err != nil {
@@ -264,8 +264,8 @@ func (c *crew) handOver(from, to int, ids []string) {
 	})
 }
 
-// renew gives a node a new certificate, as an admin does before the old one ends.
-func (c *crew) renew(t *testing.T, s *simulated) {
+// renewCertificate gives a node a new certificate, as an admin does before the old one ends.
+func (c *cluster) renewCertificate(t *testing.T, s *simNode) {
 	t.Helper()
 	root, err := identity.LoadRoot(c.nodes[0].dir + "/" + identityDir)
 	if err != nil {

@@ -46,7 +46,7 @@ func forgedTask(t *testing.T, f *transporttest.Forger, n *Node, queue, order str
 // was never a home (I10, I17).
 func TestAMemberTakesNoQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Second)
+		c := newCluster(t, 2, time.Second)
 		defer c.close()
 		home := c.nodes[0].node
 		f := c.forger("mallory")
@@ -104,7 +104,7 @@ func TestAMemberTakesNoQueue(t *testing.T) {
 		if q, _ := home.Queue(t.Context(), "build"); len(q.Blocked) != 0 {
 			t.Errorf("lanes stand still by its word: %v", q.Blocked)
 		}
-		c.ended(1, c.give(1, 3), time.Minute)
+		c.waitAll(1, c.submitMany(1, 3), time.Minute)
 	})
 }
 
@@ -113,9 +113,9 @@ func TestAMemberTakesNoQueue(t *testing.T) {
 // than the origin signed (I17).
 func TestGrantsGoByTheRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
-		s := c.world.add()
+		s := c.simMesh.add()
 		inv, err := c.nodes[0].node.Invite(t.Context(), InviteOptions{Roles: []string{identity.RoleSend}})
 		if err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func TestGrantsGoByTheRules(t *testing.T) {
 		s.start()
 		c.serve(s, time.Second)
 		time.Sleep(time.Minute)
-		if by := c.ended(1, c.give(1, 40), time.Minute); by[3] != 0 {
+		if by := c.waitAll(1, c.submitMany(1, 40), time.Minute); by[3] != 0 {
 			t.Errorf("run by %v: a node without the role work was granted tasks", by)
 		}
 		if _, err := s.node.SetQueue(t.Context(), "own", QueueSettings{Home: "here"}); !errors.Is(err, ErrDenied) {
@@ -137,17 +137,17 @@ func TestGrantsGoByTheRules(t *testing.T) {
 			t.Errorf("it is given a queue: %v", err)
 		}
 
-		c.set(QueueSettings{Paused: new(true)})
-		id, err := proto.ParseTaskID(c.give(1, 1)[0])
+		c.setQueue(QueueSettings{Paused: new(true)})
+		id, err := proto.ParseTaskID(c.submitMany(1, 1)[0])
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.accepted(0, []string{id.String()})
+		c.waitAccepted(0, []string{id.String()})
 		home, owner := c.nodes[0].node, c.nodes[1].node
-		if _, err := (custody{home}).Envelope(id, s.node.keys.Peer()); err == nil {
+		if _, err := (ownershipCustody{home}).Envelope(id, s.node.keys.Peer()); err == nil {
 			t.Error("its body is sealed for a node without the role work")
 		}
-		env, err := custody{home}.Envelope(id, owner.keys.Peer())
+		env, err := ownershipCustody{home}.Envelope(id, owner.keys.Peer())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,12 +169,12 @@ func TestGrantsGoByTheRules(t *testing.T) {
 		} {
 			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", NotAfterMs: h.NotAfter, Envelope: env}
 			tt.change(g)
-			if got := (runner{owner}).Check(tt.from, g); got != tt.want {
+			if got := (ownershipRunner{owner}).Check(tt.from, g); got != tt.want {
 				t.Errorf("%s: %v, want %v", name, got, tt.want)
 			}
 		}
-		c.set(QueueSettings{Paused: new(false)})
-		c.ended(1, []string{id.String()}, time.Minute)
+		c.setQueue(QueueSettings{Paused: new(false)})
+		c.waitAll(1, []string{id.String()}, time.Minute)
 	})
 }
 
@@ -183,7 +183,7 @@ func TestGrantsGoByTheRules(t *testing.T) {
 // signs for whom its setting names.
 func TestAMemberMakesAQueueWithAnAdmin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrewOf(t, newWorldWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
+		c := newClusterOf(t, newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
 			if s.place == 2 {
 				cfg.Queues.MadeBy = []string{} // an admin too, which signs for nobody
 			}
@@ -228,10 +228,10 @@ func TestAMemberMakesAQueueWithAnAdmin(t *testing.T) {
 // once: nothing is lost, and nothing runs twice (I3).
 func TestAQueueIsSeizedFromAConnectedHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 2*time.Second)
+		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
-		c.set(QueueSettings{Concurrency: new(1)})
-		ids := c.give(1, 6)
+		c.setQueue(QueueSettings{Concurrency: new(1)})
+		ids := c.submitMany(1, 6)
 		time.Sleep(5 * time.Second)
 		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, ErrDenied) {
 			t.Errorf("who is no admin seizes it: %v", err)
@@ -239,8 +239,8 @@ func TestAQueueIsSeizedFromAConnectedHome(t *testing.T) {
 		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {
 			t.Fatal(err)
 		}
-		c.ended(1, ids, 5*time.Minute)
-		if n := c.again(); n != 0 {
+		c.waitAll(1, ids, 5*time.Minute)
+		if n := c.reruns(); n != 0 {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
 		for _, s := range c.nodes {

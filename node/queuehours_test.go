@@ -27,11 +27,11 @@ import (
 func TestQueueHours(t *testing.T) {
 	hours, err := strconv.Atoi(os.Getenv("BALEFIRE_QUEUE_HOURS"))
 	if err != nil {
-		synctest.Test(t, func(t *testing.T) { queueHour(t, 0, 2*time.Minute, newTally()) })
+		synctest.Test(t, func(t *testing.T) { queueHour(t, 0, 2*time.Minute, newCoverage()) })
 		return
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // memory is not what is short
-	all := newTally()
+	all := newCoverage()
 	t.Run("all", func(t *testing.T) {
 		for h := range hours {
 			t.Run(fmt.Sprint("hour ", h+1), func(t *testing.T) {
@@ -43,63 +43,63 @@ func TestQueueHours(t *testing.T) {
 	all.check(t, hours)
 }
 
-// A shop is ten nodes that serve one queue.
-type shop struct {
-	*world
-	rng   *rand.Rand
-	tally *tally
+// A hoursTest is ten nodes that serve one queue.
+type hoursTest struct {
+	*simMesh
+	rng      *rand.Rand
+	coverage *coverage
 
 	mu    sync.Mutex
-	tasks []shopTask
+	tasks []hoursTask
 	homes map[uint64]string // who was the home of the queue in each generation
-	done  map[proto.TaskID]*shopRuns
+	done  map[proto.TaskID]*hoursRuns
 }
 
-type shopTask struct {
+type hoursTask struct {
 	ref  string
 	id   proto.TaskID
 	from int
 }
 
-// shopRuns is what the handlers did for one task.
-type shopRuns struct {
+// hoursRuns is what the handlers did for one task.
+type hoursRuns struct {
 	starts  int
 	going   map[int]bool         // the nodes that run it now
 	granted map[proto.Seq][2]int // who started it under each epoch: a node in one of its lives
 	results map[string]bool      // that its runs have made
 }
 
-const shopNodes = 10
+const hoursNodes = 10
 
-// calm is the mesh of somebody who wants it quiet: beyond few, probes and comparisons
+// quietMesh is the mesh of somebody who wants it quiet: beyond few, probes and comparisons
 // come at a third of the usual pace. Of leases they say nothing.
-func calm(s *simulated, cfg *Config) {
-	few(s, cfg)
+func quietMesh(s *simNode, cfg *Config) {
+	smallMesh(s, cfg)
 	cfg.Mesh.ProbeInterval, cfg.Mesh.SyncInterval = 3*time.Second, 90*time.Second
 }
 
-func queueHour(t *testing.T, seed uint64, long time.Duration, all *tally) {
-	s := &shop{
-		world: newWorldWith(t, shopNodes, seed, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50, Seed: seed}, calm),
-		rng:   rand.New(rand.NewPCG(seed, 5)), tally: all, homes: map[uint64]string{}, done: map[proto.TaskID]*shopRuns{},
+func queueHour(t *testing.T, seed uint64, long time.Duration, all *coverage) {
+	s := &hoursTest{
+		simMesh: newSimMeshWith(t, hoursNodes, seed, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50, Seed: seed}, quietMesh),
+		rng:     rand.New(rand.NewPCG(seed, 5)), coverage: all, homes: map[uint64]string{}, done: map[proto.TaskID]*hoursRuns{},
 	}
 	defer s.close()
 	for _, n := range s.nodes {
-		n.ready = func(x *Node) { s.serve(x, n) }
-		n.ready(n.node)
+		n.beforeRun = func(x *Node) { s.serve(x, n) }
+		n.beforeRun(n.node)
 	}
 	if _, err := s.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
-	s.users.Go(func() { s.use(ctx) })
+	s.users.Go(func() { s.submitTasks(ctx) })
 	for began := time.Now(); time.Since(began) < long; {
 		for range 1 + s.rng.IntN(8) {
 			time.Sleep(10 * time.Second)
-			s.home()
+			s.checkHome()
 		}
-		s.strike()
+		s.injectQueueFault()
 	}
 	cancel()
 	s.users.Wait()
@@ -108,25 +108,25 @@ func queueHour(t *testing.T, seed uint64, long time.Duration, all *tally) {
 	for _, n := range s.nodes {
 		n.start()
 	}
-	s.balance()
+	s.checkAll()
 }
 
-func (s *shop) serve(n *Node, at *simulated) {
-	spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: shopHand{s, at.place, at.life}}
+func (s *hoursTest) serve(n *Node, at *simNode) {
+	spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: hoursHandler{s, at.place, at.life}}
 	if err := n.inbox.Register(spec); err != nil {
 		s.t.Error(err)
 	}
 	n.gossip.Describe()
 }
 
-// A shopHand is the handler on one node in one of its lives.
-type shopHand struct {
-	shop        *shop
+// A hoursHandler is the handler on one node in one of its lives.
+type hoursHandler struct {
+	test        *hoursTest
 	place, life int
 }
 
 // Run works for as long as the body says.
-func (h shopHand) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (h hoursHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	var once bool
 	var ms int
 	body, err := io.ReadAll(r.Body)
@@ -141,24 +141,24 @@ func (h shopHand) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	case <-time.After(time.Duration(ms) * time.Millisecond):
 	}
 	out := fmt.Sprintf("%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)
-	h.shop.mu.Lock()
-	defer h.shop.mu.Unlock()
-	h.shop.done[r.ID].results[out] = true
+	h.test.mu.Lock()
+	defer h.test.mu.Unlock()
+	h.test.done[r.ID].results[out] = true
 	return &inbox.Result{Outcome: inbox.Success, Output: []byte(out)}
 }
 
 // begin notes a start, and holds that it may be.
-func (h shopHand) begin(r *inbox.Run, once bool) {
-	s := h.shop
+func (h hoursHandler) begin(r *inbox.Run, once bool) {
+	s := h.test
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.done[r.ID]
 	if d == nil {
-		d = &shopRuns{going: map[int]bool{}, granted: map[proto.Seq][2]int{}, results: map[string]bool{}}
+		d = &hoursRuns{going: map[int]bool{}, granted: map[proto.Seq][2]int{}, results: map[string]bool{}}
 		s.done[r.ID] = d
 	}
 	if d.starts++; d.starts > 1 {
-		s.tally.hit("a task is started again")
+		s.coverage.add("a task is started again")
 		if once {
 			s.t.Errorf("I6: %s is started %d times, and may be once", r.ID, d.starts)
 		}
@@ -169,27 +169,27 @@ func (h shopHand) begin(r *inbox.Run, once bool) {
 	}
 	d.granted[r.Epoch] = who
 	if len(d.going) > 0 && !d.going[h.place] {
-		s.tally.hit("two nodes run a task at once")
+		s.coverage.add("two nodes run a task at once")
 	}
 	d.going[h.place] = true
 }
 
-func (h shopHand) end(r *inbox.Run) {
-	h.shop.mu.Lock()
-	defer h.shop.mu.Unlock()
-	delete(h.shop.done[r.ID].going, h.place)
+func (h hoursHandler) end(r *inbox.Run) {
+	h.test.mu.Lock()
+	defer h.test.mu.Unlock()
+	delete(h.test.done[r.ID].going, h.place)
 }
 
-// home returns the home of the queue, nil while it is down, and holds that there was
+// checkHome returns the home of the queue, nil while it is down, and holds that there was
 // one in each generation.
-func (s *shop) home() (home *simulated) {
+func (s *hoursTest) checkHome() (home *simNode) {
 	var newest uint64
 	for _, n := range s.nodes {
 		x := n.get()
 		if x == nil {
 			continue
 		}
-		for _, q := range x.queues.hereStates("build") {
+		for _, q := range x.queues.ownStates("build") {
 			g := q.GetGeneration()
 			if was, ok := s.homes[g]; ok && was != n.name {
 				s.t.Errorf("I3: %s and %s are the home of the queue in generation %d", was, n.name, g)
@@ -203,66 +203,66 @@ func (s *shop) home() (home *simulated) {
 	return home
 }
 
-// strike changes one thing about the world: the partitions are 1|4, 2|3 and 2|2|1 of
+// injectQueueFault changes one thing about the world: the partitions are 1|4, 2|3 and 2|2|1 of
 // five pairs of nodes.
-func (s *shop) strike() {
+func (s *hoursTest) injectQueueFault() {
 	for _, n := range s.nodes {
 		if n.get() == nil && s.rng.IntN(10) < 7 {
 			n.start()
 		}
 	}
-	p := s.rng.Perm(shopNodes)
+	p := s.rng.Perm(hoursNodes)
 	switch s.rng.IntN(14) {
 	case 0, 1, 2:
 		s.Heal()
 	case 3:
-		s.tally.hit("partition 1|4")
+		s.coverage.add("partition 1|4")
 		s.Partition(p[:2], p[2:])
 	case 4:
-		s.tally.hit("partition 2|3")
+		s.coverage.add("partition 2|3")
 		s.Partition(p[:4], p[4:])
 	case 5:
-		s.tally.hit("partition 2|2")
+		s.coverage.add("partition 2|2")
 		s.Partition(p[:4], p[4:8], p[8:])
 	case 6:
-		s.tally.hit("a link goes one way")
+		s.coverage.add("a link goes one way")
 		s.Cut(p[0], p[1])
 	case 7:
-		s.tally.hit("a node hears and is not heard")
+		s.coverage.add("a node hears and is not heard")
 		for _, to := range p[1:] {
 			s.Cut(p[0], to)
 		}
 	case 8, 9:
-		s.tally.hit("a node crashes")
+		s.coverage.add("a node crashes")
 		s.nodes[p[0]].crash()
 	case 10:
-		if home := s.home(); home != nil {
-			s.tally.hit("the home crashes")
+		if home := s.checkHome(); home != nil {
+			s.coverage.add("the home crashes")
 			home.crash()
 		}
 	case 11:
-		s.tally.hit("packets are lost")
+		s.coverage.add("packets are lost")
 		s.SetLoss([]float64{0.02, 0.1}[s.rng.IntN(2)])
 	case 12, 13:
-		s.handOver()
+		s.handOff()
 	}
 }
 
-// handOver moves the queue to another home, whatever the weather.
-func (s *shop) handOver() {
-	home := s.home()
+// handOff moves the queue to another home, whatever the weather.
+func (s *hoursTest) handOff() {
+	home := s.checkHome()
 	if home == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	if _, err := home.get().HandOffQueue(ctx, "build", ""); err == nil {
-		s.tally.hit("the home moves")
+		s.coverage.add("the home moves")
 	}
 }
 
-// use submits tasks at nodes that are up.
-func (s *shop) use(ctx context.Context) {
+// submitTasks submits tasks at nodes that are up.
+func (s *hoursTest) submitTasks(ctx context.Context) {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 6))
 	for ctx.Err() == nil {
 		select {
@@ -270,7 +270,7 @@ func (s *shop) use(ctx context.Context) {
 			return
 		case <-time.After(time.Duration(1000+rng.IntN(8000)) * time.Millisecond):
 		}
-		at := rng.IntN(shopNodes)
+		at := rng.IntN(hoursNodes)
 		n := s.nodes[at].get()
 		if n == nil {
 			continue
@@ -292,14 +292,14 @@ func (s *shop) use(ctx context.Context) {
 			s.t.Error(err)
 		}
 		s.mu.Lock()
-		s.tasks = append(s.tasks, shopTask{got.ID, id, at})
+		s.tasks = append(s.tasks, hoursTask{got.ID, id, at})
 		s.mu.Unlock()
 	}
 }
 
-// balance waits until every task has ended where it was submitted, and holds the end
+// checkAll waits until every task has ended where it was submitted, and holds the end
 // against the runs.
-func (s *shop) balance() {
+func (s *hoursTest) checkAll() {
 	s.t.Helper()
 	counts := map[string]int{}
 	deadline := time.Now().Add(2 * time.Hour)
@@ -314,20 +314,20 @@ func (s *shop) balance() {
 		}
 		counts[task.State]++
 		if task.State == "SUCCESS" {
-			s.result(n, x)
-		} else if s.tally.hit("a task ends without success"); !strings.Contains(task.Reason, "indeterminate") && !strings.Contains(task.Reason, "abandoned") {
+			s.checkResult(n, x)
+		} else if s.coverage.add("a task ends without success"); !strings.Contains(task.Reason, "indeterminate") && !strings.Contains(task.Reason, "abandoned") {
 			s.t.Errorf("%s ended %s: %s", x.ref, task.State, task.Reason)
 		}
 	}
-	s.home()
+	s.checkHome()
 	s.t.Logf("%d tasks: %v; %d homes; packets %+v", len(s.tasks), counts, len(s.homes), s.Stats())
 	if counts["SUCCESS"]*10 < len(s.tasks)*9 {
 		s.t.Errorf("only %d of %d tasks succeeded", counts["SUCCESS"], len(s.tasks))
 	}
 }
 
-// result holds that the result of a task is that of one of its runs.
-func (s *shop) result(n *Node, x shopTask) {
+// checkResult holds that the result of a task is that of one of its runs.
+func (s *hoursTest) checkResult(n *Node, x hoursTask) {
 	s.t.Helper()
 	body, _, err := n.Result(s.t.Context(), x.ref)
 	if err != nil {
@@ -342,35 +342,35 @@ func (s *shop) result(n *Node, x shopTask) {
 		s.t.Errorf("I9: %s has the result %q of none of its runs %v: %v", x.ref, out, made, err)
 	}
 	if len(made) > 1 {
-		s.tally.hit("a result comes too late")
+		s.coverage.add("a result comes too late")
 	}
 }
 
-// A tally counts what happened in all hours.
-type tally struct {
-	mu   sync.Mutex
-	hits map[string]int
+// A coverage counts what happened in all hours.
+type coverage struct {
+	mu     sync.Mutex
+	counts map[string]int
 }
 
-func newTally() *tally { return &tally{hits: map[string]int{}} }
+func newCoverage() *coverage { return &coverage{counts: map[string]int{}} }
 
-func (c *tally) hit(what string) {
+func (c *coverage) add(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hits[what]++
+	c.counts[what]++
 }
 
 // check holds that all that makes hours worth their time happened, most of it once an
 // hour.
-func (c *tally) check(t *testing.T, hours int) {
+func (c *coverage) check(t *testing.T, hours int) {
 	t.Helper()
-	t.Log(c.hits)
+	t.Log(c.counts)
 	for _, what := range []string{
 		"partition 1|4", "partition 2|3", "partition 2|2", "a link goes one way", "a node hears and is not heard", "a node crashes",
 		"the home crashes", "packets are lost", "the home moves", "a task is started again", "two nodes run a task at once", "a result comes too late",
 	} {
-		if c.hits[what] < hours {
-			t.Errorf("in %d hours %s %d times: they prove too little", hours, what, c.hits[what])
+		if c.counts[what] < hours {
+			t.Errorf("in %d hours %s %d times: they prove too little", hours, what, c.counts[what])
 		}
 	}
 }

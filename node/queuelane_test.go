@@ -11,7 +11,7 @@ import (
 // nobody else's; where a queue has its lanes shared, those of all (I10).
 func TestQueueLanesAreOfTheirOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		submit := func(at int, kind string) string {
 			s, err := c.nodes[at].node.Submit(t.Context(), Request{Target: "queue:build", Kind: kind, Order: "customer-7"})
@@ -23,18 +23,18 @@ func TestQueueLanesAreOfTheirOrigin(t *testing.T) {
 		}
 		submit(2, "nosuchkind")
 		behind := submit(2, "build")
-		c.ended(1, []string{submit(1, "build")}, time.Minute)
+		c.waitAll(1, []string{submit(1, "build")}, time.Minute)
 		if task, err := c.nodes[2].node.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
 			t.Errorf("the next of the same origin is %s: %v", task.State, err)
 		}
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Lanes: new("mine")}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("lanes of another word: %v", err)
 		}
-		c.set(QueueSettings{Lanes: new(LanesShared)})
+		c.setQueue(QueueSettings{Lanes: new(LanesShared)})
 		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Lanes != LanesShared {
 			t.Errorf("the queue has lanes %q: %v", q.Lanes, err)
 		}
-		c.ended(1, []string{submit(1, "build")}, time.Minute) // also past that head
+		c.waitAll(1, []string{submit(1, "build")}, time.Minute) // also past that head
 		if task, err := c.nodes[2].node.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
 			t.Errorf("with shared lanes the next of the same origin is %s: %v", task.State, err)
 		}

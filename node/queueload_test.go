@@ -15,9 +15,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A loom is the handler of a load: it works for a while, says no to what is to die,
+// A loadHandler is the handler of a load: it works for a while, says no to what is to die,
 // and holds order and number of the starts (I6, I10).
-type loom struct {
+type loadHandler struct {
 	t    *testing.T
 	mu   sync.Mutex
 	last map[string]int // by lane: number of the last that was started
@@ -26,7 +26,7 @@ type loom struct {
 }
 
 // Run reads "LANE NUMBER MILLISECONDS dies".
-func (l *loom) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (l *loadHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	var lane string
 	var number, ms int
 	var dies bool
@@ -59,10 +59,10 @@ func (l *loom) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	return &inbox.Result{Outcome: inbox.Success}
 }
 
-// load is what the test submits: every third task has no lane, the others are of six
+// loadRequests is what the test submits: every third task has no lane, the others are of six
 // lanes, of which the last two stand still where one dies. A quarter may be started
 // once only.
-func load(n int) (rs []Request) {
+func loadRequests(n int) (rs []Request) {
 	for i := range n {
 		r := Request{Target: "queue:build", Kind: "build"}
 		lane := "-"
@@ -88,16 +88,16 @@ func load(n int) (rs []Request) {
 // shall, until a person lets them go on.
 func TestQueueSwitchesItsStrategyUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 4, time.Second)
+		c := newCluster(t, 4, time.Second)
 		defer c.close()
-		l := &loom{t: t, last: map[string]int{}, busy: map[string]bool{}, runs: map[proto.TaskID]int{}}
+		l := &loadHandler{t: t, last: map[string]int{}, busy: map[string]bool{}, runs: map[proto.TaskID]int{}}
 		for _, s := range c.nodes {
 			spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, MaxAttempts: 1, Handler: l}
 			if err := s.node.inbox.Register(spec); err != nil {
 				t.Fatal(err)
 			}
 		}
-		rs := load(600)
+		rs := loadRequests(600)
 		got, errs := c.nodes[1].node.SubmitMany(t.Context(), rs)
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)

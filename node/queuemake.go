@@ -18,19 +18,19 @@ import (
 var ErrNoAdmin = errors.New("no admin is connected")
 
 const (
-	askAdminTime = 5 * time.Second // timeout for the answer of one admin
-	maxAdminAsks = 64              // limit of open questions to admins
+	adminTimeout     = 5 * time.Second // timeout for the answer of one admin
+	maxAdminRequests = 64              // limit of open questions to admins
 )
 
-// adminAsks holds the open questions of this node to admins.
-type adminAsks struct {
+// adminRequests holds the open questions of this node to admins.
+type adminRequests struct {
 	mu      sync.Mutex
 	last    uint64
-	open    map[uint64]*adminAsk
+	open    map[uint64]*adminRequest
 	confirm time.Duration // monotonic time of the latest request to confirm homes
 }
 
-type adminAsk struct {
+type adminRequest struct {
 	of     proto.PeerID
 	answer chan *proto.QueueAnswer // buffer of one
 }
@@ -43,15 +43,15 @@ func (n *Node) mayMake(p proto.PeerID) error {
 		return errors.New("it is not an admin")
 	case !member || !m.HasRole(identity.RoleWork):
 		return errors.New("the home of a queue needs the role work")
-	case !inbox.Allowed(n.cfg.Queues.MadeBy, p, members{n.book}):
+	case !inbox.Allowed(n.cfg.Queues.MadeBy, p, inboxMembers{n.book}):
 		return errors.New("the setting queues.made_by of this admin does not name it")
 	}
 	return nil
 }
 
-// makeQueue returns the deed by which this node creates a queue, signed by a connected
+// queueDeed returns the deed by which this node creates a queue, signed by a connected
 // admin. It returns nil if this node is an admin itself, which signs later.
-func (n *Node) makeQueue(ctx context.Context, name string) (*proto.Signed, error) {
+func (n *Node) queueDeed(ctx context.Context, name string) (*proto.Signed, error) {
 	self := n.book.Self().Member
 	if !self.HasRole(identity.RoleWork) {
 		return nil, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", ErrDenied)
@@ -90,14 +90,14 @@ func (n *Node) askAdmins(ctx context.Context, name string, generation uint64) (*
 
 // askAdmin sends one question to one admin and returns nil if no answer arrives in time.
 func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAsk) (*proto.QueueAnswer, error) {
-	qs, x := &n.queues.admins, &adminAsk{of: to, answer: make(chan *proto.QueueAnswer, 1)}
+	qs, x := &n.queues.admins, &adminRequest{of: to, answer: make(chan *proto.QueueAnswer, 1)}
 	qs.mu.Lock()
-	if len(qs.open) >= maxAdminAsks {
+	if len(qs.open) >= maxAdminRequests {
 		qs.mu.Unlock()
 		return nil, fmt.Errorf("%w: too many queues are being created", ErrRefused)
 	}
 	if qs.open == nil {
-		qs.open = map[uint64]*adminAsk{}
+		qs.open = map[uint64]*adminRequest{}
 	}
 	qs.last++
 	ask.Number = qs.last
@@ -108,8 +108,8 @@ func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAs
 		defer qs.mu.Unlock()
 		delete(qs.open, ask.Number)
 	}()
-	post{n}.Post(to, proto.TypeQueueAsk, ask)
-	timer := time.NewTimer(askAdminTime)
+	ownershipSender{n}.Post(to, proto.TypeQueueAsk, ask)
+	timer := time.NewTimer(adminTimeout)
 	defer timer.Stop()
 	select {
 	case a := <-x.answer:
@@ -121,9 +121,9 @@ func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAs
 	}
 }
 
-// receiveMaking answers a member that asks this node, as an admin, for a signature, or
+// receiveQueueAsk answers a member that asks this node, as an admin, for a signature, or
 // processes the answer of an admin.
-func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
+func (n *Node) receiveQueueAsk(from proto.PeerID, m *proto.Message) error {
 	if m.GetType() == proto.TypeQueueAnswer {
 		a := new(proto.QueueAnswer)
 		if err := proto.DecodeKnown(m.GetPayload(), a); err != nil {
@@ -142,14 +142,14 @@ func (n *Node) receiveMaking(from proto.PeerID, m *proto.Message) error {
 	if err := proto.DecodeKnown(m.GetPayload(), ask); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askAdminTime)
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	answer := &proto.QueueAnswer{Number: ask.GetNumber()}
 	deed, err := n.signFor(ctx, from, ask)
 	if answer.Deed = deed; err != nil {
 		answer.Reason = proto.Clip(err.Error(), proto.MaxReason)
 	}
-	post{n}.Post(from, proto.TypeQueueAnswer, answer)
+	ownershipSender{n}.Post(from, proto.TypeQueueAnswer, answer)
 	return nil
 }
 
@@ -167,7 +167,7 @@ func (n *Node) signFor(ctx context.Context, from proto.PeerID, ask *proto.QueueA
 	if err != nil {
 		return nil, err
 	}
-	return deed, n.noteOf(ctx, actorSystem, "queue.sign", ask.GetQueue()+" made by "+from.String())
+	return deed, n.auditAs(ctx, actorSystem, "queue.sign", ask.GetQueue()+" made by "+from.String())
 }
 
 // confirmEvery is the interval at which admins are asked to confirm homes.

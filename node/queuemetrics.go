@@ -10,9 +10,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A queueMeter exports the metrics of shared queues, of the leases that this node
+// A queueMetrics exports the metrics of shared queues, of the leases that this node
 // granted, and of its pauses.
-type queueMeter struct {
+type queueMetrics struct {
 	queues *queues
 	pauses prometheus.Counter
 }
@@ -26,8 +26,8 @@ var (
 	descOldestDead = prometheus.NewDesc("balefire_members_oldest_dead_seconds", "How long the longest-dead member has been dead; 0: no member is dead.", nil, nil)
 )
 
-func newQueueMeter(q *queues) *queueMeter {
-	m := &queueMeter{queues: q, pauses: prometheus.NewCounter(prometheus.CounterOpts{
+func newQueueMetrics(q *queues) *queueMetrics {
+	m := &queueMetrics{queues: q, pauses: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "balefire_worker_pauses_total", Help: "Times this node stopped by itself to take new tasks from shared queues.",
 	})}
 	q.node.registry.MustRegister(m, m.pauses)
@@ -35,7 +35,7 @@ func newQueueMeter(q *queues) *queueMeter {
 }
 
 // Describe implements [prometheus.Collector].
-func (m *queueMeter) Describe(ch chan<- *prometheus.Desc) {
+func (m *queueMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descQueueTasks, descHomeless, descLeases, descPaused, descStarved, descOldestDead} {
 		ch <- d
 	}
@@ -45,7 +45,7 @@ func (m *queueMeter) Describe(ch chan<- *prometheus.Desc) {
 const countTime = time.Second
 
 // Collect reads the counts of the subsystems.
-func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
+func (m *queueMetrics) Collect(ch chan<- prometheus.Metric) {
 	n := m.queues.node
 	if !n.running.Load() {
 		return // the ownership subsystem does not run
@@ -56,7 +56,7 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	if c, err := m.queues.driver.Counts(ctx); err == nil {
-		for _, s := range m.queues.hereStates("") {
+		for _, s := range m.queues.ownStates("") {
 			q := c.Queues[s.GetName()]
 			gauge(descQueueTasks, float64(q.Waiting), s.GetName(), "waiting")
 			gauge(descQueueTasks, float64(q.Owned), s.GetName(), "owned")
@@ -68,7 +68,7 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 		}
 		byState := map[string]int{}
 		for p, count := range c.Owners {
-			byState[n.standing(p).String()] += count
+			byState[n.statusOf(p).String()] += count
 		}
 		for _, s := range []gossip.Status{gossip.Alive, gossip.Suspect, gossip.Dead, gossip.Left, gossip.Unknown} {
 			gauge(descLeases, float64(byState[s.String()]), s.String())
@@ -77,14 +77,14 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 	homeless := 0
 	for _, s := range m.queues.driver.QueueStates() {
 		if home, err := proto.PeerIDFrom(s.GetHome()); err == nil {
-			if _, _, gone := n.gone(home); gone {
+			if _, _, gone := n.homeGone(home); gone {
 				homeless++
 			}
 		}
 	}
 	gauge(descHomeless, float64(homeless))
-	gauge(descPaused, one(n.gossip.SelfPaused()), "itself")
-	gauge(descPaused, one(m.queues.drained.Load()), "person")
+	gauge(descPaused, boolValue(n.gossip.SelfPaused()), "itself")
+	gauge(descPaused, boolValue(m.queues.drained.Load()), "person")
 	oldest := time.Duration(0)
 	for _, x := range n.gossip.Members() {
 		if x.Status == gossip.Dead {
@@ -96,8 +96,8 @@ func (m *queueMeter) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.inbox.Status().Backlog.Starved), RoleOwner)
 }
 
-// standing returns the member state of p, which may be this node itself.
-func (n *Node) standing(p proto.PeerID) gossip.Status {
+// statusOf returns the member state of p, which may be this node itself.
+func (n *Node) statusOf(p proto.PeerID) gossip.Status {
 	if p == n.keys.Peer() {
 		return gossip.Alive
 	}
@@ -105,7 +105,7 @@ func (n *Node) standing(p proto.PeerID) gossip.Status {
 	return m.Status
 }
 
-func one(yes bool) float64 {
+func boolValue(yes bool) float64 {
 	if yes {
 		return 1
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 // metrics returns the values of all gauges and counters of a node, by name and labels.
-func (s *simulated) metrics() map[string]float64 {
-	t := s.world.t
+func (s *simNode) metrics() map[string]float64 {
+	t := s.mesh.t
 	t.Helper()
 	families, err := s.get().Registry().Gather()
 	if err != nil {
@@ -28,8 +28,8 @@ func (s *simulated) metrics() map[string]float64 {
 	return out
 }
 
-// observed reports whether a histogram of a node has so many observations.
-func (c *crew) observed(s *simulated, name string, n uint64) bool {
+// hasObservations reports whether a histogram of a node has so many observations.
+func (c *cluster) hasObservations(s *simNode, name string, n uint64) bool {
 	families, err := s.node.Registry().Gather()
 	if err != nil {
 		c.t.Fatal(err)
@@ -45,12 +45,12 @@ func (c *crew) observed(s *simulated, name string, n uint64) bool {
 // What waits, who owns, what is homeless and who is paused can be watched.
 func TestQueuesAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Minute)
+		c := newCluster(t, 3, time.Minute)
 		defer c.close()
-		c.only(2, 2)
-		c.give(1, 5)
+		c.onlyNode(2, 2)
+		c.submitMany(1, 5)
 		time.Sleep(3 * time.Second)
-		expect := func(s *simulated, want map[string]float64) {
+		expect := func(s *simNode, want map[string]float64) {
 			t.Helper()
 			got := s.metrics()
 			for name, v := range want {

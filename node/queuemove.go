@@ -13,16 +13,16 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// mover transfers tasks from one home of a queue to the next.
-type mover struct{ node *Node }
+// ownershipMover transfers tasks from one home of a queue to the next.
+type ownershipMover struct{ node *Node }
 
 // arrival checks a task that an old home hands over. It accepts an expired task: it was
 // accepted in time and must end here. For the same reason it does not check the
 // membership of the origin again: the certificate may have been renewed, expired or
 // revoked since, and a task that no home accepts never ends. The node that is granted
 // the task checks the origin as of the creation of the task.
-func (m mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
-	a, err := m.opened(h.GetTask().GetEnvelope())
+func (m ownershipMover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
+	a, err := m.open(h.GetTask().GetEnvelope())
 	switch {
 	case err != nil:
 		return a, err
@@ -34,8 +34,8 @@ func (m mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 	return a, nil
 }
 
-// opened checks and decodes the sealed envelope of a task's origin.
-func (m mover) opened(env *proto.Envelope) (inbox.Arrival, error) {
+// open checks and decodes the sealed envelope of a task's origin.
+func (m ownershipMover) open(env *proto.Envelope) (inbox.Arrival, error) {
 	n := m.node
 	header, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {
@@ -61,20 +61,20 @@ func (m mover) opened(env *proto.Envelope) (inbox.Arrival, error) {
 }
 
 // Check checks a task and decodes it.
-func (m mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error) {
+func (m ownershipMover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error) {
 	a, err := m.arrival(h)
 	if err != nil {
 		return ownership.Task{}, fmt.Errorf("a task that %s hands over: %w", from.Short(), err)
 	}
-	t := movedTask(&a)
+	t := handoffTask(&a)
 	if v := m.node.queues.Admit(a.Content.GetQueue(), a.Header.Origin); v.Code == proto.CodeDenied {
 		t.Denied = v.Detail
 	}
 	return t, nil
 }
 
-// movedTask converts a task that an old home hands over for the ownership subsystem.
-func movedTask(a *inbox.Arrival) ownership.Task {
+// handoffTask converts a task that an old home hands over for the ownership subsystem.
+func handoffTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
 		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
@@ -83,7 +83,7 @@ func movedTask(a *inbox.Arrival) ownership.Task {
 }
 
 // Adopt prepares to accept a task that is handed over.
-func (m mover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), err error) {
+func (m ownershipMover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), err error) {
 	a, err := m.arrival(h)
 	if err != nil {
 		return nil, nil, err
@@ -95,20 +95,20 @@ func (m mover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), er
 	into = func(b *store.Batch) {
 		ad.Into(b)
 		if a.Header.Streamed() {
-			b.After(func() { m.node.porter.holdOne(a.Header.ID) })
+			b.After(func() { m.node.bodyTransfer.trackOne(a.Header.ID) })
 		}
 	}
 	return into, ad.Drop, nil
 }
 
 // HandedOff removes tasks that their new home has accepted.
-func (m mover) HandedOff(ids []proto.TaskID, home proto.PeerID) {
-	name, _ := m.node.peerNames(home[:])
+func (m ownershipMover) HandedOff(ids []proto.TaskID, home proto.PeerID) {
+	name, _ := m.node.peerNameID(home[:])
 	if err := m.node.inbox.Moved(context.Background(), ids, name); err != nil {
 		m.node.log.Warn("could not remove tasks that moved", "tasks", len(ids), "err", err)
 	}
 	for _, id := range ids {
-		m.node.porter.letGo(id, "")
+		m.node.bodyTransfer.untrack(id, "")
 	}
 }
 
@@ -120,7 +120,7 @@ func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error)
 	if err != nil {
 		return q, err
 	}
-	p, err := n.peerOf(from)
+	p, err := n.findPeer(from)
 	switch {
 	case err != nil:
 		return q, err
@@ -128,10 +128,10 @@ func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error)
 		return q, fmt.Errorf("%w: this node already is the home of queue %s", ErrRefused, name)
 	case q.HomeID != p.Peer.String():
 		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", ErrRefused, name, q.Home, p.Label())
-	case !n.works(n.keys.Peer()):
+	case !n.mayWork(n.keys.Peer()):
 		return q, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", ErrDenied)
 	}
-	if err := n.note(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
+	if err := n.audit(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
 		return q, err
 	}
 	if err := n.queues.driver.Seize(ctx, name, p.Peer); err != nil {

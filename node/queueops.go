@@ -43,10 +43,10 @@ func (n *Node) Queue(ctx context.Context, name string) (Queue, error) {
 }
 
 func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
-	q := Queue{Name: s.GetName(), Generation: s.GetGeneration(), Members: []QueueMember{}, Changed: maybe(s.GetChangedMs())}
-	q.Home, q.HomeID = n.peerNames(s.GetHome())
+	q := Queue{Name: s.GetName(), Generation: s.GetGeneration(), Members: []QueueMember{}, Changed: msOrNil(s.GetChangedMs())}
+	q.Home, q.HomeID = n.peerNameID(s.GetHome())
 	q.Here = q.HomeID == n.keys.Peer().String()
-	q.SeizedFrom, _ = n.peerNames(s.GetSeizedFrom())
+	q.SeizedFrom, _ = n.peerNameID(s.GetSeizedFrom())
 	q.QueueRules = QueueRules{
 		Strategy: cmp.Or(s.GetStrategy(), dispatch.Names()[0]), Paused: s.GetPaused(), Draining: s.GetDraining(), Concurrency: int(s.GetConcurrency()),
 		NodeConcurrency: int(s.GetNodeConcurrency()), Labels: s.GetLabels(), Allow: s.GetAllow(), LeaseMs: int(s.GetLeaseMs()), OnLostLease: s.GetOnLostLease(),
@@ -73,7 +73,7 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 			x.Died = l.DeadHead.String()
 		}
 		if !l.Origin.IsZero() {
-			x.Origin = n.nameOf(l.Origin)
+			x.Origin = n.peerName(l.Origin)
 		}
 		q.Blocked = append(q.Blocked, x)
 	}
@@ -82,7 +82,7 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 			Alive: m.Alive, Draining: m.Draining, Kinds: append([]string{}, m.Kinds...), Labels: m.Labels, Slots: m.Slots, Busy: m.Busy,
 			Priority: int(m.Priority), Owned: m.Owned,
 		}
-		x.Name, x.ID = n.peerNames(m.Peer[:])
+		x.Name, x.ID = n.peerNameID(m.Peer[:])
 		q.Members = append(q.Members, x)
 	}
 	return q
@@ -110,7 +110,7 @@ func (n *Node) SetQueue(ctx context.Context, name string, s QueueSettings) (Queu
 	}
 	var deed *proto.Signed
 	if n.queues.driver.QueueStates()[name] == nil {
-		if deed, err = n.makeQueue(ctx, name); err != nil {
+		if deed, err = n.queueDeed(ctx, name); err != nil {
 			return Queue{}, fmt.Errorf("queue set: %w", err)
 		}
 	}
@@ -120,7 +120,7 @@ func (n *Node) SetQueue(ctx context.Context, name string, s QueueSettings) (Queu
 	case err != nil:
 		return Queue{}, fmt.Errorf("queue set: %w", err)
 	}
-	if err := n.note(ctx, "queue.set", name); err != nil {
+	if err := n.audit(ctx, "queue.set", name); err != nil {
 		return Queue{}, err
 	}
 	return n.Queue(ctx, name)
@@ -141,7 +141,7 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 		_, err := n.queues.homeOf(name)
 		return err
 	case state != nil && string(state.GetHome()) != string(self[:]):
-		home, _ := n.peerNames(state.GetHome())
+		home, _ := n.peerNameID(state.GetHome())
 		return fmt.Errorf("%w: the home of queue %s is %s: set it there", ErrRefused, name, home)
 	case s.OnLostLease != nil && !oneOf(*s.OnLostLease, "", "continue", "stop"):
 		return bad("on_lost_lease %.20q: must be continue or stop", *s.OnLostLease)
@@ -158,7 +158,7 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 		}
 	}
 	for _, list := range []*[]string{s.Labels, s.Allow} {
-		if list != nil && !goodLabels(*list) {
+		if list != nil && !validLabels(*list) {
 			return bad("labels and allow may have at most 32 entries of 1 to 128 bytes")
 		}
 	}
@@ -229,7 +229,7 @@ func (n *Node) Leases(ctx context.Context, f LeaseFilter) ([]Lease, error) {
 	}
 	var owner proto.PeerID
 	if f.Owner != "" {
-		p, err := n.peerOf(f.Owner)
+		p, err := n.findPeer(f.Owner)
 		if err != nil {
 			return nil, err
 		}
@@ -253,12 +253,12 @@ func (n *Node) Leases(ctx context.Context, f LeaseFilter) ([]Lease, error) {
 func (n *Node) leaseView(v ownership.LeaseView) Lease {
 	l := Lease{
 		Task: v.Task.String(), Queue: v.Queue, Kind: v.Kind, Role: RoleOwner, State: v.State, Epoch: epochText(v.Epoch),
-		Attempts: v.Attempts, Abandons: v.Abandons, Cancel: v.Cancel, Lapsed: v.Lapsed, Granted: maybe(v.GrantedMs),
+		Attempts: v.Attempts, Abandons: v.Abandons, Cancel: v.Cancel, Lapsed: v.Lapsed, Granted: msOrNil(v.GrantedMs),
 	}
 	if v.Home {
 		l.Role = RoleHome
 	}
-	l.Peer, l.PeerID = n.peerNames(v.Peer[:])
+	l.Peer, l.PeerID = n.peerNameID(v.Peer[:])
 	if !v.Lapsed {
 		l.Until = new(n.cfg.Clock.Now().Add(v.Left).UTC())
 	}
@@ -271,7 +271,7 @@ func epochText(s proto.Seq) string { return fmt.Sprintf("%d.%d", s.Boot, s.Count
 func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
 	id, err := proto.ParseTaskID(task)
 	if err != nil {
-		if id, err = n.complete(task); err != nil {
+		if id, err = n.findByPrefix(task); err != nil {
 			return Lease{}, err
 		}
 	}
@@ -289,7 +289,7 @@ func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
 	if !done {
 		return n.leaseView(before.LeaseView), fmt.Errorf("%w: task %s has no lease that can be revoked: no node owns it, or it may have been started and must not start twice", ErrRefused, id)
 	}
-	if err := n.note(ctx, "lease.release", id.String()); err != nil {
+	if err := n.audit(ctx, "lease.release", id.String()); err != nil {
 		return Lease{}, err
 	}
 	after, known, err := n.queues.driver.Task(ctx, id)
@@ -307,7 +307,7 @@ func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Re
 	r := Recovered{DryRun: dryRun, Taken: []Lease{}, Kept: []Lease{}}
 	lost := n.lostOwners()
 	if owner != "" {
-		p, err := n.otherOf(owner)
+		p, err := n.findOtherPeer(owner)
 		if err != nil {
 			return r, err
 		}
@@ -321,7 +321,7 @@ func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Re
 		return r, err
 	}
 	if !dryRun && len(found) > 0 {
-		if err := n.note(ctx, "mesh.recover", fmt.Sprintf("%d leases of %s", len(found), orWord(owner, "dead owners"))); err != nil {
+		if err := n.audit(ctx, "mesh.recover", fmt.Sprintf("%d leases of %s", len(found), cmp.Or(owner, "dead owners"))); err != nil {
 			return r, err
 		}
 	}
@@ -365,9 +365,9 @@ func (n *Node) OwnershipEvents(ctx context.Context, after uint64, limit int) []O
 	l := n.queues.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(l.kept, after+1, func(k keptEvent, n uint64) int { return cmp.Compare(k.number, n) })
+	at, _ := slices.BinarySearchFunc(l.lines, after+1, func(k loggedEvent, n uint64) int { return cmp.Compare(k.number, n) })
 	out := []OwnershipEvent{}
-	for _, k := range l.kept[at:min(len(l.kept), at+max(limit, 0))] {
+	for _, k := range l.lines[at:min(len(l.lines), at+max(limit, 0))] {
 		out = append(out, l.view(k))
 	}
 	return out
@@ -375,17 +375,17 @@ func (n *Node) OwnershipEvents(ctx context.Context, after uint64, limit int) []O
 
 // An ownershipLog keeps the newest ownership events and conflicts in memory.
 type ownershipLog struct {
-	node  *Node
-	count *prometheus.CounterVec
-	said  *prometheus.CounterVec
-	bad   *prometheus.CounterVec
+	node     *Node
+	count    *prometheus.CounterVec
+	sent     *prometheus.CounterVec
+	refusals *prometheus.CounterVec
 
-	mu        sync.Mutex
-	last      uint64
-	kept      []keptEvent
-	skipped   time.Time // latest time that no lease was revoked because the clocks had jumped
-	refused   string    // queue, home and cause of the refused handoff logged last
-	conflicts []LeaseConflict
+	mu          sync.Mutex
+	last        uint64
+	lines       []loggedEvent
+	jumpedAt    time.Time // latest time that no lease was revoked because the clocks had jumped
+	lastRefused string    // queue, home and cause of the refused handoff logged last
+	conflicts   []LeaseConflict
 }
 
 const (
@@ -396,17 +396,17 @@ const (
 func newOwnershipLog(n *Node) *ownershipLog {
 	l := &ownershipLog{node: n, count: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "balefire_ownership_events_total", Help: "Events of the leases that this node granted or owns, by kind.",
-	}, []string{"kind"}), said: prometheus.NewCounterVec(prometheus.CounterOpts{
+	}, []string{"kind"}), sent: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "balefire_ownership_messages_total", Help: "Ownership messages sent by this node, by type.",
-	}, []string{"type"}), bad: prometheus.NewCounterVec(prometheus.CounterOpts{
+	}, []string{"type"}), refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "balefire_ownership_refused_total", Help: "Ownership messages rejected because they were damaged or not signed by an authorized node, by type.",
 	}, []string{"type"})}
-	n.registry.MustRegister(l.count, l.said, l.bad)
+	n.registry.MustRegister(l.count, l.sent, l.refusals)
 	return l
 }
 
-// keep appends to a list and drops the older half when the list is full.
-func keep[T any](list []T, x T, most int) []T {
+// appendBounded appends to a list and drops the older half when the list is full.
+func appendBounded[T any](list []T, x T, most int) []T {
 	if len(list) >= most {
 		list = append(list[:0:0], list[len(list)-most/2:]...)
 	}
@@ -414,14 +414,14 @@ func keep[T any](list []T, x T, most int) []T {
 }
 
 // view converts an event for the API.
-func (l *ownershipLog) view(k keptEvent) OwnershipEvent {
+func (l *ownershipLog) view(k loggedEvent) OwnershipEvent {
 	e := k.event
 	x := OwnershipEvent{Number: k.number, Time: k.time, Kind: e.Kind.String(), Queue: e.Queue, Epoch: epochText(e.Epoch), Cause: e.Cause}
 	if !e.Task.IsZero() {
 		x.Task = e.Task.String()
 	}
 	if !e.Peer.IsZero() {
-		x.Peer, x.PeerID = l.node.peerNames(e.Peer[:])
+		x.Peer, x.PeerID = l.node.peerNameID(e.Peer[:])
 	}
 	return x
 }
@@ -437,37 +437,37 @@ func (l *ownershipLog) events(all []ownership.Event) {
 			continue // late copies are frequent and of no interest
 		}
 		l.last++
-		k := keptEvent{l.last, now, e}
-		l.kept = keep(l.kept, k, maxOwnershipEvents)
+		k := loggedEvent{l.last, now, e}
+		l.lines = appendBounded(l.lines, k, maxOwnershipEvents)
 		x := l.view(k)
 		l.node.logLease(x, e.Kind)
 		if e.Kind == ownership.EventSkipped {
-			l.skipped = now
+			l.jumpedAt = now
 		}
 		switch e.Kind {
 		case ownership.EventConflict:
-			l.conflicts = keep(l.conflicts, LeaseConflict{Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause}, maxConflicts)
+			l.conflicts = appendBounded(l.conflicts, LeaseConflict{Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause}, maxConflicts)
 		case ownership.EventNotTaken:
-			if why := x.Queue + x.PeerID + x.Cause; l.refused != why { // many tasks may be refused for the same reason
-				l.refused = why
+			if why := x.Queue + x.PeerID + x.Cause; l.lastRefused != why { // many tasks may be refused for the same reason
+				l.lastRefused = why
 				l.node.log.Warn("the new home of a queue refuses its tasks; they will be sent again", "queue", x.Queue, "home", x.Peer, "task", x.Task, "cause", x.Cause)
-				l.node.tell("ownership."+x.Kind, e.Peer, x.Cause, map[string]string{"task": x.Task, "queue": x.Queue})
+				l.node.addEvent("ownership."+x.Kind, e.Peer, x.Cause, map[string]string{"task": x.Task, "queue": x.Queue})
 			}
 		case ownership.EventSkipped, ownership.EventForged, ownership.EventBlocked:
-			l.node.tell("ownership."+x.Kind, e.Peer, cmp.Or(e.Cause, x.Kind), map[string]string{"task": x.Task, "queue": x.Queue})
+			l.node.addEvent("ownership."+x.Kind, e.Peer, cmp.Or(e.Cause, x.Kind), map[string]string{"task": x.Task, "queue": x.Queue})
 		}
 	}
 }
 
-// jumpShown is how long a jump of the clocks is reported.
-const jumpShown = time.Hour
+// jumpWarnFor is how long a jump of the clocks is reported.
+const jumpWarnFor = time.Hour
 
-// jumped returns the time of the latest jump of the clocks, or zero if there was none
+// lastJump returns the time of the latest jump of the clocks, or zero if there was none
 // since the start.
-func (l *ownershipLog) jumped() time.Time {
+func (l *ownershipLog) lastJump() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.skipped
+	return l.jumpedAt
 }
 
 // orphans records results that were rejected.
@@ -480,8 +480,8 @@ func (l *ownershipLog) orphans(all []ownership.Orphan) {
 		if len(o.Digest) > 0 {
 			c.Digest = "sha256:" + hex.EncodeToString(o.Digest)
 		}
-		c.Peer, c.PeerID = l.node.peerNames(o.From[:])
-		l.conflicts = keep(l.conflicts, c, maxConflicts)
+		c.Peer, c.PeerID = l.node.peerNameID(o.From[:])
+		l.conflicts = appendBounded(l.conflicts, c, maxConflicts)
 	}
 }
 
@@ -491,7 +491,7 @@ func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *p
 	if err != nil || !known {
 		return n.whyLeft(ctx, b, id)
 	}
-	owner, _ := n.peerNames(v.Peer[:])
+	owner, _ := n.peerNameID(v.Peer[:])
 	b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home here, state %s, %d attempts, %d leases lost", rec.GetQueue(), v.State, v.Attempts, v.Abandons))
 	if n := len(v.Grants); n > 0 {
 		b.Steps = append(b.Steps, fmt.Sprintf("lease: epoch %s, %s", epochText(v.Epoch), owner))
@@ -505,14 +505,14 @@ func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *p
 	case v.Paused:
 		b.Cause, b.Fix = "the queue is paused", "balefire-node queue resume "+rec.GetQueue()
 	case !v.Active:
-		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pausedWhy()+", and grants only to itself", "balefire-node netcheck"
+		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pauseReason()+", and grants only to itself", "balefire-node netcheck"
 	case v.Blocked:
 		b.Cause = "an earlier task with the same ordering key is a dead letter, and on_dead is block"
 		b.Fix = fmt.Sprintf("balefire-node queue unblock %s %s", rec.GetQueue(), rec.GetOrderingKey())
 	case !v.AtHead:
 		b.Cause = "an earlier task with the same ordering key has not ended"
 	case v.Due > 0:
-		b.Cause, b.Next = "the last attempt failed: "+orWord(v.Reason, "no reason given")+"; it waits for the next one", new(n.cfg.Clock.Now().Add(v.Due).UTC())
+		b.Cause, b.Next = "the last attempt failed: "+cmp.Or(v.Reason, "no reason given")+"; it waits for the next one", new(n.cfg.Clock.Now().Add(v.Due).UTC())
 	case v.Serving == 0:
 		b.Cause, b.Fix = "no live member serves kind "+rec.GetKind(), "balefire-node handler add "+rec.GetKind()+" on a node that should"
 		if len(rec.GetRequire()) > 0 {
@@ -530,13 +530,13 @@ func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *p
 
 func lastGrant(grants []*proto.Granting) string {
 	if n := len(grants); n > 0 {
-		return orWord(grants[n-1].GetEnded(), "no answer")
+		return cmp.Or(grants[n-1].GetEnded(), "no answer")
 	}
 	return "no answer"
 }
 
-// leaseTimeout bounds a query to the ownership subsystem for display.
-const leaseTimeout = 2 * time.Second
+// viewTimeout bounds a query to the ownership subsystem for display.
+const viewTimeout = 2 * time.Second
 
 // withGrants adds the lease state to the view of a task of a queue whose home is this
 // node.
@@ -544,7 +544,7 @@ func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
 	if r.GetQueue() == "" && !strings.HasPrefix(r.GetTarget(), queuePrefix) || r.GetState().Terminal() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), viewTimeout)
 	defer cancel()
 	v, known, err := n.queues.driver.Task(ctx, id)
 	if err != nil || !known {
@@ -557,8 +557,8 @@ func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
 	}
 	t.Class, t.Reason = v.Class.Name(), v.Reason
 	for i, g := range v.Grants {
-		name, _ := n.peerNames(g.GetOwner())
+		name, _ := n.peerNameID(g.GetOwner())
 		e := grantEvent(g, uint32(i+1), name)
-		t.Events = append(t.Events, Event{Time: at(e.GetTimeMs()), Node: n.self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause()})
+		t.Events = append(t.Events, Event{Time: msTime(e.GetTimeMs()), Node: n.self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause()})
 	}
 }

@@ -11,10 +11,10 @@ import (
 // The home of a queue says of a task that has ended how it did, and who has its record.
 func TestHomeTellsHowATaskEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
-		ids := c.give(1, 1)
-		c.ended(1, ids, time.Minute)
+		ids := c.submitMany(1, 1)
+		c.waitAll(1, ids, time.Minute)
 		time.Sleep(time.Minute)
 		for i, want := range []string{"ended here as SUCCESS, last run by n", "", "it was never here"} {
 			_, err := c.nodes[i].node.Task(t.Context(), ids[0])
@@ -33,28 +33,28 @@ func TestHomeTellsHowATaskEnded(t *testing.T) {
 // could hear of it, from a home that the task was not sent to (I20).
 func TestQueueResultOfAPastHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 4, 20*time.Second)
+		c := newCluster(t, 4, 20*time.Second)
 		defer c.close()
 		if _, err := c.nodes[1].node.Drain(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
-		ids := c.give(1, 3)
+		ids := c.submitMany(1, 3)
 		time.Sleep(5 * time.Second)
 		c.handOff(0, 2)
 		c.Partition([]int{0, 2, 3}, []int{1})
 		time.Sleep(time.Minute) // all end
 		c.handOff(2, 3)
 		c.Heal()
-		c.ended(1, ids, 10*time.Minute)
-		if n := c.again(); n != 0 {
+		c.waitAll(1, ids, 10*time.Minute)
+		if n := c.reruns(); n != 0 {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
 	})
 }
 
 // handOff moves the queue from one node to another.
-func (c *crew) handOff(from, to int) {
+func (c *cluster) handOff(from, to int) {
 	c.t.Helper()
 	if _, err := c.nodes[from].node.HandOffQueue(c.t.Context(), "build", c.nodes[to].name); err != nil {
 		c.t.Fatal(err)

@@ -11,10 +11,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A diary is a handler that works for long, and can tell what it had done before its
+// A probeHandler is a handler that works for long, and can tell what it had done before its
 // node died.
-type diary struct {
-	crewHandler
+type probeHandler struct {
+	clusterHandler
 
 	mu    sync.Mutex
 	done  map[proto.TaskID]bool
@@ -22,17 +22,17 @@ type diary struct {
 }
 
 // Run notes the effect half way through.
-func (d *diary) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (d *probeHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	time.AfterFunc(d.work/2, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.done[r.ID] = true
 	})
-	return d.crewHandler.Run(ctx, r)
+	return d.clusterHandler.Run(ctx, r)
 }
 
 // Probe implements [inbox.Prober].
-func (d *diary) Probe(_ context.Context, r *inbox.Run) inbox.Probe {
+func (d *probeHandler) Probe(_ context.Context, r *inbox.Run) inbox.Probe {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked[r.ID]++
@@ -46,9 +46,9 @@ func (d *diary) Probe(_ context.Context, r *inbox.Run) inbox.Probe {
 // done ends so, and is not run again (I7).
 func TestQueueAsksTheHandlerAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, 10*time.Second)
+		c := newCluster(t, 2, 10*time.Second)
 		defer c.close()
-		d := &diary{crewHandler: crewHandler{c, 1, 10 * time.Second}, done: map[proto.TaskID]bool{}, asked: map[proto.TaskID]int{}}
+		d := &probeHandler{clusterHandler: clusterHandler{c, 1, 10 * time.Second}, done: map[proto.TaskID]bool{}, asked: map[proto.TaskID]int{}}
 		keep := func(n *Node) {
 			spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashProbe, Handler: d}
 			if err := n.inbox.Register(spec); err != nil {
@@ -61,9 +61,9 @@ func TestQueueAsksTheHandlerAfterACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
-		ids := c.give(0, 10)
+		ids := c.submitMany(0, 10)
 		time.Sleep(7 * time.Second)
-		c.nodes[1].ready = keep
+		c.nodes[1].beforeRun = keep
 		c.nodes[1].crash()
 		c.nodes[1].start()
 		for _, ref := range ids {

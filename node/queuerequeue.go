@@ -15,40 +15,40 @@ import (
 // moveWait is how long MoveTask waits for the end of a task that moves to another queue.
 const moveWait = 30 * time.Second
 
-// moves holds the tasks of this node that are cancelled to move to another queue and
+// pendingMoves holds the tasks of this node that are cancelled to move to another queue and
 // whose successors do not exist yet. They are in the store too: [Node.finishMoves]
 // completes a move that its caller did not wait for or that a crash interrupted.
-type moves struct {
-	mu   sync.Mutex
-	to   map[proto.TaskID]string
-	told map[proto.TaskID]string // reason logged last why a move could not be completed
+type pendingMoves struct {
+	mu     sync.Mutex
+	to     map[proto.TaskID]string
+	logged map[proto.TaskID]string // reason logged last why a move could not be completed
 }
 
-func (m *moves) set(id proto.TaskID, queue string) {
+func (m *pendingMoves) set(id proto.TaskID, queue string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.to[id] = queue
 }
 
-func (m *moves) done(id proto.TaskID) {
+func (m *pendingMoves) done(id proto.TaskID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.to, id)
-	delete(m.told, id)
+	delete(m.logged, id)
 }
 
-func (m *moves) all() map[proto.TaskID]string {
+func (m *pendingMoves) all() map[proto.TaskID]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.to)
 }
 
-// news reports whether cause differs from the previous one of its task.
-func (m *moves) news(id proto.TaskID, cause string) bool {
+// isNew reports whether cause differs from the previous one of its task.
+func (m *pendingMoves) isNew(id proto.TaskID, cause string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	known := m.told[id] == cause
-	m.told[id] = cause
+	known := m.logged[id] == cause
+	m.logged[id] = cause
 	return !known
 }
 
@@ -114,13 +114,13 @@ func (n *Node) movedAs(rec *proto.Record, queue string) (s Submitted, made bool,
 	if err != nil || next.GetTarget() != queuePrefix+queue {
 		return s, false, nil
 	}
-	return n.known(as, Submitted{Target: next.GetTarget()}), true, nil
+	return n.existingTask(as, Submitted{Target: next.GetTarget()}), true, nil
 }
 
 // cancelInto cancels a task that is to move to a queue. It fails if the content of the
 // task is not available.
 func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) error {
-	_, done, err := n.again(id, rec)
+	_, done, err := n.rebuildRequest(id, rec)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Recor
 		return err
 	}
 	n.moves.set(id, queue)
-	if err := n.note(ctx, "task.cancel", id.String()); err != nil {
+	if err := n.audit(ctx, "task.cancel", id.String()); err != nil {
 		return err
 	}
 	return n.cfg.Fail(PointMoving)
@@ -166,9 +166,9 @@ func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (S
 	case err != nil:
 		return s, err
 	case there:
-		s = n.known(as, s)
+		s = n.existingTask(as, s)
 	default:
-		if s, as, err = n.makeInQueue(ctx, id, rec, queue); err != nil {
+		if s, as, err = n.resubmitInQueue(ctx, id, rec, queue); err != nil {
 			return s, fmt.Errorf("task %s is cancelled but could not be moved to queue %s yet; this will be retried: %w", id, queue, err)
 		}
 	}
@@ -176,13 +176,13 @@ func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (S
 		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
 	n.moves.done(id)
-	return s, n.note(ctx, "task.set", id.String()+" as "+s.ID+" in "+queuePrefix+queue)
+	return s, n.audit(ctx, "task.set", id.String()+" as "+s.ID+" in "+queuePrefix+queue)
 }
 
-// makeInQueue submits the request of a cancelled task to a queue. The idempotency key
+// resubmitInQueue submits the request of a cancelled task to a queue. The idempotency key
 // stays bound to the original request.
-func (n *Node) makeInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s Submitted, as proto.TaskID, err error) {
-	r, done, err := n.again(id, rec)
+func (n *Node) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s Submitted, as proto.TaskID, err error) {
+	r, done, err := n.rebuildRequest(id, rec)
 	if err != nil {
 		return s, as, err
 	}
@@ -212,7 +212,7 @@ func (n *Node) finishMoves(ctx context.Context) {
 		case err == nil && !rec.GetState().Terminal():
 			continue
 		}
-		if _, err = n.finishMove(ctx, id, queue); err != nil && ctx.Err() == nil && n.moves.news(id, err.Error()) {
+		if _, err = n.finishMove(ctx, id, queue); err != nil && ctx.Err() == nil && n.moves.isNew(id, err.Error()) {
 			n.log.Warn("could not move a task to its new queue yet", "task", id.String(), "queue", queue, "err", err)
 		}
 	}
@@ -220,7 +220,7 @@ func (n *Node) finishMoves(ctx context.Context) {
 
 // loadMoves loads the moves that an earlier start of the node has not completed.
 func (n *Node) loadMoves() (err error) {
-	n.moves.told = map[proto.TaskID]string{}
+	n.moves.logged = map[proto.TaskID]string{}
 	n.moves.to, err = n.outbox.Moves()
 	return err
 }

@@ -65,13 +65,13 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 // CANCELLED, though its caller is gone (I11). A person who cancels it meanwhile is heard.
 func TestMovedTaskNeedsNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Hour)
+		c := newCluster(t, 3, time.Hour)
 		defer c.close()
-		c.only(2, 2)
+		c.onlyNode(2, 2)
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "night", QueueSettings{Home: "here", Paused: new(true)}); err != nil {
 			t.Fatal(err)
 		}
-		ids := c.give(1, 2)
+		ids := c.submitMany(1, 2)
 		time.Sleep(5 * time.Second)
 		c.Cut(0, 2)
 		c.Cut(2, 0)

@@ -57,7 +57,7 @@ func (n *Node) homeOrder(names []string) ([]string, error) {
 	}
 	ids := make([]string, len(names))
 	for i, name := range names {
-		p, err := n.peerOf(strings.TrimSpace(name))
+		p, err := n.findPeer(strings.TrimSpace(name))
 		if err != nil {
 			return nil, fmt.Errorf("homes: %w", err)
 		}
@@ -74,7 +74,7 @@ func (n *Node) memberRules(rules []MemberRule) ([]*proto.QueueMember, error) {
 	}
 	var out []*proto.QueueMember
 	for _, r := range rules {
-		p, err := n.peerOf(strings.TrimSpace(r.Node))
+		p, err := n.findPeer(strings.TrimSpace(r.Node))
 		if err != nil {
 			return nil, fmt.Errorf("members: %w", err)
 		}
@@ -98,13 +98,13 @@ func (n *Node) memberRules(rules []MemberRule) ([]*proto.QueueMember, error) {
 func (n *Node) nodeRules(s *proto.QueueState) (homes []string, rules []MemberRule) {
 	for _, id := range s.GetNextHomes() {
 		if p, err := proto.ParsePeerID(id); err == nil {
-			id = n.nameOf(p)
+			id = n.peerName(p)
 		}
 		homes = append(homes, id)
 	}
 	for _, m := range s.GetMembers() {
 		r := MemberRule{Weight: int(m.GetWeight()), Priority: int(m.GetPriority()), Concurrency: int(m.GetConcurrency()), Draining: m.GetDraining()}
-		r.Node, _ = n.peerNames(m.GetPeer())
+		r.Node, _ = n.peerNameID(m.GetPeer())
 		rules = append(rules, r)
 	}
 	return homes, rules

@@ -30,35 +30,35 @@ const queuePrefix = "queue:"
 //	Accept ─▶ Taken ─▶ room ── GRANT ─▶ owner's room ─▶ Wait ─▶ slot ─▶ Ready ─▶ handler
 //	origin ◀─ PutResult ◀─ End ◀─ room ◀──── ENDED ──── Finish ◀──────────────────┘
 type queues struct {
-	node   *Node
-	driver *ownership.Driver
-	log    *ownershipLog
-	meter  *queueMeter
+	node    *Node
+	driver  *ownership.Driver
+	log     *ownershipLog
+	metrics *queueMetrics
 
-	questions questions     // open questions to other nodes
-	admins    adminAsks     // questions to admins
-	drained   atomic.Bool   // an operator wants this node to get nothing new
-	moving    sync.Mutex    // held during handoffs
-	paused    bool          // this node has paused itself; used by watch only
-	changed   chan struct{} // receives a token when the members may have changed
+	timelines timelineRequests // open questions to other nodes
+	admins    adminRequests    // questions to admins
+	drained   atomic.Bool      // an operator wants this node to get nothing new
+	moving    sync.Mutex       // held during handoffs
+	paused    bool             // this node has paused itself; used by watch only
+	changed   chan struct{}    // receives a token when the members may have changed
 }
 
 func newQueues(n *Node) *queues {
 	q := &queues{node: n, log: newOwnershipLog(n), changed: make(chan struct{}, 1)}
-	q.meter = newQueueMeter(q)
+	q.metrics = newQueueMetrics(q)
 	return q
 }
 
 // open opens the ownership subsystem. It starts nothing.
 func (q *queues) open() (err error) {
 	n := q.node
-	q.driver, err = ownership.Open(n.ground.store, ownership.Parts{Network: post{n}, Custody: custody{n}, Runner: runner{n}, Prober: runner{n}, Sealer: leaseSeals{n}, Mover: mover{n}, Bodies: n.porter}, ownership.Settings{
-		Config: ownership.Config{Random: fillRandom, Deeds: deeds{n}, StallAfter: n.cfg.Limits.StallAfter},
+	q.driver, err = ownership.Open(n.storage.store, ownership.Parts{Network: ownershipSender{n}, Custody: ownershipCustody{n}, Runner: ownershipRunner{n}, Prober: ownershipRunner{n}, Sealer: ownershipSealer{n}, Mover: ownershipMover{n}, Bodies: n.bodyTransfer}, ownership.Settings{
+		Config: ownership.Config{Random: fillRandom, Deeds: ownershipDeeds{n}, StallAfter: n.cfg.Limits.StallAfter},
 		Self:   n.keys.Peer(), Boot: n.outbox.Boot(), BootID: n.outbox.BootID(),
-		Events: q.log.events, Orphan: q.log.orphans, Queue: q.spread, OnMisbehavior: n.net.Offend, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
+		Events: q.log.events, Orphan: q.log.orphans, Queue: q.announce, OnMisbehavior: n.net.Offend, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
 	})
 	if err == nil {
-		n.porter.open()
+		n.bodyTransfer.open()
 	}
 	return err
 }
@@ -67,16 +67,16 @@ func (q *queues) open() (err error) {
 func (q *queues) stop() { q.driver.Stop() }
 
 const (
-	lastWords     = time.Second           // how long a stop waits until the homes know all results
-	lastWordsStep = 20 * time.Millisecond // interval between checks of that
+	reportTimeout = time.Second           // how long a stop waits until the homes know all results
+	reportPoll    = 20 * time.Millisecond // interval between checks of that
 )
 
-// settled waits a bounded time at a stop until the homes know how the runs here ended.
+// waitReported waits a bounded time at a stop until the homes know how the runs here ended.
 // Otherwise they would find out later and run the tasks again.
-func (q *queues) settled(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lastWords)
+func (q *queues) waitReported(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	tick := time.NewTicker(lastWordsStep)
+	tick := time.NewTicker(reportPoll)
 	defer tick.Stop()
 	for {
 		if _, unsaid, err := q.driver.Unfinished(ctx); err != nil || unsaid == 0 {
@@ -99,8 +99,8 @@ func (q *queues) homeOf(name string) (home proto.PeerID, err error) {
 	return proto.PeerIDFrom(s.GetHome())
 }
 
-// stands reports whether from is the home of the queue that a target names.
-func (q *queues) stands(target string, from proto.PeerID) bool {
+// isHome reports whether from is the home of the queue that a target names.
+func (q *queues) isHome(target string, from proto.PeerID) bool {
 	name, ok := strings.CutPrefix(target, queuePrefix)
 	return ok && string(q.driver.QueueStates()[name].GetHome()) == string(from[:])
 }
@@ -122,7 +122,7 @@ func (q *queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
 		return inbox.Verdict{Code: proto.CodeNoHandler, Detail: "this node does not know the queue"}
 	case s.GetDraining():
 		return inbox.Verdict{Code: proto.CodeDraining, Detail: "the queue accepts no new tasks"}
-	case len(s.GetAllow()) > 0 && !inbox.Allowed(s.GetAllow(), origin, members{q.node.book}):
+	case len(s.GetAllow()) > 0 && !inbox.Allowed(s.GetAllow(), origin, inboxMembers{q.node.book}):
 		return inbox.Verdict{Code: proto.CodeDenied, Detail: "the queue's allow list does not name the origin"}
 	}
 	return inbox.Verdict{}
@@ -130,7 +130,7 @@ func (q *queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
 
 // Taken passes a task that is on disk to the ownership subsystem.
 func (q *queues) Taken(id proto.TaskID, r *proto.Record) {
-	q.node.porter.hold(id, r)
+	q.node.bodyTransfer.track(id, r)
 	t := leaseTask(id, r)
 	t.MayHaveRun = q.node.mayHaveRun(r)
 	q.driver.Add(t, r.GetCancel())
@@ -157,7 +157,7 @@ func (q *queues) Ready(ctx context.Context, id proto.TaskID, onCrash inbox.OnCra
 	}
 	s, ok := q.driver.Ready(ctx, id, p)
 	if !ok {
-		q.node.porter.ran(id)
+		q.node.bodyTransfer.release(id)
 	}
 	return inbox.LeaseStart{Epoch: s.Epoch, Attempt: s.Attempt}, ok
 }
@@ -166,9 +166,9 @@ func (q *queues) Ready(ctx context.Context, id proto.TaskID, onCrash inbox.OnCra
 func (q *queues) Ended(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) {
 	var err error
 	if e.File != "" {
-		e = q.node.porter.pack(ctx, id, e)
+		e = q.node.bodyTransfer.sealResult(ctx, id, e)
 	}
-	defer q.node.porter.ran(id)
+	defer q.node.bodyTransfer.release(id)
 	if e.Outcome != nil {
 		err = q.driver.Finish(ctx, id, e.Outcome)
 	} else {
@@ -181,7 +181,7 @@ func (q *queues) Ended(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) {
 
 // Probed handles the result of probing a task that was running when the node died.
 func (q *queues) Probed(ctx context.Context, id proto.TaskID, found inbox.Probe, o *proto.Outcome) {
-	defer q.node.porter.ran(id)
+	defer q.node.bodyTransfer.release(id)
 	err := q.driver.Probed(ctx, id, found == inbox.Done, found == inbox.Unknown, o)
 	if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
 		q.node.log.Error("could not store the probe result of a granted task", "task", id.String(), "err", err)
@@ -202,16 +202,16 @@ func originOf(r *proto.Record) (p proto.PeerID) {
 	return p
 }
 
-// heard handles an event of gossip about a member.
-func (q *queues) heard(e gossip.Event) {
+// memberChanged handles an event of gossip about a member.
+func (q *queues) memberChanged(e gossip.Event) {
 	if e.Kind == gossip.Changed && (e.To == gossip.Dead || e.To == gossip.Left) {
 		q.driver.Dead(e.Peer)
 	}
-	q.warnHome(e)
-	q.look()
+	q.alertHome(e)
+	q.wake()
 }
 
-func (q *queues) look() {
+func (q *queues) wake() {
 	select {
 	case q.changed <- struct{}{}:
 	default:
@@ -219,22 +219,22 @@ func (q *queues) look() {
 }
 
 const (
-	memberEvery = time.Second      // interval between updates of the members
-	spreadEvery = 30 * time.Second // interval between announcements of the queues of this node
-	scanEvery   = 5 * time.Second  // interval between reconciliations
+	memberEvery   = time.Second      // interval between updates of the members
+	announceEvery = 30 * time.Second // interval between announcements of the queues of this node
+	scanEvery     = 5 * time.Second  // interval between reconciliations
 )
 
 // watch tells the ownership subsystem which members could work, and announces the queues
 // of this node to others.
 func (q *queues) watch(ctx context.Context) error {
-	members, spread, scan := time.NewTicker(memberEvery), time.NewTicker(spreadEvery), time.NewTicker(scanEvery)
+	members, spread, scan := time.NewTicker(memberEvery), time.NewTicker(announceEvery), time.NewTicker(scanEvery)
 	defer members.Stop()
 	defer spread.Stop()
 	defer scan.Stop()
 	told, idle := map[proto.PeerID]ownership.Node{}, map[proto.TaskID]bool{}
 	for {
-		q.tellMembers(told)
-		q.settleHomes(ctx)
+		q.updateMembers(told)
+		q.checkHomes(ctx)
 		q.node.finishMoves(ctx)
 		select {
 		case <-ctx.Done():
@@ -242,7 +242,7 @@ func (q *queues) watch(ctx context.Context) error {
 		case <-members.C:
 		case <-q.changed:
 		case <-spread.C:
-			q.spread("")
+			q.announce("")
 			q.confirmHomes(ctx)
 		case <-scan.C:
 			idle = q.reconcile(ctx, idle)
@@ -250,10 +250,10 @@ func (q *queues) watch(ctx context.Context) error {
 	}
 }
 
-// works reports whether p may be granted tasks of queues and be the home of one: its
+// mayWork reports whether p may be granted tasks of queues and be the home of one: its
 // results would be rejected without the role work. An expired certificate is accepted if
 // it can be renewed.
-func (n *Node) works(p proto.PeerID) bool {
+func (n *Node) mayWork(p proto.PeerID) bool {
 	if p == n.keys.Peer() {
 		return n.book.Self().Member.HasRole(identity.RoleWork)
 	}
@@ -261,12 +261,12 @@ func (n *Node) works(p proto.PeerID) bool {
 	return member && m.HasRole(identity.RoleWork)
 }
 
-// tellMembers tells the ownership subsystem what has changed about the members.
-func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
+// updateMembers tells the ownership subsystem what has changed about the members.
+func (q *queues) updateMembers(told map[proto.PeerID]ownership.Node) {
 	n := q.node
 	paused := n.gossip.SelfPaused()
 	if paused && !q.paused {
-		q.meter.pauses.Inc()
+		q.metrics.pauses.Inc()
 	}
 	q.paused = paused
 	q.driver.SetActive(!paused)
@@ -276,7 +276,7 @@ func (q *queues) tellMembers(told map[proto.PeerID]ownership.Node) {
 			_, sealable := n.book.KeyRecord(m.Peer)
 			_, member := n.book.Member(m.Peer) // a member whose certificate can be renewed keeps its tasks and gets no new ones
 			all = append(all, ownership.Node{Member: dispatch.Member{
-				Peer: m.Peer, Alive: m.Eligible && sealable && n.works(m.Peer), Draining: !member || r.GetState() != proto.NodeRunning,
+				Peer: m.Peer, Alive: m.Eligible && sealable && n.mayWork(m.Peer), Draining: !member || r.GetState() != proto.NodeRunning,
 				Kinds: r.GetKinds(), Labels: r.GetLabels(), Slots: int(r.GetLoad().GetSlots()), Busy: int(r.GetLoad().GetBusy()),
 				Load: r.GetLoad().GetCpuPermille(), Priority: r.GetPriority(),
 			}})
@@ -316,28 +316,28 @@ func (q *queues) selfNode() ownership.Node {
 	n := q.node
 	load := n.load()
 	return ownership.Node{Member: dispatch.Member{
-		Peer: n.keys.Peer(), Alive: n.running.Load() && n.works(n.keys.Peer()), Draining: n.phase() != proto.NodeRunning,
+		Peer: n.keys.Peer(), Alive: n.running.Load() && n.mayWork(n.keys.Peer()), Draining: n.phase() != proto.NodeRunning,
 		Kinds: n.kinds(), Labels: n.cfg.Mesh.Labels, Slots: int(load.Slots), Busy: int(load.Busy),
 		Load: load.CpuPermille, Priority: uint32(n.cfg.Mesh.Priority),
 	}}
 }
 
-// spread announces a queue whose home is this node, or all such queues if name is empty,
+// announce announces a queue whose home is this node, or all such queues if name is empty,
 // to all connected peers.
-func (q *queues) spread(name string) {
-	if states := q.hereStates(name); len(states) > 0 {
+func (q *queues) announce(name string) {
+	if states := q.ownStates(name); len(states) > 0 {
 		for _, s := range q.node.net.Peers() {
 			if s.Linked {
-				q.tell(s.Peer, states)
+				q.sendStates(s.Peer, states)
 			}
 		}
 	}
 }
 
-// greet announces the queues of this node to a new peer.
-func (q *queues) greet(p proto.PeerID) { q.tell(p, q.hereStates("")) }
+// announceTo announces the queues of this node to a new peer.
+func (q *queues) announceTo(p proto.PeerID) { q.sendStates(p, q.ownStates("")) }
 
-func (q *queues) hereStates(name string) (states []*proto.QueueState) {
+func (q *queues) ownStates(name string) (states []*proto.QueueState) {
 	for _, s := range q.driver.QueueStates() {
 		if q.here(s) && (name == "" || s.GetName() == name) {
 			states = append(states, s)
@@ -353,22 +353,22 @@ func (q *queues) here(s *proto.QueueState) bool {
 	return string(s.GetHome()) == string(self[:])
 }
 
-// toldAtOnce is the number of queues in one message: with all their deeds they fit into
+// statesPerMessage is the number of queues in one message: with all their deeds they fit into
 // a control frame.
-const toldAtOnce = 2
+const statesPerMessage = 2
 
-func (q *queues) tell(p proto.PeerID, states []*proto.QueueState) {
-	for some := range slices.Chunk(states, toldAtOnce) {
-		post{q.node}.Post(p, proto.TypeQueues, &proto.QueueStates{Queues: some})
+func (q *queues) sendStates(p proto.PeerID, states []*proto.QueueState) {
+	for some := range slices.Chunk(states, statesPerMessage) {
+		ownershipSender{q.node}.Post(p, proto.TypeQueues, &proto.QueueStates{Queues: some})
 	}
 }
 
-// post sends the messages of the ownership subsystem.
-type post struct{ node *Node }
+// ownershipSender sends the messages of the ownership subsystem.
+type ownershipSender struct{ node *Node }
 
 // Post sends a message over the current link, or requests a connection for the next
 // attempt.
-func (p post) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
+func (p ownershipSender) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
 	n := p.node
 	payload, err := proto.Encode(nil, body)
 	if err == nil {
@@ -380,6 +380,6 @@ func (p post) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
 	case err != nil:
 		n.log.Debug("could not send an ownership message", "type", t.String(), "to", to, "err", err)
 	default:
-		n.queues.log.said.WithLabelValues(strings.ToLower(t.String())).Inc()
+		n.queues.log.sent.WithLabelValues(strings.ToLower(t.String())).Inc()
 	}
 }

@@ -31,12 +31,12 @@ func (n *Node) SetClass(ctx context.Context, ref, class string) (Task, error) {
 		if err != nil {
 			return Task{}, err
 		}
-		name, _ := n.peerNames(home[:])
+		name, _ := n.peerNameID(home[:])
 		return Task{}, fmt.Errorf("%w: task %s waits in queue %s, whose home is %s: set its class there", ErrRefused, id, queue, name)
 	default:
 		return Task{}, fmt.Errorf("%w: task %s is not in a shared queue: cancel it and send it again with the other class", ErrRefused, id)
 	}
-	if err := n.note(ctx, "task.set", id.String()+" class "+c.Name()); err != nil {
+	if err := n.audit(ctx, "task.set", id.String()+" class "+c.Name()); err != nil {
 		return Task{}, err
 	}
 	return n.Task(ctx, id.String())
@@ -74,7 +74,7 @@ func (n *Node) UnblockLane(ctx context.Context, name, key string) (Queue, error)
 	case !stood:
 		return q, fmt.Errorf("%w: no tasks of queue %s with the ordering key %.60q are blocked", ErrNotFound, name, key)
 	}
-	if err := n.note(ctx, "queue.unblock", name+" "+key); err != nil {
+	if err := n.audit(ctx, "queue.unblock", name+" "+key); err != nil {
 		return q, err
 	}
 	return n.Queue(ctx, name)

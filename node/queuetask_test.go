@@ -14,23 +14,23 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// labelled starts a crew whose node i has the labels at i.
-func labelled(t *testing.T, work time.Duration, labels ...[]string) *crew {
-	return newCrewOf(t, newWorldWith(t, len(labels), 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, c *Config) {
+// newLabeledCluster starts a crew whose node i has the labels at i.
+func newLabeledCluster(t *testing.T, work time.Duration, labels ...[]string) *cluster {
+	return newClusterOf(t, newSimMeshWith(t, len(labels), 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, c *Config) {
 		c.Mesh.Labels = labels[s.place]
 	}), work)
 }
 
-// set changes the rules of the queue.
-func (c *crew) set(s QueueSettings) {
+// setQueue changes the rules of the queue.
+func (c *cluster) setQueue(s QueueSettings) {
 	c.t.Helper()
 	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", s); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// send submits tasks for the queue at n1, one every 200 ms.
-func (c *crew) send(count int, change func(*Request)) (ids []string) {
+// submitSlowly submits tasks for the queue at n1, one every 200 ms.
+func (c *cluster) submitSlowly(count int, change func(*Request)) (ids []string) {
 	c.t.Helper()
 	for range count {
 		r := Request{Target: "queue:build", Kind: "build"}
@@ -51,19 +51,19 @@ func (c *crew) send(count int, change func(*Request)) (ids []string) {
 // there is none; one that prefers a label goes to others when there is none.
 func TestQueueLabelsOfTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := labelled(t, 50*time.Millisecond, nil, []string{"gpu=yes"}, []string{"gpu=yes", "fast"})
+		c := newLabeledCluster(t, 50*time.Millisecond, nil, []string{"gpu=yes"}, []string{"gpu=yes", "fast"})
 		defer c.close()
-		c.set(QueueSettings{Strategy: new("round_robin")})
-		if by := c.ended(1, c.send(12, func(r *Request) { r.Require = []string{"gpu=yes"} }), time.Minute); by[0] != 0 || by[1] != 6 || by[2] != 6 {
+		c.setQueue(QueueSettings{Strategy: new("round_robin")})
+		if by := c.waitAll(1, c.submitSlowly(12, func(r *Request) { r.Require = []string{"gpu=yes"} }), time.Minute); by[0] != 0 || by[1] != 6 || by[2] != 6 {
 			t.Errorf("run by %v, want the two with the label, in turn", by)
 		}
-		if by := c.ended(1, c.send(6, func(r *Request) { r.Prefer = []string{"gpu=yes", "fast"} }), time.Minute); by[2] != 6 {
+		if by := c.waitAll(1, c.submitSlowly(6, func(r *Request) { r.Prefer = []string{"gpu=yes", "fast"} }), time.Minute); by[2] != 6 {
 			t.Errorf("run by %v, want the one that has all that is preferred", by)
 		}
-		if by := c.ended(1, c.send(6, func(r *Request) { r.Prefer = []string{"tpu=yes"} }), time.Minute); len(by) != 3 {
+		if by := c.waitAll(1, c.submitSlowly(6, func(r *Request) { r.Prefer = []string{"tpu=yes"} }), time.Minute); len(by) != 3 {
 			t.Errorf("run by %v, want all: nobody has what is preferred", by)
 		}
-		ids := c.send(1, func(r *Request) { r.Require = []string{"tpu=yes"} })
+		ids := c.submitSlowly(1, func(r *Request) { r.Require = []string{"tpu=yes"} })
 		own, err := c.nodes[0].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Affinity: Affinity{Require: []string{"tpu=yes"}}})
 		if err != nil {
 			t.Fatal(err)
@@ -88,32 +88,32 @@ func TestQueueLabelsOfTasks(t *testing.T) {
 // how much at a time.
 func TestQueueRoster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 50*time.Millisecond)
+		c := newCluster(t, 3, 50*time.Millisecond)
 		defer c.close()
 		if q, err := c.nodes[0].node.SetQueue(t.Context(), "plain", QueueSettings{Home: "here"}); err != nil || q.Strategy != "least_loaded" {
 			t.Errorf("a queue without a word about it is shown with strategy %q, %v", q.Strategy, err)
 		}
 		weights := []MemberRule{{Node: "n1", Weight: 3}, {Node: "n2"}}
-		c.set(QueueSettings{Strategy: new("round_robin"), MemberRules: &weights})
-		if by := c.ended(1, c.send(24, nil), time.Minute); by[0] != 0 || by[1] != 18 || by[2] != 6 {
+		c.setQueue(QueueSettings{Strategy: new("round_robin"), MemberRules: &weights})
+		if by := c.waitAll(1, c.submitSlowly(24, nil), time.Minute); by[0] != 0 || by[1] != 18 || by[2] != 6 {
 			t.Errorf("run by %v, want three of four by n1 and none by n0", by)
 		}
 		order := []MemberRule{{Node: "n2", Concurrency: 1}, {Node: "n0"}}
-		c.set(QueueSettings{Strategy: new("ordered"), MemberRules: &order})
-		if by := c.ended(1, c.send(6, nil), time.Minute); by[2] != 6 {
+		c.setQueue(QueueSettings{Strategy: new("ordered"), MemberRules: &order})
+		if by := c.waitAll(1, c.submitSlowly(6, nil), time.Minute); by[2] != 6 {
 			t.Errorf("run by %v, want the first of the roster", by)
 		}
-		if by := c.ended(1, c.give(1, 2), time.Minute); by[2] != 1 || by[0] != 1 {
+		if by := c.waitAll(1, c.submitMany(1, 2), time.Minute); by[2] != 1 || by[0] != 1 {
 			t.Errorf("run by %v, want one by the first, which has one at a time, and one by the next", by)
 		}
 		ranks := []MemberRule{{Node: "n0"}, {Node: "n1", Priority: 200}, {Node: "n2", Priority: 300, Draining: true}}
-		c.set(QueueSettings{Strategy: new("priority"), MemberRules: &ranks})
-		if by := c.ended(1, c.send(6, nil), time.Minute); by[1] != 6 {
+		c.setQueue(QueueSettings{Strategy: new("priority"), MemberRules: &ranks})
+		if by := c.waitAll(1, c.submitSlowly(6, nil), time.Minute); by[1] != 6 {
 			t.Errorf("run by %v, want the highest priority that is not draining", by)
 		}
 		all := []MemberRule{}
-		c.set(QueueSettings{Strategy: new("round_robin"), MemberRules: &all})
-		if by := c.ended(1, c.send(6, nil), time.Minute); len(by) != 3 {
+		c.setQueue(QueueSettings{Strategy: new("round_robin"), MemberRules: &all})
+		if by := c.waitAll(1, c.submitSlowly(6, nil), time.Minute); len(by) != 3 {
 			t.Errorf("run by %v, want all without a roster", by)
 		}
 		for _, bad := range [][]MemberRule{{{Node: "nobody"}}, {{Node: "n1"}, {Node: "n1"}}, {{Node: "n1", Weight: -1}}} {
@@ -128,10 +128,10 @@ func TestQueueRoster(t *testing.T) {
 // at once when it is raised.
 func TestQueueLimitsOfAKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 10*time.Second)
+		c := newCluster(t, 3, 10*time.Second)
 		defer c.close()
-		c.set(QueueSettings{Kinds: &[]KindLimit{{Kind: "build", Concurrency: 2, NodeConcurrency: 1}}})
-		ids := c.give(1, 12)
+		c.setQueue(QueueSettings{Kinds: &[]KindLimit{{Kind: "build", Concurrency: 2, NodeConcurrency: 1}}})
+		ids := c.submitMany(1, 12)
 		time.Sleep(5 * time.Second)
 		at := func() (all, most int) {
 			q, err := c.nodes[0].node.Queue(t.Context(), "build")
@@ -146,17 +146,17 @@ func TestQueueLimitsOfAKind(t *testing.T) {
 		if all, most := at(); all != 2 || most != 1 {
 			t.Errorf("%d are owned, %d by one node, want 2 and 1", all, most)
 		}
-		c.set(QueueSettings{Kinds: &[]KindLimit{{Kind: "build", NodeConcurrency: 2}}})
+		c.setQueue(QueueSettings{Kinds: &[]KindLimit{{Kind: "build", NodeConcurrency: 2}}})
 		time.Sleep(time.Second)
 		if all, most := at(); all != 6 || most != 2 {
 			t.Errorf("after the limit was raised %d are owned, %d by one node, want 6 and 2", all, most)
 		}
-		c.set(QueueSettings{Kinds: &[]KindLimit{}, Concurrency: new(7)})
+		c.setQueue(QueueSettings{Kinds: &[]KindLimit{}, Concurrency: new(7)})
 		time.Sleep(time.Second)
 		if all, _ := at(); all != 7 {
 			t.Errorf("with 7 for the queue %d are owned", all)
 		}
-		c.ended(1, ids, 5*time.Minute)
+		c.waitAll(1, ids, 5*time.Minute)
 	})
 }
 
@@ -164,10 +164,10 @@ func TestQueueLimitsOfAKind(t *testing.T) {
 // handoff, and another queue.
 func TestQueueChangesWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
-		c.set(QueueSettings{Paused: new(true)})
-		ids := c.give(1, 8)
+		c.setQueue(QueueSettings{Paused: new(true)})
+		ids := c.submitMany(1, 8)
 		time.Sleep(time.Second)
 		last := ids[7]
 		if _, err := c.nodes[1].node.SetClass(t.Context(), last, "critical"); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "n0") {
@@ -188,7 +188,7 @@ func TestQueueChangesWhatWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.ended(1, []string{s.ID}, time.Minute)
+		c.waitAll(1, []string{s.ID}, time.Minute)
 		old, err := c.nodes[1].node.Task(t.Context(), ids[0])
 		if err != nil || old.State != "CANCELLED" || old.RedrivenAs != s.ID {
 			t.Errorf("the task in its old queue: %+v, %v", old, err)
@@ -221,17 +221,17 @@ func TestQueueChangesWhatWaits(t *testing.T) {
 		if task, err := c.nodes[1].node.Task(t.Context(), last); err != nil || task.State != "SUCCESS" {
 			t.Errorf("the critical one is %s after the first second: %v", task.State, err)
 		}
-		c.ended(1, ids[1:], time.Minute)
+		c.waitAll(1, ids[1:], time.Minute)
 	})
 }
 
 // A task that is repeated goes to its queue again, not to the node that was its home.
 func TestQueueTakesARedrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Second)
+		c := newCluster(t, 2, time.Second)
 		defer c.close()
-		c.fail(c.nodes[0])
-		c.fail(c.nodes[1])
+		c.serveFailing(c.nodes[0])
+		c.serveFailing(c.nodes[1])
 		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "fails"})
 		if err != nil {
 			t.Fatal(err)
@@ -251,9 +251,9 @@ func TestQueueTakesARedrive(t *testing.T) {
 	})
 }
 
-// fail lets a node refuse tasks of the kind fails for good.
-func (c *crew) fail(s *simulated) {
-	spec := inbox.Spec{Kind: "fails", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: refusing{}}
+// serveFailing lets a node refuse tasks of the kind fails for good.
+func (c *cluster) serveFailing(s *simNode) {
+	spec := inbox.Spec{Kind: "fails", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: failHandler{}}
 	if err := s.node.inbox.Register(spec); err != nil {
 		c.t.Fatal(err)
 	}
@@ -261,9 +261,9 @@ func (c *crew) fail(s *simulated) {
 	time.Sleep(3 * time.Second)
 }
 
-type refusing struct{}
+type failHandler struct{}
 
-func (refusing) Run(context.Context, *inbox.Run) *inbox.Result {
+func (failHandler) Run(context.Context, *inbox.Run) *inbox.Result {
 	return &inbox.Result{Outcome: inbox.Fail, Reason: "never"}
 }
 
@@ -271,10 +271,10 @@ func (refusing) Run(context.Context, *inbox.Run) *inbox.Result {
 // queue went to another home and came back (I10).
 func TestQueueLaneIsUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Second)
+		c := newCluster(t, 2, time.Second)
 		defer c.close()
-		c.fail(c.nodes[0])
-		c.fail(c.nodes[1])
+		c.serveFailing(c.nodes[0])
+		c.serveFailing(c.nodes[1])
 		inLane := func(kind string) string {
 			s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: kind, Order: "repo", OnDead: "block"})
 			if err != nil {
@@ -304,12 +304,12 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("unblocked twice: %v", err)
 		}
-		c.ended(1, []string{next}, time.Minute)
+		c.waitAll(1, []string{next}, time.Minute)
 		if _, err := c.nodes[1].node.HandOffQueue(t.Context(), "build", "n0"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		c.ended(1, []string{inLane("build")}, time.Minute)
+		c.waitAll(1, []string{inLane("build")}, time.Minute)
 	})
 }
 
@@ -317,18 +317,18 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 // so; when it falls silent it is stopped, and another node does its task (S21).
 func TestQueueHandlerShowsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, 30*time.Minute)
+		c := newCluster(t, 2, 30*time.Minute)
 		defer c.close()
-		ref := c.give(1, 1)[0]
+		ref := c.submitMany(1, 1)[0]
 		time.Sleep(2 * time.Second)
 		id, err := proto.ParseTaskID(ref)
 		if err != nil {
 			t.Fatal(err)
 		}
-		runs := func() []crewRun {
+		runs := func() []clusterRun {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return append([]crewRun(nil), c.runs[id]...)
+			return append([]clusterRun(nil), c.runs[id]...)
 		}
 		first := runs()
 		if len(first) != 1 {
@@ -357,10 +357,10 @@ func TestQueueHandlerShowsProgress(t *testing.T) {
 	})
 }
 
-// failing is a handler that always fails and counts.
-type failing struct{ runs *atomic.Int32 }
+// retryHandler is a handler that always fails and counts.
+type retryHandler struct{ runs *atomic.Int32 }
 
-func (f failing) Run(context.Context, *inbox.Run) *inbox.Result {
+func (f retryHandler) Run(context.Context, *inbox.Run) *inbox.Result {
 	f.runs.Add(1)
 	return &inbox.Result{Outcome: inbox.Retry, Reason: "no luck"}
 }
@@ -382,9 +382,9 @@ func TestAQueueTaskHasNoMoreAttemptsThanItsHandlerGives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newCrew(t, 2, time.Second)
+				c := newCluster(t, 2, time.Second)
 				defer c.close()
-				f := failing{new(atomic.Int32)}
+				f := retryHandler{new(atomic.Int32)}
 				for _, s := range c.nodes {
 					if err := s.node.inbox.Register(inbox.Spec{Kind: "strict", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, MaxAttempts: tt.gives, MaxRetries: tt.most, Handler: f}); err != nil {
 						t.Fatal(err)

@@ -12,11 +12,11 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// custody is where the room finds the tasks whose cells are here: in the inbox.
-type custody struct{ node *Node }
+// ownershipCustody is where the room finds the tasks whose cells are here: in the inbox.
+type ownershipCustody struct{ node *Node }
 
 // Tasks returns those that have not ended.
-func (c custody) Tasks() ([]ownership.Task, error) {
+func (c ownershipCustody) Tasks() ([]ownership.Task, error) {
 	found, err := c.node.inbox.Queued()
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (c custody) Tasks() ([]ownership.Task, error) {
 	for i, l := range found {
 		all[i] = leaseTask(l.Key.ID, l.Record)
 		all[i].MayHaveRun = c.node.mayHaveRun(l.Record)
-		c.node.porter.hold(l.Key.ID, l.Record)
+		c.node.bodyTransfer.track(l.Key.ID, l.Record)
 	}
 	return all, nil
 }
@@ -42,7 +42,7 @@ func (n *Node) mayHaveRun(r *proto.Record) ownership.MayHaveRun {
 }
 
 // Envelope returns a task as it was signed, with its slot for p.
-func (c custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, error) {
+func (c ownershipCustody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, error) {
 	n := c.node
 	st, err := n.inbox.QueuedTask(id)
 	if err != nil {
@@ -52,7 +52,7 @@ func (c custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, err
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("the sealing key of %s is not known", p.Short())
-	case !n.works(p):
+	case !n.mayWork(p):
 		return nil, fmt.Errorf("%s does not have the role work", p.Short())
 	}
 	if len(st.GetKey()) != 32 {
@@ -67,16 +67,16 @@ func (c custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, err
 }
 
 // End ends a task, with the owner's outcome unless its home ended it itself.
-func (c custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, also func(*store.Batch)) error {
+func (c ownershipCustody) End(ctx context.Context, e ownership.End, o *proto.Outcome, also func(*store.Batch)) error {
 	out := &proto.Outcome{State: e.State, Reason: e.Reason}
 	if o != nil {
 		out.ExitCode, out.Stderr, out.Body, out.BodyDigest = o.GetExitCode(), o.GetStderr(), o.GetBody(), o.GetBodyDigest()
 		out.ContentType, out.Truncated, out.StartedMs = o.GetContentType(), o.GetTruncated(), o.GetStartedMs()
 		out.BodySize, out.BodyKey, out.BodySuite = o.GetBodySize(), o.GetBodyKey(), o.GetBodySuite()
 	}
-	defer c.node.porter.letGo(e.Task, leasedBlob(e.Task, out.BodyKey))
+	defer c.node.bodyTransfer.untrack(e.Task, leasedBlob(e.Task, out.BodyKey))
 	for i, g := range e.Grants {
-		name, _ := c.node.peerNames(g.GetOwner())
+		name, _ := c.node.peerNameID(g.GetOwner())
 		a := &proto.Attempt{Number: uint32(i + 1), StartedMs: g.GetTimeMs(), FinishedMs: g.GetEndedMs(), ExitCode: out.ExitCode, Error: proto.Clip(g.GetEnded(), 128)}
 		switch {
 		case g.GetEnded() != ownership.EndedByResult:
@@ -101,12 +101,12 @@ func grantEvent(g *proto.Granting, number uint32, owner string) *proto.Event {
 	return &proto.Event{TimeMs: g.GetTimeMs(), State: proto.Accepted, Attempt: number, Cause: proto.Clip(cause, 128)}
 }
 
-// runner has the inbox run what is granted to this node.
-type runner struct{ node *Node }
+// ownershipRunner has the inbox run what is granted to this node.
+type ownershipRunner struct{ node *Node }
 
 // Check looks at a grant as at any arrival: who signed it, for what queue, and
 // whether this node would run it.
-func (r runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
+func (r ownershipRunner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 	l, err := r.open(from, g, true)
 	if err != nil {
 		r.node.log.Debug("a grant is declined", "from", from, "err", err)
@@ -121,7 +121,7 @@ func (r runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 	case from != r.node.keys.Peer() && r.node.gossip.SelfPaused():
 		return proto.CodeBusy // it takes itself for ill or cut off (I16)
 	}
-	if code := r.node.porter.roomFor(l); code != 0 {
+	if code := r.node.bodyTransfer.checkSpace(l); code != 0 {
 		return code
 	}
 	return r.node.inbox.Leasable(l.Kind, l.Origin, l.Delegates, l.Size)
@@ -129,7 +129,7 @@ func (r runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 
 // open reads what a grant is about, and with check holds it against the signature of
 // its origin, and the right of from to grant it.
-func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Leased, error) {
+func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Leased, error) {
 	n, env := r.node, g.GetEnvelope()
 	h, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {
@@ -156,11 +156,11 @@ func (r runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	case h.What != proto.WhatTask || string(h.ID[:]) != string(g.GetClaim().GetTask()):
 		return inbox.Leased{}, badForm("it is not the task of its claim")
 	case content.GetQueue() == "" || content.GetQueue() != g.GetQueue():
-		return inbox.Leased{}, deniedGrant("its origin did not send it to this queue")
+		return inbox.Leased{}, grantDenied("its origin did not send it to this queue")
 	case !n.queues.driver.WasHome(g.GetQueue(), from):
-		return inbox.Leased{}, deniedGrant("it comes from a node that was never the home of the queue, as far as is known here")
-	case check && !n.works(from):
-		return inbox.Leased{}, deniedGrant("the home of a queue needs the role work")
+		return inbox.Leased{}, grantDenied("it comes from a node that was never the home of the queue, as far as is known here")
+	case check && !n.mayWork(from):
+		return inbox.Leased{}, grantDenied("the home of a queue needs the role work")
 	case atMostOnce(g.GetMode()) != atMostOnce(content.GetMode()) || g.GetNotAfterMs() != h.NotAfter:
 		return inbox.Leased{}, badForm("its home says another mode or another end than its origin signed")
 	}
@@ -200,22 +200,22 @@ func checkContent(h *proto.Header, c *proto.Content) error {
 	return nil
 }
 
-func deniedGrant(why string) error {
+func grantDenied(why string) error {
 	return &identity.CheckError{Code: proto.CodeDenied, Err: errors.New(why)}
 }
 
 // Wait lets a task wait for a slot.
-func (r runner) Wait(from proto.PeerID, g *proto.Grant) {
+func (r ownershipRunner) Wait(from proto.PeerID, g *proto.Grant) {
 	l, err := r.open(from, g, false)
 	if err != nil {
 		r.node.log.Error("a granted task cannot be read again", "from", from, "err", err)
 		return
 	}
-	r.node.porter.await(l, g.GetQueue())
+	r.node.bodyTransfer.fetch(l, g.GetQueue())
 }
 
 // Probe has the handler of a task asked what it did before the node died.
-func (r runner) Probe(from proto.PeerID, g *proto.Grant) {
+func (r ownershipRunner) Probe(from proto.PeerID, g *proto.Grant) {
 	l, err := r.open(from, g, false)
 	if err != nil {
 		id := proto.TaskID(g.GetClaim().GetTask())
@@ -224,20 +224,20 @@ func (r runner) Probe(from proto.PeerID, g *proto.Grant) {
 		return
 	}
 	l.ProbeOnly = true
-	r.node.porter.await(l, g.GetQueue())
+	r.node.bodyTransfer.fetch(l, g.GetQueue())
 }
 
 // Stop ends the wait or the run of a task.
-func (r runner) Stop(id proto.TaskID, cancelled bool) {
-	r.node.porter.stop(id)
+func (r ownershipRunner) Stop(id proto.TaskID, cancelled bool) {
+	r.node.bodyTransfer.stopFetch(id)
 	r.node.inbox.StopLease(id, cancelled)
 }
 
-// leaseSeals protects results on their way from an owner to a home.
-type leaseSeals struct{ node *Node }
+// ownershipSealer protects results on their way from an owner to a home.
+type ownershipSealer struct{ node *Node }
 
 // Seal seals outcomes for a home and signs them together.
-func (s leaseSeals) Seal(home proto.PeerID, all []ownership.SealRequest) ([]*proto.Envelope, error) {
+func (s ownershipSealer) Seal(home proto.PeerID, all []ownership.SealRequest) ([]*proto.Envelope, error) {
 	n := s.node
 	to, ok := n.book.KeyRecord(home)
 	if !ok {
@@ -271,21 +271,21 @@ func (s leaseSeals) Seal(home proto.PeerID, all []ownership.SealRequest) ([]*pro
 }
 
 // Unseal checks what an owner has sealed and reads it.
-func (s leaseSeals) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Unsealed, err error) {
+func (s ownershipSealer) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Unsealed, err error) {
 	h, o, err := s.open(from, m)
 	if err != nil {
-		u.Task = resultOf(m)
+		u.Task = taskOfResult(m)
 		return u, err
 	}
 	u = ownership.Unsealed{Task: h.ID, Outcome: o}
 	if h.Streamed() {
-		u.Absent = s.node.porter.absent(from, m, h.ID, o)
+		u.Absent = s.node.bodyTransfer.resultMissing(from, m, h.ID, o)
 	}
 	return u, nil
 }
 
-// resultOf is the task that a sealed result is about, zero if that cannot be read.
-func resultOf(m *proto.Message) (id proto.TaskID) {
+// taskOfResult is the task that a sealed result is about, zero if that cannot be read.
+func taskOfResult(m *proto.Message) (id proto.TaskID) {
 	env := new(proto.Envelope)
 	if proto.DecodeKnown(m.GetPayload(), env) != nil {
 		return id
@@ -297,7 +297,7 @@ func resultOf(m *proto.Message) (id proto.TaskID) {
 }
 
 // open checks what an owner has sealed, but for a body that is a stream.
-func (s leaseSeals) open(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
+func (s ownershipSealer) open(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
 	env, o := new(proto.Envelope), new(proto.Outcome)
 	if err := proto.DecodeKnown(m.GetPayload(), env); err != nil {
 		return nil, nil, err

@@ -26,30 +26,30 @@ func (n *Node) netConfig() (transport.Config, error) {
 	net := n.cfg.Net
 	c := transport.Config{
 		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: net.OwnMetrics},
-		Directory: directory{n.book, seeds}, Joiner: n, Bodies: bodies{n},
+		Directory: contactList{n.book, seeds}, Joiner: n, Bodies: bodyReceiver{n},
 		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
 		Weights:         route.Weights(net.Score),
-		Observe:         n.observed,
-		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.sighted},
+		Observe:         n.netChanged,
+		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.strangerSeen},
 	}
-	r := rumors{n}
-	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.ground.store}, Hops: n.hops}
+	r := gossipHandler{n}
+	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.store}, Hops: n.hops}
 	if n.cfg.Simulated.Transport != nil {
 		n.cfg.Simulated.Transport(&c)
 	}
 	return c, nil
 }
 
-// A directory is whom to stay connected with: the address book, and the members
+// A contactList is whom to stay connected with: the address book, and the members
 // that the configuration names.
-type directory struct {
+type contactList struct {
 	book  *transport.Book
 	seeds []transport.Contact
 }
 
 // Contacts returns the book's contacts, with the configured addresses added to
 // theirs, and the seeds that are not in it yet.
-func (d directory) Contacts() []transport.Contact {
+func (d contactList) Contacts() []transport.Contact {
 	all := d.book.Contacts()
 	for _, s := range d.seeds {
 		if d.book.Blocked(s.Peer) {
@@ -88,29 +88,29 @@ func (n *Node) mayRelay() bool { return !n.cfg.Net.NoRelay && n.self.HasRole(ide
 
 // relays returns the members whom this node may ask for a place.
 func (n *Node) relays() []proto.PeerID {
-	var all []relayer
+	var all []relayCandidate
 	for _, p := range n.book.List() {
 		m, ok := n.book.Member(p.Peer)
 		if !ok || !m.HasRole(identity.RoleRelay) {
 			continue
 		}
 		g, _ := n.gossip.Member(p.Peer)
-		all = append(all, relayer{p.Peer, g.Status == gossip.Dead || g.Status == gossip.Left, g.Record.GetOpen()})
+		all = append(all, relayCandidate{p.Peer, g.Status == gossip.Dead || g.Status == gossip.Left, g.Record.GetOpen()})
 	}
-	return eligible(all)
+	return eligibleRelays(all)
 }
 
-// A relayer is a member with the role.
-type relayer struct {
+// A relayCandidate is a member with the role.
+type relayCandidate struct {
 	peer proto.PeerID
 	gone bool // dead, or stopped
 	open bool // anybody can dial it, as it says
 }
 
-// eligible leaves out who is gone and, where some can be dialled by anybody, all
+// eligibleRelays leaves out who is gone and, where some can be dialled by anybody, all
 // others: a place at a relay behind the same NAT would lead nobody here.
-func eligible(all []relayer) (peers []proto.PeerID) {
-	open := slices.ContainsFunc(all, func(r relayer) bool { return r.open && !r.gone })
+func eligibleRelays(all []relayCandidate) (peers []proto.PeerID) {
+	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && !r.gone })
 	for _, r := range all {
 		if !r.gone && (r.open || !open) {
 			peers = append(peers, r.peer)
@@ -125,12 +125,12 @@ func (n *Node) hops(p proto.PeerID) []transport.Hop {
 	if !ok {
 		return nil
 	}
-	return hopsIn(m.Record.GetHops())
+	return hopsFromProto(m.Record.GetHops())
 }
 
-// hopsOut makes the words of a record of what was measured. A round trip that is
+// hopsToProto makes the words of a record of what was measured. A round trip that is
 // known is at least one millisecond there.
-func hopsOut(hops []transport.Hop) (out []*proto.Hop) {
+func hopsToProto(hops []transport.Hop) (out []*proto.Hop) {
 	for _, h := range hops {
 		w := &proto.Hop{
 			Relay: bytes.Clone(h.Relay[:]), LossPermille: uint32(1000 * min(max(h.Path.Loss, 0), 1)),
@@ -144,8 +144,8 @@ func hopsOut(hops []transport.Hop) (out []*proto.Hop) {
 	return out
 }
 
-// hopsIn is the way back.
-func hopsIn(words []*proto.Hop) (hops []transport.Hop) {
+// hopsFromProto is the way back.
+func hopsFromProto(words []*proto.Hop) (hops []transport.Hop) {
 	for _, w := range words {
 		if r, err := proto.PeerIDFrom(w.GetRelay()); err == nil {
 			hops = append(hops, transport.Hop{Relay: r, Path: route.Path{
@@ -170,8 +170,8 @@ func (n *Node) open() bool {
 	return r.NAT == transport.NATNone || len(r.Reachable)+len(r.Mapped) > 0
 }
 
-// observed hears of each change in how peers are reached.
-func (n *Node) observed(e transport.Event) {
+// netChanged hears of each change in how peers are reached.
+func (n *Node) netChanged(e transport.Event) {
 	kind := map[transport.EventKind]string{
 		transport.EventConnected: "peer.connected", transport.EventDisconnected: "peer.disconnected", transport.EventPath: "path.changed",
 		transport.EventReserved: "relay.reserved", transport.EventReservationLost: "relay.lost",
@@ -180,18 +180,18 @@ func (n *Node) observed(e transport.Event) {
 	}[e.Kind]
 	if e.Flow != nil {
 		x := n.transferView(*e.Flow)
-		n.tell(kind, e.Peer, x.String(), map[string]string{"task": e.Flow.Task.String(), "bytes": fmt.Sprint(x.Bytes), "size": fmt.Sprint(x.Size)})
+		n.addEvent(kind, e.Peer, x.String(), map[string]string{"task": e.Flow.Task.String(), "bytes": fmt.Sprint(x.Bytes), "size": fmt.Sprint(x.Size)})
 		return
 	}
 	var fields map[string]string
 	if e.Path != "" {
 		fields = map[string]string{"path": e.Path}
 	}
-	n.tell(cmp.Or(kind, "net."+e.Kind.String()), e.Peer, cmp.Or(e.Detail, e.Path, e.Kind.String()), fields)
+	n.addEvent(cmp.Or(kind, "net."+e.Kind.String()), e.Peer, cmp.Or(e.Detail, e.Path, e.Kind.String()), fields)
 	switch e.Kind {
 	case transport.EventConnected:
 		n.gossip.Connected(e.Peer, true)
-		n.met(e.Peer)
+		n.adminMayRenew(e.Peer)
 	case transport.EventDisconnected:
 		n.gossip.Connected(e.Peer, false)
 	}

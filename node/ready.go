@@ -9,18 +9,18 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// roomEvery is how often a node that has turned peers away looks whether it has
+// readyEvery is how often a node that has turned peers away looks whether it has
 // room again.
-const roomEvery = time.Second
+const readyEvery = time.Second
 
-// turnedAway are the peers that were refused something for lack of room.
-type turnedAway struct {
+// refusedPeers are the peers that were refused something for lack of room.
+type refusedPeers struct {
 	sync.Mutex
 	peers map[proto.PeerID]bool
 }
 
-// note takes up that p was refused with code.
-func (t *turnedAway) note(p proto.PeerID, code proto.Code) {
+// add takes up that p was refused with code.
+func (t *refusedPeers) add(p proto.PeerID, code proto.Code) {
 	if code != proto.CodeFull && code != proto.CodeBusy {
 		return
 	}
@@ -29,8 +29,8 @@ func (t *turnedAway) note(p proto.PeerID, code proto.Code) {
 	t.peers[p] = true
 }
 
-// all returns them and forgets them.
-func (t *turnedAway) all() []proto.PeerID {
+// takeAll returns them and forgets them.
+func (t *refusedPeers) takeAll() []proto.PeerID {
 	t.Lock()
 	defer t.Unlock()
 	out := make([]proto.PeerID, 0, len(t.peers))
@@ -41,28 +41,28 @@ func (t *turnedAway) all() []proto.PeerID {
 	return out
 }
 
-// sayHandlers tells every connected peer that the handlers of this node have
+// announceHandlers tells every connected peer that the handlers of this node have
 // changed: their tasks need not wait for the end of a backoff.
-func (n *Node) sayHandlers() {
+func (n *Node) announceHandlers() {
 	peers := []proto.PeerID{n.keys.Peer()}
 	for _, s := range n.net.Peers() {
 		if s.Connected {
 			peers = append(peers, s.Peer)
 		}
 	}
-	n.sayReady(&proto.Ready{Handlers: true}, peers)
+	n.sendReady(&proto.Ready{Handlers: true}, peers)
 }
 
-// sayRoom tells those who were turned away that there is room again, once there is.
-func (n *Node) sayRoom() {
-	if !n.ground.store.Full() && n.inbox.HasRoom() {
-		n.sayReady(&proto.Ready{Room: true}, n.house.turned.all())
+// announceRoom tells those who were turned away that there is room again, once there is.
+func (n *Node) announceRoom() {
+	if !n.storage.store.Full() && n.inbox.HasRoom() {
+		n.sendReady(&proto.Ready{Room: true}, n.bodyGC.refused.takeAll())
 	}
 }
 
-// sayReady gives the hint to peers. It is a courtesy: who misses it tries again
+// sendReady gives the hint to peers. It is a courtesy: who misses it tries again
 // after its backoff.
-func (n *Node) sayReady(r *proto.Ready, peers []proto.PeerID) {
+func (n *Node) sendReady(r *proto.Ready, peers []proto.PeerID) {
 	payload, err := proto.Encode(nil, r)
 	if err != nil {
 		return
@@ -82,13 +82,13 @@ func (n *Node) sayReady(r *proto.Ready, peers []proto.PeerID) {
 // ready takes the hint of a peer.
 func (n *Node) ready(from proto.PeerID, r *proto.Ready) {
 	select {
-	case n.notices <- notice{from: from, ready: r}:
+	case n.notices <- peerNotice{from: from, ready: r}:
 	default: // a courtesy: the backoff will end
 	}
 }
 
-// hurry sends what the peer refused before and takes now.
-func (n *Node) hurry(from proto.PeerID, r *proto.Ready) {
+// retryRefused sends what the peer refused before and takes now.
+func (n *Node) retryRefused(from proto.PeerID, r *proto.Ready) {
 	var codes []proto.Code
 	if r.GetHandlers() {
 		codes = append(codes, proto.CodeNoHandler)

@@ -11,10 +11,10 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A gated handler ends when its gate is opened.
-type gated chan struct{}
+// A gatedHandler handler ends when its gate is opened.
+type gatedHandler chan struct{}
 
-func (g gated) Run(ctx context.Context, _ *inbox.Run) *inbox.Result {
+func (g gatedHandler) Run(ctx context.Context, _ *inbox.Run) *inbox.Result {
 	select {
 	case <-g:
 		return &inbox.Result{Outcome: inbox.Success}
@@ -23,10 +23,10 @@ func (g gated) Run(ctx context.Context, _ *inbox.Run) *inbox.Result {
 	}
 }
 
-// counts returns how many tasks of a node are in each state.
-func (s *simulated) counts() map[string]int { return byName(s.node.outbox.Stats().ByState) }
+// stateCounts returns how many tasks of a node are in each state.
+func (s *simNode) stateCounts() map[string]int { return byName(s.node.outbox.Stats().ByState) }
 
-func (s *simulated) give(t *testing.T, to *simulated, kind string) {
+func (s *simNode) send(t *testing.T, to *simNode, kind string) {
 	t.Helper()
 	if _, err := s.node.Submit(t.Context(), Request{Target: to.name, Kind: kind}); err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func (s *simulated) give(t *testing.T, to *simulated, kind string) {
 // The others know within a moment what a node does, and does no longer.
 func TestKindsAreToldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		time.Sleep(time.Minute)
@@ -62,15 +62,15 @@ func TestKindsAreToldAtOnce(t *testing.T) {
 // soon as somebody does: the target tells its peers (I20).
 func TestNewHandlerCallsWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		for range 20 {
-			a.give(t, b, "later")
+			a.send(t, b, "later")
 		}
-		a.give(t, a, "later") // for itself
+		a.send(t, a, "later") // for itself
 		time.Sleep(20 * time.Minute)
-		if got := a.counts(); got["PENDING"] != 21 {
+		if got := a.stateCounts(); got["PENDING"] != 21 {
 			t.Fatalf("before there is a handler: %v", got)
 		}
 		for _, s := range w.nodes {
@@ -81,7 +81,7 @@ func TestNewHandlerCallsWhoWaits(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * time.Second)
-		if got := a.counts(); got["PENDING"] != 0 {
+		if got := a.stateCounts(); got["PENDING"] != 0 {
 			t.Errorf("2 s after the handler was added: %v", got)
 		}
 	})
@@ -90,27 +90,27 @@ func TestNewHandlerCallsWhoWaits(t *testing.T) {
 // A target that was full tells whom it turned away when it has room again.
 func TestRoomCallsWhoWasTurnedAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		b.halt()
 		b.change = func(c *Config) { c.Limits.MaxInbox = 4 }
 		b.start()
-		gate := make(gated)
+		gate := make(gatedHandler)
 		if err := b.node.inbox.Register(inbox.Spec{Kind: "gated", Allow: []string{"role:send"}, Handler: gate}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		for range 8 {
-			a.give(t, b, "gated")
+			a.send(t, b, "gated")
 		}
 		time.Sleep(9 * time.Minute) // less than the handler's time
-		if got := a.counts(); got["PENDING"] == 0 {
+		if got := a.stateCounts(); got["PENDING"] == 0 {
 			t.Fatalf("nothing was turned away: %v", got)
 		}
 		close(gate)
 		time.Sleep(5 * time.Second)
-		if got := a.counts(); got["PENDING"] != 0 {
+		if got := a.stateCounts(); got["PENDING"] != 0 {
 			t.Errorf("5 s after there was room: %v", got)
 		}
 	})

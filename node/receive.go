@@ -14,25 +14,25 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// An arrived is a group of frames of one neighbour, sorted by what they are and
+// An frameGroup is a group of frames of one neighbour, sorted by what they are and
 // with the place of each in the group.
-type arrived struct {
+type frameGroup struct {
 	tasks    []inbox.Arrival
 	taskAt   []int
 	results  []outbox.ResultIn
 	resultAt []int
 	refusals []*proto.Refusal // by place; nil: accepted
 	mark     *proto.Seq
-	offence  error // see transport.Answer
+	offense  error // see transport.Answer
 }
 
-// sort checks each frame and puts it where it belongs.
-func (n *Node) sort(ctx context.Context, from proto.PeerID, msgs []*proto.Message) *arrived {
-	in := &arrived{refusals: make([]*proto.Refusal, len(msgs)), tasks: make([]inbox.Arrival, 0, len(msgs))}
+// sortFrames checks each frame and puts it where it belongs.
+func (n *Node) sortFrames(ctx context.Context, from proto.PeerID, msgs []*proto.Message) *frameGroup {
+	in := &frameGroup{refusals: make([]*proto.Refusal, len(msgs)), tasks: make([]inbox.Arrival, 0, len(msgs))}
 	checks := n.checks()
 	for i, m := range msgs {
-		if err := n.sortOne(ctx, in, checks, from, i, m); err != nil {
-			in.offend(err)
+		if err := n.sortFrame(ctx, in, checks, from, i, m); err != nil {
+			in.noteOffense(err)
 			code := proto.CodeBadForm
 			if ce, ok := errors.AsType[*identity.CheckError](err); ok {
 				code = ce.Code
@@ -43,7 +43,7 @@ func (n *Node) sort(ctx context.Context, from proto.PeerID, msgs []*proto.Messag
 	return in
 }
 
-func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks, from proto.PeerID, i int, m *proto.Message) error {
+func (n *Node) sortFrame(ctx context.Context, in *frameGroup, checks *identity.Checks, from proto.PeerID, i int, m *proto.Message) error {
 	switch m.GetType() {
 	case proto.TypeData:
 		a, err := n.openTask(checks, from, m)
@@ -68,7 +68,7 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 		return nil
 	case proto.TypeSchedule, proto.TypeScheduled:
 		if err := n.schedules.receive(from, m); err != nil { // nobody waits for an answer
-			in.offend(err)
+			in.noteOffense(err)
 			n.log.Debug("a message about a schedule is dropped", "from", from, "err", err)
 		}
 		return nil
@@ -77,26 +77,26 @@ func (n *Node) sortOne(ctx context.Context, in *arrived, checks *identity.Checks
 	if t := m.GetType(); t == proto.TypeTimeline || t == proto.TypeTimelineReply {
 		receive = n.receiveTimeline
 	} else if t == proto.TypeQueueAsk || t == proto.TypeQueueAnswer {
-		receive = n.receiveMaking
+		receive = n.receiveQueueAsk
 	}
 	if err := receive(from, m); err != nil { // of ownership: nobody waits for an answer
-		in.offend(err)
-		n.queues.log.bad.WithLabelValues(strings.ToLower(m.GetType().String())).Inc()
+		in.noteOffense(err)
+		n.queues.log.refusals.WithLabelValues(strings.ToLower(m.GetType().String())).Inc()
 		n.log.Debug("a message of ownership is dropped", "type", m.GetType().String(), "from", from, "err", err)
 	}
 	return nil
 }
 
-// offend notes an error that is the fault of whoever sent the message, and not of what
+// noteOffense notes an error that is the fault of whoever sent the message, and not of what
 // this node does not know.
-func (in *arrived) offend(err error) {
-	if badBytes(err) {
-		in.offence = err
+func (in *frameGroup) noteOffense(err error) {
+	if malformed(err) {
+		in.offense = err
 	}
 }
 
-// badBytes reports whether err is of bytes that no node sends.
-func badBytes(err error) bool {
+// malformed reports whether err is of bytes that no node sends.
+func malformed(err error) bool {
 	return errors.Is(err, proto.ErrMalformed) || errors.Is(err, proto.ErrTooMany) || errors.Is(err, proto.ErrTooLong)
 }
 
@@ -105,7 +105,7 @@ func badBytes(err error) bool {
 func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
 	env, opened, err := n.openEnvelope(checks, from, m, proto.WhatTask)
 	if err != nil {
-		return inbox.Arrival{}, n.unlessHere(from, m, err)
+		return inbox.Arrival{}, n.unlessAccepted(from, m, err)
 	}
 	content := new(proto.Content)
 	if err := proto.DecodeKnown(opened.Content, content); err != nil {
@@ -124,9 +124,9 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 	}, nil
 }
 
-// unlessHere turns a refusal that would end a task into the word that it is here
+// unlessAccepted turns a refusal that would end a task into the word that it is here
 // already, when it is: it was accepted in its time, and its result tells its end.
-func (n *Node) unlessHere(from proto.PeerID, m *proto.Message, refused error) error {
+func (n *Node) unlessAccepted(from proto.PeerID, m *proto.Message, refused error) error {
 	ce, ok := errors.AsType[*identity.CheckError](refused)
 	if !ok || ce.Code != proto.CodeExpired && ce.Code != proto.CodeDenied {
 		return refused
@@ -160,7 +160,7 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 	if streamed || len(outcome.GetBody()) > proto.MaxInlineRecord {
 		// Its body becomes a file before the commit rule is asked, so the file of
 		// another result, or of none, must not be written for it.
-		switch code, detail, rec := n.awaited(from, &opened.Header); code {
+		switch code, detail, rec := n.wantsResult(from, &opened.Header); code {
 		case proto.CodeNeedBody:
 			if size := resultSize(&opened.Header, outcome); rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
 				outcome.Body, outcome.BodySize = nil, size // see outbox.Commit
@@ -204,7 +204,7 @@ func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto
 	return env, opened, nil
 }
 
-func (n *Node) receiveCancel(ctx context.Context, in *arrived, from proto.PeerID, i int, m *proto.Message) error {
+func (n *Node) receiveCancel(ctx context.Context, in *frameGroup, from proto.PeerID, i int, m *proto.Message) error {
 	var c proto.Cancel
 	if err := proto.DecodeKnown(m.GetPayload(), &c); err != nil {
 		return err
@@ -218,15 +218,15 @@ func (n *Node) receiveCancel(ctx context.Context, in *arrived, from proto.PeerID
 	return nil
 }
 
-func (in *arrived) refuse(at int, code proto.Code, detail string, state proto.TaskState, retry uint64) {
+func (in *frameGroup) refuse(at int, code proto.Code, detail string, state proto.TaskState, retry uint64) {
 	if code != proto.CodeOK {
 		in.refusals[at] = &proto.Refusal{Number: uint64(at), Code: code, Detail: proto.Clip(detail, 256), State: state, RetryAfterMs: retry}
 	}
 }
 
 // answer signs one receipt for each task that was accepted.
-func (n *Node) answer(from proto.PeerID, in *arrived) transport.Answer {
-	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli(), Offense: in.offence}
+func (n *Node) answer(from proto.PeerID, in *frameGroup) transport.Answer {
+	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli(), Offense: in.offense}
 	var statements [][]byte
 	for i, t := range in.tasks {
 		if in.refusals[in.taskAt[i]] == nil {
@@ -236,7 +236,7 @@ func (n *Node) answer(from proto.PeerID, in *arrived) transport.Answer {
 	}
 	for _, r := range in.refusals {
 		if r != nil {
-			n.house.turned.note(from, r.Code)
+			n.bodyGC.refused.add(from, r.Code)
 			a.Refusals = append(a.Refusals, r)
 		}
 	}

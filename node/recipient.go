@@ -13,37 +13,37 @@ import (
 // Names are looked up in the whole book, so what one names is remembered for a
 // moment. What is known of the peer is always read anew.
 const (
-	nameKept  = time.Second // after which another peer may have taken the name
-	namesKept = 1024
+	nameTTL  = time.Second // after which another peer may have taken the name
+	maxNames = 1024
 )
 
-// names remembers which peers were named of late.
-type names struct {
+// nameCache remembers which peers were named of late.
+type nameCache struct {
 	mu    sync.Mutex
-	peers map[string]named
+	peers map[string]cachedName
 }
 
-type named struct {
+type cachedName struct {
 	peer proto.PeerID
 	at   time.Duration // monotonic
 }
 
-func newNames() *names { return &names{peers: map[string]named{}} }
+func newNameCache() *nameCache { return &nameCache{peers: map[string]cachedName{}} }
 
-func (s *names) get(target string, now time.Duration) (proto.PeerID, bool) {
+func (s *nameCache) get(target string, now time.Duration) (proto.PeerID, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.peers[target]
-	return p.peer, ok && now-p.at < nameKept
+	return p.peer, ok && now-p.at < nameTTL
 }
 
-func (s *names) put(target string, p proto.PeerID, now time.Duration) {
+func (s *nameCache) put(target string, p proto.PeerID, now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.peers) >= namesKept {
+	if len(s.peers) >= maxNames {
 		clear(s.peers)
 	}
-	s.peers[target] = named{p, now}
+	s.peers[target] = cachedName{p, now}
 }
 
 // recipient finds the peer that a target names, with the key to seal for it. What it
@@ -59,7 +59,7 @@ func (n *Node) recipient(target string) (*transport.Peer, error) {
 	if what, _, ok := strings.Cut(target, ":"); ok && what == "agent" || target == "all" {
 		return nil, fmt.Errorf("%w: target %.60q: this node sends to peers by name or id", ErrInvalid, target)
 	}
-	p, err := n.named(target)
+	p, err := n.namedPeer(target)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
@@ -71,8 +71,8 @@ func (n *Node) recipient(target string) (*transport.Peer, error) {
 	return p, nil
 }
 
-// named returns the peer that a target names, only to be read.
-func (n *Node) named(target string) (*transport.Peer, error) {
+// namedPeer returns the peer that a target names, only to be read.
+func (n *Node) namedPeer(target string) (*transport.Peer, error) {
 	now := n.cfg.Clock.Mono()
 	if id, ok := n.names.get(target, now); ok {
 		if p := n.book.Recipient(id); p != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// only has one node work on the queue, so many tasks at a time.
-func (c *crew) only(place, limit int) {
+// onlyNode has one node work on the queue, so many tasks at a time.
+func (c *cluster) onlyNode(place, limit int) {
 	c.t.Helper()
 	rules := []MemberRule{{Node: c.nodes[place].name, Concurrency: limit}}
 	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
@@ -29,11 +29,11 @@ func (c *crew) only(place, limit int) {
 // dead, and is told first what that would be. What may be started once only stays.
 func TestRecoverTakesBackWhatALostOwnerHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Minute)
+		c := newCluster(t, 3, time.Minute)
 		defer c.close()
-		c.only(2, 5)
+		c.onlyNode(2, 5)
 		home := c.nodes[0].node
-		ids := c.give(1, 4)
+		ids := c.submitMany(1, 4)
 		once, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce})
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestRecoverTakesBackWhatALostOwnerHas(t *testing.T) {
 			t.Errorf("of a node that is alive: %v", err)
 		}
 		c.Partition([]int{0, 1}, []int{2})
-		c.await(time.Minute, "n2 to be suspected", func() bool { return c.nodes[0].believed(c.nodes[2]) == gossip.Suspect })
+		c.await(time.Minute, "n2 to be suspected", func() bool { return c.nodes[0].statusOf(c.nodes[2]) == gossip.Suspect })
 		if r, err := home.RecoverLeases(t.Context(), "", false); err != nil || len(r.Taken)+len(r.Kept) != 0 {
 			t.Errorf("nobody is dead yet, and it took %+v: %v", r, err)
 		}
@@ -53,19 +53,19 @@ func TestRecoverTakesBackWhatALostOwnerHas(t *testing.T) {
 				t.Fatalf("dry %v: %+v, %v", dry, r, err)
 			}
 		}
-		if !c.noted(c.nodes[0], "mesh.recover", "4 leases of n2") && !c.noted(c.nodes[0], "mesh.recover", "5 leases of n2") {
+		if !c.audited(c.nodes[0], "mesh.recover", "4 leases of n2") && !c.audited(c.nodes[0], "mesh.recover", "5 leases of n2") {
 			t.Error("I19: it is not in the audit")
 		}
-		c.only(1, 0)
-		c.await(2*time.Second, "the tasks to run elsewhere", func() bool { return c.again() == 4 })
-		c.ended(1, ids, 3*time.Minute)
+		c.onlyNode(1, 0)
+		c.await(2*time.Second, "the tasks to run elsewhere", func() bool { return c.reruns() == 4 })
+		c.waitAll(1, ids, 3*time.Minute)
 		for _, ref := range ids {
 			if task, err := c.nodes[1].node.Task(t.Context(), ref); err != nil || len(task.History) != 2 {
 				t.Errorf("its history is %+v: %v", task.History, err)
 			}
 		}
 		c.Heal()
-		c.ended(1, []string{once.ID}, 5*time.Minute)
+		c.waitAll(1, []string{once.ID}, 5*time.Minute)
 	})
 }
 
@@ -73,11 +73,11 @@ func TestRecoverTakesBackWhatALostOwnerHas(t *testing.T) {
 // the task runs (S38).
 func TestALeaseWithoutAHandlerGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, 20*time.Second)
+		c := newCluster(t, 2, 20*time.Second)
 		defer c.close()
 		owner := c.nodes[1].node
-		c.only(1, 0)
-		spec := inbox.Spec{Kind: "slow", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Concurrency: 1, Handler: crewHandler{c, 1, 20 * time.Second}}
+		c.onlyNode(1, 0)
+		spec := inbox.Spec{Kind: "slow", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Concurrency: 1, Handler: clusterHandler{c, 1, 20 * time.Second}}
 		if err := owner.inbox.Register(spec); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestALeaseWithoutAHandlerGoesBack(t *testing.T) {
 			})
 		})
 		t.Logf("it went back after %v", time.Since(lost))
-		c.ended(0, ids, 2*time.Minute)
+		c.waitAll(0, ids, 2*time.Minute)
 	})
 }
 
@@ -116,10 +116,10 @@ func TestALeaseWithoutAHandlerGoesBack(t *testing.T) {
 // that out at its start: the task ends once, and is not started again (S20).
 func TestALostRecordOfALeaseIsMended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, 20*time.Second)
+		c := newCluster(t, 2, 20*time.Second)
 		defer c.close()
-		c.only(1, 0)
-		ids := c.give(1, 5)
+		c.onlyNode(1, 0)
+		ids := c.submitMany(1, 5)
 		time.Sleep(3 * time.Second)
 		home := c.nodes[0]
 		home.crash()
@@ -138,8 +138,8 @@ func TestALostRecordOfALeaseIsMended(t *testing.T) {
 		}
 		home.start()
 		c.serve(home, time.Second)
-		c.ended(1, ids, 5*time.Minute)
-		if n := c.again(); n != 0 {
+		c.waitAll(1, ids, 5*time.Minute)
+		if n := c.reruns(); n != 0 {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
 	})
@@ -148,15 +148,15 @@ func TestALostRecordOfALeaseIsMended(t *testing.T) {
 // A node that is cut off from all others takes nothing that is granted to it (I16).
 func TestACutOffNodeTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		home, alone := c.nodes[0], c.nodes[2].node
-		id, err := proto.ParseTaskID(c.send(1, func(r *Request) { r.Require = []string{"nobody=has"} })[0])
+		id, err := proto.ParseTaskID(c.submitSlowly(1, func(r *Request) { r.Require = []string{"nobody=has"} })[0])
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		env, err := custody{home.node}.Envelope(id, alone.keys.Peer())
+		env, err := ownershipCustody{home.node}.Envelope(id, alone.keys.Peer())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +165,7 @@ func TestACutOffNodeTakesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		check := func() proto.Code {
-			return runner{alone}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env, NotAfterMs: h.NotAfter})
+			return ownershipRunner{alone}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env, NotAfterMs: h.NotAfter})
 		}
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(2*time.Minute, "the cut to be noticed", alone.gossip.SelfPaused)
@@ -184,13 +184,13 @@ func TestACutOffNodeTakesNothing(t *testing.T) {
 // and it is told for a while (S29). One that leaps further is doubted and not gone by.
 func TestAJumpOfTheClocksIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, by := jumping(t, 2, 0)
-		c := newCrewOf(t, w, time.Minute)
+		w, by := newJumpingMesh(t, 2, 0)
+		c := newClusterOf(t, w, time.Minute)
 		defer c.close()
 		warned := func() bool {
 			return slices.ContainsFunc(c.nodes[0].node.Status(t.Context()).Warnings, func(w string) bool { return strings.Contains(w, "the clocks jumped") })
 		}
-		ids := c.give(1, 6)
+		ids := c.submitMany(1, 6)
 		time.Sleep(10 * time.Second)
 		before := warned()
 		for _, off := range []time.Duration{time.Hour, 4 * time.Minute, 0} {
@@ -198,11 +198,11 @@ func TestAJumpOfTheClocksIsTold(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		after := warned()
-		c.ended(1, ids, 5*time.Minute)
-		if n := c.again(); n != 0 {
+		c.waitAll(1, ids, 5*time.Minute)
+		if n := c.reruns(); n != 0 {
 			t.Errorf("%d tasks were started again", n)
 		}
-		time.Sleep(jumpShown + time.Minute)
+		time.Sleep(jumpWarnFor + time.Minute)
 		if before || !after || warned() {
 			t.Errorf("warned before %v, then %v, an hour later %v", before, after, warned())
 		}

@@ -16,7 +16,7 @@ func TestAuditHasOneEndForEachRun(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	a.ended(t, a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}}), "FAILED")
+	a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}}), "FAILED")
 	gate := filepath.Join(t.TempDir(), "gate")
 	cut := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "until test -e " + gate + "; do sleep 0.1; done"}})
 	eventually(t, func() bool {

@@ -36,20 +36,20 @@ func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
 	}
 	var s Submitted
 	if there {
-		s = n.known(as, s)
-	} else if s, as, err = n.makeAnew(ctx, id, rec); err != nil {
+		s = n.existingTask(as, s)
+	} else if s, as, err = n.resubmit(ctx, id, rec); err != nil {
 		return s, err
 	}
 	if err := n.outbox.MarkRedriven(ctx, id, as); err != nil {
 		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
-	return s, n.note(ctx, "task.redrive", id.String()+" as "+s.ID)
+	return s, n.audit(ctx, "task.redrive", id.String()+" as "+s.ID)
 }
 
-// makeAnew submits what an ended task asked for once more. The commit of the new
+// resubmit submits what an ended task asked for once more. The commit of the new
 // task says what it was made of.
-func (n *Node) makeAnew(ctx context.Context, id proto.TaskID, rec *proto.Record) (s Submitted, as proto.TaskID, err error) {
-	r, done, err := n.again(id, rec)
+func (n *Node) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record) (s Submitted, as proto.TaskID, err error) {
+	r, done, err := n.rebuildRequest(id, rec)
 	if err != nil {
 		return s, as, err
 	}
@@ -63,8 +63,8 @@ func (n *Node) makeAnew(ctx context.Context, id proto.TaskID, rec *proto.Record)
 	return s, as, n.cfg.Fail(PointRedriven)
 }
 
-// again turns an ended task back into the request that it was made of.
-func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error) {
+// rebuildRequest turns an ended task back into the request that it was made of.
+func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (Request, func(), error) {
 	st, err := n.outbox.Stored(id)
 	if err != nil || st.GetEnvelope() == nil {
 		return Request{}, nil, fmt.Errorf("%w: the content of %s is no longer kept: submit it again", ErrRefused, id)
@@ -75,7 +75,7 @@ func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error
 	}
 	_, _, streamed := h.Stream()
 	if rec.GetBodyBlob() != "" && !streamed {
-		if st.Envelope.Body, err = readBlob(n.ground.blobs, rec.GetBodyBlob()); err != nil {
+		if st.Envelope.Body, err = readBlob(n.storage.blobs, rec.GetBodyBlob()); err != nil {
 			return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
 		}
 	}
@@ -98,12 +98,12 @@ func (n *Node) again(id proto.TaskID, rec *proto.Record) (Request, func(), error
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
 		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), RedriveOf: id,
 		Bounds:   Bounds{Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64))},
-		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, lineage: lineage{vouchers: c.GetVouchers()},
+		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, delegates: c.GetVouchers(),
 	}
 	if !streamed {
 		return r, func() {}, nil
 	}
-	body, err := openSealed(n.ground.blobs, rec.GetBodyBlob(), [32]byte(st.GetKey()), h.Suite, proto.WhatTask)
+	body, err := openSealed(n.storage.blobs, rec.GetBodyBlob(), [32]byte(st.GetKey()), h.Suite, proto.WhatTask)
 	if err != nil {
 		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}

@@ -18,7 +18,7 @@ func TestRedriveLeavesTheKeyWithItsRequest(t *testing.T) {
 	}
 	r := Request{Target: b.keys.Peer().String(), Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: "k"}
 	id := a.submit(t, r)
-	a.ended(t, id, "FAILED")
+	a.waitEnd(t, id, "FAILED")
 	again, err := a.Retry(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestRedriveThatDiedIsNotDoneTwice(t *testing.T) {
 	}
 	for _, key := range []string{"", "k"} {
 		id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: key})
-		a.ended(t, id, "FAILED")
+		a.waitEnd(t, id, "FAILED")
 		dying.Store(true)
 		first, err := a.Retry(t.Context(), id)
 		if !errors.Is(err, died) {

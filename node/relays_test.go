@@ -16,15 +16,15 @@ func TestRelaysThatAnybodyCanDialComeFirst(t *testing.T) {
 	a, b, c := proto.PeerID{1}, proto.PeerID{2}, proto.PeerID{3}
 	for _, tt := range []struct {
 		name string
-		all  []relayer
+		all  []relayCandidate
 		want []proto.PeerID
 	}{
-		{"nobody says that it can be dialled", []relayer{{peer: a}, {peer: b}}, []proto.PeerID{a, b}},
-		{"one does", []relayer{{peer: a}, {peer: b, open: true}, {peer: c}}, []proto.PeerID{b}},
-		{"it is gone", []relayer{{peer: a}, {peer: b, open: true, gone: true}}, []proto.PeerID{a}},
+		{"nobody says that it can be dialled", []relayCandidate{{peer: a}, {peer: b}}, []proto.PeerID{a, b}},
+		{"one does", []relayCandidate{{peer: a}, {peer: b, open: true}, {peer: c}}, []proto.PeerID{b}},
+		{"it is gone", []relayCandidate{{peer: a}, {peer: b, open: true, gone: true}}, []proto.PeerID{a}},
 		{"nobody", nil, nil},
 	} {
-		if got := eligible(tt.all); !slices.Equal(got, tt.want) {
+		if got := eligibleRelays(tt.all); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -36,10 +36,10 @@ func TestAnAnnouncedAddressOpensANode(t *testing.T) {
 			c.Net.Announce = []string{"/ip4/192.0.2.7/tcp/4001"}
 		}
 	})
-	if !b.own().Open {
+	if !b.ownRecord().Open {
 		t.Error("a node with an announced address does not say that it can be dialled")
 	}
-	if a.own().Open != a.open() {
+	if a.ownRecord().Open != a.open() {
 		t.Error("what a node says of itself is not what it believes")
 	}
 }
@@ -50,7 +50,7 @@ func TestWhoDoesNotRelayIsNotOpen(t *testing.T) {
 	_, b := pair(t, func(_ string, c *Config) {
 		c.Net.Announce, c.Net.NoRelay = []string{"/ip4/192.0.2.7/tcp/4001"}, true
 	})
-	if b.own().Open {
+	if b.ownRecord().Open {
 		t.Error("a node that relays for nobody draws those who look for a relay")
 	}
 }
@@ -67,11 +67,11 @@ func TestHopsAreToldAsTheyAre(t *testing.T) {
 		{"a neighbour on the LAN", route.Path{RTT: 300 * time.Microsecond}, route.Path{RTT: time.Millisecond}},
 		{"what cannot be", route.Path{RTT: 1 << 62, Loss: 7, Rate: 1e300}, route.Path{RTT: math.MaxInt32 * time.Millisecond, Loss: 1, Rate: math.MaxInt32 * 1024}},
 	} {
-		if got := hopsIn(hopsOut([]transport.Hop{{Relay: r, Path: tt.is}})); len(got) != 1 || got[0] != (transport.Hop{Relay: r, Path: tt.heard}) {
+		if got := hopsFromProto(hopsToProto([]transport.Hop{{Relay: r, Path: tt.is}})); len(got) != 1 || got[0] != (transport.Hop{Relay: r, Path: tt.heard}) {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.heard)
 		}
 	}
-	if got := hopsIn([]*proto.Hop{{Relay: []byte{1}}}); len(got) != 0 {
+	if got := hopsFromProto([]*proto.Hop{{Relay: []byte{1}}}); len(got) != 0 {
 		t.Errorf("half an id: %+v", got)
 	}
 }

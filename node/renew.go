@@ -32,9 +32,9 @@ func (n *Node) keepIdentity(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-n.adminMet:
+		case <-n.adminConnected:
 		case <-t.C:
-			t.Reset(n.nextLook())
+			t.Reset(n.untilNextCheck())
 			if err := n.rotate(); err != nil {
 				n.log.Error("the sealing keys cannot be kept; it is tried again", "err", err)
 			}
@@ -47,21 +47,21 @@ func (n *Node) keepIdentity(ctx context.Context) error {
 	}
 }
 
-// nextLook returns when key and certificate are looked at again without a reason.
-func (n *Node) nextLook() time.Duration {
+// untilNextCheck returns when key and certificate are looked at again without a reason.
+func (n *Node) untilNextCheck() time.Duration {
 	if n.cfg.Clock.Now().After(n.book.Self().Member.NotAfter) {
 		return lapsedEvery
 	}
 	return identityEvery
 }
 
-// met has this node's certificate looked at when p, who is connected, may renew it.
-func (n *Node) met(p proto.PeerID) {
+// adminMayRenew has this node's certificate looked at when p, who is connected, may renew it.
+func (n *Node) adminMayRenew(p proto.PeerID) {
 	if m, ok := n.book.Renewable(p); !ok || !m.HasRole(identity.RoleAdmin) {
 		return
 	}
 	select {
-	case n.adminMet <- struct{}{}:
+	case n.adminConnected <- struct{}{}:
 	default: // it is about to be
 	}
 }
@@ -95,7 +95,7 @@ func (n *Node) renewSelf(ctx context.Context) error {
 	request := &proto.JoinRequest{Name: self.Name, Certificate: self.Cert, KeyRecord: n.keys.KeyRecord()}
 	reply, err := n.renew(ctx, n.keys.Peer(), request) // who has the root key needs nobody
 	if err == nil {
-		return n.renewed(self, reply.GetCertificate())
+		return n.installCertificate(self, reply.GetCertificate())
 	}
 	var errs []error
 	for _, p := range n.book.List() {
@@ -109,7 +109,7 @@ func (n *Node) renewSelf(ctx context.Context) error {
 		case reply.GetRefusal() != "":
 			errs = append(errs, fmt.Errorf("%s refuses: %s", p.Label(), reply.GetRefusal()))
 		default:
-			return n.renewed(self, reply.GetCertificate())
+			return n.installCertificate(self, reply.GetCertificate())
 		}
 	}
 	if len(errs) == 0 {
@@ -118,8 +118,8 @@ func (n *Node) renewSelf(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// renewed takes a new certificate: into the file first, then before the peers.
-func (n *Node) renewed(old identity.Member, cert *proto.Signed) error {
+// installCertificate takes a new certificate: into the file first, then before the peers.
+func (n *Node) installCertificate(old identity.Member, cert *proto.Signed) error {
 	self, err := n.mesh.VerifyMember(cert, n.cfg.Clock.Now())
 	switch {
 	case err != nil:
@@ -185,7 +185,7 @@ func (n *Node) renew(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 		if err := n.book.Learn(ctx, &proto.KnownPeer{Certificate: cert, KeyRecord: r.GetKeyRecord(), Addrs: known.Addrs}); err != nil {
 			return nil, fmt.Errorf("renewal: %w", err)
 		}
-		if err := n.note(ctx, "peer.renew", from.String()); err != nil {
+		if err := n.audit(ctx, "peer.renew", from.String()); err != nil {
 			return nil, err
 		}
 	}

@@ -19,23 +19,23 @@ import (
 
 const day = 24 * time.Hour
 
-// A calendar lets all nodes of a world sleep: weeks pass in a moment.
-type calendar struct{ slept atomic.Int64 }
+// A sleepClock lets all nodes of a world sleep: weeks pass in a moment.
+type sleepClock struct{ slept atomic.Int64 }
 
-func (c *calendar) sleep(d time.Duration) { c.slept.Add(int64(d)) }
+func (c *sleepClock) sleep(d time.Duration) { c.slept.Add(int64(d)) }
 
-func (c *calendar) in(s *simulated) {
+func (c *sleepClock) attach(s *simNode) {
 	s.change = func(cfg *Config) {
 		cfg.Clock = clock.Asleep(clock.Runtime(), func() time.Duration { return time.Duration(c.slept.Load()) })
 	}
 }
 
-// newCalendar starts a world of two that share a calendar.
-func newCalendar(t *testing.T) (*world, *calendar) {
-	w, c := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}), new(calendar)
+// newSleepingMesh starts a world of two that share a calendar.
+func newSleepingMesh(t *testing.T) (*simMesh, *sleepClock) {
+	w, c := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}), new(sleepClock)
 	for _, s := range w.nodes {
 		s.halt()
-		c.in(s)
+		c.attach(s)
 		s.start()
 		spec := allow("echo", TypeEcho)
 		spec.Allow = []string{"role:send"}
@@ -51,7 +51,7 @@ func newCalendar(t *testing.T) (*world, *calendar) {
 // not one that was sealed weeks ago, not one that is sealed to a key that is gone.
 func TestSealingKeysRotateUnderTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, c := newCalendar(t)
+		w, c := newSleepingMesh(t)
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		ended := func(id, when string) {
@@ -117,7 +117,7 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 }
 
 // shorten gives the stopped node a certificate of the root that ends after d.
-func shorten(t *testing.T, root, s *simulated, now time.Time, d time.Duration) {
+func shorten(t *testing.T, root, s *simNode, now time.Time, d time.Duration) {
 	t.Helper()
 	r, err := identity.LoadRoot(filepath.Join(root.dir, identityDir))
 	if err != nil {
@@ -152,7 +152,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	for name, left := range map[string]time.Duration{"ten days before its end": 10 * day, "ten days after it": -10 * day} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+				w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
 				defer w.close()
 				a, b := w.nodes[0], w.nodes[1]
 				b.halt()
@@ -174,13 +174,13 @@ func TestCertificatesAreRenewed(t *testing.T) {
 				if got := b.node.self; got.NotAfter.Before(until) {
 					t.Errorf("after a restart it ends %s", got.NotAfter)
 				}
-				a.give(t, b, simKind)
+				a.send(t, b, simKind)
 			})
 		})
 	}
 }
 
-func mustKeys(t *testing.T, s *simulated) *identity.Keys {
+func mustKeys(t *testing.T, s *simNode) *identity.Keys {
 	t.Helper()
 	k, err := identity.LoadKeys(filepath.Join(s.dir, identityDir))
 	if err != nil {
@@ -192,12 +192,12 @@ func mustKeys(t *testing.T, s *simulated) *identity.Keys {
 // The node with the root key renews itself, admin role and all.
 func TestRootRenewsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, c := newCalendar(t)
+		w, c := newSleepingMesh(t)
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		c.sleep(340 * day)
 		time.Sleep(identityEvery + 2*time.Minute)
-		for _, s := range []*simulated{a, b} {
+		for _, s := range []*simNode{a, b} {
 			if got := s.node.book.Self().Member; got.NotAfter.Sub(s.node.cfg.Clock.Now()) < 300*day {
 				t.Errorf("the certificate of %s ends %s", s.name, got.NotAfter)
 			}
@@ -268,7 +268,7 @@ func TestRenewalIsRefused(t *testing.T) {
 	}
 	tests := []struct {
 		name string
-		at   *live
+		at   *testNode
 		from proto.PeerID
 		r    *proto.JoinRequest
 		say  string

@@ -23,7 +23,7 @@ import (
 // whole: a node that was to get it and has no store takes it.
 const (
 	restorePart = "store.part"
-	restored    = "store.restored"
+	restoreDone = "store.restored"
 	asideFormat = "store.before-20060102T150405Z"
 )
 
@@ -52,7 +52,7 @@ func RestoreStore(cfg Config, snapshot, private string) (_ RestoreReport, err er
 		return RestoreReport{}, err
 	}
 	defer lock.Close()
-	if err := settleRestore(cfg.Dir); err != nil {
+	if err := finishRestore(cfg.Dir); err != nil {
 		return RestoreReport{}, err
 	}
 	snapshot, drop, err := openSnapshot(cfg, snapshot, private)
@@ -70,7 +70,7 @@ func RestoreStore(cfg Config, snapshot, private string) (_ RestoreReport, err er
 	r := RestoreReport{Engine: name, Lost: lastWrite(cfg)}
 	part := filepath.Join(cfg.Dir, restorePart)
 	// Copies of a restore that was cut short; the snapshot is still there.
-	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restored))); err != nil {
+	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restoreDone))); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
 	}
 	if err := store.MarkEngine(part, name); err != nil {
@@ -86,9 +86,9 @@ func RestoreStore(cfg Config, snapshot, private string) (_ RestoreReport, err er
 	return r, err
 }
 
-// settleRestore ends a restore that was cut short after the copy was whole.
-func settleRestore(dir string) error {
-	whole, at := filepath.Join(dir, restored), filepath.Join(dir, storeDir)
+// finishRestore ends a restore that was cut short after the copy was whole.
+func finishRestore(dir string) error {
+	whole, at := filepath.Join(dir, restoreDone), filepath.Join(dir, storeDir)
 	if _, err := os.Lstat(whole); err != nil {
 		return nil
 	}
@@ -227,7 +227,7 @@ func lastBoot(cfg Config) uint64 {
 
 // swapStore moves the store of the node aside and the whole copy into its place.
 func swapStore(dir string, now time.Time) (aside string, err error) {
-	whole, at := filepath.Join(dir, restored), filepath.Join(dir, storeDir)
+	whole, at := filepath.Join(dir, restoreDone), filepath.Join(dir, storeDir)
 	aside = filepath.Join(dir, now.UTC().Format(asideFormat))
 	_, there := os.Lstat(aside)
 	if !errors.Is(there, fs.ErrNotExist) {

@@ -13,25 +13,25 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A past is what two nodes did after snapshots of their stores were taken: each
+// A restoreTest is what two nodes did after snapshots of their stores were taken: each
 // task left a mark when it was started.
-type past struct {
-	a, b       *live
-	marks      string
-	snaps      [2]string
-	held       []string // in custody of b at the snapshot: one runs, two wait
-	waiting    string   // not yet accepted then
-	after      string   // made after it
-	boots      [2]uint64
-	startsThen string
+type restoreTest struct {
+	a, b         *testNode
+	marks        string
+	snaps        [2]string
+	accepted     []string // in custody of b at the snapshot: one runs, two wait
+	waiting      string   // not yet accepted then
+	after        string   // made after it
+	boots        [2]uint64
+	startsBefore string
 }
 
 // live through it: everything ends well.
-func newPast(t *testing.T, engine string) *past {
+func newRestoreTest(t *testing.T, engine string) *restoreTest {
 	t.Helper()
 	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = engine, []string{freeAddr(t)} })
 	dir := t.TempDir()
-	p := &past{a: a, b: b, marks: filepath.Join(dir, "marks"), snaps: [2]string{filepath.Join(dir, "snap-a"), filepath.Join(dir, "snap-b")}}
+	p := &restoreTest{a: a, b: b, marks: filepath.Join(dir, "marks"), snaps: [2]string{filepath.Join(dir, "snap-a"), filepath.Join(dir, "snap-b")}}
 	gate := filepath.Join(dir, "gate")
 	mark := HandlerSpec{
 		Kind: "mark", Allow: []string{"peer:a"}, OnCrash: "retry", Concurrency: 1,
@@ -45,11 +45,11 @@ func newPast(t *testing.T, engine string) *past {
 	}
 	add("mark")
 	for range 3 {
-		p.held = append(p.held, a.submit(t, Request{Target: "b", Kind: "mark"}))
+		p.accepted = append(p.accepted, a.submit(t, Request{Target: "b", Kind: "mark"}))
 	}
 	p.waiting = a.submit(t, Request{Target: "b", Kind: "later"})
 	eventually(t, func() bool {
-		for i, id := range append(p.held, p.waiting) {
+		for i, id := range append(p.accepted, p.waiting) {
 			task, err := a.Task(t.Context(), id)
 			if err != nil || i < 3 && task.State == "PENDING" {
 				return false
@@ -58,7 +58,7 @@ func newPast(t *testing.T, engine string) *past {
 		why, err := a.Why(t.Context(), p.waiting)
 		return err == nil && strings.Contains(why.Cause, "NO_HANDLER") && p.starts(t) != ""
 	}, func() string { return "the tasks are not there" })
-	for i, n := range []*live{a, b} {
+	for i, n := range []*testNode{a, b} {
 		if err := n.Snapshot(t.Context(), p.snaps[i], ""); err != nil {
 			t.Fatal(err)
 		}
@@ -68,17 +68,17 @@ func newPast(t *testing.T, engine string) *past {
 	}
 	add("later")
 	p.after = a.submit(t, Request{Target: "b", Kind: "mark"})
-	for _, id := range append(p.held, p.waiting, p.after) {
-		a.ended(t, id, "SUCCESS")
+	for _, id := range append(p.accepted, p.waiting, p.after) {
+		a.waitEnd(t, id, "SUCCESS")
 	}
 	p.boots = [2]uint64{a.outbox.Boot(), b.outbox.Boot()}
 	a.halt()
 	b.halt()
-	p.startsThen = p.starts(t)
+	p.startsBefore = p.starts(t)
 	return p
 }
 
-func (p *past) starts(t *testing.T) string {
+func (p *restoreTest) starts(t *testing.T) string {
 	b, err := os.ReadFile(p.marks)
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func (p *past) starts(t *testing.T) string {
 	return string(b)
 }
 
-func (p *past) restore(t *testing.T, which int, cfg Config) {
+func (p *restoreTest) restore(t *testing.T, which int, cfg Config) {
 	t.Helper()
 	r, err := RestoreStore(cfg, p.snaps[which], "")
 	if err != nil || r.Records == 0 {
@@ -97,9 +97,9 @@ func (p *past) restore(t *testing.T, which int, cfg Config) {
 	}
 }
 
-// again starts both nodes, and checks in the end that nothing was run twice, that
+// restartAndCheck starts both nodes, and checks in the end that nothing was run twice, that
 // boot numbers rose and that new work is done.
-func (p *past) again(t *testing.T, settled func(a, b *live) bool) {
+func (p *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode) bool) {
 	t.Helper()
 	a, b := start(t, p.a.cfg), start(t, p.b.cfg)
 	eventually(t, func() bool { return settled(a, b) }, func() string {
@@ -110,13 +110,13 @@ func (p *past) again(t *testing.T, settled func(a, b *live) bool) {
 		}
 		return say
 	})
-	if got := p.starts(t); got != p.startsThen {
-		t.Errorf("after the restore the starts were\n%s, before it\n%s", got, p.startsThen)
+	if got := p.starts(t); got != p.startsBefore {
+		t.Errorf("after the restore the starts were\n%s, before it\n%s", got, p.startsBefore)
 	}
 	if a.outbox.Boot() <= p.boots[0] || b.outbox.Boot() <= p.boots[1] {
 		t.Errorf("boot numbers %d and %d, before %v", a.outbox.Boot(), b.outbox.Boot(), p.boots)
 	}
-	a.ended(t, a.submit(t, Request{Target: "b", Kind: "mark"}), "SUCCESS")
+	a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "mark"}), "SUCCESS")
 }
 
 // freeAddr returns an address that a node can have at every start.
@@ -131,7 +131,7 @@ func freeAddr(t *testing.T) string {
 }
 
 // inCustody counts what a node has taken in and not ended.
-func inCustody(n *live) int {
+func inCustody(n *testNode) int {
 	live := 0
 	for state, count := range n.inbox.Status().Backlog.ByState {
 		if !state.Terminal() {
@@ -141,8 +141,8 @@ func inCustody(n *live) int {
 	return live
 }
 
-// state is that of a task at a.
-func state(t *testing.T, n *live, id string) string {
+// stateOf is that of a task at a.
+func stateOf(t *testing.T, n *testNode, id string) string {
 	task, err := n.Task(t.Context(), id)
 	if err != nil {
 		return err.Error()
@@ -154,21 +154,21 @@ func state(t *testing.T, n *live, id string) string {
 // node had in custody, not what a restored home sends again (I6, S51). Boot
 // numbers rise (I5).
 func TestNothingRunsTwiceAfterRestore(t *testing.T) {
-	idle := func(b *live) bool { return inCustody(b) == 0 && b.outbox.Results() == 0 }
+	idle := func(b *testNode) bool { return inCustody(b) == 0 && b.outbox.Results() == 0 }
 	tests := []struct {
 		name, engine string
 		restored     []int // 0: the home, 1: the receiver
-		settled      func(p *past, a, b *live) bool
+		settled      func(p *restoreTest, a, b *testNode) bool
 	}{
-		{"the receiver", EngineNuts, []int{1}, func(p *past, a, b *live) bool {
-			return idle(b) && state(t, a, p.held[0]) == "SUCCESS" && state(t, a, p.waiting) == "SUCCESS"
+		{"the receiver", EngineNuts, []int{1}, func(p *restoreTest, a, b *testNode) bool {
+			return idle(b) && stateOf(t, a, p.accepted[0]) == "SUCCESS" && stateOf(t, a, p.waiting) == "SUCCESS"
 		}},
-		{"the home", EnginePebble, []int{0}, func(p *past, a, b *live) bool {
-			return idle(b) && state(t, a, p.waiting) != "PENDING"
+		{"the home", EnginePebble, []int{0}, func(p *restoreTest, a, b *testNode) bool {
+			return idle(b) && stateOf(t, a, p.waiting) != "PENDING"
 		}},
-		{"both", EngineNuts, []int{0, 1}, func(p *past, a, b *live) bool {
-			for _, id := range append(p.held, p.waiting) {
-				if state(t, a, id) != "DEAD_LETTER" {
+		{"both", EngineNuts, []int{0, 1}, func(p *restoreTest, a, b *testNode) bool {
+			for _, id := range append(p.accepted, p.waiting) {
+				if stateOf(t, a, id) != "DEAD_LETTER" {
 					return false
 				}
 			}
@@ -178,11 +178,11 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newPast(t, tt.engine)
+			p := newRestoreTest(t, tt.engine)
 			for _, i := range tt.restored {
 				p.restore(t, i, []Config{p.a.cfg, p.b.cfg}[i])
 			}
-			p.again(t, func(a, b *live) bool { return tt.settled(p, a, b) })
+			p.restartAndCheck(t, func(a, b *testNode) bool { return tt.settled(p, a, b) })
 		})
 	}
 }
@@ -191,9 +191,9 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 // next start; the boot number rises over that of the audit too, should the clock
 // have been set back.
 func TestRestoreCutShort(t *testing.T) {
-	p := newPast(t, EngineNuts)
+	p := newRestoreTest(t, EngineNuts)
 	dir := p.b.cfg.Dir
-	for _, name := range []string{restorePart, restored} { // before the old store was moved
+	for _, name := range []string{restorePart, restoreDone} { // before the old store was moved
 		if err := copyTree(filepath.Join(dir, name, EngineNuts), p.snaps[1]); err != nil {
 			t.Fatal(err)
 		}
@@ -204,16 +204,16 @@ func TestRestoreCutShort(t *testing.T) {
 	}
 	n.halt()
 	p.restore(t, 1, p.b.cfg)
-	if err := os.Rename(filepath.Join(dir, storeDir), filepath.Join(dir, restored)); err != nil { // after it was
+	if err := os.Rename(filepath.Join(dir, storeDir), filepath.Join(dir, restoreDone)); err != nil { // after it was
 		t.Fatal(err)
 	}
 	n = start(t, p.b.cfg)
-	id, err := proto.ParseTaskID(p.held[0])
+	id, err := proto.ParseTaskID(p.accepted[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.inbox.Get(id); err != nil {
-		t.Errorf("the restored store does not know %s: %v", p.held[0], err)
+		t.Errorf("the restored store does not know %s: %v", p.accepted[0], err)
 	}
 	if n.outbox.Boot() <= lastBoot(Config{Dir: dir, Clock: p.b.cfg.Clock}.withDefaults())-1 {
 		t.Errorf("boot number %d", n.outbox.Boot())
@@ -222,7 +222,7 @@ func TestRestoreCutShort(t *testing.T) {
 
 // What is no snapshot, or a damaged one, changes nothing.
 func TestRestoreRefuses(t *testing.T) {
-	p := newPast(t, EngineNuts)
+	p := newRestoreTest(t, EngineNuts)
 	cfg := p.b.cfg
 	torn := filepath.Join(t.TempDir(), "torn")
 	if err := copyTree(torn, p.snaps[1]); err != nil {
@@ -266,7 +266,7 @@ func TestARestoredOwnerDoesNotKnowWhatItStarted(t *testing.T) {
 	key := append([]byte("o"), claim.Task...)
 	var b store.Batch
 	b.Put(store.Leases, key, val)
-	if err := a.ground.store.Apply(t.Context(), &b); err != nil {
+	if err := a.storage.store.Apply(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
 	snap := filepath.Join(t.TempDir(), "snap")
@@ -315,11 +315,11 @@ func TestARestoredHomeStartsNothingTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := start(t, a.cfg)
-	n.ended(t, once, "DEAD_LETTER")
+	n.waitEnd(t, once, "DEAD_LETTER")
 	if task, err := n.Task(t.Context(), once); err != nil || !strings.Contains(task.Reason, "restored") {
 		t.Errorf("it says %q, %v", task.Reason, err)
 	}
-	if s := state(t, n, often); s == "DEAD_LETTER" {
+	if s := stateOf(t, n, often); s == "DEAD_LETTER" {
 		t.Error("one that may run again is a dead letter too")
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// made returns for which times tasks of a schedule stand in the records of the nodes,
+// firings returns for which times tasks of a schedule stand in the records of the nodes,
 // and how often.
-func (c *crew) made(name string) map[string]int {
+func (c *cluster) firings(name string) map[string]int {
 	c.t.Helper()
 	times := map[string]int{}
 	for _, s := range c.nodes {
@@ -35,10 +35,10 @@ func (c *crew) made(name string) map[string]int {
 	return times
 }
 
-// once reports an error unless n times had a task, each one.
-func (c *crew) once(name string, n int) {
+// wantFirings reports an error unless n times had a task, each one.
+func (c *cluster) wantFirings(name string, n int) {
 	c.t.Helper()
-	times := c.made(name)
+	times := c.firings(name)
 	for at, count := range times {
 		if count != 1 {
 			c.t.Errorf("%s: the time %s has %d tasks", name, at, count)
@@ -49,8 +49,8 @@ func (c *crew) once(name string, n int) {
 	}
 }
 
-// add makes a schedule at n0.
-func (c *crew) add(name, cron string, change func(*ScheduleSpec)) {
+// addSchedule makes a schedule at n0.
+func (c *cluster) addSchedule(name, cron string, change func(*ScheduleSpec)) {
 	c.t.Helper()
 	s := ScheduleSpec{Queue: "build", Name: name, Cron: cron, ScheduledTask: ScheduledTask{Kind: "build"}}
 	if change != nil {
@@ -61,8 +61,8 @@ func (c *crew) add(name, cron string, change func(*ScheduleSpec)) {
 	}
 }
 
-// hand gives the queue from one home to the next, and time for all that follows it.
-func (c *crew) hand(from, to *simulated) {
+// handOffBetween gives the queue from one home to the next, and time for all that follows it.
+func (c *cluster) handOffBetween(from, to *simNode) {
 	c.t.Helper()
 	if _, err := from.node.HandOffQueue(c.t.Context(), "build", to.name); err != nil {
 		c.t.Fatal(err)
@@ -70,20 +70,22 @@ func (c *crew) hand(from, to *simulated) {
 	time.Sleep(10 * time.Second)
 }
 
-// align waits for the next time that */10 names.
-func align() { time.Sleep(time.Until(time.Now().Truncate(10 * time.Minute).Add(10 * time.Minute))) }
+// alignClock waits for the next time that */10 names.
+func alignClock() {
+	time.Sleep(time.Until(time.Now().Truncate(10 * time.Minute).Add(10 * time.Minute)))
+}
 
 // A schedule makes a task each time that it is due, which runs on a member; pause,
 // resume and remove are obeyed (virtual time).
 func TestScheduleMakesTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, 100*time.Millisecond)
+		c := newCluster(t, 2, 100*time.Millisecond)
 		defer c.close()
-		align()
-		c.add("often", "*/10 * * * *", nil)
+		alignClock()
+		c.addSchedule("often", "*/10 * * * *", nil)
 		time.Sleep(20*time.Minute + time.Second)
-		c.once("often", 2)
-		if !c.observed(c.nodes[0], "balefire_schedule_lag_seconds", 2) {
+		c.wantFirings("often", 2)
+		if !c.hasObservations(c.nodes[0], "balefire_schedule_lag_seconds", 2) {
 			t.Error("how late the tasks were made is not measured")
 		}
 		all, err := c.nodes[0].node.Schedules(t.Context())
@@ -97,23 +99,23 @@ func TestScheduleMakesTasks(t *testing.T) {
 			t.Errorf("paused: %+v, %v", v, err)
 		}
 		time.Sleep(20 * time.Minute)
-		c.once("often", 2)
+		c.wantFirings("often", 2)
 		if _, err := c.nodes[0].node.PauseSchedule(t.Context(), "build", "often", false); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Minute)
-		c.once("often", 3)
+		c.wantFirings("often", 3)
 		if err := c.nodes[0].node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(20 * time.Minute)
-		c.once("often", 3)
+		c.wantFirings("often", 3)
 		if err := c.nodes[0].node.RemoveSchedule(t.Context(), "build", "often"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("removed twice: %v", err)
 		}
-		c.add("often", "*/10 * * * *", nil)
+		c.addSchedule("often", "*/10 * * * *", nil)
 		time.Sleep(10 * time.Minute)
-		c.once("often", 4)
+		c.wantFirings("often", 4)
 	})
 }
 
@@ -121,10 +123,10 @@ func TestScheduleMakesTasks(t *testing.T) {
 // the other home makes nothing of it when it is back.
 func TestScheduleThatIsOnItsWayIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
 		old, next := c.nodes[0], c.nodes[2]
-		c.add("often", "*/10 * * * *", nil)
+		c.addSchedule("often", "*/10 * * * *", nil)
 		if _, err := old.node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
@@ -142,12 +144,12 @@ func TestScheduleThatIsOnItsWayIsRemoved(t *testing.T) {
 		next.start()
 		c.serve(next, 100*time.Millisecond)
 		time.Sleep(30 * time.Minute)
-		for _, s := range []*simulated{old, next} {
+		for _, s := range []*simNode{old, next} {
 			if all, err := s.node.Schedules(t.Context()); err != nil || len(all) != 0 {
 				t.Errorf("%s keeps %+v: %v", s.name, all, err)
 			}
 		}
-		if n := len(c.made("often")); n != 0 {
+		if n := len(c.firings("often")); n != 0 {
 			t.Errorf("%d tasks were made of it", n)
 		}
 	})
@@ -157,9 +159,9 @@ func TestScheduleThatIsOnItsWayIsRemoved(t *testing.T) {
 // forgets it by the word of that old home, and of nobody else.
 func TestScheduleIsRemovedAfterItWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
-		c.add("often", "@daily", nil)
+		c.addSchedule("often", "@daily", nil)
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
@@ -211,11 +213,11 @@ func TestScheduleIsRemovedAfterItWasTaken(t *testing.T) {
 // which has it from the second: that tells it, and answers the first after that.
 func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 4, 100*time.Millisecond)
+		c := newCluster(t, 4, 100*time.Millisecond)
 		defer c.close()
-		c.add("often", "@daily", nil)
+		c.addSchedule("often", "@daily", nil)
 		first, second, third := c.nodes[0], c.nodes[2], c.nodes[1]
-		kept := func(s *simulated) int {
+		kept := func(s *simNode) int {
 			t.Helper()
 			all, err := s.node.Schedules(t.Context())
 			if err != nil {
@@ -223,8 +225,8 @@ func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
 			}
 			return len(all)
 		}
-		c.hand(first, second)
-		c.hand(second, third)
+		c.handOffBetween(first, second)
+		c.handOffBetween(second, third)
 		if kept(second) != 0 || kept(third) != 1 {
 			t.Fatalf("%d and %d are kept: it was to move on", kept(second), kept(third))
 		}
@@ -232,7 +234,7 @@ func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
 		id := scheduleID{"build", "often"}
 		next := second.peer()
 		removed := &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: 2, Going: next[:]}
-		err := first.node.schedules.ask(t.Context(), func() {
+		err := first.node.schedules.do(t.Context(), func() {
 			if err := first.node.schedules.put(t.Context(), removed); err != nil {
 				t.Error(err)
 			}
@@ -244,7 +246,7 @@ func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
 		time.Sleep(time.Minute)
 		told := func() bool {
 			var going bool
-			if err := first.node.schedules.ask(t.Context(), func() { going = len(first.node.schedules.all[id].Going) > 0 }); err != nil {
+			if err := first.node.schedules.do(t.Context(), func() { going = len(first.node.schedules.all[id].Going) > 0 }); err != nil {
 				t.Fatal(err)
 			}
 			return !going
@@ -264,13 +266,13 @@ func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
 // home with the queue.
 func TestScheduleThatWasRemovedDoesNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
-		c.add("often", "@daily", nil)
+		c.addSchedule("often", "@daily", nil)
 		first, second := c.nodes[0], c.nodes[2]
 		self, other := first.peer(), second.peer()
 		var back *proto.Schedule
-		err := first.node.schedules.ask(t.Context(), func() { back = copySchedule(first.node.schedules.all[scheduleID{"build", "often"}]) })
+		err := first.node.schedules.do(t.Context(), func() { back = copySchedule(first.node.schedules.all[scheduleID{"build", "often"}]) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,21 +303,21 @@ func TestScheduleThatWasRemovedDoesNotComeBack(t *testing.T) {
 // that was removed here, and which it follows to this home.
 func TestScheduleThatWasAddedAnewIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
 		first, second := c.nodes[0], c.nodes[2]
-		c.add("often", "@daily", nil)
-		c.hand(first, second)
+		c.addSchedule("often", "@daily", nil)
+		c.handOffBetween(first, second)
 		if err := second.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
 			t.Fatal(err)
 		}
-		c.hand(second, c.nodes[1])
+		c.handOffBetween(second, c.nodes[1])
 		spec := ScheduleSpec{Queue: "build", Name: "often", Cron: "@hourly", ScheduledTask: ScheduledTask{Kind: "build"}}
 		if _, err := c.nodes[1].node.AddSchedule(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
-		for _, way := range [][2]*simulated{{c.nodes[1], second}, {second, first}} {
-			c.hand(way[0], way[1])
+		for _, way := range [][2]*simNode{{c.nodes[1], second}, {second, first}} {
+			c.handOffBetween(way[0], way[1])
 			if all, err := way[1].node.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Cron != "@hourly" {
 				t.Fatalf("%s keeps %+v: %v", way[1].name, all, err)
 			}
@@ -327,23 +329,23 @@ func TestScheduleThatWasAddedAnewIsKept(t *testing.T) {
 // older version, whose notes do not say when that was added.
 func TestScheduleThatWasAddedAnewIsKeptByAnOldNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
 		first, second := c.nodes[0], c.nodes[2]
-		c.add("often", "@daily", nil)
-		c.hand(first, second)
-		c.hand(second, first)
+		c.addSchedule("often", "@daily", nil)
+		c.handOffBetween(first, second)
+		c.handOffBetween(second, first)
 		if err := first.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
 			t.Fatal(err)
 		}
-		c.add("often", "@hourly", nil)
-		err := second.node.schedules.ask(t.Context(), func() {
+		c.addSchedule("often", "@hourly", nil)
+		err := second.node.schedules.do(t.Context(), func() {
 			second.node.schedules.all[scheduleID{"build", "often"}].BornMs = 0
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.hand(first, second)
+		c.handOffBetween(first, second)
 		if all, err := second.node.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Cron != "@hourly" {
 			t.Errorf("it keeps %+v: %v", all, err)
 		}
@@ -354,21 +356,21 @@ func TestScheduleThatWasAddedAnewIsKeptByAnOldNode(t *testing.T) {
 // the home that it came from first; and the answer to an offer is none to that word.
 func TestScheduleIsRemovedOnItsSecondRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
 		first, second, third := c.nodes[0], c.nodes[2], c.nodes[1]
-		c.add("often", "@daily", nil)
-		for _, way := range [][2]*simulated{{first, second}, {second, third}, {third, second}, {second, third}} {
-			c.hand(way[0], way[1])
+		c.addSchedule("often", "@daily", nil)
+		for _, way := range [][2]*simNode{{first, second}, {second, third}, {third, second}, {second, third}} {
+			c.handOffBetween(way[0], way[1])
 		}
 		id, next := scheduleID{"build", "often"}, second.peer()
-		err := first.node.schedules.ask(t.Context(), func() {
+		err := first.node.schedules.do(t.Context(), func() {
 			removed := tombstone(first.node.schedules.all[id])
 			removed.Generation, removed.Going = 2, next[:]
 			if err := first.node.schedules.put(t.Context(), removed); err != nil {
 				t.Error(err)
 			}
-			first.node.schedules.answered(next, &proto.Scheduled{Queue: "build", Name: "often", Generation: 2})
+			first.node.schedules.confirmed(next, &proto.Scheduled{Queue: "build", Name: "often", Generation: 2})
 			if len(first.node.schedules.all[id].Going) == 0 {
 				t.Error("the answer to the offer was taken for one to the removal")
 			}
@@ -382,7 +384,7 @@ func TestScheduleIsRemovedOnItsSecondRound(t *testing.T) {
 			if err != nil || len(all) != 0 {
 				t.Errorf("%s keeps %+v: %v", s.name, all, err)
 			}
-			err = s.node.schedules.ask(t.Context(), func() {
+			err = s.node.schedules.do(t.Context(), func() {
 				if len(s.node.schedules.all[id].GetGoing()) > 0 {
 					t.Errorf("%s still tells of it", s.name)
 				}
@@ -397,7 +399,7 @@ func TestScheduleIsRemovedOnItsSecondRound(t *testing.T) {
 // What is no schedule is refused, and so is one away from the home of its queue.
 func TestScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Second)
+		c := newCluster(t, 2, time.Second)
 		defer c.close()
 		good := ScheduleSpec{Queue: "build", Name: "n", Cron: "@daily", ScheduledTask: ScheduledTask{Kind: "build"}}
 		for name, change := range map[string]func(*ScheduleSpec){
@@ -420,7 +422,7 @@ func TestScheduleIsRefused(t *testing.T) {
 		if _, err := c.nodes[1].node.AddSchedule(t.Context(), good); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "n0") {
 			t.Errorf("away from the home: %v", err)
 		}
-		c.add("n", "@daily", nil)
+		c.addSchedule("n", "@daily", nil)
 		if _, err := c.nodes[0].node.AddSchedule(t.Context(), good); !errors.Is(err, ErrRefused) {
 			t.Errorf("a second of that name: %v", err)
 		}
@@ -431,27 +433,27 @@ func TestScheduleIsRefused(t *testing.T) {
 // as far as the cap allows; nothing is made twice over the restart.
 func TestScheduleMissesWhileItsHomeIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, 100*time.Millisecond)
+		c := newCluster(t, 2, 100*time.Millisecond)
 		defer c.close()
-		align()
-		c.add("skip", "*/10 * * * *", nil)
-		c.add("once", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed = "run-once" })
-		c.add("all", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed, s.MissedCap = "run-all", 4 })
+		alignClock()
+		c.addSchedule("skip", "*/10 * * * *", nil)
+		c.addSchedule("once", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed = "run-once" })
+		c.addSchedule("all", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed, s.MissedCap = "run-all", 4 })
 		time.Sleep(10*time.Minute + time.Second)
 		c.nodes[0].crash()
 		time.Sleep(time.Hour + 5*time.Minute) // six times go by
 		c.nodes[0].start()
 		c.serve(c.nodes[0], 100*time.Millisecond)
 		time.Sleep(time.Minute)
-		c.once("skip", 1)
-		c.once("once", 2)
-		c.once("all", 5)
+		c.wantFirings("skip", 1)
+		c.wantFirings("once", 2)
+		c.wantFirings("all", 5)
 		all, err := c.nodes[0].node.Schedules(t.Context())
 		if err != nil || all[0].Skipped != 2 || all[1].Skipped != 5 || all[2].Skipped != 6 {
 			t.Errorf("left out are %+v: %v", all, err)
 		}
 		time.Sleep(10 * time.Minute)
-		c.once("skip", 2)
+		c.wantFirings("skip", 2)
 	})
 }
 
@@ -459,14 +461,14 @@ func TestScheduleMissesWhileItsHomeIsDown(t *testing.T) {
 // was makes no second task.
 func TestScheduleDiesWhileItMakesATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, 100*time.Millisecond)
+		c := newCluster(t, 2, 100*time.Millisecond)
 		defer c.close()
-		align()
-		c.add("often", "*/10 * * * *", nil)
+		alignClock()
+		c.addSchedule("often", "*/10 * * * *", nil)
 		time.Sleep(10*time.Minute + time.Second)
 		again := func(fired uint64) { // as if the newest task had not been noted
 			s := c.nodes[0].node.schedules
-			err := s.ask(t.Context(), func() {
+			err := s.do(t.Context(), func() {
 				m := copySchedule(s.all[scheduleID{"build", "often"}])
 				m.FiringMs, m.MarkMs, m.Fired = m.MarkMs, m.MarkMs-1, fired
 				if err := s.put(context.Background(), m); err != nil {
@@ -483,7 +485,7 @@ func TestScheduleDiesWhileItMakesATask(t *testing.T) {
 		c.nodes[0].start()
 		c.serve(c.nodes[0], 100*time.Millisecond)
 		time.Sleep(time.Minute)
-		c.once("often", 1)
+		c.wantFirings("often", 1)
 		all, err := c.nodes[0].node.Schedules(t.Context())
 		if err != nil || all[0].Fired != 1 {
 			t.Errorf("%+v: %v", all, err)
@@ -495,11 +497,11 @@ func TestScheduleDiesWhileItMakesATask(t *testing.T) {
 // partition: each time has one task in the whole mesh.
 func TestScheduleMovesWithItsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
-		align()
-		c.add("often", "* * * * *", nil)
-		c.add("still", "* * * * *", nil)
+		alignClock()
+		c.addSchedule("often", "* * * * *", nil)
+		c.addSchedule("still", "* * * * *", nil)
 		if _, err := c.nodes[0].node.PauseSchedule(t.Context(), "build", "still", true); err != nil {
 			t.Fatal(err)
 		}
@@ -517,7 +519,7 @@ func TestScheduleMovesWithItsQueue(t *testing.T) {
 		time.Sleep(4*time.Minute + 30*time.Second)
 		move(1, "n0") // half a second after one
 		time.Sleep(4*time.Minute + 50*time.Second)
-		c.once("often", 14)
+		c.wantFirings("often", 14)
 		for place, n := range []int{2, 0, 0} {
 			if all, err := c.nodes[place].node.Schedules(t.Context()); err != nil || len(all) != n {
 				t.Errorf("n%d keeps %+v: %v", place, all, err)
@@ -527,7 +529,7 @@ func TestScheduleMovesWithItsQueue(t *testing.T) {
 		if err != nil || all[0].Fired != 14 || !all[1].Paused {
 			t.Errorf("at its first home again: %+v, %v", all, err)
 		}
-		c.once("still", 0)
+		c.wantFirings("still", 0)
 	})
 }
 
@@ -535,16 +537,16 @@ func TestScheduleMovesWithItsQueue(t *testing.T) {
 // another one asked for.
 func TestScheduleLendsNobodysName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, 100*time.Millisecond)
+		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
-		c.allow(c.nodes[2], "peer:n1")
-		align()
-		c.add("often", "*/10 * * * *", func(s *ScheduleSpec) { s.Kind = "private" })
+		c.servePrivate(c.nodes[2], "peer:n1")
+		alignClock()
+		c.addSchedule("often", "*/10 * * * *", func(s *ScheduleSpec) { s.Kind = "private" })
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n1"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10*time.Minute + time.Second)
-		c.once("often", 1)
+		c.wantFirings("often", 1)
 		all, err := c.nodes[1].node.Schedules(t.Context())
 		if err != nil || len(all) != 1 {
 			t.Fatalf("%+v: %v", all, err)
@@ -564,10 +566,10 @@ func TestScheduleLendsNobodysName(t *testing.T) {
 	})
 }
 
-// allow lets a node refuse tasks of the kind private for good, of those that the rule
+// servePrivate lets a node refuse tasks of the kind private for good, of those that the rule
 // names alone.
-func (c *crew) allow(s *simulated, rule string) {
-	spec := inbox.Spec{Kind: "private", Allow: []string{rule}, OnCrash: inbox.OnCrashRetry, Handler: refusing{}}
+func (c *cluster) servePrivate(s *simNode, rule string) {
+	spec := inbox.Spec{Kind: "private", Allow: []string{rule}, OnCrash: inbox.OnCrashRetry, Handler: failHandler{}}
 	if err := s.node.inbox.Register(spec); err != nil {
 		c.t.Fatal(err)
 	}
@@ -575,18 +577,18 @@ func (c *crew) allow(s *simulated, rule string) {
 	time.Sleep(3 * time.Second)
 }
 
-// oftenAhead has a schedule fire every ten minutes, the last time a second ago, at a home
+// newAheadCluster has a schedule fire every ten minutes, the last time a second ago, at a home
 // whose clock is ahead of the others' by what is stored.
-func oftenAhead(t *testing.T, nodes int) (c *crew, ahead *atomic.Int64) {
+func newAheadCluster(t *testing.T, nodes int) (c *cluster, ahead *atomic.Int64) {
 	ahead = new(atomic.Int64)
 	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
-	c = newCrewOf(t, newWorldWith(t, nodes, 1, link, func(s *simulated, cfg *Config) {
+	c = newClusterOf(t, newSimMeshWith(t, nodes, 1, link, func(s *simNode, cfg *Config) {
 		if s.place == 0 {
 			cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) })
 		}
 	}), 100*time.Millisecond)
-	align()
-	c.add("often", "*/10 * * * *", nil)
+	alignClock()
+	c.addSchedule("often", "*/10 * * * *", nil)
 	time.Sleep(10*time.Minute + time.Second)
 	return c, ahead
 }
@@ -596,24 +598,24 @@ func oftenAhead(t *testing.T, nodes int) (c *crew, ahead *atomic.Int64) {
 // back has nothing made again, and both are told.
 func TestScheduleUnderClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, ahead := oftenAhead(t, 1)
+		c, ahead := newAheadCluster(t, 1)
 		defer c.close()
-		c.once("often", 1) // at 0:10, it is 0:10:01
+		c.wantFirings("often", 1) // at 0:10, it is 0:10:01
 		ahead.Store(int64(25 * time.Minute))
 		time.Sleep(30 * time.Second)
 		ahead.Store(0)
 		time.Sleep(time.Minute)
-		c.once("often", 1)
+		c.wantFirings("often", 1)
 		ahead.Store(int64(25 * time.Minute))
 		time.Sleep(12 * time.Minute) // 0:20 is made meanwhile; it is 0:23:31, by the clock 0:48:31
-		c.once("often", 2)
+		c.wantFirings("often", 2)
 		ahead.Store(0)
 		time.Sleep(12 * time.Minute) // 0:50 is made meanwhile; it is 0:35:31
-		c.once("often", 3)
+		c.wantFirings("often", 3)
 		time.Sleep(24 * time.Minute) // to 0:59:31
-		c.once("often", 3)
+		c.wantFirings("often", 3)
 		time.Sleep(time.Minute)
-		c.once("often", 4)
+		c.wantFirings("often", 4)
 		told := 0
 		for _, e := range c.nodes[0].node.Events(t.Context(), 0, 1000, 0).Items {
 			if e.Kind == "schedule.clock_jump" {
@@ -629,21 +631,21 @@ func TestScheduleUnderClockJumps(t *testing.T) {
 // A clock that was weeks ahead for a moment does not silence a schedule until then.
 func TestScheduleAfterAClockFarAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, ahead := oftenAhead(t, 1)
+		c, ahead := newAheadCluster(t, 1)
 		defer c.close()
-		c.once("often", 1)
+		c.wantFirings("often", 1)
 		ahead.Store(int64(2 * schedule.Horizon))
 		time.Sleep(30 * time.Second)
 		ahead.Store(0)
 		time.Sleep(30 * time.Minute)
-		c.once("often", 4)
+		c.wantFirings("often", 4)
 	})
 }
 
 // A message that is no schedule of an old home changes nothing.
 func TestScheduleFromNowhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 2, time.Second)
+		c := newCluster(t, 2, time.Second)
 		defer c.close()
 		n, from := c.nodes[0].node, c.nodes[1].node.keys.Peer()
 		good := func() *proto.Schedule {
@@ -684,7 +686,7 @@ func TestScheduleFromNowhere(t *testing.T) {
 		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("who never was the home of the queue handed over %+v: %v", all, err)
 		}
-		c.add("n", "@daily", func(s *ScheduleSpec) { s.Kind = "mine" })
+		c.addSchedule("n", "@daily", func(s *ScheduleSpec) { s.Kind = "mine" })
 		if err := send(good(), proto.TypeSchedule); err != nil {
 			t.Error(err)
 		}

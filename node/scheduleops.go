@@ -61,7 +61,7 @@ const defaultMissedCap = 10
 // queues whose home is here, and those that are on their way to another home.
 func (n *Node) Schedules(ctx context.Context) ([]Schedule, error) {
 	out := []Schedule{}
-	err := n.schedules.ask(ctx, func() {
+	err := n.schedules.do(ctx, func() {
 		for _, id := range n.schedules.sorted() {
 			if m := n.schedules.all[id]; !m.Gone {
 				out = append(out, n.scheduleView(m))
@@ -78,7 +78,7 @@ func (n *Node) scheduleView(m *proto.Schedule) Schedule {
 			Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: (time.Duration(m.TtlMs) * time.Millisecond).String(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(),
 			Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Require: c.GetRequire(), Prefer: c.GetPrefer(), Retries: c.GetMaxAttempts(),
 		}},
-		Paused: m.Paused, Last: maybe(m.LastMs), Fired: m.Fired, Skipped: m.Skipped, Problem: cmp.Or(n.schedules.woes[scheduleID{m.Queue, m.Name}].why, m.Problem),
+		Paused: m.Paused, Last: msOrNil(m.LastMs), Fired: m.Fired, Skipped: m.Skipped, Problem: cmp.Or(n.schedules.errors[scheduleID{m.Queue, m.Name}].text, m.Problem),
 	}
 	for word, missed := range missedWords {
 		if missed == m.Missed && word != "" {
@@ -88,9 +88,9 @@ func (n *Node) scheduleView(m *proto.Schedule) Schedule {
 	if id, err := proto.TaskIDFrom(m.Last); err == nil {
 		v.LastTask = id.String()
 	}
-	v.Going, _ = n.peerNames(m.Going)
+	v.Going, _ = n.peerNameID(m.Going)
 	if p, err := schedule.Parse(m.Cron, m.Zone); err == nil && !m.Paused && len(m.Going) == 0 {
-		if next := p.Next(at(m.MarkMs)); !next.IsZero() {
+		if next := p.Next(msTime(m.MarkMs)); !next.IsZero() {
 			v.Next = &next
 		}
 	}
@@ -129,7 +129,7 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 		return Schedule{}, err
 	}
 	var out Schedule
-	asked := n.schedules.ask(ctx, func() {
+	asked := n.schedules.do(ctx, func() {
 		old := n.schedules.all[scheduleID{s.Queue, s.Name}]
 		switch {
 		case old != nil && !old.Gone:
@@ -147,7 +147,7 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 	if err = cmp.Or(asked, err); err != nil {
 		return Schedule{}, err
 	}
-	return out, n.note(ctx, "schedule.add", s.Queue+"/"+s.Name)
+	return out, n.audit(ctx, "schedule.add", s.Queue+"/"+s.Name)
 }
 
 // scheduleOf turns what a person wrote into what is kept.
@@ -184,7 +184,7 @@ func (n *Node) scheduleOf(s ScheduleSpec) (*proto.Schedule, error) {
 func (n *Node) homeIsHere(queue string) error {
 	home, err := n.queues.homeOf(queue)
 	if err == nil && home != n.keys.Peer() {
-		name, _ := n.peerNames(home[:])
+		name, _ := n.peerNameID(home[:])
 		err = fmt.Errorf("%w: the home of queue %s is %s: its schedules are kept there", ErrRefused, queue, name)
 	}
 	return err
@@ -193,7 +193,7 @@ func (n *Node) homeIsHere(queue string) error {
 // changeSchedule changes a schedule that is kept here, with going also one that is on
 // its way to another home.
 func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, going bool, change func(*proto.Schedule) *proto.Schedule) (out Schedule, err error) {
-	asked := n.schedules.ask(ctx, func() {
+	asked := n.schedules.do(ctx, func() {
 		m := n.schedules.all[scheduleID{queue, name}]
 		switch {
 		case m == nil || m.Gone:
@@ -202,7 +202,7 @@ func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, g
 			}
 			return
 		case len(m.Going) > 0 && !going:
-			to, _ := n.peerNames(m.Going)
+			to, _ := n.peerNameID(m.Going)
 			err = fmt.Errorf("%w: schedule %s of queue %s is on its way to %s: change it there, or remove it", ErrRefused, name, queue, to)
 			return
 		}
@@ -214,7 +214,7 @@ func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, g
 	if err = cmp.Or(asked, err); err != nil {
 		return out, err
 	}
-	return out, n.note(ctx, action, queue+"/"+name)
+	return out, n.audit(ctx, action, queue+"/"+name)
 }
 
 // RemoveSchedule removes a schedule. The tasks that it made stay. The home that it is on

@@ -28,18 +28,18 @@ import (
 // The key of a task is made of schedule and time: submitted again after a crash it is
 // the same task. No schedule is at two homes, so no time has two tasks.
 type schedules struct {
-	node *Node
-	all  map[scheduleID]*proto.Schedule
-	asks chan func()
-	done chan struct{} // closed when run has returned
-	last struct {      // the clocks at the last tick
+	node     *Node
+	all      map[scheduleID]*proto.Schedule
+	requests chan func()
+	done     chan struct{} // closed when run has returned
+	last     struct {      // the clocks at the last tick
 		wall time.Time
 		boot time.Duration
 	}
-	calm time.Duration                // by Boot: nothing is made before, for the clocks jumped
-	sent map[scheduleID]time.Duration // by Boot: when it was offered to its new home last
-	woes map[scheduleID]woe           // of those that cannot be seen to
-	lag  prometheus.Histogram
+	pausedUntil time.Duration                // by Boot: nothing is made before, for the clocks jumped
+	sent        map[scheduleID]time.Duration // by Boot: when it was offered to its new home last
+	errors      map[scheduleID]scheduleError // of those that cannot be seen to
+	lag         prometheus.Histogram
 }
 
 type scheduleID struct{ queue, name string }
@@ -48,7 +48,7 @@ func newSchedules(n *Node) *schedules {
 	s := &schedules{lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "balefire_schedule_lag_seconds", Help: "From the time that a schedule names to the making of its task, at the home of its queue.",
 		Buckets: []float64{1, 2, 5, 10, 30, 60, 300, 1800, 7200, 86400},
-	}), node: n, all: map[scheduleID]*proto.Schedule{}, sent: map[scheduleID]time.Duration{}, woes: map[scheduleID]woe{}, asks: make(chan func(), 64), done: make(chan struct{})}
+	}), node: n, all: map[scheduleID]*proto.Schedule{}, sent: map[scheduleID]time.Duration{}, errors: map[scheduleID]scheduleError{}, requests: make(chan func(), 64), done: make(chan struct{})}
 	n.registry.MustRegister(s.lag)
 	return s
 }
@@ -57,12 +57,12 @@ const (
 	scheduleEvery  = time.Second     // between two looks at what is due, and at where a queue went
 	scheduleResend = 2 * time.Second // between two copies of what was not answered
 	scheduleJump   = 2 * time.Second // clocks that differ by more between two looks have jumped
-	scheduleCalm   = 5 * time.Second // nothing is made for so long after that
+	schedulePause  = 5 * time.Second // nothing is made for so long after that
 	scheduleKept   = 24 * time.Hour  // a note of one that is gone
 	maxSchedules   = 1000            // kept by one node
 	maxGone        = 4000            // notes of those that are gone, with those that are not
 	maxScheduled   = 32 << 10        // bytes of a schedule with its task
-	maxVouchers    = 16              // hands that a schedule may come through
+	maxDelegates   = 16              // hands that a schedule may come through
 )
 
 // scheduleKeys begins the keys of schedules in the bucket Meta.
@@ -72,7 +72,7 @@ func (id scheduleID) key() []byte { return []byte(scheduleKeys + id.queue + "/" 
 
 // open reads what is on disk.
 func (s *schedules) open() error {
-	for p, err := range s.node.ground.store.All(store.Meta, []byte(scheduleKeys), []byte(scheduleKeys+"\xff")) {
+	for p, err := range s.node.storage.store.All(store.Meta, []byte(scheduleKeys), []byte(scheduleKeys+"\xff")) {
 		if err != nil {
 			return fmt.Errorf("read the schedules: %w", err)
 		}
@@ -95,7 +95,7 @@ func (s *schedules) put(ctx context.Context, m *proto.Schedule) error {
 	id := scheduleID{m.Queue, m.Name}
 	var b store.Batch
 	b.Put(store.Meta, id.key(), val)
-	if err := s.node.ground.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+	if err := s.node.storage.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		return fmt.Errorf("write schedule %s of queue %s: %w", m.Name, m.Queue, err)
 	}
 	s.all[id] = m
@@ -124,7 +124,7 @@ func (s *schedules) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case f := <-s.asks:
+		case f := <-s.requests:
 			f()
 		case <-tick.C:
 			s.tick(ctx)
@@ -132,11 +132,11 @@ func (s *schedules) run(ctx context.Context) error {
 	}
 }
 
-// ask has f run between two looks.
-func (s *schedules) ask(ctx context.Context, f func()) error {
+// do has f run between two looks.
+func (s *schedules) do(ctx context.Context, f func()) error {
 	answer := make(chan struct{})
 	select {
-	case s.asks <- func() { f(); close(answer) }:
+	case s.requests <- func() { f(); close(answer) }:
 	case <-s.done:
 		return ErrDraining
 	case <-ctx.Done():
@@ -162,8 +162,8 @@ func (s *schedules) tick(ctx context.Context) {
 	c := s.node.cfg.Clock
 	wall, boot := c.Now().Round(0), c.Boot()
 	if jump := wall.Sub(s.last.wall) - (boot - s.last.boot); jump.Abs() > scheduleJump {
-		s.calm = boot + scheduleCalm
-		s.node.tell("schedule.clock_jump", proto.PeerID{}, fmt.Sprintf("the clock jumped by %s: schedules wait for a moment", jump.Round(time.Second)), nil)
+		s.pausedUntil = boot + schedulePause
+		s.node.addEvent("schedule.clock_jump", proto.PeerID{}, fmt.Sprintf("the clock jumped by %s: schedules wait for a moment", jump.Round(time.Second)), nil)
 	}
 	s.last.wall, s.last.boot = wall, boot
 	self := s.node.keys.Peer()
@@ -174,56 +174,56 @@ func (s *schedules) tick(ctx context.Context) {
 		switch {
 		case m.Gone:
 			if len(m.Going) > 0 {
-				s.send(m)
+				s.offer(m)
 			}
 			err = s.forget(ctx, id, m, wall)
 		case m.FiringMs != 0:
 			err = s.fire(ctx, m)
 		case len(m.Going) > 0:
-			s.send(m)
+			s.offer(m)
 		case len(home) > 0 && string(home) != string(self[:]):
 			next := copySchedule(m)
 			next.Going, next.Generation = home, m.Generation+1
 			if err = s.put(ctx, next); err == nil {
-				s.send(next)
+				s.offer(next)
 			}
-		case !m.Paused && boot >= s.calm:
+		case !m.Paused && boot >= s.pausedUntil:
 			err = s.due(ctx, m, wall)
 		}
-		if ctx.Err() == nil && s.trouble(id, err, boot) {
+		if ctx.Err() == nil && s.noteError(id, err, boot) {
 			s.node.log.Warn("a schedule could not be seen to; it is tried again", "queue", id.queue, "schedule", id.name, "err", err)
 		}
 	}
 }
 
-// A woe is why a schedule cannot be seen to, and when that was said last, by Boot.
-type woe struct {
-	why  string
-	said time.Duration
+// A scheduleError is why a schedule cannot be seen to, and when that was said last, by Boot.
+type scheduleError struct {
+	text   string
+	logged time.Duration
 }
 
-// woeEvery is how often it is said anew at most, if it changes.
-const woeEvery = time.Minute
+// scheduleErrorEvery is how often it is said anew at most, if it changes.
+const scheduleErrorEvery = time.Minute
 
-// trouble notes how it went with a schedule, and reports whether that is to be said:
+// noteError notes how it went with a schedule, and reports whether that is to be said:
 // when it begins, and when the reason changes.
-func (s *schedules) trouble(id scheduleID, err error, now time.Duration) bool {
-	old, had := s.woes[id]
+func (s *schedules) noteError(id scheduleID, err error, now time.Duration) bool {
+	old, had := s.errors[id]
 	if err == nil {
-		delete(s.woes, id)
+		delete(s.errors, id)
 		return false
 	}
-	if had && (old.why == err.Error() || now-old.said < woeEvery) {
+	if had && (old.text == err.Error() || now-old.logged < scheduleErrorEvery) {
 		return false
 	}
-	s.woes[id] = woe{err.Error(), now}
+	s.errors[id] = scheduleError{err.Error(), now}
 	return true
 }
 
 // leaving counts the schedules whose queue has its home elsewhere, and which that has
 // not taken yet.
 func (s *schedules) leaving(ctx context.Context) (count int, err error) {
-	err = s.ask(ctx, func() {
+	err = s.do(ctx, func() {
 		for id, m := range s.all {
 			if q := s.node.queues.driver.QueueStates()[id.queue]; !m.Gone && q != nil && !s.node.queues.here(q) {
 				count++
@@ -239,12 +239,12 @@ func (s *schedules) forget(ctx context.Context, id scheduleID, m *proto.Schedule
 	if len(m.Going)+len(m.Went) > 0 { // the home that it went to is to be told that it was removed, or may be
 		kept = proto.MaxTTL
 	}
-	if now.Sub(at(m.ChangedMs)) < kept {
+	if now.Sub(msTime(m.ChangedMs)) < kept {
 		return nil
 	}
 	var b store.Batch
 	b.Delete(store.Meta, id.key())
-	if err := s.node.ground.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+	if err := s.node.storage.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		return err
 	}
 	delete(s.all, id)
@@ -257,7 +257,7 @@ func (s *schedules) due(ctx context.Context, m *proto.Schedule, now time.Time) e
 	if err != nil {
 		return err
 	}
-	if at(m.MarkMs).Sub(now) > schedule.Horizon { // the clock was far ahead when it was made: none of the times until then has its task
+	if msTime(m.MarkMs).Sub(now) > schedule.Horizon { // the clock was far ahead when it was made: none of the times until then has its task
 		next := copySchedule(m)
 		next.MarkMs = now.UnixMilli()
 		if err := s.put(ctx, next); err != nil {
@@ -265,7 +265,7 @@ func (s *schedules) due(ctx context.Context, m *proto.Schedule, now time.Time) e
 		}
 		m = next
 	}
-	fire, left := plan.Due(at(m.MarkMs), now, missedOf(m.Missed), int(m.MissedCap))
+	fire, left := plan.Due(msTime(m.MarkMs), now, missedOf(m.Missed), int(m.MissedCap))
 	if left > 0 {
 		next := copySchedule(m)
 		next.Skipped += uint64(left)
@@ -304,7 +304,7 @@ func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
 		}
 		next.Last, next.LastMs, next.Problem = id[:], m.FiringMs, ""
 		next.Fired++
-		s.lag.Observe(max(s.node.cfg.Clock.Now().Sub(at(m.FiringMs)).Seconds(), 0))
+		s.lag.Observe(max(s.node.cfg.Clock.Now().Sub(msTime(m.FiringMs)).Seconds(), 0))
 	case errors.Is(err, ErrInvalid), errors.Is(err, ErrDenied), errors.Is(err, ErrKeyConflict):
 		next.Problem, next.Skipped = proto.Clip(err.Error(), proto.MaxReason), m.Skipped+1
 	default:
@@ -320,9 +320,9 @@ func scheduledRequest(m *proto.Schedule) Request {
 	r := Request{
 		Target: queuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(m.TtlMs) * time.Millisecond, Order: c.GetOrderingKey(),
 		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Bounds: Bounds{Retries: c.GetMaxAttempts()},
-		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode(), lineage: lineage{vouchers: m.Vouchers},
+		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode(), delegates: m.Vouchers,
 	}
-	r.Key = fmt.Sprintf("schedule/%s/%s/%s/%s", m.Queue, m.Name, fingerprint(m), at(m.FiringMs).Format(time.RFC3339))
+	r.Key = fmt.Sprintf("schedule/%s/%s/%s/%s", m.Queue, m.Name, fingerprint(m), msTime(m.FiringMs).Format(time.RFC3339))
 	return r
 }
 

@@ -34,7 +34,7 @@ func TestStreamIsAsLongAsItsTaskSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		env.Signature = m.Signature
-		sink, reply := bodies{b.Node}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env})
+		sink, reply := bodyReceiver{b.Node}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env})
 		if sink != nil || reply.GetCode() != want {
 			t.Errorf("1 GiB that says it has %d bytes: %v, want %v", says, reply, want.Name())
 		}

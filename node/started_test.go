@@ -11,11 +11,11 @@ import (
 // owner's signature; and again when it runs elsewhere.
 func TestTheOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 4, 30*time.Second)
+		c := newCluster(t, 4, 30*time.Second)
 		defer c.close()
-		c.only(2, 0)
+		c.onlyNode(2, 0)
 		for _, at := range []int{0, 1} { // the home itself, and another
-			ref := c.give(at, 1)[0]
+			ref := c.submitMany(at, 1)[0]
 			runsOn := func(name string) func() bool {
 				return func() bool {
 					task, err := c.nodes[at].node.Task(t.Context(), ref)
@@ -24,7 +24,7 @@ func TestTheOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 			}
 			c.await(30*time.Second, "the origin to know where it runs", runsOn("n2"))
 			c.nodes[2].crash()
-			c.only(3, 0)
+			c.onlyNode(3, 0)
 			c.await(time.Minute, "the origin to know where it runs now", runsOn("n3"))
 			rs, err := c.nodes[at].node.Receipts(t.Context(), ref)
 			if err != nil {
@@ -42,11 +42,11 @@ func TestTheOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 			if b, err := c.nodes[1].node.Why(t.Context(), ref); at == 1 && (err != nil || b.Fix != "on n3: balefire-node why "+b.Subject) {
 				t.Errorf("why: %+v, %v", b, err)
 			}
-			c.ended(at, []string{ref}, 2*time.Minute)
+			c.waitAll(at, []string{ref}, 2*time.Minute)
 			c.nodes[2].start()
 			c.serve(c.nodes[2], 30*time.Second)
 			c.await(2*time.Minute, "n2 to be trusted again", func() bool { return len(c.nodes[0].node.homeCandidates()) == 3 })
-			c.only(2, 0)
+			c.onlyNode(2, 0)
 		}
 	})
 }

@@ -35,7 +35,7 @@ func (n *Node) Peers(ctx context.Context) []Peer {
 
 // Peer returns one of them, by name or id.
 func (n *Node) Peer(ctx context.Context, ref string) (Peer, error) {
-	p, err := n.peerOf(ref)
+	p, err := n.findPeer(ref)
 	if err != nil {
 		return Peer{}, err
 	}
@@ -45,10 +45,10 @@ func (n *Node) Peer(ctx context.Context, ref string) (Peer, error) {
 func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
 	v := Peer{
 		Name: p.Label(), ID: p.Peer.String(), State: "OFFLINE", Roles: p.Member.Roles, Addrs: p.Addrs,
-		Queued: n.outbox.Waiting(p.Peer), LastSeen: since(p.LastSeen), CertUntil: since(p.Member.NotAfter), Alias: p.Alias,
+		Queued: n.outbox.Waiting(p.Peer), LastSeen: timeOrNil(p.LastSeen), CertUntil: timeOrNil(p.Member.NotAfter), Alias: p.Alias,
 	}
 	if s.LastSeen.After(p.LastSeen) { // the book knows hellos alone
-		v.LastSeen = since(s.LastSeen)
+		v.LastSeen = timeOrNil(s.LastSeen)
 	}
 	if m, ok := n.gossip.Member(p.Peer); ok {
 		v.Liveness, v.Loss = m.Status.String(), m.Loss
@@ -61,7 +61,7 @@ func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
 	case s.Connected:
 		v.State, v.Path = "CONNECTED", s.Network+" "+s.Path
 		v.Direct = s.Direct
-		v.Relay = n.nameOf(s.Relay)
+		v.Relay = n.peerName(s.Relay)
 		if s.RTT > 0 {
 			v.RTT = seconds(s.RTT)
 		}
@@ -103,21 +103,21 @@ func (n *Node) Forget(ctx context.Context, ref string) error {
 }
 
 func (n *Node) changePeer(ctx context.Context, ref, action string, change func(proto.PeerID) error) error {
-	p, err := n.otherOf(ref)
+	p, err := n.findOtherPeer(ref)
 	if err != nil {
 		return err
 	}
 	if err := change(p.Peer); err != nil {
 		return err
 	}
-	return n.note(ctx, action, p.Peer.String())
+	return n.audit(ctx, action, p.Peer.String())
 }
 
 // Handlers lists what this node does for others, by kind.
 func (n *Node) Handlers() []Handler {
 	out := n.registered()
 	for i, h := range out { // it asks the disk, so nobody who changes them waits for it
-		if absent := n.absentees(h.Allow); absent != "" {
+		if absent := n.unknownAllowed(h.Allow); absent != "" {
 			out[i].Warning = strings.TrimPrefix(h.Warning+"; "+absent, "; ")
 		}
 		if h.Type == TypeCommand && len(h.Exec) > 0 {
@@ -129,9 +129,9 @@ func (n *Node) Handlers() []Handler {
 	return out
 }
 
-// absentees says which names and roles of an allow list no member has now: they may be
+// unknownAllowed says which names and roles of an allow list no member has now: they may be
 // mistyped, or of one that has yet to join.
-func (n *Node) absentees(allow []string) string {
+func (n *Node) unknownAllowed(allow []string) string {
 	var lacking []string
 	for _, a := range allow {
 		what, who, _ := strings.Cut(a, ":")
@@ -197,7 +197,7 @@ func byName(counts map[proto.TaskState]int) map[string]int {
 func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	w := []string{}
 	add := func(format string, a ...any) { w = append(w, fmt.Sprintf(format, a...)) }
-	if cause, fix := n.expelled(); cause != "" {
+	if cause, fix := n.selfRevoked(); cause != "" {
 		add("%s", cause)
 		add("%s", fix)
 	}
@@ -222,17 +222,17 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 		add("%s (%s)", a.Text, a.Fix)
 	}
 	for _, l := range n.leaseRisks(ctx) {
-		add("%s", l.sentence())
+		add("%s", l.summary())
 	}
 	if c := n.guard.State(); c.Doubted {
 		add("%s (%s)", doubtText(c), doubtFix)
 	}
-	if at := n.queues.log.jumped(); n.cfg.Clock.Now().Sub(at) < jumpShown {
+	if at := n.queues.log.lastJump(); n.cfg.Clock.Now().Sub(at) < jumpWarnFor {
 		add("the clocks jumped, or this node stood still, at %s: no lease was taken back in that round; look at the machine's clock if that happens often", at.Format(time.RFC3339))
 	}
 	for _, p := range s.Peers {
 		if p.State == "OFFLINE" && p.Queued > 0 {
-			add("%s", waitsFor(p.Queued, p.Name, p.Liveness))
+			add("%s", waitingText(p.Queued, p.Name, p.Liveness))
 		}
 		if p.State == "EXPIRED" {
 			add("the certificate of %s has expired: it has to join again", p.Name)
@@ -240,14 +240,14 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	}
 	if list, count := n.outbox.RefusedResults(1); count > 0 {
 		r := list[0]
-		home, _ := n.peerNames(r.Home[:])
-		add("%s: %s says %s: %s (balefire-node why %s)", counted(count, "result is refused by its home", "results are refused by their homes"), home, r.Code.Name(), r.Detail, r.ID)
+		home, _ := n.peerNameID(r.Home[:])
+		add("%s: %s says %s: %s (balefire-node why %s)", plural(count, "result is refused by its home", "results are refused by their homes"), home, r.Code.Name(), r.Detail, r.ID)
 	}
 	if n.book.Count() >= transport.MaxPeers {
-		add("%s", crowdedText)
+		add("%s", fullBookText)
 	}
 	if s.Dead > 0 {
-		add("%s (balefire-node dlq ls)", counted(s.Dead, "dead letter", "dead letters"))
+		add("%s (balefire-node dlq ls)", plural(s.Dead, "dead letter", "dead letters"))
 	}
 	if from := n.book.Self().Member.NotBefore; from.Sub(n.cfg.Clock.Now()) > proto.Skew {
 		add("the clock of this machine is behind: it says %s, and this node became a member on %s; set it right, else new members are refused",
@@ -259,17 +259,17 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	return w
 }
 
-// waitsFor says what waits for a peer that is not there, in the same words wherever it
+// waitingText says what waits for a peer that is not there, in the same words wherever it
 // is told.
-func waitsFor(n int, name, liveness string) string {
+func waitingText(n int, name, liveness string) string {
 	how := "offline"
 	if liveness == gossip.Dead.String() {
 		how = "dead"
 	}
-	return fmt.Sprintf("%s for %s, which is %s (balefire-node peers show %s)", counted(n, "task or result waits", "tasks and results wait"), name, how, name)
+	return fmt.Sprintf("%s for %s, which is %s (balefire-node peers show %s)", plural(n, "task or result waits", "tasks and results wait"), name, how, name)
 }
 
-func counted(n int, one, many string) string {
+func plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -278,21 +278,21 @@ func counted(n int, one, many string) string {
 
 // StoreStats describes the store now.
 func (n *Node) StoreStats() StoreStats {
-	st, c := n.ground.store.Stats(), n.ground.store.Counters()
+	st, c := n.storage.store.Stats(), n.storage.store.Counters()
 	s := StoreStats{
-		Engine: st.Engine, Schema: n.ground.store.Schema(), DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
-		BlobBytes: n.ground.blobs.Usage().Bytes, Full: n.ground.store.Full(), Commits: c.Groups,
+		Engine: st.Engine, Schema: n.storage.store.Schema(), DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
+		BlobBytes: n.storage.blobs.Usage().Bytes, Full: n.storage.store.Full(), Commits: c.Groups,
 	}
-	s.FreeBytes, s.Reserve = n.ground.store.Space()
-	s.Refuses = refusal(n.ground.store.Refuses())
-	if err := n.ground.store.Err(); err != nil {
+	s.FreeBytes, s.Reserve = n.storage.store.Space()
+	s.Refuses = refusal(n.storage.store.Refuses())
+	if err := n.storage.store.Err(); err != nil {
 		s.Failed = err.Error()
 	}
 	return s
 }
 
 // Compact gives the space of deleted records back to the disk now.
-func (n *Node) Compact(ctx context.Context) error { return n.ground.store.Compact(ctx) }
+func (n *Node) Compact(ctx context.Context) error { return n.storage.store.Compact(ctx) }
 
 // Snapshot writes a consistent copy of the store into dir, which must not exist. With a
 // key, the public one of [NewSnapshotKey], it is a file that the private one opens.
@@ -304,22 +304,22 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 		if err := n.sealedSnapshot(ctx, dir, toKey); err != nil {
 			return err
 		}
-		return n.note(ctx, "store.snapshot", dir+" for "+toKey)
+		return n.audit(ctx, "store.snapshot", dir+" for "+toKey)
 	}
-	err := n.ground.store.Snapshot(dir)
+	err := n.storage.store.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent is there and belongs to the node's user", ErrRefused, filepath.Dir(dir), e)
 	}
 	if err != nil {
 		return err
 	}
-	return n.note(ctx, "store.snapshot", dir)
+	return n.audit(ctx, "store.snapshot", dir)
 }
 
 // Healthy says why this node should be restarted, or nothing: it runs and its
 // last commit succeeded.
 func (n *Node) Healthy() error {
-	if err := n.ground.store.Err(); err != nil {
+	if err := n.storage.store.Err(); err != nil {
 		return err
 	}
 	if !n.running.Load() {
@@ -333,8 +333,8 @@ func (n *Node) Ready() error {
 	switch {
 	case n.draining.Load():
 		return ErrDraining
-	case n.ground.store.Full():
-		return fmt.Errorf("%w: %w", ErrFull, n.ground.store.Refuses())
+	case n.storage.store.Full():
+		return fmt.Errorf("%w: %w", ErrFull, n.storage.store.Refuses())
 	}
 	return n.Healthy()
 }

@@ -38,48 +38,48 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, *transport
 		Created: now.UnixMilli(), NotAfter: now.Add(cmp.Or(r.TTL, proto.DefaultTTL)).UnixMilli(),
 	}}
 	n.outbox.Stamp(d.Record)
-	content := contents.Get().(*proto.Content)
-	defer forget(content)
+	content := contentPool.Get().(*proto.Content)
+	defer releaseContent(content)
 	fillContent(content, r)
-	body, err := n.takeBody(ctx, d, content, r)
+	body, err := n.placeBody(ctx, d, content, r)
 	if err != nil {
 		return nil, nil, err
 	}
-	finishKey(r, d, content)
+	setRequestDigest(r, d, content)
 	d.Header.Seq = n.outbox.NextSeq(to.Peer)
 	if err := n.seal(d, to.KeyRecord, content, body); err != nil {
 		n.outbox.DropSeq(to.Peer, d.Header.Seq)
 		n.dropBody(d)
 		return nil, nil, err
 	}
-	n.house.draft(d.Record.GetBodyBlob(), true)
+	n.bodyGC.draft(d.Record.GetBodyBlob(), true)
 	return d, to, nil
 }
 
-// contents holds what is made of a request and forgotten once it is sealed.
-var contents = sync.Pool{New: func() any { return new(proto.Content) }}
+// contentPool holds what is made of a request and forgotten once it is sealed.
+var contentPool = sync.Pool{New: func() any { return new(proto.Content) }}
 
-func forget(c *proto.Content) {
+func releaseContent(c *proto.Content) {
 	c.Reset()
-	contents.Put(c)
+	contentPool.Put(c)
 }
 
-// plains holds buffers for what is about to be sealed, which copies it.
-var plains = sync.Pool{New: func() any { return new([]byte) }}
+// plainPool holds buffers for what is about to be sealed, which copies it.
+var plainPool = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxPlain is the largest of them that is kept.
-const maxPlain = 64 << 10
+// maxPooledPlain is the largest of them that is kept.
+const maxPooledPlain = 64 << 10
 
 // seal encodes content and seals it into the draft's envelope. A sealed body
 // that is too large for a record becomes a file, durable before the record is.
 func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Content, key *[32]byte) error {
-	buf := plains.Get().(*[]byte)
-	defer plains.Put(buf)
+	buf := plainPool.Get().(*[]byte)
+	defer plainPool.Put(buf)
 	plain, err := proto.Encode((*buf)[:0], content)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	if cap(plain) <= maxPlain {
+	if cap(plain) <= maxPooledPlain {
 		*buf = plain
 	}
 	return n.sealBytes(d, to, plain, key)
@@ -96,7 +96,7 @@ func (n *Node) sealBytes(d *outbox.Draft, to identity.KeyRecord, plain []byte, k
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, d.Header.What)
-	return n.spill(d)
+	return n.offload(d)
 }
 
 func (n *Node) checkRequest(r *Request) error {
@@ -131,7 +131,7 @@ func (n *Node) checkRequest(r *Request) error {
 		return bad("max_result %d: it is a number of bytes", r.MaxResult)
 	case len(r.Labels) > 32:
 		return bad("more than 32 labels")
-	case !goodLabels(r.Require) || !goodLabels(r.Prefer):
+	case !validLabels(r.Require) || !validLabels(r.Prefer):
 		return bad("require and prefer have at most 32 labels of 1 to 128 bytes")
 	case len(r.Require)+len(r.Prefer) > 0 && !strings.HasPrefix(r.Target, queuePrefix):
 		return bad("require and prefer choose a node of a queue: this task names its node")
@@ -141,8 +141,8 @@ func (n *Node) checkRequest(r *Request) error {
 	return nil
 }
 
-// goodLabels reports whether a list of labels is one that nodes may be told.
-func goodLabels(list []string) bool {
+// validLabels reports whether a list of labels is one that nodes may be told.
+func validLabels(list []string) bool {
 	return len(list) <= 32 && !slices.ContainsFunc(list, func(l string) bool { return l == "" || len(l) > 128 })
 }
 
@@ -151,7 +151,7 @@ func fillContent(c *proto.Content, r *Request) {
 	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, cmp.Or(r.Class, proto.Normal), r.Type, r.Trace
 	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
 	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, r.Mode, uint64(r.MaxResult)
-	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.vouchers
+	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.delegates
 	if !r.RedriveOf.IsZero() {
 		c.RedriveOf = slices.Clone(r.RedriveOf[:]) // r itself may then stay on the stack
 	}
@@ -183,9 +183,9 @@ func record(r *Request, now time.Time) *proto.Record {
 	return rec
 }
 
-// finishKey sets what idempotency needs: the digest of the whole request, and
+// setRequestDigest sets what idempotency needs: the digest of the whole request, and
 // the key itself where it is made of the content.
-func finishKey(r *Request, d *outbox.Draft, c *proto.Content) {
+func setRequestDigest(r *Request, d *outbox.Draft, c *proto.Content) {
 	if r.Key == "" {
 		return
 	}
@@ -204,10 +204,10 @@ func finishKey(r *Request, d *outbox.Draft, c *proto.Content) {
 	}
 }
 
-// settled says how the writing of a draft ended. s is what is said of it when it
+// finishSubmit says how the writing of a draft ended. s is what is said of it when it
 // is new.
-func (n *Node) settled(d *outbox.Draft, s Submitted, existing *proto.TaskID, err error) (Submitted, error) {
-	n.house.draft(d.Record.GetBodyBlob(), false)
+func (n *Node) finishSubmit(d *outbox.Draft, s Submitted, existing *proto.TaskID, err error) (Submitted, error) {
+	n.bodyGC.draft(d.Record.GetBodyBlob(), false)
 	if err != nil {
 		if !errors.Is(err, store.ErrUnknown) { // else it may yet be written
 			n.dropBody(d)
@@ -215,7 +215,7 @@ func (n *Node) settled(d *outbox.Draft, s Submitted, existing *proto.TaskID, err
 		return s, submitError(err)
 	}
 	if existing != nil {
-		s = n.known(*existing, s)
+		s = n.existingTask(*existing, s)
 		n.dropBody(d)
 	}
 	if to := d.Header.Target; to != n.keys.Peer() {
@@ -224,10 +224,10 @@ func (n *Node) settled(d *outbox.Draft, s Submitted, existing *proto.TaskID, err
 	return s, nil
 }
 
-func submitted(d *outbox.Draft, to *transport.Peer) Submitted {
+func newSubmitted(d *outbox.Draft, to *transport.Peer) Submitted {
 	s := Submitted{
 		ID: d.Header.ID.String(), State: proto.Pending.Name(),
-		Target: to.Name, NotAfter: at(d.Header.NotAfter), Due: maybe(d.Record.GetDueMs()),
+		Target: to.Name, NotAfter: msTime(d.Header.NotAfter), Due: msOrNil(d.Record.GetDueMs()),
 	}
 	if s.Target == "" {
 		s.Target = to.Peer.Short()
@@ -235,15 +235,15 @@ func submitted(d *outbox.Draft, to *transport.Peer) Submitted {
 	return s
 }
 
-// known turns a submit whose key was used before into the task of the first.
-func (n *Node) known(id proto.TaskID, s Submitted) Submitted {
+// existingTask turns a submit whose key was used before into the task of the first.
+func (n *Node) existingTask(id proto.TaskID, s Submitted) Submitted {
 	s.ID, s.Known = id.String(), true
 	rec, err := n.outbox.Get(id)
 	if err != nil { // a key is remembered longer than the record of a finished task
 		s.State, s.Waits = "", "it has ended; its record is no longer kept"
 		return s
 	}
-	s.State, s.NotAfter, s.Due = rec.GetState().Name(), at(rec.GetNotAfterMs()), maybe(rec.GetDueMs())
+	s.State, s.NotAfter, s.Due = rec.GetState().Name(), msTime(rec.GetNotAfterMs()), msOrNil(rec.GetDueMs())
 	return s
 }
 

@@ -26,19 +26,19 @@ func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
 		Ending: ending(r),
 		Marks:  marks(r),
 	}
-	t.Peer, t.PeerID = n.peerNames(r.GetPeer())
+	t.Peer, t.PeerID = n.peerNameID(r.GetPeer())
 	for _, e := range r.GetEvents() {
 		name := n.self.Name
 		if len(e.GetNode()) > 0 {
-			name, _ = n.peerNames(e.GetNode())
+			name, _ = n.peerNameID(e.GetNode())
 		}
-		v := Event{Time: at(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
+		v := Event{Time: msTime(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
 		if !v.repeats(t.Events) {
 			t.Events = append(t.Events, v)
 		}
 	}
 	for _, a := range r.GetHistory() {
-		t.History = append(t.History, Attempt{Number: a.GetNumber(), Started: at(a.GetStartedMs()), Finished: at(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
+		t.History = append(t.History, Attempt{Number: a.GetNumber(), Started: msTime(a.GetStartedMs()), Finished: msTime(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
 	}
 	return t
 }
@@ -58,7 +58,7 @@ func (e Event) repeats(before []Event) bool {
 }
 
 func times(r *proto.Record) Times {
-	return Times{Created: at(r.GetCreatedMs()), NotAfter: at(r.GetNotAfterMs()), Due: maybe(r.GetDueMs()), Ended: maybe(r.GetEndedMs())}
+	return Times{Created: msTime(r.GetCreatedMs()), NotAfter: msTime(r.GetNotAfterMs()), Due: msOrNil(r.GetDueMs()), Ended: msOrNil(r.GetEndedMs())}
 }
 
 func ending(r *proto.Record) Ending {
@@ -104,9 +104,9 @@ func facts(role string, r *proto.Record) []string {
 	return out
 }
 
-// peerNames returns the name and the id of a peer, the short id when it has no
+// peerNameID returns the name and the id of a peer, the short id when it has no
 // name here.
-func (n *Node) peerNames(key []byte) (name, id string) {
+func (n *Node) peerNameID(key []byte) (name, id string) {
 	p, err := proto.PeerIDFrom(key)
 	if err != nil {
 		return "", ""
@@ -120,11 +120,11 @@ func (n *Node) peerNames(key []byte) (name, id string) {
 	return p.Short(), p.String()
 }
 
-func at(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+func msTime(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-func maybe(ms int64) *time.Time {
+func msOrNil(ms int64) *time.Time {
 	if ms == 0 {
 		return nil
 	}
-	return new(at(ms))
+	return new(msTime(ms))
 }

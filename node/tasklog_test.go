@@ -84,9 +84,9 @@ func TestKeysOfATaskLineAreStable(t *testing.T) {
 // the log at debug, in no metric and in no file of the audit, on either side. It also holds
 // that each step of a task is a line, and that the figures of tasks count it.
 func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
-	logs := map[string]*logged{}
+	logs := map[string]*logBuffer{}
 	a, b := pair(t, func(name string, c *Config) {
-		logs[name] = new(logged)
+		logs[name] = new(logBuffer)
 		c.Logger = slog.New(slog.NewJSONHandler(logs[name], &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	const body, arg, result, words = "canary-in-the-body", "canary-in-an-argument", "canary-in-the-result", "canary-on-stderr"
@@ -101,7 +101,7 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 	}
 	for kind, want := range map[string]string{"good": "SUCCESS", "bad": "FAILED"} {
 		id := a.submit(t, Request{Target: "b", Kind: kind, Body: []byte(body), Args: []string{arg}})
-		done := a.ended(t, id, want)
+		done := a.waitEnd(t, id, want)
 		if !strings.Contains(done.Stderr, words) && want == "FAILED" {
 			t.Errorf("stderr %q: the canary was not there", done.Stderr)
 		}
@@ -113,13 +113,13 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range []*live{a, b} {
-		if got := testutil.CollectAndCount(n.changes.latency) + testutil.CollectAndCount(n.changes.runs); got == 0 {
+	for _, n := range []*testNode{a, b} {
+		if got := testutil.CollectAndCount(n.metrics.latency) + testutil.CollectAndCount(n.metrics.runs); got == 0 {
 			t.Errorf("%s: no figure of a task", n.Name())
 		}
 	}
 	seen := map[string]string{"log of a": logs["a"].String(), "log of b": logs["b"].String()}
-	for name, n := range map[string]*live{"a": a, "b": b} {
+	for name, n := range map[string]*testNode{"a": a, "b": b} {
 		families, err := n.Registry().Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -148,26 +148,26 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 	}
 }
 
-// A logged keeps lines of a log.
-type logged struct {
+// A logBuffer keeps lines of a log.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *logged) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
 }
 
-func (l *logged) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
 }
 
 // count returns how many lines tell of an event of a task.
-func (l *logged) count(event, id string) (n int) {
+func (l *logBuffer) count(event, id string) (n int) {
 	for line := range strings.Lines(l.String()) {
 		var x struct {
 			Event string `json:"event"`

@@ -29,7 +29,7 @@ const (
 func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
-		if id, err = n.complete(ref); err != nil {
+		if id, err = n.findByPrefix(ref); err != nil {
 			return id, "", nil, err
 		}
 	}
@@ -45,18 +45,18 @@ func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 		rec, err = n.outbox.Result(id)
 	}
 	if errors.Is(err, outbox.ErrNotFound) {
-		return id, "", nil, n.lost(id)
+		return id, "", nil, n.notHere(id)
 	}
 	return id, RoleOwner, rec, err
 }
 
-// lost says what is known of a task without a record here. Of one whose queue had its
+// notHere says what is known of a task without a record here. Of one whose queue had its
 // home here that is how it ended, or where it went: its record is where it was made.
-func (n *Node) lost(id proto.TaskID) error {
-	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+func (n *Node) notHere(id proto.TaskID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), viewTimeout)
 	defer cancel()
 	p, known, err := n.queues.driver.FormerTask(ctx, id)
-	peer, _ := n.peerNames(p.Peer[:])
+	peer, _ := n.peerNameID(p.Peer[:])
 	switch {
 	case err != nil || !known:
 		return fmt.Errorf("%w: task %s: it was never here, or its record is older than what is kept", ErrNotFound, id)
@@ -68,8 +68,8 @@ func (n *Node) lost(id proto.TaskID) error {
 	return fmt.Errorf("%w: task %s ended here as %s, last run by %s under %s: the node where it was made has its record", ErrNotFound, id, p.State.Name(), peer, epochText(p.Epoch))
 }
 
-// complete finds the one task whose id begins with ref.
-func (n *Node) complete(ref string) (proto.TaskID, error) {
+// findByPrefix finds the one task whose id begins with ref.
+func (n *Node) findByPrefix(ref string) (proto.TaskID, error) {
 	if len(ref) < 6 || len(ref) > 36 {
 		return proto.TaskID{}, fmt.Errorf("%w: %.60q is no task id: give at least the first 6 characters", ErrInvalid, ref)
 	}
@@ -310,9 +310,9 @@ func (n *Node) storedReceipt(id proto.TaskID, rec *proto.Record) *proto.Receipt 
 }
 
 func (n *Node) receipt(s proto.Statement, proof string, problem error) Receipt {
-	name, id := n.peerNames(s.Node[:])
+	name, id := n.peerNameID(s.Node[:])
 	r := Receipt{
-		Fact: s.Fact.String(), Node: name, NodeID: id, Time: at(s.Time), Epoch: fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter),
+		Fact: s.Fact.String(), Node: name, NodeID: id, Time: msTime(s.Time), Epoch: fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter),
 		Attempt: s.Attempt, Proof: proof, Verified: problem == nil,
 	}
 	if s.State != 0 {
@@ -344,7 +344,7 @@ func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string)
 	if err != nil {
 		return Task{}, err
 	}
-	if err := n.note(ctx, "task.cancel", id.String()); err != nil {
+	if err := n.audit(ctx, "task.cancel", id.String()); err != nil {
 		return Task{}, err
 	}
 	return n.Task(ctx, id.String())
@@ -369,7 +369,7 @@ func (n *Node) Purge(ctx context.Context, q Query, dryRun bool) (Purged, error) 
 		done += dead
 	}
 	if !dryRun {
-		if err := n.note(ctx, "task.purge", fmt.Sprintf("%d tasks", done)); err != nil {
+		if err := n.audit(ctx, "task.purge", fmt.Sprintf("%d tasks", done)); err != nil {
 			return Purged{}, err
 		}
 	}
@@ -383,8 +383,8 @@ func pageSize(limit int) (int, error) {
 	return cmp.Or(limit, defaultPage), nil
 }
 
-// since shortens what is told about moments that never were.
-func since(t time.Time) *time.Time {
+// timeOrNil shortens what is told about moments that never were.
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

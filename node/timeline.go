@@ -34,9 +34,9 @@ type TimelineEvent struct {
 
 // The limits of a question to other nodes.
 const (
-	timelineLines = proto.MaxGroup  // of one node
-	timelineTime  = 3 * time.Second // for an answer
-	maxQuestions  = 64              // that wait for answers
+	timelineLines       = proto.MaxGroup  // of one node
+	timelineTimeout     = 3 * time.Second // for an answer
+	maxTimelineRequests = 64              // that wait for answers
 )
 
 // Timeline merges what this node and all connected members saw happen to the leases of
@@ -47,7 +47,7 @@ func (n *Node) Timeline(ctx context.Context, q TimelineQuery) (Timeline, error) 
 	case (q.Task == "") == (q.Queue == ""):
 		return Timeline{}, fmt.Errorf("%w: a timeline is of one task or of one queue", ErrInvalid)
 	case q.Task != "":
-		id, err := n.taskNamed(ctx, q.Task)
+		id, err := n.resolveTask(ctx, q.Task)
 		if err != nil {
 			return Timeline{}, err
 		}
@@ -60,14 +60,14 @@ func (n *Node) Timeline(ctx context.Context, q TimelineQuery) (Timeline, error) 
 	own := n.queues.log.reply(ask)
 	t := Timeline{Items: []TimelineEvent{}, Asked: []string{n.self.Name}, Silent: []string{}, More: own.GetMore()}
 	t.Items = append(t.Items, n.timelineOf(n.self.Name, own)...)
-	replies, silent := n.queues.questions.ask(ctx, n, ask)
+	replies, silent := n.queues.timelines.ask(ctx, n, ask)
 	for p, r := range replies {
-		t.Asked = append(t.Asked, n.nameOf(p))
-		t.Items = append(t.Items, n.timelineOf(n.nameOf(p), r)...)
+		t.Asked = append(t.Asked, n.peerName(p))
+		t.Items = append(t.Items, n.timelineOf(n.peerName(p), r)...)
 		t.More = t.More || r.GetMore()
 	}
 	for _, p := range silent {
-		t.Silent = append(t.Silent, n.nameOf(p))
+		t.Silent = append(t.Silent, n.peerName(p))
 	}
 	slices.Sort(t.Asked[1:])
 	slices.Sort(t.Silent)
@@ -77,29 +77,29 @@ func (n *Node) Timeline(ctx context.Context, q TimelineQuery) (Timeline, error) 
 	return t, nil
 }
 
-// taskNamed is the id of a task by what a person calls it. A whole id need not be known
+// resolveTask is the id of a task by what a person calls it. A whole id need not be known
 // here.
-func (n *Node) taskNamed(ctx context.Context, ref string) (proto.TaskID, error) {
+func (n *Node) resolveTask(ctx context.Context, ref string) (proto.TaskID, error) {
 	if id, err := proto.ParseTaskID(ref); err == nil {
 		return id, nil
 	}
 	if b, ok := n.whyLeased(ctx, ref); ok {
 		return proto.ParseTaskID(b.Subject)
 	}
-	return n.complete(ref)
+	return n.findByPrefix(ref)
 }
 
 // timelineOf turns a node's answer into what people read.
 func (n *Node) timelineOf(name string, r *proto.TimelineReply) (out []TimelineEvent) {
 	for _, l := range r.GetLines() {
-		e := OwnershipEvent{Number: l.GetNumber(), Time: at(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
+		e := OwnershipEvent{Number: l.GetNumber(), Time: msTime(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
 		if id, err := proto.TaskIDFrom(l.GetTask()); err == nil {
 			e.Task = id.String()
 		}
 		if l.GetEpochBoot() > 0 {
 			e.Epoch = epochText(proto.Seq{Boot: l.GetEpochBoot(), Counter: l.GetEpochCounter()})
 		}
-		e.Peer, e.PeerID = n.peerNames(l.GetPeer())
+		e.Peer, e.PeerID = n.peerNameID(l.GetPeer())
 		out = append(out, TimelineEvent{name, e})
 	}
 	return out
@@ -111,7 +111,7 @@ func (l *ownershipLog) reply(ask *proto.TimelineAsk) *proto.TimelineReply {
 	limit := min(int(ask.GetLimit()), timelineLines)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, x := range slices.Backward(l.kept) {
+	for _, x := range slices.Backward(l.lines) {
 		if string(x.event.Task[:]) != string(ask.GetTask()) && (len(ask.GetTask()) > 0 || ask.GetQueue() == "" || x.event.Queue != ask.GetQueue()) {
 			continue
 		}
@@ -125,14 +125,14 @@ func (l *ownershipLog) reply(ask *proto.TimelineAsk) *proto.TimelineReply {
 	return r
 }
 
-// A keptEvent is a line of the timeline as it happened.
-type keptEvent struct {
+// A loggedEvent is a line of the timeline as it happened.
+type loggedEvent struct {
 	number uint64
 	time   time.Time
 	event  ownership.Event
 }
 
-func (k *keptEvent) line() *proto.TimelineLine {
+func (k *loggedEvent) line() *proto.TimelineLine {
 	e := &k.event
 	l := &proto.TimelineLine{
 		Number: k.number, TimeMs: k.time.UnixMilli(), Kind: e.Kind.String(), Queue: e.Queue,
@@ -147,22 +147,22 @@ func (k *keptEvent) line() *proto.TimelineLine {
 	return l
 }
 
-// questions are those of this node that wait for answers.
-type questions struct {
+// timelineRequests are those of this node that wait for answers.
+type timelineRequests struct {
 	mu   sync.Mutex
 	last uint64
-	open map[uint64]*question
+	open map[uint64]*timelineRequest
 }
 
-type question struct {
+type timelineRequest struct {
 	missing map[proto.PeerID]bool
 	replies map[proto.PeerID]*proto.TimelineReply
 	done    chan struct{} // closed when nobody is missing
 }
 
 // ask puts a question to every connected member and waits for their answers.
-func (qs *questions) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (replies map[proto.PeerID]*proto.TimelineReply, silent []proto.PeerID) {
-	q := &question{missing: map[proto.PeerID]bool{}, replies: map[proto.PeerID]*proto.TimelineReply{}, done: make(chan struct{})}
+func (qs *timelineRequests) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (replies map[proto.PeerID]*proto.TimelineReply, silent []proto.PeerID) {
+	q := &timelineRequest{missing: map[proto.PeerID]bool{}, replies: map[proto.PeerID]*proto.TimelineReply{}, done: make(chan struct{})}
 	for _, s := range n.net.Peers() {
 		if _, member := n.book.Member(s.Peer); member && s.Linked {
 			q.missing[s.Peer] = true
@@ -181,9 +181,9 @@ func (qs *questions) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (
 	defer qs.end(number)
 	ask.Number = number
 	for _, p := range members {
-		post{n}.Post(p, proto.TypeTimeline, ask)
+		ownershipSender{n}.Post(p, proto.TypeTimeline, ask)
 	}
-	timer := time.NewTimer(timelineTime)
+	timer := time.NewTimer(timelineTimeout)
 	defer timer.Stop()
 	select {
 	case <-q.done:
@@ -198,28 +198,28 @@ func (qs *questions) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (
 	return q.replies, silent
 }
 
-func (qs *questions) begin(q *question) (uint64, bool) {
+func (qs *timelineRequests) begin(q *timelineRequest) (uint64, bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	if len(qs.open) >= maxQuestions {
+	if len(qs.open) >= maxTimelineRequests {
 		return 0, false
 	}
 	if qs.open == nil {
-		qs.open = map[uint64]*question{}
+		qs.open = map[uint64]*timelineRequest{}
 	}
 	qs.last++
 	qs.open[qs.last] = q
 	return qs.last, true
 }
 
-func (qs *questions) end(number uint64) {
+func (qs *timelineRequests) end(number uint64) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	delete(qs.open, number)
 }
 
 // answered takes a reply. One that nobody waits for is dropped.
-func (qs *questions) answered(from proto.PeerID, r *proto.TimelineReply) {
+func (qs *timelineRequests) answered(from proto.PeerID, r *proto.TimelineReply) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q := qs.open[r.GetNumber()]
@@ -240,13 +240,13 @@ func (n *Node) receiveTimeline(from proto.PeerID, m *proto.Message) error {
 		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return err
 		}
-		n.queues.questions.answered(from, r)
+		n.queues.timelines.answered(from, r)
 		return nil
 	}
 	ask := new(proto.TimelineAsk)
 	if err := proto.DecodeKnown(m.GetPayload(), ask); err != nil {
 		return err
 	}
-	post{n}.Post(from, proto.TypeTimelineReply, n.queues.log.reply(ask))
+	ownershipSender{n}.Post(from, proto.TypeTimelineReply, n.queues.log.reply(ask))
 	return nil
 }

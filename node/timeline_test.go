@@ -12,15 +12,15 @@ import (
 // not answer is named.
 func TestTheTimelineOfAllNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 4, 10*time.Second)
+		c := newCluster(t, 4, 10*time.Second)
 		defer c.close()
-		c.only(2, 0)
-		ids := c.give(1, 2)
+		c.onlyNode(2, 0)
+		ids := c.submitMany(1, 2)
 		time.Sleep(3 * time.Second)
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n3"); err != nil {
 			t.Fatal(err)
 		}
-		c.ended(1, ids, time.Minute)
+		c.waitAll(1, ids, time.Minute)
 		tl, err := c.nodes[1].node.Timeline(t.Context(), TimelineQuery{Task: ids[0]})
 		if err != nil || len(tl.Silent) != 0 || tl.More || !slices.Equal(tl.Asked, []string{"n1", "n0", "n2", "n3"}) {
 			t.Fatalf("asked %v, silent %v, more %v: %v", tl.Asked, tl.Silent, tl.More, err)

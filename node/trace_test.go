@@ -56,7 +56,7 @@ func TestEveryTaskHasATrace(t *testing.T) {
 	given := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 	for _, trace := range []string{"", given} {
 		id := a.submit(t, Request{Target: "b", Kind: "run", Trace: trace})
-		failed := a.ended(t, id, "DEAD_LETTER")
+		failed := a.waitEnd(t, id, "DEAD_LETTER")
 		if !validTrace(failed.Trace) || trace != "" && failed.Trace != trace {
 			t.Errorf("given %q, the task has %q", trace, failed.Trace)
 		}
@@ -64,11 +64,11 @@ func TestEveryTaskHasATrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again := a.ended(t, s.ID, "DEAD_LETTER"); again.Trace != failed.Trace {
+		if again := a.waitEnd(t, s.ID, "DEAD_LETTER"); again.Trace != failed.Trace {
 			t.Errorf("the redrive has the trace %q, its first %q", again.Trace, failed.Trace)
 		}
 		id = a.submit(t, Request{Target: "b", Kind: "run", Trace: trace, Key: "key" + trace})
-		done := a.ended(t, id, "SUCCESS")
+		done := a.waitEnd(t, id, "SUCCESS")
 		r, _, err := a.Result(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
@@ -86,14 +86,14 @@ func TestEveryTaskHasATrace(t *testing.T) {
 	}
 }
 
-// A traced handler notes the trace context that each start of a task is given.
-type traced struct {
+// A traceHandler handler notes the trace context that each start of a task is given.
+type traceHandler struct {
 	mu   sync.Mutex
 	seen map[string][]string // by task
 	work time.Duration
 }
 
-func (h *traced) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (h *traceHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	h.mu.Lock()
 	h.seen[r.ID.String()] = append(h.seen[r.ID.String()], r.Content.GetTraceparent())
 	h.mu.Unlock()
@@ -105,7 +105,7 @@ func (h *traced) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	}
 }
 
-func (h *traced) starts(id string) []string {
+func (h *traceHandler) starts(id string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.seen[id]
@@ -118,14 +118,14 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := make([]lockedBuffer, 4)
 		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
-		w := newWorldWith(t, 4, 1, link, func(s *simulated, cfg *Config) {
-			few(s, cfg)
+		w := newSimMeshWith(t, 4, 1, link, func(s *simNode, cfg *Config) {
+			smallMesh(s, cfg)
 			cfg.Logger = slog.New(slog.NewJSONHandler(&logs[s.place], &slog.HandlerOptions{Level: slog.LevelDebug}))
 		})
-		c := newCrewOf(t, w, time.Second)
+		c := newClusterOf(t, w, time.Second)
 		defer c.close()
-		h := &traced{seen: map[string][]string{}, work: 20 * time.Second}
-		serve := func(s *simulated) {
+		h := &traceHandler{seen: map[string][]string{}, work: 20 * time.Second}
+		serve := func(s *simNode) {
 			if err := s.node.inbox.Register(inbox.Spec{Kind: "traced", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: h}); err != nil {
 				t.Fatal(err)
 			}
@@ -135,12 +135,12 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 		serve(owner)
 		given := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 		ids := []string{
-			origin.must(Request{Target: "queue:build", Kind: "traced"}),
-			origin.must(Request{Target: "queue:build", Kind: "traced", Trace: given}),
+			origin.mustSubmit(Request{Target: "queue:build", Kind: "traced"}),
+			origin.mustSubmit(Request{Target: "queue:build", Kind: "traced", Trace: given}),
 		}
 		want := map[string]string{ids[1]: given}
 		c.await(time.Minute, "both to run", func() bool { return len(h.starts(ids[0])) == 1 && len(h.starts(ids[1])) == 1 })
-		for _, s := range []*simulated{origin, home} {
+		for _, s := range []*simNode{origin, home} {
 			for _, id := range ids {
 				task, err := s.node.Task(t.Context(), id)
 				if want[id] == "" {
@@ -155,7 +155,7 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 		owner.crash() // with what it runs
 		serve(origin)
 		for _, id := range ids {
-			origin.becomes(id, "SUCCESS", 5*time.Minute)
+			origin.waitState(id, "SUCCESS", 5*time.Minute)
 			if task, err := next.node.Task(t.Context(), id); err != nil || task.Trace != want[id] {
 				t.Errorf("at the next home the trace is %q, want %q; %v", task.Trace, want[id], err)
 			}
@@ -163,7 +163,7 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 			if len(starts) != 2 || starts[0] != want[id] || starts[1] != want[id] {
 				t.Errorf("its starts had the traces %q, want %q twice", starts, want[id])
 			}
-			for _, s := range []*simulated{origin, next} {
+			for _, s := range []*simNode{origin, next} {
 				traces := logs[s.place].tracesOf(t, id)
 				if trace := strings.Split(want[id], "-")[1]; len(traces) != 1 || traces[trace] == 0 {
 					t.Errorf("the log of %s has the traces %v, want %s alone", s.name, traces, trace)

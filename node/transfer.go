@@ -37,7 +37,7 @@ func (n *Node) transfers(id proto.TaskID) (out []Transfer) {
 
 func (n *Node) transferView(f transport.Flow) Transfer {
 	x := Transfer{What: "body", Direction: "in", Bytes: f.Done, Size: f.Size, Rate: f.Rate, Left: f.Left().Seconds()}
-	x.Peer, _ = n.peerNames(f.Peer[:])
+	x.Peer, _ = n.peerNameID(f.Peer[:])
 	if f.Result {
 		x.What = "result"
 	}

@@ -42,13 +42,9 @@ type Request struct {
 	Affinity
 	// RedriveOf names the ended task that this one repeats.
 	RedriveOf proto.TaskID
-	lineage
-}
 
-// A lineage is what a request has from those that it was made of.
-type lineage struct {
-	vouchers [][]byte // whose hands the schedule came through that made it
-	digest   []byte   // of the request that it was first, if it is not the one of this
+	delegates [][]byte // peers that handed over the schedule that made it
+	digest    []byte   // of the request that it was first, if it is not the one of this
 }
 
 // Bounds are what the handler of a task may spend on it.

@@ -24,7 +24,7 @@ var clockKey = []byte("clock")
 // resumeClock tells the guard what was believed when the node ran last, before
 // anything is stamped with its time.
 func (n *Node) resumeClock() error {
-	stamp, err := n.ground.store.Get(store.Meta, clockKey)
+	stamp, err := n.storage.store.Get(store.Meta, clockKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (n *Node) keepClock(ctx context.Context) error {
 		now, s := n.cfg.Clock.Boot(), n.guard.State()
 		if s.Doubted != doubted {
 			doubted = s.Doubted
-			n.tellClock(s)
+			n.reportClock(s)
 		}
 		if doubted && now-asked >= clockAsk {
 			asked = now
@@ -76,18 +76,18 @@ func (n *Node) keepClock(ctx context.Context) error {
 func (n *Node) stampClock() {
 	var b store.Batch
 	b.Put(store.Meta, clockKey, n.guard.Stamp())
-	if err := n.ground.store.Apply(context.Background(), &b); err != nil && n.ground.store.Err() == nil {
+	if err := n.storage.store.Apply(context.Background(), &b); err != nil && n.storage.store.Err() == nil {
 		n.log.Debug("the stamp of the clock could not be written", "err", err)
 	}
 }
 
-func (n *Node) tellClock(s clock.State) {
+func (n *Node) reportClock(s clock.State) {
 	kind, text := "clock.believed", "the clock of this machine is believed again"
 	if s.Doubted {
 		kind, text = "clock.doubted", doubtText(s)
 	}
 	n.log.Warn(text)
-	n.tell(kind, proto.PeerID{}, text, nil)
+	n.addEvent(kind, proto.PeerID{}, text, nil)
 }
 
 // doubtText says of a doubted clock why, and what ends that.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,7 +70,7 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 }
 
 func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
-	name, _ := n.peerNames(w.Peer[:])
+	name, _ := n.peerNameID(w.Peer[:])
 	step := func(format string, a ...any) { b.Steps = append(b.Steps, fmt.Sprintf(format, a...)) }
 	set := func(cause, fix string) { b.Cause, b.Fix = cause, fix }
 	if w.Next > 0 {
@@ -78,7 +79,7 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 	step("record: %s, attempts %d, ends by itself at %s", w.State.Name(), w.Attempts, w.NotAfter.UTC().Format(time.RFC3339))
 	switch {
 	case w.State.Terminal():
-		set("it has ended: "+orWord(w.Reason, w.State.Name()), fixEnded(w.State))
+		set("it has ended: "+cmp.Or(w.Reason, w.State.Name()), fixEnded(w.State))
 		return
 	case w.State == proto.Accepted || w.State == proto.Running:
 		step("custody: %s has it (receipt accepted)", name)
@@ -108,7 +109,7 @@ func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(stri
 		set(name+" is not in the address book", "pair with it again: invite and join")
 		return
 	case !w.Linked && !n.net.Connected(w.Peer):
-		a := n.absence(p)
+		a := n.unreachable(p)
 		b.Steps = append(b.Steps, a.steps()...)
 		if b.Next == nil && a.redials() {
 			b.Next = new(a.now.Add(a.dial.NextDial).UTC())
@@ -141,7 +142,7 @@ func (n *Node) hangs(p proto.PeerID, set func(cause, fix string)) bool {
 	if !ok {
 		return false
 	}
-	cause, fix := n.absence(known).hanging()
+	cause, fix := n.unreachable(known).hanging()
 	if cause != "" {
 		set(cause, fix)
 	}
@@ -150,7 +151,7 @@ func (n *Node) hangs(p proto.PeerID, set func(cause, fix string)) bool {
 
 // whyResult looks at the result of a task that ran here.
 func (n *Node) whyResult(b Blocker, w outbox.Why) Blocker {
-	name, _ := n.peerNames(w.Peer[:])
+	name, _ := n.peerNameID(w.Peer[:])
 	b.Steps = append(b.Steps, "custody: it ended here; its result is for "+name)
 	if w.State.Terminal() {
 		b.Cause = fmt.Sprintf("%s refused its result for good: %s", name, w.Reason)
@@ -169,7 +170,7 @@ func (n *Node) whyResult(b Blocker, w outbox.Why) Blocker {
 // viaRelay names the relay between this node and a connected peer; empty: none is.
 func (n *Node) viaRelay(p proto.PeerID) string {
 	if s := n.statuses()[p]; s.Connected && !s.Direct {
-		return " through the relay " + n.nameOf(s.Relay)
+		return " through the relay " + n.peerName(s.Relay)
 	}
 	return ""
 }
@@ -226,7 +227,7 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 	case where.Word == "behind":
 		b.Cause = "it waits behind " + where.Behind.String() + ", which has the same ordering key"
 	case where.Wait > 0:
-		b.Cause = "the last attempt failed: " + orWord(rec.GetReason(), "no reason given") + "; it waits for the next"
+		b.Cause = "the last attempt failed: " + cmp.Or(rec.GetReason(), "no reason given") + "; it waits for the next"
 	case st.Used >= st.Slots:
 		b.Cause, b.Fix = fmt.Sprintf("all %d slots are busy", st.Slots), "wait, or raise limits.slots"
 	default:
@@ -237,7 +238,7 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 
 // originName is what the sender of a task in custody is called.
 func (n *Node) originName(rec *proto.Record) string {
-	name, _ := n.peerNames(rec.GetPeer())
+	name, _ := n.peerNameID(rec.GetPeer())
 	return name
 }
 
@@ -246,12 +247,12 @@ func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
 	if err != nil {
 		return Blocker{}, err
 	}
-	known, err := n.peerOf(name)
+	known, err := n.findPeer(name)
 	if err != nil {
 		return Blocker{}, err
 	}
 	b := Blocker{Subject: p.Name, State: p.State, Steps: []string{fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
-	a := n.absence(known)
+	a := n.unreachable(known)
 	switch p.State {
 	case "CONNECTED":
 		b.Steps = append(b.Steps, a.steps()...)
@@ -271,11 +272,4 @@ func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
 		b.Cause, b.Fix = a.blocker()
 	}
 	return b, nil
-}
-
-func orWord(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

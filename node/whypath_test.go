@@ -24,26 +24,26 @@ func TestAbsence(t *testing.T) {
 	const lastTry = "the last try, 7s ago, failed: all dials failed * [/ip4/192.0.2.1/tcp/1] connection refused; the next dial is in 2s"
 	tests := []struct {
 		name  string
-		a     absence
+		a     unreachablePeer
 		cause string
 		fix   string
 	}{
-		{"revoked", absence{revoked: true, blocked: true, dial: refused(true, "it is blocked")}, "b is no member any more", "invite it again"},
-		{"blocked here", absence{blocked: true, isolated: true, addrs: 1}, "b is blocked here", "peers unblock b"},
-		{"the clocks differ, as the peer sees it", absence{isolated: true, addrs: 1, dial: refused(true, identity.ErrNotYet.Error()+": it begins 2027-01-01")}, "the clocks of this machine and of b differ too much: b refused this node 1m0s ago", "set both clocks right"},
-		{"the clocks differ, as this node sees it", absence{addrs: 1, dial: refused(false, identity.ErrNotYet.Error())}, "differ too much: this node refused b 1m0s ago", "set both clocks right"},
-		{"refused by the peer", absence{addrs: 1, status: gossip.Dead, since: now, dial: refused(true, "it is blocked")}, "b refused this node 1m0s ago: it is blocked", "on b: balefire-node peers show a"},
-		{"refused here", absence{addrs: 1, dial: refused(false, "the boot number went back")}, "this node refused b 1m0s ago: the boot number went back", "on b"},
-		{"isolated", absence{isolated: true, status: gossip.Dead, since: now, dial: failed}, "this node is isolated", "balefire-node netcheck"},
-		{"no address", absence{status: gossip.Alive}, "no address of b is known", "start it"},
-		{"stopped", absence{addrs: 2, status: gossip.Left, since: now.Add(-time.Hour), dial: failed}, "b cannot be reached: it was stopped 1h0m0s ago", "start b"},
-		{"dead", absence{addrs: 2, relays: []string{"r"}, status: gossip.Dead, since: now.Add(-time.Minute), dial: failed}, "b cannot be reached: it is DEAD for 1m0s, as the mesh sees it; " + lastTry, "start b"},
-		{"suspect", absence{addrs: 2, status: gossip.Suspect, since: now.Add(-3 * time.Second), dial: failed}, "it is SUSPECT for 3s, as the mesh sees it", "start b"},
-		{"no relay", absence{addrs: 2, relays: []string{"r", "s"}, status: gossip.Alive, dial: failed}, "none of its relays (r, s) is connected here; " + lastTry, "balefire-node path r"},
-		{"a relay does not lead there", absence{relays: []string{"r", "s"}, near: []string{"s"}, dial: failed}, "not directly, and not by its relays (s); " + lastTry, "balefire-node path b"},
-		{"each dial fails", absence{addrs: 2, status: gossip.Alive, dial: failed}, "b cannot be reached: none of its 2 addresses answers; " + lastTry, "start b, or look at the network"},
-		{"a dial runs again", absence{addrs: 1, dial: transport.PeerStatus{LastError: "no route", FailedAt: now}}, "failed: no route; it is being dialled now", "start b"},
-		{"no dial has ended", absence{addrs: 1, dial: transport.PeerStatus{NextDial: time.Second}}, "b cannot be reached: the next dial is in 1s", ""},
+		{"revoked", unreachablePeer{revoked: true, blocked: true, dial: refused(true, "it is blocked")}, "b is no member any more", "invite it again"},
+		{"blocked here", unreachablePeer{blocked: true, isolated: true, addrs: 1}, "b is blocked here", "peers unblock b"},
+		{"the clocks differ, as the peer sees it", unreachablePeer{isolated: true, addrs: 1, dial: refused(true, identity.ErrNotYet.Error()+": it begins 2027-01-01")}, "the clocks of this machine and of b differ too much: b refused this node 1m0s ago", "set both clocks right"},
+		{"the clocks differ, as this node sees it", unreachablePeer{addrs: 1, dial: refused(false, identity.ErrNotYet.Error())}, "differ too much: this node refused b 1m0s ago", "set both clocks right"},
+		{"refused by the peer", unreachablePeer{addrs: 1, status: gossip.Dead, since: now, dial: refused(true, "it is blocked")}, "b refused this node 1m0s ago: it is blocked", "on b: balefire-node peers show a"},
+		{"refused here", unreachablePeer{addrs: 1, dial: refused(false, "the boot number went back")}, "this node refused b 1m0s ago: the boot number went back", "on b"},
+		{"isolated", unreachablePeer{isolated: true, status: gossip.Dead, since: now, dial: failed}, "this node is isolated", "balefire-node netcheck"},
+		{"no address", unreachablePeer{status: gossip.Alive}, "no address of b is known", "start it"},
+		{"stopped", unreachablePeer{addrs: 2, status: gossip.Left, since: now.Add(-time.Hour), dial: failed}, "b cannot be reached: it was stopped 1h0m0s ago", "start b"},
+		{"dead", unreachablePeer{addrs: 2, relays: []string{"r"}, status: gossip.Dead, since: now.Add(-time.Minute), dial: failed}, "b cannot be reached: it is DEAD for 1m0s, as the mesh sees it; " + lastTry, "start b"},
+		{"suspect", unreachablePeer{addrs: 2, status: gossip.Suspect, since: now.Add(-3 * time.Second), dial: failed}, "it is SUSPECT for 3s, as the mesh sees it", "start b"},
+		{"no relay", unreachablePeer{addrs: 2, relays: []string{"r", "s"}, status: gossip.Alive, dial: failed}, "none of its relays (r, s) is connected here; " + lastTry, "balefire-node path r"},
+		{"a relay does not lead there", unreachablePeer{relays: []string{"r", "s"}, connectedRelays: []string{"s"}, dial: failed}, "not directly, and not by its relays (s); " + lastTry, "balefire-node path b"},
+		{"each dial fails", unreachablePeer{addrs: 2, status: gossip.Alive, dial: failed}, "b cannot be reached: none of its 2 addresses answers; " + lastTry, "start b, or look at the network"},
+		{"a dial runs again", unreachablePeer{addrs: 1, dial: transport.PeerStatus{LastError: "no route", FailedAt: now}}, "failed: no route; it is being dialled now", "start b"},
+		{"no dial has ended", unreachablePeer{addrs: 1, dial: transport.PeerStatus{NextDial: time.Second}}, "b cannot be reached: the next dial is in 1s", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestAbsence(t *testing.T) {
 // explained by what is in the way, as it comes and goes.
 func TestWhyNamesTheWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(t, 3, time.Second)
+		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		a, b := c.nodes[0], c.nodes[1]
 		b.crash()

@@ -32,11 +32,11 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 		b.State, b.Cause, b.Fix = "HOMELESS", q.Alarm.Text, q.Alarm.Fix
 	case q.Paused:
 		b.State, b.Cause, b.Fix = "PAUSED", "a person paused it", "on "+q.Home+": balefire-node queue resume "+name
-	case !q.Here && n.farHome(&b, name):
+	case !q.Here && n.whyHomeUnreachable(&b, name):
 	case !q.Here:
 		b.Cause, b.Fix = "nothing that is known here: its home knows what waits", "on "+q.Home+": balefire-node why queue:"+name
 	case n.gossip.SelfPaused():
-		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pausedWhy()+", and grants only to itself", "balefire-node netcheck"
+		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pauseReason()+", and grants only to itself", "balefire-node netcheck"
 	case q.Waiting == 0:
 		b.Cause = "nothing waits"
 	case able == 0:
@@ -50,7 +50,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 // whyLeft looks at a task in custody here whose home is not here any more.
 func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker {
 	past, known, err := n.queues.driver.FormerTask(ctx, id)
-	home := n.nameOf(past.Peer)
+	home := n.peerName(past.Peer)
 	switch {
 	case err != nil || !known || past.State.Terminal():
 		b.Cause = "its end is being written"
@@ -70,14 +70,14 @@ func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker 
 	return b
 }
 
-// farHome names what keeps this node from the home of a queue, when it is not connected.
-func (n *Node) farHome(b *Blocker, name string) bool {
+// whyHomeUnreachable names what keeps this node from the home of a queue, when it is not connected.
+func (n *Node) whyHomeUnreachable(b *Blocker, name string) bool {
 	home, err := n.queues.homeOf(name)
 	p, known := n.book.Get(home)
 	if err != nil || !known || n.net.Connected(home) {
 		return false
 	}
-	a := n.absence(p)
+	a := n.unreachable(p)
 	b.Steps = append(b.Steps, a.steps()...)
 	b.Cause, b.Fix = a.blocker()
 	return true
@@ -103,8 +103,8 @@ func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *p
 		}
 		return
 	}
-	if _, _, gone := n.gone(w.Peer); gone {
-		old, home := n.nameOf(w.Peer), n.nameOf(proto.PeerID(s.GetHome()))
+	if _, _, gone := n.homeGone(w.Peer); gone {
+		old, home := n.peerName(w.Peer), n.peerName(proto.PeerID(s.GetHome()))
 		b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home %s by now, generation %d", name, home, s.GetGeneration()))
 		b.Cause = fmt.Sprintf("it was given to %s, which was the home of queue %s before %s and is gone: ", old, name, home)
 		if self := n.keys.Peer(); string(s.GetHome()) == string(self[:]) {
@@ -123,7 +123,7 @@ func (n *Node) runsOn(rec *proto.Record) string {
 	}
 	for _, e := range slices.Backward(rec.GetEvents()) {
 		if e.GetState() == proto.Running {
-			name, _ := n.peerNames(e.GetNode())
+			name, _ := n.peerNameID(e.GetNode())
 			return name
 		}
 	}
@@ -141,13 +141,13 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
 		return Blocker{}, false
 	}
 	v := found[0]
-	home := n.nameOf(v.Peer)
+	home := n.peerName(v.Peer)
 	b := Blocker{Subject: v.Task.String(), State: v.State, Steps: []string{
 		fmt.Sprintf("queue %s: home %s", v.Queue, home),
 		fmt.Sprintf("lease: epoch %s, attempt %d, held by this node", epochText(v.Epoch), v.Attempts),
 	}}
 	alarm := n.homeAlarm(ctx, n.queues.driver.QueueStates()[v.Queue])
-	_, _, gone := n.gone(v.Peer)
+	_, _, gone := n.homeGone(v.Peer)
 	st := n.inbox.Status()
 	switch {
 	case v.State == phaseName(proto.LeaseStarted) && v.Lapsed:

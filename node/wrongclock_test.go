@@ -13,13 +13,13 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// jumping makes a world of so many nodes, in which the clock of the node at place
+// newJumpingMesh makes a world of so many nodes, in which the clock of the node at place
 // is wrong by what is stored.
-func jumping(t *testing.T, nodes, place int) (w *world, by *atomic.Int64) {
+func newJumpingMesh(t *testing.T, nodes, place int) (w *simMesh, by *atomic.Int64) {
 	by = new(atomic.Int64)
 	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
-	w = newWorldWith(t, nodes, 1, link, func(s *simulated, cfg *Config) {
-		few(s, cfg)
+	w = newSimMeshWith(t, nodes, 1, link, func(s *simNode, cfg *Config) {
+		smallMesh(s, cfg)
 		if s.place == place {
 			cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
 		}
@@ -28,39 +28,39 @@ func jumping(t *testing.T, nodes, place int) (w *world, by *atomic.Int64) {
 	return w, by
 }
 
-// takes is a task that runs for d.
-func takes(d time.Duration, target string) Request {
+// sleepTask is a task that runs for d.
+func sleepTask(d time.Duration, target string) Request {
 	p := plan{takes: d, class: proto.Normal}
 	p.body = fmt.Appendf(nil, "%d 0 false %d;", d, time.Now().UnixNano())
 	return p.request(target)
 }
 
-// must submits a task.
-func (s *simulated) must(r Request) string {
-	s.world.t.Helper()
-	task, err := s.node.Submit(s.world.t.Context(), r)
+// mustSubmit submits a task.
+func (s *simNode) mustSubmit(r Request) string {
+	s.mesh.t.Helper()
+	task, err := s.node.Submit(s.mesh.t.Context(), r)
 	if err != nil {
-		s.world.t.Fatal(err)
+		s.mesh.t.Fatal(err)
 	}
 	return task.ID
 }
 
-// becomes fails the test unless the task is in the state within so much time.
-func (s *simulated) becomes(id, state string, limit time.Duration) Task {
-	s.world.t.Helper()
+// waitState fails the test unless the task is in the state within so much time.
+func (s *simNode) waitState(id, state string, limit time.Duration) Task {
+	s.mesh.t.Helper()
 	var task Task
 	for began := time.Now(); time.Since(began) < limit; time.Sleep(100 * time.Millisecond) {
-		if task, _ = s.node.Task(s.world.t.Context(), id); task.State == state {
+		if task, _ = s.node.Task(s.mesh.t.Context(), id); task.State == state {
 			return task
 		}
 	}
-	why, _ := s.node.Why(s.world.t.Context(), id)
-	s.world.t.Errorf("the task is %s (%s) and not %s: %+v", task.State, task.Reason, state, why)
+	why, _ := s.node.Why(s.mesh.t.Context(), id)
+	s.mesh.t.Errorf("the task is %s (%s) and not %s: %+v", task.State, task.Reason, state, why)
 	return task
 }
 
 // runsOf counts the starts of a task.
-func (l *ledger) runsOf(id string) int {
+func (l *checker) runsOf(id string) int {
 	task, err := proto.ParseTaskID(id)
 	if err != nil {
 		l.t.Fatal(err)
@@ -70,25 +70,25 @@ func (l *ledger) runsOf(id string) int {
 	return len(l.entry(task).runs)
 }
 
-// wrongBy are the errors of a clock that the tests of I14 go through.
-var wrongBy = []time.Duration{
+// clockOffsets are the errors of a clock that the tests of I14 go through.
+var clockOffsets = []time.Duration{
 	10 * time.Second, -10 * time.Second, 3 * time.Minute, time.Hour, -time.Hour, 240 * time.Hour, -240 * time.Hour, -20 * 365 * 24 * time.Hour,
 }
 
 // I14: the result of a task comes home however wrong the clock of its target was
 // while the run ended.
 func TestResultOfATargetWhoseClockWasWrong(t *testing.T) {
-	for _, off := range wrongBy {
+	for _, off := range clockOffsets {
 		t.Run(off.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, by := jumping(t, 2, 1)
+				w, by := newJumpingMesh(t, 2, 1)
 				defer w.close()
-				id := w.nodes[0].must(takes(10*time.Second, "n1"))
+				id := w.nodes[0].mustSubmit(sleepTask(10*time.Second, "n1"))
 				time.Sleep(8 * time.Second)
 				by.Store(int64(off))
 				time.Sleep(4 * time.Second)
 				by.Store(0)
-				w.nodes[0].becomes(id, "SUCCESS", 5*time.Minute)
+				w.nodes[0].waitState(id, "SUCCESS", 5*time.Minute)
 			})
 		})
 	}
@@ -97,37 +97,37 @@ func TestResultOfATargetWhoseClockWasWrong(t *testing.T) {
 // I14: a clock of a home that is wrong for some seconds ends, forgets and holds up
 // nothing: what had ended, what runs, and what is made and sent meanwhile.
 func TestHomeWhoseClockIsWrongForAMoment(t *testing.T) {
-	for _, off := range wrongBy {
+	for _, off := range clockOffsets {
 		for _, lasts := range []time.Duration{4 * time.Second, time.Minute} {
 			t.Run(fmt.Sprint(off, " for ", lasts), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w, by := jumping(t, 2, 0)
+					w, by := newJumpingMesh(t, 2, 0)
 					defer w.close()
 					home, other := w.nodes[0], w.nodes[1]
-					ended := home.must(takes(time.Second, "n1"))
-					home.becomes(ended, "SUCCESS", time.Minute)
-					runs := home.must(takes(20*time.Second, "n1"))
+					ended := home.mustSubmit(sleepTask(time.Second, "n1"))
+					home.waitState(ended, "SUCCESS", time.Minute)
+					runs := home.mustSubmit(sleepTask(20*time.Second, "n1"))
 					time.Sleep(5 * time.Second)
 					by.Store(int64(off))
 					time.Sleep(lasts / 2)
 					var made []string
 					for _, to := range []string{"n1", "n1", "n0"} {
-						r := takes(time.Second, to)
+						r := sleepTask(time.Second, to)
 						r.Order = "lane"
-						made = append(made, home.must(r))
+						made = append(made, home.mustSubmit(r))
 					}
-					came := other.must(takes(time.Second, "n0"))
+					came := other.mustSubmit(sleepTask(time.Second, "n0"))
 					if off.Abs() > clock.DoubtBeyond && !strings.Contains(fmt.Sprint(home.node.Status(t.Context()).Warnings), "is doubted") {
 						t.Error("the status does not tell of it")
 					}
 					time.Sleep(lasts / 2)
 					by.Store(0)
-					after := takes(time.Second, "n1")
+					after := sleepTask(time.Second, "n1")
 					after.Order = "lane"
-					for _, id := range append(made, ended, runs, home.must(after)) {
-						home.becomes(id, "SUCCESS", 2*time.Minute)
+					for _, id := range append(made, ended, runs, home.mustSubmit(after)) {
+						home.waitState(id, "SUCCESS", 2*time.Minute)
 					}
-					other.becomes(came, "SUCCESS", time.Minute)
+					other.waitState(came, "SUCCESS", time.Minute)
 				})
 			})
 		}
@@ -138,27 +138,27 @@ func TestHomeWhoseClockIsWrongForAMoment(t *testing.T) {
 // forgets and holds up nothing either, also when it has been so for longer than a clock
 // needs that nobody contradicts.
 func TestClockThatIsWrongForGood(t *testing.T) {
-	for _, off := range wrongBy {
+	for _, off := range clockOffsets {
 		t.Run(off.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, by := jumping(t, 2, 0)
+				w, by := newJumpingMesh(t, 2, 0)
 				defer w.close()
 				home, other := w.nodes[0], w.nodes[1]
-				ended := home.must(takes(time.Second, "n1"))
-				home.becomes(ended, "SUCCESS", time.Minute)
-				runs, waits := home.must(takes(20*time.Second, "n1")), takes(time.Second, "n1")
+				ended := home.mustSubmit(sleepTask(time.Second, "n1"))
+				home.waitState(ended, "SUCCESS", time.Minute)
+				runs, waits := home.mustSubmit(sleepTask(20*time.Second, "n1")), sleepTask(time.Second, "n1")
 				waits.Delay = clock.BelieveAfter + 3*time.Minute
-				delayed := home.must(waits)
+				delayed := home.mustSubmit(waits)
 				time.Sleep(5 * time.Second)
 				by.Store(int64(off))
 				for _, later := range []time.Duration{2 * time.Second, clock.BelieveAfter + time.Minute} {
 					time.Sleep(later)
-					for _, id := range []string{ended, runs, home.must(takes(time.Second, "n1")), home.must(takes(time.Second, "n0"))} {
-						home.becomes(id, "SUCCESS", time.Minute)
+					for _, id := range []string{ended, runs, home.mustSubmit(sleepTask(time.Second, "n1")), home.mustSubmit(sleepTask(time.Second, "n0"))} {
+						home.waitState(id, "SUCCESS", time.Minute)
 					}
-					other.becomes(other.must(takes(time.Second, "n0")), "SUCCESS", time.Minute)
+					other.waitState(other.mustSubmit(sleepTask(time.Second, "n0")), "SUCCESS", time.Minute)
 				}
-				home.becomes(delayed, "SUCCESS", 5*time.Minute)
+				home.waitState(delayed, "SUCCESS", 5*time.Minute)
 			})
 		})
 	}
@@ -169,20 +169,20 @@ func TestClockThatIsWrongForGood(t *testing.T) {
 // was off for long or its clock is wrong.
 func TestAfterALongStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, _ := jumping(t, 2, 0)
+		w, _ := newJumpingMesh(t, 2, 0)
 		defer w.close()
 		home := w.nodes[0]
 		w.nodes[1].halt()
-		id := home.must(takes(time.Second, "n1"))
+		id := home.mustSubmit(sleepTask(time.Second, "n1"))
 		home.halt()
 		time.Sleep(8 * 24 * time.Hour)
 		home.start()
 		time.Sleep(time.Minute)
-		home.becomes(id, "PENDING", time.Second)
+		home.waitState(id, "PENDING", time.Second)
 		if why, err := home.node.Why(t.Context(), id); err != nil || !strings.Contains(fmt.Sprint(why.Steps), "where it was when this node stopped") {
 			t.Errorf("why: %+v, %v", why, err)
 		}
-		home.becomes(id, "EXPIRED", clock.BelieveAfter)
+		home.waitState(id, "EXPIRED", clock.BelieveAfter)
 	})
 }
 
@@ -193,11 +193,11 @@ func TestTasksOfAClockThatWasWrongForLong(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, 240 * time.Hour, -20 * 365 * 24 * time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, by := jumping(t, 2, 0)
+				w, by := newJumpingMesh(t, 2, 0)
 				defer w.close()
 				home, target := w.nodes[0], w.nodes[1]
 				target.halt()
-				before := home.must(takes(time.Second, "n1"))
+				before := home.mustSubmit(sleepTask(time.Second, "n1"))
 				by.Store(int64(off))
 				time.Sleep(clock.BelieveAfter + time.Minute)
 				if home.node.guard.State().Doubted {
@@ -205,9 +205,9 @@ func TestTasksOfAClockThatWasWrongForLong(t *testing.T) {
 				}
 				made := map[string]time.Time{before: time.Now().Add(-clock.BelieveAfter - time.Minute)}
 				make1 := func(delay time.Duration, to string) {
-					r := takes(time.Second, to)
+					r := sleepTask(time.Second, to)
 					r.Delay = delay
-					made[home.must(r)] = time.Now()
+					made[home.mustSubmit(r)] = time.Now()
 				}
 				make1(0, "n1")
 				make1(0, "n0")
@@ -221,11 +221,11 @@ func TestTasksOfAClockThatWasWrongForLong(t *testing.T) {
 				make1(0, "n0")
 				target.start()
 				for id, at := range made {
-					task := home.becomes(id, "SUCCESS", 20*time.Minute)
+					task := home.waitState(id, "SUCCESS", 20*time.Minute)
 					if off := task.Created.Sub(at).Abs(); id != before && task.Target == "n1" && off > 2*time.Second {
 						t.Errorf("the task for %s is said to be made %s off", task.Target, off)
 					}
-					if runs := w.ledger.runsOf(id); runs != 1 {
+					if runs := w.checker.runsOf(id); runs != 1 {
 						t.Errorf("it ran %d times", runs)
 					}
 				}
@@ -238,12 +238,12 @@ func TestTasksOfAClockThatWasWrongForLong(t *testing.T) {
 // ends the task as it says.
 func TestResultAfterTheHomeGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, _ := jumping(t, 2, 0)
+		w, _ := newJumpingMesh(t, 2, 0)
 		defer w.close()
 		home, target := w.nodes[0], w.nodes[1]
-		r := takes(10*time.Second, "n1")
+		r := sleepTask(10*time.Second, "n1")
 		r.TTL = time.Minute
-		id := home.must(r)
+		id := home.mustSubmit(r)
 		time.Sleep(5 * time.Second)
 		w.Unplug(1)
 		time.Sleep(10 * time.Second)
@@ -254,10 +254,10 @@ func TestResultAfterTheHomeGaveUp(t *testing.T) {
 		home.halt()
 		time.Sleep(26 * time.Hour)
 		home.start()
-		home.becomes(id, "EXPIRED", clock.BelieveAfter+time.Minute)
+		home.waitState(id, "EXPIRED", clock.BelieveAfter+time.Minute)
 		w.Plug(1)
 		target.start()
-		home.becomes(id, "SUCCESS", time.Hour)
+		home.waitState(id, "SUCCESS", time.Hour)
 	})
 }
 
@@ -266,8 +266,8 @@ func TestResultAfterTheHomeGaveUp(t *testing.T) {
 func TestOwnTasksOutliveAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var by atomic.Int64
-		w := newWorldWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simulated, cfg *Config) {
-			few(s, cfg)
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
+			smallMesh(s, cfg)
 			if s.place == 0 {
 				cfg.Limits.Slots = 1
 				cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
@@ -283,14 +283,14 @@ func TestOwnTasksOutliveAWrongClock(t *testing.T) {
 		time.Sleep(clock.BelieveAfter + time.Minute)
 		var ids []string
 		for range 2 {
-			ids = append(ids, home.must(takes(3*time.Minute, "n0")))
+			ids = append(ids, home.mustSubmit(sleepTask(3*time.Minute, "n0")))
 		}
 		time.Sleep(time.Minute)
-		home.becomes(ids[1], "ACCEPTED", time.Second)
+		home.waitState(ids[1], "ACCEPTED", time.Second)
 		by.Store(0)
 		w.nodes[1].start() // whose clock agrees
 		for _, id := range ids {
-			home.becomes(id, "SUCCESS", time.Hour)
+			home.waitState(id, "SUCCESS", time.Hour)
 		}
 	})
 }

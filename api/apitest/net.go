@@ -94,10 +94,10 @@ func (n *Node) NetCheck(context.Context) node.NetCheck {
 	}
 }
 
-// Wishes shows one node that asks to be let in.
-func (n *Node) Wishes(context.Context) []node.Wish {
-	_ = n.called("Wishes") // it cannot fail
-	return []node.Wish{{Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA-77WD", Addrs: []string{"/ip4/192.168.1.9/tcp/4001"}, Since: Start.Add(-time.Minute), Last: Start}}
+// JoinRequests shows one node that asks to be let in.
+func (n *Node) JoinRequests(context.Context) []node.JoinRequest {
+	_ = n.called("JoinRequests") // it cannot fail
+	return []node.JoinRequest{{Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA-77WD", Addrs: []string{"/ip4/192.168.1.9/tcp/4001"}, Since: Start.Add(-time.Minute), Last: Start}}
 }
 
 // Accept lets a node in.

@@ -59,8 +59,8 @@ func (c *Client) NetCheck(ctx context.Context) (node.NetCheck, error) {
 }
 
 // Wishes returns the nodes on the LAN that ask to be let in.
-func (c *Client) Wishes(ctx context.Context) ([]node.Wish, error) {
-	p, err := get[node.Page[node.Wish]](ctx, c, "/v1/wishes", nil)
+func (c *Client) Wishes(ctx context.Context) ([]node.JoinRequest, error) {
+	p, err := get[node.Page[node.JoinRequest]](ctx, c, "/v1/wishes", nil)
 	return p.Items, err
 }
 

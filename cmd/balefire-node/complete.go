@@ -97,7 +97,7 @@ func (w *app) completeJoinRequest(cmd *cobra.Command, args []string, _ string) (
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return completeFrom(w, cmd, (*client.Client).Wishes,
-		func(v node.Wish) string { return cobra.CompletionWithDesc(v.Code, v.Name) })
+		func(v node.JoinRequest) string { return cobra.CompletionWithDesc(v.Code, v.Name) })
 }
 
 // completePeerFlag offers the names of peers for a flag.

@@ -18,11 +18,11 @@ first, with the address that each asks from. Each shows a code on its own screen
 let it in only when it is the same as here.`,
 		Example: "  balefire-node peers pending", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			wishes, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Wish, error) { return c.Wishes(ctx) })
+			wishes, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]node.JoinRequest, error) { return c.Wishes(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Wish]{Items: wishes}, lines: lines(wishes), human: func(p *printer) {
+			return w.show(view{value: node.Page[node.JoinRequest]{Items: wishes}, lines: lines(wishes), human: func(p *printer) {
 				if len(wishes) == 0 {
 					p.line("nobody asks to be let in")
 					return

@@ -298,14 +298,14 @@ func TestTheGate(t *testing.T) {
 		call  string
 		wrote string // a part
 	}{
-		{"peers pending", exitOK, "Wishes", "K7QM-2ZPA-77WD  field-10    60s     0s"},
+		{"peers pending", exitOK, "JoinRequests", "K7QM-2ZPA-77WD  field-10    60s     0s"},
 		{"peers accept K7QM-2ZPA-77WD", exitOK, `Accept K7QM-2ZPA-77WD "" `, "field-10 is a member now, with the roles work"},
 		{"peers accept field-10 --name boat --roles work,send", exitOK, `Accept field-10 "boat" work+send`, "boat is a member"},
 		{"peers name field-07 boat", exitOK, `Rename field-07 "boat"`, "field-07 is called boat here"},
 		{"peers revoke laptop", exitUsage, "", "--reason is missing"},
 		{"peers revoke laptop --reason stolen", exitUsage, "", "add --yes to agree"},
 		{"peers revoke laptop --reason stolen --yes", exitOK, `Revoke laptop "stolen"`, "laptop is no member any more"},
-		{"__complete peers accept ", exitOK, "Wishes", "K7QM-2ZPA-77WD\tfield-10"},
+		{"__complete peers accept ", exitOK, "JoinRequests", "K7QM-2ZPA-77WD\tfield-10"},
 		{"__complete peers revoke ", exitOK, "Peers", "laptop\tOFFLINE"},
 		{"__complete ping ", exitOK, "Peers", "laptop\tOFFLINE"},
 		{"__complete path ", exitOK, "Peers", "laptop\tOFFLINE"},

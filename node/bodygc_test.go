@@ -9,7 +9,7 @@ import (
 )
 
 // blobs lists the files of a node's bodies.
-func (l *live) blobs(t *testing.T) []string {
+func (l *testNode) blobs(t *testing.T) []string {
 	t.Helper()
 	list, err := os.ReadDir(filepath.Join(l.cfg.Dir, blobDir))
 	if err != nil {
@@ -32,7 +32,7 @@ func TestBodiesGoWhenTheyAreNotNeeded(t *testing.T) {
 	for _, size := range []int{20_000, 400_000} {
 		body := make([]byte, size)
 		rand.Read(body)
-		a.ended(t, a.submit(t, Request{Target: "b", Kind: "echo", Body: body}), "SUCCESS")
+		a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "echo", Body: body}), "SUCCESS")
 	}
 	left := func() (names []string) {
 		for _, name := range append(a.blobs(t), b.blobs(t)...) {

@@ -12,12 +12,12 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// herd is how many nodes start at once: 8, 50 with BALEFIRE_LONG, or BALEFIRE_HERD.
-func herd() int {
+// nodesAtOnce is how many nodes start at once: 8, 50 with BALEFIRE_LONG, or BALEFIRE_HERD.
+func nodesAtOnce() int {
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_HERD")); err == nil {
 		return n
 	}
-	if long {
+	if longRun {
 		return 50
 	}
 	return 8
@@ -33,8 +33,8 @@ func traffic(before, after transporttest.Stats, nodes int) (packets int, kib flo
 // What that costs a node is bounded, and then there is rest.
 func TestAllStartAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		size := herd()
-		w := newWorldWith(t, size, 1, lan, func(_ *simulated, cfg *Config) { cfg.Limits.MemoryLimit = -1 })
+		size := nodesAtOnce()
+		w := newSimMeshWith(t, size, 1, lanLink, func(_ *simNode, cfg *Config) { cfg.Limits.MemoryLimit = -1 })
 		defer w.close()
 		soon := func(what string, ok func() bool) time.Duration {
 			began := time.Now()
@@ -46,7 +46,7 @@ func TestAllStartAtOnce(t *testing.T) {
 			}
 			return time.Since(began)
 		}
-		soon("the first view", func() bool { return w.meshed() && w.whole() })
+		soon("the first view", func() bool { return w.allConnected() && w.allAlive() })
 		for _, s := range w.nodes {
 			s.peer()
 			s.crash()
@@ -58,8 +58,8 @@ func TestAllStartAtOnce(t *testing.T) {
 			all.Go(s.start)
 		}
 		all.Wait()
-		linked := soon("all are connected", w.meshed)
-		alive := linked + soon("all are known to live", w.whole)
+		linked := soon("all are connected", w.allConnected)
+		alive := linked + soon("all are known to live", w.allAlive)
 		packets, kib := traffic(before, w.Stats(), size)
 		time.Sleep(time.Minute)
 		before = w.Stats()

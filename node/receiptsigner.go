@@ -7,31 +7,31 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A stamp signs the receipts of results in groups: one group holds what came
+// A receiptSigner signs the receipts of results in groups: one group holds what came
 // while the results of the last one were being written. A signature costs as much
 // as all else that is done for a small result here, and checking it costs the
 // home twice that.
-type stamp struct {
+type receiptSigner struct {
 	keys    *identity.Keys
 	mu      sync.Mutex
-	busy    bool       // a group is signed and not yet written
-	waiting []*stamped // for the next one
+	busy    bool           // a group is signed and not yet written
+	waiting []*signRequest // for the next one
 }
 
-// A stamped is what one result states.
-type stamped struct {
+// A signRequest is what one result states.
+type signRequest struct {
 	statements [][]byte
 	receipts   []*proto.Receipt
 	group      *sync.Once // ends the turn of its group
 	signed     chan struct{}
 }
 
-func newStamp(keys *identity.Keys) *stamp { return &stamp{keys: keys} }
+func newReceiptSigner(keys *identity.Keys) *receiptSigner { return &receiptSigner{keys: keys} }
 
 // sign returns the receipts of at least one statement. The caller calls written
 // once its result is on disk, or never will be.
-func (s *stamp) sign(statements [][]byte) (receipts []*proto.Receipt, written func()) {
-	r := &stamped{statements: statements, signed: make(chan struct{})}
+func (s *receiptSigner) sign(statements [][]byte) (receipts []*proto.Receipt, written func()) {
+	r := &signRequest{statements: statements, signed: make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, r)
 	mine := !s.busy
@@ -45,7 +45,7 @@ func (s *stamp) sign(statements [][]byte) (receipts []*proto.Receipt, written fu
 }
 
 // next signs the group that waits.
-func (s *stamp) next() {
+func (s *receiptSigner) next() {
 	s.mu.Lock()
 	var statements [][]byte
 	n := 0

@@ -27,10 +27,10 @@ func TestScheduleTroubleIsSaidOnce(t *testing.T) {
 		{3 * time.Hour, nil, false},
 		{3*time.Hour + time.Second, gone, true},
 	} {
-		if got := s.trouble(scheduleID{"q", "nightly"}, step.err, step.at); got != step.want {
+		if got := s.noteError(scheduleID{"q", "nightly"}, step.err, step.at); got != step.want {
 			t.Errorf("step %d, %v: said %v, want %v", i, step.err, got, step.want)
 		}
-		if step.err != nil && s.trouble(scheduleID{"q", "other"}, nil, step.at) {
+		if step.err != nil && s.noteError(scheduleID{"q", "other"}, nil, step.at) {
 			t.Errorf("step %d: another schedule has it too", i)
 		}
 	}

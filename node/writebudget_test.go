@@ -24,7 +24,7 @@ func TestWriteBudgetOfATask(t *testing.T) {
 		task, err := a.Task(t.Context(), first)
 		return err == nil && task.State == "RUNNING" // told once it has lasted a second
 	}, func() string { return "the first does not run" })
-	before := [2]store.Counters{a.ground.store.Counters(), b.ground.store.Counters()}
+	before := [2]store.Counters{a.storage.store.Counters(), b.storage.store.Counters()}
 	rs := make([]Request, tasks)
 	for i := range rs {
 		rs[i] = Request{Target: "b", Kind: "held", Body: make([]byte, 1024)}
@@ -35,12 +35,12 @@ func TestWriteBudgetOfATask(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	submitted := a.ground.store.Counters()
+	submitted := a.storage.store.Counters()
 	if got := submitted.Ops - before[0].Ops; got < tasks || got > 2*tasks+10 {
 		t.Errorf("submit of %d tasks: %d operations", tasks, got)
 	}
 	accepted(t, a, tasks)
-	home, target := a.ground.store.Counters(), b.ground.store.Counters()
+	home, target := a.storage.store.Counters(), b.storage.store.Counters()
 	const slack = 10 // marks, links, the address book
 	if got := home.Ops - before[0].Ops; got > 2*tasks+slack {
 		t.Errorf("home: %d operations for %d tasks, want 2 each", got, tasks)
@@ -54,7 +54,7 @@ func TestWriteBudgetOfATask(t *testing.T) {
 }
 
 // accepted waits until n tasks of a home are with their owner.
-func accepted(t *testing.T, a *live, n int) {
+func accepted(t *testing.T, a *testNode, n int) {
 	t.Helper()
 	eventually(t, func() bool { return a.outbox.Stats().ByState[proto.Accepted] == n }, func() string {
 		return fmt.Sprintf("want %d tasks accepted, there are %v", n, a.outbox.Stats().ByState)

@@ -20,49 +20,49 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A world is a mesh of whole nodes in virtual time: real libp2p over a simulated
+// A simMesh is a mesh of whole nodes in virtual time: real libp2p over a simulated
 // wire, each node on an engine that survives its crashes. Its ledger knows what
 // was promised.
-type world struct {
+type simMesh struct {
 	*transporttest.Network
-	t      *testing.T
-	rng    *rand.Rand // of the driver alone
-	ledger *ledger
-	nodes  []*simulated
-	users  sync.WaitGroup
-	change func(*simulated, *Config) // of a test; may be nil
+	t       *testing.T
+	rng     *rand.Rand // of the driver alone
+	checker *checker
+	nodes   []*simNode
+	users   sync.WaitGroup
+	change  func(*simNode, *Config) // of a test; may be nil
 }
 
-// A simulated node may be down. The driver alone starts and stops it; mu guards
+// A simNode node may be down. The driver alone starts and stops it; mu guards
 // node, which people go on using while it crashes. It is never held over a wait:
 // virtual time stands still while a goroutine waits for a lock.
-type simulated struct {
-	world  *world
-	place  int // in the world, for good
-	at     int // on the wire: its address
-	name   string
-	dir    string
-	id     proto.PeerID // once known
-	engine *mem.Engine
-	life   int           // counts starts
-	change func(*Config) // of a test; may be nil
-	ready  func(*Node)   // likewise: called before it runs
-	stop   context.CancelFunc
-	done   chan error
+type simNode struct {
+	mesh      *simMesh
+	place     int // in the world, for good
+	at        int // on the wire: its address
+	name      string
+	dir       string
+	id        proto.PeerID // once known
+	engine    *mem.Engine
+	life      int           // counts starts
+	change    func(*Config) // of a test; may be nil
+	beforeRun func(*Node)   // likewise: called before it runs
+	stop      context.CancelFunc
+	done      chan error
 
 	mu   sync.Mutex
 	node *Node // nil while it is down
 }
 
-// newWorld starts n nodes that are members of one mesh, joined by tickets over
+// newSimMesh starts n nodes that are members of one mesh, joined by tickets over
 // the wire.
-func newWorld(t *testing.T, n int, seed uint64, link transporttest.Link) *world {
-	return newWorldWith(t, n, seed, link, nil)
+func newSimMesh(t *testing.T, n int, seed uint64, link transporttest.Link) *simMesh {
+	return newSimMeshWith(t, n, seed, link, nil)
 }
 
-// newWorldWith has the configuration of each life of a node completed by change.
-func newWorldWith(t *testing.T, n int, seed uint64, link transporttest.Link, change func(*simulated, *Config)) *world {
-	w := &world{Network: transporttest.Mesh(t, link), t: t, rng: rand.New(rand.NewPCG(seed, 2)), ledger: newLedger(t), change: change}
+// newSimMeshWith has the configuration of each life of a node completed by change.
+func newSimMeshWith(t *testing.T, n int, seed uint64, link transporttest.Link, change func(*simNode, *Config)) *simMesh {
+	w := &simMesh{Network: transporttest.Mesh(t, link), t: t, rng: rand.New(rand.NewPCG(seed, 2)), checker: newChecker(t), change: change}
 	first := w.add()
 	if _, err := Init(InitOptions{Dir: first.dir, Name: first.name, NewMesh: true, Clock: clock.Runtime()}); err != nil {
 		t.Fatal(err)
@@ -77,26 +77,26 @@ func newWorldWith(t *testing.T, n int, seed uint64, link transporttest.Link, cha
 // noCircuits has a node relay for nobody. Virtual time does not go on while somebody
 // waits for a mutex, and what ends a circuit over a dead path has been waited for with
 // one held: hours with relays have stood still, in libp2p and here.
-func noCircuits(_ *simulated, cfg *Config) { cfg.Net.NoRelay = true }
+func noCircuits(_ *simNode, cfg *Config) { cfg.Net.NoRelay = true }
 
-// few has a node look for nobody in a hash table, and for no relays. Of a few nodes on
+// smallMesh has a node look for nobody in a hash table, and for no relays. Of a few nodes on
 // one machine that is most of the work, and of queues it says nothing.
-func few(s *simulated, cfg *Config) {
+func smallMesh(s *simNode, cfg *Config) {
 	noCircuits(s, cfg)
 	cfg.Net.NoDHT, cfg.Net.Relays = true, -1
 }
 
 // add makes a node that is no member yet.
-func (w *world) add() *simulated {
+func (w *simMesh) add() *simNode {
 	i := len(w.nodes)
-	s := &simulated{world: w, place: i, at: i, name: fmt.Sprintf("n%d", i), dir: filepath.Join(w.t.TempDir(), "node"), engine: mem.New()}
+	s := &simNode{mesh: w, place: i, at: i, name: fmt.Sprintf("n%d", i), dir: filepath.Join(w.t.TempDir(), "node"), engine: mem.New()}
 	w.nodes = append(w.nodes, s)
 	return s
 }
 
 // join makes s a member, by a ticket of the first, and starts it. A node lets five
 // strangers in at once, and then one a second.
-func (w *world) join(s *simulated) {
+func (w *simMesh) join(s *simNode) {
 	w.t.Helper()
 	if s.place >= 5 {
 		time.Sleep(time.Second)
@@ -117,7 +117,7 @@ func (w *world) join(s *simulated) {
 }
 
 // close stops every node and the wire: the bubble must end empty (I15).
-func (w *world) close() {
+func (w *simMesh) close() {
 	w.users.Wait()
 	for _, s := range w.nodes {
 		s.halt()
@@ -125,20 +125,20 @@ func (w *world) close() {
 	w.Network.Close()
 }
 
-func (s *simulated) config() Config {
+func (s *simNode) config() Config {
 	log := slog.New(slog.DiscardHandler)
 	if testing.Verbose() && meshLog {
-		log = slog.New(slog.NewTextHandler(s.world.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", s.name)
+		log = slog.New(slog.NewTextHandler(s.mesh.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", s.name)
 	}
 	cfg := Config{
 		Dir: s.dir, Logger: log, Clock: clock.Runtime(), Limits: Limits{Slots: 32, MemoryLimit: -1}, Net: NetConfig{NoMDNS: true}, // the LAN is no simulated one
 		Simulated: Simulation{
-			Engine: s.engine, Transport: func(c *transport.Config) { s.world.Configure(s.at, c) },
+			Engine: s.engine, Transport: func(c *transport.Config) { s.mesh.Configure(s.at, c) },
 			Load: func() (cpu, memory uint32) { return 0, 0 }, // whoever tests is busy, as nobody in the world is
 		},
 	}
-	if s.world.change != nil {
-		s.world.change(s, &cfg)
+	if s.mesh.change != nil {
+		s.mesh.change(s, &cfg)
 	}
 	if s.change != nil {
 		s.change(&cfg)
@@ -147,28 +147,28 @@ func (s *simulated) config() Config {
 }
 
 // start opens the node on what its last life left and runs it.
-func (s *simulated) start() {
-	s.world.t.Helper()
+func (s *simNode) start() {
+	s.mesh.t.Helper()
 	if s.get() != nil {
 		return
 	}
 	s.engine = s.engine.Reopen()
 	n, err := New(s.config())
 	if err != nil {
-		s.world.t.Fatalf("%s does not start again: %v", s.name, err)
+		s.mesh.t.Fatalf("%s does not start again: %v", s.name, err)
 	}
 	s.life++
 	spec := inbox.Spec{
 		Kind: simKind, Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, MaxAttempts: simAttempts,
-		Timeout: 20 * time.Minute, Handler: worked{s.world.ledger, s.place, s.life},
+		Timeout: 20 * time.Minute, Handler: planHandler{s.mesh.checker, s.place, s.life},
 	}
 	if err := n.inbox.Register(spec); err != nil {
-		s.world.t.Fatal(err)
+		s.mesh.t.Fatal(err)
 	}
-	if s.ready != nil {
-		s.ready(n)
+	if s.beforeRun != nil {
+		s.beforeRun(n)
 	}
-	s.world.ledger.opened(s.place, n)
+	s.mesh.checker.nodeOpened(s.place, n)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop, s.done = cancel, make(chan error, 1)
 	go func() { s.done <- n.Run(ctx) }()
@@ -176,43 +176,43 @@ func (s *simulated) start() {
 }
 
 // halt stops the node in order.
-func (s *simulated) halt() {
+func (s *simNode) halt() {
 	if s.get() == nil {
 		return
 	}
 	s.set(nil)
 	s.stop()
 	if err := <-s.done; err != nil && !errors.Is(err, context.Canceled) {
-		s.world.t.Errorf("%s stopped with: %v", s.name, err)
+		s.mesh.t.Errorf("%s stopped with: %v", s.name, err)
 	}
-	s.world.ledger.closed(s.place, s.life)
+	s.mesh.checker.nodeClosed(s.place, s.life)
 }
 
 // crash cuts the power: what was committed by now is all that the next life will
 // find. What the dying process still does reaches nobody.
-func (s *simulated) crash() {
+func (s *simNode) crash() {
 	if s.get() == nil {
 		return
 	}
 	s.set(nil)
-	s.world.Unplug(s.at)
+	s.mesh.Unplug(s.at)
 	s.engine = s.engine.Reopen()
-	s.world.ledger.closed(s.place, s.life)
+	s.mesh.checker.nodeClosed(s.place, s.life)
 	s.stop()
 	if err := <-s.done; err != nil {
-		s.world.t.Logf("%s crashed: %v", s.name, err)
+		s.mesh.t.Logf("%s crashed: %v", s.name, err)
 	}
-	s.world.Plug(s.at)
+	s.mesh.Plug(s.at)
 }
 
 // get returns the running node, nil while it is down.
-func (s *simulated) get() *Node {
+func (s *simNode) get() *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.node
 }
 
-func (s *simulated) set(n *Node) {
+func (s *simNode) set(n *Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.node = n

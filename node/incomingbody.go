@@ -17,14 +17,14 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// bodies takes streamed bodies: of tasks for the inbox, of results for the
+// bodyReceiver takes streamed bodies: of tasks for the inbox, of results for the
 // outbox. What an envelope may not do it may not send bytes for either.
-type bodies struct{ node *Node }
+type bodyReceiver struct{ node *Node }
 
 // Offer makes every check of the envelope that the body belongs to before it
 // takes a byte.
-func (b bodies) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (transport.BodySink, *proto.OfferReply) {
-	sink, reply, err := b.node.offered(ctx, from, o)
+func (b bodyReceiver) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (transport.BodySink, *proto.OfferReply) {
+	sink, reply, err := b.node.receiveBody(ctx, from, o)
 	if err != nil {
 		code := proto.CodeBadForm
 		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
@@ -33,13 +33,13 @@ func (b bodies) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (t
 		return nil, &proto.OfferReply{Code: code, Detail: proto.Clip(err.Error(), 256)}
 	}
 	if sink == nil {
-		b.node.house.turned.note(from, reply.GetCode())
+		b.node.bodyGC.refused.add(from, reply.GetCode())
 		return nil, reply
 	}
 	return sink, reply
 }
 
-func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (*arriving, *proto.OfferReply, error) {
+func (n *Node) receiveBody(ctx context.Context, from proto.PeerID, o *proto.Offer) (*incomingBody, *proto.OfferReply, error) {
 	env, err := proto.Encode(nil, o.GetEnvelope())
 	if err != nil {
 		return nil, nil, err
@@ -53,39 +53,39 @@ func (n *Node) offered(ctx context.Context, from proto.PeerID, o *proto.Offer) (
 		}
 		v := n.inbox.Accept(ctx, []inbox.Arrival{a})[0]
 		if a.Content.GetQueue() != "" && v.Code == proto.CodeNeedBody {
-			return n.porter.admit(ctx, &a)
+			return n.bodyTransfer.admit(ctx, &a)
 		}
-		return n.takeIf(ctx, v.Code, v.Detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
+		return n.openBody(ctx, v.Code, v.Detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
 	case proto.TypeResult:
 		_, opened, err := n.openEnvelope(n.checks(), from, m, proto.WhatResult)
 		if err != nil {
 			return nil, nil, err
 		}
-		code, detail, rec := n.awaited(from, &opened.Header)
+		code, detail, rec := n.wantsResult(from, &opened.Header)
 		if size := resultSize(&opened.Header, nil); code == proto.CodeNeedBody && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
 			sealed, _, _ := opened.Header.Stream()
 			return nil, &proto.OfferReply{Offset: sealed}, nil // its result ends the task without it
 		}
 		leaf := identity.EnvelopeLeaf(o.GetEnvelope().GetHeader(), o.GetEnvelope().GetBody(), proto.WhatResult)
 		// It must get through when there is no room for new work (I13).
-		sink, reply, err := n.takeInto(ctx, n.ground.blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
+		sink, reply, err := n.openBodyIn(ctx, n.storage.blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
 		if reply != nil {
 			reply.State = rec.GetState()
 		}
 		return sink, reply, err
 	case proto.TypeGrant:
-		return n.porter.offeredGrant(ctx, from, o.GetEnvelope())
+		return n.bodyTransfer.offerGrant(ctx, from, o.GetEnvelope())
 	case proto.TypeEnded:
-		return n.porter.offeredEnd(ctx, from, m)
+		return n.bodyTransfer.offerResult(ctx, from, m)
 	case proto.TypeHandoff:
-		return n.porter.offeredHandoff(ctx, from, o.GetEnvelope())
+		return n.bodyTransfer.offerHandoff(ctx, from, o.GetEnvelope())
 	}
 	return nil, nil, badForm("a body for a message of type %s", o.GetType())
 }
 
-// awaited says NEED_BODY when the home still waits for this result, and how the
+// wantsResult says NEED_BODY when the home still waits for this result, and how the
 // task stands here; nil: it is not known.
-func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string, *proto.Record) {
+func (n *Node) wantsResult(from proto.PeerID, h *proto.Header) (proto.Code, string, *proto.Record) {
 	rec, err := n.outbox.Get(h.ID)
 	switch {
 	case errors.Is(err, outbox.ErrNotFound):
@@ -103,16 +103,16 @@ func (n *Node) awaited(from proto.PeerID, h *proto.Header) (proto.Code, string, 
 	return proto.CodeNeedBody, "", rec
 }
 
-// takeIf opens a place for the body when the verdict on its envelope was that
+// openBody opens a place for the body when the verdict on its envelope was that
 // nothing but the body is missing. The reply to one that is here already is its
 // whole size.
-func (n *Node) takeIf(ctx context.Context, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*arriving, *proto.OfferReply, error) {
-	return n.takeInto(ctx, n.ground.blobs, code, detail, name, h, leaf)
+func (n *Node) openBody(ctx context.Context, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*incomingBody, *proto.OfferReply, error) {
+	return n.openBodyIn(ctx, n.storage.blobs, code, detail, name, h, leaf)
 }
 
-// takeInto is takeIf for the folder dir: what must get through has one that max_blobs
+// openBodyIn is takeIf for the folder dir: what must get through has one that max_blobs
 // does not bound. In either its origin may hold nine times what is free.
-func (n *Node) takeInto(ctx context.Context, dir *blob.Dir, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*arriving, *proto.OfferReply, error) {
+func (n *Node) openBodyIn(ctx context.Context, dir *blob.Dir, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*incomingBody, *proto.OfferReply, error) {
 	size, _, streamed := h.Stream()
 	if !streamed {
 		return nil, nil, badForm("the envelope has no streamed body")
@@ -123,14 +123,14 @@ func (n *Node) takeInto(ctx context.Context, dir *blob.Dir, code proto.Code, det
 	if code != proto.CodeNeedBody {
 		return nil, &proto.OfferReply{Code: code, Detail: detail}, nil
 	}
-	if has, err := n.ground.blobs.Has(name); err == nil && has {
+	if has, err := n.storage.blobs.Has(name); err == nil && has {
 		return nil, &proto.OfferReply{Offset: size}, nil
 	}
 	full := &proto.OfferReply{Code: proto.CodeFull, Detail: "no room for the body"}
-	if dir == n.ground.blobs && n.ground.store.Full() {
+	if dir == n.storage.blobs && n.storage.store.Full() {
 		return nil, full, nil
 	}
-	a, err := n.arrive(ctx, dir.Of(string(h.Origin[:])), name, int64(size), progress{notAfter: h.NotAfter, leaf: leaf, origin: h.Origin})
+	a, err := n.resumeBody(ctx, dir.Of(string(h.Origin[:])), name, int64(size), progress{notAfter: h.NotAfter, leaf: leaf, origin: h.Origin})
 	switch {
 	case errors.Is(err, blob.ErrShare):
 		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: "you hold your share of the room for bodies; the rest is for others"}, nil
@@ -143,21 +143,21 @@ func (n *Node) takeInto(ctx context.Context, dir *blob.Dir, code proto.Code, det
 	return a, &proto.OfferReply{Offset: uint64(a.w.Offset())}, nil
 }
 
-// An arriving is a sealed body on its way in. How much of it is durable is
+// An incomingBody is a sealed body on its way in. How much of it is durable is
 // noted in the bucket Chunks, with the envelope that it belongs to: after a
 // crash it goes on there (S12).
-type arriving struct {
-	node *Node
-	ctx  context.Context // of the stream that it arrives on
-	w    *blob.Writer
-	name string
-	note progress // but for the offset
+type incomingBody struct {
+	node     *Node
+	ctx      context.Context // of the stream that it arrives on
+	w        *blob.Writer
+	name     string
+	progress progress // but for the offset
 
-	moved func() error // called before bytes are written; may be nil
-	ended func(whole bool)
+	onProgress func() error // called before bytes are written; may be nil
+	onEnd      func(whole bool)
 }
 
-func (n *Node) arrive(ctx context.Context, dir *blob.Dir, name string, size int64, note progress) (*arriving, error) {
+func (n *Node) resumeBody(ctx context.Context, dir *blob.Dir, name string, size int64, note progress) (*incomingBody, error) {
 	if size > n.cfg.Store.MaxBlob {
 		return nil, blob.ErrTooLarge
 	}
@@ -165,7 +165,7 @@ func (n *Node) arrive(ctx context.Context, dir *blob.Dir, name string, size int6
 	if err != nil {
 		return nil, err
 	}
-	a := &arriving{node: n, ctx: ctx, w: w, name: name, note: note}
+	a := &incomingBody{node: n, ctx: ctx, w: w, name: name, progress: note}
 	if err := w.Truncate(min(a.durable(), w.Offset())); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -205,9 +205,9 @@ func decodeProgress(b []byte) (p progress, ok bool) {
 	return p, p.offset >= 0
 }
 
-// progressOf reads the note of a body that is under way here.
-func (n *Node) progressOf(name string) (progress, bool) {
-	v, err := n.ground.store.Get(store.Chunks, []byte(name))
+// readProgress reads the note of a body that is under way here.
+func (n *Node) readProgress(name string) (progress, bool) {
+	v, err := n.storage.store.Get(store.Chunks, []byte(name))
 	if err != nil {
 		return progress{}, false
 	}
@@ -215,41 +215,41 @@ func (n *Node) progressOf(name string) (progress, bool) {
 }
 
 // durable returns how many bytes of this very body are on record.
-func (a *arriving) durable() int64 {
-	p, ok := a.node.progressOf(a.name)
-	if !ok || p.leaf != a.note.leaf {
+func (a *incomingBody) durable() int64 {
+	p, ok := a.node.readProgress(a.name)
+	if !ok || p.leaf != a.progress.leaf {
 		return 0
 	}
 	return p.offset
 }
 
-// forgetOldParts drops the notes of bodies that nobody will send the rest of,
+// dropOldProgress drops the notes of bodies that nobody will send the rest of,
 // and returns whether one is still awaited.
-func (n *Node) forgetOldParts(ctx context.Context) (awaited func(name string) bool, err error) {
+func (n *Node) dropOldProgress(ctx context.Context) (awaited func(name string) bool, err error) {
 	keep, old := map[string]bool{}, new(store.Batch)
 	late := n.cfg.Clock.Now().Add(-proto.Skew).UnixMilli()
-	for pair, err := range n.ground.store.All(store.Chunks, nil, nil) {
+	for pair, err := range n.storage.store.All(store.Chunks, nil, nil) {
 		if err != nil {
 			return nil, fmt.Errorf("read the progress of bodies: %w", err)
 		}
-		if p, ok := decodeProgress(pair.Val); ok && (p.notAfter > late || n.cfg.Clock.Doubted()) && !n.porter.given(string(pair.Key)) {
+		if p, ok := decodeProgress(pair.Val); ok && (p.notAfter > late || n.cfg.Clock.Doubted()) && !n.bodyTransfer.abandoned(string(pair.Key)) {
 			keep[string(pair.Key)] = true
-			n.ground.blobs.Own(string(pair.Key), string(p.origin[:]))
+			n.storage.blobs.Own(string(pair.Key), string(p.origin[:]))
 		} else {
 			old.Delete(store.Chunks, pair.Key)
 		}
 	}
 	if old.Len() > 0 {
-		err = n.ground.store.Apply(ctx, old)
+		err = n.storage.store.Apply(ctx, old)
 	}
 	return func(name string) bool { return keep[name] }, err
 }
 
 // Write adds the next sealed bytes, whose hash was checked. When there is no room
 // for them the task waits, as it would before a full inbox.
-func (a *arriving) Write(p []byte) (int, error) {
-	if a.moved != nil {
-		if err := a.moved(); err != nil {
+func (a *incomingBody) Write(p []byte) (int, error) {
+	if a.onProgress != nil {
+		if err := a.onProgress(); err != nil {
 			return 0, err
 		}
 	}
@@ -264,44 +264,44 @@ func (a *arriving) Write(p []byte) (int, error) {
 }
 
 // Sync makes what was written durable, and then the note of how much that is.
-func (a *arriving) Sync() (int64, error) {
+func (a *incomingBody) Sync() (int64, error) {
 	if err := a.w.Sync(); err != nil {
 		return 0, err
 	}
-	note := a.note
+	note := a.progress
 	note.offset = a.w.Offset()
 	var b store.Batch
 	b.Put(store.Chunks, []byte(a.name), note.encode())
-	if err := a.node.ground.store.Apply(context.WithoutCancel(a.ctx), &b); err != nil {
+	if err := a.node.storage.store.Apply(context.WithoutCancel(a.ctx), &b); err != nil {
 		return 0, fmt.Errorf("note the progress of a body: %w", err)
 	}
 	return a.w.Offset(), nil
 }
 
 // End gives the whole body its name, or leaves the part for the next try.
-func (a *arriving) End(whole bool) error {
+func (a *incomingBody) End(whole bool) error {
 	err := a.end(whole)
-	if a.ended != nil {
-		a.ended(whole && err == nil)
+	if a.onEnd != nil {
+		a.onEnd(whole && err == nil)
 	}
 	return err
 }
 
-func (a *arriving) end(whole bool) error {
+func (a *incomingBody) end(whole bool) error {
 	if !whole {
 		return a.w.Close()
 	}
 	if err := a.w.Commit(); err != nil {
 		return err
 	}
-	return a.node.forgetProgress(a.ctx, a.name)
+	return a.node.dropProgress(a.ctx, a.name)
 }
 
-// forgetProgress drops the note of a body that is whole, or that nobody wants.
-func (n *Node) forgetProgress(ctx context.Context, name string) error {
+// dropProgress drops the note of a body that is whole, or that nobody wants.
+func (n *Node) dropProgress(ctx context.Context, name string) error {
 	var b store.Batch
 	b.Delete(store.Chunks, []byte(name))
-	return n.ground.store.Apply(context.WithoutCancel(ctx), &b)
+	return n.storage.store.Apply(context.WithoutCancel(ctx), &b)
 }
 
 // inboxBodies lets the inbox read the bodies of its tasks.
@@ -309,27 +309,27 @@ type inboxBodies struct{ node *Node }
 
 // Has reports whether the whole body is here.
 func (b inboxBodies) Has(name string) bool {
-	has, err := b.node.ground.blobs.Has(name)
+	has, err := b.node.storage.blobs.Has(name)
 	return err == nil && has
 }
 
 // Open reads the plain body.
 func (b inboxBodies) Open(name string, key [32]byte, suite byte) (io.ReadCloser, error) {
-	return openSealed(b.node.ground.blobs, name, key, suite, proto.WhatTask)
+	return openSealed(b.node.storage.blobs, name, key, suite, proto.WhatTask)
 }
 
 // inboxFiles keeps what the inbox has too large for a record.
 type inboxFiles struct{ node *Node }
 
 // Put makes the file durable.
-func (f inboxFiles) Put(name string, p []byte) error { return f.node.ground.blobs.Put(name, p) }
+func (f inboxFiles) Put(name string, p []byte) error { return f.node.storage.blobs.Put(name, p) }
 
 // Get returns the file.
-func (f inboxFiles) Get(name string) ([]byte, error) { return readBlob(f.node.ground.blobs, name) }
+func (f inboxFiles) Get(name string) ([]byte, error) { return readBlob(f.node.storage.blobs, name) }
 
 // Delete removes it; a missing one is no error.
 func (f inboxFiles) Delete(name string) error {
-	err := f.node.ground.blobs.Delete(name)
+	err := f.node.storage.blobs.Delete(name)
 	if errors.Is(err, blob.ErrNotFound) {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 
 // Path explains how a peer is reached: every way to it, and why the one in use is.
 func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
-	p, err := n.otherOf(ref)
+	p, err := n.findOtherPeer(ref)
 	if err != nil {
 		return PathReport{}, err
 	}
@@ -36,7 +36,7 @@ func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
 
 func (n *Node) candidate(c transport.Path) PathCandidate {
 	v := PathCandidate{
-		Addr: c.Addr, Network: c.Network, Relay: n.nameOf(c.Relay), Connected: c.Connected, InUse: c.InUse,
+		Addr: c.Addr, Network: c.Network, Relay: n.peerName(c.Relay), Connected: c.Connected, InUse: c.InUse,
 		Loss: max(c.Measured.Loss, 0), Rate: int64(c.Measured.Rate), Score: c.Score.Total,
 	}
 	if c.Measured.RTT > 0 {
@@ -70,10 +70,10 @@ func (n *Node) NetCheck(ctx context.Context) NetCheck {
 			i, at[o.Addr] = len(c.Observed), len(c.Observed)
 			c.Observed = append(c.Observed, Observed{Addr: o.Addr})
 		}
-		c.Observed[i].By = append(c.Observed[i].By, n.nameOf(o.By))
+		c.Observed[i].By = append(c.Observed[i].By, n.peerName(o.By))
 	}
 	for _, x := range r.Reservations {
-		c.Reservations = append(c.Reservations, Reservation{Relay: n.nameOf(x.Relay), Until: x.Expires.UTC(), Score: x.Score.Total})
+		c.Reservations = append(c.Reservations, Reservation{Relay: n.peerName(x.Relay), Until: x.Expires.UTC(), Score: x.Score.Total})
 	}
 	if r.Service.On {
 		c.Relaying = &Relaying{Reservations: r.Service.Reservations, Circuits: r.Service.Circuits, Bytes: int64(r.Service.Bytes)}
@@ -128,7 +128,7 @@ func (n *Node) findings(c *NetCheck, r transport.Reach) []string {
 		add("the hash table is empty: its peers are members that take part in it (net.dht)")
 	}
 	if s := n.gossip.Summary(); s.Isolated {
-		add("this node is isolated: it %s, and claims nothing new", n.cutOff())
+		add("this node is isolated: it %s, and claims nothing new", n.isolationReason())
 	} else if s.SelfPaused {
 		add("this node's own probes fail (local health %d of 8): it claims nothing new until they do not", s.Health)
 	}

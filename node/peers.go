@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// peerOf finds a peer, or this node, by name or id.
-func (n *Node) peerOf(ref string) (transport.Peer, error) {
+// findPeer finds a peer, or this node, by name or id.
+func (n *Node) findPeer(ref string) (transport.Peer, error) {
 	p, err := n.book.Find(ref)
 	if err != nil {
 		return p, fmt.Errorf("%w: %w", ErrNotFound, err)
@@ -17,28 +17,28 @@ func (n *Node) peerOf(ref string) (transport.Peer, error) {
 	return p, nil
 }
 
-// otherOf finds a peer by name or id and rejects this node itself.
-func (n *Node) otherOf(ref string) (transport.Peer, error) {
-	p, err := n.peerOf(ref)
+// findOtherPeer finds a peer by name or id and rejects this node itself.
+func (n *Node) findOtherPeer(ref string) (transport.Peer, error) {
+	p, err := n.findPeer(ref)
 	if err == nil && p.Peer == n.keys.Peer() {
 		err = fmt.Errorf("%w: %s is this node itself", ErrInvalid, p.Label())
 	}
 	return p, err
 }
 
-// nameOf returns the display name of a peer, or "" for the zero id.
-func (n *Node) nameOf(p proto.PeerID) string {
+// peerName returns the display name of a peer, or "" for the zero id.
+func (n *Node) peerName(p proto.PeerID) string {
 	if p.IsZero() {
 		return ""
 	}
-	name, _ := n.peerNames(p[:])
+	name, _ := n.peerNameID(p[:])
 	return name
 }
 
 // Ping measures the round-trip time to a peer over the path in use. If the peer is not
 // connected, Ping starts a dial but does not wait for it.
 func (n *Node) Ping(ctx context.Context, ref string) (Pong, error) {
-	p, err := n.otherOf(ref)
+	p, err := n.findOtherPeer(ref)
 	if err != nil {
 		return Pong{}, err
 	}
@@ -49,7 +49,7 @@ func (n *Node) Ping(ctx context.Context, ref string) (Pong, error) {
 	}
 	pong := Pong{Peer: p.Label(), RTT: seconds(rtt)}
 	if s := n.statuses()[p.Peer]; s.Connected {
-		pong.Path, pong.Direct, pong.Relay = s.Network+" "+s.Path, s.Direct, n.nameOf(s.Relay)
+		pong.Path, pong.Direct, pong.Relay = s.Network+" "+s.Path, s.Direct, n.peerName(s.Relay)
 	}
 	return pong, nil
 }

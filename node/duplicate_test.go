@@ -44,7 +44,7 @@ func TestCopyOfATaskInCustodyIsKnownAfterItsTime(t *testing.T) {
 }
 
 // task makes the frame of a small task for a peer.
-func (l *live) task(t *testing.T, to *Node, ttl time.Duration) *proto.Message {
+func (l *testNode) task(t *testing.T, to *Node, ttl time.Duration) *proto.Message {
 	t.Helper()
 	now := l.Node.cfg.Clock.Now()
 	d := &outbox.Draft{Header: proto.Header{

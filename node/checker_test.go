@@ -26,32 +26,32 @@ const (
 	simAttempts = 3
 )
 
-// A ledger knows what was promised about each task of a simulated mesh, and what
+// A checker knows what was promised about each task of a simulated mesh, and what
 // was done. It tells of every broken promise when it is broken.
-type ledger struct {
+type checker struct {
 	t *testing.T
 
 	mu      sync.Mutex
-	entries map[proto.TaskID]*entry
+	entries map[proto.TaskID]*taskEntry
 	keys    map[string]proto.TaskID // acknowledged, by home and idempotency key
 	busy    map[string]int          // runs under way, by place and ordering key
 	starts  int
 }
 
-// An entry is one task. What a handler saw may be noted before its submit
+// An taskEntry is one task. What a handler saw may be noted before its submit
 // has returned.
-type entry struct {
+type taskEntry struct {
 	acknowledged bool // Submit returned it
 	home, target int
 	sent         plan
 	envelope     *proto.Message // to be replayed; nil for most
-	runs         []*run
+	runs         []*taskRun
 	end          proto.TaskState // as seen at the home, once terminal
 	digest       string          // of its result then
 }
 
-// A run is one start of the handler.
-type run struct {
+// A taskRun is one start of the handler.
+type taskRun struct {
 	place, life int
 	attempt     uint32
 	open        bool
@@ -60,15 +60,15 @@ type run struct {
 	body        string // hash of what the handler read
 }
 
-func newLedger(t *testing.T) *ledger {
-	return &ledger{t: t, entries: map[proto.TaskID]*entry{}, keys: map[string]proto.TaskID{}, busy: map[string]int{}}
+func newChecker(t *testing.T) *checker {
+	return &checker{t: t, entries: map[proto.TaskID]*taskEntry{}, keys: map[string]proto.TaskID{}, busy: map[string]int{}}
 }
 
-// entry returns what is noted of a task. The caller holds mu.
-func (l *ledger) entry(id proto.TaskID) *entry {
+// taskEntry returns what is noted of a task. The caller holds mu.
+func (l *checker) entry(id proto.TaskID) *taskEntry {
 	e := l.entries[id]
 	if e == nil {
-		e = new(entry)
+		e = new(taskEntry)
 		l.entries[id] = e
 	}
 	return e
@@ -76,7 +76,7 @@ func (l *ledger) entry(id proto.TaskID) *entry {
 
 // submitted notes what Submit returned. An id that came with an error may be on
 // disk or not; nothing was promised about it.
-func (l *ledger) submitted(home, target int, p plan, s Submitted, err error) {
+func (l *checker) submitted(home, target int, p plan, s Submitted, err error) {
 	id, perr := proto.ParseTaskID(s.ID)
 	if perr != nil {
 		return
@@ -102,7 +102,7 @@ func (l *ledger) submitted(home, target int, p plan, s Submitted, err error) {
 }
 
 // start holds a handler's start against all that is known of the task.
-func (l *ledger) start(place, life int, r *inbox.Run, body []byte) *run {
+func (l *checker) start(place, life int, r *inbox.Run, body []byte) *taskRun {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starts++
@@ -131,12 +131,12 @@ func (l *ledger) start(place, life int, r *inbox.Run, body []byte) *run {
 		}
 	}
 	sum := sha256.Sum256(body)
-	now := &run{place: place, life: life, attempt: r.Attempt, open: true, body: hex.EncodeToString(sum[:])}
+	now := &taskRun{place: place, life: life, attempt: r.Attempt, open: true, body: hex.EncodeToString(sum[:])}
 	e.runs = append(e.runs, now)
 	return now
 }
 
-func (l *ledger) finish(ctx context.Context, r *run, in *inbox.Run, end inbox.Outcome) {
+func (l *checker) finish(ctx context.Context, r *taskRun, in *inbox.Run, end inbox.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.open, r.end = false, end
@@ -155,8 +155,8 @@ func laneName(place int, r *inbox.Run) string {
 	return fmt.Sprint(place, " ", r.Origin.Short(), " ", r.Content.GetOrderingKey())
 }
 
-// closed notes that a life has ended: whatever ran then ends with it.
-func (l *ledger) closed(place, life int) {
+// nodeClosed notes that a life has ended: whatever ran then ends with it.
+func (l *checker) nodeClosed(place, life int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.entries {
@@ -168,14 +168,14 @@ func (l *ledger) closed(place, life int) {
 	}
 }
 
-// opened holds what a node finds on its disk against what it said before (I1,
+// nodeOpened holds what a node finds on its disk against what it said before (I1,
 // I8), and learns which of the ends it reached in its last life are durable.
-func (l *ledger) opened(place int, n *Node) {
+func (l *checker) nodeOpened(place int, n *Node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, e := range l.entries {
 		if e.acknowledged && e.home == place {
-			l.kept(n, id, e)
+			l.checkKept(n, id, e)
 		}
 		if len(e.runs) == 0 {
 			continue
@@ -193,9 +193,9 @@ func durable(n *Node, id proto.TaskID) bool {
 	return err != nil || rec.GetState().Terminal() || rec.GetState() == proto.Retrying
 }
 
-// kept holds a home to its word about one task: it is there, and what ended
+// checkKept holds a home to its word about one task: it is there, and what ended
 // stays as it ended (I1, I3). The caller holds mu.
-func (l *ledger) kept(n *Node, id proto.TaskID, e *entry) {
+func (l *checker) checkKept(n *Node, id proto.TaskID, e *taskEntry) {
 	rec, err := n.outbox.Get(id)
 	if err != nil {
 		l.t.Errorf("I1: %s was acknowledged and is lost: %v", id, err)
@@ -210,9 +210,9 @@ func (l *ledger) kept(n *Node, id proto.TaskID, e *entry) {
 	}
 }
 
-// sample looks at all homes that are up and returns how many acknowledged tasks
+// countOpen looks at all homes that are up and returns how many acknowledged tasks
 // have not ended.
-func (l *ledger) sample(nodes []*simulated) (open int) {
+func (l *checker) countOpen(nodes []*simNode) (open int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, e := range l.entries {
@@ -220,8 +220,8 @@ func (l *ledger) sample(nodes []*simulated) (open int) {
 			continue
 		}
 		if n := nodes[e.home].get(); n != nil {
-			l.kept(n, id, e)
-			l.held(n, nodes[e.target].get(), id)
+			l.checkKept(n, id, e)
+			l.checkCustody(n, nodes[e.target].get(), id)
 		}
 		if e.end == 0 {
 			open++
@@ -230,9 +230,9 @@ func (l *ledger) sample(nodes []*simulated) (open int) {
 	return open
 }
 
-// held holds an owner to its acknowledgement: while the home counts on it, the
+// checkCustody holds an owner to its acknowledgement: while the home counts on it, the
 // owner has the task or its result on disk (I8).
-func (l *ledger) held(home, owner *Node, id proto.TaskID) {
+func (l *checker) checkCustody(home, owner *Node, id proto.TaskID) {
 	accepted := func() bool {
 		rec, err := home.outbox.Get(id)
 		return err == nil && (rec.GetState() == proto.Accepted || rec.GetState() == proto.Running)
@@ -244,13 +244,13 @@ func (l *ledger) held(home, owner *Node, id proto.TaskID) {
 		return
 	}
 	result := append(id[:], byte(backlog.PartResult), 0)
-	if _, err := owner.ground.store.Get(store.PendingTasks, result); err != nil && accepted() && owner.Healthy() == nil {
+	if _, err := owner.storage.store.Get(store.PendingTasks, result); err != nil && accepted() && owner.Healthy() == nil {
 		l.t.Errorf("I8: %s was acknowledged by its owner, which has neither the task nor its result: %v", id, err)
 	}
 }
 
-// audit closes the books after everything has come to rest.
-func (l *ledger) audit(nodes []*simulated) map[string]int {
+// checkAll closes the books after everything has come to rest.
+func (l *checker) checkAll(nodes []*simNode) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	counts := map[string]int{}
@@ -260,18 +260,18 @@ func (l *ledger) audit(nodes []*simulated) map[string]int {
 		}
 		if e.acknowledged {
 			counts[e.end.Name()]++
-			l.settled(nodes[e.home].get(), id, e)
+			l.checkEnd(nodes[e.home].get(), id, e)
 		}
 	}
 	for _, s := range nodes {
-		l.known(s)
+		l.checkListed(s)
 	}
 	return counts
 }
 
-// known holds what a home lists against the ledger: nothing is there that nobody
+// checkListed holds what a home lists against the ledger: nothing is there that nobody
 // submitted, nothing is there twice (I11).
-func (l *ledger) known(s *simulated) {
+func (l *checker) checkListed(s *simNode) {
 	seen := map[proto.TaskID]bool{}
 	for span := (backlog.Span{}); ; {
 		page, next, err := s.get().outbox.List(outbox.Query{}, span, 1000)
@@ -298,8 +298,8 @@ func (l *ledger) known(s *simulated) {
 	}
 }
 
-// settled checks the end of one task.
-func (l *ledger) settled(n *Node, id proto.TaskID, e *entry) {
+// checkEnd checks the end of one task.
+func (l *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 	rec, err := n.outbox.Get(id)
 	if err != nil {
 		return // told already
@@ -321,7 +321,7 @@ func (l *ledger) settled(n *Node, id proto.TaskID, e *entry) {
 		if successes != 1 {
 			l.t.Errorf("I6: %s is SUCCESS after %d successful runs", id, successes)
 		}
-		l.answer(n, id, e)
+		l.checkResult(n, id, e)
 	default:
 		if rec.GetReason() == "" {
 			l.t.Errorf("I11: %s ended %s without a reason", id, e.end.Name())
@@ -335,8 +335,8 @@ func (l *ledger) settled(n *Node, id proto.TaskID, e *entry) {
 	}
 }
 
-// answer holds a result against the task.
-func (l *ledger) answer(n *Node, id proto.TaskID, e *entry) {
+// checkResult holds a result against the task.
+func (l *checker) checkResult(n *Node, id proto.TaskID, e *taskEntry) {
 	r, _, err := n.Result(context.Background(), id.String())
 	if err != nil {
 		l.t.Errorf("result of %s: %v", id, err)
@@ -349,21 +349,21 @@ func (l *ledger) answer(n *Node, id proto.TaskID, e *entry) {
 }
 
 // frame returns what is to be replayed of a task, and between whom.
-func (l *ledger) frame(id proto.TaskID) (m *proto.Message, home, target int) {
+func (l *checker) frame(id proto.TaskID) (m *proto.Message, home, target int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[id]
 	return e.envelope, e.home, e.target
 }
 
-func (l *ledger) started() int {
+func (l *checker) startCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.starts
 }
 
-// some returns the tasks that have a frame to replay and were once started.
-func (l *ledger) some() (ids []proto.TaskID) {
+// replayable returns the tasks that have a frame to replay and were once started.
+func (l *checker) replayable() (ids []proto.TaskID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, e := range l.entries {
@@ -375,25 +375,25 @@ func (l *ledger) some() (ids []proto.TaskID) {
 	return ids
 }
 
-// worked is the handler of a simulated node: it does what the body says.
-type worked struct {
-	ledger      *ledger
+// planHandler is the handler of a simulated node: it does what the body says.
+type planHandler struct {
+	checker     *checker
 	place, life int
 }
 
 // Run implements [inbox.Handler].
-func (w worked) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (w planHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return &inbox.Result{Outcome: inbox.Retry, Reason: err.Error()}
 	}
-	noted := w.ledger.start(w.place, w.life, r, body)
+	noted := w.checker.start(w.place, w.life, r, body)
 	ran := w.work(ctx, r, planOf(body))
-	w.ledger.finish(ctx, noted, r, ran.Outcome)
+	w.checker.finish(ctx, noted, r, ran.Outcome)
 	return ran
 }
 
-func (w worked) work(ctx context.Context, r *inbox.Run, p plan) *inbox.Result {
+func (w planHandler) work(ctx context.Context, r *inbox.Run, p plan) *inbox.Result {
 	t := time.NewTimer(p.takes)
 	defer t.Stop()
 	select {

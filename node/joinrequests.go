@@ -18,23 +18,23 @@ import (
 
 // Bounds of what nodes without a ticket may cost.
 const (
-	maxWishes  = 64
-	wishesOf   = 4                // of one address
-	wishFor    = 10 * time.Minute // a node that does not ask again is forgotten
-	acceptFor  = time.Hour        // what a person accepted has to be fetched until then
-	maxStrange = 256              // strangers that were told of
+	maxJoinRequests = 64
+	maxPerOrigin    = 4                // of one address
+	joinRequestTTL  = 10 * time.Minute // a node that does not ask again is forgotten
+	acceptedTTL     = time.Hour        // what a person accepted has to be fetched until then
+	maxStrangers    = 256              // strangers that were told of
 )
 
-// wishes are the nodes on the LAN that ask to be let in without a ticket. They are
+// joinRequests are the nodes on the LAN that ask to be let in without a ticket. They are
 // kept in memory: who still wants in asks again.
-type wishes struct {
-	mu      sync.Mutex
-	asked   map[proto.PeerID]*wish
-	strange map[proto.PeerID]bool // strangers that an event told of
+type joinRequests struct {
+	mu        sync.Mutex
+	asked     map[proto.PeerID]*joinRequest
+	strangers map[proto.PeerID]bool // strangers that an event told of
 }
 
-type wish struct {
-	Wish
+type joinRequest struct {
+	JoinRequest
 	peer     proto.PeerID
 	known    *proto.KnownPeer // key record and addresses
 	origin   string           // where it asks from, see transport.Origin
@@ -42,8 +42,8 @@ type wish struct {
 	until    time.Time
 }
 
-func newWishes() *wishes {
-	return &wishes{asked: map[proto.PeerID]*wish{}, strange: map[proto.PeerID]bool{}}
+func newJoinRequests() *joinRequests {
+	return &joinRequests{asked: map[proto.PeerID]*joinRequest{}, strangers: map[proto.PeerID]bool{}}
 }
 
 // JoinCode is what two people compare when a node is let in without a ticket: a
@@ -59,40 +59,40 @@ func plainCode(code string) string {
 	return strings.ToUpper(strings.NewReplacer("-", "", " ", "").Replace(code))
 }
 
-// note remembers that a node asked from an address of origin, and returns what a person
+// add remembers that a node asked from an address of origin, and returns what a person
 // said about it. Where there is no place the oldest of that origin is forgotten, or of the one that
 // has the most. Nil: too many ask.
-func (w *wishes) note(from proto.PeerID, origin, addr string, r *proto.JoinRequest, now time.Time) *wish {
+func (w *joinRequests) add(from proto.PeerID, origin, addr string, r *proto.JoinRequest, now time.Time) *joinRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(now)
 	x := w.asked[from]
 	if x == nil {
-		if !w.place(origin) {
+		if !w.evict(origin) {
 			return nil
 		}
-		x = &wish{peer: from, origin: origin, Wish: Wish{ID: from.String(), Code: JoinCode(from), Since: now.UTC()}}
+		x = &joinRequest{peer: from, origin: origin, JoinRequest: JoinRequest{ID: from.String(), Code: JoinCode(from), Since: now.UTC()}}
 		w.asked[from] = x
 	}
-	x.Name, x.From, x.Addrs, x.Last, x.until = r.GetName(), addr, r.GetAddrs(), now.UTC(), now.Add(wishFor)
+	x.Name, x.From, x.Addrs, x.Last, x.until = r.GetName(), addr, r.GetAddrs(), now.UTC(), now.Add(joinRequestTTL)
 	if x.accepted != nil {
-		x.until = now.Add(acceptFor)
+		x.until = now.Add(acceptedTTL)
 	}
 	x.known = &proto.KnownPeer{KeyRecord: r.GetKeyRecord(), Addrs: r.GetAddrs()}
 	c := *x
 	return &c
 }
 
-// place makes room for a wish from origin, if it can. The caller holds mu.
-func (w *wishes) place(origin string) bool {
+// evict makes room for a wish from origin, if it can. The caller holds mu.
+func (w *joinRequests) evict(origin string) bool {
 	count := map[string]int{}
 	for _, x := range w.asked {
 		count[x.origin]++
 	}
 	from := origin
 	switch {
-	case count[origin] >= wishesOf:
-	case len(w.asked) < maxWishes:
+	case count[origin] >= maxPerOrigin:
+	case len(w.asked) < maxJoinRequests:
 		return true
 	default:
 		for o, k := range count {
@@ -104,7 +104,7 @@ func (w *wishes) place(origin string) bool {
 			return false
 		}
 	}
-	var oldest *wish
+	var oldest *joinRequest
 	for _, x := range w.asked {
 		if x.origin == from && x.accepted == nil && (oldest == nil || x.Since.Before(oldest.Since)) {
 			oldest = x
@@ -116,7 +116,7 @@ func (w *wishes) place(origin string) bool {
 	return oldest != nil
 }
 
-func (w *wishes) forget(now time.Time) {
+func (w *joinRequests) forget(now time.Time) {
 	for p, x := range w.asked {
 		if now.After(x.until) {
 			delete(w.asked, p)
@@ -124,7 +124,7 @@ func (w *wishes) forget(now time.Time) {
 	}
 }
 
-func (w *wishes) list(now time.Time) (all []*wish) {
+func (w *joinRequests) list(now time.Time) (all []*joinRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(now)
@@ -132,12 +132,12 @@ func (w *wishes) list(now time.Time) (all []*wish) {
 		c := *x
 		all = append(all, &c)
 	}
-	slices.SortFunc(all, func(a, b *wish) int { return cmp.Or(b.Since.Compare(a.Since), strings.Compare(a.ID, b.ID)) })
+	slices.SortFunc(all, func(a, b *joinRequest) int { return cmp.Or(b.Since.Compare(a.Since), strings.Compare(a.ID, b.ID)) })
 	return all
 }
 
 // accept notes what a person decided.
-func (w *wishes) accept(p proto.PeerID, o AcceptOptions, until time.Time) {
+func (w *joinRequests) accept(p proto.PeerID, o AcceptOptions, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if x := w.asked[p]; x != nil {
@@ -145,40 +145,40 @@ func (w *wishes) accept(p proto.PeerID, o AcceptOptions, until time.Time) {
 	}
 }
 
-func (w *wishes) drop(p proto.PeerID) {
+func (w *joinRequests) drop(p proto.PeerID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.asked, p)
 }
 
-// first reports whether p was never told of.
-func (w *wishes) first(p proto.PeerID) bool {
+// firstSeen reports whether p was never told of.
+func (w *joinRequests) firstSeen(p proto.PeerID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.strange[p] {
+	if w.strangers[p] {
 		return false
 	}
-	if len(w.strange) >= maxStrange {
-		clear(w.strange)
+	if len(w.strangers) >= maxStrangers {
+		clear(w.strangers)
 	}
-	w.strange[p] = true
+	w.strangers[p] = true
 	return true
 }
 
-// sighted hears of a node on the LAN that is no member.
-func (n *Node) sighted(s transport.Stranger) {
-	if !n.wishes.first(s.Peer) {
+// strangerSeen hears of a node on the LAN that is no member.
+func (n *Node) strangerSeen(s transport.Stranger) {
+	if !n.joinRequests.firstSeen(s.Peer) {
 		return
 	}
 	text := "a node that is no member of this mesh is on the LAN: " + s.Peer.String()
 	if s.Joins {
 		text = "a node that is in no mesh is on the LAN: " + s.Peer.String() + ", code " + JoinCode(s.Peer)
 	}
-	n.tell("lan.stranger", s.Peer, text, map[string]string{"addrs": strings.Join(s.Addrs, " ")})
+	n.addEvent("lan.stranger", s.Peer, text, map[string]string{"addrs": strings.Join(s.Addrs, " ")})
 }
 
 // wishes to be let in, without a ticket: a person decides.
-func (n *Node) wish(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+func (n *Node) requestJoin(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	if _, err := n.issue(identity.Member{Peer: n.keys.Peer(), Name: n.self.Name}); err != nil {
 		return nil, fmt.Errorf("this member may not admit others: ask another one")
 	}
@@ -186,30 +186,30 @@ func (n *Node) wish(ctx context.Context, from proto.PeerID, r *proto.JoinRequest
 		return nil, fmt.Errorf("name %.80q: use 1-63 of a-z 0-9 and -", r.GetName())
 	}
 	origin, addr := n.net.Origin(from)
-	x := n.wishes.note(from, origin, addr, r, n.cfg.Clock.Now())
+	x := n.joinRequests.add(from, origin, addr, r, n.cfg.Clock.Now())
 	switch {
 	case x == nil:
-		return nil, fmt.Errorf("%d nodes ask to be let in already: try again later", maxWishes)
+		return nil, fmt.Errorf("%d nodes ask to be let in already: try again later", maxJoinRequests)
 	case x.accepted == nil:
 		if x.Since.Equal(x.Last) {
-			n.tell("lan.wish", from, fmt.Sprintf("%s asks to be let in, code %s: balefire-node peers accept %s", x.Name, x.Code, x.Code), nil)
+			n.addEvent("lan.wish", from, fmt.Sprintf("%s asks to be let in, code %s: balefire-node peers accept %s", x.Name, x.Code, x.Code), nil)
 		}
 		return &proto.JoinReply{Pending: true}, nil
 	}
-	reply, err := n.letIn(ctx, from, cmp.Or(x.accepted.Name, x.Name), x.accepted.Roles, x.known)
+	reply, err := n.admitAccepted(ctx, from, cmp.Or(x.accepted.Name, x.Name), x.accepted.Roles, x.known)
 	if err == nil {
-		n.wishes.drop(from)
+		n.joinRequests.drop(from)
 	}
 	return reply, err
 }
 
-// Wishes lists the nodes on the LAN that ask to be let in, the newest first: it is the
+// JoinRequests lists the nodes on the LAN that ask to be let in, the newest first: it is the
 // one that a person has just started.
-func (n *Node) Wishes(ctx context.Context) []Wish {
-	out := []Wish{}
-	for _, x := range n.wishes.list(n.cfg.Clock.Now()) {
+func (n *Node) JoinRequests(ctx context.Context) []JoinRequest {
+	out := []JoinRequest{}
+	for _, x := range n.joinRequests.list(n.cfg.Clock.Now()) {
 		if x.accepted == nil {
-			out = append(out, x.Wish)
+			out = append(out, x.JoinRequest)
 		}
 	}
 	return out
@@ -222,10 +222,10 @@ func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, e
 	if o.Name != "" && !nameRE.MatchString(o.Name) {
 		return Peer{}, fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
 	}
-	asking := n.wishes.list(n.cfg.Clock.Now())
-	i := slices.IndexFunc(asking, func(x *wish) bool { return plainCode(x.Code) == plainCode(ref) || x.ID == ref })
+	asking := n.joinRequests.list(n.cfg.Clock.Now())
+	i := slices.IndexFunc(asking, func(x *joinRequest) bool { return plainCode(x.Code) == plainCode(ref) || x.ID == ref })
 	switch {
-	case i < 0 && slices.ContainsFunc(asking, func(x *wish) bool { return x.Name == ref }):
+	case i < 0 && slices.ContainsFunc(asking, func(x *joinRequest) bool { return x.Name == ref }):
 		return Peer{}, fmt.Errorf("%w: %.64q is a name that a node gives itself, and any node may: compare its code with the one that it shows, and write the code (balefire-node peers pending)", ErrInvalid, ref)
 	case i < 0:
 		return Peer{}, fmt.Errorf("%w: no node asks to be let in with the code %.64q: on it, run balefire-node join --lan (balefire-node peers pending)", ErrNotFound, ref)
@@ -241,8 +241,8 @@ func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, e
 	if _, err := n.issue(identity.Member{Peer: x.peer, Name: name, Roles: o.Roles}); err != nil {
 		return Peer{}, err
 	}
-	n.wishes.accept(x.peer, o, n.cfg.Clock.Now().Add(acceptFor))
-	if err := n.note(ctx, "peer.accept", x.ID); err != nil {
+	n.joinRequests.accept(x.peer, o, n.cfg.Clock.Now().Add(acceptedTTL))
+	if err := n.audit(ctx, "peer.accept", x.ID); err != nil {
 		return Peer{}, err
 	}
 	return Peer{Name: name, ID: x.ID, State: "ACCEPTED", Roles: o.Roles, Addrs: x.Addrs}, nil

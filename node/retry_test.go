@@ -19,12 +19,12 @@ func TestResultThatCannotBeKeptNowComesLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := a.ground.blobs.Create(resultBlob(tid)) // whatever it is that is in its way
+	w, err := a.storage.blobs.Create(resultBlob(tid)) // whatever it is that is in its way
 	if err != nil {
 		t.Fatal(err)
 	}
 	time.AfterFunc(1500*time.Millisecond, func() { w.Abort() })
-	a.ended(t, id, "SUCCESS")
+	a.waitEnd(t, id, "SUCCESS")
 }
 
 // Of many who redrive a task at once one does.
@@ -34,7 +34,7 @@ func TestRedriveHappensOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}})
-	a.ended(t, id, "FAILED")
+	a.waitEnd(t, id, "FAILED")
 	won := make(chan bool, 8)
 	for range 8 {
 		go func() {

@@ -18,7 +18,7 @@ func TestAPersonLetsANodeInWithoutATicket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(n *live, name string) *proto.JoinReply {
+	ask := func(n *testNode, name string) *proto.JoinReply {
 		return n.Join(t.Context(), keys.Peer(), &proto.JoinRequest{Name: name, KeyRecord: keys.KeyRecord()})
 	}
 	if r := ask(a, "tablet"); !r.GetPending() || r.GetCertificate() != nil {
@@ -27,7 +27,7 @@ func TestAPersonLetsANodeInWithoutATicket(t *testing.T) {
 	if r := ask(b, "tablet"); r.GetPending() || !strings.Contains(r.GetRefusal(), "may not admit") {
 		t.Errorf("a member that is no admin answers %v", r)
 	}
-	w := a.Wishes(t.Context())
+	w := a.JoinRequests(t.Context())
 	if len(w) != 1 || w[0].Name != "tablet" || w[0].Code != JoinCode(keys.Peer()) {
 		t.Fatalf("wishes: %+v", w)
 	}
@@ -49,30 +49,30 @@ func TestAPersonLetsANodeInWithoutATicket(t *testing.T) {
 	if err != nil || m.Peer != keys.Peer() || m.Name != "tablet" || m.HasRole(identity.RoleWork) || len(r.GetPeers()) != 2 {
 		t.Fatalf("after it: %v, %v, %d peers", m, err, len(r.GetPeers()))
 	}
-	if w := a.Wishes(t.Context()); len(w) != 0 {
+	if w := a.JoinRequests(t.Context()); len(w) != 0 {
 		t.Errorf("it still asks: %+v", w)
 	}
 }
 
 // What nodes without a ticket cost is bounded, and forgotten.
 func TestWishesAreBounded(t *testing.T) {
-	w, now := newWishes(), time.Unix(1_800_000_000, 0)
-	for i := range maxWishes + 20 {
-		if w.note(proto.PeerID{byte(i), 1}, fmt.Sprint(i), "", &proto.JoinRequest{Name: "n"}, now) == nil {
+	w, now := newJoinRequests(), time.Unix(1_800_000_000, 0)
+	for i := range maxJoinRequests + 20 {
+		if w.add(proto.PeerID{byte(i), 1}, fmt.Sprint(i), "", &proto.JoinRequest{Name: "n"}, now) == nil {
 			t.Fatalf("wish %d finds no place", i)
 		}
 	}
-	if len(w.list(now)) != maxWishes || len(w.list(now.Add(wishFor+time.Second))) != 0 {
+	if len(w.list(now)) != maxJoinRequests || len(w.list(now.Add(joinRequestTTL+time.Second))) != 0 {
 		t.Errorf("%d wishes at once, %d later", len(w.list(now)), len(w.asked))
 	}
-	for i := range 3 * maxStrange {
-		w.first(proto.PeerID{byte(i), byte(i >> 8)})
+	for i := range 3 * maxStrangers {
+		w.firstSeen(proto.PeerID{byte(i), byte(i >> 8)})
 	}
-	if len(w.strange) > maxStrange {
-		t.Errorf("%d strangers are remembered", len(w.strange))
+	if len(w.strangers) > maxStrangers {
+		t.Errorf("%d strangers are remembered", len(w.strangers))
 	}
-	w.first(proto.PeerID{1})
-	if w.first(proto.PeerID{1}) {
+	w.firstSeen(proto.PeerID{1})
+	if w.firstSeen(proto.PeerID{1}) {
 		t.Error("a stranger is told of twice")
 	}
 }
@@ -80,19 +80,19 @@ func TestWishesAreBounded(t *testing.T) {
 // One address on the LAN asks with ever new keys: it has a few places, and who asks from
 // another is listed, before it when it is the newest.
 func TestOneAddressFillsNoList(t *testing.T) {
-	w, now := newWishes(), time.Unix(1_800_000_000, 0)
-	for i := range 5 * maxWishes {
+	w, now := newJoinRequests(), time.Unix(1_800_000_000, 0)
+	for i := range 5 * maxJoinRequests {
 		now = now.Add(time.Second)
-		if w.note(proto.PeerID{byte(i), byte(i >> 8), 1}, "bad", "/ip4/192.0.2.1", &proto.JoinRequest{Name: "tablet"}, now) == nil {
+		if w.add(proto.PeerID{byte(i), byte(i >> 8), 1}, "bad", "/ip4/192.0.2.1", &proto.JoinRequest{Name: "tablet"}, now) == nil {
 			t.Fatal("it is shut out itself: a person could not see that it asks")
 		}
 	}
 	now = now.Add(time.Second)
-	if w.note(proto.PeerID{9}, "good", "/ip4/192.0.2.2", &proto.JoinRequest{Name: "tablet"}, now) == nil {
+	if w.add(proto.PeerID{9}, "good", "/ip4/192.0.2.2", &proto.JoinRequest{Name: "tablet"}, now) == nil {
 		t.Fatal("one of another address is shut out")
 	}
 	all := w.list(now)
-	if len(all) != wishesOf+1 || all[0].From != "/ip4/192.0.2.2" {
+	if len(all) != maxPerOrigin+1 || all[0].From != "/ip4/192.0.2.2" {
 		t.Errorf("%d ask, the first from %s", len(all), all[0].From)
 	}
 	if code := JoinCode(proto.PeerID{9}); len(code) != 14 || plainCode(strings.ToLower(code)) != strings.ReplaceAll(code, "-", "") {
@@ -116,10 +116,10 @@ func TestNoMeshIsJoinedWithoutAWord(t *testing.T) {
 		{"nobody to ask", LANOptions{}, true, ErrRefused},
 		{"a person says no", LANOptions{Agree: func(code, _ string) error { asked = code; return no }}, true, no},
 	} {
-		if got := tt.o.wants(p); got != tt.wants {
+		if got := tt.o.mayAsk(p); got != tt.wants {
 			t.Errorf("%s: it is asked: %v", tt.name, got)
 		}
-		if err := tt.o.agrees(p, identity.Mesh{}); tt.wants && !errors.Is(err, tt.err) {
+		if err := tt.o.confirm(p, identity.Mesh{}); tt.wants && !errors.Is(err, tt.err) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // restart, and does not dial the others again and again.
 func TestARevokedNodeKnowsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorldWith(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, calm)
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, quietMesh)
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		time.Sleep(time.Minute)
@@ -32,7 +32,7 @@ func TestARevokedNodeKnowsIt(t *testing.T) {
 			if why, err := b.node.Why(t.Context(), a.name); err != nil || !strings.Contains(why.Cause, "this node was revoked") || !strings.Contains(why.Fix, "join") {
 				t.Errorf("%s: why %+v, %v", when, why, err)
 			}
-			if d := b.way(a); d.Failed > 3 {
+			if d := b.connection(a); d.Failed > 3 {
 				t.Errorf("%s: %d dials failed in ten minutes", when, d.Failed)
 			}
 		}

@@ -10,17 +10,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func newTestStamp(t *testing.T) *stamp {
+func newTestSigner(t *testing.T) *receiptSigner {
 	t.Helper()
 	keys, err := identity.CreateKeys(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newStamp(keys)
+	return newReceiptSigner(keys)
 }
 
-// stated returns n statements of its own about one task.
-func stated(keys *identity.Keys, id byte, n int) (out [][]byte) {
+// testStatements returns n statements of its own about one task.
+func testStatements(keys *identity.Keys, id byte, n int) (out [][]byte) {
 	for i := range n {
 		s := proto.Statement{Fact: proto.FactDone, Task: proto.TaskID{id, byte(i)}, Node: keys.Peer(), Time: 1}
 		out = append(out, s.Append(nil))
@@ -32,7 +32,7 @@ func stated(keys *identity.Keys, id byte, n int) (out [][]byte) {
 // the receipts of its own statements.
 func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTestStamp(t)
+		s := newTestSigner(t)
 		check := func(id byte, rs []*proto.Receipt, n int) {
 			if len(rs) != n {
 				t.Errorf("%d receipts instead of %d", len(rs), n)
@@ -44,14 +44,14 @@ func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 				}
 			}
 		}
-		first, written := s.sign(stated(s.keys, 1, 2))
+		first, written := s.sign(testStatements(s.keys, 1, 2))
 		check(1, first, 2)
 
 		signatures := make([]string, 20)
 		var wg sync.WaitGroup
 		for i := range signatures {
 			wg.Go(func() {
-				rs, written := s.sign(stated(s.keys, byte(10+i), 3))
+				rs, written := s.sign(testStatements(s.keys, byte(10+i), 3))
 				defer written()
 				check(byte(10+i), rs, 3)
 				signatures[i] = string(rs[0].GetSignature())
@@ -70,7 +70,7 @@ func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 				t.Errorf("result %d has a signature of its own, or that of the first group", i)
 			}
 		}
-		last, written := s.sign(stated(s.keys, 2, 1)) // nobody is waited for
+		last, written := s.sign(testStatements(s.keys, 2, 1)) // nobody is waited for
 		check(2, last, 1)
 		written()
 	})
@@ -79,15 +79,15 @@ func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 // A group holds no more than one signature may cover; the rest is the next one.
 func TestGroupsOfReceiptsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTestStamp(t)
-		_, written := s.sign(stated(s.keys, 1, 1))
+		s := newTestSigner(t)
+		_, written := s.sign(testStatements(s.keys, 1, 1))
 		const results, each = proto.MaxGroup / 2, 3
 		var mu sync.Mutex
 		groups := map[string]int{}
 		var wg sync.WaitGroup
 		for range results {
 			wg.Go(func() {
-				rs, written := s.sign(stated(s.keys, 2, each))
+				rs, written := s.sign(testStatements(s.keys, 2, each))
 				mu.Lock()
 				groups[string(rs[0].GetSignature())] += len(rs)
 				mu.Unlock()
@@ -111,21 +111,21 @@ func TestGroupsOfReceiptsAreBounded(t *testing.T) {
 }
 
 func TestNamesAreKeptForAMoment(t *testing.T) {
-	s, p := newNames(), proto.PeerID{1}
+	s, p := newNameCache(), proto.PeerID{1}
 	if _, ok := s.get("laptop", 0); ok {
 		t.Error("a name that nobody gave")
 	}
 	s.put("laptop", p, time.Minute)
-	if got, ok := s.get("laptop", time.Minute+nameKept-1); !ok || got != p {
+	if got, ok := s.get("laptop", time.Minute+nameTTL-1); !ok || got != p {
 		t.Errorf("soon after: %v, %v", got, ok)
 	}
-	if _, ok := s.get("laptop", time.Minute+nameKept); ok {
+	if _, ok := s.get("laptop", time.Minute+nameTTL); ok {
 		t.Error("kept too long")
 	}
-	for i := range 3 * namesKept {
+	for i := range 3 * maxNames {
 		s.put(string(rune('a'+i%26))+time.Duration(i).String(), p, 0)
 	}
-	if n := len(s.peers); n > namesKept {
+	if n := len(s.peers); n > maxNames {
 		t.Errorf("%d names are kept", n)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A loop is the link of a node to itself: what it sends, it receives, with every
+// A selfLink is the link of a node to itself: what it sends, it receives, with every
 // check that a neighbour's would pass.
-type loop struct {
+type selfLink struct {
 	node    *Node
 	out     chan []*proto.Message
 	answers chan *proto.Ack
@@ -21,7 +21,7 @@ type loop struct {
 
 // serveSelf carries the tasks that this node has for itself.
 func (n *Node) serveSelf(ctx context.Context) error {
-	l := &loop{node: n, out: make(chan []*proto.Message, 4), answers: make(chan *proto.Ack, 4)}
+	l := &selfLink{node: n, out: make(chan []*proto.Message, 4), answers: make(chan *proto.Ack, 4)}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	received := make(chan error, 1)
@@ -35,7 +35,7 @@ func (n *Node) serveSelf(ctx context.Context) error {
 	return err
 }
 
-func (l *loop) receive(ctx context.Context) error {
+func (l *selfLink) receive(ctx context.Context) error {
 	for {
 		var msgs []*proto.Message
 		select {
@@ -61,7 +61,7 @@ func (l *loop) receive(ctx context.Context) error {
 }
 
 // ack numbers the frames as a stream would: marks do not count.
-func (l *loop) ack(msgs []*proto.Message, refusals []*proto.Refusal) *proto.Ack {
+func (l *selfLink) ack(msgs []*proto.Message, refusals []*proto.Refusal) *proto.Ack {
 	a := &proto.Ack{From: l.number + 1}
 	for i, m := range msgs {
 		if m.GetType() == proto.TypeMark {
@@ -79,10 +79,10 @@ func (l *loop) ack(msgs []*proto.Message, refusals []*proto.Refusal) *proto.Ack 
 }
 
 // Peer is this node.
-func (l *loop) Peer() proto.PeerID { return l.node.keys.Peer() }
+func (l *selfLink) Peer() proto.PeerID { return l.node.keys.Peer() }
 
 // Send hands messages over in groups that an Ack can answer.
-func (l *loop) Send(ctx context.Context, msgs []*proto.Message) error {
+func (l *selfLink) Send(ctx context.Context, msgs []*proto.Message) error {
 	for len(msgs) > 0 {
 		part := msgs[:min(len(msgs), proto.MaxGroup)]
 		msgs = msgs[len(part):]
@@ -96,7 +96,7 @@ func (l *loop) Send(ctx context.Context, msgs []*proto.Message) error {
 }
 
 // Answers returns the next answer.
-func (l *loop) Answers(ctx context.Context) (*proto.Ack, error) {
+func (l *selfLink) Answers(ctx context.Context) (*proto.Ack, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -107,7 +107,7 @@ func (l *loop) Answers(ctx context.Context) (*proto.Ack, error) {
 
 // copyBody gives a streamed body to this node itself.
 func (n *Node) copyBody(ctx context.Context, offer *proto.Offer, b *blob.Blob) error {
-	sink, reply := bodies{n}.Offer(ctx, n.keys.Peer(), offer)
+	sink, reply := bodyReceiver{n}.Offer(ctx, n.keys.Peer(), offer)
 	if reply.GetCode() != proto.CodeOK {
 		return &transport.CodeError{Code: reply.GetCode(), Detail: reply.GetDetail(), State: reply.GetState()}
 	}

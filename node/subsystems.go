@@ -29,8 +29,8 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: bodyFiles{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, from proto.PeerID) bool { return n.queues.wasHome(target, from) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.house.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
-		Clock: n.cfg.Clock, Logger: n.log, Progress: n.reading("tasks of this home"),
+		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, from proto.PeerID) bool { return n.queues.wasHome(target, from) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.bodyGC.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
+		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks of this home"),
 	}
 }
 
@@ -39,7 +39,7 @@ const archiveFile = "dead-letters.jsonl"
 
 // archived notes in the audit that dead letters left the shelf by policy.
 func (n *Node) archived(count int) {
-	_, err := n.ground.journal.Append(context.Background(), journal.Entry{
+	_, err := n.storage.journal.Append(context.Background(), journal.Entry{
 		Boot: n.outbox.Boot(), Actor: actorSystem, Action: "dead_letters.archive",
 		Detail: map[string]string{"count": fmt.Sprint(count), "file": archiveFile},
 	})
@@ -48,11 +48,11 @@ func (n *Node) archived(count int) {
 	}
 }
 
-// reading logs how far the reading of a large store is (S50).
-func (n *Node) reading(what string) func(int) {
+// progressLogger logs how far the reading of a large store is (S50).
+func (n *Node) progressLogger(what string) func(int) {
 	last := n.cfg.Clock.Mono()
 	return func(entries int) {
-		n.cfg.tellOpening("%d %s are read", entries, what)
+		n.cfg.reportOpening("%d %s are read", entries, what)
 		if now := n.cfg.Clock.Mono(); now-last >= time.Second {
 			last = now
 			n.log.Info("reading the store", "what", what, "read", entries)
@@ -79,7 +79,7 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: members{n.book}, Opener: opener{n.keys}, Results: results{n, newStamp(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues, Deadline: n.outbox.NotAfter}
+	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues, Deadline: n.outbox.NotAfter}
 }
 
 func (n *Node) inboxConfig() inbox.Config {
@@ -89,18 +89,18 @@ func (n *Node) inboxConfig() inbox.Config {
 		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: l.MaxInboxBytes, MaxKept: 10 * l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
 		Dangerous: n.cfg.Dangerous, OnStarted: n.sendStarted, OnChange: n.ownerChanged,
 		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
-		Logger: n.log, Clock: n.cfg.Clock, Progress: n.reading("tasks in custody"),
+		Logger: n.log, Clock: n.cfg.Clock, Progress: n.progressLogger("tasks in custody"),
 	}
 }
 
-// members tells the inbox who a peer is.
-type members struct{ book *transport.Book }
+// inboxMembers tells the inbox who a peer is.
+type inboxMembers struct{ book *transport.Book }
 
 // Member returns the name and the roles of an admitted peer. Where two have one
 // name neither is called by it: no rule for the one may serve the other. A peer
 // whose certificate has ended is one while it may be renewed: its new tasks wait
 // (see identity.Checks), those that were accepted run.
-func (m members) Member(p proto.PeerID) (name string, roles []string, ok bool) {
+func (m inboxMembers) Member(p proto.PeerID) (name string, roles []string, ok bool) {
 	who, ok := m.book.Renewable(p)
 	if ok && !m.book.Unique(who) {
 		who.Name = ""
@@ -108,11 +108,11 @@ func (m members) Member(p proto.PeerID) (name string, roles []string, ok bool) {
 	return who.Name, who.Roles, ok
 }
 
-// opener reads for the inbox what was sealed for this node.
-type opener struct{ keys *identity.Keys }
+// inboxOpener reads for the inbox what was sealed for this node.
+type inboxOpener struct{ keys *identity.Keys }
 
 // Content opens a stored task.
-func (o opener) Content(st *proto.Stored) (*proto.Content, error) {
+func (o inboxOpener) Content(st *proto.Stored) (*proto.Content, error) {
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
 		return nil, err
@@ -166,13 +166,13 @@ const reapTimeout = 15 * time.Second
 // homeChanged and ownerChanged hear of every durable change of a task, on either
 // side.
 func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
-	n.changes.taskChanged(RoleHome, r)
+	n.metrics.taskChanged(RoleHome, r)
 	n.logTask(RoleHome, id, r)
-	n.house.dropEnded(r)
+	n.bodyGC.dropEnded(r)
 	n.cfg.Changed(id, r.GetState())
 }
 
 func (n *Node) ownerChanged(id proto.TaskID, r *proto.Record) {
-	n.changes.taskChanged(RoleOwner, r)
+	n.metrics.taskChanged(RoleOwner, r)
 	n.logTask(RoleOwner, id, r)
 }

@@ -24,7 +24,7 @@ func shell(extra func(*HandlerSpec)) HandlerSpec {
 	return s
 }
 
-func (l *live) submit(t *testing.T, r Request) string {
+func (l *testNode) submit(t *testing.T, r Request) string {
 	t.Helper()
 	s, err := l.Submit(t.Context(), r)
 	if err != nil {
@@ -33,10 +33,10 @@ func (l *live) submit(t *testing.T, r Request) string {
 	return s.ID
 }
 
-// ended waits for the end of a task and fails the test when it is not want.
-func (l *live) ended(t *testing.T, id, want string) Task {
+// waitEnd waits for the end of a task and fails the test when it is not want.
+func (l *testNode) waitEnd(t *testing.T, id, want string) Task {
 	t.Helper()
-	task, err := l.Wait(within(t, patience), id)
+	task, err := l.Wait(withTimeout(t, testTimeout), id)
 	if err != nil || task.State != want {
 		why, _ := l.Why(context.Background(), id)
 		t.Fatalf("task is %s (%s), want %s: %v; %+v", task.State, task.Reason, want, err, why)
@@ -49,7 +49,7 @@ func eventually(t *testing.T, ok func() bool, say func() string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	over := time.After(patience)
+	over := time.After(testTimeout)
 	for !ok() {
 		select {
 		case <-tick.C:
@@ -72,7 +72,7 @@ func TestAClockThatIsBehindEndsNoRun(t *testing.T) {
 	}
 	by.Store(int64(-2 * time.Minute))
 	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sleep", "0.1"}, Bounds: Bounds{Retries: 1}})
-	a.ended(t, id, "SUCCESS")
+	a.waitEnd(t, id, "SUCCESS")
 }
 
 func TestCommandRunsWithItsArguments(t *testing.T) {
@@ -81,7 +81,7 @@ func TestCommandRunsWithItsArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", `echo "$BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT"; cat`}, Body: []byte("the body")})
-	task := a.ended(t, id, "SUCCESS")
+	task := a.waitEnd(t, id, "SUCCESS")
 	r, _, err := a.Result(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestExitCodesDecideTheEnd(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", tt.script}})
-			task := a.ended(t, id, tt.want)
+			task := a.waitEnd(t, id, tt.want)
 			if len(task.History) != tt.attempts || task.Reason == "" {
 				t.Errorf("%d attempts, want %d; reason %q", len(task.History), tt.attempts, task.Reason)
 			}
@@ -135,7 +135,7 @@ func TestRefusalsHaveTheirEnds(t *testing.T) {
 	if err := b.AddHandler(t.Context(), denied); err != nil {
 		t.Fatal(err)
 	}
-	task := a.ended(t, a.submit(t, Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
+	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
 	if !strings.Contains(task.Reason, "DENIED") && !strings.Contains(task.Reason, "allow list") {
 		t.Errorf("reason %q", task.Reason)
 	}
@@ -152,7 +152,7 @@ func TestRefusalsHaveTheirEnds(t *testing.T) {
 	if err := b.AddHandler(t.Context(), allow("nobody-does-this", TypeDiscard)); err != nil {
 		t.Fatal(err)
 	}
-	a.ended(t, id, "SUCCESS")
+	a.waitEnd(t, id, "SUCCESS")
 }
 
 func TestSubmitRefusesWhatCannotBe(t *testing.T) {
@@ -201,7 +201,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	if _, err := a.Submit(t.Context(), other); !errors.Is(err, ErrKeyConflict) {
 		t.Errorf("another request under the key: %v", err)
 	}
-	a.ended(t, first, "SUCCESS")
+	a.waitEnd(t, first, "SUCCESS")
 	if runs, _ := os.ReadFile(count); string(runs) != "run\n" {
 		t.Errorf("it ran %q", runs)
 	}
@@ -215,7 +215,7 @@ func TestRedriveIsANewTask(t *testing.T) {
 	}
 	body := strings.Repeat("x", 400_000) // streamed
 	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "test -e " + flag + " || exit 65; wc -c"}, Body: []byte(body)})
-	a.ended(t, id, "FAILED")
+	a.waitEnd(t, id, "FAILED")
 	if err := os.WriteFile(flag, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestRedriveIsANewTask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	task := a.ended(t, s.ID, "SUCCESS")
+	task := a.waitEnd(t, s.ID, "SUCCESS")
 	if task.RedriveOf != id || task.ID == id {
 		t.Errorf("redrive %+v", task.Marks)
 	}
@@ -245,7 +245,7 @@ func TestRedriveKnowsItsTarget(t *testing.T) {
 	}
 	for _, target := range []string{"a", "b"} {
 		id := a.submit(t, Request{Target: target, Kind: "run", Args: []string{"sh", "-c", "exit 65"}})
-		a.ended(t, id, "FAILED")
+		a.waitEnd(t, id, "FAILED")
 		if target == "b" {
 			b.halt()
 			if err := a.Forget(t.Context(), "b"); err != nil {
@@ -260,7 +260,7 @@ func TestRedriveKnowsItsTarget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.ended(t, again.ID, "FAILED")
+		a.waitEnd(t, again.ID, "FAILED")
 	}
 }
 
@@ -277,7 +277,7 @@ func TestCancelStopsARun(t *testing.T) {
 		if _, err := a.Cancel(t.Context(), id, hard, "enough"); err != nil {
 			t.Fatal(err)
 		}
-		a.ended(t, id, "CANCELLED")
+		a.waitEnd(t, id, "CANCELLED")
 		before, _ := os.Stat(beat)
 		<-time.After(100 * time.Millisecond) // ten beats, if there were any
 		if after, _ := os.Stat(beat); after.Size() != before.Size() {
@@ -300,7 +300,7 @@ func TestGracefulStopSpendsNoAttempt(t *testing.T) {
 	eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "second")); return err == nil }, func() string { return "it did not start" })
 	b.halt()
 	start(t, b.cfg)
-	task := a.ended(t, id, "SUCCESS")
+	task := a.waitEnd(t, id, "SUCCESS")
 	if task.Attempts != 1 {
 		t.Errorf("attempts %d, want 1: the stop spends none", task.Attempts)
 	}
@@ -312,7 +312,7 @@ func TestPurgeRemovesTheEndedOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := a.submit(t, Request{Target: "b", Kind: "sum"})
-	a.ended(t, done, "SUCCESS")
+	a.waitEnd(t, done, "SUCCESS")
 	waits := a.submit(t, Request{Target: "b", Kind: "sum", Delay: time.Hour})
 	if p, err := a.Purge(t.Context(), Query{}, true); err != nil || p.Tasks != 1 {
 		t.Errorf("dry run: %+v, %v", p, err)
@@ -340,7 +340,7 @@ func TestKnownTaskWithoutARecord(t *testing.T) {
 	}
 	r := Request{Target: "b", Kind: "sum", Key: "monday"}
 	first := a.submit(t, r)
-	a.ended(t, first, "SUCCESS")
+	a.waitEnd(t, first, "SUCCESS")
 	if _, err := a.Purge(t.Context(), Query{}, false); err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestAtMostOnceIsStartedOnce(t *testing.T) {
 	}
 	r := Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 75"}, Mode: proto.AtMostOnce}
 	id := a.submit(t, r)
-	a.ended(t, id, "DEAD_LETTER")
+	a.waitEnd(t, id, "DEAD_LETTER")
 	got, err := a.Task(t.Context(), id)
 	if err != nil || got.Mode != "at_most_once" || got.Attempts != 1 {
 		t.Errorf("%d attempts in mode %q, %v", got.Attempts, got.Mode, err)
@@ -378,7 +378,7 @@ func TestAHandlerBoundsItsSenders(t *testing.T) {
 	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "finder", Exec: []string{"find", dir}, Args: true, Allow: []string{"peer:a"}}); err != nil {
 		t.Fatal(err)
 	}
-	task := a.ended(t, a.submit(t, Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "FAILED")
+	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "FAILED")
 	if !strings.Contains(task.Reason, "--allow-flags") {
 		t.Errorf("the reason is %q, want what would allow it", task.Reason)
 	}
@@ -388,7 +388,7 @@ func TestAHandlerBoundsItsSenders(t *testing.T) {
 	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "strict", Exec: []string{"false"}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if task := a.ended(t, a.submit(t, Request{Target: "b", Kind: "strict", Bounds: Bounds{Retries: 1 << 31}}), "DEAD_LETTER"); task.Attempts != 1 {
+	if task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "strict", Bounds: Bounds{Retries: 1 << 31}}), "DEAD_LETTER"); task.Attempts != 1 {
 		t.Errorf("%d attempts were made, the handler allows one", task.Attempts)
 	}
 }

@@ -42,7 +42,7 @@ func (n *Node) sealedSnapshot(ctx context.Context, file, toKey string) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(part)) }()
-	if err := n.ground.store.Snapshot(part); err != nil {
+	if err := n.storage.store.Snapshot(part); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

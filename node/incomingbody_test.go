@@ -21,7 +21,7 @@ func TestPartOfABodySurvivesARestart(t *testing.T) {
 		{"in-late", time.Now().Add(-2 * proto.Skew).UnixMilli(), false},
 	}
 	for _, tt := range tests {
-		w, err := a.arrive(t.Context(), a.ground.blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
+		w, err := a.resumeBody(t.Context(), a.storage.blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +38,7 @@ func TestPartOfABodySurvivesARestart(t *testing.T) {
 	a.halt()
 	a = start(t, a.cfg)
 	for _, tt := range tests {
-		w, err := a.arrive(t.Context(), a.ground.blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
+		w, err := a.resumeBody(t.Context(), a.storage.blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestPartOfABodySurvivesARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other, err := a.arrive(t.Context(), a.ground.blobs, "in-awaited", 100, progress{leaf: [32]byte{2}})
+	other, err := a.resumeBody(t.Context(), a.storage.blobs, "in-awaited", 100, progress{leaf: [32]byte{2}})
 	if err != nil || other.w.Offset() != 0 {
 		t.Errorf("the part of another body was taken: %d, %v", other.w.Offset(), err)
 	}
@@ -80,7 +80,7 @@ func TestResultsComeHomeBeyondMaxBlobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := a.submit(t, Request{Target: "b", Kind: "big"})
-	if got := a.ended(t, id, "SUCCESS"); got.ResultSize != 3_000_000 {
+	if got := a.waitEnd(t, id, "SUCCESS"); got.ResultSize != 3_000_000 {
 		t.Errorf("the result has %d bytes", got.ResultSize)
 	}
 }

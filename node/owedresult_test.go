@@ -70,17 +70,17 @@ func TestOwedResultIsNoExpiry(t *testing.T) {
 	if got := again(); got != proto.CodeExpired {
 		t.Errorf("afterwards the answer is %v", got)
 	}
-	a.ended(t, ref, "SUCCESS")
+	a.waitEnd(t, ref, "SUCCESS")
 }
 
-// An unsure engine says of the commit of a task that it failed although it is on
+// An unsureEngine engine says of the commit of a task that it failed although it is on
 // disk.
-type unsure struct {
+type unsureEngine struct {
 	store.Engine
 	on *atomic.Bool
 }
 
-func (u unsure) Commit(ops []store.Op) error {
+func (u unsureEngine) Commit(ops []store.Op) error {
 	if err := u.Engine.Commit(ops); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func TestBodyOutlivesACommitThatFailed(t *testing.T) {
 	cfg.Simulated.Engine = engine
 	join(t, a, cfg, "c")
 	engine = engine.Reopen()
-	cfg.Simulated.Engine = unsure{engine, &on}
+	cfg.Simulated.Engine = unsureEngine{engine, &on}
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -129,5 +129,5 @@ func TestBodyOutlivesACommitThatFailed(t *testing.T) {
 	if err != nil || len(page.Items) != 1 {
 		t.Fatalf("%d tasks, %v", len(page.Items), err)
 	}
-	c.ended(t, page.Items[0].ID, "SUCCESS")
+	c.waitEnd(t, page.Items[0].ID, "SUCCESS")
 }

@@ -11,14 +11,14 @@ import (
 // Started receives an owner's notice that a task of this node is running.
 func (n *Node) Started(from proto.PeerID, r *proto.Receipts) {
 	select {
-	case n.notices <- notice{from: from, receipts: r}:
+	case n.notices <- peerNotice{from: from, receipts: r}:
 	default: // dropping it is harmless: the result will follow
 	}
 }
 
-// A notice is a message of an owner: a task has started, or the owner can accept more.
+// A peerNotice is a message of an owner: a task has started, or the owner can accept more.
 // It is stored by another goroutine so that it does not delay the heartbeat.
-type notice struct {
+type peerNotice struct {
 	from     proto.PeerID
 	receipts *proto.Receipts
 	ready    *proto.Ready // nil: the notice contains receipts
@@ -26,36 +26,36 @@ type notice struct {
 
 const maxNotices = 256
 
-// genuine returns the receipts with valid signatures, because a stored receipt serves as
+// verifyReceipts returns the receipts with valid signatures, because a stored receipt serves as
 // proof.
-func (n *Node) genuine(list []*proto.Receipt) []*proto.Receipt {
+func (n *Node) verifyReceipts(list []*proto.Receipt) []*proto.Receipt {
 	return slices.DeleteFunc(list, func(rc *proto.Receipt) bool {
 		_, err := identity.VerifyReceipt(n.verifier, rc)
 		return err != nil
 	})
 }
 
-func (n *Node) takeNotices(ctx context.Context) error {
+func (n *Node) handleNotices(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case s := <-n.notices:
 			if s.ready != nil {
-				n.hurry(s.from, s.ready)
+				n.retryRefused(s.from, s.ready)
 				continue
 			}
-			receipts := n.genuine(s.receipts.GetReceipts())
+			receipts := n.verifyReceipts(s.receipts.GetReceipts())
 			n.outbox.Started(ctx, s.from, receipts)
-			n.passStarted(ctx, s.from, receipts)
+			n.forwardStarted(ctx, s.from, receipts)
 		}
 	}
 }
 
-// passStarted forwards an owner's notice of the start to the origins of tasks of queues
+// forwardStarted forwards an owner's notice of the start to the origins of tasks of queues
 // whose home is this node. It drops notices that are not from the owner of the newest
 // lease.
-func (n *Node) passStarted(ctx context.Context, from proto.PeerID, receipts []*proto.Receipt) {
+func (n *Node) forwardStarted(ctx context.Context, from proto.PeerID, receipts []*proto.Receipt) {
 	for _, rc := range receipts {
 		s, err := proto.ParseStatement(rc.GetStatement())
 		if err != nil || s.Fact != proto.FactStarted || s.Node != from {

@@ -18,22 +18,22 @@ import (
 // of tasks that were forgotten or purged, or that never came.
 const sweepEvery = 10 * time.Minute
 
-// A house knows which bodies may go and which must not, although no record tells.
-type house struct {
+// A bodyGC knows which bodies may go and which must not, although no record tells.
+type bodyGC struct {
 	unneeded chan string // names of bodies that may go
-	turned   turnedAway
+	refused  refusedPeers
 
 	mu     sync.Mutex
 	drafts map[string]bool // bodies whose record is being made
 }
 
-func newHouse() *house {
-	return &house{unneeded: make(chan string, 1024), drafts: map[string]bool{}, turned: turnedAway{peers: map[proto.PeerID]bool{}}}
+func newBodyGC() *bodyGC {
+	return &bodyGC{unneeded: make(chan string, 1024), drafts: map[string]bool{}, refused: refusedPeers{peers: map[proto.PeerID]bool{}}}
 }
 
 // draft notes that the record of a body is being made, or with false that it is
 // written, or will not be.
-func (h *house) draft(name string, on bool) {
+func (h *bodyGC) draft(name string, on bool) {
 	if name == "" {
 		return
 	}
@@ -46,7 +46,7 @@ func (h *house) draft(name string, on bool) {
 	}
 }
 
-func (h *house) drafted(name string) bool {
+func (h *bodyGC) isDraft(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.drafts[name]
@@ -54,7 +54,7 @@ func (h *house) drafted(name string) bool {
 
 // drop lets a body go soon. When there are too many at once the next sweep takes
 // the others.
-func (h *house) drop(name string) {
+func (h *bodyGC) drop(name string) {
 	select {
 	case h.unneeded <- name:
 	default:
@@ -63,30 +63,30 @@ func (h *house) drop(name string) {
 
 // dropEnded lets the body of a task go that ended as somebody wanted: only dead
 // letters are made anew.
-func (h *house) dropEnded(r *proto.Record) {
+func (h *bodyGC) dropEnded(r *proto.Record) {
 	s := r.GetState()
 	if r.GetBodyBlob() != "" && r.GetMovesTo() == "" && (s == proto.Success || s == proto.Cancelled) {
 		h.drop(r.GetBodyBlob())
 	}
 }
 
-// keepHouse removes bodies that nobody needs any more, and tells peers that were
+// runBodyGC removes bodies that nobody needs any more, and tells peers that were
 // turned away when there is room.
-func (n *Node) keepHouse(ctx context.Context) error {
+func (n *Node) runBodyGC(ctx context.Context) error {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
-	room := time.NewTicker(roomEvery)
-	defer room.Stop()
+	ready := time.NewTicker(readyEvery)
+	defer ready.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case name := <-n.house.unneeded:
-			if err := n.ground.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
+		case name := <-n.bodyGC.unneeded:
+			if err := n.storage.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
 				n.log.Warn("a body that nobody needs could not be removed", "blob", name, "err", err)
 			}
-		case <-room.C:
-			n.sayRoom()
+		case <-ready.C:
+			n.announceRoom()
 		case <-t.C:
 			if err := n.sweepBodies(ctx); err != nil && ctx.Err() == nil {
 				n.log.Error("cannot sweep bodies; it is tried again", "err", err)
@@ -115,22 +115,22 @@ func (n *Node) sweepFiles() error {
 // sweepBodies removes bodies that no record refers to, unless they were written
 // of late: their record may be on its way.
 func (n *Node) sweepBodies(ctx context.Context) error {
-	if u := n.ground.blobs.Usage(); u.Blobs+u.Parts == 0 {
+	if u := n.storage.blobs.Usage(); u.Blobs+u.Parts == 0 {
 		return nil
 	}
 	used := map[string]bool{}
 	if err := n.outbox.Blobs(func(name string) { used[name] = true }); err != nil {
 		return err
 	}
-	awaited, err := n.forgetOldParts(ctx)
+	awaited, err := n.dropOldProgress(ctx)
 	if err != nil {
 		return err
 	}
-	removed, err := n.ground.blobs.Sweep(func(name string) bool {
+	removed, err := n.storage.blobs.Sweep(func(name string) bool {
 		if origin, ok := n.inbox.OriginOf(name); ok {
-			n.ground.blobs.Own(name, string(origin[:]))
+			n.storage.blobs.Own(name, string(origin[:]))
 		}
-		return used[name] || awaited(name) || n.house.drafted(name) || n.inbox.Holds(name) || n.porter.keeps(name)
+		return used[name] || awaited(name) || n.bodyGC.isDraft(name) || n.inbox.Holds(name) || n.bodyTransfer.inUse(name)
 	})
 	if err != nil {
 		return fmt.Errorf("sweep bodies: %w", err)

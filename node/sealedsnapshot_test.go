@@ -100,7 +100,7 @@ func TestASealedSnapshotIsOpenedByItsKey(t *testing.T) {
 // A node is restored from a sealed snapshot; without its key, and with a folder and a key,
 // it says what to do, and leaves the store and no copy.
 func TestRestoreOfASealedSnapshot(t *testing.T) {
-	a := alone(t)
+	a := startAlone(t)
 	public, private, err := NewSnapshotKey()
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ func TestTheFirstWordOfANode(t *testing.T) {
 			c.Net.Announce = []string{"/ip4/192.0.2.1/tcp/4001"}
 		}
 	})
-	own := a.own()
+	own := a.ownRecord()
 	if !slices.Equal(own.Addrs, []string{"/ip4/192.0.2.1/tcp/4001"}) {
 		t.Errorf("it says that it is at %v", own.Addrs)
 	}
@@ -68,7 +68,7 @@ func TestTheRevokedArePutOut(t *testing.T) {
 	}
 	eventually(t, func() bool { return !a.net.Connected(b.keys.Peer()) && !b.net.Connected(a.keys.Peer()) }, func() string { return "it never came: it is put out" })
 	eventually(t, func() bool {
-		err := b.net.Dial(within(t, 10*time.Second), a.keys.Peer(), a.net.Addrs())
+		err := b.net.Dial(withTimeout(t, 10*time.Second), a.keys.Peer(), a.net.Addrs())
 		if a.net.Connected(b.keys.Peer()) {
 			t.Error("a revoked member is connected again")
 		}
@@ -95,7 +95,7 @@ func TestWhoIsBlockedHereIsKnownStill(t *testing.T) {
 	c := testConfig(t, t.TempDir()+"/c")
 	join(t, a, c, "c")
 	third := start(t, c)
-	knows := func(n *live, p proto.PeerID) bool {
+	knows := func(n *testNode, p proto.PeerID) bool {
 		m, ok := n.gossip.Member(p)
 		return ok && m.Status == gossip.Alive
 	}
@@ -108,7 +108,7 @@ func TestWhoIsBlockedHereIsKnownStill(t *testing.T) {
 	if _, ok := a.book.Member(third.keys.Peer()); ok {
 		t.Error("who is blocked is a member for what comes in")
 	}
-	records := roll{Book: a.book, net: a.net}
+	records := directory{Book: a.book, net: a.net}
 	if _, ok := records.Member(third.keys.Peer()); !ok {
 		t.Error("who is blocked here is no member for what is told of it")
 	}
@@ -169,7 +169,7 @@ func TestAnOldRecordLeadsNowhere(t *testing.T) {
 		if _, err := n.gossip.Sync(t.Context(), id, &proto.Message{Type: proto.TypeSync, Payload: q}); err != nil {
 			t.Fatal(err)
 		}
-		n.heed(id)
+		n.updateAddrs(id)
 	}
 	tell(before.Boot-1, "/ip4/192.0.2.66/tcp/4001")
 	if p, _ := n.book.Get(id); !slices.Equal(p.Addrs, before.Addrs) {

@@ -1,0 +1,283 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/transport"
+)
+
+// A bodyTransfer transfers the bodies of queue tasks and of their results that are too large
+// for a message. Each goes over a chunk stream to the node that needs it, before the
+// record that refers to it is committed there; the sender keeps it until then.
+//
+//	origin ── DATA ──▶ home ── GRANT ──▶ owner, when the owner asks (Claim.fetch)
+//	                   home ◀── ENDED ── owner, before the result counts
+//	             old home ── HANDOFF ──▶ new home, before it has the task
+type bodyTransfer struct {
+	node *Node
+	jobs chan func(context.Context)
+
+	mu           sync.Mutex
+	busy         map[transferKey]bool
+	fetching     map[proto.TaskID]*bodyFetch    // bodies of tasks granted to this node, still to come
+	granted      map[proto.TaskID]bool          // tasks granted to this node whose body is stored here for the run
+	ownResults   map[proto.TaskID]string        // file of the result of a run on this node
+	ownerResults map[proto.TaskID][]string      // files of results received here, complete or not
+	verified     map[proto.TaskID]string        // file of the result that is complete and verified
+	corrupt      map[string]int                 // failed verifications of a result, by file
+	queued       map[proto.TaskID]bool          // tasks of queues with a large body stored here
+	arriving     map[proto.TaskID]time.Duration // 0: the body is arriving; else the monotonic time of its arrival
+}
+
+// An transferKey identifies one transfer of a body.
+type transferKey struct {
+	typ  proto.MessageType
+	task proto.TaskID
+	peer proto.PeerID
+}
+
+// An bodyFetch is a granted task that waits for its body before it can wait for a slot.
+type bodyFetch struct {
+	lease      inbox.Leased
+	queue      string
+	progressAt time.Duration // monotonic time of the latest progress
+}
+
+const (
+	maxTransfers = 4096             // transfers that may wait to start; a dropped one is requested again
+	fetchScan    = 5 * time.Second  // interval between checks of awaited bodies
+	fetchStall   = 5 * time.Minute  // without progress for this long, a body is given up
+	fetchRetry   = 30 * time.Second // time until the home may grant such a task to this node again
+	arrivalTTL   = time.Minute      // time in which a task must follow its body to keep its place
+	sealTries    = 6                // attempts to store a result when there is no space
+	sealBackoff  = time.Second      // pause after the first attempt; it doubles each time
+	maxCorrupt   = 2                // failed verifications until a result is rejected
+	maxVerified  = 4096             // bound of each of the maps looked and spoilt
+)
+
+func newBodyTransfer(n *Node) *bodyTransfer {
+	return &bodyTransfer{
+		node: n, jobs: make(chan func(context.Context), maxTransfers), busy: map[transferKey]bool{}, fetching: map[proto.TaskID]*bodyFetch{},
+		granted: map[proto.TaskID]bool{}, ownResults: map[proto.TaskID]string{}, ownerResults: map[proto.TaskID][]string{}, verified: map[proto.TaskID]string{}, corrupt: map[string]int{},
+		queued: map[proto.TaskID]bool{}, arriving: map[proto.TaskID]time.Duration{},
+	}
+}
+
+// open reads which bodies the ownership subsystem needs, before that runs.
+func (p *bodyTransfer) open() {
+	room := p.node.queues.driver
+	room.Results(func(id proto.TaskID, o *proto.Outcome) {
+		if key := o.GetBodyKey(); len(key) > 0 {
+			p.ownResults[id] = leasedBlob(id, key)
+		}
+	})
+	room.PendingProbes(func(id proto.TaskID) { p.granted[id] = true })
+}
+
+// run runs transfers until ctx is done.
+func (p *bodyTransfer) run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	tick := time.NewTicker(fetchScan)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case job := <-p.jobs:
+			wg.Go(func() { job(ctx) })
+		case <-tick.C:
+			p.scan(ctx)
+		}
+	}
+}
+
+// enqueue queues a job and reports whether there was room for it.
+func (p *bodyTransfer) enqueue(job func(context.Context)) bool {
+	select {
+	case p.jobs <- job:
+		return true
+	default:
+		return false
+	}
+}
+
+// enqueueOnce queues a job unless the same transfer is in progress.
+func (p *bodyTransfer) enqueueOnce(e transferKey, job func(context.Context)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy[e] {
+		return
+	}
+	p.busy[e] = p.enqueue(func(ctx context.Context) {
+		defer func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			delete(p.busy, e)
+		}()
+		job(ctx)
+	})
+	if !p.busy[e] {
+		delete(p.busy, e)
+	}
+}
+
+// taskOfBlob returns the task to whose lease a file belongs. granted is true for the body of
+// the task and false for a result.
+func taskOfBlob(name string) (id proto.TaskID, granted, ok bool) {
+	text, granted := strings.CutPrefix(name, grantedPrefix)
+	if !granted {
+		if text, ok = strings.CutPrefix(name, leasedPrefix); !ok {
+			return id, false, false
+		}
+	}
+	id, err := proto.ParseTaskID(text[:min(len(text), len(id.String()))])
+	return id, granted, err == nil
+}
+
+// inUse reports whether a lease needs the file, so that a sweep must keep it.
+func (p *bodyTransfer) inUse(name string) bool {
+	id, granted, ok := taskOfBlob(name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return ok && (granted && p.granted[id] || !granted && (p.ownResults[id] == name || p.verified[id] == name))
+}
+
+// abandoned reports whether the rest of a body is no longer awaited: the task is no longer
+// on this node, or the result belongs to a task that has ended here.
+func (p *bodyTransfer) abandoned(name string) bool {
+	id, granted, ok := taskOfBlob(name)
+	if !ok {
+		return false
+	}
+	if granted {
+		return !p.inUse(name)
+	}
+	return !p.node.inbox.Holds(inbox.BodyName(id))
+}
+
+// Offer sends the body of a task whose home is this node to its owner.
+func (p *bodyTransfer) Offer(id proto.TaskID, owner proto.PeerID) {
+	p.enqueueOnce(transferKey{proto.TypeGrant, id, owner}, func(ctx context.Context) {
+		env, err := ownershipCustody{p.node}.Envelope(id, owner)
+		if err == nil {
+			err = p.send(ctx, owner, proto.TypeGrant, env, inbox.BodyName(id))
+		}
+		if err != nil && ctx.Err() == nil {
+			p.node.log.Debug("could not send the body of a granted task to its owner", "task", id.String(), "owner", owner, "err", err)
+		}
+	})
+}
+
+// SendBodyFirst sends the body of an envelope to a peer, if it has one, and then calls
+// after. It also calls after when the peer refuses the body, because the peer states its
+// reason in the answer to the message itself.
+func (p *bodyTransfer) SendBodyFirst(to proto.PeerID, t proto.MessageType, id proto.TaskID, e *proto.Envelope, after func()) {
+	h, err := proto.ParseHeader(e.GetHeader())
+	if err != nil || !h.Streamed() {
+		after()
+		return
+	}
+	name := inbox.BodyName(id)
+	if t == proto.TypeEnded {
+		p.mu.Lock()
+		name = p.ownResults[id]
+		p.mu.Unlock()
+	}
+	p.enqueueOnce(transferKey{t, id, to}, func(ctx context.Context) {
+		err := p.send(ctx, to, t, e, name)
+		if _, refused := errors.AsType[*transport.CodeError](err); err == nil || refused {
+			after()
+		}
+		if err != nil && ctx.Err() == nil {
+			p.node.log.Debug("could not send a body", "for", t.String(), "task", id.String(), "to", to, "err", err)
+		}
+	})
+}
+
+func (p *bodyTransfer) send(ctx context.Context, to proto.PeerID, t proto.MessageType, e *proto.Envelope, name string) error {
+	return outboxBodies{p.node}.Send(ctx, to, &proto.Offer{Type: t, Envelope: e}, name)
+}
+
+// Forget removes the result of a run on this node that is no longer needed. If this node
+// is also the home of the task, the outbox has it now.
+func (p *bodyTransfer) Forget(id proto.TaskID, o *proto.Outcome) {
+	key := o.GetBodyKey()
+	if len(key) == 0 {
+		return
+	}
+	name := leasedBlob(id, key)
+	p.mu.Lock()
+	if p.ownResults[id] == name {
+		delete(p.ownResults, id)
+	}
+	p.mu.Unlock()
+	if !p.node.outbox.HasPendingResult(id) {
+		p.node.bodyGC.drop(name)
+	}
+}
+
+// discard removes a complete or partial body, unless it is needed again by then.
+func (p *bodyTransfer) discard(name string) {
+	p.enqueue(func(ctx context.Context) {
+		if p.inUse(name) {
+			return
+		}
+		err := p.node.storage.blobs.Delete(name)
+		if err == nil || errors.Is(err, blob.ErrNotFound) {
+			err = p.node.dropProgress(ctx, name)
+		}
+		if err != nil {
+			p.node.log.Debug("could not remove an unneeded body; the sweep will", "blob", name, "err", err)
+		}
+	})
+}
+
+// scan returns tasks whose body does not arrive to their homes, and requests the other
+// awaited bodies again.
+func (p *bodyTransfer) scan(ctx context.Context) {
+	now := p.node.cfg.Clock.Mono()
+	var stalled []*bodyFetch
+	p.mu.Lock()
+	for id, a := range p.fetching {
+		if now-a.progressAt >= fetchStall {
+			stalled = append(stalled, a)
+			continue
+		}
+		p.enqueue(func(context.Context) { p.node.queues.driver.Fetch(id, true) })
+	}
+	for id, since := range p.arriving {
+		if since > 0 && now-since > arrivalTTL {
+			delete(p.arriving, id)
+		}
+	}
+	if len(p.verified) > maxVerified {
+		clear(p.verified)
+	}
+	if len(p.corrupt) > maxVerified {
+		clear(p.corrupt)
+	}
+	p.mu.Unlock()
+	for _, a := range stalled {
+		id, why := a.lease.ID, fmt.Sprintf("no bytes of its body arrived for %s", fetchStall)
+		if a.lease.ProbeOnly { // its handler cannot be probed without the body
+			p.stopFetch(id)
+			p.node.queues.Probed(ctx, id, inbox.Unknown, new(proto.Outcome))
+			continue
+		}
+		err := p.node.queues.driver.Return(ctx, id, why, uint64(fetchRetry.Milliseconds()))
+		if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
+			p.node.log.Warn("could not return a task whose body does not arrive", "task", id.String(), "err", err)
+		}
+		p.stopFetch(id)
+	}
+}
