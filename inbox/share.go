@@ -1,13 +1,9 @@
 package inbox
 
-import "github.com/balefire/balefire/proto"
-
-// shareFactor is how many times what is free one origin may hold. An origin that is
-// alone here has nine tenths of the room; one that floods leaves a tenth to the
-// others, of which the next one may take nine tenths, and so on: nobody shuts
-// anybody out. Shared-memory switches divide their buffers like this (dynamic
-// thresholds, Choudhury and Hahne 1998).
-const shareFactor = 9
+import (
+	"github.com/balefire/balefire/fair"
+	"github.com/balefire/balefire/proto"
+)
 
 // usage is what one origin, or all together, take up here.
 type usage struct {
@@ -16,17 +12,10 @@ type usage struct {
 	bytes int64 // of their envelopes
 }
 
-// belowShare reports whether who holds o of what all hold may take up one more of
-// limit. Where nothing is free it is not the share that refuses.
-func belowShare[T int | int64](o, all, limit T) bool {
-	free := limit - all
-	return free <= 0 || o < shareFactor*free
-}
-
-// hasShare reports whether the origin of a has a share left for it. The caller holds mu.
+// hasShare reports whether the origin of a has a share left for it ([fair.Within]). The caller holds mu.
 func (idx *dedupIndex) hasShare(a *Arrival, maxIDs, maxTasks int, maxBytes int64) bool {
 	o, _ := idx.originOf(a.Header.Origin)
-	return belowShare(o.usage.ids, idx.sizeLocked(), maxIDs) && belowShare(o.usage.live, idx.usage.live, maxTasks) && belowShare(o.usage.bytes, idx.usage.bytes, maxBytes)
+	return fair.Within(o.usage.ids, idx.sizeLocked(), maxIDs) && fair.Within(o.usage.live, idx.usage.live, maxTasks) && fair.Within(o.usage.bytes, idx.usage.bytes, maxBytes)
 }
 
 // put keeps an id, or what is new of it. The caller holds mu.

@@ -85,25 +85,6 @@ func TestShareComesBack(t *testing.T) {
 	})
 }
 
-func TestWithin(t *testing.T) {
-	for _, tt := range []struct {
-		o, all, limit int
-		want          bool
-	}{
-		{0, 0, 1, true},
-		{89, 89, 100, true},  // alone: nine tenths
-		{90, 90, 100, false}, // and no more
-		{0, 90, 100, true},   // of the last tenth, the next one
-		{8, 98, 100, true},
-		{9, 99, 100, false},
-		{200, 100, 100, true}, // all is full: not for the share to say
-	} {
-		if got := belowShare(tt.o, tt.all, tt.limit); got != tt.want {
-			t.Errorf("within(%d, %d, %d) = %v", tt.o, tt.all, tt.limit, got)
-		}
-	}
-}
-
 // TestKeysOfOneLeaveKeysToOthers: an origin that sends one new idempotency key
 // after another is told BUSY, in words that name its share, before the keys of
 // others are refused; tasks without a key are taken in; so it is after a restart.

@@ -73,6 +73,7 @@ func (m *queueMetrics) Collect(ch chan<- prometheus.Metric) {
 		for _, s := range []gossip.Status{gossip.Alive, gossip.Suspect, gossip.Dead, gossip.Left, gossip.Unknown} {
 			gauge(descLeases, float64(byState[s.String()]), s.String())
 		}
+		ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(c.Rescued), "queue")
 	}
 	homeless := 0
 	for _, s := range m.queues.driver.QueueStates() {

@@ -62,7 +62,7 @@ func TestQueuesAreMeasured(t *testing.T) {
 		expect(c.nodes[0], map[string]float64{
 			"balefire_queue_tasks{build,waiting}": 3, "balefire_queue_tasks{build,owned}": 2, "balefire_queue_tasks{build,going}": 0,
 			"balefire_leases{ALIVE}": 2, "balefire_leases{DEAD}": 0, "balefire_queues_homeless{}": 0, "balefire_worker_paused{itself}": 0,
-			"balefire_worker_paused{person}": 0, "balefire_worker_pauses_total{}": 0, "balefire_low_starved_total{home}": 0,
+			"balefire_worker_paused{person}": 0, "balefire_worker_pauses_total{}": 0, "balefire_low_starved_total{home}": 0, "balefire_low_starved_total{queue}": 0,
 			"balefire_ownership_events_total{granted}": 2, "balefire_members_oldest_dead_seconds{}": 0,
 		})
 		if _, err := c.nodes[2].node.Drain(t.Context(), true); err != nil {

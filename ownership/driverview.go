@@ -93,12 +93,14 @@ type MemberView struct {
 type Counts struct {
 	Queues map[string]QueueView // without members
 	Owners map[proto.PeerID]int
+	// Rescued is how often a task of class low was granted because it had waited too long.
+	Rescued uint64
 }
 
 // Counts counts everything at once.
 func (d *Driver) Counts(ctx context.Context) (Counts, error) {
 	return call(ctx, d, func() Counts {
-		c := Counts{map[string]QueueView{}, map[proto.PeerID]int{}}
+		c := Counts{Queues: map[string]QueueView{}, Owners: map[proto.PeerID]int{}, Rescued: d.home.rescued}
 		for e := d.home.live.Front(); e != nil; e = e.Next() {
 			x := e.Value.(*taskState)
 			v := c.Queues[x.task.Queue]

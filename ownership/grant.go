@@ -3,6 +3,7 @@ package ownership
 import (
 	"slices"
 
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 )
@@ -32,13 +33,13 @@ const maxSkippedShapes = 64
 func (h *Home) grantSome(q *queue) {
 	var skipped []string                                // shapes of tasks that nobody can take now
 	for q.usage.BelowLimit(q.limits) && !h.out.full() { // the rest is granted with the next input
-		var first [4]*taskState
-		var waits [4]bool
+		var first [fair.Classes]*taskState
+		var waits [fair.Classes]bool
 		for class := range first {
 			first[class] = q.ready[class].firstExcept(skipped)
 			waits[class] = first[class] != nil
 		}
-		class := q.mix.Next(waits)
+		class := q.picker.Next(waits)
 		if class < 0 || len(skipped) >= maxSkippedShapes {
 			return
 		}
@@ -58,7 +59,9 @@ func (h *Home) grantSome(q *queue) {
 			skipped = append(skipped, shapeOf(ts))
 			continue
 		}
-		q.mix.Granted(class, waits)
+		if q.picker.Took(class, waits) {
+			h.rescued++
+		}
 		h.grant(ts, among[q.strategy.Pick(ts.dispatchTask(), among)].Peer)
 	}
 }

@@ -23,6 +23,7 @@ type Home struct {
 	boot    uint64 // of the epochs of this start
 	counter uint64 // of the newest epoch
 	active  bool   // this node believes that it is neither suspect nor isolated
+	rescued uint64 // low tasks granted because they had waited too long
 
 	cells    map[proto.TaskID]*taskState
 	live     *list.List // of *cell, in the order of birth

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 )
@@ -18,7 +19,7 @@ type queue struct {
 	deeds        []proof           // of state, those that hold
 	root         Root              // of the deeds that prove state
 	strategy     dispatch.Strategy
-	mix          dispatch.Mix
+	picker       fair.Picker
 	usage        *dispatch.Usage
 	limits       dispatch.Limits
 	ready        [4]readyQueue // by class
@@ -273,15 +274,8 @@ func (q *queue) idle() bool {
 	return len(q.delayed) == 0
 }
 
-func classOf(c proto.Class) int {
-	if c < proto.Critical || c > proto.Low {
-		c = proto.Normal
-	}
-	return int(c) - 1
-}
-
 func (q *queue) makeReady(ts *taskState) {
-	ts.mem.class = classOf(ts.task.Class)
+	ts.mem.class = ts.task.Class.Index()
 	q.ready[ts.mem.class].push(ts)
 }
 

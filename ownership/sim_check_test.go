@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 )
@@ -159,13 +160,13 @@ func (w *world) idles(x *simNode) {
 		if !q.isHome(h.self) || q.state.GetPaused() || !q.usage.BelowLimit(q.limits) {
 			continue
 		}
-		var first [4]*taskState
-		var waits [4]bool
+		var first [fair.Classes]*taskState
+		var waits [fair.Classes]bool
 		for class := range first {
 			first[class] = q.ready[class].firstExcept(nil)
 			waits[class] = first[class] != nil
 		}
-		class := q.mix.Next(waits)
+		class := q.picker.Next(waits)
 		if class < 0 {
 			continue
 		}

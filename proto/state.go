@@ -43,6 +43,15 @@ func (c Class) Name() string {
 	return strings.ToLower(strings.TrimPrefix(c.String(), "CLASS_"))
 }
 
+// Index returns the class as an index from 0, critical, to 3, low. An unknown class is
+// normal.
+func (c Class) Index() int {
+	if c < Critical || c > Low {
+		c = Normal
+	}
+	return int(c - Critical)
+}
+
 // ParseClass reads what Name writes; empty means normal.
 func ParseClass(name string) (Class, error) {
 	if name == "" {

@@ -19,7 +19,7 @@ const module = "github.com/balefire/balefire"
 // floors names each room's floor by its first path element. A package imports
 // only lower floors, and rooms of one floor never import each other.
 var floors = map[string]int{
-	"proto": 0, "clock": 0, "memory": 0,
+	"proto": 0, "clock": 0, "fair": 0, "memory": 0,
 	"store": 1, "identity": 1,
 	"transport": 2, "outbox": 2, "inbox": 2, "gossip": 2, "ownership": 2, "agent": 2, "workflow": 2,
 	"node": 3,

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/balefire/balefire/proto"
@@ -183,34 +182,4 @@ func TestASwitchUnderLoadLosesNothing(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The classes share what is granted: critical is most but not all, low comes too.
-func TestMix(t *testing.T) {
-	var m Mix
-	var got [4]int
-	all := [4]bool{true, true, true, true}
-	for range 1200 {
-		c := m.Next(all)
-		m.Granted(c, all)
-		got[c]++
-	}
-	if want := [4]int{1080, 80, 30, 10}; got != want {
-		t.Errorf("%v of each class, want %v", got, want)
-	}
-	if c := m.Next([4]bool{}); c != -1 {
-		t.Errorf("class %d of nothing", c)
-	}
-	for c := range 4 {
-		var only [4]bool
-		only[c] = true
-		t.Run(fmt.Sprint("alone: ", c), func(t *testing.T) {
-			for range 20 {
-				if got := m.Next(only); got != c {
-					t.Fatalf("class %d, want %d", got, c)
-				}
-				m.Granted(c, only)
-			}
-		})
-	}
 }

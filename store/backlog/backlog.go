@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 )
@@ -28,7 +29,7 @@ type Backlog struct {
 	order   []*group // the groups, as they came
 	lanes   map[string]*lane
 	expiry  heap[byExpiry]
-	pick    picker // of TakeAny
+	picker  fair.Picker // of TakeAny
 	parties
 	drift int64 // of the wall from the backlog's own time when last followed
 	wake  chan struct{}
@@ -53,9 +54,9 @@ type sums struct {
 type group struct {
 	name    string
 	paused  bool
-	ready   [classes]pool
+	ready   [fair.Classes]pool
 	waiting heap[byDue]
-	pick    picker
+	picker  fair.Picker
 	tally   tally
 	wake    chan struct{}
 }
@@ -66,7 +67,7 @@ type tally struct {
 	kept    int   // entries that have ended and are remembered, see Shed
 	bytes   int64 // births of the live
 	states  [16]int32
-	classes [classes]int32
+	classes [fair.Classes]int32
 }
 
 // add counts e n times: 1 or -1.
@@ -78,7 +79,7 @@ func (t *tally) add(e *entry, n int) {
 		t.bytes += int64(n) * int64(e.size)
 	}
 	t.states[e.state&15] += int32(n)
-	t.classes[classIndex(proto.Class(e.class))] += int32(n)
+	t.classes[proto.Class(e.class).Index()] += int32(n)
 }
 
 // A ticker is the backlog's own time, in milliseconds: the wall time at the
@@ -120,7 +121,7 @@ func (b *Backlog) admit(e *entry, r *proto.Record) {
 
 // describe notes in e what the schedule needs of r.
 func (b *Backlog) describe(e *entry, r *proto.Record) {
-	e.class = uint8(classIndex(r.Class) + 1)
+	e.class = uint8(r.Class.Index() + 1)
 	e.state = uint8(r.State) & 15
 	e.attempts = uint8(min(r.Attempts, 255))
 	e.expires = 0
@@ -194,7 +195,7 @@ func (b *Backlog) enqueue(e *entry) {
 
 func (b *Backlog) makeReady(e *entry) {
 	e.place = ready
-	e.group.ready[classIndex(proto.Class(e.class))].push(e)
+	e.group.ready[proto.Class(e.class).Index()].push(e)
 }
 
 // leave takes e out of the heap that it stands in.
@@ -203,7 +204,7 @@ func (b *Backlog) leave(e *entry) {
 	case waiting:
 		e.group.waiting.remove(int(e.pos))
 	case ready:
-		e.group.ready[classIndex(proto.Class(e.class))].remove(e)
+		e.group.ready[proto.Class(e.class).Index()].remove(e)
 	}
 }
 

@@ -66,8 +66,7 @@ type Config struct {
 	MaxEntries int   // live entries beyond which new work is refused; default 100 000
 	MaxBytes   int64 // bytes of their births likewise; default 256 MiB
 
-	MaxConsecutiveHigh int           // more urgent ones after which a low one is due; default 100
-	MaxWait            time.Duration // longest wait of an entry that was tried before; default 5 min
+	MaxWait time.Duration // longest wait of an entry that was tried before; default 5 min
 
 	DoneFor time.Duration // finished records are kept so long; default 24 h
 	MaxDone int           // and so many of them; default 50 000
@@ -126,7 +125,6 @@ func (c Config) withDefaults() Config {
 	}
 	c.MaxEntries = cmp.Or(c.MaxEntries, 100_000)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
-	c.MaxConsecutiveHigh = cmp.Or(c.MaxConsecutiveHigh, 100)
 	c.MaxWait = cmp.Or(c.MaxWait, 5*time.Minute)
 	c.DoneFor = cmp.Or(c.DoneFor, 24*time.Hour)
 	c.MaxDone = cmp.Or(c.MaxDone, 50_000)

@@ -1,19 +1,22 @@
 package backlog
 
-import "github.com/balefire/balefire/proto"
+import (
+	"github.com/balefire/balefire/fair"
+	"github.com/balefire/balefire/proto"
+)
 
 // A party is whose entries are: within a class each has as many turns as any
 // other that waits, however many entries it has. This is start-time fair queueing
 // with turns of one size.
 type party struct {
 	name  string
-	turns [classes]uint64 // the turn of its next entry
+	turns [fair.Classes]uint64 // the turn of its next entry
 }
 
 // parties are all that were seen since the backlog was opened.
 type parties struct {
 	named map[string]*party
-	now   [classes]uint64 // the turn of the entry that was taken last
+	now   [fair.Classes]uint64 // the turn of the entry that was taken last
 }
 
 func (p *parties) partyOf(name string) *party {
@@ -36,7 +39,7 @@ func (p *parties) before(a, b *entry, class int) bool {
 
 // served notes that an entry was taken.
 func (p *parties) served(e *entry) {
-	c := classIndex(proto.Class(e.class))
+	c := proto.Class(e.class).Index()
 	p.now[c] = p.turn(e.party, c)
 	e.party.turns[c] = p.now[c] + 1
 }

@@ -3,6 +3,7 @@ package backlog
 import (
 	"time"
 
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -19,11 +20,12 @@ func (b *Backlog) Take(dst []Item, name string, n int) []Item {
 	b.follow()
 	b.ripen(g)
 	for range n {
-		c, starved := g.pick.pick(g.waits(), b.cfg.MaxConsecutiveHigh)
+		waits := g.waits()
+		c := g.picker.Next(waits)
 		if c < 0 {
 			break
 		}
-		if starved {
+		if g.picker.Took(c, waits) {
 			b.starved++
 		}
 		dst = append(dst, b.take(b.nextOf(&g.ready[c], c, nil)))
@@ -49,8 +51,8 @@ func (b *Backlog) TakeAny(eligible, sated func(name string) bool) (Item, bool) {
 
 // takeAny is TakeAny without the parties that sated names. The caller holds mu.
 func (b *Backlog) takeAny(eligible, sated func(name string) bool) (Item, bool) {
-	var first [classes]*entry
-	var waits [classes]bool
+	var first [fair.Classes]*entry
+	var waits [fair.Classes]bool
 	for _, g := range b.order {
 		if g.paused {
 			continue
@@ -69,18 +71,18 @@ func (b *Backlog) takeAny(eligible, sated func(name string) bool) (Item, bool) {
 			first[c], waits[c] = e, true
 		}
 	}
-	c, starved := b.pick.pick(waits, b.cfg.MaxConsecutiveHigh)
+	c := b.picker.Next(waits)
 	if c < 0 {
 		return Item{}, false
 	}
-	if starved {
+	if b.picker.Took(c, waits) {
 		b.starved++
 	}
 	return b.take(first[c]), true
 }
 
 // waits tells which classes of g have an entry ready.
-func (g *group) waits() (w [classes]bool) {
+func (g *group) waits() (w [fair.Classes]bool) {
 	for c := range w {
 		w[c] = g.ready[c].n > 0
 	}
@@ -209,7 +211,7 @@ func (b *Backlog) next(g *group) (time.Duration, bool) {
 	if g.paused {
 		return 0, false
 	}
-	if g.waits() != [classes]bool{} {
+	if g.waits() != [fair.Classes]bool{} {
 		return 0, true
 	}
 	if e := g.waiting.first(); e != nil {
