@@ -61,7 +61,7 @@ func TestDiskLosesPower(t *testing.T) {
 					}
 				}
 				crash.Run(t, crash.Config{
-					Engine: engine, Dir: filepath.Join(d.at, "store"), Rounds: count, Lanes: 16, CompactEvery: 60,
+					Engine: engine, Dir: filepath.Join(d.at, "store"), Rounds: count, Writers: 16, CompactEvery: 60,
 					Life: 300 * time.Millisecond, Cut: cut,
 				})
 			})

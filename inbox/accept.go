@@ -85,7 +85,7 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 		idx.startCommit(a, g.commit)
 		g.take = append(g.take, i)
 		if a.mayKeepKey() {
-			in.keys.Hold(string(a.Header.Origin[:])) // until its task has ended: see keyEnded
+			in.keys.Reserve(string(a.Header.Origin[:])) // until its task has ended: see keyEnded
 		}
 		if input.idStatus == idCancelled {
 			g.cancelled = append(g.cancelled, i)
@@ -101,7 +101,7 @@ func (in *Inbox) keysFull(a *Arrival) (full, unfair bool) {
 	if !a.mayKeepKey() {
 		return false, false
 	}
-	full, unfair = in.keys.Full(), !in.keys.Fair(string(a.Header.Origin[:]))
+	full, unfair = in.keys.Full(), !in.keys.WithinShare(string(a.Header.Origin[:]))
 	if !full && !unfair {
 		return false, false
 	}
@@ -146,7 +146,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		in.dedup.finishCommit(g.commit, arrivals, nil, nil)
 		return
 	}
-	news := make([]backlog.New, len(g.take))
+	news := make([]backlog.NewEntry, len(g.take))
 	births := make([]struct {
 		stored proto.Stored
 		record proto.Record
@@ -160,7 +160,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 			h := in.handlers.find(b.record.Kind)
 			b.record.SharedLane = h != nil && h.SharedLanes
 		}
-		news[n] = backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
+		news[n] = backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
 		if slices.Contains(g.cancelled, i) {
 			lift := in.replaceTombstone(&news[n])
 			defer lift()
@@ -181,7 +181,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	for n, i := range g.take {
 		err := errs[n]
 		if err != nil && arrivals[i].mayKeepKey() {
-			in.keys.Free(string(arrivals[i].Header.Origin[:]))
+			in.keys.Release(string(arrivals[i].Header.Origin[:]))
 		}
 		if err == nil {
 			err = in.cfg.Fail(PointAccepted, arrivals[i].Header.ID)
@@ -197,20 +197,20 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 // replaceTombstone makes a task that was cancelled before it arrived one that is to end as
 // CANCELLED, and lets what barred it go with its birth. The caller calls done
 // when that was written, or was not.
-func (in *Inbox) replaceTombstone(n *backlog.New) (done func()) {
+func (in *Inbox) replaceTombstone(n *backlog.NewEntry) (done func()) {
 	n.Stored.Record.Cancel = true
-	n.Vital = true
+	n.BypassLimits = true
 	st, err := in.queue.Prepare(in.editUnread(tombstoneKey(n.Key.ID)), func(*proto.Record) backlog.Action { return backlog.Drop })
 	if err != nil {
 		return func() {}
 	}
-	n.With = st.Into
-	return st.Drop
+	n.With = st.AddTo
+	return st.Discard
 }
 
 // addSome adds the news that have no error yet.
-func (in *Inbox) addSome(ctx context.Context, news []backlog.New, errs []error) {
-	var some []backlog.New
+func (in *Inbox) addSome(ctx context.Context, news []backlog.NewEntry, errs []error) {
+	var some []backlog.NewEntry
 	var at []int
 	for n := range news {
 		if errs[n] == nil {

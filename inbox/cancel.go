@@ -120,7 +120,7 @@ func (in *Inbox) addTombstone(ctx context.Context, from proto.PeerID, id proto.T
 	case tombstoneRefused:
 		return refuse(proto.CodeBusy, "this node keeps as many of your wishes to cancel as it may"), false
 	}
-	errs := in.queue.Add(ctx, []backlog.New{{Key: tombstoneKey(id), Stored: &proto.Stored{Record: r}, Vital: true}})
+	errs := in.queue.Add(ctx, []backlog.NewEntry{{Key: tombstoneKey(id), Stored: &proto.Stored{Record: r}, BypassLimits: true}})
 	if err := errs[0]; err != nil && !errors.Is(err, backlog.ErrExists) {
 		in.dedup.removeTombstone(id)
 		in.cfg.Logger.Error("a wish to cancel could not be written", "task", id.String(), "err", err)

@@ -346,7 +346,7 @@ func (rn *runner) start(jobCtx context.Context, starts []*job) {
 	now := rn.cfg.Clock.Now()
 	edits := make([]backlog.Edit, len(starts))
 	for i, j := range starts {
-		edits[i] = backlog.Edit{Key: j.key, Held: j.rec, Version: j.version}
+		edits[i] = backlog.Edit{Key: j.key, Record: j.rec, Version: j.version}
 		if err := rn.cfg.Fail(PointStart, j.key.ID); err != nil {
 			rn.abort(starts, err)
 			return

@@ -121,7 +121,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Resu
 	remember := in.dedup.mustRemember(origin, j.epoch)
 	edit := backlog.Edit{Key: j.key}
 	if j.version > 0 {
-		edit.Held, edit.Version = j.rec, j.version
+		edit.Record, edit.Version = j.rec, j.version
 	}
 	var f *Finished
 	var rec *proto.Record
@@ -130,7 +130,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Resu
 		rec, f = r, in.finished(j.key.ID, origin, r, res, now)
 		r.Stderr = "" // it is on its way home
 		if remember {
-			return backlog.Shed
+			return backlog.Tombstone
 		}
 		return backlog.Drop
 	})
@@ -143,7 +143,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Resu
 	}
 	if err == nil {
 		err = in.parts.Results.PutResult(ctx, f, func(b *store.Batch) {
-			st.Into(b)
+			st.AddTo(b)
 			if kept != nil {
 				in.keys.Put(b, successKey(origin, rec.IdempotencyKey), kept)
 			}
@@ -155,7 +155,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Resu
 		})
 	}
 	if err != nil {
-		st.Drop()
+		st.Discard()
 		return err
 	}
 	in.cfg.OnChange(j.key.ID, rec)
@@ -167,9 +167,9 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Resu
 func (in *Inbox) keyEnded(rec *proto.Record, made bool) {
 	switch {
 	case made:
-		in.keys.Made(string(rec.Peer))
+		in.keys.Commit(string(rec.Peer))
 	case rec.IdempotencyKey != "":
-		in.keys.Free(string(rec.Peer))
+		in.keys.Release(string(rec.Peer))
 	}
 }
 

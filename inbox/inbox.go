@@ -15,7 +15,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 )
 
 // Results takes what has ended home.
@@ -93,16 +93,16 @@ type Config struct {
 	Mesh   proto.MeshID
 	BootID proto.BootID // of this start of it
 
-	Slots           int           // handlers that run at a time; default max(4, 2 for each core)
-	MaxTasks        int           // tasks in custody that have not ended; default 100 000
-	MaxBytes        int64         // of their records; default 256 MiB
-	MaxKept         int           // ids that are remembered, live and finished; default 1 000 000; a quarter as many that moved with their queues come on top
-	MaxAbandons     int           // deaths of the process that one task may see; default 10
-	BaseBackoff     time.Duration // after the first failed attempt; default 1s
-	MaxBackoff      time.Duration // after the last but one; default 60s
-	Keys            keys.Limits   // of successes of idempotency keys, with the tasks in custody that may make one
-	GracefulTimeout time.Duration // for handlers to end by themselves when Run ends; default 15s
-	Dangerous       []string      // kinds that may have the profile dangerous
+	Slots           int                // handlers that run at a time; default max(4, 2 for each core)
+	MaxTasks        int                // tasks in custody that have not ended; default 100 000
+	MaxBytes        int64              // of their records; default 256 MiB
+	MaxKept         int                // ids that are remembered, live and finished; default 1 000 000; a quarter as many that moved with their queues come on top
+	MaxAbandons     int                // deaths of the process that one task may see; default 10
+	BaseBackoff     time.Duration      // after the first failed attempt; default 1s
+	MaxBackoff      time.Duration      // after the last but one; default 60s
+	Keys            idempotency.Limits // of successes of idempotency keys, with the tasks in custody that may make one
+	GracefulTimeout time.Duration      // for handlers to end by themselves when Run ends; default 15s
+	Dangerous       []string           // kinds that may have the profile dangerous
 
 	OnStarted func(Started)                             // called once for a run that lasts more than a second; must not block
 	OnChange  func(proto.TaskID, *proto.Record)         // called after each durable change; must not block nor keep the record
@@ -157,7 +157,7 @@ type Inbox struct {
 	queue    *backlog.Backlog
 	handlers *registry
 	dedup    *dedupIndex
-	keys     *keys.Keys // successes of idempotency keys; each task with a key in custody holds a place
+	keys     *idempotency.Keys // successes of idempotency keys; each task with a key in custody holds a place
 	slots    *slots
 	leases   *leaseQueue
 	dirty    chan struct{} // holds a token when an origin has settled more
@@ -179,7 +179,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		slots: newSlots(cfg.Slots), leases: new(leaseQueue), dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
-		Group: groupOf, Lane: laneOf, Expires: expiresAt, Party: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },
+		Group: groupOf, Lane: laneOf, Expires: expiresAt, Tenant: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },
 		MaxEntries: cfg.MaxTasks, MaxBytes: cfg.MaxBytes,
 		MaxWait: 2 * cfg.MaxBackoff, Progress: cfg.Progress, Clock: cfg.Clock,
 		Damaged: func(key []byte, err error) {
@@ -190,8 +190,8 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	in.queue = q
-	in.keys, err = keys.Open(s, keys.Config{
-		Prefix: prefixSuccess, Before: prefixOldSuccess, Limits: cfg.Keys, Owner: ownerOfSuccess, Clock: cfg.Clock, Logger: cfg.Logger,
+	in.keys, err = idempotency.Open(s, idempotency.Config{
+		Prefix: prefixSuccess, LegacyPrefix: prefixOldSuccess, Limits: cfg.Keys, Owner: ownerOfSuccess, Clock: cfg.Clock, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
@@ -253,7 +253,7 @@ func (in *Inbox) loadIndex() error {
 			}
 			in.dedup.load(l.Key.ID, l.Record, l.Size)
 			if l.Record.IdempotencyKey != "" && l.Record.Queue == "" && !l.Record.State.Terminal() {
-				in.keys.Hold(string(l.Record.Peer))
+				in.keys.Reserve(string(l.Record.Peer))
 			}
 		}
 		if next == nil {

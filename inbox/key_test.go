@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 )
 
 // TestNoClockRunsAKeyTwice holds I6 and I14: whatever the wall clock does, while
@@ -104,7 +104,7 @@ func TestNoMoreSuccessesThanMay(t *testing.T) {
 		}
 		return &Result{Outcome: Success, Output: []byte("the effect")}
 	})
-	bubble(t, Config{Keys: keys.Limits{Max: 2}}, []Spec{spec}, func(r *rig) {
+	bubble(t, Config{Keys: idempotency.Limits{Max: 2}}, []Spec{spec}, func(r *rig) {
 		a, bad := r.task(withKey("a")), r.task(withKey("bad"))
 		r.accept(0, a, bad, a)
 		r.accept(proto.CodeBusy, r.task(withKey("c")))

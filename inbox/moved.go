@@ -21,7 +21,7 @@ func MovedOn(r *proto.Record) bool { return r.GetStatus() == statusMoved }
 // It must be written or dropped.
 type Adoption struct {
 	in     *Inbox
-	step   *backlog.Step // nil: the task is in custody already
+	step   *backlog.PendingChange // nil: the task is in custody already
 	id     proto.TaskID
 	entry  entry
 	origin proto.PeerID
@@ -53,7 +53,7 @@ func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 		reserve = in.queue.Replace
 	}
 	var err error
-	ad.step, err = reserve(backlog.New{Key: backlog.TaskKey(a.Header.ID), Stored: &st})
+	ad.step, err = reserve(backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &st})
 	switch {
 	case errors.Is(err, backlog.ErrFull):
 		return nil, &RefusedError{in.refusal(a, err)}
@@ -101,7 +101,7 @@ func (a *Adoption) Into(b *store.Batch) {
 	if a.step == nil {
 		return
 	}
-	a.step.Into(b)
+	a.step.AddTo(b)
 	b.After(func() {
 		idx := a.in.dedup
 		idx.mu.Lock()
@@ -114,7 +114,7 @@ func (a *Adoption) Into(b *store.Batch) {
 // Drop gives the custody up. It does nothing once that was written.
 func (a *Adoption) Drop() {
 	if a.step != nil {
-		a.step.Drop()
+		a.step.Discard()
 	}
 }
 
@@ -135,7 +135,7 @@ func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) err
 		x.Status = statusMoved
 		x.Reason = text("not dead: it moved, with its queue, to "+home, proto.MaxReason)
 		records[i] = x
-		return backlog.Shed
+		return backlog.Tombstone
 	})
 	for i, r := range records {
 		if errors.Is(errs[i], backlog.ErrNotFound) {

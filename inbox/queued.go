@@ -155,7 +155,7 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 		remember = in.dedup.mustRemember(origin, r.Seq())
 		rec, f = r, in.finishedQueued(id, origin, r, o, now)
 		if remember {
-			return backlog.Shed
+			return backlog.Tombstone
 		}
 		return backlog.Drop
 	})
@@ -168,7 +168,7 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 		return err
 	}
 	into := func(b *store.Batch) {
-		st.Into(b)
+		st.AddTo(b)
 		also(b)
 		e := entry{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
 		b.After(func() { in.dedup.setFinished(id, e, f.Origin, remember) })
@@ -181,7 +181,7 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 		err = in.store.Apply(context.WithoutCancel(ctx), &b)
 	}
 	if err != nil {
-		st.Drop()
+		st.Discard()
 		return err
 	}
 	in.dropBlob(id, rec.BodyBlob)

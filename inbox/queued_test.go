@@ -11,7 +11,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 )
 
 // oneQueue admits all that comes.
@@ -127,7 +127,7 @@ func TestAnEndThatNoOutboxTakes(t *testing.T) {
 // A task of a queue takes up none of the places of idempotency keys: no success of its
 // key is kept at the home, so none would be given back.
 func TestAKeyInAQueueTakesNoPlace(t *testing.T) {
-	bubble(t, Config{Keys: keys.Limits{Max: 2}}, nil, func(r *rig) {
+	bubble(t, Config{Keys: idempotency.Limits{Max: 2}}, nil, func(r *rig) {
 		r.parts.Queues = oneQueue{}
 		r.restart()
 		r.run()

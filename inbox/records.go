@@ -13,7 +13,7 @@ import (
 //
 //	m origin 32                  settled mark: boot 8 | counter 8
 //	S origin 32 | SHA-256(key)   the success of an idempotency key, see package
-//	                             store/keys: id 16 | Record
+//	                             store/idempotency: id 16 | Record
 //	s                            the same, with an expiry by the wall clock: moved to S
 //
 // and in the Meta bucket the floor: Unix milliseconds, 8 bytes. All numbers are

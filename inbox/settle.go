@@ -162,5 +162,5 @@ var noRecord = new(proto.Record)
 // editUnread names an entry whose record nobody needs to read, to delete it.
 func (in *Inbox) editUnread(k backlog.Key) backlog.Edit {
 	at, _ := in.queue.Peek(k)
-	return backlog.Edit{Key: k, Held: noRecord, Version: at.Version}
+	return backlog.Edit{Key: k, Record: noRecord, Version: at.Version}
 }

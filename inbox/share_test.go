@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 )
 
 func from(p proto.PeerID) func(*Arrival) {
@@ -90,7 +90,7 @@ func TestShareComesBack(t *testing.T) {
 // others are refused; tasks without a key are taken in; so it is after a restart.
 func TestKeysOfOneLeaveKeysToOthers(t *testing.T) {
 	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
-	bubble(t, Config{Keys: keys.Limits{Max: 100}}, []Spec{spec}, func(r *rig) {
+	bubble(t, Config{Keys: idempotency.Limits{Max: 100}}, []Spec{spec}, func(r *rig) {
 		n := 0
 		fresh := func(a *Arrival) { n++; a.Content.IdempotencyKey = fmt.Sprint("key ", n) }
 		r.run()

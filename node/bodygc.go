@@ -128,7 +128,7 @@ func (n *Node) sweepBodies(ctx context.Context) error {
 	}
 	removed, err := n.storage.blobs.Sweep(func(name string) bool {
 		if origin, ok := n.inbox.OriginOf(name); ok {
-			n.storage.blobs.Own(name, string(origin[:]))
+			n.storage.blobs.SetOwner(name, string(origin[:]))
 		}
 		return used[name] || awaited(name) || n.bodyGC.isDraft(name) || n.inbox.Holds(name) || n.bodyTransfer.inUse(name)
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -161,7 +161,9 @@ func (m MeshConfig) withDefaults() MeshConfig {
 	return m
 }
 
-func (l Limits) keys() keys.Limits { return keys.Limits{For: l.IdempotencyTTL, Max: l.MaxKeys} }
+func (l Limits) keys() idempotency.Limits {
+	return idempotency.Limits{For: l.IdempotencyTTL, Max: l.MaxKeys}
+}
 
 // withDefaults fills in what follows memory, the memory limit in bytes (less than
 // 0: none), on the engine of that name, and all else.

@@ -234,7 +234,7 @@ func (n *Node) dropOldProgress(ctx context.Context) (awaited func(name string) b
 		}
 		if p, ok := decodeProgress(pair.Val); ok && (p.notAfter > late || n.cfg.Clock.Doubted()) && !n.bodyTransfer.abandoned(string(pair.Key)) {
 			keep[string(pair.Key)] = true
-			n.storage.blobs.Own(string(pair.Key), string(p.origin[:]))
+			n.storage.blobs.SetOwner(string(pair.Key), string(p.origin[:]))
 		} else {
 			old.Delete(store.Chunks, pair.Key)
 		}

@@ -50,7 +50,7 @@ func openStorage(cfg Config, reg prometheus.Registerer, onFull func(why error)) 
 		}
 	}
 	scfg := storeConfig(cfg, reg)
-	scfg.Told = onFull
+	scfg.OnRefusal = onFull
 	if g.store, err = store.Open(engine, scfg); err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}

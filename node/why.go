@@ -224,7 +224,7 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 		b.Cause, b.Fix = "its handler has ended, and its end cannot be written: "+n.inbox.Unwritten(id), "free disk on this machine"
 	case rec.GetState() == proto.Running:
 		b.Cause = "its handler is running"
-	case where.Word == "behind":
+	case where.Status == "behind":
 		b.Cause = "it waits behind " + where.Behind.String() + ", which has the same ordering key"
 	case where.Wait > 0:
 		b.Cause = "the last attempt failed: " + cmp.Or(rec.GetReason(), "no reason given") + "; it waits for the next"

@@ -143,7 +143,7 @@ func (ps *peerSender) apply(ctx context.Context, all []answeredEntry) error {
 			ps.postpone(ctx, a)
 			continue
 		}
-		edits = append(edits, backlog.Edit{Key: a.item.Key, Held: a.rec, Version: a.item.Version})
+		edits = append(edits, backlog.Edit{Key: a.item.Key, Record: a.rec, Version: a.item.Version})
 		index = append(index, i)
 	}
 	now := ps.o.cfg.Clock.Now()

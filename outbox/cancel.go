@@ -71,12 +71,12 @@ func (o *Outbox) cancelEnded(k backlog.Key) (proto.TaskState, error) {
 }
 
 // cancelHere ends a task that nobody else has.
-func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.Step, also func(*store.Batch)) (proto.TaskState, error) {
+func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.PendingChange, also func(*store.Batch)) (proto.TaskState, error) {
 	var b store.Batch
-	step.Into(&b)
+	step.AddTo(&b)
 	also(&b)
 	if err := o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
-		step.Drop()
+		step.Discard()
 		return 0, fmt.Errorf("cancel %s: %w", k.ID, err)
 	}
 	o.ended(ctx, k, step.Record())
@@ -85,15 +85,15 @@ func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.St
 
 // cancelThere makes the wish durable, in the task and as an entry for the lane of
 // its owner.
-func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.Step, also func(*store.Batch)) (proto.TaskState, error) {
+func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.PendingChange, also func(*store.Batch)) (proto.TaskState, error) {
 	into := func(b *store.Batch) {
-		step.Into(b)
+		step.AddTo(b)
 		also(b)
 	}
 	r := step.Record()
-	cancel := backlog.New{
-		Key:   backlog.Key{ID: k.ID, Part: backlog.PartCancel},
-		Vital: true,
+	cancel := backlog.NewEntry{
+		Key:          backlog.Key{ID: k.ID, Part: backlog.PartCancel},
+		BypassLimits: true,
 		Stored: &proto.Stored{Record: &proto.Record{
 			State: proto.Pending, Class: proto.Critical, Peer: r.Peer,
 			SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,
@@ -103,13 +103,13 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 		With: into,
 	}
 	o.stamps.note(r)
-	err := o.backlog.Add(ctx, []backlog.New{cancel})[0]
+	err := o.backlog.Add(ctx, []backlog.NewEntry{cancel})[0]
 	o.stamps.note(r) // again: the entries may have been looked at meanwhile
 	if errors.Is(err, backlog.ErrExists) {
 		err = o.cancelAgain(ctx, cancel.Key, step, into)
 	}
 	if err != nil {
-		step.Drop()
+		step.Discard()
 		return 0, fmt.Errorf("cancel %s: %w", k.ID, err)
 	}
 	o.changed(k, r)
@@ -117,7 +117,7 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.S
 }
 
 // cancelAgain writes a wish over an earlier one that is still on its way.
-func (o *Outbox) cancelAgain(ctx context.Context, cancel backlog.Key, step *backlog.Step, into func(*store.Batch)) error {
+func (o *Outbox) cancelAgain(ctx context.Context, cancel backlog.Key, step *backlog.PendingChange, into func(*store.Batch)) error {
 	var b store.Batch
 	into(&b)
 	if err := o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {

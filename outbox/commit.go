@@ -136,7 +136,7 @@ func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerI
 	}
 	counts := func(r *proto.Record) bool { return onResult(r, o.assertionOf(r, from, in)).action == accept }
 	var done *proto.Record
-	err := o.backlog.Settle(ctx, k, func(r *proto.Record) backlog.Shelf {
+	err := o.backlog.ReviseTo(ctx, k, func(r *proto.Record) backlog.Set {
 		if counts(r) && endActionFor(in.Outcome.State) == backlog.ToDone {
 			return backlog.Done
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 )
 
 // What callers test for with errors.Is.
@@ -75,14 +75,14 @@ type Config struct {
 	Mesh     proto.MeshID       // of the receipts
 	Verifier *identity.Verifier // default: one of its own
 
-	MaxPending  int           // tasks that have not ended; default 100 000
-	MaxBytes    int64         // bytes of them in the store; default 256 MiB
-	MaxAttempts int           // deliveries that the peer itself failed at; default 10
-	BaseBackoff time.Duration // after the first failed delivery; default 1 s
-	MaxBackoff  time.Duration // between two deliveries; default 5 min
-	RunLimit    time.Duration // longest run that a late result is awaited for after not_after; default 24 h
-	ResultFor   time.Duration // results are offered to their home so long after not_after; default 30 days
-	Keys        keys.Limits   // of idempotency keys; each is also kept while its task lives
+	MaxPending  int                // tasks that have not ended; default 100 000
+	MaxBytes    int64              // bytes of them in the store; default 256 MiB
+	MaxAttempts int                // deliveries that the peer itself failed at; default 10
+	BaseBackoff time.Duration      // after the first failed delivery; default 1 s
+	MaxBackoff  time.Duration      // between two deliveries; default 5 min
+	RunLimit    time.Duration      // longest run that a late result is awaited for after not_after; default 24 h
+	ResultFor   time.Duration      // results are offered to their home so long after not_after; default 30 days
+	Keys        idempotency.Limits // of idempotency keys; each is also kept while its task lives
 	Retention   Retention
 
 	Bodies Bodies // default: none, large bodies cannot be sent

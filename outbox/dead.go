@@ -20,7 +20,7 @@ const (
 // DeadLetters returns up to limit dead letters that match; span and next as in List.
 // Results that no home took are among them.
 func (o *Outbox) DeadLetters(q Query, span backlog.Span, limit int) (found []Listed, next proto.TaskID, err error) {
-	span.Shelves, span.Results = []backlog.Shelf{backlog.Dead}, true
+	span.Sets, span.Results = []backlog.Set{backlog.Dead}, true
 	page, next, err := o.backlog.Page(span, limit, q.matchesDead)
 	for _, l := range page {
 		found = append(found, Listed{l.Key.ID, l.Record, l.Key.Part == backlog.PartResult})
@@ -52,13 +52,13 @@ func (o *Outbox) MarkSeen(ctx context.Context, id proto.TaskID) error {
 // MarkRedriven notes that an ended task was made anew. A dead letter that held
 // its ordering key lets it go on. One that went to another queue is no letter any more.
 func (o *Outbox) MarkRedriven(ctx context.Context, id, as proto.TaskID) error {
-	to := func(r *proto.Record) backlog.Shelf {
+	to := func(r *proto.Record) backlog.Set {
 		if r.MovesTo != "" {
 			return backlog.Done
 		}
 		return backlog.Dead
 	}
-	return o.backlog.Settle(ctx, backlog.TaskKey(id), to, func(r *proto.Record) {
+	return o.backlog.ReviseTo(ctx, backlog.TaskKey(id), to, func(r *proto.Record) {
 		r.Status, r.RedrivenAs, r.MovesTo = StatusRedriven, as.String(), ""
 	}, func(b *store.Batch) {
 		b.Delete(store.Dedup, redriveKey(id[:]))

@@ -84,7 +84,7 @@ func (n *deliveryStates) drop(k backlog.Key) {
 // maybeSent reports whether the target may have the pending task r. While a
 // change of the task is being decided the answer cannot turn from no to yes.
 func (o *Outbox) maybeSent(k backlog.Key, r *proto.Record) bool {
-	if where, ok := o.backlog.Where(k); ok && where.Word == "taken" {
+	if where, ok := o.backlog.Where(k); ok && where.Status == "taken" {
 		return true
 	}
 	n := o.deliveries.get(k)

@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 )
 
 // The idempotency keys of the tasks made here are kept in the Dedup bucket under
@@ -21,8 +21,8 @@ const (
 // openKeys opens them. A key is kept while its task lives, and for Keys.For since it
 // was made.
 func (o *Outbox) openKeys() (err error) {
-	o.keys, err = keys.Open(o.store, keys.Config{
-		Prefix: prefixKey, Before: prefixOldKey, Limits: o.cfg.Keys, Needed: o.keyNeeded,
+	o.keys, err = idempotency.Open(o.store, idempotency.Config{
+		Prefix: prefixKey, LegacyPrefix: prefixOldKey, Limits: o.cfg.Keys, Needed: o.keyNeeded,
 		Clock: o.cfg.Clock, Logger: o.cfg.Logger,
 	})
 	return err
@@ -47,7 +47,7 @@ func keyName(key string) []byte {
 // key that is there already needs none. When there is no place left it returns
 // ErrFull, for forgetting another key early would let its effect happen twice.
 func (o *Outbox) reserveKey(r *proto.Record) (reserved bool, err error) {
-	if len(r.RedriveOf) == 0 && o.keys.TryHold("") {
+	if len(r.RedriveOf) == 0 && o.keys.TryReserve("") {
 		return true, nil
 	}
 	switch _, err := o.keys.Get(keyName(r.IdempotencyKey)); {
@@ -55,7 +55,7 @@ func (o *Outbox) reserveKey(r *proto.Record) (reserved bool, err error) {
 		return false, nil
 	case !errors.Is(err, store.ErrNotFound):
 		return false, fmt.Errorf("look up the idempotency key: %w", err)
-	case o.keys.TryHold(""):
+	case o.keys.TryReserve(""):
 		return true, nil
 	}
 	return false, fmt.Errorf("%w: %d idempotency keys are remembered, as many as may be; submit without a key, wait until some are forgotten, or raise the limit", ErrFull, o.keys.Max())
@@ -64,9 +64,9 @@ func (o *Outbox) reserveKey(r *proto.Record) (reserved bool, err error) {
 // settleKey says what became of a place that was held.
 func (o *Outbox) settleKey(made bool) {
 	if made {
-		o.keys.Made("")
+		o.keys.Commit("")
 	} else {
-		o.keys.Free("")
+		o.keys.Release("")
 	}
 }
 

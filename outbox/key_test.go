@@ -10,13 +10,13 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 )
 
 // The same key and request is the same task; the same key with another request is
 // refused; after its horizon, and not before the end of its task, the key is free.
 func TestIdempotencyKeys(t *testing.T) {
-	inBubble(t, Config{Keys: keys.Limits{For: time.Hour}}, func(t *testing.T, h *home) {
+	inBubble(t, Config{Keys: idempotency.Limits{For: time.Hour}}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		keyed := func(digest string) func(*proto.Record) {
 			return func(r *proto.Record) { r.IdempotencyKey, r.RequestDigest = "key", []byte(digest) }
@@ -150,7 +150,7 @@ func TestKeyOfAnEarlierVersion(t *testing.T) {
 // behind; one with a known key is found, one without goes through, and a place
 // that was not used is free again.
 func TestNoMoreKeysThanMay(t *testing.T) {
-	inBubble(t, Config{Keys: keys.Limits{Max: 3}, MaxPending: 3}, func(t *testing.T, h *home) {
+	inBubble(t, Config{Keys: idempotency.Limits{Max: 3}, MaxPending: 3}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		keyed := func(key string) *Draft {
 			return h.draft(g.peer(), day, func(r *proto.Record) { r.IdempotencyKey, r.RequestDigest = key, []byte("request") })

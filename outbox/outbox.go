@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
-	"github.com/balefire/balefire/store/keys"
+	"github.com/balefire/balefire/store/idempotency"
 )
 
 // An Outbox is the home of the tasks made at this node. All its methods are safe
@@ -35,7 +35,7 @@ type Outbox struct {
 	hints      retryHints     // peers that take now what they refused
 	watches    watches        // callers that wait for a task to change
 	stamps     stamps         // whether the times of the tasks agree with the clock
-	keys       *keys.Keys
+	keys       *idempotency.Keys
 }
 
 // buckets are those of the tasks of this home.

@@ -29,7 +29,7 @@ func (o *Outbox) show(k backlog.Key, r *proto.Record) {
 	if r.State != proto.Pending {
 		return
 	}
-	if where, ok := o.backlog.Where(k); ok && where.Word == "taken" {
+	if where, ok := o.backlog.Where(k); ok && where.Status == "taken" {
 		r.State = proto.Sent
 	}
 }
@@ -217,7 +217,7 @@ func (o *Outbox) why(k backlog.Key, r *proto.Record) Why {
 	where, _ := o.backlog.Where(k)
 	n := o.deliveries.get(k)
 	w := Why{
-		Kind: r.Kind, State: r.State, Place: where.Word, Next: where.Wait, Behind: where.Behind, Held: where.Held,
+		Kind: r.Kind, State: r.State, Place: where.Status, Next: where.Wait, Behind: where.Behind, Held: where.Blocked,
 		Tries: n.tries, Code: n.code, Detail: n.detail, At: n.at,
 		Attempts: int(r.Attempts), NotAfter: time.UnixMilli(r.NotAfterMs), Cancel: r.Cancel, Reason: r.Reason,
 	}
@@ -270,7 +270,7 @@ func (o *Outbox) Peers() []proto.PeerID {
 // that the others can be swept away: of a finished task that is its result, for
 // its body is not kept.
 func (o *Outbox) Blobs(f func(name string)) error {
-	for _, shelf := range []backlog.Shelf{backlog.Live, backlog.Done, backlog.Dead} {
+	for _, shelf := range []backlog.Set{backlog.Live, backlog.Done, backlog.Dead} {
 		for cursor := []byte(nil); ; {
 			_, next, err := o.backlog.List(shelf, cursor, 1, func(_ backlog.Key, r *proto.Record) bool {
 				if r.ResultBlob != "" {

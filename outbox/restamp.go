@@ -299,13 +299,13 @@ func (o *Outbox) reseal(ctx context.Context, k backlog.Key, st *proto.Stored, ch
 		return nil, err
 	}
 	var b store.Batch
-	step.Into(&b)
+	step.AddTo(&b)
 	rec = step.Record()
-	if err = step.Born(&b, &proto.Stored{Envelope: d.Envelope, Key: d.Key[:], Record: rec}); err == nil {
+	if err = step.ReplaceInitial(&b, &proto.Stored{Envelope: d.Envelope, Key: d.Key[:], Record: rec}); err == nil {
 		err = o.store.Apply(context.WithoutCancel(ctx), &b)
 	}
 	if err != nil {
-		step.Drop()
+		step.Discard()
 		return rec, err
 	}
 	o.submitted.take(k)

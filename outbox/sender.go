@@ -77,7 +77,7 @@ func (o *Outbox) Serve(ctx context.Context, link Link) error {
 		acks: make(chan *proto.Ack, maxQueuedAcks), wake: make(chan struct{}, 1), arrivedBodies: map[backlog.Key]bool{},
 	}
 	defer ps.release()
-	o.backlog.Hurry(ps.group, func(backlog.Key) time.Duration { return o.jitter() })
+	o.backlog.MakeDue(ps.group, func(backlog.Key) time.Duration { return o.jitter() })
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return ps.receiveAcks(ctx) })
 	g.Go(func() error { return ps.processAcks(ctx) })
@@ -299,7 +299,7 @@ func (o *Outbox) jitter() time.Duration { return time.Duration(o.cfg.Rand() * fl
 func (o *Outbox) RetryNow(p proto.PeerID, codes ...proto.Code) {
 	o.hints.put(p, codes, o.cfg.Clock.Boot())
 	refused := o.deliveries.refusedAs(codes)
-	o.backlog.Hurry(string(p[:]), func(k backlog.Key) time.Duration {
+	o.backlog.MakeDue(string(p[:]), func(k backlog.Key) time.Duration {
 		if !refused[k] {
 			return -1
 		}

@@ -36,9 +36,9 @@ type job struct {
 	draft       *Draft
 	part        backlog.Part
 	extra       func(*store.Batch)
-	entry       backlog.New    // what is written
-	unsigned    proto.Unsigned // its encoding, but for the signature
-	initial     *proto.Record  // as it was, when somebody else may change the draft's
+	entry       backlog.NewEntry // what is written
+	unsigned    proto.Unsigned   // its encoding, but for the signature
+	initial     *proto.Record    // as it was, when somebody else may change the draft's
 	existing    *proto.TaskID
 	encoding    *[]byte // of unsigned, to be used again
 	reservedKey bool    // the place of an idempotency key
@@ -158,7 +158,7 @@ func (o *Outbox) releaseJob(j *job) {
 		o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
 	}
 	if j.reservedKey {
-		o.keys.Free("")
+		o.keys.Release("")
 	}
 }
 
@@ -176,11 +176,11 @@ func (o *Outbox) prepare(j *job) (err error) {
 		o.Stamp(r)
 	}
 	o.stamps.note(r)
-	j.entry = backlog.New{
-		Key:    backlog.Key{ID: h.ID, Part: j.part},
-		Stored: &proto.Stored{Envelope: j.draft.Envelope, Record: r, Key: j.draft.Key[:]},
-		Vital:  j.part != backlog.PartTask,
-		With:   j.extra,
+	j.entry = backlog.NewEntry{
+		Key:          backlog.Key{ID: h.ID, Part: j.part},
+		Stored:       &proto.Stored{Envelope: j.draft.Envelope, Record: r, Key: j.draft.Key[:]},
+		BypassLimits: j.part != backlog.PartTask,
+		With:         j.extra,
 	}
 	if j.part == backlog.PartTask {
 		r.AddEvent(&proto.Event{TimeMs: h.Created, State: r.State, Cause: "submitted"})
@@ -207,7 +207,7 @@ const maxKeptEncoding = 16 << 10
 type group struct {
 	o      *Outbox
 	jobs   []*job
-	adding *backlog.Adding
+	adding *backlog.PendingAdd
 	errs   []error // once it is written
 }
 
@@ -218,7 +218,7 @@ func (o *Outbox) beginGroup(jobs []*job) pendingGroup {
 		leaves[i] = j.draft.Leaf
 	}
 	sig, proofs := o.sign.SignGroup(leaves)
-	news := make([]backlog.New, len(jobs))
+	news := make([]backlog.NewEntry, len(jobs))
 	buf := o.queue.buf[:0]
 	for i, j := range jobs {
 		from := len(buf)

@@ -185,7 +185,7 @@ func (d *Driver) commit(ctx context.Context, p *pendingOutput) error {
 	}
 	if rest.Len() > 0 {
 		if p.writesQueues() {
-			d.store.Raise(&rest) // an older version would run such a task without its lease
+			d.store.RaiseSchema(&rest) // an older version would run such a task without its lease
 		}
 		apply := func() error { return d.store.Apply(context.WithoutCancel(ctx), &rest) }
 		if len(p.with) > 0 {

@@ -18,30 +18,30 @@ const maxKeptArena = 1 << 20
 // given. A batch may be reset and used again once Apply has returned, unless
 // that returned [ErrUnknown]. It is not safe for concurrent use.
 type Batch struct {
-	ops     []Op
-	pres    []require
-	after   []func()
-	arena   []byte // keys and values of ops and pres stand here
-	bytes   int
-	maxVal  int
-	expires bool // some put has an expiry
-	newWork bool
-	err     error // the first bad key
+	ops          []Op
+	requirements []requirement
+	after        []func()
+	arena        []byte // keys and values of ops and pres stand here
+	bytes        int
+	maxVal       int
+	expires      bool // some put has an expiry
+	newWork      bool
+	err          error // the first bad key
 }
 
-// A require is one requirement of a batch.
-type require struct {
+// A requirement is one requirement of a batch.
+type requirement struct {
 	bucket Bucket
-	how    requirement
+	kind   requirementKind
 	key    []byte
 	want   []byte // requireEqual: the value
 	expiry int64  // requireExpired: the expiry that was seen
 }
 
-type requirement byte
+type requirementKind byte
 
 const (
-	requireAbsent requirement = iota
+	requireAbsent requirementKind = iota
 	requireEqual
 	requireExpired // the sweeper's: still there, still with this expiry, and due
 )
@@ -62,13 +62,13 @@ func (b *Batch) PutUntil(bk Bucket, key, val []byte, at time.Time) {
 
 func (b *Batch) put(bk Bucket, key, val []byte, expiry int64) {
 	b.check(bk, key)
-	b.reserve(len(key) + envelope + len(val))
+	b.reserve(len(key) + expiryLen + len(val))
 	k := b.keep(key)
 	from := len(b.arena)
 	b.arena = binary.BigEndian.AppendUint64(b.arena, uint64(expiry))
 	b.arena = append(b.arena, val...)
 	b.ops = append(b.ops, Op{Bucket: bk, Key: k, Val: b.arena[from:len(b.arena):len(b.arena)]})
-	b.bytes += len(key) + envelope + len(val) + opOverhead
+	b.bytes += len(key) + expiryLen + len(val) + opOverhead
 	b.maxVal = max(b.maxVal, len(val))
 }
 
@@ -82,23 +82,23 @@ func (b *Batch) Delete(bk Bucket, key []byte) {
 
 // RequireAbsent lets the batch through only if there is no record at key.
 func (b *Batch) RequireAbsent(bk Bucket, key []byte) {
-	b.require(require{bucket: bk, how: requireAbsent}, key, nil)
+	b.require(requirement{bucket: bk, kind: requireAbsent}, key, nil)
 }
 
 // RequireEqual lets the batch through only if the record at key is val.
 func (b *Batch) RequireEqual(bk Bucket, key, val []byte) {
-	b.require(require{bucket: bk, how: requireEqual}, key, val)
+	b.require(requirement{bucket: bk, kind: requireEqual}, key, val)
 }
 
 func (b *Batch) requireExpired(bk Bucket, key []byte, expiry int64) {
-	b.require(require{bucket: bk, how: requireExpired, expiry: expiry}, key, nil)
+	b.require(requirement{bucket: bk, kind: requireExpired, expiry: expiry}, key, nil)
 }
 
-func (b *Batch) require(r require, key, want []byte) {
+func (b *Batch) require(r requirement, key, want []byte) {
 	b.check(r.bucket, key)
 	b.reserve(len(key) + len(want))
 	r.key, r.want = b.keep(key), b.keep(want)
-	b.pres = append(b.pres, r)
+	b.requirements = append(b.requirements, r)
 	b.bytes += len(key) + len(want) + opOverhead
 }
 
@@ -120,13 +120,13 @@ func (b *Batch) Bytes() int { return b.bytes }
 // Reset empties the batch and keeps its memory for the next use.
 func (b *Batch) Reset() {
 	clear(b.ops)
-	clear(b.pres)
+	clear(b.requirements)
 	clear(b.after)
 	arena := b.arena[:0]
 	if cap(arena) > maxKeptArena {
 		arena = nil
 	}
-	*b = Batch{ops: b.ops[:0], pres: b.pres[:0], after: b.after[:0], arena: arena}
+	*b = Batch{ops: b.ops[:0], requirements: b.requirements[:0], after: b.after[:0], arena: arena}
 }
 
 // check remembers the first key that no engine could hold.

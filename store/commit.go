@@ -103,30 +103,30 @@ func (c *committer) admit(r *request) bool {
 
 // check evaluates what b requires against the disk and the group so far.
 func (c *committer) check(b *Batch) (err error) {
-	if len(b.pres) == 0 {
+	if len(b.requirements) == 0 {
 		return nil
 	}
 	defer c.s.caught(&err)
-	for i := range b.pres {
-		p := &b.pres[i]
-		expiry, val, ok, err := c.look(p.bucket, p.key)
+	for i := range b.requirements {
+		p := &b.requirements[i]
+		expiry, val, ok, err := c.lookup(p.bucket, p.key)
 		if err != nil {
 			return err
 		}
 		if ok && expiry != 0 && due(expiry, c.s.expiry.now()) {
-			ok = p.how == requireExpired && expiry == p.expiry
-		} else if p.how == requireExpired {
+			ok = p.kind == requireExpired && expiry == p.expiry
+		} else if p.kind == requireExpired {
 			ok = false
 		}
-		if (p.how == requireAbsent) == ok || p.how == requireEqual && !bytes.Equal(val, p.want) {
+		if (p.kind == requireAbsent) == ok || p.kind == requireEqual && !bytes.Equal(val, p.want) {
 			return ErrConflict
 		}
 	}
 	return nil
 }
 
-// look reads one record as it will be once the group is on disk.
-func (c *committer) look(bk Bucket, key []byte) (expiry int64, val []byte, ok bool, err error) {
+// lookup reads one record as it will be once the group is on disk.
+func (c *committer) lookup(bk Bucket, key []byte) (expiry int64, val []byte, ok bool, err error) {
 	var raw []byte
 	if op := c.overlay.find(c.ops, bk, key); op != nil {
 		if op.Delete {

@@ -35,9 +35,9 @@ type Config struct {
 	// beyond that new work is refused. It is asked often and must be quick; see
 	// [HeapInUse]. Default: none, memory is never short.
 	Memory func() (used, limit int64)
-	// Told hears why new work is refused from now on, and nil when it is taken
+	// OnRefusal hears why new work is refused from now on, and nil when it is taken
 	// again. It is called by the goroutine that tends the store. Default: none.
-	Told func(why error)
+	OnRefusal func(why error)
 
 	// SweepEvery is the pause between two steps of the sweeper, which looks at
 	// up to 256 keys a step and deletes the expired; default 1s; negative: only
@@ -57,8 +57,8 @@ func (c Config) withDefaults() Config {
 	c.MaxValue = cmp.Or(c.MaxValue, 64<<10)
 	c.SweepEvery = cmp.Or(c.SweepEvery, time.Second)
 	c.CompactEvery = cmp.Or(c.CompactEvery, 10*time.Second)
-	if c.Told == nil {
-		c.Told = func(error) {}
+	if c.OnRefusal == nil {
+		c.OnRefusal = func(error) {}
 	}
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()

@@ -10,43 +10,43 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-// envelope is the length of what stands before each value: the expiry, Unix
+// expiryLen is the length of what stands before each value: the expiry, Unix
 // milliseconds in big endian, 0 for none.
-const envelope = 8
+const expiryLen = 8
 
 // Bounds on a wall clock that goes back.
 const (
 	backLimit = 5 * time.Minute // more than this, and the clock is in doubt
-	doubtFor  = 24 * time.Hour  // a clock that ran on this long is believed again
+	maxDoubt  = 24 * time.Hour  // a clock that ran on this long is believed again
 )
 
-// nothing is the horizon of a clock in doubt: no expiry is before it.
-const nothing = math.MinInt64
+// nothingExpired is the horizon of a clock in doubt: no expiry is before it.
+const nothingExpired = math.MinInt64
 
 // unwrap splits what an engine returned into the expiry and the value.
 func unwrap(raw []byte) (expiry int64, val []byte, err error) {
-	if len(raw) < envelope {
+	if len(raw) < expiryLen {
 		return 0, nil, fmt.Errorf("%w: a record of %d bytes is too short for its expiry", ErrCorrupt, len(raw))
 	}
-	return int64(binary.BigEndian.Uint64(raw)), raw[envelope:], nil
+	return int64(binary.BigEndian.Uint64(raw)), raw[expiryLen:], nil
 }
 
 // due reports whether a record with this expiry counts as deleted.
 func due(expiry, horizon int64) bool { return expiry != 0 && expiry <= horizon }
 
-// A horizon says up to which moment records have expired. It keeps the highest
+// A expiryHorizon says up to which moment records have expired. It keeps the highest
 // wall time seen. A clock a little behind that changes nothing; a clock far
 // behind is in doubt, and then nothing expires: keeping a record too long is
 // mended by the next sweep, dropping one is not.
-type horizon struct {
+type expiryHorizon struct {
 	highest int64 // Unix milliseconds
 	doubted bool
 	since   time.Duration // monotonic time at which the doubt began
 }
 
-// see takes one reading of the clocks and returns the moment, in Unix
+// observe takes one reading of the clocks and returns the moment, in Unix
 // milliseconds, up to which records have expired.
-func (h *horizon) see(wall int64, mono time.Duration) int64 {
+func (h *expiryHorizon) observe(wall int64, mono time.Duration) int64 {
 	switch {
 	case wall >= h.highest:
 		h.highest, h.doubted = wall, false
@@ -54,9 +54,9 @@ func (h *horizon) see(wall int64, mono time.Duration) int64 {
 		h.doubted = false
 	case !h.doubted:
 		h.doubted, h.since = true, mono
-		return nothing
-	case mono-h.since < doubtFor:
-		return nothing
+		return nothingExpired
+	case mono-h.since < maxDoubt:
+		return nothingExpired
 	default:
 		h.highest, h.doubted = wall, false
 	}
@@ -67,12 +67,12 @@ func (h *horizon) see(wall int64, mono time.Duration) int64 {
 type expiryClock struct {
 	clock clock.Clock
 	mu    sync.Mutex
-	h     horizon
+	h     expiryHorizon
 }
 
 func (e *expiryClock) now() int64 {
 	wall, mono := e.clock.Now().UnixMilli(), e.clock.Mono()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.h.see(wall, mono)
+	return e.h.observe(wall, mono)
 }

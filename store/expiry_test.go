@@ -20,17 +20,17 @@ func TestHorizon(t *testing.T) {
 		{"first", at, 0, at},
 		{"forward", at + hour, 1, at + hour},
 		{"a little back", at + hour - 5*minute, 2, at + hour},
-		{"too far back", at + hour - 5*minute - 1, 3, nothing},
-		{"still", at, 4, nothing},
+		{"too far back", at + hour - 5*minute - 1, 3, nothingExpired},
+		{"still", at, 4, nothingExpired},
 		{"nearly right again", at + hour - minute, 5, at + hour},
-		{"far back", 0, 6, nothing},
-		{"almost a day", 10, 5 + doubtFor, nothing},
-		{"a day", 20, 6 + doubtFor, 20},
-		{"forward from there", 30, 7 + doubtFor, 30},
+		{"far back", 0, 6, nothingExpired},
+		{"almost a day", 10, 5 + maxDoubt, nothingExpired},
+		{"a day", 20, 6 + maxDoubt, 20},
+		{"forward from there", 30, 7 + maxDoubt, 30},
 	}
-	var h horizon
+	var h expiryHorizon
 	for _, s := range steps {
-		if got := h.see(s.wall, s.mono); got != s.want {
+		if got := h.observe(s.wall, s.mono); got != s.want {
 			t.Errorf("%s: horizon %d, want %d", s.name, got, s.want)
 		}
 	}
@@ -40,14 +40,14 @@ func TestHorizon(t *testing.T) {
 // wall clock has said so.
 func TestHorizonNeverRunsAhead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var h horizon
+		var h expiryHorizon
 		var mono time.Duration
 		highest := int64(0)
 		for range rapid.IntRange(1, 50).Draw(t, "readings") {
 			wall := rapid.Int64Range(0, 1<<42).Draw(t, "wall")
-			mono += time.Duration(rapid.Int64Range(0, int64(2*doubtFor)).Draw(t, "mono"))
+			mono += time.Duration(rapid.Int64Range(0, int64(2*maxDoubt)).Draw(t, "mono"))
 			highest = max(highest, wall)
-			got := h.see(wall, mono)
+			got := h.observe(wall, mono)
 			if got > highest {
 				t.Fatalf("horizon %d, the highest reading is %d", got, highest)
 			}
@@ -61,11 +61,11 @@ func TestHorizonNeverRunsAhead(t *testing.T) {
 // FuzzUnwrap: a damaged record is an error or a value, never a panic.
 func FuzzUnwrap(f *testing.F) {
 	f.Add([]byte{})
-	f.Add(make([]byte, envelope))
+	f.Add(make([]byte, expiryLen))
 	f.Add([]byte("\x00\x00\x01\x9a\x00\x00\x00\x00value"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		_, val, err := unwrap(raw)
-		if (err == nil) != (len(raw) >= envelope) || err == nil && len(val) != len(raw)-envelope {
+		if (err == nil) != (len(raw) >= expiryLen) || err == nil && len(val) != len(raw)-expiryLen {
 			t.Errorf("%x gives %x, %v", raw, val, err)
 		}
 	})

@@ -51,39 +51,39 @@ func HeapInUse() func() (used, limit int64) {
 	}
 }
 
-// A fullness follows whether new work is refused.
-type fullness struct {
-	told    func(why error)
+// A refusalMonitor follows whether new work is refused.
+type refusalMonitor struct {
+	notify  func(why error)
 	collect func()
 
-	why  error // as told last
-	calm int   // turns in a row in which new work was taken
-	owed int   // turns in which memory was short
+	current    error // as told last
+	okTicks    int   // turns in a row in which new work was taken
+	shortTicks int   // turns in which memory was short
 }
 
-// Turns of [fullness].
+// Turns of [refusalMonitor].
 const (
-	calmTurns    = 3 // new work is taken for so long before that is told
-	collectTurns = 5 // between two collections while memory is short
+	okTicksToClear  = 3 // new work is taken for so long before that is told
+	shortTicksPerGC = 5 // between two collections while memory is short
 )
 
-// turn tells a change: a refusal at once, its end when it lasts. While memory is
+// tick tells a change: a refusal at once, its end when it lasts. While memory is
 // short it has the heap measured again, which an idle node does not do by itself.
-func (f *fullness) turn(why error) {
+func (f *refusalMonitor) tick(why error) {
 	if why == nil {
-		if f.calm++; f.why != nil && f.calm >= calmTurns {
-			f.why = nil
-			f.told(nil)
+		if f.okTicks++; f.current != nil && f.okTicks >= okTicksToClear {
+			f.current = nil
+			f.notify(nil)
 		}
 		return
 	}
-	f.calm = 0
-	if !errors.Is(f.why, why) {
-		f.why = why
-		f.told(why)
+	f.okTicks = 0
+	if !errors.Is(f.current, why) {
+		f.current = why
+		f.notify(why)
 	}
 	if errors.Is(why, ErrNoMemory) {
-		if f.owed++; f.owed%collectTurns == 0 {
+		if f.shortTicks++; f.shortTicks%shortTicksPerGC == 0 {
 			f.collect()
 		}
 	}

@@ -50,9 +50,9 @@ func TestFullIsToldOnce(t *testing.T) {
 		free.Store(1 << 30)
 		open(t, mem.New(), store.Config{
 			Clock: clock.Runtime(), CompactEvery: -1, SweepEvery: -1, Reserve: 1 << 20,
-			Space:  func() (int64, int64, error) { return free.Load(), 1 << 40, nil },
-			Memory: func() (int64, int64) { return used.Load(), 100 },
-			Told:   func(why error) { told = append(told, why) },
+			Space:     func() (int64, int64, error) { return free.Load(), 1 << 40, nil },
+			Memory:    func() (int64, int64) { return used.Load(), 100 },
+			OnRefusal: func(why error) { told = append(told, why) },
 		})
 		expect := func(want ...error) {
 			t.Helper()

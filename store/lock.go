@@ -61,19 +61,19 @@ func (l *DirLock) Close() error {
 // A process that was killed, or gave the folder back, while it started a program
 // leaves the lock with that program's process, which lets go of it a moment later.
 const (
-	leftoverFor  = 2 * time.Second
-	leftoverLook = 10 * time.Millisecond
+	staleLockWait = 2 * time.Second
+	staleLockPoll = 10 * time.Millisecond
 )
 
 // takeLock locks f. It waits for what a dead holder left, or an earlier opening in
 // this process, not for another holder.
 func takeLock(f *os.File) error {
-	for waited := time.Duration(0); ; waited += leftoverLook {
+	for waited := time.Duration(0); ; waited += staleLockPoll {
 		err := tryLock(f)
-		if holder := readHolder(f); !errors.Is(err, errBusy) || waited >= leftoverFor || holder != os.Getpid() && !gone(holder) {
+		if holder := readHolder(f); !errors.Is(err, errBusy) || waited >= staleLockWait || holder != os.Getpid() && !exited(holder) {
 			return err
 		}
-		time.Sleep(leftoverLook)
+		time.Sleep(staleLockPoll)
 	}
 }
 

@@ -17,7 +17,7 @@ func tryLock(f *os.File) error {
 	return err
 }
 
-// gone reports whether it is certain that there is no such process.
-func gone(pid int) bool {
+// exited reports whether it is certain that there is no such process.
+func exited(pid int) bool {
 	return pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }

@@ -19,6 +19,6 @@ func tryLock(f *os.File) error {
 	return err
 }
 
-// gone reports whether it is certain that there is no such process. Here a lock
+// exited reports whether it is certain that there is no such process. Here a lock
 // is never inherited, so there is nothing to wait for.
-func gone(int) bool { return false }
+func exited(int) bool { return false }

@@ -24,7 +24,7 @@ func (q *queue) push(r *request) bool {
 	first := len(q.items) == 1
 	q.mu.Unlock()
 	if first {
-		q.ring()
+		q.signal()
 	}
 	return true
 }
@@ -51,10 +51,10 @@ func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
-	q.ring()
+	q.signal()
 }
 
-func (q *queue) ring() {
+func (q *queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:

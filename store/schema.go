@@ -13,7 +13,7 @@ import (
 //
 // A store keeps the lowest number that tells the truth about it, so that a version
 // can be rolled back until something is written that the older one would not see:
-// see [Store.Raise].
+// see [Store.RaiseSchema].
 const Schema = 2
 
 // firstSchema is the number of an empty store.
@@ -22,9 +22,9 @@ const firstSchema = 1
 // schemaKey holds the schema number in Meta, in decimal.
 var schemaKey = []byte("store/schema")
 
-// Raise adds to b that only versions which know [Schema] may read the store from
+// RaiseSchema adds to b that only versions which know [Schema] may read the store from
 // then on: b writes what an older one would overlook.
-func (s *Store) Raise(b *Batch) {
+func (s *Store) RaiseSchema(b *Batch) {
 	if s.Schema() >= Schema {
 		return
 	}

@@ -15,8 +15,8 @@ type space struct {
 	limit atomic.Int64 // below it the disk counts as full
 }
 
-// look asks the disk. A disk that does not answer keeps its last answer.
-func (p *space) look() {
+// refresh asks the disk. A disk that does not answer keeps its last answer.
+func (p *space) refresh() {
 	if p.ask == nil {
 		return
 	}

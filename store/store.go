@@ -27,12 +27,12 @@ type Store struct {
 	failure atomic.Pointer[error] // the first failure, wrapped in ErrFailed
 	failed  chan struct{}         // closed with it
 
-	life    sync.RWMutex // held for reading while the engine is read
-	closed  bool
-	running sync.WaitGroup // the committer
-	tending sync.WaitGroup // the sweeper and its like
-	stop    chan struct{}  // ends what tends
-	halting sync.Once
+	engineMu    sync.RWMutex // held for reading while the engine is read
+	closed      bool
+	running     sync.WaitGroup // the committer
+	maintenance sync.WaitGroup // the sweeper and its like
+	stop        chan struct{}  // ends what tends
+	halting     sync.Once
 }
 
 // Open returns the store kept in e and starts its committer, which runs until
@@ -48,7 +48,7 @@ func Open(e Engine, cfg Config) (*Store, error) {
 		failed:   make(chan struct{}), stop: make(chan struct{}),
 	}
 	s.space.reserve, s.space.ask = cfg.Reserve, cfg.Space
-	s.space.look()
+	s.space.refresh()
 	s.heap.ask = cfg.Memory
 	schema, err := checkSchema(e)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Store) begin() error {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	s.tending.Go(func() { s.tend(w) })
+	s.maintenance.Go(func() { s.maintain(w) })
 	return nil
 }
 
@@ -189,8 +189,8 @@ func (s *Store) Get(bk Bucket, key []byte) (val []byte, err error) {
 	if err := checkKey(bk, key); err != nil {
 		return nil, err
 	}
-	s.life.RLock()
-	defer s.life.RUnlock()
+	s.engineMu.RLock()
+	defer s.engineMu.RUnlock()
 	if s.closed {
 		return nil, ErrClosed
 	}
@@ -251,8 +251,8 @@ func (s *Store) scan(bk Bucket, start, end []byte, limit int) (page []Pair, err 
 	if err := checkKey(bk, []byte{0}); err != nil {
 		return nil, err
 	}
-	s.life.RLock()
-	defer s.life.RUnlock()
+	s.engineMu.RLock()
+	defer s.engineMu.RUnlock()
 	if s.closed {
 		return nil, ErrClosed
 	}
@@ -286,8 +286,8 @@ func (s *Store) All(bk Bucket, start, end []byte) iter.Seq2[Pair, error] {
 // Snapshot writes a copy that opens as a store of its own into dir, which must
 // not exist yet. Writers go on meanwhile.
 func (s *Store) Snapshot(dir string) (err error) {
-	s.life.RLock()
-	defer s.life.RUnlock()
+	s.engineMu.RLock()
+	defer s.engineMu.RUnlock()
 	if s.closed {
 		return ErrClosed
 	}
@@ -300,8 +300,8 @@ func (s *Store) Snapshot(dir string) (err error) {
 
 // Stats describes the engine now; it is empty after Close.
 func (s *Store) Stats() Stats {
-	s.life.RLock()
-	defer s.life.RUnlock()
+	s.engineMu.RLock()
+	defer s.engineMu.RUnlock()
 	if s.closed {
 		return Stats{}
 	}
@@ -350,8 +350,8 @@ func (s *Store) fail(err error) error {
 // A second call does nothing.
 func (s *Store) Close() error {
 	s.halt()
-	s.life.Lock()
-	defer s.life.Unlock()
+	s.engineMu.Lock()
+	defer s.engineMu.Unlock()
 	if s.closed {
 		return nil
 	}
@@ -369,7 +369,7 @@ func (s *Store) Close() error {
 func (s *Store) halt() {
 	s.halting.Do(func() { close(s.stop); s.queue.close() })
 	s.running.Wait()
-	s.tending.Wait()
+	s.maintenance.Wait()
 }
 
 // PrefixEnd returns the end of the range of keys that begin with prefix, nil if

@@ -38,16 +38,16 @@ func putBatch(key, val string) *store.Batch {
 	return b
 }
 
-// A gate holds commits until it is opened.
-type gate struct {
+// A commitGate holds commits until it is opened.
+type commitGate struct {
 	entered chan int      // gets the number of operations of each commit
 	proceed chan struct{} // each token lets one commit go
 }
 
-func newGate() *gate { return &gate{make(chan int, 8), make(chan struct{})} }
+func newGate() *commitGate { return &commitGate{make(chan int, 8), make(chan struct{})} }
 
 // pass stands in Faults.BeforeCommit. The commit of the schema number passes.
-func (g *gate) pass(ops []store.Op) error {
+func (g *commitGate) pass(ops []store.Op) error {
 	if ops[0].Bucket == store.Meta {
 		return nil
 	}

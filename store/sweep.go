@@ -19,9 +19,9 @@ type sweeper struct {
 	at      []byte // where in it
 	batches []*Batch
 
-	lasting  bool  // this round has seen a record that will expire
-	expiring int64 // meter.expiring when the round began
-	resting  bool
+	sawExpiring bool  // this round has seen a record that will expire
+	expiring    int64 // meter.expiring when the round began
+	idle        bool
 }
 
 // all sweeps every bucket once.
@@ -34,13 +34,13 @@ func (w *sweeper) all() error {
 	}
 }
 
-// turn does one step, and more at once while the steps find much. An error ends
+// tick does one step, and more at once while the steps find much. An error ends
 // the turn: a failed store says so itself, a damaged page is met by its readers.
-func (w *sweeper) turn() {
-	if w.resting && w.expiring == w.s.meter.expiring.Load() {
+func (w *sweeper) tick() {
+	if w.idle && w.expiring == w.s.meter.expiring.Load() {
 		return
 	}
-	w.resting = false
+	w.idle = false
 	for {
 		deleted, _, err := w.step()
 		if err != nil || deleted < sweepStep/2 {
@@ -78,8 +78,8 @@ func (w *sweeper) nextBucket() bool {
 	}
 	w.bucket = 0
 	now := w.s.meter.expiring.Load()
-	w.resting = !w.lasting && w.expiring == now
-	w.lasting, w.expiring = false, now
+	w.idle = !w.sawExpiring && w.expiring == now
+	w.sawExpiring, w.expiring = false, now
 	return true
 }
 
@@ -93,7 +93,7 @@ func (w *sweeper) sweep(bk Bucket, page []Pair) (deleted int, err error) {
 			continue // a record too short is reported to whoever reads it
 		}
 		if !due(expiry, horizon) {
-			w.lasting = true
+			w.sawExpiring = true
 			continue
 		}
 		if n == len(w.batches) {

@@ -15,11 +15,11 @@ type Backlog struct {
 	store   *store.Store
 	buckets Buckets
 	cfg     Config
-	time    ticker
+	time    steadyClock
 	scratch sync.Pool // of *[]byte, for encoding
 	batches sync.Pool // of *store.Batch, empty
 
-	shelves
+	endedSets
 
 	mu      sync.Mutex // guards all below; held for moments, never over a disk access
 	idle    sync.Cond  // an entry is no longer busy
@@ -30,24 +30,24 @@ type Backlog struct {
 	lanes   map[string]*lane
 	expiry  heap[byExpiry]
 	picker  fair.Picker // of TakeAny
-	parties
+	tenants
 	drift int64 // of the wall from the backlog's own time when last followed
 	wake  chan struct{}
-	sums
+	counters
 }
 
-// shelves are where ended entries are kept.
-type shelves struct {
-	shelving   sync.Mutex // one Tidy, Purge or Revise at a time
-	done, dead shelf      // guarded by Backlog.mu
+// endedSets are where ended entries are kept.
+type endedSets struct {
+	tidying    sync.Mutex // one Tidy, Purge or Revise at a time
+	done, dead endedSet   // guarded by Backlog.mu
 }
 
-// sums count the entries of a backlog.
-type sums struct {
-	births  uint64
-	totals  tally
-	coming  tally  // entries reserved and not yet on disk
-	starved uint64 // times a low entry was taken because it had waited too long
+// counters count the entries of a backlog.
+type counters struct {
+	arrivals uint64
+	totals   tally
+	reserved tally  // entries reserved and not yet on disk
+	starved  uint64 // times a low entry was taken because it had waited too long
 }
 
 // A group is what is taken from together: the tasks for a peer, of a kind.
@@ -82,21 +82,21 @@ func (t *tally) add(e *entry, n int) {
 	t.classes[proto.Class(e.class).Index()] += int32(n)
 }
 
-// A ticker is the backlog's own time, in milliseconds: the wall time at the
+// A steadyClock is the backlog's own time, in milliseconds: the wall time at the
 // start, moved on by the machine's boot clock. So no jump of the wall clock holds
 // back or hurries a retry.
-type ticker struct {
+type steadyClock struct {
 	start int64
 	boot  time.Duration
 }
 
-func (t ticker) now(boot time.Duration) int64 { return t.start + (boot - t.boot).Milliseconds() }
+func (t steadyClock) now(boot time.Duration) int64 { return t.start + (boot - t.boot).Milliseconds() }
 
 // now returns the backlog's own time.
 func (b *Backlog) now() int64 { return b.time.now(b.cfg.Clock.Boot()) }
 
-// groupOf returns the group of this name, and makes it if need be.
-func (b *Backlog) groupOf(name string) *group {
+// groupNamed returns the group of this name, and makes it if need be.
+func (b *Backlog) groupNamed(name string) *group {
 	g := b.groups[name]
 	if g == nil {
 		g = &group{name: name, wake: make(chan struct{}, 1)}
@@ -108,14 +108,14 @@ func (b *Backlog) groupOf(name string) *group {
 
 // admit gives a new entry its group and lane. It still stands nowhere.
 func (b *Backlog) admit(e *entry, r *proto.Record) {
-	e.group, e.party = b.groupOf(b.cfg.Group(e.key, r)), b.partyOf(b.cfg.Party(e.key, r))
+	e.group, e.tenant = b.groupNamed(b.cfg.Group(e.key, r)), b.tenantOf(b.cfg.Tenant(e.key, r))
 	e.xpos = -1
-	b.births++
-	e.birth = b.births
+	b.arrivals++
+	e.arrival = b.arrivals
 	b.describe(e, r)
 	b.count(e, 1)
 	if name := b.cfg.Lane(e.key, r); name != "" && !proto.TaskState(e.state).Terminal() {
-		b.laneOf(name).join(e)
+		b.laneNamed(name).join(e)
 	}
 }
 
@@ -138,7 +138,7 @@ func (b *Backlog) schedule(e *entry, r *proto.Record) {
 	if r.DueMs == 0 {
 		return
 	}
-	b.follow() // else the wait below would be moved along with a jump that it knows of
+	b.followWall() // else the wait below would be moved along with a jump that it knows of
 	wait := max(r.DueMs-b.cfg.Clock.Now().UnixMilli(), 0)
 	if r.Attempts > 0 || r.Abandons > 0 {
 		wait = min(wait, b.cfg.MaxWait.Milliseconds())
@@ -154,8 +154,8 @@ func (b *Backlog) count(e *entry, n int) {
 	e.group.tally.add(e, n)
 }
 
-// settle puts an entry that stands nowhere where it belongs.
-func (b *Backlog) settle(e *entry, r *proto.Record) {
+// position puts an entry that stands nowhere where it belongs.
+func (b *Backlog) position(e *entry, r *proto.Record) {
 	b.expire(e)
 	if r.State.Terminal() || b.cfg.Parked(e.key, r) {
 		e.place = parked
@@ -182,7 +182,7 @@ func (b *Backlog) enqueue(e *entry) {
 	g := e.group
 	switch {
 	case e.lane != nil && !e.lane.admits(e):
-		e.place = behind
+		e.place = queuedBehind
 		return
 	case e.due > b.now():
 		e.place = waiting
@@ -190,7 +190,7 @@ func (b *Backlog) enqueue(e *entry) {
 	default:
 		b.makeReady(e)
 	}
-	b.ring(g)
+	b.wakeGroup(g)
 }
 
 func (b *Backlog) makeReady(e *entry) {
@@ -198,8 +198,8 @@ func (b *Backlog) makeReady(e *entry) {
 	e.group.ready[proto.Class(e.class).Index()].push(e)
 }
 
-// leave takes e out of the heap that it stands in.
-func (b *Backlog) leave(e *entry) {
+// dequeue takes e out of the heap that it stands in.
+func (b *Backlog) dequeue(e *entry) {
 	switch e.place {
 	case waiting:
 		e.group.waiting.remove(int(e.pos))
@@ -208,8 +208,8 @@ func (b *Backlog) leave(e *entry) {
 	}
 }
 
-// ring tells whoever waits for g, or for any group, that there may be work.
-func (b *Backlog) ring(g *group) {
+// wakeGroup tells whoever waits for g, or for any group, that there may be work.
+func (b *Backlog) wakeGroup(g *group) {
 	if g.paused {
 		return
 	}
@@ -229,7 +229,7 @@ func (b *Backlog) end(e *entry, becomes place) {
 	delete(b.entries, e.key)
 	e.place, e.expires = becomes, 0
 	b.expire(e)
-	if becomes != barrier {
+	if becomes != blocking {
 		b.leaveLane(e)
 	}
 }

@@ -17,8 +17,8 @@ import (
 
 var testBuckets = Buckets{Live: store.PendingTasks, Done: store.Done, Dead: store.DeadLetters}
 
-// A world is a backlog over a store in memory with a clock that the test drives.
-type world struct {
+// A fixture is a backlog over a store in memory with a clock that the test drives.
+type fixture struct {
 	t     testing.TB
 	store *store.Store
 	clock *clock.Manual
@@ -27,9 +27,9 @@ type world struct {
 	n uint64
 }
 
-func newWorld(t testing.TB, cfg Config) *world {
+func newFixture(t testing.TB, cfg Config) *fixture {
 	t.Helper()
-	w := &world{t: t, clock: clock.NewManual(time.UnixMilli(1_700_000_000_000)), cfg: cfg}
+	w := &fixture{t: t, clock: clock.NewManual(time.UnixMilli(1_700_000_000_000)), cfg: cfg}
 	s, err := store.Open(mem.New(), store.Config{Clock: w.clock.Clock(), SweepEvery: -1, CompactEvery: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func newWorld(t testing.TB, cfg Config) *world {
 }
 
 // reopen rebuilds the backlog from the store, as a start of the process does.
-func (w *world) reopen() {
+func (w *fixture) reopen() {
 	w.t.Helper()
 	b, err := Open(w.store, testBuckets, w.cfg)
 	if err != nil {
@@ -52,13 +52,13 @@ func (w *world) reopen() {
 }
 
 // task makes a pending task for the group, of the class.
-func (w *world) task(group string, c proto.Class) New {
+func (w *fixture) task(group string, c proto.Class) NewEntry {
 	w.n++
 	id := proto.NewTaskID(w.clock.Clock().Now())
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(nil, w.n))
 	copy(id[9:], sum[:]) // in no order, and the same in every run
 	id[6], id[7] = 0x70, 0
-	return New{Key: TaskKey(id), Stored: &proto.Stored{
+	return NewEntry{Key: TaskKey(id), Stored: &proto.Stored{
 		Envelope: &proto.Envelope{Header: []byte("header"), Body: make([]byte, 100)},
 		Record: &proto.Record{
 			State: proto.Pending, Class: c, Peer: []byte(group),
@@ -67,7 +67,7 @@ func (w *world) task(group string, c proto.Class) New {
 	}}
 }
 
-func (w *world) add(news ...New) {
+func (w *fixture) add(news ...NewEntry) {
 	w.t.Helper()
 	if err := errors.Join(w.Add(w.t.Context(), news)...); err != nil {
 		w.t.Fatal(err)
@@ -75,7 +75,7 @@ func (w *world) add(news ...New) {
 }
 
 // addOne adds a task and returns its key.
-func (w *world) addOne(group string, c proto.Class, set func(*proto.Record)) Key {
+func (w *fixture) addOne(group string, c proto.Class, set func(*proto.Record)) Key {
 	w.t.Helper()
 	n := w.task(group, c)
 	if set != nil {
@@ -85,7 +85,7 @@ func (w *world) addOne(group string, c proto.Class, set func(*proto.Record)) Key
 	return n.Key
 }
 
-func (w *world) change(k Key, f func(r *proto.Record) Action) {
+func (w *fixture) change(k Key, f func(r *proto.Record) Action) {
 	w.t.Helper()
 	if err := w.Change(w.t.Context(), []Edit{{Key: k}}, func(_ int, r *proto.Record) Action { return f(r) })[0]; err != nil {
 		w.t.Fatal(err)
@@ -93,7 +93,7 @@ func (w *world) change(k Key, f func(r *proto.Record) Action) {
 }
 
 // end moves the task to a terminal state and to where that belongs.
-func (w *world) end(k Key, state proto.TaskState) {
+func (w *fixture) end(k Key, state proto.TaskState) {
 	w.t.Helper()
 	w.change(k, func(r *proto.Record) Action {
 		r.Move(state, w.clock.Clock().Now(), "test")
@@ -104,7 +104,7 @@ func (w *world) end(k Key, state proto.TaskState) {
 	})
 }
 
-func (w *world) takeAll(group string) []Key {
+func (w *fixture) takeAll(group string) []Key {
 	var keys []Key
 	for _, it := range w.Take(nil, group, 1<<20) {
 		keys = append(keys, it.Key)
@@ -122,9 +122,9 @@ const (
 var classNormal = proto.Normal
 
 func TestEntryWalksFromAddToDone(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
-	if err := w.Add(t.Context(), []New{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
+	if err := w.Add(t.Context(), []NewEntry{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
 		t.Errorf("second add of one key: %v, want ErrExists", err)
 	}
 	items := w.Take(nil, "p", 10)
@@ -155,7 +155,7 @@ func TestEntryWalksFromAddToDone(t *testing.T) {
 
 // TestDeadKeepsTheBody: a redrive seals the body anew, so the dead are kept whole.
 func TestDeadKeepsTheBody(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	w.end(k, failed)
 	st, err := w.Stored(k)
@@ -167,27 +167,27 @@ func TestDeadKeepsTheBody(t *testing.T) {
 // TestCapacity holds S02: work above the limits is refused with what is full, and
 // what must get through for work to end still passes.
 func TestCapacity(t *testing.T) {
-	w := newWorld(t, Config{MaxEntries: 3})
+	w := newFixture(t, Config{MaxEntries: 3})
 	for range 3 {
 		w.addOne("p", classNormal, nil)
 	}
-	err := w.Add(t.Context(), []New{w.task("p", classNormal)})[0]
+	err := w.Add(t.Context(), []NewEntry{w.task("p", classNormal)})[0]
 	var full *FullError
 	if !errors.Is(err, ErrFull) || !errors.As(err, &full) || full.Count != 3 {
 		t.Fatalf("fourth entry: %v, want a FullError with 3", err)
 	}
 	vital := w.task("p", classNormal)
-	vital.Vital = true
+	vital.BypassLimits = true
 	w.add(vital)
 	keys := w.takeAll("p")
 	w.end(keys[0], success)
 	w.end(keys[1], success)
 	w.addOne("p", classNormal, nil) // S03: it takes new work again by itself
 
-	w = newWorld(t, Config{MaxBytes: 300})
+	w = newFixture(t, Config{MaxBytes: 300})
 	w.addOne("p", classNormal, nil)
 	for err = nil; err == nil; {
-		err = w.Add(t.Context(), []New{w.task("p", classNormal)})[0]
+		err = w.Add(t.Context(), []NewEntry{w.task("p", classNormal)})[0]
 	}
 	if !errors.Is(err, ErrFull) || w.Stats().Bytes > 300 {
 		t.Errorf("bytes limit: %v with %d bytes", err, w.Stats().Bytes)
@@ -195,7 +195,7 @@ func TestCapacity(t *testing.T) {
 }
 
 func TestConflictOfWithLeavesNothing(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	var b store.Batch
 	b.Put(store.Dedup, []byte("k"), []byte("first"))
 	if err := w.store.Apply(t.Context(), &b); err != nil {
@@ -203,7 +203,7 @@ func TestConflictOfWithLeavesNothing(t *testing.T) {
 	}
 	bad, good := w.task("p", classNormal), w.task("p", classNormal)
 	bad.With = func(b *store.Batch) { b.RequireAbsent(store.Dedup, []byte("k")) }
-	errs := w.Add(t.Context(), []New{bad, good})
+	errs := w.Add(t.Context(), []NewEntry{bad, good})
 	if !errors.Is(errs[0], store.ErrConflict) || errs[1] != nil {
 		t.Fatalf("errs = %v", errs)
 	}
@@ -218,7 +218,7 @@ func TestConflictOfWithLeavesNothing(t *testing.T) {
 }
 
 func TestRetryWaitsForItsTime(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	w.takeAll("p")
 	w.Release(k, 3*time.Second)
@@ -252,7 +252,7 @@ func TestRetryWaitsForItsTime(t *testing.T) {
 // TestAskedTimeFollowsTheWall: a task for eight o'clock starts at eight o'clock
 // also when the wall clock is set right in between.
 func TestAskedTimeFollowsTheWall(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	at := w.clock.Clock().Now().Add(time.Hour)
 	w.addOne("p", classNormal, func(r *proto.Record) { r.DueMs = at.UnixMilli() })
 	w.clock.SetWall(at.Add(-time.Minute))
@@ -266,7 +266,7 @@ func TestAskedTimeFollowsTheWall(t *testing.T) {
 }
 
 func TestPausedGroupCostsNothing(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	w.Pause("p")
 	w.addOne("p", classNormal, nil)
 	other := w.addOne("q", classNormal, nil)
@@ -296,7 +296,7 @@ func TestPausedGroupCostsNothing(t *testing.T) {
 }
 
 func TestTakeAnyAsksWhoIsEligible(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	w.addOne("busy", proto.Critical, nil)
 	k := w.addOne("free", proto.Low, nil)
 	it, ok := w.TakeAny(func(g string) bool { return g == "free" }, nil)
@@ -306,7 +306,7 @@ func TestTakeAnyAsksWhoIsEligible(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	now := w.clock.Clock().Now()
 	var keys []Key
 	for i := range 3 {
@@ -334,7 +334,7 @@ func TestExpiry(t *testing.T) {
 }
 
 func TestListPagesAreWhole(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	want := map[Key]proto.TaskState{}
 	for i := range 300 {
 		k := w.addOne(fmt.Sprint("p", i%3), classNormal, nil)
@@ -376,7 +376,7 @@ func TestListPagesAreWhole(t *testing.T) {
 // TestChangesOfOneEntryAreSerial: two who change one entry see each other's
 // change, whichever comes first.
 func TestChangesOfOneEntryAreSerial(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	k, other := w.addOne("p", classNormal, nil), w.addOne("p", classNormal, nil)
 	done := make(chan error, 8)
 	for i := range 8 {

@@ -14,9 +14,9 @@ import (
 // a change, three for its end, no read but what the caller saved itself, and few
 // commits for many tasks.
 func TestWriteBudget(t *testing.T) {
-	w := newWorld(t, Config{Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
+	w := newFixture(t, Config{Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
 	const n = 1000
-	var news []New
+	var news []NewEntry
 	for range n {
 		news = append(news, w.task("p", classNormal))
 	}
@@ -37,7 +37,7 @@ func TestWriteBudget(t *testing.T) {
 	for i, it := range w.Take(nil, "p", n) {
 		for _, n := range news {
 			if n.Key == it.Key {
-				edits[i] = Edit{Key: it.Key, Held: n.Stored.Record, Version: it.Version}
+				edits[i] = Edit{Key: it.Key, Record: n.Stored.Record, Version: it.Version}
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func TestWriteBudget(t *testing.T) {
 // TestHeldRecordOfAnotherVersionIsNotTrusted: who holds a record that was changed
 // meanwhile decides about the newer one.
 func TestHeldRecordOfAnotherVersionIsNotTrusted(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	it := w.Take(nil, "p", 1)[0]
 	st, err := w.Read(it)
@@ -64,7 +64,7 @@ func TestHeldRecordOfAnotherVersionIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.change(k, func(r *proto.Record) Action { r.Cancel = true; return Write })
-	errs := w.Change(t.Context(), []Edit{{Key: k, Held: st.Record, Version: it.Version}}, func(_ int, r *proto.Record) Action {
+	errs := w.Change(t.Context(), []Edit{{Key: k, Record: st.Record, Version: it.Version}}, func(_ int, r *proto.Record) Action {
 		if !r.Cancel {
 			t.Error("decided about an old record")
 		}
@@ -79,9 +79,9 @@ func TestHeldRecordOfAnotherVersionIsNotTrusted(t *testing.T) {
 // the store itself needs.
 func TestMemory(t *testing.T) {
 	const n = 100_000
-	w := newWorld(t, Config{MaxEntries: n + 1, MaxBytes: 1 << 30})
+	w := newFixture(t, Config{MaxEntries: n + 1, MaxBytes: 1 << 30})
 	for range n / 500 {
-		var news []New
+		var news []NewEntry
 		for range 500 {
 			task := w.task("p", classNormal)
 			task.Stored.Record.NotAfterMs = task.Stored.Record.CreatedMs + 1000
@@ -115,7 +115,7 @@ func TestMemory(t *testing.T) {
 // TestStepOfTheCaller: what the caller writes with its own batch is there whole or
 // not at all, in the store and in memory.
 func TestStepOfTheCaller(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	finish := func(r *proto.Record) Action { r.State = success; return ToDone }
 	for _, conflict := range []bool{true, false} {
@@ -127,25 +127,25 @@ func TestStepOfTheCaller(t *testing.T) {
 			t.Fatal("taken while its end is being written")
 		}
 		n := w.task("q", classNormal)
-		n.Vital = true
+		n.BypassLimits = true
 		n.With = func(b *store.Batch) {
-			step.Into(b)
+			step.AddTo(b)
 			if conflict {
 				b.RequireEqual(store.Meta, []byte("none"), []byte("such"))
 			}
 		}
-		err = w.Add(context.Background(), []New{n})[0]
+		err = w.Add(context.Background(), []NewEntry{n})[0]
 		if conflict != errors.Is(err, store.ErrConflict) {
 			t.Fatal(err)
 		}
 		if conflict {
-			step.Drop()
+			step.Discard()
 			if got := w.takeAll("p"); len(got) != 1 {
 				t.Fatal("after the conflict it is not there any more")
 			}
 			continue
 		}
-		step.Drop() // too late: nothing happens
+		step.Discard() // too late: nothing happens
 		if _, shelf, _ := w.Get(k); shelf != Done || w.Stats().Live != 1 {
 			t.Errorf("it is on %v, %d live", shelf, w.Stats().Live)
 		}
@@ -156,7 +156,7 @@ func TestStepOfTheCaller(t *testing.T) {
 // next is being written; whether that is written or dropped, it is next.
 func TestLaneGoesOnPastABusyEntry(t *testing.T) {
 	for _, written := range []bool{true, false} {
-		w := newWorld(t, Config{})
+		w := newFixture(t, Config{})
 		inLane := func(r *proto.Record) { r.OrderingKey = "k" }
 		first, second := w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane)
 		step, err := w.Prepare(Edit{Key: second}, func(r *proto.Record) Action { r.Reason = "noted"; return Write })
@@ -169,12 +169,12 @@ func TestLaneGoesOnPastABusyEntry(t *testing.T) {
 		}
 		if written {
 			var b store.Batch
-			step.Into(&b)
+			step.AddTo(&b)
 			if err := w.store.Apply(t.Context(), &b); err != nil {
 				t.Fatal(err)
 			}
 		} else {
-			step.Drop()
+			step.Discard()
 		}
 		if got := w.takeAll("p"); len(got) != 1 || got[0] != second {
 			t.Errorf("written %v: took %v", written, got)
@@ -185,9 +185,9 @@ func TestLaneGoesOnPastABusyEntry(t *testing.T) {
 // TestShedEntryIsRemembered: an end that must be remembered costs a record, but
 // neither a body nor room for new work.
 func TestShedEntryIsRemembered(t *testing.T) {
-	w := newWorld(t, Config{MaxEntries: 1})
+	w := newFixture(t, Config{MaxEntries: 1})
 	k := w.addOne("p", classNormal, nil)
-	w.change(k, func(r *proto.Record) Action { r.State = success; return Shed })
+	w.change(k, func(r *proto.Record) Action { r.State = success; return Tombstone })
 	for range 2 {
 		if st := w.Stats(); st.Live != 0 || st.Kept != 1 || st.Bytes != 0 {
 			t.Errorf("stats = %+v", st)
@@ -195,7 +195,7 @@ func TestShedEntryIsRemembered(t *testing.T) {
 		if len(w.takeAll("p")) != 0 {
 			t.Error("an ended entry was taken")
 		}
-		if err := w.Add(t.Context(), []New{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
+		if err := w.Add(t.Context(), []NewEntry{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
 			t.Errorf("it came again: %v", err)
 		}
 		if r, shelf, err := w.Get(k); err != nil || shelf != Live || r.State != success {
@@ -213,14 +213,14 @@ func TestShedEntryIsRemembered(t *testing.T) {
 // TestShedEntryIsReplaced: what ended and is remembered may come anew, whole, when the
 // caller says so; until that is written, or when it is dropped, the old one stands.
 func TestShedEntryIsReplaced(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	again := w.task("q", classNormal)
 	again.Key = k
 	if _, err := w.Replace(again); !errors.Is(err, ErrExists) {
 		t.Fatalf("a live one was replaced: %v", err)
 	}
-	w.change(k, func(r *proto.Record) Action { r.State = success; return Shed })
+	w.change(k, func(r *proto.Record) Action { r.State = success; return Tombstone })
 	for _, drop := range []bool{true, false} {
 		step, err := w.Replace(again)
 		if err != nil {
@@ -230,14 +230,14 @@ func TestShedEntryIsReplaced(t *testing.T) {
 			t.Fatalf("replaced twice at once: %v", err)
 		}
 		if drop {
-			step.Drop()
+			step.Discard()
 			if st := w.Stats(); st.Live != 0 || st.Kept != 1 {
 				t.Errorf("after the drop: %+v", st)
 			}
 			continue
 		}
 		var batch store.Batch
-		step.Into(&batch)
+		step.AddTo(&batch)
 		if err := w.store.Apply(t.Context(), &batch); err != nil {
 			t.Fatal(err)
 		}
@@ -259,10 +259,10 @@ func TestShedEntryIsReplaced(t *testing.T) {
 
 // TestDamagedRecordIsLeftAlone holds S48: one unreadable record costs that record.
 func TestDamagedRecordIsLeftAlone(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	good, bad := w.addOne("p", classNormal, nil), w.addOne("p", classNormal, nil)
 	var b store.Batch
-	b.Put(store.PendingTasks, bad.append(nil, kindBirth), []byte{0xff, 0xff, 0xff})
+	b.Put(store.PendingTasks, bad.append(nil, kindInitial), []byte{0xff, 0xff, 0xff})
 	b.Put(store.PendingTasks, []byte("stray"), nil)
 	if err := w.store.Apply(t.Context(), &b); err != nil {
 		t.Fatal(err)
@@ -276,7 +276,7 @@ func TestDamagedRecordIsLeftAlone(t *testing.T) {
 	if l, _, err := w.List(Live, nil, 10, nil); err != nil || len(l) != 1 {
 		t.Errorf("listed %v, %v", l, err)
 	}
-	if _, err := w.store.Get(store.PendingTasks, bad.append(nil, kindBirth)); err != nil {
+	if _, err := w.store.Get(store.PendingTasks, bad.append(nil, kindInitial)); err != nil {
 		t.Errorf("the damaged record: %v", err)
 	}
 }
@@ -284,14 +284,14 @@ func TestDamagedRecordIsLeftAlone(t *testing.T) {
 // TestClosedStoreLeavesMemoryAsItWas: a change that was not written changed
 // nothing that others see.
 func TestClosedStoreLeavesMemoryAsItWas(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	w.store.Close()
-	if err := w.Add(t.Context(), []New{w.task("p", classNormal)})[0]; err == nil {
+	if err := w.Add(t.Context(), []NewEntry{w.task("p", classNormal)})[0]; err == nil {
 		t.Error("added to a closed store")
 	}
 	held := &proto.Record{State: pending, Peer: []byte("p")}
-	if err := w.Change(t.Context(), []Edit{{Key: k, Held: held}}, func(_ int, r *proto.Record) Action { return Drop })[0]; err == nil {
+	if err := w.Change(t.Context(), []Edit{{Key: k, Record: held}}, func(_ int, r *proto.Record) Action { return Drop })[0]; err == nil {
 		t.Error("changed in a closed store")
 	}
 	if st := w.Stats(); st.Live != 1 || len(w.takeAll("p")) != 1 {
@@ -300,7 +300,7 @@ func TestClosedStoreLeavesMemoryAsItWas(t *testing.T) {
 }
 
 func FuzzKey(f *testing.F) {
-	f.Add(Key{Part: PartTask}.append(nil, kindBirth))
+	f.Add(Key{Part: PartTask}.append(nil, kindInitial))
 	f.Add(Key{Part: PartResult}.append(nil, kindState))
 	f.Add([]byte("short"))
 	f.Add(make([]byte, 19))
@@ -319,13 +319,13 @@ func FuzzKey(f *testing.F) {
 }
 
 func FuzzRecord(f *testing.F) {
-	w := newWorld(f, Config{})
+	w := newFixture(f, Config{})
 	n := w.task("p", classNormal)
 	birth, _ := proto.Encode(nil, n.Stored)
 	state, _ := proto.Encode(nil, n.Stored.Record)
-	f.Add(byte(kindBirth), birth)
+	f.Add(byte(kindInitial), birth)
 	f.Add(byte(kindState), state)
-	f.Add(byte(kindBirth), []byte{})
+	f.Add(byte(kindInitial), []byte{})
 	f.Add(byte(kindState), []byte{0xff})
 	f.Fuzz(func(t *testing.T, kind byte, val []byte) {
 		r, err := decodeRecord(kind&1, val)
@@ -336,12 +336,12 @@ func FuzzRecord(f *testing.F) {
 }
 
 func BenchmarkAddTakeChangeEnd(b *testing.B) {
-	w := newWorld(b, Config{MaxEntries: 1 << 30, MaxBytes: 1 << 40, MaxDone: 1, Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
+	w := newFixture(b, Config{MaxEntries: 1 << 30, MaxBytes: 1 << 40, MaxDone: 1, Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
 	const group = 256
 	b.ReportAllocs()
 	for range b.N/group + 1 {
 		b.StopTimer()
-		news := make([]New, group)
+		news := make([]NewEntry, group)
 		for i := range news {
 			news[i] = w.task("p", classNormal)
 		}
@@ -350,7 +350,7 @@ func BenchmarkAddTakeChangeEnd(b *testing.B) {
 		items := w.Take(nil, "p", group)
 		edits := make([]Edit, len(items))
 		for i, it := range items {
-			edits[i] = Edit{Key: it.Key, Held: news[i].Stored.Record, Version: it.Version}
+			edits[i] = Edit{Key: it.Key, Record: news[i].Stored.Record, Version: it.Version}
 		}
 		w.Change(context.Background(), edits, func(_ int, r *proto.Record) Action { r.State = accepted; return Write })
 		b.StopTimer()

@@ -19,17 +19,17 @@ const (
 // each: ErrExists, a [FullError], store.ErrFull, store.ErrConflict of what its
 // With required, or the store's failure. It ignores the end of ctx once writing
 // has begun.
-func (b *Backlog) Add(_ context.Context, news []New) []error { return b.Begin(news).Wait() }
+func (b *Backlog) Add(_ context.Context, news []NewEntry) []error { return b.Begin(news).Wait() }
 
-// An Adding is new entries on their way to the disk.
-type Adding struct {
+// An PendingAdd is new entries on their way to the disk.
+type PendingAdd struct {
 	w       *writer
 	pending *store.Pending
 }
 
 // Begin is the first half of Add: the entries are queued to be written when it
 // returns, in order behind those of earlier calls. It keeps nothing of news.
-func (b *Backlog) Begin(news []New) *Adding {
+func (b *Backlog) Begin(news []NewEntry) *PendingAdd {
 	w := b.writer(len(news))
 	for i := range news {
 		n := &news[i]
@@ -41,18 +41,18 @@ func (b *Backlog) Begin(news []New) *Adding {
 		if n.Encoded == nil {
 			w.buf = val
 		}
-		if w.steps[i], err = b.reserve(*n, len(val), false); err != nil {
+		if w.changes[i], err = b.reserve(*n, len(val), false); err != nil {
 			w.errs[i] = err
 			continue
 		}
-		w.put(i, val, n.With, !n.Vital)
+		w.put(i, val, n.With, !n.BypassLimits)
 	}
-	return &Adding{w: w, pending: w.queue()}
+	return &PendingAdd{w: w, pending: w.queue()}
 }
 
 // Wait is the second half: it returns when all entries are on disk or refused,
 // with an error for each as Add does. It must be called once.
-func (a *Adding) Wait() []error {
+func (a *PendingAdd) Wait() []error {
 	defer a.w.close()
 	a.w.finish(a.pending.Wait(context.Background()))
 	return a.w.errs
@@ -66,9 +66,9 @@ func (b *Backlog) Change(ctx context.Context, edits []Edit, decide func(i int, r
 	w := b.writer(len(edits))
 	defer w.close()
 	for from := 0; from < len(edits); {
-		n := b.seizeMany(edits[from:], w.steps[from:], w.errs[from:])
+		n := b.acquireMany(edits[from:], w.changes[from:], w.errs[from:])
 		for i := from; i < from+n; i++ {
-			s := &w.steps[i]
+			s := &w.changes[i]
 			if s.e == nil {
 				continue
 			}
@@ -78,7 +78,7 @@ func (b *Backlog) Change(ctx context.Context, edits []Edit, decide func(i int, r
 			}
 			if err != nil || s.action == Keep {
 				w.errs[i] = err
-				s.Drop()
+				s.Discard()
 				continue
 			}
 			w.put(i, w.buf, nil, false)
@@ -89,10 +89,10 @@ func (b *Backlog) Change(ctx context.Context, edits []Edit, decide func(i int, r
 	return w.errs
 }
 
-// seizeMany marks the first entries of edits busy, all at once so that two
+// acquireMany marks the first entries of edits busy, all at once so that two
 // callers never wait for each other, and returns how many: up to the first that
 // is named a second time.
-func (b *Backlog) seizeMany(edits []Edit, steps []Step, errs []error) int {
+func (b *Backlog) acquireMany(edits []Edit, steps []PendingChange, errs []error) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := distinct(edits)
@@ -101,7 +101,7 @@ func (b *Backlog) seizeMany(edits []Edit, steps []Step, errs []error) int {
 		for i := range edits[:n] {
 			if e := b.entries[edits[i].Key]; e != nil && e.busy {
 				busy = true
-				b.await()
+				b.awaitIdle()
 				break
 			}
 		}
@@ -112,8 +112,8 @@ func (b *Backlog) seizeMany(edits []Edit, steps []Step, errs []error) int {
 			errs[i] = fmt.Errorf("%w: %v", ErrNotFound, edits[i].Key)
 			continue
 		}
-		b.hold(e)
-		steps[i] = Step{b: b, e: e}
+		b.markBusy(e)
+		steps[i] = PendingChange{b: b, e: e}
 	}
 	return n
 }
@@ -136,7 +136,7 @@ func distinct(edits []Edit) int {
 // A writer gathers the steps of one call into batches.
 type writer struct {
 	b       *Backlog
-	steps   []Step
+	changes []PendingChange
 	errs    []error
 	batches []*store.Batch
 	members [][]int // indexes of the steps in each batch
@@ -147,7 +147,7 @@ type writer struct {
 
 func (b *Backlog) writer(n int) *writer {
 	p := b.scratch.Get().(*[]byte)
-	return &writer{b: b, steps: make([]Step, n), errs: make([]error, n), open: [2]int{-1, -1}, pooled: p, buf: *p}
+	return &writer{b: b, changes: make([]PendingChange, n), errs: make([]error, n), open: [2]int{-1, -1}, pooled: p, buf: *p}
 }
 
 // close gives the buffer back, unless it has grown huge.
@@ -177,7 +177,7 @@ func (w *writer) put(i int, val []byte, with func(*store.Batch), newWork bool) {
 			w.open[kind] = at
 		}
 	}
-	w.steps[i].ops(w.batches[at], val)
+	w.changes[i].ops(w.batches[at], val)
 	if with != nil {
 		with(w.batches[at])
 	}
@@ -217,9 +217,9 @@ func (w *writer) applied(members []int) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	for _, i := range members {
-		w.steps[i].apply()
+		w.changes[i].apply()
 	}
-	w.b.calm()
+	w.b.wakeWaiters()
 }
 
 func (w *writer) failed(members []int, err error) {
@@ -227,7 +227,7 @@ func (w *writer) failed(members []int, err error) {
 	defer w.b.mu.Unlock()
 	for _, i := range members {
 		w.errs[i] = err
-		w.steps[i].abandon()
+		w.changes[i].rollback()
 	}
-	w.b.calm()
+	w.b.wakeWaiters()
 }

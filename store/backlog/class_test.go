@@ -9,8 +9,8 @@ import (
 // TestLowIsNeverStarved holds S14: under a flood of more urgent work the low class
 // gets at least one of every hundred that are taken, and the rescue is counted.
 func TestLowIsNeverStarved(t *testing.T) {
-	w := newWorld(t, Config{})
-	var flood, lows []New
+	w := newFixture(t, Config{})
+	var flood, lows []NewEntry
 	for i := range 2000 {
 		flood = append(flood, w.task("p", proto.Class(i%3+1)))
 	}

@@ -53,9 +53,9 @@ type Config struct {
 	// Lane names what the entry stands in line for, empty for nothing; default:
 	// the record's ordering key for PartTask.
 	Lane func(Key, *proto.Record) string
-	// Party names who an entry is of; within a class TakeAny takes from the parties
+	// Tenant names who an entry is of; within a class TakeAny takes from the parties
 	// in turn. It is asked once an entry; default: all are of one.
-	Party func(Key, *proto.Record) string
+	Tenant func(Key, *proto.Record) string
 	// Parked says that the entry waits for an event and must not be taken;
 	// default: never. Terminal records are always parked.
 	Parked func(Key, *proto.Record) bool
@@ -102,8 +102,8 @@ func (c Config) withDefaults() Config {
 			return r.OrderingKey
 		}
 	}
-	if c.Party == nil {
-		c.Party = func(Key, *proto.Record) string { return "" }
+	if c.Tenant == nil {
+		c.Tenant = func(Key, *proto.Record) string { return "" }
 	}
 	if c.Parked == nil {
 		c.Parked = func(Key, *proto.Record) bool { return false }

@@ -8,13 +8,13 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// readBirth reads what was written first of an entry.
-func (b *Backlog) readBirth(k Key) (*proto.Stored, error) {
+// readInitial reads what was written first of an entry.
+func (b *Backlog) readInitial(k Key) (*proto.Stored, error) {
 	return b.readStored(b.buckets.Live, k)
 }
 
 func (b *Backlog) readStored(bk store.Bucket, k Key) (*proto.Stored, error) {
-	val, err := b.store.Get(bk, k.append(nil, kindBirth))
+	val, err := b.store.Get(bk, k.append(nil, kindInitial))
 	if err != nil {
 		return nil, err
 	}
@@ -45,31 +45,31 @@ func (b *Backlog) read(e *entry) (*proto.Record, error) {
 	if e.version > 0 {
 		return b.readRecord(b.buckets.Live, e.key)
 	}
-	st, err := b.readBirth(e.key)
+	st, err := b.readInitial(e.key)
 	if err != nil {
 		return nil, err
 	}
 	return st.Record, nil
 }
 
-// A Shelf is one of the three places in which an entry may stand on disk.
-type Shelf byte
+// A Set is one of the three places in which an entry may stand on disk.
+type Set byte
 
 // The shelves.
 const (
-	Live Shelf = iota
+	Live Set = iota
 	Done
 	Dead
 )
 
 // String returns the shelf's name.
-func (s Shelf) String() string { return [...]string{"live", "done", "dead"}[s] }
+func (s Set) String() string { return [...]string{"live", "done", "dead"}[s] }
 
 // Get reads the record of an entry, wherever it stands, or ErrNotFound.
-func (b *Backlog) Get(k Key) (*proto.Record, Shelf, error) {
+func (b *Backlog) Get(k Key) (*proto.Record, Set, error) {
 	for range 2 { // it may move from one shelf to the next between two reads
 		for _, look := range []struct {
-			shelf Shelf
+			shelf Set
 			read  func(Key) (*proto.Record, error)
 		}{{Live, b.liveRecord}, {Done, b.doneRecord}, {Dead, b.deadRecord}} {
 			r, err := look.read(k)
@@ -89,7 +89,7 @@ func (b *Backlog) liveRecord(k Key) (*proto.Record, error) {
 	if !errors.Is(err, store.ErrNotFound) {
 		return r, err
 	}
-	st, err := b.readBirth(k)
+	st, err := b.readInitial(k)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (b *Backlog) Read(it Item) (*proto.Stored, error) {
 	if it.Version > 0 {
 		return b.Stored(it.Key)
 	}
-	st, err := b.readBirth(it.Key)
+	st, err := b.readInitial(it.Key)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, fmt.Errorf("%w: %v", ErrNotFound, it.Key)
 	}
@@ -132,7 +132,7 @@ func (b *Backlog) Read(it Item) (*proto.Stored, error) {
 // Stored reads an entry whole, with its record as it is now. It knows live and
 // dead entries; of the done only the record is kept: see Get.
 func (b *Backlog) Stored(k Key) (*proto.Stored, error) {
-	st, err := b.readBirth(k)
+	st, err := b.readInitial(k)
 	if err == nil {
 		r, err := b.readRecord(b.buckets.Live, k)
 		switch {

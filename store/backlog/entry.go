@@ -50,9 +50,9 @@ func (k Key) String() string {
 
 // An entry has up to two records on disk: key + kind.
 const (
-	kindBirth = 0 // proto.Stored, written once
-	kindState = 1 // proto.Record, overrides the one in the birth
-	keySize   = 16 + 1 + 1
+	kindInitial = 0 // proto.Stored, written once
+	kindState   = 1 // proto.Record, overrides the one in the birth
+	keySize     = 16 + 1 + 1
 )
 
 // append encodes k with the kind of a record behind dst.
@@ -74,43 +74,43 @@ func parseKey(b []byte) (k Key, kind byte, err error) {
 type place uint8
 
 const (
-	adding  place = iota // reserved, not yet on disk
-	behind               // not the first of its lane
-	waiting              // for its time
-	ready                // to be taken
-	taken                // by a worker of the caller
-	parked               // waits for an event, not for a time
-	held                 // in no heap while a change of it is being written
-	gone                 // finished
-	barrier              // dead, and holds its lane until a person has decided
+	adding       place = iota // reserved, not yet on disk
+	queuedBehind              // not the first of its lane
+	waiting                   // for its time
+	ready                     // to be taken
+	taken                     // by a worker of the caller
+	parked                    // waits for an event, not for a time
+	changing                  // in no heap while a change of it is being written
+	removed                   // finished
+	blocking                  // dead, and holds its lane until a person has decided
 )
 
 // An entry is what memory keeps of a task: 88 bytes beside its place in the map
 // and the heaps.
 type entry struct {
-	key      Key
-	class    uint8 // proto.Class, never unspecified
-	state    uint8 // proto.TaskState
-	place    place
-	busy     bool // a change of it is being written
-	absolute bool // due is what the task asked for, by the wall
-	born     bool // there is a birth on disk
-	attempts uint8
-	version  uint32 // changes written; 0: there is no state on disk
-	size     uint32 // bytes of the birth
-	group    *group
-	lane     *lane
-	party    *party
-	birth    uint64 // rises from entry to entry
-	due      int64  // milliseconds of the backlog's own time
-	expires  int64  // Unix milliseconds, 0 never
-	pos      int32  // in the heap of its place
-	xpos     int32  // in the heap of expiries, -1 when not in it
+	key        Key
+	class      uint8 // proto.Class, never unspecified
+	state      uint8 // proto.TaskState
+	place      place
+	busy       bool // a change of it is being written
+	absolute   bool // due is what the task asked for, by the wall
+	hasInitial bool // there is a birth on disk
+	attempts   uint8
+	version    uint32 // changes written; 0: there is no state on disk
+	size       uint32 // bytes of the birth
+	group      *group
+	lane       *lane
+	tenant     *tenant
+	arrival    uint64 // rises from entry to entry
+	due        int64  // milliseconds of the backlog's own time
+	expires    int64  // Unix milliseconds, 0 never
+	pos        int32  // in the heap of its place
+	xpos       int32  // in the heap of expiries, -1 when not in it
 }
 
-// shed reports whether e has ended and only its record is left.
-func (e *entry) shed() bool {
-	return !e.born && !e.busy && e.place == parked && proto.TaskState(e.state).Terminal()
+// isTombstone reports whether e has ended and only its record is left.
+func (e *entry) isTombstone() bool {
+	return !e.hasInitial && !e.busy && e.place == parked && proto.TaskState(e.state).Terminal()
 }
 
 // An Item is an entry as it is handed out.

@@ -6,17 +6,17 @@ type order interface {
 	set(e *entry, i int)
 }
 
-// byBirth is the order of what is ready: the oldest first.
-type byBirth struct{}
+// byArrival is the order of what is ready: the oldest first.
+type byArrival struct{}
 
-func (byBirth) less(a, b *entry) bool { return a.birth < b.birth }
-func (byBirth) set(e *entry, i int)   { e.pos = int32(i) }
+func (byArrival) less(a, b *entry) bool { return a.arrival < b.arrival }
+func (byArrival) set(e *entry, i int)   { e.pos = int32(i) }
 
 // byDue is the order of what waits for its time.
 type byDue struct{}
 
 func (byDue) less(a, b *entry) bool {
-	return a.due < b.due || a.due == b.due && a.birth < b.birth
+	return a.due < b.due || a.due == b.due && a.arrival < b.arrival
 }
 func (byDue) set(e *entry, i int) { e.pos = int32(i) }
 

@@ -14,8 +14,8 @@ type lane struct {
 	entries []*entry
 }
 
-// laneOf returns the lane of this name, and makes it if need be.
-func (b *Backlog) laneOf(name string) *lane {
+// laneNamed returns the lane of this name, and makes it if need be.
+func (b *Backlog) laneNamed(name string) *lane {
 	l := b.lanes[name]
 	if l == nil {
 		l = &lane{name: name}
@@ -54,7 +54,7 @@ func (b *Backlog) advance(l *lane) {
 	switch {
 	case len(l.entries) == 0:
 		delete(b.lanes, l.name)
-	case l.entries[0].place == behind && !l.entries[0].busy:
+	case l.entries[0].place == queuedBehind && !l.entries[0].busy:
 		b.enqueue(l.entries[0])
 	}
 }
@@ -73,7 +73,7 @@ func (b *Backlog) unblock(name string, k Key) {
 	if l == nil {
 		return
 	}
-	i := slices.IndexFunc(l.entries, func(e *entry) bool { return e.place == barrier && e.key == k })
+	i := slices.IndexFunc(l.entries, func(e *entry) bool { return e.place == blocking && e.key == k })
 	if i >= 0 {
 		b.leaveLane(l.entries[i])
 	}

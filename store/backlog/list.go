@@ -11,7 +11,7 @@ type Listed struct {
 	Key    Key
 	Record *proto.Record
 	Size   uint32 // bytes of the birth that List read; 0 when there is none any more
-	Shelf  Shelf
+	Set    Set
 }
 
 // listBudget is how many pairs one call of List reads at most.
@@ -20,10 +20,10 @@ const listBudget = 8 << 10
 // List returns up to limit entries of a shelf that match, nil all, the oldest first,
 // as they are on the disk. It is for whoever needs them all; a person wants Page. next is where to go on, nil at the end; a page
 // may be short, or empty, before the end.
-func (b *Backlog) List(sh Shelf, cursor []byte, limit int, match func(Key, *proto.Record) bool) (found []Listed, next []byte, err error) {
+func (b *Backlog) List(sh Set, cursor []byte, limit int, match func(Key, *proto.Record) bool) (found []Listed, next []byte, err error) {
 	bk := b.buckets.Live
 	if sh != Live {
-		_, bk, _ = b.shelfOf(sh)
+		_, bk, _ = b.endedSet(sh)
 	}
 	if bk == 0 || limit <= 0 {
 		return nil, nil, nil
@@ -48,7 +48,7 @@ func (b *Backlog) List(sh Shelf, cursor []byte, limit int, match func(Key, *prot
 		if k != last.Key {
 			flush()
 			if len(found) == limit || read >= listBudget {
-				return found, k.append(nil, kindBirth), nil
+				return found, k.append(nil, kindInitial), nil
 			}
 		}
 		read++
@@ -58,7 +58,7 @@ func (b *Backlog) List(sh Shelf, cursor []byte, limit int, match func(Key, *prot
 			continue
 		}
 		size := last.Size
-		if kind == kindBirth {
+		if kind == kindInitial {
 			size = uint32(len(p.Val))
 		}
 		last = Listed{k, r, size, sh}

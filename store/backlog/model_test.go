@@ -29,7 +29,7 @@ type simple struct {
 
 // A model is a backlog as slow and plain as can be.
 type model struct {
-	w      *world
+	w      *fixture
 	now    time.Duration
 	live   []*simple
 	held   []*simple // dead, and hold their lanes
@@ -132,7 +132,7 @@ func TestModel(outer *testing.T) {
 	start := time.UnixMilli(1_700_000_000_000)
 	groups, lanes := []string{"p", "q"}, []string{"", "", "a", "b"}
 	rapid.Check(outer, func(t *rapid.T) {
-		w := newWorld(outer, Config{Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
+		w := newFixture(outer, Config{Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
 		m := &model{w: w, paused: map[string]bool{}}
 		group := rapid.SampledFrom(groups)
 		some := func(act func(*rapid.T, *simple)) func(*rapid.T) {

@@ -19,14 +19,14 @@ func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 	b := &Backlog{
 		store: s, buckets: buckets, cfg: cfg.withDefaults(),
 		entries: map[Key]*entry{}, groups: map[string]*group{}, lanes: map[string]*lane{},
-		parties: parties{named: map[string]*party{}}, wake: make(chan struct{}, 1),
+		tenants: tenants{byName: map[string]*tenant{}}, wake: make(chan struct{}, 1),
 		scratch: sync.Pool{New: func() any { return new([]byte) }},
 		batches: sync.Pool{New: func() any { return new(store.Batch) }},
 	}
 	b.idle.L = &b.mu
-	b.time = ticker{b.cfg.Clock.Now().UnixMilli(), b.cfg.Clock.Boot()}
-	in := &intake{seq: map[*entry]proto.Seq{}}
-	for _, read := range []func(*intake) error{b.readDead, b.readDone, b.readLive} {
+	b.time = steadyClock{b.cfg.Clock.Now().UnixMilli(), b.cfg.Clock.Boot()}
+	in := &loader{seq: map[*entry]proto.Seq{}}
+	for _, read := range []func(*loader) error{b.readDead, b.readDone, b.readLive} {
 		if err := read(in); err != nil {
 			return nil, fmt.Errorf("open backlog in %v: %w", buckets.Live, err)
 		}
@@ -35,15 +35,15 @@ func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 }
 
 // readDead rebuilds the shelf of the dead.
-func (b *Backlog) readDead(in *intake) error {
-	return b.readShelf(b.buckets.Dead, kindBirth, &b.dead, func(k Key, val []byte) (*proto.Record, error) {
+func (b *Backlog) readDead(in *loader) error {
+	return b.readEnded(b.buckets.Dead, kindInitial, &b.dead, func(k Key, val []byte) (*proto.Record, error) {
 		st := new(proto.Stored)
 		if err := proto.Decode(val, st); err != nil {
 			return nil, err
 		}
 		if name := b.blocks(k, st.GetRecord()); name != "" {
-			e := &entry{key: k, place: barrier, xpos: -1}
-			b.laneOf(name).join(e)
+			e := &entry{key: k, place: blocking, xpos: -1}
+			b.laneNamed(name).join(e)
 			in.seq[e] = st.Record.Seq()
 		}
 		return st.GetRecord(), nil
@@ -51,14 +51,14 @@ func (b *Backlog) readDead(in *intake) error {
 }
 
 // readDone rebuilds the shelf of the done.
-func (b *Backlog) readDone(*intake) error {
-	return b.readShelf(b.buckets.Done, kindState, &b.done, func(_ Key, val []byte) (*proto.Record, error) {
+func (b *Backlog) readDone(*loader) error {
+	return b.readEnded(b.buckets.Done, kindState, &b.done, func(_ Key, val []byte) (*proto.Record, error) {
 		r := new(proto.Record)
 		return r, proto.Decode(val, r)
 	})
 }
 
-func (b *Backlog) readShelf(bk store.Bucket, want byte, sh *shelf, read func(Key, []byte) (*proto.Record, error)) error {
+func (b *Backlog) readEnded(bk store.Bucket, want byte, sh *endedSet, read func(Key, []byte) (*proto.Record, error)) error {
 	if bk == 0 {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (b *Backlog) readShelf(bk store.Bucket, want byte, sh *shelf, read func(Key
 }
 
 // readLive rebuilds the schedule.
-func (b *Backlog) readLive(in *intake) error {
+func (b *Backlog) readLive(in *loader) error {
 	for p, err := range b.store.All(b.buckets.Live, nil, nil) {
 		if err != nil {
 			return err
@@ -105,15 +105,15 @@ func (b *Backlog) readLive(in *intake) error {
 		in.sortLane(l)
 	}
 	for _, e := range in.all {
-		if e.place == held {
+		if e.place == changing {
 			b.enqueue(e)
 		}
 	}
 	return nil
 }
 
-// An intake gathers the one or two records of an entry.
-type intake struct {
+// An loader gathers the one or two records of an entry.
+type loader struct {
 	key Key
 	rec *proto.Record
 	e   *entry
@@ -121,7 +121,7 @@ type intake struct {
 	seq map[*entry]proto.Seq // of those in a lane
 }
 
-func (in *intake) read(kind byte, val []byte) error {
+func (in *loader) read(kind byte, val []byte) error {
 	if in.e == nil {
 		in.e = &entry{key: in.key}
 	}
@@ -140,13 +140,13 @@ func (in *intake) read(kind byte, val []byte) error {
 	if st.Record == nil {
 		st.Record = new(proto.Record)
 	}
-	in.rec, in.e.born, in.e.size = st.Record, true, uint32(len(val))
+	in.rec, in.e.hasInitial, in.e.size = st.Record, true, uint32(len(val))
 	return nil
 }
 
 // rebuild puts the entry that in has gathered into memory. Those that may be
 // taken are queued later, when the lanes stand.
-func (b *Backlog) rebuild(in *intake) {
+func (b *Backlog) rebuild(in *loader) {
 	if in.rec == nil {
 		return
 	}
@@ -154,7 +154,7 @@ func (b *Backlog) rebuild(in *intake) {
 	b.entries[e.key] = e
 	b.admit(e, in.rec)
 	b.expire(e)
-	e.place = held
+	e.place = changing
 	if in.rec.State.Terminal() || b.cfg.Parked(e.key, in.rec) {
 		e.place = parked
 	}
@@ -170,7 +170,7 @@ func (b *Backlog) rebuild(in *intake) {
 
 // sortLane orders a lane by the signed sequence, which is the order of birth at
 // the origin.
-func (in *intake) sortLane(l *lane) {
+func (in *loader) sortLane(l *lane) {
 	slices.SortFunc(l.entries, func(a, b *entry) int {
 		return cmp.Or(in.seq[a].Compare(in.seq[b]), a.key.ID.Compare(b.key.ID))
 	})

@@ -15,7 +15,7 @@ type Span struct {
 	From    proto.TaskID // where to begin; zero: at the first
 	With    bool         // From itself is looked at too
 	Oldest  bool         // the oldest first; default the newest first
-	Shelves []Shelf      // default all
+	Sets    []Set        // default all
 	Results bool         // ended results are looked at too, where no task has their id
 }
 
@@ -85,16 +85,16 @@ func (b *Backlog) listed(s Span, k Key) (l Listed, ok bool, err error) {
 	case errors.Is(err, ErrNotFound):
 		return l, false, nil
 	case errors.Is(err, store.ErrCorrupt):
-		b.cfg.Damaged(k.append(nil, kindBirth), err)
+		b.cfg.Damaged(k.append(nil, kindInitial), err)
 		return l, false, nil
 	case err != nil:
 		return l, false, err
 	}
-	return Listed{Key: k, Record: r, Shelf: shelf}, s.on(shelf), nil
+	return Listed{Key: k, Record: r, Set: shelf}, s.on(shelf), nil
 }
 
 // on reports whether the span looks at a shelf.
-func (s Span) on(sh Shelf) bool { return len(s.Shelves) == 0 || slices.Contains(s.Shelves, sh) }
+func (s Span) on(sh Set) bool { return len(s.Sets) == 0 || slices.Contains(s.Sets, sh) }
 
 // firsts returns the first ids of a span, at most pageStep, in order.
 func (b *Backlog) firsts(s Span) []proto.TaskID {
@@ -131,13 +131,13 @@ func (b *Backlog) ids(s Span) iter.Seq[proto.TaskID] {
 			}
 		}
 		for _, shelf := range []struct {
-			name Shelf
-			of   *shelf
+			name Set
+			of   *endedSet
 		}{{Done, &b.done}, {Dead, &b.dead}} {
 			if !s.on(shelf.name) {
 				continue
 			}
-			for _, m := range shelf.of.marks {
+			for _, m := range shelf.of.entries {
 				if !yield(m.key.ID) {
 					return
 				}

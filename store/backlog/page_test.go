@@ -11,7 +11,7 @@ import (
 // TestPagesHaveTheNewestFirst holds that pages of any size, in either direction, list every
 // task once, whatever shelf it is on, also when there are more tasks than one pick finds.
 func TestPagesHaveTheNewestFirst(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	var ids, failures []proto.TaskID
 	for i := range 2*pageStep + 300 {
 		w.clock.Advance(time.Millisecond)
@@ -47,7 +47,7 @@ func TestPagesHaveTheNewestFirst(t *testing.T) {
 	if len(odd) != len(ids)/2 || odd[0] != newest[0] {
 		t.Errorf("%d odd tasks, want %d", len(odd), len(ids)/2)
 	}
-	if dead := w.pages(Span{Oldest: true, Shelves: []Shelf{Dead}}, 10, nil); !slices.Equal(dead, failures) {
+	if dead := w.pages(Span{Oldest: true, Sets: []Set{Dead}}, 10, nil); !slices.Equal(dead, failures) {
 		t.Errorf("%d dead, want %d", len(dead), len(failures))
 	}
 }
@@ -55,7 +55,7 @@ func TestPagesHaveTheNewestFirst(t *testing.T) {
 // TestAPageOutlivesAnEnd holds that a task which ends between two pages is listed once: its
 // place in the list is its id, not the shelf that it is on.
 func TestAPageOutlivesAnEnd(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	var keys []Key
 	for range 10 {
 		w.clock.Advance(time.Millisecond)
@@ -83,7 +83,7 @@ func TestAPageOutlivesAnEnd(t *testing.T) {
 	}
 }
 
-func (w *world) pages(span Span, limit int, match func(Key, *proto.Record) bool) (ids []proto.TaskID) {
+func (w *fixture) pages(span Span, limit int, match func(Key, *proto.Record) bool) (ids []proto.TaskID) {
 	w.t.Helper()
 	for {
 		page, next, err := w.Page(span, limit, match)

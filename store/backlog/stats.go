@@ -38,7 +38,7 @@ type Stats struct {
 func (b *Backlog) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Stats{Counts: b.totals.counts(), Done: len(b.done.marks), Dead: len(b.dead.marks), Starved: b.starved, Lanes: len(b.lanes)}
+	return Stats{Counts: b.totals.counts(), Done: len(b.done.entries), Dead: len(b.dead.entries), Starved: b.starved, Lanes: len(b.lanes)}
 }
 
 // GroupCounts describes one group.

@@ -17,8 +17,8 @@ func (b *Backlog) Take(dst []Item, name string, n int) []Item {
 	if g == nil || g.paused || n <= 0 {
 		return dst
 	}
-	b.follow()
-	b.ripen(g)
+	b.followWall()
+	b.promoteDue(g)
 	for range n {
 		waits := g.waits()
 		c := g.picker.Next(waits)
@@ -37,12 +37,12 @@ func (b *Backlog) Take(dst []Item, name string, n int) []Item {
 // lets through, nil all. Within a class the parties take turns; those that sated
 // names, nil none, have theirs only while nobody else waits. Both are asked under
 // a lock and must not call back.
-func (b *Backlog) TakeAny(eligible, sated func(name string) bool) (Item, bool) {
+func (b *Backlog) TakeAny(eligible, overShare func(name string) bool) (Item, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.follow()
-	if sated != nil {
-		if item, ok := b.takeAny(eligible, sated); ok {
+	b.followWall()
+	if overShare != nil {
+		if item, ok := b.takeAny(eligible, overShare); ok {
 			return item, true
 		}
 	}
@@ -50,17 +50,17 @@ func (b *Backlog) TakeAny(eligible, sated func(name string) bool) (Item, bool) {
 }
 
 // takeAny is TakeAny without the parties that sated names. The caller holds mu.
-func (b *Backlog) takeAny(eligible, sated func(name string) bool) (Item, bool) {
+func (b *Backlog) takeAny(eligible, overShare func(name string) bool) (Item, bool) {
 	var first [fair.Classes]*entry
 	var waits [fair.Classes]bool
 	for _, g := range b.order {
 		if g.paused {
 			continue
 		}
-		b.ripen(g)
+		b.promoteDue(g)
 		asked := false
 		for c := range first {
-			e := b.nextOf(&g.ready[c], c, sated)
+			e := b.nextOf(&g.ready[c], c, overShare)
 			if e == nil || first[c] != nil && !b.before(e, first[c], c) {
 				continue
 			}
@@ -89,8 +89,8 @@ func (g *group) waits() (w [fair.Classes]bool) {
 	return w
 }
 
-// ripen makes ready what has waited for its time.
-func (b *Backlog) ripen(g *group) {
+// promoteDue makes ready what has waited for its time.
+func (b *Backlog) promoteDue(g *group) {
 	if g.waiting.len() == 0 {
 		return
 	}
@@ -105,8 +105,8 @@ func (b *Backlog) ripen(g *group) {
 }
 
 func (b *Backlog) take(e *entry) Item {
-	b.leave(e)
-	b.served(e)
+	b.dequeue(e)
+	b.noteTaken(e)
 	e.place = taken
 	return e.item()
 }
@@ -122,18 +122,18 @@ func (b *Backlog) Release(k Key, wait time.Duration) bool {
 	}
 	e.due, e.absolute = b.now()+max(wait, 0).Milliseconds(), false
 	if e.busy {
-		e.place = held // until the change is written
+		e.place = changing // until the change is written
 		return true
 	}
 	b.enqueue(e)
 	return true
 }
 
-// Hurry makes the waiting entries of a group due, as after a link came back:
+// MakeDue makes the waiting entries of a group due, as after a link came back:
 // spread returns the wait of each, negative to leave it as it is; it is called
 // under a lock and must not call back. Entries that wait for the time that they
 // asked for go on waiting.
-func (b *Backlog) Hurry(name string, spread func(Key) time.Duration) {
+func (b *Backlog) MakeDue(name string, spread func(Key) time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := b.groups[name]
@@ -150,23 +150,23 @@ func (b *Backlog) Hurry(name string, spread func(Key) time.Duration) {
 		}
 	}
 	g.waiting.init()
-	b.ring(g)
+	b.wakeGroup(g)
 }
 
 // Pause stops handing out entries of the group; taken ones stay taken.
 func (b *Backlog) Pause(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.groupOf(name).paused = true
+	b.groupNamed(name).paused = true
 }
 
 // Resume hands out entries of the group again.
 func (b *Backlog) Resume(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := b.groupOf(name)
+	g := b.groupNamed(name)
 	g.paused = false
-	b.ring(g)
+	b.wakeGroup(g)
 }
 
 // Wake returns a channel that holds a token once Take of the group may return
@@ -174,7 +174,7 @@ func (b *Backlog) Resume(name string) {
 func (b *Backlog) Wake(name string) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.groupOf(name).wake
+	return b.groupNamed(name).wake
 }
 
 // WakeAny is Wake for TakeAny.
@@ -189,7 +189,7 @@ func (b *Backlog) Next(name string) (wait time.Duration, ok bool) {
 	if g == nil {
 		return 0, false
 	}
-	b.follow()
+	b.followWall()
 	return b.next(g)
 }
 
@@ -197,7 +197,7 @@ func (b *Backlog) Next(name string) (wait time.Duration, ok bool) {
 func (b *Backlog) NextAny(eligible func(group string) bool) (wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.follow()
+	b.followWall()
 	for _, g := range b.order {
 		w, some := b.next(g)
 		if some && (!ok || w < wait) && (eligible == nil || eligible(g.name)) {
@@ -224,9 +224,9 @@ func (b *Backlog) next(g *group) (time.Duration, bool) {
 // in milliseconds, before the times that tasks asked for are reckoned anew.
 const maxDrift = 10_000
 
-// follow moves the entries that wait for a time of the wall clock along with it
+// followWall moves the entries that wait for a time of the wall clock along with it
 // when it has jumped.
-func (b *Backlog) follow() {
+func (b *Backlog) followWall() {
 	drift := b.cfg.Clock.Now().UnixMilli() - b.now()
 	delta := drift - b.drift
 	if delta > -maxDrift && delta < maxDrift {
@@ -304,11 +304,11 @@ func (b *Backlog) Peek(k Key) (Item, bool) {
 
 // Place says where an entry stands, for people.
 type Place struct {
-	Word   string        // behind, waiting, ready, taken, parked, held
-	Wait   time.Duration // of a waiting one: until it is due
-	Behind proto.TaskID  // of one that is behind: the first of its lane
-	Held   bool          // that one is dead, and the lane waits for a person
-	Paused bool          // its group is paused
+	Status  string        // behind, waiting, ready, taken, parked, held
+	Wait    time.Duration // of a waiting one: until it is due
+	Behind  proto.TaskID  // of one that is behind: the first of its lane
+	Blocked bool          // that one is dead, and the lane waits for a person
+	Paused  bool          // its group is paused
 }
 
 // Where tells where the entry stands; ok is false when there is none.
@@ -320,13 +320,13 @@ func (b *Backlog) Where(k Key) (p Place, ok bool) {
 		return p, false
 	}
 	p.Paused = e.group.paused
-	p.Word = [...]string{behind: "behind", waiting: "waiting", ready: "ready", taken: "taken", parked: "parked", held: "held"}[e.place]
+	p.Status = [...]string{queuedBehind: "behind", waiting: "waiting", ready: "ready", taken: "taken", parked: "parked", changing: "held"}[e.place]
 	switch e.place {
 	case waiting:
 		p.Wait = time.Duration(max(e.due-b.now(), 0)) * time.Millisecond
-	case behind:
+	case queuedBehind:
 		first := e.lane.entries[0]
-		p.Behind, p.Held = first.key.ID, first.place == barrier
+		p.Behind, p.Blocked = first.key.ID, first.place == blocking
 	}
 	return p, true
 }

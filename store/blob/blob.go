@@ -77,15 +77,15 @@ type folder struct {
 	root *os.Root
 	cfg  Config
 
-	mu      sync.Mutex
-	usage   Usage
-	writing map[string]bool          // names with an open writer
-	recent  map[string]time.Duration // when a name was written, monotonic
-	prune   int                      // size of recent at which it is pruned
-	owners  map[string]string        // whose a name is
-	held    map[string]int64         // bytes by owner
-	opened  time.Duration            // monotonic
-	evicted time.Duration            // monotonic time of the last look for parts that stand still; 0 none
+	mu         sync.Mutex
+	usage      Usage
+	writing    map[string]bool          // names with an open writer
+	touched    map[string]time.Duration // when a name was written, monotonic
+	pruneAt    int                      // size of recent at which it is pruned
+	owners     map[string]string        // whose a name is
+	ownerBytes map[string]int64         // bytes by owner
+	opened     time.Duration            // monotonic
+	evicted    time.Duration            // monotonic time of the last look for parts that stand still; 0 none
 }
 
 // Usage says what a folder holds now.
@@ -105,7 +105,7 @@ func Open(path string, cfg Config) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open blobs: %w", err)
 	}
-	f := &folder{root: root, cfg: cfg.withDefaults(), writing: make(map[string]bool), recent: make(map[string]time.Duration), owners: map[string]string{}, held: map[string]int64{}}
+	f := &folder{root: root, cfg: cfg.withDefaults(), writing: make(map[string]bool), touched: make(map[string]time.Duration), owners: map[string]string{}, ownerBytes: map[string]int64{}}
 	f.opened = f.cfg.Clock.Mono()
 	if err := errors.Join(f.measure(), f.syncParent()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open blobs in %s: %w", path, err), root.Close())

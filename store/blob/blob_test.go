@@ -316,11 +316,11 @@ func TestRecentNamesAreForgotten(t *testing.T) {
 	d := open(t, t.TempDir(), Config{Clock: m.Clock(), Grace: time.Minute})
 	for i := range 5000 {
 		d.mu.Lock()
-		d.note(fmt.Sprint(i))
+		d.touch(fmt.Sprint(i))
 		d.mu.Unlock()
 		m.Advance(time.Second)
 	}
-	if n := len(d.recent); n > 3000 {
+	if n := len(d.touched); n > 3000 {
 		t.Errorf("%d names are remembered, only 60 are recent", n)
 	}
 }

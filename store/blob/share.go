@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// shareOfFree is how many times what is free one owner may hold: see
+// freeMultiple is how many times what is free one owner may hold: see
 // docs/promises.md, what one member may take up.
-const shareOfFree = 9
+const freeMultiple = 9
 
 // ErrShare refuses bytes beyond the share of an owner; others still have room.
 var ErrShare = fmt.Errorf("%w: its sender holds its share of the room for bodies", ErrFull)
@@ -29,25 +29,25 @@ func (d *Dir) Of(owner string) *Dir {
 func (d *Dir) Fits(n int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.makeRoom(n)
+	return d.makeSpace(n)
 }
 
-// makeRoom is Fits for a caller that holds mu.
-func (d *Dir) makeRoom(n int64) error {
-	err := d.room(n)
+// makeSpace is Fits for a caller that holds mu.
+func (d *Dir) makeSpace(n int64) error {
+	err := d.checkSpace(n)
 	if err != nil && d.evict(n) {
 		return nil
 	}
 	return err
 }
 
-// room refuses n more bytes where there is none. mu is held.
-func (d *Dir) room(n int64) error {
+// checkSpace refuses n more bytes where there is none. mu is held.
+func (d *Dir) checkSpace(n int64) error {
 	free, bound := d.free()
 	switch {
 	case bound && free < n:
 		return fmt.Errorf("%w: %d bytes are kept, %d more may be: raise the limit or purge tasks", ErrFull, d.usage.Bytes, max(free, 0))
-	case bound && d.owner != "" && d.held[d.owner]+n > shareOfFree*(free-n):
+	case bound && d.owner != "" && d.ownerBytes[d.owner]+n > freeMultiple*(free-n):
 		return ErrShare
 	}
 	return nil
@@ -65,29 +65,29 @@ func (d *Dir) free() (n int64, bound bool) {
 	return n, err == nil
 }
 
-// own notes whose the blob called name is, whole or part. f.mu is held.
-func (f *folder) own(name, owner string) {
+// setOwner notes whose the blob called name is, whole or part. f.mu is held.
+func (f *folder) setOwner(name, owner string) {
 	if owner == "" || f.owners[name] == owner {
 		return
 	}
-	f.disown(name)
+	f.clearOwner(name)
 	f.owners[name] = owner
 	for _, path := range []string{name, name + partSuffix} {
 		if info, err := f.root.Lstat(path); err == nil {
-			f.held[owner] += info.Size()
+			f.ownerBytes[owner] += info.Size()
 		}
 	}
 }
 
-// Own notes whose a blob is that was kept when the folder was opened.
-func (d *Dir) Own(name, owner string) {
+// SetOwner notes whose a blob is that was kept when the folder was opened.
+func (d *Dir) SetOwner(name, owner string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.own(name, owner)
+	d.setOwner(name, owner)
 }
 
-// disown forgets whose a blob is. f.mu is held.
-func (f *folder) disown(name string) {
+// clearOwner forgets whose a blob is. f.mu is held.
+func (f *folder) clearOwner(name string) {
 	owner, ok := f.owners[name]
 	if !ok {
 		return
@@ -95,22 +95,22 @@ func (f *folder) disown(name string) {
 	delete(f.owners, name)
 	for _, path := range []string{name, name + partSuffix} {
 		if info, err := f.root.Lstat(path); err == nil {
-			f.holds(owner, -info.Size())
+			f.addToOwner(owner, -info.Size())
 		}
 	}
 }
 
-// partGone notes that the part of a name was removed. f.mu is held.
-func (f *folder) partGone(name string) {
+// partRemoved notes that the part of a name was removed. f.mu is held.
+func (f *folder) partRemoved(name string) {
 	if _, err := f.root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 		delete(f.owners, name)
 	}
 }
 
-// holds counts bytes of an owner. f.mu is held.
-func (f *folder) holds(owner string, bytes int64) {
-	if f.held[owner] += bytes; f.held[owner] <= 0 {
-		delete(f.held, owner)
+// addToOwner counts bytes of an owner. f.mu is held.
+func (f *folder) addToOwner(owner string, bytes int64) {
+	if f.ownerBytes[owner] += bytes; f.ownerBytes[owner] <= 0 {
+		delete(f.ownerBytes, owner)
 	}
 }
 
@@ -118,27 +118,27 @@ func (f *folder) holds(owner string, bytes int64) {
 func (f *folder) add(path string, bytes int64) {
 	f.usage.Bytes += bytes
 	if owner, ok := f.owners[strings.TrimSuffix(path, partSuffix)]; ok {
-		f.holds(owner, bytes)
+		f.addToOwner(owner, bytes)
 	}
 }
 
-// evictApart is the least time between two looks for parts that stand still.
-const evictApart = time.Minute
+// evictInterval is the least time between two looks for parts that stand still.
+const evictInterval = time.Minute
 
 // evict removes parts that nobody has added to for as long as Grace, the oldest
 // first, until n bytes are taken. Who sends the rest of one begins again. It reports
 // whether they are. mu is held.
 func (d *Dir) evict(n int64) bool {
 	f, now := d.folder, d.cfg.Clock.Mono()
-	if now-f.opened < f.cfg.Grace || f.evicted != 0 && now-f.evicted < evictApart {
+	if now-f.opened < f.cfg.Grace || f.evicted != 0 && now-f.evicted < evictInterval {
 		return false
 	}
 	f.evicted = now
-	f.forgetOld()
+	f.pruneTouched()
 	var idle []fs.FileInfo
 	err := f.each(func(path string, e fs.DirEntry) error {
 		name, part := strings.CutSuffix(path, partSuffix)
-		if _, young := f.recent[name]; !part || young || f.writing[name] {
+		if _, young := f.touched[name]; !part || young || f.writing[name] {
 			return nil
 		}
 		info, err := e.Info()
@@ -156,9 +156,9 @@ func (d *Dir) evict(n int64) bool {
 	for _, part := range idle {
 		if f.root.Remove(part.Name()) == nil {
 			f.count(part.Name(), -1, -part.Size())
-			f.partGone(strings.TrimSuffix(part.Name(), partSuffix))
+			f.partRemoved(strings.TrimSuffix(part.Name(), partSuffix))
 		}
-		if d.room(n) == nil {
+		if d.checkSpace(n) == nil {
 			return true
 		}
 	}

@@ -54,7 +54,7 @@ func TestPartsOfOneLeaveRoomForOthers(t *testing.T) {
 	d = open(t, path, cfg)
 	mallory, alpha = d.Of("mallory"), d.Of("alpha")
 	for _, name := range []string{"whole", "stalled", "grows"} {
-		d.Own(name, "mallory")
+		d.SetOwner(name, "mallory")
 	}
 	if err := part(t, mallory, "more", 10); !errors.Is(err, ErrShare) {
 		t.Errorf("after a restart, beyond its share: %v", err)
@@ -81,16 +81,16 @@ func TestPartsOfOneLeaveRoomForOthers(t *testing.T) {
 	} else {
 		w.Close()
 	}
-	if u := d.Usage(); u.Bytes != 801 || d.held["mallory"] != 501 || d.held["alpha"] != 300 {
-		t.Errorf("usage %+v, of which %v", u, d.held)
+	if u := d.Usage(); u.Bytes != 801 || d.ownerBytes["mallory"] != 501 || d.ownerBytes["alpha"] != 300 {
+		t.Errorf("usage %+v, of which %v", u, d.ownerBytes)
 	}
 	for _, name := range []string{"whole", "grows", "body"} {
 		if err := d.Delete(name); err != nil {
 			t.Error(err)
 		}
 	}
-	if len(d.held)+len(d.owners) != 0 || d.Usage().Bytes != 0 {
-		t.Errorf("of an empty folder %v is held by %v", d.held, d.owners)
+	if len(d.ownerBytes)+len(d.owners) != 0 || d.Usage().Bytes != 0 {
+		t.Errorf("of an empty folder %v is held by %v", d.ownerBytes, d.owners)
 	}
 }
 

@@ -37,7 +37,7 @@ func (f *folder) remove(name string) error {
 		found = true
 		f.count(path, -1, -info.Size())
 	}
-	delete(f.recent, name)
+	delete(f.touched, name)
 	delete(f.owners, name)
 	if !found {
 		return fmt.Errorf("delete blob: %w: %s", ErrNotFound, name)
@@ -73,8 +73,8 @@ func (d *Dir) Sweep(keep func(name string) bool) (n int, err error) {
 func (d *Dir) sweep(name string) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.forgetOld()
-	if _, young := d.recent[name]; young || d.writing[name] {
+	d.pruneTouched()
+	if _, young := d.touched[name]; young || d.writing[name] {
 		return false, nil
 	}
 	err := d.remove(name)
@@ -84,20 +84,20 @@ func (d *Dir) sweep(name string) (bool, error) {
 	return err == nil, err
 }
 
-// note remembers that name was written just now. f.mu is held.
-func (f *folder) note(name string) {
-	f.recent[name] = f.cfg.Clock.Mono()
-	if len(f.recent) > f.prune {
-		f.forgetOld()
-		f.prune = 2*len(f.recent) + 1024
+// touch remembers that name was written just now. f.mu is held.
+func (f *folder) touch(name string) {
+	f.touched[name] = f.cfg.Clock.Mono()
+	if len(f.touched) > f.pruneAt {
+		f.pruneTouched()
+		f.pruneAt = 2*len(f.touched) + 1024
 	}
 }
 
-func (f *folder) forgetOld() {
+func (f *folder) pruneTouched() {
 	now := f.cfg.Clock.Mono()
-	for name, at := range f.recent {
+	for name, at := range f.touched {
 		if now-at > f.cfg.Grace {
-			delete(f.recent, name)
+			delete(f.touched, name)
 		}
 	}
 }

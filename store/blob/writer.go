@@ -86,8 +86,8 @@ func (d *Dir) openPart(name string) (*Writer, error) {
 		w.offset = info.Size()
 	}
 	d.writing[name] = true
-	d.note(name)
-	d.own(name, d.owner)
+	d.touch(name)
+	d.setOwner(name, d.owner)
 	return w, nil
 }
 
@@ -190,7 +190,7 @@ func (w *Writer) rename() error {
 	if statErr == nil {
 		d.count(w.name, -1, -old.Size())
 	}
-	d.note(w.name)
+	d.touch(w.name)
 	w.end()
 	return nil
 }
@@ -221,7 +221,7 @@ func (w *Writer) Abort() error {
 		return fmt.Errorf("abort blob: %w", errors.Join(err, rerr))
 	}
 	d.count(w.name+partSuffix, -1, -w.offset)
-	d.partGone(w.name)
+	d.partRemoved(w.name)
 	return err
 }
 
@@ -254,10 +254,10 @@ func (w *Writer) reserve(n int64) error {
 	d := w.dir
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.makeRoom(n); err != nil {
+	if err := d.makeSpace(n); err != nil {
 		return err
 	}
-	d.note(w.name)
+	d.touch(w.name)
 	d.add(w.name, n)
 	return nil
 }

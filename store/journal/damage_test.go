@@ -349,7 +349,7 @@ func TestVerifyWhileAppending(t *testing.T) {
 func FuzzWalk(f *testing.F) {
 	tr, _ := threeFiles(f)
 	name := tr.names()[0]
-	whole, err := walkLines(bytes.NewReader(tr[name]), name, Head{}, func(Head) {})
+	whole, err := scanLines(bytes.NewReader(tr[name]), name, Head{}, func(Head) {})
 	if err != nil || len(whole.bad) > 0 {
 		f.Fatal(err, whole.bad)
 	}
@@ -357,7 +357,7 @@ func FuzzWalk(f *testing.F) {
 	f.Add(tr[name][:len(tr[name])-9])
 	f.Add(bytes.Repeat([]byte{0}, MaxLine*3))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		w, err := walkLines(bytes.NewReader(b), name, Head{}, func(Head) {})
+		w, err := scanLines(bytes.NewReader(b), name, Head{}, func(Head) {})
 		if err != nil {
 			t.Fatal(err)
 		}

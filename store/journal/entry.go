@@ -148,8 +148,8 @@ func parseSeq(body []byte) (uint64, error) {
 	return seq, nil
 }
 
-// errMoved is what no interrupted write explains.
-var errMoved = errors.New("lines are missing, added or moved")
+// errMisplaced is what no interrupted write explains.
+var errMisplaced = errors.New("lines are missing, added or moved")
 
 // follow checks that text is the line after h and moves h on to it. After a
 // bad line h stands where that line claims to be, so that one edit is one
@@ -167,7 +167,7 @@ func (h *Head) follow(text []byte) error {
 	*h = Head{Seq: seq, Hash: sum}
 	switch {
 	case seq != prev.Seq+1:
-		return fmt.Errorf("line number %d follows %d: %w", seq, prev.Seq, errMoved)
+		return fmt.Errorf("line number %d follows %d: %w", seq, prev.Seq, errMisplaced)
 	case chainHash(lineDomain, prev.Hash, body) != sum:
 		return fmt.Errorf("hash of line number %d does not match: it, or the line before it, was changed", seq)
 	}

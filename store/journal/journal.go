@@ -85,7 +85,7 @@ type Journal struct {
 	cfg     Config
 	repairs []string
 
-	lead chan struct{} // holds one value while somebody writes
+	leader chan struct{} // holds one value while somebody writes
 
 	mu     sync.Mutex // guards the fields up to the next blank line
 	queue  []*waiter
@@ -96,7 +96,7 @@ type Journal struct {
 	// What follows belongs to whoever leads.
 	file     *os.File
 	size     int64     // bytes of file that are durable
-	born     time.Time // when file began
+	created  time.Time // when file began
 	firstSeq uint64    // number of its first line
 	base     Head      // what came before the oldest file
 	headF    *os.File
@@ -120,9 +120,9 @@ func (j *Journal) Append(ctx context.Context, e Entry) (uint64, error) {
 	}
 	select {
 	case <-w.done:
-	case j.lead <- struct{}{}:
+	case j.leader <- struct{}{}:
 		j.commitQueue(w)
-		<-j.lead
+		<-j.leader
 	case <-ctx.Done():
 		return 0, fmt.Errorf("append %s: %w", e.Action, j.giveUp(w, ctx.Err()))
 	}
@@ -159,8 +159,8 @@ func (j *Journal) Close() error {
 	if was {
 		return nil
 	}
-	j.lead <- struct{}{}
-	defer func() { <-j.lead }()
+	j.leader <- struct{}{}
+	defer func() { <-j.leader }()
 	for group := j.takeGroup(); len(group) > 0; group = j.takeGroup() {
 		j.commitGroup(group)
 	}

@@ -19,7 +19,7 @@ const repaired = "journal.repaired"
 // and the record goes on in a new file. Either way the journal opens, and the
 // record itself says what happened.
 func Open(dir string, cfg Config) (*Journal, error) {
-	j := &Journal{dir: dir, cfg: cfg.withDefaults(), lead: make(chan struct{}, 1)}
+	j := &Journal{dir: dir, cfg: cfg.withDefaults(), leader: make(chan struct{}, 1)}
 	if err := j.open(); err != nil {
 		if j.file != nil {
 			err = errors.Join(err, j.file.Close())
@@ -30,7 +30,7 @@ func Open(dir string, cfg Config) (*Journal, error) {
 		return nil, fmt.Errorf("open journal %s: %w", dir, err)
 	}
 	if len(j.repairs) > 0 {
-		return j, j.tellRepairs()
+		return j, j.recordRepairs()
 	}
 	return j, nil
 }
@@ -89,12 +89,12 @@ func (j *Journal) resume(names []string, synced Head) error {
 		if synced.Seq > 0 {
 			gap = fmt.Sprintf("lines up to %d are gone with their files", synced.Seq)
 		}
-		return j.goOn(synced, gap)
+		return j.continueAfter(synced, gap)
 	}
 	name := names[len(names)-1]
 	first, _ := firstOf(name)
 	changed := false
-	w, err := walkFile(j.dir, name, Head{Seq: first - 1}, func(at Head) {
+	w, err := scanFile(j.dir, name, Head{Seq: first - 1}, func(at Head) {
 		changed = changed || (at.Seq == synced.Seq && at.Hash != synced.Hash && synced.Seq > 0)
 	})
 	if err != nil {
@@ -105,18 +105,18 @@ func (j *Journal) resume(names []string, synced Head) error {
 	}
 	switch {
 	case changed:
-		return j.goOn(w.resumeAfter(synced), fmt.Sprintf("line %d changed", synced.Seq))
+		return j.continueAfter(w.resumeAfter(synced), fmt.Sprintf("line %d changed", synced.Seq))
 	case len(w.bad) > 0:
-		return j.goOn(w.resumeAfter(synced), w.bad[0].String())
+		return j.continueAfter(w.resumeAfter(synced), w.bad[0].String())
 	case w.end.Seq < synced.Seq:
-		return j.goOn(synced, fmt.Sprintf("lines %d to %d gone", w.end.Seq+1, synced.Seq))
+		return j.continueAfter(synced, fmt.Sprintf("lines %d to %d gone", w.end.Seq+1, synced.Seq))
 	}
 	return j.reopen(name, w, false)
 }
 
-// goOn continues the chain behind last in a new file. What is wrong with the
+// continueAfter continues the chain behind last in a new file. What is wrong with the
 // files before it stands in its header.
-func (j *Journal) goOn(last Head, gap string) error {
+func (j *Journal) continueAfter(last Head, gap string) error {
 	if gap != "" {
 		j.repairs = append(j.repairs, gap+"; the record goes on in a new file")
 	}
@@ -132,13 +132,13 @@ func (j *Journal) goOn(last Head, gap string) error {
 }
 
 // reopen continues in the file called name, after cutting off a torn end.
-func (j *Journal) reopen(name string, w walk, torn bool) error {
+func (j *Journal) reopen(name string, w fileScan, torn bool) error {
 	f, err := os.OpenFile(filepath.Join(j.dir, name), os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	j.file, j.size, j.last = f, w.cut, w.sound
-	j.firstSeq, j.born = w.header.First, w.header.Time
+	j.file, j.size, j.last = f, w.cut, w.valid
+	j.firstSeq, j.created = w.header.First, w.header.Time
 	if !torn {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (j *Journal) reopen(name string, w walk, torn bool) error {
 		return fmt.Errorf("cut the unfinished end off %s: %w", name, err)
 	}
 	j.repairs = append(j.repairs, fmt.Sprintf("%s: %d bytes of an unfinished write behind line %d cut off%s",
-		name, w.size-w.cut, w.sound.Seq, kept))
+		name, w.size-w.cut, w.valid.Seq, kept))
 	return nil
 }
 
@@ -184,9 +184,9 @@ func (j *Journal) openHead(h heads) error {
 	return err
 }
 
-// tellRepairs queues an entry about what was mended. The first Append, or
+// recordRepairs queues an entry about what was mended. The first Append, or
 // Close, writes it: a full disk must not keep a node from starting.
-func (j *Journal) tellRepairs() error {
+func (j *Journal) recordRepairs() error {
 	detail := map[string]string{"found": strings.Join(j.repairs, "\n")}
 	text, err := Entry{
 		Time: j.cfg.Clock.Now(), Boot: j.cfg.Boot, Actor: "system", Action: repaired, Detail: detail,

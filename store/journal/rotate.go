@@ -17,7 +17,7 @@ const maxDrops = 2
 // or when it is so old that it must be able to go.
 func (j *Journal) rotateIfDue(more int64) error {
 	now := j.cfg.Clock.Now()
-	if !rotationDue(j.cfg, j.size, more, now.Sub(j.born)) || j.Head().Seq == j.firstSeq-1 {
+	if !rotationDue(j.cfg, j.size, more, now.Sub(j.created)) || j.Head().Seq == j.firstSeq-1 {
 		return nil
 	}
 	if err := j.cfg.fault("rotate"); err != nil {
@@ -44,7 +44,7 @@ func (j *Journal) begin(h header) error {
 	if j.file != nil {
 		err = j.file.Close()
 	}
-	j.file, j.size, j.born, j.firstSeq = f, size, h.Time, h.First
+	j.file, j.size, j.created, j.firstSeq = f, size, h.Time, h.First
 	return err
 }
 

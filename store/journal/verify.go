@@ -115,7 +115,7 @@ func (v *verifier) file(dir, name string, first, last bool, synced Head, known b
 	if n, _ := firstOf(name); first {
 		prev = Head{Seq: n - 1}
 	}
-	w, err := walkFile(dir, name, prev, v.pass)
+	w, err := scanFile(dir, name, prev, v.pass)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (v *verifier) file(dir, name string, first, last bool, synced Head, known b
 	}
 	v.rep.Last = w.end
 	if last && w.torn(synced, known) {
-		v.rep.Torn, v.rep.Last = w.size-w.cut, w.sound
+		v.rep.Torn, v.rep.Last = w.size-w.cut, w.valid
 		return nil
 	}
 	v.breach(w.bad...)

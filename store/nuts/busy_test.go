@@ -156,10 +156,10 @@ func TestCompactDue(t *testing.T) {
 }
 
 func TestStale(t *testing.T) {
-	large := &census{at: position{0, 100}, size: 100 << 20, keys: 1e6}
+	large := &liveCount{at: position{0, 100}, size: 100 << 20, keys: 1e6}
 	tests := []struct {
 		name string
-		last *census
+		last *liveCount
 		pos  position
 		size int64
 		want bool
@@ -168,8 +168,8 @@ func TestStale(t *testing.T) {
 		{"nothing written", large, position{0, 100}, 100 << 20, false},
 		{"a little written", large, position{0, 200}, 101 << 20, false},
 		{"a quarter more", large, position{0, 300}, 126 << 20, true},
-		{"few keys", &census{keys: 10}, position{0, 1}, 1, true},
-		{"few keys, nothing written", &census{keys: 10}, position{}, 0, false},
+		{"few keys", &liveCount{keys: 10}, position{0, 1}, 1, true},
+		{"few keys, nothing written", &liveCount{keys: 10}, position{}, 0, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -74,7 +74,7 @@ func stockGet(t testing.TB, db *nutsdb.DB, key string) (val string, ok bool) {
 
 // Defect 1: a torn tail makes NutsDB unopenable for ever. Workaround: guard.
 func TestCanaryTornTail(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	log := slices.Clone(v.log)
 	clear(log[v.to-3:])
 	v.set(t, log, nil)
@@ -90,7 +90,7 @@ func TestCanaryTornTail(t *testing.T) {
 // Defect 3: the first entry of the transaction that follows an incomplete one
 // is lost at the next open. Workaround: the guard cuts the incomplete one off.
 func TestCanarySwallowedTransaction(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	first := v.entries(t)
 	cut := first[len(first)-1] // leaves the transaction without its end
 	v.set(t, v.log[:cut.off+cut.size()], nil)
@@ -218,7 +218,7 @@ func TestCanaryIteratorWrites(t *testing.T) {
 // Defect 18: without bucket.Meta NutsDB opens an empty store over a full log.
 // Workaround: checkBucketFile.
 func TestCanaryLostBucketFile(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	if err := os.Remove(filepath.Join(v.gen(), bucketFile)); err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A victim is a closed store whose last transaction can be damaged.
-type victim struct {
+// A damagedStore is a closed store whose last transaction can be damaged.
+type damagedStore struct {
 	dir    string
 	before map[string]string // what it holds without the last transaction
 	after  map[string]string // and with it
@@ -25,10 +25,10 @@ type victim struct {
 	old    []byte            // the mark just before
 }
 
-// newVictim makes a store of five transactions of three entries each.
-func newVictim(t testing.TB) *victim {
+// newDamagedStore makes a store of five transactions of three entries each.
+func newDamagedStore(t testing.TB) *damagedStore {
 	t.Helper()
-	v := &victim{dir: filepath.Join(t.TempDir(), "victim")}
+	v := &damagedStore{dir: filepath.Join(t.TempDir(), "victim")}
 	d := open(t, v.dir)
 	for i := range 5 {
 		v.before, v.from = dump(t, d), d.gen.pos.off
@@ -52,10 +52,10 @@ func newVictim(t testing.TB) *victim {
 	return v
 }
 
-func (v *victim) gen() string { return genDir(v.dir, 1) }
+func (v *damagedStore) gen() string { return genDir(v.dir, 1) }
 
 // set makes the store hold this log, padded with zeroes, and this mark.
-func (v *victim) set(t testing.TB, log, mark []byte) {
+func (v *damagedStore) set(t testing.TB, log, mark []byte) {
 	t.Helper()
 	full := make([]byte, 256<<10)
 	copy(full, log)
@@ -105,7 +105,7 @@ var damages = []struct {
 // way, the store opens, has all that was acknowledged and the rest whole or not
 // at all, and still has it after the next transaction and the next open.
 func TestTornTail(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	step := 7
 	if testing.Short() {
 		step = 31
@@ -140,7 +140,7 @@ func TestTornTail(t *testing.T) {
 
 // reopenTwice opens the store, compares it, writes to it, opens it again and
 // compares it once more. It returns 1 when the last transaction was there.
-func (v *victim) reopenTwice(t testing.TB, at int) (whole int) {
+func (v *damagedStore) reopenTwice(t testing.TB, at int) (whole int) {
 	t.Helper()
 	want := v.before
 	for try := range 2 {
@@ -165,7 +165,7 @@ func (v *victim) reopenTwice(t testing.TB, at int) (whole int) {
 // I1, S48: damage to what was acknowledged is never passed over in silence, and
 // salvage brings over the rest.
 func TestDamageToAcknowledgedData(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	for _, tt := range damages {
 		t.Run(tt.name, func(t *testing.T) {
 			for at := 0; at < int(v.to); at += 13 {
@@ -188,7 +188,7 @@ func TestDamageToAcknowledgedData(t *testing.T) {
 // Without a mark, as after a power cut, damage in the middle is still found:
 // only what one transaction may have left at the end is cut.
 func TestDamageInTheMiddleWithoutMark(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	for _, tt := range damages {
 		if tt.name[0] != 'C' && tt.name[0] != 'E' {
 			continue // the others take the rest of the log with them
@@ -210,7 +210,7 @@ func TestDamageInTheMiddleWithoutMark(t *testing.T) {
 }
 
 func TestSalvage(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	for at := 0; at < int(v.to); at += 9 {
 		log := slices.Clone(v.log)
 		log[at] ^= 0x10
@@ -291,7 +291,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"mark cut", "gen-000001/.acked", half, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			v := newVictim(t)
+			v := newDamagedStore(t)
 			path := filepath.Join(v.dir, filepath.FromSlash(tt.file))
 			if tt.damage == nil {
 				if err := os.Remove(path); err != nil {
@@ -395,7 +395,7 @@ func TestDamagedSegments(t *testing.T) {
 // cutAfter cuts a segment behind its n-th entry.
 func cutAfter(path string, n int) error {
 	end, count := int64(0), 0
-	_, err := scavenge(path, 0, func(off int64, e entry, _ []byte) error {
+	_, err := scanDamaged(path, 0, func(off int64, e entry, _ []byte) error {
 		if count++; count == n {
 			end = off + e.size()
 		}
@@ -408,7 +408,7 @@ func cutAfter(path string, n int) error {
 // committed before others that were. They are voided, and the transaction that
 // follows, which NutsDB alone would swallow, is there.
 func TestOrphanIsVoided(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	second := v.entries(t)[2:4] // without its last entry, which commits it
 	var orphan []byte
 	for _, p := range second {
@@ -431,12 +431,12 @@ func TestOrphanIsVoided(t *testing.T) {
 
 // entries returns the entries of the log that are not the last of their
 // transaction.
-func (v *victim) entries(t testing.TB) (all []place) {
+func (v *damagedStore) entries(t testing.TB) (all []locatedEntry) {
 	t.Helper()
 	v.set(t, v.log, v.acked)
-	_, err := scavenge(segmentPath(v.gen(), 0), 0, func(off int64, e entry, _ []byte) error {
+	_, err := scanDamaged(segmentPath(v.gen(), 0), 0, func(off int64, e entry, _ []byte) error {
 		if !e.committed {
-			all = append(all, place{e, position{0, off}})
+			all = append(all, locatedEntry{e, position{0, off}})
 		}
 		return nil
 	})
@@ -448,7 +448,7 @@ func (v *victim) entries(t testing.TB) (all []place) {
 
 // What is cut off is kept, up to a limit.
 func TestQuarantine(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	dir := filepath.Join(v.dir, quarantineDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -44,13 +44,13 @@ type entry struct {
 
 func (e entry) size() int64 { return int64(e.header + e.key + e.val) }
 
-// A verdict is what stands at a place in the log.
-type verdict int
+// A entryStatus is what stands at a place in the log.
+type entryStatus int
 
 const (
-	valid  verdict = iota // an entry whose checksum is right
-	blank                 // zeroes: nothing was written here yet
-	broken                // anything else
+	valid  entryStatus = iota // an entry whose checksum is right
+	blank                     // zeroes: nothing was written here yet
+	broken                    // anything else
 )
 
 const (
@@ -65,7 +65,7 @@ const (
 // decodeHeader reads the header of the entry at the start of b, which holds
 // maxHeader bytes, or fewer at the end of a segment. It accepts only what this
 // package writes, so that garbage is told from entries before any checksum.
-func decodeHeader(b []byte) (entry, verdict) {
+func decodeHeader(b []byte) (entry, entryStatus) {
 	var f [9]uint64
 	var at [9]int
 	if len(b) < minHeader {
@@ -98,7 +98,7 @@ func decodeHeader(b []byte) (entry, verdict) {
 }
 
 // blankOr returns blank when b is all zeroes, otherwise broken.
-func blankOr(b []byte) verdict {
+func blankOr(b []byte) entryStatus {
 	if bytes.Equal(b, zeroes[:len(b)]) {
 		return blank
 	}
@@ -154,7 +154,7 @@ func (w *window) peek(off int64, n int64) ([]byte, error) {
 }
 
 // entryAt returns what stands at off, and for a valid entry its bytes.
-func (w *window) entryAt(off int64) (entry, []byte, verdict, error) {
+func (w *window) entryAt(off int64) (entry, []byte, entryStatus, error) {
 	head, err := w.peek(off, maxHeader)
 	if err != nil {
 		return entry{}, nil, broken, err

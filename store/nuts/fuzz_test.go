@@ -24,7 +24,7 @@ func replay(t testing.TB, gen string) map[string]string {
 		t.Fatal(err)
 	}
 	for _, seg := range segs {
-		_, err := scavenge(segmentPath(gen, seg.num), 0, func(_ int64, e entry, b []byte) error {
+		_, err := scanDamaged(segmentPath(gen, seg.num), 0, func(_ int64, e entry, b []byte) error {
 			key, val := fmt.Sprintf("%s/%s", store.Bucket(e.bucket), b[e.header:e.header+e.key]), string(b[e.header+e.key:])
 			pending = append(pending, func() {
 				switch {
@@ -51,7 +51,7 @@ func replay(t testing.TB, gen string) map[string]string {
 }
 
 // logs returns whole and damaged logs of a victim.
-func (v *victim) logs() [][]byte {
+func (v *damagedStore) logs() [][]byte {
 	all := [][]byte{
 		v.log, v.log[:v.to-1], v.log[:v.from+30],
 		append(bytes.Clone(v.log), "garbage that never was an entry"...),
@@ -68,7 +68,7 @@ func (v *victim) logs() [][]byte {
 // FuzzGuard gives the guard any bytes as a log. It must not panic; a log that
 // it passes is repaired at once, and the repair drops no committed transaction.
 func FuzzGuard(f *testing.F) {
-	v := newVictim(f)
+	v := newDamagedStore(f)
 	for _, log := range v.logs() {
 		f.Add(log)
 	}
@@ -80,7 +80,7 @@ func FuzzGuard(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.verdict(position{}, false); err != nil {
+		if err := s.judge(position{}, false); err != nil {
 			if !errors.Is(err, store.ErrCorrupt) {
 				t.Fatalf("err = %v, want ErrCorrupt", err)
 			}
@@ -102,7 +102,7 @@ func FuzzGuard(f *testing.F) {
 // What the guard passes NutsDB reads, to the same end and with the same
 // records; what it refuses is an ErrCorrupt.
 func TestGuardAgreesWithNutsDB(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	names := read(t, filepath.Join(v.gen(), bucketFile))
 	logs := v.logs()
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -144,7 +144,7 @@ func TestGuardAgreesWithNutsDB(t *testing.T) {
 
 // FuzzEntry decodes any bytes. What is accepted stays within its bounds.
 func FuzzEntry(f *testing.F) {
-	v := newVictim(f)
+	v := newDamagedStore(f)
 	f.Add(v.log[:60])
 	f.Add(v.log[60:])
 	f.Add(make([]byte, 80))
@@ -169,7 +169,7 @@ func FuzzSmallFiles(f *testing.F) {
 	mark := encodeMark(position{3, 12345})
 	f.Add(mark[:])
 	f.Add([]byte(name{7, 64 << 20}.String()))
-	v := newVictim(f)
+	v := newDamagedStore(f)
 	names := read(f, filepath.Join(v.gen(), bucketFile))
 	f.Add(names)
 	f.Fuzz(func(t *testing.T, b []byte) {

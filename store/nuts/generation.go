@@ -68,7 +68,7 @@ func checkEmpty(dir string) error {
 			}
 			for _, seg := range segs {
 				path := segmentPath(filepath.Join(dir, f.Name()), seg.num)
-				if n, err := scavenge(path, 0, func(int64, entry, []byte) error { return nil }); err != nil || n > 0 {
+				if n, err := scanDamaged(path, 0, func(int64, entry, []byte) error { return nil }); err != nil || n > 0 {
 					return cmp.Or(err, fmt.Errorf("%w: %s is missing but %s holds records: restore that file or run `balefire-node store salvage`",
 						store.ErrCorrupt, filepath.Join(dir, currentFile), f.Name()))
 				}

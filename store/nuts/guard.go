@@ -83,7 +83,7 @@ func surveyAll(gen string, segSize int64, progress func(done, total int64)) (*su
 	if err != nil {
 		return nil, err
 	}
-	return s, s.verdict(acked, known)
+	return s, s.judge(acked, known)
 }
 
 // heartbeat calls progress every second until the returned function is called:

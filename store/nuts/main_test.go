@@ -37,7 +37,7 @@ func TestKill(t *testing.T) {
 		{"compacting all the time", crash.Config{Rounds: 10, CompactEvery: 12}},
 		{"1 MiB transactions", crash.Config{Rounds: 6, Ops: 500, Value: 4000, Window: 4, CompactEvery: 15}},
 		{"4 MiB transactions", crash.Config{Rounds: 8, Ops: 4000, Value: 4000, Window: 2, CompactEvery: 8, Life: 300 * time.Millisecond}},
-		{"32 writers through the front", crash.Config{Rounds: 10, Lanes: 32, CompactEvery: 20}},
+		{"32 writers through the front", crash.Config{Rounds: 10, Writers: 32, CompactEvery: 20}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

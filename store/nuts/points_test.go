@@ -184,7 +184,7 @@ func TestPanicInsideNutsDB(t *testing.T) {
 
 // An open that fails keeps no lock: it can be tried again.
 func TestFailedOpenUnlocks(t *testing.T) {
-	v := newVictim(t)
+	v := newDamagedStore(t)
 	log := append(v.log[:0:0], v.log...)
 	log[20] ^= 1
 	for range 3 {

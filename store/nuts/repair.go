@@ -54,7 +54,7 @@ func (s *survey) setAside(quarantine string) error {
 		if seg.num == s.last.segment {
 			from = s.last.off
 		}
-		n, err := scavenge(segmentPath(s.dir, seg.num), from, func(int64, entry, []byte) error { return nil })
+		n, err := scanDamaged(segmentPath(s.dir, seg.num), from, func(int64, entry, []byte) error { return nil })
 		if err != nil || n == 0 {
 			return err
 		}
@@ -113,7 +113,7 @@ func copyRange(dst, src string, from, n int64) (err error) {
 // voidGroup rewrites the entries of a transaction that was never committed, each
 // in place and of the same length, so that NutsDB reads a committed transaction
 // of a bucket that does not exist, and skips it.
-func voidGroup(dir string, group []place) error {
+func voidGroup(dir string, group []locatedEntry) error {
 	for i, p := range group {
 		f, err := os.OpenFile(segmentPath(dir, p.segment), os.O_RDWR, 0)
 		if err != nil {

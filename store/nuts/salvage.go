@@ -107,7 +107,7 @@ func (s *salvager) segment(gen string, want int64, seg segment) error {
 		s.lose(Range{File: fmt.Sprintf("%d.dat", want)})
 	}
 	next, file := int64(0), fmt.Sprintf("%d.dat", seg.num)
-	written, err := scavenge(segmentPath(gen, seg.num), 0, func(off int64, e entry, b []byte) error {
+	written, err := scanDamaged(segmentPath(gen, seg.num), 0, func(off int64, e entry, b []byte) error {
 		if off > next {
 			s.lose(Range{file, next, off})
 		}

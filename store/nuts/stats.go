@@ -10,10 +10,10 @@ import (
 // overhead is what a record takes in the log besides its key and value, bytes.
 const overhead = 28
 
-// A census is a count of what is alive. NutsDB keeps no such figures, and
+// A liveCount is a count of what is alive. NutsDB keeps no such figures, and
 // reading before each write to keep them is too dear: so the records are
 // counted again when the log has grown by enough to make a difference.
-type census struct {
+type liveCount struct {
 	at    position // where the log ended then
 	size  int64    // size of the log then
 	keys  int64
@@ -22,7 +22,7 @@ type census struct {
 
 // stale decides whether a count is worth repeating now that the log ends at pos
 // and has size bytes. A nil census is.
-func (c *census) stale(pos position, size int64) bool {
+func (c *liveCount) stale(pos position, size int64) bool {
 	const cheap = 20_000 // keys, counted in a few milliseconds
 	return c == nil || pos != c.at && (c.keys < cheap || size-c.size > max(16<<20, c.size/4))
 }
@@ -31,7 +31,7 @@ func (c *census) stale(pos position, size int64) bool {
 // meanwhile take the figures before.
 type liveness struct {
 	counting sync.Mutex
-	last     atomic.Pointer[census]
+	last     atomic.Pointer[liveCount]
 }
 
 // Stats describes the engine now. Keys and LiveBytes are exact in a small store
@@ -59,8 +59,8 @@ func (d *DB) Stats() store.Stats {
 }
 
 // count walks all records in pages, so that a commit never waits for long.
-func (d *DB) count() (*census, error) {
-	c := new(census)
+func (d *DB) count() (*liveCount, error) {
+	c := new(liveCount)
 	for _, b := range store.Buckets() {
 		for start, more := []byte(nil), true; more; {
 			n := 0

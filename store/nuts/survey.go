@@ -22,13 +22,13 @@ type survey struct {
 	entries  int      // valid entries in the part before the damage
 	last     position // just after the last commit
 
-	orphans [][]place // never committed, but others follow
-	open    []place   // never committed, and the log ends
-	damage  *position // where reading stopped
-	gap     string    // why reading stopped between two segments
-	behind  []uint64  // transactions readable after last, at most maxBehind
-	beyond  int64     // the segment of the last entry readable after last
-	torn    int64     // bytes written after last
+	orphans [][]locatedEntry // never committed, but others follow
+	open    []locatedEntry   // never committed, and the log ends
+	damage  *position        // where reading stopped
+	gap     string           // why reading stopped between two segments
+	behind  []uint64         // transactions readable after last, at most maxBehind
+	beyond  int64            // the segment of the last entry readable after last
+	torn    int64            // bytes written after last
 
 	weigher *weigher // hears of every valid entry
 }
@@ -38,8 +38,8 @@ type segment struct {
 	size int64
 }
 
-// A place is a valid entry and where it is.
-type place struct {
+// A locatedEntry is a valid entry and where it is.
+type locatedEntry struct {
 	entry
 	position
 }
@@ -133,7 +133,7 @@ func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
 			return off, nil
 		}
 		s.weigher.add(e, b)
-		s.add(place{e, position{seg.num, off}})
+		s.add(locatedEntry{e, position{seg.num, off}})
 		off += e.size()
 	}
 	hole, err := w.written(off)
@@ -146,7 +146,7 @@ func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
 func (s *survey) stop(num, off int64) { s.damage = &position{num, off} }
 
 // add takes the next valid entry into the running transaction.
-func (s *survey) add(p place) {
+func (s *survey) add(p locatedEntry) {
 	s.entries++
 	if len(s.open) > 0 && s.open[0].tx != p.tx {
 		s.orphans = append(s.orphans, s.open)
@@ -170,7 +170,7 @@ func (s *survey) readBehind() error {
 		if seg.num == s.last.segment {
 			from = s.last.off
 		}
-		n, err := scavenge(segmentPath(s.dir, seg.num), from, func(_ int64, e entry, _ []byte) error {
+		n, err := scanDamaged(segmentPath(s.dir, seg.num), from, func(_ int64, e entry, _ []byte) error {
 			s.beyond = seg.num
 			if !slices.Contains(s.behind, e.tx) && len(s.behind) < maxBehind {
 				s.behind = append(s.behind, e.tx)
@@ -185,10 +185,10 @@ func (s *survey) readBehind() error {
 	return nil
 }
 
-// scavenge calls fn with every valid entry of a segment from byte from on,
+// scanDamaged calls fn with every valid entry of a segment from byte from on,
 // whatever lies between them, and returns how many bytes up to the last one
 // that is not zero there are.
-func scavenge(path string, from int64, fn func(off int64, e entry, b []byte) error) (written int64, err error) {
+func scanDamaged(path string, from int64, fn func(off int64, e entry, b []byte) error) (written int64, err error) {
 	w, closeFile, err := openWindow(path)
 	if err != nil {
 		return 0, err
@@ -228,10 +228,10 @@ func scavenge(path string, from int64, fn func(off int64, e entry, b []byte) err
 	return end - from, nil
 }
 
-// verdict returns nil when everything that was acknowledged is there, and
+// judge returns nil when everything that was acknowledged is there, and
 // otherwise what is lost. acked is where the mark says that acknowledged data
 // ends; known says whether there is such a mark.
-func (s *survey) verdict(acked position, known bool) error {
+func (s *survey) judge(acked position, known bool) error {
 	lost := &DamageError{Dir: s.dir, File: fmt.Sprintf("%d.dat", s.last.segment), From: s.last.off, After: len(s.behind)}
 	if s.damage != nil {
 		lost.File, lost.From = fmt.Sprintf("%d.dat", s.damage.segment), s.damage.off

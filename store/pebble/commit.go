@@ -12,7 +12,7 @@ import (
 
 // Commit implements [store.Engine].
 func (d *DB) Commit(ops []store.Op) error {
-	if err := d.watch.dead(); err != nil {
+	if err := d.monitor.failed(); err != nil {
 		return err
 	}
 	b := d.db.NewBatch()
@@ -25,7 +25,7 @@ func (d *DB) Commit(ops []store.Op) error {
 	if err := d.write(b); err != nil {
 		return fmt.Errorf("pebble: commit: %w", err)
 	}
-	d.show(&view{snap: d.db.NewSnapshot(), refs: 1})
+	d.publish(&view{snap: d.db.NewSnapshot(), refs: 1})
 	return nil
 }
 
@@ -66,13 +66,13 @@ func (d *DB) write(b *pebble.Batch) error {
 	defer timer.Stop()
 	select {
 	case err := <-done:
-		if dead := d.watch.dead(); dead != nil {
+		if dead := d.monitor.failed(); dead != nil {
 			return dead
 		}
 		return err
-	case <-d.watch.fatal:
-		return d.watch.dead()
+	case <-d.monitor.fatal:
+		return d.monitor.failed()
 	case <-timer.C:
-		return fmt.Errorf("%w for %v: %w", ErrStuck, d.cfg.CommitTimeout, d.watch.why())
+		return fmt.Errorf("%w for %v: %w", ErrStuck, d.cfg.CommitTimeout, d.monitor.why())
 	}
 }

@@ -64,11 +64,11 @@ func (c Config) withDefaults() Config {
 
 // A DB is a [store.Engine] over one Pebble store.
 type DB struct {
-	db     *pebble.DB
-	lock   *pebble.Lock
-	cfg    Config
-	watch  *watch
-	shield *shield
+	db      *pebble.DB
+	lock    *pebble.Lock
+	cfg     Config
+	monitor *monitor
+	faults  *faultFS
 
 	writing sync.WaitGroup // commits under way, also those given up
 	mu      sync.RWMutex
@@ -91,12 +91,12 @@ func Open(dir string, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: another process has %s open: %w", store.ErrLocked, dir, err)
 	}
-	d := &DB{lock: lock, cfg: cfg, watch: newWatch(cfg.Logger)}
-	d.shield = newShield(cfg.FS, dir, d.watch)
+	d := &DB{lock: lock, cfg: cfg, monitor: newMonitor(cfg.Logger)}
+	d.faults = newFaultFS(cfg.FS, dir, d.monitor)
 	if d.db, err = d.open(dir); err != nil {
 		return nil, err
 	}
-	d.shield.armed.Store(true)
+	d.faults.armed.Store(true)
 	d.view = &view{snap: d.db.NewSnapshot(), refs: 1}
 	return d, nil
 }
@@ -135,11 +135,11 @@ func (d *DB) open(dir string) (*pebble.DB, error) {
 		select {
 		case r := <-opened:
 			if r.err != nil {
-				return nil, fmt.Errorf("pebble: open %s: %w", dir, cmp.Or(d.watch.dead(), markOpen(r.err)))
+				return nil, fmt.Errorf("pebble: open %s: %w", dir, cmp.Or(d.monitor.failed(), markOpen(r.err)))
 			}
 			return r.db, nil
 		case <-timer.C:
-			if cause := d.watch.trouble(); cause != nil {
+			if cause := d.monitor.trouble(); cause != nil {
 				close(abandoned)
 				return nil, fmt.Errorf("pebble: open %s: %w for %v: %w", dir, ErrStuck, d.cfg.CommitTimeout, cause)
 			}
@@ -186,7 +186,7 @@ func openTwice(dir string, opts func() *pebble.Options) (*pebble.DB, error) {
 func (d *DB) options() func() *pebble.Options {
 	return func() *pebble.Options {
 		o := &pebble.Options{
-			FS: d.shield, Lock: d.lock, Logger: d.watch, EventListener: d.watch.listener(),
+			FS: d.faults, Lock: d.lock, Logger: d.monitor, EventListener: d.monitor.listener(),
 			FormatMajorVersion: format,
 			MemTableSize:       uint64(d.cfg.MemTableSize), MemTableStopWritesThreshold: 4,
 			L0CompactionThreshold: 8, L0StopWritesThreshold: 24, // 4 would merge the same tables oftener: a quarter more CPU a submit
@@ -204,7 +204,7 @@ func (d *DB) options() func() *pebble.Options {
 // all at once.
 func (d *DB) Compact() error {
 	for _, b := range store.Buckets() {
-		ctx, cancel := d.watch.context()
+		ctx, cancel := d.monitor.context()
 		err := d.db.Compact(ctx, []byte{byte(b)}, []byte{byte(b) + 1}, false)
 		cancel()
 		if err != nil {
@@ -266,7 +266,7 @@ func (d *DB) Close() error {
 		}
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("pebble: close: %w for %v: %w", ErrStuck, d.cfg.CloseTimeout, d.watch.why())
+		return fmt.Errorf("pebble: close: %w for %v: %w", ErrStuck, d.cfg.CloseTimeout, d.monitor.why())
 	}
 }
 

@@ -38,7 +38,7 @@ func TestKill(t *testing.T) {
 	}{
 		{"small commits", crash.Config{Rounds: 10}},
 		{"1 MiB commits and compactions", crash.Config{Rounds: 6, Ops: 500, Value: 4000, Window: 4, CompactEvery: 15}},
-		{"32 writers through the front", crash.Config{Rounds: 10, Lanes: 32, CompactEvery: 20}},
+		{"32 writers through the front", crash.Config{Rounds: 10, Writers: 32, CompactEvery: 20}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -27,8 +27,8 @@ func (v *view) release() {
 	}
 }
 
-// show makes v the view of all readers to come.
-func (d *DB) show(v *view) {
+// publish makes v the view of all readers to come.
+func (d *DB) publish(v *view) {
 	d.mu.Lock()
 	old := d.view
 	d.view = v
@@ -36,8 +36,8 @@ func (d *DB) show(v *view) {
 	old.release()
 }
 
-// look returns the newest view; the caller releases it.
-func (d *DB) look() (*view, error) {
+// acquire returns the newest view; the caller releases it.
+func (d *DB) acquire() (*view, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.view == nil {
@@ -49,7 +49,7 @@ func (d *DB) look() (*view, error) {
 
 // Get implements [store.Engine].
 func (d *DB) Get(b store.Bucket, key []byte) (val []byte, ok bool, err error) {
-	v, err := d.look()
+	v, err := d.acquire()
 	if err != nil {
 		return nil, false, err
 	}
@@ -75,7 +75,7 @@ func (d *DB) Get(b store.Bucket, key []byte) (val []byte, ok bool, err error) {
 
 // Scan implements [store.Engine].
 func (d *DB) Scan(b store.Bucket, start, end []byte, limit int) ([]store.Pair, error) {
-	v, err := d.look()
+	v, err := d.acquire()
 	if err != nil {
 		return nil, err
 	}

@@ -35,8 +35,8 @@ func RunFront(t *testing.T, open Opener) {
 // epoch is where manual clocks begin.
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// A bed is a store that a test may close and open again.
-type bed struct {
+// A fixture is a store that a test may close and open again.
+type fixture struct {
 	*store.Store
 	t    testing.TB
 	open Opener
@@ -44,14 +44,14 @@ type bed struct {
 	cfg  store.Config
 }
 
-func newBed(t testing.TB, open Opener, cfg store.Config) *bed {
-	b := &bed{t: t, open: open, dir: t.TempDir(), cfg: cfg}
+func newFixture(t testing.TB, open Opener, cfg store.Config) *fixture {
+	b := &fixture{t: t, open: open, dir: t.TempDir(), cfg: cfg}
 	b.up()
 	t.Cleanup(b.down)
 	return b
 }
 
-func (b *bed) up() {
+func (b *fixture) up() {
 	b.t.Helper()
 	e := b.open(b.t, b.dir)
 	s, err := store.Open(e, b.cfg)
@@ -61,14 +61,14 @@ func (b *bed) up() {
 	b.Store = s
 }
 
-func (b *bed) down() {
+func (b *fixture) down() {
 	b.t.Helper()
 	if err := b.Close(); err != nil {
 		b.t.Errorf("close store: %v", err)
 	}
 }
 
-func (b *bed) apply(fill func(*store.Batch)) {
+func (b *fixture) apply(fill func(*store.Batch)) {
 	b.t.Helper()
 	var batch store.Batch
 	fill(&batch)
@@ -77,7 +77,7 @@ func (b *bed) apply(fill func(*store.Batch)) {
 	}
 }
 
-func (b *bed) want(bk store.Bucket, key, want string) {
+func (b *fixture) want(bk store.Bucket, key, want string) {
 	b.t.Helper()
 	val, err := b.Get(bk, []byte(key))
 	if err != nil || string(val) != want {
@@ -85,7 +85,7 @@ func (b *bed) want(bk store.Bucket, key, want string) {
 	}
 }
 
-func (b *bed) wantNone(bk store.Bucket, key string) {
+func (b *fixture) wantNone(bk store.Bucket, key string) {
 	b.t.Helper()
 	if val, err := b.Get(bk, []byte(key)); !errors.Is(err, store.ErrNotFound) {
 		b.t.Errorf("get %q = %q, %v; want ErrNotFound", key, val, err)
@@ -102,7 +102,7 @@ func batch(fill func(*store.Batch)) *store.Batch {
 // requirementsInGroup: a requirement sees the disk and the earlier batches of
 // its group.
 func requirementsInGroup(t *testing.T, open Opener) {
-	s := newBed(t, open, store.Config{})
+	s := newFixture(t, open, store.Config{})
 	k, bk := []byte("lease"), store.Leases
 	claim := func(from, to string) *store.Batch {
 		return batch(func(b *store.Batch) {
@@ -136,7 +136,7 @@ func requirementsInGroup(t *testing.T, open Opener) {
 
 // insertOnce: of many that insert one key, one does (I12).
 func insertOnce(t *testing.T, open Opener) {
-	s := newBed(t, open, store.Config{})
+	s := newFixture(t, open, store.Config{})
 	for round := range 5 {
 		key := []byte(fmt.Sprint(round))
 		var won atomic.Int32
@@ -168,7 +168,7 @@ func insertOnce(t *testing.T, open Opener) {
 
 // compareAndSet: concurrent increments by compare-and-set lose none (I4).
 func compareAndSet(t *testing.T, open Opener) {
-	s := newBed(t, open, store.Config{})
+	s := newFixture(t, open, store.Config{})
 	key := []byte("n")
 	s.apply(func(b *store.Batch) { b.Put(store.Leases, key, []byte("0")) })
 	var wg sync.WaitGroup
@@ -199,7 +199,7 @@ func compareAndSet(t *testing.T, open Opener) {
 }
 
 func conflictWritesNothing(t *testing.T, open Opener) {
-	s := newBed(t, open, store.Config{})
+	s := newFixture(t, open, store.Config{})
 	s.apply(func(b *store.Batch) { b.Put(store.Meta, []byte("a"), nil) })
 	ran := false
 	err := s.Apply(t.Context(), batch(func(b *store.Batch) {
@@ -229,7 +229,7 @@ func sweepCfg(m *clock.Manual) store.Config {
 
 func expiry(t *testing.T, open Opener) {
 	m := clock.NewManual(epoch)
-	s := newBed(t, open, sweepCfg(m))
+	s := newFixture(t, open, sweepCfg(m))
 	bk := store.Done
 	s.apply(func(b *store.Batch) {
 		b.PutUntil(bk, []byte("short"), []byte("s"), epoch.Add(time.Second))
@@ -261,7 +261,7 @@ func expiry(t *testing.T, open Opener) {
 // renewal: a record that is renewed at its edge is not swept.
 func renewal(t *testing.T, open Opener) {
 	m := clock.NewManual(epoch)
-	s := newBed(t, open, sweepCfg(m))
+	s := newFixture(t, open, sweepCfg(m))
 	key := func(i int) []byte { return fmt.Appendf(nil, "%04d", i) }
 	for i := range 300 {
 		s.apply(func(b *store.Batch) { b.PutUntil(store.Leases, key(i), []byte("1"), epoch.Add(time.Second)) })
@@ -290,7 +290,7 @@ func renewal(t *testing.T, open Opener) {
 
 func deleteAndPutAgain(t *testing.T, open Opener) {
 	m := clock.NewManual(epoch)
-	s := newBed(t, open, sweepCfg(m))
+	s := newFixture(t, open, sweepCfg(m))
 	bk, key := store.Leases, []byte("k")
 	s.apply(func(b *store.Batch) { b.PutUntil(bk, key, []byte("1"), epoch.Add(2*time.Second)) })
 	s.apply(func(b *store.Batch) { b.Delete(bk, key) })
@@ -307,7 +307,7 @@ func deleteAndPutAgain(t *testing.T, open Opener) {
 
 func startSweep(t *testing.T, open Opener) {
 	m := clock.NewManual(epoch)
-	s := newBed(t, open, sweepCfg(m))
+	s := newFixture(t, open, sweepCfg(m))
 	for _, bk := range []store.Bucket{store.Done, store.Meta} {
 		for i := range 600 {
 			s.apply(func(b *store.Batch) {
@@ -333,7 +333,7 @@ func startSweep(t *testing.T, open Opener) {
 
 func scanExpired(t *testing.T, open Opener) {
 	m := clock.NewManual(epoch)
-	s := newBed(t, open, sweepCfg(m))
+	s := newFixture(t, open, sweepCfg(m))
 	for i := range 40 {
 		s.apply(func(b *store.Batch) {
 			until := time.Time{}
@@ -376,7 +376,7 @@ func scanExpired(t *testing.T, open Opener) {
 // manyWriters: every batch that was answered is there, and a group carries more
 // than one.
 func manyWriters(t *testing.T, open Opener) {
-	s := newBed(t, open, store.Config{})
+	s := newFixture(t, open, store.Config{})
 	const writers, each = 32, 20
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -408,7 +408,7 @@ func manyWriters(t *testing.T, open Opener) {
 // closeWhileBusy: what was answered with nil before or during Close is there,
 // what was answered with ErrClosed is not (I1).
 func closeWhileBusy(t *testing.T, open Opener) {
-	s := newBed(t, open, store.Config{})
+	s := newFixture(t, open, store.Config{})
 	const writers = 16
 	acked := make([]int, writers)
 	var wg, going sync.WaitGroup
@@ -443,7 +443,7 @@ func closeWhileBusy(t *testing.T, open Opener) {
 }
 
 func compactUnderLoad(t *testing.T, open Opener) {
-	s := newBed(t, open, store.Config{})
+	s := newFixture(t, open, store.Config{})
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	acked := 0

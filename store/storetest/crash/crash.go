@@ -44,7 +44,7 @@ type Config struct {
 	Ops          int           // puts a transaction has at most; default 8
 	Value        int           // bytes a value has at most; default 600
 	Window       int           // transactions whose puts are alive; default 40
-	Lanes        int           // goroutines that write, through the front; default 0: one, to the engine itself
+	Writers      int           // goroutines that write, through the front; default 0: one, to the engine itself
 	CompactEvery int           // commits of lane 0 between two compactions; default none
 	Life         time.Duration // a victim lives up to so long after it opened; default 60ms
 
@@ -104,13 +104,13 @@ const maxLonger = 8
 
 func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, err error) {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	acked, last := make([]int, max(cfg.Lanes, 1)), make([]int, max(cfg.Lanes, 1))
+	acked, last := make([]int, max(cfg.Writers, 1)), make([]int, max(cfg.Writers, 1))
 	for n := 0; n < cfg.Rounds || res.Acked == 0 && n < cfg.Rounds+maxLonger; n++ {
 		if n >= cfg.Rounds {
 			cfg.Life *= 2 // a slow machine: nobody has lived long enough to write
 		}
 		r := round{job: job{Config: cfg, Store: dir, Acked: acked, Last: last}, life: time.Duration(rng.Int64N(int64(cfg.Life)))}
-		r.early = rng.IntN(5) == 0
+		r.killEarly = rng.IntN(5) == 0
 		found, err := r.run(ctx)
 		if err != nil {
 			return res, fmt.Errorf("round %d: %w", n, err)
@@ -130,8 +130,8 @@ func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, 
 	return res, nil
 }
 
-// said is what a victim told before it died.
-type said struct {
+// report is what a victim told before it died.
+type report struct {
 	opened []int // transactions it found, by lane
 	acked  []int // last acknowledged transaction when its end began, by lane
 	last   []int // last acknowledged transaction, by lane
@@ -140,13 +140,13 @@ type said struct {
 // A round is the life of one victim.
 type round struct {
 	job
-	early bool          // it is killed while it opens the store
-	life  time.Duration // until it is killed
+	killEarly bool          // it is killed while it opens the store
+	life      time.Duration // until it is killed
 }
 
 // run returns what the victim said, nil when it was killed before it had opened
 // the store. Killing it ends run: nothing of it is left.
-func (r round) run(ctx context.Context) (*said, error) {
+func (r round) run(ctx context.Context) (*report, error) {
 	ctx, kill := context.WithCancel(ctx)
 	defer kill()
 	text, err := json.Marshal(r.job)
@@ -163,10 +163,10 @@ func (r round) run(ctx context.Context) (*said, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	var heard ears
+	var output output
 	ended := make(chan error, 1)
 	limit := time.AfterFunc(time.Minute, func() {
-		heard.mark()
+		output.startEnding()
 		var err error
 		if r.Cut != nil {
 			err = r.Cut(cmd.Process)
@@ -174,11 +174,11 @@ func (r round) run(ctx context.Context) (*said, error) {
 		kill()
 		ended <- err
 	})
-	if r.early {
+	if r.killEarly {
 		limit.Reset(r.life / 4)
 	}
-	err = heard.listen(out, len(r.Acked), func() {
-		if !r.early {
+	err = output.read(out, len(r.Acked), func() {
+		if !r.killEarly {
 			limit.Reset(r.life)
 		}
 	})
@@ -191,52 +191,52 @@ func (r round) run(ctx context.Context) (*said, error) {
 	if exit := cmd.Wait(); err == nil && !killed {
 		err = fmt.Errorf("the victim ended by itself: %w", cmp.Or(exit, errors.New("exit 0")))
 	}
-	return heard.all(), err
+	return output.result(), err
 }
 
-// ears hear what a victim says.
-type ears struct {
+// output hear what a victim says.
+type output struct {
 	mu     sync.Mutex
-	said   *said
-	marked bool
+	report *report
+	ending bool
 }
 
-// mark notes that the end begins: what is acknowledged from now on may be lost.
-func (e *ears) mark() {
+// startEnding notes that the end begins: what is acknowledged from now on may be lost.
+func (e *output) startEnding() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.marked = true; e.said != nil {
-		e.said.acked = slices.Clone(e.said.last)
+	if e.ending = true; e.report != nil {
+		e.report.acked = slices.Clone(e.report.last)
 	}
 }
 
-// all is what was heard, nil when the victim had not opened the store.
-func (e *ears) all() *said {
+// result is what was heard, nil when the victim had not opened the store.
+func (e *output) result() *report {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.said != nil && !e.marked {
-		e.said.acked = e.said.last
+	if e.report != nil && !e.ending {
+		e.report.acked = e.report.last
 	}
-	return e.said
+	return e.report
 }
 
-// hear notes what one line says.
-func (e *ears) hear(line string, lanes int) (opened bool, err error) {
+// parse notes what one line says.
+func (e *output) parse(line string, writers int) (opened bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	word, rest, _ := strings.Cut(line, " ")
 	switch word {
 	case "open":
-		s := &said{acked: make([]int, lanes), last: make([]int, lanes)}
+		s := &report{acked: make([]int, writers), last: make([]int, writers)}
 		if err := json.Unmarshal([]byte(rest), &s.opened); err != nil {
 			return false, err
 		}
-		e.said = s
+		e.report = s
 		return true, nil
 	case "ack":
-		var lane, n int
-		if _, err := fmt.Sscan(rest, &lane, &n); err == nil && e.said != nil {
-			e.said.last[lane] = n
+		var num, n int
+		if _, err := fmt.Sscan(rest, &num, &n); err == nil && e.report != nil {
+			e.report.last[num] = n
 		}
 	case "bad":
 		return false, errors.New(rest)
@@ -244,11 +244,11 @@ func (e *ears) hear(line string, lanes int) (opened bool, err error) {
 	return false, nil
 }
 
-// listen reads what a victim says until its end.
-func (e *ears) listen(out io.Reader, lanes int, opened func()) error {
+// read reads what a victim says until its end.
+func (e *output) read(out io.Reader, writers int, opened func()) error {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
-		open, err := e.hear(lines.Text(), lanes)
+		open, err := e.parse(lines.Text(), writers)
 		if err != nil {
 			return err
 		}

@@ -16,22 +16,22 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// diary is the simplest engine that survives a kill: memory, and a file with
+// logEngine is the simplest engine that survives a kill: memory, and a file with
 // one JSON line a transaction. Its mutants break one promise each.
-type diary struct {
+type logEngine struct {
 	*mem.Engine
 	file   *os.File
 	mutant string
 	late   []byte // what the mutant "late" has not written yet
 }
 
-func openDiary(mutant string) Opener {
+func openLogEngine(mutant string) Opener {
 	return func(path string) (store.Engine, error) {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		d := &diary{Engine: mem.New(), file: f, mutant: mutant}
+		d := &logEngine{Engine: mem.New(), file: f, mutant: mutant}
 		lines := bufio.NewReader(f)
 		for {
 			line, err := lines.ReadBytes('\n')
@@ -49,7 +49,7 @@ func openDiary(mutant string) Opener {
 	}
 }
 
-func (d *diary) size(path string) int64 {
+func (d *logEngine) size(path string) int64 {
 	info, err := os.Stat(path)
 	if err != nil {
 		return 0
@@ -57,7 +57,7 @@ func (d *diary) size(path string) int64 {
 	return info.Size()
 }
 
-func (d *diary) Commit(ops []store.Op) error {
+func (d *logEngine) Commit(ops []store.Op) error {
 	switch d.mutant {
 	case "half":
 		for i := range ops {
@@ -86,7 +86,7 @@ func (d *diary) Commit(ops []store.Op) error {
 	return d.Engine.Commit(ops)
 }
 
-func (d *diary) write(ops []store.Op) error {
+func (d *logEngine) write(ops []store.Op) error {
 	line, err := json.Marshal(ops)
 	if err == nil {
 		_, err = d.file.Write(append(line, '\n'))
@@ -99,7 +99,7 @@ var mutants = []string{"", "half", "undelete", "late", "deaf"}
 func TestMain(m *testing.M) {
 	engines := make(map[string]Opener)
 	for _, name := range mutants {
-		engines["diary "+name] = openDiary(name)
+		engines["diary "+name] = openLogEngine(name)
 	}
 	engines["diary deaf"] = func(string) (store.Engine, error) { return nil, errors.New("deaf") }
 	Main(m, engines)
@@ -115,9 +115,9 @@ func TestHarnessCatchesMutants(t *testing.T) {
 		"deaf":     "the store does not open",
 	}
 	for i, mutant := range mutants {
-		for _, lanes := range []int{0, 4} {
-			t.Run(fmt.Sprintf("%s with %d lanes", mutant, lanes), func(t *testing.T) {
-				cfg := Config{Engine: "diary " + mutant, Rounds: 12, Life: 20 * time.Millisecond, Lanes: lanes, Window: 5}
+		for _, writers := range []int{0, 4} {
+			t.Run(fmt.Sprintf("%s with %d lanes", mutant, writers), func(t *testing.T) {
+				cfg := Config{Engine: "diary " + mutant, Rounds: 12, Life: 20 * time.Millisecond, Writers: writers, Window: 5}
 				if mutant == "half" {
 					cfg.Rounds = 150 // it must be hit between two writes
 				}
@@ -137,7 +137,7 @@ func TestHarnessCatchesMutants(t *testing.T) {
 
 // The model and the transactions agree: playing them gives the model's state.
 func TestLaneModel(t *testing.T) {
-	l := lane{num: 3, ops: 5, value: 40, window: 4}
+	l := writer{num: 3, ops: 5, value: 40, window: 4}
 	got := make(map[string][]byte)
 	for n := 1; n <= 60; n++ {
 		for _, op := range l.tx(n) {

@@ -42,7 +42,7 @@ func Victim(engines map[string]Opener) {
 	if err == nil {
 		err = v.run(engines)
 	}
-	v.say("bad %v", err) // a victim that does not get killed has failed
+	v.printf("bad %v", err) // a victim that does not get killed has failed
 	os.Exit(1)
 }
 
@@ -53,8 +53,8 @@ type victim struct {
 	out io.Writer
 }
 
-// say writes one line in one call, so that a kill does not cut it.
-func (v *victim) say(format string, args ...any) {
+// printf writes one line in one call, so that a kill does not cut it.
+func (v *victim) printf(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	fmt.Fprintln(v.out, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
@@ -71,18 +71,18 @@ func (v *victim) run(engines map[string]Opener) error {
 		return fmt.Errorf("the store does not open: %w", err)
 	}
 	t := target{scan: e.Scan, commit: e.Commit, compact: e.Compact}
-	if v.Lanes > 0 {
+	if v.Writers > 0 {
 		s, err := store.Open(e, store.Config{})
 		if err != nil {
 			return fmt.Errorf("the front does not open: %w", err)
 		}
 		t = frontTarget(s)
 	}
-	lanes := make([]lane, len(v.Acked))
-	for i := range lanes {
-		lanes[i] = lane{num: i, ops: v.Ops, value: v.Value, window: v.Window}
+	writers := make([]writer, len(v.Acked))
+	for i := range writers {
+		writers[i] = writer{num: i, ops: v.Ops, value: v.Value, window: v.Window}
 	}
-	at, err := v.check(t, lanes)
+	at, err := v.check(t, writers)
 	if err != nil {
 		return err
 	}
@@ -90,14 +90,14 @@ func (v *victim) run(engines map[string]Opener) error {
 	if err != nil {
 		return err
 	}
-	v.say("open %s", text)
-	return v.write(t, lanes, at)
+	v.printf("open %s", text)
+	return v.write(t, writers, at)
 }
 
 // check compares the whole store with the lanes and returns the transaction
 // each is at.
-func (v *victim) check(t target, lanes []lane) ([]int, error) {
-	found := make([]map[string][]byte, len(lanes))
+func (v *victim) check(t target, writers []writer) ([]int, error) {
+	found := make([]map[string][]byte, len(writers))
 	for i := range found {
 		found[i] = make(map[string][]byte)
 	}
@@ -108,7 +108,7 @@ func (v *victim) check(t target, lanes []lane) ([]int, error) {
 				return nil, fmt.Errorf("read the store: %w", err)
 			}
 			for _, p := range page {
-				if i := int(p.Key[0]) - 'a'; i >= 0 && i < len(lanes) && !isSchema(b, p.Key) {
+				if i := int(p.Key[0]) - 'a'; i >= 0 && i < len(writers) && !isSchema(b, p.Key) {
 					found[i][id(b, p.Key)] = p.Val
 				}
 			}
@@ -118,8 +118,8 @@ func (v *victim) check(t target, lanes []lane) ([]int, error) {
 			start = append(page[len(page)-1].Key, 0)
 		}
 	}
-	at := make([]int, len(lanes))
-	for i, l := range lanes {
+	at := make([]int, len(writers))
+	for i, l := range writers {
 		var err error
 		if at[i], err = l.check(found[i], v.Acked[i], v.Last[i]); err != nil {
 			return nil, err
@@ -132,16 +132,16 @@ func (v *victim) check(t target, lanes []lane) ([]int, error) {
 func isSchema(b store.Bucket, key []byte) bool { return b == store.Meta && len(key) > 1 }
 
 // write goes on with each lane from where it is, until something fails.
-func (v *victim) write(t target, lanes []lane, at []int) error {
-	failed := make(chan error, len(lanes))
-	for i, l := range lanes {
+func (v *victim) write(t target, writers []writer, at []int) error {
+	failed := make(chan error, len(writers))
+	for i, l := range writers {
 		go func() {
 			for n := at[i] + 1; ; n++ {
 				if err := t.commit(l.tx(n)); err != nil {
 					failed <- fmt.Errorf("lane %d, transaction %d: %w", i, n, err)
 					return
 				}
-				v.say("ack %d %d", i, n)
+				v.printf("ack %d %d", i, n)
 				if i == 0 && v.CompactEvery > 0 && n%v.CompactEvery == 0 {
 					if err := t.compact(); err != nil {
 						failed <- fmt.Errorf("compact after transaction %d: %w", n, err)

@@ -9,29 +9,29 @@ import (
 
 // Times of the goroutine that tends the store.
 const (
-	spaceEvery  = 2 * time.Second // between two looks at the free disk space
-	longestOwed = time.Minute     // how long a compaction waits for a quiet moment
+	refreshEvery    = 2 * time.Second // between two looks at the free disk space
+	maxCompactDelay = time.Minute     // how long a compaction waits for a quiet moment
 )
 
-// tend sweeps, watches the disk and compacts, until Close.
-func (s *Store) tend(w *sweeper) {
+// maintain sweeps, watches the disk and compacts, until Close.
+func (s *Store) maintain(w *sweeper) {
 	sweep, stopSweep := ticks(s.cfg.SweepEvery, s.cfg.SweepEvery > 0)
 	defer stopSweep()
-	space, stopSpace := ticks(spaceEvery, s.cfg.Space != nil || s.cfg.Memory != nil)
+	space, stopSpace := ticks(refreshEvery, s.cfg.Space != nil || s.cfg.Memory != nil)
 	defer stopSpace()
 	compact, stopCompact := ticks(s.cfg.CompactEvery, s.cfg.CompactEvery > 0)
 	defer stopCompact()
 	k := &compactor{s: s}
-	f := &fullness{told: s.cfg.Told, collect: runtime.GC}
+	f := &refusalMonitor{notify: s.cfg.OnRefusal, collect: runtime.GC}
 	for {
 		select {
 		case <-sweep:
-			w.turn()
+			w.tick()
 		case <-space:
-			s.space.look()
-			f.turn(s.Refuses())
+			s.space.refresh()
+			f.tick(s.Refuses())
 		case <-compact:
-			k.turn()
+			k.tick()
 		case <-s.stop:
 			return
 		}
@@ -77,24 +77,24 @@ func (s *Store) CompactIfDue(ctx context.Context) (bool, error) {
 type compactor struct {
 	s       *Store
 	batches int64         // committed by the last turn
-	owed    time.Duration // how long a compaction has been due
+	dueFor  time.Duration // how long a compaction has been due
 }
 
-// turn compacts if it is due and either nothing was written since the last turn
+// tick compacts if it is due and either nothing was written since the last turn
 // or it has waited long enough. A failed compaction is counted and tried again.
-func (k *compactor) turn() {
+func (k *compactor) tick() {
 	batches := k.s.meter.batches.Load()
 	quiet := batches == k.batches
 	k.batches = batches
 	if !k.s.Stats().CompactDue {
-		k.owed = 0
+		k.dueFor = 0
 		return
 	}
-	k.owed += k.s.cfg.CompactEvery
-	if !quiet && k.owed < longestOwed {
+	k.dueFor += k.s.cfg.CompactEvery
+	if !quiet && k.dueFor < maxCompactDelay {
 		return
 	}
-	k.owed = 0
+	k.dueFor = 0
 	if err := k.s.Compact(context.Background()); err != nil && !ended(err) {
 		k.s.meter.compactFailures.Add(1)
 	}

@@ -21,7 +21,7 @@ import (
 func TestShelfOfTheDeadIsBounded(t *testing.T) {
 	const failures, keep = 100_000, 1000
 	archived, told := map[Key]bool{}, 0
-	w := newWorld(t, Config{MaxEntries: failures, MaxDead: keep})
+	w := newFixture(t, Config{MaxEntries: failures, MaxDead: keep})
 	w.cfg.Archive = func(_ context.Context, list []Archived) error {
 		for _, a := range list {
 			if archived[a.Key] {
@@ -36,7 +36,7 @@ func TestShelfOfTheDeadIsBounded(t *testing.T) {
 	}
 	w.cfg.Archived = func(n int) { told += n }
 	w.reopen()
-	news := make([]New, 500)
+	news := make([]NewEntry, 500)
 	edits := make([]Edit, len(news))
 	for range failures / len(news) {
 		for i := range news {
@@ -86,7 +86,7 @@ func TestShelfOfTheDeadIsBounded(t *testing.T) {
 // written the dead stay.
 func TestNothingLeavesWithoutItsArchive(t *testing.T) {
 	broken := errors.New("disk full")
-	w := newWorld(t, Config{MaxDead: 1, Archive: func(context.Context, []Archived) error { return broken }})
+	w := newFixture(t, Config{MaxDead: 1, Archive: func(context.Context, []Archived) error { return broken }})
 	for range 3 {
 		w.end(w.addOne("p", classNormal, nil), failed)
 	}
@@ -99,7 +99,7 @@ func TestNothingLeavesWithoutItsArchive(t *testing.T) {
 }
 
 func TestDoneIsForgottenByCountAndAge(t *testing.T) {
-	w := newWorld(t, Config{MaxDone: 300, DoneFor: time.Hour})
+	w := newFixture(t, Config{MaxDone: 300, DoneFor: time.Hour})
 	var keys []Key
 	for range 700 {
 		keys = append(keys, w.addOne("p", classNormal, nil))
@@ -125,7 +125,7 @@ func TestDoneIsForgottenByCountAndAge(t *testing.T) {
 }
 
 func TestPurge(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	for i := range 10 {
 		k := w.addOne(fmt.Sprint("p", i%2), classNormal, nil)
 		w.end(k, failed)
@@ -146,7 +146,7 @@ func TestPurge(t *testing.T) {
 // holds those behind it, and those alone, over a restart and until somebody has
 // redriven it.
 func TestBlockedLaneWaitsForAPerson(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	inLane := func(r *proto.Record) { r.OrderingKey, r.OnDead = "k", "block" }
 	first, second, third := w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane)
 	other := w.addOne("p", classNormal, func(r *proto.Record) { r.OrderingKey = "l" })
@@ -159,7 +159,7 @@ func TestBlockedLaneWaitsForAPerson(t *testing.T) {
 		if got := w.takeAll("p"); len(got) != 0 {
 			t.Fatalf("took %v from behind a dead one", got)
 		}
-		if p, _ := w.Where(third); p.Word != "behind" || p.Behind != second.ID || !p.Held {
+		if p, _ := w.Where(third); p.Status != "behind" || p.Behind != second.ID || !p.Blocked {
 			t.Errorf("it stands %+v", p)
 		}
 		w.end(w.addOne("p", classNormal, nil), success)
@@ -181,7 +181,7 @@ func TestBlockedLaneWaitsForAPerson(t *testing.T) {
 }
 
 func TestSkippingLaneGoesOn(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	inLane := func(r *proto.Record) { r.OrderingKey = "k" }
 	first, second := w.addOne("p", classNormal, inLane), w.addOne("q", classNormal, inLane)
 	w.takeAll("p")
@@ -198,7 +198,7 @@ func TestSkippingLaneGoesOn(t *testing.T) {
 // TestFileArchive: each line stands for one task and holds all of it.
 func TestFileArchive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dead.jsonl")
-	w := newWorld(t, Config{})
+	w := newFixture(t, Config{})
 	archive := FileArchive(path)
 	var list []Archived
 	for range 3 {
@@ -244,7 +244,7 @@ func TestNothingIsTooOldByADoubtedClock(t *testing.T) {
 	var off time.Duration
 	cfg := Config{DoneFor: time.Hour, DeadFor: time.Hour, Expires: func(_ Key, r *proto.Record) int64 { return r.NotAfterMs }}
 	cfg.Archive = func(context.Context, []Archived) error { return nil }
-	w := newWorld(t, cfg)
+	w := newFixture(t, cfg)
 	w.cfg.Clock = clock.NewGuard(clock.Wrong(w.clock.Clock(), func() time.Duration { return off })).Clock()
 	w.reopen()
 	soon := func(r *proto.Record) { r.NotAfterMs = w.clock.Clock().Now().Add(time.Minute).UnixMilli() }
@@ -256,7 +256,7 @@ func TestNothingIsTooOldByADoubtedClock(t *testing.T) {
 	if _, ok := w.NextExpiry(); ok || len(w.TakeExpired(nil, 10, time.Second)) > 0 {
 		t.Error("something expires by a doubted clock")
 	}
-	if done, err := w.Tidy(t.Context()); err != nil || done != (Tidied{}) {
+	if done, err := w.Tidy(t.Context()); err != nil || done != (TidyResult{}) {
 		t.Errorf("by a doubted clock: %+v, %v", done, err)
 	}
 	w.clock.Advance(clock.BelieveAfter)

@@ -13,37 +13,37 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A shelf remembers in which order ended entries came to it: oldest first.
-type shelf struct {
-	marks []mark
+// A endedSet remembers in which order ended entries came to it: oldest first.
+type endedSet struct {
+	entries []endedEntry
 }
 
-type mark struct {
+type endedEntry struct {
 	ended int64 // Unix milliseconds
 	key   Key
 }
 
-func (s *shelf) add(k Key, ended int64) { s.marks = append(s.marks, mark{ended, k}) }
+func (s *endedSet) add(k Key, ended int64) { s.entries = append(s.entries, endedEntry{ended, k}) }
 
-func (s *shelf) sort() {
-	slices.SortFunc(s.marks, func(a, b mark) int {
+func (s *endedSet) sort() {
+	slices.SortFunc(s.entries, func(a, b endedEntry) int {
 		return cmp.Or(cmp.Compare(a.ended, b.ended), a.key.ID.Compare(b.key.ID))
 	})
 }
 
 // drop forgets the oldest n.
-func (s *shelf) drop(n int) {
-	s.marks = s.marks[n:]
-	if cap(s.marks) > 4096 && len(s.marks) < cap(s.marks)/4 {
-		s.marks = slices.Clone(s.marks)
+func (s *endedSet) drop(n int) {
+	s.entries = s.entries[n:]
+	if cap(s.entries) > 4096 && len(s.entries) < cap(s.entries)/4 {
+		s.entries = slices.Clone(s.entries)
 	}
 }
 
 // surplus returns how many of the oldest, at most limit, are beyond the bounds:
 // more than keep of them, or ended at horizon or before.
-func (s *shelf) surplus(keep int, horizon int64, limit int) int {
-	n := min(max(len(s.marks)-keep, 0), limit)
-	for n < min(len(s.marks), limit) && s.marks[n].ended <= horizon {
+func (s *endedSet) surplus(keep int, horizon int64, limit int) int {
+	n := min(max(len(s.entries)-keep, 0), limit)
+	for n < min(len(s.entries), limit) && s.entries[n].ended <= horizon {
 		n++
 	}
 	return n
@@ -52,8 +52,8 @@ func (s *shelf) surplus(keep int, horizon int64, limit int) int {
 // tidyStep is how many entries Tidy moves at once.
 const tidyStep = 256
 
-// A Tidied says what Tidy did.
-type Tidied struct {
+// A TidyResult says what Tidy did.
+type TidyResult struct {
 	Forgotten int // finished records deleted
 	Archived  int // dead entries archived and deleted
 }
@@ -61,9 +61,9 @@ type Tidied struct {
 // Tidy brings the shelves back within their bounds: finished records are
 // forgotten, dead entries archived first. While the wall clock is doubted nothing
 // is too old (I14).
-func (b *Backlog) Tidy(ctx context.Context) (t Tidied, err error) {
-	b.shelving.Lock()
-	defer b.shelving.Unlock()
+func (b *Backlog) Tidy(ctx context.Context) (t TidyResult, err error) {
+	b.tidying.Lock()
+	defer b.tidying.Unlock()
 	now, doubted := b.cfg.Clock.Now(), b.cfg.Clock.Doubted()
 	horizon := func(age time.Duration) int64 {
 		if doubted {
@@ -95,13 +95,13 @@ func (b *Backlog) Tidy(ctx context.Context) (t Tidied, err error) {
 }
 
 // beyond returns the oldest keys of a shelf that are beyond its bounds.
-func (b *Backlog) beyond(s *shelf, keep int, horizon int64) []Key {
+func (b *Backlog) beyond(s *endedSet, keep int, horizon int64) []Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := s.surplus(keep, horizon, tidyStep)
 	keys := make([]Key, n)
 	for i := range keys {
-		keys[i] = s.marks[i].key
+		keys[i] = s.entries[i].key
 	}
 	return keys
 }
@@ -116,7 +116,7 @@ func (b *Backlog) archive(ctx context.Context, keys []Key) error {
 			continue
 		}
 		if errors.Is(err, store.ErrCorrupt) {
-			b.cfg.Damaged(k.append(nil, kindBirth), err)
+			b.cfg.Damaged(k.append(nil, kindInitial), err)
 			continue
 		}
 		if err != nil {
@@ -130,7 +130,7 @@ func (b *Backlog) archive(ctx context.Context, keys []Key) error {
 	if err := b.cfg.Archive(ctx, list); err != nil {
 		return err
 	}
-	if err := b.discard(ctx, &b.dead, b.buckets.Dead, kindBirth, keys, lanes); err != nil {
+	if err := b.discard(ctx, &b.dead, b.buckets.Dead, kindInitial, keys, lanes); err != nil {
 		return err
 	}
 	b.cfg.Archived(len(list))
@@ -139,7 +139,7 @@ func (b *Backlog) archive(ctx context.Context, keys []Key) error {
 
 // discard deletes the oldest entries of a shelf, which are keys, and lets the
 // lanes go on that they held.
-func (b *Backlog) discard(ctx context.Context, s *shelf, bk store.Bucket, kind byte, keys []Key, lanes map[Key]string) error {
+func (b *Backlog) discard(ctx context.Context, s *endedSet, bk store.Bucket, kind byte, keys []Key, lanes map[Key]string) error {
 	var batch store.Batch
 	for _, k := range keys {
 		batch.Delete(bk, k.append(nil, kind))
@@ -157,9 +157,9 @@ func (b *Backlog) discard(ctx context.Context, s *shelf, bk store.Bucket, kind b
 
 // Purge deletes the entries of Done or Dead that match, nil all, and returns
 // how many. With dryRun it only counts them.
-func (b *Backlog) Purge(ctx context.Context, sh Shelf, match func(Key, *proto.Record) bool, dryRun bool) (n int, err error) {
-	b.shelving.Lock()
-	defer b.shelving.Unlock()
+func (b *Backlog) Purge(ctx context.Context, sh Set, match func(Key, *proto.Record) bool, dryRun bool) (n int, err error) {
+	b.tidying.Lock()
+	defer b.tidying.Unlock()
 	if sh == Live {
 		return 0, errors.New("backlog: live entries are not purged; cancel them")
 	}
@@ -180,8 +180,8 @@ func (b *Backlog) Purge(ctx context.Context, sh Shelf, match func(Key, *proto.Re
 }
 
 // purge deletes these entries of a shelf.
-func (b *Backlog) purge(ctx context.Context, sh Shelf, found []Listed) error {
-	s, bk, kind := b.shelfOf(sh)
+func (b *Backlog) purge(ctx context.Context, sh Set, found []Listed) error {
+	s, bk, kind := b.endedSet(sh)
 	dropped := make(map[Key]bool, len(found))
 	var batch store.Batch
 	for _, l := range found {
@@ -191,7 +191,7 @@ func (b *Backlog) purge(ctx context.Context, sh Shelf, found []Listed) error {
 	batch.After(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return dropped[m.key] })
+		s.entries = slices.DeleteFunc(s.entries, func(m endedEntry) bool { return dropped[m.key] })
 		for _, l := range found {
 			if sh == Dead {
 				b.unblock(b.blocks(l.Key, l.Record), l.Key)
@@ -201,11 +201,11 @@ func (b *Backlog) purge(ctx context.Context, sh Shelf, found []Listed) error {
 	return b.store.Apply(context.WithoutCancel(ctx), &batch)
 }
 
-func (b *Backlog) shelfOf(sh Shelf) (*shelf, store.Bucket, byte) {
+func (b *Backlog) endedSet(sh Set) (*endedSet, store.Bucket, byte) {
 	if sh == Done {
 		return &b.done, b.buckets.Done, kindState
 	}
-	return &b.dead, b.buckets.Dead, kindBirth
+	return &b.dead, b.buckets.Dead, kindInitial
 }
 
 // Revise changes the record of an ended entry, such as its status. A dead one
@@ -215,22 +215,22 @@ func (b *Backlog) Revise(ctx context.Context, k Key, change func(*proto.Record))
 	return b.ReviseWith(ctx, k, change, func(*store.Batch) {})
 }
 
-// Settle is ReviseWith that takes a dead entry to the shelf that to chooses by its record as
+// ReviseTo is ReviseWith that takes a dead entry to the shelf that to chooses by its record as
 // it was: among the done the record alone is kept of it.
-func (b *Backlog) Settle(ctx context.Context, k Key, to func(*proto.Record) Shelf, change func(*proto.Record), also func(*store.Batch)) error {
-	b.shelving.Lock()
+func (b *Backlog) ReviseTo(ctx context.Context, k Key, to func(*proto.Record) Set, change func(*proto.Record), also func(*store.Batch)) error {
+	b.tidying.Lock()
 	if b.buckets.Dead != 0 {
 		st, err := b.readStored(b.buckets.Dead, k)
 		if err == nil && to(st.Record) == Done {
-			defer b.shelving.Unlock()
-			return b.settleDone(ctx, k, st.Record, change, also)
+			defer b.tidying.Unlock()
+			return b.reviseToDone(ctx, k, st.Record, change, also)
 		}
 	}
-	b.shelving.Unlock()
+	b.tidying.Unlock()
 	return b.ReviseWith(ctx, k, change, also)
 }
 
-func (b *Backlog) settleDone(ctx context.Context, k Key, r *proto.Record, change func(*proto.Record), also func(*store.Batch)) error {
+func (b *Backlog) reviseToDone(ctx context.Context, k Key, r *proto.Record, change func(*proto.Record), also func(*store.Batch)) error {
 	lane := b.blocks(k, r)
 	change(r)
 	val, err := proto.Encode(nil, r)
@@ -238,13 +238,13 @@ func (b *Backlog) settleDone(ctx context.Context, k Key, r *proto.Record, change
 		return fmt.Errorf("settle %v: %w", k, err)
 	}
 	var batch store.Batch
-	batch.Delete(b.buckets.Dead, k.append(nil, kindBirth))
+	batch.Delete(b.buckets.Dead, k.append(nil, kindInitial))
 	batch.Put(b.buckets.Done, k.append(nil, kindState), val)
 	also(&batch)
 	batch.After(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.dead.marks = slices.DeleteFunc(b.dead.marks, func(m mark) bool { return m.key == k })
+		b.dead.entries = slices.DeleteFunc(b.dead.entries, func(m endedEntry) bool { return m.key == k })
 		b.done.add(k, r.EndedMs)
 		if lane != "" {
 			b.unblock(lane, k)
@@ -255,8 +255,8 @@ func (b *Backlog) settleDone(ctx context.Context, k Key, r *proto.Record, change
 
 // ReviseWith is Revise with what also adds to the same batch.
 func (b *Backlog) ReviseWith(ctx context.Context, k Key, change func(*proto.Record), also func(*store.Batch)) error {
-	b.shelving.Lock()
-	defer b.shelving.Unlock()
+	b.tidying.Lock()
+	defer b.tidying.Unlock()
 	var batch store.Batch
 	err := b.reviseDone(&batch, k, change)
 	if errors.Is(err, store.ErrNotFound) {
@@ -299,7 +299,7 @@ func (b *Backlog) reviseDead(batch *store.Batch, k Key, change func(*proto.Recor
 	if err != nil {
 		return err
 	}
-	batch.Put(b.buckets.Dead, k.append(nil, kindBirth), val)
+	batch.Put(b.buckets.Dead, k.append(nil, kindInitial), val)
 	batch.After(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -17,29 +17,29 @@ type Action byte
 
 // The actions.
 const (
-	Keep    Action = iota // nothing changed, nothing is written
-	Write                 // the record is written; a taken entry stays taken
-	Requeue               // the record is written; the entry waits for its DueMs again
-	Shed                  // the record is written and the birth deleted: it has ended and is remembered
-	Drop                  // the entry is deleted and leaves nothing
-	ToDone                // it ends and its record is kept among the done
-	ToDead                // it ends and is kept whole among the dead
+	Keep      Action = iota // nothing changed, nothing is written
+	Write                   // the record is written; a taken entry stays taken
+	Requeue                 // the record is written; the entry waits for its DueMs again
+	Tombstone               // the record is written and the birth deleted: it has ended and is remembered
+	Drop                    // the entry is deleted and leaves nothing
+	ToDone                  // it ends and its record is kept among the done
+	ToDead                  // it ends and is kept whole among the dead
 )
 
 // A Decide says what becomes of an entry. It may change r, which is the
 // record as it is; it must be quick and depend on what it is given alone.
 type Decide func(r *proto.Record) Action
 
-// A New is an entry to be added.
-type New struct {
+// A NewEntry is an entry to be added.
+type NewEntry struct {
 	Key    Key
 	Stored *proto.Stored // its birth; read, never kept
 	// Encoded is the birth as it is written, for a caller that has encoded it
 	// already; nil: it is encoded here.
 	Encoded []byte
-	// Vital entries pass when the backlog or the disk is full: what must get
+	// BypassLimits entries pass when the backlog or the disk is full: what must get
 	// through for work to end.
-	Vital bool
+	BypassLimits bool
 	// With adds operations and requirements that stand or fall with this entry;
 	// nil for none. It is called once, unless the entry is refused before.
 	With func(*store.Batch)
@@ -48,15 +48,15 @@ type New struct {
 // An Edit names an entry to be changed.
 type Edit struct {
 	Key Key
-	// Held is the record as the caller read it when the entry had this Version,
+	// Record is the record as the caller read it when the entry had this Version,
 	// which saves reading it again; it is changed in place. Nil: it is read.
-	Held    *proto.Record
+	Record  *proto.Record
 	Version uint32
 }
 
-// A Step is one change that has been decided and is not yet on disk. Until it is
+// A PendingChange is one change that has been decided and is not yet on disk. Until it is
 // written or dropped nobody else can change the entry.
-type Step struct {
+type PendingChange struct {
 	b      *Backlog
 	e      *entry
 	old    *entry // in whose place e is added; mostly nil
@@ -64,22 +64,22 @@ type Step struct {
 	action Action
 	add    bool
 	val    []byte // what is written: the birth of an added entry, else the record
-	over   bool   // applied or dropped; under b.mu
+	closed bool   // applied or dropped; under b.mu
 }
 
 // Reserve prepares to add n, for a caller that writes it with its own batch; n.With
 // is not called. It fails with ErrExists, a [FullError] or store.ErrTooLarge.
-func (b *Backlog) Reserve(n New) (*Step, error) {
+func (b *Backlog) Reserve(n NewEntry) (*PendingChange, error) {
 	return b.prepareAdd(n, false)
 }
 
-// Replace is Reserve for the key of an entry that has ended and of which [Shed] left
+// Replace is Reserve for the key of an entry that has ended and of which [Tombstone] left
 // the record alone: the new one takes its place. Any other entry is ErrExists.
-func (b *Backlog) Replace(n New) (*Step, error) {
+func (b *Backlog) Replace(n NewEntry) (*PendingChange, error) {
 	return b.prepareAdd(n, true)
 }
 
-func (b *Backlog) prepareAdd(n New, again bool) (*Step, error) {
+func (b *Backlog) prepareAdd(n NewEntry, again bool) (*PendingChange, error) {
 	val, err := n.encode(nil)
 	if err == nil {
 		err = b.store.Fits(len(val)) // the batch of the caller has more in it than this
@@ -97,58 +97,58 @@ func (b *Backlog) prepareAdd(n New, again bool) (*Step, error) {
 
 // Prepare waits until no other change of the entry is being written and decides.
 // A nil step without an error means that the decision was to keep it as it is.
-func (b *Backlog) Prepare(ed Edit, decide Decide) (*Step, error) {
-	e, err := b.seize(ed.Key)
+func (b *Backlog) Prepare(ed Edit, decide Decide) (*PendingChange, error) {
+	e, err := b.acquire(ed.Key)
 	if err != nil {
 		return nil, err
 	}
-	s := &Step{b: b, e: e}
+	s := &PendingChange{b: b, e: e}
 	if err = s.decide(ed, decide); err == nil && s.action != Keep {
 		s.val, err = s.encode(nil)
 	}
 	if err != nil || s.action == Keep {
-		s.Drop()
+		s.Discard()
 		return nil, err
 	}
 	return s, nil
 }
 
 // Record returns the record as it will be.
-func (s *Step) Record() *proto.Record { return s.rec }
+func (s *PendingChange) Record() *proto.Record { return s.rec }
 
-// Into adds the step to batch. Memory follows once the batch is on disk. If the
+// AddTo adds the step to batch. Memory follows once the batch is on disk. If the
 // batch is not applied, or refused, the caller must Drop the step.
-func (s *Step) Into(batch *store.Batch) {
+func (s *PendingChange) AddTo(batch *store.Batch) {
 	s.ops(batch, s.val)
 	batch.After(func() {
 		s.b.mu.Lock()
 		defer s.b.mu.Unlock()
 		s.apply()
-		s.b.calm()
+		s.b.wakeWaiters()
 	})
 }
 
-// Born adds to batch a new birth of the entry of the step, whose record is as the
+// ReplaceInitial adds to batch a new birth of the entry of the step, whose record is as the
 // step leaves it.
-func (s *Step) Born(batch *store.Batch, st *proto.Stored) error {
+func (s *PendingChange) ReplaceInitial(batch *store.Batch, st *proto.Stored) error {
 	val, err := proto.Encode(nil, st)
 	if err != nil {
 		return fmt.Errorf("encode %v: %w", s.e.key, err)
 	}
-	batch.Put(s.b.buckets.Live, s.e.key.append(nil, kindBirth), val)
+	batch.Put(s.b.buckets.Live, s.e.key.append(nil, kindInitial), val)
 	return nil
 }
 
-// Drop gives up the step. It does nothing when the step was written.
-func (s *Step) Drop() {
+// Discard gives up the step. It does nothing when the step was written.
+func (s *PendingChange) Discard() {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	s.abandon()
-	s.b.calm()
+	s.rollback()
+	s.b.wakeWaiters()
 }
 
 // encode returns what is written of n. It may overwrite buf.
-func (n *New) encode(buf []byte) ([]byte, error) {
+func (n *NewEntry) encode(buf []byte) ([]byte, error) {
 	if n.Encoded != nil {
 		return n.Encoded, nil
 	}
@@ -161,26 +161,26 @@ func (n *New) encode(buf []byte) ([]byte, error) {
 
 // reserve makes room for a new entry of so many bytes; again: in the place of one that
 // was shed.
-func (b *Backlog) reserve(n New, size int, again bool) (Step, error) {
+func (b *Backlog) reserve(n NewEntry, size int, again bool) (PendingChange, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old := b.entries[n.Key]
-	if old != nil && (!again || !old.shed()) {
-		return Step{}, fmt.Errorf("%w: %v", ErrExists, n.Key)
+	if old != nil && (!again || !old.isTombstone()) {
+		return PendingChange{}, fmt.Errorf("%w: %v", ErrExists, n.Key)
 	}
-	count, bytes := b.totals.live+b.coming.live, b.totals.bytes+b.coming.bytes
-	if !n.Vital && (count >= b.cfg.MaxEntries || bytes+int64(size) > b.cfg.MaxBytes) {
-		return Step{}, &FullError{Count: count, MaxCount: b.cfg.MaxEntries, Bytes: bytes, MaxBytes: b.cfg.MaxBytes}
+	count, bytes := b.totals.live+b.reserved.live, b.totals.bytes+b.reserved.bytes
+	if !n.BypassLimits && (count >= b.cfg.MaxEntries || bytes+int64(size) > b.cfg.MaxBytes) {
+		return PendingChange{}, &FullError{Count: count, MaxCount: b.cfg.MaxEntries, Bytes: bytes, MaxBytes: b.cfg.MaxBytes}
 	}
-	e := &entry{key: n.Key, size: uint32(size), busy: true, born: true, place: adding, xpos: -1}
+	e := &entry{key: n.Key, size: uint32(size), busy: true, hasInitial: true, place: adding, xpos: -1}
 	b.entries[n.Key] = e
-	b.coming.live++
-	b.coming.bytes += int64(size)
-	return Step{b: b, e: e, old: old, rec: n.Stored.Record, add: true}, nil
+	b.reserved.live++
+	b.reserved.bytes += int64(size)
+	return PendingChange{b: b, e: e, old: old, rec: n.Stored.Record, add: true}, nil
 }
 
-// seize marks an entry busy, once it is not.
-func (b *Backlog) seize(k Key) (*entry, error) {
+// acquire marks an entry busy, once it is not.
+func (b *Backlog) acquire(k Key) (*entry, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
@@ -189,39 +189,39 @@ func (b *Backlog) seize(k Key) (*entry, error) {
 		case e == nil:
 			return nil, fmt.Errorf("%w: %v", ErrNotFound, k)
 		case !e.busy:
-			b.hold(e)
+			b.markBusy(e)
 			return e, nil
 		}
-		b.await()
+		b.awaitIdle()
 	}
 }
 
-// hold marks e busy and takes it out of its heap.
-func (b *Backlog) hold(e *entry) {
+// markBusy marks e busy and takes it out of its heap.
+func (b *Backlog) markBusy(e *entry) {
 	e.busy = true
 	if e.place == ready || e.place == waiting {
-		b.leave(e)
-		e.place = held
+		b.dequeue(e)
+		e.place = changing
 	}
 }
 
-// await waits for some entry to be no longer busy.
-func (b *Backlog) await() {
+// awaitIdle waits for some entry to be no longer busy.
+func (b *Backlog) awaitIdle() {
 	b.waiters++
 	b.idle.Wait()
 	b.waiters--
 }
 
-// calm wakes those who wait for a busy entry.
-func (b *Backlog) calm() {
+// wakeWaiters wakes those who wait for a busy entry.
+func (b *Backlog) wakeWaiters() {
 	if b.waiters > 0 {
 		b.idle.Broadcast()
 	}
 }
 
 // decide reads the record, unless the caller holds it, and asks what becomes of it.
-func (s *Step) decide(ed Edit, decide Decide) (err error) {
-	s.rec = ed.Held
+func (s *PendingChange) decide(ed Edit, decide Decide) (err error) {
+	s.rec = ed.Record
 	if s.rec == nil || ed.Version != s.e.version {
 		if s.rec, err = s.b.read(s.e); err != nil {
 			return fmt.Errorf("read %v: %w", ed.Key, err)
@@ -232,12 +232,12 @@ func (s *Step) decide(ed Edit, decide Decide) (err error) {
 }
 
 // encode appends to dst what the step writes.
-func (s *Step) encode(dst []byte) ([]byte, error) {
+func (s *PendingChange) encode(dst []byte) ([]byte, error) {
 	switch s.action {
-	case Write, Requeue, Shed, ToDone:
+	case Write, Requeue, Tombstone, ToDone:
 		return proto.Encode(dst, s.rec)
 	case ToDead:
-		st, err := s.b.readBirth(s.e.key)
+		st, err := s.b.readInitial(s.e.key)
 		if errors.Is(err, store.ErrNotFound) {
 			st, err = &proto.Stored{}, nil // its body was shed
 		}
@@ -251,9 +251,9 @@ func (s *Step) encode(dst []byte) ([]byte, error) {
 }
 
 // ops adds the operations of the step to batch.
-func (s *Step) ops(batch *store.Batch, val []byte) {
+func (s *PendingChange) ops(batch *store.Batch, val []byte) {
 	var arr [keySize]byte
-	k, bk := s.e.key.append(arr[:0], kindBirth), s.b.buckets
+	k, bk := s.e.key.append(arr[:0], kindInitial), s.b.buckets
 	if s.add {
 		batch.Put(bk.Live, k, val)
 		if s.old != nil {
@@ -263,7 +263,7 @@ func (s *Step) ops(batch *store.Batch, val []byte) {
 		return
 	}
 	ends := s.action == Drop || s.action == ToDone || s.action == ToDead
-	if s.e.born && (ends || s.action == Shed) {
+	if s.e.hasInitial && (ends || s.action == Tombstone) {
 		batch.Delete(bk.Live, k)
 	}
 	if s.action == ToDead {
@@ -282,52 +282,52 @@ func (s *Step) ops(batch *store.Batch, val []byte) {
 }
 
 // apply brings memory to where the disk is. It runs under b.mu, once.
-func (s *Step) apply() {
-	if s.over {
+func (s *PendingChange) apply() {
+	if s.closed {
 		return
 	}
-	s.over = true
+	s.closed = true
 	b, e := s.b, s.e
 	e.busy = false
 	if s.add {
-		b.coming.live--
-		b.coming.bytes -= int64(e.size)
-		e.place = held
+		b.reserved.live--
+		b.reserved.bytes -= int64(e.size)
+		e.place = changing
 		if s.old != nil {
 			b.count(s.old, -1)
-			s.old.place = gone
+			s.old.place = removed
 		}
 		b.admit(e, s.rec)
-		b.settle(e, s.rec)
+		b.position(e, s.rec)
 		return
 	}
 	b.count(e, -1)
 	switch s.action {
 	case Drop:
-		b.end(e, gone)
+		b.end(e, removed)
 	case ToDone:
 		b.done.add(e.key, s.rec.EndedMs)
-		b.end(e, gone)
+		b.end(e, removed)
 	case ToDead:
 		b.dead.add(e.key, s.rec.EndedMs)
 		if e.lane != nil && b.blocks(e.key, s.rec) != "" {
-			b.end(e, barrier)
+			b.end(e, blocking)
 		} else {
-			b.end(e, gone)
+			b.end(e, removed)
 		}
 	default:
-		b.rewritten(e, s.rec, s.action)
+		b.applyRecord(e, s.rec, s.action)
 		b.count(e, 1)
 	}
 }
 
-// rewritten brings e to its new record.
-func (b *Backlog) rewritten(e *entry, r *proto.Record, a Action) {
+// applyRecord brings e to its new record.
+func (b *Backlog) applyRecord(e *entry, r *proto.Record, a Action) {
 	due, absolute, was := e.due, e.absolute, e.place
 	e.version++
 	b.describe(e, r)
-	if a == Shed {
-		e.born = false
+	if a == Tombstone {
+		e.hasInitial = false
 	}
 	if r.State.Terminal() {
 		b.leaveLane(e)
@@ -339,28 +339,28 @@ func (b *Backlog) rewritten(e *entry, r *proto.Record, a Action) {
 	case a == Write && was != parked:
 		e.due, e.absolute = due, absolute // a note in the record hurries nothing
 	}
-	b.settle(e, r)
+	b.position(e, r)
 }
 
-// abandon brings memory back to where the disk is. It runs under b.mu.
-func (s *Step) abandon() {
-	if s.over {
+// rollback brings memory back to where the disk is. It runs under b.mu.
+func (s *PendingChange) rollback() {
+	if s.closed {
 		return
 	}
-	s.over = true
+	s.closed = true
 	b, e := s.b, s.e
 	e.busy = false
 	if s.add {
-		b.coming.live--
-		b.coming.bytes -= int64(e.size)
+		b.reserved.live--
+		b.reserved.bytes -= int64(e.size)
 		delete(b.entries, e.key)
 		if s.old != nil {
 			b.entries[e.key] = s.old
 		}
-		e.place = gone
+		e.place = removed
 		return
 	}
-	if e.place == held || e.place == behind {
+	if e.place == changing || e.place == queuedBehind {
 		b.enqueue(e)
 	}
 }

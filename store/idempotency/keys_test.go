@@ -1,4 +1,4 @@
-package keys
+package idempotency
 
 import (
 	"context"
@@ -35,9 +35,9 @@ func (c *counted) Scan(b store.Bucket, start, end []byte, limit int) ([]store.Pa
 	return c.Engine.Scan(b, start, end, limit)
 }
 
-// A bed is keys on a store in memory, under a clock that the test drives. What
+// A fixture is keys on a store in memory, under a clock that the test drives. What
 // Run does is done by tend.
-type bed struct {
+type fixture struct {
 	t     testing.TB
 	time  *clock.Manual
 	disk  *mem.Engine
@@ -46,15 +46,15 @@ type bed struct {
 	*Keys
 }
 
-func newBed(t testing.TB, cfg Config) *bed {
+func newFixture(t testing.TB, cfg Config) *fixture {
 	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	cfg.Prefix, cfg.Before, cfg.Clock = 'K', 'k', m.Clock()
-	b := &bed{t: t, time: m, disk: mem.New(), cfg: cfg}
+	cfg.Prefix, cfg.LegacyPrefix, cfg.Clock = 'K', 'k', m.Clock()
+	b := &fixture{t: t, time: m, disk: mem.New(), cfg: cfg}
 	b.up(b.disk)
 	return b
 }
 
-func (b *bed) up(e store.Engine) {
+func (b *fixture) up(e store.Engine) {
 	b.t.Helper()
 	s, err := store.Open(e, store.Config{Clock: b.cfg.Clock, SweepEvery: -1, CompactEvery: -1})
 	if err != nil {
@@ -67,7 +67,7 @@ func (b *bed) up(e store.Engine) {
 }
 
 // restart opens what a kill left, or a stop, after the machine was off for so long.
-func (b *bed) restart(kill bool, off time.Duration) {
+func (b *fixture) restart(kill bool, off time.Duration) {
 	b.t.Helper()
 	if !kill {
 		if err := b.saveIfUsed(b.t.Context(), 0); err != nil {
@@ -80,23 +80,23 @@ func (b *bed) restart(kill bool, off time.Duration) {
 	b.up(b.disk)
 }
 
-func (b *bed) tend() {
+func (b *fixture) tend() {
 	b.t.Helper()
-	if err := b.turn(b.t.Context()); err != nil {
+	if err := b.tick(b.t.Context()); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 // run lets d pass as Run does.
-func (b *bed) run(d time.Duration) {
-	for ; d > 0; d -= lookEvery {
-		b.time.Advance(min(d, lookEvery))
+func (b *fixture) run(d time.Duration) {
+	for ; d > 0; d -= tickEvery {
+		b.time.Advance(min(d, tickEvery))
 		b.tend()
 	}
 }
 
-func (b *bed) make(key string) error {
-	if !b.TryHold("") {
+func (b *fixture) make(key string) error {
+	if !b.TryReserve("") {
 		return errors.New("no place")
 	}
 	var batch store.Batch
@@ -104,14 +104,14 @@ func (b *bed) make(key string) error {
 	b.Put(&batch, []byte(key), []byte("of "+key))
 	err := b.store.Apply(b.t.Context(), &batch)
 	if err != nil {
-		b.Free("")
+		b.Release("")
 	} else {
-		b.Made("")
+		b.Commit("")
 	}
 	return err
 }
 
-func (b *bed) has(key string) bool {
+func (b *fixture) has(key string) bool {
 	b.t.Helper()
 	val, err := b.Get([]byte(key))
 	if err != nil && !errors.Is(err, store.ErrNotFound) || err == nil && string(val) != "of "+key {
@@ -124,7 +124,7 @@ func (b *bed) has(key string) bool {
 // over a stop, forgets no key; seven days of running do.
 func TestNoWallClockForgetsAKey(t *testing.T) {
 	for _, years := range []int{10, -10} {
-		b := newBed(t, Config{})
+		b := newFixture(t, Config{})
 		b.tend()
 		if err := b.make("a"); err != nil {
 			t.Fatal(err)
@@ -139,11 +139,11 @@ func TestNoWallClockForgetsAKey(t *testing.T) {
 				t.Errorf("%d years: the key was made again: %v", years, err)
 			}
 		}
-		b.run(7*day - 4*time.Hour - lookEvery)
+		b.run(7*day - 4*time.Hour - tickEvery)
 		if !b.has("a") {
 			t.Errorf("%d years: forgotten before 7 days", years)
 		}
-		b.run(lookEvery + saveEvery + sweepEvery)
+		b.run(tickEvery + saveEvery + sweepEvery)
 		if b.has("a") || b.Count() != 0 {
 			t.Errorf("%d years: %d keys after 7 days", years, b.Count())
 		}
@@ -157,7 +157,7 @@ func TestNoWallClockForgetsAKey(t *testing.T) {
 // should be, by the time that the node has run, and not much longer.
 func TestKeysAreKeptForTheirTime(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		b := newBed(t, Config{Limits: Limits{For: day}})
+		b := newFixture(t, Config{Limits: Limits{For: day}})
 		ran, lost := time.Duration(0), time.Duration(0)
 		born := map[string]time.Duration{}
 		for i := range rapid.IntRange(1, 40).Draw(rt, "steps") {
@@ -184,7 +184,7 @@ func TestKeysAreKeptForTheirTime(t *testing.T) {
 				b.restart(false, time.Duration(rapid.Int64Range(-int64(1000*day), int64(1000*day)).Draw(rt, "off")))
 			case "kill":
 				b.restart(true, 0)
-				lost += saveEvery + lookEvery
+				lost += saveEvery + tickEvery
 			}
 			for key, at := range born {
 				if ran-at < day && !b.has(key) {
@@ -192,7 +192,7 @@ func TestKeysAreKeptForTheirTime(t *testing.T) {
 				}
 			}
 		}
-		b.run(day + lost + sweepEvery + lookEvery)
+		b.run(day + lost + sweepEvery + tickEvery)
 		for key := range born {
 			if b.has(key) {
 				rt.Fatalf("key %s is still there", key)
@@ -207,7 +207,7 @@ func TestKeysAreKeptForTheirTime(t *testing.T) {
 // At the limit a new key is refused; nothing is forgotten for it, also over a
 // restart, until a sweep has made room.
 func TestLimitRefusesAndForgetsNothing(t *testing.T) {
-	b := newBed(t, Config{Limits: Limits{Max: 700}})
+	b := newFixture(t, Config{Limits: Limits{Max: 700}})
 	for i := range 700 {
 		if err := b.make(fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
@@ -235,19 +235,19 @@ func TestLimitRefusesAndForgetsNothing(t *testing.T) {
 
 // A place that is given back is free, one that cannot be refused is counted.
 func TestPlaces(t *testing.T) {
-	b := newBed(t, Config{Limits: Limits{Max: 2}})
+	b := newFixture(t, Config{Limits: Limits{Max: 2}})
 	for i, want := range []bool{true, true, false} {
-		if got := b.TryHold(""); got != want {
+		if got := b.TryReserve(""); got != want {
 			t.Errorf("place %d of two: %v", i+1, got)
 		}
 	}
-	b.Hold("")
-	b.Free("")
+	b.Reserve("")
+	b.Release("")
 	if !b.Full() {
 		t.Error("two of three places are held, and there are two")
 	}
-	b.Free("")
-	if !b.TryHold("") {
+	b.Release("")
+	if !b.TryReserve("") {
 		t.Error("a place given back is not free")
 	}
 }
@@ -256,7 +256,7 @@ func TestPlaces(t *testing.T) {
 // record that cannot be read is left alone.
 func TestSweepSpares(t *testing.T) {
 	needed := map[string]bool{"of needed": true}
-	b := newBed(t, Config{Needed: func(val []byte) bool { return needed[string(val)] }})
+	b := newFixture(t, Config{Needed: func(val []byte) bool { return needed[string(val)] }})
 	for _, key := range []string{"needed", "renewed", "plain"} {
 		if err := b.make(key); err != nil {
 			t.Fatal(err)
@@ -294,9 +294,9 @@ func TestSweepSpares(t *testing.T) {
 // Keys of an earlier version, which the wall clock would end, are moved at the
 // start and kept like others; those that it has ended are gone.
 func TestKeysOfAnEarlierVersion(t *testing.T) {
-	b := newBed(t, Config{})
+	b := newFixture(t, Config{})
 	now := b.cfg.Clock.Now()
-	for i := range 2*moveStep + 3 {
+	for i := range 2*migrateStep + 3 {
 		var old store.Batch
 		key := fmt.Sprintf("%04d", i)
 		old.PutUntil(store.Dedup, []byte("k"+key), []byte("of "+key), now.Add(7*day))
@@ -308,12 +308,12 @@ func TestKeysOfAnEarlierVersion(t *testing.T) {
 	b.restart(true, 0)
 	b.restart(true, 3650*day)
 	b.tend()
-	for i := range 2*moveStep + 3 {
+	for i := range 2*migrateStep + 3 {
 		if key := fmt.Sprintf("%04d", i); !b.has(key) || b.has("-"+key) {
 			t.Fatalf("key %s: %v, the ended one: %v", key, b.has(key), b.has("-"+key))
 		}
 	}
-	if left, _, err := b.store.Scan(store.Dedup, []byte("k"), []byte("l"), 0); err != nil || len(left) != 0 || b.Count() != 2*moveStep+3 {
+	if left, _, err := b.store.Scan(store.Dedup, []byte("k"), []byte("l"), 0); err != nil || len(left) != 0 || b.Count() != 2*migrateStep+3 {
 		t.Errorf("%d left of the old form, %v; %d counted", len(left), err, b.Count())
 	}
 	b.run(7*day + sweepEvery)
@@ -328,11 +328,11 @@ func TestManyKeysCostNothingHere(t *testing.T) { synctest.Test(t, manyKeys) }
 
 func manyKeys(t *testing.T) {
 	const n = 100_000
-	b := newBed(t, Config{})
+	b := newFixture(t, Config{})
 	batches := make([]*store.Batch, 0, 1000)
 	for i := range n {
 		batch := new(store.Batch)
-		b.Hold("")
+		b.Reserve("")
 		b.Put(batch, fmt.Appendf(nil, "%032d", i), make([]byte, 48))
 		if batches = append(batches, batch); len(batches) == cap(batches) {
 			if err := errors.Join(b.store.ApplyMany(t.Context(), batches)...); err != nil {
@@ -340,7 +340,7 @@ func manyKeys(t *testing.T) {
 			}
 			batches = batches[:0]
 		}
-		b.Made("")
+		b.Commit("")
 	}
 	b.restart(false, 0)
 	b.store.Close()
@@ -399,12 +399,12 @@ func TestRun(t *testing.T) {
 		s, k, stop := open()
 		for i := range 3 * sweepStep {
 			var b store.Batch
-			k.Hold("")
+			k.Reserve("")
 			k.Put(&b, fmt.Append(nil, i), nil)
 			if err := s.Apply(t.Context(), &b); err != nil {
 				t.Fatal(err)
 			}
-			k.Made("")
+			k.Commit("")
 		}
 		time.Sleep(40*time.Minute + time.Second)
 		stop()
@@ -414,7 +414,7 @@ func TestRun(t *testing.T) {
 		if n := k.Count(); n != 3*sweepStep {
 			t.Errorf("%d keys after 59 minutes, want %d", n, 3*sweepStep)
 		}
-		time.Sleep(sweepEvery + 2*lookEvery)
+		time.Sleep(sweepEvery + 2*tickEvery)
 		if n := k.Count(); n != 0 {
 			t.Errorf("%d keys after their hour", n)
 		}
@@ -444,7 +444,7 @@ func FuzzState(f *testing.F) {
 // A version that knows nothing of the age must not open the store from the first
 // key on: it would run the task of the key again.
 func TestFirstKeyRaisesTheSchema(t *testing.T) {
-	b := newBed(t, Config{})
+	b := newFixture(t, Config{})
 	b.tend()
 	if got := b.store.Schema(); got != 1 {
 		t.Errorf("without a key the schema is %d", got)
@@ -463,7 +463,7 @@ func TestFirstKeyRaisesTheSchema(t *testing.T) {
 
 // So must not one whose keys were taken over.
 func TestKeysOfAnEarlierVersionRaiseTheSchema(t *testing.T) {
-	b := newBed(t, Config{})
+	b := newFixture(t, Config{})
 	var old store.Batch
 	old.Put(store.Dedup, []byte("ka"), []byte("of a"))
 	if err := b.store.Apply(t.Context(), &old); err != nil {
@@ -482,45 +482,45 @@ func TestKeysOfAnEarlierVersionRaiseTheSchema(t *testing.T) {
 // free, also after a restart, once the keys were counted; what others have is not
 // its share, and where nothing is free nobody is refused for a share.
 func TestOneOwnerLeavesKeysToOthers(t *testing.T) {
-	b := newBed(t, Config{Limits: Limits{Max: 100}, Owner: func(key []byte) string { return string(key[:1]) }})
+	b := newFixture(t, Config{Limits: Limits{Max: 100}, Owner: func(key []byte) string { return string(key[:1]) }})
 	make := func(owner string, n int) (made int) {
 		t.Helper()
-		for ; made < n && b.Fair(owner); made++ {
+		for ; made < n && b.WithinShare(owner); made++ {
 			key := fmt.Append(nil, owner, b.Count())
-			b.Hold(owner)
+			b.Reserve(owner)
 			var batch store.Batch
 			b.Put(&batch, key, []byte("v"))
 			if err := b.store.Apply(t.Context(), &batch); err != nil {
 				t.Fatal(err)
 			}
-			b.Made(owner)
+			b.Commit(owner)
 		}
 		return made
 	}
 	if n := make("a", 200); n != 90 {
 		t.Errorf("one owner alone has %d of 100 keys, want 90", n)
 	}
-	if n := make("b", 5); n != 5 || b.Fair("a") {
-		t.Errorf("another got %d of 5; the first may have more: %v", n, b.Fair("a"))
+	if n := make("b", 5); n != 5 || b.WithinShare("a") {
+		t.Errorf("another got %d of 5; the first may have more: %v", n, b.WithinShare("a"))
 	}
 	for _, kill := range []bool{false, true} {
 		b.restart(kill, 0)
 		b.tend()
-		if b.Fair("a") || !b.Fair("b") || b.Count() != 95 {
-			t.Errorf("after a restart with %d keys the first may have more: %v; the other: %v", b.Count(), b.Fair("a"), b.Fair("b"))
+		if b.WithinShare("a") || !b.WithinShare("b") || b.Count() != 95 {
+			t.Errorf("after a restart with %d keys the first may have more: %v; the other: %v", b.Count(), b.WithinShare("a"), b.WithinShare("b"))
 		}
 	}
 	for range 5 {
-		b.Hold("c")
+		b.Reserve("c")
 	}
-	if !b.Full() || !b.Fair("a") {
+	if !b.Full() || !b.WithinShare("a") {
 		t.Error("where nothing is free the share refuses")
 	}
 	for range 5 {
-		b.Free("c")
+		b.Release("c")
 	}
 	b.run(8 * day)
-	if !b.Fair("a") || b.Count() != 0 {
+	if !b.WithinShare("a") || b.Count() != 0 {
 		t.Errorf("after their time %d keys are kept", b.Count())
 	}
 	if len(b.owners) != 0 {

@@ -7,9 +7,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// newParties is a world whose groups are named PARTY/GROUP.
-func newParties(t *testing.T) *world {
-	return newWorld(t, Config{Party: func(_ Key, r *proto.Record) string {
+// newTenants is a world whose groups are named PARTY/GROUP.
+func newTenants(t *testing.T) *fixture {
+	return newFixture(t, Config{Tenant: func(_ Key, r *proto.Record) string {
 		name, _, _ := strings.Cut(string(r.Peer), "/")
 		return name
 	}})
@@ -19,7 +19,7 @@ func newParties(t *testing.T) *world {
 // one with few entries, which it has from then on that they are there, over all
 // groups; of one party the oldest goes first; and who is alone has all turns.
 func TestPartiesTakeTurns(t *testing.T) {
-	w := newParties(t)
+	w := newTenants(t)
 	party := map[Key]string{}
 	var births []Key
 	add := func(group string, n int) {
@@ -29,10 +29,10 @@ func TestPartiesTakeTurns(t *testing.T) {
 			births = append(births, k)
 		}
 	}
-	take := func(n int, sated func(string) bool) (names string) {
+	take := func(n int, overShare func(string) bool) (names string) {
 		t.Helper()
 		for range n {
-			it, ok := w.TakeAny(nil, sated)
+			it, ok := w.TakeAny(nil, overShare)
 			if !ok {
 				return names + "-"
 			}
@@ -55,8 +55,8 @@ func TestPartiesTakeTurns(t *testing.T) {
 	if got := take(2, func(p string) bool { return p == "a" }); got != "bb" && got != "bc" && got != "cb" {
 		t.Errorf("a is sated: %s", got)
 	}
-	sated := func(string) bool { return true }
-	if got := take(3, sated); strings.Contains(got, "-") {
+	overShare := func(string) bool { return true }
+	if got := take(3, overShare); strings.Contains(got, "-") {
 		t.Errorf("where all are sated nobody is served: %s", got)
 	}
 }
@@ -64,7 +64,7 @@ func TestPartiesTakeTurns(t *testing.T) {
 // TestOneOfAPartyGoesByAge: the turns of parties leave the order within one as it
 // was.
 func TestOneOfAPartyGoesByAge(t *testing.T) {
-	w := newParties(t)
+	w := newTenants(t)
 	var want []Key
 	for range 5 {
 		want = append(want, w.addOne("a/x", classNormal, nil))

@@ -1,4 +1,4 @@
-package keys
+package idempotency
 
 import (
 	"cmp"
@@ -28,12 +28,12 @@ type Config struct {
 	// Prefix is the first byte of the keys in the Dedup bucket. It belongs to
 	// this package alone.
 	Prefix byte
-	// Before is where earlier versions kept them, without an age; they are moved
+	// LegacyPrefix is where earlier versions kept them, without an age; they are moved
 	// when the store is opened. Default: nowhere.
-	Before byte
+	LegacyPrefix byte
 	Limits
 	// Owner names who a key is of, so that one owner cannot take up the places of
-	// all: see [Keys.Fair]. It depends on the key alone. Default: all are of one.
+	// all: see [Keys.WithinShare]. It depends on the key alone. Default: all are of one.
 	Owner func(key []byte) string
 	// Needed says of a value that its key must be kept though its time is over.
 	// It must not call the store. Default: none.
@@ -68,13 +68,13 @@ type Keys struct {
 	base  time.Duration // the age at Open
 	open  time.Duration // boot time of it
 
-	mu     sync.Mutex
-	kept   int // records, by the last count and what came since
-	held   int // places of keys that may yet be made
-	owners map[string]share
-	owned  bool  // a sweep has counted them by owner
-	oldest int64 // no record is older, milliseconds of age
-	saved  state // as on disk
+	mu       sync.Mutex
+	kept     int // records, by the last count and what came since
+	reserved int // places of keys that may yet be made
+	owners   map[string]share
+	owned    bool  // a sweep has counted them by owner
+	oldest   int64 // no record is older, milliseconds of age
+	saved    state // as on disk
 
 	swept   time.Duration // age of the last sweep, of Run alone
 	counted bool          // a sweep has come to its end, of Run alone
@@ -82,8 +82,8 @@ type Keys struct {
 
 // A share is what one owner has of the places.
 type share struct {
-	kept int // as Keys.kept; not known before the first sweep has ended
-	held int
+	kept     int // as Keys.kept; not known before the first sweep has ended
+	reserved int
 }
 
 // A state is what is on disk besides the keys.
@@ -93,8 +93,8 @@ type state struct {
 }
 
 const (
-	stampLen = 8 // before each value: the age at which its key was made, milliseconds
-	moveStep = 256
+	stampLen    = 8 // before each value: the age at which its key was made, milliseconds
+	migrateStep = 256
 )
 
 // Open returns the keys kept in s under the prefix. It reads no key, unless there
@@ -107,8 +107,8 @@ func Open(s *store.Store, cfg Config) (*Keys, error) {
 		return nil, fmt.Errorf("open keys: %w", err)
 	}
 	k.base, k.kept = time.Duration(k.saved.age)*time.Millisecond, k.saved.kept
-	if cfg.Before != 0 {
-		if err := k.move(); err != nil {
+	if cfg.LegacyPrefix != 0 {
+		if err := k.migrate(); err != nil {
 			return nil, fmt.Errorf("open keys: move those of an earlier version: %w", err)
 		}
 	}
@@ -120,7 +120,7 @@ func (k *Keys) Age() time.Duration { return k.base + max(k.cfg.Clock.Boot()-k.op
 
 // Get returns what is remembered of a key, or [store.ErrNotFound].
 func (k *Keys) Get(key []byte) (val []byte, err error) {
-	raw, err := k.store.Get(store.Dedup, k.at(key))
+	raw, err := k.store.Get(store.Dedup, k.diskKey(key))
 	switch {
 	case err != nil:
 		return nil, err
@@ -131,82 +131,84 @@ func (k *Keys) Get(key []byte) (val []byte, err error) {
 }
 
 // RequireAbsent lets b through only if the key is not remembered.
-func (k *Keys) RequireAbsent(b *store.Batch, key []byte) { b.RequireAbsent(store.Dedup, k.at(key)) }
+func (k *Keys) RequireAbsent(b *store.Batch, key []byte) {
+	b.RequireAbsent(store.Dedup, k.diskKey(key))
+}
 
 // Put adds to b that the key is remembered from now on. Whether it takes up a
-// place is for the caller to say: see [Keys.Hold].
+// place is for the caller to say: see [Keys.Reserve].
 func (k *Keys) Put(b *store.Batch, key, val []byte) {
 	k.mu.Lock()
 	now := k.state()
 	k.oldest = min(k.oldest, now.age)
 	late := now.age-k.saved.age >= saveEvery.Milliseconds()
 	k.mu.Unlock()
-	b.Put(store.Dedup, k.at(key), appendStamped(nil, now.age, val))
-	k.store.Raise(b)
+	b.Put(store.Dedup, k.diskKey(key), appendStamped(nil, now.age, val))
+	k.store.RaiseSchema(b)
 	if late { // a key must not be much younger than the age that a kill leaves
 		k.saveIn(b, now)
 	}
 }
 
-// TryHold takes the place of a key of owner that is to be made, unless there is
-// none left. It must be followed by [Keys.Made] or [Keys.Free].
-func (k *Keys) TryHold(owner string) bool {
+// TryReserve takes the place of a key of owner that is to be made, unless there is
+// none left. It must be followed by [Keys.Commit] or [Keys.Release].
+func (k *Keys) TryReserve(owner string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.kept+k.held >= k.cfg.Max {
+	if k.kept+k.reserved >= k.cfg.Max {
 		return false
 	}
 	k.add(owner, 0, 1)
 	return true
 }
 
-// Hold is TryHold for a key that cannot be refused any more.
-func (k *Keys) Hold(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 0, 1) }
+// Reserve is TryHold for a key that cannot be refused any more.
+func (k *Keys) Reserve(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 0, 1) }
 
-// Made says that the key of a place is on disk.
-func (k *Keys) Made(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 1, -1) }
+// Commit says that the key of a place is on disk.
+func (k *Keys) Commit(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 1, -1) }
 
-// Free gives a place back.
-func (k *Keys) Free(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 0, -1) }
+// Release gives a place back.
+func (k *Keys) Release(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 0, -1) }
 
 // add counts keys and places of an owner. The caller holds mu.
-func (k *Keys) add(owner string, kept, held int) {
+func (k *Keys) add(owner string, kept, reserved int) {
 	s := k.owners[owner]
-	s.kept, s.held = s.kept+kept, s.held+held
+	s.kept, s.reserved = s.kept+kept, s.reserved+reserved
 	if s == (share{}) {
 		delete(k.owners, owner)
 	} else {
 		k.owners[owner] = s
 	}
-	k.kept, k.held = k.kept+kept, k.held+held
+	k.kept, k.reserved = k.kept+kept, k.reserved+reserved
 }
 
 // Full reports whether there is no place left.
-func (k *Keys) Full() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.kept+k.held >= k.cfg.Max }
+func (k *Keys) Full() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.kept+k.reserved >= k.cfg.Max }
 
-// shareOfFree is how many times what is free one owner may have: see
+// freeMultiple is how many times what is free one owner may have: see
 // docs/promises.md, what one member may take up.
-const shareOfFree = 9
+const freeMultiple = 9
 
-// Fair reports whether owner has a share left for one more key: it has less than
+// WithinShare reports whether owner has a share left for one more key: it has less than
 // nine times the places that are free. Where none is free it is not the share that
 // refuses.
-func (k *Keys) Fair(owner string) bool {
+func (k *Keys) WithinShare(owner string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	free, s := k.cfg.Max-k.kept-k.held, k.owners[owner]
-	return free <= 0 || s.kept+s.held < shareOfFree*free
+	free, s := k.cfg.Max-k.kept-k.reserved, k.owners[owner]
+	return free <= 0 || s.kept+s.reserved < freeMultiple*free
 }
 
 // Count returns how many keys are kept, those included that are being made. Until
 // the first sweep of a start has ended it is an estimate, and after it too many
 // by those that were made while it counted, until the next.
-func (k *Keys) Count() int { k.mu.Lock(); defer k.mu.Unlock(); return k.kept + k.held }
+func (k *Keys) Count() int { k.mu.Lock(); defer k.mu.Unlock(); return k.kept + k.reserved }
 
 // Max returns how many may be kept.
 func (k *Keys) Max() int { return k.cfg.Max }
 
-func (k *Keys) at(key []byte) []byte {
+func (k *Keys) diskKey(key []byte) []byte {
 	return append(append(make([]byte, 0, 1+len(key)), k.cfg.Prefix), key...)
 }
 
@@ -257,21 +259,21 @@ func (k *Keys) saveIn(b *store.Batch, now state) {
 	b.After(func() { k.mu.Lock(); defer k.mu.Unlock(); k.saved = now })
 }
 
-// move takes over what an earlier version kept until a wall time, with the age
+// migrate takes over what an earlier version kept until a wall time, with the age
 // of this moment. It may be cut off anywhere and goes on at the next Open.
-func (k *Keys) move() error {
-	from, to := []byte{k.cfg.Before}, []byte{k.cfg.Before + 1}
+func (k *Keys) migrate() error {
+	from, to := []byte{k.cfg.LegacyPrefix}, []byte{k.cfg.LegacyPrefix + 1}
 	for {
-		pairs, _, err := k.store.Scan(store.Dedup, from, to, moveStep)
+		pairs, _, err := k.store.Scan(store.Dedup, from, to, migrateStep)
 		if err != nil || len(pairs) == 0 {
 			return err
 		}
 		batches := make([]*store.Batch, len(pairs))
 		for i, p := range pairs {
 			b := new(store.Batch)
-			k.store.Raise(b)
+			k.store.RaiseSchema(b)
 			b.Delete(store.Dedup, p.Key)
-			b.Put(store.Dedup, k.at(p.Key[1:]), appendStamped(nil, k.base.Milliseconds(), p.Val))
+			b.Put(store.Dedup, k.diskKey(p.Key[1:]), appendStamped(nil, k.base.Milliseconds(), p.Val))
 			batches[i] = b
 		}
 		for _, err := range k.store.ApplyMany(context.Background(), batches) {

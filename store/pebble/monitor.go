@@ -13,38 +13,38 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// recent is how long an error in the background explains a wait.
-const recent = 10 * time.Second
+// recentFor is how long an error in the background explains a wait.
+const recentFor = 10 * time.Second
 
-// A watch is what Pebble logs to and reports to. It remembers what went wrong.
-type watch struct {
+// A monitor is what Pebble logs to and reports to. It remembers what went wrong.
+type monitor struct {
 	log   *slog.Logger
 	fatal chan struct{} // closed when Pebble would have ended the process
 
-	mu     sync.Mutex
-	died   error
-	behind error     // the last error in the background
-	when   time.Time // of behind
-	told   time.Time // when behind was last logged
+	mu           sync.Mutex
+	failure      error
+	background   error     // the last error in the background
+	backgroundAt time.Time // of behind
+	loggedAt     time.Time // when behind was last logged
 }
 
 var errNoReason = errors.New("the disk is slow, full or gone")
 
-func newWatch(log *slog.Logger) *watch {
-	return &watch{log: log.With("engine", "pebble"), fatal: make(chan struct{})}
+func newMonitor(log *slog.Logger) *monitor {
+	return &monitor{log: log.With("engine", "pebble"), fatal: make(chan struct{})}
 }
 
 // Infof implements [pebble.Logger].
-func (w *watch) Infof(format string, args ...any) { w.log.Debug(fmt.Sprintf(format, args...)) }
+func (w *monitor) Infof(format string, args ...any) { w.log.Debug(fmt.Sprintf(format, args...)) }
 
 // Errorf implements [pebble.Logger].
-func (w *watch) Errorf(format string, args ...any) { w.log.Error(fmt.Sprintf(format, args...)) }
+func (w *monitor) Errorf(format string, args ...any) { w.log.Error(fmt.Sprintf(format, args...)) }
 
 // Fatalf implements [pebble.Logger]: the store cannot go on. Pebble counts on
 // it not to return, but the process has more to save than this store: it ends
 // only the goroutine, fails every commit from now on, and leaves the rest to
 // whoever sees that.
-func (w *watch) Fatalf(format string, args ...any) {
+func (w *monitor) Fatalf(format string, args ...any) {
 	err := fmt.Errorf("pebble gave up: %s", fmt.Sprintf(format, args...))
 	for _, a := range args {
 		if cause, ok := a.(error); ok {
@@ -56,48 +56,48 @@ func (w *watch) Fatalf(format string, args ...any) {
 }
 
 // fail ends the engine: no commit returns nil from now on.
-func (w *watch) fail(err error) {
+func (w *monitor) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.log.Error(err.Error())
-	if w.died == nil {
-		w.died = err
+	if w.failure == nil {
+		w.failure = err
 		close(w.fatal)
 	}
 }
 
-// dead returns why Pebble gave up, nil if it did not.
-func (w *watch) dead() error {
+// failed returns why Pebble gave up, nil if it did not.
+func (w *monitor) failed() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.died
+	return w.failure
 }
 
 // trouble returns what went wrong lately, if anything.
-func (w *watch) trouble() error {
+func (w *monitor) trouble() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.died != nil {
-		return w.died
+	if w.failure != nil {
+		return w.failure
 	}
-	if w.behind != nil && time.Since(w.when) < recent {
-		return w.behind
+	if w.background != nil && time.Since(w.backgroundAt) < recentFor {
+		return w.background
 	}
 	return nil
 }
 
 // why explains a wait.
-func (w *watch) why() error { return cmp.Or(w.trouble(), errNoReason) }
+func (w *monitor) why() error { return cmp.Or(w.trouble(), errNoReason) }
 
-// background notes an error in the background. On a full disk there are
+// noteBackground notes an error in the background. On a full disk there are
 // thousands a second: one in ten seconds is logged.
-func (w *watch) background(err error) {
+func (w *monitor) noteBackground(err error) {
 	now := time.Now()
 	w.mu.Lock()
-	w.behind, w.when = err, now
-	tell := now.Sub(w.told) >= recent
+	w.background, w.backgroundAt = err, now
+	tell := now.Sub(w.loggedAt) >= recentFor
 	if tell {
-		w.told = now
+		w.loggedAt = now
 	}
 	w.mu.Unlock()
 	if tell {
@@ -106,23 +106,23 @@ func (w *watch) background(err error) {
 }
 
 // context ends when Pebble has given up.
-func (w *watch) context() (context.Context, context.CancelFunc) {
+func (w *monitor) context() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		select {
 		case <-w.fatal:
-			cancel(w.dead())
+			cancel(w.failed())
 		case <-stop:
 		}
 	})
 	return ctx, func() { close(stop); wg.Wait(); cancel(nil) }
 }
 
-func (w *watch) listener() *pebble.EventListener {
+func (w *monitor) listener() *pebble.EventListener {
 	return &pebble.EventListener{
-		BackgroundError: w.background,
+		BackgroundError: w.noteBackground,
 		DataCorruption: func(i pebble.DataCorruptionInfo) {
 			w.log.Error("damaged data", "path", i.Path, "details", i.Details)
 		},

@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A lane is one writer's part of the store. After its transaction n the store
+// A writer is one writer's part of the store. After its transaction n the store
 // holds, for that lane and nothing else:
 //
 //	Meta    its number          → n
@@ -18,7 +18,7 @@ import (
 //
 // so that a transaction puts, overwrites and deletes in three buckets, and
 // half of one, an older one or one too many shows.
-type lane struct {
+type writer struct {
 	num                int
 	ops, value, window int
 }
@@ -26,18 +26,18 @@ type lane struct {
 const slots = 16
 
 // puts returns how many puts in the inbox transaction n has.
-func (l lane) puts(n int) int { return 1 + int(l.rand(n, -1).Uint64()%uint64(l.ops)) }
+func (l writer) puts(n int) int { return 1 + int(l.rand(n, -1).Uint64()%uint64(l.ops)) }
 
 // rand returns numbers that depend on the lane, the transaction and j only.
-func (l lane) rand(n, j int) *rand.PCG {
+func (l writer) rand(n, j int) *rand.PCG {
 	return rand.NewPCG(uint64(l.num)<<32|uint64(n), uint64(j))
 }
 
-func (l lane) inboxKey(n, j int) []byte { return l.key(uint64(n), uint64(j)) }
-func (l lane) slotKey(n int) []byte     { return l.key(uint64(n % slots)) }
-func (l lane) metaKey() []byte          { return l.key() }
+func (l writer) inboxKey(n, j int) []byte { return l.key(uint64(n), uint64(j)) }
+func (l writer) slotKey(n int) []byte     { return l.key(uint64(n % slots)) }
+func (l writer) metaKey() []byte          { return l.key() }
 
-func (l lane) key(parts ...uint64) []byte {
+func (l writer) key(parts ...uint64) []byte {
 	k := []byte{'a' + byte(l.num)}
 	for _, p := range parts {
 		k = binary.BigEndian.AppendUint64(k, p)
@@ -46,7 +46,7 @@ func (l lane) key(parts ...uint64) []byte {
 }
 
 // val returns the value of put j of transaction n; some are empty.
-func (l lane) val(n, j int) []byte {
+func (l writer) val(n, j int) []byte {
 	r := l.rand(n, j)
 	v := make([]byte, r.Uint64()%uint64(l.value+1))
 	var pattern [16]byte
@@ -62,7 +62,7 @@ func (l lane) val(n, j int) []byte {
 func count(n int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
 // tx returns the operations of transaction n, counted from 1.
-func (l lane) tx(n int) []store.Op {
+func (l writer) tx(n int) []store.Op {
 	ops := []store.Op{
 		{Bucket: store.Meta, Key: l.metaKey(), Val: count(n)},
 		{Bucket: store.Leases, Key: l.slotKey(n), Val: count(n)},
@@ -79,7 +79,7 @@ func (l lane) tx(n int) []store.Op {
 }
 
 // after returns what the store holds for the lane after transaction n.
-func (l lane) after(n int) map[string][]byte {
+func (l writer) after(n int) map[string][]byte {
 	want := make(map[string][]byte)
 	add := func(b store.Bucket, key, val []byte) { want[id(b, key)] = val }
 	if n > 0 {
@@ -99,7 +99,7 @@ func (l lane) after(n int) map[string][]byte {
 func id(b store.Bucket, key []byte) string { return fmt.Sprintf("%s/%x", b, key) }
 
 // check compares what was found of the lane with what must be there.
-func (l lane) check(found map[string][]byte, acked, last int) (n int, err error) {
+func (l writer) check(found map[string][]byte, acked, last int) (n int, err error) {
 	if v := found[id(store.Meta, l.metaKey())]; len(v) == 8 {
 		n = int(binary.BigEndian.Uint64(v))
 	}

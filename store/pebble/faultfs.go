@@ -8,7 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A shield stands between Pebble and the disk and keeps errors of its logs, of
+// A faultFS stands between Pebble and the disk and keeps errors of its logs, of
 // its manifest and of its folder away from it. Pebble v2.1.7 panics when it cannot
 // close a log or begin the next one, with a mutex that it then unlocks twice: that
 // ends the process, and nothing can catch it. So the first such error ends the
@@ -22,114 +22,114 @@ import (
 // durable what is not. Tables are still written, so that it can read them; no
 // manifest names them and the next open removes them. Whatever was acknowledged is
 // in the logs and tables of that moment: close the engine and open it again.
-type shield struct {
+type faultFS struct {
 	vfs.FS
-	dir   string
-	watch *watch
-	armed atomic.Bool // since the open: until then Pebble returns such errors itself
+	dir     string
+	monitor *monitor
+	armed   atomic.Bool // since the open: until then Pebble returns such errors itself
 }
 
-func newShield(fs vfs.FS, dir string, w *watch) *shield {
-	return &shield{FS: fs, dir: fs.PathJoin(dir), watch: w}
+func newFaultFS(fs vfs.FS, dir string, w *monitor) *faultFS {
+	return &faultFS{FS: fs, dir: fs.PathJoin(dir), monitor: w}
 }
 
 // Unwrap implements [vfs.FS].
-func (s *shield) Unwrap() vfs.FS { return s.FS }
+func (s *faultFS) Unwrap() vfs.FS { return s.FS }
 
-// broken reports whether Pebble is no longer let at the log.
-func (s *shield) broken() bool { return s.armed.Load() && s.watch.dead() != nil }
+// failed reports whether Pebble is no longer let at the log.
+func (s *faultFS) failed() bool { return s.armed.Load() && s.monitor.failed() != nil }
 
-// hide returns what Pebble is told of err, which ends the engine.
-func (s *shield) hide(what, name string, err error) error {
+// report returns what Pebble is told of err, which ends the engine.
+func (s *faultFS) report(what, name string, err error) error {
 	if err == nil || !s.armed.Load() {
 		return err
 	}
-	s.watch.fail(fmt.Errorf("pebble: %s %s: %w", what, s.FS.PathBase(name), err))
+	s.monitor.fail(fmt.Errorf("pebble: %s %s: %w", what, s.FS.PathBase(name), err))
 	return nil
 }
 
-// own reports whether name is a log of this store, or says what its tables are.
+// guarded reports whether name is a log of this store, or says what its tables are.
 // A snapshot has such files too.
-func (s *shield) own(name string) bool {
+func (s *faultFS) guarded(name string) bool {
 	base := s.FS.PathBase(name)
 	kind := strings.HasSuffix(base, ".log") || strings.HasPrefix(base, "MANIFEST-") || strings.HasPrefix(base, "marker.")
 	return kind && s.FS.PathDir(name) == s.dir
 }
 
 // Create implements [vfs.FS].
-func (s *shield) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if !s.own(name) {
+func (s *faultFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if !s.guarded(name) {
 		return s.FS.Create(name, c)
 	}
-	return s.begin(name, func() (vfs.File, error) { return s.FS.Create(name, c) })
+	return s.create(name, func() (vfs.File, error) { return s.FS.Create(name, c) })
 }
 
 // ReuseForWrite implements [vfs.FS].
-func (s *shield) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if !s.own(name) {
+func (s *faultFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if !s.guarded(name) {
 		return s.FS.ReuseForWrite(old, name, c)
 	}
-	return s.begin(name, func() (vfs.File, error) { return s.FS.ReuseForWrite(old, name, c) })
+	return s.create(name, func() (vfs.File, error) { return s.FS.ReuseForWrite(old, name, c) })
 }
 
-// begin makes a file. After an error it is not on the disk: a log that ends well
+// create makes a file. After an error it is not on the disk: a log that ends well
 // only in memory must stay the last one, or it could not be read.
-func (s *shield) begin(name string, create func() (vfs.File, error)) (vfs.File, error) {
-	if s.broken() {
-		return s.nowhere(name)
+func (s *faultFS) create(name string, create func() (vfs.File, error)) (vfs.File, error) {
+	if s.failed() {
+		return s.inMemory(name)
 	}
 	f, err := create()
 	if err == nil {
-		return &shielded{File: f, s: s, name: name}, nil
+		return &faultFile{File: f, s: s, name: name}, nil
 	}
-	if err = s.hide("begin", name, err); err != nil {
+	if err = s.report("begin", name, err); err != nil {
 		return nil, err
 	}
-	return s.nowhere(name)
+	return s.inMemory(name)
 }
 
-// nowhere returns a file that is not on the disk.
-func (s *shield) nowhere(name string) (vfs.File, error) {
+// inMemory returns a file that is not on the disk.
+func (s *faultFS) inMemory(name string) (vfs.File, error) {
 	f, err := vfs.NewMem().Create("log", "")
 	if err != nil {
 		return nil, err
 	}
-	return &shielded{File: f, s: s, name: name}, nil
+	return &faultFile{File: f, s: s, name: name}, nil
 }
 
 // OpenDir implements [vfs.FS]: the folder is synced for new logs and tables.
-func (s *shield) OpenDir(name string) (vfs.File, error) {
+func (s *faultFS) OpenDir(name string) (vfs.File, error) {
 	f, err := s.FS.OpenDir(name)
 	if err != nil || s.FS.PathJoin(name) != s.dir {
 		return f, err
 	}
-	return &shielded{File: f, s: s, name: name}, nil
+	return &faultFile{File: f, s: s, name: name}, nil
 }
 
 // Remove implements [vfs.FS]. What Pebble holds for obsolete may hang on what it
 // was only told.
-func (s *shield) Remove(name string) error {
-	if s.broken() {
+func (s *faultFS) Remove(name string) error {
+	if s.failed() {
 		return nil
 	}
 	return s.FS.Remove(name)
 }
 
-// A shielded is a log, a manifest, a marker, or the folder.
-type shielded struct {
+// A faultFile is a log, a manifest, a marker, or the folder.
+type faultFile struct {
 	vfs.File
-	s    *shield
+	s    *faultFS
 	name string
 }
 
 // Write implements [vfs.File].
-func (f *shielded) Write(p []byte) (int, error) {
-	if f.s.broken() {
+func (f *faultFile) Write(p []byte) (int, error) {
+	if f.s.failed() {
 		return len(p), nil
 	}
 	n, err := f.File.Write(p)
 	if err != nil {
-		if err = f.s.hide("write", f.name, err); err == nil {
+		if err = f.s.report("write", f.name, err); err == nil {
 			n = len(p)
 		}
 	}
@@ -137,36 +137,36 @@ func (f *shielded) Write(p []byte) (int, error) {
 }
 
 // Sync implements [vfs.File].
-func (f *shielded) Sync() error { return f.guard("sync", f.File.Sync) }
+func (f *faultFile) Sync() error { return f.guard("sync", f.File.Sync) }
 
 // SyncData implements [vfs.File].
-func (f *shielded) SyncData() error { return f.guard("sync", f.File.SyncData) }
+func (f *faultFile) SyncData() error { return f.guard("sync", f.File.SyncData) }
 
 // SyncTo implements [vfs.File].
-func (f *shielded) SyncTo(length int64) (full bool, err error) {
+func (f *faultFile) SyncTo(length int64) (full bool, err error) {
 	err = f.guard("sync", func() (err error) { full, err = f.File.SyncTo(length); return err })
 	return full, err
 }
 
 // Preallocate implements [vfs.File]. It only makes room ahead: where there is too
 // little for that, a disk below its reserve, the writes that still fit go on.
-func (f *shielded) Preallocate(offset, length int64) error {
-	if f.s.broken() {
+func (f *faultFile) Preallocate(offset, length int64) error {
+	if f.s.failed() {
 		return nil
 	}
 	return f.File.Preallocate(offset, length)
 }
 
 // Stat implements [vfs.File].
-func (f *shielded) Stat() (vfs.FileInfo, error) {
+func (f *faultFile) Stat() (vfs.FileInfo, error) {
 	info, err := f.File.Stat()
 	if err == nil {
 		return info, nil
 	}
-	if err = f.s.hide("look at", f.name, err); err != nil {
+	if err = f.s.report("look at", f.name, err); err != nil {
 		return nil, err
 	}
-	empty, err := f.s.nowhere(f.name)
+	empty, err := f.s.inMemory(f.name)
 	if err != nil {
 		return nil, err
 	}
@@ -174,12 +174,12 @@ func (f *shielded) Stat() (vfs.FileInfo, error) {
 }
 
 // Close implements [vfs.File].
-func (f *shielded) Close() error { return f.s.hide("close", f.name, f.File.Close()) }
+func (f *faultFile) Close() error { return f.s.report("close", f.name, f.File.Close()) }
 
 // guard does what Pebble asks for unless the engine has ended.
-func (f *shielded) guard(what string, do func() error) error {
-	if f.s.broken() {
+func (f *faultFile) guard(what string, do func() error) error {
+	if f.s.failed() {
 		return nil
 	}
-	return f.s.hide(what, f.name, do())
+	return f.s.report(what, f.name, do())
 }

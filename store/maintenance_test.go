@@ -240,7 +240,7 @@ func testRaise(t *testing.T) {
 		t.Errorf("an empty store has schema %d", s.Schema())
 	}
 	raise := func(b *store.Batch) error {
-		s.Raise(b)
+		s.RaiseSchema(b)
 		b.Put(store.Dedup, []byte("k"), nil)
 		return s.Apply(t.Context(), b)
 	}
@@ -253,7 +253,7 @@ func testRaise(t *testing.T) {
 		t.Errorf("a batch: %v, schema %d", err, s.Schema())
 	}
 	again := new(store.Batch)
-	if s.Raise(again); again.Len() != 0 {
+	if s.RaiseSchema(again); again.Len() != 0 {
 		t.Error("it is raised once more")
 	}
 	if raw, _, err := e.Get(store.Meta, []byte("store/schema")); err != nil || string(raw[8:]) != strconv.Itoa(store.Schema) {

@@ -1,4 +1,4 @@
-// Package keys remembers idempotency keys for a while that no wall clock can
+// Package idempotency remembers idempotency keys for a while that no wall clock can
 // cut short: a key that is forgotten early lets an effect happen twice.
 //
 //	age  ──0──────run──────7d──▶        stands still while the node is stopped
@@ -16,4 +16,4 @@
 // Longer must not mean without end: there is a limit to the number of keys, and
 // who wants to make one more is refused until the sweep has made room. Nothing is
 // forgotten to make room.
-package keys
+package idempotency

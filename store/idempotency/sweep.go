@@ -1,4 +1,4 @@
-package keys
+package idempotency
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	lookEvery  = time.Minute
+	tickEvery  = time.Minute
 	saveEvery  = 5 * time.Minute       // of age: what a kill may lose
 	sweepEvery = 10 * time.Minute      // of age: between two sweeps while there is something to forget
 	sweepStep  = 256                   // keys that are read at once
@@ -23,10 +23,10 @@ const (
 // Run counts the keys, then forgets those whose time is over and keeps their age
 // on disk, until ctx ends. It sweeps only when the oldest of them is due.
 func (k *Keys) Run(ctx context.Context) {
-	t := time.NewTicker(lookEvery)
+	t := time.NewTicker(tickEvery)
 	defer t.Stop()
 	for {
-		if err := k.turn(ctx); err != nil && ctx.Err() == nil {
+		if err := k.tick(ctx); err != nil && ctx.Err() == nil {
 			k.cfg.Logger.Error("cannot tidy the idempotency keys; it is tried again", "err", err)
 		}
 		select {
@@ -40,8 +40,8 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// turn does what is due.
-func (k *Keys) turn(ctx context.Context) error {
+// tick does what is due.
+func (k *Keys) tick(ctx context.Context) error {
 	if age := k.Age(); !k.counted || age-k.swept >= sweepEvery && k.due(age.Milliseconds()) {
 		k.swept, k.counted = age, false
 		if err := k.sweep(ctx); err != nil {
@@ -56,11 +56,11 @@ func (k *Keys) turn(ctx context.Context) error {
 func (k *Keys) due(age int64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.oldest != never && over(k.oldest, age, k.cfg.For)
+	return k.oldest != never && expired(k.oldest, age, k.cfg.For)
 }
 
-// over reports whether the time of a key that was made at an age has passed.
-func over(made, age int64, keep time.Duration) bool { return age-made >= keep.Milliseconds() }
+// expired reports whether the time of a key that was made at an age has passed.
+func expired(made, age int64, keep time.Duration) bool { return age-made >= keep.Milliseconds() }
 
 // saveIfUsed writes the age if it has gone on for so long and matters to a key.
 func (k *Keys) saveIfUsed(ctx context.Context, after time.Duration) error {
@@ -89,14 +89,14 @@ func (k *Keys) sweep(ctx context.Context) error {
 	}
 	k.oldest = never // lowered by what the sweep sees, and by Put
 	k.mu.Unlock()
-	tally := tally{begin: k.Age().Milliseconds(), oldest: never, owned: map[string]int{}}
+	tally := sweepTally{begin: k.Age().Milliseconds(), oldest: never, owned: map[string]int{}}
 	from, to := []byte{k.cfg.Prefix}, []byte{k.cfg.Prefix + 1}
 	for from != nil {
 		pairs, next, err := k.store.Scan(store.Dedup, from, to, sweepStep)
 		if err != nil {
 			return fmt.Errorf("read idempotency keys: %w", err)
 		}
-		n, err := k.forget(ctx, k.sort(pairs, &tally))
+		n, err := k.forget(ctx, k.count(pairs, &tally))
 		if err != nil {
 			return err
 		}
@@ -127,8 +127,8 @@ func (k *Keys) sweep(ctx context.Context) error {
 	return nil
 }
 
-// A tally is what a sweep has seen so far; ages are in milliseconds.
-type tally struct {
+// A sweepTally is what a sweep has seen so far; ages are in milliseconds.
+type sweepTally struct {
 	begin     int64 // age at which it began
 	oldest    int64 // made of those that stay
 	counted   int   // of those that stay, those made before it began
@@ -136,11 +136,11 @@ type tally struct {
 	owned     map[string]int // counted, by owner
 }
 
-// sort counts pairs and returns those that are due.
-func (k *Keys) sort(pairs []store.Pair, t *tally) (gone []store.Pair) {
+// count counts pairs and returns those that are due.
+func (k *Keys) count(pairs []store.Pair, t *sweepTally) (gone []store.Pair) {
 	for _, p := range pairs {
 		made, ok := stamp(p.Val)
-		if ok && over(made, t.begin, k.cfg.For) && !k.cfg.Needed(p.Val[stampLen:]) {
+		if ok && expired(made, t.begin, k.cfg.For) && !k.cfg.Needed(p.Val[stampLen:]) {
 			gone = append(gone, p)
 			continue
 		}
