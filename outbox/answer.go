@@ -9,16 +9,16 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// An answeredEntry is a flight with what the other side said about it.
+// An answeredEntry is a sent entry with the peer's answer.
 type answeredEntry struct {
 	sentEntry
-	refusal  *proto.Refusal // nil: it is durable there
-	receipt  *proto.Receipt // of an accepted task
+	refusal  *proto.Refusal // nil: the peer has it durably
+	receipt  *proto.Receipt // for an accepted task
 	decision decision
 }
 
-// processAcks writes down what acknowledgements say. Those that came while the last
-// were being written are written together.
+// processAcks writes down the acknowledged and refused entries. Acknowledgements
+// that arrive during a write are written together.
 func (ps *peerSender) processAcks(ctx context.Context) error {
 	for {
 		select {
@@ -44,7 +44,8 @@ func (ps *peerSender) processAcks(ctx context.Context) error {
 	}
 }
 
-// matchAck takes the flights that ack answers out of the air and appends them to dst.
+// matchAck removes the entries that ack answers from those in flight and appends
+// them to dst.
 func (ps *peerSender) matchAck(dst []answeredEntry, ack *proto.Ack) ([]answeredEntry, error) {
 	entries, err := ps.takeAcked(ack)
 	if err != nil || len(entries) == 0 {
@@ -69,12 +70,12 @@ func (ps *peerSender) matchAck(dst []answeredEntry, ack *proto.Ack) ([]answeredE
 	return dst, nil
 }
 
-// takeAcked returns the flights that ack answers: all up to ack.UpTo.
+// takeAcked returns the entries that ack answers: all up to ack.UpTo.
 func (ps *peerSender) takeAcked(ack *proto.Ack) ([]sentEntry, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if ack.UpTo < ps.first {
-		return nil, nil // said before
+		return nil, nil // already answered
 	}
 	n := ack.UpTo - ps.first + 1
 	if n > uint64(len(ps.inflight)) || ack.From != 0 && ack.From != ps.first {
@@ -86,7 +87,7 @@ func (ps *peerSender) takeAcked(ack *proto.Ack) ([]sentEntry, error) {
 	return entries, nil
 }
 
-// requeue puts flights back into the air, for an answer that cannot be believed.
+// requeue puts entries back in flight after an invalid acknowledgement.
 func (ps *peerSender) requeue(dst []answeredEntry, entries []sentEntry) []answeredEntry {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -95,8 +96,9 @@ func (ps *peerSender) requeue(dst []answeredEntry, entries []sentEntry) []answer
 	return dst
 }
 
-// AcceptedStatement is what a target states about a task that it has accepted.
-// An Ack signs those of its accepted DATA frames, in the order of the frames.
+// AcceptedStatement returns what a target states about a task that it has
+// accepted. An Ack signs the statements of its accepted DATA frames, in the order
+// of the frames.
 func AcceptedStatement(mesh proto.MeshID, id proto.TaskID, target proto.PeerID, seq proto.Seq, timeMs int64) proto.Statement {
 	return proto.Statement{
 		Fact: proto.FactAccepted, State: proto.Accepted,
@@ -105,7 +107,7 @@ func AcceptedStatement(mesh proto.MeshID, id proto.TaskID, target proto.PeerID, 
 }
 
 // receipts derives the receipt of each accepted task from the signature of the
-// Ack: what it must have stated is known here.
+// Ack: this node knows what the target must have stated.
 func (ps *peerSender) receipts(batch []answeredEntry, ack *proto.Ack) error {
 	var statements [][]byte
 	var index []int
@@ -133,7 +135,7 @@ func (ps *peerSender) receipts(batch []answeredEntry, ack *proto.Ack) error {
 	return nil
 }
 
-// apply does what the answers ask for: one batch for all that is written.
+// apply carries out the answers, with one batch for everything that is written.
 func (ps *peerSender) apply(ctx context.Context, all []answeredEntry) error {
 	edits, index := make([]backlog.Edit, 0, len(all)), make([]int, 0, len(all))
 	for i := range all {
@@ -157,9 +159,9 @@ func (ps *peerSender) apply(ctx context.Context, all []answeredEntry) error {
 		a := &all[index[i]]
 		if err != nil {
 			if ps.o.store.Err() != nil {
-				return fmt.Errorf("write down what was answered: %w", err)
+				return fmt.Errorf("record the answers: %w", err)
 			}
-			ps.o.deliveries.drop(a.item.Key) // it ended meanwhile
+			ps.o.deliveries.drop(a.item.Key) // it ended in the meantime
 			continue
 		}
 		moved += ps.afterWrite(a, records[i])
@@ -171,7 +173,7 @@ func (ps *peerSender) apply(ctx context.Context, all []answeredEntry) error {
 	return nil
 }
 
-// decide decides about one answer.
+// decide makes the decision about one answer.
 func (ps *peerSender) decide(a *answeredEntry) {
 	k := a.item.Key
 	switch {
@@ -189,8 +191,8 @@ func (ps *peerSender) decide(a *answeredEntry) {
 	}
 }
 
-// pastNotAfter reports whether the time of a task is over by this node's clock, which nobody
-// doubts, and by which the times of the task are right.
+// pastNotAfter reports whether a task has expired by this node's clock, provided
+// that the clock is not doubted and the times of the task agree with it.
 func (o *Outbox) pastNotAfter(k backlog.Key) bool {
 	now, ok := o.trustedNow()
 	if !ok {
@@ -200,7 +202,8 @@ func (o *Outbox) pastNotAfter(k backlog.Key) bool {
 	return err == nil && now >= r.NotAfterMs-proto.Skew.Milliseconds()
 }
 
-// certainlyNotDelivered reports whether nothing that an earlier link carried can still arrive.
+// certainlyNotDelivered reports whether nothing sent over an earlier link can
+// still arrive.
 func (o *Outbox) certainlyNotDelivered(k backlog.Key, r *proto.Record) bool {
 	n, now := o.deliveries.get(k), o.cfg.Clock.Boot()
 	if p, err := proto.PeerIDFrom(r.Peer); err == nil && now-o.started < inTransitMax && !n.notReceived && o.links.maybeSentBefore(p, r.Seq()) {
@@ -209,14 +212,15 @@ func (o *Outbox) certainlyNotDelivered(k backlog.Key, r *proto.Record) bool {
 	return !n.linkBroke || now-n.brokeAt >= inTransitMax
 }
 
-// wantsCancel reports whether a person wants the task stopped.
+// wantsCancel reports whether cancellation of the task was requested.
 func (o *Outbox) wantsCancel(k backlog.Key) bool {
 	_, ok := o.backlog.Peek(backlog.Key{ID: k.ID, Part: backlog.PartCancel})
 	return ok
 }
 
-// postpone lets a refused entry wait, which memory alone knows. A task that was signed
-// with wrong times, and may be refused for them, is signed anew.
+// postpone schedules the retry of a refused entry, in memory only. A task that
+// was signed with wrong times, and may have been refused for them, is signed
+// again.
 func (ps *peerSender) postpone(ctx context.Context, a *answeredEntry) {
 	o, k := ps.o, a.item.Key
 	timed := a.refusal.Code == proto.CodeExpired || a.refusal.Code == proto.CodeBusy
@@ -241,7 +245,7 @@ func (ps *peerSender) postpone(ctx context.Context, a *answeredEntry) {
 	o.backlog.Release(k, wait)
 }
 
-// refused notes a refusal.
+// refused records a refusal.
 func (o *Outbox) refused(k backlog.Key, rec *proto.Record, r *proto.Refusal) deliveryState {
 	sure := o.certainlyNotDelivered(k, rec)
 	return o.deliveries.update(k, func(n *deliveryState) {
@@ -261,7 +265,7 @@ func (ps *peerSender) applyDecision(a *answeredEntry, r *proto.Record, now time.
 		return ps.accepted(a, r, now)
 	case drop:
 		if a.item.Key.Part == backlog.PartCancel && r.CancelHard && !a.rec.CancelHard {
-			return backlog.Keep // it was asked for again, harder
+			return backlog.Keep // a hard cancellation was requested meanwhile
 		}
 		return backlog.Drop
 	case spendAttempt:
@@ -289,7 +293,7 @@ func refusalText(r *proto.Refusal) string {
 	return "refused by the target: " + r.GetCode().Name() + ": " + r.GetDetail()
 }
 
-// accepted notes that the target has the task. It may be running already.
+// accepted records that the target has the task. It may be running already.
 func (ps *peerSender) accepted(a *answeredEntry, r *proto.Record, now time.Time) backlog.Action {
 	if a.receipt != nil {
 		r.Receipts = append(r.Receipts, a.receipt)
@@ -302,7 +306,7 @@ func (ps *peerSender) accepted(a *answeredEntry, r *proto.Record, now time.Time)
 	}
 	cause := ""
 	if a.refusal != nil {
-		cause = "known there already"
+		cause = "already known at the target"
 	}
 	r.DueMs = 0
 	r.Move(proto.Accepted, now, cause)
@@ -310,8 +314,8 @@ func (ps *peerSender) accepted(a *answeredEntry, r *proto.Record, now time.Time)
 	return backlog.Write
 }
 
-// afterWrite follows up on an answer that is on disk. It returns 1 when the task
-// will not be sent again.
+// afterWrite finishes an answer that is on disk. It returns 1 if the task will
+// not be sent again.
 func (ps *peerSender) afterWrite(a *answeredEntry, r *proto.Record) int {
 	o, k := ps.o, a.item.Key
 	if a.decision.action == spendAttempt {

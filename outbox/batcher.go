@@ -9,36 +9,37 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A pendingGroup is a group on its way to the disk.
+// A pendingGroup is a group being written to disk.
 type pendingGroup interface {
-	size() int // jobs
-	wait()     // until it is on disk, or refused
-	answer()   // its callers, after that
+	size() int // number of jobs
+	wait()     // until it is on disk or refused
+	answer()   // answers its callers, after wait
 }
 
-// A batcher says when the jobs that wait become the next group. The disk sets it, so
-// that under load many tasks share one signature and one fsync:
+// A batcher decides when the waiting jobs become the next group. The disk sets
+// the group size, so that under load many tasks share one signature and one
+// fsync:
 //
-//	idle      a group is whatever waits
-//	quick     the next group is signed and queued while the last is being written,
-//	          once it is as large: then the disk never waits for a signature
-//	slow      the next group is made once the last is answered and those who were
-//	          answered had a moment to queue again: the larger group is worth more
+//	idle      a group is whatever is waiting
+//	fast      the next group is signed and queued while the previous one is being
+//	          written, once it is as large: the disk never waits for a signature
+//	slow      the next group starts once the previous one has been answered and its
+//	          callers had a moment to queue again: the larger group is worth the wait
 type batcher struct {
-	inflight []int // jobs of the groups that are not on disk yet, the oldest first
-	slow     bool  // the last commit was
-	skip     int   // slow commits after which nobody is waited for
-	misses   int   // how often in a row few came, roughly doubled each time
+	inflight []int // jobs of each group that is not on disk yet, oldest first
+	slow     bool  // whether the last commit was slow
+	skip     int   // slow commits after which not to wait for callers
+	misses   int   // how often in a row few jobs came, roughly doubled each time
 }
 
-// A commitTiming is how one group was written.
+// A commitTiming records how long a group took to write.
 type commitTiming struct {
 	jobs int
 	took time.Duration
 }
 
-// slowCommit and slowJob are the time of a commit, and of each job in it, from
-// which on the disk and not the processor is what it waits for.
+// slowCommit and slowJob are the time of a commit, and of each job in it, above
+// which the disk, not the processor, is the bottleneck.
 const (
 	slowCommit = time.Millisecond
 	slowJob    = 10 * time.Microsecond
@@ -46,10 +47,10 @@ const (
 
 func (c commitTiming) slow() bool { return c.took > slowCommit+time.Duration(c.jobs)*slowJob }
 
-// maxInflight is how many groups are on their way to the disk.
+// maxInflight is the largest number of groups being written at once.
 const maxInflight = 2
 
-// threshold returns how many jobs have to wait to become a group now.
+// threshold returns how many jobs must be waiting to start a group now.
 func (p *batcher) threshold() int {
 	switch {
 	case len(p.inflight) == 0:
@@ -62,9 +63,9 @@ func (p *batcher) threshold() int {
 	return min(p.inflight[0], proto.MaxGroup)
 }
 
-// size returns how many of those that wait become the group: beside another only
-// half of all that are known, so that groups grow equally large and not one large
-// and one small.
+// size returns how many of the waiting jobs form the group. While another group
+// is in flight it is half of all known jobs, so that groups become equally large
+// instead of one large and one small.
 func (p *batcher) size(waiting int) int {
 	if len(p.inflight) == 0 || waiting >= proto.MaxGroup {
 		return min(waiting, proto.MaxGroup)
@@ -74,8 +75,8 @@ func (p *batcher) size(waiting int) int {
 
 func (p *batcher) started(jobs int) { p.inflight = append(p.inflight, jobs) }
 
-// written notes that the oldest group is on disk, and returns how long those who
-// were answered are waited for.
+// written records that the oldest group is on disk, and returns how long to wait
+// for its callers to queue again.
 func (p *batcher) written(c commitTiming) time.Duration {
 	p.inflight = append(p.inflight[:0], p.inflight[1:]...)
 	p.slow = c.slow()
@@ -89,8 +90,8 @@ func (p *batcher) written(c commitTiming) time.Duration {
 	return c.took / 3
 }
 
-// gathered notes how many came of those who were waited for. Where they do not
-// come they are waited for less and less often.
+// gathered records how many jobs came during such a wait. If few come, later
+// waits are skipped, with growing gaps.
 func (p *batcher) gathered(came, answered int) {
 	if 2*came >= answered {
 		p.misses = 0
@@ -100,8 +101,8 @@ func (p *batcher) gathered(came, answered int) {
 	p.skip = p.misses
 }
 
-// run begins group after group until ctx is done; then it closes the intake and
-// writes what is in it.
+// run starts group after group until ctx is done; then it closes the queue and
+// writes what is left.
 func (q *submitQueue) run(ctx context.Context, mono func() time.Duration, begin func([]*job) pendingGroup) {
 	var p batcher
 	var jobs []*job
@@ -128,9 +129,9 @@ func (q *submitQueue) run(ctx context.Context, mono func() time.Duration, begin 
 	}
 }
 
-// answerGroups waits for the groups that were begun, one after the other, and answers
-// them. After a quick commit it says first that it has ended, after a slow one
-// when all were answered: see pace.
+// answerGroups waits for the started groups, one after the other, and answers
+// them. After a fast commit it reports the end before it answers, after a slow
+// one once all callers were answered: see batcher.
 func answerGroups(begun <-chan pendingGroup, ended chan<- commitTiming, mono func() time.Duration) {
 	for w := range begun {
 		start := mono()
@@ -146,7 +147,7 @@ func answerGroups(begun <-chan pendingGroup, ended chan<- commitTiming, mono fun
 	}
 }
 
-// gather waits for as many jobs as there were answered, and returns how many came.
+// gather waits for as many jobs as were answered, and returns how many came.
 func (q *submitQueue) gather(answered int, limit time.Duration) int {
 	before := q.size()
 	t := time.NewTimer(limit)

@@ -15,8 +15,8 @@ import (
 // bootKey holds the number of the last start, 8 bytes big endian.
 var bootKey = []byte("boot")
 
-// raiseBoot begins a new start: its number is above that of every earlier one,
-// also when the disk was rolled back, because the clock went on.
+// raiseBoot begins a new start. Its number is above that of every earlier one,
+// even after a rollback of the disk, because the clock has advanced.
 func raiseBoot(s *store.Store, now time.Time) (uint64, proto.BootID, error) {
 	var id proto.BootID
 	last, err := readNumber(s, bootKey)
@@ -33,13 +33,13 @@ func raiseBoot(s *store.Store, now time.Time) (uint64, proto.BootID, error) {
 	return boot, id, nil
 }
 
-// restoredKey holds the highest boot number whose tasks the store may remember
-// less of than was true, 8 bytes big endian.
+// restoredKey holds the highest boot number whose tasks the store may have lost
+// changes of, 8 bytes big endian.
 var restoredKey = []byte("outbox/restored")
 
-// MarkRestored adds to b the note that s is a copy of the past: the next start
-// has a number above least, that of every start the copy may not know of, and
-// every task that the copy holds may have been sent since.
+// MarkRestored adds to b the record that s was restored from a backup: the next
+// start has a number above least, the highest of the starts that the backup may
+// be missing, and every task in the backup may have been sent since.
 func MarkRestored(s *store.Store, b *store.Batch, least uint64) error {
 	old, err := readNumber(s, bootKey)
 	if err != nil {
@@ -51,7 +51,7 @@ func MarkRestored(s *store.Store, b *store.Batch, least uint64) error {
 	return nil
 }
 
-// readNumber reads a number of Meta, 0 if it is not there.
+// readNumber reads a number from Meta, 0 if there is none.
 func readNumber(s *store.Store, key []byte) (uint64, error) {
 	v, err := s.Get(store.Meta, key)
 	switch {

@@ -11,15 +11,15 @@ import (
 )
 
 // Cancel stops a task. One that was never sent ends CANCELLED at once. For any
-// other the wish is made durable and carried to the owner until that has
-// answered; only the owner's result ends it as CANCELLED, because only then has
-// the handler stopped. hard asks the owner to kill the handler instead of asking
-// it first. The state of the task is returned; ErrEnded if it had ended before.
+// other the request is stored durably and sent to the owner until it has
+// answered; only the owner's result ends the task as CANCELLED, because only then
+// has the handler stopped. hard asks the owner to kill the handler at once.
+// Cancel returns the state of the task, and ErrEnded if it had ended before.
 func (o *Outbox) Cancel(ctx context.Context, id proto.TaskID, hard bool, reason string) (proto.TaskState, error) {
 	return o.cancel(ctx, id, hard, reason, "")
 }
 
-// cancel writes with the cancellation which queue the task goes to, if any.
+// cancel also records which queue the task moves to, if any.
 func (o *Outbox) cancel(ctx context.Context, id proto.TaskID, hard bool, reason, queue string) (proto.TaskState, error) {
 	also := func(b *store.Batch) {
 		if queue == "" {
@@ -61,7 +61,7 @@ func (o *Outbox) cancel(ctx context.Context, id proto.TaskID, hard bool, reason,
 	return o.cancelThere(ctx, k, step, also)
 }
 
-// cancelEnded answers a wish that comes too late.
+// cancelEnded answers a cancellation that comes too late.
 func (o *Outbox) cancelEnded(k backlog.Key) (proto.TaskState, error) {
 	r, _, err := o.backlog.Get(k)
 	if err != nil {
@@ -70,7 +70,7 @@ func (o *Outbox) cancelEnded(k backlog.Key) (proto.TaskState, error) {
 	return r.State, fmt.Errorf("cancel %s: %w as %s", k.ID, ErrEnded, r.State.Name())
 }
 
-// cancelHere ends a task that nobody else has.
+// cancelHere ends a task that no other node has.
 func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.PendingChange, also func(*store.Batch)) (proto.TaskState, error) {
 	var b store.Batch
 	step.AddTo(&b)
@@ -83,8 +83,8 @@ func (o *Outbox) cancelHere(ctx context.Context, k backlog.Key, step *backlog.Pe
 	return step.Record().State, nil
 }
 
-// cancelThere makes the wish durable, in the task and as an entry for the lane of
-// its owner.
+// cancelThere makes the cancellation durable, in the task and as an entry to be
+// sent to its owner.
 func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.PendingChange, also func(*store.Batch)) (proto.TaskState, error) {
 	into := func(b *store.Batch) {
 		step.AddTo(b)
@@ -104,7 +104,7 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.P
 	}
 	o.stamps.note(r)
 	err := o.backlog.Add(ctx, []backlog.NewEntry{cancel})[0]
-	o.stamps.note(r) // again: the entries may have been looked at meanwhile
+	o.stamps.note(r) // again: restamp may have scanned the entries meanwhile
 	if errors.Is(err, backlog.ErrExists) {
 		err = o.cancelAgain(ctx, cancel.Key, step, into)
 	}
@@ -116,7 +116,7 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.P
 	return r.State, nil
 }
 
-// cancelAgain writes a wish over an earlier one that is still on its way.
+// cancelAgain overwrites an earlier cancellation that has not been answered.
 func (o *Outbox) cancelAgain(ctx context.Context, cancel backlog.Key, step *backlog.PendingChange, into func(*store.Batch)) error {
 	var b store.Batch
 	into(&b)
@@ -128,13 +128,14 @@ func (o *Outbox) cancelAgain(ctx context.Context, cancel backlog.Key, step *back
 		return backlog.Requeue
 	})[0]
 	if errors.Is(err, backlog.ErrNotFound) {
-		return nil // it was answered just now
+		return nil // it has just been answered
 	}
 	return err
 }
 
-// cancelMessage makes the message that asks an owner to stop a task; nil while
-// the task itself is not answered, for an owner that does not have it would say so.
+// cancelMessage builds the message that asks an owner to stop a task. It returns
+// nil while the task itself is unanswered: an owner that does not have the task
+// yet would refuse.
 func (ps *peerSender) cancelMessage(it backlog.Item) (*proto.Message, *proto.Record, error) {
 	task, live := ps.o.backlog.Peek(backlog.TaskKey(it.Key.ID))
 	if !live {

@@ -16,30 +16,30 @@ import (
 // maxOrphans is how many late results a record keeps.
 const maxOrphans = 4
 
-// A ResultIn is a result that came for a task of this home, checked and opened.
+// A ResultIn is a received result for a task of this home, checked and opened.
 type ResultIn struct {
 	ID      proto.TaskID
 	Seq     proto.Seq // of the result's header: the epoch that it answers
 	Outcome *proto.Outcome
-	// Blob names the durable blob that holds the plain result when it is larger
-	// than proto.MaxInlineRecord; Outcome.Body is not kept then.
+	// Blob names the durable blob with the plain result if that is larger than
+	// proto.MaxInlineRecord; Outcome.Body is not kept then.
 	Blob string
-	// TooLarge is set by Commit: the task ended as a dead letter, for the result was
-	// larger than it takes.
+	// TooLarge is set by Commit: the task became a dead letter because the result
+	// exceeds its limit.
 	TooLarge bool
 }
 
 // A ResultAnswer answers a result.
 type ResultAnswer struct {
-	Code   proto.Code // CODE_UNSPECIFIED: committed, now or before
+	Code   proto.Code // CodeUnspecified: committed, now or before
 	Detail string
 	State  proto.TaskState // of the task
 }
 
 // Commit ends tasks with the results that from has sent, in one batch: each by
 // the commit rule, at most once. A task that had ended by time alone ends as its
-// result says. A result that does not count is answered STALE
-// and noted as an orphan. It returns once everything is durable.
+// result states. A result that does not count is answered STALE and recorded as
+// an orphan. Commit returns once everything is durable.
 func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []ResultIn) []ResultAnswer {
 	answers := make([]ResultAnswer, len(results))
 	edits := make([]backlog.Edit, len(results))
@@ -86,7 +86,7 @@ func (o *Outbox) assertionOf(r *proto.Record, from proto.PeerID, in *ResultIn) a
 	return assertion{wasHome: o.wasHome(r, from), from: from, seq: in.Seq, state: in.Outcome.GetState(), digest: in.Outcome.GetBodyDigest()}
 }
 
-// committed answers a result whose task was live, and follows up.
+// committed answers a result whose task was live, and does what follows.
 func (o *Outbox) committed(ctx context.Context, k backlog.Key, r *proto.Record, decision decision) ResultAnswer {
 	switch decision.action {
 	case accept:
@@ -97,12 +97,12 @@ func (o *Outbox) committed(ctx context.Context, k backlog.Key, r *proto.Record, 
 	case noChange:
 		return ResultAnswer{State: r.State}
 	case retry:
-		return ResultAnswer{Code: proto.CodeBusy, Detail: "the sender is not known here as a home of the task's queue, yet", State: r.State}
+		return ResultAnswer{Code: proto.CodeBusy, Detail: "this node does not know the sender as a home of the task's queue yet", State: r.State}
 	}
 	return ResultAnswer{Code: proto.CodeStale, Detail: "not the owner, or not the epoch, of this task", State: r.State}
 }
 
-// late answers a result whose task has ended, or is not known here.
+// late answers a result whose task has ended or is unknown.
 func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now time.Time) ResultAnswer {
 	k := backlog.TaskKey(in.ID)
 	r, _, err := o.backlog.Get(k)
@@ -124,12 +124,12 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 	}
 	err = o.backlog.Revise(ctx, k, func(r *proto.Record) { addOrphan(r, from, in, now) })
 	if err != nil && !errors.Is(err, backlog.ErrNotFound) {
-		return ResultAnswer{Code: proto.CodeInternal, Detail: fmt.Sprintf("note the late result: %v", err)}
+		return ResultAnswer{Code: proto.CodeInternal, Detail: fmt.Sprintf("record the late result: %v", err)}
 	}
 	return stale
 }
 
-// commitLate ends a task with its result that was ended by time alone.
+// commitLate ends a task that had ended by time alone with its result.
 func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerID, in *ResultIn, now time.Time) ResultAnswer {
 	if len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
 		return ResultAnswer{Code: proto.CodeNeedBody, Detail: "the result is larger than a record and has no blob"}
@@ -149,7 +149,7 @@ func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerI
 		r.Status = ""
 		applyResult(r, from, in, now)
 		if endActionFor(r.State) == backlog.ToDead {
-			r.EndedMs = ended // its place on the shelf
+			r.EndedMs = ended // its position among the dead letters
 		}
 		done = r
 	}, func(*store.Batch) {})
@@ -157,9 +157,9 @@ func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerI
 	case err != nil:
 		return ResultAnswer{Code: proto.CodeInternal, Detail: fmt.Sprintf("commit the late result: %v", err)}
 	case done == nil:
-		return ResultAnswer{Code: proto.CodeBusy, Detail: "the task changed just now"}
+		return ResultAnswer{Code: proto.CodeBusy, Detail: "the task has just changed"}
 	}
-	o.cfg.Logger.Warn("a task that had ended by the clock of this node alone ends with its result", "task", k.ID.String(), "state", done.State.Name())
+	o.cfg.Logger.Warn("a task that had expired by the clock of this node ends with its result", "task", k.ID.String(), "state", done.State.Name())
 	o.ended(ctx, k, done)
 	return ResultAnswer{State: done.State}
 }
@@ -189,7 +189,8 @@ func applyResult(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time
 	}
 }
 
-// receiptsFrom keeps the receipts that state something about this task by this node.
+// receiptsFrom returns the receipts in which node states something about task id,
+// at most 4.
 func receiptsFrom(list []*proto.Receipt, node proto.PeerID, id proto.TaskID) []*proto.Receipt {
 	var out []*proto.Receipt
 	for _, rc := range list {
@@ -200,9 +201,9 @@ func receiptsFrom(list []*proto.Receipt, node proto.PeerID, id proto.TaskID) []*
 	return out
 }
 
-// mergeReceipts adds the receipts that came with a result to those that came
-// before it. A result may overtake the Ack of its task, and then brings the
-// receipt of the acceptance too.
+// mergeReceipts adds the receipts that came with a result to the earlier ones. A
+// result may overtake the Ack of its task; it then also brings the receipt of the
+// acceptance.
 func mergeReceipts(have, came []*proto.Receipt) []*proto.Receipt {
 	type fact struct {
 		fact    proto.Fact
@@ -221,8 +222,8 @@ func mergeReceipts(have, came []*proto.Receipt) []*proto.Receipt {
 	return have
 }
 
-// addOrphan notes a result that does not count, once for each sender and digest,
-// and reports whether that changed r.
+// addOrphan records a result that does not count, once per sender and digest, and
+// reports whether that changed r.
 func addOrphan(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) bool {
 	s := proto.Statement{
 		Fact: proto.FactOrphan, State: in.Outcome.GetState(), Task: in.ID, Node: from,
@@ -240,12 +241,12 @@ func addOrphan(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) 
 		return false
 	}
 	r.Orphans = append(r.Orphans, &proto.Receipt{Statement: s.Append(nil)})
-	r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: from[:], State: r.State, Cause: "a result that does not count came"})
+	r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: from[:], State: r.State, Cause: "received a result that does not count"})
 	return true
 }
 
-// Started notes what an owner states while a task runs. It is a courtesy:
-// statements that do not fit are ignored.
+// Started records what an owner states while a task runs. It is optional
+// information: statements that do not fit are ignored.
 func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*proto.Receipt) {
 	var edits []backlog.Edit
 	var states []proto.Statement
@@ -281,9 +282,10 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 	}
 }
 
-// acceptsStart reports whether a start that from tells of is news about r: of the node
-// that r was sent to, or of any node, when from is, or was, the home of the queue that r was
-// sent to, under a later lease than the start before.
+// acceptsStart reports whether a start that from reports is new for r. It is
+// accepted from the node that r was sent to. From the current or an earlier home
+// of the queue that r was sent to it is accepted for any node, under a later
+// lease than the previous start.
 func (o *Outbox) acceptsStart(r *proto.Record, from proto.PeerID, s *proto.Statement) bool {
 	addressee := string(r.Peer) == string(from[:])
 	if s.Node == from && addressee && r.Seq() == s.Epoch {
@@ -305,8 +307,8 @@ func (o *Outbox) wasHome(r *proto.Record, from proto.PeerID) bool {
 // queuePrefix begins a target that is a shared queue.
 const queuePrefix = "queue:"
 
-// ended follows up on a task that has ended: it will not be sent again, and
-// nobody needs to be asked to stop it.
+// ended does what follows the end of a task: it will not be sent again, and its
+// cancellation is dropped.
 func (o *Outbox) ended(ctx context.Context, k backlog.Key, r *proto.Record) {
 	o.deliveries.drop(k)
 	o.submitted.take(k)
@@ -317,7 +319,7 @@ func (o *Outbox) ended(ctx context.Context, k backlog.Key, r *proto.Record) {
 	if _, ok := o.backlog.Peek(c); ok {
 		errs := o.backlog.Change(ctx, []backlog.Edit{{Key: c}}, func(int, *proto.Record) backlog.Action { return backlog.Drop })
 		if errs[0] != nil && !errors.Is(errs[0], backlog.ErrNotFound) {
-			o.cfg.Logger.Warn("cannot drop the wish to cancel an ended task", "task", k, "err", errs[0])
+			o.cfg.Logger.Warn("cannot drop the cancellation of an ended task", "task", k, "err", errs[0])
 		}
 	}
 	o.changed(k, r)

@@ -17,29 +17,30 @@ import (
 
 // What callers test for with errors.Is.
 var (
-	// ErrFull refuses new tasks; the error is a *backlog.FullError with the limits,
-	// unless it is for the number of idempotency keys.
+	// ErrFull refuses new tasks. The error is a *backlog.FullError with the limits,
+	// unless the limit reached is the number of idempotency keys.
 	ErrFull = backlog.ErrFull
-	// ErrNotFound says that no task of this id is known here.
+	// ErrNotFound means that this node knows no task with this id.
 	ErrNotFound = backlog.ErrNotFound
-	// ErrKeyConflict refuses a task whose idempotency key belongs to another request.
-	ErrKeyConflict = errors.New("outbox: the idempotency key belongs to another request; take another key, or send the same request")
-	// ErrClosed says that the outbox has stopped; nothing was written.
+	// ErrKeyConflict refuses a task whose idempotency key belongs to another
+	// request.
+	ErrKeyConflict = errors.New("outbox: the idempotency key belongs to another request; use another key, or send the same request")
+	// ErrClosed means that the outbox has stopped; nothing was written.
 	ErrClosed = errors.New("outbox: stopped")
-	// ErrEnded says that a task has ended already and cannot be changed.
+	// ErrEnded means that a task has already ended and cannot be changed.
 	ErrEnded = errors.New("outbox: the task has ended")
-	// ErrBadAck ends a link whose other side answers what was not asked, or signs
-	// what it did not state.
+	// ErrBadAck closes a link whose peer acknowledges a frame that was not sent, or
+	// signs a statement other than the expected one.
 	ErrBadAck = errors.New("outbox: bad acknowledgement")
 )
 
-// A Signer signs what leaves together.
+// A Signer signs the tasks of a group.
 type Signer interface {
 	// SignGroup signs 1 to proto.MaxGroup leaves with one signature.
 	SignGroup(leaves [][32]byte) (sig []byte, proofs []identity.Proof)
 }
 
-// Bodies holds the sealed bodies that are too large for a record.
+// Bodies stores the sealed bodies that are too large for a record.
 type Bodies interface {
 	// Load returns a body that fits into a frame.
 	Load(blob string) ([]byte, error)
@@ -49,53 +50,53 @@ type Bodies interface {
 	Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, blob string) error
 }
 
-// A BodyRefusal is the error of a body that the peer does not take, and why.
+// A BodyRefusal is the error for a body that the peer refuses, with the reason.
 type BodyRefusal interface {
 	error
 	Refusal() *proto.Refusal
 }
 
-// Retention says how long ended tasks are kept. The zero value of each field
+// Retention sets how long ended tasks are kept. The zero value of each field
 // means its default.
 type Retention struct {
 	DoneFor time.Duration // succeeded and cancelled tasks; default 24 h
-	MaxDone int           // and so many of them; default 50 000
+	MaxDone int           // at most this many of them; default 50 000
 	DeadFor time.Duration // dead letters; default 30 days
-	MaxDead int           // and so many of them; default 10 000
+	MaxDead int           // at most this many of them; default 10 000
 
-	// Archive takes the dead letters beyond those bounds to a safe place before
-	// they are deleted; see backlog.FileArchive. Without it they stay.
+	// Archive writes the dead letters beyond those bounds to a safe place before
+	// they are deleted; see backlog.FileArchive. Without it they are kept.
 	Archive func(context.Context, []backlog.Archived) error
-	// Archived is told after so many were archived and deleted.
+	// Archived is called with the number of dead letters archived and deleted.
 	Archived func(n int)
 }
 
 // Config tunes an outbox. The zero value of each field means its default.
 type Config struct {
 	Mesh     proto.MeshID       // of the receipts
-	Verifier *identity.Verifier // default: one of its own
+	Verifier *identity.Verifier // default: a new one
 
 	MaxPending  int                // tasks that have not ended; default 100 000
-	MaxBytes    int64              // bytes of them in the store; default 256 MiB
-	MaxAttempts int                // deliveries that the peer itself failed at; default 10
+	MaxBytes    int64              // total size of those tasks in the store; default 256 MiB
+	MaxAttempts int                // deliveries that failed at the peer itself; default 10
 	BaseBackoff time.Duration      // after the first failed delivery; default 1 s
-	MaxBackoff  time.Duration      // between two deliveries; default 5 min
-	RunLimit    time.Duration      // longest run that a late result is awaited for after not_after; default 24 h
-	ResultFor   time.Duration      // results are offered to their home so long after not_after; default 30 days
-	Keys        idempotency.Limits // of idempotency keys; each is also kept while its task lives
+	MaxBackoff  time.Duration      // longest wait between two deliveries; default 5 min
+	RunLimit    time.Duration      // longest run: how long after not_after a late result is still awaited; default 24 h
+	ResultFor   time.Duration      // how long after not_after a result is offered to its home; default 30 days
+	Keys        idempotency.Limits // of idempotency keys; each is also kept while its task is live
 	Retention   Retention
 
 	Bodies Bodies // default: none, large bodies cannot be sent
-	// WasHome reports whether from is, or was, the home of the queue that a task was sent
-	// to: the queue may have moved since, also while the result was on its way. Default:
-	// nobody was.
+	// WasHome reports whether from is, or was, the home of the queue that a task was
+	// sent to. The queue may have moved, even while the result was on its way.
+	// Default: always false.
 	WasHome func(target string, from proto.PeerID) bool
 	Sealing
-	// Changed is told of every change of a task of this home, after it is durable.
-	// It must be quick and must not keep or change r.
+	// Changed is called after every durable change of a task of this home. It must
+	// be quick and must not retain or modify r.
 	Changed func(id proto.TaskID, r *proto.Record)
 	Results ResultHooks
-	// Progress is called while Open reads, with the entries read so far.
+	// Progress is called while Open reads, with the number of entries read so far.
 	Progress func(entries int)
 
 	Clock  clock.Clock    // default clock.System()
@@ -103,29 +104,31 @@ type Config struct {
 	Logger *slog.Logger   // default: none
 }
 
-// Sealing changes what was sealed before. It does without what is nil.
+// Sealing replaces sealed envelopes. Nil functions are optional features that are
+// off.
 type Sealing struct {
-	// Rewrap makes an envelope readable for the current key of its target, after
-	// BAD_KEY. Without it the slot stays.
+	// Rewrap wraps the key of an envelope for the current key of its target, after
+	// BAD_KEY. Without it the wrapped key stays as it is.
 	Rewrap func(*proto.Stored) (*proto.Envelope, error)
-	// Reseal seals a task anew, with the sequence and the times of its record. done is
-	// called when it is written, or will not be. Without it a task that its target has
-	// forgotten, or whose times were wrong, waits for its time.
+	// Reseal seals a task again with the sequence and the times of its record. It
+	// calls done once the envelope is written or discarded. Without Reseal, a task
+	// that its target has forgotten, or whose times were wrong, waits until it
+	// expires.
 	Reseal func(st *proto.Stored) (d *Draft, done func(), err error)
 }
 
-// ResultHooks are told of results of tasks that ran here. They must be quick.
+// ResultHooks are called for results of tasks that ran here. They must be quick.
 type ResultHooks struct {
-	// Unneeded is told of the body of a result that its home has: no record names
-	// it any more.
+	// Unneeded is called for the body of a result that its home has: no record
+	// refers to it any more.
 	Unneeded func(blob string)
-	// Refused is told of a result that its home refuses, and with over that it has
+	// Refused is called for a result that its home refuses. final means that it has
 	// become a dead letter.
 	Refused func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool)
-	// Stale is told of a result that its home has noted, but does not count: the task
-	// had ended, or was granted anew.
+	// Stale is called for a result that its home recorded but did not count: the
+	// task had already ended, or was granted again.
 	Stale func(id proto.TaskID, home proto.PeerID, r *proto.Refusal)
-	// Lost is told of a result that became a dead letter because its time was over.
+	// Lost is called for a result that expired and became a dead letter.
 	Lost func(id proto.TaskID, home proto.PeerID, reason string)
 }
 
@@ -175,11 +178,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// noBodies stands in where no bodies were given.
+// noBodies is the default for Config.Bodies.
 type noBodies struct{}
 
-var errNoBodies = errors.New("outbox: there is no place for large bodies")
+var errNoBodies = errors.New("outbox: large bodies are not configured")
 
+// Load returns a body that fits into a frame.
 func (noBodies) Load(string) ([]byte, error) { return nil, errNoBodies }
 
+// Send streams a body to the peer and returns once the peer has stored it
+// durably. An error that is a [BodyRefusal] is the peer's answer, as in an Ack;
+// after any other error the send is retried.
 func (noBodies) Send(context.Context, proto.PeerID, *proto.Offer, string) error { return errNoBodies }

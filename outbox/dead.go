@@ -10,15 +10,15 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// What became of a dead letter.
+// The statuses of a dead letter.
 const (
 	StatusNew      = "new"                  // nobody has looked at it
-	StatusSeen     = "seen"                 // somebody has
-	StatusRedriven = backlog.StatusRedriven // it was made anew as another task
+	StatusSeen     = "seen"                 // somebody has looked at it
+	StatusRedriven = backlog.StatusRedriven // it was resubmitted as another task
 )
 
-// DeadLetters returns up to limit dead letters that match; span and next as in List.
-// Results that no home took are among them.
+// DeadLetters returns up to limit dead letters that match; span and next as in
+// List. They include results that no home accepted.
 func (o *Outbox) DeadLetters(q Query, span backlog.Span, limit int) (found []Listed, next proto.TaskID, err error) {
 	span.Sets, span.Results = []backlog.Set{backlog.Dead}, true
 	page, next, err := o.backlog.Page(span, limit, q.matchesDead)
@@ -28,19 +28,19 @@ func (o *Outbox) DeadLetters(q Query, span backlog.Span, limit int) (found []Lis
 	return found, next, err
 }
 
-// DeadLetter returns one dead letter whole, or ErrNotFound.
+// DeadLetter returns one dead letter with its envelope, or ErrNotFound.
 func (o *Outbox) DeadLetter(id proto.TaskID) (*proto.Stored, error) {
 	_, shelf, err := o.backlog.Get(backlog.TaskKey(id))
 	if err != nil {
 		return nil, err
 	}
 	if shelf != backlog.Dead {
-		return nil, fmt.Errorf("%w: %s is %v, no dead letter", ErrNotFound, id, shelf)
+		return nil, fmt.Errorf("%w: %s is %v, not a dead letter", ErrNotFound, id, shelf)
 	}
 	return o.backlog.Stored(backlog.TaskKey(id))
 }
 
-// MarkSeen notes that somebody has looked at a dead letter.
+// MarkSeen records that somebody has looked at a dead letter.
 func (o *Outbox) MarkSeen(ctx context.Context, id proto.TaskID) error {
 	return o.backlog.Revise(ctx, backlog.TaskKey(id), func(r *proto.Record) {
 		if r.Status == StatusNew || r.Status == "" {
@@ -49,8 +49,9 @@ func (o *Outbox) MarkSeen(ctx context.Context, id proto.TaskID) error {
 	})
 }
 
-// MarkRedriven notes that an ended task was made anew. A dead letter that held
-// its ordering key lets it go on. One that went to another queue is no letter any more.
+// MarkRedriven records that an ended task was resubmitted. A dead letter that
+// blocked its ordering key unblocks it. One that moved to another queue is no
+// longer a dead letter.
 func (o *Outbox) MarkRedriven(ctx context.Context, id, as proto.TaskID) error {
 	to := func(r *proto.Record) backlog.Set {
 		if r.MovesTo != "" {
@@ -66,11 +67,12 @@ func (o *Outbox) MarkRedriven(ctx context.Context, id, as proto.TaskID) error {
 	})
 }
 
-// redriveKey is where it is kept that a task was made anew, from the commit of the
-// new task to that of the mark on the old one: a crash in between makes no second.
+// redriveKey returns the key that records a redrive, from the commit of the new
+// task until the old one is marked: a crash in between must not create a second
+// task.
 func redriveKey(old []byte) []byte { return append([]byte("r"), old...) }
 
-// RedrivenAs returns the task that was made of id anew when the process died
+// RedrivenAs returns the task that id was resubmitted as if the process died
 // before [Outbox.MarkRedriven].
 func (o *Outbox) RedrivenAs(id proto.TaskID) (as proto.TaskID, ok bool, err error) {
 	b, err := o.store.Get(store.Dedup, redriveKey(id[:]))
@@ -81,18 +83,18 @@ func (o *Outbox) RedrivenAs(id proto.TaskID) (as proto.TaskID, ok bool, err erro
 		as, err = proto.TaskIDFrom(b)
 	}
 	if err != nil {
-		return as, false, fmt.Errorf("read what was made of task %s: %w", id, err)
+		return as, false, fmt.Errorf("read the redrive of task %s: %w", id, err)
 	}
 	return as, true, nil
 }
 
-// PurgeDead deletes the dead letters that match and returns how many; with dryRun
+// PurgeDead deletes the matching dead letters and returns how many; with dryRun
 // it only counts them.
 func (o *Outbox) PurgeDead(ctx context.Context, q Query, dryRun bool) (int, error) {
 	return o.backlog.Purge(ctx, backlog.Dead, q.matchesDead, dryRun)
 }
 
-// PurgeDone deletes the finished tasks that match, likewise.
+// PurgeDone deletes the matching finished tasks likewise.
 func (o *Outbox) PurgeDone(ctx context.Context, q Query, dryRun bool) (int, error) {
 	return o.backlog.Purge(ctx, backlog.Done, q.matches, dryRun)
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// The decisions of the outbox. They know no clock, disk, network or lock.
+// The decisions of the outbox: pure functions without clock, disk, network or lock.
 
-// backoff returns the wait after the n-th failed delivery, n from 1:
-// min(limit, base·2^(n-1)) and up to half of that again. r is random in [0, 1).
+// backoff returns the wait after the n-th failed delivery, n from 1: min(limit,
+// base·2^(n-1)) plus up to half of that. r is random in [0, 1).
 func backoff(base, limit time.Duration, n int, r float64) time.Duration {
 	d := limit
 	if n < 1 {
@@ -25,42 +25,42 @@ func backoff(base, limit time.Duration, n int, r float64) time.Duration {
 	return d + time.Duration(r*float64(d)/2)
 }
 
-// An action is what an answer, or the time, does to an entry.
+// An action is the effect of an answer, or of elapsed time, on an entry.
 type action byte
 
 const (
-	retry         action = iota // it stays, and is tried again after a backoff; nothing is written
-	spendAttempt                // likewise, and an attempt is spent, which is written
-	accept                      // the other side has it
+	retry         action = iota // it is retried after a backoff; nothing is written
+	spendAttempt                // likewise, and an attempt is spent and written
+	accept                      // the peer has it
 	end                         // it ends in a state
-	drop                        // it has served its purpose
-	sendBodyFirst               // its streamed body goes first
-	recheckLater                // it is looked at again later
+	drop                        // it is no longer needed
+	sendBodyFirst               // its streamed body is sent first; in onCancel: the owner is asked; in Commit: the result needs its body
+	recheckLater                // it is checked again later
 	noChange                    // it stays as it is
 )
 
-// A decision is an effect with what belongs to it.
+// A decision is an action with its parameters.
 type decision struct {
 	action action
 	state  proto.TaskState // of end
-	at     int64           // of delay: Unix milliseconds
+	at     int64           // of recheckLater: Unix milliseconds
 }
 
-// A refusal as the ruling needs it.
+// A refusal is the input of onRefusal.
 type refusal struct {
 	code                  proto.Code
-	attempts              int  // spent so far
+	attempts              int  // attempts spent so far
 	limit                 int  // attempts allowed
-	cancel                bool // a person wants the task stopped
-	unknown               bool // the other side knows no such task
-	expired               bool // the task's time is over by this node's clock, which is not doubted
-	certainlyNotDelivered bool // the target certainly does not have it from an earlier link
+	cancel                bool // cancellation was requested
+	unknown               bool // the peer does not know the task
+	expired               bool // the task has expired by this node's clock, which is not doubted
+	certainlyNotDelivered bool // the target certainly did not receive it over an earlier link
 }
 
-// onRefusal rules on an entry that the other side did not take, by the table of
-// the wire: what is transient stays and spends nothing; codes of a newer node
-// are transient. That a task has expired only its home can say: the target's clock
-// may be wrong (I14).
+// onRefusal decides about an entry that the peer refused, by the table of the
+// wire protocol. After a transient code the entry stays and spends no attempt; an
+// unknown code, from a newer node, counts as transient. Only the home may decide
+// that a task has expired: the target's clock may be wrong (I14).
 func onRefusal(part backlog.Part, f refusal) decision {
 	switch part {
 	case backlog.PartResult:
@@ -89,11 +89,11 @@ func onRefusal(part backlog.Part, f refusal) decision {
 	return decision{action: spendAttempt}
 }
 
-// onResultRefused rules on a result that its home did not take. A home that has
-// noted it, or has ended the task in another way, needs it no more. What no later
-// try can change becomes a dead letter of this node, as does the result of a task
-// that its home does not know. Everything else is tried again: also EXPIRED and
-// DENIED, for a clock may be set right and a certificate renewed.
+// onResultRefused decides about a result that its home refused. A home that has
+// recorded it, or has ended the task in another way, no longer needs it. A
+// refusal that no retry can change makes it a dead letter of this node, as does a
+// home that does not know the task. Everything else is retried, even EXPIRED and
+// DENIED: a clock may be corrected and a certificate renewed.
 func onResultRefused(f refusal) decision {
 	switch f.code {
 	case proto.CodeDuplicate:
@@ -111,8 +111,8 @@ func onResultRefused(f refusal) decision {
 	return decision{action: retry}
 }
 
-// onCancelRefused: an owner that does not know the task, or will not listen, has
-// answered.
+// onCancelRefused decides about a refused cancellation. An owner that does not
+// know the task, or refuses the request, has answered.
 func onCancelRefused(f refusal) decision {
 	if _, ends := f.code.Ends(); ends {
 		return decision{action: drop}
@@ -124,21 +124,21 @@ func onCancelRefused(f refusal) decision {
 	return decision{action: retry}
 }
 
-// A limit holds the times that onTime reckons with.
+// limits holds the durations that onDeadline uses.
 type limits struct {
-	run    time.Duration // of a handler, beyond not_after
-	result time.Duration // a result is offered so long after not_after
+	run    time.Duration // longest run of a handler after not_after
+	result time.Duration // how long after not_after a result is offered
 }
 
-// giveUpAt returns when a task ends without a word of its target, Unix
+// giveUpAt returns when a task ends without an answer from its target, in Unix
 // milliseconds.
 func (l limits) giveUpAt(notAfter int64) int64 {
 	return notAfter + (l.run + proto.Skew).Milliseconds()
 }
 
-// onDeadline rules on an entry whose time may be over (I3): a task that was never
-// sent ends at not_after; one that may be running elsewhere only when its run
-// and the skew of the clocks must be over.
+// onDeadline decides about an entry that may have expired (I3). A task that was
+// never sent ends at not_after; one that may be running elsewhere ends only after
+// its longest run and the largest clock skew.
 func onDeadline(part backlog.Part, r *proto.Record, now int64, maybeSent bool, l limits) decision {
 	last := l.giveUpAt(r.NotAfterMs)
 	expired := decision{action: end, state: proto.Expired}
@@ -166,8 +166,8 @@ func onDeadline(part backlog.Part, r *proto.Record, now int64, maybeSent bool, l
 	return decision{action: recheckLater, at: r.NotAfterMs}
 }
 
-// onCancel rules on a task that a person wants stopped: only what was never sent
-// can be stopped here; else its owner is asked.
+// onCancel decides about a task whose cancellation was requested: only a task
+// that was never sent can be canceled here; for any other, its owner is asked.
 func onCancel(r *proto.Record, maybeSent bool) decision {
 	switch {
 	case r.State.Terminal():
@@ -178,7 +178,7 @@ func onCancel(r *proto.Record, maybeSent bool) decision {
 	return decision{action: sendBodyFirst}
 }
 
-// A assertion is what a result says about a task.
+// An assertion is the part of a result that the commit rule checks.
 type assertion struct {
 	from    proto.PeerID
 	seq     proto.Seq
@@ -187,14 +187,14 @@ type assertion struct {
 	wasHome bool // from is, or was, the home of the queue that the task was sent to
 }
 
-// Causes in the events of a task that has ended.
+// Causes in the events of an ended task.
 const (
 	causeExpired   = "not_after is over" // by the clock of its home alone
 	causeCommitted = "result committed"
 )
 
-// TakesResult reports whether a result of r may still count: r has not ended, or it did
-// by the clock of its home alone, and was not made anew since.
+// TakesResult reports whether a result for r may still count: r has not ended, or
+// it ended by the clock of its home alone and was not redriven since.
 func TakesResult(r *proto.Record) bool {
 	if !r.State.Terminal() {
 		return true
@@ -210,17 +210,17 @@ func TakesResult(r *proto.Record) bool {
 	return false
 }
 
-// onResult is the commit rule (I3, I4): a result counts only if the task has not
-// ended, but by time alone, and only from its owner with the epoch that was granted,
-// which for a task of a queue is its home, or one that was: no two have a task at once.
-// What was committed once is committed again for the same digest.
+// onResult is the commit rule (I3, I4). A result counts only if the task has not
+// ended, or ended by time alone, and only from its owner with the granted epoch.
+// For a task of a queue the owner is the current home or an earlier one: no two
+// have a task at once. Committing the same digest again has no effect.
 func onResult(r *proto.Record, c assertion) decision {
 	sent := bytes.Equal(r.Peer, c.from[:])
 	switch {
 	case r.Seq() != c.seq || !c.state.Terminal():
 		return decision{action: drop}
 	case !sent && !c.wasHome && strings.HasPrefix(r.Target, "queue:") && !r.State.Terminal():
-		return decision{action: retry} // the queue may have moved, and that is not known here yet
+		return decision{action: retry} // the queue may have moved without this node knowing yet
 	case !sent && !c.wasHome:
 		return decision{action: drop}
 	case TakesResult(r):
@@ -231,8 +231,8 @@ func onResult(r *proto.Record, c assertion) decision {
 	return decision{action: drop}
 }
 
-// endAction is where a record that has ended is kept. One that goes to another queue is kept
-// whole until its successor is made.
+// endAction returns where an ended record is kept. A task that moves to another
+// queue is kept whole until its successor exists.
 func endAction(r *proto.Record) backlog.Action {
 	if r.State == proto.Cancelled && r.MovesTo != "" {
 		return backlog.ToDead
@@ -240,8 +240,9 @@ func endAction(r *proto.Record) backlog.Action {
 	return endActionFor(r.State)
 }
 
-// endActionFor returns where a task that ended in this state is kept: what went as
-// somebody wanted among the done, the rest for a person to look at.
+// endActionFor returns where a task that ended in this state is kept: with the
+// done ones if it ended as intended, otherwise with the dead letters for a person
+// to look at.
 func endActionFor(s proto.TaskState) backlog.Action {
 	if s == proto.Success || s == proto.Cancelled {
 		return backlog.ToDone

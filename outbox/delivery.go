@@ -9,25 +9,25 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// A deliveryState is what memory alone knows of the deliveries of an entry: it costs no
-// write and may be lost. Entries that were never refused have none.
+// A deliveryState is the part of an entry's delivery that is kept only in memory:
+// it costs no write and may be lost. Entries that were never refused have none.
 type deliveryState struct {
-	tries       int           // failed deliveries since the last that went further
+	tries       int           // failed deliveries since the last progress
 	code        proto.Code    // of the last refusal
-	detail      string        // of the last refusal, or of the break
+	detail      string        // of the last refusal, or of the broken link
 	at          time.Time     // of the last failure
-	linkBroke   bool          // a link broke with it in flight: the target may have it
-	brokeAt     time.Duration // boot time of that break
-	notReceived bool          // after the last start the target said that it does not have it
-	rewrap      bool          // its slot must be made anew
-	reported    bool          // that a result is refused again and again
+	linkBroke   bool          // a link broke with the entry in flight: the target may have it
+	brokeAt     time.Duration // boot time when the link broke
+	notReceived bool          // the target has reported since the last start that it does not have it
+	rewrap      bool          // its key must be wrapped again
+	reported    bool          // the repeated refusal of a result has been reported
 }
 
-// inTransitMax is how long after a break a refusal is the target's word on what the
-// broken link may have carried: by then nothing of it is on its way any more.
+// inTransitMax is how long after a broken link its messages may still arrive. A
+// later refusal proves that the target does not have the task.
 const inTransitMax = time.Minute
 
-// deliveryStates keeps the notes.
+// deliveryStates holds the delivery states by key.
 type deliveryStates struct {
 	mu  *sync.Mutex
 	all map[backlog.Key]*deliveryState
@@ -37,7 +37,7 @@ func newDeliveryStates() deliveryStates {
 	return deliveryStates{mu: new(sync.Mutex), all: map[backlog.Key]*deliveryState{}}
 }
 
-// get returns a copy of the note, empty when there is none.
+// get returns a copy of the state, the zero value if there is none.
 func (n *deliveryStates) get(k backlog.Key) deliveryState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,7 +47,7 @@ func (n *deliveryStates) get(k backlog.Key) deliveryState {
 	return deliveryState{}
 }
 
-// update changes the note of k and returns it as it is then.
+// update changes the state of k and returns a copy of it.
 func (n *deliveryStates) update(k backlog.Key, f func(*deliveryState)) deliveryState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,7 +82,7 @@ func (n *deliveryStates) drop(k backlog.Key) {
 }
 
 // maybeSent reports whether the target may have the pending task r. While a
-// change of the task is being decided the answer cannot turn from no to yes.
+// change of the task is being decided the answer cannot turn from false to true.
 func (o *Outbox) maybeSent(k backlog.Key, r *proto.Record) bool {
 	if where, ok := o.backlog.Where(k); ok && where.Status == "taken" {
 		return true
@@ -95,15 +95,15 @@ func (o *Outbox) maybeSent(k backlog.Key, r *proto.Record) bool {
 	return err == nil && !n.notReceived && o.links.maybeSentBefore(p, r.Seq())
 }
 
-// A submitCache holds tasks that were just written for a peer that is linked, so that
-// its lane need not read them from the store. It is bounded and may forget.
+// A submitCache holds tasks that were just written for a linked peer, so that its
+// sender need not read them from the store. It is bounded and may drop entries.
 type submitCache struct {
 	mu    *sync.Mutex
 	bytes int
 	all   map[backlog.Key]*proto.Stored
 }
 
-// Bounds of a fresh.
+// Bounds of a submitCache.
 const (
 	submitCacheEntries = 8192
 	submitCacheBytes   = 16 << 20
@@ -124,7 +124,7 @@ func (f *submitCache) put(k backlog.Key, st *proto.Stored) {
 	}
 }
 
-// take returns the task and forgets it, nil when it is not there.
+// take removes and returns the task, nil if it is not cached.
 func (f *submitCache) take(k backlog.Key) *proto.Stored {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,7 +136,7 @@ func (f *submitCache) take(k backlog.Key) *proto.Stored {
 	return st
 }
 
-// forget drops what was kept for a peer that is not linked any more.
+// forget drops the tasks of a peer that is no longer linked.
 func (f *submitCache) forget(p proto.PeerID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,17 +1,18 @@
-// Package outbox keeps a task safe here until another node has it safe there,
-// and is the home of the tasks that were made here: it alone ends them.
+// Package outbox keeps a task durable here until another node has it durable there,
+// and is the home of the tasks created here: it alone ends them.
 //
 //	Submit ─▶ sign the group, one commit ─▶ receipt "stored"
 //	             │
-//	          PENDING ──lane of the peer──▶ SENT ──ack──▶ ACCEPTED ─▶ RUNNING
+//	          PENDING ────peer sender────▶ SENT ──ack──▶ ACCEPTED ─▶ RUNNING
 //	             ▲                           │ refusal       │           │
 //	             └──── backoff, or ──────────┘               └──Commit───┘
-//	             never sent and too late ─▶ EXPIRED               │
+//	             never sent, not_after past ─▶ EXPIRED              │
 //	                                          SUCCESS, FAILED, …  ◀ the commit rule
 //
-// A group is what queued while the last one was written: one signature and one
-// fsync for all of it. The disk sets the pace: see pace.go. A task costs one operation when it is submitted, one when it is
-// accepted, and none in between: SENT is known to memory alone, because sending
+// A group is what was queued while the previous one was written: one signature and
+// one fsync for all of it. The disk sets the group size: see batcher.go. A task costs
+// one operation when it is submitted, one when it is
+// accepted, and none in between: SENT is kept only in memory, because sending
 // again is safe. Being offline spends no attempt; it is bounded by the task's
 // time to live.
 //

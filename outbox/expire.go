@@ -9,14 +9,14 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// expireAtOnce is how many entries are looked at together, lookAgain when an
-// entry is looked at again whose end could not be written.
+// expireBatch is how many entries are checked together. expireRetry is when an
+// entry is checked again whose end could not be written.
 const (
 	expireBatch = 256
 	expireRetry = time.Minute
 )
 
-// expire ends what is past its time.
+// expire ends expired entries.
 func (o *Outbox) expire(ctx context.Context) error {
 	var items []backlog.Item
 	for ctx.Err() == nil {
@@ -31,8 +31,8 @@ func (o *Outbox) expire(ctx context.Context) error {
 	return nil
 }
 
-// expireSome rules on entries whose time may be over. If the clock has jumped since
-// they were taken they are looked at again.
+// expireSome decides about entries that may have expired. If the clock has jumped
+// since they were taken they are checked again later.
 func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 	ms, ok := o.trustedNow()
 	if !ok {
@@ -82,21 +82,21 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 	return failed
 }
 
-// expiredBecause says what an entry waited for until its time was over, by what is
-// proven about it.
+// expiredBecause returns why an entry had not ended when it expired, as far as
+// that is known.
 func (o *Outbox) expiredBecause(k backlog.Key, r *proto.Record) string {
 	n := o.deliveries.get(k)
 	switch {
 	case k.Part == backlog.PartResult && n.code == proto.CodeOK:
-		return "its time is over; its home was not reached"
+		return "expired; its home was not reached"
 	case k.Part == backlog.PartTask && r.State == proto.Running:
-		return "its time is over, and that of its longest run; its target had started it, and no result came"
+		return "expired, and so has its longest run; its target had started it, but no result arrived"
 	case k.Part == backlog.PartTask && r.State != proto.Pending:
-		return "its time is over, and that of its longest run; its target had accepted it, and no result came"
+		return "expired, and so has its longest run; its target had accepted it, but no result arrived"
 	case n.code != proto.CodeOK:
-		return proto.Clip("its time is over; the last answer was "+n.code.Name()+": "+n.detail, proto.MaxReason)
+		return proto.Clip("expired; the last answer was "+n.code.Name()+": "+n.detail, proto.MaxReason)
 	case n.detail != "":
-		return proto.Clip("its time is over; the last try failed: "+n.detail, proto.MaxReason)
+		return proto.Clip("expired; the last attempt failed: "+n.detail, proto.MaxReason)
 	}
-	return "its time is over; it was not delivered, or not answered"
+	return "expired; it was not delivered, or not answered"
 }

@@ -11,15 +11,16 @@ import (
 	"github.com/balefire/balefire/store/idempotency"
 )
 
-// The idempotency keys of the tasks made here are kept in the Dedup bucket under
-// these first bytes: the id of the task and the digest of its request.
+// The idempotency keys of the tasks created here are kept in the Dedup bucket
+// under these prefixes. A value is the id of the task and the digest of its
+// request.
 const (
 	prefixKey    = 'K'
-	prefixOldKey = 'k' // with an expiry by the wall clock, until they are moved
+	prefixOldKey = 'k' // with a wall-clock expiry, until they are migrated
 )
 
-// openKeys opens them. A key is kept while its task lives, and for Keys.For since it
-// was made.
+// openKeys opens the keys. A key is kept while its task is live, and for Keys.For
+// after it was made.
 func (o *Outbox) openKeys() (err error) {
 	o.keys, err = idempotency.Open(o.store, idempotency.Config{
 		Prefix: prefixKey, LegacyPrefix: prefixOldKey, Limits: o.cfg.Keys, Needed: o.keyNeeded,
@@ -28,7 +29,7 @@ func (o *Outbox) openKeys() (err error) {
 	return err
 }
 
-// keyNeeded reports whether the task of a key has not ended.
+// keyNeeded reports whether the task of a key is live.
 func (o *Outbox) keyNeeded(val []byte) bool {
 	if len(val) < len(proto.TaskID{}) {
 		return false
@@ -37,15 +38,15 @@ func (o *Outbox) keyNeeded(val []byte) bool {
 	return live
 }
 
-// keyName is what a key is kept under: keys are of any length.
+// keyName returns the fixed-length name under which a key is stored.
 func keyName(key string) []byte {
 	sum := sha256.Sum256([]byte(key))
 	return sum[:]
 }
 
-// reserveKey takes the place of the key of a new task and reports whether it did: a
-// key that is there already needs none. When there is no place left it returns
-// ErrFull, for forgetting another key early would let its effect happen twice.
+// reserveKey reserves space for the key of a new task and reports whether it did;
+// a key that exists already needs none. At the limit it returns ErrFull:
+// forgetting another key early would let its task run twice.
 func (o *Outbox) reserveKey(r *proto.Record) (reserved bool, err error) {
 	if len(r.RedriveOf) == 0 && o.keys.TryReserve("") {
 		return true, nil
@@ -58,10 +59,10 @@ func (o *Outbox) reserveKey(r *proto.Record) (reserved bool, err error) {
 	case o.keys.TryReserve(""):
 		return true, nil
 	}
-	return false, fmt.Errorf("%w: %d idempotency keys are remembered, as many as may be; submit without a key, wait until some are forgotten, or raise the limit", ErrFull, o.keys.Max())
+	return false, fmt.Errorf("%w: the limit of %d idempotency keys is reached; submit without a key, wait until some expire, or raise the limit", ErrFull, o.keys.Max())
 }
 
-// settleKey says what became of a place that was held.
+// settleKey ends a reservation: the key was made, or its space is released.
 func (o *Outbox) settleKey(made bool) {
 	if made {
 		o.keys.Commit("")
@@ -70,8 +71,8 @@ func (o *Outbox) settleKey(made bool) {
 	}
 }
 
-// bindKey binds an idempotency key to a task, in the task's own batch, and the
-// task that it is a redrive of.
+// bindKey binds an idempotency key to a task, and records the task that it is a
+// redrive of, in the task's own batch.
 func (o *Outbox) bindKey(id proto.TaskID, r *proto.Record) func(*store.Batch) {
 	return func(b *store.Batch) {
 		if len(r.RedriveOf) > 0 {

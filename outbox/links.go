@@ -11,33 +11,33 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// linkPrefix stands before a peer's id in Meta. The value says up to which
-// sequence tasks may have been sent to the peer:
+// linkPrefix precedes a peer's id in Meta. The value is the highest sequence of
+// tasks that may have been sent to the peer:
 //
 //	up 1 | boot 8 | counter 8
 //
-// While up is 1 that is every one. It is written when the link comes and goes,
-// before the first frame and after the last, so that "never sent" is known after
-// a restart without a write for each task.
+// While up is 1, every task may have been sent. The value is written when the
+// link comes up and goes down, before the first frame and after the last, so that
+// "never sent" is known after a restart without a write for each task.
 const linkPrefix = "link"
 
-// links knows who is linked and what may have been sent.
+// links records which peers are linked and what may have been sent.
 type links struct {
 	mu       *sync.Mutex
 	boot     uint64
-	restored uint64 // tasks of starts up to this one may have been sent, whatever is known
+	restored uint64 // tasks of starts up to this one may have been sent, even if nothing is recorded
 	peers    map[proto.PeerID]*link
 }
 
 type link struct {
-	count int       // open links, more than one for a moment when one replaces another
-	sent  proto.Seq // the highest sequence that may have been sent, ever
+	count int       // open links: briefly more than one when one replaces another
+	sent  proto.Seq // highest sequence that may ever have been sent
 }
 
 func linkKey(p proto.PeerID) []byte { return append([]byte(linkPrefix), p[:]...) }
 
-// readLinks reads what earlier starts left. A link that was up when the node
-// died may have carried everything until then.
+// readLinks reads the state of earlier starts. A link that was up when the node
+// died may have sent everything until then.
 func readLinks(s *store.Store, boot uint64) (links, error) {
 	ls := links{mu: new(sync.Mutex), boot: boot, peers: map[proto.PeerID]*link{}}
 	var err error
@@ -61,7 +61,7 @@ func readLinks(s *store.Store, boot uint64) (links, error) {
 	return ls, nil
 }
 
-// linkUp notes durably that tasks may be sent to p from now on.
+// linkUp records durably that tasks may be sent to p from now on.
 func (o *Outbox) linkUp(ctx context.Context, p proto.PeerID) error {
 	o.links.mu.Lock()
 	l := o.links.peers[p]
@@ -76,12 +76,12 @@ func (o *Outbox) linkUp(ctx context.Context, p proto.PeerID) error {
 		o.links.mu.Lock()
 		l.count--
 		o.links.mu.Unlock()
-		return fmt.Errorf("note that the link to %s is up: %w", p.Short(), err)
+		return fmt.Errorf("record that the link to %s is up: %w", p.Short(), err)
 	}
 	return nil
 }
 
-// linkDown notes up to where tasks were sent, once the last link to p is down.
+// linkDown records the highest sequence sent, once the last link to p is down.
 func (o *Outbox) linkDown(p proto.PeerID) {
 	o.links.mu.Lock()
 	l := o.links.peers[p]
@@ -93,8 +93,8 @@ func (o *Outbox) linkDown(p proto.PeerID) {
 	}
 	o.submitted.forget(p)
 	if err := o.writeLink(context.Background(), p, false, sent); err != nil {
-		// What stands there says "up", which is the careful answer.
-		o.cfg.Logger.Warn("cannot note that a link is down", "peer", p.Short(), "err", err)
+		// The stored value is "up", which errs on the safe side.
+		o.cfg.Logger.Warn("cannot record that a link is down", "peer", p.Short(), "err", err)
 	}
 }
 
@@ -110,7 +110,7 @@ func (o *Outbox) writeLink(ctx context.Context, p proto.PeerID, up bool, sent pr
 	return o.store.Apply(ctx, &b)
 }
 
-// noteSending notes the highest sequence that is about to be sent to p.
+// noteSending records the highest sequence that is about to be sent to p.
 func (ls *links) noteSending(p proto.PeerID, seq proto.Seq) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -127,8 +127,8 @@ func (ls *links) up(p proto.PeerID) bool {
 	return l != nil && l.count > 0
 }
 
-// maybeSentBefore reports whether an earlier start may have sent the task of this
-// sequence to p.
+// maybeSentBefore reports whether an earlier start may have sent the task with
+// this sequence to p.
 func (ls *links) maybeSentBefore(p proto.PeerID, seq proto.Seq) bool {
 	switch {
 	case seq.Boot >= ls.boot:

@@ -11,18 +11,19 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// CauseForgotten is what the event of a task says whose target does not know it any more.
-const CauseForgotten = "forgotten: its target does not know it any more"
+// CauseForgotten is the cause in the event of a task whose target no longer knows
+// it.
+const CauseForgotten = "forgotten: its target no longer knows it"
 
-// awaited reports whether the target of r, which was named, has said that it has
-// the task and owes its result.
+// awaited reports whether the target of r, a named node, has accepted the task
+// and owes its result.
 func awaited(k backlog.Key, r *proto.Record) bool {
 	return k.Part == backlog.PartTask && !strings.HasPrefix(r.Target, queuePrefix) &&
 		(r.State == proto.Accepted || r.State == proto.Running)
 }
 
-// Awaited returns the tasks that p was sent by name, has accepted, and owes the
-// results of.
+// Awaited returns the tasks that were sent to p by name, that p has accepted, and
+// whose results p owes.
 func (o *Outbox) Awaited(p proto.PeerID) (ids []proto.TaskID, err error) {
 	states := o.backlog.GroupCounts(string(p[:])).ByState
 	if states[proto.Accepted]+states[proto.Running] == 0 {
@@ -42,12 +43,13 @@ func (o *Outbox) Awaited(p proto.PeerID) (ids []proto.TaskID, err error) {
 	}
 }
 
-// HandleUnknown takes the word of p that it does not know a task that it had accepted: it
-// was restored from an older copy, or has lost the record. What may run twice is
-// signed anew, with a sequence that the target has not settled, and sent again: a
-// target that knows that it was restored runs nothing that it may have run before.
-// What may not is INDETERMINATE, for a late result or a person to end. It reports
-// whether the word counted.
+// HandleUnknown handles the report of p that it does not know a task that it had
+// accepted: p was restored from an older backup, or has lost the record. A task
+// that may run twice is signed again, with a sequence that the target has not
+// settled, and resent: a target that knows that it was restored does not run
+// tasks that it may have run before. A task that may not run twice becomes
+// INDETERMINATE, until a late result or a person ends it. HandleUnknown reports
+// whether the report counted.
 func (o *Outbox) HandleUnknown(ctx context.Context, p proto.PeerID, id proto.TaskID) (bool, error) {
 	k := backlog.TaskKey(id)
 	st, err := o.backlog.Stored(k)
@@ -55,7 +57,7 @@ func (o *Outbox) HandleUnknown(ctx context.Context, p proto.PeerID, id proto.Tas
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("task %s is forgotten by its target: %w", id, err)
+		return false, fmt.Errorf("task %s is unknown to its target: %w", id, err)
 	}
 	now := o.cfg.Clock.Now()
 	switch r := st.Record; {
@@ -64,14 +66,14 @@ func (o *Outbox) HandleUnknown(ctx context.Context, p proto.PeerID, id proto.Tas
 	case r.Mode == proto.AtMostOnce:
 		err = o.makeIndeterminate(ctx, p, k, r.Seq(), now)
 	case now.UnixMilli() >= r.NotAfterMs || o.cfg.Reseal == nil:
-		return false, nil // it may not start any more: its time ends it
+		return false, nil // it can no longer start: it will expire
 	default:
 		err = o.resubmit(ctx, p, k, st, now)
 	}
 	if err != nil {
-		return false, fmt.Errorf("task %s is forgotten by its target: %w", id, err)
+		return false, fmt.Errorf("task %s is unknown to its target: %w", id, err)
 	}
-	o.cfg.Logger.Warn("the target of a task does not know it any more", "task", id.String(), "target", p.Short())
+	o.cfg.Logger.Warn("the target of a task no longer knows it", "task", id.String(), "target", p.Short())
 	return true, nil
 }
 
@@ -82,7 +84,7 @@ func (o *Outbox) makeIndeterminate(ctx context.Context, p proto.PeerID, k backlo
 		if r.Seq() != seq || !awaited(k, r) {
 			return backlog.Keep
 		}
-		r.Reason = "indeterminate: its target does not know it any more and may have run it, and its mode is at_most_once"
+		r.Reason = "indeterminate: its target no longer knows it and may have run it, and its mode is at_most_once"
 		r.Move(proto.Indeterminate, now, CauseForgotten)
 		r.Events[len(r.Events)-1].Node = p[:]
 		rec = r
@@ -94,7 +96,7 @@ func (o *Outbox) makeIndeterminate(ctx context.Context, p proto.PeerID, k backlo
 	return errs[0]
 }
 
-// resubmit signs a task anew and has it sent.
+// resubmit signs a task again and schedules it to be sent.
 func (o *Outbox) resubmit(ctx context.Context, p proto.PeerID, k backlog.Key, st *proto.Stored, now time.Time) error {
 	old, seq := st.Record.Seq(), o.NextSeq(p)
 	st.Record.SeqBoot, st.Record.SeqCounter = seq.Boot, seq.Counter
@@ -108,7 +110,7 @@ func (o *Outbox) resubmit(ctx context.Context, p proto.PeerID, k backlog.Key, st
 		return backlog.Requeue
 	})
 	if rec == nil {
-		o.DropSeq(p, seq) // else it stays promised: the outcome may be unknown
+		o.DropSeq(p, seq) // otherwise it stays promised: the outcome may be unknown
 	}
 	return err
 }

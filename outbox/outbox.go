@@ -13,8 +13,8 @@ import (
 	"github.com/balefire/balefire/store/idempotency"
 )
 
-// An Outbox is the home of the tasks made at this node. All its methods are safe
-// for concurrent use.
+// An Outbox is the home of the tasks created at this node. All its methods are
+// safe for concurrent use.
 type Outbox struct {
 	store   *store.Store
 	backlog *backlog.Backlog
@@ -25,24 +25,24 @@ type Outbox struct {
 	bootID  proto.BootID
 	started time.Duration // boot time of Open
 
-	queue      submitQueue    // drafts that wait for the next group
-	encodings  sync.Pool      // of *[]byte, for what is encoded before it is signed
-	calls      sync.Pool      // of *call, that nobody waits for
-	seqs       seqs           // what was promised to each target
-	links      links          // who is linked, and what may have been sent
-	deliveries deliveryStates // what memory alone knows of deliveries
-	submitted  submitCache    // tasks just written, not to be read again
-	hints      retryHints     // peers that take now what they refused
-	watches    watches        // callers that wait for a task to change
+	queue      submitQueue    // drafts waiting for the next group
+	encodings  sync.Pool      // of *[]byte, for encoding before signing
+	calls      sync.Pool      // of *call with no waiter
+	seqs       seqs           // sequences promised to each target
+	links      links          // open links and the highest sequence that may have been sent on each
+	deliveries deliveryStates // delivery state that is kept only in memory
+	submitted  submitCache    // tasks just written, so that they need not be read back
+	hints      retryHints     // peers that announced that they accept again what they refused
+	watches    watches        // callers waiting for a task to change
 	stamps     stamps         // whether the times of the tasks agree with the clock
 	keys       *idempotency.Keys
 }
 
-// buckets are those of the tasks of this home.
+// buckets hold the tasks of this home.
 var buckets = backlog.Buckets{Live: store.PendingTasks, Done: store.Done, Dead: store.DeadLetters}
 
-// Open returns the outbox kept in s. It raises the boot number, durably, before
-// anything else, and starts nothing: see [Outbox.Run].
+// Open returns the outbox stored in s. It first raises the boot number durably.
+// It starts nothing: see [Outbox.Run].
 func Open(s *store.Store, sign Signer, cfg Config) (*Outbox, error) {
 	cfg = cfg.withDefaults()
 	o := &Outbox{
@@ -81,17 +81,18 @@ func (o *Outbox) backlogConfig() backlog.Config {
 		Progress: c.Progress, Clock: c.Clock,
 		Found: o.found,
 		Damaged: func(key []byte, err error) {
-			c.Logger.Error("a record of the outbox cannot be read and is left alone", "key", fmt.Sprintf("%x", key), "err", err)
+			c.Logger.Error("a record of the outbox cannot be read; it is left as it is", "key", fmt.Sprintf("%x", key), "err", err)
 		},
 	}
 }
 
-// parked: a task that the other side has waits for its result, not for a lane.
+// parked reports whether an entry must not be sent: a task that the target has
+// accepted waits for its result.
 func parked(k backlog.Key, r *proto.Record) bool {
 	return k.Part == backlog.PartTask && r.State != proto.Pending
 }
 
-// expires returns when the time of an entry must be looked at.
+// expires returns when the expiry of an entry must be checked.
 func (o *Outbox) expires(k backlog.Key, r *proto.Record) int64 {
 	switch {
 	case k.Part == backlog.PartResult:
@@ -102,7 +103,7 @@ func (o *Outbox) expires(k backlog.Key, r *proto.Record) int64 {
 	return o.limits.giveUpAt(r.NotAfterMs)
 }
 
-// found takes up an entry that an earlier start left.
+// found registers an entry from an earlier start.
 func (o *Outbox) found(k backlog.Key, r *proto.Record) {
 	o.stamps.note(r)
 	if k.Part != backlog.PartTask || r.State != proto.Pending {
@@ -113,30 +114,30 @@ func (o *Outbox) found(k backlog.Key, r *proto.Record) {
 	}
 }
 
-// Boot returns the number of this start. It rises with every start, also over a
-// restored backup unless the clock was set back with it.
+// Boot returns the number of this start. It rises with every start, even after
+// restoring a backup, unless the clock was set back as well.
 func (o *Outbox) Boot() uint64 { return o.boot }
 
 // BootID returns the random id of this start.
 func (o *Outbox) BootID() proto.BootID { return o.bootID }
 
-// NextSeq promises target a task of the returned sequence: until the task is
-// submitted and settled, or DropSeq is called, the mark stays below it.
+// NextSeq promises target a task with the returned sequence: the mark stays below
+// it until the task is submitted and settled, or DropSeq is called.
 func (o *Outbox) NextSeq(target proto.PeerID) proto.Seq { return o.seqs.next(target) }
 
-// DropSeq says that no task of this sequence will be submitted.
+// DropSeq records that no task with this sequence will be submitted.
 func (o *Outbox) DropSeq(target proto.PeerID, seq proto.Seq) { o.seqs.settle(target, seq) }
 
-// Mark returns the settled mark towards target: every task of this node for it
-// with a sequence up to the mark is accepted, refused or ended and will never be
-// sent again.
+// Mark returns the settled mark for target: every task of this node for target
+// with a sequence up to the mark has been accepted, refused or ended and will
+// never be sent again.
 func (o *Outbox) Mark(target proto.PeerID) proto.Seq { return o.seqs.mark(target) }
 
-// tick is how often Run looks whether time has ended something.
+// tick is the interval at which Run checks for expired entries.
 const tick = time.Second
 
-// Run signs and commits what is submitted, and ends what is past its time, until
-// ctx is done or the store fails. Submits that wait then get ErrClosed.
+// Run signs and commits submitted tasks and ends expired ones until ctx is done
+// or the store fails. Submits still waiting then get ErrClosed.
 func (o *Outbox) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	ctx, stop := context.WithCancelCause(ctx)
@@ -156,7 +157,8 @@ func (o *Outbox) Run(ctx context.Context) error {
 	return nil
 }
 
-// expireAndTidy ends what is past its time and keeps the shelves within their bounds.
+// expireAndTidy ends expired entries and keeps the ended sets within their
+// bounds.
 func (o *Outbox) expireAndTidy(ctx context.Context) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -166,10 +168,10 @@ func (o *Outbox) expireAndTidy(ctx context.Context) {
 			err = o.expire(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
-			o.cfg.Logger.Error("cannot end what is past its time; it is tried again", "err", err)
+			o.cfg.Logger.Error("cannot end expired tasks; will retry", "err", err)
 		}
 		if _, err := o.backlog.Tidy(ctx); err != nil && ctx.Err() == nil {
-			o.cfg.Logger.Error("cannot tidy the shelves of ended tasks; it is tried again", "err", err)
+			o.cfg.Logger.Error("cannot tidy the ended tasks; will retry", "err", err)
 		}
 		select {
 		case <-t.C:

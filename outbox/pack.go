@@ -9,12 +9,12 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// cancelPause is how long the wish to cancel a task waits for the task itself to
-// be answered first.
+// cancelPause is how long a cancellation waits for the task itself to be answered
+// first.
 const cancelPause = time.Second
 
-// pack makes messages of taken entries and notes that they fly. Entries that
-// cannot be sent now are left out and looked after.
+// pack turns taken entries into messages and records them as in flight. Entries
+// that cannot be sent now are omitted and rescheduled.
 func (ps *peerSender) pack(items []backlog.Item) []*proto.Message {
 	msgs := make([]*proto.Message, 0, len(items))
 	entries := make([]sentEntry, 0, len(items))
@@ -23,13 +23,13 @@ func (ps *peerSender) pack(items []backlog.Item) []*proto.Message {
 		msg, rec, err := ps.message(it)
 		switch {
 		case errors.Is(err, backlog.ErrNotFound):
-			continue // it ended after it was taken
+			continue // ended after it was taken
 		case err != nil:
-			ps.o.cfg.Logger.Error("cannot send; it is tried again later", "entry", it.Key, "err", err)
+			ps.o.cfg.Logger.Error("cannot send; will retry later", "entry", it.Key, "err", err)
 			ps.retryLater(it, err.Error())
 			continue
 		case msg == nil:
-			continue // it does not go out now
+			continue // not sent now
 		}
 		if seq := rec.Seq(); it.Key.Part == backlog.PartTask && top.Compare(seq) < 0 {
 			top = seq
@@ -43,7 +43,7 @@ func (ps *peerSender) pack(items []backlog.Item) []*proto.Message {
 	return msgs
 }
 
-// message makes the message of one entry; nil when it does not go out now.
+// message builds the message of one entry; nil if it is not sent now.
 func (ps *peerSender) message(it backlog.Item) (*proto.Message, *proto.Record, error) {
 	if it.Key.Part == backlog.PartCancel {
 		return ps.cancelMessage(it)
@@ -73,21 +73,21 @@ func (ps *peerSender) message(it backlog.Item) (*proto.Message, *proto.Record, e
 	}, st.Record, nil
 }
 
-// rewrapped returns the envelope of an entry, its key wrapped anew when the peer
-// could not read it.
+// rewrapped returns the envelope of an entry, with its key wrapped again if the
+// peer could not read it.
 func (ps *peerSender) rewrapped(it backlog.Item, st *proto.Stored) (*proto.Envelope, error) {
 	if !ps.o.deliveries.get(it.Key).rewrap || ps.o.cfg.Rewrap == nil {
 		return st.Envelope, nil
 	}
 	env, err := ps.o.cfg.Rewrap(st)
 	if err != nil {
-		return nil, fmt.Errorf("wrap its key anew: %w", err)
+		return nil, fmt.Errorf("wrap its key again: %w", err)
 	}
 	return env, nil
 }
 
-// envelope returns the envelope of an entry with its body; nil when a streamed
-// body must go first.
+// envelope returns the envelope of an entry with its body; nil if a streamed body
+// must be sent first.
 func (ps *peerSender) envelope(it backlog.Item, st *proto.Stored) (*proto.Envelope, error) {
 	env, err := ps.rewrapped(it, st)
 	if err != nil || st.Record.BodyBlob == "" {

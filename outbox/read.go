@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// Get returns what is known of a task of this home, or ErrNotFound. A pending
-// task that is on its way is shown as SENT.
+// Get returns the record of a task of this home, or ErrNotFound. A pending task
+// that is in flight is shown as SENT.
 func (o *Outbox) Get(id proto.TaskID) (*proto.Record, error) {
 	k := backlog.TaskKey(id)
 	r, shelf, err := o.backlog.Get(k)
@@ -24,7 +24,7 @@ func (o *Outbox) Get(id proto.TaskID) (*proto.Record, error) {
 	return r, nil
 }
 
-// show sets the state that only memory knows.
+// show sets the state that is known only in memory.
 func (o *Outbox) show(k backlog.Key, r *proto.Record) {
 	if r.State != proto.Pending {
 		return
@@ -34,25 +34,26 @@ func (o *Outbox) show(k backlog.Key, r *proto.Record) {
 	}
 }
 
-// Stored returns a task with its envelope and content key, as a redrive needs
-// it: of a live task or a dead letter. Of a finished one only the record is kept.
+// Stored returns a task with its envelope and content key, as a redrive needs it:
+// of a live task or a dead letter. Of a finished task only the record is kept.
 func (o *Outbox) Stored(id proto.TaskID) (*proto.Stored, error) {
 	return o.backlog.Stored(backlog.TaskKey(id))
 }
 
-// HasPendingResult reports whether the result of a task that ran here is on its way home.
+// HasPendingResult reports whether the result of a task that ran here has not
+// reached its home yet.
 func (o *Outbox) HasPendingResult(id proto.TaskID) bool {
 	_, ok := o.backlog.Peek(backlog.Key{ID: id, Part: backlog.PartResult})
 	return ok
 }
 
-// A Query chooses tasks. The zero value of each field means any.
+// A Query selects tasks. The zero value of each field means any.
 type Query struct {
 	States []proto.TaskState
 	Peer   proto.PeerID
 	Kind   string
 	Class  proto.Class
-	Before time.Time // created before this
+	Before time.Time // created before this time
 	Match  func(proto.TaskID, *proto.Record) bool
 }
 
@@ -60,8 +61,9 @@ func (q *Query) matches(k backlog.Key, r *proto.Record) bool {
 	return k.Part == backlog.PartTask && q.chooses(k, r)
 }
 
-// matchesDead is matches for dead letters: results that no home took are among them,
-// a task that goes to another queue, which is kept whole, is not.
+// matchesDead is matches for dead letters. They include results that no home
+// accepted, but not a task that moves to another queue and is kept whole for
+// that.
 func (q *Query) matchesDead(k backlog.Key, r *proto.Record) bool {
 	return k.Part != backlog.PartCancel && r.MovesTo == "" && q.chooses(k, r)
 }
@@ -86,15 +88,16 @@ func (q *Query) chooses(k backlog.Key, r *proto.Record) bool {
 	return q.Match == nil || q.Match(k.ID, r)
 }
 
-// A Listed is a task as List finds it.
+// A Listed is a task in a list.
 type Listed struct {
 	ID     proto.TaskID
 	Record *proto.Record
-	Result bool // of a task that ran here, for its home
+	Result bool // the result of a task that ran here, for its home
 }
 
-// List returns up to limit tasks that match, in the order of span. next is where the
-// next page begins, zero at the end; a page may be short, or empty, before the end.
+// List returns up to limit tasks that match, in the order of span. next is where
+// the next page begins, zero at the end; a page before the end may be short or
+// empty.
 func (o *Outbox) List(q Query, span backlog.Span, limit int) (found []Listed, next proto.TaskID, err error) {
 	page, next, err := o.backlog.Page(span, limit, func(k backlog.Key, r *proto.Record) bool {
 		o.show(k, r)
@@ -109,20 +112,21 @@ func (o *Outbox) List(q Query, span backlog.Span, limit int) (found []Listed, ne
 // Stats counts the tasks of this home.
 func (o *Outbox) Stats() backlog.Stats { return o.backlog.Stats() }
 
-// watches are callers that wait for tasks to change.
+// watches holds the callers that wait for tasks to change.
 type watches struct {
 	mu  *sync.Mutex
 	all map[proto.TaskID]*watch
 }
 
 type watch struct {
-	changed chan struct{} // closed at the next change
+	changed chan struct{} // closed on the next change
 	users   int
 }
 
 func newWatches() watches { return watches{mu: new(sync.Mutex), all: map[proto.TaskID]*watch{}} }
 
-// subscribe returns what is closed at the next change of the task, and how to leave.
+// subscribe returns a channel that is closed on the next change of the task, and
+// a function to unsubscribe.
 func (w *watches) subscribe(id proto.TaskID) (changed <-chan struct{}, unsubscribe func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,7 +154,7 @@ func (w *watches) notify(id proto.TaskID) {
 	}
 }
 
-// changed tells whoever wants to know that an entry has changed, on disk.
+// changed reports a durable change of an entry.
 func (o *Outbox) changed(k backlog.Key, r *proto.Record) {
 	if k.Part != backlog.PartTask {
 		return
@@ -164,8 +168,8 @@ func (o *Outbox) Wait(ctx context.Context, id proto.TaskID) (*proto.Record, erro
 	return o.WaitState(ctx, id, func(r *proto.Record) bool { return r.State.Terminal() })
 }
 
-// WaitState returns the record of a task once good holds for it. A task that has
-// ended is returned in any case.
+// WaitState returns the record of a task once good returns true for it, or once
+// the task has ended.
 func (o *Outbox) WaitState(ctx context.Context, id proto.TaskID, good func(*proto.Record) bool) (*proto.Record, error) {
 	for {
 		changed, unsubscribe := o.watches.subscribe(id)
@@ -184,27 +188,27 @@ func (o *Outbox) WaitState(ctx context.Context, id proto.TaskID, good func(*prot
 	}
 }
 
-// A Why says what a task waits for.
+// A Why explains what a task is waiting for.
 type Why struct {
 	Kind     string
 	State    proto.TaskState
 	Peer     proto.PeerID
 	Linked   bool          // a link to the peer is open
 	Place    string        // behind, waiting, ready, taken, parked; empty when it has ended
-	Next     time.Duration // until the next try of a waiting one
-	Behind   proto.TaskID  // of one that is behind: the first task with its ordering key
-	Held     bool          // that one is a dead letter, and a person must redrive or purge it
+	Next     time.Duration // of a waiting task: until the next try
+	Behind   proto.TaskID  // of a task that is behind another one: the first task with its ordering key
+	Held     bool          // that first task is a dead letter that a person must redrive or purge
 	Tries    int           // deliveries that failed since the node started
 	Code     proto.Code    // of the last refusal
 	Detail   string        // of the last refusal or failure
 	At       time.Time     // of the last refusal or failure
 	Attempts int           // spent
 	NotAfter time.Time
-	Cancel   bool // a person wants it stopped
+	Cancel   bool // cancellation was requested
 	Reason   string
 }
 
-// Why says what a task waits for, or how it ended.
+// Why explains what a task is waiting for, or how it ended.
 func (o *Outbox) Why(id proto.TaskID) (Why, error) {
 	r, err := o.Get(id)
 	if err != nil {
@@ -227,14 +231,14 @@ func (o *Outbox) why(k backlog.Key, r *proto.Record) Why {
 	return w
 }
 
-// Waiting returns how many entries wait for a link to the peer or an answer of
-// it: whether it is worth dialling.
+// Waiting returns how many entries wait for a link to the peer or for its answer,
+// that is, whether it is worth dialing.
 func (o *Outbox) Waiting(p proto.PeerID) int {
 	return o.backlog.GroupCounts(string(p[:])).ByState[proto.Pending]
 }
 
-// LiveByTarget counts the tasks for a peer that have not ended, by the target that was
-// written.
+// LiveByTarget counts the tasks for a peer that have not ended, by their target
+// as given by the user.
 func (o *Outbox) LiveByTarget(p proto.PeerID) (map[string]int, error) {
 	counts := map[string]int{}
 	if c := o.backlog.GroupCounts(string(p[:])); len(c.ByState) == 0 {
@@ -255,7 +259,7 @@ func (o *Outbox) LiveByTarget(p proto.PeerID) (map[string]int, error) {
 	}
 }
 
-// Peers returns the peers that something is kept for.
+// Peers returns the peers that have entries.
 func (o *Outbox) Peers() []proto.PeerID {
 	var peers []proto.PeerID
 	for _, name := range o.backlog.Groups() {
@@ -267,8 +271,8 @@ func (o *Outbox) Peers() []proto.PeerID {
 }
 
 // Blobs calls f with the name of every blob that a record of this home needs, so
-// that the others can be swept away: of a finished task that is its result, for
-// its body is not kept.
+// that the others can be swept. Of a finished task that is only its result: its
+// body is not kept.
 func (o *Outbox) Blobs(f func(name string)) error {
 	for _, shelf := range []backlog.Set{backlog.Live, backlog.Done, backlog.Dead} {
 		for cursor := []byte(nil); ; {
@@ -293,7 +297,7 @@ func (o *Outbox) Blobs(f func(name string)) error {
 	return nil
 }
 
-// Results counts the results that are on their way to their homes.
+// Results counts the results that have not reached their homes yet.
 func (o *Outbox) Results() int {
 	return len(o.backlog.Keys(nil, func(it backlog.Item) bool { return it.Key.Part == backlog.PartResult }))
 }

@@ -14,40 +14,41 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// The times of a record are those of the wall clock as it was believed then. Beside
-// them stands the boot clock, which never jumps: once the wall clock is not doubted
-// and disagrees with it, the times are set right, and what was signed with others is
-// signed anew (I14). Nothing ends by its time before that has been done.
+// The times of a record are those of the wall clock as it was believed then. The
+// record also has the time of the boot clock, which never jumps. Once the wall
+// clock is not doubted and disagrees with the boot clock, the times are
+// corrected, and what was signed with wrong times is signed again (I14). Nothing
+// expires before that is done.
 
-// How the times of what was signed are told in the events of a task.
+// Causes in the events of a task whose times were wrong.
 const (
-	causeTimesCorrected = "its times are set right: the clock of this node was wrong when it was made"
-	causeResigned       = "signed anew with right times: the clock of this node was wrong when it was made"
-	restampStep         = 256 // entries that are looked at together
+	causeTimesCorrected = "times corrected: the clock of this node was wrong when it was created"
+	causeResigned       = "signed again with correct times: the clock of this node was wrong when it was created"
+	restampStep         = 256 // entries checked together
 )
 
-// A offsetRange says how far the wall clock was ahead of the boot clock, at least and at
-// most, when the times of entries were taken. In milliseconds.
+// An offsetRange is the smallest and the largest offset of the wall clock from
+// the boot clock, in milliseconds, when the times of entries were taken.
 type offsetRange struct{ lo, hi int64 }
 
 var emptyRange = offsetRange{math.MaxInt64, math.MinInt64}
 
 func (s *offsetRange) add(off int64) { s.lo, s.hi = min(s.lo, off), max(s.hi, off) }
 
-// agrees reports whether all of s agrees with a clock that is ahead by off.
+// agrees reports whether all of s is close enough to the offset off.
 func (s offsetRange) agrees(off int64) bool {
 	limit := clock.DoubtBeyond.Milliseconds()
 	return s == emptyRange || off-s.lo <= limit && s.hi-off <= limit
 }
 
-// stamps knows whether the times of all entries that live agree with the clock.
+// stamps tracks whether the times of all live entries agree with the clock.
 type stamps struct {
-	machine uint32 // names the start of the machine that boot times count from
+	machine uint32 // identifies the machine start that boot times count from
 
 	mu       *sync.Mutex
-	offsets  offsetRange // of the entries, and maybe of some that have ended
-	unknown  bool        // some were made under doubt, before the machine was started anew
-	scanning bool        // all entries are looked at: until then nothing is known
+	offsets  offsetRange // of the entries, and perhaps of some that have ended
+	unknown  bool        // some were created under doubt, before the machine restarted
+	scanning bool        // all entries are being checked: until then nothing is known
 }
 
 func newStamps(c clock.Clock, boot proto.BootID) stamps {
@@ -60,7 +61,7 @@ func newStamps(c clock.Clock, boot proto.BootID) stamps {
 	return stamps{machine: max(h.Sum32(), 1), mu: new(sync.Mutex), offsets: emptyRange}
 }
 
-// note takes a record up that lives from now on.
+// note adds a record that is live from now on.
 func (s *stamps) note(r *proto.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,14 +73,15 @@ func (s *stamps) note(r *proto.Record) {
 	}
 }
 
-// begin forgets what is known: all entries are noted again until end.
+// begin forgets what is known: all entries are noted again before end.
 func (s *stamps) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.offsets, s.unknown, s.scanning = emptyRange, false, true
 }
 
-// end says whether all were; else they are looked at again.
+// end ends a scan. all reports whether all entries were noted; if not, they are
+// scanned again.
 func (s *stamps) end(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,15 +94,16 @@ func (s *stamps) consistent(off int64) bool {
 	return !s.scanning && !s.unknown && s.offsets.agrees(off)
 }
 
-// Stamp notes in the record of a draft that its times are taken now. [Outbox.Submit]
-// does so unless it was done before.
+// Stamp records in the record of a draft that its times are taken now.
+// [Outbox.Submit] does so unless it was done before.
 func (o *Outbox) Stamp(r *proto.Record) {
 	r.StampBootMs, r.StampMachine = o.cfg.Clock.Boot().Milliseconds(), o.stamps.machine
 	r.StampDoubted = o.cfg.Clock.Doubted()
 }
 
-// NotAfter returns when the time of a task of this home ends, in Unix milliseconds; known is
-// false while the wall clock is doubted, or times are being set right by it.
+// NotAfter returns when a task of this home expires, in Unix milliseconds. known
+// is false while the wall clock is doubted, or the times of tasks are being
+// corrected.
 func (o *Outbox) NotAfter(id proto.TaskID) (ms int64, known bool) {
 	if _, ok := o.trustedNow(); !ok {
 		return 0, false
@@ -109,29 +112,31 @@ func (o *Outbox) NotAfter(id proto.TaskID) (ms int64, known bool) {
 	return r.GetNotAfterMs(), err == nil || errors.Is(err, backlog.ErrNotFound)
 }
 
-// A clockReading is what the clocks say, in milliseconds. The wall clock is not doubted.
+// A clockReading is a reading of the clocks, in milliseconds. The wall clock is
+// not doubted.
 type clockReading struct {
 	wall, boot int64
 	machine    uint32
 }
 
-// clockReading returns the present one; ok is false while the wall clock is doubted.
+// readClock returns the current reading; ok is false while the wall clock is
+// doubted.
 func (o *Outbox) readClock() (m clockReading, ok bool) {
 	c := o.cfg.Clock
 	m = clockReading{wall: c.Now().UnixMilli(), boot: c.Boot().Milliseconds(), machine: o.stamps.machine}
 	return m, !c.Doubted()
 }
 
-// trustedNow returns the wall time in Unix milliseconds if the times of all entries agree
-// with it: only then may one end by it.
+// trustedNow returns the wall time in Unix milliseconds. ok reports whether the
+// times of all entries agree with it: only then may an entry expire.
 func (o *Outbox) trustedNow() (now int64, ok bool) {
 	m, ok := o.readClock()
 	return m.wall, ok && o.stamps.consistent(m.wall-m.boot)
 }
 
-// timeError returns how far the times of r must be moved, in milliseconds; ok is false if
-// they need not be looked at again. Of one that was made under doubt before the machine
-// was started anew nobody knows when that was: if its times cannot be right, its life
+// timeError returns by how much the times of r are wrong, in milliseconds; ok is
+// false if they need no check. If r was created under doubt before the machine
+// restarted, its real age is unknown: unless its times are plausible, its life
 // begins now.
 func (m clockReading) timeError(r *proto.Record) (by int64, ok bool) {
 	limit := clock.DoubtBeyond.Milliseconds()
@@ -146,8 +151,8 @@ func (m clockReading) timeError(r *proto.Record) (by int64, ok bool) {
 	return by, r.StampDoubted
 }
 
-// shift sets the times of r right. What may be elsewhere with its old times does not end
-// before they are over.
+// shift corrects the times of r. A task that may be elsewhere with its old times
+// does not expire before those have passed.
 func (m clockReading) shift(r *proto.Record, by int64, elsewhere bool) {
 	r.CreatedMs += by
 	if by > 0 || !elsewhere {
@@ -162,7 +167,7 @@ func (m clockReading) shift(r *proto.Record, by int64, elsewhere bool) {
 	r.StampDoubted = false
 }
 
-// restamp sets the times of all entries right if they disagree with the clock. It
+// restamp corrects the times of all entries if they disagree with the clock. It
 // reports whether they agree now.
 func (o *Outbox) restamp(ctx context.Context) (bool, error) {
 	m, ok := o.readClock()
@@ -173,10 +178,10 @@ func (o *Outbox) restamp(ctx context.Context) (bool, error) {
 	moved, err := o.restampAll(ctx, m)
 	o.stamps.end(err == nil)
 	if moved > 0 {
-		o.cfg.Logger.Warn("times of tasks were set right: the clock of this machine was wrong when they were made", "count", moved)
+		o.cfg.Logger.Warn("the times of tasks were corrected: the clock of this machine was wrong when they were created", "count", moved)
 	}
 	if err != nil {
-		return false, fmt.Errorf("set the times of tasks right: %w", err)
+		return false, fmt.Errorf("correct the times of tasks: %w", err)
 	}
 	_, ok = o.trustedNow()
 	return ok, nil
@@ -196,9 +201,10 @@ func (o *Outbox) restampAll(ctx context.Context, m clockReading) (moved int, err
 	return moved, err
 }
 
-// restampSome sets the times of some entries right. Tasks that were made under doubt and
-// that nobody has are signed anew at once, others when their target refuses them: what
-// was signed when the clock was believed may well be right, and the clock wrong now.
+// restampSome corrects the times of some entries. Tasks that were created under
+// doubt and that no other node has are signed again at once. Others are signed
+// again when their target refuses them: what was signed with a believed clock may
+// well be right, and the clock wrong now.
 func (o *Outbox) restampSome(ctx context.Context, m clockReading, keys []backlog.Key) (moved int, err error) {
 	edits := make([]backlog.Edit, len(keys))
 	for i, k := range keys {
@@ -232,7 +238,7 @@ func (o *Outbox) restampSome(ctx context.Context, m clockReading, keys []backlog
 	for i, k := range keys {
 		switch {
 		case errors.Is(errs[i], store.ErrCorrupt):
-			o.cfg.Logger.Error("a record of the outbox cannot be read: its times stay", "entry", k.String(), "err", errs[i])
+			o.cfg.Logger.Error("a record of the outbox cannot be read; its times are not corrected", "entry", k.String(), "err", errs[i])
 		case errs[i] != nil && !errors.Is(errs[i], backlog.ErrNotFound):
 			err = errs[i]
 		case errs[i] != nil || records[i] == nil:
@@ -245,16 +251,16 @@ func (o *Outbox) restampSome(ctx context.Context, m clockReading, keys []backlog
 	return moved, err
 }
 
-// timesMoved reports whether the times of a refused task may have been set right since it
-// was signed.
+// timesMoved reports whether the times of a refused task may have been corrected
+// since it was signed.
 func (o *Outbox) timesMoved(a *answeredEntry) bool {
 	now, ok := o.backlog.Peek(a.item.Key)
 	return ok && a.item.Key.Part == backlog.PartTask && (a.rec.StampMoved || now.Version != a.item.Version)
 }
 
-// resignWithNewTimes signs a task whose times were set right with these, if its target certainly
-// does not have it. It keeps its sequence, and so its place behind an ordering key. It
-// reports whether it did; the task then waits for its lane again.
+// resignWithNewTimes signs a task again with its corrected times, if its target
+// certainly does not have it. The task keeps its sequence, and so its position in
+// its ordering key. It reports whether it did; the task is then queued again.
 func (o *Outbox) resignWithNewTimes(ctx context.Context, k backlog.Key) bool {
 	st, err := o.backlog.Stored(k)
 	if err != nil || !st.Record.StampMoved || o.cfg.Reseal == nil {
@@ -269,14 +275,14 @@ func (o *Outbox) resignWithNewTimes(ctx context.Context, k backlog.Key) bool {
 		return backlog.Requeue
 	})
 	if err != nil {
-		o.cfg.Logger.Warn("a task with wrong times cannot be signed anew; it is tried again when its target refuses it", "task", k.ID.String(), "err", err)
+		o.cfg.Logger.Warn("a task with wrong times cannot be signed again; will retry when its target refuses it", "task", k.ID.String(), "err", err)
 	}
 	return rec != nil && err == nil
 }
 
-// reseal signs a task anew with the sequence and times of st.Record, to live as long as
-// before, in one batch with what change makes of its record; rec is nil if change keeps
-// it.
+// reseal signs a task again with the sequence and times of st.Record and its
+// original lifetime, in one batch with the change that change makes to its
+// record; rec is nil if change keeps it.
 func (o *Outbox) reseal(ctx context.Context, k backlog.Key, st *proto.Stored, change backlog.Decide) (rec *proto.Record, err error) {
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
@@ -286,7 +292,7 @@ func (o *Outbox) reseal(ctx context.Context, k backlog.Key, st *proto.Stored, ch
 	st.Record.NotAfterMs = notAfter
 	d, done, err := o.cfg.Reseal(st)
 	if err != nil {
-		return nil, fmt.Errorf("sign it anew: %w", err)
+		return nil, fmt.Errorf("sign it again: %w", err)
 	}
 	defer done()
 	sig, proofs := o.sign.SignGroup([][32]byte{d.Leaf})

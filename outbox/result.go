@@ -8,26 +8,25 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// tellAfter is how many refusals in a row of a kind that passes by itself are
-// told to a person.
+// tellAfter is how many transient refusals in a row are reported to a person.
 const tellAfter = 10
 
-// resultKey is the key of the result of a task that ran here.
+// resultKey returns the key of the result of a task that ran here.
 func resultKey(id proto.TaskID) backlog.Key {
 	return backlog.Key{ID: id, Part: backlog.PartResult}
 }
 
-// Result returns the record of the result of a task that ran here: on its way to
-// its home, or a dead letter. ErrNotFound when there is none.
+// Result returns the record of the result of a task that ran here, either on its
+// way to its home or a dead letter; ErrNotFound if there is none.
 func (o *Outbox) Result(id proto.TaskID) (*proto.Record, error) {
 	r, _, err := o.backlog.Get(resultKey(id))
 	if err == nil && r.Reason == "" {
-		r.Reason = "it has ended here; its result is on its way home"
+		r.Reason = "it has ended here; its result is on its way to its home"
 	}
 	return r, err
 }
 
-// WhyResult says what the result of a task that ran here waits for.
+// WhyResult explains what the result of a task that ran here is waiting for.
 func (o *Outbox) WhyResult(id proto.TaskID) (Why, error) {
 	r, err := o.Result(id)
 	if err != nil {
@@ -36,8 +35,8 @@ func (o *Outbox) WhyResult(id proto.TaskID) (Why, error) {
 	return o.why(resultKey(id), r), nil
 }
 
-// A RefusedResult is a result that its home refuses for a reason that does not
-// pass by itself, or again and again.
+// A RefusedResult is a result that its home refuses repeatedly, or for a reason
+// that is not transient.
 type RefusedResult struct {
 	ID     proto.TaskID
 	Home   proto.PeerID
@@ -46,8 +45,8 @@ type RefusedResult struct {
 	At     time.Time
 }
 
-// RefusedResults returns results that are refused, in the order of their ids, at
-// most limit of them, and how many there are.
+// RefusedResults returns refused results in the order of their ids, at most limit
+// of them, and how many there are.
 func (o *Outbox) RefusedResults(limit int) (list []RefusedResult, count int) {
 	for k, n := range o.deliveries.refusedResults() {
 		list = append(list, RefusedResult{ID: k.ID, Code: n.code, Detail: n.detail, At: n.at})
@@ -63,7 +62,8 @@ func (o *Outbox) RefusedResults(limit int) (list []RefusedResult, count int) {
 	return list, count
 }
 
-// refusedResults returns the notes of refused results that a person is told of.
+// refusedResults returns the delivery states of refused results that are reported
+// to a person.
 func (n *deliveryStates) refusedResults() map[backlog.Key]deliveryState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -76,39 +76,40 @@ func (n *deliveryStates) refusedResults() map[backlog.Key]deliveryState {
 	return out
 }
 
-// resultRefused tells that a result was refused: once for each reason that does
-// not pass by itself, once for others that last, and when it ends.
+// resultRefused reports a refused result: once for each reason that is not
+// transient, once for a transient reason that lasts, and when the result becomes
+// a dead letter.
 func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusal, before, now deliveryState, over bool) {
 	if k.Part != backlog.PartResult {
 		return
 	}
-	lasts := false // and that is news; links that broke count as tries too
+	lasts := false // and this was not reported; broken links count as tries too
 	if !over && now.tries >= tellAfter {
 		o.deliveries.update(k, func(n *deliveryState) { lasts, n.reported = !n.reported, true })
 	}
 	if _, ends := r.GetCode().Ends(); !over && !lasts && !(ends && before.code != r.GetCode()) {
 		return
 	}
-	what := "the home of a task refuses its result; it is offered again"
+	what := "the home of a task refuses its result; will retry"
 	if over {
-		what = "the home of a task refuses its result for good; it is kept as a dead letter"
+		what = "the home of a task permanently refuses its result; it is kept as a dead letter"
 	}
 	o.cfg.Logger.Warn(what, "task", k.ID.String(), "home", home.Short(), "code", r.GetCode().Name(), "detail", r.GetDetail())
 	o.cfg.Results.Refused(k.ID, home, r, over)
 }
 
-// resultExpired tells of a result that its home did not take in its time.
+// resultExpired reports a result that its home did not accept in time.
 func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
 	home, _ := proto.PeerIDFrom(r.Peer)
 	o.deliveries.drop(k)
 	if k.Part != backlog.PartResult {
 		return
 	}
-	o.cfg.Logger.Warn("a result did not come home in its time; it is kept as a dead letter", "task", k.ID.String(), "home", home.Short(), "detail", r.Reason)
+	o.cfg.Logger.Warn("a result did not reach its home in time; it is kept as a dead letter", "task", k.ID.String(), "home", home.Short(), "detail", r.Reason)
 	o.cfg.Results.Lost(k.ID, home, r.Reason)
 }
 
-// resultStale tells of a result that a home has noted as one that does not count.
+// resultStale reports a result that its home recorded but did not count.
 func (o *Outbox) resultStale(k backlog.Key, home proto.PeerID, r *proto.Refusal) {
 	if k.Part != backlog.PartResult || r.GetCode() != proto.CodeStale {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// retryHintTTL is how long a refusal is not believed after the peer has said that it
-// takes such tasks now: the hint overtakes refusals that are on their way.
+// retryHintTTL is how long refusals are retried soon after the peer has announced
+// that it accepts such tasks again: the hint overtakes refusals on their way.
 const retryHintTTL = 2 * time.Second
 
 // retryHints holds the boot time of each peer's last hint about a code.
@@ -26,7 +26,7 @@ func newRetryHints() retryHints {
 	return retryHints{mu: new(sync.Mutex), at: map[retryHint]time.Duration{}}
 }
 
-// put notes a hint and forgets those that have had their time.
+// put records a hint and drops expired ones.
 func (h *retryHints) put(p proto.PeerID, codes []proto.Code, now time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -40,7 +40,7 @@ func (h *retryHints) put(p proto.PeerID, codes []proto.Code, now time.Duration) 
 	}
 }
 
-// recent reports whether the peer gave a hint about the code a moment ago.
+// recent reports whether the peer gave a hint about the code within retryHintTTL.
 func (h *retryHints) recent(p proto.PeerID, c proto.Code, now time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,30 +15,30 @@ import (
 
 // A Link is an open task stream to one peer.
 type Link interface {
-	// Peer is who is at the other end, authenticated.
+	// Peer returns the authenticated peer.
 	Peer() proto.PeerID
-	// Send sends messages in order and returns once they are on their way; it
-	// blocks while too much is unanswered. DATA, RESULT and CANCEL are numbered
-	// from 1 on each link, a MARK is not.
+	// Send sends messages in order and returns once they are on their way. It blocks
+	// while too many messages are unanswered. DATA, RESULT and CANCEL messages are
+	// numbered from 1 on each link; MARK messages are not numbered.
 	Send(ctx context.Context, msgs []*proto.Message) error
-	// Answers returns the next acknowledgement, in the order in which they came.
+	// Answers returns the next acknowledgement, in the order of arrival.
 	Answers(ctx context.Context) (*proto.Ack, error)
 }
 
-// Sizes and times of a lane.
+// Sizes and times of a peerSender.
 const (
 	maxSendBatch    = 64                     // entries, so that an urgent one waits for few others
-	maxActiveBodies = 2                      // streamed bodies under way
-	maxQueuedBodies = 16                     // streamed bodies that wait in the lane for that
-	bodyRetryDelay  = time.Second            // of one more than that
-	maxQueuedAcks   = 64                     // acknowledgements that wait to be written down together
+	maxActiveBodies = 2                      // streamed bodies being sent at once
+	maxQueuedBodies = 16                     // streamed bodies waiting to be sent
+	bodyRetryDelay  = time.Second            // delay of a body when that queue is full
+	maxQueuedAcks   = 64                     // acknowledgements waiting to be written together
 	markEvery       = 256                    // settled tasks between two marks
-	idleMarkDelay   = 100 * time.Millisecond // of nothing to send, after which a mark is due
-	pollEvery       = 5 * time.Second        // at most between two looks at the clock
-	retrySpread     = 500 * time.Millisecond // over which retries are spread when a link comes up
+	idleMarkDelay   = 100 * time.Millisecond // idle time after which a mark is due
+	pollEvery       = 5 * time.Second        // longest wait before the schedule is checked again
+	retrySpread     = 500 * time.Millisecond // window over which retries are spread when a link comes up
 )
 
-// A peerSender carries the entries of one peer over one link.
+// A peerSender sends the entries of one peer over one link.
 type peerSender struct {
 	o     *Outbox
 	link  Link
@@ -46,26 +46,26 @@ type peerSender struct {
 	group string
 	items []backlog.Item
 	acks  chan *proto.Ack
-	wake  chan struct{} // something happened that the sender should look at
+	wake  chan struct{} // wakes the sender
 
 	mu            sync.Mutex
-	inflight      []sentEntry    // sent and not answered, in the order of their numbers
-	first         uint64         // number of flying[0]
-	bodies        []backlog.Item // wait for their streamed body to be sent
-	bodySent      []backlog.Item // whose streamed body is on the other side
+	inflight      []sentEntry    // sent and unanswered, in the order of their numbers
+	first         uint64         // number of inflight[0]
+	bodies        []backlog.Item // waiting for their streamed body to be sent
+	bodySent      []backlog.Item // streamed body has been sent
 	arrivedBodies map[backlog.Key]bool
-	activeBodies  int // bodies under way
+	activeBodies  int // bodies being sent
 	settled       int // tasks settled since the last mark
 }
 
-// A sentEntry is an entry that was sent.
+// A sentEntry is an entry that was sent and has not been answered.
 type sentEntry struct {
 	item backlog.Item
-	rec  *proto.Record // as it was then
+	rec  *proto.Record // as it was when sent
 }
 
-// Serve carries what is there for link.Peer() until the link or ctx ends, and
-// returns why. What was not answered by then waits for the next link.
+// Serve sends the entries for link.Peer() until the link or ctx ends, and returns
+// why. Unanswered entries wait for the next link.
 func (o *Outbox) Serve(ctx context.Context, link Link) error {
 	p := link.Peer()
 	if err := o.linkUp(ctx, p); err != nil {
@@ -88,7 +88,7 @@ func (o *Outbox) Serve(ctx context.Context, link Link) error {
 	return nil
 }
 
-// receiveAcks takes acknowledgements off the link.
+// receiveAcks reads acknowledgements from the link.
 func (ps *peerSender) receiveAcks(ctx context.Context) error {
 	for {
 		ack, err := ps.link.Answers(ctx)
@@ -103,7 +103,7 @@ func (ps *peerSender) receiveAcks(ctx context.Context) error {
 	}
 }
 
-// send sends what is due, the most urgent first, and waits when nothing is.
+// send sends the due entries, most urgent first, and waits when there are none.
 func (ps *peerSender) send(ctx context.Context, g *errgroup.Group) error {
 	for {
 		ps.startBodies(ctx, g)
@@ -125,7 +125,7 @@ func (ps *peerSender) send(ctx context.Context, g *errgroup.Group) error {
 	}
 }
 
-// nextItems returns what to send next: first what has its body on the other side.
+// nextItems returns what to send next: entries whose body has arrived first.
 func (ps *peerSender) nextItems() []backlog.Item {
 	ps.mu.Lock()
 	ps.items = append(ps.items[:0], ps.bodySent...)
@@ -137,7 +137,8 @@ func (ps *peerSender) nextItems() []backlog.Item {
 	return ps.items
 }
 
-// waitForWork waits until there may be something to send. A quiet lane sends its mark.
+// waitForWork waits until there may be something to send. An idle sender sends
+// its mark.
 func (ps *peerSender) waitForWork(ctx context.Context) error {
 	wait := pollEvery
 	if next, ok := ps.o.backlog.Next(ps.group); ok {
@@ -162,7 +163,7 @@ func (ps *peerSender) waitForWork(ctx context.Context) error {
 	return nil
 }
 
-// sendMark sends the settled mark when at least so many tasks were settled since the
+// sendMark sends the settled mark if at least least tasks were settled since the
 // last one.
 func (ps *peerSender) sendMark(ctx context.Context, least int) error {
 	ps.mu.Lock()
@@ -182,7 +183,7 @@ func (ps *peerSender) sendMark(ctx context.Context, least int) error {
 	return ps.link.Send(ctx, []*proto.Message{{Type: proto.TypeMark, Payload: payload}})
 }
 
-// startBodies sends the streamed bodies that wait, a few at a time.
+// startBodies sends waiting streamed bodies, a few at a time.
 func (ps *peerSender) startBodies(ctx context.Context, g *errgroup.Group) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -194,8 +195,8 @@ func (ps *peerSender) startBodies(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// sendBody sends one streamed body. When it fails the entry waits for another try,
-// when the peer will not take it that is an answer; the link goes on.
+// sendBody sends one streamed body. If it fails the entry waits for a retry; if
+// the peer refuses it, that counts as an answer. The link stays open.
 func (ps *peerSender) sendBody(ctx context.Context, it backlog.Item) error {
 	st, err := ps.o.backlog.Read(it)
 	if err == nil {
@@ -219,7 +220,7 @@ func (ps *peerSender) sendBody(ctx context.Context, it backlog.Item) error {
 	return nil
 }
 
-// sendOffer shows the envelope of a streamed body and sends it.
+// sendOffer offers the envelope of a streamed body and sends the body.
 func (ps *peerSender) sendOffer(ctx context.Context, it backlog.Item, st *proto.Stored) error {
 	env, err := ps.rewrapped(it, st)
 	if err != nil {
@@ -232,7 +233,7 @@ func (ps *peerSender) sendOffer(ctx context.Context, it backlog.Item, st *proto.
 	return ps.o.cfg.Bodies.Send(ctx, ps.peer, &proto.Offer{Envelope: env, Type: kind}, st.Record.BodyBlob)
 }
 
-// queueBody has the streamed body of an entry sent first.
+// queueBody queues the streamed body of an entry to be sent before the entry.
 func (ps *peerSender) queueBody(it backlog.Item) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -245,14 +246,14 @@ func (ps *peerSender) queueBody(it backlog.Item) {
 	signal(ps.wake)
 }
 
-// bodyArrived reports whether the streamed body of an entry is on the other side.
+// bodyArrived reports whether the peer has the streamed body of an entry.
 func (ps *peerSender) bodyArrived(it backlog.Item) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return ps.arrivedBodies[it.Key]
 }
 
-// retryLater lets an entry wait after a failure that was not the peer's word.
+// retryLater schedules a retry after a failure that was not the peer's answer.
 func (ps *peerSender) retryLater(it backlog.Item, why string) {
 	o := ps.o
 	n := o.deliveries.update(it.Key, func(n *deliveryState) {
@@ -266,8 +267,8 @@ func (o *Outbox) backoff(tries int) time.Duration {
 	return backoff(o.cfg.BaseBackoff, o.cfg.MaxBackoff, tries, o.cfg.Rand())
 }
 
-// release gives back what was not answered when the link ended. The target may
-// have it, which is noted before anybody can take it again.
+// release requeues unanswered entries when the link ends. The target may have
+// received them; that is recorded before they can be taken again.
 func (ps *peerSender) release() {
 	ps.mu.Lock()
 	inflight := ps.inflight
@@ -279,7 +280,7 @@ func (ps *peerSender) release() {
 	for _, f := range inflight {
 		n := o.deliveries.update(f.item.Key, func(n *deliveryState) {
 			n.tries++
-			n.code, n.detail, n.at = 0, "the link broke before it was answered", now
+			n.code, n.detail, n.at = 0, "the link broke before the answer", now
 			n.linkBroke, n.brokeAt = true, boot
 		})
 		o.backlog.Release(f.item.Key, o.backoff(n.tries))
@@ -287,15 +288,15 @@ func (ps *peerSender) release() {
 	for _, it := range idle {
 		o.backlog.Release(it.Key, 0)
 	}
-	o.backlog.Resume(ps.group) // rings for a lane that has replaced this one
+	o.backlog.Resume(ps.group) // wakes the sender that has replaced this one
 }
 
-// jitter returns the wait of one of many entries that become due together.
+// jitter returns a random delay for one of many entries that become due together.
 func (o *Outbox) jitter() time.Duration { return time.Duration(o.cfg.Rand() * float64(retrySpread)) }
 
-// RetryNow sends what p refused with one of these codes soon, instead of after a
-// backoff, because p has said that it takes it now. It is a hint: what is refused
-// again waits as before.
+// RetryNow soon resends what p refused with one of these codes, instead of after
+// a backoff, because p has announced that it accepts it now. This is only a hint:
+// entries refused again wait as before.
 func (o *Outbox) RetryNow(p proto.PeerID, codes ...proto.Code) {
 	o.hints.put(p, codes, o.cfg.Clock.Boot())
 	refused := o.deliveries.refusedAs(codes)

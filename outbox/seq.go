@@ -8,20 +8,20 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// seqs hands out the sequences and knows which are outstanding. One counter
-// serves all targets, so that the sequences of this home also order its tasks
-// among each other; towards one target they rise with gaps, and a gap is settled.
+// seqs assigns sequences and tracks which are outstanding. One counter serves all
+// targets, so that the sequences also order the tasks of this home among each
+// other. Per target they rise with gaps, and a gap counts as settled.
 type seqs struct {
 	mu      *sync.Mutex
 	last    proto.Seq
 	targets map[proto.PeerID]*targetSeqs
 }
 
-// A targetSeqs holds what is outstanding towards one target, ascending. What is
-// settled leaves it when it comes to the front.
+// targetSeqs holds the outstanding sequences for one target, ascending. Settled
+// ones are removed when they reach the front.
 type targetSeqs struct {
 	entries []seqEntry
-	settled int // slots that are settled
+	settled int // number of settled entries
 }
 
 type seqEntry struct {
@@ -42,7 +42,7 @@ func (s *seqs) targetOf(p proto.PeerID) *targetSeqs {
 	return t
 }
 
-// found takes up a sequence of an earlier start. sort must follow.
+// found adds a sequence of an earlier start. sort must follow.
 func (s *seqs) found(p proto.PeerID, seq proto.Seq) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *seqs) found(p proto.PeerID, seq proto.Seq) {
 	t.entries = append(t.entries, seqEntry{seq: seq})
 }
 
-// sort orders what was found.
+// sort orders the sequences that were found.
 func (s *seqs) sort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *seqs) next(p proto.PeerID) proto.Seq {
 	return s.last
 }
 
-// settle notes that nothing of this sequence will be sent any more.
+// settle records that nothing with this sequence will be sent any more.
 func (s *seqs) settle(p proto.PeerID, seq proto.Seq) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +88,8 @@ func (s *seqs) settle(p proto.PeerID, seq proto.Seq) {
 	}
 }
 
-// trim drops what is settled from the front, and from everywhere once it is the
-// larger part: one old task must not make those behind it cost memory.
+// trim removes settled entries from the front, and from everywhere once most are
+// settled: one old task must not make all later ones cost memory.
 func (t *targetSeqs) trim() {
 	n := 0
 	for n < len(t.entries) && t.entries[n].done {
@@ -115,11 +115,11 @@ func (s *seqs) mark(p proto.PeerID) proto.Seq {
 	if m.Counter == 0 {
 		return proto.Seq{}
 	}
-	m.Counter-- // of the same boot: whatever is below it is settled
+	m.Counter-- // of the same boot: everything below it is settled
 	return m
 }
 
-// count returns how many are outstanding towards p.
+// count returns how many sequences are outstanding for p.
 func (s *seqs) count(p proto.PeerID) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

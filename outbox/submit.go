@@ -14,34 +14,34 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// A Draft is a sealed envelope that is not yet signed, with what this node keeps
-// about it. It belongs to the outbox once it is handed over.
+// A Draft is a sealed envelope that is not yet signed, with the record that this
+// node keeps about it. It belongs to the outbox once it is submitted.
 type Draft struct {
-	// Envelope holds header, body and slot. Its body is empty when Record.BodyBlob
-	// names the blob that holds it, which must be durable by then.
+	// Envelope holds header, body and wrapped key. Its body is empty if
+	// Record.BodyBlob names the blob that holds it, which must be durable by then.
 	Envelope *proto.Envelope
 	Leaf     [32]byte     // identity.EnvelopeLeaf, over the body wherever it is
 	Key      [32]byte     // the content key
-	Header   proto.Header // as it is encoded in the envelope
-	// Record says what people ask for: kind, class, keys, due, target, labels. The
-	// outbox fills state, peer, sequence and times. A RequestDigest must be there
-	// with an IdempotencyKey; a RedriveOf takes the key over from the first task.
-	// Who took the times of the header long before it hands the draft over says when
-	// with [Outbox.Stamp].
+	Header   proto.Header // as encoded in the envelope
+	// Record holds what users query: kind, class, keys, due time, target, labels.
+	// The outbox fills in state, peer, sequence and times. An IdempotencyKey
+	// requires a RequestDigest; a RedriveOf takes over the key of the first task. A
+	// caller that took the times of the header long before submitting the draft
+	// records that with [Outbox.Stamp].
 	Record *proto.Record
 }
 
-// A job is one draft on its way into the store.
+// A job is one draft on its way to the store.
 type job struct {
 	draft       *Draft
 	part        backlog.Part
 	extra       func(*store.Batch)
 	entry       backlog.NewEntry // what is written
-	unsigned    proto.Unsigned   // its encoding, but for the signature
-	initial     *proto.Record    // as it was, when somebody else may change the draft's
+	unsigned    proto.Unsigned   // its encoding without the signature
+	initial     *proto.Record    // copy of the draft's record, if a sender may change that one
 	existing    *proto.TaskID
-	encoding    *[]byte // of unsigned, to be used again
-	reservedKey bool    // the place of an idempotency key
+	encoding    *[]byte // buffer of unsigned, to be reused
+	reservedKey bool    // an idempotency key is reserved
 	err         error
 	call        *call
 }
@@ -49,7 +49,7 @@ type job struct {
 // A call is what one caller waits for.
 type call struct {
 	left atomic.Int32  // jobs without an answer
-	done chan struct{} // gets one token when there are none
+	done chan struct{} // receives one token when there are none left
 }
 
 func newCall() any { return &call{done: make(chan struct{}, 1)} }
@@ -61,10 +61,10 @@ func (c *call) answered() {
 }
 
 // Submit makes a task durable. It returns once its record is fsynced, which with
-// the task's own signature is the receipt "stored". existing is not nil when the
+// the task's own signature is the receipt "stored". existing is not nil if the
 // same request was submitted before with its idempotency key: no second task was
-// made. The errors are ErrFull, ErrKeyConflict, ErrClosed, store.ErrFull and the
-// store's failure; then nothing was written and the sequence is given back. When
+// created. The errors are ErrFull, ErrKeyConflict, ErrClosed, store.ErrFull and
+// the store's failure; then nothing was written and the sequence is released. If
 // ctx ends first the outcome is unknown (store.ErrUnknown).
 //
 // It needs a running [Outbox.Run].
@@ -76,8 +76,8 @@ func (o *Outbox) Submit(ctx context.Context, d *Draft) (existing *proto.TaskID, 
 	return j.existing, j.err
 }
 
-// SubmitMany submits many tasks at once and returns an error for each; a task
-// that was there already has a nil error and the id of the first in existing.
+// SubmitMany submits many tasks at once and returns an error for each. A task
+// that already existed has a nil error and the id of the first one in existing.
 func (o *Outbox) SubmitMany(ctx context.Context, drafts []*Draft) (existing []*proto.TaskID, errs []error) {
 	jobs := make([]*job, len(drafts))
 	for i, d := range drafts {
@@ -96,9 +96,9 @@ func (o *Outbox) SubmitMany(ctx context.Context, drafts []*Draft) (existing []*p
 }
 
 // PutResult makes the result of a task that ran here durable, for the home that
-// the draft is addressed to. also adds the caller's operations to the same batch,
-// so that the end of the task and its result are one step; nil for none. It
-// passes when the outbox or the disk is full.
+// the draft is addressed to. also, if not nil, adds the caller's operations to
+// the same batch, so that the end of the task and its result are one atomic step.
+// It also succeeds while the outbox or the disk is full.
 func (o *Outbox) PutResult(ctx context.Context, d *Draft, also func(*store.Batch)) error {
 	j := &job{draft: d, part: backlog.PartResult, extra: also}
 	if err := o.enqueue(ctx, []*job{j}); err != nil {
@@ -129,14 +129,13 @@ func (o *Outbox) enqueue(ctx context.Context, jobs []*job) error {
 		return ErrClosed
 	}
 	if ready > 0 && !c.await(ctx) {
-		return fmt.Errorf("outbox: %w: %w", store.ErrUnknown, ctx.Err()) // the call is still theirs who answer
+		return fmt.Errorf("outbox: %w: %w", store.ErrUnknown, ctx.Err()) // answering still uses the call
 	}
 	o.calls.Put(c)
 	return nil
 }
 
-// await waits until all jobs are answered and reports whether they were before ctx
-// was done.
+// await waits until all jobs are answered. It returns false if ctx is done first.
 func (c *call) await(ctx context.Context) bool {
 	ended := ctx.Done()
 	if ended == nil {
@@ -151,8 +150,8 @@ func (c *call) await(ctx context.Context) bool {
 	}
 }
 
-// releaseJob drops the sequence of a task that was never written, and the place of
-// its key.
+// releaseJob drops the sequence of a task that was not written, and its key
+// reservation.
 func (o *Outbox) releaseJob(j *job) {
 	if j.part == backlog.PartTask {
 		o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
@@ -162,9 +161,9 @@ func (o *Outbox) releaseJob(j *job) {
 	}
 }
 
-// prepare fills the record of a job and encodes what does not hang on the
-// signature. It runs in the goroutine of the caller, so that the one that signs
-// and commits has little left to do for each task.
+// prepare fills in the record of a job and encodes everything that does not
+// depend on the signature. It runs in the caller's goroutine, to leave little
+// work per task for the goroutine that signs and commits.
 func (o *Outbox) prepare(j *job) (err error) {
 	h, r := &j.draft.Header, j.draft.Record
 	r.State = proto.Pending
@@ -200,7 +199,7 @@ func (o *Outbox) prepare(j *job) (err error) {
 	return nil
 }
 
-// maxKeptEncoding is the largest buffer that is kept for the next task.
+// maxKeptEncoding is the largest buffer kept for the next task.
 const maxKeptEncoding = 16 << 10
 
 // A group is jobs that were signed together, on their way to the disk.
@@ -211,7 +210,7 @@ type group struct {
 	errs   []error // once it is written
 }
 
-// beginGroup signs jobs together and hands them to the store.
+// beginGroup signs jobs together and passes them to the store.
 func (o *Outbox) beginGroup(jobs []*job) pendingGroup {
 	leaves := make([][32]byte, len(jobs))
 	for i, j := range jobs {
@@ -249,16 +248,16 @@ func (g *group) answer() {
 	}
 }
 
-// cacheSubmitted keeps a task for the lane that will send it. From then on the lane
-// may change its record.
+// cacheSubmitted caches a task for the sender. From then on the sender may change
+// its record.
 func (o *Outbox) cacheSubmitted(j *job, sig []byte, proof identity.Proof) {
 	env := j.draft.Envelope
-	env.Signature, env.Index, env.Path = sig, proof.Index, slices.Clone(proof.Path) // which is one piece with the others'
+	env.Signature, env.Index, env.Path = sig, proof.Index, slices.Clone(proof.Path) // shares its array with the others'
 	j.initial = initialRecord(j.draft.Record)
 	o.submitted.put(j.entry.Key, j.entry.Stored)
 }
 
-// answer tells the caller of a job how it went.
+// answer reports the outcome of a job to its caller.
 func (o *Outbox) answer(j *job, err error) {
 	if j.reservedKey {
 		o.settleKey(err == nil)
@@ -268,21 +267,22 @@ func (o *Outbox) answer(j *job, err error) {
 		if errors.Is(err, store.ErrConflict) {
 			j.existing, err = o.keyOwner(j.draft.Record)
 		}
-		if !errors.Is(err, store.ErrFailed) { // of that the outcome is unknown
+		if !errors.Is(err, store.ErrFailed) { // after which the outcome is unknown
 			o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
 		}
 	} else if err == nil && j.part == backlog.PartTask {
 		o.changed(j.entry.Key, cmp.Or(j.initial, j.draft.Record))
 	}
 	if err == nil {
-		o.stamps.note(j.draft.Record) // again: the entries may have been looked at meanwhile
+		o.stamps.note(j.draft.Record) // again: restamp may have scanned the entries meanwhile
 	}
 	j.err = err
 	j.call.answered()
 }
 
-// initialRecord is r as it was at birth: a lane may have it already, and changes its state,
-// events and receipts. What is copied here nobody changes.
+// initialRecord returns a copy of r as first written. A sender may already have r
+// and change its state, events and receipts; the fields copied here do not
+// change.
 func initialRecord(r *proto.Record) *proto.Record {
 	return &proto.Record{
 		State: proto.Pending, Class: r.Class, Peer: r.Peer, Kind: r.Kind, Target: r.Target,

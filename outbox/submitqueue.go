@@ -2,26 +2,25 @@ package outbox
 
 import "sync"
 
-// An submitQueue queues jobs for the one goroutine that signs them and hands them to
-// the store: see pace.
+// A submitQueue holds jobs for the one goroutine that signs them and passes them
+// to the store: see batcher.
 type submitQueue struct {
 	mu        *sync.Mutex
 	jobs      []*job
 	closed    bool
-	threshold int // how many jobs the other side waits for
+	threshold int // how many jobs the reader waits for
 	wake      chan struct{}
-	buf       []byte // records of the group that is signed; of the signing goroutine alone
+	buf       []byte // encoded records of the current group; used by the signing goroutine alone
 }
 
-// maxKeptBuf is the largest buffer that is kept for the next group.
+// maxKeptBuf is the largest buffer kept for the next group.
 const maxKeptBuf = 2 << 20
 
 func newSubmitQueue() submitQueue {
 	return submitQueue{mu: new(sync.Mutex), threshold: 1, wake: make(chan struct{}, 1)}
 }
 
-// push queues those of jobs that have no error yet, and reports whether the intake
-// is open.
+// push queues the jobs without an error and reports whether the queue is open.
 func (q *submitQueue) push(jobs []*job) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -40,13 +39,14 @@ func (q *submitQueue) push(jobs []*job) bool {
 	return true
 }
 
-// ready returns a channel that gets a token once n jobs wait, until the next call.
+// ready returns a channel that receives a token once n jobs are waiting. It
+// replaces the channel of the previous call.
 func (q *submitQueue) ready(n int) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.threshold = n
 	select {
-	case <-q.wake: // of an earlier call
+	case <-q.wake: // : token of an earlier call
 	default:
 	}
 	if len(q.jobs) >= n {
@@ -55,7 +55,7 @@ func (q *submitQueue) ready(n int) <-chan struct{} {
 	return q.wake
 }
 
-// take moves the first n jobs into dst, which it overwrites.
+// take moves the first n jobs into dst, overwriting it.
 func (q *submitQueue) take(dst []*job, n int) []*job {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,7 +72,7 @@ func (q *submitQueue) size() int {
 	return len(q.jobs)
 }
 
-// close lets nothing more in.
+// close refuses further jobs.
 func (q *submitQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
