@@ -18,14 +18,14 @@ import (
 	"github.com/balefire/balefire/store/journal"
 )
 
-// A worker lets an agent's handler do the tasks of one kind: it gives each run a
-// folder, writes commands to the audit and hands large results on as files.
+// A worker runs an agent's handler for tasks of one kind: it gives each run a folder,
+// records commands in the audit log and hands over large results as files.
 type worker struct {
 	node  *Node
 	spec  HandlerSpec
 	agent agent.Handler
-	argv0 []string // the fixed words of a command; nil for what is built in
-	files bool     // a run of it needs a folder
+	argv0 []string // the fixed words of a command; nil for a built-in type
+	files bool     // a run needs a folder
 }
 
 // spec turns a handler's description into what the inbox registers.
@@ -80,7 +80,7 @@ func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 	return out, nil
 }
 
-// Run starts the agent once and returns when nothing of it runs any more.
+// Run starts the agent once and returns when none of its processes run anymore.
 func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	dir, seat := "", w.node.handlers.outputs.newOutput()
 	defer seat.release()
@@ -94,18 +94,18 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 		}
 		defer func() {
 			if err := command.RemoveAll(dir); err != nil {
-				w.node.log.Warn("what a run left in its folder stays until the next start", "task", r.ID.String(), "err", err)
+				w.node.log.Warn("the folder of a run could not be removed; it stays until the next start", "task", r.ID.String(), "err", err)
 			}
 		}()
 	}
 	in := w.input(r, dir)
 	in.Room = seat
 	if err := w.audit(ctx, "command.start", in, nil); err != nil {
-		return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: fmt.Sprintf("the audit could not be written, so nothing was started: %v", err)}
+		return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: fmt.Sprintf("the audit log could not be written, so nothing was started: %v", err)}
 	}
 	res := agent.Call(ctx, w.agent, in)
 	if err := w.audit(context.WithoutCancel(ctx), "command.end", in, &res); err != nil {
-		w.node.log.Error("the end of a command could not be written to the audit", "task", in.ID, "err", err)
+		w.node.log.Error("the end of a command could not be written to the audit log", "task", in.ID, "err", err)
 	}
 	if res.Outcome == agent.NoRoom {
 		w.node.handlers.outputs.noteStarved(r.ID)
@@ -113,7 +113,8 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	return w.node.runResult(r, seat, res)
 }
 
-// maxOutput is how much a run may write: what the handler gives, or the task takes.
+// maxOutput is how many bytes a run may write: the limit of the handler or of the
+// task, whichever is smaller.
 func (w worker) maxOutput(r *inbox.Run) int64 {
 	limit := cmp.Or(w.spec.MaxOutput, agent.DefaultMaxOutput)
 	if task := taskLimit(r); task > 0 {
@@ -135,8 +136,8 @@ func (w worker) input(r *inbox.Run, dir string) agent.Run {
 	}
 }
 
-// audit writes the start or the end of a command; what is built in runs nothing
-// that needs to be told.
+// audit records the start or the end of a command. A built-in handler runs no program,
+// so nothing is recorded.
 func (w worker) audit(ctx context.Context, action string, in agent.Run, res *agent.Result) error {
 	if w.argv0 == nil {
 		return nil
@@ -153,7 +154,7 @@ func (w worker) audit(ctx context.Context, action string, in agent.Run, res *age
 	return err
 }
 
-// A prober is a worker whose program can say whether a key was done.
+// A prober is a worker whose program can report whether the work of a key was done.
 type prober struct {
 	worker
 	agent agent.Prober
@@ -171,8 +172,8 @@ func (p prober) Probe(ctx context.Context, r *inbox.Run) inbox.Probe {
 	return inbox.Unknown
 }
 
-// runFolder makes a folder for a run, in one that others may pass through but not list if
-// the run is another user's.
+// runFolder creates a folder for a run. With others set, its parent can be traversed
+// but not listed by other users, because the run belongs to one of them.
 func (n *Node) runFolder(r *inbox.Run, others bool) (string, error) {
 	dir, err := n.runsFolder(others)
 	if err != nil {
@@ -185,7 +186,7 @@ func (n *Node) runFolder(r *inbox.Run, others bool) (string, error) {
 	return dir, nil
 }
 
-// runsFolder makes the folder that those of runs are in.
+// runsFolder creates the folder that holds the folders of runs.
 func (n *Node) runsFolder(others bool) (string, error) {
 	dir := filepath.Join(n.cfg.Dir, runDir)
 	err := os.MkdirAll(dir, 0o700)
@@ -195,7 +196,7 @@ func (n *Node) runsFolder(others bool) (string, error) {
 	return dir, err
 }
 
-// mayRunAs says why programs of s cannot run as its user.
+// mayRunAs returns why the program of s cannot run as its user.
 func (n *Node) mayRunAs(s HandlerSpec) error {
 	if s.RunAs == "" {
 		return nil
@@ -217,7 +218,7 @@ func (n *Node) runResult(r *inbox.Run, seat *runOutput, res agent.Result) *inbox
 		Truncated: res.Truncated, Stderr: strings.ToValidUTF8(res.Stderr, "?"), Reason: res.Err,
 	}
 	if res.OutputFile == "" || out.Outcome == inbox.NoRoom || out.Outcome == inbox.Unready {
-		out.Output = nil // of a run that is made once more
+		out.Output = nil // the run is repeated
 		if res.OutputFile == "" {
 			out.Output = res.Output
 		}
@@ -229,7 +230,7 @@ func (n *Node) runResult(r *inbox.Run, seat *runOutput, res agent.Result) *inbox
 	return out
 }
 
-// keepOutput moves a large result out of the run's folder, which goes away.
+// keepOutput moves a large result out of the run's folder, which is removed.
 func (n *Node) keepOutput(r *inbox.Run, seat *runOutput, res agent.Result, out *inbox.Result) error {
 	out.File = filepath.Join(n.cfg.Dir, runDir, r.ID.String()+".out")
 	if err := os.Rename(res.OutputFile, out.File); err != nil {
@@ -268,8 +269,8 @@ func endOf(o agent.Outcome) inbox.Outcome {
 	return inbox.Crashed
 }
 
-// AddHandler registers a handler and keeps it over restarts. A handler of the
-// same kind is replaced.
+// AddHandler registers a handler and keeps it across restarts. It replaces a handler
+// of the same kind.
 func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 	spec, err := n.spec(s)
 	if err == nil {
@@ -295,8 +296,8 @@ func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 	return n.audit(ctx, "handler.add", s.Kind)
 }
 
-// RemoveHandler takes a handler away. Its waiting tasks stay until there is one
-// again or their time is over.
+// RemoveHandler removes a handler. Its waiting tasks stay until there is a handler for
+// them again or they expire.
 func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
 	n.handlers.Lock()
 	defer n.handlers.Unlock()
@@ -317,20 +318,20 @@ func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
 	return n.audit(ctx, "handler.remove", kind)
 }
 
-// announceKinds has the members told at once what this node does.
+// announceKinds tells the members at once which kinds this node handles.
 func (n *Node) announceKinds() {
 	if n.running.Load() {
 		n.gossip.Describe()
 	}
 }
 
-// Who did what stands in the audit.
+// Actors in the audit log.
 const (
-	actorPerson = "local"  // by the socket
+	actorPerson = "local"  // a person, by the socket
 	actorSystem = "system" // the node itself, by a rule
 )
 
-// audit writes a person's action to the audit.
+// audit records a person's action in the audit log.
 func (n *Node) audit(ctx context.Context, action, what string) error {
 	return n.auditAs(ctx, actorPerson, action, what)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/store/journal"
 )
 
-// An AuditReport says what a check of the audit's chain found.
+// An AuditReport is the outcome of a check of the audit log's hash chain.
 type AuditReport struct {
 	Sound    bool          `json:"sound"`
 	Files    int           `json:"files"`
@@ -21,21 +21,20 @@ type AuditReport struct {
 	Bytes    int64         `json:"bytes"`
 	Head     string        `json:"head,omitempty"` // the newest line, SEQ:HASH: keep it elsewhere, see VerifyAudit
 	Torn     int64         `json:"torn_bytes,omitempty"`
-	Breaches []AuditBreach `json:"breaches,omitempty"` // at most 100, the first one first
+	Breaches []AuditBreach `json:"breaches,omitempty"` // at most 100, in order
 }
 
-// An AuditBreach is a place where the audit is not what was written.
+// An AuditBreach is a place where the audit log differs from what was written.
 type AuditBreach struct {
 	File   string `json:"file"`
-	Line   int    `json:"line,omitempty"` // from 1; 0 when it is the file itself
+	Line   int    `json:"line,omitempty"` // from 1; 0: the file itself
 	Reason string `json:"reason"`
 }
 
-// VerifyAudit follows the chain of hashes through the audit of the node in dir,
-// which may be running: it changes nothing (I19). Each of known is a head that
-// somebody kept, as AuditReport.Head shows it: it must be in the chain too,
-// unless it is older than what is kept. An audit that is broken is no error of
-// this function.
+// VerifyAudit follows the hash chain through the audit log of the node in dir, which
+// may be running: it changes nothing (I19). Each of known is a head that somebody
+// kept, as AuditReport.Head shows it; it must be in the chain too, unless it is older
+// than what is kept. A broken audit log is reported, not returned as an error.
 func VerifyAudit(dir string, known ...string) (AuditReport, error) {
 	heads := make([]journal.Head, len(known))
 	for i, k := range known {
@@ -77,28 +76,28 @@ func parseHead(s string) (journal.Head, error) {
 	return h, nil
 }
 
-// auditOf returns the folder of the audit of the node in dir.
+// auditOf returns the folder of the audit log of the node in dir.
 func auditOf(dir string) (string, error) {
 	path := filepath.Join(dir, auditDir)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w: %s has no audit: is it a node's folder, and did the node ever run?", ErrNotFound, dir)
+		return "", fmt.Errorf("%w: %s has no audit log: is it a node's folder, and did the node ever run?", ErrNotFound, dir)
 	}
 	return path, nil
 }
 
-// An AuditQuery chooses lines of the audit. A zero field chooses all.
+// An AuditQuery selects lines of the audit log. A zero field matches all.
 type AuditQuery struct {
 	Since  time.Time
 	Task   string // id
-	Action string // such as command.start, or the part of it before the dot
-	Limit  int    // the newest so many; 0: all
+	Action string // such as command.start, or the part before the dot
+	Limit  int    // of the newest lines; 0: all
 }
 
-// An AuditLine is one line of the audit.
+// An AuditLine is one line of the audit log.
 type AuditLine = journal.Record
 
-// ReadAudit returns the lines that q chooses, the oldest first. Lines that cannot
-// be read are passed over, which is an error after all others were returned.
+// ReadAudit returns the lines that q selects, oldest first. Lines that cannot be read
+// are skipped; that is reported as an error after all others were returned.
 func ReadAudit(dir string, q AuditQuery) ([]AuditLine, error) {
 	path, err := auditOf(dir)
 	if err != nil {

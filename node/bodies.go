@@ -25,8 +25,8 @@ func resultBlob(id proto.TaskID) string   { return "got-" + id.String() }       
 func arrivingBlob(id proto.TaskID) string { return "new-" + id.String() }        // sealed, of a result on its way in
 func grantedBlob(id proto.TaskID) string  { return grantedPrefix + id.String() } // sealed, of a task that another home granted to this node
 
-// leasedBlob is the sealed result of one run of a task of a queue, at its owner and at
-// its home.
+// leasedBlob is the sealed result of one run of a queued task, at its owner and at its
+// home.
 func leasedBlob(id proto.TaskID, key []byte) string {
 	sum := sha256.Sum256(append([]byte("balefire/v1/result of a lease\x00"), key...))
 	return leasedPrefix + id.String() + "-" + hex.EncodeToString(sum[:8])
@@ -37,8 +37,8 @@ const (
 	leasedPrefix  = "end-"
 )
 
-// placeBody puts a request's body where it belongs: into the content when it is
-// small, else sealed into a blob. It returns the content key of what it sealed.
+// placeBody puts a request's body into the content if it is small, otherwise sealed
+// into a blob. It returns the content key of what it sealed.
 func (n *Node) placeBody(ctx context.Context, d *outbox.Draft, c *proto.Content, r *Request) (*[32]byte, error) {
 	body := r.Body
 	if r.Stream != nil {
@@ -60,8 +60,7 @@ func (n *Node) placeBody(ctx context.Context, d *outbox.Draft, c *proto.Content,
 	return nil, nil
 }
 
-// readHead reads a body that may be small; more is the whole stream when it is
-// not.
+// readHead reads a body that may be small. If it is not, more is the whole stream.
 func readHead(r io.Reader) (head []byte, more io.Reader, err error) {
 	head, err = io.ReadAll(io.LimitReader(r, proto.MaxInlineBody+1))
 	if err != nil || len(head) <= proto.MaxInlineBody {
@@ -70,7 +69,7 @@ func readHead(r io.Reader) (head []byte, more io.Reader, err error) {
 	return nil, io.MultiReader(bytes.NewReader(head), r), nil
 }
 
-// sealStream seals a body of any size into a blob, a chunk at a time.
+// sealStream seals a body of any size into a blob, chunk by chunk.
 func (n *Node) sealStream(ctx context.Context, d *outbox.Draft, c *proto.Content, r io.Reader) (*[32]byte, error) {
 	var key [32]byte
 	rand.Read(key[:])
@@ -86,8 +85,8 @@ func (n *Node) sealStream(ctx context.Context, d *outbox.Draft, c *proto.Content
 	return &key, nil
 }
 
-// sealInto writes r sealed into the blob called name and returns the plain size
-// and digest. The blob is durable when it returns nil.
+// sealInto seals r into the blob called name and returns the plain size and digest.
+// The blob is durable when the error is nil.
 func (n *Node) sealInto(ctx context.Context, dir *blob.Dir, name string, key [32]byte, suite, what byte, r io.Reader) (size int64, sum []byte, err error) {
 	sealer, err := identity.NewStreamSealer(key, suite, what)
 	if err != nil {
@@ -126,26 +125,26 @@ func (n *Node) sealInto(ctx context.Context, dir *blob.Dir, name string, key [32
 	}
 }
 
-// bodyError says why a body could not be taken in words that help.
+// bodyError explains why a body could not be stored.
 func (n *Node) bodyError(err error) error {
 	switch {
 	case errors.Is(err, blob.ErrFull):
-		return fmt.Errorf("%w: no room for the body: %w", ErrFull, err)
+		return fmt.Errorf("%w: no space for the body: %w", ErrFull, err)
 	case errors.Is(err, blob.ErrTooLarge):
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	return fmt.Errorf("keep the body: %w", err)
+	return fmt.Errorf("store the body: %w", err)
 }
 
-// offload moves a sealed body that is too large for a record into a file that is
-// durable before the record is.
+// offload moves a sealed body that is too large for a record into a file, which is
+// durable before the record.
 func (n *Node) offload(d *outbox.Draft) error {
 	if len(d.Envelope.Body) <= maxSealedRecord {
 		return nil
 	}
-	if d.Header.Streamed() { // its file is the body
+	if d.Header.Streamed() { // the body is a file already
 		if len(d.Envelope.Body) > inbox.MaxStreamContent {
-			return fmt.Errorf("%w: with a body of more than %d bytes the rest of a task has at most %d: send long arguments in the body", ErrInvalid, proto.MaxInlineBody, inbox.MaxStreamContent)
+			return fmt.Errorf("%w: a task with a body of more than %d bytes may have at most %d bytes beside it: send long arguments in the body", ErrInvalid, proto.MaxInlineBody, inbox.MaxStreamContent)
 		}
 		return nil
 	}
@@ -163,30 +162,30 @@ func (n *Node) offload(d *outbox.Draft) error {
 // maxSealedRecord is the largest sealed body that stays in its record.
 const maxSealedRecord = proto.MaxInlineRecord + 1<<10
 
-// dropBody removes the file of a draft that came to nothing. Once the store has
-// failed nobody knows whether it did: the sweep of the next start will.
+// dropBody removes the file of a draft that was not written. Once the store has failed
+// nobody knows whether it was: the sweep of the next start decides.
 func (n *Node) dropBody(d *outbox.Draft) {
 	if d.Record.GetBodyBlob() == "" || n.storage.store.Err() != nil || strings.HasPrefix(d.Record.GetBodyBlob(), leasedPrefix) {
-		return // that of a lease is tried again
+		return // the result of a lease is sent again
 	}
 	if err := n.storage.blobs.Delete(d.Record.GetBodyBlob()); err != nil {
-		n.log.Warn("a body that nobody needs could not be removed", "blob", d.Record.GetBodyBlob(), "err", err)
+		n.log.Warn("an unneeded body could not be removed", "blob", d.Record.GetBodyBlob(), "err", err)
 	}
 }
 
-// suiteOf returns the suite that a peer's envelopes are sealed with.
+// suiteOf returns the suite that envelopes for a peer are sealed with.
 func (n *Node) suiteOf(p proto.PeerID) byte {
 	k, _ := n.book.KeyRecord(p)
 	return k.Suite
 }
 
-// outboxBodies gives the outbox the bodies that stand beside its records.
+// outboxBodies gives the outbox the bodies that are stored beside its records.
 type outboxBodies struct{ node *Node }
 
 // Load returns a sealed body that fits into a frame.
 func (f outboxBodies) Load(name string) ([]byte, error) { return readBlob(f.node.storage.blobs, name) }
 
-// Send streams a sealed body and returns once the peer has it durable.
+// Send streams a sealed body and returns once it is durable at the peer.
 func (f outboxBodies) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
 	b, err := f.node.storage.blobs.Open(name)
 	if err != nil {
@@ -206,12 +205,12 @@ func readBlob(dir *blob.Dir, name string) ([]byte, error) {
 	}
 	defer b.Close()
 	if b.Size() > proto.MaxSealed {
-		return nil, fmt.Errorf("blob %s has %d bytes, a frame takes %d", name, b.Size(), proto.MaxSealed)
+		return nil, fmt.Errorf("blob %s has %d bytes, a frame holds %d", name, b.Size(), proto.MaxSealed)
 	}
 	return io.ReadAll(b)
 }
 
-// unseal writes the plain body of a result into its blob, checked against the
+// unseal writes the plain body of a result into its blob and checks it against the
 // signed digest.
 func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, opened identity.Opened) (err error) {
 	key, suite := opened.Key, opened.Header.Suite
@@ -243,23 +242,23 @@ func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, o
 	return w.Commit()
 }
 
-// removeSealed removes a sealed body that was opened, or is good for nothing.
-// One that stays is swept.
+// removeSealed removes a sealed body that was opened or is useless. What it cannot
+// remove is swept later.
 func (n *Node) removeSealed(name string) {
 	if err := n.storage.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
-		n.log.Warn("a body that was opened could not be removed", "blob", name, "err", err)
+		n.log.Warn("an opened body could not be removed", "blob", name, "err", err)
 	}
 }
 
-// checkBody holds a body against its signed size and digest (I9).
+// checkBody checks a body against its signed size and digest (I9).
 func checkBody(body []byte, size uint64, digest []byte) error {
 	if sum := sha256.Sum256(body); uint64(len(body)) != size || len(digest) > 0 && string(sum[:]) != string(digest) || len(digest) == 0 && size > 0 {
-		return badForm("the body is not the one its digest says (I9)")
+		return badForm("the body does not match its digest (I9)")
 	}
 	return nil
 }
 
-// A contextReader reader ends with its context.
+// A contextReader stops reading when its context is done.
 type contextReader struct {
 	ctx context.Context
 	r   io.Reader
@@ -279,7 +278,7 @@ type resultBody struct {
 	close func() error
 }
 
-// Close ends the reading.
+// Close closes the file of the result, if it has one.
 func (b resultBody) Close() error {
 	if b.close == nil {
 		return nil

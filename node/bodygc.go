@@ -14,25 +14,26 @@ import (
 	"github.com/balefire/balefire/store/blob"
 )
 
-// sweepEvery is the pause between two looks for bodies that no record refers to,
-// of tasks that were forgotten or purged, or that never came.
+// sweepEvery is the interval between two sweeps for bodies that no record refers to:
+// those of tasks that were forgotten or purged, or never arrived.
 const sweepEvery = 10 * time.Minute
 
-// A bodyGC knows which bodies may go and which must not, although no record tells.
+// A bodyGC knows which bodies can be removed, and which must be kept although no
+// record refers to them.
 type bodyGC struct {
-	unneeded chan string // names of bodies that may go
+	unneeded chan string // names of bodies to remove
 	refused  refusedPeers
 
 	mu     sync.Mutex
-	drafts map[string]bool // bodies whose record is being made
+	drafts map[string]bool // bodies whose record is being written
 }
 
 func newBodyGC() *bodyGC {
 	return &bodyGC{unneeded: make(chan string, 1024), drafts: map[string]bool{}, refused: refusedPeers{peers: map[proto.PeerID]bool{}}}
 }
 
-// draft notes that the record of a body is being made, or with false that it is
-// written, or will not be.
+// draft marks a body whose record is being written; with false the record is written,
+// or never will be.
 func (h *bodyGC) draft(name string, on bool) {
 	if name == "" {
 		return
@@ -52,8 +53,8 @@ func (h *bodyGC) isDraft(name string) bool {
 	return h.drafts[name]
 }
 
-// drop lets a body go soon. When there are too many at once the next sweep takes
-// the others.
+// drop removes a body soon. If too many are dropped at once, the next sweep removes
+// the rest.
 func (h *bodyGC) drop(name string) {
 	select {
 	case h.unneeded <- name:
@@ -61,8 +62,8 @@ func (h *bodyGC) drop(name string) {
 	}
 }
 
-// dropEnded lets the body of a task go that ended as somebody wanted: only dead
-// letters are made anew.
+// dropEnded drops the body of a task that ended as intended: only dead letters are
+// redriven.
 func (h *bodyGC) dropEnded(r *proto.Record) {
 	s := r.GetState()
 	if r.GetBodyBlob() != "" && r.GetMovesTo() == "" && (s == proto.Success || s == proto.Cancelled) {
@@ -70,8 +71,8 @@ func (h *bodyGC) dropEnded(r *proto.Record) {
 	}
 }
 
-// runBodyGC removes bodies that nobody needs any more, and tells peers that were
-// turned away when there is room.
+// runBodyGC removes unneeded bodies, and tells peers that were refused when there is
+// space again.
 func (n *Node) runBodyGC(ctx context.Context) error {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
@@ -83,20 +84,20 @@ func (n *Node) runBodyGC(ctx context.Context) error {
 			return nil
 		case name := <-n.bodyGC.unneeded:
 			if err := n.storage.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
-				n.log.Warn("a body that nobody needs could not be removed", "blob", name, "err", err)
+				n.log.Warn("an unneeded body could not be removed", "blob", name, "err", err)
 			}
 		case <-ready.C:
 			n.announceRoom()
 		case <-t.C:
 			if err := n.sweepBodies(ctx); err != nil && ctx.Err() == nil {
-				n.log.Error("cannot sweep bodies; it is tried again", "err", err)
+				n.log.Error("cannot sweep bodies; will retry", "err", err)
 			}
 		}
 	}
 }
 
-// sweepFiles removes, at the start, what runs left behind and bodies that no
-// record refers to.
+// sweepFiles removes, at the start, what earlier runs left behind and the bodies that
+// no record refers to.
 func (n *Node) sweepFiles() error {
 	runs := filepath.Join(n.cfg.Dir, runDir)
 	left, err := os.ReadDir(runs)
@@ -112,8 +113,8 @@ func (n *Node) sweepFiles() error {
 	return n.sweepBodies(context.Background())
 }
 
-// sweepBodies removes bodies that no record refers to, unless they were written
-// of late: their record may be on its way.
+// sweepBodies removes bodies that no record refers to, except recent ones: their
+// record may be about to be written.
 func (n *Node) sweepBodies(ctx context.Context) error {
 	if u := n.storage.blobs.Usage(); u.Blobs+u.Parts == 0 {
 		return nil
@@ -136,7 +137,7 @@ func (n *Node) sweepBodies(ctx context.Context) error {
 		return fmt.Errorf("sweep bodies: %w", err)
 	}
 	if removed > 0 {
-		n.log.Info("bodies that nothing refers to were removed", "count", removed)
+		n.log.Info("unreferenced bodies were removed", "count", removed)
 	}
 	return nil
 }

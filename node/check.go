@@ -15,13 +15,13 @@ func nutsReport(r nuts.Report) StoreReport {
 	note := func(format string, a ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, a...)) }
 	note("%s: %d files, %d bytes, %d transactions", r.Generation, r.Segments, r.Bytes, r.Transactions)
 	if r.TornBytes > 0 {
-		note("%d bytes behind the last commit: the next start sets them aside", r.TornBytes)
+		note("%d bytes after the last commit: the next start sets them aside", r.TornBytes)
 	}
 	if r.Orphans > 0 {
-		note("%d transactions were never committed and do not count", r.Orphans)
+		note("%d transactions were never committed and are ignored", r.Orphans)
 	}
 	if r.Imported > 0 {
-		note("%d entries were brought over, %d transactions only in part", r.Imported, r.Partial)
+		note("%d entries were imported, %d transactions only in part", r.Imported, r.Partial)
 	}
 	for _, l := range r.Lost {
 		note("lost: %s, bytes %d to %d", l.File, l.From, l.To)
@@ -29,7 +29,7 @@ func nutsReport(r nuts.Report) StoreReport {
 	return out
 }
 
-// checkPebble reads every record; Pebble checks its own sums on the way.
+// checkPebble reads every record; Pebble verifies its checksums on the way.
 func checkPebble(dir string) (StoreReport, error) {
 	db, err := pebble.Open(filepath.Join(dir, storeDir, EnginePebble), pebble.Config{})
 	if err != nil {

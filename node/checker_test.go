@@ -64,7 +64,7 @@ func newChecker(t *testing.T) *checker {
 	return &checker{t: t, entries: map[proto.TaskID]*taskEntry{}, keys: map[string]proto.TaskID{}, busy: map[string]int{}}
 }
 
-// taskEntry returns what is noted of a task. The caller holds mu.
+// entry returns the entry of a task. The caller holds mu.
 func (l *checker) entry(id proto.TaskID) *taskEntry {
 	e := l.entries[id]
 	if e == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/store/blob"
 )
 
-// A chunker cuts a stream into chunks of proto.ChunkSize and knows which is the
-// last: it reads one chunk ahead.
+// A chunker cuts a stream into chunks of proto.ChunkSize. It reads one chunk ahead to
+// know which is the last.
 type chunker struct {
 	r          io.Reader
 	cur, ahead []byte
@@ -23,8 +23,8 @@ func newChunker(r io.Reader) *chunker {
 	return &chunker{r: r, cur: make([]byte, 0, proto.ChunkSize), ahead: make([]byte, 0, proto.ChunkSize)}
 }
 
-// next returns the next chunk, valid until the one after. An empty stream is
-// one empty chunk.
+// next returns the next chunk, valid until the following call. An empty stream is one
+// empty chunk.
 func (c *chunker) next() (chunk []byte, last bool, err error) {
 	if !c.primed {
 		c.fill()
@@ -46,13 +46,13 @@ func (c *chunker) fill() {
 	buf, n := c.ahead[:proto.ChunkSize], 0
 	for n < len(buf) && c.err == nil {
 		var k int
-		k, c.err = c.r.Read(buf[n:]) // its end is io.EOF alone: an upload that broke off says otherwise
+		k, c.err = c.r.Read(buf[n:]) // only io.EOF is the end: a truncated upload returns another error
 		n += k
 	}
 	c.ahead = buf[:n]
 }
 
-// An unsealer reads the plain body out of a sealed blob.
+// An unsealer reads the plain body of a sealed blob.
 type unsealer struct {
 	blob   *blob.Blob
 	opener *identity.StreamOpener
@@ -75,10 +75,11 @@ func openSealed(dir *blob.Dir, name string, key [32]byte, suite, what byte) (*un
 	return &unsealer{blob: b, opener: opener, left: b.Size(), sealed: make([]byte, identity.SealedChunk)}, nil
 }
 
-// errForgedBody says that a body is not what was sealed or signed (I9).
-var errForgedBody = errors.New("the body is not the one its digest says (I9)")
+// errForgedBody is returned for a body that differs from what was sealed or signed
+// (I9).
+var errForgedBody = errors.New("the body does not match its digest (I9)")
 
-// Read returns plain bytes; every one was authenticated.
+// Read returns plain bytes, all of them authenticated.
 func (u *unsealer) Read(p []byte) (int, error) {
 	for len(u.out) == 0 {
 		if u.left == 0 {
@@ -100,5 +101,5 @@ func (u *unsealer) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the reading.
+// Close closes the blob.
 func (u *unsealer) Close() error { return u.blob.Close() }

@@ -12,20 +12,22 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A store that was put back from a copy may not know who was revoked since, nor may the
-// folder of the keys if that was put back too. So a node that starts from a copy lets in
-// admins alone, until it has compared revocations with one of them. A node that knows no
-// other admin has nobody to ask, and one that meets none must go on in the end: then all
-// members are let in, and a revocation comes with the first that knows it.
+// A store that was restored from a snapshot may not know which members were revoked
+// since, nor may the folder of the keys if it was restored too. So a node that starts
+// from a snapshot admits only admins until it has compared revocations with one of them.
+// A node that knows no other admin has nobody to ask, and one that meets none must go on
+// eventually: then all members are admitted, and a revocation comes with the first peer
+// that knows it.
 const (
-	compareFor   = 5 * time.Minute // of running time that a node looks for an admin
+	compareFor   = 5 * time.Minute // how long a node looks for an admin, in running time
 	compareEvery = time.Second
 )
 
-// compareKey stands in Meta while a node has to compare.
+// compareKey is set in Meta while a node has to compare.
 var compareKey = []byte("node/compare")
 
-// A admitter lets in whom the book knows, and while this node compares admins alone.
+// An admitter admits the peers that the book knows; while this node compares
+// revocations, only admins.
 type admitter struct {
 	*transport.Book
 	node *Node
@@ -37,12 +39,13 @@ func (g admitter) Admit(h *proto.Hello, from proto.PeerID) error {
 		return err
 	}
 	if m, ok := g.Renewable(from); g.node.comparing.Load() && (!ok || !m.HasRole(identity.RoleAdmin)) {
-		return errors.New("this node was restored from a copy: until it has compared revocations with an admin it lets in admins alone; it dials you then")
+		return errors.New("this node was restored from a snapshot: it admits only admins until it has compared revocations with one; then it dials you")
 	}
 	return nil
 }
 
-// openCompare reads whether this node has to compare, and with whom it could.
+// openCompare reads whether this node has to compare, and whether there is an admin to
+// compare with.
 func (n *Node) openCompare() error {
 	_, err := n.storage.store.Get(store.Meta, compareKey)
 	if errors.Is(err, store.ErrNotFound) {
@@ -55,7 +58,7 @@ func (n *Node) openCompare() error {
 	return nil
 }
 
-// admins are the other members with the role.
+// admins returns the other members with the role admin.
 func (n *Node) admins() (all []proto.PeerID) {
 	for _, p := range n.book.List() {
 		if m, ok := n.book.Renewable(p.Peer); ok && p.Peer != n.keys.Peer() && m.HasRole(identity.RoleAdmin) {
@@ -65,7 +68,7 @@ func (n *Node) admins() (all []proto.PeerID) {
 	return all
 }
 
-// compare exchanges what is known with the first admin that is connected.
+// compare exchanges revocations with the first connected admin.
 func (n *Node) compare(ctx context.Context) error {
 	if !n.comparing.Load() {
 		return nil
@@ -82,14 +85,14 @@ func (n *Node) compare(ctx context.Context) error {
 		}
 		for _, p := range n.admins() {
 			if n.net.Connected(p) && n.gossip.Compare(ctx, p) == nil {
-				return n.endCompare("revocations were compared with " + n.peerName(p) + ": members are let in again")
+				return n.endCompare("revocations were compared with " + n.peerName(p) + ": members are admitted again")
 			}
 		}
 	}
-	return n.endCompare(fmt.Sprintf("no admin was met for %s: members are let in again, also one that was revoked since the copy was made; look at balefire-node peers ls", compareFor))
+	return n.endCompare(fmt.Sprintf("no admin was met for %s: members are admitted again, even one that was revoked after the snapshot was made; check balefire-node peers ls", compareFor))
 }
 
-// endCompare lets all members in.
+// endCompare admits all members again.
 func (n *Node) endCompare(how string) error {
 	n.comparing.Store(false)
 	n.log.Warn(how)
@@ -100,9 +103,9 @@ func (n *Node) endCompare(how string) error {
 	var b store.Batch
 	b.Delete(store.Meta, compareKey)
 	if err := n.storage.store.Apply(context.Background(), &b); err != nil && n.storage.store.Err() == nil {
-		n.log.Warn("it could not be noted that revocations were compared; the next start does it again", "err", err)
+		n.log.Warn("the comparison of revocations could not be recorded; the next start repeats it", "err", err)
 	}
 	return nil
 }
 
-const comparingText = "this node was restored from a copy: until it has compared revocations with an admin, or has met none for 5 minutes, it lets in admins alone"
+const comparingText = "this node was restored from a snapshot: it admits only admins until it has compared revocations with one, or has met none for 5 minutes"

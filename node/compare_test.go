@@ -61,7 +61,7 @@ func TestARestoredNodeComparesFirst(t *testing.T) {
 				if in() {
 					t.Error("it lets a member in that may be revoked")
 				}
-				if st := restored.node.Status(t.Context()); !strings.Contains(strings.Join(st.Warnings, " "), "restored from a copy") {
+				if st := restored.node.Status(t.Context()); !strings.Contains(strings.Join(st.Warnings, " "), "restored from a snapshot") {
 					t.Errorf("the status does not say so: %q", st.Warnings)
 				}
 				if meets {

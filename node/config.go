@@ -14,39 +14,39 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// The engines that a folder's store may be kept in.
+// Store engines.
 const (
 	EngineNuts   = "nutsdb"
 	EnginePebble = "pebble"
 )
 
-// Config describes a node. Dir is required, the zero value of every other field
-// means its default.
+// Config describes a node. Dir is required; the zero value of every other field means
+// its default.
 type Config struct {
 	Dir       string        // the node's folder; one process at a time
 	Store     StoreConfig   // the engine and its limits
 	Net       NetConfig     // how peers reach it
-	Mesh      MeshConfig    // how it stands among the others
+	Mesh      MeshConfig    // membership and probes
 	Queues    QueueConfig   // what it signs for others as an admin
-	Limits    Limits        // how much it takes
-	Handlers  []HandlerSpec // what it does for others; further ones come by AddHandler
+	Limits    Limits        // bounds on what it accepts and keeps
+	Handlers  []HandlerSpec // what it runs for others; AddHandler adds more
 	Dangerous []string      // kinds that may have the profile dangerous
-	Version   string        // of the software, told to peers
+	Version   string        // of the software, sent to peers
 	Logger    *slog.Logger  // default slog.Default()
 	Clock     clock.Clock   // default clock.System()
-	// Changed is told of every durable change of a task that this node is home of.
-	// It must be quick and must not call the node.
+	// Changed is called for every durable change of a task whose home is this node. It
+	// must be quick and must not call the node.
 	Changed func(id proto.TaskID, state proto.TaskState)
-	// Opening is told while New reads a large store how far it is, in a few words.
-	// It must be quick. Without it only the log is told.
+	// Opening is called with the progress, in a few words, while New reads a large
+	// store. It must be quick. Without it the progress is only logged.
 	Opening func(text string)
-	// Stop is called when a person asks by command that the node stops: it has the
-	// context of Run be done. Without it that is refused.
+	// Stop is called when a person stops the node by a command; it must cancel the
+	// context of Run. Without it the command is refused.
 	Stop func()
-	// Fail is called at every physical step with its name; an error it returns
-	// stops the node there. For tests that stop a process between two steps.
+	// Fail is called with the name of each failpoint; an error that it returns stops
+	// the node there. It is for tests that stop a process between two steps.
 	Fail func(point string) error
-	// Simulated replaces the machine by a test's: engine, network and load.
+	// Simulated replaces parts of the machine in tests: engine, network and load.
 	Simulated Simulation
 }
 
@@ -54,7 +54,7 @@ type Config struct {
 type Simulation struct {
 	Engine    store.Engine                // used instead of opening a store under Dir
 	Transport func(*transport.Config)     // changes the transport's config before it starts
-	Gossip    func(*gossip.Config)        // and that of who knows who is alive
+	Gossip    func(*gossip.Config)        // changes the config of gossip before it starts
 	Load      func() (cpu, memory uint32) // how busy the machine is, in permille
 }
 
@@ -71,63 +71,63 @@ type StoreConfig struct {
 type NetConfig struct {
 	Listen   []string // multiaddrs; default QUIC and TCP on port 4001 of every interface
 	Announce []string // further addresses, put into tickets and told to peers
-	Seeds    []string // members dialled besides the known ones: multiaddrs that end in /p2p/ and an id
-	NoRelay  bool     // relay for nobody; default: for members, where the certificate has the role
-	Relays   int      // relays to hold a place at; default 2, negative: none
+	Seeds    []string // further members to dial: multiaddrs that end in /p2p/ and an id
+	NoRelay  bool     // do not relay; default: relay for members if the certificate has the role
+	Relays   int      // relays to hold a reservation at; default 2, negative: none
 	NoDHT    bool     // stay out of the mesh's hash table
-	NoMDNS   bool     // do not look around on the LAN
-	PortMap  bool     // ask the router for a port
-	// OwnMetrics leaves the metrics of libp2p out.
+	NoMDNS   bool     // no discovery on the LAN
+	PortMap  bool     // ask the router for a port mapping
+	// OwnMetrics omits the metrics of libp2p.
 	OwnMetrics bool
 	Score      ScoreWeights
 }
 
-// ScoreWeights weigh what counts when a relay is chosen. Zero: the default;
-// negative: it does not count.
+// ScoreWeights weigh the terms of a relay's score. Zero: the default; negative: the
+// term is ignored.
 type ScoreWeights struct {
 	Bandwidth float64 // of the measured bandwidth; default 1
-	Latency   float64 // of one over the round trip; default 1
-	Loss      float64 // of the measured loss, which is taken away; default 2
+	Latency   float64 // of 1 divided by the round trip; default 1
+	Loss      float64 // of the measured loss, which is subtracted; default 2
 }
 
-// MeshConfig says how a node stands among the others.
+// MeshConfig tunes the membership of a node.
 type MeshConfig struct {
 	ProbeInterval  time.Duration // between two probes; default 1 s
 	ProbeTimeout   time.Duration // for an answer; default 500 ms
-	SyncInterval   time.Duration // between two comparisons of what members know; default 30 s
-	SuspectRecover time.Duration // before a member that was suspected is given shared work; default 5 s
-	DeadRecover    time.Duration // the same for one that was dead; default 30 s
+	SyncInterval   time.Duration // between two syncs with other members; default 30 s
+	SuspectRecover time.Duration // until a member that was suspected is given shared work again; default 5 s
+	DeadRecover    time.Duration // likewise for one that was dead; default 30 s
 	PruneAge       time.Duration // of a dead member's row; default 30 days
-	PruneLimit     int           // rows that go at once; default 100
+	PruneLimit     int           // rows removed at once; default 100
 	PruneInterval  time.Duration // default 1 h
 	Priority       int           // when the home of a queue is chosen; default 100
-	Labels         []string      // words or key=value pairs that members are told
+	Labels         []string      // words or key=value pairs sent to the members
 }
 
-// QueueConfig says what this node does about queues as an admin.
+// QueueConfig is what this node does for queues as an admin.
 type QueueConfig struct {
-	MadeBy []string // members for whom it signs that they made a queue, as in an allow list; default role:work
+	MadeBy []string // members whose new queues it signs, as in an allow list; default role:work
 }
 
-// Limits bound what a node takes and keeps. Where it says "384 MiB" the default is
-// that of a memory limit of 384 MiB: it follows the memory limit in proportion.
+// Limits bound what a node accepts and keeps. Where a default names "384 MiB" it is
+// for a memory limit of 384 MiB and scales with the memory limit.
 type Limits struct {
 	MaxPending      int           // tasks this node is home of; default 100 000 (384 MiB)
 	MaxPendingBytes int64         // their sealed bytes; default 256 MiB (384 MiB)
-	MaxInbox        int           // tasks taken custody of and not finished; default 100 000 (384 MiB)
+	MaxInbox        int           // tasks in custody that have not finished; default 100 000 (384 MiB)
 	MaxInboxBytes   int64         // of their records; default 256 MiB (384 MiB)
-	QueueBodies     int           // tasks of queues with a body above 256 KiB that a home keeps at once; default 1024
+	QueueBodies     int           // queued tasks with a body above 256 KiB that a home keeps at once; default 1024
 	Payload         int64         // bytes of a body given inline to the API; default 10 MiB
 	Slots           int           // handlers running at once; default max(4, 2 × cores)
 	GracefulTimeout time.Duration // for running handlers at a stop; default 15 s (Windows 5 s)
-	StallAfter      time.Duration // a handler of a queue that declares progress is stopped after so long without any; default 5 min
+	StallAfter      time.Duration // a handler of a queued task that reports progress is stopped after this long without any; default 5 min
 	IdempotencyTTL  time.Duration // how long a key is remembered; default 7 days
 	MaxKeys         int           // of tasks made here, and of those that succeeded here for others; default 200 000 each, 1 000 000 on Pebble (384 MiB)
 	DoneAge         time.Duration // how long finished records are kept; default 24 h
 	DoneCount       int           // how many of them; default 50 000 (384 MiB)
-	DeadAge         time.Duration // how long dead letters stay on the shelf; default 30 days
+	DeadAge         time.Duration // how long dead letters are kept; default 30 days
 	DeadCount       int           // how many of them; default 10 000 (384 MiB)
-	MemoryLimit     int64         // bytes that the Go runtime aims to stay below; default what the machine or container has for it, 384 MiB at most; <0 none; GOMEMLIMIT wins
+	MemoryLimit     int64         // bytes that the Go runtime aims to stay below; default what the machine or container allows, at most 384 MiB; <0 none; GOMEMLIMIT wins
 }
 
 func (c Config) withDefaults() Config {
@@ -165,8 +165,8 @@ func (l Limits) keys() idempotency.Limits {
 	return idempotency.Limits{For: l.IdempotencyTTL, Max: l.MaxKeys}
 }
 
-// withDefaults fills in what follows memory, the memory limit in bytes (less than
-// 0: none), on the engine of that name, and all else.
+// withDefaults fills in the defaults, some in proportion to memory, the memory limit
+// in bytes (0 or less: none), for the named engine.
 func (l Limits) withDefaults(memory int64, engine string) Limits {
 	if memory <= 0 {
 		memory = maxDefaultMemory

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Drain has this node take nothing new, give back what waits here for a slot, and hand
-// over the homes of its queues; with false it takes work again. What runs goes on. Asked
-// again while it drains it tells how far it is. A queue for which nobody is there stays,
-// and goes as soon as somebody is.
+// Drain stops this node from taking new work, gives back what waits here for a slot
+// and hands over the homes of its queues; with false it takes work again. Running
+// tasks continue. Called again while the node drains, it reports the progress. A queue
+// without a possible new home stays, and is handed over as soon as there is one.
 func (n *Node) Drain(ctx context.Context, on bool) (Drained, error) {
 	if n.queues.drained.Swap(on) != on {
 		n.gossip.Describe()
@@ -34,8 +34,8 @@ func (n *Node) Drain(ctx context.Context, on bool) (Drained, error) {
 	return d, err
 }
 
-// leaving counts what this node is still to bring to other homes: tasks, schedules, and
-// queues that their new homes do not know of yet.
+// leaving counts what this node still has to hand over to other homes: tasks,
+// schedules, and queues whose new homes do not know of them yet.
 func (q *queues) leaving(ctx context.Context) (count int, err error) {
 	for name, s := range q.driver.QueueStates() {
 		if q.here(s) {
@@ -54,9 +54,9 @@ func (q *queues) leaving(ctx context.Context) (count int, err error) {
 	return count + going, err
 }
 
-// Stop ends this node as a signal does. With handoff it first drains and waits until its
-// queues have their new homes, within ctx: a node that cannot hand them over does not
-// stop.
+// Stop stops this node as a signal does. With handoff it first drains and waits,
+// within ctx, until its queues have new homes: a node that cannot hand them over does
+// not stop.
 func (n *Node) Stop(ctx context.Context, handoff bool) error {
 	if n.cfg.Stop == nil {
 		return fmt.Errorf("%w: this node cannot be stopped by command: stop its process", ErrRefused)
@@ -73,7 +73,7 @@ func (n *Node) Stop(ctx context.Context, handoff bool) error {
 	return nil
 }
 
-// handOffPoll is the pause between two looks at what is still to go.
+// handOffPoll is the interval between two checks of what is left to hand over.
 const handOffPoll = 50 * time.Millisecond
 
 func (n *Node) handOffAll(ctx context.Context) error {
@@ -91,13 +91,13 @@ func (n *Node) handOffAll(ctx context.Context) error {
 					return err
 				}
 			}
-			return fmt.Errorf("%w: it is the home of %s, and %s: it goes on; without the handoff it stops all the same, and its queues wait until it is back", ErrRefused, strings.Join(d.Kept, ", "), noHome)
+			return fmt.Errorf("%w: it is the home of %s, and %s: it keeps running; without the handoff it stops anyway, and its queues wait until it is back", ErrRefused, strings.Join(d.Kept, ", "), noHome)
 		case d.Going == 0:
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %d tasks and queues are still on their way to their new homes: it goes on, drained; ask again, or stop it without the handoff: they go on when it is back", ErrRefused, d.Going)
+			return fmt.Errorf("%w: %d tasks and queues are still on their way to their new homes: it keeps running, drained; try again, or stop it without the handoff: they continue when it is back", ErrRefused, d.Going)
 		case <-tick.C:
 		}
 	}

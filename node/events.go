@@ -9,18 +9,18 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// maxEvents is how many events of this start are kept for readers that come late.
+// maxEvents is how many events of this boot are kept for readers that come late.
 const maxEvents = 4096
 
-// An eventLog numbers what happens and keeps the newest of it in memory. What has
-// to survive a stop stands in records and in the audit, not here.
+// An eventLog numbers events and keeps the newest in memory. What has to survive a
+// restart is in records and in the audit log.
 type eventLog struct {
 	clock clock.Clock
 
 	mu   sync.Mutex
 	last uint64        // number of the newest
 	ring []NodeEvent   // the newest maxEvents, by number modulo its length
-	more chan struct{} // closed and made anew with each event
+	more chan struct{} // closed and replaced with each event
 }
 
 func newEventLog(clk clock.Clock) *eventLog {
@@ -42,8 +42,8 @@ func (l *eventLog) add(e NodeEvent) {
 	l.more = make(chan struct{})
 }
 
-// after returns up to limit events behind seq, and what is closed when there
-// are more. A reader whose number this start never gave begins at the first.
+// after returns up to limit events after seq, and a channel that is closed when there
+// are more. A reader whose number is not of this boot begins at the first.
 func (l *eventLog) after(seq uint64, limit int) (EventPage, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,9 +64,9 @@ func (l *eventLog) after(seq uint64, limit int) (EventPage, <-chan struct{}) {
 	return p, l.more
 }
 
-// Events returns the events behind a number of this start, at most limit of them
-// (default 256, at most 1000). It waits for the next one until wait is over when
-// there are none yet. Boot tells a reader that the node was started anew.
+// Events returns the events after a number of this boot, at most limit of them
+// (default 256, at most 1000). If there are none it waits for the next one, at most
+// for wait. Boot tells a reader that the node has restarted.
 func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) EventPage {
 	if limit <= 0 || limit > 1000 {
 		limit = 256

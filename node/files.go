@@ -17,7 +17,7 @@ const (
 	engineFile     = "ENGINE"
 )
 
-// writeFile replaces path by b: after a crash the file is the old or the new one.
+// writeFile replaces path with b: after a crash the file is the old or the new one.
 func writeFile(path string, b []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// inboxResults seals what the inbox has finished for its home and gives it to the
-// outbox, in one batch with the end of the task.
+// inboxResults seals the results of finished tasks for their homes and gives them to
+// the outbox, in one batch with the end of the task.
 type inboxResults struct {
 	node   *Node
 	signer *receiptSigner
@@ -36,7 +36,7 @@ func (r inboxResults) PutResult(ctx context.Context, f *inbox.Finished, also fun
 		err = n.outbox.PutResult(ctx, d, also)
 	}
 	if err != nil {
-		if !errors.Is(err, store.ErrUnknown) { // else it may yet be written
+		if !errors.Is(err, store.ErrUnknown) { // otherwise it may still be written
 			n.dropBody(d)
 		}
 		return fmt.Errorf("result of %s: %w", f.ID, err)
@@ -52,8 +52,8 @@ func (r inboxResults) PutResult(ctx context.Context, f *inbox.Finished, also fun
 	return nil
 }
 
-// sign makes receipts of what f states, and returns what must be called when f is
-// written. One with a large result does not make others wait for it.
+// sign makes receipts of what f states, and returns a function to call when f is
+// written. A large result does not make others wait for it.
 func (r inboxResults) sign(f *inbox.Finished) (written func()) {
 	statements := r.node.statements(f)
 	if f.File != "" {
@@ -88,7 +88,7 @@ func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draf
 	return d, n.sealBytes(d, key, plain, stream)
 }
 
-// resultRefused makes an event of a result that its home refuses.
+// resultRefused adds an event for a result that its home refuses.
 func (n *Node) resultRefused(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool) {
 	kind := "result.refused"
 	if over {
@@ -97,18 +97,18 @@ func (n *Node) resultRefused(id proto.TaskID, home proto.PeerID, r *proto.Refusa
 	n.addEvent(kind, home, fmt.Sprintf("the home of task %s refuses its result: %s: %s", id, r.GetCode().Name(), r.GetDetail()), map[string]string{"task": id.String()})
 }
 
-// resultStale makes an event of a result that does not count.
+// resultStale adds an event for a result that does not count.
 func (n *Node) resultStale(id proto.TaskID, home proto.PeerID, r *proto.Refusal) {
-	n.addEvent("result.stale", home, fmt.Sprintf("the home of task %s has noted its result, which does not count: %s", id, r.GetDetail()), map[string]string{"task": id.String()})
+	n.addEvent("result.stale", home, fmt.Sprintf("the home of task %s has recorded its result, which does not count: %s", id, r.GetDetail()), map[string]string{"task": id.String()})
 }
 
-// resultLost makes an event of a result that did not come home in its time.
+// resultLost adds an event for a result that did not reach its home in time.
 func (n *Node) resultLost(id proto.TaskID, home proto.PeerID, reason string) {
-	n.addEvent("result.dead", home, fmt.Sprintf("the result of task %s did not come home: %s", id, reason), map[string]string{"task": id.String()})
+	n.addEvent("result.dead", home, fmt.Sprintf("the result of task %s did not reach its home: %s", id, reason), map[string]string{"task": id.String()})
 }
 
-// statements are what this node states about a task with its result: also that
-// it accepted it, since a quick result overtakes the Ack.
+// statements are what this node states about a task with its result. They include its
+// acceptance, since a quick result overtakes the ack.
 func (n *Node) statements(f *inbox.Finished) [][]byte {
 	accepted := n.cfg.Clock.Now().UnixMilli()
 	for _, e := range f.Outcome.GetEvents() {
@@ -130,7 +130,7 @@ func (n *Node) sealResultFile(ctx context.Context, d *outbox.Draft, f *inbox.Fin
 	if key := f.Outcome.GetBodyKey(); len(key) > 0 { // as its owner sealed it
 		name := leasedBlob(f.ID, key)
 		if has, err := n.storage.blobs.Has(name); err != nil || !has {
-			return nil, errors.Join(errors.New("the body of the result is gone"), err)
+			return nil, errors.Join(errors.New("the body of the result is missing"), err)
 		}
 		d.Record.BodyBlob = name
 		d.Header.SetStream(uint64(identity.SealedSize(int64(f.Outcome.GetBodySize()))), proto.ChunkSize)
@@ -158,8 +158,8 @@ func (n *Node) sealResultFile(ctx context.Context, d *outbox.Draft, f *inbox.Fin
 	return &key, nil
 }
 
-// resultIn prepares a result for the commit rule: its receipts are checked, and
-// a body that is too large for the record becomes a blob.
+// resultIn prepares a result for the commit rule: it checks the receipts, and moves a
+// body that is too large for the record into a blob.
 func (n *Node) resultIn(ctx context.Context, opened identity.Opened, outcome *proto.Outcome) (outbox.ResultIn, error) {
 	in := outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}
 	for _, rc := range outcome.GetReceipts() {
@@ -199,16 +199,17 @@ func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened ide
 	case errors.Is(err, errForgedBody):
 		n.removeSealed(arrived)
 		return &identity.CheckError{Code: proto.CodeBadForm, Err: err}
-	case err != nil: // the disk, or the time: it is offered again
+	case err != nil: // a disk error or a timeout: it is offered again
 		return &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
 	}
 	n.removeSealed(arrived)
 	return nil
 }
 
-// resultTooLarge tells of a task that ended since its target sent more than it takes.
+// resultTooLarge reports a task that ended because its target sent a larger result
+// than it accepts.
 func (n *Node) resultTooLarge(from proto.PeerID, id proto.TaskID, reason string) {
-	n.log.Warn("a result is larger than its task takes: it is refused, and the task is a dead letter", "task", id.String(), "peer", from, "reason", reason)
+	n.log.Warn("a result is larger than its task accepts: it is refused, and the task is a dead letter", "task", id.String(), "peer", from, "reason", reason)
 	n.addEvent("task.result_too_large", from, "task "+id.String()+": "+reason, map[string]string{"task": id.String()})
 }
 
@@ -217,7 +218,7 @@ func newContentKey() (key [32]byte) {
 	return key
 }
 
-// Result returns the result of a task whose home is here, to be read and closed.
+// result returns the result of a task whose home is here, to be read and closed.
 func (n *Node) result(rec *proto.Record) (resultBody, error) {
 	if rec.GetResultBlob() == "" {
 		return resultBody{Reader: bytes.NewReader(rec.GetResult())}, nil
@@ -229,8 +230,9 @@ func (n *Node) result(rec *proto.Record) (resultBody, error) {
 	return resultBody{Reader: b, close: b.Close}, nil
 }
 
-// sendStarted tells a home that its task runs: the origin, or, of a lease, the home of
-// the queue, which tells the origin. It is a courtesy: no answer, no second try.
+// sendStarted tells a home that its task is running: the origin or, for a lease, the
+// home of the queue, which tells the origin. It is best effort: there is no answer and
+// no retry.
 func (n *Node) sendStarted(s inbox.Started) {
 	to := s.Origin
 	if !s.Home.IsZero() {
@@ -249,6 +251,6 @@ func (n *Node) tellStarted(to proto.PeerID, receipts *proto.Receipts) {
 		err = n.net.SendCtl(to, &proto.Message{Type: proto.TypeStarted, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
 	}
 	if err != nil && !errors.Is(err, transport.ErrNotConnected) {
-		n.log.Debug("a start could not be told", "peer", to, "err", err)
+		n.log.Debug("a start could not be reported", "peer", to, "err", err)
 	}
 }

@@ -7,17 +7,17 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// The events of a store that runs full.
+// Events of a store that is full.
 const (
 	eventFull      = "store.full"
 	eventRecovered = "store.recovered"
 )
 
-// reportFull says that new work is refused from now on, and why, or that it is taken
-// again. The store calls it once for each change.
+// reportFull reports that new work is refused from now on and why, or that it is
+// accepted again. The store calls it once for each change.
 func (n *Node) reportFull(why error) {
 	if why == nil {
-		const text = "new work is taken again: there is room on the disk and in memory"
+		const text = "new work is accepted again: there is space on the disk and in memory"
 		n.log.Info(text)
 		n.addEvent(eventRecovered, proto.PeerID{}, text, nil)
 		return
@@ -30,13 +30,13 @@ func (n *Node) reportFull(why error) {
 	n.addEvent(eventFull, proto.PeerID{}, text, map[string]string{"cause": cause})
 }
 
-// refusal says for a person why new work is refused, "" where it is not.
+// refusal explains to a person why new work is refused; it is empty if it is not.
 func refusal(why error) string {
 	switch {
 	case why == nil:
 		return ""
 	case errors.Is(why, store.ErrNoMemory):
-		return "new work is refused: what is kept takes up as much memory as it may; let tasks end, give the node more (limits.memory_limit, or the limit of its container), or convert its store: balefire-node store migrate --to pebble"
+		return "new work is refused: the store uses all the memory it may; let tasks end, give the node more (limits.memory_limit, or the limit of its container), or convert its store: balefire-node store migrate --to pebble"
 	}
-	return "new work is refused: the disk is below its reserve; free some space (balefire-node store stats says how much); results, ends and deletes go on"
+	return "new work is refused: the disk is below its reserve; free some space (balefire-node store stats shows how much); results, ends and deletes still work"
 }

@@ -19,7 +19,7 @@ func TestFullIsLoggedAndAnEvent(t *testing.T) {
 	for _, why := range []error{store.ErrNoDisk, nil, store.ErrNoMemory} {
 		n.reportFull(why)
 	}
-	for _, want := range []string{"level=WARN msg=\"new work is refused: the disk", "level=INFO msg=\"new work is taken again", "level=WARN msg=\"new work is refused: what is kept takes up"} {
+	for _, want := range []string{"level=WARN msg=\"new work is refused: the disk", "level=INFO msg=\"new work is accepted again", "level=WARN msg=\"new work is refused: the store uses all"} {
 		if strings.Count(log.String(), want) != 1 {
 			t.Errorf("the log has not once %q:\n%s", want, log.String())
 		}

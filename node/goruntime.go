@@ -10,14 +10,14 @@ import (
 	"github.com/balefire/balefire/memory"
 )
 
-// maxDefaultMemory is the largest memory limit that a node chooses by itself; a smaller
-// machine or container gives it less. The limit is soft: the collector works harder
-// near it, and beyond it the node still runs.
+// maxDefaultMemory is the largest memory limit that a node chooses by itself; a
+// smaller machine or container gets less. The limit is soft: near it the collector
+// works harder, and beyond it the node still runs.
 const maxDefaultMemory = 384 << 20
 
-// memoryLimit returns how many bytes the Go runtime of this process aims to stay
-// below when a person asked for memory: what was set before goes first. Less than
-// 0 is none.
+// memoryLimit returns how many bytes the Go runtime of this process aims to stay below
+// if memory is configured. A limit that was set before takes precedence. Less than 0
+// is none.
 func memoryLimit(memory int64) int64 {
 	if set := debug.SetMemoryLimit(-1); set != math.MaxInt64 {
 		return set
@@ -31,27 +31,26 @@ func memoryLimit(memory int64) int64 {
 	return memory
 }
 
-// available is what a node takes of this machine by itself. The limits of control
-// groups rarely change, and a process is not moved: it is asked once.
+// available is the memory that a node uses on this machine by default. The limits of
+// control groups rarely change, and a process is not moved, so it is read once.
 var available = sync.OnceValue(func() int64 { return memory.Available().Default(maxDefaultMemory) })
 
-// minProcs is how many goroutines may run at a time, at least, on however few
-// cores. One that is in an fsync keeps its place for a while, and a compaction of
-// the store holds one for up to 10 ms: with two places all else then waits, the
-// next commit included. The kernel then shares out the cores, in shorter turns. On
-// 2 cores and a quick disk it is some 12 % more submits.
+// minProcs is how many goroutines may run at a time, at least, however few the cores.
+// A goroutine in an fsync keeps its P for a while, and a compaction of the store holds
+// one for up to 10 ms: with two Ps everything else then waits, including the next
+// commit. With more, the kernel shares the cores in shorter slices. On 2 cores and a
+// fast disk that is some 12 % more submits.
 const minProcs = 4
 
-// TuneRuntime sets what the process of a node wants of the Go runtime; [New]
-// calls it: a store that is opened takes much. The heap aims to stay below memory bytes and does not grow to twice what
-// lives in it when that is a lot: a store of 100 000 tasks must not cost what two of
-// them would. 0 is the default of [Limits], less than 0 none.
+// TuneRuntime sets up the Go runtime for a node; [New] calls it, because opening a
+// store takes much memory. The heap aims to stay below memory bytes, and a large heap
+// does not grow to twice its live size: a store of 100 000 tasks must not cost as much
+// as two. 0 is the default of [Limits], less than 0 none.
 //
-// What was set before is left alone: GOMEMLIMIT, a limit by a call, GOMAXPROCS, and
-// any number of places but that of the cores. So is the quota of a container, where
-// more of them at a time would only sooner stand still together until its next
-// period. Once there are more places than cores the runtime does not follow a quota
-// that is set later.
+// Earlier settings are left alone: GOMEMLIMIT, a limit set by a call, GOMAXPROCS, and
+// any number of Ps other than the number of cores. So is the quota of a container:
+// more Ps would only exhaust it sooner and then all wait for its next period. Once
+// there are more Ps than cores the runtime does not follow a quota that is set later.
 func TuneRuntime(memory int64) {
 	if limit := memoryLimit(memory); limit > 0 {
 		debug.SetMemoryLimit(limit)
@@ -62,10 +61,11 @@ func TuneRuntime(memory int64) {
 	}
 }
 
-// goMaxProcs returns how many goroutines may run at a time where now may, on cores.
+// goMaxProcs returns how many goroutines may run at a time if now may today, on a
+// machine with that many cores.
 func goMaxProcs(now, cores int) int {
 	if now != cores {
-		return now // somebody wanted it so
+		return now // it was set on purpose
 	}
 	return max(cores, minProcs)
 }

@@ -4,6 +4,6 @@ package node
 
 import "time"
 
-// gracefulTimeout is what service managers leave a process between the polite
-// signal and the other one, with a margin.
+// gracefulTimeout is how long service managers wait between SIGTERM and SIGKILL, with
+// a margin.
 const gracefulTimeout = 15 * time.Second

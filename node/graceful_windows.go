@@ -2,5 +2,5 @@ package node
 
 import "time"
 
-// gracefulTimeout is what Windows leaves a process after a console close event.
+// gracefulTimeout is how long Windows lets a process run after a console close event.
 const gracefulTimeout = 5 * time.Second

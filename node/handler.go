@@ -22,10 +22,10 @@ const (
 	TypeSHA256  = "sha256"  // answers with the body's digest
 )
 
-// A HandlerSpec says what this node does for a kind, and who may ask for it.
-// Nothing is allowed that is not written in Allow.
+// A HandlerSpec describes what this node runs for a kind, and who may request it.
+// Nothing is allowed unless Allow lists it.
 type HandlerSpec struct {
-	Kind        string   `yaml:"kind" json:"kind" doc:"the word that senders write"`
+	Kind        string   `yaml:"kind" json:"kind" doc:"the name that senders use"`
 	Type        string   `yaml:"type,omitempty" json:"type,omitempty" enum:"command,discard,echo,sha256" doc:"default command"`
 	Exec        []string `yaml:"exec,omitempty" json:"exec,omitempty" doc:"program and its fixed arguments; never a shell line"`
 	Args        bool     `yaml:"args,omitempty" json:"args,omitempty" doc:"the task's arguments are appended"`
@@ -37,14 +37,14 @@ type HandlerSpec struct {
 	Concurrency int      `yaml:"concurrency,omitempty" json:"concurrency,omitempty" doc:"runs at once; default the node's slots"`
 	MaxAttempts int      `yaml:"max_attempts,omitempty" json:"max_attempts,omitempty" doc:"default 3"`
 	MaxRetries  int      `yaml:"max_retries,omitempty" json:"max_retries,omitempty" doc:"attempts that a task may ask for with --retries; default max_attempts"`
-	Lanes       string   `yaml:"lanes,omitempty" json:"lanes,omitempty" enum:"origin,shared" doc:"whose tasks with one ordering key follow each other: those of each origin (default), or shared: those of all; of tasks for this node by its name, a queue has its own rule"`
-	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"when a run was cut off; default park: nothing is repeated that nobody called repeatable; probe runs exec --check KEY: 0 done, 10 not done"`
-	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default no limit but the node's"`
+	Lanes       string   `yaml:"lanes,omitempty" json:"lanes,omitempty" enum:"origin,shared" doc:"which tasks with one ordering key run in order: those of each origin (default), or shared: those of all origins; it is for tasks sent to this node by name, a queue has its own setting"`
+	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"what happens when a run was cut off; default park: nothing is repeated unless it was declared repeatable; probe runs exec --check KEY: 0 done, 10 not done"`
+	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default only the node's limit"`
 	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output; default 10 MiB"`
 	OnOverflow  string   `yaml:"on_overflow,omitempty" json:"on_overflow,omitempty" enum:"fail,cut" doc:"when a run writes more than max_output, or than the task's max_result: fail (default) stops it and ends the task as FAILED, OUTPUT_TOO_LARGE; cut keeps the beginning and lets it succeed"`
-	Env         []string `yaml:"env,omitempty" json:"env,omitempty" doc:"names of variables of the node that the program sees"`
+	Env         []string `yaml:"env,omitempty" json:"env,omitempty" doc:"names of the node's environment variables that the program gets"`
 	RunAs       string   `yaml:"run_as,omitempty" json:"run_as,omitempty" doc:"USER or USER:GROUP that the program runs as, so that it cannot read the node's keys; Linux, and the node needs CAP_SETUID and CAP_SETGID; default the node's user"`
-	Dir         string   `yaml:"dir,omitempty" json:"dir,omitempty" doc:"working folder; default a fresh one for each run"`
+	Dir         string   `yaml:"dir,omitempty" json:"dir,omitempty" doc:"working folder; default a new one for each run"`
 }
 
 // overflowCut keeps the beginning of an output that is too large.
@@ -54,7 +54,7 @@ const overflowCut = "cut"
 const maxKind = 128
 
 // validKind reports whether s is 1 to maxKind of a-z 0-9 . _ - and begins with a
-// letter or a digit. It is asked for each task.
+// letter or a digit. It is called for each task.
 func validKind(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -67,7 +67,7 @@ func validKind(s string) bool {
 	return 0 < len(s) && len(s) <= maxKind
 }
 
-// Validate says what is wrong with s, or nothing.
+// Validate returns what is wrong with s, or nil.
 func (s HandlerSpec) Validate() error {
 	fail := func(format string, a ...any) error {
 		return fmt.Errorf("handler %.40q: %s", s.Kind, fmt.Sprintf(format, a...))
@@ -125,7 +125,7 @@ func (s HandlerSpec) validateAllow(fail func(string, ...any) error) error {
 	return nil
 }
 
-// allowed writes an allow list in full: a word without a colon is the name of a peer.
+// allowed expands an allow list: a word without a colon is the name of a peer.
 func allowed(list []string) []string {
 	out := slices.Clone(list)
 	for i, a := range out {
@@ -136,7 +136,7 @@ func allowed(list []string) []string {
 	return out
 }
 
-// isPeer reports whether a word may name a peer, by its id or its name.
+// isPeer reports whether a word may refer to a peer, by its id or its name.
 func isPeer(who string) bool {
 	_, err := proto.ParsePeerID(who)
 	return err == nil || nameRE.MatchString(who)
@@ -152,7 +152,7 @@ func (s HandlerSpec) timeout() (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s.Timeout)
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%.40q is no span of time: write it as 90s, 15m or 36h, or 0 for none", s.Timeout)
+		return 0, fmt.Errorf("%.40q is not a duration: write it as 90s, 15m or 36h, or 0 for none", s.Timeout)
 	}
 	return d, nil
 }
@@ -179,12 +179,12 @@ func loadHandlers(dir string) ([]HandlerSpec, error) {
 	}
 	var specs []HandlerSpec
 	if err := json.Unmarshal(b, &specs); err != nil {
-		return nil, fmt.Errorf("read %s: %w: mend the file or remove it and add the handlers again", filepath.Join(dir, handlersFile), err)
+		return nil, fmt.Errorf("read %s: %w: repair the file, or remove it and add the handlers again", filepath.Join(dir, handlersFile), err)
 	}
 	return specs, nil
 }
 
-// saveHandlers replaces the file of added handlers, all or nothing.
+// saveHandlers replaces the file of added handlers atomically.
 func saveHandlers(dir string, specs []HandlerSpec) error {
 	b, err := json.MarshalIndent(specs, "", "  ")
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// HandOffQueue gives a queue whose home is here to another home, by default the
-// best that is there. Its tasks follow as fast as that answers, and go on meanwhile
-// where they run.
+// HandOffQueue hands a queue whose home is here over to another home, by default the
+// best candidate. Its tasks follow as fast as the new home answers, and keep running
+// meanwhile.
 func (n *Node) HandOffQueue(ctx context.Context, name, to string) (Queue, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
 		return q, err
 	}
 	if !q.Here {
-		return q, fmt.Errorf("%w: the home of queue %s is %s: hand it over there", ErrRefused, name, q.Home)
+		return q, fmt.Errorf("%w: the home of queue %s is %s: hand the queue over there", ErrRefused, name, q.Home)
 	}
 	next, err := n.requestedHome(name, to)
 	if err != nil {
@@ -33,7 +33,8 @@ func (n *Node) HandOffQueue(ctx context.Context, name, to string) (Queue, error)
 	return n.Queue(ctx, name)
 }
 
-// requestedHome is the next home of a queue by a person's word, empty for the best.
+// requestedHome returns the next home of a queue that a person named, or the best
+// candidate if the name is empty.
 func (n *Node) requestedHome(name, to string) (proto.PeerID, error) {
 	if to == "" {
 		next, ok := nextHome(n.queues.driver.QueueStates()[name].GetNextHomes(), n.homeCandidates())
@@ -56,10 +57,10 @@ func (n *Node) requestedHome(name, to string) (proto.PeerID, error) {
 	return p.Peer, nil
 }
 
-// noHome says why a queue has no next home.
-const noHome = "nobody is connected and alive for long enough to be the home"
+// noHome explains why a queue has no next home.
+const noHome = "no connected member has been alive long enough to become the home"
 
-// handOff gives a queue to its next home, and says who wanted that.
+// handOff hands a queue over to its next home, and records who asked for that.
 func (n *Node) handOff(ctx context.Context, actor, name string, to proto.PeerID) error {
 	if err := n.auditAs(ctx, actor, "queue.handoff", name+" to "+to.String()); err != nil {
 		return err
@@ -70,15 +71,16 @@ func (n *Node) handOff(ctx context.Context, actor, name string, to proto.PeerID)
 	return nil
 }
 
-// homeCandidates are the members that may be the home of a queue now.
+// homeCandidates returns the members that may be the home of a queue now.
 func (n *Node) homeCandidates() []gossip.Member {
 	return slices.DeleteFunc(n.gossip.Members(), func(m gossip.Member) bool {
 		return !n.mayWork(m.Peer) || !m.Eligible || m.Record == nil || !n.net.Connected(m.Peer)
 	})
 }
 
-// nextHome chooses who takes a queue over: the first of its list that is there, else
-// the one with the highest priority, then the longest uptime, then the least load.
+// nextHome chooses the member that takes a queue over: the first available one of its
+// list, otherwise the one with the highest priority, then the longest uptime, then the
+// least load.
 func nextHome(order []string, candidates []gossip.Member) (best proto.PeerID, ok bool) {
 	for _, id := range order {
 		for _, m := range candidates {
@@ -100,12 +102,12 @@ func nextHome(order []string, candidates []gossip.Member) (best proto.PeerID, ok
 	}).Peer, true
 }
 
-// loadOf is the share of a node's slots that is taken.
+// loadOf is the share of a node's slots that is in use.
 func loadOf(l *proto.Load) float64 { return float64(l.GetBusy()) / float64(max(l.GetSlots(), 1)) }
 
-// preferredHome is where a queue of node self belongs: with the first of its list that is
-// there, and with anybody but a node that drains. Without a list, and while nobody of it
-// is there, it stays: ok is false.
+// preferredHome is where a queue of node self belongs: with the first available node
+// of its list or, if self drains, with any other node. Without a list, and while no
+// node of it is available, the queue stays: ok is false.
 func preferredHome(order []string, self proto.PeerID, drained bool, candidates []gossip.Member) (to proto.PeerID, ok bool) {
 	if drained {
 		return nextHome(order, candidates)
@@ -123,10 +125,10 @@ func preferredHome(order []string, self proto.PeerID, drained bool, candidates [
 	return to, false
 }
 
-// moveHomes hands over each queue whose home is here and that belongs elsewhere by its
-// list, or because this node drains. It returns those that went, and those that this
-// node would not keep if there were anybody.
-func (q *queues) moveHomes(ctx context.Context) (went, stay []string, err error) {
+// moveHomes hands over each queue whose home is here and that belongs elsewhere, by
+// its list or because this node drains. It returns those that it handed over, and
+// those that it would not keep if there were a candidate.
+func (q *queues) moveHomes(ctx context.Context) (moved, kept []string, err error) {
 	q.moving.Lock()
 	defer q.moving.Unlock()
 	n, drained := q.node, q.drained.Load()
@@ -140,18 +142,19 @@ func (q *queues) moveHomes(ctx context.Context) (went, stay []string, err error)
 		switch {
 		case ok:
 			if err := n.handOff(ctx, actorSystem, s.GetName(), to); err != nil {
-				return went, stay, err
+				return moved, kept, err
 			}
 			n.addEvent("queue.handed_over", to, "queue "+s.GetName()+": "+n.peerName(to)+" is its home now", map[string]string{"queue": s.GetName()})
-			went = append(went, s.GetName())
+			moved = append(moved, s.GetName())
 		case drained:
-			stay = append(stay, s.GetName())
+			kept = append(kept, s.GetName())
 		}
 	}
-	return went, stay, nil
+	return moved, kept, nil
 }
 
-// checkHomes looks now and then where the queues of this node belong.
+// checkHomes moves the queues of this node to where they belong. It is called from
+// time to time.
 func (q *queues) checkHomes(ctx context.Context) {
 	if q.node.draining.Load() {
 		return

@@ -17,12 +17,11 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// bodyReceiver takes streamed bodies: of tasks for the inbox, of results for the
-// outbox. What an envelope may not do it may not send bytes for either.
+// A bodyReceiver receives streamed bodies: those of tasks for the inbox, those of
+// results for the outbox. It takes no bytes for an envelope that would be refused.
 type bodyReceiver struct{ node *Node }
 
-// Offer makes every check of the envelope that the body belongs to before it
-// takes a byte.
+// Offer checks the envelope that the body belongs to before it takes a byte.
 func (b bodyReceiver) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (transport.BodySink, *proto.OfferReply) {
 	sink, reply, err := b.node.receiveBody(ctx, from, o)
 	if err != nil {
@@ -64,10 +63,10 @@ func (n *Node) receiveBody(ctx context.Context, from proto.PeerID, o *proto.Offe
 		code, detail, rec := n.wantsResult(from, &opened.Header)
 		if size := resultSize(&opened.Header, nil); code == proto.CodeNeedBody && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
 			sealed, _, _ := opened.Header.Stream()
-			return nil, &proto.OfferReply{Offset: sealed}, nil // its result ends the task without it
+			return nil, &proto.OfferReply{Offset: sealed}, nil // the result ends the task without its body
 		}
 		leaf := identity.EnvelopeLeaf(o.GetEnvelope().GetHeader(), o.GetEnvelope().GetBody(), proto.WhatResult)
-		// It must get through when there is no room for new work (I13).
+		// A result is accepted even when there is no space for new work (I13).
 		sink, reply, err := n.openBodyIn(ctx, n.storage.blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
 		if reply != nil {
 			reply.State = rec.GetState()
@@ -80,38 +79,37 @@ func (n *Node) receiveBody(ctx context.Context, from proto.PeerID, o *proto.Offe
 	case proto.TypeHandoff:
 		return n.bodyTransfer.offerHandoff(ctx, from, o.GetEnvelope())
 	}
-	return nil, nil, badForm("a body for a message of type %s", o.GetType())
+	return nil, nil, badForm("a message of type %s has no body", o.GetType())
 }
 
-// wantsResult says NEED_BODY when the home still waits for this result, and how the
-// task stands here; nil: it is not known.
+// wantsResult returns NEED_BODY while the home still waits for this result, and the
+// record of the task; nil if the task is unknown.
 func (n *Node) wantsResult(from proto.PeerID, h *proto.Header) (proto.Code, string, *proto.Record) {
 	rec, err := n.outbox.Get(h.ID)
 	switch {
 	case errors.Is(err, outbox.ErrNotFound):
-		return proto.CodeStale, "no such task is known here", nil
+		return proto.CodeStale, "the task is unknown here", nil
 	case err != nil:
 		return proto.CodeInternal, "the task could not be read", nil
 	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
 		return proto.CodeStale, "the result is not awaited", rec
 	case string(rec.GetPeer()) == string(from[:]) || n.queues.wasHome(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), queuePrefix):
-		return proto.CodeBusy, "the sender is not known here as a home of the task's queue, yet", rec
+		return proto.CodeBusy, "the sender is not yet known here as a home of the task's queue", rec
 	default:
 		return proto.CodeStale, "the result is not awaited", rec
 	}
 	return proto.CodeNeedBody, "", rec
 }
 
-// openBody opens a place for the body when the verdict on its envelope was that
-// nothing but the body is missing. The reply to one that is here already is its
-// whole size.
+// openBody prepares to receive a body if code says that only the body is missing. If
+// the body is here already, the offset of the reply is its whole size.
 func (n *Node) openBody(ctx context.Context, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*incomingBody, *proto.OfferReply, error) {
 	return n.openBodyIn(ctx, n.storage.blobs, code, detail, name, h, leaf)
 }
 
-// openBodyIn is takeIf for the folder dir: what must get through has one that max_blobs
-// does not bound. In either its origin may hold nine times what is free.
+// openBodyIn is openBody for the folder dir: results have one that max_blobs does not
+// bound. In either folder one origin may hold nine times what is free.
 func (n *Node) openBodyIn(ctx context.Context, dir *blob.Dir, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*incomingBody, *proto.OfferReply, error) {
 	size, _, streamed := h.Stream()
 	if !streamed {
@@ -126,32 +124,32 @@ func (n *Node) openBodyIn(ctx context.Context, dir *blob.Dir, code proto.Code, d
 	if has, err := n.storage.blobs.Has(name); err == nil && has {
 		return nil, &proto.OfferReply{Offset: size}, nil
 	}
-	full := &proto.OfferReply{Code: proto.CodeFull, Detail: "no room for the body"}
+	full := &proto.OfferReply{Code: proto.CodeFull, Detail: "no space for the body"}
 	if dir == n.storage.blobs && n.storage.store.Full() {
 		return nil, full, nil
 	}
 	a, err := n.resumeBody(ctx, dir.Of(string(h.Origin[:])), name, int64(size), progress{notAfter: h.NotAfter, leaf: leaf, origin: h.Origin})
 	switch {
 	case errors.Is(err, blob.ErrShare):
-		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: "you hold your share of the room for bodies; the rest is for others"}, nil
+		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: "you have used your share of the space for bodies; the rest is for others"}, nil
 	case errors.Is(err, blob.ErrFull), errors.Is(err, blob.ErrTooLarge):
 		return nil, full, nil
 	case err != nil:
-		n.log.Error("a body cannot be taken", "blob", name, "err", err)
-		return nil, &proto.OfferReply{Code: proto.CodeInternal, Detail: "the body cannot be kept"}, nil
+		n.log.Error("a body cannot be received", "blob", name, "err", err)
+		return nil, &proto.OfferReply{Code: proto.CodeInternal, Detail: "the body cannot be stored"}, nil
 	}
 	return a, &proto.OfferReply{Offset: uint64(a.w.Offset())}, nil
 }
 
-// An incomingBody is a sealed body on its way in. How much of it is durable is
-// noted in the bucket Chunks, with the envelope that it belongs to: after a
-// crash it goes on there (S12).
+// An incomingBody is a sealed body being received. How much of it is durable is
+// recorded in the bucket Chunks, with the envelope that it belongs to: after a crash
+// it resumes there (S12).
 type incomingBody struct {
 	node     *Node
-	ctx      context.Context // of the stream that it arrives on
+	ctx      context.Context // of the stream it arrives on
 	w        *blob.Writer
 	name     string
-	progress progress // but for the offset
+	progress progress // all but the offset
 
 	onProgress func() error // called before bytes are written; may be nil
 	onEnd      func(whole bool)
@@ -169,7 +167,7 @@ func (n *Node) resumeBody(ctx context.Context, dir *blob.Dir, name string, size 
 	if err := w.Truncate(min(a.durable(), w.Offset())); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	if err := dir.Fits(size - w.Offset()); err != nil { // a part that never gets whole only takes up room
+	if err := dir.Fits(size - w.Offset()); err != nil { // a part that can never be completed only takes up space
 		if w.Offset() == 0 {
 			return nil, errors.Join(err, w.Abort())
 		}
@@ -178,13 +176,13 @@ func (n *Node) resumeBody(ctx context.Context, dir *blob.Dir, name string, size 
 	return a, nil
 }
 
-// A progress is the note of how much of a body is durable: offset 8 |
-// not_after 8 | leaf 32 | origin 32, big endian.
+// A progress records how much of a body is durable: offset 8 | not_after 8 | leaf 32 |
+// origin 32, big endian.
 type progress struct {
 	offset   int64
-	notAfter int64 // Unix milliseconds: after it nobody sends the rest
+	notAfter int64 // Unix milliseconds; nobody sends the rest after it
 	leaf     [32]byte
-	origin   proto.PeerID // of the envelope: whose share of the room it takes up
+	origin   proto.PeerID // of the envelope; the body counts against its share of the space
 }
 
 const progressSize = 80
@@ -205,7 +203,7 @@ func decodeProgress(b []byte) (p progress, ok bool) {
 	return p, p.offset >= 0
 }
 
-// readProgress reads the note of a body that is under way here.
+// readProgress reads the record of a body that is being received.
 func (n *Node) readProgress(name string) (progress, bool) {
 	v, err := n.storage.store.Get(store.Chunks, []byte(name))
 	if err != nil {
@@ -214,7 +212,7 @@ func (n *Node) readProgress(name string) (progress, bool) {
 	return decodeProgress(v)
 }
 
-// durable returns how many bytes of this very body are on record.
+// durable returns how many bytes of exactly this body are on record.
 func (a *incomingBody) durable() int64 {
 	p, ok := a.node.readProgress(a.name)
 	if !ok || p.leaf != a.progress.leaf {
@@ -223,8 +221,8 @@ func (a *incomingBody) durable() int64 {
 	return p.offset
 }
 
-// dropOldProgress drops the notes of bodies that nobody will send the rest of,
-// and returns whether one is still awaited.
+// dropOldProgress drops the records of bodies whose rest nobody will send, and returns
+// a function that reports whether a body is still awaited.
 func (n *Node) dropOldProgress(ctx context.Context) (awaited func(name string) bool, err error) {
 	keep, old := map[string]bool{}, new(store.Batch)
 	late := n.cfg.Clock.Now().Add(-proto.Skew).UnixMilli()
@@ -245,8 +243,8 @@ func (n *Node) dropOldProgress(ctx context.Context) (awaited func(name string) b
 	return func(name string) bool { return keep[name] }, err
 }
 
-// Write adds the next sealed bytes, whose hash was checked. When there is no room
-// for them the task waits, as it would before a full inbox.
+// Write adds the next sealed bytes, whose hash was checked. Without space for them the
+// task waits, as it does when the inbox is full.
 func (a *incomingBody) Write(p []byte) (int, error) {
 	if a.onProgress != nil {
 		if err := a.onProgress(); err != nil {
@@ -256,14 +254,14 @@ func (a *incomingBody) Write(p []byte) (int, error) {
 	k, err := a.w.Write(p)
 	switch {
 	case errors.Is(err, blob.ErrShare):
-		err = &transport.CodeError{Code: proto.CodeFull, Detail: "you hold your share of the room for bodies; the rest is for others"}
+		err = &transport.CodeError{Code: proto.CodeFull, Detail: "you have used your share of the space for bodies; the rest is for others"}
 	case errors.Is(err, blob.ErrFull):
-		err = &transport.CodeError{Code: proto.CodeFull, Detail: "no room for the rest of the body"}
+		err = &transport.CodeError{Code: proto.CodeFull, Detail: "no space for the rest of the body"}
 	}
 	return k, err
 }
 
-// Sync makes what was written durable, and then the note of how much that is.
+// Sync makes what was written durable, then the record of how much that is.
 func (a *incomingBody) Sync() (int64, error) {
 	if err := a.w.Sync(); err != nil {
 		return 0, err
@@ -273,12 +271,12 @@ func (a *incomingBody) Sync() (int64, error) {
 	var b store.Batch
 	b.Put(store.Chunks, []byte(a.name), note.encode())
 	if err := a.node.storage.store.Apply(context.WithoutCancel(a.ctx), &b); err != nil {
-		return 0, fmt.Errorf("note the progress of a body: %w", err)
+		return 0, fmt.Errorf("record the progress of a body: %w", err)
 	}
 	return a.w.Offset(), nil
 }
 
-// End gives the whole body its name, or leaves the part for the next try.
+// End gives the complete body its name, or leaves the part for the next attempt.
 func (a *incomingBody) End(whole bool) error {
 	err := a.end(whole)
 	if a.onEnd != nil {
@@ -297,7 +295,7 @@ func (a *incomingBody) end(whole bool) error {
 	return a.node.dropProgress(a.ctx, a.name)
 }
 
-// dropProgress drops the note of a body that is whole, or that nobody wants.
+// dropProgress drops the record of a body that is complete or unwanted.
 func (n *Node) dropProgress(ctx context.Context, name string) error {
 	var b store.Batch
 	b.Delete(store.Chunks, []byte(name))
@@ -318,7 +316,7 @@ func (b inboxBodies) Open(name string, key [32]byte, suite byte) (io.ReadCloser,
 	return openSealed(b.node.storage.blobs, name, key, suite, proto.WhatTask)
 }
 
-// inboxFiles keeps what the inbox has too large for a record.
+// inboxFiles stores what the inbox has that is too large for a record.
 type inboxFiles struct{ node *Node }
 
 // Put makes the file durable.
@@ -327,7 +325,7 @@ func (f inboxFiles) Put(name string, p []byte) error { return f.node.storage.blo
 // Get returns the file.
 func (f inboxFiles) Get(name string) ([]byte, error) { return readBlob(f.node.storage.blobs, name) }
 
-// Delete removes it; a missing one is no error.
+// Delete removes the file; a missing file is not an error.
 func (f inboxFiles) Delete(name string) error {
 	err := f.node.storage.blobs.Delete(name)
 	if errors.Is(err, blob.ErrNotFound) {

@@ -23,14 +23,14 @@ const (
 	longestTicket = 30 * 24 * time.Hour
 )
 
-// InviteOptions say whom a ticket lets in.
+// InviteOptions describe the node that a ticket admits.
 type InviteOptions struct {
-	Name  string        // of the node that joins; default its own wish
+	Name  string        // of the node that joins; default its own choice
 	TTL   time.Duration // default 1 h, at most 30 days
 	Roles []string      // default send, work, relay
 }
 
-// An issuedTicket is an open ticket as the inviter remembers it.
+// An issuedTicket is an open ticket as the inviter stores it.
 type issuedTicket struct {
 	Secret  [16]byte  `json:"secret"`
 	Name    string    `json:"name,omitempty"`
@@ -38,8 +38,8 @@ type issuedTicket struct {
 	Expires time.Time `json:"expires"`
 }
 
-// Invite makes a ticket that admits one node, once. This node must be able to
-// issue certificates: it has the mesh's root key or the admin role.
+// Invite makes a ticket that admits one node, once. This node must be able to issue
+// certificates: it needs the mesh's root key or the admin role.
 func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) {
 	ttl := cmp.Or(o.TTL, defaultTicket)
 	switch {
@@ -56,7 +56,7 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	}
 	addrs := n.reachable()
 	if len(addrs) == 0 {
-		return Invitation{}, fmt.Errorf("%w: this node listens on no address that another could use: set net.listen or net.announce", ErrRefused)
+		return Invitation{}, fmt.Errorf("%w: this node listens on no address that others could use: set net.listen or net.announce", ErrRefused)
 	}
 	t := identity.NewTicket(n.mesh, n.keys.Peer(), addrs, n.cfg.Clock.Now().Add(ttl))
 	for t.Encode() == "" && len(t.Addrs) > 1 { // the best ones that fit
@@ -77,17 +77,17 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	}
 	inv := Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles}
 	if o.Name != "" && n.freeName(o.Name, proto.PeerID{}) != nil {
-		inv.Warning = fmt.Sprintf("%s is the name of a node that is known here: only that one is let in with this ticket; for another machine choose another --name", o.Name)
+		inv.Warning = fmt.Sprintf("%s is the name of a known node: this ticket admits only that node; for another machine choose another --name", o.Name)
 	}
 	for _, role := range roles {
 		if !n.roleIsKnown(role) {
-			inv.Warning = strings.TrimPrefix(fmt.Sprintf("%s; no member has the role %s, and the mesh itself knows %s: any other counts in allow lists alone", inv.Warning, role, strings.Join(identity.MeshRoles(), ", ")), "; ")
+			inv.Warning = strings.TrimPrefix(fmt.Sprintf("%s; no member has the role %s; the mesh itself uses %s, any other role counts only in allow lists", inv.Warning, role, strings.Join(identity.MeshRoles(), ", ")), "; ")
 		}
 	}
 	return inv, nil
 }
 
-// issue signs a certificate with the root key where it is here, else as admin.
+// issue signs a certificate with the root key if it is here, otherwise as an admin.
 func (n *Node) issue(m identity.Member) (*proto.Signed, error) {
 	now := n.cfg.Clock.Now()
 	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); err == nil && root.Mesh().ID == n.mesh.ID {
@@ -96,7 +96,7 @@ func (n *Node) issue(m identity.Member) (*proto.Signed, error) {
 	}
 	self := n.book.Self().Member
 	if !self.HasRole(identity.RoleAdmin) {
-		return nil, fmt.Errorf("%w: this node may not admit others: run it on the node that began the mesh, or on one with the admin role", ErrDenied)
+		return nil, fmt.Errorf("%w: this node may not admit others: run this on the node that began the mesh, or on one with the admin role", ErrDenied)
 	}
 	cert, err := n.keys.IssueMember(n.mesh, self.Cert, m, now)
 	return cert, invalid(err)
@@ -109,8 +109,8 @@ func invalid(err error) error {
 	return nil
 }
 
-// Join answers a node that holds a ticket: it is admitted once, under the
-// ticket's name or the one it wishes for. A member is renewed.
+// Join answers a node that holds a ticket: it is admitted once, under the ticket's
+// name or the one that it asks for. A member is renewed.
 func (n *Node) Join(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
 	answer := n.admit
 	if r.GetCertificate() != nil {
@@ -127,7 +127,7 @@ func (n *Node) Join(ctx context.Context, from proto.PeerID, r *proto.JoinRequest
 	return reply
 }
 
-var errTicket = errors.New("the ticket is not valid: it was used before, has expired or is of another node; ask for a new one")
+var errTicket = errors.New("the ticket is not valid: it was used before, has expired or was issued by another node; ask for a new one")
 
 func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	if len(r.GetTicketId()) == 0 {
@@ -137,7 +137,7 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 	if !ok {
 		return nil, errTicket
 	}
-	n.admitting.Lock() // a name is looked up and given in one step
+	n.admitting.Lock() // a name is checked and assigned in one step
 	defer n.admitting.Unlock()
 	name := cmp.Or(t.Name, r.GetName())
 	if !nameRE.MatchString(name) {
@@ -154,7 +154,8 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 	return n.useTicket(ctx, from, key, raw, known)
 }
 
-// ticket returns the record of the ticket that from proves to hold, if it still counts.
+// ticket returns the record of the ticket that from proves to hold, if it is still
+// valid.
 func (n *Node) ticket(from proto.PeerID, r *proto.JoinRequest) (key, raw []byte, t issuedTicket, ok bool) {
 	key = ticketKey(r.GetTicketId())
 	raw, err := n.storage.store.Get(store.Meta, key)
@@ -165,7 +166,7 @@ func (n *Node) ticket(from proto.PeerID, r *proto.JoinRequest) (key, raw []byte,
 	return key, raw, t, ok
 }
 
-// HoldsTicket reports whether from proves that it holds a ticket that still counts.
+// HoldsTicket reports whether from proves that it holds a valid ticket.
 func (n *Node) HoldsTicket(from proto.PeerID, r *proto.JoinRequest) bool {
 	_, _, _, ok := n.ticket(from, r)
 	return ok
@@ -179,7 +180,7 @@ func (n *Node) freeName(name string, who proto.PeerID) error {
 	return nil
 }
 
-// admitAccepted admits a node without a ticket.
+// admitAccepted admits a node that a person accepted without a ticket.
 func (n *Node) admitAccepted(ctx context.Context, from proto.PeerID, name string, roles []string, known *proto.KnownPeer) (*proto.JoinReply, error) {
 	n.admitting.Lock()
 	defer n.admitting.Unlock()
@@ -197,8 +198,8 @@ func (n *Node) admitAccepted(ctx context.Context, from proto.PeerID, name string
 	return n.introduceAll(from, cert), nil
 }
 
-// useTicket takes the ticket and learns the peer, both or neither; of two who show
-// the same ticket at once one comes too late.
+// useTicket uses up the ticket and stores the peer, both or neither; if two nodes show
+// the same ticket at once, only one is admitted.
 func (n *Node) useTicket(ctx context.Context, who proto.PeerID, key, raw []byte, known *proto.KnownPeer) (*proto.JoinReply, error) {
 	err := n.book.LearnWith(ctx, known, func(b *store.Batch) {
 		b.RequireEqual(store.Meta, key, raw)
@@ -213,8 +214,8 @@ func (n *Node) useTicket(ctx context.Context, who proto.PeerID, key, raw []byte,
 	return n.introduceAll(who, known.Certificate), nil
 }
 
-// introduceAll welcomes a node with its certificate and the peers that are known
-// here, this one first.
+// introduceAll answers a new node with its certificate and the peers that are known
+// here, this node first.
 func (n *Node) introduceAll(who proto.PeerID, cert *proto.Signed) *proto.JoinReply {
 	reply := &proto.JoinReply{Certificate: cert, Root: n.mesh.Root}
 	reply.Peers = append(reply.Peers, &proto.KnownPeer{Certificate: n.book.Self().Member.Cert, KeyRecord: n.keys.KeyRecord(), Addrs: n.reachable()})
@@ -228,12 +229,12 @@ func (n *Node) introduceAll(who proto.PeerID, cert *proto.Signed) *proto.JoinRep
 	return reply
 }
 
-// maxIntroduced is how many peers a join reply names: the rest is learnt by
-// meeting them.
+// maxIntroduced is how many peers a join reply names: the new node learns the others
+// by meeting them.
 const maxIntroduced = 64
 
-// reachable returns the addresses that others may try, the best first: announced
-// ones, then real interfaces, loopback last.
+// reachable returns the addresses that others may try, best first: announced ones,
+// then real interfaces, loopback last.
 func (n *Node) reachable() []string {
 	addrs := append(slices.Clone(n.cfg.Net.Announce), n.net.Addrs()...)
 	slices.SortStableFunc(addrs, func(a, b string) int { return loopback(a) - loopback(b) })

@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A Joined says what a ticket led to.
+// A Joined is the outcome of a join.
 type Joined struct {
 	Name    string `json:"name"`
 	ID      string `json:"id"`
@@ -25,9 +25,9 @@ type Joined struct {
 	Peers   int    `json:"peers"`
 }
 
-// Join makes the stopped node in cfg.Dir a member of the mesh that a ticket
-// invites to. It makes the node's keys when there are none. The inviter must be
-// running and reachable.
+// Join makes the stopped node in cfg.Dir a member of the mesh that a ticket invites
+// to. It creates the node's keys if there are none. The inviter must be running and
+// reachable.
 func Join(ctx context.Context, cfg Config, ticket, name string) (_ Joined, err error) {
 	cfg = cfg.withDefaults()
 	t, err := identity.ParseTicket(ticket)
@@ -67,7 +67,7 @@ func Join(ctx context.Context, cfg Config, ticket, name string) (_ Joined, err e
 var portRE = regexp.MustCompile(`/(tcp|udp)/(\d+)`)
 
 // atPorts returns addrs with the ports of listen, where the node will listen once it
-// runs; those of which listen says no port are left out.
+// runs. Addresses that listen has no port for are left out.
 func atPorts(addrs, listen []string) (at []string) {
 	ports := map[string]string{}
 	if listen == nil {
@@ -90,8 +90,8 @@ func atPorts(addrs, listen []string) (at []string) {
 	return at
 }
 
-// trackNewFiles notes what is in the folder of a node that is to be. When that is no node yet,
-// undo removes all that came since.
+// trackNewFiles remembers what is in the folder of a new node. If there is no node in
+// it yet, undo removes everything that was added since.
 func trackNewFiles(dir string) (undo func()) {
 	before := map[string]bool{}
 	entries, err := os.ReadDir(dir)
@@ -115,13 +115,14 @@ func trackNewFiles(dir string) (undo func()) {
 	}
 }
 
-// notJoined reports whether a join that ended in err left nothing at the inviter: it
-// was not reached, or said no. Else it may know the key of this node, which is kept.
+// notJoined reports whether a join that failed with err left nothing at the inviter:
+// it was not reached, or it refused. Otherwise the inviter may know the key of this
+// node, which is kept.
 func notJoined(err error) bool {
 	return errors.Is(err, ErrRefused) || errors.Is(err, transport.ErrUnreached)
 }
 
-// A joiner is a node on its way into a mesh.
+// A joiner is a node that joins a mesh.
 type joiner struct {
 	cfg    Config
 	keys   *identity.Keys
@@ -148,7 +149,7 @@ func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
 	return j.enroll(ctx, ground.store, m, mesh, reply)
 }
 
-// enroll keeps what a mesh has answered.
+// enroll stores the answer of a mesh.
 func (j *joiner) enroll(ctx context.Context, st *store.Store, m membership, mesh identity.Mesh, reply *proto.JoinReply) (Joined, error) {
 	self, err := mesh.VerifyMember(reply.GetCertificate(), j.cfg.Clock.Now())
 	if err != nil || self.Peer != j.keys.Peer() {
@@ -168,10 +169,10 @@ func (j *joiner) enroll(ctx context.Context, st *store.Store, m membership, mesh
 	return Joined{Name: self.Name, ID: self.Peer.String(), Mesh: mesh.ID.String(), Inviter: met[0], Peers: len(met)}, nil
 }
 
-// ask shows the ticket to the inviter over a host of its own.
+// ask shows the ticket to the inviter over a separate host.
 func (j *joiner) ask(ctx context.Context, name string) (*proto.JoinReply, error) {
 	cfg := transportConfig(j.cfg)
-	cfg.AnyPort = true // another node of this machine may have the usual ones
+	cfg.AnyPort = true // another node of this machine may use the usual ones
 	host, err := transport.New(j.keys, unpairedHost{}, unpairedHost{}, cfg)
 	if err != nil {
 		return nil, err
@@ -186,14 +187,14 @@ func (j *joiner) ask(ctx context.Context, name string) (*proto.JoinReply, error)
 	})
 }
 
-// learnPeers remembers the peers that the inviter introduces, itself first.
+// learnPeers stores the peers that the inviter introduces, itself first.
 func (j *joiner) learnPeers(ctx context.Context, s *store.Store, mesh identity.Mesh, reply *proto.JoinReply) (names []string, err error) {
 	book, err := transport.OpenBook(s, mesh, j.keys, reply.GetCertificate(), j.cfg.Clock)
 	if err != nil {
 		return nil, err
 	}
 	for i, k := range reply.GetPeers() {
-		if i == 0 { // the addresses of the ticket have just been shown to work
+		if i == 0 { // the addresses of the ticket have just worked
 			k.Addrs = append(k.Addrs, j.ticket.Addrs...)
 		}
 		err := book.Learn(ctx, k)
@@ -204,17 +205,17 @@ func (j *joiner) learnPeers(ctx context.Context, s *store.Store, mesh identity.M
 		case i == 0:
 			return nil, fmt.Errorf("the inviter's own record: %w", errors.Join(err, verr))
 		default:
-			j.cfg.Logger.Warn("the inviter introduces somebody who cannot show a certificate", "err", errors.Join(err, verr))
+			j.cfg.Logger.Warn("the inviter introduced a peer without a valid certificate", "err", errors.Join(err, verr))
 		}
 	}
 	if len(names) == 0 {
-		return nil, errors.New("the inviter did not say who it is")
+		return nil, errors.New("the inviter did not introduce itself")
 	}
 	return names, nil
 }
 
-// A unpairedHost is what a node is before it joined: it has nothing to say and
-// takes nothing.
+// An unpairedHost is a node before it has joined: it sends nothing and accepts
+// nothing.
 type unpairedHost struct{}
 
 func (unpairedHost) Hello() *proto.Hello                           { return nil }
@@ -226,7 +227,7 @@ func (unpairedHost) Receive(context.Context, proto.PeerID, []*proto.Message) (tr
 	return transport.Answer{}, ErrUnpaired
 }
 
-// loopback is 1 for an address that leads to the machine itself.
+// loopback returns 1 for an address of the machine itself, otherwise 0.
 func loopback(addr string) int {
 	if strings.HasPrefix(addr, "/ip4/127.") || strings.HasPrefix(addr, "/ip6/::1/") {
 		return 1
@@ -234,7 +235,7 @@ func loopback(addr string) int {
 	return 0
 }
 
-// transportConfig is what the node's configuration says about the network.
+// transportConfig returns the transport settings of the node's configuration.
 func transportConfig(cfg Config) transport.Config {
 	c := transport.Config{Listen: cfg.Net.Listen, Announce: cfg.Net.Announce, Clock: cfg.Clock, Logger: cfg.Logger}
 	if cfg.Simulated.Transport != nil {

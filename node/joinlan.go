@@ -12,21 +12,21 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// askEvery is how often a node on the LAN asks again whether it is let in.
+// askEvery is the interval between two join requests of a node on the LAN.
 const askEvery = 2 * time.Second
 
-// LANOptions say whose mesh a node on the LAN wants to be in.
+// LANOptions describe which mesh a node on the LAN wants to join.
 type LANOptions struct {
-	Name string // that it wishes for; default the machine's
-	Code string // of the one member to ask, see [JoinCode]; empty: everybody who is found
-	// Agree is asked before the mesh of a member is joined that Code does not
-	// name: whoever answers first on a LAN is not known to be the right one.
+	Name string // the requested name; default the machine's
+	Code string // of the one member to ask, see [JoinCode]; empty: every member that is found
+	// Agree is asked before the mesh of a member that Code does not name is joined:
+	// the first to answer on a LAN is not known to be the right one.
 	Agree    func(code, mesh string) error
-	Progress func(string) // is told what goes on, for people
+	Progress func(string) // gets messages for people
 }
 
-// JoinLAN makes the stopped node in cfg.Dir a member of a mesh that is found on
-// the LAN, without a ticket. It asks until a person accepts it there, or ctx ends.
+// JoinLAN makes the stopped node in cfg.Dir a member of a mesh that is found on the
+// LAN, without a ticket. It asks until a person accepts it there, or ctx is done.
 func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 	cfg = cfg.withDefaults()
 	keys, _, err := ensureKeys(cfg.Dir, cfg.Clock)
@@ -59,14 +59,14 @@ func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 	return j.enroll(ctx, ground.store, m, mesh, reply)
 }
 
-// A lanJoiner asks whoever it finds on the LAN.
+// A lanJoiner asks the members that it finds on the LAN.
 type lanJoiner struct {
 	cfg  Config
 	keys *identity.Keys
 	name string
 	o    LANOptions
 	host *transport.Transport
-	told map[proto.PeerID]bool // of whom a person was told already
+	told map[proto.PeerID]bool // members that a person was told about
 }
 
 // ask returns the first reply that admits this node.
@@ -81,7 +81,7 @@ func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, e
 	done := make(chan error, 1)
 	go func() { done <- l.host.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	l.o.Progress(fmt.Sprintf("looking around on the LAN; this node's code is %s", JoinCode(l.keys.Peer())))
+	l.o.Progress(fmt.Sprintf("searching the LAN; this node's code is %s", JoinCode(l.keys.Peer())))
 	found := l.host.FindMeshes(ctx)
 	members := map[proto.PeerID][]string{}
 	tick := time.NewTicker(askEvery)
@@ -92,7 +92,7 @@ func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, e
 			return nil, identity.Mesh{}, l.timedOut(ctx, len(members))
 		case f, ok := <-found:
 			if !ok {
-				return nil, identity.Mesh{}, errors.New("the LAN cannot be looked at: there is no interface for multicast")
+				return nil, identity.Mesh{}, errors.New("the LAN cannot be searched: no interface supports multicast")
 			}
 			if l.o.mayAsk(f.Peer) {
 				members[f.Peer] = f.Addrs
@@ -124,7 +124,7 @@ func (o LANOptions) confirm(p proto.PeerID, mesh identity.Mesh) error {
 	return o.Agree(JoinCode(p), mesh.ID.String())
 }
 
-// askOne asks one member. A nil reply without an error: not yet.
+// askOne asks one member. A nil reply without an error means not yet.
 func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) (*proto.JoinReply, identity.Mesh, error) {
 	asking, cancel := context.WithTimeout(ctx, 5*askEvery)
 	defer cancel()
@@ -151,7 +151,7 @@ func (l *lanJoiner) tellOnce(p proto.PeerID, text string) {
 	}
 }
 
-// timedOut says what to do when the time was over, or a person gave up.
+// timedOut returns what a person can do when the time is over, or the error of ctx.
 func (l *lanJoiner) timedOut(ctx context.Context, members int) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return ctx.Err()
@@ -159,10 +159,10 @@ func (l *lanJoiner) timedOut(ctx context.Context, members int) error {
 	if members == 0 {
 		return &timeoutError{"nobody on the LAN answered: is a member's node running there, with net.mdns on? A ticket works everywhere: balefire-node invite, on the member"}
 	}
-	return &timeoutError{"nobody let this node in: on a member, run balefire-node peers accept " + JoinCode(l.keys.Peer())}
+	return &timeoutError{"nobody admitted this node: on a member, run balefire-node peers accept " + JoinCode(l.keys.Peer())}
 }
 
-// A timeoutError says in its own words that the time was over.
+// A timeoutError is a deadline that was exceeded, with a message of its own.
 type timeoutError struct{ text string }
 
 func (e *timeoutError) Error() string { return e.text }

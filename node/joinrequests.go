@@ -177,7 +177,7 @@ func (n *Node) strangerSeen(s transport.Stranger) {
 	n.addEvent("lan.stranger", s.Peer, text, map[string]string{"addrs": strings.Join(s.Addrs, " ")})
 }
 
-// wishes to be let in, without a ticket: a person decides.
+// requestJoin answers a node without a ticket that asks to be admitted: a person decides.
 func (n *Node) requestJoin(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	if _, err := n.issue(identity.Member{Peer: n.keys.Peer(), Name: n.self.Name}); err != nil {
 		return nil, fmt.Errorf("this member may not admit others: ask another one")

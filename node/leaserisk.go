@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// leaseRisks are the members that are SUSPECT or DEAD and have leases that this node
-// gave, by name.
+// leaseRisks returns the members that are SUSPECT or DEAD and hold leases that this
+// node granted, by name.
 func (n *Node) leaseRisks(ctx context.Context) []LeaseRisk {
 	risks, unhealthy := map[proto.PeerID]*LeaseRisk{}, map[proto.PeerID]string{}
 	for _, m := range n.gossip.Members() {
@@ -52,16 +52,16 @@ func (n *Node) leaseRisks(ctx context.Context) []LeaseRisk {
 	return out
 }
 
-// summary says all of that to a person, and what happens next.
+// summary describes the risk to a person, and what happens next.
 func (r LeaseRisk) summary() string {
 	text := fmt.Sprintf("%s, which is %s, has %s of queues whose home is here", r.Owner, r.State, plural(r.Tasks, "task", "tasks"))
 	if r.State == gossip.Suspect.String() {
-		text += ": they go to others once it is DEAD or their leases are over"
+		text += ": others get them once it is DEAD or their leases are over"
 	} else {
-		text += ": they are being given to others"
+		text += ": they are being granted to others"
 	}
 	if r.Once > 0 {
-		text += fmt.Sprintf("; %s once only and may end INDETERMINATE", plural(r.Once, "may be started", "may each be started"))
+		text += fmt.Sprintf("; %s only once and may end INDETERMINATE", plural(r.Once, "may be started", "may each be started"))
 	}
 	return text + " (balefire-node lease ls --role home; balefire-node mesh recover)"
 }

@@ -10,15 +10,17 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// A listing merges a page of the tasks that were made here with one of those in custody.
+// A listing merges a page of the tasks that were made here with one of those in
+// custody.
 type listing struct {
 	span  backlog.Span
 	limit int
 	lines []listItem
-	end   proto.TaskID // one of the pages goes no further: what lies behind may be incomplete
+	end   proto.TaskID // one of the pages ends here: what follows may be incomplete
 }
 
-// A listItem is one task of a listing. A task that the node sent to itself is two.
+// A listItem is one task of a listing. A task that the node sent to itself appears
+// twice.
 type listItem struct {
 	id     proto.TaskID
 	role   string
@@ -29,14 +31,15 @@ func (l *listing) add(id proto.TaskID, role string, r *proto.Record) {
 	l.lines = append(l.lines, listItem{id, role, r})
 }
 
-// until notes where one of the pages ends; zero: it has all that there is.
+// until records where one of the pages ends; zero: it is complete.
 func (l *listing) until(next proto.TaskID) {
 	if !next.IsZero() && (l.end.IsZero() || l.span.Compare(next, l.end) < 0) {
 		l.end = next
 	}
 }
 
-// page returns the lines of the merged page and the cursor of the next, "" at the end.
+// page returns the lines of the merged page and the cursor of the next one, empty at
+// the end.
 func (l *listing) page() (lines []listItem, next string) {
 	slices.SortFunc(l.lines, func(a, b listItem) int {
 		return cmp.Or(l.span.Compare(a.id, b.id), cmp.Compare(a.role, b.role))
@@ -56,7 +59,8 @@ func (l *listing) page() (lines []listItem, next string) {
 	return l.lines, next
 }
 
-// writeCursor names the place behind a task. Of two with one id the home is first.
+// writeCursor encodes the position after a task. Of two lines with one id, the home
+// comes first.
 func writeCursor(role string, id proto.TaskID) string {
 	return role[:1] + base64.RawURLEncoding.EncodeToString(id[:])
 }
@@ -70,7 +74,7 @@ func readCursor(q Query) (home, owner backlog.Span, err error) {
 	if q.Cursor != "" {
 		id, err := base64.RawURLEncoding.DecodeString(q.Cursor[1:])
 		if err != nil || len(id) != len(home.From) || !oneOf(q.Cursor[:1], RoleHome[:1], RoleOwner[:1]) {
-			return home, owner, fmt.Errorf("%w: the cursor is not one of this list's", ErrInvalid)
+			return home, owner, fmt.Errorf("%w: the cursor is not from this list", ErrInvalid)
 		}
 		copy(home.From[:], id)
 	}

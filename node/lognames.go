@@ -7,11 +7,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A peerNamer writes log lines in which each peer has its name and its whole id, as in
-// every table: whoever has the one finds the other.
+// A peerNamer is a log handler that writes each peer with its name and its full id, as
+// every table does, so that either can be looked up.
 type peerNamer struct {
 	slog.Handler
-	name func(proto.PeerID) string // empty: it has none that is known here
+	name func(proto.PeerID) string // empty: none is known
 }
 
 // Handle writes one line.
@@ -24,7 +24,7 @@ func (h peerNamer) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, out)
 }
 
-// WithAttrs returns a handler that has further attributes in each line.
+// WithAttrs returns a handler that adds attributes to each line.
 func (h peerNamer) WithAttrs(attrs []slog.Attr) slog.Handler {
 	all := make([]slog.Attr, len(attrs))
 	for i, a := range attrs {
@@ -52,7 +52,7 @@ func (h peerNamer) named(a slog.Attr) slog.Attr {
 	return slog.String(a.Key, p.String())
 }
 
-// nameInLog is what a peer is called in the log; empty: nothing.
+// nameInLog returns the name of a peer for the log, empty if it has none.
 func (n *Node) nameInLog(p proto.PeerID) string {
 	if p == n.keys.Peer() {
 		return n.self.Name

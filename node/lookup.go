@@ -12,14 +12,14 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Times of the questions to targets.
+// Intervals of lookups.
 const (
-	lookupEvery  = 10 * time.Second // between two looks whom to ask
-	lookupRepeat = time.Hour        // between two questions to a target that has run on
+	lookupEvery  = 10 * time.Second // between two checks for targets to ask
+	lookupRepeat = time.Hour        // between two lookups at a target that did not restart
 )
 
-// lookups asks targets which of the tasks that they accepted they still know: when
-// a target has started again, for its store may have been restored or have lost a
+// lookups asks targets which of the tasks that they accepted they still know: after a
+// target has restarted, because its store may have been restored or have lost a
 // record, and once an hour.
 type lookups struct {
 	node     *Node
@@ -32,18 +32,20 @@ type lookupMessage struct {
 	msg  *proto.Message
 }
 
-// An lookupState says when a target was asked about everything, and which start of it.
+// A lookupState records when a target was last asked about everything, and in which
+// boot of it.
 type lookupState struct {
 	boot uint64
 	at   time.Duration
-	left []proto.TaskID // to be asked about yet
+	left []proto.TaskID // still to be asked about
 }
 
 func newLookups(n *Node) *lookups {
 	return &lookups{node: n, incoming: make(chan lookupMessage, 64), asked: map[proto.PeerID]lookupState{}}
 }
 
-// receive takes a message of a ctl stream. What finds no room is asked again.
+// receive takes a message of a ctl stream. One that does not fit is dropped: it is
+// asked again.
 func (l *lookups) receive(from proto.PeerID, m *proto.Message) {
 	select {
 	case l.incoming <- lookupMessage{from, m}:
@@ -67,12 +69,12 @@ func (l *lookups) run(ctx context.Context) error {
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			l.node.log.Warn("what became of accepted tasks could not be asked or answered; it is tried again", "err", err)
+			l.node.log.Warn("a lookup of accepted tasks failed; will retry", "err", err)
 		}
 	}
 }
 
-// askAll asks each connected target that is due, one message a look.
+// askAll asks each connected target that is due, with one message per call.
 func (l *lookups) askAll() (err error) {
 	now := l.node.cfg.Clock.Boot()
 	for _, p := range l.node.net.ConnectedPeers() {
@@ -111,7 +113,7 @@ func (l *lookups) send(to proto.PeerID, t proto.MessageType, payload []byte) err
 	return l.node.net.SendCtl(to, &proto.Message{Type: t, Payload: payload, Timestamp: l.node.cfg.Clock.Now().UnixNano()})
 }
 
-// handle answers a question, or acts on an answer.
+// handle answers a lookup, or acts on a reply.
 func (l *lookups) handle(ctx context.Context, h lookupMessage) error {
 	if h.msg.GetType() == proto.TypeLookup {
 		q := new(proto.Lookup)
@@ -124,7 +126,7 @@ func (l *lookups) handle(ctx context.Context, h lookupMessage) error {
 		}
 		payload, err := proto.Encode(nil, &proto.LookupReply{Unknown: unknown})
 		if err == nil {
-			_ = l.send(h.from, proto.TypeLookupReply, payload) // else it asks again
+			_ = l.send(h.from, proto.TypeLookupReply, payload) // if it is lost, the peer asks again
 		}
 		return err
 	}
@@ -141,13 +143,14 @@ func (l *lookups) handle(ctx context.Context, h lookupMessage) error {
 		counted, err := l.node.outbox.HandleUnknown(ctx, h.from, id)
 		failed = errors.Join(failed, err)
 		if counted {
-			l.node.addEvent("task.forgotten", h.from, fmt.Sprintf("the target of task %s does not know it any more", id), map[string]string{"task": id.String()})
+			l.node.addEvent("task.forgotten", h.from, fmt.Sprintf("the target of task %s no longer knows it", id), map[string]string{"task": id.String()})
 		}
 	}
 	return failed
 }
 
-// unknownTasks returns those of the tasks of which this node has neither custody nor a result.
+// unknownTasks returns the given tasks that this node has neither in custody nor a
+// result of.
 func (n *Node) unknownTasks(tasks [][]byte) (unknown [][]byte, err error) {
 	for _, b := range tasks[:min(len(tasks), proto.MaxLookup)] {
 		id, err := proto.TaskIDFrom(b)
@@ -166,9 +169,9 @@ func (n *Node) unknownTasks(tasks [][]byte) (unknown [][]byte, err error) {
 	return unknown, nil
 }
 
-// reseal seals a task of this home anew with the sequence and the times of its record.
-// Of a streamed body the key must stay, and with it that of the rest: what it seals is
-// the same but for the header that it is bound to.
+// reseal seals a task of this home again, with the sequence and the times of its
+// record. A streamed body keeps its key, so the rest must keep it too: the plaintext
+// stays the same, except for the header that it is bound to.
 func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error) {
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {

@@ -137,7 +137,8 @@ func (c *cluster) waitNoBodies(origin, results int) {
 	})
 }
 
-// parts waits until a file of this kind is on its way into a node, and returns which.
+// waitPart waits until a body of this kind is being received by one of the nodes, and
+// returns which.
 func (c *cluster) waitPart(prefix string, places ...int) int {
 	c.t.Helper()
 	found := -1
@@ -156,7 +157,7 @@ func (c *cluster) waitPart(prefix string, places ...int) int {
 	return found
 }
 
-// starts counts the runs of a task.
+// startsOf counts the runs of a task.
 func (c *cluster) startsOf(ref string) int {
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {

@@ -26,7 +26,7 @@ type restoreTest struct {
 	startsBefore string
 }
 
-// live through it: everything ends well.
+// newRestoreTest runs the tasks to their ends, with snapshots taken in between.
 func newRestoreTest(t *testing.T, engine string) *restoreTest {
 	t.Helper()
 	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = engine, []string{freeAddr(t)} })

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A selfLink is the link of a node to itself: what it sends, it receives, with every
-// check that a neighbour's would pass.
+// A selfLink is the link of a node to itself: it receives what it sends, with every
+// check that a peer's messages undergo.
 type selfLink struct {
 	node    *Node
 	out     chan []*proto.Message
@@ -19,7 +19,7 @@ type selfLink struct {
 	number  uint64
 }
 
-// serveSelf carries the tasks that this node has for itself.
+// serveSelf delivers tasks addressed to this node.
 func (n *Node) serveSelf(ctx context.Context) error {
 	l := &selfLink{node: n, out: make(chan []*proto.Message, 4), answers: make(chan *proto.Ack, 4)}
 	ctx, cancel := context.WithCancel(ctx)
@@ -50,7 +50,7 @@ func (l *selfLink) receive(ctx context.Context) error {
 		ack := l.ack(msgs, a.Refusals)
 		ack.Time, ack.Signature = a.Time, a.Signature
 		if ack.UpTo < ack.From {
-			continue // nothing but marks
+			continue // only marks
 		}
 		select {
 		case <-ctx.Done():
@@ -60,7 +60,7 @@ func (l *selfLink) receive(ctx context.Context) error {
 	}
 }
 
-// ack numbers the frames as a stream would: marks do not count.
+// ack numbers the frames as a stream would: marks are not counted.
 func (l *selfLink) ack(msgs []*proto.Message, refusals []*proto.Refusal) *proto.Ack {
 	a := &proto.Ack{From: l.number + 1}
 	for i, m := range msgs {
@@ -78,10 +78,10 @@ func (l *selfLink) ack(msgs []*proto.Message, refusals []*proto.Refusal) *proto.
 	return a
 }
 
-// Peer is this node.
+// Peer returns this node.
 func (l *selfLink) Peer() proto.PeerID { return l.node.keys.Peer() }
 
-// Send hands messages over in groups that an Ack can answer.
+// Send delivers messages in groups that one Ack can answer.
 func (l *selfLink) Send(ctx context.Context, msgs []*proto.Message) error {
 	for len(msgs) > 0 {
 		part := msgs[:min(len(msgs), proto.MaxGroup)]
@@ -105,7 +105,7 @@ func (l *selfLink) Answers(ctx context.Context) (*proto.Ack, error) {
 	}
 }
 
-// copyBody gives a streamed body to this node itself.
+// copyBody delivers a streamed body to this node itself.
 func (n *Node) copyBody(ctx context.Context, offer *proto.Offer, b *blob.Blob) error {
 	sink, reply := bodyReceiver{n}.Offer(ctx, n.keys.Peer(), offer)
 	if reply.GetCode() != proto.CodeOK {

@@ -28,7 +28,7 @@ type unreachablePeer struct {
 	now             time.Time
 }
 
-// unreachablePeer gathers what is known of p.
+// unreachable gathers what is known of p.
 func (n *Node) unreachable(p transport.Peer) unreachablePeer {
 	a := unreachablePeer{
 		name: p.Label(), self: n.self.Name, revoked: n.book.Revoked(p.Peer), blocked: p.Blocked, addrs: len(p.Addrs), isolated: n.gossip.Isolated(),
