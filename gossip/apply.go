@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// learn takes news from another node, in their order.
+// learn applies updates from another node, in order.
 func (c *Core) learn(now time.Duration, from proto.PeerID, updates []*Update) {
 	for _, n := range updates {
 		switch {
@@ -24,24 +24,24 @@ func (c *Core) learn(now time.Duration, from proto.PeerID, updates []*Update) {
 	}
 }
 
-// handleOwnRecord takes a record that this node signed itself: of an earlier life, when the
-// disk was rolled back and the clock with it. It has to get above that.
+// handleOwnRecord handles a record that this node signed in an earlier life, after its
+// disk was rolled back and its clock set back. The incarnation must exceed that one.
 func (c *Core) handleOwnRecord(n *Update) {
 	if n.Incarnation <= c.own.incarnation {
 		c.counts.Stale++
 		return
 	}
-	c.emit(Event{Kind: Alarm, Peer: c.self, Incarnation: n.Incarnation, Cause: "an earlier start of this node had a higher incarnation"})
+	c.emit(Event{Kind: Alarm, Peer: c.self, Incarnation: n.Incarnation, Cause: "an earlier start of this node used a higher incarnation"})
 	c.own.incarnation = n.Incarnation + 1
 	c.announce()
 }
 
-// handleAccusation takes what one node says of another.
+// handleAccusation applies an accusation of another node.
 func (c *Core) handleAccusation(now time.Duration, from proto.PeerID, n *Update) {
 	m := c.members[n.Peer]
 	switch {
 	case m == nil || m.status == Unknown || n.Incarnation > m.incarnation:
-		c.counts.UnknownIncarnation++ // somebody knows a record of it that is lacking here
+		c.counts.UnknownIncarnation++ // a record of it is missing here
 		if f := c.members[from]; f != nil {
 			c.requestSync(now, f, false)
 		}
@@ -58,7 +58,7 @@ func (c *Core) handleAccusation(now time.Duration, from proto.PeerID, n *Update)
 	}
 }
 
-// handleRecord takes what a node says of itself.
+// handleRecord applies a record that a node signed itself.
 func (c *Core) handleRecord(now time.Duration, n *Update) {
 	if c.tombstones.covers(n.Peer, n.Incarnation) {
 		c.counts.StaleDead++
@@ -85,7 +85,7 @@ func (c *Core) handleRecord(now time.Duration, n *Update) {
 		c.change(now, m, Alive, n.Peer)
 		c.tombstones.remove(n.Peer)
 		if !known {
-			c.requestSync(now, m, false) // first sight
+			c.requestSync(now, m, false) // first record
 		}
 	}
 	if described {
@@ -93,7 +93,7 @@ func (c *Core) handleRecord(now time.Duration, n *Update) {
 	}
 }
 
-// sameDescription reports whether two records differ in nothing but load and numbers.
+// sameDescription reports whether two records differ only in load and measurements.
 func sameDescription(a, b *proto.NodeRecord) bool {
 	return a.GetState() == b.GetState() && a.GetPriority() == b.GetPriority() && a.GetVersion() == b.GetVersion() &&
 		slices.Equal(a.GetKinds(), b.GetKinds()) && slices.Equal(a.GetLabels(), b.GetLabels()) && slices.Equal(a.GetAddrs(), b.GetAddrs()) &&

@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	describeEvery = 2 * time.Second // how often the node is asked what it is
-	loadEvery     = 5 * time.Second // between two records that differ in work alone
-	measuredEvery = time.Minute     // between two that differ in what was measured alone, which is noise at rest
+	describeEvery = 2 * time.Second // between two calls of Config.Self
+	loadEvery     = 5 * time.Second // minimum between two records that differ only in the work
+	measuredEvery = time.Minute     // minimum between two that differ only in measurements, which vary at rest
 	// maxTopic leaves room in a gossip message for what surrounds the rumors.
 	maxTopic = proto.MaxControl - 1<<10
 )
 
-// selfRecord is what the node last said of itself.
+// selfRecord is the last description that this node published.
 type selfRecord struct {
 	info    Self
 	at      time.Duration
 	leaving bool
 }
 
-// A recordSigner signs what the room's core says. The room's lock is held.
+// A recordSigner signs the statements of the runner's core. The runner's lock is held.
 type recordSigner struct{ r *Runner }
 
-// Record returns the node's own record as it is now. A list that would make it too long
-// is cut.
+// Record returns the node's own current record. A list that would make it too long is
+// truncated.
 func (v recordSigner) Record(incarnation, revision uint64) *Update {
 	r := v.r
 	self, own := r.keys.Peer(), r.self.info
@@ -53,29 +53,29 @@ func (v recordSigner) Record(incarnation, revision uint64) *Update {
 	rec.Hops = own.Hops[:min(len(own.Hops), 4)]
 	s, err := r.keys.SignNode(rec)
 	for ; err != nil && len(rec.Addrs)+len(rec.Labels)+len(rec.Kinds)+len(rec.Version) > 0; s, err = r.keys.SignNode(rec) {
-		r.log.Warn("the node's record is too long: it is told in part", "error", err)
+		r.log.Warn("the node's record is too long and is published truncated", "error", err)
 		rec.Addrs, rec.Labels, rec.Kinds = rec.Addrs[:len(rec.Addrs)/2], rec.Labels[:len(rec.Labels)/2], rec.Kinds[:len(rec.Kinds)/2]
 		rec.Version = ""
 	}
 	if err != nil {
-		panic("gossip: " + err.Error()) // nothing is left in it that others chose
+		panic("gossip: " + err.Error()) // nothing variable is left in it
 	}
 	return &Update{Peer: self, By: self, Incarnation: incarnation, Record: rec, Rumor: &proto.Rumor{Record: s}}
 }
 
-// Accuse returns the node's statement that another did not answer.
+// Accuse returns this node's statement that another did not answer.
 func (v recordSigner) Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *Update {
 	self := v.r.keys.Peer()
 	s, err := v.r.keys.SignAccusation(&proto.Accusation{
 		Mesh: v.r.mesh.ID[:], Peer: p[:], Accuser: self[:], Incarnation: incarnation, Liveness: l, TimeMs: v.r.cfg.Clock.Now().UnixMilli(),
 	})
 	if err != nil {
-		panic("gossip: " + err.Error()) // the core accuses others of what they were
+		panic("gossip: " + err.Error()) // the core accuses only valid incarnations
 	}
 	return &Update{Peer: p, By: self, Incarnation: incarnation, Liveness: l, Rumor: &proto.Rumor{Accusation: s}}
 }
 
-// describeLoop asks the node what it is, and says so when that is news.
+// describeLoop updates this node's record when its description changes.
 func (r *Runner) describeLoop(ctx context.Context) error {
 	every := time.NewTicker(describeEvery)
 	defer every.Stop()
@@ -89,7 +89,7 @@ func (r *Runner) describeLoop(ctx context.Context) error {
 	}
 }
 
-// Describe asks Config.Own now, instead of within two seconds.
+// Describe calls Config.Self now instead of within two seconds.
 func (r *Runner) Describe() {
 	own := r.cfg.Self()
 	r.step(func(now time.Duration) []Action {
@@ -101,13 +101,13 @@ func (r *Runner) Describe() {
 	})
 }
 
-// sameExceptLoad reports whether o and p differ in nothing but load and what was measured.
+// sameExceptLoad reports whether o and p differ at most in load and measurements.
 func (o Self) sameExceptLoad(p Self) bool {
 	return o.State == p.State && o.Open == p.Open && o.Priority == p.Priority && o.Version == p.Version && o.Started.Equal(p.Started) &&
 		slices.Equal(o.Labels, p.Labels) && slices.Equal(o.Kinds, p.Kinds) && slices.Equal(o.Relays, p.Relays) && slices.Equal(o.Addrs, p.Addrs)
 }
 
-// minAge returns how old a record that said o must be before one is made that says p.
+// minAge returns the minimum age of a record with o before it is replaced by one with p.
 func (o Self) minAge(p Self) time.Duration {
 	switch {
 	case !o.sameExceptLoad(p):
@@ -120,15 +120,14 @@ func (o Self) minAge(p Self) time.Duration {
 	return math.MaxInt64
 }
 
-// machineChanged reports whether others would decide otherwise with the CPU and memory
-// of b than with those of a.
+// machineChanged reports whether the CPU and memory of b differ from a's enough to matter
+// to others.
 func machineChanged(a, b *proto.Load) bool {
 	far := func(x, y uint32) bool { return max(x, y)-min(x, y) >= 100 }
 	return far(a.GetCpuPermille(), b.GetCpuPermille()) || far(a.GetMemoryPermille(), b.GetMemoryPermille())
 }
 
-// workChanged reports whether others would decide otherwise with the work of b than with
-// that of a.
+// workChanged reports whether the work of b differs from a's enough to matter to others.
 func workChanged(a, b *proto.Load) bool {
 	far := func(x, y, least uint32) bool { return max(x, y)-min(x, y) >= least }
 	slots := max(b.GetSlots(), 4) / 4
@@ -139,7 +138,7 @@ func workChanged(a, b *proto.Load) bool {
 
 func sameRelay(x, y *proto.Hop) bool { return bytes.Equal(x.GetRelay(), y.GetRelay()) }
 
-// hopsChanged reports whether others would choose relays otherwise with b than with a.
+// hopsChanged reports whether b differs from a enough for others to choose other relays.
 func hopsChanged(a, b []*proto.Hop) bool {
 	far := func(x, y, least uint32) bool { return max(x, y)-min(x, y) > max(least, min(x, y)/4) }
 	return !slices.EqualFunc(a, b, func(x, y *proto.Hop) bool {
@@ -148,7 +147,8 @@ func hopsChanged(a, b []*proto.Hop) bool {
 	})
 }
 
-// probeMessage returns what makes the message of a probe or reply, outside the room's lock.
+// probeMessage returns a function that encodes a probe or reply, to be called outside the
+// runner's lock.
 func probeMessage(a *Action) func() (*proto.Message, error) {
 	do, number, missed, target := a.Kind, a.Number, a.Missed, a.Target
 	rumors := make([]*proto.Rumor, 0, len(a.Updates))
@@ -185,13 +185,13 @@ func (r *Runner) sendLoop(ctx context.Context) error {
 				err = r.net.SendCtl(l.to, m)
 			}
 			if err != nil {
-				r.log.Debug("a probe was not sent", "peer", l.to, "error", err)
+				r.log.Debug("probe not sent", "peer", l.to, "error", err)
 			}
 		}
 	}
 }
 
-// publishLoop brings news to the topic.
+// publishLoop publishes queued updates on the topic.
 func (r *Runner) publishLoop(ctx context.Context) error {
 	for {
 		select {
@@ -200,12 +200,12 @@ func (r *Runner) publishLoop(ctx context.Context) error {
 		case <-r.out.publishReady:
 		}
 		if err := r.publishPending(ctx); err != nil {
-			r.log.Debug("rumors were not published", "error", err)
+			r.log.Debug("rumors not published", "error", err)
 		}
 	}
 }
 
-// publishPending publishes what waits.
+// publishPending publishes what is queued.
 func (r *Runner) publishPending(ctx context.Context) error {
 	updates, root := r.out.take()
 	var known []byte
@@ -234,8 +234,9 @@ func (r *Runner) publishPending(ctx context.Context) error {
 	return nil
 }
 
-// broadcast publishes m under the next number. Others remember the numbers that they heard of
-// a node, and hear none twice: they follow from the boot number, which no clock sets back.
+// broadcast publishes m under the next number. Nodes remember the numbers that they
+// received from a node and accept none twice. They derive from the boot number, which
+// never decreases, even if the clock is set back.
 func (r *Runner) broadcast(ctx context.Context, m *proto.Rumors) error {
 	m.Number = r.number.Add(1)
 	data, err := proto.Encode(nil, m)
@@ -245,11 +246,11 @@ func (r *Runner) broadcast(ctx context.Context, m *proto.Rumors) error {
 	return r.net.Publish(ctx, data)
 }
 
-// numbersPerBoot is how many messages of one start have numbers below those of the next.
+// numbersPerBoot is the range of message numbers reserved for one start.
 const numbersPerBoot = 1 << 30
 
-// withIntroduction returns the rumor of n; if it is a record, with who the node is: those that
-// never heard of it believe nothing else.
+// withIntroduction returns the rumor of n; for a record, with an introduction of its
+// node, without which nodes that do not know it would reject the record.
 func (r *Runner) withIntroduction(n *Update) *proto.Rumor {
 	if n.Rumor.GetRecord() == nil {
 		return n.Rumor
@@ -261,9 +262,10 @@ func (r *Runner) withIntroduction(n *Update) *proto.Rumor {
 	return &proto.Rumor{Record: n.Rumor.GetRecord(), Introduction: k}
 }
 
-// Leave says that the node stops, to the topic and to some others directly, and
-// returns when these have heard it or ctx ends: what is only on its way then goes
-// down with the connections. Nothing else is said of the node after that.
+// Leave announces that this node stops, on the topic and to some peers directly. It
+// returns when those peers have received it or ctx is done: a message still in transit
+// would be lost with the connections. Nothing else about this node is published
+// afterwards.
 func (r *Runner) Leave(ctx context.Context) error {
 	var word *Update
 	var to []proto.PeerID
@@ -281,7 +283,7 @@ func (r *Runner) Leave(ctx context.Context) error {
 	for _, p := range to {
 		wg.Go(func() {
 			if _, _, _, err := r.exchangeStep(ctx, p, &Ask{After: maxPeerID, Updates: []*Update{word}}, nil); err != nil {
-				r.log.Debug("the stop was not told", "peer", p, "error", err)
+				r.log.Debug("stop not announced", "peer", p, "error", err)
 			}
 		})
 	}
@@ -289,8 +291,8 @@ func (r *Runner) Leave(ctx context.Context) error {
 	return err
 }
 
-// finalRecord returns the node's last record and some others to tell it to: they may
-// know this node though it has not heard of them yet.
+// finalRecord returns the node's last record and some peers to send it to directly: peers
+// may know this node even if it has not heard of them yet.
 func (c *Core) finalRecord() (word *Update, to []proto.PeerID) {
 	for p, m := range c.members {
 		if m.connected && !m.gone() {

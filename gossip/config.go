@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// Tuning sets the times of the protocol. The zero value of each field means its
-// default, which suits a LAN and a WAN: timeouts follow the measured round trips.
+// Tuning holds the protocol's parameters. The zero value of each field means its default,
+// which suits both a LAN and a WAN: timeouts follow measured round trips.
 type Tuning struct {
-	ProbeInterval  time.Duration // between two direct probes, whatever the size of the mesh; default 1s
-	ProbeTimeout   time.Duration // for an answer while no round trip was measured, and the least; default 500ms
-	Helpers        int           // asked to probe in turn when there was no answer; default 3
-	SuspicionMult  int           // the time to refute where nobody else can agree, in intervals times log10 of the mesh's size; default 4
-	SuspicionMax   int           // the most, while nobody agrees, in that; default 6
-	Confirmations  int           // others that must agree for the least; default 3
-	ConfirmedMult  int           // the least, as SuspicionMult; default 3
-	SuspectRecover time.Duration // a refuted suspicion keeps new work away so long (suspect_recover_min_ms); default 5s
-	DeadRecover    time.Duration // and so long a return from the dead (dead_recover_min_ms); default 30s
-	SyncInterval   time.Duration // between two exchanges with a random node, and two roots published; default 30s
-	PruneAge       time.Duration // dead and stopped nodes older than this are forgotten; default 24h
-	PruneInterval  time.Duration // how often that is looked at; default 10m
-	PruneLimit     int           // forgotten at once; default 64
-	MaxMembers     int           // kept; further ones are refused; default 4096
+	ProbeInterval  time.Duration // between two direct probes, regardless of the mesh's size; default 1s
+	ProbeTimeout   time.Duration // minimum, and used until a round trip has been measured; default 500ms
+	Helpers        int           // nodes asked to probe a target that did not answer; default 3
+	SuspicionMult  int           // time to refute when no other node can confirm, in intervals times log10 of the mesh's size; default 4
+	SuspicionMax   int           // maximum time to refute, without confirmations, as a multiple of it; default 6
+	Confirmations  int           // confirmations that reduce the time to its minimum; default 3
+	ConfirmedMult  int           // minimum time to refute, in the unit of SuspicionMult; default 3
+	SuspectRecover time.Duration // no new work after a refuted suspicion (suspect_recover_min_ms); default 5s
+	DeadRecover    time.Duration // no new work after a return from DEAD (dead_recover_min_ms); default 30s
+	SyncInterval   time.Duration // between two exchanges with a random node, and between two published roots; default 30s
+	PruneAge       time.Duration // dead and stopped nodes are forgotten after this time; default 24h
+	PruneInterval  time.Duration // between two checks for nodes to forget; default 10m
+	PruneLimit     int           // nodes forgotten per check; default 64
+	MaxMembers     int           // further ones are rejected; default 4096
 
-	// Plain is for comparison: SWIM as it was first published. The time to refute
-	// is SuspicionMult whoever accuses, local health does not count, a node's own
-	// pauses are not noticed, a verdict of another is taken over.
+	// Plain selects SWIM as originally published, for comparison: the time to refute is
+	// SuspicionMult regardless of the number of accusers, local health is ignored, the
+	// node does not detect its own pauses, and another node's verdict is adopted.
 	Plain bool
 }
 
@@ -48,19 +48,19 @@ func (t Tuning) withDefaults() Tuning {
 	return t
 }
 
-// suspicion returns the least and the most time that a suspect among n nodes has to
-// refute, and how many others must agree for the least.
+// suspicion returns the minimum and maximum time that a suspect among n nodes has to
+// refute, and how many confirmations reduce it to the minimum.
 func (t Tuning) suspicion(n int) (low, high time.Duration, k int) {
 	unit := max(1, math.Log10(float64(max(n, 1)))) * float64(t.ProbeInterval)
 	alone := time.Duration(float64(t.SuspicionMult) * unit)
 	if k = min(t.Confirmations, n-2); t.Plain || k < 2 {
-		return alone, alone, 0 // nobody is there to agree
+		return alone, alone, 0 // too few nodes to confirm
 	}
 	low = min(time.Duration(float64(t.ConfirmedMult)*unit), alone)
 	return low, alone * time.Duration(t.SuspicionMax), k
 }
 
-// refuteIn returns how long a suspect has that n others than the first accused.
+// refuteIn returns how long a suspect has to refute after n confirmations.
 func refuteIn(low, high time.Duration, n, k int) time.Duration {
 	if k < 1 || n >= k {
 		return low
@@ -69,5 +69,5 @@ func refuteIn(low, high time.Duration, n, k int) time.Duration {
 	return max(low, high-time.Duration(share*float64(high-low)))
 }
 
-// transmits returns how often a rumor rides on a probe in a mesh of n.
+// transmits returns how many times a rumor is piggybacked in a mesh of n.
 func transmits(n int) int { return 4 * int(math.Ceil(math.Log10(float64(n+1)))) }

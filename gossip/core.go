@@ -8,10 +8,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Core decides who is alive. It has no clock, disk, network or goroutine: each
-// input says what happened and when (since some fixed moment, never going back), and
-// returns what to do about it. The actions are good until the next input. It is not
-// safe for concurrent use.
+// A Core decides which members are alive. It has no clock, disk, network or goroutines:
+// each input carries the current time, on a monotonic scale, and returns the actions to
+// perform. The returned slice is valid until the next input. A Core is not safe for
+// concurrent use.
 type Core struct {
 	self   proto.PeerID
 	t      Tuning
@@ -27,60 +27,60 @@ type Core struct {
 	accusationLimit accusationLimit
 
 	census
-	suspects     []*member     // whose time to refute runs
-	recovering   []*member     // back, but without new work yet
-	syncs        syncs         // exchanges that are due
-	timers       timers        // what comes back regularly
-	counts       Counts        // what happened
-	cachedDigest *digest       // of the digest; nil: to be made again
-	lastHeard    time.Duration // when any node last spoke to this one
-	isolated     bool          // as the last event said
+	suspects     []*member     // not yet declared dead
+	recovering   []*member     // alive again, but not yet eligible
+	syncs        syncs         // pending exchanges
+	timers       timers        // deadlines of periodic work
+	counts       Counts        // event counts
+	cachedDigest *digest       // nil: must be rebuilt
+	lastHeard    time.Duration // time of the last message from any node
+	isolated     bool          // as last reported
 }
 
-// census counts the members that are ALIVE or SUSPECT, and those that said that they
-// stop. full: an alarm told that there is no room for more.
+// census counts the members that are ALIVE or SUSPECT, and those that left. full: an
+// alarm has reported that the member table is full.
 type census struct {
 	alive, left int
 	full        bool
 }
 
-// own is what the node says of itself.
+// own is this node's own state.
 type own struct {
 	incarnation uint64
 	revision    uint64
 	record      *Update
-	health      int                      // 0 is good, maxHealth is bad: multiplies own timeouts
-	accusers    map[proto.PeerID]accuser // of this node itself, of the last minute
-	accused     time.Duration            // when it last was, by enough others; 0: never
+	health      int                      // 0 to maxHealth, higher is worse; multiplies this node's timeouts
+	accusers    map[proto.PeerID]accuser // nodes that accused this one within the last minute
+	accused     time.Duration            // time of the last accusation by enough nodes; 0: never
 }
 
-// timers holds when what comes back regularly is due.
+// timers holds the deadlines of periodic work.
 type timers struct {
 	root, sync, prune time.Duration
-	reannounce        time.Duration // the node says once more that it is alive
-	lastInput         time.Duration // when the last input came
-	next              time.Duration // the earliest of everything: when Tick wants to be called
+	reannounce        time.Duration // when the node publishes its refutation again
+	lastInput         time.Duration // time of the last input
+	next              time.Duration // the earliest deadline: when Tick must be called
 }
 
-// Counts counts what happened since the start. A test of situations fails when one
-// of them stays 0.
+// Counts holds event counts since the start. The simulation test fails if one of them
+// stays 0.
 type Counts struct {
-	Probes, Helped, Indirect, Acks, Misses uint64 // direct probes; those made for others; asked of helpers; answered; not
+	Probes, Helped, Indirect, Acks, Misses uint64 // direct; made for others; requested from helpers; answered; unanswered
 	Suspicions, Confirmations, Verdicts    uint64
-	Refutations                            uint64 // by others: false alarms
+	Refutations                            uint64 // of suspicions by this node: false alarms
 	OwnRefutations                         uint64
-	Returns                                uint64 // from the dead
+	Returns                                uint64 // from DEAD
 	Suppressed                             uint64
-	Pruned, StaleDead                      uint64 // rows forgotten; news refused because of a forgotten row
-	Pauses                                 uint64 // of this node, noticed by itself
-	Throttled                              uint64 // accusations that were ignored: too many by one accuser
-	Stale                                  uint64 // news that was known
-	UnknownIncarnation                     uint64 // accusations of an incarnation that is not known here
-	Refused                                uint64 // members for whom there was no row
+	Pruned, StaleDead                      uint64 // members forgotten; updates rejected because of a tombstone
+	Pauses                                 uint64 // of this node, detected by itself
+	Throttled                              uint64 // accusations ignored by the rate limit
+	Stale                                  uint64 // updates that were already known
+	UnknownIncarnation                     uint64 // accusations of an incarnation unknown here
+	Refused                                uint64 // members rejected because the table was full
 }
 
-// NewCore returns a core that knows only itself. boot makes its incarnation higher than
-// that of any earlier start.
+// NewCore returns a core that knows only itself. incarnation must be higher than that of
+// any earlier start.
 func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning, v Signer, r *rand.Rand) *Core {
 	c := &Core{self: self, t: t.withDefaults(), signer: v, rand: r, members: make(map[proto.PeerID]*member)}
 	c.own = own{incarnation: incarnation, revision: 1, accusers: make(map[proto.PeerID]accuser)}
@@ -97,16 +97,16 @@ func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning,
 	return c
 }
 
-// Next returns when Tick wants to be called.
+// Next returns when Tick must be called.
 func (c *Core) Next() time.Duration { return c.timers.next }
 
-// jitter returns a random time up to d.
+// jitter returns a random duration up to d.
 func (c *Core) jitter(d time.Duration) time.Duration {
 	return time.Duration(c.rand.Float64() * float64(d))
 }
 
-// begin and end frame each input. The first one after a pause of this node finds it,
-// whichever it is: what it brings may have waited as long.
+// begin and end enclose each input. begin detects a pause of this node: the input may
+// have waited as long.
 func (c *Core) begin(now time.Duration) {
 	c.out = c.out[:0]
 	late := now - max(c.timers.next, c.timers.lastInput)
@@ -128,7 +128,7 @@ func (c *Core) end(now time.Duration) []Action {
 func (c *Core) do(a Action)  { c.out = append(c.out, a) }
 func (c *Core) emit(e Event) { c.out = append(c.out, Action{Kind: DoEvent, Event: &e}) }
 
-// Tick does what is due at now.
+// Tick performs the work due at now.
 func (c *Core) Tick(now time.Duration) []Action {
 	c.begin(now)
 	c.tickProbes(now)
@@ -154,7 +154,7 @@ func (c *Core) Tick(now time.Duration) []Action {
 	return c.end(now)
 }
 
-// plan sets when Tick wants to be called.
+// plan computes when Tick must be called.
 func (c *Core) plan() {
 	next := min(c.timers.root, c.timers.sync, c.timers.prune, c.timers.reannounce, c.probing.next(), c.syncs.next())
 	for _, m := range c.suspects {
@@ -166,9 +166,10 @@ func (c *Core) plan() {
 	c.timers.next = next
 }
 
-// afterPause makes up for a time in which this node did not run: what it waited for could
-// not be read, so nobody else is to blame, and what waits at the door comes first. The
-// others may have missed it: it says that it is alive before they ask.
+// afterPause compensates for a time in which this node did not run. Messages could not be
+// read during the pause, so no other node is to blame, and queued messages must be
+// processed first. Others may have missed this node: it announces that it is alive before
+// they ask.
 func (c *Core) afterPause(now, late time.Duration) {
 	c.counts.Pauses++
 	grace := late + c.t.ProbeInterval
@@ -183,14 +184,15 @@ func (c *Core) afterPause(now, late time.Duration) {
 	}
 }
 
-// Introduced says that p is a member of the mesh. Nothing is said about its being alive.
+// Introduced adds p as a member of the mesh, with unknown liveness.
 func (c *Core) Introduced(now time.Duration, p proto.PeerID) []Action {
 	c.begin(now)
 	c.row(p)
 	return c.end(now)
 }
 
-// Forgotten says that p is no member any more: revoked, or forgotten by a person.
+// Forgotten removes p, which is no longer a member: it was revoked, or forgotten by an
+// operator.
 func (c *Core) Forgotten(now time.Duration, p proto.PeerID) []Action {
 	c.begin(now)
 	if m := c.members[p]; m != nil {
@@ -199,7 +201,7 @@ func (c *Core) Forgotten(now time.Duration, p proto.PeerID) []Action {
 	return c.end(now)
 }
 
-// Connected says that messages can go to p now. What the two know is compared.
+// Connected reports that p is reachable now and requests an exchange with it.
 func (c *Core) Connected(now time.Duration, p proto.PeerID) []Action {
 	c.begin(now)
 	if m := c.row(p); m != nil {
@@ -209,7 +211,7 @@ func (c *Core) Connected(now time.Duration, p proto.PeerID) []Action {
 	return c.end(now)
 }
 
-// Disconnected says that messages to p are lost now.
+// Disconnected reports that p is no longer reachable.
 func (c *Core) Disconnected(now time.Duration, p proto.PeerID) []Action {
 	c.begin(now)
 	if m := c.members[p]; m != nil {
@@ -218,7 +220,7 @@ func (c *Core) Disconnected(now time.Duration, p proto.PeerID) []Action {
 	return c.end(now)
 }
 
-// Busy says whether there is work for p: it is probed more often then.
+// Busy sets whether this node has work for p. Busy peers are probed more often.
 func (c *Core) Busy(now time.Duration, p proto.PeerID, busy bool) []Action {
 	c.begin(now)
 	if m := c.members[p]; m != nil && m.busy != busy {
@@ -228,7 +230,7 @@ func (c *Core) Busy(now time.Duration, p proto.PeerID, busy bool) []Action {
 	return c.end(now)
 }
 
-// Updates takes news that came by the topic or in an exchange, from somebody.
+// Updates applies updates received from another node through the topic or an exchange.
 func (c *Core) Updates(now time.Duration, from proto.PeerID, updates []*Update) []Action {
 	c.begin(now)
 	c.heardFrom(now, from)
@@ -236,8 +238,7 @@ func (c *Core) Updates(now time.Duration, from proto.PeerID, updates []*Update) 
 	return c.end(now)
 }
 
-// Revise says that the node describes itself anew: its record is signed again and
-// published.
+// Revise signs this node's record again, after its description changed, and publishes it.
 func (c *Core) Revise(now time.Duration) []Action {
 	c.begin(now)
 	c.own.revision++
@@ -245,7 +246,7 @@ func (c *Core) Revise(now time.Duration) []Action {
 	return c.end(now)
 }
 
-// announce signs the node's own record and spreads it.
+// announce signs this node's own record and spreads it.
 func (c *Core) announce() {
 	c.own.record = c.signer.Record(c.own.incarnation, c.own.revision)
 	c.cachedDigest = nil
@@ -253,8 +254,8 @@ func (c *Core) announce() {
 	c.do(Action{Kind: DoPublish, Updates: []*Update{c.own.record}})
 }
 
-// refute says that this node is alive, and soon once more: one word may be lost, and
-// who misses it comes to the wrong verdict.
+// refute announces that this node is alive, twice: a message may be lost, and a node that
+// misses it reaches a wrong verdict.
 func (c *Core) refute(now time.Duration) {
 	c.own.incarnation++
 	c.announce()
@@ -263,7 +264,7 @@ func (c *Core) refute(now time.Duration) {
 	}
 }
 
-// heardFrom notes that p itself sent something.
+// heardFrom records a message sent by p itself.
 func (c *Core) heardFrom(now time.Duration, p proto.PeerID) {
 	c.lastHeard = now
 	if m := c.members[p]; m != nil {
@@ -271,7 +272,8 @@ func (c *Core) heardFrom(now time.Duration, p proto.PeerID) {
 	}
 }
 
-// row returns the row of p, made if there is room; nil for this node itself.
+// row returns the member p, adding it if there is room. It returns nil for this node
+// itself.
 func (c *Core) row(p proto.PeerID) *member {
 	m := c.members[p]
 	if m != nil || p == c.self || p.IsZero() {
@@ -286,11 +288,12 @@ func (c *Core) row(p proto.PeerID) *member {
 	return m
 }
 
-// rejectMember tells, once until there is room again, that members are not watched.
+// rejectMember counts a member for which there is no room. It raises an alarm once, until
+// there is room again.
 func (c *Core) rejectMember(p proto.PeerID) {
 	c.counts.Refused++
 	if !c.full {
 		c.full = true
-		c.emit(Event{Kind: Alarm, Peer: p, Cause: fmt.Sprintf("%d members are known, the most that are: further ones are not watched and get no shared work; forget those that are gone, and revoke the admin who lets too many in", len(c.members))})
+		c.emit(Event{Kind: Alarm, Peer: p, Cause: fmt.Sprintf("the member table is full (%d members): further members are not monitored and get no shared work; forget members that are gone, and revoke the admin that admits too many", len(c.members))})
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Twenty nodes: everybody sees a join within five seconds and a death within ten, by
-// the figures of a LAN.
+// Twenty nodes on a LAN: all of them see a join within five seconds and a death within
+// ten.
 func TestTwentyNodesConverge(t *testing.T) {
 	var join, kill, root []time.Duration
 	for seed := range uint64(20) {
@@ -34,8 +34,8 @@ func TestTwentyNodesConverge(t *testing.T) {
 	}
 }
 
-// refuteIn is memberlist's formula: each other accuser brings the time down, the first
-// one most.
+// refuteIn is memberlist's formula: each confirmation shortens the time, the first one
+// most.
 func TestRefutationTimeShrinksWithAccusers(t *testing.T) {
 	low, high := 4*time.Second, 24*time.Second
 	for _, tt := range []struct {
@@ -57,7 +57,7 @@ func TestRefutationTimeShrinksWithAccusers(t *testing.T) {
 	}
 }
 
-// A node sends one direct probe an interval, whatever the size of the mesh.
+// A node sends one direct probe per interval, regardless of the mesh's size.
 func TestProbesDoNotGrowWithTheMesh(t *testing.T) {
 	for _, n := range []int{2, 10, 60, 200} {
 		s := newSim(1, n, Tuning{})
@@ -72,8 +72,8 @@ func TestProbesDoNotGrowWithTheMesh(t *testing.T) {
 	}
 }
 
-// Two hundred nodes agree on a join, a death and each other's records as fast as
-// twenty do, with as many messages each.
+// Two hundred nodes agree on a join, a death and each other's records as fast as twenty
+// do, with as many messages per node.
 func TestTwoHundredNodesConverge(t *testing.T) {
 	const size = 200
 	s := newSim(4, size, Tuning{})
@@ -89,12 +89,12 @@ func TestTwoHundredNodesConverge(t *testing.T) {
 	t.Logf("all know all after %v; then %.1f messages a node and second; a join after %v; a death after %v, %.1f messages a node until then",
 		first, rate, join, kill, float64(s.messages-sent)/size)
 	if first > 10*time.Second || join > 5*time.Second || kill > 20*time.Second || rate > 3 {
-		t.Errorf("slower, or louder, than twenty nodes are")
+		t.Errorf("slower, or more messages, than twenty nodes")
 	}
 }
 
-// A peer with work for it is probed more often, and its death is seen sooner; the pace of
-// the others stays.
+// A busy peer is probed more often, so that its death is detected sooner; the rate for
+// the others is unchanged.
 func TestBusyPeersAreProbedMoreOften(t *testing.T) {
 	var idle, busy []time.Duration
 	for seed := range uint64(20) {
@@ -113,13 +113,13 @@ func TestBusyPeersAreProbedMoreOften(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("suspected by the one with work: %v; without: %v", durations(busy), durations(idle))
+	t.Logf("suspected by the node with work for it: %v; without work: %v", durations(busy), durations(idle))
 	if mean(busy) >= mean(idle) {
-		t.Errorf("work made it slower: %v, idle %v", mean(busy), mean(idle))
+		t.Errorf("detection of a busy peer: mean %v, idle %v", mean(busy), mean(idle))
 	}
 }
 
-// A run follows from its seed.
+// A run is determined by its seed.
 func TestSameSeedSameRun(t *testing.T) {
 	play := func() (Counts, [32]byte, uint64) {
 		s := newSim(9, 9, Tuning{PruneAge: 10 * time.Minute})
@@ -133,15 +133,16 @@ func TestSameSeedSameRun(t *testing.T) {
 	}
 }
 
-// Who comes back is alive at once for delivery, and has new work only after a while: 5
-// seconds after a suspicion, 30 after it was called dead; a flap begins the time anew.
+// A node that comes back is alive at once for delivery, but gets new work only after a
+// while: 5 seconds after a suspicion, 30 after it was declared dead. A flap restarts the
+// time.
 func TestReturningNodesGetNoWorkAtFirst(t *testing.T) {
 	s := newSim(1, 3, Tuning{})
 	s.run(10 * time.Second)
 	at, p := s.nodes[0], s.nodes[1]
 	m := at.core.members[p.id]
 	if !m.eligible(s.now) {
-		t.Fatal("a node that never fell may have no work")
+		t.Fatal("a node that was always alive is not eligible")
 	}
 	record := func() { p.core.own.incarnation++; p.core.own.record = p.Record(p.core.own.incarnation, 1) }
 	accuse := func() {
@@ -168,9 +169,9 @@ func TestReturningNodesGetNoWorkAtFirst(t *testing.T) {
 	}
 }
 
-// Whatever comes first after a pause of this node, a tick or what waited at its door:
-// the time to refute goes on where it stood, what begins after the pause is not put off
-// by it, and accusers that are heard then do not take back what the pause gave.
+// A pause of this node is detected by the first input after it, whether a tick or a
+// queued message: the remaining time to refute is unchanged, suspicions that begin after
+// the pause are not prolonged, and accusers heard then do not cancel the extension.
 func TestPauseIsDetectedByFirstInput(t *testing.T) {
 	const pause = 20 * time.Second
 	for _, first := range []string{"a tick", "a rumor"} {
@@ -198,31 +199,30 @@ func TestPauseIsDetectedByFirstInput(t *testing.T) {
 			t.Errorf("%s first: %d pauses noticed, health %d", first, at.core.counts.Pauses, at.core.own.health)
 		}
 		if got := left(now, before); got < was {
-			t.Errorf("%s first: who was suspected before had %v, has %v", first, was, got)
+			t.Errorf("%s first: the earlier suspect had %v left, has %v", first, was, got)
 		}
 		if got := left(now, after); got > 4*time.Second {
-			t.Errorf("%s first: whom four accuse after the pause has %v", first, got)
+			t.Errorf("%s first: a node accused by four after the pause has %v", first, got)
 		}
 		for by := 4; by < 7; by++ {
 			accuse(now, s.nodes[by], before)
 		}
 		if got := left(now, before); got < 2*time.Second {
-			t.Errorf("%s first: whom four accuse, the first before the pause, has %v to be heard", first, got)
+			t.Errorf("%s first: a node accused by four, once before the pause, has %v", first, got)
 		}
 	}
 }
 
-// A node that has to say that it is alive says so twice: who misses it once comes to a
-// wrong verdict.
+// A refutation is published twice, because a node that misses it reaches a wrong verdict.
 func TestRefutationIsPublishedTwice(t *testing.T) {
 	s := newSim(1, 5, Tuning{})
 	s.run(20 * time.Second)
 	c := s.nodes[0].core
-	said := 0
+	published := 0
 	count := func(actions []Action) {
 		for _, a := range actions {
 			if a.Kind == DoPublish && a.Updates[0].Record.GetIncarnation() == c.own.incarnation {
-				said++
+				published++
 			}
 		}
 	}
@@ -231,13 +231,13 @@ func TestRefutationIsPublishedTwice(t *testing.T) {
 	for now := s.now; now < s.now+time.Second; now = max(c.Next(), now+time.Millisecond) {
 		count(c.Tick(now))
 	}
-	if c.own.incarnation != was+1 || said != 2 {
-		t.Errorf("incarnation %d after %d, said %d times", c.own.incarnation, was, said)
+	if c.own.incarnation != was+1 || published != 2 {
+		t.Errorf("incarnation %d after %d, published %d times", c.own.incarnation, was, published)
 	}
 }
 
-// However many members somebody makes up, a node keeps MaxMembers rows, and says once
-// that there is no room; it goes on with those it has.
+// However many members are made up, a node keeps MaxMembers of them, raises one alarm and
+// continues with those it has.
 func TestMembersAreBounded(t *testing.T) {
 	const most, made = 20, 500
 	s := newSim(1, 10, Tuning{MaxMembers: most})
@@ -264,6 +264,6 @@ func TestMembersAreBounded(t *testing.T) {
 	}
 	ans, _ := c.Answer(s.now, s.nodes[1].id, &Ask{Lines: []Line{{Peer: proto.PeerID{10}, Incarnation: 1, Liveness: proto.Alive}}, After: proto.PeerID{9, 255, 255, 255}})
 	if len(ans.Wanted) != 0 {
-		t.Errorf("it asks for %d of whom it has no room", len(ans.Wanted))
+		t.Errorf("it requests %d members although it is full", len(ans.Wanted))
 	}
 }

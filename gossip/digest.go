@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Line of a digest is the newest that a node knows of another.
+// A Line of a digest states the newest that a node knows about another.
 type Line struct {
 	Peer        proto.PeerID
 	Incarnation uint64
@@ -17,16 +17,17 @@ type Line struct {
 	Liveness    proto.Liveness
 }
 
-// supersedes ranks liveness: who was called dead is not shown alive by who missed it.
+// supersedes ranks liveness: a node that missed a verdict does not make a dead node
+// appear alive.
 func (l Line) supersedes(o Line) bool { return l.Liveness > o.Liveness }
 
-// An Ask begins an exchange, or goes on with it: the lines that the asker has of the
-// peers behind After, up to and with Until.
+// An Ask begins or continues an exchange: it holds the asker's lines of the peers after
+// After, up to and including Until.
 type Ask struct {
 	Lines   []Line
-	After   proto.PeerID // zero: from the first
-	Until   proto.PeerID // zero: to the last
-	Updates []*Update    // that the last answer asked for
+	After   proto.PeerID // zero: from the beginning
+	Until   proto.PeerID // zero: to the end
+	Updates []*Update    // requested by the previous answer
 }
 
 // covers reports whether p is in the range of a.
@@ -34,16 +35,16 @@ func (a *Ask) covers(p proto.PeerID) bool {
 	return p.Compare(a.After) > 0 && (a.Until.IsZero() || p.Compare(a.Until) <= 0)
 }
 
-// An Answer gives what the asker lacks and wants what it knows better, both in order
-// of peers. More says that there is more behind the last of them, and of Ended.
+// An Answer contains what the asker is missing, and requests what the asker knows better,
+// both in order of peers. More: there is more after the last of them and LastRevocation.
 type Answer struct {
 	Updates        []*Update
 	Wanted         []proto.PeerID
-	LastRevocation proto.PeerID // the last id of a revocation that came with it; zero: none did
+	LastRevocation proto.PeerID // id of the last revocation received with it; zero: none
 	More           bool
 }
 
-// lastKey returns the peer up to which the answer is complete.
+// lastKey returns the key up to which the answer is complete.
 func (a *Answer) lastKey() proto.PeerID {
 	last := a.LastRevocation
 	if n := len(a.Updates); n > 0 && a.Updates[n-1].Peer.Compare(last) > 0 {
@@ -55,15 +56,15 @@ func (a *Answer) lastKey() proto.PeerID {
 	return last
 }
 
-// A digest is what this node knows, in order of peers, and its hash. It is kept until
-// something changes, and then not changed itself: others hold its lines.
+// A digest is what this node knows, in order of peers, with its hash. It is cached until
+// something changes and never modified: others hold its lines.
 type digest struct {
 	lines  []Line
 	root   [32]byte
 	hashed bool
 }
 
-// digest returns what this node knows, itself included, in order of peers.
+// digest returns what this node knows, including itself, in order of peers.
 func (c *Core) digest() *digest {
 	if c.cachedDigest != nil {
 		return c.cachedDigest
@@ -80,8 +81,8 @@ func (c *Core) digest() *digest {
 	return d
 }
 
-// Root returns the hash over what this node knows of all that are not gone. Two nodes
-// with the same root know the same.
+// Root returns the hash of what this node knows about all nodes that are not gone. Two
+// nodes with the same root know the same.
 func (c *Core) Root() [32]byte {
 	d := c.digest()
 	if d.hashed {
@@ -91,7 +92,7 @@ func (c *Core) Root() [32]byte {
 	var b [32 + 8 + 8 + 1]byte
 	for _, l := range d.lines {
 		if l.Liveness == proto.Dead {
-			continue // each node forgets those at another time
+			continue // each node forgets the dead at a different time
 		}
 		copy(b[:], l.Peer[:])
 		binary.BigEndian.PutUint64(b[32:], l.Incarnation)
@@ -104,7 +105,8 @@ func (c *Core) Root() [32]byte {
 	return d.root
 }
 
-// Ask returns the next step of an exchange: the lines behind after, one message full.
+// Ask returns the next step of an exchange: the lines after after, as many as fit in one
+// message, and the wanted updates.
 func (c *Core) Ask(after proto.PeerID, wanted []proto.PeerID) *Ask {
 	a := &Ask{After: after}
 	lines := c.digest().lines
@@ -125,11 +127,11 @@ func (c *Core) Ask(after proto.PeerID, wanted []proto.PeerID) *Ask {
 	return a
 }
 
-// recentlyDead is how long a dead node is told of to who never heard of it.
+// recentlyDead is how long a dead node is reported to nodes that never heard of it.
 const recentlyDead = 10 * time.Minute
 
-// Answer takes the ask of another node: it learns what it brings, and returns what the
-// asker lacks.
+// Answer processes another node's ask: it applies its updates and returns what the asker
+// is missing.
 func (c *Core) Answer(now time.Duration, from proto.PeerID, a *Ask) (*Answer, []Action) {
 	c.begin(now)
 	c.heardFrom(now, from)
@@ -148,7 +150,7 @@ func (c *Core) Answer(now time.Duration, from proto.PeerID, a *Ask) (*Answer, []
 		if !have && len(rest) == 0 {
 			break
 		}
-		// No room for the largest step: its record and some accusations.
+		// Stop before the largest step, a record and some accusations, might not fit.
 		if len(ans.Updates) > proto.MaxRumors-4 || len(ans.Wanted) >= proto.MaxRumors {
 			ans.More = true
 			break
@@ -168,12 +170,12 @@ func (c *Core) Answer(now time.Duration, from proto.PeerID, a *Ask) (*Answer, []
 	return ans, c.end(now)
 }
 
-// answerUnknown answers a line of a node that has no row here.
+// answerUnknown answers a line of a node that is unknown here.
 func (c *Core) answerUnknown(ans *Answer, theirs Line) {
 	switch {
 	case !c.tombstones.covers(theirs.Peer, theirs.Incarnation):
 		if c.members[theirs.Peer] == nil && len(c.members) >= c.t.MaxMembers {
-			return // there is no row for it
+			return // the member table is full
 		}
 		ans.Wanted = append(ans.Wanted, theirs.Peer)
 	case theirs.Liveness != proto.Dead:
@@ -181,15 +183,15 @@ func (c *Core) answerUnknown(ans *Answer, theirs Line) {
 	}
 }
 
-// answerMissing answers for a row that the asker does not have.
+// answerMissing answers for a member that the asker does not have.
 func (c *Core) answerMissing(now time.Duration, ans *Answer, mine Line) {
 	if m := c.members[mine.Peer]; m != nil && m.gone() && now-m.since > recentlyDead {
-		return // the asker may have pruned it, and cares no more
+		return // the asker may have pruned it
 	}
 	ans.Updates = append(ans.Updates, c.updatesFor(mine.Peer)...)
 }
 
-// answerKnown answers a line that both have.
+// answerKnown answers a line that both nodes have.
 func (c *Core) answerKnown(ans *Answer, mine, theirs Line) {
 	newer := mine.Incarnation > theirs.Incarnation ||
 		mine.Incarnation == theirs.Incarnation && (mine.Revision > theirs.Revision || mine.supersedes(theirs))
@@ -203,7 +205,8 @@ func (c *Core) answerKnown(ans *Answer, mine, theirs Line) {
 	}
 }
 
-// updatesFor returns what is known of p: its record and, if it is not well, who says so.
+// updatesFor returns what is known about p: its record and, if it is SUSPECT or DEAD, the
+// accusations.
 func (c *Core) updatesFor(p proto.PeerID) []*Update {
 	if p == c.self {
 		return []*Update{c.own.record}
@@ -219,7 +222,7 @@ func (c *Core) updatesFor(p proto.PeerID) []*Update {
 	return updates
 }
 
-// Answered takes the answer to an ask. It returns how the exchange goes on; nil: it is
+// Answered processes the answer to an ask. It returns the next ask; nil: the exchange is
 // complete.
 func (c *Core) Answered(now time.Duration, from proto.PeerID, a *Ask, ans *Answer) (*Ask, []Action) {
 	c.begin(now)
@@ -235,13 +238,13 @@ func (c *Core) Answered(now time.Duration, from proto.PeerID, a *Ask, ans *Answe
 	case !a.Until.IsZero():
 		next = c.Ask(a.Until, ans.Wanted)
 	case len(ans.Wanted) > 0:
-		// Only what was asked for: the lines are compared to the end already.
+		// Only the wanted updates: all lines have been compared.
 		next = c.Ask(maxPeerID, ans.Wanted)
 	}
 	return next, c.end(now)
 }
 
-// maxPeerID is behind every peer.
+// maxPeerID sorts after every peer.
 var maxPeerID = func() (p proto.PeerID) {
 	for i := range p {
 		p[i] = 0xff

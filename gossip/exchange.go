@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// maxSteps ends an exchange that does not end by itself: enough for 4096 nodes
-	// and 10 000 revocations of which all is new.
+	// maxSteps limits an exchange that does not terminate: enough for 4096 nodes and 10
+	// 000 revocations that are all new.
 	maxSteps = 512
-	// stepTime bounds one step, exchangeTime all of an exchange that nobody asked for:
-	// what it brought stays, and the next one comes further.
+	// stepTime limits one step, exchangeTime an entire background exchange: what it
+	// transferred remains, and the next one gets further.
 	stepTime     = 15 * time.Second
 	exchangeTime = 5 * time.Minute
-	// maxExchanges is how many go on at once, each with another node: one that never
-	// comes to its end keeps nobody from the others.
+	// maxExchanges is how many exchanges run concurrently, each with another node, so
+	// that an endless one does not block the others.
 	maxExchanges = 4
 )
 
-var errSync = errors.New("gossip: not an answer to a sync")
+var errSync = errors.New("gossip: not a reply to a sync")
 
-// exchangeLoop begins those that the core asks for.
+// exchangeLoop runs the exchanges that the core requests.
 func (r *Runner) exchangeLoop(ctx context.Context) error {
 	for {
 		select {
@@ -39,13 +39,13 @@ func (r *Runner) exchangeLoop(ctx context.Context) error {
 		case p := <-r.syncs:
 			if err := r.exchangeOnce(ctx, p); err != nil && ctx.Err() == nil {
 				r.met.syncs.WithLabelValues("failed").Inc()
-				r.log.Debug("an exchange did not come to its end", "peer", p, "error", err)
+				r.log.Debug("exchange failed", "peer", p, "error", err)
 			}
 		}
 	}
 }
 
-// exchangeOnce is exchange within exchangeTime. Another one with p may begin after it.
+// exchangeOnce runs one exchange with p and then allows the next one.
 func (r *Runner) exchangeOnce(ctx context.Context, p proto.PeerID) error {
 	defer func() {
 		r.mu.Lock()
@@ -55,7 +55,8 @@ func (r *Runner) exchangeOnce(ctx context.Context, p proto.PeerID) error {
 	return r.Compare(ctx, p)
 }
 
-// Compare exchanges with p, now: then this node knows what p does, revocations included.
+// Compare runs an exchange with p now. On success this node knows what p knows, including
+// revocations.
 func (r *Runner) Compare(ctx context.Context, p proto.PeerID) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
@@ -63,8 +64,8 @@ func (r *Runner) Compare(ctx context.Context, p proto.PeerID) error {
 	return err
 }
 
-// exchange compares what the two know, step by step, until both know the same. It
-// reports whether they did at its end.
+// exchange synchronizes with p step by step, and reports whether both know the same at
+// the end.
 func (r *Runner) exchange(ctx context.Context, p proto.PeerID) (bool, error) {
 	r.mu.Lock()
 	ask := r.core.Ask(proto.PeerID{}, nil)
@@ -89,10 +90,10 @@ func (r *Runner) exchange(ctx context.Context, p proto.PeerID) (bool, error) {
 		}
 		ask = next
 	}
-	return false, fmt.Errorf("exchange with %s: no end after %d steps", p.Short(), maxSteps)
+	return false, fmt.Errorf("exchange with %s: not finished after %d steps", p.Short(), maxSteps)
 }
 
-// exchangeStep sends one ask and reads what answers it.
+// exchangeStep sends one ask and reads its answer.
 func (r *Runner) exchangeStep(ctx context.Context, p proto.PeerID, ask *Ask, revoked []*proto.Rumor) (ans *Answer, wanted [][32]byte, root []byte, err error) {
 	payload, err := proto.Encode(nil, r.request(ask, revoked))
 	if err != nil {
@@ -139,7 +140,7 @@ func maxPeer(a, b proto.PeerID) proto.PeerID {
 	return a
 }
 
-// sameRoot reports whether this node knows the same as one whose root is theirs.
+// sameRoot reports whether this node knows the same as one with this root.
 func (r *Runner) sameRoot(theirs []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +150,7 @@ func (r *Runner) sameRoot(theirs []byte) bool {
 	return equal
 }
 
-// request returns the message of an ask that fits.
+// request encodes an ask, as far as it fits.
 func (r *Runner) request(ask *Ask, revoked []*proto.Rumor) *proto.SyncRequest {
 	m := &proto.SyncRequest{Rumors: revoked, Revocations: r.revoked.limitAsk(ask)}
 	if !ask.After.IsZero() {
@@ -166,34 +167,34 @@ func (r *Runner) request(ask *Ask, revoked []*proto.Rumor) *proto.SyncRequest {
 	for _, n := range ask.Updates {
 		rumor := r.withIntroduction(n)
 		if size += proto.Size(rumor) + 8; size > maxTopic || len(m.Rumors) >= proto.MaxRumors {
-			break // it is wanted again the next time
+			break // it is requested again next time
 		}
 		m.Rumors = append(m.Rumors, rumor)
 	}
 	return m
 }
 
-// Sync answers a SYNC of a member with a SYNCED.
+// Sync answers a SYNC from a member with a SYNCED.
 func (r *Runner) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
 	if !r.verifier.member(from, nil) {
 		r.met.strangers.Inc()
-		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errStranger)
+		return nil, fmt.Errorf("sync from %s: %w", from.Short(), errStranger)
 	}
 	var q proto.SyncRequest
 	if m.GetType() != proto.TypeSync || len(m.GetPayload()) > proto.MaxControl {
-		return nil, fmt.Errorf("sync of %s: %w", from.Short(), errMalformed)
+		return nil, fmt.Errorf("sync from %s: %w", from.Short(), errMalformed)
 	}
 	if err := proto.DecodeKnown(m.GetPayload(), &q); err != nil {
-		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
+		return nil, fmt.Errorf("sync from %s: %w", from.Short(), err)
 	}
 	ask, err := askOf(&q)
 	if err != nil {
-		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
+		return nil, fmt.Errorf("sync from %s: %w", from.Short(), err)
 	}
 	ended := make([][32]byte, 0, len(q.GetRevocations()))
 	for _, b := range q.GetRevocations() {
 		if len(b) != 32 {
-			return nil, fmt.Errorf("sync of %s: %w: a revocation's id of %d bytes", from.Short(), errMalformed, len(b))
+			return nil, fmt.Errorf("sync from %s: %w: revocation id of %d bytes", from.Short(), errMalformed, len(b))
 		}
 		ended = append(ended, [32]byte(b))
 	}
@@ -207,12 +208,12 @@ func (r *Runner) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) 
 	})
 	payload, err := proto.Encode(nil, r.reply(ask, ans, ended, root))
 	if err != nil {
-		return nil, fmt.Errorf("sync of %s: %w", from.Short(), err)
+		return nil, fmt.Errorf("sync from %s: %w", from.Short(), err)
 	}
 	return &proto.Message{Type: proto.TypeSynced, Payload: payload}, nil
 }
 
-// askOf reads a request but for its rumors.
+// askOf decodes a request, except for its rumors.
 func askOf(q *proto.SyncRequest) (*Ask, error) {
 	ask := &Ask{}
 	for _, e := range []struct {
@@ -232,7 +233,7 @@ func askOf(q *proto.SyncRequest) (*Ask, error) {
 	for _, d := range q.GetDigests() {
 		p, err := proto.PeerIDFrom(d.GetPeer())
 		if err != nil || p.Compare(before) <= 0 || !ask.covers(p) {
-			return nil, fmt.Errorf("%w: the digests are not in order", errMalformed)
+			return nil, fmt.Errorf("%w: digests out of order", errMalformed)
 		}
 		before = p
 		ask.Lines = append(ask.Lines, Line{p, d.GetIncarnation(), d.GetRevision(), d.GetLiveness()})
@@ -240,7 +241,7 @@ func askOf(q *proto.SyncRequest) (*Ask, error) {
 	return ask, nil
 }
 
-// rootCompared notes how long it took from a difference to equality. r.mu is held.
+// rootCompared measures the time from a difference to equality. r.mu is held.
 func (r *Runner) rootCompared(now time.Duration, same bool) {
 	switch {
 	case !same && r.differsSince == 0:
@@ -251,8 +252,7 @@ func (r *Runner) rootCompared(now time.Duration, same bool) {
 	}
 }
 
-// root returns the hash over all that this node knows, revocations included. r.mu is
-// held.
+// root returns the hash of all that this node knows, including revocations. r.mu is held.
 func (r *Runner) root() [32]byte {
 	root := r.core.Root()
 	ended := r.revoked.root()
@@ -262,16 +262,16 @@ func (r *Runner) root() [32]byte {
 	return sha256.Sum256(append(root[:], ended[:]...))
 }
 
-// An Agreement says how an exchange with one node ended.
+// An Agreement is the result of an exchange with one node.
 type Agreement struct {
 	Peer proto.PeerID
-	Same bool // both know the same now
+	Same bool // both nodes know the same now
 	Took time.Duration
 	Err  error
 }
 
-// Converge exchanges with every node that is not gone, now, and returns who agrees. Of
-// those that were never heard it tries the connected ones.
+// Converge exchanges with every node that is not dead or gone, now, and returns the
+// results. Of the nodes that were never heard from it tries only the connected ones.
 func (r *Runner) Converge(ctx context.Context) []Agreement {
 	var all []Agreement
 	var mu sync.Mutex
@@ -294,6 +294,6 @@ func (r *Runner) Converge(ctx context.Context) []Agreement {
 			return nil
 		})
 	}
-	_ = g.Wait() // no one of them returns an error
+	_ = g.Wait() // the functions return no error
 	return all
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// durations is how a figure is written: median and worst.
+// durations formats durations as median, p95 and worst.
 type durations []time.Duration
 
 func (s durations) String() string {

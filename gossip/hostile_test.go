@@ -11,16 +11,16 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// The bad-input family "gossip/membership": whatever a member or a stranger says, nothing
-// that is false is believed, and memory is bounded.
+// The bad-input family "gossip/membership": whatever a member or a stranger sends, no
+// false statement is accepted, and memory is bounded.
 
-// A receiver is a room that does not run: what it hears, it hears in the test.
+// A receiver is a runner that does not run: the test passes it messages directly.
 type receiver struct {
 	*testMesh
 	runner      *Runner
-	me, a, b    *testNode // the victim, and two members
+	me, a, b    *testNode // the receiver, and two members
 	other       *testMesh // another mesh
-	strangers   int       // that were made up so far
+	strangers   int       // made up so far
 	strangerKey *identity.Keys
 }
 
@@ -45,7 +45,7 @@ func newReceiver(tb testing.TB) *receiver {
 	return v
 }
 
-// receive gives rumors to the room as a probe of h.
+// receive passes rumors to the runner, as a probe by h.
 func (v *receiver) receive(h *testNode, rumors ...*proto.Rumor) {
 	b, err := proto.Encode(nil, &proto.Probe{Number: 1, Rumors: rumors})
 	if err != nil {
@@ -54,7 +54,7 @@ func (v *receiver) receive(h *testNode, rumors ...*proto.Rumor) {
 	v.runner.receive(context.Background(), inMsg{from: h.keys.Peer(), kind: proto.TypeProbe, payload: b})
 }
 
-// record is one of h in some incarnation above its first.
+// record returns a record of h, n incarnations above its first.
 func (v *receiver) record(h *testNode, n, revision uint64) *proto.Rumor {
 	return v.recordOf(h.keys, v.mesh, identity.Incarnation(1000)+n, revision)
 }
@@ -79,13 +79,13 @@ func (v *receiver) accuse(k *identity.Keys, of proto.PeerID, incarnation uint64,
 	return &proto.Rumor{Accusation: s}
 }
 
-// valid reports whether v would pass on what author published.
+// valid reports whether v would forward what author published.
 func (v *receiver) valid(author proto.PeerID, data []byte) bool {
 	_, ok := v.runner.Valid(author, data)
 	return ok
 }
 
-// topicData is a message of the topic.
+// topicData encodes a message of the topic.
 func (v *receiver) topicData(rumors ...*proto.Rumor) []byte {
 	b, err := proto.Encode(nil, &proto.Rumors{Rumors: rumors})
 	if err != nil {
@@ -117,7 +117,7 @@ func TestInvalidStatementsHaveNoEffect(t *testing.T) {
 	tests := []struct {
 		name  string
 		rumor *proto.Rumor
-		topic bool // a may publish it, and nothing follows from it
+		topic bool // a may publish it, but it has no effect
 	}{
 		{"forged record", forged, false},
 		{"record under another's name", swapped, false},
@@ -131,11 +131,11 @@ func TestInvalidStatementsHaveNoEffect(t *testing.T) {
 		{"accusation by a stranger", v.accuse(stranger, b, first, proto.Dead), false},
 		{"nothing", &proto.Rumor{}, false},
 		{"both", &proto.Rumor{Record: v.record(v.a, 5, 1).Record, Accusation: v.accuse(v.a.keys, b, first, proto.Dead).Accusation}, false},
-		{"accusation of an incarnation that was never", v.accuse(v.a.keys, b, first+7, proto.Dead), true},
+		{"accusation of an incarnation that never existed", v.accuse(v.a.keys, b, first+7, proto.Dead), true},
 		{"accusation of the highest incarnation", v.accuse(v.a.keys, b, 1<<64-1, proto.Dead), true},
 		{"accusation of a past incarnation", v.accuse(v.a.keys, b, first-1, proto.Dead), true},
 		{"accusation of nobody", v.accuse(v.a.keys, proto.PeerID{1, 2, 3}, first, proto.Dead), true},
-		{"accusation of the victim in the highest incarnation", v.accuse(v.a.keys, v.me.keys.Peer(), 1<<64-1, proto.Dead), true},
+		{"accusation of the receiver in the highest incarnation", v.accuse(v.a.keys, v.me.keys.Peer(), 1<<64-1, proto.Dead), true},
 		{"an old record again", v.record(v.a, 0, 1), true},
 	}
 	for _, tt := range tests {
@@ -146,20 +146,20 @@ func TestInvalidStatementsHaveNoEffect(t *testing.T) {
 			} else {
 				v.runner.receiveTopic(t.Context(), inMsg{from: a, payload: data})
 			}
-			if tt.name != "record of another, published" { // which is true, when it is handed on
+			if tt.name != "record of another, published" { // which is valid when forwarded
 				v.receive(v.a, tt.rumor)
 			}
 			if after := fmt.Sprint(v.state()); after != before {
-				t.Errorf("it was believed:\n%s\n%s", before, after)
+				t.Errorf("it had an effect:\n%s\n%s", before, after)
 			}
 			if v.runner.Summary().Incarnation != mine {
-				t.Error("the victim raised its incarnation")
+				t.Error("the receiver raised its incarnation")
 			}
 		})
 	}
 }
 
-// state is what the victim believes, without times.
+// state returns the receiver's view of the members, without times.
 func (v *receiver) state() (all []string) {
 	for _, m := range v.runner.Members() {
 		all = append(all, fmt.Sprint(m.Peer.Short(), m.Status, m.Incarnation, m.Record.GetRevision()))
@@ -167,18 +167,18 @@ func (v *receiver) state() (all []string) {
 	return all
 }
 
-// No bit of a message of the topic can be changed in a way that says something else.
+// No flipped bit in a message of the topic results in a different valid statement.
 func TestBitFlipsForgeNoStatement(t *testing.T) {
 	v := newReceiver(t)
 	data := v.topicData(v.record(v.a, 3, 4), v.accuse(v.a.keys, v.b.keys.Peer(), identity.Incarnation(1000), proto.Suspect))
 	if !v.valid(v.a.keys.Peer(), data) {
-		t.Fatal("the good one is not valid")
+		t.Fatal("the unmodified message is not valid")
 	}
 	passed := 0
 	for bit := range len(data) * 8 {
 		data[bit/8] ^= 1 << (bit % 8)
 		if h, err := v.runner.readTopic(v.a.keys.Peer(), data, v.runner.verifier.member); err == nil {
-			passed++ // an unknown field, or one statement that is now unknown to it
+			passed++ // now an unknown field or statement
 			for _, n := range h.updates {
 				if n.By != v.a.keys.Peer() || n.accuses() && (n.Peer != v.b.keys.Peer() || n.Liveness != proto.Suspect) ||
 					!n.accuses() && n.Record.GetRevision() != 4 {
@@ -191,8 +191,8 @@ func TestBitFlipsForgeNoStatement(t *testing.T) {
 	t.Logf("%d bits, %d harmless", len(data)*8, passed)
 }
 
-// A member that accuses everybody, again and again, kills nobody and is not listened to
-// for long; what ten thousand nodes that nobody knows say of themselves leaves nothing.
+// A member that accuses everyone repeatedly kills no one and is soon ignored. Records of
+// ten thousand unknown nodes leave nothing behind.
 func TestFloodsAreBounded(t *testing.T) {
 	v := newReceiver(t)
 	b := v.b.keys.Peer()
@@ -203,7 +203,7 @@ func TestFloodsAreBounded(t *testing.T) {
 		return m.HeapAlloc
 	}
 	start := heap()
-	for i := range uint64(300) { // b refutes each time, a accuses each time
+	for i := range uint64(300) { // a accuses and b refutes each time
 		v.receive(v.a, v.accuse(v.a.keys, b, identity.Incarnation(1000)+i, proto.Dead))
 		if m, _ := v.runner.Member(b); m.Status == Dead {
 			t.Fatal("one member alone killed another")
@@ -211,7 +211,7 @@ func TestFloodsAreBounded(t *testing.T) {
 		v.receive(v.b, v.record(v.b, i+1, 1))
 	}
 	if c := v.runner.Summary().Counts; c.Throttled < 200 {
-		t.Errorf("a flood of accusations was listened to: %+v", c)
+		t.Errorf("a flood of accusations was not throttled: %+v", c)
 	}
 	for range 10_000 / 8 {
 		var rumors []*proto.Rumor
@@ -225,12 +225,12 @@ func TestFloodsAreBounded(t *testing.T) {
 	if n := len(v.runner.Members()); n != 2 {
 		t.Errorf("%d members after ten thousand unknown ones", n)
 	}
-	for i := range 100_000 { // nobody listens: the door is shut in time
+	for i := range 100_000 { // not processed: the queue must be bounded
 		v.runner.Control(v.a.keys.Peer(), &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, 1+i%2000)})
 	}
 	v.runner.Control(b, &proto.Message{Type: proto.TypeProbe})
 	if n := len(v.runner.in.waiting); n != maxWaitingPeer+1 {
-		t.Errorf("%d messages wait: of a flood %d may, and another's one must", n, maxWaitingPeer)
+		t.Errorf("%d messages are queued, want %d of the flood and one of another peer", n, maxWaitingPeer)
 	}
 	grown := int64(heap()) - int64(start)
 	t.Logf("heap grew by %d KiB", grown>>10)
@@ -266,7 +266,7 @@ func TestBadSyncsAreRefused(t *testing.T) {
 		})
 	}
 	q := &proto.SyncRequest{}
-	for i := range proto.MaxDigests { // all unknown: it wants some, and allocates no rows
+	for i := range proto.MaxDigests { // all unknown: it requests some, and adds no members
 		q.Digests = append(q.Digests, &proto.Digest{Peer: append(make([]byte, 30), byte(i>>8)+1, byte(i)), Incarnation: 1<<64 - 1})
 	}
 	reply, err := v.runner.Sync(t.Context(), v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(q)})
@@ -276,7 +276,7 @@ func TestBadSyncsAreRefused(t *testing.T) {
 	}
 }
 
-// Any bytes may come as a probe, as its answer, on the topic and in a sync.
+// Any bytes may arrive as a probe, as its reply, on the topic and in a sync.
 func FuzzRunner(f *testing.F) {
 	v := newReceiver(f)
 	probe, _ := proto.Encode(nil, &proto.Probe{Number: 7, Rumors: []*proto.Rumor{v.record(v.b, 1, 1)}})

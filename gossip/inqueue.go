@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// What waits to be heard is bounded in all and for each peer, so that no one of them
-// keeps the others from being heard.
+// Bounds of the queue of received messages, in total and per peer, so that no peer can
+// crowd out the others.
 const (
 	maxWaiting         = 1024
 	maxWaitingPeer     = 64
@@ -17,7 +17,7 @@ const (
 	maxWaitingSizePeer = maxWaitingSize / 8
 )
 
-// inQueue is where messages wait for the one goroutine that listens.
+// An inQueue holds received messages for the goroutine that processes them.
 type inQueue struct {
 	mu      sync.Mutex
 	waiting []inMsg
@@ -26,19 +26,19 @@ type inQueue struct {
 	wake    chan struct{}
 }
 
-// A usage is what of all that waits is of one peer.
+// usage is one peer's part of the queue.
 type usage struct{ count, size int }
 
-// A inMsg is a message: of a peer, or of the topic by its author.
+// An inMsg is a message from a peer, or one that it published on the topic.
 type inMsg struct {
 	from    proto.PeerID
-	kind    proto.MessageType // 0: of the topic
+	kind    proto.MessageType // 0: a topic message
 	payload []byte
 }
 
 func (d *inQueue) init() { d.byPeer, d.wake = make(map[proto.PeerID]usage), make(chan struct{}, 1) }
 
-// put lets g wait; false: there are too many.
+// put queues g; false: the queue is full.
 func (d *inQueue) put(g inMsg) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,7 +54,7 @@ func (d *inQueue) put(g inMsg) bool {
 	return true
 }
 
-// take returns who waits.
+// take returns and removes all queued messages.
 func (d *inQueue) take() []inMsg {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -64,7 +64,7 @@ func (d *inQueue) take() []inMsg {
 	return guests
 }
 
-// Control takes a PROBE or PROBED that from itself sent. It does not block.
+// Control queues a PROBE or PROBED sent by from itself. It does not block.
 func (r *Runner) Control(from proto.PeerID, m *proto.Message) {
 	if t := m.GetType(); t != proto.TypeProbe && t != proto.TypeProbed {
 		r.met.refused.Inc()
@@ -75,7 +75,7 @@ func (r *Runner) Control(from proto.PeerID, m *proto.Message) {
 	}
 }
 
-// TopicMessage takes a message of the topic that is valid. It does not block.
+// TopicMessage queues a valid message of the topic. It does not block.
 func (r *Runner) TopicMessage(author proto.PeerID, data []byte) {
 	if author == r.keys.Peer() {
 		return
@@ -85,7 +85,7 @@ func (r *Runner) TopicMessage(author proto.PeerID, data []byte) {
 	}
 }
 
-// receiveLoop hears who waits at the door, one after another.
+// receiveLoop processes queued messages, one at a time.
 func (r *Runner) receiveLoop(ctx context.Context) error {
 	for {
 		select {
@@ -102,7 +102,7 @@ func (r *Runner) receiveLoop(ctx context.Context) error {
 	}
 }
 
-// receive gives one message to the core. Only members are heard.
+// receive passes one message to the core. Messages from strangers are dropped.
 func (r *Runner) receive(ctx context.Context, g inMsg) {
 	if g.kind == 0 {
 		r.receiveTopic(ctx, g)
@@ -146,7 +146,7 @@ func (r *Runner) receive(ctx context.Context, g inMsg) {
 	}
 }
 
-// receiveTopic gives a message of the topic to the core.
+// receiveTopic passes a message of the topic to the core.
 func (r *Runner) receiveTopic(ctx context.Context, g inMsg) {
 	var m proto.Rumors
 	if len(g.payload) > proto.MaxControl || proto.DecodeKnown(g.payload, &m) != nil {
@@ -154,7 +154,7 @@ func (r *Runner) receiveTopic(ctx context.Context, g inMsg) {
 		return
 	}
 	own := m.GetRumors()[:0]
-	for _, rumor := range m.GetRumors() { // what Valid lets through; said again for who asks without it
+	for _, rumor := range m.GetRumors() { // Valid has checked this already; repeated for callers that skip it
 		s := rumor.GetRecord()
 		if s == nil {
 			s = rumor.GetAccusation()
@@ -165,7 +165,7 @@ func (r *Runner) receiveTopic(ctx context.Context, g inMsg) {
 	}
 	updates, missing := r.verifyRumors(ctx, own)
 	if !r.verifier.member(g.from, nil) {
-		return // its introduction did not convince
+		return // not introduced as a member
 	}
 	r.step(func(now time.Duration) []Action { return r.core.Updates(now, g.from, updates) })
 	if len(m.GetRoot()) == 32 {
@@ -176,7 +176,7 @@ func (r *Runner) receiveTopic(ctx context.Context, g inMsg) {
 	}
 }
 
-// compareRoot compares a root that another published with this node's.
+// compareRoot compares another node's published root with this node's.
 func (r *Runner) compareRoot(from proto.PeerID, root [32]byte) {
 	r.step(func(now time.Duration) []Action {
 		same := r.root() == root

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// A trial is what one virtual run in bad weather gave.
+// A trial is the result of simulated runs with faults.
 type trial struct {
 	hours    float64         // virtual
-	verdicts int             // DEAD, by anybody about anybody
+	verdicts int             // DEAD, by any node about any node
 	wrong    int             // about a node that was running
-	detect   []time.Duration // from the death of a node until another one said so
+	detect   []time.Duration // from a node's death to another node's verdict
 	messages uint64
 	counts   Counts
 }
 
 // runFaults runs twenty nodes for d: a tenth of the messages is lost, two nodes at a time
-// stand still for 1 to 30 seconds, and every three minutes one dies and comes back a
-// minute later.
+// are paused for 1 to 30 seconds, and every three minutes one dies and returns a minute
+// later.
 func runFaults(seed uint64, d time.Duration, t Tuning) trial {
 	s := newSim(seed, 20, t)
 	s.loss = 0.1
@@ -44,7 +44,7 @@ func runFaults(seed uint64, d time.Duration, t Tuning) trial {
 	}
 	end := s.now + d
 	var lull func()
-	lull = func() { // one of the two that stand still
+	lull = func() { // one of the two paused nodes
 		n := s.nodes[s.rand.IntN(len(s.nodes))]
 		if n.paused || !n.up {
 			s.after(time.Second, lull)
@@ -80,9 +80,9 @@ func (r *trial) add(o trial) {
 	r.counts.add(o.counts)
 }
 
-// trials runs a tuning over seeds.
+// trials runs a tuning with several seeds.
 func trials(seeds int, d time.Duration, t Tuning) trial {
-	defer debug.SetGCPercent(debug.SetGCPercent(800)) // a seed makes much garbage and keeps little
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // a run allocates much and keeps little
 	var all trial
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -100,10 +100,10 @@ func trials(seeds int, d time.Duration, t Tuning) trial {
 	return all
 }
 
-// With a tenth of the nodes standing still and a tenth of the messages lost, the rules
-// of Lifeguard give twenty times fewer false verdicts, and see a death at most half as
-// late again. It is 4 virtual hours of each, or BALEFIRE_GOSSIP_HOURS in meshes that run
-// for five.
+// With a tenth of the nodes paused and a tenth of the messages lost, Lifeguard has twenty
+// times fewer false verdicts, and takes at most half as long again to detect a death. The
+// test runs 4 virtual hours of each, or BALEFIRE_GOSSIP_HOURS in meshes that run for
+// five.
 func TestLifeguardHasFewerFalseVerdicts(t *testing.T) {
 	seeds, each, enough := 4, time.Hour, 100
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_GOSSIP_HOURS")); err == nil {
@@ -122,6 +122,6 @@ func TestLifeguardHasFewerFalseVerdicts(t *testing.T) {
 		t.Errorf("%d false verdicts, %d with plain SWIM", ours.wrong, plain.wrong)
 	}
 	if 2*mean(ours.detect) > 3*mean(plain.detect) {
-		t.Errorf("a death is seen after %v, by plain SWIM after %v", mean(ours.detect), mean(plain.detect))
+		t.Errorf("mean detection after %v, with plain SWIM after %v", mean(ours.detect), mean(plain.detect))
 	}
 }

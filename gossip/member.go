@@ -6,20 +6,20 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A member is a row of the core: what is known of one other node.
+// A member is what the core knows about one other node.
 type member struct {
 	id          proto.PeerID
 	status      Status
 	connected   bool
-	busy        bool // there is work for it
+	busy        bool // this node has work for it
 	recovering  bool // is in Core.recovering
 	incarnation uint64
 	record      *Update       // newest
-	since       time.Duration // of status
-	eligibleAt  time.Duration // new work is kept away until then
-	flaps       int           // within that time
-	synced      time.Duration // when the last exchange with it was; 0: never
-	suspicion   *suspicion    // of a suspect and, as the proof of the verdict, of the dead
+	since       time.Duration // time of the last status change
+	eligibleAt  time.Duration // it gets no new work before
+	flaps       int           // before eligibleAt
+	synced      time.Duration // time of the last exchange; 0: never
+	suspicion   *suspicion    // set for a suspect; for a dead member it holds the proof of the verdict
 	path        path
 }
 
@@ -37,23 +37,23 @@ func (m *member) state() proto.NodeState {
 	return m.record.Record.GetState()
 }
 
-// gone reports whether m is no part of the mesh at the moment.
+// gone reports whether m is DEAD or has left.
 func (m *member) gone() bool { return m.status == Dead || m.status == Left }
 
-// eligible reports whether m may have new work.
+// eligible reports whether m may receive new work.
 func (m *member) eligible(now time.Duration) bool {
 	return m.status == Alive && now >= m.eligibleAt && m.state() == proto.NodeRunning
 }
 
-// A path is what probes measured of the way to a member.
+// A path holds what probes have measured to a member.
 type path struct {
-	rtt, rttvar time.Duration // smoothed, as TCP does it; 0: not measured
+	rtt, rttvar time.Duration // smoothed as in TCP; 0: not measured
 	loss        float64       // of direct probes, smoothed
-	heard       time.Duration // when it last spoke to this node; 0: never
-	replied     time.Duration // when it answered the last direct probe; 0: it did not
+	heard       time.Duration // time of its last message to this node; 0: never
+	replied     time.Duration // time of its answer to the last direct probe; 0: none
 }
 
-// answered takes a round trip into account.
+// answered records a round trip.
 func (p *path) answered(rtt time.Duration) {
 	p.loss *= 15.0 / 16
 	if p.rtt == 0 {
@@ -64,7 +64,7 @@ func (p *path) answered(rtt time.Duration) {
 	p.rtt = max(p.rtt+(rtt-p.rtt)/8, 1)
 }
 
-// missed takes a direct probe into account that had no answer.
+// missed records an unanswered direct probe.
 func (p *path) missed() { p.loss, p.replied = p.loss+(1-p.loss)/16, 0 }
 
 // timeout returns how long to wait for an answer over p.
@@ -72,5 +72,5 @@ func (p *path) timeout(least time.Duration) time.Duration {
 	return min(max(least, p.rtt+4*p.rttvar), maxTimeout)
 }
 
-// maxTimeout bounds what a measured path can make of a timeout.
+// maxTimeout bounds a timeout derived from measurements.
 const maxTimeout = 5 * time.Second

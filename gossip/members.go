@@ -7,23 +7,23 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Member is what is known of another node. It is a copy.
+// A Member describes another node. It is a copy.
 type Member struct {
 	Peer        proto.PeerID
 	Status      Status
-	Eligible    bool // may have new work: ALIVE, RUNNING, and not just back
+	Eligible    bool // may receive new work: ALIVE, RUNNING, and not recovering
 	Connected   bool
 	Incarnation uint64
-	Since       time.Duration     // that it has had this status
-	Heard       time.Duration     // since it last spoke to this node; negative: never
-	Flaps       int               // within the time in which new work is kept away
-	Record      *proto.NodeRecord // newest; nil: none was heard. Not to be changed
+	Since       time.Duration     // time since the last status change
+	Heard       time.Duration     // time since its last message to this node; negative: never
+	Flaps       int               // during the current recovery time
+	Record      *proto.NodeRecord // newest; nil: none received. Must not be modified
 	RTT         time.Duration     // of probes, smoothed; 0: not measured
 	Loss        float64           // of direct probes, smoothed: 0 to 1
-	Accusers    []proto.PeerID    // of a suspect and of the dead
+	Accusers    []proto.PeerID    // of a SUSPECT or DEAD member
 }
 
-// Member returns what is known of p; false: nothing.
+// Member returns what is known about p; false: p is unknown.
 func (c *Core) Member(now time.Duration, p proto.PeerID) (Member, bool) {
 	m := c.members[p]
 	if m == nil {
@@ -32,7 +32,7 @@ func (c *Core) Member(now time.Duration, p proto.PeerID) (Member, bool) {
 	return m.view(now), true
 }
 
-// Members returns all others that are known, in order of their ids.
+// Members returns all other known nodes, ordered by id.
 func (c *Core) Members(now time.Duration) []Member {
 	all := make([]Member, 0, len(c.members))
 	for _, m := range c.members {
@@ -61,19 +61,19 @@ func (m *member) view(now time.Duration) Member {
 	return v
 }
 
-// Counts returns what happened since the start.
+// Counts returns the event counts since the start.
 func (c *Core) Counts() Counts { return c.counts }
 
-// Health returns the local health: 0 is good, 8 is as bad as it gets.
+// Health returns the local health score: 0 is healthy, 8 is the worst.
 func (c *Core) Health() int { return c.own.health }
 
-// Incarnation returns the node's own.
+// Incarnation returns this node's incarnation.
 func (c *Core) Incarnation() uint64 { return c.own.incarnation }
 
-// maxRTTs bounds the round trips that wait to be read.
+// maxRTTs bounds the unread round trips.
 const maxRTTs = 64
 
-// RTTs returns the round trips of probes since it was last asked.
+// RTTs returns the round trips of probes since the last call.
 func (c *Core) RTTs() []time.Duration {
 	all := c.probing.rtts
 	c.probing.rtts = c.probing.rtts[:0]

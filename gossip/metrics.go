@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics count what the room does. They work without a registry.
+// metrics holds the runner's metrics. It works without a registry.
 type metrics struct {
 	rtt, age, converged                              prometheus.Histogram
 	accepted, published, refused, strangers, dropped prometheus.Counter
@@ -23,17 +23,17 @@ func newMetrics(reg prometheus.Registerer, r *Runner) (*metrics, error) {
 	}
 	m := &metrics{
 		rtt:       histogram("probe_rtt_seconds", "Round trips of direct probes.", 0.0005),
-		age:       histogram("rumor_age_seconds", "Age of records when they arrive, by two clocks.", 0.001),
-		converged: histogram("convergence_seconds", "From the sight of a difference to another node until both know the same.", 0.01),
-		accepted:  counter("rumors_heard_total", "Statements that were believed."),
+		age:       histogram("rumor_age_seconds", "Age of records on arrival, comparing two clocks.", 0.001),
+		converged: histogram("convergence_seconds", "Time from detecting a difference to another node until both know the same.", 0.01),
+		accepted:  counter("rumors_heard_total", "Statements that were accepted."),
 		published: counter("rumors_published_total", "Statements of this node that were published."),
 		refused:   counter("rumors_refused_total", "Messages and statements that were malformed or forged."),
-		strangers: counter("rumors_strangers_total", "Messages and statements by nodes that are not known as members."),
-		dropped:   counter("messages_dropped_total", "Messages for which there was no room."),
-		syncs:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "balefire_gossip_exchanges_total", Help: "Exchanges of digests that this node began."}, []string{"end"}),
+		strangers: counter("rumors_strangers_total", "Messages and statements by nodes that are not known members."),
+		dropped:   counter("messages_dropped_total", "Messages dropped because the queue was full."),
+		syncs:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "balefire_gossip_exchanges_total", Help: "Digest exchanges that this node started."}, []string{"end"}),
 	}
 	for _, end := range []string{"complete", "failed"} {
-		m.syncs.WithLabelValues(end) // shown as 0 until there is one
+		m.syncs.WithLabelValues(end) // exported as 0 until there is one
 	}
 	if reg == nil {
 		return m, nil
@@ -42,29 +42,29 @@ func newMetrics(reg prometheus.Registerer, r *Runner) (*metrics, error) {
 		reg.Register(m.refused), reg.Register(m.strangers), reg.Register(m.dropped), reg.Register(m.syncs), reg.Register(coreCollector{r}))
 }
 
-// recordAge notes how old a record is when it comes.
+// recordAge observes the age of a received record.
 func (m *metrics) recordAge(now time.Time, n *Update) {
 	if at := n.Record.GetTimeMs(); at > 0 {
 		m.age.Observe(max(0, now.Sub(time.UnixMilli(at)).Seconds()))
 	}
 }
 
-// A coreCollector shows the core's own counts.
+// A coreCollector exports the core's counts.
 type coreCollector struct{ r *Runner }
 
 var (
-	descMembers  = prometheus.NewDesc("balefire_gossip_members", "Other nodes, by what is believed of them.", []string{"state"}, nil)
-	descHealth   = prometheus.NewDesc("balefire_gossip_health", "Local health: 0 is good, 8 is as bad as it gets.", nil, nil)
-	descIsolated = prometheus.NewDesc("balefire_gossip_isolated", "1 while this node takes itself for isolated.", nil, nil)
-	descProbes   = prometheus.NewDesc("balefire_gossip_probes_total", "Probes of this node, by how they ended.", []string{"end"}, nil)
-	descRefuted  = prometheus.NewDesc("balefire_gossip_refuted_total", "Suspicions that were false alarms.", nil, nil)
-	descOwn      = prometheus.NewDesc("balefire_gossip_own_refutations_total", "Suspicions of this node that it refuted.", nil, nil)
-	descVerdicts = prometheus.NewDesc("balefire_gossip_verdicts_total", "Nodes that were called dead.", nil, nil)
-	descFlaps    = prometheus.NewDesc("balefire_gossip_suppressed_total", "Flaps within the time in which a node that came back gets no new work.", nil, nil)
-	descPruned   = prometheus.NewDesc("balefire_gossip_pruned_total", "Rows of dead nodes that were forgotten.", nil, nil)
+	descMembers  = prometheus.NewDesc("balefire_gossip_members", "Other nodes, by status.", []string{"state"}, nil)
+	descHealth   = prometheus.NewDesc("balefire_gossip_health", "Local health score: 0 is healthy, 8 is the worst.", nil, nil)
+	descIsolated = prometheus.NewDesc("balefire_gossip_isolated", "1 while this node considers itself isolated.", nil, nil)
+	descProbes   = prometheus.NewDesc("balefire_gossip_probes_total", "Direct probes by this node, by result.", []string{"end"}, nil)
+	descRefuted  = prometheus.NewDesc("balefire_gossip_refuted_total", "Suspicions by this node that were refuted.", nil, nil)
+	descOwn      = prometheus.NewDesc("balefire_gossip_own_refutations_total", "Suspicions of this node, which it refuted.", nil, nil)
+	descVerdicts = prometheus.NewDesc("balefire_gossip_verdicts_total", "Nodes declared dead.", nil, nil)
+	descFlaps    = prometheus.NewDesc("balefire_gossip_suppressed_total", "Flaps of nodes during their recovery time.", nil, nil)
+	descPruned   = prometheus.NewDesc("balefire_gossip_pruned_total", "Dead nodes that were forgotten.", nil, nil)
 )
 
-// Describe and Collect make a view a prometheus.Collector.
+// Describe and Collect implement prometheus.Collector.
 func (v coreCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descMembers, descHealth, descIsolated, descProbes, descRefuted, descOwn, descVerdicts, descFlaps, descPruned} {
 		ch <- d

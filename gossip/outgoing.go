@@ -8,15 +8,14 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Bounds of what waits to go out.
+// Bounds of the outgoing queues.
 const (
 	maxMessages = 1024
 	maxUpdates  = 256
 	maxEvents   = 4096
 )
 
-// outgoing holds what the core asked for until it is done, so that the core never waits
-// for the network.
+// outgoing queues what the core requested, so that the core never waits for the network.
 type outgoing struct {
 	messages chan outMsg
 
@@ -24,12 +23,12 @@ type outgoing struct {
 	updates      []*Update
 	root         bool
 	events       []Event
-	dropped      int           // events that found no room since they were told
-	publishReady chan struct{} // news or root wait
-	eventsReady  chan struct{} // events wait
+	dropped      int           // events dropped since the last delivery
+	publishReady chan struct{} // updates or root are queued
+	eventsReady  chan struct{} // events are queued
 }
 
-// A outMsg is a message to one peer.
+// An outMsg is a message to one peer.
 type outMsg struct {
 	to     proto.PeerID
 	encode func() (*proto.Message, error)
@@ -40,7 +39,7 @@ func (o *outgoing) init() {
 	o.publishReady, o.eventsReady = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
-// send queues a letter. Probes are best effort: one that finds no room is lost.
+// send queues a message. Probes are best effort: one that does not fit is dropped.
 func (o *outgoing) send(l outMsg) {
 	select {
 	case o.messages <- l:
@@ -48,7 +47,8 @@ func (o *outgoing) send(l outMsg) {
 	}
 }
 
-// publish queues news for the topic; newer of the same takes the place of older.
+// publish queues updates for the topic; a newer one replaces an older one by the same
+// signer about the same node.
 func (o *outgoing) publish(updates []*Update, root bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -61,14 +61,14 @@ next:
 				continue next
 			}
 		}
-		if len(o.updates) < maxUpdates { // else it rides on probes
+		if len(o.updates) < maxUpdates { // otherwise it is only piggybacked on probes
 			o.updates = append(o.updates, n)
 		}
 	}
 	signal(o.publishReady)
 }
 
-// take returns what waits for the topic.
+// take returns and removes what is queued for the topic.
 func (o *outgoing) take() (updates []*Update, root bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,7 +77,7 @@ func (o *outgoing) take() (updates []*Update, root bool) {
 	return updates, root
 }
 
-// event queues e. One that finds no room is made up for by tell.
+// event queues e. A dropped event is compensated for by deliverEvents.
 func (o *outgoing) event(e Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -89,8 +89,8 @@ func (o *outgoing) event(e Event) {
 	signal(o.eventsReady)
 }
 
-// deliverEvents passes events on, in order. When some found no room it passes on what is true
-// now instead.
+// deliverEvents passes events to to, in order. If some were dropped, it also passes the
+// current state.
 func (o *outgoing) deliverEvents(ctx context.Context, to func(Event), now func(missed int) []Event) error {
 	for {
 		select {
@@ -111,14 +111,14 @@ func (o *outgoing) deliverEvents(ctx context.Context, to func(Event), now func(m
 	}
 }
 
-// currentState returns what makes up for events that found no room: how many, and of each
-// member what is believed of it now.
+// currentState returns events that replace dropped ones: an alarm with their number, and
+// the current status of each member.
 func (r *Runner) currentState(missed int) []Event {
-	r.log.Warn("events about members were dropped: who hears them is slow", "events", missed)
-	events := []Event{{Kind: Alarm, Peer: r.keys.Peer(), Cause: fmt.Sprintf("%d events were dropped: what is true now follows", missed)}}
+	r.log.Warn("membership events dropped: the receiver is slow", "events", missed)
+	events := []Event{{Kind: Alarm, Peer: r.keys.Peer(), Cause: fmt.Sprintf("%d events were dropped: the current state follows", missed)}}
 	for _, m := range r.Members() {
 		if m.Status != Unknown {
-			events = append(events, Event{Kind: Changed, Peer: m.Peer, From: m.Status, To: m.Status, Incarnation: m.Incarnation, Cause: "as it is now: " + m.Status.String()})
+			events = append(events, Event{Kind: Changed, Peer: m.Peer, From: m.Status, To: m.Status, Incarnation: m.Incarnation, Cause: "current state: " + m.Status.String()})
 		}
 	}
 	return events

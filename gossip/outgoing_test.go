@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Who hears events too slowly misses some, and hears then what is true now: a death
-// among those that found no room is known in the end.
+// A slow receiver of events misses some, and then receives the current state: it learns
+// of a death whose event was dropped.
 func TestDroppedEventsAreReplacedByCurrentState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestMesh(t, 3)
@@ -22,7 +22,7 @@ func TestDroppedEventsAreReplacedByCurrentState(t *testing.T) {
 		if a.runner, err = Open(a.keys, w.mesh, a, a, Config{Boot: 1, Changed: func(e Event) { heard = append(heard, e) }}); err != nil {
 			t.Fatal(err)
 		}
-		for range maxEvents { // nobody hears them yet
+		for range maxEvents { // not delivered yet
 			a.runner.out.event(Event{Kind: Described, Peer: gone})
 		}
 		for _, p := range []proto.PeerID{alive, gone} {
@@ -41,7 +41,7 @@ func TestDroppedEventsAreReplacedByCurrentState(t *testing.T) {
 			t.Error(err)
 		}
 		if len(heard) < maxEvents+3 {
-			t.Fatalf("%d events were heard", len(heard))
+			t.Fatalf("%d events were delivered", len(heard))
 		}
 		told := map[proto.PeerID]Status{}
 		for _, e := range heard[maxEvents+1:] {
@@ -50,13 +50,13 @@ func TestDroppedEventsAreReplacedByCurrentState(t *testing.T) {
 			}
 		}
 		if heard[maxEvents].Kind != Alarm || told[alive] != Alive || told[gone] != Dead {
-			t.Errorf("told of the loss by %v; then who lives is %v, who died is %v", heard[maxEvents], told[alive], told[gone])
+			t.Errorf("the loss was reported by %v; the live node is %v, the dead one %v", heard[maxEvents], told[alive], told[gone])
 		}
 	})
 }
 
-// What no event told of a connection is made up for by the truth: who is connected, who
-// is not, and who is not known yet; a stranger is no row.
+// Reachable corrects missed connection events: for a connected, a disconnected and an
+// unknown member. A stranger is not added.
 func TestReachableFixesMissedConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestMesh(t, 4)

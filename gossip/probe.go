@@ -10,50 +10,50 @@ import (
 
 const (
 	never = time.Duration(math.MaxInt64)
-	// maxHealth is the worst score of local health, as Lifeguard has it.
+	// maxHealth is the worst local health score, as in Lifeguard.
 	maxHealth = 8
-	// degradedHealth is a score at which a node takes itself for the one that is ill.
+	// degradedHealth is the score at which a node considers itself faulty.
 	degradedHealth = 5
-	// maxIndirectProbes bounds the probes that a node makes for others at a time.
+	// maxIndirectProbes bounds the concurrent probes that a node makes for others.
 	maxIndirectProbes = 64
 )
 
-// probing is the round of probes of a core.
+// probing is the state of the probe rounds.
 type probing struct {
 	number    uint64
-	due       time.Duration // the next direct probe
-	count     uint          // counts probes: every second one goes to the busy, if there are any
-	ring      []*member     // in random order; each is probed once a round
+	due       time.Duration // when the next direct probe is due
+	count     uint          // of probes: every second one goes to a busy member, if there is one
+	ring      []*member     // in random order; each member is probed once per round
 	at        int
-	busyQueue []*member // busy ones, in turn
+	busyQueue []*member // busy members, round robin
 	pending   []*probe
 	indirect  []indirectProbe
 
-	rtts []time.Duration // round trips, until they are read
+	rtts []time.Duration // unread round trips
 }
 
-// A probe waits for an answer of its target.
+// A probe is a direct probe that waits for an answer.
 type probe struct {
 	number  uint64
 	target  *member
 	sent    time.Duration
-	ask     time.Duration // when helpers are asked; never: they were
-	end     time.Duration // when it has failed
-	asked   int           // helpers
-	helpers []*member     // of these, who has not answered that it hears nothing either
+	ask     time.Duration // when helpers are asked; never: they have been
+	end     time.Duration // when it fails
+	asked   int           // number of helpers
+	helpers []*member     // those that have not reported a miss
 }
 
-// A indirectProbe is a probe that a helper makes for another node.
+// An indirectProbe is a probe that this node makes for another.
 type indirectProbe struct {
-	number      uint64 // of this node's probe
+	number      uint64 // number of this node's probe
 	asker       proto.PeerID
-	askerNumber uint64 // number of the asker's
+	askerNumber uint64 // number of the asker's probe
 	target      proto.PeerID
 	sent        time.Duration
 	end         time.Duration
 }
 
-// next returns when something of p is due.
+// next returns the earliest deadline of p.
 func (p *probing) next() time.Duration {
 	next := p.due
 	for _, o := range p.pending {
@@ -65,7 +65,7 @@ func (p *probing) next() time.Duration {
 	return next
 }
 
-// postpone moves what p waits for.
+// postpone moves all deadlines of pending probes.
 func (p *probing) postpone(d time.Duration) {
 	for _, o := range p.pending {
 		o.end += d
@@ -101,7 +101,7 @@ func (p *probing) setBusy(m *member, busy bool) {
 	}
 }
 
-// tickProbes asks helpers, gives up, answers for chores and begins the next probe.
+// tickProbes asks helpers, times out probes and sends the next one.
 func (c *Core) tickProbes(now time.Duration) {
 	p := &c.probing
 	for i := 0; i < len(p.pending); {
@@ -130,12 +130,12 @@ func (c *Core) tickProbes(now time.Duration) {
 	}
 }
 
-// interval returns the time to the next direct probe: longer when this node is not
-// well or nobody has work for anybody, shorter when there is some.
+// interval returns the time to the next direct probe: longer if this node's health is
+// degraded, shorter if there are busy members.
 func (c *Core) interval() time.Duration {
 	d := c.t.ProbeInterval
 	if len(c.probing.busyQueue) > 0 {
-		d /= 2 // every second probe is for those with work, the others keep their pace
+		d /= 2 // every second probe goes to a busy member; the rate for the others is unchanged
 	}
 	return d * time.Duration(1+c.health())
 }
@@ -147,7 +147,7 @@ func (c *Core) health() int {
 	return c.own.health
 }
 
-// degrade and better move the local health.
+// degrade and improve change the local health score.
 func (c *Core) degrade(n int) { c.own.health = min(c.own.health+n, maxHealth) }
 func (c *Core) improve()      { c.own.health = max(c.own.health-1, 0) }
 
@@ -166,9 +166,9 @@ func (c *Core) probe(now time.Duration) {
 	c.do(Action{Kind: DoProbe, Peer: m.id, Number: o.number, Updates: c.piggyback(m)})
 }
 
-// nextTarget returns whom to probe: now and then a suspect, so that it hears of the
-// accusation and others' suspicion is confirmed or not; in turn those with work; and
-// else the next of the round.
+// nextTarget returns the member to probe: sometimes a suspect, so that it learns of the
+// accusation and the suspicion is confirmed or refuted; alternately a busy member;
+// otherwise the next one of the round.
 func (c *Core) nextTarget() *member {
 	p := &c.probing
 	p.count++
@@ -202,7 +202,7 @@ func (c *Core) isProbed(m *member) bool {
 	return slices.ContainsFunc(c.probing.pending, func(o *probe) bool { return o.target == m })
 }
 
-// askHelpers has others probe the target of o.
+// askHelpers asks other members to probe the target of o.
 func (c *Core) askHelpers(o *probe) {
 	for _, h := range c.pick(c.t.Helpers, func(m *member) bool { return m.status == Alive && m != o.target }) {
 		o.asked, o.helpers = o.asked+1, append(o.helpers, h)
@@ -211,14 +211,14 @@ func (c *Core) askHelpers(o *probe) {
 	}
 }
 
-// pick returns up to n random members that fit.
+// pick returns up to n random members that satisfy fit.
 func (c *Core) pick(n int, fit func(*member) bool) []*member {
 	ring := c.probing.ring
 	if len(ring) == 0 {
 		return nil
 	}
 	var picked []*member
-	for range 4 * n { // a mesh is mostly of those that fit; a rare failure costs a helper
+	for range 4 * n { // most members fit; a rare miss costs one helper
 		m := ring[c.rand.IntN(len(ring))]
 		if fit(m) && !slices.Contains(picked, m) {
 			if picked = append(picked, m); len(picked) == n {
@@ -229,8 +229,8 @@ func (c *Core) pick(n int, fit func(*member) bool) []*member {
 	return picked
 }
 
-// probeFailed takes note that nobody reached the target of o. Helpers that said that they
-// did not either clear this node; those that said nothing make it doubt itself.
+// probeFailed records that the target of o was not reached. A helper that reports a miss
+// clears this node; helpers that do not answer degrade its own health.
 func (c *Core) probeFailed(now time.Duration, o *probe) {
 	c.counts.Misses++
 	o.target.path.missed()
@@ -245,7 +245,8 @@ func (c *Core) probeFailed(now time.Duration, o *probe) {
 	}
 }
 
-// Probe answers another node's probe: for itself, or by probing target in turn.
+// Probe answers another node's probe: of this node itself, or of target, which it probes
+// in turn.
 func (c *Core) Probe(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, updates []*Update) []Action {
 	c.begin(now)
 	c.heardFrom(now, from)
@@ -263,7 +264,7 @@ func (c *Core) Probe(now time.Duration, from proto.PeerID, number uint64, target
 func (c *Core) help(now time.Duration, from proto.PeerID, number uint64, target *member) {
 	c.counts.Helped++
 	c.probing.number++
-	// The answer that there was none has to be back before the asker gives up.
+	// The report of a miss must arrive before the asker gives up.
 	wait := target.path.timeout(c.t.ProbeTimeout) * 4 / 5
 	c.probing.indirect = append(c.probing.indirect, indirectProbe{
 		number: c.probing.number, asker: from, askerNumber: number, target: target.id, sent: now, end: now + wait,
@@ -271,7 +272,7 @@ func (c *Core) help(now time.Duration, from proto.PeerID, number uint64, target 
 	c.do(Action{Kind: DoProbe, Peer: target.id, Number: c.probing.number, Updates: c.piggyback(target)})
 }
 
-// Reply takes the answer to a probe.
+// Reply processes the answer to a probe.
 func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, missed bool, updates []*Update) []Action {
 	c.begin(now)
 	c.heardFrom(now, from)
@@ -286,14 +287,14 @@ func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target
 		}
 		at := slices.IndexFunc(o.helpers, func(m *member) bool { return m.id == from })
 		if at < 0 {
-			break // nobody asked it: who is dead is not alive by the word of anybody
+			break // not one of the helpers: it cannot vouch for the target
 		}
 		if missed {
 			o.helpers = slices.Delete(o.helpers, at, at+1)
 			break
 		}
 		c.probing.pending = slices.Delete(c.probing.pending, i, i+1)
-		o.target.path.missed() // the direct way
+		o.target.path.missed() // the direct probe failed
 		c.counts.Acks++
 		c.improve()
 		break
@@ -301,7 +302,7 @@ func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target
 	return c.end(now)
 }
 
-// answered takes the answer of from itself to a probe of this node.
+// answered processes the answer of from to a probe by this node.
 func (c *Core) answered(now time.Duration, from proto.PeerID, number uint64) {
 	for i, o := range c.probing.pending {
 		if o.number == number && o.target.id == from {

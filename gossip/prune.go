@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Prune forgets up to limit nodes that are dead, or have left, for longer than age, the
-// longest first, and returns them; dry only tells. Nothing else of them is forgotten
-// anywhere: the row is of liveness alone, and a node that returns has a new one.
+// Prune forgets up to limit nodes that have been dead or gone for longer than age, the
+// longest first, and returns them. With dry it only returns them. Only liveness is
+// forgotten: the node stays a member, and gets a new row when it returns.
 func (c *Core) Prune(now, age time.Duration, limit int, dry bool) ([]proto.PeerID, []Action) {
 	c.begin(now)
 	if dry {
@@ -25,13 +25,13 @@ func (c *Core) prune(now, age time.Duration, limit int) []*member {
 		c.counts.Pruned++
 		c.tombstones.add(m.id, m.incarnation)
 		c.remove(m)
-		c.row(m.id) // it is a member of the mesh still, of which nothing was heard
+		c.row(m.id) // still a member of the mesh, with unknown liveness
 		c.emit(Event{Kind: Pruned, Peer: m.id, From: m.status, Incarnation: m.incarnation, After: now - m.since})
 	}
 	return stale
 }
 
-// prunable returns the rows that may be forgotten.
+// prunable returns the members that may be forgotten.
 func (c *Core) prunable(now, age time.Duration, limit int) []*member {
 	var stale []*member
 	for _, m := range c.members {
@@ -45,7 +45,7 @@ func (c *Core) prunable(now, age time.Duration, limit int) []*member {
 	return stale[:min(len(stale), max(limit, 0))]
 }
 
-// remove takes the row of m out of everything.
+// remove removes m from all lists.
 func (c *Core) remove(m *member) {
 	is := func(o *member) bool { return o == m }
 	delete(c.members, m.id)

@@ -6,17 +6,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A replyPart of a reply is all that it says of one node, or of one revocation. They share
-// the space of keys that an exchange goes through in order.
+// A replyPart holds all that a reply contains about one node or one revocation. Both
+// share the key space that an exchange walks in order.
 type replyPart struct {
 	key    proto.PeerID
 	rumors []*proto.Rumor
 	wanted bool
 }
 
-// reply returns the message of an answer, and of the revocations that the asker lacks
-// or knows alone, in order. It ends before the first part that does not fit: the asker
-// goes on behind the last one in it.
+// reply encodes an answer, together with the revocations that the asker is missing or
+// that only it has, in key order. It stops before the first part that does not fit; the
+// asker continues after the last key in it.
 func (r *Runner) reply(ask *Ask, ans *Answer, ended [][32]byte, root [32]byte) *proto.SyncReply {
 	m := &proto.SyncReply{More: ans.More, Root: root[:]}
 	size := proto.Size(m)
@@ -39,7 +39,7 @@ func (r *Runner) reply(ask *Ask, ans *Answer, ended [][32]byte, root [32]byte) *
 	return m
 }
 
-// replyParts returns what is to be said, in order of keys.
+// replyParts returns the contents of a reply, in key order.
 func (r *Runner) replyParts(ask *Ask, ans *Answer, ended [][32]byte) []*replyPart {
 	var parts []*replyPart
 	of := make(map[proto.PeerID]*replyPart)
@@ -69,7 +69,7 @@ func (r *Runner) replyParts(ask *Ask, ans *Answer, ended [][32]byte) []*replyPar
 	}
 	until := maxPeerID
 	if ans.More {
-		until = ans.lastKey() // the asker goes on behind it
+		until = ans.lastKey() // the asker continues after it
 	}
 	missing, unknown := r.revoked.diff(ask, ended)
 	for _, e := range missing {

@@ -11,14 +11,14 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// revokedSet is what the room knows of revocations: those that the Directory keeps. It is
-// safe for concurrent use.
+// revokedSet holds the revocations that the Directory stores. It is safe for concurrent
+// use.
 type revokedSet struct {
 	mu  sync.Mutex
 	set identity.Revocations
 }
 
-// loadRevoked reads what the Directory keeps.
+// loadRevoked reads the revocations that the Directory stores.
 func (r *Runner) loadRevoked() {
 	keeper, ok := r.dir.(Revoker)
 	if !ok {
@@ -31,7 +31,7 @@ func (r *Runner) loadRevoked() {
 	}
 }
 
-// add takes r, and returns which others it made void.
+// add adds r, and returns the revocations that it makes void.
 func (e *revokedSet) add(r identity.Revocation) (void []identity.Revocation) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -45,14 +45,14 @@ func (e *revokedSet) count() int { e.mu.Lock(); defer e.mu.Unlock(); all, _ := e
 
 func (e *revokedSet) knows(id [32]byte) bool { e.mu.Lock(); defer e.mu.Unlock(); return e.set.Has(id) }
 
-// void reports whether r counts for nothing, as far as is known here.
+// void reports whether r is void, as far as is known here.
 func (e *revokedSet) void(r identity.Revocation) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.set.Void(r)
 }
 
-// revokes reports whether m was revoked.
+// revokes reports whether m is revoked.
 func (e *revokedSet) revokes(m identity.Member) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,8 +71,8 @@ func (e *revokedSet) rumors(ids [][32]byte) (all []*proto.Rumor) {
 	return all
 }
 
-// limitAsk returns the ids in the range of a. When they are more than a message holds, a
-// ends with the last that does: the exchange goes on behind it.
+// limitAsk returns the ids in the range of a. If they do not fit in a message, it
+// shortens a to end with the last one that does; the exchange continues after it.
 func (e *revokedSet) limitAsk(a *Ask) [][]byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,9 +91,9 @@ func (e *revokedSet) limitAsk(a *Ask) [][]byte {
 	return all
 }
 
-// diff holds the ids of an asker against those known here in the same range: what it
-// lacks, no more than one over what a reply holds, and the ids that are not known here,
-// both in order.
+// diff compares the ids of an asker with those known here in the same range. It returns
+// the revocations that the asker is missing, at most one more than a reply holds, and the
+// ids unknown here, both in order.
 func (e *revokedSet) diff(a *Ask, theirs [][32]byte) (missing []identity.Revocation, unknown [][32]byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -111,25 +111,25 @@ func (e *revokedSet) diff(a *Ask, theirs [][32]byte) (missing []identity.Revocat
 	return missing, unknown
 }
 
-// Revoke takes a revocation, keeps it and spreads it.
+// Revoke stores and spreads a revocation.
 func (r *Runner) Revoke(ctx context.Context, s *proto.Signed) error {
 	e, err := r.mesh.VerifyRevocation(s)
 	if err != nil {
 		return fmt.Errorf("revoke: %w", err)
 	}
 	if r.revoked.void(e) {
-		return fmt.Errorf("revoke: %w: this admin was revoked itself", identity.ErrNotAdmin)
+		return fmt.Errorf("revoke: %w: this admin itself was revoked", identity.ErrNotAdmin)
 	}
 	if err := r.applyRevocation(ctx, e); err != nil {
 		return fmt.Errorf("revoke: %w", err)
 	}
 	if err := r.broadcast(ctx, &proto.Rumors{Rumors: []*proto.Rumor{{Revocation: s}}}); err != nil {
-		r.log.Debug("a revocation was not published: the exchanges carry it", "error", err)
+		r.log.Debug("revocation not published: exchanges will spread it", "error", err)
 	}
 	return nil
 }
 
-// receiveRevocation takes a revocation that came from somewhere.
+// receiveRevocation handles a received revocation.
 func (r *Runner) receiveRevocation(ctx context.Context, s *proto.Signed) {
 	e, err := r.mesh.VerifyRevocation(s)
 	if err != nil {
@@ -137,16 +137,16 @@ func (r *Runner) receiveRevocation(ctx context.Context, s *proto.Signed) {
 		return
 	}
 	if err := r.applyRevocation(ctx, e); err != nil {
-		r.log.Warn("a revocation was not kept: it comes again", "error", err)
+		r.log.Warn("revocation not stored: it will be received again", "error", err)
 	}
 }
 
-// applyRevocation keeps e, and forgets whom it names. One that counts for nothing is passed over:
-// who brought it will hear why.
+// applyRevocation stores e and removes the members that it revokes. A void revocation is
+// ignored: its sender will learn why.
 func (r *Runner) applyRevocation(ctx context.Context, e identity.Revocation) error {
 	keeper, ok := r.dir.(Revoker)
 	if !ok {
-		return fmt.Errorf("%w: this node keeps no revocations", identity.ErrBadRecord)
+		return fmt.Errorf("%w: this node stores no revocations", identity.ErrBadRecord)
 	}
 	if r.revoked.knows(e.ID()) || r.revoked.void(e) {
 		return nil
@@ -155,7 +155,7 @@ func (r *Runner) applyRevocation(ctx context.Context, e identity.Revocation) err
 		return err
 	}
 	if void := r.revoked.add(e); len(void) > 0 {
-		r.alarm(e.Peer, fmt.Sprintf("an admin was revoked, and with it the %d revocations that it signed: look whom it put out, and revoke again who should stay out", len(void)))
+		r.alarm(e.Peer, fmt.Sprintf("an admin was revoked, which voids the %d revocations that it signed: check which members it revoked, and revoke those again that should stay out", len(void)))
 	}
 	for _, m := range r.Members() {
 		if (e.Peer.IsZero() || e.Peer == m.Peer) && !r.verifier.member(m.Peer, nil) {
@@ -165,7 +165,7 @@ func (r *Runner) applyRevocation(ctx context.Context, e identity.Revocation) err
 	return nil
 }
 
-// alarm tells people of what needs them.
+// alarm logs and reports something that needs an operator's attention.
 func (r *Runner) alarm(p proto.PeerID, cause string) {
 	r.log.Warn(cause, "peer", p)
 	r.out.event(Event{Kind: Alarm, Peer: p, Cause: cause})

@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// addRevocation gives h a revocation as if it had been on its disk.
+// addRevocation stores a revocation at h, as if it had been on its disk.
 func (h *testNode) addRevocation(s *proto.Signed, err error) {
 	h.mesh.t.Helper()
 	if err == nil {
@@ -20,8 +20,8 @@ func (h *testNode) addRevocation(s *proto.Signed, err error) {
 	}
 }
 
-// Two nodes that each know of hundreds of revocations which the other lacks, more than
-// a message names, know all of them after one exchange, and a third that knew none.
+// Two nodes that each miss hundreds of the other's revocations, more than fit in a
+// message, know all of them after one exchange, as does a third node that knew none.
 func TestThousandRevocationsSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestMesh(t, 3)
@@ -52,8 +52,8 @@ func TestThousandRevocationsSync(t *testing.T) {
 	})
 }
 
-// Records and revocations share the keys that an exchange goes through in order: where
-// both sides lack many of both, no step passes over what another step does not bring.
+// Records and revocations share the keys that an exchange walks in order: if both sides
+// miss many of both, no step skips what another step does not transfer.
 func TestRecordsAndRevocationsSyncTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const others, ended = 120, 700
@@ -81,7 +81,7 @@ func TestRecordsAndRevocationsSyncTogether(t *testing.T) {
 		a, b := w.order[0].runner, w.order[1].runner
 		same, err := a.exchange(t.Context(), w.order[1].keys.Peer())
 		if err != nil || !same {
-			t.Errorf("after one exchange they agree: %v, %v", same, err)
+			t.Errorf("agreement after one exchange: %v, %v", same, err)
 		}
 		for _, r := range []*Runner{a, b} {
 			if s := r.Summary(); s.Revocations != ended || s.ByStatus[Alive] != others+1 {
@@ -91,9 +91,9 @@ func TestRecordsAndRevocationsSyncTogether(t *testing.T) {
 	})
 }
 
-// A mesh in which the key of an admin was stolen: what the thief revoked while the
-// founder was away is void where the founder's word comes, which is everywhere, and who
-// was put out is alive again.
+// An admin's key was stolen. What the thief revoked while the founder was away becomes
+// void wherever the founder's revocation arrives, which is everywhere, and the revoked
+// member becomes alive again.
 func TestFounderVoidsRevocationsByThief(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestMesh(t, 5)
@@ -120,7 +120,7 @@ func TestFounderVoidsRevocationsByThief(t *testing.T) {
 		})
 		founder.addRevocation(w.root.Revoke(identity.Revocation{Peer: thief.Peer()}, time.Now()))
 		founder.start()
-		w.wait(10*time.Second, "the founder's word is known", func() bool {
+		w.wait(10*time.Second, "the founder's revocation is known", func() bool {
 			for _, h := range w.order {
 				if h.runner.Summary().Revocations != 1 || h.runner.revoked.knows(identity.RevocationID(s)) {
 					return false
@@ -129,20 +129,20 @@ func TestFounderVoidsRevocationsByThief(t *testing.T) {
 			return true
 		})
 		for _, h := range w.order[:4] {
-			h.runner.Connected(victim.keys.Peer(), true) // it is dialled again
+			h.runner.Connected(victim.keys.Peer(), true) // it is dialed again
 			victim.runner.Connected(h.keys.Peer(), true)
 		}
 		w.wait(10*time.Second, "the victim is back", func() bool { return w.all(victim, Alive) && w.equal() })
 		if !w.order[1].hasAlarm() {
-			t.Error("nobody was told that revocations are void")
+			t.Error("no alarm that revocations became void")
 		}
 		if err := w.order[1].runner.Revoke(t.Context(), s); err == nil {
-			t.Error("the thief's word is taken again")
+			t.Error("the thief's revocation is accepted again")
 		}
 	})
 }
 
-// hasAlarm reports whether h was told of an alarm.
+// hasAlarm reports whether h received an alarm.
 func (h *testNode) hasAlarm() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

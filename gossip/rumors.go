@@ -7,11 +7,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// maxRumors bounds what waits to ride on probes.
+// maxRumors bounds the rumors that wait to be piggybacked.
 const maxRumors = 512
 
-// rumors holds the news that ride on probes, each a number of times. The one that
-// was sent least often is at the front.
+// rumors holds the updates to piggyback on probes, each a limited number of times. The
+// one that was sent least often is first.
 type rumors struct {
 	waiting []rumor
 }
@@ -23,7 +23,7 @@ type rumor struct {
 
 func (r *rumors) init() { r.waiting = make([]rumor, 0, 16) }
 
-// add takes n up and drops what it makes void.
+// add adds n and removes what it supersedes.
 func (r *rumors) add(n *Update) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(o rumor) bool {
 		return o.update.Peer == n.Peer && (o.update.Incarnation < n.Incarnation || o.update.By == n.By)
@@ -34,12 +34,12 @@ func (r *rumors) add(n *Update) {
 	r.waiting = slices.Insert(r.waiting, 0, rumor{update: n})
 }
 
-// drop forgets the news of p.
+// drop removes the updates about and by p.
 func (r *rumors) drop(p proto.PeerID) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(o rumor) bool { return o.update.Peer == p || o.update.By == p })
 }
 
-// take appends up to room of them to news and counts it.
+// take appends up to room of them to updates and counts them as sent.
 func (r *rumors) take(updates []*Update, runner, limit int) []*Update {
 	n := min(runner, len(r.waiting))
 	if n <= 0 {
@@ -58,8 +58,8 @@ func (r *rumors) take(updates []*Update, runner, limit int) []*Update {
 	return updates
 }
 
-// piggyback returns what rides on a message to m: at the front what is said of m, so
-// that it can answer, and news.
+// piggyback returns the updates for a message to m: first an accusation of m, so that it
+// can refute it, then rumors.
 func (c *Core) piggyback(m *member) []*Update {
 	var updates []*Update
 	if m.suspicion != nil && !c.t.Plain && len(m.suspicion.by) > 0 {
@@ -68,11 +68,11 @@ func (c *Core) piggyback(m *member) []*Update {
 	return c.rumors.take(updates, proto.MaxPiggyback-len(updates), transmits(c.alive+1))
 }
 
-// piggybackTo is piggyback for somebody who may be unknown, or forgotten: who is in a
-// grave is told that it is dead, so that it can come back with a higher incarnation.
+// piggybackTo is piggyback for a node that may be unknown or forgotten: a node with a
+// tombstone is told that it is dead, so that it can return with a higher incarnation.
 func (c *Core) piggybackTo(p proto.PeerID) []*Update {
 	if m := c.members[p]; m != nil {
-		if m.status == Dead && c.t.Plain { // SWIM has no other way back
+		if m.status == Dead && c.t.Plain { // the only way back in SWIM
 			return m.suspicion.by[:1]
 		}
 		if m.status != Unknown {
@@ -85,14 +85,14 @@ func (c *Core) piggybackTo(p proto.PeerID) []*Update {
 	return c.rumors.take(nil, proto.MaxPiggyback, transmits(c.alive+1))
 }
 
-// maxTombstones bounds how many forgotten nodes are remembered by their incarnation.
+// maxTombstones bounds the number of tombstones.
 const maxTombstones = 4096
 
-// tombstones remembers the last incarnation of nodes whose rows were pruned: an old record
-// that still goes round does not bring them back.
+// tombstones holds the last incarnations of pruned nodes: an old record that is still
+// circulating does not bring them back.
 type tombstones struct {
 	byPeer map[proto.PeerID]uint64
-	order  []proto.PeerID // the oldest first
+	order  []proto.PeerID // oldest first
 }
 
 func (g *tombstones) init() { g.byPeer = make(map[proto.PeerID]uint64) }
@@ -119,14 +119,14 @@ func (g *tombstones) covers(p proto.PeerID, incarnation uint64) bool {
 	return ok && incarnation <= inc
 }
 
-// What one accuser may say: so many accusations at once, and one more each time that
-// trustEvery has passed. Who accuses more is ill, or lies.
+// The rate limit of accusations by one node: a burst, and one more every accusationEvery.
+// A node that exceeds it is faulty or malicious.
 const (
 	accusationBurst = 32
 	accusationEvery = 2 * time.Second
 )
 
-// accusationLimit bounds the accusations of each node that are listened to.
+// accusationLimit limits the rate of accusations by each node.
 type accusationLimit struct {
 	byPeer map[proto.PeerID]tokenBucket
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Network carries what the room says. The transport is one.
+// A Network sends messages. The transport implements it.
 type Network interface {
 	// SendCtl sends a PROBE or PROBED, or drops it. It must not block.
 	SendCtl(p proto.PeerID, m *proto.Message) error
@@ -27,26 +27,26 @@ type Network interface {
 	Exchange(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error)
 }
 
-// A Directory knows who is a member. The address book is one.
+// A Directory knows the members. The address book implements it.
 type Directory interface {
-	// Member returns who p is; false for a stranger, and for who was revoked.
+	// Member returns the membership of p; false for a stranger or a revoked node.
 	Member(p proto.PeerID) (identity.Member, bool)
-	// Learn takes an introduction, after it verified it.
+	// Learn verifies and stores an introduction.
 	Learn(ctx context.Context, k *proto.KnownPeer) error
-	// Introduce returns what makes others learn p; nil: p is unknown.
+	// Introduce returns an introduction of p for other nodes; nil: p is unknown.
 	Introduce(p proto.PeerID) *proto.KnownPeer
 }
 
-// A Revoker is a Directory that keeps revocations, for ever.
+// A Revoker is a Directory that stores revocations permanently.
 type Revoker interface {
-	// Revoke takes a revocation whose signature holds. From then on Member does not
-	// return whom it names.
+	// Revoke stores a revocation with a valid signature. From then on Member does not
+	// return the node that it names.
 	Revoke(ctx context.Context, s *proto.Signed) error
-	// Revocations returns all that were taken.
+	// Revocations returns all stored revocations.
 	Revocations() []*proto.Signed
 }
 
-// Self is what the node says of itself.
+// Self is a node's description of itself.
 type Self struct {
 	State    proto.NodeState // default RUNNING
 	Started  time.Time
@@ -56,21 +56,21 @@ type Self struct {
 	Kinds    []string
 	Relays   []proto.PeerID // at most 4
 	Addrs    []string
-	Hops     []*proto.Hop // its ways to relays, by their ids; at most 4
-	Open     bool         // anybody can dial it, as far as it knows
+	Hops     []*proto.Hop // its paths to relays, ordered by id; at most 4
+	Open     bool         // it believes that any node can dial it
 	Version  string
 }
 
-// Config tunes a room. The zero value of each field means its default.
+// Config configures a Runner. The zero value of each field means its default.
 type Config struct {
 	Tuning
-	Boot       uint64                // number of this start; must be set, and rise
-	Self       func() Self           // is asked every 2 seconds; default: a running node that serves nothing
-	Changed    func(Event)           // hears what happens, in order; may call the room; default nobody
+	Boot       uint64                // boot number of this start; required, must increase with each start
+	Self       func() Self           // called every 2 seconds; default: a running node that serves nothing
+	Changed    func(Event)           // called with each event, in order; may call the runner; default: none
 	Clock      clock.Clock           // default clock.System()
 	Logger     *slog.Logger          // default: silent
 	Registerer prometheus.Registerer // default: no metrics
-	Seed       uint64                // of random choices; default: random
+	Seed       uint64                // for random choices; default: random
 }
 
 func (c Config) withDefaults() Config {
@@ -90,7 +90,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// A Runner is a Core with a clock, keys and a network. It is safe for concurrent use.
+// A Runner runs a Core with a clock, keys and a network. It is safe for concurrent use.
 type Runner struct {
 	keys     *identity.Keys
 	mesh     identity.Mesh
@@ -101,21 +101,21 @@ type Runner struct {
 	met      *metrics
 	verifier *verifier
 	revoked  revokedSet
-	number   atomic.Uint64 // of the last message of the topic
+	number   atomic.Uint64 // number of the last published message
 
 	mu           sync.Mutex
 	core         *Core
 	self         selfRecord
-	differsSince time.Duration         // when a root first was another than this node's; 0: they are equal
-	syncing      map[proto.PeerID]bool // an exchange with it waits or goes on
+	differsSince time.Duration         // when another node's root first differed from this one's; 0: equal
+	syncing      map[proto.PeerID]bool // peers with a queued or running exchange
 
 	in    inQueue
 	out   outgoing
-	wake  chan struct{} // the core wants its Tick at another time
+	wake  chan struct{} // the core's next deadline has changed
 	syncs chan proto.PeerID
 }
 
-// Open returns the room of a node that knows nobody yet. It starts nothing: see Run.
+// Open returns the runner of a node that knows no other yet. It starts nothing: see Run.
 func Open(keys *identity.Keys, mesh identity.Mesh, net Network, dir Directory, cfg Config) (*Runner, error) {
 	cfg = cfg.withDefaults()
 	r := &Runner{
@@ -134,10 +134,10 @@ func Open(keys *identity.Keys, mesh identity.Mesh, net Network, dir Directory, c
 	return r, err
 }
 
-// now is the core's time. It is never 0.
+// now returns the core's time. It is never 0.
 func (r *Runner) now() time.Duration { return r.cfg.Clock.Mono() + time.Second }
 
-// Run probes, listens and mends until ctx is done.
+// Run probes, receives and synchronizes until ctx is done.
 func (r *Runner) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.tick(ctx) })
@@ -149,11 +149,11 @@ func (r *Runner) Run(ctx context.Context) error {
 	for range maxExchanges {
 		g.Go(func() error { return r.exchangeLoop(ctx) })
 	}
-	r.step(func(now time.Duration) []Action { return r.core.Revise(now) }) // its first word
+	r.step(func(now time.Duration) []Action { return r.core.Revise(now) }) // its first record
 	return g.Wait()
 }
 
-// tick calls the core when it wants to be called.
+// tick calls the core at its deadlines.
 func (r *Runner) tick(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -172,7 +172,7 @@ func (r *Runner) tick(ctx context.Context) error {
 	}
 }
 
-// step gives an input to the core and has done what it asks for.
+// step passes an input to the core and performs the resulting actions.
 func (r *Runner) step(input func(now time.Duration) []Action) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,7 +189,7 @@ func (r *Runner) step(input func(now time.Duration) []Action) {
 	}
 }
 
-// perform has one action done, by whoever does such. r.mu is held.
+// perform dispatches one action. r.mu is held.
 func (r *Runner) perform(a *Action) {
 	switch a.Kind {
 	case DoProbe, DoReply:
@@ -200,7 +200,7 @@ func (r *Runner) perform(a *Action) {
 		r.out.publish(nil, true)
 	case DoSync:
 		if r.syncing[a.Peer] {
-			return // there will be another reason
+			return // another request will follow
 		}
 		select {
 		case r.syncs <- a.Peer:
@@ -219,17 +219,18 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Introduced says that p is a member of the mesh. Tell it of each at the start.
+// Introduced adds p as a member of the mesh. It must be called for each member at
+// startup.
 func (r *Runner) Introduced(p proto.PeerID) {
 	r.step(func(now time.Duration) []Action { return r.core.Introduced(now, p) })
 }
 
-// Forgotten says that p is no member any more.
+// Forgotten removes p, which is no longer a member.
 func (r *Runner) Forgotten(p proto.PeerID) {
 	r.step(func(now time.Duration) []Action { return r.core.Forgotten(now, p) })
 }
 
-// Connected says whether messages can go to p.
+// Connected sets whether p is reachable.
 func (r *Runner) Connected(p proto.PeerID, on bool) {
 	r.step(func(now time.Duration) []Action {
 		if on {
@@ -239,8 +240,8 @@ func (r *Runner) Connected(p proto.PeerID, on bool) {
 	})
 }
 
-// Reachable says to whom messages can go now, all of them: what [Runner.Connected] did not
-// tell is made up for. Call it now and then.
+// Reachable sets all peers that are reachable now, and corrects what [Runner.Connected]
+// missed. It should be called from time to time.
 func (r *Runner) Reachable(all []proto.PeerID) {
 	on := make(map[proto.PeerID]bool, len(all))
 	for _, p := range all {
@@ -259,50 +260,50 @@ func (r *Runner) Reachable(all []proto.PeerID) {
 	}
 }
 
-// Busy says whether there is work for p: it is probed more often then.
+// Busy sets whether this node has work for p. Busy peers are probed more often.
 func (r *Runner) Busy(p proto.PeerID, busy bool) {
 	r.step(func(now time.Duration) []Action { return r.core.Busy(now, p, busy) })
 }
 
-// Members returns all others that are known, in order of their ids.
+// Members returns all other known nodes, ordered by id.
 func (r *Runner) Members() []Member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Members(r.now())
 }
 
-// Member returns what is known of p; false: nothing.
+// Member returns what is known about p; false: p is unknown.
 func (r *Runner) Member(p proto.PeerID) (Member, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Member(r.now(), p)
 }
 
-// Isolated reports whether this node is suspected itself, or hears from nobody though it
-// knows two others or more. It must claim nothing new then (I16).
+// Isolated reports whether this node is itself suspected, or hears from no one although
+// it knows at least two others. It must not claim new work then (I16).
 func (r *Runner) Isolated() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Isolated(r.now())
 }
 
-// SelfPaused reports whether this node should not claim new work: it is isolated, or its
-// own probes fail so often that it takes itself for the one that is ill.
+// SelfPaused reports whether this node should not claim new work: it is isolated, or so
+// many of its own probes fail that the fault is probably its own.
 func (r *Runner) SelfPaused() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Degraded(r.now())
 }
 
-// Accusers returns who accused this node within the last minute.
+// Accusers returns the nodes that accused this one within the last minute.
 func (r *Runner) Accusers() []proto.PeerID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Accusers(r.now())
 }
 
-// Prune forgets up to limit nodes that are dead, or have left, for longer than age, and
-// returns them; dryRun only tells.
+// Prune forgets up to limit nodes that have been dead or gone for longer than age, and
+// returns them. With dryRun it only returns them.
 func (r *Runner) Prune(age time.Duration, limit int, dryRun bool) []proto.PeerID {
 	var pruned []proto.PeerID
 	r.step(func(now time.Duration) (actions []Action) {
@@ -312,20 +313,20 @@ func (r *Runner) Prune(age time.Duration, limit int, dryRun bool) []proto.PeerID
 	return pruned
 }
 
-// A Summary is the mesh at a glance.
+// A Summary is an overview of the mesh.
 type Summary struct {
 	Counts      Counts
 	ByStatus    map[Status]int
 	Eligible    int
-	Health      int // of this node: 0 is good, 8 is as bad as it gets
+	Health      int // of this node: 0 is healthy, 8 is the worst
 	Isolated    bool
 	SelfPaused  bool
 	Incarnation uint64
-	Root        [32]byte // what this node knows; equal at two nodes that know the same
+	Root        [32]byte // hash of what this node knows; equal on two nodes that know the same
 	Revocations int
 }
 
-// Summary returns the mesh at a glance.
+// Summary returns an overview of the mesh.
 func (r *Runner) Summary() Summary {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A testMesh is a mesh of rooms over a network in memory, inside a synctest bubble.
+// A testMesh is a mesh of runners over a network in memory, inside a synctest bubble.
 type testMesh struct {
 	t     testing.TB
 	root  *identity.Root
@@ -30,7 +30,7 @@ type testMesh struct {
 	cut   func(a, b *testNode) bool
 }
 
-// A testNode is one node of a town: its room, its network and its directory.
+// A testNode is one node of a testMesh: its runner, its network and its directory.
 type testNode struct {
 	mesh   *testMesh
 	keys   *identity.Keys
@@ -45,7 +45,7 @@ type testNode struct {
 	revoked   identity.Revocations
 	events    []Event
 	self      Self
-	published []uint64 // numbers of what it published
+	published []uint64 // numbers of the messages that it published
 }
 
 func seeded(n uint64) *rand.ChaCha8 {
@@ -64,7 +64,7 @@ func newTestMesh(tb testing.TB, n int) *testMesh {
 	return w
 }
 
-// add admits a node that knows everybody but is known to nobody.
+// add admits a node that knows all others but is unknown to them.
 func (w *testMesh) add() *testNode {
 	w.t.Helper()
 	h := &testNode{mesh: w, keys: identity.NewKeys(seeded(uint64(len(w.order))+1), time.Now()), known: map[proto.PeerID]*proto.KnownPeer{}, boot: 1000}
@@ -90,7 +90,7 @@ func (w *testMesh) introduceAll() {
 	}
 }
 
-// start runs the room of h and connects it with all that are up.
+// start runs the runner of h and connects it to all nodes that are up.
 func (h *testNode) start() {
 	h.boot++
 	runner, err := Open(h.keys, h.mesh.mesh, h, h, Config{
@@ -126,7 +126,7 @@ func (h *testNode) start() {
 	}
 }
 
-// setRunner tells the others which room h has, and whether it is up.
+// setRunner sets the runner of h, and whether it is up.
 func (h *testNode) setRunner(runner *Runner, up bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,7 +149,7 @@ func (w *testMesh) stop() {
 	}
 }
 
-// peer returns the other end when something gets there.
+// peer returns the node p if a message to it would arrive.
 func (h *testNode) peer(p proto.PeerID, lossy bool) *testNode {
 	h.mesh.mu.Lock()
 	defer h.mesh.mu.Unlock()
@@ -160,7 +160,7 @@ func (h *testNode) peer(p proto.PeerID, lossy bool) *testNode {
 	return o
 }
 
-var errUnreachable = errors.New("no way")
+var errUnreachable = errors.New("unreachable")
 
 func (h *testNode) SendCtl(p proto.PeerID, m *proto.Message) error {
 	if o := h.peer(p, true); o != nil {
@@ -247,13 +247,13 @@ func (h *testNode) Revocations() []*proto.Signed {
 	return all
 }
 
-// status returns what h believes of o.
+// status returns h's view of o.
 func (h *testNode) status(o *testNode) Status {
 	m, _ := h.runner.Member(o.keys.Peer())
 	return m.Status
 }
 
-// all reports whether every node that is up believes status of o.
+// all reports whether every other node that is up assigns this status to o.
 func (w *testMesh) all(o *testNode, want Status) bool {
 	for _, h := range w.order {
 		if h != o && h.isUp() && h.status(o) != want {
@@ -263,7 +263,7 @@ func (w *testMesh) all(o *testNode, want Status) bool {
 	return true
 }
 
-// equal reports whether all that are up know the same.
+// equal reports whether all nodes that are up know the same.
 func (w *testMesh) equal() bool {
 	var first *Summary
 	for _, h := range w.order {
@@ -291,8 +291,8 @@ func (w *testMesh) wait(limit time.Duration, what string, ok func() bool) {
 	w.t.Logf("%s after %v", what, time.Since(start))
 }
 
-// Rooms find each other, see a death, a return, a farewell and a newcomer that only one
-// of them was introduced to.
+// Runners find each other, and see a death, a return, a leave and a newcomer that was
+// introduced to only one of them.
 func TestRunnersTrackMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestMesh(t, 6)
@@ -313,16 +313,16 @@ func TestRunnersTrackMembership(t *testing.T) {
 		last.start()
 		w.wait(5*time.Second, "its return", func() bool { return w.all(last, Alive) })
 		if m, _ := w.order[0].runner.Member(last.keys.Peer()); m.Eligible {
-			t.Error("a node that came back may have new work at once")
+			t.Error("a node that came back is eligible at once")
 		}
 		time.Sleep(31 * time.Second)
 		if m, _ := w.order[0].runner.Member(last.keys.Peer()); !m.Eligible {
-			t.Error("half a minute later it may not")
+			t.Error("it is not eligible half a minute later")
 		}
 		if err := last.runner.Leave(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		w.wait(time.Second, "a farewell", func() bool { return w.all(last, Left) })
+		w.wait(time.Second, "a leave", func() bool { return w.all(last, Left) })
 		last.stop()
 		w.add().start()
 		w.wait(5*time.Second, "a newcomer that introduces itself", func() bool { return w.all(w.order[6], Alive) })
@@ -334,8 +334,8 @@ func TestRunnersTrackMembership(t *testing.T) {
 	})
 }
 
-// What was missed is mended: records that nobody heard, after a partition that each side
-// took for the death of the other (I16).
+// After a partition in which each side considered the other dead, missed records are
+// exchanged (I16).
 func TestRunnersConvergeAfterPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestMesh(t, 8)
@@ -350,7 +350,7 @@ func TestRunnersConvergeAfterPartition(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		if w.order[0].status(w.order[7]) != Dead || w.order[7].status(w.order[0]) != Dead || w.order[0].status(w.order[1]) != Alive {
-			t.Error("the partition was not seen")
+			t.Error("the partition was not detected")
 		}
 		w.order[0].mu.Lock()
 		w.order[0].self = Self{Kinds: []string{"build"}, Labels: []string{"gpu"}}
@@ -377,12 +377,12 @@ func TestRunnersConvergeAfterPartition(t *testing.T) {
 		w.wait(40*time.Second, "all know the same", w.equal)
 		m, _ := w.order[7].runner.Member(w.order[0].keys.Peer())
 		if len(m.Record.GetKinds()) != 1 || len(m.Record.GetLabels()) != 1 {
-			t.Errorf("what was described during the partition is not known: %v", m.Record)
+			t.Errorf("the record published during the partition is not known: %v", m.Record)
 		}
 	})
 }
 
-// A node that hears from nobody says so, and a mesh of two never does (I16).
+// A node that hears from no one considers itself isolated, except in a mesh of two (I16).
 func TestIsolationIsDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []int{2, 3} {
@@ -414,8 +414,8 @@ func TestIsolationIsDetected(t *testing.T) {
 	})
 }
 
-// The numbers of what a node publishes rise, over its starts too, with its boot number and
-// no clock.
+// The numbers of published messages increase across restarts, with the boot number and
+// independently of the clock.
 func TestMessageNumbersRiseAcrossRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestMesh(t, 2)
@@ -445,8 +445,8 @@ func TestMessageNumbersRiseAcrossRestarts(t *testing.T) {
 	})
 }
 
-// A revocation reaches everybody, also who was away when it was made, and ends what was
-// known of its node for good (DESIGN section 6).
+// A revocation reaches every node, including one that was away, and permanently removes
+// what was known about the revoked node (DESIGN section 6).
 func TestRevocationsAreFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestMesh(t, 5)
@@ -466,11 +466,11 @@ func TestRevocationsAreFinal(t *testing.T) {
 		time.Sleep(time.Second)
 		for _, h := range w.order[:3] {
 			if _, known := h.runner.Member(thief.keys.Peer()); known || h.runner.Summary().Revocations != 1 {
-				t.Error("a revoked node is known still")
+				t.Error("a revoked node is still known")
 			}
 		}
 		away.start()
-		w.wait(10*time.Second, "who was away knows", func() bool { return away.runner.Summary().Revocations == 1 })
+		w.wait(10*time.Second, "the absent node knows", func() bool { return away.runner.Summary().Revocations == 1 })
 		time.Sleep(2 * time.Minute)
 		for _, h := range w.order[:4] {
 			if _, known := h.runner.Member(thief.keys.Peer()); known {

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// One node has 60 % loss (S26): the others do not lose each other, and it notices by
-// itself that it should take nothing new.
+// One node has 60 % loss (S26): the others do not lose each other, and the node itself
+// detects that it should not take new work.
 func TestOneBadLinkDoesNotAffectOthers(t *testing.T) {
 	var wrong, right int
 	paused, looks := 0, 0
@@ -36,12 +36,12 @@ func TestOneBadLinkDoesNotAffectOthers(t *testing.T) {
 			}
 			for _, n := range s.nodes[1:] {
 				if n.core.Isolated(s.now) {
-					t.Fatalf("seed %d: node %d takes itself for isolated", seed, n.i)
+					t.Fatalf("seed %d: node %d considers itself isolated", seed, n.i)
 				}
 			}
 		}
 	}
-	t.Logf("in %d minutes: others called each other dead %d times, the bad one %d times; it paused itself %d %% of the time", looks/60, wrong, right, 100*paused/looks)
+	t.Logf("in %d minutes: others declared each other dead %d times, the bad node %d times; it paused itself %d %% of the time", looks/60, wrong, right, 100*paused/looks)
 	if wrong > 0 {
 		t.Errorf("%d verdicts about healthy nodes", wrong)
 	}
@@ -50,8 +50,8 @@ func TestOneBadLinkDoesNotAffectOthers(t *testing.T) {
 	}
 }
 
-// A node that was pruned returns (S28): after a restart, and after a partition in which
-// it kept its incarnation, and its old record does not bring it back meanwhile (I16).
+// A pruned node returns (S28), both after a restart and after a partition during which it
+// kept its incarnation. Its old record does not bring it back meanwhile (I16).
 func TestPrunedNodesReturn(t *testing.T) {
 	for _, restart := range []bool{true, false} {
 		s := newSim(1, 6, Tuning{PruneAge: 5 * time.Minute, PruneInterval: time.Minute})
@@ -90,15 +90,15 @@ func TestPrunedNodesReturn(t *testing.T) {
 	}
 }
 
-// Partitions, one-way cuts and a total outage heal without a hand, and a farewell is
-// believed at once.
+// Partitions, one-way cuts and a total outage heal without intervention, and a node that
+// leaves is seen as LEFT at once.
 func TestPartitionsHeal(t *testing.T) {
 	cuts := map[string]func(a, b int) bool{
 		"two halves":       func(a, b int) bool { return (a < 6) != (b < 6) },
 		"one deaf":         func(a, b int) bool { return b == 3 },
 		"one mute":         func(a, b int) bool { return a == 3 },
 		"a ring of deaf":   func(a, b int) bool { return b == (a+1)%12 },
-		"everybody alone":  func(a, b int) bool { return true },
+		"all alone":        func(a, b int) bool { return true },
 		"one way, halves":  func(a, b int) bool { return a < 6 && b >= 6 },
 		"a third is alone": func(a, b int) bool { return (a%3 == 0) != (b%3 == 0) },
 	}
@@ -111,11 +111,11 @@ func TestPartitionsHeal(t *testing.T) {
 				s.run(20 * time.Second)
 				s.partition(cut)
 				s.run(2 * time.Minute)
-				if name == "everybody alone" && !s.nodes[0].core.Isolated(s.now) {
-					t.Error("a node that hears nobody does not say so")
+				if name == "all alone" && !s.nodes[0].core.Isolated(s.now) {
+					t.Error("a node that hears from no one is not isolated")
 				}
 				if name == "one deaf" && !s.nodes[3].core.Degraded(s.now) {
-					t.Error("a deaf node takes itself for well")
+					t.Error("a deaf node is not degraded")
 				}
 				s.partition(nil)
 				took = append(took, s.until(5*time.Minute, func() bool { return s.agree(actualStatus) && s.equal() }))
@@ -138,12 +138,12 @@ func TestPartitionsHeal(t *testing.T) {
 		})
 	})
 	if d > time.Second {
-		t.Errorf("a farewell was believed after %v", d)
+		t.Errorf("the leave was seen after %v", d)
 	}
 }
 
-// All nodes stop, and start again ten minutes later, with the clock where it was or
-// anywhere: everybody is alive for everybody at once (S27).
+// All nodes stop and start again ten minutes later, with the clock where it was or
+// anywhere else: all see each other alive at once (S27).
 func TestTotalOutage(t *testing.T) {
 	s := newSim(3, 7, Tuning{})
 	s.run(time.Minute)
@@ -159,9 +159,9 @@ func TestTotalOutage(t *testing.T) {
 	}
 }
 
-// Dead becomes alive only by a higher incarnation, at every node, whatever happens
-// (I16); nobody's incarnation ever goes back; who flapped waits. 80 virtual hours, or
-// BALEFIRE_GOSSIP_HOURS, over seeds, sizes and kinds of weather.
+// A dead node becomes alive only with a higher incarnation, at every node, in any
+// situation (I16); no incarnation ever decreases; a node that flapped waits. The test
+// runs 80 virtual hours, or BALEFIRE_GOSSIP_HOURS, over seeds, sizes and kinds of faults.
 func TestInvariantsHoldForManyHours(t *testing.T) {
 	seeds := 20
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_GOSSIP_HOURS")); err == nil {
@@ -192,21 +192,21 @@ func TestInvariantsHoldForManyHours(t *testing.T) {
 		"indirect probes": all.Indirect, "helpers": all.Helped, "missed probes": all.Misses, "suspicions": all.Suspicions,
 		"confirmations": all.Confirmations, "verdicts": all.Verdicts, "refutations": all.Refutations, "own refutations": all.OwnRefutations,
 		"returns": all.Returns, "suppressed": all.Suppressed, "pruned": all.Pruned,
-		"pauses": all.Pauses, "old news": all.Stale, "accusations of the unheard": all.UnknownIncarnation,
+		"pauses": all.Pauses, "stale updates": all.Stale, "unknown incarnations": all.UnknownIncarnation,
 	} {
 		if n == 0 {
-			t.Errorf("in all these hours there was no case of: %s", name)
+			t.Errorf("this never happened: %s", name)
 		}
 	}
 }
 
-// checkIncarnations fails t when a node breaks I16.
+// checkIncarnations fails t if a node violates I16.
 func checkIncarnations(t *testing.T, s *sim) {
 	type pair struct{ at, of proto.PeerID }
 	seen := map[pair]uint64{}
 	life := map[proto.PeerID]uint64{}
 	s.events = func(at *simNode, e *Event) {
-		if life[at.id] != at.boot { // what it knew is gone with its memory
+		if life[at.id] != at.boot { // a restarted node has forgotten what it knew
 			for k := range seen {
 				if k.at == at.id {
 					delete(seen, k)
@@ -224,13 +224,14 @@ func checkIncarnations(t *testing.T, s *sim) {
 			}
 			seen[k] = e.Incarnation
 			if m := at.core.members[e.Peer]; m.status != e.To && e.To == Dead || e.To != Alive && m.eligible(s.now) && m.status != Alive {
-				t.Errorf("at %v node %d: %x may have work while it is %v", s.now, at.i, e.Peer[:2], m.status)
+				t.Errorf("at %v node %d: %x is eligible while it is %v", s.now, at.i, e.Peer[:2], m.status)
 			}
 		}
 	}
 }
 
-// randomFaults lets d pass with faults of all kinds, one after another, and calm between them.
+// randomFaults runs the simulation for d with faults of all kinds, one after another, and
+// calm between them.
 func randomFaults(s *sim, d time.Duration) {
 	end := s.now + d
 	for s.now < end {

@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// What a node says of itself is said anew at once, after some seconds or after a minute,
-// by who would decide otherwise with it.
+// A changed description is published at once, after some seconds or after a minute,
+// depending on how much it matters to others.
 func TestSelfRecordIsRepublishedWhenItMatters(t *testing.T) {
 	hops := func(relay byte, rtt uint32) []*proto.Hop {
 		return []*proto.Hop{{Relay: []byte{relay}, RttMs: rtt}}
@@ -20,17 +20,17 @@ func TestSelfRecordIsRepublishedWhenItMatters(t *testing.T) {
 		is   Self
 		want time.Duration
 	}{
-		{"nothing new", was, math.MaxInt64},
+		{"no change", was, math.MaxInt64},
 		{"another version", Self{Version: "2", Load: was.Load, Hops: was.Hops}, 0},
 		{"no slot is free", Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 4, CpuPermille: 100}, Hops: was.Hops}, loadEvery},
 		{"another relay", Self{Version: "1", Load: was.Load, Hops: hops(2, 20)}, loadEvery},
-		{"the machine works", Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 1, CpuPermille: 300}, Hops: was.Hops}, measuredEvery},
-		{"a little", Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 1, CpuPermille: 150}, Hops: was.Hops}, math.MaxInt64},
-		{"the way to a relay is longer", Self{Version: "1", Load: was.Load, Hops: hops(1, 60)}, measuredEvery},
-		{"a little longer", Self{Version: "1", Load: was.Load, Hops: hops(1, 24)}, math.MaxInt64},
+		{"CPU load rises", Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 1, CpuPermille: 300}, Hops: was.Hops}, measuredEvery},
+		{"CPU load rises a little", Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 1, CpuPermille: 150}, Hops: was.Hops}, math.MaxInt64},
+		{"RTT to the relay rises", Self{Version: "1", Load: was.Load, Hops: hops(1, 60)}, measuredEvery},
+		{"RTT rises a little", Self{Version: "1", Load: was.Load, Hops: hops(1, 24)}, math.MaxInt64},
 	} {
 		if got := was.minAge(tt.is); got != tt.want {
-			t.Errorf("%s: said after %v, want %v", tt.name, got, tt.want)
+			t.Errorf("%s: published after %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A sim runs cores in virtual time: messages take a while, get lost, are cut off; nodes
-// stand still, die, come back, join. Everything follows from the seed.
+// A sim runs cores in virtual time: messages take time, get lost and are cut off; nodes
+// pause, die, return and join. Everything is determined by the seed.
 type sim struct {
 	now   time.Duration
 	rand  *rand.Rand
@@ -19,11 +19,11 @@ type sim struct {
 	seq   uint64
 
 	loss  float64
-	delay time.Duration // of a message: between half of it and three halves
+	delay time.Duration // of a message: between 0.5 and 1.5 times this
 	cut   func(from, to int) bool
-	bad   map[int]float64 // loss of single nodes, both ways
+	bad   map[int]float64 // additional loss of single nodes, both ways
 
-	events   func(at *simNode, e *Event) // what every node tells
+	events   func(at *simNode, e *Event) // receives all events of all nodes
 	messages uint64                      // probes and replies sent
 	steps    uint64
 }
@@ -41,7 +41,7 @@ type simNode struct {
 	state  proto.NodeState
 }
 
-// simKind says what arrives.
+// simKind is the kind of a simulated event.
 type simKind uint8
 
 const (
@@ -52,7 +52,7 @@ const (
 	simRoot
 	simAsk
 	simAnswer
-	simDo // anything, by a function
+	simDo // calls do
 )
 
 type simEvent struct {
@@ -61,7 +61,7 @@ type simEvent struct {
 	kind    simKind
 	missed  bool
 	to      *simNode
-	boot    uint64 // of to when the event is for this life alone; 0: any
+	boot    uint64 // boot number that to must have; 0: any
 	from    *simNode
 	number  uint64
 	target  proto.PeerID
@@ -94,7 +94,7 @@ func (s *sim) add() *simNode {
 	return n
 }
 
-// start begins a life of n: it is connected to everybody that is up and not cut off.
+// start starts n: it is connected to all nodes that are up and not cut off.
 func (s *sim) start(n *simNode) {
 	n.boot++
 	n.up, n.paused, n.held, n.state = true, false, nil, proto.NodeRunning
@@ -113,7 +113,7 @@ func (s *sim) start(n *simNode) {
 	s.act(n, n.core.Revise(s.now))
 }
 
-// connect tells both ends that they can speak, or no longer.
+// connect tells both ends that they can, or cannot, reach each other.
 func (s *sim) connect(a, b *simNode, on bool) {
 	for _, e := range [][2]*simNode{{a, b}, {b, a}} {
 		at, peer := e[0], e[1].id
@@ -132,7 +132,7 @@ func (s *sim) connect(a, b *simNode, on bool) {
 
 func (s *sim) isCut(a, b int) bool { return s.cut != nil && (s.cut(a, b) || s.cut(b, a)) }
 
-// kill ends a life without a word.
+// kill stops n without a message.
 func (s *sim) kill(n *simNode) {
 	n.up = false
 	for _, o := range s.nodes {
@@ -142,7 +142,7 @@ func (s *sim) kill(n *simNode) {
 	}
 }
 
-// stop ends a life with a word.
+// stop stops n after it has announced that.
 func (s *sim) stop(n *simNode) {
 	n.state = proto.NodeStopped
 	s.act(n, n.core.Revise(s.now))
@@ -162,7 +162,7 @@ func (s *sim) pause(n *simNode, d time.Duration) {
 	})
 }
 
-// resume lets n run again: its timers and what waits at its door come in any order.
+// resume lets n run again: its timers and queued messages are processed in random order.
 func (s *sim) resume(n *simNode) {
 	n.paused = false
 	held := n.held
@@ -176,7 +176,8 @@ func (s *sim) resume(n *simNode) {
 	s.plan(n)
 }
 
-// partition cuts what f says, and tells both ends some seconds later. nil heals.
+// partition cuts the links that f selects, and tells both ends some seconds later. nil
+// heals.
 func (s *sim) partition(f func(from, to int) bool) {
 	was := s.cut
 	s.cut = f
@@ -194,7 +195,7 @@ func (s *sim) partition(f func(from, to int) bool) {
 	}
 }
 
-// Record and Accuse make n a Voice that signs nothing.
+// Record and Accuse implement Signer without signing.
 func (n *simNode) Record(incarnation, revision uint64) *Update {
 	return &Update{Peer: n.id, By: n.id, Incarnation: incarnation, Record: &proto.NodeRecord{
 		Incarnation: incarnation, Revision: revision, Boot: n.boot, State: n.state,
@@ -205,10 +206,10 @@ func (n *simNode) Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *
 	return &Update{Peer: p, By: n.id, Incarnation: incarnation, Liveness: l}
 }
 
-// find returns the node with an id.
+// find returns the node with this id.
 func (s *sim) find(p proto.PeerID) *simNode { return s.nodes[int(p[31])+int(p[1])<<8] }
 
-// act does what a core asks for.
+// act performs a core's actions.
 func (s *sim) act(n *simNode, actions []Action) {
 	for i := range actions {
 		switch a := &actions[i]; a.Kind {
@@ -242,7 +243,8 @@ func (s *sim) act(n *simNode, actions []Action) {
 	s.plan(n)
 }
 
-// send has e arrive, or not. What goes over a stream is late instead of lost.
+// send schedules e to arrive, unless it is lost. What is sent over a stream is delayed
+// instead.
 func (s *sim) send(from, to *simNode, e simEvent, lossy bool) {
 	loss := max(s.loss, s.bad[from.i], s.bad[to.i])
 	delay := s.delay/2 + time.Duration(s.rand.Int64N(int64(s.delay)))
@@ -264,7 +266,7 @@ func (s *sim) after(d time.Duration, do func()) {
 	s.push(x, s.now+d)
 }
 
-// plan has n called when it wants to be.
+// plan schedules the next tick of n.
 func (s *sim) plan(n *simNode) {
 	if next := max(n.core.Next(), s.now); n.up && next < n.tickAt {
 		n.tickAt = next
@@ -276,7 +278,7 @@ func (s *sim) plan(n *simNode) {
 
 func (s *sim) tick(n *simNode) { s.act(n, n.core.Tick(s.now)) }
 
-// run lets d pass.
+// run runs the simulation for d.
 func (s *sim) run(d time.Duration) {
 	end := s.now + d
 	for len(s.heap) > 0 && s.heap[0].at <= end {
@@ -293,7 +295,7 @@ func (s *sim) run(d time.Duration) {
 		case e.kind == simTick && e.at == e.to.tickAt:
 			e.to.tickAt = never
 			if e.to.paused {
-				break // resume sees to it
+				break // resume plans the next tick
 			}
 			if e.to.core.Next() <= s.now {
 				s.tick(e.to)
@@ -340,7 +342,7 @@ func (s *sim) deliver(e *simEvent) {
 	s.recycle(e)
 }
 
-// agree reports whether every node that is up believes of each what f says.
+// agree reports whether every node that is up assigns f(n) to each other node n.
 func (s *sim) agree(f func(n *simNode) Status) bool {
 	for _, at := range s.nodes {
 		if !at.up {
@@ -359,7 +361,7 @@ func (s *sim) agree(f func(n *simNode) Status) bool {
 	return true
 }
 
-// actualStatus says that who is up is alive, and who is not is dead.
+// actualStatus returns Alive for a node that is up, and otherwise Dead.
 func actualStatus(n *simNode) Status {
 	if n.up {
 		return Alive
@@ -367,7 +369,7 @@ func actualStatus(n *simNode) Status {
 	return Dead
 }
 
-// until runs until ok, looked at often, and returns how long that took; at most limit.
+// until runs until ok, which it checks often, or limit, and returns the time that took.
 func (s *sim) until(limit time.Duration, ok func() bool) time.Duration {
 	start := s.now
 	for s.now-start < limit && !ok() {
@@ -376,7 +378,7 @@ func (s *sim) until(limit time.Duration, ok func() bool) time.Duration {
 	return s.now - start
 }
 
-// equal reports whether all that are up have the same root.
+// equal reports whether all nodes that are up have the same root.
 func (s *sim) equal() bool {
 	var root *[32]byte
 	for _, n := range s.nodes {
@@ -423,7 +425,7 @@ func (c *Counts) add(o Counts) {
 	c.Refused += o.Refused
 }
 
-// The heap of events, by time and then by order of making.
+// The heap of events, by time and then by order of creation.
 
 func (s *sim) event() *simEvent {
 	if n := len(s.free); n > 0 {

@@ -11,21 +11,21 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Messages as large as they may be, of one member, leave room for those of others.
+// Messages of maximum size by one member leave room for those of others.
 func TestLargeMessagesLeaveRoomForOthers(t *testing.T) {
 	v := newReceiver(t)
 	a, b := v.a.keys.Peer(), v.b.keys.Peer()
-	for range 2 * maxWaitingPeer { // nobody listens
+	for range 2 * maxWaitingPeer { // not processed
 		v.runner.Control(a, &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, proto.MaxControl)})
 	}
 	v.runner.Control(b, &proto.Message{Type: proto.TypeProbe, Payload: make([]byte, 100)})
 	if !slices.ContainsFunc(v.runner.in.waiting, func(g inMsg) bool { return g.from == b }) {
-		t.Errorf("of %d messages that wait none is of the second member", len(v.runner.in.waiting))
+		t.Errorf("none of the %d queued messages is from the second member", len(v.runner.in.waiting))
 	}
 }
 
-// One member that accuses another again and again, as soon as it has refuted that, does
-// not make it take itself for ill: it goes on to claim work.
+// A member that accuses another repeatedly, as soon as it has refuted, does not make it
+// consider itself faulty: it continues to claim work.
 func TestOneAccuserCannotPauseANode(t *testing.T) {
 	s := newSim(1, 6, Tuning{})
 	s.run(time.Minute)
@@ -42,13 +42,13 @@ func TestOneAccuserCannotPauseANode(t *testing.T) {
 		t.Fatalf("%d accusations were refuted", c.OwnRefutations)
 	}
 	if poor > 0 {
-		t.Errorf("for %d of 300 seconds it took itself for ill", poor)
+		t.Errorf("it considered itself faulty for %d of 300 seconds", poor)
 	}
 }
 
-// Nor do two, as often as they like: whoever answers this node's probes, or was answered
-// before, says nothing new. Two that answer nothing are heard once, until they have been
-// silent for a minute.
+// Nor do two, however often they accuse: an accuser that answers this node's probes, or
+// received a refutation before, adds nothing. Two that do not answer count once, until
+// they have been silent for a minute.
 func TestTwoAccusersCannotPauseANode(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		s := newSim(1, 6, Tuning{})
@@ -70,22 +70,22 @@ func TestTwoAccusersCannotPauseANode(t *testing.T) {
 			t.Fatalf("%d accusations were refuted, by %d", c.OwnRefutations, len(victim.core.Accusers(s.now)))
 		}
 		if most := int(2 * Tuning{}.withDefaults().SuspectRecover / time.Second); answers && poor > 0 || !answers && (poor == 0 || poor > most) {
-			t.Errorf("answers %v: for %d of 300 seconds it took itself for cut off", answers, poor)
+			t.Errorf("answers %v: it considered itself isolated for %d of 300 seconds", answers, poor)
 		}
 	}
 }
 
-// A member that says of a dead one that it answers is heard where it was asked to help,
-// and nowhere else: the death is found.
+// A member that claims that a dead node answers is believed only where it was asked to
+// help: the death is detected.
 func TestOnlyHelpersCanVouchForATarget(t *testing.T) {
 	s := newSim(2, 20, Tuning{})
 	s.run(time.Minute)
 	liar, dead := s.nodes[1], s.nodes[2]
 	s.kill(dead)
 	lies := 0
-	for range 60_000 { // a minute, each millisecond
+	for range 60_000 { // a minute, in steps of a millisecond
 		s.run(time.Millisecond)
-		s.act(liar, liar.core.Forgotten(s.now, dead.id)) // it accuses nobody itself
+		s.act(liar, liar.core.Forgotten(s.now, dead.id)) // so that it accuses no one
 		for _, n := range s.nodes {
 			if n == liar || n == dead {
 				continue
@@ -101,12 +101,12 @@ func TestOnlyHelpersCanVouchForATarget(t *testing.T) {
 	}
 	for _, n := range s.nodes {
 		if m, _ := n.core.Member(s.now, dead.id); n != dead && n != liar && m.Status != Dead || lies == 0 {
-			t.Fatalf("after %d lies node %d takes the dead one for %v", lies, n.i, m.Status)
+			t.Fatalf("after %d lies node %d considers the dead node %v", lies, n.i, m.Status)
 		}
 	}
 }
 
-// A stalledNet network is one whose exchanges with some nodes go on and on: each step is
+// A stalledNet is a network on which exchanges with some nodes never end: each step is
 // answered at the last moment, and there is always more.
 type stalledNet struct {
 	*testNode
@@ -142,7 +142,7 @@ func (s *stalledNet) Exchange(ctx context.Context, p proto.PeerID, m *proto.Mess
 	return &proto.Message{Type: proto.TypeSynced, Payload: payload}, err
 }
 
-// Members that never come to the end of an exchange keep nobody from the others.
+// Members whose exchanges never end do not block exchanges with others.
 func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 	for _, liars := range []int{1, maxExchanges - 1, maxExchanges + 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			before, turns := net.count(good), 12
-			for range turns { // minutes in which the liars always know something else
+			for range turns { // minutes in which the liars always publish other roots
 				for range 60 {
 					for p := range net.slow {
 						runner.compareRoot(p, [32]byte{1})
@@ -179,9 +179,9 @@ func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 				runner.compareRoot(good, [32]byte{1})
 			}
 			time.Sleep(time.Minute)
-			want := turns / 2 // an exchange that the other begins does as well
+			want := turns / 2 // exchanges begun by the other side count too
 			if liars > maxExchanges {
-				want = 2 // it waits until one of theirs is over
+				want = 2 // it waits until one of theirs ends
 			}
 			if n := net.count(good) - before; n < want {
 				t.Errorf("%d liars: in %d minutes another member was asked %d times", liars, turns, n)

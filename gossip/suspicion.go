@@ -7,21 +7,21 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A suspicion is the time in which a node can refute, shortened by each other node
-// that accuses it too.
+// A suspicion is the time in which a node can refute accusations, shortened by each
+// further accuser.
 type suspicion struct {
 	start     time.Duration
 	deadline  time.Duration
 	low, high time.Duration
-	k         int       // others that must agree for low
-	by        []*Update // one of each accuser, at most k+2; at the front the first
+	k         int       // confirmations that reduce the time to low
+	by        []*Update // one per accuser, at most k+2; the first accuser first
 }
 
 func (s *suspicion) has(p proto.PeerID) bool {
 	return slices.ContainsFunc(s.by, func(n *Update) bool { return n.By == p })
 }
 
-// suspect takes an accusation of m by by. news is nil when this node makes it.
+// suspect applies an accusation of m by by. update is nil if this node itself makes it.
 func (c *Core) suspect(now time.Duration, m *member, by proto.PeerID, updates *Update) {
 	s := m.suspicion
 	if s == nil || m.status != Suspect {
@@ -47,24 +47,24 @@ func (c *Core) suspect(now time.Duration, m *member, by proto.PeerID, updates *U
 func (c *Core) newSuspicion(now time.Duration, m *member) *suspicion {
 	low, high, k := c.t.suspicion(c.alive + 1)
 	if !c.t.Plain {
-		slow := 4 * m.path.rtt // a refutation needs the way there and back
+		slow := 4 * m.path.rtt // a refutation needs a round trip
 		low, high = low+slow, high+slow
 	}
 	return &suspicion{start: now, deadline: now + high, low: low, high: high, k: k}
 }
 
-// tickSuspects comes to the verdict about those whose time is over.
+// tickSuspects declares suspects dead whose time has expired.
 func (c *Core) tickSuspects(now time.Duration) {
 	for i := 0; i < len(c.suspects); {
 		if m := c.suspects[i]; now >= m.suspicion.deadline {
-			c.declareDead(now, m, nil) // takes it from the list
+			c.declareDead(now, m, nil) // removes it from the list
 		} else {
 			i++
 		}
 	}
 }
 
-// declareDead calls m dead. news is nil when this node came to the verdict.
+// declareDead declares m dead. update is nil if this node reached the verdict itself.
 func (c *Core) declareDead(now time.Duration, m *member, updates *Update) {
 	s := m.suspicion
 	c.counts.Verdicts++
@@ -75,7 +75,7 @@ func (c *Core) declareDead(now time.Duration, m *member, updates *Update) {
 	c.change(now, m, Dead, by)
 	if updates == nil {
 		updates = c.signer.Accuse(m.id, m.incarnation, proto.Dead)
-		if s == nil || verdicts(s.by) < 3 { // more would tell nobody anything
+		if s == nil || verdicts(s.by) < 3 { // more would add nothing
 			c.do(Action{Kind: DoPublish, Updates: []*Update{updates}})
 		}
 	}
@@ -83,7 +83,7 @@ func (c *Core) declareDead(now time.Duration, m *member, updates *Update) {
 	c.rumors.add(updates)
 }
 
-// verdicts counts the accusations that say DEAD.
+// verdicts counts the accusations that state DEAD.
 func verdicts(by []*Update) (n int) {
 	for _, a := range by {
 		if a.Liveness == proto.Dead {
@@ -93,7 +93,7 @@ func verdicts(by []*Update) (n int) {
 	return n
 }
 
-// change moves m to another status. It keeps the counts and lists that follow from it.
+// change sets the status of m and updates the counts and lists that depend on it.
 func (c *Core) change(now time.Duration, m *member, to Status, by proto.PeerID) {
 	from, after := m.status, now-m.since
 	if from == Suspect {
@@ -130,7 +130,7 @@ func (c *Core) change(now time.Duration, m *member, to Status, by proto.PeerID) 
 	}
 }
 
-// startRecovery keeps new work away from a node that came back, for a while.
+// startRecovery makes a member that came back ineligible for new work for a while.
 func (c *Core) startRecovery(now time.Duration, m *member, from Status) {
 	if m.status != Alive || from == Unknown || from == Left {
 		return
@@ -149,7 +149,7 @@ func (c *Core) startRecovery(now time.Duration, m *member, from Status) {
 	}
 }
 
-// tickRecovering tells of those that may have new work again.
+// tickRecovering reports members that are eligible again.
 func (c *Core) tickRecovering(now time.Duration) {
 	c.recovering = slices.DeleteFunc(c.recovering, func(m *member) bool {
 		if now < m.eligibleAt {
@@ -163,18 +163,18 @@ func (c *Core) tickRecovering(now time.Duration) {
 	})
 }
 
-// accuserMemory is how long an accuser of this node must have been silent for its next
-// word to count against this node.
+// accuserMemory is how long an accuser must be silent before its next accusation counts
+// again.
 const accuserMemory = time.Minute
 
-// An accuser is a node that accused this one, of late.
+// An accuser is a node that recently accused this one.
 type accuser struct {
-	last    time.Duration // when it last did
-	counted time.Duration // when its word last counted; 0: never
+	last    time.Duration // time of its last accusation
+	counted time.Duration // time of its last accusation that counted; 0: never
 }
 
-// countAccusation takes an accusation of this node into account: enough others who say so, and may
-// be right, make it doubt itself.
+// countAccusation counts an accusation of this node: if enough credible accusers agree,
+// this node considers itself isolated.
 func (c *Core) countAccusation(now time.Duration, n *Update) {
 	a := accuser{last: now, counted: c.own.accusers[n.By].counted}
 	if c.credible(now, n) {
@@ -190,15 +190,15 @@ func (c *Core) countAccusation(now time.Duration, n *Update) {
 			agree++
 		}
 	}
-	if agree >= min(2, c.alive) { // one alone may be the one that is ill
+	if agree >= min(2, c.alive) { // a single accuser may itself be faulty
 		c.own.accused = now
 	}
 }
 
-// credible reports whether an accusation of this node may be right: of the incarnation
-// that it has, or had until a moment ago, by a node that lives, and that did not answer
-// when this one probed it last. Who goes on and on is answered each time, hears the
-// answer, and says nothing new.
+// credible reports whether an accusation of this node may be right: it is of the current
+// or the previous incarnation, by a live member that did not answer this node's last
+// probe. A node that accuses repeatedly receives a refutation each time, and adds no
+// information.
 func (c *Core) credible(now time.Duration, n *Update) bool {
 	m := c.members[n.By]
 	switch {
@@ -210,7 +210,7 @@ func (c *Core) credible(now time.Duration, n *Update) bool {
 	return c.accusationLimit.allow(now, n.By)
 }
 
-// Accusers returns who accused this node within the last minute, in order of their ids.
+// Accusers returns the nodes that accused this one within the last minute, ordered by id.
 func (c *Core) Accusers(now time.Duration) (all []proto.PeerID) {
 	for p, a := range c.own.accusers {
 		if now-a.last <= accuserMemory {
@@ -221,28 +221,28 @@ func (c *Core) Accusers(now time.Duration) (all []proto.PeerID) {
 	return all
 }
 
-// handleSelfAccusation takes an accusation of this node itself, and refutes it: only its own
-// incarnation can be raised by it, and only it can raise its own.
+// handleSelfAccusation refutes an accusation of this node. An accusation can only raise
+// this node's incarnation, and only this node can raise it.
 func (c *Core) handleSelfAccusation(now time.Duration, n *Update) {
 	if n.Incarnation > c.own.incarnation {
-		c.emit(Event{Kind: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "accuses an incarnation that this node never had"})
+		c.emit(Event{Kind: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "it accuses this node of an incarnation that it never had"})
 		return
 	}
 	again := c.own.accusers[n.By].last > 0
 	c.countAccusation(now, n)
 	if n.Incarnation < c.own.incarnation {
-		return // answered already
+		return // already refuted
 	}
 	c.counts.OwnRefutations++
-	if !again { // who goes on and on says nothing new of this node's health
+	if !again { // repeated accusations add nothing about this node's health
 		c.degrade(1)
 	}
 	c.refute(now)
 	c.emit(Event{Kind: Refuted, Peer: c.self, By: n.By, Incarnation: c.own.incarnation})
 }
 
-// Isolated reports whether this node is suspected itself, or hears from nobody though
-// it knows two others or more. It must claim nothing new then (I16).
+// Isolated reports whether this node is itself suspected, or hears from no one although
+// it knows at least two others. It must not claim new work then (I16).
 func (c *Core) Isolated(now time.Duration) bool {
 	others := len(c.members)
 	if others < 2 || c.left > others-2 {
@@ -259,8 +259,8 @@ func (c *Core) Isolated(now time.Duration) bool {
 	return silent > low
 }
 
-// Degraded reports whether this node is isolated, or its own probes fail so often that it
-// takes itself for the one that is ill.
+// Degraded reports whether this node is isolated, or so many of its own probes fail that
+// the fault is probably its own.
 func (c *Core) Degraded(now time.Duration) bool {
 	return c.Isolated(now) || c.health() >= degradedHealth && len(c.members) > 1
 }

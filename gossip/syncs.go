@@ -7,24 +7,24 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Pace of exchanges.
+// Timing of exchanges.
 const (
-	syncGap    = 250 * time.Millisecond // between two that this node begins
-	syncAgain  = 5 * time.Second        // before the same peer is asked again without a reason of its own
-	syncSpread = 500 * time.Millisecond // two that just connected do not begin at the same moment
-	syncSoon   = 3 * time.Second        // after a connection: until it is tried again with who was never heard
+	syncGap    = 250 * time.Millisecond // between two exchanges that this node begins
+	syncAgain  = 5 * time.Second        // between two exchanges with the same peer without a new reason
+	syncSpread = 500 * time.Millisecond // random delay, so that two newly connected nodes do not both begin
+	syncSoon   = 3 * time.Second        // retry with a connected node that was never heard from
 )
 
-// syncs holds the exchanges that are due.
+// syncs holds the pending exchanges.
 type syncs struct {
 	queue []pendingSync
-	gap   time.Duration // not before
+	gap   time.Duration // no exchange begins before
 }
 
-// A pendingSync is an exchange to come.
+// A pendingSync is an exchange to begin.
 type pendingSync struct {
 	m     *member
-	since time.Duration // what came from m after that fulfils it
+	since time.Duration // an exchange after this time fulfills it
 	due   time.Duration
 }
 
@@ -36,7 +36,7 @@ func (s *syncs) next() time.Duration {
 	return next
 }
 
-// requestSync asks for an exchange with m. fresh says that there is a new reason.
+// requestSync requests an exchange with m. fresh: there is a new reason for it.
 func (c *Core) requestSync(now time.Duration, m *member, fresh bool) {
 	if !fresh && m.synced > 0 && now-m.synced < syncAgain {
 		return
@@ -68,8 +68,9 @@ func (c *Core) tickSyncs(now time.Duration) {
 	}
 }
 
-// syncRandom asks for an exchange with a random node: with one that was never heard
-// if it is connected, now and then with a dead one, else with one that is alive.
+// syncRandom requests an exchange with a random member: with a connected one that was
+// never heard from if there is one, sometimes with a dead one, otherwise with one that is
+// alive.
 func (c *Core) syncRandom(now time.Duration) {
 	var unheard, dead []*member
 	for _, m := range c.members {
@@ -82,7 +83,7 @@ func (c *Core) syncRandom(now time.Duration) {
 	}
 	byID := func(a, b *member) int { return a.id.Compare(b.id) }
 	if len(unheard) > 0 {
-		slices.SortFunc(unheard, byID) // the order of a map is not of the seed
+		slices.SortFunc(unheard, byID) // map order does not depend on the seed
 		c.requestSync(now, unheard[c.rand.IntN(len(unheard))], false)
 		c.timers.sync = min(c.timers.sync, now+syncSoon)
 		return
@@ -97,7 +98,7 @@ func (c *Core) syncRandom(now time.Duration) {
 	}
 }
 
-// RootReceived takes the root that another node published. A difference is mended directly.
+// RootReceived compares another node's published root: a difference leads to an exchange.
 func (c *Core) RootReceived(now time.Duration, from proto.PeerID, same bool) []Action {
 	c.begin(now)
 	c.heardFrom(now, from)
@@ -107,7 +108,7 @@ func (c *Core) RootReceived(now time.Duration, from proto.PeerID, same bool) []A
 	return c.end(now)
 }
 
-// NeedsSync says that from knows of somebody that could not be verified here.
+// NeedsSync reports that from knows of a node that is unknown here.
 func (c *Core) NeedsSync(now time.Duration, from proto.PeerID) []Action {
 	c.begin(now)
 	if m := c.members[from]; m != nil {

@@ -6,21 +6,21 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Status is what this node believes of another.
+// Status is this node's view of another.
 type Status uint8
 
-// A node that was introduced, and never heard of since this start, is UNKNOWN.
+// A node that was introduced but not heard from since this start is UNKNOWN.
 const (
 	Unknown Status = iota
 	Alive
 	Suspect // did not answer; can still refute
-	Dead    // nobody refuted in time
-	Left    // said that it stops
+	Dead    // not refuted in time
+	Left    // announced that it stops
 )
 
 var statusNames = [...]string{"UNKNOWN", "ALIVE", "SUSPECT", "DEAD", "LEFT"}
 
-// String returns the word for people and metrics.
+// String returns the name used in output and metrics.
 func (s Status) String() string {
 	if int(s) < len(statusNames) {
 		return statusNames[s]
@@ -28,7 +28,7 @@ func (s Status) String() string {
 	return "UNKNOWN"
 }
 
-// liveness returns what the wire calls s. Who left is as gone as the dead.
+// liveness returns the wire form of s. A node that left counts as dead.
 func (s Status) liveness() proto.Liveness {
 	switch s {
 	case Alive:
@@ -41,69 +41,69 @@ func (s Status) liveness() proto.Liveness {
 	return proto.LivenessUnspecified
 }
 
-// Update is one statement about a node whose signature holds: a record of the node
-// itself, or an accusation by another. It is never changed once it was made.
+// An Update is one verified statement about a node: a record signed by the node itself,
+// or an accusation by another. It is immutable.
 type Update struct {
-	Peer        proto.PeerID // whom it is about
-	By          proto.PeerID // who says it: Peer itself, or the accuser
+	Peer        proto.PeerID // the subject
+	By          proto.PeerID // the signer: Peer itself, or the accuser
 	Incarnation uint64
-	Liveness    proto.Liveness    // of an accusation: SUSPECT or DEAD; 0: this is a record
-	Record      *proto.NodeRecord // of a record
-	Rumor       *proto.Rumor      // the signed form, to be handed on
+	Liveness    proto.Liveness    // SUSPECT or DEAD for an accusation; 0 for a record
+	Record      *proto.NodeRecord // nil for an accusation
+	Rumor       *proto.Rumor      // the signed form, for forwarding
 }
 
 func (n *Update) accuses() bool { return n.Liveness != proto.LivenessUnspecified }
 
-// A Signer signs what the core decides to say.
+// A Signer signs the core's statements.
 type Signer interface {
-	// Record returns the node's own record as it is now.
+	// Record returns the node's own current record.
 	Record(incarnation, revision uint64) *Update
 	// Accuse returns the node's statement that another did not answer.
 	Accuse(p proto.PeerID, incarnation uint64, l proto.Liveness) *Update
 }
 
-// ActionKind says what an action asks for.
+// ActionKind is the kind of an action.
 type ActionKind uint8
 
-// What the core asks its holder to do.
+// Actions that the core requests.
 const (
 	DoProbe   ActionKind = iota // send a Probe to Peer
 	DoReply                     // send a ProbeReply to Peer
 	DoPublish                   // publish News on the topic
 	DoRoot                      // publish the root of the digest
 	DoSync                      // exchange digests with Peer
-	DoEvent                     // tell whoever listens of Event
+	DoEvent                     // report Event
 )
 
-// An Action is something to be done. Of its fields those that Do needs are set.
+// An Action is a request of the core. Only the fields that its kind needs are set.
 type Action struct {
 	Kind    ActionKind
-	Missed  bool // of a reply: the helper did not hear from Target
+	Missed  bool // in a reply: Target did not answer the helper
 	Peer    proto.PeerID
-	Target  proto.PeerID // of a probe that a helper makes, and of its reply; zero: Peer itself
+	Target  proto.PeerID // of an indirect probe and its reply; zero: Peer itself
 	Number  uint64
 	Updates []*Update
 	Event   *Event
 }
 
-// EventKind says what happened to a member.
+// EventKind is the kind of an event.
 type EventKind uint8
 
 // Kinds of events.
 const (
-	Changed    EventKind = iota // its status is another
-	Eligible                    // it may have new work again: the time after its return is over
-	Suppressed                  // it flapped within that time, which begins anew
-	Described                   // its record changed in something that matters
-	Pruned                      // it was dead for long and is forgotten
-	Refuted                     // this node was accused, and answered
-	Isolation                   // this node takes itself for isolated, or no longer: see On
-	Alarm                       // somebody said what cannot be true: see Cause
+	Changed    EventKind = iota // its status changed
+	Eligible                    // it may receive new work again: its recovery time is over
+	Suppressed                  // it flapped during its recovery time, which restarts
+	Described                   // its record changed, other than in load and measurements
+	Pruned                      // it was dead or gone for PruneAge and is forgotten
+	Refuted                     // this node was accused and refuted it
+	Isolation                   // this node became isolated, or stopped being so: see On
+	Alarm                       // something needs attention: see Cause
 )
 
 var eventKindNames = [...]string{"changed", "eligible", "suppressed", "described", "pruned", "refuted", "isolated", "alarm"}
 
-// String returns the word for people.
+// String returns the name used in output.
 func (w EventKind) String() string {
 	if int(w) < len(eventKindNames) {
 		return eventKindNames[w]
@@ -111,14 +111,14 @@ func (w EventKind) String() string {
 	return "unknown"
 }
 
-// An Event is something that people and other rooms may want to know.
+// An Event reports a change to operators and other subsystems.
 type Event struct {
 	Kind        EventKind
 	Peer        proto.PeerID
 	From, To    Status
-	On          bool // of Cut
+	On          bool // of Isolation
 	Incarnation uint64
-	By          proto.PeerID  // who said it; zero: this node found it
-	After       time.Duration // of Changed to Alive or Dead: since the status before began
-	Cause       string        // for people
+	By          proto.PeerID  // the signer; zero: this node itself
+	After       time.Duration // of Changed to Alive or Dead: duration of the previous status
+	Cause       string        // human-readable
 }

@@ -11,35 +11,37 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Why a rumor is not believed.
+// Reasons to reject a rumor.
 var (
-	// errMalformed is of a rumor that is none, or not of the one who brings it.
-	errMalformed = errors.New("gossip: not one statement, or not the author's own")
-	// errStranger is of a rumor by a node that is no member, as far as is known here.
-	errStranger = errors.New("gossip: the speaker is not known as a member")
+	// errMalformed rejects a rumor that is not a single statement, or was not signed by
+	// its author.
+	errMalformed = errors.New("gossip: not a single statement by its author")
+	// errStranger rejects a rumor by a node that is not known as a member.
+	errStranger = errors.New("gossip: the signer is not a known member")
 )
 
-// verifier tell true rumors from false ones. They remember what they verified: the same
-// statement comes from many sides, and a signature costs as much as a hundred digests.
-// They are safe for concurrent use.
+// A verifier checks the signatures of rumors. It caches verified statements, because the
+// same statement arrives from many peers and verifying a signature costs as much as a
+// hundred digests. It is safe for concurrent use.
 type verifier struct {
 	mesh identity.Mesh
 	dir  Directory
 
 	mu               sync.Mutex
-	recent, previous map[[32]byte]*Update // by the digest of what was signed and the signature
+	recent, previous map[[32]byte]*Update // keyed by fingerprint
 }
 
-// maxVerified bounds how many statements are remembered: at least so many, at most
-// twice.
+// maxVerified bounds the cache: it holds at least this many statements, and at most twice
+// as many.
 const maxVerified = 2048
 
 func newVerifier(mesh identity.Mesh, dir Directory) *verifier {
 	return &verifier{mesh: mesh, dir: dir, recent: make(map[[32]byte]*Update)}
 }
 
-// update returns the statement of a rumor that is a record or an accusation. The speaker
-// must be a member, or be introduced as one by known. The cheap checks come first.
+// update returns the verified statement of a rumor that is a record or an accusation.
+// known decides whether its signer is a member, given the rumor's introduction. The cheap
+// checks come first.
 func (e *verifier) update(rumor *proto.Rumor, known func(p proto.PeerID, k *proto.KnownPeer) bool) (*Update, error) {
 	record, accusation := rumor.GetRecord(), rumor.GetAccusation()
 	if (record == nil) == (accusation == nil) || rumor.GetRevocation() != nil {
@@ -67,7 +69,7 @@ func (e *verifier) update(rumor *proto.Rumor, known func(p proto.PeerID, k *prot
 	return n, err
 }
 
-// verify checks the signature of one of the two.
+// verify checks the signature of the one that is not nil.
 func (e *verifier) verify(record, accusation *proto.Signed) (*Update, error) {
 	if record != nil {
 		r, err := e.mesh.VerifyNode(record)
@@ -87,7 +89,7 @@ func (e *verifier) verify(record, accusation *proto.Signed) (*Update, error) {
 	}, nil
 }
 
-// fingerprint names a signed statement with its signature.
+// fingerprint identifies a signed statement together with its signature.
 func fingerprint(s *proto.Signed) [32]byte {
 	h := sha256.New()
 	inner := sha256.Sum256(s.GetDetails())
@@ -96,7 +98,7 @@ func fingerprint(s *proto.Signed) [32]byte {
 	h.Write(inner[:])
 	h.Write(s.GetSigner())
 	if s.GetIssuer() != nil {
-		h.Write([]byte("issued")) // such a one is refused, whatever else it says
+		h.Write([]byte("issued")) // such a statement is always rejected
 	}
 	return [32]byte(h.Sum(nil))
 }
@@ -119,36 +121,35 @@ func (e *verifier) put(key [32]byte, n *Update) {
 	e.recent[key] = n
 }
 
-// member reports whether p is one. It believes no introduction.
+// member reports whether p is a member. It ignores introductions.
 func (e *verifier) member(p proto.PeerID, _ *proto.KnownPeer) bool {
 	_, ok := e.dir.Member(p)
 	return ok
 }
 
-// Valid reports whether a message of the topic is one that its author may publish: of
-// the right form and size, each rumor a statement of the author itself with a signature
-// that holds, the author a member. It is safe for concurrent use, and remembers
-// nothing but signatures that it verified. number is the author's of the message; 0: it
-// has none.
+// Valid reports whether author may publish a message on the topic: the message is
+// well-formed, each rumor is a statement by the author with a valid signature, and the
+// author is a member. It is safe for concurrent use, and changes no state but the
+// signature cache. number is the message's number; 0: it has none.
 func (r *Runner) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
 	h, err := r.readTopic(author, data, func(p proto.PeerID, k *proto.KnownPeer) bool {
 		return p == author && (r.verifier.member(p, nil) || r.validIntroduction(p, k))
 	})
 	if err != nil {
 		r.met.refused.Inc()
-		r.log.Debug("a message of the gossip topic was refused", "author", author, "error", err)
+		r.log.Debug("gossip message rejected", "author", author, "error", err)
 		return 0, false
 	}
 	return h.number, true
 }
 
-// validIntroduction reports whether k is a valid certificate of p that was not revoked.
+// validIntroduction reports whether k is a valid, unrevoked certificate of p.
 func (r *Runner) validIntroduction(p proto.PeerID, k *proto.KnownPeer) bool {
 	m, err := r.mesh.VerifyMember(k.GetCertificate(), r.cfg.Clock.Now())
 	return err == nil && m.Peer == p && !r.revoked.revokes(m)
 }
 
-// readTopic returns what a message of the topic holds, if all of it is good.
+// readTopic decodes and verifies a message of the topic.
 func (r *Runner) readTopic(author proto.PeerID, data []byte, known func(proto.PeerID, *proto.KnownPeer) bool) (*topicMsg, error) {
 	if len(data) > proto.MaxControl {
 		return nil, fmt.Errorf("%w: %d bytes", errMalformed, len(data))
@@ -158,7 +159,7 @@ func (r *Runner) readTopic(author proto.PeerID, data []byte, known func(proto.Pe
 		return nil, err
 	}
 	if n := len(m.GetRoot()); n != 0 && n != 32 || n == 0 && len(m.GetRumors()) == 0 {
-		return nil, fmt.Errorf("%w: a root of %d bytes", errMalformed, n)
+		return nil, fmt.Errorf("%w: root of %d bytes", errMalformed, n)
 	}
 	h := &topicMsg{root: m.GetRoot(), number: m.GetNumber()}
 	speaks := len(m.GetRumors()) > 0
@@ -184,7 +185,7 @@ func (r *Runner) readTopic(author proto.PeerID, data []byte, known func(proto.Pe
 	return h, nil
 }
 
-// topicMsg is what a message of the topic holds.
+// A topicMsg is a decoded message of the topic.
 type topicMsg struct {
 	updates     []*Update
 	revocations []identity.Revocation
@@ -192,9 +193,9 @@ type topicMsg struct {
 	number      uint64
 }
 
-// verifyRumors returns the news of rumors that can be verified here, in their order. It
-// learns who is introduced. lacking says that a speaker or a subject is not known: the
-// one that brought it knows more.
+// verifyRumors returns the updates in rumors that can be verified here, in order. It
+// learns the nodes that are introduced. missing: the signer or subject of a rumor is
+// unknown here, so the sender knows more than this node.
 func (r *Runner) verifyRumors(ctx context.Context, rumors []*proto.Rumor) (updates []*Update, missing bool) {
 	for _, rumor := range rumors {
 		if rumor.GetRevocation() != nil {
