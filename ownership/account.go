@@ -7,21 +7,21 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// What the queues of one home may take up at every other node.
+// Limits on what the queues of one home may use at every other node.
 const (
-	maxQueuesPerHome  = 4096     // names
-	maxQueuesFromPeer = 1024     // of them that one other node handed over
-	freeStateBytes    = 1 << 10  // bytes of each state: it has its name by a deed of an admin, and room for that
-	maxStateBytes     = 64 << 10 // bytes beyond that of all states together
+	maxQueuesPerHome  = 4096     // queue names
+	maxQueuesFromPeer = 1024     // queues that one other node may hand over
+	freeStateBytes    = 1 << 10  // free bytes of each state: an admin's deed gave it the name, and this much comes with it
+	maxStateBytes     = 64 << 10 // bytes of all its states together, beyond the free ones
 )
 
-// An homeUsage is what the queues of one home take up.
+// A homeUsage counts what the queues of one home use here.
 type homeUsage struct {
 	queues     int
-	stateBytes int // bytes of their states beyond freeOfQueue of each
+	stateBytes int // bytes of their states beyond freeStateBytes each
 }
 
-// charge has the account of the home that m names pay for m, which becomes the state of q.
+// charge accounts m, which becomes the state of q, to the home that m names.
 func (h *Home) charge(q *queue, m *proto.QueueState) {
 	if a := h.usage[q.chargedTo]; q.known() && a != nil {
 		if a.queues, a.stateBytes = a.queues-1, a.stateBytes-q.stateBytes; a.queues == 0 {
@@ -37,8 +37,8 @@ func (h *Home) charge(q *queue, m *proto.QueueState) {
 	a.queues, a.stateBytes = a.queues+1, a.stateBytes+q.stateBytes
 }
 
-// allowance is how large the state of a queue may be beside the others of its home, and
-// whether that node may be the home of it at all.
+// allowance returns how large the state of a queue may be, given the other queues of its
+// home, and whether that node may be its home at all.
 func (h *Home) allowance(name string, home proto.PeerID) (size int, ok bool) {
 	said, names := 0, 0
 	if a := h.usage[home]; a != nil {
@@ -50,19 +50,20 @@ func (h *Home) allowance(name string, home proto.PeerID) (size int, ok bool) {
 	return min(freeStateBytes+max(maxStateBytes-said, 0), proto.MaxQueueState), names < maxQueuesPerHome
 }
 
-// errFull says why a state is too large for what its home may take up.
+// errFull explains why a state exceeds what its home may use.
 func (h *Home) errFull(s *proto.QueueState) error {
 	home := proto.PeerID(s.Home)
 	if size, ok := h.allowance(s.Name, home); !ok {
-		return fmt.Errorf("%s is the home of %d queues, as many as a node may be", home.Short(), maxQueuesPerHome)
+		return fmt.Errorf("%s is the home of %d queues, the limit for one node", home.Short(), maxQueuesPerHome)
 	} else if size < proto.MaxQueueState {
-		return fmt.Errorf("the queues of %s have settings of %d bytes together, as many as a node may say: name fewer members, labels and kinds, or give queues to another home", home.Short(), maxStateBytes)
+		return fmt.Errorf("the settings of the queues of %s exceed %d bytes together, the limit for one node: name fewer members, labels and kinds, or give queues to another home", home.Short(), maxStateBytes)
 	}
 	return errTooManyMoves
 }
 
-// Revoked says that p was revoked. What it said of queues goes. Of each queue whose home it was stays who that is, the generation and the
-// root: nobody else becomes the home but by what an admin has signed.
+// Revoked drops what the revoked member p published about queues. For each queue whose home
+// p was, the home, the generation and the root stay: another node becomes the home only by
+// a deed that an admin signed.
 func (h *Home) Revoked(p proto.PeerID, now Now) Output {
 	h.beginInput(now)
 	for _, q := range h.order {

@@ -9,28 +9,28 @@ import (
 
 // Config tunes a home and an owner. The zero value of each field means its default.
 type Config struct {
-	Lease           time.Duration // of a grant without a renewal; default 15s
-	Heartbeat       time.Duration // pause between two renewals, and two copies of what is unanswered; default 2s
-	Scan            time.Duration // pause between two looks for leases that are over; default 5s
-	Margin          time.Duration // an owner counts its lease as lost so long before its end; default 2s
-	Jump            time.Duration // clocks that differ by more between two scans have jumped; default 2s
+	Lease           time.Duration // length of a lease without a renewal; default 15s
+	Heartbeat       time.Duration // between two renewals, and between two copies of an unanswered message; default 2s
+	Scan            time.Duration // between two scans for expired leases; default 5s
+	Margin          time.Duration // an owner treats its lease as lost this long before its end; default 2s
+	Jump            time.Duration // clocks that drift apart by more between two scans have jumped; default 2s
 	BaseBackoff     time.Duration // after the first failed attempt; default 1s
 	MaxBackoff      time.Duration // default 60s
-	MaxAttempts     uint32        // of a task that does not say; default 3
+	MaxAttempts     uint32        // of a task that sets no limit; default 3
 	MaxAbandons     uint32        // leases that a task may lose; default 10
-	RunLimit        time.Duration // a run may go on so long beyond not_after; default 10m
-	Skew            time.Duration // how far two clocks may be apart; default proto.Skew
-	KeepEnded       int           // ends that are remembered to answer a late result; default 50000
-	HandoffWindow   int           // tasks on their way to another home at a time; default 1024
-	MessageLifetime time.Duration // no copy of a message lives so long; default 1h
-	StallAfter      time.Duration // a handler that declares progress and shows none for so long is not renewed; default 5m
+	RunLimit        time.Duration // how long a run may continue past not_after; default 10m
+	Skew            time.Duration // largest difference between two clocks; default proto.Skew
+	KeepEnded       int           // ended tasks that are remembered to answer late results; default 50000
+	HandoffWindow   int           // tasks in transit to another home at a time; default 1024
+	MessageLifetime time.Duration // longest time that a copy of a message may survive; default 1h
+	StallAfter      time.Duration // a handler that reports progress and then none for this long is not renewed; default 5m
 
-	// Random fills tokens and spreads backoffs; the default is a fixed sequence,
-	// which only tests can live with.
+	// Random fills tokens and spreads backoffs. The default is a fixed sequence, which is
+	// good enough only for tests.
 	Random func([]byte)
 
-	// Deeds prove who is the home of a queue; the default believes everybody, which
-	// only tests can live with.
+	// Deeds prove which node is the home of a queue. The default accepts every claim, which
+	// is good enough only for tests.
 	Deeds Deeds
 
 	mutation mutation
@@ -67,7 +67,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// backoff is the wait after the n-th failed attempt, from 1.
+// backoff returns the delay after the n-th failed attempt, counted from 1.
 func (c Config) backoff(n uint32) time.Duration {
 	d := c.MaxBackoff
 	if n <= 16 {
@@ -78,13 +78,13 @@ func (c Config) backoff(n uint32) time.Duration {
 	return d + d*time.Duration(r[0])/512
 }
 
-// resultDeadline is when a task that may be running ends without its owner's word, Unix
-// milliseconds (I3).
+// resultDeadline returns when a task that may be running ends without a report from its
+// owner, in Unix milliseconds (I3).
 func (c Config) resultDeadline(notAfter int64) int64 {
 	return notAfter + (c.RunLimit + c.Skew).Milliseconds()
 }
 
-// token draws a token that is not zero.
+// token returns a new token, which is not zero.
 func (c Config) token() (t Token) {
 	c.Random(t[:])
 	if t == (Token{}) {

@@ -7,14 +7,14 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// MaxQueuesPerMember is of how many queues an admin signs that one other member made them.
+// MaxQueuesPerMember is how many queues of another member one admin signs.
 const MaxQueuesPerMember = 64
 
-// ErrNameTaken is returned for the making of a queue whose name is taken.
+// ErrNameTaken is returned when a queue with this name exists.
 var ErrNameTaken = errors.New("ownership: the name is taken")
 
-// CreateQueue makes a queue whose home is here, by a deed that an admin has signed, or with nil
-// by one that this node signs as an admin. Without a deed there is no queue.
+// CreateQueue creates a queue whose home is this node, with a deed signed by an admin; with
+// nil, this node signs it as an admin. Without a deed there is no queue.
 func (h *Home) CreateQueue(name string, change func(*proto.QueueState), signed *proto.Signed, now Now) (Output, error) {
 	h.beginInput(now)
 	if q := h.queues[name]; q.known() {
@@ -35,7 +35,7 @@ func (h *Home) CreateQueue(name string, change func(*proto.QueueState), signed *
 	s.Deeds = []*proto.Signed{signed}
 	x := h.assess(q, s)
 	if !x.valid {
-		return h.endInput(), fmt.Errorf("the deed of queue %s does not make it this node's", name)
+		return h.endInput(), fmt.Errorf("the deed of queue %s does not name this node as its home", name)
 	}
 	if waits := h.queues[name]; waits != nil {
 		q = waits
@@ -44,8 +44,9 @@ func (h *Home) CreateQueue(name string, change func(*proto.QueueState), signed *
 	return h.endInput(), err
 }
 
-// SignCreation signs as an admin that a queue is made and p is its home, once for a name. It is
-// durable before the deed leaves: asked again by the same node it is the same deed.
+// SignCreation signs as an admin that a queue is created with p as its home, once for each
+// name. The deed is durable before it is sent: a repeated request of the same node gets the
+// same deed.
 func (h *Home) SignCreation(name string, p proto.PeerID, now Now) (*proto.Signed, Output, error) {
 	h.beginInput(now)
 	signed, err := h.signCreation(name, p)
@@ -55,13 +56,13 @@ func (h *Home) SignCreation(name string, p proto.PeerID, now Now) (*proto.Signed
 	return signed, h.endInput(), err
 }
 
-// signCreation signs that p made a queue, and notes that.
+// signCreation signs that p created a queue, and stores the deed.
 func (h *Home) signCreation(name string, p proto.PeerID) (*proto.Signed, error) {
 	if old, ok := h.creations[name]; ok {
 		if old.To == p {
 			return old.signed, nil
 		}
-		return nil, fmt.Errorf("%w: this admin has signed that %s made queue %s", ErrNameTaken, old.To.Short(), name)
+		return nil, fmt.Errorf("%w: this admin has signed that %s created queue %s", ErrNameTaken, old.To.Short(), name)
 	}
 	if q := h.queues[name]; q.known() {
 		return nil, fmt.Errorf("%w: queue %s has a home, %s", ErrNameTaken, name, proto.PeerID(q.state.Home).Short())
@@ -73,7 +74,7 @@ func (h *Home) signCreation(name string, p proto.PeerID) (*proto.Signed, error) 
 		}
 	}
 	if names >= MaxQueuesPerMember && p != h.self {
-		return nil, fmt.Errorf("%s has made %d queues, as many as one member may", p.Short(), names)
+		return nil, fmt.Errorf("%s has created %d queues, the limit for one member", p.Short(), names)
 	}
 	signed, err := h.cfg.Deeds.Sign(Deed{Queue: name, Generation: 1, To: p, Admin: true})
 	if err != nil {
@@ -90,8 +91,8 @@ func (h *Home) signCreation(name string, p proto.PeerID) (*proto.Signed, error) 
 
 func creationKey(name string) string { return string(rune(keyCreation)) + name }
 
-// Confirm signs as an admin that p is the home of a queue, as its deeds have proven here:
-// a chain of deeds may begin with that, and need not go back further.
+// Confirm signs as an admin that p is the home of a queue, which its deeds have proven
+// here. A chain of deeds may begin with that and need not go back further.
 func (h *Home) Confirm(name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
 	q := h.queues[name]
 	if !q.known() || q.state.Generation != generation || string(q.state.Home) != string(p[:]) {
@@ -100,7 +101,7 @@ func (h *Home) Confirm(name string, generation uint64, p proto.PeerID) (*proto.S
 	return h.cfg.Deeds.Sign(Deed{Queue: name, Generation: generation, To: p, Root: q.root, Admin: true})
 }
 
-// Confirmed adds to a queue whose home is here what an admin has signed about that.
+// Confirmed adds an admin's confirmation to a queue whose home is this node.
 func (h *Home) Confirmed(name string, signed *proto.Signed, now Now) (Output, error) {
 	o := h.beginInput(now)
 	q := h.queues[name]
@@ -109,7 +110,7 @@ func (h *Home) Confirmed(name string, signed *proto.Signed, now Now) (Output, er
 		return h.endInput(), err
 	}
 	if !q.known() || !q.isHome(h.self) || !d.Admin || d.Queue != name || d.Generation != q.state.Generation || d.To != h.self || d.Root != q.root {
-		return h.endInput(), fmt.Errorf("what was signed is not about the home of queue %s as it is", name)
+		return h.endInput(), fmt.Errorf("the deed does not confirm the present home of queue %s", name)
 	}
 	s := h.stateOf(q)
 	if err := h.addDeed(s, signed); err != nil {

@@ -10,46 +10,46 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Deeds make and check what proves who is the home of a queue: without a deed nobody
-// is one.
+// Deeds creates and verifies the statements that prove which node is the home of a queue.
+// Without a deed a queue has no home.
 type Deeds interface {
-	// Sign states that a queue is made, or changes its home: a handoff as its home, all
-	// else as an admin.
+	// Sign states that a queue is created or changes its home: a handoff as its home,
+	// everything else as an admin.
 	Sign(d Deed) (*proto.Signed, error)
-	// Verify reads what was stated by somebody who may now: the home until then, or an
-	// admin. Neither is revoked.
+	// Verify reads a statement whose signer may make it now: the home until then, or an
+	// admin, not revoked.
 	Verify(s *proto.Signed) (Deed, error)
-	// ReadVerified reads what Verify has accepted before. It goes on to count, also when its
-	// signer may state nothing more.
+	// ReadVerified reads a statement that Verify accepted before. It stays valid even when
+	// its signer may sign nothing more.
 	ReadVerified(s *proto.Signed) (Deed, error)
 }
 
-// A Root is what the deeds of a queue have in common that go back to one making of it.
-// Where two admins made a queue of one name the lower root wins.
+// A Root identifies one creation of a queue: all deeds that go back to that creation share
+// it. Where two admins created a queue with the same name the lower root wins.
 type Root [32]byte
 
-// A Deed begins a generation of a queue, or confirms who is its home.
+// A Deed begins a generation of a queue, or confirms its home.
 type Deed struct {
 	Queue      string
-	Generation uint64       // that begins; 1: the queue is made
-	From, To   proto.PeerID // From is zero when the queue is made, or its home confirmed
+	Generation uint64       // the generation that begins; 1: the queue is created
+	From, To   proto.PeerID // From is zero when the queue is created or its home is confirmed
 	Seized     bool
 	Root       Root
-	Admin      bool // an admin has signed it: a chain of deeds may begin with it
+	Admin      bool // signed by an admin: a chain of deeds may begin with it
 }
 
-// A proof deed is one that was checked, as it is sent on.
+// A proof is a verified deed, with the signed form that is sent on.
 type proof struct {
 	Deed
 	signed *proto.Signed
 }
 
-// signDeed adds the deed to s that makes it so.
+// signDeed signs d for the home and generation of s, and adds it to s.
 func (h *Home) signDeed(s *proto.QueueState, root Root, d Deed) error {
 	d.Queue, d.Generation, d.Root = s.Name, s.Generation, root
 	copy(d.To[:], s.Home)
 	if d.Generation > proto.MaxGeneration {
-		return fmt.Errorf("the home of queue %s has changed as often as it may", s.Name)
+		return fmt.Errorf("the home of queue %s has changed too often: it cannot change again", s.Name)
 	}
 	signed, err := h.cfg.Deeds.Sign(d)
 	if err != nil {
@@ -58,7 +58,7 @@ func (h *Home) signDeed(s *proto.QueueState, root Root, d Deed) error {
 	return h.addDeed(s, signed)
 }
 
-// addDeed adds a deed to a state, and leaves out the oldest that prove nothing of it.
+// addDeed adds a deed to a state, and drops the oldest ones that do not prove its home.
 func (h *Home) addDeed(s *proto.QueueState, signed *proto.Signed) error {
 	all := h.proofs(s.Deeds)
 	d, err := h.cfg.Deeds.ReadVerified(signed)
@@ -74,8 +74,8 @@ func (h *Home) addDeed(s *proto.QueueState, signed *proto.Signed) error {
 	return nil
 }
 
-// deedSpace is how many bytes of deeds a state has room for beside the rest of it: larger
-// ones others do not take. None: not even the state has.
+// deedSpace returns how many bytes of deeds fit into a state; other nodes reject a larger
+// state. It is negative when not even the rest of the state fits.
 func (h *Home) deedSpace(s *proto.QueueState) int {
 	room, ok := h.allowance(s.Name, proto.PeerID(s.Home))
 	if !ok {
@@ -88,13 +88,13 @@ func (h *Home) deedSpace(s *proto.QueueState) int {
 	return room
 }
 
-// deedSize is what a deed takes up of a state.
+// deedSize returns how many bytes of a state a deed uses.
 func deedSize(x *proto.Signed) int { return proto.Size(x) + deedFrame }
 
 const deedFrame = 8 // number and length of the field
 
-// trimToFit leaves out the oldest deeds of a state that is too large, but those that prove it.
-// It reports whether it has the size then.
+// trimToFit drops the oldest deeds of a state that is too large, but keeps those that prove
+// it. It reports whether the state fits then.
 func (h *Home) trimToFit(s *proto.QueueState) bool {
 	all := h.proofs(s.Deeds)
 	root := h.rootOf(s, &queue{})
@@ -103,11 +103,10 @@ func (h *Home) trimToFit(s *proto.QueueState) bool {
 	return ok
 }
 
-// errTooManyMoves is returned for a handoff whose deeds would be more than a state has
-// room for.
-var errTooManyMoves = errors.New("its home has changed too often since an admin has signed: it goes on once an admin is connected, who confirms the home")
+// errTooManyMoves is returned for a handoff whose deeds would not fit into the state.
+var errTooManyMoves = errors.New("the home has changed too often since an admin last signed: an admin that is connected confirms the home, and then it can change again")
 
-// proofs reads deeds that were checked before.
+// proofs reads deeds that were verified before.
 func (h *Home) proofs(signed []*proto.Signed) (all []proof) {
 	for _, x := range signed {
 		if d, err := h.cfg.Deeds.ReadVerified(x); err == nil {
@@ -117,15 +116,14 @@ func (h *Home) proofs(signed []*proto.Signed) (all []proof) {
 	return inOrder(all)
 }
 
-// inOrder sorts deeds by their generation; there may be several of one, where a handoff
-// and a seizure, or two seizures, met, or where two admins made the queue.
+// inOrder sorts deeds by generation. A generation may have several: a handoff and a seizure
+// or two seizures at the same time, or two admins that created the queue.
 func inOrder(all []proof) []proof {
 	slices.SortStableFunc(all, func(a, b proof) int { return cmp.Compare(a.Generation, b.Generation) })
 	return all
 }
 
-// verifiedProofs reads the deeds of a state that hold, those of known, which were checked
-// before, among them.
+// verifiedProofs returns the valid deeds of a state, and known, which were verified before.
 func (h *Home) verifiedProofs(s *proto.QueueState, known []proof) []proof {
 	all := slices.Clone(known)
 	for _, x := range s.GetDeeds() {
@@ -143,18 +141,18 @@ func containsDeed(known []proof, x *proto.Signed) bool {
 	return slices.ContainsFunc(known, func(k proof) bool { return bytes.Equal(k.signed.Details, x.Details) })
 }
 
-// hasDeed reports whether x is a deed of q that was checked before.
+// hasDeed reports whether x is a deed of q that was verified before.
 func (q *queue) hasDeed(x *proto.Signed) bool { return containsDeed(q.deeds, x) }
 
-// A homeRecord says that a node is, or was, the home of a queue from a generation on, by deeds
-// of a root.
+// A homeRecord states that a node is, or was, the home of a queue from a generation on, by
+// deeds of a root.
 type homeRecord struct {
 	generation uint64
 	home       proto.PeerID
 	root       Root
 }
 
-// proofIn returns the place of the deed that proves it: that of an admin before any other.
+// proofIn returns the index of the deed that proves it, preferring an admin's.
 func (at homeRecord) proofIn(deeds []proof) (place int, ok bool) {
 	place = -1
 	for i, d := range deeds {
@@ -165,9 +163,9 @@ func (at homeRecord) proofIn(deeds []proof) (place int, ok bool) {
 	return place, place >= 0
 }
 
-// trim leaves as many deeds as a state has room for: those that prove at, from that of an
-// admin on, and the newest others, by which former homes are known. It reports whether
-// there was room, in number and in bytes, for the former.
+// trim keeps as many deeds as fit into a state: those that prove at, back to an admin's
+// deed, and the newest others, which identify former homes. It reports whether the former
+// fit, in number and in bytes.
 func trim(deeds []proof, at homeRecord, room int) (kept []proof, ok bool) {
 	need := map[int]bool{}
 	for i, ok := at.proofIn(deeds); ok && !need[i]; i, ok = at.proofIn(deeds) {
@@ -193,7 +191,7 @@ func trim(deeds []proof, at homeRecord, room int) (kept []proof, ok bool) {
 	return kept, len(kept) <= proto.MaxDeeds && room >= 0
 }
 
-// sinceAdmin are the deeds of q that follow that of the last admin, the newest first.
+// sinceAdmin returns the deeds of q that follow the last one by an admin, the newest first.
 func (q *queue) sinceAdmin() (handed []proof) {
 	at := homeRecord{q.state.GetGeneration(), proto.PeerID(q.state.GetHome()), q.root}
 	for i, ok := at.proofIn(q.deeds); ok && !q.deeds[i].Admin && len(handed) < len(q.deeds); i, ok = at.proofIn(q.deeds) {
@@ -203,9 +201,9 @@ func (q *queue) sinceAdmin() (handed []proof) {
 	return handed
 }
 
-// unconfirmed reports whether an admin should confirm the home of q: it changed often
-// since the last one did, or by the word of one that was revoked since, which counts
-// nothing for who hears it first.
+// unconfirmed reports whether an admin should confirm the home of q: it has changed often
+// since the last confirmation, or a node that was revoked since signed a handoff, which a
+// node that sees it for the first time rejects.
 func (h *Home) unconfirmed(q *queue) bool {
 	handed := q.sinceAdmin()
 	return len(handed) >= maxSince || slices.ContainsFunc(handed, func(d proof) bool {
@@ -214,15 +212,15 @@ func (h *Home) unconfirmed(q *queue) bool {
 	})
 }
 
-// A assessment is what a state says of the home of a queue, looked at.
+// An assessment is what the deeds prove about a queue state.
 type assessment struct {
-	deeds []proof // of it and of what is known, that hold
+	deeds []proof // the valid ones, of the state and known before
 	root  Root    // of those that prove the home
-	valid bool    // they prove it, or it is the home that is known
+	valid bool    // they prove the home, or it is the known one
 }
 
-// assess looks at what m says of q: an admin made the queue, seized it or confirmed its
-// home, or its homes handed it on, one to the next.
+// assess checks what m states about q: an admin created or seized the queue or confirmed
+// its home, or its homes handed it on one to the next.
 func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 	homes := map[homeRecord]bool{}
 	if q.state != nil {
@@ -252,10 +250,10 @@ func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 	return x
 }
 
-// supersedes reports whether a is to be believed rather than what is known of q, if it is
-// said with right: the lower root; of one root the higher generation; where a home that
-// forgot has handed the queue on twice, or an admin seized it meanwhile, the admin's
-// word, then the higher home.
+// supersedes reports whether the valid state a replaces the known state of q. The lower
+// root wins; with the same root, the higher generation. In the same generation (a home that
+// lost its data handed the queue on twice, or an admin seized it meanwhile) the admin's
+// deed wins, then the higher home.
 func (h *Home) supersedes(a *proto.QueueState, x assessment, q *queue) bool {
 	b := q.state
 	if b == nil {
@@ -268,7 +266,7 @@ func (h *Home) supersedes(a *proto.QueueState, x assessment, q *queue) bool {
 		return a.Generation > b.Generation
 	}
 	c := bytes.Compare(a.Home, b.Home)
-	if c == 0 { // what its home has set here nobody knows better
+	if c == 0 { // this node is the authority for what its home set
 		return a.ChangedMs > b.ChangedMs && string(a.Home) != string(h.self[:])
 	}
 	stated := func(home []byte, deeds []proof) bool {
@@ -281,11 +279,11 @@ func (h *Home) supersedes(a *proto.QueueState, x assessment, q *queue) bool {
 	return c > 0
 }
 
-// mergeDeeds adds to what is known of q the deeds of an older state, if they hold: a home
-// that lost the queue shows by them that it had it.
+// mergeDeeds adds the valid deeds of an older state to those known of q: with them a home
+// that lost the queue proves that it had it.
 func (h *Home) mergeDeeds(q *queue, m *proto.QueueState, x assessment) {
 	if q.state == nil || !slices.ContainsFunc(m.GetDeeds(), func(x *proto.Signed) bool { return !q.hasDeed(x) }) {
-		return // as nearly always: members say again what they said before
+		return // nearly always: members repeat what they sent before
 	}
 	s := h.stateOf(q)
 	deeds, ok := trim(inOrder(x.deeds), homeRecord{q.state.Generation, proto.PeerID(q.state.Home), q.root}, h.deedSpace(s))
@@ -298,12 +296,13 @@ func (h *Home) mergeDeeds(q *queue, m *proto.QueueState, x assessment) {
 	h.out.put(queueKey(q.name), s)
 }
 
-// reportCreatedTwice tells that two admins made q, when the deeds that come say so first.
+// reportCreatedTwice emits an event when deeds arrive that first show that two admins
+// created q.
 func (h *Home) reportCreatedTwice(q *queue, deeds []proof) {
 	for _, d := range deeds {
 		other := func(o proof) bool { return o.Generation == 1 && o.Root != d.Root }
 		if d.Generation == 1 && !containsDeed(q.deeds, d.signed) && (slices.ContainsFunc(q.deeds, other) || q.state != nil && len(q.deeds) > 0 && q.root != d.Root) {
-			h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Queue: q.name, Peer: d.To, Cause: "two admins made this queue while they did not see each other: the deed with the lower root counts everywhere, and the other home hands its tasks over"})
+			h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Queue: q.name, Peer: d.To, Cause: "two admins created this queue while they were not connected: the deed with the lower root counts everywhere, and the other home hands its tasks over"})
 		}
 	}
 }
@@ -315,24 +314,25 @@ func signedOf(deeds []proof) (all []*proto.Signed) {
 	return all
 }
 
-// known reports whether it is known whose q is, which may be nil.
+// known reports whether the home of q is known. q may be nil.
 func (q *queue) known() bool { return q != nil && q.state != nil }
 
-// wasHome reports whether p is, or once was, the home of q, which may be nil: not known.
+// wasHome reports whether p is, or once was, the home of q, as far as is known. q may be
+// nil.
 func (q *queue) wasHome(p proto.PeerID) bool {
 	return q != nil && (string(q.state.GetHome()) == string(p[:]) || slices.ContainsFunc(q.deeds, func(d proof) bool { return d.From == p || d.To == p }))
 }
 
-// mayHandOff reports whether from may speak about where a task is, or was: it is or was the
-// home of its queue. That its origin sent it to it gives no right: whoever is in league
-// with an origin would go round the rules of the queue.
+// mayHandOff reports whether from may report where a task is or was: it is or was the home
+// of its queue. That the origin sent the task to it gives no such right; otherwise a node
+// that colludes with an origin could bypass the rules of the queue.
 func (h *Home) mayHandOff(from proto.PeerID, t Task) bool {
 	return h.queues[t.Queue].wasHome(from) || h.cfg.mutation == handoffUnproven
 }
 
-// mayGiveQueue reports whether from may say of m, whose home is this node, what is news here:
-// it is or was the home of the queue, by deeds that hold, and is not the one that gave
-// this node as many queues as one may give.
+// mayGiveQueue reports whether from may announce m, which names this node as the home, when
+// it is news: valid deeds show that from is or was the home of the queue, and it has not
+// given this node too many queues.
 func (h *Home) mayGiveQueue(from proto.PeerID, m *proto.QueueState) bool {
 	q := h.queues[m.Name]
 	if q == nil {
@@ -342,18 +342,18 @@ func (h *Home) mayGiveQueue(from proto.PeerID, m *proto.QueueState) bool {
 	if !h.supersedes(m, x, q) || h.cfg.mutation == claimUnproven {
 		return true
 	}
-	cause := "it gives away a queue that it never had"
+	cause := "it hands over a queue that it never had"
 	if x.valid && (q.wasHome(from) || (&queue{deeds: x.deeds}).wasHome(from)) {
 		if q.state != nil || !h.gaveTooMany(from) {
 			return true
 		}
-		cause = "it gives away more queues than one node may"
+		cause = "it hands over more queues than one node may"
 	}
 	h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: cause})
 	return false
 }
 
-// gaveTooMany reports whether from gave this node as many queues as it may.
+// gaveTooMany reports whether from has given this node as many queues as it may.
 func (h *Home) gaveTooMany(from proto.PeerID) bool {
 	n := 0
 	for _, q := range h.queues {

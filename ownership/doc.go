@@ -12,14 +12,14 @@
 //	          │
 //	          └─ handoff: MOVED on disk ─HANDOFF──▶ another home, next generation
 //
-// Each task has one linearizable cell, at its home. A result counts only if the
-// cell is here, has not ended, and epoch, owner, token and boot id are those of
-// its newest grant (the commit rule). Gossip tells who could work; it decides
-// nothing.
+// The home of a queue keeps the only authoritative state of each task, which makes it
+// linearizable. A result counts only if the state is here, the task has not ended, and
+// epoch, owner, token and boot id are those of its newest grant (the commit rule). Gossip
+// suggests which nodes could work; it decides nothing.
 //
-// [Home] and [Owner] are pure: an input is a message, a time or a wish, the
-// [Output] says what to write in one batch, and what to send or start once that
-// batch and all before it are durable. They know no clock, disk, network,
-// goroutine or lock; whoever drives them calls one input at a time. When a write
-// fails they must be thrown away and made again from what is on disk.
+// [Home] and [Owner] are pure state machines: an input is a message, a time or a request,
+// and the [Output] lists what to write in one batch, and what to send or start once that
+// batch and all before it are durable. They use no clock, disk, network, goroutine or lock;
+// the [Driver] feeds them one input at a time. When a write fails they must be discarded
+// and rebuilt from disk.
 package ownership

@@ -17,42 +17,42 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A Network carries messages to other nodes.
+// A Network sends messages to other nodes.
 type Network interface {
-	// Post sends m to p or drops it: what matters is said again. It does not wait.
+	// Post sends m to p or drops it: important messages are repeated. It does not block.
 	Post(p proto.PeerID, t proto.MessageType, m proto.Body)
 }
 
-// A Custody keeps the tasks whose cells are here.
+// A Custody stores the tasks of the queues whose home is here.
 type Custody interface {
 	// Tasks returns those that have not ended, in the order in which they came.
 	Tasks() ([]Task, error)
-	// Envelope returns a task as it was signed, with its slot wrapped for p.
+	// Envelope returns a task as it was signed, with its content key wrapped for p.
 	Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, error)
-	// End makes the terminal record of a task, its result on the way to the origin and
-	// what also adds durable in one batch.
+	// End makes one batch durable: the terminal record of a task, its result for the
+	// origin, and what also adds.
 	End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error
 }
 
-// A Runner runs what was granted to this node.
+// A Runner runs the tasks that were granted to this node.
 type Runner interface {
-	// Check looks at a grant of from: zero if this node would run it now. It is called
-	// by many goroutines.
+	// Check returns zero if this node would accept the grant from that node now. It is
+	// called by many goroutines.
 	Check(from proto.PeerID, g *proto.Grant) proto.Code
-	// Wait lets a task wait for a slot: [Driver.Ready] is called when there is one.
+	// Wait queues a task for a slot: [Driver.Ready] is called when there is one.
 	Wait(from proto.PeerID, g *proto.Grant)
-	// Stop ends the wait, or the run, of a task; cancelled: a person wants that.
+	// Stop ends the wait or the run of a task. cancelled: an operator wants that.
 	Stop(id proto.TaskID, cancelled bool)
 }
 
-// An Prober asks handlers what an earlier start of the node has done.
+// A Prober asks handlers what an earlier start of the node did.
 type Prober interface {
-	// Probe asks the handler of a task, which ran when the node died, whether its effect
-	// has happened: [Driver.Probed] takes the answer. It does not wait.
+	// Probe asks the handler of a task that ran when the node died whether its effect has
+	// happened. [Driver.Probed] takes the answer. It does not block.
 	Probe(from proto.PeerID, g *proto.Grant)
 }
 
-// Parts is what a room works with. All are needed.
+// Parts are the dependencies of a driver. All are required.
 type Parts struct {
 	Network Network
 	Custody Custody
@@ -63,73 +63,73 @@ type Parts struct {
 	Bodies  Bodies
 }
 
-// Bodies brings what is too large for a message, and keeps it.
+// Bodies transfers and stores bodies that are too large for a message.
 type Bodies interface {
-	// Offer offers the body of a task whose cell is here to its owner. It does not wait.
+	// Offer offers the body of a task to its owner. It does not block.
 	Offer(id proto.TaskID, owner proto.PeerID)
-	// SendBodyFirst has the streamed body of an envelope brought to p first, if it has one and
-	// it stands beside a message of type t, and then calls after. It does not wait. It
-	// may give up: what matters is said again.
+	// SendBodyFirst sends p the streamed body of an envelope, if it has one that goes with
+	// a message of type t, and then calls after. It does not block. It may give up:
+	// important messages are repeated.
 	SendBodyFirst(p proto.PeerID, t proto.MessageType, id proto.TaskID, e *proto.Envelope, after func())
-	// Forget is told of the outcome of a run here that is not needed any more.
+	// Forget is called when the outcome of a run here is no longer needed.
 	Forget(id proto.TaskID, o *proto.Outcome)
 }
 
-// A Mover brings the custody of tasks from one home to another.
+// A Mover transfers the custody of tasks between homes.
 type Mover interface {
-	// Check checks a task that an old home hands over, as its origin signed it, and
-	// reads what it is. It is called by many goroutines.
+	// Check verifies a task that an old home hands over, as its origin signed it, and
+	// returns its description. It is called by many goroutines.
 	Check(from proto.PeerID, m *proto.Handoff) (Task, error)
-	// Adopt prepares to take custody of it: into adds that to the batch that makes
-	// this node its home, drop gives it up.
+	// Adopt prepares to take custody of it: into adds that to the batch that makes this
+	// node its home, drop abandons it.
 	Adopt(m *proto.Handoff) (into func(*store.Batch), drop func(), err error)
-	// HandedOff is told of tasks that their new home has.
+	// HandedOff is called with tasks that their new home has taken.
 	HandedOff(ids []proto.TaskID, home proto.PeerID)
 }
 
-// Sealer protect results between an owner and a home.
+// A Sealer protects results between owner and home.
 type Sealer interface {
-	// Seal makes of 1 to proto.MaxGroup outcomes what travels to home, in their order.
+	// Seal returns one message for each of 1 to proto.MaxGroup outcomes, in their order.
 	Seal(home proto.PeerID, all []SealRequest) ([]*proto.Envelope, error)
-	// Unseal checks and reads what an owner has sealed. With an error it returns the task
-	// all the same, if that can be read.
+	// Unseal verifies and reads a sealed result. With an error it still returns the task,
+	// if that can be read.
 	Unseal(from proto.PeerID, m *proto.Message) (Unsealed, error)
 }
 
-// An Unsealed is what an owner has sealed.
+// An Unsealed is a result that was opened.
 type Unsealed struct {
 	Task    proto.TaskID
 	Outcome *proto.Outcome
-	Absent  bool // the body of the result is not here yet, or not looked through
+	Absent  bool // the body of the result is not here yet, or not verified
 }
 
-// A SealRequest is an outcome that is to be sealed.
+// A SealRequest is an outcome to be sealed.
 type SealRequest struct {
 	Task    proto.TaskID
 	Outcome *proto.Outcome
 }
 
-// Settings are those of a room.
+// Settings configure a driver.
 type Settings struct {
 	Config
 	Self   proto.PeerID
-	Boot   uint64       // number of this start
+	Boot   uint64       // boot number of this start
 	BootID proto.BootID // of this start
 
-	Events        func([]Event)             // called with what has become durable; must not block
-	Orphan        func([]Orphan)            // likewise, results that do not count
-	Queue         func(name string)         // likewise, a queue that has changed
-	OnMisbehavior func(proto.PeerID, error) // called with who said what cannot be kept; must not block
-	Fail          func(point string) error  // tests: an error at a point stops the room there, see the Point constants
+	Events        func([]Event)             // called with events that are durable; must not block
+	Orphan        func([]Orphan)            // likewise, with results that do not count
+	Queue         func(name string)         // likewise, with a queue that has changed
+	OnMisbehavior func(proto.PeerID, error) // called with a peer whose message asks for records that cannot be stored; must not block
+	Fail          func(point string) error  // tests: an error at a point stops the driver there, see the Point constants
 	Clock         clock.Clock               // default clock.System()
 	Logger        *slog.Logger              // default: none
 }
 
-// A Driver drives a [Home] and an [Owner]: it feeds them one input at a time, writes
-// what all inputs that waited ask for in one step, and does the rest once that is
-// durable. What it says to itself comes back as an input.
+// A Driver runs a [Home] and an [Owner]: it feeds them one input at a time, commits what
+// all waiting inputs ask for in one step, and performs the rest once that is durable.
+// Messages of this node to itself come back as inputs.
 //
-//	messages, ticks, wishes ─▶ inputs ─▶ Home, Owner ─▶ one batch ─▶ send, start, stop, tell
+//	messages, ticks, requests ─▶ inputs ─▶ Home, Owner ─▶ one batch ─▶ send, start, stop, report
 //
 // Its methods are safe for concurrent use. They need a running [Driver.Run].
 type Driver struct {
@@ -140,36 +140,36 @@ type Driver struct {
 	owner *Owner
 
 	inputs    chan func()
-	quota     inputQuota    // in inputs, by sender
+	quota     inputQuota    // places in inputs, by sender
 	done      chan struct{} // closed when Run has returned
 	published atomic.Pointer[snapshot]
 
 	pending     pendingOutput
-	sender      proto.PeerID // whose message is looked at; zero: nobody's
-	homeInvalid bool         // the home knows what the store does not take
+	sender      proto.PeerID // of the current message; zero: none
+	homeInvalid bool         // the home has records that the store rejected; see rebuildHome
 	driverState
 }
 
-// driverState is what the room keeps beside the machines, for its one goroutine.
+// driverState is further state of the goroutine that runs the driver.
 type driverState struct {
-	grants          map[proto.TaskID]receivedGrant  // taken and not started
-	startWaiters    map[proto.TaskID]chan Start     // a slot is held for them
-	policies        map[proto.TaskID]Policy         // of what is started here, on disk
-	probes          map[proto.TaskID]probe          // of what shall be asked about if the node dies, on disk
-	results         map[proto.TaskID]result         // of what is finished here, on disk
-	receivedResults map[proto.TaskID]*proto.Outcome // results that came in this turn
-	selfSent        []selfMessage                   // messages of this node for itself
-	running         map[proto.TaskID]bool           // handlers at work
+	grants          map[proto.TaskID]receivedGrant  // accepted and not started
+	startWaiters    map[proto.TaskID]chan Start     // of tasks that hold a slot
+	policies        map[proto.TaskID]Policy         // of tasks that were started here; on disk
+	probes          map[proto.TaskID]probe          // for handlers to probe if the node dies; on disk
+	results         map[proto.TaskID]result         // of finished runs; on disk
+	receivedResults map[proto.TaskID]*proto.Outcome // results received in this step
+	selfSent        []selfMessage                   // messages of this node to itself
+	running         map[proto.TaskID]bool           // running handlers
 }
 
-// A result stands on disk in so many pieces.
+// A result is stored in this many pieces.
 type result struct {
 	outcome *proto.Outcome
 	pieces  int
 }
 
-// A probe is a grant as it is kept for whoever must ask about its task: it stands on
-// disk in so many pieces.
+// A probe is the grant stored for a task whose handler is probed if the node dies, in this
+// many pieces.
 type probe struct {
 	grant  *proto.Grant
 	pieces int
@@ -192,23 +192,23 @@ type pendingOutput struct {
 	order   []string
 	out     Output
 	rulings map[proto.PeerID][]*proto.Ruling // answers to results
-	done    map[proto.TaskID]*proto.Outcome  // results of runs here that are not needed any more
-	with    []func(*store.Batch)             // custody of tasks that came
-	arrived map[string][]byte                // their cells as they came, by key
-	bytes   int                              // of the writes, and of what comes with them
+	done    map[proto.TaskID]*proto.Outcome  // results of runs here that are no longer needed
+	with    []func(*store.Batch)             // custody of tasks that arrived
+	arrived map[string][]byte                // records of those tasks as they arrived, by key
+	bytes   int                              // of the writes, and of what is written with them
 	after   []func(error)
 }
 
-// ErrStopped is returned for a wish to a room that does not run any more.
+// ErrStopped is returned for a request to a driver that has stopped.
 var ErrStopped = errors.New("ownership: the node is stopping")
 
-// maxInputs is how many inputs may wait.
+// maxInputs is how many inputs may be queued.
 const maxInputs = 4096
 
-// tickEvery is how often the machines look at the clock.
+// tickEvery is the interval of ticks.
 const tickEvery = time.Second
 
-// Open returns the room kept in s. It starts nothing.
+// Open returns the driver for the state in s. It starts nothing.
 func Open(s *store.Store, with Parts, cfg Settings) (*Driver, error) {
 	if cfg.Clock.IsZero() {
 		cfg.Clock = clock.System()
@@ -224,7 +224,7 @@ func Open(s *store.Store, with Parts, cfg Settings) (*Driver, error) {
 	}
 	d.pending.reset()
 	if err := d.load(); err != nil {
-		return nil, fmt.Errorf("open the room of leases: %w", err)
+		return nil, fmt.Errorf("open the leases: %w", err)
 	}
 	d.publish()
 	return d, nil
@@ -235,8 +235,8 @@ func (d *Driver) now() Now {
 	return Now{Wall: c.Now().UnixMilli(), Mono: c.Mono(), Boot: c.Boot(), Doubted: c.Doubted()}
 }
 
-// Run drives the room until ctx is done, or the store fails: then it must be opened
-// anew.
+// Run runs the driver until ctx is done or the store fails. After a failure it must be
+// opened again.
 func (d *Driver) Run(ctx context.Context) error {
 	defer close(d.done)
 	defer d.releaseAll()
@@ -252,7 +252,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	for all := true; ; {
 		if err := d.flush(ctx, all || d.homeInvalid); ctx.Err() != nil {
-			return nil // what was not written is found at the next start
+			return nil // what was not written is recovered at the next start
 		} else if err != nil {
 			return fmt.Errorf("leases: %w", err)
 		}
@@ -280,14 +280,14 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 }
 
-// A step takes in so many inputs, and so many bytes to write, at most: together with the
-// last input they fit into one batch.
+// Limits of one step, in inputs and in bytes to write: with the last input it still fits
+// into one batch.
 const (
 	maxStepInputs = 512
 	maxStepBytes  = maxOutput
 )
 
-// drain takes what waits besides.
+// drain takes the other waiting inputs.
 func (d *Driver) drain() {
 	for n := 0; n < maxStepInputs && d.pending.bytes < maxStepBytes; n++ {
 		select {
@@ -299,8 +299,8 @@ func (d *Driver) drain() {
 	}
 }
 
-// policy is what the handler of a task that was running wanted at its start. Where
-// that is not known, or nothing is left to ask about, a person decides.
+// policy returns the crash policy that the handler of a task had at its start. If that is
+// unknown, or the grant for a probe is missing, an operator decides.
 func (d *Driver) policy(id proto.TaskID) Policy {
 	p, ok := d.policies[id]
 	if !ok || p == PolicyProbe && d.probes[id].grant == nil {
@@ -309,7 +309,7 @@ func (d *Driver) policy(id proto.TaskID) Policy {
 	return p
 }
 
-// enqueue queues an input; false: the room has ended.
+// enqueue queues an input. It returns false when the driver has stopped.
 func (d *Driver) enqueue(ctx context.Context, in func()) bool {
 	select {
 	case d.inputs <- in:
@@ -320,7 +320,7 @@ func (d *Driver) enqueue(ctx context.Context, in func()) bool {
 	return false
 }
 
-// do has f run between two inputs, and returns once what it asked for is durable.
+// do runs f between two inputs, and returns once what it asked for is durable.
 func (d *Driver) do(ctx context.Context, f func()) error {
 	answer := make(chan error, 1)
 	in := func() {
@@ -345,8 +345,8 @@ func (d *Driver) do(ctx context.Context, f func()) error {
 	}
 }
 
-// call has f run between two inputs and returns what it found. A caller who leaves
-// before that sees nothing of it: f may still run.
+// call runs f between two inputs and returns its result. If the caller gives up before
+// that, f may still run.
 func call[T any](ctx context.Context, d *Driver, f func() T) (T, error) {
 	found := make(chan T, 1)
 	if err := d.do(ctx, func() { found <- f() }); err != nil {
@@ -355,7 +355,7 @@ func call[T any](ctx context.Context, d *Driver, f func() T) (T, error) {
 	return <-found, nil
 }
 
-// load gives the machines what is on disk.
+// load restores the state machines from disk.
 func (d *Driver) load() error {
 	parts, asks := map[proto.TaskID][][]byte{}, map[proto.TaskID][][]byte{}
 	err := d.loadHome(func(key string, val []byte) error {
@@ -391,7 +391,7 @@ func (d *Driver) load() error {
 	return nil
 }
 
-// loadHome gives the home what is on disk. also is called with each record.
+// loadHome restores the home from disk and calls also with each record.
 func (d *Driver) loadHome(also func(key string, val []byte) error) error {
 	leases := map[proto.TaskID]*proto.Lease{}
 	for p, err := range d.store.All(store.Leases, nil, nil) {
@@ -422,8 +422,8 @@ func (d *Driver) loadHome(also func(key string, val []byte) error) error {
 	return nil
 }
 
-// rebuildHome makes the home anew from what is on disk, as a start of the node does: it knew
-// what the store does not take, and nobody has heard of that. Handlers go on.
+// rebuildHome restores the home from disk, as a start of the node does, after the store
+// rejected one of its records and before any output depends on it. Handlers keep running.
 func (d *Driver) rebuildHome() error {
 	old := d.home
 	d.homeInvalid, d.home = false, NewHome(d.cfg.Self, d.cfg.Boot, d.cfg.Config)
@@ -436,18 +436,17 @@ func (d *Driver) rebuildHome() error {
 	return nil
 }
 
-// Keys of what the room keeps beside the machines.
+// Keys of driverState in the Leases bucket.
 const (
 	keyPolicy = 'p' // + task id: what to do if the node dies while it runs
-	keyResult = 'r' // + task id, number: a piece of a result on its way home
-	keyProbe  = 'g' // + task id, number: a piece of the grant of a task that is asked about if the node dies
+	keyResult = 'r' // + task id, number: a piece of a result that its home has not answered
+	keyProbe  = 'g' // + task id, number: a piece of the grant of a task that is probed if the node dies
 )
 
-// maxPiece is how much of a result stands in one record.
+// maxPiece is the largest piece of a result in one record.
 const maxPiece = 48 << 10
 
-// keepResult keeps what goes home of a task, and is encoded in b, in the batch of
-// this turn.
+// keepResult stores the result of a task, encoded in b, in the batch of this step.
 func (d *Driver) keepResult(id proto.TaskID, o *proto.Outcome, b []byte) {
 	d.results[id] = result{o, d.pending.writePieces(keyResult, id, b)}
 }
@@ -458,19 +457,19 @@ func (d *Driver) dropResult(id proto.TaskID) {
 	delete(d.results, id)
 }
 
-// Results calls f with each outcome of a run here that its home has not answered yet.
-// It is for before [Driver.Run].
+// Results calls f with each outcome that its home has not answered yet. It must be called
+// before [Driver.Run].
 func (d *Driver) Results(f func(id proto.TaskID, o *proto.Outcome)) {
 	for id, x := range d.results {
 		f(id, x.outcome)
 	}
 }
 
-// keepProbe keeps the grant of a task, in the batch of its start.
+// keepProbe stores the grant of a task, in the batch of its start.
 func (d *Driver) keepProbe(id proto.TaskID, g *proto.Grant) {
 	b, err := proto.Encode(nil, g)
 	if err != nil {
-		d.cfg.Logger.Warn("a grant cannot be kept: its handler will not be asked if the node dies", "task", id.String(), "err", err)
+		d.cfg.Logger.Warn("a grant could not be stored: its handler will not be probed if the node dies", "task", id.String(), "err", err)
 		return
 	}
 	d.probes[id] = probe{g, d.pending.writePieces(keyProbe, id, b)}
@@ -481,15 +480,15 @@ func (d *Driver) dropProbe(id proto.TaskID) {
 	delete(d.probes, id)
 }
 
-// PendingProbes calls f with each task whose handler will be asked what it did before this
-// start. It is for before [Driver.Run].
+// PendingProbes calls f with each task whose handler will be probed about an earlier start.
+// It must be called before [Driver.Run].
 func (d *Driver) PendingProbes(f func(proto.TaskID)) {
 	for id := range d.probes {
 		f(id)
 	}
 }
 
-// snapshot is what others read of the queues without asking. Nobody may change it.
+// A snapshot of the queues can be read without a request. It must not be changed.
 type snapshot struct {
 	states map[string]*proto.QueueState
 	deeds  map[string][]proof
@@ -505,7 +504,7 @@ func (d *Driver) publish() {
 	d.published.Store(all)
 }
 
-// QueueStates returns what is known here about queues, by name. Nobody may change it.
+// QueueStates returns what is known about queues, by name. It must not be changed.
 func (d *Driver) QueueStates() map[string]*proto.QueueState { return d.published.Load().states }
 
 // WasHome reports whether p is, or once was, the home of a queue, as far as is known here.
@@ -514,7 +513,7 @@ func (d *Driver) WasHome(name string, p proto.PeerID) bool {
 	return (&queue{state: all.states[name], deeds: all.deeds[name]}).wasHome(p)
 }
 
-// releaseAll lets nobody wait who would wait for ever.
+// releaseAll releases the goroutines that would wait forever.
 func (d *Driver) releaseAll() {
 	for id, c := range d.startWaiters {
 		close(c)
@@ -525,11 +524,11 @@ func (d *Driver) releaseAll() {
 	}
 }
 
-// maxParallelBatches is how many batches of one turn are written at the same time: enough for the
-// store to write many in one go.
+// maxParallelBatches is how many batches of one step are written concurrently: enough for
+// the store to group many in one commit.
 const maxParallelBatches = 256
 
-// runAll runs the fs, many at the same time, and returns the first error.
+// runAll runs the functions concurrently and returns the first error.
 func runAll(fs []func() error) error {
 	if len(fs) == 1 {
 		return fs[0]()

@@ -16,8 +16,7 @@ func (p *pendingOutput) reset() {
 	}
 }
 
-// writesOnly reports whether nothing but writes, and lines of the timeline, would come of
-// t.
+// writesOnly reports whether the output consists of nothing but writes and timeline events.
 func (p *pendingOutput) writesOnly() bool {
 	o := p.out
 	o.Writes, o.Events = nil, nil
@@ -25,7 +24,7 @@ func (p *pendingOutput) writesOnly() bool {
 		!slices.ContainsFunc(p.order, func(key string) bool { return key[0] == keyQueue })
 }
 
-// write adds a write: the last one of a key counts.
+// write adds a write. The last one for a key counts.
 func (p *pendingOutput) write(w Write) {
 	if _, ok := p.writes[w.Key]; !ok {
 		p.order = append(p.order, w.Key)
@@ -34,7 +33,7 @@ func (p *pendingOutput) write(w Write) {
 	p.bytes += w.size()
 }
 
-// writePieces writes what is too big for one record, and returns in how many.
+// writePieces writes what is too large for one record, and returns the number of pieces.
 func (p *pendingOutput) writePieces(prefix byte, id proto.TaskID, b []byte) (pieces int) {
 	for piece := range slices.Chunk(b, maxPiece) {
 		p.write(Write{Key: pieceKey(prefix, id, pieces), Val: piece})
@@ -53,13 +52,13 @@ func pieceKey(prefix byte, id proto.TaskID, piece int) string {
 	return taskKey(prefix, id) + string([]byte{byte(piece)})
 }
 
-// merge takes what an input asks for into this turn. It reports whether it has: what asks
-// for a record that the store does not take is dropped, with all that would come of it,
-// and held against whoever sent it. See [Driver.mend].
+// merge adds the output of an input to this step. If the store would reject one of its
+// records, all of the output is dropped, the sender is reported, and merge returns false.
+// See [Driver.rebuildHome].
 func (d *Driver) merge(o Output) bool {
 	if err := d.checkWrites(o.Writes); err != nil {
 		d.homeInvalid = true
-		d.cfg.Logger.Warn("what a member says is dropped: the store does not take it", "from", d.sender.Short(), "err", err)
+		d.cfg.Logger.Warn("a message is dropped: the store would reject a record of it", "from", d.sender.Short(), "err", err)
 		d.pending.out.Events = append(d.pending.out.Events, Event{Kind: EventForged, Peer: d.sender, Cause: proto.Clip(err.Error(), 128)})
 		if d.cfg.OnMisbehavior != nil && !d.sender.IsZero() {
 			d.cfg.OnMisbehavior(d.sender, err)
@@ -86,30 +85,30 @@ func (d *Driver) merge(o Output) bool {
 	return true
 }
 
-// checkWrites says why the store would refuse one of the writes of the home. Those of the owner
-// have nothing in them that is as large as others want it.
+// checkWrites returns the error with which the store would reject a write. Records of the
+// owner are exempt: their size does not depend on other nodes.
 func (d *Driver) checkWrites(writes []Write) error {
 	for _, w := range writes {
 		if err := d.store.Fits(len(w.Val)); err != nil && w.Key[0] != keyOwner {
-			return fmt.Errorf("it says what cannot be kept: %w", err)
+			return fmt.Errorf("the message asks for a record that cannot be stored: %w", err)
 		}
 		if len(w.Key) > store.MaxKey {
-			return fmt.Errorf("it says what cannot be kept: a key of %d bytes, limit %d", len(w.Key), store.MaxKey)
+			return fmt.Errorf("the message asks for a record that cannot be stored: a key of %d bytes, limit %d", len(w.Key), store.MaxKey)
 		}
 	}
 	return nil
 }
 
-// writePolicy writes what the node does about a task if it dies while that runs, with
-// the start.
+// writePolicy stores, together with the start, what to do about a task if the node dies
+// while it runs.
 func (d *Driver) writePolicy(id proto.TaskID) {
 	d.pending.write(Write{Key: taskKey(keyPolicy, id), Val: []byte{byte(d.policies[id])}})
 }
 
-// flush makes durable what the inputs of this turn asked for, then does it. A turn of
-// which nobody would hear is written with the next one, or with all: a node that dies
-// in between has as good as never received what it was about. After an error the
-// machines know more than the disk: the room must be opened anew.
+// flush commits the pending output and then performs it. Output without visible effects may
+// wait for the next commit, unless all is set: a node that dies in between has as good as
+// never received the input. After an error the state machines are ahead of the disk: the
+// driver must be opened again.
 func (d *Driver) flush(ctx context.Context, all bool) error {
 	d.prune()
 	if !all && d.pending.writesOnly() && len(d.pending.order)+len(d.pending.out.Events) < maxStepInputs && d.pending.bytes < maxStepBytes {
@@ -127,9 +126,8 @@ func (d *Driver) flush(ctx context.Context, all bool) error {
 	return err
 }
 
-// prune forgets what the machines have no use for any more: results that were
-// answered, and policies of what is over. Only what this turn writes can have become
-// so.
+// prune drops what the state machines no longer need: answered results, and policies of
+// leases that are over. Only writes of this step can have caused that.
 func (d *Driver) prune() {
 	for _, key := range d.pending.order {
 		if key[0] == keyOwner {
@@ -151,11 +149,10 @@ func (d *Driver) pruneTask(id proto.TaskID) {
 	d.dropProbe(id)
 }
 
-// commit writes a turn. What ends is written with its cell, and its lane if that stands
-// still, each in a batch of its own beside the rest: of nothing in this turn anybody
-// has heard, so a node that dies in between finds itself before some of it, and does
-// that again. The custody of tasks that came is written before any end: one of them may
-// have ended already.
+// commit writes the pending output. Each end is written with the record of its task, and of
+// the lane it blocks, in a batch of its own, concurrently with the rest: no node has
+// learned of any of it, so a node that dies in between repeats what is missing. The custody
+// of arrived tasks is written before the ends, since one of them may have ended already.
 func (d *Driver) commit(ctx context.Context, p *pendingOutput) error {
 	var steps []func() error
 	mine := map[string]bool{}
@@ -213,13 +210,13 @@ func (p *pendingOutput) into(b *store.Batch, keys ...string) {
 	}
 }
 
-// writesQueues reports whether the turn writes anything of shared queues: the number of
-// this start is written by every node.
+// writesQueues reports whether anything of shared queues is written. Every node writes its
+// boot number.
 func (p *pendingOutput) writesQueues() bool {
 	return slices.ContainsFunc(p.order, func(k string) bool { return k[0] != keyHomeBoot && p.writes[k] != nil })
 }
 
-// perform does what is durable.
+// perform carries out what the committed output asks for.
 func (d *Driver) perform(p *pendingOutput) {
 	for _, k := range p.order {
 		if k[0] == keyQueue {
@@ -286,7 +283,7 @@ func (d *Driver) perform(p *pendingOutput) {
 	}
 }
 
-// reportHandedOff tells of the tasks that their new homes have.
+// reportHandedOff reports the tasks that their new homes have taken.
 func (d *Driver) reportHandedOff(ids []proto.TaskID) {
 	gone := map[proto.PeerID][]proto.TaskID{}
 	for _, id := range ids {
@@ -299,7 +296,7 @@ func (d *Driver) reportHandedOff(ids []proto.TaskID) {
 	}
 }
 
-// releaseWaiters lets go who waits for a task that will not start here.
+// releaseWaiters releases goroutines that wait for tasks that will not start here.
 func (d *Driver) releaseWaiters() {
 	for id := range d.grants {
 		if x := d.owner.runs[id]; x != nil && x.phase == proto.LeaseReceived {
@@ -314,14 +311,14 @@ func (d *Driver) releaseWaiters() {
 	}
 }
 
-// send gives one message to the network, with what only the room has of it.
+// send sends one message, with the content that only the driver has.
 func (d *Driver) send(s Send) {
 	body := s.Body
 	switch m := body.(type) {
 	case *proto.Grant:
 		env, err := d.parts.Custody.Envelope(proto.TaskID(m.GetClaim().GetTask()), s.To)
 		if err != nil {
-			d.cfg.Logger.Warn("a task cannot be granted", "task", proto.TaskID(m.GetClaim().GetTask()).String(), "to", s.To.Short(), "err", err)
+			d.cfg.Logger.Warn("a task could not be granted", "task", proto.TaskID(m.GetClaim().GetTask()).String(), "to", s.To.Short(), "err", err)
 			return
 		}
 		m.Envelope = env
@@ -331,7 +328,7 @@ func (d *Driver) send(s Send) {
 		}
 		env, err := d.parts.Custody.Envelope(proto.TaskID(m.GetLease().GetTask()), s.To)
 		if err != nil {
-			d.cfg.Logger.Warn("a task cannot be handed over", "task", proto.TaskID(m.GetLease().GetTask()).String(), "to", s.To.Short(), "err", err)
+			d.cfg.Logger.Warn("a task could not be handed over", "task", proto.TaskID(m.GetLease().GetTask()).String(), "to", s.To.Short(), "err", err)
 			return
 		}
 		m.Task = &proto.Stored{Envelope: env}
@@ -344,14 +341,14 @@ func (d *Driver) send(s Send) {
 		d.selfSent = append(d.selfSent, selfMessage{s.Type, body, s.Task})
 		return
 	}
-	if s.Type == proto.TypeCancel { // a stream has that for tasks of a named node
+	if s.Type == proto.TypeCancel { // on a stream that type is for tasks of a named node
 		s.Type = proto.TypeWithdraw
 	}
 	d.parts.Network.Post(s.To, s.Type, body)
 }
 
-// sendHandoffWithBody hands a task over once its body is at its new home. What is sent then is
-// as things are now.
+// sendHandoffWithBody sends a handoff once the body is at the new home. It sends a copy of
+// the present message.
 func (d *Driver) sendHandoffWithBody(to proto.PeerID, m *proto.Handoff) {
 	b, err := proto.Encode(nil, m)
 	now := new(proto.Handoff)
@@ -359,14 +356,14 @@ func (d *Driver) sendHandoffWithBody(to proto.PeerID, m *proto.Handoff) {
 		err = proto.Decode(b, now)
 	}
 	if err != nil {
-		d.cfg.Logger.Warn("a task cannot be handed over", "to", to.Short(), "err", err)
+		d.cfg.Logger.Warn("a task could not be handed over", "to", to.Short(), "err", err)
 		return
 	}
 	id := proto.TaskID(m.GetLease().GetTask())
 	d.parts.Bodies.SendBodyFirst(to, proto.TypeHandoff, id, now.GetTask().GetEnvelope(), func() { d.parts.Network.Post(to, proto.TypeHandoff, now) })
 }
 
-// fullOutcome is the outcome of a finished run under the lease that lease names.
+// fullOutcome returns the outcome of a finished run, with the fields of lease.
 func (d *Driver) fullOutcome(id proto.TaskID, lease *proto.Outcome) *proto.Outcome {
 	o := d.results[id].outcome
 	if o == nil {
@@ -376,11 +373,11 @@ func (d *Driver) fullOutcome(id proto.TaskID, lease *proto.Outcome) *proto.Outco
 	return o
 }
 
-// sendResults brings results home, which are signed together.
+// sendResults sends results, which are signed together.
 func (d *Driver) sendResults(home proto.PeerID, all []SealRequest) {
 	sealed, err := d.parts.Sealer.Seal(home, all)
 	if err != nil {
-		d.cfg.Logger.Warn("results cannot be sealed for their home", "results", len(all), "first", all[0].Task.String(), "home", home.Short(), "err", err)
+		d.cfg.Logger.Warn("results could not be sealed for their home", "results", len(all), "first", all[0].Task.String(), "home", home.Short(), "err", err)
 		return
 	}
 	for i, e := range sealed {
@@ -388,7 +385,7 @@ func (d *Driver) sendResults(home proto.PeerID, all []SealRequest) {
 	}
 }
 
-// mergeGranted makes one message of what this node says to grants of one home.
+// mergeGranted combines the Granted messages for each home.
 func mergeGranted(sends []Send) []Send {
 	first := map[proto.PeerID]*proto.Granted{}
 	return slices.DeleteFunc(sends, func(s Send) bool {
@@ -406,7 +403,7 @@ func mergeGranted(sends []Send) []Send {
 	})
 }
 
-// handleSelfSent takes what this node said to itself.
+// handleSelfSent handles the messages of this node to itself.
 func (d *Driver) handleSelfSent() {
 	said := d.selfSent
 	d.selfSent = nil
@@ -421,7 +418,7 @@ func (d *Driver) handleSelfSent() {
 	}
 }
 
-// grantCode asks whether this node takes a grant.
+// grantCode checks whether this node accepts a grant.
 func (d *Driver) grantCode(from proto.PeerID, body proto.Body) proto.Code {
 	if g, ok := body.(*proto.Grant); ok {
 		return d.parts.Runner.Check(from, g)

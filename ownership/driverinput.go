@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// bodies makes the empty body of a message.
+// bodies creates the empty body of a message.
 var bodies = map[proto.MessageType]func() proto.Body{
 	proto.TypeGrant:       func() proto.Body { return new(proto.Grant) },
 	proto.TypeGranted:     func() proto.Body { return new(proto.Granted) },
@@ -29,8 +29,8 @@ var bodies = map[proto.MessageType]func() proto.Body{
 	proto.TypeWithdraw:    func() proto.Body { return new(proto.Cancel) },
 }
 
-// Receive takes a message of a node that was authenticated as from. What finds no
-// room is dropped: it is said again. An error is the sender's fault.
+// Receive takes a message from an authenticated node. It is dropped if there is no room:
+// senders repeat messages. An error is the sender's fault.
 func (d *Driver) Receive(from proto.PeerID, m *proto.Message) error {
 	var in func()
 	if m.GetType() == proto.TypeEnded {
@@ -62,13 +62,14 @@ func (d *Driver) Receive(from proto.PeerID, m *proto.Message) error {
 	return nil
 }
 
-// refuseResult ends the lease of a node whose result is refused for good, for who it is or
-// for what it says: it would bring it again and again, and hold the task meanwhile.
+// refuseResult ends the lease of a node whose result is rejected for good, because of its
+// sender or its content. Otherwise the node would send it again and again and keep the
+// task.
 func (d *Driver) refuseResult(from proto.PeerID, u Unsealed, err error) {
 	switch refusalCode(err) {
 	case proto.CodeDenied, proto.CodeBadForm, proto.CodeUnknownVersion, proto.CodeTooLarge:
 	default:
-		return // it may count when it is said again
+		return // it may count when it is sent again
 	}
 	if u.Task.IsZero() {
 		return
@@ -77,7 +78,7 @@ func (d *Driver) refuseResult(from proto.PeerID, u Unsealed, err error) {
 	d.enqueueFrom(from, func() { d.merge(d.home.RefuseResult(from, u.Task, cause, d.now())) })
 }
 
-// refusalCode is the code that a refused message is answered with.
+// refusalCode returns the code that answers a rejected message.
 func refusalCode(err error) proto.Code {
 	if c, ok := errors.AsType[interface {
 		error
@@ -88,7 +89,7 @@ func refusalCode(err error) proto.Code {
 	return proto.CodeOK
 }
 
-// receiveHandoff takes a task, or word of a queue, from an old home.
+// receiveHandoff takes a task or a queue state from an old home.
 func (d *Driver) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error) {
 	var t Task
 	if m.Lease != nil {
@@ -103,11 +104,11 @@ func (d *Driver) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error)
 	return nil
 }
 
-// handleHandoff gives m to the home, with the custody of its task. Whoever hands over names
+// handleHandoff passes m to the home, with the custody of its task. The sender must name
 // this node as the new home of the queue: it never had the right to name another.
 func (d *Driver) handleHandoff(from proto.PeerID, m *proto.Handoff, t Task) {
 	if m.Queue != nil && string(m.Queue.GetHome()) != string(d.cfg.Self[:]) {
-		d.merge(Output{Events: []Event{{Kind: EventIgnored, Queue: m.Queue.GetName(), Peer: from, Cause: "it went on to another home"}}})
+		d.merge(Output{Events: []Event{{Kind: EventIgnored, Queue: m.Queue.GetName(), Peer: from, Cause: "the queue went to another home"}}})
 		m.Queue = nil
 	}
 	if m.Lease == nil {
@@ -116,7 +117,7 @@ func (d *Driver) handleHandoff(from proto.PeerID, m *proto.Handoff, t Task) {
 	}
 	into, drop, err := d.parts.Mover.Adopt(m)
 	if err != nil {
-		d.cfg.Logger.Warn("a task that was handed over cannot be taken", "task", t.ID.String(), "from", from.Short(), "err", err)
+		d.cfg.Logger.Warn("a task that was handed over could not be stored", "task", t.ID.String(), "from", from.Short(), "err", err)
 		d.merge(Output{Sends: []Send{{To: from, Type: proto.TypeHandedOff, Body: refusedHandoff(m.Lease, err)}}})
 		return // it is sent again
 	}
@@ -127,18 +128,18 @@ func (d *Driver) handleHandoff(from proto.PeerID, m *proto.Handoff, t Task) {
 	}
 	key := taskKey(keyLease, t.ID)
 	at := slices.IndexFunc(out.Writes, func(w Write) bool { return w.Key == key })
-	d.pending.arrived[key] = out.Writes[at].Val // it may have ended in the same moment: it was cancelled on its way
+	d.pending.arrived[key] = out.Writes[at].Val // it may have ended at once: it was cancelled in transit
 	d.pending.with = append(d.pending.with, into)
 	d.pending.bytes += len(m.GetTask().GetEnvelope().GetHeader()) + len(m.GetTask().GetEnvelope().GetBody())
 }
 
-// refusedHandoff tells an old home why a task of its was not taken.
+// refusedHandoff tells an old home why a task was not taken.
 func refusedHandoff(l *proto.Lease, err error) *proto.HandedOff {
 	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: cmp.Or(refusalCode(err), proto.CodeBadForm), Reason: proto.Clip(err.Error(), proto.MaxReason)}
 	return &proto.HandedOff{Refused: []*proto.HandoffRefused{x}}
 }
 
-// handleMessage gives a message to the machine that it is for.
+// handleMessage passes a message to the right state machine.
 func (d *Driver) handleMessage(from proto.PeerID, t proto.MessageType, body proto.Body, code proto.Code) {
 	now := d.now()
 	switch m := body.(type) {
@@ -173,15 +174,15 @@ func (d *Driver) handleMessage(from proto.PeerID, t proto.MessageType, body prot
 		}
 	case *proto.QueueStates:
 		for _, q := range m.GetQueues() {
-			if string(q.GetHome()) != string(from[:]) { // a node speaks for its own queues alone
-				d.merge(Output{Events: []Event{{Kind: EventForged, Queue: q.GetName(), Peer: from, Cause: "it speaks for a queue of another home"}}})
+			if string(q.GetHome()) != string(from[:]) { // a node announces only its own queues
+				d.merge(Output{Events: []Event{{Kind: EventForged, Queue: q.GetName(), Peer: from, Cause: "it announces a queue of another home"}}})
 				continue
 			}
 			_, o := d.home.Learn(q, now)
 			d.merge(o)
 		}
 	default:
-		d.cfg.Logger.Debug("a message that is not taken here", "type", t.String(), "from", from.Short())
+		d.cfg.Logger.Debug("a message of an unexpected type", "type", t.String(), "from", from.Short())
 	}
 }
 
@@ -193,11 +194,11 @@ func (d *Driver) handleGrant(from proto.PeerID, m *proto.Grant, code proto.Code)
 	d.merge(o)
 }
 
-// handleResult holds a result against the commit rule.
+// handleResult applies the commit rule to a result.
 func (d *Driver) handleResult(from proto.PeerID, u Unsealed) {
 	if ts := d.home.cells[u.Task]; ts != nil && ts.owner == from && u.Outcome.TooLarge(ts.task.MaxResult) {
-		u.Absent = false // nobody waits for its body
-		d.cfg.Logger.Warn("a result is larger than its task takes: it is refused, and the task is a dead letter", "task", u.Task.String(), "from", from.Short(), "reason", u.Outcome.GetReason())
+		u.Absent = false // no node waits for its body
+		d.cfg.Logger.Warn("a result exceeds the limit of its task: it is rejected, and the task is a dead letter", "task", u.Task.String(), "from", from.Short(), "reason", u.Outcome.GetReason())
 		d.merge(Output{Events: []Event{{Kind: EventForged, Task: u.Task, Queue: ts.task.Queue, Peer: from, Epoch: ts.epoch, Cause: proto.Clip(u.Outcome.GetReason(), 128)}}})
 	}
 	in := ResultOf(u.Task, u.Outcome)
@@ -212,8 +213,8 @@ func (d *Driver) handleResult(from proto.PeerID, u Unsealed) {
 	d.pending.rulings[from] = append(d.pending.rulings[from], ruling)
 }
 
-// PreviewResult says what a home would answer to a result whose body is not here: NEED_BODY if
-// it counts as things are now, TOO_LARGE if it ends the task without its body.
+// PreviewResult returns what a home would answer to a result whose body is not here:
+// NEED_BODY if it counts at present, TOO_LARGE if it ends the task without its body.
 func (d *Driver) PreviewResult(ctx context.Context, from proto.PeerID, id proto.TaskID, o *proto.Outcome) (proto.Code, error) {
 	return call(ctx, d, func() proto.Code {
 		in := ResultOf(id, o)
@@ -227,25 +228,24 @@ func (d *Driver) PreviewResult(ctx context.Context, from proto.PeerID, id proto.
 	})
 }
 
-// MayHandOff reports whether from may hand a task over: it was sent to it, or from is or
-// was the home of its queue.
+// MayHandOff reports whether from may hand over a task: it is or was the home of the task's
+// queue.
 func (d *Driver) MayHandOff(ctx context.Context, from proto.PeerID, t Task) (bool, error) {
 	return call(ctx, d, func() bool { return d.home.mayHandOff(from, t) })
 }
 
-// Fetch says that the body of a task that was granted here is awaited, or no more.
+// Fetch records whether the body of a granted task is needed.
 func (d *Driver) Fetch(id proto.TaskID, on bool) {
 	d.enqueue(context.Background(), func() { d.merge(d.owner.Fetch(id, on, d.now())) })
 }
 
-// Return gives a lease back that was not started, and returns once that is durable.
+// Return releases a lease that was not started, and returns once that is durable.
 func (d *Driver) Return(ctx context.Context, id proto.TaskID, reason string, retryAfterMs uint64) error {
 	return d.do(ctx, func() { d.merge(d.owner.Return(id, reason, retryAfterMs, d.now())) })
 }
 
-// Ready says that a slot is free for a granted task, and waits for its start. It
-// reports false when it must not start here any more. p is what its handler wants if
-// the node dies while it runs.
+// Ready reports a free slot for a granted task, and waits for its start. It returns false
+// if the task must not start here any more. p is the crash policy of its handler.
 func (d *Driver) Ready(ctx context.Context, id proto.TaskID, p Policy) (Start, bool) {
 	start := make(chan Start, 1)
 	in := func() {
@@ -289,8 +289,8 @@ func (d *Driver) Finish(ctx context.Context, id proto.TaskID, o *proto.Outcome) 
 	})
 }
 
-// Probed takes the answer to [Prober.Probe], and returns once it is durable: done with
-// the result that goes home, which may be empty, not done, or unknown.
+// Probed takes the answer to [Prober.Probe], and returns once it is durable: done, with the
+// result to deliver, which may be empty; not done; or unknown.
 func (d *Driver) Probed(ctx context.Context, id proto.TaskID, done, unknown bool, o *proto.Outcome) error {
 	b, err := proto.Encode(nil, o)
 	if err != nil {
@@ -326,8 +326,8 @@ func (d *Driver) Add(t Task, cancel bool) {
 	})
 }
 
-// Cancel asks for the end of a task. If its cell is here it returns once that is
-// durable; a wish for one that moved is sent after it, and must be said again.
+// Cancel cancels a task. If the task is here it returns once that is durable; a cancel for
+// a task that moved is forwarded, and must be repeated.
 func (d *Driver) Cancel(ctx context.Context, id proto.TaskID) (Location, error) {
 	return call(ctx, d, func() Location {
 		where, o := d.home.Cancel(id, d.now())
@@ -336,7 +336,7 @@ func (d *Driver) Cancel(ctx context.Context, id proto.TaskID) (Location, error) 
 	})
 }
 
-// SetNode says what is known about a node.
+// SetNode updates what is known about a node.
 func (d *Driver) SetNode(n Node) {
 	d.enqueue(context.Background(), func() {
 		n.Busy = max(n.Busy-d.owned(n.Peer), 0)
@@ -344,8 +344,8 @@ func (d *Driver) SetNode(n Node) {
 	})
 }
 
-// owned is how many leases this home gave to p: what p says of its slots counts them
-// too.
+// owned returns how many leases this home has granted to p: the busy slots that p reports
+// include them.
 func (d *Driver) owned(p proto.PeerID) (n int) {
 	for _, q := range d.home.queues {
 		n += q.usage.OwnedBy(p)
@@ -353,17 +353,17 @@ func (d *Driver) owned(p proto.PeerID) (n int) {
 	return n
 }
 
-// Dead says that a node is gone.
+// Dead reports that a node is dead.
 func (d *Driver) Dead(p proto.PeerID) {
 	d.enqueue(context.Background(), func() { d.merge(d.home.Dead(p, d.now())) })
 }
 
-// Revoked says that a node was revoked: what it said of queues goes.
+// Revoked reports that a node was revoked: its queue states are dropped.
 func (d *Driver) Revoked(p proto.PeerID) {
 	d.enqueue(context.Background(), func() { d.merge(d.home.Revoked(p, d.now())) })
 }
 
-// SetActive says whether this node may grant to others and take back leases (I16).
+// SetActive sets whether this node may grant to others and reclaim leases (I16).
 func (d *Driver) SetActive(on bool) {
 	d.enqueue(context.Background(), func() {
 		if on != d.home.active {
@@ -372,21 +372,21 @@ func (d *Driver) SetActive(on bool) {
 	})
 }
 
-// Stop gives back what waits here for a slot, at a graceful stop.
+// Stop releases, at a graceful stop, the leases that wait here for a slot.
 func (d *Driver) Stop() {
 	d.enqueue(context.Background(), func() { d.merge(d.owner.Stop(d.now())) })
 }
 
-// ErrElsewhere is returned for a wish about a queue whose home is another node.
+// ErrElsewhere is returned for a request about a queue whose home is another node.
 var ErrElsewhere = errors.New("ownership: the home of the queue is another node")
 
-// SetQueue changes a queue whose home is here, or makes it as an admin, and returns once
+// SetQueue changes a queue whose home is here, or creates it as an admin, and returns once
 // that is durable.
 func (d *Driver) SetQueue(ctx context.Context, name string, change func(*proto.QueueState)) error {
 	return d.CreateQueue(ctx, name, nil, change)
 }
 
-// CreateQueue is SetQueue with the deed of an admin, by which the queue is made.
+// CreateQueue is SetQueue with an admin's deed for a new queue.
 func (d *Driver) CreateQueue(ctx context.Context, name string, deed *proto.Signed, change func(*proto.QueueState)) error {
 	refused, err := call(ctx, d, func() error {
 		o, refused := d.home.CreateQueue(name, change, deed, d.now())
@@ -394,12 +394,13 @@ func (d *Driver) CreateQueue(ctx context.Context, name string, deed *proto.Signe
 		return refused
 	})
 	if errors.Is(refused, ErrNameTaken) && d.QueueStates()[name] != nil {
-		refused = ErrElsewhere // it went while this was asked for
+		refused = ErrElsewhere // it moved in the meantime
 	}
 	return errors.Join(err, refused)
 }
 
-// SignCreation signs as an admin that p made a queue, and returns once that is durable.
+// SignCreation signs as an admin that a queue is created with p as its home, and returns
+// once that is durable.
 func (d *Driver) SignCreation(ctx context.Context, name string, p proto.PeerID) (*proto.Signed, error) {
 	return d.signed(ctx, func() (*proto.Signed, error) {
 		s, o, refused := d.home.SignCreation(name, p, d.now())
@@ -408,7 +409,7 @@ func (d *Driver) SignCreation(ctx context.Context, name string, p proto.PeerID) 
 	})
 }
 
-// Confirm signs as an admin that p is the home of a queue, as it is known here.
+// Confirm signs as an admin that p is the home of a queue, as is known here.
 func (d *Driver) Confirm(ctx context.Context, name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
 	return d.signed(ctx, func() (*proto.Signed, error) { return d.home.Confirm(name, generation, p) })
 }
@@ -425,7 +426,7 @@ func (d *Driver) signed(ctx context.Context, sign func() (*proto.Signed, error))
 	return a.signed, nil
 }
 
-// Confirmed adds to a queue whose home is here what an admin has signed about that.
+// Confirmed adds an admin's confirmation to a queue whose home is here.
 func (d *Driver) Confirmed(ctx context.Context, name string, deed *proto.Signed) error {
 	refused, err := call(ctx, d, func() error {
 		o, refused := d.home.Confirmed(name, deed, d.now())
@@ -435,11 +436,11 @@ func (d *Driver) Confirmed(ctx context.Context, name string, deed *proto.Signed)
 	return errors.Join(err, refused)
 }
 
-// maxSince is how many changes of its home may follow what an admin has signed of a queue
-// before one is asked to confirm the home.
+// maxSince is how often the home of a queue may change after an admin's deed before an
+// admin is asked to confirm it.
 const maxSince = proto.MaxDeeds / 2
 
-// Unconfirmed returns the queues whose home is here and which an admin should confirm,
+// Unconfirmed returns the queues whose home is here and should be confirmed by an admin,
 // with their generations.
 func (d *Driver) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
 	return call(ctx, d, func() map[string]uint64 {
@@ -453,8 +454,8 @@ func (d *Driver) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
 	})
 }
 
-// HandOff gives a queue whose home is here, and all that is in it, to another home. It
-// returns once the queue is the other's; its tasks follow.
+// HandOff gives a queue whose home is here, and all its tasks, to another home. It returns
+// once the queue is handed over; its tasks follow.
 func (d *Driver) HandOff(ctx context.Context, name string, to proto.PeerID) error {
 	refused, err := call(ctx, d, func() error {
 		o, refused := d.home.HandOff(name, to, d.now())
@@ -464,8 +465,8 @@ func (d *Driver) HandOff(ctx context.Context, name string, to proto.PeerID) erro
 	return errors.Join(err, refused)
 }
 
-// Seize makes this node the home of a queue whose home is gone, and returns once that
-// is durable.
+// Seize makes this node the home of a queue whose home is lost, and returns once that is
+// durable.
 func (d *Driver) Seize(ctx context.Context, name string, from proto.PeerID) error {
 	refused, err := call(ctx, d, func() error {
 		o, refused := d.home.Seize(name, from, d.now())
@@ -475,8 +476,8 @@ func (d *Driver) Seize(ctx context.Context, name string, from proto.PeerID) erro
 	return errors.Join(err, refused)
 }
 
-// SetClass gives a task whose cell is here another class, and returns once that is
-// durable. It reports whether the cell is here and has not ended.
+// SetClass changes the class of a task, and returns once that is durable. It reports
+// whether the task is here and has not ended.
 func (d *Driver) SetClass(ctx context.Context, id proto.TaskID, class proto.Class) (known bool, err error) {
 	return call(ctx, d, func() bool {
 		known, o := d.home.SetClass(id, class, d.now())
@@ -485,8 +486,8 @@ func (d *Driver) SetClass(ctx context.Context, id proto.TaskID, class proto.Clas
 	})
 }
 
-// Unblock lets a lane of a queue go on, and returns once that is durable. It reports
-// whether there is one here that stood still.
+// Unblock unblocks a lane of a queue, and returns once that is durable. It reports whether
+// a lane here was blocked.
 func (d *Driver) Unblock(ctx context.Context, queue, key string) (stood bool, err error) {
 	return call(ctx, d, func() bool {
 		stood, o := d.home.Unblock(queue, key, d.now())
@@ -495,15 +496,14 @@ func (d *Driver) Unblock(ctx context.Context, queue, key string) (stood bool, er
 	})
 }
 
-// Progress notes that the handler of a lease of this node has made some. From its
-// first word on it must go on doing so, or the lease is not renewed. It reports
-// whether there is such a handler.
+// Progress records progress of a running handler. A handler that has reported once must
+// keep reporting, or its lease is not renewed. It reports whether there is such a handler.
 func (d *Driver) Progress(ctx context.Context, id proto.TaskID) (known bool, err error) {
 	return call(ctx, d, func() bool { return d.owner.Progress(id, d.now()) })
 }
 
-// Recover takes one lease back by hand. It reports whether there was one that may be
-// taken back.
+// Recover reclaims one lease at an operator's request. It reports whether there was one
+// that may be reclaimed.
 func (d *Driver) Recover(ctx context.Context, id proto.TaskID) (done bool, err error) {
 	return call(ctx, d, func() bool {
 		done, o := d.home.Recover(id, d.now())

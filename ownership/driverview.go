@@ -9,25 +9,25 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A LeaseView is a lease as this node sees it: one that it gave, or one that it has.
+// A LeaseView is a lease as this node sees it, as a home or as an owner.
 type LeaseView struct {
 	Task               proto.TaskID
 	Queue, Kind        string
-	Home               bool         // this node gave it
+	Home               bool         // this node granted it
 	Peer               proto.PeerID // the other side
-	State              string       // of the task at its home; how far it came at its owner
+	State              string       // of the task at its home; of the run at its owner
 	Epoch              proto.Seq
 	Attempts, Abandons uint32
 	Cancel, Lapsed     bool
-	Permitted          bool          // at its home: it may have been started, and may be once only
-	Fetching           bool          // at its owner: its body is awaited
-	Unknown            bool          // at its owner: its home says that it does not know the task
-	Left               time.Duration // until it ends unless it is renewed
-	GrantedMs          int64         // Unix milliseconds; 0: not known here
+	Permitted          bool          // at its home: the task may have started, and may be started only once
+	Fetching           bool          // at its owner: waiting for the body
+	Unknown            bool          // at its owner: the home does not know the task
+	Left               time.Duration // until it expires unless it is renewed
+	GrantedMs          int64         // Unix milliseconds; 0: unknown
 }
 
-// Leases returns those that match, nil all: the ones that this node gave, then the
-// ones that it has.
+// Leases returns up to limit leases that match, or any with nil: first those that this node
+// granted, then those that it has.
 func (d *Driver) Leases(ctx context.Context, match func(LeaseView) bool, limit int) ([]LeaseView, error) {
 	return call(ctx, d, func() (all []LeaseView) {
 		take := func(v LeaseView) {
@@ -69,27 +69,26 @@ func (x *run) view(now Now) LeaseView {
 // A QueueView is a queue as its home sees it.
 type QueueView struct {
 	Waiting, Owned, Going int
-	Unannounced           bool // it was given away, and its new home has not said that it knows
+	Unannounced           bool // it was handed over, and its new home has not confirmed that
 	Members               []MemberView
-	Blocked               []LaneView // lanes that stand still, by their keys
+	Blocked               []LaneView // blocked lanes, ordered by key
 }
 
-// A LaneView is a lane that stands still because its head died.
+// A LaneView is a lane that is blocked because its head failed.
 type LaneView struct {
 	Key      string
-	Origin   proto.PeerID // zero: of all origins
-	DeadHead proto.TaskID // zero: not known any more
+	Origin   proto.PeerID // zero: all origins
+	DeadHead proto.TaskID // zero: unknown
 	Waiting  int          // tasks in it
 }
 
-// A MemberView is a node that could work on a queue.
+// A MemberView is a node that could work for a queue.
 type MemberView struct {
 	dispatch.Member
 	Owned int
 }
 
-// Counts are the tasks whose cells are here, by queue, and the leases that are not over,
-// by owner.
+// Counts holds the number of tasks here by queue, and of leases that are not over by owner.
 type Counts struct {
 	Queues map[string]QueueView // without members
 	Owners map[proto.PeerID]int
@@ -122,7 +121,7 @@ func (d *Driver) Counts(ctx context.Context) (Counts, error) {
 	})
 }
 
-// Queue looks at a queue.
+// Queue returns a view of a queue.
 func (d *Driver) Queue(ctx context.Context, name string) (QueueView, error) {
 	return call(ctx, d, func() (v QueueView) {
 		q := d.home.queues[name]
@@ -158,20 +157,20 @@ func (d *Driver) Queue(ctx context.Context, name string) (QueueView, error) {
 	})
 }
 
-// A TaskView is what the home of a task knows of it beside its record.
+// A TaskView is what the home of a task knows about it besides its record.
 type TaskView struct {
 	LeaseView
-	Leased, Paused, AtHead, Active bool // Turn: it is its turn in its lane; Active: this node may grant
-	Blocked                        bool // its lane stands still: its head died
+	Leased, Paused, AtHead, Active bool // AtHead: it is next in its lane; Active: this node may grant
+	Blocked                        bool // its lane is blocked: the head failed
 	Class                          proto.Class
 	Due                            time.Duration
 	Reason                         string
 	Grants                         []*proto.Granting
-	Serving, Available             int // members that serve its kind; those that have room now
-	BackedOff                      int // of those that serve it, how many asked for a pause
+	Serving, Available             int // members that serve its kind; members that could take it now
+	BackedOff                      int // members that serve it and are backed off
 }
 
-// Task looks at a task whose cell is here.
+// Task returns a view of a task that is here.
 func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known bool, err error) {
 	found, err := call(ctx, d, func() *TaskView {
 		ts := d.home.cells[id]
@@ -201,7 +200,7 @@ func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known b
 	return *found, true, err
 }
 
-// Unfinished counts what this node still has as an owner: handlers at work, and ends of
+// Unfinished counts what this node still has as an owner: running handlers, and ended
 // leases that their homes have not answered.
 func (d *Driver) Unfinished(ctx context.Context) (running, unanswered int, err error) {
 	n, err := call(ctx, d, func() (n struct{ running, unsaid int }) {
@@ -211,7 +210,7 @@ func (d *Driver) Unfinished(ctx context.Context) (running, unanswered int, err e
 			case proto.LeaseReleased:
 				n.unsaid++
 			case proto.LeaseFinished:
-				if !x.orphan { // a result that does not count is kept for long
+				if !x.orphan { // a result that does not count is kept for a long time
 					n.unsaid++
 				}
 			}
@@ -224,14 +223,14 @@ func (d *Driver) Unfinished(ctx context.Context) (running, unanswered int, err e
 // A FormerTask is what this node remembers of a task of a queue that is not here any more.
 type FormerTask struct {
 	State proto.TaskState // how it ended here; unspecified: it went to another home
-	Peer  proto.PeerID    // who had its newest lease, zero if nobody ever; or the other home
-	Epoch proto.Seq       // of that lease
+	Peer  proto.PeerID    // the last owner, zero if there was none; or the other home
+	Epoch proto.Seq       // of the last lease
 
-	Going   bool   // it is on its way to the other home, which has not answered yet
-	Refused string // why that home did not take it when it was sent last; empty: it did not say
+	Going   bool   // in transit: the other home has not confirmed it
+	Refused string // why that home last rejected it; empty: it did not
 }
 
-// FormerTask looks for a task that ended here, or went to another home.
+// FormerTask looks up a task that ended here or went to another home.
 func (d *Driver) FormerTask(ctx context.Context, id proto.TaskID) (p FormerTask, known bool, err error) {
 	found, err := call(ctx, d, func() *FormerTask {
 		if entry := d.home.moved[id]; entry != nil {

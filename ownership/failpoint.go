@@ -6,42 +6,44 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// The steps that a room takes, for Settings.Fail: the first of each two is asked when
-// nothing of the step is on disk, the second when it is, and nobody has been told. In
-// a test build the process dies there instead. A renewal writes nothing.
+// Points in the steps of a driver, for Settings.Fail. The first of each pair is reached
+// before anything of the step is on disk, the second when it is on disk and no node has
+// been told. In a test build the process exits there instead. A renewal writes nothing and
+// has no point.
 const (
-	PointGrant     = "lease/grant" // at a home: a task gets an owner
+	PointGrant     = "lease/grant" // at a home: a lease is granted
 	PointGranted   = "lease/granted"
-	PointPermit    = "lease/permit" // and leave to start, once
+	PointPermit    = "lease/permit" // a single start is permitted
 	PointPermitted = "lease/permitted"
-	PointEnd       = "lease/end" // a result is held against the commit rule, and ends its task
+	PointEnd       = "lease/end" // a result passes the commit rule and ends its task
 	PointEnded     = "lease/ended"
 	PointReplied   = "lease/replied"   // its owner has been told
-	PointTakeBack  = "lease/take_back" // a lease is given back by its owner
+	PointTakeBack  = "lease/take_back" // the owner released a lease
 	PointTakenBack = "lease/taken_back"
 
-	PointReceive  = "lease/receive" // at an owner: a grant is taken
+	PointReceive  = "lease/receive" // at an owner: a grant is received
 	PointReceived = "lease/received"
-	PointStart    = "lease/start" // its handler is to run
+	PointStart    = "lease/start" // the handler is about to start
 	PointStarted  = "lease/started"
-	PointFinish   = "lease/finish" // it has run
+	PointFinish   = "lease/finish" // the handler has returned
 	PointFinished = "lease/finished"
-	PointRelease  = "lease/release" // what it has goes back
+	PointRelease  = "lease/release" // the lease is released
 	PointReleased = "lease/released"
 
-	PointYield    = "lease/yield" // at an old home: the queue is the other's
+	PointYield    = "lease/yield" // at the old home: the queue goes to another
 	PointYielded  = "lease/yielded"
-	PointMove     = "lease/move" // a task of it is
+	PointMove     = "lease/move" // a task of it goes too
 	PointMoved    = "lease/moved"
-	PointLetGo    = "lease/let_go" // the new home has it
+	PointLetGo    = "lease/let_go" // the new home has confirmed it
 	PointGone     = "lease/gone"
-	PointAdmit    = "lease/admit" // at the new home: it comes
+	PointAdmit    = "lease/admit" // at the new home: the task arrives
 	PointAdmitted = "lease/admitted"
-	PointSeize    = "lease/seize" // a person takes the queue
+	PointSeize    = "lease/seize" // an operator seizes the queue
 	PointSeized   = "lease/seized"
 )
 
-// A failStep is a step: its points, and whether a turn takes it.
+// A failStep is a step with its points. taken reports whether the pending output contains
+// it.
 type failStep struct {
 	before, after string
 	taken         func(*pendingOutput) bool
@@ -79,8 +81,8 @@ func sends(typ proto.MessageType) func(*pendingOutput) bool {
 	}
 }
 
-// commitWithFailpoints writes a turn and does what it asks for. An error at a point stops the room
-// there, as one of the store does.
+// commitWithFailpoints commits the pending output and performs it. An error at a point
+// stops the driver there, as an error of the store does.
 func (d *Driver) commitWithFailpoints(p *pendingOutput, commit func() error, act func()) error {
 	if d.cfg.Fail == nil {
 		if err := commit(); err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// grantAll grants what can be granted now. The grant is in the batch before it is
-// sent.
+// grantAll grants what can be granted now. A grant is in the batch before it is sent.
 func (h *Home) grantAll() {
 	if !h.active && h.cfg.mutation == isolatedIdle {
 		return
@@ -25,13 +24,13 @@ func (h *Home) grantAll() {
 	}
 }
 
-// maxSkippedShapes is how many kinds of task that nobody can take now are passed over
-// before the rest has to wait.
+// maxSkippedShapes is how many shapes of tasks that no node can take now are skipped before
+// the rest has to wait.
 const maxSkippedShapes = 64
 
-// grantSome grants tasks of q as its classes share them until nobody has room.
+// grantSome grants tasks of q, shared among the classes, until no node has a free slot.
 func (h *Home) grantSome(q *queue) {
-	var skipped []string                                // shapes of tasks that nobody can take now
+	var skipped []string                                // shapes of tasks that no node can take now
 	for q.usage.BelowLimit(q.limits) && !h.out.full() { // the rest is granted with the next input
 		var first [fair.Classes]*taskState
 		var waits [fair.Classes]bool
@@ -66,8 +65,8 @@ func (h *Home) grantSome(q *queue) {
 	}
 }
 
-// selfOnlyIfInactive leaves all but this node out while it takes itself for suspect or isolated
-// (I16). To itself it may grant: its record is here, and the epoch fences it.
+// selfOnlyIfInactive leaves only this node while it believes that it is suspect or isolated
+// (I16). It may grant to itself: the record is here, and the epoch fences it.
 func (h *Home) selfOnlyIfInactive(among []dispatch.Candidate) []dispatch.Candidate {
 	if h.active || h.cfg.mutation == isolatedGrants {
 		return among
@@ -75,7 +74,7 @@ func (h *Home) selfOnlyIfInactive(among []dispatch.Candidate) []dispatch.Candida
 	return slices.DeleteFunc(among, func(d dispatch.Candidate) bool { return d.Peer != h.self })
 }
 
-// exceptLastOwner leaves the node out that lost the task last, unless it is the only one.
+// exceptLastOwner leaves out the node that lost the task last, unless it is the only one.
 func exceptLastOwner(among []dispatch.Candidate, ts *taskState) []dispatch.Candidate {
 	if len(among) < 2 || !ts.mem.lapsed {
 		return among
@@ -83,7 +82,7 @@ func exceptLastOwner(among []dispatch.Candidate, ts *taskState) []dispatch.Candi
 	return slices.DeleteFunc(among, func(d dispatch.Candidate) bool { return d.Peer == ts.owner })
 }
 
-// grant gives c to p under the next epoch.
+// grant grants ts to p under the next epoch.
 func (h *Home) grant(ts *taskState, p proto.PeerID) {
 	if ts.mem.lapsed && ts.mem.acked {
 		ts.abandons++
@@ -111,7 +110,8 @@ func (h *Home) grant(ts *taskState, p proto.PeerID) {
 	h.event(EventGranted, ts, p, "")
 }
 
-// nextEpoch is above all that this home gave out, and all that it was handed.
+// nextEpoch returns an epoch above all that this home granted and all that it received in
+// handoffs.
 func (h *Home) nextEpoch() proto.Seq {
 	h.counter++
 	return proto.Seq{Boot: h.boot, Counter: h.counter}
@@ -126,8 +126,8 @@ func (h *Home) sendGrant(ts *taskState) {
 	h.out.send(ts.owner, proto.TypeGrant, g)
 }
 
-// computeWatermarks reckons for each owner the highest epoch so that no grant up to it
-// will ever be sent to it again.
+// computeWatermarks computes for each owner the highest epoch such that no grant up to it
+// will be sent to that owner again.
 func (h *Home) computeWatermarks() {
 	h.ownerWatermarks = map[proto.PeerID]proto.Seq{}
 	h.newestEpoch = proto.Seq{Boot: h.boot, Counter: h.counter}
@@ -142,7 +142,7 @@ func (h *Home) computeWatermarks() {
 	}
 }
 
-// watermarkFor is the mark of p as it was reckoned last: it only rises.
+// watermarkFor returns the watermark of p computed last. It never decreases.
 func (h *Home) watermarkFor(p proto.PeerID) proto.Seq {
 	if low, ok := h.ownerWatermarks[p]; ok {
 		return low
@@ -150,7 +150,8 @@ func (h *Home) watermarkFor(p proto.PeerID) proto.Seq {
 	return h.newestEpoch
 }
 
-// precedingEpoch is an epoch below e and at or above all lower ones of its boot.
+// precedingEpoch returns an epoch below e that is not below any lower one with the same
+// boot number.
 func precedingEpoch(e proto.Seq) proto.Seq {
 	if e.Counter == 0 {
 		return proto.Seq{Boot: e.Boot - 1, Counter: 1<<64 - 1}

@@ -10,23 +10,23 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A handoffEntry is a task whose cell went to another home. Until that has answered, the
-// note holds the cell: nobody acts on it here, and it is sent again.
+// A handoffEntry is a task that went to another home. Until that home has confirmed it, the
+// entry holds the state of the task: it is inactive here, and is sent again.
 type handoffEntry struct {
 	task        proto.TaskID
 	queue       string
 	home        proto.PeerID
 	gen         uint64
 	notAfter    int64
-	lease       *proto.Lease // nil once the new home has it
-	origin      proto.PeerID // of its lane, zero: all
+	lease       *proto.Lease // nil once the new home has confirmed it
+	origin      proto.PeerID // of its lane; zero: all origins
 	key         string
-	predecessor proto.TaskID // its predecessor in its lane
-	blocked     bool         // its lane stands still
+	predecessor proto.TaskID // in its lane
+	blocked     bool         // its lane is blocked
 	sentAt      time.Duration
 	wasSent     bool
-	cancelSent  time.Duration // a wish to cancel was sent after it last
-	refused     string        // why the new home did not take it when it was sent last
+	cancelSent  time.Duration // when a cancel was last sent after it
+	refused     string        // why the new home last refused it
 	elem        *list.Element
 }
 
@@ -40,7 +40,7 @@ func (entry *handoffEntry) record() *proto.Moved {
 
 func (entry *handoffEntry) laneKey() laneKey { return laneKey{entry.origin, entry.key} }
 
-// loadMoved takes a note that was found at start.
+// loadMoved takes a record that was found at start.
 func (h *Home) loadMoved(m *proto.Moved) {
 	entry := &handoffEntry{queue: m.Queue, gen: m.Generation, notAfter: m.NotAfterMs, lease: m.Lease, key: m.Key, blocked: m.Blocked}
 	copy(entry.task[:], m.Task)
@@ -53,7 +53,7 @@ func (h *Home) loadMoved(m *proto.Moved) {
 	}
 }
 
-// restoreLaneTails finds the last of each lane that is on its way, after a start.
+// restoreLaneTails finds the last task in transit of each lane, after a start.
 func (h *Home) restoreLaneTails() {
 	followed := map[proto.TaskID]bool{}
 	for e := h.handoffs.Front(); e != nil; e = e.Next() {
@@ -66,9 +66,9 @@ func (h *Home) restoreLaneTails() {
 	}
 }
 
-// HandOff gives a queue to another home: first the queue, which takes nothing new
-// here from now on, then, as fast as the other answers, each task that is here.
-// Owners go on working and are told where their home went when they speak next.
+// HandOff gives a queue to another home: first the queue, after which nothing new is
+// granted here, then its tasks, as fast as the other home confirms them. Owners keep
+// working and learn the new home with their next message.
 func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
 	o := h.beginInput(now)
 	q := h.queues[name]
@@ -87,10 +87,10 @@ func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
 	return h.endInput(), nil
 }
 
-// Seize makes this node the home of a queue whose home is gone. A person decided
-// that, and gave up what only the old home knows. The higher generation voids the
-// old home's claim to the queue: when it comes back it hands over what it still
-// has. No task forks: the cell of each is at one node all the time.
+// Seize makes this node the home of a queue whose home is lost. An operator decides that,
+// and gives up what only the old home knows. The higher generation invalidates the old
+// home's claim to the queue: when it comes back it hands over what it still has. No task is
+// duplicated: at any time one node has its state.
 func (h *Home) Seize(name string, from proto.PeerID, now Now) (Output, error) {
 	o := h.beginInput(now)
 	q := h.queues[name]
@@ -119,8 +119,8 @@ func (h *Home) Seize(name string, from proto.PeerID, now Now) (Output, error) {
 	return h.endInput(), nil
 }
 
-// Learn takes what another node says about a queue, if deeds prove it: the lower root is
-// right, of one root the higher generation. It reports whether that was news.
+// Learn takes a queue state from another node if deeds prove it. The lower root wins; with
+// the same root, the higher generation. It reports whether the state was news.
 func (h *Home) Learn(m *proto.QueueState, now Now) (bool, Output) {
 	h.beginInput(now)
 	news := h.learn(m)
@@ -133,11 +133,11 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	}
 	q := h.queues[m.Name]
 	if q == nil {
-		q = newQueue(m.Name) // it is kept if there is such a queue
+		q = newQueue(m.Name) // added below, once the state is accepted
 	}
 	x := h.assess(q, m)
 	if !x.valid && h.supersedes(m, x, q) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it says that it is the home of the queue, and no deeds prove that"})
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it claims to be the home of the queue, and no deeds prove that"})
 		return false
 	}
 	if !h.supersedes(m, x, q) {
@@ -154,7 +154,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	}
 	s.Deeds, s.Root = signedOf(x.deeds), nil
 	if !h.trimToFit(s) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "more than one node may say of queues: " + h.errFull(s).Error()})
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "its queue states are too large: " + h.errFull(s).Error()})
 		return false
 	}
 	if h.queues[m.Name] == nil {
@@ -166,7 +166,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	return true
 }
 
-// relinquish makes s the state of q. If another node is its home now, nothing of it is
+// relinquish makes s the state of q. If another node is now its home, no task of it is
 // granted here any more.
 func (h *Home) relinquish(q *queue, s *proto.QueueState) {
 	was := q.isHome(h.self)
@@ -192,8 +192,7 @@ func (h *Home) rescheduleAll(q *queue) {
 	}
 }
 
-// moveOut moves tasks of queues whose home is elsewhere, as many as may be under
-// way.
+// moveOut moves tasks of queues whose home is elsewhere, as many as may be in transit.
 func (h *Home) moveOut() {
 	for e := h.live.Front(); e != nil && h.handoffs.Len() < h.cfg.HandoffWindow && !h.out.full(); {
 		ts := e.Value.(*taskState)
@@ -207,14 +206,14 @@ func (h *Home) moveOut() {
 	h.resendHandoffs()
 }
 
-// moveTask takes the cell of c away from here, for a new home. That is written before
-// the handoff is sent: at no time do two homes act on a cell.
+// moveTask moves the state of a task to a new home. That is written before the handoff is
+// sent: the state is never active at two homes.
 func (h *Home) moveTask(ts *taskState, to proto.PeerID) {
 	h.unlinkSuccessors(ts)
 	entry := &handoffEntry{task: ts.task.ID, queue: ts.task.Queue, home: to, gen: ts.gen + 1, notAfter: ts.task.NotAfter}
 	if l := ts.mem.lane; l != nil {
 		if l.lastMoved != nil && l.lastMoved.lease != nil && h.moved[l.lastMoved.task] == l.lastMoved {
-			entry.predecessor = l.lastMoved.task // it is still on its way
+			entry.predecessor = l.lastMoved.task // it is still in transit
 		}
 		l.lastMoved, entry.origin, entry.key, entry.blocked = entry, l.key.origin, l.key.key, l.blocked
 	}
@@ -239,8 +238,8 @@ func (h *Home) moveTask(ts *taskState, to proto.PeerID) {
 	h.event(EventMovedOut, ts, to, "")
 }
 
-// unlinkSuccessors lets nobody wait for c any more who went when c did before. It came back since,
-// and goes behind all others of its lane now: they would wait for each other.
+// unlinkSuccessors removes ts as the predecessor of tasks that followed it out earlier. It
+// came back since, and is now the last of its lane: they would wait for each other.
 func (h *Home) unlinkSuccessors(ts *taskState) {
 	if ts.gen <= 1 || ts.mem.lane == nil {
 		return
@@ -265,8 +264,8 @@ func copyLease(m *proto.Lease) *proto.Lease {
 	return out
 }
 
-// resendHandoffs sends what was not answered, and what is new: first the deeds of the
-// queue, which say that the tasks may come.
+// resendHandoffs sends entries that are new or not confirmed: first the deeds of the queue,
+// which authorize the tasks.
 func (h *Home) resendHandoffs() {
 	for _, q := range h.order {
 		if q.announced || q.isHome(h.self) || q.announcedAt > 0 && h.now.Mono-q.announcedAt < h.cfg.Heartbeat {
@@ -291,14 +290,14 @@ func (h *Home) resendHandoffs() {
 		if entry.blocked {
 			m.Blocks = []*proto.LaneBlock{{Queue: entry.queue, Key: entry.key, Origin: entry.laneKey().originBytes()}}
 		}
-		if q := h.queue(entry.queue); q.state != nil && !q.announced { // whoever takes the task knows whose the queue is
+		if q := h.queue(entry.queue); q.state != nil && !q.announced { // the node that takes the task must know the home of its queue
 			m.Queue = h.stateOf(q)
 		}
 		h.out.send(entry.home, proto.TypeHandoff, m)
 	}
 }
 
-// blocks are the lanes of q that stand still, in the order of their keys.
+// blocks returns the blocked lanes of q, ordered by key.
 func (q *queue) blocks() (out []*proto.LaneBlock) {
 	var all []*lane
 	for _, l := range q.lanes {
@@ -309,21 +308,21 @@ func (q *queue) blocks() (out []*proto.LaneBlock) {
 	slices.SortFunc(all, func(a, b *lane) int {
 		return cmp.Or(strings.Compare(a.key.key, b.key.key), a.key.origin.Compare(b.key.origin))
 	})
-	for _, l := range all[:min(len(all), proto.MaxGroup-1)] { // the answer names each, and the queue
+	for _, l := range all[:min(len(all), proto.MaxGroup-1)] { // the answer lists each of them, and the queue
 		out = append(out, blockOf(q.name, l))
 	}
 	return out
 }
 
-// OnHandoff takes a task, or word of a queue, from an old home. t is the task as its
-// record in the message says. The driver has checked that it is signed by its origin.
+// OnHandoff takes a task, or a queue state, from an old home. t is the task as described by
+// its record in the message; the driver has checked the signature of its origin.
 func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) Output {
 	o := h.beginInput(now)
 	given := m.Queue != nil && h.mayGiveQueue(from, m.Queue)
 	if given {
 		h.learn(m.Queue)
 	}
-	var lanes []*proto.Moved // of the queue: they stand still here now
+	var lanes []*proto.Moved // of the queue, now blocked here too
 	for _, b := range m.GetBlocks() {
 		if !h.queues[b.Queue].wasHome(from) && h.cfg.mutation != handoffUnproven {
 			h.ignored(t.ID, from, proto.Seq{}, "a lane of a queue that it was never the home of")
@@ -344,17 +343,17 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	reply := &proto.Moved{}
 	switch {
 	case m.Lease == nil && m.Queue != nil && !given:
-		return h.endInput() // its home keeps it, and says so again
+		return h.endInput() // its home keeps it and sends it again
 	case m.Lease == nil && m.Queue != nil:
 		reply.Queue, reply.Generation = m.Queue.Name, m.Queue.Generation
 	case m.Lease != nil && !h.mayHandOff(from, t):
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: "it hands a task over that it was never the home of"})
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: "it hands over a task that it was never the home of"})
 		return h.endInput()
 	case m.Lease != nil && !h.queues[t.Queue].known():
-		h.ignored(t.ID, from, proto.Seq{}, "it hands over a task of a queue that nobody has told of")
+		h.ignored(t.ID, from, proto.Seq{}, "it hands over a task of an unknown queue")
 		return h.endInput()
 	case m.Lease == nil || string(m.Lease.Task) != string(t.ID[:]) || m.Lease.State.Terminal() || m.Lease.Generation < 2 || m.Lease.EpochBoot > maxBoot:
-		h.ignored(t.ID, from, proto.Seq{}, "it hands over what is no cell of this task")
+		h.ignored(t.ID, from, proto.Seq{}, "it hands over what is not the state of this task")
 		return h.endInput()
 	default:
 		if !h.admit(from, m, t) {
@@ -366,20 +365,20 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	return h.endInput()
 }
 
-// admit takes the cell of a handoff, unless that was done before. It reports
-// whether the sender may stop sending it.
+// admit takes the task of a handoff, unless it did before. It reports whether the sender
+// may stop sending it.
 func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	gen, loose := m.Lease.Generation, h.cfg.mutation == generationUnchecked
 	old := h.cells[t.ID]
 	if entry := h.moved[t.ID]; entry != nil && entry.gen >= gen && !loose || h.ended[t.ID] != nil && !loose || old != nil && old.gen >= gen {
-		h.ignored(t.ID, from, proto.Seq{}, "a copy: it has been here")
+		h.ignored(t.ID, from, proto.Seq{}, "a copy: the task was here before")
 		return true
 	}
 	if b, err := proto.TaskIDFrom(m.Behind); err == nil && !h.hasSeen(b, m.BehindGeneration) {
-		h.ignored(t.ID, from, proto.Seq{}, "the one before it in its lane has not come")
-		return false // its lane comes in order
+		h.ignored(t.ID, from, proto.Seq{}, "its predecessor in the lane has not arrived")
+		return false // the tasks of a lane arrive in order
 	}
-	if old != nil { // only a disk that was rolled back still has it
+	if old != nil { // only after a rollback of the disk is it still here
 		h.event(EventConflict, old, from, "a later generation of the task came")
 		h.remove(old)
 	}
@@ -407,7 +406,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
 		return true
 	}
-	if t.Denied != "" { // what the queue does not take does not come in by another home either
+	if t.Denied != "" { // what the queue rejects is not accepted from another home either
 		if !ts.free() {
 			h.sendCancel(ts)
 		}
@@ -424,7 +423,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	return true
 }
 
-// hasSeen reports whether a task of this generation is here, went on from here, or has
+// hasSeen reports whether the task with this generation is here, moved on from here, or
 // ended here.
 func (h *Home) hasSeen(id proto.TaskID, gen uint64) bool {
 	if ts := h.cells[id]; ts != nil {
@@ -436,23 +435,23 @@ func (h *Home) hasSeen(id proto.TaskID, gen uint64) bool {
 	return h.ended[id] != nil
 }
 
-// OnHandedOff notes that the new home has what was handed over.
+// OnHandedOff notes what the new home has taken.
 func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Output {
 	h.beginInput(now)
 	for _, a := range m.GetMoved() {
 		if len(a.Task) == 0 {
 			if q := h.queues[a.Queue]; q != nil && q.state != nil && string(q.state.Home) == string(from[:]) && a.Generation >= q.state.Generation {
 				h.forgetBlock(q, laneKeyFrom(a.Origin, a.Key))
-				q.announced = len(q.blocks()) == 0 // one that began since it was told is told next
+				q.announced = len(q.blocks()) == 0 // lanes blocked since then are announced next
 			} else {
-				h.ignored(proto.TaskID{}, from, proto.Seq{}, "it answers for a queue that did not go there")
+				h.ignored(proto.TaskID{}, from, proto.Seq{}, "it confirms a queue that was not handed to it")
 			}
 			continue
 		}
 		id, err := proto.TaskIDFrom(a.Task)
 		entry := h.moved[id]
 		if err != nil || entry == nil || entry.home != from || a.Generation < entry.gen || entry.lease == nil {
-			h.ignored(id, from, proto.Seq{}, "it answers for a task that did not go there, or did before")
+			h.ignored(id, from, proto.Seq{}, "it confirms a task that was not handed to it, or confirmed it before")
 			continue
 		}
 		entry.lease = nil
@@ -471,13 +470,13 @@ func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Outpu
 	return h.endInput()
 }
 
-// handoffRefused notes why the new home does not take a task now. It is sent again. That
-// its body is not there yet is no refusal: the body goes first.
+// handoffRefused notes why the new home rejects a task now; the task is sent again.
+// NEED_BODY is not a rejection: the body is sent first.
 func (h *Home) handoffRefused(from proto.PeerID, a *proto.HandoffRefused) {
 	id, err := proto.TaskIDFrom(a.Task)
 	entry := h.moved[id]
 	if err != nil || entry == nil || entry.home != from || a.Generation != entry.gen || entry.lease == nil {
-		h.ignored(id, from, proto.Seq{}, "it refuses a task that is not on its way there")
+		h.ignored(id, from, proto.Seq{}, "it refuses a task that is not in transit to it")
 		return
 	}
 	cause := proto.Clip(strings.TrimSuffix(a.Code.Name()+": "+a.Reason, ": "), proto.MaxReason)
@@ -488,15 +487,17 @@ func (h *Home) handoffRefused(from proto.PeerID, a *proto.HandoffRefused) {
 	h.out.Events = append(h.out.Events, Event{Kind: EventNotTaken, Task: id, Queue: entry.queue, Peer: from, Cause: cause})
 }
 
-// forgetBlock drops a lane that stands still once the new home has said that it does so
-// there: if the queue comes back here, that home says whether it still does.
+// forgetBlock unblocks a lane of a queue that moved, once the new home has confirmed that
+// the lane is blocked there. If the queue comes back, that home reports whether it still
+// is.
 func (h *Home) forgetBlock(q *queue, key laneKey) {
 	if l := q.lanes[key]; key.key != "" && l != nil && l.blocked && !q.isHome(h.self) {
 		h.unblock(q, l)
 	}
 }
 
-// PendingHandoffs returns how many tasks are on their way to another home, or still to go.
+// PendingHandoffs returns how many tasks are in transit to another home, or still have to
+// go.
 func (h *Home) PendingHandoffs() int {
 	n := h.handoffs.Len()
 	for e := h.live.Front(); e != nil; e = e.Next() {
@@ -507,7 +508,7 @@ func (h *Home) PendingHandoffs() int {
 	return n
 }
 
-// forgetMoved drops the notes that no copy of a message can ask for.
+// forgetMoved drops entries when no copy of a message can refer to them any more.
 func (h *Home) forgetMoved() {
 	if h.now.Mono-h.sweptAt < 10*time.Minute {
 		return
@@ -521,7 +522,7 @@ func (h *Home) forgetMoved() {
 	slices.SortFunc(old, proto.TaskID.Compare)
 	for _, id := range old {
 		if h.out.full() {
-			return // the rest at the next scan
+			return // the rest follows at the next scan
 		}
 		delete(h.moved, id)
 		h.out.drop(taskKey(keyMoved, id))

@@ -10,64 +10,64 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Home decides about the tasks whose cells are here: who is granted a lease,
-// whose word counts, how a task ends.
+// A Home decides about the tasks of its queues: which node is granted a lease, which
+// messages count, how a task ends.
 //
-// After [NewHome] it is given what is on disk, in the order of birth ([Home.Load],
-// then [Home.Restore] for each task), then [Home.Begin] once, then inputs.
+// After [NewHome] it is given what is on disk, in the order in which tasks came
+// ([Home.Load], then [Home.Restore] for each task), then [Home.Begin] once, then inputs.
 type Home struct {
 	cfg     Config
 	self    proto.PeerID
 	now     Now
-	out     Output // of the input that is looked at
+	out     Output // of the current input
 	boot    uint64 // of the epochs of this start
 	counter uint64 // of the newest epoch
 	active  bool   // this node believes that it is neither suspect nor isolated
 	rescued uint64 // low tasks granted because they had waited too long
 
 	cells    map[proto.TaskID]*taskState
-	live     *list.List // of *cell, in the order of birth
+	live     *list.List // of *taskState, in the order in which they came
 	queues   map[string]*queue
-	order    []*queue // the queues as they were met
+	order    []*queue // in the order in which they were added
 	nodes    map[proto.PeerID]*node
-	peers    []proto.PeerID // of the nodes, in the order in which they were met
+	peers    []proto.PeerID // the keys of nodes, in the order in which they were added
 	moved    map[proto.TaskID]*handoffEntry
-	handoffs *list.List // of *gone: handed over and not answered
+	handoffs *list.List // of *handoffEntry: handed over and not confirmed
 	endings
 	homeIndex
 
 	scan           clockGuard
-	statusRequests []*taskState // whose owners are asked by Status at the end of this input
+	statusRequests []*taskState // whose owners get a Status at the end of this input
 	watermarks
 }
 
-// endings are the tasks that ended here, as far as they are remembered.
+// endings are the tasks that ended here and are still remembered.
 type endings struct {
 	ended map[proto.TaskID]*list.Element
-	ends  *list.List // of *ended, oldest first
+	ends  *list.List // of *endedTask, oldest first
 }
 
-// homeIndex say who is the home of what.
+// A homeIndex records which queues belong to which home.
 type homeIndex struct {
-	creations map[string]proof            // by name: the deeds of queues that this node, an admin, signed first
-	usage     map[proto.PeerID]*homeUsage // what the queues of each home take up
+	creations map[string]proof            // by name: deeds of queues that this node, as an admin, signed first
+	usage     map[proto.PeerID]*homeUsage // by home
 }
 
 // watermarks tell owners which of their old leases they may forget.
 type watermarks struct {
 	ownerWatermarks map[proto.PeerID]proto.Seq
-	newestEpoch     proto.Seq     // of those who are not in settled
-	sweptAt         time.Duration // when old notes were looked for
+	newestEpoch     proto.Seq     // for owners not in ownerWatermarks
+	sweptAt         time.Duration // when forgetMoved ran last
 }
 
-// A clockGuard watches the clocks between two scans.
+// A clockGuard compares the clocks of two scans.
 type clockGuard struct {
 	last Now
 	seen bool
 }
 
-// NewHome returns the home of node self, whose start has the number boot. Epochs of
-// an earlier start are below those of this one.
+// NewHome returns the home of node self, whose boot number is boot. Epochs of earlier boots
+// are below those of this one.
 func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	if cfg.mutation == epochVolatile {
 		boot = 1
@@ -85,7 +85,7 @@ func (h *Home) beginInput(now Now) *Output {
 	return &h.out
 }
 
-// endInput ends an input: what became free is granted.
+// endInput ends an input: it grants what has become free.
 func (h *Home) endInput() Output {
 	h.grantAll()
 	return h.out
@@ -95,8 +95,8 @@ func (h *Home) event(kind EventKind, ts *taskState, peer proto.PeerID, cause str
 	h.out.Events = append(h.out.Events, Event{Kind: kind, Task: ts.task.ID, Queue: ts.task.Queue, Peer: peer, Epoch: ts.epoch, Cause: cause})
 }
 
-// Load takes a record of the bucket of leases that was found at start, but for the
-// cells of live tasks, which [Home.Restore] takes: those it returns.
+// Load takes a record of the Leases bucket that was found at start. It returns the records
+// of live tasks, which are for [Home.Restore].
 func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 	if key == "" {
 		return nil, nil
@@ -157,8 +157,8 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 	return nil, nil
 }
 
-// Restore takes a task that was found at start, in the order of birth, with its
-// cell if one was written. A lease gets one full period from now.
+// Restore takes a task that was found at start, in the order in which tasks came, with its
+// record if it has one. A lease gets one full period from now.
 func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	h.now = now
 	if h.ended[t.ID] != nil || h.moved[t.ID] != nil || h.cells[t.ID] != nil {
@@ -168,10 +168,10 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	if m != nil {
 		ts = taskStateOf(t, m)
 		if ts.epoch.Boot >= h.boot && h.cfg.mutation != epochVolatile {
-			h.boot, h.counter = ts.epoch.Boot+1, 0 // a disk that is older than its clock says
+			h.boot, h.counter = ts.epoch.Boot+1, 0 // the disk is older than its clock suggests
 		}
 	}
-	ts.mem.acked = true // its owner is asked, the grant is not sent again
+	ts.mem.acked = true // its owner is asked; the grant is not sent again
 	ts.mem.leaseUntil = now.Mono + h.period(ts)
 	if h.cfg.mutation == periodSkipped {
 		ts.mem.leaseUntil = now.Mono
@@ -179,8 +179,8 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	h.insert(ts)
 }
 
-// Begin makes the number of this start durable and asks the owners of all leases
-// what they do (RUNNING without an owner, S20). It comes after the last Restore.
+// Begin makes the boot number of this start durable and asks the owners of all leases for
+// their status (RUNNING without an owner, S20). It comes after the last Restore.
 func (h *Home) Begin(now Now) Output {
 	o := h.beginInput(now)
 	o.put(homeBootKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
@@ -197,26 +197,26 @@ func (h *Home) Begin(now Now) Output {
 
 func homeBootKey(p proto.PeerID) string { return string(rune(keyHomeBoot)) + string(p[:]) }
 
-// Add takes a task whose record is durable here. One that is known is left alone.
+// Add takes a task whose record is durable here. A known one is left unchanged.
 func (h *Home) Add(t Task, now Now) Output {
 	h.beginInput(now)
 	if h.cells[t.ID] == nil && h.ended[t.ID] == nil && h.moved[t.ID] == nil {
 		ts := &taskState{task: t, state: proto.Pending, gen: 1}
-		ts.mem.leaseUntil = now.Mono + h.cfg.Lease // for a doubtful one
+		ts.mem.leaseUntil = now.Mono + h.cfg.Lease // used only if it may have run
 		h.insert(ts)
 	}
 	return h.endInput()
 }
 
-// mayHaveRun reports whether c may be started once only and may have been, which this
-// home would know if its store were not restored from an older copy. It is not granted:
-// a scan ends it, a lease after it was taken up: an owner may bring its result till then,
-// and members may say that its queue has another home.
+// mayHaveRun reports whether the task may be started only once and may have been: its
+// record may have been lost when the store was restored from an older copy. Such a task is
+// not granted. A scan ends it one lease after it was taken up; until then an owner may
+// deliver its result, and members may report that its queue has another home.
 func (ts *taskState) mayHaveRun() bool {
 	return ts.task.atMostOnce() && (ts.task.MayHaveRun == PresentBeforeLoss || ts.task.MayHaveRun == CreatedBeforeLoss && ts.gen == 1)
 }
 
-// insert puts a cell in its places.
+// insert adds ts to all indexes.
 func (h *Home) insert(ts *taskState) {
 	h.cells[ts.task.ID] = ts
 	ts.mem.live = h.live.PushBack(ts)
@@ -228,7 +228,7 @@ func (h *Home) insert(ts *taskState) {
 	h.reschedule(ts)
 }
 
-// remove takes a cell out of its places and lets the next of its lane come.
+// remove removes ts from all indexes and reschedules the next task of its lane.
 func (h *Home) remove(ts *taskState) {
 	delete(h.cells, ts.task.ID)
 	h.live.Remove(ts.mem.live)
@@ -240,7 +240,7 @@ func (h *Home) remove(ts *taskState) {
 	}
 }
 
-// rescheduleHead settles the head of a lane.
+// rescheduleHead reschedules the head of a lane.
 func (h *Home) rescheduleHead(q *queue, l *lane) {
 	if len(l.tasks) > 0 {
 		h.reschedule(l.tasks[0])
@@ -252,8 +252,8 @@ func (h *Home) rescheduleHead(q *queue, l *lane) {
 	}
 }
 
-// reschedule puts c where it belongs after a change, and with it those of its lane whose turn
-// it may be now, or not any more.
+// reschedule places ts where it belongs after a change, and with it the heads of a shared
+// lane that this affects.
 func (h *Home) reschedule(ts *taskState) {
 	h.rescheduleOne(ts)
 	if !ts.sharesLane() {
@@ -267,7 +267,8 @@ func (h *Home) reschedule(ts *taskState) {
 	}
 }
 
-// rescheduleOne puts c among the ready ones, those that wait for a time, or nowhere.
+// rescheduleOne places ts among the ready tasks, among those that wait for a time, or
+// nowhere.
 func (h *Home) rescheduleOne(ts *taskState) {
 	q := ts.mem.queue
 	q.unready(ts)
@@ -280,14 +281,14 @@ func (h *Home) rescheduleOne(ts *taskState) {
 	case !q.isHome(h.self):
 		return
 	case h.untilDue(ts) > 0:
-		q.wait(ts, h.now.Mono+min(h.untilDue(ts), h.cfg.Lease)) // the wall clock may be wrong now: it is asked again
+		q.wait(ts, h.now.Mono+min(h.untilDue(ts), h.cfg.Lease)) // the wall clock may be wrong now: check again
 		return
 	}
 	q.makeReady(ts)
 }
 
-// untilDue is how long c must not be granted yet: after a failed attempt by the
-// monotonic clock, before its first one by the wall clock.
+// untilDue returns how long ts must not be granted yet: by the monotonic clock after a
+// failed attempt, by the wall clock before the first one.
 func (h *Home) untilDue(ts *taskState) time.Duration {
 	d := ts.mem.dueAt - h.now.Mono
 	if ts.epoch == (proto.Seq{}) {
@@ -296,7 +297,7 @@ func (h *Home) untilDue(ts *taskState) time.Duration {
 	return max(d, 0)
 }
 
-// updateUsage keeps the usage of c's queue.
+// updateUsage counts ts in the usage of its queue.
 func (h *Home) updateUsage(ts *taskState, owned bool) {
 	if owned != ts.mem.counted {
 		ts.mem.counted = owned
@@ -308,10 +309,10 @@ func (h *Home) updateUsage(ts *taskState, owned bool) {
 	}
 }
 
-// put writes c.
+// put writes the record of ts.
 func (h *Home) put(ts *taskState) { h.out.put(taskKey(keyLease, ts.task.ID), ts.record()) }
 
-// end ends c in the batch of this output.
+// end ends ts in the batch of this output.
 func (h *Home) end(ts *taskState, e End) {
 	if ts.state.Terminal() {
 		return
@@ -344,14 +345,15 @@ func (h *Home) end(ts *taskState, e End) {
 	}
 }
 
-// blockKey is a digest: queue, origin and key together may be longer than a key of the store.
+// blockKey uses a digest: queue, origin and key together may exceed the longest key of the
+// store.
 func blockKey(queue string, k laneKey) string {
 	sum := sha256.Sum256([]byte(queue + "\x00" + string(k.origin[:]) + k.key))
 	return string(rune(keyBlock)) + string(sum[:])
 }
 
-// remember keeps an end, so that a late result is answered, and a late handoff
-// raises nobody from the dead.
+// remember keeps an ended task, so that a late result is answered and a late handoff cannot
+// revive it.
 func (h *Home) remember(e *endedTask) {
 	if old := h.ended[e.task]; old != nil {
 		h.ends.Remove(old)
@@ -359,8 +361,8 @@ func (h *Home) remember(e *endedTask) {
 	h.ended[e.task] = h.ends.PushBack(e)
 }
 
-// forget drops ends that nobody will ask for. What came by a handoff is kept until
-// no copy of that can live.
+// forget drops ended tasks that no message can refer to. One that came by a handoff is kept
+// until no copy of that can exist.
 func (h *Home) forget() {
 	over := h.ends.Len() - h.cfg.KeepEnded
 	for e := h.ends.Front(); e != nil && over > -64 && !h.out.full(); {
@@ -377,8 +379,8 @@ func (h *Home) forget() {
 	h.forgetMoved()
 }
 
-// Unblock lets the lanes of an ordering key that stand still go on, of whatever origin. A
-// person asked for it. It reports whether there is one here.
+// Unblock unblocks the lanes of an ordering key, of any origin, at an operator's request.
+// It reports whether there was one here.
 func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
 	h.beginInput(now)
 	q, stood := h.queues[queue], false
@@ -400,19 +402,19 @@ func (h *Home) unblock(q *queue, l *lane) {
 	h.rescheduleHead(q, l)
 }
 
-// A Location says where the cell of a task is, as far as a home knows.
+// A Location tells where a task is, as far as a home knows.
 type Location byte
 
-// The standings.
+// The locations.
 const (
 	LocationUnknown Location = iota // not here, or ended
 	LocationHere
 	LocationMoved // at another home
 )
 
-// Cancel ends a task that nobody works on, and has the owner of any other asked to
-// stop. A wish for a task that went to another home follows it there; it must be
-// said again until the task has ended, for on the way it may be lost.
+// Cancel ends a task that no node works on, and asks the owner of any other to stop it. A
+// cancel for a task that went to another home is forwarded there; it may be lost, so it
+// must be repeated until the task has ended.
 func (h *Home) Cancel(id proto.TaskID, now Now) (Location, Output) {
 	h.beginInput(now)
 	where := h.cancel(id)
@@ -433,7 +435,7 @@ func (h *Home) cancel(id proto.TaskID) Location {
 	}
 	entry.cancelSent = max(h.now.Mono, 1)
 	if entry.lease != nil && !entry.lease.Cancel {
-		entry.lease.Cancel = true // in case that the new home does not have it yet
+		entry.lease.Cancel = true // in case the new home does not have it yet
 		h.out.put(taskKey(keyMoved, id), entry.record())
 	}
 	h.out.send(entry.home, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(id[:]), Reason: "cancelled at an earlier home"})
@@ -452,7 +454,7 @@ func (h *Home) cancelTask(ts *taskState) {
 	}
 }
 
-// OnCancel takes a wish that followed its task from an earlier home.
+// OnCancel takes a cancel forwarded by an earlier home.
 func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	h.beginInput(now)
 	id, err := proto.TaskIDFrom(m.GetTask())
@@ -464,7 +466,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	case ts != nil && h.mayHandOff(from, ts.task), entry != nil && h.queues[entry.queue].wasHome(from):
 		h.cancel(id)
 	case ts != nil || entry != nil:
-		h.ignored(id, from, proto.Seq{}, "a wish to cancel of who was never its home")
+		h.ignored(id, from, proto.Seq{}, "a cancel from a node that was never the home")
 	}
 	return h.endInput()
 }
@@ -474,8 +476,8 @@ func (h *Home) sendCancel(ts *taskState) {
 	h.out.send(ts.owner, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(ts.task.ID[:]), Reason: "cancelled at its home"})
 }
 
-// SetClass changes the class of a task, which counts while it waits. It reports
-// whether the task is here and has not ended.
+// SetClass changes the class of a task, which matters while it waits. It reports whether
+// the task is here and has not ended.
 func (h *Home) SetClass(id proto.TaskID, class proto.Class, now Now) (bool, Output) {
 	h.beginInput(now)
 	ts := h.cells[id]
@@ -489,15 +491,15 @@ func (h *Home) SetClass(id proto.TaskID, class proto.Class, now Now) (bool, Outp
 	return true, h.endInput()
 }
 
-// SetActive says whether this node believes that it is neither suspect nor
-// isolated. A home that is not active grants to itself alone and takes no lease back (I16).
+// SetActive sets whether this node believes that it is neither suspect nor isolated. An
+// inactive home grants only to itself and reclaims no lease (I16).
 func (h *Home) SetActive(on bool, now Now) Output {
 	h.beginInput(now)
 	h.active = on
 	return h.endInput()
 }
 
-// period is the lease of c.
+// period returns the lease duration of ts.
 func (h *Home) period(ts *taskState) time.Duration {
 	if q := h.queues[ts.task.Queue]; q != nil && q.state.GetLeaseMs() > 0 {
 		return time.Duration(q.state.LeaseMs) * time.Millisecond

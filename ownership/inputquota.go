@@ -6,15 +6,15 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A inputQuota counts whose messages wait in the room. Nobody has more of it than is free,
-// so that one who floods it leaves half of it to all others, and many who do leave a
-// share to each.
+// An inputQuota limits the queued inputs of each peer to the number of free places. A peer
+// that floods the queue leaves half of it to the others, and many that do leave a share to
+// each.
 type inputQuota struct {
 	mu     sync.Mutex
 	byPeer map[proto.PeerID]int
 }
 
-// acquire reports whether one more of p may wait where there is room for free.
+// acquire reports whether one more input of p may wait when free places are left.
 func (q *inputQuota) acquire(p proto.PeerID, free int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -36,7 +36,7 @@ func (q *inputQuota) release(p proto.PeerID) {
 	}
 }
 
-// enqueueFrom queues what p said. What finds no room is dropped.
+// enqueueFrom queues an input from p. It is dropped if the queue or p's share is full.
 func (d *Driver) enqueueFrom(p proto.PeerID, in func()) {
 	if !d.quota.acquire(p, cap(d.inputs)-len(d.inputs)) {
 		return

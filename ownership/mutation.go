@@ -1,7 +1,7 @@
 package ownership
 
-// A mutation is a rule left out. There is none but in tests, which leave out each rule
-// in turn to show that the simulator misses it: only they can set the field.
+// A mutation leaves out one rule. Tests apply each in turn to show that the simulator
+// notices; only they can set the field.
 type mutation byte
 
 const (
@@ -42,23 +42,23 @@ const (
 	isolatedGrants
 	isolatedReclaims
 	isolatedIdle
-	bootUnclocked // the driver counts starts on its disk alone
+	bootUnclocked // the driver derives boot numbers from its disk alone
 	ackEarly      // the driver sends before the fsync
 	handoffEarly  // the driver sends handoffs before the fsync
-	mutationCount // their number
+	mutationCount // number of mutations
 )
 
 var mutationNames = [mutationCount]string{
 	"none", "epoch check dropped", "epoch not persisted", "owner not compared", "boot id not compared", "token not compared",
-	"renewal not fenced", "release not fenced", "an ended task ends again", "epoch used again", "lane released early",
-	"on_dead: block ignored", "abandon spends an attempt", "expired while it may run", "started without leave",
-	"leave not persisted", "at_most_once taken back", "no full period after a restart", "clock jump not guarded",
+	"renewal not fenced", "release not fenced", "an ended task ends again", "epoch reused", "lane advanced early",
+	"on_dead: block ignored", "abandon spends an attempt", "expired while it may run", "started without a permit",
+	"permit not persisted", "at_most_once reclaimed", "no full period after a restart", "clock jump not guarded",
 	"old home acts after a handoff", "generation not compared", "seized without a higher generation",
 	"higher epoch started, not adopted", "finished lease forgotten", "lower epoch taken", "start not persisted",
-	"result that lost thrown away", "stalled handler renewed", "crash not told",
+	"losing result discarded", "stalled handler renewed", "crash not reported",
 	"cancel lost after a handoff", "cancel forgotten",
-	"claim to a queue without a deed", "handoff by whoever", "start that a disk forgot taken for none",
-	"isolated home grants to another", "isolated home takes a lease back", "isolated home refuses itself", "boot number without the clock", "ack before fsync", "handoff before fsync",
+	"queue claimed without a deed", "handoff by any node", "start lost with the disk ignored",
+	"isolated home grants to another", "isolated home reclaims a lease", "isolated home does not grant to itself", "boot number without the clock", "ack before fsync", "handoff before fsync",
 }
 
 func (mut mutation) String() string { return mutationNames[mut] }

@@ -7,25 +7,25 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Now is when an input came, by the clocks of the node.
+// Now is the time of an input, by the clocks of the node.
 type Now struct {
-	Wall int64         // Unix milliseconds: for not_after and for people, never for a lease
-	Mono time.Duration // stands still while the machine is suspended: for the leases that a home gave
-	Boot time.Duration // goes on while it is suspended: for the leases that an owner has
+	Wall int64         // Unix milliseconds: for not_after and for display, never for a lease
+	Mono time.Duration // stops while the machine is suspended: for leases that a home granted
+	Boot time.Duration // continues while the machine is suspended: for leases that an owner has
 
-	Doubted bool // Wall is: nothing ends by it
+	Doubted bool // Wall is unreliable: nothing ends because of it
 }
 
-// past reports whether a wall time, Unix milliseconds, is over for certain.
+// past reports whether a wall time, in Unix milliseconds, has certainly passed.
 func (n Now) past(at int64) bool { return n.Wall > at && !n.Doubted }
 
-// A Token is drawn with each epoch: it tells a grant from one of the same number
-// that a rolled-back disk gave out.
+// A Token is drawn for each epoch: it distinguishes a grant from one with the same epoch
+// that a rolled-back disk issued.
 type Token [16]byte
 
-// An Output is what an input asks for. Writes are one batch, with whatever the
-// ends call for. Everything else happens once that batch, and those of all earlier
-// outputs, are durable.
+// An Output is what an input asks for. Writes form one batch, together with what the ends
+// require. Everything else happens once that batch and those of all earlier outputs are
+// durable.
 type Output struct {
 	Writes     []Write
 	Ends       []End
@@ -34,39 +34,39 @@ type Output struct {
 	Events     []Event
 	Waits      []proto.TaskID // leases that are on disk and wait for a slot: [Owner.Ready]
 	Starts     []Start        // handlers to start
-	Stops      []Stop         // handlers to stop; their end is told to the [Owner] as ever
-	HandedOff  []proto.TaskID // whose records their new homes have: they may be deleted here
-	Probes     []proto.TaskID // ask the handler whether its effect has happened: [Owner.Probed]
-	BodyOffers []BodyOffer    // bodies that owners wait for
+	Stops      []Stop         // handlers to stop; their end is reported to the [Owner] as usual
+	HandedOff  []proto.TaskID // whose new homes have confirmed them: their records may be deleted here
+	Probes     []proto.TaskID // handlers to ask whether the effect has happened: [Owner.Probed]
+	BodyOffers []BodyOffer    // bodies that owners need
 
 	bytes int // of the writes
 }
 
-// maxOutput is how many bytes an output may write before what can wait does so: the
-// store takes no batch of any size.
+// maxOutput is how many bytes an output may write before optional work is deferred: the
+// store limits the size of a batch.
 const maxOutput = 1 << 20
 
-// full reports whether what can wait should.
+// full reports whether optional work should be deferred.
 func (o *Output) full() bool { return o.bytes >= maxOutput }
 
-// Empty reports whether nothing is asked for.
+// Empty reports whether the output asks for nothing.
 func (o *Output) Empty() bool {
 	return len(o.Writes)+len(o.Ends)+len(o.Sends)+len(o.Orphans)+len(o.Events)+len(o.Waits)+len(o.Starts)+len(o.Stops)+len(o.HandedOff)+len(o.Probes)+len(o.BodyOffers) == 0
 }
 
-// A Write puts a record into the bucket of leases, or deletes it when Val is nil.
+// A Write puts a record into the Leases bucket, or deletes it when Val is nil.
 type Write struct {
 	Key string
 	Val []byte
 }
 
-// size is what w takes up of a batch.
+// size returns the bytes of a batch that w uses.
 func (w Write) size() int { return len(w.Key) + len(w.Val) + writeCost }
 
 const writeCost = 64
 
-// A Send is a message for a node, which may be this one. A RESULT is an Outcome
-// with state, digest and lease alone: its driver has the rest.
+// A Send is a message for a node, which may be this one. A RESULT is an Outcome with only
+// state, digest and lease; the driver has the rest.
 type Send struct {
 	To   proto.PeerID
 	Type proto.MessageType
@@ -74,22 +74,22 @@ type Send struct {
 	Body proto.Body
 }
 
-// An End is the end of a task at its home. The terminal record, and the result on
-// its way to the origin, belong into the batch of the output.
+// An End is the end of a task at its home. The terminal record and the result for the
+// origin belong in the batch of the output.
 type End struct {
 	Task   proto.TaskID
 	Queue  string
 	State  proto.TaskState
 	Reason string
-	Digest []byte       // of the committed result; nil: the home ended it itself
-	From   proto.PeerID // whose result it is
+	Digest []byte       // of the committed result; nil: the home ended the task itself
+	From   proto.PeerID // the owner of the result
 	Epoch  proto.Seq
 	Grants []*proto.Granting
 
-	block string // key of the record of its lane, which stands still from now on; empty: it goes on
+	block string // key of the record that blocks its lane; empty: the lane continues
 }
 
-// An Orphan is a result that does not count, kept and shown.
+// An Orphan is a result that does not count. It is kept for display.
 type Orphan struct {
 	Task   proto.TaskID
 	From   proto.PeerID
@@ -98,69 +98,69 @@ type Orphan struct {
 	Digest []byte
 }
 
-// A BodyOffer tells to offer the body of a task to its owner, which waits for it.
+// A BodyOffer asks to offer the body of a task to its owner, which waits for it.
 type BodyOffer struct {
 	Task  proto.TaskID
 	Owner proto.PeerID
 }
 
-// A Start tells to start a handler. Its start is durable.
+// A Start asks to start a handler. The start is durable.
 type Start struct {
 	Task    proto.TaskID
 	Epoch   proto.Seq
 	Attempt uint32
 }
 
-// A Stop tells to stop a handler.
+// A Stop asks to stop a handler.
 type Stop struct {
 	Task   proto.TaskID
 	Cause  string
-	Cancel bool // a person wants it, by its home
+	Cancel bool // an operator cancelled the task at its home
 }
 
-// An Event is one line of the timeline of ownership.
+// An Event is one entry of the ownership timeline.
 type Event struct {
 	Kind  EventKind
 	Task  proto.TaskID
 	Queue string
-	Peer  proto.PeerID // the owner, or who made the claim
+	Peer  proto.PeerID // the owner, or the sender of the claim
 	Epoch proto.Seq
 	Cause string
 }
 
-// An EventKind says what happened.
+// An EventKind is the kind of an [Event].
 type EventKind byte
 
 // The kinds of events.
 const (
 	EventGranted  EventKind = iota + 1
 	EventTaken              // the owner acknowledged the grant
-	EventDeclined           // or did not want it
+	EventDeclined           // the owner declined it
 	EventReleased           // the owner gave the lease back
-	EventLapsed             // the lease ran out
+	EventLapsed             // the lease expired
 	EventDead               // the owner is dead; its lease was taken back at once
-	EventRevived            // a lapsed lease goes on: nobody was granted it meanwhile
-	EventConflict           // a claim came that does not count: a row of `lease conflicts`
+	EventRevived            // a lapsed lease continues: no other node was granted one
+	EventConflict           // a claim arrived that does not count: a row of `lease conflicts`
 	EventPermitted
 	EventIndeterminate
 	EventEnded
 	EventLate      // a result counted although the lease was over
 	EventMovedOut  // the task went to another home
-	EventMovedIn   // and came here
-	EventSeized    // a person made this node the home of the queue
-	EventYielded   // another node is the home of the queue now
-	EventBlocked   // the lane stands still: its head died and on_dead is block
-	EventSkipped   // alarm: the clocks jumped or the node stood still; no lease was taken back this round
-	EventAdopted   // the owner goes on under a higher epoch
+	EventMovedIn   // the task came here from another home
+	EventSeized    // an operator made this node the home of the queue
+	EventYielded   // another node is now the home of the queue
+	EventBlocked   // the lane is blocked: its head failed and on_dead is block
+	EventSkipped   // alarm: the clocks jumped or the node was suspended; no lease was reclaimed this round
+	EventAdopted   // the owner continues under a higher epoch
 	EventStarted   // the owner starts the handler
-	EventLost      // the owner's lease is over; what it does may not count
-	EventStalled   // the handler showed no progress; its lease is not renewed
+	EventLost      // the owner's lease is over; its result may not count
+	EventStalled   // the handler reported no progress; its lease is not renewed
 	EventRefused   // the owner refused an old copy of a grant
 	EventCrashed   // the node died while the handler ran
-	EventHomeMoved // the owner speaks to another home from now on
-	EventForged    // alarm: a member said what it has no right to say
-	EventNotTaken  // alarm: the new home refuses a task that is handed over; it is sent again
-	EventIgnored   // what came changes nothing: a late copy, or no word of who may say it; counted alone
+	EventHomeMoved // the owner reports to another home from now on
+	EventForged    // alarm: a member sent what it is not authorized to send
+	EventNotTaken  // alarm: the new home rejects a task that is handed over; it is sent again
+	EventIgnored   // a message changed nothing: a late copy, or from a node without authority; only counted
 )
 
 var eventNames = [...]string{
@@ -173,7 +173,7 @@ var eventNames = [...]string{
 	EventForged: "forged", EventNotTaken: "handoff_refused", EventIgnored: "unheeded",
 }
 
-// String names the kind as people and the API read it.
+// String returns the name that people and the API see.
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) && eventNames[k] != "" {
 		return eventNames[k]
@@ -181,27 +181,27 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("event %d", byte(k))
 }
 
-// Prefixes of the keys in the bucket of leases.
+// Prefixes of the keys in the Leases bucket.
 const (
-	keyLease     = 't' // + task id: the cell of a task, here or ended here
-	keyMoved     = 'v' // + task id: where its cell went
+	keyLease     = 't' // + task id: the state of a task here, or of one that ended here
+	keyMoved     = 'v' // + task id: where the task went
 	keyOwner     = 'o' // + task id: a lease of this node
 	keyQueue     = 'q' // + name
 	keyBlock     = 'b' // + SHA-256 of queue, zero, origin, ordering key
 	keyHomeBoot  = 'h' // + PeerID of this node: the boot number of its epochs
-	keyCreation  = 'd' // + name: the deed by which this node, an admin, has signed that a queue is made
-	keyWatermark = 's' // + PeerID of a home: the epochs that it will not send again
+	keyCreation  = 'd' // + name: the deed by which this node, as an admin, created a queue
+	keyWatermark = 's' // + PeerID of a home: its epochs up to this one will not be sent again
 
 )
 
 func taskKey(prefix byte, id proto.TaskID) string { return string(prefix) + string(id[:]) }
 
-// put writes a record. Records are made here and clipped to their limits: one that
-// cannot be written is a fault of this package.
+// put writes a record. Records are created here and clipped to their limits, so a failure
+// is a bug in this package.
 func (o *Output) put(key string, m proto.Body) {
 	val, err := proto.Encode(nil, m)
 	if err != nil {
-		panic(fmt.Sprintf("ownership: a record that cannot be written: %v", err))
+		panic(fmt.Sprintf("ownership: cannot encode a record: %v", err))
 	}
 	o.write(Write{Key: key, Val: val})
 }
@@ -217,7 +217,7 @@ func (o *Output) send(to proto.PeerID, t proto.MessageType, body proto.Body) {
 	o.Sends = append(o.Sends, Send{To: to, Type: t, Body: body})
 }
 
-// A claim is a proto.Claim as it is compared.
+// A claim is a proto.Claim in comparable form.
 type claim struct {
 	task  proto.TaskID
 	epoch proto.Seq
@@ -226,7 +226,7 @@ type claim struct {
 	gen   uint64
 }
 
-// claimFrom reads a claim; ok is false when a part of it has a wrong size.
+// claimFrom reads a claim. ok is false when a field has a wrong size.
 func claimFrom(m *proto.Claim) (k claim, ok bool) {
 	if len(m.GetTask()) != len(k.task) || len(m.GetToken()) != len(k.token) || len(m.GetBootId()) != 0 && len(m.GetBootId()) != len(k.boot) {
 		return k, false
@@ -246,7 +246,7 @@ func (k claim) message() *proto.Claim {
 	return m
 }
 
-// ruling answers k.
+// ruling returns the answer to k with a code.
 func (k claim) ruling(code proto.Code) *proto.Ruling {
 	return &proto.Ruling{Task: k.task[:], EpochBoot: k.epoch.Boot, EpochCounter: k.epoch.Counter, Code: code, Token: k.token[:], BootId: k.boot[:]}
 }

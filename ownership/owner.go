@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An Owner keeps the leases that this node was granted: it notes each step before
-// it acts on it, renews what its handlers work on, and brings results home.
+// An Owner keeps the leases that were granted to this node: it stores each step before it
+// acts on it, renews the leases of running handlers, and delivers results.
 //
 // After [NewOwner] it is given what is on disk ([Owner.Load]), then [Owner.Begin]
 // once, then inputs.
@@ -18,33 +18,33 @@ type Owner struct {
 	self          proto.PeerID
 	boot          proto.BootID
 	now           Now
-	out           Output // of the input that is looked at
+	out           Output // of the current input
 	runs          map[proto.TaskID]*run
 	live          *list.List // of *run, in the order in which they came
 	watermarks    map[proto.PeerID]proto.Seq
 	openRenews    map[proto.PeerID][]renewal
 	number        uint64                     // of the newest Renew
-	renewedAt     time.Duration              // when leases were renewed last, by Boot
-	declined      map[proto.TaskID]proto.Seq // epochs that were declined: a copy of the grant is declined too
-	unknownLeases map[proto.PeerID]int       // leases that this node never had and that a node asked about
+	renewedAt     time.Duration              // time of the last renewal, by Boot
+	declined      map[proto.TaskID]proto.Seq // a copy of a declined grant is declined too
+	unknownLeases map[proto.PeerID]int       // leases that this node never had, by the node that asked about them
 }
 
-// A renewal is a Renew that was not answered.
+// A renewal is an unanswered Renew.
 type renewal struct {
 	number uint64
 	sent   time.Duration // of Boot
 	claims []claim
 }
 
-// A run is a lease of this node. What is above mem is on disk.
+// A run is a lease of this node. The fields above mem are on disk.
 type run struct {
 	claim
 	home        proto.PeerID
-	grantedBy   proto.PeerID // whose settled mark covers the epoch
+	grantedBy   proto.PeerID // whose watermark covers the epoch
 	queue       string
 	phase       proto.LeasePhase
 	mode        proto.Mode
-	stop        bool // when the lease may be over the handler stops
+	stop        bool // the handler stops when the lease may be over
 	attempt     uint32
 	notAfter    int64
 	state       proto.TaskState // of the result
@@ -52,32 +52,32 @@ type run struct {
 	orphan      bool
 	cause       proto.ReleaseCause
 	reason      string
-	maxAttempts uint32 // attempts that the handler gives the task, 0: the home decides
+	maxAttempts uint32 // set by the handler; 0: the home decides
 
 	mem runMem
 }
 
-// A runMem is what memory keeps of a run.
+// A runMem is the part of a run that is only in memory.
 type runMem struct {
 	elem            *list.Element
-	alive           bool // a handler of this process works on it
-	probing         bool // or is asked what an earlier one has done
-	permitRequested bool // leave to start was asked for
+	alive           bool // a handler of this process is running
+	probing         bool // a handler is asked what an earlier one did
+	permitRequested bool // a permit to start was requested
 	warned          bool
 	stalled         bool
 	stopped         bool
-	fetching        bool          // the body of the task is awaited
-	reportsProgress bool          // the handler declares progress
-	leaseUntil      time.Duration // the lease lasts so long at least, by Boot
-	progressAt      time.Duration // progress was seen last, by Boot
-	sentAt          time.Duration // what waits for an answer was sent last, by Boot
+	fetching        bool          // waiting for the body of the task
+	reportsProgress bool          // the handler reports progress
+	leaseUntil      time.Duration // the lease lasts at least until then, by Boot
+	progressAt      time.Duration // time of the last progress, by Boot
+	sentAt          time.Duration // when an unanswered message was last sent, by Boot
 	closedAt        time.Duration // since when it is closed, by Boot
-	unknownSince    time.Duration // since when its home says that it knows nothing of the task, by Boot
-	retryAfterMs    uint64        // of a release, milliseconds
-	askedBy         proto.PeerID  // who asked about a lease that this node never had
+	unknownSince    time.Duration // since when its home has not known the task, by Boot
+	retryAfterMs    uint64        // of a release
+	askedBy         proto.PeerID  // the node that asked about a lease that this node never had
 }
 
-// NewOwner returns the owner of node self in the start with this boot id.
+// NewOwner returns the owner of node self with the boot id of this start.
 func NewOwner(self proto.PeerID, boot proto.BootID, cfg Config) *Owner {
 	return &Owner{
 		cfg: cfg.withDefaults(), self: self, boot: boot, runs: map[proto.TaskID]*run{}, live: list.New(),
@@ -94,13 +94,13 @@ func (o *Owner) event(kind EventKind, r *run, cause string) {
 	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.task, Queue: r.queue, Peer: r.home, Epoch: r.epoch, Cause: cause})
 }
 
-// ignored counts what changes nothing.
+// ignored emits an event for a message that changes nothing.
 func (o *Owner) ignored(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
 	o.out.Events = append(o.out.Events, Event{Kind: EventIgnored, Task: id, Peer: from, Epoch: epoch, Cause: cause})
 }
 
-// Load takes a record of the bucket of leases that was found at start. It reports
-// whether that was a lease, and its task.
+// Load takes a record of the Leases bucket that was found at start. It ignores records of
+// other kinds.
 func (o *Owner) Load(key string, val []byte) error {
 	if key == "" {
 		return nil
@@ -132,8 +132,7 @@ func (o *Owner) Load(key string, val []byte) error {
 	return nil
 }
 
-// onLostStop is the word of a queue whose handlers stop when their lease may be
-// over.
+// onLostStop is the setting of a queue whose handlers stop when their lease may be over.
 const onLostStop = "stop"
 
 func (o *Owner) add(r *run) {
@@ -166,26 +165,26 @@ func (o *Owner) put(r *run) {
 	o.out.put(taskKey(keyOwner, r.task), m)
 }
 
-// A Policy is what a handler wants when its node died while it ran (I7).
+// A Policy is what to do with a task whose node died while it ran (I7).
 type Policy byte
 
 // The policies.
 const (
 	PolicyRetry Policy = iota // run it again: its effect may happen twice
-	PolicyProbe               // ask it whether the effect has happened
-	PolicyPark                // a person decides
+	PolicyProbe               // ask the handler whether the effect has happened
+	PolicyPark                // an operator decides
 )
 
-// Begin gives back what an earlier start of this node had: a lease without a
-// process. What had not been started goes back for nothing, what was running as the
-// policy of its handler says, and results go on their way again.
+// Begin settles the leases of earlier starts of this node, whose processes are gone. A
+// lease that had not started is released at no cost, one that was running is handled by its
+// handler's policy, and results are sent again.
 func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 	out := o.beginInput(now)
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
 		switch r.phase {
 		case proto.LeaseReceived:
-			o.release(r, proto.Unstarted, "the node was started anew", 0)
+			o.release(r, proto.Unstarted, "the node was restarted", 0)
 		case proto.LeaseStarted:
 			if o.cfg.mutation != crashSilent {
 				o.crashed(r, policy(r.task))
@@ -196,7 +195,7 @@ func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 	return *out
 }
 
-// crashed decides about a lease whose handler died with the process.
+// crashed settles a lease whose handler died with the process.
 func (o *Owner) crashed(r *run, p Policy) {
 	o.event(EventCrashed, r, "the node died while the handler ran")
 	switch {
@@ -212,8 +211,8 @@ func (o *Owner) crashed(r *run, p Policy) {
 	}
 }
 
-// Probed takes the answer of a handler that was asked: done with the digest of its
-// result, not done, or unknown.
+// Probed takes the answer of a probed handler: done, with the digest of its result, not
+// done, or unknown.
 func (o *Owner) Probed(id proto.TaskID, done, unknown bool, digest []byte, now Now) Output {
 	out := o.beginInput(now)
 	r := o.runs[id]
@@ -232,9 +231,8 @@ func (o *Owner) Probed(id proto.TaskID, done, unknown bool, digest []byte, now N
 	return *out
 }
 
-// OnGrant takes a grant, or refuses it: code is not zero when this node does not
-// want it now, and nothing is noted then. The answer leaves once the lease is on
-// disk.
+// OnGrant accepts a grant or declines it. code is not zero when this node does not want it
+// now; nothing is stored then. The answer is sent once the lease is on disk.
 func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now Now) Output {
 	out := o.beginInput(now)
 	k, ok := claimFrom(m.GetClaim())
@@ -246,7 +244,7 @@ func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now 
 	switch {
 	case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch != k.epoch):
 		o.ignored(k.task, from, k.epoch, "a grant for an earlier start of this node")
-		o.decline(from, k, proto.CodeBusy, "it was meant for an earlier start of this node", proto.Seq{})
+		o.decline(from, k, proto.CodeBusy, "it is for an earlier start of this node", proto.Seq{})
 	case r == nil && k.epoch.Compare(o.watermarks[from]) <= 0:
 		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: "its home has settled this epoch"})
 		o.decline(from, k, proto.CodeStale, "an old copy", proto.Seq{})
@@ -275,8 +273,8 @@ func (o *Owner) decline(from proto.PeerID, k claim, code proto.Code, detail stri
 	o.out.send(from, proto.TypeGranted, &proto.Granted{Taken: []*proto.Taken{t}})
 }
 
-// maxDeclined is how many declined epochs are remembered. Taking one after all is
-// only work in vain: its home has granted the task anew.
+// maxDeclined is how many declined epochs are remembered. Accepting one after all only
+// wastes work: its home has granted the task again.
 const maxDeclined = 4096
 
 func (o *Owner) storeAndAck(r *run) {
@@ -288,7 +286,7 @@ func (o *Owner) ack(r *run) {
 	o.out.send(r.home, proto.TypeGranted, &proto.Granted{Taken: []*proto.Taken{{Claim: r.message()}}})
 }
 
-// takeLease notes a lease.
+// takeLease creates a lease.
 func (o *Owner) takeLease(from proto.PeerID, k claim, m *proto.Grant) {
 	k.boot = o.boot
 	r := &run{
@@ -301,15 +299,15 @@ func (o *Owner) takeLease(from proto.PeerID, k claim, m *proto.Grant) {
 	o.out.Waits = append(o.out.Waits, r.task)
 }
 
-// regrant takes a grant for a task that is known here. A higher epoch of a task that
-// runs, or has a result, is adopted: nothing is started twice.
+// regrant takes a grant for a task that is known here. A higher epoch of a task that runs,
+// or has a result, is adopted: nothing is started twice.
 func (o *Owner) regrant(r *run, from proto.PeerID, k claim, m *proto.Grant, code proto.Code) {
 	k.boot = o.boot
 	lower := k.epoch.Compare(r.epoch) < 0 && o.cfg.mutation != lowerGrantTaken || k.gen < r.gen && o.cfg.mutation != generationUnchecked
 	closed := r.phase == proto.LeaseClosed
 	switch {
 	case lower:
-		o.event(EventRefused, r, "a higher epoch, or a later home, is known here")
+		o.event(EventRefused, r, "a higher epoch or a later home is known here")
 		o.decline(from, k, proto.CodeStale, "a higher epoch is known here", r.epoch)
 	case k.epoch == r.epoch && (k.token != r.token || from != r.home && k.gen <= r.gen):
 		o.event(EventForged, r, "another grant of the same epoch")
@@ -324,22 +322,22 @@ func (o *Owner) regrant(r *run, from proto.PeerID, k claim, m *proto.Grant, code
 		r.claim, r.home, r.grantedBy = k, from, from
 		o.release(r, proto.CauseCrashed, "it was started here before", 0)
 	case closed && r.state == proto.Success:
-		// Its result counted once; a home that grants it again has lost that. Or it did not
-		// count, and this is an old grant: then that home says so.
+		// Its result counted, and the home that grants it again has lost that. Or it did
+		// not count and this is an old grant; then that home rejects the release.
 		r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false
-		o.release(r, proto.CauseParked, "it succeeded here before, and its home has forgotten", 0)
+		o.release(r, proto.CauseParked, "it succeeded here before, and its home has lost that", 0)
 	case r.phase == proto.LeaseStarted: // its process died; a probe may be under way
-		o.decline(from, k, proto.CodeBusy, "an earlier start is being looked at", proto.Seq{})
+		o.decline(from, k, proto.CodeBusy, "an earlier start is being checked", proto.Seq{})
 	case code != proto.CodeOK:
 		o.decline(from, k, code, "", proto.Seq{})
-	default: // released or closed: a lease like a new one
+	default: // released or closed: treated like a new lease
 		o.forget(r)
 		o.takeLease(from, k, m)
 	}
 }
 
-// mayRegrant reports whether a grant with this code is at least from who may give one: what
-// has a lease here goes to no other home for a grant that is none.
+// mayRegrant reports whether a grant with this code comes from a node that may grant at
+// all. Otherwise a lease must not move to that node.
 func mayRegrant(code proto.Code) bool {
 	switch code {
 	case proto.CodeOK, proto.CodeBusy, proto.CodeDraining, proto.CodeNoHandler:
@@ -356,7 +354,7 @@ func everStarted(r *run) bool {
 	case proto.LeaseReleased, proto.LeaseClosed:
 		switch r.cause {
 		case proto.Unstarted, proto.CauseExpired, proto.CauseUnknown:
-			return false // a home that granted it anew had given no leave
+			return false // a home that granted it again had given no permit
 		}
 		return true
 	}
@@ -384,14 +382,14 @@ func (o *Owner) sameEpoch(r *run, from proto.PeerID, k claim) {
 	}
 }
 
-// adopt lets what is done already count under a newer grant.
+// adopt continues the work under a newer grant.
 func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
 	if o.cfg.mutation == adoptStarts && r.mem.alive {
 		o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: k.epoch, Attempt: m.Attempt})
 	}
 	r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false
 	if r.phase == proto.LeaseClosed {
-		r.phase = proto.LeaseStarted // it is being stopped, and says so under this epoch
+		r.phase = proto.LeaseStarted // it is being stopped, and reports that under this epoch
 	}
 	r.mem.leaseUntil, r.mem.warned, r.mem.sentAt = o.now.Boot+msec(uint64(m.LeaseMs)), false, 0
 	if r.phase == proto.LeaseReceived {
@@ -406,8 +404,8 @@ func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
 	}
 }
 
-// followHome notes that the home of r is elsewhere now. Whoever says so knows epoch and
-// token, or is the home that r had.
+// followHome records a new home of r. The sender knows epoch and token, or is the former
+// home.
 func (o *Owner) followHome(r *run, home proto.PeerID, gen uint64) {
 	if gen <= r.gen || home == r.home {
 		r.gen = max(r.gen, gen)
@@ -418,14 +416,14 @@ func (o *Owner) followHome(r *run, home proto.PeerID, gen uint64) {
 	o.event(EventHomeMoved, r, "")
 }
 
-// raiseWatermark notes that a home will send no grant up to mark again.
+// raiseWatermark records that a home sends no more grants up to mark.
 func (o *Owner) raiseWatermark(home proto.PeerID, mark proto.Seq) {
 	if mark.Compare(o.watermarks[home]) > 0 && mark.Boot <= maxBoot {
 		o.watermarks[home] = mark
 	}
 }
 
-// release gives r back. That is on disk before it is said: this epoch will never be
+// release gives the lease back. That is on disk before it is sent: this epoch will never be
 // started here.
 func (o *Owner) release(r *run, cause proto.ReleaseCause, reason string, retry uint64) {
 	r.phase, r.cause, r.reason = proto.LeaseReleased, cause, proto.Clip(reason, proto.MaxReason)
@@ -434,7 +432,7 @@ func (o *Owner) release(r *run, cause proto.ReleaseCause, reason string, retry u
 	o.resend(r)
 }
 
-// finish notes a result.
+// finish stores a result.
 func (o *Owner) finish(r *run, state proto.TaskState, digest []byte) {
 	r.phase, r.state, r.digest = proto.LeaseFinished, state, bytes.Clone(digest)
 	r.mem.alive, r.mem.sentAt = false, 0
@@ -442,7 +440,7 @@ func (o *Owner) finish(r *run, state proto.TaskState, digest []byte) {
 	o.resend(r)
 }
 
-// resend says what is to be answered.
+// resend sends an unanswered result or release.
 func (o *Owner) resend(r *run) {
 	switch {
 	case r.mem.sentAt > 0 && o.now.Boot-r.mem.sentAt < o.resendInterval(r):
@@ -458,8 +456,8 @@ func (o *Owner) resend(r *run) {
 	r.mem.sentAt = max(o.now.Boot, 1)
 }
 
-// resendInterval is how long r waits for an answer. A result that does not count is offered
-// now and then: the task may come back.
+// resendInterval returns how long to wait for an answer. A result that does not count is
+// still offered at times: the task may come back.
 func (o *Owner) resendInterval(r *run) time.Duration {
 	if r.orphan {
 		return 4 * o.cfg.Lease

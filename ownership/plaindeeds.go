@@ -6,7 +6,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// plainDeeds are believed as they stand: only tests can live with that.
+// plainDeeds accepts unsigned deeds. It is for tests only.
 type plainDeeds struct{}
 
 func (plainDeeds) Sign(d Deed) (*proto.Signed, error) {

@@ -12,11 +12,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A queue is what a home keeps of a queue in memory.
+// A queue is the state of a queue in memory.
 type queue struct {
 	name         string
-	state        *proto.QueueState // nil: nothing was ever said about it, and it is at home here
-	deeds        []proof           // of state, those that hold
+	state        *proto.QueueState // nil: unknown, and treated as at home here
+	deeds        []proof           // the valid deeds of state
 	root         Root              // of the deeds that prove state
 	strategy     dispatch.Strategy
 	picker       fair.Picker
@@ -25,23 +25,23 @@ type queue struct {
 	ready        [4]readyQueue // by class
 	delayed      delayHeap
 	lanes        map[laneKey]*lane
-	members      []*dispatch.Member // made from state and nodes
-	membersStale bool               // members are to be made anew
-	announced    bool               // its home, another node, knows that it is
-	handedOff    bool               // this node was its home before, in this start
-	announcedAt  time.Duration      // when it was told last
-	chargedTo    proto.PeerID       // whose account the state is in
-	stateBytes   int                // and what it takes up there
+	members      []*dispatch.Member // built from state and nodes
+	membersStale bool               // members must be rebuilt
+	announced    bool               // its home, another node, has confirmed it
+	handedOff    bool               // this node was its home before, since this start
+	announcedAt  time.Duration      // when it was last announced
+	chargedTo    proto.PeerID       // whose usage includes the state
+	stateBytes   int                // counted there
 }
 
-// A laneKey names a lane: the tasks of one origin with one ordering key, or, where the
-// queue has its lanes shared, those of all origins with it.
+// A laneKey identifies a lane: the tasks of one origin with one ordering key or, if the
+// queue shares its lanes, those of all origins with that key.
 type laneKey struct {
-	origin proto.PeerID // zero: all
+	origin proto.PeerID // zero: all origins
 	key    string       // empty: no lane
 }
 
-// laneOf is the lane that a task belongs to.
+// laneOf returns the key of the lane that a task belongs to.
 func (q *queue) laneOf(t *Task) laneKey {
 	if q.state.GetSharedLanes() {
 		return laneKey{key: t.Key}
@@ -49,7 +49,7 @@ func (q *queue) laneOf(t *Task) laneKey {
 	return laneKey{t.Origin, t.Key}
 }
 
-// originBytes is the origin as records have it.
+// originBytes returns the origin as stored in records.
 func (k laneKey) originBytes() []byte {
 	if k.origin.IsZero() {
 		return nil
@@ -63,23 +63,23 @@ func laneKeyFrom(origin []byte, key string) (k laneKey) {
 	return k
 }
 
-// A lane is the tasks of one laneKey, in the order of birth: the first one alone may be
-// granted.
+// A lane holds the tasks of one laneKey in the order in which they came. Only the first may
+// be granted.
 type lane struct {
 	key         laneKey
 	tasks       []*taskState
-	blocked     bool          // its last head died, and a person must say that it goes on
-	deadHead    proto.TaskID  // that head, as far as it is known
+	blocked     bool          // its last head failed, and an operator must unblock it
+	deadHead    proto.TaskID  // that head; zero: unknown
 	lastMoved   *handoffEntry // of its tasks that went to another home
-	cachedHeads []*taskState  // of each origin, in the order of birth; nil: to be made anew
+	cachedHeads []*taskState  // see heads; nil: must be recomputed
 }
 
-// sharesLane reports whether c is in a lane with the tasks of all origins.
+// sharesLane reports whether the task is in a lane with those of all origins.
 func (ts *taskState) sharesLane() bool {
 	return ts.mem.lane != nil && ts.mem.queue.state.GetSharedLanes()
 }
 
-// heads are the first tasks of each origin.
+// heads returns the first task of each origin, in the order in which they came.
 func (l *lane) heads() []*taskState {
 	if l.cachedHeads == nil {
 		met := map[proto.PeerID]bool{}
@@ -93,7 +93,7 @@ func (l *lane) heads() []*taskState {
 	return l.cachedHeads
 }
 
-// add puts c behind all others.
+// add appends ts.
 func (l *lane) add(ts *taskState) {
 	l.tasks = append(l.tasks, ts)
 	if l.cachedHeads != nil && !slices.ContainsFunc(l.cachedHeads, func(x *taskState) bool { return x.task.Origin == ts.task.Origin }) {
@@ -110,7 +110,7 @@ func (l *lane) remove(ts *taskState) {
 	}
 }
 
-// isNext reports whether it is c's turn in its lane.
+// isNext reports whether ts is next in its lane.
 func (h *Home) isNext(ts *taskState) bool {
 	l, mut := ts.mem.lane, h.cfg.mutation
 	switch {
@@ -124,10 +124,10 @@ func (h *Home) isNext(ts *taskState) bool {
 	return l.tasks[0] == ts || mut == laneEarly && len(l.tasks) > 1 && l.tasks[1] == ts
 }
 
-// sharedLaneHeads are the tasks of a shared lane whose turn it is, of which one is granted: one that
-// began, until it has ended, or else the first that can. A head that never began and that
-// cannot, for it is not due or nobody serves it, holds up those of its origin alone: it
-// takes its place among the others when it can.
+// sharedLaneHeads returns the candidates of a shared lane, of which one is granted: a task
+// that has begun, until it has ended, or else the heads up to the first that can run. A
+// head that has not begun and cannot run, because it is not due or no member serves it,
+// blocks only the tasks of its own origin.
 func (h *Home) sharedLaneHeads(l *lane) (all []*taskState) {
 	for _, ts := range l.heads() {
 		if ts.mayHaveStarted() {
@@ -142,7 +142,7 @@ func (h *Home) sharedLaneHeads(l *lane) (all []*taskState) {
 	return all
 }
 
-// served reports whether a member is there that could take c when it has room.
+// served reports whether a live member could run ts when it has a free slot.
 func (h *Home) served(ts *taskState) bool {
 	q := ts.mem.queue
 	if q.membersStale {
@@ -153,7 +153,7 @@ func (h *Home) served(ts *taskState) bool {
 	})
 }
 
-// queue returns the queue of a name.
+// queue returns the queue with this name, and adds it if needed.
 func (h *Home) queue(name string) *queue {
 	q := h.queues[name]
 	if q == nil {
@@ -192,7 +192,7 @@ func (h *Home) setState(q *queue, m *proto.QueueState) {
 	}
 }
 
-// rootOf is the root of the deeds that prove m, which was taken for q.
+// rootOf returns the root of the deeds that prove m, the accepted state of q.
 func (h *Home) rootOf(m *proto.QueueState, q *queue) (root Root) {
 	found := false
 	for _, d := range h.proofs(m.Deeds) {
@@ -208,8 +208,8 @@ func (h *Home) rootOf(m *proto.QueueState, q *queue) (root Root) {
 	return root
 }
 
-// regroupLanes puts the tasks of q into the lanes that they belong to by its rules of now. Those
-// of a lane that stood still go on standing still.
+// regroupLanes moves the tasks of q to the lanes that its present settings give. Tasks of a
+// blocked lane stay blocked.
 func (h *Home) regroupLanes(q *queue) {
 	old := q.lanes
 	q.lanes = map[laneKey]*lane{}
@@ -230,7 +230,7 @@ func (h *Home) regroupLanes(q *queue) {
 		if l.blocked && (q.lanes[k] == nil || !q.lanes[k].blocked) {
 			h.out.drop(blockKey(q.name, k))
 		}
-		if l.lastMoved != nil && l.lastMoved.lease != nil { // its last is on its way to another home
+		if l.lastMoved != nil && l.lastMoved.lease != nil { // its last task is in transit to another home
 			now := q.lane(laneKey{key: k.key})
 			if !q.state.GetSharedLanes() {
 				now = q.lane(l.lastMoved.laneKey())
@@ -254,7 +254,7 @@ func (q *queue) isHome(self proto.PeerID) bool {
 	return q.state == nil || len(q.state.Home) == 0 || string(q.state.Home) == string(self[:])
 }
 
-// lane returns the lane of a key.
+// lane returns the lane of a key, and adds it if needed.
 func (q *queue) lane(key laneKey) *lane {
 	l := q.lanes[key]
 	if l == nil {
@@ -264,7 +264,7 @@ func (q *queue) lane(key laneKey) *lane {
 	return l
 }
 
-// idle reports whether nothing of q waits here.
+// idle reports whether no task of q waits here.
 func (q *queue) idle() bool {
 	for i := range q.ready {
 		if len(q.ready[i].shapes) > 0 {
@@ -285,14 +285,14 @@ func (q *queue) unready(ts *taskState) {
 	}
 }
 
-// wait lets c be settled again at a time of Mono.
+// wait reschedules ts at a time of Mono.
 func (q *queue) wait(ts *taskState, at time.Duration) {
 	ts.mem.recheckAt = at
 	heap.Push(&q.delayed, delayedTask{at, ts})
 }
 
-// A delayHeap orders cells by when they are looked at again. An entry may be out of date: it is
-// looked at again then.
+// A delayHeap orders tasks by when they are rescheduled. An entry may be out of date; then
+// rescheduling changes nothing.
 type delayHeap []delayedTask
 
 type delayedTask struct {
@@ -311,7 +311,7 @@ func (d *delayHeap) Pop() any {
 	return x
 }
 
-// promoteDue settles what has become due.
+// promoteDue reschedules the tasks that have become due.
 func (h *Home) promoteDue(q *queue) {
 	for len(q.delayed) > 0 && q.delayed[0].due <= h.now.Mono {
 		d := heap.Pop(&q.delayed).(delayedTask)
@@ -321,11 +321,11 @@ func (h *Home) promoteDue(q *queue) {
 	}
 }
 
-// A Node is what this home knows about a node that could own tasks. It is a hint:
-// a lease makes it true.
+// A Node is what this home knows about a node that could own tasks. It is a hint; the lease
+// decides.
 type Node struct {
 	dispatch.Member
-	BootID proto.BootID // of its start, zero if not known: a grant is for this start alone
+	BootID proto.BootID // zero: unknown; a grant is only for this start
 }
 
 type node struct {
@@ -333,7 +333,7 @@ type node struct {
 	backoff map[string]time.Duration // by kind, empty for all: nothing is granted before this time of Mono
 }
 
-// SetNode says what is known about a node now.
+// SetNode updates what is known about a node.
 func (h *Home) SetNode(n Node, now Now) Output {
 	h.beginInput(now)
 	old := h.nodes[n.Peer]
@@ -349,15 +349,15 @@ func (h *Home) SetNode(n Node, now Now) Output {
 	return h.endInput()
 }
 
-// backOff keeps a node from tasks of a kind, or of all, for a while.
+// backOff stops granting tasks of a kind, or of all kinds, to a node for a while.
 func (h *Home) backOff(p proto.PeerID, kind string, d time.Duration) {
 	if n := h.nodes[p]; n != nil {
 		n.backoff[kind] = h.now.Mono + d
 	}
 }
 
-// candidates returns who may be asked to own c. The node whose run of it failed is
-// asked only when there is no other.
+// candidates returns the members that may be granted ts. The node whose run of it failed
+// last is included only if there is no other.
 func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
 	if q.membersStale {
 		h.rebuildMembers(q)
@@ -377,7 +377,7 @@ func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
 	return kept
 }
 
-// rebuildMembers joins what the queue and what the nodes say of its members.
+// rebuildMembers combines the settings of the queue with the state of the nodes.
 func (h *Home) rebuildMembers(q *queue) {
 	q.membersStale, q.members = false, nil
 	add := func(p proto.PeerID, said *proto.QueueMember) {
@@ -421,19 +421,19 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// SetQueue changes the settings of a queue whose home is here. What was waiting
-// waits under the new ones; nothing that is owned is touched. One that is not known is
-// made, if this node is an admin; else nothing is.
+// SetQueue changes the settings of a queue whose home is here. They apply to waiting tasks;
+// leases stay as they are. An unknown queue is created if this node is an admin, otherwise
+// nothing happens.
 func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Output {
 	out, _ := h.CreateQueue(name, change, nil, now)
 	return out
 }
 
-// set changes the state of q, which is s until then.
+// set changes s, the state of q.
 func (h *Home) set(q *queue, s *proto.QueueState, change func(*proto.QueueState), now Now) error {
 	change(s)
 	s.ChangedMs = nextChangedMs(s, now)
-	if !h.trimToFit(s) { // what a person sets leaves room for deeds
+	if !h.trimToFit(s) { // settings must leave room for deeds
 		return h.errFull(s)
 	}
 	if _, err := proto.Encode(nil, s); err != nil {
@@ -447,13 +447,13 @@ func (h *Home) set(q *queue, s *proto.QueueState, change func(*proto.QueueState)
 	return nil
 }
 
-// nextChangedMs is when s is changed, after all that was said of it before, whatever the clock
-// shows: the latest is believed.
+// nextChangedMs returns the change time of s: later than any before, whatever the clock
+// shows, since the latest wins.
 func nextChangedMs(s *proto.QueueState, now Now) int64 { return max(now.Wall, s.ChangedMs+1) }
 
 func queueKey(name string) string { return string(rune(keyQueue)) + name }
 
-// stateOf is a copy of q's state, or its first one.
+// stateOf returns a copy of q's state, or its initial one.
 func (h *Home) stateOf(q *queue) *proto.QueueState {
 	s := &proto.QueueState{Name: q.name, Generation: 1, Home: append([]byte(nil), h.self[:]...)}
 	if q.state == nil {
@@ -464,13 +464,12 @@ func (h *Home) stateOf(q *queue) *proto.QueueState {
 		err = proto.Decode(b, s)
 	}
 	if err != nil {
-		panic("ownership: a queue's state that cannot be copied: " + err.Error())
+		panic("ownership: cannot copy a queue state: " + err.Error())
 	}
 	return s
 }
 
-// Queue returns the state of a queue, nil if nothing was ever said about it. It
-// must not be changed.
+// Queue returns the state of a queue, nil if it is unknown. It must not be changed.
 func (h *Home) Queue(name string) *proto.QueueState {
 	if q := h.queues[name]; q != nil {
 		return q.state
@@ -478,7 +477,7 @@ func (h *Home) Queue(name string) *proto.QueueState {
 	return nil
 }
 
-// HomeOf returns the home of a queue as far as it is known here.
+// HomeOf returns the home of a queue, as far as is known here.
 func (h *Home) HomeOf(name string) (home proto.PeerID, generation uint64) {
 	if q := h.queues[name]; q != nil && len(q.state.GetHome()) == len(home) {
 		copy(home[:], q.state.Home)

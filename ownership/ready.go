@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// A readyQueue holds the tasks of one class that may be granted now, in the order in
-// which they came. It keeps those of each shape apart, so that any number of tasks
-// that nobody can take now are passed over at once.
+// A readyQueue holds the tasks of one class that may be granted now, in the order in which
+// they became ready. It groups them by shape, so that any number of tasks that no node can
+// take now are skipped at once.
 type readyQueue struct {
-	shapes  map[string]*list.List // of *cell
-	lastSeq uint64                // number of the newest
+	shapes  map[string]*list.List // of *taskState
+	lastSeq uint64                // number of the newest task
 }
 
 func (r *readyQueue) push(ts *taskState) {
@@ -38,7 +38,7 @@ func (r *readyQueue) remove(ts *taskState) {
 	}
 }
 
-// firstExcept returns the first that is of none of the shapes.
+// firstExcept returns the first task with none of the shapes.
 func (r *readyQueue) firstExcept(skipped []string) (first *taskState) {
 	for shape, l := range r.shapes {
 		if ts := l.Front().Value.(*taskState); (first == nil || ts.mem.readySeq < first.mem.readySeq) && !slices.Contains(skipped, shape) {
@@ -48,7 +48,7 @@ func (r *readyQueue) firstExcept(skipped []string) (first *taskState) {
 	return first
 }
 
-// shapeOf is equal for tasks that the same nodes can take.
+// shapeOf returns the same string for tasks that the same nodes can take.
 func shapeOf(ts *taskState) string {
 	if len(ts.task.Labels)+len(ts.task.Prefer) == 0 {
 		return ts.task.Kind

@@ -10,8 +10,8 @@ import (
 // maxOpenRenews is how many unanswered Renews of a home are remembered.
 const maxOpenRenews = 256
 
-// Tick is called about once a second. It renews what handlers work on, says again
-// what was not answered, and has handlers stopped whose lease may be over.
+// Tick is called about once a second. It renews the leases of running handlers, resends
+// what was not answered, and stops handlers whose lease may be over.
 func (o *Owner) Tick(now Now) Output {
 	out := o.beginInput(now)
 	o.checkHandlers()
@@ -24,12 +24,12 @@ func (o *Owner) Tick(now Now) Output {
 	return *out
 }
 
-// checkHandlers looks at the handlers: does each make progress, and is its lease still good.
+// checkHandlers checks for each handler that it makes progress and that its lease is valid.
 func (o *Owner) checkHandlers() {
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
-		if r.mem.permitRequested && r.phase == proto.LeaseReceived && o.now.Boot >= r.mem.leaseUntil { // its slot is for others
-			o.release(r, proto.Unstarted, "its home gave no leave to start before the lease was over", 0)
+		if r.mem.permitRequested && r.phase == proto.LeaseReceived && o.now.Boot >= r.mem.leaseUntil { // its slot is for other tasks
+			o.release(r, proto.Unstarted, "its home did not permit the start before the lease was over", 0)
 		}
 		if !r.mem.alive || r.phase != proto.LeaseStarted {
 			continue
@@ -39,12 +39,12 @@ func (o *Owner) checkHandlers() {
 			o.event(EventStalled, r, "no progress for "+(o.now.Boot-r.mem.progressAt).Round(time.Second).String())
 			if o.cfg.mutation != stallRenewed && !r.mem.stopped {
 				r.mem.stopped = true
-				o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "it showed no progress"})
+				o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the handler reported no progress"})
 			}
 		}
 		if !r.mem.warned && o.now.Boot >= r.mem.leaseUntil-o.cfg.Margin {
 			r.mem.warned = true
-			o.event(EventLost, r, "it could not be renewed")
+			o.event(EventLost, r, "the lease could not be renewed")
 			if r.stop && !r.mem.stopped {
 				r.mem.stopped = true
 				o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the lease could not be renewed, and on_lost_lease is stop"})
@@ -53,7 +53,7 @@ func (o *Owner) checkHandlers() {
 	}
 }
 
-// resendAll says again what was not answered.
+// resendAll resends what was not answered.
 func (o *Owner) resendAll() {
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
@@ -64,15 +64,15 @@ func (o *Owner) resendAll() {
 	}
 }
 
-// A renewGroup is what one Renew is about: leases of one queue last as long.
+// A renewGroup identifies what one Renew covers: leases of one queue have the same length.
 type renewGroup struct {
 	home  proto.PeerID
 	queue string
 }
 
-// renew sends one Renew, or as many as fit, for each queue to its home.
+// renew sends the Renews of each queue to its home.
 func (o *Owner) renew() {
-	var order []renewGroup // in which they were met
+	var order []renewGroup // in the order in which they came
 	all := map[renewGroup][]claim{}
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
@@ -97,7 +97,7 @@ func (o *Owner) renew() {
 	}
 }
 
-// sendRenew renews leases of one home, and asks for the bodies that are awaited.
+// sendRenew renews leases of one home, and asks for the bodies that are needed.
 func (o *Owner) sendRenew(home proto.PeerID, claims []claim) {
 	o.number++
 	m := &proto.Renew{Number: o.number, Claims: make([]*proto.Claim, len(claims))}
@@ -110,8 +110,8 @@ func (o *Owner) sendRenew(home proto.PeerID, claims []claim) {
 	o.out.send(home, proto.TypeRenew, m)
 }
 
-// Fetch notes that the body of a task that was granted here is awaited, or no more.
-// The home is asked for it at once, and then with each renewal.
+// Fetch records whether the body of a granted task is needed. The home is asked for it at
+// once, and then with each renewal.
 func (o *Owner) Fetch(id proto.TaskID, on bool, now Now) Output {
 	out := o.beginInput(now)
 	r := o.runs[id]
@@ -124,7 +124,7 @@ func (o *Owner) Fetch(id proto.TaskID, on bool, now Now) Output {
 	return *out
 }
 
-// Return gives a lease back that was not started, and will not be.
+// Return releases a lease that was not started.
 func (o *Owner) Return(id proto.TaskID, reason string, retryAfterMs uint64, now Now) Output {
 	out := o.beginInput(now)
 	if r := o.runs[id]; r != nil && r.phase == proto.LeaseReceived && !r.mem.permitRequested {
@@ -133,14 +133,14 @@ func (o *Owner) Return(id proto.TaskID, reason string, retryAfterMs uint64, now 
 	return *out
 }
 
-// OnRenewed takes the answer to a Renew: every lease that it does not refuse lasts a
+// OnRenewed takes the answer to a Renew: every lease that it does not refuse lasts one
 // period from when the Renew was sent.
 func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 	out := o.beginInput(now)
 	open := o.openRenews[from]
 	at := slices.IndexFunc(open, func(r renewal) bool { return r.number == m.GetNumber() })
 	if at < 0 {
-		o.ignored(proto.TaskID{}, from, proto.Seq{}, "an answer to no renewal, or answered before")
+		o.ignored(proto.TaskID{}, from, proto.Seq{}, "an answer to an unknown renewal, or a second one")
 		return *out
 	}
 	refused := map[string]bool{}
@@ -166,11 +166,11 @@ func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 	return *out
 }
 
-// maxSweep is how many closed leases one tick forgets. A node ends fewer in a second.
+// maxSweep is how many closed leases one tick forgets. A node closes fewer in a second.
 const maxSweep = 16_384
 
-// sweep forgets closed leases of which every copy of the grant is refused, and with
-// them writes the mark that refuses (I12).
+// sweep forgets closed leases when every copy of their grant is refused, and writes the
+// watermark that refuses them in the same batch (I12).
 func (o *Owner) sweep() {
 	var old []*run
 	for e := o.live.Front(); e != nil && len(old) < maxSweep; e = e.Next() {
@@ -182,13 +182,13 @@ func (o *Owner) sweep() {
 			r.mem.closedAt = max(o.now.Boot, 1)
 		}
 		switch {
-		case r.gen > 1, r.orphan: // copies of grants of its earlier homes, or later grants, may live, and marks say nothing about those
+		case r.gen > 1, r.orphan: // copies of grants of its earlier homes, or later grants, may exist, which watermarks do not cover
 			if o.now.Boot-r.mem.closedAt < o.cfg.MessageLifetime {
 				continue
 			}
 			o.raiseWatermark(r.grantedBy, r.epoch)
 		case o.now.past(o.cfg.resultDeadline(r.notAfter) + o.cfg.Skew.Milliseconds()):
-			o.raiseWatermark(r.grantedBy, r.epoch) // whatever the clock says, no copy of the grant is taken again
+			o.raiseWatermark(r.grantedBy, r.epoch) // no copy of the grant is accepted again, whatever the clock shows
 		}
 		if r.epoch.Compare(o.watermarks[r.grantedBy]) <= 0 {
 			old = append(old, r)
@@ -205,8 +205,8 @@ func (o *Owner) sweep() {
 	}
 }
 
-// Stop gives back, at a graceful stop, what waits here. Handlers are stopped by the
-// driver, which tells the end of each by [Owner.Fail] with STOPPED.
+// Stop releases, at a graceful stop, the leases that wait here. The driver stops the
+// handlers and reports the end of each with [Owner.Fail] and CauseStopped.
 func (o *Owner) Stop(now Now) Output {
 	out := o.beginInput(now)
 	for e := o.live.Front(); e != nil; e = e.Next() {

@@ -5,8 +5,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// MarkRestored adds to b what becomes of the leases in s, which is a copy of the past:
-// see [Restored].
+// MarkRestored adds to b the changes to the leases in s, a store that was restored from an
+// older copy: see [Restored].
 func MarkRestored(s *store.Store, b *store.Batch) error {
 	for p, err := range s.All(store.Leases, nil, nil) {
 		if err != nil {
@@ -23,10 +23,9 @@ func MarkRestored(s *store.Store, b *store.Batch) error {
 	return nil
 }
 
-// Restored is a record of the bucket of leases as it stands in a copy of a store that is
-// put in the place of a later one. What had not been started here then may have been
-// since: it is given back at the start as what is not known, and not as what certainly
-// was never started.
+// Restored returns a record of the Leases bucket as it must be after the store was restored
+// from an older copy. A lease that had not started in the copy may have started since: at
+// the next start it is released as unknown, not as certainly never started.
 func Restored(key string, val []byte) ([]byte, error) {
 	if key == "" || key[0] != keyOwner {
 		return val, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// authorize finds what from speaks about, and whether it may: the answer's code is zero
-// if its word counts. c is nil unless the cell is here.
+// authorize finds the task that k refers to and checks whether from may act on it: the
+// ruling's code is zero if it may. ts is nil unless the task is here.
 func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ruling) {
 	ts = h.cells[k.task]
 	r = k.ruling(proto.CodeOK)
@@ -19,13 +19,13 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 	case ts == nil:
 		h.answerElsewhere(k, r)
 		if r.Code != proto.CodeMoved {
-			h.ignored(k.task, from, k.epoch, "its cell is not here")
+			h.ignored(k.task, from, k.epoch, "the task is not here")
 		}
 	case !ts.matches(from, k, h.cfg.mutation):
 		r.Code, r.State, r.Generation = proto.CodeStale, ts.state, ts.gen
 		cause := "an older lease"
 		if k.epoch.Compare(ts.epoch) >= 0 {
-			cause = "not a lease that was given"
+			cause = "a lease that was never granted"
 		}
 		h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Task: k.task, Queue: ts.task.Queue, Peer: from, Epoch: k.epoch, Cause: cause})
 	default:
@@ -38,12 +38,12 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 	return ts, r
 }
 
-// ignored counts what changes nothing.
+// ignored emits an event for a message that changes nothing.
 func (h *Home) ignored(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
 	h.out.Events = append(h.out.Events, Event{Kind: EventIgnored, Task: id, Peer: from, Epoch: epoch, Cause: cause})
 }
 
-// answerElsewhere answers about a task whose cell is not here.
+// answerElsewhere answers about a task that is not here.
 func (h *Home) answerElsewhere(k claim, r *proto.Ruling) {
 	if entry := h.moved[k.task]; entry != nil {
 		r.Code, r.Home, r.Generation = proto.CodeMoved, slices.Clone(entry.home[:]), entry.gen
@@ -54,13 +54,12 @@ func (h *Home) answerElsewhere(k claim, r *proto.Ruling) {
 		r.Code, r.State, r.Generation = proto.CodeStale, x.state, x.gen
 		return
 	}
-	// It may be on its way here from an old home, or have been forgotten: the owner
-	// keeps what it has.
+	// It may be in transit from an old home, or forgotten: the owner keeps what it has.
 	r.Code = proto.CodeBusy
 }
 
-// touch notes a sign of life of the owner of c: its lease goes on, also one that was
-// over if nobody else was granted the task meanwhile.
+// touch records a sign of life of the owner of ts and extends its lease, even one that is
+// over if no other node was granted the task since.
 func (h *Home) touch(ts *taskState) {
 	ts.mem.leaseUntil = h.now.Mono + h.period(ts)
 	ts.mem.acked, ts.mem.silentSince = true, 0
@@ -75,7 +74,7 @@ func (h *Home) touch(ts *taskState) {
 	h.reschedule(ts)
 }
 
-// OnGranted takes what an owner says to grants.
+// OnGranted takes the answers of an owner to grants.
 func (h *Home) OnGranted(from proto.PeerID, m *proto.Granted, now Now) Output {
 	h.beginInput(now)
 	for _, t := range m.GetTaken() {
@@ -95,12 +94,12 @@ func (h *Home) OnGranted(from proto.PeerID, m *proto.Granted, now Now) Output {
 	return h.endInput()
 }
 
-// handleDeclined takes a grant back that its receiver does not want. Whoever declines has
-// no boot id to show.
+// handleDeclined takes back a grant that its receiver declines. A node that declines has no
+// boot id to send.
 func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	ts := h.cells[k.task]
 	if ts == nil || ts.epoch != k.epoch || ts.owner != from || ts.token != k.token || ts.released || ts.permitted() || ts.mem.acked {
-		h.ignored(k.task, from, k.epoch, "no grant that it could decline")
+		h.ignored(k.task, from, k.epoch, "there is no grant that it could decline")
 		return
 	}
 	seen := proto.Seq{Boot: t.SeenBoot, Counter: t.SeenCounter}
@@ -121,10 +120,10 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	}
 	switch t.Code {
 	case proto.CodeStale:
-		if seen.Compare(k.epoch) < 0 || h.boot <= seen.Boot { // it knows a later home, which this one has forgotten, or says what cannot be
+		if seen.Compare(k.epoch) < 0 || h.boot <= seen.Boot { // it knows a later home, which this one has lost, or sends what is impossible
 			wait = h.cfg.Lease
 		} else {
-			wait = h.cfg.Heartbeat // the next epoch is above what it knows
+			wait = h.cfg.Heartbeat // the next epoch is above the one it knows
 		}
 		h.backOff(from, ts.task.Kind, wait)
 	case proto.CodeDraining:
@@ -135,12 +134,12 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	h.reschedule(ts)
 }
 
-// maxBoot is far beyond any number of a start, which is at most the time in
-// seconds: a member must not use up the numbers.
+// maxBoot is far above any boot number, which is at most the time in seconds: a member must
+// not exhaust the numbers.
 const maxBoot = 1 << 40
 
-// raiseBoot lets the epochs of this home go on above a boot number. The batch of this
-// output carries it.
+// raiseBoot continues the epochs of this home above a boot number. The batch of this output
+// contains it.
 func (h *Home) raiseBoot(boot uint64) {
 	if h.boot > boot {
 		return
@@ -149,8 +148,8 @@ func (h *Home) raiseBoot(boot uint64) {
 	h.out.put(homeBootKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
 }
 
-// OnStart is asked for leave to start tasks of mode at_most_once. What is permitted
-// is durable before the answer leaves.
+// OnStart takes a request to start tasks with mode at_most_once. A permit is durable before
+// the answer is sent.
 func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
 	o := h.beginInput(now)
 	reply := new(proto.Permit)
@@ -165,8 +164,8 @@ func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
 			h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
 		}
 		if r.Code == proto.CodeOK && !ts.task.atMostOnce() {
-			r.Code, r.State = proto.CodeBadForm, ts.state // with leave nobody would take it back from a dead owner
-			h.ignored(k.task, from, k.epoch, "it needs no leave to start")
+			r.Code, r.State = proto.CodeBadForm, ts.state // with a permit it would never be reclaimed from a dead owner
+			h.ignored(k.task, from, k.epoch, "it needs no permit to start")
 		}
 		if r.Code == proto.CodeOK {
 			h.touch(ts)
@@ -190,7 +189,7 @@ func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
 func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 	o := h.beginInput(now)
 	reply := &proto.Renewed{Number: m.GetNumber()}
-	period := time.Duration(0) // the shortest of those that are renewed
+	period := time.Duration(0) // shortest of the renewed leases
 	for _, cm := range m.GetClaims() {
 		k, ok := claimFrom(cm)
 		if !ok {
@@ -208,7 +207,7 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 			if r.Code == proto.CodeOK && k.gen >= ts.gen {
 				continue
 			}
-			r.Code = proto.CodeOK // it counts, and tells the generation
+			r.Code = proto.CodeOK // it counts; the answer carries the generation
 		}
 		reply.Rulings = append(reply.Rulings, r)
 	}
@@ -219,24 +218,25 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 	return h.endInput()
 }
 
-// A Result is a result that came for a task of this home, checked and opened.
+// A Result is a result for a task of this home, verified and opened.
 type Result struct {
 	Claim  *proto.Claim
 	State  proto.TaskState
 	Reason string
 	Digest []byte
-	Absent bool // its body is not here yet, or not looked through
+	Absent bool // its body is not here yet, or not verified
 }
 
-// OnResult is the commit rule (I3, I4): a result ends its task if it fits the newest
-// grant, and all of it is here: until then one that fits is answered NEED_BODY. The ruling is the answer to its sender, once the output is durable: code
-// zero is COMMITTED, and what was committed is committed again.
+// OnResult applies the commit rule (I3, I4): a result ends its task if it matches the
+// newest grant and all of it is here; one that matches but lacks its body is answered
+// NEED_BODY. The ruling is the answer to the sender, once the output is durable. Code zero
+// is COMMITTED; a committed result is confirmed again.
 func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, Output) {
 	h.beginInput(now)
 	k, ok := claimFrom(in.Claim)
 	if !ok || !in.State.Terminal() {
 		r := k.ruling(proto.CodeBadForm)
-		h.ignored(k.task, from, k.epoch, "it is no result")
+		h.ignored(k.task, from, k.epoch, "it is not a result")
 		return r, h.endInput()
 	}
 	ts, r := h.authorize(from, k)
@@ -274,20 +274,20 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 	return r, h.endInput()
 }
 
-// EndedByResult is why a grant is over whose result counts.
+// EndedByResult is why a grant ended whose result counted.
 const EndedByResult = "result"
 
 func (h *Home) orphan(from proto.PeerID, k claim, in Result) {
 	h.out.Orphans = append(h.out.Orphans, Orphan{Task: k.task, From: from, Epoch: k.epoch, State: in.State, Digest: in.Digest})
 }
 
-// RefuseResult takes the lease of a task back whose owner brings a result that is refused
-// for good, and tells it so: the task goes to another node.
+// RefuseResult takes back the lease of an owner whose result is rejected for good, and
+// tells the owner: the task goes to another node.
 func (h *Home) RefuseResult(from proto.PeerID, id proto.TaskID, cause string, now Now) Output {
 	o := h.beginInput(now)
 	ts := h.cells[id]
 	if ts == nil || ts.owner != from || ts.free() || ts.released {
-		h.ignored(id, from, proto.Seq{}, "a refused result of who has no lease")
+		h.ignored(id, from, proto.Seq{}, "a rejected result from a node without a lease")
 		return h.endInput()
 	}
 	k := ts.claim()
@@ -299,7 +299,7 @@ func (h *Home) RefuseResult(from proto.PeerID, id proto.TaskID, cause string, no
 	return h.endInput()
 }
 
-// OnRelease takes leases back whose owners say that they are over.
+// OnRelease takes leases back that their owners release.
 func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
 	o := h.beginInput(now)
 	reply := new(proto.ReleaseReply)
@@ -323,9 +323,9 @@ func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
 	return h.endInput()
 }
 
-// handleReleased decides where c goes when its owner gave it back.
+// handleReleased decides what becomes of ts when its owner has released it.
 func (h *Home) handleReleased(ts *taskState, from proto.PeerID, m *proto.Released) {
-	why := strings.TrimPrefix(m.Cause.String(), "RELEASE_CAUSE_") // a newer node may have causes that this one has no word for
+	why := strings.TrimPrefix(m.Cause.String(), "RELEASE_CAUSE_") // a newer version may send causes that this one has no name for
 	h.event(EventReleased, ts, from, why+": "+m.Reason)
 	ts.recordGrantEnd(why, h.now.Wall)
 	ts.reason, ts.released, ts.mem.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
@@ -351,13 +351,12 @@ func (h *Home) handleReleased(ts *taskState, from proto.PeerID, m *proto.Release
 	h.reschedule(ts)
 }
 
-// backOffAfter keeps a node that gives back what it has not started from being asked at
-// once again.
+// backOffAfter keeps a node that releases a task unstarted from being asked again at once.
 func (h *Home) backOffAfter(ts *taskState, from proto.PeerID, m *proto.Released) {
 	switch m.Cause {
 	case proto.CauseStopped:
 		h.backOff(from, ts.task.Kind, h.cfg.Heartbeat)
-	case proto.CauseExpired: // its clock and ours are far apart
+	case proto.CauseExpired: // its clock and ours differ a lot
 		ts.mem.dueAt = h.now.Mono + h.cfg.Lease
 		h.backOff(from, ts.task.Kind, h.cfg.Lease)
 	case proto.CauseFailed, proto.CauseTimeout, proto.CauseCrashed, proto.CauseParked:
@@ -367,16 +366,16 @@ func (h *Home) backOffAfter(ts *taskState, from proto.PeerID, m *proto.Released)
 	}
 }
 
-// A transition is where a task goes.
+// A transition is the next state of a task.
 type transition struct {
 	state              proto.TaskState
 	reason             string
-	attempts, abandons uint32 // that it spends
+	attempts, abandons uint32 // spent
 }
 
-// after decides where a task goes whose owner gave the lease back. A lease that
-// ended by no fault of the task spends nothing; what may have been started once,
-// and may be started once only, goes to a person.
+// after decides the next state of a task whose owner released the lease. A lease that ended
+// by no fault of the task spends nothing. A task that may be started only once, and may
+// have been started, becomes a dead letter for an operator.
 func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 	again := transition{state: proto.Retrying}
 	dead := func(reason string) transition {
@@ -386,7 +385,7 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 	if limit == 0 {
 		limit = cfg.MaxAttempts
 	}
-	if most := m.GetMaxAttempts(); most > 0 { // a task has no more than its handler gives
+	if most := m.GetMaxAttempts(); most > 0 { // at most what its handler allows
 		limit = min(limit, most)
 	}
 	cause := m.GetCause()
@@ -420,15 +419,15 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 		return again
 	case proto.CauseParked:
 		return dead("indeterminate: its node died while it ran, and its handler asks for a person then")
-	default: // its node does not know, or says what this one has no word for
+	default: // its node does not know, or sent an unknown cause
 		if ts.task.atMostOnce() && ts.state != proto.Accepted && cfg.mutation != startForgotten {
-			return dead("indeterminate: its node had leave to start it, does not know of it any more, and its mode is at_most_once")
+			return dead("indeterminate: its node had a permit to start it and no longer knows it, and its mode is at_most_once")
 		}
 		return transition{state: proto.Pending}
 	}
 }
 
-// OnStatusReply takes what an owner still works on.
+// OnStatusReply takes the leases that an owner still works on.
 func (h *Home) OnStatusReply(from proto.PeerID, m *proto.StatusReply, now Now) Output {
 	h.beginInput(now)
 	for _, s := range m.GetHeld() {

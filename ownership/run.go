@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// outcome is what a result says of its lease.
+// outcome returns the lease fields of a result.
 func (r *run) outcome() *proto.Outcome {
 	return &proto.Outcome{
 		State: r.state, BodyDigest: bytes.Clone(r.digest), BootId: slices.Clone(r.boot[:]), LeaseToken: slices.Clone(r.token[:]),
@@ -16,7 +16,7 @@ func (r *run) outcome() *proto.Outcome {
 	}
 }
 
-// ResultOf makes of a result what [Home.OnResult] wants.
+// ResultOf converts an outcome for [Home.OnResult].
 func ResultOf(id proto.TaskID, m *proto.Outcome) Result {
 	return Result{
 		Claim: &proto.Claim{Task: id[:], EpochBoot: m.GetEpochBoot(), EpochCounter: m.GetEpochCounter(), Token: m.GetLeaseToken(), BootId: m.GetBootId()},
@@ -24,8 +24,8 @@ func ResultOf(id proto.TaskID, m *proto.Outcome) Result {
 	}
 }
 
-// Ready says that a slot is free for a task that waits here. The start comes as a
-// [Start] once it may happen: at once, or when the home has given leave.
+// Ready reports a free slot for a task that waits here. The [Start] follows once it is
+// allowed: at once, or when the home has permitted it.
 func (o *Owner) Ready(id proto.TaskID, now Now) Output {
 	out := o.beginInput(now)
 	r := o.runs[id]
@@ -34,7 +34,7 @@ func (o *Owner) Ready(id proto.TaskID, now Now) Output {
 	}
 	switch {
 	case o.now.Wall > r.notAfter:
-		o.release(r, proto.CauseExpired, "its time was over before it could start", 0)
+		o.release(r, proto.CauseExpired, "its time had passed before it could start", 0)
 	case r.mode == proto.AtMostOnce && o.cfg.mutation != permitSkipped:
 		r.mem.permitRequested = true
 		o.requestPermit(r)
@@ -49,7 +49,7 @@ func (o *Owner) requestPermit(r *run) {
 	o.out.send(r.home, proto.TypeStart, &proto.Start{Claims: []*proto.Claim{r.message()}})
 }
 
-// start notes the start before the handler sees the task.
+// start stores the start before the handler gets the task.
 func (o *Owner) start(r *run) {
 	r.phase, r.mem.alive, r.mem.permitRequested, r.mem.progressAt = proto.LeaseStarted, true, false, o.now.Boot
 	if o.cfg.mutation != startVolatile {
@@ -59,14 +59,14 @@ func (o *Owner) start(r *run) {
 	o.event(EventStarted, r, "")
 }
 
-// runForRuling finds the run that a ruling is about: the answer to what this very lease
-// said, from its home.
+// runForRuling finds the run that a ruling refers to: it must answer this very lease and
+// come from its home.
 func (o *Owner) runForRuling(from proto.PeerID, m *proto.Ruling) *run {
 	id, err := proto.TaskIDFrom(m.GetTask())
 	r := o.runs[id]
 	if err != nil || r == nil || r.home != from || r.epoch != (proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}) ||
 		string(m.Token) != string(r.token[:]) || string(m.BootId) != string(r.boot[:]) {
-		o.ignored(id, from, proto.Seq{Boot: m.GetEpochBoot(), Counter: m.GetEpochCounter()}, "an answer to what this lease did not say, or not of its home")
+		o.ignored(id, from, proto.Seq{Boot: m.GetEpochBoot(), Counter: m.GetEpochCounter()}, "an answer to another lease, or not from its home")
 		return nil
 	}
 	r.gen = max(r.gen, generationOf(m))
@@ -83,8 +83,7 @@ func generationOf(m *proto.Ruling) uint64 {
 	return m.Generation
 }
 
-// handleRefusal does what an answer asks for that is not yes. It reports whether the
-// answer was one of those.
+// handleRefusal handles a negative answer. It reports whether the answer was negative.
 func (o *Owner) handleRefusal(r *run, m *proto.Ruling) bool {
 	switch m.Code {
 	case proto.CodeOK:
@@ -92,7 +91,7 @@ func (o *Owner) handleRefusal(r *run, m *proto.Ruling) bool {
 	case proto.CodeMoved:
 		p, err := proto.PeerIDFrom(m.Home)
 		if err != nil || m.Generation <= r.gen {
-			o.ignored(r.task, r.home, r.epoch, "no later home")
+			o.ignored(r.task, r.home, r.epoch, "not a later home")
 		}
 		if err == nil {
 			o.followHome(r, p, m.Generation)
@@ -106,35 +105,36 @@ func (o *Owner) handleRefusal(r *run, m *proto.Ruling) bool {
 	case proto.CodeBusy:
 		o.homeUnknown(r)
 	}
-	return true // everything else: it is asked again
+	return true // everything else: it is sent again
 }
 
-// homeUnknown notes that the home of r knows nothing of the task. It may be on its way
-// there, or come back from its origin: what is to be said of it is kept until no home
-// can have it any more.
+// homeUnknown handles a home that does not know the task. The task may be in transit there,
+// or come back from its origin, so its end is kept until no home can have the task any
+// more.
 func (o *Owner) homeUnknown(r *run) {
 	if r.mem.unknownSince == 0 {
 		r.mem.unknownSince = max(o.now.Boot, 1)
 	}
 	ended := r.phase == proto.LeaseFinished || r.phase == proto.LeaseReleased
 	if ended && o.now.Boot-r.mem.unknownSince >= o.cfg.MessageLifetime && o.now.past(o.cfg.resultDeadline(r.notAfter)+(o.cfg.Skew+unknownRetention).Milliseconds()) {
-		o.event(EventLost, r, "its home has forgotten the task, whose time is over")
+		o.event(EventLost, r, "its home has lost the task, and its time has passed")
 		o.close(r, false)
 	}
 }
 
-// unknownRetention is how long after the time of a task its end is kept for a home that does
-// not know the task: one that was down on the way of the task to another may come back.
+// unknownRetention is how long past not_after the end of a task is kept for a home that
+// does not know the task: a home that was down while the task was handed over may come
+// back.
 const unknownRetention = 24 * time.Hour
 
-// loseLease ends a lease that is over by the word of its home. A handler that still runs
-// is stopped. A success is kept while the task lives, and while a later grant may still
-// be on its way: if it comes back here it is not run again (I6).
+// loseLease ends a lease that its home has declared over. A running handler is stopped. A
+// success is kept while the task may live or a later grant may be in transit: if the task
+// comes back here it is not run again (I6).
 func (o *Owner) loseLease(r *run, state proto.TaskState) {
 	if r.phase == proto.LeaseClosed || r.orphan && !state.Terminal() {
 		return
 	}
-	o.event(EventLost, r, "the home says that it is over")
+	o.event(EventLost, r, "its home has ended it")
 	r.mem.permitRequested = false
 	switch {
 	case r.phase == proto.LeaseFinished && !state.Terminal() && o.cfg.mutation != lostDropped:
@@ -149,7 +149,7 @@ func (o *Owner) loseLease(r *run, state proto.TaskState) {
 	o.close(r, r.phase == proto.LeaseFinished && o.cfg.mutation == lostDropped)
 }
 
-// close keeps of a lease that it was here. lose forgets how it ended.
+// close keeps a note that the lease was here. With lose it drops how the lease ended.
 func (o *Owner) close(r *run, lose bool) {
 	switch {
 	case r.phase == proto.LeaseReceived:
@@ -164,7 +164,7 @@ func (o *Owner) close(r *run, lose bool) {
 	o.put(r)
 }
 
-// OnPermit takes a home's leave to start.
+// OnPermit takes a home's permits to start.
 func (o *Owner) OnPermit(from proto.PeerID, m *proto.Permit, now Now) Output {
 	out := o.beginInput(now)
 	for _, x := range m.GetRulings() {
@@ -175,14 +175,14 @@ func (o *Owner) OnPermit(from proto.PeerID, m *proto.Permit, now Now) Output {
 		if r.phase == proto.LeaseReceived && r.mem.permitRequested {
 			o.start(r)
 		} else {
-			o.ignored(r.task, from, r.epoch, "leave that was not asked for, or had before")
+			o.ignored(r.task, from, r.epoch, "a permit that was not requested, or a second one")
 		}
 	}
 	return *out
 }
 
-// Progress notes that a handler that declares progress has made some. From its
-// first word on it must go on doing so. It reports whether such a handler runs.
+// Progress records progress of a handler. A handler that has reported once must keep
+// reporting. It reports whether such a handler runs.
 func (o *Owner) Progress(id proto.TaskID, now Now) bool {
 	o.now = now
 	r := o.runs[id]
@@ -193,10 +193,9 @@ func (o *Owner) Progress(id proto.TaskID, now Now) bool {
 	return true
 }
 
-// Finish takes the end of a handler: what it did is durable as a result before it
-// goes home. What the driver keeps of the result belongs into the same batch. When
-// the lease is over already nothing goes home, and the driver's result is dropped:
-// kept is false.
+// Finish takes the result of a handler, which is durable before it is sent. What the driver
+// stores of the result belongs in the same batch. When the lease is already over nothing is
+// sent and the driver drops the result: kept is false.
 func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, now Now) (kept bool, out Output) {
 	o.beginInput(now)
 	r := o.runs[id]
@@ -204,8 +203,8 @@ func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, no
 	case r == nil || !r.mem.alive:
 		return false, o.out
 	case r.phase == proto.LeaseClosed && state == proto.Success:
-		// Its lease was lost while it ran: if the task comes back here it is not
-		// run again.
+		// Its lease was lost while it ran. If the task comes back here it must not run
+		// again.
 		o.finish(r, state, digest)
 		r.orphan = true
 		o.put(r)
@@ -218,7 +217,7 @@ func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, no
 	return true, o.out
 }
 
-// Fail takes the end of a handler that may be tried again, or that was stopped.
+// Fail takes the end of a handler that was stopped or may be retried.
 func (o *Owner) Fail(id proto.TaskID, why *proto.Released, now Now) Output {
 	o.beginInput(now)
 	r := o.runs[id]
@@ -234,7 +233,7 @@ func (o *Owner) Fail(id proto.TaskID, why *proto.Released, now Now) Output {
 	return o.out
 }
 
-// OnResultAnswer takes a home's answer to a result: code zero is COMMITTED.
+// OnResultAnswer takes a home's answer to a result. Code zero is COMMITTED.
 func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Output {
 	out := o.beginInput(now)
 	r := o.runForRuling(from, m)
@@ -242,7 +241,7 @@ func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Outp
 	case r == nil:
 		return *out
 	case r.phase != proto.LeaseFinished:
-		o.ignored(r.task, from, r.epoch, "an answer to a result that is not on its way")
+		o.ignored(r.task, from, r.epoch, "an answer to a result that was not sent")
 		return *out
 	case o.handleRefusal(r, m):
 		return *out
@@ -251,7 +250,7 @@ func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Outp
 	return *out
 }
 
-// OnReleaseReply takes a home's answer to what was given back.
+// OnReleaseReply takes a home's answers to releases.
 func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now) Output {
 	out := o.beginInput(now)
 	for _, x := range m.GetRulings() {
@@ -260,7 +259,7 @@ func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now
 			continue
 		}
 		if r.phase != proto.LeaseReleased {
-			o.ignored(r.task, from, r.epoch, "an answer to what was not given back, or was answered")
+			o.ignored(r.task, from, r.epoch, "an answer to a release that was not sent, or a second one")
 			continue
 		}
 		if x.Code == proto.CodeMoved || x.Code == proto.CodeBusy {
@@ -272,7 +271,7 @@ func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now
 	return *out
 }
 
-// OnCancel stops a task that its home wants stopped.
+// OnCancel stops a task at the request of its home.
 func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	out := o.beginInput(now)
 	id, err := proto.TaskIDFrom(m.GetTask())
@@ -281,7 +280,7 @@ func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 		return *out
 	}
 	if r.home != from {
-		o.ignored(id, from, r.epoch, "a wish to cancel of who is not its home")
+		o.ignored(id, from, r.epoch, "a cancel from a node that is not its home")
 		return *out
 	}
 	switch {
@@ -294,8 +293,8 @@ func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	return *out
 }
 
-// OnStatus answers what became of leases. Of one that is not known here it is noted
-// that it will never be started, before that is said.
+// OnStatus answers questions about leases. For an unknown lease it first stores that it
+// will never be started.
 func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 	out := o.beginInput(now)
 	reply := new(proto.StatusReply)
@@ -307,18 +306,19 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		r := o.runs[k.task]
 		switch {
 		case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch.Compare(k.epoch) < 0):
-			// It was for an earlier start of this node, and no grant of that is taken.
-			m := &proto.Released{Claim: k.message(), Cause: proto.CauseUnknown, Reason: "it was meant for an earlier start of this node"}
+			// It was for an earlier start of this node, which accepts no grants any more.
+			m := &proto.Released{Claim: k.message(), Cause: proto.CauseUnknown, Reason: "it is for an earlier start of this node"}
 			out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 		case r != nil && r.epoch.Compare(k.epoch) < 0 && r.home != from && r.phase != proto.LeaseClosed:
-			// Whoever is the home now is told of by the one that is known here.
+			// A later home reports itself to the home that is known here.
 		case r == nil || r.epoch.Compare(k.epoch) < 0 && !r.mem.alive && r.phase != proto.LeaseFinished:
 			o.neverStart(from, k, r)
-		case r.epoch.Compare(k.epoch) < 0: // the grant is on its way, and will be adopted
+		case r.epoch.Compare(k.epoch) < 0: // the grant is in transit, and will be adopted
 			o.adopt(r, from, o.atThisBoot(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
 			reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
 		case r.epoch.Compare(k.epoch) > 0 && startedOnce(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeaseClosed || r.phase == proto.LeaseReleased):
-			// Two homes have it: one had its disk put back. It runs for neither any more.
+			// Two homes have the task, one after a rollback of its disk. It runs for
+			// neither any more.
 			m := &proto.Released{Claim: o.withBoot(k).message(), Cause: proto.CauseParked, Reason: "this node started it under a later lease"}
 			out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 		case r.epoch != k.epoch || r.token != k.token:
@@ -326,7 +326,7 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		default:
 			o.followHome(r, from, k.gen)
 			if r.home != from {
-				o.ignored(k.task, from, k.epoch, "a question of who is not its home")
+				o.ignored(k.task, from, k.epoch, "a question from a node that is not its home")
 				continue
 			}
 			switch r.phase {
@@ -352,10 +352,10 @@ func (o *Owner) atThisBoot(k claim) claim {
 	return k
 }
 
-// startedOnce reports whether r was started, and may be once only.
+// startedOnce reports whether r was started and may be started only once.
 func startedOnce(r *run) bool { return everStarted(r) && r.mode == proto.AtMostOnce }
 
-// neverStart notes that an epoch will not be started here.
+// neverStart stores that an epoch will not be started here.
 func (o *Owner) neverStart(from proto.PeerID, k claim, old *run) {
 	if old != nil {
 		if startedOnce(old) {
@@ -363,29 +363,29 @@ func (o *Owner) neverStart(from proto.PeerID, k claim, old *run) {
 		}
 		if old.state == proto.Success {
 			old.claim, old.home, old.grantedBy, old.orphan = o.withBoot(k), from, from, false
-			o.release(old, proto.CauseParked, "it succeeded here before, and its home has forgotten", 0)
+			o.release(old, proto.CauseParked, "it succeeded here before, and its home has lost that", 0)
 			return
 		}
 		o.forget(old)
 	}
-	if old == nil && k.gen <= 1 && k.epoch.Compare(o.watermarks[from]) <= 0 { // it gave the epoch itself: a copy of its grant is refused anyway
+	if old == nil && k.gen <= 1 && k.epoch.Compare(o.watermarks[from]) <= 0 { // it granted the epoch itself, and a copy of its grant is refused anyway
 		m := &proto.Released{Claim: o.withBoot(k).message(), Cause: proto.CauseUnknown, Reason: "this node does not have the lease"}
 		o.out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 		return
 	}
 	if o.unknownLeases[from] >= maxUnknownLeases {
-		return // it asks again, or counts the lease as lost
+		return // it asks again, or treats the lease as lost
 	}
 	r := &run{claim: o.withBoot(k), home: from, grantedBy: from, phase: proto.LeaseReceived}
 	o.add(r)
 	o.release(r, proto.CauseUnknown, "this node does not have the lease", 0)
 }
 
-// maxUnknownLeases is of how many leases that this node never had it notes that for one node
-// that asks: any member can ask about leases that nobody gave.
+// maxUnknownLeases limits the stored answers about leases that this node never had, for
+// each node that asks: any member can ask about leases that were never granted.
 const maxUnknownLeases = 4096
 
-// withBoot is k for the start of this node that it is for.
+// withBoot returns k with the boot id of this start, if k has none.
 func (o *Owner) withBoot(k claim) claim {
 	if k.boot == (proto.BootID{}) {
 		k.boot = o.boot
@@ -393,14 +393,14 @@ func (o *Owner) withBoot(k claim) claim {
 	return k
 }
 
-// answerClosed says again what a home wants to know that has lost the answer.
+// answerClosed repeats the end of a closed lease for a home that has lost the answer.
 func (o *Owner) answerClosed(r *run) {
 	if r.mem.alive {
-		return // its handler is being stopped, and tells then
+		return // its handler is being stopped; the answer follows then
 	}
-	cause, why := r.cause, "it was given back before"
+	cause, why := r.cause, "it was released before"
 	if r.state == proto.Success || cause == proto.CauseUnspecified {
-		cause, why = proto.CauseParked, "it ended here before, and its home has forgotten"
+		cause, why = proto.CauseParked, "it ended here before, and its home has lost that"
 	}
 	o.release(r, cause, why, 0)
 }

@@ -10,8 +10,8 @@ func msec(n uint64) time.Duration {
 	return time.Duration(min(n, uint64(365*24*time.Hour/time.Millisecond))) * time.Millisecond
 }
 
-// Tick is called about once a second. It sends again what was not answered, and
-// every scan interval takes back the leases that are over.
+// Tick is called about once a second. It resends what was not answered, and at each scan
+// interval reclaims expired leases.
 func (h *Home) Tick(now Now) Output {
 	h.beginInput(now)
 	h.resend()
@@ -22,8 +22,8 @@ func (h *Home) Tick(now Now) Output {
 	return h.endInput()
 }
 
-// jumped reports whether the clocks have gone apart since the last scan, or this
-// node stood still: what owners sent meanwhile may not have been read yet.
+// jumped reports whether the clocks have drifted apart since the last scan, or this node
+// was suspended: messages from owners may not have been read yet.
 func (h *Home) jumped() bool {
 	last := h.scan.last
 	if !h.scan.seen || h.cfg.mutation == jumpUnguarded {
@@ -34,20 +34,20 @@ func (h *Home) jumped() bool {
 	return (wall-mono).Abs() > h.cfg.Jump || (boot-mono).Abs() > h.cfg.Jump || mono > h.cfg.Scan+h.cfg.Lease/2
 }
 
-// scanAll looks at every live task.
+// scanAll checks every live task.
 func (h *Home) scanAll() {
 	skip := h.jumped()
 	h.scan = clockGuard{last: h.now, seen: true}
 	h.computeWatermarks()
 	if skip {
-		h.out.Events = append(h.out.Events, Event{Kind: EventSkipped, Peer: h.self, Cause: "the clocks jumped, or the node stood still: no lease is taken back in this round"})
+		h.out.Events = append(h.out.Events, Event{Kind: EventSkipped, Peer: h.self, Cause: "the clocks jumped or the node was suspended: no lease is reclaimed in this round"})
 	}
 	for e := h.live.Front(); e != nil; {
 		ts := e.Value.(*taskState)
 		e = e.Next()
 		h.checkTask(ts, skip)
 		if l := ts.mem.lane; ts.sharesLane() && len(l.heads()) > 1 && l.heads()[0] == ts {
-			h.reschedule(ts) // others may serve its kind now, or nobody any more
+			h.reschedule(ts) // other members may serve its kind now, or none any more
 		}
 	}
 	h.forget()
@@ -62,7 +62,7 @@ func (h *Home) checkTask(ts *taskState, skip bool) {
 		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
 	case ts.free(), h.cfg.mutation == expiredEarly && !ts.leased():
 		if h.now.past(ts.task.NotAfter) && !skip {
-			h.end(ts, End{State: proto.Expired, Reason: "its time was over before it could start; last: " + ts.reason})
+			h.end(ts, End{State: proto.Expired, Reason: "its time had passed before it could start; last: " + ts.reason})
 		}
 		return
 	case ts.leased() && h.now.Mono >= ts.mem.leaseUntil:
@@ -93,17 +93,17 @@ func lostCancelled() End {
 	return End{State: proto.Cancelled, Reason: "cancelled; its owner was lost"}
 }
 
-// endOutlived ends a task whose owner will not say any more what became of it (I3).
+// endOutlived ends a task whose owner will not report any more (I3).
 func (h *Home) endOutlived(ts *taskState) {
 	if ts.task.atMostOnce() && ts.permitted() {
 		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"})
 		return
 	}
-	h.end(ts, End{State: proto.Expired, Reason: "its time is over, and its owner was lost"})
+	h.end(ts, End{State: proto.Expired, Reason: "its time has passed, and its owner was lost"})
 }
 
-// lapse takes a lease back. Nothing is written until somebody else is granted the
-// task: until then its owner's word still counts.
+// lapse takes a lease back. Nothing is written until another node is granted the task:
+// until then messages from its owner still count.
 func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
 	h.event(kind, ts, ts.owner, cause)
 	ts.mem.lapsed = true
@@ -125,22 +125,22 @@ func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
 	h.reschedule(ts)
 }
 
-// checkSilent asks an owner again that may have started what may be started once only,
-// and says so when it stays away.
+// checkSilent asks the owner of an at_most_once task that may have started, and marks the
+// task INDETERMINATE when the owner stays silent.
 func (h *Home) checkSilent(ts *taskState) {
 	h.requestStatus(ts)
 	if ts.state == proto.Running && ts.mem.silentSince > 0 && !h.out.full() && h.now.Mono-ts.mem.silentSince >= 4*h.cfg.Lease {
 		ts.state = proto.Indeterminate
-		ts.reason = "its owner has not been heard of since its lease ran out"
+		ts.reason = "its owner has been silent since the lease expired"
 		h.put(ts)
 		h.event(EventIndeterminate, ts, ts.owner, ts.reason)
 	}
 }
 
-// requestStatus lets the owner of c be asked what it does.
+// requestStatus adds ts to the next Status for its owner.
 func (h *Home) requestStatus(ts *taskState) { h.statusRequests = append(h.statusRequests, ts) }
 
-// sendStatusRequests sends one Status to each owner that is asked.
+// sendStatusRequests sends the collected Status messages, one to each owner.
 func (h *Home) sendStatusRequests(moved bool) {
 	byOwner := map[proto.PeerID]*proto.Status{}
 	for _, ts := range h.statusRequests {
@@ -159,8 +159,7 @@ func (h *Home) sendStatusRequests(moved bool) {
 	h.statusRequests = h.statusRequests[:0]
 }
 
-// resend sends grants and wishes to cancel again that were not answered, and
-// handoffs.
+// resend resends unanswered grants, cancels and handoffs.
 func (h *Home) resend() {
 	for e := h.live.Front(); e != nil; e = e.Next() {
 		ts := e.Value.(*taskState)
@@ -177,12 +176,12 @@ func (h *Home) resend() {
 	h.resendHandoffs()
 }
 
-// mayReclaim reports whether this home may take leases back (I16).
+// mayReclaim reports whether this home may reclaim leases (I16).
 func (h *Home) mayReclaim() bool { return h.active || h.cfg.mutation == isolatedReclaims }
 
-// Dead says that a node is dead, as membership sees it. Its leases are taken back
-// at once: if it lives after all, the epoch fences it. What may have been started
-// once, and may be once only, waits for its lease and its owner's word.
+// Dead reports that membership considers a node dead. Its leases are reclaimed at once: if
+// it is alive after all, the epoch fences it. An at_most_once task that may have started
+// waits for its lease and for its owner.
 func (h *Home) Dead(p proto.PeerID, now Now) Output {
 	h.beginInput(now)
 	if !h.mayReclaim() {
@@ -198,13 +197,13 @@ func (h *Home) Dead(p proto.PeerID, now Now) Output {
 	return h.endInput()
 }
 
-// Recover takes one lease back by a person's hand, as Dead does.
+// Recover reclaims one lease at an operator's request, as Dead does.
 func (h *Home) Recover(id proto.TaskID, now Now) (bool, Output) {
 	h.beginInput(now)
 	ts := h.cells[id]
 	if ts == nil || !ts.leased() || ts.permitted() {
 		return false, h.out
 	}
-	h.lapse(ts, EventDead, "taken back by hand")
+	h.lapse(ts, EventDead, "reclaimed by an operator")
 	return true, h.endInput()
 }

@@ -166,7 +166,7 @@ func (x *simNode) stopProc(st Stop) {
 		case "cancelled":
 			_, out := x.owner.Finish(st.Task, proto.Cancelled, x.s.w.value(x, st.Task), now)
 			x.apply(out)
-		case "it showed no progress":
+		case "the handler reported no progress":
 			x.s.w.failedRun(st.Task)
 			x.apply(x.owner.Fail(st.Task, &proto.Released{Cause: proto.CauseTimeout, Reason: st.Cause}, now))
 		default:

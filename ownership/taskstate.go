@@ -9,11 +9,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Task is what a home needs to know of a task. The record of the task itself is
-// its driver's.
+// A Task is what a home needs to know about a task. The driver keeps the record of the task
+// itself.
 type Task struct {
 	ID          proto.TaskID
-	Sent        proto.PeerID // the home that its origin sent it to, zero if not known
+	Sent        proto.PeerID // the home that its origin sent it to; zero: unknown
 	Origin      proto.PeerID
 	Queue       string
 	Kind        string
@@ -22,30 +22,30 @@ type Task struct {
 	Key         string   // ordering key, empty for none
 	Block       bool     // on_dead is block: the lane waits for a person
 	Labels      []string // that an owner must have
-	Prefer      []string // that it should have
+	Prefer      []string // preferred labels
 	NotBefore   int64    // Unix milliseconds, 0: at once
-	NotAfter    int64    // Unix milliseconds: no start after it
-	MaxAttempts uint32   // 0: the home's
-	MaxResult   uint64   // bytes; 0: as many as its handler gives
+	NotAfter    int64    // Unix milliseconds: no start after this
+	MaxAttempts uint32   // 0: the home's default
+	MaxResult   uint64   // bytes; 0: the handler's limit
 	MayHaveRun  MayHaveRun
-	Denied      string // of one that is handed over: why its queue does not take it, empty if it does
+	Denied      string // for a task that is handed over: why its queue rejects it; empty: it is accepted
 }
 
-// A MayHaveRun says whether a task may have run in what a store has lost that was restored
-// from an older copy.
+// A MayHaveRun states whether a task may have run in the time that a store lost when it was
+// restored from an older copy.
 type MayHaveRun byte
 
-// The doubts.
+// The values of [MayHaveRun].
 const (
 	CertainlyNotRun   MayHaveRun = iota
-	CreatedBeforeLoss            // it was made before the loss: it may have come here, unless it came by a handoff since
-	PresentBeforeLoss            // it was here then
+	CreatedBeforeLoss            // it was created before the loss: it may have been here, unless a handoff brought it since
+	PresentBeforeLoss            // it was here before the loss
 )
 
 func (t *Task) atMostOnce() bool { return t.Mode == proto.AtMostOnce }
 
-// A taskState is the one place where it is decided about a task. What is above place is
-// on disk once a grant was made.
+// A taskState is the authoritative state of a task. The fields above mem are on disk once a
+// lease was granted.
 type taskState struct {
 	task               Task
 	state              proto.TaskState
@@ -55,56 +55,54 @@ type taskState struct {
 	boot               proto.BootID
 	token              Token
 	attempts, abandons uint32
-	released           bool // nobody works on it: the owner of the newest epoch said so
+	released           bool // the owner of the newest epoch reported that it does not work on the task
 	cancel             bool
 	reason             string
 	grants             []*proto.Granting
 	moves              []*proto.Receipt
-	class              proto.Class // that a person gave it; unspecified: its own
+	class              proto.Class // set by an operator; unspecified: the task's own
 
 	mem taskMem
 }
 
-// A taskMem is where a cell stands in memory.
+// A taskMem is the part of a task's state that is only in memory.
 type taskMem struct {
 	live        *list.Element // in Home.live
 	queue       *queue
 	lane        *lane
-	ready       *list.Element // in queue.ready
-	readySeq    uint64        // to queue.ready
-	class       int           // of ready
+	ready       *list.Element // in queue.ready; nil: not there
+	readySeq    uint64        // its number in queue.ready
+	class       int           // index into queue.ready
 	dueAt       time.Duration // not granted before this time of Mono
-	recheckAt   time.Duration // settled again then
-	leaseUntil  time.Duration // the lease ends then
-	sentAt      time.Duration // a grant, a status or a cancel was sent last
+	recheckAt   time.Duration // rescheduled at this time of Mono
+	leaseUntil  time.Duration // end of the lease
+	sentAt      time.Duration // time of the last grant, status or cancel sent
 	acked       bool          // the owner acknowledged the grant, or is asked by Status
-	lapsed      bool          // the lease is over, and nobody else was granted
+	lapsed      bool          // the lease is over, and no other node was granted one
 	counted     bool          // counted in queue.usage
-	lastFailed  proto.PeerID  // whose run of it failed last: not asked while another can take it
-	silentSince time.Duration // since when an owner of a task that may have started says nothing
+	lastFailed  proto.PeerID  // whose run failed last: not asked again while another node can take the task
+	silentSince time.Duration // since when the owner of a task that may have started has been silent; 0: it is not
 }
 
-// leased reports whether somebody may be at work on c under a lease that is not
-// over.
+// leased reports whether a node may be working on the task under a lease that is not over.
 func (ts *taskState) leased() bool {
 	return ts.epoch != (proto.Seq{}) && !ts.released && !ts.mem.lapsed
 }
 
-// mayHaveStarted reports whether c may have been started, or may be now.
+// mayHaveStarted reports whether the task may have been started, or may be now.
 func (ts *taskState) mayHaveStarted() bool { return !ts.free() || ts.attempts+ts.abandons > 0 }
 
-// free reports whether certainly nobody is at work on c.
+// free reports whether it is certain that no node works on the task.
 func (ts *taskState) free() bool { return ts.epoch == (proto.Seq{}) || ts.released }
 
-// permitted reports whether the handler of an at_most_once task may have been
-// started.
+// permitted reports whether the handler of an at_most_once task may have been started.
 func (ts *taskState) permitted() bool {
 	return !ts.released && (ts.state == proto.Running || ts.state == proto.Indeterminate)
 }
 
-// matches is the commit rule for any word of an owner: it counts only from the node
-// that the newest epoch was granted to, from the start of it that took the lease,
-// with the token that was drawn for it, and until it gave the lease back.
+// matches is the commit rule. A message counts only if it comes from the owner of the
+// newest epoch, carries that lease's boot id and token, and arrives before the owner
+// released the lease.
 func (ts *taskState) matches(from proto.PeerID, k claim, mut mutation) bool {
 	return (ts.epoch == k.epoch || mut == epochUnchecked) && ts.epoch != (proto.Seq{}) &&
 		(ts.owner == from || mut == ownerUnchecked) &&
@@ -117,7 +115,7 @@ func (ts *taskState) claim() claim {
 	return claim{task: ts.task.ID, epoch: ts.epoch, token: ts.token, boot: ts.boot, gen: ts.gen}
 }
 
-// recordGrant notes a grant in the history.
+// recordGrant adds the grant to the history.
 func (ts *taskState) recordGrant(wall int64) {
 	g := &proto.Granting{EpochBoot: ts.epoch.Boot, EpochCounter: ts.epoch.Counter, Owner: slices.Clone(ts.owner[:]), TimeMs: wall}
 	if len(ts.grants) >= proto.MaxAttempts {
@@ -127,7 +125,7 @@ func (ts *taskState) recordGrant(wall int64) {
 	ts.grants = append(ts.grants[:len(ts.grants):len(ts.grants)], g)
 }
 
-// recordGrantEnd notes why the newest grant is over.
+// recordGrantEnd notes why the newest grant ended.
 func (ts *taskState) recordGrantEnd(why string, wall int64) {
 	if n := len(ts.grants); n > 0 && ts.grants[n-1].Ended == "" {
 		g := ts.grants[n-1]
@@ -136,7 +134,7 @@ func (ts *taskState) recordGrantEnd(why string, wall int64) {
 	}
 }
 
-// record is c as it is written.
+// record returns the record that is stored.
 func (ts *taskState) record() *proto.Lease {
 	m := &proto.Lease{
 		Task: ts.task.ID[:], Queue: ts.task.Queue, State: ts.state, EpochBoot: ts.epoch.Boot, EpochCounter: ts.epoch.Counter,
@@ -152,7 +150,7 @@ func (ts *taskState) record() *proto.Lease {
 	return m
 }
 
-// taskStateOf is the cell of a record.
+// taskStateOf returns the state that a record holds.
 func taskStateOf(t Task, m *proto.Lease) *taskState {
 	ts := &taskState{
 		task: t, state: m.State, epoch: proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}, gen: m.Generation,
@@ -168,12 +166,12 @@ func taskStateOf(t Task, m *proto.Lease) *taskState {
 	return ts
 }
 
-// dispatchTask is c as dispatch sees it.
+// dispatchTask returns the task as package dispatch needs it.
 func (ts *taskState) dispatchTask() *dispatch.Task {
 	return &dispatch.Task{Kind: ts.task.Kind, Labels: ts.task.Labels, Prefer: ts.task.Prefer}
 }
 
-// An endedTask is what a home remembers of a task that has ended, or has been here.
+// An endedTask is what a home remembers of a task that has ended here.
 type endedTask struct {
 	task        proto.TaskID
 	gen         uint64
@@ -182,5 +180,5 @@ type endedTask struct {
 	owner       proto.PeerID
 	digest      []byte
 	notAfter    int64
-	fromHandoff bool // it came by a handoff: a late copy must find this
+	fromHandoff bool // it came by a handoff, and late copies of that must still find it
 }

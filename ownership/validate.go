@@ -6,10 +6,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// validate returns proto.ErrMalformed for a message that no node sends, whatever it
-// knows: parts of a wrong size, epochs that would use up the numbers, a handoff of
-// nothing. What of it would be stored is bounded here, so that the store takes each
-// record that is made of it. Everything else is decided by who knows the tasks.
+// validate returns proto.ErrMalformed for a message that no correct node sends whatever it
+// knows: fields of a wrong size, epochs that would exhaust the numbers, an empty handoff.
+// It also bounds what would be stored, so that the store accepts every record made from the
+// message. Everything else is decided by the machine that knows the tasks.
 func validate(body proto.Body) error {
 	v := validator{body: body}
 	switch m := body.(type) {
@@ -65,7 +65,7 @@ func validate(body proto.Body) error {
 	return v.err
 }
 
-// A validator notes the first thing that is wrong with a message.
+// A validator records the first problem in a message.
 type validator struct {
 	body proto.Body
 	err  error
@@ -82,7 +82,7 @@ func (v *validator) fail(format string, a ...any) {
 	}
 }
 
-// size wants one of the sizes.
+// size requires one of the sizes.
 func (v *validator) size(what string, b []byte, sizes ...int) {
 	for _, n := range sizes {
 		if len(b) == n {
@@ -94,7 +94,7 @@ func (v *validator) size(what string, b []byte, sizes ...int) {
 
 func (v *validator) boot(n uint64) {
 	if n > maxBoot {
-		v.fail("%d is the number of no start", n)
+		v.fail("%d is not a boot number", n)
 	}
 }
 
@@ -129,7 +129,7 @@ func (v *validator) queue(q *proto.QueueState) {
 	}
 	v.size("home", q.GetHome(), peerSize)
 	if q.GetGeneration() > proto.MaxGeneration {
-		v.fail("%d is no generation of a queue", q.GetGeneration())
+		v.fail("%d is not a generation of a queue", q.GetGeneration())
 	}
 	v.atMost("the state of a queue", q, proto.MaxQueueState)
 	for _, x := range q.GetDeeds() {
@@ -143,7 +143,7 @@ func (v *validator) deed(x *proto.Signed) {
 	}
 }
 
-// atMost wants an encoding of no more than max bytes.
+// atMost requires an encoding of at most max bytes.
 func (v *validator) atMost(what string, m proto.Body, max int) {
 	if n := proto.Size(m); n > max {
 		v.fail("%s of %d bytes, the limit is %d", what, n, max)
@@ -170,7 +170,7 @@ func (v *validator) handoff(m *proto.Handoff) {
 			v.fail("the task has ended")
 		}
 		if l.GetGeneration() < 2 {
-			v.fail("generation %d is of no home that was handed anything", l.GetGeneration())
+			v.fail("generation %d is not one that a handoff begins", l.GetGeneration())
 		}
 	case m.GetQueue() == nil:
 		v.fail("nothing is handed over")

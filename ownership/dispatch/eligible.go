@@ -6,44 +6,44 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Member is a node as the home of a queue sees it: what the node says of itself,
-// and what the queue's settings say of it.
+// A Member is a node as the home of a queue sees it: what the node reports about itself,
+// combined with the settings of the queue.
 type Member struct {
 	Peer     proto.PeerID
-	Alive    bool     // and so for long enough to be trusted with work
-	Draining bool     // is given nothing new
-	Kinds    []string // that it has handlers for
+	Alive    bool     // for long enough to be trusted with work
+	Draining bool     // gets no new tasks
+	Kinds    []string // kinds that it has handlers for
 	Labels   []string // key=value or key
-	Slots    int      // for handlers; 0: not known, taken as 1
-	Busy     int      // of them, as the node said last
-	Load     uint32   // permille of the machine, as the node said last
+	Slots    int      // for handlers; 0: unknown, treated as 1
+	Busy     int      // busy slots, as last reported by the node
+	Load     uint32   // load of the machine in permille, as last reported by the node
 	Priority uint32   // higher first
-	Weight   uint32   // share in a round; 0: 1
-	Limit    int      // tasks of this queue at a time; 0: the queue's
+	Weight   uint32   // weight in round robin; 0: 1
+	Limit    int      // tasks of this queue at a time; 0: the limit of the queue
 }
 
-// A Task is what a choice needs to know of a task.
+// A Task is what a choice depends on.
 type Task struct {
 	Kind   string
 	Labels []string // that a node must have
-	Prefer []string // that it should have: nodes with all of them go first
+	Prefer []string // preferred labels: nodes with all of them come first
 }
 
-// Limits bound how much of a queue is owned at a time. Zero means no limit.
+// Limits bounds how many tasks of a queue are owned at a time. Zero means no limit.
 type Limits struct {
 	Queue int
 	Node  int // on each node
 	Kinds map[string]KindLimit
 }
 
-// A KindLimit bounds the tasks of one kind, as for calls of a language model that
-// is paid by the call.
+// A KindLimit bounds the tasks of one kind, for example calls of a language model that are
+// billed individually.
 type KindLimit struct {
 	Queue int
 	Node  int
 }
 
-// A Usage counts what is owned now.
+// A Usage counts the tasks that are owned now.
 type Usage struct {
 	all      int
 	node     map[proto.PeerID]int
@@ -61,7 +61,7 @@ func NewUsage() *Usage {
 	return &Usage{node: map[proto.PeerID]int{}, kind: map[string]int{}, nodeKind: map[nodeKind]int{}}
 }
 
-// Add counts n more tasks of a kind on a node, or fewer.
+// Add adds n tasks of a kind on a node; n may be negative.
 func (u *Usage) Add(p proto.PeerID, kind string, n int) {
 	u.all += n
 	bump(u.node, p, n)
@@ -75,24 +75,24 @@ func bump[K comparable](m map[K]int, k K, n int) {
 	}
 }
 
-// All returns how many tasks are owned.
+// All returns the number of owned tasks.
 func (u *Usage) All() int { return u.all }
 
 // OwnedBy returns how many of them p owns.
 func (u *Usage) OwnedBy(p proto.PeerID) int { return u.node[p] }
 
-// BelowLimit reports whether the queue's own limit lets any task be granted.
+// BelowLimit reports whether the limit of the queue allows another grant.
 func (u *Usage) BelowLimit(l Limits) bool { return l.Queue <= 0 || u.all < l.Queue }
 
-// A Candidate is a member that may be given the task.
+// A Candidate is a member that may get the task.
 type Candidate struct {
 	*Member
 	Owned int // tasks of this queue that it owns
-	Free  int // slots
+	Free  int // free slots
 }
 
-// Eligible returns the members that may be given t, in their order, those with the
-// preferred labels alone if there are any. It appends to dst.
+// Eligible appends to dst the members that may get t, in their order. If any have the
+// preferred labels, only those are returned.
 func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) []Candidate {
 	k := l.Kinds[t.Kind]
 	if !u.BelowLimit(l) || k.Queue > 0 && u.kind[t.Kind] >= k.Queue {

@@ -7,27 +7,27 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Strategy chooses among the nodes that may be given a task. What it remembers
-// is about fairness alone: it may be replaced between any two choices.
+// A Strategy chooses among the nodes that may get a task. Its state concerns only fairness:
+// it may be replaced between any two choices.
 type Strategy interface {
-	// Name is how settings call it.
+	// Name is the name of the strategy in settings.
 	Name() string
-	// Pick returns the index of the chosen one of at least one candidate.
+	// Pick returns the index of the chosen candidate. There is at least one.
 	Pick(t *Task, among []Candidate) int
 }
 
 // The names of the strategies.
 const (
-	Ordered     = "ordered"      // the first in the queue's list that has room
+	Ordered     = "ordered"      // the first in the queue's list that has a free slot
 	RoundRobin  = "round_robin"  // each in turn, by weight
-	Priority    = "priority"     // the highest priority that has room, the least loaded among equals
-	LeastLoaded = "least_loaded" // the one that is least busy for its size
+	Priority    = "priority"     // the highest priority that has a free slot, the least loaded among equals
+	LeastLoaded = "least_loaded" // the least busy for its size
 )
 
 // Names lists the strategies, the default first.
 func Names() []string { return []string{LeastLoaded, Ordered, RoundRobin, Priority} }
 
-// New returns the strategy of a name, empty for the default, least_loaded.
+// New returns the strategy with this name. Empty means the default, least_loaded.
 func New(name string) (Strategy, error) {
 	switch name {
 	case "", LeastLoaded:
@@ -39,7 +39,7 @@ func New(name string) (Strategy, error) {
 	case Priority:
 		return priority{}, nil
 	}
-	return nil, fmt.Errorf("dispatch: no strategy %.40q: it is one of %v", name, Names())
+	return nil, fmt.Errorf("dispatch: unknown strategy %.40q: must be one of %v", name, Names())
 }
 
 type ordered struct{}
@@ -62,17 +62,17 @@ type leastLoaded struct{}
 func (leastLoaded) Name() string                        { return LeastLoaded }
 func (leastLoaded) Pick(_ *Task, among []Candidate) int { return best(among, busier) }
 
-// busier orders candidates by the share of their slots that is taken, weighted,
-// and by the load of the machine among equals.
+// busier orders candidates by the share of their slots that is taken, weighted; among
+// equals, by the load of the machine.
 func busier(a, b *Candidate) int {
-	share := func(c, other *Candidate) int64 { // without a division: taken of c times size of the other
+	share := func(c, other *Candidate) int64 { // cross-multiplied, to avoid a division
 		taken := int64(max(c.Slots, 1) - c.Free)
 		return taken * int64(max(other.Slots, 1)) * int64(max(other.Weight, 1))
 	}
 	return cmp.Or(cmp.Compare(share(a, b), share(b, a)), cmp.Compare(a.Load, b.Load))
 }
 
-// best returns the first of the least.
+// best returns the index of the first minimum.
 func best(among []Candidate, less func(a, b *Candidate) int) int {
 	at := 0
 	for i := range among {
@@ -83,8 +83,8 @@ func best(among []Candidate, less func(a, b *Candidate) int) int {
 	return at
 }
 
-// roundRobin is smooth: over any number of picks each gets its share, to within
-// one, and heavy ones do not come in bursts.
+// roundRobin is smooth: over any number of picks each node gets its share, to within one,
+// without bursts for heavy nodes.
 type roundRobin struct{ credit map[proto.PeerID]int64 }
 
 func (*roundRobin) Name() string { return RoundRobin }

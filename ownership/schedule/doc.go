@@ -1,10 +1,9 @@
-// Package schedule says when a schedule is due. It only reckons: who keeps a
-// schedule makes its tasks, each time once.
+// Package schedule computes when a schedule is due. The caller creates the tasks, one for
+// each time.
 //
-//	cron text, time zone ─▶ Plan ─▶ Due(mark, now) ─▶ times to make tasks for
+//	cron text, time zone ─▶ Plan ─▶ Due(after, now) ─▶ times that need a task
 //
-// A fixed hour goes by the clock on the wall: on the day on which an hour is left
-// out its times come at once behind the gap, and on the day on which an hour comes
-// twice they come in the first one alone. Where the hour is *, times go by the time
-// that passes.
+// A fixed hour follows the wall clock: times in an hour that is skipped come directly after
+// the gap, and times in an hour that is repeated come only the first time. Where the hour
+// is *, times follow elapsed time.
 package schedule

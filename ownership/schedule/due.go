@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// Missed says what becomes of times that went by while nobody could make their task.
+// Missed selects what happens to times that passed while no node could create their task.
 type Missed byte
 
-// The ways to deal with missed times.
+// The ways to handle missed times.
 const (
-	Skip Missed = iota // they are left out
+	Skip Missed = iota // they are skipped
 	Once               // the newest of them is made up for
-	All                // each of them, the newest ones up to a limit
+	All                // all are made up for, the newest ones up to a limit
 )
 
 const (
-	// Late is how long ago a time is that was missed.
+	// Late is the age from which a time counts as missed.
 	Late = time.Minute
-	// Horizon is how far back missed times are looked for.
+	// Horizon is how far back missed times are considered.
 	Horizon = 31 * 24 * time.Hour
-	// MaxCap is how many missed times can be made up for at once.
+	// MaxCap is the most missed times that are made up for at once.
 	MaxCap = 1000
 )
 
-// Due returns the times after mark and up to now that a task is to be made for, oldest
-// first, and how many are left out: missed ones, as m says and limit bounds.
+// Due returns the times after `after` and up to now that need a task, oldest first, and the
+// number of missed ones that are skipped according to m and limit.
 func (p Plan) Due(after, now time.Time, m Missed, limit int) (fire []time.Time, skipped int) {
 	if back := now.Add(-Horizon); after.Before(back) {
 		after = back
