@@ -167,7 +167,7 @@ func TestInviteUnderANameThatIsTaken(t *testing.T) {
 func TestAHandlerForNobody(t *testing.T) {
 	a, _ := pair(t, nil)
 	for allow, want := range map[string]string{
-		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is called laptpo", "role:wrk": "no member has the role wrk",
+		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is named laptpo", "role:wrk": "no member has the role wrk",
 	} {
 		if err := a.AddHandler(t.Context(), HandlerSpec{Kind: "k", Type: TypeEcho, Allow: []string{allow}}); err != nil {
 			t.Errorf("%s: %v", allow, err)

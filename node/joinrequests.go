@@ -16,28 +16,28 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// Bounds of what nodes without a ticket may cost.
+// Limits for nodes that ask to join without a ticket.
 const (
 	maxJoinRequests = 64
-	maxPerOrigin    = 4                // of one address
-	joinRequestTTL  = 10 * time.Minute // a node that does not ask again is forgotten
-	acceptedTTL     = time.Hour        // what a person accepted has to be fetched until then
-	maxStrangers    = 256              // strangers that were told of
+	maxPerOrigin    = 4                // limit per address
+	joinRequestTTL  = 10 * time.Minute // lifetime of a request that is not repeated
+	acceptedTTL     = time.Hour        // time in which an accepted node must fetch its certificate
+	maxStrangers    = 256              // strangers that were reported
 )
 
-// joinRequests are the nodes on the LAN that ask to be let in without a ticket. They are
-// kept in memory: who still wants in asks again.
+// wishes holds the requests of nodes on the LAN to join without a ticket. They are kept
+// in memory only: a node that still wants to join repeats its request.
 type joinRequests struct {
 	mu        sync.Mutex
 	asked     map[proto.PeerID]*joinRequest
-	strangers map[proto.PeerID]bool // strangers that an event told of
+	strangers map[proto.PeerID]bool // strangers that were reported by an event
 }
 
 type joinRequest struct {
 	JoinRequest
 	peer     proto.PeerID
 	known    *proto.KnownPeer // key record and addresses
-	origin   string           // where it asks from, see transport.Origin
+	origin   string           // network that the request came from, see transport.Origin
 	accepted *AcceptOptions
 	until    time.Time
 }
@@ -46,22 +46,24 @@ func newJoinRequests() *joinRequests {
 	return &joinRequests{asked: map[proto.PeerID]*joinRequest{}, strangers: map[proto.PeerID]bool{}}
 }
 
-// JoinCode is what two people compare when a node is let in without a ticket: a
-// short form of its key, 60 bits: another key of the same code cannot be searched for.
+// JoinCode returns the code that two people compare when a node joins without a ticket.
+// It is a short form of the node's key with 60 bits, so that finding another key with
+// the same code is infeasible.
 func JoinCode(p proto.PeerID) string {
 	sum := sha256.Sum256(append([]byte("balefire/v1/joincode\x00"), p[:]...))
 	code := base32.StdEncoding.EncodeToString(sum[:10])
 	return code[:4] + "-" + code[4:8] + "-" + code[8:12]
 }
 
-// plainCode is a code without what people add and leave out when they type it.
+// plainCode normalizes a code typed by a person.
 func plainCode(code string) string {
 	return strings.ToUpper(strings.NewReplacer("-", "", " ", "").Replace(code))
 }
 
-// add remembers that a node asked from an address of origin, and returns what a person
-// said about it. Where there is no place the oldest of that origin is forgotten, or of the one that
-// has the most. Nil: too many ask.
+// add records the request of a node and returns it with the decision of a person, if
+// any. If there is no room, the oldest request of the same origin is dropped, or the
+// oldest of the origin with the most requests. It returns nil if there are too many
+// requests.
 func (w *joinRequests) add(from proto.PeerID, origin, addr string, r *proto.JoinRequest, now time.Time) *joinRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +85,7 @@ func (w *joinRequests) add(from proto.PeerID, origin, addr string, r *proto.Join
 	return &c
 }
 
-// evict makes room for a wish from origin, if it can. The caller holds mu.
+// evict makes room for a request from origin, if possible. The caller holds mu.
 func (w *joinRequests) evict(origin string) bool {
 	count := map[string]int{}
 	for _, x := range w.asked {
@@ -136,7 +138,7 @@ func (w *joinRequests) list(now time.Time) (all []*joinRequest) {
 	return all
 }
 
-// accept notes what a person decided.
+// accept records that a person accepted a request.
 func (w *joinRequests) accept(p proto.PeerID, o AcceptOptions, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,7 +153,7 @@ func (w *joinRequests) drop(p proto.PeerID) {
 	delete(w.asked, p)
 }
 
-// firstSeen reports whether p was never told of.
+// firstSeen reports whether p has not been reported before.
 func (w *joinRequests) firstSeen(p proto.PeerID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,19 +167,19 @@ func (w *joinRequests) firstSeen(p proto.PeerID) bool {
 	return true
 }
 
-// strangerSeen hears of a node on the LAN that is no member.
+// strangerSeen handles the discovery of a node on the LAN that is not a member.
 func (n *Node) strangerSeen(s transport.Stranger) {
 	if !n.joinRequests.firstSeen(s.Peer) {
 		return
 	}
-	text := "a node that is no member of this mesh is on the LAN: " + s.Peer.String()
+	text := "found a node on the LAN that is not a member of this mesh: " + s.Peer.String()
 	if s.Joins {
-		text = "a node that is in no mesh is on the LAN: " + s.Peer.String() + ", code " + JoinCode(s.Peer)
+		text = "found a node on the LAN that belongs to no mesh: " + s.Peer.String() + ", code " + JoinCode(s.Peer)
 	}
 	n.addEvent("lan.stranger", s.Peer, text, map[string]string{"addrs": strings.Join(s.Addrs, " ")})
 }
 
-// requestJoin answers a node without a ticket that asks to be admitted: a person decides.
+// requestJoin handles a request to join without a ticket: a person decides about it.
 func (n *Node) requestJoin(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	if _, err := n.issue(identity.Member{Peer: n.keys.Peer(), Name: n.self.Name}); err != nil {
 		return nil, fmt.Errorf("this member may not admit others: ask another one")
@@ -189,10 +191,10 @@ func (n *Node) requestJoin(ctx context.Context, from proto.PeerID, r *proto.Join
 	x := n.joinRequests.add(from, origin, addr, r, n.cfg.Clock.Now())
 	switch {
 	case x == nil:
-		return nil, fmt.Errorf("%d nodes ask to be let in already: try again later", maxJoinRequests)
+		return nil, fmt.Errorf("%d nodes are already asking to join: try again later", maxJoinRequests)
 	case x.accepted == nil:
 		if x.Since.Equal(x.Last) {
-			n.addEvent("lan.wish", from, fmt.Sprintf("%s asks to be let in, code %s: balefire-node peers accept %s", x.Name, x.Code, x.Code), nil)
+			n.addEvent("lan.wish", from, fmt.Sprintf("%s asks to join, code %s: balefire-node peers accept %s", x.Name, x.Code, x.Code), nil)
 		}
 		return &proto.JoinReply{Pending: true}, nil
 	}
@@ -203,8 +205,8 @@ func (n *Node) requestJoin(ctx context.Context, from proto.PeerID, r *proto.Join
 	return reply, err
 }
 
-// JoinRequests lists the nodes on the LAN that ask to be let in, the newest first: it is the
-// one that a person has just started.
+// Wishes lists the nodes on the LAN that ask to join, the newest first, because that is
+// the one that a person has just started.
 func (n *Node) JoinRequests(ctx context.Context) []JoinRequest {
 	out := []JoinRequest{}
 	for _, x := range n.joinRequests.list(n.cfg.Clock.Now()) {
@@ -215,9 +217,9 @@ func (n *Node) JoinRequests(ctx context.Context) []JoinRequest {
 	return out
 }
 
-// Accept lets a node in that asks for it. It fetches its certificate when it asks
-// again, within seconds. ref is its code, or its whole id: the name is its own choice, and
-// anybody may ask by that name.
+// Accept admits a node that asks to join. The node fetches its certificate when it
+// repeats its request, within seconds. ref is its code or its complete id; a name does
+// not suffice, because any node may choose any name.
 func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, error) {
 	if o.Name != "" && !nameRE.MatchString(o.Name) {
 		return Peer{}, fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
@@ -226,9 +228,9 @@ func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, e
 	i := slices.IndexFunc(asking, func(x *joinRequest) bool { return plainCode(x.Code) == plainCode(ref) || x.ID == ref })
 	switch {
 	case i < 0 && slices.ContainsFunc(asking, func(x *joinRequest) bool { return x.Name == ref }):
-		return Peer{}, fmt.Errorf("%w: %.64q is a name that a node gives itself, and any node may: compare its code with the one that it shows, and write the code (balefire-node peers pending)", ErrInvalid, ref)
+		return Peer{}, fmt.Errorf("%w: %.64q is a name, and any node may choose any name: compare the code with the one that the node shows, and use the code (balefire-node peers pending)", ErrInvalid, ref)
 	case i < 0:
-		return Peer{}, fmt.Errorf("%w: no node asks to be let in with the code %.64q: on it, run balefire-node join --lan (balefire-node peers pending)", ErrNotFound, ref)
+		return Peer{}, fmt.Errorf("%w: no node asks to join with the code %.64q: run balefire-node join --lan on it (balefire-node peers pending)", ErrNotFound, ref)
 	}
 	x := asking[i]
 	if len(o.Roles) == 0 {

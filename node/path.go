@@ -9,7 +9,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// Path explains how a peer is reached: every way to it, and why the one in use is.
+// Path explains how a peer is reached: every possible path, and why the current one is
+// used.
 func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
 	p, err := n.findOtherPeer(ref)
 	if err != nil {
@@ -53,7 +54,7 @@ func (n *Node) candidate(c transport.Path) PathCandidate {
 	return v
 }
 
-// NetCheck is what this node found out about its own network.
+// NetCheck reports what this node knows about its own network.
 func (n *Node) NetCheck(ctx context.Context) NetCheck {
 	r, d := n.net.Reach(), n.net.Discovery()
 	c := NetCheck{
@@ -82,19 +83,19 @@ func (n *Node) NetCheck(ctx context.Context) NetCheck {
 	case len(r.Mapped) > 0:
 		c.PortMap = strings.Join(r.Mapped, ", ")
 	case n.cfg.Net.PortMap:
-		c.PortMap = "asked for, and no router answered"
+		c.PortMap = "requested, but no router answered"
 	}
 	switch {
 	case len(r.Reachable) > 0:
-		c.Public = "strangers get through to " + strings.Join(r.Reachable, ", ")
+		c.Public = "publicly reachable at " + strings.Join(r.Reachable, ", ")
 	case len(r.Unreachable) > 0:
-		c.Public = "strangers do not get through to " + strings.Join(r.Unreachable, ", ")
+		c.Public = "not publicly reachable at " + strings.Join(r.Unreachable, ", ")
 	}
 	c.Findings = n.findings(&c, r)
 	return c
 }
 
-// findings says what the facts mean, and what to do.
+// findings draws conclusions from the facts and suggests what to do.
 func (n *Node) findings(c *NetCheck, r transport.Reach) []string {
 	found := []string{}
 	add := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
@@ -106,31 +107,31 @@ func (n *Node) findings(c *NetCheck, r transport.Reach) []string {
 	}
 	switch {
 	case len(n.book.List()) == 0:
-		add("no peer is known yet: balefire-node invite makes a ticket for one")
+		add("no peer is known yet: create a ticket for one with balefire-node invite")
 	case connected == 0:
-		add("nobody is connected: look at this machine's network; balefire-node peers shows what each dial failed with")
+		add("no peer is connected: check this machine's network; balefire-node peers shows why each dial failed")
 	case !c.UDP:
-		add("no direct QUIC connection is there: UDP may be blocked, or every peer is on the LAN, where TCP is preferred")
+		add("there is no direct QUIC connection: UDP may be blocked, or all peers are on the LAN, where TCP is preferred")
 	}
 	relays := n.relays()
 	if r.NAT == transport.NATSymmetric {
-		add("a symmetric NAT stands before this node: holes cannot be punched, relays carry what comes to it; a forwarded port (net.announce) or net.port_map would make direct connections")
+		add("this node is behind a symmetric NAT: hole punching fails, so peers reach it through relays; a forwarded port (net.announce) or net.port_map would allow direct connections")
 	}
 	switch {
 	case n.cfg.Net.Relays < 0:
-		add("net.relays is 0: behind a NAT nobody reaches this node first")
+		add("net.relays is 0: behind a NAT, no peer can open a connection to this node")
 	case len(relays) == 0 && len(n.book.List()) > 0:
-		add("no other member relays: give a reachable one the role relay, so that nodes behind NATs are reached")
+		add("no other member is a relay: give a reachable one the role relay, so that nodes behind NATs can be reached")
 	case len(c.Reservations) == 0 && connected > 0:
-		add("%d members relay, and no place is kept at any: who is behind a NAT cannot reach this node first", len(relays))
+		add("%d members are relays, but this node has no reservation at any: peers behind a NAT cannot open a connection to it", len(relays))
 	}
 	if c.DHT == 0 && connected > 0 {
-		add("the hash table is empty: its peers are members that take part in it (net.dht)")
+		add("the hash table is empty: no connected member takes part in it (net.dht)")
 	}
 	if s := n.gossip.Summary(); s.Isolated {
 		add("this node is isolated: it %s, and claims nothing new", n.isolationReason())
 	} else if s.SelfPaused {
-		add("this node's own probes fail (local health %d of 8): it claims nothing new until they do not", s.Health)
+		add("this node's own probes fail (local health %d of 8): it claims nothing new until they succeed", s.Health)
 	}
 	return found
 }

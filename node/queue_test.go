@@ -394,7 +394,7 @@ func TestQueueIsSeized(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		c.waitAll(1, c.submitMany(1, 10), time.Minute)
-		if b, err := c.nodes[2].node.Why(t.Context(), sent[0]); err != nil || !strings.HasSuffix(b.Cause, "comes when n0 is back") || b.Fix != "start n0 again" {
+		if b, err := c.nodes[2].node.Why(t.Context(), sent[0]); err != nil || !strings.HasSuffix(b.Cause, "will follow when n0 is back") || b.Fix != "start n0 again" {
 			t.Errorf("why, of what the old home was given: %+v, %v", b, err)
 		}
 		c.nodes[0].start()

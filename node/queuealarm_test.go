@@ -62,7 +62,7 @@ func TestTheHomeOfAQueueIsGone(t *testing.T) {
 				t.Errorf("why %s: %+v, %v", subject, b, err)
 			}
 		}
-		if b, err := owner.Why(t.Context(), ids[0]); err != nil || !strings.Contains(b.Cause, "its end is kept here for its home") {
+		if b, err := owner.Why(t.Context(), ids[0]); err != nil || !strings.Contains(b.Cause, "its result is stored here for its home") {
 			t.Errorf("why at the owner: %+v, %v", b, err)
 		}
 		if p := origin.Events(t.Context(), 0, 1000, 0); !slices.ContainsFunc(p.Items, func(e NodeEvent) bool { return e.Kind == "queue.home_gone" && e.Fields["queues"] == "build" }) {

@@ -203,7 +203,7 @@ func TestQueueOwnerTellsThatItWaitsForABody(t *testing.T) {
 				said += b.Cause
 			}
 		}
-		if !strings.Contains(said, "its body, which is large, is on its way here from n0") {
+		if !strings.Contains(said, "its large body is being transferred from n0") {
 			t.Errorf("its owner says %q", said)
 		}
 		c.waitLarge(0, ids, bodies, 10*time.Minute)

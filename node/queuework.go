@@ -12,10 +12,11 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// ownershipCustody is where the room finds the tasks whose cells are here: in the inbox.
+// custody gives the ownership subsystem access to the tasks of its queues, which are
+// stored in the inbox.
 type ownershipCustody struct{ node *Node }
 
-// Tasks returns those that have not ended.
+// Tasks returns the tasks that have not ended.
 func (c ownershipCustody) Tasks() ([]ownership.Task, error) {
 	found, err := c.node.inbox.Queued()
 	if err != nil {
@@ -30,7 +31,8 @@ func (c ownershipCustody) Tasks() ([]ownership.Task, error) {
 	return all, nil
 }
 
-// mayHaveRun says whether a task may have run in what this node's store has lost.
+// mayHaveRun reports whether a task may have run according to records that this node's
+// store has lost.
 func (n *Node) mayHaveRun(r *proto.Record) ownership.MayHaveRun {
 	switch may, here := n.inbox.MayHaveRun(r); {
 	case here:
@@ -41,7 +43,7 @@ func (n *Node) mayHaveRun(r *proto.Record) ownership.MayHaveRun {
 	return ownership.CertainlyNotRun
 }
 
-// Envelope returns a task as it was signed, with its slot for p.
+// Envelope returns a task as signed by its origin, with the content key wrapped for p.
 func (c ownershipCustody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, error) {
 	n := c.node
 	st, err := n.inbox.QueuedTask(id)
@@ -66,7 +68,8 @@ func (c ownershipCustody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Enve
 	return &proto.Envelope{Header: e.GetHeader(), Body: e.GetBody(), Slot: slot, Path: e.GetPath(), Index: e.GetIndex(), Signature: e.GetSignature()}, nil
 }
 
-// End ends a task, with the owner's outcome unless its home ended it itself.
+// End ends a task with the owner's outcome, or with the home's if the home ended it
+// itself.
 func (c ownershipCustody) End(ctx context.Context, e ownership.End, o *proto.Outcome, also func(*store.Batch)) error {
 	out := &proto.Outcome{State: e.State, Reason: e.Reason}
 	if o != nil {
@@ -92,24 +95,24 @@ func (c ownershipCustody) End(ctx context.Context, e ownership.End, o *proto.Out
 	return c.node.inbox.EndQueued(ctx, e.Task, out, also)
 }
 
-// grantEvent is a grant as the history of a task shows it.
+// grantEvent converts a grant to an event in the history of a task.
 func grantEvent(g *proto.Granting, number uint32, owner string) *proto.Event {
 	cause := fmt.Sprintf("granted to %s under %d.%d", owner, g.GetEpochBoot(), g.GetEpochCounter())
 	if g.GetEnded() != "" {
-		cause += "; over: " + g.GetEnded()
+		cause += "; ended: " + g.GetEnded()
 	}
 	return &proto.Event{TimeMs: g.GetTimeMs(), State: proto.Accepted, Attempt: number, Cause: proto.Clip(cause, 128)}
 }
 
-// ownershipRunner has the inbox run what is granted to this node.
+// ownershipRunner runs in the inbox what is granted to this node.
 type ownershipRunner struct{ node *Node }
 
-// Check looks at a grant as at any arrival: who signed it, for what queue, and
+// Check checks a grant like any other incoming task: its signature, its queue, and
 // whether this node would run it.
 func (r ownershipRunner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 	l, err := r.open(from, g, true)
 	if err != nil {
-		r.node.log.Debug("a grant is declined", "from", from, "err", err)
+		r.node.log.Debug("grant declined", "from", from, "err", err)
 		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
 			return ce.Code
 		}
@@ -119,7 +122,7 @@ func (r ownershipRunner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 	case r.node.draining.Load() || r.node.queues.drained.Load():
 		return proto.CodeDraining
 	case from != r.node.keys.Peer() && r.node.gossip.SelfPaused():
-		return proto.CodeBusy // it takes itself for ill or cut off (I16)
+		return proto.CodeBusy // it considers itself unhealthy or isolated (I16)
 	}
 	if code := r.node.bodyTransfer.checkSpace(l); code != 0 {
 		return code
@@ -127,8 +130,8 @@ func (r ownershipRunner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 	return r.node.inbox.Leasable(l.Kind, l.Origin, l.Delegates, l.Size)
 }
 
-// open reads what a grant is about, and with check holds it against the signature of
-// its origin, and the right of from to grant it.
+// open decodes the task of a grant. With check it also verifies the signature of the
+// task's origin and the right of from to grant it.
 func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Leased, error) {
 	n, env := r.node, g.GetEnvelope()
 	h, err := proto.ParseHeader(env.GetHeader())
@@ -136,7 +139,7 @@ func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (in
 		return inbox.Leased{}, err
 	}
 	checks := n.checks()
-	checks.Self = h.Target // the home that it was sent to; its slot is this node's
+	checks.Self = h.Target // the task was sent to the home; its content key is wrapped for this node
 	var plain []byte
 	var key [32]byte
 	if check {
@@ -154,15 +157,15 @@ func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (in
 	}
 	switch {
 	case h.What != proto.WhatTask || string(h.ID[:]) != string(g.GetClaim().GetTask()):
-		return inbox.Leased{}, badForm("it is not the task of its claim")
+		return inbox.Leased{}, badForm("its task does not match its claim")
 	case content.GetQueue() == "" || content.GetQueue() != g.GetQueue():
 		return inbox.Leased{}, grantDenied("its origin did not send it to this queue")
 	case !n.queues.driver.WasHome(g.GetQueue(), from):
-		return inbox.Leased{}, grantDenied("it comes from a node that was never the home of the queue, as far as is known here")
+		return inbox.Leased{}, grantDenied("it comes from a node that is not known here as a home of the queue")
 	case check && !n.mayWork(from):
 		return inbox.Leased{}, grantDenied("the home of a queue needs the role work")
 	case atMostOnce(g.GetMode()) != atMostOnce(content.GetMode()) || g.GetNotAfterMs() != h.NotAfter:
-		return inbox.Leased{}, badForm("its home says another mode or another end than its origin signed")
+		return inbox.Leased{}, badForm("its mode or expiry time differs from what its origin signed")
 	}
 	if err := checkContent(&h, content); err != nil {
 		return inbox.Leased{}, err
@@ -178,7 +181,7 @@ func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (in
 	for _, v := range content.GetVouchers() {
 		p, err := proto.PeerIDFrom(v)
 		if err != nil {
-			return inbox.Leased{}, badForm("who vouches for it is no peer")
+			return inbox.Leased{}, badForm("a voucher is not a valid peer id")
 		}
 		l.Delegates = append(l.Delegates, p)
 	}
@@ -187,15 +190,15 @@ func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (in
 
 func atMostOnce(m proto.Mode) bool { return m == proto.AtMostOnce }
 
-// checkContent holds the body of a task, or what its header says of the stream, against
-// its signed size and digest (I9).
+// checkContent checks the body of a task, or the size of its stream, against the signed
+// size and digest (I9).
 func checkContent(h *proto.Header, c *proto.Content) error {
 	sealed, _, streamed := h.Stream()
 	if !streamed {
 		return checkBody(c.GetBody(), c.GetBodySize(), c.GetBodyDigest())
 	}
 	if plain, err := identity.PlainSize(int64(sealed)); err != nil || uint64(plain) != c.GetBodySize() {
-		return badForm("its stream has %d bytes, it says %d", plain, c.GetBodySize())
+		return badForm("its stream has %d bytes, its content states %d", plain, c.GetBodySize())
 	}
 	return nil
 }
@@ -204,39 +207,39 @@ func grantDenied(why string) error {
 	return &identity.CheckError{Code: proto.CodeDenied, Err: errors.New(why)}
 }
 
-// Wait lets a task wait for a slot.
+// Wait queues a task for a slot.
 func (r ownershipRunner) Wait(from proto.PeerID, g *proto.Grant) {
 	l, err := r.open(from, g, false)
 	if err != nil {
-		r.node.log.Error("a granted task cannot be read again", "from", from, "err", err)
+		r.node.log.Error("could not decode a granted task again", "from", from, "err", err)
 		return
 	}
 	r.node.bodyTransfer.fetch(l, g.GetQueue())
 }
 
-// Probe has the handler of a task asked what it did before the node died.
+// Probe asks the handler of a task what it did before the node died.
 func (r ownershipRunner) Probe(from proto.PeerID, g *proto.Grant) {
 	l, err := r.open(from, g, false)
 	if err != nil {
 		id := proto.TaskID(g.GetClaim().GetTask())
-		r.node.log.Error("a granted task cannot be read again: a person must see what became of it", "task", id.String(), "from", from, "err", err)
-		go r.node.queues.Probed(context.Background(), id, inbox.Unknown, new(proto.Outcome)) // this is called by the room, which takes the answer
+		r.node.log.Error("could not decode a granted task again: an operator must check whether it ran", "task", id.String(), "from", from, "err", err)
+		go r.node.queues.Probed(context.Background(), id, inbox.Unknown, new(proto.Outcome)) // in a goroutine: Probe is called by the goroutine that takes the answer
 		return
 	}
 	l.ProbeOnly = true
 	r.node.bodyTransfer.fetch(l, g.GetQueue())
 }
 
-// Stop ends the wait or the run of a task.
+// Stop stops the wait or the run of a task.
 func (r ownershipRunner) Stop(id proto.TaskID, cancelled bool) {
 	r.node.bodyTransfer.stopFetch(id)
 	r.node.inbox.StopLease(id, cancelled)
 }
 
-// ownershipSealer protects results on their way from an owner to a home.
+// leaseSeals encrypts and signs results on their way from an owner to a home.
 type ownershipSealer struct{ node *Node }
 
-// Seal seals outcomes for a home and signs them together.
+// Seal seals outcomes for a home and signs them as a group.
 func (s ownershipSealer) Seal(home proto.PeerID, all []ownership.SealRequest) ([]*proto.Envelope, error) {
 	n := s.node
 	to, ok := n.book.KeyRecord(home)
@@ -270,7 +273,7 @@ func (s ownershipSealer) Seal(home proto.PeerID, all []ownership.SealRequest) ([
 	return sealed, nil
 }
 
-// Unseal checks what an owner has sealed and reads it.
+// Unseal verifies and decodes the sealed result of an owner.
 func (s ownershipSealer) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Unsealed, err error) {
 	h, o, err := s.open(from, m)
 	if err != nil {
@@ -284,7 +287,7 @@ func (s ownershipSealer) Unseal(from proto.PeerID, m *proto.Message) (u ownershi
 	return u, nil
 }
 
-// taskOfResult is the task that a sealed result is about, zero if that cannot be read.
+// taskOfResult returns the task of a sealed result, or zero if it cannot be decoded.
 func taskOfResult(m *proto.Message) (id proto.TaskID) {
 	env := new(proto.Envelope)
 	if proto.DecodeKnown(m.GetPayload(), env) != nil {
@@ -296,7 +299,7 @@ func taskOfResult(m *proto.Message) (id proto.TaskID) {
 	return id
 }
 
-// open checks what an owner has sealed, but for a body that is a stream.
+// open verifies and decodes the sealed result of an owner, except a streamed body.
 func (s ownershipSealer) open(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
 	env, o := new(proto.Envelope), new(proto.Outcome)
 	if err := proto.DecodeKnown(m.GetPayload(), env); err != nil {
@@ -308,7 +311,7 @@ func (s ownershipSealer) open(from proto.PeerID, m *proto.Message) (*proto.Heade
 	}
 	h := &opened.Header
 	if h.What != proto.WhatResult || h.Origin != from {
-		return nil, nil, badForm("it is no result of %s", from.Short())
+		return nil, nil, badForm("it is not a result of %s", from.Short())
 	}
 	if err := proto.DecodeKnown(opened.Content, o); err != nil {
 		return nil, nil, err
@@ -320,10 +323,10 @@ func (s ownershipSealer) open(from proto.PeerID, m *proto.Message) (*proto.Heade
 	}
 	plain, err := identity.PlainSize(int64(sealed))
 	if err != nil || uint64(plain) != o.GetBodySize() || len(o.GetBodyKey()) != 32 || len(o.GetBodyDigest()) != 32 || len(o.GetBody()) > 0 {
-		return nil, nil, badForm("its stream has %d bytes, it says %d", plain, o.GetBodySize())
+		return nil, nil, badForm("its stream has %d bytes, its content states %d", plain, o.GetBodySize())
 	}
 	if o.GetBodySuite() > 255 {
-		return nil, nil, badForm("no suite has the number %d", o.GetBodySuite())
+		return nil, nil, badForm("suite %d does not exist", o.GetBodySuite())
 	}
 	if _, err := identity.NewStreamOpener([32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult); err != nil {
 		return nil, nil, &identity.CheckError{Code: proto.CodeUnknownVersion, Err: err}

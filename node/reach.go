@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// netConfig is the transport of a running member: what the configuration says,
-// and how it meets the other rooms.
+// netConfig returns the configuration of the transport: the settings and the hooks of
+// the other subsystems.
 func (n *Node) netConfig() (transport.Config, error) {
 	seeds, err := parseSeeds(n.cfg.Net.Seeds)
 	if err != nil {
@@ -40,15 +40,15 @@ func (n *Node) netConfig() (transport.Config, error) {
 	return c, nil
 }
 
-// A contactList is whom to stay connected with: the address book, and the members
-// that the configuration names.
+// A contactList lists the peers to stay connected with: those in the address book and
+// the configured seeds.
 type contactList struct {
 	book  *transport.Book
 	seeds []transport.Contact
 }
 
-// Contacts returns the book's contacts, with the configured addresses added to
-// theirs, and the seeds that are not in it yet.
+// Contacts returns the contacts of the book, with the configured addresses added, and
+// the seeds that are not in the book yet.
 func (d contactList) Contacts() []transport.Contact {
 	all := d.book.Contacts()
 	for _, s := range d.seeds {
@@ -70,7 +70,7 @@ func (d contactList) Contacts() []transport.Contact {
 	return all
 }
 
-// parseSeeds reads multiaddrs that end in /p2p/ and an id.
+// parseSeeds parses multiaddrs that end in /p2p/ and a peer id.
 func parseSeeds(seeds []string) (all []transport.Contact, err error) {
 	for _, s := range seeds {
 		addr, id, _ := strings.Cut(s, "/p2p/")
@@ -83,10 +83,10 @@ func parseSeeds(seeds []string) (all []transport.Contact, err error) {
 	return all, nil
 }
 
-// mayRelay reports whether this node relays for others, where it can.
+// mayRelay reports whether this node may relay for other members.
 func (n *Node) mayRelay() bool { return !n.cfg.Net.NoRelay && n.self.HasRole(identity.RoleRelay) }
 
-// relays returns the members whom this node may ask for a place.
+// relays returns the members that this node may ask for a reservation.
 func (n *Node) relays() []proto.PeerID {
 	var all []relayCandidate
 	for _, p := range n.book.List() {
@@ -100,15 +100,16 @@ func (n *Node) relays() []proto.PeerID {
 	return eligibleRelays(all)
 }
 
-// A relayCandidate is a member with the role.
+// A relayCandidate is a member with the role relay.
 type relayCandidate struct {
 	peer proto.PeerID
-	gone bool // dead, or stopped
-	open bool // anybody can dial it, as it says
+	gone bool // dead or stopped
+	open bool // publicly reachable, as announced by the member
 }
 
-// eligibleRelays leaves out who is gone and, where some can be dialled by anybody, all
-// others: a place at a relay behind the same NAT would lead nobody here.
+// eligibleRelays leaves out members that are gone and, if some members are publicly
+// reachable, all that are not: a reservation at a relay behind the same NAT would be
+// useless.
 func eligibleRelays(all []relayCandidate) (peers []proto.PeerID) {
 	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && !r.gone })
 	for _, r := range all {
@@ -119,7 +120,7 @@ func eligibleRelays(all []relayCandidate) (peers []proto.PeerID) {
 	return peers
 }
 
-// hops returns what p says of its ways to relays.
+// hops returns the relay paths that p announces.
 func (n *Node) hops(p proto.PeerID) []transport.Hop {
 	m, ok := n.gossip.Member(p)
 	if !ok {
@@ -128,8 +129,8 @@ func (n *Node) hops(p proto.PeerID) []transport.Hop {
 	return hopsFromProto(m.Record.GetHops())
 }
 
-// hopsToProto makes the words of a record of what was measured. A round trip that is
-// known is at least one millisecond there.
+// hopsToProto converts measured relay paths for a member record. A known round-trip time
+// is at least one millisecond there.
 func hopsToProto(hops []transport.Hop) (out []*proto.Hop) {
 	for _, h := range hops {
 		w := &proto.Hop{
@@ -144,7 +145,7 @@ func hopsToProto(hops []transport.Hop) (out []*proto.Hop) {
 	return out
 }
 
-// hopsFromProto is the way back.
+// hopsFromProto converts the relay paths of a member record.
 func hopsFromProto(words []*proto.Hop) (hops []transport.Hop) {
 	for _, w := range words {
 		if r, err := proto.PeerIDFrom(w.GetRelay()); err == nil {
@@ -157,8 +158,8 @@ func hopsFromProto(words []*proto.Hop) (hops []transport.Hop) {
 	return hops
 }
 
-// open reports whether anybody can dial this node, as far as it knows, and find a
-// relay there: where some are open, the others ask nobody else for a place.
+// open reports whether, as far as this node knows, it is publicly reachable and relays.
+// If some members are open, the others request reservations only from them.
 func (n *Node) open() bool {
 	if !n.mayRelay() {
 		return false
@@ -170,7 +171,7 @@ func (n *Node) open() bool {
 	return r.NAT == transport.NATNone || len(r.Reachable)+len(r.Mapped) > 0
 }
 
-// netChanged hears of each change in how peers are reached.
+// netChanged handles transport events: changes in how peers are reached.
 func (n *Node) netChanged(e transport.Event) {
 	kind := map[transport.EventKind]string{
 		transport.EventConnected: "peer.connected", transport.EventDisconnected: "peer.disconnected", transport.EventPath: "path.changed",

@@ -9,17 +9,17 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// readyEvery is how often a node that has turned peers away looks whether it has
-// room again.
+// readyEvery is the interval at which a node that has refused peers checks whether it
+// has room again.
 const readyEvery = time.Second
 
-// refusedPeers are the peers that were refused something for lack of room.
+// refusedPeers holds the peers that were refused something for lack of room.
 type refusedPeers struct {
 	sync.Mutex
 	peers map[proto.PeerID]bool
 }
 
-// add takes up that p was refused with code.
+// add records that p was refused with code.
 func (t *refusedPeers) add(p proto.PeerID, code proto.Code) {
 	if code != proto.CodeFull && code != proto.CodeBusy {
 		return
@@ -29,7 +29,7 @@ func (t *refusedPeers) add(p proto.PeerID, code proto.Code) {
 	t.peers[p] = true
 }
 
-// takeAll returns them and forgets them.
+// takeAll returns the peers and clears the set.
 func (t *refusedPeers) takeAll() []proto.PeerID {
 	t.Lock()
 	defer t.Unlock()
@@ -41,8 +41,8 @@ func (t *refusedPeers) takeAll() []proto.PeerID {
 	return out
 }
 
-// announceHandlers tells every connected peer that the handlers of this node have
-// changed: their tasks need not wait for the end of a backoff.
+// announceHandlers notifies every connected peer that the handlers of this node have
+// changed, so that its tasks need not wait for the end of a backoff.
 func (n *Node) announceHandlers() {
 	peers := []proto.PeerID{n.keys.Peer()}
 	for _, s := range n.net.Peers() {
@@ -53,15 +53,15 @@ func (n *Node) announceHandlers() {
 	n.sendReady(&proto.Ready{Handlers: true}, peers)
 }
 
-// announceRoom tells those who were turned away that there is room again, once there is.
+// announceRoom notifies the refused peers once there is room again.
 func (n *Node) announceRoom() {
 	if !n.storage.store.Full() && n.inbox.HasRoom() {
 		n.sendReady(&proto.Ready{Room: true}, n.bodyGC.refused.takeAll())
 	}
 }
 
-// sendReady gives the hint to peers. It is a courtesy: who misses it tries again
-// after its backoff.
+// sendReady sends the hint to peers. A lost hint is harmless: the peer retries after its
+// backoff.
 func (n *Node) sendReady(r *proto.Ready, peers []proto.PeerID) {
 	payload, err := proto.Encode(nil, r)
 	if err != nil {
@@ -74,20 +74,20 @@ func (n *Node) sendReady(r *proto.Ready, peers []proto.PeerID) {
 		}
 		err := n.net.SendCtl(p, &proto.Message{Type: proto.TypeReady, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})
 		if err != nil && !errors.Is(err, transport.ErrNotConnected) {
-			n.log.Debug("a peer could not be told to go on", "peer", p, "err", err)
+			n.log.Debug("could not notify a peer", "peer", p, "err", err)
 		}
 	}
 }
 
-// ready takes the hint of a peer.
+// ready receives the hint of a peer.
 func (n *Node) ready(from proto.PeerID, r *proto.Ready) {
 	select {
 	case n.notices <- peerNotice{from: from, ready: r}:
-	default: // a courtesy: the backoff will end
+	default: // dropping it is harmless: the backoff will end
 	}
 }
 
-// retryRefused sends what the peer refused before and takes now.
+// retryRefused retries at once what the peer refused before and accepts now.
 func (n *Node) retryRefused(from proto.PeerID, r *proto.Ready) {
 	var codes []proto.Code
 	if r.GetHandlers() {

@@ -7,29 +7,28 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A receiptSigner signs the receipts of results in groups: one group holds what came
-// while the results of the last one were being written. A signature costs as much
-// as all else that is done for a small result here, and checking it costs the
-// home twice that.
+// A stamp signs the receipts of results in groups: while the results of one group are
+// being written, the next group collects. A signature costs as much as all other work
+// for a small result here, and its verification costs the home twice that.
 type receiptSigner struct {
 	keys    *identity.Keys
 	mu      sync.Mutex
-	busy    bool           // a group is signed and not yet written
-	waiting []*signRequest // for the next one
+	busy    bool           // a group is signed and not written yet
+	waiting []*signRequest // results for the next group
 }
 
-// A signRequest is what one result states.
+// A signRequest holds the statements of one result.
 type signRequest struct {
 	statements [][]byte
 	receipts   []*proto.Receipt
-	group      *sync.Once // ends the turn of its group
+	group      *sync.Once // starts the next group, once
 	signed     chan struct{}
 }
 
 func newReceiptSigner(keys *identity.Keys) *receiptSigner { return &receiptSigner{keys: keys} }
 
-// sign returns the receipts of at least one statement. The caller calls written
-// once its result is on disk, or never will be.
+// sign returns the receipts for at least one statement. The caller must call written
+// once its result is on disk or has failed.
 func (s *receiptSigner) sign(statements [][]byte) (receipts []*proto.Receipt, written func()) {
 	r := &signRequest{statements: statements, signed: make(chan struct{})}
 	s.mu.Lock()
@@ -44,7 +43,7 @@ func (s *receiptSigner) sign(statements [][]byte) (receipts []*proto.Receipt, wr
 	return r.receipts, func() { r.group.Do(s.next) }
 }
 
-// next signs the group that waits.
+// next signs the waiting group.
 func (s *receiptSigner) next() {
 	s.mu.Lock()
 	var statements [][]byte

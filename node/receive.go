@@ -14,19 +14,19 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// An frameGroup is a group of frames of one neighbour, sorted by what they are and
-// with the place of each in the group.
+// An frameGroup is a group of frames of one peer, sorted by type, with the index of each
+// frame in the group.
 type frameGroup struct {
 	tasks    []inbox.Arrival
 	taskAt   []int
 	results  []outbox.ResultIn
 	resultAt []int
-	refusals []*proto.Refusal // by place; nil: accepted
+	refusals []*proto.Refusal // by index; nil: accepted
 	mark     *proto.Seq
 	offense  error // see transport.Answer
 }
 
-// sortFrames checks each frame and puts it where it belongs.
+// sortFrames checks the frames and sorts them by type.
 func (n *Node) sortFrames(ctx context.Context, from proto.PeerID, msgs []*proto.Message) *frameGroup {
 	in := &frameGroup{refusals: make([]*proto.Refusal, len(msgs)), tasks: make([]inbox.Arrival, 0, len(msgs))}
 	checks := n.checks()
@@ -67,9 +67,9 @@ func (n *Node) sortFrame(ctx context.Context, in *frameGroup, checks *identity.C
 		in.mark = &proto.Seq{Boot: mark.GetBoot(), Counter: mark.GetCounter()}
 		return nil
 	case proto.TypeSchedule, proto.TypeScheduled:
-		if err := n.schedules.receive(from, m); err != nil { // nobody waits for an answer
+		if err := n.schedules.receive(from, m); err != nil { // no answer is expected
 			in.noteOffense(err)
-			n.log.Debug("a message about a schedule is dropped", "from", from, "err", err)
+			n.log.Debug("schedule message dropped", "from", from, "err", err)
 		}
 		return nil
 	}
@@ -79,29 +79,29 @@ func (n *Node) sortFrame(ctx context.Context, in *frameGroup, checks *identity.C
 	} else if t == proto.TypeQueueAsk || t == proto.TypeQueueAnswer {
 		receive = n.receiveQueueAsk
 	}
-	if err := receive(from, m); err != nil { // of ownership: nobody waits for an answer
+	if err := receive(from, m); err != nil { // an ownership message: no answer is expected
 		in.noteOffense(err)
 		n.queues.log.refusals.WithLabelValues(strings.ToLower(m.GetType().String())).Inc()
-		n.log.Debug("a message of ownership is dropped", "type", m.GetType().String(), "from", from, "err", err)
+		n.log.Debug("ownership message dropped", "type", m.GetType().String(), "from", from, "err", err)
 	}
 	return nil
 }
 
-// noteOffense notes an error that is the fault of whoever sent the message, and not of what
-// this node does not know.
+// noteOffense records an error that is the fault of the sender and not due to missing
+// knowledge of this node.
 func (in *frameGroup) noteOffense(err error) {
 	if malformed(err) {
 		in.offense = err
 	}
 }
 
-// malformed reports whether err is of bytes that no node sends.
+// malformed reports whether err was caused by bytes that no correct node sends.
 func malformed(err error) bool {
 	return errors.Is(err, proto.ErrMalformed) || errors.Is(err, proto.ErrTooMany) || errors.Is(err, proto.ErrTooLong)
 }
 
-// openTask checks a DATA frame. Forwarded tasks come with couriers; until then a
-// task comes from its origin alone.
+// openTask checks a DATA frame. Without couriers, a task is accepted from its origin
+// only.
 func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
 	env, opened, err := n.openEnvelope(checks, from, m, proto.WhatTask)
 	if err != nil {
@@ -116,7 +116,7 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 			return inbox.Arrival{}, err
 		}
 	} else if plain, err := identity.PlainSize(int64(sealed)); err != nil || uint64(plain) != content.GetBodySize() {
-		return inbox.Arrival{}, badForm("its stream has %d bytes, it says %d", plain, content.GetBodySize())
+		return inbox.Arrival{}, badForm("its stream has %d bytes, its content states %d", plain, content.GetBodySize())
 	}
 	return inbox.Arrival{
 		From: from, Header: opened.Header, Content: content, Envelope: env, Key: opened.Key,
@@ -124,8 +124,8 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 	}, nil
 }
 
-// unlessAccepted turns a refusal that would end a task into the word that it is here
-// already, when it is: it was accepted in its time, and its result tells its end.
+// unlessAccepted turns a refusal that would end a task into DUPLICATE if the task is
+// already here: it was accepted in time, and its result states its end.
 func (n *Node) unlessAccepted(from proto.PeerID, m *proto.Message, refused error) error {
 	ce, ok := errors.AsType[*identity.CheckError](refused)
 	if !ok || ce.Code != proto.CodeExpired && ce.Code != proto.CodeDenied {
@@ -144,7 +144,7 @@ func (n *Node) unlessAccepted(from proto.PeerID, m *proto.Message, refused error
 	if !here && !n.outbox.HasPendingResult(h.ID) {
 		return refused
 	}
-	return &identity.CheckError{Code: proto.CodeDuplicate, Err: errors.New("it was accepted before its time was over")}
+	return &identity.CheckError{Code: proto.CodeDuplicate, Err: errors.New("it was accepted before it expired")}
 }
 
 func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from proto.PeerID, m *proto.Message) (outbox.ResultIn, error) {
@@ -158,8 +158,8 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 	}
 	_, _, streamed := opened.Header.Stream()
 	if streamed || len(outcome.GetBody()) > proto.MaxInlineRecord {
-		// Its body becomes a file before the commit rule is asked, so the file of
-		// another result, or of none, must not be written for it.
+		// The body becomes a file before the commit rule is evaluated, so it must not be
+		// written for a result that will be rejected.
 		switch code, detail, rec := n.wantsResult(from, &opened.Header); code {
 		case proto.CodeNeedBody:
 			if size := resultSize(&opened.Header, outcome); rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
@@ -175,7 +175,7 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 	return n.resultIn(ctx, opened, outcome)
 }
 
-// resultSize is how many bytes a result has: those that it says, or those of its stream.
+// resultSize returns the size of a result: the stated size, or that of its stream.
 func resultSize(h *proto.Header, o *proto.Outcome) uint64 {
 	if sealed, _, streamed := h.Stream(); streamed {
 		if plain, err := identity.PlainSize(int64(sealed)); err == nil {
@@ -199,7 +199,7 @@ func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto
 	case opened.Header.What != what:
 		return nil, opened, badForm("a %d in a message of type %s", opened.Header.What, m.GetType())
 	case opened.Header.Origin != from:
-		return nil, opened, &identity.CheckError{Code: proto.CodeDenied, Err: fmt.Errorf("made by %s, handed over by %s: this node takes none from couriers", opened.Header.Origin.Short(), from.Short())}
+		return nil, opened, &identity.CheckError{Code: proto.CodeDenied, Err: fmt.Errorf("made by %s, sent by %s: this node accepts no tasks or results from couriers", opened.Header.Origin.Short(), from.Short())}
 	}
 	return env, opened, nil
 }
@@ -224,7 +224,7 @@ func (in *frameGroup) refuse(at int, code proto.Code, detail string, state proto
 	}
 }
 
-// answer signs one receipt for each task that was accepted.
+// answer signs one receipt for each accepted task.
 func (n *Node) answer(from proto.PeerID, in *frameGroup) transport.Answer {
 	a := transport.Answer{Time: n.cfg.Clock.Now().UnixMilli(), Offense: in.offense}
 	var statements [][]byte
@@ -246,7 +246,7 @@ func (n *Node) answer(from proto.PeerID, in *frameGroup) transport.Answer {
 	return a
 }
 
-// checks are those of this moment.
+// checks returns the envelope checks as of now.
 func (n *Node) checks() *identity.Checks {
 	return &identity.Checks{
 		Mesh: n.mesh, Self: n.keys.Peer(), Member: n.book.Renewable, Now: n.cfg.Clock.Now(), Doubted: n.cfg.Clock.Doubted(),

@@ -10,14 +10,14 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// Names are looked up in the whole book, so what one names is remembered for a
-// moment. What is known of the peer is always read anew.
+// A name is looked up in the whole address book, so the peer of a name is cached
+// briefly. The state of the peer is always read again.
 const (
-	nameTTL  = time.Second // after which another peer may have taken the name
+	nameTTL  = time.Second // lifetime of a cached name
 	maxNames = 1024
 )
 
-// nameCache remembers which peers were named of late.
+// nameCache caches which peers the recently used names refer to.
 type nameCache struct {
 	mu    sync.Mutex
 	peers map[string]cachedName
@@ -46,8 +46,8 @@ func (s *nameCache) put(target string, p proto.PeerID, now time.Duration) {
 	s.peers[target] = cachedName{p, now}
 }
 
-// recipient finds the peer that a target names, with the key to seal for it. What it
-// returns is only to be read.
+// recipient returns the peer that a target names, with its sealing key. The result must
+// not be modified.
 func (n *Node) recipient(target string) (*transport.Peer, error) {
 	if name, ok := strings.CutPrefix(target, queuePrefix); ok {
 		home, err := n.queues.homeOf(name)
@@ -57,7 +57,7 @@ func (n *Node) recipient(target string) (*transport.Peer, error) {
 		return n.recipient(home.String())
 	}
 	if what, _, ok := strings.Cut(target, ":"); ok && what == "agent" || target == "all" {
-		return nil, fmt.Errorf("%w: target %.60q: this node sends to peers by name or id", ErrInvalid, target)
+		return nil, fmt.Errorf("%w: target %.60q: use the name or id of a peer", ErrInvalid, target)
 	}
 	p, err := n.namedPeer(target)
 	switch {
@@ -66,12 +66,12 @@ func (n *Node) recipient(target string) (*transport.Peer, error) {
 	case p.Blocked:
 		return nil, fmt.Errorf("%w: %s is blocked here: balefire-node peers unblock %s", ErrDenied, p.Name, p.Name)
 	case len(p.KeyRecord.Public) == 0:
-		return nil, fmt.Errorf("%w: the sealing key of %s is not known yet: it is learnt when the two nodes meet", ErrRefused, p.Name)
+		return nil, fmt.Errorf("%w: the sealing key of %s is not known yet: the node learns it when it connects to %[2]s", ErrRefused, p.Name)
 	}
 	return p, nil
 }
 
-// namedPeer returns the peer that a target names, only to be read.
+// namedPeer returns the peer that a target names. The result must not be modified.
 func (n *Node) namedPeer(target string) (*transport.Peer, error) {
 	now := n.cfg.Clock.Mono()
 	if id, ok := n.names.get(target, now); ok {

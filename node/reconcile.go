@@ -7,11 +7,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// reconcile mends what has come apart, whatever the cause: leases of owners that are
-// dead are taken back also when that was not heard at the time (this node was cut off
-// itself, or was just started), and a lease that is renewed here without a handler at
-// work goes back. idle are those that had none at the last look, and the result those
-// that have none now: a handler may just have begun or ended.
+// reconcile repairs inconsistencies, whatever their cause. It revokes leases of dead
+// owners also when their death went unnoticed, because this node was isolated or had
+// just started, and returns a lease that is renewed here without a running handler. idle
+// holds the leases that had no handler at the last check, and the result those that have
+// none now: a handler may just have started or ended.
 func (q *queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[proto.TaskID]bool {
 	for p := range q.node.lostOwners() {
 		q.driver.Dead(p)
@@ -28,8 +28,8 @@ func (q *queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[
 		case !idle[v.Task]:
 			now[v.Task] = true
 		default:
-			q.node.log.Error("a lease was renewed without a handler at work: it goes back", "task", v.Task.String(), "queue", v.Queue)
-			if err := q.driver.Fail(ctx, v.Task, &proto.Released{Cause: proto.CauseCrashed, Reason: "its handler was gone"}); err != nil {
+			q.node.log.Error("a lease was renewed without a running handler; returning it", "task", v.Task.String(), "queue", v.Queue)
+			if err := q.driver.Fail(ctx, v.Task, &proto.Released{Cause: proto.CauseCrashed, Reason: "its handler no longer ran"}); err != nil {
 				return nil
 			}
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/balefire/balefire/store/journal"
 )
 
-// closeRuns gives each command that was cut off by the death of the process its
-// second record: the audit has one start and one end, or one crash, for every run
-// (I19). The audit is read only when something was running.
+// closeRuns writes the second audit record of each command that was interrupted by the
+// death of the process: the audit has one start and one end, or one crash, for every run
+// (I19). The audit is read only if something was running.
 func (n *Node) closeRuns(ctx context.Context) error {
 	cut := map[string]bool{}
 	running := func(id proto.TaskID, r *proto.Record) bool {
@@ -47,7 +47,7 @@ func (n *Node) closeRuns(ctx context.Context) error {
 	return nil
 }
 
-// openRuns returns the starts of the named tasks that have no end.
+// openRuns returns the starts of runs of the given tasks that have no end.
 func (n *Node) openRuns(tasks map[string]bool) (map[string]journal.Entry, error) {
 	open := map[string]journal.Entry{}
 	err := journal.Scan(filepath.Join(n.cfg.Dir, auditDir), func(r journal.Record) error {

@@ -12,11 +12,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Retry makes an ended task anew: a new task with a new id, the same content
-// and idempotency key, and a fresh time to live. Of a task that succeeded the
-// content is no longer kept.
+// Retry redrives an ended task: it submits a new task with a new id, the same content
+// and idempotency key, and a fresh time to live. The content of a task that succeeded is
+// no longer stored.
 func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
-	n.redriving.Lock() // of two who ask at once one comes too late
+	n.redriving.Lock() // of two concurrent calls the second one fails
 	defer n.redriving.Unlock()
 	id, role, rec, err := n.find(ref)
 	if err != nil {
@@ -24,13 +24,13 @@ func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
 	}
 	switch {
 	case role == RoleOwner:
-		return Submitted{}, fmt.Errorf("%w: a task is redriven at its home: ask %s", ErrRefused, n.view(id, role, rec).Peer)
+		return Submitted{}, fmt.Errorf("%w: a task can only be redriven at its home: run this on %s", ErrRefused, n.view(id, role, rec).Peer)
 	case !rec.GetState().Terminal():
 		return Submitted{}, fmt.Errorf("%w: task %s is %s: only an ended task can be redriven", ErrRefused, id, rec.GetState().Name())
 	case rec.GetRedrivenAs() != "":
-		return Submitted{}, fmt.Errorf("%w: task %s was redriven as %s", ErrRefused, id, rec.GetRedrivenAs())
+		return Submitted{}, fmt.Errorf("%w: task %s was already redriven as %s", ErrRefused, id, rec.GetRedrivenAs())
 	}
-	as, there, err := n.outbox.RedrivenAs(id) // and the process died then
+	as, there, err := n.outbox.RedrivenAs(id) // the process may have died after creating it
 	if err != nil {
 		return Submitted{}, err
 	}
@@ -46,8 +46,8 @@ func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
 	return s, n.audit(ctx, "task.redrive", id.String()+" as "+s.ID)
 }
 
-// resubmit submits what an ended task asked for once more. The commit of the new
-// task says what it was made of.
+// resubmit submits the request of an ended task again. The commit of the new task
+// records the old one.
 func (n *Node) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record) (s Submitted, as proto.TaskID, err error) {
 	r, done, err := n.rebuildRequest(id, rec)
 	if err != nil {
@@ -63,11 +63,11 @@ func (n *Node) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record)
 	return s, as, n.cfg.Fail(PointRedriven)
 }
 
-// rebuildRequest turns an ended task back into the request that it was made of.
+// rebuildRequest reconstructs the request of an ended task.
 func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (Request, func(), error) {
 	st, err := n.outbox.Stored(id)
 	if err != nil || st.GetEnvelope() == nil {
-		return Request{}, nil, fmt.Errorf("%w: the content of %s is no longer kept: submit it again", ErrRefused, id)
+		return Request{}, nil, fmt.Errorf("%w: the content of %s is no longer stored: submit it again", ErrRefused, id)
 	}
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
@@ -87,11 +87,11 @@ func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (Request, func
 	if err := proto.Decode(plain, c); err != nil {
 		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
-	target := rec.GetTarget() // as it was written: the request keeps its digest
+	target := rec.GetTarget() // as given in the request, so that its digest stays the same
 	if strings.HasPrefix(target, queuePrefix) {
-		// whoever is its home now
+		// keep the queue: its home may have changed
 	} else if p, err := n.book.Find(target); err != nil || p.Peer != h.Target {
-		target = h.Target.String() // forgotten, or the name is another's now
+		target = h.Target.String() // the peer was forgotten, or the name belongs to another peer now
 	}
 	r := Request{
 		Target: target, Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,

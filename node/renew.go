@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	identityFirst = time.Minute         // after the start: who is to be asked is met by then
-	identityEvery = time.Hour           // between two looks at key and certificate
-	lapsedEvery   = time.Minute         // likewise, once the certificate has ended
-	sealingLife   = 7 * 24 * time.Hour  // of a sealing key, until the next is made
-	renewBefore   = 30 * 24 * time.Hour // the end of a certificate
+	identityFirst = time.Minute         // after the start: other members are connected by then
+	identityEvery = time.Hour           // interval between checks of keys and certificate
+	lapsedEvery   = time.Minute         // the same once the certificate has expired
+	sealingLife   = 7 * 24 * time.Hour  // age at which a sealing key is replaced
+	renewBefore   = 30 * 24 * time.Hour // the expiry of a certificate
 )
 
-// keepIdentity makes a new sealing key every week, removes those that have
-// nothing left to open, and has the certificate renewed before it ends: at its hours,
-// and as soon as an admin is connected.
+// keepIdentity creates a new sealing key every week, removes keys that have nothing left
+// to open, and renews the certificate before it expires: on a schedule, and as soon as
+// an admin is connected.
 func (n *Node) keepIdentity(ctx context.Context) error {
 	t := time.NewTimer(identityFirst)
 	defer t.Stop()
-	var last string // what the log has been told
+	var last string // error logged last
 	for {
 		select {
 		case <-ctx.Done():
@@ -36,18 +36,18 @@ func (n *Node) keepIdentity(ctx context.Context) error {
 		case <-t.C:
 			t.Reset(n.untilNextCheck())
 			if err := n.rotate(); err != nil {
-				n.log.Error("the sealing keys cannot be kept; it is tried again", "err", err)
+				n.log.Error("could not update the sealing keys; will retry", "err", err)
 			}
 		}
 		err := n.renewSelf(ctx)
 		if err != nil && ctx.Err() == nil && err.Error() != last {
-			n.log.Warn("this node's certificate could not be renewed; it is tried again", "err", err)
+			n.log.Warn("could not renew this node's certificate; will retry", "err", err)
 		}
 		last = fmt.Sprint(err)
 	}
 }
 
-// untilNextCheck returns when key and certificate are looked at again without a reason.
+// untilNextCheck returns the time until the next regular check of keys and certificate.
 func (n *Node) untilNextCheck() time.Duration {
 	if n.cfg.Clock.Now().After(n.book.Self().Member.NotAfter) {
 		return lapsedEvery
@@ -55,45 +55,47 @@ func (n *Node) untilNextCheck() time.Duration {
 	return identityEvery
 }
 
-// adminMayRenew has this node's certificate looked at when p, who is connected, may renew it.
+// adminMayRenew triggers a check of this node's certificate if p, which has connected,
+// may renew it.
 func (n *Node) adminMayRenew(p proto.PeerID) {
 	if m, ok := n.book.Renewable(p); !ok || !m.HasRole(identity.RoleAdmin) {
 		return
 	}
 	select {
 	case n.adminConnected <- struct{}{}:
-	default: // it is about to be
+	default: // a check is already pending
 	}
 }
 
-// rotate makes the next sealing key when it is time, and tells the neighbours.
+// rotate creates a new sealing key when it is due, and announces it to the peers.
 func (n *Node) rotate() error {
 	now := n.cfg.Clock.Now()
 	current := n.keys.SealingKey()
 	if now.Sub(current.NotBefore) >= sealingLife {
-		// The suite stays: bodies that were streamed to the old key are read with it.
+		// The suite stays the same, because bodies streamed to the old key are decrypted
+		// with it.
 		if err := n.keys.Rotate(current.Suite, now); err != nil {
 			return err
 		}
-		n.log.Info("a new sealing key was made", "number", n.keys.SealingKey().Seq)
+		n.log.Info("created a new sealing key", "number", n.keys.SealingKey().Seq)
 		n.net.BroadcastHello()
 	}
 	removed, err := n.keys.Expire(now)
 	if removed > 0 {
-		n.log.Info("old sealing keys were removed", "count", removed)
+		n.log.Info("removed old sealing keys", "count", removed)
 	}
 	return err
 }
 
-// renewSelf asks the connected admins, one after the other, for a new certificate
-// when this node's own ends soon.
+// renewSelf asks the connected admins, one by one, for a new certificate if this node's
+// own expires soon.
 func (n *Node) renewSelf(ctx context.Context) error {
 	self, now := n.book.Self().Member, n.cfg.Clock.Now()
 	if self.NotAfter.Sub(now) >= renewBefore {
 		return nil
 	}
 	request := &proto.JoinRequest{Name: self.Name, Certificate: self.Cert, KeyRecord: n.keys.KeyRecord()}
-	reply, err := n.renew(ctx, n.keys.Peer(), request) // who has the root key needs nobody
+	reply, err := n.renew(ctx, n.keys.Peer(), request) // a node with the root key needs no other one
 	if err == nil {
 		return n.installCertificate(self, reply.GetCertificate())
 	}
@@ -118,14 +120,14 @@ func (n *Node) renewSelf(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// installCertificate takes a new certificate: into the file first, then before the peers.
+// installCertificate installs a new certificate: first in the file, then for the peers.
 func (n *Node) installCertificate(old identity.Member, cert *proto.Signed) error {
 	self, err := n.mesh.VerifyMember(cert, n.cfg.Clock.Now())
 	switch {
 	case err != nil:
 		return fmt.Errorf("the new certificate: %w", err)
 	case self.Peer != old.Peer || self.Name != old.Name || !self.NotAfter.After(old.NotAfter):
-		return fmt.Errorf("the new certificate is of %s until %s: it does not continue the old one", self.Name, self.NotAfter)
+		return fmt.Errorf("the new certificate, for %s until %s, does not continue the old one", self.Name, self.NotAfter)
 	}
 	m, err := readMembership(n.cfg.Dir)
 	if err != nil {
@@ -146,12 +148,12 @@ func (n *Node) installCertificate(old identity.Member, cert *proto.Signed) error
 	return nil
 }
 
-// renew answers a member that shows its certificate: who it is was proven by the
-// connection. The new one says the same of it, for another year.
+// renew answers a member that presents its certificate; the connection has proven its
+// identity. The new certificate states the same for another year.
 func (n *Node) renew(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	now := n.cfg.Clock.Now()
 	m, err := n.mesh.VerifyMember(r.GetCertificate(), now)
-	if err != nil && !m.Grace && !(from == n.keys.Peer() && errors.Is(err, identity.ErrExpired)) { // itself it renews with the root key
+	if err != nil && !m.Grace && !(from == n.keys.Peer() && errors.Is(err, identity.ErrExpired)) { // this node renews its own with the root key
 		return nil, fmt.Errorf("renewal: %w", err)
 	}
 	known, ok := n.book.Get(from)
@@ -160,22 +162,23 @@ func (n *Node) renew(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 	}
 	switch {
 	case m.Peer != from:
-		return nil, errors.New("renewal: the certificate is of another node")
+		return nil, errors.New("renewal: the certificate belongs to another node")
 	case n.book.Blocked(from):
 		return nil, transport.ErrBlocked
 	case n.book.Revoked(from):
 		return nil, transport.ErrRevoked
 	case !ok:
-		return nil, errors.New("renewal: the node is not known here: say hello first")
+		return nil, errors.New("renewal: the node is not known here: send a hello first")
 	case known.Member.NotBefore.After(m.NotBefore):
 		return nil, errors.New("renewal: a newer certificate of this node is known")
 	case !bytes.Equal(known.Member.Cert.GetDetails(), r.GetCertificate().GetDetails()):
-		// A hello is where a certificate is held against revocations, its issuer's too.
-		return nil, errors.New("renewal: another certificate of this node is known: say hello with this one first")
+		// A hello checks a certificate against the revocations, including those of its
+		// issuer.
+		return nil, errors.New("renewal: another certificate of this node is known: send a hello with this one first")
 	case r.GetName() != "" && r.GetName() != m.Name:
-		return nil, fmt.Errorf("renewal: the name stays %s", m.Name)
+		return nil, fmt.Errorf("renewal: the name %s cannot be changed", m.Name)
 	case m.NotAfter.Sub(now) >= renewBefore:
-		return nil, fmt.Errorf("renewal: the certificate is good until %s, which is more than %d days", m.NotAfter.Format(time.DateOnly), renewBefore/(24*time.Hour))
+		return nil, fmt.Errorf("renewal: the certificate is valid until %s, for more than %d days", m.NotAfter.Format(time.DateOnly), renewBefore/(24*time.Hour))
 	}
 	cert, err := n.issue(identity.Member{Peer: from, Name: m.Name, Roles: slices.Clone(m.Roles)})
 	if err != nil {

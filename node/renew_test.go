@@ -273,14 +273,14 @@ func TestRenewalIsRefused(t *testing.T) {
 		r    *proto.JoinRequest
 		say  string
 	}{
-		{"too early", a, self, &proto.JoinRequest{Certificate: b.self.Cert}, "is good until"},
-		{"of another node", a, self, &proto.JoinRequest{Certificate: cert(other, 10*day)}, "of another node"},
+		{"too early", a, self, &proto.JoinRequest{Certificate: b.self.Cert}, "is valid until"},
+		{"of another node", a, self, &proto.JoinRequest{Certificate: cert(other, 10*day)}, "belongs to another node"},
 		{"of another mesh", a, self, &proto.JoinRequest{Certificate: strange}, "signature"},
 		{"after the grace", a, self, &proto.JoinRequest{Certificate: cert(self, -91*day)}, "expired"},
 		{"a newer one is known", a, self, &proto.JoinRequest{Certificate: cert(self, 10*day)}, "newer"},
 		{"of somebody unknown", a, other, &proto.JoinRequest{Certificate: cert(other, 10*day)}, "not known here"},
-		{"one that no hello showed", b, third.Peer(), &proto.JoinRequest{Certificate: cert(third.Peer(), 11*day)}, "say hello"},
-		{"another name", b, third.Peer(), &proto.JoinRequest{Certificate: short, Name: "root"}, "the name stays"},
+		{"one that no hello showed", b, third.Peer(), &proto.JoinRequest{Certificate: cert(third.Peer(), 11*day)}, "send a hello"},
+		{"another name", b, third.Peer(), &proto.JoinRequest{Certificate: short, Name: "root"}, "cannot be changed"},
 		{"no admin", b, third.Peer(), &proto.JoinRequest{Certificate: short}, "may not admit others"},
 	}
 	for _, tt := range tests {

@@ -19,32 +19,31 @@ import (
 	"github.com/balefire/balefire/store/nuts"
 )
 
-// The folders of a restore, beside the store. The second has its name when it is
-// whole: a node that was to get it and has no store takes it.
+// The folders of a restore, next to the store. The copy gets the second name once it is
+// complete: a node that finds it and has no store uses it.
 const (
 	restorePart = "store.part"
 	restoreDone = "store.restored"
 	asideFormat = "store.before-20060102T150405Z"
 )
 
-// A RestoreReport says what a restore did.
+// A RestoreReport is the result of a restore.
 type RestoreReport struct {
 	Engine  string    `json:"engine"`
 	Records int       `json:"records"`
-	Aside   string    `json:"aside,omitempty"` // where the store that was there is now
-	Lost    time.Time `json:"lost"`            // until then the node may have done what the copy does not know
-	Revoked []string  `json:"revoked"`         // members whose revocation the copy does not know; they stay revoked
+	Aside   string    `json:"aside,omitempty"` // path that the old store was moved to
+	Lost    time.Time `json:"lost"`            // the node may have acted until then without the copy knowing it
+	Revoked []string  `json:"revoked"`         // members whose revocation is missing in the copy; they stay revoked
 }
 
-// RestoreStore puts a copy of snapshot, which [Node.Snapshot] has written, and which the
-// private key opens if it is sealed, in the
-// place of the store of the stopped node in cfg.Dir. The copy is checked first;
-// the store that was there is moved aside, nothing is deleted. A crash on the way
-// leaves the old store or the whole new one.
+// RestoreStore replaces the store of the stopped node in cfg.Dir with a copy of
+// snapshot, written by [Node.Snapshot]; private is the key of a sealed snapshot. The
+// copy is checked first. The old store is moved aside, nothing is deleted. A crash in
+// between leaves either the old store or the complete new one.
 //
-// The node starts with a higher boot number than ever before (I5), takes every
-// task that the copy holds for one that may have been sent, and starts none that
-// was made before the old store's last write: it may have run already (I6).
+// The node starts with a higher boot number than ever before (I5), assumes that every
+// task in the copy may have been sent, and starts no task that was created before the
+// last write to the old store, because it may have run already (I6).
 func RestoreStore(cfg Config, snapshot, private string) (_ RestoreReport, err error) {
 	cfg = cfg.withDefaults()
 	lock, err := store.LockDir(cfg.Dir)
@@ -69,7 +68,7 @@ func RestoreStore(cfg Config, snapshot, private string) (_ RestoreReport, err er
 	}
 	r := RestoreReport{Engine: name, Lost: lastWrite(cfg)}
 	part := filepath.Join(cfg.Dir, restorePart)
-	// Copies of a restore that was cut short; the snapshot is still there.
+	// Copies of an interrupted restore; the snapshot still exists.
 	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restoreDone))); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
 	}
@@ -86,22 +85,22 @@ func RestoreStore(cfg Config, snapshot, private string) (_ RestoreReport, err er
 	return r, err
 }
 
-// finishRestore ends a restore that was cut short after the copy was whole.
+// finishRestore completes a restore that was interrupted after the copy was complete.
 func finishRestore(dir string) error {
 	whole, at := filepath.Join(dir, restoreDone), filepath.Join(dir, storeDir)
 	if _, err := os.Lstat(whole); err != nil {
 		return nil
 	}
 	if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
-		return err // the old one is still in its place, and counts
+		return err // the old store is still in place and is used
 	}
 	if err := os.Rename(whole, at); err != nil {
-		return fmt.Errorf("end the restore that was cut short: %w", err)
+		return fmt.Errorf("complete the interrupted restore: %w", err)
 	}
 	return syncDir(dir)
 }
 
-// engineOfSnapshot tells by its files which engine wrote a snapshot.
+// engineOfSnapshot returns the engine that wrote a snapshot, judging by its files.
 func engineOfSnapshot(dir string) (string, error) {
 	if _, err := os.Stat(filepath.Join(dir, "CURRENT")); err == nil {
 		if _, err := nuts.Check(dir); err != nil {
@@ -112,11 +111,11 @@ func engineOfSnapshot(dir string) (string, error) {
 	if found, _ := filepath.Glob(filepath.Join(dir, "MANIFEST-*")); len(found) > 0 {
 		return EnginePebble, nil
 	}
-	return "", fmt.Errorf("%w: %s is no snapshot of a store: name the folder that store snapshot wrote", ErrInvalid, dir)
+	return "", fmt.Errorf("%w: %s is not a snapshot of a store: name the folder that store snapshot wrote", ErrInvalid, dir)
 }
 
-// lastWrite returns the last moment at which the store that is replaced may have
-// taken something in: its newest file, else now.
+// lastWrite returns the latest time at which the store being replaced may have been
+// written: the time of its newest file, or now.
 func lastWrite(cfg Config) time.Time {
 	var last time.Time
 	root := filepath.Join(cfg.Dir, storeDir)
@@ -137,7 +136,7 @@ func lastWrite(cfg Config) time.Time {
 	return last
 }
 
-// copyTree copies the regular files below src into dst, which is new, durably.
+// copyTree durably copies the regular files below src to dst, which must not exist.
 func copyTree(dst, src string) error {
 	return filepath.WalkDir(src, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -155,7 +154,7 @@ func copyTree(dst, src string) error {
 			}
 			return syncDir(filepath.Dir(at))
 		case !d.Type().IsRegular():
-			return fmt.Errorf("%w: %s is no regular file", ErrInvalid, path)
+			return fmt.Errorf("%w: %s is not a regular file", ErrInvalid, path)
 		}
 		if err := copyFile(at, path); err != nil {
 			return err
@@ -178,7 +177,7 @@ func copyFile(dst, src string) error {
 	return errors.Join(err, to.Sync(), to.Close())
 }
 
-// markRestored opens the copy, reads all of it and notes that it is one.
+// markRestored opens the copy, reads all of it and marks it as restored.
 func markRestored(cfg Config, part, engine string, lost time.Time) (records int, revoked []string, err error) {
 	e, err := openEngineIn(part, engine, cfg)
 	if err != nil {
@@ -214,24 +213,24 @@ func markRestored(cfg Config, part, engine string, lost time.Time) (records int,
 	return records, revoked, s.Apply(context.Background(), &b)
 }
 
-// lastBoot returns the highest boot number that is known without the store: the
-// audit was not rolled back with it, and the clock went on.
+// lastBoot returns the highest boot number that is known without the store: the audit
+// was not rolled back with it, and the clock went on.
 func lastBoot(cfg Config) uint64 {
 	boot := uint64(max(cfg.Clock.Now().Unix(), 0))
-	_ = journal.Scan(filepath.Join(cfg.Dir, auditDir), func(r journal.Record) error { // what can be read counts
+	_ = journal.Scan(filepath.Join(cfg.Dir, auditDir), func(r journal.Record) error { // use what is readable
 		boot = max(boot, r.Boot)
 		return nil
 	})
 	return boot
 }
 
-// swapStore moves the store of the node aside and the whole copy into its place.
+// swapStore moves the store of the node aside and the complete copy into its place.
 func swapStore(dir string, now time.Time) (aside string, err error) {
 	whole, at := filepath.Join(dir, restoreDone), filepath.Join(dir, storeDir)
 	aside = filepath.Join(dir, now.UTC().Format(asideFormat))
 	_, there := os.Lstat(aside)
 	if !errors.Is(there, fs.ErrNotExist) {
-		return "", fmt.Errorf("restore: %w", cmp.Or(there, fmt.Errorf("%s is there already: do it again in a second", aside)))
+		return "", fmt.Errorf("restore: %w", cmp.Or(there, fmt.Errorf("%s already exists: try again in a second", aside)))
 	}
 	for _, step := range [][2]string{{filepath.Join(dir, restorePart), whole}, {at, aside}, {whole, at}} {
 		if err := os.Rename(step[0], step[1]); err != nil {

@@ -22,8 +22,8 @@ import (
 // revocationFile is in the folder of the keys.
 const revocationFile = "revocations"
 
-// A revocationLog keeps every revocation beside the keys too: a store that is put back
-// to an older copy must not let a member in again that was revoked since.
+// A revocationLog stores every revocation a second time, next to the keys: a store
+// restored from an older copy must not readmit a member that was revoked since.
 type revocationLog struct {
 	path string
 	mu   sync.Mutex
@@ -33,7 +33,7 @@ func newRevocationLog(dir string) *revocationLog {
 	return &revocationLog{path: filepath.Join(dir, identityDir, revocationFile)}
 }
 
-// read returns what the log holds, and whether it can be appended to.
+// read returns the revocations in the log, and whether the log can be appended to.
 func (l *revocationLog) read() ([]*proto.Signed, bool, error) {
 	b, err := os.ReadFile(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,7 +46,7 @@ func (l *revocationLog) read() ([]*proto.Signed, bool, error) {
 	return all, whole, nil
 }
 
-// reconcile gives the book what only the log holds, and the log what it lacks.
+// reconcile adds the revocations in the log to the book and the missing ones to the log.
 func (l *revocationLog) reconcile(ctx context.Context, book *transport.Book, log *slog.Logger) error {
 	kept, whole, err := l.read()
 	if err != nil {
@@ -55,8 +55,8 @@ func (l *revocationLog) reconcile(ctx context.Context, book *transport.Book, log
 	for _, s := range kept {
 		if err := book.Revoke(ctx, s); errors.Is(err, store.ErrClosed) || errors.Is(err, store.ErrFailed) {
 			return fmt.Errorf("revocations: %w", err)
-		} else if err != nil { // void by now, or of another mesh
-			log.Debug("a revocation that is kept beside the keys counts for nothing", "err", err)
+		} else if err != nil { // no longer valid, or of another mesh
+			log.Debug("ignoring an invalid revocation in the log next to the keys", "err", err)
 		}
 	}
 	all := book.Revocations()
@@ -72,7 +72,7 @@ func (l *revocationLog) reconcile(ctx context.Context, book *transport.Book, log
 	return writeFile(l.path, b, 0o600)
 }
 
-// add appends s, durably.
+// add durably appends s.
 func (l *revocationLog) add(s *proto.Signed) error {
 	b, err := identity.AppendRevocation(nil, s)
 	if err != nil {
@@ -83,30 +83,30 @@ func (l *revocationLog) add(s *proto.Signed) error {
 	_, lerr := os.Lstat(l.path)
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("keep a revocation: %w", err)
+		return fmt.Errorf("store a revocation: %w", err)
 	}
 	before, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
 		_, err = f.Write(b)
 	}
 	if err = errors.Join(err, f.Sync()); err != nil {
-		err = errors.Join(err, f.Truncate(before)) // what follows half a record could not be read
+		err = errors.Join(err, f.Truncate(before)) // records after a partial one could not be read
 	}
 	if err = errors.Join(err, f.Close()); err == nil && lerr != nil {
 		err = syncDir(filepath.Dir(l.path))
 	}
 	if err != nil {
-		return fmt.Errorf("keep a revocation: %w", err)
+		return fmt.Errorf("store a revocation: %w", err)
 	}
 	return nil
 }
 
-// revokedSince names the members that the log of the folder knows to be revoked and the
-// store s does not.
+// revokedSince names the members that are revoked in the log of the folder and not in
+// the store s.
 func revokedSince(cfg Config, s *store.Store) (names []string, err error) {
 	keys, mesh, self, err := loadIdentity(cfg.Dir, cfg.Clock.Now())
 	if err != nil {
-		return nil, nil // the start says what is wrong with it
+		return nil, nil // the start of the node reports the error
 	}
 	kept, _, err := newRevocationLog(cfg.Dir).read()
 	if err != nil || len(kept) == 0 {

@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// offer offers a schedule to the new home of its queue, which has one alone: until
-// that has answered nobody else is offered it. One that was removed meanwhile is taken
-// back so: that home may have it.
+// offer offers a schedule to the new home of its queue. Until that home has answered, no
+// other node gets the offer, so that a schedule is at one home only. For a removed
+// schedule, send withdraws the earlier offer, which that home may have accepted.
 func (s *schedules) offer(m *proto.Schedule) {
 	home, err := proto.PeerIDFrom(m.Going)
 	c := s.node.cfg.Clock
@@ -23,7 +23,7 @@ func (s *schedules) offer(m *proto.Schedule) {
 	ownershipSender{s.node}.Post(home, proto.TypeSchedule, out)
 }
 
-// receive takes a message about a schedule.
+// receive processes a message about a schedule.
 func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 	var in func()
 	if m.GetType() == proto.TypeScheduled {
@@ -41,7 +41,7 @@ func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 			return s.receiveRetraction(from, r)
 		}
 		if err := checkSchedule(r); err != nil || r.FiringMs != 0 || len(r.Going) > 0 || r.Generation < 2 {
-			return badForm("it is no schedule that is handed over: %v", err)
+			return badForm("it is not a valid handoff of a schedule: %v", err)
 		}
 		in = func() { s.accept(from, r) }
 	}
@@ -49,26 +49,27 @@ func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 	return nil
 }
 
-// enqueue has in run between two looks.
+// enqueue queues in to run between two ticks.
 func (s *schedules) enqueue(in func()) {
 	select {
 	case s.requests <- in:
-	default: // it is said again
+	default: // the sender repeats it
 	}
 }
 
-// receiveRetraction takes the word that a schedule which was handed over is removed.
+// receiveRetraction processes the message that a handed-over schedule was removed.
 func (s *schedules) receiveRetraction(from proto.PeerID, m *proto.Schedule) error {
 	if !queueRE.MatchString(m.Queue) || !queueRE.MatchString(m.Name) || m.Generation < 2 {
-		return badForm("it is no schedule that was handed over")
+		return badForm("it is not a schedule that was handed over")
 	}
 	s.enqueue(func() { s.retract(from, m) })
 	return nil
 }
 
-// retract removes a schedule that from has handed over, or notes that it is not to be
-// taken any more. The home that it went on to is told, and from is answered when that
-// has. What a person added since is another's.
+// retract removes a schedule that from has handed over, or records that it must not be
+// accepted any more. If the schedule has moved on, its next home is informed first and
+// from is answered when that home has answered. A schedule that a person added since is
+// a different one and stays.
 func (s *schedules) retract(from proto.PeerID, m *proto.Schedule) {
 	if !wasQueueHome(s.node.queues.driver.QueueStates()[m.Queue], from) {
 		return
@@ -86,68 +87,69 @@ func (s *schedules) retract(from proto.PeerID, m *proto.Schedule) {
 		gone = tombstone(old)
 		gone.Going = old.Went
 	case old == nil, old.Gone && old.Generation < m.Generation:
-	case old.Gone && len(old.Going) > 0 && sameSchedule(old, m): // who has it is being told
+	case old.Gone && len(old.Going) > 0 && sameSchedule(old, m): // its new home is being informed
 		return
 	default:
 		gone = nil
 	}
 	if gone != nil {
 		if err := s.put(context.Background(), gone); err != nil {
-			s.node.log.Warn("a schedule that its old home has removed is still kept here", "err", err)
+			s.node.log.Warn("could not remove a schedule that its old home has removed", "err", err)
 			return
 		}
 	}
 	if its && !old.Gone {
-		s.node.addEvent("schedule.removed", from, fmt.Sprintf("schedule %s of queue %s was removed where it came from", m.Name, m.Queue), nil)
+		s.node.addEvent("schedule.removed", from, fmt.Sprintf("schedule %s of queue %s was removed at its old home", m.Name, m.Queue), nil)
 	}
 	if len(gone.GetGoing()) == 0 {
 		s.confirm(from, m)
 	}
 }
 
-// sameSchedule reports whether two are one schedule, which was added once. What went through
-// a node of an older version has lost when that was.
+// sameSchedule reports whether a and b are the same schedule, added once. A schedule
+// that passed through a node of an older version has no creation time.
 func sameSchedule(a, b *proto.Schedule) bool {
 	return a != nil && (a.BornMs == b.BornMs || a.BornMs == 0 || b.BornMs == 0)
 }
 
-// confirm says that m is here, or that it is gone.
+// confirm confirms that m is stored here, or that it is gone.
 func (s *schedules) confirm(to proto.PeerID, m *proto.Schedule) {
 	ownershipSender{s.node}.Post(to, proto.TypeScheduled, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: m.Gone})
 }
 
-// accept keeps a schedule that an old home hands over. Who handed it over vouches for
-// it: a handler must allow each of them, for one could have changed what it asks for.
+// accept accepts a schedule that an old home hands over. The sender becomes one of its
+// vouchers: a handler must allow each of them, because each could have changed the
+// schedule.
 func (s *schedules) accept(from proto.PeerID, m *proto.Schedule) {
 	id := scheduleID{m.Queue, m.Name}
 	if !wasQueueHome(s.node.queues.driver.QueueStates()[m.Queue], from) {
-		return // word of the queue is on its way, or it is no old home: then it may say so again for ever
+		return // this node does not know yet that from was a home, or it never was; a repeated offer is harmless
 	}
 	old, self := s.all[id], s.node.keys.Peer()
 	same := sameSchedule(old, m)
 	switch {
 	case same && old.Generation >= m.Generation: // a copy
-	case same && old.Gone && len(old.Going) > 0 && isDelegate(m, self): // it was removed here while it was on its way
-	case old != nil && old.Gone && !same && m.BornMs < old.BornMs && isDelegate(m, self): // another was added here since, and removed
+	case same && old.Gone && len(old.Going) > 0 && isDelegate(m, self): // removed here while it was moving
+	case old != nil && old.Gone && !same && m.BornMs < old.BornMs && isDelegate(m, self): // another one was added here since and removed
 	case old != nil && !old.Gone && !same && len(old.Going) > 0:
-		return // until that is at its new home
+		return // wait until that one is at its new home
 	case old != nil && !old.Gone && len(old.Going) == 0:
-		s.node.addEvent("schedule.dropped", from, fmt.Sprintf("schedule %s of queue %s came from an old home, and there is one of that name here", m.Name, m.Queue), nil)
+		s.node.addEvent("schedule.dropped", from, fmt.Sprintf("schedule %s of queue %s from an old home was dropped because a schedule with that name exists here", m.Name, m.Queue), nil)
 	case old == nil && s.full(), len(m.Vouchers) >= maxDelegates && !isDelegate(m, from):
-		s.node.log.Warn("a schedule is not taken: there are as many here as may be, or it came through too many hands", "queue", m.Queue, "schedule", m.Name)
+		s.node.log.Warn("schedule refused: this node has the maximum number of schedules, or it passed through too many homes", "queue", m.Queue, "schedule", m.Name)
 		return
 	default:
 		m.Vouchers = append(slices.DeleteFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(from[:]) }), from[:])
 		if err := s.put(context.Background(), m); err != nil {
-			s.node.log.Warn("a schedule could not be taken", "err", err)
+			s.node.log.Warn("could not store a schedule", "err", err)
 			return
 		}
 	}
 	s.confirm(from, m)
 }
 
-// wasQueueHome reports whether p is, or once was, the home of a queue: the deeds that are kept
-// were checked.
+// wasQueueHome reports whether p is or was the home of a queue. The stored deeds have
+// been verified.
 func wasQueueHome(q *proto.QueueState, p proto.PeerID) bool {
 	return string(q.GetHome()) == string(p[:]) || slices.ContainsFunc(q.GetDeeds(), func(x *proto.Signed) bool {
 		d := new(proto.Deed)
@@ -159,7 +161,7 @@ func isDelegate(m *proto.Schedule, p proto.PeerID) bool {
 	return slices.ContainsFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(p[:]) })
 }
 
-// confirmed notes that the new home has a schedule, or has taken back what it had of it.
+// confirmed records that the new home has a schedule, or has removed its copy of it.
 func (s *schedules) confirmed(from proto.PeerID, r *proto.Scheduled) {
 	m := s.all[scheduleID{r.Queue, r.Name}]
 	if m == nil || string(m.Going) != string(from[:]) || m.Generation != r.Generation || m.Gone && !r.Gone {
@@ -170,11 +172,11 @@ func (s *schedules) confirmed(from proto.PeerID, r *proto.Scheduled) {
 		over.Went = m.Going
 	}
 	if err := s.put(context.Background(), over); err != nil {
-		s.node.log.Warn("a schedule that moved is still kept here", "err", err)
+		s.node.log.Warn("could not remove a schedule that moved", "err", err)
 	}
 }
 
-// tombstone is what is kept of one that is gone.
+// tombstone returns the record that remains of a removed schedule.
 func tombstone(m *proto.Schedule) *proto.Schedule {
 	return &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, BornMs: m.BornMs, Vouchers: m.Vouchers, Gone: true}
 }

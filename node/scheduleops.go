@@ -10,44 +10,44 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Schedule makes a task for a queue each time that it is due.
+// A Schedule creates a task for a queue each time that it is due.
 type Schedule struct {
 	ScheduleSpec
-	Paused   bool       `json:"paused,omitempty" doc:"makes nothing"`
-	Next     *time.Time `json:"next,omitempty" doc:"when it is due next"`
-	Last     *time.Time `json:"last,omitempty" doc:"the time that the newest task was made for"`
+	Paused   bool       `json:"paused,omitempty" doc:"creates no tasks"`
+	Next     *time.Time `json:"next,omitempty" doc:"next due time"`
+	Last     *time.Time `json:"last,omitempty" doc:"due time of the newest task"`
 	LastTask string     `json:"last_task,omitempty" doc:"id of that task"`
-	Fired    uint64     `json:"fired" doc:"tasks that it made"`
-	Skipped  uint64     `json:"skipped" doc:"times that were left out"`
-	Going    string     `json:"going,omitempty" doc:"the new home of its queue, which has not answered yet"`
-	Problem  string     `json:"problem,omitempty" doc:"why the newest task could not be made"`
+	Fired    uint64     `json:"fired" doc:"tasks created"`
+	Skipped  uint64     `json:"skipped" doc:"due times without a task"`
+	Going    string     `json:"going,omitempty" doc:"new home of its queue, which has not confirmed the move yet"`
+	Problem  string     `json:"problem,omitempty" doc:"why the newest task could not be created"`
 }
 
-// A ScheduleSpec is a schedule as a person writes it.
+// A ScheduleSpec is the definition of a schedule.
 type ScheduleSpec struct {
 	Queue     string `json:"queue" minLength:"1" maxLength:"63"`
-	Name      string `json:"name" minLength:"1" maxLength:"63" doc:"one of its queue"`
-	Cron      string `json:"cron" minLength:"1" maxLength:"128" doc:"minute hour day month weekday, or a word like @daily"`
-	Zone      string `json:"zone,omitempty" maxLength:"128" doc:"IANA name of the time zone that cron is read in; default UTC"`
-	Missed    string `json:"missed,omitempty" enum:"skip,run-once,run-all" doc:"what becomes of times that went by while the home was down; default skip"`
-	MissedCap int    `json:"missed_cap,omitempty" doc:"of run-all: how many are made up for at most, the newest; default 10, at most 1000"`
+	Name      string `json:"name" minLength:"1" maxLength:"63" doc:"unique in its queue"`
+	Cron      string `json:"cron" minLength:"1" maxLength:"128" doc:"minute hour day month weekday, or a word such as @daily"`
+	Zone      string `json:"zone,omitempty" maxLength:"128" doc:"IANA name of the time zone for cron; default UTC"`
+	Missed    string `json:"missed,omitempty" enum:"skip,run-once,run-all" doc:"what to do about due times missed while the home was down; default skip"`
+	MissedCap int    `json:"missed_cap,omitempty" doc:"for run-all: how many of the newest missed times get a task; default 10, at most 1000"`
 	ScheduledTask
 }
 
-// A ScheduledTask is what each task of a schedule is.
+// A ScheduledTask defines the tasks of a schedule.
 type ScheduledTask struct {
-	Kind    string            `json:"kind" minLength:"1" maxLength:"128" doc:"which handler"`
+	Kind    string            `json:"kind" minLength:"1" maxLength:"128" doc:"kind of the handler"`
 	Class   string            `json:"class,omitempty" enum:"critical,high,normal,low" doc:"default normal"`
-	TTL     string            `json:"ttl,omitempty" example:"24h" doc:"no start after this; default 168h, at most 720h"`
-	Order   string            `json:"order,omitempty" maxLength:"256" doc:"ordering key: tasks of one key run one after the other"`
-	OnDead  string            `json:"on_dead,omitempty" enum:"skip,block" doc:"what follows a dead head of its ordering key; default skip"`
+	TTL     string            `json:"ttl,omitempty" example:"24h" doc:"time after which it must not start; default 168h, at most 720h"`
+	Order   string            `json:"order,omitempty" maxLength:"256" doc:"ordering key: tasks with the same key run one after the other"`
+	OnDead  string            `json:"on_dead,omitempty" enum:"skip,block" doc:"what happens to later tasks with its ordering key if it becomes a dead letter; default skip"`
 	Args    []string          `json:"args,omitempty" maxItems:"256"`
-	Body    []byte            `json:"body,omitempty" doc:"what the handler reads, with all the rest at most 32 KiB"`
+	Body    []byte            `json:"body,omitempty" doc:"input of the handler; at most 32 KiB including the rest of the schedule"`
 	Type    string            `json:"type,omitempty" maxLength:"255" doc:"content type of the body"`
-	Labels  map[string]string `json:"labels,omitempty" doc:"free words to find the tasks by"`
-	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the node must have that does it"`
-	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that it should have"`
-	Retries uint32            `json:"retries,omitempty" doc:"attempts that the handler may make; default its own"`
+	Labels  map[string]string `json:"labels,omitempty" doc:"arbitrary labels to find the tasks by"`
+	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the executing node must have"`
+	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that the executing node should have"`
+	Retries uint32            `json:"retries,omitempty" doc:"maximum number of attempts; default: that of the handler"`
 }
 
 var missedWords = map[string]proto.MissedRuns{
@@ -57,8 +57,8 @@ var missedWords = map[string]proto.MissedRuns{
 
 const defaultMissedCap = 10
 
-// Schedules lists the schedules that this node keeps, by queue and name: those of the
-// queues whose home is here, and those that are on their way to another home.
+// Schedules lists the schedules stored on this node by queue and name: those of the
+// queues whose home is here, and those that are moving to another home.
 func (n *Node) Schedules(ctx context.Context) ([]Schedule, error) {
 	out := []Schedule{}
 	err := n.schedules.do(ctx, func() {
@@ -97,7 +97,7 @@ func (n *Node) scheduleView(m *proto.Schedule) Schedule {
 	return v
 }
 
-// checkSchedule says what is wrong with a schedule, a person's or another home's.
+// checkSchedule validates a schedule of a person or another home.
 func checkSchedule(m *proto.Schedule) error {
 	bad := func(format string, a ...any) error {
 		return fmt.Errorf("%w: schedule %.80q: %s", ErrInvalid, m.GetName(), fmt.Sprintf(format, a...))
@@ -107,19 +107,19 @@ func checkSchedule(m *proto.Schedule) error {
 	}
 	switch {
 	case !queueRE.MatchString(m.GetQueue()) || !queueRE.MatchString(m.GetName()):
-		return bad("its name and that of its queue are 1-63 of a-z 0-9 . _ -")
+		return bad("the names of schedule and queue must be 1-63 of a-z 0-9 . _ -")
 	case !validKind(m.GetTask().GetKind()):
-		return bad("kind %.60q: it is 1-128 of a-z 0-9 . _ -", m.GetTask().GetKind())
+		return bad("kind %.60q: use 1-128 of a-z 0-9 . _ -", m.GetTask().GetKind())
 	case m.GetMissedCap() > schedule.MaxCap:
-		return bad("at most %d missed times are made up for", schedule.MaxCap)
+		return bad("missed_cap must be at most %d", schedule.MaxCap)
 	case proto.Size(m) > maxScheduled:
-		return bad("it has %d bytes with its task, the limit is %d: put the body where the handler can fetch it", proto.Size(m), maxScheduled)
+		return bad("%d bytes including its task, the limit is %d: put the body where the handler can fetch it", proto.Size(m), maxScheduled)
 	}
 	return nil
 }
 
-// AddSchedule keeps a schedule for a queue whose home is here. It begins with the
-// first time from now.
+// AddSchedule adds a schedule for a queue whose home is this node. Its first due time is
+// the next one from now.
 func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error) {
 	m, err := n.scheduleOf(s)
 	if err != nil {
@@ -133,10 +133,10 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 		old := n.schedules.all[scheduleID{s.Queue, s.Name}]
 		switch {
 		case old != nil && !old.Gone:
-			err = fmt.Errorf("%w: queue %s has a schedule %s: remove it first", ErrRefused, s.Queue, s.Name)
+			err = fmt.Errorf("%w: queue %s already has a schedule %s: remove it first", ErrRefused, s.Queue, s.Name)
 			return
 		case old == nil && n.schedules.full():
-			err = fmt.Errorf("%w: this node keeps %d schedules, or %d with the notes of those that are gone, as many as may be: remove one, or wait until notes are dropped", ErrFull, maxSchedules, maxGone)
+			err = fmt.Errorf("%w: this node has the maximum of %d schedules, or of %d including records of removed ones: remove a schedule, or wait until old records expire", ErrFull, maxSchedules, maxGone)
 			return
 		}
 		m.Generation, m.BornMs = old.GetGeneration()+1, n.cfg.Clock.Now().UnixMilli()
@@ -150,17 +150,17 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 	return out, n.audit(ctx, "schedule.add", s.Queue+"/"+s.Name)
 }
 
-// scheduleOf turns what a person wrote into what is kept.
+// scheduleOf converts the definition of a schedule to its stored form.
 func (n *Node) scheduleOf(s ScheduleSpec) (*proto.Schedule, error) {
 	missed, known := missedWords[s.Missed]
 	class, err := proto.ParseClass(s.Class)
 	if err != nil || !known || s.MissedCap < 0 || s.MissedCap > schedule.MaxCap {
-		return nil, fmt.Errorf("%w: schedule %.80q: its class is critical, high, normal or low; missed is skip, run-once or run-all; missed_cap is from 0 to %d", ErrInvalid, s.Name, schedule.MaxCap)
+		return nil, fmt.Errorf("%w: schedule %.80q: class must be critical, high, normal or low; missed must be skip, run-once or run-all; missed_cap must be from 0 to %d", ErrInvalid, s.Name, schedule.MaxCap)
 	}
 	ttl := proto.DefaultTTL
 	if s.TTL != "" {
 		if ttl, err = time.ParseDuration(s.TTL); err != nil || ttl <= 0 {
-			return nil, fmt.Errorf("%w: schedule %.80q: ttl %.40q: it is a positive duration like 24h", ErrInvalid, s.Name, s.TTL)
+			return nil, fmt.Errorf("%w: schedule %.80q: ttl %.40q: must be a positive duration such as 24h", ErrInvalid, s.Name, s.TTL)
 		}
 	}
 	m := &proto.Schedule{
@@ -185,13 +185,13 @@ func (n *Node) homeIsHere(queue string) error {
 	home, err := n.queues.homeOf(queue)
 	if err == nil && home != n.keys.Peer() {
 		name, _ := n.peerNameID(home[:])
-		err = fmt.Errorf("%w: the home of queue %s is %s: its schedules are kept there", ErrRefused, queue, name)
+		err = fmt.Errorf("%w: the home of queue %s is %s: its schedules are managed there", ErrRefused, queue, name)
 	}
 	return err
 }
 
-// changeSchedule changes a schedule that is kept here, with going also one that is on
-// its way to another home.
+// changeSchedule changes a schedule stored here; with going, also one that is moving to
+// another home.
 func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, going bool, change func(*proto.Schedule) *proto.Schedule) (out Schedule, err error) {
 	asked := n.schedules.do(ctx, func() {
 		m := n.schedules.all[scheduleID{queue, name}]
@@ -203,7 +203,7 @@ func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, g
 			return
 		case len(m.Going) > 0 && !going:
 			to, _ := n.peerNameID(m.Going)
-			err = fmt.Errorf("%w: schedule %s of queue %s is on its way to %s: change it there, or remove it", ErrRefused, name, queue, to)
+			err = fmt.Errorf("%w: schedule %s of queue %s is moving to %s: change it there, or remove it", ErrRefused, name, queue, to)
 			return
 		}
 		m = change(copySchedule(m))
@@ -217,8 +217,8 @@ func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, g
 	return out, n.audit(ctx, action, queue+"/"+name)
 }
 
-// RemoveSchedule removes a schedule. The tasks that it made stay. The home that it is on
-// its way to is told, as soon as it can be.
+// RemoveSchedule removes a schedule. Its tasks stay. If the schedule is moving to
+// another home, that home is informed as soon as possible.
 func (n *Node) RemoveSchedule(ctx context.Context, queue, name string) error {
 	_, err := n.changeSchedule(ctx, queue, name, "schedule.remove", true, func(m *proto.Schedule) *proto.Schedule {
 		gone := tombstone(m)
@@ -228,8 +228,8 @@ func (n *Node) RemoveSchedule(ctx context.Context, queue, name string) error {
 	return err
 }
 
-// PauseSchedule has a schedule make nothing, or with false go on with the first time
-// from now: what went by meanwhile was not missed.
+// PauseSchedule pauses a schedule, or with false resumes it at the next due time from
+// now: due times during the pause do not count as missed.
 func (n *Node) PauseSchedule(ctx context.Context, queue, name string, on bool) (Schedule, error) {
 	action := "schedule.resume"
 	if on {

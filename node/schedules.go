@@ -19,14 +19,15 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// schedules makes tasks for the queues whose home is here, each time that one of
-// their schedules is due. One goroutine has them; what it knows is on disk first.
+// schedules creates tasks for the queues whose home is this node, each time that one of
+// their schedules is due. One goroutine owns them; every change is on disk first.
 //
-//	tick ─▶ due ─▶ noted as firing ─▶ submitted under a key ─▶ noted as seen to
-//	home moved ─▶ noted as going ─▶ SCHEDULE until answered ─▶ noted as gone
+//	tick ─▶ due ─▶ stored as firing ─▶ submitted with a key ─▶ stored as fired
+//	home moved ─▶ stored as going ─▶ SCHEDULE until answered ─▶ stored as gone
 //
-// The key of a task is made of schedule and time: submitted again after a crash it is
-// the same task. No schedule is at two homes, so no time has two tasks.
+// The idempotency key of a task is derived from schedule and due time, so a task that is
+// submitted again after a crash is the same one. No schedule is at two homes, so no due
+// time has two tasks.
 type schedules struct {
 	node     *Node
 	all      map[scheduleID]*proto.Schedule
@@ -36,9 +37,9 @@ type schedules struct {
 		wall time.Time
 		boot time.Duration
 	}
-	pausedUntil time.Duration                // by Boot: nothing is made before, for the clocks jumped
-	sent        map[scheduleID]time.Duration // by Boot: when it was offered to its new home last
-	errors      map[scheduleID]scheduleError // of those that cannot be seen to
+	pausedUntil time.Duration                // boot time until which no tasks are created, because the clocks jumped
+	sent        map[scheduleID]time.Duration // boot time of the latest offer to the new home
+	errors      map[scheduleID]scheduleError // current errors of schedules
 	lag         prometheus.Histogram
 }
 
@@ -46,7 +47,7 @@ type scheduleID struct{ queue, name string }
 
 func newSchedules(n *Node) *schedules {
 	s := &schedules{lag: prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "balefire_schedule_lag_seconds", Help: "From the time that a schedule names to the making of its task, at the home of its queue.",
+		Name: "balefire_schedule_lag_seconds", Help: "Delay from the due time of a schedule to the creation of its task, at the home of its queue.",
 		Buckets: []float64{1, 2, 5, 10, 30, 60, 300, 1800, 7200, 86400},
 	}), node: n, all: map[scheduleID]*proto.Schedule{}, sent: map[scheduleID]time.Duration{}, errors: map[scheduleID]scheduleError{}, requests: make(chan func(), 64), done: make(chan struct{})}
 	n.registry.MustRegister(s.lag)
@@ -54,23 +55,23 @@ func newSchedules(n *Node) *schedules {
 }
 
 const (
-	scheduleEvery  = time.Second     // between two looks at what is due, and at where a queue went
-	scheduleResend = 2 * time.Second // between two copies of what was not answered
-	scheduleJump   = 2 * time.Second // clocks that differ by more between two looks have jumped
-	schedulePause  = 5 * time.Second // nothing is made for so long after that
-	scheduleKept   = 24 * time.Hour  // a note of one that is gone
-	maxSchedules   = 1000            // kept by one node
-	maxGone        = 4000            // notes of those that are gone, with those that are not
-	maxScheduled   = 32 << 10        // bytes of a schedule with its task
-	maxDelegates   = 16              // hands that a schedule may come through
+	scheduleEvery  = time.Second     // interval between checks for due times and moved queues
+	scheduleResend = 2 * time.Second // interval between repeats of an unanswered offer
+	scheduleJump   = 2 * time.Second // a larger difference of the clocks between two ticks is a jump
+	schedulePause  = 5 * time.Second // no tasks are created for this long after a jump
+	scheduleKept   = 24 * time.Hour  // lifetime of a tombstone
+	maxSchedules   = 1000            // limit of one node
+	maxGone        = 4000            // limit of one node including tombstones
+	maxScheduled   = 32 << 10        // limit of a schedule with its task, in bytes
+	maxDelegates   = 16              // limit of homes that a schedule may pass through
 )
 
-// scheduleKeys begins the keys of schedules in the bucket Meta.
+// scheduleKeys is the prefix of the keys of schedules in the bucket Meta.
 const scheduleKeys = "schedule/"
 
 func (id scheduleID) key() []byte { return []byte(scheduleKeys + id.queue + "/" + id.name) }
 
-// open reads what is on disk.
+// open loads the schedules from disk.
 func (s *schedules) open() error {
 	for p, err := range s.node.storage.store.All(store.Meta, []byte(scheduleKeys), []byte(scheduleKeys+"\xff")) {
 		if err != nil {
@@ -85,7 +86,7 @@ func (s *schedules) open() error {
 	return nil
 }
 
-// put makes m durable, then known.
+// put stores m on disk, then in memory.
 func (s *schedules) put(ctx context.Context, m *proto.Schedule) error {
 	m.ChangedMs = s.node.cfg.Clock.Now().UnixMilli()
 	val, err := proto.Encode(nil, m)
@@ -102,7 +103,7 @@ func (s *schedules) put(ctx context.Context, m *proto.Schedule) error {
 	return nil
 }
 
-// full reports whether no schedule of another name has room here.
+// full reports whether there is no room for another schedule.
 func (s *schedules) full() bool {
 	live := 0
 	for _, m := range s.all {
@@ -113,7 +114,7 @@ func (s *schedules) full() bool {
 	return live >= maxSchedules || len(s.all) >= maxGone
 }
 
-// run makes tasks until ctx is done.
+// run creates tasks until ctx is done.
 func (s *schedules) run(ctx context.Context) error {
 	defer close(s.done)
 	tick := time.NewTicker(scheduleEvery)
@@ -132,7 +133,7 @@ func (s *schedules) run(ctx context.Context) error {
 	}
 }
 
-// do has f run between two looks.
+// do runs f between two ticks and waits for it.
 func (s *schedules) do(ctx context.Context, f func()) error {
 	answer := make(chan struct{})
 	select {
@@ -150,20 +151,20 @@ func (s *schedules) do(ctx context.Context, f func()) error {
 	}
 }
 
-// sorted returns the ids in their order.
+// sorted returns the ids sorted by queue and name.
 func (s *schedules) sorted() []scheduleID {
 	return slices.SortedFunc(maps.Keys(s.all), func(a, b scheduleID) int {
 		return cmp.Or(strings.Compare(a.queue, b.queue), strings.Compare(a.name, b.name))
 	})
 }
 
-// tick looks at every schedule.
+// tick processes every schedule.
 func (s *schedules) tick(ctx context.Context) {
 	c := s.node.cfg.Clock
 	wall, boot := c.Now().Round(0), c.Boot()
 	if jump := wall.Sub(s.last.wall) - (boot - s.last.boot); jump.Abs() > scheduleJump {
 		s.pausedUntil = boot + schedulePause
-		s.node.addEvent("schedule.clock_jump", proto.PeerID{}, fmt.Sprintf("the clock jumped by %s: schedules wait for a moment", jump.Round(time.Second)), nil)
+		s.node.addEvent("schedule.clock_jump", proto.PeerID{}, fmt.Sprintf("the clock jumped by %s: schedules pause briefly", jump.Round(time.Second)), nil)
 	}
 	s.last.wall, s.last.boot = wall, boot
 	self := s.node.keys.Peer()
@@ -191,22 +192,23 @@ func (s *schedules) tick(ctx context.Context) {
 			err = s.due(ctx, m, wall)
 		}
 		if ctx.Err() == nil && s.noteError(id, err, boot) {
-			s.node.log.Warn("a schedule could not be seen to; it is tried again", "queue", id.queue, "schedule", id.name, "err", err)
+			s.node.log.Warn("could not process a schedule; will retry", "queue", id.queue, "schedule", id.name, "err", err)
 		}
 	}
 }
 
-// A scheduleError is why a schedule cannot be seen to, and when that was said last, by Boot.
+// A scheduleError is the error of a schedule and the boot time at which it was reported
+// last.
 type scheduleError struct {
 	text   string
 	logged time.Duration
 }
 
-// scheduleErrorEvery is how often it is said anew at most, if it changes.
+// scheduleErrorEvery is the minimum interval between reports of changing errors.
 const scheduleErrorEvery = time.Minute
 
-// noteError notes how it went with a schedule, and reports whether that is to be said:
-// when it begins, and when the reason changes.
+// noteError records the result of processing a schedule and returns whether to report
+// it: when an error begins, and when it changes.
 func (s *schedules) noteError(id scheduleID, err error, now time.Duration) bool {
 	old, had := s.errors[id]
 	if err == nil {
@@ -220,8 +222,8 @@ func (s *schedules) noteError(id scheduleID, err error, now time.Duration) bool 
 	return true
 }
 
-// leaving counts the schedules whose queue has its home elsewhere, and which that has
-// not taken yet.
+// leaving counts the schedules whose queue has its home elsewhere and whose new home has
+// not confirmed them yet.
 func (s *schedules) leaving(ctx context.Context) (count int, err error) {
 	err = s.do(ctx, func() {
 		for id, m := range s.all {
@@ -233,10 +235,10 @@ func (s *schedules) leaving(ctx context.Context) (count int, err error) {
 	return count, err
 }
 
-// forget drops the note of one that is gone once no copy of it can live.
+// forget drops a tombstone once no copy of its schedule can exist.
 func (s *schedules) forget(ctx context.Context, id scheduleID, m *proto.Schedule, now time.Time) error {
 	kept := scheduleKept
-	if len(m.Going)+len(m.Went) > 0 { // the home that it went to is to be told that it was removed, or may be
+	if len(m.Going)+len(m.Went) > 0 { // the new home must be informed of the removal, or may have to be
 		kept = proto.MaxTTL
 	}
 	if now.Sub(msTime(m.ChangedMs)) < kept {
@@ -251,13 +253,13 @@ func (s *schedules) forget(ctx context.Context, id scheduleID, m *proto.Schedule
 	return nil
 }
 
-// due sees to the times that have come.
+// due processes the due times that have come.
 func (s *schedules) due(ctx context.Context, m *proto.Schedule, now time.Time) error {
 	plan, err := schedule.Parse(m.Cron, m.Zone)
 	if err != nil {
 		return err
 	}
-	if msTime(m.MarkMs).Sub(now) > schedule.Horizon { // the clock was far ahead when it was made: none of the times until then has its task
+	if msTime(m.MarkMs).Sub(now) > schedule.Horizon { // the mark was set while the clock was far ahead: no due time until then has its task
 		next := copySchedule(m)
 		next.MarkMs = now.UnixMilli()
 		if err := s.put(ctx, next); err != nil {
@@ -292,7 +294,7 @@ func (s *schedules) due(ctx context.Context, m *proto.Schedule, now time.Time) e
 	return nil
 }
 
-// fire makes the task of the time that is noted, which may have been made before.
+// fire creates the task for the stored due time; the task may already exist.
 func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
 	done, err := s.node.Submit(ctx, scheduledRequest(m))
 	next := copySchedule(m)
@@ -314,7 +316,7 @@ func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
 	return s.put(ctx, next)
 }
 
-// scheduledRequest is the task of the time that is noted in m.
+// scheduledRequest returns the request for the due time stored in m.
 func scheduledRequest(m *proto.Schedule) Request {
 	c := m.Task
 	r := Request{
@@ -326,7 +328,7 @@ func scheduledRequest(m *proto.Schedule) Request {
 	return r
 }
 
-// fingerprint tells one wording of a schedule from another.
+// fingerprint distinguishes different definitions of a schedule.
 func fingerprint(m *proto.Schedule) string {
 	c, h := m.Task, sha256.New()
 	fmt.Fprintf(h, "balefire/v1/schedule\x00%q %q %q %q %d %d %q %q %q %d %q %q %d", m.Cron, m.Zone, c.GetKind(), c.GetArgs(), c.GetClass(), c.GetMode(),

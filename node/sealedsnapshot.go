@@ -13,15 +13,16 @@ import (
 	"filippo.io/age"
 )
 
-// A sealed snapshot is one file: a tar archive of the folder that a plain one is, as the
-// age format encrypts it (age-encryption.org/v1) for one key. Who has the file alone
-// reads nothing, and no change of it goes unseen.
+// A sealed snapshot is one file: a tar archive of the folder of a plain snapshot,
+// encrypted for one key in the age format (age-encryption.org/v1). Without the key
+// nobody can read the file, and every change to it is detected.
 
-// snapshotPart is where a copy stands while it is sealed, or opened: in the node's folder,
-// which nobody else reads.
+// snapshotPart is the folder of a copy while it is sealed or opened. It is in the node's
+// folder, which nobody else can read.
 const snapshotPart = "snapshot.part"
 
-// NewSnapshotKey makes a key for sealed snapshots: public seals, private opens them.
+// NewSnapshotKey creates a key pair for sealed snapshots: public seals, private opens
+// them.
 func NewSnapshotKey() (public, private string, err error) {
 	id, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -30,12 +31,12 @@ func NewSnapshotKey() (public, private string, err error) {
 	return id.Recipient().String(), id.String(), nil
 }
 
-// sealedSnapshot writes a copy of the store into file, which only the private part of
-// toKey opens.
+// sealedSnapshot writes a copy of the store to file, which only the private key of toKey
+// can open.
 func (n *Node) sealedSnapshot(ctx context.Context, file, toKey string) (err error) {
 	to, err := age.ParseX25519Recipient(toKey)
 	if err != nil {
-		return fmt.Errorf("%w: to_key %.80q is no public key: it begins with age1; balefire-node store key makes one: %w", ErrInvalid, toKey, err)
+		return fmt.Errorf("%w: to_key %.80q is not a public key: a public key begins with age1; create one with balefire-node store key: %w", ErrInvalid, toKey, err)
 	}
 	part := filepath.Join(n.cfg.Dir, snapshotPart)
 	if err := os.RemoveAll(part); err != nil {
@@ -47,7 +48,7 @@ func (n *Node) sealedSnapshot(ctx context.Context, file, toKey string) (err erro
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return fmt.Errorf("%w: the node cannot write %s: %w: name a file whose folder is there and belongs to the node's user", ErrRefused, file, err)
+		return fmt.Errorf("%w: the node cannot write %s: %w: name a file in an existing folder that belongs to the node's user", ErrRefused, file, err)
 	}
 	if err := errors.Join(sealTree(ctx, f, part, to), f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(file))
@@ -55,7 +56,7 @@ func (n *Node) sealedSnapshot(ctx context.Context, file, toKey string) (err erro
 	return syncDir(filepath.Dir(file))
 }
 
-// sealTree writes the regular files below dir to w.
+// sealTree writes the regular files below dir to w, encrypted.
 func sealTree(ctx context.Context, w io.Writer, dir string, to age.Recipient) error {
 	sealed, err := age.Encrypt(w, to)
 	if err != nil {
@@ -87,27 +88,27 @@ func sealTree(ctx context.Context, w io.Writer, dir string, to age.Recipient) er
 	return errors.Join(err, archive.Close(), sealed.Close())
 }
 
-// unsealTree opens a sealed snapshot into dir, which is new.
+// unsealTree extracts a sealed snapshot into dir, which must not exist.
 func unsealTree(dir string, sealed io.Reader, private string) error {
 	id, err := age.ParseX25519Identity(private)
 	if err != nil {
-		return fmt.Errorf("%w: the key is no private key of a snapshot: it begins with AGE-SECRET-KEY-1; balefire-node store key wrote it", ErrInvalid)
+		return fmt.Errorf("%w: the key is not a private key of a snapshot: such a key begins with AGE-SECRET-KEY-1 and was written by balefire-node store key", ErrInvalid)
 	}
 	plain, err := age.Decrypt(sealed, id)
 	if _, other := errors.AsType[*age.NoIdentityMatchError](err); other {
-		return fmt.Errorf("%w: the snapshot was sealed for another key, or its beginning was changed", ErrInvalid)
+		return fmt.Errorf("%w: the snapshot was sealed for another key, or its header was changed", ErrInvalid)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: it is no sealed snapshot: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: not a sealed snapshot: %w", ErrInvalid, err)
 	}
 	if err := unpackTree(dir, plain); err != nil {
-		return fmt.Errorf("%w: the snapshot is cut short, or was changed: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: the snapshot is truncated or was changed: %w", ErrInvalid, err)
 	}
 	return nil
 }
 
-// unpackTree writes what is in an archive below dir, and reads it to its end: only then
-// it is known to be whole.
+// unpackTree extracts an archive into dir. It reads the archive to its end, because only
+// then is it known to be complete.
 func unpackTree(dir string, r io.Reader) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -129,7 +130,7 @@ func unpackTree(dir string, r io.Reader) error {
 		}
 		name := filepath.FromSlash(h.Name)
 		if h.Typeflag != tar.TypeReg || !filepath.IsLocal(name) {
-			return fmt.Errorf("%.100q is in it, which no snapshot has", h.Name)
+			return fmt.Errorf("it contains %.100q, which no snapshot does", h.Name)
 		}
 		if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			return err
@@ -145,8 +146,8 @@ func unpackTree(dir string, r io.Reader) error {
 	}
 }
 
-// openSnapshot returns the folder of a snapshot, which is opened with the private key if
-// it is sealed, and what removes what was made for that.
+// openSnapshot returns the folder of a snapshot, after decrypting it with the private
+// key if it is sealed, and a function that removes the decrypted copy.
 func openSnapshot(cfg Config, snapshot, private string) (dir string, drop func() error, err error) {
 	drop = func() error { return nil }
 	info, err := os.Stat(snapshot)
@@ -154,11 +155,11 @@ func openSnapshot(cfg Config, snapshot, private string) (dir string, drop func()
 	case err != nil:
 		return "", drop, fmt.Errorf("restore: %w", err)
 	case info.IsDir() && private != "":
-		return "", drop, fmt.Errorf("%w: %s is a folder, which no key opens: leave the key out", ErrInvalid, snapshot)
+		return "", drop, fmt.Errorf("%w: %s is a folder and not sealed: omit the key", ErrInvalid, snapshot)
 	case info.IsDir():
 		return snapshot, drop, nil
 	case private == "":
-		return "", drop, fmt.Errorf("%w: %s is a file, a sealed snapshot: give the key that opens it by --key-file", ErrInvalid, snapshot)
+		return "", drop, fmt.Errorf("%w: %s is a sealed snapshot: give its private key with --key-file", ErrInvalid, snapshot)
 	}
 	dir = filepath.Join(cfg.Dir, snapshotPart)
 	drop = func() error { return os.RemoveAll(dir) }

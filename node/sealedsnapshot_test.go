@@ -90,7 +90,7 @@ func TestASealedSnapshotIsOpenedByItsKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]string{other: "sealed for another key", "age1abc": "no private key", "": "no private key"} {
+	for key, want := range map[string]string{other: "sealed for another key", "age1abc": "not a private key", "": "not a private key"} {
 		if err := unsealTree(filepath.Join(t.TempDir(), "in"), bytes.NewReader(sealed), key); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("key %.10q: %v", key, err)
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// Peers lists the peers that this node knows, by name.
+// Peers lists the known peers by name.
 func (n *Node) Peers(ctx context.Context) []Peer {
 	status := n.statuses()
 	out := []Peer{}
@@ -33,7 +33,7 @@ func (n *Node) Peers(ctx context.Context) []Peer {
 	return out
 }
 
-// Peer returns one of them, by name or id.
+// Peer returns one peer by name or id.
 func (n *Node) Peer(ctx context.Context, ref string) (Peer, error) {
 	p, err := n.findPeer(ref)
 	if err != nil {
@@ -47,7 +47,7 @@ func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
 		Name: p.Label(), ID: p.Peer.String(), State: "OFFLINE", Roles: p.Member.Roles, Addrs: p.Addrs,
 		Queued: n.outbox.Waiting(p.Peer), LastSeen: timeOrNil(p.LastSeen), CertUntil: timeOrNil(p.Member.NotAfter), Alias: p.Alias,
 	}
-	if s.LastSeen.After(p.LastSeen) { // the book knows hellos alone
+	if s.LastSeen.After(p.LastSeen) { // the book records hellos only
 		v.LastSeen = timeOrNil(s.LastSeen)
 	}
 	if m, ok := n.gossip.Member(p.Peer); ok {
@@ -71,10 +71,10 @@ func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
 	return v
 }
 
-// seconds writes a measured span for the API, to ten microseconds.
+// seconds converts a measured duration for the API, rounded to ten microseconds.
 func seconds(d time.Duration) float64 { return d.Round(10 * time.Microsecond).Seconds() }
 
-// Block keeps a peer out: its connection ends, and none is made or taken.
+// Block blocks a peer: its connections are closed, and no new ones are made or accepted.
 func (n *Node) Block(ctx context.Context, ref string) error {
 	return n.changePeer(ctx, ref, "peer.block", func(p proto.PeerID) error {
 		defer n.net.Disconnect(p)
@@ -82,17 +82,17 @@ func (n *Node) Block(ctx context.Context, ref string) error {
 	})
 }
 
-// Unblock lets a peer in again.
+// Unblock unblocks a peer.
 func (n *Node) Unblock(ctx context.Context, ref string) error {
 	return n.changePeer(ctx, ref, "peer.unblock", func(p proto.PeerID) error { return n.book.Unblock(ctx, p) })
 }
 
-// Forget removes a peer from the address book. Its certificate stays valid: to
-// keep it out, block it.
+// Forget removes a peer from the address book. Its certificate stays valid; to keep the
+// peer out, block it.
 func (n *Node) Forget(ctx context.Context, ref string) error {
 	return n.changePeer(ctx, ref, "peer.forget", func(p proto.PeerID) error {
 		if w := n.outbox.Waiting(p); w > 0 {
-			return fmt.Errorf("%w: %d tasks wait for it: cancel them first, or block it", ErrRefused, w)
+			return fmt.Errorf("%w: %d tasks wait for it: cancel them first, or block the peer", ErrRefused, w)
 		}
 		if err := n.book.Forget(ctx, p); err != nil {
 			return err
@@ -113,10 +113,10 @@ func (n *Node) changePeer(ctx context.Context, ref, action string, change func(p
 	return n.audit(ctx, action, p.Peer.String())
 }
 
-// Handlers lists what this node does for others, by kind.
+// Handlers lists the handlers of this node by kind.
 func (n *Node) Handlers() []Handler {
 	out := n.registered()
-	for i, h := range out { // it asks the disk, so nobody who changes them waits for it
+	for i, h := range out { // reads the disk, so outside the lock
 		if absent := n.unknownAllowed(h.Allow); absent != "" {
 			out[i].Warning = strings.TrimPrefix(h.Warning+"; "+absent, "; ")
 		}
@@ -129,8 +129,8 @@ func (n *Node) Handlers() []Handler {
 	return out
 }
 
-// unknownAllowed says which names and roles of an allow list no member has now: they may be
-// mistyped, or of one that has yet to join.
+// unknownAllowed lists the names and roles of an allow list that no member has now: they
+// may be mistyped, or belong to a member that has yet to join.
 func (n *Node) unknownAllowed(allow []string) string {
 	var lacking []string
 	for _, a := range allow {
@@ -138,7 +138,7 @@ func (n *Node) unknownAllowed(allow []string) string {
 		switch {
 		case what == "peer" && who != n.self.Name && who != n.keys.Peer().String():
 			if _, err := n.book.Find(who); err != nil && !errors.Is(err, transport.ErrAmbiguous) {
-				lacking = append(lacking, "no member is called "+who)
+				lacking = append(lacking, "no member is named "+who)
 			}
 		case what == "role" && !n.roleIsKnown(who):
 			lacking = append(lacking, "no member has the role "+who)
@@ -147,13 +147,13 @@ func (n *Node) unknownAllowed(allow []string) string {
 	return strings.Join(lacking, "; ")
 }
 
-// roleIsKnown reports whether a role is one of the mesh's own, or a member has it.
+// roleIsKnown reports whether a role is predefined or assigned to a member.
 func (n *Node) roleIsKnown(role string) bool {
 	return slices.Contains(identity.MeshRoles(), role) || slices.Contains(n.self.Roles, role) ||
 		slices.ContainsFunc(n.book.List(), func(p transport.Peer) bool { return p.Member.HasRole(role) })
 }
 
-// registered is Handlers without a look at their programs.
+// registered is Handlers without a check of their programs.
 func (n *Node) registered() []Handler {
 	n.handlers.Lock()
 	defer n.handlers.Unlock()
@@ -173,7 +173,7 @@ func (n *Node) registered() []Handler {
 	return out
 }
 
-// Status is this node at a glance, warnings first.
+// Status summarizes the state of this node.
 func (n *Node) Status(ctx context.Context) Status {
 	home, owner := n.outbox.Stats(), n.inbox.Status()
 	s := Status{
@@ -193,7 +193,7 @@ func byName(counts map[proto.TaskState]int) map[string]int {
 	return out
 }
 
-// warnings says what a person should look at, and how.
+// warnings lists what an operator should look at, with hints.
 func (n *Node) warnings(ctx context.Context, s *Status) []string {
 	w := []string{}
 	add := func(format string, a ...any) { w = append(w, fmt.Sprintf(format, a...)) }
@@ -208,7 +208,7 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 		add("%s", drainedText)
 	}
 	if s.Store.Failed != "" {
-		add("the store has failed and is opened again: %s", s.Store.Failed)
+		add("the store has failed and is being reopened: %s", s.Store.Failed)
 	}
 	if s.Store.Refuses != "" {
 		add("%s", s.Store.Refuses)
@@ -228,20 +228,20 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 		add("%s (%s)", doubtText(c), doubtFix)
 	}
 	if at := n.queues.log.lastJump(); n.cfg.Clock.Now().Sub(at) < jumpWarnFor {
-		add("the clocks jumped, or this node stood still, at %s: no lease was taken back in that round; look at the machine's clock if that happens often", at.Format(time.RFC3339))
+		add("the clocks jumped, or this node was suspended, at %s: no lease was revoked in that round; check the machine's clock if this happens often", at.Format(time.RFC3339))
 	}
 	for _, p := range s.Peers {
 		if p.State == "OFFLINE" && p.Queued > 0 {
 			add("%s", waitingText(p.Queued, p.Name, p.Liveness))
 		}
 		if p.State == "EXPIRED" {
-			add("the certificate of %s has expired: it has to join again", p.Name)
+			add("the certificate of %s has expired: the node must join again", p.Name)
 		}
 	}
 	if list, count := n.outbox.RefusedResults(1); count > 0 {
 		r := list[0]
 		home, _ := n.peerNameID(r.Home[:])
-		add("%s: %s says %s: %s (balefire-node why %s)", plural(count, "result is refused by its home", "results are refused by their homes"), home, r.Code.Name(), r.Detail, r.ID)
+		add("%s: %s answered %s: %s (balefire-node why %s)", plural(count, "result was refused by its home", "results were refused by their homes"), home, r.Code.Name(), r.Detail, r.ID)
 	}
 	if n.book.Count() >= transport.MaxPeers {
 		add("%s", fullBookText)
@@ -250,17 +250,17 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 		add("%s (balefire-node dlq ls)", plural(s.Dead, "dead letter", "dead letters"))
 	}
 	if from := n.book.Self().Member.NotBefore; from.Sub(n.cfg.Clock.Now()) > proto.Skew {
-		add("the clock of this machine is behind: it says %s, and this node became a member on %s; set it right, else new members are refused",
+		add("the clock of this machine is behind: it shows %s, but this node became a member on %s; correct it, otherwise new members are refused",
 			n.cfg.Clock.Now().UTC().Format(time.RFC3339), from.UTC().Format(time.RFC3339))
 	}
 	if until := n.book.Self().Member.NotAfter; until.Sub(n.cfg.Clock.Now()) < renewBefore-2*24*time.Hour {
-		add("this node's certificate ends on %s: it is renewed once it meets a node with the role admin", until.Format(time.DateOnly))
+		add("this node's certificate expires on %s: it is renewed once the node connects to one with the role admin", until.Format(time.DateOnly))
 	}
 	return w
 }
 
-// waitingText says what waits for a peer that is not there, in the same words wherever it
-// is told.
+// waitingText describes what waits for an unreachable peer, with the same text in all
+// places.
 func waitingText(n int, name, liveness string) string {
 	how := "offline"
 	if liveness == gossip.Dead.String() {
@@ -276,7 +276,7 @@ func plural(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// StoreStats describes the store now.
+// StoreStats returns the current statistics of the store.
 func (n *Node) StoreStats() StoreStats {
 	st, c := n.storage.store.Stats(), n.storage.store.Counters()
 	s := StoreStats{
@@ -291,14 +291,15 @@ func (n *Node) StoreStats() StoreStats {
 	return s
 }
 
-// Compact gives the space of deleted records back to the disk now.
+// Compact returns the space of deleted records to the disk now.
 func (n *Node) Compact(ctx context.Context) error { return n.storage.store.Compact(ctx) }
 
-// Snapshot writes a consistent copy of the store into dir, which must not exist. With a
-// key, the public one of [NewSnapshotKey], it is a file that the private one opens.
+// Snapshot writes a consistent copy of the store to dir, which must not exist. With
+// toKey, a public key of [NewSnapshotKey], it writes one file that only the private key
+// can open.
 func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 	if _, err := os.Lstat(dir); err == nil {
-		return fmt.Errorf("%w: %s is there already: name a folder that is not", ErrRefused, dir)
+		return fmt.Errorf("%w: %s already exists: name a folder that does not", ErrRefused, dir)
 	}
 	if toKey != "" {
 		if err := n.sealedSnapshot(ctx, dir, toKey); err != nil {
@@ -308,7 +309,7 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 	}
 	err := n.storage.store.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
-		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent is there and belongs to the node's user", ErrRefused, filepath.Dir(dir), e)
+		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent exists and belongs to the node's user", ErrRefused, filepath.Dir(dir), e)
 	}
 	if err != nil {
 		return err
@@ -316,19 +317,19 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 	return n.audit(ctx, "store.snapshot", dir)
 }
 
-// Healthy says why this node should be restarted, or nothing: it runs and its
-// last commit succeeded.
+// Healthy returns the reason why this node should be restarted, or nil if it is running
+// and its latest commit succeeded.
 func (n *Node) Healthy() error {
 	if err := n.storage.store.Err(); err != nil {
 		return err
 	}
 	if !n.running.Load() {
-		return errors.New("the node does not run")
+		return errors.New("the node is not running")
 	}
 	return nil
 }
 
-// Ready says why this node takes no new work, or nothing.
+// Ready returns the reason why this node accepts no new work, or nil.
 func (n *Node) Ready() error {
 	switch {
 	case n.draining.Load():
@@ -342,7 +343,7 @@ func (n *Node) Ready() error {
 // Registry returns the node's metrics.
 func (n *Node) Registry() *prometheus.Registry { return n.registry }
 
-// Addrs returns the multiaddrs that this node can be reached at, the best first.
+// Addrs returns the multiaddrs of this node, the best first.
 func (n *Node) Addrs() []string { return n.reachable() }
 
 // Name returns this node's name in its mesh.

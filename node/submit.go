@@ -18,8 +18,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// draft checks a request, gives it an id and a sequence, and seals it for the
-// peer that it returns with it.
+// draft checks a request, gives it an id and a sequence number, and seals it for the
+// peer that it returns.
 func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, *transport.Peer, error) {
 	if n.draining.Load() {
 		return nil, nil, fmt.Errorf("%w: submit again after it has started", ErrDraining)
@@ -56,7 +56,7 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, *transport
 	return d, to, nil
 }
 
-// contentPool holds what is made of a request and forgotten once it is sealed.
+// contentPool pools task contents, which are needed only until they are sealed.
 var contentPool = sync.Pool{New: func() any { return new(proto.Content) }}
 
 func releaseContent(c *proto.Content) {
@@ -64,14 +64,14 @@ func releaseContent(c *proto.Content) {
 	contentPool.Put(c)
 }
 
-// plainPool holds buffers for what is about to be sealed, which copies it.
+// plainPool pools buffers for plaintext; sealing copies it.
 var plainPool = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxPooledPlain is the largest of them that is kept.
+// maxPooledPlain is the largest buffer that is kept, in bytes.
 const maxPooledPlain = 64 << 10
 
-// seal encodes content and seals it into the draft's envelope. A sealed body
-// that is too large for a record becomes a file, durable before the record is.
+// seal encodes content and seals it into the draft's envelope. A sealed body that is too
+// large for a record becomes a file, which is durable before the record is.
 func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Content, key *[32]byte) error {
 	buf := plainPool.Get().(*[]byte)
 	defer plainPool.Put(buf)
@@ -114,46 +114,46 @@ func (n *Node) checkRequest(r *Request) error {
 	case r.Target == "":
 		return bad("no target: name a peer")
 	case !validKind(r.Kind):
-		return bad("kind %.60q: it is 1-128 of a-z 0-9 . _ -", r.Kind)
+		return bad("kind %.60q: use 1-128 of a-z 0-9 . _ -", r.Kind)
 	case r.TTL < 0 || r.TTL > proto.MaxTTL:
-		return bad("ttl %s: it is positive, and at most 30 days", r.TTL)
+		return bad("ttl %s: must be positive and at most 30 days", r.TTL)
 	case len(r.Key) > proto.MaxKey || len(r.Order) > proto.MaxKey:
 		return bad("a key is longer than %d bytes", proto.MaxKey)
 	case args > proto.MaxArgs || len(r.Args) > 256:
-		return bad("more than 256 arguments or %d bytes of them: send them as the body", proto.MaxArgs)
+		return bad("more than 256 arguments or %d bytes of arguments: send them as the body", proto.MaxArgs)
 	case int64(len(r.Body)) > n.cfg.Limits.Payload:
 		return bad("a body of %d bytes, the limit is %d: send it as a file or a stream", len(r.Body), n.cfg.Limits.Payload)
 	case !oneOf(r.OnDead, "", "skip", "block"):
-		return bad("on_dead %.20q: it is skip or block", r.OnDead)
+		return bad("on_dead %.20q: must be skip or block", r.OnDead)
 	case r.Mode < 0 || r.Mode > proto.AtMostOnce:
-		return bad("mode %d: it is at_least_once or at_most_once", r.Mode)
+		return bad("mode %d: must be at_least_once or at_most_once", r.Mode)
 	case r.MaxResult < 0:
-		return bad("max_result %d: it is a number of bytes", r.MaxResult)
+		return bad("max_result %d: must not be negative", r.MaxResult)
 	case len(r.Labels) > 32:
 		return bad("more than 32 labels")
 	case !validLabels(r.Require) || !validLabels(r.Prefer):
-		return bad("require and prefer have at most 32 labels of 1 to 128 bytes")
+		return bad("require and prefer may have at most 32 labels of 1 to 128 bytes")
 	case len(r.Require)+len(r.Prefer) > 0 && !strings.HasPrefix(r.Target, queuePrefix):
-		return bad("require and prefer choose a node of a queue: this task names its node")
+		return bad("require and prefer select a node of a queue: this task is for a named node")
 	case r.Delay < 0 || r.Delay > 0 && !r.At.IsZero():
-		return bad("a delay is positive, and not given together with a time")
+		return bad("a delay must be positive and cannot be combined with a time")
 	}
 	return nil
 }
 
-// validLabels reports whether a list of labels is one that nodes may be told.
+// validLabels reports whether a list of labels is within the limits.
 func validLabels(list []string) bool {
 	return len(list) <= 32 && !slices.ContainsFunc(list, func(l string) bool { return l == "" || len(l) > 128 })
 }
 
-// fillContent fills the empty c with what the target must know of r.
+// fillContent fills the empty c with the parts of r that the target needs.
 func fillContent(c *proto.Content, r *Request) {
 	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, cmp.Or(r.Class, proto.Normal), r.Type, r.Trace
 	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
 	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, r.Mode, uint64(r.MaxResult)
 	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.delegates
 	if !r.RedriveOf.IsZero() {
-		c.RedriveOf = slices.Clone(r.RedriveOf[:]) // r itself may then stay on the stack
+		c.RedriveOf = slices.Clone(r.RedriveOf[:]) // so that r itself can stay on the stack
 	}
 	c.Queue, _ = strings.CutPrefix(r.Target, queuePrefix)
 	if c.Queue == r.Target {
@@ -168,7 +168,7 @@ func record(r *Request, now time.Time) *proto.Record {
 		MaxResult: uint64(r.MaxResult),
 	}
 	if strings.HasPrefix(r.Target, queuePrefix) {
-		rec.OnDead = "" // a dead head blocks its lane at the queue's home, for all origins
+		rec.OnDead = "" // the home of the queue handles dead heads, for all origins
 	}
 	due := r.At
 	if r.Delay > 0 {
@@ -183,8 +183,8 @@ func record(r *Request, now time.Time) *proto.Record {
 	return rec
 }
 
-// setRequestDigest sets what idempotency needs: the digest of the whole request, and
-// the key itself where it is made of the content.
+// setRequestDigest sets the fields for idempotency: the digest of the whole request, and
+// the key itself if it is derived from the content.
 func setRequestDigest(r *Request, d *outbox.Draft, c *proto.Content) {
 	if r.Key == "" {
 		return
@@ -204,12 +204,11 @@ func setRequestDigest(r *Request, d *outbox.Draft, c *proto.Content) {
 	}
 }
 
-// finishSubmit says how the writing of a draft ended. s is what is said of it when it
-// is new.
+// finishSubmit returns the result of storing a draft. s is the result for a new task.
 func (n *Node) finishSubmit(d *outbox.Draft, s Submitted, existing *proto.TaskID, err error) (Submitted, error) {
 	n.bodyGC.draft(d.Record.GetBodyBlob(), false)
 	if err != nil {
-		if !errors.Is(err, store.ErrUnknown) { // else it may yet be written
+		if !errors.Is(err, store.ErrUnknown) { // otherwise it may still be written
 			n.dropBody(d)
 		}
 		return s, submitError(err)
@@ -235,12 +234,13 @@ func newSubmitted(d *outbox.Draft, to *transport.Peer) Submitted {
 	return s
 }
 
-// existingTask turns a submit whose key was used before into the task of the first.
+// existingTask turns the result of a submit whose key was used before into that of the
+// first task.
 func (n *Node) existingTask(id proto.TaskID, s Submitted) Submitted {
 	s.ID, s.Known = id.String(), true
 	rec, err := n.outbox.Get(id)
-	if err != nil { // a key is remembered longer than the record of a finished task
-		s.State, s.Waits = "", "it has ended; its record is no longer kept"
+	if err != nil { // a key outlives the record of a finished task
+		s.State, s.Waits = "", "it has ended; its record is no longer stored"
 		return s
 	}
 	s.State, s.NotAfter, s.Due = rec.GetState().Name(), msTime(rec.GetNotAfterMs()), msOrNil(rec.GetDueMs())

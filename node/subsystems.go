@@ -17,8 +17,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// This file says how the rooms meet: what each needs of the others, through the
-// small interfaces that it declares itself.
+// This file connects the subsystems: each declares what it needs of the others as small
+// interfaces.
 
 func (n *Node) outboxConfig() outbox.Config {
 	l := n.cfg.Limits
@@ -30,29 +30,29 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archived: n.archived,
 		},
 		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, from proto.PeerID) bool { return n.queues.wasHome(target, from) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.bodyGC.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
-		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks of this home"),
+		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks with this home"),
 	}
 }
 
-// archiveFile takes the dead letters that the shelf has no more room for.
+// archiveFile receives the dead letters that exceed the limits of the store.
 const archiveFile = "dead-letters.jsonl"
 
-// archived notes in the audit that dead letters left the shelf by policy.
+// archived writes to the audit that dead letters were archived by policy.
 func (n *Node) archived(count int) {
 	_, err := n.storage.journal.Append(context.Background(), journal.Entry{
 		Boot: n.outbox.Boot(), Actor: actorSystem, Action: "dead_letters.archive",
 		Detail: map[string]string{"count": fmt.Sprint(count), "file": archiveFile},
 	})
 	if err != nil {
-		n.log.Error("the archiving of dead letters could not be written to the audit", "count", count, "err", err)
+		n.log.Error("could not write the archiving of dead letters to the audit", "count", count, "err", err)
 	}
 }
 
-// progressLogger logs how far the reading of a large store is (S50).
+// progressLogger logs the progress of reading a large store (S50).
 func (n *Node) progressLogger(what string) func(int) {
 	last := n.cfg.Clock.Mono()
 	return func(entries int) {
-		n.cfg.reportOpening("%d %s are read", entries, what)
+		n.cfg.reportOpening("read %d %s", entries, what)
 		if now := n.cfg.Clock.Mono(); now-last >= time.Second {
 			last = now
 			n.log.Info("reading the store", "what", what, "read", entries)
@@ -60,7 +60,7 @@ func (n *Node) progressLogger(what string) func(int) {
 	}
 }
 
-// rewrap makes an envelope readable for its target's current key.
+// rewrap wraps the content key of an envelope for its target's current key.
 func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 	h, err := proto.ParseHeader(s.GetEnvelope().GetHeader())
 	if err != nil {
@@ -89,17 +89,17 @@ func (n *Node) inboxConfig() inbox.Config {
 		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: l.MaxInboxBytes, MaxKept: 10 * l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
 		Dangerous: n.cfg.Dangerous, OnStarted: n.sendStarted, OnChange: n.ownerChanged,
 		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
-		Logger: n.log, Clock: n.cfg.Clock, Progress: n.progressLogger("tasks in custody"),
+		Logger: n.log, Clock: n.cfg.Clock, Progress: n.progressLogger("accepted tasks"),
 	}
 }
 
-// inboxMembers tells the inbox who a peer is.
+// inboxMembers resolves peers for the inbox.
 type inboxMembers struct{ book *transport.Book }
 
-// Member returns the name and the roles of an admitted peer. Where two have one
-// name neither is called by it: no rule for the one may serve the other. A peer
-// whose certificate has ended is one while it may be renewed: its new tasks wait
-// (see identity.Checks), those that were accepted run.
+// Member returns the name and the roles of an admitted peer. If two members have the
+// same name, neither is known by it: no rule for one may apply to the other. A peer with
+// an expired certificate is still a member while it can be renewed: its new tasks wait
+// (see identity.Checks), accepted ones run.
 func (m inboxMembers) Member(p proto.PeerID) (name string, roles []string, ok bool) {
 	who, ok := m.book.Renewable(p)
 	if ok && !m.book.Unique(who) {
@@ -108,7 +108,7 @@ func (m inboxMembers) Member(p proto.PeerID) (name string, roles []string, ok bo
 	return who.Name, who.Roles, ok
 }
 
-// inboxOpener reads for the inbox what was sealed for this node.
+// inboxOpener decrypts for the inbox what was sealed for this node.
 type inboxOpener struct{ keys *identity.Keys }
 
 // Content opens a stored task.
@@ -125,8 +125,8 @@ func (o inboxOpener) Content(st *proto.Stored) (*proto.Content, error) {
 	return c, proto.DecodeKnown(plain, c)
 }
 
-// openHandlers registers what the configuration and people asked for, after it
-// has ended what a killed process left running (S35).
+// openHandlers registers the handlers of the configuration and those added by command,
+// after it has killed the processes that a killed node left running (S35).
 func (n *Node) openHandlers() error {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
@@ -142,9 +142,9 @@ func (n *Node) openHandlers() error {
 		}
 	}
 	if found, err := command.Reap(ctx, n.keys.Peer().String(), time.Second, users...); err != nil {
-		n.log.Warn("processes of an earlier start may still be there", "found", found, "err", err)
+		n.log.Warn("processes of an earlier start may still be running", "found", found, "err", err)
 	} else if found > 0 {
-		n.log.Info("processes of an earlier start were ended", "count", found)
+		n.log.Info("killed processes of an earlier start", "count", found)
 	}
 	n.handlers.added = added
 	for _, s := range all {
@@ -163,7 +163,7 @@ func (n *Node) openHandlers() error {
 
 const reapTimeout = 15 * time.Second
 
-// homeChanged and ownerChanged hear of every durable change of a task, on either
+// homeChanged and ownerChanged are called for every durable change of a task, on either
 // side.
 func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
 	n.metrics.taskChanged(RoleHome, r)

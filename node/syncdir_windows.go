@@ -1,4 +1,4 @@
 package node
 
-// syncDir does nothing: Windows cannot flush a folder, NTFS journals renames.
+// syncDir does nothing: Windows cannot flush a folder, and NTFS journals renames.
 func syncDir(string) error { return nil }

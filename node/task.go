@@ -9,13 +9,13 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// The roles that a node has towards a task.
+// The roles of a node for a task.
 const (
 	RoleHome  = "home"
 	RoleOwner = "owner"
 )
 
-// view turns a record into what people and programs read.
+// view converts a record for the API.
 func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
 	t := Task{
 		ID: id.String(), State: r.GetState().Name(), Role: role, Kind: r.GetKind(), Class: r.GetClass().Name(),
@@ -43,8 +43,8 @@ func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
 	return t
 }
 
-// repeats reports whether e says nothing that those before it did not, back to the last
-// one with a cause: both sides tell what one of them did, each by its own clock.
+// repeats reports whether e repeats one of the events before it, back to the latest one
+// with a cause: both sides report the same change, each by its own clock.
 func (e Event) repeats(before []Event) bool {
 	for _, b := range slices.Backward(before) {
 		if e.Cause+b.Cause != "" || e.Folded+b.Folded > 0 {
@@ -89,8 +89,9 @@ func marks(r *proto.Record) Marks {
 	return m
 }
 
-// facts names what the record can prove, in the order it happened. That a task
-// is stored is proven by its own signature, which its home always has.
+// facts lists the facts that the record can prove, in the order in which they happened.
+// The fact that a task is stored is proven by its own signature, which its home always
+// has.
 func facts(role string, r *proto.Record) []string {
 	out := []string{}
 	if role == RoleHome {
@@ -104,8 +105,8 @@ func facts(role string, r *proto.Record) []string {
 	return out
 }
 
-// peerNameID returns the name and the id of a peer, the short id when it has no
-// name here.
+// peerNameID returns the name and the id of a peer, with the short id as the name if it
+// has none here.
 func (n *Node) peerNameID(key []byte) (name, id string) {
 	p, err := proto.PeerIDFrom(key)
 	if err != nil {

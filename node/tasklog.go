@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// logTask writes a change of a task that is on disk to the log, at debug. It is the one
-// place that does: what it knows is what the record says.
+// logTask logs a durable change of a task at debug level, using only its record. Nothing
+// else logs these changes.
 func (n *Node) logTask(role string, id proto.TaskID, r *proto.Record) {
 	if !n.log.Enabled(context.Background(), slog.LevelDebug) {
 		return
@@ -20,7 +20,7 @@ func (n *Node) logTask(role string, id proto.TaskID, r *proto.Record) {
 	n.log.LogAttrs(context.Background(), slog.LevelDebug, "task", taskAttrs(role, id, peer, r)...)
 }
 
-// taskAttrs are the keys of a line about a task. Their names are stable.
+// taskAttrs returns the attributes of a log line about a task. Their keys are stable.
 func taskAttrs(role string, id proto.TaskID, peer string, r *proto.Record) []slog.Attr {
 	attrs := []slog.Attr{
 		slog.String("event", taskEvent(role, r)), slog.String("task_id", id.String()), slog.String("role", role),
@@ -39,10 +39,10 @@ func taskAttrs(role string, id proto.TaskID, peer string, r *proto.Record) []slo
 	return attrs
 }
 
-// maxLogged bounds what a line of the log says about why, in bytes.
+// maxLogged bounds the reason in a log line, in bytes.
 const maxLogged = 256
 
-// taskEvent names what has just happened to a task.
+// taskEvent returns the name of the latest change of a task.
 func taskEvent(role string, r *proto.Record) string {
 	switch s := r.GetState(); s {
 	case proto.Pending:
@@ -69,8 +69,8 @@ func taskEvent(role string, r *proto.Record) string {
 	}
 }
 
-// taskTook is how long a task took from its making to its end, at its home; at its owner how
-// long the run took that has just ended.
+// taskTook returns the time from the creation of a task to its end at its home; at its
+// owner, the duration of the run that has just ended.
 func taskTook(role string, r *proto.Record) (took time.Duration, ok bool) {
 	if role == RoleHome {
 		return time.Duration(r.GetEndedMs()-r.GetCreatedMs()) * time.Millisecond, r.GetState().Terminal() && r.GetCreatedMs() > 0
@@ -83,8 +83,8 @@ func taskTook(role string, r *proto.Record) (took time.Duration, ok bool) {
 	return time.Duration(last.GetFinishedMs()-last.GetStartedMs()) * time.Millisecond, last.GetFinishedMs() > 0 && last.GetStartedMs() > 0
 }
 
-// logLease writes what happened to the lease of a task of a shared queue to the log, at debug:
-// grants are how such a task is dispatched, and lapses how it is reclaimed.
+// logLease logs a lease event of a task of a shared queue at debug level: grants show
+// how such a task is dispatched, and lapses how it is reclaimed.
 func (n *Node) logLease(x OwnershipEvent, kind ownership.EventKind) {
 	if x.Task == "" {
 		return

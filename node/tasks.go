@@ -24,8 +24,8 @@ const (
 	maxPage     = 1000
 )
 
-// find reads a task by its id, or by the begin of it when no other has that. A
-// task that this node made is looked for first.
+// find reads a task by its id or by a unique prefix of it. It looks first for a task
+// that this node submitted.
 func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
@@ -50,8 +50,9 @@ func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 	return id, RoleOwner, rec, err
 }
 
-// notHere says what is known of a task without a record here. Of one whose queue had its
-// home here that is how it ended, or where it went: its record is where it was made.
+// notHere returns an error with what is known about a task without a record here. If the
+// home of its queue was here, that is how the task ended or where it moved: its record
+// is at its origin.
 func (n *Node) notHere(id proto.TaskID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), viewTimeout)
 	defer cancel()
@@ -59,19 +60,19 @@ func (n *Node) notHere(id proto.TaskID) error {
 	peer, _ := n.peerNameID(p.Peer[:])
 	switch {
 	case err != nil || !known:
-		return fmt.Errorf("%w: task %s: it was never here, or its record is older than what is kept", ErrNotFound, id)
+		return fmt.Errorf("%w: task %s was never here, or its record is no longer stored", ErrNotFound, id)
 	case p.State == proto.StateUnspecified:
-		return fmt.Errorf("%w: task %s went with its queue: ask %s, or the node where it was made", ErrNotFound, id, peer)
+		return fmt.Errorf("%w: task %s moved with its queue: ask %s or the origin of the task", ErrNotFound, id, peer)
 	case p.Peer.IsZero():
-		return fmt.Errorf("%w: task %s ended here as %s, and nobody had it: the node where it was made has its record", ErrNotFound, id, p.State.Name())
+		return fmt.Errorf("%w: task %s ended here as %s without an owner: its origin has its record", ErrNotFound, id, p.State.Name())
 	}
-	return fmt.Errorf("%w: task %s ended here as %s, last run by %s under %s: the node where it was made has its record", ErrNotFound, id, p.State.Name(), peer, epochText(p.Epoch))
+	return fmt.Errorf("%w: task %s ended here as %s, last run by %s under epoch %s: its origin has its record", ErrNotFound, id, p.State.Name(), peer, epochText(p.Epoch))
 }
 
-// findByPrefix finds the one task whose id begins with ref.
+// findByPrefix returns the only task whose id begins with ref.
 func (n *Node) findByPrefix(ref string) (proto.TaskID, error) {
 	if len(ref) < 6 || len(ref) > 36 {
-		return proto.TaskID{}, fmt.Errorf("%w: %.60q is no task id: give at least the first 6 characters", ErrInvalid, ref)
+		return proto.TaskID{}, fmt.Errorf("%w: %.60q is not a task id: give at least the first 6 characters", ErrInvalid, ref)
 	}
 	found := map[proto.TaskID]bool{}
 	match := func(id proto.TaskID, _ *proto.Record) bool {
@@ -106,7 +107,7 @@ func (n *Node) findByPrefix(ref string) (proto.TaskID, error) {
 			return id, nil
 		}
 	}
-	return proto.TaskID{}, fmt.Errorf("%w: several task ids begin with %.36q: give more of it", ErrInvalid, ref)
+	return proto.TaskID{}, fmt.Errorf("%w: several task ids begin with %.36q: give more characters", ErrInvalid, ref)
 }
 
 // Task returns one task with its events.
@@ -121,15 +122,15 @@ func (n *Node) Task(ctx context.Context, ref string) (Task, error) {
 	return t, nil
 }
 
-// Wait returns a task once it has ended; with the error of ctx when that is
-// done first, and the task as it is then.
+// Wait returns a task once it has ended. If ctx is done first, it returns the current
+// task and the error of ctx.
 func (n *Node) Wait(ctx context.Context, ref string) (Task, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
 		return Task{}, err
 	}
 	if role == RoleOwner {
-		return n.view(id, role, rec), fmt.Errorf("%w: only the home of a task can wait for it: ask %s", ErrRefused, n.view(id, role, rec).Peer)
+		return n.view(id, role, rec), fmt.Errorf("%w: only the home of a task can wait for it: run this on %s", ErrRefused, n.view(id, role, rec).Peer)
 	}
 	rec, err = n.outbox.Wait(ctx, id)
 	if rec == nil {
@@ -138,7 +139,8 @@ func (n *Node) Wait(ctx context.Context, ref string) (Task, error) {
 	return n.view(id, role, rec), err
 }
 
-// Tasks lists the tasks that this node made and those in its custody, the newest first.
+// Tasks lists the tasks that this node submitted and those that it accepted, the newest
+// first.
 func (n *Node) Tasks(ctx context.Context, q Query) (Page[Task], error) {
 	page := Page[Task]{Items: []Task{}}
 	limit, err := pageSize(q.Limit)
@@ -205,7 +207,7 @@ func (n *Node) query(q Query) (outbox.Query, error) {
 	return out, nil
 }
 
-// matcher is the same choice for what is in custody.
+// matcher returns the same filter for accepted tasks.
 func (n *Node) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
 	return func(id proto.TaskID, r *proto.Record) bool {
 		switch {
@@ -219,8 +221,9 @@ func (n *Node) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
 	}
 }
 
-// DeadLetters lists the dead letters of this node, the newest first: tasks of this
-// home, and results of tasks that ran here which their homes refused for good.
+// DeadLetters lists the dead letters of this node, the newest first: tasks whose home is
+// this node, and results of tasks that ran here and were permanently refused by their
+// homes.
 func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
 	page := Page[Task]{Items: []Task{}}
 	limit, err := pageSize(q.Limit)
@@ -252,7 +255,7 @@ func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
 	return page, nil
 }
 
-// Result returns the result of a task, to be read and closed.
+// Result returns the result of a task. The caller must close it.
 func (n *Node) Result(ctx context.Context, ref string) (io.ReadCloser, Task, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
@@ -261,7 +264,7 @@ func (n *Node) Result(ctx context.Context, ref string) (io.ReadCloser, Task, err
 	t := n.view(id, role, rec)
 	switch {
 	case role == RoleOwner:
-		return nil, t, fmt.Errorf("%w: the result of %s is at its home: ask %s", ErrRefused, id, t.Peer)
+		return nil, t, fmt.Errorf("%w: the result of %s is at its home: run this on %s", ErrRefused, id, t.Peer)
 	case !rec.GetState().Terminal():
 		return nil, t, fmt.Errorf("%w: task %s is %s and has no result yet", ErrRefused, id, t.State)
 	}
@@ -272,8 +275,8 @@ func (n *Node) Result(ctx context.Context, ref string) (io.ReadCloser, Task, err
 	return body, t, nil
 }
 
-// Receipts returns what is proven about a task, each checked here and with what
-// another needs to check it.
+// Receipts returns the receipts of a task, each verified here and with everything that
+// another party needs to verify it.
 func (n *Node) Receipts(ctx context.Context, ref string) ([]Receipt, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
@@ -290,7 +293,7 @@ func (n *Node) Receipts(ctx context.Context, ref string) ([]Receipt, error) {
 			return nil, err
 		}
 		s, err := identity.VerifyReceipt(n.verifier, rc)
-		if err != nil { // shown with its problem
+		if err != nil { // returned with its problem
 			s, _ = proto.ParseStatement(rc.GetStatement())
 		}
 		out = append(out, n.receipt(s, base64.StdEncoding.EncodeToString(raw), err))
@@ -298,9 +301,9 @@ func (n *Node) Receipts(ctx context.Context, ref string) ([]Receipt, error) {
 	return out, nil
 }
 
-// storedReceipt states that a task is, or was, durable at this home. The proof
-// beside the task is its own signature; that goes with its body, so the home
-// states it again when it is asked.
+// storedReceipt states that a task is, or was, durable at this home. Its original proof
+// is the signature of the task, which is deleted with its body, so the home signs the
+// statement again on request.
 func (n *Node) storedReceipt(id proto.TaskID, rec *proto.Record) *proto.Receipt {
 	s := proto.Statement{
 		Fact: proto.FactStored, State: proto.Pending, Mesh: n.mesh.ID, Task: id,
@@ -327,17 +330,17 @@ func (n *Node) receipt(s proto.Statement, proof string, problem error) Receipt {
 	return r
 }
 
-// Cancel stops a task. The task is CANCELLED only once its owner says that the
-// handler, and all that it started, is gone.
+// Cancel cancels a task. The task is CANCELLED only once its owner reports that the
+// handler and all processes that it started are gone.
 func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string) (Task, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
 		return Task{}, err
 	}
 	if role == RoleOwner {
-		return n.view(id, role, rec), fmt.Errorf("%w: a task is cancelled at its home: ask %s", ErrRefused, n.view(id, role, rec).Peer)
+		return n.view(id, role, rec), fmt.Errorf("%w: a task can only be cancelled at its home: run this on %s", ErrRefused, n.view(id, role, rec).Peer)
 	}
-	_, err = n.outbox.Cancel(ctx, id, hard, cmp.Or(reason, "cancelled by a person"))
+	_, err = n.outbox.Cancel(ctx, id, hard, cmp.Or(reason, "cancelled by an operator"))
 	if errors.Is(err, outbox.ErrEnded) {
 		return n.view(id, role, rec), fmt.Errorf("%w: task %s has ended as %s", ErrRefused, id, rec.GetState().Name())
 	}
@@ -350,8 +353,8 @@ func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string)
 	return n.Task(ctx, id.String())
 }
 
-// Purge removes ended tasks that match, dead letters among them only when their
-// state is asked for. A person's action, so it is written to the audit.
+// Purge removes ended tasks that match; it removes dead letters only if the query names
+// their state. It is written to the audit because an operator requested it.
 func (n *Node) Purge(ctx context.Context, q Query, dryRun bool) (Purged, error) {
 	oq, err := n.query(q)
 	if err != nil {
@@ -378,12 +381,12 @@ func (n *Node) Purge(ctx context.Context, q Query, dryRun bool) (Purged, error) 
 
 func pageSize(limit int) (int, error) {
 	if limit < 0 || limit > maxPage {
-		return 0, fmt.Errorf("%w: limit %d: it is 1 to %d", ErrInvalid, limit, maxPage)
+		return 0, fmt.Errorf("%w: limit %d: must be from 1 to %d", ErrInvalid, limit, maxPage)
 	}
 	return cmp.Or(limit, defaultPage), nil
 }
 
-// timeOrNil shortens what is told about moments that never were.
+// timeOrNil returns t in UTC, or nil for the zero time.
 func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -12,40 +12,40 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A TimelineQuery chooses a task or a queue, one of them.
+// A TimelineQuery selects either a task or a queue.
 type TimelineQuery struct {
-	Task  string // id, or the beginning of one that is known here
+	Task  string // id, or a prefix of one that is known here
 	Queue string
 }
 
-// A Timeline is what several nodes saw happen to the leases of a task or a queue.
+// A Timeline merges the lease events of a task or a queue as seen by several nodes.
 type Timeline struct {
-	Items  []TimelineEvent `json:"items" doc:"by the clocks of the nodes; those of one node in the order in which they happened"`
+	Items  []TimelineEvent `json:"items" doc:"sorted by the clocks of the nodes; events of the same node are in the order in which they happened"`
 	Asked  []string        `json:"asked" doc:"nodes that answered, this one first"`
-	Silent []string        `json:"silent" doc:"nodes that did not answer, or could not be asked"`
-	More   bool            `json:"more,omitempty" doc:"a node left out older events"`
+	Silent []string        `json:"silent" doc:"nodes that did not answer or could not be asked"`
+	More   bool            `json:"more,omitempty" doc:"a node omitted older events"`
 }
 
-// A TimelineEvent is one line of a node's own timeline.
+// A TimelineEvent is one event in the timeline of a node.
 type TimelineEvent struct {
-	Node string `json:"node" doc:"that saw it"`
+	Node string `json:"node" doc:"node that recorded it"`
 	OwnershipEvent
 }
 
-// The limits of a question to other nodes.
+// The limits of a query to other nodes.
 const (
-	timelineLines       = proto.MaxGroup  // of one node
-	timelineTimeout     = 3 * time.Second // for an answer
-	maxTimelineRequests = 64              // that wait for answers
+	timelineLines       = proto.MaxGroup  // events of one node
+	timelineTimeout     = 3 * time.Second // timeout for the answers
+	maxTimelineRequests = 64              // limit of open queries
 )
 
-// Timeline merges what this node and all connected members saw happen to the leases of
-// a task or of a queue. What each node keeps is the newest of its present start.
+// Timeline merges the events of this node and of all connected members about the leases
+// of a task or of a queue. Each node keeps only the newest events of its current start.
 func (n *Node) Timeline(ctx context.Context, q TimelineQuery) (Timeline, error) {
 	ask := &proto.TimelineAsk{Queue: q.Queue, Limit: timelineLines}
 	switch {
 	case (q.Task == "") == (q.Queue == ""):
-		return Timeline{}, fmt.Errorf("%w: a timeline is of one task or of one queue", ErrInvalid)
+		return Timeline{}, fmt.Errorf("%w: name either one task or one queue for a timeline", ErrInvalid)
 	case q.Task != "":
 		id, err := n.resolveTask(ctx, q.Task)
 		if err != nil {
@@ -77,8 +77,7 @@ func (n *Node) Timeline(ctx context.Context, q TimelineQuery) (Timeline, error) 
 	return t, nil
 }
 
-// resolveTask is the id of a task by what a person calls it. A whole id need not be known
-// here.
+// resolveTask resolves a reference to a task. A complete id need not be known here.
 func (n *Node) resolveTask(ctx context.Context, ref string) (proto.TaskID, error) {
 	if id, err := proto.ParseTaskID(ref); err == nil {
 		return id, nil
@@ -89,7 +88,7 @@ func (n *Node) resolveTask(ctx context.Context, ref string) (proto.TaskID, error
 	return n.findByPrefix(ref)
 }
 
-// timelineOf turns a node's answer into what people read.
+// timelineOf converts a node's answer for the API.
 func (n *Node) timelineOf(name string, r *proto.TimelineReply) (out []TimelineEvent) {
 	for _, l := range r.GetLines() {
 		e := OwnershipEvent{Number: l.GetNumber(), Time: msTime(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
@@ -105,7 +104,7 @@ func (n *Node) timelineOf(name string, r *proto.TimelineReply) (out []TimelineEv
 	return out
 }
 
-// reply answers a question from what is kept in memory.
+// reply answers a query from the events in memory.
 func (l *ownershipLog) reply(ask *proto.TimelineAsk) *proto.TimelineReply {
 	r := &proto.TimelineReply{Number: ask.GetNumber()}
 	limit := min(int(ask.GetLimit()), timelineLines)
@@ -125,7 +124,7 @@ func (l *ownershipLog) reply(ask *proto.TimelineAsk) *proto.TimelineReply {
 	return r
 }
 
-// A loggedEvent is a line of the timeline as it happened.
+// A loggedEvent is an event of the timeline in memory.
 type loggedEvent struct {
 	number uint64
 	time   time.Time
@@ -147,7 +146,7 @@ func (k *loggedEvent) line() *proto.TimelineLine {
 	return l
 }
 
-// timelineRequests are those of this node that wait for answers.
+// timelineRequests holds the queries of this node that wait for answers.
 type timelineRequests struct {
 	mu   sync.Mutex
 	last uint64
@@ -157,10 +156,10 @@ type timelineRequests struct {
 type timelineRequest struct {
 	missing map[proto.PeerID]bool
 	replies map[proto.PeerID]*proto.TimelineReply
-	done    chan struct{} // closed when nobody is missing
+	done    chan struct{} // closed when no answer is missing
 }
 
-// ask puts a question to every connected member and waits for their answers.
+// ask sends a query to every connected member and waits for their answers.
 func (qs *timelineRequests) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (replies map[proto.PeerID]*proto.TimelineReply, silent []proto.PeerID) {
 	q := &timelineRequest{missing: map[proto.PeerID]bool{}, replies: map[proto.PeerID]*proto.TimelineReply{}, done: make(chan struct{})}
 	for _, s := range n.net.Peers() {
@@ -218,7 +217,7 @@ func (qs *timelineRequests) end(number uint64) {
 	delete(qs.open, number)
 }
 
-// answered takes a reply. One that nobody waits for is dropped.
+// answered processes a reply. It drops one that is no longer awaited.
 func (qs *timelineRequests) answered(from proto.PeerID, r *proto.TimelineReply) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -233,7 +232,7 @@ func (qs *timelineRequests) answered(from proto.PeerID, r *proto.TimelineReply) 
 	}
 }
 
-// receiveTimeline answers the question of a member, or takes the answer of one.
+// receiveTimeline answers the query of a member, or processes the answer of one.
 func (n *Node) receiveTimeline(from proto.PeerID, m *proto.Message) error {
 	if m.GetType() == proto.TypeTimelineReply {
 		r := new(proto.TimelineReply)

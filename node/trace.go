@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// traceOf returns the trace context that a task travels with: the caller's, as the
-// W3C recommendation writes it, or a fresh one where there is none or it is not
-// valid. A fresh one has random ids and the flags 01, sampled: the node records every
-// step of the task, so a handler that continues the trace finds its parent.
+// traceOf returns the trace context of a task: the caller's, in the format of the W3C
+// recommendation, or a new one if there is none or it is not valid. A new one has random
+// ids and the flags 01, sampled: the node records every step of the task, so a handler
+// that continues the trace finds its parent.
 func traceOf(given string) string {
 	if validTrace(given) {
 		return given
 	}
 	var ids [24]byte
-	for ids[0] == 0 || ids[16] == 0 { // ids of zeros alone are not valid
+	for ids[0] == 0 || ids[16] == 0 { // an all-zero id is not valid
 		rand.Read(ids[:]) // never fails
 	}
 	b := append(make([]byte, 0, traceSize), "00-"...)
@@ -29,8 +29,8 @@ const (
 	maxTraceSize = 128 // of any version
 )
 
-// validTrace reports whether s is a traceparent: version, trace id, parent id and
-// flags in lower-case hex. A later version than 00 may go on behind the flags.
+// validTrace reports whether s is a traceparent: version, trace id, parent id and flags
+// in lower-case hex. Versions later than 00 may have more fields after the flags.
 func validTrace(s string) bool {
 	if len(s) < traceSize || len(s) > maxTraceSize || s[2] != '-' || s[35] != '-' || s[52] != '-' {
 		return false

@@ -10,18 +10,18 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A Transfer is a body or a result that is on its way, to a peer or from one.
+// A Transfer is a body or a result that is being sent or received.
 type Transfer struct {
 	What      string  `json:"what" enum:"body,result"`
 	Direction string  `json:"direction" enum:"out,in"`
 	Peer      string  `json:"peer"`
 	Bytes     int64   `json:"bytes" doc:"durable at the receiver"`
-	Size      int64   `json:"size" doc:"of the sealed body"`
-	Rate      float64 `json:"bytes_per_second" doc:"of the last seconds; 0: not known yet, or it stands still"`
-	Left      float64 `json:"seconds_left,omitempty" doc:"at this rate"`
+	Size      int64   `json:"size" doc:"size of the sealed body"`
+	Rate      float64 `json:"bytes_per_second" doc:"average of the last seconds; 0: not known yet, or stalled"`
+	Left      float64 `json:"seconds_left,omitempty" doc:"estimate at the current rate"`
 }
 
-// transfers are the bodies of a task that are on their way here or from here.
+// transfers lists the current transfers of the bodies of a task.
 func (n *Node) transfers(id proto.TaskID) (out []Transfer) {
 	if n.net == nil {
 		return nil
@@ -47,13 +47,13 @@ func (n *Node) transferView(f transport.Flow) Transfer {
 	return x
 }
 
-// String says how far it is, in one line.
+// String describes the progress in one line.
 func (x Transfer) String() string {
 	way := "from"
 	if x.Direction == "out" {
 		way = "to"
 	}
-	text := fmt.Sprintf("its %s is on its way %s %s: %s of %s", x.What, way, x.Peer, mib(x.Bytes), mib(x.Size))
+	text := fmt.Sprintf("its %s is being transferred %s %s: %s of %s", x.What, way, x.Peer, mib(x.Bytes), mib(x.Size))
 	if x.Size > 0 {
 		text += fmt.Sprintf(" (%d %%)", x.Bytes*100/x.Size)
 	}
@@ -66,7 +66,7 @@ func (x Transfer) String() string {
 	return text
 }
 
-// mib writes bytes in units that fit them.
+// mib formats bytes with a suitable unit.
 func mib(n int64) string {
 	switch {
 	case n >= 1<<30:

@@ -11,18 +11,18 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Times of the guard of the wall clock.
+// Intervals of the wall-clock guard.
 const (
-	clockLook  = time.Second      // between two looks at the clocks
-	clockAsk   = 10 * time.Second // between two questions to the peers while it is doubted
-	clockStamp = time.Minute      // between two stamps on disk
+	clockLook  = time.Second      // between checks of the clocks
+	clockAsk   = 10 * time.Second // between queries to the peers while the clock is doubted
+	clockStamp = time.Minute      // between stamps on disk
 )
 
-// clockKey holds, in Meta, the stamp of the clock: see [clock.Guard.Stamp].
+// clockKey is the key of the clock stamp in bucket Meta: see [clock.Guard.Stamp].
 var clockKey = []byte("clock")
 
-// resumeClock tells the guard what was believed when the node ran last, before
-// anything is stamped with its time.
+// resumeClock gives the guard the stamp of the previous run, before anything is
+// timestamped.
 func (n *Node) resumeClock() error {
 	stamp, err := n.storage.store.Get(store.Meta, clockKey)
 	if errors.Is(err, store.ErrNotFound) {
@@ -31,18 +31,18 @@ func (n *Node) resumeClock() error {
 	if err == nil {
 		err = n.guard.Resume(stamp)
 	}
-	if errors.Is(err, clock.ErrStamp) { // it is written again; the rule is only a guard
-		n.log.Warn("the stamp of the clock cannot be read and is ignored", "err", err)
+	if errors.Is(err, clock.ErrStamp) { // it will be written again; the stamp is only a safeguard
+		n.log.Warn("ignoring an unreadable clock stamp", "err", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the stamp of the clock: %w", err)
+		return fmt.Errorf("read the clock stamp: %w", err)
 	}
 	return nil
 }
 
-// keepClock looks at the wall clock: it asks the peers about one that is doubted,
-// tells when that begins and ends, and keeps what is believed on disk.
+// keepClock watches the wall clock: it asks the peers for their time while the clock is
+// doubted, reports when a doubt begins and ends, and stores the stamp on disk.
 func (n *Node) keepClock(ctx context.Context) error {
 	tick := time.NewTicker(clockLook)
 	defer tick.Stop()
@@ -71,18 +71,18 @@ func (n *Node) keepClock(ctx context.Context) error {
 	}
 }
 
-// stampClock writes what is believed. A stamp that is missing costs some minutes
-// of doubt at the next start, so nobody waits for it.
+// stampClock stores the clock stamp. A missing stamp only costs some minutes of doubt at
+// the next start, so nothing waits for it.
 func (n *Node) stampClock() {
 	var b store.Batch
 	b.Put(store.Meta, clockKey, n.guard.Stamp())
 	if err := n.storage.store.Apply(context.Background(), &b); err != nil && n.storage.store.Err() == nil {
-		n.log.Debug("the stamp of the clock could not be written", "err", err)
+		n.log.Debug("could not write the clock stamp", "err", err)
 	}
 }
 
 func (n *Node) reportClock(s clock.State) {
-	kind, text := "clock.believed", "the clock of this machine is believed again"
+	kind, text := "clock.believed", "the clock of this machine is trusted again"
 	if s.Doubted {
 		kind, text = "clock.doubted", doubtText(s)
 	}
@@ -90,20 +90,20 @@ func (n *Node) reportClock(s clock.State) {
 	n.addEvent(kind, proto.PeerID{}, text, nil)
 }
 
-// doubtText says of a doubted clock why, and what ends that.
+// doubtText explains why the clock is doubted and what ends the doubt.
 func doubtText(s clock.State) string {
 	off, way := s.Off.Round(time.Second), "ahead of"
 	if off < 0 {
 		off, way = -off, "behind"
 	}
-	text := fmt.Sprintf("the clock of this machine is doubted: it is %s %s what it should be by the time that the machine has run", off, way)
+	text := fmt.Sprintf("the clock of this machine is doubted: it is %s %s the time expected from the uptime of the machine", off, way)
 	if s.Stopped {
-		text = fmt.Sprintf("the clock of this machine is doubted: it is %s %s where it was when this node stopped", off, way)
+		text = fmt.Sprintf("the clock of this machine is doubted: it is %s %s its time when this node stopped", off, way)
 	}
 	if s.Denied {
-		text += ", and a connected peer has another time"
+		text += ", and a connected peer disagrees"
 	}
 	return fmt.Sprintf("%s; until a connected peer agrees with it, or for %s, nothing expires and nothing old is deleted", text, s.Left.Round(time.Second))
 }
 
-const doubtFix = "look at the clock of this machine (date) and at what sets it; it needs no other help"
+const doubtFix = "check the clock of this machine (date) and its time synchronization; nothing else is needed"

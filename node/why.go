@@ -14,11 +14,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// idRE matches what may be a task's id, or its beginning.
+// idRE matches a task id or a prefix of one.
 var idRE = regexp.MustCompile(`^[0-9A-Fa-f-]{6,36}$`)
 
-// Why names the one thing that keeps a task from its next step, or a peer or a queue
-// (queue:NAME) from its tasks, and what to do about it.
+// Why explains why a task does not make its next step, or why a peer or a queue
+// (queue:NAME) does not get its tasks, and what to do about it.
 func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	if p, err := n.book.Find(subject); err == nil {
 		return n.whyPeer(ctx, p.Label())
@@ -30,7 +30,7 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 		return n.whyQueue(ctx, subject)
 	}
 	if !idRE.MatchString(subject) {
-		return Blocker{}, fmt.Errorf("%w: nothing here is called %.60q: name a peer, a queue, or a task by its id or the first 6 characters of it", ErrNotFound, subject)
+		return Blocker{}, fmt.Errorf("%w: nothing known here has the name %.60q: name a peer, a queue, or a task by its id or the first 6 characters of it", ErrNotFound, subject)
 	}
 	id, role, rec, err := n.find(subject)
 	if errors.Is(err, ErrNotFound) {
@@ -59,7 +59,7 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 		return Blocker{}, err
 	}
 	if cell, err := n.inbox.Get(id); err == nil && cell.GetQueue() != "" && !w.State.Terminal() {
-		return n.whyQueued(ctx, b, id, cell), nil // its queue's home is here, too
+		return n.whyQueued(ctx, b, id, cell), nil // the home of its queue is here, too
 	}
 	n.whyHome(&b, w, rec.GetTarget())
 	if moving := n.transfers(id); len(moving) > 0 && !w.State.Terminal() && (w.Place == "taken" || w.State != proto.Pending) {
@@ -76,21 +76,21 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 	if w.Next > 0 {
 		b.Next = new(n.cfg.Clock.Now().Add(w.Next).UTC())
 	}
-	step("record: %s, attempts %d, ends by itself at %s", w.State.Name(), w.Attempts, w.NotAfter.UTC().Format(time.RFC3339))
+	step("record: %s, attempts %d, expires at %s", w.State.Name(), w.Attempts, w.NotAfter.UTC().Format(time.RFC3339))
 	switch {
 	case w.State.Terminal():
 		set("it has ended: "+cmp.Or(w.Reason, w.State.Name()), fixEnded(w.State))
 		return
 	case w.State == proto.Accepted || w.State == proto.Running:
-		step("custody: %s has it (receipt accepted)", name)
-		does := "works on it when a slot is free"
+		step("accepted: %s has it (receipt accepted)", name)
+		does := "runs it when a slot is free"
 		if queue, queued := strings.CutPrefix(target, queuePrefix); queued {
-			does = "gives it to a node when one is free, as the home of queue " + queue
+			does = "grants it to a free node, as the home of queue " + queue
 		}
-		set(fmt.Sprintf("%s has it and %s; its result has not come home yet", name, does), fmt.Sprintf("on %s: balefire-node why %s", name, b.Subject))
+		set(fmt.Sprintf("%s has it and %s; its result has not arrived yet", name, does), fmt.Sprintf("on %s: balefire-node why %s", name, b.Subject))
 		return
 	case w.State == proto.Indeterminate:
-		set(fmt.Sprintf("%s had accepted it and does not know it any more: it may have run there, and its mode is at_most_once", name), "look whether it ran; balefire-node task cancel "+b.Subject+", and task retry if it did not")
+		set(fmt.Sprintf("%s had accepted it and no longer knows it: it may have run there, and its mode is at_most_once", name), "check whether it ran; balefire-node task cancel "+b.Subject+", and task retry if it did not")
 		return
 	case w.Place == "behind":
 		set(fmt.Sprintf("it waits behind %s, which has the same ordering key", w.Behind), "balefire-node why "+w.Behind.String())
@@ -99,7 +99,7 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 	n.whyDelivery(b, w, name, step, set)
 }
 
-// whyDelivery looks for what keeps a pending task from its peer.
+// whyDelivery explains why a pending task is not delivered to its peer.
 func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(string, ...any), set func(cause, fix string)) {
 	p, known := n.book.Get(w.Peer)
 	switch {
@@ -125,18 +125,18 @@ func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(stri
 		set(fmt.Sprintf("%s refused it: %s (%s)", name, w.Code.Name(), w.Detail), fixRefused(w.Code, w.Detail, name, w.Kind, n.self.Name))
 	case n.hangs(w.Peer, set):
 	case !w.Linked && w.Peer != n.keys.Peer():
-		set("its stream of tasks to "+name+" is being opened", "balefire-node path "+name)
+		set("the task stream to "+name+" is being opened", "balefire-node path "+name)
 	case w.Place == "waiting":
 		set("it is not due yet", "")
 	case w.Place == "taken":
-		set("it is on its way to "+name+", not acknowledged yet", "")
+		set("it was sent to "+name+" and is not acknowledged yet", "")
 	default:
-		set("it goes out next", "")
+		set("it is sent next", "")
 	}
 }
 
-// hangs reports whether the mesh does not believe in the connection with a peer, and
-// tells it.
+// hangs reports whether gossip considers a connected peer unreachable, and sets the
+// cause.
 func (n *Node) hangs(p proto.PeerID, set func(cause, fix string)) bool {
 	known, ok := n.book.Get(p)
 	if !ok {
@@ -149,25 +149,25 @@ func (n *Node) hangs(p proto.PeerID, set func(cause, fix string)) bool {
 	return cause != ""
 }
 
-// whyResult looks at the result of a task that ran here.
+// whyResult explains the state of the result of a task that ran here.
 func (n *Node) whyResult(b Blocker, w outbox.Why) Blocker {
 	name, _ := n.peerNameID(w.Peer[:])
-	b.Steps = append(b.Steps, "custody: it ended here; its result is for "+name)
+	b.Steps = append(b.Steps, "accepted: it ended here; its result is for "+name)
 	if w.State.Terminal() {
-		b.Cause = fmt.Sprintf("%s refused its result for good: %s", name, w.Reason)
-		b.Fix = "look at the task on " + name + ": balefire-node why " + b.Subject
+		b.Cause = fmt.Sprintf("%s permanently refused its result: %s", name, w.Reason)
+		b.Fix = "check the task on " + name + ": balefire-node why " + b.Subject
 		return b
 	}
 	if w.Next > 0 {
 		b.Next = new(n.cfg.Clock.Now().Add(w.Next).UTC())
 	}
 	step := func(format string, a ...any) { b.Steps = append(b.Steps, fmt.Sprintf(format, a...)) }
-	set := func(cause, fix string) { b.Cause, b.Fix = "it has ended here; of its result: "+cause, fix }
+	set := func(cause, fix string) { b.Cause, b.Fix = "it has ended here; its result: "+cause, fix }
 	n.whyDelivery(&b, w, name, step, set)
 	return b
 }
 
-// viaRelay names the relay between this node and a connected peer; empty: none is.
+// viaRelay names the relay between this node and a connected peer, or returns "".
 func (n *Node) viaRelay(p proto.PeerID) string {
 	if s := n.statuses()[p]; s.Connected && !s.Direct {
 		return " through the relay " + n.peerName(s.Relay)
@@ -179,7 +179,7 @@ func fixRefused(c proto.Code, detail, name, kind, self string) string {
 	switch c {
 	case proto.CodeBusy:
 		if strings.Contains(detail, "compare the clocks") {
-			return "set the clocks of this machine and of " + name + " right"
+			return "correct the clocks of this machine and of " + name
 		}
 	case proto.CodeNoHandler:
 		if strings.HasPrefix(detail, "its handler cannot be started") {
@@ -187,24 +187,24 @@ func fixRefused(c proto.Code, detail, name, kind, self string) string {
 		}
 		return "on " + name + ": balefire-node handler add " + kind + " --allow " + self + " -- PROGRAM"
 	case proto.CodeFull:
-		return "free disk or finish work on " + name
+		return "free disk space or finish work on " + name
 	case proto.CodeDraining:
-		return "it goes by itself when " + name + " has started again"
+		return "it is sent automatically when " + name + " has restarted"
 	}
 	return ""
 }
 
 func fixEnded(s proto.TaskState) string {
 	if s == proto.DeadLetter || s == proto.Failed || s == proto.Timeout {
-		return "mend the cause, then: balefire-node task retry ID"
+		return "fix the cause, then: balefire-node task retry ID"
 	}
 	return ""
 }
 
-// whyOwned looks at a task in custody of this node.
+// whyOwned explains the state of a task that this node accepted.
 func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 	where, _ := n.inbox.Where(id)
-	b.Steps = append(b.Steps, fmt.Sprintf("custody: here, %s, attempts %d", b.State, rec.GetAttempts()))
+	b.Steps = append(b.Steps, fmt.Sprintf("accepted: here, %s, attempts %d", b.State, rec.GetAttempts()))
 	if where.Wait > 0 {
 		b.Next = new(n.cfg.Clock.Now().Add(where.Wait).UTC())
 	}
@@ -215,19 +215,19 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 	st := n.inbox.Status()
 	switch {
 	case rec.GetState().Terminal():
-		b.Cause = "it has ended here; its result is on its way home or there"
+		b.Cause = "it has ended here; its result is being sent to its home or is there"
 	case !registered:
-		b.Cause, b.Fix = "no handler for kind "+rec.GetKind()+" is registered any more", fmt.Sprintf("balefire-node handler add %s --allow %s -- PROGRAM", rec.GetKind(), n.originName(rec))
+		b.Cause, b.Fix = "the handler for kind "+rec.GetKind()+" is no longer registered", fmt.Sprintf("balefire-node handler add %s --allow %s -- PROGRAM", rec.GetKind(), n.originName(rec))
 	case n.inbox.Suspended(rec.GetKind()) != "":
 		b.Cause = "its handler cannot be started: " + n.inbox.Suspended(rec.GetKind())
 	case n.inbox.Unwritten(id) != "":
-		b.Cause, b.Fix = "its handler has ended, and its end cannot be written: "+n.inbox.Unwritten(id), "free disk on this machine"
+		b.Cause, b.Fix = "its handler has ended, but its end cannot be stored: "+n.inbox.Unwritten(id), "free disk space on this machine"
 	case rec.GetState() == proto.Running:
 		b.Cause = "its handler is running"
 	case where.Status == "behind":
 		b.Cause = "it waits behind " + where.Behind.String() + ", which has the same ordering key"
 	case where.Wait > 0:
-		b.Cause = "the last attempt failed: " + cmp.Or(rec.GetReason(), "no reason given") + "; it waits for the next"
+		b.Cause = "the last attempt failed: " + cmp.Or(rec.GetReason(), "no reason given") + "; it waits for the next one"
 	case st.Used >= st.Slots:
 		b.Cause, b.Fix = fmt.Sprintf("all %d slots are busy", st.Slots), "wait, or raise limits.slots"
 	default:
@@ -236,7 +236,7 @@ func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
 	return b
 }
 
-// originName is what the sender of a task in custody is called.
+// originName returns the name of the sender of an accepted task.
 func (n *Node) originName(rec *proto.Record) string {
 	name, _ := n.peerNameID(rec.GetPeer())
 	return name
@@ -257,10 +257,10 @@ func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
 	case "CONNECTED":
 		b.Steps = append(b.Steps, a.steps()...)
 		if b.Cause, b.Fix = a.hanging(); b.Cause == "" {
-			b.Cause = fmt.Sprintf("nothing: it is connected by %s, and was heard %s ago", p.Path, a.ago(a.dial.LastSeen))
+			b.Cause = fmt.Sprintf("nothing: it is connected by %s and was last seen %s ago", p.Path, a.ago(a.dial.LastSeen))
 		}
 	case "EXPIRED":
-		b.Cause, b.Fix = "its certificate has expired", "start a node with the role admin: it renews it"
+		b.Cause, b.Fix = "its certificate has expired", "start a node with the role admin, which renews it"
 		if n.cfg.Clock.Now().After(known.Member.NotAfter.Add(identity.MemberGrace)) {
 			b.Fix = "invite it again"
 		}

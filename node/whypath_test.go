@@ -21,28 +21,28 @@ func TestAbsence(t *testing.T) {
 		r := &transport.RefusedError{Reason: reason, Theirs: theirs}
 		return transport.PeerStatus{LastError: r.Error(), Refused: r, FailedAt: now.Add(-time.Minute), Failed: 1, NextDial: time.Second}
 	}
-	const lastTry = "the last try, 7s ago, failed: all dials failed * [/ip4/192.0.2.1/tcp/1] connection refused; the next dial is in 2s"
+	const lastTry = "the last attempt, 7s ago, failed: all dials failed * [/ip4/192.0.2.1/tcp/1] connection refused; the next dial is in 2s"
 	tests := []struct {
 		name  string
 		a     unreachablePeer
 		cause string
 		fix   string
 	}{
-		{"revoked", unreachablePeer{revoked: true, blocked: true, dial: refused(true, "it is blocked")}, "b is no member any more", "invite it again"},
+		{"revoked", unreachablePeer{revoked: true, blocked: true, dial: refused(true, "it is blocked")}, "b is no longer a member", "invite it again"},
 		{"blocked here", unreachablePeer{blocked: true, isolated: true, addrs: 1}, "b is blocked here", "peers unblock b"},
-		{"the clocks differ, as the peer sees it", unreachablePeer{isolated: true, addrs: 1, dial: refused(true, identity.ErrNotYet.Error()+": it begins 2027-01-01")}, "the clocks of this machine and of b differ too much: b refused this node 1m0s ago", "set both clocks right"},
-		{"the clocks differ, as this node sees it", unreachablePeer{addrs: 1, dial: refused(false, identity.ErrNotYet.Error())}, "differ too much: this node refused b 1m0s ago", "set both clocks right"},
+		{"the clocks differ, as the peer sees it", unreachablePeer{isolated: true, addrs: 1, dial: refused(true, identity.ErrNotYet.Error()+": it begins 2027-01-01")}, "the clocks of this machine and of b differ too much: b refused this node 1m0s ago", "correct both clocks"},
+		{"the clocks differ, as this node sees it", unreachablePeer{addrs: 1, dial: refused(false, identity.ErrNotYet.Error())}, "differ too much: this node refused b 1m0s ago", "correct both clocks"},
 		{"refused by the peer", unreachablePeer{addrs: 1, status: gossip.Dead, since: now, dial: refused(true, "it is blocked")}, "b refused this node 1m0s ago: it is blocked", "on b: balefire-node peers show a"},
 		{"refused here", unreachablePeer{addrs: 1, dial: refused(false, "the boot number went back")}, "this node refused b 1m0s ago: the boot number went back", "on b"},
 		{"isolated", unreachablePeer{isolated: true, status: gossip.Dead, since: now, dial: failed}, "this node is isolated", "balefire-node netcheck"},
 		{"no address", unreachablePeer{status: gossip.Alive}, "no address of b is known", "start it"},
 		{"stopped", unreachablePeer{addrs: 2, status: gossip.Left, since: now.Add(-time.Hour), dial: failed}, "b cannot be reached: it was stopped 1h0m0s ago", "start b"},
-		{"dead", unreachablePeer{addrs: 2, relays: []string{"r"}, status: gossip.Dead, since: now.Add(-time.Minute), dial: failed}, "b cannot be reached: it is DEAD for 1m0s, as the mesh sees it; " + lastTry, "start b"},
-		{"suspect", unreachablePeer{addrs: 2, status: gossip.Suspect, since: now.Add(-3 * time.Second), dial: failed}, "it is SUSPECT for 3s, as the mesh sees it", "start b"},
+		{"dead", unreachablePeer{addrs: 2, relays: []string{"r"}, status: gossip.Dead, since: now.Add(-time.Minute), dial: failed}, "b cannot be reached: it has been DEAD for 1m0s according to gossip;  " + lastTry, "start b"},
+		{"suspect", unreachablePeer{addrs: 2, status: gossip.Suspect, since: now.Add(-3 * time.Second), dial: failed}, "it has been SUSPECT for 3s according to gossip", "start b"},
 		{"no relay", unreachablePeer{addrs: 2, relays: []string{"r", "s"}, status: gossip.Alive, dial: failed}, "none of its relays (r, s) is connected here; " + lastTry, "balefire-node path r"},
-		{"a relay does not lead there", unreachablePeer{relays: []string{"r", "s"}, connectedRelays: []string{"s"}, dial: failed}, "not directly, and not by its relays (s); " + lastTry, "balefire-node path b"},
-		{"each dial fails", unreachablePeer{addrs: 2, status: gossip.Alive, dial: failed}, "b cannot be reached: none of its 2 addresses answers; " + lastTry, "start b, or look at the network"},
-		{"a dial runs again", unreachablePeer{addrs: 1, dial: transport.PeerStatus{LastError: "no route", FailedAt: now}}, "failed: no route; it is being dialled now", "start b"},
+		{"a relay does not lead there", unreachablePeer{relays: []string{"r", "s"}, connectedRelays: []string{"s"}, dial: failed}, "neither directly nor through its relays (s); " + lastTry, "balefire-node path b"},
+		{"each dial fails", unreachablePeer{addrs: 2, status: gossip.Alive, dial: failed}, "b cannot be reached: none of its 2 addresses answers; " + lastTry, "start b or check the network"},
+		{"a dial runs again", unreachablePeer{addrs: 1, dial: transport.PeerStatus{LastError: "no route", FailedAt: now}}, "failed: no route; it is being dialed now", "start b"},
 		{"no dial has ended", unreachablePeer{addrs: 1, dial: transport.PeerStatus{NextDial: time.Second}}, "b cannot be reached: the next dial is in 1s", ""},
 	}
 	for _, tt := range tests {
@@ -84,7 +84,7 @@ func TestWhyNamesTheWay(t *testing.T) {
 				return true
 			})
 		}
-		says("n1 cannot be reached: it is DEAD for")
+		says("n1 cannot be reached: it has been DEAD for")
 		says("the last try, ")
 		c.await(time.Minute, "the next try to be told", func() bool {
 			w, err := a.node.Why(t.Context(), s.ID)
@@ -93,7 +93,7 @@ func TestWhyNamesTheWay(t *testing.T) {
 		c.Unplug(0)
 		says("this node is isolated")
 		c.Heal()
-		says("n1 cannot be reached: it is DEAD for")
+		says("n1 cannot be reached: it has been DEAD for")
 		if err := a.node.Block(t.Context(), b.name); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestWhyOfABlockedPeer(t *testing.T) {
 // What is nothing here may have been meant as a peer, a queue or a task.
 func TestWhyOfNothing(t *testing.T) {
 	a, _ := pair(t, nil)
-	for subject, want := range map[string]string{"nothing": "nothing here is called", "01a1f": "nothing here is called", "01a1f84f": "no task id begins with", "queue:build": "build"} {
+	for subject, want := range map[string]string{"nothing": "nothing known here has the name", "01a1f": "nothing known here has the name", "01a1f84f": "no task id begins with", "queue:build": "build"} {
 		if _, err := a.Why(t.Context(), subject); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", subject, err, want)
 		}

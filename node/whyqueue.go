@@ -11,7 +11,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// whyQueue names what keeps a shared queue from its tasks.
+// whyQueue explains why a shared queue does not get its tasks done.
 func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
@@ -19,7 +19,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 	}
 	b := Blocker{Subject: queuePrefix + name, State: "OPEN", Steps: []string{fmt.Sprintf("home: %s, generation %d", q.Home, q.Generation)}}
 	if q.Here {
-		b.Steps = append(b.Steps, fmt.Sprintf("tasks: %d wait, %d are owned", q.Waiting, q.Owned))
+		b.Steps = append(b.Steps, fmt.Sprintf("tasks: %d waiting, %d granted", q.Waiting, q.Owned))
 	}
 	able := 0
 	for _, m := range q.Members {
@@ -31,46 +31,47 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 	case q.Alarm != nil:
 		b.State, b.Cause, b.Fix = "HOMELESS", q.Alarm.Text, q.Alarm.Fix
 	case q.Paused:
-		b.State, b.Cause, b.Fix = "PAUSED", "a person paused it", "on "+q.Home+": balefire-node queue resume "+name
+		b.State, b.Cause, b.Fix = "PAUSED", "it was paused by an operator", "on "+q.Home+": balefire-node queue resume "+name
 	case !q.Here && n.whyHomeUnreachable(&b, name):
 	case !q.Here:
-		b.Cause, b.Fix = "nothing that is known here: its home knows what waits", "on "+q.Home+": balefire-node why queue:"+name
+		b.Cause, b.Fix = "nothing known here: only its home knows which tasks wait", "on "+q.Home+": balefire-node why queue:"+name
 	case n.gossip.SelfPaused():
 		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pauseReason()+", and grants only to itself", "balefire-node netcheck"
 	case q.Waiting == 0:
 		b.Cause = "nothing waits"
 	case able == 0:
-		b.Cause, b.Fix = "no member that is alive works on it", "balefire-node queue members "+name
+		b.Cause, b.Fix = "no live member works on it", "balefire-node queue members "+name
 	default:
-		b.Cause, b.Fix = "its members are busy, or serve other kinds, or a limit is reached", "balefire-node queue show "+name+", and balefire-node why TASK for one that waits"
+		b.Cause, b.Fix = "its members are busy or serve other kinds, or a limit is reached", "balefire-node queue show "+name+", and balefire-node why TASK for one that waits"
 	}
 	return b, nil
 }
 
-// whyLeft looks at a task in custody here whose home is not here any more.
+// whyLeft explains the state of a task stored here whose home is no longer this node.
 func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker {
 	past, known, err := n.queues.driver.FormerTask(ctx, id)
 	home := n.peerName(past.Peer)
 	switch {
 	case err != nil || !known || past.State.Terminal():
-		b.Cause = "its end is being written"
+		b.Cause = "its end is being stored"
 	case past.Refused != "":
-		b.Steps = append(b.Steps, "handoff: on its way to "+home)
-		b.Cause, b.Fix = fmt.Sprintf("its queue went to %s, which refuses to take it: %s", home, past.Refused), "balefire-node path "+home
+		b.Steps = append(b.Steps, "handoff: moving to "+home)
+		b.Cause, b.Fix = fmt.Sprintf("its queue moved to %s, which refuses the task: %s", home, past.Refused), "balefire-node path "+home
 		if strings.HasPrefix(past.Refused, proto.CodeFull.Name()) {
-			b.Fix = "free disk or finish work on " + home
+			b.Fix = "free disk space or finish work on " + home
 		}
 	case past.Going && !n.net.Connected(past.Peer):
-		b.Cause, b.Fix = fmt.Sprintf("its queue went to %s, which is not connected: it goes there when it is", home), "balefire-node path "+home
+		b.Cause, b.Fix = fmt.Sprintf("its queue moved to %s, which is not connected: the task follows when it is", home), "balefire-node path "+home
 	case past.Going:
-		b.Cause = fmt.Sprintf("its queue went to %s, and it is on its way there", home)
+		b.Cause = fmt.Sprintf("its queue moved to %s, and the task is following", home)
 	default:
-		b.Cause, b.Fix = "it went to "+home+" with its queue", "on "+home+": balefire-node why "+b.Subject
+		b.Cause, b.Fix = "it moved to "+home+" with its queue", "on "+home+": balefire-node why "+b.Subject
 	}
 	return b
 }
 
-// whyHomeUnreachable names what keeps this node from the home of a queue, when it is not connected.
+// whyHomeUnreachable explains why this node does not reach the home of a queue; it
+// returns false if the home is connected.
 func (n *Node) whyHomeUnreachable(b *Blocker, name string) bool {
 	home, err := n.queues.homeOf(name)
 	p, known := n.book.Get(home)
@@ -83,8 +84,8 @@ func (n *Node) whyHomeUnreachable(b *Blocker, name string) bool {
 	return true
 }
 
-// whyHomeless puts the alarm of its queue before anything else that keeps a task, when
-// the home that has it, or shall have it, is gone.
+// whyHomeless replaces the cause with the alarm of the task's queue if the home that has
+// the task, or should have it, is lost.
 func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *proto.Record) {
 	name, queued := strings.CutPrefix(rec.GetTarget(), queuePrefix)
 	s := n.queues.driver.QueueStates()[name]
@@ -98,25 +99,25 @@ func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *p
 			return
 		}
 		if owner := n.runsOn(rec); owner != "" {
-			b.Steps = append(b.Steps, fmt.Sprintf("lease: %s has started it, as it said itself", owner))
-			b.Cause, b.Fix = owner+" runs it; its result has not come home yet", "on "+owner+": balefire-node why "+b.Subject
+			b.Steps = append(b.Steps, fmt.Sprintf("lease: %s has reported its start", owner))
+			b.Cause, b.Fix = owner+" runs it; its result has not arrived yet", "on "+owner+": balefire-node why "+b.Subject
 		}
 		return
 	}
 	if _, _, gone := n.homeGone(w.Peer); gone {
 		old, home := n.peerName(w.Peer), n.peerName(proto.PeerID(s.GetHome()))
-		b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home %s by now, generation %d", name, home, s.GetGeneration()))
-		b.Cause = fmt.Sprintf("it was given to %s, which was the home of queue %s before %s and is gone: ", old, name, home)
+		b.Steps = append(b.Steps, fmt.Sprintf("queue %s: current home %s, generation %d", name, home, s.GetGeneration()))
+		b.Cause = fmt.Sprintf("it was sent to %s, which was the home of queue %s before %s and is lost: ", old, name, home)
 		if self := n.keys.Peer(); string(s.GetHome()) == string(self[:]) {
-			b.Cause, b.Fix = b.Cause+"it was not handed over, and comes when "+old+" is back", "start "+old+" again"
+			b.Cause, b.Fix = b.Cause+"it was not handed over and will follow when "+old+" is back", "start "+old+" again"
 			return
 		}
-		b.Cause += fmt.Sprintf("%s has it if it was handed over, else it comes when %s is back", home, old)
+		b.Cause += fmt.Sprintf("%s has it if it was handed over; otherwise it will follow when %s is back", home, old)
 		b.Fix = "on " + home + ": balefire-node why " + b.Subject
 	}
 }
 
-// runsOn is the name of the owner that a task runs at, as far as its origin was told.
+// runsOn returns the name of the owner that runs a task, as far as its origin knows.
 func (n *Node) runsOn(rec *proto.Record) string {
 	if rec.GetState() != proto.Running {
 		return ""
@@ -130,7 +131,7 @@ func (n *Node) runsOn(rec *proto.Record) string {
 	return ""
 }
 
-// whyLeased looks at a task that this node only has a lease of.
+// whyLeased explains the state of a task for which this node has only a lease.
 func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
 	if len(ref) < 6 {
 		return Blocker{}, false
@@ -151,24 +152,24 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
 	st := n.inbox.Status()
 	switch {
 	case v.State == phaseName(proto.LeaseStarted) && v.Lapsed:
-		b.Cause, b.Fix = "its handler is running; its lease could not be renewed, so its result counts only if nobody else was given the task", "balefire-node path "+home
+		b.Cause, b.Fix = "its handler is running; its lease could not be renewed, so its result counts only if the task was not granted to another node", "balefire-node path "+home
 	case v.State == phaseName(proto.LeaseStarted):
 		b.Cause = "its handler is running"
 	case v.State == phaseName(proto.LeaseReceived) && v.Fetching:
-		b.Cause, b.Fix = "its body, which is large, is on its way here from "+home, "balefire-node path "+home
+		b.Cause, b.Fix = "its large body is being transferred from "+home, "balefire-node path "+home
 	case v.State == phaseName(proto.LeaseReceived):
 		b.Cause = fmt.Sprintf("it waits for a slot: %d of %d are busy", st.Used, st.Slots)
 	case v.Unknown:
-		b.Cause = fmt.Sprintf("its end is kept here, and %s, its home, does not know the task: it may have been restored from an older copy; it is kept until a day after the task's time", home)
+		b.Cause = fmt.Sprintf("its result is stored here, but its home %s does not know the task: the home may have been restored from an older copy; the result is kept until a day after the task expires", home)
 	case alarm != nil:
-		b.Cause, b.Fix = "its end is kept here for its home: "+alarm.Text, alarm.Fix
+		b.Cause, b.Fix = "its result is stored here for its home: "+alarm.Text, alarm.Fix
 	case gone:
-		b.Cause, b.Fix = fmt.Sprintf("its end is kept here for %s, which is gone", home), "balefire-node peers show "+home
+		b.Cause, b.Fix = fmt.Sprintf("its result is stored here for %s, which is lost", home), "balefire-node peers show "+home
 	default:
-		b.Cause = "its end is on its way to " + home + ", which has not answered yet"
+		b.Cause = "its result was sent to " + home + ", which has not answered yet"
 	}
 	return b, true
 }
 
-// phaseName is how far a lease came at its owner, as leases are shown.
+// phaseName returns the phase of a lease at its owner, as displayed.
 func phaseName(p proto.LeasePhase) string { return strings.TrimPrefix(p.String(), "LEASE_PHASE_") }

@@ -179,7 +179,7 @@ func TestAfterALongStop(t *testing.T) {
 		home.start()
 		time.Sleep(time.Minute)
 		home.waitState(id, "PENDING", time.Second)
-		if why, err := home.node.Why(t.Context(), id); err != nil || !strings.Contains(fmt.Sprint(why.Steps), "where it was when this node stopped") {
+		if why, err := home.node.Why(t.Context(), id); err != nil || !strings.Contains(fmt.Sprint(why.Steps), "its time when this node stopped") {
 			t.Errorf("why: %+v, %v", why, err)
 		}
 		home.waitState(id, "EXPIRED", clock.BelieveAfter)
