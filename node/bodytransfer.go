@@ -38,14 +38,14 @@ type bodyTransfer struct {
 	arriving     map[proto.TaskID]time.Duration // 0: the body is arriving; else the monotonic time of its arrival
 }
 
-// An transferKey identifies one transfer of a body.
+// A transferKey identifies one transfer of a body.
 type transferKey struct {
 	typ  proto.MessageType
 	task proto.TaskID
 	peer proto.PeerID
 }
 
-// An bodyFetch is a granted task that waits for its body before it can wait for a slot.
+// A bodyFetch is a granted task that waits for its body before it can wait for a slot.
 type bodyFetch struct {
 	lease      inbox.Leased
 	queue      string
@@ -61,7 +61,7 @@ const (
 	sealTries    = 6                // attempts to store a result when there is no space
 	sealBackoff  = time.Second      // pause after the first attempt; it doubles each time
 	maxCorrupt   = 2                // failed verifications until a result is rejected
-	maxVerified  = 4096             // bound of each of the maps looked and spoilt
+	maxVerified  = 4096             // bound of each of the maps verified and corrupt
 )
 
 func newBodyTransfer(n *Node) *bodyTransfer {

@@ -38,7 +38,7 @@ type checker struct {
 	starts  int
 }
 
-// An taskEntry is one task. What a handler saw may be noted before its submit
+// A taskEntry is one task. What a handler saw may be noted before its submit
 // has returned.
 type taskEntry struct {
 	acknowledged bool // Submit returned it

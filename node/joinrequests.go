@@ -25,7 +25,7 @@ const (
 	maxStrangers    = 256              // strangers that were reported
 )
 
-// wishes holds the requests of nodes on the LAN to join without a ticket. They are kept
+// joinRequests holds the requests of nodes on the LAN to join without a ticket. They are kept
 // in memory only: a node that still wants to join repeats its request.
 type joinRequests struct {
 	mu        sync.Mutex
@@ -205,7 +205,7 @@ func (n *Node) requestJoin(ctx context.Context, from proto.PeerID, r *proto.Join
 	return reply, err
 }
 
-// Wishes lists the nodes on the LAN that ask to join, the newest first, because that is
+// JoinRequests lists the nodes on the LAN that ask to join, the newest first, because that is
 // the one that a person has just started.
 func (n *Node) JoinRequests(ctx context.Context) []JoinRequest {
 	out := []JoinRequest{}

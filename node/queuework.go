@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// custody gives the ownership subsystem access to the tasks of its queues, which are
+// ownershipCustody gives the ownership subsystem access to the tasks of its queues, which are
 // stored in the inbox.
 type ownershipCustody struct{ node *Node }
 
@@ -236,7 +236,7 @@ func (r ownershipRunner) Stop(id proto.TaskID, cancelled bool) {
 	r.node.inbox.StopLease(id, cancelled)
 }
 
-// leaseSeals encrypts and signs results on their way from an owner to a home.
+// ownershipSealer encrypts and signs results on their way from an owner to a home.
 type ownershipSealer struct{ node *Node }
 
 // Seal seals outcomes for a home and signs them as a group.

@@ -7,7 +7,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A stamp signs the receipts of results in groups: while the results of one group are
+// A receiptSigner signs the receipts of results in groups: while the results of one group are
 // being written, the next group collects. A signature costs as much as all other work
 // for a small result here, and its verification costs the home twice that.
 type receiptSigner struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// An frameGroup is a group of frames of one peer, sorted by type, with the index of each
+// A frameGroup is a group of frames of one peer, sorted by type, with the index of each
 // frame in the group.
 type frameGroup struct {
 	tasks    []inbox.Arrival

@@ -85,7 +85,7 @@ func TestWhyNamesTheWay(t *testing.T) {
 			})
 		}
 		says("n1 cannot be reached: it has been DEAD for")
-		says("the last try, ")
+		says("the last attempt, ")
 		c.await(time.Minute, "the next try to be told", func() bool {
 			w, err := a.node.Why(t.Context(), s.ID)
 			return err == nil && w.Next != nil && len(w.Steps) >= 4
