@@ -180,7 +180,7 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 // outage holds S27: all seven and both routers end at once and come back at other
 // addresses, all but one relay's. They find each other again, and what was waiting
 // arrives. That what they knew is ten minutes old is held in virtual time
-// (TestAllComeBackElsewhere in node).
+// (TestAllReturnAtNewAddresses in node).
 func outage(t *testing.T, flows []*flow) {
 	t.Helper()
 	for _, f := range flows {

@@ -15,7 +15,7 @@ import (
 // TestLinkComesBack holds S07 and S46: after an outage of 3 to 90 seconds (3 in
 // the short form) of a node's only link, the first task for each of four peers is
 // accepted within 2 s, three times of four at least, and within 4 s each time. That
-// it is 95 times of 100 takes more outages to tell: node.TestLinkIsBack has them.
+// it is 95 times of 100 takes more outages to tell: node.TestFirstTaskAfterLinkRecovers has them.
 func TestLinkComesBack(t *testing.T) {
 	outages := either([]time.Duration{3 * time.Second}, []time.Duration{
 		5 * time.Second, 10 * time.Second, 20 * time.Second, 3 * time.Second, 7 * time.Second, 40 * time.Second, 90 * time.Second,

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// TestAccusersAreNamed holds that two members which accuse the home of a queue once a second
-// do not stop what it grants, and that a person is told who they are (I16).
+// Two members that accuse the home of a queue once a second do not stop its grants,
+// and a person is told who they are (I16).
 func TestAccusersAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -47,7 +47,7 @@ func TestAccusersAreNamed(t *testing.T) {
 				accuse(f)
 			}
 			time.Sleep(time.Second)
-			if i == 10 { // what they said first is over
+			if i == 10 { // their first accusations are over
 				c.waitAll(0, c.submitMany(0, 5), 30*time.Second)
 			}
 		}
@@ -60,9 +60,9 @@ func TestAccusersAreNamed(t *testing.T) {
 	})
 }
 
-// TestTheLastNodeServesItsOwnQueue holds that the home of a queue whose other members are
-// all gone takes itself for cut off, and does what it can do itself (I16).
-func TestTheLastNodeServesItsOwnQueue(t *testing.T) {
+// The home of a queue whose other members are all gone considers itself isolated, and
+// does the tasks itself (I16).
+func TestLastNodeServesItsOwnQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
@@ -76,7 +76,7 @@ func TestTheLastNodeServesItsOwnQueue(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if s := home.MeshSummary(t.Context()); !s.Isolated || !s.Paused {
-			t.Fatalf("it does not take itself for cut off: %+v", s)
+			t.Fatalf("it does not consider itself isolated: %+v", s)
 		}
 		if by := c.waitAll(0, c.submitMany(0, 5), time.Minute); by[0] != 5 {
 			t.Errorf("it did %d of 5 tasks itself", by[0])

@@ -14,8 +14,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Of two who join at once under one name, one gets it.
-func TestOneNameIsGivenOnce(t *testing.T) {
+// If several nodes join at once under one name, one gets it.
+func TestNameIsAssignedOnce(t *testing.T) {
 	a, _ := pair(t, nil)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -53,9 +53,9 @@ func TestOneNameIsGivenOnce(t *testing.T) {
 	}
 }
 
-// A ticket lasts until its node is let in: one whose keys are refused, or whose
-// admission cannot be written, shows it again; then it is used up.
-func TestTicketIsUsedUpByAnAdmissionOnly(t *testing.T) {
+// A ticket is valid until its node is admitted: a node whose keys are refused, or
+// whose admission cannot be written, can show it again; then it is used up.
+func TestOnlyAdmissionUsesUpTicket(t *testing.T) {
 	a, _ := pair(t, nil)
 	keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
 	if err != nil {
@@ -86,7 +86,7 @@ func TestTicketIsUsedUpByAnAdmissionOnly(t *testing.T) {
 		{"keys of another node", t.Context(), a.keys.KeyRecord(), "introduction"},
 		{"no keys", t.Context(), nil, "introduction"},
 		{"not written", gone, keys.KeyRecord(), "canceled"},
-		{"let in", t.Context(), keys.KeyRecord(), ""},
+		{"admitted", t.Context(), keys.KeyRecord(), ""},
 		{"again", t.Context(), keys.KeyRecord(), "not valid"},
 	}
 	for _, try := range tries {
@@ -100,8 +100,8 @@ func TestTicketIsUsedUpByAnAdmissionOnly(t *testing.T) {
 	}
 }
 
-// A rule that names a peer is no rule for two who claim that name.
-func TestNameOfTwoGrantsNothing(t *testing.T) {
+// A rule that names a peer does not apply if two peers claim that name.
+func TestAmbiguousNameGrantsNothing(t *testing.T) {
 	a, b := pair(t, nil)
 	s := allow("sum", TypeSHA256)
 	s.Allow = []string{"peer:laptop"}
@@ -130,7 +130,7 @@ func TestNameOfTwoGrantsNothing(t *testing.T) {
 }
 
 // What runs left behind when the process died is removed at the next start.
-func TestFoldersOfRunsAreSwept(t *testing.T) {
+func TestRunFoldersAreSwept(t *testing.T) {
 	_, b := pair(t, nil)
 	b.halt()
 	left := filepath.Join(b.cfg.Dir, runDir, "0198c0de-x", "body")
@@ -143,8 +143,8 @@ func TestFoldersOfRunsAreSwept(t *testing.T) {
 	}
 }
 
-// A ticket for a name that is given already says whom it lets in.
-func TestInviteUnderANameThatIsTaken(t *testing.T) {
+// A ticket for a name that is taken states whom it admits.
+func TestInviteWarnsOfTakenName(t *testing.T) {
 	a, _ := pair(t, nil)
 	for name, warned := range map[string]bool{"": false, "new": false, "b": true} {
 		inv, err := a.Invite(t.Context(), InviteOptions{Name: name})
@@ -163,8 +163,9 @@ func TestInviteUnderANameThatIsTaken(t *testing.T) {
 	}
 }
 
-// A handler that allows somebody who is no member is kept, for that may join, and told of.
-func TestAHandlerForNobody(t *testing.T) {
+// A handler that allows a peer that is not a member is kept, because the peer may
+// join, and reported.
+func TestHandlerForUnknownPeerWarns(t *testing.T) {
 	a, _ := pair(t, nil)
 	for allow, want := range map[string]string{
 		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is named laptpo", "role:wrk": "no member has the role wrk",
@@ -178,8 +179,9 @@ func TestAHandlerForNobody(t *testing.T) {
 	}
 }
 
-// A handler whose program is not there is kept, for that may come, and told of.
-func TestAHandlerWithoutItsProgram(t *testing.T) {
+// A handler whose program is missing is kept, because the program may be installed,
+// and reported.
+func TestHandlerWithoutProgramWarns(t *testing.T) {
 	a, _ := pair(t, nil)
 	program := filepath.Join(t.TempDir(), "tool")
 	if err := a.AddHandler(t.Context(), HandlerSpec{Kind: "late", Allow: []string{"peer:b"}, Exec: []string{program}}); err != nil {
@@ -199,7 +201,7 @@ func TestAHandlerWithoutItsProgram(t *testing.T) {
 		return problem, warning
 	}
 	if problem, warning := told(); !strings.Contains(problem, program) || !strings.Contains(warning, problem) {
-		t.Errorf("it is told as %q, and warned of as %q", problem, warning)
+		t.Errorf("the problem is %q, the warning %q", problem, warning)
 	}
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)

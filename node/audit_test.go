@@ -6,9 +6,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// While the audit cannot be written no command is started (I19), and that spends
+// While the audit log cannot be written no command is started (I19), and that spends
 // no attempt: a full disk makes no dead letters (I13).
-func TestNoAuditSpendsNoAttempt(t *testing.T) {
+func TestUnwritableAuditSpendsNoAttempt(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.MaxAttempts = 1 })); err != nil {
 		t.Fatal(err)

@@ -11,15 +11,15 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// I15: whole nodes that did many tasks, of a named peer and of a queue, have an hour
-// later as many goroutines as after the first of them, and of their bodies nothing in
-// memory: what is left is what a node remembers of tasks that have ended.
+// I15: an hour after many tasks, for a named peer and for a queue, whole nodes have as
+// many goroutines as after the first of them, and nothing of the bodies in memory:
+// only what a node remembers of ended tasks is left.
 func TestLoadLeavesNothingBehind(t *testing.T) {
 	load := 600
 	if longRun {
 		load = 12_000
 	}
-	body := make([]byte, 16<<10) // that does not get smaller when it is compressed
+	body := make([]byte, 16<<10) // incompressible
 	_, _ = rand.NewChaCha8([32]byte{}).Read(body)
 	synctest.Test(t, func(t *testing.T) {
 		link := transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 1000, Seed: 1}

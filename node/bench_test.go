@@ -15,9 +15,9 @@ import (
 	"github.com/balefire/balefire/store/pebble"
 )
 
-// BenchmarkSubmit measures what it takes to submit a task of 1 KiB, with 128
-// callers, beside what the bare store takes for a record of the same size: their
-// ratio is what the node adds to its store. The target is not running.
+// BenchmarkSubmit measures the cost of submitting a task of 1 KiB, with 128 callers,
+// next to that of a record of the same size in the bare store: their ratio is what the
+// node adds to its store. The target is not running.
 func BenchmarkSubmit(b *testing.B) {
 	for _, engine := range []string{EngineNuts, EnginePebble} {
 		b.Run(engine+"/node", func(b *testing.B) { benchSubmit(b, engine) })
@@ -47,7 +47,7 @@ func benchSubmit(b *testing.B, engine string) {
 	home.halt()
 }
 
-// benchRecord is what such a task takes in the store.
+// benchRecord is the size of such a task in the store.
 const benchRecord = 1800
 
 func benchStore(b *testing.B, engine string) {
@@ -76,7 +76,7 @@ func benchStore(b *testing.B, engine string) {
 		defer batches.Put(batch)
 		batch.Reset()
 		var key [18]byte
-		id := proto.NewTaskID(time.Now()) // as tasks have them: they are not written in their order
+		id := proto.NewTaskID(time.Now()) // like those of tasks, which are not written in order
 		copy(key[:], id[:])
 		at := i * 8191 % (len(noise) - benchRecord)
 		batch.Put(store.PendingTasks, key[:], noise[at:at+benchRecord])
@@ -85,7 +85,7 @@ func benchStore(b *testing.B, engine string) {
 	b.ReportMetric(float64(b.N)/float64(s.Counters().Groups), "tasks/group")
 }
 
-// share has callers do b.N operations.
+// share has benchCallers goroutines do b.N operations.
 func share(b *testing.B, do func(i int) error) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -109,7 +109,7 @@ func share(b *testing.B, do func(i int) error) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 }
 
-// fill fills p with what does not compress.
+// fill fills p with incompressible bytes.
 func fill(p []byte) {
 	r := rand.NewChaCha8([32]byte{1})
 	_, _ = r.Read(p)

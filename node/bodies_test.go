@@ -17,9 +17,9 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A submit whose caller went away is committed all the same, and then it needs
-// its body (I1).
-func TestUnknownSubmitKeepsItsBody(t *testing.T) {
+// A submit whose caller is gone may be committed anyway, and then it needs its body
+// (I1).
+func TestSubmitOfUnknownOutcomeKeepsItsBody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "a" {
@@ -50,8 +50,8 @@ func TestUnknownSubmitKeepsItsBody(t *testing.T) {
 	})
 }
 
-// What the target refuses for good ends also when its body is streamed.
-func TestStreamedTaskThatIsDeniedEnds(t *testing.T) {
+// A task that the target refuses permanently ends even if its body is streamed.
+func TestDeniedStreamedTaskEnds(t *testing.T) {
 	a, b := pair(t, nil)
 	s := allow("sum", TypeSHA256)
 	s.Allow = []string{"peer:nobody"}
@@ -65,7 +65,7 @@ func TestStreamedTaskThatIsDeniedEnds(t *testing.T) {
 	a.waitEnd(t, a.submit(t, Request{Target: "a", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
 }
 
-// A large result that comes too late is answered, and then it is no more offered.
+// A large result that comes too late is answered, and then no longer offered.
 func TestLateStreamedResultIsDropped(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
@@ -88,7 +88,7 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 	}, func() string { return "the result is still offered" })
 }
 
-// No result touches what another has committed.
+// A result does not touch the body that another result has committed.
 func TestForgedResultChangesNoBody(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
@@ -116,12 +116,11 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 		a.receiveForged(t, b, proto.NewTaskID(time.Now()), &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
 	}
 	if n := blobs(); n != 1 {
-		t.Errorf("%d blobs after results that nobody awaits, 1 before", n)
+		t.Errorf("%d blobs after unexpected results, 1 before", n)
 	}
 }
 
-// A streamed body and long arguments have a file each, or none: neither takes the
-// other's.
+// A streamed body and long arguments never share a file.
 func TestStreamedTaskWithLongArguments(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {

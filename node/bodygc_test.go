@@ -22,9 +22,9 @@ func (l *testNode) blobs(t *testing.T) []string {
 	return names
 }
 
-// Bodies go when nobody needs them any more, not when the node is started again
-// (I13): that of a task with its end, that of a result when its home has it.
-func TestBodiesGoWhenTheyAreNotNeeded(t *testing.T) {
+// Bodies are removed when they are no longer needed, not at the next start (I13): that
+// of a task with its end, that of a result when its home has it.
+func TestUnneededBodiesAreRemoved(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 )
 
 // A body for which there is no room waits, and spends no attempt of its task.
-func TestBodyWaitsForRoom(t *testing.T) {
+func TestBodyWaitsForSpace(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {
 			c.Store.MaxBlobs = 1 << 20

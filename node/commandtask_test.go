@@ -60,7 +60,7 @@ func eventually(t *testing.T, ok func() bool, say func() string) {
 }
 
 // A clock that is behind ends no run: how long one takes is not reckoned by the wall.
-func TestAClockThatIsBehindEndsNoRun(t *testing.T) {
+func TestClockSetBackStopsNoRun(t *testing.T) {
 	var by atomic.Int64
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {
@@ -128,7 +128,7 @@ func TestExitCodesDecideTheEnd(t *testing.T) {
 	}
 }
 
-func TestRefusalsHaveTheirEnds(t *testing.T) {
+func TestRefusedTasksEndOrWait(t *testing.T) {
 	a, b := pair(t, nil)
 	denied := allow("secret", TypeEcho)
 	denied.Allow = []string{"peer:somebody"}
@@ -155,7 +155,7 @@ func TestRefusalsHaveTheirEnds(t *testing.T) {
 	a.waitEnd(t, id, "SUCCESS")
 }
 
-func TestSubmitRefusesWhatCannotBe(t *testing.T) {
+func TestSubmitRefusesInvalidRequests(t *testing.T) {
 	a, _ := pair(t, nil)
 	tests := []struct {
 		name string
@@ -306,7 +306,7 @@ func TestGracefulStopSpendsNoAttempt(t *testing.T) {
 	}
 }
 
-func TestPurgeRemovesTheEndedOnly(t *testing.T) {
+func TestPurgeRemovesOnlyEndedTasks(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
 		t.Fatal(err)
@@ -372,7 +372,7 @@ func TestAtMostOnceIsStartedOnce(t *testing.T) {
 
 // A handler that takes a sender's arguments takes no flags unless it says so, and
 // nobody gets more attempts out of it than it allows.
-func TestAHandlerBoundsItsSenders(t *testing.T) {
+func TestHandlerBoundsItsSenders(t *testing.T) {
 	a, b := pair(t, nil)
 	dir := t.TempDir()
 	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "finder", Exec: []string{"find", dir}, Args: true, Allow: []string{"peer:a"}}); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// markRestored notes in the store of a node that is down that it is a copy of the past.
+// markRestored marks the store of a stopped node as restored from a snapshot.
 func (s *simNode) markRestored() {
 	s.mesh.t.Helper()
 	s.engine = s.engine.Reopen()
@@ -29,10 +29,10 @@ func (s *simNode) markRestored() {
 	s.engine = s.engine.Reopen()
 }
 
-// A node that was restored lets nobody but admins in before it knows from one of them who
-// was revoked since the copy was made, also where the revoked one comes first. Where it
-// meets none it goes on after five minutes.
-func TestARestoredNodeComparesFirst(t *testing.T) {
+// A restored node admits only admins until one of them has told it which members were
+// revoked since the snapshot, even if a revoked member comes first. If it meets no
+// admin, it goes on after five minutes.
+func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 	for _, meets := range []bool{true, false} {
 		t.Run(map[bool]string{true: "an admin comes", false: "no admin comes"}[meets], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,10 +59,10 @@ func TestARestoredNodeComparesFirst(t *testing.T) {
 				}
 				time.Sleep(alone)
 				if in() {
-					t.Error("it lets a member in that may be revoked")
+					t.Error("it admits a member that may be revoked")
 				}
 				if st := restored.node.Status(t.Context()); !strings.Contains(strings.Join(st.Warnings, " "), "restored from a snapshot") {
-					t.Errorf("the status does not say so: %q", st.Warnings)
+					t.Errorf("the status does not report it: %q", st.Warnings)
 				}
 				if meets {
 					admin.start()

@@ -11,9 +11,9 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A copy of a task that is here is answered as such also after its time: else its
-// home would hear EXPIRED of what has run (I3).
-func TestCopyOfATaskInCustodyIsKnownAfterItsTime(t *testing.T) {
+// A duplicate of a task in custody is answered as such even after the task's time is
+// over: otherwise its home would get EXPIRED for a task that has run (I3).
+func TestDuplicateIsRecognizedAfterExpiry(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
 		t.Fatal(err)
@@ -58,9 +58,9 @@ func (l *testNode) task(t *testing.T, to *Node, ttl time.Duration) *proto.Messag
 	return l.frame(t, to, d, plain, proto.TypeData)
 }
 
-// TestPaddingIsNotKept holds that what stands in a frame outside of what was signed takes
-// no room here: a task has the same size with it as without.
-func TestPaddingIsNotKept(t *testing.T) {
+// What a frame contains outside of the signed part takes no space here: a task has the
+// same size with it as without.
+func TestPaddingIsNotStored(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
 		t.Fatal(err)

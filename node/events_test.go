@@ -6,7 +6,7 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-func TestEventsAreNumberedAndOldOnesAreMissed(t *testing.T) {
+func TestEventsAreNumberedAndOldOnesDropped(t *testing.T) {
 	l := newEventLog(clock.System())
 	for range maxEvents + 10 {
 		l.add(NodeEvent{Kind: "x"})
@@ -24,7 +24,7 @@ func TestEventsAreNumberedAndOldOnesAreMissed(t *testing.T) {
 	}
 }
 
-func TestAReaderOfAnEarlierStartBeginsAnew(t *testing.T) {
+func TestReaderOfAnEarlierBootStartsOver(t *testing.T) {
 	l := newEventLog(clock.System())
 	l.add(NodeEvent{Kind: "x"})
 	if p, _ := l.after(500, 5); len(p.Items) != 1 || p.Items[0].Seq != 1 || p.Missed != 0 {
@@ -32,7 +32,7 @@ func TestAReaderOfAnEarlierStartBeginsAnew(t *testing.T) {
 	}
 }
 
-func TestEventsWakeAReader(t *testing.T) {
+func TestEventsWakeReaders(t *testing.T) {
 	l := newEventLog(clock.System())
 	_, more := l.after(0, 5)
 	select {

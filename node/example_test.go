@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Two nodes in one program: the first begins a mesh, the second joins it with a
+// Two nodes in one program: the first founds a mesh, the second joins it with a
 // ticket and hashes what the first sends.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

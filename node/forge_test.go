@@ -12,7 +12,7 @@ import (
 
 func sha256sum(b []byte) []byte { s := sha256.Sum256(b); return s[:] }
 
-// receiveForged hands l a result of a task as if `from` had sent it.
+// receiveForged delivers a result of a task to l as if from had sent it.
 func (l *testNode) receiveForged(t *testing.T, from *testNode, id proto.TaskID, out *proto.Outcome) {
 	t.Helper()
 	d := &outbox.Draft{Header: proto.Header{

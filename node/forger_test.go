@@ -13,8 +13,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// forger makes a member of the world that runs no node, and knows every node that runs.
-// It must be closed before the world is.
+// forger makes a member of the mesh that runs no node, and knows every node that runs.
+// It must be closed before the mesh is.
 func (w *simMesh) forger(name string, roles ...string) *transporttest.Forger {
 	w.t.Helper()
 	f := transporttest.NewForgerOn(w.t, rootIn(w.t, w.nodes[0].dir), name, w.Network, 200+len(name), roles...)
@@ -26,7 +26,7 @@ func (w *simMesh) forger(name string, roles ...string) *transporttest.Forger {
 	return f
 }
 
-// forger makes a member of the mesh that l began, which runs no node and is connected
+// forger makes a member of the mesh that l founded. It runs no node and is connected
 // with l.
 func (l *testNode) forger(name string, roles ...string) *transporttest.Forger {
 	l.t.Helper()
@@ -36,7 +36,7 @@ func (l *testNode) forger(name string, roles ...string) *transporttest.Forger {
 	return f
 }
 
-// rootIn returns the root key of the mesh that the node in dir began.
+// rootIn returns the root key of the mesh that the node in dir founded.
 func rootIn(t testing.TB, dir string) *identity.Root {
 	t.Helper()
 	root, err := identity.LoadRoot(filepath.Join(dir, identityDir))
@@ -46,9 +46,9 @@ func rootIn(t testing.TB, dir string) *identity.Root {
 	return root
 }
 
-// TestAForgerIsAMember holds that the test kit is what it says: a node takes its hello,
-// reads what it sends on each kind of stream, and tells it what members are told.
-func TestAForgerIsAMember(t *testing.T) {
+// A node accepts the hello of a forger, reads what it sends on each kind of stream,
+// and tells it what members are told.
+func TestForgerIsTreatedAsMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1, time.Second)
 		defer c.close()
@@ -57,7 +57,7 @@ func TestAForgerIsAMember(t *testing.T) {
 		n := c.nodes[0].node
 		time.Sleep(30 * time.Second)
 		if m, ok := n.book.Member(f.Peer()); !ok || m.Name != "mallory" || !n.net.Connected(f.Peer()) || f.Listeners() != 1 {
-			t.Fatalf("the node takes it for %+v, %v", m, ok)
+			t.Fatalf("to the node it is %+v, %v", m, ok)
 		}
 		bad := testutil.ToFloat64(n.queues.log.refusals.WithLabelValues("renew"))
 		f.Send(n.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeRenew, []byte("no renewal"), nil))
@@ -79,7 +79,7 @@ func TestAForgerIsAMember(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if !f.Connected(n.keys.Peer()) {
-			t.Error("one bad rumor ended the connection")
+			t.Error("one bad rumor closed the connection")
 		}
 	})
 }

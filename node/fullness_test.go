@@ -11,9 +11,9 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// TestFullIsLoggedAndAnEvent (I13): that new work is refused, and that it is taken
-// again, is one line of the log each and one event each, with the cause.
-func TestFullIsLoggedAndAnEvent(t *testing.T) {
+// A store that refuses new work, and one that accepts it again, are one log line and
+// one event each, with the cause (I13).
+func TestFullStoreIsLoggedAndAnEvent(t *testing.T) {
 	var log bytes.Buffer
 	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), events: newEventLog(clock.NewManual(time.Unix(1e9, 0)).Clock())}
 	for _, why := range []error{store.ErrNoDisk, nil, store.ErrNoMemory} {
@@ -21,7 +21,7 @@ func TestFullIsLoggedAndAnEvent(t *testing.T) {
 	}
 	for _, want := range []string{"level=WARN msg=\"new work is refused: the disk", "level=INFO msg=\"new work is accepted again", "level=WARN msg=\"new work is refused: the store uses all"} {
 		if strings.Count(log.String(), want) != 1 {
-			t.Errorf("the log has not once %q:\n%s", want, log.String())
+			t.Errorf("the log has %q not exactly once:\n%s", want, log.String())
 		}
 	}
 	p, _ := n.events.after(0, 10)

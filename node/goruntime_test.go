@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// resetRuntime puts the Go runtime back to what it is like at the start of a process
-// until the test ends.
+// resetRuntime puts the Go runtime back to its state at the start of a process until
+// the test ends.
 func resetRuntime(t *testing.T) {
 	memory, procs := debug.SetMemoryLimit(math.MaxInt64), runtime.GOMAXPROCS(runtime.NumCPU())
 	t.Cleanup(func() {
@@ -35,7 +35,7 @@ func TestTuneRuntime(t *testing.T) {
 		{"a limit by a call wins", func(*testing.T) { debug.SetMemoryLimit(1 << 30) }, 0, 1 << 30, raised},
 		{"GOMEMLIMIT=off wins", func(t *testing.T) { t.Setenv("GOMEMLIMIT", "off") }, 0, math.MaxInt64, raised},
 		{"GOMAXPROCS wins", func(t *testing.T) { t.Setenv("GOMAXPROCS", "2") }, 0, available(), cores},
-		{"more places stay", func(*testing.T) { runtime.GOMAXPROCS(cores + 5) }, 0, available(), cores + 5},
+		{"more Ps stay", func(*testing.T) { runtime.GOMAXPROCS(cores + 5) }, 0, available(), cores + 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			resetRuntime(t)
@@ -48,10 +48,10 @@ func TestTuneRuntime(t *testing.T) {
 	}
 }
 
-func TestPlaces(t *testing.T) {
+func TestGoMaxProcs(t *testing.T) {
 	for _, c := range []struct{ now, cores, want int }{
 		{1, 1, 4}, {2, 2, 4}, {3, 3, 4}, {4, 4, 4}, {8, 8, 8},
-		{1, 2, 1}, {2, 64, 2}, {6, 2, 6}, // a quota, or somebody's wish
+		{1, 2, 1}, {2, 64, 2}, {6, 2, 6}, // a quota, or set on purpose
 	} {
 		if got := goMaxProcs(c.now, c.cores); got != c.want {
 			t.Errorf("%d at a time on %d cores: %d, want %d", c.now, c.cores, got, c.want)

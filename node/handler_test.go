@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestAKindIsAShortWord(t *testing.T) {
+func TestValidKind(t *testing.T) {
 	for _, good := range []string{"a", "7", "build", "build-go1.26", "a_b", "x.", strings.Repeat("k", maxKind)} {
 		if !validKind(good) {
 			t.Errorf("validKind(%q) = false", good)
@@ -22,8 +22,8 @@ func TestAKindIsAShortWord(t *testing.T) {
 	}
 }
 
-// An allow list that can name nobody is a mistake, and is told as one.
-func TestAnAllowListNamesSomebody(t *testing.T) {
+// An allow list that cannot match any peer is reported as a mistake.
+func TestAllowListMustNameSomeone(t *testing.T) {
 	for allow, good := range map[string]bool{
 		"peer:laptop": true, "role:work": true, "peer:12D3KooWAULqkVkhpk1K2bYTnPmYT4iRayo7JPcfbMPhQ3hWdxRc": true,
 		"peer:*": false, "peer:Laptop": false, "peer:": false, "laptop": true, "*": false, "peer:a b": false,
@@ -34,16 +34,17 @@ func TestAnAllowListNamesSomebody(t *testing.T) {
 	}
 }
 
-// What a handler runs as is checked when it is added, with what to do.
+// The user that a handler runs as is checked when the handler is added; the error
+// states what to do.
 func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
 	a := startAlone(t)
 	for name, tt := range map[string]struct {
 		spec HandlerSpec
 		want string
 	}{
-		"root":             {HandlerSpec{Exec: []string{"true"}, RunAs: "root"}, "run_as"},
-		"nobody's name":    {HandlerSpec{Exec: []string{"true"}, RunAs: "no-such-user-here"}, "run_as"},
-		"what is built in": {HandlerSpec{Type: TypeEcho, RunAs: "nobody"}, "drop run_as"},
+		"root":            {HandlerSpec{Exec: []string{"true"}, RunAs: "root"}, "run_as"},
+		"nobody's name":   {HandlerSpec{Exec: []string{"true"}, RunAs: "no-such-user-here"}, "run_as"},
+		"a built-in type": {HandlerSpec{Type: TypeEcho, RunAs: "nobody"}, "drop run_as"},
 	} {
 		tt.spec.Kind, tt.spec.Allow = "k", []string{"peer:a"}
 		if err := a.AddHandler(t.Context(), tt.spec); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
@@ -51,13 +52,13 @@ func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
 		}
 	}
 	if len(a.Handlers()) != 0 {
-		t.Errorf("it is there all the same: %+v", a.Handlers())
+		t.Errorf("it was added anyway: %+v", a.Handlers())
 	}
 }
 
-// Nobody but the node's user reads anything in its folder, also where others pass through
-// to the folders of their runs.
-func TestOthersReadNothingInTheFolder(t *testing.T) {
+// Only the node's user reads anything in its folder, even where others pass through to
+// the folders of their runs.
+func TestNodeFolderIsPrivate(t *testing.T) {
 	a := startAlone(t)
 	if _, err := a.runsFolder(true); err != nil {
 		t.Fatal(err)
@@ -81,7 +82,7 @@ func TestOthersReadNothingInTheFolder(t *testing.T) {
 	}
 }
 
-// startAlone starts a node that is a mesh of its own.
+// startAlone starts a node that is the only one of its mesh.
 func startAlone(t *testing.T) *testNode {
 	t.Helper()
 	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))

@@ -10,9 +10,9 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// While a connection hangs, what the mesh says of the peer comes before it, and the peer
-// was heard when its last byte came.
-func TestAHangingConnectionIsNotBelieved(t *testing.T) {
+// While a connection hangs, the status that the mesh gives a peer takes precedence,
+// and the peer was last seen when its last byte arrived.
+func TestHangingConnectionIsNotTrusted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simNode, cfg *Config) {
 			quietMesh(s, cfg)
@@ -34,7 +34,7 @@ func TestAHangingConnectionIsNotBelieved(t *testing.T) {
 				t.Fatal(err)
 			}
 			if late := p.LastSeen.Sub(cut); late > time.Second {
-				t.Errorf("%v after the cut the peer was heard %v after it", time.Since(cut), late)
+				t.Errorf("%v after the cut the peer was last seen %v after it", time.Since(cut), late)
 			}
 			if p.State != "CONNECTED" || p.Liveness == "ALIVE" {
 				continue
@@ -45,7 +45,7 @@ func TestAHangingConnectionIsNotBelieved(t *testing.T) {
 			}
 		}
 		if !seen {
-			t.Error("the connection ended before the mesh suspected the peer: nothing was looked at")
+			t.Error("the connection closed before the mesh suspected the peer: nothing was tested")
 		}
 		if r := a.node.MeshSummary(t.Context()).Risks; !slices.Contains(r, "1 member is dead: n1 (balefire-node why n1)") {
 			t.Errorf("risks %q", r)
@@ -53,15 +53,16 @@ func TestAHangingConnectionIsNotBelieved(t *testing.T) {
 	})
 }
 
-// A drained node says so, here and to the others, and is not one that stops.
-func TestADrainedNodeIsSeen(t *testing.T) {
+// A drained node is reported as such, by itself and by the others, and not as one that
+// stops.
+func TestDrainedNodeIsReported(t *testing.T) {
 	a, b := pair(t, nil)
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
 	if _, err := b.Drain(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	if s := b.Status(t.Context()); !slices.Contains(s.Warnings, drainedText) || !slices.Contains(b.MeshSummary(t.Context()).Risks, drainedText) {
-		t.Errorf("its own word: %q", s.Warnings)
+		t.Errorf("its own warnings: %q", s.Warnings)
 	}
 	if m := b.Members(t.Context())[0]; m.Phase != "DRAINING" || m.Eligible {
 		t.Errorf("itself: phase %s, eligible %v", m.Phase, m.Eligible)

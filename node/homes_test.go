@@ -12,9 +12,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A queue that is handed over to nobody by name goes to the best that is there: by
-// its own list, then by what the nodes say of themselves.
-func TestTheNextHomeIsTheBestThatIsThere(t *testing.T) {
+// A queue that is handed over without naming a home goes to the best candidate: by its
+// own list, then by what the nodes report of themselves.
+func TestNextHomeIsBestCandidate(t *testing.T) {
 	member := func(id byte, priority uint32, started int64, busy uint32) gossip.Member {
 		return gossip.Member{Peer: proto.PeerID{id}, Eligible: true, Record: &proto.NodeRecord{
 			Priority: priority, StartedMs: started, Load: &proto.Load{Slots: 4, Busy: busy},
@@ -29,7 +29,7 @@ func TestTheNextHomeIsTheBestThatIsThere(t *testing.T) {
 	}{
 		{"nobody", []string{name(1)}, nil, 0},
 		{"the list counts first", []string{name(7), name(3), name(1)}, []gossip.Member{member(1, 900, 1, 0), member(3, 1, 99, 4)}, 3},
-		{"the priority, where nobody of the list is there", []string{name(7)}, []gossip.Member{member(1, 100, 10, 0), member(2, 200, 99, 4)}, 2},
+		{"the priority, if nobody on the list is available", []string{name(7)}, []gossip.Member{member(1, 100, 10, 0), member(2, 200, 99, 4)}, 2},
 		{"then the uptime", nil, []gossip.Member{member(1, 100, 20, 0), member(2, 100, 10, 4)}, 2},
 		{"then the load", nil, []gossip.Member{member(1, 100, 10, 3), member(2, 100, 10, 1)}, 2},
 		{"then the id, so that all agree", nil, []gossip.Member{member(2, 100, 10, 1), member(1, 100, 10, 1)}, 1},
@@ -41,8 +41,9 @@ func TestTheNextHomeIsTheBestThatIsThere(t *testing.T) {
 	}
 }
 
-// A queue belongs with the first of its list that is there, which may be where it is.
-func TestAQueueBelongsWithTheFirstOfItsList(t *testing.T) {
+// A queue belongs with the first available node of its list, which may be its present
+// home.
+func TestPreferredHomeIsFirstAvailable(t *testing.T) {
 	self := proto.PeerID{5}
 	there := func(ids ...byte) (all []gossip.Member) {
 		for _, id := range ids {
@@ -65,13 +66,13 @@ func TestAQueueBelongsWithTheFirstOfItsList(t *testing.T) {
 	}{
 		{"no list", nil, false, there(1, 2), 0},
 		{"this node is the first", list(5, 1), false, there(1), 0},
-		{"an earlier one is there", list(1, 5, 2), false, there(1, 2), 1},
-		{"only a later one is there", list(1, 5, 2), false, there(2), 0},
+		{"an earlier one is available", list(1, 5, 2), false, there(1, 2), 1},
+		{"only a later one is available", list(1, 5, 2), false, there(2), 0},
 		{"this node is not on the list", list(1, 2), false, there(2), 2},
-		{"nobody of the list is there", list(1, 2), false, there(3), 0},
-		{"a node that drains keeps it for nobody", list(5, 1), true, there(1, 2), 1},
-		{"and gives it to anybody", list(5), true, there(2), 2},
-		{"but not to nobody", list(5), true, nil, 0},
+		{"nobody on the list is available", list(1, 2), false, there(3), 0},
+		{"a draining node gives it to the next on the list", list(5, 1), true, there(1, 2), 1},
+		{"or to any other node", list(5), true, there(2), 2},
+		{"but keeps it without candidates", list(5), true, nil, 0},
 	} {
 		got, ok := preferredHome(tt.order, self, tt.drained, tt.all)
 		if ok != (tt.want != 0) || got != (proto.PeerID{tt.want}) {
@@ -80,7 +81,7 @@ func TestAQueueBelongsWithTheFirstOfItsList(t *testing.T) {
 	}
 }
 
-// waitHome waits until all nodes agree that a place is the home of the queue.
+// waitHome waits until all nodes agree that a node is the home of the queue.
 func (c *cluster) waitHome(place int, within time.Duration) {
 	c.t.Helper()
 	c.await(within, "the queue at "+c.nodes[place].name, func() bool {
@@ -94,9 +95,9 @@ func (c *cluster) waitHome(place int, within time.Duration) {
 	})
 }
 
-// A node that drains hands over its queues with all their tasks and is given nothing;
-// a queue that names it comes back when it takes work again.
-func TestADrainedNodeHandsItsQueuesOver(t *testing.T) {
+// A draining node hands over its queues with all their tasks and is granted nothing; a
+// queue that names it as its home returns when it takes work again.
+func TestDrainedNodeHandsOverItsQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
@@ -132,8 +133,8 @@ func TestADrainedNodeHandsItsQueuesOver(t *testing.T) {
 	})
 }
 
-// A queue that names its home is handed to it at once when that one comes.
-func TestAQueueGoesToTheHomeItNames(t *testing.T) {
+// A queue that names its home is handed to that node as soon as it is available.
+func TestQueueMovesToItsListedHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
@@ -147,7 +148,7 @@ func TestAQueueGoesToTheHomeItNames(t *testing.T) {
 		c.waitHome(0, time.Second)
 		c.nodes[2].start()
 		c.serve(c.nodes[2], time.Second)
-		c.waitHome(2, 2*time.Minute) // it must stay for a while before it is trusted
+		c.waitHome(2, 2*time.Minute) // it must be alive for a while before it is trusted
 		c.waitAll(1, c.submitMany(1, 20), time.Minute)
 		for _, bad := range []QueueSettings{{Homes: &[]string{"nobody"}}, {Homes: &[]string{"n1", "n1"}}, {MemberRules: &[]MemberRule{{Node: "n1", Weight: -1}}}} {
 			if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", bad); err == nil {
@@ -157,8 +158,8 @@ func TestAQueueGoesToTheHomeItNames(t *testing.T) {
 	})
 }
 
-// What a queue says of single nodes decides who works on it, and how much.
-func TestAQueueHasRulesForSingleNodes(t *testing.T) {
+// The rules of a queue for single nodes decide who works on it, and how much.
+func TestQueueHasRulesPerNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
@@ -180,15 +181,15 @@ func TestAQueueHasRulesForSingleNodes(t *testing.T) {
 	})
 }
 
-// A node that is to stop with a handoff stops when its queues have their new homes,
-// and not while nobody is there to take them over.
+// A node that is to stop with a handoff stops when its queues have new homes, and not
+// while there is no candidate.
 func TestStopHandsQueuesOverFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 2*time.Second)
 		defer c.close()
 		home := c.nodes[0]
 		if err := home.node.Stop(t.Context(), true); !errors.Is(err, ErrRefused) {
-			t.Errorf("without anybody to tell its process: %v", err)
+			t.Errorf("without a Stop callback: %v", err)
 		}
 		asked := make(chan struct{})
 		home.change = func(cfg *Config) { cfg.Stop = func() { close(asked) } }
@@ -198,7 +199,7 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 		c.nodes[1].crash()
 		time.Sleep(time.Minute)
 		if err := home.node.Stop(t.Context(), true); !errors.Is(err, ErrRefused) || home.node.queues.drained.Load() {
-			t.Errorf("alone it says %v, drained %v", err, home.node.queues.drained.Load())
+			t.Errorf("alone it returns %v, drained %v", err, home.node.queues.drained.Load())
 		}
 		c.nodes[1].start()
 		c.serve(c.nodes[1], 2*time.Second)
@@ -223,9 +224,9 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 	})
 }
 
-// A clean stop in the middle of a run that lasts longer than the grace spends neither
-// an attempt nor an abandon, and the task is granted anew at once (S32).
-func TestACleanStopSpendsNothing(t *testing.T) {
+// A clean stop in the middle of a run that lasts longer than the grace period spends
+// neither an attempt nor an abandon, and the task is granted again at once (S32).
+func TestCleanStopSpendsNoAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Minute)
 		defer c.close()

@@ -14,13 +14,13 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// paddingSizes are the sizes of what nobody knows behind a message: above a value of the store,
-// and above all that may be in a frame.
+// paddingSizes are the sizes of unknown fields behind a message: above the limit of a
+// value in the store, and above all that fits into a frame.
 var paddingSizes = []int{70_000, 300_000, 1 << 20}
 
-// TestNoMessageEndsANode holds that nothing that a member says, of whatever size, ends a
-// node or what it does: each message is dropped, and the queue goes on.
-func TestNoMessageEndsANode(t *testing.T) {
+// No message of a member, of whatever size, stops a node or its work: each is dropped,
+// and the queue continues.
+func TestNoMessageStopsANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
 		defer c.close()
@@ -31,7 +31,7 @@ func TestNoMessageEndsANode(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for _, frame := range hostileFrames(t, f, to) {
 			f.Send(to, proto.StreamTask, frame)
-			time.Sleep(time.Minute) // what is held against it is forgiven
+			time.Sleep(time.Minute) // until its offenses are forgiven
 		}
 		if s, known := home.queues.driver.QueueStates()["fat"]; known {
 			t.Errorf("a queue that no admin made is known, with %d bytes", proto.Size(s))
@@ -55,7 +55,7 @@ func TestNoMessageEndsANode(t *testing.T) {
 	})
 }
 
-// hostileFrames are messages for a task stream, each larger than something takes.
+// hostileFrames returns messages for a task stream, each larger than some limit.
 func hostileFrames(t *testing.T, f *transporttest.Forger, to proto.PeerID) (all [][]byte) {
 	self := f.Peer()
 	state := &proto.QueueState{Name: "fat", Generation: 1, Home: self[:]}
@@ -73,13 +73,13 @@ func hostileFrames(t *testing.T, f *transporttest.Forger, to proto.PeerID) (all 
 	}
 	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{longDeedChain(t, f, "chain", 31, 3<<10)}}))
 	all = append(all, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{longDeedChain(t, f, "short", 31, 900)}}))
-	// The longest names are no key of the store.
+	// The longest names do not fit into a key of the store.
 	name := strings.Repeat("q", 128)
 	long := &proto.QueueState{Name: name, Generation: 2, Home: to[:], Deeds: []*proto.Signed{signDeed(t, f, name, 2, to, 0)}}
 	return append(all, f.Frame(proto.TypeHandoff, &proto.Handoff{Queue: long, Blocks: []*proto.LaneBlock{{Queue: name, Key: strings.Repeat("k", 256), Task: id}}}))
 }
 
-// withUnknown returns m as one who knows n bytes more of it sends it, in into.
+// withUnknown decodes m, with n bytes of unknown fields, into into.
 func withUnknown[M proto.Body](t *testing.T, m M, n int, into M) M {
 	t.Helper()
 	b, err := proto.Encode(nil, m)
@@ -92,7 +92,8 @@ func withUnknown[M proto.Body](t *testing.T, m M, n int, into M) M {
 	return into
 }
 
-// signDeed is a deed by which f gives a queue to another home, with n bytes that nobody knows.
+// signDeed returns a deed by which f gives a queue to another home, with n bytes of
+// unknown fields.
 func signDeed(t *testing.T, f *transporttest.Forger, queue string, generation uint64, to proto.PeerID, n int) *proto.Signed {
 	t.Helper()
 	from := f.Peer()
@@ -104,8 +105,8 @@ func signDeed(t *testing.T, f *transporttest.Forger, queue string, generation ui
 	return f.Sign("deed", append(details, transporttest.Padding(n)...))
 }
 
-// longDeedChain is the state of a queue that f gave away and took back many times, each time by
-// a deed with n bytes that nobody knows.
+// longDeedChain returns the state of a queue that f gave away and took back many
+// times, each time by a deed with n bytes of unknown fields.
 func longDeedChain(t *testing.T, f *transporttest.Forger, queue string, deeds, n int) *proto.QueueState {
 	t.Helper()
 	self := f.Peer()
@@ -118,8 +119,9 @@ func longDeedChain(t *testing.T, f *transporttest.Forger, queue string, deeds, n
 	return s
 }
 
-// FuzzReceivers gives any bytes, as they are and with much behind them, to each receiver of
-// a running node as those of a member: none of them ends the node or a part of it.
+// FuzzReceivers passes arbitrary bytes, plain and padded, to each receiver of a
+// running node as if a member had sent them: none of them stops the node or a part of
+// it.
 func FuzzReceivers(f *testing.F) {
 	cfg := testConfig(f, filepath.Join(f.TempDir(), "node"))
 	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "victim", NewMesh: true}); err != nil {
@@ -147,7 +149,7 @@ func FuzzReceivers(f *testing.F) {
 		defer cancel()
 		victim.receiveFuzzed(t, ctx, self, payload)
 		for _, n := range paddingSizes {
-			if n < 1<<20 || len(payload) < 64 { // as much once is enough
+			if n < 1<<20 || len(payload) < 64 { // once is enough
 				victim.receiveFuzzed(t, ctx, self, slices.Concat(payload, transporttest.Padding(n)))
 			}
 		}
@@ -164,7 +166,7 @@ func FuzzReceivers(f *testing.F) {
 	})
 }
 
-// onTaskStreams are the bodies of what comes on task streams.
+// onTaskStreams are the bodies of the messages on task streams.
 var onTaskStreams = map[proto.MessageType]proto.Body{
 	proto.TypeData: new(proto.Envelope), proto.TypeResult: new(proto.Envelope), proto.TypeEnded: new(proto.Envelope),
 	proto.TypeCancel: new(proto.Cancel), proto.TypeWithdraw: new(proto.Cancel), proto.TypeMark: new(proto.Mark),
@@ -176,16 +178,15 @@ var onTaskStreams = map[proto.MessageType]proto.Body{
 	proto.TypeQueueAsk: new(proto.QueueAsk), proto.TypeQueueAnswer: new(proto.QueueAnswer),
 }
 
-// otherStreams is what comes on other streams, where a message that is malformed breaks the
-// protocol: see transport.FuzzControl and gossip.FuzzRunner.
+// otherStreams are the messages on other streams, where a malformed message breaks the
+// protocol: see transport.FuzzControl and gossip.FuzzRoom.
 var otherStreams = []proto.MessageType{
 	proto.TypePing, proto.TypePong, proto.TypeAck, proto.TypeHello, proto.TypeStarted, proto.TypeJoin, proto.TypeJoined,
 	proto.TypeOffer, proto.TypeOffered, proto.TypeChunk, proto.TypeChunked, proto.TypeProbe, proto.TypeProbed,
 	proto.TypeSync, proto.TypeSynced, proto.TypeReady, proto.TypeLookup, proto.TypeLookupReply,
 }
 
-// Every type of message is fuzzed.
-func TestEveryTypeOfMessageIsFuzzed(t *testing.T) {
+func TestEveryMessageTypeIsFuzzed(t *testing.T) {
 	for typ, name := range proto.MessageType_name {
 		if onTaskStreams[proto.MessageType(typ)] == nil && !slices.Contains(otherStreams, proto.MessageType(typ)) {
 			t.Errorf("no fuzz target knows what %s has as its body", name)
@@ -193,8 +194,8 @@ func TestEveryTypeOfMessageIsFuzzed(t *testing.T) {
 	}
 }
 
-// receiveFuzzed gives a payload to everything that takes one. What is no encoding of the body
-// of a message is held against who sent it.
+// receiveFuzzed passes a payload to everything that takes one. A payload that does not
+// decode as the body of a message counts against its sender.
 func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payload []byte) {
 	for n := range proto.MessageType_name {
 		typ := proto.MessageType(n)

@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A body under way survives a restart of the node that it comes to: its part is
-// swept only when nobody can send the rest any more (S12).
-func TestPartOfABodySurvivesARestart(t *testing.T) {
+// A partly received body survives a restart of the receiving node: it is swept only
+// when nobody can send the rest any more (S12).
+func TestPartialBodySurvivesRestart(t *testing.T) {
 	a, _ := pair(t, nil)
 	tests := []struct {
 		name     string
@@ -68,9 +68,9 @@ func FuzzDecodeProgress(f *testing.F) {
 	})
 }
 
-// TestResultsComeHomeBeyondMaxBlobs (I13): the result of a task is taken where there
-// is no room for a body of new work.
-func TestResultsComeHomeBeyondMaxBlobs(t *testing.T) {
+// The result of a task is accepted where there is no space for a body of new work
+// (I13).
+func TestResultsAreAcceptedBeyondMaxBlobs(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "a" {
 			c.Store.MaxBlobs = 1 << 20

@@ -12,7 +12,7 @@ import (
 )
 
 // The inviter is told where the node will listen, not the ports of the join.
-func TestPortsOfAJoin(t *testing.T) {
+func TestJoinReportsListenPorts(t *testing.T) {
 	at := []string{"/ip4/192.0.2.1/tcp/40000", "/ip4/192.0.2.1/udp/50000/quic-v1"}
 	for _, tt := range []struct{ listen, want []string }{
 		{nil, []string{"/ip4/192.0.2.1/tcp/4001", "/ip4/192.0.2.1/udp/4001/quic-v1"}},
@@ -25,9 +25,9 @@ func TestPortsOfAJoin(t *testing.T) {
 	}
 }
 
-// A machine joins although another node of it has the ports, and a join that reaches
+// A machine joins although another node of it uses the ports, and a join that reaches
 // nobody leaves nothing behind.
-func TestJoinBesideAnotherNode(t *testing.T) {
+func TestJoinNextToAnotherNode(t *testing.T) {
 	a, _ := pair(t, func(_ string, c *Config) { c.Net.Listen = []string{freeAddr(t)} })
 	invite := func() string {
 		inv, err := a.Invite(t.Context(), InviteOptions{})
@@ -39,7 +39,7 @@ func TestJoinBesideAnotherNode(t *testing.T) {
 	cfg := testConfig(t, filepath.Join(t.TempDir(), "c"))
 	cfg.Net.Listen = a.cfg.Net.Listen
 	if _, err := Join(t.Context(), cfg, invite(), "c"); err != nil {
-		t.Errorf("beside a node that has the port: %v", err)
+		t.Errorf("next to a node that uses the port: %v", err)
 	}
 	ticket := invite()
 	a.halt()
@@ -53,9 +53,9 @@ func TestJoinBesideAnotherNode(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(lost.Dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its folder stays: %v", err)
+		t.Errorf("its folder is left: %v", err)
 	}
 	if all, err := os.ReadDir(half.Dir); err != nil || len(all) != 1 {
-		t.Errorf("in a folder that was there stay %v, %v", all, err)
+		t.Errorf("in a folder that existed, %v are left, %v", all, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // A node without a ticket waits until a person accepts it, and is a member then.
-func TestAPersonLetsANodeInWithoutATicket(t *testing.T) {
+func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 	a, b := pair(t, nil)
 	keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
 	if err != nil {
@@ -55,7 +55,7 @@ func TestAPersonLetsANodeInWithoutATicket(t *testing.T) {
 }
 
 // What nodes without a ticket cost is bounded, and forgotten.
-func TestWishesAreBounded(t *testing.T) {
+func TestJoinRequestsAreBounded(t *testing.T) {
 	w, now := newJoinRequests(), time.Unix(1_800_000_000, 0)
 	for i := range maxJoinRequests + 20 {
 		if w.add(proto.PeerID{byte(i), 1}, fmt.Sprint(i), "", &proto.JoinRequest{Name: "n"}, now) == nil {
@@ -79,7 +79,7 @@ func TestWishesAreBounded(t *testing.T) {
 
 // One address on the LAN asks with ever new keys: it has a few places, and who asks from
 // another is listed, before it when it is the newest.
-func TestOneAddressFillsNoList(t *testing.T) {
+func TestOneAddressCannotFillTheList(t *testing.T) {
 	w, now := newJoinRequests(), time.Unix(1_800_000_000, 0)
 	for i := range 5 * maxJoinRequests {
 		now = now.Add(time.Second)
@@ -102,7 +102,7 @@ func TestOneAddressFillsNoList(t *testing.T) {
 
 // Whoever answers first on a LAN is not known to be the right one: without the
 // code of the member a person is asked, and nobody is the answer no.
-func TestNoMeshIsJoinedWithoutAWord(t *testing.T) {
+func TestJoiningNeedsConsent(t *testing.T) {
 	p, asked := proto.PeerID{9}, ""
 	no := errors.New("no")
 	for _, tt := range []struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// newLapseCluster starts three nodes that share a calendar. All serve a kind that takes four
-// minutes; the second is the home of a queue of it.
+// newLapseCluster starts three nodes that share a sleepClock. All serve a kind that
+// takes four minutes; the second is the home of a queue.
 func newLapseCluster(t *testing.T) (*cluster, *sleepClock) {
 	cal := new(sleepClock)
 	w := newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simNode, cfg *Config) {
@@ -28,8 +28,8 @@ func newLapseCluster(t *testing.T) (*cluster, *sleepClock) {
 	return c, cal
 }
 
-// submitBatch submits one task of each kind of walk from the second node: to another node, to
-// itself, to a queue whose home it is.
+// submitBatch submits one task of each kind of target from the second node: to another
+// node, to itself, and to a queue whose home it is.
 func (c *cluster) submitBatch(t *testing.T) (ids []string) {
 	t.Helper()
 	for _, to := range []string{c.nodes[2].name, c.nodes[1].name, "queue:late", "queue:late"} {
@@ -68,13 +68,13 @@ func (c *cluster) waitSuccess(t *testing.T, ids []string, within time.Duration) 
 	}
 }
 
-// Certificates end while the only node that can renew them is away: tasks that are sent
-// and tasks that run then wait, and succeed when it is back (I11, I20).
-func TestNoTaskIsLostWhileCertificatesEnd(t *testing.T) {
+// Certificates expire while the only node that can renew them is away: tasks that are
+// sent and tasks that run then wait, and succeed when it is back (I11, I20).
+func TestNoTaskIsLostWhenCertificatesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, cal := newLapseCluster(t)
 		defer c.close()
-		ids := c.submitBatch(t) // the links are there, with all their streams
+		ids := c.submitBatch(t) // this opens the links and their streams
 		c.waitSuccess(t, ids, 10*time.Minute)
 		c.nodes[0].halt()
 		end := c.nodes[2].node.book.Self().Member.NotAfter
@@ -95,9 +95,9 @@ func TestNoTaskIsLostWhileCertificatesEnd(t *testing.T) {
 	})
 }
 
-// A mesh that was switched off over the end of all its certificates renews them when it
-// is on again, and what is sent in its first moments succeeds.
-func TestMeshOffOverTheEndOfItsCertificates(t *testing.T) {
+// A mesh that was off when all its certificates expired renews them when it is on
+// again, and tasks sent in its first moments succeed.
+func TestMeshRestartsAfterCertificatesExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, cal := newLapseCluster(t)
 		defer c.close()

@@ -10,16 +10,16 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// TestListingMergesWhatWasMadeAndWhatIsInCustody holds that pages over both lists show each
-// task of each once and in order, with pages of any size, also where one list is read in
-// steps that end early, and a task that is in both is shown twice.
-func TestListingMergesWhatWasMadeAndWhatIsInCustody(t *testing.T) {
+// Pages over both lists show each task of each list once and in order, with pages of
+// any size, even if one list is read in steps that end early; a task that is in both
+// is shown twice.
+func TestListingMergesMadeAndHeldTasks(t *testing.T) {
 	var all []proto.TaskID
 	for i := range 60 {
 		all = append(all, proto.NewTaskID(time.UnixMilli(1_700_000_000_000+int64(i))))
 	}
-	// source answers as an outbox or an inbox: the ids in the span, at most limit, of at most
-	// step that were looked at.
+	// source answers like an outbox or an inbox: at most limit ids of the span, after
+	// examining at most step of them.
 	source := func(has func(i int) bool, step int) func(backlog.Span, int) ([]proto.TaskID, proto.TaskID) {
 		return func(s backlog.Span, limit int) (found []proto.TaskID, next proto.TaskID) {
 			ids, looked := slices.Clone(all), 0
@@ -100,14 +100,14 @@ func TestListingMergesWhatWasMadeAndWhatIsInCustody(t *testing.T) {
 	}
 }
 
-// TestCursorsOfOthersAreRefused holds that a cursor which no list gave is an invalid request.
-func TestCursorsOfOthersAreRefused(t *testing.T) {
+// A cursor that no list returned is an invalid request.
+func TestForeignCursorsAreRefused(t *testing.T) {
 	for _, cursor := range []string{"h", "x", "o!", "more", "hAAAA", "xAAAAAAAAAAAAAAAAAAAAAA", "o" + string(make([]byte, 2000))} {
 		if _, _, err := readCursor(Query{Cursor: cursor}); err == nil {
-			t.Errorf("%.20q was taken", cursor)
+			t.Errorf("%.20q was accepted", cursor)
 		}
 	}
 	if _, _, err := readCursor(Query{Role: "king"}); err == nil {
-		t.Error("a role that is none was taken")
+		t.Error("an unknown role was accepted")
 	}
 }

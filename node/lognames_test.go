@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A peer has its name and its whole id in every log line, of whatever handler.
+// Every log line has the name and the full id of a peer, with any handler.
 func TestLogLinesNamePeers(t *testing.T) {
 	known, unknown := proto.PeerID{1}, proto.PeerID{2}
 	var out bytes.Buffer

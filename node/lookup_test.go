@@ -11,10 +11,10 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// I20: what a target had accepted and lost, with its record or by a rolled-back
-// disk, is asked about when the target has started again. What may run twice is
-// sent again, with bodies of every size; what may not is for a person to decide.
-func TestTargetThatForgot(t *testing.T) {
+// I20: a target that restarts is asked about the tasks it had accepted, in case it
+// lost them with a record or by a disk rollback. A task that may run twice is sent
+// again, with bodies of every size; for any other a person decides.
+func TestForgottenTaskIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := newJumpingMesh(t, 2, 0)
 		defer w.close()
@@ -52,7 +52,7 @@ func TestTargetThatForgot(t *testing.T) {
 	})
 }
 
-// deleteTasks deletes what a stopped node has of tasks in its custody.
+// deleteTasks deletes the records of tasks in custody of a stopped node.
 func (s *simNode) deleteTasks(t *testing.T, refs []string) {
 	e := s.engine.Reopen()
 	defer func() { s.engine = e }()

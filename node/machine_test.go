@@ -2,7 +2,7 @@ package node
 
 import "testing"
 
-func TestTheMachinesLoadIsRead(t *testing.T) {
+func TestMachineLoadIsRead(t *testing.T) {
 	busy, all := ticks([]byte("cpu  100 5 20 800 75 0 3 2 50 0\ncpu0 1 2 3\n"))
 	if busy != 130 || all != 1005 {
 		t.Errorf("busy %d of %d, want 130 of 1005", busy, all)

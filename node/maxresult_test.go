@@ -13,7 +13,7 @@ import (
 
 // A target that sends a larger result than its task takes is refused: nothing of it is
 // kept, the task is a dead letter that says so, an event and a line of the log tell of it.
-func TestAResultAboveWhatTheTaskTakesIsRefused(t *testing.T) {
+func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 	a := startAlone(t)
 	f := a.forger("mallory", "send", "work")
 	said := func(body int) *proto.Outcome {

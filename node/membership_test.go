@@ -19,7 +19,7 @@ import (
 
 // What a node says of itself is true from its first word on: when it was started, and
 // where others can come to it. Its own loopback is no such place when there are others.
-func TestTheFirstWordOfANode(t *testing.T) {
+func TestFirstRecordOfANode(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "a" {
 			c.Net.Announce = []string{"/ip4/192.0.2.1/tcp/4001"}
@@ -41,7 +41,7 @@ func TestTheFirstWordOfANode(t *testing.T) {
 
 // Who was revoked is not introduced to a node that joins: it knows of no revocations
 // yet.
-func TestTheRevokedAreNotIntroduced(t *testing.T) {
+func TestRevokedMembersAreNotIntroduced(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := a.Revoke(t.Context(), "b", "lost"); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestTheRevokedAreNotIntroduced(t *testing.T) {
 
 // A revoked member is disconnected and does not come back. A dial that the other side had
 // begun before may look like a connection to the revoked member for a moment.
-func TestTheRevokedArePutOut(t *testing.T) {
+func TestRevokedMemberIsDisconnected(t *testing.T) {
 	a, b := pair(t, nil)
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "it never came: they are connected" })
 	if err := a.Revoke(t.Context(), "b", "lost"); err != nil {
@@ -78,7 +78,7 @@ func TestTheRevokedArePutOut(t *testing.T) {
 
 // Nobody but who has the root key ends an admin, and is told so before anything is
 // signed.
-func TestOnlyTheRootEndsAnAdmin(t *testing.T) {
+func TestOnlyTheRootRevokesAnAdmin(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.Revoke(t.Context(), "a", "mine"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "root key") {
 		t.Errorf("a member ends the founder: %v", err)
@@ -90,7 +90,7 @@ func TestOnlyTheRootEndsAnAdmin(t *testing.T) {
 
 // A peer that a person blocks here is a member elsewhere: what is known of it is
 // compared with others as before, and they agree.
-func TestWhoIsBlockedHereIsKnownStill(t *testing.T) {
+func TestBlockedPeerRemainsAMember(t *testing.T) {
 	a, b := pair(t, nil)
 	c := testConfig(t, t.TempDir()+"/c")
 	join(t, a, c, "c")
@@ -119,7 +119,7 @@ func TestWhoIsBlockedHereIsKnownStill(t *testing.T) {
 }
 
 // A node that stops says so: nobody has to find out, and nobody accuses it.
-func TestAStopIsTold(t *testing.T) {
+func TestStopIsAnnounced(t *testing.T) {
 	a, b := pair(t, nil)
 	id := b.keys.Peer()
 	status := func() gossip.Status {
@@ -136,7 +136,7 @@ func TestAStopIsTold(t *testing.T) {
 
 // After a restart a node has forgotten how new the others' records were. An old one
 // that somebody kept and says again does not lead it astray: it remembers their boots.
-func TestAnOldRecordLeadsNowhere(t *testing.T) {
+func TestOldRecordIsIgnored(t *testing.T) {
 	a, b := pair(t, nil)
 	id := b.keys.Peer()
 	eventually(t, func() bool {
@@ -182,7 +182,7 @@ func TestAnOldRecordLeadsNowhere(t *testing.T) {
 }
 
 // A clock that went behind the node's own certificate is warned of.
-func TestAClockThatIsBehindIsWarnedOf(t *testing.T) {
+func TestClockBehindTheCertificateWarns(t *testing.T) {
 	var by atomic.Int64
 	a, _ := pair(t, func(name string, c *Config) {
 		c.Clock = clock.Wrong(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
@@ -201,7 +201,7 @@ func TestAClockThatIsBehindIsWarnedOf(t *testing.T) {
 }
 
 // When no more members can be known a person is told so, by an event and by the status.
-func TestAFullBookIsTold(t *testing.T) {
+func TestFullBookIsReported(t *testing.T) {
 	cfg := testConfig(t, t.TempDir()+"/a")
 	cfg.Simulated.Engine = mem.New()
 	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {

@@ -56,11 +56,11 @@ func (e *slowListener) missed(t *testing.T, of *Node, n int) int {
 	return lost
 }
 
-// TestABurstIsMendedByComparison holds S43: statements that must arrive, more at once
+// TestBurstIsRepairedBySync holds S43: statements that must arrive, more at once
 // than gossip carries to who listens slowly, are at every member in the end, also at one
 // that was away. What the topic lost is counted, and came by comparison. It is a burst
 // of 1 000, or of 10 000 with BALEFIRE_VIRTUAL_HOURS or BALEFIRE_LONG.
-func TestABurstIsMendedByComparison(t *testing.T) {
+func TestBurstIsRepairedBySync(t *testing.T) {
 	burst := 1000
 	if longRun || os.Getenv("BALEFIRE_VIRTUAL_HOURS") != "" {
 		burst = 10_000

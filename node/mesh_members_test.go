@@ -252,11 +252,11 @@ func TestPrunedNodeReturns(t *testing.T) {
 	})
 }
 
-// TestAllComeBackElsewhere holds S27: all five, seven with BALEFIRE_LONG, lose power and
+// TestAllReturnAtNewAddresses holds S27: all five, seven with BALEFIRE_LONG, lose power and
 // start ten minutes later at addresses that nobody knows, but for one: a member that kept
 // its address, or one whose new address a person wrote into the seeds of the others.
 // Through it everybody finds everybody, unaided.
-func TestAllComeBackElsewhere(t *testing.T) {
+func TestAllReturnAtNewAddresses(t *testing.T) {
 	size := 5
 	if longRun {
 		size = 7

@@ -54,11 +54,11 @@ func (s *simNode) connection(to *simNode) transport.PeerStatus {
 	return transport.PeerStatus{}
 }
 
-// TestUpgradeLosesNoTask holds S41 with whole nodes: two behind NATs begin over a
+// TestPathChangesLoseNoTask holds S41 with whole nodes: two behind NATs begin over a
 // relay, the NATs become such that holes can be punched, the work moves to the
 // direct path, back to the relay when the NATs forget, and on; of 1000 tasks none
 // fails, none runs twice.
-func TestUpgradeLosesNoTask(t *testing.T) {
+func TestPathChangesLoseNoTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 4, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
 		defer w.close()
@@ -106,13 +106,13 @@ func TestUpgradeLosesNoTask(t *testing.T) {
 	})
 }
 
-// TestLinkIsBack holds S07 with whole nodes: when a link is back after 5 to 40
+// TestFirstTaskAfterLinkRecovers holds S07 with whole nodes: when a link is back after 5 to 40
 // seconds, the first task that waited is accepted within 2 s (p95), and when the
 // target comes back at another address within 10 s. When both sides dial is
 // chance: one outage in some hundreds takes longer than 2 s. The short form has 20
 // outages, of which so few say nothing about the p95: three may be slow. With
 // BALEFIRE_LONG it has 100, and 10 moves instead of 3.
-func TestLinkIsBack(t *testing.T) {
+func TestFirstTaskAfterLinkRecovers(t *testing.T) {
 	outages, slow, moves := 20, 3, 3
 	if longRun {
 		outages, slow, moves = 100, 5, 10
@@ -165,10 +165,10 @@ func TestLinkIsBack(t *testing.T) {
 	})
 }
 
-// TestAllHealAtOnce holds S46 with whole nodes: when a network that fell apart
+// TestAllReconnectAtOnce holds S46 with whole nodes: when a network that fell apart
 // into single nodes is whole again, all find each other soon, and their dials are
 // spread.
-func TestAllHealAtOnce(t *testing.T) {
+func TestAllReconnectAtOnce(t *testing.T) {
 	// Of all tries a fifth falls into the fullest 100ms on average, as each pair
 	// meets at the earlier of two even chances within a second; without jitter all
 	// do. With few nodes chance has more say.

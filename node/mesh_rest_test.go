@@ -8,10 +8,10 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// TestMeshAtRestIsQuiet holds that members say little while nobody does anything, where
+// TestIdleMeshIsQuiet holds that members say little while nobody does anything, where
 // no two ways are equally long and none is so at all times, as on real machines: what
 // differs by noise alone is told once a minute at most.
-func TestMeshAtRestIsQuiet(t *testing.T) {
+func TestIdleMeshIsQuiet(t *testing.T) {
 	const size, minutes = 8, 2
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMeshWith(t, size, 1, transporttest.Link{Latency: time.Millisecond, Jitter: 60 * time.Millisecond, Seed: 1}, nil)

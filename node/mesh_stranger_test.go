@@ -96,10 +96,10 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestStrangersAtAWholeNode holds S54 with whole nodes: strangers who dial, open the
+// TestStrangersLeaveNothingBehind holds S54 with whole nodes: strangers who dial, open the
 // streams of the hash table, the topic and the relay, and flood, are told nothing and
 // leave neither memory nor goroutines behind (I15), and the members go on.
-func TestStrangersAtAWholeNode(t *testing.T) {
+func TestStrangersLeaveNothingBehind(t *testing.T) {
 	strangers, rounds := 6, 10
 	if longRun {
 		strangers, rounds = 8, 20

@@ -11,10 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// TestMetricsAreDescribed holds that the table of docs/operations.md has every metric of a
+// TestMetricsAreDocumented holds that the table of docs/operations.md has every metric of a
 // node in a mesh, that each row of the network's is one, and that the names are as
 // Prometheus wants them.
-func TestMetricsAreDescribed(t *testing.T) {
+func TestMetricsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ var eventMetrics = map[string]bool{
 }
 
 // The metrics of libp2p are there unless they are left out.
-func TestMetricsOfLibp2pAreLeftOut(t *testing.T) {
+func TestLibp2pMetricsCanBeOmitted(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) { c.Net.OwnMetrics = name == "a" })
 	for n, want := range map[*testNode]bool{a: false, b: true} {
 		families, err := n.Registry().Gather()

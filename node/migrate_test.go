@@ -13,10 +13,10 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// TestStoreMigratesToAndFro: a converted store holds the same records byte for byte,
+// TestStoreMigratesBothWays: a converted store holds the same records byte for byte,
 // the old one is kept, and the folder belongs to the new engine. A store that does
 // not fit into memory goes to pebble all the same, and not back.
-func TestStoreMigratesToAndFro(t *testing.T) {
+func TestStoreMigratesBothWays(t *testing.T) {
 	clk := clock.NewManual(time.Unix(1e9, 0))
 	cfg := Config{Dir: t.TempDir(), Clock: clk.Clock()}.withDefaults()
 	e, err := openEngine(cfg)

@@ -13,7 +13,7 @@ import (
 	"testing/iotest"
 )
 
-func TestTaskCrossesAndItsResultComesHome(t *testing.T) {
+func TestTaskAndResultCrossTheMesh(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestTaskCrossesAndItsResultComesHome(t *testing.T) {
 	}
 }
 
-func TestLargeResultComesHome(t *testing.T) {
+func TestLargeResultReachesHome(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestLargeResultComesHome(t *testing.T) {
 }
 
 // A body that breaks off on its way in is no task, however much of it has come.
-func TestABodyThatBreaksOffIsRefused(t *testing.T) {
+func TestTruncatedBodyIsRefused(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 // The outputs of all runs together stay above the reserve, with room left for the copy
 // that the end of each task makes of its own (I13).
-func TestOutputsShareTheRoomAboveTheReserve(t *testing.T) {
+func TestOutputsShareSpaceAboveReserve(t *testing.T) {
 	disk := struct{ free, reserve int64 }{free: 1000, reserve: 200}
 	o := newOutputLimiter(func() (int64, int64, bool) { return disk.free, disk.reserve, true })
 	write := func(s *runOutput, n int64) bool {
@@ -59,7 +59,7 @@ func TestOutputsShareTheRoomAboveTheReserve(t *testing.T) {
 
 // A task that was stopped for want of room starts again when all that it may write finds
 // room.
-func TestAStarvedTaskWaitsForRoom(t *testing.T) {
+func TestStarvedTaskWaitsForSpace(t *testing.T) {
 	free := int64(1000)
 	o := newOutputLimiter(func() (int64, int64, bool) { return free, 200, true })
 	id, other := proto.TaskID{1}, proto.TaskID{2}
@@ -84,7 +84,7 @@ func TestAStarvedTaskWaitsForRoom(t *testing.T) {
 
 // What a run writes beyond its limit fails the task at once and says so, also at home; a
 // handler that wants the beginning succeeds and says that it is one.
-func TestOutputThatIsTooLarge(t *testing.T) {
+func TestTooLargeOutput(t *testing.T) {
 	a, b := pair(t, nil)
 	for kind, overflow := range map[string]string{"strict": "", "head": "cut"} {
 		if err := b.AddHandler(t.Context(), HandlerSpec{Kind: kind, Exec: []string{"head", "-c", "3000000", "/dev/zero"}, Allow: []string{"peer:a"}, MaxOutput: 1 << 20, OnOverflow: overflow}); err != nil {
@@ -116,7 +116,7 @@ func TestOutputThatIsTooLarge(t *testing.T) {
 
 // A kind whose program is missing is not offered, and its tasks wait at home; when it is
 // there they run, with no attempt spent.
-func TestAMissingProgramIsNotOffered(t *testing.T) {
+func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	a, b := pair(t, nil)
 	program := filepath.Join(t.TempDir(), "prog")
 	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "late", Exec: []string{program}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {

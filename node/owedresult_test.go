@@ -20,7 +20,7 @@ import (
 // A task that is sent again after its time, because its first answer was lost, is
 // not told EXPIRED while its result is still on its way home, even when the inbox
 // has forgotten it: the home would end it and refuse the result (I3).
-func TestOwedResultIsNoExpiry(t *testing.T) {
+func TestOwedResultPreventsExpiry(t *testing.T) {
 	var slept atomic.Int64
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {
@@ -93,7 +93,7 @@ func (u unsureEngine) Commit(ops []store.Op) error {
 
 // The body of a task whose commit failed stays: the commit may be on disk all the
 // same, and then the task goes out after the next start (I1).
-func TestBodyOutlivesACommitThatFailed(t *testing.T) {
+func TestBodySurvivesFailedCommit(t *testing.T) {
 	var on atomic.Bool
 	engine := mem.New()
 	a, b := pair(t, nil)

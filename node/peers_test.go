@@ -8,7 +8,7 @@ import (
 )
 
 // A peer that went was seen when its connection ended, not when it said hello.
-func TestLastSeenIsTheLastMoment(t *testing.T) {
+func TestLastSeenIsEndOfConnection(t *testing.T) {
 	a, b := pair(t, nil)
 	p, ok := a.book.Get(b.keys.Peer())
 	if !ok {

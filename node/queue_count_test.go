@@ -11,7 +11,7 @@ import (
 // A task that goes alone from its origin to the home of the queue, from there to its
 // owner, and back, costs at most 30 messages, and the fsyncs of three nodes; many
 // together cost less.
-func TestQueueCountsMessagesAndSyncs(t *testing.T) {
+func TestQueueMessageAndSyncCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 0)
 		defer c.close()

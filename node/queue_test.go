@@ -406,7 +406,7 @@ func TestQueueIsSeized(t *testing.T) {
 
 // A queue that two admins made in a partition has one home once they meet, that of the
 // deed with the lower root; the other hands its tasks over, and both show the conflict.
-func TestQueueThatWasMadeTwiceIsOne(t *testing.T) {
+func TestQueueMadeTwiceMerges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()

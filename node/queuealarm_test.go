@@ -21,7 +21,7 @@ func (c *cluster) audited(s *simNode, action, subject string) bool {
 // Each node tells what waits for the home of a queue that is gone, and what runs for
 // it; a person's seizure ends that. The old home hands over what it has when it is
 // back, and is a member like any other. Nothing counts twice (I3, I5).
-func TestTheHomeOfAQueueIsGone(t *testing.T) {
+func TestQueueHomeIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 40*time.Second)
 		defer c.close()
@@ -99,7 +99,7 @@ func TestTheHomeOfAQueueIsGone(t *testing.T) {
 
 // A home that is not there is named also by a node that has not heard of it since its
 // own start, so that nobody calls it dead.
-func TestTheHomeOfAQueueCannotBeReached(t *testing.T) {
+func TestQueueHomeIsUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
 		defer c.close()
@@ -114,10 +114,10 @@ func TestTheHomeOfAQueueCannotBeReached(t *testing.T) {
 	})
 }
 
-// TestLeasesAtRiskAreTold: the home of a queue says, in the summary of the mesh and in
+// TestLeasesAtRiskAreReported: the home of a queue says, in the summary of the mesh and in
 // its status, which member that may be gone has how many of its tasks, as long as that
 // is so.
-func TestLeasesAtRiskAreTold(t *testing.T) {
+func TestLeasesAtRiskAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 40*time.Second)
 		defer c.close()

@@ -191,7 +191,7 @@ func TestQueueCarriesLargeBodies(t *testing.T) {
 }
 
 // While the body of a task is on its way to its owner, that says so.
-func TestQueueOwnerTellsThatItWaitsForABody(t *testing.T) {
+func TestQueueOwnerReportsMissingBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
 		defer c.close()
@@ -284,7 +284,7 @@ func TestQueueHomeDiesWithALargeBody(t *testing.T) {
 
 // With the home of a queue the bodies of its tasks go to the next one, whichever of the
 // two dies meanwhile: a task is at no time without its body.
-func TestQueueHandsLargeBodiesOver(t *testing.T) {
+func TestQueueHandsOverLargeBodies(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		dies int // after a part of a body has gone over; -1: nobody
@@ -387,7 +387,7 @@ func (c *cluster) resume() {
 
 // An owner to whom nothing of a body comes gives the task back unstarted, and another
 // has it; that spends nothing.
-func TestQueueBodyThatStalls(t *testing.T) {
+func TestQueueStalledBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
 		defer c.close()
@@ -431,7 +431,7 @@ func TestQueueBodyThatStalls(t *testing.T) {
 
 // A result that is not the one its owner signed for ends its task as a dead letter: no
 // byte of it goes to the origin (I9).
-func TestQueueResultThatIsSpoilt(t *testing.T) {
+func TestQueueCorruptResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
 		defer c.close()
@@ -469,7 +469,7 @@ func TestQueueResultThatIsSpoilt(t *testing.T) {
 
 // No node takes a byte from one that has no right to send it: of a task that it was not
 // granted, of a result under no lease, of a queue that does not come to it.
-func TestQueueBodiesNobodyAskedFor(t *testing.T) {
+func TestQueueUnrequestedBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
 		defer c.close()

@@ -12,7 +12,7 @@ import (
 
 // A wish to cancel goes to the node that the task was sent to, also when its queue
 // has moved since: from there it follows the task, and nothing of it runs any more.
-func TestQueueCancelsWhatMoved(t *testing.T) {
+func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Minute)
 		defer c.close()

@@ -16,7 +16,7 @@ import (
 
 // Tasks that wait go to the next home of their queue whatever became of their origin's
 // certificate since they were accepted, and run there (I14, I20).
-func TestHandoffDoesNotAskForTheOriginsCertificate(t *testing.T) {
+func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
 	var wrong atomic.Int64 // how far the origin's clock is off
 	right := func(*testing.T, *cluster) { wrong.Store(0) }
 	renewed := func(t *testing.T, c *cluster) {
@@ -91,7 +91,7 @@ func TestHandoffOfARevokedOrigin(t *testing.T) {
 
 // What a home that was revoked said of its queue goes everywhere, also at a node that was
 // away and one that starts again; an admin seizes the queue, and all know that.
-func TestARevokedHomeIsForgotten(t *testing.T) {
+func TestRevokedHomeIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
@@ -122,7 +122,7 @@ func TestARevokedHomeIsForgotten(t *testing.T) {
 
 // A home that has a queue by the word of a member that was revoked since has an admin
 // confirm it: who hears of the queue later believes it.
-func TestAHomeAfterARevokedOneIsConfirmed(t *testing.T) {
+func TestHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()

@@ -44,7 +44,7 @@ func forgedTask(t *testing.T, f *transporttest.Forger, n *Node, queue, order str
 // A member takes no queue by what it says of itself, whatever its id and the generation,
 // hands over no task that it signed for itself, and makes no ordering key stand still: it
 // was never a home (I10, I17).
-func TestAMemberTakesNoQueue(t *testing.T) {
+func TestMemberCannotTakeAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
 		defer c.close()
@@ -111,7 +111,7 @@ func TestAMemberTakesNoQueue(t *testing.T) {
 // A node without the role work is granted nothing and is no home; an owner takes no grant
 // from a node that was never the home of the queue, nor one that says another mode or end
 // than the origin signed (I17).
-func TestGrantsGoByTheRules(t *testing.T) {
+func TestGrantsFollowTheRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
@@ -181,7 +181,7 @@ func TestGrantsGoByTheRules(t *testing.T) {
 // A member that is no admin makes a queue with the signature of a connected one, and none
 // while there is none: the refusal says what to do, and nothing is left of it. An admin
 // signs for whom its setting names.
-func TestAMemberMakesAQueueWithAnAdmin(t *testing.T) {
+func TestMemberMakesAQueueWithAnAdmin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClusterOf(t, newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
 			if s.place == 2 {
@@ -226,7 +226,7 @@ func TestAMemberMakesAQueueWithAnAdmin(t *testing.T) {
 
 // An admin takes a queue from a home that is connected, which hands over what it has at
 // once: nothing is lost, and nothing runs twice (I3).
-func TestAQueueIsSeizedFromAConnectedHome(t *testing.T) {
+func TestQueueIsSeizedFromAConnectedHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()

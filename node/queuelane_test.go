@@ -9,7 +9,7 @@ import (
 
 // A task that nobody serves holds up the tasks of its own origin with its ordering key, and
 // nobody else's; where a queue has its lanes shared, those of all (I10).
-func TestQueueLanesAreOfTheirOrigin(t *testing.T) {
+func TestQueueLanesArePerOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()

@@ -43,7 +43,7 @@ func (c *cluster) hasObservations(s *simNode, name string, n uint64) bool {
 }
 
 // What waits, who owns, what is homeless and who is paused can be watched.
-func TestQueuesAreMeasured(t *testing.T) {
+func TestQueueMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Minute)
 		defer c.close()

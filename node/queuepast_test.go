@@ -9,7 +9,7 @@ import (
 )
 
 // The home of a queue says of a task that has ended how it did, and who has its record.
-func TestHomeTellsHowATaskEnded(t *testing.T) {
+func TestHomeReportsHowATaskEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()

@@ -44,7 +44,7 @@ func (d *probeHandler) Probe(_ context.Context, r *inbox.Run) inbox.Probe {
 
 // What ran when the node of its owner died is asked about when that is back: what is
 // done ends so, and is not run again (I7).
-func TestQueueAsksTheHandlerAfterACrash(t *testing.T) {
+func TestQueueProbesTheHandlerAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 10*time.Second)
 		defer c.close()

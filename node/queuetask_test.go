@@ -49,7 +49,7 @@ func (c *cluster) submitSlowly(count int, change func(*Request)) (ids []string) 
 
 // A task that requires a label runs on nodes that have it alone, and waits while
 // there is none; one that prefers a label goes to others when there is none.
-func TestQueueLabelsOfTasks(t *testing.T) {
+func TestQueueTaskLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLabeledCluster(t, 50*time.Millisecond, nil, []string{"gpu=yes"}, []string{"gpu=yes", "fast"})
 		defer c.close()
@@ -86,7 +86,7 @@ func TestQueueLabelsOfTasks(t *testing.T) {
 
 // The roster of a queue says who works on it, with what share, in what order and
 // how much at a time.
-func TestQueueRoster(t *testing.T) {
+func TestQueueMemberRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 50*time.Millisecond)
 		defer c.close()
@@ -126,7 +126,7 @@ func TestQueueRoster(t *testing.T) {
 
 // A limit of a kind holds in the whole queue and on each node, and what waits goes on
 // at once when it is raised.
-func TestQueueLimitsOfAKind(t *testing.T) {
+func TestQueueKindLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Second)
 		defer c.close()
@@ -162,7 +162,7 @@ func TestQueueLimitsOfAKind(t *testing.T) {
 
 // What waits gets another class, which holds over a restart of the home and a
 // handoff, and another queue.
-func TestQueueChangesWhatWaits(t *testing.T) {
+func TestQueueChangesWaitingTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
@@ -226,7 +226,7 @@ func TestQueueChangesWhatWaits(t *testing.T) {
 }
 
 // A task that is repeated goes to its queue again, not to the node that was its home.
-func TestQueueTakesARedrive(t *testing.T) {
+func TestRedriveReturnsToItsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
 		defer c.close()
@@ -315,7 +315,7 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 
 // A handler that says that it makes progress is left alone while it goes on saying
 // so; when it falls silent it is stopped, and another node does its task (S21).
-func TestQueueHandlerShowsProgress(t *testing.T) {
+func TestQueueHandlerReportsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 30*time.Minute)
 		defer c.close()
@@ -367,7 +367,7 @@ func (f retryHandler) Run(context.Context, *inbox.Run) *inbox.Result {
 
 // A task of a queue has as many attempts as it asks for, and no more than the handler of
 // its owner gives.
-func TestAQueueTaskHasNoMoreAttemptsThanItsHandlerGives(t *testing.T) {
+func TestHandlerBoundsAttemptsOfAQueuedTask(t *testing.T) {
 	for name, tt := range map[string]struct {
 		gives, most int // by the handler
 		asks        uint32

@@ -34,7 +34,7 @@ func (s *simNode) send(t *testing.T, to *simNode, kind string) {
 }
 
 // The others know within a moment what a node does, and does no longer.
-func TestKindsAreToldAtOnce(t *testing.T) {
+func TestKindsAreAnnouncedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
 		defer w.close()
@@ -60,7 +60,7 @@ func TestKindsAreToldAtOnce(t *testing.T) {
 
 // A task that was refused for long, because nobody does its kind there, goes as
 // soon as somebody does: the target tells its peers (I20).
-func TestNewHandlerCallsWhoWaits(t *testing.T) {
+func TestNewHandlerWakesWaitingTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
 		defer w.close()
@@ -88,7 +88,7 @@ func TestNewHandlerCallsWhoWaits(t *testing.T) {
 }
 
 // A target that was full tells whom it turned away when it has room again.
-func TestRoomCallsWhoWasTurnedAway(t *testing.T) {
+func TestSpaceWakesRefusedTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
 		defer w.close()

@@ -110,7 +110,7 @@ func TestGroupsOfReceiptsAreBounded(t *testing.T) {
 	})
 }
 
-func TestNamesAreKeptForAMoment(t *testing.T) {
+func TestNameCacheExpires(t *testing.T) {
 	s, p := newNameCache(), proto.PeerID{1}
 	if _, ok := s.get("laptop", 0); ok {
 		t.Error("a name that nobody gave")

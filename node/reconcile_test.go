@@ -27,7 +27,7 @@ func (c *cluster) onlyNode(place, limit int) {
 
 // A person takes back what a node has that does not answer, before the members call it
 // dead, and is told first what that would be. What may be started once only stays.
-func TestRecoverTakesBackWhatALostOwnerHas(t *testing.T) {
+func TestRecoverTakesBackLostLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Minute)
 		defer c.close()
@@ -71,7 +71,7 @@ func TestRecoverTakesBackWhatALostOwnerHas(t *testing.T) {
 
 // A lease that is renewed without a handler at work goes back within two scans, and
 // the task runs (S38).
-func TestALeaseWithoutAHandlerGoesBack(t *testing.T) {
+func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 20*time.Second)
 		defer c.close()
@@ -114,7 +114,7 @@ func TestALeaseWithoutAHandlerGoesBack(t *testing.T) {
 
 // A home that has lost its record of a lease, while the task runs elsewhere, finds
 // that out at its start: the task ends once, and is not started again (S20).
-func TestALostRecordOfALeaseIsMended(t *testing.T) {
+func TestLostLeaseRecordIsRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 20*time.Second)
 		defer c.close()
@@ -146,7 +146,7 @@ func TestALostRecordOfALeaseIsMended(t *testing.T) {
 }
 
 // A node that is cut off from all others takes nothing that is granted to it (I16).
-func TestACutOffNodeTakesNothing(t *testing.T) {
+func TestIsolatedNodeTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
@@ -182,7 +182,7 @@ func TestACutOffNodeTakesNothing(t *testing.T) {
 
 // The clock of a home leaps by minutes and back while tasks run: no lease is taken back,
 // and it is told for a while (S29). One that leaps further is doubted and not gone by.
-func TestAJumpOfTheClocksIsTold(t *testing.T) {
+func TestClockJumpIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, by := newJumpingMesh(t, 2, 0)
 		c := newClusterOf(t, w, time.Minute)

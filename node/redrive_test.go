@@ -43,7 +43,7 @@ func TestRootOfAnotherMeshAdmitsNobody(t *testing.T) {
 
 // A process that dies after it made a task anew, and before the old one says so,
 // makes no second when it is asked again (S17): also with an idempotency key.
-func TestRedriveThatDiedIsNotDoneTwice(t *testing.T) {
+func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 	died := errors.New("died")
 	var dying atomic.Bool
 	a, b := pair(t, func(name string, c *Config) {

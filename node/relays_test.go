@@ -12,7 +12,7 @@ import (
 )
 
 // A place at a relay behind the same NAT leads nobody in.
-func TestRelaysThatAnybodyCanDialComeFirst(t *testing.T) {
+func TestPublicRelaysComeFirst(t *testing.T) {
 	a, b, c := proto.PeerID{1}, proto.PeerID{2}, proto.PeerID{3}
 	for _, tt := range []struct {
 		name string
@@ -30,7 +30,7 @@ func TestRelaysThatAnybodyCanDialComeFirst(t *testing.T) {
 	}
 }
 
-func TestAnAnnouncedAddressOpensANode(t *testing.T) {
+func TestAnnouncedAddressMakesANodePublic(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {
 			c.Net.Announce = []string{"/ip4/192.0.2.7/tcp/4001"}
@@ -46,7 +46,7 @@ func TestAnAnnouncedAddressOpensANode(t *testing.T) {
 
 // Where one is open, nobody asks the others for a place: who relays for nobody does not
 // say so.
-func TestWhoDoesNotRelayIsNotOpen(t *testing.T) {
+func TestNodeThatDoesNotRelayIsNotPublic(t *testing.T) {
 	_, b := pair(t, func(_ string, c *Config) {
 		c.Net.Announce, c.Net.NoRelay = []string{"/ip4/192.0.2.7/tcp/4001"}, true
 	})
@@ -56,7 +56,7 @@ func TestWhoDoesNotRelayIsNotOpen(t *testing.T) {
 }
 
 // What a node tells of its ways to relays is what it measured, in round numbers.
-func TestHopsAreToldAsTheyAre(t *testing.T) {
+func TestHopsSurviveEncoding(t *testing.T) {
 	r := proto.PeerID{7}
 	for _, tt := range []struct {
 		name      string

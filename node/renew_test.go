@@ -211,7 +211,7 @@ func TestRootRenewsItself(t *testing.T) {
 // A founder that was off until its certificate and the grace were over renews itself
 // with the root key before it opens, and again if the clock had been wrong; one without
 // that key does not start.
-func TestFounderStartsAfterTheGrace(t *testing.T) {
+func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	at := func(d time.Duration) clock.Clock { return clock.NewManual(now.Add(d)).Clock() }
 	if _, err := Init(InitOptions{Dir: dir, Name: "a", NewMesh: true, Clock: at(0)}); err != nil {

@@ -190,7 +190,7 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 // A restore that is cut short leaves the old store, or the whole new one at the
 // next start; the boot number rises over that of the audit too, should the clock
 // have been set back.
-func TestRestoreCutShort(t *testing.T) {
+func TestInterruptedRestore(t *testing.T) {
 	p := newRestoreTest(t, EngineNuts)
 	dir := p.b.cfg.Dir
 	for _, name := range []string{restorePart, restoreDone} { // before the old store was moved
@@ -221,7 +221,7 @@ func TestRestoreCutShort(t *testing.T) {
 }
 
 // What is no snapshot, or a damaged one, changes nothing.
-func TestRestoreRefuses(t *testing.T) {
+func TestRestoreRefusesBadSnapshots(t *testing.T) {
 	p := newRestoreTest(t, EngineNuts)
 	cfg := p.b.cfg
 	torn := filepath.Join(t.TempDir(), "torn")
@@ -256,7 +256,7 @@ func TestRestoreRefuses(t *testing.T) {
 
 // What was granted to a node and not started when a snapshot was taken may have been
 // started since: the restored node does not say that it was not.
-func TestARestoredOwnerDoesNotKnowWhatItStarted(t *testing.T) {
+func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
 	a, _ := pair(t, nil)
 	claim := &proto.Claim{Task: make([]byte, 16), Token: make([]byte, 16), EpochBoot: 1}
 	val, err := proto.Encode(nil, &proto.OwnerLease{Claim: claim, Phase: proto.LeaseReceived})
@@ -298,7 +298,7 @@ func TestARestoredOwnerDoesNotKnowWhatItStarted(t *testing.T) {
 
 // A task of a queue that may be started once only, and may have been since a snapshot, is
 // a dead letter at the restored home of its queue.
-func TestARestoredHomeStartsNothingTwice(t *testing.T) {
+func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	a, _ := pair(t, nil)
 	if _, err := a.SetQueue(t.Context(), "q", QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)

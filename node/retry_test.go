@@ -7,9 +7,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A result that its home cannot keep at this moment is offered again (I13): only
-// one that is not what was signed is refused for good.
-func TestResultThatCannotBeKeptNowComesLater(t *testing.T) {
+// A result that its home cannot store at the moment is offered again (I13): only one
+// that is not what was signed is refused permanently.
+func TestUnstorableResultIsOfferedAgain(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
@@ -19,7 +19,7 @@ func TestResultThatCannotBeKeptNowComesLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := a.storage.blobs.Create(resultBlob(tid)) // whatever it is that is in its way
+	w, err := a.storage.blobs.Create(resultBlob(tid)) // whatever blocks it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestResultThatCannotBeKeptNowComesLater(t *testing.T) {
 	a.waitEnd(t, id, "SUCCESS")
 }
 
-// Of many who redrive a task at once one does.
+// If a task is redriven several times at once, one redrive succeeds.
 func TestRedriveHappensOnce(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {

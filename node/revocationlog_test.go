@@ -11,7 +11,7 @@ import (
 // A member that was revoked after a snapshot stays out when the snapshot is put back,
 // also where nobody else could tell of it; so it does when the log of revocations was
 // cut off or lost and the store is whole.
-func TestRevocationOutlivesARestore(t *testing.T) {
+func TestRevocationSurvivesARestore(t *testing.T) {
 	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = EnginePebble, []string{freeAddr(t)} })
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
 	snap := filepath.Join(t.TempDir(), "snap")

@@ -121,7 +121,7 @@ func TestScheduleMakesTasks(t *testing.T) {
 
 // A schedule that is on its way to a home that died is removed where it comes from, and
 // the other home makes nothing of it when it is back.
-func TestScheduleThatIsOnItsWayIsRemoved(t *testing.T) {
+func TestMovingScheduleIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
@@ -157,7 +157,7 @@ func TestScheduleThatIsOnItsWayIsRemoved(t *testing.T) {
 
 // A home that has taken a schedule, which its old home removed before it knew that,
 // forgets it by the word of that old home, and of nobody else.
-func TestScheduleIsRemovedAfterItWasTaken(t *testing.T) {
+func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
@@ -211,7 +211,7 @@ func TestScheduleIsRemovedAfterItWasTaken(t *testing.T) {
 
 // A schedule that was removed where it came from goes away at the third home too,
 // which has it from the second: that tells it, and answers the first after that.
-func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
+func TestScheduleIsRemovedAfterTwoHandoffs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 100*time.Millisecond)
 		defer c.close()
@@ -264,7 +264,7 @@ func TestScheduleIsRemovedTwoHomesOn(t *testing.T) {
 
 // A schedule that was removed while it was on its way does not come back to its old
 // home with the queue.
-func TestScheduleThatWasRemovedDoesNotComeBack(t *testing.T) {
+func TestRemovedScheduleDoesNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
@@ -301,7 +301,7 @@ func TestScheduleThatWasRemovedDoesNotComeBack(t *testing.T) {
 
 // A schedule that was added anew at another home is not taken for the one of its name
 // that was removed here, and which it follows to this home.
-func TestScheduleThatWasAddedAnewIsKept(t *testing.T) {
+func TestReaddedScheduleIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
@@ -327,7 +327,7 @@ func TestScheduleThatWasAddedAnewIsKept(t *testing.T) {
 
 // A schedule that was added anew is not taken for the one before it by a node of an
 // older version, whose notes do not say when that was added.
-func TestScheduleThatWasAddedAnewIsKeptByAnOldNode(t *testing.T) {
+func TestReaddedScheduleIsKeptByAnOldNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
@@ -459,7 +459,7 @@ func TestScheduleMissesWhileItsHomeIsDown(t *testing.T) {
 
 // A home that dies between the note that a time is being seen to and the note that it
 // was makes no second task.
-func TestScheduleDiesWhileItMakesATask(t *testing.T) {
+func TestCrashWhileAScheduleFires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
 		defer c.close()
@@ -535,7 +535,7 @@ func TestScheduleMovesWithItsQueue(t *testing.T) {
 
 // Who handed a schedule over must be allowed by the handler, too: a home signs what
 // another one asked for.
-func TestScheduleLendsNobodysName(t *testing.T) {
+func TestScheduleDelegatesMustBeAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
@@ -643,7 +643,7 @@ func TestScheduleAfterAClockFarAhead(t *testing.T) {
 }
 
 // A message that is no schedule of an old home changes nothing.
-func TestScheduleFromNowhere(t *testing.T) {
+func TestForgedScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
 		defer c.close()

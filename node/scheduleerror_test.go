@@ -10,7 +10,7 @@ import (
 
 // A schedule that cannot be seen to is told of when that begins and when the reason
 // changes, not every second.
-func TestScheduleTroubleIsSaidOnce(t *testing.T) {
+func TestScheduleErrorIsLoggedOnce(t *testing.T) {
 	s := newSchedules(&Node{registry: prometheus.NewRegistry()})
 	full, gone := errors.New("full"), errors.New("gone")
 	for i, step := range []struct {

@@ -66,7 +66,7 @@ func FuzzUnsealTree(f *testing.F) {
 }
 
 // What was sealed is opened as it was, by its key alone.
-func TestASealedSnapshotIsOpenedByItsKey(t *testing.T) {
+func TestSealedSnapshotNeedsItsKey(t *testing.T) {
 	files := map[string]string{"CURRENT": "1", "gen/1/data": strings.Repeat("record ", 20_000), "gen/1/empty": ""}
 	sealed, private := sealedTree(t, files)
 	if bytes.Contains(sealed, []byte("record record")) || bytes.Contains(sealed, []byte("CURRENT")) {

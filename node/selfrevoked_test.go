@@ -9,9 +9,9 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A machine that was revoked is told so: it says it before everything else, also after a
+// A revoked node learns of it: it reports that before everything else, even after a
 // restart, and does not dial the others again and again.
-func TestARevokedNodeKnowsIt(t *testing.T) {
+func TestRevokedNodeReportsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, quietMesh)
 		defer w.close()
@@ -41,7 +41,7 @@ func TestARevokedNodeKnowsIt(t *testing.T) {
 		b.start()
 		knows("started again")
 		if s := a.node.Status(t.Context()); len(s.Warnings) > 0 && strings.Contains(s.Warnings[0], "this node was revoked") {
-			t.Errorf("who revoked takes itself for revoked: %q", s.Warnings)
+			t.Errorf("the admin considers itself revoked: %q", s.Warnings)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // A task does not get more bytes past its handler's limit than it says it has.
-func TestStreamIsAsLongAsItsTaskSays(t *testing.T) {
+func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 	a, b := pair(t, nil)
 	s := allow("sum", TypeSHA256)
 	s.MaxBody = 1000

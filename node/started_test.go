@@ -9,7 +9,7 @@ import (
 
 // The origin of a task of a queue is told where it runs, by way of the home, with the
 // owner's signature; and again when it runs elsewhere.
-func TestTheOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
+func TestOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 30*time.Second)
 		defer c.close()

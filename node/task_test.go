@@ -9,7 +9,7 @@ import (
 )
 
 // A task that has not run has no exit code and no result, in the API neither.
-func TestExitCodeIsOfARun(t *testing.T) {
+func TestExitCodeNeedsARun(t *testing.T) {
 	for want, r := range map[string]*proto.Record{
 		`{}`:                                       {State: proto.Pending},
 		`{"reason":"exit code 3","exit_code":3}`:   {State: proto.Retrying, Attempts: 1, ExitCode: 3, Reason: "exit code 3"},
@@ -26,7 +26,7 @@ func TestExitCodeIsOfARun(t *testing.T) {
 }
 
 // What both sides tell of one event is shown once.
-func TestEventsOfBothSidesAreOne(t *testing.T) {
+func TestEventsOfBothSidesMerge(t *testing.T) {
 	at := func(ms int, e Event) Event { e.Time = time.UnixMilli(int64(ms)); return e }
 	accepted, running := Event{Node: "b", State: "ACCEPTED"}, Event{Node: "b", State: "RUNNING", Attempt: 1}
 	for _, tt := range []struct {

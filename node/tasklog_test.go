@@ -19,9 +19,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestKeysOfATaskLineAreStable holds which keys a line of the log about a task has, and what
+// TestTaskLogKeysAreStable holds which keys a line of the log about a task has, and what
 // its event is called, for each thing that happens to one.
-func TestKeysOfATaskLineAreStable(t *testing.T) {
+func TestTaskLogKeysAreStable(t *testing.T) {
 	id := proto.NewTaskID(time.UnixMilli(1_700_000_000_000))
 	record := func(s proto.TaskState, set func(*proto.Record)) *proto.Record {
 		r := &proto.Record{

@@ -10,7 +10,7 @@ import (
 
 // What several nodes saw of a task, or of a queue, is told as one timeline; who does
 // not answer is named.
-func TestTheTimelineOfAllNodes(t *testing.T) {
+func TestTimelineOfAllNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 10*time.Second)
 		defer c.close()

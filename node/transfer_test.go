@@ -7,9 +7,9 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// TestATransferSaysHowFarItIs holds the line that why, events and a wait tell of a body on its
+// TestTransferReportsProgress holds the line that why, events and a wait tell of a body on its
 // way: bytes, share, rate and what is left, as far as they are known.
-func TestATransferSaysHowFarItIs(t *testing.T) {
+func TestTransferReportsProgress(t *testing.T) {
 	n := start(t, func() Config {
 		c := testConfig(t, t.TempDir()+"/a")
 		if _, err := Init(InitOptions{Dir: c.Dir, Name: "a", NewMesh: true}); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// TestAbsence holds which one cause is named of several that are there, and what is
+// TestUnreachablePeer holds which one cause is named of several that are there, and what is
 // said of it.
-func TestAbsence(t *testing.T) {
+func TestUnreachablePeer(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	failed := transport.PeerStatus{LastError: "all dials failed\n  * [/ip4/192.0.2.1/tcp/1] connection refused", FailedAt: now.Add(-7 * time.Second), Failed: 3, NextDial: 2 * time.Second}
 	refused := func(theirs bool, reason string) transport.PeerStatus {
@@ -60,9 +60,9 @@ func TestAbsence(t *testing.T) {
 	}
 }
 
-// TestWhyNamesTheWay holds that a task that waits for its peer, and that peer, are
+// TestWhyExplainsThePath holds that a task that waits for its peer, and that peer, are
 // explained by what is in the way, as it comes and goes.
-func TestWhyNamesTheWay(t *testing.T) {
+func TestWhyExplainsThePath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
@@ -128,7 +128,7 @@ func TestWhyOfABlockedPeer(t *testing.T) {
 }
 
 // What is nothing here may have been meant as a peer, a queue or a task.
-func TestWhyOfNothing(t *testing.T) {
+func TestWhyOfAnUnknownSubject(t *testing.T) {
 	a, _ := pair(t, nil)
 	for subject, want := range map[string]string{"nothing": "nothing known here has the name", "01a1f": "nothing known here has the name", "01a1f84f": "no task id begins with", "queue:build": "build"} {
 		if _, err := a.Why(t.Context(), subject); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) {

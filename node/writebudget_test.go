@@ -9,9 +9,9 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// The write budget of a small task: one operation when it is submitted, one when
-// its target takes it, one when its home hears of that. None for SENT, for what
-// is due, for events or receipts, and no reads but for what is required.
+// The write budget of a small task: one operation when it is submitted, one when its
+// target accepts it, one when its home learns of that. There is none for SENT, for due
+// times, for events or for receipts, and no reads beyond the required ones.
 func TestWriteBudgetOfATask(t *testing.T) {
 	const tasks = 200
 	a, b := pair(t, func(_ string, c *Config) { c.Limits.GracefulTimeout = time.Millisecond })
@@ -19,7 +19,7 @@ func TestWriteBudgetOfATask(t *testing.T) {
 	if err := b.AddHandler(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
-	first := a.submit(t, Request{Target: "b", Kind: "held"}) // takes the one place, the others wait in custody
+	first := a.submit(t, Request{Target: "b", Kind: "held"}) // takes the only slot, the others wait in custody
 	eventually(t, func() bool {
 		task, err := a.Task(t.Context(), first)
 		return err == nil && task.State == "RUNNING" // told once it has lasted a second
@@ -53,7 +53,7 @@ func TestWriteBudgetOfATask(t *testing.T) {
 	}
 }
 
-// accepted waits until n tasks of a home are with their owner.
+// accepted waits until n tasks of a home are accepted by their owner.
 func accepted(t *testing.T, a *testNode, n int) {
 	t.Helper()
 	eventually(t, func() bool { return a.outbox.Stats().ByState[proto.Accepted] == n }, func() string {

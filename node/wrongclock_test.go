@@ -137,7 +137,7 @@ func TestHomeWhoseClockIsWrongForAMoment(t *testing.T) {
 // I14: a clock that is wrong for good, and that a connected node contradicts, ends,
 // forgets and holds up nothing either, also when it has been so for longer than a clock
 // needs that nobody contradicts.
-func TestClockThatIsWrongForGood(t *testing.T) {
+func TestClockThatStaysWrong(t *testing.T) {
 	for _, off := range clockOffsets {
 		t.Run(off.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestAfterALongStop(t *testing.T) {
 // I14: tasks that a home makes while its clock is wrong, believed by it alone or doubted,
 // are delivered once its clock is right, run once and have all of their life; their
 // results come home.
-func TestTasksOfAClockThatWasWrongForLong(t *testing.T) {
+func TestTasksMadeUnderAWrongClock(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, 240 * time.Hour, -20 * 365 * 24 * time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestResultAfterTheHomeGaveUp(t *testing.T) {
 
 // I14: tasks for the home itself that wait for a slot when its clock is set right, at last,
 // do not expire by that.
-func TestOwnTasksOutliveAWrongClock(t *testing.T) {
+func TestOwnTasksSurviveAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var by atomic.Int64
 		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
