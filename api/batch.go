@@ -31,9 +31,9 @@ type BatchItem struct {
 // batch takes many tasks with as few commits as they fit into: a JSON array, or
 // one task a line. A task that is wrong does not keep the others back.
 func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
-	parts, err := batched(w, r)
+	parts, err := readBatch(w, r)
 	if err != nil {
-		fail(w, err)
+		writeProblem(w, err)
 		return
 	}
 	out := Batch{Items: make([]BatchItem, len(parts))}
@@ -56,7 +56,7 @@ func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
 		out.Accepted++
 	}
 	out.Failed = len(parts) - out.Accepted
-	reply(w, http.StatusOK, out)
+	writeJSON(w, http.StatusOK, out)
 }
 
 func (i *BatchItem) failed(err error) {
@@ -64,8 +64,8 @@ func (i *BatchItem) failed(err error) {
 	*i = BatchItem{Status: p.Status, Problem: p}
 }
 
-// batched reads the tasks of a batch as they are written.
-func batched(w http.ResponseWriter, r *http.Request) (parts [][]byte, err error) {
+// readBatch reads the tasks of a batch as they are written.
+func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err error) {
 	if r.Header.Get("Idempotency-Key") != "" {
 		return nil, problem(CodeInvalid, "an Idempotency-Key for a whole batch: give each task its own key")
 	}
@@ -73,28 +73,28 @@ func batched(w http.ResponseWriter, r *http.Request) (parts [][]byte, err error)
 	switch mediaType(r) {
 	case jsonType:
 	case "application/x-ndjson", "application/ndjson", "application/jsonl":
-		split = lines
+		split = splitLines
 	default:
 		return nil, problem(CodeType, "content type %.80q: a batch is application/json (an array) or application/x-ndjson", r.Header.Get("Content-Type"))
 	}
 	b, err := readBody(w, r, MaxBatchBytes)
 	if err != nil {
-		return nil, smaller(err)
+		return nil, explainTooLarge(err)
 	}
 	parts, err = split(b, MaxBatch)
 	switch {
 	case errors.Is(err, errTooMany):
-		return nil, smaller(problem(CodeTooLarge, "more than %d tasks in a batch", MaxBatch))
+		return nil, explainTooLarge(problem(CodeTooLarge, "more than %d tasks in a batch", MaxBatch))
 	case err != nil:
-		return nil, unreadable("read the batch: %v", err)
+		return nil, malformed("read the batch: %v", err)
 	case len(parts) == 0:
 		return nil, problem(CodeInvalid, "the batch is empty")
 	}
 	return parts, nil
 }
 
-// smaller tells who sent too much at once what to do about it.
-func smaller(err error) *Problem {
+// explainTooLarge tells who sent too much at once what to do about it.
+func explainTooLarge(err error) *Problem {
 	p := ProblemOf(err)
 	if p.Code == CodeTooLarge {
 		p.Fix = "send it in several batches; a large body goes alone, as a stream"
@@ -102,8 +102,8 @@ func smaller(err error) *Problem {
 	return p
 }
 
-// lines splits at line ends and leaves empty lines out.
-func lines(b []byte, max int) (out [][]byte, err error) {
+// splitLines splits at line ends and leaves empty lines out.
+func splitLines(b []byte, max int) (out [][]byte, err error) {
 	for line := range bytes.Lines(b) {
 		line = bytes.TrimSpace(line)
 		if len(line) == 0 {

@@ -31,16 +31,16 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	_ = rc.SetReadDeadline(time.Time{})
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, unreadable("the body did not arrive within %s", bodyTimeout)
+		return nil, malformed("the body did not arrive within %s", bodyTimeout)
 	case err != nil:
 		return nil, err
 	}
 	return buf.Bytes(), nil
 }
 
-// document lets a route of huma see a request only when its body is absent or
+// checkDocument lets a route of huma see a request only when its body is absent or
 // one sound JSON object of a moderate size.
-func document(next http.HandlerFunc) http.HandlerFunc {
+func checkDocument(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {
 			next(w, r)
@@ -49,16 +49,16 @@ func document(next http.HandlerFunc) http.HandlerFunc {
 		b, err := readBody(w, r, smallDocument)
 		switch {
 		case err != nil:
-			fail(w, err)
+			writeProblem(w, err)
 			return
 		case len(b) > 0 && mediaType(r) != jsonType:
-			fail(w, problem(CodeType, "content type %.80q", r.Header.Get("Content-Type")))
+			writeProblem(w, problem(CodeType, "content type %.80q", r.Header.Get("Content-Type")))
 			return
 		case len(b) > 0:
 			err = checkObject(b, nil)
 		}
 		if err != nil {
-			fail(w, unreadable("read the body: %v", err))
+			writeProblem(w, malformed("read the body: %v", err))
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(b))

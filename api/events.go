@@ -45,7 +45,7 @@ type events struct {
 	Body        func(huma.Context)
 }
 
-func (s *Server) routeEvents(n diary) {
+func (s *Server) routeEvents(n eventReader) {
 	o := op("GET", "/v1/events", "events", "watching", "Read what happened on this node, or follow it")
 	o.Description = "A page answers at once, or when something happens within the wait. With Accept: " + ndjsonType + " the answer is a stream, one event a line, " +
 		"that goes on until the client leaves or the node stops; a line {\"missed\":n} stands for events that were dropped before the next one. " +
@@ -54,22 +54,22 @@ func (s *Server) routeEvents(n diary) {
 	o.Responses["200"].Content[ndjsonType] = &huma.MediaType{Schema: &huma.Schema{OneOf: []*huma.Schema{schema[node.NodeEvent](s), schema[Missed](s)}}}
 	register(s, o, func(ctx context.Context, in *EventsAfter) (*events, error) {
 		if in.stream {
-			return &events{ndjsonType, func(c huma.Context) { stream(c, n, in.After) }}, nil
+			return &events{ndjsonType, func(c huma.Context) { writeEvents(c, n, in.After) }}, nil
 		}
 		wait, err := duration("wait", in.Wait)
 		if err != nil {
 			return nil, err
 		}
-		waiting, cancel := untilStop(ctx, maxWait)
+		waiting, cancel := stopContext(ctx, maxWait)
 		defer cancel()
 		page := n.Events(waiting, in.After, in.Limit, min(wait, maxWait))
 		return &events{jsonType, func(c huma.Context) { _ = encode(c.BodyWriter(), page) }}, nil // a client that has gone does not miss it
 	})
 }
 
-// stream writes events as they happen. Nothing is kept for a slow reader: what
+// writeEvents writes events as they happen. Nothing is kept for a slow reader: what
 // the node dropped meanwhile is told as a number.
-func stream(c huma.Context, n diary, after uint64) {
+func writeEvents(c huma.Context, n eventReader, after uint64) {
 	w, ok := c.BodyWriter().(http.ResponseWriter)
 	if !ok {
 		return
@@ -79,7 +79,7 @@ func stream(c huma.Context, n diary, after uint64) {
 		return
 	}
 	for {
-		ctx, cancel := untilStop(c.Context(), maxWait)
+		ctx, cancel := stopContext(c.Context(), maxWait)
 		page := n.Events(ctx, after, eventStep, maxWait)
 		over := c.Context().Err() != nil || errors.Is(context.Cause(ctx), node.ErrDraining)
 		cancel()

@@ -11,13 +11,13 @@ func (s *Server) routeHandlers() {
 		return list(s.node.Handlers()), nil
 	})
 	type add struct{ Body node.HandlerSpec }
-	routeDone(s, op("POST", "/v1/handlers", "addHandler", "handlers", "Add a handler, or replace the one of its kind"), func(ctx context.Context, in *add) error {
+	routeNoContent(s, op("POST", "/v1/handlers", "addHandler", "handlers", "Add a handler, or replace the one of its kind"), func(ctx context.Context, in *add) error {
 		return s.node.AddHandler(ctx, in.Body)
 	})
 	type remove struct {
 		Kind string `path:"kind" maxLength:"128"`
 	}
-	routeDone(s, op("DELETE", "/v1/handlers/{kind}", "removeHandler", "handlers", "Remove a handler"), func(ctx context.Context, in *remove) error {
+	routeNoContent(s, op("DELETE", "/v1/handlers/{kind}", "removeHandler", "handlers", "Remove a handler"), func(ctx context.Context, in *remove) error {
 		return s.node.RemoveHandler(ctx, in.Kind)
 	})
 }

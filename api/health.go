@@ -14,10 +14,10 @@ type Health struct {
 
 func (s *Server) routeHealth() {
 	route(s, op("GET", "/healthz", "healthz", "watching", "Do its loops turn, did the last commit succeed"), func(context.Context, *struct{}) (Health, error) {
-		return well(s.node.Healthy())
+		return healthAnswer(s.node.Healthy())
 	})
 	route(s, op("GET", "/readyz", "readyz", "watching", "Does it take work"), func(context.Context, *struct{}) (Health, error) {
-		return well(s.node.Ready())
+		return healthAnswer(s.node.Ready())
 	})
 	metrics := op("GET", "/metrics", "metrics", "watching", "Prometheus metrics")
 	metrics.Responses = answers[string](s, "200", "The text format of Prometheus")
@@ -27,9 +27,9 @@ func (s *Server) routeHealth() {
 	s.mux.HandleFunc("GET /openapi.json", s.openAPI)
 }
 
-// well says that a node is well, or that it is not: that is an answer, not an
+// healthAnswer says that a node is well, or that it is not: that is an answer, not an
 // error of the window.
-func well(err error) (Health, error) {
+func healthAnswer(err error) (Health, error) {
 	if err != nil {
 		return Health{}, problem(CodeUnhealthy, "%v", err)
 	}

@@ -34,8 +34,8 @@ func (s *Server) routeNetwork(n Node) {
 	s.routeMembers(n)
 	s.routeMesh(n)
 	s.routeEvents(n)
-	s.routeWays(n)
-	s.routeWishes(n)
+	s.routePaths(n)
+	s.routeJoinRequests(n)
 }
 
 // routeMembers adds what tells of members, and what decides about one.
@@ -50,14 +50,14 @@ func (s *Server) routeMembers(n membership) {
 		ByName
 		Body Rename
 	}
-	routeDone(s, op("POST", "/v1/peers/{name}/name", "renamePeer", "peers", "Give a peer a name that counts on this node alone"), func(ctx context.Context, in *rename) error {
+	routeNoContent(s, op("POST", "/v1/peers/{name}/name", "renamePeer", "peers", "Give a peer a name that counts on this node alone"), func(ctx context.Context, in *rename) error {
 		return n.Rename(ctx, in.Name, in.Body.Name)
 	})
 	type revoke struct {
 		ByName
 		Body Revoke
 	}
-	routeDone(s, op("POST", "/v1/peers/{name}/revoke", "revokePeer", "peers", "End a membership, in the whole mesh and for good"), func(ctx context.Context, in *revoke) error {
+	routeNoContent(s, op("POST", "/v1/peers/{name}/revoke", "revokePeer", "peers", "End a membership, in the whole mesh and for good"), func(ctx context.Context, in *revoke) error {
 		return n.Revoke(ctx, in.Name, in.Body.Reason)
 	})
 }
@@ -80,8 +80,8 @@ func (s *Server) routeMesh(n membership) {
 	})
 }
 
-// routeWays adds what explains how others are reached.
-func (s *Server) routeWays(n reach) {
+// routePaths adds what explains how others are reached.
+func (s *Server) routePaths(n connectivity) {
 	route(s, op("POST", "/v1/peers/{name}/ping", "pingPeer", "peers", "Ask a peer for an answer, and tell the way that it took"), func(ctx context.Context, in *ByName) (node.Pong, error) {
 		return n.Ping(ctx, in.Name)
 	})
@@ -93,8 +93,8 @@ func (s *Server) routeWays(n reach) {
 	})
 }
 
-// routeWishes adds what lets nodes in that ask for it.
-func (s *Server) routeWishes(n wishes) {
+// routeJoinRequests adds what lets nodes in that ask for it.
+func (s *Server) routeJoinRequests(n joinRequests) {
 	route(s, op("GET", "/v1/wishes", "listWishes", "peers", "List the nodes on the LAN that ask to be let in"), func(ctx context.Context, _ *struct{}) (node.Page[node.JoinRequest], error) {
 		return list(n.JoinRequests(ctx)), nil
 	})

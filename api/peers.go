@@ -26,13 +26,13 @@ func (s *Server) routePeers() {
 	route(s, op("GET", "/v1/peers/{name}", "getPeer", "peers", "Show a peer"), func(ctx context.Context, in *ByName) (node.Peer, error) {
 		return s.node.Peer(ctx, in.Name)
 	})
-	routeDone(s, op("POST", "/v1/peers/{name}/block", "blockPeer", "peers", "Have nothing to do with a peer"), func(ctx context.Context, in *ByName) error {
+	routeNoContent(s, op("POST", "/v1/peers/{name}/block", "blockPeer", "peers", "Have nothing to do with a peer"), func(ctx context.Context, in *ByName) error {
 		return s.node.Block(ctx, in.Name)
 	})
-	routeDone(s, op("POST", "/v1/peers/{name}/unblock", "unblockPeer", "peers", "Admit a blocked peer again"), func(ctx context.Context, in *ByName) error {
+	routeNoContent(s, op("POST", "/v1/peers/{name}/unblock", "unblockPeer", "peers", "Admit a blocked peer again"), func(ctx context.Context, in *ByName) error {
 		return s.node.Unblock(ctx, in.Name)
 	})
-	routeDone(s, op("DELETE", "/v1/peers/{name}", "forgetPeer", "peers", "Remove a peer from the address book"), func(ctx context.Context, in *ByName) error {
+	routeNoContent(s, op("DELETE", "/v1/peers/{name}", "forgetPeer", "peers", "Remove a peer from the address book"), func(ctx context.Context, in *ByName) error {
 		return s.node.Forget(ctx, in.Name)
 	})
 	type invite struct{ Body *Invite }

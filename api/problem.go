@@ -109,8 +109,8 @@ func problem(c Code, format string, a ...any) *Problem {
 	return &Problem{Type: urn, Title: k.title, Status: k.status, Detail: fmt.Sprintf(format, a...), Code: c, Fix: k.fix}
 }
 
-// unreadable is a request that is not even well formed.
-func unreadable(format string, a ...any) *Problem {
+// malformed is a request that is not even well formed.
+func malformed(format string, a ...any) *Problem {
 	p := problem(CodeInvalid, format, a...)
 	p.Status = http.StatusBadRequest
 	return p
@@ -135,7 +135,7 @@ func ProblemOf(err error) *Problem {
 		}
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return unreadable("the body broke off, so nothing was taken: %v", err)
+		return malformed("the body broke off, so nothing was taken: %v", err)
 	}
 	return problem(CodeInternal, "%v", err)
 }
@@ -156,7 +156,7 @@ func (p *Problem) Is(target error) bool {
 
 // Unrouted reports whether the node has no such route: it is older, or newer, than
 // who asked.
-func (p *Problem) Unrouted() bool { return p.Code == CodeNotFound && p.Fix == unroutedFix }
+func (p *Problem) Unrouted() bool { return p.Code == CodeNotFound && p.Fix == noRouteFix }
 
 // GetStatus returns the HTTP status.
 func (p *Problem) GetStatus() int { return p.Status }
@@ -174,8 +174,8 @@ func (p *Problem) ContentType(string) string { return problemType }
 
 const problemType = "application/problem+json"
 
-// fail answers with the problem that err is.
-func fail(w http.ResponseWriter, err error) {
+// writeProblem answers with the problem that err is.
+func writeProblem(w http.ResponseWriter, err error) {
 	p := ProblemOf(err)
 	for k, v := range p.GetHeaders() {
 		w.Header()[k] = v
@@ -185,8 +185,8 @@ func fail(w http.ResponseWriter, err error) {
 	_ = encode(w, p) // a client that has gone does not miss it
 }
 
-// reply answers with v.
-func reply(w http.ResponseWriter, status int, v any) {
+// writeJSON answers with v.
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = encode(w, v) // a client that has gone does not miss it

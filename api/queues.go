@@ -60,17 +60,17 @@ type (
 	}
 )
 
-// routeShared adds what tells of shared queues and of who owns their tasks.
-func (s *Server) routeShared(n sharing) {
+// routeSharedQueues adds what tells of shared queues and of who owns their tasks.
+func (s *Server) routeSharedQueues(n queueOps) {
 	s.routeQueues(n)
 	s.routeHomes(n)
-	s.routeLeaving(n)
+	s.routeDrain(n)
 	s.routeLeases(n)
 	s.routeSchedules(n)
 }
 
 // routeQueues adds what tells of queues and sets them.
-func (s *Server) routeQueues(n queueing) {
+func (s *Server) routeQueues(n queueEditor) {
 	route(s, op("GET", "/v1/queues", "listQueues", "queues", "List the shared queues that this node knows"), func(ctx context.Context, _ *struct{}) (node.Page[node.Queue], error) {
 		return list(n.Queues(ctx)), nil
 	})
@@ -100,7 +100,7 @@ func (s *Server) routeQueues(n queueing) {
 }
 
 // routeHomes adds what moves work from node to node.
-func (s *Server) routeHomes(n moving) {
+func (s *Server) routeHomes(n queueMover) {
 	type seize struct {
 		ByQueue
 		Body Seize
@@ -126,8 +126,8 @@ func (s *Server) routeHomes(n moving) {
 	})
 }
 
-// routeLeaving adds what a node is told before it goes away.
-func (s *Server) routeLeaving(n leaving) {
+// routeDrain adds what a node is told before it goes away.
+func (s *Server) routeDrain(n drainer) {
 	type drain struct{ Body Drain }
 	away := op("POST", "/v1/drain", "drain", "node", "Have this node be given nothing new and hand over its queues, or take work again")
 	away.Description = "Asked again it tells how far it is. What runs goes on."
@@ -137,7 +137,7 @@ func (s *Server) routeLeaving(n leaving) {
 	type stop struct{ Body *Stop }
 	end := op("POST", "/v1/stop", "stop", "node", "Stop this node as a signal does")
 	end.Description = "It is answered when the node begins to stop: running handlers have limits.graceful_timeout then."
-	routeDone(s, end, func(ctx context.Context, in *stop) error {
+	routeNoContent(s, end, func(ctx context.Context, in *stop) error {
 		var o Stop
 		if in.Body != nil {
 			o = *in.Body
@@ -163,7 +163,7 @@ func lossNotAccepted(queue, from string) *Problem {
 }
 
 // routeLeases adds what tells who owns what, and who claimed to.
-func (s *Server) routeLeases(n owning) {
+func (s *Server) routeLeases(n ownership) {
 	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List leases that this node gave, then those that it has"), func(ctx context.Context, in *Leases) (node.Page[node.Lease], error) {
 		ls, err := n.Leases(ctx, node.LeaseFilter{Queue: in.Queue, Owner: in.Owner, Role: in.Role, Limit: in.Limit})
 		return list(ls), err

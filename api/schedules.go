@@ -14,7 +14,7 @@ type BySchedule struct {
 }
 
 // routeSchedules adds what makes tasks by the clock.
-func (s *Server) routeSchedules(n scheduling) {
+func (s *Server) routeSchedules(n scheduler) {
 	route(s, op("GET", "/v1/schedules", "listSchedules", "schedules", "List the schedules that this node keeps"), func(ctx context.Context, _ *struct{}) (node.Page[node.Schedule], error) {
 		all, err := n.Schedules(ctx)
 		return list(all), err

@@ -32,9 +32,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// document returns how long a JSON task may be: its body is a third longer in
+// maxDocument returns how long a JSON task may be: its body is a third longer in
 // base64, and there is something around it.
-func (c Config) document() int64 { return c.Payload/3*4 + smallDocument }
+func (c Config) maxDocument() int64 { return c.Payload/3*4 + smallDocument }
 
 // A Server answers requests with what a node says.
 type Server struct {
@@ -55,7 +55,7 @@ func New(n Node, cfg Config) *Server {
 	s.routeDeadLetters()
 	s.routePeers()
 	s.routeNetwork(n)
-	s.routeShared(n)
+	s.routeSharedQueues(n)
 	s.routeHandlers()
 	s.routeStore()
 	s.routeHealth()
@@ -74,18 +74,18 @@ func (s *Server) Handler() http.Handler { return s.meter.count(s.dispatch) }
 
 // dispatch answers what no route answers as a problem, too.
 func (s *Server) dispatch(w *status, r *http.Request) {
-	defer s.rescue(w, r)
+	defer s.recoverPanic(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if h, pattern := s.mux.Handler(r); pattern == "" {
-		unrouted(w, r, h)
+		noRoute(w, r, h)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
 }
 
-// rescue makes a problem of a panic, which is a defect, or cuts the answer off
+// recoverPanic makes a problem of a panic, which is a defect, or cuts the answer off
 // when it has begun.
-func (s *Server) rescue(w *status, r *http.Request) {
+func (s *Server) recoverPanic(w *status, r *http.Request) {
 	v := recover()
 	switch {
 	case v == nil:
@@ -96,22 +96,22 @@ func (s *Server) rescue(w *status, r *http.Request) {
 		if w.code != 0 {
 			panic(http.ErrAbortHandler)
 		}
-		fail(w, problem(CodeInternal, "a defect of the node: %.200v", v))
+		writeProblem(w, problem(CodeInternal, "a defect of the node: %.200v", v))
 	}
 }
 
-// unroutedFix is what an answer says that no route gave.
-const unroutedFix = "GET /openapi.json lists every route"
+// noRouteFix is what an answer says that no route gave.
+const noRouteFix = "GET /openapi.json lists every route"
 
-// unrouted asks the mux's own answer why there is no route.
-func unrouted(w http.ResponseWriter, r *http.Request, h http.Handler) {
+// noRoute asks the mux's own answer why there is no route.
+func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	probe := probe{header: http.Header{}}
 	h.ServeHTTP(&probe, r)
 	allow := probe.header.Get("Allow")
 	if allow == "" {
 		p := problem(CodeNotFound, "there is no %s %.200s", r.Method, r.URL.Path)
-		p.Fix = unroutedFix
-		fail(w, p)
+		p.Fix = noRouteFix
+		writeProblem(w, p)
 		return
 	}
 	p := problem(CodeMethod, "%s %.200s: it takes %s", r.Method, r.URL.Path, allow)
@@ -119,7 +119,7 @@ func unrouted(w http.ResponseWriter, r *http.Request, h http.Handler) {
 		p.Fix = fmt.Sprintf("a GET never changes anything here: use %s", allow)
 	}
 	w.Header().Set("Allow", allow)
-	fail(w, p)
+	writeProblem(w, p)
 }
 
 // A probe keeps the header of an answer and drops the rest.
@@ -132,7 +132,7 @@ func (p *probe) WriteHeader(int)             {}
 // Serve answers on l until ctx is done, then ends: who waits for a task is told at
 // once, other requests have the time of grace. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return serve(ctx, l, s.local(), s.cfg)
+	return serve(ctx, l, s.localHandler(), s.cfg)
 }
 
 func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) error {
@@ -171,9 +171,9 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) erro
 
 type stopKey struct{}
 
-// untilStop returns a context that ends with ctx, after d, or when the server
+// stopContext returns a context that ends with ctx, after d, or when the server
 // begins to stop, which is its cause then.
-func untilStop(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+func stopContext(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithTimeout(ctx, d)
 	serving, ok := ctx.Value(stopKey{}).(context.Context)
 	if !ok {
@@ -184,8 +184,8 @@ func untilStop(ctx context.Context, d time.Duration) (context.Context, context.C
 	return out, func() { stop(); because(nil); cancel() }
 }
 
-// local returns all routes, for those who could reach the socket.
-func (s *Server) local() http.Handler {
+// localHandler returns all routes, for those who could reach the socket.
+func (s *Server) localHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

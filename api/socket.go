@@ -26,7 +26,7 @@ func Listen(path string) (net.Listener, error) {
 	if len(path)+len("/.new-1234567890/s") > maxSocketPath {
 		return nil, fmt.Errorf("listen on %s: the path is too long for a unix socket: choose a shorter one with --socket", path)
 	}
-	if err := vacate(path); err != nil {
+	if err := removeStale(path); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	l, err := bind(path)
@@ -39,21 +39,21 @@ func Listen(path string) (net.Listener, error) {
 // dying is how long a socket that is answered is looked at again: that of a node which
 // was just killed may take callers for a moment longer, whom nobody hears.
 const (
-	dying     = 3 * time.Second
-	dyingStep = 20 * time.Millisecond
+	staleTimeout  = 3 * time.Second
+	staleInterval = 20 * time.Millisecond
 )
 
-// vacate makes sure that nobody lives at path.
-func vacate(path string) error {
-	for began := time.Now(); ; time.Sleep(dyingStep) {
-		if err := vacant(path); !errors.Is(err, ErrInUse) || time.Since(began) >= dying {
+// removeStale makes sure that nobody lives at path.
+func removeStale(path string) error {
+	for began := time.Now(); ; time.Sleep(staleInterval) {
+		if err := checkStale(path); !errors.Is(err, ErrInUse) || time.Since(began) >= staleTimeout {
 			return err
 		}
 	}
 }
 
-// vacant reports whether nobody lives at path now.
-func vacant(path string) error {
+// checkStale reports whether nobody lives at path now.
+func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):

@@ -27,7 +27,7 @@ func (s *Server) routeStore() {
 	route(s, op("GET", "/v1/store", "getStore", "store", "Sizes of the store"), func(context.Context, *struct{}) (node.StoreStats, error) {
 		return s.node.StoreStats(), nil
 	})
-	routeDone(s, op("POST", "/v1/store/compact", "compactStore", "store", "Give back the space of what was removed"), func(ctx context.Context, _ *struct{}) error {
+	routeNoContent(s, op("POST", "/v1/store/compact", "compactStore", "store", "Give back the space of what was removed"), func(ctx context.Context, _ *struct{}) error {
 		return s.node.Compact(ctx)
 	})
 	type snapshot struct{ Body Snapshot }

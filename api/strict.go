@@ -17,13 +17,13 @@ const maxDepth = 32
 // not nest absurdly. known, where given, says which names the object may have.
 // It is not a full check of the grammar: decoding is.
 func checkObject(b []byte, known func(name string) bool) error {
-	w := walker{b: b}
+	w := scanner{b: b}
 	return w.document(known)
 }
 
 // elements returns the values of a JSON array as they are written, at most max.
 func elements(b []byte, max int) ([][]byte, error) {
-	w := walker{b: b}
+	w := scanner{b: b}
 	if w.next() != '[' {
 		return nil, errors.New("a JSON array is expected")
 	}
@@ -47,8 +47,8 @@ func elements(b []byte, max int) ([][]byte, error) {
 
 var errTooMany = errors.New("too many")
 
-// A walker steps over JSON values without decoding them.
-type walker struct {
+// A scanner steps over JSON values without decoding them.
+type scanner struct {
 	b     []byte
 	i     int
 	depth int
@@ -57,7 +57,7 @@ type walker struct {
 	from, to int    // where its value stands
 }
 
-func (w *walker) document(known func(string) bool) error {
+func (w *scanner) document(known func(string) bool) error {
 	if w.next() != '{' {
 		return errors.New("a JSON object is expected")
 	}
@@ -71,7 +71,7 @@ func (w *walker) document(known func(string) bool) error {
 }
 
 // next skips white space and returns the byte there, 0 at the end.
-func (w *walker) next() byte {
+func (w *scanner) next() byte {
 	for ; w.i < len(w.b); w.i++ {
 		switch c := w.b[w.i]; c {
 		case ' ', '\t', '\r', '\n':
@@ -82,14 +82,14 @@ func (w *walker) next() byte {
 	return 0
 }
 
-func (w *walker) trailing(done bool) error {
+func (w *scanner) trailing(done bool) error {
 	if done && (w.next() != 0 || w.i < len(w.b)) {
 		return fmt.Errorf("something follows the JSON array at byte %d", w.i)
 	}
 	return nil
 }
 
-func (w *walker) value(known func(string) bool) error {
+func (w *scanner) value(known func(string) bool) error {
 	switch w.next() {
 	case '{':
 		return w.nest(func() error { return w.object(known) })
@@ -109,7 +109,7 @@ func (w *walker) value(known func(string) bool) error {
 	return nil
 }
 
-func (w *walker) nest(f func() error) error {
+func (w *scanner) nest(f func() error) error {
 	if w.depth++; w.depth > maxDepth {
 		return fmt.Errorf("the JSON nests deeper than %d levels", maxDepth)
 	}
@@ -119,7 +119,7 @@ func (w *walker) nest(f func() error) error {
 	return err
 }
 
-func (w *walker) object(known func(string) bool) error {
+func (w *scanner) object(known func(string) bool) error {
 	seen := map[string]struct{}{}
 	for first := true; ; first = false {
 		done, err := w.sep('}', first)
@@ -152,7 +152,7 @@ func (w *walker) object(known func(string) bool) error {
 	}
 }
 
-func (w *walker) array() error {
+func (w *scanner) array() error {
 	for first := true; ; first = false {
 		done, err := w.sep(']', first)
 		if done || err != nil {
@@ -165,7 +165,7 @@ func (w *walker) array() error {
 }
 
 // sep steps over what stands between two members: a comma, or the end.
-func (w *walker) sep(end byte, first bool) (done bool, err error) {
+func (w *scanner) sep(end byte, first bool) (done bool, err error) {
 	switch c := w.next(); {
 	case c == end:
 		w.i++
@@ -183,7 +183,7 @@ func (w *walker) sep(end byte, first bool) (done bool, err error) {
 }
 
 // name steps over a string and returns what it says.
-func (w *walker) name() (string, error) {
+func (w *scanner) name() (string, error) {
 	if w.next() != '"' {
 		return "", w.bad("a name")
 	}
@@ -203,7 +203,7 @@ func (w *walker) name() (string, error) {
 }
 
 // skip steps over a string. It is plain when nothing in it is escaped.
-func (w *walker) skip() (plain bool, err error) {
+func (w *scanner) skip() (plain bool, err error) {
 	i, quote := w.i+1, 0
 	for plain = true; ; plain = false {
 		if quote < i {
@@ -222,6 +222,6 @@ func (w *walker) skip() (plain bool, err error) {
 	}
 }
 
-func (w *walker) bad(want string) error {
+func (w *scanner) bad(want string) error {
 	return fmt.Errorf("the JSON is broken at byte %d: %s is expected", w.i, want)
 }

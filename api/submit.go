@@ -78,14 +78,14 @@ func SubmitOf(r node.Request) Submit {
 
 // decodeSubmit reads one submit, strictly.
 func decodeSubmit(b []byte) (node.Request, error) {
-	w := walker{b: b, noted: "body"}
+	w := scanner{b: b, noted: "body"}
 	if err := w.document(func(name string) bool { return submitFields[name] }); err != nil {
-		return node.Request{}, unreadable("read the task: %v", err)
+		return node.Request{}, malformed("read the task: %v", err)
 	}
 	var s Submit
-	rest, body := apart(b, w.from, w.to)
+	rest, body := splitBody(b, w.from, w.to)
 	if err := json.Unmarshal(rest, &s); err != nil {
-		return node.Request{}, unreadable("read the task: %s", plainJSONError(err))
+		return node.Request{}, malformed("read the task: %s", plainJSONError(err))
 	}
 	if body != nil {
 		s.Body = body
@@ -93,11 +93,11 @@ func decodeSubmit(b []byte) (node.Request, error) {
 	return s.request()
 }
 
-// apart decodes the body of a task, whose value stands at from to to of b, and
+// splitBody decodes the body of a task, whose value stands at from to to of b, and
 // returns the rest of b. It is most of what is there, and encoding/json goes over
 // each byte of it four times. What is not plain base64 is left to encoding/json,
 // which decodes it or says what is wrong: then rest is b and there is no body.
-func apart(b []byte, from, to int) (rest, body []byte) {
+func splitBody(b []byte, from, to int) (rest, body []byte) {
 	if from == to || b[from] != '"' {
 		return b, nil
 	}
@@ -177,16 +177,16 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request) {
 		err = headers(&req, r.Header)
 	}
 	if err != nil {
-		fail(w, err)
+		writeProblem(w, err)
 		return
 	}
 	done, err := s.node.Submit(r.Context(), req)
 	if err != nil {
-		fail(w, err)
+		writeProblem(w, err)
 		return
 	}
 	w.Header().Set("Location", "/v1/tasks/"+done.ID)
-	reply(w, http.StatusAccepted, done)
+	writeJSON(w, http.StatusAccepted, done)
 }
 
 func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (node.Request, error) {
@@ -196,7 +196,7 @@ func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (node.Request
 	if r.URL.RawQuery != "" {
 		return node.Request{}, problem(CodeInvalid, "a JSON task has all its fields in the document: move the query %.80q there", r.URL.RawQuery)
 	}
-	b, err := readBody(w, r, s.cfg.document())
+	b, err := readBody(w, r, s.cfg.maxDocument())
 	if err != nil {
 		return node.Request{}, err
 	}
@@ -211,7 +211,7 @@ func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (node.Request
 func streamed(r *http.Request) (node.Request, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return node.Request{}, unreadable("read the query: %v", err)
+		return node.Request{}, malformed("read the query: %v", err)
 	}
 	if q.Get("target") == "" {
 		return node.Request{}, problem(CodeInvalid, "no target in the query. A task written in JSON needs the header Content-Type: application/json; with any other type the content is the task's body, and target and kind stand in the query")
@@ -228,8 +228,8 @@ func streamed(r *http.Request) (node.Request, error) {
 	return req, err
 }
 
-// words are the fields of a task that are one word, by their names.
-func (s *Submit) words() map[string]*string {
+// textFields are the fields of a task that are one word, by their names.
+func (s *Submit) textFields() map[string]*string {
 	return map[string]*string{
 		"target": &s.Target, "kind": &s.Kind, "class": &s.Class, "mode": &s.Mode, "ttl": &s.TTL, "delay": &s.Delay, "key": &s.Key,
 		"order": &s.Order, "on_dead": &s.OnDead, "type": &s.Type, "traceparent": &s.Trace,
@@ -237,7 +237,7 @@ func (s *Submit) words() map[string]*string {
 }
 
 func submitOfQuery(q url.Values) (s Submit, err error) {
-	words := s.words()
+	words := s.textFields()
 	for name, vs := range q {
 		field, plain := words[name]
 		switch {
@@ -286,7 +286,7 @@ func labels(vs []string) (map[string]string, error) {
 // Query writes s as the query of a stream: all of it but the body.
 func (s Submit) Query() url.Values {
 	q := url.Values{}
-	for name, v := range s.words() {
+	for name, v := range s.textFields() {
 		if *v != "" {
 			q.Set(name, *v)
 		}

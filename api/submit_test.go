@@ -333,13 +333,13 @@ func TestApart(t *testing.T) {
 		if c.body != nil {
 			want = head + `""` + tail
 		}
-		rest, body := apart([]byte(doc), len(head), len(head)+len(c.value))
+		rest, body := splitBody([]byte(doc), len(head), len(head)+len(c.value))
 		if string(rest) != want || !reflect.DeepEqual(body, c.body) {
 			t.Errorf("%s: %s, %v", c.value, rest, body)
 		}
 	}
 	doc := []byte(`{"target":"l"}`)
-	if rest, body := apart(doc, 0, 0); string(rest) != string(doc) || body != nil {
+	if rest, body := splitBody(doc, 0, 0); string(rest) != string(doc) || body != nil {
 		t.Errorf("without a body: %s, %v", rest, body)
 	}
 }
@@ -386,11 +386,11 @@ func FuzzDecodeSubmit(f *testing.F) {
 // decodeWhole is decodeSubmit without taking the body apart.
 func decodeWhole(b []byte) (node.Request, error) {
 	if err := checkObject(b, func(name string) bool { return submitFields[name] }); err != nil {
-		return node.Request{}, unreadable("read the task: %v", err)
+		return node.Request{}, malformed("read the task: %v", err)
 	}
 	var s Submit
 	if err := json.Unmarshal(b, &s); err != nil {
-		return node.Request{}, unreadable("read the task: %s", plainJSONError(err))
+		return node.Request{}, malformed("read the task: %s", plainJSONError(err))
 	}
 	return s.request()
 }
@@ -470,7 +470,7 @@ func FuzzBatch(f *testing.F) {
 	f.Add([]byte(jsonTask+"\n"+jsonTask), false)
 	f.Add([]byte(`[1,"a,b]",[[]],{}]`), true)
 	f.Fuzz(func(t *testing.T, b []byte, array bool) {
-		split := lines
+		split := splitLines
 		if array {
 			split = elements
 		}

@@ -125,7 +125,7 @@ func submitParams() []*huma.Param {
 		{Name: "max_result", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
 		{Name: "at", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string", Format: "date-time"}},
 	}
-	for _, name := range slices.Sorted(maps.Keys(new(Submit).words())) {
+	for _, name := range slices.Sorted(maps.Keys(new(Submit).textFields())) {
 		params = append(params, &huma.Param{Name: name, In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string"}})
 	}
 	return params
@@ -179,7 +179,7 @@ func (s *Server) routeTaskWrites() {
 		done, err := s.node.Retry(ctx, in.ID)
 		return &retried{"/v1/tasks/" + done.ID, done}, err
 	})
-	s.routeSteering(s.node)
+	s.routeTaskEdits(s.node)
 	type purge struct{ Body Purge }
 	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (node.Purged, error) {
 		q, err := in.Body.query()
@@ -196,38 +196,38 @@ func (s *Server) routeTaskWrites() {
 // postOnly refuses to read where there is only something to write.
 func postOnly(w http.ResponseWriter, r *http.Request) {
 	probe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Allow", http.MethodPost) })
-	unrouted(w, r, probe)
+	noRoute(w, r, probe)
 }
 
-// A waited is a task and whether it has ended.
-type waited struct {
+// A waitResponse is a task and whether it has ended.
+type waitResponse struct {
 	Status int
 	Body   node.Task
 }
 
-func (s *Server) wait(ctx context.Context, in *WaitFor) (*waited, error) {
+func (s *Server) wait(ctx context.Context, in *WaitFor) (*waitResponse, error) {
 	d, err := duration("timeout", in.Timeout)
 	if err != nil {
 		return nil, err
 	}
-	waiting, cancel := untilStop(ctx, min(d, maxWait))
+	waiting, cancel := stopContext(ctx, min(d, maxWait))
 	defer cancel()
 	t, err := s.node.Wait(waiting, in.ID)
 	switch {
 	case err == nil:
-		return &waited{http.StatusOK, t}, nil
+		return &waitResponse{http.StatusOK, t}, nil
 	case errors.Is(context.Cause(waiting), node.ErrDraining):
 		p := problem(CodeDraining, "wait for %s: the node is stopping", in.ID)
 		p.Fix = "the task is safe: ask again when the node has started"
 		return nil, p
 	case waiting.Err() != nil && t.ID != "":
-		return &waited{http.StatusAccepted, t}, nil
+		return &waitResponse{http.StatusAccepted, t}, nil
 	}
 	return nil, err
 }
 
-// A resultAnswer is the result of a task, byte for byte.
-type resultAnswer struct {
+// A resultResponse is the result of a task, byte for byte.
+type resultResponse struct {
 	Type   string `header:"Content-Type"`
 	Length uint64 `header:"Content-Length"`
 	ETag   string `header:"ETag" doc:"the digest, algorithm:hex"`
@@ -236,12 +236,12 @@ type resultAnswer struct {
 	Body   func(huma.Context)
 }
 
-func (s *Server) result(ctx context.Context, in *ByID) (*resultAnswer, error) {
+func (s *Server) result(ctx context.Context, in *ByID) (*resultResponse, error) {
 	body, t, err := s.node.Result(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
-	out := &resultAnswer{Type: t.ResultType, Length: t.ResultSize, State: t.State}
+	out := &resultResponse{Type: t.ResultType, Length: t.ResultSize, State: t.State}
 	if out.Type == "" {
 		out.Type = "application/octet-stream"
 	}

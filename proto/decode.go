@@ -39,7 +39,7 @@ func DecodeKnown(b []byte, m pb.Message) error {
 }
 
 func decode(b []byte, m pb.Message, o pb.UnmarshalOptions) error {
-	s, err := shapeOf(m)
+	s, err := layoutOf(m)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func Encode(dst []byte, m pb.Message) ([]byte, error) {
 func Size(m pb.Message) int { return pb.Size(m) }
 
 func appendChecked(dst []byte, m pb.Message, o pb.MarshalOptions) ([]byte, error) {
-	s, err := shapeOf(m)
+	s, err := layoutOf(m)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func appendChecked(dst []byte, m pb.Message, o pb.MarshalOptions) ([]byte, error
 
 // check walks over the encoding b of a message of shape s. nested says that the
 // message stands in one of its own kind already.
-func (s *shape) check(b []byte, nested bool) error {
+func (s *layout) check(b []byte, nested bool) error {
 	var seen [maxNumber + 1]uint16
 	total := 0
 	for len(b) > 0 {

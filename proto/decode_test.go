@@ -301,7 +301,7 @@ func sample(t testing.TB) *Message {
 // The walk over a task's bytes costs a small part of decoding them.
 func BenchmarkCheck(b *testing.B) {
 	m := marshal(b, sample(b))
-	s, err := shapeOf(new(Message))
+	s, err := layoutOf(new(Message))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -170,27 +170,27 @@ var fieldLimits = map[string]fieldLimit{
 	"Event.cause":              size(maxCause),
 	"Record.peer":              size(maxKeyBytes),
 	"Record.kind":              size(MaxKind),
-	"Record.events":            count(roomy),
-	"Record.receipts":          count(roomy),
-	"Record.history":           count(roomy),
-	"Record.reason":            size(roomyText),
-	"Record.stderr":            size(roomyText),
+	"Record.events":            count(recordCount),
+	"Record.receipts":          count(recordCount),
+	"Record.history":           count(recordCount),
+	"Record.reason":            size(recordText),
+	"Record.stderr":            size(recordText),
 	"Record.result_digest":     size(maxDigest),
-	"Record.result":            size(roomyText),
-	"Record.result_blob":       size(roomyText),
+	"Record.result":            size(recordText),
+	"Record.result_blob":       size(recordText),
 	"Record.result_type":       size(maxText),
 	"Record.idempotency_key":   size(MaxKey),
 	"Record.ordering_key":      size(MaxKey),
 	"Record.redrive_of":        size(maxID),
-	"Record.body_blob":         size(roomyText),
+	"Record.body_blob":         size(recordText),
 	"Record.boot_id":           size(maxID),
 	"Record.traceparent":       size(maxWord),
 	"Record.request_digest":    size(maxDigest),
-	"Record.labels":            count(roomy),
-	"Record.target":            size(roomyText),
+	"Record.labels":            count(recordCount),
+	"Record.target":            size(recordText),
 	"Record.status":            size(maxWord),
 	"Record.redriven_as":       size(maxWord),
-	"Record.orphans":           count(roomy),
+	"Record.orphans":           count(recordCount),
 	"Record.on_dead":           size(maxWord),
 	"Record.run":               size(maxWord),
 	"Record.step":              size(maxWord),
@@ -300,6 +300,6 @@ var fieldLimits = map[string]fieldLimit{
 
 // Limits of what only the node itself writes: an element count, and bytes.
 const (
-	roomy     = 1 << 10
-	roomyText = 64 << 10
+	recordCount = 1 << 10
+	recordText  = 64 << 10
 )

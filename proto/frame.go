@@ -64,7 +64,7 @@ func (r *Reader) NextRaw() ([]byte, error) {
 	}
 	b, err := r.body(n)
 	if err != nil {
-		r.err = inside(err)
+		r.err = unexpectedEOF(err)
 		return nil, r.err
 	}
 	return b, nil
@@ -88,7 +88,7 @@ func (r *Reader) length() (int, error) {
 		case err != nil && shift == 0:
 			return 0, err
 		case err != nil:
-			return 0, inside(err)
+			return 0, unexpectedEOF(err)
 		case shift == 63 && c > 1:
 			return 0, fmt.Errorf("%w: its length is beyond 64 bits", ErrBadFrame)
 		case shift > 0 && c == 0:
@@ -131,8 +131,8 @@ func (r *Reader) body(n int) ([]byte, error) {
 	return r.big, nil
 }
 
-// inside says that the stream ended within a frame.
-func inside(err error) error {
+// unexpectedEOF says that the stream ended within a frame.
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}

@@ -17,9 +17,9 @@ type Unsigned struct {
 	head  int    // bytes of head
 }
 
-// usualRecord is enough for the record of most tasks, with what stands between
+// typicalRecordSize is enough for the record of most tasks, with what stands between
 // the fields.
-const usualRecord = 320
+const typicalRecordSize = 320
 
 // Numbers of the fields that are put together by hand.
 const (
@@ -40,7 +40,7 @@ func EncodeUnsigned(buf []byte, st *Stored) (Unsigned, error) {
 		return Unsigned{}, fmt.Errorf("%w: the envelope is signed already", ErrMalformed)
 	}
 	rest := Stored{Record: st.Record, Key: st.Key}
-	room := len(st.GetEnvelope().GetHeader()) + len(st.GetEnvelope().GetBody()) + len(st.GetEnvelope().GetSlot()) + usualRecord
+	room := len(st.GetEnvelope().GetHeader()) + len(st.GetEnvelope().GetBody()) + len(st.GetEnvelope().GetSlot()) + typicalRecordSize
 	if cap(buf) < room {
 		buf = make([]byte, 0, room)
 	}

@@ -29,12 +29,12 @@ var (
 	decoder = newDecoder()
 )
 
-func coders() int { return min(runtime.GOMAXPROCS(0), 4) }
+func zstdCoders() int { return min(runtime.GOMAXPROCS(0), 4) }
 
 func newEncoder() *zstd.Encoder {
 	e, err := zstd.NewWriter(nil,
 		zstd.WithEncoderLevel(zstd.SpeedFastest),
-		zstd.WithEncoderConcurrency(coders()),
+		zstd.WithEncoderConcurrency(zstdCoders()),
 		zstd.WithWindowSize(MaxInlineBody),
 		zstd.WithLowerEncoderMem(true))
 	if err != nil {
@@ -46,7 +46,7 @@ func newEncoder() *zstd.Encoder {
 
 func newDecoder() *zstd.Decoder {
 	d, err := zstd.NewReader(nil,
-		zstd.WithDecoderConcurrency(coders()),
+		zstd.WithDecoderConcurrency(zstdCoders()),
 		zstd.WithDecoderMaxWindow(maxWindow),
 		zstd.WithDecodeAllCapLimit(true))
 	if err != nil {
@@ -208,7 +208,7 @@ func NewDecompressor(r io.Reader, max int64) (*Decompressor, error) {
 		err = d.d.Reset(&d.src)
 	}
 	if err != nil {
-		return nil, d.typed(err)
+		return nil, d.classify(err)
 	}
 	return d, nil
 }
@@ -223,7 +223,7 @@ func (d *Decompressor) Read(p []byte) (int, error) {
 		p = p[:d.left+1]
 	}
 	n, err := d.d.Read(p)
-	d.err = d.typed(err)
+	d.err = d.classify(err)
 	if int64(n) > d.left {
 		n, d.err = int(d.left), fmt.Errorf("%w: more than %d bytes", ErrInflated, d.max)
 	}
@@ -237,8 +237,8 @@ func (d *Decompressor) Close() error {
 	return nil
 }
 
-// typed tells the end, a failure below, too large and damaged apart.
-func (d *Decompressor) typed(err error) error {
+// classify tells the end, a failure below, too large and damaged apart.
+func (d *Decompressor) classify(err error) error {
 	switch {
 	case err == nil, err == io.EOF:
 		return err

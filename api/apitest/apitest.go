@@ -165,11 +165,11 @@ func (n *Node) Task(_ context.Context, id string) (node.Task, error) {
 
 // Tasks lists one task.
 func (n *Node) Tasks(_ context.Context, q node.Query) (node.Page[node.Task], error) {
-	err := n.called("Tasks %s", queried(q))
+	err := n.called("Tasks %s", formatQuery(q))
 	return node.Page[node.Task]{Items: []node.Task{n.task(ID)}, Next: "more"}, err
 }
 
-func queried(q node.Query) string {
+func formatQuery(q node.Query) string {
 	states := []string{}
 	for _, s := range q.States {
 		states = append(states, s.Name())
@@ -177,7 +177,7 @@ func queried(q node.Query) string {
 	out := []string{}
 	for _, f := range [][2]string{
 		{"states", strings.Join(states, "+")}, {"role", q.Role}, {"peer", q.Peer}, {"kind", q.Kind}, {"label", q.Label},
-		{"cursor", q.Cursor}, {"before", moment(q.Before)}, {"after", moment(q.After)},
+		{"cursor", q.Cursor}, {"before", formatTime(q.Before)}, {"after", formatTime(q.After)},
 	} {
 		if f[1] != "" {
 			out = append(out, f[0]+"="+f[1])
@@ -189,7 +189,7 @@ func queried(q node.Query) string {
 	return strings.Join(append(out, fmt.Sprintf("limit=%d", q.Limit)), " ")
 }
 
-func moment(t time.Time) string {
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
@@ -247,12 +247,12 @@ func (n *Node) Cancel(_ context.Context, id string, hard bool, reason string) (n
 
 // Purge removes two tasks.
 func (n *Node) Purge(_ context.Context, q node.Query, dryRun bool) (node.Purged, error) {
-	return node.Purged{Tasks: 2, Bytes: 10, DryRun: dryRun}, n.called("Purge %s dry=%v", queried(q), dryRun)
+	return node.Purged{Tasks: 2, Bytes: 10, DryRun: dryRun}, n.called("Purge %s dry=%v", formatQuery(q), dryRun)
 }
 
 // DeadLetters shows the page of Dead that the cursor names.
 func (n *Node) DeadLetters(_ context.Context, q node.Query) (node.Page[node.Task], error) {
-	if err := n.called("DeadLetters %s", queried(q)); err != nil || len(n.Dead) == 0 {
+	if err := n.called("DeadLetters %s", formatQuery(q)); err != nil || len(n.Dead) == 0 {
 		return node.Page[node.Task]{}, err
 	}
 	at := 0

@@ -12,7 +12,7 @@ import (
 // Queues shows two queues, one of which has its home here.
 func (n *Node) Queues(context.Context) []node.Queue {
 	_ = n.called("Queues") // it cannot fail
-	return []node.Queue{Shared("build"), away("photos")}
+	return []node.Queue{Shared("build"), remoteQueue("photos")}
 }
 
 // Shared is a queue with its home here.
@@ -33,8 +33,8 @@ func Shared(name string) node.Queue {
 	}
 }
 
-// away is a queue with its home elsewhere.
-func away(name string) node.Queue {
+// remoteQueue is a queue with its home elsewhere.
+func remoteQueue(name string) node.Queue {
 	return node.Queue{Name: name, Home: "laptop", HomeID: "12D3KooW", Generation: 1, QueueRules: node.QueueRules{Strategy: "ordered", Paused: true}, Members: []node.QueueMember{}}
 }
 
@@ -42,7 +42,7 @@ func away(name string) node.Queue {
 func (n *Node) Queue(_ context.Context, name string) (node.Queue, error) {
 	q := Shared(name)
 	if name == "photos" {
-		q = away(name)
+		q = remoteQueue(name)
 	}
 	return q, n.called("Queue %s", name)
 }
@@ -72,7 +72,7 @@ func (n *Node) SeizeQueue(_ context.Context, name, from string) (node.Queue, err
 
 // HandOffQueue gives a queue to another home, laptop when none is named.
 func (n *Node) HandOffQueue(_ context.Context, name, to string) (node.Queue, error) {
-	q := away(name)
+	q := remoteQueue(name)
 	if to != "" {
 		q.Home = to
 	}

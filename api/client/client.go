@@ -65,8 +65,8 @@ type call struct {
 	expect       bool   // ask before sending the body
 }
 
-// segment makes one segment of a path of what a person wrote.
-func segment(s string) string { return url.PathEscape(s) }
+// escape makes one segment of a path of what a person wrote.
+func escape(s string) string { return url.PathEscape(s) }
 
 // do sends r and returns an answer that is no problem, its body still open.
 func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
@@ -92,17 +92,17 @@ func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.unreached(ctx, err)
+		return nil, c.dialError(ctx, err)
 	}
 	if res.StatusCode >= 300 {
 		defer res.Body.Close()
-		return nil, problemIn(res)
+		return nil, decodeProblem(res)
 	}
 	return res, nil
 }
 
-// unreached says why there was no answer.
-func (c *Client) unreached(ctx context.Context, err error) error {
+// dialError says why there was no answer.
+func (c *Client) dialError(ctx context.Context, err error) error {
 	if ue, ok := errors.AsType[*url.Error](err); ok {
 		err = ue.Err
 	}
@@ -117,8 +117,8 @@ func (c *Client) unreached(ctx context.Context, err error) error {
 	return fmt.Errorf("ask the node at %s: %w", c.socket, err)
 }
 
-// problemIn reads the problem that an answer is.
-func problemIn(res *http.Response) error {
+// decodeProblem reads the problem that an answer is.
+func decodeProblem(res *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	t, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	p := new(api.Problem)
@@ -132,8 +132,8 @@ func problemIn(res *http.Response) error {
 	}
 }
 
-// answer sends r and decodes the answer into a T.
-func answer[T any](ctx context.Context, c *Client, r call) (T, error) {
+// fetch sends r and decodes the answer into a T.
+func fetch[T any](ctx context.Context, c *Client, r call) (T, error) {
 	var v T
 	res, err := c.do(ctx, r)
 	if err != nil {
@@ -150,8 +150,8 @@ func answer[T any](ctx context.Context, c *Client, r call) (T, error) {
 	return v, nil
 }
 
-// done sends r and expects no content.
-func (c *Client) done(ctx context.Context, r call) error {
+// exec sends r and expects no content.
+func (c *Client) exec(ctx context.Context, r call) error {
 	res, err := c.do(ctx, r)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (c *Client) done(ctx context.Context, r call) error {
 }
 
 func get[T any](ctx context.Context, c *Client, path string, q url.Values) (T, error) {
-	return answer[T](ctx, c, call{method: http.MethodGet, path: path, query: q})
+	return fetch[T](ctx, c, call{method: http.MethodGet, path: path, query: q})
 }
 
 // post sends v as JSON.
@@ -170,7 +170,7 @@ func post[T any](ctx context.Context, c *Client, path string, v any) (T, error) 
 		var zero T
 		return zero, err
 	}
-	return answer[T](ctx, c, r)
+	return fetch[T](ctx, c, r)
 }
 
 func document(method, path string, v any) (call, error) {

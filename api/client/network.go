@@ -19,7 +19,7 @@ func (c *Client) Members(ctx context.Context) ([]node.Member, error) {
 
 // Member returns the member of this name or id.
 func (c *Client) Member(ctx context.Context, ref string) (node.Member, error) {
-	return get[node.Member](ctx, c, "/v1/members/"+segment(ref), nil)
+	return get[node.Member](ctx, c, "/v1/members/"+escape(ref), nil)
 }
 
 // MeshSummary returns the mesh at a glance.
@@ -45,12 +45,12 @@ func (c *Client) Converge(ctx context.Context) (node.Convergence, error) {
 
 // Ping asks a peer for an answer.
 func (c *Client) Ping(ctx context.Context, ref string) (node.Pong, error) {
-	return post[node.Pong](ctx, c, "/v1/peers/"+segment(ref)+"/ping", nil)
+	return post[node.Pong](ctx, c, "/v1/peers/"+escape(ref)+"/ping", nil)
 }
 
 // Path explains how a peer is reached.
 func (c *Client) Path(ctx context.Context, ref string) (node.PathReport, error) {
-	return get[node.PathReport](ctx, c, "/v1/peers/"+segment(ref)+"/path", nil)
+	return get[node.PathReport](ctx, c, "/v1/peers/"+escape(ref)+"/path", nil)
 }
 
 // NetCheck returns what the node found out about its own network.
@@ -67,25 +67,25 @@ func (c *Client) Wishes(ctx context.Context) ([]node.JoinRequest, error) {
 // Accept lets one of them in: ref is its id, the begin or end of it, the name
 // that it wishes for, or its code.
 func (c *Client) Accept(ctx context.Context, ref string, o node.AcceptOptions) (node.Peer, error) {
-	return post[node.Peer](ctx, c, "/v1/wishes/"+segment(ref)+"/accept", api.Accept{Name: o.Name, Roles: o.Roles})
+	return post[node.Peer](ctx, c, "/v1/wishes/"+escape(ref)+"/accept", api.Accept{Name: o.Name, Roles: o.Roles})
 }
 
 // Rename gives a peer a name that counts on the node alone; none takes it away.
 func (c *Client) Rename(ctx context.Context, ref, name string) error {
-	r, err := document(http.MethodPost, "/v1/peers/"+segment(ref)+"/name", api.Rename{Name: name})
+	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/name", api.Rename{Name: name})
 	if err != nil {
 		return err
 	}
-	return c.done(ctx, r)
+	return c.exec(ctx, r)
 }
 
 // Revoke ends the membership of a peer, in the whole mesh and for good.
 func (c *Client) Revoke(ctx context.Context, ref, reason string) error {
-	r, err := document(http.MethodPost, "/v1/peers/"+segment(ref)+"/revoke", api.Revoke{Reason: reason})
+	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/revoke", api.Revoke{Reason: reason})
 	if err != nil {
 		return err
 	}
-	return c.done(ctx, r)
+	return c.exec(ctx, r)
 }
 
 // EventPage returns up to limit events behind a number, at once or when there is

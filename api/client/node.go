@@ -20,22 +20,22 @@ func (c *Client) Peers(ctx context.Context) ([]node.Peer, error) {
 
 // Peer returns the peer of this name or id.
 func (c *Client) Peer(ctx context.Context, name string) (node.Peer, error) {
-	return get[node.Peer](ctx, c, "/v1/peers/"+segment(name), nil)
+	return get[node.Peer](ctx, c, "/v1/peers/"+escape(name), nil)
 }
 
 // Block lets the node have nothing to do with a peer.
 func (c *Client) Block(ctx context.Context, name string) error {
-	return c.done(ctx, call{method: http.MethodPost, path: "/v1/peers/" + segment(name) + "/block"})
+	return c.exec(ctx, call{method: http.MethodPost, path: "/v1/peers/" + escape(name) + "/block"})
 }
 
 // Unblock admits a blocked peer again.
 func (c *Client) Unblock(ctx context.Context, name string) error {
-	return c.done(ctx, call{method: http.MethodPost, path: "/v1/peers/" + segment(name) + "/unblock"})
+	return c.exec(ctx, call{method: http.MethodPost, path: "/v1/peers/" + escape(name) + "/unblock"})
 }
 
 // Forget removes a peer from the address book.
 func (c *Client) Forget(ctx context.Context, name string) error {
-	return c.done(ctx, call{method: http.MethodDelete, path: "/v1/peers/" + segment(name)})
+	return c.exec(ctx, call{method: http.MethodDelete, path: "/v1/peers/" + escape(name)})
 }
 
 // Invite makes a ticket that admits one node, once.
@@ -62,12 +62,12 @@ func (c *Client) AddHandler(ctx context.Context, s node.HandlerSpec) error {
 	if err != nil {
 		return err
 	}
-	return c.done(ctx, r)
+	return c.exec(ctx, r)
 }
 
 // RemoveHandler removes a handler.
 func (c *Client) RemoveHandler(ctx context.Context, kind string) error {
-	return c.done(ctx, call{method: http.MethodDelete, path: "/v1/handlers/" + segment(kind)})
+	return c.exec(ctx, call{method: http.MethodDelete, path: "/v1/handlers/" + escape(kind)})
 }
 
 // Status returns the node at a glance.
@@ -77,7 +77,7 @@ func (c *Client) Status(ctx context.Context) (node.Status, error) {
 
 // Why names the one thing that keeps a task or a peer back.
 func (c *Client) Why(ctx context.Context, subject string) (node.Blocker, error) {
-	return get[node.Blocker](ctx, c, "/v1/why/"+segment(subject), nil)
+	return get[node.Blocker](ctx, c, "/v1/why/"+escape(subject), nil)
 }
 
 // StoreStats returns the sizes of the store.
@@ -87,7 +87,7 @@ func (c *Client) StoreStats(ctx context.Context) (node.StoreStats, error) {
 
 // Compact gives back the space of what was removed. It may take minutes.
 func (c *Client) Compact(ctx context.Context) error {
-	return c.done(ctx, call{method: http.MethodPost, path: "/v1/store/compact"})
+	return c.exec(ctx, call{method: http.MethodPost, path: "/v1/store/compact"})
 }
 
 // Snapshot copies the store into dir, an absolute path that must not exist.
@@ -124,7 +124,7 @@ func (c *Client) Profile(ctx context.Context, name string, d time.Duration) ([]b
 	if d > 0 {
 		q.Set("seconds", strconv.Itoa(max(1, int(d.Seconds()))))
 	}
-	return c.read(ctx, "/debug/pprof/"+segment(name), q)
+	return c.read(ctx, "/debug/pprof/"+escape(name), q)
 }
 
 // read returns what a route answers, as it is.

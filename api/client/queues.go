@@ -19,38 +19,38 @@ func (c *Client) Queues(ctx context.Context) ([]node.Queue, error) {
 
 // Queue returns the shared queue of this name.
 func (c *Client) Queue(ctx context.Context, name string) (node.Queue, error) {
-	return get[node.Queue](ctx, c, "/v1/queues/"+segment(name), nil)
+	return get[node.Queue](ctx, c, "/v1/queues/"+escape(name), nil)
 }
 
 // SetQueue changes the settings of a queue whose home the node is, or makes it.
 func (c *Client) SetQueue(ctx context.Context, name string, s node.QueueSettings) (node.Queue, error) {
-	r, err := document(http.MethodPut, "/v1/queues/"+segment(name), s)
+	r, err := document(http.MethodPut, "/v1/queues/"+escape(name), s)
 	if err != nil {
 		return node.Queue{}, err
 	}
-	return answer[node.Queue](ctx, c, r)
+	return fetch[node.Queue](ctx, c, r)
 }
 
 // PauseQueue has nothing more granted from a queue. What is owned goes on.
 func (c *Client) PauseQueue(ctx context.Context, name string) (node.Queue, error) {
-	return post[node.Queue](ctx, c, "/v1/queues/"+segment(name)+"/pause", nil)
+	return post[node.Queue](ctx, c, "/v1/queues/"+escape(name)+"/pause", nil)
 }
 
 // ResumeQueue has a paused queue granted from again.
 func (c *Client) ResumeQueue(ctx context.Context, name string) (node.Queue, error) {
-	return post[node.Queue](ctx, c, "/v1/queues/"+segment(name)+"/resume", nil)
+	return post[node.Queue](ctx, c, "/v1/queues/"+escape(name)+"/resume", nil)
 }
 
 // SeizeQueue makes the node the home of a queue whose home, from, is gone for good.
 // To call it is to accept that what only from knows is lost unless it comes back.
 func (c *Client) SeizeQueue(ctx context.Context, name, from string) (node.Queue, error) {
-	return post[node.Queue](ctx, c, "/v1/queues/"+segment(name)+"/seize", api.Seize{From: from, AcceptLoss: true})
+	return post[node.Queue](ctx, c, "/v1/queues/"+escape(name)+"/seize", api.Seize{From: from, AcceptLoss: true})
 }
 
 // HandOffQueue gives a queue whose home the node is to another home; with no name
 // the node chooses.
 func (c *Client) HandOffQueue(ctx context.Context, name, to string) (node.Queue, error) {
-	return post[node.Queue](ctx, c, "/v1/queues/"+segment(name)+"/handoff", api.HandOff{To: to})
+	return post[node.Queue](ctx, c, "/v1/queues/"+escape(name)+"/handoff", api.HandOff{To: to})
 }
 
 // Drain has the node be given nothing new, or with false take work again.
@@ -70,7 +70,7 @@ func (c *Client) Stop(ctx context.Context, handoff bool, within time.Duration) e
 	if err != nil {
 		return err
 	}
-	return c.done(ctx, r)
+	return c.exec(ctx, r)
 }
 
 // Leases returns leases that the node gave, then those that it has.
@@ -90,7 +90,7 @@ func (c *Client) Leases(ctx context.Context, f node.LeaseFilter) ([]node.Lease, 
 
 // ReleaseLease takes the lease of one task back by hand.
 func (c *Client) ReleaseLease(ctx context.Context, task string) (node.Lease, error) {
-	return post[node.Lease](ctx, c, "/v1/leases/"+segment(task)+"/release", nil)
+	return post[node.Lease](ctx, c, "/v1/leases/"+escape(task)+"/release", nil)
 }
 
 // RecoverLeases takes back the leases of owners that are dead, or of a named one.

@@ -20,7 +20,7 @@ func (c *Client) AddSchedule(ctx context.Context, s node.ScheduleSpec) (node.Sch
 
 // RemoveSchedule removes a schedule. The tasks that it made stay.
 func (c *Client) RemoveSchedule(ctx context.Context, queue, name string) error {
-	return c.done(ctx, call{method: http.MethodDelete, path: "/v1/schedules/" + segment(queue) + "/" + segment(name)})
+	return c.exec(ctx, call{method: http.MethodDelete, path: "/v1/schedules/" + escape(queue) + "/" + escape(name)})
 }
 
 // PauseSchedule has a schedule make nothing, or with false go on.
@@ -29,5 +29,5 @@ func (c *Client) PauseSchedule(ctx context.Context, queue, name string, on bool)
 	if on {
 		verb = "/pause"
 	}
-	return post[node.Schedule](ctx, c, "/v1/schedules/"+segment(queue)+"/"+segment(name)+verb, nil)
+	return post[node.Schedule](ctx, c, "/v1/schedules/"+escape(queue)+"/"+escape(name)+verb, nil)
 }

@@ -27,7 +27,7 @@ func (c *Client) Submit(ctx context.Context, r node.Request) (node.Submitted, er
 	if len(r.Body) > 0 {
 		return node.Submitted{}, fmt.Errorf("%w: body and stream are both given: the task has one body", node.ErrInvalid)
 	}
-	return answer[node.Submitted](ctx, c, call{
+	return fetch[node.Submitted](ctx, c, call{
 		method: http.MethodPost, path: "/v1/tasks", query: s.Query(), body: r.Stream,
 		contentType: "application/octet-stream", expect: true,
 	})
@@ -72,7 +72,7 @@ func batch(rs []node.Request) (doc []byte, n int, err error) {
 }
 
 func (c *Client) submitBatch(ctx context.Context, doc []byte, out []node.Submitted, errs []error) error {
-	b, err := answer[api.Batch](ctx, c, call{
+	b, err := fetch[api.Batch](ctx, c, call{
 		method: http.MethodPost, path: "/v1/tasks/batch", body: bytes.NewReader(doc), contentType: "application/x-ndjson",
 	})
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *Client) submitBatch(ctx context.Context, doc []byte, out []node.Submitt
 
 // Task returns the task with this id, or with the only id that begins so.
 func (c *Client) Task(ctx context.Context, id string) (node.Task, error) {
-	return get[node.Task](ctx, c, "/v1/tasks/"+segment(id), nil)
+	return get[node.Task](ctx, c, "/v1/tasks/"+escape(id), nil)
 }
 
 // Tasks returns a page of the tasks that q chooses.
@@ -130,13 +130,13 @@ func pageOf(q node.Query) url.Values {
 	return v
 }
 
-// eachWait is how long one request of Wait waits.
-const eachWait = time.Minute
+// waitStep is how long one request of Wait waits.
+const waitStep = time.Minute
 
 // Wait returns the task when it has ended, or as it was last seen with ctx's
 // error. That the node stops is an error, too: the task is safe, wait again.
 func (c *Client) Wait(ctx context.Context, id string) (last node.Task, err error) {
-	path, q := "/v1/tasks/"+segment(id)+"/wait", url.Values{"timeout": {eachWait.String()}}
+	path, q := "/v1/tasks/"+escape(id)+"/wait", url.Values{"timeout": {waitStep.String()}}
 	for {
 		res, err := c.do(ctx, call{method: http.MethodGet, path: path, query: q})
 		if err != nil {
@@ -158,7 +158,7 @@ func (c *Client) Wait(ctx context.Context, id string) (last node.Task, err error
 // Result opens the result of an ended task. What is known of the task there is
 // its state, and size, digest, type and truncation of its result.
 func (c *Client) Result(ctx context.Context, id string) (io.ReadCloser, node.Task, error) {
-	res, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/tasks/" + segment(id) + "/result"})
+	res, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/tasks/" + escape(id) + "/result"})
 	if err != nil {
 		return nil, node.Task{}, err
 	}
@@ -171,18 +171,18 @@ func (c *Client) Result(ctx context.Context, id string) (io.ReadCloser, node.Tas
 
 // Receipts returns what is proven about a task.
 func (c *Client) Receipts(ctx context.Context, id string) ([]node.Receipt, error) {
-	p, err := get[node.Page[node.Receipt]](ctx, c, "/v1/tasks/"+segment(id)+"/receipts", nil)
+	p, err := get[node.Page[node.Receipt]](ctx, c, "/v1/tasks/"+escape(id)+"/receipts", nil)
 	return p.Items, err
 }
 
 // Cancel stops a task; hard kills its process group.
 func (c *Client) Cancel(ctx context.Context, id string, hard bool, reason string) (node.Task, error) {
-	return post[node.Task](ctx, c, "/v1/tasks/"+segment(id)+"/cancel", api.Cancel{Hard: hard, Reason: reason})
+	return post[node.Task](ctx, c, "/v1/tasks/"+escape(id)+"/cancel", api.Cancel{Hard: hard, Reason: reason})
 }
 
 // Retry repeats an ended task as a new one.
 func (c *Client) Retry(ctx context.Context, id string) (node.Submitted, error) {
-	return post[node.Submitted](ctx, c, "/v1/tasks/"+segment(id)+"/retry", nil)
+	return post[node.Submitted](ctx, c, "/v1/tasks/"+escape(id)+"/retry", nil)
 }
 
 // Purge removes the ended tasks that q chooses, or counts them.

@@ -175,9 +175,9 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 	cfg.Version, cfg.Logger, cfg.Clock, cfg.Fail = version, d.log, timeOf(d.w), failpoint(d.w)
 	asked := make(chan struct{})
 	cfg.Stop = sync.OnceFunc(func() { close(asked) })
-	win := api.NewWindow(api.Config{Payload: cfg.Limits.Payload, Logger: d.log})
+	win := api.NewEndpoint(api.Config{Payload: cfg.Limits.Payload, Logger: d.log})
 	cfg.Opening = func(text string) {
-		win.Tell(text)
+		win.SetProgress(text)
 		notifyManager(d.log, statusLine(text))
 	}
 	l, err := api.Listen(d.paths.Socket)
@@ -201,7 +201,7 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 			return explainOpenError(err, d.paths.Dir)
 		}
 		d.hasRun.Store(true)
-		win.Open(n)
+		win.SetNode(n)
 		d.log.Info("the node runs", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
 		d.running.Store(n)
 		notifyManager(d.log, stateReady, statusLine("runs as "+n.Name()))

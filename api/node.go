@@ -12,191 +12,191 @@ import (
 
 // A Node is what the window shows: [node.Node], or a fake in tests.
 type Node interface {
-	tasking
-	meshing
-	keeping
+	taskOps
+	meshOps
+	nodeOps
 }
 
 var _ Node = (*node.Node)(nil)
 
-type tasking interface {
-	submitting
-	reading
-	proving
+type taskOps interface {
+	submitter
+	taskReader
+	resultReader
 }
 
-type meshing interface {
-	ending
-	neighbouring
-	around
+type meshOps interface {
+	taskEnder
+	peerOps
+	sharedOps
 }
 
-// around is what is beyond this node and its neighbours.
-type around interface {
-	networking
-	sharing
-	steering
+// sharedOps is what is beyond this node and its neighbours.
+type sharedOps interface {
+	network
+	queueOps
+	taskEditor
 }
 
-// scheduling makes tasks by the clock.
-type scheduling interface {
+// scheduler makes tasks by the clock.
+type scheduler interface {
 	Schedules(ctx context.Context) ([]node.Schedule, error)
 	AddSchedule(ctx context.Context, s node.ScheduleSpec) (node.Schedule, error)
-	unscheduling
+	scheduleEditor
 }
 
-type unscheduling interface {
+type scheduleEditor interface {
 	RemoveSchedule(ctx context.Context, queue, name string) error
 	PauseSchedule(ctx context.Context, queue, name string, on bool) (node.Schedule, error)
 }
 
-// steering changes tasks that are under way.
-type steering interface {
+// taskEditor changes tasks that are under way.
+type taskEditor interface {
 	SetClass(ctx context.Context, id, class string) (node.Task, error)
 	MoveTask(ctx context.Context, id, queue string) (node.Submitted, error)
 	Progress(ctx context.Context, id string) error
 }
 
-type neighbouring interface {
-	neighbours
-	gate
-	wishes
+type peerOps interface {
+	peerReader
+	peerBlocker
+	joinRequests
 }
 
-// networking is what every node tells of the mesh.
-type networking interface {
+// network is what every node tells of the mesh.
+type network interface {
 	membership
-	reach
-	diary
+	connectivity
+	eventReader
 }
 
 type membership interface {
-	members
-	upkeep
-	standing
+	memberReader
+	memberMaintenance
+	memberAdmin
 }
 
-type keeping interface {
-	handling
-	storing
-	watching
+type nodeOps interface {
+	handlerRegistry
+	storeOps
+	monitor
 }
 
-type submitting interface {
+type submitter interface {
 	Submit(ctx context.Context, r node.Request) (node.Submitted, error)
 	SubmitMany(ctx context.Context, rs []node.Request) ([]node.Submitted, []error)
 	Retry(ctx context.Context, id string) (node.Submitted, error)
 }
 
-type reading interface {
+type taskReader interface {
 	Task(ctx context.Context, id string) (node.Task, error)
 	Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error)
 	// Wait returns when the task has ended, or the task as it is with ctx's error.
 	Wait(ctx context.Context, id string) (node.Task, error)
 }
 
-type proving interface {
+type resultReader interface {
 	Result(ctx context.Context, id string) (io.ReadCloser, node.Task, error)
 	Receipts(ctx context.Context, id string) ([]node.Receipt, error)
 	Why(ctx context.Context, subject string) (node.Blocker, error)
 }
 
-type ending interface {
+type taskEnder interface {
 	Cancel(ctx context.Context, id string, hard bool, reason string) (node.Task, error)
 	Purge(ctx context.Context, q node.Query, dryRun bool) (node.Purged, error)
 	DeadLetters(ctx context.Context, q node.Query) (node.Page[node.Task], error)
 }
 
-type neighbours interface {
+type peerReader interface {
 	Peers(ctx context.Context) []node.Peer
 	Peer(ctx context.Context, name string) (node.Peer, error)
 	Invite(ctx context.Context, o node.InviteOptions) (node.Invitation, error)
 }
 
-type gate interface {
+type peerBlocker interface {
 	Block(ctx context.Context, name string) error
 	Unblock(ctx context.Context, name string) error
 	Forget(ctx context.Context, name string) error
 }
 
-type members interface {
+type memberReader interface {
 	Members(ctx context.Context) []node.Member
 	Member(ctx context.Context, ref string) (node.Member, error)
 	MeshSummary(ctx context.Context) node.MeshSummary
 }
 
-type upkeep interface {
+type memberMaintenance interface {
 	PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (node.Pruned, error)
 	Converge(ctx context.Context) (node.Convergence, error)
 }
 
-type reach interface {
+type connectivity interface {
 	Ping(ctx context.Context, ref string) (node.Pong, error)
 	Path(ctx context.Context, ref string) (node.PathReport, error)
 	NetCheck(ctx context.Context) node.NetCheck
 }
 
-type wishes interface {
+type joinRequests interface {
 	JoinRequests(ctx context.Context) []node.JoinRequest
 	// Accept takes an id, its begin or end, a wished name or a code.
 	Accept(ctx context.Context, ref string, o node.AcceptOptions) (node.Peer, error)
 }
 
-type standing interface {
+type memberAdmin interface {
 	Rename(ctx context.Context, ref, name string) error
 	Revoke(ctx context.Context, ref, reason string) error
 }
 
-type diary interface {
+type eventReader interface {
 	// Events waits for the first event behind after when there is none yet.
 	Events(ctx context.Context, after uint64, limit int, wait time.Duration) node.EventPage
 }
 
-// sharing is what a node tells of shared queues.
-type sharing interface {
-	queueing
-	moving
-	holding
+// queueOps is what a node tells of shared queues.
+type queueOps interface {
+	queueEditor
+	queueMover
+	queueWork
 }
 
-// holding is who owns what, and what is made by the clock.
-type holding interface {
-	owning
-	scheduling
+// queueWork is who owns what, and what is made by the clock.
+type queueWork interface {
+	ownership
+	scheduler
 }
 
-type queueing interface {
+type queueEditor interface {
 	Queues(ctx context.Context) []node.Queue
 	Queue(ctx context.Context, name string) (node.Queue, error)
 	SetQueue(ctx context.Context, name string, s node.QueueSettings) (node.Queue, error)
 }
 
-type moving interface {
+type queueMover interface {
 	SeizeQueue(ctx context.Context, name, from string) (node.Queue, error)
 	HandOffQueue(ctx context.Context, name, to string) (node.Queue, error)
-	leaving
+	drainer
 }
 
-type leaving interface {
+type drainer interface {
 	Drain(ctx context.Context, on bool) (node.Drained, error)
 	// Stop returns once the node has begun to stop.
 	Stop(ctx context.Context, handoff bool) error
 }
 
-type owning interface {
-	leases
+type ownership interface {
+	leaseReader
 	timeline
 	// UnblockLane lets the tasks of one ordering key go on.
 	UnblockLane(ctx context.Context, queue, key string) (node.Queue, error)
 }
 
-type leases interface {
+type leaseReader interface {
 	Leases(ctx context.Context, f node.LeaseFilter) ([]node.Lease, error)
-	reclaim
+	leaseReclaimer
 	LeaseConflicts(ctx context.Context) []node.LeaseConflict
 }
 
-type reclaim interface {
+type leaseReclaimer interface {
 	ReleaseLease(ctx context.Context, task string) (node.Lease, error)
 	RecoverLeases(ctx context.Context, owner string, dryRun bool) (node.Recovered, error)
 }
@@ -207,13 +207,13 @@ type timeline interface {
 	Timeline(ctx context.Context, q node.TimelineQuery) (node.Timeline, error)
 }
 
-type handling interface {
+type handlerRegistry interface {
 	Handlers() []node.Handler
 	AddHandler(ctx context.Context, s node.HandlerSpec) error
 	RemoveHandler(ctx context.Context, kind string) error
 }
 
-type storing interface {
+type storeOps interface {
 	StoreStats() node.StoreStats
 	Compact(ctx context.Context) error
 	// Snapshot writes a copy that opens as a store into dir, which must not exist; with a
@@ -221,7 +221,7 @@ type storing interface {
 	Snapshot(ctx context.Context, dir, toKey string) error
 }
 
-type watching interface {
+type monitor interface {
 	health
 	Status(ctx context.Context) node.Status
 	Registry() *prometheus.Registry

@@ -15,7 +15,7 @@ import (
 // TestWindowBeforeTheNode: a node that still opens its store lives, says how far
 // it is, and asks everybody to come back.
 func TestWindowBeforeTheNode(t *testing.T) {
-	w := api.NewWindow(api.Config{})
+	w := api.NewEndpoint(api.Config{})
 	ask := func(method, path string) *httptest.ResponseRecorder {
 		var body io.Reader
 		if method == "POST" {
@@ -28,7 +28,7 @@ func TestWindowBeforeTheNode(t *testing.T) {
 	if r := ask("GET", "/healthz"); r.Code != http.StatusOK {
 		t.Errorf("GET /healthz: %d %s", r.Code, r.Body)
 	}
-	w.Tell("12 of 40 MiB of the store are read")
+	w.SetProgress("12 of 40 MiB of the store are read")
 	for _, path := range []string{"GET /readyz", "GET /v1/status", "POST /v1/tasks", "GET /nowhere"} {
 		method, path, _ := strings.Cut(path, " ")
 		r := ask(method, path)
@@ -41,7 +41,7 @@ func TestWindowBeforeTheNode(t *testing.T) {
 			t.Errorf("%s %s: header %v", method, path, r.Header())
 		}
 	}
-	w.Open(apitest.New())
+	w.SetNode(apitest.New())
 	for _, path := range []string{"/healthz", "/readyz", "/v1/status"} {
 		if r := ask("GET", path); r.Code != http.StatusOK {
 			t.Errorf("GET %s of an open node: %d %s", path, r.Code, r.Body)

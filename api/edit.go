@@ -19,8 +19,8 @@ type (
 	}
 )
 
-// routeSteering adds what changes tasks that are under way.
-func (s *Server) routeSteering(n steering) {
+// routeTaskEdits adds what changes tasks that are under way.
+func (s *Server) routeTaskEdits(n taskEditor) {
 	type reclass struct {
 		ByID
 		Body Reclass

@@ -53,7 +53,7 @@ func (s *Server) redrive(ctx context.Context, r Redrive) (Redriven, error) {
 	ids := r.IDs
 	if len(ids) == 0 {
 		var err error
-		if ids, out.More, err = s.deadOnes(ctx, r); err != nil {
+		if ids, out.More, err = s.deadLetterIDs(ctx, r); err != nil {
 			return out, err
 		}
 	}
@@ -73,14 +73,14 @@ func (s *Server) redrive(ctx context.Context, r Redrive) (Redriven, error) {
 	return out, ctx.Err()
 }
 
-// deadOnes returns the ids of dead letters that nobody has repeated, before any
+// deadLetterIDs returns the ids of dead letters that nobody has repeated, before any
 // is: repeating one changes the list.
-func (s *Server) deadOnes(ctx context.Context, r Redrive) (ids []string, more bool, err error) {
+func (s *Server) deadLetterIDs(ctx context.Context, r Redrive) (ids []string, more bool, err error) {
 	q, err := r.Filter.query()
 	if err != nil {
 		return nil, false, err
 	}
-	if !r.All && r.none() {
+	if !r.All && r.isEmpty() {
 		return nil, false, problem(CodeInvalid, "nothing says which dead letters: give ids, a filter, or all: true")
 	}
 	for q.Oldest, q.Limit = true, maxRedrive; ; {
@@ -103,7 +103,7 @@ func (s *Server) deadOnes(ctx context.Context, r Redrive) (ids []string, more bo
 	}
 }
 
-// none reports whether f chooses nothing in particular.
-func (f Filter) none() bool {
+// isEmpty reports whether f chooses nothing in particular.
+func (f Filter) isEmpty() bool {
 	return len(f.States) == 0 && f.Role == "" && f.Peer == "" && f.Kind == "" && f.Label == "" && f.Before.IsZero() && f.After.IsZero()
 }

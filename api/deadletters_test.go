@@ -10,9 +10,9 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// shelf makes pages of dead letters with so many on each; every tenth was
+// deadLetterPages makes pages of dead letters with so many on each; every tenth was
 // repeated before.
-func shelf(sizes ...int) (pages []node.Page[node.Task]) {
+func deadLetterPages(sizes ...int) (pages []node.Page[node.Task]) {
 	id := 0
 	for i, size := range sizes {
 		var p node.Page[node.Task]
@@ -43,10 +43,10 @@ func TestRedrive(t *testing.T) {
 		calls         int // of Retry
 	}{
 		{"by id", `{"ids":["dead-1","dead-2"]}`, nil, 2, 0, false, 2},
-		{"by kind, over pages", `{"kind":"k"}`, shelf(20, 20, 5), 40, 0, false, 40},
-		{"all of none", `{"all":true}`, shelf(0), 0, 0, false, 0},
-		{"a dry run", `{"all":true,"dry_run":true}`, shelf(20), 18, 0, false, 0},
-		{"more than one request takes", `{"all":true}`, shelf(1000, 1000), 1000, 0, true, 1000},
+		{"by kind, over pages", `{"kind":"k"}`, deadLetterPages(20, 20, 5), 40, 0, false, 40},
+		{"all of none", `{"all":true}`, deadLetterPages(0), 0, 0, false, 0},
+		{"a dry run", `{"all":true,"dry_run":true}`, deadLetterPages(20), 18, 0, false, 0},
+		{"more than one request takes", `{"all":true}`, deadLetterPages(1000, 1000), 1000, 0, true, 1000},
 		{"one cannot be repeated", `{"ids":["dead-1","bad","dead-2"]}`, nil, 3, 1, false, 3},
 	}
 	for _, tt := range tests {

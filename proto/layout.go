@@ -12,9 +12,9 @@ import (
 // maxNumber is the highest field number in use, with room for some more.
 const maxNumber = 63
 
-// A shape is what Decode has to know of a message to hold its bytes against the
+// A layout is what Decode has to know of a message to hold its bytes against the
 // limits without decoding it.
-type shape struct {
+type layout struct {
 	name   protoreflect.Name
 	fields []field // by number; count 0: unknown
 }
@@ -23,47 +23,47 @@ type shape struct {
 type field struct {
 	name     string // Message.field
 	wire     protowire.Type
-	count    uint16 // how often it may stand in one message
-	size     int    // bytes of one element
-	together bool   // size holds for all elements together
-	sub      *shape // of a message
+	count    uint16  // how often it may stand in one message
+	size     int     // bytes of one element
+	together bool    // size holds for all elements together
+	sub      *layout // of a message
 }
 
-// shapes holds the shape of every message of this package.
-var shapes = sync.OnceValue(func() map[protoreflect.MessageDescriptor]*shape {
-	all := make(map[protoreflect.MessageDescriptor]*shape)
+// layouts holds the shape of every message of this package.
+var layouts = sync.OnceValue(func() map[protoreflect.MessageDescriptor]*layout {
+	all := make(map[protoreflect.MessageDescriptor]*layout)
 	for _, f := range []protoreflect.FileDescriptor{
 		File_gossip_proto, File_message_proto, File_ownership_proto, File_state_proto, File_task_proto, File_wire_proto,
 	} {
 		for i := range f.Messages().Len() {
-			makeShape(all, f.Messages().Get(i))
+			makeLayout(all, f.Messages().Get(i))
 		}
 	}
 	return all
 })
 
-// shapeOf returns the shape of m.
-func shapeOf(m pb.Message) (*shape, error) {
-	s, ok := shapes()[m.ProtoReflect().Descriptor()]
+// layoutOf returns the shape of m.
+func layoutOf(m pb.Message) (*layout, error) {
+	s, ok := layouts()[m.ProtoReflect().Descriptor()]
 	if !ok {
 		return nil, fmt.Errorf("%w: %T is not a message of this package", ErrMalformed, m)
 	}
 	return s, nil
 }
 
-// makeShape adds the shape of d, and of what d holds, to all.
-func makeShape(all map[protoreflect.MessageDescriptor]*shape, d protoreflect.MessageDescriptor) *shape {
+// makeLayout adds the shape of d, and of what d holds, to all.
+func makeLayout(all map[protoreflect.MessageDescriptor]*layout, d protoreflect.MessageDescriptor) *layout {
 	if s, ok := all[d]; ok {
 		return s
 	}
-	s := &shape{name: d.Name()}
+	s := &layout{name: d.Name()}
 	all[d] = s
 	fields := d.Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
 		f := makeField(fd)
 		if fd.Message() != nil {
-			f.sub = makeShape(all, fd.Message())
+			f.sub = makeLayout(all, fd.Message())
 		}
 		for int(fd.Number()) >= len(s.fields) {
 			s.fields = append(s.fields, field{})

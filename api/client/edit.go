@@ -10,28 +10,28 @@ import (
 
 // SetClass gives a task that waits in a queue another class.
 func (c *Client) SetClass(ctx context.Context, id, class string) (node.Task, error) {
-	r, err := document(http.MethodPut, "/v1/tasks/"+segment(id)+"/class", api.Reclass{Class: class})
+	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/class", api.Reclass{Class: class})
 	if err != nil {
 		return node.Task{}, err
 	}
-	return answer[node.Task](ctx, c, r)
+	return fetch[node.Task](ctx, c, r)
 }
 
 // MoveTask puts a task into another queue, as a new task.
 func (c *Client) MoveTask(ctx context.Context, id, queue string) (node.Submitted, error) {
-	r, err := document(http.MethodPut, "/v1/tasks/"+segment(id)+"/queue", api.Requeue{Queue: queue})
+	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/queue", api.Requeue{Queue: queue})
 	if err != nil {
 		return node.Submitted{}, err
 	}
-	return answer[node.Submitted](ctx, c, r)
+	return fetch[node.Submitted](ctx, c, r)
 }
 
 // Progress says that the handler of a granted task made progress.
 func (c *Client) Progress(ctx context.Context, id string) error {
-	return c.done(ctx, call{method: http.MethodPost, path: "/v1/tasks/" + segment(id) + "/progress"})
+	return c.exec(ctx, call{method: http.MethodPost, path: "/v1/tasks/" + escape(id) + "/progress"})
 }
 
 // UnblockLane lets the tasks of one ordering key of a queue go on.
 func (c *Client) UnblockLane(ctx context.Context, queue, key string) (node.Queue, error) {
-	return post[node.Queue](ctx, c, "/v1/queues/"+segment(queue)+"/unblock", api.UnblockLane{Key: key})
+	return post[node.Queue](ctx, c, "/v1/queues/"+escape(queue)+"/unblock", api.UnblockLane{Key: key})
 }

@@ -23,15 +23,15 @@ func newAPI(mux *http.ServeMux) huma.API {
 	cfg.Servers = []*huma.Server{{URL: "http://node", Description: "The node's unix socket, as with curl --unix-socket \"$SOCKET\"; balefire-node config path says where it is. The name of the host is of no matter."}}
 	cfg.Info.Description += " A moment is RFC 3339. A span that somebody sets is text, as 90s or 1h30m; one that was measured is a number of seconds, in a field that ends in _seconds. Sizes are bytes. A field that is absent is not known, or there is no such thing. " +
 		"On the same socket /debug/pprof/ has the profiles of Go: index, profile, heap, goroutine, trace and the others of net/http/pprof."
-	return humago.New(documents{mux}, cfg)
+	return humago.New(strictMux{mux}, cfg)
 }
 
-// documents is a mux whose handlers see sound documents only.
-type documents struct{ *http.ServeMux }
+// strictMux is a mux whose handlers see sound documents only.
+type strictMux struct{ *http.ServeMux }
 
 // HandleFunc registers next behind the check of its body.
-func (d documents) HandleFunc(pattern string, next func(http.ResponseWriter, *http.Request)) {
-	d.ServeMux.HandleFunc(pattern, document(next))
+func (d strictMux) HandleFunc(pattern string, next func(http.ResponseWriter, *http.Request)) {
+	d.ServeMux.HandleFunc(pattern, checkDocument(next))
 }
 
 // register adds a route of huma, whose errors become problems.
@@ -54,8 +54,8 @@ func route[I, T any](s *Server, op huma.Operation, f func(context.Context, *I) (
 	})
 }
 
-// routeDone adds a route that answers with nothing but that it was done.
-func routeDone[I any](s *Server, op huma.Operation, f func(context.Context, *I) error) {
+// routeNoContent adds a route that answers with nothing but that it was done.
+func routeNoContent[I any](s *Server, op huma.Operation, f func(context.Context, *I) error) {
 	op.DefaultStatus = http.StatusNoContent
 	register(s, op, func(ctx context.Context, in *I) (*struct{}, error) { return nil, f(ctx, in) })
 }
@@ -107,7 +107,7 @@ func statuses(o *huma.Operation) []int {
 func problemResponse(status int, schema *huma.Schema) *huma.Response {
 	r := &huma.Response{Content: map[string]*huma.MediaType{problemType: {Schema: schema, Examples: map[string]*huma.Example{}}}}
 	if status == http.StatusBadRequest {
-		r.Description, r.Content[problemType].Examples[string(CodeInvalid)] = "INVALID: The request cannot be read", &huma.Example{Value: unreadable("the body broke off, so nothing was taken")}
+		r.Description, r.Content[problemType].Examples[string(CodeInvalid)] = "INVALID: The request cannot be read", &huma.Example{Value: malformed("the body broke off, so nothing was taken")}
 		return r
 	}
 	var words []string

@@ -15,7 +15,7 @@ import (
 
 // descriptors returns every message of the package, map entries included.
 func descriptors() []protoreflect.MessageDescriptor {
-	return slices.SortedFunc(maps.Keys(shapes()), func(a, b protoreflect.MessageDescriptor) int {
+	return slices.SortedFunc(maps.Keys(layouts()), func(a, b protoreflect.MessageDescriptor) int {
 		return strings.Compare(string(a.FullName()), string(b.FullName()))
 	})
 }
@@ -57,7 +57,7 @@ func TestEveryFieldOfVariableLengthHasALimit(t *testing.T) {
 
 // At most one field of a message adds up its elements: check keeps one sum.
 func TestOneSumAMessage(t *testing.T) {
-	for d, s := range shapes() {
+	for d, s := range layouts() {
 		n := 0
 		for _, f := range s.fields {
 			if f.together {
