@@ -8,28 +8,28 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// The limits of a batch.
+// Limits of a batch.
 const (
 	MaxBatch      = 1000     // tasks
-	MaxBatchBytes = 10 << 20 // of the document
+	MaxBatchBytes = 10 << 20 // of the document, in bytes
 )
 
-// A Batch answers a batch of tasks, in their order.
+// A Batch is the answer to a batch of tasks, in their order.
 type Batch struct {
 	Accepted int         `json:"accepted" doc:"how many are on disk"`
 	Failed   int         `json:"failed"`
 	Items    []BatchItem `json:"items" doc:"one for each task, in the order they were given"`
 }
 
-// A BatchItem is what became of one task of a batch.
+// A BatchItem is the result of one task of a batch.
 type BatchItem struct {
 	Status  int             `json:"status" doc:"202, or the status of the problem"`
 	Task    *node.Submitted `json:"task,omitempty"`
 	Problem *Problem        `json:"problem,omitempty"`
 }
 
-// batch takes many tasks with as few commits as they fit into: a JSON array, or
-// one task a line. A task that is wrong does not keep the others back.
+// batch accepts many tasks with as few commits as possible: a JSON array, or one task per
+// line. An invalid task does not affect the others.
 func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
 	parts, err := readBatch(w, r)
 	if err != nil {
@@ -64,10 +64,10 @@ func (i *BatchItem) failed(err error) {
 	*i = BatchItem{Status: p.Status, Problem: p}
 }
 
-// readBatch reads the tasks of a batch as they are written.
+// readBatch splits a batch into the raw JSON of its tasks.
 func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err error) {
 	if r.Header.Get("Idempotency-Key") != "" {
-		return nil, problem(CodeInvalid, "an Idempotency-Key for a whole batch: give each task its own key")
+		return nil, problem(CodeInvalid, "a batch cannot have an Idempotency-Key header: give each task its own key")
 	}
 	split := elements
 	switch mediaType(r) {
@@ -75,7 +75,7 @@ func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err erro
 	case "application/x-ndjson", "application/ndjson", "application/jsonl":
 		split = splitLines
 	default:
-		return nil, problem(CodeType, "content type %.80q: a batch is application/json (an array) or application/x-ndjson", r.Header.Get("Content-Type"))
+		return nil, problem(CodeType, "content type %.80q: a batch must be application/json (an array) or application/x-ndjson", r.Header.Get("Content-Type"))
 	}
 	b, err := readBody(w, r, MaxBatchBytes)
 	if err != nil {
@@ -93,16 +93,16 @@ func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err erro
 	return parts, nil
 }
 
-// explainTooLarge tells who sent too much at once what to do about it.
+// explainTooLarge adds a hint to the error of a batch that is too large.
 func explainTooLarge(err error) *Problem {
 	p := ProblemOf(err)
 	if p.Code == CodeTooLarge {
-		p.Fix = "send it in several batches; a large body goes alone, as a stream"
+		p.Fix = "send several batches; send a large body alone, as a stream"
 	}
 	return p
 }
 
-// splitLines splits at line ends and leaves empty lines out.
+// splitLines splits at line ends and drops empty lines.
 func splitLines(b []byte, max int) (out [][]byte, err error) {
 	for line := range bytes.Lines(b) {
 		line = bytes.TrimSpace(line)

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// bodyTimeout bounds how long a JSON document may take to arrive. A stream
-	// may take as long as it likes: when its sender dies, the socket says so.
+	// bodyTimeout bounds how long a JSON document may take to arrive. A stream has no
+	// limit: when its sender dies, the socket reports it.
 	bodyTimeout = 30 * time.Second
-	// smallDocument is the limit of every JSON document that carries no payload.
+	// smallDocument is the size limit of JSON documents without a payload.
 	smallDocument = 1 << 20
 )
 
@@ -22,8 +22,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if r.ContentLength > limit {
 		return nil, &http.MaxBytesError{Limit: limit}
 	}
-	// The deadline is taken back afterwards, or it would cancel a long request
-	// that has been read. A writer without deadlines is a test's.
+	// The deadline is removed afterwards, or it would cancel a long request whose body has
+	// been read. Only the response writers of tests have no deadlines.
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
 	buf := bytes.NewBuffer(make([]byte, 0, max(r.ContentLength, 0)+bytes.MinRead))
@@ -38,8 +38,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return buf.Bytes(), nil
 }
 
-// checkDocument lets a route of huma see a request only when its body is absent or
-// one sound JSON object of a moderate size.
+// checkDocument passes a request to a huma route only if it has no body or its body is one
+// valid JSON object of limited size.
 func checkDocument(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {

@@ -10,20 +10,20 @@ import (
 // maxRedrive bounds how many dead letters one request repeats.
 const maxRedrive = 1000
 
-// A Redrive says which dead letters to repeat: the ones named, or those that a
-// filter chooses and nobody has repeated yet.
+// A Redrive selects the dead letters to repeat: those with the given ids, or those that a
+// filter selects and that have not been repeated yet.
 type Redrive struct {
 	IDs []string `json:"ids,omitempty" maxItems:"1000"`
 	Filter
-	All    bool `json:"all,omitempty" doc:"needed when neither ids nor a filter chooses any"`
+	All    bool `json:"all,omitempty" doc:"required when neither ids nor a filter is given"`
 	DryRun bool `json:"dry_run,omitempty" doc:"only list"`
 }
 
-// Redriven says what became of each.
+// Redriven is the result of a Redrive.
 type Redriven struct {
 	Items  []RedrivenItem `json:"items"`
 	Failed int            `json:"failed"`
-	More   bool           `json:"more" doc:"there were more than one request takes: repeat it"`
+	More   bool           `json:"more" doc:"there were more than one request can take: repeat it"`
 	DryRun bool           `json:"dry_run"`
 }
 
@@ -35,7 +35,7 @@ type RedrivenItem struct {
 }
 
 func (s *Server) routeDeadLetters() {
-	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List tasks that are not tried again by themselves"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
+	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List dead letters: tasks that are not retried automatically"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
 		q, err := in.query()
 		if err != nil {
 			return node.Page[node.Task]{}, err
@@ -73,15 +73,15 @@ func (s *Server) redrive(ctx context.Context, r Redrive) (Redriven, error) {
 	return out, ctx.Err()
 }
 
-// deadLetterIDs returns the ids of dead letters that nobody has repeated, before any
-// is: repeating one changes the list.
+// deadLetterIDs returns the ids of dead letters that have not been repeated. It lists all
+// before any is repeated, because that changes the list.
 func (s *Server) deadLetterIDs(ctx context.Context, r Redrive) (ids []string, more bool, err error) {
 	q, err := r.Filter.query()
 	if err != nil {
 		return nil, false, err
 	}
 	if !r.All && r.isEmpty() {
-		return nil, false, problem(CodeInvalid, "nothing says which dead letters: give ids, a filter, or all: true")
+		return nil, false, problem(CodeInvalid, "no dead letters selected: give ids, a filter, or all: true")
 	}
 	for q.Oldest, q.Limit = true, maxRedrive; ; {
 		page, err := s.node.DeadLetters(ctx, q)
@@ -103,7 +103,7 @@ func (s *Server) deadLetterIDs(ctx context.Context, r Redrive) (ids []string, mo
 	}
 }
 
-// isEmpty reports whether f chooses nothing in particular.
+// isEmpty reports whether f selects all.
 func (f Filter) isEmpty() bool {
 	return len(f.States) == 0 && f.Role == "" && f.Peer == "" && f.Kind == "" && f.Label == "" && f.Before.IsZero() && f.After.IsZero()
 }

@@ -1,8 +1,8 @@
-// Package api is the window: a program on the same machine looks into its node
-// through it and hands it work, with HTTP and JSON over a unix socket.
+// Package api is the API server of a node: programs on the same machine use it to submit
+// tasks and to query the node, with HTTP and JSON over a unix socket.
 //
 //	curl, balefire-node, api/client
-//	        │  HTTP over node.sock, mode 0660: who may open it may do anything
+//	        │  HTTP over node.sock, mode 0660: whoever can open it can do anything
 //	        ▼
 //	  meter ─▶ body: bounded, one JSON value, no name twice ─▶ route ─▶ node
 //	                                                             │

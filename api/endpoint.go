@@ -7,32 +7,32 @@ import (
 	"sync/atomic"
 )
 
-// A Endpoint answers on a node's socket from the moment on at which the process has
-// it. Until the node is opened, which takes its time with a large store, it says
-// that it lives and how far it is, and asks everybody else to come back (S50).
+// An Endpoint answers on a node's socket from the start of the process. Until the node is
+// open, which takes long with a large store, it answers health checks, reports the
+// progress, and tells all other clients to retry (S50).
 type Endpoint struct {
 	cfg      Config
 	progress atomic.Pointer[string]
 	server   atomic.Pointer[http.Handler]
 }
 
-// NewEndpoint makes a window of a node that is still to be opened.
+// NewEndpoint returns the endpoint of a node that is not open yet.
 func NewEndpoint(cfg Config) *Endpoint {
 	w := &Endpoint{cfg: cfg.withDefaults()}
-	w.SetProgress("its store is opened")
+	w.SetProgress("opening the store")
 	return w
 }
 
-// SetProgress says how far the start is, in a few words.
+// SetProgress sets the progress of the start, in a few words.
 func (w *Endpoint) SetProgress(text string) { w.progress.Store(&text) }
 
-// SetNode has n answer from now on.
+// SetNode serves the requests with n from now on.
 func (w *Endpoint) SetNode(n Node) {
 	h := New(n, w.cfg).localHandler()
 	w.server.Store(&h)
 }
 
-// Serve is [Server.Serve] of what answers at the time.
+// Serve is [Server.Serve] for the endpoint.
 func (w *Endpoint) Serve(ctx context.Context, l net.Listener) error { return serve(ctx, l, w, w.cfg) }
 
 // ServeHTTP answers a request.

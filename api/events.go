@@ -11,21 +11,21 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// ndjsonType is that of a stream of documents, one a line.
+// ndjsonType is the content type of a stream of documents, one per line.
 const ndjsonType = "application/x-ndjson"
 
-// eventStep is how many events of a stream are written at once.
+// eventStep is how many events of a stream are written at a time.
 const eventStep = 256
 
-// EventsAfter asks for what happened behind a number.
+// EventsAfter asks for the events after a number.
 type EventsAfter struct {
-	After  uint64 `query:"after" doc:"number of the last event that is known; 0: from the first that is kept"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"256" doc:"of a page; a stream has none"`
-	Wait   string `query:"wait" example:"30s" doc:"of a page: how long to wait for the first event when there is none yet, at most 10m; default not at all"`
+	After  uint64 `query:"after" doc:"number of the last known event; 0: from the oldest that is kept"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"256" doc:"of a page; a stream has no limit"`
+	Wait   string `query:"wait" example:"30s" doc:"of a page: how long to wait for the first event if there is none yet, at most 10m; default 0"`
 	stream bool
 }
 
-// Resolve reads which of the two forms the client takes.
+// Resolve determines which of the two forms the client accepts.
 func (e *EventsAfter) Resolve(c huma.Context) []error {
 	for kind := range strings.SplitSeq(c.Header("Accept"), ",") {
 		kind, _, _ = strings.Cut(kind, ";")
@@ -34,23 +34,23 @@ func (e *EventsAfter) Resolve(c huma.Context) []error {
 	return nil
 }
 
-// A Missed stands in a stream of events in place of those that were dropped.
+// A Missed replaces dropped events in a stream.
 type Missed struct {
-	Missed uint64 `json:"missed" doc:"so many: the reader was too slow or came too late"`
+	Missed uint64 `json:"missed" doc:"number of dropped events: the reader was too slow or too late"`
 }
 
-// events is an answer in one of two forms.
+// events is a response in one of two forms.
 type events struct {
 	ContentType string `header:"Content-Type"`
 	Body        func(huma.Context)
 }
 
 func (s *Server) routeEvents(n eventReader) {
-	o := op("GET", "/v1/events", "events", "watching", "Read what happened on this node, or follow it")
-	o.Description = "A page answers at once, or when something happens within the wait. With Accept: " + ndjsonType + " the answer is a stream, one event a line, " +
-		"that goes on until the client leaves or the node stops; a line {\"missed\":n} stands for events that were dropped before the next one. " +
-		"Numbers begin anew at each start of the node."
-	o.Responses = answers[node.EventPage](s, "200", "What happened after the number")
+	o := op("GET", "/v1/events", "events", "watching", "Read or follow the events of this node")
+	o.Description = "A page is returned at once, or at the first event within the wait. With Accept: " + ndjsonType + " the response is a stream, one event per line, " +
+		"that continues until the client disconnects or the node stops; a line {\"missed\":n} replaces events that were dropped before the next one. " +
+		"Numbers start at 1 again when the node restarts."
+	o.Responses = answers[node.EventPage](s, "200", "The events after the number")
 	o.Responses["200"].Content[ndjsonType] = &huma.MediaType{Schema: &huma.Schema{OneOf: []*huma.Schema{schema[node.NodeEvent](s), schema[Missed](s)}}}
 	register(s, o, func(ctx context.Context, in *EventsAfter) (*events, error) {
 		if in.stream {
@@ -63,12 +63,12 @@ func (s *Server) routeEvents(n eventReader) {
 		waiting, cancel := stopContext(ctx, maxWait)
 		defer cancel()
 		page := n.Events(waiting, in.After, in.Limit, min(wait, maxWait))
-		return &events{jsonType, func(c huma.Context) { _ = encode(c.BodyWriter(), page) }}, nil // a client that has gone does not miss it
+		return &events{jsonType, func(c huma.Context) { _ = encode(c.BodyWriter(), page) }}, nil // a client that has disconnected does not need it
 	})
 }
 
-// writeEvents writes events as they happen. Nothing is kept for a slow reader: what
-// the node dropped meanwhile is told as a number.
+// writeEvents writes events as they happen. Nothing is buffered for a slow reader: it gets
+// the number of the events that the node dropped.
 func writeEvents(c huma.Context, n eventReader, after uint64) {
 	w, ok := c.BodyWriter().(http.ResponseWriter)
 	if !ok {

@@ -7,11 +7,11 @@ import (
 )
 
 func (s *Server) routeHandlers() {
-	route(s, op("GET", "/v1/handlers", "listHandlers", "handlers", "List what this node does for others"), func(context.Context, *struct{}) (node.Page[node.Handler], error) {
+	route(s, op("GET", "/v1/handlers", "listHandlers", "handlers", "List the handlers of this node"), func(context.Context, *struct{}) (node.Page[node.Handler], error) {
 		return list(s.node.Handlers()), nil
 	})
 	type add struct{ Body node.HandlerSpec }
-	routeNoContent(s, op("POST", "/v1/handlers", "addHandler", "handlers", "Add a handler, or replace the one of its kind"), func(ctx context.Context, in *add) error {
+	routeNoContent(s, op("POST", "/v1/handlers", "addHandler", "handlers", "Add or replace the handler of a kind"), func(ctx context.Context, in *add) error {
 		return s.node.AddHandler(ctx, in.Body)
 	})
 	type remove struct {

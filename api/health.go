@@ -7,16 +7,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Health is the answer of a healthy or ready node.
+// Health is the response of a healthy or ready node.
 type Health struct {
 	Status string `json:"status" enum:"ok"`
 }
 
 func (s *Server) routeHealth() {
-	route(s, op("GET", "/healthz", "healthz", "watching", "Do its loops turn, did the last commit succeed"), func(context.Context, *struct{}) (Health, error) {
+	route(s, op("GET", "/healthz", "healthz", "watching", "Check that the node's loops run and its last commit succeeded"), func(context.Context, *struct{}) (Health, error) {
 		return healthAnswer(s.node.Healthy())
 	})
-	route(s, op("GET", "/readyz", "readyz", "watching", "Does it take work"), func(context.Context, *struct{}) (Health, error) {
+	route(s, op("GET", "/readyz", "readyz", "watching", "Check that the node accepts tasks"), func(context.Context, *struct{}) (Health, error) {
 		return healthAnswer(s.node.Ready())
 	})
 	metrics := op("GET", "/metrics", "metrics", "watching", "Prometheus metrics")
@@ -27,8 +27,8 @@ func (s *Server) routeHealth() {
 	s.mux.HandleFunc("GET /openapi.json", s.openAPI)
 }
 
-// healthAnswer says that a node is well, or that it is not: that is an answer, not an
-// error of the window.
+// healthAnswer answers that a node is healthy, or that it is not: that is a response, not a
+// failed request.
 func healthAnswer(err error) (Health, error) {
 	if err != nil {
 		return Health{}, problem(CodeUnhealthy, "%v", err)
@@ -38,5 +38,5 @@ func healthAnswer(err error) (Health, error) {
 
 func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/vnd.oai.openapi+json;version=3.1")
-	_, _ = w.Write(s.spec) // a client that has gone does not miss it
+	_, _ = w.Write(s.spec) // a client that has disconnected does not need it
 }

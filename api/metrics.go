@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A meter counts requests by route, never by what is in a path.
+// A meter counts requests by route, without path parameters.
 type meter struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -21,32 +21,32 @@ func newMeter(r prometheus.Registerer) *meter {
 	return &meter{
 		requests: registered(r, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_http_requests_total",
-			Help: "Requests answered; a refused GET that would write has route none and code 405.",
+			Help: "Requests answered; a rejected GET of a write-only route has route none and code 405.",
 		}, []string{"method", "route", "code"})),
 		seconds: registered(r, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "balefire_http_request_duration_seconds", Help: "From the header of a request to the end of its answer.",
+			Name: "balefire_http_request_duration_seconds", Help: "Time from the header of a request to the end of its response.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 2.5, 10, 60},
 		}, []string{"route"})),
 		inFlight: registered(r, prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "balefire_http_requests_in_flight", Help: "Requests that are being answered.",
+			Name: "balefire_http_requests_in_flight", Help: "Requests in flight.",
 		})),
 	}
 }
 
-// registered registers c, or returns the one that another window of the same
-// node registered.
+// registered registers c, or returns the one that another server of the same node
+// registered.
 func registered[C prometheus.Collector](r prometheus.Registerer, c C) C {
 	err := r.Register(c)
 	if before, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		return before.ExistingCollector.(C)
 	}
 	if err != nil {
-		panic(err) // the names above are wrong
+		panic(err) // the names above are invalid
 	}
 	return c
 }
 
-// count measures what next answers.
+// count measures the requests of next.
 func (m *meter) count(next func(*status, *http.Request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start, seen := time.Now(), &status{ResponseWriter: w}
@@ -61,7 +61,7 @@ func (m *meter) count(next func(*status, *http.Request)) http.Handler {
 	})
 }
 
-// method bounds what a stranger can put into a label.
+// method bounds the label values that a client can cause.
 func method(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
@@ -70,10 +70,10 @@ func method(m string) string {
 	return "other"
 }
 
-// status remembers the status of an answer.
+// status records the status of a response.
 type status struct {
 	http.ResponseWriter
-	code int // 0 until the answer has begun
+	code int // 0 until the response has begun
 }
 
 func (s *status) WriteHeader(code int) {
@@ -86,5 +86,5 @@ func (s *status) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// Unwrap lets http.ResponseController reach deadlines and flushing.
+// Unwrap gives http.ResponseController access to deadlines and flushing.
 func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }

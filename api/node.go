@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A Node is what the window shows: [node.Node], or a fake in tests.
+// A Node is what the server needs of a node: [node.Node], or a fake in tests.
 type Node interface {
 	taskOps
 	meshOps
@@ -31,14 +31,14 @@ type meshOps interface {
 	sharedOps
 }
 
-// sharedOps is what is beyond this node and its neighbours.
+// sharedOps are the operations on the mesh and on shared queues.
 type sharedOps interface {
 	network
 	queueOps
 	taskEditor
 }
 
-// scheduler makes tasks by the clock.
+// scheduler manages schedules.
 type scheduler interface {
 	Schedules(ctx context.Context) ([]node.Schedule, error)
 	AddSchedule(ctx context.Context, s node.ScheduleSpec) (node.Schedule, error)
@@ -50,7 +50,7 @@ type scheduleEditor interface {
 	PauseSchedule(ctx context.Context, queue, name string, on bool) (node.Schedule, error)
 }
 
-// taskEditor changes tasks that are under way.
+// taskEditor changes tasks in progress.
 type taskEditor interface {
 	SetClass(ctx context.Context, id, class string) (node.Task, error)
 	MoveTask(ctx context.Context, id, queue string) (node.Submitted, error)
@@ -63,7 +63,7 @@ type peerOps interface {
 	joinRequests
 }
 
-// network is what every node tells of the mesh.
+// network is what every node knows about the mesh.
 type network interface {
 	membership
 	connectivity
@@ -91,7 +91,7 @@ type submitter interface {
 type taskReader interface {
 	Task(ctx context.Context, id string) (node.Task, error)
 	Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error)
-	// Wait returns when the task has ended, or the task as it is with ctx's error.
+	// Wait returns when the task has ended, or the current task with ctx's error.
 	Wait(ctx context.Context, id string) (node.Task, error)
 }
 
@@ -138,7 +138,7 @@ type connectivity interface {
 
 type joinRequests interface {
 	JoinRequests(ctx context.Context) []node.JoinRequest
-	// Accept takes an id, its begin or end, a wished name or a code.
+	// Accept takes an id, its beginning or end, a requested name or a code.
 	Accept(ctx context.Context, ref string, o node.AcceptOptions) (node.Peer, error)
 }
 
@@ -148,18 +148,18 @@ type memberAdmin interface {
 }
 
 type eventReader interface {
-	// Events waits for the first event behind after when there is none yet.
+	// Events waits for the first event after the number if there is none yet.
 	Events(ctx context.Context, after uint64, limit int, wait time.Duration) node.EventPage
 }
 
-// queueOps is what a node tells of shared queues.
+// queueOps are the operations on shared queues.
 type queueOps interface {
 	queueEditor
 	queueMover
 	queueWork
 }
 
-// queueWork is who owns what, and what is made by the clock.
+// queueWork is ownership and schedules.
 type queueWork interface {
 	ownership
 	scheduler
@@ -186,7 +186,7 @@ type drainer interface {
 type ownership interface {
 	leaseReader
 	timeline
-	// UnblockLane lets the tasks of one ordering key go on.
+	// UnblockLane unblocks the tasks of one ordering key.
 	UnblockLane(ctx context.Context, queue, key string) (node.Queue, error)
 }
 
@@ -203,7 +203,7 @@ type leaseReclaimer interface {
 
 type timeline interface {
 	OwnershipEvents(ctx context.Context, after uint64, limit int) []node.OwnershipEvent
-	// Timeline asks the other nodes, too.
+	// Timeline also asks the other nodes.
 	Timeline(ctx context.Context, q node.TimelineQuery) (node.Timeline, error)
 }
 
@@ -216,8 +216,8 @@ type handlerRegistry interface {
 type storeOps interface {
 	StoreStats() node.StoreStats
 	Compact(ctx context.Context) error
-	// Snapshot writes a copy that opens as a store into dir, which must not exist; with a
-	// key it is a file that the private part of that key alone opens.
+	// Snapshot writes a copy that can be opened as a store to dir, which must not exist;
+	// with a key it is a file that only the private key can decrypt.
 	Snapshot(ctx context.Context, dir, toKey string) error
 }
 

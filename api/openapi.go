@@ -13,30 +13,30 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 )
 
-// newAPI starts the description of the window. Huma's own pages are left out:
-// they load scripts from elsewhere.
+// newAPI returns the huma API of the server. Huma's own documentation pages are left out:
+// they load scripts from other hosts.
 func newAPI(mux *http.ServeMux) huma.API {
 	cfg := huma.DefaultConfig("balefire", "1")
-	cfg.Info.Description = "What a balefire node answers on its unix socket. Reading is GET and never changes anything. Errors are problem+json with a code and what to do."
+	cfg.Info.Description = "The API of a balefire node on its unix socket. GET requests never change anything. Errors are problem+json with a code and a fix."
 	cfg.DocsPath, cfg.SchemasPath, cfg.OpenAPIPath, cfg.CreateHooks = "", "", "", nil
 	cfg.RejectUnknownQueryParameters = true
-	cfg.Servers = []*huma.Server{{URL: "http://node", Description: "The node's unix socket, as with curl --unix-socket \"$SOCKET\"; balefire-node config path says where it is. The name of the host is of no matter."}}
-	cfg.Info.Description += " A moment is RFC 3339. A span that somebody sets is text, as 90s or 1h30m; one that was measured is a number of seconds, in a field that ends in _seconds. Sizes are bytes. A field that is absent is not known, or there is no such thing. " +
-		"On the same socket /debug/pprof/ has the profiles of Go: index, profile, heap, goroutine, trace and the others of net/http/pprof."
+	cfg.Servers = []*huma.Server{{URL: "http://node", Description: "The node's unix socket, for example curl --unix-socket \"$SOCKET\"; balefire-node config path prints its path. The host name is ignored."}}
+	cfg.Info.Description += " Times are RFC 3339. Durations in settings are text like 90s or 1h30m; measured durations are numbers of seconds in fields that end in _seconds. Sizes are in bytes. An absent field is unknown or does not apply. " +
+		"On the same socket /debug/pprof/ has the profiles of net/http/pprof: index, profile, heap, goroutine, trace and others."
 	return humago.New(strictMux{mux}, cfg)
 }
 
-// strictMux is a mux whose handlers see sound documents only.
+// strictMux is a mux whose handlers see only valid documents.
 type strictMux struct{ *http.ServeMux }
 
-// HandleFunc registers next behind the check of its body.
+// HandleFunc registers next with a check of the request body.
 func (d strictMux) HandleFunc(pattern string, next func(http.ResponseWriter, *http.Request)) {
 	d.ServeMux.HandleFunc(pattern, checkDocument(next))
 }
 
-// register adds a route of huma, whose errors become problems.
+// register adds a huma route whose errors become problems.
 func register[I, O any](s *Server, op huma.Operation, f func(context.Context, *I) (*O, error)) {
-	op.MaxBodyBytes, op.BodyReadTimeout = -1, -1 // the check of documents has read the body
+	op.MaxBodyBytes, op.BodyReadTimeout = -1, -1 // strictMux has read the body
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {
@@ -46,7 +46,7 @@ func register[I, O any](s *Server, op huma.Operation, f func(context.Context, *I
 	})
 }
 
-// route adds a route that answers with a value.
+// route adds a route with a response value.
 func route[I, T any](s *Server, op huma.Operation, f func(context.Context, *I) (T, error)) {
 	register(s, op, func(ctx context.Context, in *I) (*struct{ Body T }, error) {
 		v, err := f(ctx, in)
@@ -54,7 +54,7 @@ func route[I, T any](s *Server, op huma.Operation, f func(context.Context, *I) (
 	})
 }
 
-// routeNoContent adds a route that answers with nothing but that it was done.
+// routeNoContent adds a route without a response body.
 func routeNoContent[I any](s *Server, op huma.Operation, f func(context.Context, *I) error) {
 	op.DefaultStatus = http.StatusNoContent
 	register(s, op, func(ctx context.Context, in *I) (*struct{}, error) { return nil, f(ctx, in) })
@@ -65,8 +65,8 @@ func op(method, path, id, tag, summary string) huma.Operation {
 	return huma.Operation{Method: method, Path: path, OperationID: id, Tags: []string{tag}, Summary: summary}
 }
 
-// describeProblems writes into the document what each route may answer instead of what was
-// asked for, by status, with the codes that have it.
+// describeProblems adds the possible error responses of each route, by status, with their
+// codes.
 func (s *Server) describeProblems() {
 	doc := s.api.OpenAPI()
 	doc.Components.Responses = map[string]*huma.Response{}
@@ -85,12 +85,12 @@ func (s *Server) describeProblems() {
 	}
 }
 
-// statuses are those that an operation may fail with.
+// statuses returns the error statuses of an operation.
 func statuses(o *huma.Operation) []int {
 	if strings.HasPrefix(o.Path, "/healthz") || o.Path == "/metrics" {
 		return []int{503}
 	}
-	out := []int{403, 409, 500, 503, 504} // a node that is denied, refuses, fails, stops, or takes too long
+	out := []int{403, 409, 500, 503, 504} // if the node denies, refuses, fails, stops, or takes too long
 	if strings.Contains(o.Path, "{") || len(o.Parameters) > 0 || o.RequestBody != nil {
 		out = append(out, 404, 422)
 	}
@@ -103,11 +103,11 @@ func statuses(o *huma.Operation) []int {
 	return out
 }
 
-// problemResponse describes the problems that have a status.
+// problemResponse describes the problems with a status.
 func problemResponse(status int, schema *huma.Schema) *huma.Response {
 	r := &huma.Response{Content: map[string]*huma.MediaType{problemType: {Schema: schema, Examples: map[string]*huma.Example{}}}}
 	if status == http.StatusBadRequest {
-		r.Description, r.Content[problemType].Examples[string(CodeInvalid)] = "INVALID: The request cannot be read", &huma.Example{Value: malformed("the body broke off, so nothing was taken")}
+		r.Description, r.Content[problemType].Examples[string(CodeInvalid)] = "INVALID: The request cannot be read", &huma.Example{Value: malformed("the body ended early, so nothing was accepted")}
 		return r
 	}
 	var words []string
@@ -121,7 +121,7 @@ func problemResponse(status int, schema *huma.Schema) *huma.Response {
 	return r
 }
 
-// content describes a body of one or several content types.
+// content describes a body with one or more content types.
 func content(schema *huma.Schema, types ...string) map[string]*huma.MediaType {
 	out := map[string]*huma.MediaType{}
 	for _, t := range types {
@@ -130,12 +130,12 @@ func content(schema *huma.Schema, types ...string) map[string]*huma.MediaType {
 	return out
 }
 
-// schema describes T in the document.
+// schema returns the schema of T.
 func schema[T any](s *Server) *huma.Schema {
 	return s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
 }
 
-// answers describes what a route outside huma answers with.
+// answers describes a response of a route outside huma.
 func answers[T any](s *Server, code, what string) map[string]*huma.Response {
 	return map[string]*huma.Response{
 		code:      {Description: what, Content: content(schema[T](s), jsonType)},

@@ -12,31 +12,31 @@ type ByName struct {
 	Name string `path:"name" maxLength:"128" doc:"a peer's name or id"`
 }
 
-// An Invite asks for a ticket.
+// An Invite requests a ticket.
 type Invite struct {
-	Name  string   `json:"name,omitempty" maxLength:"63" doc:"of the node that joins; default its own wish"`
+	Name  string   `json:"name,omitempty" maxLength:"63" doc:"of the node that joins; default the name it asks for"`
 	TTL   string   `json:"ttl,omitempty" example:"1h" doc:"default 1h, at most 720h"`
 	Roles []string `json:"roles,omitempty" doc:"default send, work, relay"`
 }
 
 func (s *Server) routePeers() {
-	route(s, op("GET", "/v1/peers", "listPeers", "peers", "List the nodes that this one knows"), func(ctx context.Context, _ *struct{}) (node.Page[node.Peer], error) {
+	route(s, op("GET", "/v1/peers", "listPeers", "peers", "List the nodes that this node knows"), func(ctx context.Context, _ *struct{}) (node.Page[node.Peer], error) {
 		return list(s.node.Peers(ctx)), nil
 	})
 	route(s, op("GET", "/v1/peers/{name}", "getPeer", "peers", "Show a peer"), func(ctx context.Context, in *ByName) (node.Peer, error) {
 		return s.node.Peer(ctx, in.Name)
 	})
-	routeNoContent(s, op("POST", "/v1/peers/{name}/block", "blockPeer", "peers", "Have nothing to do with a peer"), func(ctx context.Context, in *ByName) error {
+	routeNoContent(s, op("POST", "/v1/peers/{name}/block", "blockPeer", "peers", "Block a peer"), func(ctx context.Context, in *ByName) error {
 		return s.node.Block(ctx, in.Name)
 	})
-	routeNoContent(s, op("POST", "/v1/peers/{name}/unblock", "unblockPeer", "peers", "Admit a blocked peer again"), func(ctx context.Context, in *ByName) error {
+	routeNoContent(s, op("POST", "/v1/peers/{name}/unblock", "unblockPeer", "peers", "Unblock a peer"), func(ctx context.Context, in *ByName) error {
 		return s.node.Unblock(ctx, in.Name)
 	})
 	routeNoContent(s, op("DELETE", "/v1/peers/{name}", "forgetPeer", "peers", "Remove a peer from the address book"), func(ctx context.Context, in *ByName) error {
 		return s.node.Forget(ctx, in.Name)
 	})
 	type invite struct{ Body *Invite }
-	create := op("POST", "/v1/invitations", "invite", "peers", "Make a ticket that admits one node, once")
+	create := op("POST", "/v1/invitations", "invite", "peers", "Create a ticket that admits one node, once")
 	create.DefaultStatus = http.StatusCreated
 	route(s, create, func(ctx context.Context, in *invite) (node.Invitation, error) {
 		o := node.InviteOptions{}

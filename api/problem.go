@@ -16,12 +16,12 @@ import (
 	"github.com/balefire/balefire/store/blob"
 )
 
-// A Code says what kind of problem it is, in a word that does not change.
+// A Code is the kind of a problem, as a stable word.
 type Code string
 
 // The codes of problems.
 const (
-	CodeInvalid     Code = "INVALID"            // 400 it cannot be read, 422 it makes no sense
+	CodeInvalid     Code = "INVALID"            // 400 if it cannot be parsed, 422 if it is invalid
 	CodeDenied      Code = "DENIED"             // 403
 	CodeNotFound    Code = "NOT_FOUND"          // 404
 	CodeMethod      Code = "METHOD_NOT_ALLOWED" // 405
@@ -39,30 +39,30 @@ const (
 	CodeFull        Code = "FULL"               // 507
 )
 
-// codes tells of each code its status, its title and the usual next step.
+// codes has the status, title and usual fix of each code.
 var codes = map[Code]struct {
 	status     int
 	title, fix string
 }{
-	CodeInvalid:     {422, "The request makes no sense", "mend what the detail names; GET /openapi.json describes every field"},
-	CodeDenied:      {403, "Not allowed here", "see what the detail names: the peer may be blocked, or this node may lack a role"},
-	CodeNotFound:    {404, "There is no such thing", "check the name: GET /v1/tasks, /v1/peers, /v1/handlers and /v1/queues list what there is"},
-	CodeMethod:      {405, "Not with this method", "use one of the methods in the Allow header"},
-	CodeKeyConflict: {409, "The idempotency key belongs to another request", "repeat the first request unchanged, or use a new key"},
-	CodeRefused:     {409, "Not in this state", "see the detail; GET /v1/why/{task} names what a task waits for"},
-	CodeNoAdmin:     {409, "No admin is connected", "ask again when one is, or do it on an admin: see the detail"},
+	CodeInvalid:     {422, "Invalid request", "correct what the detail names; GET /openapi.json describes every field"},
+	CodeDenied:      {403, "Not allowed", "see what the detail names: the peer may be blocked, or this node may lack a role"},
+	CodeNotFound:    {404, "Not found", "check the name: GET /v1/tasks, /v1/peers, /v1/handlers and /v1/queues list what exists"},
+	CodeMethod:      {405, "Method not allowed", "use one of the methods in the Allow header"},
+	CodeKeyConflict: {409, "The idempotency key was used for another request", "repeat the first request unchanged, or use a new key"},
+	CodeRefused:     {409, "Not possible in this state", "see the detail; GET /v1/why/{task} names what a task waits for"},
+	CodeNoAdmin:     {409, "No admin is connected", "retry when one is, or do it on an admin: see the detail"},
 	CodeTooLarge:    {413, "Too large for one JSON document", "send the body as a stream: Content-Type application/octet-stream, with target and kind in the query"},
-	CodeType:        {415, "Not this content type", "send Content-Type: application/json"},
-	CodeInternal:    {500, "The node failed to do it", "read the node's log; if it goes on, restart the node: no task is lost"},
-	CodeDraining:    {503, "The node is stopping", "nothing was taken: send it again when the node has started"},
-	CodeStarting:    {503, "The node is starting", "nothing was taken: try again; GET /readyz says how far it is"},
-	CodeUnhealthy:   {503, "The node is not well", "read the node's log and GET /v1/status"},
-	CodeTimeout:     {504, "It took too long", "ask again; what was stored is safe"},
-	CodeUnknown:     {504, "Nobody knows whether it was stored", "repeat it with the same Idempotency-Key: it is stored once"},
-	CodeFull:        {507, "There is no room for new work", "free disk space, let queued tasks be delivered, or remove ended ones: POST /v1/tasks/purge"},
+	CodeType:        {415, "Unsupported content type", "send Content-Type: application/json"},
+	CodeInternal:    {500, "The node failed", "check the node's log; if it persists, restart the node: no task is lost"},
+	CodeDraining:    {503, "The node is stopping", "nothing was accepted: retry when the node has started"},
+	CodeStarting:    {503, "The node is starting", "nothing was accepted: retry; GET /readyz reports the progress"},
+	CodeUnhealthy:   {503, "The node is unhealthy", "check the node's log and GET /v1/status"},
+	CodeTimeout:     {504, "Timeout", "retry; what was stored is safe"},
+	CodeUnknown:     {504, "It is unknown whether the task was stored", "retry with the same Idempotency-Key: the task is stored once"},
+	CodeFull:        {507, "No space for new tasks", "free disk space, let queued tasks be delivered, or remove ended ones: POST /v1/tasks/purge"},
 }
 
-// sentinels maps the node's errors to codes, the most telling first.
+// sentinels maps the node's errors to codes, the most specific first.
 var sentinels = []struct {
 	err  error
 	code Code
@@ -82,10 +82,10 @@ var sentinels = []struct {
 	{context.DeadlineExceeded, CodeTimeout},
 }
 
-// ErrStarting means that the node still opens its store.
+// ErrStarting means that the node is still opening its store.
 var ErrStarting = errors.New("the node is starting")
 
-// A Problem is an error as RFC 9457 writes it, with a code and the next step.
+// A Problem is an error in the form of RFC 9457, with a code and a fix.
 type Problem struct {
 	Type   string  `json:"type" doc:"the code as a URN"`
 	Title  string  `json:"title" doc:"the same for every problem of this code"`
@@ -93,30 +93,30 @@ type Problem struct {
 	Detail string  `json:"detail" doc:"what failed, and why"`
 	Code   Code    `json:"code" doc:"what kind of problem it is, for programs"`
 	Fix    string  `json:"fix,omitempty" doc:"what to do about it"`
-	Errors []Fault `json:"errors,omitempty" doc:"the fields at fault"`
+	Errors []Fault `json:"errors,omitempty" doc:"the invalid fields"`
 }
 
-// A Fault is one field that is wrong.
+// A Fault is one invalid field.
 type Fault struct {
 	Where string `json:"where" doc:"like body.ttl or query.limit"`
 	What  string `json:"what"`
 }
 
-// problem makes a problem of a code with a detail.
+// problem returns a problem with a code and a detail.
 func problem(c Code, format string, a ...any) *Problem {
 	k := codes[c]
 	urn := "urn:balefire:problem:" + strings.ToLower(strings.ReplaceAll(string(c), "_", "-"))
 	return &Problem{Type: urn, Title: k.title, Status: k.status, Detail: fmt.Sprintf(format, a...), Code: c, Fix: k.fix}
 }
 
-// malformed is a request that is not even well formed.
+// malformed returns the problem of a request that cannot be parsed.
 func malformed(format string, a ...any) *Problem {
 	p := problem(CodeInvalid, format, a...)
 	p.Status = http.StatusBadRequest
 	return p
 }
 
-// ProblemOf turns an error of the node into a problem.
+// ProblemOf converts an error of the node to a problem.
 func ProblemOf(err error) *Problem {
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
@@ -126,7 +126,7 @@ func ProblemOf(err error) *Problem {
 	}
 	if errors.Is(err, blob.ErrTooLarge) {
 		p := problem(CodeTooLarge, "%v", err)
-		p.Title, p.Fix = "Too large for this node", "split it, or raise the node's limit of one body"
+		p.Title, p.Fix = "Too large for this node", "split it, or raise the node's limit for a body"
 		return p
 	}
 	for _, s := range sentinels {
@@ -135,7 +135,7 @@ func ProblemOf(err error) *Problem {
 		}
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return malformed("the body broke off, so nothing was taken: %v", err)
+		return malformed("the body ended early, so nothing was accepted: %v", err)
 	}
 	return problem(CodeInternal, "%v", err)
 }
@@ -143,8 +143,7 @@ func ProblemOf(err error) *Problem {
 // Error returns the detail.
 func (p *Problem) Error() string { return p.Detail }
 
-// Is makes errors.Is(p, node.ErrNotFound) and the like true on both sides of the
-// socket.
+// Is makes errors.Is(p, node.ErrNotFound) and similar work on both sides of the socket.
 func (p *Problem) Is(target error) bool {
 	for _, s := range sentinels {
 		if s.err == target {
@@ -154,14 +153,14 @@ func (p *Problem) Is(target error) bool {
 	return false
 }
 
-// Unrouted reports whether the node has no such route: it is older, or newer, than
-// who asked.
+// Unrouted reports whether the node has no such route: it is older or newer than the
+// client.
 func (p *Problem) Unrouted() bool { return p.Code == CodeNotFound && p.Fix == noRouteFix }
 
 // GetStatus returns the HTTP status.
 func (p *Problem) GetStatus() int { return p.Status }
 
-// GetHeaders says when to come back after what passes by itself.
+// GetHeaders returns when to retry after a temporary problem.
 func (p *Problem) GetHeaders() http.Header {
 	if p.Status == http.StatusServiceUnavailable {
 		return http.Header{"Retry-After": {"1"}}
@@ -169,12 +168,12 @@ func (p *Problem) GetHeaders() http.Header {
 	return nil
 }
 
-// ContentType is that of RFC 9457.
+// ContentType returns the content type of RFC 9457.
 func (p *Problem) ContentType(string) string { return problemType }
 
 const problemType = "application/problem+json"
 
-// writeProblem answers with the problem that err is.
+// writeProblem answers with the problem for err.
 func writeProblem(w http.ResponseWriter, err error) {
 	p := ProblemOf(err)
 	for k, v := range p.GetHeaders() {
@@ -182,14 +181,14 @@ func writeProblem(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", problemType)
 	w.WriteHeader(p.Status)
-	_ = encode(w, p) // a client that has gone does not miss it
+	_ = encode(w, p) // a client that has disconnected does not need it
 }
 
 // writeJSON answers with v.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = encode(w, v) // a client that has gone does not miss it
+	_ = encode(w, v) // a client that has disconnected does not need it
 }
 
 func encode(w io.Writer, v any) error {
@@ -198,8 +197,8 @@ func encode(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// humaProblem is how huma tells of a request that does not fit its description.
-// The values at fault are left out: they may be a payload.
+// humaProblem converts huma's validation errors. The invalid values are left out: they may
+// be part of a payload.
 func humaProblem(status int, msg string, errs ...error) huma.StatusError {
 	code := CodeInvalid
 	for c, k := range codes {
@@ -234,8 +233,8 @@ func (p *Problem) add(err error) {
 	p.Detail += fmt.Sprintf("; %s: %s", f.Where, f.What)
 }
 
-// huma makes its errors, and reads the case of field names, by what variables of
-// its package say; the window owns huma, so it sets them for the whole program.
+// Package variables of huma control its errors and whether field names ignore case. Only
+// this package uses huma, so it sets them for the whole program.
 func init() {
 	huma.NewError = humaProblem
 	huma.ValidateStrictCasing = true

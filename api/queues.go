@@ -8,59 +8,59 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// The inputs of the routes of shared queues.
+// The inputs of the queue routes.
 type (
 	// ByQueue names a shared queue in the path.
 	ByQueue struct {
 		Name string `path:"name" maxLength:"128" doc:"the queue's name, without queue: before it"`
 	}
-	// Seize gives up a queue's home.
+	// Seize names the home of a queue to give up.
 	Seize struct {
-		From       string `json:"from" minLength:"1" maxLength:"128" doc:"name or id of the home that is given up"`
-		AcceptLoss bool   `json:"accept_loss,omitempty" doc:"must be true: what only that home knows is lost unless it comes back"`
+		From       string `json:"from" minLength:"1" maxLength:"128" doc:"name or id of the home to give up"`
+		AcceptLoss bool   `json:"accept_loss,omitempty" doc:"must be true: accepts that what only that home knows is lost unless it comes back"`
 	}
-	// HandOff names a queue's next home.
+	// HandOff names the new home of a queue.
 	HandOff struct {
-		To string `json:"to,omitempty" maxLength:"128" doc:"name or id of the next home; default the best that the node knows"`
+		To string `json:"to,omitempty" maxLength:"128" doc:"name or id of the new home; default the best node"`
 	}
-	// Leases chooses leases. The zero value means all of them.
+	// Leases selects leases. The zero value selects all.
 	Leases struct {
 		Queue string `query:"queue" maxLength:"128"`
-		Owner string `query:"owner" maxLength:"128" doc:"name or id of the node that has the lease"`
-		Role  string `query:"role" enum:"home,owner" doc:"home: given by this node; owner: that it has; default both"`
+		Owner string `query:"owner" maxLength:"128" doc:"name or id of the owner"`
+		Role  string `query:"role" enum:"home,owner" doc:"home: granted by this node; owner: owned by it; default both"`
 		Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"50"`
 	}
-	// Recover says whose leases to take back.
+	// Recover selects the leases to revoke.
 	Recover struct {
-		Owner  string `json:"owner,omitempty" maxLength:"128" doc:"name or id of a node that is not alive; default all that are dead or have left"`
+		Owner  string `json:"owner,omitempty" maxLength:"128" doc:"name or id of a node that is not alive; default all nodes that are dead or have left"`
 		DryRun bool   `json:"dry_run,omitempty" doc:"only list"`
 	}
-	// OwnershipAfter asks for what happened behind a number.
+	// OwnershipAfter asks for the events after a number.
 	OwnershipAfter struct {
 		After uint64 `query:"after" doc:"number of the last event that is known; 0: from the first that is kept"`
 		Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"256"`
 	}
-	// UnblockLane names tasks that stand still because the one before them died.
+	// UnblockLane names tasks that are blocked because the one before them died.
 	UnblockLane struct {
 		Key string `json:"key" minLength:"1" maxLength:"256" doc:"their ordering key"`
 	}
-	// Merged chooses the task or the queue whose events are merged.
+	// Merged selects the task or the queue whose events are merged.
 	Merged struct {
-		Task  string `query:"task" maxLength:"36" doc:"id, or the beginning of one that the node knows; or"`
+		Task  string `query:"task" maxLength:"36" doc:"id, or the beginning of one that the node knows; alternative to queue"`
 		Queue string `query:"queue" maxLength:"128"`
 	}
-	// Drain says whether the node is to be given nothing new.
+	// Drain turns draining on or off.
 	Drain struct {
-		On bool `json:"on" doc:"false: it takes work again"`
+		On bool `json:"on" doc:"false: accept tasks again"`
 	}
-	// Stop says how the node leaves.
+	// Stop configures how the node stops.
 	Stop struct {
-		HandOff bool   `json:"handoff,omitempty" doc:"first hand over the homes of its queues; a node that cannot do so does not stop"`
-		Within  string `json:"within,omitempty" example:"30s" doc:"how long the handing over may take; default 30s"`
+		HandOff bool   `json:"handoff,omitempty" doc:"first hand over its queues; a node that cannot hand them over does not stop"`
+		Within  string `json:"within,omitempty" example:"30s" doc:"time limit for the handover; default 30s"`
 	}
 )
 
-// routeSharedQueues adds what tells of shared queues and of who owns their tasks.
+// routeSharedQueues adds the routes of shared queues, homes and leases.
 func (s *Server) routeSharedQueues(n queueOps) {
 	s.routeQueues(n)
 	s.routeHomes(n)
@@ -69,7 +69,7 @@ func (s *Server) routeSharedQueues(n queueOps) {
 	s.routeSchedules(n)
 }
 
-// routeQueues adds what tells of queues and sets them.
+// routeQueues adds the routes that show and change queues.
 func (s *Server) routeQueues(n queueEditor) {
 	route(s, op("GET", "/v1/queues", "listQueues", "queues", "List the shared queues that this node knows"), func(ctx context.Context, _ *struct{}) (node.Page[node.Queue], error) {
 		return list(n.Queues(ctx)), nil
@@ -81,8 +81,8 @@ func (s *Server) routeQueues(n queueEditor) {
 		ByQueue
 		Body node.QueueSettings
 	}
-	change := op("PUT", "/v1/queues/{name}", "setQueue", "queues", "Change the settings of a queue, or make one")
-	change.Description = "What is left out stays as it is; an empty list clears. It counts at once, for what waits, too. With home: here a queue that nobody knows yet is made."
+	change := op("PUT", "/v1/queues/{name}", "setQueue", "queues", "Change the settings of a queue, or create one")
+	change.Description = "Absent settings do not change; an empty list clears a list. Changes apply at once, also to waiting tasks. With home: here a queue that does not exist yet is created."
 	route(s, change, func(ctx context.Context, in *set) (node.Queue, error) {
 		return n.SetQueue(ctx, in.Name, in.Body)
 	})
@@ -90,8 +90,8 @@ func (s *Server) routeQueues(n queueEditor) {
 		verb, id, summary string
 		paused            bool
 	}{
-		{"pause", "pauseQueue", "Grant nothing more from a queue; what is owned goes on", true},
-		{"resume", "resumeQueue", "Grant from a paused queue again", false},
+		{"pause", "pauseQueue", "Stop granting tasks of a queue; owned tasks continue", true},
+		{"resume", "resumeQueue", "Resume a paused queue", false},
 	} {
 		route(s, op("POST", "/v1/queues/{name}/"+p.verb, p.id, "queues", p.summary), func(ctx context.Context, in *ByQueue) (node.Queue, error) {
 			return n.SetQueue(ctx, in.Name, node.QueueSettings{Paused: &p.paused})
@@ -99,14 +99,14 @@ func (s *Server) routeQueues(n queueEditor) {
 	}
 }
 
-// routeHomes adds what moves work from node to node.
+// routeHomes adds the routes that move queues between nodes.
 func (s *Server) routeHomes(n queueMover) {
 	type seize struct {
 		ByQueue
 		Body Seize
 	}
-	take := op("POST", "/v1/queues/{name}/seize", "seizeQueue", "queues", "Make this node the home of a queue whose home is gone for good")
-	take.Description = "What only the old home knows stays with it: it is lost unless that node comes back with its disk and hands it over. The seizure is written to the audit."
+	take := op("POST", "/v1/queues/{name}/seize", "seizeQueue", "queues", "Make this node the home of a queue whose home is permanently lost")
+	take.Description = "What only the old home knows stays there: it is lost unless that node comes back with its disk and hands it over. The seizure is written to the audit log."
 	route(s, take, func(ctx context.Context, in *seize) (node.Queue, error) {
 		if !in.Body.AcceptLoss {
 			return node.Queue{}, lossNotAccepted(in.Name, in.Body.From)
@@ -117,7 +117,7 @@ func (s *Server) routeHomes(n queueMover) {
 		ByQueue
 		Body *HandOff
 	}
-	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Give a queue whose home is here to another home"), func(ctx context.Context, in *handOff) (node.Queue, error) {
+	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Hand over a queue to another home"), func(ctx context.Context, in *handOff) (node.Queue, error) {
 		to := ""
 		if in.Body != nil {
 			to = in.Body.To
@@ -126,17 +126,17 @@ func (s *Server) routeHomes(n queueMover) {
 	})
 }
 
-// routeDrain adds what a node is told before it goes away.
+// routeDrain adds the routes that drain and stop the node.
 func (s *Server) routeDrain(n drainer) {
 	type drain struct{ Body Drain }
-	away := op("POST", "/v1/drain", "drain", "node", "Have this node be given nothing new and hand over its queues, or take work again")
-	away.Description = "Asked again it tells how far it is. What runs goes on."
+	away := op("POST", "/v1/drain", "drain", "node", "Drain this node and hand over its queues, or accept tasks again")
+	away.Description = "Repeat the request to see the progress. Running tasks continue."
 	route(s, away, func(ctx context.Context, in *drain) (node.Drained, error) {
 		return n.Drain(ctx, in.Body.On)
 	})
 	type stop struct{ Body *Stop }
-	end := op("POST", "/v1/stop", "stop", "node", "Stop this node as a signal does")
-	end.Description = "It is answered when the node begins to stop: running handlers have limits.graceful_timeout then."
+	end := op("POST", "/v1/stop", "stop", "node", "Stop this node like SIGTERM does")
+	end.Description = "The response is sent when the node begins to stop: running handlers have limits.graceful_timeout then."
 	routeNoContent(s, end, func(ctx context.Context, in *stop) error {
 		var o Stop
 		if in.Body != nil {
@@ -152,19 +152,19 @@ func (s *Server) routeDrain(n drainer) {
 	})
 }
 
-// handOffTime is how long a node that stops may take for handing over its queues.
+// handOffTime is the default time limit for handing over queues before a stop.
 const handOffTime = 30 * time.Second
 
-// lossNotAccepted is the answer to a seizure whose price nobody agreed to.
+// lossNotAccepted is the problem of a seizure without accept_loss.
 func lossNotAccepted(queue, from string) *Problem {
-	p := problem(CodeInvalid, "seize the queue %.128s: accept_loss is not true: what only %.128s knows of it is lost unless that node comes back with its disk", queue, from)
-	p.Fix = "when that node is there, let it hand the queue off; when it may come back, wait for it; when it is gone for good, send accept_loss: true"
+	p := problem(CodeInvalid, "seize the queue %.128s: accept_loss is not true: what only %.128s knows about it is lost unless that node comes back with its disk", queue, from)
+	p.Fix = "if that node is running, hand the queue off there; if it may come back, wait for it; if it is permanently lost, send accept_loss: true"
 	return p
 }
 
-// routeLeases adds what tells who owns what, and who claimed to.
+// routeLeases adds the routes of leases and ownership events.
 func (s *Server) routeLeases(n ownership) {
-	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List leases that this node gave, then those that it has"), func(ctx context.Context, in *Leases) (node.Page[node.Lease], error) {
+	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List the leases that this node granted, then those that it owns"), func(ctx context.Context, in *Leases) (node.Page[node.Lease], error) {
 		ls, err := n.Leases(ctx, node.LeaseFilter{Queue: in.Queue, Owner: in.Owner, Role: in.Role, Limit: in.Limit})
 		return list(ls), err
 	})
@@ -172,26 +172,26 @@ func (s *Server) routeLeases(n ownership) {
 		ByQueue
 		Body UnblockLane
 	}
-	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Let the tasks of one ordering key go on that stand still"), func(ctx context.Context, in *unblock) (node.Queue, error) {
+	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Unblock the tasks of one ordering key"), func(ctx context.Context, in *unblock) (node.Queue, error) {
 		return n.UnblockLane(ctx, in.Name, in.Body.Key)
 	})
 	type byTask struct {
 		Task string `path:"task" pattern:"^[0-9A-Fa-f-]{1,36}$" doc:"id, or the beginning of one that is unique"`
 	}
-	route(s, op("POST", "/v1/leases/{task}/release", "releaseLease", "queues", "Take the lease of one task back by hand"), func(ctx context.Context, in *byTask) (node.Lease, error) {
+	route(s, op("POST", "/v1/leases/{task}/release", "releaseLease", "queues", "Revoke the lease of one task"), func(ctx context.Context, in *byTask) (node.Lease, error) {
 		return n.ReleaseLease(ctx, in.Task)
 	})
 	type recover struct{ Body Recover }
-	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Take back the leases of owners that are dead"), func(ctx context.Context, in *recover) (node.Recovered, error) {
+	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *recover) (node.Recovered, error) {
 		return n.RecoverLeases(ctx, in.Body.Owner, in.Body.DryRun)
 	})
-	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest claims that did not count"), func(ctx context.Context, _ *struct{}) (node.Page[node.LeaseConflict], error) {
+	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims"), func(ctx context.Context, _ *struct{}) (node.Page[node.LeaseConflict], error) {
 		return list(n.LeaseConflicts(ctx)), nil
 	})
-	route(s, op("GET", "/v1/ownership/events", "listOwnershipEvents", "queues", "Read the timeline of ownership at this node"), func(ctx context.Context, in *OwnershipAfter) (node.Page[node.OwnershipEvent], error) {
+	route(s, op("GET", "/v1/ownership/events", "listOwnershipEvents", "queues", "Read the ownership events of this node"), func(ctx context.Context, in *OwnershipAfter) (node.Page[node.OwnershipEvent], error) {
 		return list(n.OwnershipEvents(ctx, in.After, in.Limit)), nil
 	})
-	merged := op("GET", "/v1/ownership/timeline", "getTimeline", "queues", "Merge what the connected nodes saw happen to the leases of a task or of a queue")
+	merged := op("GET", "/v1/ownership/timeline", "getTimeline", "queues", "Merge the ownership events of all connected nodes for a task or a queue")
 	route(s, merged, func(ctx context.Context, in *Merged) (node.Timeline, error) {
 		return n.Timeline(ctx, node.TimelineQuery{Task: in.Task, Queue: in.Queue})
 	})

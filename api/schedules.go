@@ -13,22 +13,22 @@ type BySchedule struct {
 	Name  string `path:"name" maxLength:"128"`
 }
 
-// routeSchedules adds what makes tasks by the clock.
+// routeSchedules adds the routes of schedules.
 func (s *Server) routeSchedules(n scheduler) {
 	route(s, op("GET", "/v1/schedules", "listSchedules", "schedules", "List the schedules that this node keeps"), func(ctx context.Context, _ *struct{}) (node.Page[node.Schedule], error) {
 		all, err := n.Schedules(ctx)
 		return list(all), err
 	})
 	type add struct{ Body node.ScheduleSpec }
-	make := op("POST", "/v1/schedules", "addSchedule", "schedules", "Have a task made for a queue each time that it is due")
-	make.Description = "It is done at the home of the queue, which makes the tasks, each time once, and hands its schedules over with the queue."
+	make := op("POST", "/v1/schedules", "addSchedule", "schedules", "Create a schedule: a task for a queue each time it is due")
+	make.Description = "Only at the home of the queue, which creates each task once and hands its schedules over with the queue."
 	make.DefaultStatus = http.StatusCreated
 	type added struct{ Body node.Schedule }
 	register(s, make, func(ctx context.Context, in *add) (*added, error) {
 		v, err := n.AddSchedule(ctx, in.Body)
 		return &added{v}, err
 	})
-	drop := op("DELETE", "/v1/schedules/{queue}/{name}", "removeSchedule", "schedules", "Remove a schedule; the tasks that it made stay")
+	drop := op("DELETE", "/v1/schedules/{queue}/{name}", "removeSchedule", "schedules", "Remove a schedule; its tasks stay")
 	drop.DefaultStatus = http.StatusNoContent
 	register(s, drop, func(ctx context.Context, in *BySchedule) (*struct{}, error) {
 		return nil, n.RemoveSchedule(ctx, in.Queue, in.Name)
@@ -37,8 +37,8 @@ func (s *Server) routeSchedules(n scheduler) {
 		verb, id, summary string
 		on                bool
 	}{
-		{"pause", "pauseSchedule", "Have a schedule make nothing", true},
-		{"resume", "resumeSchedule", "Have a schedule go on with the first time from now", false},
+		{"pause", "pauseSchedule", "Pause a schedule", true},
+		{"resume", "resumeSchedule", "Resume a schedule with the next time from now", false},
 	} {
 		route(s, op("POST", "/v1/schedules/{queue}/{name}/"+p.verb, p.id, "schedules", p.summary), func(ctx context.Context, in *BySchedule) (node.Schedule, error) {
 			return n.PauseSchedule(ctx, in.Queue, in.Name, p.on)

@@ -312,7 +312,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v, %v", problems, err)
 	}
 	want := `
-		# HELP balefire_http_requests_total Requests answered; a refused GET that would write has route none and code 405.
+		# HELP balefire_http_requests_total Requests answered; a rejected GET of a write-only route has route none and code 405.
 		# TYPE balefire_http_requests_total counter
 		balefire_http_requests_total{code="200",method="GET",route="GET /v1/tasks/{id}"} 1
 		balefire_http_requests_total{code="404",method="other",route="none"} 1

@@ -18,10 +18,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Config tunes the window. The zero value of each field means its default.
+// Config tunes the server. The zero value of each field means its default.
 type Config struct {
 	Payload int64         // bytes of a task's body inside JSON; default 10 MiB
-	Grace   time.Duration // for requests under way at a stop; default 5 s
+	Grace   time.Duration // time for running requests at a stop; default 5 s
 	Logger  *slog.Logger  // default slog.Default()
 }
 
@@ -32,11 +32,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxDocument returns how long a JSON task may be: its body is a third longer in
-// base64, and there is something around it.
+// maxDocument returns the size limit of a JSON task: its body is a third longer in base64,
+// and there are other fields.
 func (c Config) maxDocument() int64 { return c.Payload/3*4 + smallDocument }
 
-// A Server answers requests with what a node says.
+// A Server answers requests with the data of a node.
 type Server struct {
 	node  Node
 	cfg   Config
@@ -46,7 +46,7 @@ type Server struct {
 	spec  []byte // the OpenAPI document
 }
 
-// New makes the window of n. It serves nothing: see [Server.Serve].
+// New returns the server of n. It serves nothing: see [Server.Serve].
 func New(n Node, cfg Config) *Server {
 	s := &Server{node: n, cfg: cfg.withDefaults(), mux: http.NewServeMux(), meter: newMeter(n.Registry())}
 	s.api = newAPI(s.mux)
@@ -62,17 +62,17 @@ func New(n Node, cfg Config) *Server {
 	s.describeProblems()
 	spec, err := json.MarshalIndent(s.api.OpenAPI(), "", "  ")
 	if err != nil {
-		panic(fmt.Sprintf("api: describe the routes: %v", err)) // they are the same in every program
+		panic(fmt.Sprintf("api: describe the routes: %v", err)) // the routes are the same in every program
 	}
 	s.spec = spec
 	return s
 }
 
-// Handler returns all routes but pprof, without any guard: whoever can reach it
-// may do everything.
+// Handler returns all routes except pprof, without access control: whoever can reach it can
+// do everything.
 func (s *Server) Handler() http.Handler { return s.meter.count(s.dispatch) }
 
-// dispatch answers what no route answers as a problem, too.
+// dispatch also answers unknown routes with a problem.
 func (s *Server) dispatch(w *status, r *http.Request) {
 	defer s.recoverPanic(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -83,8 +83,8 @@ func (s *Server) dispatch(w *status, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// recoverPanic makes a problem of a panic, which is a defect, or cuts the answer off
-// when it has begun.
+// recoverPanic turns a panic, which is a bug, into a problem, or aborts the response if it
+// has begun.
 func (s *Server) recoverPanic(w *status, r *http.Request) {
 	v := recover()
 	switch {
@@ -92,18 +92,18 @@ func (s *Server) recoverPanic(w *status, r *http.Request) {
 	case v == http.ErrAbortHandler:
 		panic(v)
 	default:
-		s.cfg.Logger.Error("a request made the node panic", "method", r.Method, "route", r.Pattern, "panic", v, "stack", string(debug.Stack()))
+		s.cfg.Logger.Error("a request caused a panic", "method", r.Method, "route", r.Pattern, "panic", v, "stack", string(debug.Stack()))
 		if w.code != 0 {
 			panic(http.ErrAbortHandler)
 		}
-		writeProblem(w, problem(CodeInternal, "a defect of the node: %.200v", v))
+		writeProblem(w, problem(CodeInternal, "a bug in the node: %.200v", v))
 	}
 }
 
-// noRouteFix is what an answer says that no route gave.
+// noRouteFix is the fix for an unknown route.
 const noRouteFix = "GET /openapi.json lists every route"
 
-// noRoute asks the mux's own answer why there is no route.
+// noRoute uses the mux's own response to find out why there is no route.
 func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	probe := probe{header: http.Header{}}
 	h.ServeHTTP(&probe, r)
@@ -114,7 +114,7 @@ func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
 		writeProblem(w, p)
 		return
 	}
-	p := problem(CodeMethod, "%s %.200s: it takes %s", r.Method, r.URL.Path, allow)
+	p := problem(CodeMethod, "%s %.200s: the allowed methods are %s", r.Method, r.URL.Path, allow)
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		p.Fix = fmt.Sprintf("a GET never changes anything here: use %s", allow)
 	}
@@ -122,22 +122,22 @@ func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	writeProblem(w, p)
 }
 
-// A probe keeps the header of an answer and drops the rest.
+// A probe keeps the headers of a response and drops the rest.
 type probe struct{ header http.Header }
 
 func (p *probe) Header() http.Header         { return p.header }
 func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
 func (p *probe) WriteHeader(int)             {}
 
-// Serve answers on l until ctx is done, then ends: who waits for a task is told at
-// once, other requests have the time of grace. It closes l.
+// Serve serves on l until ctx is done, then stops: requests that wait for a task are
+// answered at once, others have the grace period. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return serve(ctx, l, s.localHandler(), s.cfg)
 }
 
 func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) error {
 	if network := l.Addr().Network(); network != "unix" {
-		return errors.Join(fmt.Errorf("serve the api on %s %s: it has no locks of its own, so it is served on unix sockets only", network, l.Addr()), l.Close())
+		return errors.Join(fmt.Errorf("serve the api on %s %s: it has no access control and can be served only on unix sockets", network, l.Addr()), l.Close())
 	}
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -161,7 +161,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) erro
 	defer stop()
 	err := srv.Shutdown(grace)
 	if errors.Is(err, context.DeadlineExceeded) {
-		cfg.Logger.Warn("requests were cut off at the stop", "grace", cfg.Grace)
+		cfg.Logger.Warn("requests were aborted at the stop", "grace", cfg.Grace)
 		cancel()
 		err = srv.Close()
 	}
@@ -171,8 +171,8 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) erro
 
 type stopKey struct{}
 
-// stopContext returns a context that ends with ctx, after d, or when the server
-// begins to stop, which is its cause then.
+// stopContext returns a context that ends with ctx, after d, or when the server begins to
+// stop, which is its cause then.
 func stopContext(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithTimeout(ctx, d)
 	serving, ok := ctx.Value(stopKey{}).(context.Context)
@@ -184,7 +184,7 @@ func stopContext(ctx context.Context, d time.Duration) (context.Context, context
 	return out, func() { stop(); because(nil); cancel() }
 }
 
-// localHandler returns all routes, for those who could reach the socket.
+// localHandler returns all routes, for clients of the socket.
 func (s *Server) localHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)

@@ -14,14 +14,15 @@ import (
 // SocketMode is the mode of the socket: its owner and group may open it.
 const SocketMode = 0o660
 
-// maxSocketPath is what every system takes (macOS: 104 with the final zero).
+// maxSocketPath is the longest path that every system accepts (macOS: 104 with the final
+// zero).
 const maxSocketPath = 103
 
 // ErrInUse means that a node answers on the socket.
 var ErrInUse = errors.New("socket in use")
 
-// Listen opens the unix socket at path. A socket that a dead node left behind is
-// replaced; one that is answered is not.
+// Listen opens the unix socket at path. A stale socket of a dead node is replaced; one with
+// a running node is not.
 func Listen(path string) (net.Listener, error) {
 	if len(path)+len("/.new-1234567890/s") > maxSocketPath {
 		return nil, fmt.Errorf("listen on %s: the path is too long for a unix socket: choose a shorter one with --socket", path)
@@ -36,14 +37,14 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// dying is how long a socket that is answered is looked at again: that of a node which
-// was just killed may take callers for a moment longer, whom nobody hears.
+// staleTimeout is how long Listen retries a socket that accepts connections: after a node
+// is killed, its socket may do so for a moment.
 const (
 	staleTimeout  = 3 * time.Second
 	staleInterval = 20 * time.Millisecond
 )
 
-// removeStale makes sure that nobody lives at path.
+// removeStale makes sure that no process listens at path.
 func removeStale(path string) error {
 	for began := time.Now(); ; time.Sleep(staleInterval) {
 		if err := checkStale(path); !errors.Is(err, ErrInUse) || time.Since(began) >= staleTimeout {
@@ -52,7 +53,7 @@ func removeStale(path string) error {
 	}
 }
 
-// checkStale reports whether nobody lives at path now.
+// checkStale reports whether no process listens at path now.
 func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -61,22 +62,22 @@ func checkStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != os.ModeSocket && runtime.GOOS != "windows":
-		return errors.New("there is a file that is not a socket: remove it, or choose another path with --socket")
+		return errors.New("it is a file but not a socket: remove it, or use another path with --socket")
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	switch {
 	case err == nil:
-		return errors.Join(fmt.Errorf("%w: a node answers there: stop it first, or choose another path with --socket", ErrInUse), conn.Close())
+		return errors.Join(fmt.Errorf("%w: a node is running there: stop it first, or use another path with --socket", ErrInUse), conn.Close())
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), runtime.GOOS == "windows":
-		return nil // nobody is there; bind puts the new one in its place
+		return nil // the socket is stale; bind replaces it
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("it belongs to somebody else: %w", err)
+		return fmt.Errorf("it belongs to another user: %w", err)
 	}
-	return fmt.Errorf("%w: it is not answered, nor is it deserted: %w", ErrInUse, err)
+	return fmt.Errorf("%w: it is neither in use nor stale: %w", ErrInUse, err)
 }
 
-// bind makes the socket in a folder of its own and moves it to path: there is no
-// moment in which it stands there with another mode.
+// bind creates the socket in its own folder and moves it to path, so that it never exists
+// at path with another mode.
 func bind(path string) (net.Listener, error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".new-")
 	if err != nil {
@@ -102,17 +103,17 @@ func bind(path string) (net.Listener, error) {
 	return s, nil
 }
 
-// A socket is a listener that was moved after it was made.
+// A socket is a listener whose file was moved after it was created.
 type socket struct {
 	*net.UnixListener
 	path string
 	file os.FileInfo
 }
 
-// Addr returns where the socket is now.
+// Addr returns the current path of the socket.
 func (s *socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
 
-// Close removes the socket, unless another node has put its own there.
+// Close removes the socket, unless another node has replaced it.
 func (s *socket) Close() error {
 	err := s.UnixListener.Close()
 	if now, statErr := os.Lstat(s.path); statErr == nil && os.SameFile(now, s.file) {

@@ -8,26 +8,26 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A Snapshot says where a copy of the store goes, or went.
+// A Snapshot is the location of a copy of the store.
 type Snapshot struct {
-	Dir   string `json:"dir" minLength:"1" doc:"absolute path of a folder that does not exist yet, on the node's machine; with to_key of a file"`
-	ToKey string `json:"to_key,omitempty" doc:"public key, age1…: the copy is a file that its private key alone opens"`
+	Dir   string `json:"dir" minLength:"1" doc:"absolute path of a new folder on the node's machine; with to_key of a new file"`
+	ToKey string `json:"to_key,omitempty" doc:"public key, age1…: encrypt the copy to this key"`
 }
 
 func (s *Server) routeStore() {
-	route(s, op("GET", "/v1/status", "getStatus", "node", "This node at a glance"), func(ctx context.Context, _ *struct{}) (node.Status, error) {
+	route(s, op("GET", "/v1/status", "getStatus", "node", "Status of this node"), func(ctx context.Context, _ *struct{}) (node.Status, error) {
 		return s.node.Status(ctx), nil
 	})
 	type why struct {
 		Subject string `path:"subject" maxLength:"128" doc:"a task's id or a peer's name"`
 	}
-	route(s, op("GET", "/v1/why/{subject}", "why", "node", "Name the one thing that keeps a task, a peer or a queue back"), func(ctx context.Context, in *why) (node.Blocker, error) {
+	route(s, op("GET", "/v1/why/{subject}", "why", "node", "Explain what a task, a peer or a queue is waiting for"), func(ctx context.Context, in *why) (node.Blocker, error) {
 		return s.node.Why(ctx, in.Subject)
 	})
 	route(s, op("GET", "/v1/store", "getStore", "store", "Sizes of the store"), func(context.Context, *struct{}) (node.StoreStats, error) {
 		return s.node.StoreStats(), nil
 	})
-	routeNoContent(s, op("POST", "/v1/store/compact", "compactStore", "store", "Give back the space of what was removed"), func(ctx context.Context, _ *struct{}) error {
+	routeNoContent(s, op("POST", "/v1/store/compact", "compactStore", "store", "Reclaim the space of removed records"), func(ctx context.Context, _ *struct{}) error {
 		return s.node.Compact(ctx)
 	})
 	type snapshot struct{ Body Snapshot }
@@ -40,7 +40,7 @@ func (s *Server) routeStore() {
 
 func (s *Server) snapshot(ctx context.Context, to Snapshot) error {
 	if !filepath.IsAbs(to.Dir) {
-		return problem(CodeInvalid, "dir %.200q: an absolute path is expected, the node runs in another folder than you", to.Dir)
+		return problem(CodeInvalid, "dir %.200q: it must be an absolute path, because the node has another working directory", to.Dir)
 	}
 	return s.node.Snapshot(ctx, to.Dir, to.ToKey)
 }

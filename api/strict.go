@@ -9,19 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds how deep a JSON document may nest; ours need four levels.
+// maxDepth bounds the nesting of a JSON document; ours need four levels.
 const maxDepth = 32
 
-// checkObject makes sure that b holds one JSON object, that nothing in it is
-// named twice (of two values, each reader would take its own) and that it does
-// not nest absurdly. known, where given, says which names the object may have.
-// It is not a full check of the grammar: decoding is.
+// checkObject checks that b is one JSON object, without duplicate names (different readers
+// would use different values) and with bounded nesting. known, if not nil, is the set of
+// allowed names. It does not check the whole grammar: decoding does.
 func checkObject(b []byte, known func(name string) bool) error {
 	w := scanner{b: b}
 	return w.document(known)
 }
 
-// elements returns the values of a JSON array as they are written, at most max.
+// elements returns the raw values of a JSON array, at most max.
 func elements(b []byte, max int) ([][]byte, error) {
 	w := scanner{b: b}
 	if w.next() != '[' {
@@ -54,7 +53,7 @@ type scanner struct {
 	depth int
 
 	noted    string // a member of the outermost object
-	from, to int    // where its value stands
+	from, to int    // start and end of its value
 }
 
 func (w *scanner) document(known func(string) bool) error {
@@ -70,7 +69,7 @@ func (w *scanner) document(known func(string) bool) error {
 	return nil
 }
 
-// next skips white space and returns the byte there, 0 at the end.
+// next skips white space and returns the next byte, 0 at the end.
 func (w *scanner) next() byte {
 	for ; w.i < len(w.b); w.i++ {
 		switch c := w.b[w.i]; c {
@@ -164,7 +163,7 @@ func (w *scanner) array() error {
 	}
 }
 
-// sep steps over what stands between two members: a comma, or the end.
+// sep steps over a comma or the end of an object.
 func (w *scanner) sep(end byte, first bool) (done bool, err error) {
 	switch c := w.next(); {
 	case c == end:
@@ -182,7 +181,7 @@ func (w *scanner) sep(end byte, first bool) (done bool, err error) {
 	return false, nil
 }
 
-// name steps over a string and returns what it says.
+// name steps over a string and returns its value.
 func (w *scanner) name() (string, error) {
 	if w.next() != '"' {
 		return "", w.bad("a name")
@@ -202,7 +201,7 @@ func (w *scanner) name() (string, error) {
 	return s, nil
 }
 
-// skip steps over a string. It is plain when nothing in it is escaped.
+// skip steps over a string. plain reports that nothing in it is escaped.
 func (w *scanner) skip() (plain bool, err error) {
 	i, quote := w.i+1, 0
 	for plain = true; ; plain = false {

@@ -19,31 +19,31 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Submit is a task as a client writes it. Durations are like 90s or 24h.
+// A Submit is a task in the form of the API. Durations are text like 90s or 24h.
 type Submit struct {
-	Target  string            `json:"target" minLength:"1" doc:"who does it: a peer's name or id"`
+	Target  string            `json:"target" minLength:"1" doc:"where it runs: a peer's name or id"`
 	Kind    string            `json:"kind" minLength:"1" maxLength:"128" doc:"which handler"`
 	Class   string            `json:"class,omitempty" enum:"critical,high,normal,low" doc:"default normal"`
-	Mode    string            `json:"mode,omitempty" enum:"at_least_once,at_most_once" doc:"what a crash while it runs may do: run it again, or never; default at_least_once"`
-	TTL     string            `json:"ttl,omitempty" example:"24h" doc:"no start after this; default 168h, at most 720h"`
+	Mode    string            `json:"mode,omitempty" enum:"at_least_once,at_most_once" doc:"after a crash during a run: run it again, or never; default at_least_once"`
+	TTL     string            `json:"ttl,omitempty" example:"24h" doc:"not started after this; default 168h, at most 720h"`
 	Delay   string            `json:"delay,omitempty" example:"90s" doc:"not sent before; not together with at"`
 	At      time.Time         `json:"at,omitzero" doc:"not sent before"`
-	Key     string            `json:"key,omitempty" maxLength:"256" doc:"idempotency key, the same as the header; auto: of the content"`
-	Order   string            `json:"order,omitempty" maxLength:"256" doc:"ordering key: tasks of one key run one after the other"`
-	OnDead  string            `json:"on_dead,omitempty" enum:"skip,block" doc:"what follows a dead head of its ordering key; default skip"`
-	Args    []string          `json:"args,omitempty" maxItems:"256" doc:"appended to the handler's arguments where it allows that"`
-	Body    []byte            `json:"body,omitempty" doc:"what the handler reads; or"`
-	Text    string            `json:"text,omitempty" doc:"the same as plain text"`
+	Key     string            `json:"key,omitempty" maxLength:"256" doc:"idempotency key, like the header; auto: derived from the content"`
+	Order   string            `json:"order,omitempty" maxLength:"256" doc:"ordering key: tasks with the same key run one after the other"`
+	OnDead  string            `json:"on_dead,omitempty" enum:"skip,block" doc:"after a dead task with the same ordering key; default skip"`
+	Args    []string          `json:"args,omitempty" maxItems:"256" doc:"appended to the handler's arguments, if it allows that"`
+	Body    []byte            `json:"body,omitempty" doc:"input of the handler; alternative to text"`
+	Text    string            `json:"text,omitempty" doc:"the body as plain text"`
 	Type    string            `json:"type,omitempty" maxLength:"255" doc:"content type of the body"`
-	Labels  map[string]string `json:"labels,omitempty" doc:"free words to find it by, at most 32"`
-	Trace   string            `json:"traceparent,omitempty" doc:"W3C trace context; the header of that name does the same; without a valid one the task gets a fresh one, with the flag sampled"`
-	Retries uint32            `json:"retries,omitempty" doc:"attempts that the handler may make, up to what it allows; default its own"`
-	Result  int64             `json:"max_result,omitempty" minimum:"0" doc:"bytes of the result, up to what the handler gives; default its own limit"`
-	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the node must have that does it; for a queue alone"`
-	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that it should have: nodes with all of them go first"`
+	Labels  map[string]string `json:"labels,omitempty" doc:"free labels, at most 32"`
+	Trace   string            `json:"traceparent,omitempty" doc:"W3C trace context, like the header of that name; without a valid one the task gets a new one with the sampled flag"`
+	Retries uint32            `json:"retries,omitempty" doc:"attempts of the handler, up to what it allows; default its own"`
+	Result  int64             `json:"max_result,omitempty" minimum:"0" doc:"largest result in bytes, up to the handler's limit; default that limit"`
+	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the node must have; only for a queue"`
+	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that the node should have: nodes with all of them are preferred"`
 }
 
-// submitFields are the names that a submit may have, as they are written.
+// submitFields are the JSON names of the fields of Submit.
 var submitFields = func() map[string]bool {
 	names := map[string]bool{}
 	for f := range reflect.TypeFor[Submit]().Fields() {
@@ -53,8 +53,8 @@ var submitFields = func() map[string]bool {
 	return names
 }()
 
-// SubmitOf writes a request of the Go API as a client sends it. A stream and
-// what only a node sets are left out.
+// SubmitOf converts a request of the Go API. A stream and fields that only a node sets are
+// left out.
 func SubmitOf(r node.Request) Submit {
 	s := Submit{
 		Target: r.Target, Kind: r.Kind, At: r.At, Key: r.Key, Order: r.Order, OnDead: r.OnDead, Args: r.Args,
@@ -76,7 +76,7 @@ func SubmitOf(r node.Request) Submit {
 	return s
 }
 
-// decodeSubmit reads one submit, strictly.
+// decodeSubmit decodes one task strictly.
 func decodeSubmit(b []byte) (node.Request, error) {
 	w := scanner{b: b, noted: "body"}
 	if err := w.document(func(name string) bool { return submitFields[name] }); err != nil {
@@ -93,10 +93,10 @@ func decodeSubmit(b []byte) (node.Request, error) {
 	return s.request()
 }
 
-// splitBody decodes the body of a task, whose value stands at from to to of b, and
-// returns the rest of b. It is most of what is there, and encoding/json goes over
-// each byte of it four times. What is not plain base64 is left to encoding/json,
-// which decodes it or says what is wrong: then rest is b and there is no body.
+// splitBody decodes the body of a task, which is at from to to of b, and returns b without
+// it. The body is most of b, and encoding/json would scan each byte of it four times. A
+// value that is not plain base64 is left to encoding/json, which decodes it or reports the
+// error: then rest is b and there is no body.
 func splitBody(b []byte, from, to int) (rest, body []byte) {
 	if from == to || b[from] != '"' {
 		return b, nil
@@ -107,13 +107,13 @@ func splitBody(b []byte, from, to int) (rest, body []byte) {
 	}
 	body = make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	n, err := base64.StdEncoding.Decode(body, text)
-	if err != nil || base64.StdEncoding.EncodedLen(n) != len(text) { // it passes over line ends
+	if err != nil || base64.StdEncoding.EncodedLen(n) != len(text) { // it accepts line ends
 		return b, nil
 	}
 	return slices.Concat(b[:from], []byte(`""`), b[to:]), body[:n]
 }
 
-// plainJSONError says what is wrong without naming Go's types.
+// plainJSONError describes a decoding error without naming Go types.
 func plainJSONError(err error) string {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
 		return fmt.Sprintf("field %q cannot be a %s", e.Field, e.Value)
@@ -121,8 +121,8 @@ func plainJSONError(err error) string {
 	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
-// request turns s into what the node takes. What only the node can judge, like
-// the target, is left to it.
+// request converts s to a request of the node. Checks that only the node can make, like the
+// target's, are left to it.
 func (s *Submit) request() (node.Request, error) {
 	r := node.Request{
 		Target: s.Target, Kind: s.Kind, At: s.At, Key: s.Key, Order: s.Order, OnDead: s.OnDead, Args: s.Args,
@@ -132,11 +132,11 @@ func (s *Submit) request() (node.Request, error) {
 	var err error
 	switch {
 	case s.Target == "":
-		return r, problem(CodeInvalid, "no target: name a peer")
+		return r, problem(CodeInvalid, "no target: give a peer")
 	case s.Kind == "":
-		return r, problem(CodeInvalid, "no kind: name a handler of %.60s", s.Target)
+		return r, problem(CodeInvalid, "no kind: give a handler of %.60s", s.Target)
 	case s.Text != "" && len(s.Body) > 0:
-		return r, problem(CodeInvalid, "body and text are both given: the task has one body")
+		return r, problem(CodeInvalid, "body and text are both given: a task has one body")
 	case s.Text != "":
 		r.Body = []byte(s.Text)
 		if r.Type == "" {
@@ -164,13 +164,13 @@ func duration(field, s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
-		return 0, problem(CodeInvalid, "%s %.40q: it is a positive duration like 90s, 30m or 24h", field, s)
+		return 0, problem(CodeInvalid, "%s %.40q: it must be a positive duration like 90s, 30m or 24h", field, s)
 	}
 	return d, nil
 }
 
-// submit takes one task: as a JSON document, or with any other content type as
-// its raw body, of any size, with everything else in the query.
+// submit accepts one task: as a JSON document, or with any other content type as its raw
+// body of any size, with all other fields in the query.
 func (s *Server) submit(w http.ResponseWriter, r *http.Request) {
 	req, err := s.submitted(w, r)
 	if err == nil {
@@ -194,7 +194,7 @@ func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (node.Request
 		return streamed(r)
 	}
 	if r.URL.RawQuery != "" {
-		return node.Request{}, problem(CodeInvalid, "a JSON task has all its fields in the document: move the query %.80q there", r.URL.RawQuery)
+		return node.Request{}, problem(CodeInvalid, "a JSON task has all its fields in the document: move the query parameters %.80q there", r.URL.RawQuery)
 	}
 	b, err := readBody(w, r, s.cfg.maxDocument())
 	if err != nil {
@@ -207,14 +207,14 @@ func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (node.Request
 	return req, err
 }
 
-// streamed reads the fields of a task from the query: its body is still to come.
+// streamed parses the fields of a task from the query: its body is still to come.
 func streamed(r *http.Request) (node.Request, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return node.Request{}, malformed("read the query: %v", err)
 	}
 	if q.Get("target") == "" {
-		return node.Request{}, problem(CodeInvalid, "no target in the query. A task written in JSON needs the header Content-Type: application/json; with any other type the content is the task's body, and target and kind stand in the query")
+		return node.Request{}, problem(CodeInvalid, "no target in the query. A task in JSON needs the header Content-Type: application/json; with any other type the content is the task's body, and target and kind are in the query")
 	}
 	s, err := submitOfQuery(q)
 	if err != nil {
@@ -228,7 +228,7 @@ func streamed(r *http.Request) (node.Request, error) {
 	return req, err
 }
 
-// textFields are the fields of a task that are one word, by their names.
+// textFields are the plain text fields of a task by their names.
 func (s *Submit) textFields() map[string]*string {
 	return map[string]*string{
 		"target": &s.Target, "kind": &s.Kind, "class": &s.Class, "mode": &s.Mode, "ttl": &s.TTL, "delay": &s.Delay, "key": &s.Key,
@@ -276,14 +276,14 @@ func labels(vs []string) (map[string]string, error) {
 	for _, l := range vs {
 		k, v, ok := strings.Cut(l, "=")
 		if _, twice := out[k]; !ok || k == "" || twice {
-			return nil, fmt.Errorf("%.60q: it is name=value, each name once", l)
+			return nil, fmt.Errorf("%.60q: it must be name=value, each name once", l)
 		}
 		out[k] = v
 	}
 	return out, nil
 }
 
-// Query writes s as the query of a stream: all of it but the body.
+// Query encodes s as the query of a streamed submit: all fields except the body.
 func (s Submit) Query() url.Values {
 	q := url.Values{}
 	for name, v := range s.textFields() {
@@ -315,7 +315,7 @@ func (s Submit) Query() url.Values {
 	return q
 }
 
-// headers adds what a request may say in its headers.
+// headers reads the fields that can be given as headers.
 func headers(r *node.Request, h http.Header) error {
 	key := h.Get("Idempotency-Key")
 	if unquoted, err := strconv.Unquote(key); err == nil && strings.HasPrefix(key, `"`) {

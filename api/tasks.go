@@ -18,10 +18,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Filter chooses tasks. The zero value means all of them.
+// A Filter selects tasks. The zero value selects all.
 type Filter struct {
 	States []string  `json:"states,omitempty" query:"state" doc:"like PENDING,SENT"`
-	Role   string    `json:"role,omitempty" query:"role" enum:"home,owner" doc:"what this node is to the task; default both"`
+	Role   string    `json:"role,omitempty" query:"role" enum:"home,owner" doc:"role of this node for the task; default both"`
 	Peer   string    `json:"peer,omitempty" query:"peer" doc:"name or id of the other side"`
 	Kind   string    `json:"kind,omitempty" query:"kind"`
 	Label  string    `json:"label,omitempty" query:"label" doc:"name=value"`
@@ -29,7 +29,7 @@ type Filter struct {
 	After  time.Time `json:"after,omitzero" query:"after" doc:"created after"`
 }
 
-// FilterOf writes a query of the Go API without its page.
+// FilterOf converts a query of the Go API without its page.
 func FilterOf(q node.Query) Filter {
 	f := Filter{Role: q.Role, Peer: q.Peer, Kind: q.Kind, Label: q.Label, Before: q.Before, After: q.After}
 	for _, s := range q.States {
@@ -48,7 +48,7 @@ func (f Filter) query() (node.Query, error) {
 		q.States = append(q.States, s)
 	}
 	if f.Label != "" && !strings.Contains(f.Label, "=") {
-		return q, problem(CodeInvalid, "label %.60q: it is name=value", f.Label)
+		return q, problem(CodeInvalid, "label %.60q: it must be name=value", f.Label)
 	}
 	return q, nil
 }
@@ -59,31 +59,31 @@ type (
 	ByID struct {
 		ID string `path:"id" pattern:"^[0-9A-Fa-f-]{1,36}$" doc:"id, or the beginning of one that is unique"`
 	}
-	// List asks for a page of tasks.
+	// List requests a page of tasks.
 	List struct {
 		Filter
 		Order  string `query:"order" enum:"newest,oldest" default:"newest" doc:"which tasks come first"`
-		Cursor string `query:"cursor" maxLength:"1024" doc:"next of the page before"`
+		Cursor string `query:"cursor" maxLength:"1024" doc:"next of the previous page"`
 		Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50"`
 	}
-	// WaitFor says how long to wait.
+	// WaitFor is how long to wait.
 	WaitFor struct {
 		ByID
 		Timeout string `query:"timeout" default:"30s" doc:"at most 10m"`
 	}
-	// Cancel says how a task is to be stopped.
+	// Cancel configures how a task is canceled.
 	Cancel struct {
-		Hard   bool   `json:"hard,omitempty" doc:"kill the whole process group; else the handler is asked to stop"`
+		Hard   bool   `json:"hard,omitempty" doc:"kill the whole process group; otherwise the handler is asked to stop"`
 		Reason string `json:"reason,omitempty" maxLength:"1024"`
 	}
-	// Purge says what to remove.
+	// Purge selects the tasks to remove.
 	Purge struct {
 		Filter
 		DryRun bool `json:"dry_run,omitempty" doc:"only count"`
 	}
 )
 
-// maxWait bounds one request that waits; clients ask again.
+// maxWait bounds one waiting request; clients repeat it.
 const maxWait = 10 * time.Minute
 
 func (l List) query() (node.Query, error) {
@@ -96,31 +96,31 @@ func (s *Server) routeSubmits() {
 	s.mux.HandleFunc("POST /v1/tasks", s.submit)
 	s.mux.HandleFunc("POST /v1/tasks/batch", s.batch)
 	one := op("POST", "/v1/tasks", "submitTask", "tasks", "Submit a task")
-	one.Description = "The answer means that the task is on disk. A JSON document has all fields of the task in it and no query. " +
-		"With any other content type the content is the task's body, of any size, and the fields stand in the query."
+	one.Description = "The response means that the task is on disk. A JSON document has all fields of the task and no query. " +
+		"With any other content type the content is the task's body, of any size, and the fields are in the query."
 	one.Parameters = submitParams()
 	one.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[Submit](s), jsonType)}
 	one.RequestBody.Content[jsonType].Example = json.RawMessage(`{"target": "laptop", "kind": "resize", "args": ["800", "600"], "body": "aGVsbG8=", "ttl": "24h", "labels": {"album": "summer"}}`)
 	one.RequestBody.Content["application/octet-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
-	one.Responses = answers[node.Submitted](s, "202", "The task is on disk; Location names it")
+	one.Responses = answers[node.Submitted](s, "202", "The task is on disk; Location is its URL")
 	s.api.OpenAPI().AddOperation(&one)
 
 	many := op("POST", "/v1/tasks/batch", "submitTasks", "tasks", "Submit many tasks")
-	many.Description = fmt.Sprintf("At most %d tasks and %d MiB. A task that is wrong does not keep the others back: each has its own status.", MaxBatch, MaxBatchBytes>>20)
+	many.Description = fmt.Sprintf("At most %d tasks and %d MiB. An invalid task does not affect the others: each has its own status.", MaxBatch, MaxBatchBytes>>20)
 	many.RequestBody = &huma.RequestBody{Required: true, Content: content(&huma.Schema{Type: "array", Items: schema[Submit](s)}, jsonType)}
 	many.RequestBody.Content["application/x-ndjson"] = &huma.MediaType{Schema: schema[Submit](s)}
-	many.Responses = answers[Batch](s, "200", "What became of each task")
+	many.Responses = answers[Batch](s, "200", "The result for each task")
 	s.api.OpenAPI().AddOperation(&many)
 }
 
-// submitParams describes what stands beside the body of a submit.
+// submitParams describes the parameters of a submit other than its body.
 func submitParams() []*huma.Param {
 	params := []*huma.Param{
-		{Name: "Idempotency-Key", In: "header", Description: "the same key: the same task; the same key for another request: 409", Schema: &huma.Schema{Type: "string"}},
-		{Name: "arg", In: "query", Description: "of a stream: an argument; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
-		{Name: "label", In: "query", Description: "of a stream: name=value; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
-		{Name: "require", In: "query", Description: "of a stream: a label that the node must have; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
-		{Name: "prefer", In: "query", Description: "of a stream: a label that the node should have; repeated", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
+		{Name: "Idempotency-Key", In: "header", Description: "same key, same task; same key with another request: 409", Schema: &huma.Schema{Type: "string"}},
+		{Name: "arg", In: "query", Description: "of a stream: an argument; repeatable", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
+		{Name: "label", In: "query", Description: "of a stream: name=value; repeatable", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
+		{Name: "require", In: "query", Description: "of a stream: a label that the node must have; repeatable", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
+		{Name: "prefer", In: "query", Description: "of a stream: a label that the node should have; repeatable", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
 		{Name: "retries", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
 		{Name: "max_result", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
 		{Name: "at", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string", Format: "date-time"}},
@@ -132,7 +132,7 @@ func submitParams() []*huma.Param {
 }
 
 func (s *Server) routeTasks() {
-	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, the newest first"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
+	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, newest first"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
 		q, err := in.query()
 		if err != nil {
 			return node.Page[node.Task]{}, err
@@ -143,7 +143,7 @@ func (s *Server) routeTasks() {
 		return s.node.Task(ctx, in.ID)
 	})
 	wait := op("GET", "/v1/tasks/{id}/wait", "waitTask", "tasks", "Wait until a task has ended")
-	wait.Description = "200 when it has ended, 202 with the task as it is when it has not: ask again."
+	wait.Description = "200 if it has ended, 202 with the current task if it has not: repeat the request."
 	wait.Responses = answers[node.Task](s, "202", "It has not ended yet")
 	register(s, wait, s.wait)
 	route(s, op("GET", "/v1/tasks/{id}/receipts", "getReceipts", "tasks", "Show the receipts of a task, with their proofs"), func(ctx context.Context, in *ByID) (node.Page[node.Receipt], error) {
@@ -162,7 +162,7 @@ func (s *Server) routeTaskWrites() {
 		ByID
 		Body *Cancel
 	}
-	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Stop a task"), func(ctx context.Context, in *cancel) (node.Task, error) {
+	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Cancel a task"), func(ctx context.Context, in *cancel) (node.Task, error) {
 		how := in.Body
 		if how == nil {
 			how = &Cancel{}
@@ -188,12 +188,12 @@ func (s *Server) routeTaskWrites() {
 		}
 		return s.node.Purge(ctx, q, in.Body.DryRun)
 	})
-	for _, path := range []string{"/v1/tasks/batch", "/v1/tasks/purge"} { // not tasks of that name
+	for _, path := range []string{"/v1/tasks/batch", "/v1/tasks/purge"} { // these paths are not task ids
 		s.mux.HandleFunc("GET "+path, postOnly)
 	}
 }
 
-// postOnly refuses to read where there is only something to write.
+// postOnly rejects GET for a route that only writes.
 func postOnly(w http.ResponseWriter, r *http.Request) {
 	probe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Allow", http.MethodPost) })
 	noRoute(w, r, probe)
@@ -218,7 +218,7 @@ func (s *Server) wait(ctx context.Context, in *WaitFor) (*waitResponse, error) {
 		return &waitResponse{http.StatusOK, t}, nil
 	case errors.Is(context.Cause(waiting), node.ErrDraining):
 		p := problem(CodeDraining, "wait for %s: the node is stopping", in.ID)
-		p.Fix = "the task is safe: ask again when the node has started"
+		p.Fix = "the task is safe: retry when the node has started"
 		return nil, p
 	case waiting.Err() != nil && t.ID != "":
 		return &waitResponse{http.StatusAccepted, t}, nil
@@ -255,8 +255,8 @@ func (s *Server) result(ctx context.Context, in *ByID) (*resultResponse, error) 
 		defer body.Close()
 		n, err := io.Copy(c.BodyWriter(), body)
 		if err != nil || uint64(n) != t.ResultSize {
-			s.cfg.Logger.Warn("a result was not sent to its end", "task", t.ID, "bytes", n, "of", t.ResultSize, "err", err)
-			panic(http.ErrAbortHandler) // the client must not take a part for the whole
+			s.cfg.Logger.Warn("a result was not sent completely", "task", t.ID, "bytes", n, "of", t.ResultSize, "err", err)
+			panic(http.ErrAbortHandler) // the client must not mistake a part for the whole
 		}
 	}
 	return out, nil

@@ -20,26 +20,25 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Start is the moment in which everything here happens.
+// Start is the time of everything that happens here.
 var Start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// ID is the id of the only task that is there from the beginning.
+// ID is the id of the only task that exists from the beginning.
 const ID = "01a1f84f-fb79-727b-b679-7a95fb475002"
 
-// A Node answers without having anything behind it. Its fields may be set before
-// it is used.
+// A Node is a fake node. Its fields may be set before it is used.
 type Node struct {
-	Err     error                    // what every method that can fail answers
-	PerItem func(node.Request) error // what SubmitMany and Submit answer for one
+	Err     error                    // returned by every method that can fail
+	PerItem func(node.Request) error // returned by SubmitMany and Submit for one task
 	Output  []byte                   // the result of every task
-	Cut     int                      // bytes that are missing at the end of what Result reads
+	Cut     int                      // bytes missing at the end of what Result reads
 	Ended   chan struct{}            // Wait returns when it is closed; nil: at once
-	Waits   chan string              // told of each id that Wait begins to wait for, when not nil
+	Waits   chan string              // receives each id that Wait begins to wait for, if not nil
 	Dead    []node.Page[node.Task]   // the pages of DeadLetters
-	Known   []node.Peer              // what Peers lists, when not nil
-	Pongs   []node.Pong              // what Ping answers, one after the other; one without a peer: a timeout
-	Mesh    *node.MeshSummary        // what MeshSummary shows, when not nil
-	Happens chan node.EventPage      // what Events waits for, when not nil
+	Known   []node.Peer              // returned by Peers, if not nil
+	Pongs   []node.Pong              // returned by Ping, one after the other; one without a peer: a timeout
+	Mesh    *node.MeshSummary        // returned by MeshSummary, if not nil
+	Happens chan node.EventPage      // what Events waits for, if not nil
 
 	mu       sync.Mutex
 	calls    []string
@@ -48,16 +47,16 @@ type Node struct {
 	registry *prometheus.Registry
 }
 
-// Streamed is what came as a stream.
+// Streamed is a body that came as a stream.
 type Streamed struct {
 	Size   int64
 	Digest string // SHA-256, hex
 }
 
-// New returns a node that is well.
+// New returns a healthy node.
 func New() *Node { return &Node{Output: []byte("Linux\n"), registry: prometheus.NewRegistry()} }
 
-// Calls returns what was asked since the last time, and forgets it.
+// Calls returns and clears the recorded calls.
 func (n *Node) Calls() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -73,7 +72,7 @@ func (n *Node) Requests() []node.Request {
 	return append([]node.Request(nil), n.requests...)
 }
 
-// Streams returns what came as streams so far.
+// Streams returns the bodies that came as streams so far.
 func (n *Node) Streams() []Streamed {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,7 +99,7 @@ func (n *Node) task(id string) node.Task {
 	}
 }
 
-// Submit takes a task and reads its stream.
+// Submit accepts a task and reads its stream.
 func (n *Node) Submit(_ context.Context, r node.Request) (node.Submitted, error) {
 	if err := n.called("Submit %s %s", r.Target, r.Kind); err != nil {
 		return node.Submitted{}, err
@@ -130,7 +129,7 @@ func (n *Node) take(r node.Request) node.Submitted {
 	return node.Submitted{ID: fmt.Sprintf("01a1f84f-fb79-727b-b679-%012x", len(n.requests)), State: "PENDING", Target: r.Target, NotAfter: Start}
 }
 
-// SubmitMany takes many tasks.
+// SubmitMany accepts many tasks.
 func (n *Node) SubmitMany(_ context.Context, rs []node.Request) ([]node.Submitted, []error) {
 	out, errs := make([]node.Submitted, len(rs)), make([]error, len(rs))
 	failed := n.called("SubmitMany %d", len(rs))
@@ -145,7 +144,7 @@ func (n *Node) SubmitMany(_ context.Context, rs []node.Request) ([]node.Submitte
 	return out, errs
 }
 
-// Retry submits a task anew.
+// Retry submits a task again.
 func (n *Node) Retry(_ context.Context, id string) (node.Submitted, error) {
 	if err := n.called("Retry %s", id); err != nil {
 		return node.Submitted{}, err
@@ -233,7 +232,7 @@ func (n *Node) Receipts(_ context.Context, id string) ([]node.Receipt, error) {
 	return []node.Receipt{{Fact: "stored", Node: "here", Time: Start, Proof: "AA==", Verified: true}}, n.called("Receipts %s", id)
 }
 
-// Why knows what is the matter.
+// Why returns a fixed cause.
 func (n *Node) Why(_ context.Context, subject string) (node.Blocker, error) {
 	return node.Blocker{Subject: subject, State: "PENDING", Cause: "laptop is offline", Steps: []string{"outbox", "path"}}, n.called("Why %s", subject)
 }

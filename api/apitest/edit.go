@@ -6,22 +6,22 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// SetClass changes the class that a task shows.
+// SetClass changes the class of a task.
 func (n *Node) SetClass(_ context.Context, id, class string) (node.Task, error) {
 	t := n.task(id)
 	t.Class = class
 	return t, n.called("SetClass %s %s", id, class)
 }
 
-// MoveTask submits a task anew.
+// MoveTask submits a task again.
 func (n *Node) MoveTask(_ context.Context, id, queue string) (node.Submitted, error) {
 	return node.Submitted{ID: ID, State: "PENDING", Target: queue, NotAfter: Start}, n.called("MoveTask %s to %s", id, queue)
 }
 
-// Progress notes progress.
+// Progress records progress.
 func (n *Node) Progress(_ context.Context, id string) error { return n.called("Progress %s", id) }
 
-// UnblockLane lets tasks go on.
+// UnblockLane unblocks tasks.
 func (n *Node) UnblockLane(_ context.Context, queue, key string) (node.Queue, error) {
 	return Shared(queue), n.called("UnblockLane %s %q", queue, key)
 }

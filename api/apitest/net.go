@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Boot is the number of the start that a node here tells of.
+// Boot is the boot number of the fake node.
 const Boot = 7
 
 // Members shows two members.
@@ -70,7 +70,7 @@ func (n *Node) Ping(_ context.Context, ref string) (node.Pong, error) {
 	return p, err
 }
 
-// Path explains one way.
+// Path explains one path.
 func (n *Node) Path(_ context.Context, ref string) (node.PathReport, error) {
 	since := Start.Add(-time.Minute)
 	return node.PathReport{
@@ -83,7 +83,7 @@ func (n *Node) Path(_ context.Context, ref string) (node.PathReport, error) {
 	}, n.called("Path %s", ref)
 }
 
-// NetCheck shows a network behind a NAT.
+// NetCheck returns a network behind a NAT.
 func (n *Node) NetCheck(context.Context) node.NetCheck {
 	_ = n.called("NetCheck") // it cannot fail
 	return node.NetCheck{
@@ -94,13 +94,13 @@ func (n *Node) NetCheck(context.Context) node.NetCheck {
 	}
 }
 
-// JoinRequests shows one node that asks to be let in.
+// JoinRequests returns one node that asks to join.
 func (n *Node) JoinRequests(context.Context) []node.JoinRequest {
 	_ = n.called("JoinRequests") // it cannot fail
 	return []node.JoinRequest{{Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA-77WD", Addrs: []string{"/ip4/192.168.1.9/tcp/4001"}, Since: Start.Add(-time.Minute), Last: Start}}
 }
 
-// Accept lets a node in.
+// Accept admits a node.
 func (n *Node) Accept(_ context.Context, ref string, o node.AcceptOptions) (node.Peer, error) {
 	name := o.Name
 	if name == "" {
@@ -109,18 +109,18 @@ func (n *Node) Accept(_ context.Context, ref string, o node.AcceptOptions) (node
 	return peer(name), n.called("Accept %s %q %s", ref, o.Name, strings.Join(o.Roles, "+"))
 }
 
-// Rename names a peer.
+// Rename renames a peer.
 func (n *Node) Rename(_ context.Context, ref, name string) error {
 	return n.called("Rename %s %q", ref, name)
 }
 
-// Revoke ends a membership.
+// Revoke revokes a membership.
 func (n *Node) Revoke(_ context.Context, ref, reason string) error {
 	return n.called("Revoke %s %q", ref, reason)
 }
 
-// Events answers with what comes on Happens. When that is nil, one event is there,
-// and no other comes.
+// Events returns the events that come on Happens. If that is nil, there is one event, and
+// no other comes.
 func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) node.EventPage {
 	_ = n.called("Events after=%d limit=%d wait=%s", after, limit, wait) // it cannot fail
 	if n.Happens == nil && after == 0 {
@@ -142,7 +142,7 @@ func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Du
 	return node.EventPage{Boot: Boot, Items: []node.NodeEvent{}, Next: after}
 }
 
-// Happened is an event with this number.
+// Happened returns an event with this number.
 func Happened(seq uint64) node.NodeEvent {
 	return node.NodeEvent{Seq: seq, Time: Start, Kind: "peer.connected", Peer: "laptop", Text: "laptop is connected: quic direct"}
 }

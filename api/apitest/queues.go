@@ -9,13 +9,13 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Queues shows two queues, one of which has its home here.
+// Queues returns two queues; the home of one of them is this node.
 func (n *Node) Queues(context.Context) []node.Queue {
 	_ = n.called("Queues") // it cannot fail
 	return []node.Queue{Shared("build"), remoteQueue("photos")}
 }
 
-// Shared is a queue with its home here.
+// Shared is a queue whose home is this node.
 func Shared(name string) node.Queue {
 	changed := Start.Add(-time.Hour)
 	return node.Queue{
@@ -33,12 +33,12 @@ func Shared(name string) node.Queue {
 	}
 }
 
-// remoteQueue is a queue with its home elsewhere.
+// remoteQueue is a queue with another home.
 func remoteQueue(name string) node.Queue {
 	return node.Queue{Name: name, Home: "laptop", HomeID: "12D3KooW", Generation: 1, QueueRules: node.QueueRules{Strategy: "ordered", Paused: true}, Members: []node.QueueMember{}}
 }
 
-// Queue shows a queue; the one with the name photos has its home elsewhere.
+// Queue returns a queue; the home of the one named photos is another node.
 func (n *Node) Queue(_ context.Context, name string) (node.Queue, error) {
 	q := Shared(name)
 	if name == "photos" {
@@ -47,7 +47,7 @@ func (n *Node) Queue(_ context.Context, name string) (node.Queue, error) {
 	return q, n.called("Queue %s", name)
 }
 
-// SetQueue writes down the settings as JSON.
+// SetQueue records the settings as JSON.
 func (n *Node) SetQueue(_ context.Context, name string, s node.QueueSettings) (node.Queue, error) {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -70,7 +70,7 @@ func (n *Node) SeizeQueue(_ context.Context, name, from string) (node.Queue, err
 	return q, n.called("SeizeQueue %s from %s", name, from)
 }
 
-// HandOffQueue gives a queue to another home, laptop when none is named.
+// HandOffQueue hands over a queue, to laptop if no home is named.
 func (n *Node) HandOffQueue(_ context.Context, name, to string) (node.Queue, error) {
 	q := remoteQueue(name)
 	if to != "" {
@@ -80,12 +80,12 @@ func (n *Node) HandOffQueue(_ context.Context, name, to string) (node.Queue, err
 	return q, n.called("HandOffQueue %s to %q", name, to)
 }
 
-// Drain has one handler left at work.
+// Drain reports one running handler.
 func (n *Node) Drain(_ context.Context, on bool) (node.Drained, error) {
 	return node.Drained{On: on, Running: 1, Going: 2}, n.called("Drain %v", on)
 }
 
-// RecoverLeases has taken back one and kept another.
+// RecoverLeases has revoked one lease and kept another.
 func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (node.Recovered, error) {
 	lease := node.Lease{Task: ID, Queue: "build", Kind: "shell", Role: node.RoleHome, Peer: "laptop", PeerID: "12D3KooW", State: "ACCEPTED", Epoch: "7.41"}
 	once := lease
@@ -93,7 +93,7 @@ func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (no
 	return node.Recovered{DryRun: dryRun, Taken: []node.Lease{lease}, Kept: []node.Lease{once}}, n.called("RecoverLeases %q dry=%v", owner, dryRun)
 }
 
-// Timeline is what two nodes saw; a third does not answer.
+// Timeline returns the events of two nodes; a third does not answer.
 func (n *Node) Timeline(_ context.Context, q node.TimelineQuery) (node.Timeline, error) {
 	e := node.OwnershipEvent{Number: 4, Time: Start, Kind: "granted", Task: ID, Queue: "build", Peer: "laptop", PeerID: "12D3KooW", Epoch: "7.41"}
 	taken := e
@@ -109,7 +109,7 @@ func (n *Node) Stop(_ context.Context, handoff bool) error {
 	return n.called("Stop handoff=%v", handoff)
 }
 
-// Leases shows a lease that was given and one that this node has.
+// Leases returns a granted lease and an owned one.
 func (n *Node) Leases(_ context.Context, f node.LeaseFilter) ([]node.Lease, error) {
 	granted, until := Start.Add(-time.Minute), Start.Add(12*time.Second)
 	over := Start.Add(-5 * time.Second)
@@ -119,18 +119,18 @@ func (n *Node) Leases(_ context.Context, f node.LeaseFilter) ([]node.Lease, erro
 	}, n.called("Leases queue=%q owner=%q role=%q limit=%d", f.Queue, f.Owner, f.Role, f.Limit)
 }
 
-// ReleaseLease takes a lease back.
+// ReleaseLease revokes a lease.
 func (n *Node) ReleaseLease(_ context.Context, task string) (node.Lease, error) {
 	return node.Lease{Task: task, Queue: "build", Role: node.RoleHome, Peer: "laptop", PeerID: "12D3KooW", State: "PENDING", Epoch: "7.41"}, n.called("ReleaseLease %s", task)
 }
 
-// LeaseConflicts shows a claim that came too late.
+// LeaseConflicts returns a claim that came too late.
 func (n *Node) LeaseConflicts(context.Context) []node.LeaseConflict {
 	_ = n.called("LeaseConflicts") // it cannot fail
 	return []node.LeaseConflict{{Time: Start.Add(-time.Minute), Task: ID, Queue: "build", Peer: "烽火台", PeerID: "12D3KooX", Epoch: "7.40", Cause: "epoch 7.41 is newer", State: "SUCCESS", Digest: "sha256:c0ffee"}}
 }
 
-// OwnershipEvents shows at most limit of three events.
+// OwnershipEvents returns at most limit of three events.
 func (n *Node) OwnershipEvents(_ context.Context, after uint64, limit int) []node.OwnershipEvent {
 	_ = n.called("OwnershipEvents after=%d limit=%d", after, limit) // it cannot fail
 	out := []node.OwnershipEvent{}

@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Nightly is a schedule that has made a task.
+// Nightly is a schedule that has created a task.
 func Nightly(queue, name string) node.Schedule {
 	last, next := Start.Add(-10*time.Hour), Start.Add(14*time.Hour)
 	return node.Schedule{
@@ -18,14 +18,14 @@ func Nightly(queue, name string) node.Schedule {
 	}
 }
 
-// Schedules shows a schedule, and one that is paused.
+// Schedules returns a schedule and a paused one.
 func (n *Node) Schedules(context.Context) ([]node.Schedule, error) {
 	still := Nightly("build", "weekly")
 	still.Paused, still.Next = true, nil
 	return []node.Schedule{Nightly("build", "nightly"), still}, n.called("Schedules")
 }
 
-// AddSchedule writes down the schedule as JSON.
+// AddSchedule records the schedule as JSON.
 func (n *Node) AddSchedule(_ context.Context, s node.ScheduleSpec) (node.Schedule, error) {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -41,7 +41,7 @@ func (n *Node) RemoveSchedule(_ context.Context, queue, name string) error {
 	return n.called("RemoveSchedule %s %s", queue, name)
 }
 
-// PauseSchedule pauses a schedule, or has it go on.
+// PauseSchedule pauses or resumes a schedule.
 func (n *Node) PauseSchedule(_ context.Context, queue, name string, on bool) (node.Schedule, error) {
 	v := Nightly(queue, name)
 	v.Paused = on

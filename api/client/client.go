@@ -1,5 +1,5 @@
-// Package client speaks to a node through its socket, with the types of the Go
-// API: what works with a [node.Node] in one's own process works from outside.
+// Package client is a client of a node's socket, with the types of the Go API: it has
+// the same methods as a [node.Node] in the same process.
 //
 //	client.New("/run/balefire/node.sock").Submit(ctx, node.Request{…})
 //
@@ -31,13 +31,13 @@ import (
 // ErrNodeDown means that no node listens on the socket.
 var ErrNodeDown = errors.New("no node is running")
 
-// A Client speaks to one node. It is safe for concurrent use.
+// A Client is a client of one node. It is safe for concurrent use.
 type Client struct {
 	socket string
 	http   *http.Client
 }
 
-// New returns a client for the socket at path. It connects when it is used.
+// New returns a client for the socket at path. It connects on first use.
 func New(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -61,17 +61,17 @@ type call struct {
 	query        url.Values
 	body         io.Reader
 	contentType  string
-	accept       string // the form of the answer, where there are several
-	expect       bool   // ask before sending the body
+	accept       string // the accepted form of the response, if there are several
+	expect       bool   // wait for 100 Continue before sending the body
 }
 
-// escape makes one segment of a path of what a person wrote.
+// escape makes one path segment of user input.
 func escape(s string) string { return url.PathEscape(s) }
 
-// do sends r and returns an answer that is no problem, its body still open.
+// do sends r and returns a response that is not a problem, with its body open.
 func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
-	if path.Clean(r.path) != r.path { // an empty name, or one of dots, would be another route
-		return nil, fmt.Errorf("%w: a name or an id is missing in %s", node.ErrInvalid, r.path)
+	if path.Clean(r.path) != r.path { // an empty name, or one of dots, would select another route
+		return nil, fmt.Errorf("%w: a name or id is missing in %s", node.ErrInvalid, r.path)
 	}
 	u := "http://node" + r.path
 	if len(r.query) > 0 {
@@ -101,7 +101,7 @@ func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
 	return res, nil
 }
 
-// dialError says why there was no answer.
+// dialError explains why there was no response.
 func (c *Client) dialError(ctx context.Context, err error) error {
 	if ue, ok := errors.AsType[*url.Error](err); ok {
 		err = ue.Err
@@ -112,12 +112,12 @@ func (c *Client) dialError(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w at %s: start one with balefire-node run", ErrNodeDown, c.socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: you may not open %s: become a member of its group, or use the account that the node runs under", node.ErrDenied, c.socket)
+		return fmt.Errorf("%w: permission denied for %s: join its group, or use the account of the node", node.ErrDenied, c.socket)
 	}
-	return fmt.Errorf("ask the node at %s: %w", c.socket, err)
+	return fmt.Errorf("request to the node at %s: %w", c.socket, err)
 }
 
-// decodeProblem reads the problem that an answer is.
+// decodeProblem decodes the problem of a response.
 func decodeProblem(res *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	t, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
@@ -128,11 +128,11 @@ func decodeProblem(res *http.Response) error {
 	return &api.Problem{
 		Status: res.StatusCode, Code: api.CodeInternal, Title: res.Status,
 		Detail: fmt.Sprintf("the node answered %s: %.200q", res.Status, b),
-		Fix:    "is it a balefire node that listens there?",
+		Fix:    "check that a balefire node is listening there",
 	}
 }
 
-// fetch sends r and decodes the answer into a T.
+// fetch sends r and decodes the response into a T.
 func fetch[T any](ctx context.Context, c *Client, r call) (T, error) {
 	var v T
 	res, err := c.do(ctx, r)
@@ -146,7 +146,7 @@ func fetch[T any](ctx context.Context, c *Client, r call) (T, error) {
 		}
 		return v, fmt.Errorf("read the answer to %s %s: %w", r.method, r.path, err)
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 4<<10)) // so that the connection is used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 4<<10)) // so that the connection is reused
 	return v, nil
 }
 

@@ -117,7 +117,7 @@ func TestEveryMethod(t *testing.T) {
 		{"Ping", "Ping lap top/ü", func() (any, error) { return c.Ping(ctx, "lap top/ü") }},
 		{"Path", "Path laptop", func() (any, error) { return c.Path(ctx, "laptop") }},
 		{"NetCheck", "NetCheck", func() (any, error) { return c.NetCheck(ctx) }},
-		{"Wishes", "JoinRequests", func() (any, error) { return c.Wishes(ctx) }},
+		{"JoinRequests", "JoinRequests", func() (any, error) { return c.JoinRequests(ctx) }},
 		{"Accept", `Accept K7QM-2ZPA-77WD "f" work+send`, func() (any, error) {
 			return c.Accept(ctx, "K7QM-2ZPA-77WD", node.AcceptOptions{Name: "f", Roles: []string{"work", "send"}})
 		}},

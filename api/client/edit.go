@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// SetClass gives a task that waits in a queue another class.
+// SetClass changes the class of a task that waits in a queue.
 func (c *Client) SetClass(ctx context.Context, id, class string) (node.Task, error) {
 	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/class", api.Reclass{Class: class})
 	if err != nil {
@@ -17,7 +17,7 @@ func (c *Client) SetClass(ctx context.Context, id, class string) (node.Task, err
 	return fetch[node.Task](ctx, c, r)
 }
 
-// MoveTask puts a task into another queue, as a new task.
+// MoveTask moves a task to another queue, as a new task.
 func (c *Client) MoveTask(ctx context.Context, id, queue string) (node.Submitted, error) {
 	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/queue", api.Requeue{Queue: queue})
 	if err != nil {
@@ -26,12 +26,12 @@ func (c *Client) MoveTask(ctx context.Context, id, queue string) (node.Submitted
 	return fetch[node.Submitted](ctx, c, r)
 }
 
-// Progress says that the handler of a granted task made progress.
+// Progress reports progress of the handler of a granted task.
 func (c *Client) Progress(ctx context.Context, id string) error {
 	return c.exec(ctx, call{method: http.MethodPost, path: "/v1/tasks/" + escape(id) + "/progress"})
 }
 
-// UnblockLane lets the tasks of one ordering key of a queue go on.
+// UnblockLane unblocks the tasks of one ordering key of a queue.
 func (c *Client) UnblockLane(ctx context.Context, queue, key string) (node.Queue, error) {
 	return post[node.Queue](ctx, c, "/v1/queues/"+escape(queue)+"/unblock", api.UnblockLane{Key: key})
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Events yields what happens on the node behind a number, as it happens, until
-// the caller stops or ctx is done. It ends with one error: [node.ErrDraining]
-// when the node stopped. A number that is left out was dropped. The next start of
-// the node counts anew: ask it for what comes after 0.
+// Events yields the events after a number as they happen, until the caller stops or ctx is
+// done. It ends with one error: [node.ErrDraining] when the node stopped. A gap in the
+// numbers means dropped events. After a restart of the node numbers start at 1 again:
+// continue after 0.
 func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[node.NodeEvent, error] {
 	return func(yield func(node.NodeEvent, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -28,7 +28,7 @@ func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[node.NodeEv
 	}
 }
 
-// stream calls each with the events until it has enough: then err is nil.
+// stream calls each with the events until it returns false: then err is nil.
 func (c *Client) stream(ctx context.Context, after uint64, each func(node.NodeEvent) bool) error {
 	res, err := c.do(ctx, call{
 		method: http.MethodGet, path: "/v1/events", query: url.Values{"after": {strconv.FormatUint(after, 10)}}, accept: "application/x-ndjson",
@@ -41,17 +41,17 @@ func (c *Client) stream(ctx context.Context, after uint64, each func(node.NodeEv
 		var e node.NodeEvent
 		err := lines.Decode(&e)
 		switch {
-		case err == nil && e.Seq == 0: // a line for what was dropped: the numbers say it, too
+		case err == nil && e.Seq == 0: // a line for dropped events: the numbers show that, too
 		case err == nil:
 			if !each(e) {
 				return nil
 			}
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err == io.EOF: // the answer is whole: the node has ended it
-			return fmt.Errorf("%w: it tells of nothing any more", node.ErrDraining)
+		case err == io.EOF: // the response is complete: the node has ended it
+			return fmt.Errorf("%w: it has ended the stream of events", node.ErrDraining)
 		default:
-			return fmt.Errorf("read what happens: %w", err)
+			return fmt.Errorf("read events: %w", err)
 		}
 	}
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Members returns the members of the mesh, as the node sees them.
+// Members returns the members of the mesh as the node sees them.
 func (c *Client) Members(ctx context.Context) ([]node.Member, error) {
 	p, err := get[node.Page[node.Member]](ctx, c, "/v1/members", nil)
 	return p.Items, err
 }
 
-// Member returns the member of this name or id.
+// Member returns the member with this name or id.
 func (c *Client) Member(ctx context.Context, ref string) (node.Member, error) {
 	return get[node.Member](ctx, c, "/v1/members/"+escape(ref), nil)
 }
 
-// MeshSummary returns the mesh at a glance.
+// MeshSummary returns a summary of the mesh.
 func (c *Client) MeshSummary(ctx context.Context) (node.MeshSummary, error) {
 	return get[node.MeshSummary](ctx, c, "/v1/mesh", nil)
 }
 
-// PruneMembers removes rows of members that are dead for at least age, or lists
-// them. Age and limit have the node's own defaults when they are 0.
+// PruneMembers removes the entries of members that have been dead for at least age, or
+// lists them. An age or limit of 0 is the node's own default.
 func (c *Client) PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (node.Pruned, error) {
 	in := api.Prune{Limit: limit, DryRun: dryRun}
 	if age != 0 {
@@ -37,13 +37,12 @@ func (c *Client) PruneMembers(ctx context.Context, age time.Duration, limit int,
 	return post[node.Pruned](ctx, c, "/v1/mesh/prune", in)
 }
 
-// Converge lets the node exchange what is known of the members with every one
-// that it is connected with, now.
+// Converge has the node synchronize with every connected member now.
 func (c *Client) Converge(ctx context.Context) (node.Convergence, error) {
 	return post[node.Convergence](ctx, c, "/v1/mesh/converge", nil)
 }
 
-// Ping asks a peer for an answer.
+// Ping pings a peer.
 func (c *Client) Ping(ctx context.Context, ref string) (node.Pong, error) {
 	return post[node.Pong](ctx, c, "/v1/peers/"+escape(ref)+"/ping", nil)
 }
@@ -53,24 +52,24 @@ func (c *Client) Path(ctx context.Context, ref string) (node.PathReport, error) 
 	return get[node.PathReport](ctx, c, "/v1/peers/"+escape(ref)+"/path", nil)
 }
 
-// NetCheck returns what the node found out about its own network.
+// NetCheck returns what the node learned about its own network.
 func (c *Client) NetCheck(ctx context.Context) (node.NetCheck, error) {
 	return get[node.NetCheck](ctx, c, "/v1/netcheck", nil)
 }
 
-// Wishes returns the nodes on the LAN that ask to be let in.
-func (c *Client) Wishes(ctx context.Context) ([]node.JoinRequest, error) {
+// JoinRequests returns the nodes on the LAN that ask to join.
+func (c *Client) JoinRequests(ctx context.Context) ([]node.JoinRequest, error) {
 	p, err := get[node.Page[node.JoinRequest]](ctx, c, "/v1/wishes", nil)
 	return p.Items, err
 }
 
-// Accept lets one of them in: ref is its id, the begin or end of it, the name
-// that it wishes for, or its code.
+// Accept admits one of them: ref is its id, the beginning or end of it, the name it asks
+// for, or its code.
 func (c *Client) Accept(ctx context.Context, ref string, o node.AcceptOptions) (node.Peer, error) {
 	return post[node.Peer](ctx, c, "/v1/wishes/"+escape(ref)+"/accept", api.Accept{Name: o.Name, Roles: o.Roles})
 }
 
-// Rename gives a peer a name that counts on the node alone; none takes it away.
+// Rename gives a peer a name that is used on the node only; an empty name removes it.
 func (c *Client) Rename(ctx context.Context, ref, name string) error {
 	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/name", api.Rename{Name: name})
 	if err != nil {
@@ -79,7 +78,7 @@ func (c *Client) Rename(ctx context.Context, ref, name string) error {
 	return c.exec(ctx, r)
 }
 
-// Revoke ends the membership of a peer, in the whole mesh and for good.
+// Revoke revokes the membership of a peer permanently, in the whole mesh.
 func (c *Client) Revoke(ctx context.Context, ref, reason string) error {
 	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/revoke", api.Revoke{Reason: reason})
 	if err != nil {
@@ -88,8 +87,8 @@ func (c *Client) Revoke(ctx context.Context, ref, reason string) error {
 	return c.exec(ctx, r)
 }
 
-// EventPage returns up to limit events behind a number, at once or when there is
-// one within wait. A page of another boot than the one before was numbered anew.
+// EventPage returns up to limit events after a number, at once or at the first event within
+// wait. A page with another boot than the previous one has new numbers.
 func (c *Client) EventPage(ctx context.Context, after uint64, limit int, wait time.Duration) (node.EventPage, error) {
 	q := url.Values{"after": {strconv.FormatUint(after, 10)}}
 	if limit > 0 {

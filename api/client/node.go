@@ -12,18 +12,18 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Peers returns the nodes that this one knows.
+// Peers returns the nodes that the node knows.
 func (c *Client) Peers(ctx context.Context) ([]node.Peer, error) {
 	p, err := get[node.Page[node.Peer]](ctx, c, "/v1/peers", nil)
 	return p.Items, err
 }
 
-// Peer returns the peer of this name or id.
+// Peer returns the peer with this name or id.
 func (c *Client) Peer(ctx context.Context, name string) (node.Peer, error) {
 	return get[node.Peer](ctx, c, "/v1/peers/"+escape(name), nil)
 }
 
-// Block lets the node have nothing to do with a peer.
+// Block makes the node refuse all connections of a peer.
 func (c *Client) Block(ctx context.Context, name string) error {
 	return c.exec(ctx, call{method: http.MethodPost, path: "/v1/peers/" + escape(name) + "/block"})
 }
@@ -38,7 +38,7 @@ func (c *Client) Forget(ctx context.Context, name string) error {
 	return c.exec(ctx, call{method: http.MethodDelete, path: "/v1/peers/" + escape(name)})
 }
 
-// Invite makes a ticket that admits one node, once.
+// Invite creates a ticket that admits one node, once.
 func (c *Client) Invite(ctx context.Context, o node.InviteOptions) (node.Invitation, error) {
 	in := api.Invite{Name: o.Name, Roles: o.Roles}
 	if o.TTL != 0 {
@@ -47,16 +47,16 @@ func (c *Client) Invite(ctx context.Context, o node.InviteOptions) (node.Invitat
 	return post[node.Invitation](ctx, c, "/v1/invitations", in)
 }
 
-// Handlers returns what the node does for others.
+// Handlers returns the handlers of the node.
 func (c *Client) Handlers(ctx context.Context) ([]node.Handler, error) {
 	p, err := get[node.Page[node.Handler]](ctx, c, "/v1/handlers", nil)
 	return p.Items, err
 }
 
-// AddHandler adds a handler, or replaces the one of its kind.
+// AddHandler adds or replaces the handler of a kind.
 func (c *Client) AddHandler(ctx context.Context, s node.HandlerSpec) error {
 	if s.Allow == nil {
-		s.Allow = []string{} // the node says better than a schema what is missing
+		s.Allow = []string{} // the node reports missing fields better than a schema
 	}
 	r, err := document(http.MethodPost, "/v1/handlers", s)
 	if err != nil {
@@ -70,12 +70,12 @@ func (c *Client) RemoveHandler(ctx context.Context, kind string) error {
 	return c.exec(ctx, call{method: http.MethodDelete, path: "/v1/handlers/" + escape(kind)})
 }
 
-// Status returns the node at a glance.
+// Status returns the status of the node.
 func (c *Client) Status(ctx context.Context) (node.Status, error) {
 	return get[node.Status](ctx, c, "/v1/status", nil)
 }
 
-// Why names the one thing that keeps a task or a peer back.
+// Why explains what a task or a peer is waiting for.
 func (c *Client) Why(ctx context.Context, subject string) (node.Blocker, error) {
 	return get[node.Blocker](ctx, c, "/v1/why/"+escape(subject), nil)
 }
@@ -85,25 +85,25 @@ func (c *Client) StoreStats(ctx context.Context) (node.StoreStats, error) {
 	return get[node.StoreStats](ctx, c, "/v1/store", nil)
 }
 
-// Compact gives back the space of what was removed. It may take minutes.
+// Compact reclaims the space of removed records. It may take minutes.
 func (c *Client) Compact(ctx context.Context) error {
 	return c.exec(ctx, call{method: http.MethodPost, path: "/v1/store/compact"})
 }
 
-// Snapshot copies the store into dir, an absolute path that must not exist.
-// With a key, the public one of store key, it is a file that the private one opens.
+// Snapshot copies the store to dir, an absolute path that must not exist. With a public key
+// of store key the copy is a file that only the private key can decrypt.
 func (c *Client) Snapshot(ctx context.Context, dir, toKey string) error {
 	_, err := post[api.Snapshot](ctx, c, "/v1/store/snapshot", api.Snapshot{Dir: dir, ToKey: toKey})
 	return err
 }
 
-// Healthy returns nil when the node's loops turn and its last commit succeeded.
+// Healthy returns nil if the node's loops run and its last commit succeeded.
 func (c *Client) Healthy(ctx context.Context) error {
 	_, err := get[api.Health](ctx, c, "/healthz", nil)
 	return err
 }
 
-// Ready returns nil when the node takes work.
+// Ready returns nil if the node accepts tasks.
 func (c *Client) Ready(ctx context.Context) error {
 	_, err := get[api.Health](ctx, c, "/readyz", nil)
 	return err
@@ -127,7 +127,7 @@ func (c *Client) Profile(ctx context.Context, name string, d time.Duration) ([]b
 	return c.read(ctx, "/debug/pprof/"+escape(name), q)
 }
 
-// read returns what a route answers, as it is.
+// read returns the raw response of a route.
 func (c *Client) read(ctx context.Context, path string, q url.Values) ([]byte, error) {
 	res, err := c.do(ctx, call{method: http.MethodGet, path: path, query: q})
 	if err != nil {

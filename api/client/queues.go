@@ -17,12 +17,12 @@ func (c *Client) Queues(ctx context.Context) ([]node.Queue, error) {
 	return p.Items, err
 }
 
-// Queue returns the shared queue of this name.
+// Queue returns the shared queue with this name.
 func (c *Client) Queue(ctx context.Context, name string) (node.Queue, error) {
 	return get[node.Queue](ctx, c, "/v1/queues/"+escape(name), nil)
 }
 
-// SetQueue changes the settings of a queue whose home the node is, or makes it.
+// SetQueue changes the settings of a queue whose home is the node, or creates it.
 func (c *Client) SetQueue(ctx context.Context, name string, s node.QueueSettings) (node.Queue, error) {
 	r, err := document(http.MethodPut, "/v1/queues/"+escape(name), s)
 	if err != nil {
@@ -31,36 +31,35 @@ func (c *Client) SetQueue(ctx context.Context, name string, s node.QueueSettings
 	return fetch[node.Queue](ctx, c, r)
 }
 
-// PauseQueue has nothing more granted from a queue. What is owned goes on.
+// PauseQueue stops granting tasks of a queue. Owned tasks continue.
 func (c *Client) PauseQueue(ctx context.Context, name string) (node.Queue, error) {
 	return post[node.Queue](ctx, c, "/v1/queues/"+escape(name)+"/pause", nil)
 }
 
-// ResumeQueue has a paused queue granted from again.
+// ResumeQueue resumes a paused queue.
 func (c *Client) ResumeQueue(ctx context.Context, name string) (node.Queue, error) {
 	return post[node.Queue](ctx, c, "/v1/queues/"+escape(name)+"/resume", nil)
 }
 
-// SeizeQueue makes the node the home of a queue whose home, from, is gone for good.
-// To call it is to accept that what only from knows is lost unless it comes back.
+// SeizeQueue makes the node the home of a queue whose home, from, is permanently lost. The
+// caller accepts that what only from knows is lost unless it comes back.
 func (c *Client) SeizeQueue(ctx context.Context, name, from string) (node.Queue, error) {
 	return post[node.Queue](ctx, c, "/v1/queues/"+escape(name)+"/seize", api.Seize{From: from, AcceptLoss: true})
 }
 
-// HandOffQueue gives a queue whose home the node is to another home; with no name
-// the node chooses.
+// HandOffQueue hands over a queue whose home is the node; without a name the node chooses
+// the new home.
 func (c *Client) HandOffQueue(ctx context.Context, name, to string) (node.Queue, error) {
 	return post[node.Queue](ctx, c, "/v1/queues/"+escape(name)+"/handoff", api.HandOff{To: to})
 }
 
-// Drain has the node be given nothing new, or with false take work again.
+// Drain drains the node, or with false makes it accept tasks again.
 func (c *Client) Drain(ctx context.Context, on bool) (node.Drained, error) {
 	return post[node.Drained](ctx, c, "/v1/drain", api.Drain{On: on})
 }
 
-// Stop has the node stop, with handoff after it has handed over the homes of its
-// queues within the given time, 0 for the node's own limit. It returns when the node
-// begins to stop.
+// Stop stops the node, with handoff after it has handed over its queues within the given
+// time, 0 for the node's own limit. It returns when the node begins to stop.
 func (c *Client) Stop(ctx context.Context, handoff bool, within time.Duration) error {
 	o := api.Stop{HandOff: handoff}
 	if within > 0 {
@@ -73,7 +72,7 @@ func (c *Client) Stop(ctx context.Context, handoff bool, within time.Duration) e
 	return c.exec(ctx, r)
 }
 
-// Leases returns leases that the node gave, then those that it has.
+// Leases returns the leases that the node granted, then those that it owns.
 func (c *Client) Leases(ctx context.Context, f node.LeaseFilter) ([]node.Lease, error) {
 	q := url.Values{}
 	for name, v := range map[string]string{"queue": f.Queue, "owner": f.Owner, "role": f.Role} {
@@ -88,18 +87,17 @@ func (c *Client) Leases(ctx context.Context, f node.LeaseFilter) ([]node.Lease, 
 	return p.Items, err
 }
 
-// ReleaseLease takes the lease of one task back by hand.
+// ReleaseLease revokes the lease of one task.
 func (c *Client) ReleaseLease(ctx context.Context, task string) (node.Lease, error) {
 	return post[node.Lease](ctx, c, "/v1/leases/"+escape(task)+"/release", nil)
 }
 
-// RecoverLeases takes back the leases of owners that are dead, or of a named one.
+// RecoverLeases revokes the leases of dead owners, or of a named one.
 func (c *Client) RecoverLeases(ctx context.Context, owner string, dryRun bool) (node.Recovered, error) {
 	return post[node.Recovered](ctx, c, "/v1/leases/recover", api.Recover{Owner: owner, DryRun: dryRun})
 }
 
-// Timeline merges what the nodes that are connected saw happen to the leases of a task
-// or of a queue.
+// Timeline merges the ownership events of all connected nodes for a task or a queue.
 func (c *Client) Timeline(ctx context.Context, q node.TimelineQuery) (node.Timeline, error) {
 	v := url.Values{}
 	for name, text := range map[string]string{"task": q.Task, "queue": q.Queue} {
@@ -110,14 +108,14 @@ func (c *Client) Timeline(ctx context.Context, q node.TimelineQuery) (node.Timel
 	return get[node.Timeline](ctx, c, "/v1/ownership/timeline", v)
 }
 
-// LeaseConflicts returns the newest claims that did not count, oldest first.
+// LeaseConflicts returns the newest rejected claims, oldest first.
 func (c *Client) LeaseConflicts(ctx context.Context) ([]node.LeaseConflict, error) {
 	p, err := get[node.Page[node.LeaseConflict]](ctx, c, "/v1/leases/conflicts", nil)
 	return p.Items, err
 }
 
-// OwnershipEvents returns up to limit events behind a number, oldest first. The
-// number of the last of them is where to go on.
+// OwnershipEvents returns up to limit events after a number, oldest first. Continue after
+// the number of the last one.
 func (c *Client) OwnershipEvents(ctx context.Context, after uint64, limit int) ([]node.OwnershipEvent, error) {
 	q := url.Values{"after": {strconv.FormatUint(after, 10)}}
 	if limit != 0 {

@@ -13,17 +13,17 @@ func (c *Client) Schedules(ctx context.Context) ([]node.Schedule, error) {
 	return p.Items, err
 }
 
-// AddSchedule has a task made for a queue each time that it is due.
+// AddSchedule creates a schedule: a task for a queue each time it is due.
 func (c *Client) AddSchedule(ctx context.Context, s node.ScheduleSpec) (node.Schedule, error) {
 	return post[node.Schedule](ctx, c, "/v1/schedules", s)
 }
 
-// RemoveSchedule removes a schedule. The tasks that it made stay.
+// RemoveSchedule removes a schedule. Its tasks stay.
 func (c *Client) RemoveSchedule(ctx context.Context, queue, name string) error {
 	return c.exec(ctx, call{method: http.MethodDelete, path: "/v1/schedules/" + escape(queue) + "/" + escape(name)})
 }
 
-// PauseSchedule has a schedule make nothing, or with false go on.
+// PauseSchedule pauses a schedule, or with false resumes it.
 func (c *Client) PauseSchedule(ctx context.Context, queue, name string, on bool) (node.Schedule, error) {
 	verb := "/resume"
 	if on {

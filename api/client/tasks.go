@@ -17,15 +17,15 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Submit hands a task to the node: when it returns, the task is on the node's
-// disk. A Stream of any size is sent as it is read; RedriveOf is not sent.
+// Submit submits a task: when it returns, the task is on the node's disk. A Stream of any
+// size is sent as it is read; RedriveOf is not sent.
 func (c *Client) Submit(ctx context.Context, r node.Request) (node.Submitted, error) {
 	s := api.SubmitOf(r)
 	if r.Stream == nil {
 		return post[node.Submitted](ctx, c, "/v1/tasks", s)
 	}
 	if len(r.Body) > 0 {
-		return node.Submitted{}, fmt.Errorf("%w: body and stream are both given: the task has one body", node.ErrInvalid)
+		return node.Submitted{}, fmt.Errorf("%w: body and stream are both given: a task has one body", node.ErrInvalid)
 	}
 	return fetch[node.Submitted](ctx, c, call{
 		method: http.MethodPost, path: "/v1/tasks", query: s.Query(), body: r.Stream,
@@ -33,8 +33,8 @@ func (c *Client) Submit(ctx context.Context, r node.Request) (node.Submitted, er
 	})
 }
 
-// SubmitMany hands many tasks over, in as many batches as it takes. Each has its
-// own result or error. Streams are not taken here.
+// SubmitMany submits many tasks in as many batches as needed. Each has its own result or
+// error. Streams are not allowed.
 func (c *Client) SubmitMany(ctx context.Context, rs []node.Request) ([]node.Submitted, []error) {
 	out, errs := make([]node.Submitted, len(rs)), make([]error, len(rs))
 	for at := 0; at < len(rs); {
@@ -52,11 +52,11 @@ func (c *Client) SubmitMany(ctx context.Context, rs []node.Request) ([]node.Subm
 	return out, errs
 }
 
-// batch writes the first n of rs, at least one, as one document, a task a line.
+// batch encodes the first n of rs, at least one, as one document, one task per line.
 func batch(rs []node.Request) (doc []byte, n int, err error) {
 	for _, r := range rs[:min(len(rs), api.MaxBatch)] {
 		if r.Stream != nil {
-			err = fmt.Errorf("%w: a stream goes alone: use Submit", node.ErrInvalid)
+			err = fmt.Errorf("%w: a stream cannot be in a batch: use Submit", node.ErrInvalid)
 		}
 		line, mErr := json.Marshal(api.SubmitOf(r))
 		if err = errors.Join(err, mErr); err != nil || n > 0 && len(doc)+len(line) >= api.MaxBatchBytes {
@@ -66,7 +66,7 @@ func batch(rs []node.Request) (doc []byte, n int, err error) {
 		n++
 	}
 	if n > 0 {
-		return doc, n, nil // what is wrong with the next one is said in its turn
+		return doc, n, nil // the error of the next one is reported in its turn
 	}
 	return nil, 1, err
 }
@@ -92,17 +92,17 @@ func (c *Client) submitBatch(ctx context.Context, doc []byte, out []node.Submitt
 	return nil
 }
 
-// Task returns the task with this id, or with the only id that begins so.
+// Task returns the task with this id, or with the only id that begins with it.
 func (c *Client) Task(ctx context.Context, id string) (node.Task, error) {
 	return get[node.Task](ctx, c, "/v1/tasks/"+escape(id), nil)
 }
 
-// Tasks returns a page of the tasks that q chooses.
+// Tasks returns a page of the tasks that q selects.
 func (c *Client) Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
 	return get[node.Page[node.Task]](ctx, c, "/v1/tasks", pageOf(q))
 }
 
-// DeadLetters returns a page of the tasks that are not tried again by themselves.
+// DeadLetters returns a page of the tasks that are not retried automatically.
 func (c *Client) DeadLetters(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
 	return get[node.Page[node.Task]](ctx, c, "/v1/dead-letters", pageOf(q))
 }
@@ -133,8 +133,8 @@ func pageOf(q node.Query) url.Values {
 // waitStep is how long one request of Wait waits.
 const waitStep = time.Minute
 
-// Wait returns the task when it has ended, or as it was last seen with ctx's
-// error. That the node stops is an error, too: the task is safe, wait again.
+// Wait returns the task when it has ended, or its last known state with ctx's error. A stop
+// of the node is an error, too: the task is safe, wait again.
 func (c *Client) Wait(ctx context.Context, id string) (last node.Task, err error) {
 	path, q := "/v1/tasks/"+escape(id)+"/wait", url.Values{"timeout": {waitStep.String()}}
 	for {
@@ -155,8 +155,8 @@ func (c *Client) Wait(ctx context.Context, id string) (last node.Task, err error
 	}
 }
 
-// Result opens the result of an ended task. What is known of the task there is
-// its state, and size, digest, type and truncation of its result.
+// Result opens the result of an ended task. The returned task has only the state, and the
+// size, digest, type and truncation of the result.
 func (c *Client) Result(ctx context.Context, id string) (io.ReadCloser, node.Task, error) {
 	res, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/tasks/" + escape(id) + "/result"})
 	if err != nil {
@@ -169,13 +169,13 @@ func (c *Client) Result(ctx context.Context, id string) (io.ReadCloser, node.Tas
 	return res.Body, t, nil
 }
 
-// Receipts returns what is proven about a task.
+// Receipts returns the receipts of a task.
 func (c *Client) Receipts(ctx context.Context, id string) ([]node.Receipt, error) {
 	p, err := get[node.Page[node.Receipt]](ctx, c, "/v1/tasks/"+escape(id)+"/receipts", nil)
 	return p.Items, err
 }
 
-// Cancel stops a task; hard kills its process group.
+// Cancel cancels a task; hard kills its process group.
 func (c *Client) Cancel(ctx context.Context, id string, hard bool, reason string) (node.Task, error) {
 	return post[node.Task](ctx, c, "/v1/tasks/"+escape(id)+"/cancel", api.Cancel{Hard: hard, Reason: reason})
 }
@@ -185,7 +185,7 @@ func (c *Client) Retry(ctx context.Context, id string) (node.Submitted, error) {
 	return post[node.Submitted](ctx, c, "/v1/tasks/"+escape(id)+"/retry", nil)
 }
 
-// Purge removes the ended tasks that q chooses, or counts them.
+// Purge removes the ended tasks that q selects, or counts them.
 func (c *Client) Purge(ctx context.Context, q node.Query, dryRun bool) (node.Purged, error) {
 	return post[node.Purged](ctx, c, "/v1/tasks/purge", api.Purge{Filter: api.FilterOf(q), DryRun: dryRun})
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/balefire/balefire/node/config"
 )
 
-// A app is what a command may touch: its streams, the environment, the time
-// and the global flags.
+// An app is everything that a command may use: its streams, the environment, the time and
+// the global flags.
 type app struct {
 	in        io.Reader
-	tty       *os.File    // the terminal behind in; nil: none
-	hasUnread func() bool // reports whether in has something that nobody has read; nil: it is not known
+	tty       *os.File    // the terminal of in; nil: none
+	hasUnread func() bool // reports whether in has unread input; nil: unknown
 	out, err  io.Writer
 	environ   []string
 	clock     clock.Clock
@@ -35,7 +35,7 @@ type app struct {
 	flags     globals
 }
 
-// globals are the flags that every command has.
+// globals are the global flags.
 type globals struct {
 	paths   config.Paths
 	output  string
@@ -46,8 +46,8 @@ type globals struct {
 	yes     bool
 }
 
-// interruptible gives up a read of r when ctx is done. The read itself cannot be
-// ended, it ends with the process. Nothing is read before somebody asks for it.
+// interruptible returns a reader of r whose reads fail when ctx is done. The underlying
+// read cannot be canceled; it ends with the process. Reading starts with the first Read.
 func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
@@ -67,7 +67,7 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// newApp is the world that the process was started in.
+// newApp returns the app of this process.
 func newApp() *app {
 	w := &app{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(),
@@ -81,7 +81,7 @@ func newApp() *app {
 	return w
 }
 
-// readHidden reads a line that the terminal, if there is one, does not show.
+// readHidden reads a line without echo, if in is a terminal.
 func (w *app) readHidden(ctx context.Context) (io.Reader, error) {
 	if w.tty == nil {
 		return w.in, nil
@@ -110,7 +110,7 @@ func (w *app) readHidden(ctx context.Context) (io.Reader, error) {
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// env returns a variable of the environment, empty if there is none.
+// env returns an environment variable, or an empty string.
 func (w *app) env(name string) string {
 	for _, e := range w.environ {
 		if v, ok := strings.CutPrefix(e, name+"="); ok {
@@ -120,7 +120,7 @@ func (w *app) env(name string) string {
 	return ""
 }
 
-// locate finds the node's folder, configuration and socket.
+// locate returns the node's folder, configuration and socket.
 func (w *app) locate() (config.Paths, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -129,8 +129,9 @@ func (w *app) locate() (config.Paths, error) {
 	return config.Locate(config.Machine{Env: w.env, Root: os.Geteuid() == 0, Home: home, Exists: mayExist}, w.flags.paths)
 }
 
-// mayExist is exists, also for what this user may not look at: the folder of the
-// system's socket is closed to who is not in its group, and says so when it is opened.
+// mayExist is like exists, but also true if the path may not be inspected: the folder of
+// the system's socket is not accessible to users outside its group; opening the socket then
+// reports that.
 func mayExist(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil || errors.Is(err, fs.ErrPermission)
@@ -141,8 +142,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// config reads the configuration of the node and where it lives. A socket that
-// the configuration names counts, unless a flag or the environment names one.
+// config loads the configuration of the node and returns its paths. A socket set in the
+// configuration is used unless a flag or the environment sets one.
 func (w *app) config() (*config.Loaded, config.Paths, error) {
 	p, err := w.locate()
 	if err != nil {
@@ -158,8 +159,8 @@ func (w *app) config() (*config.Loaded, config.Paths, error) {
 	return l, p, nil
 }
 
-// node returns a client of the node that runs on this machine. A configuration
-// that cannot be read does not keep anybody from asking a running node.
+// node returns a client of the node of this machine. An unreadable configuration does not
+// prevent requests to a running node.
 func (w *app) node() (*client.Client, error) {
 	p, err := w.locateConfigured()
 	if err != nil {
@@ -168,7 +169,7 @@ func (w *app) node() (*client.Client, error) {
 	return client.New(p.Socket), nil
 }
 
-// locateConfigured is places with the socket that the configuration names, where that can be
+// locateConfigured is like locate, with the socket of the configuration if that can be
 // read.
 func (w *app) locateConfigured() (config.Paths, error) {
 	if _, p, err := w.config(); err == nil {
@@ -177,42 +178,42 @@ func (w *app) locateConfigured() (config.Paths, error) {
 	return w.locate()
 }
 
-// infof tells a person what goes on, on standard error. It is no data.
+// infof prints a message on standard error. Messages are not data.
 func (w *app) infof(format string, a ...any) {
 	if !w.flags.quiet {
 		fmt.Fprintf(w.err, format+"\n", a...)
 	}
 }
 
-// confirm asks before something is destroyed. Without a terminal only --yes
-// agrees.
+// confirm asks before an action that cannot be undone. Without a terminal --yes is
+// required.
 func (w *app) confirm(what string) error {
 	if w.flags.yes {
 		return nil
 	}
 	if !w.inTTY || !w.errTTY {
-		return usage("%s cannot be undone: add --yes to agree", what)
+		return usage("%s cannot be undone: add --yes to confirm", what)
 	}
-	fmt.Fprintf(w.err, "%s: this cannot be undone. Type yes to go on: ", what)
+	fmt.Fprintf(w.err, "%s: this cannot be undone. Type yes to continue: ", what)
 	var answer string
 	_, err := fmt.Fscanln(w.in, &answer)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
 	case err != nil || answer != "yes":
-		return fmt.Errorf("%s: not done: the answer was not yes", what)
+		return fmt.Errorf("%s: canceled: the answer was not yes", what)
 	}
 	return nil
 }
 
-// colorStderr wraps text in a colour where the standard error shows colours.
+// colorStderr colors text if standard error shows colors.
 func (w *app) colorStderr(style, text string) string { return w.colored(w.errTTY, style, text) }
 
-// colorStdout does so where the standard output does.
+// colorStdout colors text if standard output shows colors.
 func (w *app) colorStdout(style, text string) string { return w.colored(w.outTTY, style, text) }
 
-// terminalWidth is how wide the terminal of the standard output is; 0: it is none, or nobody
-// knows. COLUMNS says otherwise.
+// terminalWidth returns the width of the terminal of standard output; 0: it is not a
+// terminal, or unknown. COLUMNS overrides it.
 func (w *app) terminalWidth() int {
 	if n, err := strconv.Atoi(w.env("COLUMNS")); err == nil && n > 0 {
 		return n

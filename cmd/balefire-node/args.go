@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// exactly is a check of the number of arguments that says what they are.
+// exactly returns a check that there are n arguments. what describes them in the error.
 func exactly(n int, what string) cobra.PositionalArgs { return between(n, n, what) }
 
-// between is the same for a range; most < 0 means any number.
+// between is like exactly for a range; most < 0 means no upper limit.
 func between(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
@@ -22,10 +22,10 @@ func between(least, most int, what string) cobra.PositionalArgs {
 
 var taskRE = regexp.MustCompile(`^[0-9A-Fa-f-]{1,36}$`)
 
-// oneTask is the check for one task: a whole id, or the beginning of one.
+// oneTask checks for one task: a whole id or the beginning of one.
 func oneTask(cmd *cobra.Command, args []string) error { return taskIDs(1, 1)(cmd, args) }
 
-// taskIDs is the check for several of them.
+// taskIDs checks for several tasks.
 func taskIDs(least, most int) cobra.PositionalArgs {
 	what := "the id of a task, or its beginning"
 	switch {
@@ -38,7 +38,7 @@ func taskIDs(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for _, a := range args {
 			if !taskRE.MatchString(a) {
-				return usage("%.60q is no task id: write one as task ls shows it, or its beginning", a)
+				return usage("%.60q is not a task id: use an id from task ls, or the beginning of one", a)
 			}
 		}
 		return count(cmd, args)

@@ -15,28 +15,29 @@ import (
 )
 
 func auditCommand(w *app) *cobra.Command {
-	return group("audit", "Look at the audit and check its chain",
-		"The audit says what was run here for whom and what was decided by whom. Its lines\nare chained by hashes. These commands read the node's folder, whether the node\nruns or not, and change nothing.",
+	return group("audit", "Read the audit log and verify its chain",
+		"The audit log records what was run here, for whom, and which decisions were made\nby whom. Its lines form a hash chain. These commands read the node's folder,\nwhether or not the node is running, and change nothing.",
 		auditVerify(w), auditList(w))
 }
 
 func auditVerify(w *app) *cobra.Command {
 	var known []string
 	c := &cobra.Command{
-		Use: "verify", Short: "Check that the audit is what was written",
-		Long: `Follow the chain of hashes through the whole audit. Every edit, deletion and
-reorder of a line is found and named with its file and line; the exit code is 1
-then, and 0 when the audit is sound.
+		Use: "verify", Short: "Check that the audit log was not changed",
+		Long: `Verify the hash chain of the whole audit log. Every edited, deleted or reordered
+line is reported with its file and line number. The exit code is 1 if the log was
+changed, else 0.
 
-Whoever can rewrite the whole folder can make a new chain. Against that keep the
-head that this command shows on another machine, and give it back later.`,
+Someone who can rewrite the whole folder can build a new chain. To detect that,
+keep the head that this command prints on another machine and pass it with
+--known later.`,
 		Example: "  balefire-node audit verify\n  balefire-node audit verify --dir /var/lib/balefire --known 1042:9f86d081884c7d65…", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p, err := w.nodeFolder()
 			if err != nil {
 				return err
 			}
-			stop := w.showWaiting("reading the audit")
+			stop := w.showWaiting("reading the audit log")
 			r, err := node.VerifyAudit(p.Dir, known...)
 			stop()
 			if err != nil {
@@ -45,10 +46,10 @@ head that this command shows on another machine, and give it back later.`,
 			if err := w.show(auditView(r)); err != nil || r.Sound {
 				return err
 			}
-			return fmt.Errorf("the audit is not what was written, first at %s: keep a copy of the folder as it is, and find out who changed it", breachLocation(r.Breaches[0]))
+			return fmt.Errorf("the audit log was changed, first at %s: keep a copy of the folder as it is, and find out who changed it", breachLocation(r.Breaches[0]))
 		},
 	}
-	c.Flags().StringArrayVar(&known, "known", nil, "a head that was kept elsewhere, SEQ:HASH; may be given again")
+	c.Flags().StringArrayVar(&known, "known", nil, "an earlier head, SEQ:HASH, that was kept elsewhere (repeatable)")
 	return c
 }
 
@@ -70,7 +71,7 @@ func auditView(r node.AuditReport) view {
 			p.line("head  %s", r.Head)
 		}
 		if r.Torn > 0 {
-			p.line("%d bytes of an unfinished write at the end: the next start cuts them off", r.Torn)
+			p.line("%d bytes of an unfinished write at the end: the next start removes them", r.Torn)
 		}
 		for _, b := range r.Breaches {
 			p.line("%s: %s", breachLocation(b), b.Reason)
@@ -82,8 +83,8 @@ func auditList(w *app) *cobra.Command {
 	var q node.AuditQuery
 	var since string
 	c := &cobra.Command{
-		Use: "ls", Short: "List lines of the audit",
-		Long:    "List lines of the audit, the oldest first. Whether they are true is the word of\naudit verify.",
+		Use: "ls", Short: "List lines of the audit log",
+		Long:    "List lines of the audit log, oldest first. This does not verify them: see\naudit verify.",
 		Example: "  balefire-node audit ls --since 24h --action command\n  balefire-node audit ls --task 01a1f84f-… -o jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, err := parsePast("since", since, w.clock.Now())
@@ -92,13 +93,13 @@ func auditList(w *app) *cobra.Command {
 			}
 			q.Since = at
 			if q.Limit < 0 {
-				return usage("limit %d: it is 0 or more", q.Limit)
+				return usage("--limit %d: it must be 0 or more", q.Limit)
 			}
 			p, err := w.nodeFolder()
 			if err != nil {
 				return err
 			}
-			stop := w.showWaiting("reading the audit")
+			stop := w.showWaiting("reading the audit log")
 			list, bad := node.ReadAudit(p.Dir, q)
 			stop()
 			if bad != nil && list == nil {
@@ -111,14 +112,15 @@ func auditList(w *app) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&since, "since", "", "only those younger than this: 1h, or a time")
-	f.StringVar(&q.Task, "task", "", "only those of this task: its whole id")
-	f.StringVar(&q.Action, "action", "", "only this action, or those that begin with it: command, peer, handler.add")
-	f.IntVar(&q.Limit, "limit", 100, "the newest so many; 0: all")
+	f.StringVar(&since, "since", "", "only lines after this: an age like 1h, or a time")
+	f.StringVar(&q.Task, "task", "", "only lines of this task: its whole id")
+	f.StringVar(&q.Action, "action", "", "only this action, or actions with this prefix: command, peer, handler.add")
+	f.IntVar(&q.Limit, "limit", 100, "only the newest lines, at most this many; 0: all")
 	return c
 }
 
-// peerNames are the names of the peers by their ids, where the node runs and people read.
+// peerNames returns the names of peers by id, if the node is running and the output is for
+// people.
 func (w *app) peerNames(ctx context.Context) map[string]string {
 	names := map[string]string{}
 	c, err := w.node()
@@ -127,7 +129,7 @@ func (w *app) peerNames(ctx context.Context) map[string]string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
-	peers, _ := c.Peers(ctx) // else the ids stay
+	peers, _ := c.Peers(ctx) // the ids stay without names
 	for _, p := range peers {
 		names[p.ID] = p.Name
 	}
@@ -147,7 +149,7 @@ func auditLines(list []node.AuditLine, names map[string]string) view {
 			for _, k := range slices.Sorted(maps.Keys(l.Detail)) {
 				detail = append(detail, k+"="+named(l.Detail[k]))
 			}
-			t.row(l.Seq, l.Time.Local().Format(time.DateTime), l.Action, p.cut(named(l.Actor), 16), p.cut(l.Task, 13), l.Attempt, exit, strings.Join(l.Argv, " "), strings.Join(detail, " "))
+			t.row(l.Seq, l.Time.Local().Format(time.DateTime), l.Action, p.truncate(named(l.Actor), 16), p.truncate(l.Task, 13), l.Attempt, exit, strings.Join(l.Argv, " "), strings.Join(detail, " "))
 		}
 		p.table(t)
 	}}

@@ -17,10 +17,10 @@ import (
 
 func benchCommand(w *app) *cobra.Command {
 	return group("bench", "Measure what this machine can do",
-		"Measure with two nodes in this process, on loopback, in a temporary folder that is\nremoved at the end. It does not touch the node that runs here.", benchDeliver(w))
+		"Measure with two nodes in this process, on loopback, in a temporary folder that is\nremoved at the end. The node of this machine is not touched.", benchDeliver(w))
 }
 
-// benchFlags say what is measured.
+// benchFlags are the parameters of a measurement.
 type benchFlags struct {
 	engine   string
 	size     int
@@ -28,7 +28,8 @@ type benchFlags struct {
 	span     time.Duration
 }
 
-// A benchResult is what was measured: whole tasks, from submit to the result at home.
+// A benchResult is the result of a measurement of whole tasks, from submit to the result at
+// the sender.
 type benchResult struct {
 	Engine   string  `json:"engine"`
 	Tasks    int     `json:"tasks"`
@@ -43,15 +44,16 @@ type benchResult struct {
 func benchDeliver(w *app) *cobra.Command {
 	var f benchFlags
 	c := &cobra.Command{
-		Use: "deliver", Short: "Measure whole tasks a second: sent, run, and the result home",
-		Long: `Send tasks from one node to another and wait for their results, both nodes with
-their own store, every step on disk, sealed and signed. Both run in this process
-and share its processors, so two machines do better. make bench measures more.`,
+		Use: "deliver", Short: "Measure whole tasks per second: sent, run, result received",
+		Long: `Send tasks from one node to another and wait for their results. Each node has
+its own store; every step is on disk, sealed and signed. Both nodes run in this
+process and share its CPUs, so two machines are faster. make bench measures
+more.`,
 		Example:     "  balefire-node bench deliver --duration 5s --in-flight 64",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.inflight < 1 || f.inflight > 4096 || f.size < 0 || f.size > 1<<20 || f.span <= 0 {
-				return usage("bench deliver: --in-flight is 1 to 4096, --size at most 1 MiB, --duration is positive")
+				return usage("bench deliver: --in-flight must be 1 to 4096, --size at most 1 MiB, --duration positive")
 			}
 			stop := w.showWaiting("measuring")
 			got, err := w.benchDeliver(cmd.Context(), f)
@@ -68,8 +70,8 @@ and share its processors, so two machines do better. make bench measures more.`,
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.engine, "engine", node.EngineNuts, "nutsdb or pebble")
-	fs.IntVar(&f.size, "size", 1024, "bytes of a body")
-	fs.IntVar(&f.inflight, "in-flight", 256, "tasks on their way at the same time")
+	fs.IntVar(&f.size, "size", 1024, "body size")
+	fs.IntVar(&f.inflight, "in-flight", 256, "tasks in flight at the same time")
 	f.span = 5 * time.Second
 	fs.Var(spanValue{&f.span}, "duration", "how long to measure")
 	return c
@@ -84,7 +86,7 @@ func (w *app) benchDeliver(ctx context.Context, f benchFlags) (_ benchResult, er
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 	m := meter{world: w, from: p.sender.node, request: node.Request{Target: p.receiverName, Kind: "discard", Body: make([]byte, f.size)}}
-	if err := m.once(ctx); err != nil { // the nodes meet
+	if err := m.once(ctx); err != nil { // connect the nodes
 		return benchResult{}, fmt.Errorf("bench: %w", err)
 	}
 	m.took = nil
@@ -112,7 +114,7 @@ func (w *app) benchDeliver(ctx context.Context, f benchFlags) (_ benchResult, er
 	}, nil
 }
 
-// A meter sends tasks and notes how long each took.
+// A meter sends tasks and records the latency of each.
 type meter struct {
 	world   *app
 	from    *node.Node
@@ -122,7 +124,7 @@ type meter struct {
 	took []time.Duration
 }
 
-// once sends one task and waits for its end.
+// once sends one task and waits for its result.
 func (m *meter) once(ctx context.Context) error {
 	start := m.world.clock.Mono()
 	s, err := m.from.Submit(ctx, m.request)

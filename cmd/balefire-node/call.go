@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// call puts one question to the node of this machine, within --timeout.
+// call sends one request to the node of this machine, bounded by --timeout.
 func call[T any](cmd *cobra.Command, w *app, question func(context.Context, *client.Client) (T, error)) (T, error) {
 	ctx, cancel := w.withTimeout(cmd.Context())
 	defer cancel()
@@ -22,25 +22,27 @@ func call[T any](cmd *cobra.Command, w *app, question func(context.Context, *cli
 	return question(ctx, c)
 }
 
-// do is the same for what answers with nothing but that it was done.
+// do is like call for a request that returns no value.
 func do(cmd *cobra.Command, w *app, order func(context.Context, *client.Client) error) error {
 	_, err := call(cmd, w, func(ctx context.Context, c *client.Client) (struct{}, error) { return struct{}{}, order(ctx, c) })
 	return err
 }
 
-// isPermanent reports whether the same question has no better answer a moment later.
+// isPermanent reports whether err would not change if the request were repeated a moment
+// later.
 func isPermanent(err error) bool {
 	return isAny(err, client.ErrNodeDown, node.ErrNotFound, node.ErrInvalid, node.ErrDenied, node.ErrDraining, context.Canceled)
 }
 
-// collector collects what a command shows piece by piece: people and JSON lines get
-// each at once, the formats of one document all of them at the end.
+// A collector collects the items that a command prints one by one: the formats for people
+// and JSON lines print each at once, the single-document formats print all of them at the
+// end.
 type collector[T any] struct {
 	w     *app
 	items []T
 }
 
-// add shows one piece. line is what people read.
+// add adds one item. line is its form for people.
 func (a *collector[T]) add(item T, line func(*printer)) error {
 	a.items = append(a.items, item)
 	if !a.w.humanOutput() && a.w.flags.output != formatJSONL {
@@ -49,8 +51,8 @@ func (a *collector[T]) add(item T, line func(*printer)) error {
 	return a.w.show(view{value: item, human: line})
 }
 
-// end shows the document, and passes on why the pieces ended. Without any piece
-// an error stands alone.
+// end prints the document and returns err, the reason why there are no more items. Without
+// any item it returns err alone.
 func (a *collector[T]) end(because error) error {
 	if a.w.humanOutput() || a.w.flags.output == formatJSONL || because != nil && len(a.items) == 0 {
 		return because

@@ -16,10 +16,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// completeTimeout bounds what somebody who pressed the tab key waits for.
+// completeTimeout bounds a completion request after the tab key.
 const completeTimeout = time.Second
 
-// completeFrom offers a word for each thing that the node lists.
+// completeFrom offers one word for each item that the node lists.
 func completeFrom[T any](w *app, cmd *cobra.Command, list func(*client.Client, context.Context) ([]T, error), word func(T) string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
@@ -47,15 +47,15 @@ func (w *app) completePeer(cmd *cobra.Command, args []string, _ string) ([]strin
 		func(p node.Peer) string { return cobra.CompletionWithDesc(p.Name, p.State) })
 }
 
-// completeTask offers the ids of the last tasks.
+// completeTask offers the ids of the newest tasks.
 func (w *app) completeTask(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
 		return c.Tasks(ctx, node.Query{Limit: 20})
 	})
 }
 
-// completeLive offers those of the last tasks that have not ended, completeEnded those
-// that have, completeDead those on the shelf of dead letters.
+// completeLive offers the newest tasks that have not ended, completeEnded those that have
+// ended, completeDead the dead letters.
 func (w *app) completeLive(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
 		return c.Tasks(ctx, node.Query{Limit: 20, States: taskStates(func(s proto.TaskState) bool { return !s.Terminal() })})
@@ -74,7 +74,7 @@ func (w *app) completeDead(cmd *cobra.Command, _ []string, _ string) ([]string, 
 	})
 }
 
-// taskStates are the states that is chooses.
+// taskStates returns the states for which is returns true.
 func taskStates(is func(proto.TaskState) bool) (out []proto.TaskState) {
 	for _, name := range proto.TaskStateNames() {
 		if s, err := proto.ParseTaskState(name); err == nil && is(s) {
@@ -91,12 +91,12 @@ func (w *app) taskIDs(cmd *cobra.Command, list func(context.Context, *client.Cli
 	}, func(t node.Task) string { return cobra.CompletionWithDesc(t.ID, t.Kind+" "+t.State) })
 }
 
-// completeJoinRequest offers the codes of the machines that ask to be let in.
+// completeJoinRequest offers the codes of the machines that ask to join.
 func (w *app) completeJoinRequest(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return completeFrom(w, cmd, (*client.Client).Wishes,
+	return completeFrom(w, cmd, (*client.Client).JoinRequests,
 		func(v node.JoinRequest) string { return cobra.CompletionWithDesc(v.Code, v.Name) })
 }
 
@@ -113,7 +113,7 @@ func (w *app) completeQueue(cmd *cobra.Command, args []string, begun string) ([]
 	return w.completeQueueFlag(cmd, nil, begun)
 }
 
-// completeQueueFlag does so for a flag.
+// completeQueueFlag offers the names of shared queues for a flag.
 func (w *app) completeQueueFlag(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	names, err := w.queueNames(cmd.Context(), "")
 	if err != nil {
@@ -122,7 +122,7 @@ func (w *app) completeQueueFlag(cmd *cobra.Command, _ []string, _ string) ([]str
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeTarget offers the peers and the queues that a task may be sent to.
+// completeTarget offers the peers and the queues that a task can be sent to.
 func (w *app) completeTarget(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	switch len(args) {
 	case 0:
@@ -139,12 +139,12 @@ func (w *app) completeTarget(cmd *cobra.Command, args []string, begun string) ([
 	}
 	queues, err := w.queueNames(cmd.Context(), "queue:")
 	if err != nil {
-		return names, how // an older node has none
+		return names, how // an older node has no queues
 	}
 	return append(names, queues...), how
 }
 
-// completeSubject offers what why can be asked about.
+// completeSubject offers the subjects of why.
 func (w *app) completeSubject(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -154,7 +154,7 @@ func (w *app) completeSubject(cmd *cobra.Command, args []string, begun string) (
 	return append(names, ids...), how
 }
 
-// kindsOf offers the kinds that a peer, or some node of a queue, has handlers for.
+// kindsOf offers the kinds that a peer, or a member of a queue, has handlers for.
 func (w *app) kindsOf(cmd *cobra.Command, target string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
@@ -182,7 +182,7 @@ func (w *app) kindsOf(cmd *cobra.Command, target string) ([]string, cobra.ShellC
 	return slices.Compact(kinds), cobra.ShellCompDirectiveNoFileComp
 }
 
-// bodies offers - and, behind an @, the files of a folder.
+// bodies offers - and, after an @, the files of a folder.
 func bodies(begun string) ([]string, cobra.ShellCompDirective) {
 	path, named := strings.CutPrefix(begun, "@")
 	if !named {
@@ -216,7 +216,7 @@ func (w *app) completeKind(cmd *cobra.Command, args []string, _ string) ([]strin
 		func(h node.Handler) string { return cobra.CompletionWithDesc(h.Kind, strings.Join(h.Allow, ", ")) })
 }
 
-// completeAllow offers who can stand in an allow list.
+// completeAllow offers the entries of an allow list.
 func (w *app) completeAllow(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	names, _ := w.completePeer(cmd, nil, begun)
 	for _, role := range meshRoles {
@@ -225,7 +225,7 @@ func (w *app) completeAllow(cmd *cobra.Command, _ []string, begun string) ([]str
 	return afterComma(names, begun), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeCondition offers what wait can wait for.
+// completeCondition offers the conditions of wait.
 func (w *app) completeCondition(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	prefix, names := "", []string{"ready", "peer=", "task="}
 	switch kind, _, named := strings.Cut(begun, "="); {
@@ -242,7 +242,7 @@ func (w *app) completeCondition(cmd *cobra.Command, _ []string, begun string) ([
 	return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// afterComma offers words for the last item of a list with commas.
+// afterComma offers words for the last item of a comma-separated list.
 func afterComma(words []string, begun string) []string {
 	head := begun[:strings.LastIndexByte(begun, ',')+1]
 	var out []string
@@ -252,10 +252,11 @@ func afterComma(words []string, begun string) []string {
 	return out
 }
 
-// meshRoles are the roles that every mesh knows.
+// meshRoles are the built-in roles.
 var meshRoles = []string{"send", "work", "relay", "courier", "admin"}
 
-// completeFlags completes the flags of c and all below it that have few values.
+// completeFlags adds completions to the flags of c and of its subcommands that have few
+// values.
 func (w *app) completeFlags(c *cobra.Command) {
 	for flag, values := range map[string][]string{
 		"output": formats, "color": {"auto", "always", "never"}, "class": {"critical", "high", "normal", "low"}, "state": lower(proto.TaskStateNames()),
@@ -276,7 +277,7 @@ func (w *app) completeFlags(c *cobra.Command) {
 	case "balefire-node wait":
 		w.completeFlag(c, "for", w.completeCondition)
 	}
-	if c.LocalFlags().Lookup("state") != nil { // it lists tasks
+	if c.LocalFlags().Lookup("state") != nil { // a command that lists tasks
 		w.completeFlag(c, "kind", func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 			return w.completeKind(cmd, nil, begun)
 		})
@@ -286,10 +287,11 @@ func (w *app) completeFlags(c *cobra.Command) {
 	}
 }
 
-// completeFlag completes a flag of c, if it has that and does not do it itself.
+// completeFlag adds a completion to a flag of c, unless c has no such flag or the flag has
+// its own completion.
 func (w *app) completeFlag(c *cobra.Command, flag string, with cobra.CompletionFunc) {
 	if c.LocalNonPersistentFlags().Lookup(flag) != nil || c.PersistentFlags().Lookup(flag) != nil {
-		_ = c.RegisterFlagCompletionFunc(flag, with) // it does it itself
+		_ = c.RegisterFlagCompletionFunc(flag, with) // it has its own
 	}
 }
 
@@ -301,7 +303,7 @@ func lower(words []string) []string {
 	return out
 }
 
-// queueNames returns the names of the queues, each behind a prefix.
+// queueNames returns the names of the queues, each with a prefix.
 func (w *app) queueNames(ctx context.Context, prefix string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()

@@ -14,8 +14,8 @@ func configCommand(w *app) *cobra.Command {
 			return err
 		},
 	}
-	return group("config", "Look at the configuration and check it",
-		"Look at the configuration: one YAML file, the files of conf.d beside it, and the\nBALEFIRE_ variables of the environment, the later one over the earlier.",
+	return group("config", "Show the configuration and check it",
+		"The configuration is one YAML file, the files in the conf.d folder next to it, and\nthe BALEFIRE_ environment variables. Later ones override earlier ones.",
 		configShow(w), configPath(w), configValidate(w), docs)
 }
 
@@ -23,7 +23,7 @@ func configShow(w *app) *cobra.Command {
 	var effective bool
 	c := &cobra.Command{
 		Use: "show", Short: "Show the settings and where they come from",
-		Long:    "Show the settings that somebody set and where, or with --effective all of them.\nIt reads the files as the next start will.",
+		Long:    "Show the settings that are set and where each is set, or with --effective all of\nthem. It reads the files as the next start will.",
 		Example: "  balefire-node config show --effective", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			l, _, err := w.config()
@@ -38,12 +38,12 @@ func configShow(w *app) *cobra.Command {
 			}
 			return w.show(view{value: settings, lines: lines(settings), human: func(p *printer) {
 				if len(settings) == 0 {
-					w.infof("nothing is set, everything is at its default: --effective shows it")
+					w.infof("nothing is set, all settings have their defaults: see --effective")
 					return
 				}
 				t := newTable(col("SETTING"), col("VALUE"), col("SOURCE"), wideOnly("DEFAULT"), wideOnly("MEANING"))
 				for _, s := range settings {
-					value := p.cut(s.Value, 60)
+					value := p.truncate(s.Value, 60)
 					t.row(s.Key, value, s.Source, s.Default, s.Doc)
 				}
 				p.table(t)
@@ -56,7 +56,7 @@ func configShow(w *app) *cobra.Command {
 
 func configPath(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "path", Short: "Show where this node's things are",
+		Use: "path", Short: "Show the paths that this node uses",
 		Example: "  balefire-node config path", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p, err := w.locateConfigured()
@@ -80,11 +80,11 @@ func configValidate(w *app) *cobra.Command {
 				return err
 			}
 			if len(l.Files) == 0 {
-				w.infof("there is no %s: everything is at its default", p.File)
+				w.infof("%s does not exist: all settings have their defaults", p.File)
 				return nil
 			}
 			for _, f := range l.Files {
-				w.infof("%s: good", f)
+				w.infof("%s: valid", f)
 			}
 			return nil
 		},

@@ -20,10 +20,10 @@ import (
 
 func demoCommand(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "demo [FILE]", Short: "See two nodes work, in one process, in a few seconds",
+		Use: "demo [FILE]", Short: "Run two nodes in one process for a few seconds",
 		Long: `Run a mesh of two nodes in this process, on loopback, in a temporary folder that
 is removed at the end. One sends a file (this program itself, unless another is
-named) and the other hashes it. Then the receiver is stopped, a second task is
+given) and the other hashes it. Then the receiver is stopped, a second task is
 sent, the receiver is started again, and the task arrives and runs once.`,
 		Example:     "  balefire-node demo\n  balefire-node demo ~/holiday.mp4",
 		Annotations: map[string]string{annotationWaits: "yes"},
@@ -43,7 +43,7 @@ sent, the receiver is started again, and the task arrives and runs once.`,
 	}
 }
 
-// A demo tells its story on standard output: that is its data.
+// A demo prints its steps on standard output: they are its data.
 type demo struct {
 	w     *app
 	pair  *pair
@@ -57,7 +57,7 @@ func (w *app) demo(ctx context.Context, path string) (err error) {
 		return fmt.Errorf("demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, d.pair.close()) }()
-	d.tell("two nodes, alpha and beta, paired with a ticket; each has a key and a store of its own")
+	d.tell("two nodes, alpha and beta, paired with a ticket; each has its own key and store")
 	for _, act := range []func(context.Context, string) error{d.sendFile, d.offline} {
 		if err := act(ctx, path); err != nil {
 			return fmt.Errorf("demo: %w", err)
@@ -71,7 +71,7 @@ func (d *demo) tell(format string, a ...any) {
 	fmt.Fprintf(d.w.out, "%6s  %s\n", formatDuration(d.w.clock.Mono()-d.start), sanitize(fmt.Sprintf(format, a...)))
 }
 
-// sendFile has a file hashed by the other node and shows the proofs.
+// sendFile has the other node hash a file and shows the receipts.
 func (d *demo) sendFile(ctx context.Context, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -104,19 +104,19 @@ func (d *demo) sendFile(ctx context.Context, path string) error {
 		d.tell("receipt %-9s signed by %-6s %s", r.Fact, r.Node, r.Time.Local().Format("15:04:05.000"))
 	}
 	if bad > 0 || len(receipts) != 4 {
-		return fmt.Errorf("%d receipts, %d of them do not hold: four good ones were expected", len(receipts), bad)
+		return fmt.Errorf("%d receipts, %d of them invalid: four valid ones were expected", len(receipts), bad)
 	}
 	return nil
 }
 
-// offline sends while the receiver is down.
+// offline sends a task while the receiver is down.
 func (d *demo) offline(ctx context.Context, _ string) error {
 	alpha, beta := d.pair.sender, d.pair.receiver
 	if err := beta.stop(); err != nil {
 		return err
 	}
 	d.tell("beta is stopped")
-	body := []byte("sent while nobody was there")
+	body := []byte("sent while beta was down")
 	sum := sha256.Sum256(body)
 	s, err := alpha.node.Submit(ctx, node.Request{Target: d.pair.receiverName, Kind: "hash", Body: body})
 	if err != nil {
@@ -145,9 +145,9 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 		return err
 	}
 	if runs := starts(receipts); t.Attempts != 1 || runs != 1 || verifyAll(s.ID, receipts) > 0 {
-		return fmt.Errorf("beta has signed %d starts of task %s in %d attempts, not one", runs, s.ID, t.Attempts)
+		return fmt.Errorf("beta has signed %d starts of task %s in %d attempts, want one", runs, s.ID, t.Attempts)
 	}
-	d.tell("it arrived by itself and beta ran it once: it has signed one start")
+	d.tell("it arrived without help and beta ran it once: it has signed one start")
 	return nil
 }
 
@@ -160,7 +160,7 @@ func starts(receipts []node.Receipt) (n int) {
 	return n
 }
 
-// finish waits for a task's end and compares its result.
+// finish waits for the end of a task and compares its result.
 func (d *demo) finish(ctx context.Context, id, want string) error {
 	stop := d.w.showWaiting("waiting for the result")
 	t, err := d.pair.sender.node.Wait(ctx, id)
@@ -183,6 +183,6 @@ func (d *demo) finish(ctx context.Context, id, want string) error {
 	if !strings.Contains(got.String(), want) {
 		return fmt.Errorf("beta's hash is %.80q, alpha's is %s", got.String(), want)
 	}
-	d.tell("beta says sha256 %s…, alpha finds the same", want[:16])
+	d.tell("beta computed sha256 %s…, alpha computed the same", want[:16])
 	return nil
 }

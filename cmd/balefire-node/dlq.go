@@ -17,15 +17,15 @@ import (
 )
 
 func dlqCommand(w *app) *cobra.Command {
-	return group("dlq", "Look at dead letters and decide about them",
-		"Dead letters are tasks that will not be tried again by themselves. Each says why,\nwith its attempts and the last words of its program.",
+	return group("dlq", "List, retry and remove dead letters",
+		"Dead letters are tasks that are not retried automatically. Each has its reason,\nits attempts and the last error output of its program.",
 		dlqList(w), dlqShow(w), dlqRetry(w), dlqPurge(w), dlqExport(w))
 }
 
 func dlqList(w *app) *cobra.Command {
 	var f queryFlags
 	c := &cobra.Command{
-		Use: "ls", Short: "List the dead letters, the newest first",
+		Use: "ls", Short: "List the dead letters, newest first",
 		Example: "  balefire-node dlq ls --peer laptop", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			page, err := w.deadLetters(cmd.Context(), &f)
@@ -54,7 +54,7 @@ func (w *app) deadLetters(ctx context.Context, f *queryFlags) (node.Page[node.Ta
 func dlqShow(w *app) *cobra.Command {
 	c := taskShow(w)
 	c.ValidArgsFunction = w.completeDead
-	c.Short, c.Example = "Show a dead letter with everything that happened to it", "  balefire-node dlq show 01a1f84f"
+	c.Short, c.Example = "Show a dead letter with its history", "  balefire-node dlq show 01a1f84f"
 	return c
 }
 
@@ -62,8 +62,8 @@ func dlqRetry(w *app) *cobra.Command {
 	var f queryFlags
 	r := api.Redrive{}
 	c := &cobra.Command{
-		Use: "retry [ID...]", Short: "Do dead letters once more, as new tasks",
-		Long:    "Submit dead letters again, each as a new task that remembers which one it\nrepeats: those with these ids, or those that the flags choose, at most 1000 at once.",
+		Use: "retry [ID...]", Short: "Submit dead letters again, as new tasks",
+		Long:    "Submit dead letters again: those with these ids or those that the flags select, at\nmost 1000 at once. Each becomes a new task that refers to the one it repeats.",
 		Example: "  balefire-node dlq retry 01a1f84f\n  balefire-node dlq retry --peer laptop --since 1h --dry-run", Args: taskIDs(0, 1000), ValidArgsFunction: w.completeDead,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := f.query(w.clock.Now())
@@ -72,7 +72,7 @@ func dlqRetry(w *app) *cobra.Command {
 			}
 			r.IDs, r.Filter = args, api.FilterOf(q)
 			if len(args) == 0 && !r.All && reflect.ValueOf(r.Filter).IsZero() {
-				return usage("nothing says which dead letters: give ids, flags that choose some, or --all")
+				return usage("no dead letters selected: give ids, flags that select some, or --all")
 			}
 			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
@@ -109,7 +109,7 @@ func (w *app) printRedriven(done api.Redriven) error {
 		p.table(t)
 	}})
 	if done.More {
-		w.infof("there are more than fit into one request: run it again")
+		w.infof("there are more than one request can take: run the command again")
 	}
 	if err == nil && done.Failed > 0 {
 		err = fmt.Errorf("%d of %d were not repeated", done.Failed, len(done.Items))
@@ -122,7 +122,7 @@ func dlqPurge(w *app) *cobra.Command {
 	var dry bool
 	c := &cobra.Command{
 		Use: "purge", Short: "Remove dead letters",
-		Long:    "Remove the dead letters that the flags choose. The removal is written to the audit.",
+		Long:    "Remove the dead letters that the flags select. The removal is written to the\naudit log.",
 		Example: "  balefire-node dlq purge --before 30d --dry-run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(f.states) == 0 {
@@ -130,7 +130,7 @@ func dlqPurge(w *app) *cobra.Command {
 			}
 			for _, s := range f.states {
 				if !slices.Contains(deadStates, strings.ToUpper(s)) {
-					return usage("--state %.20q: a dead letter is %s", s, strings.Join(deadStates, ", "))
+					return usage("--state %.20q: the states of dead letters are %s", s, strings.Join(deadStates, ", "))
 				}
 			}
 			return w.purge(cmd, &f, dry)
@@ -141,15 +141,15 @@ func dlqPurge(w *app) *cobra.Command {
 	return c
 }
 
-// deadStates are the ends that lie on the shelf of dead letters.
+// deadStates are the states of dead letters.
 var deadStates = []string{"FAILED", "TIMEOUT", "DEAD_LETTER", "EXPIRED"}
 
 func dlqExport(w *app) *cobra.Command {
 	var f queryFlags
 	var out string
 	c := &cobra.Command{
-		Use: "export", Short: "Write all dead letters, one JSON line each",
-		Long:    "Write the dead letters that the flags choose as JSON lines, to standard output or\nto a file. They stay where they are.",
+		Use: "export", Short: "Write dead letters as JSON lines",
+		Long:    "Write the dead letters that the flags select as JSON lines to standard output or\nto a file. They are not removed.",
 		Example: "  balefire-node dlq export --out dead.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			f.all, f.sort, f.reverse = true, sortAge, true
@@ -176,6 +176,6 @@ func dlqExport(w *app) *cobra.Command {
 		},
 	}
 	f.add(c, false)
-	c.Flags().StringVar(&out, "out", "", "new file to write")
+	c.Flags().StringVar(&out, "out", "", "new file to write to")
 	return c
 }

@@ -1,11 +1,10 @@
-// Command balefire-node is the door: the daemon of a machine and the command
-// line that people and scripts use, in one binary.
+// Command balefire-node is the daemon and the command line, in one binary.
 //
-//	balefire-node run            the node itself: node and api, until a signal
-//	balefire-node send PEER KIND every other word talks to it over its socket
+//	balefire-node run            the daemon: the node and its API, until a signal
+//	balefire-node send PEER KIND every other command talks to it over its socket
 //
-// It promises what a script needs: data on standard output and nothing else,
-// an exit code that tells what happened (exit.go), the same formats for every
-// command that reads (render.go), and errors that say what failed, why, and
-// what to do. One file holds one command.
+// It promises scripts: only data on standard output, an exit code for each kind of
+// outcome (exit.go), the same output formats for every command that reads
+// (render.go), and errors that state what failed, why, and what to do. Each command
+// has its own file.
 package main

@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	eventWait      = 30 * time.Second       // one question of a follower
-	eventPage      = 1000                   // events of one answer
-	reconnectDelay = 500 * time.Millisecond // between two looks for a node that is away
+	eventWait      = 30 * time.Second       // how long one request waits for events
+	eventPage      = 1000                   // events per request
+	reconnectDelay = 500 * time.Millisecond // delay before reconnecting to a node that is down
 )
 
 func eventsCommand(w *app) *cobra.Command {
 	e := watcher{w: w}
 	c := &cobra.Command{
-		Use: "events", Short: "Show what happened on this node, and follow it",
-		Long: `Show what happened on this node since it started: peers that came and went, paths
-that changed, members that were suspected, work. It keeps the last 4096 events; a
-line tells when some were dropped before the next one.
+		Use: "events", Short: "Show and follow the events of this node",
+		Long: `Show the events of this node since it started: connections and disconnections of
+peers, path changes, suspected members, tasks. The node keeps the last 4096
+events; a line marks a gap where older ones were dropped.
 
-With --follow it goes on as things happen, also when the node is started again:
-numbers begin anew then. It ends with 6 when --timeout is over.`,
+With --follow it prints new events until it is interrupted, across restarts of the
+node; event numbers start at 1 again then. The exit code is 6 after --timeout.`,
 		Example:     "  balefire-node events --kind peer.\n  balefire-node events --follow -o jsonl",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if e.follow && !w.humanOutput() && w.flags.output != formatJSONL {
-				return usage("--follow never ends, so it has no %s: take table or jsonl", w.flags.output)
+				return usage("--follow never ends and cannot be written as %s: use table or jsonl", w.flags.output)
 			}
 			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
@@ -51,13 +51,13 @@ numbers begin anew then. It ends with 6 when --timeout is over.`,
 			return e.run(ctx)
 		},
 	}
-	c.Flags().BoolVarP(&e.follow, "follow", "f", false, "go on as things happen")
-	c.Flags().Uint64Var(&e.after, "after", 0, "only what came after the event of this number")
-	c.Flags().StringVar(&e.kind, "kind", "", "only kinds that begin so, as peer. or path.changed")
+	c.Flags().BoolVarP(&e.follow, "follow", "f", false, "print new events as they happen")
+	c.Flags().Uint64Var(&e.after, "after", 0, "only events after this number")
+	c.Flags().StringVar(&e.kind, "kind", "", "only kinds with this prefix, like peer. or path.changed")
 	return c
 }
 
-// A watcher shows the events of one node.
+// A watcher prints the events of one node.
 type watcher struct {
 	w      *app
 	client *client.Client
@@ -65,11 +65,11 @@ type watcher struct {
 	after  uint64
 	kind   string
 
-	boot        uint64 // of the node at the last look; 0: none yet
-	headerShown bool   // the heading of the table is there
+	boot        uint64 // of the node at the last request; 0: none yet
+	headerShown bool   // the table header has been printed
 }
 
-// printPast shows what there is, in one document where the format is one.
+// printPast prints the events so far, in the single-document formats as one document.
 func (e *watcher) printPast(ctx context.Context) error {
 	all := node.EventPage{Items: []node.NodeEvent{}}
 	for {
@@ -97,7 +97,7 @@ func (e *watcher) printPast(ctx context.Context) error {
 	return e.w.show(view{value: all})
 }
 
-// run shows what happens until ctx is done, across starts of the node.
+// run prints events until ctx is done, across restarts of the node.
 func (e *watcher) run(ctx context.Context) error {
 	told := time.Duration(-1)
 	for {
@@ -107,7 +107,7 @@ func (e *watcher) run(ctx context.Context) error {
 			return ctx.Err()
 		case err != nil && e.boot != 0 && isUnreachable(err):
 			if now := e.w.clock.Mono(); told < 0 || now-told >= 10*quietInterval {
-				e.w.infof("… the node is away: waiting for it")
+				e.w.infof("… the node is not running: waiting for it")
 				told = now
 			}
 			pause(ctx, reconnectDelay)
@@ -115,7 +115,7 @@ func (e *watcher) run(ctx context.Context) error {
 		case err != nil:
 			return err
 		case e.boot != 0 && page.Boot != e.boot:
-			e.w.infof("… the node was started anew: numbers begin again")
+			e.w.infof("… the node was restarted: event numbers start at 1 again")
 			e.boot, e.after = page.Boot, 0
 			continue
 		}
@@ -126,7 +126,8 @@ func (e *watcher) run(ctx context.Context) error {
 	}
 }
 
-// isUnreachable reports whether the node stops, has stopped, or died while it answered.
+// isUnreachable reports whether the node is stopping, has stopped, or died while it
+// answered.
 func isUnreachable(err error) bool {
 	_, said := errors.AsType[*api.Problem](err)
 	return !said || isAny(err, client.ErrNodeDown, node.ErrDraining)
@@ -145,7 +146,7 @@ func (e *watcher) filter(events []node.NodeEvent) []node.NodeEvent {
 	return out
 }
 
-// print shows a page, its gap first.
+// print prints a page, its gap first.
 func (e *watcher) print(page node.EventPage) error {
 	events := e.filter(page.Items)
 	all := lines(events)
@@ -169,14 +170,14 @@ func (e *watcher) print(page node.EventPage) error {
 	}})
 }
 
-// eventLine aligns by fixed widths: what comes later is not known yet.
+// eventLine uses fixed widths because later events are not known yet.
 func eventLine(seq, at, kind, peer, text string) string {
 	return fmt.Sprintf("%6s  %-12s  %s  %s  %s", seq, at, padded(kind, 20), padded(peer, 12), text)
 }
 
 func padded(s string, n int) string { return s + strings.Repeat(" ", max(n-displayWidth(s), 0)) }
 
-// eventText is the text of an event on one line, with its fields where there is room.
+// eventText returns the text of an event on one line, in wide output with its fields.
 func eventText(v node.NodeEvent, wide bool) string {
 	text := strings.ReplaceAll(v.Text, "\n", " ")
 	if v.Task != "" {

@@ -23,14 +23,13 @@ const (
 	exitDown        = 3 // no node is running
 	exitNotFound    = 4
 	exitDenied      = 5
-	exitTimeout     = 6 // the waiting is over, the task is safe
+	exitTimeout     = 6 // --timeout expired, the task is safe
 	exitFailed      = 7 // the task ran and failed
 	exitRefused     = 8
 	exitInterrupted = 130
 )
 
-// A codedError is an error that knows its exit code. One without text has been
-// told already.
+// A codedError is an error with an exit code. One without text has already been reported.
 type codedError struct {
 	code int
 	err  error
@@ -45,15 +44,15 @@ func (e *codedError) Error() string {
 
 func (e *codedError) Unwrap() error { return e.err }
 
-// usage is the error of a command line that makes no sense.
+// usage returns the error of an invalid command line.
 func usage(format string, a ...any) error {
 	return &codedError{exitUsage, fmt.Errorf(format, a...)}
 }
 
-// silentExit ends with a code whose reason was told already.
+// silentExit returns an error with an exit code whose reason has already been reported.
 func silentExit(code int) error { return &codedError{code: code} }
 
-// exitCode turns an error into what the process ends with.
+// exitCode returns the exit code of the process for err.
 func exitCode(ctx context.Context, err error) int {
 	coded, ok := errors.AsType[*codedError](err)
 	switch {
@@ -88,7 +87,7 @@ func isAny(err error, targets ...error) bool {
 	return false
 }
 
-// isCobraError recognises the errors that cobra makes itself and gives no type.
+// isCobraError recognizes the untyped errors of cobra.
 func isCobraError(err error) bool {
 	for _, start := range []string{"unknown command ", "required flag(s) ", "if any flags in the group ", "invalid argument "} {
 		if strings.HasPrefix(err.Error(), start) {
@@ -98,14 +97,14 @@ func isCobraError(err error) bool {
 	return false
 }
 
-// printError tells a person why the command failed and what to do.
+// printError tells the user why the command failed and what to do.
 func printError(w *app, path string, err error) {
 	if err.Error() == "" {
 		return
 	}
 	text := stripPackages(err.Error())
 	if text == context.DeadlineExceeded.Error() {
-		text = fmt.Sprintf("the node did not answer within %s: ask again, or with a longer --timeout", w.flags.timeout)
+		text = fmt.Sprintf("the node did not answer within %s: retry, possibly with a longer --timeout", w.flags.timeout)
 	}
 	fmt.Fprintf(w.err, "%s %s\n", w.colorStderr(red, "error:"), sanitize(text))
 	if p, ok := errors.AsType[*api.Problem](err); ok && hints[p.Code] != "" {
@@ -113,7 +112,7 @@ func printError(w *app, path string, err error) {
 	}
 	if p, perr := w.locate(); perr == nil && errors.Is(err, fs.ErrPermission) && strings.Contains(text, p.Dir) {
 		if _, other := errors.AsType[*fs.PathError](err); other {
-			fmt.Fprintf(w.err, "  this process is user %d, and may not use the node's folder: run it as the owner of the folder, or: chown -R %d %s\n", os.Geteuid(), os.Geteuid(), p.Dir)
+			fmt.Fprintf(w.err, "  this process runs as user %d, who may not use the node's folder: run it as the owner of the folder, or: chown -R %d %s\n", os.Geteuid(), os.Geteuid(), p.Dir)
 		}
 	}
 	coded, ok := errors.AsType[*codedError](err)
@@ -122,23 +121,23 @@ func printError(w *app, path string, err error) {
 	}
 }
 
-// packagePrefix matches what an error says for programmers: the package that it is of, and that
-// the request is invalid, which the rest explains.
+// packagePrefix matches the prefixes of errors that are for programmers: the name of a
+// package, and "invalid request", which the rest of the error explains.
 var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
 
-// stripPackages is an error without the names of packages.
+// stripPackages returns text without package prefixes.
 func stripPackages(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
 
-// hints says what to do about a problem in words of the command line; those of
-// the problem itself are for programs. Where the error says it, none is here.
+// hints are what a user of the command line can do about a problem; the fixes of the
+// problem itself are for API clients. There is none where the error already names it.
 var hints = map[api.Code]string{
-	api.CodeInternal:    "look into the node's log; if it stays, restart the node: no task is lost",
-	api.CodeUnhealthy:   "look into the node's log, and at: balefire-node status",
-	api.CodeDraining:    "nothing was taken: do it again when the node has started (balefire-node wait --for ready)",
-	api.CodeStarting:    "nothing was taken: do it again when the node is ready (balefire-node wait --for ready)",
-	api.CodeUnknown:     "do it again with the same --key: it is stored once",
-	api.CodeFull:        "make room on the disk, or remove ended tasks: balefire-node task purge",
-	api.CodeKeyConflict: "repeat the first request unchanged, or take another --key",
-	api.CodeNotFound:    "see what there is: balefire-node task ls, peers ls, handler ls, queue ls",
-	api.CodeTimeout:     "ask again, or with a longer --timeout",
+	api.CodeInternal:    "check the node's log; if it persists, restart the node: no task is lost",
+	api.CodeUnhealthy:   "check the node's log and: balefire-node status",
+	api.CodeDraining:    "nothing was accepted: retry when the node has started (balefire-node wait --for ready)",
+	api.CodeStarting:    "nothing was accepted: retry when the node is ready (balefire-node wait --for ready)",
+	api.CodeUnknown:     "retry with the same --key: the task is stored once",
+	api.CodeFull:        "free disk space, or remove ended tasks: balefire-node task purge",
+	api.CodeKeyConflict: "repeat the first request unchanged, or use another --key",
+	api.CodeNotFound:    "list what exists: balefire-node task ls, peers ls, handler ls, queue ls",
+	api.CodeTimeout:     "retry, possibly with a longer --timeout",
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-// failpoint kills the process at the n-th visit of the point that
-// BALEFIRE_FAILPOINT names (POINT or POINT:N), as a power cut would: nothing is
-// closed, nothing is flushed. With POINT:N:error the visit fails instead.
+// failpoint kills the process at the n-th visit of the point that BALEFIRE_FAILPOINT names
+// (POINT or POINT:N), like a power cut: nothing is closed, nothing is flushed. With
+// POINT:N:error the visit fails instead.
 func failpoint(w *app) func(string) error {
 	name, rest, _ := strings.Cut(w.env("BALEFIRE_FAILPOINT"), ":")
 	if name == "" {
@@ -37,8 +37,8 @@ func failpoint(w *app) func(string) error {
 	}
 }
 
-// timeOf returns a clock that is wrong by the duration in the file that
-// BALEFIRE_CLOCK_FILE names; what is written there counts within lookEvery.
+// timeOf returns a clock that is wrong by the duration in the file that BALEFIRE_CLOCK_FILE
+// names. A change of the file takes effect within pollInterval.
 func timeOf(w *app) clock.Clock {
 	path := w.env("BALEFIRE_CLOCK_FILE")
 	if path == "" {
@@ -65,9 +65,9 @@ var errFailpoint = failpointError{}
 
 type failpointError struct{}
 
-func (failpointError) Error() string { return "failpoint: told to fail here" }
+func (failpointError) Error() string { return "failpoint: injected failure" }
 
-// die sends the process the signal that it cannot catch, and never returns.
+// die sends the process a signal that it cannot catch, and never returns.
 func die() error {
 	p, err := os.FindProcess(os.Getpid())
 	if err == nil {

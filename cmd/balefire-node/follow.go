@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	followInterval = 200 * time.Millisecond // between two looks at a task that has not ended
-	quietInterval  = 2 * time.Second        // a wait says after so long that it waits
+	followInterval = 200 * time.Millisecond // between two requests for a task that has not ended
+	quietInterval  = 2 * time.Second        // before a wait prints that it is waiting
 )
 
-// A follower watches one task to its end and tells what happens to it.
+// A follower watches one task until it ends and reports its progress.
 type follower struct {
 	w            *app
 	client       *client.Client
 	start        time.Duration // on the monotonic clock
-	lastNotice   time.Duration // when something was said last
-	notices      int           // lines that only say that it waits
-	receipts     int           // receipts that were told
-	state        string        // at the last look
-	statusShown  bool          // the line that is rewritten is on the screen
-	lastTransfer time.Duration // when a line was told of one; 0: never
+	lastNotice   time.Duration // when something was printed last
+	notices      int           // lines that only report waiting
+	receipts     int           // receipts that were reported
+	state        string        // at the last request
+	statusShown  bool          // a status line that will be overwritten is on the screen
+	lastTransfer time.Duration // when a line about a transfer was printed; 0: never
 }
 
-// follow waits for a task to end and prints its result. Its error carries the
-// exit code that tells how the task ended.
+// follow waits until a task has ended and prints its result. Its error has the exit code
+// for the outcome of the task.
 func (w *app) follow(ctx context.Context, c *client.Client, id string) error {
 	now := w.clock.Mono()
 	f := &follower{w: w, client: c, start: now, lastNotice: now}
@@ -44,14 +44,13 @@ func (w *app) follow(ctx context.Context, c *client.Client, id string) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &codedError{exitTimeout, f.timeoutError(context.WithoutCancel(ctx), id)}
 	case ctx.Err() != nil:
-		w.infof("the task goes on without you; follow it: balefire-node task watch %s", id)
+		w.infof("the task continues in the background; follow it: balefire-node task watch %s", id)
 		return silentExit(exitInterrupted)
 	}
 	return err
 }
 
-// wait looks at the task at every step, and at once when the node says that it
-// has ended.
+// wait polls the task, and returns at once when the node reports its end.
 func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	over := make(chan error, 1)
@@ -75,9 +74,9 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 		select {
 		case <-tick.C:
 		case err := <-waiting:
-			over <- err // for the one who waits at the end
+			over <- err // for the deferred receive
 			waiting = nil
-			if err != nil && !errors.Is(err, node.ErrRefused) { // refused: this node is not its home, so look again and again
+			if err != nil && !errors.Is(err, node.ErrRefused) { // refused: this node is not its home, so keep polling
 				return t, err
 			}
 		case <-ctx.Done():
@@ -86,7 +85,7 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 	}
 }
 
-// progress says what is new about a task, or that there is nothing new.
+// progress prints what is new about a task, or that there is nothing new.
 func (f *follower) progress(ctx context.Context, t node.Task) {
 	now := f.w.clock.Mono()
 	news := f.changes(t)
@@ -105,8 +104,7 @@ func (f *follower) progress(ctx context.Context, t node.Task) {
 	}
 }
 
-// changes returns what happened since the last look: what nodes have signed, and
-// that an attempt failed.
+// changes returns what happened since the last request: new receipts and failed attempts.
 func (f *follower) changes(t node.Task) (out []string) {
 	for _, fact := range t.Receipts[min(f.receipts, len(t.Receipts)):] {
 		switch fact {
@@ -124,8 +122,8 @@ func (f *follower) changes(t node.Task) (out []string) {
 	return out
 }
 
-// executor is the node that a task was started at last, as far as this one was told: of
-// a task of a queue it is not the home, which took it over.
+// executor returns the node that started the task last, as far as this node knows. For a
+// task of a queue it is not the home, which accepted the task.
 func executor(t node.Task) string {
 	for _, e := range slices.Backward(t.Events) {
 		if e.State == stateRunning {
@@ -135,8 +133,8 @@ func executor(t node.Task) string {
 	return t.Peer
 }
 
-// showWaiting says that the task has not ended and why. On a terminal the line is
-// written over the one before.
+// showWaiting prints that the task has not ended and why. On a terminal it overwrites the
+// previous status line.
 func (f *follower) showWaiting(ctx context.Context, t node.Task, since time.Duration) {
 	text := "waiting for " + formatDuration(since)
 	if b, err := f.client.Why(ctx, t.ID); err == nil && b.Cause != "" && t.State != stateRunning {
@@ -160,9 +158,9 @@ func (f *follower) clearStatus() {
 	}
 }
 
-// timeoutError is the error of a wait that is over before the task is.
+// timeoutError returns the error of a wait that ended before the task.
 func (f *follower) timeoutError(ctx context.Context, id string) error {
-	text := fmt.Sprintf("the waiting is over, the task is safe: it is %s", strings.ToLower(f.state))
+	text := fmt.Sprintf("the wait timed out, the task is safe: it is %s", strings.ToLower(f.state))
 	ctx, cancel := context.WithTimeout(ctx, quietInterval)
 	defer cancel()
 	if b, err := f.client.Why(ctx, id); err == nil && b.Cause != "" {
@@ -212,10 +210,10 @@ func (f *follower) result(ctx context.Context, t node.Task) error {
 	return nil
 }
 
-// warnTruncated says that a result is not all that the handler wrote.
+// warnTruncated warns that a result is only the beginning of the handler's output.
 func (f *follower) warnTruncated(t node.Task) {
 	if t.Truncated {
-		f.w.infof("%s: it is the first %s, and the handler wrote more", f.w.colorStderr(yellow, "! the result is cut off"), formatSize(t.ResultSize))
+		f.w.infof("%s: it has the first %s of the handler's output", f.w.colorStderr(yellow, "! the result is truncated"), formatSize(t.ResultSize))
 	}
 }
 
@@ -233,10 +231,10 @@ func reasonOf(t node.Task) string {
 	case exitOf(t) != 0:
 		return fmt.Sprintf("exit %d", exitOf(t))
 	}
-	return "no reason was given"
+	return "no reason given"
 }
 
-// exitOf is what the last run of a task ended with; 0: no run has ended.
+// exitOf returns the exit code of the last run of a task; 0: no run has ended.
 func exitOf(t node.Task) int32 {
 	if t.ExitCode == nil {
 		return 0
@@ -244,7 +242,7 @@ func exitOf(t node.Task) int32 {
 	return *t.ExitCode
 }
 
-// endCode is the exit code for a task that ended without success.
+// endCode returns the exit code for a task that ended without success.
 func endCode(t node.Task) int {
 	switch {
 	case strings.Contains(t.Reason, "DENIED"):

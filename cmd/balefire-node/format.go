@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// formatDuration writes a span of time in two or three digits.
+// formatDuration formats a duration with two or three digits.
 func formatDuration(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -29,7 +29,7 @@ func formatDuration(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// formatSeconds writes a number of seconds that was measured; nothing for none.
+// formatSeconds formats a measured number of seconds; 0 is empty.
 func formatSeconds(s float64) string {
 	if s <= 0 {
 		return ""
@@ -37,7 +37,7 @@ func formatSeconds(s float64) string {
 	return formatDuration(seconds(s))
 }
 
-// ago writes how long ago t was.
+// ago formats the time since t.
 func (w *app) ago(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
@@ -45,7 +45,7 @@ func (w *app) ago(t *time.Time) string {
 	return formatDuration(w.clock.Now().Sub(*t))
 }
 
-// formatSize writes a number of bytes in three digits.
+// formatSize formats a number of bytes with three digits.
 func formatSize[N int64 | uint64 | int](n N) string {
 	f, unit := float64(n), "B"
 	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -60,10 +60,10 @@ func formatSize[N int64 | uint64 | int](n N) string {
 	return fmt.Sprintf("%.1f %s", f, unit)
 }
 
-// percent writes a share of 1.
+// percent formats a fraction of 1.
 func percent(share float64) string { return fmt.Sprintf("%.1f%%", share*100) }
 
-// orDash stands a dash in place of nothing.
+// orDash returns a dash for an empty string.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -71,7 +71,7 @@ func orDash(s string) string {
 	return s
 }
 
-// yesNo writes a truth for people.
+// yesNo formats a bool for people.
 func yesNo(b bool) string {
 	if b {
 		return "yes"
@@ -79,5 +79,5 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// formatScore writes a score so that two of them can be told apart.
+// formatScore formats a score with three digits.
 func formatScore(f float64) string { return strconv.FormatFloat(f, 'g', 3, 64) }

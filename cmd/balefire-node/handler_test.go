@@ -31,7 +31,7 @@ func TestHandlerAddEndsWellOnceItIsAdded(t *testing.T) {
 	if err := c.ExecuteContext(t.Context()); err != nil {
 		t.Errorf("it was added: %v", err)
 	}
-	if !strings.Contains(said.String(), "handler shell is there") {
+	if !strings.Contains(said.String(), "handler shell added") {
 		t.Errorf("it says %q", said)
 	}
 }

@@ -7,8 +7,8 @@ import (
 func healthCommand(w *app) *cobra.Command {
 	var ready bool
 	c := &cobra.Command{
-		Use: "health", Short: "Tell by the exit code whether the node is well",
-		Long:    "For the health check of a container or a monitor: it prints nothing when the node\nis well. Exit code 3: no node is running; 1: it runs, but is not\nwell. A node that is starting is alive; --ready ends with 8 then and says how far it\nis.",
+		Use: "health", Short: "Report by exit code whether the node is healthy",
+		Long:    "For the health check of a container or a monitor: it prints nothing when the\nnode is healthy. Exit code 3: no node is running; 1: the node is unhealthy. A\nstarting node is healthy; with --ready it exits with 8 and prints the progress\nof the start.",
 		Example: "  balefire-node health --ready", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := w.withTimeout(cmd.Context())
@@ -23,6 +23,6 @@ func healthCommand(w *app) *cobra.Command {
 			return c.Healthy(ctx)
 		},
 	}
-	c.Flags().BoolVar(&ready, "ready", false, "is it ready for work, not only alive")
+	c.Flags().BoolVar(&ready, "ready", false, "check that the node accepts tasks, not only that it is healthy")
 	return c
 }

@@ -19,13 +19,13 @@ func initCommand(w *app) *cobra.Command {
 	var o node.InitOptions
 	var listen []string
 	c := &cobra.Command{
-		Use: "init", Short: "Make this machine's key and configuration",
-		Long: `Make the node's key in its folder, and a configuration file with everything at
-its default. Done twice it changes nothing: a key is never overwritten.
+		Use: "init", Short: "Create this machine's key and configuration",
+		Long: `Create the node's key in its folder, and a configuration file with the defaults of
+all settings. Running it again changes nothing: a key is never overwritten.
 
-With --new-mesh this node becomes the first of a new mesh and keeps its root key:
-keep a copy of the folder's identity in a safe place. Without it the node waits
-for a ticket: balefire-node join.`,
+With --new-mesh this node becomes the first of a new mesh and stores its root
+key: keep a copy of the identity folder in a safe place. Without it the node
+joins a mesh with a ticket: balefire-node join.`,
 		Example: `  balefire-node init --new-mesh --name harbor
   balefire-node init --dir ./two --listen 127.0.0.1:4002`,
 		Args: cobra.NoArgs,
@@ -54,7 +54,7 @@ for a ticket: balefire-node join.`,
 	}
 	f := c.Flags()
 	f.StringVar(&o.Name, "name", "", "name of this node in the mesh (default: the machine's)")
-	f.BoolVar(&o.NewMesh, "new-mesh", false, "begin a new mesh with this node")
+	f.BoolVar(&o.NewMesh, "new-mesh", false, "create a new mesh with this node")
 	addListen(c, &listen)
 	return c
 }
@@ -64,32 +64,32 @@ func printInit(out *printer, p config.Paths, id node.Identity) {
 		out.line("%s", id.ID)
 		return
 	}
-	done := "already here"
+	done := "existing key"
 	if id.Created {
 		done = "new key"
 	}
 	out.line("%s  %s  %s in %s", id.Name, shortID(id.ID), done, p.Dir)
 	if id.Mesh == "" {
-		out.line("next: balefire-node join TICKET    (a ticket comes from: balefire-node invite, on a machine of the mesh)")
+		out.line("next: balefire-node join TICKET    (to create a ticket, run balefire-node invite on a machine of the mesh)")
 		return
 	}
 	out.line("mesh %s", id.Mesh)
 	out.line("next: balefire-node run")
 }
 
-// addListen gives a command the flag that writes net.listen into a new file.
+// addListen adds the flag that sets net.listen in a new configuration file.
 func addListen(c *cobra.Command, listen *[]string) {
-	c.Flags().StringSliceVar(listen, "listen", nil, "address to listen on, as 0.0.0.0:4001 or a multiaddr; written into a new configuration file (repeatable)")
+	c.Flags().StringSliceVar(listen, "listen", nil, "address to listen on, like 0.0.0.0:4001 or a multiaddr; written to a new configuration file (repeatable)")
 }
 
-// writeConfig makes a configuration file where there is none.
+// writeConfig creates a configuration file if there is none.
 func writeConfig(path string, listen []string) (wrote bool, err error) {
 	addrs, err := listenAddrs(path, listen)
 	if err != nil {
 		return false, err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return false, fmt.Errorf("make a place for the configuration: %w", err)
+		return false, fmt.Errorf("create the folder of the configuration: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -102,18 +102,18 @@ func writeConfig(path string, listen []string) (wrote bool, err error) {
 	return true, errors.Join(err, f.Close())
 }
 
-// listenAddrs returns the addresses for a configuration file that is to be made. One that
-// is there is not changed.
+// listenAddrs returns the addresses for a new configuration file. An existing file is not
+// changed.
 func listenAddrs(path string, listen []string) ([]string, error) {
 	addrs, err := multiaddrs(listen)
 	if err == nil && len(listen) > 0 && exists(path) {
-		err = usage("%s is there already and is not changed: set net.listen in it", path)
+		err = usage("%s exists and is not changed: set net.listen in it", path)
 	}
 	return addrs, err
 }
 
-// multiaddrs turns HOST:PORT into the two addresses that a node listens on, and
-// leaves what is written as an address already.
+// multiaddrs converts HOST:PORT to the two addresses that a node listens on. Multiaddrs are
+// returned unchanged.
 func multiaddrs(listen []string) ([]string, error) {
 	var out []string
 	for _, l := range listen {
@@ -123,7 +123,7 @@ func multiaddrs(listen []string) ([]string, error) {
 		}
 		host, port, err := net.SplitHostPort(l)
 		if err != nil {
-			return nil, usage("listen %.60q: write it as HOST:PORT, for example 0.0.0.0:4001", l)
+			return nil, usage("--listen %.60q: use HOST:PORT, for example 0.0.0.0:4001", l)
 		}
 		family := "/ip4/"
 		switch {
@@ -137,7 +137,7 @@ func multiaddrs(listen []string) ([]string, error) {
 	return out, nil
 }
 
-// shortID is an id as people recognise it.
+// shortID returns the part of an id that people recognize.
 func shortID(id string) string {
 	if len(id) <= 16 {
 		return id

@@ -13,10 +13,10 @@ func inviteCommand(w *app) *cobra.Command {
 	var ttl string
 	var qr bool
 	c := &cobra.Command{
-		Use: "invite", Short: "Make a ticket that lets one machine join",
-		Long: `Make a ticket: it admits one node, once, until it expires. The machine that
-joins must reach this one while it does. The ticket is a secret: whoever has it
-first becomes a member.`,
+		Use: "invite", Short: "Create a ticket that lets one machine join",
+		Long: `Create a ticket. It admits one node, once, until it expires. The joining machine
+must be able to reach this one. The ticket is a secret: the first machine that
+uses it becomes a member.`,
 		Example: `  balefire-node invite --name field-10 --ttl 24h --qr
   balefire-node invite --roles work | ssh field-10 balefire-node join -`,
 		Args: cobra.NoArgs,
@@ -50,12 +50,12 @@ first becomes a member.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Name, "name", "", "name that the new node gets (default: its own wish)")
+	f.StringVar(&o.Name, "name", "", "name of the new node (default: the name it asks for)")
 	f.StringVar(&ttl, "ttl", "1h", "how long the ticket is valid, at most 30d")
 	f.StringSliceVar(&o.Roles, "roles", nil, "roles of the new node (default send, work, relay)")
-	f.BoolVar(&qr, "qr", false, "show the ticket as a picture too")
+	f.BoolVar(&qr, "qr", false, "also show the ticket as a QR code")
 	return c
 }
 
-// formatTime writes a moment for people.
+// formatTime formats a time for people.
 func formatTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04 MST") }

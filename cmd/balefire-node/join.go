@@ -21,19 +21,19 @@ func joinCommand(w *app) *cobra.Command {
 	var listen []string
 	var lan bool
 	c := &cobra.Command{
-		Use: "join TICKET|-|--ticket-file FILE|--lan", Short: "Join the mesh that a ticket invites to, or one on the LAN",
-		Long: `Show a ticket to the node that made it and become a member of its mesh. This
-node must not be running, the other one must be. The node's key is made when
-there is none. A ticket is a secret until it is used: given as - it is read from
-standard input, where a terminal does not show it, and with --ticket-file from a
-file. So it stays in no history, and no other user sees it among the processes.
+		Use: "join TICKET|-|--ticket-file FILE|--lan", Short: "Join a mesh with a ticket, or a mesh on the LAN",
+		Long: `Present a ticket to the node that created it and become a member of its mesh.
+This node must not be running, the other one must be. The node's key is created
+if there is none. A ticket is a secret until it is used: with - it is read from
+standard input without echo, with --ticket-file from a file. That keeps it out
+of the shell history and the process list.
 
-With --lan no ticket is needed: the members on the local network are asked, and a
-person accepts this machine on one of them (peers pending, peers accept), where
-the same code is shown as here. --code names the member that may let it in
-(status -o wide shows it there); without it you are asked before a mesh is joined,
-for whoever is on the network may answer. It waits until it is let in, or ends
-with 6 when --timeout is over.`,
+With --lan no ticket is needed: this machine asks the members on the local
+network, and a person accepts it on one of them (peers pending, peers accept),
+which shows the same code as this machine. --code is the code of the member that
+may accept it (see status -o wide there). Without --code you are asked to
+confirm before a mesh is joined, because anyone on the network can answer. The
+command waits until the machine is accepted; after --timeout the exit code is 6.`,
 		Example: `  balefire-node join -
   balefire-node join --ticket-file ticket.txt
   balefire-node join --lan --code K7QM-2ZPA-77WD --name field-10 --timeout 10m`,
@@ -41,12 +41,12 @@ with 6 when --timeout is over.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case lan && len(args) > 0:
-				return usage("--lan takes no ticket: choose one of them")
+				return usage("--lan and a ticket: use one of them")
 			case lan:
 				if !cmd.Flags().Changed("timeout") {
 					w.flags.timeout = 0 // a person decides on the other side
 				}
-				return w.join(cmd, listen, "waiting to be let in", func(ctx context.Context, cfg node.Config) (node.Joined, error) {
+				return w.join(cmd, listen, "waiting to be accepted", func(ctx context.Context, cfg node.Config) (node.Joined, error) {
 					return node.JoinLAN(ctx, cfg, node.LANOptions{
 						Name: name, Code: code, Progress: func(text string) { w.infof("%s", sanitize(text)) },
 						Agree: func(code, mesh string) error {
@@ -55,9 +55,9 @@ with 6 when --timeout is over.`,
 					})
 				})
 			case file != "" && len(args) > 0:
-				return usage("--ticket-file and a ticket: choose one of them")
+				return usage("--ticket-file and a ticket: use one of them")
 			case file == "" && len(args) == 0:
-				return usage("a ticket is missing: - to read it from standard input, --ticket-file FILE, or --lan without one")
+				return usage("no ticket: use - to read it from standard input, --ticket-file FILE, or --lan to join without one")
 			}
 			ticket, err := w.ticketFrom(cmd.Context(), file, args)
 			if err != nil {
@@ -72,15 +72,15 @@ with 6 when --timeout is over.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&name, "name", "", "name of this node in the mesh; the other side may have fixed another (default: the machine's)")
+	c.Flags().StringVar(&name, "name", "", "name of this node in the mesh; the inviter may have set another (default: the machine's)")
 	c.Flags().StringVar(&file, "ticket-file", "", "read the ticket from this file")
 	c.Flags().BoolVar(&lan, "lan", false, "ask the members on the local network, without a ticket")
-	c.Flags().StringVar(&code, "code", "", "with --lan: code of the member that may let this machine in (default: you are asked)")
+	c.Flags().StringVar(&code, "code", "", "with --lan: code of the member that may accept this machine (default: ask)")
 	addListen(c, &listen)
 	return c
 }
 
-// join makes this stopped node a member in the way that ask goes.
+// join makes this stopped node a member by means of request.
 func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(context.Context, node.Config) (node.Joined, error)) (err error) {
 	p, err := w.locate()
 	if err != nil {
@@ -93,11 +93,11 @@ func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(c
 	}
 	defer func() {
 		if err == nil || !wrote || exists(filepath.Join(p.Dir, "identity")) {
-			return // it is a node, or was there before
+			return // it already is a node, or had a folder
 		}
 		_ = os.Remove(p.File)
 		if missing != nil && filepath.Dir(p.File) == p.Dir {
-			_ = os.Remove(p.Dir) // if nothing else is in it
+			_ = os.Remove(p.Dir) // only if it is empty
 		}
 	}()
 	l, p, err := w.config()
@@ -124,12 +124,12 @@ func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(c
 	}})
 }
 
-// joinHint adds what to do to an error that only says that nobody answered.
+// joinHint adds a hint to an error that only states that no member answered.
 func joinHint(err error) error {
 	if isAny(err, node.ErrInvalid, node.ErrRefused, node.ErrPaired, store.ErrLocked, context.Canceled) {
 		return err
 	}
-	return &codedError{exitError, fmt.Errorf("%w\nthe node that made the ticket must be running, and this machine must reach one of its addresses", err)}
+	return &codedError{exitError, fmt.Errorf("%w\nthe node that created the ticket must be running, and this machine must be able to reach one of its addresses", err)}
 }
 
 // ticketFrom reads a ticket from a file, or from the arguments.
@@ -145,13 +145,13 @@ func (w *app) ticketFrom(ctx context.Context, file string, args []string) (strin
 	return readTicket(f, file)
 }
 
-// ticket reads a ticket from standard input where it is given as -.
+// ticket returns the argument, or reads the ticket from standard input if it is -.
 func (w *app) ticket(ctx context.Context, arg string) (string, error) {
 	if arg != "-" {
 		return arg, nil
 	}
 	if w.inTTY {
-		w.infof("paste the ticket, it is not shown:")
+		w.infof("paste the ticket (it is not shown):")
 	}
 	in, err := w.readHidden(ctx)
 	if err != nil {
@@ -160,14 +160,14 @@ func (w *app) ticket(ctx context.Context, arg string) (string, error) {
 	return readTicket(in, "standard input")
 }
 
-// readTicket reads the first line of r, which is named where.
+// readTicket reads the first line of r. where names r in errors.
 func readTicket(r io.Reader, where string) (string, error) {
 	line, err := bufio.NewReader(r).ReadString('\n')
 	if errors.Is(err, context.Canceled) {
 		return "", err
 	}
 	if line = strings.TrimSpace(line); line == "" {
-		return "", usage("%s holds no ticket: %w", where, orEOF(err))
+		return "", usage("%s contains no ticket: %w", where, orEOF(err))
 	}
 	return line, nil
 }

@@ -13,27 +13,27 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// maxLeases is how many leases one answer holds at most.
+// maxLeases is the most leases in one response.
 const maxLeases = 1000
 
 func leaseCommand(w *app) *cobra.Command {
-	return group("lease", "Look at who owns which task of a shared queue",
-		`A lease is the right of one node to run one task of a shared queue. The home of the
-queue gives it, its owner renews it while the handler lives.`,
+	return group("lease", "Show who owns which task of a shared queue",
+		`A lease is the right of one node to run one task of a shared queue. The home of
+the queue grants it; its owner renews it while the handler runs.`,
 		leaseList(w), leaseShow(w), leaseConflicts(w), leaseRelease(w))
 }
 
 func leaseList(w *app) *cobra.Command {
 	var f node.LeaseFilter
 	c := &cobra.Command{
-		Use: "ls", Short: "List the leases that this node gave, then those that it has",
-		Long: `List the leases that this node gave as a home, then those that it has as an owner.
-PEER is the other side. A lease that is over is not lost yet: its owner may still
-commit while nobody else has the task.`,
+		Use: "ls", Short: "List the leases that this node granted, then those that it owns",
+		Long: `List the leases that this node granted as a home, then those that it owns. PEER is
+the other side. An expired lease is not lost yet: its owner may still commit the
+result until the task is granted to another node.`,
 		Example: "  balefire-node lease ls\n  balefire-node lease ls --queue build --owner laptop", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.Limit < 1 || f.Limit > maxLeases {
-				return usage("--limit %d: it is 1 to %d", f.Limit, maxLeases)
+				return usage("--limit %d: it must be 1 to %d", f.Limit, maxLeases)
 			}
 			ls, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Lease, error) { return c.Leases(ctx, f) })
 			if err != nil {
@@ -43,18 +43,18 @@ commit while nobody else has the task.`,
 				return err
 			}
 			if len(ls) == f.Limit {
-				w.infof("there may be more: choose with --queue or --owner, or raise --limit")
+				w.infof("there may be more: use --queue or --owner, or raise --limit")
 			}
 			return nil
 		},
 	}
 	fs := c.Flags()
-	fs.StringVar(&f.Queue, "queue", "", "only of this queue")
-	fs.StringVar(&f.Owner, "owner", "", "only those of this owner: a name or an id")
-	fs.StringVar(&f.Role, "role", "", "home: given by this node; owner: that it has (default both)")
-	fs.IntVar(&f.Limit, "limit", 50, "at most so many")
+	fs.StringVar(&f.Queue, "queue", "", "only leases of this queue")
+	fs.StringVar(&f.Owner, "owner", "", "only leases of this owner: a name or an id")
+	fs.StringVar(&f.Role, "role", "", "home: granted by this node; owner: owned by it (default both)")
+	fs.IntVar(&f.Limit, "limit", 50, "at most this many")
 	completeWords(c, "role", node.RoleHome, node.RoleOwner)
-	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags are there
+	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags exist
 	_ = c.RegisterFlagCompletionFunc("owner", w.completePeerFlag)
 	return c
 }
@@ -69,7 +69,7 @@ func leaseTable(w *app, ls []node.Lease) *table {
 	return t
 }
 
-// formatLeaseEnd says when a lease ends, or that it is over.
+// formatLeaseEnd returns when a lease expires, or that it has expired.
 func (w *app) formatLeaseEnd(l node.Lease) string {
 	switch {
 	case l.Lapsed:
@@ -80,7 +80,7 @@ func (w *app) formatLeaseEnd(l node.Lease) string {
 	return formatDuration(l.Until.Sub(w.clock.Now()))
 }
 
-// A leaseReport is what a node knows of the lease of one task.
+// A leaseReport is what a node knows about the lease of one task.
 type leaseReport struct {
 	Leases    []node.Lease         `json:"leases"`
 	Conflicts []node.LeaseConflict `json:"conflicts"`
@@ -89,9 +89,9 @@ type leaseReport struct {
 func leaseShow(w *app) *cobra.Command {
 	var queue string
 	c := &cobra.Command{
-		Use: "show TASK", Short: "Show the lease of one task, and claims to it that did not count",
-		Long: `Show the lease of one task. A node that is the home of the queue and works on it
-itself has two: the one that it gave and the one that it has.`,
+		Use: "show TASK", Short: "Show the lease of one task, and rejected claims to it",
+		Long: `Show the lease of one task. A node that is the home of the queue and runs the task
+itself has two: the one that it granted and the one that it owns.`,
 		Example: "  balefire-node lease show 01a1f84f", Args: oneTask, ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (leaseReport, error) {
@@ -103,12 +103,12 @@ itself has two: the one that it gave and the one that it has.`,
 			return w.show(view{value: r, human: func(p *printer) { printLease(p, r) }})
 		},
 	}
-	c.Flags().StringVar(&queue, "queue", "", "look in this queue alone: of more than 1000 leases only the first are looked at")
-	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flag is there
+	c.Flags().StringVar(&queue, "queue", "", "search only this queue: of more than 1000 leases only the first are searched")
+	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flag exists
 	return c
 }
 
-// findLease finds the lease of the task that a person named by the begin of its id.
+// findLease returns the lease of the task whose id begins with prefix.
 func findLease(ctx context.Context, c *client.Client, queue, task string) (leaseReport, error) {
 	var r leaseReport
 	ls, err := c.Leases(ctx, node.LeaseFilter{Queue: queue, Limit: maxLeases})
@@ -118,13 +118,13 @@ func findLease(ctx context.Context, c *client.Client, queue, task string) (lease
 	r.Leases = slices.DeleteFunc(slices.Clone(ls), func(l node.Lease) bool { return !strings.HasPrefix(l.Task, task) })
 	switch {
 	case len(r.Leases) == 0 && len(ls) == maxLeases:
-		return r, &codedError{exitNotFound, fmt.Errorf("%s is not among the first %d leases: look in one queue with --queue", task, maxLeases)}
+		return r, &codedError{exitNotFound, fmt.Errorf("%s is not among the first %d leases: search one queue with --queue", task, maxLeases)}
 	case len(r.Leases) == 0:
-		return r, &codedError{exitNotFound, fmt.Errorf("this node neither gave nor has a lease of %s: see balefire-node lease ls, or task show for what became of it", task)}
+		return r, &codedError{exitNotFound, fmt.Errorf("this node neither granted nor owns a lease of %s: see balefire-node lease ls, or task show for its history", task)}
 	}
 	id := r.Leases[0].Task
 	if slices.ContainsFunc(r.Leases, func(l node.Lease) bool { return l.Task != id }) {
-		return r, usage("%s begins the ids of several tasks with leases: write more of it", task)
+		return r, usage("%s is the beginning of several ids of tasks with leases: give more of it", task)
 	}
 	conflicts, err := c.LeaseConflicts(ctx)
 	r.Conflicts = slices.DeleteFunc(conflicts, func(x node.LeaseConflict) bool { return x.Task != id })
@@ -157,7 +157,7 @@ func printLease(p *printer, r leaseReport) {
 		row("ends in", w.formatLeaseEnd(l))
 		p.line("%-9s %d, leases lost %d", "attempts", l.Attempts, l.Abandons)
 		if l.Cancel {
-			row("cancel", "was asked for")
+			row("cancel", "requested")
 		}
 	}
 	if len(r.Conflicts) > 0 {
@@ -168,10 +168,10 @@ func printLease(p *printer, r leaseReport) {
 
 func leaseConflicts(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "conflicts", Short: "List the newest claims that did not count",
-		Long: `List the newest claims to tasks that did not count, oldest first: a node that was
-gone for too long and came back with a result, or one that said what it may not.
-None of them had an effect.`,
+		Use: "conflicts", Short: "List the newest rejected claims",
+		Long: `List the newest rejected claims to tasks, oldest first: from nodes that were
+gone for too long and came back with a result, or that claimed what they do not
+own. None of them had an effect.`,
 		Example: "  balefire-node lease conflicts -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.LeaseConflict, error) {
@@ -195,11 +195,11 @@ func conflictTable(w *app, cs []node.LeaseConflict) *table {
 
 func leaseRelease(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "release TASK", Short: "Take the lease of one task back by hand",
-		Long: `Take the lease of one task back, on the home of its queue: the task waits again and
-is given to whoever can. The owner is not asked: a handler that is at work there may
-have done half of it, and its result counts no more once the task is given anew.
-It spends no attempt.`,
+		Use: "release TASK", Short: "Revoke the lease of one task",
+		Long: `Revoke the lease of one task, on the home of its queue: the task waits again and
+is granted to any node that can run it. The owner is not asked: its handler may
+have done half of the work, and its result is rejected once the task is granted
+again. No attempt is spent.`,
 		Example: "  balefire-node lease release 01a1f84f --yes", Args: oneTask, ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := w.confirm("release " + args[0]); err != nil {
@@ -209,7 +209,7 @@ It spends no attempt.`,
 			if err != nil {
 				return err
 			}
-			w.infof("%s: taken back from %s", sanitize(l.Task), sanitize(l.Peer))
+			w.infof("%s: revoked from %s", sanitize(l.Task), sanitize(l.Peer))
 			return w.show(view{value: l, human: func(p *printer) { printLease(p, leaseReport{Leases: []node.Lease{l}}) }})
 		},
 	}
@@ -219,12 +219,13 @@ func meshRecover(w *app) *cobra.Command {
 	var owner string
 	var dry bool
 	c := &cobra.Command{
-		Use: "recover", Short: "Take back at once what dead nodes have of shared queues",
-		Long: `Take back the leases that this node gave to owners that are dead or have left, so
-that others get the tasks at once. A node does that by itself when the members call
-an owner dead; this is for somebody who knows it sooner: --owner names a node that
-does not answer. It only says which leases they are, unless --yes is given. No
-attempt is spent. What may have been started, and may be started once only, stays.`,
+		Use: "recover", Short: "Revoke the leases of dead nodes now",
+		Long: `Revoke the leases that this node granted to owners that are dead or have left,
+so that other nodes get the tasks now. A node does this automatically when the
+members declare an owner dead; use this when you know it sooner: --owner names a
+node that does not answer. Without --yes it only lists the leases. No attempt is
+spent. Tasks that may have been started and may be started only once stay
+leased.`,
 		Example: "  balefire-node mesh recover\n  balefire-node mesh recover --owner field-09 --yes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dry = dry || !w.flags.yes
@@ -237,41 +238,41 @@ attempt is spent. What may have been started, and may be started once only, stay
 			return w.show(view{value: r, human: func(p *printer) { printRecovered(p, r) }})
 		},
 	}
-	c.Flags().StringVar(&owner, "owner", "", "what this node has, which must not be alive: a name or an id")
-	c.Flags().BoolVar(&dry, "dry-run", false, "only list them, even with --yes")
+	c.Flags().StringVar(&owner, "owner", "", "only leases of this node, which must not be alive: a name or an id")
+	c.Flags().BoolVar(&dry, "dry-run", false, "only list, even with --yes")
 	_ = c.RegisterFlagCompletionFunc("owner", w.completePeerFlag) // the flag is there
 	return c
 }
 
 func printRecovered(p *printer, r node.Recovered) {
-	did := "took back"
+	did := "revoked"
 	if r.DryRun {
-		did = "would take back"
+		did = "would revoke"
 	}
 	p.line("%s %d leases", did, len(r.Taken))
 	if len(r.Taken) > 0 {
 		p.table(leaseTable(p.world, r.Taken))
 	}
 	if len(r.Kept) > 0 {
-		p.line("\n%d stay: they may have been started, and may be started once only", len(r.Kept))
+		p.line("\n%d stay: they may have been started and may be started only once", len(r.Kept))
 		p.table(leaseTable(p.world, r.Kept))
 	}
 	if r.DryRun && len(r.Taken) > 0 && !p.world.flags.yes {
-		p.world.infof("to take them back, add --yes")
+		p.world.infof("to revoke them, add --yes")
 	}
 }
 
-// ownershipPage is how many events one answer holds.
+// ownershipPage is the most events in one response.
 const ownershipPage = 1000
 
 func meshOwnershipEvents(w *app) *cobra.Command {
 	var after uint64
 	var task, queue, kind string
 	c := &cobra.Command{
-		Use: "ownership-events", Short: "Show how tasks moved from node to node, as this node saw it",
-		Long: `Show the timeline of ownership at this node, oldest first: what it granted and to
-whom, leases that ended, results that came too late, queues that moved. Each node
-tells its own; -o jsonl is for putting those of several together.`,
+		Use: "ownership-events", Short: "Show the ownership events of this node",
+		Long: `Show the ownership events that this node saw, oldest first: grants, leases that
+ended, late results, queues that moved. Each node has its own list: see mesh
+timeline for the merged list of all nodes.`,
 		Example: "  balefire-node mesh ownership-events --task 01a1f84f\n  balefire-node mesh ownership-events --queue build -o jsonl > here.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.OwnershipEvent, error) {
@@ -288,17 +289,16 @@ tells its own; -o jsonl is for putting those of several together.`,
 		},
 	}
 	fs := c.Flags()
-	fs.Uint64Var(&after, "after", 0, "only what came after the event of this number")
-	fs.StringVar(&task, "task", "", "only of this task: its id or the beginning of it")
-	fs.StringVar(&queue, "queue", "", "only of this queue")
-	fs.StringVar(&kind, "kind", "", "only kinds that begin so, as granted or moved_")
-	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags are there
+	fs.Uint64Var(&after, "after", 0, "only events after this number")
+	fs.StringVar(&task, "task", "", "only events of this task: its id or the beginning of it")
+	fs.StringVar(&queue, "queue", "", "only leases of this queue")
+	fs.StringVar(&kind, "kind", "", "only kinds with this prefix, like granted or moved_")
+	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags exist
 	_ = c.RegisterFlagCompletionFunc("task", w.completeTask)
 	return c
 }
 
-// allOwnershipEvents reads what there is behind a number. What happens meanwhile is read
-// to the end of a page.
+// allOwnershipEvents reads all events after a number, page by page.
 func allOwnershipEvents(ctx context.Context, c *client.Client, after uint64) ([]node.OwnershipEvent, error) {
 	all := []node.OwnershipEvent{}
 	for {

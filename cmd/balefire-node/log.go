@@ -7,7 +7,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// logger writes to standard error: text on a terminal, else JSON.
+// logger returns a logger to standard error: text on a terminal, else JSON.
 func (w *app) logger(format string, level slog.Leveler) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: spansAsText}
 	if format == "text" || format == "auto" && w.errTTY {
@@ -16,8 +16,8 @@ func (w *app) logger(format string, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w.err, o))
 }
 
-// spansAsText writes a span of time with its unit, in JSON too, where it is else a number
-// of nanoseconds.
+// spansAsText logs durations with their unit, also in JSON, which would otherwise have
+// nanoseconds.
 func spansAsText(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())
@@ -25,8 +25,8 @@ func spansAsText(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// quietLogger is for a command that opens a part of a node itself: people want
-// to know what is wrong, not how it goes.
+// quietLogger is for commands that open a part of a node themselves: it logs only warnings
+// and errors.
 func (w *app) quietLogger() *slog.Logger {
 	level := slog.LevelWarn
 	if w.flags.verbose {
@@ -37,8 +37,8 @@ func (w *app) quietLogger() *slog.Logger {
 	return log
 }
 
-// logLibraries sends what libp2p, and others that write to the standard logger, have to
-// say through the same handler: a log in JSON has no other lines.
+// logLibraries sends the log of libp2p and of the standard logger through the same handler,
+// so that a JSON log has only JSON lines.
 func logLibraries(l *slog.Logger) {
 	transport.SetLibp2pLog(l.Handler())
 	log.SetFlags(0)

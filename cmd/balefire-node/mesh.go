@@ -13,18 +13,18 @@ import (
 )
 
 func meshCommand(w *app) *cobra.Command {
-	return group("mesh", "Look at the mesh as a whole",
-		"Look at the members of the mesh as this node sees them, how far all agree about\nthem, and tidy up.",
+	return group("mesh", "Show the mesh as a whole",
+		"Show the members of the mesh as this node sees them, check whether all members\nagree, and remove old entries.",
 		meshMembers(w), meshSummary(w), meshPrune(w), meshConverge(w), meshRecover(w), meshOwnershipEvents(w), meshTimeline(w))
 }
 
 func meshMembers(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "members [MEMBER]", Short: "List the members, or show one",
-		Long: `List every member: ALIVE, SUSPECT when it does not answer, DEAD when nobody reaches
-it, LEFT when it said goodbye, UNKNOWN when nothing was heard since this node
-started. WORK says whether it may be given work of shared queues: after an absence
-only when it has stayed for a while.`,
+		Long: `List every member: ALIVE, SUSPECT when it does not answer, DEAD when nobody
+reaches it, LEFT when it said goodbye, UNKNOWN when it was not heard since this
+node started. WORK is whether it may be granted tasks of shared queues: after an
+absence only when it has been back for a while.`,
 		Example: "  balefire-node mesh members\n  balefire-node mesh members laptop -o yaml", Args: between(0, 1, "nothing, or the name or id of one member"),
 		ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,7 +87,7 @@ func printMember(p *printer, m node.Member) {
 	row("work", yesNo(m.Eligible))
 	row("path", memberPath(m))
 	if m.Accusers > 0 {
-		row("accusers", fmt.Sprintf("%d say that it does not answer", m.Accusers))
+		row("accusers", fmt.Sprintf("%d report that it does not answer", m.Accusers))
 	}
 	row("phase", strings.ToLower(m.Phase))
 	row("up for", w.ago(m.Started))
@@ -106,9 +106,9 @@ func printMember(p *printer, m node.Member) {
 func meshSummary(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "summary", Short: "Show the mesh at a glance, risks first",
-		Long: `Show how many members there are in which state, how they are reached, whether this
-node is cut off, and how many of the others know the same as it does. What a person
-should look at comes first.`,
+		Long: `Show the number of members in each state, how they are reached, whether this
+node is isolated, and how many members have the same view of the mesh. Problems
+that need attention come first.`,
 		Example: "  balefire-node mesh summary", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.MeshSummary, error) { return c.MeshSummary(ctx) })
@@ -130,9 +130,9 @@ func printMesh(p *printer, s node.MeshSummary) {
 	if word := nodeProblem(s); word != "" {
 		p.line("this node %s", word)
 	}
-	p.line("digest    %.12s  (members with the same know the same: balefire-node mesh converge)", orDash(s.Root))
+	p.line("digest    %.12s  (members with the same digest agree: balefire-node mesh converge)", orDash(s.Root))
 	p.line("health    %d%s", s.LocalHealth, formatHealth(s.LocalHealth))
-	p.line("since start: %d false suspicions taken back, %d changes held back by dwell windows", s.Refuted, s.Suppressed)
+	p.line("since start: %d false suspicions refuted, %d changes delayed by dwell times", s.Refuted, s.Suppressed)
 }
 
 // formatMembers counts the members by state.
@@ -153,15 +153,15 @@ func formatPaths(s node.MeshSummary) string {
 	return fmt.Sprintf("%d direct, %d relayed", s.Direct, s.Relayed)
 }
 
-// nodeProblem says what is wrong with this node's own place in the mesh.
+// nodeProblem describes what is wrong with this node's connection to the mesh.
 func nodeProblem(s node.MeshSummary) string {
 	switch {
 	case s.Isolated && len(s.Accusers) > 0:
-		return "is isolated: " + strings.Join(s.Accusers, " and ") + " say that it does not answer, and it claims nothing new from shared queues"
+		return "is isolated: " + strings.Join(s.Accusers, " and ") + " report that it does not answer, and it takes no new tasks from shared queues"
 	case s.Isolated:
-		return "is isolated: it hears from nobody, and claims nothing new from shared queues"
+		return "is isolated: it hears from no member and takes no new tasks from shared queues"
 	case s.Paused:
-		return "is paused: it claims nothing new from shared queues"
+		return "is paused: it takes no new tasks from shared queues"
 	}
 	return ""
 }
@@ -170,7 +170,7 @@ func formatHealth(n int) string {
 	if n == 0 {
 		return ": good"
 	}
-	return ": this node or its network is slow, so it is slower to accuse others"
+	return ": this node or its network is slow, so it waits longer before it suspects others"
 }
 
 func meshPrune(w *app) *cobra.Command {
@@ -178,10 +178,10 @@ func meshPrune(w *app) *cobra.Command {
 	var limit int
 	var dry bool
 	c := &cobra.Command{
-		Use: "prune", Short: "Remove the rows of members that are dead for long",
-		Long: `Remove what this node remembers of members that are dead for long, the oldest
-first. It only says which ones they are, unless --yes is given. A member that comes
-back is known again: this takes no membership away.`,
+		Use: "prune", Short: "Remove the entries of members that have been dead for long",
+		Long: `Remove this node's entries of members that have been dead for long, oldest
+first. Without --yes it only lists them. A member that comes back is added
+again: this does not revoke any membership.`,
 		Example: "  balefire-node mesh prune --older-than 30d\n  balefire-node mesh prune --older-than 30d --limit 10 --yes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			age, err := parseSpan("older-than", older)
@@ -189,14 +189,14 @@ back is known again: this takes no membership away.`,
 				return err
 			}
 			if limit < 0 {
-				return usage("--limit %d: it is 0 or more", limit)
+				return usage("--limit %d: it must be 0 or more", limit)
 			}
 			return w.pruneMembers(cmd, age, limit, dry || !w.flags.yes)
 		},
 	}
-	c.Flags().StringVar(&older, "older-than", "", "dead for at least this long, as 36h or 30d (default: what the node does by itself)")
-	c.Flags().IntVar(&limit, "limit", 0, "at most so many (default: the node's own limit)")
-	c.Flags().BoolVar(&dry, "dry-run", false, "only list them, even with --yes")
+	c.Flags().StringVar(&older, "older-than", "", "dead for at least this long, like 36h or 30d (default: the node's own setting)")
+	c.Flags().IntVar(&limit, "limit", 0, "at most this many (default: the node's own limit)")
+	c.Flags().BoolVar(&dry, "dry-run", false, "only list, even with --yes")
 	return c
 }
 
@@ -224,10 +224,10 @@ func (w *app) pruneMembers(cmd *cobra.Command, age time.Duration, limit int, dry
 
 func meshConverge(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "converge", Short: "Exchange what is known with every connected member, now",
-		Long: `Let this node exchange what it knows of the members with every one that it is
-connected with, and tell who knows the same then. It happens by itself all the time;
-this is for somebody who does not want to wait. It ends with 1 when a member did not
+		Use: "converge", Short: "Synchronize with every connected member now",
+		Long: `Synchronize the membership state with every connected member now, and report
+which members agree afterwards. This happens automatically all the time; use
+this when you do not want to wait. The exit code is 1 when a member did not
 answer.`,
 		Example: "  balefire-node mesh converge", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -238,7 +238,7 @@ answer.`,
 				return err
 			}
 			err = w.show(view{value: done, human: func(p *printer) {
-				p.line("%d of %d know the same, after %s", len(done.Agree), done.Asked, formatSeconds(done.Took))
+				p.line("%d of %d agree, after %s", len(done.Agree), done.Asked, formatSeconds(done.Took))
 				for _, f := range done.Failed {
 					p.line("! %s", f)
 				}

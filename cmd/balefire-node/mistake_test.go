@@ -24,18 +24,18 @@ func TestMistakesAreExplained(t *testing.T) {
 		"send laptop echo --ttl 99d":                "--ttl 99d: at most 30d",
 		"send laptop echo --delay -5s":              `--delay: "-5s" is not a valid duration: it must be positive`,
 		"task ls --state weird":                     `unknown task state "weird": it is one of PENDING, `,
-		"task ls --limit 5000":                      "--limit 5000: it is 1 to 1000 entries of one page; --all takes all pages",
-		"task ls --limit 0":                         "--limit 0: it is 1 to 1000",
-		"task ls --watch=1ms":                       "--watch=1ms: it is at least 200ms",
-		"task ls --watch -o json":                   "--watch never ends, so it has no json",
-		"task cancel":                               "nothing says which tasks",
-		"task cancel 01a1f84f --peer laptop":        "give one of them",
-		"task cancel --state success":               "takes only PENDING",
-		"task retry --state running":                "takes only",
-		"dlq retry":                                 "give ids, flags that choose some, or --all\n",
-		"events --after -1":                         `"-1" is no number that fits here`,
-		"status laptop":                             "status is about this node: of another one tells balefire-node peers show laptop",
-		"netcheck laptop":                           `netcheck takes no argument, and "laptop" is one`,
+		"task ls --limit 5000":                      "--limit 5000: it must be 1 to 1000 entries per page; --all fetches all pages",
+		"task ls --limit 0":                         "--limit 0: it must be 1 to 1000",
+		"task ls --watch=1ms":                       "--watch=1ms: it must be at least 200ms",
+		"task ls --watch -o json":                   "--watch never ends and cannot be written as json",
+		"task cancel":                               "no tasks selected",
+		"task cancel 01a1f84f --peer laptop":        "not both",
+		"task cancel --state success":               "accepts only PENDING",
+		"task retry --state running":                "accepts only",
+		"dlq retry":                                 "give ids, flags that select some, or --all\n",
+		"events --after -1":                         `"-1" is not a valid number`,
+		"status laptop":                             "status shows this node: for another one use balefire-node peers show laptop",
+		"netcheck laptop":                           `netcheck takes no arguments, got "laptop"`,
 		"peers laptop":                              "to show one: balefire-node peers show laptop",
 		"queue build":                               "to show one: balefire-node queue show build",
 		"handler add x --allow laptop":              `handler "x": no program`,
@@ -129,7 +129,7 @@ func TestTasksAreChosenByFlags(t *testing.T) {
 func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 	for line, want := range map[string]string{
 		"send laptop resize":         "",
-		"send laptop resiez":         "! laptop has told of no handler for resiez (it does resize, rotate): without one the task waits\n",
+		"send laptop resiez":         "! laptop has announced no handler for resiez (it serves resize, rotate): until it has one, the task waits\n",
 		"send queue:build resiez":    "",
 		"send laptop resiez --quiet": "",
 	} {
@@ -272,7 +272,7 @@ func (missingQueue) Queue(context.Context, string) (node.Queue, error) {
 
 // A queue that was just made is not called changed.
 func TestQueueIsMadeOnce(t *testing.T) {
-	for want, n := range map[string]api.Node{"build: made": missingQueue{apitest.New()}, "build: changed": apitest.New()} {
+	for want, n := range map[string]api.Node{"build: created": missingQueue{apitest.New()}, "build: changed": apitest.New()} {
 		if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code != exitOK || !strings.Contains(errs, want) {
 			t.Errorf("%d, %q, want %q", code, errs, want)
 		}

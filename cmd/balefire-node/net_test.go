@@ -127,7 +127,7 @@ func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
 here  12D3KooW  running 0s  dev  store nutsdb 0 B
 ! 2 dead letters (balefire-node dlq ls)
 ! one relay carries all
-! this node is paused: it claims nothing new from shared queues
+! this node is paused: it takes no new tasks from shared queues
 
 members 7: 5 alive, 1 suspect, 1 dead   paths 3 direct, 2 relayed
 
@@ -136,8 +136,8 @@ ridge-02  CONNECTED  quic direct  12ms  0.1%       0         0s
 
 TASKS           PENDING  ACCEPTED  RUNNING  RETRYING  OTHER
 sent from here        3         0        0         0      0
-taken over            0         0        0         0      0
-0 of 0 slots busy, 0 results on their way home
+accepted              0         0        0         0      0
+0 of 0 slots busy, 0 results to deliver
 `)
 	if _, out, _ = command(t, n, "status", "-o", "json"); !strings.Contains(out, `"name": "here"`) || !strings.Contains(out, `"paused": true`) {
 		t.Errorf("json:\n%s", out)
@@ -238,11 +238,11 @@ func TestNetcheckBeginsWithWhatItMeans(t *testing.T) {
 QUIC (UDP)    works
 TCP           works
 IPv6          no
-NAT           cone: hole punching is likely to get through
+NAT           cone: hole punching is likely to succeed
 seen at       /ip4/203.0.113.4/udp/4001/quic-v1  by r1, laptop
 relay         r1  reserved for 60m  score 0.9
 relays        1 reservations, 2 circuits, 3.0 MiB carried for others
-mDNS          on  1 on the LAN that are no members (balefire-node peers pending)
+mDNS          on  1 on the LAN that are not members (balefire-node peers pending)
 DHT           4 members in the table
 gossip        4 members on the topic
 `)
@@ -266,16 +266,16 @@ laptop            SUSPECT  60m  no    relayed  -         1/4  r1             2
 mesh      ab
 members   5: 3 alive, 1 suspect, 1 dead
 paths     2 direct, 1 relayed
-digest    c0ffee  (members with the same know the same: balefire-node mesh converge)
+digest    c0ffee  (members with the same digest agree: balefire-node mesh converge)
 health    0: good
-since start: 0 false suspicions taken back, 0 changes held back by dwell windows
+since start: 0 false suspicions refuted, 0 changes delayed by dwell times
 `},
 		{"prune", exitOK, "PruneMembers 0s limit=0 dry=true", "would remove 1 members\n  old\n"},
 		{"prune --older-than 2d --limit 3 --yes", exitOK, "PruneMembers 48h0m0s limit=3 dry=false", "removed 1 members\n  old\n"},
 		{"prune --yes --dry-run", exitOK, "PruneMembers 0s limit=0 dry=true", "would remove 1 members\n  old\n"},
 		{"prune --limit -1", exitUsage, "", ""},
 		{"prune --older-than soon", exitUsage, "", ""},
-		{"converge", exitError, "Converge", "1 of 2 know the same, after 41ms\n! field: no answer within 5s\n"},
+		{"converge", exitError, "Converge", "1 of 2 agree, after 41ms\n! field: no answer within 5s\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
@@ -303,8 +303,8 @@ func TestTheGate(t *testing.T) {
 		{"peers accept field-10 --name boat --roles work,send", exitOK, `Accept field-10 "boat" work+send`, "boat is a member"},
 		{"peers name field-07 boat", exitOK, `Rename field-07 "boat"`, "field-07 is called boat here"},
 		{"peers revoke laptop", exitUsage, "", "--reason is missing"},
-		{"peers revoke laptop --reason stolen", exitUsage, "", "add --yes to agree"},
-		{"peers revoke laptop --reason stolen --yes", exitOK, `Revoke laptop "stolen"`, "laptop is no member any more"},
+		{"peers revoke laptop --reason stolen", exitUsage, "", "add --yes to confirm"},
+		{"peers revoke laptop --reason stolen --yes", exitOK, `Revoke laptop "stolen"`, "laptop is no longer a member"},
 		{"__complete peers accept ", exitOK, "JoinRequests", "K7QM-2ZPA-77WD\tfield-10"},
 		{"__complete peers revoke ", exitOK, "Peers", "laptop\tOFFLINE"},
 		{"__complete ping ", exitOK, "Peers", "laptop\tOFFLINE"},
@@ -363,7 +363,7 @@ func TestEventsOfThePast(t *testing.T) {
 	if _, out, _ = command(t, page(), "events", "--kind", "peer.", "-o", "yaml"); !strings.HasPrefix(out, "boot: 7\nitems:\n  - seq: 8\n") || !strings.HasSuffix(out, "missed: 3\nnext: 9\n") {
 		t.Errorf("yaml:\n%s", out)
 	}
-	if code, _, errs = command(t, apitest.New(), "events", "--follow", "-o", "json"); code != exitUsage || !strings.Contains(errs, "take table or jsonl") {
+	if code, _, errs = command(t, apitest.New(), "events", "--follow", "-o", "json"); code != exitUsage || !strings.Contains(errs, "use table or jsonl") {
 		t.Errorf("following into one document: %d, %s", code, errs)
 	}
 	if code, _, _ = command(t, page(), "events", "--follow", "--timeout", "300ms"); code != exitTimeout {
@@ -372,7 +372,7 @@ func TestEventsOfThePast(t *testing.T) {
 }
 
 // TestFollowingSurvivesARestart holds that who follows sees the events of the next
-// start from its first, and is told that numbers begin again.
+// start from its first, and is told that the numbers start at 1 again.
 func TestFollowingSurvivesARestart(t *testing.T) {
 	socket := socketPath(t)
 	first, second := apitest.New(), apitest.New()
@@ -387,10 +387,10 @@ func TestFollowingSurvivesARestart(t *testing.T) {
 	first.Happens <- node.EventPage{Boot: apitest.Boot, Items: []node.NodeEvent{apitest.Happened(5)}, Next: 5}
 	out.want(t, `{"seq":5,`)
 	stop()
-	errs.want(t, "the node is away")
+	errs.want(t, "the node is not running")
 	newServedNode(t, second, socket)
 	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(6)}, Next: 6} // asked for what comes after 5
-	errs.want(t, "numbers begin again")
+	errs.want(t, "numbers start at 1 again")
 	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}
 	out.want(t, `{"seq":1,`)
 	cancel()

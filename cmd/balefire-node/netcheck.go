@@ -15,8 +15,9 @@ import (
 func netcheckCommand(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "netcheck", Short: "Show what this machine's network allows",
-		Long: `Show what the node found out about its network by working in it: what it means and
-what to do about it first, then what was seen. It asks nobody outside the mesh.`,
+		Long: `Show what the node learned about its network during normal operation: first what
+it means and what to do about it, then the observations. No server outside the
+mesh is asked.`,
 		Example: "  balefire-node netcheck\n  balefire-node netcheck -o json", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.NetCheck, error) { return c.NetCheck(ctx) })
@@ -33,7 +34,7 @@ func printNet(p *printer, n node.NetCheck) {
 		p.line("! %s", f)
 	}
 	if len(n.Findings) == 0 {
-		p.line("nothing is in the way")
+		p.line("no problems found")
 	}
 	p.line("")
 	p.line("QUIC (UDP)    %s", connectionSeen(n.UDP))
@@ -79,8 +80,8 @@ func printRelays(p *printer, n node.NetCheck) {
 	}
 }
 
-// connectionSeen says whether a kind of connection is there. That there is none says little
-// of the network when nobody was dialled that way.
+// connectionSeen reports whether a kind of connection is in use. If none is, that says
+// little about the network unless a peer was dialed that way.
 func connectionSeen(b bool) string {
 	if b {
 		return "works"
@@ -93,16 +94,16 @@ func natTexts(kind string) string {
 	case "none":
 		return "none: others reach this machine at its own address"
 	case "cone":
-		return "cone: hole punching is likely to get through"
+		return "cone: hole punching is likely to succeed"
 	case "symmetric":
-		return "symmetric: another port for each peer, so hole punching fails mostly and a relay carries the rest"
+		return "symmetric: a different port for each peer, so hole punching mostly fails and a relay is used"
 	}
-	return "unknown: too few peers have told where they see this machine"
+	return "unknown: too few peers have reported this machine's address"
 }
 
 func nonMembers(n int) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("  %d on the LAN that are no members (balefire-node peers pending)", n)
+	return fmt.Sprintf("  %d on the LAN that are not members (balefire-node peers pending)", n)
 }

@@ -9,14 +9,14 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notifyManager tells the service manager how the node is, where there is one.
+// notifyManager sends the state of the node to the service manager, if there is one.
 func notifyManager(log *slog.Logger, states ...string) {
 	if _, err := sd.SdNotify(false, strings.Join(states, "\n")); err != nil {
-		log.Warn("the service manager could not be told", "err", err)
+		log.Warn("the service manager could not be notified", "err", err)
 	}
 }
 
-// What a service manager is told.
+// The messages for the service manager.
 const (
 	stateReady     = sd.SdNotifyReady
 	stateStopping  = sd.SdNotifyStopping
@@ -25,8 +25,8 @@ const (
 
 func statusLine(text string) string { return "STATUS=" + strings.ReplaceAll(text, "\n", " ") }
 
-// watchdog feeds the watchdog of the service manager, where there is one, for as long as
-// the node answers: one that hangs is not fed, and is started again.
+// watchdog feeds the watchdog of the service manager, if there is one, for as long as the
+// node answers: a node that hangs is not fed and is restarted.
 func (d *daemon) watchdog(ctx context.Context) {
 	every, err := sd.SdWatchdogEnabled(false)
 	if err != nil {
@@ -38,7 +38,7 @@ func (d *daemon) watchdog(ctx context.Context) {
 	tick := time.NewTicker(every / 2)
 	defer tick.Stop()
 	for {
-		if n := d.running.Load(); n != nil { // one that is being opened takes its time
+		if n := d.running.Load(); n != nil { // opening a store can take long
 			n.Status(ctx)
 		}
 		notifyManager(d.log, sd.SdNotifyWatchdog)

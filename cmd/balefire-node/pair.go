@@ -14,8 +14,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A pair is two nodes of a new mesh in this process, on loopback, with NutsDB
-// in a temporary folder. demo and bench try the real thing on it.
+// A pair is two nodes of a new mesh in this process, on loopback, with NutsDB in a
+// temporary folder. demo and bench use it.
 type pair struct {
 	dir                      string
 	sender, receiver         *localNode
@@ -30,7 +30,7 @@ type localNode struct {
 	done   chan error
 }
 
-// newPair makes, joins and starts both. The receiver serves handlers for the
+// newPair creates, joins and starts both nodes. The receiver serves handlers for the
 // sender.
 func newPair(ctx context.Context, engine string, log *slog.Logger, handlers ...node.HandlerSpec) (_ *pair, err error) {
 	p := &pair{senderName: "alpha", receiverName: "beta"}
@@ -76,7 +76,7 @@ func (p *pair) newNode(name, engine string, log *slog.Logger) (*localNode, error
 	}}, nil
 }
 
-// close stops both nodes and leaves nothing behind.
+// close stops both nodes and removes their folder.
 func (p *pair) close() error {
 	var errs []error
 	for _, l := range []*localNode{p.receiver, p.sender} {
@@ -87,7 +87,7 @@ func (p *pair) close() error {
 	return errors.Join(append(errs, os.RemoveAll(p.dir))...)
 }
 
-// freePort finds a port that is free now: a node that stops and starts keeps it.
+// freePort returns a free port. A node keeps it across restarts.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -112,7 +112,7 @@ func (l *localNode) start(ctx context.Context) (err error) {
 		case err := <-l.done:
 			l.cancel()
 			l.cancel = nil
-			return cmp.Or(err, errors.New("the node stopped at once"))
+			return cmp.Or(err, errors.New("the node stopped immediately"))
 		case <-tick.C:
 		}
 	}

@@ -12,10 +12,9 @@ import (
 
 func pathCommand(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "path PEER", Short: "Explain how a peer is reached, and why so",
-		Long: `Show every way to a peer that this node knows, with what was measured on it and how
-it scores; which one is used, and why; and what became of the attempts to get past
-the NATs between the two.`,
+		Use: "path PEER", Short: "Explain how a peer is reached",
+		Long: `Show every path to a peer that this node knows, with its measurements and its
+score; which one is used, and why; and the results of hole punching.`,
 		Example: "  balefire-node path laptop\n  balefire-node path laptop -o wide", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.PathReport, error) { return c.Path(ctx, args[0]) })
@@ -38,7 +37,7 @@ func tellPath(p *printer, r node.PathReport) {
 	}
 	p.line("")
 	if len(r.Candidates) == 0 {
-		p.line("no way to it is being tried")
+		p.line("no path to it is being tried")
 	} else {
 		t := newTable(col(""), col("WAY"), col("STATE"), num("RTT"), num("LOSS"), num("RATE"), num("SCORE"), num("SINCE"), col("ADDRESS"), wideOnly("TERMS"))
 		for _, c := range r.Candidates {

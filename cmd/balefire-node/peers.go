@@ -11,12 +11,12 @@ import (
 )
 
 func peersCommand(w *app) *cobra.Command {
-	c := group("peers", "Look at the other machines of the mesh",
-		"Look at the other machines that this node knows, and decide about them here.\nA peer is named by its name or its id.",
+	c := group("peers", "Show and manage the other machines of the mesh",
+		"Show the other machines that this node knows, and block, allow or forget them.\nA peer is given by its name or its id.",
 		peersList(w), peersShow(w), peersPending(w), peersAccept(w), peersName(w),
-		peerAction(w, "block", "Refuse everything from a peer and send it nothing", "blocked: nothing goes to it or comes from it", false, (*client.Client).Block),
+		peerAction(w, "block", "Refuse all connections and tasks of a peer", "blocked: nothing is sent to it or accepted from it", false, (*client.Client).Block),
 		peerAction(w, "unblock", "Allow a blocked peer again", "allowed again", false, (*client.Client).Unblock),
-		peerAction(w, "forget", "Remove what is known about a peer", "forgotten; it comes back when it is introduced again", true, (*client.Client).Forget),
+		peerAction(w, "forget", "Remove a peer from the address book", "forgotten; it is added again when another member introduces it", true, (*client.Client).Forget),
 		peersRevoke(w))
 	c.Example = "  balefire-node peers\n  balefire-node peers show laptop\n  balefire-node peers pending"
 	return c
@@ -25,11 +25,11 @@ func peersCommand(w *app) *cobra.Command {
 func peersList(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the peers",
-		Long: `List the peers: how each is reached now, how fast, what is lost on the way, what
-waits for it here, and when it was heard last. STATE is what this node sees itself,
-CONNECTED or OFFLINE, unless the members know more: ALIVE is one that others reach
-and this node does not, SUSPECT one that does not answer, DEAD one that nobody
-reaches, LEFT one that said goodbye.`,
+		Long: `List the peers with their path, round-trip time, packet loss, number of queued
+tasks and the time they were last heard. STATE is what this node sees itself,
+CONNECTED or OFFLINE, unless the members know more: ALIVE means that other
+members reach the peer, SUSPECT that it does not answer, DEAD that no member
+reaches it, LEFT that it said goodbye.`,
 		Example: "  balefire-node peers ls -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return w.listPeers(cmd) },
 	}
@@ -57,10 +57,11 @@ func peerTable(w *app, peers []node.Peer) *table {
 	return t
 }
 
-// stateConnected is the state of a peer that there is a connection with.
+// stateConnected is the state of a connected peer.
 const stateConnected = "CONNECTED"
 
-// peerName is what a peer is called here, and elsewhere if that is another name.
+// peerName returns the name of a peer on this node, and its name in the mesh if that
+// differs.
 func peerName(p node.Peer) string {
 	if p.Alias == "" || p.Alias == p.Name {
 		return p.Name
@@ -68,7 +69,7 @@ func peerName(p node.Peer) string {
 	return p.Alias + " (" + p.Name + ")"
 }
 
-// peerState is what this node sees of a peer itself, unless the members know more.
+// peerState returns what this node itself sees of a peer, unless the members know more.
 func peerState(p node.Peer) string {
 	switch {
 	case p.State != stateConnected && p.State != "OFFLINE", p.Liveness == "", p.Liveness == "UNKNOWN":
@@ -79,7 +80,7 @@ func peerState(p node.Peer) string {
 	return p.State
 }
 
-// formatPath says in two words how a peer is reached.
+// formatPath describes in two words how a peer is reached.
 func formatPath(p node.Peer) string {
 	network, _, _ := strings.Cut(p.Path, " ")
 	switch {
@@ -124,7 +125,7 @@ func peersShow(w *app) *cobra.Command {
 	}
 }
 
-// peerAction is a command that changes what this node thinks of one peer.
+// peerAction returns a command that changes how this node treats one peer.
 func peerAction(w *app, verb, doc, done string, final bool, act func(*client.Client, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " PEER", Short: doc,
@@ -144,5 +145,5 @@ func peerAction(w *app, verb, doc, done string, final bool, act func(*client.Cli
 	}
 }
 
-// wide reports whether the widest table is asked for.
+// wide reports whether the wide table is requested.
 func (w *app) wide() bool { return w.flags.output == formatWide }

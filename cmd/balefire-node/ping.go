@@ -17,46 +17,46 @@ import (
 
 const (
 	pingCount   = 4               // without -c
-	pingTimeout = 5 * time.Second // for one answer
+	pingTimeout = 5 * time.Second // for one reply
 )
 
 func pingCommand(w *app) *cobra.Command {
 	g := pinger{w: w}
 	c := &cobra.Command{
-		Use: "ping PEER", Short: "Ask a peer for an answer, and see the way that it takes",
-		Long: `Ask a peer for an answer again and again, and tell of each the way that it took and
-the round trip. It asks the running node there, not only its machine: it ends with
-0 when an answer came and with 6 when none did.
+		Use: "ping PEER", Short: "Ping a peer and show the path that the reply takes",
+		Long: `Ping a peer repeatedly and print the path and the round-trip time of each reply.
+The reply comes from the node there, not only from its machine. The exit code is
+0 when a reply came, else 6.
 
-With --until-direct it goes on until the answer comes without a relay in between,
-which takes a moment when both sides sit behind NATs, and ends with 0 then. It ends
-with 6 when --timeout or -c is over before: path PEER says why.`,
+With --until-direct it continues until a reply comes without a relay, which
+takes a moment when both sides are behind NATs, and exits with 0 then. It exits
+with 6 when --timeout or -c is reached before: path PEER explains why.`,
 		Example:     "  balefire-node ping laptop\n  balefire-node ping laptop --until-direct --timeout 30s",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case g.count < 0:
-				return usage("-c %d: it is 0 or more", g.count)
+				return usage("-c %d: it must be 0 or more", g.count)
 			case g.interval < 0:
-				return usage("--interval %s: it is 0 or more", g.interval)
+				return usage("--interval %s: it must be 0 or more", g.interval)
 			case !cmd.Flags().Changed("count") && !g.direct:
 				g.count = pingCount
 			}
 			return g.run(cmd, args[0])
 		},
 	}
-	c.Flags().IntVarP(&g.count, "count", "c", 0, "ask so often; 0: until it is interrupted (default 4, with --until-direct 0)")
-	c.Flags().DurationVar(&g.interval, "interval", time.Second, "pause between two questions")
-	c.Flags().BoolVar(&g.direct, "until-direct", false, "go on until the path is direct")
+	c.Flags().IntVarP(&g.count, "count", "c", 0, "number of pings; 0: until interrupted (default 4, with --until-direct 0)")
+	c.Flags().DurationVar(&g.interval, "interval", time.Second, "pause between two pings")
+	c.Flags().BoolVar(&g.direct, "until-direct", false, "continue until the path is direct")
 	return c
 }
 
-// A pinger asks one peer for answers.
+// A pinger pings one peer.
 type pinger struct {
 	w        *app
-	count    int // 0: without end
+	count    int // 0: no limit
 	interval time.Duration
-	direct   bool // end with the first that came direct
+	direct   bool // stop at the first direct reply
 
 	peer   string
 	client *client.Client
@@ -74,7 +74,7 @@ func (g *pinger) run(cmd *cobra.Command, peer string) (err error) {
 	return g.pongs.end(g.loop(ctx))
 }
 
-// loop asks until it is enough, and says how that ended.
+// loop pings until the limit or the goal is reached.
 func (g *pinger) loop(ctx context.Context) error {
 	for asked := 0; g.count == 0 || asked < g.count; asked++ {
 		if asked > 0 && !pause(ctx, g.interval) {
@@ -103,7 +103,7 @@ func (g *pinger) loop(ctx context.Context) error {
 	return g.result(ctx)
 }
 
-// once asks once, and says that it does when the answer is long in coming.
+// once sends one ping, and prints that it waits when the reply takes long.
 func (g *pinger) once(ctx context.Context) (node.Pong, error) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
@@ -111,7 +111,7 @@ func (g *pinger) once(ctx context.Context) (node.Pong, error) {
 	return g.client.Ping(ctx, g.peer)
 }
 
-// result is how a run ended that did not find what it waited for.
+// result returns the outcome of a run that did not reach its goal.
 func (g *pinger) result(ctx context.Context) error {
 	hint := "see why: balefire-node path " + g.peer
 	switch {
@@ -133,8 +133,8 @@ func pongLine(p node.Pong) string {
 	return fmt.Sprintf("pong from %s via relay %s  rtt %s", p.Peer, orDash(p.Relay), formatSeconds(p.RTT))
 }
 
-// hostPort writes a network and a plain multiaddr as people know addresses: quic
-// 192.0.2.1:4001. Anything else stays as it is.
+// hostPort formats a network and a plain multiaddr as a usual address: quic 192.0.2.1:4001.
+// Anything else is returned unchanged.
 func hostPort(path string) string {
 	network, addr, _ := strings.Cut(path, " ")
 	parts := strings.Split(addr, "/") // "", ip4, 192.0.2.1, udp, 4001, quic-v1
@@ -144,7 +144,7 @@ func hostPort(path string) string {
 	return network + " " + net.JoinHostPort(parts[2], parts[4])
 }
 
-// pause waits for d and reports whether ctx lasts.
+// pause waits for d and reports whether ctx is not done.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

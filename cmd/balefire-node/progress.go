@@ -8,11 +8,11 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// barCells is how many cells a bar takes.
+// barCells is the width of a progress bar in cells.
 const barCells = 24
 
-// progressBar draws how far a body is, for a terminal that has so many columns. A library for this
-// costs the binary 200 KB, most of what its limit leaves.
+// progressBar draws the progress of a body on a terminal of the given width. A library for
+// this would add 200 KB to the binary, most of what its size limit leaves.
 func progressBar(x node.Transfer, columns int) string {
 	share := 0.0
 	if x.Size > 0 {
@@ -37,8 +37,8 @@ func progressBar(x node.Transfer, columns int) string {
 	return text + tail
 }
 
-// showTransfers shows the first body that is on its way, and reports whether there is one. On a
-// terminal it is a bar that is drawn anew; elsewhere a line each 10 seconds.
+// showTransfers shows the first body in transfer and reports whether there is one. On a
+// terminal it redraws a progress bar; elsewhere it prints a line every 10 seconds.
 func (f *follower) showTransfers(all []node.Transfer) bool {
 	if len(all) == 0 || f.w.flags.quiet {
 		return false
@@ -56,6 +56,6 @@ func (f *follower) showTransfers(all []node.Transfer) bool {
 }
 
 const (
-	transferLogInterval = 10 * time.Second // between two lines about a body that is on its way
+	transferLogInterval = 10 * time.Second // between two lines about a transfer
 	barColumns          = 100
 )

@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// queryFlags choose tasks.
+// queryFlags are the flags that select tasks.
 type queryFlags struct {
 	states        []string
 	before, since string
@@ -24,7 +24,7 @@ type queryFlags struct {
 	q             node.Query
 }
 
-// sorts are the columns that a list of tasks can be sorted by, besides age.
+// sorts are the columns that a list of tasks can be sorted by, in addition to age.
 var sorts = map[string]func(a, b node.Task) int{
 	"state":    func(a, b node.Task) int { return cmp.Compare(a.State, b.State) },
 	"kind":     func(a, b node.Task) int { return cmp.Compare(a.Kind, b.Kind) },
@@ -41,31 +41,31 @@ const (
 // sortNames are the values of --sort.
 func sortNames() []string { return append([]string{sortAge}, slices.Sorted(maps.Keys(sorts))...) }
 
-// classOrder puts the most urgent class first.
+// classOrder orders classes by urgency, the most urgent first.
 func classOrder(name string) int {
 	return slices.Index([]string{"critical", "high", "normal", "low"}, name)
 }
 
-// add gives a command the flags; a list has pages too.
+// add adds the flags to a command; a list also gets flags for pages.
 func (f *queryFlags) add(c *cobra.Command, list bool) {
 	fs := c.Flags()
-	fs.StringSliceVar(&f.states, "state", nil, "only these states, as success,failed")
-	fs.StringVar(&f.q.Role, "role", "", "only those this node is home or owner of")
-	fs.StringVar(&f.q.Peer, "peer", "", "only those to or from this peer")
+	fs.StringSliceVar(&f.states, "state", nil, "only these states, like success,failed")
+	fs.StringVar(&f.q.Role, "role", "", "only tasks of which this node is home or owner")
+	fs.StringVar(&f.q.Peer, "peer", "", "only tasks to or from this peer")
 	fs.StringVar(&f.q.Kind, "kind", "", "only this kind")
-	fs.StringVar(&f.q.Label, "label", "", "only those with this label, as key=value")
-	fs.StringVar(&f.before, "before", "", "only those older than this: 7d, or a time")
-	fs.StringVar(&f.since, "since", "", "only those younger than this: 1h, or a time")
+	fs.StringVar(&f.q.Label, "label", "", "only tasks with this label, key=value")
+	fs.StringVar(&f.before, "before", "", "only tasks created before this: an age like 7d, or a time")
+	fs.StringVar(&f.since, "since", "", "only tasks created after this: an age like 1h, or a time")
 	if f.paged = list; list {
-		fs.IntVar(&f.q.Limit, "limit", 50, "entries of a page, at most 1000")
+		fs.IntVar(&f.q.Limit, "limit", 50, "entries per page, at most 1000")
 		fs.StringVar(&f.q.Cursor, "cursor", "", "continue after this page")
 		fs.BoolVar(&f.all, "all", false, "all pages")
-		fs.StringVar(&f.sort, "sort", sortAge, "sort what is listed by "+joinOr(sortNames())+"; by age the newest is first")
-		fs.BoolVar(&f.reverse, "reverse", false, "the other way round: by age the oldest first")
+		fs.StringVar(&f.sort, "sort", sortAge, "sort by "+joinOr(sortNames())+"; by age means newest first")
+		fs.BoolVar(&f.reverse, "reverse", false, "reverse the order: by age means oldest first")
 	}
 }
 
-// chosen reports whether any flag chooses tasks.
+// chosen reports whether any flag selects tasks.
 func (f *queryFlags) chosen(cmd *cobra.Command) bool {
 	for _, flag := range []string{"state", "role", "peer", "kind", "label", "before", "since"} {
 		if cmd.Flags().Changed(flag) {
@@ -75,16 +75,16 @@ func (f *queryFlags) chosen(cmd *cobra.Command) bool {
 	return false
 }
 
-// ids returns the tasks that are named, or those that the flags choose among such with a
-// state that may be.
+// ids returns the named tasks, or the ids of those that the flags select among the tasks in
+// a state that may accepts.
 func (f *queryFlags) ids(cmd *cobra.Command, w *app, named []string, may func(proto.TaskState) bool) ([]string, error) {
 	switch {
 	case len(named) > 0 && f.chosen(cmd):
-		return nil, usage("ids and flags that choose tasks: give one of them")
+		return nil, usage("give either ids or flags that select tasks, not both")
 	case len(named) > 0:
 		return named, nil
 	case !f.chosen(cmd):
-		return nil, usage("nothing says which tasks: give ids, or flags that choose some as --peer, --kind or --since")
+		return nil, usage("no tasks selected: give ids, or flags that select some, like --peer, --kind or --since")
 	}
 	q, err := f.query(w.clock.Now())
 	if err != nil {
@@ -95,7 +95,7 @@ func (f *queryFlags) ids(cmd *cobra.Command, w *app, named []string, may func(pr
 	}
 	for _, s := range q.States {
 		if !may(s) {
-			return nil, usage("--state %s: %s takes only %s", s.Name(), cmd.CommandPath(), joinStates(taskStates(may)))
+			return nil, usage("--state %s: %s accepts only %s", s.Name(), cmd.CommandPath(), joinStates(taskStates(may)))
 		}
 	}
 	c, err := w.node()
@@ -119,7 +119,7 @@ func joinStates(states []proto.TaskState) string {
 	return strings.Join(names, ", ")
 }
 
-// query reads the flags.
+// query parses the flags.
 func (f *queryFlags) query(now time.Time) (node.Query, error) {
 	q := f.q
 	for _, name := range f.states {
@@ -130,13 +130,13 @@ func (f *queryFlags) query(now time.Time) (node.Query, error) {
 		q.States = append(q.States, s)
 	}
 	if q.Role != "" && q.Role != "home" && q.Role != "owner" {
-		return q, usage("--role %.20q: it is home or owner", q.Role)
+		return q, usage("--role %.20q: it must be home or owner", q.Role)
 	}
 	if f.sort != "" && !slices.Contains(sortNames(), f.sort) {
-		return q, usage("--sort %.20q: it is %s", f.sort, joinOr(sortNames()))
+		return q, usage("--sort %.20q: it must be %s", f.sort, joinOr(sortNames()))
 	}
 	if f.paged && (q.Limit < 1 || q.Limit > maxLimit) {
-		return q, usage("--limit %d: it is 1 to %d entries of one page; --all takes all pages", q.Limit, maxLimit)
+		return q, usage("--limit %d: it must be 1 to %d entries per page; --all fetches all pages", q.Limit, maxLimit)
 	}
 	q.Oldest = f.reverse && f.sort == sortAge
 	var err error
@@ -147,7 +147,7 @@ func (f *queryFlags) query(now time.Time) (node.Query, error) {
 	return q, err
 }
 
-// pages fetches one page of a list, or all of them as one.
+// pages fetches one page of a list, or with --all all pages as one.
 func (f *queryFlags) pages(ctx context.Context, w *app, q node.Query, fetch func(context.Context, node.Query) (node.Page[node.Task], error)) (node.Page[node.Task], error) {
 	ctx, cancel := w.withTimeout(ctx)
 	defer cancel()
@@ -173,7 +173,7 @@ func (f *queryFlags) pages(ctx context.Context, w *app, q node.Query, fetch func
 	return page, err
 }
 
-// joinOr writes a choice: a, b or c.
+// joinOr joins choices: a, b or c.
 func joinOr(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]

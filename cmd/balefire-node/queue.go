@@ -14,23 +14,24 @@ import (
 )
 
 func queueCommand(w *app) *cobra.Command {
-	return group("queue", "Look at shared queues, set them and move their homes",
-		`A shared queue is worked on by whichever node can: send queue:NAME KIND. Its home
-is the one node that decides who runs what; settings are made there.`,
+	return group("queue", "Show shared queues, change their settings and move their homes",
+		`Tasks of a shared queue run on any member that has a handler: send queue:NAME
+KIND. The home of the queue is the one node that decides which member runs which
+task; its settings are changed there.`,
 		queueList(w), queueShow(w), queueSet(w), queueMembers(w),
 		queuePause(w), queueResume(w), queueUnblock(w), queueDrain(w), queueHandOff(w), queueSeize(w))
 }
 
-// callShared is ask for what only a node answers that knows shared queues.
+// callShared is call for requests that need a node with shared queues.
 func callShared[T any](cmd *cobra.Command, w *app, question func(context.Context, *client.Client) (T, error)) (T, error) {
 	v, err := call(cmd, w, question)
 	if p, ok := errors.AsType[*api.Problem](err); ok && p.Unrouted() {
-		return v, &codedError{exitNotFound, errors.New("this node knows no shared queues: the program that runs is older than this command; start the node again with this version")}
+		return v, &codedError{exitNotFound, errors.New("this node does not support shared queues: the running program is older than this command; restart the node with this version")}
 	}
 	return v, err
 }
 
-// callQueue puts one question about one queue.
+// callQueue sends one request about one queue.
 func callQueue(cmd *cobra.Command, w *app, name string, question func(*client.Client, context.Context, string) (node.Queue, error)) (node.Queue, error) {
 	return callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Queue, error) { return question(c, ctx, name) })
 }
@@ -40,8 +41,8 @@ var oneQueue = exactly(1, "the name of a queue")
 func queueList(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the shared queues that this node knows",
-		Long: `List the shared queues that this node knows. How many tasks wait and are owned is
-known at the home of a queue alone: elsewhere there is a dash.`,
+		Long: `List the shared queues that this node knows. Only the home of a queue knows how
+many tasks wait and are owned: other nodes show a dash.`,
 		Example: "  balefire-node queue ls\n  balefire-node queue ls -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			qs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Queue, error) { return c.Queues(ctx) })
@@ -88,7 +89,7 @@ func queueState(q node.Queue) string {
 	return "open"
 }
 
-// availableMembers counts the members that may be given work.
+// availableMembers counts the members that can be granted tasks.
 func availableMembers(ms []node.QueueMember) int {
 	n := 0
 	for _, m := range ms {
@@ -99,7 +100,7 @@ func availableMembers(ms []node.QueueMember) int {
 	return n
 }
 
-// formatLimit writes a limit; 0 is none.
+// formatLimit formats a limit; 0 is no limit.
 func formatLimit(n int) string {
 	if n == 0 {
 		return ""
@@ -109,9 +110,10 @@ func formatLimit(n int) string {
 
 func queueShow(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "show QUEUE", Short: "Show a queue: what waits, its rules and who works on it",
-		Long: `Show where the home of a queue is, what waits there, its rules and its members. When
-its home is gone this says so first: what waits for it, and what can be done.`,
+		Use: "show QUEUE", Short: "Show a queue: its tasks, its settings and its members",
+		Long: `Show the home of a queue, the number of its tasks, its settings and its members.
+If its home is down, that comes first, with what waits for it and what can be
+done.`,
 		Example: "  balefire-node queue show build\n  balefire-node queue show build -o yaml", Args: oneQueue, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := callQueue(cmd, w, args[0], (*client.Client).Queue)
@@ -133,17 +135,17 @@ func printQueue(p *printer, q node.Queue) {
 	row := func(name, format string, a ...any) { p.line("%-10s %s", name, fmt.Sprintf(format, a...)) }
 	row("home", "%s  %s  generation %d", homeName(q), q.HomeID, q.Generation)
 	if q.SeizedFrom != "" {
-		row("seized", "from %s, which is no home any more: when it comes back it hands over what it has", q.SeizedFrom)
+		row("seized", "from %s, which is no longer the home: when it comes back it hands over its tasks", q.SeizedFrom)
 	}
 	if q.Here {
 		row("tasks", "%d waiting  %d owned%s", q.Waiting, q.Owned, formatMoving(q.Going))
 	} else {
-		row("tasks", "are known at its home alone%s", formatMoving(q.Going))
+		row("tasks", "known only at its home%s", formatMoving(q.Going))
 	}
 	row("strategy", "%s", q.Strategy)
 	printLimits(row, q.QueueRules)
 	if len(q.Homes) > 0 {
-		row("homes", "%s: the first that is there", strings.Join(q.Homes, ", "))
+		row("homes", "%s: the first that is available", strings.Join(q.Homes, ", "))
 	}
 	for _, m := range q.MemberRules {
 		row("member", "%s", m.Node+formatRule(m))
@@ -155,7 +157,7 @@ func printQueue(p *printer, q node.Queue) {
 		row("allow", "%s", strings.Join(q.Allow, ", "))
 	}
 	for _, l := range q.Blocked {
-		row("blocked", "key %s: %d tasks stand still behind %s, which died: balefire-node queue unblock %s %s", l.Key, l.Waiting, orDash(l.Died), q.Name, l.Key)
+		row("blocked", "key %s: %d tasks are blocked by %s, which died: balefire-node queue unblock %s %s", l.Key, l.Waiting, orDash(l.Died), q.Name, l.Key)
 	}
 	if q.Changed != nil {
 		row("changed", "%s ago", w.ago(q.Changed))
@@ -170,10 +172,10 @@ func formatMoving(n int) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("  %d on their way to another home", n)
+	return fmt.Sprintf("  %d being handed over to another home", n)
 }
 
-// printLimits writes how much of a queue may be owned, and for how long.
+// printLimits prints how many tasks of a queue can be owned, and for how long.
 func printLimits(row func(string, string, ...any), r node.QueueRules) {
 	if word := formatLimits(r.Concurrency, r.NodeConcurrency); word != "" {
 		row("limit", "%s", word)
@@ -189,7 +191,7 @@ func printLimits(row func(string, string, ...any), r node.QueueRules) {
 	}
 }
 
-// formatRule writes what counts for one member alone.
+// formatRule formats the settings of one member.
 func formatRule(m node.MemberRule) (word string) {
 	for _, x := range []struct {
 		name   string
@@ -205,7 +207,7 @@ func formatRule(m node.MemberRule) (word string) {
 	return word
 }
 
-// formatLimits writes the limits of a queue or of a kind in it.
+// formatLimits formats the limits of a queue or of a kind in it.
 func formatLimits(all, each int) string {
 	var parts []string
 	if all > 0 {
@@ -219,10 +221,11 @@ func formatLimits(all, each int) string {
 
 func queueMembers(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "members QUEUE", Short: "List the nodes that could work on a queue",
-		Long: `List the nodes that have handlers for a queue, as its home sees them. OWNED is how
-many tasks of this queue each has, BUSY how many of its slots are at work, for
-anybody. A node is away until it has been back for long enough to be trusted.`,
+		Use: "members QUEUE", Short: "List the members of a queue",
+		Long: `List the nodes that have handlers for a queue, as its home sees them. OWNED is
+the number of tasks of this queue that each owns, BUSY the number of its slots
+in use, for any queue or sender. A node that was gone is shown as away until it
+has been back for a while.`,
 		Example: "  balefire-node queue members build -o wide", Args: oneQueue, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := callQueue(cmd, w, args[0], (*client.Client).Queue)
@@ -237,7 +240,7 @@ anybody. A node is away until it has been back for long enough to be trusted.`,
 				return err
 			}
 			if !q.Here {
-				w.infof("its home knows the members: ask on %s", sanitize(q.Home))
+				w.infof("only its home knows the members: run this on %s", sanitize(q.Home))
 			}
 			return nil
 		},

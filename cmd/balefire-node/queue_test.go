@@ -17,7 +17,7 @@ import (
 
 const shownQueue = `
 home       here (this node)  12D3KooH  generation 3
-tasks      240 waiting  3 owned  1 on their way to another home
+tasks      240 waiting  3 owned  1 being handed over to another home
 strategy   least_loaded
 limit      8 at a time, 2 on each node
 limit      llm: 4 at a time, 1 on each node
@@ -57,7 +57,7 @@ photos  laptop            paused  ordered             -      -        -  -      
 		{"show photos", exitOK, "Queue photos", `
 photos  paused
 home       laptop  12D3KooW  generation 1
-tasks      are known at its home alone
+tasks      known only at its home
 strategy   ordered
 `},
 		{"members build", exitOK, "Queue build", shownMembers},
@@ -70,13 +70,13 @@ strategy   ordered
 		{"handoff photos --to field-07", exitOK, `HandOffQueue photos to "field-07"`, `
 photos  paused
 home       field-07  12D3KooW  generation 4
-tasks      are known at its home alone  240 on their way to another home
+tasks      known only at its home  240 being handed over to another home
 strategy   ordered
 `},
 		{"handoff photos -o jsonl", exitOK, `HandOffQueue photos to ""`, `{"name":"photos","home":"laptop","home_id":"12D3KooW","here":false,"generation":4,"strategy":"ordered","paused":true,"waiting":0,"owned":0,"going":240,"members":[]}` + "\n"},
 		{"seize build --from laptop --accept-loss", exitOK, "SeizeQueue build from laptop",
 			"build  open" + strings.Replace(strings.Replace(shownQueue, "generation 3", "generation 4", 1), "tasks ",
-				"seized     from laptop, which is no home any more: when it comes back it hands over what it has\ntasks ", 1)},
+				"seized     from laptop, which is no longer the home: when it comes back it hands over its tasks\ntasks ", 1)},
 		{"lss", exitUsage, "", ""},
 		{"show", exitUsage, "", ""},
 	}
@@ -96,7 +96,7 @@ strategy   ordered
 // told the price.
 func TestSeizeSaysWhatMayBeLost(t *testing.T) {
 	for args, parts := range map[string][]string{
-		"queue seize build --from field-09":                 {"only field-09 knows", "lost if it does not", "waiting loses nothing", "add --accept-loss"},
+		"queue seize build --from field-09":                 {"only field-09 knows", "else they are lost", "waiting loses nothing", "add --accept-loss"},
 		"queue seize build --accept-loss":                   {"--from is missing"},
 		"queue seize build --from field-09 --yes":           {"add --accept-loss"},
 		"queue seize --from field-09 --accept-loss":         {"the name of a queue"},
@@ -142,9 +142,9 @@ func TestQueueSet(t *testing.T) {
 		{"--concurrency -1", "", "0 or more"},
 		{"--kind llm", "", "KIND=ALL"},
 		{"--kind =4", "", "KIND=ALL"},
-		{"--kind llm=many", "", "a limit is a number"},
-		{"--kind llm=4/", "", "a limit is a number"},
-		{"--kind llm=-4", "", "a limit is a number"},
+		{"--kind llm=many", "", "a limit must be a number"},
+		{"--kind llm=4/", "", "a limit must be a number"},
+		{"--kind llm=-4", "", "a limit must be a number"},
 		{"--kind llm=4 --kind llm=5", "", "twice"},
 	}
 	for _, tt := range tests {
@@ -199,7 +199,7 @@ state     STARTED
 epoch     9.2
 ends in   over
 attempts  2, leases lost 1
-cancel    was asked for
+cancel    requested
 `},
 		{"lease show 01a1f8", exitUsage, `Leases queue="" owner="" role="" limit=1000`, ""},
 		{"lease show 02", exitNotFound, `Leases queue="" owner="" role="" limit=1000`, ""},
@@ -223,11 +223,11 @@ AT  laptop  started  01a1f84f-fb79-727b  here    7.41   -
 `, "AT", apitest.Start.Local().Format(timelineClock))},
 		{"mesh timeline", exitUsage, "", ""},
 		{"mesh timeline --task 01a1f8 --queue build", exitUsage, "", ""},
-		{"mesh recover", exitOK, `RecoverLeases "" dry=true`, recovered("would take back")},
-		{"mesh recover --owner laptop --yes", exitOK, `RecoverLeases "laptop" dry=false`, recovered("took back")},
-		{"mesh recover --yes --dry-run", exitOK, `RecoverLeases "" dry=true`, recovered("would take back")},
-		{"drain", exitOK, "Drain true", "this node is given nothing new: 1 handlers at work, 2 tasks and queues on their way to another home\n"},
-		{"drain --off", exitOK, "Drain false", "this node takes work again\n"},
+		{"mesh recover", exitOK, `RecoverLeases "" dry=true`, recovered("would revoke")},
+		{"mesh recover --owner laptop --yes", exitOK, `RecoverLeases "laptop" dry=false`, recovered("revoked")},
+		{"mesh recover --yes --dry-run", exitOK, `RecoverLeases "" dry=true`, recovered("would revoke")},
+		{"drain", exitOK, "Drain true", "this node is draining: 1 handlers running, 2 tasks and queues being handed over\n"},
+		{"drain --off", exitOK, "Drain false", "this node accepts tasks again\n"},
 		{"drain --off --wait", exitUsage, "", ""},
 		{"drain -o yaml", exitOK, "Drain true", "on: true\nrunning: 1\ngoing: 2\n"},
 	}
@@ -255,7 +255,7 @@ func recovered(did string) string {
 TASK                QUEUE  KIND   ROLE  PEER    STATE     EPOCH  ENDS IN
 01a1f84f-fb79-727b  build  shell  home  laptop  ACCEPTED  7.41         -
 
-1 stay: they may have been started, and may be started once only
+1 stay: they may have been started and may be started only once
 TASK                QUEUE  KIND   ROLE  PEER    STATE    EPOCH  ENDS IN
 01a1f850-0000-7000  build  shell  home  laptop  RUNNING  7.41         -
 `
@@ -371,7 +371,7 @@ func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 		w, out, errs := testWorld()
 		w.clock = clock.NewManual(apitest.Start).Clock()
 		code := execute(t.Context(), w, append(strings.Fields(args), "--socket", socket))
-		if code != exitNotFound || out.Len() > 0 || !strings.Contains(errs.String(), "this node knows no shared queues") || strings.Contains(errs.String(), "see what there is") {
+		if code != exitNotFound || out.Len() > 0 || !strings.Contains(errs.String(), "this node does not support shared queues") || strings.Contains(errs.String(), "list what exists") {
 			t.Errorf("%s: %d\n%s%s", args, code, out, errs)
 		}
 	}
@@ -407,7 +407,7 @@ func (n *noAdmin) SetQueue(ctx context.Context, name string, s node.QueueSetting
 func TestQueueSetWaitsForAnAdmin(t *testing.T) {
 	n := &noAdmin{apitest.New(), 1}
 	code, _, errs := command(t, n, "queue", "set", "build", "--home", "here", "--wait")
-	if code != exitOK || n.refusals != -1 || strings.Count(errs, "waiting for an admin") != 1 {
+	if code != exitOK || n.refusals != -1 || strings.Count(errs, "waiting for a connected admin") != 1 {
 		t.Errorf("%d, asked %q, %q", code, n.Calls(), errs)
 	}
 	n = &noAdmin{apitest.New(), 1}

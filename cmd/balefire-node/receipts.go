@@ -19,11 +19,11 @@ import (
 func taskReceipts(w *app) *cobra.Command {
 	var verify bool
 	c := &cobra.Command{
-		Use: "receipts ID|@FILE", Short: "Show the signed statements about a task",
-		Long: `Show what the nodes have signed about a task: stored, accepted, started, done.
-With --verify each signature is checked here, from the proof alone, without
-asking anybody; a receipt that does not hold ends the command with 1. Receipts
-that were exported with -o json can be checked from the file, on any machine.`,
+		Use: "receipts ID|@FILE", Short: "Show the signed receipts of a task",
+		Long: `Show the signed receipts of a task: stored, accepted, started, done. With --verify
+each signature is checked on this machine from the proof alone, without asking any
+node; the exit code is 1 if a receipt is invalid. Receipts that were exported with
+-o json can be verified from the file, on any machine.`,
 		Example: "  balefire-node task receipts 01a1f84f -o json > proof.json\n  balefire-node task receipts @proof.json --verify", Args: exactly(1, "the id of a task, or @FILE with exported receipts"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			receipts, err := w.receipts(cmd, args[0])
@@ -41,14 +41,14 @@ that were exported with -o json can be checked from the file, on any machine.`,
 			case verify && len(receipts) == 0:
 				return fmt.Errorf("there is no receipt to verify")
 			case bad > 0:
-				return fmt.Errorf("%d of %d receipts do not hold", bad, len(receipts))
+				return fmt.Errorf("%d of %d receipts are invalid", bad, len(receipts))
 			case verify:
-				w.infof("%d receipts hold", len(receipts))
+				w.infof("%d receipts are valid", len(receipts))
 			}
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&verify, "verify", false, "check every signature here")
+	c.Flags().BoolVar(&verify, "verify", false, "verify every signature")
 	return c
 }
 
@@ -65,7 +65,8 @@ func (w *app) receipts(cmd *cobra.Command, from string) ([]node.Receipt, error) 
 	return c.Receipts(ctx, from)
 }
 
-// parseReceiptsArg is the task that receipts must be of: a file says it itself.
+// parseReceiptsArg returns the task that the receipts must be about: a file names it
+// itself.
 func parseReceiptsArg(arg string) string {
 	if strings.HasPrefix(arg, "@") {
 		return ""
@@ -73,7 +74,7 @@ func parseReceiptsArg(arg string) string {
 	return strings.ToLower(arg)
 }
 
-// readReceipts reads what -o json wrote.
+// readReceipts reads the output of -o json.
 func readReceipts(path string) ([]node.Receipt, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -86,9 +87,9 @@ func readReceipts(path string) ([]node.Receipt, error) {
 	return page.Items, nil
 }
 
-// verifyAll checks every proof, puts what is proven in the place of what was
-// said, and counts those that do not hold. They must all be about one task, the
-// one whose id begins with id.
+// verifyAll verifies every proof, replaces the fields of each receipt by what its proof
+// states, and counts the invalid ones. They must all be about one task whose id begins with
+// id.
 func verifyAll(id string, receipts []node.Receipt) (bad int) {
 	v := identity.NewVerifier()
 	for i := range receipts {
@@ -111,12 +112,12 @@ func verifyAll(id string, receipts []node.Receipt) (bad int) {
 	return bad
 }
 
-// verifyOne checks that the proof is signed by the node that the receipt names
-// and states the fact that it names.
+// verifyOne checks that the proof is signed by the node that the receipt names and states
+// its fact.
 func verifyOne(v *identity.Verifier, r *node.Receipt) (proto.Statement, error) {
 	b, err := base64.StdEncoding.DecodeString(r.Proof)
 	if err != nil {
-		return proto.Statement{}, fmt.Errorf("the proof is no base64: %w", err)
+		return proto.Statement{}, fmt.Errorf("the proof is not base64: %w", err)
 	}
 	var signed proto.Receipt
 	if err := proto.DecodeKnown(b, &signed); err != nil {
@@ -134,7 +135,7 @@ func verifyOne(v *identity.Verifier, r *node.Receipt) (proto.Statement, error) {
 	return s, nil
 }
 
-// fromStatement writes what a statement says into r.
+// fromStatement copies the fields of a statement into r.
 func fromStatement(r *node.Receipt, s proto.Statement) {
 	r.Time, r.Attempt = time.UnixMilli(s.Time).UTC(), s.Attempt
 	r.Epoch = fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter)

@@ -21,14 +21,14 @@ const (
 
 var formats = []string{formatTable, formatWide, formatJSON, formatJSONL, formatYAML}
 
-// A view is something to show: the same thing for programs and for people.
+// A view is a value to print, for programs and for people.
 type view struct {
 	value any              // for json and yaml
 	lines []any            // for jsonl, one line each; nil: value is the one line
 	human func(p *printer) // for table and wide
 }
 
-// A printer is what a view for people is written on.
+// A printer writes the form of a view for people.
 type printer struct {
 	out   io.Writer
 	wide  bool
@@ -56,15 +56,15 @@ func (p *printer) table(t *table) {
 	})
 }
 
-// cut shortens text for a table, unless the widest is asked for.
-func (p *printer) cut(text string, n int) string {
+// truncate shortens text for a table, except in wide output.
+func (p *printer) truncate(text string, n int) string {
 	if p.wide {
 		return text
 	}
 	return truncate(text, n)
 }
 
-// stateColor is the colour of a cell that is a state; empty: it has none.
+// stateColor returns the color of a cell that is a state; empty: none.
 func stateColor(cell string) string {
 	switch cell {
 	case "SUCCESS", "CONNECTED", "ALIVE":
@@ -77,8 +77,7 @@ func stateColor(cell string) string {
 	return ""
 }
 
-// show writes v to standard output in the format that -o names. It is the one
-// place that does.
+// show writes v to standard output in the format of -o. All data is written here.
 func (w *app) show(v view) error {
 	var buf bytes.Buffer
 	var err error
@@ -105,7 +104,7 @@ func (w *app) show(v view) error {
 	return nil
 }
 
-// humanOutput reports whether the output is read by a person.
+// humanOutput reports whether the output is for people.
 func (w *app) humanOutput() bool {
 	return w.flags.output == formatTable || w.flags.output == formatWide
 }
@@ -117,7 +116,7 @@ func (v view) each() []any {
 	return []any{v.value}
 }
 
-// lines turns the items of a list into what a view wants.
+// lines converts the items of a list to the lines of a view.
 func lines[T any](items []T) []any {
 	out := make([]any, len(items))
 	for i := range items {
@@ -138,8 +137,8 @@ func writeJSON(w io.Writer, v any, indent string) error {
 	return err
 }
 
-// writeYAML writes the fields of the JSON form, in its order: YAML reads JSON,
-// so it is parsed as such and written in the block style.
+// writeYAML writes the fields of the JSON form in their order: JSON is valid YAML, so it is
+// parsed as YAML and written in block style.
 func writeYAML(w io.Writer, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {

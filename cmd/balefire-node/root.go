@@ -28,37 +28,37 @@ func execute(ctx context.Context, w *app, args []string) int {
 	return code
 }
 
-// newRoot builds the tree of commands over w.
+// newRoot builds the command tree of w.
 func newRoot(w *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "balefire-node",
-		Short: "Hand work to other machines, over any network, and get the result",
+		Short: "Run tasks on other machines, over any network, and get the results",
 		Long: `balefire-node carries tasks between machines whose network cannot be trusted to
-be there. A task survives power cuts, flapping links and weeks offline; it takes
-effect once, and its signed result comes home.
+be available. A task survives power cuts, flapping links and weeks offline; it
+takes effect once, and its signed result returns to the sender.
 
-Begin with two machines:
+To start with two machines:
 
   one  balefire-node init --new-mesh && balefire-node run
        balefire-node invite
   two  balefire-node join TICKET && balefire-node run
 
 Exit codes: 0 done, 1 an error, 2 wrong usage, 3 no node is running, 4 no such
-thing, 5 denied, 6 the waiting is over (the task is safe), 7 the task ran and
-failed, 8 refused in this state, 130 interrupted.`,
+object, 5 denied, 6 timeout (the task is safe), 7 the task ran and failed, 8
+refused in this state, 130 interrupted.`,
 		Example: `  balefire-node send laptop resize @photo.jpg --wait -- 800 600
   balefire-node send laptop ingest @photo.tar
   balefire-node why 01a1f84f`,
 		SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs, RunE: unknownCommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return w.checkFlags(cmd) },
 	}
-	root.Version = readBuild().String() // a template of its own would link text/template, 6 MB
+	root.Version = readBuild().String() // a custom template would link text/template, 6 MB
 	root.SetIn(w.in)
 	root.SetOut(w.out)
 	root.SetErr(w.err)
 	root.SetFlagErrorFunc(flagError)
 	w.addGlobals(root)
-	root.AddGroup(&cobra.Group{ID: groupDaily, Title: "Every day:"}, &cobra.Group{ID: groupMesh, Title: "The mesh:"}, &cobra.Group{ID: groupMaintenance, Title: "Keeping a node:"})
+	root.AddGroup(&cobra.Group{ID: groupDaily, Title: "Every day:"}, &cobra.Group{ID: groupMesh, Title: "The mesh:"}, &cobra.Group{ID: groupMaintenance, Title: "Maintenance:"})
 	addTo(root, groupDaily, sendCommand(w), taskCommand(w), dlqCommand(w), statusCommand(w), whyCommand(w), eventsCommand(w), waitCommand(w), queueCommand(w), scheduleCommand(w))
 	addTo(root, groupMesh, initCommand(w), runCommand(w), inviteCommand(w), joinCommand(w), peersCommand(w), pingCommand(w), pathCommand(w), netcheckCommand(w), meshCommand(w), leaseCommand(w), handlerCommand(w), drainCommand(w), stopCommand(w))
 	addTo(root, groupMaintenance, configCommand(w), storeCommand(w), auditCommand(w), healthCommand(w), benchCommand(w), demoCommand(w), versionCommand(w))
@@ -90,7 +90,7 @@ func addTo(root *cobra.Command, group string, cmds ...*cobra.Command) {
 	}
 }
 
-// checkArgs makes every complaint about arguments one about usage.
+// checkArgs turns every error about arguments into a usage error.
 func checkArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
@@ -99,7 +99,7 @@ func checkArgs(c *cobra.Command) {
 			case err == nil:
 				return nil
 			case strings.HasPrefix(err.Error(), "unknown command "): // cobra.NoArgs
-				return usage("%s takes no argument, and %.40q is one", cmd.CommandPath(), args[0])
+				return usage("%s takes no arguments, got %.40q", cmd.CommandPath(), args[0])
 			}
 			return usage("%w", err)
 		}
@@ -115,21 +115,21 @@ func (w *app) addGlobals(root *cobra.Command) {
 	f.StringVar(&w.flags.paths.File, "config", "", "configuration file (BALEFIRE_CONFIG)")
 	f.StringVar(&w.flags.paths.Socket, "socket", "", "the node's socket (BALEFIRE_SOCKET)")
 	f.StringVarP(&w.flags.output, "output", "o", formatTable, "format: table, wide, json, jsonl or yaml")
-	f.Var(spanValue{&w.flags.timeout}, "timeout", "give up after this long; a task that was stored goes on (default 30s for a question, no limit for a wait)")
-	f.StringVar(&w.flags.color, "color", "auto", "colour: auto, always or never")
-	f.BoolVarP(&w.flags.quiet, "quiet", "q", false, "no messages, only data and errors")
-	f.BoolVarP(&w.flags.verbose, "verbose", "v", false, "more messages")
-	f.BoolVar(&w.flags.yes, "yes", false, "agree to what cannot be undone")
+	f.Var(spanValue{&w.flags.timeout}, "timeout", "give up after this long; a stored task continues (default 30s for a request, no limit for commands that wait)")
+	f.StringVar(&w.flags.color, "color", "auto", "use colors: auto, always or never")
+	f.BoolVarP(&w.flags.quiet, "quiet", "q", false, "print no messages, only data and errors")
+	f.BoolVarP(&w.flags.verbose, "verbose", "v", false, "print more messages")
+	f.BoolVar(&w.flags.yes, "yes", false, "confirm actions that cannot be undone")
 }
 
 func (w *app) checkFlags(cmd *cobra.Command) error {
 	switch {
 	case !slices.Contains(formats, w.flags.output):
-		return usage("output %.20q: it is table, wide, json, jsonl or yaml", w.flags.output)
+		return usage("--output %.20q: it must be table, wide, json, jsonl or yaml", w.flags.output)
 	case !slices.Contains([]string{"auto", "always", "never"}, w.flags.color):
-		return usage("color %.20q: it is auto, always or never", w.flags.color)
+		return usage("--color %.20q: it must be auto, always or never", w.flags.color)
 	case w.flags.timeout < 0:
-		return usage("timeout %s: it is positive", w.flags.timeout)
+		return usage("--timeout %s: it must be positive", w.flags.timeout)
 	}
 	if !cmd.Flags().Changed("timeout") && cmd.Annotations[annotationWaits] == "" {
 		w.flags.timeout = requestTimeout
@@ -137,10 +137,10 @@ func (w *app) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// requestTimeout bounds what a running node answers at once.
+// requestTimeout bounds requests that a running node answers at once.
 const requestTimeout = 30 * time.Second
 
-// annotationWaits marks the commands that may wait as long as it takes.
+// annotationWaits marks commands that may wait without a limit.
 const annotationWaits = "waits"
 
 // withTimeout bounds ctx by --timeout.
@@ -151,9 +151,9 @@ func (w *app) withTimeout(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, w.flags.timeout)
 }
 
-// flagError says of a flag that cannot be read what may have been meant.
+// flagError adds a suggestion to the error of an unknown flag.
 func flagError(cmd *cobra.Command, err error) error {
-	text := numberError.ReplaceAllString(err.Error(), "$1 is no number that fits here")
+	text := numberError.ReplaceAllString(err.Error(), "$1 is not a valid number")
 	if word, ok := strings.CutPrefix(text, "unknown flag: --"); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -164,11 +164,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usage("%s", text)
 }
 
-// numberError matches what the library says of a number that is none.
+// numberError matches the library's error for an invalid number.
 var numberError = regexp.MustCompile(`strconv\.Parse\w+: parsing ("[^"]*"): (invalid syntax|value out of range)`)
 
-// group makes a command that only holds others. Without a verb it lists them, where it
-// can.
+// group returns a command with subcommands. Without a subcommand it runs ls, if there is
+// one.
 func group(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long,
@@ -188,8 +188,8 @@ func group(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// unknownCommand runs a command that only holds others: it shows its help, and names what
-// may have been meant by a word that is none of them.
+// unknownCommand runs a command that has only subcommands: it prints its help, and for an
+// unknown subcommand suggests similar ones.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -206,7 +206,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return usage("unknown command %.40q of %s%s", args[0], cmd.CommandPath(), meant)
 }
 
-// helpFor shows the help of the command that the words name.
+// helpFor prints the help of the named command.
 func helpFor(cmd *cobra.Command, words []string) error {
 	c, rest, err := cmd.Root().Find(words)
 	if err == nil && len(rest) > 0 {

@@ -25,19 +25,18 @@ import (
 )
 
 const (
-	minReopenDelay = time.Second // after a store failure
+	minReopenDelay = time.Second // after a failed disk
 	maxReopenDelay = time.Minute
 )
 
 func runCommand(w *app) *cobra.Command {
 	var level string
 	c := &cobra.Command{
-		Use: "run", Short: "Run this machine's node until it is told to stop",
-		Long: `Run the node in the foreground, as a service manager or a container wants it.
-SIGTERM and Ctrl-C stop it gracefully: running handlers have the time of
-limits.graceful_timeout, and no attempt of a task is spent. SIGHUP reads the
-configuration again. When the disk fails, the node opens its store again by
-itself.`,
+		Use: "run", Short: "Run the node of this machine",
+		Long: `Run the node in the foreground, for a service manager or a container. SIGTERM
+and Ctrl-C stop it gracefully: running handlers have limits.graceful_timeout to
+finish, and no attempt of a task is spent. SIGHUP reloads the configuration.
+After a disk failure the node reopens its store automatically.`,
 		Example:     "  balefire-node run\n  balefire-node run --dir ./two --log-level debug",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,8 +54,7 @@ itself.`,
 	return c
 }
 
-// setLevel puts what --log-level says, unless it is empty, in the place of what the
-// environment does.
+// setLevel overrides the log level of the environment with --log-level, if that is set.
 func (w *app) setLevel(level string) error {
 	const name = "BALEFIRE_LOG_LEVEL="
 	switch level {
@@ -64,14 +62,14 @@ func (w *app) setLevel(level string) error {
 		return nil
 	case "debug", "info", "warn", "error":
 	default:
-		return usage("--log-level %.20q: it is debug, info, warn or error", level)
+		return usage("--log-level %.20q: it must be debug, info, warn or error", level)
 	}
 	w.environ = append(slices.DeleteFunc(slices.Clone(w.environ), func(e string) bool { return strings.HasPrefix(e, name) }), name+level)
 	return nil
 }
 
-// A daemon keeps a node open: it opens it again after its store failed, and
-// when a changed configuration asks for that.
+// A daemon keeps a node open: it reopens the node after its disk failed, and when a changed
+// configuration requires it.
 type daemon struct {
 	w      *app
 	paths  config.Paths
@@ -80,9 +78,9 @@ type daemon struct {
 	log    *slog.Logger
 	open   func(node.Config) (*node.Node, error)
 
-	running       atomic.Pointer[node.Node] // nil while it is opened or stops
-	previous      *config.Loaded            // that a node has run with, while one that changed was not tried yet
-	previousPaths config.Paths              // of before
+	running       atomic.Pointer[node.Node] // nil while the node is opening or stopping
+	previous      *config.Loaded            // the last configuration that a node ran with, until a changed one has been tried
+	previousPaths config.Paths              // of previous
 	hasRun        atomic.Bool               // a node runs, or ran, with loaded
 }
 
@@ -93,11 +91,11 @@ func newDaemon(w *app, l *config.Loaded, p config.Paths) *daemon {
 	return d
 }
 
-// errReload ends a node so that it is opened with a changed configuration.
+// errReload stops a node in order to reopen it with a changed configuration.
 var errReload = errors.New("the configuration has changed")
 
-// errStopped ends a node for good, by a person's command.
-var errStopped = errors.New("a person asked for it")
+// errStopped stops a node permanently, by a user's command.
+var errStopped = errors.New("stopped by command")
 
 func (d *daemon) run(ctx context.Context) error {
 	logLibraries(d.log)
@@ -112,8 +110,8 @@ func (d *daemon) run(ctx context.Context) error {
 	return d.supervise(ctx, func() error { return d.runOnce(ctx, hup) })
 }
 
-// supervise opens the node again after its disk failed, later and later, and at
-// once when the configuration has changed. Any other end is the end.
+// supervise reopens the node after its disk failed, with growing delays, and at once when
+// the configuration has changed. It returns on any other error.
 func (d *daemon) supervise(ctx context.Context, once func() error) error {
 	wait := minReopenDelay
 	for {
@@ -127,17 +125,17 @@ func (d *daemon) supervise(ctx context.Context, once func() error) error {
 		case errors.Is(err, errReload):
 			continue
 		case d.revertConfig(err):
-			d.log.Error("the node does not open with the new configuration: the old one is used again", "err", err)
+			d.log.Error("the node does not open with the new configuration: the old one is used", "err", err)
 			d.loaded, d.paths, d.previous = d.previous, d.previousPaths, nil
 			continue
-		case !passes(err):
+		case !isDiskFailure(err):
 			return err
 		}
 		if d.w.clock.Mono()-opened > maxReopenDelay {
 			wait = minReopenDelay
 		}
-		d.log.Error("the disk failed: the node is opened again", "err", err, "in", wait)
-		notifyManager(d.log, statusLine("the disk failed, the node is opened again: "+err.Error()))
+		d.log.Error("the disk failed: the node will be reopened", "err", err, "in", wait)
+		notifyManager(d.log, statusLine("the disk failed, the node will be reopened: "+err.Error()))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -147,19 +145,19 @@ func (d *daemon) supervise(ctx context.Context, once func() error) error {
 	}
 }
 
-// revertConfig reports whether a changed configuration, with which no node has run yet, is
-// given up for the one before: it does not open with it.
+// revertConfig reports whether to return to the previous configuration: the node did not
+// open with the changed one, with which no node has run yet.
 func (d *daemon) revertConfig(err error) bool {
-	return d.previous != nil && !d.hasRun.Load() && !passes(err) && !errors.Is(err, context.Canceled)
+	return d.previous != nil && !d.hasRun.Load() && !isDiskFailure(err) && !errors.Is(err, context.Canceled)
 }
 
-// passes reports whether err is a failure of the disk, after which the node is opened
-// again: a store or an audit log that failed, or no space left for a file.
-func passes(err error) bool {
+// isDiskFailure reports whether err is a failure of the disk, after which the node is reopened: a
+// failed store or audit log, or a full disk.
+func isDiskFailure(err error) bool {
 	return isAny(err, store.ErrFailed, store.ErrUnknown, journal.ErrFailed, journal.ErrUnknown, syscall.ENOSPC, syscall.EDQUOT)
 }
 
-// dropCanceled drops the error that only says that the node was told to stop.
+// dropCanceled drops the error of a node that was told to stop.
 func dropCanceled(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -167,8 +165,8 @@ func dropCanceled(err error) error {
 	return err
 }
 
-// runOnce opens the node and runs it with its window until ctx is done or one of
-// them fails. The window is there first: a large store takes its time.
+// runOnce opens the node and runs it with its API server until ctx is done or one of them
+// fails. The server listens first: opening a large store takes time.
 func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 	d.hasRun.Store(false)
 	cfg := d.loaded.Node(d.paths.Dir)
@@ -195,33 +193,33 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 	})
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error {
-		defer stopServing() // the window stays open until the node has stopped
+		defer stopServing() // the server listens until the node has stopped
 		n, err := d.open(cfg)
 		if err != nil {
 			return explainOpenError(err, d.paths.Dir)
 		}
 		d.hasRun.Store(true)
 		win.SetNode(n)
-		d.log.Info("the node runs", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
+		d.log.Info("the node is running", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
 		d.running.Store(n)
-		notifyManager(d.log, stateReady, statusLine("runs as "+n.Name()))
+		notifyManager(d.log, stateReady, statusLine("running as "+n.Name()))
 		return n.Run(ctx)
 	})
 	g.Go(func() error { return win.Serve(serving, l) })
 	g.Go(func() error { return d.watchReload(ctx, hup) })
 	<-ctx.Done()
 	d.running.Store(nil)
-	if err := context.Cause(ctx); !errors.Is(err, errReload) && !d.revertConfig(err) && !passes(err) { // else it is opened again
+	if err := context.Cause(ctx); !errors.Is(err, errReload) && !d.revertConfig(err) && !isDiskFailure(err) { // else it is reopened
 		notifyManager(d.log, stateStopping, statusLine("stops"))
 	}
 	if d.hasRun.Load() {
-		d.log.Info("the node stops")
+		d.log.Info("the node is stopping")
 	}
 	return g.Wait()
 }
 
-// explainListenError explains why the socket cannot be had: when another process holds the
-// folder, that is the reason.
+// explainListenError explains why the socket cannot be bound: usually another process has
+// locked the folder.
 func (d *daemon) explainListenError(cfg node.Config, because error) error {
 	n, err := d.open(cfg)
 	if err != nil {
@@ -230,9 +228,9 @@ func (d *daemon) explainListenError(cfg node.Config, because error) error {
 	return errors.Join(because, n.Close())
 }
 
-// watchReload reads the configuration again at each signal. What can be changed at
-// once is; for the rest the node is stopped gracefully and opened again. A
-// configuration that is wrong changes nothing.
+// watchReload reloads the configuration at each signal. Settings that can be changed at run
+// time are applied; for the rest the node is stopped gracefully and reopened. An invalid
+// configuration changes nothing.
 func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal) error {
 	for {
 		select {
@@ -242,11 +240,11 @@ func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal) error {
 		}
 		fresh, paths, err := d.w.config()
 		if err != nil {
-			d.log.Error("the new configuration is wrong, the old one stays", "err", err)
+			d.log.Error("the new configuration is invalid, the old one stays in use", "err", err)
 			continue
 		}
 		changed := d.loaded.Changed(fresh)
-		d.log.Info("the configuration was read again", "changed_fields", changed)
+		d.log.Info("the configuration was reloaded", "changed_fields", changed)
 		d.level.Set(fresh.Log.Severity())
 		restart := paths.Socket != d.paths.Socket
 		for _, key := range changed {
@@ -256,23 +254,23 @@ func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal) error {
 			d.previous, d.previousPaths = d.loaded, d.paths
 		}
 		d.loaded, d.paths = fresh, paths
-		notifyManager(d.log, stateReloading, statusLine("takes a changed configuration"))
+		notifyManager(d.log, stateReloading, statusLine("applying the changed configuration"))
 		if restart {
 			return errReload
 		}
-		notifyManager(d.log, stateReady, statusLine("runs with a changed configuration"))
+		notifyManager(d.log, stateReady, statusLine("running with the changed configuration"))
 	}
 }
 
-// explainOpenError adds to an error of opening what to do about it.
+// explainOpenError adds a hint to an error from opening the node.
 func explainOpenError(err error, dir string) error {
 	switch {
 	case errors.Is(err, store.ErrLocked):
-		return fmt.Errorf("%w: another node runs there: stop it first, or give this one a folder of its own with --dir", err)
+		return fmt.Errorf("%w: another node is running there: stop it first, or use another folder with --dir", err)
 	case errors.Is(err, store.ErrOtherEngine):
-		return fmt.Errorf("%w: set store.engine to the engine that the folder has, or take another folder", err)
+		return fmt.Errorf("%w: set store.engine to the engine of that folder, or use another folder", err)
 	case errors.Is(err, store.ErrNewerSchema):
-		return fmt.Errorf("%w: run the newer balefire-node on this folder", err)
+		return fmt.Errorf("%w: use the newer balefire-node with this folder", err)
 	}
 	return err
 }

@@ -142,7 +142,7 @@ func TestReload(t *testing.T) {
 	base = fmt.Sprintf("net: {listen: [/ip4/127.0.0.1/tcp/%d]}\nstore: {segment: 4MiB}\n", taken.Addr().(*net.TCPAddr).Port)
 	write("") // valid, but its port is another program's
 	hup <- reloadSignals()[0]
-	told.await(t, "the old one is used again")
+	told.await(t, "the old one is used")
 	wantTold("RELOADING=1", "READY=1")
 	if got := slots(); got != before+3 {
 		t.Errorf("with the old configuration again: %d slots, want %d", got, before+3)
@@ -296,7 +296,7 @@ func TestStartingNodeSaysSo(t *testing.T) {
 		{"health", exitOK, ""},
 		{"health --ready", exitRefused, "12 of 40 MiB"},
 		{"status", exitRefused, "the node is starting: 12 of 40 MiB of the store are read"},
-		{"send laptop ping", exitRefused, "nothing was taken"},
+		{"send laptop ping", exitRefused, "nothing was accepted"},
 		{"wait --for ready --timeout 100ms", exitTimeout, "the node is starting"},
 		{"wait --for peer=laptop --timeout 100ms", exitTimeout, "the node is starting"},
 	} {
@@ -366,8 +366,8 @@ func TestWaitSaysWhatWasSo(t *testing.T) {
 			whys []string // of the questions before the one that is broken off
 			want string
 		}{
-			{[]string{"it is QUEUED", "it is RUNNING"}, "wait for task=1: --timeout 1m0s is over: it is RUNNING"},
-			{nil, "wait for task=1: --timeout 1m0s is over: the node has not answered yet"},
+			{[]string{"it is QUEUED", "it is RUNNING"}, "wait for task=1: timeout after 1m0s: it is RUNNING"},
+			{nil, "wait for task=1: timeout after 1m0s: the node has not answered yet"},
 		} {
 			w, _, _ := testWorld()
 			w.flags.timeout = time.Minute

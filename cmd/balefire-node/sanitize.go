@@ -10,13 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// isControl reports whether a character steers a terminal: controls of ASCII and C1, which
-// begin escape sequences, and those that turn the direction of text.
+// isControl reports whether a character controls a terminal: ASCII and C1 control
+// characters, which begin escape sequences, and characters that change the text direction.
 func isControl(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }
 
-// sanitize takes what steers a terminal out of text that somebody else wrote.
+// sanitize replaces control characters in text from an untrusted source.
 func sanitize(s string) string {
 	return strings.Map(func(r rune) rune {
 		if isControl(r) {
@@ -26,27 +26,28 @@ func sanitize(s string) string {
 	}, s)
 }
 
-// sanitizeLine is clean text on one line: it forges no other.
+// sanitizeLine returns sanitized text on one line, so that it cannot forge another line.
 func sanitizeLine(s string) string {
 	return strings.ReplaceAll(sanitize(strings.TrimSpace(s)), "\n", " ")
 }
 
-// quoteLines is clean text of somebody else, each line behind a bar that no line of this
-// program has.
+// quoteLines returns sanitized text from an untrusted source, each line with a prefix that
+// no other output line has.
 func quoteLines(s string) string {
 	return "  │ " + strings.ReplaceAll(sanitize(strings.TrimRight(s, "\n")), "\n", "\n  │ ")
 }
 
-// errBinary refuses to write a result to a terminal.
+// errBinary is the error for a result that is not printed on a terminal because it is not
+// text.
 func errBinary(id string) error {
-	return fmt.Errorf("the result is no text, so it is not written to the terminal: balefire-node task result %s --out FILE", shortTask(id))
+	return fmt.Errorf("the result is not text and is not written to the terminal: balefire-node task result %s --out FILE", shortTask(id))
 }
 
-// sniffSize is how much of a result is looked at before it is written to a terminal.
+// sniffSize is how much of a result is checked before it is written to a terminal.
 const sniffSize = 8 << 10
 
-// writeResult writes the result of a task to standard output: as it is to a file or a
-// pipe. On a terminal what would steer that is replaced, and what is no text refused.
+// writeResult writes the result of a task to standard output, unchanged to a file or a
+// pipe. On a terminal it replaces control characters and refuses binary data.
 func (w *app) writeResult(id string, r io.Reader) error {
 	if !w.outTTY {
 		_, err := io.Copy(w.out, r)
@@ -72,7 +73,7 @@ func (w *app) writeResult(id string, r io.Reader) error {
 		if isControl(c) && c != '\r' {
 			c = utf8.RuneError
 		}
-		if c == '\r' { // it would write over the line
+		if c == '\r' { // it would overwrite the line
 			continue
 		}
 		if _, err := out.WriteRune(c); err != nil {
@@ -88,10 +89,10 @@ func (w *app) writeResult(id string, r io.Reader) error {
 	return out.Flush()
 }
 
-// escapeControls writes what steers a terminal in a document of JSON as JSON can: it is there
-// in strings alone.
+// escapeControls replaces control characters in a JSON document by their JSON escapes. They
+// can occur only inside strings.
 func escapeControls(doc []byte) []byte {
-	unsafe := func(r rune) bool { return isControl(r) || r == 0xFEFF || r == 0xFFFE || r == 0xFFFF } // the last three no YAML may have
+	unsafe := func(r rune) bool { return isControl(r) || r == 0xFEFF || r == 0xFFFE || r == 0xFFFF } // YAML does not allow the last three
 	if bytes.IndexFunc(doc, unsafe) < 0 {
 		return doc
 	}

@@ -12,14 +12,14 @@ import (
 )
 
 func scheduleCommand(w *app) *cobra.Command {
-	return group("schedule", "Have tasks made for a queue by the clock",
-		`A schedule makes a task for a queue each time that it is due, once in the whole
-mesh. The home of the queue keeps it and makes the tasks; it goes along when the
-queue moves. All of it is done there.`,
+	return group("schedule", "Create tasks for a queue on a schedule",
+		`A schedule creates a task for a queue each time it is due, once in the whole mesh.
+The home of the queue keeps the schedule and creates the tasks; it moves with the
+queue. Run these commands on the home.`,
 		scheduleAdd(w), scheduleList(w), scheduleRemove(w), schedulePause(w, true), schedulePause(w, false))
 }
 
-// scheduleFlags are the flags of schedule add that are no fields of a schedule.
+// scheduleFlags are the flags of schedule add that are not fields of a schedule.
 type scheduleFlags struct {
 	spec   node.ScheduleSpec
 	labels []string
@@ -28,17 +28,17 @@ type scheduleFlags struct {
 func scheduleAdd(w *app) *cobra.Command {
 	var f scheduleFlags
 	c := &cobra.Command{
-		Use: "add QUEUE NAME CRON KIND [@FILE | -] [-- ARG...]", Short: "Have a task made each time that CRON says",
-		Long: `Have a task made for a queue each time that CRON says: minute, hour, day of the
-month, month and day of the week in quotes, or a word like @daily, read in the
-time zone --tz. It begins with the first time from now. Where the hour is not *,
-it goes by the clock on the wall: a time that is left out when the clocks go
-forward comes at once behind the gap, one that comes twice when they go back
-comes the first time.
+		Use: "add QUEUE NAME CRON KIND [@FILE | -] [-- ARG...]", Short: "Create a task at each time of CRON",
+		Long: `Create a task for a queue at each time of CRON: minute, hour, day of month,
+month and day of week in quotes, or a word like @daily, in the time zone --tz.
+The first one is the next time from now. If the hour is not *, the schedule
+follows local wall-clock time: a time that is skipped when clocks go forward is
+due right after the gap, and a time that occurs twice when clocks go back is due
+the first time.
 
---missed says what becomes of times that went by for more than a minute while the
-home was down: skip leaves them out, run-once makes up for the newest, run-all for
-the newest --missed-cap of them.`,
+--missed is what happens to times that passed more than a minute ago while the
+home was down: skip drops them, run-once creates a task for the newest, run-all
+for the newest --missed-cap of them.`,
 		Example: `  balefire-node schedule add build nightly '0 2 * * *' shell --tz Europe/Paris -- make all
   balefire-node schedule add build report '@hourly' report @query.sql --missed run-once`,
 		Args:              between(4, -1, "a queue, a name, a cron text and a kind: schedule add QUEUE NAME CRON KIND [@FILE | -] [-- ARG...]"),
@@ -46,18 +46,18 @@ the newest --missed-cap of them.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return w.addSchedule(cmd, &f, args) },
 	}
 	fs := c.Flags()
-	fs.StringVar(&f.spec.Zone, "tz", "", "time zone of CRON, as Europe/Paris (default UTC)")
+	fs.StringVar(&f.spec.Zone, "tz", "", "time zone of CRON, like Europe/Paris (default UTC)")
 	fs.StringVar(&f.spec.Missed, "missed", "", "skip, run-once or run-all (default skip)")
-	fs.IntVar(&f.spec.MissedCap, "missed-cap", 0, "of run-all, at most 1000 (default 10)")
+	fs.IntVar(&f.spec.MissedCap, "missed-cap", 0, "most tasks of run-all, at most 1000 (default 10)")
 	fs.StringVar(&f.spec.Class, "class", "", "critical, high, normal or low (default normal)")
-	fs.StringVar(&f.spec.TTL, "ttl", "", "no start of a task after this, at most 720h (default 168h)")
+	fs.StringVar(&f.spec.TTL, "ttl", "", "do not start a task after this, at most 720h (default 168h)")
 	fs.StringVar(&f.spec.Order, "order-key", "", "tasks of one key run one after the other")
-	fs.StringVar(&f.spec.OnDead, "on-dead", "", "what follows a dead task of the same order key: skip or block (default skip)")
-	fs.StringArrayVar(&f.labels, "label", nil, "key=value to find the tasks by (repeatable)")
+	fs.StringVar(&f.spec.OnDead, "on-dead", "", "after a dead task with the same order key: skip or block (default skip)")
+	fs.StringArrayVar(&f.labels, "label", nil, "label key=value of the tasks (repeatable)")
 	fs.StringArrayVar(&f.spec.Require, "require", nil, "a label that the node must have (repeatable)")
 	fs.StringArrayVar(&f.spec.Prefer, "prefer", nil, "a label that the node should have (repeatable)")
 	fs.StringVar(&f.spec.Type, "type", "", "content type of the body")
-	fs.Uint32Var(&f.spec.Retries, "retries", 0, "attempts that the handler may make (default its own)")
+	fs.Uint32Var(&f.spec.Retries, "retries", 0, "attempts of the handler (default its own)")
 	completeWords(c, "missed", "skip", "run-once", "run-all")
 	completeWords(c, "class", "critical", "high", "normal", "low")
 	return c
@@ -75,7 +75,7 @@ func (w *app) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) e
 	for _, l := range f.labels {
 		k, v, ok := strings.Cut(l, "=")
 		if !ok || k == "" {
-			return usage("--label %.60q: write it as key=value", l)
+			return usage("--label %.60q: use key=value", l)
 		}
 		if f.spec.Labels == nil {
 			f.spec.Labels = map[string]string{}
@@ -90,7 +90,7 @@ func (w *app) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) e
 		}
 		defer file.Close()
 		if r.Stream != nil {
-			return usage("the body of a schedule has at most 32 KiB: put it where the handler can fetch it")
+			return usage("the body of a schedule can have at most 32 KiB: put it where the handler can fetch it")
 		}
 		f.spec.Body = r.Body
 	}
@@ -98,17 +98,17 @@ func (w *app) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) e
 	if err != nil {
 		return err
 	}
-	w.infof("%s: is due next at %s", sanitize(s.Name), formatNext(s))
+	w.infof("%s: next due at %s", sanitize(s.Name), formatNext(s))
 	return w.show(view{value: s, human: func(p *printer) { p.table(scheduleTable(w, []node.Schedule{s})) }})
 }
 
-// formatNext writes when a schedule is due, in its own zone's name.
+// formatNext formats the next due time in the schedule's own time zone.
 func formatNext(s node.Schedule) string {
 	switch {
 	case s.Paused:
 		return "paused"
 	case s.Going != "":
-		return "on its way to " + s.Going
+		return "moving to " + s.Going
 	case s.Next == nil:
 		return "-"
 	}
@@ -132,7 +132,7 @@ func scheduleList(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the schedules that this node keeps",
 		Long: `List the schedules that this node keeps: those of the queues whose home it is, and
-those on their way to another home. Times are in UTC.`,
+those that are moving to another home. Times are in UTC.`,
 		Example: "  balefire-node schedule ls\n  balefire-node schedule ls -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Schedule, error) { return c.Schedules(ctx) })
@@ -148,7 +148,7 @@ var oneSchedule = exactly(2, "the names of a queue and of its schedule")
 
 func scheduleRemove(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "rm QUEUE NAME", Short: "Remove a schedule; the tasks that it made stay",
+		Use: "rm QUEUE NAME", Short: "Remove a schedule; its tasks stay",
 		Example: "  balefire-node schedule rm build nightly", Args: oneSchedule, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return do(cmd, w, func(ctx context.Context, c *client.Client) error { return c.RemoveSchedule(ctx, args[0], args[1]) })
@@ -158,7 +158,7 @@ func scheduleRemove(w *app) *cobra.Command {
 
 func schedulePause(w *app, on bool) *cobra.Command {
 	c := &cobra.Command{
-		Use: "pause QUEUE NAME", Short: "Have a schedule make nothing until it is resumed",
+		Use: "pause QUEUE NAME", Short: "Pause a schedule until it is resumed",
 		Example: "  balefire-node schedule pause build nightly", Args: oneSchedule, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Schedule, error) {
@@ -171,7 +171,7 @@ func schedulePause(w *app, on bool) *cobra.Command {
 		},
 	}
 	if !on {
-		c.Use, c.Short = "resume QUEUE NAME", "Have a paused schedule go on with the first time from now"
+		c.Use, c.Short = "resume QUEUE NAME", "Resume a paused schedule with the next time from now"
 		c.Example = "  balefire-node schedule resume build nightly"
 	}
 	return c

@@ -19,11 +19,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// inlineBody is the largest body that goes to the node inside the request; a
-// larger one is streamed.
+// inlineBody is the largest body that is sent to the node inside the request; a larger one
+// is streamed.
 const inlineBody = 1 << 20
 
-// sendFlags are the flags of send as they are written.
+// sendFlags are the raw flags of send.
 type sendFlags struct {
 	class, ttl, delay, at string
 	result                string
@@ -37,15 +37,15 @@ func sendCommand(w *app) *cobra.Command {
 	var f sendFlags
 	c := &cobra.Command{
 		Use:   "send PEER KIND [@FILE | -] [-- ARG...]",
-		Short: "Hand a task to another machine",
-		Long: `Hand a task to a peer. When the command returns, the task is on this machine's
-disk: it goes to the peer as soon as there is a way, takes effect once, and its
-result comes home. Its id is printed on standard output.
+		Short: "Send a task to another machine",
+		Long: `Send a task to a peer. When the command returns, the task is on this machine's
+disk: it is delivered as soon as there is a path, takes effect once, and its
+result comes back. Its id is printed on standard output.
 
-The body is a file (@FILE), standard input (-) or nothing; what follows -- is
-given to the handler as arguments, where it allows that. With --wait the result
-is printed instead of the id (with -o json the task), and the exit code tells how
-it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
+The body is a file (@FILE), standard input (-) or empty; the words after -- are
+passed to the handler as arguments, if it allows that. With --wait the result is
+printed instead of the id (with -o json the task), and the exit code is the
+outcome: 7 it failed, 6 the wait timed out and the task is safe.`,
 		Example: `  balefire-node send laptop resize @photo.jpg --wait -- 800 600
   balefire-node send laptop ingest @photos.tar --class low --ttl 24h
   pg_dump shop | balefire-node send backup store - --key shop-$(date +%F)`,
@@ -57,20 +57,20 @@ it ended: 7 it failed, 6 the waiting was over and the task is safe.`,
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.class, "class", "", "critical, high, normal or low (default normal)")
-	fs.BoolVar(&f.once, "at-most-once", false, "never start it a second time: a crash while it runs ends it, indeterminate")
-	fs.StringVar(&f.ttl, "ttl", "", "no start after this, at most 30d (default 7d)")
+	fs.BoolVar(&f.once, "at-most-once", false, "never start it a second time: after a crash during the run its outcome is indeterminate")
+	fs.StringVar(&f.ttl, "ttl", "", "do not start it after this, at most 30d (default 7d)")
 	fs.StringVar(&f.request.Key, "key", "", "idempotency key: the same key again is the same task")
-	fs.StringVar(&f.dedupe, "dedupe", "", "content: make the key from the whole request")
-	fs.StringVar(&f.at, "at", "", "not before this time: 2006-01-02T15:04:05Z07:00, or 15:04 of today or tomorrow")
+	fs.StringVar(&f.dedupe, "dedupe", "", "content: derive the key from the whole request")
+	fs.StringVar(&f.at, "at", "", "not before this time: 2006-01-02T15:04:05Z07:00, or the next 15:04")
 	fs.StringVar(&f.delay, "delay", "", "not before this long from now")
 	fs.StringVar(&f.request.Order, "order-key", "", "tasks of one key run one after the other")
 	fs.StringVar(&f.request.OnDead, "on-dead", "", "what follows a dead task of the same order key: skip or block (default skip)")
-	fs.StringArrayVar(&f.labels, "label", nil, "key=value to find it by (repeatable)")
-	fs.StringArrayVar(&f.request.Require, "require", nil, "of a queue: a label that the node must have (repeatable)")
-	fs.StringArrayVar(&f.request.Prefer, "prefer", nil, "of a queue: a label that the node should have (repeatable)")
+	fs.StringArrayVar(&f.labels, "label", nil, "label key=value (repeatable)")
+	fs.StringArrayVar(&f.request.Require, "require", nil, "for a queue: a label that the node must have (repeatable)")
+	fs.StringArrayVar(&f.request.Prefer, "prefer", nil, "for a queue: a label that the node should have (repeatable)")
 	fs.StringVar(&f.request.Type, "type", "", "content type of the body")
-	fs.Uint32Var(&f.request.Retries, "retries", 0, "attempts that the handler may make, up to what it allows (default its own)")
-	fs.StringVar(&f.result, "max-result", "", "largest result that is taken, as 64MiB, up to what the handler gives (default its own limit)")
+	fs.Uint32Var(&f.request.Retries, "retries", 0, "attempts of the handler, up to what it allows (default its own)")
+	fs.StringVar(&f.result, "max-result", "", "largest result to accept, like 64MiB, up to the handler's limit (default that limit)")
 	fs.BoolVar(&f.wait, "wait", false, "wait for the end and print the result")
 	c.MarkFlagsMutuallyExclusive("key", "dedupe")
 	c.MarkFlagsMutuallyExclusive("at", "delay")
@@ -109,7 +109,7 @@ func (w *app) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 	}
 	w.printSubmitted(s, w.clock.Mono()-start)
 	if len(args) == 2 && w.hasUnread != nil && w.hasUnread() {
-		w.infof("! standard input was not sent: write - behind the kind to send it as the body")
+		w.infof("! standard input was not sent: add - after the kind to send it as the body")
 	}
 	if !s.Known {
 		w.warnUnserved(ctx, c, f.request)
@@ -123,9 +123,9 @@ func (w *app) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 func (w *app) printSubmitted(s node.Submitted, took time.Duration) {
 	switch {
 	case s.Known:
-		w.infof("known: the key was used before, this is task %s, %s", s.ID, s.State)
+		w.infof("existing task: the key was used before by task %s, %s", s.ID, s.State)
 	case s.Due != nil:
-		w.infof("stored on disk for %s in %s; it goes at %s", s.Target, formatDuration(took), formatTime(*s.Due))
+		w.infof("stored on disk for %s in %s; it will be sent at %s", s.Target, formatDuration(took), formatTime(*s.Due))
 	case s.Waits != "":
 		w.infof("stored on disk for %s in %s; it waits: %s", s.Target, formatDuration(took), sanitize(s.Waits))
 	default:
@@ -133,24 +133,24 @@ func (w *app) printSubmitted(s node.Submitted, took time.Duration) {
 	}
 }
 
-// warnUnserved says when the peer of a task does nothing of its kind, as far as this node
-// has been told.
+// warnUnserved warns if the peer of a task has no handler for its kind, as far as this node
+// knows.
 func (w *app) warnUnserved(ctx context.Context, c *client.Client, r node.Request) {
 	if w.flags.quiet || strings.HasPrefix(r.Target, "queue:") {
 		return
 	}
 	m, err := c.Member(ctx, r.Target)
-	if err != nil || m.Phase == "" || slices.Contains(m.Kinds, r.Kind) { // without a phase nothing is known of it
+	if err != nil || m.Phase == "" || slices.Contains(m.Kinds, r.Kind) { // without a phase nothing is known about its handlers
 		return
 	}
 	does := "it has no handlers"
 	if len(m.Kinds) > 0 {
-		does = "it does " + truncate(strings.Join(m.Kinds, ", "), 200)
+		does = "it serves " + truncate(strings.Join(m.Kinds, ", "), 200)
 	}
-	w.infof("! %s has told of no handler for %s (%s): without one the task waits", sanitize(m.Name), r.Kind, sanitize(does))
+	w.infof("! %s has announced no handler for %s (%s): until it has one, the task waits", sanitize(m.Name), r.Kind, sanitize(does))
 }
 
-// read turns the flags into the request.
+// read converts the flags to the request.
 func (f *sendFlags) read(now time.Time) (err error) {
 	r := &f.request
 	if r.Class, err = proto.ParseClass(f.class); err != nil {
@@ -179,7 +179,7 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	case "content":
 		r.Key = "auto"
 	default:
-		return usage("--dedupe %.20q: the one way is content", f.dedupe)
+		return usage("--dedupe %.20q: it must be content", f.dedupe)
 	}
 	for _, l := range f.labels {
 		k, v, ok := strings.Cut(l, "=")
@@ -194,14 +194,14 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	return nil
 }
 
-// parseSpan reads a flag that is a positive span of time.
+// parseSpan parses a flag that is a positive duration.
 func parseSpan(flag, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
 	d, err := config.ParseDuration(text)
 	if err == nil && d == 0 {
-		err = errors.New("it is positive")
+		err = errors.New("it must be positive")
 	}
 	if err != nil {
 		return 0, usage("--%s: %w", flag, err)
@@ -209,14 +209,14 @@ func parseSpan(flag, text string) (time.Duration, error) {
 	return time.Duration(d), nil
 }
 
-// parseSize reads a flag that is a size; empty is 0.
+// parseSize parses a flag that is a size; empty is 0.
 func parseSize(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
 	n, err := config.ParseBytes(text)
 	if err == nil && n <= 0 {
-		err = errors.New("it is positive")
+		err = errors.New("it must be positive")
 	}
 	if err != nil {
 		return 0, usage("--%s: %w", flag, err)
@@ -224,7 +224,7 @@ func parseSize(flag, text string) (int64, error) {
 	return int64(n), nil
 }
 
-// parseTime reads a time: complete, or an hour of today or tomorrow.
+// parseTime parses a time: a full one, or an hour and minute of today or tomorrow.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -234,7 +234,7 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.ParseInLocation("15:04", text, now.Location())
 	if err != nil {
-		return t, usage("--at %.40q: write it as 2006-01-02T15:04:05Z07:00 or 15:04", text)
+		return t, usage("--at %.40q: use 2006-01-02T15:04:05Z07:00 or 15:04", text)
 	}
 	t = time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), 0, 0, now.Location())
 	if t.Before(now) {
@@ -243,8 +243,8 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// openBody opens what a task carries. A small one is read at once, so that it goes
-// inside the request.
+// openBody opens the body of a task. A small one is read at once, so that it is sent inside
+// the request.
 func (w *app) openBody(word string, r *node.Request) (io.Closer, error) {
 	src, file := w.in, io.NopCloser(nil)
 	switch path, named := strings.CutPrefix(word, "@"); {
@@ -254,11 +254,11 @@ func (w *app) openBody(word string, r *node.Request) (io.Closer, error) {
 			return nil, fmt.Errorf("open the body: %w", err)
 		}
 		if info, err := f.Stat(); err != nil || info.IsDir() {
-			return nil, errors.Join(usage("open the body: %s is a folder: pack it first, as with tar", path), f.Close())
+			return nil, errors.Join(usage("open the body: %s is a folder: pack it first, for example with tar", path), f.Close())
 		}
 		src, file = f, f
 	case word != "-":
-		return nil, usage("body %.60q: write @FILE for a file, - for standard input, or arguments after --", word)
+		return nil, usage("body %.60q: use @FILE for a file, - for standard input, or -- before arguments", word)
 	case w.inTTY:
 		w.infof("reading the body from the terminal, end it with Ctrl-D")
 	}

@@ -15,8 +15,8 @@ import (
 
 func statusCommand(w *app) *cobra.Command {
 	c := &cobra.Command{
-		Use: "status", Short: "Show this node at a glance",
-		Long:    "Show this node, what is wrong with it, the mesh around it, its peers, and its tasks\nby state.",
+		Use: "status", Short: "Show the status of this node",
+		Long:    "Show this node, its problems, the mesh, its peers, and its tasks by state.",
 		Example: "  balefire-node status\n  balefire-node status -o json", Args: thisNodeOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := call(cmd, w, getStatus)
@@ -30,15 +30,15 @@ func statusCommand(w *app) *cobra.Command {
 	return c
 }
 
-// thisNodeOnly is the check that nobody else is named.
+// thisNodeOnly checks that no other node is named.
 func thisNodeOnly(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("%s is about this node: of another one tells balefire-node peers show %.40s", cmd.CommandPath(), args[0])
+		return usage("%s shows this node: for another one use balefire-node peers show %.40s", cmd.CommandPath(), args[0])
 	}
 	return nil
 }
 
-// A statusReport is a node together with the mesh around it.
+// A statusReport is the status of a node with a summary of the mesh.
 type statusReport struct {
 	node.Status
 	Summary *node.MeshSummary `json:"summary,omitempty"`
@@ -50,7 +50,7 @@ func getStatus(ctx context.Context, c *client.Client) (statusReport, error) {
 		return statusReport{}, err
 	}
 	m, err := c.MeshSummary(ctx)
-	if errors.Is(err, node.ErrNotFound) { // a node that is older than this program
+	if errors.Is(err, node.ErrNotFound) { // the node is older than this program
 		return statusReport{Status: s}, nil
 	}
 	return statusReport{Status: s, Summary: &m}, err
@@ -62,7 +62,7 @@ func printStatus(p *printer, s statusReport) {
 	if p.wide {
 		p.line("id %s\nmesh %s", s.ID, s.Mesh)
 		if id, err := proto.ParsePeerID(s.ID); err == nil {
-			p.line("code %s, for who joins on the LAN", node.JoinCode(id))
+			p.line("code %s, for machines that join on the LAN", node.JoinCode(id))
 		}
 		for _, a := range s.Addrs {
 			p.line("listens on %s", a)
@@ -71,7 +71,7 @@ func printStatus(p *printer, s statusReport) {
 	printWarnings(p, s)
 	p.line("")
 	if len(s.Peers) == 0 {
-		p.line("no peers yet: balefire-node invite makes a ticket for one")
+		p.line("no peers yet: create a ticket with balefire-node invite")
 	} else {
 		p.table(peerTable(w, s.Peers))
 	}
@@ -80,7 +80,7 @@ func printStatus(p *printer, s statusReport) {
 	for _, side := range []struct {
 		name   string
 		counts map[string]int
-	}{{"sent from here", s.Outbox}, {"taken over", s.Inbox}} {
+	}{{"sent from here", s.Outbox}, {"accepted", s.Inbox}} {
 		other := 0
 		for state, n := range side.counts {
 			if st, err := proto.ParseTaskState(state); err != nil || !st.Terminal() {
@@ -94,11 +94,11 @@ func printStatus(p *printer, s statusReport) {
 		t.row(append(row, max(other, 0))...)
 	}
 	p.table(t)
-	p.line("%s", fmt.Sprintf("%d of %d slots busy, %d results on their way home", s.Busy, s.Slots, s.Results))
+	p.line("%s", fmt.Sprintf("%d of %d slots busy, %d results to deliver", s.Busy, s.Slots, s.Results))
 }
 
-// printWarnings tells what a person should look at, each once, and then the mesh in
-// a line.
+// printWarnings prints the problems that need attention, each once, and then the mesh in
+// one line.
 func printWarnings(p *printer, s statusReport) {
 	warnings := s.Warnings
 	if s.Summary != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 func storeCommand(w *app) *cobra.Command {
-	return group("store", "Look at the store, check it, copy it, save it",
-		"Look at the store of the running node, copy it or give back its space; check or\nsave the store of a stopped one. The command line never opens the store of a\nrunning node: it asks the node.",
+	return group("store", "Inspect, check, copy and repair the store",
+		"Inspect, copy or compact the store of the running node; check or repair the\nstore of a stopped node. The command line never opens the store of a running\nnode: it asks the node.",
 		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeKey(w), storeRestore(w), storeMigrate(w), storeSalvage(w))
 }
 
@@ -39,7 +39,7 @@ func storeStats(w *app) *cobra.Command {
 			}
 			return w.show(view{value: s, human: func(p *printer) {
 				p.line("engine   %s, schema %d", s.Engine, s.Schema)
-				p.line("on disk  %s, of it live %s in %d records; bodies %s", formatSize(s.DiskBytes), formatSize(s.LiveBytes), s.Keys, formatSize(s.BlobBytes))
+				p.line("on disk  %s, live %s in %d records; bodies %s", formatSize(s.DiskBytes), formatSize(s.LiveBytes), s.Keys, formatSize(s.BlobBytes))
 				p.line("free     %s, reserve %s", formatSize(s.FreeBytes), formatSize(s.Reserve))
 				p.line("commits  %d", s.Commits)
 				if s.Full {
@@ -75,11 +75,11 @@ func storeCheck(w *app) *cobra.Command {
 	}
 }
 
-// nodeFolder finds the places of a node whose folder is there.
+// nodeFolder returns the paths of a node whose folder must exist.
 func (w *app) nodeFolder() (config.Paths, error) {
 	p, err := w.locate()
 	if err == nil && !exists(p.Dir) {
-		err = fmt.Errorf("%w: there is no folder %s: name the node's folder with --dir", node.ErrNotFound, p.Dir)
+		err = fmt.Errorf("%w: the folder %s does not exist: give the node's folder with --dir", node.ErrNotFound, p.Dir)
 	}
 	return p, err
 }
@@ -98,13 +98,13 @@ func reportView(r node.StoreReport) view {
 }
 
 func storeCompact(w *app) *cobra.Command {
-	return storeAction(w, "compact", "Give back the space of what was removed", "  balefire-node store compact", cobra.NoArgs,
+	return storeAction(w, "compact", "Reclaim the space of removed records", "  balefire-node store compact", cobra.NoArgs,
 		func(ctx context.Context, args []string) (string, error) {
 			c, err := w.node()
 			if err != nil {
 				return "", err
 			}
-			return "the store is compact", c.Compact(ctx)
+			return "the store is compacted", c.Compact(ctx)
 		})
 }
 
@@ -122,16 +122,16 @@ func storeSnapshot(w *app) *cobra.Command {
 			}
 			return "the copy is in " + dir, c.Snapshot(ctx, dir, toKey)
 		})
-	cmd.Flags().StringVar(&toKey, "to-key", "", "write one file that the private part of this key alone opens: what store key printed")
+	cmd.Flags().StringVar(&toKey, "to-key", "", "encrypt the copy to this public key, as printed by store key; the copy is one file")
 	return cmd
 }
 
 func storeKey(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "key FILE", Short: "Make a key for sealed snapshots",
-		Long: `Make a key for snapshots that are sealed. The private part is written to a new
-FILE, which opens them: keep it where the node's disk is not. The public part is
-printed: give it to store snapshot --to-key.`,
+		Use: "key FILE", Short: "Create a key pair for encrypted snapshots",
+		Long: `Create a key pair for encrypted snapshots. The private key, which decrypts them,
+is written to a new FILE: do not keep it on the node's disk. The public key is
+printed: pass it to store snapshot --to-key.`,
 		Example: "  balefire-node store key /media/stick/balefire-snapshots.key", Args: exactly(1, "a file that does not exist"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			public, private, err := node.NewSnapshotKey()
@@ -154,8 +154,8 @@ printed: give it to store snapshot --to-key.`,
 	}
 }
 
-// storeAction is a command that lets the running node do something that may take
-// long, and says so meanwhile.
+// storeAction returns a command that sends the node a request that may take long, and
+// prints that it is in progress.
 func storeAction(w *app, use, short, example string, args cobra.PositionalArgs, act func(context.Context, []string) (string, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Example: example, Args: args,
@@ -176,15 +176,15 @@ func storeAction(w *app, use, short, example string, args cobra.PositionalArgs, 
 
 func storeSalvage(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "salvage DIR", Short: "Copy what can still be read of a damaged store",
-		Long:    "Copy every committed record that can still be read from the store of a stopped\nnode into a new node folder. The damaged one stays as it is.",
+		Use: "salvage DIR", Short: "Copy the readable records of a damaged store",
+		Long:    "Copy every committed record that can still be read from the store of a stopped\nnode to a new node folder. The damaged store is not changed.",
 		Example: "  balefire-node store salvage /var/lib/balefire-new --dir /var/lib/balefire", Args: exactly(1, "a folder that does not exist"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			p, err := w.nodeFolder()
 			if err != nil {
 				return err
 			}
-			stop := w.showWaiting("reading what can be read")
+			stop := w.showWaiting("reading the damaged store")
 			r, err := node.SalvageStore(p.Dir, args[0])
 			stop()
 			if err != nil {
@@ -198,13 +198,13 @@ func storeSalvage(w *app) *cobra.Command {
 func storeRestore(w *app) *cobra.Command {
 	var keyFile string
 	cmd := &cobra.Command{
-		Use: "restore SNAPSHOT", Short: "Put a snapshot in the place of a stopped node's store",
-		Long: `Check a snapshot and put a copy of it in the place of the store of a stopped node.
-The store that was there is moved aside, nothing is deleted. What the node did
-after the snapshot is not known to it then: a task that may have run already is
-not started again, but ends as a dead letter. Revocations are kept beside the keys
-too: a member that was revoked after the snapshot stays out.`,
-		Example: "  balefire-node store restore /backup/balefire-2026-11-20 --dir /var/lib/balefire", Args: exactly(1, "the folder that store snapshot wrote"),
+		Use: "restore SNAPSHOT", Short: "Restore a snapshot as the store of a stopped node",
+		Long: `Check a snapshot and copy it to the store of a stopped node. The old store is
+moved aside, nothing is deleted. The node does not know then what it did after
+the snapshot: a task that may have run already is not started again but becomes
+a dead letter. Revocations are also stored next to the keys: a member that was
+revoked after the snapshot stays revoked.`,
+		Example: "  balefire-node store restore /backup/balefire-2026-11-20 --dir /var/lib/balefire", Args: exactly(1, "a snapshot written by store snapshot"),
 		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			l, p, err := w.config()
@@ -215,7 +215,7 @@ too: a member that was revoked after the snapshot stays out.`,
 				return err
 			}
 			if !exists(args[0]) {
-				return fmt.Errorf("%w: there is no folder %s: name the one that store snapshot wrote", node.ErrNotFound, args[0])
+				return fmt.Errorf("%w: %s does not exist: give a snapshot written by store snapshot", node.ErrNotFound, args[0])
 			}
 			private := ""
 			if keyFile != "" {
@@ -235,16 +235,16 @@ too: a member that was revoked after the snapshot stays out.`,
 			}
 			return w.show(view{value: r, human: func(p *printer) {
 				p.line("%s  %d records restored", r.Engine, r.Records)
-				p.line("the store that was there is in %s", r.Aside)
+				p.line("the old store is in %s", r.Aside)
 				if len(r.Revoked) > 0 {
-					p.line("revoked since the copy, and still so: %s", strings.Join(r.Revoked, ", "))
+					p.line("revoked since the snapshot, and still revoked: %s", strings.Join(r.Revoked, ", "))
 				}
-				p.line("what the node learnt after the copy is lost until others tell it again: new members, addresses, settings of queues, and revocations that identity/revocations lacks")
-				p.line("tasks made before %s and not ended in the copy may have run: they end as dead letters", r.Lost.Local().Format(time.DateTime))
+				p.line("what the node learned after the snapshot is lost until it learns it again from others: new members, addresses, settings of queues, and revocations that are not in identity/revocations")
+				p.line("tasks that were created before %s and have no end in the snapshot may have run: they become dead letters", r.Lost.Local().Format(time.DateTime))
 			}})
 		},
 	}
-	cmd.Flags().StringVar(&keyFile, "key-file", "", "file with the key that opens a sealed snapshot: what store key wrote")
+	cmd.Flags().StringVar(&keyFile, "key-file", "", "file with the private key of an encrypted snapshot, as written by store key")
 	return cmd
 }
 
@@ -253,14 +253,14 @@ func storeMigrate(w *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "migrate --to ENGINE", Short: "Convert the store of a stopped node to the other engine",
 		Long: `Convert the store of a stopped node to nutsdb or pebble. The old store is moved
-aside, nothing is deleted. A store that needs more memory than there is, is read
-from its log: the conversion to pebble takes some 100 MiB for any size. Set
+aside, nothing is deleted. A store that does not fit into memory is read from its
+log: the conversion to pebble needs about 100 MiB for a store of any size. Set
 store.engine in the configuration to the new engine before the next start.`,
 		Example:     "  balefire-node store migrate --to pebble --dir /var/lib/balefire",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if to == "" {
-				return usage("--to is missing: it is %s or %s", node.EngineNuts, node.EnginePebble)
+				return usage("--to is missing: it must be %s or %s", node.EngineNuts, node.EnginePebble)
 			}
 			l, p, err := w.config()
 			if err != nil {
@@ -279,7 +279,7 @@ store.engine in the configuration to the new engine before the next start.`,
 			}
 			return w.show(view{value: r, human: func(p *printer) {
 				p.line("%s to %s  %d records", r.From, r.To, r.Records)
-				p.line("the store that was there is in %s", r.Aside)
+				p.line("the old store is in %s", r.Aside)
 				p.line("set store.engine: %s in the configuration before the next start", r.To)
 			}})
 		},

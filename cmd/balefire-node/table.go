@@ -9,18 +9,18 @@ import (
 	"golang.org/x/text/width"
 )
 
-// A table is rows of cells under headings, aligned by the cells that a terminal
-// gives a character: a Chinese one takes two.
+// A table has rows of cells under headings, aligned by display width: a Chinese character
+// takes two cells.
 type table struct {
 	columns []column
 	rows    [][]string
 }
 
-// A column is one heading.
+// A column is one column of a table.
 type column struct {
 	name  string
-	right bool // numbers
-	wide  bool // with -o wide only
+	right bool // for numbers
+	wide  bool // only with -o wide
 }
 
 func newTable(columns ...column) *table { return &table{columns: columns} }
@@ -29,7 +29,7 @@ func col(name string) column      { return column{name: name} }
 func num(name string) column      { return column{name: name, right: true} }
 func wideOnly(name string) column { return column{name: name, wide: true} }
 
-// row adds a row; what has no text is shown as a dash.
+// row adds a row; an empty cell is shown as a dash.
 func (t *table) row(cells ...any) {
 	row := make([]string, len(t.columns))
 	for i := range row {
@@ -43,8 +43,7 @@ func (t *table) row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// write writes t for a terminal of so many columns; 0: as wide as it gets. paint gives a
-// cell its colour.
+// write writes t for a terminal of the given width; 0: no limit. paint colors a cell.
 func (t *table) write(w io.Writer, wide bool, columns int, paint func(cell, text string) string) {
 	var shown []int
 	for i, c := range t.columns {
@@ -85,10 +84,10 @@ func (t *table) write(w io.Writer, wide bool, columns int, paint func(cell, text
 	}
 }
 
-// minColumnWidth is how narrow a column of text is made.
+// minColumnWidth is the least width of a text column.
 const minColumnWidth = 10
 
-// fit takes from the widest columns of text what the table has too much.
+// fit narrows the widest text columns until the table fits.
 func (t *table) fit(shown, widths []int, columns int) {
 	if columns <= 0 {
 		return
@@ -105,14 +104,14 @@ func (t *table) fit(shown, widths []int, columns int) {
 			}
 		}
 		if most < 0 {
-			return // it does not get narrower
+			return // it cannot get narrower
 		}
 		widths[most]--
 		excess--
 	}
 }
 
-// shorten cuts s so that it takes at most so many cells.
+// shorten truncates s to a display width.
 func shorten(s string, most int) string {
 	if displayWidth(s) <= most {
 		return s
@@ -126,7 +125,7 @@ func shorten(s string, most int) string {
 	return s
 }
 
-// displayWidth returns how many cells of a terminal s takes.
+// displayWidth returns the number of terminal cells of s.
 func displayWidth(s string) int {
 	n := 0
 	for _, r := range s {

@@ -18,15 +18,15 @@ import (
 )
 
 func taskCommand(w *app) *cobra.Command {
-	return group("task", "Look at tasks and act on them",
-		"Look at the tasks that this node sent or took over, follow them, stop them,\nrepeat them, fetch their results and the proofs of what happened. A task is named\nby its id or the beginning of it, as long as that is unique.",
+	return group("task", "Show and manage tasks",
+		"Show the tasks that this node sent or accepted, follow them, cancel them, repeat\nthem, fetch their results and receipts. A task is given by its id or a unique\nbeginning of it.",
 		taskList(w), taskShow(w), taskWatch(w), taskResult(w), taskReceipts(w), taskCancel(w), taskSet(w), taskProgress(w), taskRetry(w), taskPurge(w))
 }
 
 func taskList(w *app) *cobra.Command {
 	var f queryFlags
 	c := &cobra.Command{
-		Use: "ls", Short: "List tasks, the newest first",
+		Use: "ls", Short: "List tasks, newest first",
 		Example: "  balefire-node task ls --peer laptop --state pending,running\n  balefire-node task ls --since 1h -o jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := f.query(w.clock.Now())
@@ -54,18 +54,18 @@ func tasksView(w *app, page node.Page[node.Task]) view {
 	return view{value: page, lines: lines(page.Items), human: func(p *printer) {
 		t := newTable(col("ID"), col("STATE"), col("KIND"), col("CLASS"), col("ROLE"), col("PEER"), num("AGE"), num("TRIES"), col("REASON"), wideOnly("FULL ID"), wideOnly("BODY"), wideOnly("KEY"))
 		for _, k := range page.Items {
-			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, p.cut(stripPackages(k.Reason), 60), k.ID, formatSize(k.BodySize), k.Key)
+			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, p.truncate(stripPackages(k.Reason), 60), k.ID, formatSize(k.BodySize), k.Key)
 		}
 		p.table(t)
 		if page.Next != "" {
-			w.infof("there are more: --cursor %s, or --all", page.Next)
+			w.infof("there are more: use --cursor %s or --all", page.Next)
 		}
 	}}
 }
 
 func taskShow(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Show a task with everything that happened to it",
+		Use: "show ID", Short: "Show a task with its history",
 		Example: "  balefire-node task show 01a1f84f", Args: oneTask, ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.withTimeout(cmd.Context())
@@ -83,7 +83,7 @@ func taskShow(w *app) *cobra.Command {
 	}
 }
 
-// taskView shows one task, its facts first, then its events.
+// taskView shows one task: first its fields, then its events.
 func taskView(w *app, t node.Task) view {
 	return view{value: t, human: func(p *printer) {
 		p.line("task    %s   kind %s   class %s   %s", t.ID, t.Kind, t.Class, otherSide(t))
@@ -121,16 +121,16 @@ func taskView(w *app, t node.Task) view {
 	}}
 }
 
-// resultSize is the size of a result, and whether that is all of it.
+// resultSize returns the size of a result and whether it is truncated.
 func resultSize(t node.Task) string {
 	if t.Truncated {
-		return formatSize(t.ResultSize) + " (cut off: the handler wrote more)"
+		return formatSize(t.ResultSize) + " (truncated: the handler wrote more)"
 	}
 	return formatSize(t.ResultSize)
 }
 
-// otherSide says for whom a task is, or from whom it came. One for a queue is at the
-// home of that.
+// otherSide returns the target of a task, or its origin. A task for a queue is at the home
+// of the queue.
 func otherSide(t node.Task) string {
 	switch {
 	case t.Role != "home":
@@ -144,7 +144,7 @@ func otherSide(t node.Task) string {
 func taskWatch(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Follow a task to its end and print its result",
-		Long:    "Follow a task to its end and print its result on standard output. The exit code\ntells how it ended, as with send --wait.",
+		Long:    "Follow a task to its end and print its result on standard output. The exit code\nis the outcome, as with send --wait.",
 		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: oneTask, ValidArgsFunction: w.completeLive,
 		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -163,7 +163,7 @@ func taskResult(w *app) *cobra.Command {
 	var out string
 	c := &cobra.Command{
 		Use: "result ID", Short: "Fetch the result of a task",
-		Long:    "Write the result of an ended task to standard output or to a file, whole or not\nat all.",
+		Long:    "Write the result of an ended task to standard output, or atomically to a file.",
 		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: oneTask, ValidArgsFunction: w.completeEnded,
 		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -179,7 +179,7 @@ func taskResult(w *app) *cobra.Command {
 			}
 			defer r.Close()
 			if t.Truncated {
-				defer w.infof("! the result is cut off: the handler wrote more")
+				defer w.infof("! the result is truncated: the handler wrote more")
 			}
 			if out == "" {
 				return w.writeResult(args[0], r)
@@ -196,7 +196,7 @@ func taskResult(w *app) *cobra.Command {
 	return c
 }
 
-// writeFileAtomic writes a file beside its place and moves it there when it is whole.
+// writeFileAtomic writes a temporary file next to path and renames it when it is complete.
 func writeFileAtomic(path string, r io.Reader) (n int64, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".balefire-*")
 	if err != nil {
@@ -220,10 +220,11 @@ func taskCancel(w *app) *cobra.Command {
 	var hard, dry bool
 	var reason string
 	c := &cobra.Command{
-		Use: "cancel [ID...]", Short: "Stop tasks",
-		Long: `Stop tasks: those with these ids, or those that have not ended and that the flags
-choose. One that waits never starts; one that runs is asked to end, or with --hard
-killed with all its processes. It is CANCELLED once nothing of it runs.`,
+		Use: "cancel [ID...]", Short: "Cancel tasks",
+		Long: `Cancel tasks: those with these ids, or those that the flags select among the
+tasks that have not ended. A waiting task never starts; a running one is asked
+to stop, or with --hard killed with all its processes. It is CANCELLED once none
+of its processes runs.`,
 		Example: "  balefire-node task cancel 01a1f84f --hard --reason 'wrong file'\n  balefire-node task cancel --peer laptop --kind resize --dry-run", Args: taskIDs(0, -1), ValidArgsFunction: w.completeLive,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := f.ids(cmd, w, args, func(s proto.TaskState) bool { return !s.Terminal() })
@@ -242,14 +243,14 @@ killed with all its processes. It is CANCELLED once nothing of it runs.`,
 					p.line("task %s is %s", t.ID, t.State)
 					return
 				}
-				p.line("task %s is %s, the stop was asked for", t.ID, t.State)
+				p.line("task %s is %s, cancellation requested", t.ID, t.State)
 			})
 		},
 	}
 	f.add(c, false)
-	c.Flags().BoolVar(&hard, "hard", false, "kill it and its processes at once")
-	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
-	c.Flags().BoolVar(&dry, "dry-run", false, "only list them")
+	c.Flags().BoolVar(&hard, "hard", false, "kill all its processes at once")
+	c.Flags().StringVar(&reason, "reason", "", "reason, for the record of the task")
+	c.Flags().BoolVar(&dry, "dry-run", false, "only list")
 	return c
 }
 
@@ -257,10 +258,10 @@ func taskRetry(w *app) *cobra.Command {
 	var f queryFlags
 	var dry bool
 	c := &cobra.Command{
-		Use: "retry [ID...]", Short: "Do ended tasks once more, as new ones",
-		Long: `Submit ended tasks again: those with these ids, or those that ended without
-success and that the flags choose. Each becomes a new task with a new id and the
-same idempotency key, and remembers which one it repeats.`,
+		Use: "retry [ID...]", Short: "Submit ended tasks again, as new tasks",
+		Long: `Submit ended tasks again: those with these ids, or those that the flags select
+among the tasks that ended without success. Each becomes a new task with a new
+id and the same idempotency key that refers to the one it repeats.`,
 		Example: "  balefire-node task retry 01a1f84f\n  balefire-node task retry --peer laptop --state failed --since 1h --dry-run", Args: taskIDs(0, -1), ValidArgsFunction: w.completeEnded,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := f.ids(cmd, w, args, func(s proto.TaskState) bool { return s.Terminal() && s != proto.Success })
@@ -275,11 +276,11 @@ same idempotency key, and remembers which one it repeats.`,
 		},
 	}
 	f.add(c, false)
-	c.Flags().BoolVar(&dry, "dry-run", false, "only list them")
+	c.Flags().BoolVar(&dry, "dry-run", false, "only list")
 	return c
 }
 
-// printDryRun shows what --dry-run is asked for.
+// printDryRun prints the tasks that a command with --dry-run would change.
 func (w *app) printDryRun(ids []string, err error) error {
 	if err != nil {
 		return err
@@ -292,8 +293,8 @@ func (w *app) printDryRun(ids []string, err error) error {
 	}})
 }
 
-// eachTask does the same to one task after the other, until one fails, and shows what was
-// done. One alone is shown as it is, several as a list.
+// eachTask applies an action to one task after the other until one fails, and shows the
+// results: a single one as it is, several as a list.
 func eachTask[T any](cmd *cobra.Command, w *app, verb string, ids []string, alone bool, do func(context.Context, *client.Client, string) (T, error), tell func(*printer, string, T)) error {
 	c, err := w.node()
 	if err != nil {
@@ -320,7 +321,7 @@ func eachTask[T any](cmd *cobra.Command, w *app, verb string, ids []string, alon
 			tell(p, ids[i], d)
 		}
 		if len(ids) == 0 {
-			w.infof("no task is chosen")
+			w.infof("no task is selected")
 		}
 	}}
 	if alone && len(done) == 1 {
@@ -334,7 +335,7 @@ func taskPurge(w *app) *cobra.Command {
 	var dry bool
 	c := &cobra.Command{
 		Use: "purge", Short: "Remove the records of ended tasks",
-		Long:    "Remove the records, bodies and results of ended tasks. What has not ended stays,\nand so do dead letters unless --state names theirs. The removal is written to the\naudit.",
+		Long:    "Remove the records, bodies and results of ended tasks. Tasks that have not ended\nstay, and so do dead letters unless --state names their states. The removal is\nwritten to the audit log.",
 		Example: "  balefire-node task purge --state success --before 7d --dry-run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return w.purge(cmd, &f, dry) },
 	}
@@ -372,8 +373,8 @@ func (w *app) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 	}})
 }
 
-// shortTask is the part of a task's id that people read: the moment and the
-// first random digits.
+// shortTask returns the part of a task's id that people read: the time and the first random
+// digits.
 func shortTask(id string) string { return id[:min(len(id), 18)] }
 
 // truncate shortens text for a table.
@@ -385,7 +386,7 @@ func truncate(text string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// parsePast reads a moment in the past: a span before now, or a time.
+// parsePast parses a time in the past: an age or a time.
 func parsePast(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -395,7 +396,7 @@ func parsePast(flag, text string, now time.Time) (time.Time, error) {
 	}
 	d, err := parseSpan(flag, text)
 	if err != nil {
-		return time.Time{}, usage("--%s %.40q: write it as 7d, 90m or 2006-01-02T15:04:05Z07:00", flag, text)
+		return time.Time{}, usage("--%s %.40q: use 7d, 90m or 2006-01-02T15:04:05Z07:00", flag, text)
 	}
 	return now.Add(-d), nil
 }

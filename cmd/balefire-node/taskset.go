@@ -15,12 +15,11 @@ func taskSet(w *app) *cobra.Command {
 		Use: "set ID --class CLASS | --queue QUEUE", Short: "Change a task that waits in a shared queue",
 		Long: `Change a task that waits in a shared queue.
 
---class gives it another class, at once. It is done on the home of the queue.
+--class changes its class at once. Run this on the home of the queue.
 
---queue puts it into another queue, where the task was made: what its origin signed
-for the one queue it signs anew for the other, so the task ends as CANCELLED and a
-new one repeats it. One that runs is stopped first; one that ends otherwise
-meanwhile stays as it is.`,
+--queue moves it to another queue. Run this on the node that created the task: the
+origin signs a new task for the other queue, and the old one ends as CANCELLED. A
+running task is stopped first; one that ends before that is not changed.`,
 		Example: "  balefire-node task set 01a1f84f --class critical\n  balefire-node task set 01a1f84f --queue night", Args: oneTask, ValidArgsFunction: w.completeLive,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -40,7 +39,7 @@ meanwhile stays as it is.`,
 				return err
 			}
 			return w.show(view{value: s, human: func(p *printer) {
-				p.line("%s goes on as %s in queue %s", shortTask(args[0]), s.ID, queue)
+				p.line("%s continues as %s in queue %s", shortTask(args[0]), s.ID, queue)
 			}})
 		},
 	}
@@ -53,11 +52,11 @@ meanwhile stays as it is.`,
 
 func taskProgress(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "progress [ID]", Short: "Say, from a handler, that its task makes progress",
-		Long: `Say that the handler of a task of a shared queue makes progress. A program that a
-handler runs calls it without an id: its own stands in BALEFIRE_TASK_ID. From the
-first time on it must be called again within five minutes: a handler that shows no
-progress for so long is stopped, and its task is given to another node.`,
+		Use: "progress [ID]", Short: "Report progress of a task from its handler",
+		Long: `Report that the handler of a task of a shared queue makes progress. A program
+that is run by a handler calls it without an id: the id is in BALEFIRE_TASK_ID.
+After the first report it must report again within five minutes: otherwise it is
+stopped and its task is granted to another node.`,
 		Example: "  balefire-node task progress", Args: between(0, 1, "at most one task id"), ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := w.env("BALEFIRE_TASK_ID")
@@ -65,7 +64,7 @@ progress for so long is stopped, and its task is given to another node.`,
 				id = args[0]
 			}
 			if id == "" {
-				return usage("no task: name one, or call it from a program that a handler runs")
+				return usage("no task: give its id, or run this in a program of a handler")
 			}
 			return do(cmd, w, func(ctx context.Context, c *client.Client) error { return c.Progress(ctx, id) })
 		},

@@ -11,18 +11,19 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// timelineClock is how a merged timeline shows times: nodes differ by less than a second.
+// timelineClock is the time format of a merged timeline: events of different nodes can be
+// less than a second apart.
 const timelineClock = "15:04:05.000"
 
 func meshTimeline(w *app) *cobra.Command {
 	var q node.TimelineQuery
 	c := &cobra.Command{
-		Use: "timeline --task TASK | --queue QUEUE", Short: "Show what all nodes saw happen to the leases of a task or a queue",
-		Long: `Ask all connected nodes what they saw happen to the leases of one task, or of one
-queue, and show it as one timeline: who granted it and to whom, who started it,
-leases that ended, results that came too late, queues that moved. It is ordered by
-the clocks of the nodes, which may differ; epochs do not. Each node keeps the newest
-of its present start in memory. -o jsonl is for keeping it.`,
+		Use: "timeline --task TASK | --queue QUEUE", Short: "Show the ownership events of all nodes for a task or a queue",
+		Long: `Collect the ownership events of one task, or of one queue, from all connected
+nodes and show them as one timeline: grants, starts, leases that ended, late
+results, queues that moved. It is ordered by the clocks of the nodes, which may
+differ; epochs do not depend on them. Each node keeps only its newest events
+since its start, in memory: use -o jsonl to save the timeline.`,
 		Example: "  balefire-node mesh timeline --task 01a1f84f\n  balefire-node mesh timeline --queue build -o jsonl > build.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (q.Task == "") == (q.Queue == "") {
@@ -46,9 +47,9 @@ of its present start in memory. -o jsonl is for keeping it.`,
 		},
 	}
 	fs := c.Flags()
-	fs.StringVar(&q.Task, "task", "", "of this task: its id, or the beginning of one that this node knows")
-	fs.StringVar(&q.Queue, "queue", "", "of this queue")
-	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags are there
+	fs.StringVar(&q.Task, "task", "", "events of this task: its id, or the beginning of one that this node knows")
+	fs.StringVar(&q.Queue, "queue", "", "events of this queue")
+	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags exist
 	_ = c.RegisterFlagCompletionFunc("task", w.completeTask)
 	return c
 }

@@ -88,7 +88,7 @@ func TestCommandsOfTheDesign(t *testing.T) {
 // Help is data: somebody asked for it. A mistake is told on standard error.
 func TestHelpAndMistakes(t *testing.T) {
 	w, out, errs := testWorld()
-	if code := execute(t.Context(), w, []string{"send", "--help"}); code != exitOK || !strings.Contains(out.String(), "Hand a task to a peer") || errs.Len() > 0 {
+	if code := execute(t.Context(), w, []string{"send", "--help"}); code != exitOK || !strings.Contains(out.String(), "Send a task to a peer") || errs.Len() > 0 {
 		t.Errorf("help: %d, %q, %q", code, out, errs)
 	}
 	w, out, errs = testWorld()

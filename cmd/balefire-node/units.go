@@ -7,8 +7,7 @@ import (
 	"github.com/balefire/balefire/node/config"
 )
 
-// A spanValue is a flag that is a span of time, written as in the configuration: 90s,
-// 15m, 7d.
+// A spanValue is a flag with a duration in the format of the configuration: 90s, 15m, 7d.
 type spanValue struct{ d *time.Duration }
 
 func (v spanValue) Set(text string) error {
@@ -24,10 +23,10 @@ func (v spanValue) String() string {
 	return config.Duration(*v.d).String()
 }
 
-// Type is what the help calls the value.
+// Type is the name of the value in the help.
 func (spanValue) Type() string { return "duration" }
 
-// A limitValue is a span of time that a handler keeps as text, 0 for none.
+// A limitValue is a duration that a handler keeps as text, 0 for none.
 type limitValue struct{ text *string }
 
 func (v limitValue) Set(text string) error {
@@ -45,11 +44,11 @@ func (v limitValue) String() string {
 	return *v.text
 }
 
-// Type is what the help calls the value.
+// Type is the name of the value in the help.
 func (limitValue) Type() string { return "duration" }
 
-// A sizeValue is a flag that is a number of bytes, written as in the configuration:
-// 64MiB, 1.5GB.
+// A sizeValue is a flag with a number of bytes in the format of the configuration: 64MiB,
+// 1.5GB.
 type sizeValue struct{ n *int64 }
 
 func (v sizeValue) Set(text string) error {
@@ -65,5 +64,5 @@ func (v sizeValue) String() string {
 	return strconv.FormatInt(*v.n, 10)
 }
 
-// Type is what the help calls the value.
+// Type is the name of the value in the help.
 func (sizeValue) Type() string { return "size" }

@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// linked is the version that the linker was given, "" without.
+// linked is the version that the linker set, or empty.
 var linked string
 
-// version is what this binary says that it is, to people and to peers.
+// version is the version of this binary for people and peers.
 var version = readBuild().Version
 
-// A build is what this binary is.
+// A build describes this binary.
 type build struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`
@@ -24,14 +24,14 @@ type build struct {
 	Modified bool   `json:"modified,omitempty" doc:"built from files that differ from the commit"`
 }
 
-// readBuild says what this binary is.
+// readBuild returns the build information of this binary.
 func readBuild() build {
 	info, _ := debug.ReadBuildInfo()
 	return buildOf(linked, info)
 }
 
-// buildOf reads what the go command noted in the binary: the version of the module where it
-// was installed as one, else the commit that it was built from.
+// buildOf evaluates what the go command recorded in the binary: the module version if it
+// was installed as a module, else the commit that it was built from.
 func buildOf(linked string, info *debug.BuildInfo) build {
 	b := build{Version: linked, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info != nil {
@@ -57,13 +57,13 @@ func buildOf(linked string, info *debug.BuildInfo) build {
 	return b
 }
 
-// String is what version and --version print behind the name of the program.
+// String is what version and --version print after the name of the program.
 func (b build) String() string { return fmt.Sprintf("%s  %s  %s", b.Version, b.Platform, b.Go) }
 
 func versionCommand(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Show what this binary is",
-		Long:    "Show the version of this binary, the Go it was built with, and the commit where the\nbuild noted one.",
+		Use: "version", Short: "Show the version of this binary",
+		Long:    "Show the version of this binary, its Go version, and the commit if the build\nrecorded one.",
 		Example: "  balefire-node version -o json", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := readBuild()

@@ -16,8 +16,8 @@ import (
 func waitCommand(w *app) *cobra.Command {
 	var what string
 	c := &cobra.Command{
-		Use: "wait --for ready|peer=NAME|task=ID", Short: "Wait until something is so",
-		Long:        "Wait until the node is ready, a peer is connected, or a task has ended. It ends\nwith 6 when --timeout is over. A node that does not run yet is waited for.",
+		Use: "wait --for ready|peer=NAME|task=ID", Short: "Wait for a condition",
+		Long:        "Wait until the node is ready, a peer is connected, or a task has ended. The exit\ncode is 6 after --timeout. The node may be started later.",
 		Example:     "  balefire-node wait --for ready --timeout 30s\n  balefire-node wait --for peer=laptop && balefire-node send laptop ping --wait",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -36,8 +36,7 @@ func waitCommand(w *app) *cobra.Command {
 	return c
 }
 
-// A check reports whether what is waited for is so, and if not why not. An
-// error ends the wait.
+// A check reports whether the condition is met, and if not why. An error ends the wait.
 type check func(ctx context.Context, c *client.Client) (done bool, why string, err error)
 
 func condition(what string) (check, error) {
@@ -54,7 +53,7 @@ func condition(what string) (check, error) {
 			return p.State == "CONNECTED", fmt.Sprintf("%s is %s", name, p.State), err
 		}, nil
 	case kind == "task" && named && !taskRE.MatchString(name):
-		return nil, usage("--for task=%.60q: that is no task id: write one as task ls shows it, or its beginning", name)
+		return nil, usage("--for task=%.60q: that is not a task id: use an id from task ls, or the beginning of one", name)
 	case kind == "task" && named:
 		return func(ctx context.Context, c *client.Client) (bool, string, error) {
 			t, err := c.Task(ctx, name)
@@ -64,10 +63,10 @@ func condition(what string) (check, error) {
 			return ended(t), "it is " + t.State, err
 		}, nil
 	}
-	return nil, usage("--for %.60q: it is ready, peer=NAME or task=ID", what)
+	return nil, usage("--for %.60q: it must be ready, peer=NAME or task=ID", what)
 }
 
-// waitUntil asks again and again, and says now and then why not yet.
+// waitUntil polls until the condition is met, and prints now and then why it is not.
 func (w *app) waitUntil(ctx context.Context, c *client.Client, what string, is check) error {
 	ctx, cancel := w.withTimeout(ctx)
 	defer cancel()
@@ -80,7 +79,7 @@ func (w *app) waitUntil(ctx context.Context, c *client.Client, what string, is c
 		switch {
 		case err == nil && done:
 			return nil
-		case ctx.Err() != nil: // during the question: what was so before it says more
+		case ctx.Err() != nil: // interrupted during the request: the previous reason is better
 		case isAny(err, client.ErrNodeDown, api.ErrStarting):
 			why = err.Error()
 		case err != nil:
@@ -95,7 +94,7 @@ func (w *app) waitUntil(ctx context.Context, c *client.Client, what string, is c
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return &codedError{exitTimeout, fmt.Errorf("wait for %s: --timeout %s is over: %s", what, w.flags.timeout, why)}
+				return &codedError{exitTimeout, fmt.Errorf("wait for %s: timeout after %s: %s", what, w.flags.timeout, why)}
 			}
 			return fmt.Errorf("wait for %s: %s: %w", what, why, ctx.Err())
 		case <-tick.C:

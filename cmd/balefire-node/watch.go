@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// addWatch gives a command the flag that shows it again and again.
+// addWatch adds the flag --watch, which repeats a command.
 func (w *app) addWatch(c *cobra.Command) {
 	var every time.Duration
 	once := c.RunE
@@ -21,22 +21,22 @@ func (w *app) addWatch(c *cobra.Command) {
 			return once(cmd, args)
 		}
 		if !w.humanOutput() && w.flags.output != formatJSONL {
-			return usage("--watch never ends, so it has no %s: take table, wide or jsonl", w.flags.output)
+			return usage("--watch never ends and cannot be written as %s: use table, wide or jsonl", w.flags.output)
 		}
 		if every < minWatchInterval {
-			return usage("--watch=%s: it is at least %s", every, minWatchInterval)
+			return usage("--watch=%s: it must be at least %s", every, minWatchInterval)
 		}
 		return w.repeat(cmd.Context(), every, func() error { return once(cmd, args) })
 	}
-	c.Flags().Var(spanValue{&every}, "watch", "show it again and again until Ctrl-C, as often as this says")
+	c.Flags().Var(spanValue{&every}, "watch", "repeat at this interval until Ctrl-C")
 	c.Flags().Lookup("watch").NoOptDefVal = "2s"
 }
 
-// minWatchInterval is the shortest time between two looks.
+// minWatchInterval is the shortest interval of --watch.
 const minWatchInterval = 200 * time.Millisecond
 
-// repeat shows something until ctx is done, over what a terminal showed before. That the
-// node is away for a moment does not end it.
+// repeat runs show at every interval until ctx is done. On a terminal each output replaces
+// the previous one. It continues while the node is down for a moment.
 func (w *app) repeat(ctx context.Context, every time.Duration, show func() error) error {
 	screen, notes := w.out, w.err
 	defer func() { w.out, w.err = screen, notes }()
@@ -66,8 +66,8 @@ func (w *app) repeat(ctx context.Context, every time.Duration, show func() error
 	}
 }
 
-// nextNotice is how long a wait says nothing after so many lines. In a file or a log, where
-// each line stays, they get rarer.
+// nextNotice is how long a wait prints nothing after it has printed this many notices. In a
+// file or a log, where each line stays, notices get rarer.
 func (w *app) nextNotice(said int) time.Duration {
 	if w.errTTY {
 		return quietInterval
@@ -75,10 +75,11 @@ func (w *app) nextNotice(said int) time.Duration {
 	return min(quietInterval<<min(said, 10), maxQuietInterval)
 }
 
-// maxQuietInterval is the longest time that a wait says nothing.
+// maxQuietInterval is the longest time that a wait prints nothing.
 const maxQuietInterval = time.Minute
 
-// showWaiting says now and then that something goes on, until it is stopped.
+// showWaiting prints now and then that something is still in progress, until stop is
+// called.
 func (w *app) showWaiting(what string) (stop func()) {
 	quit, gone := make(chan struct{}), make(chan struct{})
 	start := w.clock.Mono()

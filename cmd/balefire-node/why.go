@@ -6,8 +6,8 @@ import (
 
 func whyCommand(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "why TASK|PEER|queue:NAME", Short: "Name the one thing that keeps a task, a peer or a queue back",
-		Long:    "Walk the way of a task, from the disk here to the handler there, and name the\none thing that it waits for, with what to do about it.",
+		Use: "why TASK|PEER|queue:NAME", Short: "Explain what a task, a peer or a queue is waiting for",
+		Long:    "Follow a task from the disk of this node to its handler, and print the one thing\nthat it is waiting for and what to do about it.",
 		Example: "  balefire-node why 01a1f84f\n  balefire-node why laptop\n  balefire-node why queue:build", Args: exactly(1, "the id of a task, its beginning, the name of a peer, or queue:NAME"), ValidArgsFunction: w.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.withTimeout(cmd.Context())
@@ -32,7 +32,7 @@ func whyCommand(w *app) *cobra.Command {
 					p.line("to do    %s", b.Fix)
 				}
 				if b.Next != nil {
-					p.line("by itself it is tried again in %s", formatDuration(b.Next.Sub(w.clock.Now())))
+					p.line("next automatic retry in %s", formatDuration(b.Next.Sub(w.clock.Now())))
 				}
 			}})
 		},
