@@ -1,6 +1,5 @@
-// Package apitest stands in for a node where the window and its client are
-// tested: it writes down what it was asked, and answers with plausible values or
-// with the error that it was told to answer with.
+// Package apitest is a fake node for tests of the API server and its client: it records
+// the calls and returns plausible values or a given error.
 package apitest
 
 import (
