@@ -23,17 +23,16 @@ var ErrTooLong = errors.New("proto: field too long")
 // A Body is any message of this package.
 type Body = pb.Message
 
-// Decode reads b into m, a message of this package, and replaces what m held. It
-// copies what it keeps. Before anything is allocated it walks over b and holds
-// each element against the limit that the definition states, because some bytes
-// on the wire can ask for fifty times as many in memory. Fields that are not
-// known here are kept as they are: it is for what this node wrote itself. See
-// [DecodeKnown].
+// Decode decodes b into m, a message of this package, and replaces the old content of m. It
+// copies what it keeps. Before it allocates anything it scans b and checks each element
+// against the limits of the definition, because a few bytes on the wire could need fifty
+// times as much memory. Unknown fields are kept: use it for what this node wrote itself.
+// See [DecodeKnown].
 func Decode(b []byte, m pb.Message) error { return decode(b, m, pb.UnmarshalOptions{}) }
 
-// DecodeKnown is Decode for what others wrote: fields that are not known here are
-// dropped. No limit holds for them, so they must not be kept, in memory or on disk. What
-// somebody has signed is in a field of bytes and stays as it is.
+// DecodeKnown is Decode for messages from other nodes: unknown fields are dropped. No
+// limits exist for them, so they must not be kept in memory or on disk. Signed content is
+// in a bytes field and is not changed.
 func DecodeKnown(b []byte, m pb.Message) error {
 	return decode(b, m, pb.UnmarshalOptions{DiscardUnknown: true})
 }
@@ -55,9 +54,8 @@ func decode(b []byte, m pb.Message, o pb.UnmarshalOptions) error {
 	return nil
 }
 
-// Encode appends m to dst. It refuses what Decode would refuse at the other end,
-// so that a limit is found where something can be done about it, and returns dst
-// then as it was.
+// Encode appends m to dst. It rejects what Decode would reject at the other end, so that a
+// limit is found where it can be handled; then it returns dst unchanged.
 func Encode(dst []byte, m pb.Message) ([]byte, error) {
 	out, err := appendChecked(dst, m, pb.MarshalOptions{})
 	if err != nil {
@@ -66,7 +64,7 @@ func Encode(dst []byte, m pb.Message) ([]byte, error) {
 	return out, nil
 }
 
-// Size returns how many bytes the encoding of m has.
+// Size returns the number of bytes of m's encoding.
 func Size(m pb.Message) int { return pb.Size(m) }
 
 func appendChecked(dst []byte, m pb.Message, o pb.MarshalOptions) ([]byte, error) {
@@ -84,8 +82,8 @@ func appendChecked(dst []byte, m pb.Message, o pb.MarshalOptions) ([]byte, error
 	return out, s.check(out[len(dst):], false)
 }
 
-// check walks over the encoding b of a message of shape s. nested says that the
-// message stands in one of its own kind already.
+// check scans the encoding b of a message with layout s. nested means that the message is
+// inside one of its own kind.
 func (s *layout) check(b []byte, nested bool) error {
 	var seen [maxNumber + 1]uint16
 	total := 0
@@ -96,7 +94,7 @@ func (s *layout) check(b []byte, nested bool) error {
 		}
 		b = b[n:]
 		if num >= protowire.Number(len(s.fields)) || s.fields[num].count == 0 {
-			continue // of a newer version
+			continue // from a newer version
 		}
 		f := &s.fields[num]
 		if wire != f.wire {
@@ -130,7 +128,7 @@ func (s *layout) check(b []byte, nested bool) error {
 	return nil
 }
 
-// tooMany says how often the field may stand in its message.
+// tooMany is the error for a field that occurs too often in its message.
 func (f *field) tooMany() error {
 	if f.count == 1 {
 		return fmt.Errorf("%w: %s is given twice", ErrMalformed, f.name)
@@ -138,8 +136,8 @@ func (f *field) tooMany() error {
 	return fmt.Errorf("%w: %s has more than %d", ErrTooMany, f.name, f.count)
 }
 
-// consume reads the field at the front of b and returns its length with its tag,
-// negative when it is damaged or a group. value is that of a field of bytes.
+// consume reads the field at the front of b and returns its length with its tag, negative
+// if it is damaged or a group. value is the value of a bytes field.
 func consume(b []byte) (num protowire.Number, wire protowire.Type, value []byte, n int) {
 	tag, n := varint(b)
 	if n < 0 {
@@ -174,8 +172,7 @@ func consume(b []byte) (num protowire.Number, wire protowire.Type, value []byte,
 	return num, wire, value, n + m
 }
 
-// varint reads an unsigned varint at the front of b; n is negative when there is
-// none.
+// varint reads an unsigned varint at the front of b; n is negative if there is none.
 func varint(b []byte) (v uint64, n int) {
 	if len(b) > 0 && b[0] < 0x80 {
 		return uint64(b[0]), 1

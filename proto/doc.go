@@ -6,8 +6,8 @@
 //
 //	Message    one frame on a stream: type, hints, group-root signature
 //	└ Envelope header (fixed layout, signed) + sealed body + Merkle path
-//	  └ Content what only the target reads: kind, class, body, …   (task)
-//	  └ Outcome how it went, for the home alone                     (result)
+//	  └ Content only the target can read it: kind, class, body, …   (task)
+//	  └ Outcome the outcome, only for the home                     (result)
 //
 // The *.proto files are compiled into this package; decoding anything that came
 // from outside goes through the functions here, which check lengths before they

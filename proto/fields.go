@@ -1,12 +1,12 @@
 package proto
 
-// Sizes in bytes and counts of fields that have no name of their own elsewhere.
+// Sizes in bytes and element counts of fields that have no named limit elsewhere.
 const (
 	maxID        = 16
 	maxKeyBytes  = 32 // an Ed25519 public key, which is a PeerID; a content key
 	maxDigest    = 32
 	maxSignature = 64
-	maxPath      = 10 * 32 // of a Merkle tree over MaxGroup leaves, and one step more
+	maxPath      = 10 * 32 // of a Merkle tree over MaxGroup leaves, with one extra level
 	maxSlot      = 2 << 10 // suite 3 takes some 1200
 	maxDetails   = 4 << 10
 	maxName      = 63 // a DNS label
@@ -19,27 +19,27 @@ const (
 	maxLabels    = 32
 	maxFeatures  = 32
 	maxPeers     = 64
-	maxMode      = 16 // a word of two or three that may be said
+	maxMode      = 16 // a label of two or three words
 	maxVouchers  = 16
 )
 
-// A fieldLimit bounds one field. Decoding refuses more.
+// A fieldLimit bounds one field. Decoding rejects more.
 type fieldLimit struct {
 	count    uint16 // of a repeated field or map: elements
 	size     int    // of bytes or text: bytes of one element
-	together bool   // size holds for all elements together
+	together bool   // size is the limit of all elements together
 }
 
 func count(n uint16) fieldLimit { return fieldLimit{count: n} }
 func size(n int) fieldLimit     { return fieldLimit{size: n} }
 
-// each bounds a repeated field of bytes or text: n elements of so many bytes.
+// each bounds a repeated field of bytes or text: n elements of size bytes each.
 func each(n uint16, bytes int) fieldLimit { return fieldLimit{count: n, size: bytes} }
 
-// fieldLimits has an entry for each field of variable length, and for no other.
-// The limits are those that the definitions of the messages state. What a node
-// writes for itself, a Record and what stands in it, has room to spare: a limit
-// there must never make a task unreadable.
+// fieldLimits has an entry for each field of variable length, and for no other. They are
+// the limits stated in the definitions of the messages. The limits of what a node writes
+// only for itself, a Record and its parts, are generous: a limit there must never make a
+// task unreadable.
 var fieldLimits = map[string]fieldLimit{
 	"Message.id":               size(64),
 	"Message.payload":          size(MaxFrame),
@@ -298,7 +298,7 @@ var fieldLimits = map[string]fieldLimit{
 	"HomeMark.home":            size(maxKeyBytes),
 }
 
-// Limits of what only the node itself writes: an element count, and bytes.
+// Limits of what only the node itself writes: elements and bytes.
 const (
 	recordCount = 1 << 10
 	recordText  = 64 << 10

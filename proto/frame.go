@@ -12,35 +12,34 @@ import (
 	pb "google.golang.org/protobuf/proto"
 )
 
-// ErrFrameTooLarge is returned for a frame above the limit of its stream, before
-// a byte of it is read or allocated.
+// ErrFrameTooLarge is returned for a frame above the limit of its stream, before any byte
+// of it is read or allocated.
 var ErrFrameTooLarge = errors.New("proto: frame too large")
 
-// ErrBadFrame is returned for a length that no writer of frames produces: zero,
-// longer than needed, or beyond 64 bits.
+// ErrBadFrame is returned for an invalid length: zero, longer than needed, or beyond 64
+// bits.
 var ErrBadFrame = errors.New("proto: bad frame")
 
 // readBuffer is the size of a Reader's buffer, in bytes.
 const readBuffer = 64 << 10
 
-// A Reader cuts a stream into frames: a length as an unsigned varint in its
-// shortest form, then so many bytes, at least one. It belongs to one goroutine.
+// A Reader splits a stream into frames: the length as an unsigned varint in its shortest
+// form, then that many bytes, at least one. It must be used by one goroutine.
 type Reader struct {
 	r    *bufio.Reader
 	max  int
 	big  []byte // a frame that does not fit into the buffer of r
 	skip int    // bytes of the last frame, still in the buffer of r
-	err  error  // once the place in the stream is lost, for ever
+	err  error  // set once the position in the stream is lost
 }
 
-// NewReader returns a Reader of r that refuses frames of more than max bytes.
+// NewReader returns a Reader of r that rejects frames of more than max bytes.
 func NewReader(r io.Reader, max int) *Reader {
 	return &Reader{r: bufio.NewReaderSize(r, readBuffer), max: max}
 }
 
-// Next reads the next frame into m. The error is that of [Reader.NextRaw], after
-// which the stream is lost, or that of [DecodeKnown], after which it goes on with the
-// next frame.
+// Next reads the next frame into m. The error is that of [Reader.NextRaw], after which the
+// stream is unusable, or that of [DecodeKnown], after which the next frame can be read.
 func (r *Reader) Next(m *Message) error {
 	b, err := r.NextRaw()
 	if err != nil {
@@ -49,9 +48,9 @@ func (r *Reader) Next(m *Message) error {
 	return DecodeKnown(b, m)
 }
 
-// NextRaw returns the bytes of the next frame, valid until the next call. At the
-// end of the stream it returns io.EOF between two frames, io.ErrUnexpectedEOF
-// inside one. Every error stays.
+// NextRaw returns the bytes of the next frame, valid until the next call. At the end of the
+// stream it returns io.EOF between two frames, io.ErrUnexpectedEOF inside one. Errors are
+// sticky.
 func (r *Reader) NextRaw() ([]byte, error) {
 	r.discard()
 	if r.err != nil {
@@ -73,13 +72,13 @@ func (r *Reader) NextRaw() ([]byte, error) {
 // Buffered returns how many bytes can be read without waiting for the stream.
 func (r *Reader) Buffered() int { return r.r.Buffered() - r.skip }
 
-// discard gives the last frame's bytes back to the buffer.
+// discard releases the last frame's bytes in the buffer.
 func (r *Reader) discard() {
 	r.r.Discard(r.skip)
 	r.skip = 0
 }
 
-// length reads the length before a frame and holds it against the limit.
+// length reads the length before a frame and checks it against the limit.
 func (r *Reader) length() (int, error) {
 	var n uint64
 	for shift := 0; ; shift += 7 {
@@ -108,7 +107,7 @@ func (r *Reader) length() (int, error) {
 	return int(n), nil
 }
 
-// body reads n bytes. What does not fit into the buffer grows with what arrives,
+// body reads n bytes. A frame that does not fit into the buffer is allocated as it arrives,
 // so that a length alone costs no memory.
 func (r *Reader) body(n int) ([]byte, error) {
 	if n <= readBuffer {
@@ -131,7 +130,7 @@ func (r *Reader) body(n int) ([]byte, error) {
 	return r.big, nil
 }
 
-// unexpectedEOF says that the stream ended within a frame.
+// unexpectedEOF converts the end of the stream inside a frame.
 func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -139,9 +138,8 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// AppendFrame encodes m as a frame behind dst. It returns dst and
-// ErrFrameTooLarge, ErrBadFrame (m has no content) or an error of [Encode] for
-// what a receiver would refuse.
+// AppendFrame appends m as a frame to dst. It returns dst and ErrFrameTooLarge, ErrBadFrame
+// (m is empty) or an error of [Encode] for what a receiver would reject.
 func AppendFrame(dst []byte, m *Message) ([]byte, error) {
 	size := pb.Size(m)
 	if size == 0 {
@@ -158,5 +156,5 @@ func AppendFrame(dst []byte, m *Message) ([]byte, error) {
 	return out, nil
 }
 
-// uvarintSize returns the bytes that n takes as an unsigned varint.
+// uvarintSize returns the length of n as an unsigned varint.
 func uvarintSize(n int) int { return (bits.Len(uint(n|1)) + 6) / 7 }

@@ -21,16 +21,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// NodeState is what a node says of itself.
+// NodeState is the state that a node reports of itself.
 type NodeState int32
 
 const (
 	NodeState_NODE_STATE_UNSPECIFIED NodeState = 0
 	NodeState_NODE_STATE_STARTING    NodeState = 1
 	NodeState_NODE_STATE_RUNNING     NodeState = 2
-	NodeState_NODE_STATE_STOPPING    NodeState = 3 // takes nothing new, ends what it has
-	NodeState_NODE_STATE_STOPPED     NodeState = 4 // its last word: it is gone until a higher incarnation says otherwise
-	NodeState_NODE_STATE_DRAINING    NodeState = 5 // takes nothing new, and does not stop
+	NodeState_NODE_STATE_STOPPING    NodeState = 3 // accepts nothing new and finishes what it has
+	NodeState_NODE_STATE_STOPPED     NodeState = 4 // its last message: it is gone until a record with a higher incarnation
+	NodeState_NODE_STATE_DRAINING    NodeState = 5 // accepts nothing new, but does not stop
 )
 
 // Enum value maps for NodeState.
@@ -80,14 +80,14 @@ func (NodeState) EnumDescriptor() ([]byte, []int) {
 	return file_gossip_proto_rawDescGZIP(), []int{0}
 }
 
-// Liveness is what others say of a node.
+// Liveness is the state of a node in the view of others.
 type Liveness int32
 
 const (
 	Liveness_LIVENESS_UNSPECIFIED Liveness = 0
 	Liveness_LIVENESS_ALIVE       Liveness = 1
 	Liveness_LIVENESS_SUSPECT     Liveness = 2 // probes went unanswered; the node can refute it
-	Liveness_LIVENESS_DEAD        Liveness = 3 // nobody refuted the suspicion in time
+	Liveness_LIVENESS_DEAD        Liveness = 3 // the suspicion was not refuted in time
 )
 
 // Enum value maps for Liveness.
@@ -133,14 +133,14 @@ func (Liveness) EnumDescriptor() ([]byte, []int) {
 	return file_gossip_proto_rawDescGZIP(), []int{1}
 }
 
-// NodeRecord is what a node says of itself, the details of a Signed that it signed itself.
+// NodeRecord is a node's description of itself, the details of a Signed by that node.
 // Times are Unix milliseconds.
 type NodeRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mesh          []byte                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`                // 16 bytes
 	Peer          []byte                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`                // PeerID, 32 bytes
-	Incarnation   uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // rises with each start and each refutation; a lower one is old news
-	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`       // rises with each change within an incarnation
+	Incarnation   uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // increases with each start and each refutation; a lower one is outdated
+	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`       // increases with each change within an incarnation
 	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`               // boot number of this start
 	State         NodeState              `protobuf:"varint,6,opt,name=state,proto3,enum=transport.v1.NodeState" json:"state,omitempty"`
 	StartedMs     int64                  `protobuf:"varint,7,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
@@ -148,12 +148,12 @@ type NodeRecord struct {
 	Load          *Load                  `protobuf:"bytes,9,opt,name=load,proto3" json:"load,omitempty"`
 	Labels        []string               `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty"`                // at most 32 of 128 bytes, key=value or key
 	Kinds         []string               `protobuf:"bytes,11,rep,name=kinds,proto3" json:"kinds,omitempty"`                  // that it has handlers for, at most 64 of 128 bytes
-	Relays        [][]byte               `protobuf:"bytes,12,rep,name=relays,proto3" json:"relays,omitempty"`                // PeerIDs of the relays that it holds a reservation at, at most 4
-	Addrs         []string               `protobuf:"bytes,13,rep,name=addrs,proto3" json:"addrs,omitempty"`                  // multiaddrs to be reached at without a relay, at most 16 of 256 bytes
+	Relays        [][]byte               `protobuf:"bytes,12,rep,name=relays,proto3" json:"relays,omitempty"`                // PeerIDs of the relays at which it has a reservation, at most 4
+	Addrs         []string               `protobuf:"bytes,13,rep,name=addrs,proto3" json:"addrs,omitempty"`                  // multiaddrs at which it can be reached without a relay, at most 16 of 256 bytes
 	Version       string                 `protobuf:"bytes,14,opt,name=version,proto3" json:"version,omitempty"`              // of the software, at most 128 bytes
-	TimeMs        int64                  `protobuf:"varint,15,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"` // when it was signed, by the signer's clock; for people, never for order
-	Open          bool                   `protobuf:"varint,16,opt,name=open,proto3" json:"open,omitempty"`                   // it believes that anybody can dial it, and relays: others first look for relays among such
-	Hops          []*Hop                 `protobuf:"bytes,17,rep,name=hops,proto3" json:"hops,omitempty"`                    // its direct ways to relays, by their ids, at most 4: the best
+	TimeMs        int64                  `protobuf:"varint,15,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"` // when it was signed, by the signer's clock; for people, never for ordering
+	Open          bool                   `protobuf:"varint,16,opt,name=open,proto3" json:"open,omitempty"`                   // it believes that any node can dial it, and it is a relay: others prefer such relays
+	Hops          []*Hop                 `protobuf:"bytes,17,rep,name=hops,proto3" json:"hops,omitempty"`                    // its direct paths to relays, at most 4: the best ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,13 +307,13 @@ func (x *NodeRecord) GetHops() []*Hop {
 	return nil
 }
 
-// Hop is a direct way from a node to a relay, as the node measured it. 0 is unknown.
+// Hop is a direct path from a node to a relay, as measured by the node. 0 is unknown.
 type Hop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Relay         []byte                 `protobuf:"bytes,1,opt,name=relay,proto3" json:"relay,omitempty"`                                    // PeerID, 32 bytes
-	RttMs         uint32                 `protobuf:"varint,2,opt,name=rtt_ms,json=rttMs,proto3" json:"rtt_ms,omitempty"`                      // there and back; at least 1 when it is known
+	RttMs         uint32                 `protobuf:"varint,2,opt,name=rtt_ms,json=rttMs,proto3" json:"rtt_ms,omitempty"`                      // round trip; at least 1 if known
 	LossPermille  uint32                 `protobuf:"varint,3,opt,name=loss_permille,json=lossPermille,proto3" json:"loss_permille,omitempty"` // of the packets
-	RateKibps     uint32                 `protobuf:"varint,4,opt,name=rate_kibps,json=rateKibps,proto3" json:"rate_kibps,omitempty"`          // KiB a second that it was seen to carry
+	RateKibps     uint32                 `protobuf:"varint,4,opt,name=rate_kibps,json=rateKibps,proto3" json:"rate_kibps,omitempty"`          // observed throughput in KiB per second
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -383,7 +383,7 @@ type Load struct {
 	MemoryPermille uint32                 `protobuf:"varint,2,opt,name=memory_permille,json=memoryPermille,proto3" json:"memory_permille,omitempty"` // of the machine
 	Slots          uint32                 `protobuf:"varint,3,opt,name=slots,proto3" json:"slots,omitempty"`                                         // for handlers
 	Busy           uint32                 `protobuf:"varint,4,opt,name=busy,proto3" json:"busy,omitempty"`                                           // of them
-	Waiting        uint32                 `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                                     // tasks in custody that were not started
+	Waiting        uint32                 `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                                     // accepted tasks that have not started
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -453,7 +453,7 @@ func (x *Load) GetWaiting() uint32 {
 	return 0
 }
 
-// Accusation says that a node did not answer; the details of a Signed that the
+// Accusation states that a node did not answer; the details of a Signed that the
 // accuser signed.
 type Accusation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -539,13 +539,13 @@ func (x *Accusation) GetTimeMs() int64 {
 	return 0
 }
 
-// Revocation says that a certificate admits nobody any more. It is the details
+// Revocation states that a certificate is no longer valid. It is the details
 // of a Signed that the mesh root signed, or an admin, whose certificate is the issuer.
 type Revocation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mesh          []byte                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`                    // 16 bytes
-	Peer          []byte                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`                    // every certificate of this PeerID; empty: see serial
-	Serial        []byte                 `protobuf:"bytes,3,opt,name=serial,proto3" json:"serial,omitempty"`                // the certificate with these 16 bytes alone; empty: see peer
+	Peer          []byte                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`                    // all certificates of this PeerID; empty: see serial
+	Serial        []byte                 `protobuf:"bytes,3,opt,name=serial,proto3" json:"serial,omitempty"`                // only the certificate with these 16 bytes; empty: see peer
 	TimeMs        int64                  `protobuf:"varint,4,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"` // Unix milliseconds, by the signer's clock
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -609,13 +609,13 @@ func (x *Revocation) GetTimeMs() int64 {
 	return 0
 }
 
-// Rumor is one piece of news about a node, handed on by anybody. Exactly one of
+// Rumor is one update about a node, forwarded by any member. Exactly one of
 // record, accusation and revocation is set.
 type Rumor struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Record        *Signed                `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`             // a NodeRecord
 	Accusation    *Signed                `protobuf:"bytes,2,opt,name=accusation,proto3" json:"accusation,omitempty"`     // an Accusation
-	Introduction  *KnownPeer             `protobuf:"bytes,3,opt,name=introduction,proto3" json:"introduction,omitempty"` // with a record, for who may not know the node yet
+	Introduction  *KnownPeer             `protobuf:"bytes,3,opt,name=introduction,proto3" json:"introduction,omitempty"` // with a record, for members that may not know the node yet
 	Revocation    *Signed                `protobuf:"bytes,4,opt,name=revocation,proto3" json:"revocation,omitempty"`     // a Revocation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -679,13 +679,13 @@ func (x *Rumor) GetRevocation() *Signed {
 	return nil
 }
 
-// Rumors is a message of the gossip topic. Its author speaks for itself there: each
+// Rumors is a message of the gossip topic. Its author reports only its own view: each
 // record and accusation in it is the author's own.
 type Rumors struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rumors        []*Rumor               `protobuf:"bytes,1,rep,name=rumors,proto3" json:"rumors,omitempty"`  // at most 32
-	Root          []byte                 `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`      // SHA-256 of what the author knows, see gossip; empty: not told
-	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of this message, by its author: rises over starts, whatever its clock says; 0: see libp2p's
+	Root          []byte                 `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`      // digest of the author's state, see gossip; empty: not given
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of this message, by its author: increases across restarts, independent of its clock; 0: see libp2p's sequence number
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -744,9 +744,9 @@ func (x *Rumors) GetNumber() uint64 {
 // Probe asks whether a node is alive.
 type Probe struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // comes back in the reply
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // repeated in the reply
 	Target        []byte                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`  // PeerID that the receiver is asked to probe; empty: the receiver itself
-	Rumors        []*Rumor               `protobuf:"bytes,3,rep,name=rumors,proto3" json:"rumors,omitempty"`  // at most 8: what is being said of the receiver, and news
+	Rumors        []*Rumor               `protobuf:"bytes,3,rep,name=rumors,proto3" json:"rumors,omitempty"`  // at most 8: rumors about the receiver, and new ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -871,14 +871,14 @@ func (x *ProbeReply) GetRumors() []*Rumor {
 	return nil
 }
 
-// SyncRequest begins an exchange in which two nodes pull from each other what they lack.
+// SyncRequest starts an exchange in which two nodes fetch from each other what they lack.
 type SyncRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Digests       []*Digest              `protobuf:"bytes,1,rep,name=digests,proto3" json:"digests,omitempty"`         // of what the asker knows, at most 256 a message
-	After         []byte                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`             // PeerID: the digests cover the peers behind it, in order; empty: from the first
-	Until         []byte                 `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`             // PeerID: and up to it; empty: to the last
-	Rumors        []*Rumor               `protobuf:"bytes,4,rep,name=rumors,proto3" json:"rumors,omitempty"`           // that an earlier reply asked for, at most 32
-	Revocations   [][]byte               `protobuf:"bytes,5,rep,name=revocations,proto3" json:"revocations,omitempty"` // the id of each that the asker knows, in the same range, at most 256: SHA-256 of the details; by an admin: SHA-256 of that and of the SHA-256 of the admin's certificate's details
+	Digests       []*Digest              `protobuf:"bytes,1,rep,name=digests,proto3" json:"digests,omitempty"`         // of the requester's state, at most 256 per message
+	After         []byte                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`             // PeerID: the digests cover the peers after it, in order; empty: from the first
+	Until         []byte                 `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`             // PeerID: up to and including it; empty: to the last
+	Rumors        []*Rumor               `protobuf:"bytes,4,rep,name=rumors,proto3" json:"rumors,omitempty"`           // requested by an earlier reply, at most 32
+	Revocations   [][]byte               `protobuf:"bytes,5,rep,name=revocations,proto3" json:"revocations,omitempty"` // the ids of those that the requester knows, in the same range, at most 256: SHA-256 of the details; by an admin: SHA-256 of that and of the SHA-256 of the admin's certificate's details
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -948,7 +948,7 @@ func (x *SyncRequest) GetRevocations() [][]byte {
 	return nil
 }
 
-// Digest is the newest that a node knows about another.
+// Digest is the newest state that a node knows of another.
 type Digest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peer          []byte                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"` // PeerID, 32 bytes
@@ -1017,13 +1017,13 @@ func (x *Digest) GetLiveness() Liveness {
 	return Liveness_LIVENESS_UNSPECIFIED
 }
 
-// SyncReply gives what the asker lacks and asks for what it knows better.
+// SyncReply has what the requester lacks and requests what the requester knows better.
 type SyncReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rumors        []*Rumor               `protobuf:"bytes,1,rep,name=rumors,proto3" json:"rumors,omitempty"` // at most 32 (gossip_sync_sample_size)
 	Wanted        [][]byte               `protobuf:"bytes,2,rep,name=wanted,proto3" json:"wanted,omitempty"` // PeerIDs, and the ids of revocations, at most 32
-	More          bool                   `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`    // there is more than fits: ask again
-	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`     // SHA-256 of what the replier knows, after the rumors of the request
+	More          bool                   `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`    // there is more than fits: request again
+	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`     // digest of the replier's state, including the rumors of the request
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -8,24 +8,23 @@ import (
 	"slices"
 )
 
-// What an envelope carries. It chooses the domain of the signature.
+// The content of an envelope. It selects the domain of the signature.
 const (
 	WhatTask   = 1
 	WhatResult = 2
 )
 
-// Entries of the header's TLV area. The top bit is the critical bit: a receiver
-// that does not know a critical entry refuses the envelope, any other entry is
-// kept as it is.
+// Entries of the header's TLV area. The top bit is the critical bit: a receiver rejects an
+// envelope with an unknown critical entry; any other entry is kept.
 const (
 	TagCritical    uint16 = 0x8000
 	TagStream      uint16 = TagCritical | 1 // sealed size 8 | chunk size 4: the body is streamed
 	TagGeneration  uint16 = 2               // of the home, 8 bytes
-	TagPathAllowed uint16 = 3               // which couriers may hold it; read by no one yet
+	TagPathAllowed uint16 = 3               // which couriers may carry it; not used yet
 )
 
-// A Seq orders what one origin sends to one target: Boot rises with every start
-// of the origin, Counter from 1 within it.
+// A Seq orders what one origin sends to one target: Boot increases with every start of the
+// origin, Counter starts at 1 within it.
 type Seq struct {
 	Boot, Counter uint64
 }
@@ -41,13 +40,13 @@ func (s Seq) Compare(o Seq) int {
 	return 1
 }
 
-// A TLV is an entry of the header's open area.
+// A TLV is an entry of the extensible area of the header.
 type TLV struct {
 	Tag   uint16
 	Value []byte
 }
 
-// A Header is the part of an envelope that everybody may read and nobody may
+// A Header is the part of an envelope that anyone may read and no one may
 // change. Its bytes are a fixed layout, big endian:
 //
 //	version 1 | what 1 | suite 1 | zero 1 | mesh 16 | id 16 | origin 32 |
@@ -60,11 +59,11 @@ type Header struct {
 	Suite      byte
 	Mesh       MeshID
 	ID         TaskID
-	Origin     PeerID // who made and signed it
+	Origin     PeerID // who created and signed it
 	Target     PeerID // who may open it: for a queue or agent, its home
 	Seq        Seq    // of the origin towards the target; of a result: that of its task
 	Created    int64  // Unix milliseconds
-	NotAfter   int64  // Unix milliseconds: no start after this
+	NotAfter   int64  // Unix milliseconds: do not start after this
 	Commitment [32]byte
 	SealedLen  uint32 // of Envelope.body
 	TLVs       []TLV
@@ -72,19 +71,18 @@ type Header struct {
 
 const headerFixed = 4 + 16 + 16 + 32 + 32 + 8*4 + 32 + 4 + 2
 
-// ErrBadHeader is returned for bytes that are no header of this version.
+// ErrBadHeader is returned for bytes that are not a valid header of this version.
 var ErrBadHeader = errors.New("proto: bad header")
 
-// ErrVersion is returned for a header of a later version, or of a kind of record
-// that is unknown here: a newer node may have sent it, so it is no reason to end
-// a task.
+// ErrVersion is returned for a header of a later version, or with unknown content: a newer
+// node may have sent it, so it is no reason to end a task.
 var ErrVersion = errors.New("proto: unknown header version")
 
-// ErrCritical is returned for a header with a critical entry that is unknown here.
+// ErrCritical is returned for a header with an unknown critical entry.
 var ErrCritical = errors.New("proto: unknown critical header entry")
 
-// Append encodes h behind dst. The TLVs have to be ascending by tag and all of it
-// at most MaxHeader bytes, or nobody will parse it.
+// Append appends the encoding of h to dst. The TLVs must be ascending by tag and the whole
+// at most MaxHeader bytes; otherwise ParseHeader rejects it.
 func (h *Header) Append(dst []byte) []byte {
 	dst = append(dst, Version, h.What, h.Suite, 0)
 	dst = append(dst, h.Mesh[:]...)
@@ -108,9 +106,9 @@ func (h *Header) Append(dst []byte) []byte {
 	return dst
 }
 
-// ParseHeader reads the bytes that Append wrote, and nothing else: one header has
-// one encoding. It returns ErrBadHeader, ErrVersion, or ErrCritical with the
-// header for an unknown critical entry. It keeps nothing of b.
+// ParseHeader parses exactly the encoding of Append: one header has one encoding. It
+// returns ErrBadHeader, ErrVersion, or ErrCritical together with the header if it has an
+// unknown critical entry. It keeps no reference to b.
 func ParseHeader(b []byte) (Header, error) {
 	var h Header
 	if len(b) < 2 || len(b) > MaxHeader {
@@ -168,8 +166,8 @@ func (h *Header) parseTLVs(r []byte) error {
 	return unknown
 }
 
-// validTLV checks the value of an entry that is known here. A streamed body has
-// bytes, in chunks that fit into a frame.
+// validTLV checks the value of a known entry. A streamed body is not empty and its chunks
+// fit into a frame.
 func validTLV(tag uint16, v []byte) bool {
 	switch tag {
 	case TagStream:
@@ -184,8 +182,8 @@ func validTLV(tag uint16, v []byte) bool {
 	return true
 }
 
-// Stream returns the sealed size and the chunk size of a streamed body; ok is
-// false when the body is inside the envelope.
+// Stream returns the sealed size and the chunk size of a streamed body; ok is false if the
+// body is inside the envelope.
 func (h *Header) Stream() (size uint64, chunk uint32, ok bool) {
 	for _, t := range h.TLVs {
 		if t.Tag == TagStream {
@@ -195,11 +193,11 @@ func (h *Header) Stream() (size uint64, chunk uint32, ok bool) {
 	return 0, 0, false
 }
 
-// Streamed reports whether the body is a stream beside the envelope.
+// Streamed reports whether the body is streamed separately from the envelope.
 func (h *Header) Streamed() bool { _, _, ok := h.Stream(); return ok }
 
-// SetStream says that the body is streamed: size bytes sealed, more than 0, in
-// chunks of at most MaxChunk.
+// SetStream declares the body streamed: size sealed bytes, more than 0, in chunks of at
+// most MaxChunk.
 func (h *Header) SetStream(size uint64, chunk uint32) {
 	v := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, size), chunk)
 	h.TLVs = slices.DeleteFunc(h.TLVs, func(t TLV) bool { return t.Tag == TagStream })

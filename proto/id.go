@@ -12,27 +12,27 @@ import (
 	"time"
 )
 
-// A TaskID is a UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random.
-// It orders tasks roughly by age; nothing else hangs on the time in it.
+// A TaskID is a UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random. It orders
+// tasks roughly by age; nothing else depends on its time.
 type TaskID [16]byte
 
 // A MeshID names a mesh: the first 16 bytes of SHA-256 over its root key.
 type MeshID [16]byte
 
-// A BootID is drawn at random at every start of a node.
+// A BootID is a random id of one start of a node.
 type BootID [16]byte
 
-// ErrBadID is returned for text that is not an id.
+// ErrBadID is returned for text that is not a valid id.
 var ErrBadID = errors.New("proto: not a task id")
 
-// idEntropy buffers random bytes: one read of the kernel serves many ids.
+// idEntropy buffers random bytes: one system call serves many ids.
 var idEntropy = struct {
 	sync.Mutex
 	buf [1024]byte
 	off int
 }{off: 1024}
 
-// NewTaskID returns a fresh id for a task made at now.
+// NewTaskID returns a new id for a task created at now.
 func NewTaskID(now time.Time) TaskID {
 	var id TaskID
 	idEntropy.Lock()
@@ -51,7 +51,7 @@ func NewTaskID(now time.Time) TaskID {
 	return id
 }
 
-// Time returns the moment that the id was made at, to the millisecond.
+// Time returns the creation time of the id, to the millisecond.
 func (id TaskID) Time() time.Time {
 	var ms [8]byte
 	copy(ms[2:], id[:6])

@@ -12,24 +12,24 @@ import (
 // maxNumber is the highest field number in use, with room for some more.
 const maxNumber = 63
 
-// A layout is what Decode has to know of a message to hold its bytes against the
+// A layout is what Decode needs to know about a message to check its bytes against the
 // limits without decoding it.
 type layout struct {
 	name   protoreflect.Name
 	fields []field // by number; count 0: unknown
 }
 
-// A field is one field of a shape.
+// A field is one field of a layout.
 type field struct {
 	name     string // Message.field
 	wire     protowire.Type
-	count    uint16  // how often it may stand in one message
+	count    uint16  // how often it may occur in one message
 	size     int     // bytes of one element
-	together bool    // size holds for all elements together
+	together bool    // size is the limit of all elements together
 	sub      *layout // of a message
 }
 
-// layouts holds the shape of every message of this package.
+// layouts has the layout of every message of this package.
 var layouts = sync.OnceValue(func() map[protoreflect.MessageDescriptor]*layout {
 	all := make(map[protoreflect.MessageDescriptor]*layout)
 	for _, f := range []protoreflect.FileDescriptor{
@@ -42,7 +42,7 @@ var layouts = sync.OnceValue(func() map[protoreflect.MessageDescriptor]*layout {
 	return all
 })
 
-// layoutOf returns the shape of m.
+// layoutOf returns the layout of m.
 func layoutOf(m pb.Message) (*layout, error) {
 	s, ok := layouts()[m.ProtoReflect().Descriptor()]
 	if !ok {
@@ -51,7 +51,7 @@ func layoutOf(m pb.Message) (*layout, error) {
 	return s, nil
 }
 
-// makeLayout adds the shape of d, and of what d holds, to all.
+// makeLayout adds the layout of d, and of the messages in d, to all.
 func makeLayout(all map[protoreflect.MessageDescriptor]*layout, d protoreflect.MessageDescriptor) *layout {
 	if s, ok := all[d]; ok {
 		return s
@@ -73,7 +73,7 @@ func makeLayout(all map[protoreflect.MessageDescriptor]*layout, d protoreflect.M
 	return s
 }
 
-// makeField returns the field of fd, without its shape.
+// makeField returns the field for fd, without its layout.
 func makeField(fd protoreflect.FieldDescriptor) field {
 	name := string(fd.Parent().Name()) + "." + string(fd.Name())
 	l := fieldLimits[name]

@@ -2,7 +2,7 @@ package proto
 
 import "time"
 
-// Sizes in bytes. Every decoder refuses more.
+// Sizes in bytes. Every decoder rejects more.
 const (
 	MaxFrame        = 384 << 10 // a frame on a task or chunk stream
 	MaxControl      = 64 << 10  // a frame on a ctl stream, a gossip message
@@ -12,14 +12,14 @@ const (
 	MaxInlineRecord = 4 << 10 // a body or result inside a store record; larger ones are blob files
 	ChunkSize       = 256 << 10
 	MaxChunk        = ChunkSize + 256 // a sealed chunk
-	MaxEncoded      = 1 << 20         // any encoded message, whatever its fields may add up to
+	MaxEncoded      = 1 << 20         // any encoded message, whatever its fields add up to
 	MaxArgs         = 64 << 10        // all arguments of a task together
 	MaxKind         = 128
 	MaxKey          = 256      // an idempotency or ordering key
-	MaxQueueState   = 48 << 10 // what is said of one queue, with its deeds
-	MaxDeed         = 1 << 10  // the details of a deed, and of the certificate that it shows
+	MaxQueueState   = 48 << 10 // the state of one queue, with its deeds
+	MaxDeed         = 1 << 10  // the details of a deed, and of the certificate that signs it
 	MaxLease        = 5 << 10  // a task's lease with its history
-	MaxStderr       = 4 << 10  // what is kept of a handler's standard error
+	MaxStderr       = 4 << 10  // of a handler's standard error that is kept
 	MaxReason       = 1 << 10
 )
 
@@ -39,12 +39,12 @@ const (
 
 // Times that every node agrees on.
 const (
-	MaxTTL     = 30 * 24 * time.Hour // the receiver enforces it
+	MaxTTL     = 30 * 24 * time.Hour // enforced by the receiver
 	DefaultTTL = 7 * 24 * time.Hour
-	Skew       = 5 * time.Minute // how far two clocks may be apart
+	Skew       = 5 * time.Minute // the greatest difference between two clocks
 )
 
-// Version of the protocol that this code speaks.
+// Version is the protocol version of this code.
 const Version = 1
 
 // Stream protocols.

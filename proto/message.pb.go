@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// MessageType says what a Message carries. Numbers 0-3 are those of the first
+// MessageType is the type of a Message's payload. Numbers 0-3 are those of the first
 // protocol and frozen; further ones are added behind them. Zero is a PING, so that
 // a type is never missing.
 type MessageType int32
@@ -31,7 +31,7 @@ const (
 	MessageType_PONG           MessageType = 1  // answer to a PING
 	MessageType_DATA           MessageType = 2  // payload is an Envelope that holds a task
 	MessageType_ACK            MessageType = 3  // payload is an Ack
-	MessageType_HELLO          MessageType = 4  // payload is a Hello, first message each way on a ctl stream
+	MessageType_HELLO          MessageType = 4  // payload is a Hello, the first message in each direction on a ctl stream
 	MessageType_RESULT         MessageType = 5  // payload is an Envelope that holds a result
 	MessageType_CANCEL         MessageType = 6  // payload is a Cancel
 	MessageType_MARK           MessageType = 7  // payload is a Mark; not numbered, never acknowledged
@@ -200,10 +200,10 @@ func (MessageType) EnumDescriptor() ([]byte, []int) {
 // Numbers 1-6 are frozen: nodes of any age must agree on them.
 type Message struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                                                                                       // at most 64 bytes: UUIDv7 of the task for DATA, RESULT and CANCEL; empty or of this message otherwise
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                                                                                       // at most 64 bytes: UUIDv7 of the task for DATA, RESULT and CANCEL; otherwise empty or of this message
 	Type          MessageType            `protobuf:"varint,2,opt,name=type,proto3,enum=transport.v1.MessageType" json:"type,omitempty"`                                                    // a receiver answers UNKNOWN_VERSION to a type it does not know
-	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`                                                                             // what the type says, within the MaxFrame or MaxControl of its stream
-	Timestamp     int64                  `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`                                                                        // sender's clock, Unix nanoseconds; never used to order messages. PONG: 0 while the sender doubts its clock
+	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`                                                                             // as defined by the type, within the MaxFrame or MaxControl of its stream
+	Timestamp     int64                  `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`                                                                        // sender's clock, Unix nanoseconds; never used to order messages. PONG: 0 while the sender does not trust its clock
 	Metadata      map[string]string      `protobuf:"bytes,5,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // unsigned hints, at most 16 entries of 128 and 1024 bytes; re-checked against the signed header
 	Signature     []byte                 `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`                                                                         // at most 64 bytes. DATA and RESULT: the Ed25519 signature of the group root; empty on a direct authenticated hop otherwise
 	unknownFields protoimpl.UnknownFields

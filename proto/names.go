@@ -1,6 +1,6 @@
 package proto
 
-// The enumerated values under the names that Go code uses.
+// Short Go names for the enum values.
 
 // The states of a task: see [TaskState].
 const (
@@ -29,14 +29,14 @@ const (
 	Low              = Class_CLASS_LOW
 )
 
-// How often a task may take effect: see [Mode].
+// The delivery modes: see [Mode].
 const (
 	ModeUnspecified = Mode_MODE_UNSPECIFIED
 	AtLeastOnce     = Mode_MODE_AT_LEAST_ONCE
 	AtMostOnce      = Mode_MODE_AT_MOST_ONCE
 )
 
-// What an answer says, CodeOK for yes: see [Code].
+// The answer codes, CodeOK for yes: see [Code].
 const (
 	CodeOK             = Code_CODE_UNSPECIFIED
 	CodeNoHandler      = Code_CODE_NO_HANDLER
@@ -105,7 +105,7 @@ const (
 	TypeQueueAnswer   = MessageType_QUEUE_ANSWER
 )
 
-// What a node says of itself: see [NodeState].
+// The states that a node reports of itself: see [NodeState].
 const (
 	NodeUnspecified = NodeState_NODE_STATE_UNSPECIFIED
 	NodeStarting    = NodeState_NODE_STATE_STARTING
@@ -115,7 +115,7 @@ const (
 	NodeDraining    = NodeState_NODE_STATE_DRAINING
 )
 
-// What members think of a member: see [Liveness].
+// The liveness of a member in the view of others: see [Liveness].
 const (
 	LivenessUnspecified = Liveness_LIVENESS_UNSPECIFIED
 	Alive               = Liveness_LIVENESS_ALIVE
@@ -146,7 +146,7 @@ const (
 	LeaseClosed      = LeasePhase_LEASE_PHASE_CLOSED
 )
 
-// What becomes of the runs of a schedule that were missed: see [MissedRuns].
+// How missed runs of a schedule are handled: see [MissedRuns].
 const (
 	MissedUnspecified = MissedRuns_MISSED_RUNS_UNSPECIFIED
 	MissedSkip        = MissedRuns_MISSED_RUNS_SKIP

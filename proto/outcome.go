@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// TooLarge reports whether the result of o is larger than its task takes. If so it
-// becomes the end of a task whose target broke its word, without that result. A max of 0
-// bounds nothing.
+// TooLarge reports whether the result of o is larger than its task accepts. If so, o
+// becomes the end of a task whose target violated the limit, without that result. A max of
+// 0 means no limit.
 func (o *Outcome) TooLarge(max uint64) bool {
 	if max == 0 || o.GetBodySize() <= max && uint64(len(o.GetBody())) <= max {
 		return false

@@ -26,14 +26,14 @@ type ReleaseCause int32
 
 const (
 	ReleaseCause_RELEASE_CAUSE_UNSPECIFIED ReleaseCause = 0 // read as UNSTARTED
-	ReleaseCause_RELEASE_CAUSE_UNSTARTED   ReleaseCause = 1 // never started under this epoch, and never will be: spends nothing
-	ReleaseCause_RELEASE_CAUSE_STOPPED     ReleaseCause = 2 // started and stopped by its node: spends nothing
+	ReleaseCause_RELEASE_CAUSE_UNSTARTED   ReleaseCause = 1 // never started under this epoch, and never will be: spends no attempt
+	ReleaseCause_RELEASE_CAUSE_STOPPED     ReleaseCause = 2 // started and stopped by its node: spends no attempt
 	ReleaseCause_RELEASE_CAUSE_FAILED      ReleaseCause = 3 // the handler failed and may be tried again: spends an attempt
 	ReleaseCause_RELEASE_CAUSE_TIMEOUT     ReleaseCause = 4 // it ran out of time: spends an attempt
 	ReleaseCause_RELEASE_CAUSE_CRASHED     ReleaseCause = 5 // the node died while it ran: spends an abandon
 	ReleaseCause_RELEASE_CAUSE_PARKED      ReleaseCause = 6 // likewise, and its handler's policy is to ask a person
-	ReleaseCause_RELEASE_CAUSE_EXPIRED     ReleaseCause = 7 // not_after was over by the owner's clock before it could start
-	ReleaseCause_RELEASE_CAUSE_UNKNOWN     ReleaseCause = 8 // as UNSTARTED, but that it never started is not known, as after the owner's disk was rolled back: a home that gave leave to start counts it as started
+	ReleaseCause_RELEASE_CAUSE_EXPIRED     ReleaseCause = 7 // not_after had passed by the owner's clock before it could start
+	ReleaseCause_RELEASE_CAUSE_UNKNOWN     ReleaseCause = 8 // as UNSTARTED, but the owner does not know whether it started, for example after its disk was rolled back: a home that permitted the start counts it as started
 )
 
 // Enum value maps for ReleaseCause.
@@ -89,16 +89,16 @@ func (ReleaseCause) EnumDescriptor() ([]byte, []int) {
 	return file_ownership_proto_rawDescGZIP(), []int{0}
 }
 
-// LeasePhase is how far an owner came with a lease.
+// LeasePhase is the progress of a lease at its owner.
 type LeasePhase int32
 
 const (
 	LeasePhase_LEASE_PHASE_UNSPECIFIED LeasePhase = 0
 	LeasePhase_LEASE_PHASE_RECEIVED    LeasePhase = 1 // durable, waits for a slot
 	LeasePhase_LEASE_PHASE_STARTED     LeasePhase = 2 // the start is durable
-	LeasePhase_LEASE_PHASE_FINISHED    LeasePhase = 3 // the result is durable and on its way
-	LeasePhase_LEASE_PHASE_RELEASED    LeasePhase = 4 // given back; the home has not answered yet
-	LeasePhase_LEASE_PHASE_CLOSED      LeasePhase = 5 // over and answered: kept so that a late copy of the grant starts nothing
+	LeasePhase_LEASE_PHASE_FINISHED    LeasePhase = 3 // the result is durable and being sent
+	LeasePhase_LEASE_PHASE_RELEASED    LeasePhase = 4 // released; the home has not answered yet
+	LeasePhase_LEASE_PHASE_CLOSED      LeasePhase = 5 // ended and answered: kept so that a late copy of the grant starts nothing
 )
 
 // Enum value maps for LeasePhase.
@@ -148,15 +148,15 @@ func (LeasePhase) EnumDescriptor() ([]byte, []int) {
 	return file_ownership_proto_rawDescGZIP(), []int{1}
 }
 
-// MissedRuns says what becomes of the times of a schedule that went by while nobody
+// MissedRuns is what happens to the times of a schedule that passed while no node
 // could make its task.
 type MissedRuns int32
 
 const (
 	MissedRuns_MISSED_RUNS_UNSPECIFIED MissedRuns = 0 // skip
-	MissedRuns_MISSED_RUNS_SKIP        MissedRuns = 1 // they are left out
-	MissedRuns_MISSED_RUNS_ONCE        MissedRuns = 2 // the newest of them is made up for
-	MissedRuns_MISSED_RUNS_ALL         MissedRuns = 3 // each of them, the newest missed_cap at most
+	MissedRuns_MISSED_RUNS_SKIP        MissedRuns = 1 // they are dropped
+	MissedRuns_MISSED_RUNS_ONCE        MissedRuns = 2 // a task is created for the newest
+	MissedRuns_MISSED_RUNS_ALL         MissedRuns = 3 // a task is created for each, at most the newest missed_cap
 )
 
 // Enum value maps for MissedRuns.
@@ -202,8 +202,8 @@ func (MissedRuns) EnumDescriptor() ([]byte, []int) {
 	return file_ownership_proto_rawDescGZIP(), []int{2}
 }
 
-// Claim names a lease: who speaks about a task must know all of it. What an owner
-// says counts at the home only if epoch, token and boot id are those of the record
+// Claim identifies a lease: messages about a task must have all of it. An owner's
+// message is accepted at the home only if epoch, token and boot id match the record
 // and the sender is its owner.
 type Claim struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -211,9 +211,9 @@ type Claim struct {
 	EpochBoot     uint64                 `protobuf:"varint,2,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`
 	EpochCounter  uint64                 `protobuf:"varint,3,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
 	Token         []byte                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`                 // 16 random bytes, drawn with the epoch
-	BootId        []byte                 `protobuf:"bytes,5,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"` // of the owner's start that took the lease, 16 bytes; empty in what a home says before it knows
-	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`      // of the home that is spoken to, as far as the sender knows
-	Fetch         bool                   `protobuf:"varint,7,opt,name=fetch,proto3" json:"fetch,omitempty"`                // in a Renew: the owner lacks the task's streamed body, and waits for it to be offered
+	BootId        []byte                 `protobuf:"bytes,5,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"` // of the owner's start that accepted the lease, 16 bytes; empty in messages of a home that does not know it yet
+	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`      // of the home, as far as the sender knows
+	Fetch         bool                   `protobuf:"varint,7,opt,name=fetch,proto3" json:"fetch,omitempty"`                // in a Renew: the owner lacks the task's streamed body and waits for an offer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -301,14 +301,14 @@ func (x *Claim) GetFetch() bool {
 type Ruling struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`                             // 16 bytes
-	EpochBoot     uint64                 `protobuf:"varint,2,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"` // of the claim that is answered
+	EpochBoot     uint64                 `protobuf:"varint,2,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"` // of the answered claim
 	EpochCounter  uint64                 `protobuf:"varint,3,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
-	Code          Code                   `protobuf:"varint,4,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`        // 0: it counts; STALE, MOVED, or BUSY: not known here yet, ask again
+	Code          Code                   `protobuf:"varint,4,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`        // 0: it is valid; STALE, MOVED, or BUSY: not known here yet, retry
 	Home          []byte                 `protobuf:"bytes,5,opt,name=home,proto3" json:"home,omitempty"`                                // MOVED: PeerID of the new home
-	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`                   // of the home that answers; MOVED: of the new one
+	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`                   // of the answering home; MOVED: of the new one
 	State         TaskState              `protobuf:"varint,7,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // STALE: of the task
-	Token         []byte                 `protobuf:"bytes,8,opt,name=token,proto3" json:"token,omitempty"`                              // of the claim that is answered
-	BootId        []byte                 `protobuf:"bytes,9,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`              // likewise: what is said to a clone of an owner is not said to the owner
+	Token         []byte                 `protobuf:"bytes,8,opt,name=token,proto3" json:"token,omitempty"`                              // of the answered claim
+	BootId        []byte                 `protobuf:"bytes,9,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`              // likewise: an answer to a clone of an owner is not an answer to the owner
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,7 +406,7 @@ func (x *Ruling) GetBootId() []byte {
 	return nil
 }
 
-// Grant is sent by a home to the node that shall own a task. It is durable at the
+// Grant is sent by a home to the node that is to own a task. It is durable at the
 // home before it is sent.
 type Grant struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -415,8 +415,8 @@ type Grant struct {
 	LeaseMs        uint32                 `protobuf:"varint,3,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // how long the lease lasts without a renewal
 	Mode           Mode                   `protobuf:"varint,4,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
 	OnLostLease    string                 `protobuf:"bytes,5,opt,name=on_lost_lease,json=onLostLease,proto3" json:"on_lost_lease,omitempty"` // continue (default) or stop
-	Attempt        uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`                             // number of this start if all goes well, from 1
-	NotAfterMs     int64                  `protobuf:"varint,7,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`   // Unix milliseconds: no start after it
+	Attempt        uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`                             // number of this attempt, from 1
+	NotAfterMs     int64                  `protobuf:"varint,7,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`   // Unix milliseconds: do not start after it
 	SettledBoot    uint64                 `protobuf:"varint,8,opt,name=settled_boot,json=settledBoot,proto3" json:"settled_boot,omitempty"`  // no grant of this home for the receiver up to here will ever be sent again
 	SettledCounter uint64                 `protobuf:"varint,9,opt,name=settled_counter,json=settledCounter,proto3" json:"settled_counter,omitempty"`
 	Envelope       *Envelope              `protobuf:"bytes,10,opt,name=envelope,proto3" json:"envelope,omitempty"` // of the task, its slot wrapped for the owner
@@ -524,7 +524,7 @@ func (x *Grant) GetEnvelope() *Envelope {
 	return nil
 }
 
-// Granted is the owner's answer to grants, sent when what it says is durable.
+// Granted is the owner's answer to grants, sent when its content is durable.
 type Granted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Taken         []*Taken               `protobuf:"bytes,1,rep,name=taken,proto3" json:"taken,omitempty"` // at most 512
@@ -573,7 +573,7 @@ func (x *Granted) GetTaken() []*Taken {
 type Taken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Claim         *Claim                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
-	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`  // 0: taken. STALE: a higher epoch was seen here; anything else: not now, or not here
+	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`  // 0: taken. STALE: a higher epoch was seen here; any other: not now, or not here
 	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                      // for a person, at most 256 bytes
 	SeenBoot      uint64                 `protobuf:"varint,4,opt,name=seen_boot,json=seenBoot,proto3" json:"seen_boot,omitempty"` // STALE: the epoch that was seen
 	SeenCounter   uint64                 `protobuf:"varint,5,opt,name=seen_counter,json=seenCounter,proto3" json:"seen_counter,omitempty"`
@@ -654,7 +654,7 @@ func (x *Taken) GetRetryAfterMs() uint64 {
 	return 0
 }
 
-// Start asks the home for leave to start, for tasks of mode at_most_once.
+// Start asks the home for permission to start, for tasks of mode at_most_once.
 type Start struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Claims        []*Claim               `protobuf:"bytes,1,rep,name=claims,proto3" json:"claims,omitempty"` // at most 512
@@ -699,8 +699,8 @@ func (x *Start) GetClaims() []*Claim {
 	return nil
 }
 
-// Permit answers a Start. Leave that was given is durable at the home, and is given
-// again to whoever asks again.
+// Permit answers a Start. A permission is durable at the home, and is repeated
+// when the owner asks again.
 type Permit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rulings       []*Ruling              `protobuf:"bytes,1,rep,name=rulings,proto3" json:"rulings,omitempty"` // at most 512
@@ -748,7 +748,7 @@ func (x *Permit) GetRulings() []*Ruling {
 // Renew is sent by an owner every heartbeat: all its leases of one home together.
 type Renew struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // comes back in the reply
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // repeated in the reply
 	Claims        []*Claim               `protobuf:"bytes,2,rep,name=claims,proto3" json:"claims,omitempty"`  // at most 512
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -876,7 +876,7 @@ func (x *Renewed) GetSettledCounter() uint64 {
 	return 0
 }
 
-// Release is an owner's word that a lease is over without a result. It is durable
+// Release is an owner's statement that a lease has ended without a result. It is durable
 // at the owner first and sent again until it is answered.
 type Release struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -922,14 +922,14 @@ func (x *Release) GetReleased() []*Released {
 	return nil
 }
 
-// Released is one lease that is over.
+// Released is one lease that has ended.
 type Released struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Claim         *Claim                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
 	Cause         ReleaseCause           `protobuf:"varint,2,opt,name=cause,proto3,enum=transport.v1.ReleaseCause" json:"cause,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`                                    // at most MaxReason bytes
 	RetryAfterMs  uint64                 `protobuf:"varint,4,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // 0: the home decides
-	MaxAttempts   uint32                 `protobuf:"varint,5,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`      // that the owner's handler gives the task; 0: the home decides
+	MaxAttempts   uint32                 `protobuf:"varint,5,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`      // allowed by the owner's handler; 0: the home decides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1044,12 +1044,12 @@ func (x *ReleaseReply) GetRulings() []*Ruling {
 	return nil
 }
 
-// Status is a home's question what became of leases. An owner that knows nothing
-// of one answers with a Release, after it has noted never to start it.
+// Status asks an owner for the state of leases. An owner that does not know
+// one answers with a Release, after it has recorded never to start it.
 type Status struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Claims        []*Claim               `protobuf:"bytes,1,rep,name=claims,proto3" json:"claims,omitempty"`                            // at most 512
-	QueueMoved    bool                   `protobuf:"varint,2,opt,name=queue_moved,json=queueMoved,proto3" json:"queue_moved,omitempty"` // the asker is home since a handoff or a seizure
+	QueueMoved    bool                   `protobuf:"varint,2,opt,name=queue_moved,json=queueMoved,proto3" json:"queue_moved,omitempty"` // the sender became home by a handoff or a seizure
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,7 +1098,7 @@ func (x *Status) GetQueueMoved() bool {
 	return false
 }
 
-// StatusReply says what an owner still works on.
+// StatusReply lists what an owner still works on.
 type StatusReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Held          []*Held                `protobuf:"bytes,1,rep,name=held,proto3" json:"held,omitempty"` // at most 512
@@ -1143,7 +1143,7 @@ func (x *StatusReply) GetHeld() []*Held {
 	return nil
 }
 
-// Held is one lease that its owner has not given back.
+// Held is one lease that its owner has not released.
 type Held struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Claim         *Claim                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
@@ -1204,8 +1204,8 @@ type Handoff struct {
 	Behind           []byte                 `protobuf:"bytes,2,opt,name=behind,proto3" json:"behind,omitempty"`                                              // task id of its predecessor in its lane, while that has not been answered; else empty
 	Queue            *QueueState            `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`                                                // of the task, or, without a lease, the queue itself
 	Task             *Stored                `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`                                                  // envelope, slot wrapped for the new home, and record
-	Blocks           []*LaneBlock           `protobuf:"bytes,5,rep,name=blocks,proto3" json:"blocks,omitempty"`                                              // lanes of the queue, or that of the task, that stand still, at most 512
-	BehindGeneration uint64                 `protobuf:"varint,6,opt,name=behind_generation,json=behindGeneration,proto3" json:"behind_generation,omitempty"` // of the predecessor: it may have been at the new home before
+	Blocks           []*LaneBlock           `protobuf:"bytes,5,rep,name=blocks,proto3" json:"blocks,omitempty"`                                              // blocked lanes of the queue, or the lane of the task if it is blocked, at most 512
+	BehindGeneration uint64                 `protobuf:"varint,6,opt,name=behind_generation,json=behindGeneration,proto3" json:"behind_generation,omitempty"` // of the predecessor, which may have been at the new home before
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1285,8 +1285,8 @@ func (x *Handoff) GetBehindGeneration() uint64 {
 // HandedOff answers handoffs, once they are durable at the new home.
 type HandedOff struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Moved         []*Moved               `protobuf:"bytes,1,rep,name=moved,proto3" json:"moved,omitempty"`     // at most 512: task or queue and generation, after a queue its lanes that stand still, by key
-	Refused       []*HandoffRefused      `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"` // at most 512: what this node does not take as it is; the old home keeps it and sends it again
+	Moved         []*Moved               `protobuf:"bytes,1,rep,name=moved,proto3" json:"moved,omitempty"`     // at most 512: task or queue and generation, after a queue its blocked lanes, by key
+	Refused       []*HandoffRefused      `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"` // at most 512: what this node does not accept; the old home keeps it and sends it again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1335,7 +1335,7 @@ func (x *HandedOff) GetRefused() []*HandoffRefused {
 	return nil
 }
 
-// HandoffRefused says why a task that was handed over was not taken.
+// HandoffRefused is the reason why a task was not accepted in a handoff.
 type HandoffRefused struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`              // 16 bytes
@@ -1404,18 +1404,18 @@ func (x *HandoffRefused) GetReason() string {
 	return ""
 }
 
-// Moved is a home's note of where a task, or a queue, went.
+// Moved is a home's record of where a task or a queue moved.
 type Moved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`                                  // 16 bytes; empty for a queue
 	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`                                // at most 128 bytes
 	Home          []byte                 `protobuf:"bytes,3,opt,name=home,proto3" json:"home,omitempty"`                                  // PeerID of the new home
 	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                     // of the new home
-	NotAfterMs    int64                  `protobuf:"varint,5,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"` // of the task: the note is kept until then and the skew of clocks
+	NotAfterMs    int64                  `protobuf:"varint,5,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"` // of the task: the record is kept until then plus the clock skew
 	Lease         *Lease                 `protobuf:"bytes,6,opt,name=lease,proto3" json:"lease,omitempty"`                                // as it was handed over; empty once that was answered
 	Behind        []byte                 `protobuf:"bytes,7,opt,name=behind,proto3" json:"behind,omitempty"`                              // task id of its predecessor in its lane
 	Key           string                 `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`                                    // of its lane, at most 256 bytes
-	Blocked       bool                   `protobuf:"varint,9,opt,name=blocked,proto3" json:"blocked,omitempty"`                           // its lane stands still
+	Blocked       bool                   `protobuf:"varint,9,opt,name=blocked,proto3" json:"blocked,omitempty"`                           // its lane is blocked
 	Origin        []byte                 `protobuf:"bytes,10,opt,name=origin,proto3" json:"origin,omitempty"`                             // PeerID of its lane; empty: the lane is of all origins
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1537,7 +1537,7 @@ type Lease struct {
 	Attempts      uint32                 `protobuf:"varint,10,opt,name=attempts,proto3" json:"attempts,omitempty"`         // spent
 	Abandons      uint32                 `protobuf:"varint,11,opt,name=abandons,proto3" json:"abandons,omitempty"`         // leases lost
 	Released      bool                   `protobuf:"varint,12,opt,name=released,proto3" json:"released,omitempty"`         // the owner gave the newest lease back: nobody works on the task
-	Cancel        bool                   `protobuf:"varint,13,opt,name=cancel,proto3" json:"cancel,omitempty"`             // asked for, not yet answered
+	Cancel        bool                   `protobuf:"varint,13,opt,name=cancel,proto3" json:"cancel,omitempty"`             // requested, not yet answered
 	Reason        string                 `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`              // of the end or of the last failure, at most MaxReason bytes
 	Digest        []byte                 `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`              // of the committed result
 	NotAfterMs    int64                  `protobuf:"varint,16,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
@@ -2151,18 +2151,18 @@ func (x *QueueState) GetRoot() []byte {
 	return nil
 }
 
-// Deed proves who is the home of a queue from a generation on. It is signed by the
-// home until then; by an admin when the queue is made, when its home is seized, and
+// Deed proves which node is the home of a queue from a generation on. It is signed by the
+// previous home; by an admin when the queue is created, when its home is seized, and
 // when an admin confirms the home of a later generation.
 type Deed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mesh          []byte                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`              // id, 16 bytes
 	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`            // at most 128 bytes
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // that begins with it; 1: the queue is made; at most 2^32
-	From          []byte                 `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`              // PeerID of the home until then; empty when the queue is made, or its home confirmed
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // that begins with it; 1: the queue is created; at most 2^32
+	From          []byte                 `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`              // PeerID of the previous home; empty when the queue is created or its home confirmed
 	To            []byte                 `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`                  // PeerID of the home from then on
-	Seized        bool                   `protobuf:"varint,6,opt,name=seized,proto3" json:"seized,omitempty"`         // from is gone, and an admin gives up what it knows
-	Root          []byte                 `protobuf:"bytes,7,opt,name=root,proto3" json:"root,omitempty"`              // of a generation above 1: SHA-256 of the queue's name and the key that signed its first deed, 32 bytes: the lower wins where two admins made one queue
+	Seized        bool                   `protobuf:"varint,6,opt,name=seized,proto3" json:"seized,omitempty"`         // from is gone, and an admin gave up what only it knows
+	Root          []byte                 `protobuf:"bytes,7,opt,name=root,proto3" json:"root,omitempty"`              // of a generation above 1: SHA-256 of the queue's name and the key that signed its first deed, 32 bytes: the lower one wins if two admins created the same queue
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2249,9 +2249,9 @@ func (x *Deed) GetRoot() []byte {
 // QueueAsk asks an admin to sign that this member is the home of a queue.
 type QueueAsk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`         // of the question; it comes back with the answer
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`         // of the request; repeated in the answer
 	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`            // at most 128 bytes
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // 1: the queue is made; above: the asker is its home since then, and its deeds become many
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // 1: the queue is created; above: the sender has been its home since then, and the number of deeds grows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2310,8 +2310,8 @@ func (x *QueueAsk) GetGeneration() uint64 {
 // QueueAnswer answers a QueueAsk.
 type QueueAnswer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the question
-	Deed          *Signed                `protobuf:"bytes,2,opt,name=deed,proto3" json:"deed,omitempty"`      // absent: it is refused
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the request
+	Deed          *Signed                `protobuf:"bytes,2,opt,name=deed,proto3" json:"deed,omitempty"`      // absent: refused
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`  // of the refusal, at most MaxReason bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2413,7 +2413,7 @@ func (x *Committed) GetRulings() []*Ruling {
 	return nil
 }
 
-// QueueStates is what a home says of its queues to whoever is connected.
+// QueueStates is a home's announcement of its queues to connected members.
 type QueueStates struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Queues        []*QueueState          `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"` // at most 32
@@ -2458,13 +2458,13 @@ func (x *QueueStates) GetQueues() []*QueueState {
 	return nil
 }
 
-// TimelineAsk asks a member what it saw happen to the leases of one task or one queue.
+// TimelineAsk asks a member for its ownership events of one task or one queue.
 type TimelineAsk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the question; it comes back with the reply
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the request; it comes back with the reply
 	Task          []byte                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`      // 16 bytes; empty for a queue
 	Queue         string                 `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`    // at most 128 bytes; empty for a task
-	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`   // the newest so many lines, at most 512
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`   // number of newest lines, at most 512
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2527,10 +2527,10 @@ func (x *TimelineAsk) GetLimit() uint32 {
 	return 0
 }
 
-// TimelineReply answers a TimelineAsk with the lines that memory keeps, oldest first.
+// TimelineReply answers a TimelineAsk with the lines in memory, oldest first.
 type TimelineReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the question
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the request
 	Lines         []*TimelineLine        `protobuf:"bytes,2,rep,name=lines,proto3" json:"lines,omitempty"`    // at most 512
 	More          bool                   `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`     // older lines were left out
 	unknownFields protoimpl.UnknownFields
@@ -2588,15 +2588,15 @@ func (x *TimelineReply) GetMore() bool {
 	return false
 }
 
-// TimelineLine is one line of the timeline of ownership at a node.
+// TimelineLine is one ownership event at a node.
 type TimelineLine struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`               // at that node, rises by one
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`               // at that node, increasing by one
 	TimeMs        int64                  `protobuf:"varint,2,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"` // by that node's clock
 	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`                    // at most 63 bytes
 	Task          []byte                 `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`                    // 16 bytes; empty for a queue
 	Queue         string                 `protobuf:"bytes,5,opt,name=queue,proto3" json:"queue,omitempty"`                  // at most 128 bytes
-	Peer          []byte                 `protobuf:"bytes,6,opt,name=peer,proto3" json:"peer,omitempty"`                    // PeerID of the owner, or of who made the claim; empty: nobody
+	Peer          []byte                 `protobuf:"bytes,6,opt,name=peer,proto3" json:"peer,omitempty"`                    // PeerID of the owner or the claimant; empty: none
 	EpochBoot     uint64                 `protobuf:"varint,7,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`
 	EpochCounter  uint64                 `protobuf:"varint,8,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
 	Cause         string                 `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"` // at most 128 bytes
@@ -2697,14 +2697,14 @@ func (x *TimelineLine) GetCause() string {
 	return ""
 }
 
-// QueueMember is what a queue says of one node.
+// QueueMember has the settings of a queue for one node.
 type QueueMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peer          []byte                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                // PeerID
 	Weight        uint32                 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`           // share in a round; 0: 1
 	Priority      uint32                 `protobuf:"varint,3,opt,name=priority,proto3" json:"priority,omitempty"`       // higher first
 	Concurrency   uint32                 `protobuf:"varint,4,opt,name=concurrency,proto3" json:"concurrency,omitempty"` // tasks of this queue at a time; 0: the queue's
-	Draining      bool                   `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`       // is given nothing new
+	Draining      bool                   `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`       // gets no new tasks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2835,14 +2835,14 @@ func (x *KindLimit) GetNodeConcurrency() uint32 {
 	return 0
 }
 
-// LaneBlock says that a lane stands still until a person lets it go on: its head
+// LaneBlock states that a lane is blocked until a person unblocks it: its head
 // died and on_dead is block.
 type LaneBlock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Queue         string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`   // at most 128 bytes
 	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`       // the ordering key, at most 256 bytes
 	Task          []byte                 `protobuf:"bytes,3,opt,name=task,proto3" json:"task,omitempty"`     // that died, 16 bytes
-	Origin        []byte                 `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"` // PeerID of whose tasks stand still; empty: of all origins
+	Origin        []byte                 `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"` // PeerID of the origin whose tasks are blocked; empty: of all origins
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2911,7 +2911,7 @@ type HomeMark struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Home           []byte                 `protobuf:"bytes,1,opt,name=home,proto3" json:"home,omitempty"`                                   // PeerID
 	Boot           uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`                                  // own: the boot number of its epochs
-	SettledBoot    uint64                 `protobuf:"varint,3,opt,name=settled_boot,json=settledBoot,proto3" json:"settled_boot,omitempty"` // of another: grants up to here that are not known are old copies
+	SettledBoot    uint64                 `protobuf:"varint,3,opt,name=settled_boot,json=settledBoot,proto3" json:"settled_boot,omitempty"` // of another: unknown grants up to here are old copies
 	SettledCounter uint64                 `protobuf:"varint,4,opt,name=settled_counter,json=settledCounter,proto3" json:"settled_counter,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -2975,33 +2975,33 @@ func (x *HomeMark) GetSettledCounter() uint64 {
 	return 0
 }
 
-// Schedule makes a task for a queue each time that it is due. The home of the queue
-// keeps it on disk and makes the tasks; it goes to a new home with the queue.
+// Schedule creates a task for a queue each time it is due. The home of the queue
+// keeps it on disk and creates the tasks; it moves to a new home with the queue.
 type Schedule struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Queue         string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"` // at most 128 bytes
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`   // one of its queue, at most 128 bytes
 	Cron          string                 `protobuf:"bytes,3,opt,name=cron,proto3" json:"cron,omitempty"`   // five fields, or a word like @daily; at most 128 bytes
-	Zone          string                 `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`   // IANA name of the time zone that cron is read in; at most 128 bytes
+	Zone          string                 `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`   // IANA name of the time zone of cron; at most 128 bytes
 	Missed        MissedRuns             `protobuf:"varint,5,opt,name=missed,proto3,enum=transport.v1.MissedRuns" json:"missed,omitempty"`
 	MissedCap     uint32                 `protobuf:"varint,6,opt,name=missed_cap,json=missedCap,proto3" json:"missed_cap,omitempty"`  // of MISSED_RUNS_ALL
-	Task          *Content               `protobuf:"bytes,7,opt,name=task,proto3" json:"task,omitempty"`                              // what each task is; its body is inline
+	Task          *Content               `protobuf:"bytes,7,opt,name=task,proto3" json:"task,omitempty"`                              // the content of each task; its body is inline
 	TtlMs         int64                  `protobuf:"varint,8,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`              // of each task
-	Paused        bool                   `protobuf:"varint,9,opt,name=paused,proto3" json:"paused,omitempty"`                         // makes nothing
-	MarkMs        int64                  `protobuf:"varint,10,opt,name=mark_ms,json=markMs,proto3" json:"mark_ms,omitempty"`          // Unix milliseconds: each time up to here was seen to
-	FiringMs      int64                  `protobuf:"varint,11,opt,name=firing_ms,json=firingMs,proto3" json:"firing_ms,omitempty"`    // the time whose task is being made: noted before it is made; 0: none
-	Generation    uint64                 `protobuf:"varint,12,opt,name=generation,proto3" json:"generation,omitempty"`                // rises with each home
+	Paused        bool                   `protobuf:"varint,9,opt,name=paused,proto3" json:"paused,omitempty"`                         // creates nothing
+	MarkMs        int64                  `protobuf:"varint,10,opt,name=mark_ms,json=markMs,proto3" json:"mark_ms,omitempty"`          // Unix milliseconds: all times up to here have been handled
+	FiringMs      int64                  `protobuf:"varint,11,opt,name=firing_ms,json=firingMs,proto3" json:"firing_ms,omitempty"`    // the time whose task is being created: recorded before it is created; 0: none
+	Generation    uint64                 `protobuf:"varint,12,opt,name=generation,proto3" json:"generation,omitempty"`                // increases with each home
 	Going         []byte                 `protobuf:"bytes,13,opt,name=going,proto3" json:"going,omitempty"`                           // PeerID of the new home, until that has answered; empty otherwise
-	Vouchers      [][]byte               `protobuf:"bytes,14,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                     // PeerIDs of those who handed it over, oldest first, at most 16
-	Gone          bool                   `protobuf:"varint,15,opt,name=gone,proto3" json:"gone,omitempty"`                            // removed, or at another home: kept so that a late copy is not taken
-	Fired         uint64                 `protobuf:"varint,16,opt,name=fired,proto3" json:"fired,omitempty"`                          // tasks that it made
-	Skipped       uint64                 `protobuf:"varint,17,opt,name=skipped,proto3" json:"skipped,omitempty"`                      // times that were left out
+	Vouchers      [][]byte               `protobuf:"bytes,14,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                     // PeerIDs of the nodes that handed it over, oldest first, at most 16
+	Gone          bool                   `protobuf:"varint,15,opt,name=gone,proto3" json:"gone,omitempty"`                            // removed, or at another home: kept so that a late copy is not accepted
+	Fired         uint64                 `protobuf:"varint,16,opt,name=fired,proto3" json:"fired,omitempty"`                          // tasks that it created
+	Skipped       uint64                 `protobuf:"varint,17,opt,name=skipped,proto3" json:"skipped,omitempty"`                      // times that were dropped
 	Last          []byte                 `protobuf:"bytes,18,opt,name=last,proto3" json:"last,omitempty"`                             // id of the newest task, 16 bytes
-	LastMs        int64                  `protobuf:"varint,19,opt,name=last_ms,json=lastMs,proto3" json:"last_ms,omitempty"`          // the time that it was made for, Unix milliseconds
+	LastMs        int64                  `protobuf:"varint,19,opt,name=last_ms,json=lastMs,proto3" json:"last_ms,omitempty"`          // the time that it was created for, Unix milliseconds
 	ChangedMs     int64                  `protobuf:"varint,20,opt,name=changed_ms,json=changedMs,proto3" json:"changed_ms,omitempty"` // Unix milliseconds
-	Problem       string                 `protobuf:"bytes,21,opt,name=problem,proto3" json:"problem,omitempty"`                       // why the newest task could not be made, at most MaxReason bytes
-	Went          []byte                 `protobuf:"bytes,22,opt,name=went,proto3" json:"went,omitempty"`                             // PeerID of the home that took it, of one that is gone; empty: it was removed
-	BornMs        int64                  `protobuf:"varint,23,opt,name=born_ms,json=bornMs,proto3" json:"born_ms,omitempty"`          // Unix milliseconds: when it was added, which tells it from another of its name
+	Problem       string                 `protobuf:"bytes,21,opt,name=problem,proto3" json:"problem,omitempty"`                       // why the newest task could not be created, at most MaxReason bytes
+	Went          []byte                 `protobuf:"bytes,22,opt,name=went,proto3" json:"went,omitempty"`                             // PeerID of the home that accepted it, if gone; empty: it was removed
+	BornMs        int64                  `protobuf:"varint,23,opt,name=born_ms,json=bornMs,proto3" json:"born_ms,omitempty"`          // Unix milliseconds: when it was added, which distinguishes it from another of the same name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3203,7 +3203,7 @@ type Scheduled struct {
 	Queue         string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`            // at most 128 bytes
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`              // at most 128 bytes
 	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // of the Schedule
-	Gone          bool                   `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`             // the Schedule was gone, and whoever had it knows
+	Gone          bool                   `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`             // the Schedule was gone, and its former home knows that
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -26,7 +26,7 @@ const base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 // IsZero reports whether p was never set.
 func (p PeerID) IsZero() bool { return p == PeerID{} }
 
-// Compare orders ids by their bytes.
+// Compare orders ids bytewise.
 func (p PeerID) Compare(o PeerID) int { return bytes.Compare(p[:], o[:]) }
 
 // Short returns the last six characters of the text form, for logs.
@@ -35,7 +35,7 @@ func (p PeerID) Short() string { s := p.String(); return s[len(s)-6:] }
 // Bytes returns libp2p's binary form of the id, 38 bytes.
 func (p PeerID) Bytes() []byte { return append(peerPrefix[:len(peerPrefix):len(peerPrefix)], p[:]...) }
 
-// LogValue is the whole id: a log line can be searched for it.
+// LogValue returns the whole id, so that logs can be searched for it.
 func (p PeerID) LogValue() slog.Value { return slog.StringValue(p.String()) }
 
 // String returns the text form, 52 characters.

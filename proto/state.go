@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Name returns the state as people and the API read it: PENDING, SUCCESS, ….
+// Name returns the state as used by people and the API: PENDING, SUCCESS, ….
 func (s TaskState) Name() string { return strings.TrimPrefix(s.String(), "TASK_STATE_") }
 
-// ParseTaskState reads what Name writes, in either case.
+// ParseTaskState parses the form of Name, in either case.
 func ParseTaskState(name string) (TaskState, error) {
 	v, ok := TaskState_value["TASK_STATE_"+strings.ToUpper(name)]
 	if !ok || v == 0 {
@@ -20,7 +20,7 @@ func ParseTaskState(name string) (TaskState, error) {
 	return TaskState(v), nil
 }
 
-// TaskStateNames lists the states as Name writes them, in the order of their numbers.
+// TaskStateNames lists the states in the form of Name, ordered by number.
 func TaskStateNames() []string {
 	var out []string
 	for _, v := range slices.Sorted(maps.Keys(TaskState_name))[1:] {
@@ -29,8 +29,7 @@ func TaskStateNames() []string {
 	return out
 }
 
-// Terminal reports whether a task in this state has ended. Of a state that is not
-// known here nobody can say that.
+// Terminal reports whether a task in this state has ended; false for an unknown state.
 func (s TaskState) Terminal() bool {
 	return s >= Success && s <= Expired
 }

@@ -21,22 +21,22 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TaskState is where a task stands, in code, on the wire, in the API and in docs.
+// TaskState is the state of a task, in code, on the wire, in the API and in docs.
 type TaskState int32
 
 const (
 	TaskState_TASK_STATE_UNSPECIFIED      TaskState = 0
 	TaskState_TASK_STATE_PENDING          TaskState = 1  // durable at its home; waits for a time, a path, a free owner
-	TaskState_TASK_STATE_SENT             TaskState = 2  // on its way; memory only, never written
+	TaskState_TASK_STATE_SENT             TaskState = 2  // being sent; memory only, never written
 	TaskState_TASK_STATE_ACCEPTED         TaskState = 3  // durable at its owner, not started
 	TaskState_TASK_STATE_RUNNING          TaskState = 4  // started; the start is durable
 	TaskState_TASK_STATE_RETRYING         TaskState = 5  // the attempt failed or was abandoned; waits for the next
 	TaskState_TASK_STATE_WAITING_APPROVAL TaskState = 6  // a person must say yes
 	TaskState_TASK_STATE_INDETERMINATE    TaskState = 7  // at_most_once: the owner died while running
 	TaskState_TASK_STATE_SUCCESS          TaskState = 8  // the result is committed
-	TaskState_TASK_STATE_FAILED           TaskState = 9  // the handler said no for good
+	TaskState_TASK_STATE_FAILED           TaskState = 9  // the handler failed permanently
 	TaskState_TASK_STATE_TIMEOUT          TaskState = 10 // the last attempt ran out of time
-	TaskState_TASK_STATE_DEAD_LETTER      TaskState = 11 // attempts used up, or refused for good
+	TaskState_TASK_STATE_DEAD_LETTER      TaskState = 11 // attempts used up, or refused permanently
 	TaskState_TASK_STATE_CANCELLED        TaskState = 12 // stopped by a person
 	TaskState_TASK_STATE_EXPIRED          TaskState = 13 // past its TTL
 )
@@ -160,7 +160,7 @@ func (Class) EnumDescriptor() ([]byte, []int) {
 	return file_state_proto_rawDescGZIP(), []int{1}
 }
 
-// Mode says what a crash while running may do.
+// Mode is what may happen after a crash during a run.
 type Mode int32
 
 const (
@@ -210,27 +210,27 @@ func (Mode) EnumDescriptor() ([]byte, []int) {
 	return file_state_proto_rawDescGZIP(), []int{2}
 }
 
-// Code is the kind of a refusal.
+// Code is the reason of a refusal.
 type Code int32
 
 const (
 	Code_CODE_UNSPECIFIED     Code = 0  // accepted
-	Code_CODE_NO_HANDLER      Code = 1  // tried later, spends no attempt
-	Code_CODE_FULL            Code = 2  // tried later
-	Code_CODE_BUSY            Code = 3  // tried later
-	Code_CODE_DRAINING        Code = 4  // tried later
-	Code_CODE_BAD_KEY         Code = 5  // the slot does not open: sealed anew with the current key, tried later
-	Code_CODE_UNKNOWN_VERSION Code = 6  // tried later
+	Code_CODE_NO_HANDLER      Code = 1  // retried later, spends no attempt
+	Code_CODE_FULL            Code = 2  // retried later
+	Code_CODE_BUSY            Code = 3  // retried later
+	Code_CODE_DRAINING        Code = 4  // retried later
+	Code_CODE_BAD_KEY         Code = 5  // the wrapped key cannot be opened: wrapped again for the current key, retried later
+	Code_CODE_UNKNOWN_VERSION Code = 6  // retried later
 	Code_CODE_EXPIRED         Code = 7  // ends EXPIRED
 	Code_CODE_DENIED          Code = 8  // ends DEAD_LETTER
 	Code_CODE_BAD_SIGNATURE   Code = 9  // ends DEAD_LETTER
 	Code_CODE_TOO_LARGE       Code = 10 // ends DEAD_LETTER
 	Code_CODE_BAD_FORM        Code = 11 // ends DEAD_LETTER
-	Code_CODE_DUPLICATE       Code = 12 // known already: carries the state of the first
+	Code_CODE_DUPLICATE       Code = 12 // already known: has the state of the first
 	Code_CODE_STALE           Code = 13 // RESULT of an older epoch or owner: kept as an orphan
-	Code_CODE_MOVED           Code = 14 // the home went elsewhere
+	Code_CODE_MOVED           Code = 14 // the home moved
 	Code_CODE_NEED_BODY       Code = 15 // the streamed body is not here yet: offer it first
-	Code_CODE_INTERNAL        Code = 16 // tried later: the receiver failed and wrote nothing
+	Code_CODE_INTERNAL        Code = 16 // retried later: the receiver failed and wrote nothing
 )
 
 // Enum value maps for Code.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// A Fact is what a receipt states about a task.
+// A Fact is the event that a receipt states about a task.
 type Fact byte
 
 // The facts.

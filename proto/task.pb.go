@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Content is what the origin of a task says to its handler: sealed, so no carrier
+// Content is what the origin of a task sends to its handler: sealed, so no carrier
 // reads it. Names of queues, agents, flows and the like are at most 128 bytes.
 type Content struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -55,8 +55,8 @@ type Content struct {
 	OnDead         string                 `protobuf:"bytes,28,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`                                                             // of its ordering key: skip (default) or block
 	Require        []string               `protobuf:"bytes,29,rep,name=require,proto3" json:"require,omitempty"`                                                                         // labels that an owner must have, at most 32 of 128 bytes; of a task for a queue
 	Prefer         []string               `protobuf:"bytes,30,rep,name=prefer,proto3" json:"prefer,omitempty"`                                                                           // labels that an owner should have, at most 32 of 128 bytes; of a task for a queue
-	MaxResult      uint64                 `protobuf:"varint,32,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`                                                   // bytes of the result that the origin takes; 0: as many as the handler gives
-	Vouchers       [][]byte               `protobuf:"bytes,31,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                                                                       // PeerIDs, at most 16: through whose hands the schedule came that made it; a handler must allow each of them
+	MaxResult      uint64                 `protobuf:"varint,32,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`                                                   // largest result that the origin accepts, in bytes; 0: the handler's limit
+	Vouchers       [][]byte               `protobuf:"bytes,31,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                                                                       // PeerIDs, at most 16, of the nodes that handed over the schedule that created it; a handler must allow each of them
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -392,13 +392,13 @@ func (x *Attachment) GetContentType() string {
 	return ""
 }
 
-// Outcome is what a handler's run came to, as its owner tells it: sealed for the
+// Outcome is the result of a handler's run, as reported by its owner: sealed for the
 // home of the task.
 type Outcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         TaskState              `protobuf:"varint,1,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // SUCCESS, FAILED, TIMEOUT, DEAD_LETTER, CANCELLED, EXPIRED or INDETERMINATE
 	BootId        []byte                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`              // of the owner's start that ran it, 16 bytes
-	EpochBoot     uint64                 `protobuf:"varint,3,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`    // the epoch under which it ran
+	EpochBoot     uint64                 `protobuf:"varint,3,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`    // the epoch of the run
 	EpochCounter  uint64                 `protobuf:"varint,4,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
 	ExitCode      int32                  `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
 	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it did not succeed, at most MaxReason bytes
@@ -414,8 +414,8 @@ type Outcome struct {
 	StartedMs     int64                  `protobuf:"varint,16,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`      // Unix milliseconds of the owner's clock
 	FinishedMs    int64                  `protobuf:"varint,17,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
 	LeaseToken    []byte                 `protobuf:"bytes,18,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"` // of the lease under which it ran, 16 bytes; empty for a task that was sent to a named node
-	BodyKey       []byte                 `protobuf:"bytes,19,opt,name=body_key,json=bodyKey,proto3" json:"body_key,omitempty"`          // 32 bytes: opens a streamed body that travels as its owner sealed it; empty: the content key does
-	BodySuite     uint32                 `protobuf:"varint,20,opt,name=body_suite,json=bodySuite,proto3" json:"body_suite,omitempty"`   // that it was sealed with
+	BodyKey       []byte                 `protobuf:"bytes,19,opt,name=body_key,json=bodyKey,proto3" json:"body_key,omitempty"`          // 32 bytes: the key of a streamed body that is sent as its owner sealed it; empty: the content key
+	BodySuite     uint32                 `protobuf:"varint,20,opt,name=body_suite,json=bodySuite,proto3" json:"body_suite,omitempty"`   // of its sealing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -676,7 +676,7 @@ type Event struct {
 	State         TaskState              `protobuf:"varint,3,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // after it
 	Attempt       uint32                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Cause         string                 `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`    // at most 128 bytes
-	Folded        uint32                 `protobuf:"varint,6,opt,name=folded,proto3" json:"folded,omitempty"` // this entry stands for so many that were left out
+	Folded        uint32                 `protobuf:"varint,6,opt,name=folded,proto3" json:"folded,omitempty"` // number of omitted events that this entry stands for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -753,7 +753,7 @@ func (x *Event) GetFolded() uint32 {
 	return 0
 }
 
-// Record is what a node knows of a task: its home and its owner keep one each. It
+// Record is a node's state of a task: its home and its owner keep one each. It
 // never leaves the node; times are Unix milliseconds.
 type Record struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -777,12 +777,12 @@ type Record struct {
 	ResultDigest   []byte                 `protobuf:"bytes,18,opt,name=result_digest,json=resultDigest,proto3" json:"result_digest,omitempty"`
 	ResultSize     uint64                 `protobuf:"varint,19,opt,name=result_size,json=resultSize,proto3" json:"result_size,omitempty"`
 	Result         []byte                 `protobuf:"bytes,20,opt,name=result,proto3" json:"result,omitempty"`                           // plain result up to MaxInlineRecord
-	ResultBlob     string                 `protobuf:"bytes,21,opt,name=result_blob,json=resultBlob,proto3" json:"result_blob,omitempty"` // else the blob's name
+	ResultBlob     string                 `protobuf:"bytes,21,opt,name=result_blob,json=resultBlob,proto3" json:"result_blob,omitempty"` // otherwise the blob's name
 	ResultType     string                 `protobuf:"bytes,22,opt,name=result_type,json=resultType,proto3" json:"result_type,omitempty"` // content type
 	Truncated      bool                   `protobuf:"varint,23,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	IdempotencyKey string                 `protobuf:"bytes,24,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	OrderingKey    string                 `protobuf:"bytes,25,opt,name=ordering_key,json=orderingKey,proto3" json:"ordering_key,omitempty"`
-	Cancel         bool                   `protobuf:"varint,26,opt,name=cancel,proto3" json:"cancel,omitempty"` // asked for, not yet answered
+	Cancel         bool                   `protobuf:"varint,26,opt,name=cancel,proto3" json:"cancel,omitempty"` // requested, not yet answered
 	CancelHard     bool                   `protobuf:"varint,27,opt,name=cancel_hard,json=cancelHard,proto3" json:"cancel_hard,omitempty"`
 	RedriveOf      []byte                 `protobuf:"bytes,28,opt,name=redrive_of,json=redriveOf,proto3" json:"redrive_of,omitempty"`
 	BodyBlob       string                 `protobuf:"bytes,29,opt,name=body_blob,json=bodyBlob,proto3" json:"body_blob,omitempty"` // the sealed streamed body's name
@@ -793,7 +793,7 @@ type Record struct {
 	RequestDigest  []byte                 `protobuf:"bytes,34,opt,name=request_digest,json=requestDigest,proto3" json:"request_digest,omitempty"` // SHA-256 of the canonical request, for idempotency
 	Labels         map[string]string      `protobuf:"bytes,35,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Mode           Mode                   `protobuf:"varint,36,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
-	Target         string                 `protobuf:"bytes,37,opt,name=target,proto3" json:"target,omitempty"`                           // as it was written: laptop, queue:build, agent:codex@laptop
+	Target         string                 `protobuf:"bytes,37,opt,name=target,proto3" json:"target,omitempty"`                           // as given: laptop, queue:build, agent:codex@laptop
 	Status         string                 `protobuf:"bytes,38,opt,name=status,proto3" json:"status,omitempty"`                           // of a dead letter: new, seen, redriven
 	RedrivenAs     string                 `protobuf:"bytes,39,opt,name=redriven_as,json=redrivenAs,proto3" json:"redriven_as,omitempty"` // task id
 	Orphans        []*Receipt             `protobuf:"bytes,40,rep,name=orphans,proto3" json:"orphans,omitempty"`                         // results that came too late, as statements
@@ -802,17 +802,17 @@ type Record struct {
 	Run            string                 `protobuf:"bytes,43,opt,name=run,proto3" json:"run,omitempty"`
 	Step           string                 `protobuf:"bytes,44,opt,name=step,proto3" json:"step,omitempty"`
 	Parent         []byte                 `protobuf:"bytes,45,opt,name=parent,proto3" json:"parent,omitempty"`
-	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`                                     // of a task whose queue has its home at the node of the record, at most 128 bytes
+	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`                                     // of a task whose queue has its home at this node, at most 128 bytes
 	Require        []string               `protobuf:"bytes,47,rep,name=require,proto3" json:"require,omitempty"`                                 // of such a task
 	Prefer         []string               `protobuf:"bytes,48,rep,name=prefer,proto3" json:"prefer,omitempty"`                                   // of such a task
-	MovesTo        string                 `protobuf:"bytes,49,opt,name=moves_to,json=movesTo,proto3" json:"moves_to,omitempty"`                  // queue that a task goes to, as a new one, once it has ended as CANCELLED; at most 128 bytes; empty once that is made
-	StampBootMs    int64                  `protobuf:"varint,50,opt,name=stamp_boot_ms,json=stampBootMs,proto3" json:"stamp_boot_ms,omitempty"`   // the boot clock of the home's machine at created_ms: how long ago that is, whatever the wall clock says
-	StampMachine   uint32                 `protobuf:"fixed32,51,opt,name=stamp_machine,json=stampMachine,proto3" json:"stamp_machine,omitempty"` // which start of that machine the boot clock counts from
-	StampDoubted   bool                   `protobuf:"varint,52,opt,name=stamp_doubted,json=stampDoubted,proto3" json:"stamp_doubted,omitempty"`  // the wall clock was doubted at created_ms
-	StampMoved     bool                   `protobuf:"varint,53,opt,name=stamp_moved,json=stampMoved,proto3" json:"stamp_moved,omitempty"`        // created_ms and not_after_ms were set right since: what was signed has others
-	DueNamed       bool                   `protobuf:"varint,54,opt,name=due_named,json=dueNamed,proto3" json:"due_named,omitempty"`              // due_ms was named as a time of the wall clock, and not as a delay
-	MaxResult      uint64                 `protobuf:"varint,55,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`           // bytes of the result that the task takes; 0: as many as its handler gives
-	SharedLane     bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`        // its handler has the tasks of all origins with one ordering key follow each other
+	MovesTo        string                 `protobuf:"bytes,49,opt,name=moves_to,json=movesTo,proto3" json:"moves_to,omitempty"`                  // queue to which the task moves, as a new task, once it has ended as CANCELLED; at most 128 bytes; empty once that task is created
+	StampBootMs    int64                  `protobuf:"varint,50,opt,name=stamp_boot_ms,json=stampBootMs,proto3" json:"stamp_boot_ms,omitempty"`   // the boot clock of the home's machine at created_ms: gives the age independent of the wall clock
+	StampMachine   uint32                 `protobuf:"fixed32,51,opt,name=stamp_machine,json=stampMachine,proto3" json:"stamp_machine,omitempty"` // the start of that machine from which the boot clock counts
+	StampDoubted   bool                   `protobuf:"varint,52,opt,name=stamp_doubted,json=stampDoubted,proto3" json:"stamp_doubted,omitempty"`  // the wall clock was not trusted at created_ms
+	StampMoved     bool                   `protobuf:"varint,53,opt,name=stamp_moved,json=stampMoved,proto3" json:"stamp_moved,omitempty"`        // created_ms and not_after_ms were corrected later: the signed header has other values
+	DueNamed       bool                   `protobuf:"varint,54,opt,name=due_named,json=dueNamed,proto3" json:"due_named,omitempty"`              // due_ms was given as a time of the wall clock, not as a delay
+	MaxResult      uint64                 `protobuf:"varint,55,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`           // largest result in bytes; 0: the handler's limit
+	SharedLane     bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`        // its handler runs the tasks of all origins with the same ordering key in order
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1239,12 +1239,12 @@ func (x *Record) GetSharedLane() bool {
 	return false
 }
 
-// Stored is a record's birth: written once, read at start and when it is sent.
+// Stored is the initial record: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Envelope      *Envelope              `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
-	Record        *Record                `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"` // as it was at birth; a later one overrides it
-	Key           []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`       // the content key, 32 bytes: the origin seals a redrive anew, wraps it again for a rotated key; the owner opens a streamed body
+	Record        *Record                `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"` // the initial record; a later one overrides it
+	Key           []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`       // the content key, 32 bytes: for the origin to seal a redrive or wrap the key again after a key rotation, and for the owner to open a streamed body
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

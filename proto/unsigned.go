@@ -17,11 +17,10 @@ type Unsigned struct {
 	head  int    // bytes of head
 }
 
-// typicalRecordSize is enough for the record of most tasks, with what stands between
-// the fields.
+// typicalRecordSize fits the record of most tasks, with the bytes between the fields.
 const typicalRecordSize = 320
 
-// Numbers of the fields that are put together by hand.
+// Numbers of the fields that are encoded by hand.
 const (
 	numStoredEnvelope    = 1
 	numEnvelopeHeader    = 1
@@ -32,9 +31,9 @@ const (
 	numEnvelopeSignature = 6
 )
 
-// EncodeUnsigned encodes st but for the path, the index and the signature of its
-// envelope, which must not be set. It refuses what Encode refuses. It overwrites
-// and keeps buf, if that is large enough: see [Unsigned.Buffer].
+// EncodeUnsigned encodes st except the path, index and signature of its envelope, which
+// must not be set. It rejects what Encode rejects. It overwrites and keeps buf if that is
+// large enough: see [Unsigned.Buffer].
 func EncodeUnsigned(buf []byte, st *Stored) (Unsigned, error) {
 	if e := st.GetEnvelope(); len(e.GetPath()) > 0 || e.GetIndex() > 0 || len(e.GetSignature()) > 0 {
 		return Unsigned{}, fmt.Errorf("%w: the envelope is signed already", ErrMalformed)
@@ -81,12 +80,11 @@ func appendEnvelope(dst []byte, e *Envelope) ([]byte, error) {
 	return dst, nil
 }
 
-// Buffer returns the memory of u, which must not be used any more.
+// Buffer returns the memory of u, which must not be used afterwards.
 func (u Unsigned) Buffer() []byte { return u.bytes[:0] }
 
-// Append appends what Encode would make of the Stored with a signed envelope. A
-// path or a signature that is too long for its field is the signer's mistake and
-// is found when the record is read.
+// Append appends the encoding of the Stored with a signed envelope. It does not check the
+// length of the path and the signature, which are the signer's responsibility.
 func (u Unsigned) Append(dst, path []byte, index uint32, signature []byte) []byte {
 	var room [maxPath + maxSignature + 32]byte
 	signed := room[:0]

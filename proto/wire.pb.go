@@ -21,16 +21,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Envelope is a signed and sealed record on its way between two nodes: made by its
-// origin, handed on by whoever holds it. Header
+// Envelope is a signed and sealed record sent between two nodes: created by its
+// origin, forwarded by any holder. Header
 // and body are opaque bytes: they are signed as they are and never re-encoded.
 type Envelope struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        []byte                 `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`       // fixed layout, see Header; at most MaxHeader bytes
 	Body          []byte                 `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`           // sealed Content or Outcome, at most MaxSealed bytes
-	Slot          []byte                 `protobuf:"bytes,3,opt,name=slot,proto3" json:"slot,omitempty"`           // unsigned: the content key wrapped for the next holder, see identity; at most 2 KiB
-	Path          []byte                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`           // Merkle path from this envelope's leaf to the signed root, 32 bytes a step, at most 10 steps
-	Index         uint32                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`        // the leaf's place in its group
+	Slot          []byte                 `protobuf:"bytes,3,opt,name=slot,proto3" json:"slot,omitempty"`           // unsigned: the content key, wrapped for the next holder, see identity; at most 2 KiB
+	Path          []byte                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`           // Merkle path from this envelope's leaf to the signed root, 32 bytes per level, at most 10 levels
+	Index         uint32                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`        // the leaf's position in its group
 	Signature     []byte                 `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519 over the group root; empty on the wire, where Message.signature carries it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -109,7 +109,7 @@ func (x *Envelope) GetSignature() []byte {
 }
 
 // Ack answers a task stream: everything up to up_to is durable at the sender of
-// the Ack, but for the refusals.
+// the Ack, except the refused frames.
 type Ack struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	UpTo          uint64                 `protobuf:"varint,1,opt,name=up_to,json=upTo,proto3" json:"up_to,omitempty"` // number of the last frame answered, counted from 1 on each stream
@@ -186,7 +186,7 @@ func (x *Ack) GetFrom() uint64 {
 	return 0
 }
 
-// Refusal says why one frame was not accepted. It stands in the receiver's Ack.
+// Refusal is the reason why one frame was not accepted. It is part of the receiver's Ack.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the frame on its stream
@@ -279,7 +279,7 @@ func (x *Refusal) GetGeneration() uint64 {
 	return 0
 }
 
-// Mark is the origin's settled mark towards the receiver: every task of the
+// Mark is the origin's settled watermark for the receiver: every task of the
 // origin for this receiver with a sequence up to it is accepted, refused or
 // ended there and will never be sent again.
 type Mark struct {
@@ -334,12 +334,12 @@ func (x *Mark) GetCounter() uint64 {
 	return 0
 }
 
-// Ready is a hint of a node that takes now what it refused before: whoever
-// waits with tasks that were refused so may send them at once.
+// Ready is a hint from a node that now accepts what it refused before: a node
+// that waits with such tasks may send them at once.
 type Ready struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Handlers      bool                   `protobuf:"varint,1,opt,name=handlers,proto3" json:"handlers,omitempty"` // its handlers have changed: what was refused as NO_HANDLER
-	Room          bool                   `protobuf:"varint,2,opt,name=room,proto3" json:"room,omitempty"`         // it has room again: what was refused as FULL, BUSY or DRAINING
+	Handlers      bool                   `protobuf:"varint,1,opt,name=handlers,proto3" json:"handlers,omitempty"` // its handlers have changed: tasks refused as NO_HANDLER
+	Room          bool                   `protobuf:"varint,2,opt,name=room,proto3" json:"room,omitempty"`         // it has capacity again: tasks refused as FULL, BUSY or DRAINING
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,7 +437,7 @@ func (x *Lookup) GetTasks() [][]byte {
 // LookupReply answers a Lookup.
 type LookupReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Unknown       [][]byte               `protobuf:"bytes,1,rep,name=unknown,proto3" json:"unknown,omitempty"` // of the tasks that were asked about: those that are not known there
+	Unknown       [][]byte               `protobuf:"bytes,1,rep,name=unknown,proto3" json:"unknown,omitempty"` // the requested tasks that are not known there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -479,20 +479,20 @@ func (x *LookupReply) GetUnknown() [][]byte {
 	return nil
 }
 
-// Hello opens every connection, both ways. Nothing else is read before it.
+// Hello opens every connection in both directions. Nothing else is read before it.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                     // protocol version, 1
 	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`              // of the sender
 	KeyRecord     *Signed                `protobuf:"bytes,3,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"` // the sender's current sealing key
-	Addrs         []string               `protobuf:"bytes,4,rep,name=addrs,proto3" json:"addrs,omitempty"`                          // multiaddrs to be reached at, at most 32 of 256 bytes
-	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`                           // the sender's boot number; a receiver refuses a lower one than it saw
+	Addrs         []string               `protobuf:"bytes,4,rep,name=addrs,proto3" json:"addrs,omitempty"`                          // multiaddrs of the sender, at most 32 of 256 bytes
+	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`                           // the sender's boot number; a receiver refuses a lower one than it has seen
 	BootId        []byte                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`          // 16 random bytes of this start
 	Software      string                 `protobuf:"bytes,7,opt,name=software,proto3" json:"software,omitempty"`                    // name and version, at most 128 bytes
-	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                      // why the other side is not welcome, at most MaxReason bytes; the connection ends
+	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                      // why the other side is refused, at most MaxReason bytes; the connection is closed
 	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                    // optional parts of the protocol that the sender speaks, at most 32 of 63 bytes
-	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                 // 32 random bytes of a dialler that shows itself to members only; nothing but the version beside it
-	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                         // 32 bytes: the answer to a challenge; nothing but the version beside it
+	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                 // 32 random bytes from a dialer that reveals itself only to members; the only other field is the version
+	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                         // 32 bytes: the answer to a challenge; the only other field is the version
 	Revocation    *Signed                `protobuf:"bytes,12,opt,name=revocation,proto3" json:"revocation,omitempty"`               // with refusal: what ended the membership of the other side
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -682,7 +682,7 @@ func (x *Signed) GetIssuer() *Signed {
 	return nil
 }
 
-// MemberDetails is what a membership certificate states: made by the root or an
+// MemberDetails is the content of a membership certificate: created by the root or an
 // admin, shown by the member. Times are Unix milliseconds.
 type MemberDetails struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -784,7 +784,7 @@ type KeyDetails struct {
 	Suite         uint32                 `protobuf:"varint,2,opt,name=suite,proto3" json:"suite,omitempty"`             // 1 X25519 + AES-256-GCM, 2 X25519 + ChaCha20-Poly1305, 3 MLKEM768X25519
 	Public        []byte                 `protobuf:"bytes,3,opt,name=public,proto3" json:"public,omitempty"`            // as the suite encodes it, at most 2 KiB
 	KeyId         []byte                 `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"` // 8 bytes
-	Seq           uint64                 `protobuf:"varint,5,opt,name=seq,proto3" json:"seq,omitempty"`                 // rises; a lower one is refused
+	Seq           uint64                 `protobuf:"varint,5,opt,name=seq,proto3" json:"seq,omitempty"`                 // increases; a lower one is refused
 	NotBeforeMs   int64                  `protobuf:"varint,6,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`
 	NotAfterMs    int64                  `protobuf:"varint,7,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -870,13 +870,13 @@ func (x *KeyDetails) GetNotAfterMs() int64 {
 	return 0
 }
 
-// Receipt is a statement about a task that can be checked offline. The
+// Receipt is a statement about a task that can be verified offline. The
 // statement's layout is fixed, see Statement.
 type Receipt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Statement     []byte                 `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"` // StatementSize bytes
-	Path          []byte                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`           // Merkle path, 32 bytes a step, at most 10 steps
-	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`        // the statement's place in its group
+	Path          []byte                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`           // Merkle path, 32 bytes per level, at most 10 levels
+	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`        // the statement's position in its group
 	Signature     []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"` // Ed25519 of the group root, by the node that the statement names
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1046,13 +1046,13 @@ func (x *Cancel) GetReason() string {
 	return ""
 }
 
-// JoinRequest is what the holder of a ticket sends instead of a certificate, or a
+// JoinRequest is sent by the holder of a ticket instead of a certificate, or by a
 // node that saw a member on the LAN and has no ticket: a person decides about that.
 type JoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TicketId      []byte                 `protobuf:"bytes,1,opt,name=ticket_id,json=ticketId,proto3" json:"ticket_id,omitempty"`    // 8 bytes; empty, like the proof: without a ticket
 	Proof         []byte                 `protobuf:"bytes,2,opt,name=proof,proto3" json:"proof,omitempty"`                          // HMAC-SHA256(secret, domain + joiner's peer id + inviter's peer id)
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`                            // wished for, at most 63 bytes
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`                            // requested, at most 63 bytes
 	KeyRecord     *Signed                `protobuf:"bytes,4,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"` // of the joiner
 	Addrs         []string               `protobuf:"bytes,5,rep,name=addrs,proto3" json:"addrs,omitempty"`                          // multiaddrs of the joiner, at most 32 of 256 bytes
 	Certificate   *Signed                `protobuf:"bytes,6,opt,name=certificate,proto3" json:"certificate,omitempty"`              // of a member that asks an admin to renew it; no ticket then
@@ -1137,10 +1137,10 @@ type JoinReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Refusal       string                 `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`              // at most MaxReason bytes; empty: admitted, or pending
 	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`      // of the joiner
-	Peers         []*KnownPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`                  // whom the inviter knows, itself first, at most 64
+	Peers         []*KnownPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`                  // known to the inviter, itself first, at most 64
 	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`                    // the mesh root public key, 32 bytes
-	Pending       bool                   `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`             // a person has to decide: ask again later
-	WaitMs        uint32                 `protobuf:"varint,6,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // refused because many ask: the same request may be taken after so long
+	Pending       bool                   `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`             // a person has to decide: retry later
+	WaitMs        uint32                 `protobuf:"varint,6,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // refused because there are too many requests: the same request may be accepted after this time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1278,8 +1278,8 @@ func (x *KnownPeer) GetAddrs() []string {
 	return nil
 }
 
-// Offer is sent by who holds a streamed body: the envelope that it belongs to lets the
-// receiver make every check before it takes a byte.
+// Offer is sent by the holder of a streamed body: its envelope lets the
+// receiver make every check before it accepts any data.
 type Offer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Envelope      *Envelope              `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
@@ -1332,13 +1332,13 @@ func (x *Offer) GetType() MessageType {
 	return MessageType_PING
 }
 
-// OfferReply is the receiver's answer: from where to send.
+// OfferReply is the receiver's answer: the offset from which to send.
 type OfferReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`        // anything but 0: nothing is wanted
+	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`        // any code but 0: do not send
 	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`                            // for a person, at most 256 bytes
 	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`                           // bytes that are durable and verified already; equal to the size: nothing to send
-	State         TaskState              `protobuf:"varint,4,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // with STALE: how the task stands at its home; 0: it is not known there
+	State         TaskState              `protobuf:"varint,4,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // with STALE: the state of the task at its home; 0: unknown
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1401,7 +1401,7 @@ func (x *OfferReply) GetState() TaskState {
 	return TaskState_TASK_STATE_UNSPECIFIED
 }
 
-// Chunk is a piece of a streamed body, sent in order by who offered it.
+// Chunk is a piece of a streamed body, sent in order after an Offer.
 type Chunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"` // in the sealed stream
@@ -1467,7 +1467,7 @@ func (x *Chunk) GetSha256() []byte {
 type ChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`                    // in the sealed stream
-	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // anything but 0 ends the transfer
+	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // any code but 0 ends the transfer
 	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -10,20 +10,20 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ErrInflated is returned for compressed bytes that are more than allowed when
-// inflated, or would take too large a window. Nothing of that size was allocated.
+// ErrInflated is returned for compressed bytes that would decompress to more than allowed
+// or need too large a window. Nothing of that size was allocated.
 var ErrInflated = errors.New("proto: too large when inflated")
 
-// ErrCompressed is returned for bytes that are not one whole zstd frame.
+// ErrCompressed is returned for bytes that are not exactly one zstd frame.
 var ErrCompressed = errors.New("proto: bad compressed data")
 
 const (
-	minCompress = 256     // bytes; a smaller body does not pay
-	maxWindow   = 8 << 20 // bytes, of what is inflated from others
+	minCompress = 256     // bytes; compressing a smaller body does not pay
+	maxWindow   = 8 << 20 // bytes, when decompressing data from others
 )
 
-// The coders are made before anything runs and hold one unit for each core in
-// use, at most four. They start no goroutine.
+// The coders are created at init and have one unit for each core in use, at most four. They
+// start no goroutine.
 var (
 	encoder = newEncoder()
 	decoder = newDecoder()
@@ -38,9 +38,9 @@ func newEncoder() *zstd.Encoder {
 		zstd.WithWindowSize(MaxInlineBody),
 		zstd.WithLowerEncoderMem(true))
 	if err != nil {
-		panic(err) // an option is out of its range
+		panic(err) // an option is out of range
 	}
-	e.EncodeAll([]byte{0}, nil) // its units are made at the first use
+	e.EncodeAll([]byte{0}, nil) // its units are created on first use
 	return e
 }
 
@@ -50,7 +50,7 @@ func newDecoder() *zstd.Decoder {
 		zstd.WithDecoderMaxWindow(maxWindow),
 		zstd.WithDecodeAllCapLimit(true))
 	if err != nil {
-		panic(err) // an option is out of its range
+		panic(err) // an option is out of range
 	}
 	return d
 }
@@ -74,7 +74,7 @@ const (
 	maxSampled  = 4 << 10 // bytes; in more, a repetition may hide from a look
 	runs        = 8       // of runLength bytes each are looked at
 	runLength   = minCompress / runs
-	randomKinds = 150 // of 256 bytes of noise some 162 differ, with a deviation of 5
+	randomKinds = 150 // of 256 bytes of noise about 162 differ, with a deviation of 5
 	anchor      = 8   // bytes that occur once in noise
 )
 
@@ -87,7 +87,7 @@ func looksRandom(src []byte) bool {
 	kinds := 0
 	for i := range runs {
 		if i == runs/2 && kinds < randomKinds/2 {
-			return false // text is known by half of them
+			return false // half of them are enough to recognize text
 		}
 		from := i * (len(src) - runLength) / (runs - 1)
 		for _, c := range src[from : from+runLength] {
@@ -105,7 +105,7 @@ func repeats(src []byte, at int) bool {
 	return bytes.Contains(src[:at+anchor-1], src[at:at+anchor])
 }
 
-// Decompress inflates what Compress wrote to at most max bytes. It accepts exactly
+// Decompress decompresses the output of Compress to at most max bytes. It accepts exactly
 // one frame that states its size and allocates no more than that.
 func Decompress(src []byte, max int) ([]byte, error) {
 	var h zstd.Header
@@ -137,8 +137,8 @@ func Decompress(src []byte, max int) ([]byte, error) {
 	return out, nil
 }
 
-// frameBound walks over the blocks of the frame in src, which has to be all of
-// src, and returns the most bytes that they can hold.
+// frameBound scans the blocks of the frame in src, which must be all of src, and returns an
+// upper bound of their decompressed size.
 func frameBound(src []byte, h zstd.Header) (most uint64, err error) {
 	const maxBlock = 128 << 10
 	b := src[h.HeaderSize:]
@@ -170,17 +170,17 @@ func frameBound(src []byte, h zstd.Header) (most uint64, err error) {
 	return most, nil
 }
 
-// A Decompressor inflates a stream. It belongs to one goroutine.
+// A Decompressor decompresses a stream. It must be used by one goroutine.
 type Decompressor struct {
 	d    *zstd.Decoder
 	src  source
-	left int64 // bytes that may still come out
+	left int64 // bytes that may still be produced
 	max  int64
 	err  error
 }
 
-// A source remembers why the reader below failed, so that this is not taken for
-// damage. It also hides what else the reader is: zstd would inflate a buffer whole.
+// A source records why the underlying reader failed, so that this is not reported as
+// damage. It also hides the type of the reader: zstd would decompress a buffer as a whole.
 type source struct {
 	r   io.Reader
 	err error
@@ -194,8 +194,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// NewDecompressor returns a Decompressor of r that hands out at most max bytes and
-// then fails with ErrInflated. What it holds is bounded by the largest window.
+// NewDecompressor returns a Decompressor of r that produces at most max bytes and then
+// fails with ErrInflated. Its memory is bounded by the largest window.
 func NewDecompressor(r io.Reader, max int64) (*Decompressor, error) {
 	d := &Decompressor{src: source{r: r}, left: max, max: max}
 	var err error
@@ -213,8 +213,8 @@ func NewDecompressor(r io.Reader, max int64) (*Decompressor, error) {
 	return d, nil
 }
 
-// Read implements io.Reader. An error of the reader below is passed on; every
-// error stays.
+// Read implements io.Reader. Errors of the underlying reader are passed on; errors are
+// sticky.
 func (d *Decompressor) Read(p []byte) (int, error) {
 	if d.err != nil || len(p) == 0 {
 		return 0, d.err
@@ -231,13 +231,14 @@ func (d *Decompressor) Read(p []byte) (int, error) {
 	return n, d.err
 }
 
-// Close gives the memory back. It does not close the reader below.
+// Close releases the memory. It does not close the underlying reader.
 func (d *Decompressor) Close() error {
 	d.d.Close()
 	return nil
 }
 
-// classify tells the end, a failure below, too large and damaged apart.
+// classify distinguishes the end, a failure of the underlying reader, too large, and
+// damaged.
 func (d *Decompressor) classify(err error) error {
 	switch {
 	case err == nil, err == io.EOF:
