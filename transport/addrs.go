@@ -11,13 +11,12 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// maxRelays bounds the relays that a peer may name.
+// maxRelays bounds the relays that a peer may announce.
 const maxRelays = 4
 
-// UpdateAddrs takes where a peer says that it is reached now, in a statement of its own
-// that came another way than by a hello: its addresses and the relays that it
-// holds a place at. What cannot be an address of it is left out; no addresses at all
-// change nothing but the relays.
+// UpdateAddrs stores the addresses and relays of a peer from a statement that it signed,
+// other than a hello. Addresses that cannot be the peer's are dropped; if there are none,
+// only the relays are updated.
 func (b *Book) UpdateAddrs(ctx context.Context, id proto.PeerID, addrs []string, relays []proto.PeerID) error {
 	old := b.find(id)
 	if old == nil {
@@ -37,9 +36,9 @@ func (b *Book) UpdateAddrs(ctx context.Context, id proto.PeerID, addrs []string,
 	})
 }
 
-// remoteAddrs returns the addresses that can lead to peer id, at most maxAddrs. One of
-// this machine itself, or of its own cable, can do so only when the peer is known to
-// be here: nobody shall have a member knock at its own doors.
+// remoteAddrs returns the addresses that can lead to peer id, at most maxAddrs. Loopback
+// and link-local addresses are accepted only for a peer known to be on this machine, so
+// that no one can make a member dial itself.
 func remoteAddrs(id proto.PeerID, addrs []string, here bool) (good []string) {
 	for _, s := range addrs {
 		a, err := parseAddrs(id, []string{s})
@@ -51,9 +50,9 @@ func remoteAddrs(id proto.PeerID, addrs []string, here bool) (good []string) {
 	return good
 }
 
-// allowLoopback reports whether addresses of this machine may be true of a peer that
-// is told of: others on this machine said hello, or nobody did so far, and the
-// inviter, whom a person chose, tells.
+// allowLoopback reports whether loopback addresses may be valid for an introduced peer:
+// another node on this machine completed the hello, or no one has so far, and the
+// introduction is by the inviter, whom an operator chose.
 func (b *Book) allowLoopback() bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -72,9 +71,9 @@ func isLoopback(s string) bool {
 	return err == nil && manet.IsIPLoopback(a)
 }
 
-// Rename gives a peer an alias: what a person calls it here and nobody else. An
-// empty one takes it away. What an alias names is never a matter of permission:
-// rules know peers by the names in their certificates.
+// Rename gives a peer an alias, which only this node uses. An empty one removes it. An
+// alias never affects permissions: rules identify peers by the names in their
+// certificates.
 func (b *Book) Rename(ctx context.Context, id proto.PeerID, alias string) error {
 	if b.find(id) == nil {
 		return fmt.Errorf("%w: %s", ErrUnknownPeer, id)
@@ -82,7 +81,7 @@ func (b *Book) Rename(ctx context.Context, id proto.PeerID, alias string) error 
 	if alias != "" {
 		for _, p := range append(b.List(), b.Self()) {
 			if p.Peer != id && (p.Name == alias || p.Alias == alias) {
-				return fmt.Errorf("%w %.64q: it names %s already", ErrAmbiguous, alias, p.Peer)
+				return fmt.Errorf("%w %.64q: it already names %s", ErrAmbiguous, alias, p.Peer)
 			}
 		}
 	}
@@ -92,7 +91,8 @@ func (b *Book) Rename(ctx context.Context, id proto.PeerID, alias string) error 
 	})
 }
 
-// Introduce returns what others need to know a member by, this node too, or nil.
+// Introduce returns an introduction of a member, or of this node itself, for others; nil:
+// it is unknown.
 func (b *Book) Introduce(id proto.PeerID) *proto.KnownPeer {
 	if p := b.find(id); p != nil {
 		return p.Known()

@@ -13,37 +13,38 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A path may come to carry less than it did, when a tunnel begins or another provider
-// takes over, and what would tell of it is lost. QUIC goes on to send packets of the old
-// size, and all of them vanish: a black hole (RFC 8899, section 4.3). It is looked for
-// while an acknowledgement is late, with PINGs that fill packets. If none is answered,
-// and QUIC hears of hardly any packet that it was received, the connection is given up
-// for a new one, which begins with small packets.
+// The MTU of a path may shrink, when a tunnel starts or another provider takes over, and
+// the notification of it may be lost. QUIC then keeps sending packets of the old size,
+// which all vanish: a black hole (RFC 8899, section 4.3). While an acknowledgment is
+// late, it is detected with PINGs that fill packets. If none is answered, and QUIC learns
+// of hardly any received packet, the connection is closed in favor of a new one, which
+// starts with small packets.
 
 const (
-	fullPing       = 3000 // bytes; it fills two packets, whatever the path carries
+	fullPing       = 3000 // bytes; fills at least two packets on any path
 	fullPings      = 3
-	holeCheckEvery = 500 * time.Millisecond // between two looks, and two full PINGs
-	minLate        = time.Second            // an acknowledgement is late then at the earliest
+	holeCheckEvery = 500 * time.Millisecond // between two checks, and between two full PINGs
+	minLate        = time.Second            // minimum after which an acknowledgment is late
 	minHoleWait    = 1500 * time.Millisecond
-	minHoleRetry   = 5 * time.Second // before it is looked for again where there was none
+	minHoleRetry   = 5 * time.Second // between two searches
 )
 
-// errBlackHole ends a connection on which nothing of full size passes.
-var errBlackHole = errors.New("transport: the path swallows packets of full size")
+// errBlackHole closes a connection on which no full-size packet passes.
+var errBlackHole = errors.New("transport: the path drops full-size packets")
 
-// pendingAcks is since when a connection is owed acknowledgements, of frames and of bodies.
+// pendingAcks records since when acknowledgments, of frames and of bodies, are pending on
+// a connection.
 type pendingAcks struct {
-	wake chan struct{} // told when something is owed after nothing was looked for
+	wake chan struct{} // signaled when an acknowledgment becomes pending while unwatched
 
 	mu        sync.Mutex
-	watched   bool          // that the heartbeat knows of it
-	linkSince time.Duration // monotonic time of the last acknowledgement, or since there is anything to acknowledge; 0: nothing
-	bodySince time.Duration // likewise
-	bodyCount int           // bodies that are being sent
+	watched   bool          // the heartbeat watches them
+	linkSince time.Duration // monotonic time of the last acknowledgment, or since one is pending; 0: none is
+	bodySince time.Duration // likewise, for bodies
+	bodyCount int           // bodies being sent
 }
 
-// setLink notes that frames wait for an acknowledgement, or none do.
+// setLink sets whether acknowledgments of frames are pending.
 func (o *pendingAcks) setLink(now time.Duration, waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,7 +54,7 @@ func (o *pendingAcks) setLink(now time.Duration, waits bool) {
 	}
 }
 
-// addBody notes that a body begins (1), goes on (0) or ends (-1).
+// addBody records that a body starts (1), progresses (0) or ends (-1).
 func (o *pendingAcks) addBody(now time.Duration, more int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -72,8 +73,8 @@ func (o *pendingAcks) wakeHeartbeat() {
 	}
 }
 
-// since returns how long what is owed is owed; ok is false if nothing is: then the next
-// thing that is owed is told.
+// since returns how long acknowledgments have been pending. ok is false if none are; the
+// next pending one then wakes the heartbeat.
 func (o *pendingAcks) since(now time.Duration) (d time.Duration, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -87,18 +88,18 @@ func (o *pendingAcks) since(now time.Duration) (d time.Duration, ok bool) {
 	return d, ok
 }
 
-// A blackHole finds out whether full packets pass.
+// A blackHole detects whether full-size packets pass.
 type blackHole struct {
 	mu         sync.Mutex
-	unanswered int           // full PINGs without an answer
-	since      time.Duration // since when the last one is waited for
-	notBefore  time.Duration // not to be looked for before
+	unanswered int           // unanswered full PINGs
+	since      time.Duration // when the last one was sent
+	notBefore  time.Duration // no search before
 
-	progress int // since then: steps since whose last one QUIC heard that packets were received
+	progress int // steps since then in which QUIC learned of received packets
 }
 
-// step decides at now what is done: send a full PING, or give the connection up. rtt is
-// the longest round trip of late; moved says that packets were received since the last step.
+// step returns the action at now: send a full PING, or give up the connection. rtt is the
+// longest recent round trip; progress: packets were received since the last step.
 func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, moved bool) heartbeatAction {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,7 +121,7 @@ func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, moved bool) he
 	switch {
 	case now-b.since < waits:
 		return noAction
-	case b.progress > int(waits/heartbeat): // a slow path: more than heartbeats passes
+	case b.progress > int(waits/heartbeat): // a slow path: more than heartbeats gets through
 		b.begin(now)
 		return noAction
 	}
@@ -129,26 +130,26 @@ func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, moved bool) he
 
 func (b *blackHole) begin(now time.Duration) { b.since, b.progress = now, 0 }
 
-// passed notes the answer to a full PING, which took so long: for a while nothing is
-// looked for, so that a slow path does not carry this alone.
+// passed records the answer to a full PING, which took took. The next search waits, so
+// that a slow path does not carry only these.
 func (b *blackHole) passed(now, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unanswered, b.notBefore = 0, now+max(minHoleRetry, 10*took)
 }
 
-// A quicStats is what QUIC knows of a connection. Of TCP and of circuits nothing is known.
+// quicStats is what QUIC knows about a connection. For TCP and circuits it is unknown.
 type quicStats struct {
 	known    bool
-	rtt      time.Duration // the last round trip, or the mean one if that is longer: it grows with the queues on the path
-	progress bool          // the other side has received packets since the last glance
+	rtt      time.Duration // the larger of the last and the mean round trip: it grows with the queues on the path
+	progress bool          // the other side has received packets since the last sample
 }
 
-// rttSample are QUIC's figures of round trips: one of them changes with each packet of which
-// it hears that it was received.
+// An rttSample holds QUIC's round-trip statistics. At least one of them changes with each
+// acknowledged packet.
 type rttSample [3]time.Duration
 
-// quicStats looks at c; last is what it keeps for the next time.
+// quicStats samples c; last keeps state between calls.
 func (c *conn) quicStats(last *rttSample) (g quicStats) {
 	var q *quic.Conn
 	if !c.direct() || !c.raw.As(&q) {
@@ -161,7 +162,7 @@ func (c *conn) quicStats(last *rttSample) (g quicStats) {
 	return g
 }
 
-// checkBlackHole takes a step on c.
+// checkBlackHole performs a step on c.
 func (t *Transport) checkBlackHole(ctx context.Context, c *conn, g quicStats, now time.Duration) error {
 	late, owes := c.pendingAcks.since(now)
 	if !owes || !g.known {
@@ -177,7 +178,8 @@ func (t *Transport) checkBlackHole(ctx context.Context, c *conn, g quicStats, no
 	return nil
 }
 
-// closeDirect closes the direct connections to the peer of c: they go the same way.
+// closeDirect closes the other direct connections to the peer of c: they use the same
+// path.
 func (t *Transport) closeDirect(c *conn) {
 	t.mu.Lock()
 	all := slices.Clone(t.peer(c.peer).conns)
@@ -189,8 +191,8 @@ func (t *Transport) closeDirect(c *conn) {
 	}
 }
 
-// sendFullPing sends a full PING and waits for its answer, on a stream of its own: what
-// vanishes holds up all behind it on its stream.
+// sendFullPing sends a full PING and waits for its answer, on its own stream: a lost
+// packet blocks everything after it on the same stream.
 func (t *Transport) sendFullPing(ctx context.Context, c *conn) {
 	began := c.clock.Mono()
 	s, err := openStream(ctx, c, streamEcho, proto.MaxControl, t.cfg.Timing)

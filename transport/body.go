@@ -11,28 +11,28 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// bodyWindow is how many bytes of a streamed body may be on their way without
-// an acknowledgement, besides one chunk.
+// bodyWindow is how many bytes of a streamed body may be unacknowledged, besides one
+// chunk.
 const bodyWindow = 4 << 20
 
-// A CodeError is a refusal of a streamed body. A [BodySink] returns one to say
-// more than that it failed.
+// A CodeError is a refusal of a streamed body. A [BodySink] returns one to state a
+// reason.
 type CodeError struct {
 	Code   proto.Code
 	Detail string
-	State  proto.TaskState // with STALE: how the task stands at its home; 0: it is not known there
+	State  proto.TaskState // with STALE: the task's state at its home; 0: unknown there
 }
 
 func (e *CodeError) Error() string {
-	return fmt.Sprintf("transport: the body is refused: %s: %s", e.Code, e.Detail)
+	return fmt.Sprintf("transport: the body was refused: %s: %s", e.Code, e.Detail)
 }
 
-// Refusal returns what the peer said, in the form that an Ack would have.
+// Refusal returns the refusal in the form used in an Ack.
 func (e *CodeError) Refusal() *proto.Refusal {
 	return &proto.Refusal{Code: e.Code, Detail: e.Detail, State: e.State}
 }
 
-// An outgoing is a streamed body on its way to a peer.
+// An outgoing is a streamed body being sent to a peer.
 type outgoing struct {
 	stream *stream
 	body   io.ReaderAt
@@ -41,15 +41,15 @@ type outgoing struct {
 	flow   *flow
 
 	mu    sync.Mutex
-	acked int64 // durable over there
+	acked int64 // durable at the receiver
 	err   error
 	wake  chan struct{}
 }
 
-// SendBody streams the sealed body of an offer to p and returns nil once all of
-// it is durable there. It goes on where an earlier try ended. A refusal is a
-// CodeError; any other error means: try again. At most two bodies travel to a
-// peer at once, others wait; no more than a chunk is in memory.
+// SendBody streams the sealed body of an offer to p and returns nil once it is durable
+// there. It resumes where an earlier attempt stopped. A refusal is a CodeError; any other
+// error means: try again. At most two bodies are sent to a peer at once, others wait; no
+// more than a chunk is in memory.
 func (t *Transport) SendBody(ctx context.Context, p proto.PeerID, offer *proto.Offer, body io.ReaderAt, size int64) error {
 	err := t.sendBody(ctx, p, offer, body, size)
 	if err != nil {
@@ -111,7 +111,7 @@ func bodyOf(o *proto.Offer) (h proto.Header, size, piece int64, err error) {
 	return h, int64(total), int64(chunk), nil
 }
 
-// offer shows the envelope and returns from where to send.
+// offer sends the envelope and returns the offset to send from.
 func (s *stream) offer(offer *proto.Offer, size int64) (offset int64, err error) {
 	b, err := proto.Encode(nil, offer)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *stream) offer(offer *proto.Offer, size int64) (offset int64, err error)
 	return int64(r.GetOffset()), nil
 }
 
-// run sends chunks until all bytes are durable over there.
+// run sends chunks until all bytes are durable at the receiver.
 func (o *outgoing) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -147,7 +147,7 @@ func (o *outgoing) run(ctx context.Context) error {
 	})
 	err := o.write(ctx)
 	if err != nil && ctx.Err() == nil {
-		o.stream.Reset() // listen would wait for an answer
+		o.stream.Reset() // readAcks would wait for an answer
 	}
 	wg.Wait()
 	o.mu.Lock()
@@ -161,7 +161,7 @@ func (o *outgoing) run(ctx context.Context) error {
 	return fmt.Errorf("at byte %d of %d: %w", o.acked, o.size, errors.Join(err, o.err))
 }
 
-// write sends chunks as the window lets it.
+// write sends chunks as the window permits.
 func (o *outgoing) write(ctx context.Context) error {
 	buf := make([]byte, o.piece)
 	for at := o.waitFor(ctx, 0); at < o.size; {
@@ -185,7 +185,7 @@ func (o *outgoing) write(ctx context.Context) error {
 	return nil
 }
 
-// waitFor returns how much is acknowledged: at least so much, unless ctx ended.
+// waitFor returns how much is acknowledged: at least least bytes, unless ctx is done.
 func (o *outgoing) waitFor(ctx context.Context, least int64) int64 {
 	for {
 		o.mu.Lock()
@@ -201,7 +201,7 @@ func (o *outgoing) waitFor(ctx context.Context, least int64) int64 {
 	}
 }
 
-// readAcks takes acknowledgements until the last one or an error.
+// readAcks reads acknowledgments until the last one or an error.
 func (o *outgoing) readAcks() {
 	o.stream.idleTimeout = o.stream.timing.Frame
 	c := o.stream.conn

@@ -15,56 +15,55 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Errors of the book.
+// Errors of the address book.
 var (
-	// ErrUnknownPeer is returned for a name or id that nobody known has.
+	// ErrUnknownPeer is returned for a name or id that no known peer has.
 	ErrUnknownPeer = errors.New("transport: unknown peer")
-	// ErrAmbiguous is returned for a name or the begin of an id that several have.
+	// ErrAmbiguous is returned for a name or a part of an id that several peers have.
 	ErrAmbiguous = errors.New("transport: ambiguous peer")
-	// ErrOldBoot is returned for a peer whose boot number went back.
-	ErrOldBoot = errors.New("transport: the boot number went back")
-	// ErrTwin is returned for a peer that runs twice.
-	ErrTwin = errors.New("transport: the same key runs twice")
-	// ErrOldKey is returned for a key record older than the one that is known.
+	// ErrOldBoot is returned for a peer whose boot number decreased.
+	ErrOldBoot = errors.New("transport: the boot number decreased")
+	// ErrTwin is returned for a peer whose key runs twice.
+	ErrTwin = errors.New("transport: the same key is in use twice")
+	// ErrOldKey is returned for a key record older than the known one.
 	ErrOldKey = errors.New("transport: an older key record")
-	// ErrBookFull is returned for a peer that is not known yet, when as many are as
-	// are kept.
+	// ErrBookFull is returned for an unknown peer when the book has MaxPeers peers.
 	ErrBookFull = errors.New("transport: the address book is full")
-	// ErrBlocked is returned for a peer that a person blocked here.
+	// ErrBlocked is returned for a peer that an operator blocked here.
 	ErrBlocked = errors.New("transport: the peer is blocked")
 )
 
-// bookPrefix begins the key of a peer in the bucket Peers; the id follows.
+// bookPrefix is the key prefix of a peer in the bucket Peers; the id follows.
 const bookPrefix = 'p'
 
-// MaxPeers bounds how many peers are known, so that an admin, or who has its key,
-// cannot fill the memory of every node with members that it makes up: some KiB each.
+// MaxPeers bounds the known peers, at some KiB each, so that a malicious admin, or a
+// stolen admin key, cannot fill the memory of every node with made-up members.
 const MaxPeers = 4096
 
 // bookTimeout bounds a write that a hello waits for.
 const bookTimeout = 5 * time.Second
 
-// A Book is the address book: every node that this one was introduced to, with
-// its certificate, sealing key, addresses and highest boot number. Reads are
-// served from memory. It is a [Gate] and a [Directory].
+// A Book is the address book: every node that was introduced to this one, with its
+// certificate, sealing key, addresses and highest boot number. Reads are served from
+// memory. It is a [Gate] and a [Directory].
 type Book struct {
 	store *store.Store
 	keys  *identity.Keys
 	clock clock.Clock
 
-	writing sync.Mutex // held over read, decide, write: entries never go back
+	writing sync.Mutex // held from read to write, so that entries never revert
 
 	mu      sync.RWMutex
 	mesh    identity.Mesh
 	self    *Peer                  // its cert is nil before Enroll
-	entries map[proto.PeerID]*Peer // never changed in place
+	entries map[proto.PeerID]*Peer // values are immutable
 	revoked identity.Revocations
-	boot    uint64 // of this node; 0: not told yet
+	boot    uint64 // of this node; 0: not set yet
 	bootID  proto.BootID
 }
 
-// OpenBook reads the book kept in s. A node that is in no mesh yet passes a zero
-// mesh and a nil certificate, and calls [Book.Enroll] when it is in one.
+// OpenBook reads the book stored in s. A node that is not in a mesh yet passes a zero
+// mesh and a nil certificate, and calls [Book.Enroll] after joining one.
 func OpenBook(s *store.Store, mesh identity.Mesh, keys *identity.Keys, cert *proto.Signed, clk clock.Clock) (*Book, error) {
 	b := &Book{store: s, keys: keys, clock: clk, self: &Peer{Peer: keys.Peer()}}
 	if cert != nil {
@@ -78,7 +77,7 @@ func OpenBook(s *store.Store, mesh identity.Mesh, keys *identity.Keys, cert *pro
 	return b, nil
 }
 
-// load reads all records anew, as the mesh sees them.
+// load reads all records again and verifies them for the current mesh.
 func (b *Book) load() error {
 	entries := make(map[proto.PeerID]*Peer)
 	for pair, err := range b.store.All(store.Peers, []byte{bookPrefix}, []byte{bookPrefix + 1}) {
@@ -99,8 +98,8 @@ func (b *Book) load() error {
 	return b.loadRevocations()
 }
 
-// Enroll makes this node a member: after a join, or with a renewed certificate.
-// The caller keeps both on disk.
+// Enroll makes this node a member, after a join or with a renewed certificate. The caller
+// stores both on disk.
 func (b *Book) Enroll(mesh identity.Mesh, cert *proto.Signed) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -116,7 +115,7 @@ func (b *Book) enroll(mesh identity.Mesh, cert *proto.Signed) error {
 		return fmt.Errorf("own certificate: %w", err)
 	}
 	if m.Peer != b.keys.Peer() {
-		return fmt.Errorf("own certificate: it is of %s, this node is %s", m.Peer, b.keys.Peer())
+		return fmt.Errorf("own certificate: it belongs to %s, this node is %s", m.Peer, b.keys.Peer())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,18 +125,17 @@ func (b *Book) enroll(mesh identity.Mesh, cert *proto.Signed) error {
 	return nil
 }
 
-// Count returns how many peers are known.
+// Count returns the number of known peers.
 func (b *Book) Count() int { b.mu.RLock(); defer b.mu.RUnlock(); return len(b.entries) }
 
-// SetBoot tells the book which start of the node this is, for its hello.
+// SetBoot sets the boot number and id of this start, for the hello.
 func (b *Book) SetBoot(boot uint64, id proto.BootID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.boot, b.bootID = boot, id
 }
 
-// Hello returns this node's hello, or nil before it is in a mesh and knows its
-// boot.
+// Hello returns this node's hello, or nil before it is in a mesh and SetBoot was called.
 func (b *Book) Hello() *proto.Hello {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -147,9 +145,9 @@ func (b *Book) Hello() *proto.Hello {
 	return &proto.Hello{Certificate: b.self.cert, KeyRecord: b.keys.KeyRecord(), Boot: b.boot, BootId: bytes.Clone(b.bootID[:])}
 }
 
-// Admit checks a hello and remembers what it says: a genuine certificate of
-// this mesh (a member whose certificate ended lately may connect, to have it
-// renewed), a key record, a boot number that did not go back.
+// Admit checks a hello and stores what it states: a genuine certificate of this mesh (a
+// recently expired one is accepted, to have it renewed), a key record, and a boot number
+// that did not decrease.
 func (b *Book) Admit(h *proto.Hello, from proto.PeerID) error {
 	if from == b.keys.Peer() {
 		return fmt.Errorf("%w: this node's own", ErrTwin)
@@ -172,26 +170,26 @@ func (b *Book) Admit(h *proto.Hello, from proto.PeerID) error {
 	})
 }
 
-// checkBoot holds a hello against the highest boot that was seen. A lower one
-// is a disk that was rolled back together with a clock set back, or an old copy
-// of the node: what it granted under those numbers is not what is known here.
+// checkBoot compares a hello with the highest known boot number. A lower one means a disk
+// that was rolled back together with a clock set back, or an old copy of the node: what
+// it granted under those numbers is not what is known here.
 func checkBoot(p *Peer, h *proto.Hello) error {
 	switch {
 	case len(h.GetBootId()) != len(p.BootID) || h.GetBoot() == 0:
-		return errors.New("the hello states no boot")
+		return errors.New("the hello contains no boot number")
 	case h.GetBoot() < p.Boot:
-		return fmt.Errorf("%w from %d to %d: set the clock of that machine right and start its node again", ErrOldBoot, p.Boot, h.GetBoot())
+		return fmt.Errorf("%w from %d to %d: correct the clock of that machine and restart its node", ErrOldBoot, p.Boot, h.GetBoot())
 	case h.GetBoot() == p.Boot && !bytes.Equal(h.GetBootId(), p.BootID[:]):
-		return fmt.Errorf("%w: stop one of the two nodes and make it a key of its own", ErrTwin)
+		return fmt.Errorf("%w: stop one of the two nodes and create a new key for it", ErrTwin)
 	}
 	return nil
 }
 
-// sameDetails reports whether two records state the same.
+// sameDetails reports whether two records have the same content.
 func sameDetails(a, b *proto.Signed) bool { return bytes.Equal(a.GetDetails(), b.GetDetails()) }
 
-// check verifies statements of p and takes them over. direct says that
-// the peer itself shows them: then an older key record is passed over.
+// check verifies and stores statements of p. direct: the peer itself sent them; then an
+// older key record is ignored.
 func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 	now := b.clock.Now()
 	b.mu.RLock()
@@ -202,24 +200,24 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 	}
 	m, err := mesh.VerifyMember(cert, now)
 	switch {
-	case errors.Is(err, identity.ErrNotYet) && sameDetails(p.cert, cert): // accepted before this clock was set back
+	case errors.Is(err, identity.ErrNotYet) && sameDetails(p.cert, cert): // accepted before the clock was set back
 	case err != nil && !m.Grace:
 		return err
 	}
 	switch {
 	case m.Peer != p.Peer:
-		return fmt.Errorf("the certificate is of %s", m.Peer)
+		return fmt.Errorf("the certificate belongs to %s", m.Peer)
 	case b.isRevoked(m):
 		return ErrRevoked
 	case !sameDetails(p.cert, cert) && b.issuerRevoked(mesh, cert):
-		return fmt.Errorf("%w: that of the admin who issued this one", ErrRevoked)
+		return fmt.Errorf("%w: the certificate of the admin who issued it", ErrRevoked)
 	}
 	k, err := identity.VerifyKeyRecord(key, p.Peer, now)
 	if !acceptable(err) && !(genuine(err) && sameDetails(p.key, key)) {
 		return err
 	}
 	if k.Seq < p.KeyRecord.Seq && !direct {
-		return fmt.Errorf("%w: %d, %d is known", ErrOldKey, k.Seq, p.KeyRecord.Seq)
+		return fmt.Errorf("%w: sequence %d, known is %d", ErrOldKey, k.Seq, p.KeyRecord.Seq)
 	}
 	if k.Seq >= p.KeyRecord.Seq {
 		p.KeyRecord, p.key = k, key
@@ -230,16 +228,15 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 	return nil
 }
 
-// newer reports whether certificate m replaces old: of two, the one that was
-// issued later.
+// newer reports whether certificate m replaces old: the one that was issued later wins.
 func newer(m, old identity.Member) bool { return old.Cert == nil || !m.NotBefore.Before(old.NotBefore) }
 
-// Learn takes an introduction: by an inviter, or by another member.
+// Learn stores an introduction by an inviter or another member.
 func (b *Book) Learn(ctx context.Context, k *proto.KnownPeer) error { return b.LearnWith(ctx, k, nil) }
 
-// LearnWith is Learn with what also adds to the same batch: both happen, or
-// neither. An introduction of this node itself writes nothing. When what also
-// requires does not hold the error is [store.ErrConflict].
+// LearnWith is Learn with an additional change in the same batch: either both happen or
+// neither. An introduction of this node itself writes nothing. If what also requires does
+// not hold, the error is [store.ErrConflict].
 func (b *Book) LearnWith(ctx context.Context, k *proto.KnownPeer, also func(*store.Batch)) error {
 	b.mu.RLock()
 	m, err := b.mesh.VerifyMember(k.GetCertificate(), b.clock.Now())
@@ -256,7 +253,7 @@ func (b *Book) LearnWith(ctx context.Context, k *proto.KnownPeer, also func(*sto
 			return err
 		}
 		if p.LastSeen.IsZero() {
-			p.announced = addrs // hearsay: the peer's own word is better
+			p.announced = addrs // second-hand: the peer's own statement is better
 		}
 		return nil
 	})
@@ -266,13 +263,13 @@ func (b *Book) LearnWith(ctx context.Context, k *proto.KnownPeer, also func(*sto
 	return nil
 }
 
-// SetAddrs sets where a person says that p is reached. p need not be known yet.
+// SetAddrs sets the addresses of a peer by hand. The peer need not be known yet.
 func (b *Book) SetAddrs(ctx context.Context, id proto.PeerID, addrs []string) error {
 	if _, err := parseAddrs(id, addrs); err != nil {
 		return err
 	}
 	if len(addrs) > maxAddrs {
-		return fmt.Errorf("addresses of %s: %d of them, the limit is %d", id, len(addrs), maxAddrs)
+		return fmt.Errorf("addresses of %s: %d, the limit is %d", id, len(addrs), maxAddrs)
 	}
 	return b.change(ctx, id, func(p *Peer) error {
 		p.Manual = slices.Clone(addrs)
@@ -280,7 +277,7 @@ func (b *Book) SetAddrs(ctx context.Context, id proto.PeerID, addrs []string) er
 	})
 }
 
-// Seen notes that the peer is connected at this moment.
+// Seen records that the peer is connected now.
 func (b *Book) Seen(ctx context.Context, id proto.PeerID) error {
 	return b.change(ctx, id, func(p *Peer) error {
 		p.LastSeen = b.clock.Now()
@@ -288,11 +285,11 @@ func (b *Book) Seen(ctx context.Context, id proto.PeerID) error {
 	})
 }
 
-// Block keeps a peer out until Unblock, known or not. It does not end the
-// connections that are there: see [Transport.Disconnect].
+// Block rejects a peer until Unblock, whether or not it is known. It does not close
+// existing connections: see [Transport.Disconnect].
 func (b *Book) Block(ctx context.Context, id proto.PeerID) error { return b.setBlocked(ctx, id, true) }
 
-// Unblock lets a peer in again, if its certificate does.
+// Unblock admits a peer again, if its certificate is valid.
 func (b *Book) Unblock(ctx context.Context, id proto.PeerID) error {
 	return b.setBlocked(ctx, id, false)
 }
@@ -307,7 +304,7 @@ func (b *Book) setBlocked(ctx context.Context, id proto.PeerID, blocked bool) er
 	})
 }
 
-// Forget removes a peer with all that is known of it, its boot number too.
+// Forget removes a peer and all that is known about it, including its boot number.
 func (b *Book) Forget(ctx context.Context, id proto.PeerID) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -327,12 +324,12 @@ func (b *Book) Forget(ctx context.Context, id proto.PeerID) error {
 	return nil
 }
 
-// change rewrites what is known of a peer, on disk first.
+// change updates a peer's entry, on disk first.
 func (b *Book) change(ctx context.Context, id proto.PeerID, decide func(*Peer) error) error {
 	return b.changeWith(ctx, id, nil, decide)
 }
 
-// changeWith is change with what also adds to the batch; nil for nothing.
+// changeWith is change with an additional change in the same batch; nil for none.
 func (b *Book) changeWith(ctx context.Context, id proto.PeerID, also func(*store.Batch), decide func(*Peer) error) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -340,7 +337,7 @@ func (b *Book) changeWith(ctx context.Context, id proto.PeerID, also func(*store
 	if old := b.find(id); old != nil {
 		p = old.clone()
 	} else if n := b.Count(); n >= MaxPeers {
-		return fmt.Errorf("%w: %d peers are known, the most that are: forget some (peers forget), and revoke the admin who lets too many in", ErrBookFull, n)
+		return fmt.Errorf("%w (%d peers): forget some (peers forget), and revoke the admin that admits too many", ErrBookFull, n)
 	}
 	if err := decide(&p); err != nil {
 		return err

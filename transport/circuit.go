@@ -19,7 +19,7 @@ import (
 // isCircuit reports whether a leads through a relay.
 func isCircuit(a ma.Multiaddr) bool { _, err := a.ValueForProtocol(ma.P_CIRCUIT); return err == nil }
 
-// relayOf returns through whom a leads.
+// relayOf returns the relay of circuit address a.
 func relayOf(a ma.Multiaddr) (relay proto.PeerID, ok bool) {
 	if !isCircuit(a) {
 		return proto.PeerID{}, false
@@ -36,8 +36,8 @@ func relayOf(a ma.Multiaddr) (relay proto.PeerID, ok bool) {
 	return relay, err == nil
 }
 
-// through returns the circuit address by way of relay at a. Without a the relay
-// must be connected.
+// through returns the circuit address through relay at a. If a is nil the relay must be
+// connected.
 func through(relay proto.PeerID, a ma.Multiaddr) ma.Multiaddr {
 	tail := ma.StringCast("/p2p/" + toLibp2p(relay).String() + "/p2p-circuit")
 	if a == nil {
@@ -46,18 +46,17 @@ func through(relay proto.PeerID, a ma.Multiaddr) ma.Multiaddr {
 	return a.Encapsulate(tail)
 }
 
-// Bounds of the circuits that are tried or told at once.
+// Bounds of the circuits that are tried or announced at once.
 const (
 	maxRelaysTried   = 4
 	maxAddrsPerRelay = 3
 )
 
-// circuitsTo returns the circuit addresses at which c is tried, the best relay
-// first. Those that c named come before, and after a failure any member that
-// relays and is connected stands in.
+// circuitsTo returns the circuit addresses to try for c, best relay first. The relays
+// that c named come first; after a failure, connected members that relay are added.
 func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
 	named := slices.Clone(c.Relays)
-	said := make(map[proto.PeerID][]ma.Multiaddr) // where a relay is, by c's own addresses
+	said := make(map[proto.PeerID][]ma.Multiaddr) // addresses of relays according to c
 	for _, s := range c.Addrs {
 		a, err := ma.NewMultiaddr(s)
 		if err != nil {
@@ -72,8 +71,8 @@ func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
 	if failed {
 		relays = append(relays, t.rankRelays(t.relays(), c.Peer)...)
 	}
-	// One dial through a relay waits for the other, and a dead relay takes its
-	// time: those that are not connected are tried when no other is.
+	// Dials through relays are sequential, and a dead relay takes long to fail: relays
+	// that are not connected are tried only if no other is.
 	if slices.ContainsFunc(relays, t.Connected) {
 		relays = slices.DeleteFunc(relays, func(r proto.PeerID) bool { return !t.Connected(r) })
 	}
@@ -91,12 +90,12 @@ func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
 	return out
 }
 
-// circuitsBy returns the addresses of circuits by way of r. said are those that
-// a peer told.
+// circuitsBy returns the circuit addresses through r. said are those that a peer
+// announced.
 func (t *Transport) circuitsBy(r proto.PeerID, said []ma.Multiaddr) []ma.Multiaddr {
 	if c := t.best(r); c != nil {
 		if !c.direct() {
-			return nil // a relay behind a relay serves nobody
+			return nil // a relay that is itself relayed is of no use
 		}
 		return []ma.Multiaddr{through(r, nil)}
 	}
@@ -109,8 +108,8 @@ func (t *Transport) circuitsBy(r proto.PeerID, said []ma.Multiaddr) []ma.Multiad
 	return out[:min(len(out), maxAddrsPerRelay)]
 }
 
-// rankRelays sorts relays by the whole way over them, the connected ones first, and
-// leaves out this node, the peer that they shall lead to, and the blocked.
+// rankRelays sorts relays by the quality of the whole path through them, and omits this
+// node, the target and blocked peers.
 func (t *Transport) rankRelays(relays []proto.PeerID, to proto.PeerID) []proto.PeerID {
 	type ranked struct {
 		relay proto.PeerID
@@ -131,7 +130,7 @@ func (t *Transport) rankRelays(relays []proto.PeerID, to proto.PeerID) []proto.P
 	return out
 }
 
-// contact returns what the directory knows of p.
+// contact returns the directory's entry of p.
 func (t *Transport) contact(p proto.PeerID) Contact {
 	if t.cfg.Directory == nil {
 		return Contact{Peer: p}
@@ -144,16 +143,16 @@ func (t *Transport) contact(p proto.PeerID) Contact {
 	return Contact{Peer: p}
 }
 
-// Delays of the ranker.
+// Delays of the dial ranker.
 const (
 	lanHeadStart   = 100 * time.Millisecond // of TCP on a private address
-	relayDelay     = 500 * time.Millisecond // of the first relay, behind direct addresses
+	relayDelay     = 500 * time.Millisecond // of the first relay, after direct addresses
 	nextRelayDelay = 1 * time.Second        // of each further relay
 )
 
-// ranker says when each address of a peer is dialled: TCP first on private
-// addresses (a quarter of the CPU of QUIC), QUIC first elsewhere, as libp2p has
-// it; then the relays, the best first, each with time to answer before the next.
+// ranker returns when to dial each address of a peer: TCP first on private addresses (it
+// uses a quarter of the CPU of QUIC), QUIC first elsewhere, as in libp2p; then the
+// relays, best first, each with time to answer before the next.
 func ranker(score func(proto.PeerID) float64) network.DialRanker {
 	return func(addrs []ma.Multiaddr) []network.AddrDelay {
 		var direct, circuits []ma.Multiaddr
@@ -184,8 +183,8 @@ func rankDirect(addrs []ma.Multiaddr) []network.AddrDelay {
 	return out
 }
 
-// rankCircuits takes one relay after the other, and of each first the address
-// that needs no dial, then QUIC, then TCP.
+// rankCircuits ranks one relay after another, and for each first the address that needs
+// no dial, then QUIC, then TCP.
 func rankCircuits(addrs []ma.Multiaddr, behind bool, score func(proto.PeerID) float64) []network.AddrDelay {
 	type ranked struct {
 		addr  ma.Multiaddr

@@ -16,24 +16,24 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// Config tunes a transport. The zero value of each field means its default.
+// Config configures a transport. The zero value of each field means its default.
 type Config struct {
 	Listen    []string              // multiaddrs; default QUIC and TCP on port 4001, IPv4 and IPv6; an empty, not nil, slice: none
-	Announce  []string              // further multiaddrs that others reach this node at; default none
-	Software  string                // name and version that peers are told; default balefire
-	Directory Directory             // whom to keep connected with; default nobody
+	Announce  []string              // further multiaddrs at which this node is reachable; default none
+	Software  string                // name and version sent to peers; default balefire
+	Directory Directory             // peers to stay connected with; default none
 	Joiner    Joiner                // default: no joins
-	Bodies    Bodies                // takes streamed bodies; default: none are taken
-	Sockets   []quicreuse.Option    // QUIC alone over these instead of QUIC and TCP on the machine's: a simulated network
+	Bodies    Bodies                // receives streamed bodies; default: none are accepted
+	Sockets   []quicreuse.Option    // simulated network: only QUIC, over these sockets, instead of QUIC and TCP
 	Clock     clock.Clock           // default clock.System()
 	Logger    *slog.Logger          // default: silent
-	Limits    admit.Limits          // what a neighbour may cost; default see there
+	Limits    admit.Limits          // rate limits per peer; defaults see there
 	Relay     bool                  // serve circuits for members (circuit relay v2); default false
-	Reserve   int                   // relays to keep a place at; default 2; negative: none
-	Relays    func() []proto.PeerID // members that may relay and live, best effort, a slice of its own; default: none
-	Weights   route.Weights         // of the score of relays; default see there
-	PortMap   bool                  // ask the router for ports (NAT-PMP, UPnP); default false
-	Observe   func(Event)           // told of changes, one after the other; default nobody
+	Reserve   int                   // relays to keep a reservation at; default 2; negative: none
+	Relays    func() []proto.PeerID // live members that may relay, best effort, in a new slice; default: none
+	Weights   route.Weights         // of relay scores; defaults see there
+	PortMap   bool                  // request port mappings from the router (NAT-PMP, UPnP); default false
+	Observe   func(Event)           // called with each event, one at a time; default: none
 	Timing    Timing
 
 	GossipConfig
@@ -41,56 +41,57 @@ type Config struct {
 	DiscoveryConfig
 }
 
-// MetricsConfig say where the transport counts.
+// MetricsConfig configures where the transport counts.
 type MetricsConfig struct {
 	Registerer prometheus.Registerer // default: no metrics
-	OwnMetrics bool                  // leave those of libp2p out; default false
+	OwnMetrics bool                  // omit libp2p's metrics; default false
 }
 
-// GossipConfig says who takes what the members tell each other about the mesh.
+// GossipConfig configures who handles what members tell each other about the mesh.
 type GossipConfig struct {
-	Ready   func(from proto.PeerID, r *proto.Ready)                                                // takes a peer's hint that it takes what it refused before; must not block; default: dropped
-	Control func(from proto.PeerID, m *proto.Message)                                              // takes PROBE and PROBED of ctl streams; must not block; default: dropped
+	Ready   func(from proto.PeerID, r *proto.Ready)                                                // handles a peer's hint that it accepts again what it refused; must not block; default: dropped
+	Control func(from proto.PeerID, m *proto.Message)                                              // handles PROBE and PROBED of ctl streams; must not block; default: dropped
 	Sync    func(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) // answers a SYNC with a SYNCED; default: sync streams are refused
-	Topic   TopicHandler                                                                           // what the topic says; default: no topic is joined
-	Hops    func(p proto.PeerID) []Hop                                                             // what p says of its ways to relays, best effort; default: nothing
-	Nonces  Nonces                                                                                 // keeps what was heard already over restarts; default: memory
+	Topic   TopicHandler                                                                           // handles messages of the gossip topic; default: the topic is not joined
+	Hops    func(p proto.PeerID) []Hop                                                             // p's published paths to relays, best effort; default: none
+	Nonces  Nonces                                                                                 // persists which messages were received; default: in memory
 
-	// Lookup takes LOOKUP and LOOKUP_REPLY of ctl streams; must not block; default:
+	// Lookup handles LOOKUP and LOOKUP_REPLY of ctl streams; must not block; default:
 	// dropped.
 	Lookup func(from proto.PeerID, m *proto.Message)
-	// PeerClock takes what the clock of a connected member says now, which that
-	// member does not doubt; must not block; default: dropped.
+	// PeerClock receives the current time of a connected member whose clock is not in
+	// doubt; must not block; default: dropped.
 	PeerClock func(time.Time)
 }
 
-// DiscoveryConfig says how peers are looked for, besides the Directory.
+// DiscoveryConfig configures how peers are found, in addition to the Directory.
 type DiscoveryConfig struct {
-	DHT     bool           // take part in the mesh's Kademlia DHT; default no
-	MDNS    bool           // announce this node and look around on the LAN; default no
-	MeshTag string         // text that names the mesh, never told in clear; default balefire
-	AnyPort bool           // of a node on its way into a mesh: take any ports instead of those of Listen; default no
-	Seen    func(Stranger) // takes what is found on the LAN and is no member; must not block; default: dropped
+	DHT     bool           // participate in the mesh's Kademlia DHT; default false
+	MDNS    bool           // announce this node and find others on the LAN; default false
+	MeshTag string         // names the mesh, never sent in clear; default balefire
+	AnyPort bool           // for a node that joins a mesh: use any ports instead of those in Listen; default false
+	Seen    func(Stranger) // receives nodes on the LAN that are not members; must not block; default: dropped
 }
 
-// Timing holds a transport's times. The zero value of each field means its default.
+// Timing holds the transport's timing parameters. The zero value of each field means its
+// default.
 type Timing struct {
 	Hello     time.Duration // for both hellos; default 5s
 	Busy      time.Duration // between heartbeats while frames are unacknowledged; default 2s
 	Idle      time.Duration // between heartbeats otherwise; default 10s
-	Ack       time.Duration // without an Ack while frames are unacknowledged; default 30s, more for many bytes
-	Frame     time.Duration // for a frame that has begun; default 2m
+	Ack       time.Duration // maximum wait for an Ack while frames are unacknowledged; default 30s, more for many bytes
+	Frame     time.Duration // for a frame after its first byte; default 2m
 	Write     time.Duration // for one write of at most 64 KiB; default 30s
-	Redial    time.Duration // first pause between two dials of a peer; default 1s
-	MaxRedial time.Duration // longest such pause; default 60s
+	Redial    time.Duration // first delay between two dials of a peer; default 1s
+	MaxRedial time.Duration // maximum such delay; default 60s
 }
 
-// Bounds that no one needs to tune.
+// Bounds that need no tuning.
 const (
-	maxUnverified = 16      // inbound connections of strangers, and of others that are not known, without a hello
-	maxHello      = 8 << 10 // bytes of a hello with its issuer's certificate
+	maxUnverified = 16      // inbound connections of strangers before the hello
+	maxHello      = 8 << 10 // bytes of a hello, including its issuer's certificate
 	maxAddrs      = 32
-	maxMisses     = 3 // heartbeats without an answer
+	maxMisses     = 3 // unanswered heartbeats
 	pingSize      = 100
 	bufferSize    = 64 << 10
 	maxDials      = 8 // at once
@@ -103,7 +104,7 @@ var defaultListen = []string{
 
 var portRE = regexp.MustCompile(`/(tcp|udp)/\d+`)
 
-// anyPort returns addrs without their ports: the system chooses.
+// anyPort returns addrs with port 0, so that the system chooses.
 func anyPort(addrs []string) []string {
 	out := make([]string, len(addrs))
 	for i, a := range addrs {
@@ -142,7 +143,7 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// protocols a node speaks.
+// Protocols that a node serves.
 const (
 	streamCtl   = proto.StreamCtl
 	streamTask  = proto.StreamTask

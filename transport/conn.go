@@ -11,41 +11,41 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A conn is one connection to a peer, from the moment that libp2p tells of it.
+// A conn is one connection to a peer, from the moment that libp2p reports it.
 type conn struct {
 	raw     network.Conn
 	peer    proto.PeerID
 	inbound bool
 	clock   clock.Clock
 
-	ready chan struct{} // closed when the hellos ended, well or not
-	gone  chan struct{} // closed when the connection ended
-	err   error         // why it is not welcome; set before ready is closed
-	hello *proto.Hello  // the other side's, when it is; set before ready is closed
+	ready chan struct{} // closed when the hello succeeded or failed
+	gone  chan struct{} // closed when the connection closed
+	err   error         // why the hello failed; set before ready is closed
+	hello *proto.Hello  // the other side's, if it succeeded; set before ready is closed
 
 	connState
 	pings       pings
-	ctl         chan *proto.Message // frames that wait for the ctl stream
-	lastHeard   atomic.Int64        // monotonic nanoseconds of the last sign of life
-	rtt         atomic.Int64        // nanoseconds, of the last heartbeat; 0: not yet
+	ctl         chan *proto.Message // frames queued for the ctl stream
+	lastHeard   atomic.Int64        // monotonic nanoseconds of the last received data
+	rtt         atomic.Int64        // nanoseconds, of the last heartbeat; 0: none
 	waiting     atomic.Int32        // streams that wait for the hello
-	hasCtl      atomic.Bool         // a ctl stream is there already
-	yielded     atomic.Bool         // both sides dialled, and the other one says hello first
-	joining     atomic.Bool         // a join was asked for already
-	gotMessage  atomic.Bool         // a whole message of it was read
-	inflight    atomic.Int32        // frames of ours without an Ack
-	syncing     atomic.Int32        // sync streams that are served
+	hasCtl      atomic.Bool         // there is a ctl stream
+	yielded     atomic.Bool         // both sides dialed, and the other one sends the first hello
+	joining     atomic.Bool         // a join was requested
+	gotMessage  atomic.Bool         // a complete message was read
+	inflight    atomic.Int32        // unacknowledged frames of this node
+	syncing     atomic.Int32        // sync streams being served
 	pendingAcks pendingAcks
 	hole        blackHole
 }
 
-// A connState is what a connection is used for and how well it does.
+// connState is how a connection is used and performs.
 type connState struct {
-	since            time.Duration // monotonic; when it was made
+	since            time.Duration // monotonic; when it was established
 	meter            connMeter
-	helloDone        atomic.Bool // the hello ended
-	holdsReservation atomic.Bool // circuits hang on it: its end is to be noticed soon
-	evicted          bool        // its place is another's; guarded by the transport's mu
+	helloDone        atomic.Bool // the hello succeeded or failed
+	holdsReservation atomic.Bool // of a relay: its failure must be detected quickly
+	evicted          bool        // its slot was given away; guarded by the transport's mu
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
@@ -59,12 +59,12 @@ func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
 	return c
 }
 
-// touch notes a sign of life.
+// touch records received data.
 func (c *conn) touch() { c.lastHeard.Store(int64(c.clock.Mono())) }
 
 func (c *conn) heard() time.Duration { return time.Duration(c.lastHeard.Load()) }
 
-// verified reports whether both sides said hello and liked it.
+// verified reports whether both sides accepted each other's hello.
 func (c *conn) verified() bool {
 	select {
 	case <-c.ready:
@@ -74,7 +74,7 @@ func (c *conn) verified() bool {
 	}
 }
 
-// queueCtl queues m for the ctl stream. It is dropped when much waits there.
+// queueCtl queues m for the ctl stream. It is dropped when the queue is full.
 func (c *conn) queueCtl(m *proto.Message) error {
 	select {
 	case c.ctl <- m:
@@ -84,10 +84,10 @@ func (c *conn) queueCtl(m *proto.Message) error {
 	}
 }
 
-// network returns quic or tcp, of the hop to the relay when there is one.
+// network returns quic or tcp: of the hop to the relay, if there is one.
 func (c *conn) network() string { return networkOf(c.raw.RemoteMultiaddr()) }
 
-// direct reports whether no relay stands between.
+// direct reports whether the connection uses no relay.
 func (c *conn) direct() bool { return !isCircuit(c.raw.RemoteMultiaddr()) }
 
 // kind returns direct or relay.

@@ -11,13 +11,13 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// errSilent ends a connection on which nothing is heard any more.
-var errSilent = errors.New("transport: the peer is silent")
+// errSilent closes a connection on which nothing is received anymore.
+var errSilent = errors.New("transport: the peer does not respond")
 
-// maxPing bounds what a PING may have sent back.
+// maxPing bounds the payload of a PING, which is echoed.
 const maxPing = 1 << 10
 
-// serveCtl keeps the ctl stream until the connection ends, and returns why.
+// serveCtl serves the ctl stream until the connection closes, and returns the reason.
 func (t *Transport) serveCtl(ctx context.Context, c *conn, s *stream) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -32,7 +32,7 @@ func (t *Transport) serveCtl(ctx context.Context, c *conn, s *stream) error {
 	return context.Cause(ctx)
 }
 
-// heartbeatLoop sends what waits for the ctl stream and probes a peer that is silent.
+// heartbeatLoop sends queued ctl messages and probes a silent peer.
 func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error {
 	tick := time.NewTimer(t.cfg.Timing.Busy)
 	defer tick.Stop()
@@ -54,7 +54,7 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 			}
 			tick.Reset(every)
 			g := c.quicStats(&last)
-			if g.progress { // what it received it has acknowledged
+			if g.progress { // acknowledgments are received data
 				c.touch()
 			}
 			if err := t.checkBlackHole(ctx, c, g, now); err != nil {
@@ -77,7 +77,7 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 	}
 }
 
-// readCtl takes what the other side says on the ctl stream.
+// readCtl handles the messages of the ctl stream.
 func (t *Transport) readCtl(ctx context.Context, c *conn, s *stream) error {
 	for {
 		m := new(proto.Message)
@@ -93,7 +93,7 @@ func (t *Transport) readCtl(ctx context.Context, c *conn, s *stream) error {
 	}
 }
 
-// throttle lets a peer that says more than a node has to say wait.
+// throttle delays reading from a peer that sends more than its rate.
 func (t *Transport) throttle(ctx context.Context, p proto.PeerID) error {
 	for !t.allow(p, admit.Control) {
 		pause := time.NewTimer(100 * time.Millisecond)
@@ -107,27 +107,26 @@ func (t *Transport) throttle(ctx context.Context, p proto.PeerID) error {
 	return nil
 }
 
-// maxClockRTT is the longest round trip by which a clock is compared.
+// maxClockRTT is the longest round trip for which clocks are compared.
 const maxClockRTT = time.Minute
 
-// hearClock tells what the clock of a member says, by its PONG. A member that
-// doubts its own clock says nothing.
+// hearClock reports a member's clock from its PONG. A member that doubts its own clock
+// sends none.
 func (t *Transport) hearClock(c *conn, stamp int64, rtt time.Duration) {
 	if stamp > 0 && rtt < maxClockRTT && c.verified() && t.cfg.PeerClock != nil {
 		t.cfg.PeerClock(time.Unix(0, stamp).Add(rtt / 2))
 	}
 }
 
-// AskClocks asks every connected member what its clock says; the answers go to
-// HeardClock.
+// AskClocks asks every connected member for its clock; the answers go to PeerClock.
 func (t *Transport) AskClocks() {
 	for _, c := range t.verifiedConns() {
 		c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 	}
 }
 
-// control acts on one message. Types of a newer node are let pass: nothing on
-// this stream is answered but a PING.
+// control handles one message. Unknown types of newer nodes are ignored: only a PING is
+// answered on this stream.
 func (t *Transport) control(c *conn, m *proto.Message) error {
 	switch m.GetType() {
 	case proto.TypePing:

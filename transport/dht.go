@@ -25,25 +25,25 @@ import (
 )
 
 const (
-	lookupTimeout = 5 * time.Second  // for one question to the DHT
-	dhtEvery      = 2 * time.Second  // between two looks at the table
+	lookupTimeout = 5 * time.Second  // for one DHT query
+	dhtEvery      = 2 * time.Second  // between two checks of the routing table
 	searchEvery   = 2 * time.Minute  // between two searches for all members
-	firstSearch   = 5 * time.Second  // while it is young; then twice as long each time, if it found few
-	maxAskPause   = 10 * time.Minute // between two questions for a peer that is lost for long
-	earlySearches = 6                // looks
-	announceEvery = time.Hour        // between two announcements: they are kept for a day
-	announceRetry = 30 * time.Second // after one that failed
+	firstSearch   = 5 * time.Second  // at first; then doubled each time if few were found
+	maxAskPause   = 10 * time.Minute // maximum between two queries for a lost peer
+	earlySearches = 6                // searches
+	announceEvery = time.Hour        // between two announcements, which expire after a day
+	announceRetry = 30 * time.Second // after a failed announcement
 )
 
-// A memberDHT is this node's part of the mesh's own Kademlia DHT. Members alone are
-// in it and asked by it. What it answers are hints: who is found there shows its
-// certificate like everybody.
+// A memberDHT is this node's part of the mesh's own Kademlia DHT. Only members take part
+// and may query it. Its answers are hints: a peer found there must present its
+// certificate like any other.
 type memberDHT struct {
 	t      *Transport
 	host   *memberHost
 	dht    *dht.IpfsDHT
 	finder *routing.RoutingDiscovery
-	name   string // under which all members announce themselves
+	name   string // key under which all members announce themselves
 	key    []byte // of that name
 
 	lastSearch, lastAnnounce time.Duration // monotonic; 0: never
@@ -75,14 +75,14 @@ func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
 	return w, nil
 }
 
-// close ends the DHT. The host must still be there.
+// close closes the DHT. The host must still be open.
 func (w *memberDHT) close() {
 	if err := w.dht.Close(); err != nil {
-		w.t.log.Debug("the DHT ends", "why", err)
+		w.t.log.Debug("closing the DHT", "why", err)
 	}
 }
 
-// bootstrapPeers returns some known members to begin with.
+// bootstrapPeers returns some known members to start with.
 func (w *memberDHT) bootstrapPeers() []peer.AddrInfo {
 	if w.t.cfg.Directory == nil {
 		return nil
@@ -98,19 +98,20 @@ func (w *memberDHT) bootstrapPeers() []peer.AddrInfo {
 	return all
 }
 
-// askable reports whether a lookup may go on with p, of whom another member told.
+// askable reports whether a lookup may proceed to p, which another member returned.
 func (w *memberDHT) askable(id peer.ID) bool {
 	p, err := fromLibp2p(id)
 	return err == nil && !w.t.gate.Blocked(p)
 }
 
-// plausible keeps the addresses that can lead to another machine.
+// plausible returns the addresses that can lead to another machine.
 func (w *memberDHT) plausible(addrs []ma.Multiaddr) []ma.Multiaddr {
 	return plausible(w.t.host.Addrs(), addrs)
 }
 
-// inspect looks at a request before it is served. One that is too much, or asks
-// to keep what no member asks for, loses its key: the DHT then refuses it.
+// inspect checks a request before it is served. If the peer exceeds its rate, or stores
+// under a key that no member uses, the request's key is removed, so that the DHT rejects
+// it.
 func (w *memberDHT) inspect(_ context.Context, s network.Stream, req *pb.Message) {
 	p, err := fromLibp2p(s.Conn().RemotePeer())
 	switch {
@@ -120,15 +121,15 @@ func (w *memberDHT) inspect(_ context.Context, s network.Stream, req *pb.Message
 	case req.GetType() == pb.Message_ADD_PROVIDER && string(req.GetKey()) != string(w.key):
 		req.Key = nil
 		w.t.group.start(func(context.Context) {
-			w.t.offend(p, "dht", fmt.Errorf("%w: a record under a strange key", ErrProtocol))
+			w.t.offend(p, "dht", fmt.Errorf("%w: a provider record under an unknown key", ErrProtocol))
 		})
 	case len(req.GetProviderPeers()) > 1:
 		req.ProviderPeers = req.ProviderPeers[:1]
 	}
 }
 
-// run looks after the table, announces this node and looks for members that are
-// not known yet, until ctx ends.
+// run maintains the routing table, announces this node and searches for unknown members,
+// until ctx is done.
 func (w *memberDHT) run(ctx context.Context) {
 	tick := time.NewTicker(dhtEvery)
 	defer tick.Stop()
@@ -145,7 +146,7 @@ func (w *memberDHT) run(ctx context.Context) {
 	}
 }
 
-// sweep removes who is no member any more.
+// sweep removes peers that are no longer members.
 func (w *memberDHT) sweep() {
 	rt := w.dht.RoutingTable()
 	for _, id := range rt.ListPeers() {
@@ -156,7 +157,7 @@ func (w *memberDHT) sweep() {
 	w.t.met.tableSize.Set(float64(rt.Size()))
 }
 
-// maintain announces this node and looks for others, each when it is time.
+// maintain announces this node and searches for others when due.
 func (w *memberDHT) maintain(ctx context.Context, size int) {
 	now := w.t.cfg.Clock.Mono()
 	pause := announceEvery
@@ -168,7 +169,7 @@ func (w *memberDHT) maintain(ctx context.Context, size int) {
 		_, err := w.finder.Advertise(ctx, w.name)
 		w.announced = err == nil
 		if err != nil && ctx.Err() == nil {
-			w.t.log.Debug("not announced in the DHT", "why", err)
+			w.t.log.Debug("DHT announcement failed", "why", err)
 		}
 	}
 	if w.lastSearch == 0 || now-w.lastSearch >= searchPause(w.searches, size) {
@@ -178,8 +179,8 @@ func (w *memberDHT) maintain(ctx context.Context, size int) {
 	}
 }
 
-// searchPause is how long after the last of so many looks the next one comes, with a
-// table of that size: soon while it is young, and in a small mesh later and later.
+// searchPause returns the time to the next search after this many, given the size of the
+// routing table: short at first, and in a small mesh longer and longer.
 func searchPause(searches, size int) time.Duration {
 	switch {
 	case searches < earlySearches:
@@ -190,8 +191,7 @@ func searchPause(searches, size int) time.Duration {
 	return searchEvery
 }
 
-// search finds the members that announce themselves and says hello to those who
-// are not known.
+// search finds the members that announce themselves and sends a hello to unknown ones.
 func (w *memberDHT) search(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 4*lookupTimeout)
 	defer cancel()
@@ -216,7 +216,7 @@ func (w *memberDHT) search(ctx context.Context) {
 	}
 }
 
-// knownPeers returns whom the directory has addresses of.
+// knownPeers returns the peers for which the directory has addresses.
 func (t *Transport) knownPeers() map[proto.PeerID]bool {
 	all := make(map[proto.PeerID]bool)
 	if t.cfg.Directory != nil {
@@ -228,10 +228,10 @@ func (t *Transport) knownPeers() map[proto.PeerID]bool {
 }
 
 // ErrNoDHT is returned by [Transport.FindAddrs] without a DHT.
-var ErrNoDHT = errors.New("transport: no DHT: the transport does not run, or it is switched off")
+var ErrNoDHT = errors.New("transport: no DHT: the transport is not running, or the DHT is disabled")
 
-// FindAddrs asks the members where p is. Who is found is dialled on the way. The
-// answer is hearsay: the addresses need not lead to p.
+// FindAddrs asks the members for p's addresses. A peer that is found is dialed in the
+// process. The addresses are unverified and need not lead to p.
 func (t *Transport) FindAddrs(ctx context.Context, p proto.PeerID) ([]string, error) {
 	w := t.disc.dht.Load()
 	if w == nil {
@@ -242,8 +242,8 @@ func (t *Transport) FindAddrs(ctx context.Context, p proto.PeerID) ([]string, er
 	id := toLibp2p(p)
 	_, err := w.dht.FindPeer(ctx, id)
 	if err != nil && ctx.Err() == nil {
-		// A peer in the own table whose addresses were forgotten is not found
-		// once, and thrown out of the table by that.
+		// A peer in this node's own table whose addresses were forgotten is not found the
+		// first time, which removes it from the table.
 		_, err = w.dht.FindPeer(ctx, id)
 	}
 	addrs := w.plausible(t.host.Peerstore().Addrs(id))
@@ -253,17 +253,16 @@ func (t *Transport) FindAddrs(ctx context.Context, p proto.PeerID) ([]string, er
 	return addrStrings(addrs), nil
 }
 
-var errNoAddr = errors.New("no member knows where it is")
+var errNoAddr = errors.New("no member knows its address")
 
-// shouldAskDHT reports whether the DHT is asked, at now, for a peer that is dialled for so
-// long in vain: after two failures, then at each try, and later and later when the
-// peer is lost for long.
+// shouldAskDHT reports whether to query the DHT at now for an unreachable peer: after two
+// failures, then at each attempt, and less and less often the longer it is lost.
 func (d redialState) shouldAskDHT(now time.Duration) bool {
 	return d.tries >= 2 && (d.asked == 0 || now-d.asked >= min(maxAskPause, (now-d.lostAt)/4))
 }
 
-// freshAddrs returns the addresses to dial a contact at. After some failures at those
-// that are known the DHT is asked: the peer has perhaps moved.
+// freshAddrs returns the addresses to dial a contact at. After some failures at the known
+// addresses it queries the DHT, as the peer may have moved.
 func (t *Transport) freshAddrs(ctx context.Context, c Contact, asks bool) []string {
 	if !asks || t.disc.dht.Load() == nil {
 		return c.Addrs

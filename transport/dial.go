@@ -16,16 +16,16 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A try to reach a peer, without the hello, is given up after a while. Most are
-// short: a handshake that began in an outage sends its next packet late. Every
-// third is long, for a path that is slow.
+// An attempt to reach a peer, without the hello, is limited. Most attempts are short,
+// because a handshake that starts during an outage retransmits late. Every third one is
+// long, for slow paths.
 const (
 	shortDial = 2 * time.Second
 	longDial  = 6 * time.Second
-	maxDial   = 15 * time.Second // of one that somebody asked for
+	maxDial   = 15 * time.Second // for an explicit request
 )
 
-// timeout bounds the next try.
+// timeout returns the limit of the next attempt.
 func (d redialState) timeout() time.Duration {
 	if d.tries%3 == 2 {
 		return longDial
@@ -33,31 +33,30 @@ func (d redialState) timeout() time.Duration {
 	return shortDial
 }
 
-// scanEvery is how often the directory is read for new contacts.
+// scanEvery is how often the directory is checked for new contacts.
 const scanEvery = 5 * time.Second
 
-// A redialState is when a peer is dialled next.
+// A redialState determines when a peer is dialed next.
 type redialState struct {
 	due     time.Duration // monotonic
-	started time.Duration // of the last try
-	lostAt  time.Duration // unconnected since
-	asked   time.Duration // when the DHT was asked last for it; 0: not yet
-	tries   int           // in a row that failed
-	busy    bool          // a try runs
-	wanted  bool          // work came up while it ran
+	started time.Duration // start of the last attempt
+	lostAt  time.Duration // when the connection was lost
+	asked   time.Duration // last DHT query for it; 0: none
+	tries   int           // consecutive failures
+	busy    bool          // an attempt is running
+	wanted  bool          // work arrived during the attempt
 }
 
-// firstDial returns the redial of a peer that is unconnected from now on. Even the
-// first try is spread: fifty nodes that lost the same link come back one by one
-// (S46). r is random in [0, 1).
+// firstDial returns the state of a peer whose connection was just lost. Even the first
+// attempt is delayed randomly, so that fifty nodes that lost the same link return one by
+// one (S46). r is random in [0, 1).
 func (t Timing) firstDial(now time.Duration, r float64) redialState {
 	return redialState{due: now + time.Duration(r*float64(t.Redial)), lostAt: now, started: now - t.Redial}
 }
 
-// afterFailure sets the time of the next try after one ended at now. The pause grows
-// with the absence, not with the tries alone: a link that was down for 40
-// seconds is found again within two (S07), one that was down for days costs a
-// try a minute.
+// afterFailure returns the state after an attempt failed at now. The delay grows with the
+// absence, not only with the attempts: a link that was down for 40 seconds is back within
+// two (S07), one that was down for days costs an attempt per minute.
 func (t Timing) afterFailure(d redialState, now time.Duration, r float64) redialState {
 	d.tries++
 	d.busy = false
@@ -69,14 +68,14 @@ func (t Timing) afterFailure(d redialState, now time.Duration, r float64) redial
 	return d
 }
 
-// wake makes the next try come at once, but not within Redial of the last.
+// wake makes the next attempt due at once, but not within Redial of the last one.
 func (t Timing) wake(d redialState, now time.Duration) redialState {
 	d.due = min(d.due, max(now, d.started+t.Redial))
 	d.wanted = d.busy
 	return d
 }
 
-// redialLoop keeps every contact of the directory connected until ctx ends.
+// redialLoop keeps every contact of the directory connected until ctx is done.
 func (t *Transport) redialLoop(ctx context.Context) {
 	if t.cfg.Directory == nil {
 		return
@@ -108,8 +107,8 @@ func (t *Transport) redialLoop(ctx context.Context) {
 	}
 }
 
-// dueContacts returns who is to be dialled now, marked busy, and how long to
-// wait until somebody else is.
+// dueContacts returns the contacts to dial now, marked busy, and the time until the next
+// one is due.
 func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.Duration) {
 	expelled := t.selfRevoked()
 	t.mu.Lock()
@@ -163,7 +162,8 @@ func (t *Transport) dialContact(ctx context.Context, c Contact) {
 	notify(t.redialWake)
 }
 
-// Want says that work waits for p: it is dialled at once if it is not connected.
+// Want requests a connection to p, for which there is work: it is dialed at once if it is
+// not connected.
 func (t *Transport) Want(p proto.PeerID) {
 	t.mu.Lock()
 	n := t.peer(p)
@@ -171,7 +171,7 @@ func (t *Transport) Want(p proto.PeerID) {
 	wake := len(n.conns) == 0
 	if wake && was != (redialState{}) {
 		n.dial = t.cfg.Timing.wake(was, t.cfg.Clock.Mono())
-		wake = n.dial.due != was.due // else the next try is known already
+		wake = n.dial.due != was.due // otherwise the next attempt is already scheduled
 	}
 	t.mu.Unlock()
 	if wake {
@@ -179,8 +179,8 @@ func (t *Transport) Want(p proto.PeerID) {
 	}
 }
 
-// Dial connects to p at one of addrs and returns when both sides have said
-// hello. It waits for Run. A refusal is a RefusedError.
+// Dial connects to p at one of addrs and returns after both hellos. It waits for Run. A
+// refusal is a RefusedError.
 func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) error {
 	c := t.contact(p)
 	c.Addrs = addrs
@@ -190,13 +190,12 @@ func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) er
 	return nil
 }
 
-// connect dials c and waits for the hello. failed says that its plain addresses
-// did not do before.
+// connect dials c and waits for the hello. failed: its plain addresses failed before.
 func (t *Transport) connect(ctx context.Context, c Contact, failed bool) error {
 	t.addDialing(c.Peer, 1)
 	defer t.addDialing(c.Peer, -1)
 	circuits := t.circuitsTo(c, failed)
-	if len(circuits) > 0 && !failed { // the best relay alone, as long as nothing speaks against it
+	if len(circuits) > 0 && !failed { // only the best relay, unless a dial failed
 		best, _ := relayOf(circuits[0])
 		circuits = slices.DeleteFunc(circuits, func(a ma.Multiaddr) bool { r, _ := relayOf(a); return r != best })
 		defer t.reach.dialTargets.set(c.Peer, dialTarget{relay: best})()
@@ -207,11 +206,11 @@ func (t *Transport) connect(ctx context.Context, c Contact, failed bool) error {
 	return t.awaitHello(ctx, c.Peer)
 }
 
-// dialAll dials c at its addresses and by circuits. A relay that is not connected is
-// met first, while the rest goes on. It returns at the first connection.
+// dialAll dials c at its addresses and through circuits. It connects to relays that are
+// not connected first, in parallel with the rest. It returns at the first connection.
 func (t *Transport) dialAll(ctx context.Context, c Contact, circuits []ma.Multiaddr) error {
 	var near []ma.Multiaddr
-	far := make(map[proto.PeerID][]string) // where relays are
+	far := make(map[proto.PeerID][]string) // addresses of relays
 	for _, a := range circuits {
 		r, _ := relayOf(a)
 		if at, tail := ma.SplitFunc(a, func(p ma.Component) bool { return p.Protocol().Code == ma.P_P2P }); len(at) > 0 && len(tail) > 0 {
@@ -243,24 +242,24 @@ func (t *Transport) dialAll(ctx context.Context, c Contact, circuits []ma.Multia
 	return errors.Join(failures...)
 }
 
-// dialViaNewRelay meets a relay at addrs and dials p over it.
+// dialViaNewRelay connects to a relay at addrs and dials p through it.
 func (t *Transport) dialViaNewRelay(ctx context.Context, p, relay proto.PeerID, addrs []string) error {
 	err := t.dialHost(ctx, relay, addrs)
 	if err == nil {
 		err = t.awaitHello(ctx, relay)
 	}
 	if err != nil {
-		return fmt.Errorf("meet its relay %s: %w", relay.Short(), err)
+		return fmt.Errorf("connect to its relay %s: %w", relay.Short(), err)
 	}
 	return t.dialHost(ctx, p, nil, through(relay, nil))
 }
 
-// dialHost makes a connection to p if there is none. That says nothing yet: the
-// other side may end it as soon as it sees who is there.
+// dialHost makes a connection to p if there is none. The other side may still close it
+// when it learns this node's identity.
 func (t *Transport) dialHost(ctx context.Context, p proto.PeerID, addrs []string, circuits ...ma.Multiaddr) error {
 	switch {
 	case p == t.self:
-		return errors.New("this is the node itself")
+		return errors.New("the peer is this node itself")
 	case t.gate.Blocked(p):
 		return &RefusedError{p, "it is blocked", false}
 	}
@@ -271,7 +270,7 @@ func (t *Transport) dialHost(ctx context.Context, p proto.PeerID, addrs []string
 	select {
 	case <-t.opened:
 	case <-ctx.Done():
-		return fmt.Errorf("the transport does not run: %w", ctx.Err())
+		return fmt.Errorf("the transport is not running: %w", ctx.Err())
 	}
 	id := toLibp2p(p)
 	ctx, cancel := context.WithTimeout(ctx, maxDial)
@@ -282,8 +281,7 @@ func (t *Transport) dialHost(ctx context.Context, p proto.PeerID, addrs []string
 	return describeDialError(t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: append(slices.DeleteFunc(list, isCircuit), circuits...)}))
 }
 
-// awaitHello returns when a connection to p is verified, or when none of those
-// that are there can be.
+// awaitHello returns when a connection to p is verified, or when no existing one can be.
 func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.cfg.Timing.Hello)
 	defer cancel()
@@ -298,7 +296,7 @@ func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
 			return ctx.Err()
 		case <-c.ready:
 		case <-c.gone:
-			if c.hasCtl.Load() { // its end is told before its verdict
+			if c.hasCtl.Load() { // it closes before its hello error is set
 				select {
 				case <-c.ready:
 				case <-ctx.Done():
@@ -318,10 +316,10 @@ func (t *Transport) helloError(p proto.PeerID) error {
 	if n := t.peers[p]; n != nil && n.helloErr != nil {
 		return n.helloErr
 	}
-	return errors.New("the connection ended before the hello: the other side may have this node blocked or banned, or it stops")
+	return errors.New("the connection closed before the hello: the other side may have blocked or banned this node, or may be stopping")
 }
 
-// addDialing counts the callers that wait for a connection with p.
+// addDialing counts the callers that wait for a connection to p.
 func (t *Transport) addDialing(p proto.PeerID, by int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -333,7 +331,7 @@ func (t *Transport) addDialing(p proto.PeerID, by int) {
 	t.forget(n)
 }
 
-// nextConn returns a connection to p that was not looked at before.
+// nextConn returns a connection to p that is not in seen, and adds it.
 func (t *Transport) nextConn(p proto.PeerID, seen map[network.Conn]bool) *conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()

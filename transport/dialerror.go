@@ -11,7 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 )
 
-// A dialError says in one line why none of the addresses of a peer did.
+// A dialError explains in one line why all addresses of a peer failed.
 type dialError struct {
 	text string
 	err  error
@@ -19,19 +19,20 @@ type dialError struct {
 
 func (e *dialError) Error() string { return e.text }
 
-// ErrUnreached is what an error is when no address of a peer answered.
+// ErrUnreached matches the error returned when no address of a peer answered.
 var ErrUnreached = errors.New("transport: not reached")
 
 // Is reports whether target is ErrUnreached.
 func (e *dialError) Is(target error) bool { return target == ErrUnreached }
 
-// Unwrap returns what libp2p said.
+// Unwrap returns libp2p's error.
 func (e *dialError) Unwrap() error { return e.err }
 
-// maxDialCauses bounds how many addresses a dialError names.
+// maxDialCauses bounds the addresses that a dialError lists.
 const maxDialCauses = 4
 
-// describeDialError turns libp2p's tree of failed dials into one line; other errors stay.
+// describeDialError turns libp2p's tree of failed dials into one line; other errors are
+// returned unchanged.
 func describeDialError(err error) error {
 	d, ok := errors.AsType[*swarm.DialError](err)
 	switch {
@@ -57,7 +58,7 @@ func describeDialError(err error) error {
 	return &dialError{"no address answers: " + strings.Join(causes, "; "), err}
 }
 
-// describeListenError says in one line why none of the addresses can be listened on.
+// describeListenError explains in one line why no address can be listened on.
 func describeListenError(addrs []string, err error) error {
 	text := err.Error()
 	switch {
@@ -73,7 +74,7 @@ func describeListenError(addrs []string, err error) error {
 	return fmt.Errorf("listen on %s: %s", strings.Join(addrs, ", "), text)
 }
 
-// dialCause names the cause of one failed dial.
+// dialCause describes the cause of one failed dial.
 func dialCause(err error) string {
 	var timeout net.Error
 	switch {

@@ -14,13 +14,13 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// A discovery is what a transport knows of its mesh besides its neighbours.
-// What it starts ends before the host is closed.
+// A discovery finds members besides the connected peers. What it starts stops before the
+// host is closed.
 type discovery struct {
 	members *memberHost
-	topic   atomic.Pointer[gossipTopic] // nil: no topic is joined
+	topic   atomic.Pointer[gossipTopic] // nil: the topic is not joined
 	dht     atomic.Pointer[memberDHT]   // nil: no DHT
-	lan     *lan                        // nil: not looked for anybody there
+	lan     *lan                        // nil: LAN discovery is off
 	cancel  context.CancelFunc
 
 	mu        sync.Mutex
@@ -36,8 +36,8 @@ func (d *discovery) init(t *Transport) (err error) {
 	return err
 }
 
-// start begins all that is configured, before the first connection is taken. After an
-// error stop ends what was begun.
+// start starts all that is configured, before the first connection is accepted. After an
+// error stop stops what was started.
 func (d *discovery) start(ctx context.Context, t *Transport) error {
 	ctx, d.cancel = context.WithCancel(ctx)
 	t.group.start(d.members.run)
@@ -63,19 +63,18 @@ func (d *discovery) start(ctx context.Context, t *Transport) error {
 	return nil
 }
 
-// stop ends what was started, while the host is still there.
+// stop stops what was started, while the host is still open.
 func (d *discovery) stop() {
 	d.cancel()
 	if w := d.dht.Load(); w != nil {
 		w.close()
 	}
 	if d.lan != nil {
-		d.lan.closeWatchers() // it may never have run
+		d.lan.closeWatchers() // run may never have been called
 	}
 }
 
-// meshName returns what stands for the mesh where strangers can read it: in the
-// names of protocols and on the LAN.
+// meshName returns the public name of the mesh, used in protocol names and on the LAN.
 func meshName(tag string) string {
 	sum := sha256.Sum256([]byte("balefire mesh name " + tag))
 	return hex.EncodeToString(sum[:8])
@@ -84,12 +83,12 @@ func meshName(tag string) string {
 // TopicName returns the name of the gossip topic of a mesh with this tag.
 func TopicName(tag string) string { return "/balefire/gossip/" + meshName(tag) }
 
-// A Discovery is what a transport found besides the peers that it was told of.
+// A Discovery describes what was found besides the known peers.
 type Discovery struct {
-	TopicPeers int        // members that listen to the gossip topic
+	TopicPeers int        // members subscribed to the gossip topic
 	TablePeers int        // members in the routing table of the DHT
 	LAN        string     // up, off, or why this node is not on the LAN
-	Strangers  []Stranger // found, and not known to be members; at most 256
+	Strangers  []Stranger // found, but not known to be members; at most 256
 }
 
 // Discovery returns what was found so far.
@@ -110,12 +109,11 @@ func (t *Transport) Discovery() Discovery {
 	return d
 }
 
-// errTooMany is returned for a peer that nobody vouched for while many of these
-// were tried lately.
+// errTooMany is returned for an unvouched peer when many of them were tried recently.
 var errTooMany = errors.New("transport: too many unknown peers at once")
 
-// tryHello says hello to a peer that was found, at the addresses where it was. One
-// that is not known may be a member all the same.
+// tryHello exchanges hellos with a peer that was found, at these addresses. An unknown
+// peer may still be a member.
 func (t *Transport) tryHello(ctx context.Context, p proto.PeerID, addrs []string) error {
 	known := t.isMember(p) || t.knownPeers()[p]
 	now := t.cfg.Clock.Mono()
@@ -141,7 +139,7 @@ func (t *Transport) tryHello(ctx context.Context, p proto.PeerID, addrs []string
 		delete(t.disc.strangers, p)
 		return nil
 	case errors.Is(ctx.Err(), context.Canceled):
-		x.trying = false // who asked for it went away: that says nothing of p
+		x.trying = false // the caller gave up: that says nothing about p
 		return err
 	}
 	longest := maxRetry

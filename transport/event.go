@@ -6,30 +6,30 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An Event is a change that a person who watches the network wants to see.
+// An Event is a change of the network for operators.
 type Event struct {
-	Peer   proto.PeerID // whom it is about; a relay for Reserved and ReservationLost
+	Peer   proto.PeerID // the subject; a relay for EventReserved and EventReservationLost
 	Kind   EventKind
-	Path   string // multiaddr of the other side that it is about; empty: none
-	Detail string // the rest, for people
+	Path   string // multiaddr of the other side; empty: none
+	Detail string // human-readable
 	Flow   *Flow  // of EventBodyBegan, EventBodyMoves, EventBodyEnded
 }
 
-// An EventKind says what changed.
+// An EventKind is the kind of an event.
 type EventKind int
 
-// What may change.
+// Kinds of events.
 const (
 	EventConnected       EventKind = iota // the first verified connection
-	EventDisconnected                     // the last one ended
-	EventPath                             // another path is in use: Detail is "old → new"
-	EventReserved                         // a relay takes connections for this node
-	EventReservationLost                  // it does not any more
-	EventPunched                          // a direct path was made through NATs
-	EventPunchFailed                      // and was not
-	EventBodyBegan                        // a streamed body is on its way
-	EventBodyMoves                        // told again while it is
-	EventBodyEnded                        // it arrived, or this try did not last
+	EventDisconnected                     // the last verified connection closed
+	EventPath                             // the path in use changed: Detail is "old → new"
+	EventReserved                         // a relay accepts connections for this node
+	EventReservationLost                  // it no longer does
+	EventPunched                          // a direct path through NATs was established
+	EventPunchFailed                      // establishing one failed
+	EventBodyBegan                        // the transfer of a streamed body started
+	EventBodyMoves                        // progress, reported repeatedly
+	EventBodyEnded                        // it arrived, or this attempt ended
 )
 
 var eventNames = [...]string{"connected", "disconnected", "path", "reserved", "reservation_lost", "punched", "punch_failed", "body_began", "body_moves", "body_ended"}
@@ -42,11 +42,11 @@ func (k EventKind) String() string {
 	return eventNames[k]
 }
 
-// maxEvents bounds the events that wait for the observer.
+// maxEvents bounds the events queued for the observer.
 const maxEvents = 1024
 
-// emit hands e to the observer, in order and later: the caller may hold any
-// lock. What an observer cannot take in is dropped.
+// emit queues e for the observer, in order: the caller may hold any lock. Events are
+// dropped when the queue is full.
 func (t *Transport) emit(e Event) {
 	if t.cfg.Observe == nil {
 		return
@@ -54,11 +54,11 @@ func (t *Transport) emit(e Event) {
 	select {
 	case t.reach.events <- e:
 	default:
-		t.log.Warn("an event is dropped: its observer is slow", "event", e.Kind, "peer", e.Peer)
+		t.log.Warn("event dropped: the observer is slow", "event", e.Kind, "peer", e.Peer)
 	}
 }
 
-// eventLoop calls the observer until ctx ends.
+// eventLoop calls the observer until ctx is done.
 func (t *Transport) eventLoop(ctx context.Context) {
 	for {
 		select {

@@ -10,11 +10,11 @@ import (
 
 const (
 	exchangeTimeout = 20 * time.Second // for a request and its reply
-	maxExchanges    = 4                // that one connection may have served at once
+	maxExchanges    = 4                // served at once per connection
 )
 
-// Exchange sends m, a SYNC, to p on a stream of its own and returns the SYNCED
-// that answers it. The peer must be connected. Any error means: try again later.
+// Exchange sends m, a SYNC, to p on its own stream and returns the SYNCED that answers
+// it. The peer must be connected. Any error means: try again later.
 func (t *Transport) Exchange(ctx context.Context, p proto.PeerID, m *proto.Message) (*proto.Message, error) {
 	reply, err := t.exchangeOnce(ctx, p, m)
 	if err != nil {
@@ -88,15 +88,15 @@ func (t *Transport) serveSync(ctx context.Context, s *stream) error {
 	return s.finish()
 }
 
-// sendControl sends a message that must fit a control frame: the other side
-// would take a longer one for an offence.
+// sendControl sends a message that must fit in a control frame: the other side would
+// treat a longer one as an offense.
 func (s *stream) sendControl(m *proto.Message) error {
 	b, err := proto.AppendFrame(nil, m)
 	if err != nil {
 		return err
 	}
 	if len(b) > proto.MaxControl {
-		return fmt.Errorf("a message of %d bytes, the limit is %d: send it in parts", len(b), proto.MaxControl)
+		return fmt.Errorf("message of %d bytes, the limit is %d: send it in parts", len(b), proto.MaxControl)
 	}
 	return s.write(b)
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Flow is a streamed body that is on its way now, to a peer or from one.
+// A Flow is a streamed body in transit, to or from a peer.
 type Flow struct {
 	Task   proto.TaskID
-	Result bool // it is the task's result, else its body
+	Result bool // the task's result; otherwise its body
 	Peer   proto.PeerID
 	Out    bool          // to the peer
 	Size   int64         // bytes of the sealed body
-	Done   int64         // of these, durable at the receiver
-	Rate   float64       // bytes a second since this try began, or in the last seconds; 0: not known yet
-	For    time.Duration // since this try began
+	Done   int64         // bytes durable at the receiver
+	Rate   float64       // bytes per second since this attempt began, or in the last seconds; 0: unknown
+	For    time.Duration // since this attempt began
 }
 
-// Left is how long the rest takes at the present rate; 0: not known.
+// Left returns the estimated time for the rest at the current rate; 0: unknown.
 func (f Flow) Left() time.Duration {
 	if f.Rate <= 0 || f.Done >= f.Size {
 		return 0
@@ -28,13 +28,13 @@ func (f Flow) Left() time.Duration {
 	return time.Duration(float64(f.Size-f.Done) / f.Rate * float64(time.Second)).Round(time.Second)
 }
 
-// rateWindow is how long the rate of a flow looks back: twice that at most.
+// rateWindow is the window of a flow's rate: at most twice this.
 const rateWindow = 5 * time.Second
 
-// flowReportEvery is how long a body is on its way between two events that tell of it.
+// flowReportEvery is the time between two progress events of a body.
 const flowReportEvery = 10 * time.Second
 
-// A flow counts a body while it is on its way.
+// A flow tracks a body in transit.
 type flow struct {
 	flows *flows
 	info  Flow
@@ -43,7 +43,7 @@ type flow struct {
 	mu       sync.Mutex // guards the rate
 	began    time.Duration
 	reported time.Duration
-	samples  [2]flowSample // done at the begin of the span before, and of this one
+	samples  [2]flowSample // at the start of the previous window, and of this one
 }
 
 type flowSample struct {
@@ -51,7 +51,7 @@ type flowSample struct {
 	done int64
 }
 
-// flows are the bodies on their way.
+// flows holds the bodies in transit.
 type flows struct {
 	mono func() time.Duration
 	met  *metrics
@@ -61,7 +61,7 @@ type flows struct {
 	all map[*flow]bool
 }
 
-// begin counts a body that goes on at byte done.
+// begin adds a body that resumes at byte done.
 func (fs *flows) begin(h proto.Header, p proto.PeerID, out bool, size, done int64) *flow {
 	f := &flow{flows: fs, info: Flow{Task: h.ID, Result: h.What == proto.WhatResult, Peer: p, Out: out, Size: size}, began: fs.mono()}
 	f.reported = f.began
@@ -77,13 +77,13 @@ func (fs *flows) begin(h proto.Header, p proto.PeerID, out bool, size, done int6
 	return f
 }
 
-// emit tells how far the body is.
+// emit emits an event with the current progress.
 func (f *flow) emit(kind EventKind) {
 	v := f.snapshot()
 	f.flows.emit(Event{Peer: v.Peer, Kind: kind, Flow: &v})
 }
 
-// advance notes that so many bytes are durable.
+// advance records that done bytes are durable.
 func (f *flow) advance(done int64) {
 	before := f.done.Swap(done)
 	direction := "in"
@@ -96,7 +96,7 @@ func (f *flow) advance(done int64) {
 	}
 }
 
-// sample notes where the body is now and reports whether it is time to tell.
+// sample records the progress at now and reports whether an event is due.
 func (f *flow) sample(now time.Duration, done int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,7 +110,7 @@ func (f *flow) sample(now time.Duration, done int64) bool {
 	return true
 }
 
-// end forgets a flow.
+// end removes a flow.
 func (f *flow) end() {
 	f.emit(EventBodyEnded)
 	f.flows.mu.Lock()
@@ -118,7 +118,7 @@ func (f *flow) end() {
 	delete(f.flows.all, f)
 }
 
-// snapshot is how far a flow is.
+// snapshot returns the current progress.
 func (f *flow) snapshot() Flow {
 	v, at := f.info, f.flows.mono()
 	v.Done, v.For = f.done.Load(), at-f.began
@@ -131,7 +131,7 @@ func (f *flow) snapshot() Flow {
 	return v
 }
 
-// Flows returns the streamed bodies that are on their way.
+// Flows returns the streamed bodies in transit.
 func (t *Transport) Flows() []Flow {
 	t.reach.flows.mu.Lock()
 	defer t.reach.flows.mu.Unlock()

@@ -2,32 +2,32 @@ package transport
 
 import "time"
 
-// A repairAction is what is done about a connected member that gossip has lost.
+// A repairAction is what to do about a connected member that gossipsub has lost.
 type repairAction int
 
 const (
-	repairNone       repairAction = iota // it may come by itself
-	repairStreams                        // open its streams of gossip anew
-	repairConnection                     // give up the connection
+	repairNone       repairAction = iota // it may recover by itself
+	repairStreams                        // reopen its gossip streams
+	repairConnection                     // close the connection
 )
 
-// Times of an absence.
+// Timing of repairs.
 const (
 	reopenAfter    = 10 * time.Second
-	reconnectAfter = 30 * time.Second // after the absence began: streams did not help
-	reconnectPause = 5 * time.Minute  // between two connections that are given up
-	forgetAfter    = time.Minute      // without a look at it
+	reconnectAfter = 30 * time.Second // since the loss: reopening streams did not help
+	reconnectPause = 5 * time.Minute  // between two closed connections
+	forgetAfter    = time.Minute      // after the last check
 )
 
-// An gossipRepair is how long a member has been connected and not heard.
+// A gossipRepair records how long a member has been connected but lost by gossipsub.
 type gossipRepair struct {
-	since, checked time.Duration // monotonic; seen: the last look
+	since, checked time.Duration // monotonic; checked: the last check
 	reopened       time.Duration
 	closed         time.Duration
 }
 
-// next decides at now about a member that is absent still. While the member is
-// not connected nobody asks; its absence begins anew then.
+// next returns the action at now for a member that is still lost. It is not called while
+// the member is disconnected; the loss then starts again.
 func (a *gossipRepair) next(now time.Duration) repairAction {
 	if a.checked == 0 || now-a.checked > 2*repairEvery {
 		a.since, a.reopened = now, 0

@@ -18,17 +18,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// hostHooks are what a host asks its transport.
+// hostHooks are the functions of a transport that its host calls.
 type hostHooks struct {
 	score        func(proto.PeerID) float64 // of a relay
-	extraAddrs   func() []ma.Multiaddr      // at which this node is reached besides those that libp2p knows
-	router       *atomic.Pointer[portMap]   // takes what the router gives
+	extraAddrs   func() []ma.Multiaddr      // further addresses of this node, unknown to libp2p
+	router       *atomic.Pointer[portMap]   // receives the port map
 	filterStream func(network.Stream) network.Stream
 	awaitHello   func(context.Context, peer.ID) error
 }
 
-// newHost makes the libp2p host. It listens at once: the gate holds everybody
-// off until Run.
+// newHost returns the libp2p host. It listens at once, but the gater rejects all
+// connections until Run.
 func newHost(keys Keys, g *gater, r hostHooks, cfg Config) (host.Host, error) {
 	key, err := crypto.UnmarshalEd25519PrivateKey(keys.PrivateKey())
 	if err != nil {
@@ -58,7 +58,7 @@ func newHost(keys Keys, g *gater, r hostHooks, cfg Config) (host.Host, error) {
 	}
 	if missing := unbound(cfg.Listen, h.Network().ListenAddresses()); len(missing) > 0 {
 		h.Close()
-		return nil, fmt.Errorf("listen on %v: not possible; is another program using the port? (`net.listen` in the configuration names others)", missing)
+		return nil, fmt.Errorf("listen on %v: not possible; is another program using the port? (set other addresses with `net.listen` in the configuration)", missing)
 	}
 	return h, nil
 }
@@ -74,9 +74,9 @@ func parseListen(addrs []string) (out []ma.Multiaddr, err error) {
 	return out, nil
 }
 
-// unbound returns the wanted addresses that are not among the bound ones. libp2p
-// is content when one can be listened on. IPv6 may be missing: some machines
-// have none.
+// unbound returns the wanted addresses that are not among the bound ones; libp2p succeeds
+// if it can listen on any. Missing IPv6 addresses are ignored, since some machines have
+// no IPv6.
 func unbound(wanted []string, bound []ma.Multiaddr) (missing []string) {
 	for _, s := range wanted {
 		w, err := ma.NewMultiaddr(s)
@@ -90,7 +90,7 @@ func unbound(wanted []string, bound []ma.Multiaddr) (missing []string) {
 	return missing
 }
 
-// sameSocket reports whether b is w, or what became of w when its port was 0.
+// sameSocket reports whether b is w, or w with an assigned port if its port was 0.
 func sameSocket(w, b ma.Multiaddr) bool {
 	wn, werr := manet.ToNetAddr(bare(w))
 	bn, berr := manet.ToNetAddr(bare(b))
@@ -102,7 +102,7 @@ func sameSocket(w, b ma.Multiaddr) bool {
 	return werr == nil && berr == nil && wp.Addr() == bp.Addr() && (wp.Port() == 0 || wp.Port() == bp.Port())
 }
 
-// bare returns the IP and port of a: manet knows no QUIC.
+// bare returns the IP address and port of a; manet does not support QUIC.
 func bare(a ma.Multiaddr) ma.Multiaddr {
 	return a.Decapsulate(ma.StringCast("/quic-v1"))
 }
@@ -111,11 +111,11 @@ func isIPv6(a ma.Multiaddr) bool { _, err := a.ValueForProtocol(ma.P_IP6); retur
 
 func isTCP(a ma.Multiaddr) bool { _, err := a.ValueForProtocol(ma.P_TCP); return err == nil }
 
-// A gater keeps out whom the gate blocks or the ledger bans, before a stream is
-// opened. Who passes it still has to say hello.
+// A gater rejects peers that the gate blocks or the ledger bans, before a stream is
+// opened. Admitted peers must still complete the hello.
 type gater struct {
-	mayConnect     func(peer.ID) bool                              // set by Run; until then nobody is
-	mayDialCircuit func(p proto.PeerID, circuit ma.Multiaddr) bool // whether p may be dialled there now
+	mayConnect     func(peer.ID) bool                              // false until Run
+	mayDialCircuit func(p proto.PeerID, circuit ma.Multiaddr) bool // whether p may be dialed there now
 }
 
 func (g *gater) InterceptPeerDial(p peer.ID) bool            { return g.mayConnect(p) }

@@ -25,9 +25,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// hostBuilder are what a libp2p host is put together from. libp2p's own constructor
-// would do it too, but links every transport that libp2p has, WebRTC alone 76
-// packages: the order here is that constructor's.
+// A hostBuilder holds the parts of a libp2p host. libp2p's own constructor would link
+// every transport of libp2p, WebRTC alone with 76 packages; the construction order here
+// is the same.
 type hostBuilder struct {
 	key          crypto.PrivKey
 	listen       []ma.Multiaddr
@@ -36,14 +36,14 @@ type hostBuilder struct {
 	conns        coreconnmgr.ConnManager
 	ranker       network.DialRanker
 	addrs        basichost.AddrsFactory
-	nat          func(network.Network) basichost.NATManager // default: no router is asked
+	nat          func(network.Network) basichost.NATManager // default: no port mapping
 	sockets      []quicreuse.Option                         // see Config.Sockets
 	metrics      prometheus.Registerer                      // default: none
-	filterStream func(network.Stream) network.Stream        // see porch; default: all streams are served
-	awaitHello   func(context.Context, peer.ID) error       // returns after the hello; default: at once
+	filterStream func(network.Stream) network.Stream        // see preHelloFilter; default: all streams are served
+	awaitHello   func(context.Context, peer.ID) error       // waits for the hello; default: returns at once
 }
 
-// build puts the host together, starts it and listens.
+// build builds the host, starts it and listens.
 func (p hostBuilder) build() (_ host.Host, err error) {
 	bus := eventbus.NewBus()
 	opts := []swarm.Option{swarm.WithDialRanker(p.ranker)}
@@ -87,7 +87,7 @@ func (p hostBuilder) build() (_ host.Host, err error) {
 		h.observed.Start(b.swarm)
 	}
 	net.starting = true
-	h.Start() // what has not started cannot be closed
+	h.Start() // a host that was not started cannot be closed
 	net.starting = false
 	if err != nil {
 		h.Close()
@@ -96,7 +96,7 @@ func (p hostBuilder) build() (_ host.Host, err error) {
 	return h, nil
 }
 
-// autonat answers members that ask whether they are reached, and asks them.
+// autonat lets members check whether they are reachable, and asks them the same.
 func (p hostBuilder) autonat() (*autonatv2.AutoNAT, error) {
 	d, err := p.newDialBackHost()
 	if err != nil {
@@ -114,8 +114,8 @@ func (p hostBuilder) autonat() (*autonatv2.AutoNAT, error) {
 	return a, nil
 }
 
-// newDialBackHost returns the host that AutoNAT dials back from: it has an identity and
-// sockets of its own.
+// newDialBackHost returns the host that AutoNAT dials back from: it has its own identity
+// and sockets.
 func (p hostBuilder) newDialBackHost() (host.Host, error) {
 	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
 	if err != nil {
@@ -129,7 +129,7 @@ func (p hostBuilder) newDialBackHost() (host.Host, error) {
 	return &dialBackHost{BlankHost: blankhost.NewBlankHost(b.swarm, blankhost.WithEventBus(bus)), stack: b}, nil
 }
 
-// A fullHost is a host with what it stands on.
+// A fullHost is a host together with its network stack.
 type fullHost struct {
 	*basichost.BasicHost
 	stack      netStack
@@ -139,7 +139,7 @@ type fullHost struct {
 }
 
 // Connect makes a connection if there is none. It does not identify the peer: that
-// comes after the hello.
+// happens after the hello.
 func (h *fullHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 	h.Peerstore().AddAddrs(info.ID, info.Addrs, peerstore.TempAddrTTL)
 	direct, _ := network.GetForceDirectDial(ctx)
@@ -165,8 +165,8 @@ func (h *fullHost) NewStream(ctx context.Context, id peer.ID, protocols ...proto
 	return h.BasicHost.NewStream(network.WithNoDial(ctx, "it is connected"), id, protocols...)
 }
 
-// Close ends the host and waits for it: the network first, so that nothing waits
-// for a peer. A second call does nothing.
+// Close closes the host and waits for it: the network first, so that nothing waits for a
+// peer. A second call does nothing.
 func (h *fullHost) Close() (err error) {
 	h.closeOnce.Do(func() {
 		if h.observed != nil {
@@ -184,7 +184,7 @@ type dialBackHost struct {
 	closeOnce sync.Once
 }
 
-// Close ends the host. A second call does nothing.
+// Close closes the host. A second call does nothing.
 func (h *dialBackHost) Close() (err error) {
 	h.closeOnce.Do(func() { err = h.stack.close() })
 	return err

@@ -14,15 +14,15 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
 )
 
-// errStranger is returned for a peer with whom no hello was exchanged.
-var errStranger = errors.New("transport: no hello was exchanged with the peer")
+// errStranger is returned for a peer without a completed hello.
+var errStranger = errors.New("transport: no hello has been exchanged with the peer")
 
-// A memberHost is the host as gossip and the DHT see it: a world of verified
-// members. For them a peer is connected from its hello on, and not before;
-// streams of others wait for it like those of the transport's own protocols.
+// A memberHost is the host as gossip and the DHT see it: a network of verified members.
+// To them a peer is connected only after its hello; streams of others wait for it like
+// those of the transport's own protocols.
 //
-//	libp2p ── identified, protocols, connected ──▶ hello? ── yes ▶ circle's bus ─▶ gossipsub, DHT
-//	                                                 └─ not yet ▶ told again by introduce
+//	libp2p ── identified, protocols, connected ──▶ hello? ── yes ▶ memberHost's bus ─▶ gossipsub, DHT
+//	                                                 └─ not yet ▶ emitted later by announceMember
 type memberHost struct {
 	host.Host
 	t        *Transport
@@ -30,7 +30,7 @@ type memberHost struct {
 	emitters emitters
 }
 
-// emitters pass on what happens among members.
+// emitters forward events about members.
 type emitters struct{ identified, protocols, connected, addresses event.Emitter }
 
 func newMemberHost(t *Transport) (*memberHost, error) {
@@ -52,14 +52,14 @@ func newMemberHost(t *Transport) (*memberHost, error) {
 	return c, nil
 }
 
-// run passes libp2p's events on until ctx ends.
+// run forwards libp2p's events until ctx is done.
 func (c *memberHost) run(ctx context.Context) {
 	sub, err := c.Host.EventBus().Subscribe([]any{
 		new(event.EvtPeerIdentificationCompleted), new(event.EvtPeerProtocolsUpdated),
 		new(event.EvtPeerConnectednessChanged), new(event.EvtLocalAddressesUpdated),
-	}, eventbus.BufSize(1024), eventbus.Name("circle"))
+	}, eventbus.BufSize(1024), eventbus.Name("members"))
 	if err != nil {
-		c.t.log.Warn("gossip and the DHT hear of no new members", "why", err)
+		c.t.log.Warn("gossip and the DHT will not learn of new members", "why", err)
 		return
 	}
 	defer sub.Close()
@@ -76,7 +76,7 @@ func (c *memberHost) run(ctx context.Context) {
 	}
 }
 
-// forward tells of an event unless it is about a stranger.
+// forward forwards an event unless it is about a stranger.
 func (c *memberHost) forward(ev any) {
 	switch ev := ev.(type) {
 	case event.EvtPeerIdentificationCompleted:
@@ -96,24 +96,23 @@ func (c *memberHost) forward(ev any) {
 	}
 }
 
-// announceMember tells of a member that is verified now. What libp2p said of it
-// before was not passed on.
+// announceMember reports a member that is verified now. libp2p's earlier events about it
+// were not forwarded.
 func (c *memberHost) announceMember(p peer.ID) {
 	protocols, err := c.Peerstore().GetProtocols(p)
 	if err != nil || len(protocols) == 0 {
-		return // not identified yet: libp2p will tell
+		return // not identified yet: an event will follow
 	}
 	c.emitters.identified.Emit(event.EvtPeerIdentificationCompleted{Peer: p, Protocols: protocols})
 }
 
-// EventBus returns the bus of what happens among members.
+// EventBus returns the bus of events about members.
 func (c *memberHost) EventBus() event.Bus { return c.bus }
 
 // Network returns the members' part of the network.
 func (c *memberHost) Network() network.Network { return memberNetwork{c.Host.Network(), c.t} }
 
-// Peerstore returns the addresses of members only: who asks the DHT is told of
-// nobody else.
+// Peerstore returns the addresses of members only, so that the DHT returns no others.
 func (c *memberHost) Peerstore() peerstore.Peerstore { return memberPeerstore{c.Host.Peerstore(), c.t} }
 
 // SetStreamHandler serves a protocol to members.
@@ -126,7 +125,7 @@ func (c *memberHost) SetStreamHandlerMatch(id protocol.ID, match func(protocol.I
 	c.Host.SetStreamHandlerMatch(id, match, c.guard(h))
 }
 
-// guard has h called after the hello only.
+// guard returns a handler that calls h only after the hello.
 func (c *memberHost) guard(h network.StreamHandler) network.StreamHandler {
 	return c.t.guardMembers(h)
 }
@@ -139,8 +138,8 @@ func (c *memberHost) NewStream(ctx context.Context, p peer.ID, ids ...protocol.I
 	return c.Host.NewStream(network.WithNoDial(ctx, "members are connected"), p, ids...)
 }
 
-// Connect dials and returns after both hellos. Who is told of by others proves
-// by its certificate that it is a member.
+// Connect dials and returns after both hellos. A peer that others named proves with its
+// certificate that it is a member.
 func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 	p, err := fromLibp2p(info.ID)
 	if err != nil {
@@ -163,13 +162,13 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 // Close does nothing: the host is the transport's.
 func (c *memberHost) Close() error { return nil }
 
-// memberNetwork is the part of the network that has said hello.
+// memberNetwork is the network restricted to peers that completed the hello.
 type memberNetwork struct {
 	network.Network
 	t *Transport
 }
 
-// Connectedness returns Connected for verified members only.
+// Connectedness returns Connected only for verified members.
 func (m memberNetwork) Connectedness(p peer.ID) network.Connectedness {
 	if !m.t.verified(p) {
 		return network.NotConnected
@@ -177,17 +176,17 @@ func (m memberNetwork) Connectedness(p peer.ID) network.Connectedness {
 	return m.Network.Connectedness(p)
 }
 
-// Peers returns the members that are connected.
+// Peers returns the connected members.
 func (m memberNetwork) Peers() []peer.ID {
 	return slices.DeleteFunc(m.Network.Peers(), func(p peer.ID) bool { return !m.t.verified(p) })
 }
 
-// Conns returns the connections with members.
+// Conns returns the connections to members.
 func (m memberNetwork) Conns() []network.Conn {
 	return slices.DeleteFunc(m.Network.Conns(), func(c network.Conn) bool { return !m.t.verified(c.RemotePeer()) })
 }
 
-// ConnsToPeer returns the connections with p if it is a member.
+// ConnsToPeer returns the connections to p if it is a member.
 func (m memberNetwork) ConnsToPeer(p peer.ID) []network.Conn {
 	if !m.t.verified(p) {
 		return nil
@@ -195,14 +194,14 @@ func (m memberNetwork) ConnsToPeer(p peer.ID) []network.Conn {
 	return m.Network.ConnsToPeer(p)
 }
 
-// memberPeerstore tells where members are. What was heard of others is kept beneath
-// it, for dials of this node.
+// memberPeerstore returns only addresses of members. Addresses of others are stored below
+// it, for dials by this node.
 type memberPeerstore struct {
 	peerstore.Peerstore
 	t *Transport
 }
 
-// PeerInfo returns the addresses of a member, and none of others.
+// PeerInfo returns the addresses of a member, and none for others.
 func (m memberPeerstore) PeerInfo(id peer.ID) peer.AddrInfo {
 	p, err := fromLibp2p(id)
 	if err != nil || p != m.t.self && !m.t.isMember(p) {
@@ -211,8 +210,8 @@ func (m memberPeerstore) PeerInfo(id peer.ID) peer.AddrInfo {
 	return m.Peerstore.PeerInfo(id)
 }
 
-// verified reports whether hellos were exchanged with p, it is still connected, and
-// it is a member now.
+// verified reports whether p has completed the hello, is still connected and is a member
+// now.
 func (t *Transport) verified(id peer.ID) bool {
 	p, err := fromLibp2p(id)
 	return err == nil && t.Connected(p) && t.activeMember(p)

@@ -38,7 +38,7 @@ func (b netStack) close() error {
 	return errors.Join(b.swarm.Close(), b.quic.Close(), b.swarm.Peerstore().Close())
 }
 
-// netStack makes a swarm that uses QUIC, and TCP where the sockets are the machine's.
+// netStack returns a swarm that uses QUIC, and TCP unless the sockets are simulated.
 func (p hostBuilder) netStack(key crypto.PrivKey, bus event.Bus, m prometheus.Registerer, opts ...swarm.Option) (b netStack, err error) {
 	id, err := peer.IDFromPrivateKey(key)
 	if err != nil {
@@ -83,8 +83,8 @@ func (p hostBuilder) addTransports(key crypto.PrivKey, b netStack) error {
 	return b.swarm.AddTransport(t)
 }
 
-// newUpgrader makes secure, shared connections of plain ones: TLS before Noise, then
-// yamux. QUIC needs it for circuits only.
+// newUpgrader returns an upgrader that secures and multiplexes connections: TLS before
+// Noise, then yamux. QUIC needs it only for circuits.
 func (p hostBuilder) newUpgrader(key crypto.PrivKey) (coretransport.Upgrader, error) {
 	muxers := []upgrader.StreamMuxer{{ID: yamux.ID, Muxer: fastCloseMuxer{yamux.DefaultTransport}}}
 	t, err := tls.New(tls.ID, key, muxers)
@@ -98,8 +98,8 @@ func (p hostBuilder) newUpgrader(key crypto.PrivKey) (coretransport.Upgrader, er
 	return upgrader.New([]sec.SecureTransport{fastCloseSecurity{t}, fastCloseSecurity{n}}, muxers, nil, p.limits, p.gater)
 }
 
-// newQUIC opens QUIC's side of the sockets. A connection counts against the limits
-// from its first packet on.
+// newQUIC opens the QUIC sockets. A connection counts against the limits from its first
+// packet.
 func (p hostBuilder) newQUIC(key crypto.PrivKey, m prometheus.Registerer) (*quicreuse.ConnManager, error) {
 	reset, token, err := quicKeys(key)
 	if err != nil {
@@ -123,28 +123,28 @@ func (p hostBuilder) newQUIC(key crypto.PrivKey, m prometheus.Registerer) (*quic
 	return q, setServerPacketSize(q)
 }
 
-// initialPacketSize is the payload in bytes of the packets that a QUIC connection begins with:
-// what each path carries that QUIC can use at all (RFC 9000, section 14), and more than
-// fits through a tunnel is found out later (RFC 8899). quic-go begins with 1280, which
-// with its headers does not pass where IPv6 ends, at 1280.
+// initialPacketSize is the UDP payload in bytes of the first packets of a QUIC
+// connection: the size that every path usable by QUIC carries (RFC 9000, section 14), and
+// that fits through a tunnel. Larger sizes are probed later (RFC 8899). quic-go starts
+// with 1280, which with headers exceeds the minimum IPv6 MTU of 1280.
 const initialPacketSize = 1200
 
-// setServerPacketSize has connections that others begin use it too. libp2p gives no access to
+// setServerPacketSize sets this size for inbound connections. libp2p gives no access to
 // this half of its configuration.
 func setServerPacketSize(q *quicreuse.ConnManager) error {
 	f := reflect.ValueOf(q).Elem().FieldByName("serverConfig")
 	if !f.IsValid() || f.Type() != reflect.TypeFor[*quicgo.Config]() {
-		return errors.New("transport: this version of libp2p keeps the configuration of QUIC's listeners elsewhere")
+		return errors.New("transport: this version of libp2p stores the configuration of QUIC listeners elsewhere")
 	}
 	(*quicgo.Config)(f.UnsafePointer()).InitialPacketSize = initialPacketSize
 	return nil
 }
 
-// openScope opens the scope of a connection that begins.
+// openScope opens the resource scope of a new inbound connection.
 func (p hostBuilder) openScope(ctx context.Context, c *quicgo.ClientInfo) (context.Context, error) {
 	addr, err := quicreuse.ToQuicMultiaddr(c.RemoteAddr, quicgo.Version1)
 	if err != nil {
-		addr = nil // the limits decide about it
+		addr = nil // the limits still apply
 	}
 	scope, err := p.limits.OpenConnection(network.DirInbound, false, addr)
 	if err != nil {
@@ -155,8 +155,8 @@ func (p hostBuilder) openScope(ctx context.Context, c *quicgo.ClientInfo) (conte
 	return ctx, nil
 }
 
-// quicKeys follow from the node's key, so that they outlive a restart. The
-// purposes are libp2p's.
+// quicKeys derives keys from the node's key, so that they survive a restart. The purposes
+// are libp2p's.
 func quicKeys(key crypto.PrivKey) (reset quicgo.StatelessResetKey, token quicgo.TokenGeneratorKey, err error) {
 	raw, err := key.Raw()
 	if err != nil {

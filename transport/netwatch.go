@@ -11,20 +11,19 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// Times of the watch over this machine's network.
+// Timing of the network watch.
 const (
 	watchLocalEvery = time.Second
-	sleepThreshold  = 5 * time.Second // that passed for the machine and not for its programs
+	sleepThreshold  = 5 * time.Second // of suspension that counts as sleep
 )
 
-// watchNetwork watches this machine's own addresses and its sleep. When they change
-// (another Wi-Fi, a wake) the neighbours are told, every connection has to show
-// a sign of life, and whoever is lost is dialled anew, without waiting for the
-// end of its pause (S42).
+// watchNetwork watches this machine's addresses and sleep. When they change (another
+// Wi-Fi, a wake-up), peers are informed, every connection is probed, and lost peers are
+// dialed without waiting for the end of their delay (S42).
 func (t *Transport) watchNetwork(ctx context.Context) {
 	sub, err := t.host.EventBus().Subscribe(new(event.EvtLocalAddressesUpdated))
 	if err != nil {
-		t.log.Warn("address changes go unnoticed", "why", err)
+		t.log.Warn("address changes will not be detected", "why", err)
 		return
 	}
 	defer sub.Close()
@@ -52,32 +51,32 @@ func (t *Transport) watchNetwork(ctx context.Context) {
 	}
 }
 
-// A networkWatch is what was seen last of this machine's network.
+// A networkWatch is the last observed state of this machine's network.
 type networkWatch struct {
 	addrs      []ma.Multiaddr // without circuits
 	interfaces []string
-	slept      time.Duration // that the machine slept so far
+	slept      time.Duration // total suspended time
 }
 
-// addrsChanged reports whether the listen addresses are others now.
+// addrsChanged reports whether the listen addresses have changed.
 func (w *networkWatch) addrsChanged(addrs []ma.Multiaddr) bool {
 	changed := !slices.EqualFunc(w.addrs, addrs, ma.Multiaddr.Equal)
 	w.addrs = addrs
 	return changed
 }
 
-// localChange reports whether the interfaces are others now, or the machine slept.
+// localChange reports whether the interfaces have changed or the machine slept.
 func (w *networkWatch) localChange(interfaces []string, asleep time.Duration) bool {
 	changed := !slices.Equal(w.interfaces, interfaces) || asleep-w.slept > sleepThreshold
 	w.interfaces, w.slept = interfaces, asleep
 	return changed
 }
 
-// ownAddrs returns where this node is reached without a relay.
+// ownAddrs returns the addresses of this node that use no relay.
 func (t *Transport) ownAddrs() []ma.Multiaddr { return slices.DeleteFunc(t.host.Addrs(), isCircuit) }
 
-// interfaces returns the addresses of this machine: libp2p notices a change
-// some five seconds late. A simulated network has none.
+// interfaces returns the addresses of this machine; libp2p detects a change about five
+// seconds late. A simulated network has none.
 func (t *Transport) interfaces() (out []string) {
 	if t.cfg.Sockets != nil {
 		return nil
@@ -93,10 +92,10 @@ func (t *Transport) interfaces() (out []string) {
 	return out
 }
 
-// asleep returns how long the machine was suspended since some moment.
+// asleep returns the total suspended time of the machine.
 func (t *Transport) asleep() time.Duration { return t.cfg.Clock.Boot() - t.cfg.Clock.Mono() }
 
-// addressesChanged acts on another network around this machine.
+// addressesChanged reacts to a change of this machine's network.
 func (t *Transport) addressesChanged() {
 	t.log.Info("the network of this machine changed", "addrs", addrStrings(t.ownAddrs()))
 	t.broadcastHello()

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A taskGroup runs what libp2p's callbacks start, so that all of it belongs to Run
-// and has ended when Run returns.
+// A taskGroup runs what libp2p's callbacks start, so that all of it belongs to Run and
+// has finished when Run returns.
 type taskGroup struct {
 	mu     sync.Mutex
 	queue  []func(context.Context)
@@ -16,7 +16,7 @@ type taskGroup struct {
 
 func newTaskGroup() *taskGroup { return &taskGroup{wake: make(chan struct{}, 1)} }
 
-// start queues f for run and never blocks. It reports false after the end.
+// start queues f for run and never blocks. It returns false after run has returned.
 func (c *taskGroup) start(f func(context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,8 +31,8 @@ func (c *taskGroup) start(f func(context.Context)) bool {
 	return true
 }
 
-// run starts what was handed in until ctx is done. It then calls unblock, so
-// that everything that waits for the network gives up, and waits for all of it.
+// run runs queued functions until ctx is done. It then calls unblock, so that everything
+// that waits for the network gives up, and waits for all functions.
 func (c *taskGroup) run(ctx context.Context, unblock func()) {
 	var wg sync.WaitGroup
 	for ctx.Err() == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// Bounds of gossip. With shorter queues a burst loses two messages of three.
+// Bounds of gossip. With shorter queues a burst loses two of three messages.
 const (
 	maxRumor    = 64 << 10
 	rumorHead   = 1 << 10 // author, number, topic, signature
@@ -26,33 +26,34 @@ const (
 )
 
 // ErrNoGossip is returned by [Transport.Publish] while no topic is joined.
-var ErrNoGossip = errors.New("transport: no gossip: the transport does not run, or no Rumors are configured")
+var ErrNoGossip = errors.New("transport: no gossip: the transport is not running, or no topic is configured")
 
-// TopicHandler is who listens to the gossip topic.
+// A TopicHandler handles messages of the gossip topic.
 type TopicHandler interface {
-	// Valid decides whether a message of a member is passed on, and returns the
-	// author's number of it: that rises over the author's starts, 0 is none. It is
-	// called for each message, by several goroutines: cheap checks first.
+	// Valid reports whether a message of a member is to be forwarded, and returns the
+	// number that its author gave it: it increases across the author's restarts; 0: none.
+	// It is called for each message, by several goroutines: cheap checks should come
+	// first.
 	Valid(author proto.PeerID, data []byte) (number uint64, ok bool)
-	// Receive takes a message that is valid, once, one after another. While it
-	// blocks, others wait and are dropped in the end.
+	// Receive handles a valid message, once, one at a time. While it blocks, others wait
+	// and are eventually dropped.
 	Receive(author proto.PeerID, data []byte)
 }
 
-// registry is a [Gate] that also knows members who are not connected.
+// registry is a [Gate] that also knows members that are not connected.
 type registry interface {
 	Member(p proto.PeerID) (identity.Member, bool)
 }
 
-// A gossipTopic is the gossip topic of the mesh. It spreads news fast and promises
-// nothing: what must arrive goes another way.
+// A gossipTopic is the gossip topic of the mesh. It spreads messages fast and without
+// guarantees: what must arrive is sent another way.
 type gossipTopic struct {
 	t         *Transport
 	host      *memberHost
 	topic     *pubsub.Topic
 	sub       *pubsub.Subscription
 	replay    *replayGuard
-	protocols []protocol.ID // protocols of gossip
+	protocols []protocol.ID // gossipsub's protocols
 }
 
 func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTopic, error) {
@@ -84,7 +85,7 @@ func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTo
 	return b, err
 }
 
-// run listens until ctx ends.
+// run passes on received messages until ctx is done.
 func (b *gossipTopic) run(ctx context.Context) {
 	b.t.group.start(b.repairLoop)
 	b.t.group.start(b.persistLoop)
@@ -102,10 +103,11 @@ func (b *gossipTopic) run(ctx context.Context) {
 	}
 }
 
-// persistEvery is how often what was heard is written down.
+// persistEvery is how often the replay guard is persisted.
 const persistEvery = 10 * time.Second
 
-// persistLoop writes down what was heard, so that it is not heard again after a restart.
+// persistLoop persists which messages were received, so that none is accepted again after
+// a restart.
 func (b *gossipTopic) persistLoop(ctx context.Context) {
 	tick := time.NewTicker(persistEvery)
 	defer tick.Stop()
@@ -124,12 +126,12 @@ func (b *gossipTopic) persistLoop(ctx context.Context) {
 
 func (b *gossipTopic) persist(ctx context.Context) {
 	if err := b.replay.persist(ctx); err != nil {
-		b.t.log.Warn("which rumors were heard could not be kept: after a restart some may be heard again", "why", err)
+		b.t.log.Warn("the replay guard could not be persisted: after a restart some rumors may be accepted again", "why", err)
 	}
 }
 
-// inspect looks at what a neighbour sends before any work is done for it. It
-// takes out what is beyond that neighbour's share.
+// inspect checks an RPC of a peer before any work is done for it, and removes what
+// exceeds that peer's rate.
 func (b *gossipTopic) inspect(from peer.ID, rpc *pubsub.RPC) error {
 	p, err := fromLibp2p(from)
 	if err != nil || !b.t.Connected(p) {
@@ -148,12 +150,13 @@ func (b *gossipTopic) inspect(from peer.ID, rpc *pubsub.RPC) error {
 	return nil
 }
 
-// share is what a message of n bytes costs of a neighbour's and an author's share.
+// share is the number of tokens that a message of n bytes costs its forwarder and its
+// author.
 func share(n int) int { return 1 + n>>10 }
 
-// validate decides whether a message is heard and passed on. Its signature has
-// been checked. A message that an honest node may have passed on is no offence
-// of the forwarder: it may know less, or more, than this node.
+// validate decides whether a message is processed and forwarded. Its signature has been
+// checked. A message that an honest node may have forwarded is not an offense of the
+// forwarder, which may know less, or more, than this node.
 func (b *gossipTopic) validate(ctx context.Context, from peer.ID, m *pubsub.Message) pubsub.ValidationResult {
 	if from == b.host.ID() {
 		return pubsub.ValidationAccept
@@ -182,7 +185,7 @@ func (b *gossipTopic) check(ctx context.Context, m *pubsub.Message) (outcome str
 	}
 	switch fresh, err := b.replay.accept(ctx, author, number, m.GetSeqno()); {
 	case err != nil:
-		b.t.log.Warn("a rumor is dropped: whether it was heard before is not known", "author", author, "why", err)
+		b.t.log.Warn("rumor dropped: unknown whether it was received before", "author", author, "why", err)
 		return "unknown", pubsub.ValidationIgnore
 	case !fresh:
 		return "replayed", pubsub.ValidationIgnore
@@ -190,7 +193,7 @@ func (b *gossipTopic) check(ctx context.Context, m *pubsub.Message) (outcome str
 	return "", pubsub.ValidationAccept
 }
 
-// isMember reports whether p is a member as far as is known here.
+// isMember reports whether p is known as a member.
 func (t *Transport) isMember(p proto.PeerID) bool {
 	if _, ok := t.gate.(registry); ok {
 		return t.activeMember(p)
@@ -198,8 +201,8 @@ func (t *Transport) isMember(p proto.PeerID) bool {
 	return t.activeMember(p) && t.Connected(p)
 }
 
-// activeMember reports whether p, of whom a hello was taken, is a member still: not
-// blocked, not revoked, its certificate not over.
+// activeMember reports whether p, whose hello was accepted, is still a member: not
+// blocked, not revoked, its certificate not expired.
 func (t *Transport) activeMember(p proto.PeerID) bool {
 	if t.gate.Blocked(p) {
 		return false
@@ -212,15 +215,15 @@ func (t *Transport) activeMember(p proto.PeerID) bool {
 	return member
 }
 
-// Publish tells all members of the mesh, as far as they can be reached at this
-// moment: some may not hear it. At most 64 KiB. This node does not hear itself.
+// Publish sends data to all members of the mesh that are reachable now; some may miss it.
+// At most 64 KiB. This node does not receive its own messages.
 func (t *Transport) Publish(ctx context.Context, data []byte) error {
 	b := t.disc.topic.Load()
 	switch {
 	case b == nil:
 		return ErrNoGossip
 	case len(data) == 0 || len(data) > maxRumor:
-		return fmt.Errorf("publish: %d bytes, a rumor has 1 to %d", len(data), maxRumor)
+		return fmt.Errorf("publish: %d bytes, want 1 to %d", len(data), maxRumor)
 	}
 	if err := b.topic.Publish(ctx, data); err != nil {
 		return fmt.Errorf("publish: %w", err)
@@ -229,11 +232,11 @@ func (t *Transport) Publish(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// repairEvery is how often members are looked for that gossip has lost.
+// repairEvery is how often lost members are searched for.
 const repairEvery = 2 * time.Second
 
-// repairLoop mends what gossipsub does not: it loses a member for good when streams
-// die in an unlucky order, or four times in ten minutes.
+// repairLoop repairs what gossipsub does not: it permanently loses a member when streams
+// close in an unlucky order, or four times in ten minutes.
 func (b *gossipTopic) repairLoop(ctx context.Context) {
 	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
@@ -261,8 +264,9 @@ func (b *gossipTopic) repairLoop(ctx context.Context) {
 	}
 }
 
-// disconnectFormerMembers ends the connections with who listens and is no member any more: its
-// certificate is over. It may come back to have it renewed, and hears nothing then.
+// disconnectFormerMembers disconnects subscribers that are no longer members because
+// their certificate expired. They may reconnect to have it renewed, but then receive no
+// gossip.
 func (b *gossipTopic) disconnectFormerMembers(heard []peer.ID) {
 	for _, id := range heard {
 		if p, err := fromLibp2p(id); err == nil && !b.t.activeMember(p) {
@@ -271,7 +275,7 @@ func (b *gossipTopic) disconnectFormerMembers(heard []peer.ID) {
 	}
 }
 
-// missing returns the connected members that speak gossip and are not heard.
+// missing returns the connected members that support gossip but are not subscribed.
 func (b *gossipTopic) missing(heard []peer.ID) []proto.PeerID {
 	var lost []proto.PeerID
 	for _, p := range b.t.ConnectedPeers() {
@@ -286,8 +290,8 @@ func (b *gossipTopic) missing(heard []peer.ID) []proto.PeerID {
 	return lost
 }
 
-// repairPeer brings a member back. Its streams of gossip are cheap to open again;
-// the whole connection is given up only when that does not help.
+// repairPeer restores a lost member. Its gossip streams are cheap to reopen; the
+// connection is closed only when that does not help.
 func (b *gossipTopic) repairPeer(p proto.PeerID, how repairAction) {
 	switch how {
 	case repairStreams:
@@ -295,14 +299,14 @@ func (b *gossipTopic) repairPeer(p proto.PeerID, how repairAction) {
 		for _, c := range b.t.host.Network().ConnsToPeer(toLibp2p(p)) {
 			for _, s := range c.GetStreams() {
 				if slices.Contains(b.protocols, s.Protocol()) && s.Stat().Direction == network.DirInbound {
-					s.Reset() // the other side opens it anew and says what it listens to
+					s.Reset() // the other side reopens it and announces its subscriptions
 				}
 			}
 		}
 		b.host.announceMember(toLibp2p(p))
 	case repairConnection:
 		b.t.met.repairs.WithLabelValues("connection").Inc()
-		b.t.log.Warn("gossip has lost a member that is connected: connecting anew", "peer", p)
+		b.t.log.Warn("gossip has lost a connected member: reconnecting", "peer", p)
 		b.t.Disconnect(p)
 	}
 }

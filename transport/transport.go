@@ -20,7 +20,7 @@ import (
 // ErrNotConnected is returned when there is no verified connection to a peer.
 var ErrNotConnected = errors.New("transport: not connected")
 
-// A Transport is this node's end of all its connections.
+// A Transport is this node's side of all its connections.
 type Transport struct {
 	self  proto.PeerID
 	host  host.Host
@@ -32,23 +32,23 @@ type Transport struct {
 	group *taskGroup
 	reach *reach // relays, reservations, hole punching
 
-	running    atomic.Bool   // Run runs: connections are taken
-	opened     chan struct{} // closed when it began, or could not
+	running    atomic.Bool   // Run is running: connections are accepted
+	opened     chan struct{} // closed when Run has started, or failed to
 	redialWake chan struct{}
 
 	mu       sync.Mutex
 	conns    map[network.Conn]*conn
 	peers    map[proto.PeerID]*peerState
 	ledger   *admit.Ledger[proto.PeerID]
-	byOrigin *admit.Ledger[string] // of strangers, by originOf
-	joins    map[proto.PeerID]int  // dialled to join: no hello
+	byOrigin *admit.Ledger[string] // strangers, by originOf
+	joins    map[proto.PeerID]int  // dialed for a join, without a hello
 
 	disc     discovery
 	refusals refusalLog
 }
 
-// New returns a transport that listens and lets nobody in before [Transport.Run].
-// Close it when Run will not be called.
+// New returns a transport that listens but admits no one before [Transport.Run]. If Run
+// is not called, call Close.
 func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	cfg = cfg.withDefaults()
 	t := &Transport{
@@ -100,15 +100,16 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	return t, nil
 }
 
-// Run takes and makes connections until ctx is done. It is called once. When it returns, with
-// an error of its begin too, the host is closed and nothing of the transport runs any more.
+// Run accepts and makes connections until ctx is done. It must be called once. When it
+// returns, even with an error during startup, the host is closed and nothing of the
+// transport is running.
 func (t *Transport) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop, err := t.startAll(ctx)
 	if err != nil {
 		err = fmt.Errorf("transport: %w", err)
-		cancel() // what has begun ends as it always does
+		cancel() // stop what was started
 	}
 	t.group.run(ctx, func() {
 		t.running.Store(false)
@@ -119,7 +120,8 @@ func (t *Transport) Run(ctx context.Context) error {
 	return err
 }
 
-// startAll starts everything. stop ends what crew and discovery do not, after an error too.
+// startAll starts everything. stop stops what the task group and discovery do not, even
+// after an error.
 func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
 	defer close(t.opened)
 	if err := t.disc.start(ctx, t); err != nil {
@@ -131,22 +133,22 @@ func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
 	return t.startReach()
 }
 
-// Opened is closed when Run has begun to take connections, or could not.
+// Opened is closed when Run has begun to accept connections, or failed to.
 func (t *Transport) Opened() <-chan struct{} { return t.opened }
 
-// Close frees what New took. After Run it does nothing.
+// Close releases what New acquired. After Run it does nothing.
 func (t *Transport) Close() error { return t.host.Close() }
 
 // Peer returns this node's id.
 func (t *Transport) Peer() proto.PeerID { return t.self }
 
-// Addrs returns the multiaddrs that this node listens at or announces.
+// Addrs returns the multiaddrs that this node listens on or announces.
 func (t *Transport) Addrs() []string { return addrStrings(t.host.Addrs()) }
 
-// mayConnect reports whether libp2p may go on with a connection to id.
+// mayConnect reports whether libp2p may proceed with a connection to id.
 func (t *Transport) mayConnect(id peer.ID) bool {
 	p, err := fromLibp2p(id)
-	if err != nil || !t.running.Load() || t.gate.Blocked(p) && t.revocationOf(p) == nil { // a revoked one is told so
+	if err != nil || !t.running.Load() || t.gate.Blocked(p) && t.revocationOf(p) == nil { // a revoked peer is connected so that it can be told
 		return false
 	}
 	t.mu.Lock()
@@ -154,7 +156,7 @@ func (t *Transport) mayConnect(id peer.ID) bool {
 	return !t.ledger.Banned(p, t.cfg.Clock.Mono())
 }
 
-// connected takes a new connection from libp2p. It must not block.
+// connected handles a new connection of libp2p. It must not block.
 func (t *Transport) connected(_ network.Network, raw network.Conn) {
 	p, err := fromLibp2p(raw.RemotePeer())
 	if err != nil {
@@ -178,7 +180,7 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 	}
 }
 
-// disconnected takes the end of a connection from libp2p. It must not block.
+// disconnected handles the end of a connection of libp2p. It must not block.
 func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,14 +194,14 @@ func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
 	t.leave(c)
 }
 
-// handleCtl takes a ctl stream: one per connection, opened by who dialled. When
-// both did, through NATs, the one with the lower id did.
+// handleCtl handles a ctl stream: there is one per connection, opened by the side that
+// dialed. When both sides dialed, through NATs, it is the side with the lower id.
 func (t *Transport) handleCtl(raw network.Stream) {
 	c := t.connOf(raw)
 	switch {
 	case c != nil && !c.inbound && c.hasCtl.Load():
 		if comparePeers(t.self, c.peer) < 0 {
-			t.group.start(func(ctx context.Context) { // ours is the one
+			t.group.start(func(ctx context.Context) { // this node's stream is used
 				t.awaitVerified(ctx, c)
 				raw.Reset()
 			})
@@ -219,8 +221,8 @@ func (t *Transport) handleCtl(raw network.Stream) {
 	}
 }
 
-// guardMembers is guard for what is served to members alone: not to one who is let
-// in with a certificate that ended lately, to have it renewed and for nothing else.
+// guardMembers is guard for protocols that are served only to members, and not to a node
+// that was admitted with a recently expired certificate to have it renewed.
 func (t *Transport) guardMembers(serve network.StreamHandler) network.StreamHandler {
 	return t.guard(func(_ context.Context, c *conn, raw network.Stream) {
 		if !t.activeMember(c.peer) {
@@ -232,7 +234,7 @@ func (t *Transport) guardMembers(serve network.StreamHandler) network.StreamHand
 	})
 }
 
-// handler makes the handler of a protocol that is served after the hello only.
+// handler returns the handler of a protocol that is served only after the hello.
 func (t *Transport) handler(name string, max int, serve func(context.Context, *stream) error) network.StreamHandler {
 	return t.guard(func(ctx context.Context, c *conn, raw network.Stream) {
 		defer raw.Reset()
@@ -242,8 +244,8 @@ func (t *Transport) handler(name string, max int, serve func(context.Context, *s
 	})
 }
 
-// guard has serve called for each stream whose connection is verified, or
-// becomes so in time. Other streams are reset.
+// guard returns a handler that calls serve for each stream whose connection is verified,
+// or becomes verified in time. Other streams are reset.
 func (t *Transport) guard(serve func(context.Context, *conn, network.Stream)) network.StreamHandler {
 	return func(raw network.Stream) {
 		c := t.connOf(raw)
@@ -271,7 +273,7 @@ func (t *Transport) guard(serve func(context.Context, *conn, network.Stream)) ne
 // maxWaiting bounds the streams of one connection that wait for its hello.
 const maxWaiting = 16
 
-// awaitVerified waits for the hello of c: a stream may overtake it.
+// awaitVerified waits for the hello of c, which a stream may overtake.
 func (t *Transport) awaitVerified(ctx context.Context, c *conn) bool {
 	timer := time.NewTimer(t.cfg.Timing.Hello)
 	defer timer.Stop()
@@ -299,20 +301,22 @@ func (t *Transport) allowMany(p proto.PeerID, w admit.Kind, n int) bool {
 	return t.ledger.AllowMany(p, w, n, t.cfg.Clock.Mono())
 }
 
-// streamEnded looks at why a stream of p ended: what no honest node does is an offence.
+// streamEnded handles the end of a stream of p. An error that no honest node causes
+// counts as an offense.
 func (t *Transport) streamEnded(p proto.PeerID, stream string, err error) {
 	switch {
 	case isOffense(err):
 		t.offend(p, stream, err)
 	case !normalEnd(err):
-		t.log.Debug("stream ends", "peer", p, "stream", stream, "why", err)
+		t.log.Debug("stream closed", "peer", p, "stream", stream, "why", err)
 	}
 }
 
-// isOffense reports whether err is the other side's doing and no accident.
+// isOffense reports whether err is a protocol violation by the other side rather than an
+// accident.
 func isOffense(err error) bool {
 	if errors.Is(err, ErrNoAck) {
-		return false // slow, or its disk is
+		return false // it or its disk is slow
 	}
 	for _, e := range []error{ErrProtocol, ErrBadAck, errSlow, proto.ErrBadFrame, proto.ErrFrameTooLarge, proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong} {
 		if errors.Is(err, e) {
@@ -322,8 +326,8 @@ func isOffense(err error) bool {
 	return false
 }
 
-// Offend counts against p what it said in a message that was taken, as a stream that it
-// broke: who does that often is banned for a while.
+// Offend counts an offense of p in a message that was accepted, like a broken stream: a
+// peer with many offenses is banned for a while.
 func (t *Transport) Offend(p proto.PeerID, err error) { t.offend(p, "task", err) }
 
 func (t *Transport) offend(p proto.PeerID, stream string, err error) {
@@ -331,7 +335,7 @@ func (t *Transport) offend(p proto.PeerID, stream string, err error) {
 	banned := t.ledger.Offend(p, t.cfg.Clock.Mono())
 	t.mu.Unlock()
 	t.met.offences.WithLabelValues(stream).Inc()
-	t.log.Warn("peer breaks the protocol", "peer", p, "stream", stream, "why", err, "banned", banned)
+	t.log.Warn("peer violated the protocol", "peer", p, "stream", stream, "why", err, "banned", banned)
 	if banned {
 		t.host.Network().ClosePeer(toLibp2p(p))
 	}
